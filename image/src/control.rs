@@ -1,0 +1,138 @@
+//! Messages between libholdfast, the agent and the commands: one JSON object per message over `agent.sock`
+//! (SOCK_SEQPACKET: message boundaries are kept, one message is at most [`MAX_MESSAGE`] bytes).
+//!
+//! Both ends check the peer's uid (SO_PEERCRED). A message that cannot be decoded is answered by [`Reply::Error`] and
+//! changes nothing. The library's side is written without an allocator and builds its few messages by hand
+//! (`preload`); the tests of this module freeze their text.
+
+use crate::record::InjectArea;
+use crate::Epoch;
+use serde::{Deserialize, Serialize};
+
+/// Longest message, bytes.
+pub const MAX_MESSAGE: usize = 64 * 1024;
+
+/// Environment variable with the path of the agent's socket.
+pub const ENV_SOCKET: &str = "HOLDFAST_SOCKET";
+
+/// A request to the agent.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case")]
+pub enum Request {
+    /// From libholdfast, when it was loaded (`event: "load"`), or its process was forked or became a session leader.
+    /// A userfaultfd may come with it as SCM_RIGHTS. No reply.
+    Hello {
+        /// "load", "fork" or "setsid".
+        event: String,
+        /// Version of the library.
+        version: String,
+        /// Where the agent may work in this process.
+        area: InjectArea,
+    },
+    /// Make an image now.
+    Checkpoint {
+        /// End the program once the image is committed; it does not run on in between.
+        stop: bool,
+        /// Answer only when the image is committed (otherwise as soon as the program runs again).
+        wait: bool,
+    },
+    /// How are things?
+    Status,
+    /// End the agent; the program goes on without it.
+    Quit,
+    /// From the C API: ranges of protected memory were added or removed.
+    Protect {
+        /// Identifier given by the program.
+        name: String,
+        /// First byte.
+        start: u64,
+        /// Length, bytes; 0 removes the range.
+        len: u64,
+    },
+}
+
+/// The agent's answer.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(tag = "reply", rename_all = "snake_case")]
+pub enum Reply {
+    /// The request was carried out.
+    Ok,
+    /// A checkpoint was taken (or its cut was, when not waited for).
+    Checkpointed {
+        /// The image's number.
+        epoch: Epoch,
+        /// Stop time, nanoseconds.
+        stop_ns: u64,
+        /// Whether the image is committed already.
+        committed: bool,
+    },
+    /// State of the job.
+    Status(JobStatus),
+    /// The checkpoint could not be taken because of objects that are not supported.
+    Refused {
+        /// One line per object.
+        reasons: Vec<String>,
+    },
+    /// It failed.
+    Error {
+        /// What, on what, and what to do.
+        message: String,
+    },
+}
+
+/// State of a running job.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct JobStatus {
+    /// Name of the job.
+    pub job: String,
+    /// Pid of the program as seen from the agent; `None` before its first hello.
+    pub pid: Option<i32>,
+    /// Pid of the agent.
+    pub agent_pid: i32,
+    /// Number of the newest committed image.
+    pub newest: Option<Epoch>,
+    /// A flush is under way for this image.
+    pub flushing: Option<Epoch>,
+    /// Bytes stored so far by that flush.
+    pub flushed_bytes: u64,
+    /// Bytes that it has to read.
+    pub flush_total_bytes: u64,
+    /// Last failure, if the last checkpoint failed.
+    pub last_error: Option<String>,
+}
+
+/// Layout of the library's page of shared variables (offsets in bytes; all little-endian u64 unless said).
+///
+/// The agent reads it with process_vm_readv, and writes it only while the program is stopped or being rebuilt.
+pub struct SharedPage;
+
+impl SharedPage {
+    /// Magic: "HOLDFAST" as bytes.
+    pub const MAGIC: usize = 0;
+    /// Number of restarts that this process has behind it; `holdfast_restarted()` returns it.
+    pub const RESTARTS: usize = 8;
+    /// Bumped by the library whenever `sigaltstack` was called through libc by any thread.
+    pub const ALTSTACK_GENERATION: usize = 16;
+    /// 1: ids are virtual, and the table below is in force.
+    pub const VIRTUAL_IDS: usize = 24;
+    /// Path of the agent's socket, NUL-terminated, 512 bytes at most: changes at a restart.
+    pub const SOCKET_PATH: usize = 64;
+    /// Room for the socket path.
+    pub const SOCKET_PATH_LEN: usize = 512;
+    /// Number of entries of the id table.
+    pub const ID_COUNT: usize = 1024;
+    /// Id table: pairs of i32 (id that the program knows, id of the kernel).
+    pub const ID_TABLE: usize = 1032;
+    /// Most entries of the id table.
+    pub const ID_MAX: usize = 4096;
+    /// Number of protected regions in the table after the ids.
+    pub const PROTECTED_COUNT: usize = 40960;
+    /// Entries of 128 bytes: start u64, length u64, NUL-terminated name of at most 111 bytes.
+    pub const PROTECTED_TABLE: usize = 40968;
+    /// Bytes of one entry.
+    pub const PROTECTED_ENTRY: usize = 128;
+    /// Most protected regions.
+    pub const PROTECTED_MAX: usize = 1024;
+    /// Length of the whole area, bytes.
+    pub const LEN: usize = 192 * 1024;
+}

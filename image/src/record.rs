@@ -1,0 +1,543 @@
+//! The process record: everything but the pages that a restart must bring back.
+//!
+//! Written by `process::capture` at the stop, read by `process::rebuild`. Each part names its source in the kernel.
+//! Pids and tids are those that the program itself sees (the last number of `NSpid` in `/proc/PID/status`).
+//! Invariants: plain data; a record read from a file is checked by [`ProcessRecord::check`] before it is used.
+
+use crate::bytes::{Blob, Name};
+use crate::{Addr, PAGE_SIZE};
+use serde::{Deserialize, Serialize};
+
+/// One process, as it was at the cut.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ProcessRecord {
+    /// Its id (thread group id).
+    pub pid: i32,
+    /// Parent at the cut; information only.
+    pub ppid: i32,
+    /// Process group.
+    pub pgid: i32,
+    /// Session.
+    pub sid: i32,
+    /// The executable: target of `/proc/PID/exe`.
+    pub exe: FileIdentity,
+    /// Target of `/proc/PID/cwd`.
+    pub cwd: Name,
+    /// `Umask` of `/proc/PID/status`.
+    pub umask: u32,
+    /// `prlimit(2)`, all resources.
+    pub limits: Vec<Limit>,
+    /// Host on which it ran.
+    pub host: HostRecord,
+    /// Layout fields of the address space.
+    pub layout: LayoutRecord,
+    /// All mappings, ascending.
+    pub regions: Vec<Region>,
+    /// All threads; the leader (tid == pid) first.
+    pub threads: Vec<ThreadRecord>,
+    /// Signal handling of the process.
+    pub signals: SignalRecord,
+    /// `getitimer(2)`: real, virtual, prof.
+    pub itimers: [IntervalTimer; 3],
+    /// Open files.
+    pub files: FileTable,
+    /// Where libholdfast reserved room for the agent.
+    pub inject: InjectArea,
+    /// `PR_GET_DUMPABLE`-like flags of the process.
+    pub flags: ProcessFlags,
+}
+
+/// Identity of a file that a restart needs unchanged.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FileIdentity {
+    /// Absolute path.
+    pub path: Name,
+    /// Length in bytes.
+    pub size: u64,
+    /// Modification time in nanoseconds since the epoch.
+    pub mtime_ns: i64,
+    /// GNU build-id of an ELF file.
+    pub build_id: Option<Blob>,
+}
+
+/// `prlimit(2)` of one resource.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Limit {
+    /// `RLIMIT_*`.
+    pub resource: u32,
+    /// Soft limit.
+    pub soft: u64,
+    /// Hard limit.
+    pub hard: u64,
+}
+
+/// What must be equal on the host of the restart.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HostRecord {
+    /// `uname -r`.
+    pub kernel_release: String,
+    /// `uname -n`; information only.
+    pub hostname: String,
+    /// XXH3-64 of the bytes of the vdso.
+    pub vdso_hash: u64,
+    /// Extended state features that the kernel enables (XCR0), as the NT_X86_XSTATE note reports it.
+    pub xcr0: u64,
+    /// CPU model name, for messages.
+    pub cpu: String,
+    /// CLOCK_MONOTONIC at the cut, nanoseconds.
+    pub monotonic_ns: u64,
+    /// CLOCK_REALTIME at the cut, nanoseconds.
+    pub realtime_ns: u64,
+    /// `/proc/sys/kernel/random/boot_id`.
+    pub boot_id: String,
+}
+
+/// Fields for `prctl(PR_SET_MM, PR_SET_MM_MAP)`: struct prctl_mm_map (include/uapi/linux/prctl.h).
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct LayoutRecord {
+    /// Start of program text.
+    pub start_code: Addr,
+    /// End of program text.
+    pub end_code: Addr,
+    /// Start of initialised data.
+    pub start_data: Addr,
+    /// End of initialised data.
+    pub end_data: Addr,
+    /// Start of the brk heap.
+    pub start_brk: Addr,
+    /// The program break, not rounded.
+    pub brk: Addr,
+    /// Bottom of the main stack.
+    pub start_stack: Addr,
+    /// argv strings.
+    pub arg_start: Addr,
+    /// End of argv strings.
+    pub arg_end: Addr,
+    /// Environment strings.
+    pub env_start: Addr,
+    /// End of environment strings.
+    pub env_end: Addr,
+    /// `/proc/PID/auxv`.
+    pub auxv: Blob,
+}
+
+/// One mapping (a line of `/proc/PID/maps`).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Region {
+    /// First byte.
+    pub start: Addr,
+    /// First byte after it.
+    pub end: Addr,
+    /// `PROT_READ|WRITE|EXEC` bits.
+    pub prot: u32,
+    /// What backs it.
+    pub backing: Backing,
+    /// `VmFlags` that matter at restart, two letters each as in `/proc/PID/smaps` (gd, ac, nr, hg, nh, dc, wf, dd, lo, mg …).
+    pub vm_flags: Vec<String>,
+}
+
+/// What backs a mapping.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Backing {
+    /// Private anonymous memory (heap, stacks, bss; also memory that a lazy restart mapped from an image).
+    Anonymous,
+    /// Private mapping of a file: pages that differ from it are in the page index.
+    PrivateFile {
+        /// Index into [`FileTable::mapped`].
+        file: u32,
+        /// Byte offset of the mapping in it.
+        offset: u64,
+    },
+    /// Shared mapping of a regular file; its pages in the page index are the file's content at the cut.
+    SharedFile {
+        /// Index into [`FileTable::mapped`].
+        file: u32,
+        /// Byte offset of the mapping in it.
+        offset: u64,
+        /// Whether the file was opened for writing (VmFlags `mw`).
+        writable: bool,
+    },
+    /// Shared anonymous memory (or unlinked shm) that only this process maps; content in the page index.
+    SharedAnonymous {
+        /// Same number: same object.
+        object: u64,
+        /// Byte offset in the object.
+        offset: u64,
+        /// Size of the whole object, bytes.
+        object_size: u64,
+    },
+    /// `[vdso]`, `[vvar]`, `[vvar_vclock]`: moved, never stored.
+    Kernel {
+        /// The name between the brackets.
+        name: String,
+    },
+}
+
+/// One thread.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ThreadRecord {
+    /// Its id.
+    pub tid: i32,
+    /// Its name (`comm`).
+    pub comm: Name,
+    /// NT_PRSTATUS: struct user_regs_struct, 27 words in its order. As they are to be *set* at restart: interrupted
+    /// calls are already turned into something that a new task can restart.
+    pub registers: Vec<u64>,
+    /// NT_X86_XSTATE, cut to the size that its features need.
+    pub xstate: Blob,
+    /// Blocked signals.
+    pub signal_mask: u64,
+    /// Signals pending for this thread: siginfo_t of 128 bytes each.
+    pub pending: Vec<Blob>,
+    /// `sigaltstack(2)`.
+    pub alt_stack: AltStack,
+    /// `get_robust_list(2)`.
+    pub robust_list: Addr,
+    /// Its length.
+    pub robust_list_len: u64,
+    /// `PR_GET_TID_ADDRESS` (clear_child_tid).
+    pub clear_tid: Addr,
+    /// Restartable sequence area, if registered.
+    pub rseq: Option<Rseq>,
+    /// The relative timeout that it was sleeping in, if any: continued by a slot of the injection area.
+    pub wait: Option<TimedWait>,
+    /// CPU affinity mask, little-endian 64-bit words.
+    pub affinity: Vec<u64>,
+    /// Nice value.
+    pub nice: i32,
+    /// `SCHED_*` policy.
+    pub policy: u32,
+    /// Static priority of real-time policies.
+    pub priority: u32,
+    /// Ids and flags that cannot be read from outside are kept at their defaults; timer slack in nanoseconds.
+    pub timer_slack_ns: u64,
+}
+
+/// `stack_t`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct AltStack {
+    /// Lowest address.
+    pub sp: Addr,
+    /// SS_DISABLE, SS_ONSTACK, SS_AUTODISARM.
+    pub flags: u32,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// PTRACE_GET_RSEQ_CONFIGURATION.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Rseq {
+    /// Address of struct rseq.
+    pub addr: Addr,
+    /// Registered length, bytes.
+    pub len: u32,
+    /// Signature before abort handlers.
+    pub signature: u32,
+}
+
+/// A relative timeout that must end when it would have ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TimedWait {
+    /// Number of the slot (`process::slots`) through which the thread continues.
+    pub slot: u32,
+    /// What was left at the cut, nanoseconds.
+    pub remaining_ns: u64,
+}
+
+/// Signal handling of a process.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct SignalRecord {
+    /// Raw `rt_sigaction` of every signal that is not at its default.
+    pub actions: Vec<SignalAction>,
+    /// Signals pending for the process: siginfo_t of 128 bytes each.
+    pub pending: Vec<Blob>,
+    /// The process was stopped by job control.
+    pub job_stopped: bool,
+}
+
+/// Kernel struct sigaction (arch/x86/include/uapi/asm/signal.h).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SignalAction {
+    /// 1 to 64.
+    pub signal: u32,
+    /// SIG_DFL, SIG_IGN or address.
+    pub handler: u64,
+    /// SA_*.
+    pub flags: u64,
+    /// Restorer address.
+    pub restorer: u64,
+    /// Blocked while it runs.
+    pub mask: u64,
+}
+
+/// `struct itimerval`, in microseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct IntervalTimer {
+    /// Period; 0: one-shot.
+    pub interval_us: u64,
+    /// Time left; 0: not armed.
+    pub value_us: u64,
+}
+
+/// Process-wide flags.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ProcessFlags {
+    /// `NoNewPrivs` of the status file.
+    pub no_new_privs: bool,
+    /// `THP_enabled` of the status file is 0.
+    pub thp_disabled: bool,
+    /// `oom_score_adj`.
+    pub oom_score_adj: i32,
+}
+
+/// All open files and all files that are mapped.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct FileTable {
+    /// Descriptors, ascending.
+    pub descriptors: Vec<Descriptor>,
+    /// Open file descriptions that they refer to; sharing by dup is an equal index.
+    pub descriptions: Vec<Description>,
+    /// Files behind mappings.
+    pub mapped: Vec<FileIdentity>,
+}
+
+/// A descriptor number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Descriptor {
+    /// The number.
+    pub fd: i32,
+    /// FD_CLOEXEC.
+    pub cloexec: bool,
+    /// Index into [`FileTable::descriptions`].
+    pub description: u32,
+}
+
+/// An open file description.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Description {
+    /// `flags` of fdinfo without O_CLOEXEC (O_ACCMODE, O_APPEND, O_NONBLOCK …).
+    pub flags: u32,
+    /// What it is.
+    pub object: Object,
+}
+
+/// What an open file description refers to.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Object {
+    /// A regular file. At restart one that was open for writing is put back to `size`.
+    Regular {
+        /// Absolute path; for a deleted file where it was.
+        path: Name,
+        /// Offset.
+        position: u64,
+        /// Length at the cut.
+        size: u64,
+        /// Device and inode at the cut: a replaced file is noticed.
+        device: u64,
+        /// Inode.
+        inode: u64,
+        /// Modification time at the cut, nanoseconds.
+        mtime_ns: i64,
+        /// Permission bits, to create it anew when it is gone.
+        mode: u32,
+        /// Content of a file that had no name any more.
+        deleted_content: Option<Blob>,
+    },
+    /// A directory.
+    Directory {
+        /// Absolute path.
+        path: Name,
+        /// Offset as `lseek` knows it.
+        position: u64,
+    },
+    /// `/dev/null`, `/dev/zero`, `/dev/full`, `/dev/random`, `/dev/urandom`.
+    Device {
+        /// Absolute path.
+        path: Name,
+    },
+    /// Standard input, output or error that leads outside (terminal, pipe, socket): taken from `holdfast restart`.
+    Inherited {
+        /// Descriptor of `holdfast restart` to take: 0, 1 or 2.
+        from: i32,
+        /// What it was, for messages (`/dev/pts/3`, `pipe:[77]`).
+        was: Name,
+    },
+    /// One end of a pipe both of whose ends are in the process.
+    Pipe {
+        /// Same number: same pipe.
+        pipe: u64,
+        /// F_GETPIPE_SZ.
+        capacity: u64,
+        /// Bytes in flight (stored with the read end; empty at the write end).
+        data: Blob,
+    },
+    /// One end of a unix stream or seqpacket socketpair both of whose ends are in the process.
+    SocketPair {
+        /// Same number: same pair.
+        pair: u64,
+        /// SOCK_STREAM, SOCK_DGRAM or SOCK_SEQPACKET.
+        socket_type: u32,
+        /// Messages waiting to be read at this end.
+        data: Vec<Blob>,
+        /// SO_SNDBUF as the kernel reports it (twice what was set).
+        send_buffer: u32,
+        /// SO_RCVBUF likewise.
+        receive_buffer: u32,
+    },
+    /// eventfd(2).
+    EventFd {
+        /// Counter.
+        count: u64,
+        /// EFD_SEMAPHORE.
+        semaphore: bool,
+    },
+    /// epoll(7).
+    Epoll {
+        /// What it watches.
+        entries: Vec<EpollEntry>,
+    },
+    /// timerfd_create(2).
+    TimerFd {
+        /// Clock.
+        clock: i32,
+        /// Expirations not read yet.
+        ticks: u64,
+        /// Flags of timerfd_settime.
+        settime_flags: u32,
+        /// Time left, nanoseconds; 0: not armed.
+        value_ns: u64,
+        /// Period, nanoseconds.
+        interval_ns: u64,
+    },
+    /// signalfd(2).
+    SignalFd {
+        /// Mask.
+        mask: u64,
+    },
+    /// Held open by libholdfast itself; comes back closed.
+    Own,
+}
+
+/// One entry of an epoll instance (a `tfd:` line of fdinfo).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct EpollEntry {
+    /// Descriptor number it was added with.
+    pub fd: i32,
+    /// EPOLL* bits.
+    pub events: u32,
+    /// User data.
+    pub data: u64,
+}
+
+/// Room in the program that libholdfast reserved for the agent, told by its hello message.
+///
+/// `code` is mapped readable and executable, `scratch` readable and writable; both belong to the agent alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct InjectArea {
+    /// First byte of the code range.
+    pub code: Addr,
+    /// Its length, bytes; at least [`InjectArea::MIN_CODE_LEN`].
+    pub code_len: u64,
+    /// First byte of the scratch range.
+    pub scratch: Addr,
+    /// Its length, bytes; at least [`InjectArea::MIN_SCRATCH_LEN`].
+    pub scratch_len: u64,
+    /// Address of the library's page of shared variables ([`crate::control::SharedPage`]), 0 if none.
+    pub shared: Addr,
+}
+
+impl InjectArea {
+    /// 64 KiB: one page of stub code, the rest continuation slots.
+    pub const MIN_CODE_LEN: u64 = 64 * 1024;
+    /// 256 KiB: call tables, a signal frame and buffers.
+    pub const MIN_SCRATCH_LEN: u64 = 256 * 1024;
+
+    /// Whether the ranges are aligned, large enough and in user space.
+    pub fn is_valid(&self) -> bool {
+        let in_user_space = |start: Addr, len: u64| {
+            start.is_page_aligned()
+                && start.0 >= PAGE_SIZE
+                && start.checked_add(len).is_some_and(|end| end.0 < 1 << 47)
+        };
+        in_user_space(self.code, self.code_len)
+            && in_user_space(self.scratch, self.scratch_len)
+            && self.code_len >= Self::MIN_CODE_LEN
+            && self.scratch_len >= Self::MIN_SCRATCH_LEN
+    }
+}
+
+impl ProcessRecord {
+    /// Checks what a hostile or broken file could have wrong and a restart would compute with.
+    ///
+    /// # Errors
+    /// Says which field is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        if self.pid <= 1 {
+            return Err(format!("pid {} is not one of a program", self.pid));
+        }
+        if self.threads.first().is_none_or(|t| t.tid != self.pid) {
+            return Err("the first thread is not the leader".into());
+        }
+        if !self.inject.is_valid() {
+            return Err("the injection area is not valid".into());
+        }
+        self.check_threads()?;
+        self.check_regions()?;
+        self.check_files()
+    }
+
+    fn check_threads(&self) -> Result<(), String> {
+        for thread in &self.threads {
+            let tid = thread.tid;
+            if tid <= 0 {
+                return Err(format!("thread id {tid} is not positive"));
+            }
+            if thread.registers.len() != 27 {
+                return Err(format!("thread {tid} has {} registers, not 27", thread.registers.len()));
+            }
+            if thread.xstate.0.len() < 576 || thread.xstate.0.len() > 64 * 1024 {
+                return Err(format!("thread {tid} has {} bytes of extended state", thread.xstate.0.len()));
+            }
+            if thread.pending.iter().any(|info| info.0.len() != 128) {
+                return Err(format!("thread {tid} has a pending signal of the wrong size"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_regions(&self) -> Result<(), String> {
+        let mut floor = Addr(PAGE_SIZE);
+        for region in &self.regions {
+            let (start, end) = (region.start, region.end);
+            if !start.is_page_aligned() || !end.is_page_aligned() || start >= end || end.0 > 1 << 47 {
+                return Err(format!("mapping {start}-{end} is not a valid range"));
+            }
+            if start < floor {
+                return Err(format!("mapping {start}-{end} overlaps the one before"));
+            }
+            floor = end;
+            if let Backing::PrivateFile { file, .. } | Backing::SharedFile { file, .. } = region.backing
+                && file as usize >= self.files.mapped.len()
+            {
+                return Err(format!("mapping {start}-{end} refers to unknown file {file}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_files(&self) -> Result<(), String> {
+        let mut last = -1;
+        for descriptor in &self.files.descriptors {
+            if descriptor.fd <= last || descriptor.fd >= 1 << 20 {
+                return Err(format!("descriptor {} is out of order or too large", descriptor.fd));
+            }
+            last = descriptor.fd;
+            if descriptor.description as usize >= self.files.descriptions.len() {
+                return Err(format!("descriptor {} refers to nothing", descriptor.fd));
+            }
+        }
+        Ok(())
+    }
+}
