@@ -1,1 +1,20 @@
-//! sys
+//! Typed calls that the crates lack: ptrace, clone3, process memory, pagemap scan, prctl, and the kernel probe.
+//!
+//! The only home of raw system calls outside `preload`. Each module is one subsystem; each function is one call, and
+//! returns the kernel's error as [`std::io::Error`] so that errno is never lost.
+#![deny(unsafe_code)]
+
+pub mod clock;
+pub mod clone;
+pub mod fault;
+pub mod fd;
+pub mod pagemap;
+pub mod probe;
+pub mod procfs;
+pub mod procmem;
+pub mod ptrace;
+
+/// Turns the result of a libc call that reports errors by -1 and errno into a [`std::io::Result`].
+pub(crate) fn check(result: i64) -> std::io::Result<i64> {
+    if result == -1 { Err(std::io::Error::last_os_error()) } else { Ok(result) }
+}

@@ -1,0 +1,52 @@
+//! Clocks and processor placement of the calling thread.
+//!
+//! # Safety
+//! All calls write only into locals of the right type.
+#![allow(unsafe_code)]
+
+use std::io;
+
+/// `clock_gettime` in nanoseconds.
+pub fn now_ns(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a valid timespec; a valid clock cannot fail, an invalid one leaves zero.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    time.tv_sec.cast_unsigned().saturating_mul(1_000_000_000).saturating_add(time.tv_nsec.cast_unsigned())
+}
+
+/// CLOCK_MONOTONIC in nanoseconds.
+pub fn monotonic_ns() -> u64 {
+    now_ns(libc::CLOCK_MONOTONIC)
+}
+
+/// The affinity mask of a thread (0: the caller) as little-endian words.
+///
+/// # Errors
+/// ESRCH if there is no such thread.
+pub fn affinity(tid: i32) -> io::Result<Vec<u64>> {
+    let mut words = [0_u64; 128];
+    // SAFETY: the raw call writes at most the given number of bytes into `words` and returns how many.
+    let bytes = unsafe {
+        libc::syscall(libc::SYS_sched_getaffinity, tid, size_of_val(&words), words.as_mut_ptr())
+    };
+    let bytes = crate::check(bytes)?;
+    Ok(words[..usize::try_from(bytes).unwrap_or(0) / 8].to_vec())
+}
+
+/// Sets the affinity mask of a thread (0: the caller).
+///
+/// # Errors
+/// EINVAL if no processor of the mask exists here.
+pub fn set_affinity(tid: i32, words: &[u64]) -> io::Result<()> {
+    // SAFETY: the call reads the given number of bytes of `words`.
+    let result = unsafe {
+        libc::syscall(libc::SYS_sched_setaffinity, tid, size_of_val(words), words.as_ptr())
+    };
+    crate::check(result).map(|_| ())
+}
+
+/// Gives the processor away for a moment.
+pub fn yield_now() {
+    // SAFETY: no arguments, no memory.
+    unsafe { libc::sched_yield() };
+}

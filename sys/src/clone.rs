@@ -1,0 +1,81 @@
+//! Process creation and descriptors of processes.
+//!
+//! # Safety
+//! `clone3` without CLONE_VM behaves as fork: the child has its own copy of everything, and only the calling thread.
+//! Callers must be single-threaded, because the child may meet locks that a vanished thread held.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+
+/// struct clone_args (include/uapi/linux/sched.h), version 2 (set_tid).
+#[repr(C)]
+#[derive(Default)]
+struct CloneArgs {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+    cgroup: u64,
+}
+
+/// Forks with the given CLONE_* flags and pid (0: any). Returns 0 in the child.
+///
+/// The caller must be the only thread of its process.
+///
+/// # Errors
+/// EPERM: the pid may not be chosen; EEXIST: it is taken; EAGAIN: process limit.
+pub fn fork_with(flags: u64, pid: i32) -> io::Result<i32> {
+    let wanted = [pid];
+    let args = CloneArgs {
+        flags,
+        exit_signal: libc::SIGCHLD as u64,
+        set_tid: if pid == 0 { 0 } else { wanted.as_ptr() as u64 },
+        set_tid_size: u64::from(pid != 0),
+        ..CloneArgs::default()
+    };
+    // SAFETY: `args` is complete and `wanted` lives through the call; without CLONE_VM the child goes on in a copy of
+    // this stack, as after fork(2).
+    let result = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<CloneArgs>()) };
+    crate::check(result).map(|pid| i32::try_from(pid).unwrap_or(0))
+}
+
+/// `pidfd_open(2)`.
+///
+/// # Errors
+/// ESRCH: no such process.
+pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: numbers only; the result is a new descriptor that nobody else owns.
+    let fd = crate::check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
+    // SAFETY: as above.
+    Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap_or(-1)) })
+}
+
+/// A duplicate of descriptor `fd` of the process behind `pidfd` (pidfd_getfd(2)).
+///
+/// # Errors
+/// EPERM: not traceable; EBADF: no such descriptor there.
+pub fn pidfd_getfd(pidfd: &OwnedFd, fd: i32) -> io::Result<OwnedFd> {
+    use std::os::fd::AsRawFd;
+    // SAFETY: numbers only; the result is a new descriptor that nobody else owns.
+    let fd = crate::check(unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), fd, 0) })?;
+    // SAFETY: as above.
+    Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap_or(-1)) })
+}
+
+/// Whether two descriptors of two processes refer to one open file description (kcmp(2), KCMP_FILE).
+///
+/// # Errors
+/// EPERM, EBADF, ENOSYS.
+pub fn same_description(pid_a: i32, fd_a: i32, pid_b: i32, fd_b: i32) -> io::Result<bool> {
+    const KCMP_FILE: i32 = 0;
+    // SAFETY: numbers only.
+    let result = unsafe { libc::syscall(libc::SYS_kcmp, pid_a, pid_b, KCMP_FILE, fd_a, fd_b) };
+    crate::check(result).map(|order| order == 0)
+}

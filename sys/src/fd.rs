@@ -1,0 +1,127 @@
+//! Calls on descriptors that std does not offer.
+//!
+//! # Safety
+//! All calls take descriptors that the caller owns or borrows, numbers, and slices or locals of the right size.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+fn owned(result: i64) -> io::Result<OwnedFd> {
+    let fd = crate::check(result)?;
+    // SAFETY: callers pass the result of a call that returns a new descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap_or(-1)) })
+}
+
+/// `memfd_create(2)` with MFD_CLOEXEC, executable where the kernel asks for that to be said.
+///
+/// # Errors
+/// EMFILE, ENOMEM.
+pub fn memfd(name: &std::ffi::CStr) -> io::Result<OwnedFd> {
+    const MFD_EXEC: u32 = 0x10;
+    // SAFETY: `name` is NUL-terminated and only read.
+    let create = |flags: u32| i64::from(unsafe { libc::memfd_create(name.as_ptr(), flags) });
+    // MFD_EXEC is Linux 6.3+; older kernels refuse the bit and need none.
+    owned(create(libc::MFD_CLOEXEC | MFD_EXEC)).or_else(|_| owned(create(libc::MFD_CLOEXEC)))
+}
+
+/// `pipe2(2)` with O_CLOEXEC: read end, write end.
+///
+/// # Errors
+/// EMFILE.
+pub fn pipe(flags: i32) -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut ends = [0_i32; 2];
+    // SAFETY: the call writes two descriptors into `ends`.
+    crate::check(i64::from(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | flags) }))?;
+    Ok((owned(i64::from(ends[0]))?, owned(i64::from(ends[1]))?))
+}
+
+/// `socketpair(2)` of AF_UNIX with SOCK_CLOEXEC.
+///
+/// # Errors
+/// EMFILE.
+pub fn socketpair(socket_type: i32) -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut ends = [0_i32; 2];
+    // SAFETY: the call writes two descriptors into `ends`.
+    let result =
+        unsafe { libc::socketpair(libc::AF_UNIX, socket_type | libc::SOCK_CLOEXEC, 0, ends.as_mut_ptr()) };
+    crate::check(i64::from(result))?;
+    Ok((owned(i64::from(ends[0]))?, owned(i64::from(ends[1]))?))
+}
+
+/// `fcntl(2)` with a number as argument.
+///
+/// # Errors
+/// As fcntl.
+pub fn fcntl(fd: BorrowedFd<'_>, command: i32, argument: i64) -> io::Result<i32> {
+    // SAFETY: commands of this project take numbers.
+    let result = unsafe { libc::fcntl(fd.as_raw_fd(), command, argument) };
+    crate::check(i64::from(result)).map(|value| i32::try_from(value).unwrap_or(0))
+}
+
+/// `tee(2)`: copies up to `len` bytes from one pipe into another without consuming them.
+///
+/// # Errors
+/// EAGAIN (SPLICE_F_NONBLOCK): nothing there.
+pub fn tee(from: BorrowedFd<'_>, to: BorrowedFd<'_>, len: usize) -> io::Result<usize> {
+    // SAFETY: numbers only.
+    let result = unsafe { libc::tee(from.as_raw_fd(), to.as_raw_fd(), len, libc::SPLICE_F_NONBLOCK) };
+    crate::check(result as i64).map(|n| usize::try_from(n).unwrap_or(0))
+}
+
+/// `ioctl` that returns one int (FIONREAD and the like).
+///
+/// # Errors
+/// As ioctl.
+pub fn ioctl_int(fd: BorrowedFd<'_>, request: libc::c_ulong) -> io::Result<i32> {
+    let mut value = 0_i32;
+    // SAFETY: the requests of this project write one int.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut value) };
+    crate::check(i64::from(result)).map(|_| value)
+}
+
+/// `recv(2)`.
+///
+/// # Errors
+/// As recv.
+pub fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8], flags: i32) -> io::Result<usize> {
+    // SAFETY: `buffer` is writable for its length.
+    let result = unsafe { libc::recv(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), flags) };
+    crate::check(result as i64).map(|n| usize::try_from(n).unwrap_or(0))
+}
+
+/// `send(2)`.
+///
+/// # Errors
+/// As send.
+pub fn send(fd: BorrowedFd<'_>, data: &[u8], flags: i32) -> io::Result<usize> {
+    // SAFETY: `data` is readable for its length.
+    let result = unsafe { libc::send(fd.as_raw_fd(), data.as_ptr().cast(), data.len(), flags) };
+    crate::check(result as i64).map(|n| usize::try_from(n).unwrap_or(0))
+}
+
+/// `getsockopt(2)` of an int option of SOL_SOCKET.
+///
+/// # Errors
+/// As getsockopt.
+pub fn socket_option(fd: BorrowedFd<'_>, option: i32) -> io::Result<i32> {
+    let mut value = 0_i32;
+    let mut len = 4_u32;
+    // SAFETY: the call writes at most `len` bytes into `value`.
+    let result = unsafe {
+        libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, (&raw mut value).cast(), &raw mut len)
+    };
+    crate::check(i64::from(result)).map(|_| value)
+}
+
+/// `setsockopt(2)` of an int option of SOL_SOCKET.
+///
+/// # Errors
+/// As setsockopt.
+pub fn set_socket_option(fd: BorrowedFd<'_>, option: i32, value: i32) -> io::Result<()> {
+    // SAFETY: the call reads 4 bytes of `value`.
+    let result = unsafe {
+        libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const value).cast(), 4)
+    };
+    crate::check(i64::from(result)).map(|_| ())
+}

@@ -1,0 +1,119 @@
+//! What this kernel and this user can do: asked once, kept in one struct, printed by `holdfast doctor`.
+//!
+//! # Safety
+//! Each probe makes one harmless call with numbers or locals and undoes what it made.
+#![allow(unsafe_code)]
+
+use crate::{check, clone, pagemap};
+use std::fs;
+use std::os::fd::{FromRawFd, OwnedFd};
+
+/// The answers. A `false` says that the feature is missing or refused to this user.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    /// `uname -r`.
+    pub kernel_release: String,
+    /// PAGEMAP_SCAN (Linux 6.7).
+    pub pagemap_scan: bool,
+    /// userfaultfd with UFFD_USER_MODE_ONLY.
+    pub userfaultfd_user: bool,
+    /// userfaultfd without restriction (privileged).
+    pub userfaultfd_full: bool,
+    /// WP_ASYNC (Linux 6.7).
+    pub userfaultfd_wp_async: bool,
+    /// CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE: pids may be chosen here.
+    pub can_choose_pid: bool,
+    /// A user namespace with its own pid namespace can be made.
+    pub user_namespace: bool,
+    /// `/proc/sys/kernel/yama/ptrace_scope`; `None` without Yama.
+    pub ptrace_scope: Option<u32>,
+    /// kcmp(2).
+    pub kcmp: bool,
+    /// `/proc/PID/task/TID/children`.
+    pub proc_children: bool,
+    /// `/proc/PID/task/TID/sched` prints `se.exec_start`: timeouts are continued exactly.
+    pub sched_exec_start: bool,
+    /// memfds may be executed (`vm.memfd_noexec` below 2).
+    pub memfd_exec: bool,
+    /// Page size is the supported one.
+    pub page_size_ok: bool,
+}
+
+const UFFD_USER_MODE_ONLY: i32 = 1;
+const UFFD_FEATURE_WP_ASYNC: u64 = 1 << 15;
+/// `_IOWR(0xAA, 0x3F, struct uffdio_api)`.
+const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
+
+fn userfaultfd(flags: i32) -> Option<OwnedFd> {
+    // SAFETY: numbers only; the result is a new descriptor.
+    let fd = check(unsafe { libc::syscall(libc::SYS_userfaultfd, flags | libc::O_CLOEXEC) }).ok()?;
+    // SAFETY: as above.
+    Some(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).ok()?) })
+}
+
+fn wp_async() -> bool {
+    use std::os::fd::AsRawFd;
+    let Some(fd) = userfaultfd(UFFD_USER_MODE_ONLY) else { return false };
+    let mut api = [0xAA_u64, UFFD_FEATURE_WP_ASYNC, 0];
+    // SAFETY: struct uffdio_api is three u64, alive through the call.
+    check(i64::from(unsafe { libc::ioctl(fd.as_raw_fd(), UFFDIO_API, &raw mut api) })).is_ok()
+}
+
+fn scan_works() -> bool {
+    let probe = 0_u8;
+    let page = (&raw const probe) as u64 & !4095;
+    fs::File::open("/proc/self/pagemap")
+        .and_then(|file| pagemap::scan(&file, page, page + 4096, pagemap::IS_PRESENT, pagemap::IS_PRESENT, |_| {}))
+        .is_ok()
+}
+
+/// Whether an unprivileged user and pid namespace can be made, tried in a child that ends at once.
+fn namespaces() -> bool {
+    let flags = (libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_NEWNS).cast_unsigned();
+    match clone::fork_with(u64::from(flags), 0) {
+        // SAFETY: the child ends at once, without running anything of ours.
+        Ok(0) => unsafe { libc::_exit(0) },
+        Ok(pid) => {
+            let mut status = 0;
+            // SAFETY: writes one int; the child is ours.
+            unsafe { libc::waitpid(pid, &raw mut status, 0) };
+            true
+        }
+        Err(_) => false,
+    }
+}
+
+fn capability(bit: u32) -> bool {
+    let pid = std::process::id().cast_signed();
+    crate::procfs::Status::read(pid, pid).is_ok_and(|status| status.mask("CapEff") >> bit & 1 == 1)
+}
+
+fn sysctl(path: &str) -> Option<u32> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+impl Probe {
+    /// Asks the kernel.
+    pub fn ask() -> Probe {
+        const CAP_SYS_ADMIN: u32 = 21;
+        const CAP_CHECKPOINT_RESTORE: u32 = 40;
+        let pid = std::process::id().cast_signed();
+        // SAFETY: a number in, a number out.
+        let page_size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        Probe {
+            kernel_release: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
+            pagemap_scan: scan_works(),
+            userfaultfd_user: userfaultfd(UFFD_USER_MODE_ONLY).is_some(),
+            userfaultfd_full: userfaultfd(0).is_some(),
+            userfaultfd_wp_async: wp_async(),
+            can_choose_pid: capability(CAP_SYS_ADMIN) || capability(CAP_CHECKPOINT_RESTORE),
+            user_namespace: namespaces(),
+            ptrace_scope: sysctl("/proc/sys/kernel/yama/ptrace_scope"),
+            kcmp: clone::same_description(pid, 0, pid, 0).is_ok(),
+            proc_children: fs::metadata(format!("/proc/{pid}/task/{pid}/children")).is_ok(),
+            sched_exec_start: crate::procfs::exec_start_ns(pid, pid).is_some(),
+            memfd_exec: sysctl("/proc/sys/vm/memfd_noexec").unwrap_or(0) < 2,
+            page_size_ok: page_size == 4096,
+        }
+    }
+}

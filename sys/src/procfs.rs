@@ -1,0 +1,265 @@
+//! Text files of /proc, parsed: maps, status, stat, task lists, fdinfo, sched.
+//!
+//! Pure parsing over what the kernel prints (fs/proc/task_mmu.c, fs/proc/array.c); a line that does not parse is an
+//! error that names the file, never a guess.
+
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+
+/// A line of `/proc/PID/maps`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Mapping {
+    /// First byte.
+    pub start: u64,
+    /// First byte after it.
+    pub end: u64,
+    /// Readable, writable, executable as PROT_* bits.
+    pub prot: u32,
+    /// MAP_SHARED.
+    pub shared: bool,
+    /// File offset, bytes.
+    pub offset: u64,
+    /// Device: major << 32 | minor.
+    pub device: u64,
+    /// Inode; 0: none.
+    pub inode: u64,
+    /// Path or `[name]`; empty for plain anonymous memory. Octal escapes are resolved.
+    pub name: Vec<u8>,
+}
+
+fn bad(what: &str, line: &[u8]) -> io::Error {
+    io::Error::other(format!("{what}: cannot understand {:?}", String::from_utf8_lossy(line)))
+}
+
+fn hex(text: &[u8]) -> Option<u64> {
+    u64::from_str_radix(std::str::from_utf8(text).ok()?, 16).ok()
+}
+
+/// Resolves `\012`-like escapes (seq_path, fs/seq_file.c escapes newline).
+fn unescape(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&first, tail)) = rest.split_first() {
+        if let [b'\\', a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..] = rest {
+            out.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+            rest = after;
+        } else {
+            out.push(first);
+            rest = tail;
+        }
+    }
+    out
+}
+
+fn parse_mapping(line: &[u8]) -> Option<Mapping> {
+    let mut fields = line.splitn(6, |&c| c == b' ');
+    let range = fields.next()?;
+    let dash = range.iter().position(|&c| c == b'-')?;
+    let perms = fields.next()?;
+    let offset = hex(fields.next()?)?;
+    let device = fields.next()?;
+    let colon = device.iter().position(|&c| c == b':')?;
+    let inode = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let name = fields.next().unwrap_or(b"").trim_ascii_start();
+    let bit = |at: usize, letter: u8, value: u32| if perms.get(at) == Some(&letter) { value } else { 0 };
+    Some(Mapping {
+        start: hex(&range[..dash])?,
+        end: hex(&range[dash + 1..])?,
+        prot: bit(0, b'r', 1) | bit(1, b'w', 2) | bit(2, b'x', 4),
+        shared: perms.get(3) == Some(&b's'),
+        offset,
+        device: hex(&device[..colon])? << 32 | hex(&device[colon + 1..])?,
+        inode,
+        name: unescape(name),
+    })
+}
+
+/// All mappings of a thread's process (read through the thread: works for a zombie leader).
+///
+/// # Errors
+/// Process gone, or a line that is not understood.
+pub fn maps(pid: i32, tid: i32) -> io::Result<Vec<Mapping>> {
+    let text = fs::read(format!("/proc/{pid}/task/{tid}/maps"))?;
+    parse_maps(&text)
+}
+
+/// Parses the text of a maps file.
+///
+/// # Errors
+/// A line that is not understood.
+pub fn parse_maps(text: &[u8]) -> io::Result<Vec<Mapping>> {
+    text.split(|&c| c == b'\n')
+        .filter(|line| !line.is_empty())
+        .map(|line| parse_mapping(line).ok_or_else(|| bad("maps", line)))
+        .collect()
+}
+
+/// `VmFlags` of every mapping of a smaps file, in the order of the maps: start address and two-letter flags.
+///
+/// # Errors
+/// Process gone, or a line that is not understood.
+pub fn vm_flags(pid: i32, tid: i32) -> io::Result<Vec<(u64, u64, Vec<String>)>> {
+    let text = fs::read(format!("/proc/{pid}/task/{tid}/smaps"))?;
+    let mut all = Vec::new();
+    let mut current: Option<(u64, u64)> = None;
+    for line in text.split(|&c| c == b'\n') {
+        if let Some(flags) = line.strip_prefix(b"VmFlags:") {
+            let (start, end) = current.take().ok_or_else(|| bad("smaps", line))?;
+            let flags = String::from_utf8_lossy(flags).split_whitespace().map(str::to_owned).collect();
+            all.push((start, end, flags));
+        } else if line.first().is_some_and(|c| c.is_ascii_hexdigit() && !c.is_ascii_uppercase()) {
+            let mapping = parse_mapping(line).ok_or_else(|| bad("smaps", line))?;
+            current = Some((mapping.start, mapping.end));
+        }
+    }
+    Ok(all)
+}
+
+/// `/proc/PID/task/TID/status` as a list of lines `Key:\tvalue`.
+#[derive(Clone, Debug)]
+pub struct Status(String);
+
+impl Status {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// Process gone.
+    pub fn read(pid: i32, tid: i32) -> io::Result<Status> {
+        fs::read(format!("/proc/{pid}/task/{tid}/status"))
+            .map(|text| Status(String::from_utf8_lossy(&text).into_owned()))
+    }
+    /// The value of a key, without white space around it.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.0.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).map(str::trim)
+    }
+    /// A decimal value.
+    pub fn number(&self, key: &str) -> Option<i64> {
+        self.get(key)?.split_whitespace().next()?.parse().ok()
+    }
+    /// A hexadecimal mask (SigCgt and the like).
+    pub fn mask(&self, key: &str) -> u64 {
+        self.get(key).and_then(|text| u64::from_str_radix(text, 16).ok()).unwrap_or(0)
+    }
+    /// The last number of a list: the id that the process itself sees (NSpid, NStgid …).
+    pub fn innermost(&self, key: &str) -> Option<i32> {
+        self.get(key)?.split_whitespace().last()?.parse().ok()
+    }
+}
+
+/// Fields of `/proc/PID/stat` after the name, from field 3 (state) on: `fields[0]` is field 3 of proc_pid_stat(5).
+///
+/// # Errors
+/// Process gone, or not understood.
+pub fn stat_fields(pid: i32, tid: i32) -> io::Result<Vec<String>> {
+    let text = fs::read(format!("/proc/{pid}/task/{tid}/stat"))?;
+    let close = text.iter().rposition(|&c| c == b')').ok_or_else(|| bad("stat", &text))?;
+    Ok(String::from_utf8_lossy(&text[close + 1..]).split_whitespace().map(str::to_owned).collect())
+}
+
+/// Ids of all threads.
+///
+/// # Errors
+/// Process gone.
+pub fn tasks(pid: i32) -> io::Result<Vec<i32>> {
+    numbers(&format!("/proc/{pid}/task"))
+}
+
+/// Numbers of all open descriptors.
+///
+/// # Errors
+/// Process gone, or not ours.
+pub fn descriptors(pid: i32, tid: i32) -> io::Result<Vec<i32>> {
+    let mut all = numbers(&format!("/proc/{pid}/task/{tid}/fd"))?;
+    all.sort_unstable();
+    Ok(all)
+}
+
+fn numbers(folder: &str) -> io::Result<Vec<i32>> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        if let Some(number) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) {
+            all.push(number);
+        }
+    }
+    Ok(all)
+}
+
+/// Living and zombie children of all threads of a process (needs CONFIG_PROC_CHILDREN).
+///
+/// # Errors
+/// Process gone. Threads that end meanwhile are skipped.
+pub fn children(pid: i32) -> io::Result<Vec<i32>> {
+    let mut all = Vec::new();
+    for tid in tasks(pid)? {
+        if let Ok(text) = fs::read_to_string(format!("/proc/{pid}/task/{tid}/children")) {
+            all.extend(text.split_whitespace().filter_map(|word| word.parse::<i32>().ok()));
+        }
+    }
+    Ok(all)
+}
+
+/// Target of a symbolic link under /proc.
+///
+/// # Errors
+/// Process gone, or not ours.
+pub fn link(path: &str) -> io::Result<Vec<u8>> {
+    fs::read_link(path).map(|target| target.as_os_str().as_bytes().to_vec())
+}
+
+/// The system call that a sleeping thread is in: number, six arguments, stack pointer, instruction pointer. `None`
+/// while it runs (fs/proc/base.c, `proc_pid_syscall`).
+///
+/// # Errors
+/// Thread gone, or not ours.
+pub fn current_call(pid: i32, tid: i32) -> io::Result<Option<[u64; 9]>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall"))?;
+    let mut words = text.split_whitespace();
+    let Some(Ok(number)) = words.next().map(str::parse::<i64>) else { return Ok(None) };
+    let mut call = [0_u64; 9];
+    call[0] = number.cast_unsigned();
+    for slot in &mut call[1..] {
+        let Some(word) = words.next() else { return Ok(None) };
+        *slot = hex(word.trim_start_matches("0x").as_bytes()).ok_or_else(|| bad("syscall", text.as_bytes()))?;
+    }
+    Ok(Some(call))
+}
+
+/// `se.exec_start` of `/proc/PID/task/TID/sched` in nanoseconds: when the thread was last put on its processor, on
+/// that processor's scheduler clock (kernel/sched/debug.c). `None` where the kernel does not print it.
+pub fn exec_start_ns(pid: i32, tid: i32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/sched")).ok()?;
+    let line = text.lines().find(|line| line.starts_with("se.exec_start"))?;
+    let (milliseconds, fraction) = line.rsplit(' ').next()?.split_once('.')?;
+    let nanoseconds = format!("{fraction:0<6}");
+    Some(milliseconds.parse::<u64>().ok()? * 1_000_000 + nanoseconds.get(..6)?.parse::<u64>().ok()?)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_maps_file_is_understood() {
+        let text = b"7f00-8000 rw-p 00001000 fe:01 42                  /tmp/a b\\012c (deleted)\n\
+                     ffff-10000 ---s 00000000 00:00 0 \n";
+        let all = parse_maps(text).unwrap();
+        assert_eq!(all[0].name, b"/tmp/a b\nc (deleted)");
+        assert_eq!((all[0].start, all[0].end, all[0].prot, all[0].shared), (0x7f00, 0x8000, 3, false));
+        assert_eq!((all[0].device, all[0].inode, all[0].offset), (0xfe_0000_0001, 42, 0x1000));
+        assert_eq!((all[1].prot, all[1].shared, all[1].name.len()), (0, true, 0));
+        assert!(parse_maps(b"nonsense\n").is_err());
+    }
+
+    #[test]
+    fn our_own_files_are_understood() {
+        let pid = std::process::id().cast_signed();
+        assert!(!maps(pid, pid).unwrap().is_empty());
+        assert_eq!(vm_flags(pid, pid).unwrap().len(), maps(pid, pid).unwrap().len());
+        assert!(tasks(pid).unwrap().contains(&pid));
+        assert!(descriptors(pid, pid).unwrap().contains(&1));
+        assert_eq!(Status::read(pid, pid).unwrap().innermost("NSpid"), Some(pid));
+        assert!(stat_fields(pid, pid).unwrap().len() > 40);
+    }
+}

@@ -1,0 +1,70 @@
+//! Reading and writing the memory of another process.
+//!
+//! # Safety
+//! `process_vm_readv`/`writev` take addresses of the *other* process as numbers; only the local side is memory of
+//! ours, and it is always a slice. Addresses of the program are [`u64`]s and never become pointers here.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+fn whole(done: i64, wanted: usize, what: &str, address: u64) -> io::Result<()> {
+    let done = usize::try_from(crate::check(done)?).unwrap_or(0);
+    if done == wanted {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("{what} at {address:#x}: {done} of {wanted} bytes")))
+}
+
+/// Fills `buffer` from `address` of the process that thread `tid` belongs to.
+///
+/// # Errors
+/// ESRCH when it is gone, EPERM, EFAULT, or a short read (all with nothing promised about `buffer`).
+pub fn read(tid: i32, address: u64, buffer: &mut [u8]) -> io::Result<()> {
+    let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let remote = libc::iovec { iov_base: address as *mut _, iov_len: buffer.len() };
+    // SAFETY: `local` describes `buffer`, which is writable; `remote` is not touched in this address space.
+    let done = unsafe { libc::process_vm_readv(tid, &raw const local, 1, &raw const remote, 1, 0) };
+    whole(done as i64, buffer.len(), "reading memory", address)
+}
+
+/// Writes `data` at `address` of the process that thread `tid` belongs to. Needs writable mappings.
+///
+/// # Errors
+/// As [`read`].
+pub fn write(tid: i32, address: u64, data: &[u8]) -> io::Result<()> {
+    let local = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
+    let remote = libc::iovec { iov_base: address as *mut _, iov_len: data.len() };
+    // SAFETY: `local` describes `data`, which the call only reads; `remote` is not touched in this address space.
+    let done = unsafe { libc::process_vm_writev(tid, &raw const local, 1, &raw const remote, 1, 0) };
+    whole(done as i64, data.len(), "writing memory", address)
+}
+
+/// `/proc/PID/task/TID/mem`: writes through protections (FOLL_FORCE, mm/gup.c), for stub code and relocated data.
+#[derive(Debug)]
+pub struct ForcedMemory(File);
+
+impl ForcedMemory {
+    /// Opens it; the thread must be traced by the caller.
+    ///
+    /// # Errors
+    /// As `open(2)`.
+    pub fn open(pid: i32, tid: i32) -> io::Result<ForcedMemory> {
+        File::options().read(true).write(true).open(format!("/proc/{pid}/task/{tid}/mem")).map(ForcedMemory)
+    }
+    /// Writes `data` at `address` whatever its protection.
+    ///
+    /// # Errors
+    /// EIO where nothing is mapped.
+    pub fn write(&self, address: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write_all_at(data, address)
+    }
+    /// Reads whatever its protection.
+    ///
+    /// # Errors
+    /// EIO where nothing is mapped.
+    pub fn read(&self, address: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(buffer, address)
+    }
+}
