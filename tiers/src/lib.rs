@@ -1,1 +1,36 @@
-//! tiers
+//! The store: jobs, images, segments, the pipeline that fills them, verification.
+//!
+//! * [`Store`], [`Job`], [`JobLock`]: folders, names, who may write.
+//! * [`ImageWriter`]: pages of a [`holdfast_image::pages::PageSource`] into segments, then the commit.
+//! * [`Image`]: an image opened for restart; a [`holdfast_image::pages::PageProvider`].
+//! * [`format`]: the bytes, as in `docs/format.md`.
+//!
+//! Runs in the agent and the commands, never in the program. It knows nothing of processes: the agent joins it with
+//! them through the two traits of `holdfast_image::pages`.
+//! Invariants: a committed image is never changed; what is read is checked before it is computed with.
+
+mod append;
+mod buffer;
+mod codec;
+mod error;
+mod fault;
+mod files;
+pub mod format;
+mod image;
+mod info;
+mod job;
+mod os;
+mod pipeline;
+mod read;
+mod store;
+mod writer;
+
+pub use error::StoreError;
+pub use fault::{POINTS as FAULT_POINTS, set_fault_hook};
+pub use image::Image;
+pub use info::ImageInfo;
+pub use job::{CleanReport, Job, JobLock};
+pub use pipeline::PipelineOptions;
+pub use read::VerifyReport;
+pub use store::Store;
+pub use writer::{CommitRecord, ImageWriter};

@@ -1,0 +1,177 @@
+//! What can go wrong in the store.
+//!
+//! Policy: every error names the object (file and, where there is one, the offset), the cause, and what the user can
+//! do. An error while writing leaves the previous images untouched; an error while reading changes nothing.
+
+use crate::format::FormatError;
+use holdfast_image::{Addr, Epoch};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// What can go wrong in the store.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// A system call on a file failed.
+    #[error("{call} {path}: {source}; check the file system and its permissions", path = path.display())]
+    Io {
+        /// The call, as a verb ("open", "write", "rename" …).
+        call: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Its errno.
+        source: io::Error,
+    },
+    /// No space, quota or file size left.
+    #[error(
+        "{path}: no space left, up to {needed} bytes more are needed; free space or use another --store (the \
+         unfinished image was removed, earlier images are intact)",
+        path = path.display()
+    )]
+    Full {
+        /// The file that could not grow.
+        path: PathBuf,
+        /// Bytes of pages that were still to be stored: an upper bound.
+        needed: u64,
+    },
+    /// The store has no such job.
+    #[error("{path}: no such job; `holdfast list` shows the jobs of the store, --store names another store",
+        path = path.display())]
+    NotAJob {
+        /// Where its folder would be.
+        path: PathBuf,
+    },
+    /// The job has no such image.
+    #[error("{path}: the job has no image {epoch}; `holdfast list` shows its images", path = path.display())]
+    NoImage {
+        /// Folder of the job.
+        path: PathBuf,
+        /// The number asked for.
+        epoch: Epoch,
+    },
+    /// A live agent holds the job.
+    #[error("{path}: the job is in use by a live agent{}; end it, or use another job name", agent(*pid),
+        path = path.display())]
+    Locked {
+        /// The lock file.
+        path: PathBuf,
+        /// Pid that the agent wrote into it; 0 if it could not be read.
+        pid: i32,
+    },
+    /// A file that has the name of one of an image, but belongs to another image or job.
+    #[error("{path}: at byte 0: the file belongs to another image; put the right file back or use an older image",
+        path = path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Bytes that are not those that were written.
+    #[error("{path}: at byte {offset}: {what}; the file is damaged: use an older image or a copy of this one",
+        path = path.display())]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// Where in the file.
+        offset: u64,
+        /// What should be there.
+        what: String,
+    },
+    /// Written in another version of the format.
+    #[error(
+        "{path}: at byte 8: format version {found}, this holdfast reads version {supported}; use the holdfast that \
+         wrote it",
+        path = path.display()
+    )]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+        /// The newest version that can be read.
+        supported: u32,
+    },
+    /// A folder or file that somebody else could change under us.
+    #[error("{path}: {why}; images can hold secrets and are trusted at restart: use a folder of your own, mode 0700",
+        path = path.display())]
+    Permissions {
+        /// The folder or file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Not usable as the name of a job.
+    #[error("{name:?} is not a job name: 1 to 100 letters, digits, '.', '_' or '-', not beginning with '.'")]
+    BadName {
+        /// The name.
+        name: String,
+    },
+    /// An increment; images that build on a parent are not restarted by this version.
+    #[error("{path}: the image is an increment on image {parent}, which this holdfast cannot restart; use a newer one",
+        path = path.display())]
+    NeedsParent {
+        /// Its manifest.
+        path: PathBuf,
+        /// The parent that it names, 0 if none.
+        parent: Epoch,
+    },
+    /// The source of the pages failed in the middle of the flush.
+    #[error("reading {bytes} bytes of the program's memory at {start}: {source}; take the checkpoint again")]
+    Source {
+        /// First byte that was asked for.
+        start: Addr,
+        /// How many bytes.
+        bytes: u64,
+        /// Its errno.
+        source: io::Error,
+    },
+    /// The caller broke a rule of this crate; the image is not written.
+    #[error("{path}: {what}; this is a defect of holdfast: please report it", path = path.display())]
+    Misuse {
+        /// The folder or file.
+        path: PathBuf,
+        /// The rule.
+        what: String,
+    },
+}
+
+fn agent(pid: i32) -> String {
+    if pid > 0 { format!(" (pid {pid})") } else { String::new() }
+}
+
+impl StoreError {
+    /// For `map_err` after a call on `path`.
+    pub(crate) fn io(call: &'static str, path: &Path) -> impl Fn(io::Error) -> StoreError + use<> {
+        let path = path.to_owned();
+        move |source| StoreError::Io { call, path: path.clone(), source }
+    }
+    /// For `map_err` after a call that may find the disk full; `needed` bytes were still to come.
+    pub(crate) fn write(
+        call: &'static str,
+        path: &Path,
+        needed: u64,
+    ) -> impl Fn(io::Error) -> StoreError + use<> {
+        let path = path.to_owned();
+        move |source| match source.raw_os_error() {
+            // EFBIG: the file size limit of the agent (setrlimit(2), RLIMIT_FSIZE) or of the file system.
+            Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => {
+                StoreError::Full { path: path.clone(), needed }
+            }
+            _ => StoreError::Io { call, path: path.clone(), source },
+        }
+    }
+    /// For `map_err` after decoding bytes of `path`.
+    pub(crate) fn format(path: &Path) -> impl Fn(FormatError) -> StoreError + use<> {
+        let path = path.to_owned();
+        move |error| match error {
+            FormatError::Version { found } => {
+                StoreError::Version { path: path.clone(), found, supported: crate::format::VERSION }
+            }
+            FormatError::Bad { offset, what } => StoreError::Corrupt { path: path.clone(), offset, what },
+        }
+    }
+    pub(crate) fn corrupt(path: &Path, offset: u64, what: impl Into<String>) -> StoreError {
+        StoreError::Corrupt { path: path.to_owned(), offset, what: what.into() }
+    }
+    pub(crate) fn misuse(path: &Path, what: impl Into<String>) -> StoreError {
+        StoreError::Misuse { path: path.to_owned(), what: what.into() }
+    }
+}

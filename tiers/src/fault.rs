@@ -1,0 +1,23 @@
+//! Named steps of a commit, at which a test may have the agent killed.
+//!
+//! This crate may not depend on `sys`, where fault points live: the agent hands its function over once.
+
+use std::sync::OnceLock;
+
+static HOOK: OnceLock<fn(&str)> = OnceLock::new();
+
+/// The steps, in the order in which a flush and commit pass them. `segment-created` and `segment-half` (after the
+/// first frame) are passed once per segment file.
+pub const POINTS: &[&str] =
+    &["segment-created", "segment-half", "segment-synced", "manifest-temp", "manifest-renamed"];
+
+/// Sets the function that is called with each name of [`POINTS`]. The first call wins.
+pub fn set_fault_hook(hook: fn(&str)) {
+    let _ = HOOK.set(hook);
+}
+
+pub(crate) fn point(name: &str) {
+    if let Some(hook) = HOOK.get() {
+        hook(name);
+    }
+}

@@ -1,0 +1,365 @@
+//! Manifest files: header, then five sections: figures, process record, segment table, frame table, page index.
+//!
+//! A manifest is written once and read often: by `list` (header, figures, segments), by `restart` (everything).
+//! [`Manifest::open`] checks header and body checksum; each part is decoded when it is asked for.
+//! The figures and the process record are JSON, so that fields can be added; the tables, which may have millions of
+//! entries, are binary.
+
+use super::segment::{Codec, Frame};
+use super::{Fields, FormatError, HEADER_LEN, Kind, bad, begin_header, open_header, seal_header};
+use holdfast_image::bytes::Name;
+use holdfast_image::manifest::{FlushFigures, StopBreakdown};
+use holdfast_image::pages::PageRun;
+use holdfast_image::record::ProcessRecord;
+use holdfast_image::{Addr, Epoch, PageCount};
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Longest manifest that is read: more could only come from a mistake, and it is read into memory.
+pub const MAX_LEN: u64 = 4 << 30;
+/// Bytes of an entry of the segment table.
+const SEGMENT_ENTRY: usize = 40;
+/// Bytes of an entry of the frame table.
+const FRAME_ENTRY: usize = 40;
+/// Bytes of an entry of the page index.
+const INDEX_ENTRY: usize = 32;
+/// Tags of the sections, in the order in which they stand in the file.
+const SECTIONS: [[u8; 4]; 5] = [*b"FIGU", *b"PROC", *b"SEGM", *b"FRAM", *b"INDX"];
+
+/// What `list` and `show` say about an image, and where its memory came from.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Figures {
+    /// CLOCK_REALTIME of the commit, nanoseconds.
+    pub created_ns: u64,
+    /// The image that holds the pages of `Parent` runs, if this one is an increment.
+    pub parent: Option<Epoch>,
+    /// Engine that made the cut.
+    pub engine: String,
+    /// Command line of the program.
+    pub command: Vec<Name>,
+    /// The image holds protected regions only: it cannot be restarted as a process.
+    pub protected_only: bool,
+    /// Where the stop time went.
+    pub stop: StopBreakdown,
+    /// What the flush did.
+    pub flush: FlushFigures,
+}
+
+/// One segment file that an image needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SegmentEntry {
+    /// Epoch in its name.
+    pub epoch: Epoch,
+    /// Number in its name.
+    pub number: u32,
+    /// Length of the file, bytes.
+    pub len: u64,
+    /// Random number of the image that it was written for.
+    pub image_id: [u8; 16],
+}
+
+/// Where the pages of a run are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// All zero bytes; not stored. (A page that no run names is absent: zero in anonymous memory, as in the file in a
+    /// private mapping of a file.)
+    Zero,
+    /// In a frame of this image.
+    Frame {
+        /// Index into the frame table.
+        frame: u32,
+        /// First page within the frame.
+        page: u32,
+    },
+    /// In the parent image.
+    Parent,
+}
+
+/// One entry of the page index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IndexRun {
+    /// The pages.
+    pub run: PageRun,
+    /// Where they are.
+    pub place: Place,
+}
+
+/// The parts of a manifest that is about to be written.
+#[derive(Clone, Copy, Debug)]
+pub struct Parts<'a> {
+    /// Number of the image.
+    pub epoch: Epoch,
+    /// Random number of the image.
+    pub image_id: [u8; 16],
+    /// Figures.
+    pub figures: &'a Figures,
+    /// Process record.
+    pub record: &'a ProcessRecord,
+    /// Segment table.
+    pub segments: &'a [SegmentEntry],
+    /// Frame table, ascending by segment and offset.
+    pub frames: &'a [Frame],
+    /// Page index, ascending by address.
+    pub index: &'a [IndexRun],
+}
+
+fn push_section(body: &mut Vec<u8>, tag: [u8; 4], data: &[u8]) {
+    body.extend_from_slice(&tag);
+    body.extend_from_slice(&0_u32.to_le_bytes());
+    body.extend_from_slice(&(data.len() as u64).to_le_bytes());
+    body.extend_from_slice(data);
+    body.resize(body.len().next_multiple_of(8), 0);
+}
+
+fn encode_segments(segments: &[SegmentEntry]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(segments.len() * SEGMENT_ENTRY);
+    for entry in segments {
+        out.extend_from_slice(&entry.epoch.0.to_le_bytes());
+        out.extend_from_slice(&entry.number.to_le_bytes());
+        out.extend_from_slice(&0_u32.to_le_bytes());
+        out.extend_from_slice(&entry.len.to_le_bytes());
+        out.extend_from_slice(&entry.image_id);
+    }
+    out
+}
+
+fn encode_frames(frames: &[Frame]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(frames.len() * FRAME_ENTRY);
+    for frame in frames {
+        out.extend_from_slice(&frame.segment.to_le_bytes());
+        out.extend_from_slice(&(frame.codec as u32).to_le_bytes());
+        for value in [frame.offset, frame.stored_len, frame.pages, frame.checksum] {
+            out.extend_from_slice(&value.to_le_bytes());
+        }
+    }
+    out
+}
+
+fn encode_index(index: &[IndexRun]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(index.len() * INDEX_ENTRY);
+    for entry in index {
+        let (kind, page, frame) = match entry.place {
+            Place::Zero => (0_u32, 0, 0),
+            Place::Frame { frame, page } => (1, page, frame),
+            Place::Parent => (2, 0, 0),
+        };
+        out.extend_from_slice(&entry.run.start.0.to_le_bytes());
+        out.extend_from_slice(&entry.run.pages.0.to_le_bytes());
+        out.extend_from_slice(&kind.to_le_bytes());
+        out.extend_from_slice(&page.to_le_bytes());
+        out.extend_from_slice(&u64::from(frame).to_le_bytes());
+    }
+    out
+}
+
+impl Parts<'_> {
+    /// The whole file.
+    ///
+    /// # Errors
+    /// The process record cannot be written as JSON.
+    pub fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
+        let data = [
+            serde_json::to_vec(self.figures)?,
+            serde_json::to_vec(self.record)?,
+            encode_segments(self.segments),
+            encode_frames(self.frames),
+            encode_index(self.index),
+        ];
+        let mut body = Vec::new();
+        for (tag, data) in SECTIONS.into_iter().zip(&data) {
+            push_section(&mut body, tag, data);
+        }
+        let mut file = begin_header(Kind::Manifest);
+        file.extend_from_slice(&(body.len() as u64).to_le_bytes());
+        file.extend_from_slice(&xxh3_64(&body).to_le_bytes());
+        file.extend_from_slice(&self.epoch.0.to_le_bytes());
+        file.extend_from_slice(&self.image_id);
+        seal_header(&mut file);
+        file.extend_from_slice(&body);
+        Ok(file)
+    }
+}
+
+/// A manifest whose header and body match their checksums. The parts are checked when they are asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Manifest<'a> {
+    /// Number of the image.
+    pub epoch: Epoch,
+    /// Random number of the image.
+    pub image_id: [u8; 16],
+    /// Offset in the file and bytes of each section.
+    sections: [(u64, &'a [u8]); 5],
+}
+
+impl<'a> Manifest<'a> {
+    /// Checks header, length, body checksum and the sequence of the sections.
+    ///
+    /// # Errors
+    /// Not a manifest, another version, or damaged.
+    pub fn open(bytes: &'a [u8]) -> Result<Manifest<'a>, FormatError> {
+        let mut fields = open_header(bytes, 0, Kind::Manifest)?;
+        let body_len = fields.u64()?;
+        let body_sum = fields.u64()?;
+        let epoch = Epoch(fields.u64()?);
+        let image_id = fields.array()?;
+        let body = &bytes[HEADER_LEN..];
+        if body.len() as u64 != body_len {
+            return Err(bad(
+                bytes.len() as u64,
+                format!("the file has {} bytes after the header, not {body_len}", body.len()),
+            ));
+        }
+        if xxh3_64(body) != body_sum {
+            return Err(bad(HEADER_LEN as u64, "the body does not match its checksum"));
+        }
+        let mut fields = Fields::new(body, HEADER_LEN as u64);
+        let mut sections = [(0, &body[..0]); 5];
+        for (tag, section) in SECTIONS.into_iter().zip(&mut sections) {
+            *section = open_section(&mut fields, tag)?;
+        }
+        if !fields.is_empty() {
+            return Err(bad(fields.offset(), "bytes after the last section"));
+        }
+        Ok(Manifest { epoch, image_id, sections })
+    }
+
+    fn json<T: serde::de::DeserializeOwned>(&self, section: usize) -> Result<T, FormatError> {
+        let (base, data) = self.sections[section];
+        serde_json::from_slice(data).map_err(|error| bad(base, error.to_string()))
+    }
+
+    /// The figures.
+    ///
+    /// # Errors
+    /// They cannot be decoded.
+    pub fn figures(&self) -> Result<Figures, FormatError> {
+        self.json(0)
+    }
+
+    /// The process record, checked by [`ProcessRecord::check`].
+    ///
+    /// # Errors
+    /// It cannot be decoded, or a restart could not compute with it.
+    pub fn record(&self) -> Result<ProcessRecord, FormatError> {
+        let record: ProcessRecord = self.json(1)?;
+        record.check().map_err(|what| bad(self.sections[1].0, what))?;
+        Ok(record)
+    }
+
+    /// Fields and number of entries of a table.
+    fn table(&self, section: usize, entry_len: usize) -> Result<(Fields<'a>, usize), FormatError> {
+        let (base, data) = self.sections[section];
+        if !data.len().is_multiple_of(entry_len) {
+            return Err(bad(base, format!("a table of {} bytes with entries of {entry_len}", data.len())));
+        }
+        Ok((Fields::new(data, base), data.len() / entry_len))
+    }
+
+    /// The segment table.
+    ///
+    /// # Errors
+    /// A segment is named twice, or a field cannot be true.
+    pub fn segments(&self) -> Result<Vec<SegmentEntry>, FormatError> {
+        let (mut fields, count) = self.table(2, SEGMENT_ENTRY)?;
+        let mut segments: Vec<SegmentEntry> = Vec::with_capacity(count);
+        for _ in 0..count {
+            let at = fields.offset();
+            let epoch = Epoch(fields.u64()?);
+            let number = fields.u32()?;
+            fields.reserved_u32()?;
+            let len = fields.u64()?;
+            let image_id = fields.array()?;
+            if segments.last().is_some_and(|last| (last.epoch, last.number) >= (epoch, number)) {
+                return Err(bad(at, "segments are not in ascending order"));
+            }
+            segments.push(SegmentEntry { epoch, number, len, image_id });
+        }
+        Ok(segments)
+    }
+
+    /// The frame table; every frame fits into its segment.
+    ///
+    /// # Errors
+    /// A frame refers to nothing, overlaps the one before, or a field cannot be true.
+    pub fn frames(&self, segments: &[SegmentEntry]) -> Result<Vec<Frame>, FormatError> {
+        let (mut fields, count) = self.table(3, FRAME_ENTRY)?;
+        if u32::try_from(count).is_err() {
+            return Err(bad(self.sections[3].0, format!("{count} frames are more than an index can name")));
+        }
+        let mut frames: Vec<Frame> = Vec::with_capacity(count);
+        for _ in 0..count {
+            let at = fields.offset();
+            let segment = fields.u32()?;
+            let codec =
+                Codec::from_number(fields.u32()?).ok_or_else(|| bad(at, "unknown codec of a frame"))?;
+            let offset = fields.u64()?;
+            let stored_len = fields.u64()?;
+            let pages = fields.u64()?;
+            let checksum = fields.u64()?;
+            let frame = Frame { segment, codec, offset, stored_len, pages, checksum };
+            let Some(entry) = segments.get(segment as usize) else {
+                return Err(bad(at, format!("a frame refers to segment {segment} of {}", segments.len())));
+            };
+            frame.check(entry.len).map_err(|what| bad(at, what))?;
+            if frames.last().is_some_and(|last| (last.segment, last.end()) > (segment, offset)) {
+                return Err(bad(at, "frames overlap or are not in the order of their data"));
+            }
+            frames.push(frame);
+        }
+        Ok(frames)
+    }
+
+    /// The page index: ascending, without overlap, every run within its frame.
+    ///
+    /// # Errors
+    /// A run overlaps the one before, refers to nothing, or a field cannot be true.
+    pub fn index(&self, frames: &[Frame]) -> Result<Vec<IndexRun>, FormatError> {
+        let (mut fields, count) = self.table(4, INDEX_ENTRY)?;
+        let mut index = Vec::with_capacity(count);
+        let mut floor = Addr(0);
+        for _ in 0..count {
+            let at = fields.offset();
+            let run = PageRun { start: Addr(fields.u64()?), pages: PageCount(fields.u64()?) };
+            let (kind, page, frame) = (fields.u32()?, fields.u32()?, fields.u64()?);
+            if !run.is_valid() || run.start < floor {
+                return Err(bad(at, format!("{} pages at {} are not a valid run", run.pages.0, run.start)));
+            }
+            floor = run.end();
+            let place = match kind {
+                0 => Place::Zero,
+                1 => place_in_frame(run, frame, page, frames).map_err(|what| bad(at, what))?,
+                2 => Place::Parent,
+                _ => return Err(bad(at, format!("unknown kind {kind} of a run of pages"))),
+            };
+            index.push(IndexRun { run, place });
+        }
+        Ok(index)
+    }
+}
+
+fn place_in_frame(run: PageRun, frame: u64, page: u32, frames: &[Frame]) -> Result<Place, String> {
+    let unknown = || format!("a run of pages refers to frame {frame} of {}", frames.len());
+    let number = u32::try_from(frame).map_err(|_| unknown())?;
+    let entry = frames.get(number as usize).ok_or_else(unknown)?;
+    let end = run.pages.0.checked_add(u64::from(page));
+    if end.is_none_or(|end| end > entry.pages) {
+        return Err(format!("{} pages from page {page} on of a frame of {}", run.pages.0, entry.pages));
+    }
+    Ok(Place::Frame { frame: number, page })
+}
+
+fn open_section<'a>(fields: &mut Fields<'a>, tag: [u8; 4]) -> Result<(u64, &'a [u8]), FormatError> {
+    let at = fields.offset();
+    if fields.array::<4>()? != tag {
+        return Err(bad(at, format!("the section {} should be here", tag.escape_ascii())));
+    }
+    fields.reserved_u32()?;
+    let len = fields.u64()?;
+    let base = fields.offset();
+    let Ok(len) = usize::try_from(len) else {
+        return Err(bad(at, format!("a section of {len} bytes")));
+    };
+    let data = fields.take(len)?;
+    fields.take(len.next_multiple_of(8) - len)?;
+    Ok((base, data))
+}

@@ -1,0 +1,244 @@
+//! Segment files: blocks of headers, each followed by the frames that they describe.
+//!
+//! ```text
+//!  0        block 0: slot 0 = segment header, slots 1..63 = frame headers, 64 bytes each
+//!  4096     data of up to 63 frames; raw frames page-aligned and back to back
+//!  ...      block 1 (on a page boundary), data of the next 63 frames, ...
+//! ```
+//! Headers are gathered in blocks, and do not stand before each frame, so that the raw frames of a long run lie
+//! contiguous in the file: a restart maps tens of MiB with one mapping instead of one mapping per MiB.
+//! A restart believes the manifest and the data checksums; the headers make a segment readable by itself and let
+//! `verify` find damage that the manifest does not cover.
+
+use super::{Fields, FormatError, HEADER_LEN, Kind, bad, begin_header, check_sum, open_header, seal_header};
+use holdfast_image::{Addr, Epoch, PAGE_SIZE};
+
+/// Length of a block of headers, bytes.
+pub const BLOCK_LEN: usize = 4096;
+/// Frame headers in a block.
+pub const FRAMES_PER_BLOCK: usize = BLOCK_LEN / HEADER_LEN - 1;
+/// Most pages in one frame.
+pub const MAX_FRAME_PAGES: u64 = 256;
+/// Most bytes that the pages of one frame have: 1 MiB.
+pub const MAX_FRAME_BYTES: usize = (MAX_FRAME_PAGES * PAGE_SIZE) as usize;
+/// First bytes of a frame header.
+const FRAME_MAGIC: [u8; 4] = *b"HFRM";
+
+/// How the data of a frame is stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Codec {
+    /// The pages themselves, page-aligned in the file.
+    Raw = 0,
+    /// One LZ4 block (without a length in front).
+    Lz4 = 1,
+}
+
+impl Codec {
+    /// The codec with this number in a file.
+    pub fn from_number(number: u32) -> Option<Codec> {
+        match number {
+            0 => Some(Codec::Raw),
+            1 => Some(Codec::Lz4),
+            _ => None,
+        }
+    }
+}
+
+/// Where a frame's data is and what it must be. The manifest's frame table and the frame headers hold the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Frame {
+    /// Index into the manifest's segment table.
+    pub segment: u32,
+    /// How it is stored.
+    pub codec: Codec,
+    /// First byte of the data in the segment file.
+    pub offset: u64,
+    /// Bytes of the data in the file.
+    pub stored_len: u64,
+    /// Pages that the data becomes.
+    pub pages: u64,
+    /// XXH3-64 of the stored data.
+    pub checksum: u64,
+}
+
+impl Frame {
+    /// First byte after the data (saturating; [`Frame::check`] compares it with the file's length).
+    pub fn end(&self) -> u64 {
+        self.offset.saturating_add(self.stored_len)
+    }
+    /// Bytes of the pages.
+    pub fn raw_len(&self) -> usize {
+        usize::try_from(self.pages.saturating_mul(PAGE_SIZE)).unwrap_or(usize::MAX)
+    }
+    /// Checks every number before a reader computes with it or allocates by it.
+    ///
+    /// # Errors
+    /// Says what is wrong.
+    pub fn check(&self, segment_len: u64) -> Result<(), String> {
+        if self.pages == 0 || self.pages > MAX_FRAME_PAGES {
+            return Err(format!("a frame of {} pages; 1 to {MAX_FRAME_PAGES} are possible", self.pages));
+        }
+        let raw = self.pages * PAGE_SIZE;
+        match self.codec {
+            Codec::Raw if self.stored_len != raw => {
+                return Err(format!("a raw frame of {} pages has {} bytes", self.pages, self.stored_len));
+            }
+            Codec::Raw if !self.offset.is_multiple_of(PAGE_SIZE) => {
+                return Err(format!("a raw frame at {} is not page-aligned", self.offset));
+            }
+            Codec::Lz4 if self.stored_len == 0 || self.stored_len >= raw => {
+                return Err(format!("{} bytes became {} by compression", raw, self.stored_len));
+            }
+            Codec::Raw | Codec::Lz4 => {}
+        }
+        if self.offset < BLOCK_LEN as u64 || self.end() > segment_len {
+            return Err(format!(
+                "a frame at {} of {} bytes does not fit into a segment of {segment_len}",
+                self.offset, self.stored_len
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Slot 0 of a block: which segment of which image this is. A segment of another image or job, or one that was
+/// swapped with its neighbour, is known by it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SegmentHeader {
+    /// Epoch of the image that the segment was written for.
+    pub epoch: Epoch,
+    /// Random number of that image.
+    pub image_id: [u8; 16],
+    /// Number of the segment within the image.
+    pub number: u32,
+    /// Number of the block within the segment, from 0.
+    pub block: u64,
+}
+
+impl SegmentHeader {
+    /// The 64 bytes of slot 0.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut header = begin_header(Kind::Segment);
+        header.extend_from_slice(&self.epoch.0.to_le_bytes());
+        header.extend_from_slice(&self.image_id);
+        header.extend_from_slice(&self.number.to_le_bytes());
+        header.extend_from_slice(&0_u32.to_le_bytes());
+        header.extend_from_slice(&self.block.to_le_bytes());
+        seal_header(&mut header);
+        header
+    }
+    /// Reads slot 0 of a block that lies at `base` in its file.
+    ///
+    /// # Errors
+    /// Not a segment, another version, or damaged.
+    pub fn decode(bytes: &[u8], base: u64) -> Result<SegmentHeader, FormatError> {
+        let mut fields = open_header(bytes, base, Kind::Segment)?;
+        let epoch = Epoch(fields.u64()?);
+        let image_id = fields.array()?;
+        let number = fields.u32()?;
+        fields.reserved_u32()?;
+        let block = fields.u64()?;
+        Ok(SegmentHeader { epoch, image_id, number, block })
+    }
+}
+
+/// One of the slots 1 to 63 of a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FrameHeader {
+    /// Address of the first page of the frame (the index in the manifest knows all of them).
+    pub first: Addr,
+    /// Where the data is.
+    pub frame: Frame,
+}
+
+impl FrameHeader {
+    /// The 64 bytes of the slot. The segment's number stands in slot 0 and is not repeated.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut header = Vec::with_capacity(HEADER_LEN);
+        header.extend_from_slice(&FRAME_MAGIC);
+        header.extend_from_slice(&(self.frame.codec as u32).to_le_bytes());
+        for value in
+            [self.first.0, self.frame.pages, self.frame.offset, self.frame.stored_len, self.frame.checksum, 0]
+        {
+            header.extend_from_slice(&value.to_le_bytes());
+        }
+        seal_header(&mut header);
+        header
+    }
+    /// Reads a slot that lies at `base` in segment number `segment` of `segment_len` bytes; `None`: not used.
+    ///
+    /// # Errors
+    /// Damaged, or the numbers in it cannot be true.
+    pub fn decode(
+        bytes: &[u8],
+        base: u64,
+        segment: u32,
+        segment_len: u64,
+    ) -> Result<Option<FrameHeader>, FormatError> {
+        if bytes.len() != HEADER_LEN {
+            return Err(bad(base, format!("a frame header has {HEADER_LEN} bytes, not {}", bytes.len())));
+        }
+        if bytes.iter().all(|&b| b == 0) {
+            return Ok(None);
+        }
+        let mut fields = Fields::new(bytes, base);
+        if fields.array::<4>()? != FRAME_MAGIC {
+            return Err(bad(base, "a frame header should be here"));
+        }
+        check_sum(bytes, base)?;
+        let at = fields.offset();
+        let codec = Codec::from_number(fields.u32()?).ok_or_else(|| bad(at, "unknown codec of a frame"))?;
+        let first = Addr(fields.u64()?);
+        let pages = fields.u64()?;
+        let offset = fields.u64()?;
+        let stored_len = fields.u64()?;
+        let checksum = fields.u64()?;
+        let frame = Frame { segment, codec, offset, stored_len, pages, checksum };
+        frame.check(segment_len).map_err(|what| bad(base, what))?;
+        Ok(Some(FrameHeader { first, frame }))
+    }
+}
+
+/// A decoded block of headers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Block {
+    /// Slot 0.
+    pub segment: SegmentHeader,
+    /// The used slots; only the last block of a segment has fewer than [`FRAMES_PER_BLOCK`].
+    pub frames: Vec<FrameHeader>,
+}
+
+impl Block {
+    /// Reads the block that lies at `base` in a segment of `segment_len` bytes.
+    ///
+    /// # Errors
+    /// Damaged, or frames that overlap or lie before their block.
+    pub fn decode(bytes: &[u8], base: u64, segment_len: u64) -> Result<Block, FormatError> {
+        if bytes.len() != BLOCK_LEN {
+            return Err(bad(base, format!("a block of headers has {BLOCK_LEN} bytes, not {}", bytes.len())));
+        }
+        let segment = SegmentHeader::decode(bytes, base)?;
+        let mut frames: Vec<FrameHeader> = Vec::new();
+        let mut floor = base.saturating_add(BLOCK_LEN as u64);
+        let mut ended = false;
+        for (slot, header) in bytes.chunks_exact(HEADER_LEN).enumerate().skip(1) {
+            let at = base.saturating_add((slot * HEADER_LEN) as u64);
+            let Some(header) = FrameHeader::decode(header, at, segment.number, segment_len)? else {
+                ended = true;
+                continue;
+            };
+            if ended || header.frame.offset < floor {
+                return Err(bad(at, "frame headers are not in the order of their data"));
+            }
+            floor = header.frame.end();
+            frames.push(header);
+        }
+        Ok(Block { segment, frames })
+    }
+    /// Offset of the next block, if this one is full and the file goes on.
+    pub fn next(&self, segment_len: u64) -> Option<u64> {
+        let last = self.frames.get(FRAMES_PER_BLOCK - 1)?;
+        last.frame.end().checked_next_multiple_of(PAGE_SIZE).filter(|&next| next < segment_len)
+    }
+}

@@ -1,0 +1,121 @@
+//! What `list` says about an image without decoding its tables.
+
+use crate::StoreError;
+use crate::files::{self, FileName};
+use crate::format::manifest::{Figures, MAX_LEN, Manifest, SegmentEntry};
+use holdfast_image::{Epoch, PAGE_SIZE};
+use serde::Serialize;
+use std::fs;
+use std::path::Path;
+use std::time::UNIX_EPOCH;
+
+/// One committed image, as listed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct ImageInfo {
+    /// Its number.
+    pub epoch: Epoch,
+    /// CLOCK_REALTIME of the commit, nanoseconds; of a broken manifest the time of its file.
+    pub created_ns: u64,
+    /// Bytes of its manifest and segments on disk.
+    pub bytes: u64,
+    /// Bytes of the program's memory that it holds, zero pages included.
+    pub program_bytes: u64,
+    /// Stop time, nanoseconds.
+    pub stop_ns: u64,
+    /// The image that it is an increment on.
+    pub parent: Option<Epoch>,
+    /// Why it cannot be used, if so.
+    pub broken: Option<String>,
+    /// All its files are there, with their length.
+    pub complete: bool,
+}
+
+impl ImageInfo {
+    pub(crate) fn new(epoch: Epoch, figures: &Figures, bytes: u64) -> ImageInfo {
+        ImageInfo {
+            epoch,
+            created_ns: figures.created_ns,
+            bytes,
+            program_bytes: figures.flush.pages_read.saturating_mul(PAGE_SIZE),
+            stop_ns: figures.stop.total_ns,
+            parent: figures.parent,
+            broken: None,
+            complete: true,
+        }
+    }
+
+    /// Reads the manifest at `path` as far as a listing needs it.
+    pub(crate) fn read(dir: &Path, epoch: Epoch, path: &Path) -> ImageInfo {
+        let read = || {
+            let bytes = files::read_checked(path, MAX_LEN)?;
+            let manifest = open_manifest(path, epoch, &bytes)?;
+            let figures = manifest.figures().map_err(StoreError::format(path))?;
+            let segments = manifest.segments().map_err(StoreError::format(path))?;
+            Ok::<_, StoreError>((bytes.len() as u64, figures, segments))
+        };
+        match read() {
+            Ok((len, figures, segments)) => {
+                let stored = segments.iter().fold(len, |sum, s| sum.saturating_add(s.len));
+                let mut info = ImageInfo::new(epoch, &figures, stored);
+                info.broken = segments.iter().find_map(|segment| missing(dir, segment));
+                info.complete = info.broken.is_none();
+                info
+            }
+            Err(error) => ImageInfo::broken(dir, epoch, path, &error),
+        }
+    }
+
+    fn broken(dir: &Path, epoch: Epoch, path: &Path, error: &StoreError) -> ImageInfo {
+        let meta = fs::symlink_metadata(path).ok();
+        let created = meta.as_ref().and_then(|m| m.modified().ok()?.duration_since(UNIX_EPOCH).ok());
+        let segments = files::list(dir).unwrap_or_default().into_iter().filter_map(|(name, path)| {
+            matches!(name, FileName::Segment(e, _) if e == epoch)
+                .then(|| fs::symlink_metadata(path).ok()?.len().into())?
+        });
+        ImageInfo {
+            epoch,
+            created_ns: created.and_then(|c| u64::try_from(c.as_nanos()).ok()).unwrap_or(0),
+            bytes: meta.map_or(0, |m| m.len()).saturating_add(segments.sum()),
+            program_bytes: 0,
+            stop_ns: 0,
+            parent: None,
+            broken: Some(error.to_string()),
+            complete: false,
+        }
+    }
+}
+
+/// Checks a manifest's header and body checksum, and that it is the one that its name says.
+pub(crate) fn open_manifest<'a>(
+    path: &Path,
+    epoch: Epoch,
+    bytes: &'a [u8],
+) -> Result<Manifest<'a>, StoreError> {
+    let manifest = Manifest::open(bytes).map_err(StoreError::format(path))?;
+    if manifest.epoch != epoch {
+        return Err(StoreError::corrupt(
+            path,
+            32,
+            format!("this is the manifest of image {}", manifest.epoch),
+        ));
+    }
+    Ok(manifest)
+}
+
+/// Why a segment is not the file that its manifest names, as far as its length tells.
+fn missing(dir: &Path, segment: &SegmentEntry) -> Option<String> {
+    let path = dir.join(files::segment_name(segment.epoch, segment.number));
+    match files::open_checked(&path) {
+        Ok((_, len)) if len == segment.len => None,
+        Ok((_, len)) => Some(wrong_len(&path, len, segment.len).to_string()),
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+pub(crate) fn wrong_len(path: &Path, found: u64, expected: u64) -> StoreError {
+    StoreError::corrupt(
+        path,
+        found.min(expected),
+        format!("the file has {found} bytes, {expected} were written"),
+    )
+}

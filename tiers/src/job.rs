@@ -1,0 +1,309 @@
+//! A job's folder: its lock, its recipe, its images, and what a crash may have left in it.
+//!
+//! Called by every command and by the agent.
+//! Invariants: only the holder of the lock creates or removes files of images; only a manifest under its final name
+//! makes an image; an image is removed manifest first, so that no manifest ever names segments that were removed.
+
+use crate::files::{self, FileName};
+use crate::format::manifest::{MAX_LEN, Manifest};
+use crate::image::Image;
+use crate::info::ImageInfo;
+use crate::writer::ImageWriter;
+use crate::{StoreError, os};
+use holdfast_image::Epoch;
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Longest `job.json` that is read, bytes.
+const MAX_RECIPE_LEN: u64 = 16 << 20;
+
+/// One job of a store.
+#[derive(Clone, Debug)]
+pub struct Job {
+    name: String,
+    dir: PathBuf,
+}
+
+/// The right to change a job's images; let go when dropped or when the process dies.
+#[derive(Debug)]
+pub struct JobLock {
+    /// Holds the lock; never read.
+    _file: File,
+    dir: PathBuf,
+    /// Images that are being written by this process: `clean` leaves their files alone.
+    writing: Arc<Mutex<BTreeSet<Epoch>>>,
+}
+
+/// What [`Job::clean`] did.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct CleanReport {
+    /// Files that were removed.
+    pub removed: Vec<PathBuf>,
+    /// Bytes that this made free.
+    pub bytes: u64,
+    /// Images whose manifest cannot be read; their segments were left alone.
+    pub unreadable: Vec<Epoch>,
+}
+
+/// Marks an image as being written; see [`JobLock::writing`].
+#[derive(Debug)]
+pub(crate) struct Writing {
+    epochs: Arc<Mutex<BTreeSet<Epoch>>>,
+    epoch: Epoch,
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.epochs.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.epoch);
+    }
+}
+
+impl Job {
+    pub(crate) fn new(name: &str, dir: PathBuf) -> Job {
+        Job { name: name.to_owned(), dir }
+    }
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+    /// Its folder.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+    /// Where its agent listens. The path may be longer than an address of unix(7) can hold (107 bytes).
+    pub fn socket_path(&self) -> PathBuf {
+        self.dir.join("agent.sock")
+    }
+
+    fn lock_path(&self) -> PathBuf {
+        self.dir.join("lock")
+    }
+
+    /// Takes the job's lock, without waiting.
+    ///
+    /// # Errors
+    /// [`StoreError::Locked`] when a live process has it.
+    pub fn lock(&self) -> Result<JobLock, StoreError> {
+        let path = self.lock_path();
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(&path)
+            .map_err(StoreError::io("open", &path))?;
+        if !os::try_lock(&file).map_err(StoreError::io("lock", &path))? {
+            let mut text = String::new();
+            let pid = match file.take(20).read_to_string(&mut text) {
+                Ok(_) => text.trim().parse().unwrap_or(0),
+                Err(_) => 0,
+            };
+            return Err(StoreError::Locked { path, pid });
+        }
+        // For messages only: a full disk must not keep the agent from starting.
+        let _ = file
+            .set_len(0)
+            .and_then(|()| file.rewind())
+            .and_then(|()| writeln!(file, "{}", std::process::id()));
+        Ok(JobLock { _file: file, dir: self.dir.clone(), writing: Arc::default() })
+    }
+
+    /// Whether a live process has the lock.
+    pub fn is_live(&self) -> bool {
+        let opened = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(self.lock_path());
+        opened.and_then(|file| os::is_locked(&file)).unwrap_or(false)
+    }
+
+    fn check_lock(&self, lock: &JobLock) -> Result<(), StoreError> {
+        if lock.dir == self.dir {
+            Ok(())
+        } else {
+            Err(StoreError::misuse(&self.dir, format!("the lock is that of {}", lock.dir.display())))
+        }
+    }
+
+    /// How the job was started (`job.json`).
+    ///
+    /// # Errors
+    /// It is not there or is not JSON.
+    pub fn recipe(&self) -> Result<serde_json::Value, StoreError> {
+        let path = self.dir.join("job.json");
+        let bytes = files::read_checked(&path, MAX_RECIPE_LEN)?;
+        serde_json::from_slice(&bytes)
+            .map_err(|error| StoreError::corrupt(&path, offset_of(&bytes, &error), error.to_string()))
+    }
+
+    /// Replaces `job.json`, atomically and durably.
+    ///
+    /// # Errors
+    /// It cannot be written; the old one is still there.
+    pub fn write_recipe(&self, recipe: &serde_json::Value) -> Result<(), StoreError> {
+        let text = format!("{recipe:#}\n");
+        let temp = files::write_temp(&self.dir, "job.json", text.as_bytes())?;
+        files::rename(&self.dir, &temp, "job.json").map(|_| ())
+    }
+
+    /// All committed images, ascending. One whose manifest or segments cannot be used is listed with the reason.
+    ///
+    /// # Errors
+    /// The folder cannot be listed.
+    pub fn images(&self) -> Result<Vec<ImageInfo>, StoreError> {
+        let mut images: Vec<ImageInfo> = files::list(&self.dir)?
+            .into_iter()
+            .filter_map(|(name, path)| match name {
+                FileName::Manifest(epoch) => Some(ImageInfo::read(&self.dir, epoch, &path)),
+                _ => None,
+            })
+            .collect();
+        images.sort_unstable_by_key(|image| image.epoch);
+        Ok(images)
+    }
+
+    /// 1 + the largest number that any file name in the folder has.
+    ///
+    /// # Errors
+    /// The folder cannot be listed.
+    pub fn next_epoch(&self) -> Result<Epoch, StoreError> {
+        let largest = files::list(&self.dir)?
+            .into_iter()
+            .filter_map(|(name, _)| match name {
+                FileName::Manifest(e) | FileName::Segment(e, _) | FileName::TempManifest(e) => Some(e.0),
+                FileName::Temp | FileName::Other => None,
+            })
+            .max();
+        match largest.unwrap_or(0).checked_add(1) {
+            Some(next) => Ok(Epoch(next)),
+            None => Err(StoreError::misuse(&self.dir, "no number is left for a new image")),
+        }
+    }
+
+    /// Removes what a crash left: segments that no manifest names, temporary files, the socket of a dead agent.
+    ///
+    /// Segments of an image whose manifest cannot be read are left alone: a copy of the manifest may exist. Files of
+    /// images that this process is writing are left alone as well.
+    ///
+    /// # Errors
+    /// A file cannot be removed.
+    pub fn clean(&self, lock: &JobLock) -> Result<CleanReport, StoreError> {
+        self.check_lock(lock)?;
+        let found = files::list(&self.dir)?;
+        let writing = lock.writing.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (named, unreadable) = named_segments(&found);
+        let mut report =
+            CleanReport { unreadable: unreadable.into_iter().collect(), ..CleanReport::default() };
+        for (name, path) in &found {
+            let garbage = match name {
+                FileName::Segment(epoch, number) => {
+                    !named.contains(&(*epoch, *number))
+                        && !writing.contains(epoch)
+                        && !report.unreadable.contains(epoch)
+                }
+                FileName::TempManifest(epoch) => !writing.contains(epoch),
+                FileName::Temp => true,
+                FileName::Manifest(_) | FileName::Other => {
+                    *path == self.socket_path() && self.socket_is_dead()
+                }
+            };
+            if garbage {
+                report.bytes += fs::symlink_metadata(path).map_or(0, |meta| meta.len());
+                files::remove(path)?;
+                report.removed.push(path.clone());
+            }
+        }
+        Ok(report)
+    }
+
+    /// Nobody listens on the socket. The folder is reached by a short path, since addresses have 107 bytes; a live
+    /// socket of another type answers EPROTOTYPE (unix(7), net/unix/af_unix.c: unix_find_bsd).
+    fn socket_is_dead(&self) -> bool {
+        use std::os::fd::AsRawFd;
+        let Ok(folder) = File::open(&self.dir) else { return false };
+        let short = format!("/proc/self/fd/{}/agent.sock", folder.as_raw_fd());
+        UnixStream::connect(short).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    }
+
+    /// Begins an image.
+    ///
+    /// # Errors
+    /// The number is in use.
+    pub fn begin(&self, lock: &JobLock, epoch: Epoch) -> Result<ImageWriter, StoreError> {
+        self.check_lock(lock)?;
+        let used = files::list(&self.dir)?.into_iter().any(|(name, _)| match name {
+            FileName::Manifest(e) | FileName::Segment(e, _) => e == epoch,
+            FileName::TempManifest(_) | FileName::Temp | FileName::Other => false,
+        });
+        let free = !used && lock.writing.lock().unwrap_or_else(PoisonError::into_inner).insert(epoch);
+        if epoch.0 == 0 || !free {
+            return Err(StoreError::misuse(&self.dir, format!("image number {epoch} is in use")));
+        }
+        ImageWriter::new(&self.dir, epoch, Writing { epochs: Arc::clone(&lock.writing), epoch })
+    }
+
+    /// Opens an image for restart: manifest, process record and index are checked, and that its segments are there.
+    ///
+    /// # Errors
+    /// There is no such image, or it is not intact.
+    pub fn open_image(&self, epoch: Epoch) -> Result<Image, StoreError> {
+        Image::open(&self.dir, epoch)
+    }
+
+    /// Removes an image, manifest first. Returns the bytes that this made free.
+    ///
+    /// # Errors
+    /// There is no such image, or a file cannot be removed.
+    pub fn remove_image(&self, lock: &JobLock, epoch: Epoch) -> Result<u64, StoreError> {
+        self.check_lock(lock)?;
+        let manifest = self.dir.join(files::manifest_name(epoch));
+        let mut bytes = match fs::symlink_metadata(&manifest) {
+            Ok(meta) => meta.len(),
+            Err(_) => return Err(StoreError::NoImage { path: self.dir.clone(), epoch }),
+        };
+        files::remove(&manifest)?;
+        files::sync_folder(&self.dir)?;
+        let found = files::list(&self.dir)?;
+        let (named, _) = named_segments(&found);
+        for (name, path) in found {
+            if let FileName::Segment(e, number) = name
+                && e == epoch
+                && !named.contains(&(e, number))
+            {
+                bytes += fs::symlink_metadata(&path).map_or(0, |meta| meta.len());
+                files::remove(&path)?;
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+/// Segments that a readable manifest names, and images whose manifest is not readable.
+fn named_segments(found: &[(FileName, PathBuf)]) -> (BTreeSet<(Epoch, u32)>, BTreeSet<Epoch>) {
+    let mut named = BTreeSet::new();
+    let mut unreadable = BTreeSet::new();
+    for (name, path) in found {
+        let FileName::Manifest(epoch) = name else { continue };
+        let segments = files::read_checked(path, MAX_LEN).and_then(|bytes| {
+            Manifest::open(&bytes).and_then(|m| m.segments()).map_err(StoreError::format(path))
+        });
+        match segments {
+            Ok(segments) => named.extend(segments.into_iter().map(|s| (s.epoch, s.number))),
+            Err(_) => {
+                unreadable.insert(*epoch);
+            }
+        }
+    }
+    (named, unreadable)
+}
+
+/// Byte offset of a place that serde_json gives as line and column.
+fn offset_of(bytes: &[u8], error: &serde_json::Error) -> u64 {
+    let before: usize =
+        bytes.split_inclusive(|&b| b == b'\n').take(error.line().saturating_sub(1)).map(<[u8]>::len).sum();
+    (before + error.column().saturating_sub(1)) as u64
+}

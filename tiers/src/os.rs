@@ -1,0 +1,56 @@
+//! The two calls that std does not have: who we are, and a lock that can be asked about without taking it.
+//!
+//! Called by `store` and `job`.
+//! Locks are "open file description locks" (fcntl(2), F_OFD_SETLK): they belong to the open file as those of flock(2)
+//! do and vanish with the agent however it dies, but F_OFD_GETLK can ask for them: a test with flock would have to
+//! take the lock for a moment and could make a starting agent believe that the job is in use.
+//!
+//! # Safety
+//! Calls with numbers, a borrowed descriptor and a local of the right type.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// The effective uid of this process.
+pub(crate) fn euid() -> u32 {
+    // SAFETY: needed because std has no such call; no arguments, cannot fail (geteuid(2)).
+    unsafe { libc::geteuid() }
+}
+
+fn whole_file() -> libc::flock {
+    libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0, // must be 0 for F_OFD_* (fcntl(2))
+    }
+}
+
+/// Takes the exclusive lock of a file open for writing, without waiting. `false`: somebody else has it.
+pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
+    let lock = whole_file();
+    // SAFETY: needed because std locks by flock(2) only; the descriptor is open as long as `file` is borrowed, and the
+    // kernel only reads `lock`, which outlives the call.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } == 0 {
+        return Ok(true);
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::EACCES) => Ok(false),
+        _ => Err(error),
+    }
+}
+
+/// Whether somebody else has the lock; changes nothing.
+pub(crate) fn is_locked(file: &File) -> io::Result<bool> {
+    let mut lock = whole_file();
+    // SAFETY: needed because std cannot ask for a lock; the descriptor is open as long as `file` is borrowed, and the
+    // kernel writes one struct flock into `lock`.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
+}

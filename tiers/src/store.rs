@@ -1,0 +1,111 @@
+//! A store: a folder of one user with a folder for each job.
+//!
+//! Called by every command. Invariants: the store and its jobs belong to the caller and nobody else may write to them,
+//! because what is read from them becomes a running program.
+
+use crate::{Job, StoreError, files, os};
+use std::env;
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// A store that was opened and checked.
+#[derive(Clone, Debug)]
+pub struct Store {
+    root: PathBuf,
+}
+
+impl Store {
+    /// `$HOLDFAST_STORE`, else `$XDG_STATE_HOME/holdfast`, else `~/.local/state/holdfast`.
+    pub fn default_root() -> PathBuf {
+        let variable = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        if let Some(root) = variable("HOLDFAST_STORE") {
+            return root;
+        }
+        // The XDG base directory specification: a relative path in such a variable is to be ignored.
+        if let Some(state) = variable("XDG_STATE_HOME").filter(|path| path.is_absolute()) {
+            return state.join("holdfast");
+        }
+        match env::home_dir().filter(|home| home.is_absolute()) {
+            Some(home) => home.join(".local/state/holdfast"),
+            None => PathBuf::from(format!("/var/tmp/holdfast-{}", os::euid())),
+        }
+    }
+
+    /// Opens the store; makes it, with mode 0700, if it is not there.
+    ///
+    /// # Errors
+    /// It cannot be made, belongs to another uid, or others may write to it.
+    pub fn open(root: &Path) -> Result<Store, StoreError> {
+        let root = std::path::absolute(root).map_err(StoreError::io("find", root))?;
+        if let Some(parent) = root.parent() {
+            DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(parent)
+                .map_err(StoreError::write("create", parent, 0))?;
+        }
+        files::make_folder(&root)?;
+        Ok(Store { root })
+    }
+
+    /// The folder.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Names of all jobs, sorted.
+    ///
+    /// # Errors
+    /// The folder cannot be listed.
+    pub fn jobs(&self) -> Result<Vec<String>, StoreError> {
+        let failed = StoreError::io("list", &self.root);
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.root).map_err(&failed)? {
+            let entry = entry.map_err(&failed)?;
+            if entry.file_type().is_ok_and(|kind| kind.is_dir())
+                && let Ok(name) = entry.file_name().into_string()
+                && check_name(&name).is_ok()
+            {
+                names.push(name);
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// An existing job.
+    ///
+    /// # Errors
+    /// The name is no job name, there is no such job, or others may write to its folder.
+    pub fn job(&self, name: &str) -> Result<Job, StoreError> {
+        check_name(name)?;
+        let dir = self.root.join(name);
+        if !dir.is_dir() {
+            return Err(StoreError::NotAJob { path: dir });
+        }
+        files::check_folder(&dir)?;
+        Ok(Job::new(name, dir))
+    }
+
+    /// The job, made if it is not there.
+    ///
+    /// # Errors
+    /// The name is no job name, or its folder cannot be made or is not ours alone.
+    pub fn create_job(&self, name: &str) -> Result<Job, StoreError> {
+        check_name(name)?;
+        let dir = self.root.join(name);
+        files::make_folder(&dir)?;
+        files::sync_folder(&self.root)?;
+        Ok(Job::new(name, dir))
+    }
+}
+
+fn check_name(name: &str) -> Result<(), StoreError> {
+    let allowed = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-');
+    if (1..=100).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(allowed) {
+        Ok(())
+    } else {
+        Err(StoreError::BadName { name: name.to_owned() })
+    }
+}
