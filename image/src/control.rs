@@ -5,8 +5,8 @@
 //! changes nothing. The library's side is written without an allocator and builds its few messages by hand
 //! (`preload`); the tests of this module freeze their text.
 
-use crate::record::InjectArea;
 use crate::Epoch;
+use crate::record::InjectArea;
 use serde::{Deserialize, Serialize};
 
 /// Longest message, bytes.
@@ -113,6 +113,8 @@ impl SharedPage {
     pub const RESTARTS: usize = 8;
     /// Bumped by the library whenever `sigaltstack` was called through libc by any thread.
     pub const ALTSTACK_GENERATION: usize = 16;
+    /// Number + 1 of a descriptor that the library itself holds open while it waits for the agent; 0: none.
+    pub const OWN_FD: usize = 32;
     /// 1: ids are virtual, and the table below is in force.
     pub const VIRTUAL_IDS: usize = 24;
     /// Path of the agent's socket, NUL-terminated, 512 bytes at most: changes at a restart.

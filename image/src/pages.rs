@@ -26,7 +26,11 @@ impl PageRun {
     pub fn is_valid(&self) -> bool {
         self.start.is_page_aligned()
             && self.pages.0 > 0
-            && self.pages.checked_bytes().and_then(|b| self.start.checked_add(b)).is_some_and(|e| e.0 <= 1 << 57)
+            && self
+                .pages
+                .checked_bytes()
+                .and_then(|b| self.start.checked_add(b))
+                .is_some_and(|e| e.0 <= 1 << 57)
     }
 }
 

@@ -26,9 +26,8 @@ pub fn monotonic_ns() -> u64 {
 pub fn affinity(tid: i32) -> io::Result<Vec<u64>> {
     let mut words = [0_u64; 128];
     // SAFETY: the raw call writes at most the given number of bytes into `words` and returns how many.
-    let bytes = unsafe {
-        libc::syscall(libc::SYS_sched_getaffinity, tid, size_of_val(&words), words.as_mut_ptr())
-    };
+    let bytes =
+        unsafe { libc::syscall(libc::SYS_sched_getaffinity, tid, size_of_val(&words), words.as_mut_ptr()) };
     let bytes = crate::check(bytes)?;
     Ok(words[..usize::try_from(bytes).unwrap_or(0) / 8].to_vec())
 }
@@ -39,9 +38,8 @@ pub fn affinity(tid: i32) -> io::Result<Vec<u64>> {
 /// EINVAL if no processor of the mask exists here.
 pub fn set_affinity(tid: i32, words: &[u64]) -> io::Result<()> {
     // SAFETY: the call reads the given number of bytes of `words`.
-    let result = unsafe {
-        libc::syscall(libc::SYS_sched_setaffinity, tid, size_of_val(words), words.as_ptr())
-    };
+    let result =
+        unsafe { libc::syscall(libc::SYS_sched_setaffinity, tid, size_of_val(words), words.as_ptr()) };
     crate::check(result).map(|_| ())
 }
 

@@ -120,8 +120,41 @@ pub fn socket_option(fd: BorrowedFd<'_>, option: i32) -> io::Result<i32> {
 /// As setsockopt.
 pub fn set_socket_option(fd: BorrowedFd<'_>, option: i32, value: i32) -> io::Result<()> {
     // SAFETY: the call reads 4 bytes of `value`.
-    let result = unsafe {
-        libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const value).cast(), 4)
-    };
+    let result =
+        unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const value).cast(), 4) };
     crate::check(i64::from(result)).map(|_| ())
+}
+
+/// Whether a file has an extended attribute of this name.
+pub fn has_attribute(path: &std::path::Path, name: &std::ffi::CStr) -> bool {
+    use std::os::unix::ffi::OsStrExt;
+    let Ok(path) = std::ffi::CString::new(path.as_os_str().as_bytes()) else { return false };
+    // SAFETY: both strings are NUL-terminated; with length 0 nothing is written.
+    unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) > 0 }
+}
+
+/// Takes over a descriptor that was inherited by number (said on the command line), and sets FD_CLOEXEC.
+///
+/// # Errors
+/// EBADF: nothing is open there.
+pub fn inherited(fd: i32) -> io::Result<OwnedFd> {
+    // SAFETY: numbers only.
+    crate::check(i64::from(unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) }))?;
+    // SAFETY: it is open, as the call before has shown; the caller is told the number by whoever left it open for it,
+    // and nothing else in this process knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The type of the file system that holds `path` (`f_type` of statfs(2)).
+///
+/// # Errors
+/// As statfs.
+pub fn file_system_type(path: &std::path::Path) -> io::Result<u64> {
+    use std::os::unix::ffi::OsStrExt;
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: all-zero bytes are a valid statfs.
+    let mut about: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the path is NUL-terminated; `about` is written.
+    crate::check(i64::from(unsafe { libc::statfs(path.as_ptr(), &raw mut about) }))?;
+    Ok(about.f_type.cast_unsigned())
 }

@@ -4,15 +4,24 @@
 //! returns the kernel's error as [`std::io::Error`] so that errno is never lost.
 #![deny(unsafe_code)]
 
+pub mod attributes;
 pub mod clock;
 pub mod clone;
+pub mod credentials;
+pub mod diag;
 pub mod fault;
 pub mod fd;
+pub mod local;
+pub mod objects;
 pub mod pagemap;
+pub mod poll;
 pub mod probe;
 pub mod procfs;
 pub mod procmem;
 pub mod ptrace;
+pub mod signals;
+pub mod spawn;
+pub mod task;
 
 /// Turns the result of a libc call that reports errors by -1 and errno into a [`std::io::Result`].
 pub(crate) fn check(result: i64) -> std::io::Result<i64> {

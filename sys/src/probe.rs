@@ -63,7 +63,9 @@ fn scan_works() -> bool {
     let probe = 0_u8;
     let page = (&raw const probe) as u64 & !4095;
     fs::File::open("/proc/self/pagemap")
-        .and_then(|file| pagemap::scan(&file, page, page + 4096, pagemap::IS_PRESENT, pagemap::IS_PRESENT, |_| {}))
+        .and_then(|file| {
+            pagemap::scan(&file, page, page + 4096, pagemap::IS_PRESENT, pagemap::IS_PRESENT, |_| {})
+        })
         .is_ok()
 }
 
@@ -101,7 +103,10 @@ impl Probe {
         // SAFETY: a number in, a number out.
         let page_size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         Probe {
-            kernel_release: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
+            kernel_release: fs::read_to_string("/proc/sys/kernel/osrelease")
+                .unwrap_or_default()
+                .trim()
+                .to_owned(),
             pagemap_scan: scan_works(),
             userfaultfd_user: userfaultfd(UFFD_USER_MODE_ONLY).is_some(),
             userfaultfd_full: userfaultfd(0).is_some(),
@@ -111,7 +116,7 @@ impl Probe {
             ptrace_scope: sysctl("/proc/sys/kernel/yama/ptrace_scope"),
             kcmp: clone::same_description(pid, 0, pid, 0).is_ok(),
             proc_children: fs::metadata(format!("/proc/{pid}/task/{pid}/children")).is_ok(),
-            sched_exec_start: crate::procfs::exec_start_ns(pid, pid).is_some(),
+            sched_exec_start: crate::procfs::own_sched_facts().is_some(),
             memfd_exec: sysctl("/proc/sys/vm/memfd_noexec").unwrap_or(0) < 2,
             page_size_ok: page_size == 4096,
         }

@@ -220,19 +220,67 @@ pub fn current_call(pid: i32, tid: i32) -> io::Result<Option<[u64; 9]>> {
     call[0] = number.cast_unsigned();
     for slot in &mut call[1..] {
         let Some(word) = words.next() else { return Ok(None) };
-        *slot = hex(word.trim_start_matches("0x").as_bytes()).ok_or_else(|| bad("syscall", text.as_bytes()))?;
+        *slot =
+            hex(word.trim_start_matches("0x").as_bytes()).ok_or_else(|| bad("syscall", text.as_bytes()))?;
     }
     Ok(Some(call))
 }
 
-/// `se.exec_start` of `/proc/PID/task/TID/sched` in nanoseconds: when the thread was last put on its processor, on
-/// that processor's scheduler clock (kernel/sched/debug.c). `None` where the kernel does not print it.
-pub fn exec_start_ns(pid: i32, tid: i32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/sched")).ok()?;
-    let line = text.lines().find(|line| line.starts_with("se.exec_start"))?;
-    let (milliseconds, fraction) = line.rsplit(' ').next()?.split_once('.')?;
+/// What the scheduler says of a thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SchedFacts {
+    /// When it was last put on or taken off its processor, on that processor's scheduler clock, nanoseconds.
+    pub exec_start_ns: u64,
+    /// Times it gave the processor away by itself.
+    pub voluntary_switches: u64,
+}
+
+/// `/proc/PID/task/TID/sched` (kernel/sched/debug.c). `None` where the kernel does not print it.
+pub fn sched_facts(pid: i32, tid: i32) -> Option<SchedFacts> {
+    parse_sched(&fs::read_to_string(format!("/proc/{pid}/task/{tid}/sched")).ok()?)
+}
+
+/// The same of the calling thread.
+pub fn own_sched_facts() -> Option<SchedFacts> {
+    parse_sched(&fs::read_to_string("/proc/thread-self/sched").ok()?)
+}
+
+fn parse_sched(text: &str) -> Option<SchedFacts> {
+    let value = |key: &str| text.lines().find(|line| line.starts_with(key))?.rsplit([' ', ':']).next();
+    let (milliseconds, fraction) = value("se.exec_start")?.split_once('.')?;
     let nanoseconds = format!("{fraction:0<6}");
-    Some(milliseconds.parse::<u64>().ok()? * 1_000_000 + nanoseconds.get(..6)?.parse::<u64>().ok()?)
+    Some(SchedFacts {
+        exec_start_ns: milliseconds.parse::<u64>().ok()? * 1_000_000
+            + nanoseconds.get(..6)?.parse::<u64>().ok()?,
+        voluntary_switches: value("nr_voluntary_switches")?.parse().ok()?,
+    })
+}
+
+/// `/proc/PID/fdinfo/FD`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DescriptorInfo {
+    /// O_* flags with O_CLOEXEC.
+    pub flags: u32,
+    /// Offset.
+    pub position: u64,
+    /// All lines.
+    pub text: String,
+}
+
+impl DescriptorInfo {
+    /// The value of a line `key:value`.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).map(str::trim)
+    }
+}
+
+/// Reads it; `None` when the descriptor is not open (any more).
+pub fn descriptor_info(pid: i32, fd: u64) -> Option<DescriptorInfo> {
+    let text = fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).ok()?;
+    let mut info = DescriptorInfo { flags: 0, position: 0, text };
+    info.flags = u32::from_str_radix(info.get("flags")?, 8).ok()?;
+    info.position = info.get("pos")?.parse().ok()?;
+    Some(info)
 }
 
 #[cfg(test)]

@@ -1,0 +1,94 @@
+//! Identity of files that a restart needs unchanged: path, size, time, build-id. Outside the stop; cached.
+
+use holdfast_image::bytes::{Blob, Name};
+use holdfast_image::record::FileIdentity;
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Bytes from the start of a file in which its build-id is looked for.
+const HEAD_LEN: u64 = 64 * 1024;
+
+/// Identities of files seen before.
+#[derive(Debug, Default)]
+pub struct Identities {
+    known: HashMap<(Name, u64, i64), Option<Blob>>,
+}
+
+impl Identities {
+    /// The identity of the file at `path`, if it is the one with this inode; `None`: replaced, deleted, unreadable.
+    pub fn of(&mut self, path: &Path, inode: Option<u64>) -> Option<FileIdentity> {
+        let metadata = fs::metadata(path).ok()?;
+        if inode.is_some_and(|inode| inode != metadata.ino()) {
+            return None;
+        }
+        let mtime_ns = mtime_ns(&metadata);
+        let key = (Name::from(path), metadata.len(), mtime_ns);
+        let build_id = self.known.entry(key).or_insert_with(|| build_id(path)).clone();
+        Some(FileIdentity { path: Name::from(path), size: metadata.len(), mtime_ns, build_id })
+    }
+}
+
+/// Modification time in nanoseconds since 1970.
+pub fn mtime_ns(metadata: &fs::Metadata) -> i64 {
+    metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec())
+}
+
+/// The GNU build-id of an ELF file, if it has one within its first 64 KiB (where linkers put it).
+pub fn build_id(path: &Path) -> Option<Blob> {
+    let mut head = Vec::new();
+    File::open(path).ok()?.take(HEAD_LEN).read_to_end(&mut head).ok()?;
+    parse_build_id(&head)
+}
+
+/// Finds the NT_GNU_BUILD_ID note (elf(5)) in the head of an ELF file.
+pub fn parse_build_id(head: &[u8]) -> Option<Blob> {
+    const PT_NOTE: u32 = 4;
+    const NT_GNU_BUILD_ID: u32 = 3;
+    let half = |at: usize| Some(u16::from_le_bytes(head.get(at..at + 2)?.try_into().ok()?));
+    let word = |at: usize| Some(u32::from_le_bytes(head.get(at..at + 4)?.try_into().ok()?));
+    let long = |at: usize| {
+        usize::try_from(u64::from_le_bytes(head.get(at..at.checked_add(8)?)?.try_into().ok()?)).ok()
+    };
+    if head.get(..5)? != b"\x7fELF\x02" {
+        return None;
+    }
+    let (table, entry_len, entries) = (long(32)?, usize::from(half(54)?), usize::from(half(56)?));
+    for index in 0..entries {
+        let at = table.checked_add(index * entry_len)?;
+        if at.checked_add(56)? > head.len() || word(at)? != PT_NOTE {
+            continue;
+        }
+        let (mut note, end) = (long(at + 8)?, long(at + 8)?.checked_add(long(at + 32)?)?);
+        while note.checked_add(12)? <= end.min(head.len()) {
+            let (name_len, data_len, kind) =
+                (word(note)? as usize, word(note + 4)? as usize, word(note + 8)?);
+            let data = note.checked_add(12 + name_len.next_multiple_of(4))?;
+            if kind == NT_GNU_BUILD_ID && head.get(note + 12..note + 16)? == b"GNU\0" {
+                return Some(Blob(head.get(data..data.checked_add(data_len)?)?.to_vec()));
+            }
+            note = data.checked_add(data_len.next_multiple_of(4))?;
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_id_is_found_and_nonsense_is_survived() {
+        assert!(build_id(Path::new("/bin/sh")).is_some_and(|id| id.0.len() == 20));
+        let mut head = fs::read("/bin/sh").unwrap_or_default();
+        head.truncate(4096);
+        for at in 0..head.len().min(1200) {
+            let mut broken = head.clone();
+            broken[at] ^= 0xff;
+            let _ = parse_build_id(&broken);
+            let _ = parse_build_id(&head[..at]);
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! State of the process and of its threads that is neither memory nor files.
+
+use crate::error::TraceError;
+use crate::inject::batch::{BUFFERS, Host};
+use crate::inject::stub::Row;
+use crate::threads::Thread;
+use crate::xstate;
+use holdfast_image::Addr;
+use holdfast_image::bytes::{Blob, Name};
+use holdfast_image::record::{
+    AltStack, HostRecord, InjectArea, IntervalTimer, LayoutRecord, Limit, ProcessFlags, Rseq, SignalAction,
+    ThreadRecord,
+};
+use holdfast_sys::procfs::{self, Status};
+use holdfast_sys::{clock, procmem, task};
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+
+/// Facts of a thread that only the thread itself can tell, and that seldom change.
+#[derive(Clone, Copy, Debug)]
+pub struct ThreadFacts {
+    /// `sigaltstack`.
+    pub alt_stack: AltStack,
+    /// clear_child_tid.
+    pub clear_tid: u64,
+    fs_base: u64,
+}
+
+/// What was asked of threads before: by tid, valid while fs_base and the generation of alternate stacks are the same.
+#[derive(Debug, Default)]
+pub struct FactCache {
+    generation: u64,
+    facts: HashMap<i32, ThreadFacts>,
+}
+
+impl FactCache {
+    /// Drops everything if `sigaltstack` was called since (the library counts those calls).
+    pub fn renew(&mut self, generation: u64) {
+        if self.generation != generation {
+            self.generation = generation;
+            self.facts.clear();
+        }
+    }
+    /// What is known of a thread.
+    pub fn get(&self, thread: &Thread) -> Option<ThreadFacts> {
+        self.facts.get(&thread.tid).copied().filter(|facts| facts.fs_base == thread.regs.fs_base)
+    }
+    /// Asks the thread itself. Inside the stop.
+    ///
+    /// # Errors
+    /// As [`Host::run`].
+    pub fn ask(
+        &mut self,
+        host: &Host,
+        area: &InjectArea,
+        thread: &Thread,
+    ) -> Result<ThreadFacts, TraceError> {
+        const PR_GET_TID_ADDRESS: u64 = 40;
+        let buffer = area.scratch.0 + BUFFERS;
+        let rows = [
+            Row::new(libc::SYS_sigaltstack, &[0, buffer]),
+            Row::new(libc::SYS_prctl, &[PR_GET_TID_ADDRESS, buffer + 32]),
+        ];
+        host.run(area, &rows, &mut |_| Ok(()))?;
+        let mut bytes = [0_u8; 40];
+        procmem::read(host.tid, buffer, &mut bytes)?;
+        host.put_back()?;
+        let word = |at: usize| u64::from_le_bytes(xstate::array(&bytes, at));
+        // stack_t: pointer, int flags (and padding), size. SS_ONSTACK is computed from rsp, which is in our scratch
+        // range during the call: whether it was on it is decided from the registers.
+        let mut alt_stack =
+            AltStack { sp: Addr(word(0)), flags: (word(8) & 0xffff_ffff) as u32, size: word(16) };
+        let rsp = thread.regs.rsp;
+        if alt_stack.size > 0 && rsp > alt_stack.sp.0 && rsp - alt_stack.sp.0 <= alt_stack.size {
+            alt_stack.flags |= libc::SS_ONSTACK.cast_unsigned();
+        }
+        let facts = ThreadFacts { alt_stack, clear_tid: word(32), fs_base: thread.regs.fs_base };
+        self.facts.insert(thread.tid, facts);
+        Ok(facts)
+    }
+}
+
+/// What one batch in one thread tells of the process.
+#[derive(Debug)]
+pub struct ProcessFacts {
+    /// Program break.
+    pub brk: u64,
+    /// Interval timers.
+    pub itimers: [IntervalTimer; 3],
+    /// Handlers that are not at their default.
+    pub actions: Vec<SignalAction>,
+}
+
+/// Asks for brk, interval timers and handlers. Inside the stop; the host stands at its marker afterwards.
+///
+/// # Errors
+/// As [`Host::run`].
+pub fn ask_process(host: &Host, area: &InjectArea, handled: u64) -> Result<ProcessFacts, TraceError> {
+    let buffer = area.scratch.0 + BUFFERS;
+    let signals: Vec<u64> = (1..=64).filter(|signal| handled >> (signal - 1) & 1 == 1).collect();
+    let mut rows = vec![Row::new(libc::SYS_brk, &[0])];
+    rows.extend((0..3).map(|which| Row::new(libc::SYS_getitimer, &[which, buffer + which * 32])));
+    let action_at = |index: usize| buffer + 128 + index as u64 * 32;
+    rows.extend(
+        signals
+            .iter()
+            .enumerate()
+            .map(|(index, &signal)| Row::new(libc::SYS_rt_sigaction, &[signal, 0, action_at(index), 8])),
+    );
+    let results = host.run(area, &rows, &mut |_| Ok(()))?;
+    let mut bytes = vec![0_u8; 128 + signals.len() * 32];
+    procmem::read(host.tid, buffer, &mut bytes)?;
+    let word = |at: usize| u64::from_le_bytes(xstate::array(&bytes, at));
+    let timer = |which: usize| IntervalTimer {
+        interval_us: word(which * 32).saturating_mul(1_000_000).saturating_add(word(which * 32 + 8)),
+        value_us: word(which * 32 + 16).saturating_mul(1_000_000).saturating_add(word(which * 32 + 24)),
+    };
+    let actions = signals.iter().enumerate().map(|(index, &signal)| {
+        let at = 128 + index * 32; // struct kernel_sigaction: handler, flags, restorer, mask
+        SignalAction {
+            signal: signal as u32,
+            handler: word(at),
+            flags: word(at + 8),
+            restorer: word(at + 16),
+            mask: word(at + 24),
+        }
+    });
+    let brk = results.first().copied().unwrap_or(0).cast_unsigned();
+    Ok(ProcessFacts { brk, itimers: [timer(0), timer(1), timer(2)], actions: actions.collect() })
+}
+
+/// Layout fields. Inside the stop.
+///
+/// # Errors
+/// Not ours to look at.
+pub fn layout(pid: i32, tid: i32, brk: u64) -> io::Result<LayoutRecord> {
+    let fields = procfs::stat_fields(pid, tid)?;
+    // Numbers of proc_pid_stat(5); fields[0] is number 3.
+    let field =
+        |number: usize| fields.get(number - 3).and_then(|text| text.parse().ok()).map_or(Addr(0), Addr);
+    Ok(LayoutRecord {
+        start_code: field(26),
+        end_code: field(27),
+        start_stack: field(28),
+        start_data: field(45),
+        end_data: field(46),
+        start_brk: field(47),
+        brk: Addr(brk),
+        arg_start: field(48),
+        arg_end: field(49),
+        env_start: field(50),
+        env_end: field(51),
+        auxv: Blob(fs::read(format!("/proc/{pid}/auxv"))?),
+    })
+}
+
+/// Resource limits.
+pub fn limits(pid: i32) -> Vec<Limit> {
+    const RESOURCES: u32 = 16;
+    (0..RESOURCES)
+        .filter_map(|resource| {
+            let (soft, hard) = task::limit_of(pid, resource).ok()?;
+            Some(Limit { resource, soft, hard })
+        })
+        .collect()
+}
+
+/// Flags of the process.
+pub fn flags(pid: i32, status: &Status) -> ProcessFlags {
+    let score = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap_or_default();
+    ProcessFlags {
+        no_new_privs: status.number("NoNewPrivs") == Some(1),
+        thp_disabled: status.number("THP_enabled") == Some(0),
+        oom_score_adj: score.trim().parse().unwrap_or(0),
+    }
+}
+
+/// What of this host must be the same at a restart.
+///
+/// # Errors
+/// The vdso cannot be read.
+pub fn host(vdso: &[u8]) -> io::Result<HostRecord> {
+    let text = |path: &str| fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default();
+    let cpu = text("/proc/cpuinfo")
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": ").map(|(_, name)| name.to_owned()))
+        .unwrap_or_default();
+    Ok(HostRecord {
+        kernel_release: text("/proc/sys/kernel/osrelease"),
+        hostname: text("/proc/sys/kernel/hostname"),
+        vdso_hash: xxhash_rust::xxh3::xxh3_64(vdso),
+        xcr0: xstate::enabled(),
+        cpu,
+        monotonic_ns: clock::monotonic_ns(),
+        realtime_ns: clock::now_ns(libc::CLOCK_REALTIME),
+        boot_id: text("/proc/sys/kernel/random/boot_id"),
+    })
+}
+
+/// The record of one thread. After the stop but for what `thread` and `facts` hold.
+pub fn thread_record(pid: i32, thread: &Thread, facts: &ThreadFacts) -> ThreadRecord {
+    let comm = fs::read(format!("/proc/{pid}/task/{}/comm", thread.tid)).unwrap_or_default();
+    let scheduling = task::scheduling_of(thread.tid);
+    ThreadRecord {
+        tid: thread.inner,
+        comm: Name(comm.trim_ascii_end().to_vec()),
+        registers: thread.stored.to_words().to_vec(),
+        xstate: Blob(thread.xstate.clone()),
+        signal_mask: thread.mask,
+        pending: thread.pending.iter().map(|info| Blob(info.to_vec())).collect(),
+        alt_stack: facts.alt_stack,
+        robust_list: Addr(thread.robust.0),
+        robust_list_len: thread.robust.1,
+        clear_tid: Addr(facts.clear_tid),
+        rseq: thread.rseq.map(|(addr, len, signature)| Rseq { addr: Addr(addr), len, signature }),
+        wait: thread.wait,
+        affinity: clock::affinity(thread.tid).unwrap_or_default(),
+        nice: scheduling.nice,
+        policy: scheduling.policy,
+        priority: scheduling.priority,
+        timer_slack_ns: 0,
+    }
+}

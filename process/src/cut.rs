@@ -1,0 +1,675 @@
+//! One cut: stop, record, freeze, let go; the exact order of ptrace.md, E.
+//!
+//! Called by the tracer thread. What must hold: whatever fails, every thread goes on with its own registers and mask,
+//! and with its interrupted call repaired; then the error is reported.
+
+use crate::capture::files::FileReader;
+use crate::capture::identity::Identities;
+use crate::capture::maps::{self, Flags, Mapped};
+use crate::capture::state::{self, FactCache, ProcessFacts, ThreadFacts};
+use crate::error::TraceError;
+use crate::freeze;
+use crate::inject::batch::Host;
+use crate::inject::stub;
+use crate::memory::{FrozenMemory, SavedPages};
+use crate::slots::Slots;
+use crate::stop::{self, StopFailure, Stopped, Stragglers};
+use crate::threads::{self, Continuing, Repairer, Samples, Thread};
+use crate::tracer::{Command, Current};
+use crossbeam_channel::Sender;
+use holdfast_image::bytes::Name;
+use holdfast_image::control::SharedPage;
+use holdfast_image::manifest::StopBreakdown;
+use holdfast_image::pages::{PageRun, coalesce};
+use holdfast_image::record::{FileTable, InjectArea, LayoutRecord, Limit, ProcessRecord, SignalRecord};
+use holdfast_sys::procfs::{self, Status};
+use holdfast_sys::procmem::{self, ForcedMemory};
+use holdfast_sys::ptrace;
+use holdfast_sys::{clone, fault};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// The program of a job.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Its pid as the agent sees it.
+    pub pid: i32,
+    /// Where libholdfast reserved room.
+    pub area: InjectArea,
+}
+
+/// How the memory of the instant is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Engine {
+    /// A frozen copy: the program runs on while it is written.
+    Fork,
+    /// The program stands still until its image is written (for comparison, and where a clone is refused).
+    Sync,
+}
+
+/// How to cut.
+#[derive(Clone, Debug)]
+pub struct CutOptions {
+    /// See [`Engine`].
+    pub engine: Engine,
+    /// Keep the program stopped afterwards: it is to be ended once the image is committed.
+    pub hold: bool,
+    /// Store the content of mapped files too.
+    pub self_contained: bool,
+    /// Folders of the store: private mappings of files below are memory that a lazy restart mapped.
+    pub own_files: Vec<PathBuf>,
+    /// Longest time from the first interrupt to the last thread's stop.
+    pub deadline: Duration,
+    /// Store just these ranges.
+    pub only: Option<Vec<PageRun>>,
+    /// Flush these ranges first.
+    pub first: Vec<PageRun>,
+}
+
+impl Default for CutOptions {
+    fn default() -> CutOptions {
+        CutOptions {
+            engine: Engine::Fork,
+            hold: false,
+            self_contained: false,
+            own_files: Vec::new(),
+            deadline: Duration::from_millis(50),
+            only: None,
+            first: Vec::new(),
+        }
+    }
+}
+
+/// What a cut yields.
+#[derive(Debug)]
+pub struct Cut {
+    /// Everything but the pages.
+    pub record: ProcessRecord,
+    /// Where the stop time went.
+    pub breakdown: StopBreakdown,
+    /// When the program ran on.
+    pub resumed_at: Instant,
+    /// The pages.
+    pub memory: FrozenMemory,
+}
+
+/// Why there is no cut. The program runs on in every case but `Gone`.
+#[derive(Debug, Error)]
+pub enum CutError {
+    /// It holds something that cannot be brought back.
+    #[error("{}", reasons.join("\n"))]
+    Refused {
+        /// One line per object.
+        reasons: Vec<String>,
+    },
+    /// Not now; try again.
+    #[error("{what}")]
+    Busy {
+        /// What was in the way.
+        what: String,
+    },
+    /// The program ended.
+    #[error("the program has ended")]
+    Gone,
+    /// A call failed.
+    #[error("{what}")]
+    Failed {
+        /// Which, and why.
+        what: String,
+    },
+}
+
+impl From<TraceError> for CutError {
+    fn from(error: TraceError) -> CutError {
+        let what = error.to_string();
+        match error {
+            TraceError::UnknownCall { .. } | TraceError::Died { .. } => CutError::Busy { what },
+            TraceError::Io(_) | TraceError::Stuck { .. } => CutError::Failed { what },
+        }
+    }
+}
+impl From<io::Error> for CutError {
+    fn from(error: io::Error) -> CutError {
+        CutError::Failed { what: error.to_string() }
+    }
+}
+
+/// What the tracer keeps from cut to cut.
+#[derive(Debug, Default)]
+pub struct Kept {
+    program: Option<(i32, InjectArea)>,
+    slots: Option<Slots>,
+    continuing: Continuing,
+    facts: FactCache,
+    identities: Identities,
+}
+
+impl Kept {
+    /// Forgets everything when the program is another one (exec, fork).
+    fn meet(&mut self, target: &Target) {
+        let program = (target.pid, target.area);
+        if self.program != Some(program) {
+            *self = Kept {
+                program: Some(program),
+                identities: std::mem::take(&mut self.identities),
+                ..Kept::default()
+            };
+        }
+    }
+}
+
+/// A stopped program.
+#[derive(Debug)]
+pub struct HeldProgram {
+    pid: i32,
+    stopped: Stopped,
+    threads: Vec<Thread>,
+    /// The thread that calls were injected into: mask and registers must be put back.
+    host: Option<Host>,
+}
+
+impl HeldProgram {
+    /// Puts every thread back and lets it go.
+    fn resume(self) {
+        if let Some(host) = &self.host
+            && let Err(error) = host.put_back()
+        {
+            tracing::debug!(tid = host.tid, %error, "putting a thread back");
+        }
+        for thread in &self.threads {
+            if let Some(regs) = &thread.repaired
+                && let Err(error) = ptrace::set_registers(thread.tid, regs)
+            {
+                tracing::debug!(tid = thread.tid, %error, "repairing a call");
+            }
+            fault::point("resume");
+        }
+        let computing: Vec<i32> =
+            self.threads.iter().filter(|thread| !thread.in_call()).map(|thread| thread.tid).collect();
+        self.stopped.let_go(&computing);
+        fault::point("resumed");
+    }
+
+    /// Lets the program run on, or ends it.
+    pub fn end(self, kill: bool) {
+        if kill {
+            let _ = ptrace::kill(self.pid, libc::SIGKILL);
+            for &tid in self.stopped.threads.keys() {
+                let _ = ptrace::detach(tid, 0);
+            }
+        } else {
+            self.resume();
+        }
+    }
+}
+
+/// What is read inside the stop.
+struct Inside {
+    threads: Vec<Thread>,
+    facts: Vec<ThreadFacts>,
+    process: ProcessFacts,
+    shared_pending: Vec<[u8; 128]>,
+    mapped: Vec<Mapped>,
+    files: FileTable,
+    layout: LayoutRecord,
+    limits: Vec<Limit>,
+    status: Status,
+    exe: Vec<u8>,
+    cwd: Vec<u8>,
+    saved: SavedPages,
+    vdso: Vec<u8>,
+    copy: Option<freeze::Copy>,
+}
+
+/// Facts looked up before the stop.
+struct Before {
+    flags: Flags,
+    samples: Samples,
+    pidfd: std::os::fd::OwnedFd,
+}
+
+/// Makes a cut.
+///
+/// # Errors
+/// See [`CutError`].
+pub fn make(
+    target: &Target,
+    options: &CutOptions,
+    kept: &mut Kept,
+    stragglers: &mut Stragglers,
+    commands: &Sender<Command>,
+) -> Result<(Cut, Current), CutError> {
+    kept.meet(target);
+    let pid = target.pid;
+    let before = prepare(target)?;
+    let (stopped, begun) =
+        stop::stop(pid, options.deadline, stragglers).map_err(|failure| match failure {
+            StopFailure::Gone => CutError::Gone,
+            StopFailure::Refused(reason) => CutError::Refused { reasons: vec![reason] },
+            StopFailure::Late(what) => CutError::Busy { what },
+        })?;
+    let mut breakdown =
+        StopBreakdown { stop_ns: ns(begun), threads: stopped.threads.len() as u64, ..Default::default() };
+    let mut held = HeldProgram { pid, stopped, threads: Vec::new(), host: None };
+    let result = inside(target, options, kept, &before, &mut held, &mut breakdown);
+    let hold = options.hold || options.engine == Engine::Sync;
+    let inside = match result {
+        Ok(inside) => inside,
+        Err(error) => {
+            held.resume();
+            return Err(error);
+        }
+    };
+    let mut held = Some(held);
+    if !hold && let Some(held) = held.take() {
+        let resuming = Instant::now();
+        held.resume();
+        breakdown.resume_ns = ns(resuming);
+    }
+    breakdown.total_ns = ns(begun);
+    let resumed_at = Instant::now();
+    match after(target, options, kept, inside, held, commands) {
+        Ok((record, memory, current)) => Ok((Cut { record, breakdown, resumed_at, memory }, current)),
+        Err(error) => Err(error),
+    }
+}
+
+fn ns(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Looks at what needs no stop, and refuses early.
+fn prepare(target: &Target) -> Result<Before, CutError> {
+    let pid = target.pid;
+    let status = Status::read(pid, pid).map_err(|_| CutError::Gone)?;
+    let tids = procfs::tasks(pid).map_err(|_| CutError::Gone)?;
+    if status.get("State").is_some_and(|state| state.starts_with(['Z', 'X'])) && tids.len() <= 1 {
+        return Err(CutError::Gone);
+    }
+    let mut reasons = Vec::new();
+    if !target.area.is_valid() {
+        reasons.push(format!("process {pid}: its libholdfast told no usable room for the agent"));
+    }
+    if status.number("Seccomp").is_some_and(|mode| mode != 0) {
+        reasons.push(format!("process {pid}: it runs under a seccomp filter, which is not supported yet"));
+    }
+    let leader_only = |status: &Status| status.number("TracerPid").filter(|&tracer| tracer != 0);
+    if let Some(tracer) = leader_only(&status) {
+        reasons.push(format!("process {pid}: traced by process {tracer} (a debugger?)"));
+    }
+    refuse_timers(pid, &mut reasons);
+    refuse_children(pid, &mut reasons);
+    if !reasons.is_empty() {
+        return Err(CutError::Refused { reasons });
+    }
+    // A zombie leader has no memory of its own to look at: ask through any living thread.
+    let flags = tids
+        .iter()
+        .find_map(|&tid| maps::flags_of(pid, tid).ok().filter(|flags| !flags.is_empty()))
+        .ok_or(CutError::Gone)?;
+    let pidfd = clone::pidfd_open(pid).map_err(|_| CutError::Gone)?;
+    Ok(Before { flags, samples: threads::sample(pid), pidfd })
+}
+
+fn refuse_timers(pid: i32, reasons: &mut Vec<String>) {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/timers")).unwrap_or_default();
+    for id in text.lines().filter_map(|line| line.strip_prefix("ID: ")) {
+        reasons.push(format!("POSIX timer {id} (timer_create) is not supported yet"));
+    }
+}
+
+fn refuse_children(pid: i32, reasons: &mut Vec<String>) {
+    for child in procfs::children(pid).unwrap_or_default() {
+        let name = std::fs::read_to_string(format!("/proc/{child}/comm")).unwrap_or_default();
+        reasons.push(format!("process {child} ({}): child processes are not supported yet", name.trim()));
+    }
+}
+
+/// Everything between stop and resume. On error the caller resumes.
+fn inside(
+    target: &Target,
+    options: &CutOptions,
+    kept: &mut Kept,
+    before: &Before,
+    held: &mut HeldProgram,
+    breakdown: &mut StopBreakdown,
+) -> Result<Inside, CutError> {
+    let (pid, area) = (target.pid, &target.area);
+    let mut clock = Instant::now();
+    let mut lap = |slot: &mut u64| {
+        *slot += ns(clock);
+        clock = Instant::now();
+    };
+    let live = *held.stopped.threads.keys().next().ok_or(CutError::Gone)?;
+    let mapped = maps::classify(procfs::maps(pid, live)?, &before.flags, &options.own_files)
+        .map_err(|reasons| CutError::Refused { reasons })?;
+    breakdown.regions = mapped.len() as u64;
+    lap(&mut breakdown.maps_ns);
+
+    let status = Status::read(pid, live)?;
+    let mut reasons = Vec::new();
+    refuse_children(pid, &mut reasons);
+    if !reasons.is_empty() {
+        return Err(CutError::Refused { reasons });
+    }
+    held.threads = read_threads(pid, &held.stopped, &status)?;
+    let shared_pending = ptrace::pending_signals(live, true)?;
+    fault::point("registers");
+    lap(&mut breakdown.threads_ns);
+
+    let memory = ForcedMemory::open(pid, live)?;
+    ready_stub(&memory, area)?;
+    repair_calls(target, kept, before, &memory, held, &shared_pending)?;
+    let (facts, host) = ask_threads(target, kept, held, &status, &shared_pending)?;
+    held.host = Some(host.clone());
+    let handled = status.mask("SigCgt") | status.mask("SigIgn");
+    let process = state::ask_process(&host, area, handled)?;
+    lap(&mut breakdown.inject_ns);
+
+    let own = own_descriptor(live, area);
+    let files = FileReader::new(pid, live, &before.pidfd, own)?
+        .table()
+        .map_err(|reasons| CutError::Refused { reasons })?;
+    let layout = state::layout(pid, live, process.brk)?;
+    let limits = state::limits(pid);
+    let exe = procfs::link(&format!("/proc/{pid}/exe"))?;
+    let cwd = procfs::link(&format!("/proc/{pid}/cwd"))?;
+    if cwd.ends_with(b" (deleted)") {
+        let reasons = vec![format!("current directory {}: it was deleted", String::from_utf8_lossy(&cwd))];
+        return Err(CutError::Refused { reasons });
+    }
+    lap(&mut breakdown.files_ns);
+
+    let pagemap = File::open(format!("/proc/{pid}/task/{live}/pagemap"))?;
+    let saved = maps::save_special(live, &pagemap, &mapped)?;
+    let vdso = read_vdso(live, &mapped)?;
+    lap(&mut breakdown.copy_ns);
+
+    let hold = options.hold || options.engine == Engine::Sync;
+    let copy = if hold { None } else { Some(freeze::freeze(&host, area)?) };
+    lap(&mut breakdown.clone_ns);
+    let threads = held.threads.clone();
+    Ok(Inside {
+        threads,
+        facts,
+        process,
+        shared_pending,
+        mapped,
+        files,
+        layout,
+        limits,
+        status,
+        exe,
+        cwd,
+        saved,
+        vdso,
+        copy,
+    })
+}
+
+fn read_threads(pid: i32, stopped: &Stopped, status: &Status) -> Result<Vec<Thread>, TraceError> {
+    let nested = status.get("NSpid").is_some_and(|ids| ids.split_whitespace().count() > 1);
+    let mut all = Vec::with_capacity(stopped.threads.len());
+    for (&tid, held) in &stopped.threads {
+        let inner = if nested { Status::read(pid, tid)?.innermost("NSpid").unwrap_or(tid) } else { tid };
+        all.push(threads::read(tid, inner, held.group_stopped)?);
+    }
+    Ok(all)
+}
+
+/// Puts the stub into the program's code range, unless it is there already.
+fn ready_stub(memory: &ForcedMemory, area: &InjectArea) -> io::Result<()> {
+    let code = stub::code();
+    let mut there = vec![0_u8; code.len()];
+    memory.read(area.code.0, &mut there)?;
+    if there != code {
+        memory.write(area.code.0, code)?;
+    }
+    Ok(())
+}
+
+fn repair_calls(
+    target: &Target,
+    kept: &mut Kept,
+    before: &Before,
+    memory: &ForcedMemory,
+    held: &mut HeldProgram,
+    shared_pending: &[[u8; 128]],
+) -> Result<(), CutError> {
+    let slots = match &mut kept.slots {
+        Some(slots) => slots,
+        None => kept.slots.insert(Slots::load(memory, &target.area)?),
+    };
+    let places: Vec<(i32, u64, u64)> =
+        held.threads.iter().map(|t| (t.inner, t.regs.rip, t.regs.rsp)).collect();
+    slots.collect(&target.area, &places);
+    let mut repairer = Repairer {
+        pid: target.pid,
+        area: &target.area,
+        memory,
+        slots,
+        samples: &before.samples,
+        continuing: &mut kept.continuing,
+        shared_pending: threads::pending_mask(shared_pending),
+    };
+    // A failure for one thread must not keep the others from being repaired.
+    let mut failure = Ok(());
+    for thread in &mut held.threads {
+        if let Err(error) = repairer.repair(thread) {
+            failure = Err(error);
+        }
+    }
+    failure.map_err(CutError::from)
+}
+
+/// Asks new threads for what only they know; returns that of all, and the thread for further calls.
+fn ask_threads(
+    target: &Target,
+    kept: &mut Kept,
+    held: &mut HeldProgram,
+    status: &Status,
+    shared_pending: &[[u8; 128]],
+) -> Result<(Vec<ThreadFacts>, Host), CutError> {
+    let inner_pid = status.innermost("NStgid").unwrap_or(target.pid);
+    let caught = status.mask("SigCgt");
+    let shared = threads::pending_mask(shared_pending);
+    let no_marker = |tid: i32| CutError::Refused {
+        reasons: vec![format!(
+            "thread {tid}: it handles or blocks SIGURG, SIGWINCH and SIGCHLD all at once; no signal is left for the agent"
+        )],
+    };
+    let mut word = [0_u8; 8];
+    if target.area.shared.0 != 0 {
+        let at = target.area.shared.0 + SharedPage::ALTSTACK_GENERATION as u64;
+        procmem::read(held.threads[0].tid, at, &mut word)?;
+    }
+    kept.facts.renew(u64::from_le_bytes(word));
+    let mut facts = Vec::with_capacity(held.threads.len());
+    let mut chosen = None;
+    for thread in &held.threads {
+        let known = kept.facts.get(thread);
+        let host =
+            if known.is_none() || chosen.is_none() { thread.host(inner_pid, caught, shared) } else { None };
+        let fact = match known {
+            Some(fact) => fact,
+            None => {
+                let host = host.as_ref().ok_or_else(|| no_marker(thread.tid))?;
+                held.host = Some(host.clone());
+                let fact = kept.facts.ask(host, &target.area, thread)?;
+                held.host = None;
+                fact
+            }
+        };
+        facts.push(fact);
+        chosen = chosen.or(host);
+    }
+    let first = held.threads.first().map_or(0, |thread| thread.tid);
+    Ok((facts, chosen.ok_or_else(|| no_marker(first))?))
+}
+
+/// Number of the library's own connection, if it is waiting for us.
+fn own_descriptor(tid: i32, area: &InjectArea) -> Option<i32> {
+    if area.shared.0 == 0 {
+        return None;
+    }
+    let mut word = [0_u8; 8];
+    procmem::read(tid, area.shared.0 + SharedPage::OWN_FD as u64, &mut word).ok()?;
+    i32::try_from(u64::from_le_bytes(word)).ok()?.checked_sub(1).filter(|&fd| fd >= 0)
+}
+
+fn read_vdso(tid: i32, mapped: &[Mapped]) -> Result<Vec<u8>, TraceError> {
+    let Some(vdso) = mapped.iter().find(|m| m.mapping.name == b"[vdso]") else { return Ok(Vec::new()) };
+    let mut bytes = vec![0_u8; usize::try_from(vdso.mapping.end - vdso.mapping.start).unwrap_or(0)];
+    procmem::read(tid, vdso.mapping.start, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Everything that needs no stop any more: the copy's own affairs, identities of files, the list of pages.
+fn after(
+    target: &Target,
+    options: &CutOptions,
+    kept: &mut Kept,
+    inside: Inside,
+    held: Option<HeldProgram>,
+    commands: &Sender<Command>,
+) -> Result<(ProcessRecord, FrozenMemory, Current), CutError> {
+    let mut inside = inside;
+    let (current, pid) = match (inside.copy.take(), held) {
+        (Some(copy), _) => {
+            let pid = copy.pid;
+            (Current::Copy(copy), pid)
+        }
+        (None, Some(held)) => {
+            let live = held.stopped.threads.keys().next().copied().unwrap_or(target.pid);
+            (Current::Held(held), live)
+        }
+        (None, None) => return Err(CutError::Gone),
+    };
+    match describe(target, options, kept, inside, &current, pid, commands) {
+        Ok((record, memory)) => Ok((record, memory, current)),
+        Err(error) => {
+            match current {
+                Current::Copy(copy) => copy.end(),
+                Current::Held(held) => held.resume(),
+            }
+            Err(error)
+        }
+    }
+}
+
+fn describe(
+    target: &Target,
+    options: &CutOptions,
+    kept: &mut Kept,
+    mut inside: Inside,
+    current: &Current,
+    pid: i32,
+    commands: &Sender<Command>,
+) -> Result<(ProcessRecord, FrozenMemory), CutError> {
+    let mut flags = maps::flags_of(pid, pid)?;
+    if let Current::Copy(copy) = current {
+        copy.detach_from_program()?;
+        maps::check_copy(&inside.mapped, &flags).map_err(|what| CutError::Busy { what })?;
+    }
+    // Mappings kept out of the clone have their flags from before.
+    for mapped in inside.mapped.iter().filter(|mapped| mapped.outside_clone) {
+        flags.entry(mapped.mapping.start).or_insert_with(|| vec!["dc".to_owned()]);
+    }
+    let (regions, mapped_files, whole) =
+        maps::regions(&inside.mapped, &flags, &mut kept.identities, options.self_contained);
+    let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
+    let mut runs = maps::page_runs(&pagemap, &inside.mapped, &whole)?;
+    inside.saved.sort();
+    runs.extend(inside.saved.runs());
+    order(&mut runs, options);
+    let forced = File::open(format!("/proc/{pid}/mem"))?;
+    let saved = std::mem::take(&mut inside.saved);
+    let held = matches!(current, Current::Held(_));
+    let record = record(target, kept, inside, regions, mapped_files)?;
+    record.check().map_err(|what| CutError::Failed {
+        what: format!("the record of the program is not sound: {what}"),
+    })?;
+    let memory = FrozenMemory { runs, saved, pid, forced, held, tracer: commands.clone(), ended: false };
+    Ok((record, memory))
+}
+
+/// Protected ranges first; only them, if so asked.
+fn order(runs: &mut Vec<PageRun>, options: &CutOptions) {
+    let inside = |ranges: &[PageRun]| {
+        let mut part = Vec::new();
+        for run in runs.iter() {
+            for range in ranges {
+                let (start, end) = (run.start.max(range.start), run.end().min(range.end()));
+                if start < end {
+                    let pages = holdfast_image::PageCount((end.0 - start.0) / holdfast_image::PAGE_SIZE);
+                    part.push(PageRun { start, pages });
+                }
+            }
+        }
+        coalesce(&mut part);
+        part
+    };
+    if let Some(only) = &options.only {
+        *runs = inside(only);
+        return;
+    }
+    // Whole runs move to the front: splitting them would only make frames smaller.
+    let touches =
+        |run: &PageRun| options.first.iter().any(|range| range.start < run.end() && run.start < range.end());
+    runs.sort_by_key(|run| (!touches(run), run.start));
+}
+
+fn record(
+    target: &Target,
+    kept: &mut Kept,
+    inside: Inside,
+    regions: Vec<holdfast_image::record::Region>,
+    mapped_files: Vec<holdfast_image::record::FileIdentity>,
+) -> Result<ProcessRecord, CutError> {
+    let pid = target.pid;
+    let status = &inside.status;
+    let exe_path = Path::new(std::ffi::OsStr::new("")).join(Name(inside.exe.clone()).as_path());
+    let exe = kept.identities.of(&exe_path, None).ok_or_else(|| CutError::Refused {
+        reasons: vec![format!("executable {}: it was deleted or cannot be read", exe_path.display())],
+    })?;
+    let inner_pid = status.innermost("NStgid").unwrap_or(pid);
+    let mut threads: Vec<_> = inside
+        .threads
+        .iter()
+        .zip(&inside.facts)
+        .map(|(thread, facts)| state::thread_record(pid, thread, facts))
+        .collect();
+    threads.sort_by_key(|thread| (thread.tid != inner_pid, thread.tid));
+    let mut files = inside.files;
+    files.mapped = mapped_files;
+    Ok(ProcessRecord {
+        pid: inner_pid,
+        ppid: i32::try_from(status.number("PPid").unwrap_or(0)).unwrap_or(0),
+        pgid: status.innermost("NSpgid").unwrap_or(0),
+        sid: status.innermost("NSsid").unwrap_or(0),
+        exe,
+        cwd: Name(inside.cwd),
+        umask: status.get("Umask").and_then(|text| u32::from_str_radix(text, 8).ok()).unwrap_or(0o22),
+        limits: inside.limits,
+        host: state::host(&inside.vdso)?,
+        layout: inside.layout,
+        regions,
+        threads,
+        signals: SignalRecord {
+            actions: inside.process.actions,
+            pending: inside
+                .shared_pending
+                .iter()
+                .map(|info| holdfast_image::bytes::Blob(info.to_vec()))
+                .collect(),
+            job_stopped: inside.threads.iter().all(|thread| thread.group_stopped),
+        },
+        itimers: inside.process.itimers,
+        files,
+        inject: target.area,
+        flags: state::flags(pid, status),
+    })
+}

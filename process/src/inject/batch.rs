@@ -1,0 +1,158 @@
+//! Running a table of system calls in one stopped thread.
+//!
+//! Order matters for the agent's death (ptrace.md, B.1): frame and table are in place first, then the registers, then
+//! the mask; on the way back mask, then registers. At every instant in between the thread, let go, returns to where
+//! it was.
+//!
+//! Scratch layout: table at 0, buffers for results from [`BUFFERS`] on, frame at [`FRAME`] (with room below it for a
+//! signal that hits before the registers are back).
+
+use super::frame;
+use super::stub::{self, Row};
+use crate::error::TraceError;
+use holdfast_image::record::InjectArea;
+use holdfast_sys::fault;
+use holdfast_sys::procmem;
+use holdfast_sys::ptrace::{self, Registers, Wait};
+use std::time::{Duration, Instant};
+
+/// Offset in the scratch range where results of calls (structures) may be put.
+pub const BUFFERS: u64 = 64 * 1024;
+/// Offset in the scratch range of the signal frame.
+pub const FRAME: u64 = 192 * 1024;
+/// Rows that fit before [`BUFFERS`].
+pub const MAX_ROWS: usize = BUFFERS as usize / stub::ROW_LEN - 2;
+/// No injected call of ours waits for anything outside; past this the thread is stuck.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// A stopped thread in which calls can be run, with everything needed to put it back.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// Thread id as the agent sees it.
+    pub tid: i32,
+    /// Process and thread id as the program sees them (arguments of the marker's tgkill).
+    pub inner: (i32, i32),
+    /// Its registers at the stop.
+    pub regs: Registers,
+    /// Its signal mask at the stop.
+    pub mask: u64,
+    /// Its extended state at the stop, cut to size.
+    pub xstate: Vec<u8>,
+    /// Signal used as marker: ignored by default, not caught, not blocked, not pending.
+    pub marker: i32,
+}
+
+/// A signal whose arrival the program cannot notice: default action "ignore" in force, not blocked, not pending.
+/// (Natively such a signal is discarded when it is sent; kernel/signal.c, sig_ignored.)
+pub fn choose_marker(caught: u64, blocked: u64, pending: u64) -> Option<i32> {
+    [libc::SIGURG, libc::SIGWINCH, libc::SIGCHLD]
+        .into_iter()
+        .find(|signal| (caught | blocked | pending) >> (signal - 1) & 1 == 0)
+}
+
+/// What the batch does when a row created a process: gets the new tid, while the creator stands at the event.
+pub type OnClone<'a> = &'a mut dyn FnMut(i32) -> Result<(), TraceError>;
+
+impl Host {
+    /// Writes frame and table and points the thread at the stub. `rows` must be at most [`MAX_ROWS`].
+    fn arm(&self, area: &InjectArea, rows: &[Row]) -> Result<(), TraceError> {
+        debug_assert!(rows.len() <= MAX_ROWS);
+        let frame_at = area.scratch.0 + FRAME;
+        let back = frame::rewound(&self.regs);
+        let frame = frame::bytes(frame_at, &back, self.mask, &self.xstate);
+        let mut table = Vec::with_capacity((rows.len() + 2) * stub::ROW_LEN);
+        // sigaltstack(NULL, &frame.uc_stack): the frame then sets what is already set.
+        let query = Row::new(libc::SYS_sigaltstack, &[0, frame_at + frame::ALT_STACK_OFFSET]);
+        let mut all = vec![query];
+        all.extend_from_slice(rows);
+        table.extend(stub::table(&all, self.inner.0, self.inner.1, self.marker));
+        procmem::write(self.tid, frame_at, &frame)?;
+        procmem::write(self.tid, area.scratch.0, &table)?;
+        let mut regs = self.regs;
+        regs.rip = area.code.0;
+        regs.rbx = area.scratch.0;
+        regs.rsp = frame_at;
+        regs.orig_rax = u64::MAX;
+        regs.eflags &= !(1 << 8 | 1 << 10); // no single step, direction up
+        ptrace::set_registers(self.tid, &regs)?;
+        ptrace::set_signal_mask(self.tid, !(1 << (self.marker - 1)))?;
+        Ok(())
+    }
+
+    /// Runs the rows; returns their results. The thread stands at the marker afterwards: run another batch, or
+    /// [`Host::put_back`].
+    ///
+    /// # Errors
+    /// The thread died or did not come back within two seconds; it is then not in a known state.
+    pub fn run(
+        &self,
+        area: &InjectArea,
+        rows: &[Row],
+        on_clone: OnClone<'_>,
+    ) -> Result<Vec<i64>, TraceError> {
+        self.arm(area, rows)?;
+        ptrace::cont(self.tid, 0)?;
+        fault::point("inject");
+        self.wait_for_marker(on_clone)?;
+        let mut raw = vec![0_u8; (rows.len() + 1) * stub::ROW_LEN];
+        procmem::read(self.tid, area.scratch.0, &mut raw)?;
+        fault::point("inject");
+        let results = raw.chunks_exact(stub::ROW_LEN).skip(1);
+        Ok(results.map(|row| i64::from_le_bytes(crate::xstate::array(row, 56))).collect())
+    }
+
+    fn wait_for_marker(&self, on_clone: OnClone<'_>) -> Result<(), TraceError> {
+        let begun = Instant::now();
+        loop {
+            match ptrace::wait(self.tid, false)? {
+                Wait::Nothing if begun.elapsed() > LIMIT => {
+                    return Err(TraceError::Stuck { tid: self.tid });
+                }
+                Wait::Nothing => pause(begun),
+                Wait::Signal(signal) if signal == self.marker => {
+                    let info = ptrace::signal_info(self.tid)?;
+                    let code = i32::from_le_bytes([info[8], info[9], info[10], info[11]]);
+                    let sender = i32::from_le_bytes([info[16], info[17], info[18], info[19]]);
+                    // The same signal from elsewhere would have been discarded natively: dropping it is the same.
+                    if code == libc::SI_TKILL && sender == self.inner.0 {
+                        return Ok(());
+                    }
+                    ptrace::cont(self.tid, 0)?;
+                }
+                Wait::Event(libc::PTRACE_EVENT_CLONE) => {
+                    let child = i32::try_from(ptrace::event_message(self.tid)?).unwrap_or(0);
+                    on_clone(child)?;
+                    ptrace::cont(self.tid, 0)?;
+                }
+                Wait::Exited(_) => return Err(TraceError::Died { tid: self.tid }),
+                // SIGKILL apart nothing is unblocked; an event stop of a late INTERRUPT or a group stop may come.
+                Wait::Interrupted | Wait::GroupStop(_) | Wait::Event(_) | Wait::Syscall => {
+                    ptrace::cont(self.tid, 0)?;
+                }
+                // Cannot be blocked away: SIGSTOP. Keep it for after the cut by sending it again is not needed: the
+                // process enters the group stop when it is let go.
+                Wait::Signal(signal) => ptrace::cont(self.tid, signal)?,
+            }
+        }
+    }
+
+    /// Gives the thread its own mask and registers back.
+    ///
+    /// # Errors
+    /// The thread is gone.
+    pub fn put_back(&self) -> Result<(), TraceError> {
+        ptrace::set_signal_mask(self.tid, self.mask)?;
+        fault::point("inject-done");
+        ptrace::set_registers(self.tid, &self.regs)?;
+        Ok(())
+    }
+}
+
+/// Waits a little: spinning at first (a stop arrives within microseconds), then giving the processor away.
+pub fn pause(begun: Instant) {
+    if begun.elapsed() < Duration::from_micros(200) {
+        holdfast_sys::clock::yield_now();
+    } else {
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}

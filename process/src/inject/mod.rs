@@ -1,0 +1,12 @@
+//! System calls run inside a stopped thread of somebody else's process.
+//!
+//! * [`stub`]: the few instructions that run there, and the table of calls that they work through.
+//! * [`frame`]: the signal frame that brings the thread back if the agent dies in the middle.
+//! * [`batch`]: running one table in one thread and reading the results.
+//!
+//! Called by the cut (`freeze`, `capture`) and by the restart (`rebuild`). What must hold: the thread is in a ptrace
+//! stop of ours, and the ranges of [`holdfast_image::record::InjectArea`] belong to nobody else.
+
+pub mod batch;
+pub mod frame;
+pub mod stub;

@@ -1,0 +1,153 @@
+//! The tracer: one OS thread that does all ptrace of a job, driven by commands.
+//!
+//! ptrace binds a tracee to the thread that seized it, so everything that touches a stopped thread or the frozen copy
+//! happens here; the agent's other threads send commands and read memory. If the thread (or the agent) dies, the
+//! kernel detaches the program and kills the copy.
+
+use crate::cut::{self, Cut, CutError, CutOptions, Kept, Target};
+use crate::freeze::Copy;
+use crate::stop::Stragglers;
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
+use holdfast_image::pages::{PageRun, coalesce};
+use std::io;
+use std::time::Duration;
+
+/// How often threads that could not be stopped in time are looked after.
+const TEND_EVERY: Duration = Duration::from_millis(5);
+
+/// What the tracer thread can be asked.
+#[derive(Debug)]
+pub enum Command {
+    /// Make a cut.
+    Cut(Box<(Target, CutOptions, Sender<Result<Cut, CutError>>)>),
+    /// These pages are stored.
+    Release(PageRun),
+    /// Nobody will ask for another cut.
+    Quit,
+    /// The memory of the last cut is not needed any more; with `kill` the held program is ended.
+    End {
+        /// SIGKILL a held program instead of letting it run on.
+        kill: bool,
+    },
+}
+
+/// Handle of the tracer thread, which ends with it (a copy that is still there then is killed by the kernel).
+#[derive(Debug)]
+pub struct Tracer {
+    commands: Sender<Command>,
+}
+
+impl Tracer {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// No thread could be made.
+    pub fn spawn() -> io::Result<Tracer> {
+        let (commands, inbox) = unbounded();
+        let own = commands.clone();
+        std::thread::Builder::new().name("tracer".into()).spawn(move || {
+            let (kept, stragglers) = (Kept::default(), Stragglers::default());
+            Worker { inbox, commands: own, kept, current: None, stragglers }.run();
+        })?;
+        Ok(Tracer { commands })
+    }
+
+    /// Stops the program, records it, freezes its memory, lets it run on.
+    ///
+    /// # Errors
+    /// See [`CutError`]; the program runs on as if nothing had happened.
+    pub fn cut(&self, target: &Target, options: &CutOptions) -> Result<Cut, CutError> {
+        let gone = || CutError::Failed { what: "the tracer thread ended".into() };
+        let (reply, answer) = bounded(1);
+        let command = Command::Cut(Box::new((target.clone(), options.clone(), reply)));
+        self.commands.send(command).map_err(|_| gone())?;
+        answer.recv().map_err(|_| gone())?
+    }
+}
+
+impl Drop for Tracer {
+    fn drop(&mut self) {
+        let _ = self.commands.send(Command::Quit);
+    }
+}
+
+/// What a cut left behind until its memory is stored.
+#[derive(Debug)]
+pub enum Current {
+    /// A frozen copy.
+    Copy(Copy),
+    /// The program itself, held.
+    Held(cut::HeldProgram),
+}
+
+struct Worker {
+    inbox: Receiver<Command>,
+    commands: Sender<Command>,
+    kept: Kept,
+    current: Option<Current>,
+    stragglers: Stragglers,
+}
+
+impl Worker {
+    fn run(mut self) {
+        loop {
+            let wait = if self.stragglers.is_empty() { Duration::from_secs(3600) } else { TEND_EVERY };
+            match self.inbox.recv_timeout(wait) {
+                Ok(Command::Quit) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(command) => self.obey(command),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            self.stragglers.tend();
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Cut(request) => {
+                let (target, options, reply) = *request;
+                let _ = reply.send(self.cut(&target, &options));
+            }
+            Command::Release(run) => self.release(run),
+            Command::Quit => {} // taken by the loop
+            Command::End { kill } => match self.current.take() {
+                Some(Current::Copy(copy)) => copy.end(),
+                Some(Current::Held(held)) => held.end(kill),
+                None => {}
+            },
+        }
+    }
+
+    fn cut(&mut self, target: &Target, options: &CutOptions) -> Result<Cut, CutError> {
+        if self.current.is_some() {
+            return Err(CutError::Busy { what: "the image before is still being written".into() });
+        }
+        let (cut, current) =
+            cut::make(target, options, &mut self.kept, &mut self.stragglers, &self.commands)?;
+        self.current = Some(current);
+        Ok(cut)
+    }
+
+    /// Releases this run and all others that wait in the inbox, in one go.
+    fn release(&mut self, first: PageRun) {
+        let mut runs = vec![first];
+        let mut other = None;
+        while let Ok(command) = self.inbox.try_recv() {
+            match command {
+                Command::Release(run) => runs.push(run),
+                command => {
+                    other = Some(command);
+                    break;
+                }
+            }
+        }
+        coalesce(&mut runs);
+        if let Some(Current::Copy(copy)) = &self.current
+            && let Err(error) = copy.release(&runs)
+        {
+            tracing::warn!(%error, "releasing stored pages");
+        }
+        if let Some(command) = other {
+            self.obey(command);
+        }
+    }
+}

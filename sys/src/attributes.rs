@@ -1,0 +1,196 @@
+//! What a process is besides its memory and files: session, limits, priority, capabilities, mounts, and the way out of
+//! it by exec or exit. Used by a restart to make the new process what the old one was.
+//!
+//! # Safety
+//! Numbers, NUL-terminated strings and locals of the right type; nothing is kept by the kernel after a call.
+#![allow(unsafe_code)]
+
+use crate::check;
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Sets the file mode creation mask; returns the one before.
+pub fn umask(mask: u32) -> u32 {
+    // SAFETY: a number; cannot fail.
+    unsafe { libc::umask(mask) }
+}
+
+/// `setsid(2)`.
+///
+/// # Errors
+/// EPERM: the caller leads a process group.
+pub fn new_session() -> io::Result<()> {
+    // SAFETY: no arguments.
+    check(i64::from(unsafe { libc::setsid() })).map(|_| ())
+}
+
+/// Makes the caller the leader of a process group of its own.
+///
+/// # Errors
+/// EPERM: the caller leads a session.
+pub fn own_group() -> io::Result<()> {
+    // SAFETY: numbers only.
+    check(i64::from(unsafe { libc::setpgid(0, 0) })).map(|_| ())
+}
+
+/// Soft and hard limit of a process (0: the caller), `prlimit(2)`.
+///
+/// # Errors
+/// EINVAL, EPERM, ESRCH.
+pub fn limit(pid: i32, resource: u32) -> io::Result<(u64, u64)> {
+    let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the call writes one rlimit64.
+    check(i64::from(unsafe { libc::prlimit64(pid, resource, std::ptr::null(), &raw mut limit) }))?;
+    Ok((limit.rlim_cur, limit.rlim_max))
+}
+
+/// Sets soft and hard limit of a process (0: the caller).
+///
+/// # Errors
+/// EPERM: raising the hard limit, or not ours; EINVAL; ESRCH.
+pub fn set_limit(pid: i32, resource: u32, soft: u64, hard: u64) -> io::Result<()> {
+    let limit = libc::rlimit64 { rlim_cur: soft, rlim_max: hard };
+    // SAFETY: the call reads one rlimit64.
+    let result = unsafe { libc::prlimit64(pid, resource, &raw const limit, std::ptr::null_mut()) };
+    check(i64::from(result)).map(|_| ())
+}
+
+/// Sets the nice value of one thread.
+///
+/// # Errors
+/// EACCES: a lower value needs privilege; ESRCH.
+pub fn set_nice(tid: i32, nice: i32) -> io::Result<()> {
+    // SAFETY: numbers only.
+    let result = unsafe { libc::setpriority(libc::PRIO_PROCESS, tid.cast_unsigned(), nice) };
+    check(i64::from(result)).map(|_| ())
+}
+
+/// Sets scheduling policy and static priority of one thread.
+///
+/// # Errors
+/// EPERM: a real-time policy needs privilege; EINVAL; ESRCH.
+pub fn set_scheduler(tid: i32, policy: u32, priority: u32) -> io::Result<()> {
+    let parameter = libc::sched_param { sched_priority: priority.cast_signed() };
+    // SAFETY: the call reads one sched_param.
+    let result = unsafe { libc::sched_setscheduler(tid, policy.cast_signed(), &raw const parameter) };
+    check(i64::from(result)).map(|_| ())
+}
+
+/// Lets any process of the same user trace the caller, where Yama asks for that (EINVAL without Yama is no error).
+pub fn allow_tracing() {
+    // SAFETY: numbers only.
+    unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) };
+}
+
+/// Keeps one capability over an exec by an ordinary user: inheritable and ambient (capabilities(7)).
+///
+/// # Errors
+/// EPERM: the caller does not have it.
+pub fn keep_capability(bit: u32) -> io::Result<()> {
+    const VERSION_3: u32 = 0x2008_0522;
+    let header = [VERSION_3, 0_u32];
+    let mut data = [0_u32; 6]; // effective, permitted, inheritable; low words, then high words
+    // SAFETY: version 3 reads 8 bytes of header and writes 24 bytes of data (linux/capability.h).
+    check(unsafe { libc::syscall(libc::SYS_capget, header.as_ptr(), data.as_mut_ptr()) })?;
+    let word = if bit < 32 { 2 } else { 5 };
+    data[word] |= 1 << (bit % 32);
+    // SAFETY: as above; both are only read.
+    check(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), data.as_ptr()) })?;
+    // SAFETY: numbers only.
+    let result = unsafe {
+        libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE, libc::c_ulong::from(bit), 0, 0)
+    };
+    check(i64::from(result)).map(|_| ())
+}
+
+fn mount(source: &CStr, target: &CStr, kind: &CStr, flags: libc::c_ulong) -> io::Result<()> {
+    // SAFETY: three NUL-terminated strings, no data.
+    let result =
+        unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, std::ptr::null()) };
+    check(i64::from(result)).map(|_| ())
+}
+
+/// Keeps mounts made here from being seen outside; those made outside are still seen here.
+///
+/// # Errors
+/// EPERM.
+pub fn slave_mounts() -> io::Result<()> {
+    mount(c"none", c"/", c"none", libc::MS_REC | libc::MS_SLAVE)
+}
+
+/// Mounts a /proc that shows the caller's pid namespace.
+///
+/// # Errors
+/// EPERM: parts of the /proc that is there are hidden, as containers do.
+pub fn mount_proc() -> io::Result<()> {
+    mount(c"proc", c"/proc", c"proc", libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC)
+}
+
+/// Effective group of the caller.
+pub fn effective_group() -> u32 {
+    // SAFETY: no arguments; cannot fail.
+    unsafe { libc::getegid() }
+}
+
+/// Process id of the caller, in its own namespace.
+pub fn own_pid() -> i32 {
+    // SAFETY: no arguments; cannot fail.
+    unsafe { libc::getpid() }
+}
+
+/// Executes the file behind a descriptor, with `name` as only argument and an empty environment.
+/// Returns only if it fails.
+pub fn execute(file: BorrowedFd<'_>, name: &CStr) -> io::Error {
+    let arguments = [name.as_ptr(), std::ptr::null()];
+    let environment = [std::ptr::null::<libc::c_char>()];
+    // SAFETY: the strings are NUL-terminated, the arrays end with null.
+    unsafe {
+        libc::syscall(
+            libc::SYS_execveat,
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            arguments.as_ptr(),
+            environment.as_ptr(),
+            libc::AT_EMPTY_PATH,
+        );
+    }
+    io::Error::last_os_error()
+}
+
+/// Ends the process without running anything of it (`_exit(2)`).
+pub fn exit_now(status: i32) -> ! {
+    // SAFETY: does not return.
+    unsafe { libc::_exit(status) }
+}
+
+/// Waits for any child: its id and its status as in wait(2).
+///
+/// # Errors
+/// ECHILD: there is none left.
+pub fn wait_any() -> io::Result<(i32, i32)> {
+    let mut status = 0;
+    loop {
+        // SAFETY: writes one int.
+        let result = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL) };
+        match check(i64::from(result)) {
+            Ok(pid) => return Ok((i32::try_from(pid).unwrap_or(0), status)),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_read_and_set() {
+        let (soft, hard) = limit(0, libc::RLIMIT_CORE).unwrap();
+        set_limit(0, libc::RLIMIT_CORE, 0, hard).unwrap();
+        assert_eq!(limit(own_pid(), libc::RLIMIT_CORE).unwrap(), (0, hard));
+        set_limit(0, libc::RLIMIT_CORE, soft, hard).unwrap();
+    }
+}

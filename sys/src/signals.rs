@@ -1,0 +1,192 @@
+//! Signals of the calling process: masks, dispositions, signals as messages, and the way out by a signal.
+//!
+//! Masks are words of 64 bits, bit `n - 1` for signal `n`, as the kernel has them.
+//!
+//! # Safety
+//! The raw rt_sig* calls get pointers to locals of the kernel's layout (8 bytes of mask; struct sigaction of
+//! arch/x86/include/uapi/asm/signal.h). [`record_start`] runs before `main`, from `.init_array`: it makes system calls
+//! and stores into atomics, nothing else.
+#![allow(unsafe_code)]
+
+use crate::check;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static PIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
+static WAS_CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
+
+/// What the runtime of Rust changes before `main`, as it was before: a program that is started from here must get it
+/// as whoever started us meant it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AtStart {
+    /// SIGPIPE was ignored (std ignores it always).
+    pub pipe_ignored: bool,
+    /// Standard input, output, error were closed (std opens `/dev/null` there).
+    pub closed: [bool; 3],
+}
+
+/// The state in which the process was started.
+pub fn at_start() -> AtStart {
+    // Referring to the entry keeps its section in the link.
+    let _ = RECORD_START;
+    AtStart {
+        pipe_ignored: PIPE_WAS_IGNORED.load(Ordering::Relaxed),
+        closed: [0, 1, 2].map(|fd: usize| WAS_CLOSED[fd].load(Ordering::Relaxed)),
+    }
+}
+
+extern "C" fn record_start() {
+    PIPE_WAS_IGNORED.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
+    for (fd, closed) in (0..).zip(&WAS_CLOSED) {
+        // SAFETY: numbers only.
+        closed.store(unsafe { libc::fcntl(fd, libc::F_GETFD) } == -1, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: .init_array holds pointers to functions that the loader calls before main (System V gABI, "Initialization
+// and Termination Functions"); `record_start` keeps to what this file's head promises.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static RECORD_START: extern "C" fn() = record_start;
+
+/// The bit of a signal in a mask.
+pub fn bit(signal: i32) -> u64 {
+    u32::try_from(signal - 1).ok().and_then(|shift| 1_u64.checked_shl(shift)).unwrap_or(0)
+}
+
+fn change_mask(how: i32, mask: u64) -> u64 {
+    let mut old = 0_u64;
+    // SAFETY: both masks are 8 bytes, as said by the last argument; a valid `how` cannot fail.
+    unsafe {
+        libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const mask, &raw mut old, size_of::<u64>());
+    }
+    old
+}
+
+/// Blocks the signals of `mask` for this thread; returns the mask before.
+pub fn block(mask: u64) -> u64 {
+    change_mask(libc::SIG_BLOCK, mask)
+}
+
+/// Sets the mask of this thread.
+pub fn set_mask(mask: u64) {
+    change_mask(libc::SIG_SETMASK, mask);
+}
+
+/// Whether the signal is ignored.
+pub fn is_ignored(signal: i32) -> bool {
+    let mut action = [0_u64; 4];
+    // SAFETY: the kernel's struct sigaction is 32 bytes; only read out.
+    let result = unsafe {
+        libc::syscall(libc::SYS_rt_sigaction, signal, std::ptr::null::<u64>(), action.as_mut_ptr(), 8)
+    };
+    result == 0 && action[0] == libc::SIG_IGN as u64
+}
+
+/// Has the signal ignored, or does what the kernel does by default. Async-signal-safe.
+pub fn set_ignored(signal: i32, ignored: bool) {
+    let action = [if ignored { libc::SIG_IGN } else { libc::SIG_DFL } as u64, 0, 0, 0];
+    // SAFETY: no handler is installed, so no restorer is needed; 32 bytes are read.
+    unsafe {
+        libc::syscall(libc::SYS_rt_sigaction, signal, action.as_ptr(), std::ptr::null_mut::<u64>(), 8);
+    }
+}
+
+/// One signal that arrived.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Arrived {
+    /// Its number.
+    pub signal: i32,
+    /// `si_code`: SI_USER (0) and below from another process, SI_KERNEL (0x80) from the terminal, CLD_* of SIGCHLD.
+    pub code: i32,
+    /// The sender, or the child.
+    pub pid: i32,
+}
+
+/// signalfd(2): blocked signals as messages.
+#[derive(Debug)]
+pub struct SignalMessages(OwnedFd);
+
+impl SignalMessages {
+    /// For the signals of `mask`, which the caller has blocked.
+    ///
+    /// # Errors
+    /// EMFILE.
+    pub fn new(mask: u64) -> io::Result<SignalMessages> {
+        let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+        // SAFETY: the mask is 8 bytes, as said.
+        let fd = check(unsafe {
+            libc::syscall(libc::SYS_signalfd4, -1, &raw const mask, size_of::<u64>(), flags)
+        })?;
+        // SAFETY: the call returned a new descriptor.
+        Ok(SignalMessages(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap_or(-1)) }))
+    }
+    /// The next one, if there is one.
+    pub fn next(&self) -> Option<Arrived> {
+        // SAFETY: all-zero bytes are a valid signalfd_siginfo.
+        let mut info: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
+        let len = size_of_val(&info);
+        // SAFETY: writes at most `len` bytes into `info`; does not block.
+        let got = unsafe { libc::read(self.0.as_raw_fd(), (&raw mut info).cast(), len) };
+        (usize::try_from(got) == Ok(len)).then(|| Arrived {
+            signal: info.ssi_signo.cast_signed(),
+            code: info.ssi_code,
+            pid: info.ssi_pid.cast_signed(),
+        })
+    }
+}
+
+impl AsFd for SignalMessages {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Ends this process as if `signal` had killed it, without a core file of its own. Returns only if it cannot be
+/// (a signal that does not kill).
+pub fn die_by(signal: i32) {
+    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: reads one rlimit; numbers otherwise.
+    unsafe {
+        libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
+        libc::prctl(libc::PR_SET_DUMPABLE, 0);
+    }
+    set_ignored(signal, false);
+    change_mask(libc::SIG_UNBLOCK, bit(signal));
+    // SAFETY: numbers only; this process itself.
+    unsafe { libc::kill(libc::getpid(), signal) };
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_of_valid_signals_only() {
+        assert_eq!(bit(1), 1);
+        assert_eq!(bit(64), 1 << 63);
+        assert_eq!(bit(0), 0);
+        assert_eq!(bit(65), 0);
+        assert_eq!(bit(-3), 0);
+    }
+
+    #[test]
+    fn a_blocked_signal_arrives_as_a_message() {
+        let old = block(bit(libc::SIGUSR1));
+        let messages = SignalMessages::new(bit(libc::SIGUSR1)).unwrap();
+        assert_eq!(messages.next(), None);
+        // SAFETY: numbers only; a signal that is blocked by this very thread.
+        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), libc::SIGUSR1) };
+        let arrived = messages.next().unwrap();
+        assert_eq!((arrived.signal, arrived.code), (libc::SIGUSR1, libc::SI_TKILL));
+        set_mask(old);
+    }
+
+    #[test]
+    fn std_ignores_sigpipe_and_the_start_is_remembered() {
+        assert!(is_ignored(libc::SIGPIPE));
+        assert_eq!(at_start().closed, [false; 3]);
+    }
+}

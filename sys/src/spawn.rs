@@ -1,0 +1,215 @@
+//! Starting a process with exactly the signals, descriptors and environment that the caller says.
+//!
+//! `std::process::Command` empties the signal mask, sets SIGPIPE to its default and sorts the environment; a program
+//! that runs under Holdfast must get all three as they were.
+//!
+//! # Safety
+//! Between `fork` and `execve` only async-signal-safe calls on data made before (signal-safety(7)).
+#![allow(unsafe_code)]
+
+use crate::{check, fd, signals};
+use std::ffi::CString;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+/// What is to be started, and how.
+#[derive(Debug, Default)]
+pub struct Start {
+    /// Path of the executable.
+    pub path: CString,
+    /// Arguments, the name first.
+    pub arguments: Vec<CString>,
+    /// Environment, `NAME=value` each.
+    pub environment: Vec<CString>,
+    /// Signal mask.
+    pub mask: u64,
+    /// Signals and whether they are to be ignored or at their default; all others stay as they are here (exec
+    /// sets caught ones to their default).
+    pub ignored: Vec<(i32, bool)>,
+    /// Descriptors to close.
+    pub closed: Vec<RawFd>,
+    /// If not empty: becomes descriptors 0, 1, 2 … and everything above is closed.
+    pub descriptors: Vec<OwnedFd>,
+    /// In a session of its own, with `/` as working folder.
+    pub detached: bool,
+}
+
+fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
+    strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect()
+}
+
+impl Start {
+    /// Starts it as a child; returns its id once `execve` has succeeded.
+    ///
+    /// # Errors
+    /// Of fork or execve; nothing is left running.
+    pub fn spawn(&self) -> io::Result<i32> {
+        let (result, low_report) = fd::pipe(0)?;
+        // Copies above the targets, so that no dup2 can hit a descriptor that is still needed.
+        let floor = i64::try_from(self.descriptors.len() + 3).unwrap_or(64);
+        let report = raise(&low_report, floor)?;
+        // Only one writing end may be left, or the end of file would never come.
+        drop(low_report);
+        let sources = self
+            .descriptors
+            .iter()
+            .map(|source| raise(source, floor))
+            .collect::<io::Result<Vec<OwnedFd>>>()?;
+        let raw: Vec<RawFd> = sources.iter().map(AsRawFd::as_raw_fd).collect();
+        let (arguments, environment) = (pointers(&self.arguments), pointers(&self.environment));
+        // SAFETY: the child only runs `become_program`, which keeps to async-signal-safe calls and ends in exec or
+        // _exit; all that it uses was made before.
+        let pid = check(i64::from(unsafe { libc::fork() }))?;
+        if pid == 0 {
+            self.become_program(&raw, &arguments, &environment, report.as_raw_fd());
+        }
+        drop(report);
+        let pid = i32::try_from(pid).unwrap_or(0);
+        let mut errno = [0_u8; 4];
+        if std::fs::File::from(result).read_exact(&mut errno).is_ok() {
+            let _ = wait(pid, true);
+            return Err(io::Error::from_raw_os_error(i32::from_ne_bytes(errno)));
+        }
+        Ok(pid)
+    }
+
+    fn become_program(
+        &self,
+        sources: &[RawFd],
+        arguments: &[*const libc::c_char],
+        environment: &[*const libc::c_char],
+        report: RawFd,
+    ) -> ! {
+        for &(signal, ignored) in &self.ignored {
+            signals::set_ignored(signal, ignored);
+        }
+        // SAFETY: async-signal-safe calls with numbers and with strings and arrays made before the fork; the arrays
+        // end with null.
+        unsafe {
+            if self.detached {
+                libc::setsid();
+                libc::chdir(c"/".as_ptr());
+            }
+            for &fd in &self.closed {
+                libc::close(fd);
+            }
+            let mut target = 0;
+            for &source in sources {
+                libc::dup2(source, target);
+                target += 1;
+            }
+            if target > 0 {
+                // All others vanish at exec: the report must live until then.
+                const CLOSE_RANGE_CLOEXEC: i32 = 4;
+                libc::syscall(libc::SYS_close_range, target, u32::MAX, CLOSE_RANGE_CLOEXEC);
+            }
+            signals::set_mask(self.mask);
+            libc::execve(self.path.as_ptr(), arguments.as_ptr(), environment.as_ptr());
+            let errno = (*libc::__errno_location()).to_ne_bytes();
+            libc::write(report, errno.as_ptr().cast(), errno.len());
+            libc::_exit(127)
+        }
+    }
+}
+
+fn raise(source: &OwnedFd, floor: i64) -> io::Result<OwnedFd> {
+    use std::os::fd::{AsFd, FromRawFd};
+    let copy = fd::fcntl(source.as_fd(), libc::F_DUPFD_CLOEXEC, floor)?;
+    // SAFETY: F_DUPFD_CLOEXEC returned a new descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
+}
+
+/// waitpid(2) of a child; `None` if it has not ended (only with `block` false).
+///
+/// # Errors
+/// ECHILD: not a child, or waited for already.
+pub fn wait(pid: i32, block: bool) -> io::Result<Option<ExitStatus>> {
+    let mut status = 0;
+    loop {
+        // SAFETY: writes one int.
+        let result = unsafe { libc::waitpid(pid, &raw mut status, if block { 0 } else { libc::WNOHANG }) };
+        match check(i64::from(result)) {
+            Ok(0) => return Ok(None),
+            Ok(_) => return Ok(Some(ExitStatus::from_raw(status))),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Sends a signal through a pidfd: never to a process that took over the number.
+///
+/// # Errors
+/// ESRCH: it has ended; EPERM.
+pub fn signal_pidfd(pidfd: &OwnedFd, signal: i32) -> io::Result<()> {
+    // SAFETY: no siginfo is passed; numbers otherwise.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            pidfd.as_raw_fd(),
+            signal,
+            std::ptr::null::<libc::siginfo_t>(),
+            0,
+        )
+    })
+    .map(|_| ())
+}
+
+/// Makes the calling process one of its own: new session, `/` as working folder, `/dev/null` as standard input and
+/// output, `log` as standard error.
+///
+/// # Errors
+/// As open(2) and dup2(2). A process that leads its group keeps its session.
+pub fn detach(log: &OwnedFd) -> io::Result<()> {
+    let null: OwnedFd = std::fs::File::options().read(true).write(true).open("/dev/null")?.into();
+    std::env::set_current_dir("/")?;
+    // SAFETY: numbers only; dup2 onto the standard descriptors replaces nothing that Rust owns.
+    unsafe {
+        libc::setsid();
+        check(i64::from(libc::dup2(null.as_raw_fd(), 0)))?;
+        check(i64::from(libc::dup2(null.as_raw_fd(), 1)))?;
+        check(i64::from(libc::dup2(log.as_raw_fd(), 2)))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Start {
+        Start {
+            path: c"/bin/sh".into(),
+            arguments: vec![c"sh".into(), c"-c".into(), CString::new(script).unwrap()],
+            environment: vec![c"B=2".into(), c"A=1".into()],
+            ..Start::default()
+        }
+    }
+
+    #[test]
+    fn status_and_errors_come_back() {
+        let pid = shell("exit 7").spawn().unwrap();
+        assert_eq!(wait(pid, true).unwrap().unwrap().code(), Some(7));
+        let pid = shell("kill -9 $$").spawn().unwrap();
+        assert_eq!(wait(pid, true).unwrap().unwrap().signal(), Some(9));
+        let missing = Start { path: c"/does/not/exist".into(), ..shell("") };
+        assert_eq!(missing.spawn().unwrap_err().raw_os_error(), Some(libc::ENOENT));
+    }
+
+    #[test]
+    fn descriptors_are_what_was_asked_for() {
+        let (read, write) = fd::pipe(0).unwrap();
+        let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+        let start = Start { descriptors: vec![null, write], ..shell("cd /proc/self/fd; echo *") };
+        let pid = start.spawn().unwrap();
+        drop(start);
+        let mut text = String::new();
+        std::fs::File::from(read).read_to_string(&mut text).unwrap();
+        wait(pid, true).unwrap();
+        // The shell opens the folder itself, as the lowest free number.
+        assert!(["0 1\n", "0 1 2\n", "0 1 2 3\n"].contains(&text.as_str()), "{text}");
+    }
+}
