@@ -413,9 +413,10 @@ fn inside(
 fn read_threads(pid: i32, stopped: &Stopped, status: &Status) -> Result<Vec<Thread>, TraceError> {
     let nested = status.get("NSpid").is_some_and(|ids| ids.split_whitespace().count() > 1);
     let mut all = Vec::with_capacity(stopped.threads.len());
+    let mut buffer = vec![0_u8; threads::XSTATE_ROOM];
     for (&tid, held) in &stopped.threads {
         let inner = if nested { Status::read(pid, tid)?.innermost("NSpid").unwrap_or(tid) } else { tid };
-        all.push(threads::read(tid, inner, held.group_stopped)?);
+        all.push(threads::read(tid, inner, held.group_stopped, &mut buffer)?);
     }
     Ok(all)
 }

@@ -168,6 +168,13 @@ impl Copy {
     /// # Errors
     /// The copy died.
     pub fn release(&self, runs: &[PageRun]) -> Result<(), TraceError> {
+        // The stub and its table are needed to the end.
+        let area = &self.area;
+        let own = |run: &PageRun| {
+            let touches = |start: u64, len: u64| run.start.0 < start + len && start < run.end().0;
+            touches(area.code.0, area.code_len) || touches(area.scratch.0, area.scratch_len)
+        };
+        let runs: Vec<PageRun> = runs.iter().filter(|run| !own(run)).copied().collect();
         for batch in runs.chunks(RELEASE_ROWS) {
             let advice = libc::MADV_DONTNEED as u64;
             let rows: Vec<Row> = batch

@@ -110,22 +110,23 @@ pub fn pending_mask(infos: &[[u8; 128]]) -> u64 {
     })
 }
 
-/// Reads one thread.
+/// Room for the largest extended state that a processor has today (AMX: 11 KiB).
+pub const XSTATE_ROOM: usize = 16 * 1024;
+
+/// Reads one thread; `buffer` has [`XSTATE_ROOM`] bytes.
 ///
 /// # Errors
 /// The thread is gone, or the kernel refuses.
-pub fn read(tid: i32, inner: i32, group_stopped: bool) -> Result<Thread, TraceError> {
+pub fn read(tid: i32, inner: i32, group_stopped: bool, buffer: &mut [u8]) -> Result<Thread, TraceError> {
     let regs = ptrace::registers(tid)?;
-    let mut buffer = vec![0_u8; 16 * 1024];
-    let len = ptrace::xstate(tid, &mut buffer)?;
-    buffer.truncate(len);
+    let len = ptrace::xstate(tid, buffer)?;
     Ok(Thread {
         tid,
         inner,
         group_stopped,
         regs,
         mask: ptrace::signal_mask(tid)?,
-        xstate: xstate::cut(buffer),
+        xstate: xstate::cut(&buffer[..len]).to_vec(),
         pending: ptrace::pending_signals(tid, false)?,
         repaired: None,
         stored: regs,

@@ -32,24 +32,28 @@ pub fn enabled() -> u64 {
     })
 }
 
+/// End of the standard-format area of each enabled feature. CPUID is asked once: in a virtual machine it traps.
+fn area_ends() -> &'static [usize; 63] {
+    static ENDS: OnceLock<[usize; 63]> = OnceLock::new();
+    ENDS.get_or_init(|| {
+        let mut ends = [0; 63];
+        for bit in (2..63_u32).filter(|bit| enabled() >> bit & 1 == 1) {
+            let leaf = __cpuid_count(0xd, bit);
+            ends[bit as usize] = leaf.eax as usize + leaf.ebx as usize;
+        }
+        ends
+    })
+}
+
 /// End of the standard-format area that holds `features`.
 fn area_len(features: u64) -> usize {
-    let mut end = 576; // legacy region and header
-    for bit in 2..63 {
-        if features & enabled() & (1 << bit) != 0 {
-            let leaf = __cpuid_count(0xd, bit);
-            end = end.max(leaf.eax as usize + leaf.ebx as usize);
-        }
-    }
-    end
+    const LEGACY_AND_HEADER: usize = 576;
+    let ends = area_ends().iter().enumerate().filter(|(bit, _)| features >> bit & 1 == 1);
+    ends.map(|(_, &end)| end).fold(LEGACY_AND_HEADER, usize::max)
 }
 
 /// Cuts a state from PTRACE_GETREGSET to what the task holds.
-pub fn cut(mut state: Vec<u8>) -> Vec<u8> {
-    let live = u64::from_le_bytes(array(&state, 512));
-    let len = area_len(static_features() | live);
-    if len <= state.len() {
-        state.truncate(len);
-    }
-    state
+pub fn cut(state: &[u8]) -> &[u8] {
+    let live = u64::from_le_bytes(array(state, 512));
+    &state[..state.len().min(area_len(static_features() | live))]
 }

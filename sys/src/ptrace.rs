@@ -221,7 +221,7 @@ pub fn pending_signals(tid: i32, shared: bool) -> io::Result<Vec<[u8; 128]>> {
         flags: u32,
         count: i32,
     }
-    const BATCH: i32 = 32;
+    const BATCH: i32 = 8;
     let mut all = Vec::new();
     loop {
         let mut infos = [[0_u8; 128]; BATCH as usize];
