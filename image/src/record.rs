@@ -357,9 +357,10 @@ pub enum Object {
         /// Absolute path.
         path: Name,
     },
-    /// Standard input, output or error that leads outside (terminal, pipe, socket): taken from `holdfast restart`.
+    /// A descriptor that the program was started with and that leads outside (terminal, pipe, socket): taken from
+    /// `holdfast restart`. One above 2 that is not open there is replaced by `/dev/null`.
     Inherited {
-        /// Descriptor of `holdfast restart` to take: 0, 1 or 2.
+        /// Descriptor of `holdfast restart` to take.
         from: i32,
         /// What it was, for messages (`/dev/pts/3`, `pipe:[77]`).
         was: Name,

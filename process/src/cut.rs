@@ -67,6 +67,9 @@ pub struct CutOptions {
     pub only: Option<Vec<PageRun>>,
     /// Flush these ranges first.
     pub first: Vec<PageRun>,
+    /// Descriptors above 2 that the program was started with: number, device, inode. Pipes and sockets among them
+    /// lead outside and are taken from `holdfast restart` again.
+    pub inherited: Vec<(i32, u64, u64)>,
 }
 
 impl Default for CutOptions {
@@ -79,6 +82,7 @@ impl Default for CutOptions {
             deadline: Duration::from_millis(50),
             only: None,
             first: Vec::new(),
+            inherited: Vec::new(),
         }
     }
 }
@@ -370,7 +374,7 @@ fn inside(
     lap(&mut breakdown.inject_ns);
 
     let own = own_descriptor(live, area);
-    let files = FileReader::new(pid, live, &before.pidfd, own)?
+    let files = FileReader::new(pid, live, &before.pidfd, own, &options.inherited)?
         .table()
         .map_err(|reasons| CutError::Refused { reasons })?;
     let layout = state::layout(pid, live, process.brk)?;

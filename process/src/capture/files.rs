@@ -35,6 +35,8 @@ pub struct FileReader<'a> {
     pidfd: &'a OwnedFd,
     /// The library's own connection, if it is waiting for an answer of ours.
     own: Option<i32>,
+    /// Descriptors that the program was started with and that lead outside: number, device, inode.
+    inherited: &'a [(i32, u64, u64)],
     found: Vec<Found>,
 }
 
@@ -43,7 +45,13 @@ impl<'a> FileReader<'a> {
     ///
     /// # Errors
     /// The process is gone, or not ours.
-    pub fn new(pid: i32, tid: i32, pidfd: &'a OwnedFd, own: Option<i32>) -> io::Result<FileReader<'a>> {
+    pub fn new(
+        pid: i32,
+        tid: i32,
+        pidfd: &'a OwnedFd,
+        own: Option<i32>,
+        inherited: &'a [(i32, u64, u64)],
+    ) -> io::Result<FileReader<'a>> {
         let mut found = Vec::new();
         for fd in procfs::descriptors(pid, tid)? {
             let path = format!("/proc/{pid}/task/{tid}/fd/{fd}");
@@ -53,7 +61,7 @@ impl<'a> FileReader<'a> {
             let (device, inode) = metadata.map_or((0, 0), |m| (m.dev(), m.ino()));
             found.push(Found { fd, info, target: procfs::link(&path)?, device, inode });
         }
-        Ok(FileReader { pid, tid, pidfd, own, found })
+        Ok(FileReader { pid, tid, pidfd, own, inherited, found })
     }
 
     /// The file table.
@@ -159,11 +167,17 @@ impl<'a> FileReader<'a> {
         })
     }
 
-    /// The standard descriptor (0, 1, 2) that leads to the same thing outside, if any.
+    /// The descriptor of `holdfast restart` that leads to the same thing outside, if any: a standard one, or one with
+    /// which the program was started (a batch system's or a shell's).
     fn standard(&self, found: &Found) -> Option<i32> {
         let same = |other: &&Found| other.device == found.device && other.inode == found.inode;
-        (0..=2).contains(&found.fd).then_some(found.fd).or_else(|| {
-            self.found.iter().filter(|other| (0..=2).contains(&other.fd)).find(same).map(|other| other.fd)
+        if (0..=2).contains(&found.fd) {
+            return Some(found.fd);
+        }
+        let standard = self.found.iter().filter(|other| (0..=2).contains(&other.fd)).find(same);
+        standard.map(|other| other.fd).or_else(|| {
+            let started_with = |entry: &&(i32, u64, u64)| (entry.1, entry.2) == (found.device, found.inode);
+            self.inherited.iter().find(started_with).map(|entry| entry.0)
         })
     }
 
