@@ -1,1 +1,47 @@
-//! preload
+//! `libholdfast.so`: the part of Holdfast that lives inside the user's program.
+//!
+//! Rules of the place, for every file of this crate:
+//! 1. The host comes first. If something of ours does not work, the program runs on without checkpoints.
+//! 2. No heap of our own making (no `alloc`, no `std`: the compiler sees to it), no lock held over a call, no thread.
+//! 3. `errno` and the table of open files are as we found them when a function of ours returns.
+//! 4. No output, except one line on standard error when `HOLDFAST_DEBUG=1`.
+//! 5. No panic: `tests/exports.rs` checks that no path to the panic handler is left in the finished library.
+//! 6. What runs in a fork handler or a signal handler makes raw system calls only ([`sys`]).
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | [`malloc`], [`bootstrap`] | the allocator behind `malloc`; who serves which call |
+//! | [`lifecycle`] | constructor, fork, `setsid`, `daemon`, `sigaltstack` |
+//! | [`area`], [`shared`] | memory that belongs to the agent, and the page of shared variables |
+//! | [`agent`], [`message`], [`launch`] | the control socket, what is said over it, starting the agent |
+//! | [`api`], [`protected`] | the C API of `include/holdfast.h` |
+//! | [`trigger`] | checkpoint by signal |
+//! | [`ids`] | process ids that differ from the kernel's after some restarts |
+//! | [`sys`], [`host`] | the doors to the kernel and to the C library |
+// Only `cargo test` unwinds (it links the test harness, hence std); the library itself never does.
+#![cfg_attr(panic = "abort", no_std)]
+#![deny(unsafe_code)]
+#![cfg_attr(test, allow(dead_code))]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic))]
+
+mod agent;
+mod api;
+mod area;
+mod bootstrap;
+mod host;
+mod ids;
+mod launch;
+mod lifecycle;
+mod malloc;
+mod message;
+mod protected;
+mod shared;
+mod sys;
+mod trigger;
+
+/// Required by the language, never reached (rule 5).
+#[cfg(panic = "abort")]
+#[panic_handler]
+fn never(_: &core::panic::PanicInfo<'_>) -> ! {
+    sys::trap()
+}

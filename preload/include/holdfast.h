@@ -1,0 +1,113 @@
+/* holdfast.h - what a program may say to Holdfast.
+ *
+ * No program needs this: `holdfast run -- ./app` checkpoints unmodified programs. It is for programs that know the best
+ * moment for a checkpoint, or which few arrays are worth keeping.
+ *
+ * Linking. Nothing is to be linked: the functions come with libholdfast.so, which `holdfast run` preloads. They are
+ * declared weak, so the same binary runs without it; HOLDFAST_LOADED says which it is, and no function may be called
+ * where it is 0. (Linking with -lholdfast works too; a program linked that way still has to be started by `holdfast run`,
+ * or with LD_PRELOAD, to have an agent.)
+ *
+ * Without an agent (the library is there, but nobody checkpoints the program, or the agent has ended) every function
+ * returns at once and does no harm; each says below what it returns then.
+ *
+ * Threads. Any thread may call any function at any time; no function holds a lock of the library while it waits. None
+ * of them may be called in a signal handler. holdfast_restore_protected() reads the environment: no other thread may call
+ * setenv() meanwhile.
+ *
+ * fork. A child inherits protected memory as any other memory: it has its own copy, under the same names. The child of
+ * a fork is a process of its own for the agent. After exec nothing is left of protected memory.
+ *
+ * errno is only changed by holdfast_malloc_protected(), and there only on failure.
+ */
+#ifndef HOLDFAST_H
+#define HOLDFAST_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Errors. All are negative. */
+#define HOLDFAST_E_NO_AGENT (-1)  /* nobody checkpoints this program, or the agent has ended */
+#define HOLDFAST_E_BUSY (-2)      /* another thread is inside holdfast_checkpoint(); it may succeed */
+#define HOLDFAST_E_REFUSED (-3)   /* the program holds something open that cannot be brought back; the agent's log names it */
+#define HOLDFAST_E_FAILED (-4)    /* the checkpoint failed (disk full, ...); the agent's log says why; older images are intact */
+#define HOLDFAST_E_ARGUMENT (-5)  /* null pointer, empty or too long name, size 0, memory that is not protected memory */
+#define HOLDFAST_E_NO_IMAGE (-6)  /* this program was not started again from an image of protected memory */
+#define HOLDFAST_E_NOT_FOUND (-7) /* that image has no region of this name */
+#define HOLDFAST_E_SIZE (-8)      /* that image has this region with another size */
+#define HOLDFAST_E_READ (-9)      /* the region could not be read; part of the buffer may have been overwritten */
+
+/* Longest name of a protected region, bytes, without the terminating NUL. */
+#define HOLDFAST_NAME_MAX 111
+
+#define HOLDFAST_API __attribute__((weak))
+
+/* Whether libholdfast.so is in this program. */
+#define HOLDFAST_LOADED (holdfast_checkpoint != NULL)
+
+/* Takes a checkpoint of the whole program now, and waits until the image is committed (on disk under its final name).
+ * The other threads run on, but for the stop itself.
+ *
+ * Returns
+ *   0  the image is committed, and this is the program going on;
+ *   1  this is the restarted program: the image was taken inside this call, which now returns a second time;
+ *   HOLDFAST_E_NO_AGENT, _BUSY, _REFUSED, _FAILED: there is no new image.
+ * So code after `if (holdfast_checkpoint() == 1)` is where to reopen what a restart cannot bring back.
+ * An image that was taken for another reason while this call was waiting (by interval, by command) counts as well:
+ * restarted from it, the call returns 1. */
+HOLDFAST_API int holdfast_checkpoint(void);
+
+/* How many restarts this process has behind it: 0 in a program that was never restarted, HOLDFAST_E_NO_AGENT without an
+ * agent. (A program started again under --only-protected is a new process: 0.) */
+HOLDFAST_API int holdfast_restarted(void);
+
+/* Gives out `size` bytes of zeroed memory under a name, rounded up to whole pages and page-aligned.
+ *
+ * It differs from other memory in this: it is always tracked, it is the first to be flushed after a checkpoint, and with
+ * `holdfast run --only-protected` the image holds nothing but these regions, by name: it is then as small as what the
+ * program declares, and the program starts from its beginning and brings its regions back by
+ * holdfast_restore_protected(). Without --only-protected it is part of the image like all memory, comes back at the same
+ * address, and needs no call.
+ *
+ * `name`: 1 to HOLDFAST_NAME_MAX bytes, any but NUL; unique among the regions that exist. It is copied.
+ * At most 1024 regions exist at a time.
+ *
+ * Returns the memory, or NULL and errno:
+ *   EINVAL  the name is NULL, empty or too long, or `size` is 0
+ *   EEXIST  there is a region of this name (of two threads that ask for one new name at the same time both may get this)
+ *   ENOSPC  1024 regions exist
+ *   ENOMEM  no memory
+ * Without an agent it gives out memory all the same, so that the program runs; nobody saves it. */
+HOLDFAST_API void *holdfast_malloc_protected(const char *name, size_t size);
+
+/* Ends a region: its memory is unmapped, its name free again. Images taken before keep it.
+ * Returns 0, or HOLDFAST_E_ARGUMENT if `memory` is not the start of a protected region. */
+HOLDFAST_API int holdfast_free_protected(void *memory);
+
+/* Brings back the content that region `name` had in the image from which this program was started again.
+ *
+ * For `holdfast restart` of an image taken under `run --only-protected`: the program is started afresh with its command
+ * line, in its working directory, and the environment variable HOLDFAST_PROTECTED_DIR names a folder with one file per
+ * region: its content, under the region's name in lower-case hexadecimal ("field" is 6669656c64). This function reads
+ * that file into `buffer`, which may be any memory, in most cases that of holdfast_malloc_protected().
+ * It does not create the region: call holdfast_malloc_protected() for that, so that the next image has it too.
+ * `size` must be the size that the region had, give or take the rounding to whole pages.
+ * It may be called again, for the same content.
+ *
+ * Returns 0, or
+ *   HOLDFAST_E_NO_IMAGE   HOLDFAST_PROTECTED_DIR is not set: a first start, or a restart that needs no help
+ *   HOLDFAST_E_NOT_FOUND  no region of this name in the image
+ *   HOLDFAST_E_SIZE       another size; nothing was read
+ *   HOLDFAST_E_READ       the file could not be opened or read
+ *   HOLDFAST_E_ARGUMENT   a null pointer, a bad name, or size 0
+ * It needs no agent. */
+HOLDFAST_API int holdfast_restore_protected(const char *name, void *buffer, size_t size);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

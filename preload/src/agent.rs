@@ -1,0 +1,209 @@
+//! The way to the agent: a connection for one message, checked, bounded in time, closed again.
+//!
+//! Runs in: the host program; constructor, fork handlers, signal handlers, C API.
+//! Invariants: no descriptor stays open. While one is open its number stands in [`shared::OWN_FD`], so that an image
+//! taken at that moment knows it as ours; while it is being opened or closed `u64::MAX` stands there, and the agent
+//! waits a moment. The peer must run as our user or as root, otherwise nothing is said to it.
+//! Fails by: `Err(Trouble)`; connecting and sending end after [`PATIENCE_MS`] at the latest.
+
+use crate::message::Text;
+use crate::shared::{self, OWN_FD, RESTARTS, SOCKET_PATH, SOCKET_PATH_LEN};
+use crate::sys::{self, Sys};
+use crate::{area, message};
+use core::ffi::{CStr, c_int};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+/// How long connecting or sending may take, milliseconds.
+const PATIENCE_MS: i64 = 250;
+/// Our descriptors go up here, so that the program's next `open` gets the number that it expects.
+const FD_FLOOR: c_int = 960;
+/// In [`OWN_FD`]: a descriptor is just being opened or closed.
+const IN_BETWEEN: u64 = u64::MAX;
+
+/// Why the agent could not be asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Trouble {
+    /// There is none, or it did not answer the door in time.
+    Absent,
+    /// Another thread is asking.
+    Busy,
+}
+
+/// The right to open descriptors of our own; given back when dropped.
+struct Claim {
+    published: bool,
+}
+
+impl Claim {
+    fn take() -> Claim {
+        Claim { published: shared::word(OWN_FD).compare_exchange(0, IN_BETWEEN, AcqRel, Acquire).is_ok() }
+    }
+
+    fn publish(&self, value: u64) {
+        if self.published {
+            shared::word(OWN_FD).store(value, Release);
+        }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.publish(0);
+    }
+}
+
+/// A connection to the agent. Closed when dropped, unless the program was restarted meanwhile: then the number is
+/// closed already, or somebody else's.
+pub struct Connection {
+    fd: c_int,
+    life: u64,
+    claim: Claim,
+}
+
+impl Connection {
+    /// Connects to the agent that the page of shared variables names.
+    fn open(claim: Claim) -> Result<Connection, Trouble> {
+        let mut room = [0; SOCKET_PATH_LEN];
+        let path = shared::text(SOCKET_PATH, &mut room).ok_or(Trouble::Absent)?;
+        let life = shared::from_agent(RESTARTS);
+        let fd = sys::move_up(sys::socket().map_err(|_| Trouble::Absent)?, FD_FLOOR);
+        let connection = Connection { fd, life, claim };
+        let peer = connection.reach(path).map_err(|_| Trouble::Absent)?;
+        let trusted = peer.uid == 0 || peer.uid == sys::effective_uid();
+        if !trusted {
+            return Err(Trouble::Absent);
+        }
+        // An agent outside of our pid namespace has no pid here; 0 would take the permission away again.
+        if peer.pid > 0 {
+            sys::allow_tracer(peer.pid);
+        }
+        Ok(connection)
+    }
+
+    fn reach(&self, path: &CStr) -> Sys<libc::ucred> {
+        sys::bound_sending(self.fd, PATIENCE_MS)?;
+        connect_to(self.fd, path)?;
+        sys::peer(self.fd)
+    }
+
+    /// Sends a request and waits for its answer: as long as the agent lives and the program is not restarted.
+    pub fn ask(&self, text: &[u8]) -> Result<message::Answer, Trouble> {
+        self.claim.publish(self.fd as u64 + 1);
+        sys::send(self.fd, text, None).map_err(|_| Trouble::Absent)?;
+        let mut reply = [0; 256];
+        loop {
+            if self.restarted() {
+                return Err(Trouble::Absent);
+            }
+            match sys::receive(self.fd, &mut reply) {
+                Err(libc::EINTR) => {}
+                Err(_) | Ok(0) => return Err(Trouble::Absent),
+                Ok(len) => return Ok(message::answer(reply.get(..len).unwrap_or(&[]))),
+            }
+        }
+    }
+
+    fn restarted(&self) -> bool {
+        shared::from_agent(RESTARTS) != self.life
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if !self.restarted() {
+            self.claim.publish(IN_BETWEEN);
+            sys::close(self.fd);
+        }
+    }
+}
+
+/// Connects `fd` to the socket at `path`, also where that is longer than a socket address holds (108 bytes).
+fn connect_to(fd: c_int, path: &CStr) -> Sys<()> {
+    let bytes = path.to_bytes();
+    if let Some(address) = socket_address(bytes) {
+        return sys::connect(fd, &address);
+    }
+    let cut = bytes.iter().rposition(|byte| *byte == b'/').ok_or(libc::ENAMETOOLONG)?;
+    let mut folder = Text::<SOCKET_PATH_LEN>::new();
+    folder.push(bytes.get(..cut).unwrap_or(&[])).push(b"\0");
+    let folder = CStr::from_bytes_until_nul(folder.as_bytes()).map_err(|_| libc::ENAMETOOLONG)?;
+    let handle = sys::move_up(sys::open(folder, libc::O_PATH | libc::O_DIRECTORY)?, FD_FLOOR);
+    let mut short = Text::<108>::new();
+    short.push(b"/proc/self/fd/").push_number(handle as u64).push(bytes.get(cut..).unwrap_or(&[]));
+    let result = match socket_address(short.as_bytes()) {
+        Some(address) if short.fits() => sys::connect(fd, &address),
+        _ => Err(libc::ENAMETOOLONG),
+    };
+    sys::close(handle);
+    result
+}
+
+/// `path` as a socket address, if it fits with its NUL.
+fn socket_address(path: &[u8]) -> Option<libc::sockaddr_un> {
+    let mut address = libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: [0; 108] };
+    if path.len() >= address.sun_path.len() {
+        return None;
+    }
+    for (place, byte) in address.sun_path.iter_mut().zip(path) {
+        *place = *byte as core::ffi::c_char;
+    }
+    Some(address)
+}
+
+/// Tells the agent that this process is here after `event`, and where it may work; a userfaultfd goes with it.
+pub fn hello(event: &str) -> Result<(), Trouble> {
+    let connection = Connection::open(Claim::take())?;
+    let area = area::current().ok_or(Trouble::Absent)?;
+    let tracker = sys::userfaultfd().ok();
+    let sent = sys::send(connection.fd, message::hello(event, &area).as_bytes(), tracker);
+    if let Some(tracker) = tracker {
+        sys::close(tracker);
+    }
+    sent.map_err(|_| Trouble::Absent)
+}
+
+/// Asks for a checkpoint and waits until it is committed.
+pub fn checkpoint() -> Result<message::Answer, Trouble> {
+    let claim = Claim::take();
+    if !claim.published {
+        return Err(Trouble::Busy);
+    }
+    Connection::open(claim)?.ask(message::checkpoint(false, true))
+}
+
+/// Asks for a checkpoint and does not wait for the answer. For signal handlers.
+pub fn request_checkpoint(stop: bool) -> Result<(), Trouble> {
+    let connection = Connection::open(Claim::take())?;
+    sys::send(connection.fd, message::checkpoint(stop, false), None).map_err(|_| Trouble::Absent)
+}
+
+/// In a child made by fork: closes the copy of a descriptor that another thread of the parent had open.
+pub fn abandon_inherited() {
+    let value = shared::word(OWN_FD).swap(0, Relaxed);
+    if value != 0 && value != IN_BETWEEN {
+        sys::close((value - 1) as c_int);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_holds_107_bytes_and_no_more() {
+        assert!(socket_address(&[b'x'; 107]).is_some());
+        assert!(socket_address(&[b'x'; 108]).is_none());
+    }
+
+    #[test]
+    fn a_second_claim_is_not_published_and_does_not_end_the_first() {
+        let first = Claim::take();
+        assert!(first.published);
+        let second = Claim::take();
+        assert!(!second.published);
+        drop(second);
+        assert_eq!(shared::word(OWN_FD).load(Relaxed), IN_BETWEEN);
+        drop(first);
+        assert_eq!(shared::word(OWN_FD).load(Relaxed), 0);
+    }
+}

@@ -1,0 +1,145 @@
+//! The few functions of the C library that the library uses: `errno`, the environment, the loader, fork handlers.
+//!
+//! Runs in: the host program, in constructors and in first calls; only [`keep_errno`] and [`set_errno`] also in signal
+//! handlers (`__errno_location` is async-signal-safe).
+//!
+//! # Safety
+//! All of this is C with the C library's own guarantees; each block names the one that it leans on.
+#![allow(unsafe_code)]
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ptr;
+
+// With `no_std` nobody else asks for the C library.
+#[link(name = "c")]
+unsafe extern "C" {
+    static mut environ: *const *const c_char;
+    fn __errno_location() -> *mut c_int;
+    fn pthread_atfork(
+        prepare: Option<extern "C" fn()>,
+        parent: Option<extern "C" fn()>,
+        child: Option<extern "C" fn()>,
+    ) -> c_int;
+}
+
+/// Runs `work` and puts `errno` back to what it was.
+#[inline(always)]
+pub fn keep_errno<T>(work: impl FnOnce() -> T) -> T {
+    // SAFETY: returns the address of the calling thread's errno, valid as long as the thread.
+    let errno = unsafe { __errno_location() };
+    // SAFETY: as above; nobody else writes it meanwhile but this thread.
+    let before = unsafe { errno.read() };
+    let result = work();
+    // SAFETY: as above.
+    unsafe { errno.write(before) };
+    result
+}
+
+/// Sets `errno`.
+pub fn set_errno(number: c_int) {
+    // SAFETY: the address of the calling thread's errno.
+    unsafe { __errno_location().write(number) };
+}
+
+/// Turns a result of [`crate::sys`] into the convention of C: -1 and `errno`.
+pub fn to_c(result: Result<i64, c_int>) -> i64 {
+    result.unwrap_or_else(|number| {
+        set_errno(number);
+        -1
+    })
+}
+
+/// Whether the C library has set up its environment, hence itself: false in the very first calls by the loader.
+pub fn is_up() -> bool {
+    // SAFETY: a pointer-sized variable of the C library; a racing write by the program leaves it non-null.
+    unsafe { !(&raw const environ).read_volatile().is_null() }
+}
+
+/// The environment: a null-terminated array.
+pub fn environment() -> *const *const c_char {
+    // SAFETY: as in `is_up`.
+    unsafe { (&raw const environ).read_volatile() }
+}
+
+/// Puts another array in its place.
+///
+/// # Safety
+/// Single-threaded (constructor); the array must be null-terminated and live as long as the program.
+pub unsafe fn set_environment(array: *const *const c_char) {
+    // SAFETY: the caller's promise. Programs may assign `environ` (man environ(7)), so the C library copes with it.
+    unsafe { (&raw mut environ).write_volatile(array) };
+}
+
+/// Calls `visit` for each string of the environment until it returns false.
+pub fn each_variable(mut visit: impl FnMut(&'static CStr) -> bool) {
+    let mut entry = environment();
+    if entry.is_null() {
+        return;
+    }
+    loop {
+        // SAFETY: `environ` is a null-terminated array of NUL-terminated strings. They live as long as nobody calls
+        // setenv at the same time: this runs in constructors and first calls, and in C API calls whose callers must
+        // not change the environment in another thread meanwhile (said in holdfast.h).
+        let text = unsafe { entry.read() };
+        if text.is_null() {
+            return;
+        }
+        // SAFETY: as above.
+        if !visit(unsafe { CStr::from_ptr(text) }) {
+            return;
+        }
+        // SAFETY: not yet at the null, so there is a next one.
+        entry = unsafe { entry.add(1) };
+    }
+}
+
+/// The value of `name` in the environment. Unlike getenv(3) it may be called before constructors have run.
+pub fn variable(name: &[u8]) -> Option<&'static CStr> {
+    let mut found = None;
+    each_variable(|entry| {
+        let value = value_of(entry, name);
+        if value.is_some() {
+            found = value;
+        }
+        value.is_none()
+    });
+    found
+}
+
+/// `VALUE` if `entry` is `name=VALUE`.
+pub fn value_of<'a>(entry: &'a CStr, name: &[u8]) -> Option<&'a CStr> {
+    let rest = entry.to_bytes_with_nul().strip_prefix(name)?.strip_prefix(b"=")?;
+    CStr::from_bytes_with_nul(rest).ok()
+}
+
+/// Runs `child` in every child made by fork().
+pub fn on_fork(child: extern "C" fn()) {
+    // SAFETY: registers a function that lives as long as the library, which is never unloaded once preloaded. ENOMEM
+    // means that children are not followed: nothing to be done about it.
+    let _ = unsafe { pthread_atfork(None, None, Some(child)) };
+}
+
+/// The definition of `symbol` that comes after this library's, null if there is none.
+pub fn next_definition(symbol: &CStr) -> *mut c_void {
+    // SAFETY: a NUL-terminated name. RTLD_NEXT is relative to the caller's address, which lies in this library.
+    unsafe { libc::dlsym(libc::RTLD_NEXT, symbol.as_ptr()) }
+}
+
+/// The definition of `symbol` that the program uses, null if there is none.
+pub fn global_definition(symbol: &CStr) -> *mut c_void {
+    // SAFETY: a NUL-terminated name.
+    unsafe { libc::dlsym(libc::RTLD_DEFAULT, symbol.as_ptr()) }
+}
+
+/// The object (program or library) that holds `address`: its load address and the path it was loaded by.
+pub fn object_of(address: *const c_void) -> Option<(*const c_void, &'static CStr)> {
+    let mut found =
+        libc::Dl_info { dli_fname: ptr::null(), dli_fbase: ptr::null_mut(), dli_sname: ptr::null(), dli_saddr: ptr::null_mut() };
+    // SAFETY: dladdr writes `found` only and accepts any address.
+    let known = unsafe { libc::dladdr(address, &raw mut found) } != 0;
+    if !known || found.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: the loader's own copy of the path, alive as long as the object is loaded.
+    Some((found.dli_fbase.cast_const(), unsafe { CStr::from_ptr(found.dli_fname) }))
+}

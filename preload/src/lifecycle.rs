@@ -1,0 +1,135 @@
+//! From load to daemon: tells the agent when this process begins, is forked, or leaves its session.
+//!
+//! Runs in: the constructor (before `main`, one thread); the child's fork handler (raw calls only); wrappers.
+//! Invariants: without an agent nothing of this does anything. `vfork` and `posix_spawn` are not hooked: the program
+//! that is executed says hello by its own constructor. `exec` is not hooked either: a program that clears its
+//! environment is not followed (documented). [`sigaltstack`] is counted, because a debugger cannot read alternate
+//! stacks: the agent asks again only when the count has moved.
+//! Fails by: not being followed.
+//!
+//! # Safety
+//! The exports have the C signatures of the functions that they stand in for; pointers are passed on, not looked at.
+#![allow(unsafe_code)]
+
+use crate::message::Text;
+use crate::shared::{self, ALTSTACK_GENERATION, MAGIC, SOCKET_PATH, SOCKET_PATH_LEN};
+use crate::{agent, area, host, ids, launch, sys, trigger};
+use core::ffi::{CStr, c_int, c_void};
+use core::sync::atomic::Ordering::Relaxed;
+
+/// Environment variable with the path of the agent's socket.
+const ENV_SOCKET: &[u8] = b"HOLDFAST_SOCKET";
+
+/// Makes the loader call [`load`], before constructors without a priority of their own.
+#[cfg(not(test))]
+#[used]
+// SAFETY: .init_array holds pointers to functions of this type, which the loader calls once (System V ABI, chapter 5).
+#[unsafe(link_section = ".init_array.00101")]
+static CONSTRUCTOR: extern "C" fn() = load;
+
+/// The constructor.
+extern "C" fn load() {
+    host::keep_errno(|| {
+        // A program with more rights than its caller takes no orders from its caller's environment.
+        // SAFETY: getauxval reads a table that the C library keeps.
+        if unsafe { libc::getauxval(libc::AT_SECURE) } == 0 {
+            let outcome = attach();
+            if host::variable(b"HOLDFAST_DEBUG") == Some(c"1") {
+                debug_line(outcome);
+            }
+        }
+    });
+}
+
+/// Finds the agent, or starts it, and says hello. What went on, in words for the debug line.
+fn attach() -> &'static str {
+    let socket = match host::variable(ENV_SOCKET) {
+        Some(path) => path,
+        None if launch::wanted() => match launch::start() {
+            Some(path) => path,
+            None => return "the agent could not be started",
+        },
+        None => return "no agent asked for",
+    };
+    if !shared::set_text(SOCKET_PATH, SOCKET_PATH_LEN, socket.to_bytes()) {
+        return "HOLDFAST_SOCKET is longer than 511 bytes";
+    }
+    shared::word(MAGIC).store(u64::from_le_bytes(*b"HOLDFAST"), Relaxed);
+    if area::reserve().is_none() || agent::hello("load").is_err() {
+        shared::set_text(SOCKET_PATH, SOCKET_PATH_LEN, b"");
+        return "no agent answers at HOLDFAST_SOCKET";
+    }
+    host::on_fork(forked);
+    trigger::install();
+    "the agent knows this process"
+}
+
+/// The only output of this library, and only when asked for.
+fn debug_line(outcome: &str) {
+    let mut text = Text::<256>::new();
+    text.push(b"holdfast: process ").push_number(sys::process_id() as u64);
+    text.push(b": ").push(outcome.as_bytes()).push(b"\n");
+    sys::write_note(libc::STDERR_FILENO, text.as_bytes());
+}
+
+/// Runs in every child made by fork(), before anything of the program does.
+extern "C" fn forked() {
+    host::keep_errno(|| {
+        agent::abandon_inherited();
+        tell("fork");
+    });
+}
+
+/// Says hello again, if there is an agent.
+fn tell(event: &str) {
+    let mut room = [0; SOCKET_PATH_LEN];
+    if shared::text(SOCKET_PATH, &mut room).is_some() {
+        // An agent that has gone meanwhile is no trouble of the program's.
+        let _ = agent::hello(event);
+    }
+}
+
+/// `setsid(2)`, then a hello: a daemon is followed into its new session.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn setsid() -> c_int {
+    let session = sys::setsid();
+    if session.is_ok() {
+        host::keep_errno(|| tell("setsid"));
+    }
+    host::to_c(session.map(|id| i64::from(ids::to_known(id)))) as c_int
+}
+
+/// `daemon(3)`: the C library's own, which calls neither `fork` nor `setsid` by a name that could be hooked (its fork
+/// runs the fork handlers, though); then a hello.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn daemon(keep_folder: c_int, keep_files: c_int) -> c_int {
+    let next = host::next_definition(DAEMON);
+    if next.is_null() {
+        host::set_errno(libc::ENOSYS);
+        return -1;
+    }
+    // SAFETY: the C library's daemon has this signature (man daemon(3)).
+    let next = unsafe { core::mem::transmute::<*mut c_void, extern "C" fn(c_int, c_int) -> c_int>(next) };
+    let result = next(keep_folder, keep_files);
+    if result == 0 {
+        host::keep_errno(|| tell("setsid"));
+    }
+    result
+}
+
+/// Name of the function that [`daemon`] passes on to.
+const DAEMON: &CStr = c"daemon";
+
+/// `sigaltstack(2)`, counted.
+///
+/// # Safety
+/// As for the C function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn sigaltstack(new: *const c_void, old: *mut c_void) -> c_int {
+    // SAFETY: the caller's pointers, passed on as they are.
+    let result = unsafe { sys::sigaltstack(new, old) };
+    if result.is_ok() && !new.is_null() {
+        shared::word(ALTSTACK_GENERATION).fetch_add(1, Relaxed);
+    }
+    host::to_c(result.map(|()| 0)) as c_int
+}
