@@ -1,1 +1,24 @@
-//! End-to-end harness.
+//! Harness of the end-to-end tests: real programs under the real `holdfast`, killed and restarted.
+//!
+//! * [`kit`]: the binary, the library and the test programs, in a folder that every user may read.
+//! * [`bed`]: a folder of one test, the user that it runs as, and the certainty that nothing is left behind.
+//! * [`apps`]: the programs that the tests run, and what they print when nobody disturbs them.
+//! * [`chain`]: start, checkpoint, kill -9, restart, again and again; the joined output must equal the undisturbed one.
+//! * [`processes`]: what is running, from `/proc`.
+//! * [`random`]: moments and bits, from a seed that a failing test prints.
+//!
+//! Settings, all by environment:
+//! `HOLDFAST_TEST_FULL=1` all rounds, `HOLDFAST_TEST_SEED=N` the moments of an earlier run,
+//! `HOLDFAST_TEST_BIN=DIR` where `holdfast` and `libholdfast.so` are, `HOLDFAST_TEST_KEEP=1` keep the folders of the tests.
+
+pub mod apps;
+pub mod bed;
+pub mod chain;
+pub mod kit;
+pub mod processes;
+pub mod random;
+
+/// Whether the long form of the tests was asked for (`make test-full`).
+pub fn full() -> bool {
+    std::env::var_os("HOLDFAST_TEST_FULL").is_some_and(|value| value != "0")
+}

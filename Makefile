@@ -1,0 +1,58 @@
+# make help says what there is. Everything works from a fresh checkout on Debian or Ubuntu with cargo.
+
+PREFIX ?= /usr/local
+CARGO ?= cargo
+RELEASE = target/release
+# Two or three programs at a time keep two cores busy: most of them sleep most of the time.
+JOBS ?= 4
+SAY = @printf '\n==> %s\n'
+
+.PHONY: help demo build test test-full check unit e2e deps bench install clean
+
+help: ## this list
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
+
+build: ## the binary and the library, target/release
+	$(SAY) "building holdfast and libholdfast.so"
+	$(CARGO) build --release --locked -p holdfast -p holdfast-preload
+
+demo: ## python3 + numpy under holdfast: checkpoint, kill -9, restart, compare (installs what is missing; < 5 minutes)
+	@scripts/demo.sh
+
+deps: ## install by apt what the tests need and this machine lacks (as root)
+	@scripts/install-deps.sh
+
+check: ## format, lints, which crate uses which
+	$(SAY) "format"
+	$(CARGO) fmt --all --check
+	$(SAY) "lints"
+	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
+	$(SAY) "dependencies between the crates"
+	@scripts/check-arrows.sh
+
+unit: ## tests of the crates
+	$(SAY) "unit tests"
+	$(CARGO) test --release --locked --workspace --exclude holdfast-tests
+
+e2e: build ## real programs: checkpoint, kill, restart (tests/)
+	$(SAY) "end-to-end tests"
+	$(CARGO) test --release --locked -p holdfast-tests --no-fail-fast -- --test-threads=$(JOBS)
+
+test: deps check unit e2e ## all of the above: what CI runs (< 25 minutes)
+
+test-full: deps check unit build ## the long form: ten rounds, 200 deaths, 1000 flipped bits (hours)
+	$(SAY) "end-to-end tests, long form"
+	HOLDFAST_TEST_FULL=1 $(CARGO) test --release --locked -p holdfast-tests --no-fail-fast -- --test-threads=$(JOBS)
+
+bench: deps build ## stop time, restart time, image size, overhead; beside --engine sync and gdb's gcore
+	@scripts/bench.sh
+
+install: build ## into PREFIX (default /usr/local)
+	$(SAY) "installing into $(DESTDIR)$(PREFIX)"
+	install -D -m 755 $(RELEASE)/holdfast $(DESTDIR)$(PREFIX)/bin/holdfast
+	install -D -m 755 $(RELEASE)/libholdfast.so $(DESTDIR)$(PREFIX)/lib/libholdfast.so
+	install -D -m 644 preload/include/holdfast.h $(DESTDIR)$(PREFIX)/include/holdfast.h
+
+clean: ## what was built, and the folders of the tests in /tmp
+	$(CARGO) clean
+	rm -rf /tmp/holdfast-kit$(subst /,-,$(CURDIR)) /tmp/holdfast-demo-*

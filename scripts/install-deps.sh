@@ -1,0 +1,58 @@
+#!/bin/sh
+# Installs by apt what building and testing Holdfast needs and this machine lacks. Quick when nothing is missing.
+# As root it installs; as anybody else it says what to install and fails if something is missing.
+#   scripts/install-deps.sh          what the build, `make demo`, `make test` and `make bench` need
+#   scripts/install-deps.sh build    the build alone (and the demo: python3 and numpy)
+set -eu
+
+missing=""
+# need PACKAGE COMMAND...: the package is missing unless all commands exist
+need() {
+    package=$1
+    shift
+    for command in "$@"; do
+        command -v "$command" >/dev/null 2>&1 || { missing="$missing $package"; return 0; }
+    done
+}
+
+need gcc gcc cc
+need make make
+need python3 /usr/bin/python3
+need util-linux setpriv unshare
+# numpy belongs to Debian's interpreter, not to another python3 that may come first in PATH
+[ -x /usr/bin/python3 ] && /usr/bin/python3 -c 'import numpy' >/dev/null 2>&1 || missing="$missing python3-numpy"
+[ -e /usr/include/stdio.h ] || missing="$missing libc6-dev"
+if [ "${1:-all}" != build ]; then
+    need g++ g++
+    need perl perl
+    need ruby ruby
+    need lua5.4 lua5.4
+    need sqlite3 /usr/bin/sqlite3
+    need r-base-core Rscript
+    need octave octave-cli
+    need xz-utils xz
+    need ffmpeg ffmpeg
+    need nodejs node
+    need default-jdk-headless java javac
+    need gdb gdb
+    need redis-server redis-server
+fi
+
+if ! command -v cargo >/dev/null 2>&1; then
+    echo "install-deps: cargo is missing; install Rust from https://rustup.rs, version in Cargo.toml (rust-version)" >&2
+    exit 1
+fi
+if [ -z "$missing" ]; then
+    echo "install-deps: nothing is missing"
+    exit 0
+fi
+if [ "$(id -u)" != 0 ]; then
+    echo "install-deps: missing:$missing" >&2
+    echo "install-deps: ask an administrator for: apt-get install$missing" >&2
+    exit 1
+fi
+echo "install-deps: installing$missing"
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -q
+# shellcheck disable=SC2086  # a list of words
+apt-get install -q -y --no-install-recommends $missing

@@ -1,0 +1,168 @@
+//! The binary, the library and the test programs, in a folder that every user may read.
+//!
+//! The tests run as root and as uid 1000, and the checkout may lie in a home that uid 1000 cannot enter; so everything
+//! that is executed is copied to `/tmp/holdfast-kit-…`, one folder per checkout. It is brought up to date by whoever comes
+//! first, under a lock; a file is replaced by rename, so programs that run from the old one are not disturbed.
+
+use anyhow::{Context, Result, bail, ensure};
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::SystemTime;
+
+/// Where everything is that the tests execute.
+pub struct Kit {
+    root: PathBuf,
+}
+
+/// The kit of this checkout, made if need be.
+///
+/// # Panics
+/// If it cannot be made: nothing could be tested.
+#[allow(clippy::panic)]
+pub fn kit() -> &'static Kit {
+    static KIT: OnceLock<Kit> = OnceLock::new();
+    KIT.get_or_init(|| Kit::make().unwrap_or_else(|error| panic!("the test kit cannot be made: {error:#}")))
+}
+
+impl Kit {
+    /// The folder with `holdfast` and `libholdfast.so`.
+    pub fn bin(&self) -> PathBuf {
+        self.root.join("bin")
+    }
+    /// The binary under test.
+    pub fn holdfast(&self) -> PathBuf {
+        self.root.join("bin/holdfast")
+    }
+    /// The library under test.
+    pub fn library(&self) -> PathBuf {
+        self.root.join("bin/libholdfast.so")
+    }
+    /// A C program of `tests/programs`.
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.root.join("programs").join(name)
+    }
+    /// A script of `tests/apps`, or `classes` for the compiled Java program.
+    pub fn app(&self, name: &str) -> PathBuf {
+        self.root.join("apps").join(name)
+    }
+
+    fn make() -> Result<Kit> {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let checkout = source.parent().context("the tests folder has a parent")?;
+        let name: String = checkout
+            .to_string_lossy()
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+            .collect();
+        let root = std::env::temp_dir().join(format!("holdfast-kit{name}"));
+        for folder in ["", "bin", "programs", "apps"] {
+            let path = root.join(folder);
+            fs::create_dir_all(&path).with_context(|| format!("making {}", path.display()))?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+        }
+        let lock = File::create(root.join("lock"))?;
+        lock.lock().context("locking the test kit")?;
+        let kit = Kit { root };
+        kit.copy_binaries()?;
+        kit.copy_apps(&source.join("apps"))?;
+        kit.build_programs(&source.join("programs"), checkout)?;
+        Ok(kit)
+    }
+
+    fn copy_binaries(&self) -> Result<()> {
+        let from = match std::env::var_os("HOLDFAST_TEST_BIN") {
+            Some(folder) => PathBuf::from(folder),
+            // target/PROFILE/deps/TEST -> target/PROFILE
+            None => std::env::current_exe()?.ancestors().nth(2).context("where the test lies")?.to_owned(),
+        };
+        for name in ["holdfast", "libholdfast.so"] {
+            let path = from.join(name);
+            ensure!(
+                path.exists(),
+                "{} is missing: build it first, `cargo build --release -p holdfast -p holdfast-preload`",
+                path.display()
+            );
+            install(&path, &self.bin().join(name))?;
+        }
+        Ok(())
+    }
+
+    fn copy_apps(&self, from: &Path) -> Result<()> {
+        for entry in fs::read_dir(from)? {
+            let entry = entry?;
+            install(&entry.path(), &self.app(&entry.file_name().to_string_lossy()))?;
+        }
+        let class = self.app("classes/Main.class");
+        if newer(&from.join("Main.java"), &class) && Path::new("/usr/bin/javac").exists() {
+            compile(Command::new("javac").arg("-d").arg(self.app("classes")).arg(from.join("Main.java")))?;
+        }
+        Ok(())
+    }
+
+    fn build_programs(&self, from: &Path, checkout: &Path) -> Result<()> {
+        let header = from.join("common.h");
+        for entry in fs::read_dir(from)? {
+            let source = entry?.path();
+            if source.extension().is_none_or(|e| e != "c") {
+                continue;
+            }
+            let stem = source.file_stem().context("a source file has a name")?.to_string_lossy().into_owned();
+            self.build(&source, &header, &stem, &[], checkout)?;
+            if stem == "plain" {
+                self.build(&source, &header, "plain-static", &["-static"], checkout)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn build(&self, source: &Path, header: &Path, name: &str, more: &[&str], checkout: &Path) -> Result<()> {
+        let to = self.program(name);
+        if !newer(source, &to) && !newer(header, &to) {
+            return Ok(());
+        }
+        let fresh = self.root.join(format!("programs/.{name}.new"));
+        let flags = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-fopenmp"];
+        compile(
+            Command::new("cc")
+                .args(flags)
+                .args(more)
+                .arg("-I")
+                .arg(checkout.join("preload/include"))
+                .arg("-o")
+                .args([&fresh, source])
+                .arg("-ldl"),
+        )?;
+        fs::rename(&fresh, &to).with_context(|| format!("putting {} in place", to.display()))
+    }
+}
+
+fn compile(command: &mut Command) -> Result<()> {
+    let output = command.output().with_context(|| format!("starting {command:?}"))?;
+    if !output.status.success() {
+        bail!("{command:?} failed:\n{}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(())
+}
+
+fn modified(path: &Path) -> Option<SystemTime> {
+    fs::metadata(path).and_then(|m| m.modified()).ok()
+}
+
+fn newer(source: &Path, product: &Path) -> bool {
+    modified(source) > modified(product)
+}
+
+/// Copies `from` to `to` when it is newer, with its mode, by rename.
+fn install(from: &Path, to: &Path) -> Result<()> {
+    if !newer(from, to) {
+        return Ok(());
+    }
+    let fresh = to.with_extension("new");
+    fs::copy(from, &fresh).with_context(|| format!("copying {} to {}", from.display(), fresh.display()))?;
+    let executable = fs::metadata(from)?.permissions().mode() & 0o111 != 0;
+    fs::set_permissions(&fresh, fs::Permissions::from_mode(if executable { 0o755 } else { 0o644 }))?;
+    fs::rename(&fresh, to).with_context(|| format!("putting {} in place", to.display()))
+}

@@ -1,0 +1,59 @@
+//! What is running, from `/proc`.
+//!
+//! A test recognises its processes by its folder: each of them has it in its arguments, environment, directory or
+//! executable. Nothing else on the machine does, so nothing else is ever killed.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+fn mentions(process: &Path, needle: &[u8]) -> bool {
+    let contains = |haystack: &[u8]| haystack.windows(needle.len()).any(|window| window == needle);
+    let in_file = |name: &str| std::fs::read(process.join(name)).is_ok_and(|bytes| contains(&bytes));
+    let in_link = |name: &str| {
+        std::fs::read_link(process.join(name)).is_ok_and(|to| contains(to.as_os_str().as_bytes()))
+    };
+    in_file("cmdline") || in_file("environ") || in_link("cwd") || in_link("exe")
+}
+
+/// Pids of the living processes that have to do with `folder`, this one excepted.
+pub fn of(folder: &Path) -> Vec<i32> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
+        .filter(|&pid| pid != std::process::id().cast_signed())
+        .filter(|pid| mentions(Path::new(&format!("/proc/{pid}")), folder.as_os_str().as_bytes()))
+        .filter(|&pid| state(pid).is_some_and(|state| state != 'Z'))
+        .collect()
+}
+
+/// The state letter of a process, or `None` if it is gone.
+pub fn state(pid: i32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// The command line, for messages.
+pub fn command_line(pid: i32) -> String {
+    let raw = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&raw).replace('\0', " ").trim().to_owned()
+}
+
+/// Sends a signal by name (`KILL`, `TERM`); a process that is gone already is no error.
+pub fn signal(pid: i32, name: &str) {
+    let _ = Command::new("kill").args(["-s", name, "--", &pid.to_string()]).stderr(Stdio::null()).status();
+}
+
+/// Kills whatever has to do with `folder`, until nothing is left or five seconds have passed.
+pub fn kill_all(folder: &Path) {
+    let end = Instant::now() + Duration::from_secs(5);
+    loop {
+        let pids = of(folder);
+        if pids.is_empty() || Instant::now() > end {
+            return;
+        }
+        pids.iter().for_each(|&pid| signal(pid, "KILL"));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

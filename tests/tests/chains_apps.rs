@@ -1,0 +1,61 @@
+//! Real programs, as root and as ordinary user: chained checkpoint, kill -9, restart rounds at random moments; output and
+//! files must be those of an undisturbed run, byte by byte.
+#![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
+
+use holdfast_tests::apps::{App, PYTHON};
+use holdfast_tests::bed::User;
+use holdfast_tests::chain::{Plan, chain, few, many};
+use holdfast_tests::kit::kit;
+
+fn numpy_app() -> App {
+    App::real("python3 + numpy", &[PYTHON, "@arrays.py", "500", "14"])
+}
+
+fn java_app() -> App {
+    App::real("java", &["/usr/bin/java", "-Xmx256m", "-cp", "@classes", "Main"])
+}
+
+fn sqlite_app() -> App {
+    let line = ["/usr/bin/sqlite3", "-batch", "-init", "/dev/null", ":memory:"];
+    App::real("sqlite3", &line)
+        .reading("long.sql", &format!("cp {} long.sql", kit().app("long.sql").display()))
+}
+
+fn xz_app() -> App {
+    let prepare = "i=0; while [ $i -lt 220000 ]; do echo \"$((i * 7919 % 100003)) line $i $((i * i % 9973))\"; i=$((i + 1)); done > in";
+    App::real("xz", &["/usr/bin/xz", "-T1", "-6", "-c"]).reading("in", prepare)
+}
+
+fn ffmpeg_app() -> App {
+    let line = "/usr/bin/ffmpeg -nostdin -v error -y -f lavfi -i testsrc2=size=1280x720:rate=25 -t 40 -c:v mpeg4 -q:v 4 \
+                -threads 2 -flags +bitexact -fflags +bitexact -f avi video.avi";
+    App::real("ffmpeg", &line.split_whitespace().collect::<Vec<_>>()).leaving(&["video.avi"])
+}
+
+macro_rules! apps {
+    ($($test:ident: $app:expr, $rounds:expr;)*) => {
+        mod root {
+            use super::*;
+            $(#[test] fn $test() { chain(&$app, User::Root, Plan::of($rounds)); })*
+        }
+        mod ordinary {
+            use super::*;
+            $(#[test] fn $test() { chain(&$app, User::Ordinary, Plan::of($rounds)); })*
+        }
+    };
+}
+
+apps! {
+    python: App::real("python3", &[PYTHON, "@loop.py"]), many();
+    python_numpy: numpy_app(), few();
+    sqlite: sqlite_app(), few();
+    perl: App::real("perl", &["/usr/bin/perl", "@loop.pl"]), few();
+    ruby: App::real("ruby", &["/usr/bin/ruby", "@loop.rb"]), few();
+    lua: App::real("lua", &["/usr/bin/lua5.4", "@loop.lua"]), few();
+    node: App::real("node", &["/usr/bin/node", "@loop.js"]), few();
+    java: java_app(), few();
+    r: App::real("Rscript", &["/usr/bin/Rscript", "@loop.R"]), few();
+    octave: App::real("octave-cli", &["/usr/bin/octave-cli", "--norc", "@loop.m"]), few();
+    xz: xz_app(), few();
+    ffmpeg: ffmpeg_app(), few();
+}

@@ -1,0 +1,295 @@
+//! Death at any moment: of the agent at every fault point and at random moments, of the program, of both, and a disk that
+//! fills up. The program goes on undamaged, the newest committed image restarts, nothing is left behind.
+#![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
+
+use anyhow::{Context, Result, bail, ensure};
+use holdfast_tests::apps::{App, Results, reference};
+use holdfast_tests::bed::{Bed, User, am_root, shell_code, wait};
+use holdfast_tests::chain::kill_program;
+use holdfast_tests::processes;
+use holdfast_tests::random::Random;
+use std::process::Child;
+use std::thread::sleep;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(30);
+const JOB: &str = "j";
+
+/// Runs `test`; a failure is reported with what it was about.
+fn must(what: &str, result: Result<()>) {
+    if let Err(error) = result {
+        panic!("{what}: {error:#}");
+    }
+}
+
+/// After the agent's death the program must end with the output of an undisturbed run, and nothing else be left.
+fn goes_on_without_the_agent(bed: &Bed, app: &App, front: &mut Child) -> Result<()> {
+    let expected = reference(app)?;
+    let code = shell_code(wait(front, LIMIT + expected.took * 4).context("the end of the program")?);
+    Results::read(app, bed, code)?.check(&expected.results)?;
+    bed.check_clean(JOB)
+}
+
+/// The agent dies at one fault point of a checkpoint. `false`: the point was not passed that often.
+fn agent_dies_at(user: User, fault: &str, app: &App) -> Result<bool> {
+    let Some(bed) = Bed::new(user) else { return Ok(false) };
+    let mut command = bed.run_command(JOB, &[], &app.words())?;
+    let mut front = command.env("HOLDFAST_FAULT", fault).spawn()?;
+    let pid = bed.wait_live(JOB, &mut front)?.context("the program ended at once")?;
+    let agent = bed.agent_pid(JOB)?.context("the agent's pid is not listed")?;
+    bed.until("the first line", LIMIT, || bed.text("out").lines().count() > 1)?;
+    let ended = bed.say(&["checkpoint", JOB])?;
+    let died = bed
+        .until("death", Duration::from_millis(300), || processes::state(agent).is_none_or(|s| s == 'Z'))
+        .is_ok();
+    if !died {
+        ensure!(ended.status.success(), "the agent lives, but: {}", ended.stderr);
+    }
+    if died {
+        // Only the commit itself may have come to its end.
+        let committed = bed.images(JOB).len();
+        ensure!(
+            committed == 0 || fault.starts_with("manifest-renamed"),
+            "an image exists: {:?}",
+            bed.images(JOB)
+        );
+        let copies =
+            processes::of(bed.dir()).into_iter().filter(|&p| p != pid && p != front.id().cast_signed());
+        let running: Vec<_> = copies.map(|p| format!("{p} {}", processes::command_line(p))).collect();
+        ensure!(running.is_empty(), "left running after the agent's death: {running:?}");
+        let line = bed.text("out").len();
+        bed.until("new lines of the program", LIMIT, || {
+            bed.text("out").len() > line || bed.text("out").contains("PASS")
+        })?;
+    }
+    goes_on_without_the_agent(&bed, app, &mut front)?;
+    Ok(died)
+}
+
+/// Fault points of a checkpoint, each passed at least once.
+#[test]
+fn agent_dies_at_each_point_of_a_checkpoint() {
+    let app = App::program("registers", &["8"]);
+    let points = checkpoint_points();
+    assert!(points.len() > 8, "{points:?}");
+    for (n, point) in points.iter().enumerate() {
+        let user = if n % 2 == 0 || !am_root() { User::Ordinary } else { User::Root };
+        match agent_dies_at(user, point, &app) {
+            Ok(died) => assert!(died, "{point}: the agent lives; the point is never passed"),
+            Err(error) => panic!("{point} as {user:?}: {error:#}"),
+        }
+    }
+}
+
+/// Every injected call in turn: the n-th one kills the agent, until there is no n-th one.
+#[test]
+fn agent_dies_at_each_injected_call() {
+    let app = App::program("registers", &["8"]);
+    for point in ["inject", "inject-done", "resume"] {
+        let mut n = 1;
+        loop {
+            match agent_dies_at(User::Ordinary, &format!("{point}:{n}"), &app) {
+                Ok(true) => n += 1,
+                Ok(false) => break,
+                Err(error) => panic!("{point}:{n}: {error:#}"),
+            }
+            if !holdfast_tests::full() && n > 12 {
+                break;
+            }
+        }
+        println!("{point}: {} passes", n - 1);
+        assert!(n > 1, "{point} is never passed");
+    }
+}
+
+fn all_points() -> Vec<String> {
+    let bed = Bed::new(User::Ordinary).expect("a bed");
+    let ended = bed.say(&["__faults"]).expect("holdfast __faults");
+    assert!(ended.status.success(), "{}", ended.stderr);
+    ended.stdout.split_whitespace().map(str::to_owned).collect()
+}
+
+fn checkpoint_points() -> Vec<String> {
+    all_points().into_iter().filter(|point| !point.starts_with("seed-")).collect()
+}
+
+/// The agent of a restart dies at each of its points: the restart fails, the image restarts next time.
+#[test]
+fn agent_dies_at_each_point_of_a_restart() {
+    for (n, point) in all_points().into_iter().filter(|point| point.starts_with("seed-")).enumerate() {
+        let user = if n % 2 == 0 || !am_root() { User::Ordinary } else { User::Root };
+        must(&point, agent_dies_in_restart(user, &point));
+    }
+}
+
+fn agent_dies_in_restart(user: User, point: &str) -> Result<()> {
+    let app = App::program("pingpong", &["2000"]);
+    let Some(bed) = Bed::new(user) else { return Ok(()) };
+    let mut front = bed.run_command(JOB, &[], &app.words())?.spawn()?;
+    let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
+    bed.until("a line", LIMIT, || bed.text("out").lines().count() > 1)?;
+    bed.say(&["checkpoint", JOB])?.success()?;
+    kill_program(pid, &mut front)?;
+    let mut front = bed.restart_command(JOB, &[])?.env("HOLDFAST_FAULT", point).spawn()?;
+    let code = shell_code(wait(&mut front, LIMIT)?);
+    // Past the last point the program runs; it may then go on without its agent.
+    if code != 0 {
+        ensure!(!bed.text("restart.err").is_empty(), "status {code} without a word");
+        bed.check_clean(JOB)?;
+    }
+    let mut front = bed.restart_command(JOB, &[])?.spawn()?;
+    goes_on_without_the_agent(&bed, &app, &mut front)
+}
+
+/// Who is killed at a random moment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Victim {
+    Agent,
+    Program,
+    Both,
+}
+
+/// One death at a random moment around checkpoints. What must hold then is in the head of this file.
+fn one_death(victim: Victim, user: User, random: &mut Random) -> Result<()> {
+    let app = App::program("toucher", &["24", "40", "20", "4"]);
+    let Some(bed) = Bed::new(user) else { return Ok(()) };
+    let mut front = bed.run_command(JOB, &[], &app.words())?.spawn()?;
+    let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
+    let agent = bed.agent_pid(JOB)?.context("the agent's pid is not listed")?;
+    bed.until("a line", LIMIT, || bed.text("out").lines().count() > 1)?;
+    bed.say(&["checkpoint", JOB])?.success()?;
+    let mut asking = bed.holdfast(&["checkpoint", JOB]).spawn()?;
+    sleep(random.time(Duration::ZERO, Duration::from_millis(60)));
+    if victim != Victim::Program {
+        processes::signal(agent, "KILL");
+    }
+    if victim != Victim::Agent {
+        processes::signal(pid, "KILL");
+    }
+    wait(&mut asking, LIMIT).context("the checkpoint that was under way")?;
+    if victim == Victim::Agent {
+        goes_on_without_the_agent(&bed, &app, &mut front)?;
+    } else {
+        wait(&mut front, LIMIT).context("holdfast run after the death")?;
+    }
+    for epoch in bed.images(JOB) {
+        bed.say(&["verify", &format!("{JOB}@{epoch}")])?.success().context("a listed image is not good")?;
+    }
+    ensure!(!bed.images(JOB).is_empty(), "the first image is gone");
+    let mut front = bed.restart_command(JOB, &[])?.spawn()?;
+    goes_on_without_the_agent(&bed, &app, &mut front)
+}
+
+fn deaths(victim: Victim) {
+    let count = if holdfast_tests::full() { 200 } else { 15 };
+    let mut random = Random::new();
+    for n in 0..count {
+        let user = if n % 2 == 0 { User::Ordinary } else { User::Root };
+        must(&format!("death {n} of {victim:?} as {user:?}"), one_death(victim, user, &mut random));
+    }
+}
+
+#[test]
+fn agent_killed_at_random_moments() {
+    deaths(Victim::Agent);
+}
+
+#[test]
+fn program_killed_at_random_moments() {
+    deaths(Victim::Program);
+}
+
+#[test]
+fn both_killed_at_random_moments() {
+    deaths(Victim::Both);
+}
+
+/// The store is a file system of its own that fills up in the middle of a flush. The checkpoint fails and says why, the
+/// program runs on, the image before is intact, the space is free again, and a checkpoint works once there is room.
+#[test]
+fn disk_full_during_the_flush() {
+    if !am_root() {
+        return println!("not run: this part needs root (it mounts a small file system)");
+    }
+    for user in [User::Root, User::Ordinary] {
+        must(&format!("as {user:?}"), disk_full(user));
+    }
+}
+
+/// Unmounts when dropped.
+struct Mounted(std::path::PathBuf);
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+fn used_kib(bed: &Bed) -> Result<u64> {
+    let df = std::process::Command::new("df").args(["--output=used", "-k"]).arg(bed.store()).output()?;
+    String::from_utf8_lossy(&df.stdout).lines().nth(1).context("df")?.trim().parse().context("df")
+}
+
+fn disk_full(user: User) -> Result<()> {
+    // 96 MiB of heap that does not compress well, in a store of 150 MiB: the first image fits, the second does not
+    let app = App::program("toucher", &["96", "60", "50", "4"]);
+    let bed = Bed::new(user).context("a bed")?;
+    let options =
+        if user == User::Root { "size=150m,mode=0700" } else { "size=150m,mode=0700,uid=1000,gid=1000" };
+    let status = std::process::Command::new("mount")
+        .args(["-t", "tmpfs", "-o", options, "tmpfs"])
+        .arg(bed.store())
+        .status()?;
+    if !status.success() {
+        println!("not run: mounting is not allowed here");
+        return Ok(());
+    }
+    let _mounted = Mounted(bed.store());
+    let mut front = bed.run_command(JOB, &[], &app.words())?.spawn()?;
+    let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
+    bed.until("a line", LIMIT, || bed.text("out").lines().count() > 2)?;
+    bed.say(&["checkpoint", JOB])?.success().context("the first image")?;
+    let used = used_kib(&bed)?;
+    let ended = bed.say(&["checkpoint", JOB])?;
+    ensure!(ended.code() == 73, "status {} of the second checkpoint: {}", ended.code(), ended.stderr);
+    ensure!(ended.stderr.contains("space"), "the reason is missing: {}", ended.stderr);
+    bed.say(&["verify", &format!("{JOB}@1")])?.success().context("the image before")?;
+    ensure!(bed.images(JOB) == [1], "images {:?}", bed.images(JOB));
+    ensure!(
+        used_kib(&bed)? <= used + 256,
+        "space is not free again: {} KiB, before {used} KiB",
+        used_kib(&bed)?
+    );
+    let line = bed.text("out").len();
+    bed.until("new lines of the program", LIMIT, || bed.text("out").len() > line)?;
+    let grow =
+        std::process::Command::new("mount").args(["-o", "remount,size=400m"]).arg(bed.store()).status()?;
+    ensure!(grow.success(), "remount");
+    bed.say(&["checkpoint", JOB])?.success().context("a checkpoint after there is room again")?;
+    kill_program(pid, &mut front)?;
+    let mut front = bed.restart_command(JOB, &[])?.spawn()?;
+    goes_on_without_the_agent(&bed, &app, &mut front)
+}
+
+/// A file size limit of the agent has the same effect as a full disk.
+#[test]
+fn file_size_limit_during_the_flush() -> Result<()> {
+    let app = App::program("toucher", &["64", "40", "50", "4"]);
+    let bed = Bed::new(User::Ordinary).context("a bed")?;
+    let words = app.words();
+    let holdfast = bed.kit().holdfast();
+    let mut command = bed.command(std::path::Path::new("/bin/sh"));
+    command
+        .args(["-c", "ulimit -f 20000; exec \"$@\"", "sh"])
+        .arg(holdfast)
+        .args(["run", "--name", JOB, "--"])
+        .args(words);
+    let mut front = command.stdout(bed.create("out")?).stderr(bed.create("err")?).spawn()?;
+    bed.wait_live(JOB, &mut front)?.context("a pid")?;
+    bed.until("a line", LIMIT, || bed.text("out").lines().count() > 2)?;
+    let ended = bed.say(&["checkpoint", JOB])?;
+    if ended.status.success() {
+        bail!("64 MiB were stored under a limit of 10 MiB: {:?}", bed.images(JOB));
+    }
+    ensure!(bed.images(JOB).is_empty() && !ended.stderr.is_empty(), "{}", ended.stderr);
+    goes_on_without_the_agent(&bed, &app, &mut front)
+}

@@ -1,0 +1,338 @@
+//! From start to end: exec and daemons are followed, status and signals pass through, triggers, `--stop`, `--resume`,
+//! restart from an older image, nothing added to the program, and what the listings say.
+#![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
+
+use anyhow::{Context, Result, ensure};
+use holdfast_tests::apps::App;
+use holdfast_tests::bed::{Bed, User, shell_code, wait};
+use holdfast_tests::chain::kill_program;
+use holdfast_tests::processes;
+use std::process::Child;
+use std::thread::sleep;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn each_user(test: impl Fn(&Bed) -> Result<()>) {
+    for user in [User::Root, User::Ordinary] {
+        let Some(bed) = Bed::new(user) else { continue };
+        if let Err(error) = test(&bed) {
+            panic!("as {user:?}: {error:#}");
+        }
+    }
+}
+
+fn start(bed: &Bed, options: &[&str], program: &str, arguments: &[&str]) -> Result<(Child, i32)> {
+    let mut front = bed.run_command("j", options, &App::program(program, arguments).words())?.spawn()?;
+    let pid = bed
+        .wait_live("j", &mut front)?
+        .with_context(|| format!("{program} ended at once: {}", bed.text("err")))?;
+    Ok((front, pid))
+}
+
+fn plain_output(rounds: u32) -> String {
+    let lines: String = (0..rounds).map(|n| format!("{:05} plain round {n}\n", n + 1)).collect();
+    lines + "PASS\n"
+}
+
+#[test]
+fn exit_status_and_signals_of_the_program_come_through() {
+    each_user(|bed| {
+        for (arguments, code) in
+            [(["exit", "0"], 0), (["exit", "7"], 7), (["exit", "255"], 255), (["signal", "15"], 143)]
+        {
+            let command = bed.run_command("j", &[], &App::program("follow", &arguments).words())?;
+            let mut child = { command }.spawn()?;
+            let found = shell_code(wait(&mut child, LIMIT)?);
+            ensure!(found == code, "{arguments:?}: status {found}: {}", bed.text("err"));
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn exit_status_comes_through_after_a_restart_too() {
+    each_user(|bed| {
+        let (mut front, pid) = start(bed, &[], "follow", &["trap", "500"])?;
+        bed.until("a line", LIMIT, || bed.text("out").contains("round 2"))?;
+        bed.say(&["checkpoint", "j"])?.success()?;
+        kill_program(pid, &mut front)?;
+        let mut front = bed.restart_command("j", &[])?.spawn()?;
+        bed.wait_live("j", &mut front)?.context("a pid")?;
+        let lines = bed.text("out").lines().count();
+        bed.until("new lines", LIMIT, || bed.text("out").lines().count() > lines + 3)?;
+        processes::signal(front.id().cast_signed(), "TERM");
+        bed.until("SIGTERM at the program", LIMIT, || bed.text("out").contains("SIGTERM"))?;
+        processes::signal(front.id().cast_signed(), "INT");
+        let code = shell_code(wait(&mut front, LIMIT)?);
+        ensure!(code == 42 && bed.text("out").contains("SIGINT"), "status {code}: {}", bed.text("out"));
+        bed.check_clean("j")
+    });
+}
+
+#[test]
+fn signals_pass_through_run() {
+    each_user(|bed| {
+        let (mut front, _) = start(bed, &[], "follow", &["trap", "500"])?;
+        bed.until("a line", LIMIT, || bed.text("out").contains("round 2"))?;
+        for n in 1..=3 {
+            processes::signal(front.id().cast_signed(), "TERM");
+            bed.until("SIGTERM at the program", LIMIT, || bed.text("out").matches("SIGTERM").count() == n)?;
+        }
+        processes::signal(front.id().cast_signed(), "INT");
+        let code = shell_code(wait(&mut front, LIMIT)?);
+        ensure!(code == 42 && bed.text("out").contains("SIGINT"), "status {code}: {}", bed.text("out"));
+        bed.check_clean("j")
+    });
+}
+
+#[test]
+fn exec_is_followed() {
+    each_user(|bed| {
+        let (mut front, pid) = start(bed, &[], "follow", &["exec", "90"])?;
+        for stage in 1..=2 {
+            bed.until("the next stage", LIMIT, || {
+                bed.text("out").contains(&format!("stage {stage} round 2"))
+            })?;
+            bed.say(&["checkpoint", "j"])?.success()?;
+        }
+        kill_program(pid, &mut front)?;
+        let mut front = bed.restart_command("j@1", &[])?.spawn()?;
+        let code = shell_code(wait(&mut front, LIMIT)?);
+        let stages = (0..3)
+            .map(|s| (0..30).map(|n| format!("{:05} exec stage {s} round {n}\n", n + 1)).collect::<String>());
+        ensure!(
+            code == 0 && bed.text("out") == stages.collect::<String>() + "PASS\n",
+            "status {code}: {}",
+            bed.text("out")
+        );
+        bed.check_clean("j")
+    });
+}
+
+#[test]
+fn a_daemon_is_followed_into_its_child() {
+    each_user(|bed| {
+        let mut front = bed
+            .run_command("j", &[], &App::program("follow", &["daemon", "daemon.out", "60"]).words())?
+            .spawn()?;
+        bed.until("lines of the daemon", LIMIT, || bed.text("daemon.out").contains("round 3"))?;
+        let pid = bed.pid("j")?.context("the daemon's pid is not listed")?;
+        ensure!(
+            processes::command_line(pid).contains("daemon.out"),
+            "{pid} is {:?}",
+            processes::command_line(pid)
+        );
+        bed.say(&["checkpoint", "j"])?.success()?;
+        processes::signal(pid, "KILL");
+        wait(&mut front, LIMIT)?;
+        bed.until("the end of the daemon", LIMIT, || processes::state(pid).is_none_or(|s| s == 'Z'))?;
+        let mut front = bed.restart_command("j", &[])?.spawn()?;
+        wait(&mut front, LIMIT)?;
+        bed.until("the end", LIMIT, || bed.text("daemon.out").contains("PASS"))?;
+        let lines: String = (0..60).map(|n| format!("{:05} daemon round {n}\n", n + 1)).collect();
+        ensure!(bed.text("daemon.out") == lines + "PASS\n", "{}", bed.text("daemon.out"));
+        bed.check_clean("j")
+    });
+}
+
+#[test]
+fn two_checkpoints_and_restart_from_the_older() {
+    each_user(|bed| {
+        let (mut front, pid) = start(bed, &[], "plain", &["120", "20"])?;
+        bed.until("lines", LIMIT, || bed.text("out").contains("round 10"))?;
+        bed.say(&["checkpoint", "j"])?.success()?;
+        let at_first = bed.text("out");
+        bed.until("more lines", LIMIT, || bed.text("out").contains("round 40"))?;
+        bed.say(&["checkpoint", "j"])?.success()?;
+        ensure!(bed.images("j") == [1, 2], "images {:?}", bed.images("j"));
+        kill_program(pid, &mut front)?;
+        let mut front = bed.restart_command("j@1", &[])?.spawn()?;
+        bed.wait_live("j", &mut front)?.context("a pid")?;
+        ensure!(
+            bed.text("out").len() < at_first.len() + 600,
+            "the output was not put back to the older image"
+        );
+        let code = shell_code(wait(&mut front, LIMIT)?);
+        ensure!(code == 0 && bed.text("out") == plain_output(120), "status {code}: {}", bed.text("out"));
+        ensure!(
+            bed.text("restart.err").contains("out"),
+            "the file put back is not named: {}",
+            bed.text("restart.err")
+        );
+        let saved = std::fs::read_dir(bed.job("j").join("saved")).is_ok_and(|mut d| d.next().is_some());
+        ensure!(saved, "what was cut off is not in the store");
+        bed.check_clean("j")
+    });
+}
+
+#[test]
+fn the_same_image_restarts_twice() {
+    each_user(|bed| {
+        let (mut front, pid) = start(bed, &[], "plain", &["60", "20"])?;
+        bed.until("lines", LIMIT, || bed.text("out").contains("round 10"))?;
+        bed.say(&["checkpoint", "j"])?.success()?;
+        kill_program(pid, &mut front)?;
+        for options in [&["--eager"][..], &["--lazy"], &[]] {
+            let mut front = bed.restart_command("j@1", options)?.spawn()?;
+            let code = shell_code(wait(&mut front, LIMIT)?);
+            ensure!(
+                code == 0 && bed.text("out") == plain_output(60),
+                "{options:?}: status {code}: {}",
+                bed.text("out")
+            );
+        }
+        bed.check_clean("j")
+    });
+}
+
+#[test]
+fn checkpoint_and_stop_then_resume() {
+    each_user(|bed| {
+        let program = App::program("plain", &["80", "20"]);
+        let options = ["--resume", "--on", "TERM=checkpoint-stop"];
+        let (mut front, _) = start(bed, &options, "plain", &["80", "20"])?;
+        bed.until("lines", LIMIT, || bed.text("out").contains("round 15"))?;
+        processes::signal(front.id().cast_signed(), "TERM");
+        let code = shell_code(wait(&mut front, LIMIT)?);
+        ensure!(code == 75, "status {code}: {}", bed.text("err"));
+        ensure!(bed.images("j").len() == 1, "images {:?}", bed.images("j"));
+        let lines = bed.text("out").lines().count();
+        ensure!((16..79).contains(&lines), "{lines} lines");
+        // the batch system starts the same command again
+        let mut again = bed.holdfast(&["run", "--name", "j"]);
+        let mut front = again.args(options).arg("--").args(program.words()).spawn()?;
+        bed.wait_live("j", &mut front)?.context("a pid")?;
+        bed.until("more lines", LIMIT, || bed.text("out").lines().count() > lines + 3)?;
+        processes::signal(front.id().cast_signed(), "TERM");
+        let code = shell_code(wait(&mut front, LIMIT)?);
+        ensure!(code == 75, "second status {code}");
+        let mut front = again.spawn()?;
+        let code = shell_code(wait(&mut front, LIMIT)?);
+        ensure!(code == 0 && bed.text("out") == plain_output(80), "status {code}: {}", bed.text("out"));
+        bed.check_clean("j")
+    });
+}
+
+#[test]
+fn checkpoint_with_stop_ends_the_program() {
+    each_user(|bed| {
+        let (mut front, pid) = start(bed, &[], "plain", &["80", "20"])?;
+        bed.until("lines", LIMIT, || bed.text("out").contains("round 15"))?;
+        bed.say(&["checkpoint", "--stop", "j"])?.success()?;
+        wait(&mut front, LIMIT)?;
+        ensure!(processes::state(pid).is_none_or(|s| s == 'Z'), "the program lives");
+        let at_stop = bed.text("out");
+        let mut front = bed.restart_command("j", &[])?.spawn()?;
+        let code = shell_code(wait(&mut front, LIMIT)?);
+        ensure!(code == 0 && bed.text("out") == plain_output(80), "status {code}: {}", bed.text("out"));
+        // held from the cut to its end: nothing was written that had to be cut off
+        ensure!(bed.text("out").starts_with(&at_stop), "output after the cut");
+        ensure!(!bed.text("restart.err").contains("put back"), "{}", bed.text("restart.err"));
+        bed.check_clean("j")
+    });
+}
+
+#[test]
+fn triggers_by_interval_and_by_signal() {
+    each_user(|bed| {
+        let (mut front, _) = start(bed, &["--every", "1s", "--keep", "2"], "plain", &["180", "20"])?;
+        wait(&mut front, LIMIT)?;
+        ensure!(bed.text("out") == plain_output(180), "{}", bed.text("out"));
+        let images = bed.images("j");
+        ensure!(
+            images.len() <= 2 && images.last().is_some_and(|&n| n >= 2),
+            "by interval: images {images:?}"
+        );
+        Ok(())
+    });
+    each_user(|bed| {
+        let (mut front, pid) = start(bed, &["--signal", "USR1"], "plain", &["150", "20"])?;
+        for (n, target) in [front.id().cast_signed(), pid].into_iter().enumerate() {
+            processes::signal(target, "USR1");
+            bed.until("an image after the signal", LIMIT, || bed.images("j").len() == n + 1)?;
+        }
+        let code = shell_code(wait(&mut front, LIMIT)?);
+        ensure!(code == 0 && bed.text("out") == plain_output(150), "status {code}: {}", bed.text("out"));
+        bed.check_clean("j")
+    });
+}
+
+#[test]
+fn jobs_are_named_by_pid_too() {
+    each_user(|bed| {
+        let (mut front, pid) = start(bed, &[], "plain", &["60", "20"])?;
+        bed.say(&["checkpoint", &pid.to_string()])?.success()?;
+        ensure!(bed.images("j") == [1], "images {:?}", bed.images("j"));
+        let listed = bed.say(&["list"])?.success()?.stdout;
+        ensure!(listed.contains('j') && listed.contains(&pid.to_string()), "{listed}");
+        let shown = bed.say(&["show", "j"])?.success()?.stdout;
+        ensure!(shown.contains("stop"), "{shown}");
+        wait(&mut front, LIMIT)?;
+        bed.say(&["verify", "j"])?.success()?;
+        ensure!(bed.say(&["checkpoint", "j"])?.code() == 66, "a job that does not run");
+        ensure!(bed.say(&["restart", "nobody"])?.code() == 66, "a job that does not exist");
+        bed.say(&["prune", "j", "--all"])?.success()?;
+        ensure!(!bed.job("j").exists(), "the job is still there");
+        Ok(())
+    });
+}
+
+/// The program has the threads and descriptors that it has without Holdfast, and prints nothing else.
+#[test]
+fn nothing_is_added_to_the_program() {
+    each_user(|bed| {
+        let fds = bed.kit().program("follow");
+        let mut plain = bed.command(&fds);
+        plain.arg("fds");
+        let plain = bed.output(plain, LIMIT)?.success()?;
+        let under = bed.holdfast(&["run", "--name", "j", "--", &fds.to_string_lossy(), "fds"]);
+        let under = bed.output(under, LIMIT)?.success()?;
+        ensure!(plain.stdout == under.stdout, "without: {}under Holdfast: {}", plain.stdout, under.stdout);
+        ensure!(under.stderr.is_empty(), "extra output: {}", under.stderr);
+        Ok(())
+    });
+}
+
+/// `LD_PRELOAD` alone is enough: the library starts the agent.
+#[test]
+fn preloaded_without_run() {
+    each_user(|bed| {
+        let mut command = bed.command(&bed.kit().program("plain"));
+        command.args(["100", "20"]).env("LD_PRELOAD", bed.kit().library()).env("HOLDFAST_NAME", "j");
+        let mut program = command.stdout(bed.create("out")?).spawn()?;
+        let pid = bed.wait_live("j", &mut program)?.context("a pid")?;
+        bed.until("lines", LIMIT, || bed.text("out").contains("round 10"))?;
+        bed.say(&["checkpoint", "j"])?.success()?;
+        processes::signal(pid, "KILL");
+        wait(&mut program, LIMIT)?;
+        // the image may lie at a moment before the last lines
+        let mut front = bed.restart_command("j", &[])?.spawn()?;
+        let code = shell_code(wait(&mut front, LIMIT)?);
+        ensure!(code == 0 && bed.text("out") == plain_output(100), "status {code}: {}", bed.text("out"));
+        bed.check_clean("j")
+    });
+}
+
+/// A pipeline: standard input and output lead outside and come from `holdfast restart` afterwards.
+#[test]
+fn standard_output_may_be_a_pipe() {
+    each_user(|bed| {
+        let program = App::program("plain", &["60", "20"]);
+        let mut command = bed.run_command("j", &[], &program.words())?;
+        let mut front = command.stdout(std::process::Stdio::piped()).spawn()?;
+        let pid = bed.wait_live("j", &mut front)?.context("a pid")?;
+        sleep(Duration::from_millis(300));
+        bed.say(&["checkpoint", "j"])?.success()?;
+        kill_program(pid, &mut front)?;
+        let before = std::io::read_to_string(front.stdout.take().context("a pipe")?)?;
+        let ended = bed.output(bed.holdfast(&["restart", "j"]), LIMIT)?.success()?;
+        let after = ended.stdout;
+        ensure!(after.ends_with("PASS\n"), "{after}");
+        let first = after.lines().next().context("a line")?;
+        let joined: String =
+            before.lines().take_while(|line| *line < first).map(|l| format!("{l}\n")).collect();
+        ensure!(joined + &after == plain_output(60), "--- before\n{before}--- after\n{after}");
+        Ok(())
+    });
+}
