@@ -360,6 +360,12 @@ fn inside(
         return Err(CutError::Refused { reasons });
     }
     held.threads = read_threads(pid, &held.stopped, &status)?;
+    let leader = status.innermost("NStgid").unwrap_or(pid);
+    if !held.threads.iter().any(|thread| thread.inner == leader) {
+        let reasons =
+            vec![format!("thread {leader}: the main thread has ended while others run; not supported yet")];
+        return Err(CutError::Refused { reasons });
+    }
     let shared_pending = ptrace::pending_signals(live, true)?;
     fault::point("registers");
     lap(&mut breakdown.threads_ns);
@@ -420,7 +426,9 @@ fn read_threads(pid: i32, stopped: &Stopped, status: &Status) -> Result<Vec<Thre
     let mut buffer = vec![0_u8; threads::XSTATE_ROOM];
     for (&tid, held) in &stopped.threads {
         let inner = if nested { Status::read(pid, tid)?.innermost("NSpid").unwrap_or(tid) } else { tid };
-        all.push(threads::read(tid, inner, held.group_stopped, &mut buffer)?);
+        let mut thread = threads::read(tid, inner, held.group_stopped, &mut buffer)?;
+        thread.leave_rseq()?;
+        all.push(thread);
     }
     Ok(all)
 }

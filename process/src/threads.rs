@@ -136,7 +136,41 @@ pub fn read(tid: i32, inner: i32, group_stopped: bool, buffer: &mut [u8]) -> Res
     })
 }
 
+/// Where a restartable sequence that holds `rip` is to be abandoned to (struct rseq_cs, include/uapi/linux/rseq.h).
+/// The kernel does the same to a preempted thread; a thread into which calls are injected, or that is created anew,
+/// must not be seen by it outside the sequence first, for then the sequence would go on unprotected.
+fn rseq_abort(tid: i32, area: u64, rip: u64) -> Result<Option<u64>, TraceError> {
+    const RSEQ_CS: u64 = 8;
+    let mut pointer = [0_u8; 8];
+    procmem::read(tid, area + RSEQ_CS, &mut pointer)?;
+    let pointer = u64::from_le_bytes(pointer);
+    if pointer == 0 {
+        return Ok(None);
+    }
+    let mut section = [0_u8; 32]; // version, flags, start_ip, post_commit_offset, abort_ip
+    procmem::read(tid, pointer, &mut section)?;
+    let word = |at: usize| u64::from_le_bytes(xstate::array(&section, at));
+    let inside = rip.checked_sub(word(8)).is_some_and(|offset| offset < word(16));
+    Ok(inside.then_some(word(24)))
+}
+
 impl Thread {
+    /// Abandons the restartable sequence that it is in, if any.
+    ///
+    /// # Errors
+    /// Its memory cannot be read.
+    pub fn leave_rseq(&mut self) -> Result<(), TraceError> {
+        if let Some((area, ..)) = self.rseq
+            && !self.in_call()
+            && let Some(rip) = rseq_abort(self.tid, area, self.regs.rip)?
+        {
+            self.regs.rip = rip;
+            self.stored = self.regs;
+            self.repaired = Some(self.regs);
+        }
+        Ok(())
+    }
+
     /// Whether it is on its way out of a system call.
     pub fn in_call(&self) -> bool {
         self.regs.orig_rax.cast_signed() >= 0

@@ -19,7 +19,7 @@ const TEND_EVERY: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub enum Command {
     /// Make a cut.
-    Cut(Box<(Target, CutOptions, Sender<Result<Cut, CutError>>)>),
+    Cut(Box<CutRequest>),
     /// These pages are stored.
     Release(PageRun),
     /// Nobody will ask for another cut.
@@ -29,6 +29,14 @@ pub enum Command {
         /// SIGKILL a held program instead of letting it run on.
         kill: bool,
     },
+}
+
+/// A cut to be made.
+#[derive(Debug)]
+pub struct CutRequest {
+    target: Target,
+    options: CutOptions,
+    reply: Sender<Result<Cut, CutError>>,
 }
 
 /// Handle of the tracer thread, which ends with it (a copy that is still there then is killed by the kernel).
@@ -59,8 +67,8 @@ impl Tracer {
     pub fn cut(&self, target: &Target, options: &CutOptions) -> Result<Cut, CutError> {
         let gone = || CutError::Failed { what: "the tracer thread ended".into() };
         let (reply, answer) = bounded(1);
-        let command = Command::Cut(Box::new((target.clone(), options.clone(), reply)));
-        self.commands.send(command).map_err(|_| gone())?;
+        let request = CutRequest { target: target.clone(), options: options.clone(), reply };
+        self.commands.send(Command::Cut(Box::new(request))).map_err(|_| gone())?;
         answer.recv().map_err(|_| gone())?
     }
 }
@@ -104,8 +112,8 @@ impl Worker {
     fn obey(&mut self, command: Command) {
         match command {
             Command::Cut(request) => {
-                let (target, options, reply) = *request;
-                let _ = reply.send(self.cut(&target, &options));
+                let answer = self.cut(&request.target, &request.options);
+                let _ = request.reply.send(answer);
             }
             Command::Release(run) => self.release(run),
             Command::Quit => {} // taken by the loop

@@ -19,6 +19,9 @@ const NAMELESS_LIMIT: u64 = 64 << 20;
 /// Devices without state.
 const PLAIN_DEVICES: [&[u8]; 5] = [b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/random", b"/dev/urandom"];
 
+/// Device, inode, flags, offset: descriptors that differ in one of them cannot share a description.
+type ObjectKey = (u64, u64, u32, u64);
+
 /// A descriptor as found.
 struct Found {
     fd: i32,
@@ -71,7 +74,7 @@ impl<'a> FileReader<'a> {
     pub fn table(&self) -> Result<FileTable, Vec<String>> {
         let mut table = FileTable::default();
         let mut reasons = Vec::new();
-        let mut by_object: HashMap<(u64, u64, u32, u64), Vec<(i32, u32)>> = HashMap::new();
+        let mut by_object: HashMap<ObjectKey, Vec<(i32, u32)>> = HashMap::new();
         for found in &self.found {
             let flags = found.info.flags & !libc::O_CLOEXEC.cast_unsigned();
             let cloexec = found.info.flags != flags;
@@ -396,7 +399,7 @@ mod tests {
     fn epoll_lines_are_understood() {
         let line = "tfd:       12 events:       19 data:     deadbeef00c  pos:0 ino:2a sdev:9";
         let entry = epoll_entry(line).unwrap();
-        assert_eq!((entry.fd, entry.events, entry.data), (12, 0x19, 0xdead_beef_00c));
+        assert_eq!((entry.fd, entry.events, entry.data), (12, 0x19, 0x0dea_dbee_f00c));
         assert!(epoll_entry("tfd: x").is_none());
     }
 

@@ -26,7 +26,7 @@ pub fn rewound(regs: &Registers) -> Registers {
     let mut out = *regs;
     if regs.orig_rax.cast_signed() >= 0 {
         match regs.rax.cast_signed() {
-            -512 | -513 | -514 => {
+            -514..=-512 => {
                 out.rax = regs.orig_rax;
                 out.rip = regs.rip.wrapping_sub(2);
             }

@@ -43,7 +43,7 @@ impl Row {
         Row { flags, ..self }
     }
     /// As the stub reads it.
-    pub fn to_bytes(&self) -> [u8; ROW_LEN] {
+    pub fn to_bytes(self) -> [u8; ROW_LEN] {
         let mut bytes = [0; ROW_LEN];
         let head = u64::from(self.flags) << 32 | u64::from(self.number);
         bytes[..8].copy_from_slice(&head.to_le_bytes());
@@ -114,7 +114,7 @@ pub fn code() -> &'static [u8] {
 pub fn table(rows: &[Row], pid: i32, tid: i32, marker: i32) -> Vec<u8> {
     let arg = |n: i32| u64::from(n.cast_unsigned());
     let last = Row::new(libc::SYS_tgkill, &[arg(pid), arg(tid), arg(marker)]);
-    let mut bytes: Vec<u8> = rows.iter().chain([&last]).flat_map(Row::to_bytes).collect();
+    let mut bytes: Vec<u8> = rows.iter().copied().chain([last]).flat_map(Row::to_bytes).collect();
     bytes.extend_from_slice(&END);
     bytes
 }
