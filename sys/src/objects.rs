@@ -46,6 +46,16 @@ pub fn duplicate_to(fd: BorrowedFd<'_>, target: RawFd) -> io::Result<()> {
     check(i64::from(unsafe { libc::dup3(fd.as_raw_fd(), target, 0) })).map(|_| ())
 }
 
+/// FD_CLOEXEC of a descriptor (F_GETFD).
+///
+/// # Errors
+/// EBADF: not open.
+pub fn descriptor_flags(fd: RawFd) -> io::Result<i32> {
+    // SAFETY: numbers only.
+    let flags = check(i64::from(unsafe { libc::fcntl(fd, libc::F_GETFD) }))?;
+    Ok(i32::try_from(flags).unwrap_or(0))
+}
+
 /// Closes all descriptors of a range, the last included. No owned descriptor may be among them.
 ///
 /// # Errors

@@ -1,0 +1,261 @@
+//! The front's half of a restart: the new process is born with its old id, and becomes the seed.
+//!
+//! Called by `holdfast restart`, which must be single-threaded. Three ways to the old ids ([`Ids`]), tried in order.
+//! The front hears from the new process by messages until it executes the seed; from then on it belongs to the agent,
+//! and the front waits for the program's end.
+
+use super::error::RebuildError;
+use super::life::Life;
+use super::namespace;
+use super::report::{self, Message};
+use holdfast_image::record::ProcessRecord;
+use holdfast_sys::{clone, poll, procfs, spawn};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+/// How long the id of a program that was just killed is waited for.
+const ZOMBIE_LIMIT: Duration = Duration::from_secs(2);
+
+/// How the program gets its process and thread ids back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ids {
+    /// The very same ids, on this host: needs CAP_CHECKPOINT_RESTORE, and that nobody has them.
+    Same,
+    /// The same ids in a user and pid namespace of its own: any user, where namespaces are allowed.
+    Namespace,
+    /// Other ids; libholdfast shows the program the old ones.
+    Virtual,
+}
+
+/// How the new process is made.
+#[derive(Clone, Debug)]
+pub struct BirthOptions {
+    /// `None`: the first way that works.
+    pub ids: Option<Ids>,
+    /// Where ends of files go that are cut off because they were written after the checkpoint.
+    pub saved_dir: PathBuf,
+}
+
+/// A new process that has become the seed; soon the program.
+#[derive(Debug)]
+pub struct Born {
+    /// Its id as the front sees it.
+    pub pid: i32,
+    /// How it got its ids.
+    pub ids: Ids,
+    /// What the user should know, one line each.
+    pub notes: Vec<String>,
+    pidfd: OwnedFd,
+    /// In a namespace: where its helper tells its end.
+    status: Option<File>,
+    helper: i32,
+    ended: Option<ExitStatus>,
+}
+
+impl Born {
+    /// A descriptor that becomes readable when [`Born::wait`] will not block.
+    pub fn watch(&self) -> BorrowedFd<'_> {
+        self.status.as_ref().map_or_else(|| self.pidfd.as_fd(), AsFd::as_fd)
+    }
+
+    /// Waits for the program's end; its own exit status.
+    ///
+    /// # Errors
+    /// The helper of the namespace was killed: the status is not known.
+    pub fn wait(&mut self) -> io::Result<ExitStatus> {
+        loop {
+            if let Some(status) = self.try_wait()? {
+                return Ok(status);
+            }
+            poll::readable(&[self.watch()], None)?;
+        }
+    }
+
+    /// The program's own exit status, if it has ended.
+    ///
+    /// # Errors
+    /// As [`Born::wait`].
+    pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
+        if self.ended.is_some() || poll::readable(&[self.watch()], Some(Duration::ZERO))? != [true] {
+            return Ok(self.ended);
+        }
+        self.ended = match &mut self.status {
+            None => spawn::wait(self.pid, false)?,
+            Some(pipe) => {
+                let mut bytes = [0_u8; 4];
+                if pipe.read_exact(&mut bytes).is_err() {
+                    let helper = spawn::wait(self.helper, true)?;
+                    return Err(io::Error::other(format!(
+                        "the helper of the program's pid namespace ended ({helper:?}), and the program with it"
+                    )));
+                }
+                // The helper stays while children of the program run; it is nobody's concern then.
+                let _ = spawn::wait(self.helper, false);
+                Some(ExitStatus::from_raw(i32::from_ne_bytes(bytes)))
+            }
+        };
+        Ok(self.ended)
+    }
+
+    /// Sends the program a signal.
+    ///
+    /// # Errors
+    /// ESRCH: it has ended.
+    pub fn signal(&self, signal: i32) -> io::Result<()> {
+        spawn::signal_pidfd(&self.pidfd, signal)
+    }
+}
+
+/// What came of one way.
+pub(crate) enum Attempt {
+    /// The process exists (or is said to): its report follows.
+    Begun {
+        /// Id of the process, where the front is its parent; else of the helper.
+        child: i32,
+        /// Where the helper tells the program's end.
+        status: Option<OwnedFd>,
+    },
+    /// This way is not open here.
+    Refused(String),
+}
+
+/// Everything that the ways have in common.
+pub(crate) struct Parts<'a> {
+    pub record: &'a ProcessRecord,
+    pub agent: OwnedFd,
+    pub saved_dir: &'a Path,
+}
+
+impl Parts<'_> {
+    /// Goes on as the new process.
+    pub fn live(self, report: OwnedFd, ids_chosen: bool, own_user_namespace: bool) -> ! {
+        let Parts { record, agent, saved_dir } = self;
+        Life { record, agent, report, saved_dir, ids_chosen, own_user_namespace }.run()
+    }
+}
+
+/// Makes the new process, files and all, up to the exec of the seed, while the agent waits at the other end of `agent`
+/// in [`super::finish`](fn@super::finish). The caller must be the only thread of its process.
+///
+/// # Errors
+/// Names what could not be made; no process is left then.
+pub fn birth(record: &ProcessRecord, agent: OwnedFd, options: &BirthOptions) -> Result<Born, RebuildError> {
+    record.check().map_err(RebuildError::Image)?;
+    let saved_dir =
+        std::path::absolute(&options.saved_dir).map_err(RebuildError::io("finding the working folder"))?;
+    let ways: &[Ids] = match &options.ids {
+        Some(one) => std::slice::from_ref(one),
+        None => &[Ids::Same, Ids::Namespace, Ids::Virtual],
+    };
+    let mut reasons = Vec::new();
+    for &ids in ways {
+        let (front, process) = report::channel()?;
+        let copy = agent.try_clone().map_err(RebuildError::io("duplicating the socket to the agent"))?;
+        let parts = Parts { record, agent: copy, saved_dir: &saved_dir };
+        let attempt = match ids {
+            Ids::Same => same(parts, process)?,
+            Ids::Namespace => namespace::enter(parts, process)?,
+            Ids::Virtual => virtual_ids(parts, process)?,
+        };
+        match attempt {
+            Attempt::Refused(why) => reasons.push(why),
+            Attempt::Begun { child, status } => match listen(&front, ids, child, status)? {
+                Ok(mut born) => {
+                    // Said only where somebody asked for the best and got less.
+                    if ids == Ids::Virtual {
+                        born.notes.extend(reasons);
+                    }
+                    return Ok(born);
+                }
+                Err(why) => reasons.push(why),
+            },
+        }
+    }
+    Err(RebuildError::Ids(reasons.join("; ")))
+}
+
+/// Hears the new process until it executes the seed. Inner error: this way is not open here.
+fn listen(
+    front: &OwnedFd,
+    ids: Ids,
+    child: i32,
+    status: Option<OwnedFd>,
+) -> Result<Result<Born, String>, RebuildError> {
+    let mut notes = Vec::new();
+    let (mut pid, mut pidfd, mut ready) = (0, None, false);
+    loop {
+        match report::hear(front) {
+            Message::Born(told) => {
+                pid = told;
+                pidfd = Some(clone::pidfd_open(pid).map_err(RebuildError::io("opening the new process"))?);
+            }
+            Message::Note(note) => notes.push(note),
+            Message::Ready => ready = true,
+            Message::Refused(why) => {
+                let _ = spawn::wait(child, true);
+                return Ok(Err(why));
+            }
+            Message::Failed(why) => {
+                let _ = spawn::wait(child, true);
+                return Err(RebuildError::Told(why));
+            }
+            Message::End => break,
+        }
+    }
+    let (Some(pidfd), true) = (pidfd, ready) else {
+        let how = spawn::wait(child, true).ok().flatten().map_or_else(|| "unknown".into(), |s| s.to_string());
+        return Err(RebuildError::Ended { how });
+    };
+    let status = status.map(File::from);
+    Ok(Ok(Born { pid, ids, notes, pidfd, status, helper: child, ended: None }))
+}
+
+/// Whether somebody else has one of the program's ids. A zombie of the program itself is waited for.
+fn ids_in_use(record: &ProcessRecord) -> Option<String> {
+    let begun = Instant::now();
+    loop {
+        let taken = record.threads.iter().find_map(|thread| {
+            let state = procfs::Status::read(thread.tid, thread.tid).ok()?;
+            Some((thread.tid, state.get("State").is_some_and(|s| s.starts_with('Z') || s.starts_with('X'))))
+        });
+        match taken {
+            None => return None,
+            Some((_, true)) if begun.elapsed() < ZOMBIE_LIMIT => std::thread::sleep(Duration::from_millis(5)),
+            Some((tid, zombie)) => {
+                let who =
+                    if zombie { "a process that ended and was not waited for" } else { "another process" };
+                return Some(format!("id {tid} belongs to {who}"));
+            }
+        }
+    }
+}
+
+fn same(parts: Parts<'_>, process: OwnedFd) -> Result<Attempt, RebuildError> {
+    if let Some(why) = ids_in_use(parts.record) {
+        return Ok(Attempt::Refused(why));
+    }
+    match clone::fork_with(0, parts.record.pid) {
+        Ok(0) => parts.live(process, true, false),
+        Ok(child) => Ok(Attempt::Begun { child, status: None }),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EEXIST | libc::EINVAL)) => {
+            Ok(Attempt::Refused(format!("id {} cannot be chosen: {error}", parts.record.pid)))
+        }
+        Err(source) => Err(RebuildError::Io { what: "making the new process".into(), source }),
+    }
+}
+
+fn virtual_ids(parts: Parts<'_>, process: OwnedFd) -> Result<Attempt, RebuildError> {
+    if parts.record.inject.shared.0 == 0 {
+        return Ok(Attempt::Refused("libholdfast in the program cannot show it other ids".into()));
+    }
+    match clone::fork_with(0, 0) {
+        Ok(0) => parts.live(process, false, false),
+        Ok(child) => Ok(Attempt::Begun { child, status: None }),
+        Err(source) => Err(RebuildError::Io { what: "making the new process".into(), source }),
+    }
+}

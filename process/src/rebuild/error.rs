@@ -1,0 +1,68 @@
+//! Errors of a restart. Each names the object, the cause, and what to do; none leaves a half-built process behind.
+
+use crate::error::TraceError;
+use std::io;
+use thiserror::Error;
+
+/// Why a restart failed.
+#[derive(Debug, Error)]
+pub enum RebuildError {
+    /// A system call of the front or the agent failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done, with the object's name.
+        what: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A call that the new process made on the way failed.
+    #[error("the new process could not {what}: {source}")]
+    Call {
+        /// What, with the object's name.
+        what: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// No way to give the program its ids.
+    #[error("the program cannot get its process ids back: {0}")]
+    Ids(String),
+    /// A file of the program is not as it must be.
+    #[error("{path}: {what}")]
+    File {
+        /// Which.
+        path: String,
+        /// What is wrong and what to do.
+        what: String,
+    },
+    /// Told by the new process before it became the seed.
+    #[error("{0}")]
+    Told(String),
+    /// Tracing failed.
+    #[error(
+        "the new process could not be traced: {0}; if /proc/sys/kernel/yama/ptrace_scope is 2 or 3, lower it"
+    )]
+    Trace(#[from] TraceError),
+    /// The new process ended.
+    #[error("the new process was ended ({how}) while it was being rebuilt; restart again")]
+    Ended {
+        /// By what.
+        how: String,
+    },
+    /// The other side of the restart went away.
+    #[error("{0} went away during the restart; restart again")]
+    Left(&'static str),
+    /// The image does not fit this host, or contradicts itself.
+    #[error("{0}")]
+    Image(String),
+}
+
+impl RebuildError {
+    /// An error of a system call, with what was being done.
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> RebuildError {
+        let what = what.into();
+        move |source| RebuildError::Io { what, source }
+    }
+    pub(crate) fn file(path: &holdfast_image::bytes::Name, what: impl Into<String>) -> RebuildError {
+        RebuildError::File { path: path.to_string(), what: what.into() }
+    }
+}

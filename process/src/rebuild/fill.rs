@@ -1,0 +1,345 @@
+//! Bringing the pages in: which are copied, which are mapped from segment files, and the copying by several threads.
+//!
+//! [`Plan::new`] is pure and runs before anything is mapped; [`Plan::carry_out`] runs in the agent once the address
+//! space stands. Copies go by process_vm_writev(2) where the mapping is writable and through `/proc/PID/mem` where it
+//! is not. Pages without an extent are what a fresh mapping holds: zeros, or the file's bytes.
+
+use super::error::RebuildError;
+use holdfast_image::pages::{Extent, ExtentSource, PageProvider};
+use holdfast_image::record::{Backing, ProcessRecord, Region};
+use holdfast_image::{Addr, PAGE_SIZE};
+use holdfast_sys::procmem::{self, ForcedMemory};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Bytes that one thread reads and writes at a time: fits a second-level cache.
+const PIECE_LEN: u64 = 1 << 20;
+/// Shorter runs are copied: a mapping costs more than 64 pages of copying.
+const MIN_MAPPED_LEN: u64 = 64 * PAGE_SIZE;
+/// Mappings of segments, at most: the kernel's limit is 65530 for all (`vm.max_map_count`).
+const MAX_MAPPED: usize = 20_000;
+/// From this many bytes on a protected region is made writable for the copy instead of written past its protection.
+const FORCED_LIMIT: u64 = 256 * PAGE_SIZE;
+/// Threads that copy, at most: beyond, the kernel's page allocation is the limit.
+const MAX_WORKERS: usize = 8;
+
+/// A run of pages that is mapped from a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MappedRun {
+    /// First byte.
+    pub start: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Protection of its region.
+    pub prot: u32,
+    /// Index of the segment.
+    pub segment: u32,
+    /// Byte offset in it.
+    pub offset: u64,
+}
+
+/// A run of bytes that one thread brings in at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Piece {
+    start: u64,
+    len: u64,
+    /// All zero: not read.
+    zero: bool,
+    /// Its mapping is not writable.
+    forced: bool,
+}
+
+/// What is to be done for all pages of an image.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Runs to be mapped, by address.
+    pub mapped: Vec<MappedRun>,
+    /// For each region: it is mapped writable first, and gets its protection after the copy.
+    pub early_write: Vec<bool>,
+    pieces: Vec<Piece>,
+}
+
+/// A part of an extent that lies in one region.
+struct Part {
+    region: usize,
+    start: u64,
+    len: u64,
+    source: ExtentSource,
+}
+
+/// Cuts extents at the borders of regions. Both are ascending.
+fn parts(regions: &[Region], extents: &[Extent]) -> Result<Vec<Part>, RebuildError> {
+    let mut all = Vec::with_capacity(extents.len());
+    let mut at = 0;
+    for extent in extents {
+        let (mut start, end) = (extent.run.start.0, extent.run.end().0);
+        while start < end {
+            while regions.get(at).is_some_and(|region| region.end.0 <= start) {
+                at += 1;
+            }
+            let region = regions.get(at).filter(|region| region.start.0 <= start).ok_or_else(|| {
+                RebuildError::Image(format!(
+                    "the image has pages at {start:#x}, where the program has no mapping"
+                ))
+            })?;
+            let stop = end.min(region.end.0);
+            let source = match extent.source {
+                ExtentSource::Mappable { segment, offset } => {
+                    ExtentSource::Mappable { segment, offset: offset + (start - extent.run.start.0) }
+                }
+                other => other,
+            };
+            all.push(Part { region: at, start, len: stop - start, source });
+            start = stop;
+        }
+    }
+    Ok(all)
+}
+
+impl Plan {
+    /// Decides. `lazy`: map what can be mapped.
+    ///
+    /// # Errors
+    /// The image has pages where the record has no mapping.
+    pub fn new(record: &ProcessRecord, extents: &[Extent], lazy: bool) -> Result<Plan, RebuildError> {
+        let regions = &record.regions;
+        let parts = parts(regions, extents)?;
+        let floor = if lazy { mapping_floor(regions, &parts) } else { u64::MAX };
+        let mut plan = Plan { early_write: vec![false; regions.len()], ..Plan::default() };
+        let mut copied = vec![0_u64; regions.len()];
+        let mut copies = Vec::with_capacity(parts.len());
+        for part in parts {
+            let region = &regions[part.region];
+            match (part.source, &region.backing) {
+                (ExtentSource::Mappable { segment, offset }, _)
+                    if part.len >= floor && may_be_mapped(region) && plan.mapped.len() < MAX_MAPPED =>
+                {
+                    let (start, len, prot) = (part.start, part.len, region.prot);
+                    plan.mapped.push(MappedRun { start, len, prot, segment, offset });
+                }
+                // Fresh memory is zero; a read-only shared file is what it is; the kernel's pages are its own.
+                (ExtentSource::Zero, Backing::Anonymous | Backing::SharedAnonymous { .. })
+                | (_, Backing::SharedFile { writable: false, .. } | Backing::Kernel { .. }) => {}
+                (source, _) => {
+                    copied[part.region] += part.len;
+                    copies.push((part, source == ExtentSource::Zero));
+                }
+            }
+        }
+        for ((region, early), bytes) in regions.iter().zip(&mut plan.early_write).zip(&copied) {
+            let read_only = region.prot & libc::PROT_WRITE.cast_unsigned() == 0;
+            // Only private memory can be written past its protection (mm/gup.c, is_cow_mapping).
+            let shared = matches!(region.backing, Backing::SharedFile { .. });
+            *early = read_only && *bytes > 0 && (shared || *bytes > FORCED_LIMIT);
+        }
+        for (part, zero) in copies {
+            let region = &regions[part.region];
+            let writable = region.prot & libc::PROT_WRITE.cast_unsigned() != 0
+                || plan.early_write[part.region]
+                || matches!(region.backing, Backing::SharedAnonymous { .. });
+            plan.add(part.start, part.len, zero, !writable);
+        }
+        Ok(plan)
+    }
+
+    /// Adds a run, joined with the one before or cut, so that pieces are near [`PIECE_LEN`].
+    fn add(&mut self, start: u64, len: u64, zero: bool, forced: bool) {
+        let (mut start, mut len) = (start, len);
+        if let Some(last) = self.pieces.last_mut()
+            && (last.start + last.len, last.zero, last.forced) == (start, zero, forced)
+            && last.len + len <= PIECE_LEN
+        {
+            last.len += len;
+            return;
+        }
+        while len > 0 {
+            let part = len.min(PIECE_LEN);
+            self.pieces.push(Piece { start, len: part, zero, forced });
+            start += part;
+            len -= part;
+        }
+    }
+
+    /// Bytes that are copied.
+    pub fn copied_bytes(&self) -> u64 {
+        self.pieces.iter().map(|piece| piece.len).sum()
+    }
+
+    /// Bytes that are mapped.
+    pub fn mapped_bytes(&self) -> u64 {
+        self.mapped.iter().map(|run| run.len).sum()
+    }
+
+    /// Copies everything into the process of `tid`, and checks what was mapped meanwhile.
+    ///
+    /// # Errors
+    /// Names the file and offset that could not be read, or the address that could not be written.
+    pub fn carry_out(
+        &self,
+        pages: &dyn PageProvider,
+        tid: i32,
+        forced: &ForcedMemory,
+    ) -> Result<(), RebuildError> {
+        let next = AtomicUsize::new(0);
+        let failure: Mutex<Option<RebuildError>> = Mutex::new(None);
+        let fail = |error: RebuildError| {
+            next.store(self.pieces.len(), Ordering::Relaxed);
+            if let Ok(mut slot) = failure.lock() {
+                slot.get_or_insert(error);
+            }
+        };
+        let work = || {
+            if let Err(error) = self.copy_pieces(&next, pages, tid, forced) {
+                fail(error);
+            }
+        };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        // A thread is not worth its start for less than a few pieces.
+        let helpers = cores.min(MAX_WORKERS).min(self.pieces.len().div_ceil(4)).saturating_sub(1);
+        std::thread::scope(|scope| {
+            for _ in 0..helpers {
+                scope.spawn(work);
+            }
+            if !self.mapped.is_empty() {
+                scope.spawn(|| {
+                    if let Err(error) =
+                        pages.verify_mappable().map_err(RebuildError::io("checking the image"))
+                    {
+                        fail(error);
+                    }
+                });
+            }
+            work();
+        });
+        match failure.into_inner() {
+            Ok(Some(error)) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn copy_pieces(
+        &self,
+        next: &AtomicUsize,
+        pages: &dyn PageProvider,
+        tid: i32,
+        forced: &ForcedMemory,
+    ) -> Result<(), RebuildError> {
+        let mut buffer = vec![0_u8; PIECE_LEN as usize];
+        while let Some(piece) = self.pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let bytes = &mut buffer[..usize::try_from(piece.len).unwrap_or(0)];
+            if piece.zero {
+                bytes.fill(0);
+            } else {
+                pages.read(Addr(piece.start), bytes).map_err(RebuildError::io("reading the image"))?;
+            }
+            let written = if piece.forced {
+                forced.write(piece.start, bytes)
+            } else {
+                procmem::write(tid, piece.start, bytes)
+            };
+            written.map_err(RebuildError::io(format!("filling memory at {:#x}", piece.start)))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether an image may be mapped into a region: plain private memory that does not grow down.
+fn may_be_mapped(region: &Region) -> bool {
+    region.backing == Backing::Anonymous && !region.vm_flags.iter().any(|flag| flag == "gd")
+}
+
+/// The length from which on runs are mapped, such that there are not too many.
+fn mapping_floor(regions: &[Region], parts: &[Part]) -> u64 {
+    let mut lengths: Vec<u64> = parts
+        .iter()
+        .filter(|part| {
+            matches!(part.source, ExtentSource::Mappable { .. }) && may_be_mapped(&regions[part.region])
+        })
+        .map(|part| part.len)
+        .filter(|&len| len >= MIN_MAPPED_LEN)
+        .collect();
+    lengths.sort_unstable_by(|a, b| b.cmp(a));
+    lengths.get(MAX_MAPPED).map_or(MIN_MAPPED_LEN, |&len| len + PAGE_SIZE)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use holdfast_image::PageCount;
+    use holdfast_image::pages::PageRun;
+
+    fn region(start: u64, pages: u64, prot: u32, backing: Backing) -> Region {
+        let end = Addr(start + pages * PAGE_SIZE);
+        Region { start: Addr(start), end, prot, backing, vm_flags: Vec::new() }
+    }
+
+    fn extent(start: u64, pages: u64, source: ExtentSource) -> Extent {
+        Extent { run: PageRun { start: Addr(start), pages: PageCount(pages) }, source }
+    }
+
+    fn record(regions: Vec<Region>) -> ProcessRecord {
+        let empty = serde_json::json!({
+            "pid": 5, "ppid": 1, "pgid": 5, "sid": 5,
+            "exe": {"path": "/x", "size": 0, "mtime_ns": 0, "build_id": null}, "cwd": "/", "umask": 0, "limits": [],
+            "host": {"kernel_release": "", "hostname": "", "vdso_hash": 0, "xcr0": 0, "cpu": "",
+                     "monotonic_ns": 0, "realtime_ns": 0, "boot_id": ""},
+            "layout": {"start_code": 0, "end_code": 0, "start_data": 0, "end_data": 0, "start_brk": 0, "brk": 0,
+                       "start_stack": 0, "arg_start": 0, "arg_end": 0, "env_start": 0, "env_end": 0, "auxv": ""},
+            "regions": [], "threads": [], "signals": {"actions": [], "pending": [], "job_stopped": false},
+            "itimers": [{"interval_us": 0, "value_us": 0}, {"interval_us": 0, "value_us": 0},
+                        {"interval_us": 0, "value_us": 0}],
+            "files": {"descriptors": [], "descriptions": [], "mapped": []},
+            "inject": {"code": 0, "code_len": 0, "scratch": 0, "scratch_len": 0, "shared": 0},
+            "flags": {"no_new_privs": false, "thp_disabled": false, "oom_score_adj": 0}
+        });
+        ProcessRecord { regions, ..serde_json::from_value(empty).unwrap() }
+    }
+
+    #[test]
+    fn an_extent_over_two_regions_is_cut_and_large_ones_are_mapped_lazily() {
+        let record = record(vec![
+            region(0x10000, 100, 3, Backing::Anonymous),
+            region(0x10000 + 100 * PAGE_SIZE, 300, 1, Backing::Anonymous),
+        ]);
+        let extents = [extent(0x10000, 400, ExtentSource::Mappable { segment: 0, offset: 8192 })];
+        let plan = Plan::new(&record, &extents, true).unwrap();
+        assert_eq!(plan.mapped.len(), 2);
+        assert_eq!(plan.mapped[1].offset, 8192 + 100 * PAGE_SIZE);
+        assert_eq!((plan.mapped[0].prot, plan.mapped[1].prot, plan.copied_bytes()), (3, 1, 0));
+        let eager = Plan::new(&record, &extents, false).unwrap();
+        assert_eq!((eager.mapped.len(), eager.copied_bytes()), (0, 400 * PAGE_SIZE));
+        // 300 pages in a read-only region: writable during the copy; nothing is written past a protection.
+        assert_eq!(eager.early_write, [false, true]);
+        assert!(eager.pieces.iter().all(|piece| !piece.forced && piece.len <= PIECE_LEN));
+    }
+
+    #[test]
+    fn zeros_are_written_over_files_only() {
+        let file = Backing::PrivateFile { file: 0, offset: 0 };
+        let record = record(vec![region(0x10000, 4, 3, Backing::Anonymous), region(0x20000, 4, 1, file)]);
+        let extents = [extent(0x10000, 4, ExtentSource::Zero), extent(0x20000, 4, ExtentSource::Zero)];
+        let plan = Plan::new(&record, &extents, true).unwrap();
+        assert_eq!(plan.pieces, [Piece { start: 0x20000, len: 4 * PAGE_SIZE, zero: true, forced: true }]);
+    }
+
+    #[test]
+    fn pages_outside_all_mappings_are_refused() {
+        let record = record(vec![region(0x10000, 4, 3, Backing::Anonymous)]);
+        for start in [0x8000, 0x14000, 0xf000] {
+            assert!(
+                Plan::new(&record, &[extent(start, 1, ExtentSource::Stored)], false).is_err(),
+                "{start:#x}"
+            );
+        }
+        assert!(Plan::new(&record, &[extent(0x13000, 2, ExtentSource::Stored)], false).is_err());
+    }
+
+    #[test]
+    fn neighbours_are_joined() {
+        let record = record(vec![region(0x10000, 1000, 3, Backing::Anonymous)]);
+        let extents: Vec<Extent> =
+            (0..1000).map(|n| extent(0x10000 + n * PAGE_SIZE, 1, ExtentSource::Stored)).collect();
+        assert_eq!(Plan::new(&record, &extents, false).unwrap().pieces.len(), 4);
+    }
+}

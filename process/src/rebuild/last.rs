@@ -1,0 +1,299 @@
+//! What belongs to the process as a whole and comes after its memory: executable and break, close-on-exec, signal
+//! handlers, pending signals, timers, limits, and the library's own page. Runs in the agent.
+
+use super::error::RebuildError;
+use super::hand::{Batch, Hand, Need, Task, Workplace};
+use crate::inject::stub::Row;
+use holdfast_image::control::SharedPage;
+use holdfast_image::record::{Object, ProcessRecord, ThreadRecord};
+use holdfast_sys::procmem::ForcedMemory;
+use holdfast_sys::{attributes, clock};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Bytes of struct prctl_mm_map (include/uapi/linux/prctl.h).
+const MM_MAP_LEN: u64 = 104;
+
+fn words(values: &[u64]) -> Vec<u8> {
+    values.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// Unmaps the seed and tells the kernel where heap, stack, arguments and auxv are, and which file is the executable:
+/// allowed only once the text of the seed is gone. `with_exe`: needs the right to choose ids.
+///
+/// # Errors
+/// Names what the kernel refused.
+pub fn identity(
+    hand: &Hand,
+    place: Workplace,
+    leader: Task,
+    record: &ProcessRecord,
+    seed: (u64, u64),
+    with_exe: bool,
+) -> Result<(), RebuildError> {
+    let layout = &record.layout;
+    let mut batch = Batch::new(hand, place, leader);
+    batch
+        .row(Row::new(libc::SYS_munmap, &[seed.0, seed.1 - seed.0]), Need::Must("unmap the seed at", seed.0));
+    if with_exe {
+        let mut path = record.exe.path.0.clone();
+        path.push(0);
+        let path = batch.data(&path);
+        let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
+        let need = Need::MustOn("open", record.exe.path.to_string());
+        batch.row(Row::new(libc::SYS_openat, &[libc::AT_FDCWD as u64, path, flags]), need);
+    }
+    let (results, _) = batch.finish()?;
+    let exe = if with_exe { results.last().and_then(|&fd| u32::try_from(fd).ok()) } else { None };
+    let mut batch = Batch::new(hand, place, leader);
+    let auxv = batch.data(&layout.auxv.0);
+    let mut map = words(&[
+        layout.start_code.0,
+        layout.end_code.0,
+        layout.start_data.0,
+        layout.end_data.0,
+        layout.start_brk.0,
+        layout.brk.0,
+        layout.start_stack.0,
+        layout.arg_start.0,
+        layout.arg_end.0,
+        layout.env_start.0,
+        layout.env_end.0,
+        auxv,
+    ]);
+    map.extend(u32::try_from(layout.auxv.0.len()).unwrap_or(0).to_le_bytes());
+    map.extend(exe.unwrap_or(u32::MAX).to_le_bytes());
+    let map = batch.data(&map);
+    let args = [libc::PR_SET_MM as u64, libc::PR_SET_MM_MAP as u64, map, MM_MAP_LEN, 0];
+    let need = Need::MustOn("set heap, stack and executable of", record.exe.path.to_string());
+    batch.row(Row::new(libc::SYS_prctl, &args), need);
+    if let Some(exe) = exe {
+        batch.row(Row::new(libc::SYS_close, &[u64::from(exe)]), Need::May);
+    }
+    batch.finish().map(|_| ())
+}
+
+/// Close-on-exec flags (an exec, that of the seed, would have closed them), signal handlers, no_new_privs.
+///
+/// # Errors
+/// Names what the kernel refused.
+pub fn descriptors_and_signals(
+    hand: &Hand,
+    place: Workplace,
+    leader: Task,
+    record: &ProcessRecord,
+) -> Result<(), RebuildError> {
+    let mut batch = Batch::new(hand, place, leader);
+    let files = &record.files;
+    let own = |description: u32| files.descriptions[description as usize].object == Object::Own;
+    for descriptor in files.descriptors.iter().filter(|d| d.cloexec && !own(d.description)) {
+        let fd = u64::from(descriptor.fd.cast_unsigned());
+        let args = [fd, libc::F_SETFD as u64, libc::FD_CLOEXEC as u64];
+        batch.call(libc::SYS_fcntl, &args, Need::Must("mark close-on-exec the descriptor", fd))?;
+    }
+    for action in &record.signals.actions {
+        batch.reserve(32)?;
+        let address = batch.data(&words(&[action.handler, action.flags, action.restorer, action.mask]));
+        let args = [u64::from(action.signal), address, 0, 8];
+        let need = Need::Must("set the handler of signal", u64::from(action.signal));
+        batch.row(Row::new(libc::SYS_rt_sigaction, &args), need);
+    }
+    if record.flags.no_new_privs {
+        let args = [libc::PR_SET_NO_NEW_PRIVS as u64, 1, 0, 0, 0];
+        batch.call(libc::SYS_prctl, &args, Need::Must("set no_new_privs", 1))?;
+    }
+    batch.finish().map(|_| ())
+}
+
+/// Signals that wait for the process, then timers: their time runs from here.
+///
+/// # Errors
+/// Names the signal, timer or descriptor.
+pub fn pending_and_timers(
+    hand: &Hand,
+    place: Workplace,
+    leader: Task,
+    record: &ProcessRecord,
+) -> Result<(), RebuildError> {
+    let mut batch = Batch::new(hand, place, leader);
+    for info in &record.signals.pending {
+        batch.reserve(info.0.len())?;
+        let address = batch.data(&info.0);
+        let signal = u64::from_le_bytes(crate::xstate::array(&info.0, 0)) & 0xffff_ffff;
+        // The sender must be the leader itself: then any si_code may be given (kernel/signal.c).
+        let args = [u64::from(hand.inner_pid.cast_unsigned()), signal, address];
+        batch.row(
+            Row::new(libc::SYS_rt_sigqueueinfo, &args),
+            Need::Must("queue for itself the signal", signal),
+        );
+    }
+    for (which, timer) in (0_u64..).zip(&record.itimers) {
+        if timer.value_us == 0 {
+            continue;
+        }
+        batch.reserve(32)?;
+        let (interval, value) = (timer.interval_us, timer.value_us);
+        let parts = [interval / 1_000_000, interval % 1_000_000, value / 1_000_000, value % 1_000_000];
+        let address = batch.data(&words(&parts));
+        batch.row(
+            Row::new(libc::SYS_setitimer, &[which, address, 0]),
+            Need::Must("set interval timer", which),
+        );
+    }
+    for (index, description) in record.files.descriptions.iter().enumerate() {
+        let holder = record.files.descriptors.iter().find(|d| d.description as usize == index);
+        if let (Object::TimerFd { .. }, Some(holder)) = (&description.object, holder) {
+            arm_timerfd(&mut batch, holder.fd, &description.object)?;
+        }
+    }
+    batch.finish().map(|_| ())
+}
+
+fn arm_timerfd(batch: &mut Batch<'_>, fd: i32, object: &Object) -> Result<(), RebuildError> {
+    /// `_IOW('T', 0, __u64)` (include/uapi/linux/timerfd.h).
+    const TFD_IOC_SET_TICKS: u64 = 0x4008_5400;
+    const SECOND: u64 = 1_000_000_000;
+    let Object::TimerFd { clock, ticks, settime_flags, value_ns, interval_ns } = object else {
+        return Ok(());
+    };
+    let fd = u64::from(fd.cast_unsigned());
+    batch.reserve(64)?;
+    if *value_ns > 0 {
+        // fdinfo tells what is left; an absolute time matters only where a change of the clock must be noticed.
+        let cancel = settime_flags & libc::TFD_TIMER_CANCEL_ON_SET.cast_unsigned() != 0;
+        let (flags, value) = if cancel {
+            (*settime_flags, clock::now_ns(*clock).saturating_add(*value_ns))
+        } else {
+            (0, *value_ns)
+        };
+        let parts = [interval_ns / SECOND, interval_ns % SECOND, value / SECOND, value % SECOND];
+        let address = batch.data(&words(&parts));
+        let args = [fd, u64::from(flags), address, 0];
+        batch.row(Row::new(libc::SYS_timerfd_settime, &args), Need::Must("arm the timer of descriptor", fd));
+    }
+    if *ticks > 0 {
+        let address = batch.data(&ticks.to_le_bytes());
+        let need = Need::Must("set the expirations of the timer of descriptor", fd);
+        batch.row(Row::new(libc::SYS_ioctl, &[fd, TFD_IOC_SET_TICKS, address]), need);
+    }
+    Ok(())
+}
+
+/// Tells the library in the program that it was restarted, and where its agent is now. Returns the number of restarts.
+///
+/// # Errors
+/// The library's page cannot be written.
+pub fn tell_library(
+    memory: &ForcedMemory,
+    record: &ProcessRecord,
+    socket: &Path,
+) -> Result<u64, RebuildError> {
+    let page = record.inject.shared.0;
+    if page == 0 {
+        return Ok(0);
+    }
+    let write = || -> std::io::Result<u64> {
+        let mut restarts = [0_u8; 8];
+        memory.read(page + SharedPage::RESTARTS as u64, &mut restarts)?;
+        let restarts = u64::from_le_bytes(restarts).saturating_add(1);
+        memory.write(page + SharedPage::RESTARTS as u64, &restarts.to_le_bytes())?;
+        memory.write(page + SharedPage::OWN_FD as u64, &[0; 8])?;
+        let mut path = socket.as_os_str().as_bytes().to_vec();
+        if path.len() >= SharedPage::SOCKET_PATH_LEN {
+            return Err(std::io::Error::other("the path of the agent's socket is too long"));
+        }
+        path.resize(SharedPage::SOCKET_PATH_LEN, 0);
+        memory.write(page + SharedPage::SOCKET_PATH as u64, &path)?;
+        Ok(restarts)
+    };
+    write().map_err(RebuildError::io("writing the page of libholdfast in the program"))
+}
+
+/// Records in the library's page which kernel ids stand for the ids that the program knows, and puts the former into
+/// the place where libc keeps them: the word that the kernel clears at a thread's end is the thread's own copy of its
+/// id (glibc, nptl/allocatestack.c).
+///
+/// # Errors
+/// The page or a thread's word cannot be written; the program has more threads than the page has room for.
+pub fn virtual_ids(
+    memory: &ForcedMemory,
+    record: &ProcessRecord,
+    tasks: &[Task],
+) -> Result<(), RebuildError> {
+    let page = record.inject.shared.0;
+    if page == 0 {
+        return Err(RebuildError::Ids("libholdfast in the program has no table of ids".into()));
+    }
+    if tasks.len() > SharedPage::ID_MAX {
+        return Err(RebuildError::Ids(format!("{} threads are more than the table holds", tasks.len())));
+    }
+    let write = || -> std::io::Result<()> {
+        let known = known_ids(memory, page)?;
+        let mut table = Vec::with_capacity(tasks.len() * 8);
+        for (task, thread) in tasks.iter().zip(&record.threads) {
+            let known =
+                known.iter().find(|(_, kernel)| *kernel == thread.tid).map_or(thread.tid, |(id, _)| *id);
+            table.extend(known.to_le_bytes());
+            table.extend(task.inner.to_le_bytes());
+            if thread.clear_tid.0 != 0 {
+                memory.write(thread.clear_tid.0, &task.inner.to_le_bytes())?;
+            }
+        }
+        memory.write(page + SharedPage::ID_TABLE as u64, &table)?;
+        memory.write(page + SharedPage::ID_COUNT as u64, &(tasks.len() as u64).to_le_bytes())?;
+        memory.write(page + SharedPage::VIRTUAL_IDS as u64, &1_u64.to_le_bytes())
+    };
+    write().map_err(RebuildError::io("writing the ids into the program"))
+}
+
+/// The table that an earlier restart left: pairs of the id that the program knows and the one of the kernel.
+fn known_ids(memory: &ForcedMemory, page: u64) -> std::io::Result<Vec<(i32, i32)>> {
+    let word = |at: usize| {
+        let mut word = [0_u8; 8];
+        memory.read(page + at as u64, &mut word).map(|()| u64::from_le_bytes(word))
+    };
+    if word(SharedPage::VIRTUAL_IDS)? != 1 {
+        return Ok(Vec::new());
+    }
+    let count = usize::try_from(word(SharedPage::ID_COUNT)?).unwrap_or(0).min(SharedPage::ID_MAX);
+    let mut table = vec![0_u8; count * 8];
+    memory.read(page + SharedPage::ID_TABLE as u64, &mut table)?;
+    let (pairs, _) = table.as_chunks::<8>();
+    Ok(pairs
+        .iter()
+        .map(|&[a, b, c, d, e, f, g, h]| (i32::from_le_bytes([a, b, c, d]), i32::from_le_bytes([e, f, g, h])))
+        .collect())
+}
+
+/// Scheduling of one thread, as far as this user may set it.
+pub fn scheduling(tid: i32, thread: &ThreadRecord) {
+    // Each is a matter of speed; what is refused stays as it is here: fewer processors, no privilege for a lower nice
+    // value or a real-time policy.
+    if !thread.affinity.is_empty() {
+        let _ = clock::set_affinity(tid, &thread.affinity);
+    }
+    if thread.policy != 0 || thread.priority != 0 {
+        let _ = attributes::set_scheduler(tid, thread.policy, thread.priority);
+    }
+    let _ = attributes::set_nice(tid, thread.nice);
+}
+
+/// Limits and out-of-memory score of the process, as far as this user may set them.
+pub fn limits(pid: i32, record: &ProcessRecord) {
+    for limit in &record.limits {
+        let (resource, soft, hard) = (limit.resource, limit.soft, limit.hard);
+        if attributes::set_limit(pid, resource, soft, hard).is_err()
+            && let Ok((_, ceiling)) = attributes::limit(pid, resource)
+        {
+            // A hard limit cannot be raised again without privilege.
+            let hard = hard.min(ceiling);
+            let _ = attributes::set_limit(pid, resource, soft.min(hard), hard);
+        }
+    }
+    let path = format!("/proc/{pid}/oom_score_adj");
+    let score = record.flags.oom_score_adj.to_string();
+    if fs::read_to_string(&path).is_ok_and(|now| now.trim() != score) {
+        let _ = fs::write(path, score);
+    }
+}

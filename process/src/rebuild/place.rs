@@ -1,0 +1,341 @@
+//! Laying out the address space: everything of the seed but itself goes, the kernel's mappings move to their old
+//! places, and every region of the record is mapped again. Runs in the agent, by tables in the seed.
+//!
+//! What must hold: the layout's hole is free in the record. All mappings are made with MAP_FIXED_NOREPLACE: an overlap
+//! is an error, never a silent replacement.
+
+use super::elf::{self, Layout};
+use super::error::RebuildError;
+use super::fill::Plan;
+use super::hand::{Batch, Hand, Need, Task, Workplace};
+use crate::inject::stub::Row;
+use holdfast_image::pages::PageProvider;
+use holdfast_image::record::{Backing, ProcessRecord, Region};
+use holdfast_sys::procfs::{self, Mapping};
+use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt;
+
+const PROT_READ: u64 = 1;
+const PROT_WRITE: u64 = 2;
+const MAP_SHARED: u64 = libc::MAP_SHARED as u64;
+const MAP_PRIVATE: u64 = libc::MAP_PRIVATE as u64;
+const MAP_FIXED: u64 = libc::MAP_FIXED as u64;
+const MAP_ANONYMOUS: u64 = libc::MAP_ANONYMOUS as u64;
+const MAP_NORESERVE: u64 = libc::MAP_NORESERVE as u64;
+const MAP_GROWSDOWN: u64 = libc::MAP_GROWSDOWN as u64;
+const NOREPLACE: u64 = libc::MAP_FIXED_NOREPLACE as u64;
+/// As argument: no descriptor.
+const NO_FD: u64 = u64::MAX;
+
+/// Where tables of the seed are.
+pub fn seed_place(layout: &Layout) -> Workplace {
+    Workplace {
+        code: layout.base,
+        table: layout.table,
+        table_len: elf::TABLE_LEN as usize,
+        buffers: layout.buffers,
+        buffers_len: elf::BUFFERS_LEN as usize,
+    }
+}
+
+fn has(region: &Region, flag: &str) -> bool {
+    region.vm_flags.iter().any(|f| f == flag)
+}
+
+/// One address space under construction.
+pub struct Builder<'a> {
+    /// Runs the tables.
+    pub hand: &'a Hand,
+    /// The only thread.
+    pub leader: Task,
+    /// Where the seed lies.
+    pub layout: Layout,
+    /// What is to be built.
+    pub record: &'a ProcessRecord,
+}
+
+impl Builder<'_> {
+    fn batch(&self) -> Batch<'_> {
+        Batch::new(self.hand, seed_place(&self.layout), self.leader)
+    }
+
+    /// All of it but the pages and the protection that waits for them.
+    ///
+    /// # Errors
+    /// Names the mapping or file that could not be mapped.
+    pub fn build(&self, plan: &Plan, pages: &dyn PageProvider) -> Result<(), RebuildError> {
+        self.clear()?;
+        let files = self.open_files(plan, pages)?;
+        self.map_regions(plan, &files)?;
+        self.map_shared_objects()?;
+        self.map_segments(plan, &files)?;
+        self.advise()?;
+        let mut batch = self.batch();
+        for fd in files.open {
+            batch.call(libc::SYS_close, &[fd], Need::May)?;
+        }
+        batch.finish().map(|_| ())
+    }
+
+    /// Gives regions that were writable for the copy only the protection that they had, and locks what was locked.
+    ///
+    /// # Errors
+    /// Names the mapping.
+    pub fn protect(&self, plan: &Plan) -> Result<(), RebuildError> {
+        let mut batch = self.batch();
+        for (region, early) in self.record.regions.iter().zip(&plan.early_write) {
+            let (start, len) = (region.start.0, region.end.0 - region.start.0);
+            let shared = matches!(region.backing, Backing::SharedAnonymous { .. });
+            if *early || (shared && u64::from(region.prot) != PROT_READ | PROT_WRITE) {
+                let args = [start, len, u64::from(region.prot)];
+                batch.call(libc::SYS_mprotect, &args, Need::Must("protect memory at", start))?;
+            }
+            if has(region, "lo") {
+                // RLIMIT_MEMLOCK may be lower here; locked memory is a matter of speed.
+                batch.call(libc::SYS_mlock, &[start, len], Need::May)?;
+            }
+        }
+        batch.finish().map(|_| ())
+    }
+
+    /// Unmaps what the seed does not need, and moves the kernel's mappings.
+    fn clear(&self) -> Result<(), RebuildError> {
+        let now = procfs::maps(self.leader.tid, self.leader.tid)
+            .map_err(RebuildError::io("reading the mappings of the new process"))?;
+        let kernel: Vec<&Mapping> = now.iter().filter(|m| is_kernel(m)).collect();
+        let wanted: Vec<(&str, &Region)> = self
+            .record
+            .regions
+            .iter()
+            .filter_map(|region| match &region.backing {
+                Backing::Kernel { name } => Some((name.trim_matches(['[', ']']), region)),
+                _ => None,
+            })
+            .collect();
+        let mut batch = self.batch();
+        let seed = self.layout.base..self.layout.end;
+        for mapping in
+            now.iter().filter(|m| !is_kernel(m) && !seed.contains(&m.start) && m.name != b"[vsyscall]")
+        {
+            let len = mapping.end - mapping.start;
+            batch.call(libc::SYS_munmap, &[mapping.start, len], Need::Must("unmap", mapping.start))?;
+        }
+        let mut park = self.layout.park;
+        let mut moves = Vec::new();
+        for mapping in kernel {
+            let len = mapping.end - mapping.start;
+            let name = kernel_name(mapping);
+            let Some((_, region)) = wanted.iter().find(|(wanted, _)| *wanted == name) else {
+                batch.call(libc::SYS_munmap, &[mapping.start, len], Need::Must("unmap", mapping.start))?;
+                continue;
+            };
+            if region.end.0 - region.start.0 != len {
+                return Err(RebuildError::Image(format!(
+                    "[{name}] of this kernel is {len} bytes long, that of the image {}: restart under the same kernel",
+                    region.end.0 - region.start.0
+                )));
+            }
+            moves.push((park, region.start.0, len));
+            let args = [mapping.start, len, len, REMAP, park];
+            batch.call(libc::SYS_mremap, &args, Need::Must("move the kernel's mapping at", mapping.start))?;
+            park += len;
+        }
+        if moves.len() != wanted.len() {
+            return Err(RebuildError::Image(
+                "this kernel does not have the same [vdso] and [vvar] mappings: restart under the same kernel".into(),
+            ));
+        }
+        for (from, to, len) in moves {
+            let args = [from, len, len, REMAP, to];
+            batch.call(libc::SYS_mremap, &args, Need::Must("move the kernel's mapping to", to))?;
+        }
+        if self.record.flags.thp_disabled {
+            batch.call(libc::SYS_prctl, &[libc::PR_SET_THP_DISABLE as u64, 1], Need::May)?;
+        }
+        batch.finish().map(|_| ())
+    }
+
+    /// Opens every file that is mapped, once for each way it is needed.
+    fn open_files(&self, plan: &Plan, pages: &dyn PageProvider) -> Result<Files, RebuildError> {
+        let mut wanted: Vec<(FileKey, Vec<u8>, i32)> = Vec::new();
+        let mut known: HashMap<FileKey, usize> = HashMap::new();
+        let mut want = |key: FileKey, path: &[u8], flags: i32| {
+            known.entry(key).or_insert_with(|| {
+                wanted.push((key, path.to_vec(), flags));
+                wanted.len() - 1
+            });
+        };
+        for region in &self.record.regions {
+            if let Some(key) = FileKey::of(region) {
+                let flags = if matches!(key, FileKey::Mapped { writable: true, .. }) {
+                    libc::O_RDWR
+                } else {
+                    libc::O_RDONLY
+                };
+                want(key, &self.record.files.mapped[key.index()].path.0, flags);
+            }
+        }
+        for mapped in &plan.mapped {
+            let path = pages
+                .segments()
+                .get(mapped.segment as usize)
+                .ok_or_else(|| RebuildError::Image(format!("the image has no segment {}", mapped.segment)))?;
+            want(FileKey::Segment(mapped.segment), path.as_os_str().as_bytes(), libc::O_RDONLY);
+        }
+        let mut batch = self.batch();
+        for (_, path, flags) in &wanted {
+            let name = String::from_utf8_lossy(path).into_owned();
+            let mut path = path.clone();
+            path.push(0);
+            batch.reserve(path.len())?;
+            let address = batch.data(&path);
+            let args = [libc::AT_FDCWD as u64, address, (flags | libc::O_CLOEXEC) as u64, 0];
+            batch.row(Row::new(libc::SYS_openat, &args), Need::MustOn("open", name));
+        }
+        let (results, _) = batch.finish()?;
+        let open: Vec<u64> = results.iter().map(|fd| fd.cast_unsigned()).collect();
+        let by_key = known.into_iter().map(|(key, at)| (key, open[at])).collect();
+        Ok(Files { open, by_key })
+    }
+
+    fn map_regions(&self, plan: &Plan, files: &Files) -> Result<(), RebuildError> {
+        let mut batch = self.batch();
+        for (region, early) in self.record.regions.iter().zip(&plan.early_write) {
+            let prot = u64::from(region.prot) | if *early { PROT_READ | PROT_WRITE } else { 0 };
+            let (start, len) = (region.start.0, region.end.0 - region.start.0);
+            let args = match &region.backing {
+                Backing::Kernel { .. } | Backing::SharedAnonymous { .. } => continue,
+                Backing::Anonymous => {
+                    let grows = if has(region, "gd") { MAP_GROWSDOWN } else { 0 };
+                    let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | NOREPLACE | grows;
+                    [start, len, prot, flags, NO_FD, 0]
+                }
+                Backing::PrivateFile { offset, .. } => {
+                    let flags = MAP_PRIVATE | MAP_NORESERVE | NOREPLACE;
+                    [start, len, prot, flags, files.of(region), *offset]
+                }
+                Backing::SharedFile { offset, .. } => {
+                    [start, len, prot, MAP_SHARED | NOREPLACE, files.of(region), *offset]
+                }
+            };
+            batch.call(libc::SYS_mmap, &args, Need::Must("map memory at", start))?;
+        }
+        batch.finish().map(|_| ())
+    }
+
+    /// Shared memory without a name: each object is made once in the workshop; its pieces are second mappings of it
+    /// (mremap(2) with an old size of 0), so that what the program mapped twice is one memory again.
+    fn map_shared_objects(&self) -> Result<(), RebuildError> {
+        /// Length of the object, and each piece with its offset in it.
+        type SharedObject<'a> = (u64, Vec<(&'a Region, u64)>);
+        let mut objects: HashMap<u64, SharedObject<'_>> = HashMap::new();
+        for region in &self.record.regions {
+            if let Backing::SharedAnonymous { object, offset, object_size } = region.backing {
+                let entry = objects.entry(object).or_default();
+                let end = offset.saturating_add(region.end.0 - region.start.0);
+                entry.0 = entry.0.max(object_size).max(end);
+                entry.1.push((region, offset));
+            }
+        }
+        let workshop = self.layout.workshop;
+        let mut batch = self.batch();
+        for (size, pieces) in objects.values() {
+            let flags = MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE | NOREPLACE;
+            let args = [workshop, *size, PROT_READ | PROT_WRITE, flags, NO_FD, 0];
+            batch.call(libc::SYS_mmap, &args, Need::Must("make shared memory of length", *size))?;
+            for &(region, offset) in pieces {
+                let (start, len) = (region.start.0, region.end.0 - region.start.0);
+                let args = [workshop + offset, 0, len, REMAP, start];
+                batch.call(libc::SYS_mremap, &args, Need::Must("map shared memory at", start))?;
+            }
+            batch.call(libc::SYS_munmap, &[workshop, *size], Need::Must("unmap", workshop))?;
+        }
+        batch.finish().map(|_| ())
+    }
+
+    /// A lazy restart: runs of pages are mapped from the segment files, over the anonymous memory made before.
+    fn map_segments(&self, plan: &Plan, files: &Files) -> Result<(), RebuildError> {
+        let mut batch = self.batch();
+        for run in &plan.mapped {
+            let fd = files.by_key.get(&FileKey::Segment(run.segment)).copied().unwrap_or(NO_FD);
+            let flags = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE;
+            let args = [run.start, run.len, u64::from(run.prot), flags, fd, run.offset];
+            batch.call(libc::SYS_mmap, &args, Need::Must("map the image at", run.start))?;
+        }
+        batch.finish().map(|_| ())
+    }
+
+    /// Sets what madvise(2) had set. Before the pages come in, so that huge pages can be used for them.
+    fn advise(&self) -> Result<(), RebuildError> {
+        const ADVICE: [(&str, i32); 6] = [
+            ("hg", libc::MADV_HUGEPAGE),
+            ("nh", libc::MADV_NOHUGEPAGE),
+            ("dc", libc::MADV_DONTFORK),
+            ("wf", libc::MADV_WIPEONFORK),
+            ("dd", libc::MADV_DONTDUMP),
+            ("mg", libc::MADV_MERGEABLE),
+        ];
+        let mut batch = self.batch();
+        for region in self.record.regions.iter().filter(|r| !matches!(r.backing, Backing::Kernel { .. })) {
+            let (start, len) = (region.start.0, region.end.0 - region.start.0);
+            for (_, advice) in ADVICE.iter().filter(|(flag, _)| has(region, flag)) {
+                // DONTFORK and WIPEONFORK change what the program's children see; the others are hints.
+                let need = if matches!(*advice, libc::MADV_DONTFORK | libc::MADV_WIPEONFORK) {
+                    Need::Must("advise memory at", start)
+                } else {
+                    Need::May
+                };
+                batch.call(libc::SYS_madvise, &[start, len, (*advice) as u64], need)?;
+            }
+        }
+        batch.finish().map(|_| ())
+    }
+}
+
+/// MREMAP_MAYMOVE | MREMAP_FIXED.
+const REMAP: u64 = 3;
+
+fn is_kernel(mapping: &Mapping) -> bool {
+    matches!(mapping.name.as_slice(), b"[vdso]" | b"[vvar]" | b"[vvar_vclock]")
+}
+
+fn kernel_name(mapping: &Mapping) -> String {
+    String::from_utf8_lossy(&mapping.name).trim_matches(['[', ']']).to_owned()
+}
+
+/// A file that the seed opens.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum FileKey {
+    /// Index into [`holdfast_image::record::FileTable::mapped`], and how it is opened.
+    Mapped { file: u32, writable: bool },
+    /// A segment of the image.
+    Segment(u32),
+}
+
+impl FileKey {
+    fn of(region: &Region) -> Option<FileKey> {
+        match region.backing {
+            Backing::PrivateFile { file, .. } => Some(FileKey::Mapped { file, writable: false }),
+            Backing::SharedFile { file, writable, .. } => Some(FileKey::Mapped { file, writable }),
+            _ => None,
+        }
+    }
+    fn index(self) -> usize {
+        match self {
+            FileKey::Mapped { file, .. } => file as usize,
+            FileKey::Segment(segment) => segment as usize,
+        }
+    }
+}
+
+/// Files open in the seed.
+struct Files {
+    open: Vec<u64>,
+    by_key: HashMap<FileKey, u64>,
+}
+
+impl Files {
+    fn of(&self, region: &Region) -> u64 {
+        FileKey::of(region).and_then(|key| self.by_key.get(&key)).copied().unwrap_or(NO_FD)
+    }
+}

@@ -1,0 +1,162 @@
+//! What can be said before a restart is tried: does this host fit, is every file still there.
+//!
+//! Called by the front and by `holdfast doctor`-like listings. Pure looking; nothing is changed. Each line names the
+//! object and what to do.
+
+use crate::capture::identity;
+use crate::xstate;
+use holdfast_image::record::{Backing, FileIdentity, Object, ProcessRecord};
+use holdfast_sys::attributes;
+use holdfast_sys::procfs;
+use holdfast_sys::procmem::ForcedMemory;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+/// What differs between the recorded host and this one, and files that changed: one line each. Empty: a restart may be
+/// tried.
+pub fn preflight(record: &ProcessRecord) -> Vec<String> {
+    let mut lines = Vec::new();
+    lines.extend(record.check().err());
+    host(record, &mut lines);
+    let mut private: Vec<u32> = Vec::new();
+    for region in &record.regions {
+        match region.backing {
+            Backing::PrivateFile { file, .. } | Backing::SharedFile { file, writable: false, .. } => {
+                private.push(file)
+            }
+            _ => {}
+        }
+    }
+    private.sort_unstable();
+    private.dedup();
+    let mapped = private.iter().filter_map(|&file| record.files.mapped.get(file as usize));
+    let executable = record.files.mapped.iter().any(|file| file.path == record.exe.path);
+    lines.extend(mapped.filter_map(changed));
+    if !executable {
+        lines.extend(changed(&record.exe));
+    }
+    if !record.cwd.as_path().is_dir() {
+        lines.push(format!("{}: the working folder of the program is gone; make it anew", record.cwd));
+    }
+    for description in &record.files.descriptions {
+        lines.extend(missing(&description.object, description.flags));
+    }
+    lines
+}
+
+fn host(record: &ProcessRecord, lines: &mut Vec<String>) {
+    let host = &record.host;
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    if release.trim() != host.kernel_release {
+        lines.push(format!(
+            "this kernel is {}, the image was made under {}: restart under that one",
+            release.trim(),
+            host.kernel_release
+        ));
+    } else if own_vdso().is_none_or(|bytes| xxhash_rust::xxh3::xxh3_64(&bytes) != host.vdso_hash) {
+        lines.push(format!(
+            "the vdso of this kernel is not that of the image, though both are {}: restart under the same build",
+            host.kernel_release
+        ));
+    }
+    let missing = host.xcr0 & !xstate::enabled();
+    if missing != 0 {
+        lines.push(format!(
+            "this processor lacks features that the program may use (XCR0 bits {missing:#x}; it ran on {}): restart on \
+             such a processor or a newer one",
+            host.cpu
+        ));
+    }
+}
+
+/// The bytes of this process's vdso.
+fn own_vdso() -> Option<Vec<u8>> {
+    let pid = attributes::own_pid();
+    let maps = procfs::maps(pid, pid).ok()?;
+    let vdso = maps.iter().find(|mapping| mapping.name == b"[vdso]")?;
+    let mut bytes = vec![0; usize::try_from(vdso.end - vdso.start).ok()?];
+    ForcedMemory::open(pid, pid).ok()?.read(vdso.start, &mut bytes).ok()?;
+    Some(bytes)
+}
+
+/// Whether a mapped file is another one now. An equal build-id says that it is the same program, whenever it was
+/// installed.
+fn changed(file: &FileIdentity) -> Option<String> {
+    let path = file.path.as_path();
+    let metadata = match fs::metadata(path) {
+        Ok(metadata) => metadata,
+        Err(error) => {
+            return Some(format!("{}: the program maps this file: {error}; put it back", file.path));
+        }
+    };
+    let what = if file.build_id.is_some() {
+        if identity::build_id(path) == file.build_id && metadata.len() == file.size {
+            return None;
+        }
+        "another build"
+    } else if metadata.len() != file.size {
+        "another length"
+    } else if identity::mtime_ns(&metadata) != file.mtime_ns {
+        "another modification time"
+    } else {
+        return None;
+    };
+    Some(format!(
+        "{}: the program maps this file, and it has {what} than at the checkpoint; put the old one back, or make \
+         images with run --self-contained",
+        file.path
+    ))
+}
+
+/// Whether an open file is gone, or has lost what the program would write behind.
+fn missing(object: &Object, flags: u32) -> Option<String> {
+    let writes = flags & libc::O_ACCMODE.cast_unsigned() != 0;
+    match object {
+        Object::Regular { path, size, deleted_content: None, .. } => match fs::metadata(path.as_path()) {
+            Ok(now) if writes && now.is_file() && now.size() < *size => Some(format!(
+                "{path}: the program writes it, and it has {} bytes now but had {size} at the checkpoint; put the \
+                 missing bytes back, or lengthen it if they do not matter (truncate -s {size})",
+                now.size()
+            )),
+            Ok(_) => None,
+            Err(_) if writes && *size == 0 => None,
+            Err(error) => Some(format!("{path}: the program had it open: {error}; put it back")),
+        },
+        Object::Directory { path, .. } if !path.as_path().is_dir() => {
+            Some(format!("{path}: the program had this folder open, and it is gone; make it anew"))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use holdfast_image::bytes::{Blob, Name};
+    use std::path::Path;
+
+    #[test]
+    fn a_changed_file_is_named_and_an_equal_build_is_none() {
+        let path = Path::new("/bin/sh");
+        let metadata = fs::metadata(path).unwrap();
+        let file = FileIdentity {
+            path: Name::from(path),
+            size: metadata.len(),
+            mtime_ns: 1,
+            build_id: identity::build_id(path),
+        };
+        assert_eq!(changed(&file), None, "the build-id counts, not the time");
+        let without = FileIdentity { build_id: None, ..file.clone() };
+        assert!(changed(&without).is_some_and(|line| line.contains("/bin/sh") && line.contains("time")));
+        let other = FileIdentity { build_id: Some(Blob(vec![1])), ..file.clone() };
+        assert!(changed(&other).is_some_and(|line| line.contains("build")));
+        let gone = FileIdentity { path: Name::from("/no/such/file"), ..file };
+        assert!(changed(&gone).is_some_and(|line| line.contains("/no/such/file")));
+    }
+
+    #[test]
+    fn our_own_vdso_is_readable() {
+        assert!(own_vdso().is_some_and(|bytes| bytes.starts_with(b"\x7fELF")));
+    }
+}

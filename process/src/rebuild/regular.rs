@@ -1,0 +1,302 @@
+//! Regular files: opened where they are, put back to the length that they had, what is cut off being kept.
+//!
+//! The rule: no byte is ever lost. A file that the program had open for writing and that has grown since is cut back,
+//! after its end was copied to the store and synchronised; one that has shrunk is an error, because the program would
+//! write behind a hole. Runs in the new process ([`super::life`]).
+
+use super::error::RebuildError;
+use super::files::{c_path, open_path};
+use holdfast_image::bytes::Name;
+use holdfast_image::record::Object;
+use holdfast_sys::{clock, objects};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::ffi::CString;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Seek, SeekFrom, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// O_TMPFILE contains O_DIRECTORY; neither is for a file that exists.
+const TMPFILE_BITS: u32 = libc::O_TMPFILE.cast_unsigned();
+
+fn may_write(flags: u32) -> bool {
+    flags & libc::O_ACCMODE.cast_unsigned() != libc::O_RDONLY.cast_unsigned()
+}
+
+/// Opens a file that has a name; puts back its length and offset.
+///
+/// # Errors
+/// Names the file and what to do.
+pub fn open(
+    object: &Object,
+    flags: u32,
+    saved_dir: &Path,
+    notes: &mut Vec<String>,
+) -> Result<OwnedFd, RebuildError> {
+    let Object::Regular { path, position, size, device, inode, mode, .. } = object else {
+        return Err(RebuildError::Image("not a regular file".into()));
+    };
+    if *size == 0 && may_write(flags) && !path.as_path().exists() {
+        // Nothing of it is lost: it was empty.
+        let flags = (libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY).cast_unsigned();
+        objects::open(&c_path(path)?, flags, *mode).map_err(|error| {
+            RebuildError::file(path, format!("it is gone and cannot be made anew: {error}"))
+        })?;
+        notes.push(format!("{path}: it was gone; made anew, empty as it was"));
+    }
+    let fd = open_path(path, flags & !TMPFILE_BITS)?;
+    if flags & libc::O_PATH.cast_unsigned() != 0 {
+        return Ok(fd);
+    }
+    let file = File::from(fd);
+    let io = |what: &str| RebuildError::io(format!("{path}: {what}"));
+    let now = file.metadata().map_err(io("asking for its length"))?;
+    if !now.is_file() {
+        return Err(RebuildError::file(path, "it was a regular file and is none now; put it back"));
+    }
+    if (now.dev(), now.ino()) != (*device, *inode) {
+        notes.push(format!(
+            "{path}: it is another file than at the checkpoint (it was replaced); used all the same"
+        ));
+    }
+    if may_write(flags) {
+        put_back_length(&file, path, *size, now.len(), saved_dir, notes)?;
+    } else if now.len() < *position {
+        notes.push(format!("{path}: it is {} bytes long and was read up to {position}", now.len()));
+    }
+    objects::seek(file.as_fd(), *position).map_err(io("setting the offset"))?;
+    Ok(file.into())
+}
+
+fn put_back_length(
+    file: &File,
+    path: &Name,
+    size: u64,
+    now: u64,
+    saved_dir: &Path,
+    notes: &mut Vec<String>,
+) -> Result<(), RebuildError> {
+    if now < size {
+        return Err(RebuildError::file(
+            path,
+            format!(
+                "the program writes it, and it has {now} bytes now but had {size} at the checkpoint; put the missing \
+                 bytes back, or lengthen it if they do not matter (truncate -s {size})"
+            ),
+        ));
+    }
+    if now == size {
+        return Ok(());
+    }
+    let kept = keep_tail(path, size, saved_dir).map_err(|error| {
+        RebuildError::file(
+            path,
+            format!(
+                "it has grown from {size} to {now} bytes since the checkpoint, and what would be cut off cannot be kept \
+                 in {}: {error}; make it readable, or cut it yourself (truncate -s {size})",
+                saved_dir.display()
+            ),
+        )
+    })?;
+    file.set_len(size).map_err(|error| {
+        RebuildError::file(path, format!("it cannot be put back from {now} to {size} bytes: {error}"))
+    })?;
+    notes
+        .push(format!("{path}: put back from {now} to {size} bytes; the rest is kept in {}", kept.display()));
+    Ok(())
+}
+
+/// Copies what lies behind `size` into a new file of the store.
+fn keep_tail(path: &Name, size: u64, saved_dir: &Path) -> io::Result<PathBuf> {
+    match DirBuilder::new().mode(0o700).create(saved_dir) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let mut source = File::open(path.as_path())?;
+    source.seek(SeekFrom::Start(size))?;
+    let base = path.as_path().file_name().unwrap_or_default();
+    let stamp = clock::now_ns(libc::CLOCK_REALTIME) / 1_000_000;
+    for attempt in 0_u32..1000 {
+        let mut name = format!("{}-{attempt:03}-", u64::from(attempt) + stamp).into_bytes();
+        name.extend(base.as_bytes().iter().take(180));
+        name.extend(b".tail");
+        let target = saved_dir.join(std::ffi::OsStr::from_bytes(&name));
+        match File::options().write(true).create_new(true).mode(0o600).open(&target) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+            Ok(mut file) => {
+                let copied = io::copy(&mut source, &mut file).and_then(|_| file.sync_all());
+                if copied.is_err() {
+                    let _ = fs::remove_file(&target);
+                }
+                return copied.map(|()| target);
+            }
+        }
+    }
+    Err(io::Error::from_raw_os_error(libc::EEXIST))
+}
+
+/// Files without a name, each made once however often it was open.
+#[derive(Debug, Default)]
+pub struct Nameless(HashMap<(u64, u64), File>);
+
+impl Nameless {
+    /// Opens one, made of its content.
+    ///
+    /// # Errors
+    /// No folder takes it.
+    pub fn open(&mut self, object: &Object, flags: u32, content: &[u8]) -> Result<OwnedFd, RebuildError> {
+        let Object::Regular { path, position, device, inode, mode, .. } = object else {
+            return Err(RebuildError::Image("not a regular file".into()));
+        };
+        let io =
+            |error| RebuildError::file(path, format!("a file without a name cannot be made anew: {error}"));
+        let key = (*device, *inode);
+        let file = match self.0.entry(key) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let mut file = make_nameless(path.as_path()).map_err(io)?;
+                file.write_all(content).map_err(io)?;
+                file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(*mode)).map_err(io)?;
+                entry.insert(file)
+            }
+        };
+        let number = file.as_raw_fd();
+        let again = CString::new(format!("/proc/self/fd/{number}")).unwrap_or_default();
+        let made = (libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC).cast_unsigned();
+        let fd = objects::open(&again, flags & !(TMPFILE_BITS | made), 0).map_err(io)?;
+        objects::seek(fd.as_fd(), *position).map_err(io)?;
+        Ok(fd)
+    }
+}
+
+fn make_nameless(path: &Path) -> io::Result<File> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let in_folder = |folder: &Path| -> io::Result<File> {
+        let mut options = File::options();
+        options.read(true).write(true).mode(0o600);
+        options.clone().custom_flags(libc::O_TMPFILE).open(folder).or_else(|_| {
+            // Not every file system has O_TMPFILE.
+            let name = folder.join(format!(".holdfast-{}-{}", std::process::id(), clock::monotonic_ns()));
+            let file = options.create_new(true).open(&name)?;
+            fs::remove_file(&name).map(|()| file)
+        })
+    };
+    in_folder(folder).or_else(|_| in_folder(&std::env::temp_dir()))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use holdfast_image::bytes::Blob;
+    use std::io::Read;
+
+    struct Folder(PathBuf);
+    impl Folder {
+        fn new(name: &str) -> Folder {
+            let folder = std::env::temp_dir().join(format!("regular-{name}-{}", std::process::id()));
+            fs::create_dir_all(&folder).unwrap();
+            Folder(folder)
+        }
+    }
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn object(path: &Path, size: u64, position: u64) -> Object {
+        let metadata = fs::metadata(path).ok();
+        Object::Regular {
+            path: Name::from(path),
+            position,
+            size,
+            device: metadata.as_ref().map_or(0, MetadataExt::dev),
+            inode: metadata.as_ref().map_or(0, MetadataExt::ino),
+            mtime_ns: 0,
+            mode: 0o640,
+            deleted_content: None,
+        }
+    }
+
+    const WRITING: u32 = (libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND).cast_unsigned();
+
+    #[test]
+    fn a_file_that_grew_is_cut_and_its_end_kept() {
+        let folder = Folder::new("grew");
+        let (path, saved) = (folder.0.join("out.log"), folder.0.join("saved"));
+        fs::write(&path, b"before|after").unwrap();
+        let mut notes = Vec::new();
+        let fd = open(&object(&path, 7, 3), WRITING, &saved, &mut notes).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"before|");
+        let tails: Vec<PathBuf> = fs::read_dir(&saved).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert_eq!(tails.len(), 1);
+        assert_eq!(fs::read(&tails[0]).unwrap(), b"after");
+        assert_eq!(fs::metadata(&tails[0]).unwrap().mode() & 0o777, 0o600);
+        assert!(notes.len() == 1 && notes[0].contains("from 12 to 7 bytes"), "{notes:?}");
+        File::from(fd).write_all(b"X").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"before|X", "O_APPEND was kept");
+    }
+
+    #[test]
+    fn a_file_that_shrank_is_refused_when_written_and_noted_when_read() {
+        let folder = Folder::new("shrank");
+        let path = folder.0.join("data");
+        fs::write(&path, b"12345").unwrap();
+        let mut notes = Vec::new();
+        let error = open(&object(&path, 9, 9), WRITING, &folder.0, &mut notes).unwrap_err().to_string();
+        assert!(error.contains("data") && error.contains("truncate -s 9"), "{error}");
+        assert!(notes.is_empty());
+        open(&object(&path, 9, 9), 0, &folder.0, &mut notes).unwrap();
+        assert_eq!(notes.len(), 1);
+        assert_eq!(fs::read(&path).unwrap(), b"12345");
+    }
+
+    #[test]
+    fn a_replaced_file_is_noted_and_a_missing_one_refused() {
+        let folder = Folder::new("replaced");
+        let path = folder.0.join("data");
+        fs::write(&path, b"12345").unwrap();
+        let old = object(&path, 5, 2);
+        fs::write(folder.0.join("new"), b"54321").unwrap();
+        fs::rename(folder.0.join("new"), &path).unwrap();
+        let mut notes = Vec::new();
+        let mut file = File::from(open(&old, 0, &folder.0, &mut notes).unwrap());
+        let mut rest = String::new();
+        file.read_to_string(&mut rest).unwrap();
+        assert_eq!((rest.as_str(), notes.len()), ("321", 1));
+        fs::remove_file(&path).unwrap();
+        assert!(open(&old, 0, &folder.0, &mut notes).is_err());
+        assert!(open(&old, WRITING, &folder.0, &mut notes).is_err());
+        // One that was empty can be made anew.
+        open(&object(&path, 0, 0), WRITING, &folder.0, &mut notes).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn a_nameless_file_is_one_file_however_often_it_is_open() {
+        let folder = Folder::new("nameless");
+        let gone = Object::Regular {
+            path: Name::from(folder.0.join("gone").as_path()),
+            position: 4,
+            size: 8,
+            device: 1,
+            inode: 2,
+            mtime_ns: 0,
+            mode: 0o600,
+            deleted_content: Some(Blob(b"contents".to_vec())),
+        };
+        let mut nameless = Nameless::default();
+        let mut writer = File::from(nameless.open(&gone, libc::O_RDWR.cast_unsigned(), b"contents").unwrap());
+        let mut reader = File::from(nameless.open(&gone, 0, b"contents").unwrap());
+        writer.write_all(b"INUE").unwrap();
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "INUE");
+        assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 0);
+    }
+}
