@@ -1,1 +1,73 @@
-fn main() {}
+//! The binary `holdfast`: the commands and the agent. Glue only; the substance is in the libraries.
+//!
+//! * [`args`]: the command line. [`commands`]: one file per command. [`exit`]: exit codes and failures.
+//! * [`front`]: what `run` and `restart` are while the program runs. [`agent`]: the process that makes the images.
+//! * [`client`], [`link`]: how they talk. [`settings`], [`names`], [`program`], [`protected`], [`report`]: the rest.
+#![forbid(unsafe_code)]
+
+mod agent;
+mod args;
+mod client;
+mod commands;
+mod exit;
+mod front;
+mod link;
+mod names;
+mod program;
+mod protected;
+mod report;
+mod settings;
+
+use args::{Cli, Command};
+use clap::Parser;
+use exit::{Exit, Failure};
+use front::supervise::Ending;
+use std::io::Write;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    match run(&cli) {
+        Ok(None) => ExitCode::SUCCESS,
+        Ok(Some(ending)) => ExitCode::from(ending.exit()),
+        Err(failure) => {
+            for line in failure.message.lines() {
+                report::note(line);
+            }
+            ExitCode::from(failure.exit as u8)
+        }
+    }
+}
+
+/// Help and version are no errors, and neither is a reader of them that has seen enough.
+fn usage(error: &clap::Error) -> ExitCode {
+    let text = error.render();
+    if error.use_stderr() {
+        let _ = write!(std::io::stderr(), "{text}");
+        return ExitCode::from(Exit::Usage as u8);
+    }
+    let _ = write!(std::io::stdout(), "{text}");
+    ExitCode::SUCCESS
+}
+
+fn run(cli: &Cli) -> Result<Option<Ending>, Failure> {
+    let root = cli.store.as_deref();
+    match &cli.command {
+        Command::Run(args) => return commands::run::run(args, root).map(Some),
+        Command::Restart(args) => return commands::restart::run(args, root).map(Some),
+        Command::Checkpoint(args) => commands::checkpoint::run(args, root),
+        Command::List { json } => commands::list::run(*json, root),
+        Command::Show { image, json } => commands::show::run(image, *json, root),
+        Command::Watch { job } => commands::watch::run(job, root),
+        Command::Verify { image, json } => commands::verify::run(image, *json, root),
+        Command::Prune(args) => commands::prune::run(args, root),
+        Command::Doctor { json } => commands::doctor::run(*json, root),
+        Command::Completions { shell } => commands::completions::run(*shell),
+        Command::Agent(args) => agent::run(args, root),
+        Command::Faults => report::print(&format!("{}\n", holdfast_sys::fault::POINTS.join("\n"))),
+    }
+    .map(|()| None)
+}

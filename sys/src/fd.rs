@@ -158,3 +158,10 @@ pub fn file_system_type(path: &std::path::Path) -> io::Result<u64> {
     crate::check(i64::from(unsafe { libc::statfs(path.as_ptr(), &raw mut about) }))?;
     Ok(about.f_type.cast_unsigned())
 }
+
+/// Whether a descriptor is open and stays open across exec.
+pub fn is_inherited_by_programs(fd: i32) -> bool {
+    // SAFETY: numbers only.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
+    flags != -1 && flags & libc::FD_CLOEXEC == 0
+}

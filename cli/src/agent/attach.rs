@@ -1,0 +1,86 @@
+//! An agent that was started by libholdfast in a program that somebody ran with LD_PRELOAD alone.
+//!
+//! Settings come from the environment: HOLDFAST_STORE, HOLDFAST_NAME, HOLDFAST_EVERY, HOLDFAST_KEEP. The path of the
+//! socket is printed on standard output, which is then closed: that is the library's sign that it may connect.
+
+use crate::exit::{Exit, Failure};
+use crate::settings::{Recipe, Settings, parse_duration};
+use holdfast_tiers::{Job, JobLock, Store};
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Makes or opens the job that the environment asks for, and locks it.
+///
+/// # Errors
+/// A variable is wrong, or the store cannot be used.
+pub fn open(store: &Store) -> Result<(Job, JobLock, Recipe), Failure> {
+    let settings = settings(|name| std::env::var(name).ok())?;
+    let name = std::env::var("HOLDFAST_NAME").ok();
+    // Who the program is shows only at its hello, when the job must have its name already.
+    super::claim_job(store, name.as_deref(), Path::new("attached"), |job| {
+        let lock = job.lock()?;
+        let created_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let recipe = Recipe {
+            created_ns: u64::try_from(created_ns).unwrap_or(u64::MAX),
+            settings: settings.clone(),
+            ..Recipe::default()
+        };
+        recipe.write(job)?;
+        Ok((job.clone(), lock, recipe))
+    })
+}
+
+fn settings(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, Failure> {
+    let wrong = |name: &str, why: String| Failure::new(Exit::Usage, format!("{name}: {why}"));
+    let every_s = match variable("HOLDFAST_EVERY") {
+        Some(text) => Some(parse_duration(&text).map_err(|why| wrong("HOLDFAST_EVERY", why))?.as_secs()),
+        None => None,
+    };
+    let keep = match variable("HOLDFAST_KEEP") {
+        Some(text) => match text.parse::<usize>() {
+            Ok(number) if number > 0 => Some(number),
+            _ => return Err(wrong("HOLDFAST_KEEP", format!("{text:?} is not a number of images"))),
+        },
+        None => None,
+    };
+    Ok(Settings { every_s, keep, ..Settings::default() })
+}
+
+/// Tells the library where the socket is, and leaves its session.
+///
+/// # Errors
+/// Standard output is closed: whoever started this agent is gone.
+pub fn announce(job: &Job) -> Result<(), Failure> {
+    let log = super::open_log(job)?;
+    let path = job.socket_path();
+    let mut line = path.as_os_str().as_bytes().to_vec();
+    line.push(b'\n');
+    let mut out = std::io::stdout().lock();
+    out.write_all(&line)
+        .and_then(|()| out.flush())
+        .map_err(|error| Failure::system("telling the library where the socket is", &error))?;
+    holdfast_sys::spawn::detach(&log)
+        .map_err(|error| Failure::system("leaving the program's session", &error))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_come_from_the_environment() {
+        let with = |pairs: &'static [(&str, &str)]| {
+            settings(move |name| {
+                pairs.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+            })
+        };
+        assert_eq!(with(&[]).unwrap(), Settings::default());
+        let read = with(&[("HOLDFAST_EVERY", "5m"), ("HOLDFAST_KEEP", "3")]).unwrap();
+        assert_eq!((read.every_s, read.keep), (Some(300), Some(3)));
+        assert_eq!(with(&[("HOLDFAST_EVERY", "soon")]).unwrap_err().exit, Exit::Usage);
+        assert_eq!(with(&[("HOLDFAST_KEEP", "0")]).unwrap_err().exit, Exit::Usage);
+    }
+}

@@ -1,0 +1,216 @@
+//! The agent: started by `holdfast run`, by `holdfast restart`, or by libholdfast itself (`--attach-env`).
+//!
+//! Order of its start: log, job and lock, leftovers of a dead agent, socket, (rebuild the program,) serve. The program
+//! never depends on it: whatever fails here, the program runs on without checkpoints.
+//! Fails by: a [`Tell::Failed`] to the front, and the log.
+
+mod attach;
+mod checkpoint;
+mod processes;
+mod server;
+
+use crate::args::AgentArgs;
+use crate::exit::{Exit, Failure};
+use crate::link::{Link, Tell};
+use crate::settings::Recipe;
+use checkpoint::Workshop;
+use holdfast_image::Epoch;
+use holdfast_image::bytes::Name;
+use holdfast_process::rebuild::{self, FinishOptions};
+use holdfast_sys::{fd, local, signals};
+use holdfast_tiers::{Image, Job, Store};
+use server::Server;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long an agent that was started by the library waits for its hello.
+const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Runs the agent until the job ends.
+///
+/// # Errors
+/// What went wrong; the front has been told.
+pub fn run(args: &AgentArgs, store: Option<&Path>) -> Result<(), Failure> {
+    let link = match args.link {
+        Some(number) => Some(Link::from(
+            fd::inherited(number).map_err(|error| Failure::system("taking over the link", &error))?,
+        )),
+        None => None,
+    };
+    let result = prepare_and_serve(args, store, &link);
+    if let (Err(failure), Some(link)) = (&result, &link) {
+        link.tell(&Tell::Failed { exit: failure.exit, message: failure.message.clone() });
+    }
+    if let Err(failure) = &result {
+        tracing::error!("{failure}");
+    }
+    result
+}
+
+fn start_log() {
+    tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false).init();
+    holdfast_tiers::set_fault_hook(holdfast_sys::fault::point);
+}
+
+fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>) -> Result<(), Failure> {
+    let store = crate::names::open_store(root)?;
+    let (job, lock, recipe) = if args.attach_env {
+        attach::open(&store)?
+    } else {
+        let name = args.job.as_deref().unwrap_or_default();
+        let job = store.job(name)?;
+        let lock = job.lock()?;
+        let recipe = Recipe::read(&job)?;
+        (job, lock, recipe)
+    };
+    start_log();
+    let cleaned = job.clean(&lock)?;
+    if !cleaned.removed.is_empty() {
+        tracing::info!("{} files of an agent that died were removed", cleaned.removed.len());
+    }
+    let listener = listen(&job.socket_path())?;
+    let stop_signals = signals::bit(libc::SIGTERM) | signals::bit(libc::SIGINT);
+    signals::block(stop_signals);
+    let messages =
+        signals::SignalMessages::new(stop_signals).map_err(|error| Failure::system("signalfd", &error))?;
+    // The workshop keeps its own end of the link; the one above only tells of failures.
+    let own_link = match link {
+        Some(link) => Some(Link::from(duplicate(link)?)),
+        None => None,
+    };
+    let workshop = Arc::new(Workshop {
+        job,
+        lock,
+        settings: recipe.settings,
+        command: recipe.command,
+        link: own_link,
+        inherited: args.inherited.iter().map(|entry| (entry.fd, entry.device, entry.inode)).collect(),
+        restarted_from: args.restart.map(Epoch),
+    });
+    let mut server = Server::new(Arc::clone(&workshop), listener, messages, ATTACH_PATIENCE)
+        .map_err(|error| Failure::system("starting the agent", &error))?;
+    if args.attach_env {
+        attach::announce(&workshop.job)?;
+    }
+    if let (Some(epoch), Some(seed)) = (args.restart, args.seed) {
+        rebuild_program(&workshop, &mut server, link, Epoch(epoch), seed, args.lazy)?;
+    } else if let Some(link) = link {
+        link.tell(&Tell::Ready);
+    }
+    tracing::info!("job {} has agent {}", workshop.job.name(), std::process::id());
+    server.serve().map_err(|error| Failure::system("waiting for events", &error))
+}
+
+fn duplicate(link: &Link) -> Result<OwnedFd, Failure> {
+    use std::os::fd::AsFd;
+    link.as_fd().try_clone_to_owned().map_err(|error| Failure::system("duplicating the link", &error))
+}
+
+fn listen(path: &Path) -> Result<OwnedFd, Failure> {
+    let listener = local::listen(path)
+        .map_err(|error| Failure::system(format_args!("listening at {}", path.display()), &error))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))
+        .map_err(|error| Failure::system(format_args!("chmod of {}", path.display()), &error))?;
+    Ok(listener)
+}
+
+fn rebuild_program(
+    workshop: &Workshop,
+    server: &mut Server,
+    link: &Option<Link>,
+    epoch: Epoch,
+    seed: i32,
+    lazy: bool,
+) -> Result<(), Failure> {
+    let seed =
+        fd::inherited(seed).map_err(|error| Failure::system("taking over the seed's socket", &error))?;
+    let image: Image = workshop.job.open_image(epoch)?;
+    if let Some(link) = link {
+        link.tell(&Tell::Ready);
+    }
+    let options = FinishOptions { lazy, socket_path: workshop.job.socket_path() };
+    let rebuilt = rebuild::finish(image.record(), &image, seed, &options)
+        .map_err(|error| Failure::new(crate::front::exit_of_rebuild(&error), error.to_string()))?;
+    let figures = format!(
+        "image {epoch}: restart number {} as process {}: {:?}",
+        rebuilt.restarts, rebuilt.pid, rebuilt.figures
+    );
+    tracing::info!("{figures}");
+    // A program that ended at once is no failure: the front has its status.
+    if let Err(error) = server.adopt(rebuilt.pid, image.record().inject) {
+        tracing::info!("process {} has ended already: {error}", rebuilt.pid);
+    }
+    if let Some(link) = link {
+        link.tell(&Tell::Restarted { figures });
+    }
+    Ok(())
+}
+
+/// Fills in the command line of a job that was started by the library alone, from its first process.
+fn complete_recipe(workshop: &Workshop, pid: i32) {
+    if !workshop.command.is_empty() {
+        return;
+    }
+    let Ok(mut recipe) = Recipe::read(&workshop.job) else { return };
+    if !recipe.command.is_empty() {
+        return;
+    }
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    recipe.command = line
+        .strip_suffix(b"\0")
+        .unwrap_or(&line)
+        .split(|&c| c == 0)
+        .map(|argument| Name(argument.to_vec()))
+        .collect();
+    recipe.cwd =
+        fs::read_link(format!("/proc/{pid}/cwd")).map(|path| Name::from(path.as_path())).unwrap_or_default();
+    if let Err(error) = recipe.write(&workshop.job) {
+        tracing::warn!("writing the recipe: {error}");
+    }
+}
+
+/// Opens the log of a job for appending.
+///
+/// # Errors
+/// As open(2).
+pub fn open_log(job: &Job) -> Result<OwnedFd, Failure> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let path = job.dir().join("agent.log");
+    fs::File::options()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(&path)
+        .map(OwnedFd::from)
+        .map_err(|error| Failure::system(format_args!("opening {}", path.display()), &error))
+}
+
+/// Makes or opens a job under the given name, or under the first free name for `program`, and does `claim` with it,
+/// which fails with [`Exit::Refused`] when somebody else was faster.
+///
+/// # Errors
+/// Of the store, or of `claim`.
+pub fn claim_job<T>(
+    store: &Store,
+    name: Option<&str>,
+    program: &Path,
+    mut claim: impl FnMut(&Job) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    if let Some(name) = name {
+        return claim(&store.create_job(name)?);
+    }
+    let taken = store.jobs()?;
+    let mut last = Failure::new(Exit::Internal, "no free name for the job; give one with --name");
+    for name in crate::names::candidates(program, &taken).take(20) {
+        match claim(&store.create_job(&name)?) {
+            Err(failure) if failure.exit == Exit::Refused => last = failure,
+            result => return result,
+        }
+    }
+    Err(last)
+}

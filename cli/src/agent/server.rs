@@ -1,0 +1,431 @@
+//! The agent's loop: one thread that waits for everything at once.
+//!
+//! It waits for requests at the socket, for the end of the job's processes, for the checkpoint thread, for the front,
+//! for SIGTERM and for the next interval. Nothing in it blocks: clients that do not read lose their connection.
+//!
+//! Invariants: one checkpoint at a time; every waiter gets exactly one reply or a closed connection; the loop ends
+//! only when no checkpoint is running.
+
+use super::checkpoint::{self, Event, Failed, Order, Progress, Reporter, Workshop};
+use super::processes::{Ended, Processes};
+use holdfast_image::Epoch;
+use holdfast_image::control::{JobStatus, MAX_MESSAGE, Reply, Request};
+use holdfast_image::record::InjectArea;
+use holdfast_process::Tracer;
+use holdfast_sys::poll::{self, Bell};
+use holdfast_sys::signals::SignalMessages;
+use holdfast_sys::{fd, local};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Most connections at a time.
+const MOST_CLIENTS: usize = 128;
+/// How long a job without processes may last: the child of a daemonising program needs a moment to say hello.
+const GRACE: Duration = Duration::from_millis(300);
+
+struct Client {
+    id: u64,
+    socket: OwnedFd,
+    pid: i32,
+}
+
+struct Waiter {
+    /// Connection to answer; `None`: the interval.
+    client: Option<u64>,
+    stop: bool,
+    wait: bool,
+}
+
+struct Running {
+    thread: JoinHandle<()>,
+    progress: Arc<Progress>,
+    stop: bool,
+    /// Epoch and stop time, once the cut was made.
+    cut: Option<(Epoch, u64)>,
+    waiters: Vec<Waiter>,
+}
+
+/// What woke the loop.
+#[derive(Clone, Copy)]
+enum Source {
+    Listener,
+    Bell,
+    Signals,
+    Link,
+    Process(i32),
+    Client(u64),
+}
+
+/// The state of the loop.
+pub struct Server {
+    workshop: Arc<Workshop>,
+    tracer: Arc<Tracer>,
+    listener: OwnedFd,
+    signals: SignalMessages,
+    bell: Arc<Bell>,
+    reporter: Reporter,
+    events: mpsc::Receiver<Event>,
+    processes: Processes,
+    clients: Vec<Client>,
+    next_client: u64,
+    running: Option<Running>,
+    queued: Vec<Waiter>,
+    due: Option<Instant>,
+    newest: Option<Epoch>,
+    last_error: Option<String>,
+    /// Since when nobody is left, and how long that may last.
+    alone: Option<(Instant, Duration)>,
+    link_open: bool,
+    ending: bool,
+}
+
+impl Server {
+    /// A server for the job, with SIGTERM blocked and turned into `signals`. `patience`: how long to wait for a first
+    /// hello where no front holds the link.
+    ///
+    /// # Errors
+    /// EMFILE; the tracer's thread cannot be made.
+    pub fn new(
+        workshop: Arc<Workshop>,
+        listener: OwnedFd,
+        signals: SignalMessages,
+        patience: Duration,
+    ) -> io::Result<Server> {
+        let bell = Arc::new(Bell::new()?);
+        let (sender, events) = mpsc::channel();
+        let newest = workshop.job.images().ok().and_then(|all| all.last().map(|image| image.epoch));
+        let link_open = workshop.link.is_some();
+        Ok(Server {
+            tracer: Arc::new(Tracer::spawn()?),
+            listener,
+            signals,
+            reporter: Reporter { events: sender, bell: Arc::clone(&bell) },
+            bell,
+            events,
+            processes: Processes::default(),
+            clients: Vec::new(),
+            next_client: 0,
+            running: None,
+            queued: Vec::new(),
+            due: workshop.settings.every_s.map(|seconds| Instant::now() + Duration::from_secs(seconds)),
+            newest,
+            last_error: None,
+            alone: (!link_open).then(|| (Instant::now(), patience)),
+            link_open,
+            ending: false,
+            workshop,
+        })
+    }
+
+    /// Adds a process that the agent itself has rebuilt.
+    ///
+    /// # Errors
+    /// It is gone already.
+    pub fn adopt(&mut self, pid: i32, area: InjectArea) -> io::Result<()> {
+        self.processes.hello(pid, area)?;
+        self.alone = None;
+        Ok(())
+    }
+
+    /// Serves until the job has ended.
+    ///
+    /// # Errors
+    /// poll(2) failed: nothing can be done any more.
+    pub fn serve(mut self) -> io::Result<()> {
+        while !self.is_finished() {
+            let timeout = self.timeout();
+            for source in self.wait(timeout)? {
+                self.handle(source);
+            }
+            self.check_clock();
+        }
+        Ok(())
+    }
+
+    fn is_finished(&self) -> bool {
+        let alone = self.alone.is_some_and(|(since, patience)| since.elapsed() >= patience);
+        self.running.is_none() && (self.ending || alone)
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let end = self.alone.filter(|_| self.running.is_none()).map(|(since, patience)| since + patience);
+        let due = self.due.filter(|_| self.running.is_none() && self.processes.program().is_some());
+        end.into_iter().chain(due).min().map(|moment| moment.saturating_duration_since(now))
+    }
+
+    fn wait(&self, timeout: Option<Duration>) -> io::Result<Vec<Source>> {
+        let mut waited: Vec<(Source, BorrowedFd<'_>)> = vec![
+            (Source::Bell, self.bell.as_fd()),
+            (Source::Signals, self.signals.as_fd()),
+            (Source::Listener, self.listener.as_fd()),
+        ];
+        if let Some(link) = self.workshop.link.as_ref().filter(|_| self.link_open) {
+            waited.push((Source::Link, link.as_fd()));
+        }
+        waited.extend(self.clients.iter().map(|client| (Source::Client(client.id), client.socket.as_fd())));
+        // Last: a hello that is waiting must be heard before the end of its parent.
+        waited.extend(self.processes.descriptors().map(|(pid, fd)| (Source::Process(pid), fd)));
+        let fds: Vec<BorrowedFd<'_>> = waited.iter().map(|(_, fd)| *fd).collect();
+        let ready = poll::readable(&fds, timeout)?;
+        Ok(waited.iter().zip(ready).filter(|(_, ready)| *ready).map(|((source, _), _)| *source).collect())
+    }
+
+    fn handle(&mut self, source: Source) {
+        match source {
+            Source::Listener => self.accept(),
+            Source::Bell => {
+                self.bell.hush();
+                while let Ok(event) = self.events.try_recv() {
+                    self.checkpoint_event(event);
+                }
+            }
+            Source::Signals => {
+                while self.signals.next().is_some() {
+                    self.ending = true;
+                }
+            }
+            Source::Link => self.link_event(),
+            Source::Client(id) => self.client_event(id),
+            Source::Process(pid) => self.process_ended(pid),
+        }
+    }
+
+    fn check_clock(&mut self) {
+        let Some(due) = self.due.filter(|_| self.running.is_none() && self.processes.program().is_some())
+        else {
+            return;
+        };
+        if due <= Instant::now() {
+            self.request_checkpoint(Waiter { client: None, stop: false, wait: true });
+        }
+    }
+
+    fn link_event(&mut self) {
+        let open = self.workshop.link.as_ref().is_some_and(|link| link.next(false).is_ok());
+        if !open {
+            self.link_open = false;
+            if self.processes.program().is_none() && self.alone.is_none() {
+                self.alone = Some((Instant::now(), GRACE));
+            }
+        }
+    }
+
+    fn process_ended(&mut self, pid: i32) {
+        match self.processes.ended(pid) {
+            Ended::Other => {}
+            Ended::Succeeded(next) => tracing::info!("process {pid} ended; {next} is the program now"),
+            Ended::Alone => {
+                tracing::info!("process {pid} ended, and nobody is left");
+                self.alone = Some((Instant::now(), GRACE));
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        while let Ok(socket) = local::accept(self.listener.as_fd()) {
+            let Ok(who) = local::peer(socket.as_fd()) else { continue };
+            if who.uid != local::effective_user() && who.uid != 0 {
+                tracing::warn!("process {} of user {} was sent away", who.pid, who.uid);
+                continue;
+            }
+            if self.clients.len() >= MOST_CLIENTS {
+                tracing::warn!("too many connections: process {} was sent away", who.pid);
+                continue;
+            }
+            self.next_client += 1;
+            self.clients.push(Client { id: self.next_client, socket, pid: who.pid });
+            // What it has sent already is read at once: its hello may be its last sign of life.
+            self.client_event(self.next_client);
+        }
+    }
+
+    fn client_event(&mut self, id: u64) {
+        // One byte more than allowed: a longer message is noticed instead of being cut.
+        let mut buffer = vec![0_u8; MAX_MESSAGE + 1];
+        loop {
+            let Some(client) = self.clients.iter().find(|client| client.id == id) else { return };
+            let pid = client.pid;
+            match fd::receive(client.socket.as_fd(), &mut buffer, libc::MSG_DONTWAIT) {
+                Ok(0) => return self.clients.retain(|client| client.id != id),
+                Ok(len) if len > MAX_MESSAGE => {
+                    self.answer(
+                        id,
+                        &Reply::Error { message: format!("message longer than {MAX_MESSAGE} bytes") },
+                    );
+                }
+                Ok(len) => match serde_json::from_slice::<Request>(&buffer[..len]) {
+                    Ok(request) => self.request(id, pid, request),
+                    Err(error) => {
+                        tracing::warn!("process {pid} sent something that is not a request: {error}");
+                        self.answer(id, &Reply::Error { message: format!("not a request: {error}") });
+                    }
+                },
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => return self.clients.retain(|client| client.id != id),
+            }
+        }
+    }
+
+    fn answer(&mut self, id: u64, reply: &Reply) {
+        let Some(client) = self.clients.iter().find(|client| client.id == id) else { return };
+        let Ok(text) = serde_json::to_vec(reply) else { return };
+        if fd::send(client.socket.as_fd(), &text, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT).is_err() {
+            self.clients.retain(|client| client.id != id);
+        }
+    }
+
+    fn request(&mut self, id: u64, pid: i32, request: Request) {
+        match request {
+            Request::Hello { event, version, area } => self.hello(pid, &event, &version, area),
+            Request::Status => {
+                let status = self.status();
+                self.answer(id, &Reply::Status(status));
+            }
+            Request::Checkpoint { stop, wait } => {
+                self.request_checkpoint(Waiter { client: Some(id), stop, wait });
+            }
+            Request::Quit => {
+                self.ending = true;
+                self.answer(id, &Reply::Ok);
+            }
+            // The regions are read from the program's own table at every checkpoint; this is only a notice.
+            Request::Protect { .. } => self.answer(id, &Reply::Ok),
+        }
+    }
+
+    fn hello(&mut self, pid: i32, event: &str, version: &str, area: InjectArea) {
+        if !area.is_valid() || pid <= 0 {
+            tracing::warn!("process {pid} said hello with an area that is not valid");
+            return;
+        }
+        match self.processes.hello(pid, area) {
+            Ok(()) => {
+                tracing::info!("hello ({event}) from process {pid}, libholdfast {version}");
+                self.alone = None;
+                super::complete_recipe(&self.workshop, pid);
+            }
+            Err(error) => tracing::warn!("hello from process {pid}, which is gone: {error}"),
+        }
+        if self.processes.program().is_none() {
+            self.alone = Some((Instant::now(), GRACE));
+        }
+    }
+
+    fn status(&self) -> JobStatus {
+        let flushing =
+            self.running.as_ref().and_then(|running| running.cut.map(|(epoch, _)| (epoch, running)));
+        let load = |counter: fn(&Progress) -> &std::sync::atomic::AtomicU64| {
+            flushing.map_or(0, |(_, running)| counter(&running.progress).load(Ordering::Relaxed))
+        };
+        JobStatus {
+            job: self.workshop.job.name().to_owned(),
+            pid: self.processes.program().map(|(pid, _)| pid),
+            agent_pid: std::process::id().cast_signed(),
+            newest: self.newest,
+            flushing: flushing.map(|(epoch, _)| epoch),
+            flushed_bytes: load(|progress| &progress.done),
+            flush_total_bytes: load(|progress| &progress.total),
+            last_error: self.last_error.clone(),
+        }
+    }
+
+    fn request_checkpoint(&mut self, waiter: Waiter) {
+        match &mut self.running {
+            // The cut is still to come and does what is asked for: one checkpoint serves both.
+            Some(running) if running.cut.is_none() && running.stop == waiter.stop => {
+                running.waiters.push(waiter)
+            }
+            Some(_) => self.queued.push(waiter),
+            None => self.start_checkpoint(vec![waiter]),
+        }
+    }
+
+    fn start_checkpoint(&mut self, waiters: Vec<Waiter>) {
+        if let Some(seconds) = self.workshop.settings.every_s {
+            self.due = Some(Instant::now() + Duration::from_secs(seconds));
+        }
+        let stop = waiters.iter().any(|waiter| waiter.stop);
+        let started = match self.processes.program() {
+            _ if self.ending => Err("the agent is ending".to_owned()),
+            None => Err("the program has not loaded libholdfast (yet), or has ended".to_owned()),
+            Some((pid, area)) => {
+                let progress = Arc::new(Progress::default());
+                checkpoint::start(
+                    Arc::clone(&self.workshop),
+                    Arc::clone(&self.tracer),
+                    Order { pid, area, stop },
+                    Arc::clone(&progress),
+                    self.reporter.clone(),
+                )
+                .map(|thread| (thread, progress))
+                .map_err(|error| format!("starting the checkpoint thread: {error}"))
+            }
+        };
+        match started {
+            Ok((thread, progress)) => {
+                self.running = Some(Running { thread, progress, stop, cut: None, waiters });
+            }
+            Err(message) => self.fail(waiters, &Failed::Error(message)),
+        }
+    }
+
+    fn fail(&mut self, waiters: Vec<Waiter>, failed: &Failed) {
+        tracing::warn!("checkpoint failed: {}", failed.line());
+        self.last_error = Some(failed.line());
+        let reply = failed.reply();
+        for id in waiters.into_iter().filter_map(|waiter| waiter.client) {
+            self.answer(id, &reply);
+        }
+    }
+
+    fn checkpoint_event(&mut self, event: Event) {
+        match event {
+            Event::Cut { epoch, stop_ns } => {
+                let Some(running) = &mut self.running else { return };
+                running.cut = Some((epoch, stop_ns));
+                let (now, later) =
+                    std::mem::take(&mut running.waiters).into_iter().partition(|waiter| !waiter.wait);
+                running.waiters = later;
+                let now: Vec<Waiter> = now;
+                for id in now.into_iter().filter_map(|waiter| waiter.client) {
+                    self.answer(id, &Reply::Checkpointed { epoch, stop_ns, committed: false });
+                }
+            }
+            Event::Done(result) => self.checkpoint_done(result),
+        }
+    }
+
+    fn checkpoint_done(&mut self, result: Result<holdfast_tiers::ImageInfo, Failed>) {
+        let Some(running) = self.running.take() else { return };
+        // It has sent its last event, so this does not wait.
+        let _ = running.thread.join();
+        match result {
+            Ok(info) => {
+                let (epoch, stop_ns) = running.cut.unwrap_or((info.epoch, info.stop_ns));
+                tracing::info!("image {epoch} committed: {} bytes, stop {stop_ns} ns", info.bytes);
+                self.newest = Some(epoch);
+                self.last_error = None;
+                for id in running.waiters.into_iter().filter_map(|waiter| waiter.client) {
+                    self.answer(id, &Reply::Checkpointed { epoch, stop_ns, committed: true });
+                }
+            }
+            Err(failed) => self.fail(running.waiters, &failed),
+        }
+        if !self.queued.is_empty() {
+            let queued = std::mem::take(&mut self.queued);
+            self.start_checkpoint(queued);
+        }
+    }
+}
+
+impl Drop for Server {
+    /// No socket is left behind by an agent that ends in order.
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(self.workshop.job.socket_path());
+    }
+}

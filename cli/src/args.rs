@@ -1,0 +1,306 @@
+//! The command line: the one definition that help, errors and shell completions come from.
+
+use crate::front::handed::Handed;
+use crate::names::{ImageName, parse_image};
+use crate::settings::{Allocator, EngineChoice, Settings, parse_duration, parse_on, parse_signal};
+use clap::{Args, Parser, Subcommand};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Checkpoint running programs and restart them: unmodified, without root.
+#[derive(Debug, Parser)]
+#[command(
+    name = "holdfast",
+    version,
+    max_term_width = 100,
+    after_help = "\
+Examples:
+  holdfast run --name sim --every 10m -- ./sim input.dat
+  holdfast checkpoint sim
+  holdfast restart sim
+
+Exit codes: 64 wrong command line, 65 damaged image, 66 no such job or image, 69 refused, 70 internal,
+73 store cannot be written, 75 checkpointed and stopped, 77 not allowed, 126/127 program cannot be executed/found.
+`run` and `restart` return the program's own status."
+)]
+pub struct Cli {
+    /// Folder with the jobs [default: $HOLDFAST_STORE, else $XDG_STATE_HOME/holdfast, else ~/.local/state/holdfast]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub store: Option<PathBuf>,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a program so that it can be checkpointed
+    #[command(after_help = "\
+Examples:
+  holdfast run -- python3 train.py
+  holdfast run --name sim --every 10m --keep 2 -- ./sim input.dat
+  holdfast run --name sim --resume --on TERM=checkpoint-stop -- ./sim input.dat   (in a batch job)")]
+    Run(RunArgs),
+    /// Take a checkpoint of a running job now
+    #[command(after_help = "\
+Examples:
+  holdfast checkpoint sim
+  holdfast checkpoint --stop sim    (end the program once the image is safe)
+  holdfast checkpoint 4711          (the job whose program has this pid)")]
+    Checkpoint(CheckpointArgs),
+    /// Restart a program from an image
+    #[command(after_help = "\
+Examples:
+  holdfast restart sim              (from the newest image)
+  holdfast restart sim@3            (from image 3)
+  holdfast restart --fallback sim   (from the newest image that is not damaged)")]
+    Restart(RestartArgs),
+    /// List the jobs of the store
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show what an image holds and where its stop time went
+    Show {
+        /// JOB (the newest image) or JOB@N
+        #[arg(value_name = "JOB[@N]", value_parser = parse_image)]
+        image: ImageName,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Follow the state of a running job until it ends
+    Watch {
+        /// Name of the job
+        job: String,
+    },
+    /// Check every byte of an image against its checksums
+    Verify {
+        /// JOB (all its images) or JOB@N
+        #[arg(value_name = "JOB[@N]", value_parser = parse_image)]
+        image: ImageName,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Delete images of a job that is not running
+    Prune(PruneArgs),
+    /// Say what this host and user can do
+    Doctor {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// The agent of a job; started by `run`, `restart` and libholdfast.
+    #[command(name = "__agent", hide = true)]
+    Agent(AgentArgs),
+    /// Names of the fault points, for tests.
+    #[command(name = "__faults", hide = true)]
+    Faults,
+}
+
+/// `holdfast run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Name of the job [default: the program's name and a number]
+    #[arg(long, value_name = "JOB")]
+    pub name: Option<String>,
+    /// Take a checkpoint this often, for example 30s, 10m, 1h
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub every: Option<Duration>,
+    /// Keep only the newest N images
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub keep: Option<u32>,
+    /// How memory is frozen
+    #[arg(long, value_enum, default_value_t = EngineChoice::Auto)]
+    pub engine: EngineChoice,
+    /// Allocator of the program: the jemalloc of libholdfast, or its own
+    #[arg(long, value_enum, default_value_t = Allocator::Jemalloc)]
+    pub malloc: Allocator,
+    /// Take a checkpoint when this signal arrives (at the program or at `holdfast run`)
+    #[arg(long, value_name = "SIG", value_parser = parse_signal)]
+    pub signal: Option<i32>,
+    /// When SIG arrives at `holdfast run`: take a checkpoint, end the program, exit with 75
+    #[arg(long, value_name = "SIG=checkpoint-stop", value_parser = parse_on)]
+    pub on: Option<i32>,
+    /// Restart the job from its newest image if it has one, else start afresh
+    #[arg(long, requires = "name")]
+    pub resume: bool,
+    /// Store program text and libraries too
+    #[arg(long, conflicts_with = "only_protected")]
+    pub self_contained: bool,
+    /// Store only memory from holdfast_malloc_protected(); the program restores itself
+    #[arg(long)]
+    pub only_protected: bool,
+    /// Store all pages uncompressed (larger images, which can be restarted lazily as a whole)
+    #[arg(long)]
+    pub no_compress: bool,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+impl RunArgs {
+    /// The settings of the job that these arguments ask for.
+    pub fn settings(&self) -> Settings {
+        Settings {
+            every_s: self.every.map(|time| time.as_secs()),
+            keep: self.keep.and_then(|n| usize::try_from(n).ok()),
+            engine: self.engine,
+            malloc: self.malloc,
+            self_contained: self.self_contained,
+            only_protected: self.only_protected,
+            no_compress: self.no_compress,
+            signal: self.signal,
+            stop_signal: self.on,
+        }
+    }
+}
+
+/// `holdfast checkpoint`.
+#[derive(Debug, Args)]
+pub struct CheckpointArgs {
+    /// Name of the job, or pid of its program
+    #[arg(value_name = "JOB|PID")]
+    pub job: String,
+    /// Return when the image is committed (the default)
+    #[arg(long, overrides_with = "no_wait")]
+    pub wait: bool,
+    /// Return as soon as the program runs again
+    #[arg(long)]
+    pub no_wait: bool,
+    /// End the program once the image is committed
+    #[arg(long)]
+    pub stop: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `holdfast restart`.
+#[derive(Debug, Args)]
+pub struct RestartArgs {
+    /// JOB (the newest image) or JOB@N
+    #[arg(value_name = "JOB[@N]", value_parser = parse_image)]
+    pub image: ImageName,
+    /// Map memory from the image where that is possible: the program runs at once
+    #[arg(long, conflicts_with = "eager")]
+    pub lazy: bool,
+    /// Read all memory before the program runs
+    #[arg(long)]
+    pub eager: bool,
+    /// If the image is damaged, take the next older one
+    #[arg(long)]
+    pub fallback: bool,
+}
+
+/// `holdfast prune`.
+#[derive(Debug, Args)]
+pub struct PruneArgs {
+    /// Name of the job
+    pub job: String,
+    /// Keep the newest N images
+    #[arg(long, value_name = "N", required_unless_present = "all", conflicts_with = "all")]
+    pub keep: Option<usize>,
+    /// Delete all images, and the job
+    #[arg(long)]
+    pub all: bool,
+    /// Only say what would be deleted
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// `holdfast __agent`.
+#[derive(Debug, Args)]
+pub struct AgentArgs {
+    /// Name of the job.
+    #[arg(long, required_unless_present = "attach_env")]
+    pub job: Option<String>,
+    /// Descriptor of the link to `holdfast run` or `restart`.
+    #[arg(long)]
+    pub link: Option<i32>,
+    /// Number of the image to restart from.
+    #[arg(long, requires = "seed")]
+    pub restart: Option<u64>,
+    /// Descriptor of the socket to the process that is being rebuilt.
+    #[arg(long)]
+    pub seed: Option<i32>,
+    /// Map memory from the image.
+    #[arg(long)]
+    pub lazy: bool,
+    /// A descriptor that the program was started with.
+    #[arg(long, value_name = "FD:DEVICE:INODE")]
+    pub inherited: Vec<Handed>,
+    /// Started by libholdfast: settings come from HOLDFAST_*, the socket's path goes to standard output.
+    #[arg(long)]
+    pub attach_env: bool,
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn parse(line: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(line.split_whitespace())
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn run_takes_the_command_as_it_is() {
+        let cli =
+            parse("holdfast run --name a --every 1m --keep 2 --on TERM=checkpoint-stop -- ls -l --name b")
+                .unwrap();
+        let Command::Run(run) = cli.command else { unreachable!() };
+        assert_eq!(run.command, ["ls", "-l", "--name", "b"]);
+        let settings = run.settings();
+        assert_eq!((settings.every_s, settings.keep), (Some(60), Some(2)));
+        assert_eq!(settings.stop_signal, Some(libc::SIGTERM));
+        let Command::Run(run) = parse("holdfast run ls --help").unwrap().command else { unreachable!() };
+        assert_eq!(run.command, ["ls", "--help"]);
+    }
+
+    #[test]
+    fn wrong_lines_are_refused() {
+        for line in [
+            "holdfast",
+            "holdfast run",
+            "holdfast run --keep 0 -- ls",
+            "holdfast run --resume -- ls",
+            "holdfast run --every never -- ls",
+            "holdfast restart",
+            "holdfast restart a@x",
+            "holdfast restart --lazy --eager a",
+            "holdfast prune a",
+            "holdfast prune a --keep 1 --all",
+            "holdfast list extra",
+            "holdfast frobnicate",
+        ] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn waiting_is_the_default() {
+        let no_wait = |line: &str| match parse(line).unwrap().command {
+            Command::Checkpoint(args) => args.no_wait,
+            _ => unreachable!(),
+        };
+        assert!(!no_wait("holdfast checkpoint a"));
+        assert!(!no_wait("holdfast checkpoint --wait a"));
+        assert!(no_wait("holdfast checkpoint --no-wait a"));
+    }
+}

@@ -1,0 +1,142 @@
+//! The commands' side of the agent's control socket.
+
+use crate::exit::{Exit, Failure};
+use holdfast_image::control::{JobStatus, MAX_MESSAGE, Reply, Request};
+use holdfast_sys::{fd, local, poll};
+use holdfast_tiers::{Job, Store};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// A connection to the agent of a job.
+#[derive(Debug)]
+pub struct Agent {
+    socket: OwnedFd,
+    job: String,
+}
+
+impl Agent {
+    /// Connects.
+    ///
+    /// # Errors
+    /// The job has no agent, or the socket belongs to somebody else.
+    pub fn connect(job: &Job) -> Result<Agent, Failure> {
+        let path = job.socket_path();
+        let socket = local::connect(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Failure::new(
+                Exit::NotFound,
+                format!("job {} is not running; `holdfast restart {}` restarts it", job.name(), job.name()),
+            ),
+            _ => Failure::system(format_args!("connecting to {}", path.display()), &error),
+        })?;
+        let who = local::peer(socket.as_fd()).map_err(|error| {
+            Failure::system(format_args!("asking who listens at {}", path.display()), &error)
+        })?;
+        if who.uid != local::effective_user() && who.uid != 0 && local::effective_user() != 0 {
+            return Err(Failure::new(
+                Exit::Permission,
+                format!("{} is served by user {}, not by you", path.display(), who.uid),
+            ));
+        }
+        Ok(Agent { socket, job: job.name().to_owned() })
+    }
+    /// Sends a request without waiting for its reply.
+    ///
+    /// # Errors
+    /// The agent is gone.
+    pub fn send(&self, request: &Request) -> Result<(), Failure> {
+        let text = serde_json::to_vec(request)
+            .map_err(|error| Failure::new(Exit::Internal, format!("encoding a request: {error}")))?;
+        fd::send(self.socket.as_fd(), &text, libc::MSG_NOSIGNAL)
+            .map(|_| ())
+            .map_err(|error| self.lost(&error))
+    }
+    /// Waits for a reply; `None` if the time is over first.
+    ///
+    /// # Errors
+    /// The agent is gone, or answers nonsense.
+    pub fn receive(&self, timeout: Option<Duration>) -> Result<Option<Reply>, Failure> {
+        let ready = poll::readable(&[self.socket.as_fd()], timeout).map_err(|error| self.lost(&error))?;
+        if ready != [true] {
+            return Ok(None);
+        }
+        let mut buffer = vec![0_u8; MAX_MESSAGE];
+        match fd::receive(self.socket.as_fd(), &mut buffer, 0) {
+            Ok(0) => Err(self.lost(&io::Error::from_raw_os_error(libc::ECONNRESET))),
+            Ok(len) => serde_json::from_slice(&buffer[..len])
+                .map(Some)
+                .map_err(|error| Failure::new(Exit::Internal, format!("answer of the agent: {error}"))),
+            Err(error) => Err(self.lost(&error)),
+        }
+    }
+    /// A request and its reply.
+    ///
+    /// # Errors
+    /// As [`Agent::send`] and [`Agent::receive`].
+    pub fn ask(&self, request: &Request) -> Result<Reply, Failure> {
+        self.send(request)?;
+        loop {
+            if let Some(reply) = self.receive(None)? {
+                return Ok(reply);
+            }
+        }
+    }
+    /// The state of the job.
+    ///
+    /// # Errors
+    /// As [`Agent::ask`].
+    pub fn status(&self) -> Result<JobStatus, Failure> {
+        match self.ask(&Request::Status)? {
+            Reply::Status(status) => Ok(status),
+            other => Err(Failure::new(Exit::Internal, format!("unexpected answer of the agent: {other:?}"))),
+        }
+    }
+    fn lost(&self, error: &io::Error) -> Failure {
+        Failure::new(
+            Exit::Internal,
+            format!("the agent of job {} went away ({error}); its agent.log says more", self.job),
+        )
+    }
+}
+
+impl AsFd for Agent {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// The job of this name, or the running job whose program has this pid.
+///
+/// # Errors
+/// There is none.
+pub fn find_job(store: &Store, name_or_pid: &str) -> Result<Job, Failure> {
+    let named = crate::names::open_job(store, name_or_pid);
+    let (Err(_), Ok(pid)) = (&named, name_or_pid.parse::<i32>()) else { return named };
+    for name in store.jobs()? {
+        let Ok(job) = store.job(&name) else { continue };
+        if job.is_live()
+            && Agent::connect(&job).and_then(|agent| agent.status()).is_ok_and(|s| s.pid == Some(pid))
+        {
+            return Ok(job);
+        }
+    }
+    Err(Failure::new(
+        Exit::NotFound,
+        format!("no job is called {pid}, and none runs a program with this pid; see `holdfast list`"),
+    ))
+}
+
+/// What a failed checkpoint reply means for the user; `Ok` for all others.
+///
+/// # Errors
+/// The reply is a refusal or an error.
+pub fn accepted(reply: Reply) -> Result<Reply, Failure> {
+    match reply {
+        Reply::Refused { reasons } => Err(Failure::new(Exit::Refused, reasons.join("\n"))),
+        Reply::Error { message } => {
+            let exit = if message.contains("no space") { Exit::CannotCreate } else { Exit::Internal };
+            Err(Failure::new(exit, message))
+        }
+        other => Ok(other),
+    }
+}

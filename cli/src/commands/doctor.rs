@@ -1,0 +1,205 @@
+//! `holdfast doctor`: what this host and this user can do, and what would make more work.
+
+use crate::exit::Failure;
+use crate::{front, report};
+use holdfast_sys::{fd, local, probe::Probe};
+use holdfast_tiers::Store;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, Serialize)]
+struct Finding {
+    what: &'static str,
+    good: bool,
+    /// Without it nothing works.
+    required: bool,
+    value: String,
+    /// What is done without it, or what to do about it.
+    advice: &'static str,
+}
+
+/// Prints the findings.
+///
+/// # Errors
+/// Output cannot be written.
+pub fn run(json: bool, root: Option<&Path>) -> Result<(), Failure> {
+    let probe = Probe::ask();
+    let mut findings = host(&probe);
+    findings.extend(installation(root));
+    if json {
+        return report::print_json(&findings);
+    }
+    let mut text = format!("Linux {}, user {}, {}\n\n", probe.kernel_release, local::effective_user(), cpu());
+    for finding in &findings {
+        let mark = match (finding.good, finding.required) {
+            (true, _) => "ok     ",
+            (false, true) => "MISSING",
+            (false, false) => "no     ",
+        };
+        text.push_str(&format!("{mark}  {}: {}\n", finding.what, finding.value));
+        if !finding.good {
+            text.push_str(&format!("         {}\n", finding.advice));
+        }
+    }
+    let works = findings.iter().all(|finding| finding.good || !finding.required);
+    text.push_str(if works {
+        "\nCheckpoint and restart work for you here.\n"
+    } else {
+        "\nHoldfast does not work for you here.\n"
+    });
+    report::print(&text)
+}
+
+fn yes(value: bool) -> String {
+    if value { "yes" } else { "no" }.to_owned()
+}
+
+fn host(probe: &Probe) -> Vec<Finding> {
+    let scope = probe.ptrace_scope;
+    let restricted = scope.is_some_and(|scope| scope >= 2) && local::effective_user() != 0;
+    let ids = match (probe.can_choose_pid, probe.user_namespace) {
+        (true, _) => "the same as before, in place",
+        (false, true) => "the same as before, in a user and pid namespace",
+        (false, false) => "virtual, at the boundary to the C library",
+    };
+    vec![
+        Finding {
+            what: "page size of 4096 bytes",
+            good: probe.page_size_ok,
+            required: true,
+            value: yes(probe.page_size_ok),
+            advice: "only x86-64 with 4 KiB pages is supported",
+        },
+        Finding {
+            what: "ptrace",
+            good: !restricted,
+            required: true,
+            value: scope
+                .map_or_else(|| "not restricted".to_owned(), |scope| format!("yama/ptrace_scope is {scope}")),
+            advice: "have the administrator set kernel.yama.ptrace_scope to 0 or 1",
+        },
+        Finding {
+            what: "process ids after a restart",
+            good: probe.can_choose_pid || probe.user_namespace,
+            required: false,
+            value: ids.to_owned(),
+            advice: "allow unprivileged user namespaces, or give holdfast CAP_CHECKPOINT_RESTORE, to get the same ids back",
+        },
+        Finding {
+            what: "user namespaces",
+            good: probe.user_namespace,
+            required: false,
+            value: yes(probe.user_namespace),
+            advice: "sysctl kernel.unprivileged_userns_clone, user.max_user_namespaces or AppArmor forbid them",
+        },
+        Finding {
+            what: "ids may be chosen (CAP_CHECKPOINT_RESTORE)",
+            good: probe.can_choose_pid,
+            required: false,
+            value: yes(probe.can_choose_pid),
+            advice: "a user namespace is used instead: files of other users appear as owned by 65534 inside, and the parent is 1",
+        },
+        Finding {
+            what: "memory file systems may be executed (memfd)",
+            good: probe.memfd_exec,
+            required: true,
+            value: yes(probe.memfd_exec),
+            advice: "sysctl vm.memfd_noexec=1 or 0: the seed of a restart is executed from memory",
+        },
+        Finding {
+            what: "PAGEMAP_SCAN (Linux 6.7)",
+            good: probe.pagemap_scan,
+            required: false,
+            value: yes(probe.pagemap_scan),
+            advice: "with an older kernel finding the pages of a program takes longer",
+        },
+        Finding {
+            what: "userfaultfd for this user",
+            good: probe.userfaultfd_user,
+            required: false,
+            value: yes(probe.userfaultfd_user),
+            advice: "the kernel lacks it or a filter forbids it; not needed by this version",
+        },
+        Finding {
+            what: "asynchronous write protection (Linux 6.7)",
+            good: probe.userfaultfd_wp_async,
+            required: false,
+            value: yes(probe.userfaultfd_wp_async),
+            advice: "not needed by this version",
+        },
+        Finding {
+            what: "children listed in /proc",
+            good: probe.proc_children,
+            required: false,
+            value: yes(probe.proc_children),
+            advice: "the kernel was built without CONFIG_PROC_CHILDREN: child processes are not noticed at a checkpoint",
+        },
+        Finding {
+            what: "exact rest of interrupted timeouts",
+            good: probe.sched_exec_start,
+            required: false,
+            value: yes(probe.sched_exec_start),
+            advice: "the kernel does not print se.exec_start: a sleeping thread may sleep longer after a checkpoint",
+        },
+        Finding {
+            what: "kcmp",
+            good: probe.kcmp,
+            required: false,
+            value: yes(probe.kcmp),
+            advice: "the kernel was built without CONFIG_KCMP: descriptors that share an offset are told apart by guess",
+        },
+    ]
+}
+
+fn installation(root: Option<&Path>) -> Vec<Finding> {
+    let library = front::environment::library();
+    let place = root.map_or_else(Store::default_root, Path::to_owned);
+    let store = crate::names::open_store(root);
+    vec![
+        Finding {
+            what: "libholdfast.so",
+            good: library.is_ok(),
+            required: true,
+            value: match &library {
+                Ok(path) => path.display().to_string(),
+                Err(failure) => failure.to_string(),
+            },
+            advice: "install it next to holdfast or in ../lib/holdfast, or set HOLDFAST_LIB",
+        },
+        Finding {
+            what: "store",
+            good: store.is_ok(),
+            required: true,
+            value: match &store {
+                Ok(store) => describe(store.root()),
+                Err(failure) => format!("{}: {failure}", place.display()),
+            },
+            advice: "name a folder of yours with --store or HOLDFAST_STORE",
+        },
+    ]
+}
+
+fn describe(folder: &Path) -> String {
+    const KNOWN: [(u64, &str); 8] = [
+        (0xEF53, "ext4"),
+        (0x5846_5342, "xfs"),
+        (0x9123_683E, "btrfs"),
+        (0x0102_1994, "tmpfs: does not survive a reboot"),
+        (0x794C_7630, "overlayfs"),
+        (0x2FC1_2FC1, "zfs"),
+        (0x6969, "nfs"),
+        (0x0BD0_0BD0, "lustre"),
+    ];
+    let folder: PathBuf = folder.into();
+    let kind = fd::file_system_type(&folder).unwrap_or(0);
+    let name =
+        KNOWN.iter().find(|(number, _)| *number == kind).map_or("another file system", |(_, name)| name);
+    format!("{} ({name})", folder.display())
+}
+
+fn cpu() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    text.lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(':'))
+        .map_or_else(|| "unknown processor".to_owned(), |(_, name)| name.trim().to_owned())
+}

@@ -1,0 +1,13 @@
+//! The commands, one file each. Every one takes its arguments, does its work through the libraries, and returns the
+//! exit code or a [`Failure`](crate::exit::Failure) that says what to do.
+
+pub mod checkpoint;
+pub mod completions;
+pub mod doctor;
+pub mod list;
+pub mod prune;
+pub mod restart;
+pub mod run;
+pub mod show;
+pub mod verify;
+pub mod watch;

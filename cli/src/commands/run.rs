@@ -1,0 +1,75 @@
+//! `holdfast run`: checks the program, makes the job, starts agent and program.
+
+use crate::agent::claim_job;
+use crate::args::RunArgs;
+use crate::exit::Failure;
+use crate::front::launch::c_string;
+use crate::front::restart::{Memory, Request, restart};
+use crate::front::supervise::{Ending, StartState};
+use crate::settings::{Recipe, Settings};
+use crate::{front, program};
+use holdfast_image::bytes::Name;
+use holdfast_tiers::Store;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Runs the program to its end.
+///
+/// # Errors
+/// Nothing was started.
+pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
+    let settings = args.settings();
+    let name = args.command.first().map(|word| word.as_os_str()).unwrap_or_default();
+    let path = program::find_and_check(name)?;
+    let store = crate::names::open_store(root)?;
+    let state = StartState::take()?;
+    if args.resume
+        && let Some(ending) = resume(args, &store, &settings, &state)?
+    {
+        return Ok(ending);
+    }
+    let arguments = args.command.iter().map(|word| c_string(word)).collect::<Result<Vec<_>, _>>()?;
+    claim_job(&store, args.name.as_deref(), Path::new(name), |job| {
+        if job.is_live() {
+            // Before the recipe is written: that of a running job is not ours.
+            job.lock()?;
+        }
+        recipe(args, &settings)?.write(job)?;
+        front::run_program(&store, job, &settings, &path, arguments.clone(), &[], &state)
+    })
+}
+
+/// Restarts the job if it has an image.
+fn resume(
+    args: &RunArgs,
+    store: &Store,
+    settings: &Settings,
+    state: &StartState,
+) -> Result<Option<Ending>, Failure> {
+    let name = args.name.as_deref().unwrap_or_default();
+    let Ok(job) = store.job(name) else { return Ok(None) };
+    if job.images()?.is_empty() {
+        return Ok(None);
+    }
+    if !job.is_live() {
+        let old = Recipe::read(&job)?;
+        Recipe { settings: settings.clone(), ..old }.write(&job)?;
+    }
+    let request = Request { store, job: &job, settings, epoch: None, fallback: true, memory: Memory::Auto };
+    restart(&request, state).map(Some)
+}
+
+fn recipe(args: &RunArgs, settings: &Settings) -> Result<Recipe, Failure> {
+    let cwd =
+        std::env::current_dir().map_err(|error| Failure::system("finding the working folder", &error))?;
+    let created_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    let word = |word: &std::ffi::OsString| Name(OsStr::as_bytes(word).to_vec());
+    Ok(Recipe {
+        command: args.command.iter().map(word).collect(),
+        cwd: Name::from(cwd.as_path()),
+        created_ns: u64::try_from(created_ns).unwrap_or(u64::MAX),
+        settings: settings.clone(),
+    })
+}

@@ -1,0 +1,61 @@
+//! `holdfast watch`: follows a running job until it ends.
+
+use crate::client::Agent;
+use crate::exit::Failure;
+use crate::report;
+use holdfast_image::control::JobStatus;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::IsTerminal;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+const POLL: Duration = Duration::from_millis(500);
+
+/// Follows a job: one line that changes on a terminal, one line per change elsewhere.
+///
+/// # Errors
+/// The job is not running.
+pub fn run(name: &str, root: Option<&Path>) -> Result<(), Failure> {
+    let store = crate::names::open_store(root)?;
+    let job = crate::names::open_job(&store, name)?;
+    let agent = Agent::connect(&job)?;
+    let bar = ProgressBar::new_spinner();
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
+        bar.set_style(style);
+    }
+    let terminal = std::io::stderr().is_terminal();
+    let mut last = String::new();
+    // The end of the agent is the end of the job.
+    while let Ok(status) = agent.status() {
+        let line = line(&status);
+        if terminal {
+            bar.set_message(line);
+            bar.tick();
+        } else if line != last {
+            report::print(&format!("{line}\n"))?;
+            last = line;
+        }
+        thread::sleep(POLL);
+    }
+    bar.finish_and_clear();
+    let newest = job.images()?.iter().rev().find(|image| image.broken.is_none()).map(|image| image.epoch);
+    report::print(&match newest {
+        Some(epoch) => format!("job {} has ended; newest image {epoch}\n", job.name()),
+        None => format!("job {} has ended without an image\n", job.name()),
+    })
+}
+
+fn line(status: &JobStatus) -> String {
+    let pid = status.pid.map_or_else(|| "no program yet".to_owned(), |pid| format!("pid {pid}"));
+    let newest = status.newest.map_or_else(|| "no image".to_owned(), |epoch| format!("newest image {epoch}"));
+    let mut line = format!("{}: {pid}, {newest}", status.job);
+    if let Some(epoch) = status.flushing {
+        let (done, total) = (report::size(status.flushed_bytes), report::size(status.flush_total_bytes));
+        line.push_str(&format!(", writing image {epoch}: {done} of {total}"));
+    }
+    if let Some(error) = &status.last_error {
+        line.push_str(&format!(", last checkpoint failed: {error}"));
+    }
+    line
+}

@@ -1,0 +1,112 @@
+//! The exit codes of `holdfast`, defined once (documented in README.md), and the failure type that carries one.
+//!
+//! Policy: a failure is one or more lines that name the object, the cause and the remedy; it is printed once, by
+//! `main`, on standard error. The numbers follow sysexits.h where that has a fitting one. `run` and `restart` return
+//! the program's own status instead, so any number may come from them too.
+
+use holdfast_tiers::StoreError;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::io;
+
+/// Why a command ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum Exit {
+    /// The command line is wrong.
+    Usage = 64,
+    /// An image is damaged or of another format.
+    BadImage = 65,
+    /// No such job, image or running program.
+    NotFound = 66,
+    /// Something is not supported, or the job is in a state that forbids it; nothing was changed.
+    Refused = 69,
+    /// Holdfast itself failed.
+    Internal = 70,
+    /// The store cannot be written (no space, no folder).
+    CannotCreate = 73,
+    /// `--on TERM=checkpoint-stop` or `checkpoint --stop`: an image was committed and the program ended.
+    Stopped = 75,
+    /// Not allowed.
+    Permission = 77,
+    /// The program was found but cannot be executed.
+    NotExecutable = 126,
+    /// The program was not found.
+    NoProgram = 127,
+}
+
+/// A failed command.
+#[derive(Debug)]
+pub struct Failure {
+    /// The exit code.
+    pub exit: Exit,
+    /// What to print.
+    pub message: String,
+}
+
+impl Failure {
+    /// A failure with its message.
+    pub fn new(exit: Exit, message: impl Into<String>) -> Failure {
+        Failure { exit, message: message.into() }
+    }
+    /// Something inside Holdfast or the system failed: `what` names the call and its object.
+    pub fn system(what: impl fmt::Display, error: &io::Error) -> Failure {
+        let exit = match error.kind() {
+            io::ErrorKind::PermissionDenied => Exit::Permission,
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Exit::CannotCreate,
+            _ => Exit::Internal,
+        };
+        Failure::new(exit, format!("{what}: {error}"))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+/// The exit code that fits an error of the store.
+pub fn of_store(error: &StoreError) -> Exit {
+    match error {
+        StoreError::NotAJob { .. } | StoreError::NoImage { .. } => Exit::NotFound,
+        StoreError::BadName { .. } => Exit::Usage,
+        StoreError::Locked { .. } => Exit::Refused,
+        StoreError::Permissions { .. } => Exit::Permission,
+        StoreError::Full { .. } => Exit::CannotCreate,
+        StoreError::Foreign { .. } | StoreError::Corrupt { .. } | StoreError::Version { .. } => {
+            Exit::BadImage
+        }
+        StoreError::Io { source, .. } => Failure::system("", source).exit,
+        _ => Exit::Internal,
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Failure {
+        Failure::new(of_store(&error), error.to_string())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_code_follows_the_cause() {
+        let full = io::Error::from_raw_os_error(libc::ENOSPC);
+        assert_eq!(Failure::system("write /x", &full).exit, Exit::CannotCreate);
+        let denied = io::Error::from_raw_os_error(libc::EACCES);
+        assert_eq!(Failure::system("open /x", &denied).exit, Exit::Permission);
+        assert_eq!(of_store(&StoreError::BadName { name: "../x".into() }), Exit::Usage);
+    }
+
+    #[test]
+    fn every_code_is_in_the_readme() {
+        let readme = include_str!("../../README.md");
+        for code in [64, 65, 66, 69, 70, 73, 75, 77, 126, 127] {
+            assert!(readme.contains(&format!("| {code} |")), "exit code {code} is not documented");
+        }
+    }
+}

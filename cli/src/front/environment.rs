@@ -1,0 +1,122 @@
+//! The environment of a program that runs under Holdfast: LD_PRELOAD and a few HOLDFAST_* variables, nothing else.
+
+use super::launch::{c_string, own_environment};
+use crate::exit::{Exit, Failure};
+use crate::settings::{Allocator, Settings};
+use holdfast_image::control::ENV_SOCKET;
+use std::ffi::{CString, OsString};
+use std::path::{Path, PathBuf};
+
+const LIBRARY: &str = "libholdfast.so";
+/// Number of the signal at which libholdfast asks for a checkpoint.
+const SIGNAL: &str = "HOLDFAST_SIGNAL";
+/// Number of the signal at which it asks for a checkpoint and the end of the program.
+const ON_STOP: &str = "HOLDFAST_ON_STOP";
+
+/// Finds libholdfast.so: `$HOLDFAST_LIB`, next to the binary, or in `../lib/holdfast/`.
+///
+/// # Errors
+/// It is nowhere, or its path cannot be written in LD_PRELOAD.
+pub fn library() -> Result<PathBuf, Failure> {
+    let folder =
+        std::env::current_exe().ok().and_then(|path| path.parent().map(Path::to_owned)).unwrap_or_default();
+    let places = match std::env::var_os("HOLDFAST_LIB") {
+        Some(path) => vec![PathBuf::from(path)],
+        None => vec![folder.join(LIBRARY), folder.join("../lib/holdfast").join(LIBRARY)],
+    };
+    let Some(found) = places.iter().find_map(|path| path.canonicalize().ok()) else {
+        let tried: Vec<String> = places.iter().map(|path| path.display().to_string()).collect();
+        return Err(Failure::new(
+            Exit::Internal,
+            format!("{LIBRARY} was not found (tried {}); install it, or set HOLDFAST_LIB", tried.join(", ")),
+        ));
+    };
+    // ld.so(8): LD_PRELOAD is separated by spaces and colons, without any escape.
+    if found.as_os_str().as_encoded_bytes().iter().any(|c| b" :\n\t".contains(c)) {
+        return Err(Failure::new(
+            Exit::Refused,
+            format!(
+                "{}: LD_PRELOAD cannot hold a path with blanks or colons; move the library",
+                found.display()
+            ),
+        ));
+    }
+    Ok(found)
+}
+
+/// The environment for the program, in the order of ours.
+///
+/// # Errors
+/// As [`library`].
+pub fn for_program(
+    socket: &Path,
+    settings: &Settings,
+    extra: &[(&str, OsString)],
+) -> Result<Vec<CString>, Failure> {
+    let library = library()?;
+    let mut own: Vec<(String, OsString)> = vec![(ENV_SOCKET.into(), socket.into())];
+    let malloc = match settings.malloc {
+        Allocator::Jemalloc => "jemalloc",
+        Allocator::System => "system",
+    };
+    own.push(("HOLDFAST_MALLOC".into(), malloc.into()));
+    for (name, signal) in [(SIGNAL, settings.signal), (ON_STOP, settings.stop_signal)] {
+        if let Some(signal) = signal {
+            own.push((name.into(), signal.to_string().into()));
+        }
+    }
+    own.extend(extra.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
+    let mut entries = own_environment()?;
+    entries.retain(|entry| {
+        let name = entry.as_bytes().split(|&c| c == b'=').next().unwrap_or_default();
+        ![SIGNAL, ON_STOP].iter().any(|unset| unset.as_bytes() == name)
+            && !own.iter().any(|(own, _)| own.as_bytes() == name)
+    });
+    preload(&mut entries, &library)?;
+    for (name, value) in own {
+        let mut entry = OsString::from(name);
+        entry.push("=");
+        entry.push(value);
+        entries.push(c_string(&entry)?);
+    }
+    Ok(entries)
+}
+
+/// Puts the library first in LD_PRELOAD.
+fn preload(entries: &mut Vec<CString>, library: &Path) -> Result<(), Failure> {
+    const NAME: &[u8] = b"LD_PRELOAD=";
+    let mut value = OsString::from("LD_PRELOAD=");
+    value.push(library);
+    let Some(entry) = entries.iter_mut().find(|entry| entry.as_bytes().starts_with(NAME)) else {
+        entries.push(c_string(&value)?);
+        return Ok(());
+    };
+    use std::os::unix::ffi::OsStrExt;
+    let others = &entry.as_bytes()[NAME.len()..];
+    let library = library.as_os_str().as_bytes();
+    for other in others.split(|c| b" :".contains(c)).filter(|other| !other.is_empty() && *other != library) {
+        value.push(":");
+        value.push(std::ffi::OsStr::from_bytes(other));
+    }
+    *entry = c_string(&value)?;
+    Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_comes_first_and_once() {
+        let after = |before: &[&str]| {
+            let mut entries: Vec<CString> = before.iter().map(|text| CString::new(*text).unwrap()).collect();
+            preload(&mut entries, Path::new("/l.so")).unwrap();
+            entries.into_iter().map(|entry| entry.into_string().unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!(after(&["A=1"]), ["A=1", "LD_PRELOAD=/l.so"]);
+        assert_eq!(after(&["LD_PRELOAD=/x.so /y.so", "A=1"]), ["LD_PRELOAD=/l.so:/x.so:/y.so", "A=1"]);
+        assert_eq!(after(&["LD_PRELOAD=/x.so:/l.so"]), ["LD_PRELOAD=/l.so:/x.so"]);
+        assert_eq!(after(&["LD_PRELOAD="]), ["LD_PRELOAD=/l.so"]);
+    }
+}

@@ -1,0 +1,82 @@
+//! Descriptors above 2 that were handed down to `holdfast` and are meant for the program (a batch system's sockets, a
+//! shell's `3>log`).
+//!
+//! Their identities go to the agent: pipes and sockets among them lead outside, and are taken from `holdfast restart`
+//! again. Once the program runs the front closes its own copies, or their readers would never see the end of file.
+
+use crate::exit::Failure;
+use holdfast_sys::{fd, procfs};
+use std::fmt;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::str::FromStr;
+
+/// One of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Handed {
+    /// Its number.
+    pub fd: i32,
+    /// Device of what it refers to.
+    pub device: u64,
+    /// Inode.
+    pub inode: u64,
+}
+
+impl fmt::Display for Handed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}", self.fd, self.device, self.inode)
+    }
+}
+
+impl FromStr for Handed {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Handed, String> {
+        let wrong = || format!("{text:?} is not FD:DEVICE:INODE");
+        let mut parts = text.split(':');
+        let mut next = || parts.next().and_then(|part| part.parse::<u64>().ok()).ok_or_else(wrong);
+        let (number, device, inode) = (next()?, next()?, next()?);
+        let fd = i32::try_from(number).map_err(|_| wrong())?;
+        if parts.next().is_some() { Err(wrong()) } else { Ok(Handed { fd, device, inode }) }
+    }
+}
+
+/// All that the program will inherit. Called before any descriptor of ours is opened without FD_CLOEXEC (none ever is).
+///
+/// # Errors
+/// /proc cannot be read.
+pub fn all() -> Result<Vec<Handed>, Failure> {
+    let own = std::process::id().cast_signed();
+    let numbers = procfs::descriptors(own, own)
+        .map_err(|error| Failure::system("listing our own descriptors in /proc", &error))?;
+    Ok(numbers
+        .into_iter()
+        .filter(|&number| number > 2 && fd::is_inherited_by_programs(number))
+        .filter_map(|number| {
+            let about = fs::metadata(format!("/proc/self/fd/{number}")).ok()?;
+            Some(Handed { fd: number, device: about.dev(), inode: about.ino() })
+        })
+        .collect())
+}
+
+/// Closes our copies. Standard streams stay: messages go to standard error.
+pub fn let_go(handed: &[Handed]) {
+    for entry in handed {
+        // Closed when dropped; one that is closed already is no loss.
+        drop(fd::inherited(entry.fd));
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identities_survive_the_command_line() {
+        let entry = Handed { fd: 7, device: u64::MAX, inode: 12 };
+        assert_eq!(entry.to_string().parse::<Handed>().unwrap(), entry);
+        for text in ["", "7", "7:1", "7:1:2:3", "-7:1:2", "x:1:2", "99999999999:1:2"] {
+            assert!(text.parse::<Handed>().is_err(), "{text}");
+        }
+    }
+}

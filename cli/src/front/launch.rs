@@ -1,0 +1,132 @@
+//! Starting the agent of a job and waiting until it is ready.
+//!
+//! The agent gets nothing of ours but its log, the link and, for a restart, the socket to the process to be rebuilt.
+
+use super::handed::Handed;
+use crate::agent::open_log;
+use crate::exit::Failure;
+use crate::link::{self, Link, Tell};
+use holdfast_sys::{fd, spawn::Start};
+use holdfast_tiers::{Job, Store};
+use std::ffi::{CString, OsStr};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+
+/// A running agent.
+#[derive(Debug)]
+pub struct Launched {
+    /// Its process.
+    pub pid: i32,
+    /// To it.
+    pub link: Link,
+}
+
+/// What an agent that is to restart a program needs.
+#[derive(Debug)]
+pub struct RestartOrder {
+    /// Number of the image.
+    pub epoch: u64,
+    /// Its end of the socket to the process.
+    pub seed: OwnedFd,
+    /// Map memory from the image.
+    pub lazy: bool,
+}
+
+/// A string for the kernel.
+///
+/// # Errors
+/// It holds a NUL.
+pub fn c_string(text: &OsStr) -> Result<CString, Failure> {
+    CString::new(text.as_bytes()).map_err(|_| {
+        Failure::new(crate::exit::Exit::Usage, format!("{:?} holds a NUL byte", text.to_string_lossy()))
+    })
+}
+
+/// The environment as it is, in its order.
+///
+/// # Errors
+/// None in practice: variables cannot hold a NUL.
+pub fn own_environment() -> Result<Vec<CString>, Failure> {
+    std::env::vars_os()
+        .map(|(mut name, value)| {
+            name.push("=");
+            name.push(value);
+            c_string(&name)
+        })
+        .collect()
+}
+
+/// Starts the agent and waits for [`Tell::Ready`].
+///
+/// # Errors
+/// What the agent says, or that it cannot be started.
+pub fn launch(
+    store: &Store,
+    job: &Job,
+    handed: &[Handed],
+    restart: Option<RestartOrder>,
+) -> Result<Launched, Failure> {
+    let system = |what: &'static str| move |error: io::Error| Failure::system(what, &error);
+    let (ours, theirs) = fd::socketpair(libc::SOCK_SEQPACKET).map_err(system("socketpair for the agent"))?;
+    let null: OwnedFd = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+        .map_err(system("opening /dev/null"))?
+        .into();
+    let log = open_log(job)?;
+    let second_log = log.try_clone().map_err(system("duplicating the log"))?;
+    let mut words: Vec<&OsStr> = ["holdfast", "--store"].map(OsStr::new).into();
+    words.extend([store.root().as_os_str(), "__agent".as_ref(), "--job".as_ref(), job.name().as_ref()]);
+    words.extend(["--link", "3"].map(OsStr::new));
+    let handed: Vec<String> = handed.iter().map(Handed::to_string).collect();
+    for text in &handed {
+        words.extend(["--inherited", text].map(OsStr::new));
+    }
+    let mut descriptors = vec![null, log, second_log, theirs];
+    let epoch;
+    if let Some(order) = restart {
+        epoch = order.epoch.to_string();
+        words.extend(["--restart", &epoch, "--seed", "4"].map(OsStr::new));
+        if order.lazy {
+            words.push("--lazy".as_ref());
+        }
+        descriptors.push(order.seed);
+    }
+    let program = std::env::current_exe().map_err(system("finding the binary holdfast"))?;
+    let start = Start {
+        path: c_string(program.as_os_str())?,
+        arguments: words.into_iter().map(c_string).collect::<Result<_, _>>()?,
+        environment: agent_environment()?,
+        mask: 0,
+        ignored: vec![(libc::SIGPIPE, false), (libc::SIGCHLD, false), (libc::SIGTERM, false)],
+        closed: Vec::new(),
+        descriptors,
+        detached: true,
+    };
+    let pid = start.spawn().map_err(system("starting the agent"))?;
+    // Our copy of its end must go, or its death would not close the link.
+    drop(start);
+    let link = Link::from(ours);
+    match wait_for(&link) {
+        Ok(Tell::Ready) => Ok(Launched { pid, link }),
+        Ok(Tell::Failed { exit, message }) => Err(Failure::new(exit, message)),
+        Ok(_) | Err(_) => Err(link::lost(&job.dir().join("agent.log"))),
+    }
+}
+
+/// Ours without LD_PRELOAD: what is meant for the program must not be loaded into the agent.
+fn agent_environment() -> Result<Vec<CString>, Failure> {
+    let mut all = own_environment()?;
+    all.retain(|entry| !entry.as_bytes().starts_with(b"LD_PRELOAD="));
+    Ok(all)
+}
+
+fn wait_for(link: &Link) -> io::Result<Tell> {
+    loop {
+        if let Some(tell) = link.next(true)? {
+            return Ok(tell);
+        }
+    }
+}

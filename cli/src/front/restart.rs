@@ -1,0 +1,195 @@
+//! Restarting a program from an image, up to its end.
+//!
+//! The front creates the process (so that it is its child, with its standard streams); the agent, which is started
+//! first, rebuilds it and then serves the job. Until `birth` the front must stay single-threaded.
+
+use super::launch::{Launched, RestartOrder, launch};
+use super::supervise::{Ending, Program, StartState, supervise};
+use crate::exit::{Exit, Failure};
+use crate::link::{self, Tell};
+use crate::report;
+use crate::settings::Settings;
+use holdfast_image::Epoch;
+use holdfast_image::pages::{ExtentSource, PageProvider};
+use holdfast_process::rebuild::{self, BirthOptions, Born, RebuildError};
+use holdfast_sys::{fd, poll};
+use holdfast_tiers::{Image, Job, Store};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::process::ExitStatus;
+
+/// How memory is to come back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Memory {
+    /// Lazily where that is possible and the store is on this host.
+    Auto,
+    /// Lazily where that is possible.
+    Lazy,
+    /// All of it before the program runs.
+    Eager,
+}
+
+/// What to restart, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The store.
+    pub store: &'a Store,
+    /// The job.
+    pub job: &'a Job,
+    /// Its settings.
+    pub settings: &'a Settings,
+    /// A certain image; none: the newest.
+    pub epoch: Option<Epoch>,
+    /// If an image is damaged, take the next older one.
+    pub fallback: bool,
+    /// How memory is to come back.
+    pub memory: Memory,
+}
+
+impl Program for Born {
+    fn signal(&self, signal: i32) -> io::Result<()> {
+        let _ = Born::signal(self, signal);
+        Ok(())
+    }
+    fn watch(&self) -> Option<BorrowedFd<'_>> {
+        Some(Born::watch(self))
+    }
+    fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.try_wait()
+    }
+}
+
+/// The exit code for a failed rebuilding.
+pub fn exit_of_rebuild(error: &RebuildError) -> Exit {
+    match error {
+        RebuildError::Image(_) => Exit::BadImage,
+        RebuildError::File { .. } | RebuildError::Ids(_) => Exit::Refused,
+        RebuildError::Io { source, .. } => match source.kind() {
+            io::ErrorKind::InvalidData => Exit::BadImage,
+            _ => Failure::system("", source).exit,
+        },
+        _ => Exit::Internal,
+    }
+}
+
+/// Restarts the program and waits for its end.
+///
+/// # Errors
+/// No image, a damaged one (and no older good one, or no `fallback`), something on this host that differs, a failed
+/// rebuilding. The program does not run then.
+pub fn restart(request: &Request<'_>, state: &StartState) -> Result<Ending, Failure> {
+    let job = request.job;
+    if job.is_live() {
+        return Err(Failure::new(
+            Exit::Refused,
+            format!("job {} is running already; see `holdfast list`", job.name()),
+        ));
+    }
+    let mut epochs: Vec<Epoch> = job.images()?.iter().map(|image| image.epoch).collect();
+    if let Some(epoch) = request.epoch {
+        epochs.retain(|other| *other <= epoch);
+        if epochs.last() != Some(&epoch) {
+            return Err(Failure::new(Exit::NotFound, format!("job {} has no image {epoch}", job.name())));
+        }
+    }
+    let mut result = Err(Failure::new(Exit::NotFound, format!("job {} has no image", job.name())));
+    for epoch in epochs.into_iter().rev() {
+        result = restart_one(request, epoch, state);
+        match &result {
+            Err(failure) if failure.exit == Exit::BadImage => {
+                if !request.fallback {
+                    let hint = format!(
+                        "{failure}\nan older image can be tried with `holdfast restart --fallback {}`",
+                        job.name()
+                    );
+                    return Err(Failure::new(Exit::BadImage, hint));
+                }
+                report::note(&format!("image {epoch} is damaged, trying an older one: {failure}"));
+            }
+            _ => return result,
+        }
+    }
+    result
+}
+
+fn restart_one(request: &Request<'_>, epoch: Epoch, state: &StartState) -> Result<Ending, Failure> {
+    let image = request.job.open_image(epoch)?;
+    if request.fallback {
+        // Damage must be found before files are put back and before anything of the program runs.
+        image.verify(&|_| ())?;
+    }
+    if image.protected_only() {
+        return super::protected_restart::restart(request, &image, state);
+    }
+    let differences = rebuild::preflight(image.record());
+    if !differences.is_empty() {
+        return Err(Failure::new(Exit::Refused, differences.join("\n")));
+    }
+    let (ours, theirs) = fd::socketpair(libc::SOCK_SEQPACKET)
+        .map_err(|error| Failure::system("socketpair for the seed", &error))?;
+    let order = RestartOrder { epoch: epoch.0, seed: theirs, lazy: is_lazy(request.memory, &image) };
+    let agent = launch(request.store, request.job, &state.handed, Some(order))?;
+    let options = BirthOptions { ids: None, saved_dir: request.job.dir().join("saved") };
+    let mut born = rebuild::birth(image.record(), ours, &options)
+        .map_err(|error| Failure::new(exit_of_rebuild(&error), error.to_string()))?;
+    drop(image);
+    if let Err(failure) = wait_until_it_runs(&agent, &born, state, request.job) {
+        let _ = Born::signal(&born, libc::SIGKILL);
+        let _ = born.wait();
+        return Err(failure);
+    }
+    for line in &born.notes {
+        report::note(line);
+    }
+    supervise(&mut born, state, agent, request.job, request.settings)
+}
+
+fn wait_until_it_runs(agent: &Launched, born: &Born, state: &StartState, job: &Job) -> Result<(), Failure> {
+    loop {
+        let ready = poll::readable(&[agent.link.as_fd(), state.as_fd()], None)
+            .map_err(|error| Failure::system("waiting for the agent", &error))?;
+        if ready[0] {
+            match agent.link.next(false) {
+                Ok(Some(Tell::Restarted { .. })) => return Ok(()),
+                Ok(Some(Tell::Failed { exit, message })) => return Err(Failure::new(exit, message)),
+                Ok(_) => {}
+                Err(_) => return Err(link::lost(&job.dir().join("agent.log"))),
+            }
+        }
+        while let Some(arrived) = state.next() {
+            let ends = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
+            if ends.contains(&arrived.signal) {
+                let _ = Born::signal(born, libc::SIGKILL);
+                return Err(Failure::new(Exit::Internal, "interrupted by a signal before the program ran"));
+            }
+        }
+    }
+}
+
+fn is_lazy(memory: Memory, image: &Image) -> bool {
+    let mappable = || image.extents().iter().any(|e| matches!(e.source, ExtentSource::Mappable { .. }));
+    match memory {
+        Memory::Eager => false,
+        Memory::Lazy => true,
+        Memory::Auto => mappable() && is_local(image.dir()),
+    }
+}
+
+/// Whether a folder is on a file system of this host: memory mapped from elsewhere would hang or end the program when
+/// the network does. Numbers: include/uapi/linux/magic.h and the file systems' own sources.
+fn is_local(folder: &std::path::Path) -> bool {
+    const REMOTE: [u64; 11] = [
+        0x6969,      // nfs
+        0x517B,      // smb
+        0xFF53_4D42, // cifs
+        0xFE53_4D42, // smb2
+        0x0BD0_0BD0, // lustre
+        0x6573_5546, // fuse
+        0x00C3_6400, // ceph
+        0x4750_4653, // gpfs
+        0x1983_0326, // beegfs
+        0x5346_414F, // afs
+        0x0102_1997, // 9p
+    ];
+    fd::file_system_type(folder).is_ok_and(|kind| !REMOTE.contains(&(kind & 0xFFFF_FFFF)))
+}

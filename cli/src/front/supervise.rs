@@ -1,0 +1,294 @@
+//! Waiting for the program: signals passed on, triggers served, its status returned.
+//!
+//! Signals are blocked and read as messages, so that none is lost between two calls and none interrupts one. A
+//! signal from the terminal (si_code SI_KERNEL) has reached the program already, which is in the same foreground
+//! group; only what was sent to `holdfast` alone is passed on.
+
+use super::handed::{self, Handed};
+use super::launch::Launched;
+use crate::client::Agent;
+use crate::exit::{Exit, Failure};
+use crate::link::Tell;
+use crate::report;
+use crate::settings::{Settings, signal_name};
+use holdfast_image::control::{Reply, Request};
+use holdfast_sys::signals::{self, Arrived, SignalMessages};
+use holdfast_sys::{poll, spawn};
+use holdfast_tiers::Job;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+/// si_code of signals that the kernel itself sends (include/uapi/asm-generic/siginfo.h).
+const SI_KERNEL: i32 = 0x80;
+
+/// The signals that the front takes; all but SIGCHLD are passed on.
+fn taken() -> u64 {
+    let named = [
+        libc::SIGHUP,
+        libc::SIGINT,
+        libc::SIGQUIT,
+        libc::SIGTERM,
+        libc::SIGUSR1,
+        libc::SIGUSR2,
+        libc::SIGALRM,
+        libc::SIGCONT,
+        libc::SIGURG,
+        libc::SIGXCPU,
+        libc::SIGPWR,
+        libc::SIGCHLD,
+    ];
+    named.into_iter().chain(34..=64).map(signals::bit).fold(0, |mask, bit| mask | bit)
+}
+
+/// The state in which the program is to start, and the signals as messages for us.
+#[derive(Debug)]
+pub struct StartState {
+    /// Mask as `holdfast` got it.
+    pub mask: u64,
+    /// Dispositions that `holdfast` (or the runtime of Rust) changes: whether they were ignored.
+    pub ignored: Vec<(i32, bool)>,
+    /// Descriptors above 2 that the program is to get.
+    pub handed: Vec<Handed>,
+    messages: SignalMessages,
+}
+
+impl StartState {
+    /// Blocks the signals and remembers how things were. Called once, before anything is started.
+    ///
+    /// # Errors
+    /// EMFILE.
+    pub fn take() -> Result<StartState, Failure> {
+        let handed = handed::all()?;
+        let ignored = vec![
+            (libc::SIGPIPE, signals::at_start().pipe_ignored),
+            (libc::SIGCHLD, signals::is_ignored(libc::SIGCHLD)),
+        ];
+        let mask = signals::block(taken());
+        // An ignored SIGCHLD would have the kernel throw the status of our children away (waitpid(2), NOTES).
+        signals::set_ignored(libc::SIGCHLD, false);
+        let messages = SignalMessages::new(taken()).map_err(|error| Failure::system("signalfd", &error))?;
+        Ok(StartState { mask, ignored, handed, messages })
+    }
+    /// The next signal that arrived.
+    pub fn next(&self) -> Option<Arrived> {
+        self.messages.next()
+    }
+}
+
+impl AsFd for StartState {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.messages.as_fd()
+    }
+}
+
+/// The program, however it came into being.
+pub trait Program {
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    /// It has ended.
+    fn signal(&self, signal: i32) -> io::Result<()>;
+    /// Becomes readable at its end, where SIGCHLD does not tell of it.
+    fn watch(&self) -> Option<BorrowedFd<'_>>;
+    /// Its status if it has ended.
+    ///
+    /// # Errors
+    /// It is no child of ours any more.
+    fn ended(&mut self) -> io::Result<Option<ExitStatus>>;
+}
+
+/// A program that was started by fork and exec.
+#[derive(Debug)]
+pub struct Child(pub i32);
+
+impl Program for Child {
+    fn signal(&self, signal: i32) -> io::Result<()> {
+        holdfast_sys::ptrace::kill(self.0, signal)
+    }
+    fn watch(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+    fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
+        spawn::wait(self.0, false)
+    }
+}
+
+struct Front<'a> {
+    program: &'a mut dyn Program,
+    agent: Launched,
+    link_open: bool,
+    job: &'a Job,
+    settings: &'a Settings,
+    /// A request for checkpoint and stop that is not answered yet, and the signal that asked for it.
+    stopping: Option<(Agent, i32)>,
+    /// The agent has committed an image and ends the program.
+    stopped: bool,
+}
+
+/// Waits for the end of the program and returns how it ended; [`Exit::Stopped`] if the agent ended it.
+///
+/// # Errors
+/// The program cannot be waited for.
+pub fn supervise(
+    program: &mut dyn Program,
+    state: &StartState,
+    agent: Launched,
+    job: &Job,
+    settings: &Settings,
+) -> Result<Ending, Failure> {
+    handed::let_go(&state.handed);
+    let mut front = Front { program, agent, link_open: true, job, settings, stopping: None, stopped: false };
+    loop {
+        while let Some(arrived) = state.next() {
+            front.signal(arrived);
+        }
+        // Asked every time, not only at SIGCHLD: one SIGCHLD may stand for several children.
+        let status =
+            front.program.ended().map_err(|error| Failure::system("waiting for the program", &error))?;
+        if let Some(status) = status {
+            return Ok(front.ending(status));
+        }
+        let mut fds = vec![state.as_fd()];
+        fds.extend(front.program.watch());
+        if front.link_open {
+            fds.push(front.agent.link.as_fd());
+        }
+        if let Some((agent, _)) = &front.stopping {
+            fds.push(agent.as_fd());
+        }
+        poll::readable(&fds, None).map_err(|error| Failure::system("waiting for the program", &error))?;
+        front.hear();
+        front.check_stop();
+    }
+}
+
+/// How `run` or `restart` ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// As the program did.
+    Program(ExitStatus),
+    /// By checkpoint and stop.
+    Stopped,
+}
+
+impl Ending {
+    /// Ends this process in the same way: the same code, or by the same signal.
+    pub fn exit(self) -> u8 {
+        match self {
+            Ending::Stopped => Exit::Stopped as u8,
+            Ending::Program(status) => {
+                if let Some(signal) = status.signal() {
+                    signals::die_by(signal);
+                    return u8::try_from(128 + signal).unwrap_or(u8::MAX);
+                }
+                status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(Exit::Internal as u8)
+            }
+        }
+    }
+}
+
+impl Front<'_> {
+    fn signal(&mut self, arrived: Arrived) {
+        let signal = arrived.signal;
+        if signal == libc::SIGCHLD {
+            // The agent is a child too: no zombie of it is left. The program is asked for in the loop.
+            let _ = spawn::wait(self.agent.pid, false);
+        } else if self.settings.stop_signal == Some(signal) {
+            self.request_stop(signal);
+        } else if self.settings.signal == Some(signal) {
+            self.request_checkpoint();
+        } else if arrived.code != SI_KERNEL {
+            // It may just have ended.
+            let _ = self.program.signal(signal);
+        }
+    }
+
+    fn request_checkpoint(&self) {
+        let sent = Agent::connect(self.job)
+            .and_then(|agent| agent.send(&Request::Checkpoint { stop: false, wait: false }));
+        if let Err(failure) = sent {
+            report::note(&format!("checkpoint: {failure}"));
+        }
+    }
+
+    fn request_stop(&mut self, signal: i32) {
+        if self.stopping.is_some() {
+            return;
+        }
+        let asked = Agent::connect(self.job).and_then(|agent| {
+            agent.send(&Request::Checkpoint { stop: true, wait: true })?;
+            Ok(agent)
+        });
+        match asked {
+            Ok(agent) => self.stopping = Some((agent, signal)),
+            Err(failure) => self.stop_failed(signal, &failure),
+        }
+    }
+
+    fn stop_failed(&self, signal: i32, failure: &Failure) {
+        report::note(&format!(
+            "checkpoint failed: {failure}; {} is passed on to the program",
+            signal_name(signal)
+        ));
+        let _ = self.program.signal(signal);
+    }
+
+    fn check_stop(&mut self) {
+        let Some((agent, signal)) = &self.stopping else { return };
+        let signal = *signal;
+        let reply = match agent.receive(Some(std::time::Duration::ZERO)) {
+            Ok(None) => return,
+            Ok(Some(reply)) => crate::client::accepted(reply),
+            Err(failure) => Err(failure),
+        };
+        self.stopping = None;
+        match reply {
+            // The image is committed: the program is gone, or about to be.
+            Ok(Reply::Checkpointed { .. }) => {}
+            Ok(other) => {
+                self.stop_failed(signal, &Failure::new(Exit::Internal, format!("unexpected {other:?}")))
+            }
+            Err(_) if self.stopped => {}
+            Err(failure) => self.stop_failed(signal, &failure),
+        }
+    }
+
+    fn hear(&mut self) {
+        while self.link_open {
+            match self.agent.link.next(false) {
+                Ok(Some(Tell::Stopping { .. })) => self.stopped = true,
+                Ok(Some(_)) => {}
+                Ok(None) => return,
+                Err(_) => self.link_open = false,
+            }
+        }
+    }
+
+    fn ending(mut self, status: ExitStatus) -> Ending {
+        self.hear();
+        let killed = status.signal() == Some(libc::SIGKILL);
+        if self.stopped && killed { Ending::Stopped } else { Ending::Program(status) }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_status_of_the_program_is_ours() {
+        assert_eq!(Ending::Program(ExitStatus::from_raw(7 << 8)).exit(), 7);
+        assert_eq!(Ending::Stopped.exit(), 75);
+    }
+
+    #[test]
+    fn job_control_and_faults_are_not_taken() {
+        for signal in [libc::SIGTSTP, libc::SIGTTIN, libc::SIGSEGV, libc::SIGWINCH, 32, 33] {
+            assert_eq!(taken() & signals::bit(signal), 0, "{signal}");
+        }
+        assert_ne!(taken() & signals::bit(64), 0);
+    }
+}

@@ -1,0 +1,80 @@
+//! The link between `holdfast run`/`restart` and the agent that it started: a socketpair, one JSON message each.
+//!
+//! The agent tells of its readiness and of what the front must know for its exit code; the front says nothing, but
+//! its end of the link closes when it ends.
+
+use crate::exit::{Exit, Failure};
+use holdfast_image::Epoch;
+use holdfast_sys::fd;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// From the agent.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "tell", rename_all = "snake_case")]
+pub enum Tell {
+    /// The socket listens, the job is locked.
+    Ready,
+    /// The program runs again.
+    Restarted {
+        /// Ids, restarts and times, one line.
+        figures: String,
+    },
+    /// It could not be done; the agent ends.
+    Failed {
+        /// Exit code of the front.
+        exit: Exit,
+        /// What and why.
+        message: String,
+    },
+    /// The image is committed and the program is about to be ended.
+    Stopping {
+        /// Number of the image.
+        epoch: Epoch,
+    },
+}
+
+/// One end.
+#[derive(Debug)]
+pub struct Link(OwnedFd);
+
+impl From<OwnedFd> for Link {
+    fn from(fd: OwnedFd) -> Link {
+        Link(fd)
+    }
+}
+
+impl Link {
+    /// Sends; a front that has ended is no error.
+    pub fn tell(&self, message: &Tell) {
+        if let Ok(text) = serde_json::to_vec(message) {
+            let _ = fd::send(self.0.as_fd(), &text, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT);
+        }
+    }
+    /// The next message; `None`: nothing there yet.
+    ///
+    /// # Errors
+    /// UnexpectedEof: the other end is closed. InvalidData: not a message of ours.
+    pub fn next(&self, block: bool) -> io::Result<Option<Tell>> {
+        let mut buffer = vec![0_u8; holdfast_image::control::MAX_MESSAGE];
+        match fd::receive(self.0.as_fd(), &mut buffer, if block { 0 } else { libc::MSG_DONTWAIT }) {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(len) => serde_json::from_slice(&buffer[..len]).map(Some).map_err(io::Error::from),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The failure that a closed link means.
+pub fn lost(log: &std::path::Path) -> Failure {
+    Failure::new(Exit::Internal, format!("the agent ended unexpectedly; {} says more", log.display()))
+}

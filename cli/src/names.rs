@@ -1,0 +1,107 @@
+//! Names on the command line: `JOB`, `JOB@N`, pids, and the name that a job gets when none is given.
+
+use crate::exit::{Exit, Failure};
+use holdfast_image::Epoch;
+use holdfast_tiers::{Image, Job, Store};
+use std::path::Path;
+
+/// `JOB` or `JOB@N`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ImageName {
+    /// Name of the job.
+    pub job: String,
+    /// Number of the image; none: the newest.
+    pub epoch: Option<Epoch>,
+}
+
+/// Parses `JOB[@N]`.
+///
+/// # Errors
+/// Says what is accepted.
+pub fn parse_image(text: &str) -> Result<ImageName, String> {
+    let Some((job, number)) = text.split_once('@') else {
+        return Ok(ImageName { job: text.to_owned(), epoch: None });
+    };
+    match number.parse::<u64>() {
+        Ok(epoch) if epoch > 0 => Ok(ImageName { job: job.to_owned(), epoch: Some(Epoch(epoch)) }),
+        _ => Err(format!("{number:?} is not the number of an image; write JOB@3 (see `holdfast list`)")),
+    }
+}
+
+/// Opens the store at the given place or the default one.
+///
+/// # Errors
+/// Of the store.
+pub fn open_store(root: Option<&Path>) -> Result<Store, Failure> {
+    let root = root.map_or_else(Store::default_root, Path::to_owned);
+    let absolute = std::path::absolute(&root)
+        .map_err(|error| Failure::system(format_args!("finding {}", root.display()), &error))?;
+    Ok(Store::open(&absolute)?)
+}
+
+/// Opens an existing job.
+///
+/// # Errors
+/// No such job.
+pub fn open_job(store: &Store, name: &str) -> Result<Job, Failure> {
+    store.job(name).map_err(|error| {
+        let exit = crate::exit::of_store(&error);
+        let hint = if exit == Exit::NotFound { "; `holdfast list` shows the jobs of this store" } else { "" };
+        Failure::new(exit, format!("{error}{hint}"))
+    })
+}
+
+/// The image that was named, or the newest good one.
+///
+/// # Errors
+/// There is none, or it is damaged.
+pub fn open_image(job: &Job, epoch: Option<Epoch>) -> Result<Image, Failure> {
+    let epoch = match epoch {
+        Some(epoch) => epoch,
+        None => job
+            .images()?
+            .last()
+            .map(|info| info.epoch)
+            .ok_or_else(|| Failure::new(Exit::NotFound, format!("job {} has no image", job.name())))?,
+    };
+    Ok(job.open_image(epoch)?)
+}
+
+/// Names that a job of this program may get, in the order in which they are to be tried: `sim-1`, `sim-2` …
+pub fn candidates<'a>(program: &Path, taken: &'a [String]) -> impl Iterator<Item = String> + 'a {
+    let file = program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let mut base: String = file
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' })
+        .take(80)
+        .collect();
+    if base.is_empty() || base.starts_with('.') {
+        base.insert_str(0, "job");
+    }
+    (1..100_000_u32).map(move |number| format!("{base}-{number}")).filter(|name| !taken.contains(name))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_are_named_by_job_and_number() {
+        assert_eq!(parse_image("sim").unwrap(), ImageName { job: "sim".into(), epoch: None });
+        assert_eq!(parse_image("sim@12").unwrap(), ImageName { job: "sim".into(), epoch: Some(Epoch(12)) });
+        for text in ["sim@", "sim@0", "sim@x", "sim@-1", "a@b@1"] {
+            assert!(parse_image(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn names_are_valid_and_new() {
+        let taken = ["sim-1".to_owned(), "sim-3".to_owned()];
+        let names: Vec<String> = candidates(Path::new("/opt/sim"), &taken).take(2).collect();
+        assert_eq!(names, ["sim-2", "sim-4"]);
+        assert_eq!(candidates(Path::new("./a b$ü"), &[]).next().unwrap(), "a_b__-1");
+        assert_eq!(candidates(Path::new("..."), &[]).next().unwrap(), "job...-1");
+        assert!(candidates(Path::new(&"x".repeat(300)), &[]).next().unwrap().len() < 100);
+    }
+}

@@ -1,0 +1,262 @@
+//! Checks of the program that is to be run: everything that can be known to fail is refused before anything starts.
+//!
+//! Called by `holdfast run`. LD_PRELOAD needs the dynamic linker, and the linker ignores it where the kernel sets
+//! AT_SECURE (ld.so(8), "Secure-execution mode"): set-user-id, set-group-id and file capabilities.
+
+use crate::exit::{Exit, Failure};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Most bytes of a `#!` line that the kernel looks at (BINPRM_BUF_SIZE, include/uapi/linux/binfmts.h).
+const SCRIPT_LINE: usize = 256;
+/// Deepest nesting of interpreters (fs/exec.c, `exec_binprm`).
+const SCRIPT_DEPTH: usize = 5;
+
+/// Finds the program as execvp(3) does and checks that it can be run under Holdfast.
+///
+/// # Errors
+/// Not found (127), cannot be executed (126), or cannot be checkpointed and why (69).
+pub fn find_and_check(program: &OsStr) -> Result<PathBuf, Failure> {
+    let path = find(program, std::env::var_os("PATH"))?;
+    check(&path, SCRIPT_DEPTH)?;
+    Ok(path)
+}
+
+fn is_executable_file(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+fn find(program: &OsStr, search: Option<OsString>) -> Result<PathBuf, Failure> {
+    let shown = program.to_string_lossy();
+    if program.as_bytes().contains(&b'/') {
+        let path = PathBuf::from(program);
+        return match fs::metadata(&path) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                Err(Failure::new(Exit::NotExecutable, format!("{shown}: {error}")))
+            }
+            Err(error) => Err(Failure::new(Exit::NoProgram, format!("{shown}: {error}"))),
+            Ok(_) if is_executable_file(&path) => Ok(path),
+            Ok(_) => Err(Failure::new(
+                Exit::NotExecutable,
+                format!("{shown} is not an executable file; chmod +x it, or name its interpreter"),
+            )),
+        };
+    }
+    let search = search.unwrap_or_else(|| OsString::from("/bin:/usr/bin"));
+    search
+        .as_bytes()
+        .split(|&c| c == b':')
+        .map(|folder| if folder.is_empty() { Path::new(".") } else { Path::new(OsStr::from_bytes(folder)) })
+        .map(|folder| folder.join(program))
+        .find(|path| is_executable_file(path))
+        .ok_or_else(|| Failure::new(Exit::NoProgram, format!("{shown}: no such program in PATH")))
+}
+
+fn refused(path: &Path, why: &str) -> Failure {
+    Failure::new(Exit::Refused, format!("{}: {why}", path.display()))
+}
+
+fn check(path: &Path, depth: usize) -> Result<(), Failure> {
+    let file = File::open(path).map_err(|error| {
+        refused(path, &format!("cannot be read ({error}), and what cannot be read cannot be checkpointed"))
+    })?;
+    let meta =
+        file.metadata().map_err(|error| Failure::system(format_args!("{}", path.display()), &error))?;
+    let mut head = [0_u8; SCRIPT_LINE];
+    let len = read_head(&file, &mut head)
+        .map_err(|error| Failure::system(format_args!("reading {}", path.display()), &error))?;
+    let head = &head[..len];
+    if let Some(line) = head.strip_prefix(b"#!") {
+        // Set-user-id bits of scripts are ignored by the kernel (fs/exec.c uses the interpreter's file).
+        return check_script(path, line, depth);
+    }
+    if !head.starts_with(b"\x7fELF") {
+        return Err(Failure::new(
+            Exit::NotExecutable,
+            format!("{}: neither an ELF program nor a script that begins with #!", path.display()),
+        ));
+    }
+    if meta.mode() & (libc::S_ISUID | libc::S_ISGID) != 0 {
+        return Err(refused(
+            path,
+            "is set-user-id or set-group-id: the dynamic linker ignores LD_PRELOAD for it; run a copy without these bits",
+        ));
+    }
+    if has_capabilities(path) {
+        return Err(refused(
+            path,
+            "has file capabilities (see getcap): the dynamic linker ignores LD_PRELOAD for it; run a copy without them",
+        ));
+    }
+    check_elf(&file, head).map_err(|why| refused(path, &why))
+}
+
+fn read_head(mut file: &File, head: &mut [u8]) -> io::Result<usize> {
+    let mut len = 0;
+    while len < head.len() {
+        match file.read(&mut head[len..])? {
+            0 => break,
+            n => len += n,
+        }
+    }
+    Ok(len)
+}
+
+fn check_script(path: &Path, line: &[u8], depth: usize) -> Result<(), Failure> {
+    let end = line.iter().position(|&c| c == b'\n').unwrap_or(line.len());
+    let mut words = line[..end].split(|c| c.is_ascii_whitespace()).filter(|word| !word.is_empty());
+    let Some(interpreter) = words.next() else {
+        return Err(refused(path, "its #! line names no interpreter"));
+    };
+    if depth == 0 {
+        return Err(refused(path, "too many interpreters in a row"));
+    }
+    let interpreter = PathBuf::from(OsString::from_vec(interpreter.to_vec()));
+    if !is_executable_file(&interpreter) {
+        return Err(Failure::new(
+            Exit::NotExecutable,
+            format!(
+                "{}: its interpreter {} is not an executable file",
+                path.display(),
+                interpreter.display()
+            ),
+        ));
+    }
+    check(&interpreter, depth - 1)?;
+    // `#!/usr/bin/env NAME`: what env will execute is what must be checked. Options and assignments are left to it.
+    if interpreter.file_name() == Some(OsStr::new("env"))
+        && let Some(name) = words.find(|word| !word.starts_with(b"-") && !word.contains(&b'='))
+    {
+        let found = find(OsStr::from_bytes(name), std::env::var_os("PATH"))
+            .map_err(|error| Failure::new(error.exit, format!("{}: {error}", path.display())))?;
+        check(&found, depth - 1)?;
+    }
+    Ok(())
+}
+
+fn word<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..at.checked_add(N)?)?.try_into().ok()
+}
+
+/// Offsets are those of Elf64_Ehdr and Elf64_Phdr (System V gABI, chapter 4 and 5).
+fn check_elf(file: &File, head: &[u8]) -> Result<(), String> {
+    const BROKEN: &str = "its ELF header is damaged";
+    if head.get(4) != Some(&2) {
+        return Err("is a 32-bit program; only 64-bit x86-64 programs are supported".into());
+    }
+    let machine = u16::from_le_bytes(word(head, 18).ok_or(BROKEN)?);
+    if head.get(5) != Some(&1) || machine != 62 {
+        return Err(format!("is for another processor (ELF machine {machine}); only x86-64 is supported"));
+    }
+    let table = u64::from_le_bytes(word(head, 32).ok_or(BROKEN)?);
+    let entry_len = usize::from(u16::from_le_bytes(word(head, 54).ok_or(BROKEN)?));
+    let count = usize::from(u16::from_le_bytes(word(head, 56).ok_or(BROKEN)?));
+    if entry_len < 56 || count == 0 {
+        return Err(BROKEN.into());
+    }
+    let mut entries = vec![0_u8; entry_len * count];
+    file.read_exact_at(&mut entries, table).map_err(|_| BROKEN)?;
+    const PT_INTERP: u32 = 3;
+    let dynamic = entries
+        .chunks_exact(entry_len)
+        .any(|entry| word(entry, 0).is_some_and(|kind| u32::from_le_bytes(kind) == PT_INTERP));
+    if dynamic {
+        Ok(())
+    } else {
+        Err("is statically linked: libholdfast cannot be loaded into it; link it dynamically".into())
+    }
+}
+
+fn has_capabilities(path: &Path) -> bool {
+    holdfast_sys::fd::has_attribute(path, c"security.capability")
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// An ELF file with one program header of the given type.
+    fn elf(class: u8, machine: u8, header_type: u8) -> Vec<u8> {
+        let mut file = vec![0_u8; 64 + 56];
+        file[..6].copy_from_slice(&[0x7f, b'E', b'L', b'F', class, 1]);
+        file[18] = machine;
+        file[32] = 64;
+        file[54] = 56;
+        file[56] = 1;
+        file[64] = header_type;
+        file
+    }
+
+    struct Folder(PathBuf);
+    impl Folder {
+        fn new(name: &str) -> Folder {
+            let path = std::env::temp_dir().join(format!("program-{name}-{}", std::process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Folder(path)
+        }
+        fn file(&self, name: &str, content: &[u8], mode: u32) -> PathBuf {
+            let path = self.0.join(name);
+            fs::write(&path, content).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            path
+        }
+    }
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn elf_programs() {
+        let folder = Folder::new("elf");
+        let verdict = |name: &str, content: &[u8], mode: u32| {
+            check(&folder.file(name, content, mode), SCRIPT_DEPTH).map_err(|failure| failure.message)
+        };
+        assert!(verdict("dynamic", &elf(2, 62, 3), 0o755).is_ok());
+        assert!(verdict("static", &elf(2, 62, 1), 0o755).unwrap_err().contains("statically linked"));
+        assert!(verdict("arm", &elf(2, 183, 3), 0o755).unwrap_err().contains("another processor"));
+        assert!(verdict("small", &elf(1, 3, 3), 0o755).unwrap_err().contains("32-bit"));
+        assert!(verdict("setuid", &elf(2, 62, 3), 0o4755).unwrap_err().contains("set-user-id"));
+        assert!(verdict("setgid", &elf(2, 62, 3), 0o2755).unwrap_err().contains("set-user-id"));
+        let whole = elf(2, 62, 3);
+        for len in 4..whole.len() {
+            assert!(verdict("cut", &whole[..len], 0o755).is_err(), "{len}");
+        }
+    }
+
+    #[test]
+    fn scripts_are_judged_by_their_interpreter() {
+        let folder = Folder::new("script");
+        let good = folder.file("good", &elf(2, 62, 3), 0o755);
+        let bad = folder.file("bad", &elf(2, 62, 1), 0o755);
+        let script = |line: String| check(&folder.file("script", line.as_bytes(), 0o755), SCRIPT_DEPTH);
+        assert!(script(format!("#!{}\n", good.display())).is_ok());
+        assert!(script(format!("#! {} -x y\n", good.display())).is_ok());
+        assert_eq!(script(format!("#!{}\n", bad.display())).unwrap_err().exit, Exit::Refused);
+        assert_eq!(script("#!/nonexistent/x\n".into()).unwrap_err().exit, Exit::NotExecutable);
+        assert_eq!(script("#!\n".into()).unwrap_err().exit, Exit::Refused);
+        assert_eq!(script("echo hi\n".into()).unwrap_err().exit, Exit::NotExecutable);
+        let own = folder.0.join("script");
+        assert_eq!(script(format!("#!{}\n", own.display())).unwrap_err().exit, Exit::Refused);
+    }
+
+    #[test]
+    fn programs_are_found_as_execvp_does() {
+        let folder = Folder::new("path");
+        folder.file("tool", b"", 0o755);
+        folder.file("plain", b"", 0o644);
+        let search = Some(OsString::from(format!("/nonexistent:{}", folder.0.display())));
+        assert_eq!(find(OsStr::new("tool"), search.clone()).unwrap(), folder.0.join("tool"));
+        assert_eq!(find(OsStr::new("plain"), search.clone()).unwrap_err().exit, Exit::NoProgram);
+        assert_eq!(find(OsStr::new("absent"), search).unwrap_err().exit, Exit::NoProgram);
+        assert_eq!(find(OsStr::new("/nonexistent/x"), None).unwrap_err().exit, Exit::NoProgram);
+        assert_eq!(find(folder.0.join("plain").as_os_str(), None).unwrap_err().exit, Exit::NotExecutable);
+        assert_eq!(find(folder.0.as_os_str(), None).unwrap_err().exit, Exit::NotExecutable);
+    }
+}

@@ -1,0 +1,141 @@
+//! How results are printed: tables, sizes, times, JSON, progress bars.
+//!
+//! A closed pipe on standard output is not an error: `holdfast list | head -1` ends quietly.
+
+use crate::exit::{Exit, Failure};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use std::io::{self, IsTerminal, Write};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Prints text on standard output.
+///
+/// # Errors
+/// Output cannot be written, other than to a closed pipe.
+pub fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::system("writing to standard output", &error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Prints a line on standard error; nobody can be told when that fails.
+pub fn note(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "holdfast: {text}");
+}
+
+/// Prints a value as JSON, indented.
+///
+/// # Errors
+/// As [`print`].
+pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|error| Failure::new(Exit::Internal, format!("encoding JSON: {error}")))?;
+    print(&format!("{text}\n"))
+}
+
+/// Bytes for people: `512 B`, `1.5 MiB`.
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64;
+    let mut unit = "";
+    for next in UNITS {
+        if value < 1023.95 {
+            break;
+        }
+        value /= 1024.0;
+        unit = next;
+    }
+    format!("{value:.1} {unit}")
+}
+
+/// A short time in nanoseconds for people: `0.85 ms`, `2.10 s`.
+pub fn short_time(ns: u64) -> String {
+    if ns < 1_000_000_000 {
+        format!("{:.2} ms", ns as f64 / 1e6)
+    } else {
+        format!("{:.2} s", ns as f64 / 1e9)
+    }
+}
+
+/// How long ago a realtime stamp in nanoseconds was: `12s`, `3m`, `5h`, `2d`.
+pub fn age(created_ns: u64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let seconds = now.saturating_sub(created_ns / 1_000_000_000);
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m", seconds / 60),
+        3600..86400 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86400),
+    }
+}
+
+/// A table with aligned columns; numbers of the columns in `right` are right-aligned.
+pub fn table(head: &[&str], rows: &[Vec<String>], right: &[usize]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        cells.chain(head.get(column).map(|cell| cell.chars().count())).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let mut text = String::new();
+    let head: Vec<String> = head.iter().map(|cell| (*cell).to_owned()).collect();
+    for row in std::iter::once(&head).chain(rows) {
+        let mut line = String::new();
+        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            if column > 0 {
+                line.push_str("  ");
+            }
+            let pad = " ".repeat(width.saturating_sub(cell.chars().count()));
+            let (before, after) =
+                if right.contains(&column) { (pad.as_str(), "") } else { ("", pad.as_str()) };
+            line.push_str(before);
+            line.push_str(cell);
+            line.push_str(after);
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// A progress bar in bytes on standard error; invisible where that is not a terminal.
+pub fn progress(what: &str, total_bytes: u64) -> ProgressBar {
+    let target =
+        if io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let bar = ProgressBar::with_draw_target(Some(total_bytes), target).with_message(what.to_owned());
+    if let Ok(style) =
+        ProgressStyle::with_template("{msg} [{bar:30}] {bytes}/{total_bytes} {binary_bytes_per_sec}")
+    {
+        bar.set_style(style);
+    }
+    bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_times_for_people() {
+        assert_eq!(size(0), "0 B");
+        assert_eq!(size(1023), "1023 B");
+        assert_eq!(size(1536), "1.5 KiB");
+        assert_eq!(size((1 << 20) - 1), "1.0 MiB");
+        assert_eq!(size(u64::MAX), "16.0 EiB");
+        assert_eq!(short_time(850_000), "0.85 ms");
+        assert_eq!(short_time(2_100_000_000), "2.10 s");
+        assert_eq!(age(u64::MAX), "0s");
+    }
+
+    #[test]
+    fn columns_are_aligned() {
+        let rows = vec![vec!["a".to_owned(), "10".to_owned()], vec!["long".to_owned(), "5".to_owned()]];
+        assert_eq!(table(&["NAME", "N"], &rows, &[1]), "NAME   N\na     10\nlong   5\n");
+    }
+}
