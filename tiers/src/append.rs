@@ -132,10 +132,12 @@ impl SegmentWriter {
 
     /// Writes what is staged and makes the file durable.
     pub(crate) fn finish(&mut self) -> Result<(), StoreError> {
-        self.pad_to_page(0)?;
-        self.flush(0)?;
-        self.finish_block(0)?;
-        self.file.sync_all().map_err(StoreError::write("sync", &self.path, 0))
+        // A buffered file may meet the full disk only now, with anything up to its whole length.
+        let needed = self.len() + BLOCK_LEN as u64;
+        self.pad_to_page(needed)?;
+        self.flush(needed)?;
+        self.finish_block(needed)?;
+        self.file.sync_all().map_err(StoreError::write("sync", &self.path, needed))
     }
 
     fn begin_block(&mut self, needed: u64) -> Result<(), StoreError> {

@@ -84,6 +84,7 @@ pub(crate) fn decompress(stored: &[u8], raw: &mut [u8]) -> Result<(), String> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

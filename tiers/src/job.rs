@@ -12,9 +12,9 @@ use crate::writer::ImageWriter;
 use crate::{StoreError, os};
 use holdfast_image::Epoch;
 use std::collections::BTreeSet;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -99,6 +99,8 @@ impl Job {
             .custom_flags(libc::O_NOFOLLOW)
             .open(&path)
             .map_err(StoreError::io("open", &path))?;
+        file.set_permissions(Permissions::from_mode(0o600))
+            .map_err(StoreError::io("change the mode of", &path))?;
         if !os::try_lock(&file).map_err(StoreError::io("lock", &path))? {
             let mut text = String::new();
             let pid = match file.take(20).read_to_string(&mut text) {

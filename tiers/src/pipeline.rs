@@ -17,16 +17,16 @@ use holdfast_image::manifest::FlushFigures;
 use holdfast_image::pages::{PageRun, PageSource};
 use holdfast_image::{Addr, PAGE_SIZE, PageCount};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 const PAGE: usize = PAGE_SIZE as usize;
 /// Runs of at least this many pages get frames of their own: they are worth a mapping at restart.
 const LONG_RUN_PAGES: u64 = 64;
-/// Least and most pages that a worker takes at once: 4 MiB to 256 MiB. Large parts keep long runs contiguous in one
+/// Least and most pages that a worker takes at once: 1 MiB to 256 MiB. Large parts keep long runs contiguous in one
 /// file, small parts let all workers end at the same time.
-const PART_PAGES: (u64, u64) = (1 << 10, 1 << 16);
+const PART_PAGES: (u64, u64) = (1 << 8, 1 << 16);
 /// Parts per worker that the whole flush is divided into, within these limits.
 const PARTS_PER_WORKER: u64 = 64;
 
@@ -53,6 +53,7 @@ pub(crate) struct Lane {
 struct Shared<'a> {
     dir: &'a Path,
     header: SegmentHeader,
+    segments: &'a AtomicU32,
     source: &'a dyn PageSource,
     progress: &'a (dyn Fn(u64) + Sync),
     compress: bool,
@@ -64,11 +65,12 @@ struct Shared<'a> {
     failed: AtomicBool,
 }
 
-/// Stores all pages of `source` by way of `lanes`, one worker each. `header` is that of the image; its number is
-/// replaced by the lane's.
+/// Stores all pages of `source` by way of `lanes`, one worker each. `header` is that of the image; `segments` counts
+/// its segment files, which are made when a worker has something to store.
 pub(crate) fn run(
     dir: &Path,
     header: SegmentHeader,
+    segments: &AtomicU32,
     lanes: &mut [Lane],
     source: &dyn PageSource,
     compress: bool,
@@ -87,30 +89,30 @@ pub(crate) fn run(
     let shared = Shared {
         dir,
         header,
+        segments,
         source,
         progress,
         compress,
         next: Mutex::new((0, 0)),
-        part_pages: (total_pages / (PARTS_PER_WORKER * lanes.len().max(1) as u64))
-            .clamp(PART_PAGES.0, PART_PAGES.1),
+        part_pages: part_pages(total_pages, lanes.len()),
         total_pages,
         read_pages: AtomicU64::new(0),
         failed: AtomicBool::new(false),
     };
     thread::scope(|scope| {
         let shared = &shared;
-        let mut numbered = (0_u32..).zip(lanes.iter_mut());
-        let own = numbered.next();
+        let mut lanes = lanes.iter_mut();
+        let own = lanes.next();
         // A thread that cannot be started leaves its work to the others.
-        let others: Vec<_> = numbered
-            .filter_map(|(number, lane)| {
+        let others: Vec<_> = lanes
+            .filter_map(|lane| {
                 thread::Builder::new()
-                    .name(format!("flush-{number}"))
-                    .spawn_scoped(scope, move || Worker::new(shared, number, lane).run())
+                    .name("flush".into())
+                    .spawn_scoped(scope, move || Worker::new(shared, lane).run())
                     .ok()
             })
             .collect();
-        let mut result = own.map_or(Ok(()), |(number, lane)| Worker::new(shared, number, lane).run());
+        let mut result = own.map_or(Ok(()), |lane| Worker::new(shared, lane).run());
         for other in others {
             let ended = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             result = result.and(ended);
@@ -171,14 +173,13 @@ impl Gathering {
 
 struct Worker<'a> {
     shared: &'a Shared<'a>,
-    number: u32,
     lane: &'a mut Lane,
     chooser: Chooser,
 }
 
 impl<'a> Worker<'a> {
-    fn new(shared: &'a Shared<'a>, number: u32, lane: &'a mut Lane) -> Worker<'a> {
-        Worker { shared, number, lane, chooser: Chooser::new(shared.compress) }
+    fn new(shared: &'a Shared<'a>, lane: &'a mut Lane) -> Worker<'a> {
+        Worker { shared, lane, chooser: Chooser::new(shared.compress) }
     }
 
     fn run(mut self) -> Result<(), StoreError> {
@@ -263,10 +264,13 @@ impl<'a> Worker<'a> {
                 None => (Codec::Raw, raw),
             };
             let needed = self.shared.needed();
-            let header = SegmentHeader { number: self.number, ..self.shared.header };
             let segment = match &mut self.lane.segment {
                 Some(segment) => segment,
-                none => none.insert(SegmentWriter::create(self.shared.dir, header, needed)?),
+                none => {
+                    let number = self.shared.segments.fetch_add(1, Ordering::Relaxed);
+                    let header = SegmentHeader { number, ..self.shared.header };
+                    none.insert(SegmentWriter::create(self.shared.dir, header, needed)?)
+                }
             };
             let first = gathered.placed.first().map_or(Addr(0), |(run, _)| run.start);
             let frame = segment.append(first, gathered.filled, codec, data, needed)?;
@@ -287,6 +291,12 @@ impl<'a> Worker<'a> {
         }
         Ok(())
     }
+}
+
+/// How many pages a worker takes at once: whole frames.
+fn part_pages(total_pages: u64, workers: usize) -> u64 {
+    let even = total_pages / (PARTS_PER_WORKER * workers.max(1) as u64);
+    even.next_multiple_of(MAX_FRAME_PAGES).clamp(PART_PAGES.0, PART_PAGES.1)
 }
 
 /// Cuts a long run into frames.

@@ -21,6 +21,7 @@ use holdfast_image::record::ProcessRecord;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU32;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Most workers: segment numbers have three digits in their names.
@@ -49,6 +50,8 @@ pub struct ImageWriter {
     epoch: Epoch,
     image_id: [u8; 16],
     lanes: Vec<Lane>,
+    /// Number of segment files made so far.
+    segments: AtomicU32,
     /// `write_pages` has failed: pages are missing.
     failed: bool,
     committed: bool,
@@ -67,6 +70,7 @@ impl ImageWriter {
             epoch,
             image_id,
             lanes: Vec::new(),
+            segments: AtomicU32::new(0),
             failed: false,
             committed: false,
             _writing: writing,
@@ -96,7 +100,8 @@ impl ImageWriter {
         }
         let header = SegmentHeader { epoch: self.epoch, image_id: self.image_id, number: 0, block: 0 };
         let lanes = &mut self.lanes[..workers];
-        let result = pipeline::run(&self.dir, header, lanes, source, options.compress, progress);
+        let result =
+            pipeline::run(&self.dir, header, &self.segments, lanes, source, options.compress, progress);
         self.failed |= result.is_err();
         result
     }
@@ -110,6 +115,9 @@ impl ImageWriter {
         if self.failed {
             return Err(StoreError::misuse(&self.dir, "an image whose flush failed was to be committed"));
         }
+        // The tables are in the order of the segments, which is that in which the workers made them.
+        self.lanes
+            .sort_by_key(|lane| lane.segment.as_ref().map_or(u32::MAX, |segment| segment.header().number));
         for segment in self.lanes.iter_mut().filter_map(|lane| lane.segment.as_mut()) {
             segment.finish()?;
         }

@@ -325,11 +325,16 @@ impl<'a> Manifest<'a> {
                 return Err(bad(at, format!("{} pages at {} are not a valid run", run.pages.0, run.start)));
             }
             floor = run.end();
-            let place = match kind {
-                0 => Place::Zero,
-                1 => place_in_frame(run, frame, page, frames).map_err(|what| bad(at, what))?,
-                2 => Place::Parent,
-                _ => return Err(bad(at, format!("unknown kind {kind} of a run of pages"))),
+            let place = match (kind, page, frame) {
+                (0, 0, 0) => Place::Zero,
+                (1, ..) => place_in_frame(run, frame, page, frames).map_err(|what| bad(at, what))?,
+                (2, 0, 0) => Place::Parent,
+                _ => {
+                    return Err(bad(
+                        at,
+                        format!("unknown kind {kind} of a run of pages, or fields it does not use"),
+                    ));
+                }
             };
             index.push(IndexRun { run, place });
         }

@@ -1,0 +1,244 @@
+//! What the tests of the store share: a source of pages made of a model, and a process record that passes its checks.
+#![allow(dead_code, missing_docs)] // each test binary uses a part of it
+
+use holdfast_image::bytes::{Blob, Name};
+use holdfast_image::manifest::StopBreakdown;
+use holdfast_image::pages::{PageProvider, PageRun, PageSource, coalesce};
+use holdfast_image::record::{
+    AltStack, FileIdentity, FileTable, HostRecord, InjectArea, LayoutRecord, ProcessFlags, ProcessRecord,
+    SignalRecord, ThreadRecord,
+};
+use holdfast_image::{Addr, PAGE_SIZE, PageCount};
+use holdfast_tiers::{CommitRecord, Image};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Barrier, Mutex};
+use std::time::Instant;
+
+pub const PAGE: usize = PAGE_SIZE as usize;
+
+/// A folder that is removed at the end of the test.
+pub struct TempDir(pub PathBuf);
+
+impl TempDir {
+    pub fn new() -> TempDir {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{number}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        TempDir(path)
+    }
+    pub fn store(&self) -> PathBuf {
+        self.0.join("store")
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+pub fn run(page: u64, pages: u64) -> PageRun {
+    PageRun { start: Addr(page * PAGE_SIZE), pages: PageCount(pages) }
+}
+
+/// What a page holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    Zero,
+    Text,
+    Noise,
+}
+
+pub fn page_of(content: Content, number: u64) -> Vec<u8> {
+    match content {
+        Content::Zero => vec![0; PAGE],
+        Content::Text => format!("page {number} has nothing new to say. ")
+            .into_bytes()
+            .into_iter()
+            .cycle()
+            .take(PAGE)
+            .collect(),
+        Content::Noise => {
+            let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            (0..PAGE / 8)
+                .flat_map(|_| {
+                    state ^= state << 13;
+                    state ^= state >> 7;
+                    state ^= state << 17;
+                    state.to_le_bytes()
+                })
+                .collect()
+        }
+    }
+}
+
+/// The naive model: every page by its number.
+pub type Model = BTreeMap<u64, Vec<u8>>;
+
+pub struct MemorySource {
+    pub runs: Vec<PageRun>,
+    pub pages: Model,
+    pub released: Mutex<Vec<PageRun>>,
+    /// Reads that touch this page fail.
+    pub fails_at: Option<u64>,
+    /// The reads that begin at these pages wait for each other: they come from two workers.
+    pub meet: Option<([u64; 2], Barrier)>,
+}
+
+impl MemorySource {
+    pub fn new(runs: Vec<PageRun>, content: impl Fn(u64) -> Content) -> MemorySource {
+        let pages = runs
+            .iter()
+            .flat_map(|run| (0..run.pages.0).map(|n| run.start.0 / PAGE_SIZE + n))
+            .map(|number| (number, page_of(content(number), number)))
+            .collect();
+        MemorySource { runs, pages, released: Mutex::default(), fails_at: None, meet: None }
+    }
+    /// Pages of every kind from page `base` on, in an image of two segments: stored by two workers, each has to wait
+    /// until the other has its part.
+    pub fn two_segments(base: u64, salt: u64) -> MemorySource {
+        let runs = vec![
+            run(base, 3),
+            run(base + 10, 1),
+            run(base + 100, 66),
+            run(base + 200, 300),
+            run(base + 600, 70),
+        ];
+        let mut source = MemorySource::new(runs, |number| match (number + salt) % 16 {
+            _ if (base + 200..base + 500).contains(&number) => Content::Zero,
+            0 if number != base => Content::Zero,
+            _ if (base + 100..base + 166).contains(&number) => Content::Text,
+            _ => Content::Noise,
+        });
+        source.meet = Some(([base, base + 600], Barrier::new(2)));
+        source
+    }
+    pub fn assert_all_released(&self) {
+        let mut released = self.released.lock().unwrap().clone();
+        let pages: u64 = released.iter().map(|run| run.pages.0).sum();
+        assert_eq!(pages, self.pages.len() as u64, "each page is released once");
+        let mut runs = self.runs.clone();
+        coalesce(&mut released);
+        coalesce(&mut runs);
+        assert_eq!(released, runs);
+    }
+}
+
+impl PageSource for MemorySource {
+    fn runs(&self) -> &[PageRun] {
+        &self.runs
+    }
+    fn read(&self, start: Addr, buffer: &mut [u8]) -> io::Result<()> {
+        if let Some((pages, barrier)) = &self.meet
+            && pages.contains(&(start.0 / PAGE_SIZE))
+        {
+            barrier.wait();
+        }
+        for (number, out) in (start.0 / PAGE_SIZE..).zip(buffer.chunks_mut(PAGE)) {
+            if self.fails_at == Some(number) {
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
+            out.copy_from_slice(&self.pages[&number]);
+        }
+        Ok(())
+    }
+    fn release(&self, run: PageRun) {
+        self.released.lock().unwrap().push(run);
+    }
+}
+
+/// Everything that the image gives, page by page.
+pub fn read_all(image: &Image) -> io::Result<Model> {
+    image.verify_mappable()?;
+    let mut model = Model::new();
+    for extent in image.extents() {
+        let first = extent.run.start.0 / PAGE_SIZE;
+        // In pieces that do not fit the frames.
+        for piece in (0..extent.run.pages.0).step_by(100) {
+            let pages = 100.min(extent.run.pages.0 - piece);
+            let mut buffer = vec![0xee; pages as usize * PAGE];
+            image.read(Addr((first + piece) * PAGE_SIZE), &mut buffer)?;
+            model.extend((first + piece..).zip(buffer.chunks(PAGE).map(<[u8]>::to_vec)));
+        }
+    }
+    Ok(model)
+}
+
+pub fn identity(path: &str) -> FileIdentity {
+    FileIdentity { path: Name::from(path), size: 1234, mtime_ns: -5, build_id: Some(Blob(vec![1, 2, 0xff])) }
+}
+
+fn thread(tid: i32) -> ThreadRecord {
+    ThreadRecord {
+        tid,
+        comm: Name(b"caf\xe9".to_vec()),
+        registers: (0..27).collect(),
+        xstate: Blob(vec![7; 576]),
+        signal_mask: 0x8000_0000_0000_0000,
+        pending: vec![Blob(vec![3; 128])],
+        alt_stack: AltStack::default(),
+        robust_list: Addr(0x7000),
+        robust_list_len: 24,
+        clear_tid: Addr(0x8000),
+        rseq: None,
+        wait: None,
+        affinity: vec![3],
+        nice: 0,
+        policy: 0,
+        priority: 0,
+        timer_slack_ns: 50_000,
+    }
+}
+
+pub fn record(pid: i32) -> ProcessRecord {
+    ProcessRecord {
+        pid,
+        ppid: 1,
+        pgid: pid,
+        sid: pid,
+        exe: identity("/usr/bin/true"),
+        cwd: Name::from("/tmp"),
+        umask: 0o22,
+        limits: Vec::new(),
+        host: HostRecord {
+            kernel_release: "6.18.0".into(),
+            hostname: "host".into(),
+            vdso_hash: u64::MAX,
+            xcr0: 0x7,
+            cpu: "cpu".into(),
+            monotonic_ns: 1,
+            realtime_ns: 2,
+            boot_id: "b".into(),
+        },
+        layout: LayoutRecord::default(),
+        regions: Vec::new(),
+        threads: vec![thread(pid), thread(pid + 1)],
+        signals: SignalRecord::default(),
+        itimers: Default::default(),
+        files: FileTable::default(),
+        inject: InjectArea {
+            code: Addr(0x10_0000),
+            code_len: InjectArea::MIN_CODE_LEN,
+            scratch: Addr(0x20_0000),
+            scratch_len: InjectArea::MIN_SCRATCH_LEN,
+            shared: Addr(0),
+        },
+        flags: ProcessFlags::default(),
+    }
+}
+
+pub fn commit_record() -> CommitRecord {
+    CommitRecord {
+        record: record(4242),
+        stop: StopBreakdown { total_ns: 7_000_000, threads: 2, ..StopBreakdown::default() },
+        resumed_at: Instant::now(),
+        engine: "fork".into(),
+        command: vec![Name::from("./sim"), Name(b"\xff\xfe".to_vec())],
+        protected_only: false,
+    }
+}
