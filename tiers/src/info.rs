@@ -68,14 +68,16 @@ impl ImageInfo {
     fn broken(dir: &Path, epoch: Epoch, path: &Path, error: &StoreError) -> ImageInfo {
         let meta = fs::symlink_metadata(path).ok();
         let created = meta.as_ref().and_then(|m| m.modified().ok()?.duration_since(UNIX_EPOCH).ok());
-        let segments = files::list(dir).unwrap_or_default().into_iter().filter_map(|(name, path)| {
-            matches!(name, FileName::Segment(e, _) if e == epoch)
-                .then(|| fs::symlink_metadata(path).ok()?.len().into())?
-        });
+        let segments = files::list(dir)
+            .unwrap_or_default()
+            .into_iter()
+            .filter(|(name, _)| matches!(name, FileName::Segment(e, _) if *e == epoch))
+            .filter_map(|(_, path)| fs::symlink_metadata(path).ok())
+            .map(|meta| meta.len());
         ImageInfo {
             epoch,
             created_ns: created.and_then(|c| u64::try_from(c.as_nanos()).ok()).unwrap_or(0),
-            bytes: meta.map_or(0, |m| m.len()).saturating_add(segments.sum()),
+            bytes: meta.map_or(0, |m| m.len()).saturating_add(segments.sum::<u64>()),
             program_bytes: 0,
             stop_ns: 0,
             parent: None,
