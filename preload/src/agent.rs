@@ -110,7 +110,10 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        if !self.restarted() {
+        if self.restarted() {
+            // The agent has taken the note out; what stands there now is of this life.
+            self.claim.published = false;
+        } else {
             self.claim.publish(IN_BETWEEN);
             sys::close(self.fd);
         }

@@ -100,7 +100,11 @@ pub unsafe extern "C" fn holdfast_free_protected(memory: *mut c_void) -> c_int {
 /// # Safety
 /// `name` must be null or a NUL-terminated string, `buffer` null or writable for `size` bytes.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn holdfast_restore_protected(name: *const c_char, buffer: *mut c_void, size: usize) -> c_int {
+pub unsafe extern "C" fn holdfast_restore_protected(
+    name: *const c_char,
+    buffer: *mut c_void,
+    size: usize,
+) -> c_int {
     if name.is_null() || buffer.is_null() {
         return ARGUMENT;
     }

@@ -131,10 +131,34 @@ pub fn global_definition(symbol: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, symbol.as_ptr()) }
 }
 
+/// Whether `address` is no function but the way to one: an executable that is not position-independent, and takes the
+/// address of a library's function, has an entry of its own for it, of which the loader says that it is that function
+/// (System V ABI, AMD64 supplement, "Function Addresses").
+pub fn is_entry_to_another(address: *const c_void) -> bool {
+    // dlfcn.h; the libc crate does not have it.
+    const RTLD_DL_SYMENT: c_int = 1;
+    let mut found = libc::Dl_info {
+        dli_fname: ptr::null(),
+        dli_fbase: ptr::null_mut(),
+        dli_sname: ptr::null(),
+        dli_saddr: ptr::null_mut(),
+    };
+    let mut symbol: *const libc::Elf64_Sym = ptr::null();
+    // SAFETY: dladdr1 writes `found` and, with this flag, a pointer to a symbol of a loaded object (man dladdr(3)).
+    let known =
+        unsafe { libc::dladdr1(address, &raw mut found, (&raw mut symbol).cast(), RTLD_DL_SYMENT) } != 0;
+    // SAFETY: not null, so it points into the symbol table of an object that stays loaded. Section 0: undefined there.
+    known && !symbol.is_null() && unsafe { (*symbol).st_shndx } == 0
+}
+
 /// The object (program or library) that holds `address`: its load address and the path it was loaded by.
 pub fn object_of(address: *const c_void) -> Option<(*const c_void, &'static CStr)> {
-    let mut found =
-        libc::Dl_info { dli_fname: ptr::null(), dli_fbase: ptr::null_mut(), dli_sname: ptr::null(), dli_saddr: ptr::null_mut() };
+    let mut found = libc::Dl_info {
+        dli_fname: ptr::null(),
+        dli_fbase: ptr::null_mut(),
+        dli_sname: ptr::null(),
+        dli_saddr: ptr::null_mut(),
+    };
     // SAFETY: dladdr writes `found` only and accepts any address.
     let known = unsafe { libc::dladdr(address, &raw mut found) } != 0;
     if !known || found.dli_fname.is_null() {

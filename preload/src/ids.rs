@@ -244,7 +244,8 @@ pub extern "C" fn sigqueue(pid: c_int, signal: c_int, value: *mut c_void) -> c_i
     const SI_QUEUE: u64 = (-1_i32) as u32 as u64;
     let mut info = [0_u64; 16];
     // SAFETY: takes nothing, cannot fail.
-    let (sender, user) = unsafe { (call(libc::SYS_getpid, [0; 6]) as u32, sys::raw(libc::SYS_getuid, [0; 6]) as u32) };
+    let (sender, user) =
+        unsafe { (call(libc::SYS_getpid, [0; 6]) as u32, sys::raw(libc::SYS_getuid, [0; 6]) as u32) };
     info[0] = u64::from(signal as u32);
     info[1] = SI_QUEUE;
     info[2] = u64::from(sender) | u64::from(user) << 32;
@@ -333,7 +334,10 @@ mod tests {
         shared::word(VIRTUAL_IDS).store(1, Relaxed);
         assert_eq!([to_known(7100), to_known(100), to_known(5), to_known(0)], [100, 101, 5, 0]);
         assert_eq!([to_kernel(100), to_kernel(101), to_kernel(5)], [7100, 100, 5]);
-        assert_eq!([to_kernel(-100), to_kernel(-1), to_kernel(0), to_kernel(i32::MIN)], [-7100, -1, 0, i32::MIN]);
+        assert_eq!(
+            [to_kernel(-100), to_kernel(-1), to_kernel(0), to_kernel(i32::MIN)],
+            [-7100, -1, 0, i32::MIN]
+        );
         shared::word(ID_COUNT).store(u64::MAX, Relaxed);
         assert_eq!(to_kernel(3), 3, "a count beyond the table is cut");
         shared::word(VIRTUAL_IDS).store(0, Relaxed);

@@ -26,8 +26,8 @@ const VARIABLE_ROOM: usize = 16 + shared::SOCKET_PATH_LEN;
 
 /// Whether the user preloaded this library by hand and does not forbid an agent.
 pub fn wanted() -> bool {
-    let preloaded =
-        host::variable(b"LD_PRELOAD").is_some_and(|list| list.to_bytes().windows(11).any(|part| part == b"libholdfast"));
+    let preloaded = host::variable(b"LD_PRELOAD")
+        .is_some_and(|list| list.to_bytes().windows(11).any(|part| part == b"libholdfast"));
     preloaded && host::variable(b"HOLDFAST_NO_AGENT").is_none()
 }
 
@@ -88,8 +88,10 @@ fn environment_with_room() -> Option<Environments> {
 /// Forks twice and executes the agent in the grandchild. True if that was tried (a failure shows as an empty pipe).
 fn spawn(output: c_int, environment: *const *const c_char) -> bool {
     let (mut beside, mut above, mut far) = (Text::new(), Text::new(), Text::new());
-    let own_path = host::object_of(ptr::from_ref(&shared::SHARED).cast()).map_or(&b""[..], |(_, path)| path.to_bytes());
-    let folder = own_path.iter().rposition(|byte| *byte == b'/').and_then(|cut| own_path.get(..cut)).unwrap_or(b".");
+    let own_path =
+        host::object_of(ptr::from_ref(&shared::SHARED).cast()).map_or(&b""[..], |(_, path)| path.to_bytes());
+    let folder =
+        own_path.iter().rposition(|byte| *byte == b'/').and_then(|cut| own_path.get(..cut)).unwrap_or(b".");
     let candidates = [
         host::variable(b"HOLDFAST_BIN"),
         neighbour(&mut beside, folder, b"/holdfast\0"),

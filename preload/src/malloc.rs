@@ -2,8 +2,8 @@
 //!
 //! Runs in: the host program, any thread, from the loader's first allocation on.
 //! Who serves: jemalloc, unless `HOLDFAST_MALLOC=system` is set or the program brings an allocator of its own (linked in,
-//! or from a library other than the C library): then every call goes to the definition after ours, as if this library
-//! were not there. Decided once, as soon as the C library is up; what is allocated before comes from [`bootstrap`].
+//! or from a library other than the C library: it may use that allocator's own names too, which are not hooked): then
+//! every call goes to the definition after ours, as if this library were not there. Decided once, as soon as the C library is up; what is allocated before comes from [`bootstrap`].
 //! Why jemalloc: freed memory goes back to the kernel as zero pages within a second, so it is in no image; and its fork
 //! handlers make it usable in a forked child.
 //! Invariants: results, alignment and `errno` are those of malloc(3), posix_memalign(3) and their glibc versions; `free`
@@ -17,7 +17,9 @@
 use crate::{bootstrap, host, shared};
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr::{self, null_mut};
-use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{
+    AtomicPtr, AtomicU8, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 use tikv_jemalloc_sys as jemalloc;
 
 /// Not decided yet: [`bootstrap`] serves.
@@ -75,16 +77,16 @@ fn settle(mode: u8) -> u8 {
 
 /// Whether jemalloc is to serve this program.
 fn own_allocator_wanted() -> bool {
-    let wish = host::variable(b"HOLDFAST_MALLOC");
-    if wish == Some(c"system") {
+    if host::variable(b"HOLDFAST_MALLOC") == Some(c"system") {
         return false;
     }
     let object = |address: *mut c_void| host::object_of(address).map(|(base, _)| base);
     let ours = object(ptr::from_ref(&shared::SHARED).cast_mut().cast());
-    let is_global = object(host::global_definition(c"malloc")) == ours;
+    let global = host::global_definition(c"malloc");
+    let is_global = object(global) == ours || host::is_entry_to_another(global);
     let next_is_c_library =
         object(host::next_definition(c"malloc")) == object(host::next_definition(c"gnu_get_libc_version"));
-    is_global && (next_is_c_library || wish == Some(c"jemalloc"))
+    is_global && next_is_c_library
 }
 
 type Free = unsafe extern "C" fn(*mut c_void);

@@ -117,7 +117,8 @@ mod tests {
 
     #[test]
     fn the_agent_decodes_a_hello_with_the_largest_numbers() {
-        let area = Area { code: u64::MAX, code_len: u64::MAX, scratch: u64::MAX, scratch_len: u64::MAX, shared: 0 };
+        let area =
+            Area { code: u64::MAX, code_len: u64::MAX, scratch: u64::MAX, scratch_len: u64::MAX, shared: 0 };
         let text = hello("setsid", &area);
         assert!(text.fits());
         let expected = Request::Hello {

@@ -44,7 +44,9 @@ pub const PROTECTED_MAX: usize = 1024;
 pub const LEN: usize = 192 * 1024;
 
 // No table runs into the next one or over the end.
-const _: () = assert!(ID_TABLE + ID_MAX * 8 <= PROTECTED_COUNT && PROTECTED_TABLE + PROTECTED_MAX * PROTECTED_ENTRY <= LEN);
+const _: () = assert!(
+    ID_TABLE + ID_MAX * 8 <= PROTECTED_COUNT && PROTECTED_TABLE + PROTECTED_MAX * PROTECTED_ENTRY <= LEN
+);
 
 /// The area itself.
 #[repr(C, align(4096))]
@@ -115,7 +117,16 @@ mod tests {
             ]
         );
         assert_eq!(
-            [ID_COUNT, ID_TABLE, ID_MAX, PROTECTED_COUNT, PROTECTED_TABLE, PROTECTED_ENTRY, PROTECTED_MAX, LEN],
+            [
+                ID_COUNT,
+                ID_TABLE,
+                ID_MAX,
+                PROTECTED_COUNT,
+                PROTECTED_TABLE,
+                PROTECTED_ENTRY,
+                PROTECTED_MAX,
+                LEN
+            ],
             [
                 SharedPage::ID_COUNT,
                 SharedPage::ID_TABLE,

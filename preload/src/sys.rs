@@ -17,7 +17,11 @@ use core::mem::size_of;
 // The precompiled core library names the unwinder's personality routine in its tables. Nothing unwinds here, but without
 // optimisation the linker keeps the name, and the loader would refuse the library for want of it.
 #[cfg(panic = "abort")]
-core::arch::global_asm!(".hidden rust_eh_personality", ".globl rust_eh_personality", "rust_eh_personality: ud2");
+core::arch::global_asm!(
+    ".hidden rust_eh_personality",
+    ".globl rust_eh_personality",
+    "rust_eh_personality: ud2"
+);
 
 /// Result of a system call; the error is the positive error number.
 pub type Sys<T> = Result<T, c_int>;
@@ -161,7 +165,8 @@ pub fn monotonic_ms() -> i64 {
 pub fn socket() -> Sys<c_int> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
     // SAFETY: only the table of open files changes.
-    unsafe { checked(libc::SYS_socket, [libc::AF_UNIX as usize, kind as usize, 0, 0, 0, 0]) }.map(|fd| fd as c_int)
+    unsafe { checked(libc::SYS_socket, [libc::AF_UNIX as usize, kind as usize, 0, 0, 0, 0]) }
+        .map(|fd| fd as c_int)
 }
 
 /// connect(2).

@@ -1,0 +1,68 @@
+//! What the finished library shows to the program, and what is in it.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+use std::collections::BTreeSet;
+use std::process::Command;
+
+fn nm(options: &[&str]) -> Vec<String> {
+    let output = Command::new("nm").args(options).arg(common::library()).output().unwrap();
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// The C API, the malloc family, life cycle, ids: nothing of Rust and nothing of jemalloc.
+#[test]
+fn only_the_intended_names_are_exported() {
+    let expected: BTreeSet<&str> = "
+        aligned_alloc calloc free malloc malloc_usable_size memalign posix_memalign pvalloc realloc reallocarray valloc
+        holdfast_checkpoint holdfast_free_protected holdfast_malloc_protected holdfast_restarted holdfast_restore_protected
+        daemon setsid sigaltstack
+        getpgid getpgrp getpid getppid getpriority getsid gettid kill sched_getaffinity sched_getparam
+        sched_getscheduler sched_setaffinity sched_setparam sched_setscheduler setpgid setpriority sigqueue syscall tgkill
+    "
+    .split_whitespace()
+    .collect();
+    let lines = nm(&["-D", "--defined-only"]);
+    let found: BTreeSet<&str> = lines.iter().filter_map(|line| line.split_whitespace().nth(2)).collect();
+    assert_eq!(found, expected);
+}
+
+/// A panic inside somebody else's program is not to be: no way to it is left.
+#[test]
+fn there_is_no_path_to_a_panic() {
+    let lines = nm(&[]);
+    assert!(lines.iter().any(|line| line.ends_with(" malloc")), "the library is not stripped");
+    let panics: Vec<_> =
+        lines.iter().filter(|line| line.contains("panicking") || line.contains("begin_unwind")).collect();
+    assert!(panics.is_empty(), "{panics:?}");
+}
+
+/// It brings no other library into the program.
+#[test]
+fn it_needs_the_c_library_only() {
+    let output = Command::new("readelf").arg("-d").arg(common::library()).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let needed: Vec<_> = text.lines().filter(|line| line.contains("(NEEDED)")).collect();
+    assert!(
+        needed.iter().all(|line| line.contains("[libc.so.6]") || line.contains("[ld-linux")),
+        "{needed:?}"
+    );
+}
+
+/// The numbers in the header are those of the code.
+#[test]
+fn the_header_has_the_codes_of_the_library() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let header = std::fs::read_to_string(root.join("include/holdfast.h")).unwrap();
+    let code = std::fs::read_to_string(root.join("src/api.rs")).unwrap();
+    let mut count = 0;
+    for line in header.lines().filter(|line| line.starts_with("#define HOLDFAST_E_")) {
+        let mut words = line.split_whitespace().skip(1);
+        let name = words.next().unwrap().trim_start_matches("HOLDFAST_E_");
+        let value = words.next().unwrap().trim_matches(['(', ')']);
+        assert!(code.contains(&format!("const {name}: c_int = {value};")), "{name} is not {value} in api.rs");
+        count += 1;
+    }
+    assert_eq!(count, 9);
+}
