@@ -491,7 +491,7 @@ fn ask_threads(
     let shared = threads::pending_mask(shared_pending);
     let no_marker = |tid: i32| CutError::Refused {
         reasons: vec![format!(
-            "thread {tid}: it handles or blocks SIGURG, SIGWINCH and SIGCHLD all at once; no signal is left for the agent"
+            "thread {tid}: the program handles SIGURG, SIGWINCH and SIGCHLD all at once; no signal is left for the agent"
         )],
     };
     let mut word = [0_u8; 8];
@@ -505,7 +505,7 @@ fn ask_threads(
     for thread in &held.threads {
         let known = kept.facts.get(thread);
         let host =
-            if known.is_none() || chosen.is_none() { thread.host(inner_pid, caught, shared) } else { None };
+            if known.is_none() || chosen.is_none() { thread.host(target.pid, inner_pid, caught, shared) } else { None };
         let fact = match known {
             Some(fact) => fact,
             None => {

@@ -12,6 +12,7 @@ use holdfast_image::record::{InjectArea, TimedWait};
 use holdfast_sys::procmem::{self, ForcedMemory};
 use holdfast_sys::ptrace::{self, Registers};
 use holdfast_sys::{clock, procfs};
+use std::cell::Cell;
 use std::collections::HashMap;
 
 /// A thread found asleep in a timed call before the stop.
@@ -177,16 +178,18 @@ impl Thread {
     }
 
     /// The thread as a host of injected calls. `None` if no marker signal is left.
-    pub fn host(&self, inner_pid: i32, caught: u64, shared_pending: u64) -> Option<Host> {
+    pub fn host(&self, process: i32, inner_pid: i32, caught: u64, shared_pending: u64) -> Option<Host> {
         let pending = pending_mask(&self.pending) | shared_pending;
         let marker = choose_marker(caught, self.mask, pending)?;
         Some(Host {
+            process,
             tid: self.tid,
             inner: (inner_pid, self.inner),
             regs: self.regs,
             mask: self.mask,
             xstate: self.xstate.clone(),
             marker,
+            resend: Cell::new(false),
         })
     }
 }

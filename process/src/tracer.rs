@@ -54,6 +54,7 @@ impl Tracer {
         let (commands, inbox) = unbounded();
         let own = commands.clone();
         std::thread::Builder::new().name("tracer".into()).spawn(move || {
+            holdfast_sys::clock::no_timer_slack();
             let (kept, stragglers) = (Kept::default(), Stragglers::default());
             Worker { inbox, commands: own, kept, current: None, stragglers }.run();
         })?;

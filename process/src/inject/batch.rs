@@ -14,6 +14,7 @@ use holdfast_image::record::InjectArea;
 use holdfast_sys::fault;
 use holdfast_sys::procmem;
 use holdfast_sys::ptrace::{self, Registers, Wait};
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 /// Offset in the scratch range where results of calls (structures) may be put.
@@ -28,6 +29,8 @@ const LIMIT: Duration = Duration::from_secs(2);
 /// A stopped thread in which calls can be run, with everything needed to put it back.
 #[derive(Clone, Debug)]
 pub struct Host {
+    /// Process id as the agent sees it.
+    pub process: i32,
     /// Thread id as the agent sees it.
     pub tid: i32,
     /// Process and thread id as the program sees them (arguments of the marker's tgkill).
@@ -38,16 +41,21 @@ pub struct Host {
     pub mask: u64,
     /// Its extended state at the stop, cut to size.
     pub xstate: Vec<u8>,
-    /// Signal used as marker: ignored by default, not caught, not blocked, not pending.
+    /// Signal used as marker; see [`choose_marker`].
     pub marker: i32,
+    /// The same signal came from elsewhere while it was unblocked for the marker: to be sent again.
+    pub resend: Cell<bool>,
 }
 
-/// A signal whose arrival the program cannot notice: default action "ignore" in force, not blocked, not pending.
-/// (Natively such a signal is discarded when it is sent; kernel/signal.c, sig_ignored.)
+/// A signal whose arrival the program cannot notice: default action "ignore" in force, not blocked, not pending
+/// (natively such a signal is discarded when it is sent; kernel/signal.c, sig_ignored). In a thread that blocks them
+/// all, one that nobody waits for in practice; should it come from elsewhere at that moment, it is sent again.
 pub fn choose_marker(caught: u64, blocked: u64, pending: u64) -> Option<i32> {
+    let free = |mask: u64| move |signal: &i32| mask >> (signal - 1) & 1 == 0;
     [libc::SIGURG, libc::SIGWINCH, libc::SIGCHLD]
         .into_iter()
-        .find(|signal| (caught | blocked | pending) >> (signal - 1) & 1 == 0)
+        .find(free(caught | blocked | pending))
+        .or_else(|| [libc::SIGURG, libc::SIGWINCH].into_iter().find(free(caught | pending)))
 }
 
 /// What the batch does when a row created a process: gets the new tid, while the creator stands at the event.
@@ -113,9 +121,12 @@ impl Host {
                     let info = ptrace::signal_info(self.tid)?;
                     let code = i32::from_le_bytes([info[8], info[9], info[10], info[11]]);
                     let sender = i32::from_le_bytes([info[16], info[17], info[18], info[19]]);
-                    // The same signal from elsewhere would have been discarded natively: dropping it is the same.
                     if code == libc::SI_TKILL && sender == self.inner.0 {
                         return Ok(());
+                    }
+                    // From elsewhere: discarded natively, unless it was blocked.
+                    if self.mask >> (self.marker - 1) & 1 == 1 {
+                        self.resend.set(true);
                     }
                     ptrace::cont(self.tid, 0)?;
                 }
@@ -144,15 +155,20 @@ impl Host {
         ptrace::set_signal_mask(self.tid, self.mask)?;
         fault::point("inject-done");
         ptrace::set_registers(self.tid, &self.regs)?;
+        if self.resend.take() {
+            ptrace::kill(self.process, self.marker)?;
+        }
         Ok(())
     }
 }
 
-/// Waits a little: spinning at first (a stop arrives within microseconds), then giving the processor away.
+/// Waits a little for a stop, which arrives within microseconds: spins first, then sleeps in the shortest steps the
+/// kernel has (the tracer thread has no timer slack). Sleeping, not yielding: a sleeper that wakes up goes before
+/// whatever else computes on its processor, one that yields goes behind it.
 pub fn pause(begun: Instant) {
-    if begun.elapsed() < Duration::from_micros(200) {
-        holdfast_sys::clock::yield_now();
+    if begun.elapsed() < Duration::from_micros(10) {
+        std::hint::spin_loop();
     } else {
-        std::thread::sleep(Duration::from_micros(50));
+        std::thread::sleep(Duration::from_micros(5));
     }
 }
