@@ -1,7 +1,7 @@
 //! The link between `holdfast run`/`restart` and the agent that it started: a socketpair, one JSON message each.
 //!
-//! The agent tells of its readiness and of what the front must know for its exit code; the front says nothing, but
-//! its end of the link closes when it ends.
+//! The agent tells of its readiness and of what the front must know for its exit code; the front tells when the program
+//! has ended in a way that leaves no child to be followed, and its end of the link closes when it ends itself.
 
 use crate::exit::{Exit, Failure};
 use holdfast_image::Epoch;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// From the agent.
+/// One message.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "tell", rename_all = "snake_case")]
 pub enum Tell {
@@ -28,6 +28,8 @@ pub enum Tell {
         /// What and why.
         message: String,
     },
+    /// From the front: the program was killed or failed, so no daemon was left behind.
+    Over,
     /// The image is committed and the program is about to be ended.
     Stopping {
         /// Number of the image.

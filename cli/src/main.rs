@@ -2,10 +2,11 @@
 //!
 //! * [`args`]: the command line. [`commands`]: one file per command. [`exit`]: exit codes and failures.
 //! * [`front`]: what `run` and `restart` are while the program runs. [`agent`]: the process that makes the images.
-//! * [`client`], [`link`]: how they talk. [`settings`], [`names`], [`program`], [`protected`], [`report`]: the rest.
+//! * [`client`], [`link`]: how they talk; [`alive`]: what is known when they cannot. [`settings`], [`names`], [`program`], [`protected`], [`report`]: the rest.
 #![forbid(unsafe_code)]
 
 mod agent;
+mod alive;
 mod args;
 mod client;
 mod commands;

@@ -44,11 +44,7 @@ pub fn open_store(root: Option<&Path>) -> Result<Store, Failure> {
 /// # Errors
 /// No such job.
 pub fn open_job(store: &Store, name: &str) -> Result<Job, Failure> {
-    store.job(name).map_err(|error| {
-        let exit = crate::exit::of_store(&error);
-        let hint = if exit == Exit::NotFound { "; `holdfast list` shows the jobs of this store" } else { "" };
-        Failure::new(exit, format!("{error}{hint}"))
-    })
+    Ok(store.job(name)?)
 }
 
 /// The image that was named, or the newest good one.

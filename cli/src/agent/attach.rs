@@ -20,7 +20,7 @@ pub fn open(store: &Store) -> Result<(Job, JobLock, Recipe), Failure> {
     let name = std::env::var("HOLDFAST_NAME").ok();
     // Who the program is shows only at its hello, when the job must have its name already.
     super::claim_job(store, name.as_deref(), Path::new("attached"), |job| {
-        let lock = job.lock()?;
+        let lock = super::lock(job)?;
         let created_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let recipe = Recipe {
             created_ns: u64::try_from(created_ns).unwrap_or(u64::MAX),

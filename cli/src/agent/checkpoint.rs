@@ -5,6 +5,7 @@
 //! Fails by: [`Event::Done`] with the reason.
 
 use super::processes;
+use crate::front::handed::Handed;
 use crate::link::{Link, Tell};
 use crate::protected;
 use crate::settings::{EngineChoice, Settings};
@@ -40,8 +41,8 @@ pub struct Workshop {
     pub command: Vec<Name>,
     /// To the front, if there is one.
     pub link: Option<Link>,
-    /// Descriptors above 2 that the program was started with: number, device, inode.
-    pub inherited: Vec<(i32, u64, u64)>,
+    /// The program was started without a front: the library started the agent.
+    pub attached: bool,
     /// The image that the program was restarted from: it may be mapped from it, so it is never deleted.
     pub restarted_from: Option<Epoch>,
 }
@@ -120,7 +121,7 @@ impl From<StoreError> for Failed {
 }
 
 /// What is to be done.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Order {
     /// The program.
     pub pid: i32,
@@ -128,6 +129,8 @@ pub struct Order {
     pub area: InjectArea,
     /// End it once the image is committed.
     pub stop: bool,
+    /// Descriptors above 2 that it was started with.
+    pub handed: Vec<Handed>,
 }
 
 /// Tells the loop.
@@ -159,7 +162,7 @@ pub fn start(
     reporter: Reporter,
 ) -> std::io::Result<thread::JoinHandle<()>> {
     thread::Builder::new().name("checkpoint".into()).spawn(move || {
-        let result = make(&workshop, &tracer, order, &progress, &reporter);
+        let result = make(&workshop, &tracer, &order, &progress, &reporter);
         if let Ok(info) = &result {
             retain(&workshop, info.epoch);
         }
@@ -170,7 +173,7 @@ pub fn start(
 fn make(
     workshop: &Workshop,
     tracer: &Tracer,
-    order: Order,
+    order: &Order,
     progress: &Progress,
     reporter: &Reporter,
 ) -> Result<ImageInfo, Failed> {
@@ -227,7 +230,7 @@ fn flush(
     Ok(info)
 }
 
-fn cut(workshop: &Workshop, tracer: &Tracer, order: Order) -> Result<Cut, Failed> {
+fn cut(workshop: &Workshop, tracer: &Tracer, order: &Order) -> Result<Cut, Failed> {
     let target = Target { pid: order.pid, area: order.area };
     let mut pause = FIRST_PAUSE;
     let mut tries = 0;
@@ -263,7 +266,7 @@ fn cut(workshop: &Workshop, tracer: &Tracer, order: Order) -> Result<Cut, Failed
     }
 }
 
-fn cut_options(workshop: &Workshop, order: Order) -> Result<CutOptions, Failed> {
+fn cut_options(workshop: &Workshop, order: &Order) -> Result<CutOptions, Failed> {
     let regions = protected::read(order.pid, order.area.shared);
     let only = match (workshop.settings.only_protected, &regions) {
         (false, _) => None,
@@ -290,7 +293,7 @@ fn cut_options(workshop: &Workshop, order: Order) -> Result<CutOptions, Failed> 
         only,
         // An unreadable table only costs the order.
         first: regions.unwrap_or_default().iter().map(|region| region.run).collect(),
-        inherited: workshop.inherited.clone(),
+        inherited: order.handed.iter().map(|entry| (entry.fd, entry.device, entry.inode)).collect(),
     })
 }
 

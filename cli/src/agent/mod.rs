@@ -18,7 +18,7 @@ use holdfast_image::Epoch;
 use holdfast_image::bytes::Name;
 use holdfast_process::rebuild::{self, FinishOptions};
 use holdfast_sys::{fd, local, signals};
-use holdfast_tiers::{Image, Job, Store};
+use holdfast_tiers::{Image, Job, JobLock, Store, StoreError};
 use server::Server;
 use std::fs;
 use std::io;
@@ -26,10 +26,14 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// How long an agent that was started by the library waits for its hello.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a lock that is held is tried again, and how often.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// Runs the agent until the job ends.
 ///
@@ -64,7 +68,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
     } else {
         let name = args.job.as_deref().unwrap_or_default();
         let job = store.job(name)?;
-        let lock = job.lock()?;
+        let lock = lock(&job)?;
         let recipe = Recipe::read(&job)?;
         (job, lock, recipe)
     };
@@ -89,10 +93,11 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         settings: recipe.settings,
         command: recipe.command,
         link: own_link,
-        inherited: args.inherited.iter().map(|entry| (entry.fd, entry.device, entry.inode)).collect(),
+        attached: args.attach_env,
         restarted_from: args.restart.map(Epoch),
     });
-    let mut server = Server::new(Arc::clone(&workshop), listener, messages, ATTACH_PATIENCE)
+    let handed = (!args.attach_env).then(|| args.inherited.clone());
+    let mut server = Server::new(Arc::clone(&workshop), listener, messages, ATTACH_PATIENCE, handed)
         .map_err(|error| Failure::system("starting the agent", &error))?;
     if args.attach_env {
         attach::announce(&workshop.job)?;
@@ -104,6 +109,17 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
     }
     tracing::info!("job {} has agent {}", workshop.job.name(), std::process::id());
     server.serve().map_err(|error| Failure::system("waiting for events", &error))
+}
+
+/// Locks a job. `holdfast list` holds the lock of every job for a moment, so a lock that is held is tried for a while.
+fn lock(job: &Job) -> Result<JobLock, Failure> {
+    let begun = Instant::now();
+    loop {
+        match job.lock() {
+            Err(StoreError::Locked { .. }) if begun.elapsed() < LOCK_PATIENCE => thread::sleep(LOCK_PAUSE),
+            result => return Ok(result?),
+        }
+    }
 }
 
 fn duplicate(link: &Link) -> Result<OwnedFd, Failure> {

@@ -8,6 +8,9 @@
 
 use super::checkpoint::{self, Event, Failed, Order, Progress, Reporter, Workshop};
 use super::processes::{Ended, Processes};
+use crate::alive;
+use crate::front::handed::Handed;
+use crate::link::Tell;
 use holdfast_image::Epoch;
 use holdfast_image::control::{JobStatus, MAX_MESSAGE, Reply, Request};
 use holdfast_image::record::InjectArea;
@@ -79,8 +82,13 @@ pub struct Server {
     last_error: Option<String>,
     /// Since when nobody is left, and how long that may last.
     alone: Option<(Instant, Duration)>,
+    /// How long that may last once processes were there.
+    grace: Duration,
     link_open: bool,
     ending: bool,
+    /// Descriptors above 2 that the program was started with; unknown before the hello of one that was started
+    /// without a front.
+    handed: Option<Vec<Handed>>,
 }
 
 impl Server {
@@ -94,6 +102,7 @@ impl Server {
         listener: OwnedFd,
         signals: SignalMessages,
         patience: Duration,
+        handed: Option<Vec<Handed>>,
     ) -> io::Result<Server> {
         let bell = Arc::new(Bell::new()?);
         let (sender, events) = mpsc::channel();
@@ -115,8 +124,10 @@ impl Server {
             newest,
             last_error: None,
             alone: (!link_open).then(|| (Instant::now(), patience)),
+            grace: GRACE,
             link_open,
             ending: false,
+            handed,
             workshop,
         })
     }
@@ -128,6 +139,7 @@ impl Server {
     pub fn adopt(&mut self, pid: i32, area: InjectArea) -> io::Result<()> {
         self.processes.hello(pid, area)?;
         self.alone = None;
+        self.remember_program();
         Ok(())
     }
 
@@ -206,11 +218,19 @@ impl Server {
     }
 
     fn link_event(&mut self) {
-        let open = self.workshop.link.as_ref().is_some_and(|link| link.next(false).is_ok());
-        if !open {
-            self.link_open = false;
-            if self.processes.program().is_none() && self.alone.is_none() {
-                self.alone = Some((Instant::now(), GRACE));
+        match self.workshop.link.as_ref().map(|link| link.next(false)) {
+            Some(Ok(Some(Tell::Over))) => {
+                self.grace = Duration::ZERO;
+                if self.alone.is_some() {
+                    self.alone = Some((Instant::now(), self.grace));
+                }
+            }
+            Some(Ok(_)) => {}
+            _ => {
+                self.link_open = false;
+                if self.processes.program().is_none() && self.alone.is_none() {
+                    self.alone = Some((Instant::now(), self.grace));
+                }
             }
         }
     }
@@ -218,10 +238,13 @@ impl Server {
     fn process_ended(&mut self, pid: i32) {
         match self.processes.ended(pid) {
             Ended::Other => {}
-            Ended::Succeeded(next) => tracing::info!("process {pid} ended; {next} is the program now"),
+            Ended::Succeeded(next) => {
+                tracing::info!("process {pid} ended; {next} is the program now");
+                self.remember_program();
+            }
             Ended::Alone => {
                 tracing::info!("process {pid} ended, and nobody is left");
-                self.alone = Some((Instant::now(), GRACE));
+                self.alone = Some((Instant::now(), self.grace));
             }
         }
     }
@@ -307,12 +330,31 @@ impl Server {
             Ok(()) => {
                 tracing::info!("hello ({event}) from process {pid}, libholdfast {version}");
                 self.alone = None;
-                super::complete_recipe(&self.workshop, pid);
+                if self.processes.program() == Some((pid, area)) {
+                    self.meet_program(pid);
+                }
             }
             Err(error) => tracing::warn!("hello from process {pid}, which is gone: {error}"),
         }
         if self.processes.program().is_none() {
-            self.alone = Some((Instant::now(), GRACE));
+            self.alone = Some((Instant::now(), self.grace));
+        }
+    }
+
+    fn meet_program(&mut self, pid: i32) {
+        self.remember_program();
+        if self.workshop.attached {
+            super::complete_recipe(&self.workshop, pid);
+            // What is open so early was handed down to the program.
+            self.handed.get_or_insert_with(|| Handed::of_process(pid).unwrap_or_default());
+        }
+    }
+
+    fn remember_program(&self) {
+        if let Some((pid, _)) = self.processes.program()
+            && let Err(error) = alive::remember(&self.workshop.job, pid)
+        {
+            tracing::warn!("remembering the program: {error}");
         }
     }
 
@@ -358,7 +400,7 @@ impl Server {
                 checkpoint::start(
                     Arc::clone(&self.workshop),
                     Arc::clone(&self.tracer),
-                    Order { pid, area, stop },
+                    Order { pid, area, stop, handed: self.handed.clone().unwrap_or_default() },
                     Arc::clone(&progress),
                     self.reporter.clone(),
                 )
@@ -424,8 +466,11 @@ impl Server {
 }
 
 impl Drop for Server {
-    /// No socket is left behind by an agent that ends in order.
+    /// No socket is left behind by an agent that ends in order, and no word of a program that has ended.
     fn drop(&mut self) {
+        if self.processes.program().is_none() {
+            alive::forget(&self.workshop.job, &self.workshop.lock);
+        }
         let _ = std::fs::remove_file(self.workshop.job.socket_path());
     }
 }

@@ -1,5 +1,6 @@
 //! `holdfast list`: the jobs of the store; removes what dead agents left behind on the way.
 
+use crate::alive;
 use crate::client::Agent;
 use crate::exit::Failure;
 use crate::report;
@@ -14,7 +15,8 @@ use std::path::Path;
 #[derive(Debug, Serialize)]
 struct Row {
     job: String,
-    /// "running", "stopped".
+    /// "running"; "ending": its program has ended (or not begun); "no agent": the program runs, but cannot be
+    /// checkpointed any more; "stopped".
     state: &'static str,
     pid: Option<i32>,
     agent_pid: Option<i32>,
@@ -49,8 +51,12 @@ pub fn run(json: bool, root: Option<&Path>) -> Result<(), Failure> {
 
 fn row(job: &Job) -> Result<Row, Failure> {
     let lock = job.lock();
+    let left = alive::program(job);
     if let Ok(lock) = &lock {
         job.clean(lock)?;
+        if left.is_none() {
+            alive::forget(job, lock);
+        }
     }
     let running = lock.is_err() && job.is_live();
     drop(lock);
@@ -58,8 +64,13 @@ fn row(job: &Job) -> Result<Row, Failure> {
     let images = job.images()?;
     Ok(Row {
         job: job.name().to_owned(),
-        state: if running { "running" } else { "stopped" },
-        pid: status.as_ref().and_then(|status| status.pid),
+        state: match (running, &status, left) {
+            (true, Some(status), _) if status.pid.is_none() => "ending",
+            (true, ..) => "running",
+            (false, _, Some(_)) => "no agent",
+            (false, _, None) => "stopped",
+        },
+        pid: if running { status.as_ref().and_then(|status| status.pid) } else { left },
         agent_pid: status.as_ref().map(|status| status.agent_pid),
         command: Recipe::read(job).map(|recipe| recipe.command).unwrap_or_default(),
         newest: images.iter().rev().find(|image| image.broken.is_none()).map(|image| image.epoch),

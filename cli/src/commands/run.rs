@@ -32,10 +32,8 @@ pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
     }
     let arguments = args.command.iter().map(|word| c_string(word)).collect::<Result<Vec<_>, _>>()?;
     claim_job(&store, args.name.as_deref(), Path::new(name), |job| {
-        if job.is_live() {
-            // Before the recipe is written: that of a running job is not ours.
-            job.lock()?;
-        }
+        // Before the recipe is written: that of a running job is not ours.
+        front::free::wait(job)?;
         recipe(args, &settings)?.write(job)?;
         front::run_program(&store, job, &settings, &path, arguments.clone(), &[], &state)
     })
@@ -53,10 +51,9 @@ fn resume(
     if job.images()?.is_empty() {
         return Ok(None);
     }
-    if !job.is_live() {
-        let old = Recipe::read(&job)?;
-        Recipe { settings: settings.clone(), ..old }.write(&job)?;
-    }
+    front::free::wait(&job)?;
+    let old = Recipe::read(&job)?;
+    Recipe { settings: settings.clone(), ..old }.write(&job)?;
     let request = Request { store, job: &job, settings, epoch: None, fallback: true, memory: Memory::Auto };
     restart(&request, state).map(Some)
 }

@@ -40,6 +40,26 @@ impl FromStr for Handed {
     }
 }
 
+impl Handed {
+    /// What a process that has just been started has open above 2.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn of_process(pid: i32) -> std::io::Result<Vec<Handed>> {
+        let numbers = procfs::descriptors(pid, pid)?;
+        Ok(numbers
+            .into_iter()
+            .filter(|&number| number > 2)
+            .filter_map(|number| Handed::look(pid, number))
+            .collect())
+    }
+
+    fn look(pid: i32, number: i32) -> Option<Handed> {
+        let about = fs::metadata(format!("/proc/{pid}/fd/{number}")).ok()?;
+        Some(Handed { fd: number, device: about.dev(), inode: about.ino() })
+    }
+}
+
 /// All that the program will inherit. Called before any descriptor of ours is opened without FD_CLOEXEC (none ever is).
 ///
 /// # Errors
@@ -51,10 +71,7 @@ pub fn all() -> Result<Vec<Handed>, Failure> {
     Ok(numbers
         .into_iter()
         .filter(|&number| number > 2 && fd::is_inherited_by_programs(number))
-        .filter_map(|number| {
-            let about = fs::metadata(format!("/proc/self/fd/{number}")).ok()?;
-            Some(Handed { fd: number, device: about.dev(), inode: about.ino() })
-        })
+        .filter_map(|number| Handed::look(own, number))
         .collect())
 }
 

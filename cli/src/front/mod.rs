@@ -5,6 +5,7 @@
 //! rebuilt process is born from it by clone.
 
 pub mod environment;
+pub mod free;
 pub mod handed;
 pub mod launch;
 mod protected_restart;

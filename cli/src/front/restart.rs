@@ -79,12 +79,7 @@ pub fn exit_of_rebuild(error: &RebuildError) -> Exit {
 /// rebuilding. The program does not run then.
 pub fn restart(request: &Request<'_>, state: &StartState) -> Result<Ending, Failure> {
     let job = request.job;
-    if job.is_live() {
-        return Err(Failure::new(
-            Exit::Refused,
-            format!("job {} is running already; see `holdfast list`", job.name()),
-        ));
-    }
+    super::free::wait(job)?;
     let mut epochs: Vec<Epoch> = job.images()?.iter().map(|image| image.epoch).collect();
     if let Some(epoch) = request.epoch {
         epochs.retain(|other| *other <= epoch);

@@ -268,6 +268,9 @@ impl Front<'_> {
 
     fn ending(mut self, status: ExitStatus) -> Ending {
         self.hear();
+        if !status.success() {
+            self.agent.link.tell(&Tell::Over);
+        }
         let killed = status.signal() == Some(libc::SIGKILL);
         if self.stopped && killed { Ending::Stopped } else { Ending::Program(status) }
     }
