@@ -169,6 +169,8 @@ pub fn pause(begun: Instant) {
     if begun.elapsed() < Duration::from_micros(10) {
         std::hint::spin_loop();
     } else {
-        std::thread::sleep(Duration::from_micros(5));
+        // Longer the longer it takes (a clone of GiBs): polling would slow down the very thread that is waited for.
+        let step = (begun.elapsed() / 8).clamp(Duration::from_micros(5), Duration::from_micros(200));
+        std::thread::sleep(step);
     }
 }
