@@ -1,5 +1,6 @@
 //! The commands' side of the agent's control socket.
 
+use crate::alive;
 use crate::exit::{Exit, Failure};
 use holdfast_image::control::{JobStatus, MAX_MESSAGE, Reply, Request};
 use holdfast_sys::{fd, local, poll};
@@ -23,10 +24,7 @@ impl Agent {
     pub fn connect(job: &Job) -> Result<Agent, Failure> {
         let path = job.socket_path();
         let socket = local::connect(&path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Failure::new(
-                Exit::NotFound,
-                format!("job {} is not running; `holdfast restart {}` restarts it", job.name(), job.name()),
-            ),
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => not_running(job),
             _ => Failure::system(format_args!("connecting to {}", path.display()), &error),
         })?;
         let who = local::peer(socket.as_fd()).map_err(|error| {
@@ -103,6 +101,17 @@ impl AsFd for Agent {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+fn not_running(job: &Job) -> Failure {
+    let name = job.name();
+    let message = match alive::program(job) {
+        Some(pid) => format!(
+            "job {name} runs as process {pid}, but its agent was killed: it cannot be checkpointed any more"
+        ),
+        None => format!("job {name} is not running; `holdfast restart {name}` restarts it"),
+    };
+    Failure::new(Exit::NotFound, message)
 }
 
 /// The job of this name, or the running job whose program has this pid.

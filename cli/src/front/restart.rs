@@ -13,7 +13,7 @@ use holdfast_image::Epoch;
 use holdfast_image::pages::{ExtentSource, PageProvider};
 use holdfast_process::rebuild::{self, BirthOptions, Born, RebuildError};
 use holdfast_sys::{fd, poll};
-use holdfast_tiers::{Image, Job, Store};
+use holdfast_tiers::{Image, Job, Store, StoreError};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::process::ExitStatus;
@@ -64,10 +64,11 @@ pub fn exit_of_rebuild(error: &RebuildError) -> Exit {
     match error {
         RebuildError::Image(_) => Exit::BadImage,
         RebuildError::File { .. } | RebuildError::Ids(_) => Exit::Refused,
-        RebuildError::Io { source, .. } => match source.kind() {
-            io::ErrorKind::InvalidData => Exit::BadImage,
-            _ => Failure::system("", source).exit,
-        },
+        // Reading an image: the store's own error is inside.
+        RebuildError::Io { source, .. } => source
+            .get_ref()
+            .and_then(|inner| inner.downcast_ref::<StoreError>())
+            .map_or_else(|| Failure::system("", source).exit, crate::exit::of_store),
         _ => Exit::Internal,
     }
 }
@@ -128,13 +129,15 @@ fn restart_one(request: &Request<'_>, epoch: Epoch, state: &StartState) -> Resul
     let mut born = rebuild::birth(image.record(), ours, &options)
         .map_err(|error| Failure::new(exit_of_rebuild(&error), error.to_string()))?;
     drop(image);
-    if let Err(failure) = wait_until_it_runs(&agent, &born, state, request.job) {
+    let runs = wait_until_it_runs(&agent, &born, state, request.job);
+    // Also after a failure: files that were put back stay so, and the notes say where their ends are.
+    for line in &born.notes {
+        report::note(line);
+    }
+    if let Err(failure) = runs {
         let _ = Born::signal(&born, libc::SIGKILL);
         let _ = born.wait();
         return Err(failure);
-    }
-    for line in &born.notes {
-        report::note(line);
     }
     supervise(&mut born, state, agent, request.job, request.settings)
 }
