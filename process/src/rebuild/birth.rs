@@ -1,7 +1,8 @@
-//! The front's half of a restart: the new process is born with its old id, and becomes the seed.
+//! The front's half of a restart: the new process is born with its old id, and executes the program's executable, before whose first
+//! instruction the agent takes it over.
 //!
 //! Called by `holdfast restart`, which must be single-threaded. Three ways to the old ids ([`Ids`]), tried in order.
-//! The front hears from the new process by messages until it executes the seed; from then on it belongs to the agent,
+//! The front hears from the new process by messages until its exec; from then on it belongs to the agent,
 //! and the front waits for the program's end.
 
 use super::error::RebuildError;
@@ -41,7 +42,7 @@ pub struct BirthOptions {
     pub saved_dir: PathBuf,
 }
 
-/// A new process that has become the seed; soon the program.
+/// A new process that will soon be the program.
 #[derive(Debug)]
 pub struct Born {
     /// Its id as the front sees it.
@@ -139,7 +140,7 @@ impl Parts<'_> {
     }
 }
 
-/// Makes the new process, files and all, up to the exec of the seed, while the agent waits at the other end of `agent`
+/// Makes the new process, files and all, up to its exec, while the agent waits at the other end of `agent`
 /// in [`super::finish`](fn@super::finish). The caller must be the only thread of its process.
 ///
 /// # Errors
@@ -179,7 +180,7 @@ pub fn birth(record: &ProcessRecord, agent: OwnedFd, options: &BirthOptions) -> 
     Err(RebuildError::Ids(reasons.join("; ")))
 }
 
-/// Hears the new process until it executes the seed. Inner error: this way is not open here.
+/// Hears the new process until its exec. Inner error: this way is not open here.
 fn listen(
     front: &OwnedFd,
     ids: Ids,

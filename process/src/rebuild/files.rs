@@ -1,7 +1,7 @@
 //! All descriptors of the program, at their numbers, before it exists.
 //!
 //! Every object is made at a number above all that the program has; then everything below is closed and each object is
-//! duplicated down. What stays above is close-on-exec and goes with the exec of the seed. Runs in the new process
+//! duplicated down. What stays above is close-on-exec and goes with the exec. Runs in the new process
 //! ([`super::life`]). How it fails: an error names the descriptor or file; nothing but file lengths was changed then.
 
 use super::error::RebuildError;
@@ -26,8 +26,8 @@ pub struct Carried {
     pub agent: OwnedFd,
     /// Leads to the front.
     pub report: OwnedFd,
-    /// The seed.
-    pub seed: OwnedFd,
+    /// What will be executed.
+    pub executable: OwnedFd,
 }
 
 /// The table under construction.
@@ -61,7 +61,7 @@ pub fn bring_back(
         Ok(Carried {
             agent: raise(carried.agent)?,
             report: raise(carried.report)?,
-            seed: raise(carried.seed)?,
+            executable: raise(carried.executable)?,
         })
     })()
     .map_err(RebuildError::io("moving descriptors out of the way"))?;

@@ -264,12 +264,12 @@ fn mapping_floor(regions: &[Region], parts: &[Part]) -> u64 {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use holdfast_image::PageCount;
     use holdfast_image::pages::PageRun;
 
-    fn region(start: u64, pages: u64, prot: u32, backing: Backing) -> Region {
+    pub fn region(start: u64, pages: u64, prot: u32, backing: Backing) -> Region {
         let end = Addr(start + pages * PAGE_SIZE);
         Region { start: Addr(start), end, prot, backing, vm_flags: Vec::new() }
     }
@@ -278,7 +278,7 @@ mod tests {
         Extent { run: PageRun { start: Addr(start), pages: PageCount(pages) }, source }
     }
 
-    fn record(regions: Vec<Region>) -> ProcessRecord {
+    pub fn record(regions: Vec<Region>) -> ProcessRecord {
         let empty = serde_json::json!({
             "pid": 5, "ppid": 1, "pgid": 5, "sid": 5,
             "exe": {"path": "/x", "size": 0, "mtime_ns": 0, "build_id": null}, "cwd": "/", "umask": 0, "limits": [],

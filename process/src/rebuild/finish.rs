@@ -1,16 +1,16 @@
-//! The agent's half of a restart: takes over the new process at the exec of the seed, and lets the program go.
+//! The agent's half of a restart: takes over the new process at its exec, and lets the program go.
 //!
 //! Order (reference of the kernel's demands in each module): seize, exec, address space, pages, executable and break,
 //! descriptors and handlers, threads, signals and timers, registers. Until the last step the process dies with the
 //! agent (PTRACE_O_EXITKILL), and any error kills it: there is no half-restarted program.
 
-use super::elf::Layout;
 use super::error::RebuildError;
 use super::figures::RebuildFigures;
 use super::fill::Plan;
 use super::hand::{Hand, Task, Workplace, ended};
 use super::place::Builder;
 use super::report::{GO, Handover};
+use super::seed::{self, Layout};
 use super::{last, tasks};
 use crate::error::TraceError;
 use crate::slots;
@@ -99,9 +99,12 @@ pub fn finish(
     let phase = Instant::now();
     let leader = Task { tid: pid, inner: handover.inner_pid };
     let mut victim = Victim { pid, let_go: false };
-    become_seed(pid, &front)?;
+    wait_for_exec(pid, &front)?;
     drop(front);
     let hand = Hand::new(record, leader)?;
+    let memory =
+        ForcedMemory::open(pid, pid).map_err(RebuildError::io("opening the memory of the new process"))?;
+    seed::plant(&hand, leader, &layout, &memory)?;
     fault::point("seed-ready");
     let builder = Builder { hand: &hand, leader, layout, record };
     builder.build(&plan, pages)?;
@@ -119,7 +122,7 @@ pub fn finish(
     let place = Workplace::in_area(&record.inject);
     tasks::write_stub(&memory, &place)?;
     let chosen = handover.ids_chosen;
-    last::identity(&hand, place, leader, record, (layout.base, layout.end), chosen)?;
+    last::identity(&hand, place, leader, record, (layout.base, layout.end))?;
     last::descriptors_and_signals(&hand, place, leader, record)?;
     let all = tasks::create(&hand, place, leader, record, chosen)?;
     fault::point("seed-threads");
@@ -166,8 +169,8 @@ fn meet(front: &OwnedFd) -> Result<(i32, Handover), RebuildError> {
     Ok((pid, handover))
 }
 
-/// Seizes the process and waits until it has executed the seed.
-fn become_seed(pid: i32, front: &OwnedFd) -> Result<(), RebuildError> {
+/// Seizes the process and waits until it has executed the program's executable.
+fn wait_for_exec(pid: i32, front: &OwnedFd) -> Result<(), RebuildError> {
     let options = libc::PTRACE_O_TRACESYSGOOD
         | libc::PTRACE_O_TRACEEXEC
         | libc::PTRACE_O_TRACECLONE

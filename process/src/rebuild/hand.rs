@@ -88,7 +88,7 @@ fn choose_marker(record: &ProcessRecord) -> Result<i32, RebuildError> {
 }
 
 impl Hand {
-    /// For a process that stands at the exec of the seed.
+    /// For a process that stands at its exec.
     ///
     /// # Errors
     /// The process is gone.

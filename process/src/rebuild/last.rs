@@ -1,4 +1,4 @@
-//! What belongs to the process as a whole and comes after its memory: executable and break, close-on-exec, signal
+//! What belongs to the process as a whole and comes after its memory: heap and stack, close-on-exec, signal
 //! handlers, pending signals, timers, limits, and the library's own page. Runs in the agent.
 
 use super::error::RebuildError;
@@ -19,8 +19,8 @@ fn words(values: &[u64]) -> Vec<u8> {
     values.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Unmaps the seed and tells the kernel where heap, stack, arguments and auxv are, and which file is the executable:
-/// allowed only once the text of the seed is gone. `with_exe`: needs the right to choose ids.
+/// Unmaps the seed and tells the kernel where heap, stack, arguments and auxv are. The executable is right already: it
+/// is what the process executed.
 ///
 /// # Errors
 /// Names what the kernel refused.
@@ -30,23 +30,11 @@ pub fn identity(
     leader: Task,
     record: &ProcessRecord,
     seed: (u64, u64),
-    with_exe: bool,
 ) -> Result<(), RebuildError> {
     let layout = &record.layout;
     let mut batch = Batch::new(hand, place, leader);
     batch
         .row(Row::new(libc::SYS_munmap, &[seed.0, seed.1 - seed.0]), Need::Must("unmap the seed at", seed.0));
-    if with_exe {
-        let mut path = record.exe.path.0.clone();
-        path.push(0);
-        let path = batch.data(&path);
-        let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
-        let need = Need::MustOn("open", record.exe.path.to_string());
-        batch.row(Row::new(libc::SYS_openat, &[libc::AT_FDCWD as u64, path, flags]), need);
-    }
-    let (results, _) = batch.finish()?;
-    let exe = if with_exe { results.last().and_then(|&fd| u32::try_from(fd).ok()) } else { None };
-    let mut batch = Batch::new(hand, place, leader);
     let auxv = batch.data(&layout.auxv.0);
     let mut map = words(&[
         layout.start_code.0,
@@ -63,14 +51,11 @@ pub fn identity(
         auxv,
     ]);
     map.extend(u32::try_from(layout.auxv.0.len()).unwrap_or(0).to_le_bytes());
-    map.extend(exe.unwrap_or(u32::MAX).to_le_bytes());
+    map.extend(u32::MAX.to_le_bytes()); // exe_fd: none
     let map = batch.data(&map);
     let args = [libc::PR_SET_MM as u64, libc::PR_SET_MM_MAP as u64, map, MM_MAP_LEN, 0];
-    let need = Need::MustOn("set heap, stack and executable of", record.exe.path.to_string());
+    let need = Need::Must("tell the kernel its heap and stack, break", layout.brk.0);
     batch.row(Row::new(libc::SYS_prctl, &args), need);
-    if let Some(exe) = exe {
-        batch.row(Row::new(libc::SYS_close, &[u64::from(exe)]), Need::May);
-    }
     batch.finish().map(|_| ())
 }
 

@@ -1,19 +1,17 @@
-//! The new process from its birth to the exec of the seed: an ordinary program that gives itself what the old one had.
+//! The new process from its birth to its exec: an ordinary program that gives itself what the old one had.
 //!
 //! Runs in a child of the single-threaded front (so all of std may be used), inside the namespaces where there are
 //! any. Everything that can be said by ordinary calls is done here: session, folder, umask, all descriptors at their
 //! numbers. Whatever goes wrong is told to the front in words, and the process ends.
 
-use super::elf::{self, Layout};
 use super::error::RebuildError;
 use super::files;
 use super::report::{self, GO, Handover, Message};
 use holdfast_image::record::{Backing, ProcessRecord};
 use holdfast_sys::{attributes, credentials, fd, signals};
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// CAP_CHECKPOINT_RESTORE (include/uapi/linux/capability.h).
@@ -47,23 +45,22 @@ impl Life<'_> {
     fn live(self) {
         report::tell(&self.report, &Message::Born(0));
         let keeper = self.report.try_clone();
-        if let (Err(error), Ok(report)) = (self.become_seed(), keeper) {
+        if let (Err(error), Ok(report)) = (self.prepare_and_execute(), keeper) {
             report::tell(&report, &Message::Failed(error.to_string()));
         }
     }
 
-    fn become_seed(self) -> Result<(), RebuildError> {
+    fn prepare_and_execute(self) -> Result<(), RebuildError> {
         for signal in 1..=64 {
             signals::set_ignored(signal, false);
         }
         signals::block(u64::MAX);
         attributes::allow_tracing();
         self.take_place()?;
-        let layout = Layout::choose(self.record)?;
-        let seed = seed_file(&layout, self.saved_dir)?;
+        let executable = files::open_path(&self.record.exe.path, libc::O_PATH.cast_unsigned())?;
         attributes::umask(0o077);
         create_shared_files(self.record)?;
-        let carried = files::Carried { agent: self.agent, report: self.report, seed };
+        let carried = files::Carried { agent: self.agent, report: self.report, executable };
         let carried = files::bring_back(self.record, self.saved_dir, carried)?;
         attributes::umask(self.record.umask);
         if self.own_user_namespace && holdfast_sys::local::effective_user() != 0 {
@@ -83,8 +80,8 @@ impl Life<'_> {
             return Err(RebuildError::Left("the agent"));
         }
         report::tell(&carried.report, &Message::Ready);
-        let error = attributes::execute(carried.seed.as_fd(), c"holdfast-seed");
-        Err(RebuildError::Io { what: "executing the seed".into(), source: error })
+        let error = attributes::execute(carried.executable.as_fd(), c"holdfast-seed");
+        Err(RebuildError::Io { what: format!("executing {}", self.record.exe.path), source: error })
     }
 
     /// Session, process group, working folder.
@@ -103,27 +100,6 @@ impl Life<'_> {
             )
         })
     }
-}
-
-/// The seed as something to execute: in memory, or, where that is forbidden (`vm.memfd_noexec`), in the store's folder.
-fn seed_file(layout: &Layout, folder: &Path) -> Result<OwnedFd, RebuildError> {
-    let bytes = elf::image(layout);
-    let in_memory = || -> std::io::Result<OwnedFd> {
-        let mut file = File::from(fd::memfd(c"holdfast-seed")?);
-        file.write_all(&bytes)?;
-        file.set_permissions(fs::Permissions::from_mode(0o700))?;
-        Ok(file.into())
-    };
-    let in_folder = || -> std::io::Result<OwnedFd> {
-        let path = folder.join(format!(".tmp-seed-{}", attributes::own_pid()));
-        let mut file = File::options().write(true).create_new(true).mode(0o700).open(&path)?;
-        let written = file.write_all(&bytes);
-        drop(file); // a file that is open for writing cannot be executed
-        let opened = File::open(&path);
-        fs::remove_file(&path)?;
-        written.and(opened).map(OwnedFd::from)
-    };
-    in_memory().or_else(|_| in_folder()).map_err(RebuildError::io("making the seed"))
 }
 
 /// Files that the program wrote through shared mappings and that are gone (as a virtual machine's performance data is

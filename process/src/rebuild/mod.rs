@@ -2,17 +2,16 @@
 //!
 //! Two processes work together, joined by a socket that keeps message boundaries:
 //! * the front (`holdfast restart`) calls [`birth`]: it creates the new process with its old id, gives it its folder,
-//!   descriptors and session by ordinary calls ([`life`], [`files`]), and has it execute the *seed* ([`elf`]): a few
-//!   instructions that work through tables of system calls;
-//! * the agent calls [`finish`](fn@finish): it traces that process and has it rebuild its own address space and threads
-//!   by such tables ([`hand`], [`place`], [`fill`], [`tasks`], [`last`]), then lets it go.
+//!   descriptors and session by ordinary calls ([`life`], [`files`]), and has it execute the program's executable;
+//! * the agent calls [`finish`](fn@finish): it stops that process before its first instruction, plants the *seed*
+//!   ([`seed`]), a few instructions that work through tables of system calls, and has it rebuild its own address space
+//!   and threads by such tables ([`hand`], [`place`], [`fill`], [`tasks`], [`last`]), then lets it go.
 //!
 //! What must hold: one OS thread of the agent makes all ptrace calls. How it fails: whatever goes wrong before the
 //! program is let go, the new process is killed and the error says what, on what, and what to do; files that were cut
 //! back keep what was cut off in the store.
 
 mod birth;
-mod elf;
 mod error;
 mod figures;
 mod files;
@@ -27,6 +26,7 @@ mod place;
 mod preflight;
 mod regular;
 mod report;
+mod seed;
 mod tasks;
 
 pub use birth::{BirthOptions, Born, Ids, birth};

@@ -4,10 +4,10 @@
 //! What must hold: the layout's hole is free in the record. All mappings are made with MAP_FIXED_NOREPLACE: an overlap
 //! is an error, never a silent replacement.
 
-use super::elf::{self, Layout};
 use super::error::RebuildError;
 use super::fill::Plan;
 use super::hand::{Batch, Hand, Need, Task, Workplace};
+use super::seed::{self, Layout};
 use crate::inject::stub::Row;
 use holdfast_image::pages::PageProvider;
 use holdfast_image::record::{Backing, ProcessRecord, Region};
@@ -32,9 +32,9 @@ pub fn seed_place(layout: &Layout) -> Workplace {
     Workplace {
         code: layout.base,
         table: layout.table,
-        table_len: elf::TABLE_LEN as usize,
+        table_len: seed::TABLE_LEN as usize,
         buffers: layout.buffers,
-        buffers_len: elf::BUFFERS_LEN as usize,
+        buffers_len: seed::BUFFERS_LEN as usize,
     }
 }
 

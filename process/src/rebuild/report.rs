@@ -1,6 +1,6 @@
-//! What the new process tells the front until it executes the seed: one message each over a socket pair.
+//! What the new process tells the front until its exec: one message each over a socket pair.
 //!
-//! The socket is close-on-exec: the front sees its end when the seed runs.
+//! The socket is close-on-exec: the front sees its end at the exec.
 
 use super::error::RebuildError;
 use holdfast_sys::{credentials, fd};
@@ -81,7 +81,7 @@ pub struct Handover {
 
 /// First bytes of the message.
 const MAGIC: &[u8; 8] = b"HF-READY";
-/// The agent's answer: it traces the process, which may execute the seed.
+/// The agent's answer: it traces the process, which may execute.
 pub const GO: &[u8; 5] = b"HF-GO";
 
 impl Handover {
