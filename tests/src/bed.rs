@@ -86,7 +86,7 @@ impl Bed {
             return None;
         }
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let dir = parent.join(format!("holdfast-test-{}-{number}", std::process::id()));
+        let dir = parent.join(format!("holdfast-test-{}-{number}-bed", std::process::id()));
         let bed = Bed { dir, user, kit: kit(), over: Arc::new(AtomicBool::new(false)) };
         bed.make_folders().expect("making the folder of a test");
         bed.watch();
@@ -242,7 +242,9 @@ impl Bed {
     pub fn wait_live(&self, job: &str, front: &mut Child) -> Result<Option<i32>> {
         let end = Instant::now() + Duration::from_secs(60);
         loop {
-            if let Some(pid) = self.pid(job)? {
+            if self.job(job).join("agent.sock").exists()
+                && let Some(pid) = self.pid(job)?
+            {
                 return Ok(Some(pid));
             }
             if front.try_wait()?.is_some() {

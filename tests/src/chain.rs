@@ -83,16 +83,23 @@ fn run_chain(bed: &Bed, app: &App, plan: Plan) -> Result<()> {
         front = restart(bed, plan.memory, &mut random)?;
         done += 1;
     }
-    ensure!(done * 2 >= plan.rounds, "the program ended after {done} of {} rounds", plan.rounds);
     let limit = Duration::from_secs(60) + reference.took * 6;
     let code = shell_code(wait(&mut front, limit).context("the end of the program")?);
     println!("{done} rounds, exit status {code}");
+    ensure!(
+        done * 2 >= plan.rounds,
+        "ended after {done} of {} rounds, status {code}: {}",
+        plan.rounds,
+        said(bed)
+    );
     Results::read(app, bed, code)?.check(&reference.results).with_context(|| said(bed))?;
     bed.check_clean(JOB)
 }
 
 fn said(bed: &Bed) -> String {
-    format!("after {}{}", bed.text("err"), bed.text("restart.err"))
+    let out = bed.text("out");
+    let last = out.lines().last().unwrap_or_default();
+    format!("after {}{}last line: {last}", bed.text("err"), bed.text("restart.err"))
 }
 
 /// One committed image. `false`: the program had ended already.
@@ -106,9 +113,10 @@ fn checkpoint(bed: &Bed, front: &mut Child) -> Result<bool> {
         if front.try_wait()?.is_some() {
             return Ok(false);
         }
-        // The deadline of a stop may pass on a busy machine; the documented answer is to ask again.
+        // The deadline of a stop may pass on a busy machine, and a program that was just started may not have loaded the
+        // library yet: the answer is to ask again.
         ensure!(
-            ended.stderr.contains("again") && Instant::now() < end,
+            (ended.stderr.contains("again") || ended.stderr.contains("(yet)")) && Instant::now() < end,
             "checkpoint: status {}: {}",
             ended.code(),
             ended.stderr
