@@ -234,6 +234,40 @@ fn a_checkpoint_returns_one_in_the_next_life() {
     assert_eq!(finish(program), "second 1\nfirst -4\n");
 }
 
+/// Stands in for a restart in which the kernel gave another id: the program must not notice.
+#[test]
+fn ids_stay_those_that_the_program_knows() {
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::os::unix::fs::FileExt;
+    let folder = Folder::new();
+    let life = folder.compile("life", &[]);
+    let agent = Agent::new(folder.path());
+    let mut command = with_agent(&life, &agent);
+    let mut program = start(command.args(["virtual", "0"]).stdin(Stdio::piped()));
+    let hello = agent.next();
+    let mut output = BufReader::new(program.stdout.take().unwrap());
+    let mut text = String::new();
+    output.read_line(&mut text).unwrap();
+    assert_eq!(text, "ready\n");
+    let known = 3_999_999_i32; // beyond what the kernel gives out here
+    let shared = hello.text["area"]["shared"].as_u64().unwrap();
+    let memory = fs::File::options().write(true).open(format!("/proc/{}/mem", hello.pid)).unwrap();
+    memory.write_all_at(&[known.to_le_bytes(), hello.pid.to_le_bytes()].concat(), shared + 1032).unwrap();
+    memory.write_all_at(&1_u64.to_le_bytes(), shared + 1024).unwrap();
+    memory.write_all_at(&1_u64.to_le_bytes(), shared + 24).unwrap();
+    program.stdin.take().unwrap().write_all(b"\n").unwrap();
+    text.clear();
+    output.read_to_string(&mut text).unwrap();
+    assert!(program.wait().unwrap().success());
+    assert_eq!(
+        text,
+        format!(
+            "ids 1 1 1\nkill 0 -1 1\nsyscall -1 1\nmmap 1\nnice 5 0\naffinity 0 1\nset affinity 0\nsigqueue 0\n\
+             siginfo 4711 1 1 1\nraw fork 7\nknown {known} 1\nunknown 0\ntgkill 0\ngroups 1 0\n"
+        )
+    );
+}
+
 #[test]
 fn two_threads_do_not_ask_at_once() {
     let folder = Folder::new();

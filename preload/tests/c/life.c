@@ -51,19 +51,18 @@ static void ids(void) {
     int none = kill(0x7ffffff0, 0);
     printf("kill %d %d %d\n", kill(pid, 0), none, errno == ESRCH);
     errno = 0;
-    printf("syscall %ld %d\n", syscall(SYS_close, -1), errno == EBADF);
-    char text[8] = "";
-    int ends[2];
-    pipe(ends);
-    syscall(SYS_pwritev2, ends[1], NULL, 0L, 0L, 0L, 0L);
+    long closed = syscall(SYS_close, -1);
+    printf("syscall %ld %d\n", closed, errno == EBADF);
     long sixth = syscall(SYS_mmap, 0L, 4096L, 1L, 0x22L, -1L, 0L); /* the sixth argument comes from the stack */
     printf("mmap %d\n", sixth > 0);
     setpriority(PRIO_PROCESS, 0, 5);
     errno = 0;
-    printf("nice %d %d\n", getpriority(PRIO_PROCESS, pid), errno);
+    int nice = getpriority(PRIO_PROCESS, pid);
+    printf("nice %d %d\n", nice, errno);
     cpu_set_t set;
     memset(&set, 0xff, sizeof set);
-    printf("affinity %d %d\n", sched_getaffinity(pid, sizeof set, &set), CPU_COUNT(&set) == sysconf(_SC_NPROCESSORS_ONLN));
+    int asked = sched_getaffinity(pid, sizeof set, &set);
+    printf("affinity %d %d\n", asked, CPU_COUNT(&set) == sysconf(_SC_NPROCESSORS_ONLN));
     printf("set affinity %d\n", sched_setaffinity(0, sizeof set, &set));
     sigset_t mask;
     sigemptyset(&mask);
@@ -144,6 +143,17 @@ int main(int count, char **arguments) {
         printf(" %s\n", data);
         printf("size %d\n", holdfast_restore_protected("field", wrong, 8192));
         printf("not found %d\n", holdfast_restore_protected("other", wrong, 1));
+    } else if (strcmp(what, "virtual") == 0) {
+        puts("ready");
+        getchar();
+        ids();
+        printf("known %d %d\n", getpid(), setsid() == getpid());
+        errno = 0;
+        int wrong = kill(atoi(arguments[2]), 0);
+        printf("unknown %d\n", wrong);
+        printf("tgkill %d\n", tgkill(getpid(), gettid(), 0));
+        printf("groups %d %d\n", getpgid(0) == getpid(), kill(-getpid(), 0));
+        raise(SIGCONT);
     } else if (strcmp(what, "environment") == 0) {
         const char *socket = getenv("HOLDFAST_SOCKET");
         printf("%s\n", socket ? socket : "none");
