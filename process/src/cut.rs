@@ -92,8 +92,10 @@ impl Default for CutOptions {
 pub struct Cut {
     /// Everything but the pages.
     pub record: ProcessRecord,
-    /// Where the stop time went.
+    /// Where the stop time went. Of a held program up to the cut: its stop goes on until the memory is dropped.
     pub breakdown: StopBreakdown,
+    /// When the program was interrupted.
+    pub begun: Instant,
     /// When the program ran on.
     pub resumed_at: Instant,
     /// The pages.
@@ -276,7 +278,7 @@ pub fn make(
     breakdown.total_ns = ns(begun);
     let resumed_at = Instant::now();
     match after(target, options, kept, inside, held, commands) {
-        Ok((record, memory, current)) => Ok((Cut { record, breakdown, resumed_at, memory }, current)),
+        Ok((record, memory, current)) => Ok((Cut { record, breakdown, begun, resumed_at, memory }, current)),
         Err(error) => Err(error),
     }
 }

@@ -195,12 +195,15 @@ fn flush(
     stop: bool,
     progress: &Progress,
 ) -> Result<ImageInfo, Failed> {
-    let Cut { record, breakdown, resumed_at, memory } = cut;
+    let Cut { record, mut breakdown, begun, resumed_at, memory } = cut;
     let options = PipelineOptions {
         workers: thread::available_parallelism().map_or(1, |cores| cores.get().min(4)),
         compress: !workshop.settings.no_compress,
     };
     writer.write_pages(&memory, &options, &|done| progress.done.store(done, Ordering::Relaxed))?;
+    if memory.is_held() {
+        breakdown.total_ns = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    }
     // All is stored: unless the program is to be ended, let the copy go before the slow fsync.
     let held = if stop {
         Some(memory)

@@ -448,7 +448,7 @@ impl Server {
         let _ = running.thread.join();
         match result {
             Ok(info) => {
-                let (epoch, stop_ns) = running.cut.unwrap_or((info.epoch, info.stop_ns));
+                let (epoch, stop_ns) = (info.epoch, info.stop_ns);
                 tracing::info!("image {epoch} committed: {} bytes, stop {stop_ns} ns", info.bytes);
                 self.newest = Some(epoch);
                 self.last_error = None;
