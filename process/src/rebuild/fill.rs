@@ -9,6 +9,7 @@ use holdfast_image::pages::{Extent, ExtentSource, PageProvider};
 use holdfast_image::record::{Backing, ProcessRecord, Region};
 use holdfast_image::{Addr, PAGE_SIZE};
 use holdfast_sys::procmem::{self, ForcedMemory};
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -180,36 +181,42 @@ impl Plan {
         tid: i32,
         forced: &ForcedMemory,
     ) -> Result<(), RebuildError> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_WORKERS);
+        let groups = self.groups(cores);
         let next = AtomicUsize::new(0);
         let failure: Mutex<Option<RebuildError>> = Mutex::new(None);
         let fail = |error: RebuildError| {
-            next.store(self.pieces.len(), Ordering::Relaxed);
+            next.store(groups.len(), Ordering::Relaxed);
             if let Ok(mut slot) = failure.lock() {
                 slot.get_or_insert(error);
             }
         };
         let work = || {
-            if let Err(error) = self.copy_pieces(&next, pages, tid, forced) {
+            let mut buffer = vec![0_u8; PIECE_LEN as usize];
+            while let Some(group) = groups.get(next.fetch_add(1, Ordering::Relaxed)) {
+                for piece in &self.pieces[group.clone()] {
+                    if let Err(error) = piece.copy(&mut buffer, pages, tid, forced) {
+                        return fail(error);
+                    }
+                }
+            }
+        };
+        let verify = || {
+            if let Err(error) = pages.verify_mappable().map_err(RebuildError::io("checking the image")) {
                 fail(error);
             }
         };
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        // A thread is not worth its start for less than a few pieces.
-        let helpers = cores.min(MAX_WORKERS).min(self.pieces.len().div_ceil(4)).saturating_sub(1);
         std::thread::scope(|scope| {
-            for _ in 0..helpers {
-                scope.spawn(work);
+            // A thread that cannot be started leaves its work to this one.
+            for _ in 1..cores.min(groups.len()) {
+                let _ = std::thread::Builder::new().spawn_scoped(scope, work);
             }
-            if !self.mapped.is_empty() {
-                scope.spawn(|| {
-                    if let Err(error) =
-                        pages.verify_mappable().map_err(RebuildError::io("checking the image"))
-                    {
-                        fail(error);
-                    }
-                });
-            }
+            let verified =
+                self.mapped.is_empty() || std::thread::Builder::new().spawn_scoped(scope, verify).is_ok();
             work();
+            if !verified {
+                verify();
+            }
         });
         match failure.into_inner() {
             Ok(Some(error)) => Err(error),
@@ -217,29 +224,43 @@ impl Plan {
         }
     }
 
-    fn copy_pieces(
+    /// Neighbouring pieces go to one thread: they share frames, which are unpacked as a whole.
+    fn groups(&self, workers: usize) -> Vec<Range<usize>> {
+        let share = self.copied_bytes() / (4 * workers.max(1) as u64);
+        let target = share.clamp(PIECE_LEN, 8 * PIECE_LEN);
+        let mut groups = Vec::new();
+        let (mut first, mut bytes) = (0, 0);
+        for (at, piece) in self.pieces.iter().enumerate() {
+            bytes += piece.len;
+            if bytes >= target || at + 1 == self.pieces.len() {
+                groups.push(first..at + 1);
+                (first, bytes) = (at + 1, 0);
+            }
+        }
+        groups
+    }
+}
+
+impl Piece {
+    fn copy(
         &self,
-        next: &AtomicUsize,
+        buffer: &mut [u8],
         pages: &dyn PageProvider,
         tid: i32,
         forced: &ForcedMemory,
     ) -> Result<(), RebuildError> {
-        let mut buffer = vec![0_u8; PIECE_LEN as usize];
-        while let Some(piece) = self.pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let bytes = &mut buffer[..usize::try_from(piece.len).unwrap_or(0)];
-            if piece.zero {
-                bytes.fill(0);
-            } else {
-                pages.read(Addr(piece.start), bytes).map_err(RebuildError::io("reading the image"))?;
-            }
-            let written = if piece.forced {
-                forced.write(piece.start, bytes)
-            } else {
-                procmem::write(tid, piece.start, bytes)
-            };
-            written.map_err(RebuildError::io(format!("filling memory at {:#x}", piece.start)))?;
+        let bytes = &mut buffer[..usize::try_from(self.len).unwrap_or(0)];
+        if self.zero {
+            bytes.fill(0);
+        } else {
+            pages.read(Addr(self.start), bytes).map_err(RebuildError::io("reading the image"))?;
         }
-        Ok(())
+        let written = if self.forced {
+            forced.write(self.start, bytes)
+        } else {
+            procmem::write(tid, self.start, bytes)
+        };
+        written.map_err(RebuildError::io(format!("filling memory at {:#x}", self.start)))
     }
 }
 
@@ -333,6 +354,17 @@ pub(super) mod tests {
             );
         }
         assert!(Plan::new(&record, &[extent(0x13000, 2, ExtentSource::Stored)], false).is_err());
+    }
+
+    #[test]
+    fn groups_cover_all_pieces_once() {
+        let record = record(vec![region(0x10000, 10_000, 3, Backing::Anonymous)]);
+        let extents: Vec<Extent> =
+            (0..5000).map(|n| extent(0x10000 + 2 * n * PAGE_SIZE, 1, ExtentSource::Stored)).collect();
+        let plan = Plan::new(&record, &extents, false).unwrap();
+        let all: Vec<usize> = plan.groups(2).into_iter().flatten().collect();
+        assert_eq!(all, (0..plan.pieces.len()).collect::<Vec<usize>>());
+        assert!(Plan::default().groups(2).is_empty());
     }
 
     #[test]
