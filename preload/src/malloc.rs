@@ -42,7 +42,7 @@ static MODE: AtomicU8 = AtomicU8::new(UNDECIDED);
 // - oversize_threshold: what is larger goes back at once. By default from 8 MiB on, which costs numpy with 16 MB
 //   temporaries half of its speed; 32 MiB is the size from which glibc does the same (DEFAULT_MMAP_THRESHOLD_MAX).
 // - slab_sizes: small blocks come from runs of up to 16 pages instead of 1 to 7. Neighbours in time are neighbours in
-//   memory, as with glibc: python with PYTHONMALLOC=malloc is 5 % faster than with glibc, and was 14 % slower.
+//   memory, as with glibc: python with PYTHONMALLOC=malloc was 14 % slower without it, and is a little faster than glibc with it.
 #[cfg(not(test))]
 core::arch::global_asm!(
     ".pushsection .rodata.holdfast_malloc_conf,\"a\",@progbits",

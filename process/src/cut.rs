@@ -381,7 +381,7 @@ fn inside(
     let process = state::ask_process(&host, area, handled)?;
     lap(&mut breakdown.inject_ns);
 
-    let own = own_descriptor(live, area);
+    let own = own_descriptor(live, area)?;
     let files = FileReader::new(pid, live, &before.pidfd, own, &options.inherited)?
         .table()
         .map_err(|reasons| CutError::Refused { reasons })?;
@@ -526,13 +526,18 @@ fn ask_threads(
 }
 
 /// Number of the library's own connection, if it is waiting for us.
-fn own_descriptor(tid: i32, area: &InjectArea) -> Option<i32> {
+fn own_descriptor(tid: i32, area: &InjectArea) -> Result<Option<i32>, CutError> {
+    /// The library is opening or closing descriptors of its own at this instant.
+    const CHANGING: u64 = u64::MAX;
     if area.shared.0 == 0 {
-        return None;
+        return Ok(None);
     }
     let mut word = [0_u8; 8];
-    procmem::read(tid, area.shared.0 + SharedPage::OWN_FD as u64, &mut word).ok()?;
-    i32::try_from(u64::from_le_bytes(word)).ok()?.checked_sub(1).filter(|&fd| fd >= 0)
+    procmem::read(tid, area.shared.0 + SharedPage::OWN_FD as u64, &mut word)?;
+    match u64::from_le_bytes(word) {
+        CHANGING => Err(CutError::Busy { what: "libholdfast is connecting to the agent".into() }),
+        number => Ok(i32::try_from(number).ok().and_then(|number| number.checked_sub(1)).filter(|&fd| fd >= 0)),
+    }
 }
 
 fn read_vdso(tid: i32, mapped: &[Mapped]) -> Result<Vec<u8>, TraceError> {
