@@ -7,6 +7,7 @@ use crate::capture::files::FileReader;
 use crate::capture::identity::Identities;
 use crate::capture::maps::{self, Flags, Mapped};
 use crate::capture::state::{self, FactCache, ProcessFacts, ThreadFacts};
+use crate::describe;
 use crate::error::TraceError;
 use crate::freeze;
 use crate::inject::batch::Host;
@@ -17,18 +18,17 @@ use crate::stop::{self, StopFailure, Stopped, Stragglers};
 use crate::threads::{self, Continuing, Repairer, Samples, Thread};
 use crate::tracer::{Command, Current};
 use crossbeam_channel::Sender;
-use holdfast_image::bytes::Name;
 use holdfast_image::control::SharedPage;
 use holdfast_image::manifest::StopBreakdown;
-use holdfast_image::pages::{PageRun, coalesce};
-use holdfast_image::record::{FileTable, InjectArea, LayoutRecord, Limit, ProcessRecord, SignalRecord};
+use holdfast_image::pages::PageRun;
+use holdfast_image::record::{FileTable, InjectArea, LayoutRecord, Limit, ProcessRecord};
 use holdfast_sys::procfs::{self, Status};
 use holdfast_sys::procmem::{self, ForcedMemory};
 use holdfast_sys::ptrace;
 use holdfast_sys::{clone, fault};
 use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
@@ -150,7 +150,8 @@ pub struct Kept {
     slots: Option<Slots>,
     continuing: Continuing,
     facts: FactCache,
-    identities: Identities,
+    /// Identities of mapped files.
+    pub identities: Identities,
 }
 
 impl Kept {
@@ -199,6 +200,11 @@ impl HeldProgram {
         fault::point("resumed");
     }
 
+    /// Any of its threads.
+    pub fn living(&self) -> Option<i32> {
+        self.stopped.threads.keys().next().copied()
+    }
+
     /// Lets the program run on, or ends it.
     pub fn end(self, kill: bool) {
         if kill {
@@ -213,21 +219,35 @@ impl HeldProgram {
 }
 
 /// What is read inside the stop.
-struct Inside {
-    threads: Vec<Thread>,
-    facts: Vec<ThreadFacts>,
-    process: ProcessFacts,
-    shared_pending: Vec<[u8; 128]>,
-    mapped: Vec<Mapped>,
-    files: FileTable,
-    layout: LayoutRecord,
-    limits: Vec<Limit>,
-    status: Status,
-    exe: Vec<u8>,
-    cwd: Vec<u8>,
-    saved: SavedPages,
-    vdso: Vec<u8>,
-    copy: Option<freeze::Copy>,
+pub struct Inside {
+    /// All threads.
+    pub threads: Vec<Thread>,
+    /// What they told of themselves.
+    pub facts: Vec<ThreadFacts>,
+    /// What one told of the process.
+    pub process: ProcessFacts,
+    /// Signals pending for the process.
+    pub shared_pending: Vec<[u8; 128]>,
+    /// Mappings.
+    pub mapped: Vec<Mapped>,
+    /// Open files.
+    pub files: FileTable,
+    /// Layout of the address space.
+    pub layout: LayoutRecord,
+    /// Resource limits.
+    pub limits: Vec<Limit>,
+    /// Status file.
+    pub status: Status,
+    /// Executable.
+    pub exe: Vec<u8>,
+    /// Current directory.
+    pub cwd: Vec<u8>,
+    /// Pages that a clone does not freeze.
+    pub saved: SavedPages,
+    /// Bytes of the vdso.
+    pub vdso: Vec<u8>,
+    /// The frozen copy, unless the program is held.
+    pub copy: Option<freeze::Copy>,
 }
 
 /// Facts looked up before the stop.
@@ -277,7 +297,7 @@ pub fn make(
     }
     breakdown.total_ns = ns(begun);
     let resumed_at = Instant::now();
-    match after(target, options, kept, inside, held, commands) {
+    match describe::after(target, options, kept, inside, held, commands) {
         Ok((record, memory, current)) => Ok((Cut { record, breakdown, begun, resumed_at, memory }, current)),
         Err(error) => Err(error),
     }
@@ -349,7 +369,7 @@ fn inside(
         *slot += ns(clock);
         clock = Instant::now();
     };
-    let live = *held.stopped.threads.keys().next().ok_or(CutError::Gone)?;
+    let live = held.living().ok_or(CutError::Gone)?;
     let mapped = maps::classify(procfs::maps(pid, live)?, &before.flags, &options.own_files)
         .map_err(|reasons| CutError::Refused { reasons })?;
     breakdown.regions = mapped.len() as u64;
@@ -506,8 +526,11 @@ fn ask_threads(
     let mut chosen = None;
     for thread in &held.threads {
         let known = kept.facts.get(thread);
-        let host =
-            if known.is_none() || chosen.is_none() { thread.host(target.pid, inner_pid, caught, shared) } else { None };
+        let host = if known.is_none() || chosen.is_none() {
+            thread.host(target.pid, inner_pid, caught, shared)
+        } else {
+            None
+        };
         let fact = match known {
             Some(fact) => fact,
             None => {
@@ -536,7 +559,9 @@ fn own_descriptor(tid: i32, area: &InjectArea) -> Result<Option<i32>, CutError> 
     procmem::read(tid, area.shared.0 + SharedPage::OWN_FD as u64, &mut word)?;
     match u64::from_le_bytes(word) {
         CHANGING => Err(CutError::Busy { what: "libholdfast is connecting to the agent".into() }),
-        number => Ok(i32::try_from(number).ok().and_then(|number| number.checked_sub(1)).filter(|&fd| fd >= 0)),
+        number => {
+            Ok(i32::try_from(number).ok().and_then(|number| number.checked_sub(1)).filter(|&fd| fd >= 0))
+        }
     }
 }
 
@@ -545,151 +570,4 @@ fn read_vdso(tid: i32, mapped: &[Mapped]) -> Result<Vec<u8>, TraceError> {
     let mut bytes = vec![0_u8; usize::try_from(vdso.mapping.end - vdso.mapping.start).unwrap_or(0)];
     procmem::read(tid, vdso.mapping.start, &mut bytes)?;
     Ok(bytes)
-}
-
-/// Everything that needs no stop any more: the copy's own affairs, identities of files, the list of pages.
-fn after(
-    target: &Target,
-    options: &CutOptions,
-    kept: &mut Kept,
-    inside: Inside,
-    held: Option<HeldProgram>,
-    commands: &Sender<Command>,
-) -> Result<(ProcessRecord, FrozenMemory, Current), CutError> {
-    let mut inside = inside;
-    let (current, pid) = match (inside.copy.take(), held) {
-        (Some(copy), _) => {
-            let pid = copy.pid;
-            (Current::Copy(copy), pid)
-        }
-        (None, Some(held)) => {
-            let live = held.stopped.threads.keys().next().copied().unwrap_or(target.pid);
-            (Current::Held(held), live)
-        }
-        (None, None) => return Err(CutError::Gone),
-    };
-    match describe(target, options, kept, inside, &current, pid, commands) {
-        Ok((record, memory)) => Ok((record, memory, current)),
-        Err(error) => {
-            match current {
-                Current::Copy(copy) => copy.end(),
-                Current::Held(held) => held.resume(),
-            }
-            Err(error)
-        }
-    }
-}
-
-fn describe(
-    target: &Target,
-    options: &CutOptions,
-    kept: &mut Kept,
-    mut inside: Inside,
-    current: &Current,
-    pid: i32,
-    commands: &Sender<Command>,
-) -> Result<(ProcessRecord, FrozenMemory), CutError> {
-    let mut flags = maps::flags_of(pid, pid)?;
-    if let Current::Copy(copy) = current {
-        copy.detach_from_program()?;
-        maps::check_copy(&inside.mapped, &flags).map_err(|what| CutError::Busy { what })?;
-    }
-    // Mappings kept out of the clone have their flags from before.
-    for mapped in inside.mapped.iter().filter(|mapped| mapped.outside_clone) {
-        flags.entry(mapped.mapping.start).or_insert_with(|| vec!["dc".to_owned()]);
-    }
-    let (regions, mapped_files, whole) =
-        maps::regions(&inside.mapped, &flags, &mut kept.identities, options.self_contained);
-    let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
-    let mut runs = maps::page_runs(&pagemap, &inside.mapped, &whole)?;
-    inside.saved.sort();
-    runs.extend(inside.saved.runs());
-    order(&mut runs, options);
-    let forced = File::open(format!("/proc/{pid}/mem"))?;
-    let saved = std::mem::take(&mut inside.saved);
-    let held = matches!(current, Current::Held(_));
-    let record = record(target, kept, inside, regions, mapped_files)?;
-    record.check().map_err(|what| CutError::Failed {
-        what: format!("the record of the program is not sound: {what}"),
-    })?;
-    let memory = FrozenMemory { runs, saved, pid, forced, held, tracer: commands.clone(), ended: false };
-    Ok((record, memory))
-}
-
-/// Protected ranges first; only them, if so asked.
-fn order(runs: &mut Vec<PageRun>, options: &CutOptions) {
-    let inside = |ranges: &[PageRun]| {
-        let mut part = Vec::new();
-        for run in runs.iter() {
-            for range in ranges {
-                let (start, end) = (run.start.max(range.start), run.end().min(range.end()));
-                if start < end {
-                    let pages = holdfast_image::PageCount((end.0 - start.0) / holdfast_image::PAGE_SIZE);
-                    part.push(PageRun { start, pages });
-                }
-            }
-        }
-        coalesce(&mut part);
-        part
-    };
-    if let Some(only) = &options.only {
-        *runs = inside(only);
-        return;
-    }
-    // Whole runs move to the front: splitting them would only make frames smaller.
-    let touches =
-        |run: &PageRun| options.first.iter().any(|range| range.start < run.end() && run.start < range.end());
-    runs.sort_by_key(|run| (!touches(run), run.start));
-}
-
-fn record(
-    target: &Target,
-    kept: &mut Kept,
-    inside: Inside,
-    regions: Vec<holdfast_image::record::Region>,
-    mapped_files: Vec<holdfast_image::record::FileIdentity>,
-) -> Result<ProcessRecord, CutError> {
-    let pid = target.pid;
-    let status = &inside.status;
-    let exe_path = Path::new(std::ffi::OsStr::new("")).join(Name(inside.exe.clone()).as_path());
-    let exe = kept.identities.of(&exe_path, None).ok_or_else(|| CutError::Refused {
-        reasons: vec![format!("executable {}: it was deleted or cannot be read", exe_path.display())],
-    })?;
-    let inner_pid = status.innermost("NStgid").unwrap_or(pid);
-    let mut threads: Vec<_> = inside
-        .threads
-        .iter()
-        .zip(&inside.facts)
-        .map(|(thread, facts)| state::thread_record(pid, thread, facts))
-        .collect();
-    threads.sort_by_key(|thread| (thread.tid != inner_pid, thread.tid));
-    let mut files = inside.files;
-    files.mapped = mapped_files;
-    Ok(ProcessRecord {
-        pid: inner_pid,
-        ppid: i32::try_from(status.number("PPid").unwrap_or(0)).unwrap_or(0),
-        pgid: status.innermost("NSpgid").unwrap_or(0),
-        sid: status.innermost("NSsid").unwrap_or(0),
-        exe,
-        cwd: Name(inside.cwd),
-        umask: status.get("Umask").and_then(|text| u32::from_str_radix(text, 8).ok()).unwrap_or(0o22),
-        limits: inside.limits,
-        host: state::host(&inside.vdso)?,
-        layout: inside.layout,
-        regions,
-        threads,
-        signals: SignalRecord {
-            actions: inside.process.actions,
-            pending: inside
-                .shared_pending
-                .iter()
-                .map(|info| holdfast_image::bytes::Blob(info.to_vec()))
-                .collect(),
-            job_stopped: inside.threads.iter().all(|thread| thread.group_stopped),
-        },
-        itimers: inside.process.itimers,
-        files,
-        inject: target.area,
-        flags: state::flags(pid, status),
-    })
 }

@@ -10,6 +10,7 @@
 
 mod capture;
 mod cut;
+mod describe;
 mod error;
 mod freeze;
 mod inject;
