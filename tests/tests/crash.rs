@@ -30,6 +30,21 @@ fn goes_on_without_the_agent(bed: &Bed, app: &App, front: &mut Child) -> Result<
     bed.check_clean(JOB)
 }
 
+/// Of the frozen copy nothing may be left two seconds after its agent's death; the program and `holdfast run` stay.
+fn no_copy_is_left(bed: &Bed, stay: &[i32]) -> Result<()> {
+    let others =
+        || processes::of(bed.dir()).into_iter().filter(|pid| !stay.contains(pid)).collect::<Vec<_>>();
+    bed.until("the end of the frozen copy", Duration::from_secs(2), || others().is_empty()).with_context(
+        || {
+            let lines: Vec<_> = others()
+                .iter()
+                .map(|p| format!("{p} ({:?}) {}", processes::state(*p), processes::command_line(*p)))
+                .collect();
+            format!("left running: {lines:?}")
+        },
+    )
+}
+
 /// The agent dies at one fault point of a checkpoint. `false`: the point was not passed that often.
 fn agent_dies_at(user: User, fault: &str, app: &App) -> Result<bool> {
     let Some(bed) = Bed::new(user) else { return Ok(false) };
@@ -53,10 +68,7 @@ fn agent_dies_at(user: User, fault: &str, app: &App) -> Result<bool> {
             "an image exists: {:?}",
             bed.images(JOB)
         );
-        let copies =
-            processes::of(bed.dir()).into_iter().filter(|&p| p != pid && p != front.id().cast_signed());
-        let running: Vec<_> = copies.map(|p| format!("{p} {}", processes::command_line(p))).collect();
-        ensure!(running.is_empty(), "left running after the agent's death: {running:?}");
+        no_copy_is_left(&bed, &[pid, front.id().cast_signed()])?;
         let line = bed.text("out").len();
         bed.until("new lines of the program", LIMIT, || {
             bed.text("out").len() > line || bed.text("out").contains("PASS")
@@ -99,6 +111,27 @@ fn agent_dies_at_each_injected_call() {
         }
         println!("{point}: {} passes", n - 1);
         assert!(n > 1, "{point} is never passed");
+    }
+}
+
+/// A program asleep, while the agent dies in the stop. The calls of the first list come through whenever it dies. Those
+/// of the second are ended by the kernel itself with EINTR at any stop (epoll_wait(2), signal(7)), until the agent has
+/// repaired them: so they come through from the first injected call on.
+#[test]
+fn agent_dies_while_the_program_sleeps() {
+    let before_repair = ["seized", "interrupted", "stopped", "registers"];
+    let points: Vec<String> = checkpoint_points()
+        .into_iter()
+        .filter(|point| !point.starts_with("segment") && !point.starts_with("manifest"))
+        .collect();
+    for call in ["nanosleep", "poll", "futex_timed", "pipe_read", "select", "epoll_wait", "sigtimedwait"] {
+        let repaired = ["epoll_wait", "sigtimedwait"].contains(&call);
+        let app = App::program("waits", &[call, "4", "120"]);
+        for point in points.iter().filter(|p| !repaired || !before_repair.contains(&p.as_str())) {
+            if let Err(error) = agent_dies_at(User::Ordinary, point, &app) {
+                panic!("{call}, {point}: {error:#}");
+            }
+        }
     }
 }
 
@@ -168,7 +201,8 @@ fn one_death(victim: Victim, user: User, random: &mut Random) -> Result<()> {
     }
     wait(&mut asking, LIMIT).context("the checkpoint that was under way")?;
     if victim == Victim::Agent {
-        goes_on_without_the_agent(&bed, &app, &mut front)?;
+        goes_on_without_the_agent(&bed, &app, &mut front)
+            .context("the program after the death of its agent")?;
     } else {
         wait(&mut front, LIMIT).context("holdfast run after the death")?;
     }
@@ -177,7 +211,7 @@ fn one_death(victim: Victim, user: User, random: &mut Random) -> Result<()> {
     }
     ensure!(!bed.images(JOB).is_empty(), "the first image is gone");
     let mut front = bed.restart_command(JOB, &[])?.spawn()?;
-    goes_on_without_the_agent(&bed, &app, &mut front)
+    goes_on_without_the_agent(&bed, &app, &mut front).context("the restart afterwards")
 }
 
 fn deaths(victim: Victim) {
