@@ -386,6 +386,12 @@ pub enum Object {
         send_buffer: u32,
         /// SO_RCVBUF likewise.
         receive_buffer: u32,
+        /// SO_SNDTIMEO, microseconds; 0: none.
+        #[serde(default)]
+        send_timeout_us: u64,
+        /// SO_RCVTIMEO likewise.
+        #[serde(default)]
+        receive_timeout_us: u64,
     },
     /// eventfd(2).
     EventFd {

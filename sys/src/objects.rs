@@ -75,6 +75,37 @@ pub fn seek(fd: BorrowedFd<'_>, position: u64) -> io::Result<()> {
     check(unsafe { libc::lseek(fd.as_raw_fd(), position, libc::SEEK_SET) }).map(|_| ())
 }
 
+/// SO_RCVTIMEO or SO_SNDTIMEO of a socket, microseconds; 0: none.
+///
+/// # Errors
+/// ENOTSOCK.
+pub fn socket_timeout_us(fd: BorrowedFd<'_>, option: i32) -> io::Result<u64> {
+    let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let mut len = size_of_val(&time) as libc::socklen_t;
+    // SAFETY: the call writes at most `len` bytes into `time`.
+    let result = unsafe {
+        libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, (&raw mut time).cast(), &raw mut len)
+    };
+    check(i64::from(result))?;
+    Ok(time.tv_sec.cast_unsigned().saturating_mul(1_000_000).saturating_add(time.tv_usec.cast_unsigned()))
+}
+
+/// Sets it.
+///
+/// # Errors
+/// As [`socket_timeout_us`].
+pub fn set_socket_timeout_us(fd: BorrowedFd<'_>, option: i32, time_us: u64) -> io::Result<()> {
+    let time = libc::timeval {
+        tv_sec: (time_us / 1_000_000).cast_signed(),
+        tv_usec: (time_us % 1_000_000).cast_signed(),
+    };
+    let len = size_of_val(&time) as libc::socklen_t;
+    // SAFETY: the call reads `len` bytes of `time`.
+    let result =
+        unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const time).cast(), len) };
+    check(i64::from(result)).map(|_| ())
+}
+
 /// `eventfd(2)`.
 ///
 /// # Errors

@@ -7,7 +7,7 @@ use super::identity::mtime_ns;
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::record::{Description, Descriptor, EpollEntry, FileTable, Object};
 use holdfast_sys::procfs::{self, DescriptorInfo};
-use holdfast_sys::{clone, diag, fd};
+use holdfast_sys::{clone, diag, fd, objects};
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -247,6 +247,8 @@ impl<'a> FileReader<'a> {
             data: data.into_iter().map(Blob).collect(),
             send_buffer: option(libc::SO_SNDBUF).unwrap_or(0).cast_unsigned(),
             receive_buffer: option(libc::SO_RCVBUF).unwrap_or(0).cast_unsigned(),
+            send_timeout_us: objects::socket_timeout_us(taken.as_fd(), libc::SO_SNDTIMEO).unwrap_or(0),
+            receive_timeout_us: objects::socket_timeout_us(taken.as_fd(), libc::SO_RCVTIMEO).unwrap_or(0),
         })
     }
 }

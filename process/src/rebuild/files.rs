@@ -144,9 +144,7 @@ impl Bench<'_> {
             Object::Regular { deleted_content: Some(content), .. } => {
                 self.nameless.open(&description.object, flags, &content.0)?
             }
-            Object::Regular { .. } => {
-                regular::open(&description.object, flags, self.saved_dir, &mut self.notes)?
-            }
+            Object::Regular { .. } => regular::open(&description.object, flags, &mut self.notes)?,
             Object::Directory { path, position } => {
                 let folder = open_path(path, flags)?;
                 if *position != 0 {

@@ -11,7 +11,7 @@ use super::hand::{Hand, Task, Workplace, ended};
 use super::place::Builder;
 use super::report::{GO, Handover};
 use super::seed::{self, Layout};
-use super::{last, tasks};
+use super::{last, regular, tasks};
 use crate::error::TraceError;
 use crate::slots;
 use holdfast_image::pages::PageProvider;
@@ -31,6 +31,8 @@ pub struct FinishOptions {
     pub lazy: bool,
     /// The agent's socket, told to the library in the program.
     pub socket_path: PathBuf,
+    /// Where ends of files go that are cut off because they were written after the checkpoint.
+    pub saved_dir: PathBuf,
 }
 
 /// A program that runs again.
@@ -40,6 +42,8 @@ pub struct Rebuilt {
     pub pid: i32,
     /// Restarts that it has behind it, this one included.
     pub restarts: u64,
+    /// What the user should know, one line each.
+    pub notes: Vec<String>,
     /// Where the time went.
     pub figures: RebuildFigures,
 }
@@ -136,12 +140,13 @@ pub fn finish(
     last::pending_and_timers(&hand, place, leader, record)?;
     restore(record, &memory, &all)?;
     last::limits(pid, record);
+    let notes = regular::put_back(&record.files, &options.saved_dir)?;
     fault::point("seed-let-go");
     let_go(record, &all)?;
     victim.let_go = true;
     figures.threads_ns = elapsed_ns(phase);
     figures.total_ns = elapsed_ns(begun);
-    Ok(Rebuilt { pid, restarts, figures })
+    Ok(Rebuilt { pid, restarts, notes, figures })
 }
 
 /// Waits until the new process has all its files; its id as seen here, and what it says of itself.

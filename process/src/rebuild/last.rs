@@ -114,11 +114,15 @@ pub fn pending_and_timers(
         );
     }
     for (which, timer) in (0_u64..).zip(&record.itimers) {
-        if timer.value_us == 0 {
+        // ITIMER_REAL stands still from its expiry until its signal is taken from the queue (kernel/signal.c,
+        // dequeue_signal): it has an interval and nothing left then, and goes on with the next period.
+        let fired = which == 0 && timer.value_us == 0;
+        let value = if fired { timer.interval_us } else { timer.value_us };
+        if value == 0 {
             continue;
         }
         batch.reserve(32)?;
-        let (interval, value) = (timer.interval_us, timer.value_us);
+        let interval = timer.interval_us;
         let parts = [interval / 1_000_000, interval % 1_000_000, value / 1_000_000, value % 1_000_000];
         let address = batch.data(&words(&parts));
         batch.row(

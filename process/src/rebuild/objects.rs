@@ -47,10 +47,20 @@ impl Makers {
     pub fn make(&mut self, object: &Object, flags: u32) -> io::Result<OwnedFd> {
         let made = match object {
             Object::Pipe { pipe, capacity, .. } => return self.pipe_end(*pipe, *capacity, flags),
-            Object::SocketPair { pair, socket_type, send_buffer, receive_buffer, .. } => {
+            Object::SocketPair {
+                pair,
+                socket_type,
+                send_buffer,
+                receive_buffer,
+                send_timeout_us,
+                receive_timeout_us,
+                ..
+            } => {
                 let end = self.pair_end(*pair, *socket_type)?;
                 set_buffer(&end, libc::SO_SNDBUF, SO_SNDBUFFORCE, *send_buffer);
                 set_buffer(&end, libc::SO_RCVBUF, SO_RCVBUFFORCE, *receive_buffer);
+                objects::set_socket_timeout_us(end.as_fd(), libc::SO_SNDTIMEO, *send_timeout_us)?;
+                objects::set_socket_timeout_us(end.as_fd(), libc::SO_RCVTIMEO, *receive_timeout_us)?;
                 end
             }
             Object::EventFd { count, semaphore } => {
@@ -218,6 +228,8 @@ mod tests {
             data: data.iter().map(|d| Blob(d.to_vec())).collect(),
             send_buffer: 65536,
             receive_buffer: 65536,
+            send_timeout_us: 0,
+            receive_timeout_us: 2_500_000,
         };
         let all = table(vec![(2, pair(&[b"to first"])), (2, pair(&[b"to", b"second"]))]);
         let made = make_all(&all);
@@ -229,6 +241,8 @@ mod tests {
         assert_eq!(read(&made[0]), "to first");
         assert_eq!((read(&made[1]), read(&made[1])), ("to".into(), "second".into()));
         assert_eq!(fd::socket_option(made[1].as_fd(), libc::SO_SNDBUF).unwrap(), 65536);
+        let timeout = |option| objects::socket_timeout_us(made[1].as_fd(), option).unwrap();
+        assert_eq!((timeout(libc::SO_SNDTIMEO), timeout(libc::SO_RCVTIMEO)), (0, 2_500_000));
     }
 
     #[test]

@@ -2,12 +2,13 @@
 //!
 //! The rule: no byte is ever lost. A file that the program had open for writing and that has grown since is cut back,
 //! after its end was copied to the store and synchronised; one that has shrunk is an error, because the program would
-//! write behind a hole. Runs in the new process ([`super::life`]).
+//! write behind a hole. [`open`] runs in the new process ([`super::life`]) and changes nothing; [`put_back`] runs in the
+//! agent when all else has succeeded, so that a restart that fails leaves the files as they are.
 
 use super::error::RebuildError;
 use super::files::{c_path, open_path};
 use holdfast_image::bytes::Name;
-use holdfast_image::record::Object;
+use holdfast_image::record::{FileTable, Object};
 use holdfast_sys::{clock, objects};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -26,16 +27,11 @@ fn may_write(flags: u32) -> bool {
     flags & libc::O_ACCMODE.cast_unsigned() != libc::O_RDONLY.cast_unsigned()
 }
 
-/// Opens a file that has a name; puts back its length and offset.
+/// Opens a file that has a name; sets its offset.
 ///
 /// # Errors
 /// Names the file and what to do.
-pub fn open(
-    object: &Object,
-    flags: u32,
-    saved_dir: &Path,
-    notes: &mut Vec<String>,
-) -> Result<OwnedFd, RebuildError> {
+pub fn open(object: &Object, flags: u32, notes: &mut Vec<String>) -> Result<OwnedFd, RebuildError> {
     let Object::Regular { path, position, size, device, inode, mode, .. } = object else {
         return Err(RebuildError::Image("not a regular file".into()));
     };
@@ -63,7 +59,7 @@ pub fn open(
         ));
     }
     if may_write(flags) {
-        put_back_length(&file, path, *size, now.len(), saved_dir, notes)?;
+        refuse_shrunk(path, *size, now.len())?;
     } else if now.len() < *position {
         notes.push(format!("{path}: it is {} bytes long and was read up to {position}", now.len()));
     }
@@ -71,26 +67,43 @@ pub fn open(
     Ok(file.into())
 }
 
-fn put_back_length(
-    file: &File,
-    path: &Name,
-    size: u64,
-    now: u64,
-    saved_dir: &Path,
-    notes: &mut Vec<String>,
-) -> Result<(), RebuildError> {
-    if now < size {
-        return Err(RebuildError::file(
-            path,
-            format!(
-                "the program writes it, and it has {now} bytes now but had {size} at the checkpoint; put the missing \
-                 bytes back, or lengthen it if they do not matter (truncate -s {size})"
-            ),
-        ));
-    }
-    if now == size {
+fn refuse_shrunk(path: &Name, size: u64, now: u64) -> Result<(), RebuildError> {
+    if now >= size {
         return Ok(());
     }
+    Err(RebuildError::file(
+        path,
+        format!(
+            "the program writes it, and it has {now} bytes now but had {size} at the checkpoint; put the missing \
+             bytes back, or lengthen it if they do not matter (truncate -s {size})"
+        ),
+    ))
+}
+
+/// Puts all files that the program writes back to the length that they had. One line per file that was cut.
+///
+/// # Errors
+/// Names the file; those before it are put back, and their ends kept.
+pub fn put_back(table: &FileTable, saved_dir: &Path) -> Result<Vec<String>, RebuildError> {
+    let mut notes = Vec::new();
+    for description in &table.descriptions {
+        if let Object::Regular { path, size, deleted_content: None, .. } = &description.object
+            && may_write(description.flags)
+            && description.flags & libc::O_PATH.cast_unsigned() == 0
+        {
+            let now = fs::metadata(path.as_path())
+                .map_err(|error| RebuildError::file(path, format!("asking for its length: {error}")))?
+                .len();
+            refuse_shrunk(path, *size, now)?;
+            if now > *size {
+                notes.push(put_back_length(path, *size, now, saved_dir)?);
+            }
+        }
+    }
+    Ok(notes)
+}
+
+fn put_back_length(path: &Name, size: u64, now: u64, saved_dir: &Path) -> Result<String, RebuildError> {
     let kept = keep_tail(path, size, saved_dir).map_err(|error| {
         RebuildError::file(
             path,
@@ -101,12 +114,11 @@ fn put_back_length(
             ),
         )
     })?;
-    file.set_len(size).map_err(|error| {
+    let cut = File::options().write(true).open(path.as_path()).and_then(|file| file.set_len(size));
+    cut.map_err(|error| {
         RebuildError::file(path, format!("it cannot be put back from {now} to {size} bytes: {error}"))
     })?;
-    notes
-        .push(format!("{path}: put back from {now} to {size} bytes; the rest is kept in {}", kept.display()));
-    Ok(())
+    Ok(format!("{path}: put back from {now} to {size} bytes; the rest is kept in {}", kept.display()))
 }
 
 /// Copies what lies behind `size` into a new file of the store.
@@ -193,6 +205,7 @@ fn make_nameless(path: &Path) -> io::Result<File> {
 mod tests {
     use super::*;
     use holdfast_image::bytes::Blob;
+    use holdfast_image::record::Description;
     use std::io::Read;
 
     struct Folder(PathBuf);
@@ -230,8 +243,12 @@ mod tests {
         let folder = Folder::new("grew");
         let (path, saved) = (folder.0.join("out.log"), folder.0.join("saved"));
         fs::write(&path, b"before|after").unwrap();
-        let mut notes = Vec::new();
-        let fd = open(&object(&path, 7, 3), WRITING, &saved, &mut notes).unwrap();
+        let object = object(&path, 7, 3);
+        let fd = open(&object, WRITING, &mut Vec::new()).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"before|after", "opening changes nothing");
+        let description = Description { flags: WRITING, object };
+        let table = FileTable { descriptions: vec![description.clone(), description], ..FileTable::default() };
+        let notes = put_back(&table, &saved).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"before|");
         let tails: Vec<PathBuf> = fs::read_dir(&saved).unwrap().map(|entry| entry.unwrap().path()).collect();
         assert_eq!(tails.len(), 1);
@@ -248,10 +265,10 @@ mod tests {
         let path = folder.0.join("data");
         fs::write(&path, b"12345").unwrap();
         let mut notes = Vec::new();
-        let error = open(&object(&path, 9, 9), WRITING, &folder.0, &mut notes).unwrap_err().to_string();
+        let error = open(&object(&path, 9, 9), WRITING, &mut notes).unwrap_err().to_string();
         assert!(error.contains("data") && error.contains("truncate -s 9"), "{error}");
         assert!(notes.is_empty());
-        open(&object(&path, 9, 9), 0, &folder.0, &mut notes).unwrap();
+        open(&object(&path, 9, 9), 0, &mut notes).unwrap();
         assert_eq!(notes.len(), 1);
         assert_eq!(fs::read(&path).unwrap(), b"12345");
     }
@@ -265,15 +282,15 @@ mod tests {
         fs::write(folder.0.join("new"), b"54321").unwrap();
         fs::rename(folder.0.join("new"), &path).unwrap();
         let mut notes = Vec::new();
-        let mut file = File::from(open(&old, 0, &folder.0, &mut notes).unwrap());
+        let mut file = File::from(open(&old, 0, &mut notes).unwrap());
         let mut rest = String::new();
         file.read_to_string(&mut rest).unwrap();
         assert_eq!((rest.as_str(), notes.len()), ("321", 1));
         fs::remove_file(&path).unwrap();
-        assert!(open(&old, 0, &folder.0, &mut notes).is_err());
-        assert!(open(&old, WRITING, &folder.0, &mut notes).is_err());
+        assert!(open(&old, 0, &mut notes).is_err());
+        assert!(open(&old, WRITING, &mut notes).is_err());
         // One that was empty can be made anew.
-        open(&object(&path, 0, 0), WRITING, &folder.0, &mut notes).unwrap();
+        open(&object(&path, 0, 0), WRITING, &mut notes).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().len(), 0);
     }
 
