@@ -20,6 +20,8 @@ pub enum Tell {
     Restarted {
         /// Ids, restarts and times, one line.
         figures: String,
+        /// What the user should know.
+        notes: Vec<String>,
     },
     /// It could not be done; the agent ends.
     Failed {

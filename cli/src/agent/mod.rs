@@ -149,7 +149,11 @@ fn rebuild_program(
     if let Some(link) = link {
         link.tell(&Tell::Ready);
     }
-    let options = FinishOptions { lazy, socket_path: workshop.job.socket_path() };
+    let options = FinishOptions {
+        lazy,
+        socket_path: workshop.job.socket_path(),
+        saved_dir: workshop.job.dir().join("saved"),
+    };
     let rebuilt = rebuild::finish(image.record(), &image, seed, &options)
         .map_err(|error| Failure::new(crate::front::exit_of_rebuild(&error), error.to_string()))?;
     let figures = format!(
@@ -162,7 +166,7 @@ fn rebuild_program(
         tracing::info!("process {} has ended already: {error}", rebuilt.pid);
     }
     if let Some(link) = link {
-        link.tell(&Tell::Restarted { figures });
+        link.tell(&Tell::Restarted { figures, notes: rebuilt.notes });
     }
     Ok(())
 }

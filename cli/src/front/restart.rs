@@ -125,30 +125,38 @@ fn restart_one(request: &Request<'_>, epoch: Epoch, state: &StartState) -> Resul
         .map_err(|error| Failure::system("socketpair for the seed", &error))?;
     let order = RestartOrder { epoch: epoch.0, seed: theirs, lazy: is_lazy(request.memory, &image) };
     let agent = launch(request.store, request.job, &state.handed, Some(order))?;
-    let options = BirthOptions { ids: None, saved_dir: request.job.dir().join("saved") };
+    let options = BirthOptions { ids: None };
     let mut born = rebuild::birth(image.record(), ours, &options)
         .map_err(|error| Failure::new(exit_of_rebuild(&error), error.to_string()))?;
     drop(image);
     let runs = wait_until_it_runs(&agent, &born, state, request.job);
-    // Also after a failure: files that were put back stay so, and the notes say where their ends are.
-    for line in &born.notes {
+    let put_back = match runs {
+        Ok(put_back) => put_back,
+        Err(failure) => {
+            let _ = Born::signal(&born, libc::SIGKILL);
+            let _ = born.wait();
+            return Err(failure);
+        }
+    };
+    for line in born.notes.iter().chain(&put_back) {
         report::note(line);
-    }
-    if let Err(failure) = runs {
-        let _ = Born::signal(&born, libc::SIGKILL);
-        let _ = born.wait();
-        return Err(failure);
     }
     supervise(&mut born, state, agent, request.job, request.settings)
 }
 
-fn wait_until_it_runs(agent: &Launched, born: &Born, state: &StartState, job: &Job) -> Result<(), Failure> {
+/// What the agent has to tell the user, once the program runs.
+fn wait_until_it_runs(
+    agent: &Launched,
+    born: &Born,
+    state: &StartState,
+    job: &Job,
+) -> Result<Vec<String>, Failure> {
     loop {
         let ready = poll::readable(&[agent.link.as_fd(), state.as_fd()], None)
             .map_err(|error| Failure::system("waiting for the agent", &error))?;
         if ready[0] {
             match agent.link.next(false) {
-                Ok(Some(Tell::Restarted { .. })) => return Ok(()),
+                Ok(Some(Tell::Restarted { notes, .. })) => return Ok(notes),
                 Ok(Some(Tell::Failed { exit, message })) => return Err(Failure::new(exit, message)),
                 Ok(_) => {}
                 Err(_) => return Err(link::lost(&job.dir().join("agent.log"))),

@@ -15,7 +15,6 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
@@ -38,8 +37,6 @@ pub enum Ids {
 pub struct BirthOptions {
     /// `None`: the first way that works.
     pub ids: Option<Ids>,
-    /// Where ends of files go that are cut off because they were written after the checkpoint.
-    pub saved_dir: PathBuf,
 }
 
 /// A new process that will soon be the program.
@@ -129,14 +126,13 @@ pub(crate) enum Attempt {
 pub(crate) struct Parts<'a> {
     pub record: &'a ProcessRecord,
     pub agent: OwnedFd,
-    pub saved_dir: &'a Path,
 }
 
 impl Parts<'_> {
     /// Goes on as the new process.
     pub fn live(self, report: OwnedFd, ids_chosen: bool, own_user_namespace: bool) -> ! {
-        let Parts { record, agent, saved_dir } = self;
-        Life { record, agent, report, saved_dir, ids_chosen, own_user_namespace }.run()
+        let Parts { record, agent } = self;
+        Life { record, agent, report, ids_chosen, own_user_namespace }.run()
     }
 }
 
@@ -147,8 +143,6 @@ impl Parts<'_> {
 /// Names what could not be made; no process is left then.
 pub fn birth(record: &ProcessRecord, agent: OwnedFd, options: &BirthOptions) -> Result<Born, RebuildError> {
     record.check().map_err(RebuildError::Image)?;
-    let saved_dir =
-        std::path::absolute(&options.saved_dir).map_err(RebuildError::io("finding the working folder"))?;
     let ways: &[Ids] = match &options.ids {
         Some(one) => std::slice::from_ref(one),
         None => &[Ids::Same, Ids::Namespace, Ids::Virtual],
@@ -157,7 +151,7 @@ pub fn birth(record: &ProcessRecord, agent: OwnedFd, options: &BirthOptions) -> 
     for &ids in ways {
         let (front, process) = report::channel()?;
         let copy = agent.try_clone().map_err(RebuildError::io("duplicating the socket to the agent"))?;
-        let parts = Parts { record, agent: copy, saved_dir: &saved_dir };
+        let parts = Parts { record, agent: copy };
         let attempt = match ids {
             Ids::Same => same(parts, process)?,
             Ids::Namespace => namespace::enter(parts, process)?,

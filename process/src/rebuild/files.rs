@@ -15,7 +15,6 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::Path;
 
 /// Descriptors above those of the program, besides one for each description: pairs in the making, folders, the rest.
 const SPARE: u64 = 64;
@@ -33,7 +32,6 @@ pub struct Carried {
 /// The table under construction.
 struct Bench<'a> {
     table: &'a FileTable,
-    saved_dir: &'a Path,
     /// Lowest number that the program does not use.
     floor: i32,
     /// Descriptors of the front that the program takes over, by number.
@@ -47,11 +45,7 @@ struct Bench<'a> {
 ///
 /// # Errors
 /// Names the descriptor or file and what to do.
-pub fn bring_back(
-    record: &ProcessRecord,
-    saved_dir: &Path,
-    carried: Carried,
-) -> Result<Carried, RebuildError> {
+pub fn bring_back(record: &ProcessRecord, carried: Carried) -> Result<Carried, RebuildError> {
     let table = &record.files;
     let floor = table.descriptors.last().map_or(0, |last| last.fd).max(2) + 1;
     let wanted = u64::from(floor.cast_unsigned()) + table.descriptions.len() as u64 + SPARE;
@@ -68,7 +62,6 @@ pub fn bring_back(
     let handed_down = take_handed_down(table, floor);
     let mut bench = Bench {
         table,
-        saved_dir,
         floor,
         handed_down,
         makers: Makers::default(),

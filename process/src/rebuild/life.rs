@@ -12,7 +12,6 @@ use holdfast_sys::{attributes, credentials, fd, signals};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
 
 /// CAP_CHECKPOINT_RESTORE (include/uapi/linux/capability.h).
 const CAP_CHECKPOINT_RESTORE: u32 = 40;
@@ -25,8 +24,6 @@ pub struct Life<'a> {
     pub agent: OwnedFd,
     /// Leads to the front.
     pub report: OwnedFd,
-    /// Where cut-off ends of files are kept.
-    pub saved_dir: &'a Path,
     /// The ids of its threads can be chosen.
     pub ids_chosen: bool,
     /// It is in a user namespace of its own, and must keep one capability over the exec.
@@ -61,7 +58,7 @@ impl Life<'_> {
         attributes::umask(0o077);
         create_shared_files(self.record)?;
         let carried = files::Carried { agent: self.agent, report: self.report, executable };
-        let carried = files::bring_back(self.record, self.saved_dir, carried)?;
+        let carried = files::bring_back(self.record, carried)?;
         attributes::umask(self.record.umask);
         if self.own_user_namespace && holdfast_sys::local::effective_user() != 0 {
             attributes::keep_capability(CAP_CHECKPOINT_RESTORE)

@@ -247,7 +247,8 @@ mod tests {
         let fd = open(&object, WRITING, &mut Vec::new()).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"before|after", "opening changes nothing");
         let description = Description { flags: WRITING, object };
-        let table = FileTable { descriptions: vec![description.clone(), description], ..FileTable::default() };
+        let table =
+            FileTable { descriptions: vec![description.clone(), description], ..FileTable::default() };
         let notes = put_back(&table, &saved).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"before|");
         let tails: Vec<PathBuf> = fs::read_dir(&saved).unwrap().map(|entry| entry.unwrap().path()).collect();
