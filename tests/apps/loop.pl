@@ -15,5 +15,6 @@ for my $turn (0 .. $turns - 1) {
     my $sorted = join '', map { $table{$_} } (sort { $a <=> $b } keys %table)[0 .. 20];
     print "$turn $matches $sum $sorted\n";
 }
+setitimer(ITIMER_REAL, 0);
 die "no alarm" unless $alarms;
 print "PASS\n";

@@ -3,7 +3,9 @@
 #include "common.h"
 #include <arpa/inet.h>
 #include <linux/io_uring.h>
+#include <fcntl.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/inotify.h>
 #include <sys/socket.h>
@@ -49,6 +51,17 @@ static pid_t hold(const char *kind)
         }
         keep_at_nine((int)fd);
     }
+    if (strcmp(kind, "message") == 0) {
+        int pair[2];
+        CHECK(socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, pair) == 0 && write(pair[1], "message", 7) == 7);
+        CHECK(dup2(pair[1], 10) == 10);
+        keep_at_nine(pair[0]);
+    }
+    if (strcmp(kind, "half_pipe") == 0) {
+        int ends[2];
+        CHECK(pipe2(ends, O_CLOEXEC) == 0 && write(ends[1], "last words", 10) == 10 && close(ends[1]) == 0);
+        keep_at_nine(ends[0]);
+    }
     if (strcmp(kind, "child") == 0) {
         pid_t pid = fork();
         CHECK(pid >= 0);
@@ -60,11 +73,29 @@ static pid_t hold(const char *kind)
     return 0;
 }
 
+static long rounds;
+
+/* The main thread leaves; another one counts. */
+static void *survivor(void *argument)
+{
+    for (long round = 0; round < rounds; round++) {
+        step("refused round %ld", round);
+        sleep_ms(100);
+    }
+    exit(pass());
+    return argument;
+}
+
 int main(int argc, char **argv)
 {
     const char *kind = argc > 1 ? argv[1] : "";
-    long rounds = number_argument(argc, argv, 2, 15);
+    rounds = number_argument(argc, argv, 2, 15);
     pid_t child = hold(kind);
+    if (strcmp(kind, "leaderless") == 0) {
+        pthread_t thread;
+        CHECK_ZERO(pthread_create(&thread, NULL, survivor, NULL));
+        pthread_exit(NULL);
+    }
     for (long round = 0; round < rounds; round++) {
         step("refused round %ld", round);
         sleep_ms(100);

@@ -34,7 +34,6 @@ programs! {
     plumbing: "plumbing";
     memory: "memory";
     robust: "robust";
-    leaderless: "leaderless";
     churn: "churn";
     toucher: "toucher" "64" "40" "50";
     transfer_write: "transfers" "write";

@@ -69,6 +69,21 @@ fn child_process() {
     refuse("child", &["process"]);
 }
 
+#[test]
+fn messages_waiting_in_a_socket() {
+    refuse("message", &["fd 9", "message"]);
+}
+
+#[test]
+fn pipe_whose_other_end_is_closed() {
+    refuse("half_pipe", &["fd 9", "pipe"]);
+}
+
+#[test]
+fn main_thread_has_left() {
+    refuse("leaderless", &["main thread"]);
+}
+
 /// Runs `holdfast run -- PROGRAM`, which must fail with 69, say `words`, and not start the program.
 fn refuse_to_run(bed: &Bed, program: &str, words: &[&str]) -> Result<()> {
     let ended =
