@@ -7,7 +7,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 MIB=${MIB:-512}
-TURNS=${TURNS:-24}
+TURNS=${TURNS:-40}
 
 say() { printf '\n==> %s\n' "$*"; }
 now_ms() { echo $(($(date +%s%N) / 1000000)); }
@@ -40,6 +40,7 @@ start=$(now_ms)
 echo "took $(($(now_ms) - start)) ms"
 
 say "the same under holdfast run"
+: >out
 holdfast run --name demo -- /usr/bin/python3 "$app" "$MIB" "$TURNS" >out &
 front=$!
 lines() { wc -l <out; }
