@@ -373,6 +373,10 @@ fn inside(
     let mapped = maps::classify(procfs::maps(pid, live)?, &before.flags, &options.own_files)
         .map_err(|reasons| CutError::Refused { reasons })?;
     breakdown.regions = mapped.len() as u64;
+    if !is_ours(live, area, &mapped) {
+        let what = "the program has executed another program, whose libholdfast has not spoken yet".into();
+        return Err(CutError::Busy { what });
+    }
     lap(&mut breakdown.maps_ns);
 
     let status = Status::read(pid, live)?;
@@ -453,6 +457,28 @@ fn read_threads(pid: i32, stopped: &Stopped, status: &Status) -> Result<Vec<Thre
         all.push(thread);
     }
     Ok(all)
+}
+
+/// Whether the area is still the one that the library told: an exec leaves the address without meaning, and what lies
+/// there now must not be written to.
+fn is_ours(tid: i32, area: &InjectArea, mapped: &[Mapped]) -> bool {
+    const READ_EXECUTE: u32 = 5;
+    const READ_WRITE: u32 = 3;
+    // A lazy restart may have made several mappings of a range.
+    let lies_in = |start: u64, len: u64, prot: u32| {
+        let fits = |m: &&Mapped| !m.mapping.shared && m.mapping.prot == prot;
+        let reach = mapped.iter().filter(fits).fold(start, |reach, mapped| {
+            if mapped.mapping.start <= reach { reach.max(mapped.mapping.end) } else { reach }
+        });
+        reach >= start + len
+    };
+    let mut magic = [0_u8; 8];
+    let named = area.shared.0 == 0
+        || procmem::read(tid, area.shared.0 + SharedPage::MAGIC as u64, &mut magic).is_ok()
+            && &magic == b"HOLDFAST";
+    named
+        && lies_in(area.code.0, area.code_len, READ_EXECUTE)
+        && lies_in(area.scratch.0, area.scratch_len, READ_WRITE)
 }
 
 /// Puts the stub into the program's code range, unless it is there already.

@@ -90,6 +90,17 @@ pub fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8], flags: i32) -> io::Result<
     crate::check(result as i64).map(|n| usize::try_from(n).unwrap_or(0))
 }
 
+/// POLLHUP, POLLERR and the like of a descriptor, now (poll(2)).
+///
+/// # Errors
+/// As poll.
+pub fn poll_state(fd: BorrowedFd<'_>) -> io::Result<i16> {
+    let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events: 0, revents: 0 };
+    // SAFETY: one complete entry; no waiting.
+    crate::check(i64::from(unsafe { libc::poll(&raw mut entry, 1, 0) }))?;
+    Ok(entry.revents)
+}
+
 /// `send(2)`.
 ///
 /// # Errors

@@ -209,14 +209,20 @@ impl<'a> FileReader<'a> {
             self.found.iter().filter(|other| other.inode == found.inode && other.target == found.target);
         let accesses: Vec<u32> = ends.map(|end| access(&end.info)).collect();
         let (reader, writer) = (libc::O_RDONLY.cast_unsigned(), libc::O_WRONLY.cast_unsigned());
-        if !(accesses.contains(&reader) && accesses.contains(&writer)) {
-            return self
-                .inherited(found, "a pipe whose other end is outside the program is not supported yet");
+        let whole = accesses.contains(&reader) && accesses.contains(&writer);
+        if !whole && self.standard(found).is_some() {
+            return self.inherited(found, "");
         }
         if found.info.flags & libc::O_DIRECT.cast_unsigned() != 0 {
             return Err("a pipe in packet mode is not supported yet".into());
         }
         let taken = self.take(found.fd)?;
+        // POLLHUP at a read end, POLLERR at a write end: the other end is closed everywhere (fs/pipe.c, pipe_poll).
+        let alone =
+            || fd::poll_state(taken.as_fd()).is_ok_and(|state| state & (libc::POLLHUP | libc::POLLERR) != 0);
+        if !whole && !alone() {
+            return Err("a pipe whose other end is outside the program is not supported yet".into());
+        }
         let capacity = fd::fcntl(taken.as_fd(), libc::F_GETPIPE_SZ, 0).unwrap_or(65536);
         let data = if access(&found.info) == reader {
             peek_pipe(&taken, capacity).map_err(|error| format!("its data cannot be read: {error}"))?
@@ -272,25 +278,48 @@ fn peek_pipe(pipe: &OwnedFd, capacity: i32) -> io::Result<Vec<u8>> {
     Ok(data)
 }
 
-/// What waits to be received at this end, without taking it out: one piece for a stream. Messages are only supported
-/// when none waits.
+/// What waits to be received at this end, without taking it out: one piece for a stream, one per message otherwise.
 fn peek_socket(socket: &OwnedFd, socket_type: i32) -> Result<Vec<Vec<u8>>, String> {
     const FIONREAD: libc::c_ulong = 0x541b;
-    let waiting = fd::ioctl_int(socket.as_fd(), FIONREAD).map_err(|error| error.to_string())?;
+    let fails = |error: io::Error| format!("its data cannot be read: {error}");
+    let waiting = fd::ioctl_int(socket.as_fd(), FIONREAD).map_err(fails)?;
     let waiting = usize::try_from(waiting).unwrap_or(0);
     if waiting == 0 {
         return Ok(Vec::new());
     }
     if socket_type != libc::SOCK_STREAM {
-        return Err("a message socket with messages waiting is not supported yet".into());
+        return peek_messages(socket).map_err(fails);
     }
     let mut data = vec![0_u8; waiting];
-    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-    match fd::receive(socket.as_fd(), &mut data, flags) {
+    match fd::receive(socket.as_fd(), &mut data, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
         Ok(got) if got == waiting => Ok(vec![data]),
         Ok(got) => Err(format!("only {got} of {waiting} waiting bytes can be seen (descriptors in flight?)")),
-        Err(error) => Err(format!("its data cannot be read: {error}")),
+        Err(error) => Err(fails(error)),
     }
+}
+
+/// All messages that wait, by a moving peek offset (SO_PEEK_OFF, socket(7)), which is taken away again.
+fn peek_messages(socket: &OwnedFd) -> io::Result<Vec<Vec<u8>>> {
+    const OFF: i32 = -1;
+    if fd::socket_option(socket.as_fd(), libc::SO_PEEK_OFF)? != OFF {
+        return Err(io::Error::other("the program uses SO_PEEK_OFF itself"));
+    }
+    fd::set_socket_option(socket.as_fd(), libc::SO_PEEK_OFF, 0)?;
+    let mut messages = Vec::new();
+    let mut buffer = vec![0_u8; 256 * 1024];
+    let result = loop {
+        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+        // MSG_TRUNC: the true length, should a message be larger than the buffer.
+        match fd::receive(socket.as_fd(), &mut buffer, flags) {
+            Ok(len) if len > buffer.len() => break Err(io::Error::other("a message of more than 256 KiB")),
+            Ok(0) => break Err(io::Error::other("an empty message cannot be told from the end")),
+            Ok(len) => messages.push(buffer[..len].to_vec()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break Ok(messages),
+            Err(error) => break Err(error),
+        }
+    };
+    fd::set_socket_option(socket.as_fd(), libc::SO_PEEK_OFF, OFF)?;
+    result
 }
 
 /// Kind and peer of a socket, for refusals.
@@ -410,6 +439,19 @@ mod tests {
         assert_eq!(internet_address("0100007F:1F90").unwrap(), "127.0.0.1:8080");
         assert_eq!(internet_address("00000000000000000000000001000000:0050").unwrap(), "[::1]:80");
         assert!(internet_address("zz").is_none());
+    }
+
+    #[test]
+    fn waiting_messages_are_seen_and_stay() {
+        let (reader, writer) = fd::socketpair(libc::SOCK_SEQPACKET).unwrap();
+        fd::send(writer.as_fd(), b"one", 0).unwrap();
+        fd::send(writer.as_fd(), b"second", 0).unwrap();
+        for _ in 0..2 {
+            let seen = peek_socket(&reader, libc::SOCK_SEQPACKET).unwrap();
+            assert_eq!(seen, [b"one".to_vec(), b"second".to_vec()]);
+        }
+        let mut buffer = [0; 16];
+        assert_eq!(fd::receive(reader.as_fd(), &mut buffer, 0).unwrap(), 3);
     }
 
     #[test]

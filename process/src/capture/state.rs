@@ -24,6 +24,8 @@ pub struct ThreadFacts {
     pub alt_stack: AltStack,
     /// clear_child_tid.
     pub clear_tid: u64,
+    /// PR_GET_TIMERSLACK, nanoseconds.
+    pub timer_slack_ns: u64,
     fs_base: u64,
 }
 
@@ -61,8 +63,10 @@ impl FactCache {
         let rows = [
             Row::new(libc::SYS_sigaltstack, &[0, buffer]),
             Row::new(libc::SYS_prctl, &[PR_GET_TID_ADDRESS, buffer + 32]),
+            Row::new(libc::SYS_prctl, &[libc::PR_GET_TIMERSLACK as u64]),
         ];
-        host.run(area, &rows, &mut |_| Ok(()))?;
+        let results = host.run(area, &rows, &mut |_| Ok(()))?;
+        let timer_slack_ns = results.last().and_then(|&slack| u64::try_from(slack).ok()).unwrap_or(0);
         let mut bytes = [0_u8; 40];
         procmem::read(host.tid, buffer, &mut bytes)?;
         host.put_back()?;
@@ -75,7 +79,8 @@ impl FactCache {
         if alt_stack.size > 0 && rsp > alt_stack.sp.0 && rsp - alt_stack.sp.0 <= alt_stack.size {
             alt_stack.flags |= libc::SS_ONSTACK.cast_unsigned();
         }
-        let facts = ThreadFacts { alt_stack, clear_tid: word(32), fs_base: thread.regs.fs_base };
+        let facts =
+            ThreadFacts { alt_stack, clear_tid: word(32), timer_slack_ns, fs_base: thread.regs.fs_base };
         self.facts.insert(thread.tid, facts);
         Ok(facts)
     }
@@ -219,6 +224,6 @@ pub fn thread_record(pid: i32, thread: &Thread, facts: &ThreadFacts) -> ThreadRe
         nice: scheduling.nice,
         policy: scheduling.policy,
         priority: scheduling.priority,
-        timer_slack_ns: 0,
+        timer_slack_ns: facts.timer_slack_ns,
     }
 }
