@@ -145,7 +145,7 @@ fn record(
         cwd: Name(inside.cwd),
         umask: status.get("Umask").and_then(|text| u32::from_str_radix(text, 8).ok()).unwrap_or(0o22),
         limits: inside.limits,
-        host: state::host(&inside.vdso)?,
+        host: state::host(pid, &inside.vdso)?,
         layout: inside.layout,
         regions,
         threads,

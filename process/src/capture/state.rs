@@ -181,11 +181,14 @@ pub fn flags(pid: i32, status: &Status) -> ProcessFlags {
     }
 }
 
-/// What of this host must be the same at a restart.
+/// What of this host must be the same at a restart. After the stop.
 ///
 /// # Errors
 /// The vdso cannot be read.
-pub fn host(vdso: &[u8]) -> io::Result<HostRecord> {
+pub fn host(pid: i32, vdso: &[u8]) -> io::Result<HostRecord> {
+    // As the program sees it: it may live in a time namespace of its own since a restart.
+    let offset = |pid| clock::time_offsets_ns(pid)[0];
+    let ahead = offset(pid).saturating_sub(offset(std::process::id().cast_signed()));
     let text = |path: &str| fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default();
     let cpu = text("/proc/cpuinfo")
         .lines()
@@ -197,7 +200,7 @@ pub fn host(vdso: &[u8]) -> io::Result<HostRecord> {
         vdso_hash: xxhash_rust::xxh3::xxh3_64(vdso),
         xcr0: xstate::enabled(),
         cpu,
-        monotonic_ns: clock::monotonic_ns(),
+        monotonic_ns: clock::monotonic_ns().saturating_add_signed(ahead),
         realtime_ns: clock::now_ns(libc::CLOCK_REALTIME),
         boot_id: text("/proc/sys/kernel/random/boot_id"),
     })

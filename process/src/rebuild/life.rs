@@ -8,7 +8,7 @@ use super::error::RebuildError;
 use super::files;
 use super::report::{self, GO, Handover, Message};
 use holdfast_image::record::{Backing, ProcessRecord};
-use holdfast_sys::{attributes, credentials, fd, signals};
+use holdfast_sys::{attributes, clock, credentials, fd, signals};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
@@ -54,6 +54,7 @@ impl Life<'_> {
         signals::block(u64::MAX);
         attributes::allow_tracing();
         self.take_place()?;
+        self.keep_clocks_forward();
         let executable = files::open_path(&self.record.exe.path, libc::O_PATH.cast_unsigned())?;
         attributes::umask(0o077);
         create_shared_files(self.record)?;
@@ -79,6 +80,23 @@ impl Life<'_> {
         report::tell(&carried.report, &Message::Ready);
         let error = attributes::execute(carried.executable.as_fd(), c"holdfast-seed");
         Err(RebuildError::Io { what: format!("executing {}", self.record.exe.path), source: error })
+    }
+
+    /// After a reboot, or on another host, CLOCK_MONOTONIC may be behind what the program has seen: deadlines in its
+    /// memory would be far away, differences negative. A time namespace moves it ahead.
+    fn keep_clocks_forward(&self) {
+        let (was, now) = (self.record.host.monotonic_ns, clock::monotonic_ns());
+        if now >= was {
+            return;
+        }
+        if let Err(error) = clock::move_ahead_at_exec(was - now) {
+            let note = format!(
+                "CLOCK_MONOTONIC goes back by {} s for the program (another boot or host), and it cannot be moved \
+                 ahead: {error}",
+                (was - now) / 1_000_000_000
+            );
+            report::tell(&self.report, &Message::Note(note));
+        }
     }
 
     /// Session, process group, working folder.
