@@ -180,7 +180,7 @@ pub struct HeldProgram {
 
 impl HeldProgram {
     /// Puts every thread back and lets it go.
-    fn resume(self) {
+    pub fn resume(self, stragglers: &mut Stragglers) {
         if let Some(host) = &self.host
             && let Err(error) = host.put_back()
         {
@@ -196,7 +196,7 @@ impl HeldProgram {
         }
         let computing: Vec<i32> =
             self.threads.iter().filter(|thread| !thread.in_call()).map(|thread| thread.tid).collect();
-        self.stopped.let_go(&computing);
+        stragglers.add(self.stopped.let_go(&computing));
         fault::point("resumed");
     }
 
@@ -205,16 +205,10 @@ impl HeldProgram {
         self.stopped.threads.keys().next().copied()
     }
 
-    /// Lets the program run on, or ends it.
-    pub fn end(self, kill: bool) {
-        if kill {
-            let _ = ptrace::kill(self.pid, libc::SIGKILL);
-            for &tid in self.stopped.threads.keys() {
-                let _ = ptrace::detach(tid, 0);
-            }
-        } else {
-            self.resume();
-        }
+    /// Ends the program.
+    pub fn kill(self, stragglers: &mut Stragglers) {
+        let _ = ptrace::kill(self.pid, libc::SIGKILL);
+        stragglers.add(self.stopped.let_go(&[]));
     }
 }
 
@@ -285,19 +279,19 @@ pub fn make(
     let inside = match result {
         Ok(inside) => inside,
         Err(error) => {
-            held.resume();
+            held.resume(stragglers);
             return Err(error);
         }
     };
     let mut held = Some(held);
     if !hold && let Some(held) = held.take() {
         let resuming = Instant::now();
-        held.resume();
+        held.resume(stragglers);
         breakdown.resume_ns = ns(resuming);
     }
     breakdown.total_ns = ns(begun);
     let resumed_at = Instant::now();
-    match describe::after(target, options, kept, inside, held, commands) {
+    match describe::after(target, options, kept, inside, held, commands, stragglers) {
         Ok((record, memory, current)) => Ok((Cut { record, breakdown, begun, resumed_at, memory }, current)),
         Err(error) => Err(error),
     }

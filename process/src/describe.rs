@@ -7,6 +7,7 @@ use crate::capture::maps;
 use crate::capture::state;
 use crate::cut::{CutError, CutOptions, HeldProgram, Inside, Kept, Target};
 use crate::memory::FrozenMemory;
+use crate::stop::Stragglers;
 use crate::tracer::{Command, Current};
 use crossbeam_channel::Sender;
 use holdfast_image::bytes::Name;
@@ -25,6 +26,7 @@ pub fn after(
     inside: Inside,
     held: Option<HeldProgram>,
     commands: &Sender<Command>,
+    stragglers: &mut Stragglers,
 ) -> Result<(ProcessRecord, FrozenMemory, Current), CutError> {
     let mut inside = inside;
     let (current, pid) = match (inside.copy.take(), held) {
@@ -43,7 +45,7 @@ pub fn after(
         Err(error) => {
             match current {
                 Current::Copy(copy) => copy.end(),
-                Current::Held(held) => held.end(false),
+                Current::Held(held) => held.resume(stragglers),
             }
             Err(error)
         }

@@ -41,6 +41,15 @@ impl Stragglers {
             Ok(_) => ptrace::detach(tid, 0).is_err(),
         });
     }
+    /// Adds threads that were killed while they stood still: a tracer must take note of their end, or the program's
+    /// parent never hears of its end (ptrace(2), "Death under ptrace").
+    pub fn add(&mut self, tids: Vec<i32>) {
+        for &tid in &tids {
+            let _ = ptrace::interrupt(tid); // one that still runs (an injected call that never came back)
+        }
+        self.0.extend(tids);
+        self.tend();
+    }
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -77,7 +86,7 @@ pub fn stop(
         Ok(()) if threads.is_empty() => Err(StopFailure::Gone),
         Ok(()) => Ok((Stopped { threads }, begun.unwrap_or_else(Instant::now))),
         Err(failure) => {
-            Stopped { threads }.let_go(&[]);
+            stragglers.0.extend(Stopped { threads }.let_go(&[]));
             let late = seized.iter().filter(|(_, held)| held.is_none()).map(|(&tid, _)| tid);
             for tid in late {
                 let _ = ptrace::interrupt(tid);
@@ -195,12 +204,16 @@ fn describe(pid: i32, tid: i32, limit: Duration) -> String {
 
 impl Stopped {
     /// Lets all threads go: sleepers first, those in user code last, because each woken one may take the agent's
-    /// processor (ptrace.md, A.1). `computing`: threads to go last.
-    pub fn let_go(&self, computing: &[i32]) {
+    /// processor (ptrace.md, A.1). `computing`: threads to go last. Returns those that were killed meanwhile, for
+    /// [`Stragglers::add`].
+    pub fn let_go(&self, computing: &[i32]) -> Vec<i32> {
+        let mut killed = Vec::new();
         for &tid in self.threads.keys().filter(|tid| !computing.contains(tid)).chain(computing) {
             if let Err(error) = ptrace::detach(tid, 0) {
                 tracing::debug!(tid, %error, "detach");
+                killed.push(tid);
             }
         }
+        killed
     }
 }

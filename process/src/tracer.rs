@@ -120,7 +120,8 @@ impl Worker {
             Command::Quit => {} // taken by the loop
             Command::End { kill } => match self.current.take() {
                 Some(Current::Copy(copy)) => copy.end(),
-                Some(Current::Held(held)) => held.end(kill),
+                Some(Current::Held(held)) if kill => held.kill(&mut self.stragglers),
+                Some(Current::Held(held)) => held.resume(&mut self.stragglers),
                 None => {}
             },
         }
