@@ -12,6 +12,7 @@ use super::stub::{self, Row};
 use crate::error::TraceError;
 use holdfast_image::record::InjectArea;
 use holdfast_sys::fault;
+use holdfast_sys::procfs;
 use holdfast_sys::procmem;
 use holdfast_sys::ptrace::{self, Registers, Wait};
 use std::cell::Cell;
@@ -45,6 +46,15 @@ pub struct Host {
     pub marker: i32,
     /// The same signal came from elsewhere while it was unblocked for the marker: to be sent again.
     pub resend: Cell<bool>,
+}
+
+/// From then on a thread that does not stop is looked at: a main thread that was killed is not reported to its tracer
+/// before all others were waited for (ptrace(2), "Death under ptrace").
+const SUSPICIOUS: Duration = Duration::from_millis(5);
+
+fn is_dead(pid: i32, tid: i32) -> bool {
+    procfs::stat_fields(pid, tid)
+        .map_or(true, |fields| fields.first().is_none_or(|state| state == "Z" || state == "X"))
 }
 
 /// A signal whose arrival the program cannot notice: default action "ignore" in force, not blocked, not pending
@@ -115,6 +125,9 @@ impl Host {
             match ptrace::wait(self.tid, false)? {
                 Wait::Nothing if begun.elapsed() > LIMIT => {
                     return Err(TraceError::Stuck { tid: self.tid });
+                }
+                Wait::Nothing if begun.elapsed() > SUSPICIOUS && is_dead(self.process, self.tid) => {
+                    return Err(TraceError::Died { tid: self.tid });
                 }
                 Wait::Nothing => pause(begun),
                 Wait::Signal(signal) if signal == self.marker => {
