@@ -16,7 +16,10 @@ export HOLDFAST_STORE=$work/store
 mkdir -m 700 "$HOLDFAST_STORE"
 started=()
 cleanup() {
-    for pid in "${started[@]}"; do kill -9 "$pid" 2>/dev/null || true; done
+    # only what still runs in our folder: pids are used again
+    for pid in "${started[@]}"; do
+        [ "$(readlink "/proc/$pid/cwd" 2>/dev/null)" = "$work" ] && kill -9 "$pid" 2>/dev/null
+    done
     rm -rf "$work"
 }
 trap cleanup EXIT
@@ -28,7 +31,7 @@ done
 cd "$work"
 
 now_ns() { date +%s%N; }
-monotonic_ns() { awk '{ printf "%d\n", $1 * 1e9 }' /proc/uptime; }
+monotonic_ns() { awk '{ printf "%.0f\n", $1 * 1e9 }' /proc/uptime; }
 # stats: median and largest of numbers on standard input
 stats() { sort -n | awk '{ v[NR] = $1 } END { m = NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2; printf "%.2f %.2f", m, v[NR] }'; }
 json() { /usr/bin/python3 -c 'import json, sys
@@ -45,7 +48,7 @@ end_job() { # JOB FRONT
     local pid
     pid=$(program_pid "$1")
     [ -n "$pid" ] && kill -9 "$pid"
-    wait "$2" 2>/dev/null || true
+    { wait "$2" || true; } 2>/dev/null
     sleep 0.2
 }
 # largest gap in milliseconds that the ticker printed after a moment (its own clock)
@@ -104,13 +107,12 @@ gcore_row() {
 
 # python at its prompt: input is a pipe that stays open; it sees nothing, so the manifest tells
 prompt_row() {
-    local job=prompt front total=() bytes
-    mkfifo prompt.in
-    holdfast run --name $job --keep 1 -- /usr/bin/python3 -i <prompt.in >prompt.out 2>&1 &
+    local job=prompt front feeder total=() bytes
+    (echo 'print("ready", flush=True)'; exec sleep 600) | holdfast run --name $job --keep 1 -- /usr/bin/python3 -i \
+        >prompt.out 2>&1 &
     front=$!
-    started+=("$front")
-    exec 8>prompt.in
-    echo 'print("ready", flush=True)' >&8
+    feeder=$(jobs -p | tail -n 1)
+    started+=("$front" "$feeder")
     wait_for grep -q ready prompt.out
     for _ in $(seq "$RUNS"); do
         holdfast checkpoint $job >/dev/null
@@ -119,8 +121,8 @@ prompt_row() {
     bytes=$(du -sb "$HOLDFAST_STORE/$job" | cut -f1)
     printf '%-34s %19s %9s %9s %14s %12s %10s\n' "python3 at its prompt" - \
         $(printf '%s\n' "${total[@]}" | awk '{ print $1 / 1e6 }' | stats) - - $((bytes / 1000000))
+    kill "$feeder" 2>/dev/null || true
     end_job $job "$front"
-    exec 8>&-
     rm -rf "${HOLDFAST_STORE:?}/$job"
 }
 
@@ -215,7 +217,7 @@ overheads() {
     pair "numpy, 500 MiB" /usr/bin/python3 "$apps/arrays.py" 500 30
     pair "OpenMP stencil, 4 threads" ./stencil 1000 8000 1000
     pair "sqlite3, in memory" sqlite3 -batch -init /dev/null :memory: ".read $apps/long.sql"
-    pair "malloc churn" ./heap 400
+    pair "malloc churn" ./heap 1000 0
 }
 
 case $ONLY in

@@ -1,5 +1,5 @@
 /* malloc, calloc, realloc, aligned_alloc and free, sizes from 1 byte to 4 MiB, each block checked before it goes.
- * `heap [ROUNDS]` */
+ * `heap [ROUNDS] [IDLE_MS]`; without idling it measures the allocator. */
 #include "common.h"
 #include <malloc.h>
 
@@ -51,13 +51,13 @@ static void churn(uint64_t *seed, long count)
 
 int main(int argc, char **argv)
 {
-    long rounds = number_argument(argc, argv, 1, 40);
+    long rounds = number_argument(argc, argv, 1, 40), idle = number_argument(argc, argv, 2, 40);
     uint64_t seed = 1;
     for (long round = 0; round < rounds; round++) {
         step("heap round %ld", round);
         churn(&seed, 1000);
-        spin_ms(15);
-        sleep_ms(25);
+        spin_ms(idle / 3);
+        sleep_ms(idle - idle / 3);
     }
     return pass();
 }

@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <sys/timerfd.h>
 
-static int small[2], large[2], stream[2], datagram[2], packet[2];
+static int small[2], large[2], stream[2], datagram[2], packet[2], closed;
 static int plain_event, counting_event, timer, signals, epoll;
 
 static void put(int fd, uint64_t from, size_t len)
@@ -37,11 +37,14 @@ static void watch(int fd, uint32_t events, uint64_t data)
 
 static void open_all(void)
 {
+    int finished[2];
     CHECK(pipe2(small, O_CLOEXEC) == 0 && pipe2(large, O_NONBLOCK) == 0);
     CHECK(fcntl(large[1], F_SETPIPE_SZ, 1 << 18) == 1 << 18);
     CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, stream) == 0);
     CHECK(socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, datagram) == 0);
     CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, packet) == 0);
+    CHECK(pipe2(finished, O_CLOEXEC) == 0 && write(finished[1], "last words", 10) == 10 && close(finished[1]) == 0);
+    closed = finished[0];
     CHECK((plain_event = eventfd(5, EFD_NONBLOCK)) >= 0);
     CHECK((counting_event = eventfd(1000000, EFD_SEMAPHORE | EFD_NONBLOCK | EFD_CLOEXEC)) >= 0);
     CHECK((timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) >= 0);
@@ -65,6 +68,8 @@ static void put_in_flight(uint64_t round)
     for (uint64_t i = 0; i < 50; i++) put(large[1], round + i * 4096, 4096);
     put(stream[1], round * 7, 2000);
     put(stream[0], round * 11, 1500);
+    for (size_t i = 1; i <= 3; i++) put(datagram[0], round + i, i * 100);
+    for (size_t i = 1; i <= 3; i++) put(packet[0], round + i, i * 10);
     union sigval value = {.sival_int = (int)round};
     CHECK(sigqueue(getpid(), SIGRTMIN + 6, value) == 0);
 }
@@ -82,30 +87,15 @@ static void check_pipes(uint64_t round)
     CHECK(fcntl(large[0], F_GETPIPE_SZ) == 1 << 18);
     take(stream[0], round * 7, 2000);
     take(stream[1], round * 11, 1500);
-}
-
-/* It fired once in the first round and must stay silent though there is data again. */
-static void check_one_shot(void)
-{
-    struct epoll_event got[8];
-    CHECK(poll(&(struct pollfd){packet[1], POLLIN, 0}, 1, 0) == 1);
-    int n = epoll_wait(epoll, got, 8, 0);
-    for (int i = 0; i < n; i++) CHECK(got[i].data.u64 != 0x3333333333333333u);
-}
-
-/* Message sockets, empty while the program idles: messages that wait in one are refused (see refused.c). */
-static void pass_messages(uint64_t round)
-{
     char room[4096];
-    for (size_t i = 1; i <= 3; i++) put(datagram[0], round + i, i * 100);
-    for (size_t i = 1; i <= 3; i++) put(packet[0], round + i, i * 10);
-    check_one_shot();
-    for (size_t i = 1; i <= 3; i++) { /* boundaries */
+    for (size_t i = 1; i <= 3; i++) { /* message boundaries */
         CHECK(recv(datagram[1], room, sizeof room, MSG_PEEK) == (ssize_t)(i * 100));
         take(datagram[1], round + i, i * 100);
         CHECK(recv(packet[1], room, sizeof room, MSG_PEEK) == (ssize_t)(i * 10));
         take(packet[1], round + i, i * 10);
     }
+    struct pollfd p = {closed, POLLIN, 0};
+    CHECK(poll(&p, 1, 0) == 1 && (p.revents & POLLHUP) != 0);
 }
 
 static void check_events(uint64_t round)
@@ -139,6 +129,18 @@ static void wait_for_tick(void)
     CHECK(timerfd_gettime(timer, &now) == 0 && now.it_interval.tv_nsec == 20000000);
 }
 
+static void check_one_shot(void)
+{
+    struct epoll_event event = {EPOLLIN | EPOLLONESHOT, {.u64 = 0x3333333333333333u}}, got;
+    /* it fired once in the first round and must stay silent though there is data again */
+    CHECK(poll(&(struct pollfd){packet[1], POLLIN, 0}, 1, 0) == 1);
+    for (int i = 0; i < 3; i++) {
+        int n = epoll_wait(epoll, &got, 1, 0);
+        if (n == 1) CHECK(got.data.u64 != 0x3333333333333333u);
+    }
+    (void)event;
+}
+
 static void fire_one_shot(void)
 {
     struct epoll_event got[8];
@@ -158,10 +160,13 @@ int main(int argc, char **argv)
         step("plumbing round %llu", (unsigned long long)round);
         put_in_flight(round);
         sleep_ms(20);
+        check_one_shot();
         check_pipes(round);
-        pass_messages(round);
         check_events(round);
         wait_for_tick();
     }
+    char words[32] = "";
+    CHECK(read(closed, words, sizeof words) == 10 && memcmp(words, "last words", 10) == 0);
+    CHECK(read(closed, words, sizeof words) == 0);
     return pass();
 }

@@ -3,7 +3,6 @@
 #include "common.h"
 #include <arpa/inet.h>
 #include <linux/io_uring.h>
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
@@ -50,17 +49,6 @@ static pid_t hold(const char *kind)
             exit(77);
         }
         keep_at_nine((int)fd);
-    }
-    if (strcmp(kind, "message") == 0) {
-        int pair[2];
-        CHECK(socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, pair) == 0 && write(pair[1], "message", 7) == 7);
-        CHECK(dup2(pair[1], 10) == 10);
-        keep_at_nine(pair[0]);
-    }
-    if (strcmp(kind, "half_pipe") == 0) {
-        int ends[2];
-        CHECK(pipe2(ends, O_CLOEXEC) == 0 && write(ends[1], "last words", 10) == 10 && close(ends[1]) == 0);
-        keep_at_nine(ends[0]);
     }
     if (strcmp(kind, "child") == 0) {
         pid_t pid = fork();

@@ -17,7 +17,7 @@ int main(int argc, char **argv)
     int64_t period = number_argument(argc, argv, 4, 1000) * 1000;
     char *heap = malloc(bytes + 1);
     CHECK(heap != NULL);
-    for (size_t at = 0; at < bytes; at += 8) *(uint64_t *)(heap + at) = mix(at / 64);
+    for (size_t at = 0; at < bytes; at += 8) *(uint64_t *)(heap + at) = mix(at);
     for (long i = 0; i < threads; i++) {
         pthread_t thread;
         CHECK_ZERO(pthread_create(&thread, NULL, idle, NULL));

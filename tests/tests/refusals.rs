@@ -70,16 +70,6 @@ fn child_process() {
 }
 
 #[test]
-fn messages_waiting_in_a_socket() {
-    refuse("message", &["fd 9", "message"]);
-}
-
-#[test]
-fn pipe_whose_other_end_is_closed() {
-    refuse("half_pipe", &["fd 9", "pipe"]);
-}
-
-#[test]
 fn main_thread_has_left() {
     refuse("leaderless", &["main thread"]);
 }
