@@ -135,6 +135,20 @@ impl SharedPage {
     pub const PROTECTED_ENTRY: usize = 128;
     /// Most protected regions.
     pub const PROTECTED_MAX: usize = 1024;
+    /// Number of threads of the program that have a descriptor of the library's open for an instant: no image now.
+    pub const WALKERS: usize = 40;
+    /// Number of ranges where memory may be mapped from segments; 0 after an eager restart.
+    pub const LAZY_COUNT: usize = 176_128;
+    /// Pairs of u64 (first byte, first byte after); the library adds to them when it moves memory.
+    pub const LAZY_TABLE: usize = 176_136;
+    /// Most ranges.
+    pub const LAZY_MAX: usize = 1024;
+    /// Number of mapped segment files.
+    pub const LAZY_FILE_COUNT: usize = 192_520;
+    /// Pairs of u64 (device as major << 32 | minor, inode), as `/proc/PID/maps` shows them.
+    pub const LAZY_FILES: usize = 192_528;
+    /// Most segment files.
+    pub const LAZY_FILE_MAX: usize = 255;
     /// Length of the whole area, bytes.
     pub const LEN: usize = 192 * 1024;
 }

@@ -7,7 +7,7 @@
 //! Fails by: `Err(Trouble)`; connecting and sending end after [`PATIENCE_MS`] at the latest.
 
 use crate::message::Text;
-use crate::shared::{self, OWN_FD, RESTARTS, SOCKET_PATH, SOCKET_PATH_LEN};
+use crate::shared::{self, OWN_FD, RESTARTS, SOCKET_PATH, SOCKET_PATH_LEN, WALKERS};
 use crate::sys::{self, Sys};
 use crate::{area, message};
 use core::ffi::{CStr, c_int};
@@ -180,8 +180,10 @@ pub fn request_checkpoint(stop: bool) -> Result<(), Trouble> {
     sys::send(connection.fd, message::checkpoint(stop, false), None).map_err(|_| Trouble::Absent)
 }
 
-/// In a child made by fork: closes the copy of a descriptor that another thread of the parent had open.
+/// In a child made by fork: closes the copy of a descriptor that another thread of the parent had open. Those of
+/// [`crate::maps`] are not known; they end with the next exec.
 pub fn abandon_inherited() {
+    shared::word(WALKERS).store(0, Relaxed);
     let value = shared::word(OWN_FD).swap(0, Relaxed);
     if value != 0 && value != IN_BETWEEN {
         sys::close((value - 1) as c_int);

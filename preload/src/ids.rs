@@ -16,6 +16,10 @@
 //! The exports have the C signatures of the functions that they stand in for and pass pointers on as they are.
 #![allow(unsafe_code)]
 
+#[cfg(not(test))]
+use crate::advice;
+#[cfg(not(test))]
+use crate::shared::LAZY_COUNT;
 use crate::shared::{self, ID_COUNT, ID_MAX, ID_TABLE, VIRTUAL_IDS};
 use crate::{host, sys};
 use core::ffi::{c_int, c_long, c_void};
@@ -255,7 +259,8 @@ pub extern "C" fn sigqueue(pid: c_int, signal: c_int, value: *mut c_void) -> c_i
     unsafe { c_call(libc::SYS_rt_sigqueueinfo, args) }
 }
 
-/// `syscall(2)` with virtual ids; the same arguments in the same places as [`syscall`].
+/// `syscall(2)` with virtual ids, or about memory after a lazy restart; the same arguments in the same places as
+/// [`syscall`].
 #[cfg(not(test))]
 unsafe extern "C" fn syscall_translated(
     number: c_long,
@@ -267,7 +272,12 @@ unsafe extern "C" fn syscall_translated(
     f: usize,
 ) -> c_long {
     // SAFETY: the program's own call.
-    let result = unsafe { translated(number, [a, b, c, d, e, f]) };
+    let advised = unsafe { advice::by_number(number, [a, b, c, d, e, f]) };
+    let result = match advised {
+        Some(result) => result,
+        // SAFETY: the program's own call.
+        None => unsafe { translated(number, [a, b, c, d, e, f]) },
+    };
     if (-4095..0).contains(&result) {
         host::set_errno(-result as c_int);
         return -1;
@@ -288,6 +298,11 @@ pub unsafe extern "C" fn syscall() -> c_long {
         ".cfi_startproc",
         "cmp qword ptr [rip + {shared} + {flag}], 0",
         "jne 2f",
+        "cmp rdi, {madvise}",
+        "je 4f",
+        "cmp rdi, {mremap}",
+        "je 4f",
+        "5:",
         "mov rax, rdi",
         "mov rdi, rsi",
         "mov rsi, rdx",
@@ -301,6 +316,10 @@ pub unsafe extern "C" fn syscall() -> c_long {
         "ret",
         "2:",
         "jmp {translated}",
+        "4:",
+        "cmp qword ptr [rip + {shared} + {lazy}], 0",
+        "jne 2b",
+        "jmp 5b",
         "3:",
         "neg eax",
         "push rax",
@@ -314,6 +333,9 @@ pub unsafe extern "C" fn syscall() -> c_long {
         ".cfi_endproc",
         shared = sym shared::SHARED,
         flag = const VIRTUAL_IDS,
+        lazy = const LAZY_COUNT,
+        madvise = const libc::SYS_madvise,
+        mremap = const libc::SYS_mremap,
         translated = sym syscall_translated,
         errno = sym libc::__errno_location,
     )

@@ -127,7 +127,7 @@ fn child(output: c_int, candidates: &[Option<&CStr>], environment: *const *const
 /// Becomes the agent.
 fn grandchild(output: c_int, candidates: &[Option<&CStr>], environment: *const *const c_char) -> ! {
     let _ = sys::setsid();
-    sys::unblock_all_signals();
+    sys::set_signal_mask(0);
     // The pipe first, to a number of its own: with standard descriptors closed it may be one of 0 to 2.
     let output = sys::move_up(output, 10);
     if let Ok(null) = sys::open(c"/dev/null", libc::O_RDWR) {

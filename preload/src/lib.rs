@@ -17,6 +17,7 @@
 //! | [`api`], [`protected`] | the C API of `include/holdfast.h` |
 //! | [`trigger`] | checkpoint by signal |
 //! | [`ids`] | process ids that differ from the kernel's after some restarts |
+//! | [`advice`], [`maps`] | `madvise` and `mremap` of memory that a lazy restart mapped from the image |
 //! | [`sys`], [`host`] | the doors to the kernel and to the C library |
 // Only `cargo test` unwinds (it links the test harness, hence std); the library itself never does.
 #![cfg_attr(panic = "abort", no_std)]
@@ -24,6 +25,7 @@
 #![cfg_attr(test, allow(dead_code))]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic))]
 
+mod advice;
 mod agent;
 mod api;
 mod area;
@@ -33,6 +35,7 @@ mod ids;
 mod launch;
 mod lifecycle;
 mod malloc;
+mod maps;
 mod message;
 mod protected;
 mod shared;

@@ -40,12 +40,29 @@ pub const PROTECTED_TABLE: usize = 40968;
 pub const PROTECTED_ENTRY: usize = 128;
 /// Most protected regions.
 pub const PROTECTED_MAX: usize = 1024;
+/// Number of threads that walk the mappings just now, with a descriptor open.
+pub const WALKERS: usize = 40;
+/// Number of ranges where memory may be mapped from segments; written by the agent, see `advice.rs`.
+pub const LAZY_COUNT: usize = 176_128;
+/// Pairs: first byte, first byte after.
+pub const LAZY_TABLE: usize = 176_136;
+/// Most ranges.
+pub const LAZY_MAX: usize = 1024;
+/// Number of mapped segment files.
+pub const LAZY_FILE_COUNT: usize = 192_520;
+/// Pairs: device as major << 32 | minor, inode.
+pub const LAZY_FILES: usize = 192_528;
+/// Most segment files.
+pub const LAZY_FILE_MAX: usize = 255;
 /// Length of the whole area, bytes.
 pub const LEN: usize = 192 * 1024;
 
 // No table runs into the next one or over the end.
 const _: () = assert!(
-    ID_TABLE + ID_MAX * 8 <= PROTECTED_COUNT && PROTECTED_TABLE + PROTECTED_MAX * PROTECTED_ENTRY <= LEN
+    ID_TABLE + ID_MAX * 8 <= PROTECTED_COUNT
+        && PROTECTED_TABLE + PROTECTED_MAX * PROTECTED_ENTRY <= LAZY_COUNT
+        && LAZY_TABLE + LAZY_MAX * 16 <= LAZY_FILE_COUNT
+        && LAZY_FILES + LAZY_FILE_MAX * 16 <= LEN
 );
 
 /// The area itself.
@@ -136,6 +153,18 @@ mod tests {
                 SharedPage::PROTECTED_ENTRY,
                 SharedPage::PROTECTED_MAX,
                 SharedPage::LEN
+            ]
+        );
+        assert_eq!(
+            [WALKERS, LAZY_COUNT, LAZY_TABLE, LAZY_MAX, LAZY_FILE_COUNT, LAZY_FILES, LAZY_FILE_MAX],
+            [
+                SharedPage::WALKERS,
+                SharedPage::LAZY_COUNT,
+                SharedPage::LAZY_TABLE,
+                SharedPage::LAZY_MAX,
+                SharedPage::LAZY_FILE_COUNT,
+                SharedPage::LAZY_FILES,
+                SharedPage::LAZY_FILE_MAX
             ]
         );
     }

@@ -121,6 +121,21 @@ pub fn file_size(fd: c_int) -> Sys<u64> {
     Ok(size as u64)
 }
 
+/// Back to the beginning of an open file.
+pub fn rewind(fd: c_int) -> Sys<()> {
+    // SAFETY: only the offset of a descriptor of our own changes.
+    unsafe { checked(libc::SYS_lseek, [fd as usize, 0, libc::SEEK_SET as usize, 0, 0, 0]) }.map(drop)
+}
+
+/// ioctl(2) with a pointer.
+///
+/// # Safety
+/// `argument` must be what `request` reads and writes.
+pub unsafe fn ioctl(fd: c_int, request: usize, argument: *mut c_void) -> Sys<()> {
+    // SAFETY: the caller's promise.
+    unsafe { checked(libc::SYS_ioctl, [fd as usize, request, argument as usize, 0, 0, 0]) }.map(drop)
+}
+
 /// read(2); 0 at the end.
 pub fn read(fd: c_int, buffer: &mut [u8]) -> Sys<usize> {
     let args = [fd as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0];
@@ -363,12 +378,13 @@ pub fn exit(status: c_int) -> ! {
     trap()
 }
 
-/// Sets the signal mask of the calling thread to nothing blocked. For a child about to exec.
-pub fn unblock_all_signals() {
-    let none: u64 = 0;
-    let args = [libc::SIG_SETMASK as usize, (&raw const none) as usize, 0, 8, 0, 0];
-    // SAFETY: the kernel reads eight bytes.
+/// Sets the signal mask of the calling thread; the mask before.
+pub fn set_signal_mask(mask: u64) -> u64 {
+    let mut before: u64 = 0;
+    let args = [libc::SIG_SETMASK as usize, (&raw const mask) as usize, (&raw mut before) as usize, 8, 0, 0];
+    // SAFETY: the kernel reads eight bytes and writes eight.
     let _ = unsafe { checked(libc::SYS_rt_sigprocmask, args) };
+    before
 }
 
 /// Sets `signal` to its default action.

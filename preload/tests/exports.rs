@@ -11,13 +11,13 @@ fn nm(options: &[&str]) -> Vec<String> {
     String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
-/// The C API, the malloc family, life cycle, ids: nothing of Rust and nothing of jemalloc.
+/// The C API, the malloc family, life cycle, memory, ids: nothing of Rust and nothing of jemalloc.
 #[test]
 fn only_the_intended_names_are_exported() {
     let expected: BTreeSet<&str> = "
         aligned_alloc calloc free malloc malloc_usable_size memalign posix_memalign pvalloc realloc reallocarray valloc
         holdfast_checkpoint holdfast_free_protected holdfast_malloc_protected holdfast_restarted holdfast_restore_protected
-        daemon setsid sigaltstack
+        daemon setsid sigaltstack madvise mremap
         getpgid getpgrp getpid getppid getpriority getsid gettid kill sched_getaffinity sched_getparam
         sched_getscheduler sched_setaffinity sched_setparam sched_setscheduler setpgid setpriority sigqueue syscall tgkill
     "

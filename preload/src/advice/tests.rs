@@ -1,0 +1,219 @@
+//! Real mappings of a file stand for segments: what they are after each call, and what is in them.
+
+use super::*;
+use crate::shared::WALKERS;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+const LEN: usize = 64 * PAGE;
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// A file full of `s`, in the tables as a segment.
+struct Segment {
+    file: File,
+    path: std::path::PathBuf,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Segment {
+    fn new() -> Segment {
+        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let path = std::env::temp_dir().join(format!("holdfast-advice-{}", std::process::id()));
+        let mut file = File::create(&path).unwrap();
+        file.write_all(&vec![b's'; 4 * LEN]).unwrap();
+        let file = File::open(&path).unwrap();
+        let segment = Segment { file, path, _turn: turn };
+        for index in 0..LAZY_MAX * 2 {
+            shared::word(LAZY_TABLE + index * 8).store(0, Relaxed);
+        }
+        let at = segment.map(0, LEN);
+        let found = Walk::begin().unwrap().next(at, true).unwrap().unwrap();
+        assert_eq!(found.inode, segment.file.metadata().unwrap().ino());
+        shared::word(LAZY_FILES).store(found.device, Relaxed);
+        shared::word(LAZY_FILES + 8).store(found.inode, Relaxed);
+        shared::word(LAZY_FILE_COUNT).store(1, Relaxed);
+        unmapped(at, LEN);
+        segment
+    }
+
+    /// Maps it, at a place that the kernel chooses if `at` is 0, and puts the place into the table.
+    fn map(&self, at: usize, len: usize) -> usize {
+        let flags = libc::MAP_PRIVATE | if at == 0 { 0 } else { libc::MAP_FIXED };
+        // SAFETY: over memory of this test only.
+        let mapped = unsafe { libc::mmap(at as *mut c_void, len, 3, flags, self.file.as_raw_fd(), 0) };
+        assert_ne!(mapped, libc::MAP_FAILED);
+        note(mapped as usize, mapped as usize + len);
+        mapped as usize
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        shared::word(LAZY_COUNT).store(0, Relaxed);
+        shared::word(LAZY_FILE_COUNT).store(0, Relaxed);
+        assert_eq!(shared::word(WALKERS).load(Relaxed), 0);
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn fresh(len: usize) -> usize {
+    // SAFETY: nothing is replaced.
+    let at = unsafe { map(0, len, 3, 0) };
+    assert!(!is_error(at));
+    at as usize
+}
+
+fn unmapped(at: usize, len: usize) {
+    // SAFETY: memory of this test.
+    assert_eq!(unsafe { unmap(at, len) }, 0);
+}
+
+fn bytes(at: usize, len: usize) -> &'static mut [u8] {
+    // SAFETY: mapped by this test, which has one thread.
+    unsafe { core::slice::from_raw_parts_mut(at as *mut u8, len) }
+}
+
+fn all(at: usize, len: usize, byte: u8) -> bool {
+    bytes(at, len).iter().all(|b| *b == byte)
+}
+
+fn advised(at: usize, len: usize, advice: c_int) -> isize {
+    // SAFETY: memory of this test.
+    unsafe { advise([at, len, advice as usize, 0, 0, 0]) }
+}
+
+fn moved(at: usize, len: usize, new_len: usize, flags: c_int, target: usize) -> isize {
+    // SAFETY: memory of this test.
+    unsafe { remap([at, len, new_len, flags as usize, target, 0]) }
+}
+
+#[test]
+fn exactly_what_is_advised_away_becomes_zero() {
+    let segment = Segment::new();
+    for advice in [libc::MADV_DONTNEED, libc::MADV_FREE, libc::MADV_DONTNEED_LOCKED] {
+        // Fresh memory, a segment, fresh memory.
+        let at = fresh(3 * LEN);
+        bytes(at, 3 * LEN).fill(b'a');
+        segment.map(at + LEN, LEN);
+        bytes(at + LEN, PAGE).fill(b'w');
+        assert_eq!(advised(at + LEN - PAGE, 3 * PAGE - 1, advice), 0);
+        assert!(all(at, LEN - PAGE, b'a'));
+        // MADV_FREE may leave memory without a file as it is, for a while.
+        assert!(advice == libc::MADV_FREE || all(at + LEN - PAGE, PAGE, 0));
+        assert!(all(at + LEN, 2 * PAGE, 0));
+        assert!(all(at + LEN + 2 * PAGE, LEN - 2 * PAGE, b's') && all(at + 2 * LEN, LEN, b'a'));
+        bytes(at + LEN, PAGE).fill(b'n');
+        assert_eq!(advised(at, 3 * LEN, advice), 0);
+        assert!(all(at + LEN + 2 * PAGE, LEN - 2 * PAGE, 0));
+        unmapped(at, 3 * LEN);
+    }
+}
+
+#[test]
+fn protection_stays_and_refusals_are_those_of_the_kernel() {
+    let segment = Segment::new();
+    let at = segment.map(0, LEN);
+    // SAFETY: memory of this test.
+    assert_eq!(unsafe { libc::mprotect(at as *mut c_void, LEN, libc::PROT_READ) }, 0);
+    assert_eq!(advised(at, LEN, libc::MADV_DONTNEED), 0);
+    let found = Walk::begin().unwrap().next(at, false).unwrap().unwrap();
+    assert_eq!((found.prot, found.inode), (libc::PROT_READ, 0));
+    segment.map(at, LEN);
+    assert_eq!(advised(at + 1, PAGE, libc::MADV_DONTNEED), failed(libc::EINVAL));
+    assert_eq!(advised(at, 0, libc::MADV_DONTNEED), 0);
+    assert_eq!(advised(at, usize::MAX, libc::MADV_DONTNEED), failed(libc::EINVAL));
+    unmapped(at + PAGE, PAGE);
+    assert_eq!(advised(at, 3 * PAGE, libc::MADV_DONTNEED), failed(libc::ENOMEM), "a hole");
+    assert!(all(at, PAGE, 0) && all(at + 2 * PAGE, PAGE, 0) && all(at + 3 * PAGE, PAGE, b's'));
+    // SAFETY: memory of this test.
+    if unsafe { libc::mlock((at + 4 * PAGE) as *const c_void, PAGE) } == 0 {
+        assert_eq!(advised(at + 4 * PAGE, PAGE, libc::MADV_DONTNEED), failed(libc::EINVAL));
+        assert!(all(at + 4 * PAGE, PAGE, b's'));
+    }
+    unmapped(at, LEN);
+}
+
+#[test]
+fn a_file_of_the_program_stays_a_file() {
+    let segment = Segment::new();
+    let at = segment.map(0, LEN);
+    shared::word(LAZY_FILES + 8).fetch_add(1, Relaxed);
+    bytes(at, PAGE).fill(b'w');
+    assert_eq!(advised(at, LEN, libc::MADV_DONTNEED), 0);
+    assert!(all(at, LEN, b's'));
+    unmapped(at, LEN);
+}
+
+#[test]
+fn what_grows_gets_zeros_and_not_the_rest_of_the_segment() {
+    let segment = Segment::new();
+    let at = fresh(4 * LEN);
+    segment.map(at, LEN);
+    // Another mapping right after it: no room.
+    assert_eq!(moved(at, LEN, 2 * LEN, 0, 0), failed(libc::ENOMEM));
+    unmapped(at + LEN, 3 * LEN);
+    assert_eq!(moved(at, LEN, 2 * LEN, 0, 0), at as isize);
+    assert!(all(at, LEN, b's') && all(at + LEN, LEN, 0));
+    bytes(at + LEN, LEN).fill(b'n');
+    // Two mappings now; with a wall behind them they must move.
+    // SAFETY: free since above.
+    assert_eq!(unsafe { map(at + 2 * LEN, LEN, 3, libc::MAP_FIXED_NOREPLACE) }, (at + 2 * LEN) as isize);
+    let to = moved(at, 2 * LEN, 3 * LEN, libc::MREMAP_MAYMOVE, 0);
+    assert!(!is_error(to) && to != at as isize, "{to}");
+    let to = to as usize;
+    assert!(all(to, LEN, b's') && all(to + LEN, LEN, b'n') && all(to + 2 * LEN, LEN, 0));
+    assert_eq!(advised(to, LEN, libc::MADV_DONTNEED), 0);
+    assert!(all(to, LEN, 0), "the new place is in the table");
+    let nothing_there = advised(at, LEN, libc::MADV_NORMAL);
+    assert_eq!(nothing_there, failed(libc::ENOMEM), "the old place is free");
+    unmapped(at + 2 * LEN, LEN);
+    unmapped(to, 3 * LEN);
+}
+
+#[test]
+fn moves_to_a_given_place_and_shrinks() {
+    let segment = Segment::new();
+    let (at, to) = (fresh(3 * LEN), fresh(3 * LEN));
+    bytes(at, 3 * LEN).fill(b'a');
+    bytes(to, 3 * LEN).fill(b't');
+    segment.map(at + LEN, LEN);
+    let fixed = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    assert_eq!(moved(at, 3 * LEN, LEN + PAGE, fixed, at + PAGE), failed(libc::EINVAL), "overlap");
+    assert_eq!(moved(at, 3 * LEN, 3 * LEN, fixed | libc::MREMAP_DONTUNMAP, to), failed(libc::EINVAL));
+    assert_eq!(moved(at, 3 * LEN, LEN + PAGE, fixed, to), to as isize);
+    assert!(all(to, LEN, b'a') && all(to + LEN, PAGE, b's') && all(to + LEN + PAGE, 2 * LEN - PAGE, b't'));
+    assert_eq!(moved(to, LEN + PAGE, PAGE, 0, 0), to as isize);
+    assert!(all(to, PAGE, b'a'));
+    unmapped(to, 3 * LEN);
+    unmapped(at, 3 * LEN);
+}
+
+#[test]
+fn parts_that_never_were_one_mapping_are_refused() {
+    let segment = Segment::new();
+    let at = fresh(3 * LEN);
+    segment.map(at, LEN);
+    // SAFETY: memory of this test.
+    assert_eq!(unsafe { libc::mprotect((at + LEN) as *mut c_void, LEN, libc::PROT_READ) }, 0);
+    assert_eq!(moved(at, 2 * LEN, 4 * LEN, libc::MREMAP_MAYMOVE, 0), failed(libc::EFAULT));
+    unmapped(at + PAGE, PAGE);
+    assert_eq!(moved(at, 3 * PAGE, LEN, libc::MREMAP_MAYMOVE, 0), failed(libc::EFAULT));
+    assert!(all(at, PAGE, b's'));
+    unmapped(at, 3 * LEN);
+}
+
+#[test]
+fn a_full_table_covers_everything() {
+    let _segment = Segment::new();
+    // One range is that of `Segment::new`.
+    for index in 1..LAZY_MAX {
+        note((index + 1) * PAGE, (index + 1) * PAGE + 1);
+    }
+    assert_eq!(shared::word(LAZY_COUNT).load(Relaxed), LAZY_MAX as u64);
+    assert!(touches(2 * PAGE, 3 * PAGE) && !touches(1 << 40, (1 << 40) + PAGE));
+    note(1 << 41, (1 << 41) + PAGE);
+    assert!(touches(1 << 40, (1 << 40) + PAGE));
+}
