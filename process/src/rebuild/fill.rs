@@ -5,10 +5,12 @@
 //! is not. Pages without an extent are what a fresh mapping holds: zeros, or the file's bytes.
 
 use super::error::RebuildError;
+use holdfast_image::control::SharedPage;
 use holdfast_image::pages::{Extent, ExtentSource, PageProvider};
 use holdfast_image::record::{Backing, ProcessRecord, Region};
 use holdfast_image::{Addr, PAGE_SIZE};
 use holdfast_sys::procmem::{self, ForcedMemory};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -109,12 +111,18 @@ impl Plan {
         let mut plan = Plan { early_write: vec![false; regions.len()], ..Plan::default() };
         let mut copied = vec![0_u64; regions.len()];
         let mut copies = Vec::with_capacity(parts.len());
+        let mut segments = BTreeSet::new();
         for part in parts {
             let region = &regions[part.region];
             match (part.source, &region.backing) {
                 (ExtentSource::Mappable { segment, offset }, _)
-                    if part.len >= floor && may_be_mapped(region) && plan.mapped.len() < MAX_MAPPED =>
+                    if part.len >= floor
+                        && may_be_mapped(region)
+                        && plan.mapped.len() < MAX_MAPPED
+                        // What libholdfast has room for.
+                        && (segments.len() < SharedPage::LAZY_FILE_MAX || segments.contains(&segment)) =>
                 {
+                    segments.insert(segment);
                     let (start, len, prot) = (part.start, part.len, region.prot);
                     plan.mapped.push(MappedRun { start, len, prot, segment, offset });
                 }
@@ -264,9 +272,14 @@ impl Piece {
     }
 }
 
-/// Whether an image may be mapped into a region: plain private memory that does not grow down.
+/// Whether an image may be mapped into a region: plain private memory that does not grow down. Not what is locked (it
+/// would be read at once), or treated specially at a fork (a file cannot be wiped, and libholdfast, which replaces what
+/// the program advises away, cannot see DONTFORK), or code (the store may be on a file system without programs).
 fn may_be_mapped(region: &Region) -> bool {
-    region.backing == Backing::Anonymous && !region.vm_flags.iter().any(|flag| flag == "gd")
+    const NOT: [&str; 4] = ["gd", "lo", "dc", "wf"];
+    region.backing == Backing::Anonymous
+        && region.prot & libc::PROT_EXEC.cast_unsigned() == 0
+        && !region.vm_flags.iter().any(|flag| NOT.contains(&flag.as_str()))
 }
 
 /// The length from which on runs are mapped, such that there are not too many.
@@ -333,6 +346,26 @@ pub(super) mod tests {
         // 300 pages in a read-only region: writable during the copy; nothing is written past a protection.
         assert_eq!(eager.early_write, [false, true]);
         assert!(eager.pieces.iter().all(|piece| !piece.forced && piece.len <= PIECE_LEN));
+    }
+
+    #[test]
+    fn special_memory_and_too_many_segments_are_copied() {
+        let many = SharedPage::LAZY_FILE_MAX as u64 + 1;
+        let at = |n: u64| 0x100_0000 + n * 128 * PAGE_SIZE;
+        let plain = (0..many).map(|n| region(at(n), 128, 3, Backing::Anonymous));
+        let special = ["gd", "lo", "dc", "wf"].iter().zip(many..).map(|(flag, n)| {
+            let region = region(at(n), 128, 3, Backing::Anonymous);
+            Region { vm_flags: vec![(*flag).to_owned()], ..region }
+        });
+        let code = region(at(many + 4), 128, 5, Backing::Anonymous);
+        let record = record(plain.chain(special).chain([code]).collect());
+        let segment = |n: u64| u32::try_from(n.min(many)).unwrap();
+        let extents: Vec<Extent> = (0..many + 5)
+            .map(|n| extent(at(n), 128, ExtentSource::Mappable { segment: segment(n), offset: 0 }))
+            .collect();
+        let plan = Plan::new(&record, &extents, true).unwrap();
+        assert_eq!(plan.mapped.len(), SharedPage::LAZY_FILE_MAX);
+        assert_eq!(plan.copied_bytes(), 6 * 128 * PAGE_SIZE);
     }
 
     #[test]

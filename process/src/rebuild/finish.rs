@@ -11,7 +11,7 @@ use super::hand::{Hand, Task, Workplace, ended};
 use super::place::Builder;
 use super::report::{GO, Handover};
 use super::seed::{self, Layout};
-use super::{last, regular, tasks};
+use super::{last, lazy, regular, tasks};
 use crate::error::TraceError;
 use crate::slots;
 use holdfast_image::pages::PageProvider;
@@ -91,7 +91,9 @@ pub fn finish(
     let begun = Instant::now();
     record.check().map_err(RebuildError::Image)?;
     let layout = Layout::choose(record)?;
-    let plan = Plan::new(record, pages.extents(), options.lazy)?;
+    // Without its page the library could not make up for the difference (see `lazy`).
+    let map_lazily = options.lazy && record.inject.shared.0 != 0;
+    let plan = Plan::new(record, pages.extents(), map_lazily)?;
     let (pid, handover) = meet(&front)?;
     let mut figures = RebuildFigures {
         files_ns: elapsed_ns(begun),
@@ -136,6 +138,7 @@ pub fn finish(
     if !chosen {
         last::virtual_ids(&memory, record, &all)?;
     }
+    lazy::tell(&memory, record, pid, &plan.mapped)?;
     let restarts = last::tell_library(&memory, record, &options.socket_path)?;
     last::pending_and_timers(&hand, place, leader, record)?;
     restore(record, &memory, &all)?;

@@ -188,6 +188,7 @@ pub fn tell_library(
         let restarts = u64::from_le_bytes(restarts).saturating_add(1);
         memory.write(page + SharedPage::RESTARTS as u64, &restarts.to_le_bytes())?;
         memory.write(page + SharedPage::OWN_FD as u64, &[0; 8])?;
+        memory.write(page + SharedPage::WALKERS as u64, &[0; 8])?;
         let mut path = socket.as_os_str().as_bytes().to_vec();
         if path.len() >= SharedPage::SOCKET_PATH_LEN {
             return Err(std::io::Error::other("the path of the agent's socket is too long"));

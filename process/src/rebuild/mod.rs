@@ -19,6 +19,7 @@ mod fill;
 mod finish;
 mod hand;
 mod last;
+mod lazy;
 mod life;
 mod namespace;
 mod objects;
