@@ -576,6 +576,10 @@ fn own_descriptor(tid: i32, area: &InjectArea) -> Result<Option<i32>, CutError> 
         return Ok(None);
     }
     let mut word = [0_u8; 8];
+    procmem::read(tid, area.shared.0 + SharedPage::WALKERS as u64, &mut word)?;
+    if u64::from_le_bytes(word) != 0 {
+        return Err(CutError::Busy { what: "libholdfast is looking at the program's mappings".into() });
+    }
     procmem::read(tid, area.shared.0 + SharedPage::OWN_FD as u64, &mut word)?;
     match u64::from_le_bytes(word) {
         CHANGING => Err(CutError::Busy { what: "libholdfast is connecting to the agent".into() }),
