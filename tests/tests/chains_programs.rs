@@ -4,7 +4,7 @@
 
 use holdfast_tests::apps::App;
 use holdfast_tests::bed::User;
-use holdfast_tests::chain::{Plan, chain, many};
+use holdfast_tests::chain::{Memory, Plan, chain, many};
 
 macro_rules! programs {
     ($($test:ident: $program:literal $($argument:literal)*;)*) => {
@@ -35,6 +35,7 @@ programs! {
     memory: "memory";
     robust: "robust";
     churn: "churn";
+    advice: "advice";
     toucher: "toucher" "64" "40" "50";
     transfer_write: "transfers" "write";
     transfer_writev: "transfers" "writev";
@@ -69,4 +70,30 @@ programs! {
     wait_futex: "waits" "futex";
     wait_sigwaitinfo: "waits" "sigwaitinfo";
     wait_sigsuspend: "waits" "sigsuspend";
+}
+
+/// Every page that can be is mapped from the image, at every restart.
+mod lazy {
+    use super::*;
+
+    fn lazily(program: &str, user: User) {
+        let plan = Plan { rounds: many(), options: &["--no-compress"], memory: Memory::Lazy };
+        chain(&App::program(program, &[]), user, plan);
+    }
+    #[test]
+    fn advice_as_root() {
+        lazily("advice", User::Root);
+    }
+    #[test]
+    fn advice_as_ordinary_user() {
+        lazily("advice", User::Ordinary);
+    }
+    #[test]
+    fn heap_as_root() {
+        lazily("heap", User::Root);
+    }
+    #[test]
+    fn heap_as_ordinary_user() {
+        lazily("heap", User::Ordinary);
+    }
 }
