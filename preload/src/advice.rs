@@ -292,7 +292,7 @@ unsafe fn remap(args: [usize; 6]) -> isize {
     }
 }
 
-/// `None`: nothing in the range comes from a segment, so the kernel does it.
+/// `None`: the kernel does it, or refuses it as it would have without a restart.
 ///
 /// # Safety
 /// As for mremap(2).
@@ -300,11 +300,14 @@ unsafe fn remap(args: [usize; 6]) -> isize {
 unsafe fn carry_out(order: &Move) -> Option<isize> {
     let Ok(mut walk) = Walk::begin() else { return Some(failed(libc::ENOMEM)) };
     let prot = match survey(&mut walk, order.start, order.end) {
-        Ok(Survey { lazy: false, .. }) => return None,
+        Ok(Survey { lazy: false, count: 1, .. }) => return None,
         // The old place would show the file again, not zeros.
-        Ok(_) if order.flags & libc::MREMAP_DONTUNMAP != 0 => return Some(failed(libc::EINVAL)),
-        Ok(Survey { prot: Some(prot), .. }) => prot,
-        Ok(_) => return Some(failed(libc::EFAULT)),
+        Ok(Survey { lazy: true, .. }) if order.flags & libc::MREMAP_DONTUNMAP != 0 => {
+            return Some(failed(libc::EINVAL));
+        }
+        Ok(Survey { prot: Some(prot), .. }) if order.flags & libc::MREMAP_DONTUNMAP == 0 => prot,
+        Ok(Survey { lazy: true, .. }) => return Some(failed(libc::EFAULT)),
+        Ok(_) => return None,
         Err(_) => return Some(failed(libc::ENOMEM)),
     };
     let Move { start, new_len, target, .. } = *order;
@@ -348,18 +351,22 @@ unsafe fn carry_out(order: &Move) -> Option<isize> {
 struct Survey {
     /// Something from a segment.
     lazy: bool,
+    /// Number of mappings. What was put in the place of segments stays several where each had pages of its own
+    /// (mm/vma.c, is_mergeable_anon_vma).
+    count: usize,
     /// The protection of all of it; `None` if it could never have been one mapping.
     prot: Option<c_int>,
 }
 
 fn survey(walk: &mut Walk, start: usize, end: usize) -> Result<Survey, c_int> {
-    let mut found = Survey { lazy: false, prot: None };
+    let mut found = Survey { lazy: false, count: 0, prot: None };
     let (mut at, mut alike) = (start, true);
     while at < end {
         match walk.next(at, false)? {
             Some(mapping) if mapping.start <= at => {
                 let lazy = is_lazy(&mapping);
                 found.lazy |= lazy;
+                found.count += 1;
                 alike &= !mapping.shared && (lazy || mapping.inode == 0);
                 alike &= *found.prot.get_or_insert(mapping.prot) == mapping.prot;
                 at = mapping.end;

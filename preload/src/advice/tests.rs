@@ -174,6 +174,21 @@ fn what_grows_gets_zeros_and_not_the_rest_of_the_segment() {
 }
 
 #[test]
+fn what_was_replaced_piece_by_piece_still_grows() {
+    let segment = Segment::new();
+    let at = fresh(3 * LEN);
+    segment.map(at, 3 * LEN);
+    for piece in [0, 2, 1] {
+        assert_eq!(advised(at + piece * LEN, LEN, libc::MADV_DONTNEED), 0);
+        bytes(at + piece * LEN, LEN).fill(b'0' + piece as u8);
+    }
+    let to = moved(at, 3 * LEN, 4 * LEN, libc::MREMAP_MAYMOVE, 0) as usize;
+    assert!(all(to, LEN, b'0') && all(to + LEN, LEN, b'1') && all(to + 2 * LEN, LEN, b'2'));
+    assert!(all(to + 3 * LEN, LEN, 0));
+    unmapped(to, 4 * LEN);
+}
+
+#[test]
 fn moves_to_a_given_place_and_shrinks() {
     let segment = Segment::new();
     let (at, to) = (fresh(3 * LEN), fresh(3 * LEN));
