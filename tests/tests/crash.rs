@@ -71,7 +71,7 @@ fn agent_dies_at(user: User, fault: &str, app: &App) -> Result<bool> {
         no_copy_is_left(&bed, &[pid, front.id().cast_signed()])?;
         let line = bed.text("out").len();
         bed.until("new lines of the program", LIMIT, || {
-            bed.text("out").len() > line || bed.text("out").contains("PASS")
+            bed.text("out").len() > line || ["PASS", "FAIL"].iter().any(|end| bed.text("out").contains(end))
         })?;
     }
     goes_on_without_the_agent(&bed, app, &mut front)?;

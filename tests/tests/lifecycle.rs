@@ -283,6 +283,33 @@ fn jobs_are_named_by_pid_too() {
     });
 }
 
+/// Listing cleans up behind dead agents; it must not get in the way of a job that is just starting.
+#[test]
+fn listing_does_not_disturb_a_start() {
+    each_user(|bed| {
+        let over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                        let _ = bed.holdfast(&["list"]).status();
+                    }
+                });
+            }
+            let result = (0..15).try_for_each(|_| {
+                let (mut front, pid) = start(bed, &[], "plain", &["100", "20"])?;
+                bed.say(&["checkpoint", "j"])?.success()?;
+                kill_program(pid, &mut front)?;
+                let mut front = bed.restart_command("j", &[])?.spawn()?;
+                let pid = bed.wait_live("j", &mut front)?.with_context(|| bed.text("restart.err"))?;
+                kill_program(pid, &mut front)
+            });
+            over.store(true, std::sync::atomic::Ordering::Relaxed);
+            result
+        })
+    });
+}
+
 /// The program has the threads and descriptors that it has without Holdfast, and prints nothing else.
 #[test]
 fn nothing_is_added_to_the_program() {
