@@ -1,6 +1,6 @@
 //! Checks of the program that is to be run: everything that can be known to fail is refused before anything starts.
 //!
-//! Called by `holdfast run`. LD_PRELOAD needs the dynamic linker, and the linker ignores it where the kernel sets
+//! Called by `holdfast run`, and [`has_go`] by `holdfast restart`. LD_PRELOAD needs the dynamic linker, and the linker ignores it where the kernel sets
 //! AT_SECURE (ld.so(8), "Secure-execution mode"): set-user-id, set-group-id and file capabilities.
 
 use crate::exit::{Exit, Failure};
@@ -142,16 +142,10 @@ fn word<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at.checked_add(N)?)?.try_into().ok()
 }
 
-/// Offsets are those of Elf64_Ehdr and Elf64_Phdr (System V gABI, chapter 4 and 5).
-fn check_elf(file: &File, head: &[u8]) -> Result<(), String> {
+/// The program headers of an ELF file that begins with `head`, one slice each. Offsets here and in them are those of
+/// Elf64_Ehdr and Elf64_Phdr (System V gABI, chapters 4 and 5).
+fn program_headers(file: &File, head: &[u8]) -> Result<Vec<Vec<u8>>, String> {
     const BROKEN: &str = "its ELF header is damaged";
-    if head.get(4) != Some(&2) {
-        return Err("is a 32-bit program; only 64-bit x86-64 programs are supported".into());
-    }
-    let machine = u16::from_le_bytes(word(head, 18).ok_or(BROKEN)?);
-    if head.get(5) != Some(&1) || machine != 62 {
-        return Err(format!("is for another processor (ELF machine {machine}); only x86-64 is supported"));
-    }
     let table = u64::from_le_bytes(word(head, 32).ok_or(BROKEN)?);
     let entry_len = usize::from(u16::from_le_bytes(word(head, 54).ok_or(BROKEN)?));
     let count = usize::from(u16::from_le_bytes(word(head, 56).ok_or(BROKEN)?));
@@ -160,14 +154,70 @@ fn check_elf(file: &File, head: &[u8]) -> Result<(), String> {
     }
     let mut entries = vec![0_u8; entry_len * count];
     file.read_exact_at(&mut entries, table).map_err(|_| BROKEN)?;
+    Ok(entries.chunks_exact(entry_len).map(<[u8]>::to_vec).collect())
+}
+
+fn is_of_type(header: &[u8], wanted: u32) -> bool {
+    word(header, 0).is_some_and(|kind| u32::from_le_bytes(kind) == wanted)
+}
+
+fn check_elf(file: &File, head: &[u8]) -> Result<(), String> {
     const PT_INTERP: u32 = 3;
-    let dynamic = entries
-        .chunks_exact(entry_len)
-        .any(|entry| word(entry, 0).is_some_and(|kind| u32::from_le_bytes(kind) == PT_INTERP));
-    if dynamic {
+    if head.get(4) != Some(&2) {
+        return Err("is a 32-bit program; only 64-bit x86-64 programs are supported".into());
+    }
+    let machine = u16::from_le_bytes(word(head, 18).ok_or("its ELF header is damaged")?);
+    if head.get(5) != Some(&1) || machine != 62 {
+        return Err(format!("is for another processor (ELF machine {machine}); only x86-64 is supported"));
+    }
+    if program_headers(file, head)?.iter().any(|header| is_of_type(header, PT_INTERP)) {
         Ok(())
     } else {
         Err("is statically linked: libholdfast cannot be loaded into it; link it dynamically".into())
+    }
+}
+
+/// Whether an executable or library has code of the Go language in it: Go makes its system calls itself, past
+/// libholdfast. Its linker leaves a note with owner "Go" (cmd/link/internal/ld/elf.go, `ELF_NOTE_GO_NAME`). What cannot
+/// be read has none.
+pub fn has_go(path: &Path) -> bool {
+    const PT_NOTE: u32 = 4;
+    /// Notes are a few hundred bytes.
+    const LONGEST: u64 = 1 << 16;
+    let notes = || -> Option<Vec<Vec<u8>>> {
+        let file = File::open(path).ok()?;
+        let mut head = [0_u8; 64];
+        file.read_exact_at(&mut head, 0).ok()?;
+        if !head.starts_with(b"\x7fELF\x02\x01") {
+            return None;
+        }
+        let mut all = Vec::new();
+        for header in program_headers(&file, &head).ok()?.iter().filter(|header| is_of_type(header, PT_NOTE))
+        {
+            let (offset, len) = (u64::from_le_bytes(word(header, 8)?), u64::from_le_bytes(word(header, 32)?));
+            let mut notes = vec![0_u8; usize::try_from(len.min(LONGEST)).ok()?];
+            file.read_exact_at(&mut notes, offset).ok()?;
+            all.push(notes);
+        }
+        Some(all)
+    };
+    notes().is_some_and(|all| all.iter().any(|notes| has_note_of(notes, b"Go\0")))
+}
+
+/// Whether a list of notes has one of that owner: lengths of owner and content, a type, then both, each filled up to
+/// four bytes.
+fn has_note_of(mut notes: &[u8], owner: &[u8]) -> bool {
+    loop {
+        let length = |at| word(notes, at).map(|bytes| u32::from_le_bytes(bytes) as usize);
+        let (Some(owner_len), Some(content_len)) = (length(0), length(4)) else { return false };
+        let Some(rest) = notes.get(12..) else { return false };
+        if rest.get(..owner_len).is_some_and(|found| found.starts_with(owner)) {
+            return true;
+        }
+        let padded = |len: usize| len.checked_next_multiple_of(4);
+        let next = padded(owner_len).zip(padded(content_len)).and_then(|(a, b)| a.checked_add(b));
+        let Some(rest) = next.and_then(|next| rest.get(next..)) else { return false };
+        notes = rest;
     }
 }
 
@@ -228,6 +278,39 @@ mod tests {
         for len in 4..whole.len() {
             assert!(verdict("cut", &whole[..len], 0o755).is_err(), "{len}");
         }
+    }
+
+    #[test]
+    fn code_of_go_is_known_by_its_note() {
+        let folder = Folder::new("go");
+        let note = |owner: &[u8], content: &[u8]| {
+            let mut note = Vec::new();
+            note.extend(u32::try_from(owner.len()).unwrap().to_le_bytes());
+            note.extend(u32::try_from(content.len()).unwrap().to_le_bytes());
+            note.extend([3, 0, 0, 0]);
+            for part in [owner, content] {
+                note.extend(part);
+                note.resize(note.len().next_multiple_of(4), 0);
+            }
+            note
+        };
+        let file = |name: &str, notes: &[u8]| {
+            let mut content = elf(2, 62, 4);
+            content[72] = 120;
+            content[96..104].copy_from_slice(&(notes.len() as u64).to_le_bytes());
+            content.extend(notes);
+            folder.file(name, &content, 0o755)
+        };
+        let (gnu, go) = (note(b"GNU\0", b"12345"), note(b"Go\0\0", b"abcdefg"));
+        assert!(has_go(&file("go", &go)));
+        assert!(has_go(&file("both", &[gnu.clone(), go.clone()].concat())));
+        assert!(!has_go(&file("c", &gnu)));
+        assert!(!has_go(&file("empty", &[])));
+        assert!(!has_go(&folder.file("text", b"Go", 0o644)) && !has_go(&folder.0.join("absent")));
+        let mut endless = go;
+        endless[..4].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert!(!has_go(&file("endless", &endless)));
+        assert!(!has_go(&std::env::current_exe().unwrap()));
     }
 
     #[test]

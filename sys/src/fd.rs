@@ -161,13 +161,30 @@ pub fn inherited(fd: i32) -> io::Result<OwnedFd> {
 /// # Errors
 /// As statfs.
 pub fn file_system_type(path: &std::path::Path) -> io::Result<u64> {
-    use std::os::unix::ffi::OsStrExt;
-    let path = std::ffi::CString::new(path.as_os_str().as_bytes())?;
+    let path = c_path(path)?;
     // SAFETY: all-zero bytes are a valid statfs.
     let mut about: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: the path is NUL-terminated; `about` is written.
     crate::check(i64::from(unsafe { libc::statfs(path.as_ptr(), &raw mut about) }))?;
     Ok(about.f_type.cast_unsigned())
+}
+
+/// Whether the file system that holds `path` is mounted `noexec`: nothing mapped from it can ever be executed.
+///
+/// # Errors
+/// As statvfs.
+pub fn is_noexec(path: &std::path::Path) -> io::Result<bool> {
+    let path = c_path(path)?;
+    // SAFETY: all-zero bytes are a valid statvfs.
+    let mut about: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the path is NUL-terminated; `about` is written.
+    crate::check(i64::from(unsafe { libc::statvfs(path.as_ptr(), &raw mut about) }))?;
+    Ok(about.f_flag & libc::ST_NOEXEC != 0)
+}
+
+fn c_path(path: &std::path::Path) -> io::Result<std::ffi::CString> {
+    use std::os::unix::ffi::OsStrExt;
+    Ok(std::ffi::CString::new(path.as_os_str().as_bytes())?)
 }
 
 /// Whether a descriptor is open and stays open across exec.

@@ -7,13 +7,16 @@ use super::launch::{Launched, RestartOrder, launch};
 use super::supervise::{Ending, Program, StartState, supervise};
 use crate::exit::{Exit, Failure};
 use crate::link::{self, Tell};
+use crate::program;
 use crate::report;
 use crate::settings::Settings;
 use holdfast_image::Epoch;
 use holdfast_image::pages::{ExtentSource, PageProvider};
+use holdfast_image::record::Backing;
 use holdfast_process::rebuild::{self, BirthOptions, Born, RebuildError};
 use holdfast_sys::{fd, poll};
 use holdfast_tiers::{Image, Job, Store, StoreError};
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::process::ExitStatus;
@@ -21,7 +24,7 @@ use std::process::ExitStatus;
 /// How memory is to come back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Memory {
-    /// Lazily where that is possible and the store is on this host.
+    /// Lazily where that is possible, the store is on this host, and nothing speaks against it.
     Auto,
     /// Lazily where that is possible.
     Lazy,
@@ -174,11 +177,34 @@ fn wait_until_it_runs(
 
 fn is_lazy(memory: Memory, image: &Image) -> bool {
     let mappable = || image.extents().iter().any(|e| matches!(e.source, ExtentSource::Mappable { .. }));
+    // Just-in-time compilers make code of memory that was data at the checkpoint.
+    let may_be_code = || !fd::is_noexec(image.dir()).unwrap_or(false);
     match memory {
         Memory::Eager => false,
+        Memory::Lazy if has_go(image) => {
+            report::note("--lazy is not safe for code in Go: all memory is read before the program runs");
+            false
+        }
         Memory::Lazy => true,
-        Memory::Auto => mappable() && is_local(image.dir()),
+        Memory::Auto => mappable() && is_local(image.dir()) && may_be_code() && !has_go(image),
     }
+}
+
+/// Whether the program has code in Go, which gives memory back to the kernel past libholdfast, and counts on finding
+/// zeros there later: in memory that is mapped from the image it would find old content.
+fn has_go(image: &Image) -> bool {
+    let record = image.record();
+    let mapped: BTreeSet<u32> = record
+        .regions
+        .iter()
+        .filter(|region| region.prot & libc::PROT_EXEC.cast_unsigned() != 0)
+        .filter_map(|region| match region.backing {
+            Backing::PrivateFile { file, .. } => Some(file),
+            _ => None,
+        })
+        .collect();
+    let libraries = mapped.iter().filter_map(|&file| record.files.mapped.get(file as usize));
+    libraries.chain([&record.exe]).any(|file| program::has_go(file.path.as_path()))
 }
 
 /// Whether a folder is on a file system of this host: memory mapped from elsewhere would hang or end the program when
