@@ -39,6 +39,9 @@ pub struct ProcessRecord {
     pub signals: SignalRecord,
     /// `getitimer(2)`: real, virtual, prof.
     pub itimers: [IntervalTimer; 3],
+    /// POSIX timers (`timer_create`).
+    #[serde(default)]
+    pub posix_timers: Vec<PosixTimer>,
     /// Open files.
     pub files: FileTable,
     /// Where libholdfast reserved room for the agent.
@@ -278,6 +281,27 @@ pub struct IntervalTimer {
     pub interval_us: u64,
     /// Time left; 0: not armed.
     pub value_us: u64,
+}
+
+/// A timer of `timer_create(2)`, from `/proc/PID/timers` and `timer_gettime(2)`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PosixTimer {
+    /// Its id; the same again at restart.
+    pub id: i32,
+    /// Clock.
+    pub clock: i32,
+    /// SIGEV_SIGNAL, SIGEV_NONE or SIGEV_THREAD_ID.
+    pub notify: i32,
+    /// Signal.
+    pub signal: i32,
+    /// sigev_value.
+    pub value: u64,
+    /// Thread that gets the signal, for SIGEV_THREAD_ID.
+    pub tid: i32,
+    /// Period, nanoseconds.
+    pub interval_ns: u64,
+    /// Time left, nanoseconds; 0: not armed.
+    pub value_ns: u64,
 }
 
 /// Process-wide flags.

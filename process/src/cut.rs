@@ -21,7 +21,7 @@ use crossbeam_channel::Sender;
 use holdfast_image::control::SharedPage;
 use holdfast_image::manifest::StopBreakdown;
 use holdfast_image::pages::PageRun;
-use holdfast_image::record::{FileTable, InjectArea, LayoutRecord, Limit, ProcessRecord};
+use holdfast_image::record::{FileTable, InjectArea, LayoutRecord, Limit, PosixTimer, ProcessRecord};
 use holdfast_sys::procfs::{self, Status};
 use holdfast_sys::procmem::{self, ForcedMemory};
 use holdfast_sys::ptrace;
@@ -186,14 +186,7 @@ impl HeldProgram {
         {
             tracing::debug!(tid = host.tid, %error, "putting a thread back");
         }
-        for thread in &self.threads {
-            if let Some(regs) = &thread.repaired
-                && let Err(error) = ptrace::set_registers(thread.tid, regs)
-            {
-                tracing::debug!(tid = thread.tid, %error, "repairing a call");
-            }
-            fault::point("resume");
-        }
+        fault::point("resume");
         let computing: Vec<i32> =
             self.threads.iter().filter(|thread| !thread.in_call()).map(|thread| thread.tid).collect();
         stragglers.add(self.stopped.let_go(&computing));
@@ -220,6 +213,8 @@ pub struct Inside {
     pub facts: Vec<ThreadFacts>,
     /// What one told of the process.
     pub process: ProcessFacts,
+    /// POSIX timers.
+    pub timers: Vec<PosixTimer>,
     /// Signals pending for the process.
     pub shared_pending: Vec<[u8; 128]>,
     /// Mappings.
@@ -318,9 +313,13 @@ fn prepare(target: &Target) -> Result<Before, CutError> {
     }
     let leader_only = |status: &Status| status.number("TracerPid").filter(|&tracer| tracer != 0);
     if let Some(tracer) = leader_only(&status) {
+        if u32::try_from(tracer) == Ok(std::process::id()) {
+            return Err(CutError::Busy {
+                what: "a thread is still being let go from the stop before".into(),
+            });
+        }
         reasons.push(format!("process {pid}: traced by process {tracer} (a debugger?)"));
     }
-    refuse_timers(pid, &mut reasons);
     refuse_children(pid, &mut reasons);
     if !reasons.is_empty() {
         return Err(CutError::Refused { reasons });
@@ -332,13 +331,6 @@ fn prepare(target: &Target) -> Result<Before, CutError> {
         .ok_or(CutError::Gone)?;
     let pidfd = clone::pidfd_open(pid).map_err(|_| CutError::Gone)?;
     Ok(Before { flags, samples: threads::sample(pid), pidfd })
-}
-
-fn refuse_timers(pid: i32, reasons: &mut Vec<String>) {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/timers")).unwrap_or_default();
-    for id in text.lines().filter_map(|line| line.strip_prefix("ID: ")) {
-        reasons.push(format!("POSIX timer {id} (timer_create) is not supported yet"));
-    }
 }
 
 fn refuse_children(pid: i32, reasons: &mut Vec<String>) {
@@ -397,10 +389,12 @@ fn inside(
     held.host = Some(host.clone());
     let handled = status.mask("SigCgt") | status.mask("SigIgn");
     let process = state::ask_process(&host, area, handled)?;
+    let inner = |tid| held.threads.iter().find(|thread| thread.tid == tid).map_or(tid, |thread| thread.inner);
+    let timers = state::ask_timers(pid, &host, area, inner)?;
     lap(&mut breakdown.inject_ns);
 
     let own = own_descriptor(live, area)?;
-    let files = FileReader::new(pid, live, &before.pidfd, own, &options.inherited)?
+    let files = FileReader::new((pid, leader), live, &before.pidfd, own, &options.inherited)?
         .table()
         .map_err(|reasons| CutError::Refused { reasons })?;
     let layout = state::layout(pid, live, process.brk)?;
@@ -426,6 +420,7 @@ fn inside(
         threads,
         facts,
         process,
+        timers,
         shared_pending,
         mapped,
         files,
@@ -515,6 +510,12 @@ fn repair_calls(
     for thread in &mut held.threads {
         if let Err(error) = repairer.repair(thread) {
             failure = Err(error);
+        }
+        // At once: from here on the agent may die, and the thread goes on as if nothing had been.
+        if let Some(regs) = &thread.repaired
+            && let Err(error) = ptrace::set_registers(thread.tid, regs)
+        {
+            failure = Err(error.into());
         }
     }
     failure.map_err(CutError::from)

@@ -32,11 +32,11 @@ pub fn after(
     let (current, pid) = match (inside.copy.take(), held) {
         (Some(copy), _) => {
             let pid = copy.pid;
-            (Current::Copy(copy), pid)
+            (Current::Copy(Box::new(copy)), pid)
         }
         (None, Some(held)) => {
             let live = held.living().unwrap_or(target.pid);
-            (Current::Held(held), live)
+            (Current::Held(Box::new(held)), live)
         }
         (None, None) => return Err(CutError::Gone),
     };
@@ -161,6 +161,7 @@ fn record(
             job_stopped: inside.threads.iter().all(|thread| thread.group_stopped),
         },
         itimers: inside.process.itimers,
+        posix_timers: inside.timers,
         files,
         inject: target.area,
         flags: state::flags(pid, status),

@@ -165,6 +165,9 @@ fn is_ending(pid: i32, tid: i32) -> bool {
 fn refused(pid: i32, tid: i32, error: &io::Error) -> StopFailure {
     let tracer =
         procfs::Status::read(pid, tid).ok().and_then(|status| status.number("TracerPid")).unwrap_or(0);
+    if u32::try_from(tracer) == Ok(std::process::id()) {
+        return StopFailure::Late(format!("thread {tid} is still being let go from the stop before"));
+    }
     if tracer != 0 {
         return StopFailure::Refused(format!(
             "thread {tid} is traced by process {tracer} (a debugger?): end that first"

@@ -84,9 +84,9 @@ impl Drop for Tracer {
 #[derive(Debug)]
 pub enum Current {
     /// A frozen copy.
-    Copy(Copy),
+    Copy(Box<Copy>),
     /// The program itself, held.
-    Held(cut::HeldProgram),
+    Held(Box<cut::HeldProgram>),
 }
 
 struct Worker {

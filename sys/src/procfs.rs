@@ -226,6 +226,57 @@ pub fn current_call(pid: i32, tid: i32) -> io::Result<Option<[u64; 9]>> {
     Ok(Some(call))
 }
 
+/// One timer of `/proc/PID/timers`; the id of a thread is as the reader sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TimerFacts {
+    /// Id.
+    pub id: i32,
+    /// Signal.
+    pub signal: i32,
+    /// sigev_value.
+    pub value: u64,
+    /// SIGEV_*.
+    pub notify: i32,
+    /// Thread or process that is told.
+    pub target: i32,
+    /// Clock.
+    pub clock: i32,
+}
+
+/// POSIX timers of a process (fs/proc/base.c, show_timer). None where the kernel does not list them.
+///
+/// # Errors
+/// A text that is not understood.
+pub fn posix_timers(pid: i32) -> io::Result<Vec<TimerFacts>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/timers")).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines
+        .chunks(4)
+        .map(|four| parse_timer(four).ok_or_else(|| bad("timers", four.join("; ").as_bytes())))
+        .collect()
+}
+
+fn parse_timer(lines: &[&str]) -> Option<TimerFacts> {
+    let [id, signal, notify, clock] = lines else { return None };
+    let (number, value) = signal.strip_prefix("signal: ")?.split_once('/')?;
+    let (kind, target) = notify.strip_prefix("notify: ")?.split_once('/')?;
+    let (whom, target) = target.split_once('.')?;
+    let kind = match (kind, whom) {
+        ("signal", "tid") => libc::SIGEV_THREAD_ID,
+        ("signal", _) => libc::SIGEV_SIGNAL,
+        ("none", _) => libc::SIGEV_NONE,
+        _ => return None,
+    };
+    Some(TimerFacts {
+        id: id.strip_prefix("ID: ")?.parse().ok()?,
+        signal: number.parse().ok()?,
+        value: u64::from_str_radix(value.trim_start_matches("0x"), 16).ok()?,
+        notify: kind,
+        target: target.parse().ok()?,
+        clock: clock.strip_prefix("ClockID: ")?.parse().ok()?,
+    })
+}
+
 /// What the scheduler says of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SchedFacts {
@@ -298,6 +349,15 @@ mod tests {
         assert_eq!((all[0].device, all[0].inode, all[0].offset), (0xfe_0000_0001, 42, 0x1000));
         assert_eq!((all[1].prot, all[1].shared, all[1].name.len()), (0, true, 0));
         assert!(parse_maps(b"nonsense\n").is_err());
+    }
+
+    #[test]
+    fn a_timer_is_understood() {
+        let lines = ["ID: 3", "signal: 27/00007f0000000010", "notify: signal/tid.77", "ClockID: 1"];
+        let facts = parse_timer(&lines).unwrap();
+        assert_eq!((facts.id, facts.signal, facts.value, facts.target), (3, 27, 0x7f00_0000_0010, 77));
+        assert_eq!((facts.notify, facts.clock), (libc::SIGEV_THREAD_ID, 1));
+        assert!(parse_timer(&["ID: x", "", "", ""]).is_none() && parse_timer(&["ID: 1"]).is_none());
     }
 
     #[test]

@@ -148,8 +148,20 @@ impl Job {
     /// It cannot be written; the old one is still there.
     pub fn write_recipe(&self, recipe: &serde_json::Value) -> Result<(), StoreError> {
         let text = format!("{recipe:#}\n");
-        let temp = files::write_temp(&self.dir, "job.json", text.as_bytes())?;
-        files::rename(&self.dir, &temp, "job.json").map(|_| ())
+        let write = || {
+            let temp = files::write_temp(&self.dir, "job.json", text.as_bytes())?;
+            files::rename(&self.dir, &temp, "job.json").map(|_| ())
+        };
+        // A listing by somebody else may clean the temporary file away: nobody holds the lock of a job yet to be run.
+        let gone = |error: &StoreError| matches!(error, StoreError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound);
+        let mut result = write();
+        for _ in 0..10 {
+            match &result {
+                Err(error) if gone(error) => result = write(),
+                _ => break,
+            }
+        }
+        result
     }
 
     /// All committed images, ascending. One whose manifest or segments cannot be used is listed with the reason.

@@ -35,6 +35,8 @@ struct Found {
 pub struct FileReader<'a> {
     pid: i32,
     tid: i32,
+    /// The process as it sees itself.
+    inner_pid: i32,
     pidfd: &'a OwnedFd,
     /// The library's own connection, if it is waiting for an answer of ours.
     own: Option<i32>,
@@ -49,7 +51,7 @@ impl<'a> FileReader<'a> {
     /// # Errors
     /// The process is gone, or not ours.
     pub fn new(
-        pid: i32,
+        (pid, inner_pid): (i32, i32),
         tid: i32,
         pidfd: &'a OwnedFd,
         own: Option<i32>,
@@ -64,7 +66,7 @@ impl<'a> FileReader<'a> {
             let (device, inode) = metadata.map_or((0, 0), |m| (m.dev(), m.ino()));
             found.push(Found { fd, info, target: procfs::link(&path)?, device, inode });
         }
-        Ok(FileReader { pid, tid, pidfd, own, inherited, found })
+        Ok(FileReader { pid, tid, inner_pid, pidfd, own, inherited, found })
     }
 
     /// The file table.
@@ -139,6 +141,17 @@ impl<'a> FileReader<'a> {
         format!("/proc/{}/task/{}/fd/{}", self.pid, self.tid, found.fd)
     }
 
+    /// A file of the process's own folder in /proc is named so that it is its own in the next life too, whatever the
+    /// mount of /proc.
+    fn own_proc_path(&self, path: &[u8]) -> Vec<u8> {
+        for pid in [self.pid, self.inner_pid] {
+            if let Some(rest) = path.strip_prefix(format!("/proc/{pid}/").as_bytes()) {
+                return [b"/proc/self/", rest].concat();
+            }
+        }
+        path.to_vec()
+    }
+
     fn regular(&self, found: &Found, metadata: &fs::Metadata) -> Result<Object, String> {
         const O_TMPFILE: u32 = 0o20_200_000;
         if found.target.starts_with(b"/memfd:") {
@@ -159,7 +172,7 @@ impl<'a> FileReader<'a> {
             None
         };
         Ok(Object::Regular {
-            path: Name(name.unwrap_or(&found.target).to_vec()),
+            path: Name(self.own_proc_path(name.unwrap_or(&found.target))),
             position: found.info.position,
             size: metadata.len(),
             device: metadata.dev(),

@@ -1,15 +1,15 @@
 //! State of the process and of its threads that is neither memory nor files.
 
 use crate::error::TraceError;
-use crate::inject::batch::{BUFFERS, Host};
+use crate::inject::batch::{BUFFERS, Host, MAX_ROWS};
 use crate::inject::stub::Row;
 use crate::threads::Thread;
 use crate::xstate;
 use holdfast_image::Addr;
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::record::{
-    AltStack, HostRecord, InjectArea, IntervalTimer, LayoutRecord, Limit, ProcessFlags, Rseq, SignalAction,
-    ThreadRecord,
+    AltStack, HostRecord, InjectArea, IntervalTimer, LayoutRecord, Limit, PosixTimer, ProcessFlags, Rseq,
+    SignalAction, ThreadRecord,
 };
 use holdfast_sys::procfs::{self, Status};
 use holdfast_sys::{clock, procmem, task};
@@ -84,6 +84,49 @@ impl FactCache {
         self.facts.insert(thread.tid, facts);
         Ok(facts)
     }
+}
+
+/// POSIX timers. Inside the stop; the host stands at its marker afterwards. `inner`: thread ids as the program sees
+/// them, by what the agent sees.
+///
+/// # Errors
+/// As [`Host::run`]; a list that is not understood.
+pub fn ask_timers(
+    pid: i32,
+    host: &Host,
+    area: &InjectArea,
+    inner: impl Fn(i32) -> i32,
+) -> Result<Vec<PosixTimer>, TraceError> {
+    let facts = procfs::posix_timers(pid)?;
+    let buffer = area.scratch.0 + BUFFERS;
+    let mut timers = Vec::with_capacity(facts.len());
+    for part in facts.chunks(MAX_ROWS.min(512)) {
+        let at = |index: usize| buffer + index as u64 * 32;
+        let id = |timer: &procfs::TimerFacts| u64::from(timer.id.cast_unsigned());
+        let rows: Vec<Row> = part
+            .iter()
+            .enumerate()
+            .map(|(index, timer)| Row::new(libc::SYS_timer_gettime, &[id(timer), at(index)]))
+            .collect();
+        host.run(area, &rows, &mut |_| Ok(()))?;
+        let mut bytes = vec![0_u8; part.len() * 32];
+        procmem::read(host.tid, buffer, &mut bytes)?;
+        for (timer, times) in part.iter().zip(bytes.chunks_exact(32)) {
+            let word = |at: usize| u64::from_le_bytes(xstate::array(times, at));
+            let time = |at: usize| word(at).saturating_mul(1_000_000_000).saturating_add(word(at + 8));
+            timers.push(PosixTimer {
+                id: timer.id,
+                clock: timer.clock,
+                notify: timer.notify,
+                signal: timer.signal,
+                value: timer.value,
+                tid: inner(timer.target),
+                interval_ns: time(0),
+                value_ns: time(16),
+            });
+        }
+    }
+    Ok(timers)
 }
 
 /// What one batch in one thread tells of the process.

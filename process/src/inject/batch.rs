@@ -36,8 +36,11 @@ pub struct Host {
     pub tid: i32,
     /// Process and thread id as the program sees them (arguments of the marker's tgkill).
     pub inner: (i32, i32),
-    /// Its registers at the stop.
+    /// The registers with which it goes on.
     pub regs: Registers,
+    /// The same for going on by itself, through a signal frame: returning from one drops the restart block
+    /// (arch/x86/kernel/signal_64.c, restore_sigcontext), so timed calls are made anew with the rest of their time.
+    pub alone: Registers,
     /// Its signal mask at the stop.
     pub mask: u64,
     /// Its extended state at the stop, cut to size.
@@ -76,7 +79,7 @@ impl Host {
     fn arm(&self, area: &InjectArea, rows: &[Row]) -> Result<(), TraceError> {
         debug_assert!(rows.len() <= MAX_ROWS);
         let frame_at = area.scratch.0 + FRAME;
-        let back = frame::rewound(&self.regs);
+        let back = frame::rewound(&self.alone);
         let frame = frame::bytes(frame_at, &back, self.mask, &self.xstate);
         let mut table = Vec::with_capacity((rows.len() + 2) * stub::ROW_LEN);
         // sigaltstack(NULL, &frame.uc_stack): the frame then sets what is already set.

@@ -130,6 +130,7 @@ pub fn pending_and_timers(
             Need::Must("set interval timer", which),
         );
     }
+    posix_timers(&mut batch, record)?;
     for (index, description) in record.files.descriptions.iter().enumerate() {
         let holder = record.files.descriptors.iter().find(|d| d.description as usize == index);
         if let (Object::TimerFd { .. }, Some(holder)) = (&description.object, holder) {
@@ -137,6 +138,44 @@ pub fn pending_and_timers(
         }
     }
     batch.finish().map(|_| ())
+}
+
+/// Timers of timer_create, with their old ids (PR_TIMER_CREATE_RESTORE_IDS, Linux 6.15; before, ids count up from 0,
+/// and one that does not come out as it was is an error).
+fn posix_timers(batch: &mut Batch<'_>, record: &ProcessRecord) -> Result<(), RebuildError> {
+    const PR_TIMER_CREATE_RESTORE_IDS: u64 = 77;
+    const SECOND: u64 = 1_000_000_000;
+    if record.posix_timers.is_empty() {
+        return Ok(());
+    }
+    batch.call(libc::SYS_prctl, &[PR_TIMER_CREATE_RESTORE_IDS, 1], Need::May)?;
+    for timer in &record.posix_timers {
+        let id = u64::from(timer.id.cast_unsigned());
+        batch.reserve(160)?;
+        // struct sigevent: value, signal, notify, thread id; 64 bytes.
+        let mut event = [0_u8; 64];
+        event[..8].copy_from_slice(&timer.value.to_le_bytes());
+        event[8..12].copy_from_slice(&timer.signal.to_le_bytes());
+        event[12..16].copy_from_slice(&timer.notify.to_le_bytes());
+        event[16..20].copy_from_slice(&timer.tid.to_le_bytes());
+        let event = batch.data(&event);
+        let wanted = batch.data(&id.to_le_bytes());
+        let clock = i64::from(timer.clock).cast_unsigned();
+        let args = [clock, event, wanted];
+        batch.row(Row::new(libc::SYS_timer_create, &args), Need::Must("make anew the POSIX timer", id));
+        let parts = [
+            timer.interval_ns / SECOND,
+            timer.interval_ns % SECOND,
+            timer.value_ns / SECOND,
+            timer.value_ns % SECOND,
+        ];
+        let times = batch.data(&words(&parts));
+        batch.row(
+            Row::new(libc::SYS_timer_settime, &[id, 0, times, 0]),
+            Need::Must("set the POSIX timer", id),
+        );
+    }
+    batch.call(libc::SYS_prctl, &[PR_TIMER_CREATE_RESTORE_IDS, 0], Need::May)
 }
 
 fn arm_timerfd(batch: &mut Batch<'_>, fd: i32, object: &Object) -> Result<(), RebuildError> {
@@ -148,6 +187,8 @@ fn arm_timerfd(batch: &mut Batch<'_>, fd: i32, object: &Object) -> Result<(), Re
     };
     let fd = u64::from(fd.cast_unsigned());
     batch.reserve(64)?;
+    // Between an expiry and its being read a periodic timer shows nothing left (fs/timerfd.c): it goes on at once.
+    let value_ns = &if *value_ns == 0 && *ticks > 0 && *interval_ns > 0 { 1 } else { *value_ns };
     if *value_ns > 0 {
         // fdinfo tells what is left; an absolute time matters only where a change of the clock must be noticed.
         let cancel = settime_flags & libc::TFD_TIMER_CANCEL_ON_SET.cast_unsigned() != 0;

@@ -220,6 +220,7 @@ pub fn record(pid: i32) -> ProcessRecord {
         threads: vec![thread(pid), thread(pid + 1)],
         signals: SignalRecord::default(),
         itimers: Default::default(),
+        posix_timers: Vec::new(),
         files: FileTable::default(),
         inject: InjectArea {
             code: Addr(0x10_0000),
