@@ -137,6 +137,7 @@ impl<'de> Deserialize<'de> for Name {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
