@@ -47,7 +47,7 @@ wait_for() { for _ in $(seq 2000); do if "$@" >/dev/null 2>&1; then return 0; fi
 end_job() { # JOB FRONT
     local pid
     pid=$(program_pid "$1")
-    [ -n "$pid" ] && kill -9 "$pid"
+    [ -n "$pid" ] && { kill -9 "$pid" || true; } 2>/dev/null
     { wait "$2" || true; } 2>/dev/null
     sleep 0.2
 }
