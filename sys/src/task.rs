@@ -1,24 +1,8 @@
-//! Limits and scheduling of other tasks.
+//! Scheduling of other tasks.
 //!
 //! # Safety
 //! The calls take numbers and write into locals of the right type.
 #![allow(unsafe_code)]
-
-use std::io;
-
-/// `prlimit(2)`: soft and hard limit of a resource of a process.
-///
-/// # Errors
-/// ESRCH, EPERM, EINVAL (unknown resource).
-pub fn limit_of(pid: i32, resource: u32) -> io::Result<(u64, u64)> {
-    let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: no new limit; the old one is written into `limit`.
-    let result = unsafe {
-        libc::syscall(libc::SYS_prlimit64, pid, resource, std::ptr::null::<libc::rlimit64>(), &raw mut limit)
-    };
-    crate::check(result)?;
-    Ok((limit.rlim_cur, limit.rlim_max))
-}
 
 /// Scheduling of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

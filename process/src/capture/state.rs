@@ -12,7 +12,7 @@ use holdfast_image::record::{
     SignalAction, ThreadRecord,
 };
 use holdfast_sys::procfs::{self, Status};
-use holdfast_sys::{clock, procmem, task};
+use holdfast_sys::{attributes, clock, procmem, task};
 use std::collections::HashMap;
 use std::fs;
 use std::io;
@@ -208,7 +208,7 @@ pub fn limits(pid: i32) -> Vec<Limit> {
     const RESOURCES: u32 = 16;
     (0..RESOURCES)
         .filter_map(|resource| {
-            let (soft, hard) = task::limit_of(pid, resource).ok()?;
+            let (soft, hard) = attributes::limit(pid, resource).ok()?;
             Some(Limit { resource, soft, hard })
         })
         .collect()
