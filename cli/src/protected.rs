@@ -51,7 +51,7 @@ pub fn runs_with_table(regions: &[Region], shared: Addr) -> Vec<PageRun> {
 pub fn is_whole(memory: &dyn PageSource, options: &CutOptions, shared: Addr) -> bool {
     let Some(only) = &options.only else { return true };
     let mut page = vec![0_u8; SharedPage::LEN];
-    memory.read(shared, &mut page).is_ok()
+    memory.read(shared, &mut page).is_ok_and(|read| read)
         && parse(&page).is_some_and(|regions| regions.iter().all(|region| only.contains(&region.run)))
 }
 

@@ -19,7 +19,10 @@ pub struct StopBreakdown {
     pub maps_ns: u64,
     /// Descriptors and data in flight.
     pub files_ns: u64,
-    /// Shared and special memory copied inside the stop.
+    /// Re-arming the tracker, which yields the dirty set.
+    #[serde(default)]
+    pub track_ns: u64,
+    /// Memory copied inside the stop.
     pub copy_ns: u64,
     /// The clone that freezes the memory.
     pub clone_ns: u64,
@@ -36,16 +39,74 @@ pub struct StopBreakdown {
 pub struct FlushFigures {
     /// From resume to commit, nanoseconds.
     pub flush_ns: u64,
-    /// Pages read from the source.
+    /// Pages read from the source at or after the cut.
     pub pages_read: u64,
     /// Pages that were all zero: not stored.
     pub pages_zero: u64,
     /// Pages stored.
     pub pages_stored: u64,
-    /// Bytes of the segment and the manifest.
+    /// Pages read whose content was that of the parent: not stored.
+    #[serde(default)]
+    pub pages_unchanged: u64,
+    /// Pages taken from the parent without being read.
+    #[serde(default)]
+    pub pages_parent: u64,
+    /// Pages stored before the stop, while the program ran, and not written again.
+    #[serde(default)]
+    pub pages_precopied: u64,
+    /// Pages copied from segments that would have held too little else (compaction).
+    #[serde(default)]
+    pub pages_moved: u64,
+    /// Bytes of the segments and the manifest of this image.
     pub bytes_stored: u64,
     /// Bytes of pages in frames that were compressed.
     pub bytes_compressed_from: u64,
     /// What they became.
     pub bytes_compressed_to: u64,
+}
+
+/// How the first write to each page after a cut went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AccessCounts {
+    /// The writer had to wait until the page was stored, or was held for lack of room.
+    pub wait: u64,
+    /// The page was copied first.
+    pub cow: u64,
+    /// The page was stored already, the flush still under way.
+    pub avoided: u64,
+    /// After the flush.
+    pub after: u64,
+    /// Not written.
+    pub untouched: u64,
+}
+
+/// What the pager knows of a checkpoint.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EpochFigures {
+    /// How changes are found: "userfaultfd" or "hashes".
+    pub tracker: String,
+    /// Order of the flush: "history", "address" or "sync".
+    pub order: String,
+    /// Pages of memory that is tracked, present at the cut.
+    pub pages_tracked: u64,
+    /// Pages written since the image before, those of the pre-copy included.
+    pub pages_dirty: u64,
+    /// Pages stored by the pre-copy, those that were written again included.
+    pub pages_precopy: u64,
+    /// First writes during the flush of this image, up to its commit.
+    pub flush: AccessCounts,
+    /// First writes of the whole epoch that this image ends (from the cut before to this one).
+    pub ended: AccessCounts,
+    /// Most pages that were copied for the program and held at once.
+    pub copies_peak: u64,
+    /// How many were allowed (`--cow`); 0: no bound.
+    pub copies_limit: u64,
+    /// How long writers were held because the bound was reached, nanoseconds.
+    pub held_ns: u64,
+    /// How often.
+    pub holds: u64,
+    /// Which of the last epochs predicts the writes best: 1 the last one; 0: not known.
+    pub period: u32,
 }

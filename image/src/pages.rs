@@ -6,6 +6,7 @@
 use crate::{Addr, PAGE_SIZE, PageCount};
 use serde::{Deserialize, Serialize};
 use std::io;
+use std::sync::{Mutex, PoisonError};
 
 /// A contiguous run of pages of the program's address space.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -34,20 +35,91 @@ impl PageRun {
     }
 }
 
-/// Somebody who has the pages of one instant: the frozen copy, or buffers filled at the stop.
+/// Somebody who has pages to be stored: the frozen copy, buffers filled at the stop, or (before the stop) the running
+/// program.
 ///
-/// The store reads runs from several threads, in any order, and says what it has stored so that the source can let
-/// it go (release is what keeps later writes of the program free of copies).
+/// The store takes runs from several threads, in the order in which the source hands them out, and says what it has
+/// stored so that the source can let it go (release is what keeps later writes of the program free of copies).
 pub trait PageSource: Sync {
-    /// All runs to be stored, in the order in which they should be flushed. Runs do not overlap.
-    fn runs(&self) -> &[PageRun];
-    /// Fills `buffer` with the content of `buffer.len() / PAGE_SIZE` pages from `start` on.
+    /// Number of pages that [`PageSource::take`] hands out in all.
+    fn pages(&self) -> PageCount;
+    /// Takes what is to be flushed next: appends runs of at most `most` pages in all to `into`. Nothing appended: all
+    /// is taken. No page is handed out twice.
+    fn take(&self, most: PageCount, into: &mut Vec<PageRun>);
+    /// Fills `buffer` with the content of `buffer.len() / PAGE_SIZE` pages from `start` on. `false`: they are not
+    /// there any more (only a running program may say so), and the image goes without what was asked for.
     ///
     /// # Errors
     /// The source died (for instance the frozen copy was killed): the checkpoint must fail.
-    fn read(&self, start: Addr, buffer: &mut [u8]) -> io::Result<()>;
+    fn read(&self, start: Addr, buffer: &mut [u8]) -> io::Result<bool>;
     /// `run` is stored durably enough that the source need not keep it. Must not block for long.
     fn release(&self, run: PageRun);
+    /// The program is short of room for copies: do without compression.
+    fn is_urgent(&self) -> bool {
+        false
+    }
+}
+
+/// Runs that are handed out one after the other, in pieces: [`PageSource::take`] of a source whose order is fixed.
+#[derive(Debug, Default)]
+pub struct TakeList {
+    runs: Vec<PageRun>,
+    /// Index of the next run, and its first page that nobody has taken.
+    next: Mutex<(usize, u64)>,
+}
+
+impl TakeList {
+    /// All of `runs`, in this order.
+    pub fn new(runs: Vec<PageRun>) -> TakeList {
+        TakeList { runs, next: Mutex::default() }
+    }
+    /// All runs, taken or not.
+    pub fn runs(&self) -> &[PageRun] {
+        &self.runs
+    }
+    /// See [`PageSource::pages`].
+    pub fn pages(&self) -> PageCount {
+        PageCount(self.runs.iter().map(|run| run.pages.0).sum())
+    }
+    /// See [`PageSource::take`].
+    pub fn take(&self, most: PageCount, into: &mut Vec<PageRun>) {
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let (index, page) = &mut *next;
+        let mut room = most.0;
+        while room > 0
+            && let Some(run) = self.runs.get(*index)
+        {
+            let pages = room.min(run.pages.0 - *page);
+            into.push(PageRun { start: Addr(run.start.0 + *page * PAGE_SIZE), pages: PageCount(pages) });
+            room -= pages;
+            *page += pages;
+            if *page == run.pages.0 {
+                *index += 1;
+                *page = 0;
+            }
+        }
+    }
+}
+
+/// What an image holds besides the pages that were read for it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Inherited {
+    /// Pages whose content is that in the parent, or that a pre-copy has stored in this image since they were written
+    /// last. Ascending.
+    pub unchanged: Vec<PageRun>,
+    /// Pages that are privately mapped from segment files of the store and were never written there. Ascending.
+    pub mapped: Vec<StoreMapping>,
+}
+
+/// Pages of the program that are still those of a segment file, mapped by a lazy restart.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StoreMapping {
+    /// The pages.
+    pub run: PageRun,
+    /// The segment file.
+    pub path: std::path::PathBuf,
+    /// Byte offset in it.
+    pub offset: u64,
 }
 
 /// Where one extent of the restarted address space comes from.

@@ -23,10 +23,12 @@ fn main() {
     for _ in 0..count {
         match tracer.cut(&target, &CutOptions::default()) {
             Ok(cut) => {
-                let pages: u64 = cut.memory.runs().iter().map(|run| run.pages.0).sum();
+                let pages = cut.memory.pages().0;
+                let mut runs = Vec::new();
+                cut.memory.take(holdfast_image::PageCount(pages), &mut runs);
                 let mut hash = 0_u64;
                 let mut buffer = vec![0_u8; PAGE_SIZE as usize];
-                for run in cut.memory.runs() {
+                for run in &runs {
                     cut.memory.read(run.start, &mut buffer).unwrap();
                     hash ^= xxhash_rust::xxh3::xxh3_64(&buffer);
                     cut.memory.release(*run);
@@ -35,7 +37,7 @@ fn main() {
                 eprintln!(
                     "{:?}\n{} runs {pages} pages {hash:x}, {} threads",
                     cut.breakdown,
-                    cut.memory.runs().len(),
+                    runs.len(),
                     cut.record.threads.len()
                 );
                 if json {

@@ -11,7 +11,7 @@ use crate::stop::Stragglers;
 use crate::tracer::{Command, Current};
 use crossbeam_channel::Sender;
 use holdfast_image::bytes::Name;
-use holdfast_image::pages::{PageRun, coalesce};
+use holdfast_image::pages::{PageRun, TakeList, coalesce};
 use holdfast_image::record::{FileIdentity, ProcessRecord, Region, SignalRecord};
 use std::fs::File;
 
@@ -84,7 +84,15 @@ fn describe(
     record.check().map_err(|what| CutError::Failed {
         what: format!("the record of the program is not sound: {what}"),
     })?;
-    let memory = FrozenMemory { runs, saved, pid, forced, held, tracer: commands.clone(), ended: false };
+    let memory = FrozenMemory {
+        runs: TakeList::new(runs),
+        saved,
+        pid,
+        forced,
+        held,
+        tracer: commands.clone(),
+        ended: false,
+    };
     Ok((record, memory))
 }
 

@@ -8,8 +8,8 @@
 
 use crate::tracer::Command;
 use crossbeam_channel::Sender;
-use holdfast_image::pages::{PageRun, PageSource};
-use holdfast_image::{Addr, PAGE_SIZE};
+use holdfast_image::pages::{PageRun, PageSource, TakeList};
+use holdfast_image::{Addr, PAGE_SIZE, PageCount};
 use holdfast_sys::procmem;
 use std::fs::File;
 use std::io;
@@ -52,7 +52,7 @@ impl SavedPages {
 /// See the head of the file.
 #[derive(Debug)]
 pub struct FrozenMemory {
-    pub(crate) runs: Vec<PageRun>,
+    pub(crate) runs: TakeList,
     pub(crate) saved: SavedPages,
     /// Whose memory is read: the copy, or the held program.
     pub(crate) pid: i32,
@@ -81,22 +81,26 @@ impl FrozenMemory {
 }
 
 impl PageSource for FrozenMemory {
-    fn runs(&self) -> &[PageRun] {
-        &self.runs
+    fn pages(&self) -> PageCount {
+        self.runs.pages()
     }
 
-    fn read(&self, start: Addr, buffer: &mut [u8]) -> io::Result<()> {
+    fn take(&self, most: PageCount, into: &mut Vec<PageRun>) {
+        self.runs.take(most, into);
+    }
+
+    fn read(&self, start: Addr, buffer: &mut [u8]) -> io::Result<bool> {
         debug_assert!(buffer.len().is_multiple_of(PAGE_SIZE as usize));
         if self.saved.read(start, buffer) {
-            return Ok(());
+            return Ok(true);
         }
         match procmem::read(self.pid, start.0, buffer) {
-            Ok(()) => Ok(()),
+            Ok(()) => Ok(true),
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
                 Err(io::Error::other("the frozen copy of the program was killed"))
             }
             // Not readable for the program itself, or partly so.
-            Err(_) => self.forced.read_exact_at(buffer, start.0).map_err(|error| {
+            Err(_) => self.forced.read_exact_at(buffer, start.0).map(|()| true).map_err(|error| {
                 io::Error::other(format!(
                     "reading {} bytes at {start} of the frozen copy: {error}",
                     buffer.len()

@@ -8,8 +8,8 @@
 mod common;
 
 use common::{PAGE, commit_record, run};
-use holdfast_image::pages::{PageProvider, PageRun, PageSource};
-use holdfast_image::{Addr, Epoch, PAGE_SIZE};
+use holdfast_image::pages::{PageProvider, PageRun, PageSource, TakeList};
+use holdfast_image::{Addr, Epoch, PAGE_SIZE, PageCount};
 use holdfast_tiers::{Job, PipelineOptions, Store};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -17,20 +17,23 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 struct Slice<'a> {
-    runs: Vec<PageRun>,
+    runs: TakeList,
     bytes: &'a [u8],
 }
 
 const BASE: u64 = 1 << 40;
 
 impl PageSource for Slice<'_> {
-    fn runs(&self) -> &[PageRun] {
-        &self.runs
+    fn pages(&self) -> PageCount {
+        self.runs.pages()
     }
-    fn read(&self, start: Addr, buffer: &mut [u8]) -> std::io::Result<()> {
+    fn take(&self, most: PageCount, into: &mut Vec<PageRun>) {
+        self.runs.take(most, into);
+    }
+    fn read(&self, start: Addr, buffer: &mut [u8]) -> std::io::Result<bool> {
         let from = (start.0 - BASE) as usize;
         buffer.copy_from_slice(&self.bytes[from..from + buffer.len()]);
-        Ok(())
+        Ok(true)
     }
     fn release(&self, _: PageRun) {}
 }
@@ -107,7 +110,7 @@ fn measure(job: &Job, epoch: Epoch, source: &Slice<'_>, options: PipelineOptions
     println!("  verify_mappable (cached) {}, {} extents", rate(len, start.elapsed()), image.extents().len());
     let mut buffer = vec![0; 1 << 20];
     let start = Instant::now();
-    for run in &source.runs {
+    for run in source.runs.runs() {
         for at in (run.start.0..run.end().0).step_by(buffer.len()) {
             let here = ((run.end().0 - at) as usize).min(buffer.len());
             image.read(Addr(at), &mut buffer[..here]).unwrap();
@@ -130,13 +133,13 @@ fn main() {
         if !text {
             floor(&dir, &bytes);
         }
-        let source = Slice { runs: vec![run(BASE / PAGE_SIZE, pages)], bytes: &bytes };
+        let source = Slice { runs: TakeList::new(vec![run(BASE / PAGE_SIZE, pages)]), bytes: &bytes };
         for (workers, compress) in [(1, true), (2, true), (4, true), (4, false)] {
             measure(&job, Epoch(1), &source, PipelineOptions { workers, compress });
         }
     }
     let bytes = fill(mib << 20, false);
-    let scattered = (0..pages / 2).map(|n| run(BASE / PAGE_SIZE + 2 * n, 1)).collect();
+    let scattered = TakeList::new((0..pages / 2).map(|n| run(BASE / PAGE_SIZE + 2 * n, 1)).collect());
     println!("--- every second page, {} MiB", mib / 2);
     let source = Slice { runs: scattered, bytes: &bytes };
     measure(&job, Epoch(1), &source, PipelineOptions { workers: 2, compress: true });

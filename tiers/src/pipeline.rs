@@ -18,7 +18,6 @@ use holdfast_image::pages::{PageRun, PageSource};
 use holdfast_image::{Addr, PAGE_SIZE, PageCount};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 const PAGE: usize = PAGE_SIZE as usize;
@@ -57,8 +56,6 @@ struct Shared<'a> {
     source: &'a dyn PageSource,
     progress: &'a (dyn Fn(u64) + Sync),
     compress: bool,
-    /// Index of the next run, and its first page that nobody has taken.
-    next: Mutex<(usize, u64)>,
     part_pages: u64,
     total_pages: u64,
     read_pages: AtomicU64,
@@ -76,16 +73,7 @@ pub(crate) fn run(
     compress: bool,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<(), StoreError> {
-    let mut total_pages = 0_u64;
-    for run in source.runs() {
-        if !run.is_valid() {
-            return Err(StoreError::misuse(
-                dir,
-                format!("{} pages at {} cannot be stored", run.pages.0, run.start),
-            ));
-        }
-        total_pages = total_pages.saturating_add(run.pages.0);
-    }
+    let total_pages = source.pages().0;
     let shared = Shared {
         dir,
         header,
@@ -93,7 +81,6 @@ pub(crate) fn run(
         source,
         progress,
         compress,
-        next: Mutex::new((0, 0)),
         part_pages: part_pages(total_pages, lanes.len()),
         total_pages,
         read_pages: AtomicU64::new(0),
@@ -125,21 +112,7 @@ impl Shared<'_> {
     /// Takes the next part: runs of at most `part_pages` pages in all. Empty: nothing is left.
     fn take(&self, part: &mut Vec<PageRun>) {
         part.clear();
-        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        let (run_index, page) = &mut *next;
-        let mut room = self.part_pages;
-        while room > 0
-            && let Some(run) = self.source.runs().get(*run_index)
-        {
-            let pages = room.min(run.pages.0 - *page);
-            part.push(PageRun { start: Addr(run.start.0 + *page * PAGE_SIZE), pages: PageCount(pages) });
-            room -= pages;
-            *page += pages;
-            if *page == run.pages.0 {
-                *run_index += 1;
-                *page = 0;
-            }
-        }
+        self.source.take(PageCount(self.part_pages), part);
     }
 
     /// Upper bound of the bytes that are still to be stored.
@@ -222,11 +195,14 @@ impl<'a> Worker<'a> {
         let from = into.filled as usize * PAGE;
         let bytes = run.pages.0 as usize * PAGE;
         let fresh = &mut into.buffer[from..from + bytes];
-        self.shared.source.read(run.start, fresh).map_err(|source| StoreError::Source {
+        let read = self.shared.source.read(run.start, fresh).map_err(|source| StoreError::Source {
             start: run.start,
             bytes: bytes as u64,
             source,
         })?;
+        if !read {
+            return Ok(());
+        }
         let mut kept = 0_usize;
         for page in 0..run.pages.0 as usize {
             let start = Addr(run.start.0 + page as u64 * PAGE_SIZE);

@@ -181,7 +181,7 @@ fn make(
     // Before the stop: a store that cannot be written must not cost the program anything.
     let writer = workshop.job.begin(&workshop.lock, epoch)?;
     let cut = cut(workshop, tracer, order)?;
-    let total: u64 = cut.memory.runs().iter().map(|run| run.pages.bytes()).sum();
+    let total = cut.memory.pages().bytes();
     progress.total.store(total, Ordering::Relaxed);
     progress.epoch.store(epoch.0, Ordering::Relaxed);
     reporter.report(Event::Cut { epoch, stop_ns: cut.breakdown.total_ns });

@@ -3,7 +3,7 @@
 
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::manifest::StopBreakdown;
-use holdfast_image::pages::{PageProvider, PageRun, PageSource, coalesce};
+use holdfast_image::pages::{PageProvider, PageRun, PageSource, TakeList, coalesce};
 use holdfast_image::record::{
     AltStack, FileIdentity, FileTable, HostRecord, InjectArea, LayoutRecord, ProcessFlags, ProcessRecord,
     SignalRecord, ThreadRecord,
@@ -82,6 +82,7 @@ pub type Model = BTreeMap<u64, Vec<u8>>;
 
 pub struct MemorySource {
     pub runs: Vec<PageRun>,
+    pub list: TakeList,
     pub pages: Model,
     pub released: Mutex<Vec<PageRun>>,
     /// Reads that touch this page fail.
@@ -97,7 +98,14 @@ impl MemorySource {
             .flat_map(|run| (0..run.pages.0).map(|n| run.start.0 / PAGE_SIZE + n))
             .map(|number| (number, page_of(content(number), number)))
             .collect();
-        MemorySource { runs, pages, released: Mutex::default(), fails_at: None, meet: None }
+        MemorySource {
+            list: TakeList::new(runs.clone()),
+            runs,
+            pages,
+            released: Mutex::default(),
+            fails_at: None,
+            meet: None,
+        }
     }
     /// Pages of every kind from page `base` on, in an image of two segments: stored by two workers, each has to wait
     /// until the other has its part.
@@ -130,10 +138,13 @@ impl MemorySource {
 }
 
 impl PageSource for MemorySource {
-    fn runs(&self) -> &[PageRun] {
-        &self.runs
+    fn pages(&self) -> PageCount {
+        self.list.pages()
     }
-    fn read(&self, start: Addr, buffer: &mut [u8]) -> io::Result<()> {
+    fn take(&self, most: PageCount, into: &mut Vec<PageRun>) {
+        self.list.take(most, into);
+    }
+    fn read(&self, start: Addr, buffer: &mut [u8]) -> io::Result<bool> {
         if let Some((pages, barrier)) = &self.meet
             && pages.contains(&(start.0 / PAGE_SIZE))
         {
@@ -145,7 +156,7 @@ impl PageSource for MemorySource {
             }
             out.copy_from_slice(&self.pages[&number]);
         }
-        Ok(())
+        Ok(true)
     }
     fn release(&self, run: PageRun) {
         self.released.lock().unwrap().push(run);
