@@ -15,6 +15,10 @@ pub const MAX_MESSAGE: usize = 64 * 1024;
 /// Environment variable with the path of the agent's socket.
 pub const ENV_SOCKET: &str = "HOLDFAST_SOCKET";
 
+/// Environment variable of the program that says which engine it was started for; only `slots` means something to
+/// libholdfast.
+pub const ENV_ENGINE: &str = "HOLDFAST_ENGINE";
+
 /// A request to the agent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
@@ -35,6 +39,9 @@ pub enum Request {
         stop: bool,
         /// Answer only when the image is committed (otherwise as soon as the program runs again).
         wait: bool,
+        /// What is to be done otherwise than the job's settings say, this time.
+        #[serde(default, skip_serializing_if = "Wishes::is_none")]
+        wishes: Wishes,
     },
     /// How are things?
     Status,
@@ -49,6 +56,28 @@ pub enum Request {
         /// Length, bytes; 0 removes the range.
         len: u64,
     },
+}
+
+/// How one checkpoint is to differ from the settings of its job, in the words of the command line.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Wishes {
+    /// `--engine`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub engine: Option<String>,
+    /// `--order`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub order: Option<String>,
+    /// `--cow`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cow: Option<String>,
+}
+
+impl Wishes {
+    /// Whether the settings of the job hold as they are.
+    pub fn is_none(&self) -> bool {
+        *self == Wishes::default()
+    }
 }
 
 /// The agent's answer.
@@ -151,4 +180,27 @@ impl SharedPage {
     pub const LAZY_FILE_MAX: usize = 255;
     /// Length of the whole area, bytes.
     pub const LEN: usize = 192 * 1024;
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plain_request_for_a_checkpoint_is_what_the_library_writes() {
+        let plain = Request::Checkpoint { stop: false, wait: true, wishes: Wishes::default() };
+        let text = r#"{"request":"checkpoint","stop":false,"wait":true}"#;
+        assert_eq!(serde_json::to_string(&plain).unwrap(), text);
+        assert_eq!(serde_json::from_str::<Request>(text).unwrap(), plain);
+    }
+
+    #[test]
+    fn wishes_are_told_one_by_one() {
+        let wishes = Wishes { engine: Some("copy".into()), ..Wishes::default() };
+        let request = Request::Checkpoint { stop: true, wait: true, wishes };
+        let text = r#"{"request":"checkpoint","stop":true,"wait":true,"wishes":{"engine":"copy"}}"#;
+        assert_eq!(serde_json::to_string(&request).unwrap(), text);
+        assert_eq!(serde_json::from_str::<Request>(text).unwrap(), request);
+    }
 }
