@@ -31,7 +31,7 @@ extern "C" {
 
 /* Errors. All are negative. */
 #define HOLDFAST_E_NO_AGENT (-1)  /* nobody checkpoints this program, or the agent has ended */
-#define HOLDFAST_E_BUSY (-2)      /* another thread is inside holdfast_checkpoint(); it may succeed */
+#define HOLDFAST_E_BUSY (-2)      /* another thread is inside a call for a checkpoint; it may succeed */
 #define HOLDFAST_E_REFUSED (-3)   /* the program holds something open that cannot be brought back; the agent's log names it */
 #define HOLDFAST_E_FAILED (-4)    /* the checkpoint failed (disk full, ...); the agent's log says why; older images are intact */
 #define HOLDFAST_E_ARGUMENT (-5)  /* null pointer, empty or too long name, size 0, memory that is not protected memory */
@@ -59,6 +59,16 @@ extern "C" {
  * An image that was taken for another reason while this call was waiting (by interval, by command) counts as well:
  * restarted from it, the call returns 1. */
 HOLDFAST_API int holdfast_checkpoint(void);
+
+/* The same, but returns as soon as the program may go on: its state is caught, and the image is written behind its back.
+ * While an earlier image is still being written this call waits for that one first, so there is never more than one.
+ *
+ * Returns
+ *   0  the cut is made. Whether the image will be committed is not known yet: `holdfast list` and the agent's log tell
+ *      of a failure, and the next image then holds all that this one would have held;
+ *   1  this is the restarted program, as with holdfast_checkpoint();
+ *   HOLDFAST_E_NO_AGENT, _BUSY, _REFUSED, _FAILED: there was no cut. */
+HOLDFAST_API int holdfast_checkpoint_start(void);
 
 /* How many restarts this process has behind it: 0 in a program that was never restarted, HOLDFAST_E_NO_AGENT without an
  * agent. (A program started again under --only-protected is a new process: 0.) */

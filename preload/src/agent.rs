@@ -165,13 +165,13 @@ pub fn hello(event: &str) -> Result<(), Trouble> {
     sent.map_err(|_| Trouble::Absent)
 }
 
-/// Asks for a checkpoint and waits until it is committed.
-pub fn checkpoint() -> Result<message::Answer, Trouble> {
+/// Asks for a checkpoint and waits for the answer, which comes after its commit (`wait`) or after its cut.
+pub fn checkpoint(wait: bool) -> Result<message::Answer, Trouble> {
     let claim = Claim::take();
     if !claim.published {
         return Err(Trouble::Busy);
     }
-    Connection::open(claim)?.ask(message::checkpoint(false, true))
+    Connection::open(claim)?.ask(message::checkpoint(false, wait))
 }
 
 /// Asks for a checkpoint and does not wait for the answer. For signal handlers.

@@ -39,24 +39,35 @@ fn has_agent() -> bool {
     shared::text(SOCKET_PATH, &mut room).is_some()
 }
 
-/// `int holdfast_checkpoint(void)`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub extern "C" fn holdfast_checkpoint() -> c_int {
+/// Asks for a checkpoint; `wait`: until its commit, otherwise until its cut.
+fn checkpoint(wait: bool) -> c_int {
     host::keep_errno(|| {
         let before = shared::from_agent(RESTARTS);
-        let outcome = agent::checkpoint();
+        let outcome = agent::checkpoint(wait);
         // Whatever came of the connection: if this is another life, the image was taken, and this is the way back.
         if shared::from_agent(RESTARTS) != before {
             return 1;
         }
         match outcome {
-            Ok(Answer::Committed) => 0,
+            Ok(Answer::Taken) => 0,
             Ok(Answer::Refused) => REFUSED,
             Ok(Answer::Failed) => FAILED,
             Err(agent::Trouble::Absent) => NO_AGENT,
             Err(agent::Trouble::Busy) => BUSY,
         }
     })
+}
+
+/// `int holdfast_checkpoint(void)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn holdfast_checkpoint() -> c_int {
+    checkpoint(true)
+}
+
+/// `int holdfast_checkpoint_start(void)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn holdfast_checkpoint_start() -> c_int {
+    checkpoint(false)
 }
 
 /// `int holdfast_restarted(void)`.

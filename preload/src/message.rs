@@ -90,8 +90,8 @@ pub fn checkpoint(stop: bool, wait: bool) -> &'static [u8] {
 /// What the agent answered to a request for a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// The image is committed.
-    Committed,
+    /// The image is committed, or its cut is made if that is what was waited for.
+    Taken,
     /// The program holds something open that cannot be brought back.
     Refused,
     /// It failed, or the answer is none that this version knows.
@@ -101,7 +101,7 @@ pub enum Answer {
 /// Reads the first bytes of an answer: the tag comes first, and a message may have been cut behind it.
 pub fn answer(text: &[u8]) -> Answer {
     if text.starts_with(b"{\"reply\":\"checkpointed\"") || text.starts_with(b"{\"reply\":\"ok\"") {
-        Answer::Committed
+        Answer::Taken
     } else if text.starts_with(b"{\"reply\":\"refused\"") {
         Answer::Refused
     } else {
@@ -112,7 +112,7 @@ pub fn answer(text: &[u8]) -> Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use holdfast_image::control::{Reply, Request};
+    use holdfast_image::control::{Reply, Request, Wishes};
     use holdfast_image::{Addr, Epoch, record::InjectArea};
 
     #[test]
@@ -139,7 +139,7 @@ mod tests {
     fn the_agent_decodes_a_request_for_a_checkpoint() {
         for (stop, wait) in [(false, false), (false, true), (true, false), (true, true)] {
             let decoded: Request = serde_json::from_slice(checkpoint(stop, wait)).unwrap();
-            assert_eq!(decoded, Request::Checkpoint { stop, wait });
+            assert_eq!(decoded, Request::Checkpoint { stop, wait, wishes: Wishes::default() });
         }
     }
 
@@ -147,7 +147,7 @@ mod tests {
     fn the_agents_answers_are_told_apart() {
         let read = |reply: &Reply| answer(&serde_json::to_vec(reply).unwrap());
         let done = Reply::Checkpointed { epoch: Epoch(7), stop_ns: 1, committed: true };
-        assert_eq!(read(&done), Answer::Committed);
+        assert_eq!(read(&done), Answer::Taken);
         assert_eq!(read(&Reply::Refused { reasons: vec!["fd 7".into()] }), Answer::Refused);
         assert_eq!(read(&Reply::Error { message: "full".into() }), Answer::Failed);
         assert_eq!(answer(b""), Answer::Failed);

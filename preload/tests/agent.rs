@@ -177,7 +177,7 @@ fn the_hooked_id_calls_do_what_they_do_without_us() {
 #[test]
 fn the_api_returns_its_codes_without_an_agent() {
     let folder = Folder::new();
-    let expected = "checkpoint -1\nrestarted -1\nrestore -6\nrestore bad -5\nfree -5\nprotected 1 errno 77\n\
+    let expected = "checkpoint -1\nstart -1\nrestarted -1\nrestore -6\nrestore bad -5\nfree -5\nprotected 1 errno 77\n\
                     again 1\nfree 0\nfree again -5\n";
     for options in [&[][..], &["-no-pie"], &["-O2", "-fno-plt"]] {
         let weak = folder.compile("weak", options);
@@ -206,6 +206,24 @@ fn a_checkpoint_asked_for_by_the_program_waits_for_its_answer() {
     }
     drop(agent.next()); // hangs up without an answer
     assert_eq!(finish(program), "first 0\nsecond -3\nthird -1\nrestarted 0\nfd 0\nfd 1\nfd 2\n");
+}
+
+#[test]
+fn a_checkpoint_that_is_only_started_asks_for_an_answer_at_the_cut() {
+    let folder = Folder::new();
+    let life = folder.compile("life", &[]);
+    let agent = Agent::new(folder.path());
+    let program = start(with_agent(&life, &agent).arg("start"));
+    agent.next();
+    for answer in [
+        r#"{"reply":"checkpointed","epoch":1,"stop_ns":5,"committed":false}"#,
+        r#"{"reply":"error","message":"no space"}"#,
+    ] {
+        let said = agent.next();
+        assert_eq!(said.text, serde_json::json!({"request": "checkpoint", "stop": false, "wait": false}));
+        said.answer(answer);
+    }
+    assert_eq!(finish(program), "first 0\nsecond -4\nfd 0\nfd 1\nfd 2\n");
 }
 
 fn read_word(pid: i32, at: u64) -> u64 {

@@ -16,7 +16,8 @@ fn nm(options: &[&str]) -> Vec<String> {
 fn only_the_intended_names_are_exported() {
     let expected: BTreeSet<&str> = "
         aligned_alloc calloc free malloc malloc_usable_size memalign posix_memalign pvalloc realloc reallocarray valloc
-        holdfast_checkpoint holdfast_free_protected holdfast_malloc_protected holdfast_restarted holdfast_restore_protected
+        holdfast_checkpoint holdfast_checkpoint_start holdfast_free_protected holdfast_malloc_protected holdfast_restarted
+        holdfast_restore_protected
         daemon setsid sigaltstack madvise mremap
         getpgid getpgrp getpid getppid getpriority getsid gettid kill sched_getaffinity sched_getparam
         sched_getscheduler sched_setaffinity sched_setparam sched_setscheduler setpgid setpriority sigqueue syscall tgkill

@@ -121,6 +121,10 @@ int main(int count, char **arguments) {
         printf("third %d\n", holdfast_checkpoint());
         printf("restarted %d\n", holdfast_restarted());
         list("/proc/self/fd");
+    } else if (strcmp(what, "start") == 0) {
+        printf("first %d\n", holdfast_checkpoint_start());
+        printf("second %d\n", holdfast_checkpoint_start());
+        list("/proc/self/fd");
     } else if (strcmp(what, "two threads") == 0) {
         pthread_t thread;
         pthread_create(&thread, NULL, api_in_thread, NULL);

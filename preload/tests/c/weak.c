@@ -14,6 +14,7 @@ int main(void) {
     char data[16];
     errno = 77;
     printf("checkpoint %d\n", holdfast_checkpoint());
+    printf("start %d\n", holdfast_checkpoint_start());
     printf("restarted %d\n", holdfast_restarted());
     printf("restore %d\n", holdfast_restore_protected("none", data, sizeof data));
     printf("restore bad %d\n", holdfast_restore_protected("", data, sizeof data));
