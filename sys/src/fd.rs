@@ -90,6 +90,45 @@ pub fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8], flags: i32) -> io::Result<
     crate::check(result as i64).map(|n| usize::try_from(n).unwrap_or(0))
 }
 
+/// Room for one control message with one descriptor, aligned as `cmsghdr` needs it (cmsg(3)).
+#[repr(C, align(8))]
+struct Ancillary {
+    header: libc::cmsghdr,
+    fd: i32,
+    padding: i32,
+}
+
+/// `recvmsg(2)`: a message, and the descriptor that came with it, if one did (SCM_RIGHTS; of several the kernel closes
+/// all but the first, for which alone there is room).
+///
+/// # Errors
+/// As recvmsg.
+pub fn receive_with(
+    fd: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    flags: i32,
+) -> io::Result<(usize, Option<OwnedFd>)> {
+    let mut piece = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let header = libc::cmsghdr { cmsg_len: 0, cmsg_level: 0, cmsg_type: 0 };
+    let mut ancillary = Ancillary { header, fd: -1, padding: 0 };
+    // SAFETY: msghdr is plain data; all zero is valid (no name, no pieces, no control message).
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut piece;
+    message.msg_iovlen = 1;
+    message.msg_control = (&raw mut ancillary).cast();
+    // Without the padding: CMSG_LEN of one descriptor, or the kernel would find room for two.
+    message.msg_controllen = std::mem::offset_of!(Ancillary, padding);
+    // SAFETY: the kernel writes into `buffer`, `ancillary` and `message`, which outlive the call, within their lengths.
+    let result = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, flags | libc::MSG_CMSG_CLOEXEC) };
+    let len = crate::check(result as i64).map(|n| usize::try_from(n).unwrap_or(0))?;
+    let came = message.msg_controllen >= std::mem::offset_of!(Ancillary, padding)
+        && ancillary.header.cmsg_level == libc::SOL_SOCKET
+        && ancillary.header.cmsg_type == libc::SCM_RIGHTS
+        && ancillary.fd >= 0;
+    // SAFETY: the kernel has just opened it for this message, and nobody else knows its number.
+    Ok((len, came.then(|| unsafe { OwnedFd::from_raw_fd(ancillary.fd) })))
+}
+
 /// POLLHUP, POLLERR and the like of a descriptor, now (poll(2)).
 ///
 /// # Errors
@@ -192,4 +231,57 @@ pub fn is_inherited_by_programs(fd: i32) -> bool {
     // SAFETY: numbers only.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
     flags != -1 && flags & libc::FD_CLOEXEC == 0
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Seek, Write};
+    use std::os::fd::AsFd;
+
+    /// Sends `text` with one descriptor.
+    fn send_with(socket: BorrowedFd<'_>, text: &[u8], passed: BorrowedFd<'_>) {
+        let mut piece = libc::iovec { iov_base: text.as_ptr().cast_mut().cast(), iov_len: text.len() };
+        let mut ancillary = Ancillary {
+            header: libc::cmsghdr {
+                cmsg_len: std::mem::offset_of!(Ancillary, padding),
+                cmsg_level: libc::SOL_SOCKET,
+                cmsg_type: libc::SCM_RIGHTS,
+            },
+            fd: passed.as_raw_fd(),
+            padding: 0,
+        };
+        // SAFETY: msghdr is plain data; all zero is valid.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = &raw mut piece;
+        message.msg_iovlen = 1;
+        message.msg_control = (&raw mut ancillary).cast();
+        message.msg_controllen = size_of::<Ancillary>();
+        // SAFETY: sendmsg reads what the header names, all of which outlives the call.
+        let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, 0) };
+        assert_eq!(sent, text.len() as isize);
+    }
+
+    #[test]
+    fn a_descriptor_comes_with_the_message_it_was_sent_with() {
+        let (ours, theirs) = socketpair(libc::SOCK_SEQPACKET).unwrap();
+        let mut file = std::fs::File::from(memfd(c"passed").unwrap());
+        file.write_all(b"content").unwrap();
+        send(theirs.as_fd(), b"without", 0).unwrap();
+        send_with(theirs.as_fd(), b"with", file.as_fd());
+        let mut buffer = [0_u8; 64];
+        let (len, none) = receive_with(ours.as_fd(), &mut buffer, 0).unwrap();
+        assert_eq!((&buffer[..len], none.is_none()), (&b"without"[..], true));
+        let (len, passed) = receive_with(ours.as_fd(), &mut buffer, 0).unwrap();
+        assert_eq!(&buffer[..len], b"with");
+        let mut passed = std::fs::File::from(passed.unwrap());
+        assert!(!is_inherited_by_programs(passed.as_raw_fd()));
+        let mut text = String::new();
+        passed.rewind().unwrap();
+        passed.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "content");
+        drop(theirs);
+        assert_eq!(receive_with(ours.as_fd(), &mut buffer, 0).unwrap().0, 0);
+    }
 }
