@@ -22,6 +22,7 @@ pub mod ptrace;
 pub mod signals;
 pub mod spawn;
 pub mod task;
+pub mod userfault;
 
 /// Turns the result of a libc call that reports errors by -1 and errno into a [`std::io::Result`].
 pub(crate) fn check(result: i64) -> std::io::Result<i64> {

@@ -1,4 +1,4 @@
-//! Which pages exist and which differ from their file: the PAGEMAP_SCAN ioctl (Linux 6.7+,
+//! Which pages exist, which differ from their file, which were written: the PAGEMAP_SCAN ioctl (Linux 6.7+,
 //! Documentation/admin-guide/mm/pagemap.rst).
 //!
 //! # Safety
@@ -9,6 +9,10 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
+/// Registered with a userfaultfd in WP_ASYNC mode.
+pub const IS_WPALLOWED: u64 = 1;
+/// Written since it was write-protected last; pages that never were count as written.
+pub const IS_WRITTEN: u64 = 1 << 1;
 /// The page is file-backed: not (yet) a private copy.
 pub const IS_FILE: u64 = 1 << 2;
 /// In memory.
@@ -52,8 +56,14 @@ struct ScanArg {
 /// `_IOWR('f', 16, struct pm_scan_arg)` of include/uapi/linux/fs.h.
 const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
 
-/// The pages of `start..end` of which any of `any` holds, with the categories in `wanted`. Returns `false` as soon as
-/// `each` does.
+/// Write-protect the written pages that are reported (PM_SCAN_WP_MATCHING).
+const WP_MATCHING: u64 = 1;
+/// Fail instead of skipping mappings that are not in WP_ASYNC mode (PM_SCAN_CHECK_WPASYNC).
+const CHECK_WPASYNC: u64 = 2;
+/// Regions per call.
+const ROOM: usize = 4096;
+
+/// The pages of `start..end` of which any of `any` holds, with the categories in `wanted`.
 ///
 /// # Errors
 /// ENOTTY: kernel before 6.7; ESRCH: process gone; EINVAL: unknown category.
@@ -63,13 +73,43 @@ pub fn scan(
     end: u64,
     any: u64,
     wanted: u64,
+    each: impl FnMut(ScanRegion),
+) -> io::Result<()> {
+    walk(pagemap, start, end, 0, any, wanted, each)
+}
+
+/// As [`scan`], and write-protects every page that is reported as written, in the same walk: the next scan reports as
+/// written only what was written in between. `wanted` must contain [`IS_WRITTEN`].
+///
+/// # Errors
+/// EPERM: the range holds a mapping that is not registered in WP_ASYNC mode. After an error some pages may have been
+/// write-protected without having been reported: the caller must take the whole range for written.
+pub fn scan_and_protect(
+    pagemap: &File,
+    start: u64,
+    end: u64,
+    any: u64,
+    wanted: u64,
+    each: impl FnMut(ScanRegion),
+) -> io::Result<()> {
+    walk(pagemap, start, end, WP_MATCHING | CHECK_WPASYNC, any, wanted, each)
+}
+
+fn walk(
+    pagemap: &File,
+    start: u64,
+    end: u64,
+    flags: u64,
+    any: u64,
+    wanted: u64,
     mut each: impl FnMut(ScanRegion),
 ) -> io::Result<()> {
-    let mut regions = vec![ScanRegion::default(); 512];
+    let mut regions = vec![ScanRegion::default(); ROOM];
     let mut from = start;
     while from < end {
         let mut arg = ScanArg {
             size: size_of::<ScanArg>() as u64,
+            flags,
             start: from,
             end,
             vec: regions.as_mut_ptr() as u64,

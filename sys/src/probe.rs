@@ -4,9 +4,8 @@
 //! Each probe makes one harmless call with numbers or locals and undoes what it made.
 #![allow(unsafe_code)]
 
-use crate::{check, clone, pagemap};
+use crate::{clone, pagemap, userfault};
 use std::fs;
-use std::os::fd::{FromRawFd, OwnedFd};
 
 /// The answers. A `false` says that the feature is missing or refused to this user.
 #[derive(Clone, Debug)]
@@ -21,6 +20,8 @@ pub struct Probe {
     pub userfaultfd_full: bool,
     /// WP_ASYNC (Linux 6.7).
     pub userfaultfd_wp_async: bool,
+    /// The kernel forgets the write protection of memory that mremap(2) moves, so that moved pages count as written.
+    pub tracking_exact: bool,
     /// CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE: pids may be chosen here.
     pub can_choose_pid: bool,
     /// A user namespace with its own pid namespace can be made.
@@ -39,24 +40,9 @@ pub struct Probe {
     pub page_size_ok: bool,
 }
 
-const UFFD_USER_MODE_ONLY: i32 = 1;
-const UFFD_FEATURE_WP_ASYNC: u64 = 1 << 15;
-/// `_IOWR(0xAA, 0x3F, struct uffdio_api)`.
-const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
-
-fn userfaultfd(flags: i32) -> Option<OwnedFd> {
-    // SAFETY: numbers only; the result is a new descriptor.
-    let fd = check(unsafe { libc::syscall(libc::SYS_userfaultfd, flags | libc::O_CLOEXEC) }).ok()?;
-    // SAFETY: as above.
-    Some(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).ok()?) })
-}
-
-fn wp_async() -> bool {
-    use std::os::fd::AsRawFd;
-    let Some(fd) = userfaultfd(UFFD_USER_MODE_ONLY) else { return false };
-    let mut api = [0xAA_u64, UFFD_FEATURE_WP_ASYNC, 0];
-    // SAFETY: struct uffdio_api is three u64, alive through the call.
-    check(i64::from(unsafe { libc::ioctl(fd.as_raw_fd(), UFFDIO_API, &raw mut api) })).is_ok()
+/// Whether a userfaultfd can be made with these rights.
+fn userfaultfd(user_mode_only: bool) -> bool {
+    userfault::create(user_mode_only).is_ok()
 }
 
 fn scan_works() -> bool {
@@ -108,9 +94,10 @@ impl Probe {
                 .trim()
                 .to_owned(),
             pagemap_scan: scan_works(),
-            userfaultfd_user: userfaultfd(UFFD_USER_MODE_ONLY).is_some(),
-            userfaultfd_full: userfaultfd(0).is_some(),
-            userfaultfd_wp_async: wp_async(),
+            userfaultfd_user: userfaultfd(true),
+            userfaultfd_full: userfaultfd(false),
+            userfaultfd_wp_async: userfault::Userfault::of_this_process().is_ok(),
+            tracking_exact: userfault::is_exact(),
             can_choose_pid: capability(CAP_SYS_ADMIN) || capability(CAP_CHECKPOINT_RESTORE),
             user_namespace: namespaces(),
             ptrace_scope: sysctl("/proc/sys/kernel/yama/ptrace_scope"),

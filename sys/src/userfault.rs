@@ -1,0 +1,147 @@
+//! userfaultfd(2) in asynchronous write-protect mode (WP_ASYNC, Linux 6.7): the kernel notes first writes and lets them
+//! pass; nobody is asked, no signal, no event (Documentation/admin-guide/mm/userfaultfd.rst).
+//!
+//! The descriptor belongs to the address space of the process that made it, whoever holds it: the agent registers
+//! ranges of the program with a descriptor that the program made. Closing the last descriptor ends all tracking.
+//! No events are asked for: without a reader they would make munmap and fork of the program wait for ever.
+//!
+//! # Safety
+//! Every ioctl gets a structure of the kernel's layout that lives through the call. Ranges are numbers of the other
+//! address space; only [`is_exact`] maps memory of this process, and unmaps it.
+#![allow(unsafe_code)]
+
+use crate::{check, pagemap};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+const UFFD_USER_MODE_ONLY: i32 = 1;
+/// UFFD_FEATURE_WP_ASYNC, which brings WP_UNPOPULATED and WP_HUGETLBFS_SHMEM with it (include/uapi/linux/userfaultfd.h).
+const UFFD_FEATURE_WP_ASYNC: u64 = 1 << 15;
+const UFFD_API: u64 = 0xAA;
+/// `_IOWR(0xAA, 0x3F, struct uffdio_api)`.
+const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
+/// `_IOWR(0xAA, 0x00, struct uffdio_register)`.
+const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
+const MODE_WP: u64 = 2;
+
+/// A userfaultfd in WP_ASYNC mode.
+#[derive(Debug)]
+pub struct Userfault(OwnedFd);
+
+/// The flags with which a process makes one for [`Userfault::take_over`], as an argument of userfaultfd(2).
+pub const FLAGS: i32 = UFFD_USER_MODE_ONLY | libc::O_CLOEXEC | libc::O_NONBLOCK;
+
+/// userfaultfd(2) of this process, without any mode yet.
+pub(crate) fn create(user_mode_only: bool) -> io::Result<OwnedFd> {
+    let flags = libc::O_CLOEXEC | if user_mode_only { UFFD_USER_MODE_ONLY } else { 0 };
+    // SAFETY: numbers only; the result is a new descriptor.
+    let fd = check(unsafe { libc::syscall(libc::SYS_userfaultfd, flags) })?;
+    // SAFETY: as above, nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap_or(-1)) })
+}
+
+impl Userfault {
+    /// Sets up a descriptor that some process has made.
+    ///
+    /// # Errors
+    /// EINVAL: no WP_ASYNC (Linux before 6.7), not a userfaultfd, or set up before.
+    pub fn take_over(fd: OwnedFd) -> io::Result<Userfault> {
+        let mut api = [UFFD_API, UFFD_FEATURE_WP_ASYNC, 0];
+        // SAFETY: struct uffdio_api is three u64, alive through the call.
+        check(i64::from(unsafe { libc::ioctl(fd.as_raw_fd(), UFFDIO_API, &raw mut api) }))?;
+        Ok(Userfault(fd))
+    }
+
+    /// For memory of this process.
+    ///
+    /// # Errors
+    /// As [`Userfault::take_over`]; EPERM: userfaultfd is refused.
+    pub fn of_this_process() -> io::Result<Userfault> {
+        Userfault::take_over(create(true)?)
+    }
+
+    /// Registers all mappings of a range, which may have holes; what is registered already stays as it is.
+    ///
+    /// # Errors
+    /// EBUSY: a mapping belongs to another userfaultfd; EINVAL: nothing is mapped there, or a mapping cannot be
+    /// registered; ENOMEM: too many mappings; ESRCH: the address space is gone.
+    pub fn register(&self, start: u64, end: u64) -> io::Result<()> {
+        let mut arg = [start, end.saturating_sub(start), MODE_WP, 0];
+        // SAFETY: struct uffdio_register is four u64, alive through the call.
+        check(i64::from(unsafe { libc::ioctl(self.0.as_raw_fd(), UFFDIO_REGISTER, &raw mut arg) })).map(drop)
+    }
+}
+
+/// A mapping of this process that is gone at the end.
+struct Memory(*mut libc::c_void, usize);
+
+impl Memory {
+    fn new(len: usize) -> io::Result<Memory> {
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
+        // SAFETY: fresh memory at a place that the kernel chooses.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
+        if start == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Memory(start, len)) }
+    }
+    /// Moves it to where the kernel finds room.
+    fn moved(self) -> io::Result<Memory> {
+        let target = Memory::new(self.1)?;
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: both are mappings of this function's own; the target is replaced by the moved one.
+        let start = unsafe { libc::mremap(self.0, self.1, self.1, flags, target.0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        std::mem::forget(self); // now lies where the target was
+        Ok(target)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's own.
+        unsafe { libc::munmap(self.0, self.1) };
+    }
+}
+
+/// Tries the one thing about WP_ASYNC that kernels differ in: older ones kept the write protection of pages that
+/// mremap(2) moved although the registration was gone, so that moved pages looked unchanged at their new place
+/// (mm/mremap.c, fixed by "mm: clear uffd-wp PTE/PMD state on mremap()", 6.13). `false` as well where there is no
+/// WP_ASYNC at all.
+pub fn is_exact() -> bool {
+    let try_it = || -> io::Result<bool> {
+        const LEN: usize = 4 * 4096;
+        let userfault = Userfault::of_this_process()?;
+        let pagemap = File::open("/proc/self/pagemap")?;
+        let written = |memory: &Memory| -> io::Result<u64> {
+            let (start, end) = (memory.0.addr() as u64, (memory.0.addr() + memory.1) as u64);
+            userfault.register(start, end)?;
+            let mut bytes = 0;
+            let wanted = pagemap::IS_WRITTEN | pagemap::IS_PRESENT;
+            pagemap::scan_and_protect(&pagemap, start, end, pagemap::IS_PRESENT, wanted, |found| {
+                if found.categories & pagemap::IS_WRITTEN != 0 {
+                    bytes += found.end - found.start;
+                }
+            })?;
+            Ok(bytes)
+        };
+        let memory = Memory::new(LEN)?;
+        let first = written(&memory)?;
+        let second = written(&memory)?;
+        let moved = written(&memory.moved()?)?;
+        Ok((first, second, moved) == (LEN as u64, 0, LEN as u64))
+    };
+    try_it().unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_kernel_tracks_exactly() {
+        // The machines of the project run Linux 6.18; elsewhere the agent falls back to hashes.
+        assert!(is_exact());
+    }
+}
