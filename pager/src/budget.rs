@@ -1,0 +1,175 @@
+//! The bound on copied pages: when the flush must hurry, when the writers must be held. Asked by the agent's watcher at
+//! every sample; the answer looks ahead to the next one, so that the bound holds between samples too.
+//!
+//! AI-Ckpt (HPDC'13, algorithm 2) bounds the copies by a pool of slots of fixed size; with a frozen copy the kernel makes
+//! the copies, and the bound is kept by holding the program.
+
+use holdfast_image::{PAGE_SIZE, PageCount};
+use std::fmt;
+use std::str::FromStr;
+
+/// What one thread needs at least to make the kernel copy a page, in microseconds. Measured: 2.45 per first write to a
+/// page that a frozen copy shares, everything included.
+pub const COPY_US: u64 = 2;
+/// The bounds of [`Budget::gap_us`].
+const GAP_US: std::ops::RangeInclusive<u64> = 250..=5000;
+
+/// What is to be done until the next sample.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Verdict {
+    /// There is room.
+    Run,
+    /// More than three quarters will be used: flush without compression, at full bandwidth.
+    Hurry,
+    /// Hold the writers until asked again.
+    Hold,
+}
+
+/// See the head of the file. One per flush.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Budget {
+    limit: Option<PageCount>,
+    holding: bool,
+}
+
+impl Budget {
+    /// `None`: no bound.
+    pub fn new(limit: Option<PageCount>) -> Budget {
+        Budget { limit, holding: false }
+    }
+    /// The bound.
+    pub fn limit(&self) -> Option<PageCount> {
+        self.limit
+    }
+    /// Whether the last verdict was to hold.
+    pub fn is_holding(&self) -> bool {
+        self.holding
+    }
+    /// Judges by what is held now. `copies`: pages copied whose copy is still held. `unreleased`: pages not stored yet,
+    /// the copied ones among them: there can never be more copies than that. `gap_us`: time until the next sample at the
+    /// latest (the time since the last one is the best guess). `writers`: threads that may write.
+    pub fn judge(&mut self, copies: PageCount, unreleased: PageCount, gap_us: u64, writers: u32) -> Verdict {
+        let verdict = self.verdict(copies.0, unreleased.0, gap_us, writers);
+        self.holding = verdict == Verdict::Hold;
+        verdict
+    }
+    fn verdict(&self, copies: u64, unreleased: u64, gap_us: u64, writers: u32) -> Verdict {
+        let Some(PageCount(limit)) = self.limit else { return Verdict::Run };
+        if unreleased <= limit {
+            return Verdict::Run;
+        }
+        // A thread in the middle of a copy finishes it, hence one more each.
+        let could = (gap_us / COPY_US).saturating_add(1).saturating_mul(u64::from(writers));
+        let ahead = copies.saturating_add(could.min(unreleased.saturating_sub(copies)));
+        // Letting go costs a round of stopping and resuming: only for an eighth of the bound at least.
+        let slice = if self.holding { (limit / 8).max(1) } else { 0 };
+        if ahead.saturating_add(slice) > limit {
+            Verdict::Hold
+        } else if ahead > limit - limit / 4 {
+            Verdict::Hurry
+        } else {
+            Verdict::Run
+        }
+    }
+    /// When to sample next, in microseconds: in half the time in which the writers could use up the room, but not
+    /// more often than every 250 and at least every 5000.
+    pub fn gap_us(&self, copies: PageCount, unreleased: PageCount, writers: u32) -> u64 {
+        let room = match self.limit {
+            Some(limit) if unreleased > limit => limit.0.saturating_sub(copies.0),
+            _ => return *GAP_US.end(),
+        };
+        let fill = room.saturating_mul(COPY_US) / u64::from(writers.max(1));
+        (fill / 2).clamp(*GAP_US.start(), *GAP_US.end())
+    }
+}
+
+/// The value of `--cow`: the most that copies may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CowLimit {
+    /// Of the tracked memory, in hundredths of a percent; 0..=10000.
+    Share(u32),
+    /// Bytes.
+    Bytes(u64),
+    /// No bound.
+    Unlimited,
+}
+
+impl Default for CowLimit {
+    /// 5 %.
+    fn default() -> CowLimit {
+        CowLimit::Share(500)
+    }
+}
+
+impl CowLimit {
+    /// The bound for a program with `tracked` pages of memory, rounded down to whole pages; `None`: no bound.
+    pub fn pages(self, tracked: PageCount) -> Option<PageCount> {
+        match self {
+            CowLimit::Share(share) => {
+                let pages = u128::from(tracked.0) * u128::from(share) / 10_000;
+                Some(PageCount(u64::try_from(pages).unwrap_or(u64::MAX)))
+            }
+            CowLimit::Bytes(bytes) => Some(PageCount(bytes / PAGE_SIZE)),
+            CowLimit::Unlimited => None,
+        }
+    }
+}
+
+/// Not a bound on copies.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a bound on copies; use a share like 5% or 0.5%, a size like 256M or 64K, 0, or none")]
+pub struct CowLimitError(String);
+
+const UNITS: [(char, u32); 4] = [('T', 40), ('G', 30), ('M', 20), ('K', 10)];
+
+impl FromStr for CowLimit {
+    type Err = CowLimitError;
+    fn from_str(text: &str) -> Result<CowLimit, CowLimitError> {
+        parse(text).ok_or_else(|| CowLimitError(text.to_owned()))
+    }
+}
+
+/// Digits only: no sign, no blank.
+fn digits(text: &str) -> Option<u64> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+fn parse(text: &str) -> Option<CowLimit> {
+    if text == "none" {
+        return Some(CowLimit::Unlimited);
+    }
+    if let Some(share) = text.strip_suffix('%') {
+        let (whole, hundredths) = match share.split_once('.') {
+            None => (share, 0),
+            Some((whole, tenths)) if tenths.len() == 1 => (whole, digits(tenths)? * 10),
+            Some((whole, hundredths)) if hundredths.len() == 2 => (whole, digits(hundredths)?),
+            Some(_) => return None,
+        };
+        let share = digits(whole)?.checked_mul(100)?.checked_add(hundredths)?;
+        return u32::try_from(share).ok().filter(|share| *share <= 10_000).map(CowLimit::Share);
+    }
+    for (unit, shift) in UNITS {
+        let number = text.strip_suffix([unit, unit.to_ascii_lowercase()]);
+        if let Some(number) = number {
+            return digits(number)?.checked_mul(1 << shift).map(CowLimit::Bytes);
+        }
+    }
+    digits(text).map(CowLimit::Bytes)
+}
+
+impl fmt::Display for CowLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            CowLimit::Unlimited => f.write_str("none"),
+            CowLimit::Share(share) if share % 100 == 0 => write!(f, "{}%", share / 100),
+            CowLimit::Share(share) => write!(f, "{}.{:02}%", share / 100, share % 100),
+            CowLimit::Bytes(bytes) => {
+                let unit = UNITS.iter().find(|(_, shift)| bytes > 0 && bytes.is_multiple_of(1 << shift));
+                match unit {
+                    Some((unit, shift)) => write!(f, "{}{unit}", bytes >> shift),
+                    None => write!(f, "{bytes}"),
+                }
+            }
+        }
+    }
+}
