@@ -1,10 +1,10 @@
 //! Cuts a process that told its injection area by hand, a number of times: `cut PID CODE SCRATCH [COUNT [PAUSE_MS]]`.
 //! For work on this crate without the agent.
 #![allow(clippy::unwrap_used, missing_docs)]
-use holdfast_image::pages::PageSource;
 use holdfast_image::record::InjectArea;
 use holdfast_image::{Addr, PAGE_SIZE};
-use holdfast_process::{CutOptions, Target, Tracer};
+use holdfast_process::{CutOptions, Target, Tracer, Tracking};
+use std::sync::Arc;
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
@@ -16,19 +16,19 @@ fn main() {
         scratch_len: 1 << 20,
         shared: Addr(0),
     };
-    let target = Target { pid: args[1].parse().unwrap(), area };
+    let tracking = Arc::new(Tracking::new(None));
+    let target = Target { pid: args[1].parse().unwrap(), area, tracking };
     let count: u32 = args.get(4).map_or(1, |a| a.parse().unwrap());
     let pause: u64 = args.get(5).map_or(20, |a| a.parse().unwrap());
     let tracer = Tracer::spawn().unwrap();
     for _ in 0..count {
         match tracer.cut(&target, &CutOptions::default()) {
             Ok(cut) => {
-                let pages = cut.memory.pages().0;
-                let mut runs = Vec::new();
-                cut.memory.take(holdfast_image::PageCount(pages), &mut runs);
+                let pages = cut.dirty.pages().0;
+                let runs = cut.dirty.runs();
                 let mut hash = 0_u64;
                 let mut buffer = vec![0_u8; PAGE_SIZE as usize];
-                for run in &runs {
+                for run in runs {
                     cut.memory.read(run.start, &mut buffer).unwrap();
                     hash ^= xxhash_rust::xxh3::xxh3_64(&buffer);
                     cut.memory.release(*run);

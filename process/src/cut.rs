@@ -9,28 +9,35 @@ use crate::capture::maps::{self, Flags, Mapped};
 use crate::capture::state::{self, FactCache, ProcessFacts, ThreadFacts};
 use crate::describe;
 use crate::error::TraceError;
-use crate::freeze;
+use crate::hold::{self, HeldProgram};
 use crate::inject::batch::Host;
-use crate::inject::stub;
 use crate::memory::{FrozenMemory, SavedPages};
+use crate::ours;
 use crate::slots::Slots;
-use crate::stop::{self, StopFailure, Stopped, Stragglers};
-use crate::threads::{self, Continuing, Repairer, Samples, Thread};
+use crate::snapshot::{self, Plan, Planner, Scene, Snapshot};
+use crate::stop::{self, StopFailure, Stragglers};
+use crate::threads::{self, Continuing, Samples, Thread};
 use crate::tracer::{Command, Current};
+use crate::track::Tracking;
 use crossbeam_channel::Sender;
+use holdfast_image::PageCount;
 use holdfast_image::control::SharedPage;
 use holdfast_image::manifest::StopBreakdown;
-use holdfast_image::pages::PageRun;
+use holdfast_image::pages::{Inherited, PageRun};
 use holdfast_image::record::{FileTable, InjectArea, LayoutRecord, Limit, PosixTimer, ProcessRecord};
+use holdfast_image::set::PageSet;
 use holdfast_sys::procfs::{self, Status};
 use holdfast_sys::procmem::{self, ForcedMemory};
-use holdfast_sys::ptrace;
-use holdfast_sys::{clone, fault};
-use std::fs::File;
+use holdfast_sys::{clone, fault, ptrace};
+use std::collections::HashSet;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thiserror::Error;
+
+/// Bytes that the buffer for pages copied inside the stop has ready.
+const READY_LEN: usize = 16 << 20;
 
 /// The program of a job.
 #[derive(Clone, Debug)]
@@ -39,11 +46,17 @@ pub struct Target {
     pub pid: i32,
     /// Where libholdfast reserved room.
     pub area: InjectArea,
+    /// Which of its pages were written.
+    pub tracking: Arc<Tracking>,
 }
 
 /// How the memory of the instant is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Engine {
+    /// What costs less for the pages that are dirty: copy or fork.
+    Auto,
+    /// Dirty pages are copied inside the stop.
+    Copy,
     /// A frozen copy: the program runs on while it is written.
     Fork,
     /// The program stands still until its image is written (for comparison, and where a clone is refused).
@@ -55,6 +68,8 @@ pub enum Engine {
 pub struct CutOptions {
     /// See [`Engine`].
     pub engine: Engine,
+    /// Decides between copy and fork, and what the frozen copy goes without.
+    pub planner: Planner,
     /// Keep the program stopped afterwards: it is to be ended once the image is committed.
     pub hold: bool,
     /// Store the content of mapped files too.
@@ -76,6 +91,7 @@ impl Default for CutOptions {
     fn default() -> CutOptions {
         CutOptions {
             engine: Engine::Fork,
+            planner: |_, _, _| Plan::default(),
             hold: false,
             self_contained: false,
             own_files: Vec::new(),
@@ -98,7 +114,17 @@ pub struct Cut {
     pub begun: Instant,
     /// When the program ran on.
     pub resumed_at: Instant,
-    /// The pages.
+    /// Engine that was used: "copy", "fork" or "sync".
+    pub engine: &'static str,
+    /// The pages to be read, in no order.
+    pub dirty: PageSet,
+    /// Those of them that the frozen copy keeps: a write of the program to one that is not released yet costs a copy.
+    pub frozen: PageSet,
+    /// Present pages of tracked memory.
+    pub tracked: PageCount,
+    /// What the image takes from its parent and from elsewhere.
+    pub inherited: Inherited,
+    /// Reads the pages.
     pub memory: FrozenMemory,
 }
 
@@ -137,6 +163,15 @@ impl From<TraceError> for CutError {
         }
     }
 }
+impl From<StopFailure> for CutError {
+    fn from(failure: StopFailure) -> CutError {
+        match failure {
+            StopFailure::Gone => CutError::Gone,
+            StopFailure::Refused(reason) => CutError::Refused { reasons: vec![reason] },
+            StopFailure::Late(what) => CutError::Busy { what },
+        }
+    }
+}
 impl From<io::Error> for CutError {
     fn from(error: io::Error) -> CutError {
         CutError::Failed { what: error.to_string() }
@@ -147,8 +182,10 @@ impl From<io::Error> for CutError {
 #[derive(Debug, Default)]
 pub struct Kept {
     program: Option<(i32, InjectArea)>,
-    slots: Option<Slots>,
-    continuing: Continuing,
+    /// Continuation slots in the program.
+    pub slots: Option<Slots>,
+    /// Calls that earlier stops interrupted.
+    pub continuing: Continuing,
     facts: FactCache,
     /// Identities of mapped files.
     pub identities: Identities,
@@ -156,7 +193,7 @@ pub struct Kept {
 
 impl Kept {
     /// Forgets everything when the program is another one (exec, fork).
-    fn meet(&mut self, target: &Target) {
+    pub fn meet(&mut self, target: &Target) {
         let program = (target.pid, target.area);
         if self.program != Some(program) {
             *self = Kept {
@@ -165,43 +202,6 @@ impl Kept {
                 ..Kept::default()
             };
         }
-    }
-}
-
-/// A stopped program.
-#[derive(Debug)]
-pub struct HeldProgram {
-    pid: i32,
-    stopped: Stopped,
-    threads: Vec<Thread>,
-    /// The thread that calls were injected into: mask and registers must be put back.
-    host: Option<Host>,
-}
-
-impl HeldProgram {
-    /// Puts every thread back and lets it go.
-    pub fn resume(self, stragglers: &mut Stragglers) {
-        if let Some(host) = &self.host
-            && let Err(error) = host.put_back()
-        {
-            tracing::debug!(tid = host.tid, %error, "putting a thread back");
-        }
-        fault::point("resume");
-        let computing: Vec<i32> =
-            self.threads.iter().filter(|thread| !thread.in_call()).map(|thread| thread.tid).collect();
-        stragglers.add(self.stopped.let_go(&computing));
-        fault::point("resumed");
-    }
-
-    /// Any of its threads.
-    pub fn living(&self) -> Option<i32> {
-        self.stopped.threads.keys().next().copied()
-    }
-
-    /// Ends the program.
-    pub fn kill(self, stragglers: &mut Stragglers) {
-        let _ = ptrace::kill(self.pid, libc::SIGKILL);
-        stragglers.add(self.stopped.let_go(&[]));
     }
 }
 
@@ -231,18 +231,20 @@ pub struct Inside {
     pub exe: Vec<u8>,
     /// Current directory.
     pub cwd: Vec<u8>,
-    /// Pages that a clone does not freeze.
-    pub saved: SavedPages,
+    /// Mappings of files that are stored whole.
+    pub whole: Vec<bool>,
     /// Bytes of the vdso.
     pub vdso: Vec<u8>,
-    /// The frozen copy, unless the program is held.
-    pub copy: Option<freeze::Copy>,
+    /// The memory.
+    pub snapshot: Snapshot,
 }
 
 /// Facts looked up before the stop.
-struct Before {
-    flags: Flags,
+pub struct Before {
+    /// Flags of mappings.
+    pub flags: Flags,
     samples: Samples,
+    replaced: HashSet<(Vec<u8>, u64)>,
     pidfd: std::os::fd::OwnedFd,
 }
 
@@ -256,16 +258,11 @@ pub fn make(
     kept: &mut Kept,
     stragglers: &mut Stragglers,
     commands: &Sender<Command>,
-) -> Result<(Cut, Current), CutError> {
+) -> Result<(Cut, Option<Current>), CutError> {
     kept.meet(target);
     let pid = target.pid;
-    let before = prepare(target)?;
-    let (stopped, begun) =
-        stop::stop(pid, options.deadline, stragglers).map_err(|failure| match failure {
-            StopFailure::Gone => CutError::Gone,
-            StopFailure::Refused(reason) => CutError::Refused { reasons: vec![reason] },
-            StopFailure::Late(what) => CutError::Busy { what },
-        })?;
+    let before = prepare(target, kept)?;
+    let (stopped, begun) = stop::stop(pid, options.deadline, stragglers)?;
     let mut breakdown =
         StopBreakdown { stop_ns: ns(begun), threads: stopped.threads.len() as u64, ..Default::default() };
     let mut held = HeldProgram { pid, stopped, threads: Vec::new(), host: None };
@@ -286,10 +283,11 @@ pub fn make(
     }
     breakdown.total_ns = ns(begun);
     let resumed_at = Instant::now();
-    match describe::after(target, options, kept, inside, held, commands, stragglers) {
-        Ok((record, memory, current)) => Ok((Cut { record, breakdown, begun, resumed_at, memory }, current)),
-        Err(error) => Err(error),
-    }
+    let described = describe::after(target, options, kept, &before, inside, held, commands, stragglers)?;
+    let describe::Described { record, memory, current, snapshot } = described;
+    let Snapshot { engine, dirty, frozen, tracked, inherited, .. } = snapshot;
+    let cut = Cut { record, breakdown, begun, resumed_at, engine, dirty, frozen, tracked, inherited, memory };
+    Ok((cut, current))
 }
 
 fn ns(since: Instant) -> u64 {
@@ -297,7 +295,7 @@ fn ns(since: Instant) -> u64 {
 }
 
 /// Looks at what needs no stop, and refuses early.
-fn prepare(target: &Target) -> Result<Before, CutError> {
+fn prepare(target: &Target, kept: &mut Kept) -> Result<Before, CutError> {
     let pid = target.pid;
     let status = Status::read(pid, pid).map_err(|_| CutError::Gone)?;
     let tids = procfs::tasks(pid).map_err(|_| CutError::Gone)?;
@@ -325,12 +323,15 @@ fn prepare(target: &Target) -> Result<Before, CutError> {
         return Err(CutError::Refused { reasons });
     }
     // A zombie leader has no memory of its own to look at: ask through any living thread.
-    let flags = tids
-        .iter()
-        .find_map(|&tid| maps::flags_of(pid, tid).ok().filter(|flags| !flags.is_empty()))
-        .ok_or(CutError::Gone)?;
+    let look = |&tid: &i32| {
+        let flags = procfs::vm_flags(pid, tid).ok().filter(|flags| !flags.is_empty())?;
+        Some((flags, procfs::maps(pid, tid).ok()?))
+    };
+    let (flags, maps) = tids.iter().find_map(look).ok_or(CutError::Gone)?;
+    let replaced = maps::replaced(&maps, &mut kept.identities);
     let pidfd = clone::pidfd_open(pid).map_err(|_| CutError::Gone)?;
-    Ok(Before { flags, samples: threads::sample(pid), pidfd })
+    SavedPages::warm(READY_LEN);
+    Ok(Before { flags, samples: threads::sample(pid), replaced, pidfd })
 }
 
 fn refuse_children(pid: i32, reasons: &mut Vec<String>) {
@@ -359,7 +360,7 @@ fn inside(
     let mapped = maps::classify(procfs::maps(pid, live)?, &before.flags, &options.own_files)
         .map_err(|reasons| CutError::Refused { reasons })?;
     breakdown.regions = mapped.len() as u64;
-    if !is_ours(live, area, &mapped) {
+    if !ours::is_ours(live, area, mapped.iter().map(|m| &m.mapping)) {
         let what = "the program has executed another program, whose libholdfast has not spoken yet".into();
         return Err(CutError::Busy { what });
     }
@@ -371,7 +372,7 @@ fn inside(
     if !reasons.is_empty() {
         return Err(CutError::Refused { reasons });
     }
-    held.threads = read_threads(pid, &held.stopped, &status)?;
+    held.threads = hold::read_threads(pid, &held.stopped, &status)?;
     let leader = status.innermost("NStgid").unwrap_or(pid);
     if !held.threads.iter().any(|thread| thread.inner == leader) {
         let reasons =
@@ -383,8 +384,8 @@ fn inside(
     lap(&mut breakdown.threads_ns);
 
     let memory = ForcedMemory::open(pid, live)?;
-    ready_stub(&memory, area)?;
-    repair_calls(target, kept, before, &memory, held, &shared_pending)?;
+    ours::ready_stub(&memory, area)?;
+    hold::repair_calls(target, kept, &before.samples, &memory, held, &shared_pending)?;
     let (facts, host) = ask_threads(target, kept, held, &status, &shared_pending)?;
     held.host = Some(host.clone());
     let handled = status.mask("SigCgt") | status.mask("SigIgn");
@@ -393,7 +394,7 @@ fn inside(
     let timers = state::ask_timers(pid, &host, area, inner)?;
     lap(&mut breakdown.inject_ns);
 
-    let own = own_descriptor(live, area)?;
+    let own = ours::own_descriptor(live, area)?;
     let files = FileReader::new((pid, leader), live, &before.pidfd, own, &options.inherited)?
         .table()
         .map_err(|reasons| CutError::Refused { reasons })?;
@@ -405,16 +406,14 @@ fn inside(
         let reasons = vec![format!("current directory {}: it was deleted", String::from_utf8_lossy(&cwd))];
         return Err(CutError::Refused { reasons });
     }
+    let vdso = ours::read_vdso(live, mapped.iter().map(|m| &m.mapping))?;
     lap(&mut breakdown.files_ns);
 
-    let pagemap = File::open(format!("/proc/{pid}/task/{live}/pagemap"))?;
-    let saved = maps::save_special(live, &pagemap, &mapped)?;
-    let vdso = read_vdso(live, &mapped)?;
-    lap(&mut breakdown.copy_ns);
-
-    let hold = options.hold || options.engine == Engine::Sync;
-    let copy = if hold { None } else { Some(freeze::freeze(&host, area)?) };
-    lap(&mut breakdown.clone_ns);
+    let whole = maps::stored_whole(&mapped, options.self_contained, &before.replaced);
+    let (mapped_ref, whole_ref) = (&mapped[..], &whole[..]);
+    let scene =
+        Scene { target, options, live, memory: &memory, host: &host, mapped: mapped_ref, whole: whole_ref };
+    let snapshot = snapshot::take(&scene, breakdown)?;
     let threads = held.threads.clone();
     Ok(Inside {
         threads,
@@ -429,96 +428,10 @@ fn inside(
         status,
         exe,
         cwd,
-        saved,
+        whole,
         vdso,
-        copy,
+        snapshot,
     })
-}
-
-fn read_threads(pid: i32, stopped: &Stopped, status: &Status) -> Result<Vec<Thread>, TraceError> {
-    let nested = status.get("NSpid").is_some_and(|ids| ids.split_whitespace().count() > 1);
-    let mut all = Vec::with_capacity(stopped.threads.len());
-    let mut buffer = vec![0_u8; threads::XSTATE_ROOM];
-    for (&tid, held) in &stopped.threads {
-        let inner = if nested { Status::read(pid, tid)?.innermost("NSpid").unwrap_or(tid) } else { tid };
-        let mut thread = threads::read(tid, inner, held.group_stopped, &mut buffer)?;
-        thread.leave_rseq()?;
-        all.push(thread);
-    }
-    Ok(all)
-}
-
-/// Whether the area is still the one that the library told: an exec leaves the address without meaning, and what lies
-/// there now must not be written to.
-fn is_ours(tid: i32, area: &InjectArea, mapped: &[Mapped]) -> bool {
-    const READ_EXECUTE: u32 = 5;
-    const READ_WRITE: u32 = 3;
-    // A lazy restart may have made several mappings of a range.
-    let lies_in = |start: u64, len: u64, prot: u32| {
-        let fits = |m: &&Mapped| !m.mapping.shared && m.mapping.prot == prot;
-        let reach = mapped.iter().filter(fits).fold(start, |reach, mapped| {
-            if mapped.mapping.start <= reach { reach.max(mapped.mapping.end) } else { reach }
-        });
-        reach >= start + len
-    };
-    let mut magic = [0_u8; 8];
-    let named = area.shared.0 == 0
-        || procmem::read(tid, area.shared.0 + SharedPage::MAGIC as u64, &mut magic).is_ok()
-            && &magic == b"HOLDFAST";
-    named
-        && lies_in(area.code.0, area.code_len, READ_EXECUTE)
-        && lies_in(area.scratch.0, area.scratch_len, READ_WRITE)
-}
-
-/// Puts the stub into the program's code range, unless it is there already.
-fn ready_stub(memory: &ForcedMemory, area: &InjectArea) -> io::Result<()> {
-    let code = stub::code();
-    let mut there = vec![0_u8; code.len()];
-    memory.read(area.code.0, &mut there)?;
-    if there != code {
-        memory.write(area.code.0, code)?;
-    }
-    Ok(())
-}
-
-fn repair_calls(
-    target: &Target,
-    kept: &mut Kept,
-    before: &Before,
-    memory: &ForcedMemory,
-    held: &mut HeldProgram,
-    shared_pending: &[[u8; 128]],
-) -> Result<(), CutError> {
-    let slots = match &mut kept.slots {
-        Some(slots) => slots,
-        None => kept.slots.insert(Slots::load(memory, &target.area)?),
-    };
-    let places: Vec<(i32, u64, u64)> =
-        held.threads.iter().map(|t| (t.inner, t.regs.rip, t.regs.rsp)).collect();
-    slots.collect(&target.area, &places);
-    let mut repairer = Repairer {
-        pid: target.pid,
-        area: &target.area,
-        memory,
-        slots,
-        samples: &before.samples,
-        continuing: &mut kept.continuing,
-        shared_pending: threads::pending_mask(shared_pending),
-    };
-    // A failure for one thread must not keep the others from being repaired.
-    let mut failure = Ok(());
-    for thread in &mut held.threads {
-        if let Err(error) = repairer.repair(thread) {
-            failure = Err(error);
-        }
-        // At once: from here on the agent may die, and the thread goes on as if nothing had been.
-        if let Some(regs) = &thread.repaired
-            && let Err(error) = ptrace::set_registers(thread.tid, regs)
-        {
-            failure = Err(error.into());
-        }
-    }
-    failure.map_err(CutError::from)
 }
 
 /// Asks new threads for what only they know; returns that of all, and the thread for further calls.
@@ -567,32 +480,4 @@ fn ask_threads(
     }
     let first = held.threads.first().map_or(0, |thread| thread.tid);
     Ok((facts, chosen.ok_or_else(|| no_marker(first))?))
-}
-
-/// Number of the library's own connection, if it is waiting for us.
-fn own_descriptor(tid: i32, area: &InjectArea) -> Result<Option<i32>, CutError> {
-    /// The library is opening or closing descriptors of its own at this instant.
-    const CHANGING: u64 = u64::MAX;
-    if area.shared.0 == 0 {
-        return Ok(None);
-    }
-    let mut word = [0_u8; 8];
-    procmem::read(tid, area.shared.0 + SharedPage::WALKERS as u64, &mut word)?;
-    if u64::from_le_bytes(word) != 0 {
-        return Err(CutError::Busy { what: "libholdfast is looking at the program's mappings".into() });
-    }
-    procmem::read(tid, area.shared.0 + SharedPage::OWN_FD as u64, &mut word)?;
-    match u64::from_le_bytes(word) {
-        CHANGING => Err(CutError::Busy { what: "libholdfast is connecting to the agent".into() }),
-        number => {
-            Ok(i32::try_from(number).ok().and_then(|number| number.checked_sub(1)).filter(|&fd| fd >= 0))
-        }
-    }
-}
-
-fn read_vdso(tid: i32, mapped: &[Mapped]) -> Result<Vec<u8>, TraceError> {
-    let Some(vdso) = mapped.iter().find(|m| m.mapping.name == b"[vdso]") else { return Ok(Vec::new()) };
-    let mut bytes = vec![0_u8; usize::try_from(vdso.mapping.end - vdso.mapping.start).unwrap_or(0)];
-    procmem::read(tid, vdso.mapping.start, &mut bytes)?;
-    Ok(bytes)
 }

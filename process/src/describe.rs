@@ -5,47 +5,59 @@
 
 use crate::capture::maps;
 use crate::capture::state;
-use crate::cut::{CutError, CutOptions, HeldProgram, Inside, Kept, Target};
-use crate::memory::FrozenMemory;
+use crate::cut::{Before, CutError, CutOptions, Inside, Kept, Target};
+use crate::hold::HeldProgram;
+use crate::memory::{FrozenMemory, Living, StoreFiles};
+use crate::snapshot::Snapshot;
 use crate::stop::Stragglers;
 use crate::tracer::{Command, Current};
 use crossbeam_channel::Sender;
 use holdfast_image::bytes::Name;
-use holdfast_image::pages::{PageRun, TakeList, coalesce};
 use holdfast_image::record::{FileIdentity, ProcessRecord, Region, SignalRecord};
+use holdfast_sys::procfs;
 use std::fs::File;
 
-/// Everything that needs no stop any more: the copy's own affairs, identities of files, the list of pages.
+/// What [`after`] yields.
+pub struct Described {
+    /// Everything but the pages.
+    pub record: ProcessRecord,
+    /// Reads the pages.
+    pub memory: FrozenMemory,
+    /// What is kept until they are stored.
+    pub current: Option<Current>,
+    /// Which pages; its copy and buffers are in `current` and `memory` now.
+    pub snapshot: Snapshot,
+}
+
+/// Everything that needs no stop any more: the copy's own affairs, identities of files.
 ///
 /// # Errors
 /// The copy died, or the program changed meanwhile; the copy is ended, a held program let go.
+#[allow(clippy::too_many_arguments)] // the parts of one cut
 pub fn after(
     target: &Target,
     options: &CutOptions,
     kept: &mut Kept,
+    before: &Before,
     inside: Inside,
     held: Option<HeldProgram>,
     commands: &Sender<Command>,
     stragglers: &mut Stragglers,
-) -> Result<(ProcessRecord, FrozenMemory, Current), CutError> {
+) -> Result<Described, CutError> {
     let mut inside = inside;
-    let (current, pid) = match (inside.copy.take(), held) {
-        (Some(copy), _) => {
-            let pid = copy.pid;
-            (Current::Copy(Box::new(copy)), pid)
-        }
-        (None, Some(held)) => {
-            let live = held.living().unwrap_or(target.pid);
-            (Current::Held(Box::new(held)), live)
-        }
-        (None, None) => return Err(CutError::Gone),
+    let surplus = std::mem::take(&mut inside.snapshot.surplus);
+    let current = match (inside.snapshot.copy.take(), held) {
+        (Some(copy), _) => Some(Current::Copy { copy: Box::new(copy), surplus }),
+        (None, Some(held)) => Some(Current::Held(Box::new(held))),
+        (None, None) => None,
     };
-    match describe(target, options, kept, inside, &current, pid, commands) {
-        Ok((record, memory)) => Ok((record, memory, current)),
+    match describe(target, options, kept, before, inside, current.as_ref(), commands) {
+        Ok((record, memory, snapshot)) => Ok(Described { record, memory, current, snapshot }),
         Err(error) => {
             match current {
-                Current::Copy(copy) => copy.end(),
-                Current::Held(held) => held.resume(stragglers),
+                Some(Current::Copy { copy, .. }) => copy.end(),
+                Some(Current::Held(held)) => held.resume(stragglers),
+                None => {}
             }
             Err(error)
         }
@@ -56,70 +68,52 @@ fn describe(
     target: &Target,
     options: &CutOptions,
     kept: &mut Kept,
+    before: &Before,
     mut inside: Inside,
-    current: &Current,
-    pid: i32,
+    current: Option<&Current>,
     commands: &Sender<Command>,
-) -> Result<(ProcessRecord, FrozenMemory), CutError> {
-    let mut flags = maps::flags_of(pid, pid)?;
-    if let Current::Copy(copy) = current {
+) -> Result<(ProcessRecord, FrozenMemory, Snapshot), CutError> {
+    if let Some(Current::Copy { copy, .. }) = current {
         copy.detach_from_program()?;
-        maps::check_copy(&inside.mapped, &flags).map_err(|what| CutError::Busy { what })?;
-    }
-    // Mappings kept out of the clone have their flags from before.
-    for mapped in inside.mapped.iter().filter(|mapped| mapped.outside_clone) {
-        flags.entry(mapped.mapping.start).or_insert_with(|| vec!["dc".to_owned()]);
+        maps::check_copy(&inside.snapshot.frozen, &procfs::vm_flags(copy.pid, copy.pid)?)
+            .map_err(|what| CutError::Busy { what })?;
     }
     let (regions, mapped_files, whole) =
-        maps::regions(&inside.mapped, &flags, &mut kept.identities, options.self_contained);
-    let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
-    let mut runs = maps::page_runs(&pagemap, &inside.mapped, &whole)?;
-    inside.saved.sort();
-    runs.extend(inside.saved.runs());
-    order(&mut runs, options);
-    let forced = File::open(format!("/proc/{pid}/mem"))?;
-    let saved = std::mem::take(&mut inside.saved);
-    let held = matches!(current, Current::Held(_));
+        maps::regions(&inside.mapped, &before.flags, &mut kept.identities, options.self_contained);
+    if options.only.is_none()
+        && let Some((mapped, _)) = inside
+            .mapped
+            .iter()
+            .zip(whole.iter().zip(&inside.whole))
+            .find(|(_, (now, then))| **now && !**then)
+    {
+        let what = format!("{} was replaced meanwhile", String::from_utf8_lossy(&mapped.mapping.name));
+        return Err(CutError::Busy { what });
+    }
+    let mut snapshot = std::mem::take(&mut inside.snapshot);
+    snapshot.saved.sort();
+    let pid = match current {
+        Some(Current::Copy { copy, .. }) => Some(copy.pid),
+        Some(Current::Held(held)) => Some(held.living().unwrap_or(target.pid)),
+        None => None,
+    };
+    let living = match pid {
+        Some(pid) => Some(Living { pid, forced: File::open(format!("/proc/{pid}/mem"))? }),
+        None => None,
+    };
     let record = record(target, kept, inside, regions, mapped_files)?;
     record.check().map_err(|what| CutError::Failed {
         what: format!("the record of the program is not sound: {what}"),
     })?;
     let memory = FrozenMemory {
-        runs: TakeList::new(runs),
-        saved,
-        pid,
-        forced,
-        held,
+        saved: std::mem::take(&mut snapshot.saved),
+        files: StoreFiles::new(std::mem::take(&mut snapshot.files)),
+        living,
+        held: matches!(current, Some(Current::Held(_))),
         tracer: commands.clone(),
         ended: false,
     };
-    Ok((record, memory))
-}
-
-/// Protected ranges first; only them, if so asked.
-fn order(runs: &mut Vec<PageRun>, options: &CutOptions) {
-    let inside = |ranges: &[PageRun]| {
-        let mut part = Vec::new();
-        for run in runs.iter() {
-            for range in ranges {
-                let (start, end) = (run.start.max(range.start), run.end().min(range.end()));
-                if start < end {
-                    let pages = holdfast_image::PageCount((end.0 - start.0) / holdfast_image::PAGE_SIZE);
-                    part.push(PageRun { start, pages });
-                }
-            }
-        }
-        coalesce(&mut part);
-        part
-    };
-    if let Some(only) = &options.only {
-        *runs = inside(only);
-        return;
-    }
-    // Whole runs move to the front: splitting them would only make frames smaller.
-    let touches =
-        |run: &PageRun| options.first.iter().any(|range| range.start < run.end() && run.start < range.end());
-    runs.sort_by_key(|run| (!touches(run), run.start));
+    Ok((record, memory, snapshot))
 }
 
 fn record(

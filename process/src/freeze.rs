@@ -20,6 +20,8 @@ const TRACE_CLONE: i32 = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE
 /// Second table, for the intermediate child, which shares the program's memory.
 const CHILD_TABLE: u64 = 128 * 1024;
 const LIMIT: Duration = Duration::from_secs(10);
+/// Ranges that can be kept out of a copy: two rows each in one table.
+pub const KEEP_OUT_MAX: usize = 400;
 /// Ranges released per batch.
 const RELEASE_ROWS: usize = 256;
 
@@ -34,18 +36,27 @@ pub struct Copy {
     marker: i32,
 }
 
-/// Makes the copy from a stopped thread. The thread stands at its marker afterwards.
+/// Makes the copy from a stopped thread, without the ranges `keep_out`. The thread stands at its marker afterwards.
+///
+/// The ranges are marked and unmarked (MADV_DONTFORK) in the table that holds the clone: should the agent die meanwhile,
+/// the thread works through it to its end, and a later fork of the program has all its memory.
 ///
 /// # Errors
 /// The kernel refused a clone (EAGAIN: process limit; ENOMEM; EPERM: seccomp), or a thread died. Nothing is left over.
-pub fn freeze(host: &Host, area: &InjectArea) -> Result<Copy, TraceError> {
+pub fn freeze(host: &Host, area: &InjectArea, keep_out: &[PageRun]) -> Result<Copy, TraceError> {
     ptrace::set_options(host.tid, TRACE_CLONE)?;
     let flags = (libc::CLONE_VM | libc::CLONE_FILES) as u64;
     let wall = u64::from(libc::__WALL.cast_unsigned());
-    let rows = [
-        Row::new(libc::SYS_clone, &[flags]).with(LEAVE_CHILD),
-        Row::new(libc::SYS_wait4, &[0, 0, wall, 0]).with(PREVIOUS),
-    ];
+    let keep_out = keep_out.get(..KEEP_OUT_MAX).unwrap_or(keep_out);
+    let advise = |advice: i32| {
+        let advice = u64::from(advice.cast_unsigned());
+        let row = move |run: &PageRun| Row::new(libc::SYS_madvise, &[run.start.0, run.pages.bytes(), advice]);
+        keep_out.iter().map(row).collect::<Vec<Row>>()
+    };
+    let mut rows = advise(libc::MADV_DONTFORK);
+    rows.push(Row::new(libc::SYS_clone, &[flags]).with(LEAVE_CHILD));
+    rows.push(Row::new(libc::SYS_wait4, &[0, 0, wall, 0]).with(PREVIOUS));
+    rows.extend(advise(libc::MADV_DOFORK));
     let mut made: Option<Result<i32, TraceError>> = None;
     let results = host.run(area, &rows, &mut |child| {
         made = Some(by_way_of(child, host, area));
@@ -53,8 +64,11 @@ pub fn freeze(host: &Host, area: &InjectArea) -> Result<Copy, TraceError> {
     })?;
     let pid = match made {
         Some(result) => result?,
-        None => return Err(call_failed("clone", results.first().copied().unwrap_or(0))),
+        None => return Err(call_failed("clone", results.get(keep_out.len()).copied().unwrap_or(0))),
     };
+    if let Some(failed) = results.iter().skip(keep_out.len() + 2).find(|&&result| result < 0) {
+        tracing::error!("a range of the program stays out of its children: madvise(MADV_DOFORK): {failed}");
+    }
     fault::point("clone-done");
     let inner = procfs::Status::read(pid, pid)?.innermost("NSpid").unwrap_or(pid);
     Ok(Copy { pid, inner, area: *area, regs: ptrace::registers(pid)?, marker: host.marker })

@@ -3,6 +3,7 @@
 //! * [`Tracer`]: the one OS thread that traces (ptrace binds a tracee to the thread that seized it).
 //! * `stop`: seize, interrupt, wait, let go; `repair`: what interrupted calls must not notice; `slots`: continuation.
 //! * `inject`: system calls run inside a stopped thread. `freeze`: the frozen copy.
+//! * [`Tracking`]: which pages were written. `snapshot`: copy or frozen copy. [`LivePages`]: pages before the stop.
 //! * `capture`: the process record. [`rebuild`]: the way back.
 //!
 //! See `docs/architecture.md`.
@@ -13,17 +14,25 @@ mod cut;
 mod describe;
 mod error;
 mod freeze;
+mod hold;
 mod inject;
+mod live;
 mod memory;
+mod ours;
 pub mod rebuild;
 mod repair;
 mod slots;
+mod snapshot;
 mod stop;
 mod threads;
 mod tracer;
+mod track;
 mod xstate;
 
 pub use cut::{Cut, CutError, CutOptions, Engine, Target};
 pub use error::TraceError;
+pub use live::LivePages;
 pub use memory::FrozenMemory;
-pub use tracer::Tracer;
+pub use snapshot::{Plan, Planner};
+pub use tracer::{Parked, Tracer};
+pub use track::Tracking;

@@ -1,63 +1,172 @@
 //! The pages of one instant, handed to the store.
 //!
-//! [`FrozenMemory`] reads from the frozen copy (or, held, from the stopped program), and from buffers for what a clone
-//! does not freeze: shared memory and ranges that the program keeps out of its children. Dropping it ends the copy,
-//! or lets the held program run on.
+//! [`FrozenMemory`] reads from the frozen copy (or, held, from the stopped program), from buffers filled inside the stop
+//! (engine copy, and what a clone does not freeze: shared memory and ranges that the program keeps out of its
+//! children), and from segment files that the program has mapped. Dropping it ends the copy, or lets the held program
+//! run on.
 //!
 //! Runs in: the agent's flush workers (read, release) and whoever owns it (drop).
 
 use crate::tracer::Command;
 use crossbeam_channel::Sender;
-use holdfast_image::pages::{PageRun, PageSource, TakeList};
-use holdfast_image::{Addr, PAGE_SIZE, PageCount};
+use holdfast_image::pages::{PageRun, StoreMapping};
+use holdfast_image::{Addr, PAGE_SIZE};
 use holdfast_sys::procmem;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+/// Buffers larger than this are not kept for the next stop, bytes.
+const KEPT_LEN: usize = 256 << 20;
+
+/// A buffer whose memory the kernel has given already: filling fresh memory inside a stop would cost a fault per page.
+static SPARE: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
 /// Pages copied inside the stop.
 #[derive(Debug, Default)]
 pub struct SavedPages {
-    pieces: Vec<(PageRun, Vec<u8>)>,
+    /// Runs and where their bytes begin in `bytes`.
+    pieces: Vec<(PageRun, usize)>,
+    bytes: Vec<u8>,
+    used: usize,
 }
 
 impl SavedPages {
-    /// Adds a piece; `bytes` are whole pages.
-    pub fn add(&mut self, run: PageRun, bytes: Vec<u8>) {
-        self.pieces.push((run, bytes));
+    /// Makes a spare buffer ready. Before the stop.
+    pub fn warm(len: usize) {
+        let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+        if spare.len() < len {
+            spare.resize(len, 0);
+        }
+    }
+    /// Empty, with the spare buffer.
+    pub fn new() -> SavedPages {
+        let bytes = std::mem::take(&mut *SPARE.lock().unwrap_or_else(PoisonError::into_inner));
+        SavedPages { bytes, pieces: Vec::new(), used: 0 }
+    }
+    /// Makes room for `len` bytes more at once.
+    pub fn reserve(&mut self, len: u64) {
+        let end = self.used.saturating_add(usize::try_from(len).unwrap_or(0));
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
+        }
+    }
+    /// Adds a run, whose bytes `fill` brings.
+    ///
+    /// # Errors
+    /// Those of `fill`; nothing is added then.
+    pub fn add(&mut self, run: PageRun, fill: impl FnOnce(&mut [u8]) -> io::Result<()>) -> io::Result<()> {
+        let len = usize::try_from(run.pages.bytes()).unwrap_or(usize::MAX);
+        let end = self.used.checked_add(len).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        if self.bytes.len() < end {
+            self.bytes.resize(end.next_multiple_of(1 << 20), 0);
+        }
+        fill(&mut self.bytes[self.used..end])?;
+        self.pieces.push((run, self.used));
+        self.used = end;
+        Ok(())
     }
     /// All runs.
     pub fn runs(&self) -> impl Iterator<Item = PageRun> {
         self.pieces.iter().map(|(run, _)| *run)
     }
-    /// Must be called before the first [`SavedPages::read`].
+    /// Must be called before the first [`SavedPages::part`].
     pub fn sort(&mut self) {
         self.pieces.sort_unstable_by_key(|(run, _)| *run);
     }
-    /// Fills `buffer` if the pages from `start` on are here.
-    fn read(&self, start: Addr, buffer: &mut [u8]) -> bool {
-        let index = self.pieces.partition_point(|(run, _)| run.start <= start);
-        let Some((run, bytes)) = index.checked_sub(1).map(|i| &self.pieces[i]) else { return false };
-        let offset = usize::try_from(start.0 - run.start.0).unwrap_or(usize::MAX);
-        match offset.checked_add(buffer.len()).and_then(|end| bytes.get(offset..end)) {
-            Some(part) => {
-                buffer.copy_from_slice(part);
-                true
-            }
-            None => false,
+    /// The bytes from `start` on to the end of their run; or how many bytes are before the next run.
+    fn part(&self, start: Addr) -> Result<&[u8], u64> {
+        let index = self.pieces.partition_point(|(run, _)| run.end() <= start);
+        let Some((run, at)) = self.pieces.get(index) else { return Err(u64::MAX) };
+        if start < run.start {
+            return Err(run.start.0 - start.0);
         }
+        let skipped = usize::try_from(start.0 - run.start.0).unwrap_or(usize::MAX);
+        let end = at + usize::try_from(run.pages.bytes()).unwrap_or(0);
+        self.bytes.get(at.saturating_add(skipped)..end).ok_or(u64::MAX)
+    }
+}
+
+impl Drop for SavedPages {
+    fn drop(&mut self) {
+        if self.bytes.len() <= KEPT_LEN {
+            let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+            if spare.len() < self.bytes.len() {
+                *spare = std::mem::take(&mut self.bytes);
+            }
+        }
+    }
+}
+
+/// Where pages are read that were not copied inside the stop.
+#[derive(Debug)]
+pub(crate) struct Living {
+    /// Whose memory is read: the copy, or the held program.
+    pub(crate) pid: i32,
+    /// `/proc/PID/mem`, which reads what its owner may not (PROT_NONE).
+    pub(crate) forced: File,
+}
+
+impl Living {
+    fn read(&self, start: u64, buffer: &mut [u8]) -> io::Result<()> {
+        match procmem::read(self.pid, start, buffer) {
+            Ok(()) => Ok(()),
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
+                Err(io::Error::other("the frozen copy of the program was killed"))
+            }
+            // Not readable for the program itself, or partly so.
+            Err(_) => self.forced.read_exact_at(buffer, start).map_err(|error| {
+                io::Error::other(format!(
+                    "reading {} bytes at {start:#x} of the frozen copy: {error}",
+                    buffer.len()
+                ))
+            }),
+        }
+    }
+}
+
+/// Pages of the program that lie in segment files.
+#[derive(Debug, Default)]
+pub(crate) struct StoreFiles {
+    mappings: Vec<StoreMapping>,
+    open: Mutex<HashMap<PathBuf, File>>,
+}
+
+impl StoreFiles {
+    pub(crate) fn new(mappings: Vec<StoreMapping>) -> StoreFiles {
+        StoreFiles { mappings, open: Mutex::default() }
+    }
+
+    /// Reads from `start` on, as far as one mapping and the buffer reach; the number of bytes, 0 if none is there;
+    /// or how many bytes are before the next mapping.
+    fn read(&self, start: u64, buffer: &mut [u8]) -> io::Result<Result<usize, u64>> {
+        let index = self.mappings.partition_point(|mapping| mapping.run.end().0 <= start);
+        let Some(mapping) = self.mappings.get(index) else { return Ok(Err(u64::MAX)) };
+        if start < mapping.run.start.0 {
+            return Ok(Err(mapping.run.start.0 - start));
+        }
+        let here = usize::try_from(mapping.run.end().0 - start).unwrap_or(usize::MAX).min(buffer.len());
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if !open.contains_key(&mapping.path) {
+            open.insert(mapping.path.clone(), File::open(&mapping.path)?);
+        }
+        if let Some(file) = open.get(&mapping.path) {
+            file.read_exact_at(&mut buffer[..here], mapping.offset + (start - mapping.run.start.0))?;
+        }
+        Ok(Ok(here))
     }
 }
 
 /// See the head of the file.
 #[derive(Debug)]
 pub struct FrozenMemory {
-    pub(crate) runs: TakeList,
     pub(crate) saved: SavedPages,
-    /// Whose memory is read: the copy, or the held program.
-    pub(crate) pid: i32,
-    /// `/proc/PID/mem`, which reads what its owner may not (PROT_NONE).
-    pub(crate) forced: File,
+    pub(crate) files: StoreFiles,
+    /// `None`: everything was copied inside the stop.
+    pub(crate) living: Option<Living>,
     pub(crate) held: bool,
     pub(crate) tracer: Sender<Command>,
     pub(crate) ended: bool,
@@ -78,39 +187,48 @@ impl FrozenMemory {
     pub fn is_held(&self) -> bool {
         self.held
     }
-}
 
-impl PageSource for FrozenMemory {
-    fn pages(&self) -> PageCount {
-        self.runs.pages()
-    }
-
-    fn take(&self, most: PageCount, into: &mut Vec<PageRun>) {
-        self.runs.take(most, into);
-    }
-
-    fn read(&self, start: Addr, buffer: &mut [u8]) -> io::Result<bool> {
+    /// Fills `buffer` with the pages from `start` on.
+    ///
+    /// # Errors
+    /// The copy was killed, or a segment file cannot be read: the checkpoint must fail.
+    pub fn read(&self, start: Addr, buffer: &mut [u8]) -> io::Result<()> {
         debug_assert!(buffer.len().is_multiple_of(PAGE_SIZE as usize));
-        if self.saved.read(start, buffer) {
-            return Ok(true);
+        let (mut at, mut rest) = (start, buffer);
+        while !rest.is_empty() {
+            let limit = match self.saved.part(at) {
+                Ok(bytes) => {
+                    let here = bytes.len().min(rest.len());
+                    let (now, later) = rest.split_at_mut(here);
+                    now.copy_from_slice(&bytes[..here]);
+                    at = Addr(at.0 + here as u64);
+                    rest = later;
+                    continue;
+                }
+                Err(gap) => gap,
+            };
+            let here = usize::try_from(limit).unwrap_or(usize::MAX).min(rest.len());
+            let (now, _) = rest.split_at_mut(here);
+            let done = match self.files.read(at.0, now)? {
+                Ok(done) => done,
+                Err(gap) => {
+                    let here = usize::try_from(gap).unwrap_or(usize::MAX).min(now.len());
+                    let living = self.living.as_ref().ok_or_else(|| {
+                        io::Error::other(format!("the page at {at} was not copied inside the stop"))
+                    })?;
+                    living.read(at.0, &mut now[..here])?;
+                    here
+                }
+            };
+            at = Addr(at.0 + done as u64);
+            rest = rest.split_at_mut(done).1;
         }
-        match procmem::read(self.pid, start.0, buffer) {
-            Ok(()) => Ok(true),
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
-                Err(io::Error::other("the frozen copy of the program was killed"))
-            }
-            // Not readable for the program itself, or partly so.
-            Err(_) => self.forced.read_exact_at(buffer, start.0).map(|()| true).map_err(|error| {
-                io::Error::other(format!(
-                    "reading {} bytes at {start} of the frozen copy: {error}",
-                    buffer.len()
-                ))
-            }),
-        }
+        Ok(())
     }
 
-    fn release(&self, run: PageRun) {
-        if !self.held {
+    /// `run` is stored: the copy gives it back, so that later writes of the program to it cost no copy.
+    pub fn release(&self, run: PageRun) {
+        if self.living.is_some() && !self.held {
             let _ = self.tracer.send(Command::Release(run));
         }
     }

@@ -6,6 +6,7 @@
 
 use crate::cut::{self, Cut, CutError, CutOptions, Kept, Target};
 use crate::freeze::Copy;
+use crate::hold::{self, HeldProgram};
 use crate::stop::Stragglers;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use holdfast_image::pages::{PageRun, coalesce};
@@ -14,6 +15,8 @@ use std::time::Duration;
 
 /// How often threads that could not be stopped in time are looked after.
 const TEND_EVERY: Duration = Duration::from_millis(5);
+/// Longest stop that is tried to hold the program.
+const PARK_DEADLINE: Duration = Duration::from_millis(50);
 
 /// What the tracer thread can be asked.
 #[derive(Debug)]
@@ -22,6 +25,10 @@ pub enum Command {
     Cut(Box<CutRequest>),
     /// These pages are stored.
     Release(PageRun),
+    /// Hold the program: there is no room for more copies.
+    Park(Box<Target>, Sender<Result<(), CutError>>),
+    /// Let it run on.
+    Unpark,
     /// Nobody will ask for another cut.
     Quit,
     /// The memory of the last cut is not needed any more; with `kill` the held program is ended.
@@ -56,7 +63,7 @@ impl Tracer {
         std::thread::Builder::new().name("tracer".into()).spawn(move || {
             holdfast_sys::clock::no_timer_slack();
             let (kept, stragglers) = (Kept::default(), Stragglers::default());
-            Worker { inbox, commands: own, kept, current: None, stragglers }.run();
+            Worker { inbox, commands: own, kept, current: None, parked: None, stragglers }.run();
         })?;
         Ok(Tracer { commands })
     }
@@ -74,6 +81,32 @@ impl Tracer {
     }
 }
 
+/// A program that is held; it runs on when this is dropped.
+#[derive(Debug)]
+pub struct Parked {
+    commands: Sender<Command>,
+}
+
+impl Drop for Parked {
+    fn drop(&mut self) {
+        let _ = self.commands.send(Command::Unpark);
+    }
+}
+
+impl Tracer {
+    /// Holds the program until the answer is dropped, while its frozen copy is stored.
+    ///
+    /// # Errors
+    /// It could not be stopped (in time); it runs on.
+    pub fn park(&self, target: &Target) -> Result<Parked, CutError> {
+        let gone = || CutError::Failed { what: "the tracer thread ended".into() };
+        let (reply, answer) = bounded(1);
+        self.commands.send(Command::Park(Box::new(target.clone()), reply)).map_err(|_| gone())?;
+        answer.recv().map_err(|_| gone())??;
+        Ok(Parked { commands: self.commands.clone() })
+    }
+}
+
 impl Drop for Tracer {
     fn drop(&mut self) {
         let _ = self.commands.send(Command::Quit);
@@ -84,9 +117,14 @@ impl Drop for Tracer {
 #[derive(Debug)]
 pub enum Current {
     /// A frozen copy.
-    Copy(Box<Copy>),
+    Copy {
+        /// The process.
+        copy: Box<Copy>,
+        /// What it may drop at once.
+        surplus: Vec<PageRun>,
+    },
     /// The program itself, held.
-    Held(Box<cut::HeldProgram>),
+    Held(Box<HeldProgram>),
 }
 
 struct Worker {
@@ -94,6 +132,8 @@ struct Worker {
     commands: Sender<Command>,
     kept: Kept,
     current: Option<Current>,
+    /// Held for lack of room.
+    parked: Option<HeldProgram>,
     stragglers: Stragglers,
 }
 
@@ -115,11 +155,16 @@ impl Worker {
             Command::Cut(request) => {
                 let answer = self.cut(&request.target, &request.options);
                 let _ = request.reply.send(answer);
+                self.drop_surplus();
             }
+            Command::Park(target, reply) => {
+                let _ = reply.send(self.park(&target));
+            }
+            Command::Unpark => self.unpark(),
             Command::Release(run) => self.release(run),
             Command::Quit => {} // taken by the loop
             Command::End { kill } => match self.current.take() {
-                Some(Current::Copy(copy)) => copy.end(),
+                Some(Current::Copy { copy, .. }) => copy.end(),
                 Some(Current::Held(held)) if kill => held.kill(&mut self.stragglers),
                 Some(Current::Held(held)) => held.resume(&mut self.stragglers),
                 None => {}
@@ -131,10 +176,34 @@ impl Worker {
         if self.current.is_some() {
             return Err(CutError::Busy { what: "the image before is still being written".into() });
         }
+        self.unpark();
         let (cut, current) =
             cut::make(target, options, &mut self.kept, &mut self.stragglers, &self.commands)?;
-        self.current = Some(current);
+        self.current = current;
         Ok(cut)
+    }
+
+    fn park(&mut self, target: &Target) -> Result<(), CutError> {
+        if self.parked.is_none() {
+            self.kept.meet(target);
+            self.parked = Some(hold::park(target, PARK_DEADLINE, &mut self.kept, &mut self.stragglers)?);
+        }
+        Ok(())
+    }
+
+    fn unpark(&mut self) {
+        if let Some(held) = self.parked.take() {
+            held.resume(&mut self.stragglers);
+        }
+    }
+
+    /// Lets the copy drop what nobody needs of it: until then the program's writes there cost copies.
+    fn drop_surplus(&mut self) {
+        if let Some(Current::Copy { copy, surplus }) = &mut self.current
+            && let Err(error) = copy.release(&std::mem::take(surplus))
+        {
+            tracing::warn!(%error, "releasing clean pages");
+        }
     }
 
     /// Releases this run and all others that wait in the inbox, in one go.
@@ -151,7 +220,7 @@ impl Worker {
             }
         }
         coalesce(&mut runs);
-        if let Some(Current::Copy(copy)) = &self.current
+        if let Some(Current::Copy { copy, .. }) = &self.current
             && let Err(error) = copy.release(&runs)
         {
             tracing::warn!(%error, "releasing stored pages");

@@ -75,7 +75,22 @@ pub fn scan(
     wanted: u64,
     each: impl FnMut(ScanRegion),
 ) -> io::Result<()> {
-    walk(pagemap, start, end, 0, any, wanted, each)
+    walk(pagemap, start, end, 0, 0, any, wanted, each)
+}
+
+/// The pages of `start..end` that were written since they were write-protected last, and of which any of `any` holds.
+/// Protects nothing.
+///
+/// # Errors
+/// As [`scan`].
+pub fn scan_written(
+    pagemap: &File,
+    start: u64,
+    end: u64,
+    any: u64,
+    each: impl FnMut(ScanRegion),
+) -> io::Result<()> {
+    walk(pagemap, start, end, 0, IS_WRITTEN, any, IS_WRITTEN, each)
 }
 
 /// As [`scan`], and write-protects every page that is reported as written, in the same walk: the next scan reports as
@@ -92,14 +107,16 @@ pub fn scan_and_protect(
     wanted: u64,
     each: impl FnMut(ScanRegion),
 ) -> io::Result<()> {
-    walk(pagemap, start, end, WP_MATCHING | CHECK_WPASYNC, any, wanted, each)
+    walk(pagemap, start, end, WP_MATCHING | CHECK_WPASYNC, 0, any, wanted, each)
 }
 
+#[allow(clippy::too_many_arguments)] // the fields of one structure
 fn walk(
     pagemap: &File,
     start: u64,
     end: u64,
     flags: u64,
+    all: u64,
     any: u64,
     wanted: u64,
     mut each: impl FnMut(ScanRegion),
@@ -114,6 +131,7 @@ fn walk(
             end,
             vec: regions.as_mut_ptr() as u64,
             vec_len: regions.len() as u64,
+            category_mask: all,
             category_anyof_mask: any,
             return_mask: wanted,
             ..ScanArg::default()

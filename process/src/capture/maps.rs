@@ -1,18 +1,18 @@
-//! Mappings: what each one is, what of it must be copied inside the stop, and where its pages are.
+//! Mappings: what each one is, and what of shared memory must be copied inside the stop.
 //!
-//! [`classify`] and [`save_special`] run inside the stop; [`regions`] and [`page_runs`] on the frozen copy, after it.
+//! [`classify`] and [`save_shared`] run inside the stop; [`regions`] after it. The pages of private memory are the
+//! tracker's business (`track`).
 
 use super::identity::Identities;
 use crate::error::TraceError;
 use crate::memory::SavedPages;
 use holdfast_image::pages::PageRun;
 use holdfast_image::record::{Backing, FileIdentity, Region};
+use holdfast_image::set::PageSet;
 use holdfast_image::{Addr, PAGE_SIZE, PageCount};
-use holdfast_sys::pagemap::{self, ScanRegion};
 use holdfast_sys::procfs::Mapping;
 use holdfast_sys::procmem;
-use std::collections::HashMap;
-use std::fs::File;
+use std::collections::{HashMap, HashSet};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -50,8 +50,14 @@ pub struct Mapped {
     pub outside_clone: bool,
 }
 
-/// `VmFlags` by start address.
-pub type Flags = HashMap<u64, Vec<String>>;
+/// `VmFlags`: first byte of the mapping, first byte after it, flags; ascending.
+pub type Flags = Vec<(u64, u64, Vec<String>)>;
+
+/// The flags of the mapping that holds `address`; none if there was no such mapping.
+fn flags_at(flags: &Flags, address: u64) -> &[String] {
+    let index = flags.partition_point(|&(_, end, _)| end <= address);
+    flags.get(index).filter(|entry| entry.0 <= address).map_or(&[], |entry| &entry.2)
+}
 
 /// The kind of one mapping.
 ///
@@ -111,11 +117,10 @@ pub fn classify(
     flags: &Flags,
     own_files: &[PathBuf],
 ) -> Result<Vec<Mapped>, Vec<String>> {
-    let none = Vec::new();
     let mut all = Vec::with_capacity(maps.len());
     let mut reasons = Vec::new();
     for mapping in maps.into_iter().filter(|m| m.name != b"[vsyscall]") {
-        let own_flags = flags.get(&mapping.start).unwrap_or(&none);
+        let own_flags = flags_at(flags, mapping.start);
         match kind_of(&mapping, own_flags, own_files) {
             Ok(kind) => {
                 let outside = own_flags.iter().any(|f| f == "dc" || f == "wf");
@@ -132,28 +137,22 @@ pub fn classify(
     if reasons.is_empty() { Ok(all) } else { Err(reasons) }
 }
 
-/// Copies what a clone does not freeze: shared memory, and private memory kept out of children. Inside the stop.
+/// Copies shared memory, which no clone freezes. Inside the stop.
 ///
 /// # Errors
 /// Memory that cannot be read; shared memory too large to be copied inside a stop.
-pub fn save_special(tid: i32, pagemap: &File, all: &[Mapped]) -> Result<SavedPages, TraceError> {
-    let mut saved = SavedPages::default();
+pub fn save_shared(tid: i32, all: &[Mapped], saved: &mut SavedPages) -> Result<(), TraceError> {
     for mapped in all {
         let (start, end) = (mapped.mapping.start, mapped.mapping.end);
         match mapped.kind {
             Kind::SharedFile if mapped.mapping.prot & 2 != 0 => {
-                save(tid, &mut saved, start, file_end(mapped, end))?;
+                save(tid, saved, start, file_end(mapped, end))?;
             }
-            Kind::SharedAnonymous if mapped.mapping.prot & 1 != 0 => save(tid, &mut saved, start, end)?,
-            Kind::Anonymous { .. } | Kind::PrivateFile if mapped.outside_clone => {
-                for run in private_runs(pagemap, mapped)? {
-                    save(tid, &mut saved, run.start.0, run.end().0)?;
-                }
-            }
+            Kind::SharedAnonymous if mapped.mapping.prot & 1 != 0 => save(tid, saved, start, end)?,
             _ => {}
         }
     }
-    Ok(saved)
+    Ok(())
 }
 
 /// Where the file of a mapping ends in it, rounded up to a page: beyond, access is SIGBUS.
@@ -174,9 +173,7 @@ fn save(tid: i32, saved: &mut SavedPages, start: u64, end: u64) -> Result<(), Tr
             (end - start) >> 20
         ))));
     }
-    let mut bytes = vec![0_u8; usize::try_from(end - start).unwrap_or(0)];
-    procmem::read(tid, start, &mut bytes)?;
-    saved.add(run_of(start, end), bytes);
+    saved.add(run_of(start, end), |buffer| procmem::read(tid, start, buffer))?;
     Ok(())
 }
 
@@ -184,67 +181,9 @@ fn run_of(start: u64, end: u64) -> PageRun {
     PageRun { start: Addr(start), pages: PageCount((end - start) / PAGE_SIZE) }
 }
 
-/// The pages of a private mapping that an image must hold.
-fn private_runs(pagemap: &File, mapped: &Mapped) -> Result<Vec<PageRun>, TraceError> {
-    use pagemap::{IS_FILE, IS_GUARD, IS_PFNZERO, IS_PRESENT, IS_SWAPPED};
-    let (start, end) = (mapped.mapping.start, mapped.mapping.end);
-    if mapped.kind == (Kind::Anonymous { whole: true }) {
-        return Ok(vec![run_of(start, end)]);
-    }
-    let of_file = mapped.kind == Kind::PrivateFile;
-    let mut runs: Vec<PageRun> = Vec::new();
-    let mut guard = None;
-    let wanted = IS_FILE | IS_PFNZERO | IS_GUARD | IS_PRESENT | IS_SWAPPED;
-    let each = |found: ScanRegion| {
-        if found.categories & IS_GUARD != 0 {
-            guard = Some(found.start);
-        }
-        // A page of the file that is still the file's; the zero page is what an absent page reads as.
-        let skip = if of_file { IS_FILE } else { IS_PFNZERO };
-        if found.categories & skip != 0 {
-            return;
-        }
-        match runs.last_mut() {
-            Some(last) if last.end().0 == found.start => {
-                last.pages = PageCount((found.end - last.start.0) / PAGE_SIZE);
-            }
-            _ => runs.push(run_of(found.start, found.end)),
-        }
-    };
-    pagemap::scan(pagemap, start, end, IS_PRESENT | IS_SWAPPED, wanted, each)?;
-    if let Some(address) = guard {
-        return Err(TraceError::Io(std::io::Error::other(format!(
-            "guard region at {address:#x} (MADV_GUARD_INSTALL) is not supported yet"
-        ))));
-    }
-    Ok(runs)
-}
-
-/// All runs of frozen private pages. After the stop, on the copy's pagemap. `self_contained`: whole file mappings too.
-///
-/// # Errors
-/// The copy is gone, or holds something that cannot be brought back.
-pub fn page_runs(pagemap: &File, all: &[Mapped], stored_whole: &[bool]) -> Result<Vec<PageRun>, TraceError> {
-    let mut runs = Vec::new();
-    for (mapped, &whole) in all.iter().zip(stored_whole) {
-        if mapped.outside_clone || !matches!(mapped.kind, Kind::Anonymous { .. } | Kind::PrivateFile) {
-            continue;
-        }
-        if whole && mapped.kind == Kind::PrivateFile {
-            let end = file_end_by_fd(mapped);
-            if end > mapped.mapping.start {
-                runs.push(run_of(mapped.mapping.start, end));
-            }
-            continue;
-        }
-        runs.extend(private_runs(pagemap, mapped)?);
-    }
-    Ok(runs)
-}
-
 /// As [`file_end`]; a deleted file's length is not known by path: then the whole mapping, whose unreadable tail the
 /// reader notices.
-fn file_end_by_fd(mapped: &Mapped) -> u64 {
+pub fn file_end_by_fd(mapped: &Mapped) -> u64 {
     if mapped.mapping.name.ends_with(b" (deleted)") {
         return mapped.mapping.end;
     }
@@ -293,9 +232,8 @@ pub fn regions(
             },
             Kind::SharedAnonymous => (shared_anonymous(mapping), false),
         };
-        let vm_flags = flags.get(&mapping.start).map_or_else(Vec::new, |all| {
-            all.iter().filter(|flag| KEPT_FLAGS.contains(&flag.as_str())).cloned().collect()
-        });
+        let of_mapping = flags_at(flags, mapping.start).iter();
+        let vm_flags = of_mapping.filter(|flag| KEPT_FLAGS.contains(&flag.as_str())).cloned().collect();
         let (start, end) = (Addr(mapping.start), Addr(mapping.end));
         regions.push(Region { start, end, prot: mapping.prot, backing, vm_flags });
         stored_whole.push(whole);
@@ -308,37 +246,50 @@ fn shared_anonymous(mapping: &Mapping) -> Backing {
     Backing::SharedAnonymous { object: mapping.inode, offset: mapping.offset, object_size }
 }
 
-/// `VmFlags` by start address, as [`Flags`].
-///
-/// # Errors
-/// The process is gone.
-pub fn flags_of(pid: i32, tid: i32) -> std::io::Result<Flags> {
-    Ok(holdfast_sys::procfs::vm_flags(pid, tid)?
-        .into_iter()
-        .map(|(start, _, flags)| (start, flags))
-        .collect())
+/// Which mappings of files are to be stored whole: all, if the image is to be self-contained, else those whose file was
+/// deleted, or replaced (`replaced`: name and inode, looked up before the stop).
+pub fn stored_whole(all: &[Mapped], self_contained: bool, replaced: &HashSet<(Vec<u8>, u64)>) -> Vec<bool> {
+    all.iter()
+        .map(|mapped| {
+            let mapping = &mapped.mapping;
+            mapped.kind == Kind::PrivateFile
+                && (self_contained
+                    || mapping.name.ends_with(b" (deleted)")
+                    || replaced.contains(&(mapping.name.clone(), mapping.inode)))
+        })
+        .collect()
 }
 
-/// What the copy must look like: every private mapping of the stop, and none that a clone wipes or leaves out and that
-/// was not copied inside the stop. Otherwise the program changed a flag between the look before the stop and the stop.
+/// The files among the mappings that are not the ones at their path any more. Before the stop.
+pub fn replaced(maps: &[Mapping], identities: &mut Identities) -> HashSet<(Vec<u8>, u64)> {
+    let mut seen = HashSet::new();
+    maps.iter()
+        .filter(|mapping| !mapping.shared && mapping.name.first() == Some(&b'/'))
+        .map(|mapping| (mapping.name.clone(), mapping.inode))
+        .filter(|file| seen.insert(file.clone()))
+        .filter(|(name, inode)| {
+            identities.of(Path::new(std::ffi::OsStr::from_bytes(name)), Some(*inode)).is_none()
+        })
+        .collect()
+}
+
+/// What the copy must look like: it has all pages that are to be read from it, in mappings that a clone does not wipe.
+/// Otherwise the program changed a flag between the look before the stop and the stop.
 ///
 /// # Errors
-/// Names the mapping; the checkpoint must be tried again.
-pub fn check_copy(all: &[Mapped], copy: &Flags) -> Result<(), String> {
-    for mapped in all {
-        if mapped.outside_clone || !matches!(mapped.kind, Kind::Anonymous { .. } | Kind::PrivateFile) {
-            continue;
-        }
-        let start = mapped.mapping.start;
-        match copy.get(&start) {
-            None => {
-                return Err(format!("mapping {start:#x} was taken out of clones (MADV_DONTFORK) meanwhile"));
-            }
-            Some(flags) if flags.iter().any(|f| f == "wf") => {
-                return Err(format!("mapping {start:#x} was marked MADV_WIPEONFORK meanwhile"));
-            }
-            Some(_) => {}
-        }
+/// Names the place; the checkpoint must be tried again.
+pub fn check_copy(frozen: &PageSet, copy: &Flags) -> Result<(), String> {
+    let wiped = |flags: &[String]| flags.iter().any(|flag| flag == "wf");
+    let there: PageSet = copy
+        .iter()
+        .filter(|(_, _, flags)| !wiped(flags))
+        .map(|&(start, end, _)| run_of(start, end))
+        .collect();
+    match frozen.difference(&there).runs().first() {
+        Some(run) => Err(format!(
+            "memory at {} was taken out of clones (MADV_DONTFORK, MADV_WIPEONFORK) meanwhile",
+            run.start
+        )),
+        None => Ok(()),
     }
-    Ok(())
 }

@@ -11,9 +11,10 @@ use super::hand::{Hand, Task, Workplace, ended};
 use super::place::Builder;
 use super::report::{GO, Handover};
 use super::seed::{self, Layout};
-use super::{last, lazy, regular, tasks};
+use super::{last, lazy, regular, tasks, tracker};
 use crate::error::TraceError;
 use crate::slots;
+use crate::track::Tracking;
 use holdfast_image::pages::PageProvider;
 use holdfast_image::record::ProcessRecord;
 use holdfast_sys::fault;
@@ -22,6 +23,7 @@ use holdfast_sys::ptrace::{self, Wait};
 use holdfast_sys::{credentials, fd, poll, procfs};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// How the agent finishes a restart.
@@ -46,6 +48,8 @@ pub struct Rebuilt {
     pub notes: Vec<String>,
     /// Where the time went.
     pub figures: RebuildFigures,
+    /// What is written from now on.
+    pub tracking: Arc<Tracking>,
 }
 
 fn elapsed_ns(since: Instant) -> u64 {
@@ -121,6 +125,7 @@ pub fn finish(
         ForcedMemory::open(pid, pid).map_err(RebuildError::io("opening the memory of the new process"))?;
     plan.carry_out(pages, pid, &memory)?;
     builder.protect(&plan)?;
+    let tracking = tracker::make(&builder, pid, pages.extents());
     fault::point("seed-memory");
     figures.memory_ns = elapsed_ns(phase);
 
@@ -149,7 +154,7 @@ pub fn finish(
     victim.let_go = true;
     figures.threads_ns = elapsed_ns(phase);
     figures.total_ns = elapsed_ns(begun);
-    Ok(Rebuilt { pid, restarts, notes, figures })
+    Ok(Rebuilt { pid, restarts, notes, figures, tracking: Arc::new(tracking) })
 }
 
 /// Waits until the new process has all its files; its id as seen here, and what it says of itself.

@@ -29,6 +29,7 @@ mod regular;
 mod report;
 mod seed;
 mod tasks;
+mod tracker;
 
 pub use birth::{BirthOptions, Born, Ids, birth};
 pub use error::RebuildError;

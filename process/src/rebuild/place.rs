@@ -55,7 +55,8 @@ pub struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    fn batch(&self) -> Batch<'_> {
+    /// An empty table of calls in the seed.
+    pub fn batch(&self) -> Batch<'_> {
         Batch::new(self.hand, seed_place(&self.layout), self.leader)
     }
 

@@ -1,0 +1,159 @@
+//! A program that stands still: let go again, ended, or held for a while because there is no room for more copies.
+//!
+//! Called by the tracer thread. What must hold: every thread goes on with its own registers and mask, and with its
+//! interrupted call repaired, as after a cut.
+
+use crate::cut::{CutError, Kept, Target};
+use crate::error::TraceError;
+use crate::inject::batch::Host;
+use crate::ours;
+use crate::slots::Slots;
+use crate::stop::{self, Stopped, Stragglers};
+use crate::threads::{self, Repairer, Samples, Thread};
+use holdfast_sys::procfs::{self, Status};
+use holdfast_sys::procmem::ForcedMemory;
+use holdfast_sys::{fault, ptrace};
+use std::time::Duration;
+
+/// A stopped program.
+#[derive(Debug)]
+pub struct HeldProgram {
+    /// Process.
+    pub pid: i32,
+    /// Its threads, stopped.
+    pub stopped: Stopped,
+    /// The same, read.
+    pub threads: Vec<Thread>,
+    /// The thread that calls were injected into: mask and registers must be put back.
+    pub host: Option<Host>,
+}
+
+impl HeldProgram {
+    /// Puts every thread back and lets it go.
+    pub fn resume(self, stragglers: &mut Stragglers) {
+        if let Some(host) = &self.host
+            && let Err(error) = host.put_back()
+        {
+            tracing::debug!(tid = host.tid, %error, "putting a thread back");
+        }
+        fault::point("resume");
+        let computing: Vec<i32> =
+            self.threads.iter().filter(|thread| !thread.in_call()).map(|thread| thread.tid).collect();
+        stragglers.add(self.stopped.let_go(&computing));
+        fault::point("resumed");
+    }
+
+    /// Any of its threads.
+    pub fn living(&self) -> Option<i32> {
+        self.stopped.threads.keys().next().copied()
+    }
+
+    /// Ends the program.
+    pub fn kill(self, stragglers: &mut Stragglers) {
+        let _ = ptrace::kill(self.pid, libc::SIGKILL);
+        stragglers.add(self.stopped.let_go(&[]));
+    }
+}
+
+/// Stops the program just to hold it.
+///
+/// # Errors
+/// It could not be stopped (in time), or has become another program; it runs on.
+pub fn park(
+    target: &Target,
+    deadline: Duration,
+    kept: &mut Kept,
+    stragglers: &mut Stragglers,
+) -> Result<HeldProgram, CutError> {
+    let pid = target.pid;
+    let samples = threads::sample(pid);
+    let (stopped, _) = stop::stop(pid, deadline, stragglers)?;
+    let mut held = HeldProgram { pid, stopped, threads: Vec::new(), host: None };
+    match ready(target, kept, &samples, &mut held) {
+        Ok(()) => Ok(held),
+        Err(error) => {
+            held.resume(stragglers);
+            Err(error)
+        }
+    }
+}
+
+fn ready(
+    target: &Target,
+    kept: &mut Kept,
+    samples: &Samples,
+    held: &mut HeldProgram,
+) -> Result<(), CutError> {
+    let pid = target.pid;
+    let live = held.living().ok_or(CutError::Gone)?;
+    let maps = procfs::maps(pid, live)?;
+    if !ours::is_ours(live, &target.area, maps.iter()) {
+        return Err(CutError::Busy { what: "the program has executed another program".into() });
+    }
+    let status = Status::read(pid, live)?;
+    held.threads = read_threads(pid, &held.stopped, &status)?;
+    let shared_pending = ptrace::pending_signals(live, true)?;
+    let memory = ForcedMemory::open(pid, live)?;
+    repair_calls(target, kept, samples, &memory, held, &shared_pending)
+}
+
+/// Registers and states of all threads.
+///
+/// # Errors
+/// One ended.
+pub fn read_threads(pid: i32, stopped: &Stopped, status: &Status) -> Result<Vec<Thread>, TraceError> {
+    let nested = status.get("NSpid").is_some_and(|ids| ids.split_whitespace().count() > 1);
+    let mut all = Vec::with_capacity(stopped.threads.len());
+    let mut buffer = vec![0_u8; threads::XSTATE_ROOM];
+    for (&tid, held) in &stopped.threads {
+        let inner = if nested { Status::read(pid, tid)?.innermost("NSpid").unwrap_or(tid) } else { tid };
+        let mut thread = threads::read(tid, inner, held.group_stopped, &mut buffer)?;
+        thread.leave_rseq()?;
+        all.push(thread);
+    }
+    Ok(all)
+}
+
+/// Repairs the calls that the stop has interrupted, in the threads themselves.
+///
+/// # Errors
+/// A thread ended, or is in a call that cannot be repaired.
+pub fn repair_calls(
+    target: &Target,
+    kept: &mut Kept,
+    samples: &Samples,
+    memory: &ForcedMemory,
+    held: &mut HeldProgram,
+    shared_pending: &[[u8; 128]],
+) -> Result<(), CutError> {
+    let slots = match &mut kept.slots {
+        Some(slots) => slots,
+        None => kept.slots.insert(Slots::load(memory, &target.area)?),
+    };
+    let places: Vec<(i32, u64, u64)> =
+        held.threads.iter().map(|t| (t.inner, t.regs.rip, t.regs.rsp)).collect();
+    slots.collect(&target.area, &places);
+    let mut repairer = Repairer {
+        pid: target.pid,
+        area: &target.area,
+        memory,
+        slots,
+        samples,
+        continuing: &mut kept.continuing,
+        shared_pending: threads::pending_mask(shared_pending),
+    };
+    // A failure for one thread must not keep the others from being repaired.
+    let mut failure = Ok(());
+    for thread in &mut held.threads {
+        if let Err(error) = repairer.repair(thread) {
+            failure = Err(error);
+        }
+        // At once: from here on the agent may die, and the thread goes on as if nothing had been.
+        if let Some(regs) = &thread.repaired
+            && let Err(error) = ptrace::set_registers(thread.tid, regs)
+        {
+            failure = Err(error.into());
+        }
+    }
+    failure.map_err(CutError::from)
+}

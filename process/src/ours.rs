@@ -1,0 +1,77 @@
+//! The library's memory in the stopped program: is it still there, is the stub in it, is the library busy.
+//!
+//! Called inside the stop, before anything is written to the program.
+
+use crate::cut::CutError;
+use crate::error::TraceError;
+use crate::inject::stub;
+use holdfast_image::control::SharedPage;
+use holdfast_image::record::InjectArea;
+use holdfast_sys::procfs::Mapping;
+use holdfast_sys::procmem::{self, ForcedMemory};
+use std::io;
+
+/// Whether the area is still the one that the library told: an exec leaves the address without meaning, and what lies
+/// there now must not be written to.
+pub fn is_ours<'a>(tid: i32, area: &InjectArea, maps: impl Iterator<Item = &'a Mapping> + Clone) -> bool {
+    const READ_EXECUTE: u32 = 5;
+    const READ_WRITE: u32 = 3;
+    // A lazy restart may have made several mappings of a range.
+    let lies_in = |start: u64, len: u64, prot: u32| {
+        let fits = |m: &&Mapping| !m.shared && m.prot == prot;
+        let reach = maps.clone().filter(fits).fold(start, |reach, mapping| {
+            if mapping.start <= reach { reach.max(mapping.end) } else { reach }
+        });
+        reach >= start + len
+    };
+    let mut magic = [0_u8; 8];
+    let named = area.shared.0 == 0
+        || procmem::read(tid, area.shared.0 + SharedPage::MAGIC as u64, &mut magic).is_ok()
+            && &magic == b"HOLDFAST";
+    named
+        && lies_in(area.code.0, area.code_len, READ_EXECUTE)
+        && lies_in(area.scratch.0, area.scratch_len, READ_WRITE)
+}
+
+/// Puts the stub into the program's code range, unless it is there already.
+pub fn ready_stub(memory: &ForcedMemory, area: &InjectArea) -> io::Result<()> {
+    let code = stub::code();
+    let mut there = vec![0_u8; code.len()];
+    memory.read(area.code.0, &mut there)?;
+    if there != code {
+        memory.write(area.code.0, code)?;
+    }
+    Ok(())
+}
+
+/// Number of the library's own connection, if it is waiting for us.
+pub fn own_descriptor(tid: i32, area: &InjectArea) -> Result<Option<i32>, CutError> {
+    /// The library is opening or closing descriptors of its own at this instant.
+    const CHANGING: u64 = u64::MAX;
+    if area.shared.0 == 0 {
+        return Ok(None);
+    }
+    let mut word = [0_u8; 8];
+    procmem::read(tid, area.shared.0 + SharedPage::WALKERS as u64, &mut word)?;
+    if u64::from_le_bytes(word) != 0 {
+        return Err(CutError::Busy { what: "libholdfast is looking at the program's mappings".into() });
+    }
+    procmem::read(tid, area.shared.0 + SharedPage::OWN_FD as u64, &mut word)?;
+    match u64::from_le_bytes(word) {
+        CHANGING => Err(CutError::Busy { what: "libholdfast is connecting to the agent".into() }),
+        number => {
+            Ok(i32::try_from(number).ok().and_then(|number| number.checked_sub(1)).filter(|&fd| fd >= 0))
+        }
+    }
+}
+
+/// The bytes of the vdso.
+///
+/// # Errors
+/// The thread ended.
+pub fn read_vdso<'a>(tid: i32, mut maps: impl Iterator<Item = &'a Mapping>) -> Result<Vec<u8>, TraceError> {
+    let Some(vdso) = maps.find(|mapping| mapping.name == b"[vdso]") else { return Ok(Vec::new()) };
+    let mut bytes = vec![0_u8; usize::try_from(vdso.end - vdso.start).unwrap_or(0)];
+    procmem::read(tid, vdso.start, &mut bytes)?;
+    Ok(bytes)
+}

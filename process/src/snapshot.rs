@@ -1,0 +1,217 @@
+//! What keeps the memory of the instant: pages copied inside the stop, or a frozen copy, or the program held.
+//!
+//! [`take`] is the last step of a stop: the tracker is re-armed, and from what is dirty follows which engine costs less.
+//! What must hold: nothing of the agent's own writes into the program after the scan matters for the image (they go to
+//! the scratch range alone); whatever fails, the caller lets the program go on.
+
+use crate::capture::maps::{self, Kind, Mapped};
+use crate::cut::{CutError, CutOptions, Engine, Target};
+use crate::error::TraceError;
+use crate::freeze;
+use crate::inject::batch::Host;
+use crate::memory::SavedPages;
+use crate::track::Collected;
+use holdfast_image::manifest::StopBreakdown;
+use holdfast_image::pages::{Inherited, PageRun, StoreMapping};
+use holdfast_image::record::InjectArea;
+use holdfast_image::set::PageSet;
+use holdfast_image::{Addr, PAGE_SIZE, PageCount};
+use holdfast_sys::procmem::{self, ForcedMemory};
+use std::fs::File;
+use std::io;
+use std::time::Instant;
+
+/// What is to be done with the dirty pages.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Plan {
+    /// Copy them inside the stop; otherwise a frozen copy is made.
+    pub copy: bool,
+    /// Ranges without dirty pages to be kept out of the frozen copy, each inside one mapping.
+    pub keep_out: Vec<PageRun>,
+}
+
+/// Decides for engine `auto` and `fork`: gets the dirty pages, all present pages, and the private mappings.
+pub type Planner = fn(&PageSet, &PageSet, &[PageRun]) -> Plan;
+
+/// The memory of the instant.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    /// Pages copied inside the stop.
+    pub saved: SavedPages,
+    /// The frozen copy, if there is one.
+    pub copy: Option<freeze::Copy>,
+    /// Engine that was used.
+    pub engine: &'static str,
+    /// Pages to be read.
+    pub dirty: PageSet,
+    /// Those of them that are read from the frozen copy.
+    pub frozen: PageSet,
+    /// Pages that the copy has and nobody needs.
+    pub surplus: Vec<PageRun>,
+    /// Present pages of tracked memory.
+    pub tracked: PageCount,
+    /// What the image takes from elsewhere.
+    pub inherited: Inherited,
+    /// Pages that are to be read from segment files, if at all.
+    pub files: Vec<StoreMapping>,
+}
+
+/// Everything about the stopped program that this needs.
+pub struct Scene<'a> {
+    /// The program.
+    pub target: &'a Target,
+    /// How to cut.
+    pub options: &'a CutOptions,
+    /// Any thread of it.
+    pub live: i32,
+    /// Its memory.
+    pub memory: &'a ForcedMemory,
+    /// The thread that runs injected calls.
+    pub host: &'a Host,
+    /// All mappings.
+    pub mapped: &'a [Mapped],
+    /// Mappings of files that are stored whole.
+    pub whole: &'a [bool],
+}
+
+fn run_of(mapped: &Mapped) -> PageRun {
+    let mapping = &mapped.mapping;
+    PageRun { start: Addr(mapping.start), pages: PageCount((mapping.end - mapping.start) / PAGE_SIZE) }
+}
+
+fn ns(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Re-arms the tracker and keeps the memory of this instant.
+///
+/// # Errors
+/// Memory that cannot be read; a clone that was refused.
+pub fn take(scene: &Scene<'_>, breakdown: &mut StopBreakdown) -> Result<Snapshot, CutError> {
+    let begun = Instant::now();
+    let pagemap = File::open(format!("/proc/{}/task/{}/pagemap", scene.target.pid, scene.live))
+        .map_err(TraceError::from)?;
+    let collected = scene.target.tracking.collect(&pagemap, scene.mapped, scene.whole)?;
+    let mut snapshot = sort(scene.options, collected);
+    breakdown.track_ns = ns(begun);
+
+    let begun = Instant::now();
+    if scene.options.only.is_none() {
+        maps::save_shared(scene.live, scene.mapped, &mut snapshot.saved)?;
+    }
+    let shared: PageSet = snapshot.saved.runs().collect();
+    let hold = scene.options.hold || scene.options.engine == Engine::Sync;
+    let plan = plan(scene, &snapshot);
+    if hold {
+        snapshot.engine = "sync";
+    } else if plan.copy {
+        snapshot.engine = "copy";
+        save(scene, &mut snapshot.saved, &snapshot.dirty)?;
+    } else {
+        snapshot.engine = "fork";
+        let outside = outside_clones(scene.mapped).intersection(&snapshot.dirty);
+        save(scene, &mut snapshot.saved, &outside)?;
+        snapshot.frozen = snapshot.dirty.difference(&outside);
+    }
+    breakdown.copy_ns = ns(begun);
+
+    let begun = Instant::now();
+    if snapshot.engine == "fork" {
+        let area = &scene.target.area;
+        let keep_out = without_area(&plan.keep_out, area);
+        snapshot.copy = Some(freeze::freeze(scene.host, area, &keep_out)?);
+        snapshot.surplus = surplus(scene.mapped, &snapshot.frozen, keep_out, area);
+    }
+    breakdown.clone_ns = ns(begun);
+    snapshot.dirty = snapshot.dirty.union(&shared);
+    Ok(snapshot)
+}
+
+/// Splits what the tracker has found into what is to be read and what the image takes from elsewhere.
+fn sort(options: &CutOptions, collected: Collected) -> Snapshot {
+    let Collected { dirty, present, mapped } = collected;
+    let tracked = present.pages();
+    let mut snapshot = Snapshot { saved: SavedPages::new(), tracked, ..Snapshot::default() };
+    match &options.only {
+        Some(only) => {
+            let only = PageSet::from(only.clone());
+            let of_store: PageSet = mapped.iter().map(|mapping| mapping.run).collect();
+            snapshot.dirty = present.union(&of_store).intersection(&only);
+        }
+        None => {
+            snapshot.inherited =
+                Inherited { unchanged: present.difference(&dirty).into_runs(), mapped: mapped.clone() };
+            snapshot.dirty = dirty;
+        }
+    }
+    snapshot.files = mapped;
+    snapshot
+}
+
+fn plan(scene: &Scene<'_>, snapshot: &Snapshot) -> Plan {
+    match scene.options.engine {
+        Engine::Copy => return Plan { copy: true, keep_out: Vec::new() },
+        Engine::Sync => return Plan::default(),
+        Engine::Auto | Engine::Fork => {}
+    }
+    let private: Vec<PageRun> = scene
+        .mapped
+        .iter()
+        .filter(|mapped| !mapped.outside_clone)
+        // What is mapped from the store costs a clone nothing until it is written to.
+        .filter(|mapped| matches!(mapped.kind, Kind::Anonymous { whole: false } | Kind::PrivateFile))
+        .map(run_of)
+        .collect();
+    let unchanged = PageSet::from(snapshot.inherited.unchanged.clone());
+    let mut plan = (scene.options.planner)(&snapshot.dirty, &snapshot.dirty.union(&unchanged), &private);
+    plan.copy &= scene.options.engine == Engine::Auto;
+    // Pages of files that were never written are not the program's own: only the frozen copy has them for sure.
+    plan.copy &= !scene.whole.contains(&true);
+    plan
+}
+
+/// Private memory that the program keeps out of its children, or has wiped in them.
+fn outside_clones(all: &[Mapped]) -> PageSet {
+    all.iter().filter(|mapped| mapped.outside_clone).map(run_of).collect()
+}
+
+fn save(scene: &Scene<'_>, saved: &mut SavedPages, pages: &PageSet) -> Result<(), TraceError> {
+    saved.reserve(pages.pages().bytes());
+    for run in pages.runs() {
+        saved.add(*run, |buffer| match procmem::read(scene.live, run.start.0, buffer) {
+            Ok(()) => Ok(()),
+            // Not readable for the program itself, or partly so.
+            Err(_) => scene.memory.read(run.start.0, buffer).map_err(|error| {
+                io::Error::other(format!("reading {} pages at {}: {error}", run.pages.0, run.start))
+            }),
+        })?;
+    }
+    Ok(())
+}
+
+/// The largest of the ranges, as many as go; the copy works with the stub and its tables to the end.
+fn without_area(ranges: &[PageRun], area: &InjectArea) -> Vec<PageRun> {
+    let touches = |run: &PageRun, start: Addr, len: u64| run.start.0 < start.0 + len && start < run.end();
+    let mut ranges: Vec<PageRun> = ranges
+        .iter()
+        .filter(|run| {
+            !touches(run, area.code, area.code_len) && !touches(run, area.scratch, area.scratch_len)
+        })
+        .copied()
+        .collect();
+    ranges.sort_unstable_by_key(|run| std::cmp::Reverse(run.pages));
+    ranges.truncate(freeze::KEEP_OUT_MAX);
+    ranges
+}
+
+/// What the copy may drop at once: while it has a page, the program's next write to it costs a copy.
+fn surplus(all: &[Mapped], frozen: &PageSet, kept_out: Vec<PageRun>, area: &InjectArea) -> Vec<PageRun> {
+    let private = |mapped: &&Mapped| {
+        !mapped.outside_clone && matches!(mapped.kind, Kind::Anonymous { .. } | Kind::PrivateFile)
+    };
+    let there: PageSet = all.iter().filter(private).map(run_of).collect();
+    let mut needed = kept_out;
+    needed.push(PageRun { start: area.code, pages: PageCount(area.code_len / PAGE_SIZE) });
+    needed.push(PageRun { start: area.scratch, pages: PageCount(area.scratch_len / PAGE_SIZE) });
+    there.difference(frozen).difference(&PageSet::from(needed)).into_runs()
+}

@@ -1,0 +1,330 @@
+//! Which pages were written since the last image: userfaultfd in WP_ASYNC mode and PAGEMAP_SCAN.
+//!
+//! The kernel is the only memory of what was written: a page that was never write-protected, was moved, or lies in a
+//! mapping that is new counts as written, because it has no protection. So nothing has to be known of mmap, mremap,
+//! brk, madvise or fork. Each scan re-arms what it reports; what it has reported is kept here ([`State::carried`]) until
+//! an image that holds it is committed.
+//!
+//! Invariant: a page that is present, is not reported as written and is not carried over has the content that it has
+//! in the last committed image. A page may be called written when it is not, never the other way round.
+//! Without userfaultfd everything present counts as written; the store then tells by content what is new.
+//!
+//! Used by: the agent (passes and samples while the program runs), the tracer thread ([`Tracking::collect`], inside the
+//! stop), and a restart ([`Tracking::arm`]).
+
+use crate::capture::maps::{Kind, Mapped};
+use crate::error::TraceError;
+use holdfast_image::pages::{PageRun, StoreMapping};
+use holdfast_image::set::PageSet;
+use holdfast_image::{Addr, PAGE_SIZE, PageCount};
+use holdfast_sys::pagemap::{
+    self, IS_FILE, IS_GUARD, IS_PFNZERO, IS_PRESENT, IS_SWAPPED, IS_WRITTEN, ScanRegion,
+};
+use holdfast_sys::procfs::{self, Mapping};
+use holdfast_sys::userfault::{self, Userfault};
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A page exists.
+const ANY: u64 = IS_PRESENT | IS_SWAPPED;
+/// What a scan must tell of each page.
+const WANTED: u64 = ANY | IS_WRITTEN | IS_FILE | IS_PFNZERO | IS_GUARD;
+/// Ranges to be sampled that are nearer than this are scanned as one, bytes.
+const NEAR: u64 = 2 << 20;
+
+/// The tracker of one address space.
+#[derive(Debug, Default)]
+pub struct Tracking {
+    userfault: Option<Userfault>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Pages that some scan has reported as written, and that no committed image holds since.
+    carried: PageSet,
+    /// Pages taken out of `carried` because a pre-copy has stored them in the image that is being made.
+    precopied: PageSet,
+    /// A scan failed half-way: everything counts as written.
+    lost: bool,
+}
+
+/// What a scan inside the stop yields.
+#[derive(Debug, Default)]
+pub struct Collected {
+    /// Pages to be stored.
+    pub dirty: PageSet,
+    /// All pages that the image must hold, but for `mapped`.
+    pub present: PageSet,
+    /// Pages that are still those of a segment file.
+    pub mapped: Vec<StoreMapping>,
+}
+
+/// A range of private mappings; holes are allowed.
+#[derive(Clone, Copy, Debug)]
+struct Range {
+    start: u64,
+    end: u64,
+    /// All of it is registered.
+    tracked: bool,
+}
+
+fn run_of(start: u64, end: u64) -> PageRun {
+    PageRun { start: Addr(start), pages: PageCount(end.saturating_sub(start) / PAGE_SIZE) }
+}
+
+/// Private memory whose pages an image may hold.
+fn is_private(mapping: &Mapping) -> bool {
+    let name = mapping.name.as_slice();
+    let kernel = matches!(name, b"[vdso]" | b"[vvar]" | b"[vvar_vclock]" | b"[vsyscall]");
+    !mapping.shared && !kernel && !name.starts_with(b"anon_inode:")
+}
+
+impl Tracking {
+    /// With a descriptor that the program made, in its address space. `None`, or one that cannot be used: hashes.
+    /// The environment variable HOLDFAST_TRACKER=hashes does without it too.
+    pub fn new(fd: Option<OwnedFd>) -> Tracking {
+        let wanted = std::env::var_os("HOLDFAST_TRACKER").is_none_or(|value| value != "hashes");
+        let userfault = fd.filter(|_| wanted && userfault::is_exact()).and_then(|fd| {
+            Userfault::take_over(fd).map_err(|error| tracing::info!("no userfaultfd tracking: {error}")).ok()
+        });
+        Tracking { userfault, state: Mutex::default() }
+    }
+
+    /// How changes are found: "userfaultfd" or "hashes".
+    pub fn kind(&self) -> &'static str {
+        if self.userfault.is_some() { "userfaultfd" } else { "hashes" }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Registers all private mappings. Neighbours go into one range, so that few calls do for thousands of mappings.
+    fn ranges<'a>(&self, maps: impl Iterator<Item = (&'a Mapping, bool)>) -> Vec<Range> {
+        let mut ranges: Vec<Range> = Vec::new();
+        let mut groups: Vec<Vec<(u64, u64)>> = Vec::new();
+        let mut fresh = true;
+        for (mapping, private) in maps {
+            if !private {
+                fresh = true;
+                continue;
+            }
+            if fresh {
+                groups.push(Vec::new());
+            }
+            fresh = false;
+            if let Some(group) = groups.last_mut() {
+                group.push((mapping.start, mapping.end));
+            }
+        }
+        for group in groups {
+            let (Some(&(start, _)), Some(&(_, end))) = (group.first(), group.last()) else { continue };
+            if self.register(start, end) {
+                ranges.push(Range { start, end, tracked: true });
+            } else {
+                ranges.extend(group.iter().map(|&(start, end)| Range {
+                    start,
+                    end,
+                    tracked: self.register(start, end),
+                }));
+            }
+        }
+        ranges
+    }
+
+    fn register(&self, start: u64, end: u64) -> bool {
+        self.userfault.as_ref().is_some_and(|userfault| match userfault.register(start, end) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::debug!("{start:#x}-{end:#x} cannot be tracked: {error}");
+                false
+            }
+        })
+    }
+
+    /// Scans and re-arms; `each` gets every page that exists, with the categories of [`WANTED`]. Returns ranges of
+    /// which it is not known what was written.
+    fn sweep(
+        &self,
+        pagemap: &File,
+        ranges: &[Range],
+        mut each: impl FnMut(ScanRegion),
+    ) -> io::Result<Vec<Range>> {
+        let mut doubtful = Vec::new();
+        for range in ranges {
+            if range.tracked {
+                let (start, end) = (range.start, range.end);
+                match pagemap::scan_and_protect(pagemap, start, end, ANY, WANTED, &mut each) {
+                    Ok(()) => continue,
+                    Err(error) => tracing::debug!("{start:#x}-{end:#x} changed under a scan: {error}"),
+                }
+            }
+            doubtful.push(*range);
+        }
+        for range in &doubtful {
+            let each = |found: ScanRegion| {
+                each(ScanRegion { categories: found.categories | IS_WRITTEN, ..found });
+            };
+            pagemap::scan(pagemap, range.start, range.end, ANY, WANTED, each)?;
+        }
+        Ok(doubtful)
+    }
+
+    /// Takes note of all that was written up to now, while the program runs, and returns all that no image holds yet.
+    /// Whatever is written from here on is reported by the next scan.
+    ///
+    /// # Errors
+    /// The program is gone.
+    pub fn pass(&self, pid: i32) -> io::Result<PageSet> {
+        let tids = procfs::tasks(pid)?;
+        let open = |tid: &i32| {
+            let maps = procfs::maps(pid, *tid).ok().filter(|maps| !maps.is_empty())?;
+            Some((maps, File::open(format!("/proc/{pid}/task/{tid}/pagemap")).ok()?))
+        };
+        let (maps, pagemap) =
+            tids.iter().find_map(open).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
+        let ranges = self.ranges(maps.iter().map(|mapping| (mapping, is_private(mapping))));
+        let mut written = Vec::new();
+        let swept = self.sweep(&pagemap, &ranges, |found| {
+            if found.categories & IS_WRITTEN != 0 && found.categories & (IS_FILE | IS_PFNZERO | IS_GUARD) == 0
+            {
+                written.push(run_of(found.start, found.end));
+            }
+        });
+        let mut state = self.state();
+        state.lost |= swept.is_err();
+        state.carried = state.carried.union(&PageSet::from(written));
+        swept.map(|_| state.carried.clone())
+    }
+
+    /// These pages were stored by a pre-copy, as they were at some time after the last pass.
+    pub fn precopied(&self, stored: &PageSet) {
+        let mut state = self.state();
+        state.carried = state.carried.difference(stored);
+        state.precopied = state.precopied.union(stored);
+    }
+
+    /// The image of the last cut is committed.
+    pub fn committed(&self) {
+        let mut state = self.state();
+        *state = State { lost: state.lost, ..State::default() };
+    }
+
+    /// There is no image: what it would have held is still to be stored.
+    pub fn failed(&self) {
+        let mut state = self.state();
+        let precopied = std::mem::take(&mut state.precopied);
+        state.carried = state.carried.union(&precopied);
+    }
+
+    /// The pages among `within` that were written since the last scan that re-armed. Does not re-arm.
+    ///
+    /// # Errors
+    /// The program is gone. Without userfaultfd nothing is known: the answer is empty.
+    pub fn written(&self, pid: i32, within: &PageSet) -> io::Result<PageSet> {
+        if self.userfault.is_none() {
+            return Ok(PageSet::new());
+        }
+        let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
+        let mut found = Vec::new();
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        for run in within.runs() {
+            match ranges.last_mut() {
+                Some(last) if run.start.0 - last.1 < NEAR => last.1 = run.end().0,
+                _ => ranges.push((run.start.0, run.end().0)),
+            }
+        }
+        for (start, end) in ranges {
+            pagemap::scan_written(&pagemap, start, end, ANY, |region| {
+                found.push(run_of(region.start, region.end));
+            })?;
+        }
+        Ok(PageSet::from(found).intersection(within))
+    }
+
+    /// The scan inside the stop. `whole`: mappings of files whose pages are all to be stored.
+    ///
+    /// # Errors
+    /// The pages cannot be looked at, or hold what cannot be brought back. Nothing that was seen is lost.
+    pub fn collect(&self, pagemap: &File, all: &[Mapped], whole: &[bool]) -> Result<Collected, TraceError> {
+        let private = |mapped: &Mapped| matches!(mapped.kind, Kind::Anonymous { .. } | Kind::PrivateFile);
+        let ranges = self.ranges(all.iter().map(|mapped| (&mapped.mapping, private(mapped))));
+        let (mut present, mut written, mut guard) = (Vec::new(), Vec::new(), None);
+        let swept = self.sweep(pagemap, &ranges, |found| {
+            if found.categories & IS_GUARD != 0 {
+                guard = Some(found.start);
+            }
+            // A page of the file that is still the file's; the zero page is what an absent page reads as.
+            if found.categories & (IS_FILE | IS_PFNZERO | IS_GUARD) == 0 {
+                present.push(run_of(found.start, found.end));
+                if found.categories & IS_WRITTEN != 0 {
+                    written.push(run_of(found.start, found.end));
+                }
+            }
+        });
+        let mut state = self.state();
+        state.lost |= swept.is_err();
+        state.carried = state.carried.union(&PageSet::from(written));
+        swept?;
+        if let Some(address) = guard {
+            return Err(TraceError::Io(io::Error::other(format!(
+                "guard region at {address:#x} (MADV_GUARD_INSTALL) is not supported yet"
+            ))));
+        }
+        let mut present = PageSet::from(present);
+        if state.lost {
+            state.carried = state.carried.union(&present);
+            state.lost = false;
+        }
+        let mut dirty = state.carried.intersection(&present);
+        let files: PageSet = all
+            .iter()
+            .zip(whole)
+            .filter(|(_, whole)| **whole)
+            .map(|(mapped, _)| run_of(mapped.mapping.start, crate::capture::maps::file_end_by_fd(mapped)))
+            .filter(|run| run.pages.0 > 0)
+            .collect();
+        dirty = dirty.union(&files);
+        present = present.union(&files);
+        let mapped = of_store(all, &present);
+        Ok(Collected { dirty, present, mapped })
+    }
+
+    /// Write-protects pages that have just been brought in from an image, before anybody can have written to them.
+    ///
+    /// # Errors
+    /// The pages cannot be looked at; they count as written then.
+    pub fn arm(&self, pid: i32, pages: &PageSet) -> io::Result<()> {
+        let maps = procfs::maps(pid, pid)?;
+        let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
+        let ranges = self.ranges(maps.iter().map(|mapping| (mapping, is_private(mapping))));
+        let tracked: PageSet =
+            ranges.iter().filter(|range| range.tracked).map(|range| run_of(range.start, range.end)).collect();
+        for run in tracked.intersection(pages).runs() {
+            pagemap::scan_and_protect(&pagemap, run.start.0, run.end().0, ANY, WANTED, |_| {})?;
+        }
+        Ok(())
+    }
+}
+
+/// What is mapped from segment files and has no page of its own.
+fn of_store(all: &[Mapped], present: &PageSet) -> Vec<StoreMapping> {
+    let mut mappings = Vec::new();
+    for mapped in all.iter().filter(|mapped| mapped.kind == Kind::Anonymous { whole: true }) {
+        let mapping = &mapped.mapping;
+        let name = mapping.name.strip_suffix(b" (deleted)").unwrap_or(&mapping.name);
+        let path = PathBuf::from(std::ffi::OsStr::from_bytes(name));
+        let whole = PageSet::from(vec![run_of(mapping.start, mapping.end)]);
+        mappings.extend(whole.difference(present).into_runs().into_iter().map(|run| StoreMapping {
+            run,
+            path: path.clone(),
+            offset: mapping.offset + (run.start.0 - mapping.start),
+        }));
+    }
+    mappings
+}
