@@ -137,20 +137,31 @@ pub fn classify(
     if reasons.is_empty() { Ok(all) } else { Err(reasons) }
 }
 
-/// Copies shared memory, which no clone freezes. Inside the stop.
+/// Copies shared memory, which no clone freezes, each page of an object once however often it is mapped. Inside the
+/// stop.
 ///
 /// # Errors
 /// Memory that cannot be read; shared memory too large to be copied inside a stop.
 pub fn save_shared(tid: i32, all: &[Mapped], saved: &mut SavedPages) -> Result<(), TraceError> {
+    let mut objects: HashMap<(u64, u64), PageSet> = HashMap::new();
     for mapped in all {
-        let (start, end) = (mapped.mapping.start, mapped.mapping.end);
-        match mapped.kind {
-            Kind::SharedFile if mapped.mapping.prot & 2 != 0 => {
-                save(tid, saved, start, file_end(mapped, end))?;
-            }
-            Kind::SharedAnonymous if mapped.mapping.prot & 1 != 0 => save(tid, saved, start, end)?,
-            _ => {}
+        let mapping = &mapped.mapping;
+        let end = match mapped.kind {
+            Kind::SharedFile if mapping.prot & 2 != 0 => file_end(mapped, mapping.end),
+            Kind::SharedAnonymous if mapping.prot & 1 != 0 => mapping.end,
+            _ => continue,
+        };
+        if end <= mapping.start {
+            continue;
         }
+        let known = objects.entry((mapping.device, mapping.inode)).or_default();
+        // The pages of the object, by their offset in it.
+        let own = PageSet::from(vec![run_of(mapping.offset, mapping.offset + (end - mapping.start))]);
+        for run in own.difference(known).runs() {
+            let start = mapping.start + (run.start.0 - mapping.offset);
+            save(tid, saved, start, start + run.pages.bytes())?;
+        }
+        *known = known.union(&own);
     }
     Ok(())
 }
