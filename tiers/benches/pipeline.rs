@@ -7,8 +7,8 @@
 #[path = "../tests/common/mod.rs"]
 mod common;
 
-use common::{PAGE, commit_record, run};
-use holdfast_image::pages::{PageProvider, PageRun, PageSource, TakeList};
+use common::{PAGE, commit_record, options, run};
+use holdfast_image::pages::{Inherited, PageProvider, PageRun, PageSource, TakeList};
 use holdfast_image::{Addr, Epoch, PAGE_SIZE, PageCount};
 use holdfast_tiers::{Job, PipelineOptions, Store};
 use std::io::Write;
@@ -86,10 +86,10 @@ fn measure(job: &Job, epoch: Epoch, source: &Slice<'_>, options: PipelineOptions
     let lock = job.lock().unwrap();
     let len = source.bytes.len();
     let start = Instant::now();
-    let mut writer = job.begin(&lock, epoch).unwrap();
-    writer.write_pages(source, &options, &|_| ()).unwrap();
+    let mut writer = job.begin(&lock, epoch, None).unwrap();
+    writer.write_pages(source, &Inherited::default(), &options, &|_| ()).unwrap();
     let flushed = start.elapsed();
-    let info = writer.commit(commit_record()).unwrap();
+    let (info, _) = writer.commit(commit_record()).unwrap();
     println!(
         "{options:?}\n  write_pages {}, with commit {}, {} MiB on disk",
         rate(len, flushed),
@@ -135,13 +135,13 @@ fn main() {
         }
         let source = Slice { runs: TakeList::new(vec![run(BASE / PAGE_SIZE, pages)]), bytes: &bytes };
         for (workers, compress) in [(1, true), (2, true), (4, true), (4, false)] {
-            measure(&job, Epoch(1), &source, PipelineOptions { workers, compress });
+            measure(&job, Epoch(1), &source, PipelineOptions { compress, ..options(workers) });
         }
     }
     let bytes = fill(mib << 20, false);
     let scattered = TakeList::new((0..pages / 2).map(|n| run(BASE / PAGE_SIZE + 2 * n, 1)).collect());
     println!("--- every second page, {} MiB", mib / 2);
     let source = Slice { runs: scattered, bytes: &bytes };
-    measure(&job, Epoch(1), &source, PipelineOptions { workers: 2, compress: true });
+    measure(&job, Epoch(1), &source, options(2));
     std::fs::remove_dir_all(&dir).unwrap();
 }

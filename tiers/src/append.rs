@@ -89,6 +89,10 @@ impl SegmentWriter {
     pub(crate) fn len(&self) -> u64 {
         self.written + self.staged as u64
     }
+    /// Length that the file will have when it is finished, bytes.
+    pub(crate) fn final_len(&self) -> u64 {
+        self.len().next_multiple_of(PAGE_SIZE)
+    }
 
     /// Appends the data of a frame, and returns the frame's number within this segment. `needed` is the number of
     /// bytes still to be stored, for the message of a full disk.

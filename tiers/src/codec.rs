@@ -1,6 +1,6 @@
 //! Whether a frame is worth compressing.
 //!
-//! Called by the pipeline's workers, one [`Chooser`] each. A frame stays compressed only if it becomes at most 85 % of
+//! Called by the pipeline's workers, one [`Chooser`] each, and for the sections of a manifest. A frame stays compressed only if it becomes at most 85 % of
 //! its size: below that the restart pays more for decompression, and loses the mappable extent, than the disk gains.
 //! Data that does not compress comes in long stretches (random doubles, compressed media), so after a few misses only
 //! a sample of the frame is tried first: 16 KiB of 1 MiB cost 2 % of the work.
@@ -63,7 +63,7 @@ impl Chooser {
 }
 
 /// Length of the compressed data in `out`.
-fn compress_into(raw: &[u8], out: &mut Vec<u8>) -> Option<usize> {
+pub(crate) fn compress_into(raw: &[u8], out: &mut Vec<u8>) -> Option<usize> {
     let most = lz4_flex::block::get_maximum_output_size(raw.len());
     if out.len() < most {
         out.resize(most, 0);
@@ -78,8 +78,8 @@ fn compress_into(raw: &[u8], out: &mut Vec<u8>) -> Option<usize> {
 pub(crate) fn decompress(stored: &[u8], raw: &mut [u8]) -> Result<(), String> {
     match lz4_flex::block::decompress_into(stored, raw) {
         Ok(len) if len == raw.len() => Ok(()),
-        Ok(len) => Err(format!("the frame became {len} bytes, not {}", raw.len())),
-        Err(error) => Err(format!("the frame cannot be decompressed: {error}")),
+        Ok(len) => Err(format!("the data became {len} bytes, not {}", raw.len())),
+        Err(error) => Err(format!("the data cannot be decompressed: {error}")),
     }
 }
 

@@ -77,8 +77,8 @@ pub enum StoreError {
     },
     /// Written in another version of the format.
     #[error(
-        "{path}: at byte 8: format version {found}, this holdfast reads version {supported}; use the holdfast that \
-         wrote it",
+        "{path}: at byte 8: format version {found}, this holdfast reads versions up to {supported}; use the holdfast \
+         that wrote it",
         path = path.display()
     )]
     Version {
@@ -104,14 +104,19 @@ pub enum StoreError {
         /// The name.
         name: String,
     },
-    /// An increment; images that build on a parent are not restarted by this version.
-    #[error("{path}: the image is an increment on image {parent}, which this holdfast cannot restart; use a newer one",
-        path = path.display())]
-    NeedsParent {
-        /// Its manifest.
+    /// A page that was not written since the parent, or since the pre-copy, is in neither.
+    #[error(
+        "{path}: {pages} pages at {start} are said to be unchanged, but no image has them; the next checkpoint has to \
+         store all memory (earlier images are intact)",
+        path = path.display()
+    )]
+    Lost {
+        /// Folder of the job.
         path: PathBuf,
-        /// The parent that it names, 0 if none.
-        parent: Epoch,
+        /// The first such page.
+        start: Addr,
+        /// How many there are in a row.
+        pages: u64,
     },
     /// The source of the pages failed in the middle of the flush.
     #[error("reading {bytes} bytes of the program's memory at {start}: {source}; take the checkpoint again")]

@@ -7,48 +7,31 @@
 
 use crate::StoreError;
 use crate::files;
-use crate::format::HEADER_LEN;
 use crate::format::manifest::{Figures, IndexRun, MAX_LEN, Place};
-use crate::format::segment::{Codec, Frame, SegmentHeader};
-use crate::info::{ImageInfo, open_manifest, wrong_len};
+use crate::format::segment::{Codec, Frame};
+use crate::info::{ImageInfo, open_manifest};
+use crate::tables::{Tables, open_segment};
 use holdfast_image::bytes::Name;
-use holdfast_image::manifest::{FlushFigures, StopBreakdown};
+use holdfast_image::manifest::{EpochFigures, FlushFigures, StopBreakdown};
 use holdfast_image::pages::{Extent, ExtentSource};
 use holdfast_image::record::ProcessRecord;
 use holdfast_image::{Epoch, PAGE_SIZE};
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::Path;
+use std::sync::Arc;
 
 /// An image whose manifest is intact.
 pub struct Image {
-    dir: PathBuf,
-    epoch: Epoch,
     record: ProcessRecord,
     figures: Figures,
-    bytes: u64,
-    /// Distinguishes the images of this process in the threads' caches.
-    pub(crate) serial: u64,
-    pub(crate) files: Vec<SegmentFile>,
-    pub(crate) paths: Vec<PathBuf>,
-    pub(crate) frames: Vec<Frame>,
-    pub(crate) index: Vec<IndexRun>,
+    history: Vec<u8>,
+    info: ImageInfo,
+    pub(crate) tables: Arc<Tables>,
     pub(crate) extents: Vec<Extent>,
-}
-
-/// One open segment.
-pub(crate) struct SegmentFile {
-    pub(crate) file: File,
-    pub(crate) len: u64,
-    /// What its first block says.
-    pub(crate) header: SegmentHeader,
 }
 
 impl Image {
     pub(crate) fn open(dir: &Path, epoch: Epoch) -> Result<Image, StoreError> {
-        static SERIAL: AtomicU64 = AtomicU64::new(0);
         let path = dir.join(files::manifest_name(epoch));
         let bytes = match files::read_checked(&path, MAX_LEN) {
             Err(StoreError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
@@ -60,43 +43,21 @@ impl Image {
         let damaged = StoreError::format(&path);
         let figures = manifest.figures().map_err(&damaged)?;
         let record = manifest.record().map_err(&damaged)?;
-        let segments = manifest.segments().map_err(&damaged)?;
-        let frames = manifest.frames(&segments).map_err(&damaged)?;
+        let history = manifest.history().map_err(&damaged)?;
+        let entries = manifest.segments().map_err(&damaged)?;
+        let frames = manifest.frames(&entries).map_err(&damaged)?;
         let index = manifest.index(&frames).map_err(&damaged)?;
-        if figures.parent.is_some() || index.iter().any(|entry| entry.place == Place::Parent) {
-            return Err(StoreError::NeedsParent { path, parent: figures.parent.unwrap_or_default() });
-        }
-        let (mut open, mut paths) = (Vec::new(), Vec::new());
-        for entry in &segments {
-            let path = dir.join(files::segment_name(entry.epoch, entry.number));
-            let expected = SegmentHeader {
-                epoch: entry.epoch,
-                image_id: entry.image_id,
-                number: entry.number,
-                block: 0,
-            };
-            open.push(open_segment(&path, entry.len, &expected)?);
-            paths.push(path);
-        }
-        let extents = extents(&index, &frames);
-        Ok(Image {
-            dir: dir.to_owned(),
-            epoch,
-            record,
-            figures,
-            bytes: segments.iter().fold(bytes.len() as u64, |sum, s| sum.saturating_add(s.len)),
-            serial: SERIAL.fetch_add(1, Ordering::Relaxed),
-            files: open,
-            paths,
-            frames,
-            index,
-            extents,
-        })
+        let info = ImageInfo::new(epoch, &figures, bytes.len() as u64, &entries);
+        let open: Result<Vec<_>, _> =
+            entries.iter().map(|entry| open_segment(dir, entry).map(Arc::new)).collect();
+        let tables = Arc::new(Tables::new(dir, epoch, entries, open?, frames, index));
+        let extents = extents(&tables.index, &tables.frames);
+        Ok(Image { record, figures, history, info, tables, extents })
     }
 
     /// Its number.
     pub fn epoch(&self) -> Epoch {
-        self.epoch
+        self.tables.epoch
     }
     /// Everything but the pages.
     pub fn record(&self) -> &ProcessRecord {
@@ -110,9 +71,17 @@ impl Image {
     pub fn figures(&self) -> &FlushFigures {
         &self.figures.flush
     }
+    /// What the pager knows of the checkpoint.
+    pub fn epoch_figures(&self) -> &EpochFigures {
+        &self.figures.epoch
+    }
+    /// What the pager wants to remember: the bytes given at the commit.
+    pub fn history(&self) -> &[u8] {
+        &self.history
+    }
     /// The same as its entry of [`crate::Job::images`].
     pub fn info(&self) -> ImageInfo {
-        ImageInfo::new(self.epoch, &self.figures, self.bytes)
+        self.info.clone()
     }
     /// Engine that made the cut.
     pub fn engine(&self) -> &str {
@@ -128,41 +97,8 @@ impl Image {
     }
     /// Folder of the job.
     pub fn dir(&self) -> &Path {
-        &self.dir
+        &self.tables.dir
     }
-}
-
-/// Opens a segment and checks its length and that it is the expected one.
-fn open_segment(path: &Path, len: u64, expected: &SegmentHeader) -> Result<SegmentFile, StoreError> {
-    let (file, found) = files::open_checked(path)?;
-    if found != len {
-        return Err(wrong_len(path, found, len));
-    }
-    let mut header = [0; HEADER_LEN];
-    file.read_exact_at(&mut header, 0).map_err(StoreError::io("read", path))?;
-    let header = SegmentHeader::decode(&header, 0).map_err(StoreError::format(path))?;
-    check_identity(path, 0, &header, expected)?;
-    Ok(SegmentFile { file, len, header })
-}
-
-/// Compares slot 0 of a block with what it must say.
-pub(crate) fn check_identity(
-    path: &Path,
-    base: u64,
-    found: &SegmentHeader,
-    expected: &SegmentHeader,
-) -> Result<(), StoreError> {
-    if found.image_id != expected.image_id || found.epoch != expected.epoch {
-        return Err(StoreError::Foreign { path: path.to_owned() });
-    }
-    if found.number != expected.number || found.block != expected.block {
-        let what = format!(
-            "this is block {} of segment {}, not block {} of segment {}",
-            found.block, found.number, expected.block, expected.number
-        );
-        return Err(StoreError::corrupt(path, base, what));
-    }
-    Ok(())
 }
 
 /// The page index as extents; neighbours in the program that are neighbours in one file as well become one.
@@ -176,7 +112,7 @@ fn extents(index: &[IndexRun], frames: &[Frame]) -> Vec<Extent> {
                 }
                 Frame { codec: Codec::Lz4, .. } => ExtentSource::Stored,
             },
-            Place::Zero | Place::Parent => ExtentSource::Zero,
+            Place::Zero => ExtentSource::Zero,
         };
         match extents.last_mut() {
             Some(last) if last.run.end() == entry.run.start && continues(last, source) => {

@@ -16,8 +16,10 @@ pub struct ImageInfo {
     pub epoch: Epoch,
     /// CLOCK_REALTIME of the commit, nanoseconds; of a broken manifest the time of its file.
     pub created_ns: u64,
-    /// Bytes of its manifest and segments on disk.
+    /// Bytes that it added to the disk: its manifest and the segments that were written for it.
     pub bytes: u64,
+    /// Bytes that its restart needs: its manifest and all segments that it names, those of earlier images included.
+    pub total_bytes: u64,
     /// Bytes of the program's memory that it holds, zero pages included.
     pub program_bytes: u64,
     /// Stop time, nanoseconds.
@@ -26,17 +28,29 @@ pub struct ImageInfo {
     pub parent: Option<Epoch>,
     /// Why it cannot be used, if so.
     pub broken: Option<String>,
-    /// All its files are there, with their length.
+    /// All files that it needs are there, with their length.
     pub complete: bool,
 }
 
 impl ImageInfo {
-    pub(crate) fn new(epoch: Epoch, figures: &Figures, bytes: u64) -> ImageInfo {
+    pub(crate) fn new(
+        epoch: Epoch,
+        figures: &Figures,
+        manifest_len: u64,
+        segments: &[SegmentEntry],
+    ) -> ImageInfo {
+        let sum = |own: bool| {
+            let wanted = segments.iter().filter(|segment| !own || segment.epoch == epoch);
+            wanted.fold(manifest_len, |sum, segment| sum.saturating_add(segment.len))
+        };
+        // Version 1 has whole images only: every page was read.
+        let pages = figures.program_pages.unwrap_or(figures.flush.pages_read);
         ImageInfo {
             epoch,
             created_ns: figures.created_ns,
-            bytes,
-            program_bytes: figures.flush.pages_read.saturating_mul(PAGE_SIZE),
+            bytes: sum(true),
+            total_bytes: sum(false),
+            program_bytes: pages.saturating_mul(PAGE_SIZE),
             stop_ns: figures.stop.total_ns,
             parent: figures.parent,
             broken: None,
@@ -55,8 +69,7 @@ impl ImageInfo {
         };
         match read() {
             Ok((len, figures, segments)) => {
-                let stored = segments.iter().fold(len, |sum, s| sum.saturating_add(s.len));
-                let mut info = ImageInfo::new(epoch, &figures, stored);
+                let mut info = ImageInfo::new(epoch, &figures, len, &segments);
                 info.broken = segments.iter().find_map(|segment| missing(dir, segment));
                 info.complete = info.broken.is_none();
                 info
@@ -74,10 +87,12 @@ impl ImageInfo {
             .filter(|(name, _)| matches!(name, FileName::Segment(e, _) if *e == epoch))
             .filter_map(|(_, path)| fs::symlink_metadata(path).ok())
             .map(|meta| meta.len());
+        let bytes = meta.map_or(0, |m| m.len()).saturating_add(segments.sum::<u64>());
         ImageInfo {
             epoch,
             created_ns: created.and_then(|c| u64::try_from(c.as_nanos()).ok()).unwrap_or(0),
-            bytes: meta.map_or(0, |m| m.len()).saturating_add(segments.sum::<u64>()),
+            bytes,
+            total_bytes: bytes,
             program_bytes: 0,
             stop_ns: 0,
             parent: None,
@@ -105,7 +120,7 @@ pub(crate) fn open_manifest<'a>(
 }
 
 /// Why a segment is not the file that its manifest names, as far as its length tells.
-fn missing(dir: &Path, segment: &SegmentEntry) -> Option<String> {
+pub(crate) fn missing(dir: &Path, segment: &SegmentEntry) -> Option<String> {
     let path = dir.join(files::segment_name(segment.epoch, segment.number));
     match files::open_checked(&path) {
         Ok((_, len)) if len == segment.len => None,

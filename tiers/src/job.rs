@@ -8,10 +8,11 @@ use crate::files::{self, FileName};
 use crate::format::manifest::{MAX_LEN, Manifest};
 use crate::image::Image;
 use crate::info::ImageInfo;
+use crate::lineage::Lineage;
 use crate::writer::ImageWriter;
 use crate::{StoreError, os};
 use holdfast_image::Epoch;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -35,9 +36,12 @@ pub struct JobLock {
     /// Holds the lock; never read.
     _file: File,
     dir: PathBuf,
-    /// Images that are being written by this process: `clean` leaves their files alone.
-    writing: Arc<Mutex<BTreeSet<Epoch>>>,
+    /// Images that are being written by this process.
+    writing: Arc<Mutex<BTreeMap<Epoch, SegmentNames>>>,
 }
+
+/// Segments by epoch and number.
+type SegmentNames = BTreeSet<(Epoch, u32)>;
 
 /// What [`Job::clean`] did.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -50,10 +54,10 @@ pub struct CleanReport {
     pub unreadable: Vec<Epoch>,
 }
 
-/// Marks an image as being written; see [`JobLock::writing`].
+/// Marks an image as being written: its files, and the segments of its parent, are left alone until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Writing {
-    epochs: Arc<Mutex<BTreeSet<Epoch>>>,
+    epochs: Arc<Mutex<BTreeMap<Epoch, SegmentNames>>>,
     epoch: Epoch,
 }
 
@@ -200,26 +204,20 @@ impl Job {
 
     /// Removes what a crash left: segments that no manifest names, temporary files, the socket of a dead agent.
     ///
-    /// Segments of an image whose manifest cannot be read are left alone: a copy of the manifest may exist. Files of
-    /// images that this process is writing are left alone as well.
+    /// Segments that a manifest which cannot be read might name are left alone: a copy of it may exist. Files of images
+    /// that this process is writing, and what they may need of their parents, are left alone as well.
     ///
     /// # Errors
     /// A file cannot be removed.
     pub fn clean(&self, lock: &JobLock) -> Result<CleanReport, StoreError> {
         self.check_lock(lock)?;
         let found = files::list(&self.dir)?;
-        let writing = lock.writing.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let (named, unreadable) = named_segments(&found);
-        let mut report =
-            CleanReport { unreadable: unreadable.into_iter().collect(), ..CleanReport::default() };
+        let needed = Needed::by(&found, lock);
+        let mut report = CleanReport::default();
         for (name, path) in &found {
             let garbage = match name {
-                FileName::Segment(epoch, number) => {
-                    !named.contains(&(*epoch, *number))
-                        && !writing.contains(epoch)
-                        && !report.unreadable.contains(epoch)
-                }
-                FileName::TempManifest(epoch) => !writing.contains(epoch),
+                FileName::Segment(epoch, number) => !needed.segment(*epoch, *number),
+                FileName::TempManifest(epoch) => !needed.writing.contains_key(epoch),
                 FileName::Temp => true,
                 FileName::Manifest(_) | FileName::Other => {
                     *path == self.socket_path() && self.socket_is_dead()
@@ -231,6 +229,7 @@ impl Job {
                 report.removed.push(path.clone());
             }
         }
+        report.unreadable = needed.unreadable.into_iter().collect();
         Ok(report)
     }
 
@@ -243,21 +242,43 @@ impl Job {
         UnixStream::connect(short).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
     }
 
-    /// Begins an image.
+    /// Begins an image; with a parent it is an increment, which stores only what is not as in the parent.
     ///
     /// # Errors
-    /// The number is in use.
-    pub fn begin(&self, lock: &JobLock, epoch: Epoch) -> Result<ImageWriter, StoreError> {
+    /// The number is in use, or the parent is not an earlier image of this job.
+    pub fn begin(
+        &self,
+        lock: &JobLock,
+        epoch: Epoch,
+        parent: Option<Arc<Lineage>>,
+    ) -> Result<ImageWriter, StoreError> {
         self.check_lock(lock)?;
+        if let Some(parent) = &parent
+            && (parent.tables.dir != self.dir || parent.epoch() >= epoch)
+        {
+            let what = format!(
+                "image {} of {} cannot be the parent of image {epoch}",
+                parent.epoch(),
+                parent.tables.dir.display()
+            );
+            return Err(StoreError::misuse(&self.dir, what));
+        }
         let used = files::list(&self.dir)?.into_iter().any(|(name, _)| match name {
             FileName::Manifest(e) | FileName::Segment(e, _) => e == epoch,
             FileName::TempManifest(_) | FileName::Temp | FileName::Other => false,
         });
-        let free = !used && lock.writing.lock().unwrap_or_else(PoisonError::into_inner).insert(epoch);
-        if epoch.0 == 0 || !free {
+        let inherited: SegmentNames = parent
+            .iter()
+            .flat_map(|parent| &parent.tables.entries)
+            .map(|entry| (entry.epoch, entry.number))
+            .collect();
+        let mut writing = lock.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        if epoch.0 == 0 || used || writing.contains_key(&epoch) {
             return Err(StoreError::misuse(&self.dir, format!("image number {epoch} is in use")));
         }
-        ImageWriter::new(&self.dir, epoch, Writing { epochs: Arc::clone(&lock.writing), epoch })
+        writing.insert(epoch, inherited);
+        drop(writing);
+        ImageWriter::new(&self.dir, epoch, parent, Writing { epochs: Arc::clone(&lock.writing), epoch })
     }
 
     /// Opens an image for restart: manifest, process record and index are checked, and that its segments are there.
@@ -268,7 +289,8 @@ impl Job {
         Image::open(&self.dir, epoch)
     }
 
-    /// Removes an image, manifest first. Returns the bytes that this made free.
+    /// Removes an image, manifest first, and every segment that nobody needs any more. Returns the bytes that this made
+    /// free: none of the segments of which later images still need pages.
     ///
     /// # Errors
     /// There is no such image, or a file cannot be removed.
@@ -282,37 +304,56 @@ impl Job {
         files::remove(&manifest)?;
         files::sync_folder(&self.dir)?;
         let found = files::list(&self.dir)?;
-        let (named, _) = named_segments(&found);
-        for (name, path) in found {
+        let needed = Needed::by(&found, lock);
+        for (name, path) in &found {
             if let FileName::Segment(e, number) = name
-                && e == epoch
-                && !named.contains(&(e, number))
+                && !needed.segment(*e, *number)
             {
-                bytes += fs::symlink_metadata(&path).map_or(0, |meta| meta.len());
-                files::remove(&path)?;
+                bytes += fs::symlink_metadata(path).map_or(0, |meta| meta.len());
+                files::remove(path)?;
             }
         }
         Ok(bytes)
     }
 }
 
-/// Segments that a readable manifest names, and images whose manifest is not readable.
-fn named_segments(found: &[(FileName, PathBuf)]) -> (BTreeSet<(Epoch, u32)>, BTreeSet<Epoch>) {
-    let mut named = BTreeSet::new();
-    let mut unreadable = BTreeSet::new();
-    for (name, path) in found {
-        let FileName::Manifest(epoch) = name else { continue };
-        let segments = files::read_checked(path, MAX_LEN).and_then(|bytes| {
-            Manifest::open(&bytes).and_then(|m| m.segments()).map_err(StoreError::format(path))
-        });
-        match segments {
-            Ok(segments) => named.extend(segments.into_iter().map(|s| (s.epoch, s.number))),
-            Err(_) => {
-                unreadable.insert(*epoch);
+/// What the images of a job, those being written included, need.
+struct Needed {
+    /// Segments that a readable manifest names.
+    named: SegmentNames,
+    /// Images whose manifest is not readable.
+    unreadable: BTreeSet<Epoch>,
+    /// Images that are being written, with the segments of their parents.
+    writing: BTreeMap<Epoch, SegmentNames>,
+}
+
+impl Needed {
+    fn by(found: &[(FileName, PathBuf)], lock: &JobLock) -> Needed {
+        let writing = lock.writing.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut needed = Needed { named: BTreeSet::new(), unreadable: BTreeSet::new(), writing };
+        for (name, path) in found {
+            let FileName::Manifest(epoch) = name else { continue };
+            let segments = files::read_checked(path, MAX_LEN).and_then(|bytes| {
+                Manifest::open(&bytes).and_then(|m| m.segments()).map_err(StoreError::format(path))
+            });
+            match segments {
+                Ok(segments) => needed.named.extend(segments.into_iter().map(|s| (s.epoch, s.number))),
+                Err(_) => {
+                    needed.unreadable.insert(*epoch);
+                }
             }
         }
+        needed
     }
-    (named, unreadable)
+
+    /// Whether a segment must stay. An image names segments of its own and earlier epochs, so that one whose manifest
+    /// is not readable may need any of those.
+    fn segment(&self, epoch: Epoch, number: u32) -> bool {
+        self.named.contains(&(epoch, number))
+            || self.writing.contains_key(&epoch)
+            || self.writing.values().any(|inherited| inherited.contains(&(epoch, number)))
+            || self.unreadable.last().is_some_and(|last| epoch <= *last)
+    }
 }
 
 /// Byte offset of a place that serde_json gives as line and column.

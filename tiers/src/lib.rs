@@ -2,6 +2,7 @@
 //!
 //! * [`Store`], [`Job`], [`JobLock`]: folders, names, who may write.
 //! * [`ImageWriter`]: pages of a [`holdfast_image::pages::PageSource`] into segments, then the commit.
+//! * [`Lineage`]: what the next image, an increment, needs of the one before.
 //! * [`Image`]: an image opened for restart; a [`holdfast_image::pages::PageProvider`].
 //! * [`format`]: the bytes, as in `docs/format.md`.
 //!
@@ -10,19 +11,26 @@
 //! Invariants: a committed image is never changed; what is read is checked before it is computed with.
 
 mod append;
+mod assemble;
 mod buffer;
 mod codec;
+mod compact;
 mod error;
 mod fault;
 mod files;
 pub mod format;
+mod hashes;
 mod image;
 mod info;
 mod job;
+mod lineage;
 mod os;
 mod pipeline;
+mod places;
 mod read;
 mod store;
+mod tables;
+mod throttle;
 mod writer;
 
 pub use error::StoreError;
@@ -30,6 +38,7 @@ pub use fault::{POINTS as FAULT_POINTS, set_fault_hook};
 pub use image::Image;
 pub use info::ImageInfo;
 pub use job::{CleanReport, Job, JobLock};
+pub use lineage::Lineage;
 pub use pipeline::PipelineOptions;
 pub use read::VerifyReport;
 pub use store::Store;

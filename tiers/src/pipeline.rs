@@ -1,21 +1,25 @@
-//! The pipeline: read runs, drop zero pages, compress where it pays, append, release.
+//! The pipeline: read runs, drop zero pages and pages that are as in the parent, compress where it pays, append, release.
 //!
-//! Called by [`crate::ImageWriter::write_pages`] in the agent while the program runs. Each worker has a segment file
-//! of its own and takes the next part of the source's runs, in the source's order, when it has stored the last one.
-//! Invariants: memory is bounded (about 7 MiB a worker besides the index); a run is released only when its content
-//! lies in a staging buffer or in the file; pages of a long run stay together in the file, so that a restart can map
-//! them; the index is complete when all workers have returned without an error.
+//! Called by [`crate::ImageWriter`] in the agent while the program runs. Each worker has a segment file of its own and
+//! takes the next part of the source's runs, in the source's order, when it has stored the last one.
+//! Invariants: memory is bounded (about 7 MiB a worker besides the index and 16 bytes for the hash of each page); a run
+//! is released only when its content lies in a staging buffer or in the file; pages of a long run stay together in the
+//! file, so that a restart can map them; the index is complete when all workers have returned without an error.
 //! Fails by: the first error stops all workers.
 
 use crate::StoreError;
 use crate::append::SegmentWriter;
 use crate::buffer::{AlignedBuffer, is_zero};
 use crate::codec::Chooser;
-use crate::format::manifest::{IndexRun, Place};
 use crate::format::segment::{Codec, MAX_FRAME_BYTES, MAX_FRAME_PAGES, SegmentHeader};
+use crate::hashes::{Hashes, hash_of};
+use crate::lineage::{Comparer, Lineage};
+use crate::places::{Located, Origin};
+use crate::throttle::Throttle;
 use holdfast_image::manifest::FlushFigures;
 use holdfast_image::pages::{PageRun, PageSource};
 use holdfast_image::{Addr, PAGE_SIZE, PageCount};
+use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
@@ -26,6 +30,8 @@ const LONG_RUN_PAGES: u64 = 64;
 /// Least and most pages that a worker takes at once: 1 MiB to 256 MiB. Large parts keep long runs contiguous in one
 /// file, small parts let all workers end at the same time.
 const PART_PAGES: (u64, u64) = (1 << 8, 1 << 16);
+/// Most pages of a frame when the rate is bounded: what is stored must be released soon.
+const SLOW_FRAME_PAGES: u64 = 16;
 /// Parts per worker that the whole flush is divided into, within these limits.
 const PARTS_PER_WORKER: u64 = 64;
 
@@ -37,51 +43,58 @@ pub struct PipelineOptions {
     pub workers: usize,
     /// Compress by LZ4 where it pays.
     pub compress: bool,
+    /// Most bytes stored in a second, by all workers together; `None`: as many as the disk takes. Frames are small then.
+    pub rate: Option<u64>,
+    /// Most pages that a worker takes from the source at once; they are stored and released before it takes more.
+    /// `None`: by the size of the whole.
+    pub part_pages: Option<u64>,
 }
 
-/// What one worker has stored so far; lives as long as the image is written.
+/// What one worker has stored so far. The segment lives as long as the image is written, the rest for one pass.
 #[derive(Default)]
 pub(crate) struct Lane {
     pub(crate) segment: Option<SegmentWriter>,
-    /// Frame numbers are those within `segment`.
-    pub(crate) index: Vec<IndexRun>,
+    pub(crate) index: Vec<Located>,
+    pub(crate) hashes: Hashes,
     pub(crate) figures: FlushFigures,
+}
+
+/// One source to be stored.
+pub(crate) struct Pass<'a> {
+    pub(crate) dir: &'a Path,
+    /// Header of the image's segments, but for their numbers.
+    pub(crate) header: SegmentHeader,
+    /// Counts the image's segment files, which are made when a worker has something to store.
+    pub(crate) segments: &'a AtomicU32,
+    pub(crate) source: &'a dyn PageSource,
+    /// Pages that are as in this image are not stored.
+    pub(crate) parent: Option<&'a Lineage>,
+    pub(crate) throttle: &'a Throttle,
+    pub(crate) options: PipelineOptions,
+    /// Pages that are not there any more are an error.
+    pub(crate) must_read: bool,
+    pub(crate) progress: &'a (dyn Fn(u64) + Sync),
 }
 
 /// What all workers share.
 struct Shared<'a> {
-    dir: &'a Path,
-    header: SegmentHeader,
-    segments: &'a AtomicU32,
-    source: &'a dyn PageSource,
-    progress: &'a (dyn Fn(u64) + Sync),
-    compress: bool,
+    pass: &'a Pass<'a>,
     part_pages: u64,
+    frame_pages: u64,
     total_pages: u64,
     read_pages: AtomicU64,
     failed: AtomicBool,
 }
 
-/// Stores all pages of `source` by way of `lanes`, one worker each. `header` is that of the image; `segments` counts
-/// its segment files, which are made when a worker has something to store.
-pub(crate) fn run(
-    dir: &Path,
-    header: SegmentHeader,
-    segments: &AtomicU32,
-    lanes: &mut [Lane],
-    source: &dyn PageSource,
-    compress: bool,
-    progress: &(dyn Fn(u64) + Sync),
-) -> Result<(), StoreError> {
-    let total_pages = source.pages().0;
+/// Stores all pages of the source by way of `lanes`, one worker each.
+pub(crate) fn run(pass: &Pass<'_>, lanes: &mut [Lane]) -> Result<(), StoreError> {
+    let total_pages = pass.source.pages().0;
+    let part = pass.options.part_pages.map_or(u64::MAX, |pages| pages.max(1));
+    let most = if pass.options.rate.is_some() { SLOW_FRAME_PAGES } else { MAX_FRAME_PAGES };
     let shared = Shared {
-        dir,
-        header,
-        segments,
-        source,
-        progress,
-        compress,
-        part_pages: part_pages(total_pages, lanes.len()),
+        pass,
+        part_pages: part_pages(total_pages, lanes.len()).min(part),
+        frame_pages: most.min(part),
         total_pages,
         read_pages: AtomicU64::new(0),
         failed: AtomicBool::new(false),
@@ -112,7 +125,7 @@ impl Shared<'_> {
     /// Takes the next part: runs of at most `part_pages` pages in all. Empty: nothing is left.
     fn take(&self, part: &mut Vec<PageRun>) {
         part.clear();
-        self.source.take(PageCount(self.part_pages), part);
+        self.pass.source.take(PageCount(self.part_pages), part);
     }
 
     /// Upper bound of the bytes that are still to be stored.
@@ -148,11 +161,13 @@ struct Worker<'a> {
     shared: &'a Shared<'a>,
     lane: &'a mut Lane,
     chooser: Chooser,
+    comparer: Comparer<'a>,
 }
 
 impl<'a> Worker<'a> {
     fn new(shared: &'a Shared<'a>, lane: &'a mut Lane) -> Worker<'a> {
-        Worker { shared, lane, chooser: Chooser::new(shared.compress) }
+        let comparer = Comparer::new(shared.pass.parent);
+        Worker { shared, lane, chooser: Chooser::new(shared.pass.options.compress), comparer }
     }
 
     fn run(mut self) -> Result<(), StoreError> {
@@ -166,6 +181,7 @@ impl<'a> Worker<'a> {
     fn store_parts(&mut self) -> Result<(), StoreError> {
         let mut part = Vec::new();
         let (mut long, mut scattered) = (Gathering::new(), Gathering::new());
+        let frame_pages = self.shared.frame_pages;
         loop {
             self.shared.take(&mut part);
             if part.is_empty() {
@@ -175,44 +191,59 @@ impl<'a> Worker<'a> {
                 if self.shared.failed.load(Ordering::Relaxed) {
                     return Ok(()); // Another worker has the reason.
                 }
-                if run.pages.0 < LONG_RUN_PAGES {
-                    if scattered.filled + run.pages.0 > MAX_FRAME_PAGES {
+                if run.pages.0 < LONG_RUN_PAGES.min(frame_pages) {
+                    if scattered.filled + run.pages.0 > frame_pages {
                         self.store(&mut scattered)?;
                     }
                     self.read(*run, &mut scattered)?;
                     continue;
                 }
-                for piece in pieces(*run).take_while(|_| !self.shared.failed.load(Ordering::Relaxed)) {
+                let running = || !self.shared.failed.load(Ordering::Relaxed);
+                for piece in pieces(*run, frame_pages).take_while(|_| running()) {
                     self.read(piece, &mut long)?;
                     self.store(&mut long)?;
                 }
             }
+            if self.shared.pass.options.part_pages.is_some() || self.shared.pass.source.is_urgent() {
+                self.store(&mut scattered)?;
+            }
         }
     }
 
-    /// Reads a run into the frame and drops its zero pages.
+    /// Reads a run into the frame and drops its zero pages and those that are as in the parent.
     fn read(&mut self, run: PageRun, into: &mut Gathering) -> Result<(), StoreError> {
+        let pass = self.shared.pass;
         let from = into.filled as usize * PAGE;
         let bytes = run.pages.0 as usize * PAGE;
         let fresh = &mut into.buffer[from..from + bytes];
-        let read = self.shared.source.read(run.start, fresh).map_err(|source| StoreError::Source {
-            start: run.start,
-            bytes: bytes as u64,
-            source,
-        })?;
+        let read = pass.source.read(run.start, fresh).map_err(|error| source_failed(run, error))?;
         if !read {
-            return Ok(());
+            let gone = || io::Error::new(io::ErrorKind::NotFound, "the pages are not there any more");
+            return if pass.must_read { Err(source_failed(run, gone())) } else { Ok(()) };
         }
+        let may_compare = pass.parent.is_some() && !pass.source.is_urgent();
+        let figures = &mut self.lane.figures;
         let mut kept = 0_usize;
         for page in 0..run.pages.0 as usize {
             let start = Addr(run.start.0 + page as u64 * PAGE_SIZE);
-            let content = page * PAGE..(page + 1) * PAGE;
-            if is_zero(&fresh[content.clone()]) {
-                push_zero(&mut self.lane.index, start);
+            let place = |origin| Located { run: PageRun { start, pages: PageCount(1) }, origin };
+            let at = page * PAGE..(page + 1) * PAGE;
+            let content = &fresh[at.clone()];
+            // Zero pages are named: in a private mapping of a file, a page that is not named is as in the file.
+            if is_zero(content) {
+                place(Origin::Zero).push_to(&mut self.lane.index);
+                figures.pages_zero += 1;
+                continue;
+            }
+            let hash = hash_of(content);
+            self.lane.hashes.set(start, hash);
+            if let Some((frame, page)) = self.comparer.same(start, hash, content, may_compare) {
+                place(Origin::Parent { frame, page }).push_to(&mut self.lane.index);
+                figures.pages_unchanged += 1;
                 continue;
             }
             if kept != page {
-                fresh.copy_within(content, kept * PAGE);
+                fresh.copy_within(at, kept * PAGE);
             }
             push_placed(&mut into.placed, start, into.filled as u32 + kept as u32);
             kept += 1;
@@ -221,35 +252,36 @@ impl<'a> Worker<'a> {
         if kept > 0 {
             into.pending.push(run);
         } else {
-            self.shared.source.release(run);
+            pass.source.release(run);
         }
-        let figures = &mut self.lane.figures;
         figures.pages_read += run.pages.0;
-        figures.pages_zero += run.pages.0 - kept as u64;
         let read = self.shared.read_pages.fetch_add(run.pages.0, Ordering::Relaxed) + run.pages.0;
-        (self.shared.progress)(read.saturating_mul(PAGE_SIZE));
+        (pass.progress)(read.saturating_mul(PAGE_SIZE));
         Ok(())
     }
 
     /// Appends the frame and releases what it was read from.
     fn store(&mut self, gathered: &mut Gathering) -> Result<(), StoreError> {
+        let pass = self.shared.pass;
         if gathered.filled > 0 {
             let raw = &gathered.buffer[..gathered.filled as usize * PAGE];
-            let (codec, data) = match self.chooser.compress(raw) {
-                Some(data) => (Codec::Lz4, data),
-                None => (Codec::Raw, raw),
-            };
+            let packed = if pass.source.is_urgent() { None } else { self.chooser.compress(raw) };
+            let (codec, data) = packed.map_or((Codec::Raw, raw), |data| (Codec::Lz4, data));
+            if let Some(rate) = pass.options.rate {
+                pass.throttle.wait(data.len() as u64, rate, &self.shared.failed);
+            }
             let needed = self.shared.needed();
             let segment = match &mut self.lane.segment {
                 Some(segment) => segment,
                 none => {
-                    let number = self.shared.segments.fetch_add(1, Ordering::Relaxed);
-                    let header = SegmentHeader { number, ..self.shared.header };
-                    none.insert(SegmentWriter::create(self.shared.dir, header, needed)?)
+                    let number = pass.segments.fetch_add(1, Ordering::Relaxed);
+                    let header = SegmentHeader { number, ..pass.header };
+                    none.insert(SegmentWriter::create(pass.dir, header, needed)?)
                 }
             };
             let first = gathered.placed.first().map_or(Addr(0), |(run, _)| run.start);
             let frame = segment.append(first, gathered.filled, codec, data, needed)?;
+            let segment = segment.header().number;
             let figures = &mut self.lane.figures;
             figures.pages_stored += gathered.filled;
             if codec == Codec::Lz4 {
@@ -257,15 +289,23 @@ impl<'a> Worker<'a> {
                 figures.bytes_compressed_to += data.len() as u64;
             }
             let runs = gathered.placed.drain(..);
-            self.lane
-                .index
-                .extend(runs.map(|(run, page)| IndexRun { run, place: Place::Frame { frame, page } }));
+            self.lane.index.extend(
+                runs.map(|(run, page)| Located { run, origin: Origin::Own { segment, frame, page } }),
+            );
             gathered.filled = 0;
         }
         for run in gathered.pending.drain(..) {
-            self.shared.source.release(run);
+            pass.source.release(run);
         }
         Ok(())
+    }
+}
+
+/// A source that reads the store says itself which file is damaged.
+fn source_failed(run: PageRun, error: io::Error) -> StoreError {
+    match error.downcast::<StoreError>() {
+        Ok(error) => error,
+        Err(source) => StoreError::Source { start: run.start, bytes: run.pages.bytes(), source },
     }
 }
 
@@ -276,24 +316,11 @@ fn part_pages(total_pages: u64, workers: usize) -> u64 {
 }
 
 /// Cuts a long run into frames.
-fn pieces(run: PageRun) -> impl Iterator<Item = PageRun> {
-    (0..run.pages.0).step_by(MAX_FRAME_PAGES as usize).map(move |page| PageRun {
+fn pieces(run: PageRun, frame_pages: u64) -> impl Iterator<Item = PageRun> {
+    (0..run.pages.0).step_by(frame_pages as usize).map(move |page| PageRun {
         start: Addr(run.start.0 + page * PAGE_SIZE),
-        pages: PageCount(MAX_FRAME_PAGES.min(run.pages.0 - page)),
+        pages: PageCount(frame_pages.min(run.pages.0 - page)),
     })
-}
-
-/// Adds a zero page to the index. Zero pages are named: in a private mapping of a file, a page that is not named is
-/// as in the file.
-fn push_zero(index: &mut Vec<IndexRun>, start: Addr) {
-    if let Some(last) = index.last_mut()
-        && last.place == Place::Zero
-        && last.run.end() == start
-    {
-        last.run.pages.0 += 1;
-        return;
-    }
-    index.push(IndexRun { run: PageRun { start, pages: PageCount(1) }, place: Place::Zero });
 }
 
 fn push_placed(placed: &mut Vec<(PageRun, u32)>, start: Addr, page: u32) {

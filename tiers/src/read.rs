@@ -1,25 +1,23 @@
 //! The pages of an open image, checked before they are handed out.
 //!
 //! Called by the agent at restart, from several threads, and by `verify`.
-//! Invariants: no byte leaves this file before the whole frame it lies in has matched its checksum; the space that a
-//! frame needs was checked when the manifest was opened; each thread keeps the last frame that it had to unpack.
+//! Invariants: no byte leaves this file before the whole frame it lies in has matched its checksum (see `tables`); the
+//! space that a frame needs was checked when the manifest was opened.
 //! Fails by: an error that names the segment file and the offset of the frame.
 
 use crate::StoreError;
-use crate::codec::decompress;
 use crate::format::manifest::{IndexRun, Place};
-use crate::format::segment::{BLOCK_LEN, Block, Codec, Frame, FrameHeader, MAX_FRAME_BYTES, SegmentHeader};
-use crate::image::{Image, check_identity};
+use crate::format::segment::{BLOCK_LEN, Block, Codec, Frame, FrameHeader, SegmentHeader};
+use crate::image::Image;
+use crate::tables::{Scratch, check_identity};
 use holdfast_image::pages::{Extent, PageProvider};
 use holdfast_image::{Addr, PAGE_SIZE};
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
-use xxhash_rust::xxh3::xxh3_64;
 
 /// Frames that a verifying thread takes at once.
 const FRAMES_AT_ONCE: usize = 16;
@@ -33,70 +31,7 @@ pub struct VerifyReport {
     pub bytes: u64,
 }
 
-/// Buffers of one thread.
-#[derive(Default)]
-struct Scratch {
-    /// Serial of the image and number of the frame that `pages` holds.
-    holds: Option<(u64, u32)>,
-    pages: Vec<u8>,
-    stored: Vec<u8>,
-}
-
-thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
-}
-
 impl Image {
-    /// Reads the stored data of a frame and checks it.
-    fn read_stored(&self, frame: &Frame, stored: &mut [u8]) -> Result<(), StoreError> {
-        let (segment, path) = (&self.files[frame.segment as usize], &self.paths[frame.segment as usize]);
-        match segment.file.read_exact_at(stored, frame.offset) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                return Err(StoreError::corrupt(path, frame.offset, "the file has become shorter"));
-            }
-            other => other.map_err(StoreError::io("read", path))?,
-        }
-        if xxh3_64(stored) == frame.checksum {
-            Ok(())
-        } else {
-            let what = format!("{} bytes from here on do not match their checksum", frame.stored_len);
-            Err(StoreError::corrupt(path, frame.offset, what))
-        }
-    }
-
-    /// Fills `pages` with all pages of a frame.
-    fn unpack(&self, frame: &Frame, pages: &mut [u8], stored: &mut Vec<u8>) -> Result<(), StoreError> {
-        if frame.codec == Codec::Raw {
-            return self.read_stored(frame, pages);
-        }
-        let len = usize::try_from(frame.stored_len).unwrap_or(MAX_FRAME_BYTES).min(MAX_FRAME_BYTES);
-        if stored.len() < len {
-            stored.resize(len, 0);
-        }
-        self.read_stored(frame, &mut stored[..len])?;
-        decompress(&stored[..len], pages)
-            .map_err(|what| StoreError::corrupt(&self.paths[frame.segment as usize], frame.offset, what))
-    }
-
-    /// Copies pages of a frame from page `page` on.
-    fn read_frame(&self, number: u32, page: u64, out: &mut [u8]) -> Result<(), StoreError> {
-        let frame = &self.frames[number as usize];
-        SCRATCH.with_borrow_mut(|scratch| {
-            if out.len() == frame.raw_len() {
-                return self.unpack(frame, out, &mut scratch.stored);
-            }
-            if scratch.holds != Some((self.serial, number)) {
-                scratch.holds = None;
-                scratch.pages.resize(frame.raw_len(), 0);
-                self.unpack(frame, &mut scratch.pages, &mut scratch.stored)?;
-                scratch.holds = Some((self.serial, number));
-            }
-            let from = usize::try_from(page * PAGE_SIZE).unwrap_or(usize::MAX);
-            out.copy_from_slice(&scratch.pages[from..from + out.len()]);
-            Ok(())
-        })
-    }
-
     /// Calls `check` for all frames that `wanted` names, on all processors. The first error ends it.
     fn for_frames(
         &self,
@@ -108,7 +43,9 @@ impl Image {
             let mut scratch = Scratch::default();
             while !failed.load(Ordering::Relaxed) {
                 let from = next.fetch_add(FRAMES_AT_ONCE, Ordering::Relaxed);
-                let Some(rest) = self.frames.get(from..).filter(|rest| !rest.is_empty()) else { break };
+                let Some(rest) = self.tables.frames.get(from..).filter(|rest| !rest.is_empty()) else {
+                    break;
+                };
                 for frame in rest.iter().take(FRAMES_AT_ONCE).filter(|frame| wanted(frame)) {
                     check(frame, &mut scratch).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
                 }
@@ -116,7 +53,7 @@ impl Image {
             Ok(())
         };
         let threads = thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let threads = threads.min(self.frames.len().div_ceil(FRAMES_AT_ONCE));
+        let threads = threads.min(self.tables.frames.len().div_ceil(FRAMES_AT_ONCE));
         thread::scope(|scope| {
             // A thread that cannot be started leaves its work to the others.
             let others: Vec<_> =
@@ -140,16 +77,16 @@ impl Image {
         let bytes = AtomicU64::new(0);
         self.for_frames(&|_| true, &|frame, scratch| {
             scratch.pages.resize(frame.raw_len(), 0);
-            self.unpack(frame, &mut scratch.pages, &mut scratch.stored)?;
+            self.tables.unpack(frame, &mut scratch.pages, &mut scratch.stored)?;
             progress(bytes.fetch_add(frame.stored_len, Ordering::Relaxed) + frame.stored_len);
             Ok(())
         })?;
-        Ok(VerifyReport { frames: self.frames.len() as u64, bytes: bytes.into_inner() })
+        Ok(VerifyReport { frames: self.tables.frames.len() as u64, bytes: bytes.into_inner() })
     }
 
     /// Walks the blocks of headers of each segment and compares them with the frame table.
     fn verify_headers(&self) -> Result<(), StoreError> {
-        for (number, (segment, path)) in self.files.iter().zip(&self.paths).enumerate() {
+        for (number, (segment, path)) in self.tables.files.iter().zip(&self.tables.paths).enumerate() {
             let mut headers: BTreeMap<u64, FrameHeader> = BTreeMap::new();
             let (mut next, mut count) = (Some(0), 0);
             while let Some(base) = next {
@@ -162,7 +99,7 @@ impl Image {
                 next = block.next(segment.len);
                 count += 1;
             }
-            for frame in self.frames.iter().filter(|frame| frame.segment as usize == number) {
+            for frame in self.tables.frames.iter().filter(|frame| frame.segment as usize == number) {
                 let header =
                     headers.get(&frame.offset).map(|header| Frame { segment: frame.segment, ..header.frame });
                 if header != Some(*frame) {
@@ -180,7 +117,7 @@ impl PageProvider for Image {
         &self.extents
     }
     fn segments(&self) -> &[PathBuf] {
-        &self.paths
+        &self.tables.paths
     }
     fn read(&self, start: Addr, buffer: &mut [u8]) -> io::Result<()> {
         if !start.is_page_aligned() || !(buffer.len() as u64).is_multiple_of(PAGE_SIZE) {
@@ -189,8 +126,8 @@ impl PageProvider for Image {
         }
         let mut at = start;
         let mut rest = buffer;
-        let first = self.index.partition_point(|entry| entry.run.end() <= start);
-        let mut entries = self.index[first..].iter();
+        let first = self.tables.index.partition_point(|entry| entry.run.end() <= start);
+        let mut entries = self.tables.index[first..].iter();
         while !rest.is_empty() {
             let Some(IndexRun { run, place }) = entries.next().filter(|entry| entry.run.start <= at) else {
                 let what = format!("{}: image {} has no page at {at}", self.dir().display(), self.epoch());
@@ -201,10 +138,11 @@ impl PageProvider for Image {
             let (now, later) = rest.split_at_mut(here);
             match *place {
                 Place::Frame { frame, page } => {
-                    self.read_frame(frame, u64::from(page) + skipped / PAGE_SIZE, now)
+                    self.tables
+                        .read_frame(frame, u64::from(page) + skipped / PAGE_SIZE, now)
                         .map_err(io::Error::other)?;
                 }
-                Place::Zero | Place::Parent => now.fill(0),
+                Place::Zero => now.fill(0),
             }
             at = Addr(at.0 + here as u64);
             rest = later;
@@ -214,7 +152,7 @@ impl PageProvider for Image {
     fn verify_mappable(&self) -> io::Result<()> {
         self.for_frames(&|frame| frame.codec == Codec::Raw, &|frame, scratch| {
             scratch.stored.resize(frame.raw_len(), 0);
-            self.read_stored(frame, &mut scratch.stored)
+            self.tables.read_stored(frame, &mut scratch.stored)
         })
         .map_err(io::Error::other)
     }

@@ -1,26 +1,39 @@
 //! Writes one image: segments while the program runs, then the manifest, whose final name is the commit.
 //!
-//! Called by the agent with the job's lock held.
-//! Invariants: files of earlier images are never touched; the manifest gets its final name only when everything that
-//! it names is durable; an image that is not committed leaves no file behind, unless the agent is killed, and then
+//! Called by the agent with the job's lock held: [`ImageWriter::precopy`] any number of times before the stop,
+//! [`ImageWriter::write_pages`] once after it, [`ImageWriter::commit`].
+//! Invariants: files of earlier images and the parent's [`Lineage`] are never touched; a page that is said to be
+//! unchanged has a place or the image fails; the manifest gets its final name only when everything that it names is
+//! durable; an image that is not committed leaves no file behind, unless the agent is killed, and then
 //! [`crate::Job::clean`] removes what is left.
 
 use crate::StoreError;
+use crate::append::SegmentWriter;
+use crate::assemble::{Assembled, assemble};
+use crate::compact::Moving;
 use crate::fault;
 use crate::files::{self, FileName};
-use crate::format::manifest::{Figures, IndexRun, MAX_LEN, Parts, Place, SegmentEntry};
-use crate::format::segment::{Frame, SegmentHeader};
-use crate::info::ImageInfo;
+use crate::format::manifest::{Figures, MAX_LEN, Parts, Place};
+use crate::format::segment::SegmentHeader;
+use crate::hashes::Hashes;
+use crate::info::{ImageInfo, missing};
 use crate::job::Writing;
-use crate::pipeline::{self, Lane, PipelineOptions};
-use holdfast_image::Epoch;
+use crate::lineage::Lineage;
+use crate::pipeline::{self, Lane, Pass, PipelineOptions};
+use crate::places::{Located, overlap, overlay, pages_of, pick};
+use crate::tables::{Tables, open_segment, segment_path};
+use crate::throttle::Throttle;
 use holdfast_image::bytes::Name;
-use holdfast_image::manifest::{FlushFigures, StopBreakdown};
-use holdfast_image::pages::PageSource;
+use holdfast_image::manifest::{EpochFigures, FlushFigures, StopBreakdown};
+use holdfast_image::pages::{Inherited, PageRun, PageSource, TakeList};
 use holdfast_image::record::ProcessRecord;
+use holdfast_image::set::PageSet;
+use holdfast_image::{Addr, Epoch, PageCount};
+use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -42,6 +55,10 @@ pub struct CommitRecord {
     pub command: Vec<Name>,
     /// The image holds protected regions only.
     pub protected_only: bool,
+    /// What the pager knows of the checkpoint.
+    pub epoch: EpochFigures,
+    /// What the pager wants to remember; the store does not look into it.
+    pub history: Vec<u8>,
 }
 
 /// An image that is being written. Dropped without [`ImageWriter::commit`], its files are removed.
@@ -49,17 +66,39 @@ pub struct ImageWriter {
     dir: PathBuf,
     epoch: Epoch,
     image_id: [u8; 16],
+    parent: Option<Arc<Lineage>>,
     lanes: Vec<Lane>,
     /// Number of segment files made so far.
     segments: AtomicU32,
-    /// `write_pages` has failed: pages are missing.
+    throttle: Throttle,
+    /// What the pre-copy has stored, ascending.
+    precopied: Vec<Located>,
+    /// Where all pages of the image are, ascending: known after `write_pages`.
+    located: Option<Vec<Located>>,
+    /// Hashes of the pages read for this image, whatever became of them.
+    hashes: Hashes,
+    figures: FlushFigures,
+    /// A pass has failed: pages are missing.
     failed: bool,
     committed: bool,
     _writing: Writing,
 }
 
+/// What the workers of one pass have stored.
+struct Stored {
+    /// Ascending.
+    located: Vec<Located>,
+    hashes: Hashes,
+    figures: FlushFigures,
+}
+
 impl ImageWriter {
-    pub(crate) fn new(dir: &Path, epoch: Epoch, writing: Writing) -> Result<ImageWriter, StoreError> {
+    pub(crate) fn new(
+        dir: &Path,
+        epoch: Epoch,
+        parent: Option<Arc<Lineage>>,
+        writing: Writing,
+    ) -> Result<ImageWriter, StoreError> {
         let mut image_id = [0; 16];
         let random = Path::new("/dev/urandom");
         File::open(random)
@@ -69,8 +108,14 @@ impl ImageWriter {
             dir: dir.to_owned(),
             epoch,
             image_id,
+            parent,
             lanes: Vec::new(),
             segments: AtomicU32::new(0),
+            throttle: Throttle::default(),
+            precopied: Vec::new(),
+            located: None,
+            hashes: Hashes::default(),
+            figures: FlushFigures::default(),
             failed: false,
             committed: false,
             _writing: writing,
@@ -82,69 +127,310 @@ impl ImageWriter {
         self.epoch
     }
 
-    /// Reads all runs of `source`, drops zero pages, compresses where it pays, stores the rest, and releases what is
-    /// stored. May be called several times, with runs that do not overlap. `progress` gets the bytes read so far, in
-    /// this call, from any worker.
+    /// Stores pages of the running program before the stop, and releases them. Returns those that have a place in this
+    /// image now, or need none; what the source could not read any more is left out. May be called several times: a
+    /// page that is stored again replaces what was stored before. Whether it counts is decided by
+    /// [`ImageWriter::write_pages`]. `progress` gets the bytes read so far, in this call, from any worker.
     ///
     /// # Errors
-    /// The source or a file failed: the image cannot be committed any more. Dropping it makes its space free.
-    pub fn write_pages(
+    /// As [`ImageWriter::write_pages`].
+    pub fn precopy(
         &mut self,
         source: &dyn PageSource,
         options: &PipelineOptions,
         progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<PageSet, StoreError> {
+        let stored = self.pass(source, options, progress, false, true)?;
+        self.figures.bytes_compressed_from += stored.figures.bytes_compressed_from;
+        self.figures.bytes_compressed_to += stored.figures.bytes_compressed_to;
+        self.hashes.overlay(stored.hashes);
+        let pages = pages_of(&stored.located);
+        self.precopied = overlay(&self.precopied, stored.located);
+        Ok(pages)
+    }
+
+    /// Reads all runs of `source`, drops zero pages and those that are as in the parent, compresses where it pays,
+    /// stores the rest, and releases what is stored. Then finds the place of every inherited page: for
+    /// `inherited.unchanged` that of the pre-copy, else the parent's; for `inherited.mapped` the parent's if that is
+    /// the place that is mapped, else the page is read as well (but not released: it was not taken from the source).
+    /// To be called once, after the cut; pages that are named by nobody are not in the image. `progress` as for
+    /// [`ImageWriter::precopy`].
+    ///
+    /// # Errors
+    /// The source or a file failed, or an inherited page is nowhere ([`StoreError::Lost`]): the image cannot be
+    /// committed any more. Dropping it makes its space free.
+    pub fn write_pages(
+        &mut self,
+        source: &dyn PageSource,
+        inherited: &Inherited,
+        options: &PipelineOptions,
+        progress: &(dyn Fn(u64) + Sync),
     ) -> Result<(), StoreError> {
-        let workers = options.workers.clamp(1, MAX_WORKERS);
-        if self.lanes.len() < workers {
-            self.lanes.resize_with(workers, Lane::default);
+        if self.located.is_some() {
+            return Err(self.misuse("the pages of an image were to be written twice"));
         }
-        let header = SegmentHeader { epoch: self.epoch, image_id: self.image_id, number: 0, block: 0 };
-        let lanes = &mut self.lanes[..workers];
-        let result =
-            pipeline::run(&self.dir, header, &self.segments, lanes, source, options.compress, progress);
+        let unchanged: PageSet = inherited.unchanged.iter().copied().collect();
+        let (mapped, unmatched) = self.match_mapped(inherited, &unchanged);
+        let source = WithMore { source, more: TakeList::new(unmatched.into_runs()) };
+        let stored = self.pass(&source, options, progress, true, true)?;
+        self.add_figures(&stored.figures);
+        self.hashes.overlay(stored.hashes);
+        let result = self.locate(stored.located, &unchanged, mapped).and_then(|mut located| {
+            self.compact(&mut located, options)?;
+            self.located = Some(located);
+            Ok(())
+        });
         self.failed |= result.is_err();
         result
     }
 
+    /// Stores the pages of a source by way of the lanes.
+    fn pass(
+        &mut self,
+        source: &dyn PageSource,
+        options: &PipelineOptions,
+        progress: &(dyn Fn(u64) + Sync),
+        must_read: bool,
+        compare: bool,
+    ) -> Result<Stored, StoreError> {
+        let workers = options.workers.clamp(1, MAX_WORKERS);
+        if self.lanes.len() < workers {
+            self.lanes.resize_with(workers, Lane::default);
+        }
+        let pass = Pass {
+            dir: &self.dir,
+            header: SegmentHeader { epoch: self.epoch, image_id: self.image_id, number: 0, block: 0 },
+            segments: &self.segments,
+            source,
+            parent: self.parent.as_deref().filter(|_| compare),
+            throttle: &self.throttle,
+            options: *options,
+            must_read,
+            progress,
+        };
+        let result = pipeline::run(&pass, &mut self.lanes[..workers]);
+        self.failed |= result.is_err();
+        result?;
+        let mut stored =
+            Stored { located: Vec::new(), hashes: Hashes::default(), figures: FlushFigures::default() };
+        for lane in &mut self.lanes {
+            stored.located.append(&mut lane.index);
+            stored.hashes.overlay(std::mem::take(&mut lane.hashes));
+            let (sum, add) = (&mut stored.figures, std::mem::take(&mut lane.figures));
+            sum.pages_read += add.pages_read;
+            sum.pages_zero += add.pages_zero;
+            sum.pages_stored += add.pages_stored;
+            sum.pages_unchanged += add.pages_unchanged;
+            sum.bytes_compressed_from += add.bytes_compressed_from;
+            sum.bytes_compressed_to += add.bytes_compressed_to;
+        }
+        stored.located.sort_unstable_by_key(|entry| entry.run);
+        match overlap(&stored.located) {
+            None => Ok(stored),
+            Some((first, second)) => {
+                self.failed = true;
+                let (pages, start) = (first.pages.0, first.start);
+                Err(self
+                    .misuse(format!("runs of pages overlap: {pages} pages at {start} and {}", second.start)))
+            }
+        }
+    }
+
+    fn add_figures(&mut self, add: &FlushFigures) {
+        let sum = &mut self.figures;
+        sum.pages_read += add.pages_read;
+        sum.pages_zero += add.pages_zero;
+        sum.pages_stored += add.pages_stored;
+        sum.pages_unchanged += add.pages_unchanged;
+        sum.bytes_compressed_from += add.bytes_compressed_from;
+        sum.bytes_compressed_to += add.bytes_compressed_to;
+    }
+
+    /// Mapped pages with their place in the parent, and those that are not what the parent has there.
+    fn match_mapped(&self, inherited: &Inherited, unchanged: &PageSet) -> (Vec<Located>, PageSet) {
+        let (mut found, mut missing) = (Vec::new(), PageSet::new());
+        for mapping in &inherited.mapped {
+            let wanted: PageSet = [mapping.run].into_iter().collect();
+            let wanted = wanted.difference(unchanged);
+            let rest = match &self.parent {
+                Some(parent) => parent.match_mapping(mapping, &wanted, &mut found),
+                None => wanted,
+            };
+            for run in rest.into_runs() {
+                missing.insert(run);
+            }
+        }
+        (found, missing)
+    }
+
+    /// Joins what was written with what is inherited. A page that was read at the cut is as it was read, whatever else
+    /// is said about it.
+    fn locate(
+        &mut self,
+        written: Vec<Located>,
+        unchanged: &PageSet,
+        mapped: Vec<Located>,
+    ) -> Result<Vec<Located>, StoreError> {
+        let read = pages_of(&written);
+        let mut located = written;
+        let before = located.len();
+        let rest = pick(&self.precopied, |entry| *entry, &unchanged.difference(&read), &mut located);
+        let pages = |list: &[Located]| list.iter().map(|entry| entry.run.pages.0).sum::<u64>();
+        self.figures.pages_precopied = pages(&located[before..]);
+        let before = located.len();
+        let index = self.parent.as_ref().map_or(&[][..], |parent| &parent.tables.index[..]);
+        let lost = pick(index, Located::in_parent, &rest, &mut located);
+        if let Some(run) = lost.runs().first() {
+            return Err(StoreError::Lost { path: self.dir.clone(), start: run.start, pages: run.pages.0 });
+        }
+        let left = pages_of(&mapped).difference(&read);
+        pick(&mapped, |entry| *entry, &left, &mut located);
+        self.figures.pages_parent = pages(&located[before..]);
+        // What a pre-copy read there is not what the image holds.
+        for run in left.runs() {
+            self.hashes.forget(*run);
+        }
+        located.sort_unstable_by_key(|entry| entry.run);
+        self.precopied = Vec::new();
+        Ok(located)
+    }
+
+    /// Copies the pages of segments that hold too little else.
+    fn compact(&mut self, located: &mut Vec<Located>, options: &PipelineOptions) -> Result<(), StoreError> {
+        let Some(parent) = self.parent.clone() else { return Ok(()) };
+        let own = self.lanes.iter().filter(|lane| lane.segment.is_some()).count();
+        let stored = self.figures.pages_stored + self.figures.pages_precopied;
+        let Some(moving) = Moving::plan(&parent.tables, located, own, stored) else { return Ok(()) };
+        let stored = self.pass(&moving, options, &|_| (), true, false)?;
+        self.figures.pages_moved = stored.figures.pages_stored;
+        self.figures.bytes_compressed_from += stored.figures.bytes_compressed_from;
+        self.figures.bytes_compressed_to += stored.figures.bytes_compressed_to;
+        self.hashes.overlay(stored.hashes);
+        *located = overlay(located, stored.located);
+        Ok(())
+    }
+
     /// Makes the segments durable, writes the manifest under a temporary name, makes it durable, and gives it its
-    /// final name. When this returns, the image survives a power cut.
+    /// final name. When this returns, the image survives a power cut. The lineage is the parent for the next image.
     ///
     /// # Errors
     /// The image does not exist; earlier ones are intact.
-    pub fn commit(mut self, image: CommitRecord) -> Result<ImageInfo, StoreError> {
+    pub fn commit(mut self, image: CommitRecord) -> Result<(ImageInfo, Arc<Lineage>), StoreError> {
         if self.failed {
-            return Err(StoreError::misuse(&self.dir, "an image whose flush failed was to be committed"));
+            return Err(self.misuse("an image whose flush failed was to be committed"));
         }
-        // The tables are in the order of the segments, which is that in which the workers made them.
-        self.lanes
-            .sort_by_key(|lane| lane.segment.as_ref().map_or(u32::MAX, |segment| segment.header().number));
-        for segment in self.lanes.iter_mut().filter_map(|lane| lane.segment.as_mut()) {
-            segment.finish()?;
-        }
-        fault::point("segment-synced");
-        let (segments, frames) = self.tables();
-        let index = self.index(&segments)?;
-        let mut figures = self.figures(&image);
-        let segment_bytes = segments.iter().map(|s| s.len).sum::<u64>();
-        let encode = |figures: &Figures| {
-            let (epoch, image_id, record) = (self.epoch, self.image_id, &image.record);
-            let (segments, frames, index) = (&segments[..], &frames[..], &index[..]);
-            Parts { epoch, image_id, figures, record, segments, frames, index }
-                .encode()
-                .map_err(|error| StoreError::misuse(&self.dir, error.to_string()))
+        let Some(located) = self.located.take() else {
+            return Err(self.misuse("an image was to be committed before its pages were written"));
         };
+        let made = self.finish_segments(&located)?;
+        fault::point("segment-synced");
+        self.check_inherited(&made)?;
+        let (bytes, figures) = self.manifest(&image, &made)?;
+        let lineage = self.lineage(made)?;
+        self.publish(&bytes)?;
+        let info = ImageInfo::new(self.epoch, &figures, bytes.len() as u64, &lineage.tables.entries);
+        Ok((info, Arc::new(lineage)))
+    }
+
+    /// The tables of the image. Segments that it needs become durable, the others are removed.
+    fn finish_segments(&mut self, located: &[Located]) -> Result<Assembled, StoreError> {
+        let segments = self.lanes.iter().filter_map(|lane| lane.segment.as_ref());
+        let own: BTreeMap<u32, &SegmentWriter> =
+            segments.map(|segment| (segment.header().number, segment)).collect();
+        let tables = self.parent.as_deref().map(|parent| &*parent.tables);
+        let made = assemble(tables, &own, located).map_err(|what| self.misuse(what))?;
+        let named = |number: u32| {
+            made.entries.iter().any(|entry| entry.epoch == self.epoch && entry.number == number)
+        };
+        for segment in self.lanes.iter_mut().filter_map(|lane| lane.segment.as_mut()) {
+            let number = segment.header().number;
+            if named(number) {
+                segment.finish()?;
+            } else {
+                files::remove(&self.dir.join(files::segment_name(self.epoch, number)))?;
+            }
+        }
+        Ok(made)
+    }
+
+    /// An increment is worth no more than the segments that it builds on.
+    fn check_inherited(&self, made: &Assembled) -> Result<(), StoreError> {
+        let inherited = &made.entries[..made.inherited.len()];
+        match inherited.iter().find_map(|entry| missing(&self.dir, entry).map(|why| (entry, why))) {
+            None => Ok(()),
+            Some((entry, why)) => {
+                let what = format!("a segment of the parent is gone: {why}");
+                Err(StoreError::corrupt(&segment_path(&self.dir, entry), 0, what))
+            }
+        }
+    }
+
+    /// The manifest's bytes, and the figures in it.
+    fn manifest(&self, image: &CommitRecord, made: &Assembled) -> Result<(Vec<u8>, Figures), StoreError> {
+        let failed = |error: serde_json::Error| self.misuse(error.to_string());
+        let mut figures = self.final_figures(image, made);
+        let own = made.entries.iter().filter(|entry| entry.epoch == self.epoch);
+        let segment_bytes = own.map(|entry| entry.len).sum::<u64>();
+        let parts = |figures: &Figures, rest: Option<&[u8]>| {
+            let parts = Parts {
+                epoch: self.epoch,
+                image_id: self.image_id,
+                figures,
+                record: &image.record,
+                history: &image.history,
+                segments: &made.entries,
+                frames: &made.frames,
+                index: &made.index,
+            };
+            rest.map_or_else(|| parts.encode_rest(), |rest| parts.join(rest)).map_err(failed)
+        };
+        let rest = parts(&figures, None)?;
+        let mut bytes = parts(&figures, Some(&rest))?;
         // The figures tell the length of all files, the manifest's own included: more digits can only make it longer,
         // so that this ends.
-        let mut bytes = encode(&figures)?;
         while figures.flush.bytes_stored != segment_bytes + bytes.len() as u64 {
             figures.flush.bytes_stored = segment_bytes + bytes.len() as u64;
-            bytes = encode(&figures)?;
+            bytes = parts(&figures, Some(&rest))?;
         }
         if bytes.len() as u64 > MAX_LEN {
-            return Err(StoreError::misuse(&self.dir, format!("a manifest of {} bytes", bytes.len())));
+            return Err(self.misuse(format!("a manifest of {} bytes", bytes.len())));
         }
-        self.publish(&bytes)?;
-        Ok(ImageInfo::new(self.epoch, &figures, segment_bytes + bytes.len() as u64))
+        Ok((bytes, figures))
+    }
+
+    fn final_figures(&self, image: &CommitRecord, made: &Assembled) -> Figures {
+        let mut flush = self.figures;
+        flush.flush_ns = u64::try_from(image.resumed_at.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Figures {
+            created_ns: u64::try_from(now.as_nanos()).unwrap_or(0),
+            parent: self.parent.as_ref().map(|parent| parent.epoch()),
+            engine: image.engine.clone(),
+            command: image.command.clone(),
+            protected_only: image.protected_only,
+            stop: image.stop,
+            flush,
+            epoch: image.epoch.clone(),
+            program_pages: Some(made.index.iter().map(|entry| entry.run.pages.0).sum()),
+        }
+    }
+
+    /// What the next image needs of this one. Before the commit: it may fail for want of descriptors.
+    fn lineage(&mut self, made: Assembled) -> Result<Lineage, StoreError> {
+        let mut open = Vec::with_capacity(made.entries.len());
+        if let Some(parent) = &self.parent {
+            open.extend(made.inherited.iter().map(|&at| Arc::clone(&parent.tables.files[at])));
+        }
+        for entry in &made.entries[made.inherited.len()..] {
+            open.push(Arc::new(open_segment(&self.dir, entry)?));
+        }
+        let mut hashes = self.parent.as_ref().map(|parent| parent.hashes.clone()).unwrap_or_default();
+        hashes.overlay(std::mem::take(&mut self.hashes));
+        let framed = made.index.iter().filter(|entry| entry.place != Place::Zero);
+        hashes.keep(framed.map(|entry| entry.run));
+        let Assembled { entries, frames, index, .. } = made;
+        let tables = Arc::new(Tables::new(&self.dir, self.epoch, entries, open, frames, index));
+        Ok(Lineage { tables, hashes })
     }
 
     fn publish(&mut self, manifest: &[u8]) -> Result<(), StoreError> {
@@ -159,81 +445,41 @@ impl ImageWriter {
         Ok(())
     }
 
-    /// Segment table, and frame table with `segment` as index into it.
-    fn tables(&self) -> (Vec<SegmentEntry>, Vec<Frame>) {
-        let (mut entries, mut frames) = (Vec::new(), Vec::new());
-        for (number, segment) in (0_u32..).zip(self.lanes.iter().filter_map(|lane| lane.segment.as_ref())) {
-            let header = segment.header();
-            entries.push(SegmentEntry {
-                epoch: header.epoch,
-                number: header.number,
-                len: segment.len(),
-                image_id: header.image_id,
-            });
-            frames.extend(segment.frames().iter().map(|frame| Frame { segment: number, ..*frame }));
-        }
-        (entries, frames)
+    fn misuse(&self, what: impl Into<String>) -> StoreError {
+        StoreError::misuse(&self.dir, what)
     }
+}
 
-    /// The page index of all lanes, by ascending address, with frame numbers of the whole image.
-    fn index(&self, segments: &[SegmentEntry]) -> Result<Vec<IndexRun>, StoreError> {
-        let mut index: Vec<IndexRun> =
-            Vec::with_capacity(self.lanes.iter().map(|lane| lane.index.len()).sum());
-        let mut base = 0_u32;
-        for lane in &self.lanes {
-            index.extend(lane.index.iter().map(|entry| match entry.place {
-                Place::Frame { frame, page } => {
-                    IndexRun { place: Place::Frame { frame: base + frame, page }, ..*entry }
-                }
-                Place::Zero | Place::Parent => *entry,
-            }));
-            let frames = lane.segment.as_ref().map_or(0, |segment| segment.frames().len());
-            base =
-                u32::try_from(frames).ok().and_then(|frames| base.checked_add(frames)).ok_or_else(|| {
-                    StoreError::misuse(&self.dir, format!("too many frames in {} segments", segments.len()))
-                })?;
-        }
-        index.sort_unstable_by_key(|entry| entry.run);
-        if let Some([first, second]) = index.array_windows::<2>().find(|[a, b]| a.run.end() > b.run.start) {
-            return Err(StoreError::misuse(
-                &self.dir,
-                format!(
-                    "runs of pages overlap: {} pages at {} and {}",
-                    first.run.pages.0, first.run.start, second.run.start
-                ),
-            ));
-        }
-        index.dedup_by(|next, last| {
-            let joins =
-                last.place == Place::Zero && next.place == Place::Zero && last.run.end() == next.run.start;
-            if joins {
-                last.run.pages.0 += next.run.pages.0;
-            }
-            joins
-        });
-        Ok(index)
+/// A source, and pages to be read from it that it does not hand out itself.
+struct WithMore<'a> {
+    source: &'a dyn PageSource,
+    more: TakeList,
+}
+
+impl PageSource for WithMore<'_> {
+    fn pages(&self) -> PageCount {
+        PageCount(self.source.pages().0 + self.more.pages().0)
     }
-
-    fn figures(&self, image: &CommitRecord) -> Figures {
-        let mut flush = FlushFigures::default();
-        for lane in self.lanes.iter().map(|lane| &lane.figures) {
-            flush.pages_read += lane.pages_read;
-            flush.pages_zero += lane.pages_zero;
-            flush.pages_stored += lane.pages_stored;
-            flush.bytes_compressed_from += lane.bytes_compressed_from;
-            flush.bytes_compressed_to += lane.bytes_compressed_to;
+    fn take(&self, most: PageCount, into: &mut Vec<PageRun>) {
+        let before = into.len();
+        self.source.take(most, into);
+        if into.len() == before {
+            self.more.take(most, into);
         }
-        flush.flush_ns = u64::try_from(image.resumed_at.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Figures {
-            created_ns: u64::try_from(now.as_nanos()).unwrap_or(0),
-            parent: None,
-            engine: image.engine.clone(),
-            command: image.command.clone(),
-            protected_only: image.protected_only,
-            stop: image.stop,
-            flush,
+    }
+    fn read(&self, start: Addr, buffer: &mut [u8]) -> io::Result<bool> {
+        self.source.read(start, buffer)
+    }
+    fn release(&self, run: PageRun) {
+        // No copy of a page that was never written can be saved by letting it go.
+        let ours = self.more.runs();
+        let at = ours.partition_point(|own| own.end() <= run.start);
+        if ours.get(at).is_none_or(|own| own.start > run.start) {
+            self.source.release(run);
         }
+    }
+    fn is_urgent(&self) -> bool {
+        self.source.is_urgent()
     }
 }
 

@@ -3,8 +3,9 @@
 
 mod common;
 
-use common::{Content, MemorySource, TempDir, commit_record, read_all, run};
+use common::{Content, MemorySource, TempDir, commit_record, options, read_all, run};
 use holdfast_image::Epoch;
+use holdfast_image::pages::Inherited;
 use holdfast_tiers::{FAULT_POINTS, ImageInfo, Job, PipelineOptions, Store, StoreError};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +13,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 
-const OPTIONS: PipelineOptions = PipelineOptions { workers: 2, compress: true };
+const OPTIONS: PipelineOptions = options(2);
 
 fn small_source() -> MemorySource {
     MemorySource::new(vec![run(1000, 300), run(2000, 5)], |n| {
@@ -27,9 +28,9 @@ fn open_job(store: &Path) -> Job {
 fn checkpoint(job: &Job, source: &MemorySource) -> Result<ImageInfo, StoreError> {
     let lock = job.lock().unwrap();
     job.clean(&lock).unwrap();
-    let mut writer = job.begin(&lock, job.next_epoch().unwrap()).unwrap();
-    writer.write_pages(source, &OPTIONS, &|_| ())?;
-    writer.commit(commit_record())
+    let mut writer = job.begin(&lock, job.next_epoch().unwrap(), None).unwrap();
+    writer.write_pages(source, &Inherited::default(), &OPTIONS, &|_| ())?;
+    writer.commit(commit_record()).map(|(info, _)| info)
 }
 
 fn names(job: &Job) -> Vec<String> {
@@ -144,8 +145,8 @@ fn a_failing_source_leaves_nothing() {
     let lock = job.lock().unwrap();
     let mut source = MemorySource::new(vec![run(1000, 20_000)], |_| Content::Noise);
     source.fails_at = Some(17_000);
-    let mut writer = job.begin(&lock, Epoch(1)).unwrap();
-    let error = writer.write_pages(&source, &OPTIONS, &|_| ()).unwrap_err();
+    let mut writer = job.begin(&lock, Epoch(1), None).unwrap();
+    let error = writer.write_pages(&source, &Inherited::default(), &OPTIONS, &|_| ()).unwrap_err();
     assert!(matches!(&error, StoreError::Source { .. }), "{error}");
     assert!(names(&job).len() > 1);
     assert!(matches!(writer.commit(commit_record()), Err(StoreError::Misuse { .. })), "pages are missing");
@@ -157,12 +158,11 @@ fn overlapping_runs_are_not_committed() {
     let dir = TempDir::new();
     let job = open_job(&dir.store());
     let lock = job.lock().unwrap();
-    let mut writer = job.begin(&lock, Epoch(1)).unwrap();
-    for runs in [vec![run(100, 10)], vec![run(109, 2)]] {
-        writer.write_pages(&MemorySource::new(runs, |_| Content::Text), &OPTIONS, &|_| ()).unwrap();
-    }
-    let error = writer.commit(commit_record()).unwrap_err();
+    let mut writer = job.begin(&lock, Epoch(1), None).unwrap();
+    let source = MemorySource::new(vec![run(100, 10), run(109, 2)], |_| Content::Text);
+    let error = writer.write_pages(&source, &Inherited::default(), &OPTIONS, &|_| ()).unwrap_err();
     assert!(error.to_string().contains("overlap"), "{error}");
+    assert!(matches!(writer.commit(commit_record()), Err(StoreError::Misuse { .. })));
     assert_eq!(names(&job), ["lock"]);
 }
 
@@ -218,7 +218,7 @@ fn only_one_has_the_lock() {
     let own = i32::try_from(std::process::id()).unwrap();
     assert!(matches!(job.lock(), Err(StoreError::Locked { pid, .. }) if pid == own));
     let other = Store::open(&dir.store()).unwrap().create_job("other").unwrap();
-    assert!(matches!(other.begin(&lock, Epoch(1)), Err(StoreError::Misuse { .. })));
+    assert!(matches!(other.begin(&lock, Epoch(1), None), Err(StoreError::Misuse { .. })));
     drop(lock);
     assert!(!job.is_live());
     job.lock().unwrap();
@@ -243,8 +243,8 @@ fn clean_removes_what_is_dead_and_nothing_else() {
     fs::write(job.dir().join("agent.log"), "lines").unwrap();
     drop(UnixListener::bind(job.socket_path()).unwrap());
     // Image 3 is being written.
-    let mut writer = job.begin(&lock, Epoch(3)).unwrap();
-    writer.write_pages(&small_source(), &OPTIONS, &|_| ()).unwrap();
+    let mut writer = job.begin(&lock, Epoch(3), None).unwrap();
+    writer.write_pages(&small_source(), &Inherited::default(), &OPTIONS, &|_| ()).unwrap();
     let keep: Vec<String> = names(&job)
         .into_iter()
         .filter(|name| ![".tmp-job.json", "segment-000002-777", "agent.sock"].contains(&name.as_str()))

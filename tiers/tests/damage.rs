@@ -4,10 +4,10 @@
 
 mod common;
 
-use common::{MemorySource, Model, TempDir, commit_record, read_all, record};
+use common::{MemorySource, Model, TempDir, commit_record, options, read_all, record};
 use holdfast_image::Epoch;
-use holdfast_image::pages::PageProvider;
-use holdfast_tiers::{Job, PipelineOptions, Store, StoreError};
+use holdfast_image::pages::{Inherited, PageProvider};
+use holdfast_tiers::{Job, Store, StoreError, format};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -16,8 +16,8 @@ fn make_image(store: &Path, name: &str, epoch: Epoch, salt: u64) -> (Job, Model)
     let job = Store::open(store).unwrap().create_job(name).unwrap();
     let lock = job.lock().unwrap();
     let source = MemorySource::two_segments(1000 + salt, salt);
-    let mut writer = job.begin(&lock, epoch).unwrap();
-    writer.write_pages(&source, &PipelineOptions { workers: 2, compress: true }, &|_| ()).unwrap();
+    let mut writer = job.begin(&lock, epoch, None).unwrap();
+    writer.write_pages(&source, &Inherited::default(), &options(2), &|_| ()).unwrap();
     writer.commit(commit_record()).unwrap();
     (job, source.pages)
 }
@@ -145,7 +145,10 @@ fn files_of_others_are_refused() {
     let mut newer = own_manifest.clone();
     newer[8] = 9;
     fs::write(&manifest, &newer).unwrap();
-    assert!(matches!(job.open_image(Epoch(1)), Err(StoreError::Version { found: 9, supported: 1, .. })));
+    assert!(matches!(
+        job.open_image(Epoch(1)),
+        Err(StoreError::Version { found: 9, supported: format::VERSION, .. })
+    ));
 
     fs::remove_file(&manifest).unwrap();
     std::os::unix::fs::symlink(other.dir().join("manifest-000001"), &manifest).unwrap();

@@ -6,9 +6,10 @@
 
 mod common;
 
-use common::{MemorySource, TempDir, commit_record, read_all, record};
+use common::{MemorySource, TempDir, commit_record, options, read_all, record};
 use holdfast_image::Epoch;
-use holdfast_tiers::{PipelineOptions, Store, format};
+use holdfast_image::pages::Inherited;
+use holdfast_tiers::{Store, format};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -56,8 +57,8 @@ fn write_golden() {
     let dir = TempDir::new();
     let job = Store::open(&dir.store()).unwrap().create_job("golden").unwrap();
     let lock = job.lock().unwrap();
-    let mut writer = job.begin(&lock, Epoch(1)).unwrap();
-    writer.write_pages(&source(), &PipelineOptions { workers: 2, compress: true }, &|_| ()).unwrap();
+    let mut writer = job.begin(&lock, Epoch(1), None).unwrap();
+    writer.write_pages(&source(), &Inherited::default(), &options(2), &|_| ()).unwrap();
     writer.commit(commit_record()).unwrap();
     fs::create_dir_all(&folder).unwrap();
     for entry in fs::read_dir(job.dir()).unwrap() {

@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::{Content, MemorySource, Model, PAGE, TempDir, commit_record, read_all, record, run};
-use holdfast_image::pages::{ExtentSource, PageProvider, PageRun};
+use common::{Content, MemorySource, Model, PAGE, TempDir, commit_record, options, read_all, record, run};
+use holdfast_image::pages::{ExtentSource, Inherited, PageProvider, PageRun};
 use holdfast_image::{Addr, Epoch, PAGE_SIZE};
 use holdfast_tiers::{Image, PipelineOptions, Store};
 use proptest::prelude::*;
@@ -67,38 +67,47 @@ fn check_extents(image: &Image, model: &Model) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
     #[test]
-    fn any_pages_come_back(runs in runs(), split in 0..12_usize, workers in 1..5_usize, compress: bool) {
+    fn any_pages_come_back(runs in runs(), split in 0..12_usize, workers in 1..5_usize, compress: bool,
+        part_pages in prop_oneof![Just(None), (1..80_u64).prop_map(Some)]) {
         let dir = TempDir::new();
         let job = Store::open(&dir.store()).unwrap().create_job("job").unwrap();
         let lock = job.lock().unwrap();
         let (first, second) = runs.split_at(split.min(runs.len()));
         let sources = [source(first), source(second)];
-        let mut writer = job.begin(&lock, Epoch(1)).unwrap();
-        for source in &sources {
-            let most = AtomicU64::new(0);
-            let options = PipelineOptions { workers, compress };
-            writer.write_pages(source, &options, &|bytes| { most.fetch_max(bytes, Ordering::Relaxed); }).unwrap();
-            source.assert_all_released();
-            prop_assert_eq!(most.into_inner(), source.pages.len() as u64 * PAGE_SIZE);
-        }
-        let committed = writer.commit(commit_record()).unwrap();
+        let mut writer = job.begin(&lock, Epoch(1), None).unwrap();
+        let options = PipelineOptions { compress, part_pages, rate: None, workers };
+        let most = AtomicU64::new(0);
+        let progress = |bytes| { most.fetch_max(bytes, Ordering::Relaxed); };
+        let early = writer.precopy(&sources[0], &options, &progress).unwrap();
+        prop_assert_eq!(early.pages().0, sources[0].pages.len() as u64);
+        let inherited = Inherited { unchanged: early.into_runs(), mapped: Vec::new() };
+        prop_assert_eq!(most.swap(0, Ordering::Relaxed), sources[0].pages.len() as u64 * PAGE_SIZE);
+        writer.write_pages(&sources[1], &inherited, &options, &progress).unwrap();
+        prop_assert_eq!(most.into_inner(), sources[1].pages.len() as u64 * PAGE_SIZE);
+        sources.iter().for_each(MemorySource::assert_all_released);
+        let (committed, _) = writer.commit(commit_record()).unwrap();
         let [first, second] = sources;
+        let zero = second.pages.values().filter(|page| page.iter().all(|&byte| byte == 0)).count() as u64;
+        let (early, late) = (first.pages.len() as u64, second.pages.len() as u64);
         let model: Model = first.pages.into_iter().chain(second.pages).collect();
-        let zero = model.values().filter(|page| page.iter().all(|&byte| byte == 0)).count() as u64;
 
         let image = job.open_image(Epoch(1)).unwrap();
         prop_assert_eq!(&committed, &image.info());
         prop_assert_eq!(&job.images().unwrap(), &vec![committed.clone()]);
-        prop_assert_eq!(image.figures().pages_read, model.len() as u64);
+        prop_assert_eq!(image.figures().pages_read, late);
         prop_assert_eq!(image.figures().pages_zero, zero);
-        prop_assert_eq!(image.figures().pages_stored, model.len() as u64 - zero);
+        prop_assert_eq!(image.figures().pages_stored, late - zero);
+        prop_assert_eq!(image.figures().pages_precopied, early);
+        prop_assert_eq!(committed.program_bytes, model.len() as u64 * PAGE_SIZE);
+        prop_assert_eq!(image.history(), &commit_record().history[..]);
+        prop_assert_eq!(image.epoch_figures(), &commit_record().epoch);
         prop_assert_eq!(image.record(), &record(4242));
         let on_disk: u64 = std::fs::read_dir(job.dir()).unwrap()
             .map(|entry| entry.unwrap())
             .filter(|entry| entry.file_name() != "lock")
             .map(|entry| entry.metadata().unwrap().len())
             .sum();
-        prop_assert_eq!(committed.bytes, on_disk);
+        prop_assert_eq!((committed.bytes, committed.total_bytes), (on_disk, on_disk));
         prop_assert_eq!(image.figures().bytes_stored, on_disk);
         check_extents(&image, &model);
         prop_assert!(read_all(&image).unwrap() == model);
@@ -114,8 +123,8 @@ fn a_long_run_has_few_extents() {
     let lock = job.lock().unwrap();
     let pages = 256 * 80; // 80 MiB: more frames than a block of headers has
     let source = MemorySource::new(vec![run(4096, pages)], |_| Content::Noise);
-    let mut writer = job.begin(&lock, Epoch(1)).unwrap();
-    writer.write_pages(&source, &PipelineOptions { workers: 1, compress: true }, &|_| ()).unwrap();
+    let mut writer = job.begin(&lock, Epoch(1), None).unwrap();
+    writer.write_pages(&source, &Inherited::default(), &options(1), &|_| ()).unwrap();
     writer.commit(commit_record()).unwrap();
     let image = job.open_image(Epoch(1)).unwrap();
     assert_eq!(image.extents().len(), 2, "one break, where the second block of headers is");
@@ -130,8 +139,8 @@ fn pages_outside_the_image_and_odd_requests_are_refused() {
     let job = Store::open(&dir.store()).unwrap().create_job("job").unwrap();
     let lock = job.lock().unwrap();
     let source = MemorySource::new(vec![run(100, 10), run(120, 1)], |_| Content::Text);
-    let mut writer = job.begin(&lock, Epoch(1)).unwrap();
-    writer.write_pages(&source, &PipelineOptions { workers: 1, compress: true }, &|_| ()).unwrap();
+    let mut writer = job.begin(&lock, Epoch(1), None).unwrap();
+    writer.write_pages(&source, &Inherited::default(), &options(1), &|_| ()).unwrap();
     writer.commit(commit_record()).unwrap();
     let image = job.open_image(Epoch(1)).unwrap();
     let read = |start: u64, len: usize| image.read(Addr(start), &mut vec![0; len]);

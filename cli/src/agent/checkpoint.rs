@@ -12,7 +12,8 @@ use crate::settings::{EngineChoice, Settings};
 use holdfast_image::Epoch;
 use holdfast_image::bytes::Name;
 use holdfast_image::control::Reply;
-use holdfast_image::pages::PageSource;
+use holdfast_image::manifest::EpochFigures;
+use holdfast_image::pages::{Inherited, PageSource};
 use holdfast_image::record::InjectArea;
 use holdfast_process::{Cut, CutError, CutOptions, Engine, Target, Tracer};
 use holdfast_sys::poll::Bell;
@@ -179,7 +180,7 @@ fn make(
 ) -> Result<ImageInfo, Failed> {
     let epoch = workshop.job.next_epoch()?;
     // Before the stop: a store that cannot be written must not cost the program anything.
-    let writer = workshop.job.begin(&workshop.lock, epoch)?;
+    let writer = workshop.job.begin(&workshop.lock, epoch, None)?;
     let cut = cut(workshop, tracer, order)?;
     let total = cut.memory.pages().bytes();
     progress.total.store(total, Ordering::Relaxed);
@@ -199,8 +200,11 @@ fn flush(
     let options = PipelineOptions {
         workers: thread::available_parallelism().map_or(1, |cores| cores.get().min(4)),
         compress: !workshop.settings.no_compress,
+        rate: None,
+        part_pages: None,
     };
-    writer.write_pages(&memory, &options, &|done| progress.done.store(done, Ordering::Relaxed))?;
+    let nothing = Inherited::default();
+    writer.write_pages(&memory, &nothing, &options, &|done| progress.done.store(done, Ordering::Relaxed))?;
     if memory.is_held() {
         breakdown.total_ns = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
     }
@@ -211,13 +215,15 @@ fn flush(
         drop(memory);
         None
     };
-    let info = writer.commit(CommitRecord {
+    let (info, _) = writer.commit(CommitRecord {
         record,
         stop: breakdown,
         resumed_at,
         engine: workshop.settings.engine.name().to_owned(),
         command: workshop.command.clone(),
         protected_only: workshop.settings.only_protected,
+        epoch: EpochFigures::default(),
+        history: Vec::new(),
     })?;
     if let Some(memory) = held {
         if let Some(link) = &workshop.link {

@@ -1,18 +1,20 @@
-//! Manifest files: header, then five sections: figures, process record, segment table, frame table, page index.
+//! Manifest files: header, then six sections: figures, process record, history, segment table, frame table, page index.
 //!
 //! A manifest is written once and read often: by `list` (header, figures, segments), by `restart` (everything).
 //! [`Manifest::open`] checks header and body checksum; each part is decoded when it is asked for.
 //! The figures and the process record are JSON, so that fields can be added; the tables, which may have millions of
 //! entries, are binary.
 
+use super::section::{self, Section};
 use super::segment::{Codec, Frame};
 use super::{Fields, FormatError, HEADER_LEN, Kind, bad, begin_header, open_header, seal_header};
 use holdfast_image::bytes::Name;
-use holdfast_image::manifest::{FlushFigures, StopBreakdown};
+use holdfast_image::manifest::{EpochFigures, FlushFigures, StopBreakdown};
 use holdfast_image::pages::PageRun;
 use holdfast_image::record::ProcessRecord;
 use holdfast_image::{Addr, Epoch, PageCount};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Longest manifest that is read: more could only come from a mistake, and it is read into memory.
@@ -24,14 +26,16 @@ const FRAME_ENTRY: usize = 40;
 /// Bytes of an entry of the page index.
 const INDEX_ENTRY: usize = 32;
 /// Tags of the sections, in the order in which they stand in the file.
-const SECTIONS: [[u8; 4]; 5] = [*b"FIGU", *b"PROC", *b"SEGM", *b"FRAM", *b"INDX"];
+const SECTIONS: [[u8; 4]; 6] = [*b"FIGU", *b"PROC", HISTORY, *b"SEGM", *b"FRAM", *b"INDX"];
+/// Tag of the section that version 1 does not have.
+const HISTORY: [u8; 4] = *b"HIST";
 
 /// What `list` and `show` say about an image, and where its memory came from.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Figures {
     /// CLOCK_REALTIME of the commit, nanoseconds.
     pub created_ns: u64,
-    /// The image that holds the pages of `Parent` runs, if this one is an increment.
+    /// The image that this one is an increment on. The segment table says where the pages are.
     pub parent: Option<Epoch>,
     /// Engine that made the cut.
     pub engine: String,
@@ -43,6 +47,12 @@ pub struct Figures {
     pub stop: StopBreakdown,
     /// What the flush did.
     pub flush: FlushFigures,
+    /// What the pager knows of the checkpoint.
+    #[serde(default)]
+    pub epoch: EpochFigures,
+    /// Pages in the index. Absent in version 1: all that were read.
+    #[serde(default)]
+    pub program_pages: Option<u64>,
 }
 
 /// One segment file that an image needs.
@@ -64,15 +74,13 @@ pub enum Place {
     /// All zero bytes; not stored. (A page that no run names is absent: zero in anonymous memory, as in the file in a
     /// private mapping of a file.)
     Zero,
-    /// In a frame of this image.
+    /// In a frame.
     Frame {
         /// Index into the frame table.
         frame: u32,
         /// First page within the frame.
         page: u32,
     },
-    /// In the parent image.
-    Parent,
 }
 
 /// One entry of the page index.
@@ -95,20 +103,14 @@ pub struct Parts<'a> {
     pub figures: &'a Figures,
     /// Process record.
     pub record: &'a ProcessRecord,
+    /// What the pager wants to remember.
+    pub history: &'a [u8],
     /// Segment table.
     pub segments: &'a [SegmentEntry],
     /// Frame table, ascending by segment and offset.
     pub frames: &'a [Frame],
     /// Page index, ascending by address.
     pub index: &'a [IndexRun],
-}
-
-fn push_section(body: &mut Vec<u8>, tag: [u8; 4], data: &[u8]) {
-    body.extend_from_slice(&tag);
-    body.extend_from_slice(&0_u32.to_le_bytes());
-    body.extend_from_slice(&(data.len() as u64).to_le_bytes());
-    body.extend_from_slice(data);
-    body.resize(body.len().next_multiple_of(8), 0);
 }
 
 fn encode_segments(segments: &[SegmentEntry]) -> Vec<u8> {
@@ -141,7 +143,6 @@ fn encode_index(index: &[IndexRun]) -> Vec<u8> {
         let (kind, page, frame) = match entry.place {
             Place::Zero => (0_u32, 0, 0),
             Place::Frame { frame, page } => (1, page, frame),
-            Place::Parent => (2, 0, 0),
         };
         out.extend_from_slice(&entry.run.start.0.to_le_bytes());
         out.extend_from_slice(&entry.run.pages.0.to_le_bytes());
@@ -156,19 +157,33 @@ impl Parts<'_> {
     /// The whole file.
     ///
     /// # Errors
-    /// The process record cannot be written as JSON.
+    /// The figures or the process record cannot be written as JSON.
     pub fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
+        self.join(&self.encode_rest()?)
+    }
+
+    /// All sections but the figures, which may depend on their length.
+    pub(crate) fn encode_rest(&self) -> Result<Vec<u8>, serde_json::Error> {
         let data = [
-            serde_json::to_vec(self.figures)?,
-            serde_json::to_vec(self.record)?,
-            encode_segments(self.segments),
-            encode_frames(self.frames),
-            encode_index(self.index),
+            (serde_json::to_vec(self.record)?, 1),
+            (self.history.to_vec(), 1),
+            (encode_segments(self.segments), SEGMENT_ENTRY),
+            (encode_frames(self.frames), FRAME_ENTRY),
+            (encode_index(self.index), INDEX_ENTRY),
         ];
-        let mut body = Vec::new();
-        for (tag, data) in SECTIONS.into_iter().zip(&data) {
-            push_section(&mut body, tag, data);
+        let mut rest = Vec::new();
+        for (tag, (data, entry_len)) in SECTIONS.into_iter().skip(1).zip(&data) {
+            section::push(&mut rest, tag, data, *entry_len, true);
         }
+        Ok(rest)
+    }
+
+    /// The whole file, with `rest` from [`Parts::encode_rest`].
+    pub(crate) fn join(&self, rest: &[u8]) -> Result<Vec<u8>, serde_json::Error> {
+        let mut body = Vec::with_capacity(rest.len() + 4096);
+        // Never compressed: its length may only grow with the numbers in it, see `ImageWriter::commit`.
+        section::push(&mut body, SECTIONS[0], &serde_json::to_vec(self.figures)?, 1, false);
+        body.extend_from_slice(rest);
         let mut file = begin_header(Kind::Manifest);
         file.extend_from_slice(&(body.len() as u64).to_le_bytes());
         file.extend_from_slice(&xxh3_64(&body).to_le_bytes());
@@ -187,8 +202,7 @@ pub struct Manifest<'a> {
     pub epoch: Epoch,
     /// Random number of the image.
     pub image_id: [u8; 16],
-    /// Offset in the file and bytes of each section.
-    sections: [(u64, &'a [u8]); 5],
+    sections: [Section<'a>; 6],
 }
 
 impl<'a> Manifest<'a> {
@@ -197,7 +211,7 @@ impl<'a> Manifest<'a> {
     /// # Errors
     /// Not a manifest, another version, or damaged.
     pub fn open(bytes: &'a [u8]) -> Result<Manifest<'a>, FormatError> {
-        let mut fields = open_header(bytes, 0, Kind::Manifest)?;
+        let (version, mut fields) = open_header(bytes, 0, Kind::Manifest)?;
         let body_len = fields.u64()?;
         let body_sum = fields.u64()?;
         let epoch = Epoch(fields.u64()?);
@@ -213,9 +227,11 @@ impl<'a> Manifest<'a> {
             return Err(bad(HEADER_LEN as u64, "the body does not match its checksum"));
         }
         let mut fields = Fields::new(body, HEADER_LEN as u64);
-        let mut sections = [(0, &body[..0]); 5];
+        let mut sections = [Section::EMPTY; 6];
         for (tag, section) in SECTIONS.into_iter().zip(&mut sections) {
-            *section = open_section(&mut fields, tag)?;
+            if version > 1 || tag != HISTORY {
+                *section = Section::take(&mut fields, tag, version > 1)?;
+            }
         }
         if !fields.is_empty() {
             return Err(bad(fields.offset(), "bytes after the last section"));
@@ -224,8 +240,8 @@ impl<'a> Manifest<'a> {
     }
 
     fn json<T: serde::de::DeserializeOwned>(&self, section: usize) -> Result<T, FormatError> {
-        let (base, data) = self.sections[section];
-        serde_json::from_slice(data).map_err(|error| bad(base, error.to_string()))
+        let data = self.sections[section].data(1)?;
+        serde_json::from_slice(&data).map_err(|error| bad(self.sections[section].base, error.to_string()))
     }
 
     /// The figures.
@@ -242,17 +258,16 @@ impl<'a> Manifest<'a> {
     /// It cannot be decoded, or a restart could not compute with it.
     pub fn record(&self) -> Result<ProcessRecord, FormatError> {
         let record: ProcessRecord = self.json(1)?;
-        record.check().map_err(|what| bad(self.sections[1].0, what))?;
+        record.check().map_err(|what| bad(self.sections[1].base, what))?;
         Ok(record)
     }
 
-    /// Fields and number of entries of a table.
-    fn table(&self, section: usize, entry_len: usize) -> Result<(Fields<'a>, usize), FormatError> {
-        let (base, data) = self.sections[section];
-        if !data.len().is_multiple_of(entry_len) {
-            return Err(bad(base, format!("a table of {} bytes with entries of {entry_len}", data.len())));
-        }
-        Ok((Fields::new(data, base), data.len() / entry_len))
+    /// What the pager wanted to remember; empty in version 1.
+    ///
+    /// # Errors
+    /// It cannot be decompressed.
+    pub fn history(&self) -> Result<Vec<u8>, FormatError> {
+        self.sections[2].data(1).map(Cow::into_owned)
     }
 
     /// The segment table.
@@ -260,7 +275,8 @@ impl<'a> Manifest<'a> {
     /// # Errors
     /// A segment is named twice, or a field cannot be true.
     pub fn segments(&self) -> Result<Vec<SegmentEntry>, FormatError> {
-        let (mut fields, count) = self.table(2, SEGMENT_ENTRY)?;
+        let data = self.sections[3].data(SEGMENT_ENTRY)?;
+        let (mut fields, count) = (self.sections[3].fields(&data), data.len() / SEGMENT_ENTRY);
         let mut segments: Vec<SegmentEntry> = Vec::with_capacity(count);
         for _ in 0..count {
             let at = fields.offset();
@@ -282,9 +298,13 @@ impl<'a> Manifest<'a> {
     /// # Errors
     /// A frame refers to nothing, overlaps the one before, or a field cannot be true.
     pub fn frames(&self, segments: &[SegmentEntry]) -> Result<Vec<Frame>, FormatError> {
-        let (mut fields, count) = self.table(3, FRAME_ENTRY)?;
+        let data = self.sections[4].data(FRAME_ENTRY)?;
+        let (mut fields, count) = (self.sections[4].fields(&data), data.len() / FRAME_ENTRY);
         if u32::try_from(count).is_err() {
-            return Err(bad(self.sections[3].0, format!("{count} frames are more than an index can name")));
+            return Err(bad(
+                self.sections[4].base,
+                format!("{count} frames are more than an index can name"),
+            ));
         }
         let mut frames: Vec<Frame> = Vec::with_capacity(count);
         for _ in 0..count {
@@ -314,7 +334,8 @@ impl<'a> Manifest<'a> {
     /// # Errors
     /// A run overlaps the one before, refers to nothing, or a field cannot be true.
     pub fn index(&self, frames: &[Frame]) -> Result<Vec<IndexRun>, FormatError> {
-        let (mut fields, count) = self.table(4, INDEX_ENTRY)?;
+        let data = self.sections[5].data(INDEX_ENTRY)?;
+        let (mut fields, count) = (self.sections[5].fields(&data), data.len() / INDEX_ENTRY);
         let mut index = Vec::with_capacity(count);
         let mut floor = Addr(0);
         for _ in 0..count {
@@ -328,7 +349,6 @@ impl<'a> Manifest<'a> {
             let place = match (kind, page, frame) {
                 (0, 0, 0) => Place::Zero,
                 (1, ..) => place_in_frame(run, frame, page, frames).map_err(|what| bad(at, what))?,
-                (2, 0, 0) => Place::Parent,
                 _ => {
                     return Err(bad(
                         at,
@@ -351,20 +371,4 @@ fn place_in_frame(run: PageRun, frame: u64, page: u32, frames: &[Frame]) -> Resu
         return Err(format!("{} pages from page {page} on of a frame of {}", run.pages.0, entry.pages));
     }
     Ok(Place::Frame { frame: number, page })
-}
-
-fn open_section<'a>(fields: &mut Fields<'a>, tag: [u8; 4]) -> Result<(u64, &'a [u8]), FormatError> {
-    let at = fields.offset();
-    if fields.array::<4>()? != tag {
-        return Err(bad(at, format!("the section {} should be here", tag.escape_ascii())));
-    }
-    fields.reserved_u32()?;
-    let len = fields.u64()?;
-    let base = fields.offset();
-    let Ok(len) = usize::try_from(len) else {
-        return Err(bad(at, format!("a section of {len} bytes")));
-    };
-    let data = fields.take(len)?;
-    fields.take(len.next_multiple_of(8) - len)?;
-    Ok((base, data))
 }

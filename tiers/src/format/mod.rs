@@ -1,4 +1,4 @@
-//! The bytes of an image: manifest files and segment files, version 1. See `docs/format.md`.
+//! The bytes of an image: manifest files and segment files, versions 1 and 2. See `docs/format.md`.
 //!
 //! Pure functions between bytes and values; no file is opened here. Called by the writer, by [`crate::Image`] and by
 //! the fuzz targets.
@@ -8,6 +8,7 @@
 //! Fails by: [`FormatError`], which says at which byte of the file; never by a panic.
 
 pub mod manifest;
+mod section;
 pub mod segment;
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -15,7 +16,7 @@ use xxhash_rust::xxh3::xxh3_64;
 /// First bytes of every file of an image.
 pub const MAGIC: [u8; 8] = *b"HOLDFAST";
 /// The version that is written, and the newest that is read.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Length of the fixed header of both kinds of file, bytes.
 pub const HEADER_LEN: usize = 64;
 /// Where the header's own checksum lies: after everything that it covers.
@@ -60,15 +61,21 @@ pub(crate) struct Fields<'a> {
     bytes: &'a [u8],
     base: u64,
     at: usize,
+    /// Bytes of the file for each byte here: 0 for data that was compressed.
+    step: u64,
 }
 
 impl<'a> Fields<'a> {
     pub(crate) fn new(bytes: &'a [u8], base: u64) -> Fields<'a> {
-        Fields { bytes, base, at: 0 }
+        Fields { bytes, base, at: 0, step: 1 }
     }
-    /// Offset of the next field in the file.
+    /// Bytes that were decompressed from what lies at `base`.
+    pub(crate) fn unpacked(bytes: &'a [u8], base: u64) -> Fields<'a> {
+        Fields { bytes, base, at: 0, step: 0 }
+    }
+    /// Offset of the next field in the file; of decompressed data that of the whole.
     pub(crate) fn offset(&self) -> u64 {
-        self.base.saturating_add(self.at as u64)
+        self.base.saturating_add((self.at as u64).saturating_mul(self.step))
     }
     pub(crate) fn is_empty(&self) -> bool {
         self.at >= self.bytes.len()
@@ -116,10 +123,10 @@ fn seal_header(header: &mut Vec<u8>) {
     header.extend_from_slice(&sum.to_le_bytes());
 }
 
-/// Checks magic, version, header checksum and kind, in this order, and gives the fields after them.
+/// Checks magic, version, header checksum and kind, in this order, and gives the version and the fields after them.
 ///
 /// The version comes before the checksum: a later version may place the checksum elsewhere.
-fn open_header(bytes: &[u8], base: u64, kind: Kind) -> Result<Fields<'_>, FormatError> {
+fn open_header(bytes: &[u8], base: u64, kind: Kind) -> Result<(u32, Fields<'_>), FormatError> {
     let Some(header) = bytes.get(..HEADER_LEN) else {
         return Err(bad(
             base + bytes.len() as u64,
@@ -131,7 +138,7 @@ fn open_header(bytes: &[u8], base: u64, kind: Kind) -> Result<Fields<'_>, Format
         return Err(bad(base, "this does not begin as a file of Holdfast does"));
     }
     let found = fields.u32()?;
-    if found != VERSION {
+    if !(1..=VERSION).contains(&found) {
         return Err(FormatError::Version { found });
     }
     check_sum(header, base)?;
@@ -139,7 +146,7 @@ fn open_header(bytes: &[u8], base: u64, kind: Kind) -> Result<Fields<'_>, Format
     if fields.u32()? != kind as u32 {
         return Err(bad(at, "this is the other kind of file (manifest or segment)"));
     }
-    Ok(fields)
+    Ok((found, fields))
 }
 
 /// Checks the checksum at the end of a 64-byte header.

@@ -133,7 +133,7 @@ impl SegmentHeader {
     /// # Errors
     /// Not a segment, another version, or damaged.
     pub fn decode(bytes: &[u8], base: u64) -> Result<SegmentHeader, FormatError> {
-        let mut fields = open_header(bytes, base, Kind::Segment)?;
+        let (_, mut fields) = open_header(bytes, base, Kind::Segment)?;
         let epoch = Epoch(fields.u64()?);
         let image_id = fields.array()?;
         let number = fields.u32()?;

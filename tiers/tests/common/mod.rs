@@ -2,14 +2,14 @@
 #![allow(dead_code, missing_docs)] // each test binary uses a part of it
 
 use holdfast_image::bytes::{Blob, Name};
-use holdfast_image::manifest::StopBreakdown;
+use holdfast_image::manifest::{EpochFigures, StopBreakdown};
 use holdfast_image::pages::{PageProvider, PageRun, PageSource, TakeList, coalesce};
 use holdfast_image::record::{
     AltStack, FileIdentity, FileTable, HostRecord, InjectArea, LayoutRecord, ProcessFlags, ProcessRecord,
     SignalRecord, ThreadRecord,
 };
 use holdfast_image::{Addr, PAGE_SIZE, PageCount};
-use holdfast_tiers::{CommitRecord, Image};
+use holdfast_tiers::{CommitRecord, Image, PipelineOptions};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -252,5 +252,12 @@ pub fn commit_record() -> CommitRecord {
         engine: "fork".into(),
         command: vec![Name::from("./sim"), Name(b"\xff\xfe".to_vec())],
         protected_only: false,
+        epoch: EpochFigures { order: "history".into(), pages_tracked: 7, ..EpochFigures::default() },
+        history: b"what the pager remembers".to_vec(),
     }
+}
+
+/// The usual options, with this many workers.
+pub const fn options(workers: usize) -> PipelineOptions {
+    PipelineOptions { workers, compress: true, rate: None, part_pages: None }
 }

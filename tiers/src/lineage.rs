@@ -1,0 +1,136 @@
+//! What the next image needs of the one before it, its parent: where each page is, and what it was.
+//!
+//! Made at each commit and, after a restart, of the image restarted from; handed to [`crate::Job::begin`] by the agent.
+//! Never changed once made: an image that fails leaves it as it was, and the next one may use it again.
+//! Invariants: a hash is known only for pages that lie in a frame, and is that of the content there; the segments are
+//! open, so that contents can be compared even if the parent's manifest is removed meanwhile.
+
+use crate::Image;
+use crate::format::manifest::{IndexRun, Place};
+use crate::format::segment::Codec;
+use crate::hashes::Hashes;
+use crate::places::{Located, pick};
+use crate::tables::Tables;
+use holdfast_image::pages::StoreMapping;
+use holdfast_image::set::PageSet;
+use holdfast_image::{Addr, Epoch, PAGE_SIZE};
+use std::path::Path;
+use std::sync::Arc;
+
+/// See the head of the file. Its size is that of the page index, and 16 bytes for each page whose hash is known.
+pub struct Lineage {
+    pub(crate) tables: Arc<Tables>,
+    pub(crate) hashes: Hashes,
+}
+
+impl Lineage {
+    /// The parent of the first image after a restart. No hashes are known: contents are compared by reading the
+    /// parent.
+    pub fn of_image(image: &Image) -> Arc<Lineage> {
+        Arc::new(Lineage { tables: Arc::clone(&image.tables), hashes: Hashes::default() })
+    }
+
+    /// Number of the image.
+    pub fn epoch(&self) -> Epoch {
+        self.tables.epoch
+    }
+
+    /// Picks the pages of `mapping` that the index places exactly where they are mapped from, uncompressed; returns
+    /// the others.
+    pub(crate) fn match_mapping(
+        &self,
+        mapping: &StoreMapping,
+        wanted: &PageSet,
+        found: &mut Vec<Located>,
+    ) -> PageSet {
+        let mut in_index = Vec::new();
+        let index = &self.tables.index;
+        let from = index.partition_point(|entry| entry.run.end() <= mapping.run.start);
+        let to = index.partition_point(|entry| entry.run.start < mapping.run.end());
+        let mut missing =
+            pick(index.get(from..to).unwrap_or_default(), Located::in_parent, wanted, &mut in_index);
+        let same_file: Vec<bool> =
+            self.tables.paths.iter().map(|path| same_file(path, &mapping.path)).collect();
+        let index_of = |start: Addr| mapping.offset.checked_add(start.0.checked_sub(mapping.run.start.0)?);
+        for part in in_index {
+            let place = match part.origin {
+                crate::places::Origin::Parent { frame, page } => {
+                    let frame = &self.tables.frames[frame as usize];
+                    (frame.codec == Codec::Raw && same_file[frame.segment as usize])
+                        .then(|| frame.offset + u64::from(page) * PAGE_SIZE)
+                }
+                _ => None,
+            };
+            if place.is_some() && place == index_of(part.run.start) {
+                part.push_to(found);
+            } else {
+                missing.insert(part.run);
+            }
+        }
+        missing
+    }
+}
+
+/// Whether two paths name the same file of a store: the kernel shows a mapping's path without links.
+fn same_file(ours: &Path, mapped: &Path) -> bool {
+    if ours == mapped {
+        return true;
+    }
+    ours.file_name() == mapped.file_name()
+        && match (ours.parent().map(Path::canonicalize), mapped.parent().map(Path::canonicalize)) {
+            (Some(Ok(ours)), Some(Ok(mapped))) => ours == mapped,
+            _ => false,
+        }
+}
+
+/// Finds out for one worker whether a page is still what the parent holds.
+pub(crate) struct Comparer<'a> {
+    parent: Option<&'a Lineage>,
+    /// Position in the parent's index of the last page that was asked for.
+    at: usize,
+    page: Vec<u8>,
+}
+
+impl<'a> Comparer<'a> {
+    pub(crate) fn new(parent: Option<&'a Lineage>) -> Comparer<'a> {
+        Comparer { parent, at: 0, page: Vec::new() }
+    }
+
+    fn entry(&mut self, index: &'a [IndexRun], start: Addr) -> Option<&'a IndexRun> {
+        let holds =
+            |at: usize| index.get(at).filter(|entry| entry.run.start <= start && start < entry.run.end());
+        if holds(self.at).is_none() {
+            self.at = match holds(self.at + 1) {
+                Some(_) => self.at + 1,
+                None => index.partition_point(|entry| entry.run.end() <= start),
+            };
+        }
+        holds(self.at)
+    }
+
+    /// The parent's place of the page at `start` if it has this content. A hash that is not known is made up for by
+    /// reading the parent, unless there is no time for that.
+    pub(crate) fn same(
+        &mut self,
+        start: Addr,
+        hash: u128,
+        content: &[u8],
+        may_read: bool,
+    ) -> Option<(u32, u32)> {
+        let parent = self.parent?;
+        let entry = self.entry(&parent.tables.index, start)?;
+        let Place::Frame { frame, page } = entry.place else { return None };
+        let page = page + ((start.0 - entry.run.start.0) / PAGE_SIZE) as u32;
+        let same = match parent.hashes.get(start) {
+            0 => may_read && self.reads_the_same(parent, frame, page, content),
+            known => known == hash,
+        };
+        same.then_some((frame, page))
+    }
+
+    /// A parent that cannot be read any more is a reason to store the page.
+    fn reads_the_same(&mut self, parent: &Lineage, frame: u32, page: u32, content: &[u8]) -> bool {
+        self.page.resize(content.len(), 0);
+        parent.tables.read_frame(frame, u64::from(page), &mut self.page).is_ok() && self.page == content
+    }
+}

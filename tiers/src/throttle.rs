@@ -1,0 +1,66 @@
+//! A bound on the bytes that are written in a second, by all workers together.
+//!
+//! Called by the pipeline before each frame is appended, when the user asked for a rate: the flush then leaves the disk
+//! to others (or stands for a slower disk). Invariant: after a wait all bytes so far fit the rate, but for [`BURST`]
+//! bytes that make up for sleeps that took too long.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Most bytes that may be caught up after a pause.
+const BURST: u64 = 256 << 10;
+/// Longest single sleep: another worker's error ends the wait after it.
+const STEP: Duration = Duration::from_millis(5);
+
+/// See the head of the file.
+#[derive(Default)]
+pub(crate) struct Throttle {
+    /// When everything let through so far has had its time.
+    busy_until: Mutex<Option<Instant>>,
+}
+
+fn time_for(bytes: u64, rate: u64) -> Duration {
+    let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+impl Throttle {
+    /// Waits until `bytes` more have had their time at `rate` bytes a second, or `stop` is set.
+    pub(crate) fn wait(&self, bytes: u64, rate: u64, stop: &AtomicBool) {
+        let due = {
+            let mut busy_until = self.busy_until.lock().unwrap_or_else(PoisonError::into_inner);
+            let now = Instant::now();
+            let earliest = now.checked_sub(time_for(BURST, rate)).unwrap_or(now);
+            let from = busy_until.unwrap_or(now).max(earliest);
+            let due = from.checked_add(time_for(bytes, rate)).unwrap_or(from);
+            *busy_until = Some(due);
+            due
+        };
+        while !stop.load(Ordering::Relaxed)
+            && let Some(left) = due.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
+        {
+            thread::sleep(left.min(STEP));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_have_their_time_and_no_more_than_a_burst_is_caught_up() {
+        let (throttle, go_on) = (Throttle::default(), AtomicBool::new(false));
+        let start = Instant::now();
+        for _ in 0..10 {
+            throttle.wait(1000, 100_000, &go_on);
+        }
+        assert!(start.elapsed() >= Duration::from_millis(100));
+        let stop = AtomicBool::new(true);
+        throttle.wait(u64::MAX, 1, &stop);
+        let busy = throttle.busy_until.lock().unwrap().unwrap();
+        assert!(busy > Instant::now() + Duration::from_secs(1 << 30));
+    }
+}
