@@ -11,10 +11,10 @@ use crate::memory::{FrozenMemory, Living, StoreFiles};
 use crate::snapshot::Snapshot;
 use crate::stop::Stragglers;
 use crate::tracer::{Command, Current};
+use crate::track;
 use crossbeam_channel::Sender;
 use holdfast_image::bytes::Name;
 use holdfast_image::record::{FileIdentity, ProcessRecord, Region, SignalRecord};
-use holdfast_sys::procfs;
 use std::fs::File;
 
 /// What [`after`] yields.
@@ -75,8 +75,7 @@ fn describe(
 ) -> Result<(ProcessRecord, FrozenMemory, Snapshot), CutError> {
     if let Some(Current::Copy { copy, .. }) = current {
         copy.detach_from_program()?;
-        maps::check_copy(&inside.snapshot.frozen, &procfs::vm_flags(copy.pid, copy.pid)?)
-            .map_err(|what| CutError::Busy { what })?;
+        check_copy(copy.pid, &inside.snapshot)?;
     }
     let (regions, mapped_files, whole) =
         maps::regions(&inside.mapped, &before.flags, &mut kept.identities, options.self_contained);
@@ -114,6 +113,20 @@ fn describe(
         ended: false,
     };
     Ok((record, memory, snapshot))
+}
+
+/// The copy has all pages that are to be read from it. Otherwise the program changed a flag of a mapping between the look
+/// before the stop and the stop, and the clone left it out or wiped it.
+fn check_copy(pid: i32, snapshot: &Snapshot) -> Result<(), CutError> {
+    let expected = snapshot.frozen.difference(&snapshot.of_files);
+    match expected.difference(&track::existing(pid, &expected)?).runs().first() {
+        Some(run) => {
+            let start = run.start;
+            let what = format!("memory at {start} was taken out of clones (MADV_DONTFORK, MADV_WIPEONFORK)");
+            Err(CutError::Busy { what })
+        }
+        None => Ok(()),
+    }
 }
 
 fn record(

@@ -46,6 +46,8 @@ pub struct Snapshot {
     pub dirty: PageSet,
     /// Those of them that are read from the frozen copy.
     pub frozen: PageSet,
+    /// Those of `frozen` that may be pages of a file.
+    pub of_files: PageSet,
     /// Pages that the copy has and nobody needs.
     pub surplus: Vec<PageRun>,
     /// Present pages of tracked memory.
@@ -129,9 +131,9 @@ pub fn take(scene: &Scene<'_>, breakdown: &mut StopBreakdown) -> Result<Snapshot
 
 /// Splits what the tracker has found into what is to be read and what the image takes from elsewhere.
 fn sort(options: &CutOptions, collected: Collected) -> Snapshot {
-    let Collected { dirty, present, mapped } = collected;
+    let Collected { dirty, present, of_files, mapped } = collected;
     let tracked = present.pages();
-    let mut snapshot = Snapshot { saved: SavedPages::new(), tracked, ..Snapshot::default() };
+    let mut snapshot = Snapshot { saved: SavedPages::new(), of_files, tracked, ..Snapshot::default() };
     match &options.only {
         Some(only) => {
             let only = PageSet::from(only.clone());

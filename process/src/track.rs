@@ -60,6 +60,8 @@ pub struct Collected {
     pub dirty: PageSet,
     /// All pages that the image must hold, but for `mapped`.
     pub present: PageSet,
+    /// Those of them that may be pages of a file: they need not exist.
+    pub of_files: PageSet,
     /// Pages that are still those of a segment file.
     pub mapped: Vec<StoreMapping>,
 }
@@ -232,14 +234,7 @@ impl Tracking {
         }
         let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
         let mut found = Vec::new();
-        let mut ranges: Vec<(u64, u64)> = Vec::new();
-        for run in within.runs() {
-            match ranges.last_mut() {
-                Some(last) if run.start.0 - last.1 < NEAR => last.1 = run.end().0,
-                _ => ranges.push((run.start.0, run.end().0)),
-            }
-        }
-        for (start, end) in ranges {
+        for (start, end) in joined(within) {
             pagemap::scan_written(&pagemap, start, end, ANY, |region| {
                 found.push(run_of(region.start, region.end));
             })?;
@@ -292,7 +287,7 @@ impl Tracking {
         dirty = dirty.union(&files);
         present = present.union(&files);
         let mapped = of_store(all, &present);
-        Ok(Collected { dirty, present, mapped })
+        Ok(Collected { dirty, present, of_files: files, mapped })
     }
 
     /// Write-protects pages that have just been brought in from an image, before anybody can have written to them.
@@ -310,6 +305,31 @@ impl Tracking {
         }
         Ok(())
     }
+}
+
+/// The pages among `within` that exist in a process.
+///
+/// # Errors
+/// It is gone.
+pub fn existing(pid: i32, within: &PageSet) -> io::Result<PageSet> {
+    let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
+    let mut found = Vec::new();
+    for (start, end) in joined(within) {
+        pagemap::scan(&pagemap, start, end, ANY, ANY, |region| found.push(run_of(region.start, region.end)))?;
+    }
+    Ok(PageSet::from(found).intersection(within))
+}
+
+/// Ranges to scan for a set: a call per run would cost more than the gaps.
+fn joined(within: &PageSet) -> Vec<(u64, u64)> {
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for run in within.runs() {
+        match ranges.last_mut() {
+            Some(last) if run.start.0 - last.1 < NEAR => last.1 = run.end().0,
+            _ => ranges.push((run.start.0, run.end().0)),
+        }
+    }
+    ranges
 }
 
 /// What is mapped from segment files and has no page of its own.

@@ -283,24 +283,3 @@ pub fn replaced(maps: &[Mapping], identities: &mut Identities) -> HashSet<(Vec<u
         })
         .collect()
 }
-
-/// What the copy must look like: it has all pages that are to be read from it, in mappings that a clone does not wipe.
-/// Otherwise the program changed a flag between the look before the stop and the stop.
-///
-/// # Errors
-/// Names the place; the checkpoint must be tried again.
-pub fn check_copy(frozen: &PageSet, copy: &Flags) -> Result<(), String> {
-    let wiped = |flags: &[String]| flags.iter().any(|flag| flag == "wf");
-    let there: PageSet = copy
-        .iter()
-        .filter(|(_, _, flags)| !wiped(flags))
-        .map(|&(start, end, _)| run_of(start, end))
-        .collect();
-    match frozen.difference(&there).runs().first() {
-        Some(run) => Err(format!(
-            "memory at {} was taken out of clones (MADV_DONTFORK, MADV_WIPEONFORK) meanwhile",
-            run.start
-        )),
-        None => Ok(()),
-    }
-}
