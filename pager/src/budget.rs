@@ -173,3 +173,103 @@ impl fmt::Display for CowLimit {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn values_of_the_option() {
+        let parse = |text: &str| text.parse::<CowLimit>();
+        assert_eq!(parse("5%"), Ok(CowLimit::default()));
+        assert_eq!(parse("0.5%"), Ok(CowLimit::Share(50)));
+        assert_eq!(parse("12.25%"), Ok(CowLimit::Share(1225)));
+        assert_eq!(parse("256M"), Ok(CowLimit::Bytes(256 << 20)));
+        assert_eq!(parse("64k"), Ok(CowLimit::Bytes(64 << 10)));
+        assert_eq!(parse("0"), Ok(CowLimit::Bytes(0)));
+        assert_eq!(parse("none"), Ok(CowLimit::Unlimited));
+        let wrong =
+            ["", "%", "M", "101%", "-1", "+5%", "5 %", "1.5M", "5.%", ".5%", "0.123%", "99999999T", "all"];
+        for text in wrong {
+            assert_eq!(parse(text), Err(CowLimitError(text.to_owned())));
+        }
+        assert_eq!(CowLimit::Share(500).pages(PageCount(1000)), Some(PageCount(50)));
+        assert_eq!(CowLimit::Share(10_000).pages(PageCount(u64::MAX)), Some(PageCount(u64::MAX)));
+        assert_eq!(CowLimit::Bytes(65_535).pages(PageCount(1)), Some(PageCount(15)));
+        assert_eq!(CowLimit::Unlimited.pages(PageCount(1)), None);
+        assert_eq!(CowLimit::Share(50).to_string(), "0.50%");
+        assert_eq!(CowLimit::Bytes(256 << 20).to_string(), "256M");
+    }
+
+    #[test]
+    fn near_the_bound_it_hurries_then_holds_and_lets_go_for_a_slice_only() {
+        let mut budget = Budget::new(Some(PageCount(1000)));
+        let mut judge = |copies| budget.judge(PageCount(copies), PageCount(5000), 198, 1);
+        assert_eq!(judge(0), Verdict::Run);
+        assert_eq!(judge(650), Verdict::Run);
+        assert_eq!(judge(651), Verdict::Hurry);
+        assert_eq!(judge(900), Verdict::Hurry);
+        assert_eq!(judge(901), Verdict::Hold);
+        assert_eq!(judge(900), Verdict::Hold, "room for a hundred copies is not worth a round");
+        assert_eq!(judge(776), Verdict::Hold);
+        assert_eq!(judge(775), Verdict::Hurry);
+        assert_eq!(judge(900), Verdict::Hurry);
+    }
+
+    #[test]
+    fn no_bound_and_no_room() {
+        let mut none = Budget::new(None);
+        assert_eq!(none.judge(PageCount(1 << 40), PageCount(1 << 41), 1 << 30, 1000), Verdict::Run);
+        let mut zero = Budget::new(Some(PageCount(0)));
+        assert_eq!(zero.judge(PageCount(0), PageCount(1), 0, 1), Verdict::Hold);
+        assert!(zero.is_holding());
+        assert_eq!(zero.judge(PageCount(0), PageCount(0), 0, 1), Verdict::Run);
+        assert_eq!(zero.gap_us(PageCount(0), PageCount(1), 4), 250);
+        assert_eq!(none.gap_us(PageCount(0), PageCount(1), 4), 5000);
+    }
+
+    proptest! {
+        #[test]
+        fn values_survive_their_text(share in 0..=10_000_u32, bytes: u64, zeros in 0..64_u32) {
+            for value in [CowLimit::Share(share), CowLimit::Bytes(bytes >> zeros << zeros), CowLimit::Unlimited] {
+                prop_assert_eq!(value.to_string().parse(), Ok(value));
+            }
+        }
+
+        /// Writers that copy as fast as they can, in any order with a flusher: the bound holds at every instant, nobody
+        /// is held for ever, and nobody is held once what is left fits.
+        #[test]
+        fn the_bound_holds_and_the_flush_ends(
+            limit in 0..400_u64,
+            pages in 1..2000_u64,
+            writers in 1..5_u32,
+            rounds in prop::collection::vec((0..600_u64, 1..100_u64, any::<bool>()), 1..50),
+        ) {
+            let mut budget = Budget::new(Some(PageCount(limit)));
+            // Pages copied and not stored; pages neither copied nor stored.
+            let (mut copied, mut fresh) = (0_u64, pages);
+            for (gap_us, flushed, copied_first) in rounds.into_iter().cycle().take(5000) {
+                let unreleased = copied + fresh;
+                let verdict = budget.judge(PageCount(copied), PageCount(unreleased), gap_us, writers);
+                if unreleased <= limit {
+                    prop_assert_eq!(verdict, Verdict::Run);
+                }
+                if verdict != Verdict::Hold {
+                    let new = fresh.min((gap_us / COPY_US + 1) * u64::from(writers));
+                    (copied, fresh) = (copied + new, fresh - new);
+                }
+                prop_assert!(copied <= limit, "{copied} copies, bound {limit}");
+                let own = if copied_first { flushed.min(copied) } else { 0 };
+                copied -= own;
+                let rest = (flushed - own).min(fresh);
+                fresh -= rest;
+                copied -= (flushed - own - rest).min(copied);
+                if copied + fresh == 0 {
+                    break;
+                }
+            }
+            prop_assert_eq!(copied + fresh, 0);
+        }
+    }
+}

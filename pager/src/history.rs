@@ -279,3 +279,171 @@ impl Reader<'_> {
         HistoryError::Damaged { at: self.at, what }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::recorder::Recorder;
+    use holdfast_image::pages::PageRun;
+    use holdfast_image::set::PageSet;
+    use holdfast_image::{Addr, PAGE_SIZE, PageCount};
+    use proptest::prelude::*;
+
+    const PAGES: u64 = 2048;
+
+    fn run(from: u64, pages: u64) -> PageRun {
+        PageRun { start: Addr((4000 + from) * PAGE_SIZE), pages: PageCount(pages) }
+    }
+    /// An epoch in which `pages` are written one millisecond after the other, in this order; the flush ends after
+    /// `flush` of them.
+    fn epoch(pages: &[u64], flush: usize) -> EpochAccess {
+        let all: PageSet = [run(0, PAGES)].into_iter().collect();
+        let mut recorder = Recorder::new(&all, &all);
+        for (index, page) in pages.iter().enumerate() {
+            if index == flush {
+                recorder.flush_done();
+            }
+            recorder.written(run(*page, 1), index as u64 * 1000);
+        }
+        recorder.flush_done();
+        recorder.finish()
+    }
+    /// Pages 0..n in an order that has nothing to do with any other seed's.
+    fn shuffled(seed: u64) -> Vec<u64> {
+        let mut pages: Vec<u64> = (0..PAGES).collect();
+        let mut random = seed;
+        for index in (1..pages.len()).rev() {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(seed | 1);
+            pages.swap(index, (random >> 33) as usize % (index + 1));
+        }
+        pages
+    }
+    fn pushed(epochs: impl IntoIterator<Item = EpochAccess>) -> History {
+        let mut history = History::new();
+        epochs.into_iter().for_each(|epoch| history.push(epoch));
+        history
+    }
+
+    #[test]
+    fn the_last_epoch_predicts_a_steady_program() {
+        let pages = shuffled(1);
+        let history = pushed((0..8).map(|_| epoch(&pages, 1500)));
+        let period = history.period().unwrap();
+        assert_eq!((period.lag, period.agreement_percent, history.len()), (1, 100, EPOCHS));
+        let noise: Vec<Vec<u64>> = (1..9).map(shuffled).collect();
+        let history = pushed(noise.iter().map(|pages| epoch(pages, PAGES as usize)));
+        assert_eq!(history.period().unwrap().lag, 1, "chance must not make a period");
+    }
+
+    #[test]
+    fn programs_that_take_turns_have_a_period() {
+        for turns in 2..=EPOCHS {
+            let orders: Vec<Vec<u64>> = (1..=turns as u64).map(shuffled).collect();
+            let history = pushed((0..12).map(|index| epoch(&orders[index % turns], 1500)));
+            let period = history.period().unwrap();
+            assert_eq!(period.lag, turns);
+            assert_eq!(period.agreement_percent, 100);
+            assert!(period.last_epoch_percent < 90);
+            // The next epoch is the thirteenth: it begins with the first page of its own order.
+            let prediction = history.predict();
+            let next = &orders[12 % turns];
+            let ranks: Vec<_> = next.iter().map(|page| prediction.rank(run(*page, 1).start)).collect();
+            assert!(ranks.is_sorted());
+        }
+    }
+
+    #[test]
+    fn halves_of_memory_that_take_turns_have_a_period() {
+        let halves: [Vec<u64>; 2] = [(0..PAGES / 2).collect(), (PAGES / 2..PAGES).collect()];
+        let history = pushed((0..6).map(|index| epoch(&halves[index % 2], 2000)));
+        assert_eq!(history.period().unwrap().lag, 2);
+        let prediction = history.predict();
+        assert!(prediction.is_hot(run(3, 1).start) && !prediction.is_hot(run(PAGES - 3, 1).start));
+    }
+
+    #[test]
+    fn a_page_that_the_best_epoch_does_not_know_is_predicted_by_the_latest_that_does() {
+        let small: PageSet = [run(0, 1)].into_iter().collect();
+        let mut later = Recorder::new(&small, &small);
+        later.written(run(0, 1), 5);
+        let history = pushed([epoch(&[7, 8], 10), later.finish()]);
+        let prediction = history.predict();
+        assert!(prediction.is_hot(run(0, 1).start) && prediction.is_hot(run(7, 1).start));
+        assert!(!prediction.is_hot(run(9, 1).start));
+        assert!(History::new().predict().is_empty());
+        assert_eq!(History::new().period(), None);
+    }
+
+    #[test]
+    fn neighbours_that_come_next() {
+        // Descending, then one page far later.
+        let mut pages: Vec<u64> = (100..200).rev().collect();
+        pages.extend(300..900);
+        pages.push(99);
+        let prediction = pushed([epoch(&pages, 5000)]).predict();
+        assert_eq!(prediction.next_after(run(150, 1).start, PageCount(1)), run(150, 1));
+        let group = prediction.next_after(run(180, 1).start, PageCount(4));
+        assert_eq!(group, run(177, 4));
+        assert_eq!(prediction.next_after(run(100, 1).start, PageCount(16)), run(100, 1));
+        assert_eq!(prediction.next_after(run(250, 1).start, PageCount(16)), run(250, 1), "not hot");
+    }
+
+    #[test]
+    fn a_history_is_compact() {
+        let ascending: Vec<u64> = (0..PAGES).collect();
+        let noise = pushed((1..=4).map(|seed| epoch(&shuffled(seed), 5000))).encode();
+        assert!(noise.len() as u64 <= 8 * PAGES + 5 * (4 * 10 + 1024 * 4), "{} bytes", noise.len());
+        let idle = pushed((0..4).map(|_| epoch(&[], 0))).encode();
+        assert!(idle.len() < 500, "{} bytes", idle.len());
+        let steady = pushed((0..4).map(|_| epoch(&ascending, 5000)));
+        assert_eq!(History::decode(&steady.encode()), Ok(steady));
+    }
+
+    #[test]
+    fn what_is_no_history_is_refused() {
+        let good = pushed([epoch(&[5, 6, 7], 2)]).encode();
+        assert_eq!(History::decode(b""), Err(HistoryError::Mark));
+        assert_eq!(History::decode(b"JSON{}"), Err(HistoryError::Mark));
+        let mut other = good.clone();
+        other[4] = 9;
+        assert_eq!(History::decode(&other), Err(HistoryError::Version(9)));
+        for length in MAGIC.len()..good.len() {
+            assert!(matches!(History::decode(&good[..length]), Err(HistoryError::Truncated(_))), "{length}");
+        }
+        let mut longer = good.clone();
+        longer.push(0);
+        assert!(matches!(History::decode(&longer), Err(HistoryError::Damaged { .. })));
+        // Four thousand million chunks: refused before anything is allocated for them.
+        let chunks = MAGIC.len() + 2 + EPOCHS * 6 + 1;
+        let mut many = good;
+        many[chunks..chunks + 4].fill(0xff);
+        assert!(matches!(History::decode(&many), Err(HistoryError::Damaged { .. })));
+    }
+
+    proptest! {
+        #[test]
+        fn histories_survive_the_bytes(
+            writes in prop::collection::vec((prop::collection::vec(0..PAGES, 0..300), 0..300_usize), 0..7),
+        ) {
+            let history = pushed(writes.iter().map(|(pages, flush)| epoch(pages, *flush)));
+            prop_assert_eq!(History::decode(&history.encode()), Ok(history));
+        }
+        #[test]
+        fn hostile_bytes_do_no_harm(
+            noise in prop::collection::vec((0..6000_usize, any::<u8>()), 0..8),
+            cut in 0..10_000_usize,
+        ) {
+            let mut bytes = pushed([epoch(&shuffled(3), 700), epoch(&[1, 2, 3], 1)]).encode();
+            bytes.truncate(cut.max(100));
+            let length = bytes.len();
+            for (at, value) in noise {
+                bytes[at % length] = value;
+            }
+            if let Ok(history) = History::decode(&bytes) {
+                // Whatever is accepted can be used and written again.
+                history.predict();
+                prop_assert_eq!(History::decode(&history.encode()), Ok(history));
+            }
+        }
+    }
+}

@@ -99,3 +99,89 @@ fn pages_in(set: &PageSet, range: PageRun) -> u64 {
     };
     set.touching(range).iter().map(part).sum()
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const HUGE: u64 = KEEP_OUT_BYTES / PAGE_SIZE;
+
+    fn run(from: u64, pages: u64) -> PageRun {
+        PageRun { start: Addr(from * PAGE_SIZE), pages: PageCount(pages) }
+    }
+    fn set(runs: &[PageRun]) -> PageSet {
+        runs.iter().copied().collect()
+    }
+
+    #[test]
+    fn little_is_copied_and_much_is_forked() {
+        // 4 GiB in one mapping.
+        let heap = run(1 << 20, 1 << 20);
+        let present = set(&[heap]);
+        let nothing = plan(&PageSet::new(), &present, &[heap]);
+        assert_eq!((nothing.engine, nothing.copy_ns), (Engine::Copy, 0));
+        assert_eq!(nothing.keep_out, [heap]);
+        let all = plan(&present, &present, &[heap]);
+        assert_eq!((all.engine, all.keep_out.len()), (Engine::Fork, 0));
+        assert!((60_000_000..80_000_000).contains(&all.fork_ns), "{}", all.fork_ns);
+        // One tenth of the heap dirty, in one piece: the rest is kept out, and the stop follows what is dirty.
+        let tenth = plan(&set(&[run((1 << 20) + 5000, (1 << 20) / 10)]), &present, &[heap]);
+        assert_eq!((tenth.engine, tenth.keep_out.len()), (Engine::Fork, 2));
+        assert!(tenth.fork_ns < 8_000_000, "{}", tenth.fork_ns);
+    }
+
+    #[test]
+    fn mappings_that_touch_stay_apart_and_huge_pages_whole() {
+        let ranges = [run(HUGE * 10 + 3, HUGE * 2), run(HUGE * 12 + 3, HUGE * 4)];
+        let present = set(&ranges);
+        let dirty = set(&[run(HUGE * 14 + 7, 1)]);
+        let plan = plan(&dirty, &present, &ranges);
+        // The first as a whole; of the second what lies before and after the dirty page, cut inside at 2 MiB.
+        let before = run(HUGE * 12 + 3, HUGE * 2 - 3);
+        let after = run(HUGE * 15, HUGE + 3);
+        assert_eq!(plan.keep_out, [ranges[0], before, after]);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_kept_out_is_clean_and_worth_it(
+            dirty in prop::collection::vec((0..20_000_u64, 1..300_u64), 0..30),
+            present in prop::collection::vec((0..20_000_u64, 1..6000_u64), 0..10),
+            lengths in prop::collection::vec((0..500_u64, 1..6000_u64), 1..12),
+        ) {
+            let dirty: PageSet = dirty.into_iter().map(|(from, pages)| run(from, pages)).collect();
+            let present: PageSet = present.into_iter().map(|(from, pages)| run(from, pages)).collect();
+            let mut next = 100;
+            let ranges: Vec<PageRun> = lengths
+                .into_iter()
+                .map(|(gap, pages)| {
+                    let range = run(next + gap, pages);
+                    next += gap + pages;
+                    range
+                })
+                .collect();
+            let plan = plan(&dirty, &present, &ranges);
+            let kept = set(&plan.keep_out);
+            prop_assert_eq!(kept.pages().0, plan.keep_out.iter().map(|run| run.pages.0).sum::<u64>(), "overlap");
+            prop_assert!(kept.intersection(&dirty).is_empty());
+            prop_assert!(plan.keep_out.len() <= KEEP_OUT_MOST);
+            let weight = |run: &PageRun| set(&[*run]).intersection(&present).pages().0;
+            prop_assert!(plan.keep_out.iter().map(weight).is_sorted_by(|a, b| a >= b));
+            for out in &plan.keep_out {
+                prop_assert!(out.is_valid() && out.pages.0 >= HUGE);
+                prop_assert!(ranges.iter().any(|range| range.start <= out.start && out.end() <= range.end()));
+                prop_assert!(weight(out) * FORK_PAGE_NS > 2 * ADVICE_NS);
+            }
+            let whole = FORK_NS + set(&ranges).intersection(&present).pages().0 * FORK_PAGE_NS;
+            prop_assert!(plan.fork_ns <= whole, "keeping out must never cost time");
+            prop_assert_eq!(plan.engine == Engine::Copy, plan.copy_ns <= plan.fork_ns);
+            // Whatever is long, clean and full is kept out.
+            for range in &ranges {
+                if range.pages.0 >= HUGE && dirty.touching(*range).is_empty() && weight(range) > 100 {
+                    prop_assert!(plan.keep_out.contains(range));
+                }
+            }
+        }
+    }
+}

@@ -194,3 +194,268 @@ impl State {
 }
 
 const _: () = assert!(WORDS == 8);
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::access::{Access, Tick};
+    use crate::history::History;
+    use crate::order::Rank;
+    use crate::recorder::Recorder;
+    use proptest::prelude::*;
+
+    const WORLD: std::ops::Range<u64> = 480..560;
+
+    fn run(from: u64, pages: u64) -> PageRun {
+        PageRun { start: Addr(from * PAGE_SIZE), pages: PageCount(pages) }
+    }
+    fn numbers(runs: &[PageRun]) -> Vec<u64> {
+        runs.iter().flat_map(|run| run.start.0 / PAGE_SIZE..run.end().0 / PAGE_SIZE).collect()
+    }
+    fn take(queue: &FlushQueue, most: u64) -> Vec<u64> {
+        let mut runs = Vec::new();
+        queue.take(PageCount(most), &mut runs);
+        numbers(&runs)
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Take(u64),
+        Promote(u64),
+        Slot(u64),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            3 => (0..20_u64).prop_map(Step::Take),
+            2 => WORLD.prop_map(Step::Promote),
+            2 => WORLD.prop_map(Step::Slot),
+        ];
+        prop::collection::vec(step, 0..60)
+    }
+
+    /// First writes at random times, over pages that are flushed before, after or never.
+    fn prediction(writes: &[(u64, u64)]) -> Prediction {
+        let all: PageSet = [run(WORLD.start, WORLD.end - WORLD.start)].into_iter().collect();
+        let mut recorder = Recorder::new(&all, &all);
+        for (index, (page, kind)) in writes.iter().enumerate() {
+            let at_us = index as u64 * 20_000;
+            match kind {
+                0 => recorder.waited(Addr(page * PAGE_SIZE), at_us),
+                1 => recorder.stored(run(*page, 1)),
+                2 if index > 30 => recorder.flush_done(),
+                _ => {}
+            }
+            recorder.written(run(*page, 1), at_us);
+        }
+        let mut history = History::new();
+        history.push(recorder.finish());
+        history.predict()
+    }
+
+    /// The naive list: pages in the order of the flush, and what is ahead of them.
+    struct Model {
+        list: Vec<u64>,
+        waited: Vec<u64>,
+        slots: Vec<u64>,
+    }
+
+    impl Model {
+        fn take(&mut self, most: usize) -> Vec<u64> {
+            let mut taken = Vec::new();
+            let mut from = |queue: &mut Vec<u64>| {
+                let count = (most - taken.len()).min(queue.len());
+                taken.extend(queue.drain(..count));
+                !taken.is_empty()
+            };
+            if !from(&mut self.waited) {
+                self.slots.retain(|page| self.list.contains(page));
+                from(&mut self.slots);
+                let mut rest: Vec<u64> =
+                    self.list.iter().copied().filter(|page| !taken.contains(page)).collect();
+                let count = (most - taken.len()).min(rest.len());
+                taken.extend(rest.drain(..count));
+            }
+            self.list.retain(|page| !taken.contains(page));
+            taken
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1000))]
+        #[test]
+        fn the_queue_is_what_the_naive_list_says(
+            dirty in prop::collection::vec((WORLD, 1..12_u64), 0..8),
+            first in prop::collection::vec((WORLD, 1..12_u64), 0..3),
+            writes in prop::collection::vec((WORLD, 0..4_u64), 0..60),
+            by_history: bool,
+            steps in steps(),
+        ) {
+            let dirty: PageSet = dirty.iter().map(|(from, pages)| run(*from, *pages)).collect();
+            let first: Vec<PageRun> = first.iter().map(|(from, pages)| run(*from, *pages)).collect();
+            let prediction = prediction(&writes);
+            let order = if by_history { Order::History } else { Order::Address };
+            let queue = FlushQueue::new(&dirty, order, Some(&prediction), &first);
+
+            let mut list: Vec<u64> = numbers(&first).into_iter().filter(|n| dirty.contains(Addr(n * PAGE_SIZE))).collect();
+            list.extend(numbers(&arrange(&dirty, order, Some(&prediction))));
+            let mut seen = std::collections::BTreeSet::new();
+            list.retain(|page| seen.insert(*page));
+            prop_assert_eq!(list.len() as u64, dirty.pages().0);
+            let mut model = Model { list, waited: Vec::new(), slots: Vec::new() };
+            for step in &steps {
+                match *step {
+                    Step::Take(most) => prop_assert_eq!(take(&queue, most), model.take(most as usize)),
+                    Step::Promote(page) => {
+                        let here = model.list.contains(&page);
+                        prop_assert_eq!(queue.promote(Addr(page * PAGE_SIZE + 17)), here);
+                        if here && !model.waited.contains(&page) {
+                            model.waited.push(page);
+                        }
+                    }
+                    Step::Slot(page) => {
+                        let here = model.list.contains(&page);
+                        prop_assert_eq!(queue.slot(Addr(page * PAGE_SIZE)), here);
+                        if here && !model.slots.contains(&page) {
+                            model.slots.push(page);
+                        }
+                    }
+                }
+                prop_assert_eq!(queue.left().0, model.list.len() as u64);
+            }
+            while !model.list.is_empty() {
+                prop_assert_eq!(take(&queue, 7), model.take(7));
+            }
+            prop_assert!(take(&queue, 7).is_empty());
+            prop_assert_eq!(queue.pages(), dirty.pages());
+        }
+
+        #[test]
+        fn the_order_is_that_of_the_ranks_but_for_joined_neighbours(
+            writes in prop::collection::vec((WORLD, 0..4_u64), 0..80),
+        ) {
+            let dirty: PageSet = [run(WORLD.start - 5, WORLD.end - WORLD.start + 10)].into_iter().collect();
+            let prediction = prediction(&writes);
+            let runs = arrange(&dirty, Order::History, Some(&prediction));
+            let earliest = |run: &PageRun| {
+                let ranks = numbers(&[*run]).into_iter().map(|page| prediction.rank(Addr(page * PAGE_SIZE)));
+                ranks.min().unwrap()
+            };
+            prop_assert!(runs.iter().map(earliest).is_sorted());
+            for run in &runs {
+                let accesses = numbers(&[*run]).into_iter().map(|page| prediction.get(Addr(page * PAGE_SIZE)));
+                let classes: Vec<Option<Access>> = accesses.map(|page| page.map(|page| page.access)).collect();
+                prop_assert!(classes.windows(2).all(|pair| pair[0] == pair[1]), "{classes:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn classes_come_in_the_order_of_the_paper() {
+        let page =
+            |access, at_us| Some(crate::PageAccess { access, at: Tick::from_us(at_us), flushed: true });
+        let order = [
+            page(Access::Wait, 900_000),
+            page(Access::Cow, 100),
+            page(Access::Cow, 800_000),
+            page(Access::Avoided, 50),
+            page(Access::After, 1_000_000),
+            None,
+            page(Access::Untouched, 0),
+        ];
+        assert!(order.map(Rank::of).is_sorted());
+        let elsewhere = crate::PageAccess { access: Access::Avoided, at: Tick::from_us(200), flushed: false };
+        assert!(
+            Rank::of(Some(elsewhere)) > Rank::of(order[1]) && Rank::of(Some(elsewhere)) < Rank::of(order[2])
+        );
+    }
+
+    #[test]
+    fn a_descending_program_is_flushed_descending_in_long_runs() {
+        let all = run(4096, 4096);
+        let dirty: PageSet = [all].into_iter().collect();
+        let mut recorder = Recorder::new(&dirty, &dirty);
+        for step in 0..128_u64 {
+            recorder.written(run(4096 + 4096 - (step + 1) * 32, 32), step * 2000);
+        }
+        let mut history = History::new();
+        history.push(recorder.finish());
+        let prediction = history.predict();
+        assert!(prediction.is_hot(all.start));
+        assert_eq!(prediction.hot(&dirty), dirty);
+        let runs = arrange(&dirty, Order::History, Some(&prediction));
+        assert!(runs.len() <= 128, "{} runs", runs.len());
+        assert!(runs.windows(2).all(|pair| pair[0].start > pair[1].start));
+        let queue = FlushQueue::new(&dirty, Order::History, Some(&prediction), &[]);
+        assert_eq!(take(&queue, 32), (8160..8192).collect::<Vec<_>>());
+    }
+}
+
+#[cfg(all(test, loom))]
+mod interleavings {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    fn page(number: u64) -> Addr {
+        Addr(number * PAGE_SIZE)
+    }
+    fn numbers(runs: &[PageRun]) -> impl Iterator<Item = u64> {
+        runs.iter().flat_map(|run| run.start.0 / PAGE_SIZE..run.end().0 / PAGE_SIZE)
+    }
+
+    /// Two takers empty the queue while somebody promotes a page in the middle of a run. Each page goes out exactly
+    /// once; after a promotion that found the page still here, the next batch of pages begins with it.
+    #[test]
+    fn takers_and_a_promoter() {
+        loom::model(|| {
+            let dirty: PageSet = [PageRun { start: page(510), pages: PageCount(4) }].into_iter().collect();
+            let queue = Arc::new(FlushQueue::new(&dirty, Order::Address, None, &[]));
+            let taker = |queue: Arc<FlushQueue>| {
+                thread::spawn(move || {
+                    let mut runs = Vec::new();
+                    queue.take(PageCount(1), &mut runs);
+                    queue.take(PageCount(2), &mut runs);
+                    runs
+                })
+            };
+            let takers = [taker(queue.clone()), taker(queue.clone())];
+            let here = queue.promote(page(512));
+            let mut own = Vec::new();
+            queue.take(PageCount(4), &mut own);
+            let mut seen: Vec<u64> = numbers(&own).collect();
+            for taker in takers {
+                seen.extend(numbers(&taker.join().unwrap()));
+            }
+            assert_eq!(queue.left(), PageCount(4 - seen.len() as u64));
+            let mut rest = Vec::new();
+            queue.take(PageCount(4), &mut rest);
+            seen.extend(numbers(&rest));
+            seen.sort_unstable();
+            assert_eq!(seen, [510, 511, 512, 513]);
+            // Promoted and not taken by anyone else before: our own batch was that page alone.
+            if here && numbers(&own).any(|number| number == 512) {
+                assert_eq!(own, [PageRun { start: page(512), pages: PageCount(1) }]);
+            }
+            assert!(!queue.promote(page(512)));
+        });
+    }
+
+    /// Two waiters at once: neither overwrites the other, both pages go out before the rest.
+    #[test]
+    fn two_waiters() {
+        loom::model(|| {
+            let dirty: PageSet = [PageRun { start: page(510), pages: PageCount(4) }].into_iter().collect();
+            let queue = Arc::new(FlushQueue::new(&dirty, Order::Address, None, &[]));
+            let waiter =
+                |queue: Arc<FlushQueue>, number| thread::spawn(move || assert!(queue.promote(page(number))));
+            let waiters = [waiter(queue.clone(), 513), waiter(queue.clone(), 512)];
+            waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
+            let mut runs = Vec::new();
+            queue.take(PageCount(4), &mut runs);
+            let mut seen: Vec<u64> = numbers(&runs).collect();
+            seen.sort_unstable();
+            assert_eq!(seen, [512, 513]);
+        });
+    }
+}

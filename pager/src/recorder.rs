@@ -84,8 +84,12 @@ impl Recorder {
         recorder
     }
 
-    /// `run` is stored and released: later writes to it are free. Pages outside the flush are ignored.
+    /// `run` is stored and released: later writes to it are free. Pages outside the flush are ignored, and so is
+    /// everything once the flush has ended.
     pub fn stored(&mut self, run: PageRun) {
+        if self.at_done.is_some() {
+            return;
+        }
         for piece in pieces(run) {
             let Some(chunk) = self.chunks.get_mut(&piece.chunk) else { continue };
             for (word, mask) in masks(piece) {
@@ -243,5 +247,194 @@ fn mark(chunk: &mut PackedChunk, word: usize, bits: u64, page: PageAccess) {
     let packed = Packed::new(page);
     for place in places(word, bits) {
         chunk[place] = packed;
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use holdfast_image::PAGE_SIZE;
+    use proptest::prelude::*;
+
+    /// Pages of the little world: the border between two chunks lies in it.
+    const WORLD: std::ops::Range<u64> = 440..600;
+
+    #[derive(Clone, Debug)]
+    enum Event {
+        Stored(u64, u64),
+        Written(u64, u64),
+        Waited(u64),
+        Slot(u64),
+        Done,
+    }
+
+    /// One page, as the head of the file tells it.
+    #[derive(Clone, Copy, Default, Debug)]
+    struct Page {
+        flushing: bool,
+        frozen: bool,
+        stored: bool,
+        held: bool,
+        first: Option<(Access, Tick)>,
+    }
+
+    #[derive(Default)]
+    struct Model {
+        pages: BTreeMap<u64, Page>,
+        done: Option<AccessCounts>,
+        peak: u64,
+    }
+
+    impl Model {
+        fn write(&mut self, number: u64, at: Tick) {
+            let (done, page) = (self.done.is_some(), self.pages.get_mut(&number).unwrap());
+            if page.first.is_some() {
+                return;
+            }
+            page.first = Some(match (done, page.flushing && page.frozen && !page.stored) {
+                (true, _) => (Access::After, at),
+                (false, true) => (Access::Cow, at),
+                (false, false) => (Access::Avoided, at),
+            });
+            page.held |= page.first == Some((Access::Cow, at));
+        }
+        fn overrule(&mut self, number: u64, access: Access, at: Tick) {
+            let page = self.pages.get_mut(&number).unwrap();
+            if !page.flushing || self.done.is_some() {
+                return self.write(number, at);
+            }
+            let (holds, access) = match access {
+                Access::Cow if page.stored => (false, Access::Avoided),
+                Access::Cow => (true, Access::Cow),
+                other => (false, other),
+            };
+            page.held |= holds;
+            page.first = Some(match page.first {
+                None => (access, at),
+                Some((Access::Wait, at)) => (Access::Wait, at),
+                Some((Access::Cow, at)) if access == Access::Avoided => (Access::Cow, at),
+                Some((_, at)) => (access, at),
+            });
+        }
+        fn event(&mut self, event: &Event, at: Tick) {
+            match *event {
+                Event::Stored(from, to) => {
+                    let stored = self.pages.range_mut(from..to).map(|(_, page)| page);
+                    for page in stored.filter(|page| page.flushing) {
+                        (page.stored, page.held) = (true, false);
+                    }
+                }
+                Event::Written(from, to) => (from..to).for_each(|n| self.write(n, at)),
+                Event::Waited(number) => self.overrule(number, Access::Wait, at),
+                Event::Slot(number) => self.overrule(number, Access::Cow, at),
+                Event::Done if self.done.is_none() => {
+                    self.done = Some(self.counts());
+                    self.pages.values_mut().for_each(|page| page.held = false);
+                }
+                Event::Done => {}
+            }
+            self.peak = self.peak.max(self.held());
+        }
+        fn held(&self) -> u64 {
+            self.pages.values().filter(|page| page.held).count() as u64
+        }
+        fn counts(&self) -> AccessCounts {
+            let mut counts = AccessCounts::default();
+            for page in self.pages.values().filter(|page| page.flushing) {
+                count(&mut counts, page.first.map_or(Access::Untouched, |(access, _)| access), 1);
+            }
+            counts
+        }
+    }
+
+    fn run(from: u64, to: u64) -> PageRun {
+        PageRun { start: Addr(from * PAGE_SIZE), pages: PageCount(to - from) }
+    }
+
+    fn span() -> impl Strategy<Value = (u64, u64)> {
+        (WORLD, 1..40_u64).prop_map(|(from, pages)| (from, (from + pages).min(WORLD.end)))
+    }
+
+    fn events() -> impl Strategy<Value = Vec<Event>> {
+        let event = prop_oneof![
+            5 => span().prop_map(|(from, to)| Event::Stored(from, to)),
+            5 => span().prop_map(|(from, to)| Event::Written(from, to)),
+            3 => WORLD.prop_map(Event::Waited),
+            3 => WORLD.prop_map(Event::Slot),
+            1 => Just(Event::Done),
+        ];
+        prop::collection::vec(event, 0..40)
+    }
+
+    fn set_of(spans: &[(u64, u64)]) -> PageSet {
+        spans.iter().map(|(from, to)| run(*from, *to)).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1000))]
+        #[test]
+        fn an_epoch_is_what_the_naive_model_says(
+            flushing in prop::collection::vec(span(), 0..6),
+            frozen in prop::collection::vec(span(), 0..6),
+            events in events(),
+        ) {
+            let (flushing, frozen) = (set_of(&flushing), set_of(&frozen));
+            let mut recorder = Recorder::new(&flushing, &frozen);
+            let mut model = Model::default();
+            for number in WORLD {
+                let at = Addr(number * PAGE_SIZE);
+                let page = Page { flushing: flushing.contains(at), frozen: frozen.contains(at), ..Page::default() };
+                model.pages.insert(number, page);
+            }
+            for (index, event) in events.iter().enumerate() {
+                let at_us = index as u64 * 1000;
+                match *event {
+                    Event::Stored(from, to) => recorder.stored(run(from, to)),
+                    Event::Written(from, to) => recorder.written(run(from, to), at_us),
+                    Event::Waited(page) => recorder.waited(Addr(page * PAGE_SIZE), at_us),
+                    Event::Slot(page) => recorder.slot(Addr(page * PAGE_SIZE), at_us),
+                    Event::Done => recorder.flush_done(),
+                }
+                model.event(event, Tick::from_us(at_us));
+                let unreleased = model.pages.values().filter(|page| page.flushing && !page.stored).count() as u64;
+                prop_assert_eq!(recorder.copies().0, model.held());
+                prop_assert_eq!(recorder.copies_peak().0, model.peak);
+                prop_assert_eq!(recorder.unreleased().0, if model.done.is_some() { 0 } else { unreleased });
+                prop_assert_eq!(recorder.flush_counts(), model.done.unwrap_or_else(|| model.counts()));
+                prop_assert!(recorder.copies() <= recorder.unreleased());
+            }
+            let epoch = recorder.finish();
+            prop_assert_eq!(epoch.counts(), model.counts());
+            prop_assert_eq!(epoch.flushed(), flushing.pages());
+            for (number, page) in &model.pages {
+                let got = epoch.get(Addr(number * PAGE_SIZE));
+                let got = got.map(|got| (got.access, got.at, got.flushed));
+                let expected = match page.first {
+                    Some((access, at)) => Some((access, at, page.flushing)),
+                    None => page.flushing.then_some((Access::Untouched, Tick::default(), true)),
+                };
+                prop_assert_eq!(got, expected, "page {}", number);
+            }
+        }
+    }
+
+    #[test]
+    fn a_million_pages_in_thousands_of_runs() {
+        let all = run(1 << 20, 2 << 20);
+        let flushing: PageSet = [all].into_iter().collect();
+        let mut recorder = Recorder::new(&flushing, &flushing);
+        for round in 1..=20_u64 {
+            // Every second page up to here, again and again, as the sampler reports them.
+            for page in ((1 << 20)..(1 << 20) + round * 1000).step_by(2) {
+                recorder.written(run(page, page + 1), round * 1000);
+            }
+        }
+        assert_eq!(recorder.copies().0, 10_000);
+        recorder.stored(all);
+        assert_eq!((recorder.copies().0, recorder.copies_peak().0), (0, 10_000));
+        recorder.written(all, 30_000);
+        recorder.flush_done();
+        let counts = recorder.finish().counts();
+        assert_eq!((counts.cow, counts.avoided), (10_000, (1 << 20) - 10_000));
     }
 }
