@@ -150,6 +150,8 @@ impl SharedPage {
     pub const SOCKET_PATH: usize = 64;
     /// Room for the socket path.
     pub const SOCKET_PATH_LEN: usize = 512;
+    /// Address of the area of engine `slots`; 0: the program was not started with it. See [`GuardArea`].
+    pub const GUARD_AREA: usize = 576;
     /// Number of entries of the id table.
     pub const ID_COUNT: usize = 1024;
     /// Id table: pairs of i32 (id that the program knows, id of the kernel).
@@ -203,4 +205,123 @@ mod tests {
         assert_eq!(serde_json::to_string(&request).unwrap(), text);
         assert_eq!(serde_json::from_str::<Request>(text).unwrap(), request);
     }
+}
+
+/// Value of [`ENV_ENGINE`] that makes libholdfast ready for engine `slots` when it is loaded.
+pub const ENGINE_SLOTS: &str = "slots";
+
+/// Layout of the area of engine `slots` in the program (offsets in bytes; little-endian u64 unless said); docs/slots.md
+/// tells how both sides use it.
+///
+/// Every word has one writer while the program runs: the agent (by process_vm_writev, which cannot compare and
+/// exchange) or the handler in libholdfast. In a stop with [`GuardArea::INSIDE`] 0 the agent may write all of them.
+pub struct GuardArea;
+
+impl GuardArea {
+    /// Agent: number of the guarded epoch; 0: nothing is guarded. On a page of its own that forked children find
+    /// zeroed (MADV_WIPEONFORK).
+    pub const ARMED: usize = 0;
+    /// Library, once: address of its handler of SIGSEGV.
+    pub const HANDLER: usize = 4096;
+    /// Library, once: where a thread's [`GuardThread`] lies, relative to its fs base (two's complement).
+    pub const THREAD: usize = 4104;
+    /// Handler: pops of the ring of free slots so far in this epoch.
+    pub const FREE_HEAD: usize = 8192;
+    /// Handler: entries of the log so far in this epoch.
+    pub const LOG_HEAD: usize = 8200;
+    /// Handler: not 0: the epoch must fail.
+    pub const DOUBT: usize = 8208;
+    /// Handler: not 0: the agent was found dead, all is open.
+    pub const ABANDONED: usize = 8216;
+    /// Handler: number of threads that look at the tables just now.
+    pub const INSIDE: usize = 8224;
+    /// Agent: number of ranges.
+    pub const RANGES: usize = 12288;
+    /// Agent: pages resolved with one fault at most, 1 to [`GuardArea::MAX_GROUP`], a power of two.
+    pub const GROUP: usize = 12296;
+    /// Agent: number of slots of this epoch.
+    pub const POOL: usize = 12304;
+    /// Agent: pushes to the ring of free slots so far in this epoch.
+    pub const FREE_TAIL: usize = 12312;
+    /// Agent: moves while it lives.
+    pub const HEARTBEAT: usize = 12320;
+    /// Agent: number of the last epoch that was ever guarded; never goes back to 0.
+    pub const LAST: usize = 12328;
+    /// Library: number of entries of the table of large allocations that were ever used.
+    pub const LARGE_COUNT: usize = 16384;
+    /// Pairs of u64: first byte, length (0: not in force).
+    pub const LARGE_TABLE: usize = 16392;
+    /// Most large allocations that are known.
+    pub const LARGE_MAX: usize = 16384;
+    /// Smallest allocation in that table, bytes.
+    pub const LARGE_LEN: usize = 1 << 20;
+    /// From here on nothing outlives the epoch.
+    pub const TABLES: usize = 294_912;
+    /// Agent: ranges by ascending address: first byte, first byte after, number of the first page.
+    pub const RANGE_TABLE: usize = 294_912;
+    /// Most ranges.
+    pub const MAX_RANGES: usize = 20_480;
+    /// Handler: number + 1 of a page that a thread waits for; 0: free entry.
+    pub const WAITERS: usize = 786_432;
+    /// Entries there.
+    pub const MAX_WAITERS: usize = 512;
+    /// Agent: one byte per page, [`GuardArea::DONE`] or [`GuardArea::LIKELY`] or 0.
+    pub const FLAGS: usize = 790_528;
+    /// The page is stored, or its content at the cut does not matter.
+    pub const DONE: u8 = 1;
+    /// The page will probably be written soon.
+    pub const LIKELY: u8 = 2;
+    /// Most guarded pages (64 GiB).
+    pub const MAX_PAGES: usize = 1 << 24;
+    /// Handler: u32 per page: 0 closed, else [`GuardArea::BUSY`], [`GuardArea::GONE`] and, below, the number of a slot
+    /// + 1 or [`GuardArea::OPENED`].
+    pub const STATE: usize = Self::FLAGS + Self::MAX_PAGES;
+    /// A thread is working on the page; with a slot number below, the copy is complete.
+    pub const BUSY: u32 = 1 << 31;
+    /// The program has unmapped, moved or protected the page itself.
+    pub const GONE: u32 = 1 << 30;
+    /// Opened without a copy.
+    pub const OPENED: u32 = (1 << 30) - 1;
+    /// Handler: u32 per entry: number of the page, class << 24, and [`GuardArea::PREDICTED`]; 0: not written yet.
+    pub const LOG: usize = Self::STATE + 4 * Self::MAX_PAGES;
+    /// Class: the writer waited.
+    pub const WAIT: u32 = 1;
+    /// Class: the page was copied.
+    pub const COW: u32 = 2;
+    /// Class: the page had been stored.
+    pub const AVOIDED: u32 = 3;
+    /// Opened along with a neighbour; maybe never written.
+    pub const PREDICTED: u32 = 1 << 28;
+    /// Agent: u32 per entry: numbers of free slots.
+    pub const RING: usize = Self::LOG + 4 * Self::MAX_PAGES;
+    /// Most slots (4 GiB).
+    pub const MAX_SLOTS: usize = 1 << 20;
+    /// The slots, a page each.
+    pub const SLOTS: usize = Self::RING + 4 * Self::MAX_SLOTS;
+    /// Length of the whole area, bytes.
+    pub const LEN: usize = Self::SLOTS + 4096 * Self::MAX_SLOTS;
+    /// Most pages resolved with one fault.
+    pub const MAX_GROUP: u64 = 64;
+}
+
+/// What each thread of a program with engine `slots` keeps in its thread-local storage: the buffers of calls under way.
+pub struct GuardThread;
+
+impl GuardThread {
+    /// Number of entries in force.
+    pub const DEPTH: usize = 0;
+    /// Entries of four u64: kind, address, length or count, stack pointer of the call.
+    pub const ENTRIES: usize = 64;
+    /// Bytes of an entry.
+    pub const ENTRY: usize = 32;
+    /// Most entries.
+    pub const MAX_ENTRIES: usize = 6;
+    /// Kind: `length` bytes at the address.
+    pub const BYTES: u64 = 1;
+    /// Kind: `count` times struct iovec.
+    pub const VECTORS: u64 = 2;
+    /// Kind: struct msghdr.
+    pub const MESSAGE: u64 = 3;
+    /// Bytes in all.
+    pub const LEN: usize = 256;
 }

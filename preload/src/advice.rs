@@ -19,6 +19,7 @@
 //! The exports have the C signatures; memory is replaced or moved only where the program asked for just that.
 #![allow(unsafe_code)]
 
+use crate::guard::memory;
 use crate::maps::{Mapping, Walk};
 use crate::shared::{self, LAZY_COUNT, LAZY_FILE_COUNT, LAZY_FILE_MAX, LAZY_FILES, LAZY_MAX, LAZY_TABLE};
 use crate::{host, sys};
@@ -133,6 +134,25 @@ fn is_lazy(mapping: &Mapping) -> bool {
 /// # Safety
 /// As for the system call.
 unsafe fn advise(args: [usize; 6]) -> isize {
+    let [start, len, advice, ..] = args;
+    if loses_content(advice as c_int) {
+        // SAFETY: the caller's promise.
+        return memory::around(start, len, false, || unsafe { advise_opened(args) });
+    }
+    // SAFETY: the caller's promise.
+    unsafe { advise_opened(args) }
+}
+
+/// Whether pages change or vanish by this advice.
+const fn loses_content(advice: c_int) -> bool {
+    matches!(advice, libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED | libc::MADV_REMOVE)
+}
+
+/// The same, with nothing guarded in the way.
+///
+/// # Safety
+/// As for the system call.
+unsafe fn advise_opened(args: [usize; 6]) -> isize {
     let plain = || {
         // SAFETY: the caller's promise.
         unsafe { sys::raw(libc::SYS_madvise, args) }
@@ -275,6 +295,19 @@ impl Move {
 /// # Safety
 /// As for the system call.
 unsafe fn remap(args: [usize; 6]) -> isize {
+    let [start, len, new_len, flags, target, _] = args;
+    let replaced = if flags as c_int & libc::MREMAP_FIXED == 0 { 0 } else { new_len };
+    memory::around(start, len, true, || {
+        // SAFETY: the caller's promise.
+        memory::around(target, replaced, true, || unsafe { remap_opened(args) })
+    })
+}
+
+/// The same, with nothing guarded in the way.
+///
+/// # Safety
+/// As for the system call.
+unsafe fn remap_opened(args: [usize; 6]) -> isize {
     let plain = || {
         // SAFETY: the caller's promise.
         unsafe { sys::raw(libc::SYS_mremap, args) }

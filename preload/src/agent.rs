@@ -165,6 +165,11 @@ pub fn hello(event: &str) -> Result<(), Trouble> {
     sent.map_err(|_| Trouble::Absent)
 }
 
+/// Whether somebody answers the door. For engine `slots`, when the agent gives no sign of life.
+pub fn is_there() -> bool {
+    Connection::open(Claim::take()).is_ok()
+}
+
 /// Asks for a checkpoint and waits for the answer, which comes after its commit (`wait`) or after its cut.
 pub fn checkpoint(wait: bool) -> Result<message::Answer, Trouble> {
     let claim = Claim::take();

@@ -18,6 +18,7 @@
 //! | [`trigger`] | checkpoint by signal |
 //! | [`ids`] | process ids that differ from the kernel's after some restarts |
 //! | [`advice`], [`maps`] | `madvise` and `mremap` of memory that a lazy restart mapped from the image |
+//! | [`guard`] | engine `slots`: copy-on-write by page |
 //! | [`sys`], [`host`] | the doors to the kernel and to the C library |
 // Only `cargo test` unwinds (it links the test harness, hence std); the library itself never does.
 #![cfg_attr(panic = "abort", no_std)]
@@ -30,6 +31,7 @@ mod agent;
 mod api;
 mod area;
 mod bootstrap;
+mod guard;
 mod host;
 mod ids;
 mod launch;

@@ -13,7 +13,7 @@
 
 use crate::message::Text;
 use crate::shared::{self, ALTSTACK_GENERATION, MAGIC, SOCKET_PATH, SOCKET_PATH_LEN};
-use crate::{agent, area, host, ids, launch, sys, trigger};
+use crate::{agent, area, guard, host, ids, launch, sys, trigger};
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -60,6 +60,7 @@ fn attach() -> &'static str {
         return "no agent answers at HOLDFAST_SOCKET";
     }
     host::on_fork(forked);
+    guard::start();
     trigger::install();
     "the agent knows this process"
 }
@@ -75,6 +76,7 @@ fn debug_line(outcome: &str) {
 /// Runs in every child made by fork(), before anything of the program does.
 extern "C" fn forked() {
     host::keep_errno(|| {
+        guard::forked();
         agent::abandon_inherited();
         tell("fork");
     });

@@ -14,6 +14,7 @@
 //! them out. The mode is stored once, before which nobody but [`bootstrap`] gives out blocks.
 #![allow(unsafe_code)]
 
+use crate::guard::large;
 use crate::{bootstrap, host, shared};
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr::{self, null_mut};
@@ -176,7 +177,7 @@ fn early(size: usize, align: usize) -> *mut c_void {
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
     match mode() {
         // SAFETY: any size is allowed.
-        JEMALLOC => unsafe { jemalloc::malloc(size) },
+        JEMALLOC => large::note(unsafe { jemalloc::malloc(size) }, size),
         SYSTEM => next!(Malloc: Malloc, (size), no_memory()),
         _ => early(size, 1),
     }
@@ -187,7 +188,7 @@ pub extern "C" fn malloc(size: usize) -> *mut c_void {
 pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     match mode() {
         // SAFETY: any numbers are allowed; it checks their product.
-        JEMALLOC => unsafe { jemalloc::calloc(count, size) },
+        JEMALLOC => large::note(unsafe { jemalloc::calloc(count, size) }, count.saturating_mul(size)),
         SYSTEM => next!(Calloc: Calloc, (count, size), no_memory()),
         _ => count.checked_mul(size).map_or_else(no_memory, |size| early(size, 1)),
     }
@@ -205,7 +206,10 @@ pub unsafe extern "C" fn free(block: *mut c_void) {
     match mode() {
         // SAFETY: not from `bootstrap`, so from jemalloc, or null. errno is kept, as glibc does since 2.33: giving pages
         // back to the kernel may fail (locked memory).
-        JEMALLOC => host::keep_errno(|| unsafe { jemalloc::free(block) }),
+        JEMALLOC => host::keep_errno(|| unsafe {
+            forget(block);
+            jemalloc::free(block);
+        }),
         SYSTEM => next!(Free: Free, (block), ()),
         _ => {}
     }
@@ -223,10 +227,31 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void
     }
     match mode() {
         // SAFETY: not from `bootstrap`, so from jemalloc, or null.
-        JEMALLOC => unsafe { jemalloc::realloc(block, size) },
+        JEMALLOC => unsafe {
+            let before = forget(block);
+            let moved = jemalloc::realloc(block, size);
+            let failed = moved.is_null() && size != 0;
+            large::note(if failed { block } else { moved }, if failed { before } else { size });
+            moved
+        },
         SYSTEM => next!(Realloc: Realloc, (block, size), no_memory()),
         _ => early(size, 1),
     }
+}
+
+/// With engine `slots`: a block of jemalloc's is about to be freed or moved; its usable size, bytes.
+///
+/// # Safety
+/// From jemalloc, or null.
+#[inline(always)]
+unsafe fn forget(block: *mut c_void) -> usize {
+    if !large::is_on() {
+        return 0;
+    }
+    // SAFETY: the caller's promise; 0 for null.
+    let usable = unsafe { jemalloc::malloc_usable_size(block) };
+    large::forget(block, usable);
+    usable
 }
 
 /// Moves a block from [`bootstrap`] to whoever serves now.
@@ -268,7 +293,7 @@ pub unsafe extern "C" fn reallocarray(block: *mut c_void, count: usize, size: us
 fn aligned(align: usize, size: usize) -> *mut c_void {
     if mode() == JEMALLOC {
         // SAFETY: the alignment is a power of two.
-        unsafe { jemalloc::aligned_alloc(align, size) }
+        large::note(unsafe { jemalloc::aligned_alloc(align, size) }, size)
     } else {
         early(size, align)
     }

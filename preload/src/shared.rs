@@ -26,6 +26,8 @@ pub const OWN_FD: usize = 32;
 pub const SOCKET_PATH: usize = 64;
 /// Room for it, bytes.
 pub const SOCKET_PATH_LEN: usize = 512;
+/// Address of the area of engine `slots`; 0: not started with it.
+pub const GUARD_AREA: usize = 576;
 /// Number of entries of the id table; written by the agent.
 pub const ID_COUNT: usize = 1024;
 /// Pairs of i32: id that the program knows, id of the kernel.

@@ -294,6 +294,55 @@ pub fn name_mapping(start: *mut u8, len: usize, name: &CStr) {
     let _ = unsafe { checked(libc::SYS_prctl, args) };
 }
 
+/// MADV_WIPEONFORK: children made by fork find the range zeroed. Whether that was possible (Linux 4.14 on).
+pub fn wipe_on_fork(start: *mut u8, len: usize) -> bool {
+    let args = [start as usize, len, libc::MADV_WIPEONFORK as usize, 0, 0, 0];
+    // SAFETY: changes nothing for this process.
+    unsafe { checked(libc::SYS_madvise, args) }.is_ok()
+}
+
+/// Makes a range readable and writable.
+///
+/// # Safety
+/// The range must be memory whose protection is up to the caller.
+pub unsafe fn open_memory(start: usize, len: usize) -> Sys<()> {
+    let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    // SAFETY: the caller's promise.
+    unsafe { checked(libc::SYS_mprotect, [start, len, prot, 0, 0, 0]) }.map(drop)
+}
+
+/// Sleeps for `ns` nanoseconds, or until a signal comes.
+pub fn nap(ns: i64) {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: ns };
+    // SAFETY: the kernel reads one timespec.
+    let _ = unsafe { checked(libc::SYS_nanosleep, [(&raw const time) as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// Copies memory of this process; false where nothing is mapped (process_vm_readv(2) fails, where a load would fault).
+pub fn peek(address: usize, into: &mut [usize; 2]) -> bool {
+    let len = size_of::<[usize; 2]>();
+    let (local, remote) = ([(&raw mut *into) as usize, len], [address, len]);
+    let args =
+        [process_id() as usize, (&raw const local) as usize, 1, (&raw const remote) as usize, 1, 0];
+    // SAFETY: the kernel reads two iovecs and writes at most `len` bytes to `into`.
+    unsafe { checked(libc::SYS_process_vm_readv, args) }.is_ok_and(|done| done == len)
+}
+
+/// Whether the four bytes at `address` (rounded down) may be written just now; they are not changed.
+///
+/// FUTEX_WAKE_OP adds 0 to the word by an atomic instruction of the kernel, which fails with EFAULT where the mapping
+/// forbids it (kernel/futex/waitwake.c, futex_atomic_op_inuser). It may wake somebody who waits there, which futex(2)
+/// allows to happen at any time.
+pub fn is_writable(address: usize) -> bool {
+    const WAKE_OP_PRIVATE: usize = 5 | 128;
+    /// FUTEX_OP_ADD of 0; wake if the word was -2048.
+    const ADD_NOTHING: usize = 1 << 28 | 0x800;
+    let own: u32 = 0;
+    let args = [(&raw const own) as usize, WAKE_OP_PRIVATE, 0, 0, address & !3, ADD_NOTHING];
+    // SAFETY: changes no byte; nobody waits at `own`.
+    unsafe { checked(libc::SYS_futex, args) }.is_ok()
+}
+
 /// Lets process `pid` trace this one under Yama (PR_SET_PTRACER, Documentation/admin-guide/LSM/Yama.rst).
 pub fn allow_tracer(pid: i32) {
     let args = [libc::PR_SET_PTRACER as usize, pid as usize, 0, 0, 0, 0];

@@ -1,0 +1,52 @@
+//! Engine `slots`: AI-Ckpt's copy-on-write by page, with a hard bound (docs/slots.md).
+//!
+//! At the cut the agent makes large blocks of memory read-only and lets the program go on; the first write to a page
+//! comes here, where the page is copied into one of a fixed number of slots, or waited for until it is stored.
+//! On only with `HOLDFAST_ENGINE=slots` in the environment when the library is loaded; else there is no handler, no
+//! table, and the exports of [`hooks`] are one jump longer than without the library.
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | [`layout`] | the tables that the agent and the program share by reading and writing the program's memory |
+//! | [`table`] | the protocol: claim, copy, open, wait |
+//! | [`fault`], [`signals`] | the handler of SIGSEGV, and SIGSEGV as the program sees it |
+//! | [`hooks`], [`thread`] | calls that write to buffers; which are under way |
+//! | [`memory`], [`large`] | calls that change mappings; which allocations are large |
+
+pub mod fault;
+pub mod hooks;
+pub mod large;
+pub mod layout;
+pub mod memory;
+pub mod signals;
+pub mod table;
+pub mod thread;
+
+use crate::{host, shared};
+use core::sync::atomic::Ordering::Release;
+
+/// Environment variable that names the engine, and the value that asks for this one.
+const ENGINE: &[u8] = b"HOLDFAST_ENGINE";
+
+/// Gets ready, if the program was started with this engine. Called by the constructor, with one thread.
+pub fn start() {
+    if host::variable(ENGINE) != Some(c"slots") || layout::current().is_some() {
+        return;
+    }
+    let Some(area) = layout::reserve() else { return };
+    hooks::activate();
+    if !fault::install() {
+        return;
+    }
+    area.word(layout::HANDLER).store(fault::address() as u64, Release);
+    area.word(layout::THREAD).store(thread::offset() as u64, Release);
+    // Last: from here on the agent may guard memory.
+    shared::word(shared::GUARD_AREA).store(area.address(), Release);
+}
+
+/// In a child made by fork: its memory is nobody's business.
+pub fn forked() {
+    if let Some(area) = layout::current() {
+        table::forked(area);
+    }
+}

@@ -1,0 +1,359 @@
+//! Who may write a guarded page, and what must happen before: the protocol between the writers and the agent.
+//!
+//! Runs in: the handler of SIGSEGV, and wrappers with all signals blocked; raw system calls only.
+//! A page of the table is *closed* (state 0, mapped read-only) until a thread opens it. The thread claims it
+//! ([`BUSY`]), and only then looks whether the agent has stored it: if so it is opened; if not and a slot is free its
+//! content is copied there, the slot is published, then the page is opened; else the claim is given back and the
+//! thread waits. The agent marks a page as stored, and only then looks at its state: so either the claim sees the mark,
+//! or the agent sees the claim.
+//! Invariants: what the agent writes no thread writes, and the other way round. A slot is published before its page is
+//! opened, so whoever sees a new byte sees the slot. A page is opened once in an epoch, and logged once. While
+//! [`INSIDE`] is not 0 the agent begins no epoch. A thread stays busy for the time of a copy, never while it waits.
+//! Fails by: [`DOUBT`]: the image of this epoch is given up, the program goes on. A dead agent is found out, and then
+//! everything is opened.
+//!
+//! # Safety
+//! Pages are read and reopened only where the agent's table says that they are memory of the program, readable and
+//! writable but for the guard.
+#![allow(unsafe_code)]
+
+use super::layout::*;
+use crate::{agent, sys};
+use core::ptr;
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+
+/// Time between two looks at a page that is waited for, nanoseconds.
+const NAP_NS: i64 = 50_000;
+/// An agent that gave no sign for so long is looked after, milliseconds.
+const SILENCE_MS: i64 = 200;
+
+/// What became of an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Found {
+    /// No page of the table.
+    Elsewhere,
+    /// It had been opened before.
+    Open,
+    /// It is open now.
+    Opened,
+}
+
+/// Counts this thread among those that look at the tables.
+pub struct Inside(Area);
+
+impl Inside {
+    /// Enters. Signals must be blocked: a handler that jumps out would leave the count behind.
+    pub fn enter(area: Area) -> Inside {
+        area.word(INSIDE).fetch_add(1, SeqCst);
+        Inside(area)
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.0.word(INSIDE).fetch_sub(1, SeqCst);
+    }
+}
+
+/// Number of ranges, and of those that end at or below `address`.
+fn place(area: Area, address: usize) -> (usize, usize) {
+    let count = (area.word(RANGES).load(Acquire) as usize).min(MAX_RANGES);
+    let (mut low, mut high) = (0, count);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if area.range(middle).end <= address {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    (count, low)
+}
+
+/// The range and number of the page at `address`.
+pub fn find(area: Area, address: usize) -> Option<(Range, usize)> {
+    let (count, index) = place(area, address);
+    let range = area.range(index);
+    (index < count && range.start <= address).then(|| (range, range.first + (address - range.start) / PAGE))
+}
+
+/// Whether something is guarded. A forked child finds out here that it is one, and opens its copy.
+pub fn is_armed(area: Area) -> bool {
+    if area.word(ARMED).load(Acquire) != 0 {
+        return true;
+    }
+    if area.word(RANGES).load(Acquire) != 0 {
+        forked(area);
+    }
+    false
+}
+
+/// In a forked child: nobody flushes its copy of the memory, so all of it is opened.
+pub fn forked(area: Area) {
+    area.word(INSIDE).store(0, Relaxed);
+    let count = (area.word(RANGES).load(Acquire) as usize).min(MAX_RANGES);
+    for index in 0..count {
+        open_rest(area, area.range(index));
+    }
+    // The agent's word; but no agent knows this memory.
+    area.word(RANGES).store(0, Release);
+}
+
+/// Sees to it that the page at `address` may be written. `all`: its neighbours will be written as well.
+///
+/// The caller is [`Inside`].
+pub fn resolve(area: Area, address: usize, all: bool) -> Found {
+    let Some((range, page)) = find(area, address) else { return Found::Elsewhere };
+    let mut waiting = Waiting::new(area);
+    let mut first = true;
+    loop {
+        if area.word(ABANDONED).load(Acquire) != 0 {
+            open_rest(area, range);
+            return Found::Opened;
+        }
+        let state = area.state(page).load(Acquire);
+        if state & BUSY != 0 {
+            sys::nap(1000);
+        } else if state != 0 {
+            return if first { Found::Open } else { Found::Opened };
+        } else if let Some(work) = Work::begin(area, range, page, waiting.began) {
+            work.finish(all);
+            return Found::Opened;
+        } else if area.state(page).load(Acquire) == 0 {
+            waiting.pause(page);
+        }
+        first = false;
+    }
+}
+
+/// A page that this thread has claimed, and its neighbours.
+struct Work {
+    area: Area,
+    range: Range,
+    page: usize,
+}
+
+impl Work {
+    /// Claims the page and saves its content if it must be. `None`: another thread has it, or there is no slot.
+    fn begin(area: Area, range: Range, page: usize, waited: bool) -> Option<Work> {
+        let work = Work { area, range, page };
+        if !work.claim(page) {
+            return None;
+        }
+        let stored = area.flag(page).load(SeqCst) & DONE != 0;
+        if !stored && !work.save(page) {
+            area.state(page).store(0, Release);
+            return None;
+        }
+        work.log(
+            page,
+            if waited {
+                WAIT
+            } else if stored {
+                AVOIDED
+            } else {
+                COW
+            },
+        );
+        Some(work)
+    }
+
+    fn claim(&self, page: usize) -> bool {
+        self.area.state(page).compare_exchange(0, BUSY, SeqCst, Relaxed).is_ok()
+    }
+
+    /// Copies the page to a slot and publishes it.
+    fn save(&self, page: usize) -> bool {
+        let Some(slot) = pop(self.area) else { return false };
+        let from: *const u8 = ptr::with_exposed_provenance(self.range.address(page));
+        // SAFETY: the page is mapped and readable (the agent's table; wrappers of calls that unmap wait for the claim);
+        // the slot is this thread's alone until it is published.
+        unsafe { ptr::copy_nonoverlapping(from, self.area.slot(slot), PAGE) };
+        self.area.state(page).store(BUSY | (slot as u32 + 1), SeqCst);
+        true
+    }
+
+    fn log(&self, page: usize, class: u32) {
+        let index = self.area.word(LOG_HEAD).fetch_add(1, AcqRel) as usize;
+        if index < MAX_PAGES {
+            self.area.log(index).store(page as u32 | class << 24, Release);
+        }
+    }
+
+    /// Opens the page together with neighbours that are stored, or will be written soon and can be copied.
+    fn finish(self, all: bool) {
+        let group = self.area.word(GROUP).load(Relaxed).clamp(1, MAX_GROUP) as usize;
+        let group = if group.is_power_of_two() { group } else { 1 };
+        // Groups are aligned by address, so that they do not depend on where a range begins.
+        let offset = (self.range.address(self.page) / PAGE) & (group - 1);
+        let least = self.page.saturating_sub(offset).max(self.range.first);
+        let most = (self.page + (group - offset)).min(self.range.after());
+        let (up, down) = direction(self.page, group);
+        let (mut low, mut high) = (self.page, self.page + 1);
+        while high < most && self.take(high, all || up) {
+            high += 1;
+        }
+        while low > least && self.take(low - 1, all || down) {
+            low -= 1;
+        }
+        self.open(low, high);
+    }
+
+    /// Whether a neighbour may be opened in the same go.
+    fn take(&self, page: usize, predicted: bool) -> bool {
+        let state = self.area.state(page).load(Acquire);
+        if state != 0 {
+            return state & (BUSY | GONE) == 0;
+        }
+        let flag = self.area.flag(page).load(Acquire);
+        if flag & DONE == 0 && !((predicted || flag & LIKELY != 0) && has_plenty(self.area)) {
+            return false;
+        }
+        if !self.claim(page) {
+            return false;
+        }
+        let stored = self.area.flag(page).load(SeqCst) & DONE != 0;
+        if !stored && !self.save(page) {
+            self.area.state(page).store(0, Release);
+            return false;
+        }
+        self.log(page, PREDICTED >> 24 | if stored { AVOIDED } else { COW });
+        true
+    }
+
+    fn open(&self, low: usize, high: usize) {
+        let (start, len) = (self.range.address(low), (high - low) * PAGE);
+        // SAFETY: pages of the table that this thread has claimed, or that are open already.
+        if unsafe { sys::open_memory(start, len) }.is_err() {
+            // Too many mappings (ENOMEM), or the program has changed the mapping behind our back.
+            self.area.word(DOUBT).store(1, SeqCst);
+            open_rest(self.area, self.range);
+        }
+        for page in low..high {
+            let state = self.area.state(page);
+            let value = state.load(Relaxed);
+            // Nobody else is busy between two pages that were taken.
+            if value & BUSY != 0 {
+                state.store(if value == BUSY { OPENED } else { value & !BUSY }, Release);
+            }
+        }
+    }
+}
+
+/// Where writing goes from here, by the page that was resolved before: up, down.
+fn direction(page: usize, group: usize) -> (bool, bool) {
+    static LAST_PAGE: AtomicUsize = AtomicUsize::new(usize::MAX / 2);
+    let last = LAST_PAGE.swap(page, Relaxed);
+    (page > last && page - last <= group, page < last && last - page <= group)
+}
+
+/// Takes a free slot.
+fn pop(area: Area) -> Option<usize> {
+    let pool = area.word(POOL).load(Relaxed).min(MAX_SLOTS as u64);
+    if pool == 0 {
+        return None;
+    }
+    let head = area.word(FREE_HEAD);
+    let mut at = head.load(Acquire);
+    while at < area.word(FREE_TAIL).load(Acquire) {
+        // Not overwritten before `head` moves: at most `pool` slots are free at once.
+        let slot = area.ring((at % pool) as usize).load(Acquire) as usize;
+        match head.compare_exchange(at, at + 1, AcqRel, Acquire) {
+            Ok(_) => return (slot < MAX_SLOTS).then_some(slot),
+            Err(now) => at = now,
+        }
+    }
+    None
+}
+
+/// Whether slots may be spent on what is only likely: more than a quarter is free.
+fn has_plenty(area: Area) -> bool {
+    let free = area.word(FREE_TAIL).load(Relaxed).saturating_sub(area.word(FREE_HEAD).load(Relaxed));
+    free > area.word(POOL).load(Relaxed) / 4
+}
+
+/// Opens what is left of a range, but for what the program has changed itself.
+fn open_rest(area: Area, range: Range) {
+    let mut page = range.first;
+    while page < range.after() {
+        let begin = page;
+        while page < range.after() && area.state(page).load(Acquire) & GONE == 0 {
+            page += 1;
+        }
+        if begin < page {
+            // SAFETY: pages of the table that the program has left as they were.
+            let _ = unsafe { sys::open_memory(range.address(begin), (page - begin) * PAGE) };
+        }
+        page += 1;
+    }
+}
+
+/// A thread that waits for the agent.
+struct Waiting {
+    area: Area,
+    began: bool,
+    entry: Option<usize>,
+    heartbeat: u64,
+    since_ms: i64,
+}
+
+impl Waiting {
+    fn new(area: Area) -> Waiting {
+        Waiting { area, began: false, entry: None, heartbeat: 0, since_ms: 0 }
+    }
+
+    /// Tells the agent, sleeps a little, and looks after the agent.
+    fn pause(&mut self, page: usize) {
+        let heartbeat = self.area.word(HEARTBEAT).load(Relaxed);
+        if !self.began {
+            self.began = true;
+            (self.heartbeat, self.since_ms) = (heartbeat, sys::monotonic_ms());
+            self.entry = (0..MAX_WAITERS).find(|index| {
+                let entry = self.area.word(WAITERS + index * 8);
+                entry.compare_exchange(0, page as u64 + 1, AcqRel, Relaxed).is_ok()
+            });
+        }
+        sys::nap(NAP_NS);
+        let now = sys::monotonic_ms();
+        if heartbeat != self.heartbeat {
+            (self.heartbeat, self.since_ms) = (heartbeat, now);
+        } else if now - self.since_ms > SILENCE_MS {
+            self.since_ms = now;
+            if !agent::is_there() {
+                self.area.word(ABANDONED).store(1, Release);
+            }
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(index) = self.entry {
+            self.area.word(WAITERS + index * 8).store(0, Release);
+        }
+    }
+}
+
+/// Opens every page of the range for a system call, or (`gone`) for the program to unmap, move or protect it.
+///
+/// The caller is [`Inside`].
+pub fn prepare(area: Area, start: usize, len: usize, gone: bool) {
+    let Some(end) = start.checked_add(len) else { return };
+    let (count, first) = place(area, start);
+    for index in first..count {
+        let range = area.range(index);
+        if end <= range.start {
+            return;
+        }
+        let from = start.max(range.start) / PAGE * PAGE;
+        let to = end.min(range.end);
+        for address in (from..to).step_by(PAGE) {
+            resolve(area, address, true);
+            if gone {
+                let page = range.first + (address - range.start) / PAGE;
+                area.state(page).fetch_or(GONE, AcqRel);
+            }
+        }
+    }
+}
