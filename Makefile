@@ -7,10 +7,10 @@ RELEASE = target/release
 JOBS ?= 4
 SAY = @printf '\n==> %s\n'
 
-.PHONY: help demo build test test-full check unit e2e deps bench install clean
+.PHONY: help demo build test test-full check unit e2e deps bench bench-aickpt bench-figure4 bench-pager install clean
 
 help: ## this list
-	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
 
 build: ## the binary and the library, target/release
 	$(SAY) "building holdfast and libholdfast.so"
@@ -33,6 +33,7 @@ check: ## format, lints, which crate uses which
 unit: ## tests of the crates
 	$(SAY) "unit tests"
 	$(CARGO) test --release --locked --workspace --exclude holdfast-tests
+	/usr/bin/python3 -m unittest discover -q -s benches
 
 e2e: build ## real programs: checkpoint, kill, restart (tests/)
 	$(SAY) "end-to-end tests"
@@ -46,6 +47,16 @@ test-full: deps check unit build ## the long form: ten rounds, 200 deaths, 1000 
 
 bench: deps build ## stop time, restart time, image size, overhead; beside --engine sync and gdb's gcore
 	@scripts/bench.sh
+
+bench-aickpt: build ## AI-Ckpt's benchmark at 1/16 of its size, beside an ideal flusher (< 30 minutes; SCALE=1: hours)
+	@/usr/bin/python3 benches/aickpt.py
+
+bench-figure4: build ## LAMMPS and a lattice code: added time by the bound on copies (< 20 minutes; installs lammps as root)
+	@scripts/install-deps.sh figure4
+	@/usr/bin/python3 benches/figure4.py
+
+bench-pager: build ## cost of first writes, stop of a 4 GiB heap, size of increments (< 15 minutes, 6 GB of memory)
+	@/usr/bin/python3 benches/pager.py
 
 install: build ## into PREFIX (default /usr/local)
 	$(SAY) "installing into $(DESTDIR)$(PREFIX)"

@@ -3,6 +3,7 @@
 # As root it installs; as anybody else it says what to install and fails if something is missing.
 #   scripts/install-deps.sh          what the build, `make demo`, `make test` and `make bench` need
 #   scripts/install-deps.sh build    the build alone (and the demo: python3 and numpy)
+#   scripts/install-deps.sh figure4  the build, and what `make bench-figure4` needs
 set -eu
 
 missing=""
@@ -22,7 +23,9 @@ need util-linux setpriv unshare
 # numpy belongs to Debian's interpreter, not to another python3 that may come first in PATH
 [ -x /usr/bin/python3 ] && /usr/bin/python3 -c 'import numpy' >/dev/null 2>&1 || missing="$missing python3-numpy"
 [ -e /usr/include/stdio.h ] || missing="$missing libc6-dev"
-if [ "${1:-all}" != build ]; then
+if [ "${1:-all}" = figure4 ]; then
+    need lammps lmp
+elif [ "${1:-all}" != build ]; then
     need g++ g++
     need perl perl
     need ruby ruby

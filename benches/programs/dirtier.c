@@ -1,0 +1,88 @@
+/* A heap that is dirtied by command, for measurements of the stop. Run by benches/pager.py.
+ *
+ * `dirtier MIB 4k|huge`. It fills the heap with noise, prints `ready`, and then obeys lines on standard input:
+ *   none             nothing
+ *   spread PERMILLE  writes to that share of all pages, at equal distances
+ *   tenth            writes to every page of one tenth of the heap
+ *   all              writes to every page
+ *   keep             goes on writing to that tenth, page after page, until the next command
+ *   gap              prints `gap US`: the longest time between two wake-ups of a 1 ms ticker since the last `gap`
+ *   end              ends
+ * Every command but `gap` is answered by `done`. A write changes one word of the page. */
+#include "common.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+
+#define PAGE 4096
+
+static _Atomic int64_t longest_ns;
+
+static void *tick(void *nothing)
+{
+    struct timespec pause = timespec_of_ns(1000000);
+    for (int64_t last = now_ns();;) {
+        nanosleep(&pause, NULL);
+        int64_t now = now_ns(), gap = now - last;
+        last = now;
+        if (gap > atomic_load(&longest_ns)) atomic_store(&longest_ns, gap);
+    }
+    return nothing;
+}
+
+static void dirty(unsigned char *from, size_t pages, size_t step)
+{
+    static uint64_t value;
+    value++;
+    for (size_t page = 0; page < pages; page += step) *(uint64_t *)(from + page * PAGE) = mix(value + page);
+}
+
+static int is_command_waiting(void)
+{
+    struct pollfd input = {.fd = 0, .events = POLLIN};
+    return poll(&input, 1, 0) != 0;
+}
+
+/* Does what a line says; 0: it was the last. */
+static int obey(const char *line, unsigned char *heap, size_t pages)
+{
+    char word[16] = "";
+    unsigned long permille = 0;
+    int words = sscanf(line, "%15s %lu", word, &permille);
+    unsigned char *tenth = heap + pages / 10 * 4 * PAGE;
+    if (strcmp(word, "gap") == 0) {
+        printf("gap %lld\n", (long long)atomic_exchange(&longest_ns, 0) / 1000);
+        fflush(stdout);
+        return 1;
+    }
+    if (strcmp(word, "spread") == 0 && words == 2 && permille > 0) dirty(heap, pages, 1000 / permille);
+    if (strcmp(word, "tenth") == 0 || strcmp(word, "keep") == 0) dirty(tenth, pages / 10, 1);
+    if (strcmp(word, "all") == 0) dirty(heap, pages, 1);
+    puts("done");
+    fflush(stdout);
+    while (strcmp(word, "keep") == 0 && !is_command_waiting()) dirty(tenth, pages / 10, 1);
+    return strcmp(word, "end") != 0;
+}
+
+int main(int argc, char **argv)
+{
+    size_t bytes = (size_t)number_argument(argc, argv, 1, 4096) << 20;
+    int huge = argc > 2 && strcmp(argv[2], "huge") == 0;
+    size_t align = 2u << 20;
+    unsigned char *area = mmap(NULL, bytes + align, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(area != MAP_FAILED);
+    unsigned char *heap = area + (align - (uintptr_t)area % align) % align;
+    CHECK(madvise(heap, bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE) == 0);
+    for (size_t at = 0; at < bytes; at += 8) *(uint64_t *)(heap + at) = mix(at);
+    pthread_t ticker;
+    CHECK_ZERO(pthread_create(&ticker, NULL, tick, NULL));
+    setvbuf(stdin, NULL, _IONBF, 0); /* poll sees all that was not obeyed yet */
+    puts("ready");
+    fflush(stdout);
+    char line[64];
+    while (fgets(line, sizeof line, stdin) != NULL && obey(line, heap, bytes / PAGE)) {
+    }
+    return 0;
+}
