@@ -1,14 +1,15 @@
 //! A manifest of any bytes: decoded or refused, and what is decoded holds together.
 #![no_main]
 
+use holdfast_tiers::format::VERSION;
 use holdfast_tiers::format::manifest::{Manifest, Place};
 use libfuzzer_sys::fuzz_target;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// A right header in front of any body.
-fn with_header(body: &[u8]) -> Vec<u8> {
+/// A right header of this version of the format in front of any body.
+fn with_header(version: u32, body: &[u8]) -> Vec<u8> {
     let mut file = b"HOLDFAST".to_vec();
-    file.extend_from_slice(&1_u32.to_le_bytes());
+    file.extend_from_slice(&version.to_le_bytes());
     file.extend_from_slice(&1_u32.to_le_bytes());
     file.extend_from_slice(&(body.len() as u64).to_le_bytes());
     file.extend_from_slice(&xxh3_64(body).to_le_bytes());
@@ -24,6 +25,7 @@ fn decode(file: &[u8]) {
     let Ok(manifest) = Manifest::open(file) else { return };
     let _ = manifest.figures();
     let _ = manifest.record();
+    let _ = manifest.history();
     let Ok(segments) = manifest.segments() else { return };
     let Ok(frames) = manifest.frames(&segments) else { return };
     for frame in &frames {
@@ -42,5 +44,7 @@ fn decode(file: &[u8]) {
 
 fuzz_target!(|data: &[u8]| {
     decode(data);
-    decode(&with_header(data));
+    for version in 1..=VERSION {
+        decode(&with_header(version, data));
+    }
 });

@@ -36,7 +36,7 @@ impl Image {
     fn for_frames(
         &self,
         wanted: &(dyn Fn(&Frame) -> bool + Sync),
-        check: &(dyn Fn(&Frame, &mut Scratch) -> Result<(), StoreError> + Sync),
+        check: &(dyn Fn(usize, &mut Scratch) -> Result<(), StoreError> + Sync),
     ) -> Result<(), StoreError> {
         let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
         let work = || {
@@ -46,8 +46,9 @@ impl Image {
                 let Some(rest) = self.tables.frames.get(from..).filter(|rest| !rest.is_empty()) else {
                     break;
                 };
-                for frame in rest.iter().take(FRAMES_AT_ONCE).filter(|frame| wanted(frame)) {
-                    check(frame, &mut scratch).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+                let frames = (from..).zip(rest.iter().take(FRAMES_AT_ONCE));
+                for (number, _) in frames.filter(|(_, frame)| wanted(frame)) {
+                    check(number, &mut scratch).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
                 }
             }
             Ok(())
@@ -75,9 +76,10 @@ impl Image {
     pub fn verify(&self, progress: &(dyn Fn(u64) + Sync)) -> Result<VerifyReport, StoreError> {
         self.verify_headers()?;
         let bytes = AtomicU64::new(0);
-        self.for_frames(&|_| true, &|frame, scratch| {
+        self.for_frames(&|_| true, &|number, scratch| {
+            let frame = &self.tables.frames[number];
             scratch.pages.resize(frame.raw_len(), 0);
-            self.tables.unpack(frame, &mut scratch.pages, &mut scratch.stored)?;
+            self.tables.unpack(number, &mut scratch.pages, &mut scratch.stored)?;
             progress(bytes.fetch_add(frame.stored_len, Ordering::Relaxed) + frame.stored_len);
             Ok(())
         })?;
@@ -150,9 +152,9 @@ impl PageProvider for Image {
         Ok(())
     }
     fn verify_mappable(&self) -> io::Result<()> {
-        self.for_frames(&|frame| frame.codec == Codec::Raw, &|frame, scratch| {
-            scratch.stored.resize(frame.raw_len(), 0);
-            self.tables.read_stored(frame, &mut scratch.stored)
+        self.for_frames(&|frame| frame.codec == Codec::Raw, &|number, scratch| {
+            scratch.stored.resize(self.tables.frames[number].raw_len(), 0);
+            self.tables.read_stored(number, &mut scratch.stored)
         })
         .map_err(io::Error::other)
     }

@@ -3,7 +3,7 @@
 //! Made when an image is opened ([`crate::Image`]) and when one is committed ([`crate::Lineage`]).
 //! Invariants: all numbers have been checked against each other and against the length of the files; every segment
 //! says that it is the one that the table names; segments stay open, so that pages stay readable when the files are
-//! removed; no byte is handed out before the whole frame it lies in has matched its checksum.
+//! removed; no byte is handed out before the whole frame it lies in has matched its checksum once.
 //! Fails by: an error that names the segment file and the offset of the frame.
 
 use crate::StoreError;
@@ -20,7 +20,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// See the head of the file.
@@ -34,8 +34,13 @@ pub(crate) struct Tables {
     pub(crate) files: Vec<Arc<SegmentFile>>,
     pub(crate) paths: Vec<PathBuf>,
     pub(crate) frames: Vec<Frame>,
+    /// Frames whose data has matched its checksum once.
+    checked: Vec<AtomicBool>,
     pub(crate) index: Vec<IndexRun>,
 }
+
+/// Unpacked frames that a thread keeps: neighbours in the program often lie in frames of different segments.
+const KEPT_FRAMES: usize = 16;
 
 /// One open segment.
 pub(crate) struct SegmentFile {
@@ -48,8 +53,8 @@ pub(crate) struct SegmentFile {
 /// Buffers of one thread.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    /// Serial of the tables and number of the frame that `pages` holds.
-    holds: Option<(u64, u32)>,
+    /// Unpacked frames with the serial of their tables and their number, the last one used at the end.
+    kept: Vec<(u64, u32, Vec<u8>)>,
     pub(crate) pages: Vec<u8>,
     pub(crate) stored: Vec<u8>,
 }
@@ -71,60 +76,87 @@ impl Tables {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         let paths = entries.iter().map(|entry| segment_path(dir, entry)).collect();
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        Tables { dir: dir.to_owned(), epoch, serial, entries, files, paths, frames, index }
+        let checked = frames.iter().map(|_| AtomicBool::new(false)).collect();
+        Tables { dir: dir.to_owned(), epoch, serial, entries, files, paths, frames, checked, index }
+    }
+
+    fn read_at(&self, frame: &Frame, offset: u64, out: &mut [u8]) -> Result<(), StoreError> {
+        let (segment, path) = (&self.files[frame.segment as usize], &self.paths[frame.segment as usize]);
+        match segment.file.read_exact_at(out, offset) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(StoreError::corrupt(path, offset, "the file has become shorter"))
+            }
+            other => other.map_err(StoreError::io("read", path)),
+        }
     }
 
     /// Reads the stored data of a frame and checks it.
-    pub(crate) fn read_stored(&self, frame: &Frame, stored: &mut [u8]) -> Result<(), StoreError> {
-        let (segment, path) = (&self.files[frame.segment as usize], &self.paths[frame.segment as usize]);
-        match segment.file.read_exact_at(stored, frame.offset) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                return Err(StoreError::corrupt(path, frame.offset, "the file has become shorter"));
-            }
-            other => other.map_err(StoreError::io("read", path))?,
-        }
+    pub(crate) fn read_stored(&self, number: usize, stored: &mut [u8]) -> Result<(), StoreError> {
+        let frame = &self.frames[number];
+        self.read_at(frame, frame.offset, stored)?;
         if xxh3_64(stored) == frame.checksum {
+            self.checked[number].store(true, Ordering::Relaxed);
             Ok(())
         } else {
             let what = format!("{} bytes from here on do not match their checksum", frame.stored_len);
-            Err(StoreError::corrupt(path, frame.offset, what))
+            Err(StoreError::corrupt(&self.paths[frame.segment as usize], frame.offset, what))
         }
     }
 
     /// Fills `pages` with all pages of a frame.
     pub(crate) fn unpack(
         &self,
-        frame: &Frame,
+        number: usize,
         pages: &mut [u8],
         stored: &mut Vec<u8>,
     ) -> Result<(), StoreError> {
+        let frame = &self.frames[number];
         if frame.codec == Codec::Raw {
-            return self.read_stored(frame, pages);
+            return self.read_stored(number, pages);
         }
         let len = usize::try_from(frame.stored_len).unwrap_or(MAX_FRAME_BYTES).min(MAX_FRAME_BYTES);
         if stored.len() < len {
             stored.resize(len, 0);
         }
-        self.read_stored(frame, &mut stored[..len])?;
+        self.read_stored(number, &mut stored[..len])?;
         decompress(&stored[..len], pages)
             .map_err(|what| StoreError::corrupt(&self.paths[frame.segment as usize], frame.offset, what))
     }
 
-    /// Copies pages of a frame from page `page` on. Each thread keeps the last frame that it did not want as a whole.
+    /// Copies pages of a frame from page `page` on. A frame is read and checked as a whole when the first of its pages
+    /// is asked for; after that, single pages of an uncompressed one are read by themselves, and each thread keeps the
+    /// compressed ones that it used last.
     pub(crate) fn read_frame(&self, number: u32, page: u64, out: &mut [u8]) -> Result<(), StoreError> {
-        let frame = &self.frames[number as usize];
+        let (at, frame) = (number as usize, &self.frames[number as usize]);
+        let from = page * PAGE_SIZE;
         SCRATCH.with_borrow_mut(|scratch| {
+            let Scratch { kept, pages, stored } = scratch;
             if out.len() == frame.raw_len() {
-                return self.unpack(frame, out, &mut scratch.stored);
+                return self.unpack(at, out, stored);
             }
-            if scratch.holds != Some((self.serial, number)) {
-                scratch.holds = None;
-                scratch.pages.resize(frame.raw_len(), 0);
-                self.unpack(frame, &mut scratch.pages, &mut scratch.stored)?;
-                scratch.holds = Some((self.serial, number));
+            if frame.codec == Codec::Raw && self.checked[at].load(Ordering::Relaxed) {
+                return self.read_at(frame, frame.offset + from, out);
             }
-            let from = usize::try_from(page * PAGE_SIZE).unwrap_or(usize::MAX);
-            out.copy_from_slice(&scratch.pages[from..from + out.len()]);
+            let from = usize::try_from(from).unwrap_or(usize::MAX);
+            if frame.codec == Codec::Raw {
+                pages.resize(frame.raw_len(), 0);
+                self.read_stored(at, pages)?;
+                out.copy_from_slice(&pages[from..from + out.len()]);
+                return Ok(());
+            }
+            let found = kept.iter().position(|(serial, kept, _)| (*serial, *kept) == (self.serial, number));
+            let holds = match found {
+                Some(position) => kept.remove(position),
+                None => {
+                    let spare = if kept.len() == KEPT_FRAMES { Some(kept.remove(0).2) } else { None };
+                    let mut unpacked = spare.unwrap_or_default();
+                    unpacked.resize(frame.raw_len(), 0);
+                    self.unpack(at, &mut unpacked, stored)?;
+                    (self.serial, number, unpacked)
+                }
+            };
+            out.copy_from_slice(&holds.2[from..from + out.len()]);
+            kept.push(holds);
             Ok(())
         })
     }

@@ -6,10 +6,10 @@
 
 mod common;
 
-use common::{MemorySource, TempDir, commit_record, options, read_all, record};
-use holdfast_image::Epoch;
-use holdfast_image::pages::Inherited;
-use holdfast_tiers::{Store, format};
+use common::{Content, MemorySource, TempDir, commit_record, options, page_of, read_all, record, run};
+use holdfast_image::pages::{Inherited, PageProvider};
+use holdfast_image::{Epoch, PAGE_SIZE};
+use holdfast_tiers::{Job, Store, format};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,22 @@ fn folder(version: u32) -> PathBuf {
 /// What every golden image holds: raw frames, compressed frames, zero pages, two segments.
 fn source() -> MemorySource {
     MemorySource::two_segments(0x400, 3)
+}
+
+/// What the increment on it holds: some of its pages, others again, one of them zero now, and a new one.
+fn increment() -> (MemorySource, Inherited) {
+    let mut source =
+        MemorySource::new(vec![run(0x400, 2), run(0x464, 5), run(0x900, 1)], |number| match number {
+            0x401 => Content::Zero,
+            0x900 => Content::Noise,
+            _ => Content::Text,
+        });
+    source.pages.insert(0x400, page_of(Content::Noise, 1));
+    // So many runs that the page index is compressed.
+    let zero = (0..150).map(|n| run(0x4c8 + 2 * n, 1));
+    let kept = [run(0x402, 1), run(0x40a, 1), run(0x469, 61), run(0x658, 70)];
+    let unchanged = kept.into_iter().chain(zero).collect();
+    (source, Inherited { unchanged, mapped: Vec::new() })
 }
 
 #[test]
@@ -46,7 +62,26 @@ fn images_of_all_versions_are_read() {
         assert_eq!(image.engine(), "fork");
         assert_eq!(image.command(), commit_record().command);
         assert!(job.images().unwrap()[0].complete);
+        if version > 1 {
+            check_increment(&job);
+        }
     }
+}
+
+fn check_increment(job: &Job) {
+    let image = job.open_image(Epoch(2)).unwrap();
+    image.verify(&|_| ()).unwrap();
+    let (changed, inherited) = increment();
+    let unchanged =
+        |page: u64| inherited.unchanged.iter().any(|run| run.start.0 <= page && page < run.end().0);
+    let mut model = source().pages;
+    model.retain(|number, _| unchanged(number * PAGE_SIZE));
+    model.extend(changed.pages);
+    assert!(read_all(&image).unwrap() == model);
+    assert_eq!(image.segments().len(), 3, "both of image 1 and one of its own");
+    assert_eq!(image.info().parent, Some(Epoch(1)));
+    assert_eq!(image.history(), &commit_record().history[..]);
+    assert_eq!(image.epoch_figures(), &commit_record().epoch);
 }
 
 #[test]
@@ -59,7 +94,12 @@ fn write_golden() {
     let lock = job.lock().unwrap();
     let mut writer = job.begin(&lock, Epoch(1), None).unwrap();
     writer.write_pages(&source(), &Inherited::default(), &options(2), &|_| ()).unwrap();
+    let (_, parent) = writer.commit(commit_record()).unwrap();
+    let mut writer = job.begin(&lock, Epoch(2), Some(parent)).unwrap();
+    let (changed, inherited) = increment();
+    writer.write_pages(&changed, &inherited, &options(1), &|_| ()).unwrap();
     writer.commit(commit_record()).unwrap();
+    check_increment(&job);
     fs::create_dir_all(&folder).unwrap();
     for entry in fs::read_dir(job.dir()).unwrap() {
         let entry = entry.unwrap();

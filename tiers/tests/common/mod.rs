@@ -10,7 +10,7 @@ use holdfast_image::record::{
 };
 use holdfast_image::{Addr, PAGE_SIZE, PageCount};
 use holdfast_tiers::{CommitRecord, Image, PipelineOptions};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,6 +44,13 @@ impl Drop for TempDir {
 
 pub fn run(page: u64, pages: u64) -> PageRun {
     PageRun { start: Addr(page * PAGE_SIZE), pages: PageCount(pages) }
+}
+
+/// The runs of a set of page numbers.
+pub fn runs_of(pages: &BTreeSet<u64>) -> Vec<PageRun> {
+    let mut runs = pages.iter().map(|page| run(*page, 1)).collect();
+    coalesce(&mut runs);
+    runs
 }
 
 /// What a page holds.
@@ -85,6 +92,10 @@ pub struct MemorySource {
     pub list: TakeList,
     pub pages: Model,
     pub released: Mutex<Vec<PageRun>>,
+    /// Reads that touch one of these pages say that they are not there any more.
+    pub gone: BTreeSet<u64>,
+    /// Room is short: no compression.
+    pub urgent: bool,
     /// Reads that touch this page fail.
     pub fails_at: Option<u64>,
     /// The reads that begin at these pages wait for each other: they come from two workers.
@@ -103,9 +114,17 @@ impl MemorySource {
             runs,
             pages,
             released: Mutex::default(),
+            gone: BTreeSet::new(),
+            urgent: false,
             fails_at: None,
             meet: None,
         }
+    }
+    /// Hands out the pages of `wanted`; can read all of `pages`.
+    pub fn of_model(pages: &Model, wanted: &BTreeSet<u64>) -> MemorySource {
+        let mut source = MemorySource::new(runs_of(wanted), |_| Content::Zero);
+        source.pages = pages.clone();
+        source
     }
     /// Pages of every kind from page `base` on, in an image of two segments: stored by two workers, each has to wait
     /// until the other has its part.
@@ -151,6 +170,9 @@ impl PageSource for MemorySource {
             barrier.wait();
         }
         for (number, out) in (start.0 / PAGE_SIZE..).zip(buffer.chunks_mut(PAGE)) {
+            if self.gone.contains(&number) {
+                return Ok(false);
+            }
             if self.fails_at == Some(number) {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
@@ -160,6 +182,9 @@ impl PageSource for MemorySource {
     }
     fn release(&self, run: PageRun) {
         self.released.lock().unwrap().push(run);
+    }
+    fn is_urgent(&self) -> bool {
+        self.urgent
     }
 }
 
@@ -253,7 +278,7 @@ pub fn commit_record() -> CommitRecord {
         command: vec![Name::from("./sim"), Name(b"\xff\xfe".to_vec())],
         protected_only: false,
         epoch: EpochFigures { order: "history".into(), pages_tracked: 7, ..EpochFigures::default() },
-        history: b"what the pager remembers".to_vec(),
+        history: b"what the pager remembers; ".repeat(400),
     }
 }
 
