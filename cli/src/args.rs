@@ -2,7 +2,10 @@
 
 use crate::front::handed::Handed;
 use crate::names::{ImageName, parse_image};
-use crate::settings::{Allocator, EngineChoice, Settings, parse_duration, parse_on, parse_signal};
+use crate::settings::{
+    Allocator, Changes, Cow, EngineChoice, OrderChoice, Settings, parse_duration, parse_on, parse_rate,
+    parse_signal,
+};
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -48,7 +51,8 @@ Examples:
 Examples:
   holdfast checkpoint sim
   holdfast checkpoint --stop sim    (end the program once the image is safe)
-  holdfast checkpoint 4711          (the job whose program has this pid)")]
+  holdfast checkpoint 4711          (the job whose program has this pid)
+  holdfast checkpoint --engine fork --cow none sim    (otherwise than usual, this time)")]
     Checkpoint(CheckpointArgs),
     /// Restart a program from an image
     #[command(after_help = "\
@@ -122,6 +126,16 @@ pub struct RunArgs {
     /// How memory is frozen
     #[arg(long, value_enum, default_value_t = EngineChoice::Auto)]
     pub engine: EngineChoice,
+    /// What is flushed first: what the program is expected to write first, or ascending addresses
+    #[arg(long, value_enum, default_value_t = OrderChoice::History)]
+    pub order: OrderChoice,
+    /// Most memory copied for the program while an image is written: 5% (of its memory), 256M or none; at the bound
+    /// the program waits
+    #[arg(long, value_name = "LIMIT", default_value_t)]
+    pub cow: Cow,
+    /// Write images at most this fast, in bytes per second, for example 55M [default: as fast as it goes]
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    pub rate: Option<u64>,
     /// Allocator of the program: the jemalloc of libholdfast, or its own
     #[arg(long, value_enum, default_value_t = Allocator::Jemalloc)]
     pub malloc: Allocator,
@@ -155,6 +169,9 @@ impl RunArgs {
             every_s: self.every.map(|time| time.as_secs()),
             keep: self.keep.and_then(|n| usize::try_from(n).ok()),
             engine: self.engine,
+            order: self.order,
+            cow: self.cow,
+            rate: self.rate,
             malloc: self.malloc,
             self_contained: self.self_contained,
             only_protected: self.only_protected,
@@ -180,6 +197,9 @@ pub struct CheckpointArgs {
     /// End the program once the image is committed
     #[arg(long)]
     pub stop: bool,
+    /// This time only.
+    #[command(flatten)]
+    pub changes: Changes,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -200,6 +220,9 @@ pub struct RestartArgs {
     /// If the image is damaged, take the next older one
     #[arg(long)]
     pub fallback: bool,
+    /// From now on.
+    #[command(flatten)]
+    pub changes: Changes,
 }
 
 /// `holdfast prune`.
@@ -281,6 +304,11 @@ mod tests {
             "holdfast run --keep 0 -- ls",
             "holdfast run --resume -- ls",
             "holdfast run --every never -- ls",
+            "holdfast run --engine steam -- ls",
+            "holdfast run --order random -- ls",
+            "holdfast run --cow much -- ls",
+            "holdfast run --rate 1 -- ls",
+            "holdfast checkpoint --engine steam a",
             "holdfast restart",
             "holdfast restart a@x",
             "holdfast restart --lazy --eager a",
@@ -290,6 +318,27 @@ mod tests {
             "holdfast frobnicate",
         ] {
             assert!(parse(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_flush_is_chosen_by_three_commands() {
+        let line = "holdfast run --engine slots --order address --cow 16M --rate 55M -- ls";
+        let Command::Run(run) = parse(line).unwrap().command else { unreachable!() };
+        let settings = run.settings();
+        assert_eq!((settings.engine, settings.order), (EngineChoice::Slots, OrderChoice::Address));
+        assert_eq!((settings.cow, settings.rate), ("16M".parse().unwrap(), Some(55 << 20)));
+        let Command::Run(run) = parse("holdfast run -- ls").unwrap().command else { unreachable!() };
+        assert_eq!(run.settings(), Settings::default());
+        assert_eq!(run.settings().cow.to_string(), "5%");
+        let changes = Changes { engine: Some(EngineChoice::Copy), ..Changes::default() };
+        for line in ["holdfast checkpoint --engine copy a", "holdfast restart --engine copy a"] {
+            let found = match parse(line).unwrap().command {
+                Command::Checkpoint(args) => args.changes,
+                Command::Restart(args) => args.changes,
+                _ => unreachable!(),
+            };
+            assert_eq!(found, changes);
         }
     }
 

@@ -3,31 +3,85 @@
 //! Invariants: plain data; a file that does not parse is an error that names it, never a default.
 
 use crate::exit::{Exit, Failure};
+use clap::ValueEnum;
+use holdfast_image::PAGE_SIZE;
 use holdfast_image::bytes::Name;
+use holdfast_image::control::Wishes;
+use holdfast_pager::CowLimit;
 use holdfast_tiers::Job;
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// How the memory is frozen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum EngineChoice {
-    /// Chosen by Holdfast (at present always `fork`).
+    /// Chosen at each checkpoint: `copy` when little is left to store at the stop, else `fork`.
     #[default]
     Auto,
+    /// What changed is copied while the program stands still.
+    Copy,
     /// A frozen copy of the process is flushed while the program runs on.
     Fork,
+    /// Changed memory is made read-only; libholdfast copies pages into slots as they are written.
+    Slots,
     /// The program stands still until its memory is stored. For comparison.
     Sync,
 }
 
-impl EngineChoice {
+/// What is flushed first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum OrderChoice {
+    /// What the program is expected to write first.
+    #[default]
+    History,
+    /// Ascending addresses.
+    Address,
+    /// The program stands still until its memory is stored (the same as `--engine sync`). For comparison.
+    Sync,
+}
+
+impl OrderChoice {
     /// The name that is recorded in an image.
     pub fn name(self) -> &'static str {
         match self {
-            EngineChoice::Auto | EngineChoice::Fork => "fork",
-            EngineChoice::Sync => "sync",
+            OrderChoice::History => "history",
+            OrderChoice::Address => "address",
+            OrderChoice::Sync => "sync",
         }
+    }
+}
+
+/// Most bytes copied for the program while an image is written, as `job.json` and the command line have it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Cow(pub CowLimit);
+
+impl FromStr for Cow {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Cow, String> {
+        text.parse().map(Cow).map_err(|error: <CowLimit as FromStr>::Err| error.to_string())
+    }
+}
+
+impl fmt::Display for Cow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Serialize for Cow {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Cow {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Cow, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }
 }
 
@@ -52,6 +106,12 @@ pub struct Settings {
     pub keep: Option<usize>,
     /// How memory is frozen.
     pub engine: EngineChoice,
+    /// What is flushed first.
+    pub order: OrderChoice,
+    /// Most bytes copied for the program while an image is written.
+    pub cow: Cow,
+    /// Most bytes that a flush reads in a second; none: as fast as it goes.
+    pub rate: Option<u64>,
     /// Whose malloc.
     pub malloc: Allocator,
     /// Store program text and libraries too.
@@ -64,6 +124,67 @@ pub struct Settings {
     pub signal: Option<i32>,
     /// The signal that asks for a checkpoint and the end of the program.
     pub stop_signal: Option<i32>,
+}
+
+/// Options that change how images are made, each only if it was given: of `restart` for the rest of the job, of
+/// `checkpoint` for one image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::Args)]
+pub struct Changes {
+    /// How memory is frozen [default: as the job was started]
+    #[arg(long, value_enum)]
+    pub engine: Option<EngineChoice>,
+    /// What is flushed first [default: as the job was started]
+    #[arg(long, value_enum)]
+    pub order: Option<OrderChoice>,
+    /// Most memory copied for the program while an image is written: 5%, 256M or none [default: as the job was started]
+    #[arg(long, value_name = "LIMIT")]
+    pub cow: Option<Cow>,
+}
+
+impl Changes {
+    /// Reads them from a request to the agent.
+    ///
+    /// # Errors
+    /// Names what is not understood.
+    pub fn of_wishes(wishes: &Wishes) -> Result<Changes, String> {
+        fn choice<T: ValueEnum>(option: &str, word: Option<&String>) -> Result<Option<T>, String> {
+            word.map(|word| T::from_str(word, false).map_err(|_| format!("{option} {word:?} is not known")))
+                .transpose()
+        }
+        Ok(Changes {
+            engine: choice("engine", wishes.engine.as_ref())?,
+            order: choice("order", wishes.order.as_ref())?,
+            cow: wishes.cow.as_ref().map(|text| text.parse()).transpose()?,
+        })
+    }
+    /// The request to the agent.
+    pub fn wishes(&self) -> Wishes {
+        fn word<T: ValueEnum>(choice: Option<T>) -> Option<String> {
+            choice.and_then(|choice| Some(choice.to_possible_value()?.get_name().to_owned()))
+        }
+        Wishes {
+            engine: word(self.engine),
+            order: word(self.order),
+            cow: self.cow.map(|limit| limit.to_string()),
+        }
+    }
+}
+
+impl Settings {
+    /// These settings with some of them changed.
+    #[must_use]
+    pub fn with(&self, changes: &Changes) -> Settings {
+        Settings {
+            engine: changes.engine.unwrap_or(self.engine),
+            order: changes.order.unwrap_or(self.order),
+            cow: changes.cow.unwrap_or(self.cow),
+            ..self.clone()
+        }
+    }
+    /// Whether the program stands still until its memory is stored.
+    pub fn is_sync(&self) -> bool {
+        self.engine == EngineChoice::Sync || self.order == OrderChoice::Sync
+    }
 }
 
 /// Content of `job.json`.
@@ -132,6 +253,28 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         total = number.checked_mul(seconds).and_then(|n| n.checked_add(total)).ok_or_else(wrong)?;
     }
     if total == 0 { Err("the duration must be at least 1s".into()) } else { Ok(Duration::from_secs(total)) }
+}
+
+/// Parses a rate in bytes per second: `55M`, `1G`, `500K` (powers of 1024 each) or plain bytes.
+///
+/// # Errors
+/// Says what is accepted.
+pub fn parse_rate(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?} is not a rate; write bytes per second, for example 55M or 1G");
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number: u64 = text[..digits].parse().map_err(|_| wrong())?;
+    let shift = match &text[digits..] {
+        "" => 0,
+        "K" | "k" => 10,
+        "M" | "m" => 20,
+        "G" | "g" => 30,
+        _ => return Err(wrong()),
+    };
+    match number.checked_mul(1 << shift) {
+        Some(rate) if rate >= PAGE_SIZE => Ok(rate),
+        Some(_) => Err(format!("a rate of {text} is less than a page in a second")),
+        None => Err(wrong()),
+    }
 }
 
 const SIGNALS: &[(&str, i32)] = &[
@@ -229,6 +372,56 @@ mod tests {
         assert_eq!(parse_on("TERM=checkpoint-stop").unwrap(), libc::SIGTERM);
         assert!(parse_on("TERM=stop").is_err());
         assert!(parse_on("TERM").is_err());
+    }
+
+    #[test]
+    fn rates() {
+        assert_eq!(parse_rate("55M").unwrap(), 55 << 20);
+        assert_eq!(parse_rate("1g").unwrap(), 1 << 30);
+        assert_eq!(parse_rate("4096").unwrap(), 4096);
+        for text in ["", "M", "-1M", "1.5M", "55MB", "4095", "0", "99999999999G"] {
+            assert!(parse_rate(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn changes_survive_the_way_to_the_agent() {
+        for changes in [
+            Changes::default(),
+            Changes {
+                engine: Some(EngineChoice::Copy),
+                order: Some(OrderChoice::Address),
+                cow: Some("256M".parse().unwrap()),
+            },
+            Changes { cow: Some("none".parse().unwrap()), ..Changes::default() },
+        ] {
+            assert_eq!(Changes::of_wishes(&changes.wishes()).unwrap(), changes);
+        }
+        assert!(Changes::default().wishes().is_none());
+        let wishes = Wishes { engine: Some("steam".into()), ..Wishes::default() };
+        assert!(Changes::of_wishes(&wishes).unwrap_err().contains("steam"));
+        assert!(Changes::of_wishes(&Wishes { cow: Some("much".into()), ..Wishes::default() }).is_err());
+    }
+
+    #[test]
+    fn changes_change_nothing_else() {
+        let settings = Settings { keep: Some(3), order: OrderChoice::Address, ..Settings::default() };
+        assert_eq!(settings.with(&Changes::default()), settings);
+        let changed = settings.with(&Changes { engine: Some(EngineChoice::Fork), ..Changes::default() });
+        assert_eq!(changed, Settings { engine: EngineChoice::Fork, ..settings.clone() });
+        assert!(!changed.is_sync());
+        assert!(Settings { order: OrderChoice::Sync, ..settings }.is_sync());
+    }
+
+    #[test]
+    fn settings_survive_job_json() {
+        for cow in ["5%", "256M", "none", "0"] {
+            let settings =
+                Settings { cow: cow.parse().unwrap(), rate: Some(55 << 20), ..Settings::default() };
+            let text = serde_json::to_string(&settings).unwrap();
+            assert_eq!(serde_json::from_str::<Settings>(&text).unwrap(), settings, "{text}");
+        }
+        assert!(serde_json::from_str::<Settings>(r#"{"cow": "much"}"#).is_err());
     }
 
     #[test]

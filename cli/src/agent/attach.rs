@@ -1,10 +1,12 @@
 //! An agent that was started by libholdfast in a program that somebody ran with LD_PRELOAD alone.
 //!
-//! Settings come from the environment: HOLDFAST_STORE, HOLDFAST_NAME, HOLDFAST_EVERY, HOLDFAST_KEEP. The path of the
-//! socket is printed on standard output, which is then closed: that is the library's sign that it may connect.
+//! Settings come from the environment: HOLDFAST_STORE, HOLDFAST_NAME, HOLDFAST_EVERY, HOLDFAST_KEEP, HOLDFAST_ENGINE,
+//! HOLDFAST_ORDER, HOLDFAST_COW, HOLDFAST_RATE. The path of the socket is printed on standard output, which is then
+//! closed: that is the library's sign that it may connect.
 
 use crate::exit::{Exit, Failure};
-use crate::settings::{Recipe, Settings, parse_duration};
+use crate::settings::{Changes, Recipe, Settings, parse_duration, parse_rate};
+use holdfast_image::control::{ENV_ENGINE, Wishes};
 use holdfast_tiers::{Job, JobLock, Store};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -45,7 +47,18 @@ fn settings(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, Failu
         },
         None => None,
     };
-    Ok(Settings { every_s, keep, ..Settings::default() })
+    let rate = match variable("HOLDFAST_RATE") {
+        Some(text) => Some(parse_rate(&text).map_err(|why| wrong("HOLDFAST_RATE", why))?),
+        None => None,
+    };
+    let wishes = Wishes {
+        engine: variable(ENV_ENGINE),
+        order: variable("HOLDFAST_ORDER"),
+        cow: variable("HOLDFAST_COW"),
+    };
+    let changes = Changes::of_wishes(&wishes)
+        .map_err(|why| wrong("HOLDFAST_ENGINE, HOLDFAST_ORDER, HOLDFAST_COW", why))?;
+    Ok(Settings { every_s, keep, rate, ..Settings::default() }.with(&changes))
 }
 
 /// Tells the library where the socket is, and leaves its session.
@@ -69,6 +82,7 @@ pub fn announce(job: &Job) -> Result<(), Failure> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::settings::EngineChoice;
 
     #[test]
     fn settings_come_from_the_environment() {
@@ -80,6 +94,11 @@ mod tests {
         assert_eq!(with(&[]).unwrap(), Settings::default());
         let read = with(&[("HOLDFAST_EVERY", "5m"), ("HOLDFAST_KEEP", "3")]).unwrap();
         assert_eq!((read.every_s, read.keep), (Some(300), Some(3)));
+        let read =
+            with(&[("HOLDFAST_ENGINE", "copy"), ("HOLDFAST_COW", "none"), ("HOLDFAST_RATE", "1M")]).unwrap();
+        assert_eq!((read.engine, read.rate), (EngineChoice::Copy, Some(1 << 20)));
+        assert_eq!(read.cow.to_string(), "none");
+        assert_eq!(with(&[("HOLDFAST_ORDER", "random")]).unwrap_err().exit, Exit::Usage);
         assert_eq!(with(&[("HOLDFAST_EVERY", "soon")]).unwrap_err().exit, Exit::Usage);
         assert_eq!(with(&[("HOLDFAST_KEEP", "0")]).unwrap_err().exit, Exit::Usage);
     }

@@ -1,36 +1,35 @@
-//! One checkpoint, from the stop to the commit, in a thread of its own: the agent's loop goes on answering meanwhile.
+//! One checkpoint, from the pre-copy to the commit, in a thread of its own: the agent's loop goes on answering meanwhile.
 //!
-//! Invariants: at most one runs at a time; whatever fails, the writer is dropped (its files vanish) and the frozen
-//! copy is dropped (the program runs on); the program is ended only after the commit.
+//! The order of steps is here; [`precopy`], [`cut`], the flush ([`FlushSource`]) and the [`Watch`] have files of their own.
+//! Invariants: at most one runs at a time; whatever fails, the writer is dropped (its files vanish), the frozen copy is
+//! dropped (the program runs on), and what was written stays written down for the next image; the program is ended
+//! only after the commit.
 //! Fails by: [`Event::Done`] with the reason.
 
-use super::processes;
+use super::cut;
+use super::flush::FlushSource;
+use super::past::Past;
+use super::precopy::{self, Precopied};
+use super::watch::{Scene, TRACKED, Watch};
 use crate::front::handed::Handed;
 use crate::link::{Link, Tell};
-use crate::protected;
-use crate::settings::{EngineChoice, Settings};
-use holdfast_image::Epoch;
+use crate::settings::{Changes, OrderChoice, Settings};
 use holdfast_image::bytes::Name;
 use holdfast_image::control::Reply;
-use holdfast_image::manifest::EpochFigures;
-use holdfast_image::pages::{Inherited, PageSource};
-use holdfast_image::record::InjectArea;
-use holdfast_process::{Cut, CutError, CutOptions, Engine, Target, Tracer};
+use holdfast_image::manifest::{AccessCounts, EpochFigures};
+use holdfast_image::pages::PageRun;
+use holdfast_image::set::PageSet;
+use holdfast_image::{Epoch, PageCount};
+use holdfast_pager::{FlushQueue, Order as QueueOrder};
+use holdfast_process::{Cut, FrozenMemory, Target, Tracer};
 use holdfast_sys::poll::Bell;
 use holdfast_tiers::{CommitRecord, ImageInfo, ImageWriter, Job, JobLock, PipelineOptions, StoreError};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
-use std::time::Duration;
-
-/// How often a stop that passed its deadline is tried again, and how long the first pause is (doubled each time).
-const TRIES: u32 = 6;
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// Longest stop before everything is let go.
-const DEADLINE: Duration = Duration::from_millis(50);
+use std::time::Instant;
 
 /// What all checkpoints of the agent share.
-#[derive(Debug)]
 pub struct Workshop {
     /// The job.
     pub job: Job,
@@ -46,6 +45,8 @@ pub struct Workshop {
     pub attached: bool,
     /// The image that the program was restarted from: it may be mapped from it, so it is never deleted.
     pub restarted_from: Option<Epoch>,
+    /// What one checkpoint leaves for the next; locked as long as one runs.
+    pub past: Mutex<Past>,
 }
 
 /// Where a flush is. Written by the checkpoint, read by status requests.
@@ -121,15 +122,31 @@ impl From<StoreError> for Failed {
     }
 }
 
+/// How a checkpoint is to be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct How {
+    /// End the program once the image is committed.
+    pub stop: bool,
+    /// What is done otherwise than the settings of the job say.
+    pub changes: Changes,
+    /// The program itself has asked, and waits.
+    pub program_waits: bool,
+}
+
+impl How {
+    /// Whether a checkpoint that is made so does what the other asks for.
+    pub fn serves(&self, other: &How) -> bool {
+        (self.stop, self.changes) == (other.stop, other.changes)
+    }
+}
+
 /// What is to be done.
 #[derive(Clone, Debug)]
 pub struct Order {
     /// The program.
-    pub pid: i32,
-    /// Its area.
-    pub area: InjectArea,
-    /// End it once the image is committed.
-    pub stop: bool,
+    pub program: Target,
+    /// How.
+    pub how: How,
     /// Descriptors above 2 that it was started with.
     pub handed: Vec<Handed>,
 }
@@ -171,139 +188,196 @@ pub fn start(
     })
 }
 
+/// Makes the image, and sees to it that no page is forgotten if that fails.
 fn make(
     workshop: &Workshop,
-    tracer: &Tracer,
+    tracer: &Arc<Tracer>,
     order: &Order,
     progress: &Progress,
     reporter: &Reporter,
 ) -> Result<ImageInfo, Failed> {
-    let epoch = workshop.job.next_epoch()?;
-    // Before the stop: a store that cannot be written must not cost the program anything.
-    let writer = workshop.job.begin(&workshop.lock, epoch, None)?;
-    let cut = cut(workshop, tracer, order)?;
-    let total = cut.memory.pages().bytes();
-    progress.total.store(total, Ordering::Relaxed);
-    progress.epoch.store(epoch.0, Ordering::Relaxed);
-    reporter.report(Event::Cut { epoch, stop_ns: cut.breakdown.total_ns });
-    flush(workshop, writer, cut, order.stop, progress)
+    let settings = workshop.settings.with(&order.how.changes);
+    let mut past = workshop.past.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut attempt =
+        Attempt { workshop, settings: &settings, tracer, order, progress, reporter, past: &mut past };
+    let mut committed = false;
+    let result = attempt.run(&mut committed);
+    if committed {
+        order.program.tracking.committed();
+    } else {
+        order.program.tracking.failed();
+    }
+    result
 }
 
-fn flush(
-    workshop: &Workshop,
-    mut writer: ImageWriter,
-    cut: Cut,
-    stop: bool,
-    progress: &Progress,
-) -> Result<ImageInfo, Failed> {
-    let Cut { record, mut breakdown, begun, resumed_at, memory } = cut;
-    let options = PipelineOptions {
-        workers: thread::available_parallelism().map_or(1, |cores| cores.get().min(4)),
-        compress: !workshop.settings.no_compress,
-        rate: None,
-        part_pages: None,
-    };
-    let nothing = Inherited::default();
-    writer.write_pages(&memory, &nothing, &options, &|done| progress.done.store(done, Ordering::Relaxed))?;
-    if memory.is_held() {
-        breakdown.total_ns = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+/// One checkpoint under way.
+struct Attempt<'a> {
+    workshop: &'a Workshop,
+    settings: &'a Settings,
+    tracer: &'a Arc<Tracer>,
+    order: &'a Order,
+    progress: &'a Progress,
+    reporter: &'a Reporter,
+    past: &'a mut Past,
+}
+
+impl Attempt<'_> {
+    fn run(&mut self, committed: &mut bool) -> Result<ImageInfo, Failed> {
+        let epoch = self.workshop.job.next_epoch()?;
+        let parent = self.past.lineage.clone().filter(|_| !self.settings.only_protected);
+        // Before the stop: a store that cannot be written must not cost the program anything.
+        let mut writer = self.workshop.job.begin(&self.workshop.lock, epoch, parent)?;
+        let options = self.pipeline(None);
+        let mut precopied = Precopied::default();
+        if precopy::is_wanted(self.settings, self.order) {
+            precopied = precopy::run(&mut writer, self.order, self.past, &options, &|_| ())?;
+        }
+        if let Some(watch) = &self.past.watch {
+            watch.written(&precopied.dirty);
+            watch.pause();
+        }
+        let (cut, first) = match cut::make(self.workshop, self.settings, self.tracer, self.order) {
+            Ok(made) => made,
+            Err(failed) => {
+                self.past.watch.iter().for_each(Watch::go_on);
+                return Err(failed);
+            }
+        };
+        self.progress.total.store(cut.dirty.pages().bytes(), Ordering::Relaxed);
+        self.progress.epoch.store(epoch.0, Ordering::Relaxed);
+        self.reporter.report(Event::Cut { epoch, stop_ns: cut.breakdown.total_ns });
+        let figures = self.end_epoch(&cut, &precopied);
+        self.flush(writer, cut, &first, figures, committed)
     }
-    // All is stored: unless the program is to be ended, let the copy go before the slow fsync.
-    let held = if stop {
-        Some(memory)
-    } else {
-        drop(memory);
-        None
-    };
-    let (info, _) = writer.commit(CommitRecord {
-        record,
-        stop: breakdown,
-        resumed_at,
-        engine: workshop.settings.engine.name().to_owned(),
-        command: workshop.command.clone(),
-        protected_only: workshop.settings.only_protected,
-        epoch: EpochFigures::default(),
-        history: Vec::new(),
-    })?;
-    if let Some(memory) = held {
-        if let Some(link) = &workshop.link {
-            link.tell(&Tell::Stopping { epoch: info.epoch });
+
+    fn pipeline(&self, limit: Option<PageCount>) -> PipelineOptions {
+        let workers = thread::available_parallelism().map_or(1, |cores| cores.get().min(4));
+        PipelineOptions {
+            workers,
+            compress: !self.settings.no_compress,
+            rate: self.settings.rate,
+            // What a worker has in hand cannot be overtaken by pages that make room.
+            part_pages: limit.map(|limit| (limit.0 / (8 * workers as u64)).clamp(16, 1024)),
+        }
+    }
+
+    /// Ends the epoch before: what it has taught goes into the history. Returns what is known of the new image so far.
+    fn end_epoch(&mut self, cut: &Cut, precopied: &Precopied) -> EpochFigures {
+        let again = precopied.pages.intersection(&cut.dirty).pages().0;
+        self.past.precopy_in_vain = again > precopied.pages.pages().0 / 2;
+        let tracker = self.order.program.tracking.kind();
+        let ended = self.past.watch.take().filter(|watch| watch.is_of(&self.order.program));
+        let mut counts = AccessCounts::default();
+        if let (Some(watch), TRACKED) = (ended, tracker) {
+            let epoch = watch.finish(&cut.dirty);
+            counts = epoch.counts();
+            self.past.history.push(epoch);
+        }
+        let order = if self.settings.is_sync() { OrderChoice::Sync } else { self.settings.order };
+        let period = self.past.history.period().map_or(0, |period| period.lag);
+        EpochFigures {
+            tracker: tracker.to_owned(),
+            order: order.name().to_owned(),
+            pages_tracked: cut.tracked.0,
+            pages_dirty: precopied.dirty.union(&cut.dirty).pages().0,
+            pages_precopy: precopied.stored,
+            ended: counts,
+            period: u32::try_from(period).unwrap_or(0),
+            ..EpochFigures::default()
+        }
+    }
+
+    fn start_watch(
+        &self,
+        cut: &Cut,
+        queue: &Arc<FlushQueue>,
+        limit: Option<PageCount>,
+    ) -> Result<Watch, Failed> {
+        let threads = u32::try_from(cut.record.threads.len()).unwrap_or(u32::MAX);
+        let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
+        Watch::start(Scene {
+            target: self.order.program.clone(),
+            tracer: Arc::clone(self.tracer),
+            queue: Arc::clone(queue),
+            dirty: cut.dirty.clone(),
+            frozen: cut.frozen.clone(),
+            others: PageSet::from(cut.inherited.unchanged.clone()),
+            writers: threads.min(u32::try_from(cores).unwrap_or(u32::MAX)),
+            limit,
+            begun: cut.resumed_at,
+        })
+        .map_err(|error| Failed::Error(format!("starting the thread that watches the program: {error}")))
+    }
+
+    fn flush(
+        &mut self,
+        mut writer: ImageWriter,
+        cut: Cut,
+        first: &[PageRun],
+        mut figures: EpochFigures,
+        committed: &mut bool,
+    ) -> Result<ImageInfo, Failed> {
+        let limit = self.settings.cow.0.pages(cut.tracked);
+        figures.copies_limit = limit.map_or(0, |limit| limit.0);
+        let prediction = self.past.history.predict();
+        let order = match self.settings.order {
+            OrderChoice::History => QueueOrder::History,
+            OrderChoice::Address | OrderChoice::Sync => QueueOrder::Address,
+        };
+        let queue = Arc::new(FlushQueue::new(&cut.dirty, order, Some(&prediction), first));
+        drop(prediction);
+        let watch = self.start_watch(&cut, &queue, limit)?;
+        let Cut { record, mut breakdown, begun, resumed_at, engine, inherited, memory, .. } = cut;
+        let source = FlushSource { memory: &memory, queue: &queue, watch: &watch };
+        let options = self.pipeline(limit.filter(|_| engine == "fork"));
+        let done = |done| self.progress.done.store(done, Ordering::Relaxed);
+        let flushing = Instant::now();
+        writer.write_pages(&source, &inherited, &options, &done)?;
+        self.past.rate.learn(queue.pages().0, flushing.elapsed());
+        if memory.is_held() {
+            breakdown.total_ns = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        }
+        // All is stored: unless the program is to be ended, let the copy go before the slow fsync.
+        let held = if self.order.how.stop {
+            Some(memory)
+        } else {
+            drop(memory);
+            None
+        };
+        let costs = watch.flush_done();
+        figures.flush = costs.writes;
+        figures.copies_peak = costs.copies_peak.0;
+        figures.held_ns = u64::try_from(costs.held.as_nanos()).unwrap_or(u64::MAX);
+        figures.holds = costs.holds;
+        let (info, lineage) = writer.commit(CommitRecord {
+            record,
+            stop: breakdown,
+            resumed_at,
+            engine: engine.to_owned(),
+            command: self.workshop.command.clone(),
+            protected_only: self.settings.only_protected,
+            epoch: figures,
+            history: self.past.history.encode(),
+        })?;
+        *committed = true;
+        if !self.settings.only_protected {
+            self.past.lineage = Some(lineage);
+        }
+        self.past.watch = Some(watch);
+        if let Some(memory) = held {
+            self.end_program(memory, info.epoch)?;
+        }
+        Ok(info)
+    }
+
+    fn end_program(&self, memory: FrozenMemory, epoch: Epoch) -> Result<(), Failed> {
+        if let Some(link) = &self.workshop.link {
+            link.tell(&Tell::Stopping { epoch });
         }
         memory.kill_held().map_err(|error| {
-            Failed::Error(format!(
-                "image {} is committed, but ending the program failed: {error}",
-                info.epoch
-            ))
-        })?;
+            Failed::Error(format!("image {epoch} is committed, but ending the program failed: {error}"))
+        })
     }
-    Ok(info)
-}
-
-fn cut(workshop: &Workshop, tracer: &Tracer, order: &Order) -> Result<Cut, Failed> {
-    let target = Target { pid: order.pid, area: order.area };
-    let mut pause = FIRST_PAUSE;
-    let mut tries = 0;
-    loop {
-        let children = processes::children(order.pid);
-        if !children.is_empty() {
-            return Err(Failed::Refused(children));
-        }
-        let options = cut_options(workshop, order)?;
-        tries += 1;
-        let result = match tracer.cut(&target, &options) {
-            Ok(cut) if !protected::is_whole(&cut.memory, &options, order.area.shared) => {
-                Err(CutError::Busy { what: "protected memory was added meanwhile".into() })
-            }
-            result => result,
-        };
-        match result {
-            Ok(cut) => return Ok(cut),
-            Err(CutError::Busy { what }) if tries < TRIES => {
-                tracing::info!("stop {tries} let go: {what}; again in {pause:?}");
-                thread::sleep(pause);
-                pause *= 2;
-            }
-            Err(CutError::Busy { what }) => {
-                return Err(Failed::Error(format!(
-                    "the program could not be stopped in {tries} tries: {what}"
-                )));
-            }
-            Err(CutError::Refused { reasons }) => return Err(Failed::Refused(reasons)),
-            Err(CutError::Gone) => return Err(Failed::Error("the program has ended".into())),
-            Err(CutError::Failed { what }) => return Err(Failed::Error(what)),
-        }
-    }
-}
-
-fn cut_options(workshop: &Workshop, order: &Order) -> Result<CutOptions, Failed> {
-    let regions = protected::read(order.pid, order.area.shared);
-    let only = match (workshop.settings.only_protected, &regions) {
-        (false, _) => None,
-        (true, Ok(regions)) if !regions.is_empty() => {
-            Some(protected::runs_with_table(regions, order.area.shared))
-        }
-        (true, Ok(_)) => {
-            return Err(Failed::Refused(vec![
-                "the program has no protected memory yet (holdfast_malloc_protected), and --only-protected stores nothing else".into(),
-            ]));
-        }
-        (true, Err(error)) => return Err(Failed::Error(format!("reading the protected regions: {error}"))),
-    };
-    let engine = match workshop.settings.engine {
-        EngineChoice::Auto | EngineChoice::Fork => Engine::Fork,
-        EngineChoice::Sync => Engine::Sync,
-    };
-    Ok(CutOptions {
-        engine,
-        hold: order.stop,
-        self_contained: workshop.settings.self_contained,
-        own_files: vec![workshop.job.dir().to_owned()],
-        deadline: DEADLINE,
-        only,
-        // An unreadable table only costs the order.
-        first: regions.unwrap_or_default().iter().map(|region| region.run).collect(),
-        inherited: order.handed.iter().map(|entry| (entry.fd, entry.device, entry.inode)).collect(),
-    })
 }
 
 /// Deletes what `--keep` no longer wants. A failure is only logged: the new image is safe.
@@ -329,6 +403,23 @@ fn retain(workshop: &Workshop, newest: Epoch) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Order {
+        /// An order for a program that is not there.
+        pub fn for_tests(how: How) -> Order {
+            let program = Target { pid: -1, area: Default::default(), tracking: Arc::default() };
+            Order { program, how, handed: Vec::new() }
+        }
+    }
+
+    #[test]
+    fn one_checkpoint_serves_all_who_want_the_same() {
+        let plain = How::default();
+        assert!(plain.serves(&How { program_waits: true, ..plain }));
+        assert!(!plain.serves(&How { stop: true, ..plain }));
+        let changes = Changes { order: Some(OrderChoice::Address), ..Changes::default() };
+        assert!(!plain.serves(&How { changes, ..plain }));
+    }
 
     #[test]
     fn a_refusal_always_fits_a_message() {

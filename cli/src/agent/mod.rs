@@ -6,8 +6,13 @@
 
 mod attach;
 mod checkpoint;
+mod cut;
+mod flush;
+mod past;
+mod precopy;
 mod processes;
 mod server;
+mod watch;
 
 use crate::args::AgentArgs;
 use crate::exit::{Exit, Failure};
@@ -19,13 +24,14 @@ use holdfast_image::bytes::Name;
 use holdfast_process::rebuild::{self, FinishOptions};
 use holdfast_sys::{fd, local, signals};
 use holdfast_tiers::{Image, Job, JobLock, Store, StoreError};
+use past::Past;
 use server::Server;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -95,6 +101,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         link: own_link,
         attached: args.attach_env,
         restarted_from: args.restart.map(Epoch),
+        past: Mutex::default(),
     });
     let handed = (!args.attach_env).then(|| args.inherited.clone());
     let mut server = Server::new(Arc::clone(&workshop), listener, messages, ATTACH_PATIENCE, handed)
@@ -162,7 +169,8 @@ fn rebuild_program(
     );
     tracing::info!("{figures}");
     // A program that ended at once is no failure: the front has its status.
-    if let Err(error) = server.adopt(rebuilt.pid, image.record().inject) {
+    *workshop.past.lock().unwrap_or_else(PoisonError::into_inner) = Past::of_image(&image);
+    if let Err(error) = server.adopt(rebuilt.pid, image.record().inject, rebuilt.tracking) {
         tracing::info!("process {} has ended already: {error}", rebuilt.pid);
     }
     if let Some(link) = link {

@@ -5,10 +5,12 @@
 //! is followed into its child.
 
 use holdfast_image::record::InjectArea;
+use holdfast_process::{Target, Tracking};
 use holdfast_sys::{clone, procfs};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 /// Most processes that are remembered: a program that forks without end must not fill the agent's memory.
 const MOST: usize = 256;
@@ -18,6 +20,8 @@ struct Known {
     pid: i32,
     pidfd: OwnedFd,
     area: InjectArea,
+    /// Ends, and with it the tracking, when the process has ended and no checkpoint uses it any more.
+    tracking: Arc<Tracking>,
 }
 
 /// The processes that said hello and live.
@@ -39,30 +43,53 @@ pub enum Ended {
 }
 
 impl Processes {
-    /// A process said hello from `area`. A repeated hello (after exec, or after fork in the child) replaces its area.
+    /// A process said hello from `area`, and brought a userfaultfd with it. A repeated hello (after exec, or after fork
+    /// in the child) replaces its area, and its tracking if its address space is new; otherwise the descriptor is
+    /// closed, because memory belongs to the one that it was registered with first.
     ///
     /// # Errors
     /// The process is gone, or there are too many.
-    pub fn hello(&mut self, pid: i32, area: InjectArea) -> io::Result<()> {
+    pub fn hello(
+        &mut self,
+        pid: i32,
+        area: InjectArea,
+        new_memory: bool,
+        userfault: Option<OwnedFd>,
+    ) -> io::Result<()> {
         if let Some(at) = self.known.iter().position(|known| known.pid == pid && is_alive(&known.pidfd)) {
             self.known[at].area = area;
+            if new_memory {
+                self.known[at].tracking = Arc::new(Tracking::new(userfault));
+            }
             if at > 0 {
                 let known = self.known.remove(at);
                 self.known.push(known);
             }
             return Ok(());
         }
+        self.add(pid, area, Arc::new(Tracking::new(userfault)))
+    }
+    /// A process that was rebuilt, with its tracking.
+    ///
+    /// # Errors
+    /// As [`Processes::hello`].
+    pub fn add(&mut self, pid: i32, area: InjectArea, tracking: Arc<Tracking>) -> io::Result<()> {
         self.known.retain(|known| known.pid != pid);
         if self.known.len() >= MOST {
             return Err(io::Error::other(format!("{MOST} processes are known already")));
         }
         let pidfd = clone::pidfd_open(pid)?;
-        self.known.push(Known { pid, pidfd, area });
+        self.known.push(Known { pid, pidfd, area, tracking });
         Ok(())
     }
     /// The program.
-    pub fn program(&self) -> Option<(i32, InjectArea)> {
-        self.known.first().map(|known| (known.pid, known.area))
+    pub fn program(&self) -> Option<Target> {
+        let Known { pid, area, tracking, .. } = self.known.first()?;
+        Some(Target { pid: *pid, area: *area, tracking: Arc::clone(tracking) })
+    }
+    /// Pid of the program.
+    pub fn program_pid(&self) -> Option<i32> {
+        self.known.first().map(|known| known.pid)
     }
     /// What to wait on: readable when the process has ended.
     pub fn descriptors(&self) -> impl Iterator<Item = (i32, BorrowedFd<'_>)> {
@@ -126,20 +153,26 @@ mod tests {
         let pids: Vec<i32> = children.iter().map(|child| child.id().cast_signed()).collect();
         let mut processes = Processes::default();
         for &pid in &pids {
-            processes.hello(pid, area(1)).unwrap();
+            processes.hello(pid, area(1), true, None).unwrap();
         }
-        processes.hello(pids[0], area(2)).unwrap();
-        assert_eq!(processes.program(), Some((pids[0], area(2))));
-        processes.hello(pids[1], area(3)).unwrap();
+        processes.hello(pids[0], area(2), true, None).unwrap();
+        let program = |processes: &Processes| processes.program().map(|program| (program.pid, program.area));
+        assert_eq!(program(&processes), Some((pids[0], area(2))));
+        processes.hello(pids[1], area(3), true, None).unwrap();
         assert_eq!(processes.ended(pids[0]), Ended::Succeeded(pids[1]));
         assert_eq!(processes.ended(pids[2]), Ended::Other);
-        assert_eq!(processes.program(), Some((pids[1], area(3))));
+        assert_eq!(program(&processes), Some((pids[1], area(3))));
+        let tracking = processes.program().unwrap().tracking;
+        processes.hello(pids[1], area(3), false, None).unwrap();
+        assert!(Arc::ptr_eq(&processes.program().unwrap().tracking, &tracking));
+        processes.hello(pids[1], area(3), true, None).unwrap();
+        assert!(!Arc::ptr_eq(&processes.program().unwrap().tracking, &tracking));
         assert_eq!(processes.ended(pids[1]), Ended::Alone);
         for child in &mut children {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        assert!(processes.hello(pids[0], area(1)).is_err());
+        assert!(processes.hello(pids[0], area(1), true, None).is_err());
     }
 
     #[test]

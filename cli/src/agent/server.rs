@@ -6,15 +6,16 @@
 //! Invariants: one checkpoint at a time; every waiter gets exactly one reply or a closed connection; the loop ends
 //! only when no checkpoint is running.
 
-use super::checkpoint::{self, Event, Failed, Order, Progress, Reporter, Workshop};
+use super::checkpoint::{self, Event, Failed, How, Order, Progress, Reporter, Workshop};
 use super::processes::{Ended, Processes};
 use crate::alive;
 use crate::front::handed::Handed;
 use crate::link::Tell;
+use crate::settings::Changes;
 use holdfast_image::Epoch;
 use holdfast_image::control::{JobStatus, MAX_MESSAGE, Reply, Request};
 use holdfast_image::record::InjectArea;
-use holdfast_process::Tracer;
+use holdfast_process::{Tracer, Tracking};
 use holdfast_sys::poll::{self, Bell};
 use holdfast_sys::signals::SignalMessages;
 use holdfast_sys::{fd, local};
@@ -39,14 +40,14 @@ struct Client {
 struct Waiter {
     /// Connection to answer; `None`: the interval.
     client: Option<u64>,
-    stop: bool,
     wait: bool,
+    how: How,
 }
 
 struct Running {
     thread: JoinHandle<()>,
     progress: Arc<Progress>,
-    stop: bool,
+    how: How,
     /// Epoch and stop time, once the cut was made.
     cut: Option<(Epoch, u64)>,
     waiters: Vec<Waiter>,
@@ -136,8 +137,8 @@ impl Server {
     ///
     /// # Errors
     /// It is gone already.
-    pub fn adopt(&mut self, pid: i32, area: InjectArea) -> io::Result<()> {
-        self.processes.hello(pid, area)?;
+    pub fn adopt(&mut self, pid: i32, area: InjectArea, tracking: Arc<Tracking>) -> io::Result<()> {
+        self.processes.add(pid, area, tracking)?;
         self.alone = None;
         self.remember_program();
         Ok(())
@@ -166,7 +167,7 @@ impl Server {
     fn timeout(&self) -> Option<Duration> {
         let now = Instant::now();
         let end = self.alone.filter(|_| self.running.is_none()).map(|(since, patience)| since + patience);
-        let due = self.due.filter(|_| self.running.is_none() && self.processes.program().is_some());
+        let due = self.due.filter(|_| self.running.is_none() && self.processes.program_pid().is_some());
         end.into_iter().chain(due).min().map(|moment| moment.saturating_duration_since(now))
     }
 
@@ -208,12 +209,12 @@ impl Server {
     }
 
     fn check_clock(&mut self) {
-        let Some(due) = self.due.filter(|_| self.running.is_none() && self.processes.program().is_some())
+        let Some(due) = self.due.filter(|_| self.running.is_none() && self.processes.program_pid().is_some())
         else {
             return;
         };
         if due <= Instant::now() {
-            self.request_checkpoint(Waiter { client: None, stop: false, wait: true });
+            self.request_checkpoint(Waiter { client: None, wait: true, how: How::default() });
         }
     }
 
@@ -228,7 +229,7 @@ impl Server {
             Some(Ok(_)) => {}
             _ => {
                 self.link_open = false;
-                if self.processes.program().is_none() && self.alone.is_none() {
+                if self.processes.program_pid().is_none() && self.alone.is_none() {
                     self.alone = Some((Instant::now(), self.grace));
                 }
             }
@@ -273,16 +274,16 @@ impl Server {
         loop {
             let Some(client) = self.clients.iter().find(|client| client.id == id) else { return };
             let pid = client.pid;
-            match fd::receive(client.socket.as_fd(), &mut buffer, libc::MSG_DONTWAIT) {
-                Ok(0) => return self.clients.retain(|client| client.id != id),
-                Ok(len) if len > MAX_MESSAGE => {
+            match fd::receive_with(client.socket.as_fd(), &mut buffer, libc::MSG_DONTWAIT) {
+                Ok((0, _)) => return self.clients.retain(|client| client.id != id),
+                Ok((len, _)) if len > MAX_MESSAGE => {
                     self.answer(
                         id,
                         &Reply::Error { message: format!("message longer than {MAX_MESSAGE} bytes") },
                     );
                 }
-                Ok(len) => match serde_json::from_slice::<Request>(&buffer[..len]) {
-                    Ok(request) => self.request(id, pid, request),
+                Ok((len, passed)) => match serde_json::from_slice::<Request>(&buffer[..len]) {
+                    Ok(request) => self.request(id, pid, request, passed),
                     Err(error) => {
                         tracing::warn!("process {pid} sent something that is not a request: {error}");
                         self.answer(id, &Reply::Error { message: format!("not a request: {error}") });
@@ -302,16 +303,21 @@ impl Server {
         }
     }
 
-    fn request(&mut self, id: u64, pid: i32, request: Request) {
+    fn request(&mut self, id: u64, pid: i32, request: Request, passed: Option<OwnedFd>) {
         match request {
-            Request::Hello { event, version, area } => self.hello(pid, &event, &version, area),
+            Request::Hello { event, version, area } => self.hello(pid, &event, &version, area, passed),
             Request::Status => {
                 let status = self.status();
                 self.answer(id, &Reply::Status(status));
             }
-            Request::Checkpoint { stop, wait } => {
-                self.request_checkpoint(Waiter { client: Some(id), stop, wait });
-            }
+            Request::Checkpoint { stop, wait, wishes } => match Changes::of_wishes(&wishes) {
+                Ok(changes) => {
+                    let waits = self.processes.program_pid() == Some(pid);
+                    let how = How { stop, changes, program_waits: waits };
+                    self.request_checkpoint(Waiter { client: Some(id), wait, how });
+                }
+                Err(message) => self.answer(id, &Reply::Error { message }),
+            },
             Request::Quit => {
                 self.ending = true;
                 self.answer(id, &Reply::Ok);
@@ -321,22 +327,23 @@ impl Server {
         }
     }
 
-    fn hello(&mut self, pid: i32, event: &str, version: &str, area: InjectArea) {
+    fn hello(&mut self, pid: i32, event: &str, version: &str, area: InjectArea, passed: Option<OwnedFd>) {
         if !area.is_valid() || pid <= 0 {
             tracing::warn!("process {pid} said hello with an area that is not valid");
             return;
         }
-        match self.processes.hello(pid, area) {
+        // A session leader keeps its address space; at "load" and "fork" it is new.
+        match self.processes.hello(pid, area, event != "setsid", passed) {
             Ok(()) => {
                 tracing::info!("hello ({event}) from process {pid}, libholdfast {version}");
                 self.alone = None;
-                if self.processes.program() == Some((pid, area)) {
+                if self.processes.program_pid() == Some(pid) {
                     self.meet_program(pid);
                 }
             }
             Err(error) => tracing::warn!("hello from process {pid}, which is gone: {error}"),
         }
-        if self.processes.program().is_none() {
+        if self.processes.program_pid().is_none() {
             self.alone = Some((Instant::now(), self.grace));
         }
     }
@@ -351,7 +358,7 @@ impl Server {
     }
 
     fn remember_program(&self) {
-        if let Some((pid, _)) = self.processes.program()
+        if let Some(pid) = self.processes.program_pid()
             && let Err(error) = alive::remember(&self.workshop.job, pid)
         {
             tracing::warn!("remembering the program: {error}");
@@ -366,7 +373,7 @@ impl Server {
         };
         JobStatus {
             job: self.workshop.job.name().to_owned(),
-            pid: self.processes.program().map(|(pid, _)| pid),
+            pid: self.processes.program_pid(),
             agent_pid: std::process::id().cast_signed(),
             newest: self.newest,
             flushing: flushing.map(|(epoch, _)| epoch),
@@ -379,7 +386,7 @@ impl Server {
     fn request_checkpoint(&mut self, waiter: Waiter) {
         match &mut self.running {
             // The cut is still to come and does what is asked for: one checkpoint serves both.
-            Some(running) if running.cut.is_none() && running.stop == waiter.stop => {
+            Some(running) if running.cut.is_none() && running.how.serves(&waiter.how) => {
                 running.waiters.push(waiter)
             }
             Some(_) => self.queued.push(waiter),
@@ -387,20 +394,25 @@ impl Server {
         }
     }
 
+    /// Starts a checkpoint that serves the first of `waiters` and all others that want the same; the rest goes on
+    /// waiting.
     fn start_checkpoint(&mut self, waiters: Vec<Waiter>) {
+        let Some(how) = waiters.first().map(|waiter| waiter.how) else { return };
+        let (waiters, rest): (Vec<_>, Vec<_>) =
+            waiters.into_iter().partition(|waiter| how.serves(&waiter.how));
+        self.queued = rest;
         if let Some(seconds) = self.workshop.settings.every_s {
             self.due = Some(Instant::now() + Duration::from_secs(seconds));
         }
-        let stop = waiters.iter().any(|waiter| waiter.stop);
         let started = match self.processes.program() {
             _ if self.ending => Err("the agent is ending".to_owned()),
             None => Err("the program has not loaded libholdfast (yet), or has ended".to_owned()),
-            Some((pid, area)) => {
+            Some(program) => {
                 let progress = Arc::new(Progress::default());
                 checkpoint::start(
                     Arc::clone(&self.workshop),
                     Arc::clone(&self.tracer),
-                    Order { pid, area, stop, handed: self.handed.clone().unwrap_or_default() },
+                    Order { program, how, handed: self.handed.clone().unwrap_or_default() },
                     Arc::clone(&progress),
                     self.reporter.clone(),
                 )
@@ -410,10 +422,18 @@ impl Server {
         };
         match started {
             Ok((thread, progress)) => {
-                self.running = Some(Running { thread, progress, stop, cut: None, waiters });
+                self.running = Some(Running { thread, progress, how, cut: None, waiters });
             }
-            Err(message) => self.fail(waiters, &Failed::Error(message)),
+            Err(message) => {
+                self.fail(waiters, &Failed::Error(message));
+                self.start_queued();
+            }
         }
+    }
+
+    fn start_queued(&mut self) {
+        let queued = std::mem::take(&mut self.queued);
+        self.start_checkpoint(queued);
     }
 
     fn fail(&mut self, waiters: Vec<Waiter>, failed: &Failed) {
@@ -458,17 +478,14 @@ impl Server {
             }
             Err(failed) => self.fail(running.waiters, &failed),
         }
-        if !self.queued.is_empty() {
-            let queued = std::mem::take(&mut self.queued);
-            self.start_checkpoint(queued);
-        }
+        self.start_queued();
     }
 }
 
 impl Drop for Server {
     /// No socket is left behind by an agent that ends in order, and no word of a program that has ended.
     fn drop(&mut self) {
-        if self.processes.program().is_none() {
+        if self.processes.program_pid().is_none() {
             alive::forget(&self.workshop.job, &self.workshop.lock);
         }
         let _ = std::fs::remove_file(self.workshop.job.socket_path());

@@ -20,7 +20,8 @@ pub fn run(args: &CheckpointArgs, root: Option<&Path>) -> Result<(), Failure> {
     let store = crate::names::open_store(root)?;
     let job = find_job(&store, &args.job)?;
     let agent = Agent::connect(&job)?;
-    agent.send(&Request::Checkpoint { stop: args.stop, wait: !args.no_wait })?;
+    let wishes = args.changes.wishes();
+    agent.send(&Request::Checkpoint { stop: args.stop, wait: !args.no_wait, wishes })?;
     let reply = accepted(wait(&agent, &job)?)?;
     let Reply::Checkpointed { epoch, stop_ns, committed } = reply else {
         return Err(Failure::new(Exit::Internal, format!("unexpected answer of the agent: {reply:?}")));

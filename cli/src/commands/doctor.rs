@@ -106,27 +106,7 @@ fn host(probe: &Probe) -> Vec<Finding> {
             value: yes(probe.memfd_exec),
             advice: "sysctl vm.memfd_noexec=1 or 0: the seed of a restart is executed from memory",
         },
-        Finding {
-            what: "PAGEMAP_SCAN (Linux 6.7)",
-            good: probe.pagemap_scan,
-            required: false,
-            value: yes(probe.pagemap_scan),
-            advice: "with an older kernel finding the pages of a program takes longer",
-        },
-        Finding {
-            what: "userfaultfd for this user",
-            good: probe.userfaultfd_user,
-            required: false,
-            value: yes(probe.userfaultfd_user),
-            advice: "the kernel lacks it or a filter forbids it; not needed by this version",
-        },
-        Finding {
-            what: "asynchronous write protection (Linux 6.7)",
-            good: probe.userfaultfd_wp_async,
-            required: false,
-            value: yes(probe.userfaultfd_wp_async),
-            advice: "not needed by this version",
-        },
+        tracker(probe),
         Finding {
             what: "children listed in /proc",
             good: probe.proc_children,
@@ -149,6 +129,38 @@ fn host(probe: &Probe) -> Vec<Finding> {
             advice: "the kernel was built without CONFIG_KCMP: descriptors that share an offset are told apart by guess",
         },
     ]
+}
+
+/// How the pages are found that a program wrote since the image before, and why so.
+fn tracker(probe: &Probe) -> Finding {
+    let (value, advice) = match probe {
+        Probe { pagemap_scan: false, .. } => (
+            "found by content: the kernel has no PAGEMAP_SCAN",
+            "all memory is read at each checkpoint, and what changed is stored; Linux 6.7 or later tracks writes",
+        ),
+        Probe { userfaultfd_user: false, .. } => (
+            "found by content: userfaultfd is refused to this user",
+            "all memory is read at each checkpoint, and what changed is stored; have the seccomp filter (of a container) \
+             allow userfaultfd, or use a kernel with CONFIG_USERFAULTFD",
+        ),
+        Probe { userfaultfd_wp_async: false, .. } => (
+            "found by content: userfaultfd cannot write-protect asynchronously",
+            "all memory is read at each checkpoint, and what changed is stored; Linux 6.7 or later, with \
+             CONFIG_PTE_MARKER_UFFD_WP, tracks writes",
+        ),
+        Probe { tracking_exact: false, .. } => (
+            "found by content: this kernel loses track of memory that mremap moves",
+            "all memory is read at each checkpoint, and what changed is stored; Linux 6.13 or later tracks writes",
+        ),
+        _ => ("tracked by the kernel (userfaultfd, PAGEMAP_SCAN)", ""),
+    };
+    Finding {
+        what: "pages that changed since the image before",
+        good: advice.is_empty(),
+        required: false,
+        value: value.to_owned(),
+        advice,
+    }
 }
 
 fn installation(root: Option<&Path>) -> Vec<Finding> {
@@ -202,4 +214,33 @@ fn cpu() -> String {
     text.lines()
         .find_map(|line| line.strip_prefix("model name")?.split_once(':'))
         .map_or_else(|| "unknown processor".to_owned(), |(_, name)| name.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tracker_is_named_with_its_reason_and_remedy() {
+        let good = Probe {
+            pagemap_scan: true,
+            userfaultfd_user: true,
+            userfaultfd_wp_async: true,
+            tracking_exact: true,
+            ..Probe::ask()
+        };
+        let found = tracker(&good);
+        assert!(found.good && !found.required && found.value.starts_with("tracked"));
+        for (probe, reason, remedy) in [
+            (Probe { pagemap_scan: false, ..good.clone() }, "PAGEMAP_SCAN", "6.7"),
+            (Probe { userfaultfd_user: false, ..good.clone() }, "refused", "seccomp"),
+            (Probe { userfaultfd_wp_async: false, ..good.clone() }, "asynchronously", "6.7"),
+            (Probe { tracking_exact: false, ..good.clone() }, "mremap", "6.13"),
+        ] {
+            let found = tracker(&probe);
+            assert!(!found.good && !found.required);
+            assert!(found.value.contains(reason), "{}", found.value);
+            assert!(found.advice.contains(remedy), "{}", found.advice);
+        }
+    }
 }

@@ -69,6 +69,7 @@ mod tests {
             epoch: Epoch(epoch),
             created_ns: 0,
             bytes: 1,
+            total_bytes: 1,
             program_bytes: 1,
             stop_ns: 1,
             parent: None,

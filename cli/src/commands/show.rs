@@ -1,10 +1,11 @@
-//! `holdfast show`: what an image holds, and where its stop time went.
+//! `holdfast show`: what an image holds, what its epoch changed, and where its stop time went.
 
 use crate::exit::Failure;
 use crate::names::ImageName;
 use crate::report::{self, short_time, size};
+use holdfast_image::PAGE_SIZE;
 use holdfast_image::bytes::Name;
-use holdfast_image::manifest::{FlushFigures, StopBreakdown};
+use holdfast_image::manifest::{AccessCounts, EpochFigures, FlushFigures, StopBreakdown};
 use holdfast_image::record::{Backing, Object, ProcessRecord};
 use holdfast_tiers::Image;
 use std::collections::BTreeMap;
@@ -28,6 +29,8 @@ pub fn run(name: &ImageName, json: bool, root: Option<&Path>) -> Result<(), Fail
             "protected_only": image.protected_only(),
             "stop": image.stop(),
             "flush": image.figures(),
+            "flush_bytes_per_s": flush_rate(image.figures()),
+            "epoch": image.epoch_figures(),
             "record": image.record(),
         }));
     }
@@ -47,7 +50,12 @@ fn text(job: &str, image: &Image) -> String {
         "  host       {}, Linux {}, {}",
         record.host.hostname, record.host.kernel_release, record.host.cpu
     );
-    let _ = writeln!(out, "  engine     {}", image.engine());
+    let epoch = image.epoch_figures();
+    let parent =
+        info.parent.map_or_else(|| "none (a full image)".to_owned(), |parent| format!("image {parent}"));
+    let _ = writeln!(out, "  parent     {parent}");
+    let _ = writeln!(out, "  engine     {}, order {}", image.engine(), known(&epoch.order));
+    let _ = writeln!(out, "  tracker    {}", known(&epoch.tracker));
     let _ =
         writeln!(out, "  size       {} of memory in {} on disk", size(info.program_bytes), size(info.bytes));
     if image.protected_only() {
@@ -55,8 +63,13 @@ fn text(job: &str, image: &Image) -> String {
     }
     let _ = writeln!(out, "\nstop time");
     out.push_str(&stop_table(image.stop()));
+    let _ = writeln!(out, "\npages");
+    out.push_str(&pages_table(epoch, image.figures()));
     let _ = writeln!(out, "\nflush");
     out.push_str(&flush_table(image.figures()));
+    out.push_str(&copies_table(epoch));
+    let _ = writeln!(out, "\nfirst writes after a cut");
+    out.push_str(&writes_table(epoch));
     let _ = writeln!(out, "\nthreads");
     let threads: Vec<Vec<String>> =
         record.threads.iter().map(|t| vec![format!("  {}", t.tid), t.comm.to_string()]).collect();
@@ -75,6 +88,7 @@ fn stop_table(stop: &StopBreakdown) -> String {
         ("injected queries", stop.inject_ns),
         ("mappings", stop.maps_ns),
         ("files", stop.files_ns),
+        ("tracking", stop.track_ns),
         ("copied memory", stop.copy_ns),
         ("clone", stop.clone_ns),
         ("resume", stop.resume_ns),
@@ -87,23 +101,79 @@ fn stop_table(stop: &StopBreakdown) -> String {
     report::table(&["  PART", "MS", "%"], &parts.map(row), &[1, 2])
 }
 
+/// What an image does not say was not known to the version that wrote it.
+fn known(word: &str) -> &str {
+    if word.is_empty() { "unknown" } else { word }
+}
+
+fn pages(count: u64) -> String {
+    format!("{count} ({})", size(count.saturating_mul(PAGE_SIZE)))
+}
+
+fn lines(rows: &[(&str, String)]) -> String {
+    rows.iter().fold(String::new(), |mut out, (name, value)| {
+        let _ = writeln!(out, "  {name:<16} {value}");
+        out
+    })
+}
+
+fn pages_table(epoch: &EpochFigures, flush: &FlushFigures) -> String {
+    lines(&[
+        ("tracked", pages(epoch.pages_tracked)),
+        ("dirty", pages(epoch.pages_dirty)),
+        ("stored", pages(flush.pages_stored)),
+        ("unchanged", pages(flush.pages_unchanged)),
+        ("all zero", pages(flush.pages_zero)),
+        ("from parent", pages(flush.pages_parent)),
+        ("pre-copied", format!("{}, {} of them for good", pages(epoch.pages_precopy), flush.pages_precopied)),
+    ])
+}
+
+/// Bytes read in a second of flush; 0 where nothing was flushed.
+fn flush_rate(flush: &FlushFigures) -> u64 {
+    let bytes = u128::from(flush.pages_read) * u128::from(PAGE_SIZE) * 1_000_000_000;
+    bytes.checked_div(u128::from(flush.flush_ns)).map_or(0, |rate| u64::try_from(rate).unwrap_or(u64::MAX))
+}
+
 fn flush_table(flush: &FlushFigures) -> String {
-    let pages = |count: u64| format!("{count} ({})", size(count.saturating_mul(holdfast_image::PAGE_SIZE)));
-    let rows = [
+    lines(&[
         ("time to commit", short_time(flush.flush_ns)),
         ("pages read", pages(flush.pages_read)),
-        ("all zero", pages(flush.pages_zero)),
-        ("stored", pages(flush.pages_stored)),
+        ("rate", format!("{:.0} MB/s", flush_rate(flush) as f64 / 1e6)),
         (
             "compressed",
             format!("{} to {}", size(flush.bytes_compressed_from), size(flush.bytes_compressed_to)),
         ),
         ("on disk", size(flush.bytes_stored)),
-    ];
-    rows.iter().fold(String::new(), |mut out, (name, value)| {
-        let _ = writeln!(out, "  {name:<16} {value}");
-        out
-    })
+    ])
+}
+
+fn copies_table(epoch: &EpochFigures) -> String {
+    let limit = match epoch.copies_limit {
+        0 => "no bound".to_owned(),
+        limit => format!("of {} allowed", pages(limit)),
+    };
+    let held = match epoch.holds {
+        0 => "never".to_owned(),
+        holds => format!("{}, {holds} times", short_time(epoch.held_ns)),
+    };
+    lines(&[("most copies", format!("{}, {limit}", pages(epoch.copies_peak))), ("program held", held)])
+}
+
+fn writes_table(epoch: &EpochFigures) -> String {
+    let row = |name: &str, counts: &AccessCounts| {
+        let AccessCounts { wait, cow, avoided, after, untouched } = *counts;
+        let numbers = [wait, cow, avoided, after, untouched].map(|count| count.to_string());
+        std::iter::once(format!("  {name}")).chain(numbers).collect::<Vec<_>>()
+    };
+    let head = ["  PAGES", "WAIT", "COW", "AVOIDED", "AFTER", "UNTOUCHED"];
+    let rows = [row("in this flush", &epoch.flush), row("in the epoch before", &epoch.ended)];
+    let period = match epoch.period {
+        0 => "not known".to_owned(),
+        1 => "every epoch is like the last".to_owned(),
+        period => format!("every epoch is like the one {period} before"),
+    };
+    report::table(&head, &rows, &[1, 2, 3, 4, 5]) + &lines(&[("period", period)])
 }
 
 fn regions_table(record: &ProcessRecord) -> String {
@@ -155,5 +225,55 @@ fn object(object: &Object) -> String {
         Object::TimerFd { interval_ns, .. } => format!("timerfd, period {}", short_time(*interval_ns)),
         Object::SignalFd { mask } => format!("signalfd, mask {mask:#x}"),
         Object::Own => "held by libholdfast".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_epoch_is_told_in_full() {
+        let epoch = EpochFigures {
+            pages_tracked: 1000,
+            pages_dirty: 100,
+            pages_precopy: 60,
+            flush: AccessCounts { wait: 1, cow: 2, avoided: 3, after: 0, untouched: 4 },
+            ended: AccessCounts { wait: 11, cow: 12, avoided: 13, after: 14, untouched: 15 },
+            copies_peak: 8,
+            copies_limit: 16,
+            held_ns: 2_000_000,
+            holds: 3,
+            period: 2,
+            ..EpochFigures::default()
+        };
+        let flush =
+            FlushFigures { flush_ns: 4096, pages_read: 1, pages_precopied: 50, ..FlushFigures::default() };
+        let text = pages_table(&epoch, &flush) + &copies_table(&epoch) + &flush_table(&flush);
+        for part in [
+            "tracked          1000 (3.9 MiB)",
+            "pre-copied       60 (240.0 KiB), 50 of them for good",
+            "most copies      8 (32.0 KiB), of 16 (64.0 KiB) allowed",
+            "program held     2.00 ms, 3 times",
+            "rate             1000 MB/s",
+        ] {
+            assert!(text.contains(part), "{part} in\n{text}");
+        }
+        assert_eq!(
+            writes_table(&epoch),
+            "  PAGES                WAIT  COW  AVOIDED  AFTER  UNTOUCHED\n  \
+             in this flush           1    2        3      0          4\n  \
+             in the epoch before    11   12       13     14         15\n  \
+             period           every epoch is like the one 2 before\n"
+        );
+    }
+
+    #[test]
+    fn nothing_known_is_no_nonsense() {
+        let (epoch, flush) = (EpochFigures::default(), FlushFigures::default());
+        assert_eq!(flush_rate(&flush), 0);
+        assert!(copies_table(&epoch).contains("no bound"));
+        assert!(copies_table(&epoch).contains("never"));
+        assert_eq!(known(&epoch.tracker), "unknown");
     }
 }

@@ -2,8 +2,8 @@
 
 use super::launch::{c_string, own_environment};
 use crate::exit::{Exit, Failure};
-use crate::settings::{Allocator, Settings};
-use holdfast_image::control::ENV_SOCKET;
+use crate::settings::{Allocator, EngineChoice, Settings};
+use holdfast_image::control::{ENV_ENGINE, ENV_SOCKET};
 use std::ffi::{CString, OsString};
 use std::path::{Path, PathBuf};
 
@@ -65,11 +65,14 @@ pub fn for_program(
             own.push((name.into(), signal.to_string().into()));
         }
     }
+    if settings.engine == EngineChoice::Slots {
+        own.push((ENV_ENGINE.into(), "slots".into()));
+    }
     own.extend(extra.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
     let mut entries = own_environment()?;
     entries.retain(|entry| {
         let name = entry.as_bytes().split(|&c| c == b'=').next().unwrap_or_default();
-        ![SIGNAL, ON_STOP].iter().any(|unset| unset.as_bytes() == name)
+        ![SIGNAL, ON_STOP, ENV_ENGINE].iter().any(|unset| unset.as_bytes() == name)
             && !own.iter().any(|(own, _)| own.as_bytes() == name)
     });
     preload(&mut entries, &library)?;

@@ -11,7 +11,7 @@ use crate::exit::{Exit, Failure};
 use crate::link::Tell;
 use crate::report;
 use crate::settings::{Settings, signal_name};
-use holdfast_image::control::{Reply, Request};
+use holdfast_image::control::{Reply, Request, Wishes};
 use holdfast_sys::signals::{self, Arrived, SignalMessages};
 use holdfast_sys::{poll, spawn};
 use holdfast_tiers::Job;
@@ -206,8 +206,9 @@ impl Front<'_> {
     }
 
     fn request_checkpoint(&self) {
-        let sent = Agent::connect(self.job)
-            .and_then(|agent| agent.send(&Request::Checkpoint { stop: false, wait: false }));
+        let sent = Agent::connect(self.job).and_then(|agent| {
+            agent.send(&Request::Checkpoint { stop: false, wait: false, wishes: Wishes::default() })
+        });
         if let Err(failure) = sent {
             report::note(&format!("checkpoint: {failure}"));
         }
@@ -218,7 +219,7 @@ impl Front<'_> {
             return;
         }
         let asked = Agent::connect(self.job).and_then(|agent| {
-            agent.send(&Request::Checkpoint { stop: true, wait: true })?;
+            agent.send(&Request::Checkpoint { stop: true, wait: true, wishes: Wishes::default() })?;
             Ok(agent)
         });
         match asked {

@@ -1,0 +1,40 @@
+//! Where the flush takes its pages from: the memory of the instant, in the order of the queue, with word of every page
+//! that is stored to the watcher.
+//!
+//! Runs in: the flush workers. Fails by: an error of the frozen memory, which fails the image.
+
+use super::watch::Watch;
+use holdfast_image::pages::{PageRun, PageSource};
+use holdfast_image::{Addr, PageCount};
+use holdfast_pager::FlushQueue;
+use holdfast_process::FrozenMemory;
+use std::io;
+
+/// See the head of the file.
+pub struct FlushSource<'a> {
+    /// What is read.
+    pub memory: &'a FrozenMemory,
+    /// What is next.
+    pub queue: &'a FlushQueue,
+    /// Who counts the copies.
+    pub watch: &'a Watch,
+}
+
+impl PageSource for FlushSource<'_> {
+    fn pages(&self) -> PageCount {
+        self.queue.pages()
+    }
+    fn take(&self, most: PageCount, into: &mut Vec<PageRun>) {
+        self.queue.take(most, into);
+    }
+    fn read(&self, start: Addr, buffer: &mut [u8]) -> io::Result<bool> {
+        self.memory.read(start, buffer).map(|()| true)
+    }
+    fn release(&self, run: PageRun) {
+        self.memory.release(run);
+        self.watch.stored(run);
+    }
+    fn is_urgent(&self) -> bool {
+        self.watch.is_urgent()
+    }
+}

@@ -1,0 +1,182 @@
+//! Pre-copy: pages that changed are stored while the program still runs, so that little is left at the stop.
+//!
+//! Runs in: the checkpoint thread, before the cut. Nothing is torn by it: the tracker is armed before a page is read, and
+//! a page that is written again is stored again. What it costs in vain is bandwidth; the rules here keep that small.
+//! Fails by: a store that fails fails the image. A program that went away meanwhile is the cut's business.
+
+use super::checkpoint::{Failed, Order};
+use super::past::Past;
+use crate::settings::{EngineChoice, Settings};
+use holdfast_image::PageCount;
+use holdfast_image::pages::PageSource;
+use holdfast_image::set::PageSet;
+use holdfast_process::LivePages;
+use holdfast_tiers::{ImageWriter, PipelineOptions};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long it is watched what the program writes, where the history does not say.
+const SAMPLE: Duration = Duration::from_millis(20);
+/// Storing so few pages twice costs less than finding out whether that will happen.
+const FEW: PageCount = PageCount((16 << 20) / holdfast_image::PAGE_SIZE);
+/// A second pass is worth its scan if the first one took longer and stored more than this.
+const SECOND_AFTER: Duration = Duration::from_millis(50);
+const SECOND_ABOVE: PageCount = PageCount((64 << 20) / holdfast_image::PAGE_SIZE);
+
+/// What a pre-copy has done.
+#[derive(Debug, Default)]
+pub struct Precopied {
+    /// All pages that were found to be written before the stop.
+    pub dirty: PageSet,
+    /// Pages that were stored, those of both passes counted twice.
+    pub stored: u64,
+    /// The pages that were stored.
+    pub pages: PageSet,
+}
+
+/// Whether this checkpoint may have one.
+pub fn is_wanted(settings: &Settings, order: &Order) -> bool {
+    // The program would wait for it.
+    !order.how.program_waits
+        && !settings.only_protected
+        && !settings.is_sync()
+        && matches!(settings.engine, EngineChoice::Auto | EngineChoice::Copy)
+}
+
+/// Whether storing these pages now is worth it: not if more than half of them would be written again before the flush
+/// after the stop could begin, as long as the program goes on as in the time `sampled`, in which it wrote `rewritten`
+/// of `dirty` pages again.
+fn is_worth(dirty: PageCount, rewritten: PageCount, sampled: Duration, flush: Duration) -> bool {
+    let again = rewritten.0 as f64 * (flush.as_secs_f64() / sampled.as_secs_f64()).max(1.0);
+    again <= dirty.0 as f64 / 2.0
+}
+
+fn wants_second(took: Duration, stored: PageCount) -> bool {
+    took > SECOND_AFTER && stored > SECOND_ABOVE
+}
+
+/// Stores what is worth it. `done` gets the bytes read.
+///
+/// # Errors
+/// The store failed.
+pub fn run(
+    writer: &mut ImageWriter,
+    order: &Order,
+    past: &Past,
+    options: &PipelineOptions,
+    done: &(dyn Fn(u64) + Sync),
+) -> Result<Precopied, Failed> {
+    let mut result = Precopied::default();
+    let begun = Instant::now();
+    let Some(first) = pass(order, &mut result) else { return Ok(result) };
+    let Some(pages) = choose(order, past, first, options) else { return Ok(result) };
+    let stored = store(writer, order, pages, options, done, &mut result)?;
+    if wants_second(begun.elapsed(), stored)
+        && let Some(second) = pass(order, &mut result)
+        && let Some(pages) = leave_hot_out(past, second)
+    {
+        store(writer, order, pages, options, done, &mut result)?;
+    }
+    Ok(result)
+}
+
+/// Re-arms the tracker. `None`: the program is gone, or nothing is tracked.
+fn pass(order: &Order, result: &mut Precopied) -> Option<PageSet> {
+    let dirty = order.program.tracking.pass(order.program.pid).ok().filter(|dirty| !dirty.is_empty())?;
+    result.dirty = result.dirty.union(&dirty);
+    Some(dirty)
+}
+
+fn leave_hot_out(past: &Past, dirty: PageSet) -> Option<PageSet> {
+    let prediction = past.history.predict();
+    Some(dirty.difference(&prediction.hot(&dirty))).filter(|pages| !pages.is_empty())
+}
+
+fn choose(order: &Order, past: &Past, dirty: PageSet, options: &PipelineOptions) -> Option<PageSet> {
+    let pages = leave_hot_out(past, dirty)?;
+    let trusted = !past.history.is_empty() && !past.precopy_in_vain;
+    if trusted || pages.pages() <= FEW {
+        return Some(pages);
+    }
+    let begun = Instant::now();
+    thread::sleep(SAMPLE);
+    let program = &order.program;
+    let again = program.tracking.written(program.pid, &pages).ok()?;
+    let flush = past.rate.time_for(pages.pages().0, options.rate);
+    if is_worth(pages.pages(), again.pages(), begun.elapsed(), flush) {
+        return Some(pages.difference(&again)).filter(|pages| !pages.is_empty());
+    }
+    tracing::info!(
+        "no pre-copy: {} of {} pages were written again in {:?}",
+        again.pages().0,
+        pages.pages().0,
+        begun.elapsed()
+    );
+    None
+}
+
+fn store(
+    writer: &mut ImageWriter,
+    order: &Order,
+    pages: PageSet,
+    options: &PipelineOptions,
+    done: &(dyn Fn(u64) + Sync),
+    result: &mut Precopied,
+) -> Result<PageCount, Failed> {
+    let source = LivePages::new(order.program.pid, pages);
+    let wanted = source.pages();
+    let stored = writer.precopy(&source, options, done)?;
+    order.program.tracking.precopied(&stored);
+    tracing::debug!("pre-copy: {} of {} pages", stored.pages().0, wanted.0);
+    result.stored += stored.pages().0;
+    result.pages = result.pages.union(&stored);
+    Ok(stored.pages())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::OrderChoice;
+
+    fn pages(count: u64) -> PageCount {
+        PageCount(count)
+    }
+
+    #[test]
+    fn what_is_written_all_the_time_is_not_stored_before_the_stop() {
+        let (sample, flush) = (Duration::from_millis(20), Duration::from_secs(1));
+        assert!(is_worth(pages(100_000), pages(0), sample, flush));
+        assert!(is_worth(pages(100_000), pages(1000), sample, flush));
+        assert!(!is_worth(pages(100_000), pages(1001), sample, flush));
+        assert!(!is_worth(pages(100_000), pages(100_000), sample, flush));
+        // A flush that is shorter than the sample is as good as one that lasts as long.
+        assert!(!is_worth(pages(100), pages(51), sample, Duration::ZERO));
+        assert!(is_worth(pages(100), pages(50), sample, Duration::ZERO));
+    }
+
+    #[test]
+    fn a_second_pass_needs_a_long_and_large_first_one() {
+        assert!(wants_second(Duration::from_millis(51), pages(SECOND_ABOVE.0 + 1)));
+        assert!(!wants_second(Duration::from_millis(50), pages(SECOND_ABOVE.0 + 1)));
+        assert!(!wants_second(Duration::from_secs(1), SECOND_ABOVE));
+    }
+
+    #[test]
+    fn only_engines_that_gain_by_it_and_programs_that_run_have_one() {
+        use super::super::checkpoint::How;
+        let order = |program_waits| Order::for_tests(How { program_waits, ..How::default() });
+        let auto = Settings::default();
+        assert!(is_wanted(&auto, &order(false)));
+        assert!(!is_wanted(&auto, &order(true)));
+        for (engine, wanted) in [
+            (EngineChoice::Copy, true),
+            (EngineChoice::Fork, false),
+            (EngineChoice::Slots, false),
+            (EngineChoice::Sync, false),
+        ] {
+            assert_eq!(is_wanted(&Settings { engine, ..Settings::default() }, &order(false)), wanted);
+        }
+        assert!(!is_wanted(&Settings { order: OrderChoice::Sync, ..auto.clone() }, &order(false)));
+        assert!(!is_wanted(&Settings { only_protected: true, ..auto }, &order(false)));
+    }
+}
