@@ -263,8 +263,12 @@ impl Server {
             }
             self.next_client += 1;
             self.clients.push(Client { id: self.next_client, socket, pid: who.pid });
-            // What it has sent already is read at once: its hello may be its last sign of life.
-            self.client_event(self.next_client);
+            // What it has sent already is read at once: its hello may be its last sign of life. What came before on
+            // other connections is read first: a program may ask for a checkpoint right after its hello.
+            let ids: Vec<u64> = self.clients.iter().map(|client| client.id).collect();
+            for id in ids {
+                self.client_event(id);
+            }
         }
     }
 
