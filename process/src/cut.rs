@@ -284,8 +284,9 @@ pub fn make(
     breakdown.total_ns = ns(begun);
     let resumed_at = Instant::now();
     let described = describe::after(target, options, kept, &before, inside, held, commands, stragglers)?;
-    let describe::Described { record, memory, current, snapshot } = described;
-    let Snapshot { engine, dirty, frozen, tracked, inherited, .. } = snapshot;
+    let describe::Described { record, memory, current, snapshot, inherited } = described;
+    let Snapshot { engine, dirty, frozen, present, .. } = snapshot;
+    let tracked = present.pages();
     let cut = Cut { record, breakdown, begun, resumed_at, engine, dirty, frozen, tracked, inherited, memory };
     Ok((cut, current))
 }

@@ -14,7 +14,9 @@ use crate::tracer::{Command, Current};
 use crate::track;
 use crossbeam_channel::Sender;
 use holdfast_image::bytes::Name;
+use holdfast_image::pages::Inherited;
 use holdfast_image::record::{FileIdentity, ProcessRecord, Region, SignalRecord};
+use holdfast_image::set::PageSet;
 use std::fs::File;
 
 /// What [`after`] yields.
@@ -27,6 +29,8 @@ pub struct Described {
     pub current: Option<Current>,
     /// Which pages; its copy and buffers are in `current` and `memory` now.
     pub snapshot: Snapshot,
+    /// What the image takes from elsewhere.
+    pub inherited: Inherited,
 }
 
 /// Everything that needs no stop any more: the copy's own affairs, identities of files.
@@ -52,7 +56,9 @@ pub fn after(
         (None, None) => None,
     };
     match describe(target, options, kept, before, inside, current.as_ref(), commands) {
-        Ok((record, memory, snapshot)) => Ok(Described { record, memory, current, snapshot }),
+        Ok((record, memory, snapshot, inherited)) => {
+            Ok(Described { record, memory, current, snapshot, inherited })
+        }
         Err(error) => {
             match current {
                 Some(Current::Copy { copy, .. }) => copy.end(),
@@ -72,7 +78,7 @@ fn describe(
     mut inside: Inside,
     current: Option<&Current>,
     commands: &Sender<Command>,
-) -> Result<(ProcessRecord, FrozenMemory, Snapshot), CutError> {
+) -> Result<(ProcessRecord, FrozenMemory, Snapshot, Inherited), CutError> {
     if let Some(Current::Copy { copy, .. }) = current {
         copy.detach_from_program()?;
         check_copy(copy.pid, &inside.snapshot)?;
@@ -90,6 +96,9 @@ fn describe(
         return Err(CutError::Busy { what });
     }
     let mut snapshot = std::mem::take(&mut inside.snapshot);
+    let inherited = snapshot.inherited(options);
+    let shared: PageSet = snapshot.saved.first(snapshot.shared).collect();
+    snapshot.dirty = snapshot.dirty.union(&shared);
     snapshot.saved.sort();
     let pid = match current {
         Some(Current::Copy { copy, .. }) => Some(copy.pid),
@@ -112,7 +121,7 @@ fn describe(
         tracer: commands.clone(),
         ended: false,
     };
-    Ok((record, memory, snapshot))
+    Ok((record, memory, snapshot, inherited))
 }
 
 /// The copy has all pages that are to be read from it. Otherwise the program changed a flag of a mapping between the look

@@ -24,6 +24,7 @@ mod repair;
 mod slots;
 mod snapshot;
 mod stop;
+mod sweep;
 mod threads;
 mod tracer;
 mod track;

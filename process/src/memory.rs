@@ -69,9 +69,13 @@ impl SavedPages {
         self.used = end;
         Ok(())
     }
-    /// All runs.
-    pub fn runs(&self) -> impl Iterator<Item = PageRun> {
-        self.pieces.iter().map(|(run, _)| *run)
+    /// Number of pieces so far.
+    pub fn pieces(&self) -> usize {
+        self.pieces.len()
+    }
+    /// The runs that were added first.
+    pub fn first(&self, pieces: usize) -> impl Iterator<Item = PageRun> {
+        self.pieces.iter().take(pieces).map(|(run, _)| *run)
     }
     /// Must be called before the first [`SavedPages::part`].
     pub fn sort(&mut self) {

@@ -46,16 +46,27 @@ pub struct Snapshot {
     pub dirty: PageSet,
     /// Those of them that are read from the frozen copy.
     pub frozen: PageSet,
+    /// The first pieces of `saved`: shared memory, to be read besides.
+    pub shared: usize,
     /// Those of `frozen` that may be pages of a file.
     pub of_files: PageSet,
     /// Pages that the copy has and nobody needs.
     pub surplus: Vec<PageRun>,
     /// Present pages of tracked memory.
-    pub tracked: PageCount,
-    /// What the image takes from elsewhere.
-    pub inherited: Inherited,
+    pub present: PageSet,
     /// Pages that are to be read from segment files, if at all.
     pub files: Vec<StoreMapping>,
+}
+
+impl Snapshot {
+    /// What the image takes from elsewhere. After the stop.
+    pub fn inherited(&self, options: &CutOptions) -> Inherited {
+        if options.only.is_some() {
+            return Inherited::default();
+        }
+        let unchanged = self.present.difference(&self.dirty).into_runs();
+        Inherited { unchanged, mapped: self.files.clone() }
+    }
 }
 
 /// Everything about the stopped program that this needs.
@@ -101,7 +112,7 @@ pub fn take(scene: &Scene<'_>, breakdown: &mut StopBreakdown) -> Result<Snapshot
     if scene.options.only.is_none() {
         maps::save_shared(scene.live, scene.mapped, &mut snapshot.saved)?;
     }
-    let shared: PageSet = snapshot.saved.runs().collect();
+    let shared = snapshot.saved.pieces();
     let hold = scene.options.hold || scene.options.engine == Engine::Sync;
     let plan = plan(scene, &snapshot);
     if hold {
@@ -125,27 +136,23 @@ pub fn take(scene: &Scene<'_>, breakdown: &mut StopBreakdown) -> Result<Snapshot
         snapshot.surplus = surplus(scene.mapped, &snapshot.frozen, keep_out, area);
     }
     breakdown.clone_ns = ns(begun);
-    snapshot.dirty = snapshot.dirty.union(&shared);
+    snapshot.shared = shared;
     Ok(snapshot)
 }
 
 /// Splits what the tracker has found into what is to be read and what the image takes from elsewhere.
 fn sort(options: &CutOptions, collected: Collected) -> Snapshot {
     let Collected { dirty, present, of_files, mapped } = collected;
-    let tracked = present.pages();
-    let mut snapshot = Snapshot { saved: SavedPages::new(), of_files, tracked, ..Snapshot::default() };
+    let mut snapshot = Snapshot { saved: SavedPages::new(), of_files, ..Snapshot::default() };
     match &options.only {
         Some(only) => {
             let only = PageSet::from(only.clone());
             let of_store: PageSet = mapped.iter().map(|mapping| mapping.run).collect();
             snapshot.dirty = present.union(&of_store).intersection(&only);
         }
-        None => {
-            snapshot.inherited =
-                Inherited { unchanged: present.difference(&dirty).into_runs(), mapped: mapped.clone() };
-            snapshot.dirty = dirty;
-        }
+        None => snapshot.dirty = dirty,
     }
+    snapshot.present = present;
     snapshot.files = mapped;
     snapshot
 }
@@ -164,8 +171,7 @@ fn plan(scene: &Scene<'_>, snapshot: &Snapshot) -> Plan {
         .filter(|mapped| matches!(mapped.kind, Kind::Anonymous { whole: false } | Kind::PrivateFile))
         .map(run_of)
         .collect();
-    let unchanged = PageSet::from(snapshot.inherited.unchanged.clone());
-    let mut plan = (scene.options.planner)(&snapshot.dirty, &snapshot.dirty.union(&unchanged), &private);
+    let mut plan = (scene.options.planner)(&snapshot.dirty, &snapshot.present, &private);
     plan.copy &= scene.options.engine == Engine::Auto;
     // Pages of files that were never written are not the program's own: only the frozen copy has them for sure.
     plan.copy &= !scene.whole.contains(&true);

@@ -14,12 +14,11 @@
 
 use crate::capture::maps::{Kind, Mapped};
 use crate::error::TraceError;
+use crate::sweep::{self, ANY, Piece, Swept};
 use holdfast_image::pages::{PageRun, StoreMapping};
 use holdfast_image::set::PageSet;
 use holdfast_image::{Addr, PAGE_SIZE, PageCount};
-use holdfast_sys::pagemap::{
-    self, IS_FILE, IS_GUARD, IS_PFNZERO, IS_PRESENT, IS_SWAPPED, IS_WRITTEN, ScanRegion,
-};
+use holdfast_sys::pagemap::{self, IS_WRITTEN};
 use holdfast_sys::procfs::{self, Mapping};
 use holdfast_sys::userfault::{self, Userfault};
 use std::fs::File;
@@ -29,10 +28,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A page exists.
-const ANY: u64 = IS_PRESENT | IS_SWAPPED;
-/// What a scan must tell of each page.
-const WANTED: u64 = ANY | IS_WRITTEN | IS_FILE | IS_PFNZERO | IS_GUARD;
 /// Ranges to be sampled that are nearer than this are scanned as one, bytes.
 const NEAR: u64 = 2 << 20;
 
@@ -53,6 +48,17 @@ struct State {
     lost: bool,
 }
 
+impl State {
+    /// Takes note of what a scan has reported, or that it failed.
+    fn add(&mut self, swept: &io::Result<Swept>) {
+        match swept {
+            Ok(swept) if self.carried.is_empty() => self.carried = swept.written.clone(),
+            Ok(swept) => self.carried = self.carried.union(&swept.written),
+            Err(_) => self.lost = true,
+        }
+    }
+}
+
 /// What a scan inside the stop yields.
 #[derive(Debug, Default)]
 pub struct Collected {
@@ -66,24 +72,8 @@ pub struct Collected {
     pub mapped: Vec<StoreMapping>,
 }
 
-/// A range of private mappings; holes are allowed.
-#[derive(Clone, Copy, Debug)]
-struct Range {
-    start: u64,
-    end: u64,
-    /// All of it is registered.
-    tracked: bool,
-}
-
 fn run_of(start: u64, end: u64) -> PageRun {
     PageRun { start: Addr(start), pages: PageCount(end.saturating_sub(start) / PAGE_SIZE) }
-}
-
-/// Private memory whose pages an image may hold.
-fn is_private(mapping: &Mapping) -> bool {
-    let name = mapping.name.as_slice();
-    let kernel = matches!(name, b"[vdso]" | b"[vvar]" | b"[vvar_vclock]" | b"[vsyscall]");
-    !mapping.shared && !kernel && !name.starts_with(b"anon_inode:")
 }
 
 impl Tracking {
@@ -106,37 +96,9 @@ impl Tracking {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers all private mappings. Neighbours go into one range, so that few calls do for thousands of mappings.
-    fn ranges<'a>(&self, maps: impl Iterator<Item = (&'a Mapping, bool)>) -> Vec<Range> {
-        let mut ranges: Vec<Range> = Vec::new();
-        let mut groups: Vec<Vec<(u64, u64)>> = Vec::new();
-        let mut fresh = true;
-        for (mapping, private) in maps {
-            if !private {
-                fresh = true;
-                continue;
-            }
-            if fresh {
-                groups.push(Vec::new());
-            }
-            fresh = false;
-            if let Some(group) = groups.last_mut() {
-                group.push((mapping.start, mapping.end));
-            }
-        }
-        for group in groups {
-            let (Some(&(start, _)), Some(&(_, end))) = (group.first(), group.last()) else { continue };
-            if self.register(start, end) {
-                ranges.push(Range { start, end, tracked: true });
-            } else {
-                ranges.extend(group.iter().map(|&(start, end)| Range {
-                    start,
-                    end,
-                    tracked: self.register(start, end),
-                }));
-            }
-        }
-        ranges
+    /// Registers all private mappings, and says what is to be scanned how.
+    fn pieces<'a>(&self, maps: impl Iterator<Item = (&'a Mapping, bool)>) -> Vec<Piece> {
+        sweep::pieces(maps, |start, end| self.register(start, end))
     }
 
     fn register(&self, start: u64, end: u64) -> bool {
@@ -147,34 +109,6 @@ impl Tracking {
                 false
             }
         })
-    }
-
-    /// Scans and re-arms; `each` gets every page that exists, with the categories of [`WANTED`]. Returns ranges of
-    /// which it is not known what was written.
-    fn sweep(
-        &self,
-        pagemap: &File,
-        ranges: &[Range],
-        mut each: impl FnMut(ScanRegion),
-    ) -> io::Result<Vec<Range>> {
-        let mut doubtful = Vec::new();
-        for range in ranges {
-            if range.tracked {
-                let (start, end) = (range.start, range.end);
-                match pagemap::scan_and_protect(pagemap, start, end, ANY, WANTED, &mut each) {
-                    Ok(()) => continue,
-                    Err(error) => tracing::debug!("{start:#x}-{end:#x} changed under a scan: {error}"),
-                }
-            }
-            doubtful.push(*range);
-        }
-        for range in &doubtful {
-            let each = |found: ScanRegion| {
-                each(ScanRegion { categories: found.categories | IS_WRITTEN, ..found });
-            };
-            pagemap::scan(pagemap, range.start, range.end, ANY, WANTED, each)?;
-        }
-        Ok(doubtful)
     }
 
     /// Takes note of all that was written up to now, while the program runs, and returns all that no image holds yet.
@@ -190,17 +124,10 @@ impl Tracking {
         };
         let (maps, pagemap) =
             tids.iter().find_map(open).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
-        let ranges = self.ranges(maps.iter().map(|mapping| (mapping, is_private(mapping))));
-        let mut written = Vec::new();
-        let swept = self.sweep(&pagemap, &ranges, |found| {
-            if found.categories & IS_WRITTEN != 0 && found.categories & (IS_FILE | IS_PFNZERO | IS_GUARD) == 0
-            {
-                written.push(run_of(found.start, found.end));
-            }
-        });
+        let pieces = self.pieces(maps.iter().map(|mapping| (mapping, sweep::is_private(mapping))));
+        let swept = sweep::run(&pagemap, &pieces);
         let mut state = self.state();
-        state.lost |= swept.is_err();
-        state.carried = state.carried.union(&PageSet::from(written));
+        state.add(&swept);
         swept.map(|_| state.carried.clone())
     }
 
@@ -248,30 +175,17 @@ impl Tracking {
     /// The pages cannot be looked at, or hold what cannot be brought back. Nothing that was seen is lost.
     pub fn collect(&self, pagemap: &File, all: &[Mapped], whole: &[bool]) -> Result<Collected, TraceError> {
         let private = |mapped: &Mapped| matches!(mapped.kind, Kind::Anonymous { .. } | Kind::PrivateFile);
-        let ranges = self.ranges(all.iter().map(|mapped| (&mapped.mapping, private(mapped))));
-        let (mut present, mut written, mut guard) = (Vec::new(), Vec::new(), None);
-        let swept = self.sweep(pagemap, &ranges, |found| {
-            if found.categories & IS_GUARD != 0 {
-                guard = Some(found.start);
-            }
-            // A page of the file that is still the file's; the zero page is what an absent page reads as.
-            if found.categories & (IS_FILE | IS_PFNZERO | IS_GUARD) == 0 {
-                present.push(run_of(found.start, found.end));
-                if found.categories & IS_WRITTEN != 0 {
-                    written.push(run_of(found.start, found.end));
-                }
-            }
-        });
+        let pieces = self.pieces(all.iter().map(|mapped| (&mapped.mapping, private(mapped))));
+        let swept = sweep::run(pagemap, &pieces);
         let mut state = self.state();
-        state.lost |= swept.is_err();
-        state.carried = state.carried.union(&PageSet::from(written));
-        swept?;
-        if let Some(address) = guard {
+        state.add(&swept);
+        let swept = swept?;
+        if let Some(address) = swept.guard {
             return Err(TraceError::Io(io::Error::other(format!(
                 "guard region at {address:#x} (MADV_GUARD_INSTALL) is not supported yet"
             ))));
         }
-        let mut present = PageSet::from(present);
+        let mut present = swept.present;
         if state.lost {
             state.carried = state.carried.union(&present);
             state.lost = false;
@@ -284,8 +198,10 @@ impl Tracking {
             .map(|(mapped, _)| run_of(mapped.mapping.start, crate::capture::maps::file_end_by_fd(mapped)))
             .filter(|run| run.pages.0 > 0)
             .collect();
-        dirty = dirty.union(&files);
-        present = present.union(&files);
+        if !files.is_empty() {
+            dirty = dirty.union(&files);
+            present = present.union(&files);
+        }
         let mapped = of_store(all, &present);
         Ok(Collected { dirty, present, of_files: files, mapped })
     }
@@ -297,11 +213,11 @@ impl Tracking {
     pub fn arm(&self, pid: i32, pages: &PageSet) -> io::Result<()> {
         let maps = procfs::maps(pid, pid)?;
         let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
-        let ranges = self.ranges(maps.iter().map(|mapping| (mapping, is_private(mapping))));
+        let pieces = self.pieces(maps.iter().map(|mapping| (mapping, sweep::is_private(mapping))));
         let tracked: PageSet =
-            ranges.iter().filter(|range| range.tracked).map(|range| run_of(range.start, range.end)).collect();
+            pieces.iter().filter(|piece| piece.tracked).map(|piece| run_of(piece.start, piece.end)).collect();
         for run in tracked.intersection(pages).runs() {
-            pagemap::scan_and_protect(&pagemap, run.start.0, run.end().0, ANY, WANTED, |_| {})?;
+            pagemap::scan_and_protect(&pagemap, run.start.0, run.end().0, ANY, ANY | IS_WRITTEN, |_| {})?;
         }
         Ok(())
     }

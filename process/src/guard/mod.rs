@@ -1,0 +1,38 @@
+//! Engine `slots`: the agent's half of the copy-on-write that libholdfast does in the program (docs/slots.md).
+//!
+//! * [`plan`] decides what can be guarded: pure, no system calls.
+//! * [`stop`] looks at the stopped program for it, and guards the memory ([`arm`]), inside the stop of a cut.
+//! * [`live`] reads guarded pages while the program runs, and says what is stored: [`Guard`].
+//! * [`lift`] ends it: a short stop in which everything that is still closed is opened.
+//! * [`remote`]: the tables in the program.
+//!
+//! What must hold: the guard is armed after everything else of the stop was copied, since its tables are memory of the
+//! program; and it is lifted before the next cut, which would find wrong protections otherwise.
+
+mod lift;
+mod live;
+mod plan;
+mod remote;
+mod stop;
+
+pub use lift::lift;
+pub use live::{Class, Events, Guard, Seen};
+pub use stop::{Survey, arm, survey};
+
+use holdfast_image::PageCount;
+use holdfast_image::set::PageSet;
+
+/// How to guard.
+#[derive(Clone, Debug, Default)]
+pub struct GuardOptions {
+    /// Slots for copies: the hard bound.
+    pub slots: PageCount,
+    /// Pages that one fault may resolve, 1 to 64, a power of two; 0: the default of 16.
+    pub group: u64,
+    /// Pages that will probably be written soon: they are copied along with a neighbour.
+    pub likely: PageSet,
+}
+
+/// Why the engine cannot be used for this epoch; another one is used instead.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unsuited(pub String);

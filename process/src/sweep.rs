@@ -1,0 +1,238 @@
+//! One scan of all private memory: which pages exist, which were written; what is reported is re-armed.
+//!
+//! Called by `track`, inside the stop or while the program runs. Cost (PAGEMAP_SCAN, Linux 6.18, 4 KiB pages): 1.2 ms per
+//! GiB that is clean, 3 ms that is wholly written; asking whether a page is its file's costs 6 ms more, because the
+//! kernel then looks at every struct page, so that is asked only of mappings of files. Large memory is scanned by several threads: the
+//! program stands still and leaves them its processors.
+//!
+//! Invariant: a range whose scan failed half-way is reported as written, all of it.
+
+use holdfast_image::pages::PageRun;
+use holdfast_image::set::PageSet;
+use holdfast_image::{Addr, PAGE_SIZE, PageCount};
+use holdfast_sys::pagemap::{
+    self, IS_FILE, IS_GUARD, IS_PFNZERO, IS_PRESENT, IS_SWAPPED, IS_WRITTEN, ScanRegion,
+};
+use holdfast_sys::procfs::Mapping;
+use std::fs::File;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+/// A page exists.
+pub const ANY: u64 = IS_PRESENT | IS_SWAPPED;
+/// What is asked of each page; of mappings of files, also whether it is the file's.
+const WANTED: u64 = ANY | IS_WRITTEN | IS_PFNZERO | IS_GUARD;
+/// Pieces of memory without a file are at most this long, bytes: the share that one thread takes. A multiple of the
+/// largest page of a page table, so that no huge page is split for it.
+const SHARE: u64 = 64 << 20;
+/// From this many pieces on several threads scan.
+const MANY: usize = 8;
+/// Threads that scan, at most.
+const MAX_WORKERS: usize = 4;
+
+/// A range of private mappings of one kind; holes are allowed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Piece {
+    /// First byte.
+    pub start: u64,
+    /// First byte after it.
+    pub end: u64,
+    /// All of it is registered with the userfaultfd.
+    pub tracked: bool,
+    /// Mapping of a file.
+    of_file: bool,
+}
+
+/// What a scan has found.
+#[derive(Debug, Default)]
+pub struct Swept {
+    /// Pages that exist and are the program's own.
+    pub present: PageSet,
+    /// Those of them that were written, or of which that is not known.
+    pub written: PageSet,
+    /// A guard region.
+    pub guard: Option<u64>,
+}
+
+/// Private memory whose pages an image may hold.
+pub fn is_private(mapping: &Mapping) -> bool {
+    let name = mapping.name.as_slice();
+    let kernel = matches!(name, b"[vdso]" | b"[vvar]" | b"[vvar_vclock]" | b"[vsyscall]");
+    !mapping.shared && !kernel && !name.starts_with(b"anon_inode:")
+}
+
+/// Registers the private ones among `maps` (the flag), and cuts them into pieces. Neighbours are registered together, so
+/// that few calls do for thousands of mappings.
+pub fn pieces<'a>(
+    maps: impl Iterator<Item = (&'a Mapping, bool)>,
+    register: impl Fn(u64, u64) -> bool,
+) -> Vec<Piece> {
+    let mut all = Vec::new();
+    let mut group: Vec<&Mapping> = Vec::new();
+    let mut close = |group: &mut Vec<&Mapping>| {
+        if let (Some(first), Some(last)) = (group.first(), group.last()) {
+            let whole = register(first.start, last.end);
+            for (number, mapping) in group.iter().enumerate() {
+                let tracked = whole || register(mapping.start, mapping.end);
+                add(&mut all, mapping, tracked, number > 0);
+            }
+        }
+        group.clear();
+    };
+    for (mapping, private) in maps {
+        if private {
+            group.push(mapping);
+        } else {
+            close(&mut group);
+        }
+    }
+    close(&mut group);
+    all
+}
+
+/// `follows`: nothing else lies between this mapping and the last piece.
+fn add(all: &mut Vec<Piece>, mapping: &Mapping, tracked: bool, follows: bool) {
+    let of_file = mapping.inode != 0 || mapping.name.first() == Some(&b'/');
+    let mut start = mapping.start;
+    // Joined with the one before as long as that is short.
+    if let Some(last) = all.last_mut()
+        && (last.tracked, last.of_file) == (tracked, of_file)
+        && tracked
+        && follows
+        && mapping.end - last.start <= SHARE
+    {
+        last.end = mapping.end;
+        return;
+    }
+    while start < mapping.end {
+        let end = mapping.end.min((start / SHARE + 1) * SHARE);
+        all.push(Piece { start, end, tracked, of_file });
+        start = end;
+    }
+}
+
+/// What one piece yields, before it is joined with the others.
+#[derive(Debug, Default)]
+struct Part {
+    present: Vec<PageRun>,
+    written: Vec<PageRun>,
+    guard: Option<u64>,
+}
+
+impl Part {
+    fn add(&mut self, found: ScanRegion) {
+        if found.categories & IS_GUARD != 0 {
+            self.guard = Some(found.start);
+        }
+        // A page of the file that is still the file's; the zero page is what an absent page reads as.
+        if found.categories & (IS_FILE | IS_PFNZERO | IS_GUARD) != 0 {
+            return;
+        }
+        push(&mut self.present, found.start, found.end);
+        if found.categories & IS_WRITTEN != 0 {
+            push(&mut self.written, found.start, found.end);
+        }
+    }
+}
+
+fn push(runs: &mut Vec<PageRun>, start: u64, end: u64) {
+    match runs.last_mut() {
+        Some(last) if last.end().0 == start => last.pages = PageCount((end - last.start.0) / PAGE_SIZE),
+        _ => runs.push(PageRun { start: Addr(start), pages: PageCount((end - start) / PAGE_SIZE) }),
+    }
+}
+
+/// Scans one piece and re-arms what it reports.
+fn scan(pagemap: &File, piece: &Piece) -> io::Result<Part> {
+    let wanted = if piece.of_file { WANTED | IS_FILE } else { WANTED };
+    if piece.tracked {
+        let mut part = Part::default();
+        match pagemap::scan_and_protect(pagemap, piece.start, piece.end, ANY, wanted, |found| part.add(found))
+        {
+            Ok(()) => return Ok(part),
+            Err(error) => tracing::debug!("{piece:x?} changed under a scan: {error}"),
+        }
+    }
+    let mut part = Part::default();
+    pagemap::scan(pagemap, piece.start, piece.end, ANY, wanted, |found| {
+        part.add(ScanRegion { categories: found.categories | IS_WRITTEN, ..found });
+    })?;
+    Ok(part)
+}
+
+/// Scans all pieces.
+///
+/// # Errors
+/// The pages cannot be looked at: some may have been re-armed without having been reported.
+pub fn run(pagemap: &File, pieces: &[Piece]) -> io::Result<Swept> {
+    let next = AtomicUsize::new(0);
+    let parts: Mutex<Vec<(usize, io::Result<Part>)>> = Mutex::new(Vec::with_capacity(pieces.len()));
+    let work = || {
+        let mut own = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(piece) = pieces.get(index) else { break };
+            own.push((index, scan(pagemap, piece)));
+        }
+        parts.lock().unwrap_or_else(PoisonError::into_inner).extend(own);
+    };
+    let large = pieces.iter().filter(|piece| piece.end - piece.start >= SHARE / 2).count();
+    let workers = thread::available_parallelism().map_or(1, usize::from).min(MAX_WORKERS);
+    thread::scope(|scope| {
+        // A thread that cannot be started leaves its work to this one.
+        for _ in 1..if large < MANY { 1 } else { workers } {
+            let _ = thread::Builder::new().name("scan".into()).spawn_scoped(scope, work);
+        }
+        work();
+    });
+    let mut parts = parts.into_inner().unwrap_or_else(PoisonError::into_inner);
+    parts.sort_unstable_by_key(|(index, _)| *index);
+    let (mut present, mut written, mut guard) = (Vec::new(), Vec::new(), None);
+    for (_, part) in parts {
+        let part = part?;
+        present.extend(part.present);
+        written.extend(part.written);
+        guard = guard.or(part.guard);
+    }
+    Ok(Swept { present: PageSet::from(present), written: PageSet::from(written), guard })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use holdfast_sys::procfs::parse_maps;
+
+    #[test]
+    fn neighbours_are_registered_together_and_large_memory_is_shared_out() {
+        let text = b"1000-2000 r--p 00000000 fd:01 7 /bin/x\n\
+            2000-3000 rw-p 00000000 00:00 0 \n\
+            3000-5000 rw-p 00000000 00:00 0 [heap]\n\
+            8000-9000 rw-s 00000000 00:01 9 /dev/zero (deleted)\n\
+            10000000-19000000 rw-p 00000000 00:00 0 \n";
+        let maps = parse_maps(text).unwrap();
+        let calls = Mutex::new(Vec::new());
+        let all = pieces(maps.iter().map(|m| (m, is_private(m))), |start, end| {
+            calls.lock().unwrap().push((start, end));
+            true
+        });
+        assert_eq!(*calls.lock().unwrap(), [(0x1000, 0x5000), (0x1000_0000, 0x1900_0000)]);
+        let spans: Vec<(u64, u64, bool)> = all.iter().map(|p| (p.start, p.end, p.of_file)).collect();
+        let large = [0x1000_0000, 0x1400_0000, 0x1800_0000];
+        let ends = [0x1400_0000, 0x1800_0000, 0x1900_0000];
+        let expected = large.into_iter().zip(ends).map(|(start, end)| (start, end, false));
+        let small = [(0x1000, 0x2000, true), (0x2000, 0x5000, false)];
+        assert_eq!(spans, small.into_iter().chain(expected).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_mapping_that_cannot_be_registered_stands_alone() {
+        let text = b"1000-2000 rw-p 00000000 00:00 0 \n2000-3000 rw-p 00000000 00:00 0 \n";
+        let maps = parse_maps(text).unwrap();
+        let all = pieces(maps.iter().map(|m| (m, true)), |start, end| (start, end) == (0x1000, 0x2000));
+        let tracked: Vec<bool> = all.iter().map(|piece| piece.tracked).collect();
+        assert_eq!(tracked, [true, false]);
+    }
+}
