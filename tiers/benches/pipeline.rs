@@ -82,9 +82,10 @@ fn floor(dir: &Path, bytes: &[u8]) {
     println!("floor: xxh3-64, one thread: {}", rate(bytes.len(), start.elapsed()));
 }
 
-fn measure(job: &Job, epoch: Epoch, source: &Slice<'_>, options: PipelineOptions) {
+fn measure(job: &Job, epoch: Epoch, runs: &[PageRun], bytes: &[u8], options: PipelineOptions) {
     let lock = job.lock().unwrap();
-    let len = source.bytes.len();
+    let source = &Slice { runs: TakeList::new(runs.to_vec()), bytes };
+    let len = runs.iter().map(|run| run.pages.bytes() as usize).sum();
     let start = Instant::now();
     let mut writer = job.begin(&lock, epoch, None).unwrap();
     writer.write_pages(source, &Inherited::default(), &options, &|_| ()).unwrap();
@@ -120,6 +121,55 @@ fn measure(job: &Job, epoch: Epoch, source: &Slice<'_>, options: PipelineOptions
     job.remove_image(&lock, epoch).unwrap();
 }
 
+/// A million runs of one page each, and an increment that leaves them as they are: what the index costs.
+fn fragmented(job: &Job) {
+    const RUNS: u64 = 1_000_000;
+    struct Numbered(TakeList);
+    impl PageSource for Numbered {
+        fn pages(&self) -> PageCount {
+            self.0.pages()
+        }
+        fn take(&self, most: PageCount, into: &mut Vec<PageRun>) {
+            self.0.take(most, into);
+        }
+        fn read(&self, start: Addr, buffer: &mut [u8]) -> std::io::Result<bool> {
+            buffer.fill(1);
+            buffer[..8].copy_from_slice(&start.0.to_le_bytes());
+            Ok(true)
+        }
+        fn release(&self, _: PageRun) {}
+    }
+    let lock = job.lock().unwrap();
+    let runs: Vec<PageRun> = (0..RUNS).map(|n| run(BASE / PAGE_SIZE + 2 * n, 1)).collect();
+    println!("--- {RUNS} runs of one page");
+    let mut parent = None;
+    for epoch in [Epoch(1), Epoch(2)] {
+        let (source, unchanged) = match &parent {
+            None => (Numbered(TakeList::new(runs.clone())), Vec::new()),
+            Some(_) => (Numbered(TakeList::new(runs[..100].to_vec())), runs[100..].to_vec()),
+        };
+        let mut writer = job.begin(&lock, epoch, parent.take()).unwrap();
+        let start = Instant::now();
+        let inherited = Inherited { unchanged, mapped: Vec::new() };
+        writer.write_pages(&source, &inherited, &options(2), &|_| ()).unwrap();
+        let written = start.elapsed();
+        let (info, lineage) = writer.commit(commit_record()).unwrap();
+        println!(
+            "  image {epoch}: write_pages {} ms, commit {} ms, {} KiB on disk",
+            written.as_millis(),
+            (start.elapsed() - written).as_millis(),
+            info.bytes >> 10
+        );
+        let start = Instant::now();
+        job.open_image(epoch).unwrap();
+        println!("  open {} ms", start.elapsed().as_millis());
+        parent = Some(lineage);
+    }
+    for epoch in [Epoch(1), Epoch(2)] {
+        job.remove_image(&lock, epoch).unwrap();
+    }
+}
+
 fn main() {
     let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
     let dir = std::path::PathBuf::from(arguments.next().unwrap_or_else(|| "target/pipeline-bench".into()));
@@ -133,15 +183,15 @@ fn main() {
         if !text {
             floor(&dir, &bytes);
         }
-        let source = Slice { runs: TakeList::new(vec![run(BASE / PAGE_SIZE, pages)]), bytes: &bytes };
+        let runs = [run(BASE / PAGE_SIZE, pages)];
         for (workers, compress) in [(1, true), (2, true), (4, true), (4, false)] {
-            measure(&job, Epoch(1), &source, PipelineOptions { compress, ..options(workers) });
+            measure(&job, Epoch(1), &runs, &bytes, PipelineOptions { compress, ..options(workers) });
         }
     }
     let bytes = fill(mib << 20, false);
-    let scattered = TakeList::new((0..pages / 2).map(|n| run(BASE / PAGE_SIZE + 2 * n, 1)).collect());
+    let scattered: Vec<PageRun> = (0..pages / 2).map(|n| run(BASE / PAGE_SIZE + 2 * n, 1)).collect();
     println!("--- every second page, {} MiB", mib / 2);
-    let source = Slice { runs: scattered, bytes: &bytes };
-    measure(&job, Epoch(1), &source, options(2));
+    measure(&job, Epoch(1), &scattered, &bytes, options(2));
+    fragmented(&job);
     std::fs::remove_dir_all(&dir).unwrap();
 }
