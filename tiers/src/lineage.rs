@@ -9,9 +9,8 @@ use crate::Image;
 use crate::format::manifest::{IndexRun, Place};
 use crate::format::segment::Codec;
 use crate::hashes::Hashes;
-use crate::places::{Located, pick};
+use crate::places::{Located, Origin, pick};
 use crate::tables::Tables;
-use holdfast_image::pages::StoreMapping;
 use holdfast_image::set::PageSet;
 use holdfast_image::{Addr, Epoch, PAGE_SIZE};
 use std::path::Path;
@@ -35,39 +34,48 @@ impl Lineage {
         self.tables.epoch
     }
 
-    /// Picks the pages of `mapping` that the index places exactly where they are mapped from, uncompressed; returns
-    /// the others.
+    /// Which segment of the parent is the file at `path`, if any.
+    pub(crate) fn segment_at(&self, path: &Path) -> Option<u32> {
+        let at = self.tables.paths.iter().position(|own| same_file(own, path))?;
+        u32::try_from(at).ok()
+    }
+
+    /// Picks those of the `wanted` pages, which are mapped from `offset` of a segment on, that the index places exactly
+    /// there, uncompressed; returns the others. `offset` belongs to the address 0: it may wrap around.
     pub(crate) fn match_mapping(
         &self,
-        mapping: &StoreMapping,
+        segment: u32,
+        offset: u64,
         wanted: &PageSet,
         found: &mut Vec<Located>,
     ) -> PageSet {
-        let mut in_index = Vec::new();
+        let (Some(first), Some(last)) = (wanted.runs().first(), wanted.runs().last()) else {
+            return PageSet::new();
+        };
         let index = &self.tables.index;
-        let from = index.partition_point(|entry| entry.run.end() <= mapping.run.start);
-        let to = index.partition_point(|entry| entry.run.start < mapping.run.end());
-        let mut missing =
-            pick(index.get(from..to).unwrap_or_default(), Located::in_parent, wanted, &mut in_index);
-        let same_file: Vec<bool> =
-            self.tables.paths.iter().map(|path| same_file(path, &mapping.path)).collect();
-        let index_of = |start: Addr| mapping.offset.checked_add(start.0.checked_sub(mapping.run.start.0)?);
+        let from = index.partition_point(|entry| entry.run.end() <= first.start);
+        let to = index.partition_point(|entry| entry.run.start < last.end());
+        let index = index.get(from..to).unwrap_or_default();
+        let mut in_index = Vec::new();
+        let mut others = pick(index, Located::in_parent, wanted, &mut in_index).into_runs();
         for part in in_index {
-            let place = match part.origin {
-                crate::places::Origin::Parent { frame, page } => {
+            let is_there = match part.origin {
+                Origin::Parent { frame, page } => {
                     let frame = &self.tables.frames[frame as usize];
-                    (frame.codec == Codec::Raw && same_file[frame.segment as usize])
-                        .then(|| frame.offset + u64::from(page) * PAGE_SIZE)
+                    let place = frame.offset + u64::from(page) * PAGE_SIZE;
+                    frame.codec == Codec::Raw
+                        && frame.segment == segment
+                        && place == offset.wrapping_add(part.run.start.0)
                 }
-                _ => None,
+                Origin::Zero | Origin::Own { .. } => false,
             };
-            if place.is_some() && place == index_of(part.run.start) {
+            if is_there {
                 part.push_to(found);
             } else {
-                missing.insert(part.run);
+                others.push(part.run);
             }
         }
-        missing
+        PageSet::from(others)
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Called by [`crate::ImageWriter`] in the agent while the program runs. Each worker has a segment file of its own and
 //! takes the next part of the source's runs, in the source's order, when it has stored the last one.
-//! Invariants: memory is bounded (about 7 MiB a worker besides the index and 16 bytes for the hash of each page); a run
+//! Invariants: memory is bounded (about 7 MiB a worker, 16 MiB more where compressed pages of the parent have to be
+//! compared, besides the index and 16 bytes for the hash of each page); a run
 //! is released only when its content lies in a staging buffer or in the file; pages of a long run stay together in the
 //! file, so that a restart can map them; the index is complete when all workers have returned without an error.
 //! Fails by: the first error stops all workers.
@@ -38,7 +39,7 @@ const PARTS_PER_WORKER: u64 = 64;
 /// How the pipeline works.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PipelineOptions {
-    /// Threads, at least 1. Each of them waits for the disk while others read, so that two more than the processors
+    /// Threads, at least 1; little is stored by fewer. Each of them waits for the disk while others read, so that two more than the processors
     /// that the program leaves free is not too many.
     pub workers: usize,
     /// Compress by LZ4 where it pays.

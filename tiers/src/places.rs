@@ -120,7 +120,8 @@ pub(crate) fn pick<T>(
     missing
 }
 
-fn between(start: Addr, end: Addr) -> PageRun {
+/// The pages from `start` to `end`, which must not be the same.
+pub(crate) fn between(start: Addr, end: Addr) -> PageRun {
     PageRun { start, pages: PageCount((end.0 - start.0) / PAGE_SIZE) }
 }
 

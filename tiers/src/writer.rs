@@ -20,7 +20,7 @@ use crate::info::{ImageInfo, missing};
 use crate::job::Writing;
 use crate::lineage::Lineage;
 use crate::pipeline::{self, Lane, Pass, PipelineOptions};
-use crate::places::{Located, overlap, overlay, pages_of, pick};
+use crate::places::{Located, between, overlap, overlay, pages_of, pick};
 use crate::tables::{Tables, open_segment, segment_path};
 use crate::throttle::Throttle;
 use holdfast_image::bytes::Name;
@@ -39,6 +39,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Most workers: segment numbers have three digits in their names.
 const MAX_WORKERS: usize = 256;
+/// Pages for which another worker is worth its segment: 1 MiB.
+const WORKER_PAGES: u64 = 256;
 
 /// What a manifest holds besides the pages.
 #[derive(Clone, Debug)]
@@ -193,7 +195,9 @@ impl ImageWriter {
         must_read: bool,
         compare: bool,
     ) -> Result<Stored, StoreError> {
-        let workers = options.workers.clamp(1, MAX_WORKERS);
+        // Each worker makes a segment: little is stored by few.
+        let useful = usize::try_from(source.pages().0.div_ceil(WORKER_PAGES)).unwrap_or(MAX_WORKERS);
+        let workers = options.workers.min(useful).clamp(1, MAX_WORKERS);
         if self.lanes.len() < workers {
             self.lanes.resize_with(workers, Lane::default);
         }
@@ -248,19 +252,30 @@ impl ImageWriter {
 
     /// Mapped pages with their place in the parent, and those that are not what the parent has there.
     fn match_mapped(&self, inherited: &Inherited, unchanged: &PageSet) -> (Vec<Located>, PageSet) {
-        let (mut found, mut missing) = (Vec::new(), PageSet::new());
+        let all: PageSet = inherited.mapped.iter().map(|mapping| mapping.run).collect();
+        let all = all.difference(unchanged);
+        // A lazy restart makes tens of thousands of mappings of few files.
+        let mut segments: BTreeMap<&Path, Option<u32>> = BTreeMap::new();
+        let (mut found, mut others) = (Vec::new(), Vec::new());
         for mapping in &inherited.mapped {
-            let wanted: PageSet = [mapping.run].into_iter().collect();
-            let wanted = wanted.difference(unchanged);
-            let rest = match &self.parent {
-                Some(parent) => parent.match_mapping(mapping, &wanted, &mut found),
+            let run = mapping.run;
+            let part = |own: &PageRun| between(own.start.max(run.start), own.end().min(run.end()));
+            let wanted: PageSet = all.touching(run).iter().map(part).collect();
+            let segment = self.parent.as_ref().and_then(|parent| {
+                let path = mapping.path.as_path();
+                let segment = *segments.entry(path).or_insert_with(|| parent.segment_at(path));
+                segment.map(|segment| (parent, segment))
+            });
+            let rest = match segment {
+                Some((parent, segment)) => {
+                    let offset = mapping.offset.wrapping_sub(run.start.0);
+                    parent.match_mapping(segment, offset, &wanted, &mut found)
+                }
                 None => wanted,
             };
-            for run in rest.into_runs() {
-                missing.insert(run);
-            }
+            others.extend(rest.into_runs());
         }
-        (found, missing)
+        (found, PageSet::from(others))
     }
 
     /// Joins what was written with what is inherited. A page that was read at the cut is as it was read, whatever else
