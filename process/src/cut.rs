@@ -9,6 +9,7 @@ use crate::capture::maps::{self, Flags, Mapped};
 use crate::capture::state::{self, FactCache, ProcessFacts, ThreadFacts};
 use crate::describe;
 use crate::error::TraceError;
+use crate::guard::GuardOptions;
 use crate::hold::{self, HeldProgram};
 use crate::inject::batch::Host;
 use crate::memory::{FrozenMemory, SavedPages};
@@ -59,6 +60,9 @@ pub enum Engine {
     Copy,
     /// A frozen copy: the program runs on while it is written.
     Fork,
+    /// Large memory is made read-only and copied page by page when the program writes to it; what cannot be done so is
+    /// copied inside the stop. Where the engine does not suit: fork.
+    Slots,
     /// The program stands still until its image is written (for comparison, and where a clone is refused).
     Sync,
 }
@@ -70,6 +74,8 @@ pub struct CutOptions {
     pub engine: Engine,
     /// Decides between copy and fork, and what the frozen copy goes without.
     pub planner: Planner,
+    /// For engine `slots`.
+    pub guard: GuardOptions,
     /// Keep the program stopped afterwards: it is to be ended once the image is committed.
     pub hold: bool,
     /// Store the content of mapped files too.
@@ -92,6 +98,7 @@ impl Default for CutOptions {
         CutOptions {
             engine: Engine::Fork,
             planner: |_, _, _| Plan::default(),
+            guard: GuardOptions::default(),
             hold: false,
             self_contained: false,
             own_files: Vec::new(),
@@ -114,7 +121,7 @@ pub struct Cut {
     pub begun: Instant,
     /// When the program ran on.
     pub resumed_at: Instant,
-    /// Engine that was used: "copy", "fork" or "sync".
+    /// Engine that was used: "copy", "fork", "slots" or "sync".
     pub engine: &'static str,
     /// The pages to be read, in no order.
     pub dirty: PageSet,
@@ -412,8 +419,18 @@ fn inside(
 
     let whole = maps::stored_whole(&mapped, options.self_contained, &before.replaced);
     let (mapped_ref, whole_ref) = (&mapped[..], &whole[..]);
-    let scene =
-        Scene { target, options, live, memory: &memory, host: &host, mapped: mapped_ref, whole: whole_ref };
+    let scene = Scene {
+        target,
+        options,
+        live,
+        memory: &memory,
+        host: &host,
+        mapped: mapped_ref,
+        whole: whole_ref,
+        threads: &held.threads,
+        facts: &facts,
+        process: &process,
+    };
     let snapshot = snapshot::take(&scene, breakdown)?;
     let threads = held.threads.clone();
     Ok(Inside {

@@ -6,6 +6,7 @@
 use crate::capture::maps;
 use crate::capture::state;
 use crate::cut::{Before, CutError, CutOptions, Inside, Kept, Target};
+use crate::guard;
 use crate::hold::HeldProgram;
 use crate::memory::{FrozenMemory, Living, StoreFiles};
 use crate::snapshot::Snapshot;
@@ -18,6 +19,7 @@ use holdfast_image::pages::Inherited;
 use holdfast_image::record::{FileIdentity, ProcessRecord, Region, SignalRecord};
 use holdfast_image::set::PageSet;
 use std::fs::File;
+use std::sync::Arc;
 
 /// What [`after`] yields.
 pub struct Described {
@@ -53,7 +55,11 @@ pub fn after(
     let current = match (inside.snapshot.copy.take(), held) {
         (Some(copy), _) => Some(Current::Copy { copy: Box::new(copy), surplus }),
         (None, Some(held)) => Some(Current::Held(Box::new(held))),
-        (None, None) => None,
+        (None, None) => inside
+            .snapshot
+            .guard
+            .take()
+            .map(|guard| Current::Guarded { guard: Arc::new(guard), target: Box::new(target.clone()) }),
     };
     match describe(target, options, kept, before, inside, current.as_ref(), commands) {
         Ok((record, memory, snapshot, inherited)) => {
@@ -63,6 +69,11 @@ pub fn after(
             match current {
                 Some(Current::Copy { copy, .. }) => copy.end(),
                 Some(Current::Held(held)) => held.resume(stragglers),
+                Some(Current::Guarded { guard, target }) => {
+                    if let Err(error) = guard::lift(&guard, &target, kept, stragglers) {
+                        tracing::warn!(%error, "lifting the guard");
+                    }
+                }
                 None => {}
             }
             Err(error)
@@ -103,7 +114,7 @@ fn describe(
     let pid = match current {
         Some(Current::Copy { copy, .. }) => Some(copy.pid),
         Some(Current::Held(held)) => Some(held.living().unwrap_or(target.pid)),
-        None => None,
+        Some(Current::Guarded { .. }) | None => None,
     };
     let living = match pid {
         Some(pid) => Some(Living { pid, forced: File::open(format!("/proc/{pid}/mem"))? }),
@@ -117,6 +128,10 @@ fn describe(
         saved: std::mem::take(&mut snapshot.saved),
         files: StoreFiles::new(std::mem::take(&mut snapshot.files)),
         living,
+        guard: match current {
+            Some(Current::Guarded { guard, .. }) => Some(Arc::clone(guard)),
+            _ => None,
+        },
         held: matches!(current, Some(Current::Held(_))),
         tracer: commands.clone(),
         ended: false,

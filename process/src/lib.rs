@@ -2,6 +2,7 @@
 //!
 //! * [`Tracer`]: the one OS thread that traces (ptrace binds a tracee to the thread that seized it).
 //! * `stop`: seize, interrupt, wait, let go; `repair`: what interrupted calls must not notice; `slots`: continuation.
+//! * `guard`: engine `slots`, the agent's half.
 //! * `inject`: system calls run inside a stopped thread. `freeze`: the frozen copy.
 //! * [`Tracking`]: which pages were written. `snapshot`: copy or frozen copy. [`LivePages`]: pages before the stop.
 //! * `capture`: the process record. [`rebuild`]: the way back.
@@ -14,6 +15,7 @@ mod cut;
 mod describe;
 mod error;
 mod freeze;
+mod guard;
 mod hold;
 mod inject;
 mod live;
@@ -32,6 +34,7 @@ mod xstate;
 
 pub use cut::{Cut, CutError, CutOptions, Engine, Target};
 pub use error::TraceError;
+pub use guard::{Class, Events, Guard, GuardOptions, Seen};
 pub use live::LivePages;
 pub use memory::FrozenMemory;
 pub use snapshot::{Plan, Planner};

@@ -2,11 +2,12 @@
 //!
 //! [`FrozenMemory`] reads from the frozen copy (or, held, from the stopped program), from buffers filled inside the stop
 //! (engine copy, and what a clone does not freeze: shared memory and ranges that the program keeps out of its
-//! children), and from segment files that the program has mapped. Dropping it ends the copy, or lets the held program
-//! run on.
+//! children), from segment files that the program has mapped, and from memory that the running program is kept from
+//! changing (engine slots). Dropping it ends the copy, lets the held program run on, or lifts the guard.
 //!
 //! Runs in: the agent's flush workers (read, release) and whoever owns it (drop).
 
+use crate::guard::Guard;
 use crate::tracer::Command;
 use crossbeam_channel::Sender;
 use holdfast_image::pages::{PageRun, StoreMapping};
@@ -17,7 +18,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Buffers larger than this are not kept for the next stop, bytes.
 const KEPT_LEN: usize = 256 << 20;
@@ -171,6 +172,8 @@ pub struct FrozenMemory {
     pub(crate) files: StoreFiles,
     /// `None`: everything was copied inside the stop.
     pub(crate) living: Option<Living>,
+    /// Memory that the program is kept from changing.
+    pub(crate) guard: Option<Arc<Guard>>,
     pub(crate) held: bool,
     pub(crate) tracer: Sender<Command>,
     pub(crate) ended: bool,
@@ -190,6 +193,11 @@ impl FrozenMemory {
     /// Whether the program stands still until this is dropped.
     pub fn is_held(&self) -> bool {
         self.held
+    }
+
+    /// With engine `slots`: the memory that is guarded, to be polled during the flush.
+    pub fn guard(&self) -> Option<&Arc<Guard>> {
+        self.guard.as_ref()
     }
 
     /// Fills `buffer` with the pages from `start` on.
@@ -217,6 +225,12 @@ impl FrozenMemory {
                 Ok(done) => done,
                 Err(gap) => {
                     let here = usize::try_from(gap).unwrap_or(usize::MAX).min(now.len());
+                    if let Some(guard) = &self.guard {
+                        guard.read(at, &mut now[..here])?;
+                        at = Addr(at.0 + here as u64);
+                        rest = rest.split_at_mut(here).1;
+                        continue;
+                    }
                     let living = self.living.as_ref().ok_or_else(|| {
                         io::Error::other(format!("the page at {at} was not copied inside the stop"))
                     })?;
@@ -232,6 +246,11 @@ impl FrozenMemory {
 
     /// `run` is stored: the copy gives it back, so that later writes of the program to it cost no copy.
     pub fn release(&self, run: PageRun) {
+        if let Some(guard) = &self.guard
+            && let Err(error) = guard.release(run)
+        {
+            tracing::debug!(%error, "releasing guarded pages");
+        }
         if self.living.is_some() && !self.held {
             let _ = self.tracer.send(Command::Release(run));
         }

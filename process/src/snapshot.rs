@@ -5,11 +5,14 @@
 //! the scratch range alone); whatever fails, the caller lets the program go on.
 
 use crate::capture::maps::{self, Kind, Mapped};
+use crate::capture::state::{ProcessFacts, ThreadFacts};
 use crate::cut::{CutError, CutOptions, Engine, Target};
 use crate::error::TraceError;
 use crate::freeze;
+use crate::guard::{self, Guard, Survey};
 use crate::inject::batch::Host;
 use crate::memory::SavedPages;
+use crate::threads::Thread;
 use crate::track::Collected;
 use holdfast_image::manifest::StopBreakdown;
 use holdfast_image::pages::{Inherited, PageRun, StoreMapping};
@@ -40,11 +43,13 @@ pub struct Snapshot {
     pub saved: SavedPages,
     /// The frozen copy, if there is one.
     pub copy: Option<freeze::Copy>,
+    /// The guarded memory, if there is some.
+    pub guard: Option<Guard>,
     /// Engine that was used.
     pub engine: &'static str,
     /// Pages to be read.
     pub dirty: PageSet,
-    /// Those of them that are read from the frozen copy.
+    /// Those of them that are read from the frozen copy, or guarded: their first write costs a copy.
     pub frozen: PageSet,
     /// The first pieces of `saved`: shared memory, to be read besides.
     pub shared: usize,
@@ -85,6 +90,12 @@ pub struct Scene<'a> {
     pub mapped: &'a [Mapped],
     /// Mappings of files that are stored whole.
     pub whole: &'a [bool],
+    /// All threads, and what they told of themselves.
+    pub threads: &'a [Thread],
+    /// See `threads`.
+    pub facts: &'a [ThreadFacts],
+    /// What one told of the process.
+    pub process: &'a ProcessFacts,
 }
 
 fn run_of(mapped: &Mapped) -> PageRun {
@@ -115,8 +126,13 @@ pub fn take(scene: &Scene<'_>, breakdown: &mut StopBreakdown) -> Result<Snapshot
     let shared = snapshot.saved.pieces();
     let hold = scene.options.hold || scene.options.engine == Engine::Sync;
     let plan = plan(scene, &snapshot);
+    let guardable = if hold { None } else { guardable(scene, &snapshot.dirty) };
     if hold {
         snapshot.engine = "sync";
+    } else if let Some(guardable) = &guardable {
+        snapshot.engine = "slots";
+        save(scene, &mut snapshot.saved, &snapshot.dirty.difference(guardable.pages()))?;
+        snapshot.frozen = guardable.pages().clone();
     } else if plan.copy {
         snapshot.engine = "copy";
         save(scene, &mut snapshot.saved, &snapshot.dirty)?;
@@ -129,6 +145,16 @@ pub fn take(scene: &Scene<'_>, breakdown: &mut StopBreakdown) -> Result<Snapshot
     breakdown.copy_ns = ns(begun);
 
     let begun = Instant::now();
+    if let Some(guardable) = guardable {
+        let survey = survey(scene, &snapshot.dirty);
+        match guard::arm(&survey, guardable, &scene.options.guard, scene.host)? {
+            Ok(guard) => snapshot.guard = Some(guard),
+            Err(unsuited) => {
+                tracing::info!("engine fork instead of slots: {}", unsuited.0);
+                snapshot.engine = "fork";
+            }
+        }
+    }
     if snapshot.engine == "fork" {
         let area = &scene.target.area;
         let keep_out = without_area(&plan.keep_out, area);
@@ -157,11 +183,40 @@ fn sort(options: &CutOptions, collected: Collected) -> Snapshot {
     snapshot
 }
 
+fn survey<'a>(scene: &Scene<'a>, dirty: &'a PageSet) -> Survey<'a> {
+    Survey {
+        pid: scene.target.pid,
+        live: scene.live,
+        area: &scene.target.area,
+        mapped: scene.mapped,
+        threads: scene.threads,
+        facts: scene.facts,
+        process: scene.process,
+        dirty,
+    }
+}
+
+/// What engine `slots` can guard, if it was chosen and suits.
+fn guardable(scene: &Scene<'_>, dirty: &PageSet) -> Option<guard::Guardable> {
+    if scene.options.engine != Engine::Slots {
+        return None;
+    }
+    // What is read from guarded memory is checked by asking the tracker. Pages of files that were never written are
+    // not the program's own: only a frozen copy has them for sure.
+    if scene.target.tracking.kind() != "userfaultfd" || scene.whole.contains(&true) {
+        tracing::info!("engine fork instead of slots: no exact tracking, or a self-contained image");
+        return None;
+    }
+    guard::survey(&survey(scene, dirty), &scene.options.guard)
+        .inspect_err(|unsuited| tracing::info!("engine fork instead of slots: {}", unsuited.0))
+        .ok()
+}
+
 fn plan(scene: &Scene<'_>, snapshot: &Snapshot) -> Plan {
     match scene.options.engine {
         Engine::Copy => return Plan { copy: true, keep_out: Vec::new() },
         Engine::Sync => return Plan::default(),
-        Engine::Auto | Engine::Fork => {}
+        Engine::Auto | Engine::Fork | Engine::Slots => {}
     }
     let private: Vec<PageRun> = scene
         .mapped

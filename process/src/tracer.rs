@@ -6,11 +6,13 @@
 
 use crate::cut::{self, Cut, CutError, CutOptions, Kept, Target};
 use crate::freeze::Copy;
+use crate::guard::{self, Guard};
 use crate::hold::{self, HeldProgram};
 use crate::stop::Stragglers;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use holdfast_image::pages::{PageRun, coalesce};
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How often threads that could not be stopped in time are looked after.
@@ -63,7 +65,8 @@ impl Tracer {
         std::thread::Builder::new().name("tracer".into()).spawn(move || {
             holdfast_sys::clock::no_timer_slack();
             let (kept, stragglers) = (Kept::default(), Stragglers::default());
-            Worker { inbox, commands: own, kept, current: None, parked: None, stragglers }.run();
+            Worker { inbox, commands: own, kept, current: None, unlifted: None, parked: None, stragglers }
+                .run();
         })?;
         Ok(Tracer { commands })
     }
@@ -125,6 +128,13 @@ pub enum Current {
     },
     /// The program itself, held.
     Held(Box<HeldProgram>),
+    /// Memory of the running program that is guarded.
+    Guarded {
+        /// Which.
+        guard: Arc<Guard>,
+        /// The program.
+        target: Box<Target>,
+    },
 }
 
 struct Worker {
@@ -132,6 +142,8 @@ struct Worker {
     commands: Sender<Command>,
     kept: Kept,
     current: Option<Current>,
+    /// A guard that could not be lifted after its flush.
+    unlifted: Option<(Arc<Guard>, Box<Target>)>,
     /// Held for lack of room.
     parked: Option<HeldProgram>,
     stragglers: Stragglers,
@@ -167,13 +179,17 @@ impl Worker {
                 Some(Current::Copy { copy, .. }) => copy.end(),
                 Some(Current::Held(held)) if kill => held.kill(&mut self.stragglers),
                 Some(Current::Held(held)) => held.resume(&mut self.stragglers),
+                Some(Current::Guarded { guard, target }) => self.lift(guard, target),
                 None => {}
             },
         }
     }
 
     fn cut(&mut self, target: &Target, options: &CutOptions) -> Result<Cut, CutError> {
-        if self.current.is_some() {
+        if let Some((guard, target)) = self.unlifted.take() {
+            self.lift(guard, target);
+        }
+        if self.current.is_some() || self.unlifted.is_some() {
             return Err(CutError::Busy { what: "the image before is still being written".into() });
         }
         self.unpark();
@@ -181,6 +197,19 @@ impl Worker {
             cut::make(target, options, &mut self.kept, &mut self.stragglers, &self.commands)?;
         self.current = current;
         Ok(cut)
+    }
+
+    /// Lifts a guard. What cannot be lifted now is tried again before the next cut.
+    fn lift(&mut self, guard: Arc<Guard>, target: Box<Target>) {
+        self.unpark();
+        self.kept.meet(&target);
+        match guard::lift(&guard, &target, &mut self.kept, &mut self.stragglers) {
+            Ok(()) | Err(CutError::Gone) => {}
+            Err(error) => {
+                tracing::warn!(%error, "lifting the guard");
+                self.unlifted = Some((guard, target));
+            }
+        }
     }
 
     fn park(&mut self, target: &Target) -> Result<(), CutError> {

@@ -38,7 +38,8 @@ pub fn lift(
     let remote = guard.remote();
     // Whoever waits goes on; from here on nothing needs a slot.
     let done = remote.flag(0, guard.layout().total, GuardArea::DONE);
-    if done.is_err_and(|error| error.raw_os_error() == Some(libc::ESRCH)) {
+    if done.is_err() {
+        // Ended, or another program by now.
         return Err(CutError::Gone);
     }
     let mut last = CutError::Busy { what: "the program could not be stopped".into() };
@@ -65,12 +66,7 @@ pub fn lift(
 }
 
 /// Inside the stop. False: a thread looks at the tables; try again, unless this is the last time.
-fn stopped(
-    guard: &Guard,
-    area: &InjectArea,
-    held: &mut HeldProgram,
-    last: bool,
-) -> Result<bool, CutError> {
+fn stopped(guard: &Guard, area: &InjectArea, held: &mut HeldProgram, last: bool) -> Result<bool, CutError> {
     let remote = guard.remote();
     let alone = remote.word(GuardArea::INSIDE)? == 0;
     if !alone && !last {

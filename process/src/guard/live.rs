@@ -250,8 +250,7 @@ impl Guard {
         const STEP: u64 = 1 << 16;
         let count = head.min(GuardArea::MAX_PAGES as u64).saturating_sub(state.logged).min(STEP);
         let from = usize::try_from(state.logged).unwrap_or(0);
-        let entries =
-            self.remote.halves(GuardArea::LOG + from * 4, usize::try_from(count).unwrap_or(0))?;
+        let entries = self.remote.halves(GuardArea::LOG + from * 4, usize::try_from(count).unwrap_or(0))?;
         // 0: its number was taken, but it is not written yet.
         for entry in entries.into_iter().take_while(|entry| *entry != 0) {
             state.logged += 1;

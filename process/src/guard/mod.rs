@@ -17,7 +17,7 @@ mod stop;
 
 pub use lift::lift;
 pub use live::{Class, Events, Guard, Seen};
-pub use stop::{Survey, arm, survey};
+pub use stop::{Guardable, Survey, arm, survey};
 
 use holdfast_image::PageCount;
 use holdfast_image::set::PageSet;

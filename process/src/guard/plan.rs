@@ -101,12 +101,11 @@ pub fn lay_out(
     let mut joined: Vec<PageRun> = Vec::new();
     for run in pages.runs() {
         if let Some(last) = joined.last_mut() {
-            let both = PageRun {
-                start: last.start,
-                pages: PageCount((run.end().0 - last.start.0) / PAGE_SIZE),
-            };
+            let both =
+                PageRun { start: last.start, pages: PageCount((run.end().0 - last.start.0) / PAGE_SIZE) };
             let gap = (run.start.0 - last.end().0) / PAGE_SIZE;
-            let whole = matches!(allowed.touching(both), [one] if one.start <= both.start && both.end() <= one.end());
+            let whole =
+                matches!(allowed.touching(both), [one] if one.start <= both.start && both.end() <= one.end());
             if gap <= GAP && whole {
                 *last = both;
                 continue;
@@ -155,7 +154,10 @@ mod tests {
     fn small_gaps_are_joined_inside_what_is_allowed() {
         let layout = lay(&[(10, 2), (20, 1), (40, 5), (100, 1)], &[(0, 60), (90, 50)]).unwrap();
         // 28 to 40 would be a gap of 19 pages.
-        assert_eq!(layout.ranges.iter().map(|r| r.run).collect::<Vec<_>>(), [run(10, 11), run(40, 5), run(100, 1)]);
+        assert_eq!(
+            layout.ranges.iter().map(|r| r.run).collect::<Vec<_>>(),
+            [run(10, 11), run(40, 5), run(100, 1)]
+        );
         assert_eq!(layout.ranges.iter().map(|r| r.first).collect::<Vec<_>>(), [0, 11, 16]);
         assert_eq!((layout.total, layout.pages.pages().0), (17, 9));
         // A hole in what is allowed is never closed over.

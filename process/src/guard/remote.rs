@@ -70,7 +70,7 @@ impl Remote {
     pub fn halves(&self, offset: usize, count: usize) -> io::Result<Vec<u32>> {
         let mut bytes = vec![0; count * 4];
         self.read(offset, &mut bytes)?;
-        Ok(bytes.chunks_exact(4).map(|half| u32::from_le_bytes(crate::xstate::array(half, 0))).collect())
+        Ok(bytes.as_chunks().0.iter().map(|half| u32::from_le_bytes(*half)).collect())
     }
     /// Writes bytes.
     ///

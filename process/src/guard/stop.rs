@@ -88,8 +88,7 @@ pub fn survey(scene: &Survey<'_>, options: &GuardOptions) -> Result<Guardable, U
     let allowed = candidates.intersection(&usable).difference(&busy);
     let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").ok();
     let most = most.and_then(|text| text.trim().parse().ok()).unwrap_or(65_530);
-    let layout =
-        plan::lay_out(scene.dirty, &allowed, options.slots, scene.mapped.len() as u64, most)?;
+    let layout = plan::lay_out(scene.dirty, &allowed, options.slots, scene.mapped.len() as u64, most)?;
     Ok(Guardable { remote, layout })
 }
 
@@ -187,7 +186,9 @@ fn call_buffers(tid: i32, number: u64, arguments: &[u64; 6], add: &mut impl FnMu
 fn words(tid: i32, address: u64, count: usize) -> Vec<u64> {
     let mut bytes = vec![0; count * 8];
     match procmem::read(tid, address, &mut bytes) {
-        Ok(()) => bytes.chunks_exact(8).map(|word| u64::from_le_bytes(crate::xstate::array(word, 0))).collect(),
+        Ok(()) => {
+            bytes.chunks_exact(8).map(|word| u64::from_le_bytes(crate::xstate::array(word, 0))).collect()
+        }
         // Then the kernel cannot read it either.
         Err(_) => vec![0; count],
     }
