@@ -67,7 +67,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(page, pages, content, salt)| Step::Write { page, pages, content, salt }),
         2 => (0..WORLD, pages()).prop_map(|(page, pages)| Step::Rewrite { page, pages }),
         2 => (0..WORLD, pages()).prop_map(|(page, pages)| Step::Unmap { page, pages }),
-        2 => (1..4_usize, prop_oneof![2 => Just(u64::MAX), 1 => 0..WORLD])
+        4 => (1..4_usize, prop_oneof![2 => Just(u64::MAX), 1 => 0..WORLD])
             .prop_map(|(step, gone)| Step::Precopy { step, gone }),
     ]
 }
@@ -76,7 +76,7 @@ fn intervals() -> impl Strategy<Value = Vec<Interval>> {
     let fails = prop_oneof![4 => Just(None), 1 => any::<bool>().prop_map(Some)];
     let remove = prop_oneof![1 => Just(None), 1 => (0..5_usize).prop_map(Some)];
     let mapped = prop_oneof![2 => Just(None), 1 => (1..40_u64, any::<bool>()).prop_map(Some)];
-    let interval = (prop::collection::vec(step(), 0..6), fails, remove, any::<bool>(), mapped)
+    let interval = (prop::collection::vec(step(), 0..8), fails, remove, any::<bool>(), mapped)
         .prop_map(|(steps, fails, remove, reopen, mapped)| Interval { steps, fails, remove, reopen, mapped });
     prop::collection::vec(interval, 1..10)
 }
@@ -270,6 +270,29 @@ proptest! {
         }
         world.check();
     }
+}
+
+#[test]
+fn the_last_precopy_counts() {
+    let (_dir, mut world) = world(1);
+    let precopy = || Step::Precopy { step: 1, gone: u64::MAX };
+    world.interval(&only(vec![write(0, 100, Content::Noise, 0)]));
+    world.interval(&only(vec![
+        write(0, 50, Content::Noise, 1),
+        precopy(),
+        write(10, 10, Content::Zero, 0),
+        write(20, 10, Content::Noise, 0),
+        write(30, 10, Content::Text, 2),
+        precopy(),
+    ]));
+    let image = world.job.open_image(Epoch(2)).unwrap();
+    assert_eq!((image.figures().pages_read, image.figures().pages_precopied), (0, 50));
+    world.check();
+    // What is known of contents that were replaced must not be believed later.
+    world.interval(&only(vec![write(0, 50, Content::Noise, 1)]));
+    world.interval(&only(vec![write(0, 50, Content::Zero, 0), precopy(), Step::Unmap { page: 5, pages: 9 }]));
+    world.interval(&only(vec![write(0, 50, Content::Noise, 1)]));
+    world.check();
 }
 
 #[test]
