@@ -61,8 +61,10 @@ Examples:
   holdfast restart sim@3            (from image 3)
   holdfast restart --fallback sim   (from the newest image that is not damaged)")]
     Restart(RestartArgs),
-    /// List the jobs of the store
+    /// List the jobs of the store, or the images of one
     List {
+        /// Name of the job whose images are listed
+        job: Option<String>,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -314,7 +316,7 @@ mod tests {
             "holdfast restart --lazy --eager a",
             "holdfast prune a",
             "holdfast prune a --keep 1 --all",
-            "holdfast list extra",
+            "holdfast list a extra",
             "holdfast frobnicate",
         ] {
             assert!(parse(line).is_err(), "{line}");

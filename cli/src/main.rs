@@ -60,7 +60,7 @@ fn run(cli: &Cli) -> Result<Option<Ending>, Failure> {
         Command::Run(args) => return commands::run::run(args, root).map(Some),
         Command::Restart(args) => return commands::restart::run(args, root).map(Some),
         Command::Checkpoint(args) => commands::checkpoint::run(args, root),
-        Command::List { json } => commands::list::run(*json, root),
+        Command::List { job, json } => commands::list::run(job.as_deref(), *json, root),
         Command::Show { image, json } => commands::show::run(image, *json, root),
         Command::Watch { job } => commands::watch::run(job, root),
         Command::Verify { image, json } => commands::verify::run(image, *json, root),

@@ -9,22 +9,23 @@
 use super::cut;
 use super::flush::FlushSource;
 use super::past::Past;
+use super::poll;
 use super::precopy::{self, Precopied};
-use super::watch::{Scene, TRACKED, Watch};
+use super::watch::{Costs, Scene, TRACKED, Watch};
 use crate::front::handed::Handed;
 use crate::link::{Link, Tell};
 use crate::settings::{Changes, OrderChoice, Settings};
 use holdfast_image::bytes::Name;
 use holdfast_image::control::Reply;
 use holdfast_image::manifest::{AccessCounts, EpochFigures};
-use holdfast_image::pages::PageRun;
+use holdfast_image::pages::{Inherited, PageRun};
 use holdfast_image::set::PageSet;
 use holdfast_image::{Epoch, PageCount};
 use holdfast_pager::{FlushQueue, Order as QueueOrder};
 use holdfast_process::{Cut, FrozenMemory, Target, Tracer};
 use holdfast_sys::poll::Bell;
 use holdfast_tiers::{CommitRecord, ImageInfo, ImageWriter, Job, JobLock, PipelineOptions, StoreError};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::Instant;
@@ -221,6 +222,21 @@ struct Attempt<'a> {
     past: &'a mut Past,
 }
 
+/// A flush that is about to begin.
+struct Flush {
+    watch: Watch,
+    queue: Arc<FlushQueue>,
+    figures: EpochFigures,
+}
+
+/// Writes down what the flush cost.
+fn note(figures: &mut EpochFigures, costs: &Costs) {
+    figures.flush = costs.writes;
+    figures.copies_peak = costs.copies_peak.0;
+    figures.held_ns = u64::try_from(costs.held.as_nanos()).unwrap_or(u64::MAX);
+    figures.holds = costs.holds;
+}
+
 impl Attempt<'_> {
     fn run(&mut self, committed: &mut bool) -> Result<ImageInfo, Failed> {
         let epoch = self.workshop.job.next_epoch()?;
@@ -246,8 +262,13 @@ impl Attempt<'_> {
         self.progress.total.store(cut.dirty.pages().bytes(), Ordering::Relaxed);
         self.progress.epoch.store(epoch.0, Ordering::Relaxed);
         self.reporter.report(Event::Cut { epoch, stop_ns: cut.breakdown.total_ns });
-        let figures = self.end_epoch(&cut, &precopied);
-        self.flush(writer, cut, &first, figures, committed)
+        // At once: from now on writes may cost copies.
+        let limit = self.settings.cow.0.pages(cut.tracked);
+        let watch = self.start_watch(&cut, limit)?;
+        let figures = self.end_epoch(&cut, &precopied, limit);
+        let queue = self.queue(&cut, &first);
+        watch.set_queue(Arc::clone(&queue));
+        self.flush(writer, cut, Flush { watch, queue, figures }, committed)
     }
 
     fn pipeline(&self, limit: Option<PageCount>) -> PipelineOptions {
@@ -262,14 +283,13 @@ impl Attempt<'_> {
     }
 
     /// Ends the epoch before: what it has taught goes into the history. Returns what is known of the new image so far.
-    fn end_epoch(&mut self, cut: &Cut, precopied: &Precopied) -> EpochFigures {
-        let again = precopied.pages.intersection(&cut.dirty).pages().0;
-        self.past.precopy_in_vain = again > precopied.pages.pages().0 / 2;
+    fn end_epoch(&mut self, cut: &Cut, precopied: &Precopied, limit: Option<PageCount>) -> EpochFigures {
         let tracker = self.order.program.tracking.kind();
         let ended = self.past.watch.take().filter(|watch| watch.is_of(&self.order.program));
         let mut counts = AccessCounts::default();
         if let (Some(watch), TRACKED) = (ended, tracker) {
-            let epoch = watch.finish(&cut.dirty);
+            let (epoch, pace) = watch.finish(&cut.dirty);
+            self.past.pace = pace.next_epoch();
             counts = epoch.counts();
             self.past.history.push(epoch);
         }
@@ -282,57 +302,54 @@ impl Attempt<'_> {
             pages_dirty: precopied.dirty.union(&cut.dirty).pages().0,
             pages_precopy: precopied.stored,
             ended: counts,
+            copies_limit: limit.map_or(0, |limit| limit.0),
             period: u32::try_from(period).unwrap_or(0),
             ..EpochFigures::default()
         }
     }
 
-    fn start_watch(
-        &self,
-        cut: &Cut,
-        queue: &Arc<FlushQueue>,
-        limit: Option<PageCount>,
-    ) -> Result<Watch, Failed> {
+    fn start_watch(&self, cut: &Cut, limit: Option<PageCount>) -> Result<Watch, Failed> {
         let threads = u32::try_from(cut.record.threads.len()).unwrap_or(u32::MAX);
         let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
         Watch::start(Scene {
             target: self.order.program.clone(),
             tracer: Arc::clone(self.tracer),
-            queue: Arc::clone(queue),
             dirty: cut.dirty.clone(),
             frozen: cut.frozen.clone(),
             others: PageSet::from(cut.inherited.unchanged.clone()),
             writers: threads.min(u32::try_from(cores).unwrap_or(u32::MAX)),
-            limit,
+            // With engine slots nobody has to watch the bound.
+            limit: limit.filter(|_| cut.engine != "slots"),
             begun: cut.resumed_at,
+            pace: self.past.pace,
         })
         .map_err(|error| Failed::Error(format!("starting the thread that watches the program: {error}")))
+    }
+
+    /// All that is dirty, in the order in which it will be stored.
+    fn queue(&self, cut: &Cut, first: &[PageRun]) -> Arc<FlushQueue> {
+        let order = match self.settings.order {
+            OrderChoice::History => QueueOrder::History,
+            OrderChoice::Address | OrderChoice::Sync => QueueOrder::Address,
+        };
+        let prediction = self.past.history.predict();
+        Arc::new(FlushQueue::new(&cut.dirty, order, Some(&prediction), first))
     }
 
     fn flush(
         &mut self,
         mut writer: ImageWriter,
         cut: Cut,
-        first: &[PageRun],
-        mut figures: EpochFigures,
+        flush: Flush,
         committed: &mut bool,
     ) -> Result<ImageInfo, Failed> {
-        let limit = self.settings.cow.0.pages(cut.tracked);
-        figures.copies_limit = limit.map_or(0, |limit| limit.0);
-        let prediction = self.past.history.predict();
-        let order = match self.settings.order {
-            OrderChoice::History => QueueOrder::History,
-            OrderChoice::Address | OrderChoice::Sync => QueueOrder::Address,
-        };
-        let queue = Arc::new(FlushQueue::new(&cut.dirty, order, Some(&prediction), first));
-        drop(prediction);
-        let watch = self.start_watch(&cut, &queue, limit)?;
+        let Flush { watch, queue, mut figures } = flush;
         let Cut { record, mut breakdown, begun, resumed_at, engine, inherited, memory, .. } = cut;
+        let bounded = figures.copies_limit > 0 && (engine == "fork" || engine == "slots");
+        let options = self.pipeline(bounded.then_some(PageCount(figures.copies_limit)));
         let source = FlushSource { memory: &memory, queue: &queue, watch: &watch };
-        let options = self.pipeline(limit.filter(|_| engine == "fork"));
-        let done = |done| self.progress.done.store(done, Ordering::Relaxed);
         let flushing = Instant::now();
-        writer.write_pages(&source, &inherited, &options, &done)?;
+        self.store(&mut writer, &source, &inherited, &options)?;
         self.past.rate.learn(queue.pages().0, flushing.elapsed());
         if memory.is_held() {
             breakdown.total_ns = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -344,11 +361,7 @@ impl Attempt<'_> {
             drop(memory);
             None
         };
-        let costs = watch.flush_done();
-        figures.flush = costs.writes;
-        figures.copies_peak = costs.copies_peak.0;
-        figures.held_ns = u64::try_from(costs.held.as_nanos()).unwrap_or(u64::MAX);
-        figures.holds = costs.holds;
+        note(&mut figures, &watch.flush_done());
         let (info, lineage) = writer.commit(CommitRecord {
             record,
             stop: breakdown,
@@ -368,6 +381,26 @@ impl Attempt<'_> {
             self.end_program(memory, info.epoch)?;
         }
         Ok(info)
+    }
+
+    /// Stores all pages of the source.
+    fn store(
+        &self,
+        writer: &mut ImageWriter,
+        source: &FlushSource<'_>,
+        inherited: &Inherited,
+        options: &PipelineOptions,
+    ) -> Result<(), StoreError> {
+        let done = |done| self.progress.done.store(done, Ordering::Relaxed);
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            if let Some(guard) = source.memory.guard() {
+                scope.spawn(|| poll::run(guard, source.queue, source.watch, &over));
+            }
+            let result = writer.write_pages(source, inherited, options, &done);
+            over.store(true, Ordering::Relaxed);
+            result
+        })
     }
 
     fn end_program(&self, memory: FrozenMemory, epoch: Epoch) -> Result<(), Failed> {

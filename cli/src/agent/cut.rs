@@ -8,7 +8,9 @@ use crate::protected;
 use crate::settings::{EngineChoice, Settings};
 use holdfast_image::pages::PageRun;
 use holdfast_image::set::PageSet;
-use holdfast_process::{Cut, CutError, CutOptions, Engine, Plan, Tracer};
+use holdfast_image::{PAGE_SIZE, PageCount};
+use holdfast_pager::CowLimit;
+use holdfast_process::{Cut, CutError, CutOptions, Engine, GuardOptions, Plan, SlotCount, Tracer};
 use std::thread;
 use std::time::Duration;
 
@@ -70,7 +72,17 @@ fn engine(settings: &Settings) -> Engine {
     match settings.engine {
         EngineChoice::Auto => Engine::Auto,
         EngineChoice::Copy => Engine::Copy,
-        EngineChoice::Fork | EngineChoice::Slots | EngineChoice::Sync => Engine::Fork,
+        EngineChoice::Slots => Engine::Slots,
+        EngineChoice::Fork | EngineChoice::Sync => Engine::Fork,
+    }
+}
+
+/// The bound on copies, as engine `slots` wants it.
+fn slots(limit: CowLimit) -> SlotCount {
+    match limit {
+        CowLimit::Share(share) => SlotCount::Share(u64::from(share)),
+        CowLimit::Bytes(bytes) => SlotCount::Pages(PageCount(bytes / PAGE_SIZE)),
+        CowLimit::Unlimited => SlotCount::Pages(PageCount(u64::MAX)),
     }
 }
 
@@ -98,6 +110,7 @@ fn options(workshop: &Workshop, settings: &Settings, order: &Order) -> Result<Cu
     Ok(CutOptions {
         engine: engine(settings),
         planner,
+        guard: GuardOptions { slots: slots(settings.cow.0), ..GuardOptions::default() },
         hold: order.how.stop,
         self_contained: settings.self_contained,
         own_files: vec![workshop.job.dir().to_owned()],
@@ -122,6 +135,7 @@ mod tests {
             (EngineChoice::Auto, Engine::Auto),
             (EngineChoice::Copy, Engine::Copy),
             (EngineChoice::Fork, Engine::Fork),
+            (EngineChoice::Slots, Engine::Slots),
             (EngineChoice::Sync, Engine::Sync),
         ] {
             assert_eq!(engine(&settings(choice, OrderChoice::Address)), expected);

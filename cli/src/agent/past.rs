@@ -1,9 +1,10 @@
-//! What one checkpoint leaves for the next: the parent, the access history, the epoch that runs, experience.
+//! What one checkpoint leaves for the next: the parent, the access history, the epoch that runs, the rate of flushes.
 //!
 //! Owned by the workshop, used by the one checkpoint that runs. Invariant: `lineage` is that of the newest committed
 //! image of this agent's program (or the one it was restarted from); an image that fails leaves it as it is.
 //! Fails by: nothing. A history that cannot be read costs the order of the next flush, never a page.
 
+use super::pace::Pace;
 use super::watch::Watch;
 use holdfast_image::PAGE_SIZE;
 use holdfast_pager::History;
@@ -22,8 +23,8 @@ pub struct Past {
     pub watch: Option<Watch>,
     /// How fast flushes were.
     pub rate: Rate,
-    /// More than half of what the last pre-copy stored was written again before the stop.
-    pub precopy_in_vain: bool,
+    /// How fast the program wrote.
+    pub pace: Pace,
 }
 
 impl Past {

@@ -15,7 +15,8 @@ use holdfast_tiers::{ImageWriter, PipelineOptions};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long it is watched what the program writes, where the history does not say.
+/// How long it is watched what the program writes. The history does not make up for it: it tells what is written first
+/// after a cut, not whether the program goes over all of its memory once more before the next.
 const SAMPLE: Duration = Duration::from_millis(20);
 /// Storing so few pages twice costs less than finding out whether that will happen.
 const FEW: PageCount = PageCount((16 << 20) / holdfast_image::PAGE_SIZE);
@@ -30,8 +31,6 @@ pub struct Precopied {
     pub dirty: PageSet,
     /// Pages that were stored, those of both passes counted twice.
     pub stored: u64,
-    /// The pages that were stored.
-    pub pages: PageSet,
 }
 
 /// Whether this checkpoint may have one.
@@ -94,8 +93,7 @@ fn leave_hot_out(past: &Past, dirty: PageSet) -> Option<PageSet> {
 
 fn choose(order: &Order, past: &Past, dirty: PageSet, options: &PipelineOptions) -> Option<PageSet> {
     let pages = leave_hot_out(past, dirty)?;
-    let trusted = !past.history.is_empty() && !past.precopy_in_vain;
-    if trusted || pages.pages() <= FEW {
+    if pages.pages() <= FEW {
         return Some(pages);
     }
     let begun = Instant::now();
@@ -129,7 +127,6 @@ fn store(
     order.program.tracking.precopied(&stored);
     tracing::debug!("pre-copy: {} of {} pages", stored.pages().0, wanted.0);
     result.stored += stored.pages().0;
-    result.pages = result.pages.union(&stored);
     Ok(stored.pages())
 }
 

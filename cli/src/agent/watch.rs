@@ -7,16 +7,16 @@
 //! dropped; a sample that was begun before [`Watch::pause`] is not recorded after it. Lock order: `gate`, then `state`.
 //! Fails by: a tracker that cannot be asked any more ends the sampling; what was not seen counts as not written.
 
+use super::pace::Pace;
 use holdfast_image::manifest::AccessCounts;
 use holdfast_image::pages::PageRun;
 use holdfast_image::set::PageSet;
 use holdfast_image::{PAGE_SIZE, PageCount};
-use holdfast_pager::budget::COPY_US;
 use holdfast_pager::{Budget, EpochAccess, FlushQueue, Recorder, Verdict};
-use holdfast_process::{Parked, Target, Tracer};
+use holdfast_process::{Class, Parked, Seen, Target, Tracer};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,8 @@ const CLOSEST_AFTER: Duration = Duration::from_millis(20);
 const FURTHEST: Duration = Duration::from_secs(1);
 /// [`holdfast_process::Tracking::kind`] where samples say anything.
 pub const TRACKED: &str = "userfaultfd";
+/// While room is short, samples may be as close as this.
+const SOON: Duration = Duration::from_micros(250);
 /// How often it is looked whether a held program has room again.
 const HELD: Duration = Duration::from_millis(1);
 
@@ -38,8 +40,6 @@ pub struct Scene {
     pub target: Target,
     /// Holds it.
     pub tracer: Arc<Tracer>,
-    /// What is still to be stored: copied pages are moved up in it when room is short.
-    pub queue: Arc<FlushQueue>,
     /// Pages of the flush.
     pub dirty: PageSet,
     /// Those of them whose first write costs a copy.
@@ -52,10 +52,12 @@ pub struct Scene {
     pub limit: Option<PageCount>,
     /// When the cut was made.
     pub begun: Instant,
+    /// What is known of the program's speed and of ours.
+    pub pace: Pace,
 }
 
 /// What a flush cost the program.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Costs {
     /// First writes while it went on.
     pub writes: AccessCounts,
@@ -65,6 +67,8 @@ pub struct Costs {
     pub held: Duration,
     /// See `held`.
     pub holds: u64,
+    /// For the next flush.
+    pub pace: Pace,
 }
 
 struct State {
@@ -77,12 +81,13 @@ struct State {
     generation: u64,
     held: Duration,
     holds: u64,
+    pace: Pace,
 }
 
 struct Shared {
     scene: Scene,
-    /// All pages of the program.
-    all: PageSet,
+    /// What is still to be stored: copied pages are moved up in it when room is short. Comes after the start.
+    queue: OnceLock<Arc<FlushQueue>>,
     state: Mutex<State>,
     bell: Condvar,
     /// The program is held as long as something is in here.
@@ -115,10 +120,11 @@ impl Watch {
             generation: 0,
             held: Duration::ZERO,
             holds: 0,
+            pace: scene.pace,
         };
         let shared = Arc::new(Shared {
-            all: scene.dirty.union(&scene.others),
             scene,
+            queue: OnceLock::new(),
             state: Mutex::new(state),
             bell: Condvar::new(),
             gate: Mutex::new(None),
@@ -129,6 +135,10 @@ impl Watch {
         Ok(Watch { shared, thread: Some(thread) })
     }
 
+    /// What is being flushed, and in which order.
+    pub fn set_queue(&self, queue: Arc<FlushQueue>) {
+        let _ = self.shared.queue.set(queue);
+    }
     /// These pages are stored.
     pub fn stored(&self, run: PageRun) {
         locked(&self.shared.state).recorder.stored(run);
@@ -146,6 +156,20 @@ impl Watch {
         let at_us = self.shared.at_us();
         let mut state = locked(&self.shared.state);
         pages.runs().iter().for_each(|run| state.recorder.written(*run, at_us));
+    }
+    /// How the first write to a page went, as engine `slots` saw it.
+    pub fn fault(&self, seen: &Seen) {
+        let at_us = self.shared.at_us();
+        let mut state = locked(&self.shared.state);
+        match seen.class {
+            Class::Wait => state.recorder.waited(seen.page, at_us),
+            Class::Cow => state.recorder.slot(seen.page, at_us),
+            // A page opened along with its neighbour: whether it is written the samples will tell.
+            Class::Avoided if seen.predicted => {}
+            Class::Avoided => {
+                state.recorder.written(PageRun { start: seen.page, pages: PageCount(1) }, at_us);
+            }
+        }
     }
     /// Nothing is recorded until [`Watch::go_on`]: a cut is about to be made.
     pub fn pause(&self) {
@@ -174,14 +198,16 @@ impl Watch {
             copies_peak: state.recorder.copies_peak(),
             held: state.held,
             holds: state.holds,
+            pace: state.pace,
         }
     }
-    /// The epoch is over; `dirty`: what the cut has found written.
-    pub fn finish(mut self, dirty: &PageSet) -> EpochAccess {
+    /// The epoch is over; `dirty`: what the cut has found written. Returns what is known of the program's speed, too.
+    pub fn finish(mut self, dirty: &PageSet) -> (EpochAccess, Pace) {
         self.flush_done();
         self.written(dirty);
         self.end();
-        std::mem::take(&mut locked(&self.shared.state).recorder).finish()
+        let mut state = locked(&self.shared.state);
+        (std::mem::take(&mut state.recorder).finish(), state.pace)
     }
     fn end(&mut self) {
         {
@@ -215,10 +241,13 @@ impl Shared {
         if gate.is_some() || !locked(&self.state).flushing {
             return gate.is_some();
         }
+        let begun = Instant::now();
         match self.scene.tracer.park(&self.scene.target) {
             Ok(parked) => {
                 *gate = Some((parked, Instant::now()));
-                locked(&self.state).holds += 1;
+                let mut state = locked(&self.state);
+                state.holds += 1;
+                state.pace.parked_in(begun.elapsed());
                 true
             }
             Err(error) => {
@@ -243,33 +272,22 @@ fn pause_for(cost: Duration, flushing: bool) -> Duration {
     (cost * SHARE).clamp(closest, FURTHEST)
 }
 
-/// The same while copies are bounded: `least_us`, or longer where there is so much room that the writers cannot use it
-/// up before.
-fn bounded_gap(
-    least_us: u64,
-    limit: PageCount,
-    copies: PageCount,
-    unreleased: PageCount,
-    writers: u32,
-    cost: Duration,
-) -> Duration {
-    if unreleased <= limit {
-        return FURTHEST;
-    }
-    let room = limit.0.saturating_sub(copies.0);
-    let safe_us = room.saturating_mul(COPY_US) / u64::from(writers.max(1)) / 2;
-    Duration::from_micros(least_us).max(Duration::from_micros(safe_us).min(cost * SHARE))
-}
-
 /// What the thread remembers.
 struct Sampler<'a> {
     shared: &'a Shared,
+    /// All pages of the program.
+    all: PageSet,
     /// Cost of the last sample of all pages.
     cost: Duration,
     /// When all pages are sampled next.
     next: Instant,
-    /// What the last sample of the frozen pages has found.
+    /// When the last sample was taken, with the program running since.
+    last: Option<Instant>,
+    /// When the next sample is due.
+    due: Instant,
+    /// What was found in the sample before, of the frozen pages and of all.
     copied: PageSet,
+    found: u64,
     /// Copied pages that were moved up in the queue.
     moved_up: PageSet,
     /// The program was held: what it writes first now, it had to wait for.
@@ -281,9 +299,14 @@ impl<'a> Sampler<'a> {
         let now = Instant::now();
         Sampler {
             shared,
+            all: PageSet::new(),
             cost: Duration::ZERO,
-            next: now,
+            // The first sample is of the frozen pages alone: it must be soon.
+            next: now + CLOSEST,
+            last: None,
+            due: now,
             copied: PageSet::new(),
+            found: 0,
             moved_up: PageSet::new(),
             was_held: false,
         }
@@ -293,6 +316,7 @@ impl<'a> Sampler<'a> {
         if self.shared.scene.target.tracking.kind() != TRACKED {
             return;
         }
+        holdfast_sys::clock::no_timer_slack();
         loop {
             let state = locked(&self.shared.state);
             if state.ended {
@@ -301,17 +325,21 @@ impl<'a> Sampler<'a> {
             let (flushing, paused, generation) = (state.flushing, state.paused, state.generation);
             drop(state);
             let held = self.was_held && locked(&self.shared.gate).is_some();
-            if !paused && !held && self.sample(generation).is_err() {
+            if paused || held {
+                self.last = None;
+            } else if self.sample(generation).is_err() {
                 return;
             }
             let gap = if flushing { self.bound() } else { FURTHEST };
             let full = if paused { FURTHEST } else { self.next.saturating_duration_since(Instant::now()) };
+            let wait = gap.min(full);
+            self.due = Instant::now() + wait;
             let state = locked(&self.shared.state);
             if state.ended {
                 return;
             }
             if state.flushing == flushing && state.paused == paused {
-                let _ = self.shared.bell.wait_timeout(state, gap.min(full));
+                let _ = self.shared.bell.wait_timeout(state, wait);
             }
         }
     }
@@ -321,7 +349,10 @@ impl<'a> Sampler<'a> {
         let scene = &self.shared.scene;
         let began = Instant::now();
         let full = began >= self.next;
-        let within = if full { &self.shared.all } else { &scene.frozen };
+        if full && self.all.is_empty() {
+            self.all = scene.dirty.union(&scene.others);
+        }
+        let within = if full { &self.all } else { &scene.frozen };
         let found = scene.target.tracking.written(scene.target.pid, within)?;
         let copied = if full { found.intersection(&scene.frozen) } else { found.clone() };
         let at_us = self.shared.at_us();
@@ -336,7 +367,12 @@ impl<'a> Sampler<'a> {
                 state.recorder.waited(page.start, at_us);
             }
         }
-        self.copied = copied;
+        let pages = copied.pages().0;
+        if let Some(last) = self.last.replace(began) {
+            state.pace.saw(pages.saturating_sub(self.found), began - last);
+            state.pace.was_late(began.saturating_duration_since(self.due));
+        }
+        (self.copied, self.found) = (copied, pages);
         if full {
             self.cost = began.elapsed();
             self.next = Instant::now() + pause_for(self.cost, state.flushing);
@@ -351,27 +387,35 @@ impl<'a> Sampler<'a> {
         let (verdict, gap) = {
             let state = &mut *locked(&self.shared.state);
             let (copies, left) = (state.recorder.copies(), state.recorder.unreleased());
-            let least = state.budget.gap_us(copies, left, scene.writers);
-            let gap = bounded_gap(least, limit, copies, left, scene.writers, self.cost);
-            let gap_us = u64::try_from(gap.as_micros()).unwrap_or(u64::MAX);
-            (state.budget.judge(copies, left, gap_us, scene.writers), gap)
+            let least = Duration::from_micros(state.budget.gap_us(copies, left, scene.writers));
+            let gap = match left <= limit {
+                true => FURTHEST,
+                false => {
+                    let room = PageCount(limit.0.saturating_sub(copies.0));
+                    let most = least.max(self.cost * SHARE);
+                    state.pace.gap(room, scene.writers, SOON.min(least), most)
+                }
+            };
+            let ahead_us = state.pace.ahead_us(gap, scene.writers);
+            (state.budget.judge(copies, left, ahead_us, scene.writers), gap)
         };
         self.shared.urgent.store(verdict != Verdict::Run, Ordering::Relaxed);
+        if verdict == Verdict::Hold {
+            self.was_held |= self.shared.hold();
+        } else {
+            self.shared.let_go();
+        }
         if verdict != Verdict::Run {
             self.move_up();
         }
-        if verdict == Verdict::Hold {
-            self.was_held |= self.shared.hold();
-            return HELD;
-        }
-        self.shared.let_go();
-        gap
+        if verdict == Verdict::Hold { HELD } else { gap }
     }
 
     /// Copied pages go out first: each of them makes room.
     fn move_up(&mut self) {
+        let Some(queue) = self.shared.queue.get() else { return };
         for page in self.copied.difference(&self.moved_up).runs().iter().flat_map(pages_of) {
-            self.shared.scene.queue.slot(page.start);
+            queue.slot(page.start);
         }
         self.moved_up = self.moved_up.union(&self.copied);
     }
@@ -404,22 +448,6 @@ mod tests {
         assert_eq!(pause_for(Duration::from_secs(1), false), FURTHEST);
     }
 
-    #[test]
-    fn samples_are_closer_where_room_is_short() {
-        let pages = PageCount;
-        let gap = |copies, left, writers, cost| {
-            bounded_gap(250, pages(10_000), pages(copies), pages(left), writers, cost)
-        };
-        // Nothing can go wrong any more.
-        assert_eq!(gap(0, 10_000, 1, MS), FURTHEST);
-        // Half of the time in which one thread copies 10000 pages, or 100 times the cost if that is less.
-        assert_eq!(gap(0, 20_000, 1, MS), 10 * MS);
-        assert_eq!(gap(0, 20_000, 1, MS / 20), 5 * MS);
-        assert_eq!(gap(0, 20_000, 10, MS), MS);
-        assert_eq!(gap(9_999, 20_000, 1, MS), Duration::from_micros(250));
-        assert_eq!(gap(20_000, 20_000, 0, MS), Duration::from_micros(250));
-    }
-
     fn set(start: u64, pages: u64) -> PageSet {
         PageSet::from(vec![PageRun { start: Addr(start * PAGE_SIZE), pages: PageCount(pages) }])
     }
@@ -435,15 +463,16 @@ mod tests {
         let watch = Watch::start(Scene {
             target: target.clone(),
             tracer: Arc::new(Tracer::spawn().unwrap()),
-            queue: Arc::new(FlushQueue::new(&dirty, Order::History, None, &[])),
             frozen: dirty.clone(),
             dirty,
             others: set(200, 10),
             writers: 1,
             limit: Some(PageCount(5)),
             begun: Instant::now(),
+            pace: Pace::default(),
         })
         .unwrap();
+        watch.set_queue(Arc::new(FlushQueue::new(&set(100, 10), Order::History, None, &[])));
         assert!(watch.is_of(&target));
         assert!(!watch.is_of(&Target { tracking: Arc::new(Tracking::default()), ..target }));
         watch.written(&set(100, 2));
@@ -454,7 +483,7 @@ mod tests {
         assert_eq!((costs.writes, costs.copies_peak, costs.holds), (writes, PageCount(2), 0));
         watch.pause();
         watch.go_on();
-        let ended = watch.finish(&set(104, 100));
+        let (ended, _) = watch.finish(&set(104, 100));
         assert_eq!(ended.counts(), AccessCounts { after: 6, untouched: 1, ..writes });
         assert!(ended.get(Addr(203 * PAGE_SIZE)).is_some_and(|page| !page.flushed));
     }

@@ -1,4 +1,4 @@
-//! `holdfast list`: the jobs of the store; removes what dead agents left behind on the way.
+//! `holdfast list`: the jobs of the store, or the images of one; removes what dead agents left behind on the way.
 
 use crate::alive;
 use crate::client::Agent;
@@ -26,12 +26,16 @@ struct Row {
     images: Vec<ImageInfo>,
 }
 
-/// Lists all jobs.
+/// Lists all jobs, or the images of one.
 ///
 /// # Errors
-/// Of the store.
-pub fn run(json: bool, root: Option<&Path>) -> Result<(), Failure> {
+/// Of the store; there is no such job.
+pub fn run(name: Option<&str>, json: bool, root: Option<&Path>) -> Result<(), Failure> {
     let store = crate::names::open_store(root)?;
+    if let Some(name) = name {
+        let row = row(&crate::names::open_job(&store, name)?)?;
+        return if json { report::print_json(&[row]) } else { report::print(&images(&row)) };
+    }
     let mut rows = Vec::new();
     for name in store.jobs()? {
         // A job that was pruned meanwhile is no error.
@@ -44,9 +48,9 @@ pub fn run(json: bool, root: Option<&Path>) -> Result<(), Failure> {
     if rows.is_empty() {
         return report::print(&format!("no jobs in {}\n", store.root().display()));
     }
-    let head = ["JOB", "STATE", "PID", "IMAGES", "NEWEST", "AGE", "SIZE", "COMMAND"];
+    let head = ["JOB", "STATE", "PID", "IMAGES", "NEWEST", "PARENT", "AGE", "ADDED", "SIZE", "COMMAND"];
     let cells: Vec<Vec<String>> = rows.iter().map(cells).collect();
-    report::print(&report::table(&head, &cells, &[2, 3, 4, 5, 6]))
+    report::print(&report::table(&head, &cells, &[2, 3, 4, 5, 6, 7, 8]))
 }
 
 fn row(job: &Job) -> Result<Row, Failure> {
@@ -79,6 +83,26 @@ fn row(job: &Job) -> Result<Row, Failure> {
     })
 }
 
+fn images(row: &Row) -> String {
+    if row.images.is_empty() {
+        return format!("job {} has no image\n", row.job);
+    }
+    let cells = |image: &ImageInfo| {
+        vec![
+            image.epoch.to_string(),
+            image.parent.map_or_else(|| "-".to_owned(), |parent| parent.to_string()),
+            report::age(image.created_ns),
+            report::short_time(image.stop_ns),
+            report::size(image.program_bytes),
+            report::size(image.bytes),
+            image.broken.clone().unwrap_or_default(),
+        ]
+    };
+    let rows: Vec<Vec<String>> = row.images.iter().map(cells).collect();
+    let head = ["IMAGE", "PARENT", "AGE", "STOP TIME", "MEMORY", "ADDED", "DAMAGE"];
+    report::table(&head, &rows, &[0, 1, 2, 3, 4, 5])
+}
+
 fn cells(row: &Row) -> Vec<String> {
     let newest = row.images.iter().rev().find(|image| image.broken.is_none());
     let broken = row.images.iter().filter(|image| image.broken.is_some()).count();
@@ -95,8 +119,51 @@ fn cells(row: &Row) -> Vec<String> {
         row.pid.map_or_else(dash, |pid| pid.to_string()),
         if broken > 0 { format!("{count} ({broken} damaged)") } else { count.to_string() },
         newest.map_or_else(dash, |image| image.epoch.to_string()),
+        newest.and_then(|image| image.parent).map_or_else(dash, |parent| parent.to_string()),
         newest.map_or_else(dash, |image| report::age(image.created_ns)),
+        newest.map_or_else(dash, |image| report::size(image.bytes)),
         report::size(row.images.iter().map(|image| image.bytes).sum()),
         command,
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(epoch: u64, parent: Option<u64>, bytes: u64) -> ImageInfo {
+        ImageInfo {
+            epoch: Epoch(epoch),
+            created_ns: u64::MAX,
+            bytes,
+            total_bytes: 4096,
+            program_bytes: 1 << 20,
+            stop_ns: 1_000_000,
+            parent: parent.map(Epoch),
+            broken: None,
+            complete: true,
+        }
+    }
+
+    #[test]
+    fn images_tell_their_parent_and_what_they_added() {
+        let row = Row {
+            job: "sim".into(),
+            state: "stopped",
+            pid: None,
+            agent_pid: None,
+            command: vec![Name(b"./sim".to_vec())],
+            newest: Some(Epoch(2)),
+            last_error: None,
+            images: vec![image(1, None, 4096), image(2, Some(1), 512)],
+        };
+        assert_eq!(
+            images(&row),
+            "IMAGE  PARENT  AGE  STOP TIME   MEMORY    ADDED  DAMAGE\n    \
+             1       -   0s    1.00 ms  1.0 MiB  4.0 KiB\n    \
+             2       1   0s    1.00 ms  1.0 MiB    512 B\n"
+        );
+        assert_eq!(cells(&row), ["sim", "stopped", "-", "2", "2", "1", "0s", "512 B", "4.5 KiB", "./sim"]);
+        assert_eq!(images(&Row { images: Vec::new(), ..row }), "job sim has no image\n");
+    }
 }

@@ -3,7 +3,7 @@
 use super::launch::{c_string, own_environment};
 use crate::exit::{Exit, Failure};
 use crate::settings::{Allocator, EngineChoice, Settings};
-use holdfast_image::control::{ENV_ENGINE, ENV_SOCKET};
+use holdfast_image::control::{ENGINE_SLOTS, ENV_ENGINE, ENV_SOCKET};
 use std::ffi::{CString, OsString};
 use std::path::{Path, PathBuf};
 
@@ -66,7 +66,7 @@ pub fn for_program(
         }
     }
     if settings.engine == EngineChoice::Slots {
-        own.push((ENV_ENGINE.into(), "slots".into()));
+        own.push((ENV_ENGINE.into(), ENGINE_SLOTS.into()));
     }
     own.extend(extra.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
     let mut entries = own_environment()?;

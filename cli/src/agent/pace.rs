@@ -1,0 +1,125 @@
+//! How fast the program writes, and how late the watcher is: what it takes to keep the bound on copies between two
+//! samples. Pure; owned by the watcher, handed on from one checkpoint to the next.
+//!
+//! The kernel makes a copy in [`COPY_US`] at least, so that a bound could be kept by looking ahead at that speed. Few
+//! programs write so fast: once it is known how fast this one does, twice that is expected of it. The watcher itself may
+//! have to wait for a processor, and holding the program takes a moment: both are expected to happen again.
+//! Invariant: nothing here depends on the clock; times come in.
+
+use holdfast_image::PageCount;
+use holdfast_pager::budget::COPY_US;
+use std::time::Duration;
+
+/// Lateness beyond this is an accident that is not expected again.
+const LATEST: Duration = Duration::from_millis(20);
+/// Shorter times say nothing about a rate.
+const LEAST: Duration = Duration::from_micros(500);
+
+/// See the head of the file.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Pace {
+    /// How much later than planned a sample is taken.
+    late: Duration,
+    /// How long it takes to hold the program.
+    park: Duration,
+    /// Most first writes in a microsecond, of all threads together; not known before the first samples.
+    rate: Option<f64>,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace { late: Duration::from_micros(500), park: Duration::from_micros(500), rate: None }
+    }
+}
+
+/// The larger one, but what is long ago counts less and less.
+fn decaying(old: Duration, new: Duration) -> Duration {
+    (old * 15 / 16).max(new.min(LATEST))
+}
+
+impl Pace {
+    /// A sample was taken so much later than planned.
+    pub fn was_late(&mut self, by: Duration) {
+        self.late = decaying(self.late, by);
+    }
+    /// Holding the program took so long.
+    pub fn parked_in(&mut self, took: Duration) {
+        self.park = decaying(self.park, took);
+    }
+    /// So many pages were written for the first time within this time, in which the program ran.
+    pub fn saw(&mut self, pages: u64, within: Duration) {
+        if within < LEAST {
+            return;
+        }
+        let now = pages as f64 / within.as_secs_f64() / 1e6;
+        self.rate = Some(self.rate.map_or(now, |rate| now.max(rate)));
+    }
+    /// The epoch is over: a program that has become slower is trusted more.
+    #[must_use]
+    pub fn next_epoch(self) -> Pace {
+        Pace { rate: self.rate.map(|rate| rate / 2.0), ..self }
+    }
+    /// Part of the greatest possible speed that is expected of so many threads.
+    fn share(&self, writers: u32) -> f64 {
+        let most = f64::from(writers.max(1)) / COPY_US as f64;
+        self.rate.map_or(1.0, |rate| (2.0 * rate / most).clamp(0.01, 1.0))
+    }
+    /// What [`holdfast_pager::Budget::judge`] is to look ahead if the next sample is planned after `gap`: microseconds at
+    /// the greatest possible speed.
+    pub fn ahead_us(&self, gap: Duration, writers: u32) -> u64 {
+        ((gap + self.late + self.park).as_secs_f64() * 1e6 * self.share(writers)) as u64
+    }
+    /// In half of which time the program cannot use up `room`, the lateness of the watcher left out; at least
+    /// `least`, and not more than `most`.
+    pub fn gap(&self, room: PageCount, writers: u32, least: Duration, most: Duration) -> Duration {
+        let speed = f64::from(writers.max(1)) / COPY_US as f64 * self.share(writers);
+        let fill = Duration::try_from_secs_f64(room.0 as f64 / speed / 1e6).unwrap_or(most);
+        (fill / 2).saturating_sub(self.late + self.park).min(most).max(least)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn an_unknown_program_is_expected_to_write_as_fast_as_the_kernel_copies() {
+        let pace = Pace::default();
+        assert_eq!(pace.ahead_us(MS, 1), 2000);
+        assert_eq!(pace.ahead_us(MS, 8), 2000);
+        // 10000 pages take one thread 20 ms: half of it, but for a millisecond of our own.
+        assert_eq!(pace.gap(PageCount(10_000), 1, MS, 100 * MS), 9 * MS);
+        assert_eq!(pace.gap(PageCount(10_000), 10, MS / 4, 100 * MS), MS / 4);
+    }
+
+    #[test]
+    fn a_slow_program_is_trusted_as_far_as_twice_its_speed() {
+        let mut pace = Pace::default();
+        pace.saw(50, MS);
+        pace.saw(1, MS);
+        pace.saw(1_000_000, MS / 4); // too short to say anything
+        assert_eq!(pace.ahead_us(MS, 1), 400);
+        assert_eq!(pace.gap(PageCount(10_000), 1, MS, 30 * MS), 30 * MS);
+        assert_eq!(pace.next_epoch().ahead_us(MS, 1), 200);
+        // Never more than is possible, never nothing.
+        pace.saw(1_000_000, MS);
+        assert_eq!(pace.ahead_us(MS, 1), 2000);
+        let mut idle = Pace::default();
+        idle.saw(0, MS);
+        assert_eq!(idle.ahead_us(9 * MS, 1), 100);
+    }
+
+    #[test]
+    fn lateness_is_remembered_for_a_while() {
+        let mut pace = Pace::default();
+        pace.was_late(Duration::from_secs(1));
+        pace.parked_in(4 * MS);
+        assert_eq!(pace.ahead_us(MS, 1), 25_000);
+        for _ in 0..100 {
+            pace.was_late(Duration::ZERO);
+        }
+        assert!(pace.ahead_us(MS, 1) < 6_000);
+    }
+}
