@@ -70,6 +70,10 @@ impl Tick {
     pub(crate) fn raw(self) -> u16 {
         self.0
     }
+    /// The inverse of [`Tick::raw`]; other bits than the 13 are dropped.
+    pub(crate) fn from_raw(raw: u16) -> Tick {
+        Tick(raw & Tick::MAX.0)
+    }
 }
 
 /// What is known of one page in one epoch.
@@ -120,7 +124,7 @@ impl Packed {
             Packed::ELSEWHERE_DURING => (Access::Avoided, false),
             _ => (Access::After, false),
         };
-        Some(PageAccess { access, at: Tick(self.0 & Tick::MAX.0), flushed })
+        Some(PageAccess { access, at: Tick::from_raw(self.0), flushed })
     }
 }
 
@@ -137,16 +141,18 @@ pub(crate) fn unknown_chunk() -> PackedChunk {
 pub struct EpochAccess {
     chunks: BTreeMap<u64, PackedChunk>,
     counts: AccessCounts,
+    /// Duration of the flush; 0: it did not end.
+    flush_us: u64,
 }
 
 impl EpochAccess {
-    pub(crate) fn from_chunks(chunks: BTreeMap<u64, PackedChunk>) -> EpochAccess {
+    pub(crate) fn new(chunks: BTreeMap<u64, PackedChunk>, flush_us: u64) -> EpochAccess {
         let mut counts = AccessCounts::default();
         let known = chunks.values().flat_map(|chunk| chunk.iter().filter_map(|packed| packed.get()));
         for page in known.filter(|page| page.flushed) {
             count(&mut counts, page.access, 1);
         }
-        EpochAccess { chunks, counts }
+        EpochAccess { chunks, counts, flush_us }
     }
     pub(crate) fn chunks(&self) -> &BTreeMap<u64, PackedChunk> {
         &self.chunks
@@ -162,6 +168,10 @@ impl EpochAccess {
     /// The pages of the flush by how their first write went, up to the end of the epoch.
     pub fn counts(&self) -> AccessCounts {
         self.counts
+    }
+    /// How long the flush took, in microseconds since the cut; `None`: it did not come to its end in this epoch.
+    pub fn flush_us(&self) -> Option<u64> {
+        (self.flush_us > 0).then_some(self.flush_us)
     }
     /// Number of pages of the flush.
     pub fn flushed(&self) -> PageCount {

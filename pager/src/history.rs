@@ -137,11 +137,19 @@ impl History {
     /// not know, by the latest that does. Knows nothing if the history is empty.
     pub fn predict(&self) -> Prediction {
         let lag = self.period().map_or(1, |period| period.lag);
-        Prediction::merge(self.epoch(lag).into_iter().chain((1..=EPOCHS).filter_map(|lag| self.epoch(lag))))
+        let merged = Prediction::merge(
+            self.epoch(lag).into_iter().chain((1..=EPOCHS).filter_map(|lag| self.epoch(lag))),
+        );
+        // The speed of the store is a matter of the latest flush, not of the period.
+        let speed = (1..=EPOCHS)
+            .filter_map(|lag| self.epoch(lag))
+            .find_map(|epoch| Some((epoch.flushed(), epoch.flush_us()?)));
+        merged.with_speed(speed)
     }
 
     /// The history as bytes, little-endian: mark, version (u16), scores (4 times u16 permille, u32 comparisons), number
-    /// of epochs (u8); then each epoch, oldest first: number of chunks (u32), and each chunk: its number (u64, ascending),
+    /// of epochs (u8); then each epoch, oldest first: duration of its flush (u64, us; 0:
+    /// unknown), number of chunks (u32), and each chunk: its number (u64, ascending),
     /// number of runs of equal values (u16), each run: length (u16), value (u16). Runs 0: 512 values follow instead.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
@@ -158,6 +166,7 @@ impl History {
         let kept = kept.count();
         out.push(kept as u8);
         for epoch in self.epochs.iter().skip(self.epochs.len() - kept) {
+            out.extend(epoch.flush_us().unwrap_or_default().to_le_bytes());
             out.extend((epoch.chunks().len() as u32).to_le_bytes());
             for (number, chunk) in epoch.chunks() {
                 out.extend(number.to_le_bytes());
@@ -220,6 +229,7 @@ fn encode_chunk(chunk: &PackedChunk, out: &mut Vec<u8>) {
 }
 
 fn decode_epoch(reader: &mut Reader<'_>, room: &mut usize) -> Result<EpochAccess, HistoryError> {
+    let flush_us = u64::from_le_bytes(reader.array()?);
     let chunks = u32::from_le_bytes(reader.array()?) as usize;
     *room = room.checked_sub(chunks).ok_or_else(|| reader.damaged("too many chunks"))?;
     let mut decoded = BTreeMap::new();
@@ -232,7 +242,7 @@ fn decode_epoch(reader: &mut Reader<'_>, room: &mut usize) -> Result<EpochAccess
         least = number + 1;
         decoded.insert(number, decode_chunk(reader)?);
     }
-    Ok(EpochAccess::from_chunks(decoded))
+    Ok(EpochAccess::new(decoded, flush_us))
 }
 
 fn decode_chunk(reader: &mut Reader<'_>) -> Result<PackedChunk, HistoryError> {
@@ -301,11 +311,11 @@ mod tests {
         let mut recorder = Recorder::new(&all, &all);
         for (index, page) in pages.iter().enumerate() {
             if index == flush {
-                recorder.flush_done();
+                recorder.flush_done(index as u64 * 1000);
             }
             recorder.written(run(*page, 1), index as u64 * 1000);
         }
-        recorder.flush_done();
+        recorder.flush_done(pages.len() as u64 * 1000);
         recorder.finish()
     }
     /// Pages 0..n in an order that has nothing to do with any other seed's.
@@ -414,7 +424,7 @@ mod tests {
         longer.push(0);
         assert!(matches!(History::decode(&longer), Err(HistoryError::Damaged { .. })));
         // Four thousand million chunks: refused before anything is allocated for them.
-        let chunks = MAGIC.len() + 2 + EPOCHS * 6 + 1;
+        let chunks = MAGIC.len() + 2 + EPOCHS * 6 + 1 + 8;
         let mut many = good;
         many[chunks..chunks + 4].fill(0xff);
         assert!(matches!(History::decode(&many), Err(HistoryError::Damaged { .. })));

@@ -1,13 +1,17 @@
 //! The order of the flush: ranks of pages, and how dirty pages become runs in that order. Used by [`crate::queue`].
 //!
-//! Pages somebody waits for and pages that hold a slot are the queue's business; what is left goes by the class of the
-//! predicted epoch: WAIT, COW, AVOIDED, each earliest first, then AFTER by time, then pages of which nothing is known,
-//! then UNTOUCHED ones (AI-Ckpt, HPDC'13, section 3.2 and algorithm 4). Within a rank: by address.
+//! Pages somebody waits for and pages that hold a slot are the queue's business. What is left goes, in the order
+//! [`Order::Classes`], by the class of the predicted epoch as in AI-Ckpt (HPDC'13, section 3.2 and algorithm 4): WAIT, COW,
+//! AVOIDED, each earliest first, then AFTER by time, then pages of which nothing is known, then UNTOUCHED ones. Within a
+//! rank: by address.
 //!
-//! Why WAIT before COW even where the copied page was written earlier: the earliest writes come before the flush can
-//! reach their pages in any order, and that is what the copies are for; pages that had to wait found no room left.
+//! [`Order::History`] makes one class of WAIT, COW and AVOIDED, by time alone. What became of a page last time follows
+//! from the order then more than from the program: the paper's order stores last time's waits first, which lets this time's
+//! waits come elsewhere, and so on. By the time of the first write the program is held as little as any order allows
+//! (`tests/simulation.rs`); what the paper's order gains, fewer copies, is gained by leaving for last what the program will
+//! write before the flush can be there ([`Prediction::with_room`]).
 
-use crate::access::{Access, Packed, PageAccess};
+use crate::access::{Access, Packed, PageAccess, Tick};
 use crate::chunk::{pieces, run_at};
 use crate::prediction::Prediction;
 use holdfast_image::PageCount;
@@ -19,9 +23,12 @@ use std::str::FromStr;
 /// In which order the pages of a flush go out, apart from those that somebody waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Order {
-    /// As the access history says.
+    /// As the access history says: pages written during the flush by the time of their first write, whatever became of
+    /// it then; the earliest go last if the program will be there before the flush (see [`crate::order`]).
     #[default]
     History,
+    /// As the access history says, in the order of the paper: WAIT, COW, AVOIDED, each earliest first.
+    Classes,
     /// By address.
     Address,
 }
@@ -30,6 +37,7 @@ impl fmt::Display for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Order::History => "history",
+            Order::Classes => "classes",
             Order::Address => "address",
         })
     }
@@ -37,7 +45,7 @@ impl fmt::Display for Order {
 
 /// Not an order.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not an order of pages; use history or address")]
+#[error("`{0}` is not an order of pages; use history, classes or address")]
 pub struct OrderError(String);
 
 impl FromStr for Order {
@@ -45,6 +53,7 @@ impl FromStr for Order {
     fn from_str(text: &str) -> Result<Order, OrderError> {
         match text {
             "history" => Ok(Order::History),
+            "classes" => Ok(Order::Classes),
             "address" => Ok(Order::Address),
             _ => Err(OrderError(text.to_owned())),
         }
@@ -63,11 +72,10 @@ impl Rank {
     /// The rank of a page of which nothing is known.
     pub const UNKNOWN: Rank = Rank(4 << 16);
     const UNTOUCHED: Rank = Rank(5 << 16);
-    /// Runs of pages written during the flush are joined as long as their ticks lie no further apart than this: 1 ms
-    /// at first, one part in 32 of the time later.
-    const JOIN_DURING: u32 = 16;
-    /// The same for pages written after the flush, where the order hardly matters and long runs are worth more.
-    const JOIN_AFTER: u32 = 256;
+    /// Neighbours are joined as long as their ticks lie no further apart than this: 1 ms at first, one part in 32 of the
+    /// time later. Not more for pages written after the flush either: where the program was held, the next flush will
+    /// have time to reach them first, and a program that goes downwards would meet each long run at its wrong end.
+    const JOIN: u32 = 16;
 
     /// The rank of what is predicted for a page.
     pub fn of(page: Option<PageAccess>) -> Rank {
@@ -83,12 +91,21 @@ impl Rank {
         };
         Rank(class << 16 | u32::from(page.at.raw()))
     }
+    /// The rank in the order [`Order::History`]: all classes of pages written during the flush are one.
+    fn by_time(page: Option<PageAccess>) -> Rank {
+        let rank = Rank::of(page);
+        if rank.is_during() { Rank(rank.0 & 0xffff) } else { rank }
+    }
     fn class(self) -> u32 {
         self.0 >> 16
     }
-    /// How far ticks of one run may lie apart.
-    fn join(self) -> u32 {
-        if self.class() < Rank::AFTER { Rank::JOIN_DURING } else { Rank::JOIN_AFTER }
+    /// Whether the page is predicted to be written while the flush runs.
+    fn is_during(self) -> bool {
+        self.class() < Rank::AFTER
+    }
+    /// When the page is predicted to be written first, in microseconds since the cut.
+    fn us(self) -> u64 {
+        Tick::from_raw(self.0 as u16).us()
     }
 }
 
@@ -104,7 +121,7 @@ impl Open {
     fn extend(&mut self, page: PageRun, rank: Rank) -> bool {
         let (first, last) = (self.first.min(rank), self.last.max(rank));
         let fits =
-            self.run.end() == page.start && first.class() == last.class() && last.0 - first.0 <= first.join();
+            self.run.end() == page.start && first.class() == last.class() && last.0 - first.0 <= Rank::JOIN;
         if fits {
             self.run.pages = PageCount(self.run.pages.0 + page.pages.0);
             (self.first, self.last) = (first, last);
@@ -116,8 +133,10 @@ impl Open {
 /// The pages of `dirty` as runs in the order of the flush. Neighbours of nearly the same rank are in one run, which
 /// has the rank of its earliest page: a read or a write of many pages costs far less than many of one.
 pub(crate) fn arrange(dirty: &PageSet, order: Order, prediction: Option<&Prediction>) -> Vec<PageRun> {
-    let (Order::History, Some(prediction)) = (order, prediction) else {
-        return dirty.runs().to_vec();
+    let (rank_of, prediction): (fn(_) -> Rank, _) = match (order, prediction) {
+        (Order::Address, _) | (_, None) => return dirty.runs().to_vec(),
+        (Order::History, Some(prediction)) => (Rank::by_time, prediction),
+        (Order::Classes, Some(prediction)) => (Rank::of, prediction),
     };
     let mut ranked: Vec<(Rank, PageRun)> = Vec::new();
     let mut open: Option<Open> = None;
@@ -126,7 +145,7 @@ pub(crate) fn arrange(dirty: &PageSet, order: Order, prediction: Option<&Predict
         let known = prediction.chunk(piece.chunk);
         for place in piece.from..piece.to {
             let packed = known.and_then(|chunk| chunk.get(place)).copied().unwrap_or(Packed::UNKNOWN);
-            let (rank, page) = (Rank::of(packed.get()), run_at(piece.chunk, place, 1));
+            let (rank, page) = (rank_of(packed.get()), run_at(piece.chunk, place, 1));
             if !open.as_mut().is_some_and(|open| open.extend(page, rank)) {
                 let next = Open { run: page, first: rank, last: rank };
                 open.replace(next).into_iter().for_each(&mut close);
@@ -135,5 +154,36 @@ pub(crate) fn arrange(dirty: &PageSet, order: Order, prediction: Option<&Predict
     }
     open.into_iter().for_each(&mut close);
     ranked.sort_unstable();
+    if order == Order::History {
+        concede(&mut ranked, prediction);
+    }
     ranked.into_iter().map(|(_, run)| run).collect()
+}
+
+/// Moves the pages to which the program will come before the flush in any case behind the others that it will write
+/// during the flush, up to the room for copies.
+///
+/// With `flushed(t)` pages stored by the time t, the flush is late for the i-th page, written at `t(i)`, by
+/// `i - flushed(t(i))` pages. The greatest such lead of the program, taken off the front, makes it in time for all
+/// others: as many copies as the lead, and none for the rest, where the plain order would copy every page just before it
+/// is stored. The time that the program is held stays the least possible: at any time it can have written no more
+/// pages than are stored and copied, and only pages that it writes early are stored.
+fn concede(ranked: &mut [(Rank, PageRun)], prediction: &Prediction) {
+    let during = ranked.partition_point(|(rank, _)| rank.is_during());
+    let (during, _) = ranked.split_at_mut(during);
+    let mut before = 0_u64;
+    let mut lead = 0;
+    for (rank, run) in during.iter() {
+        let Some(flushed) = prediction.flushed_by(rank.us()) else { return };
+        lead = before.saturating_sub(flushed).max(lead);
+        before += run.pages.0;
+    }
+    let mut room = lead.min(prediction.room().0);
+    let ahead = during.iter().take_while(|(_, run)| {
+        let fits = run.pages.0 <= room;
+        room = room.saturating_sub(run.pages.0);
+        fits
+    });
+    let ahead = ahead.count();
+    during.rotate_left(ahead);
 }

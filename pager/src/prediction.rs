@@ -16,6 +16,9 @@ use std::collections::BTreeMap;
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Prediction {
     chunks: BTreeMap<u64, PackedChunk>,
+    /// Pages of an earlier flush and how long it took in microseconds (not 0).
+    speed: Option<(PageCount, u64)>,
+    room: PageCount,
 }
 
 impl Prediction {
@@ -37,7 +40,26 @@ impl Prediction {
                 }
             }
         }
-        Prediction { chunks }
+        Prediction { chunks, ..Prediction::default() }
+    }
+    pub(crate) fn with_speed(self, speed: Option<(PageCount, u64)>) -> Prediction {
+        Prediction { speed, ..self }
+    }
+    /// With the room for copies that the flush order may count on: pages that the program will write before the flush can
+    /// reach them are then left for last. For the engine `slots` nearly all slots, for `fork` half of the bound (the rest
+    /// is for what the program does between two samples). None at first.
+    #[must_use]
+    pub fn with_room(self, room: PageCount) -> Prediction {
+        Prediction { room, ..self }
+    }
+    pub(crate) fn room(&self) -> PageCount {
+        self.room
+    }
+    /// How many pages a flush as fast as an earlier one has stored by `at_us`; `None`: no flush is known.
+    pub(crate) fn flushed_by(&self, at_us: u64) -> Option<u64> {
+        let (pages, flush_us) = self.speed?;
+        let flushed = u128::from(pages.0) * u128::from(at_us) / u128::from(flush_us.max(1));
+        Some(u64::try_from(flushed).unwrap_or(u64::MAX))
     }
     pub(crate) fn chunk(&self, number: u64) -> Option<&PackedChunk> {
         self.chunks.get(&number)

@@ -243,7 +243,7 @@ mod tests {
             match kind {
                 0 => recorder.waited(Addr(page * PAGE_SIZE), at_us),
                 1 => recorder.stored(run(*page, 1)),
-                2 if index > 30 => recorder.flush_done(),
+                2 if index > 30 => recorder.flush_done(at_us),
                 _ => {}
             }
             recorder.written(run(*page, 1), at_us);
@@ -288,13 +288,13 @@ mod tests {
             dirty in prop::collection::vec((WORLD, 1..12_u64), 0..8),
             first in prop::collection::vec((WORLD, 1..12_u64), 0..3),
             writes in prop::collection::vec((WORLD, 0..4_u64), 0..60),
-            by_history: bool,
+            order in prop::sample::select(vec![Order::History, Order::Classes, Order::Address]),
+            room in 0..40_u64,
             steps in steps(),
         ) {
             let dirty: PageSet = dirty.iter().map(|(from, pages)| run(*from, *pages)).collect();
             let first: Vec<PageRun> = first.iter().map(|(from, pages)| run(*from, *pages)).collect();
-            let prediction = prediction(&writes);
-            let order = if by_history { Order::History } else { Order::Address };
+            let prediction = prediction(&writes).with_room(PageCount(room));
             let queue = FlushQueue::new(&dirty, order, Some(&prediction), &first);
 
             let mut list: Vec<u64> = numbers(&first).into_iter().filter(|n| dirty.contains(Addr(n * PAGE_SIZE))).collect();
@@ -336,7 +336,7 @@ mod tests {
         ) {
             let dirty: PageSet = [run(WORLD.start - 5, WORLD.end - WORLD.start + 10)].into_iter().collect();
             let prediction = prediction(&writes);
-            let runs = arrange(&dirty, Order::History, Some(&prediction));
+            let runs = arrange(&dirty, Order::Classes, Some(&prediction));
             let earliest = |run: &PageRun| {
                 let ranks = numbers(&[*run]).into_iter().map(|page| prediction.rank(Addr(page * PAGE_SIZE)));
                 ranks.min().unwrap()

@@ -64,6 +64,8 @@ pub struct Recorder {
     counts: AccessCounts,
     /// The counts when the flush was done.
     at_done: Option<AccessCounts>,
+    /// When it was done, in microseconds since the cut.
+    flush_us: u64,
 }
 
 impl Recorder {
@@ -184,11 +186,12 @@ impl Recorder {
         chunk.access[place] = Packed::new(PageAccess { access, at, flushed: true });
     }
 
-    /// The flush has ended: no copy is held any more, and first writes from now on are AFTER. The image is committed,
-    /// or has failed.
-    pub fn flush_done(&mut self) {
+    /// The flush has ended, `at_us` after the cut: no copy is held any more, and first writes from now on are AFTER. The
+    /// image is committed, or has failed.
+    pub fn flush_done(&mut self, at_us: u64) {
         if self.at_done.is_none() {
             self.at_done = Some(self.during());
+            self.flush_us = if self.stored == self.flushing { at_us } else { 0 };
             self.held = 0;
         }
     }
@@ -227,7 +230,7 @@ impl Recorder {
             }
             (number, chunk.access)
         });
-        EpochAccess::from_chunks(finished.collect())
+        EpochAccess::new(finished.collect(), self.flush_us)
     }
 }
 
@@ -393,7 +396,7 @@ mod tests {
                     Event::Written(from, to) => recorder.written(run(from, to), at_us),
                     Event::Waited(page) => recorder.waited(Addr(page * PAGE_SIZE), at_us),
                     Event::Slot(page) => recorder.slot(Addr(page * PAGE_SIZE), at_us),
-                    Event::Done => recorder.flush_done(),
+                    Event::Done => recorder.flush_done(at_us),
                 }
                 model.event(event, Tick::from_us(at_us));
                 let unreleased = model.pages.values().filter(|page| page.flushing && !page.stored).count() as u64;
@@ -433,7 +436,7 @@ mod tests {
         recorder.stored(all);
         assert_eq!((recorder.copies().0, recorder.copies_peak().0), (0, 10_000));
         recorder.written(all, 30_000);
-        recorder.flush_done();
+        recorder.flush_done(40_000);
         let counts = recorder.finish().counts();
         assert_eq!((counts.cow, counts.avoided), (10_000, (1 << 20) - 10_000));
     }
