@@ -11,7 +11,7 @@
 //! * [`order`]: the ranks by which pages are stored, and how pages are joined to runs.
 //! * [`queue`]: the pages that are still to be stored, shared by flush workers, watcher and fault handler.
 //! * [`budget`]: when the program must be held because it copies too much.
-//! * [`plan`]: whether to copy inside the stop or to fork, and what to keep out of the clone.
+//! * [`mod@plan`]: whether to copy inside the stop or to fork, and what to keep out of the clone.
 //!
 //! Invariants: no clock (time comes in as microseconds since the cut), no thread, no system call, no unsafe. Only
 //! [`queue::FlushQueue`] is shared between threads; everything else has one owner.
