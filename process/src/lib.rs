@@ -34,7 +34,7 @@ mod xstate;
 
 pub use cut::{Cut, CutError, CutOptions, Engine, Target};
 pub use error::TraceError;
-pub use guard::{Class, Events, Guard, GuardOptions, Seen};
+pub use guard::{Class, Events, Guard, GuardOptions, Seen, SlotCount};
 pub use live::LivePages;
 pub use memory::FrozenMemory;
 pub use snapshot::{Plan, Planner};

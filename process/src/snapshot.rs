@@ -126,7 +126,7 @@ pub fn take(scene: &Scene<'_>, breakdown: &mut StopBreakdown) -> Result<Snapshot
     let shared = snapshot.saved.pieces();
     let hold = scene.options.hold || scene.options.engine == Engine::Sync;
     let plan = plan(scene, &snapshot);
-    let guardable = if hold { None } else { guardable(scene, &snapshot.dirty) };
+    let guardable = if hold { None } else { guardable(scene, &snapshot) };
     if hold {
         snapshot.engine = "sync";
     } else if let Some(guardable) = &guardable {
@@ -197,7 +197,7 @@ fn survey<'a>(scene: &Scene<'a>, dirty: &'a PageSet) -> Survey<'a> {
 }
 
 /// What engine `slots` can guard, if it was chosen and suits.
-fn guardable(scene: &Scene<'_>, dirty: &PageSet) -> Option<guard::Guardable> {
+fn guardable(scene: &Scene<'_>, snapshot: &Snapshot) -> Option<guard::Guardable> {
     if scene.options.engine != Engine::Slots {
         return None;
     }
@@ -207,7 +207,8 @@ fn guardable(scene: &Scene<'_>, dirty: &PageSet) -> Option<guard::Guardable> {
         tracing::info!("engine fork instead of slots: no exact tracking, or a self-contained image");
         return None;
     }
-    guard::survey(&survey(scene, dirty), &scene.options.guard)
+    let slots = scene.options.guard.slots.of(snapshot.present.pages());
+    guard::survey(&survey(scene, &snapshot.dirty), slots)
         .inspect_err(|unsuited| tracing::info!("engine fork instead of slots: {}", unsuited.0))
         .ok()
 }

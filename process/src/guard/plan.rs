@@ -119,7 +119,7 @@ pub fn lay_out(
     let count = joined.len() as u64;
     let room = max_mappings.saturating_sub(mappings + 2 * count + SPARE_MAPPINGS);
     let slots = slots.0.min(room / 2).min(GuardArea::MAX_SLOTS as u64);
-    if joined.len() > MAX_RANGES || slots == 0 {
+    if joined.len() > MAX_RANGES || room == 0 {
         return Err(Unsuited(format!(
             "the dirty pages lie in {count} ranges beside {mappings} mappings; the kernel allows {max_mappings}"
         )));

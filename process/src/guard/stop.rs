@@ -17,6 +17,7 @@ use crate::error::TraceError;
 use crate::inject::batch::Host;
 use crate::inject::stub::Row;
 use crate::threads::Thread;
+use holdfast_image::PageCount;
 use holdfast_image::control::{GuardArea, GuardThread, SharedPage};
 use holdfast_image::pages::PageRun;
 use holdfast_image::record::InjectArea;
@@ -75,7 +76,7 @@ fn unsuited(error: io::Error) -> Unsuited {
 ///
 /// # Errors
 /// The program was not started with the engine, is in a state that forbids it, or has nothing to guard.
-pub fn survey(scene: &Survey<'_>, options: &GuardOptions) -> Result<Guardable, Unsuited> {
+pub fn survey(scene: &Survey<'_>, slots: PageCount) -> Result<Guardable, Unsuited> {
     let remote = Remote::of(scene.live, scene.area)
         .map_err(unsuited)?
         .ok_or_else(|| Unsuited("the program was not started with --engine slots".into()))?;
@@ -88,7 +89,7 @@ pub fn survey(scene: &Survey<'_>, options: &GuardOptions) -> Result<Guardable, U
     let allowed = candidates.intersection(&usable).difference(&busy);
     let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").ok();
     let most = most.and_then(|text| text.trim().parse().ok()).unwrap_or(65_530);
-    let layout = plan::lay_out(scene.dirty, &allowed, options.slots, scene.mapped.len() as u64, most)?;
+    let layout = plan::lay_out(scene.dirty, &allowed, slots, scene.mapped.len() as u64, most)?;
     Ok(Guardable { remote, layout })
 }
 
