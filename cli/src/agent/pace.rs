@@ -10,8 +10,9 @@ use holdfast_image::PageCount;
 use holdfast_pager::budget::COPY_US;
 use std::time::Duration;
 
-/// Lateness beyond this is an accident that is not expected again.
-const LATEST: Duration = Duration::from_millis(20);
+/// Lateness beyond this is an accident that is not expected again: a program that was held for fear of it would be
+/// held through the whole flush.
+const LATEST: Duration = Duration::from_millis(4);
 /// Shorter times say nothing about a rate.
 const LEAST: Duration = Duration::from_micros(500);
 
@@ -32,19 +33,19 @@ impl Default for Pace {
     }
 }
 
-/// The larger one, but what is long ago counts less and less.
-fn decaying(old: Duration, new: Duration) -> Duration {
-    (old * 15 / 16).max(new.min(LATEST))
+/// The mean of what was, the newest counting one eighth.
+fn mean(old: Duration, new: Duration) -> Duration {
+    (old * 7 + new.min(LATEST)) / 8
 }
 
 impl Pace {
     /// A sample was taken so much later than planned.
     pub fn was_late(&mut self, by: Duration) {
-        self.late = decaying(self.late, by);
+        self.late = mean(self.late, by);
     }
     /// Holding the program took so long.
     pub fn parked_in(&mut self, took: Duration) {
-        self.park = decaying(self.park, took);
+        self.park = mean(self.park, took);
     }
     /// So many pages were written for the first time within this time, in which the program ran.
     pub fn saw(&mut self, pages: u64, within: Duration) {
@@ -112,14 +113,17 @@ mod tests {
     }
 
     #[test]
-    fn lateness_is_remembered_for_a_while() {
+    fn lateness_is_a_mean_without_accidents() {
         let mut pace = Pace::default();
-        pace.was_late(Duration::from_secs(1));
-        pace.parked_in(4 * MS);
-        assert_eq!(pace.ahead_us(MS, 1), 25_000);
+        for _ in 0..100 {
+            pace.was_late(Duration::from_secs(1));
+            pace.parked_in(2 * MS);
+        }
+        let ahead = pace.ahead_us(MS, 1);
+        assert!((6_900..=7_000).contains(&ahead), "{ahead}");
         for _ in 0..100 {
             pace.was_late(Duration::ZERO);
         }
-        assert!(pace.ahead_us(MS, 1) < 6_000);
+        assert!(pace.ahead_us(MS, 1) < 3_100);
     }
 }

@@ -317,6 +317,7 @@ impl<'a> Sampler<'a> {
             return;
         }
         holdfast_sys::clock::no_timer_slack();
+        holdfast_sys::task::short_turns();
         loop {
             let state = locked(&self.shared.state);
             if state.ended {
@@ -325,6 +326,10 @@ impl<'a> Sampler<'a> {
             let (flushing, paused, generation) = (state.flushing, state.paused, state.generation);
             drop(state);
             let held = self.was_held && locked(&self.shared.gate).is_some();
+            if held {
+                let late = Instant::now().saturating_duration_since(self.due);
+                locked(&self.shared.state).pace.was_late(late);
+            }
             if paused || held {
                 self.last = None;
             } else if self.sample(generation).is_err() {
