@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// The uid and gid of the ordinary user.
 const ORDINARY: u32 = 1000;
 
-/// No test may take longer than this.
+/// No test may take longer than this, unless it says so.
 const TEST_LIMIT: Duration = Duration::from_secs(240);
 
 /// Who runs Holdfast and the program.
@@ -64,22 +64,28 @@ pub struct Bed {
     user: User,
     kit: &'static Kit,
     over: Arc<AtomicBool>,
+    limit: Duration,
 }
 
 impl Bed {
     /// A bed on disk. As nobody but root can become another user, tests that are not started by root have only the
     /// ordinary user: then a bed for root is `None`, and that is printed.
     pub fn new(user: User) -> Option<Bed> {
-        Bed::under(&std::env::temp_dir(), user)
+        Bed::under(&std::env::temp_dir(), user, TEST_LIMIT)
+    }
+
+    /// The same for a test that may take so long.
+    pub fn lasting(user: User, limit: Duration) -> Option<Bed> {
+        Bed::under(&std::env::temp_dir(), user, limit)
     }
 
     /// A bed in memory (`/dev/shm`), for what must not wait for a disk.
     pub fn in_memory(user: User) -> Option<Bed> {
-        Bed::under(Path::new("/dev/shm"), user)
+        Bed::under(Path::new("/dev/shm"), user, TEST_LIMIT)
     }
 
     #[allow(clippy::expect_used)]
-    fn under(parent: &Path, user: User) -> Option<Bed> {
+    fn under(parent: &Path, user: User, limit: Duration) -> Option<Bed> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         if user == User::Root && !am_root() {
             println!("not run: this part needs root");
@@ -87,7 +93,7 @@ impl Bed {
         }
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir = parent.join(format!("holdfast-test-{}-{number}-bed", std::process::id()));
-        let bed = Bed { dir, user, kit: kit(), over: Arc::new(AtomicBool::new(false)) };
+        let bed = Bed { dir, user, kit: kit(), over: Arc::new(AtomicBool::new(false)), limit };
         bed.make_folders().expect("making the folder of a test");
         bed.watch();
         Some(bed)
@@ -106,7 +112,7 @@ impl Bed {
 
     /// Kills everything when the test takes too long: its own waits then fail.
     fn watch(&self) {
-        let (over, dir, end) = (Arc::clone(&self.over), self.dir.clone(), Instant::now() + TEST_LIMIT);
+        let (over, dir, end) = (Arc::clone(&self.over), self.dir.clone(), Instant::now() + self.limit);
         std::thread::spawn(move || {
             while !over.load(Ordering::Relaxed) {
                 if Instant::now() > end {

@@ -103,16 +103,19 @@ impl Kit {
     }
 
     fn build_programs(&self, from: &Path, checkout: &Path) -> Result<()> {
-        let header = from.join("common.h");
-        for entry in fs::read_dir(from)? {
-            let source = entry?.path();
+        let sources: Vec<PathBuf> =
+            fs::read_dir(from)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+        let is_header = |path: &&PathBuf| path.extension().is_some_and(|e| e == "h");
+        let headers = sources.iter().filter(is_header).max_by_key(|path| modified(path));
+        let header = headers.context("a header")?;
+        for source in &sources {
             if source.extension().is_none_or(|e| e != "c") {
                 continue;
             }
             let stem = source.file_stem().context("a source file has a name")?.to_string_lossy().into_owned();
-            self.build(&source, &header, &stem, &[], checkout)?;
+            self.build(source, header, &stem, &[], checkout)?;
             if stem == "plain" {
-                self.build(&source, &header, "plain-static", &["-static"], checkout)?;
+                self.build(source, header, "plain-static", &["-static"], checkout)?;
             }
         }
         Ok(())
