@@ -12,6 +12,7 @@
 //! Ranges are mapped and unmapped here, each by the one thread that owns its entry.
 #![allow(unsafe_code)]
 
+use crate::guard;
 use crate::shared::{self, PROTECTED_COUNT, PROTECTED_ENTRY, PROTECTED_MAX, PROTECTED_TABLE, word};
 use crate::sys::{self, Sys};
 use core::ffi::c_int;
@@ -103,9 +104,11 @@ pub fn free(memory: *mut u8) -> Result<(), c_int> {
     if len == 0 {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the range of this entry, which only this thread ends (the length was not 0 and now is); the caller of
-    // the C API promises not to use it any more.
-    let result = unsafe { sys::unmap(memory, len as usize) };
+    let result = guard::memory::around(memory.addr(), len as usize, true, || {
+        // SAFETY: the range of this entry, which only this thread ends (the length was not 0 and now is); the caller of
+        // the C API promises not to use it any more.
+        unsafe { sys::unmap(memory, len as usize) }
+    });
     entry.start().store(0, Release);
     result
 }
