@@ -293,7 +293,8 @@ pub fn make(
     let described = describe::after(target, options, kept, &before, inside, held, commands, stragglers)?;
     let describe::Described { record, memory, current, snapshot, inherited } = described;
     let Snapshot { engine, dirty, frozen, present, .. } = snapshot;
-    let tracked = present.pages();
+    let of_store: u64 = inherited.mapped.iter().map(|mapping| mapping.run.pages.0).sum();
+    let tracked = PageCount(present.pages().0 + of_store);
     let cut = Cut { record, breakdown, begun, resumed_at, engine, dirty, frozen, tracked, inherited, memory };
     Ok((cut, current))
 }
@@ -427,6 +428,7 @@ fn inside(
         host: &host,
         mapped: mapped_ref,
         whole: whole_ref,
+        flags_known: maps::all_known(&mapped, &before.flags),
         threads: &held.threads,
         facts: &facts,
         process: &process,

@@ -3,7 +3,7 @@
 //! Called by `cut`, on the tracer thread, while the program runs on. What must hold: if anything is in doubt (a mapping
 //! changed between the look before the stop and the stop) there is no image.
 
-use crate::capture::maps;
+use crate::capture::maps::{self, Flags};
 use crate::capture::state;
 use crate::cut::{Before, CutError, CutOptions, Inside, Kept, Target};
 use crate::guard;
@@ -18,6 +18,7 @@ use holdfast_image::bytes::Name;
 use holdfast_image::pages::Inherited;
 use holdfast_image::record::{FileIdentity, ProcessRecord, Region, SignalRecord};
 use holdfast_image::set::PageSet;
+use holdfast_sys::procfs;
 use std::fs::File;
 use std::sync::Arc;
 
@@ -94,8 +95,9 @@ fn describe(
         copy.detach_from_program()?;
         check_copy(copy.pid, &inside.snapshot)?;
     }
+    let flags = flags(target, before, &inside, current)?;
     let (regions, mapped_files, whole) =
-        maps::regions(&inside.mapped, &before.flags, &mut kept.identities, options.self_contained);
+        maps::regions(&inside.mapped, &flags, &mut kept.identities, options.self_contained);
     if options.only.is_none()
         && let Some((mapped, _)) = inside
             .mapped
@@ -137,6 +139,27 @@ fn describe(
         ended: false,
     };
     Ok((record, memory, snapshot, inherited))
+}
+
+/// The flags that all mappings had at the stop.
+fn flags(
+    target: &Target,
+    before: &Before,
+    inside: &Inside,
+    current: Option<&Current>,
+) -> Result<Flags, CutError> {
+    let of_process = |pid: i32| {
+        let tids = procfs::tasks(pid)?;
+        let look = |&tid: &i32| procfs::vm_flags(pid, tid).ok().filter(|flags| !flags.is_empty());
+        tids.iter().find_map(look).ok_or_else(|| std::io::Error::from_raw_os_error(libc::ESRCH))
+    };
+    let copy = match current {
+        Some(Current::Copy { copy, .. }) => Some(of_process(copy.pid)?),
+        Some(Current::Held(_)) => Some(of_process(target.pid)?),
+        Some(Current::Guarded { .. }) | None => None,
+    };
+    maps::settle_flags(&inside.mapped, &before.flags, copy.as_ref(), || of_process(target.pid))
+        .map_err(|what| CutError::Busy { what })
 }
 
 /// The copy has all pages that are to be read from it. Otherwise the program changed a flag of a mapping between the look

@@ -90,6 +90,8 @@ pub struct Scene<'a> {
     pub mapped: &'a [Mapped],
     /// Mappings of files that are stored whole.
     pub whole: &'a [bool],
+    /// The flags of all mappings are known from before the stop.
+    pub flags_known: bool,
     /// All threads, and what they told of themselves.
     pub threads: &'a [Thread],
     /// See `threads`.
@@ -121,7 +123,7 @@ pub fn take(scene: &Scene<'_>, breakdown: &mut StopBreakdown) -> Result<Snapshot
 
     let begun = Instant::now();
     if scene.options.only.is_none() {
-        maps::save_shared(scene.live, scene.mapped, &mut snapshot.saved)?;
+        maps::save_shared(scene.live, scene.memory, scene.mapped, &mut snapshot.saved)?;
     }
     let shared = snapshot.saved.pieces();
     let hold = scene.options.hold || scene.options.engine == Engine::Sync;
@@ -228,7 +230,7 @@ fn plan(scene: &Scene<'_>, snapshot: &Snapshot) -> Plan {
         .map(run_of)
         .collect();
     let mut plan = (scene.options.planner)(&snapshot.dirty, &snapshot.present, &private);
-    plan.copy &= scene.options.engine == Engine::Auto;
+    plan.copy &= scene.options.engine == Engine::Auto && scene.flags_known;
     // Pages of files that were never written are not the program's own: only the frozen copy has them for sure.
     plan.copy &= !scene.whole.contains(&true);
     plan

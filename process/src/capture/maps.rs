@@ -11,7 +11,7 @@ use holdfast_image::record::{Backing, FileIdentity, Region};
 use holdfast_image::set::PageSet;
 use holdfast_image::{Addr, PAGE_SIZE, PageCount};
 use holdfast_sys::procfs::Mapping;
-use holdfast_sys::procmem;
+use holdfast_sys::procmem::{self, ForcedMemory};
 use std::collections::{HashMap, HashSet};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -57,6 +57,62 @@ pub type Flags = Vec<(u64, u64, Vec<String>)>;
 fn flags_at(flags: &Flags, address: u64) -> &[String] {
     let index = flags.partition_point(|&(_, end, _)| end <= address);
     flags.get(index).filter(|entry| entry.0 <= address).map_or(&[], |entry| &entry.2)
+}
+
+/// Those that a restart sets again; others come and go without the program (`uw`: tracked).
+fn kept_flags(flags: &[String]) -> impl Iterator<Item = &String> {
+    flags.iter().filter(|flag| KEPT_FLAGS.contains(&flag.as_str()))
+}
+
+/// The flags of a mapping that has exactly these borders.
+fn flags_of<'a>(flags: &'a Flags, mapping: &Mapping) -> Option<&'a [String]> {
+    let index = flags.partition_point(|&(start, _, _)| start < mapping.start);
+    flags
+        .get(index)
+        .filter(|entry| (entry.0, entry.1) == (mapping.start, mapping.end))
+        .map(|entry| &entry.2[..])
+}
+
+/// Whether a look before the stop knows the flags of all mappings; those of new ones only a frozen copy shows.
+pub fn all_known(all: &[Mapped], before: &Flags) -> bool {
+    all.iter().all(|mapped| mapped.kind == Kind::Kernel || flags_of(before, &mapped.mapping).is_some())
+}
+
+/// The flags of all mappings at the stop. `copy`: those of the frozen copy (or of the program, held), which are the
+/// ones of that instant but for what was kept out of the copy. The rest was looked at before the stop and after it.
+///
+/// # Errors
+/// A flag changed between the two looks: which came first, the change or the stop, nobody knows.
+pub fn settle_flags(
+    all: &[Mapped],
+    before: &Flags,
+    copy: Option<&Flags>,
+    after: impl FnOnce() -> std::io::Result<Flags>,
+) -> Result<Flags, String> {
+    let mut settled = Vec::with_capacity(all.len());
+    let mut open = Vec::new();
+    for mapped in all {
+        let (start, end) = (mapped.mapping.start, mapped.mapping.end);
+        match copy.map(|copy| flags_at(copy, start)).filter(|flags| !flags.is_empty()) {
+            Some(flags) => settled.push((start, end, flags.to_vec())),
+            None => open.push(&mapped.mapping),
+        }
+    }
+    if !open.is_empty() {
+        let after = after().map_err(|error| format!("looking at the flags of mappings again: {error}"))?;
+        for mapping in open {
+            let flags = match (flags_of(before, mapping), flags_of(&after, mapping)) {
+                (Some(then), Some(now)) if kept_flags(then).ne(kept_flags(now)) => {
+                    return Err(format!("the flags of mapping {:#x} changed meanwhile", mapping.start));
+                }
+                (Some(flags), _) | (None, Some(flags)) => flags,
+                (None, None) => return Err(format!("mapping {:#x} came and went", mapping.start)),
+            };
+            settled.push((mapping.start, mapping.end, flags.to_vec()));
+        }
+    }
+    settled.sort_unstable_by_key(|entry| entry.0);
+    Ok(settled)
 }
 
 /// The kind of one mapping.
@@ -142,13 +198,19 @@ pub fn classify(
 ///
 /// # Errors
 /// Memory that cannot be read; shared memory too large to be copied inside a stop.
-pub fn save_shared(tid: i32, all: &[Mapped], saved: &mut SavedPages) -> Result<(), TraceError> {
+pub fn save_shared(
+    tid: i32,
+    memory: &ForcedMemory,
+    all: &[Mapped],
+    saved: &mut SavedPages,
+) -> Result<(), TraceError> {
     let mut objects: HashMap<(u64, u64), PageSet> = HashMap::new();
     for mapped in all {
         let mapping = &mapped.mapping;
         let end = match mapped.kind {
             Kind::SharedFile if mapping.prot & 2 != 0 => file_end(mapped, mapping.end),
-            Kind::SharedAnonymous if mapping.prot & 1 != 0 => mapping.end,
+            // What the program may not read now it may read later.
+            Kind::SharedAnonymous => mapping.end,
             _ => continue,
         };
         if end <= mapping.start {
@@ -159,7 +221,7 @@ pub fn save_shared(tid: i32, all: &[Mapped], saved: &mut SavedPages) -> Result<(
         let own = PageSet::from(vec![run_of(mapping.offset, mapping.offset + (end - mapping.start))]);
         for run in own.difference(known).runs() {
             let start = mapping.start + (run.start.0 - mapping.offset);
-            save(tid, saved, start, start + run.pages.bytes())?;
+            save(tid, memory, saved, start, start + run.pages.bytes())?;
         }
         *known = known.union(&own);
     }
@@ -174,7 +236,13 @@ fn file_end(mapped: &Mapped, end: u64) -> u64 {
     end.min(mapped.mapping.start.saturating_add(rest))
 }
 
-fn save(tid: i32, saved: &mut SavedPages, start: u64, end: u64) -> Result<(), TraceError> {
+fn save(
+    tid: i32,
+    memory: &ForcedMemory,
+    saved: &mut SavedPages,
+    start: u64,
+    end: u64,
+) -> Result<(), TraceError> {
     if start >= end {
         return Ok(());
     }
@@ -184,7 +252,9 @@ fn save(tid: i32, saved: &mut SavedPages, start: u64, end: u64) -> Result<(), Tr
             (end - start) >> 20
         ))));
     }
-    saved.add(run_of(start, end), |buffer| procmem::read(tid, start, buffer))?;
+    saved.add(run_of(start, end), |buffer| {
+        procmem::read(tid, start, buffer).or_else(|_| memory.read(start, buffer))
+    })?;
     Ok(())
 }
 
@@ -243,8 +313,7 @@ pub fn regions(
             },
             Kind::SharedAnonymous => (shared_anonymous(mapping), false),
         };
-        let of_mapping = flags_at(flags, mapping.start).iter();
-        let vm_flags = of_mapping.filter(|flag| KEPT_FLAGS.contains(&flag.as_str())).cloned().collect();
+        let vm_flags = kept_flags(flags_at(flags, mapping.start)).cloned().collect();
         let (start, end) = (Addr(mapping.start), Addr(mapping.end));
         regions.push(Region { start, end, prot: mapping.prot, backing, vm_flags });
         stored_whole.push(whole);
@@ -282,4 +351,40 @@ pub fn replaced(maps: &[Mapping], identities: &mut Identities) -> HashSet<(Vec<u
             identities.of(Path::new(std::ffi::OsStr::from_bytes(name)), Some(*inode)).is_none()
         })
         .collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use holdfast_sys::procfs::parse_maps;
+
+    fn flags(entries: &[(u64, u64, &str)]) -> Flags {
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect();
+        entries.iter().map(|&(start, end, text)| (start, end, words(text))).collect()
+    }
+
+    fn settle(before: &Flags, copy: Option<&Flags>, after: &Flags) -> Result<Flags, String> {
+        let text = b"1000-3000 rw-p 00000000 00:00 0 \n5000-6000 rw-p 00000000 00:00 0 \n";
+        let all = classify(parse_maps(text).unwrap(), before, &[]).unwrap();
+        settle_flags(&all, before, copy, || Ok(after.clone()))
+    }
+
+    #[test]
+    fn flags_are_those_of_the_stop_or_the_cut_is_tried_again() {
+        let before = flags(&[(0x1000, 0x3000, "rd hg"), (0x5000, 0x6000, "rd wf")]);
+        let tracked = flags(&[(0x1000, 0x3000, "rd hg uw"), (0x5000, 0x6000, "rd wf uw")]);
+        assert_eq!(settle(&before, None, &tracked).unwrap(), before);
+        // The copy knows better, where it has the mapping at all, whatever its borders are there.
+        let copy = flags(&[(0x1000, 0x2000, "rd nh")]);
+        let settled = settle(&before, Some(&copy), &tracked).unwrap();
+        assert_eq!(settled, flags(&[(0x1000, 0x3000, "rd nh"), (0x5000, 0x6000, "rd wf")]));
+        // Changed between the looks: before the stop or after it?
+        let changed = flags(&[(0x1000, 0x3000, "rd hg"), (0x5000, 0x6000, "rd")]);
+        assert!(settle(&before, None, &changed).unwrap_err().contains("0x5000"));
+        // Unmapped since, or new at the stop.
+        assert_eq!(settle(&before, None, &flags(&[(0x1000, 0x3000, "rd hg")])).unwrap(), before);
+        assert_eq!(settle(&flags(&[(0x1000, 0x3000, "rd hg")]), None, &before).unwrap(), before);
+        assert!(settle(&flags(&[]), None, &flags(&[])).is_err());
+    }
 }
