@@ -215,6 +215,18 @@ fn system_calls_find_their_buffers_open() {
     program.finish();
 }
 
+/// The agent must neither lose the content nor open what is mapped there afterwards.
+#[test]
+fn freed_protected_memory_is_saved_and_left_alone() {
+    let mut program = Guarded::new(64, 1);
+    assert_eq!(program.ask("free"), "0 done");
+    for page in 0..64 {
+        assert_eq!(program.saved(page), b'a' + page as u8 % 20, "{page}");
+        assert_eq!(program.state(page) & GuardArea::GONE, GuardArea::GONE);
+    }
+    program.finish();
+}
+
 #[test]
 fn neighbours_are_resolved_together() {
     let mut program = Guarded::new(64, 16);

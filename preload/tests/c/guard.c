@@ -134,7 +134,8 @@ static void guarded(void) {
             pid_t child = fork(); int status;
             if (!child) { region[n * 4096] = 'c'; region[(n + 1) * 4096] = 'c'; _exit(region[n * 4096] == 'c' ? 5 : 6); }
             waitpid(child, &status, 0); printf("%d %c ", WEXITSTATUS(status), region[n * 4096]);
-        } else if (sscanf(line, "get %zu", &n) == 1) printf("%c ", region[n * 4096]);
+        } else if (!strncmp(line, "free", 4)) printf("%d ", holdfast_free_protected(region));
+        else if (sscanf(line, "get %zu", &n) == 1) printf("%c ", region[n * 4096]);
         else if (sscanf(line, "raw %zu", &n) == 1) {
             signal(SIGSEGV, jump); seen = 0;
             syscall(SYS_mprotect, region + n * 4096, 4096, PROT_READ);
