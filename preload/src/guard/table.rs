@@ -28,6 +28,11 @@ const NAP_NS: i64 = 50_000;
 /// An agent that gave no sign for so long is looked after, milliseconds.
 const SILENCE_MS: i64 = 200;
 
+/// So many pages were opened one by one: each may have made two mappings, of which a process has 65530. From then on all
+/// stored pages around a page are opened with it, up to [`WIDE`] on each side.
+const MANY: u64 = 8192;
+const WIDE: usize = 512;
+
 /// What became of an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
@@ -196,6 +201,14 @@ impl Work {
         }
         while low > least && self.take(low - 1, all || down) {
             low -= 1;
+        }
+        if self.area.word(LOG_HEAD).load(Relaxed) > MANY {
+            while high < self.range.after().min(self.page + WIDE) && self.take(high, false) {
+                high += 1;
+            }
+            while low > self.range.first.max(self.page.saturating_sub(WIDE)) && self.take(low - 1, false) {
+                low -= 1;
+            }
         }
         self.open(low, high);
     }
