@@ -18,7 +18,7 @@ use crate::slots::Slots;
 use crate::snapshot::{self, Plan, Planner, Scene, Snapshot};
 use crate::stop::{self, StopFailure, Stragglers};
 use crate::threads::{self, Continuing, Samples, Thread};
-use crate::tracer::{Command, Current};
+use crate::tracer::{Command, Current, Parked};
 use crate::track::Tracking;
 use crossbeam_channel::Sender;
 use holdfast_image::PageCount;
@@ -78,6 +78,9 @@ pub struct CutOptions {
     pub guard: GuardOptions,
     /// Keep the program stopped afterwards: it is to be ended once the image is committed.
     pub hold: bool,
+    /// Keep the program held ([`Cut::parked`]) if a frozen copy has more pages than this: it would exceed a small bound
+    /// on copies before anybody can look.
+    pub park_above: Option<PageCount>,
     /// Store the content of mapped files too.
     pub self_contained: bool,
     /// Folders of the store: private mappings of files below are memory that a lazy restart mapped.
@@ -100,6 +103,7 @@ impl Default for CutOptions {
             planner: |_, _, _| Plan::default(),
             guard: GuardOptions::default(),
             hold: false,
+            park_above: None,
             self_contained: false,
             own_files: Vec::new(),
             deadline: Duration::from_millis(50),
@@ -133,6 +137,8 @@ pub struct Cut {
     pub inherited: Inherited,
     /// Reads the pages.
     pub memory: FrozenMemory,
+    /// The program, if it is still held; see [`CutOptions::park_above`].
+    pub parked: Option<Parked>,
 }
 
 /// Why there is no cut. The program runs on in every case but `Gone`.
@@ -255,6 +261,16 @@ pub struct Before {
     pidfd: std::os::fd::OwnedFd,
 }
 
+/// What [`make`] yields.
+pub struct Made {
+    /// For whoever asked.
+    pub cut: Cut,
+    /// For the tracer: what is kept until the pages are stored.
+    pub current: Option<Current>,
+    /// For the tracer: the program, held until [`Cut::parked`] is dropped.
+    pub parked: Option<HeldProgram>,
+}
+
 /// Makes a cut.
 ///
 /// # Errors
@@ -265,7 +281,7 @@ pub fn make(
     kept: &mut Kept,
     stragglers: &mut Stragglers,
     commands: &Sender<Command>,
-) -> Result<(Cut, Option<Current>), CutError> {
+) -> Result<Made, CutError> {
     kept.meet(target);
     let pid = target.pid;
     let before = prepare(target, kept)?;
@@ -282,21 +298,48 @@ pub fn make(
             return Err(error);
         }
     };
-    let mut held = Some(held);
-    if !hold && let Some(held) = held.take() {
+    let park = options
+        .park_above
+        .is_some_and(|most| inside.snapshot.copy.is_some() && inside.snapshot.frozen.pages() > most);
+    let (mut held, mut parked) = (Some(held), None);
+    if park {
+        parked = held.take();
+    } else if !hold && let Some(held) = held.take() {
         let resuming = Instant::now();
         held.resume(stragglers);
         breakdown.resume_ns = ns(resuming);
     }
     breakdown.total_ns = ns(begun);
     let resumed_at = Instant::now();
-    let described = describe::after(target, options, kept, &before, inside, held, commands, stragglers)?;
+    let described = match describe::after(target, options, kept, &before, inside, held, commands, stragglers)
+    {
+        Ok(described) => described,
+        Err(error) => {
+            if let Some(parked) = parked {
+                parked.resume(stragglers);
+            }
+            return Err(error);
+        }
+    };
     let describe::Described { record, memory, current, snapshot, inherited } = described;
     let Snapshot { engine, dirty, frozen, present, .. } = snapshot;
     let of_store: u64 = inherited.mapped.iter().map(|mapping| mapping.run.pages.0).sum();
     let tracked = PageCount(present.pages().0 + of_store);
-    let cut = Cut { record, breakdown, begun, resumed_at, engine, dirty, frozen, tracked, inherited, memory };
-    Ok((cut, current))
+    let handle = parked.is_some().then(|| Parked::new(commands));
+    let cut = Cut {
+        record,
+        breakdown,
+        begun,
+        resumed_at,
+        engine,
+        dirty,
+        frozen,
+        tracked,
+        inherited,
+        memory,
+        parked: handle,
+    };
+    Ok(Made { cut, current, parked })
 }
 
 fn ns(since: Instant) -> u64 {

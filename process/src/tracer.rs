@@ -90,6 +90,13 @@ pub struct Parked {
     commands: Sender<Command>,
 }
 
+impl Parked {
+    /// For a program that the tracer thread holds.
+    pub(crate) fn new(commands: &Sender<Command>) -> Parked {
+        Parked { commands: commands.clone() }
+    }
+}
+
 impl Drop for Parked {
     fn drop(&mut self) {
         let _ = self.commands.send(Command::Unpark);
@@ -106,7 +113,7 @@ impl Tracer {
         let (reply, answer) = bounded(1);
         self.commands.send(Command::Park(Box::new(target.clone()), reply)).map_err(|_| gone())?;
         answer.recv().map_err(|_| gone())??;
-        Ok(Parked { commands: self.commands.clone() })
+        Ok(Parked::new(&self.commands))
     }
 }
 
@@ -193,10 +200,10 @@ impl Worker {
             return Err(CutError::Busy { what: "the image before is still being written".into() });
         }
         self.unpark();
-        let (cut, current) =
-            cut::make(target, options, &mut self.kept, &mut self.stragglers, &self.commands)?;
-        self.current = current;
-        Ok(cut)
+        let made = cut::make(target, options, &mut self.kept, &mut self.stragglers, &self.commands)?;
+        self.current = made.current;
+        self.parked = made.parked;
+        Ok(made.cut)
     }
 
     /// Lifts a guard. What cannot be lifted now is tried again before the next cut.

@@ -252,7 +252,7 @@ impl Attempt<'_> {
             watch.written(&precopied.dirty);
             watch.pause();
         }
-        let (cut, first) = match cut::make(self.workshop, self.settings, self.tracer, self.order) {
+        let (mut cut, first) = match cut::make(self.workshop, self.settings, self.tracer, self.order) {
             Ok(made) => made,
             Err(failed) => {
                 self.past.watch.iter().for_each(Watch::go_on);
@@ -264,7 +264,7 @@ impl Attempt<'_> {
         self.reporter.report(Event::Cut { epoch, stop_ns: cut.breakdown.total_ns });
         // At once: from now on writes may cost copies.
         let limit = self.settings.cow.0.pages(cut.tracked);
-        let watch = self.start_watch(&cut, limit)?;
+        let watch = self.start_watch(&mut cut, limit)?;
         let figures = self.end_epoch(&cut, &precopied, limit);
         let queue = self.queue(&cut, &first);
         watch.set_queue(Arc::clone(&queue));
@@ -308,7 +308,7 @@ impl Attempt<'_> {
         }
     }
 
-    fn start_watch(&self, cut: &Cut, limit: Option<PageCount>) -> Result<Watch, Failed> {
+    fn start_watch(&self, cut: &mut Cut, limit: Option<PageCount>) -> Result<Watch, Failed> {
         let threads = u32::try_from(cut.record.threads.len()).unwrap_or(u32::MAX);
         let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
         Watch::start(Scene {
@@ -322,6 +322,7 @@ impl Attempt<'_> {
             limit: limit.filter(|_| cut.engine != "slots"),
             begun: cut.resumed_at,
             pace: self.past.pace,
+            parked: cut.parked.take(),
         })
         .map_err(|error| Failed::Error(format!("starting the thread that watches the program: {error}")))
     }

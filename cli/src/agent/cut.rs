@@ -86,6 +86,16 @@ fn slots(limit: CowLimit) -> SlotCount {
     }
 }
 
+/// A bound that a program can use up before the watcher has looked for the first time: the program is let go by the
+/// watcher then.
+fn small_bound(limit: CowLimit) -> Option<PageCount> {
+    const SMALL: u64 = 8 << 20;
+    match limit {
+        CowLimit::Bytes(bytes) if bytes <= SMALL => Some(PageCount(bytes / PAGE_SIZE)),
+        CowLimit::Bytes(_) | CowLimit::Share(_) | CowLimit::Unlimited => None,
+    }
+}
+
 /// The pager's plan for the cut.
 fn planner(dirty: &PageSet, present: &PageSet, private: &[PageRun]) -> Plan {
     let plan = holdfast_pager::plan(dirty, present, private);
@@ -112,6 +122,7 @@ fn options(workshop: &Workshop, settings: &Settings, order: &Order) -> Result<Cu
         planner,
         guard: GuardOptions { slots: slots(settings.cow.0), ..GuardOptions::default() },
         hold: order.how.stop,
+        park_above: small_bound(settings.cow.0),
         self_contained: settings.self_contained,
         own_files: vec![workshop.job.dir().to_owned()],
         deadline: DEADLINE,

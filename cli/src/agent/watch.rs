@@ -54,6 +54,8 @@ pub struct Scene {
     pub begun: Instant,
     /// What is known of the program's speed and of ours.
     pub pace: Pace,
+    /// The program, if the cut has left it held.
+    pub parked: Option<Parked>,
 }
 
 /// What a flush cost the program.
@@ -110,7 +112,8 @@ impl Watch {
     ///
     /// # Errors
     /// EAGAIN: no thread can be made.
-    pub fn start(scene: Scene) -> io::Result<Watch> {
+    pub fn start(mut scene: Scene) -> io::Result<Watch> {
+        let gate = scene.parked.take().map(|parked| (parked, scene.begun));
         let state = State {
             recorder: Recorder::new(&scene.dirty, &scene.frozen),
             budget: Budget::new(scene.limit),
@@ -119,7 +122,7 @@ impl Watch {
             ended: false,
             generation: 0,
             held: Duration::ZERO,
-            holds: 0,
+            holds: u64::from(gate.is_some()),
             pace: scene.pace,
         };
         let shared = Arc::new(Shared {
@@ -127,7 +130,7 @@ impl Watch {
             queue: OnceLock::new(),
             state: Mutex::new(state),
             bell: Condvar::new(),
-            gate: Mutex::new(None),
+            gate: Mutex::new(gate),
             urgent: AtomicBool::new(false),
         });
         let own = Arc::clone(&shared);
@@ -308,7 +311,7 @@ impl<'a> Sampler<'a> {
             copied: PageSet::new(),
             found: 0,
             moved_up: PageSet::new(),
-            was_held: false,
+            was_held: locked(&shared.gate).is_some(),
         }
     }
 
@@ -475,6 +478,7 @@ mod tests {
             limit: Some(PageCount(5)),
             begun: Instant::now(),
             pace: Pace::default(),
+            parked: None,
         })
         .unwrap();
         watch.set_queue(Arc::new(FlushQueue::new(&set(100, 10), Order::History, None, &[])));
