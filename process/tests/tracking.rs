@@ -34,6 +34,7 @@ impl Random {
 struct Arena {
     base: usize,
     mapped: Vec<bool>,
+    writable: Vec<bool>,
     random: Random,
     log: Vec<String>,
 }
@@ -47,7 +48,13 @@ impl Arena {
         // SAFETY: fresh memory at a place that the kernel chooses.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), LEN, libc::PROT_NONE, flags, -1, 0) };
         assert_ne!(base, libc::MAP_FAILED);
-        Arena { base: base.addr(), mapped: vec![false; PAGES], random: Random(seed), log: Vec::new() }
+        Arena {
+            base: base.addr(),
+            mapped: vec![false; PAGES],
+            writable: vec![false; PAGES],
+            random: Random(seed),
+            log: Vec::new(),
+        }
     }
     fn at(&self, page: usize) -> *mut libc::c_void {
         (self.base + page * PAGE) as *mut libc::c_void
@@ -74,13 +81,15 @@ impl Arena {
         let result = unsafe { libc::mmap(self.at(first), pages * PAGE, RW, flags, fd, 0) };
         assert_eq!(result, self.at(first));
         self.mapped[first..first + pages].fill(true);
+        self.writable[first..first + pages].fill(true);
         self.log.push(format!("map {first}+{pages} file {of_file}"));
     }
 
     fn write(&mut self, source: &mut File) {
         let (first, pages) = self.range();
         let by_call = self.random.below(2) == 0;
-        for page in (first..first + pages).filter(|&page| self.mapped[page]).collect::<Vec<_>>() {
+        let fit = |&page: &usize| self.mapped[page] && self.writable[page];
+        for page in (first..first + pages).filter(fit).collect::<Vec<_>>() {
             let value = self.random.next();
             // SAFETY: mapped, writable pages of the arena, in both cases.
             unsafe {
@@ -110,15 +119,19 @@ impl Arena {
         self.log.push(format!("advise {first}+{pages} {advice}"));
     }
 
+    /// Takes the right to write away, for longer or for a moment.
     fn protect(&mut self) {
         let (first, pages) = self.range();
         if self.is_mapped(first, pages) {
-            // SAFETY: pages of the arena, writable again at the end.
+            let writable = self.random.below(2) == 0;
+            let last = if writable { RW } else { libc::PROT_READ };
+            // SAFETY: pages of the arena, readable at the end.
             unsafe {
                 assert_eq!(libc::mprotect(self.at(first), pages * PAGE, libc::PROT_NONE), 0);
-                assert_eq!(libc::mprotect(self.at(first), pages * PAGE, RW), 0);
+                assert_eq!(libc::mprotect(self.at(first), pages * PAGE, last), 0);
             }
-            self.log.push(format!("protect {first}+{pages}"));
+            self.writable[first..first + pages].fill(writable);
+            self.log.push(format!("protect {first}+{pages} writable {writable}"));
         }
     }
 
@@ -149,6 +162,7 @@ impl Arena {
         }
         self.mapped[from..from + pages].fill(false);
         self.mapped[to..to + pages].fill(true);
+        self.writable.copy_within(from..from + pages, to);
         self.log.push(format!("move {from}+{pages} to {to}"));
     }
 
@@ -157,7 +171,8 @@ impl Arena {
         unsafe {
             match libc::fork() {
                 0 => {
-                    if let Some(page) = self.mapped.iter().position(|&mapped| mapped) {
+                    let writable = |&page: &usize| self.mapped[page] && self.writable[page];
+                    if let Some(page) = (0..PAGES).find(writable) {
                         self.at(page).cast::<u64>().write_volatile(1);
                     }
                     libc::_exit(0)
