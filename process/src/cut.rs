@@ -363,7 +363,7 @@ fn prepare(target: &Target, kept: &mut Kept) -> Result<Before, CutError> {
     }
     let leader_only = |status: &Status| status.number("TracerPid").filter(|&tracer| tracer != 0);
     if let Some(tracer) = leader_only(&status) {
-        if u32::try_from(tracer) == Ok(std::process::id()) {
+        if stop::is_own_thread(tracer) {
             return Err(CutError::Busy {
                 what: "a thread is still being let go from the stop before".into(),
             });

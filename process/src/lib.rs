@@ -35,7 +35,7 @@ mod xstate;
 pub use cut::{Cut, CutError, CutOptions, Engine, Target};
 pub use error::TraceError;
 pub use guard::{Class, Events, Guard, GuardOptions, Seen, SlotCount};
-pub use live::LivePages;
+pub use live::{LivePages, may_have_transfers};
 pub use memory::FrozenMemory;
 pub use snapshot::{Plan, Planner};
 pub use tracer::{Parked, Tracer};

@@ -6,8 +6,28 @@
 use holdfast_image::pages::{PageRun, PageSource, TakeList};
 use holdfast_image::set::PageSet;
 use holdfast_image::{Addr, PageCount};
-use holdfast_sys::procmem;
+use holdfast_sys::{procfs, procmem};
 use std::io;
+
+/// Whether a device may be writing to the memory of a process by itself: it has a descriptor open with O_DIRECT.
+///
+/// The kernel pins the pages when such a read begins, which marks them as written, and the data come later without a page
+/// fault (block/bio.c, bio_iov_iter_get_pages). Were the tracker re-armed in between, the data would not be noticed. At a
+/// cut nothing is under way, because every thread has left its system call. To be asked after [`crate::Tracking::pass`]:
+/// a read that was under way then and is over now has been seen.
+///
+/// # Errors
+/// The process is gone.
+pub fn may_have_transfers(pid: i32) -> io::Result<bool> {
+    let direct = libc::O_DIRECT.cast_unsigned();
+    let mut found = false;
+    for fd in procfs::descriptors(pid, pid)? {
+        // One that was closed meanwhile has no transfer any more.
+        let info = u64::try_from(fd).ok().and_then(|fd| procfs::descriptor_info(pid, fd));
+        found |= info.is_some_and(|info| info.flags & direct != 0);
+    }
+    Ok(found)
+}
 
 /// See the head of the file. Used by the agent's pre-copy.
 #[derive(Debug)]

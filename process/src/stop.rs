@@ -162,10 +162,15 @@ fn is_ending(pid: i32, tid: i32) -> bool {
         .unwrap_or(true)
 }
 
+/// Whether a tracer, as `TracerPid` tells it (a thread), is one of this process.
+pub fn is_own_thread(tracer: i64) -> bool {
+    std::fs::exists(format!("/proc/self/task/{tracer}")).unwrap_or(false)
+}
+
 fn refused(pid: i32, tid: i32, error: &io::Error) -> StopFailure {
     let tracer =
         procfs::Status::read(pid, tid).ok().and_then(|status| status.number("TracerPid")).unwrap_or(0);
-    if u32::try_from(tracer) == Ok(std::process::id()) {
+    if is_own_thread(tracer) {
         return StopFailure::Late(format!("thread {tid} is still being let go from the stop before"));
     }
     if tracer != 0 {

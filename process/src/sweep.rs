@@ -48,6 +48,10 @@ pub struct Piece {
 /// What a scan has found.
 #[derive(Debug, Default)]
 pub struct Swept {
+    /// Pages among `written` that may not exist: in a mapping of a file the kernel leaves a marker in the place of a
+    /// protected page that was given back (mm/memory.c, zap_install_uffd_wp_if_needed), which is reported like a page in
+    /// swap. Reading such a page brings either.
+    pub doubtful: PageSet,
     /// Pages that exist and are the program's own.
     pub present: PageSet,
     /// Those of them that were written, or of which that is not known.
@@ -116,13 +120,14 @@ fn add(all: &mut Vec<Piece>, mapping: &Mapping, tracked: bool, follows: bool) {
 /// What one piece yields, before it is joined with the others.
 #[derive(Debug, Default)]
 struct Part {
+    doubtful: Vec<PageRun>,
     present: Vec<PageRun>,
     written: Vec<PageRun>,
     guard: Option<u64>,
 }
 
 impl Part {
-    fn add(&mut self, found: ScanRegion) {
+    fn add(&mut self, found: ScanRegion, of_file: bool) {
         if found.categories & IS_GUARD != 0 {
             self.guard = Some(found.start);
         }
@@ -131,7 +136,11 @@ impl Part {
             return;
         }
         push(&mut self.present, found.start, found.end);
-        if found.categories & IS_WRITTEN != 0 {
+        let doubtful = of_file && found.categories & IS_SWAPPED != 0;
+        if doubtful {
+            push(&mut self.doubtful, found.start, found.end);
+        }
+        if doubtful || found.categories & IS_WRITTEN != 0 {
             push(&mut self.written, found.start, found.end);
         }
     }
@@ -149,15 +158,15 @@ fn scan(pagemap: &File, piece: &Piece) -> io::Result<Part> {
     let wanted = if piece.of_file { WANTED | IS_FILE } else { WANTED };
     if piece.tracked {
         let mut part = Part::default();
-        match pagemap::scan_and_protect(pagemap, piece.start, piece.end, ANY, wanted, |found| part.add(found))
-        {
+        let each = |found| part.add(found, piece.of_file);
+        match pagemap::scan_and_protect(pagemap, piece.start, piece.end, ANY, wanted, each) {
             Ok(()) => return Ok(part),
             Err(error) => tracing::debug!("{piece:x?} changed under a scan: {error}"),
         }
     }
     let mut part = Part::default();
     pagemap::scan(pagemap, piece.start, piece.end, ANY, wanted, |found| {
-        part.add(ScanRegion { categories: found.categories | IS_WRITTEN, ..found });
+        part.add(ScanRegion { categories: found.categories | IS_WRITTEN, ..found }, piece.of_file);
     })?;
     Ok(part)
 }
@@ -190,13 +199,16 @@ pub fn run(pagemap: &File, pieces: &[Piece]) -> io::Result<Swept> {
     let mut parts = parts.into_inner().unwrap_or_else(PoisonError::into_inner);
     parts.sort_unstable_by_key(|(index, _)| *index);
     let (mut present, mut written, mut guard) = (Vec::new(), Vec::new(), None);
+    let mut doubtful = Vec::new();
     for (_, part) in parts {
         let part = part?;
+        doubtful.extend(part.doubtful);
         present.extend(part.present);
         written.extend(part.written);
         guard = guard.or(part.guard);
     }
-    Ok(Swept { present: PageSet::from(present), written: PageSet::from(written), guard })
+    let set = PageSet::from;
+    Ok(Swept { doubtful: set(doubtful), present: set(present), written: set(written), guard })
 }
 
 #[cfg(test)]

@@ -97,8 +97,32 @@ impl Tracking {
     }
 
     /// Registers all private mappings, and says what is to be scanned how.
-    fn pieces<'a>(&self, maps: impl Iterator<Item = (&'a Mapping, bool)>) -> Vec<Piece> {
-        sweep::pieces(maps, |start, end| self.register(start, end))
+    fn pieces<'a>(&self, pagemap: &File, maps: impl Iterator<Item = (&'a Mapping, bool)>) -> Vec<Piece> {
+        sweep::pieces(maps, |start, end| self.ready(pagemap, start, end))
+    }
+
+    /// Whether all of a range is tracked now.
+    ///
+    /// Only what is not registered is registered. mremap(2) can take the registration from a mapping and leave its
+    /// pages marked as protected (a moved mapping that is joined with its new neighbour: mm/vma.c, copy_vma, and
+    /// mm/userfaultfd.c, mremap_userfaultfd_prep): they are not protected any more, and would look unchanged for ever.
+    /// So where a mapping that is registered anew has such pages, the marks are taken away.
+    fn ready(&self, pagemap: &File, start: u64, end: u64) -> bool {
+        let mut fresh = Vec::new();
+        let seen =
+            pagemap::scan_unregistered(pagemap, start, end, |found| fresh.push((found.start, found.end)));
+        seen.is_ok()
+            && fresh.into_iter().all(|(start, end)| {
+                let mut marked = false;
+                let each = |found: pagemap::ScanRegion| marked |= found.categories & IS_WRITTEN == 0;
+                self.register(start, end)
+                    && pagemap::scan(pagemap, start, end, ANY, ANY | IS_WRITTEN, each).is_ok()
+                    && (!marked || self.unregister(start, end) && self.register(start, end))
+            })
+    }
+
+    fn unregister(&self, start: u64, end: u64) -> bool {
+        self.userfault.as_ref().is_some_and(|userfault| userfault.unregister(start, end).is_ok())
     }
 
     fn register(&self, start: u64, end: u64) -> bool {
@@ -124,7 +148,7 @@ impl Tracking {
         };
         let (maps, pagemap) =
             tids.iter().find_map(open).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
-        let pieces = self.pieces(maps.iter().map(|mapping| (mapping, sweep::is_private(mapping))));
+        let pieces = self.pieces(&pagemap, maps.iter().map(|mapping| (mapping, sweep::is_private(mapping))));
         let swept = sweep::run(&pagemap, &pieces);
         let mut state = self.state();
         state.add(&swept);
@@ -142,6 +166,11 @@ impl Tracking {
     pub fn committed(&self) {
         let mut state = self.state();
         *state = State { lost: state.lost, ..State::default() };
+    }
+
+    /// An image could not be made because a page is nowhere: nothing is taken for unchanged any more.
+    pub fn doubt(&self) {
+        self.state().lost = true;
     }
 
     /// There is no image: what it would have held is still to be stored.
@@ -175,7 +204,7 @@ impl Tracking {
     /// The pages cannot be looked at, or hold what cannot be brought back. Nothing that was seen is lost.
     pub fn collect(&self, pagemap: &File, all: &[Mapped], whole: &[bool]) -> Result<Collected, TraceError> {
         let private = |mapped: &Mapped| matches!(mapped.kind, Kind::Anonymous { .. } | Kind::PrivateFile);
-        let pieces = self.pieces(all.iter().map(|mapped| (&mapped.mapping, private(mapped))));
+        let pieces = self.pieces(pagemap, all.iter().map(|mapped| (&mapped.mapping, private(mapped))));
         let swept = sweep::run(pagemap, &pieces);
         let mut state = self.state();
         state.add(&swept);
@@ -203,7 +232,8 @@ impl Tracking {
             present = present.union(&files);
         }
         let mapped = of_store(all, &present);
-        Ok(Collected { dirty, present, of_files: files, mapped })
+        let of_files = files.union(&swept.doubtful);
+        Ok(Collected { dirty, present, of_files, mapped })
     }
 
     /// Write-protects pages that have just been brought in from an image, before anybody can have written to them.
@@ -213,7 +243,7 @@ impl Tracking {
     pub fn arm(&self, pid: i32, pages: &PageSet) -> io::Result<()> {
         let maps = procfs::maps(pid, pid)?;
         let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
-        let pieces = self.pieces(maps.iter().map(|mapping| (mapping, sweep::is_private(mapping))));
+        let pieces = self.pieces(&pagemap, maps.iter().map(|mapping| (mapping, sweep::is_private(mapping))));
         let tracked: PageSet =
             pieces.iter().filter(|piece| piece.tracked).map(|piece| run_of(piece.start, piece.end)).collect();
         for run in tracked.intersection(pages).runs() {

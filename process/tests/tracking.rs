@@ -239,3 +239,38 @@ fn no_change_goes_unreported() {
         churn(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));
     }
 }
+
+/// Memory that nobody has touched yet, moved next to tracked memory, is joined with it, and the whole loses its
+/// registration, but the pages keep their marks.
+#[test]
+fn a_neighbour_that_moves_in_hides_nothing() {
+    let pid = std::process::id().cast_signed();
+    let tracking = tracking();
+    let arena = Arena::new(1);
+    // SAFETY: pages 0 to 15 and 32 to 47 of the arena, which this test owns.
+    unsafe {
+        for first in [0, 32] {
+            assert_eq!(libc::mmap(arena.at(first), 16 * PAGE, RW, FRESH, -1, 0), arena.at(first));
+        }
+        std::slice::from_raw_parts_mut(arena.at(0).cast::<u8>(), 16 * PAGE).fill(1);
+    }
+    let told = |page: usize| {
+        let written = tracking.pass(pid).unwrap();
+        tracking.precopied(&written);
+        written.contains(holdfast_image::Addr(arena.at(page).addr() as u64))
+    };
+    assert!(told(3));
+    assert!(!told(3));
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // SAFETY: as above; the target is part of the arena.
+    unsafe {
+        assert_eq!(libc::mremap(arena.at(32), 16 * PAGE, 16 * PAGE, flags, arena.at(16)), arena.at(16));
+        arena.at(3).cast::<u64>().write_volatile(2);
+    }
+    assert!(told(3));
+    // And from then on it is tracked again.
+    assert!(!told(3));
+    // SAFETY: as above.
+    unsafe { arena.at(3).cast::<u64>().write_volatile(3) };
+    assert!(told(3));
+}

@@ -37,7 +37,7 @@ pub struct ScanRegion {
 }
 
 #[repr(C)]
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct ScanArg {
     size: u64,
     flags: u64,
@@ -75,7 +75,8 @@ pub fn scan(
     wanted: u64,
     each: impl FnMut(ScanRegion),
 ) -> io::Result<()> {
-    walk(pagemap, start, end, 0, 0, any, wanted, each)
+    let masks = ScanArg { category_anyof_mask: any, return_mask: wanted, ..ScanArg::default() };
+    walk(pagemap, start, end, masks, each)
 }
 
 /// The pages of `start..end` that were written since they were write-protected last, and of which any of `any` holds.
@@ -90,7 +91,13 @@ pub fn scan_written(
     any: u64,
     each: impl FnMut(ScanRegion),
 ) -> io::Result<()> {
-    walk(pagemap, start, end, 0, IS_WRITTEN, any, IS_WRITTEN, each)
+    let masks = ScanArg {
+        category_mask: IS_WRITTEN,
+        category_anyof_mask: any,
+        return_mask: IS_WRITTEN,
+        ..ScanArg::default()
+    };
+    walk(pagemap, start, end, masks, each)
 }
 
 /// As [`scan`], and write-protects every page that is reported as written, in the same walk: the next scan reports as
@@ -107,18 +114,40 @@ pub fn scan_and_protect(
     wanted: u64,
     each: impl FnMut(ScanRegion),
 ) -> io::Result<()> {
-    walk(pagemap, start, end, WP_MATCHING | CHECK_WPASYNC, 0, any, wanted, each)
+    let masks = ScanArg {
+        flags: WP_MATCHING | CHECK_WPASYNC,
+        category_anyof_mask: any,
+        return_mask: wanted,
+        ..ScanArg::default()
+    };
+    walk(pagemap, start, end, masks, each)
 }
 
-#[allow(clippy::too_many_arguments)] // the fields of one structure
+/// The parts of `start..end` that are mapped and not registered in WP_ASYNC mode. Registered mappings are not walked.
+///
+/// # Errors
+/// As [`scan`].
+pub fn scan_unregistered(
+    pagemap: &File,
+    start: u64,
+    end: u64,
+    each: impl FnMut(ScanRegion),
+) -> io::Result<()> {
+    let masks = ScanArg {
+        category_mask: IS_WPALLOWED,
+        category_inverted: IS_WPALLOWED,
+        return_mask: IS_WPALLOWED,
+        ..ScanArg::default()
+    };
+    walk(pagemap, start, end, masks, each)
+}
+
+/// Works through the range; `masks`: flags and categories.
 fn walk(
     pagemap: &File,
     start: u64,
     end: u64,
-    flags: u64,
-    all: u64,
-    any: u64,
-    wanted: u64,
+    masks: ScanArg,
     mut each: impl FnMut(ScanRegion),
 ) -> io::Result<()> {
     let mut regions = vec![ScanRegion::default(); ROOM];
@@ -126,15 +155,11 @@ fn walk(
     while from < end {
         let mut arg = ScanArg {
             size: size_of::<ScanArg>() as u64,
-            flags,
             start: from,
             end,
             vec: regions.as_mut_ptr() as u64,
             vec_len: regions.len() as u64,
-            category_mask: all,
-            category_anyof_mask: any,
-            return_mask: wanted,
-            ..ScanArg::default()
+            ..masks
         };
         // SAFETY: `arg` is a complete pm_scan_arg whose vector is `regions`, alive through the call.
         let found = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) };

@@ -23,6 +23,8 @@ const UFFD_API: u64 = 0xAA;
 const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
 /// `_IOWR(0xAA, 0x00, struct uffdio_register)`.
 const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
+/// `_IOR(0xAA, 0x01, struct uffdio_range)`.
+const UFFDIO_UNREGISTER: libc::c_ulong = 0x8010_aa01;
 const MODE_WP: u64 = 2;
 
 /// A userfaultfd in WP_ASYNC mode.
@@ -70,6 +72,20 @@ impl Userfault {
         let mut arg = [start, end.saturating_sub(start), MODE_WP, 0];
         // SAFETY: struct uffdio_register is four u64, alive through the call.
         check(i64::from(unsafe { libc::ioctl(self.0.as_raw_fd(), UFFDIO_REGISTER, &raw mut arg) })).map(drop)
+    }
+}
+
+impl Userfault {
+    /// Ends the tracking of a range; all its pages count as written afterwards (mm/userfaultfd.c,
+    /// userfaultfd_clear_vma).
+    ///
+    /// # Errors
+    /// As [`Userfault::register`].
+    pub fn unregister(&self, start: u64, end: u64) -> io::Result<()> {
+        let mut arg = [start, end.saturating_sub(start)];
+        // SAFETY: struct uffdio_range is two u64, alive through the call.
+        check(i64::from(unsafe { libc::ioctl(self.0.as_raw_fd(), UFFDIO_UNREGISTER, &raw mut arg) }))
+            .map(drop)
     }
 }
 

@@ -350,7 +350,11 @@ impl Attempt<'_> {
         let options = self.pipeline(bounded.then_some(PageCount(figures.copies_limit)));
         let source = FlushSource { memory: &memory, queue: &queue, watch: &watch };
         let flushing = Instant::now();
-        self.store(&mut writer, &source, &inherited, &options)?;
+        let stored = self.store(&mut writer, &source, &inherited, &options);
+        if let Err(StoreError::Lost { .. }) = stored {
+            self.order.program.tracking.doubt();
+        }
+        stored?;
         self.past.rate.learn(queue.pages().0, flushing.elapsed());
         if memory.is_held() {
             breakdown.total_ns = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);

@@ -68,10 +68,15 @@ pub fn run(
     let mut result = Precopied::default();
     let begun = Instant::now();
     let Some(first) = pass(order, &mut result) else { return Ok(result) };
+    if holdfast_process::may_have_transfers(order.program.pid).unwrap_or(true) {
+        tracing::info!("no pre-copy: the program has files open with O_DIRECT");
+        return Ok(result);
+    }
     let Some(pages) = choose(order, past, first, options) else { return Ok(result) };
     let stored = store(writer, order, pages, options, done, &mut result)?;
     if wants_second(begun.elapsed(), stored)
         && let Some(second) = pass(order, &mut result)
+        && !holdfast_process::may_have_transfers(order.program.pid).unwrap_or(true)
         && let Some(pages) = leave_hot_out(past, second)
     {
         store(writer, order, pages, options, done, &mut result)?;
