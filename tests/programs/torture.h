@@ -60,7 +60,7 @@ struct worker {
 /* What is not done, by name. */
 enum { NO_DIRECT = 1, NO_RING = 2, NO_FORK = 4, NO_MEMFD = 8, NO_RANDOM = 16, NO_REMOTE = 32, NO_PROTECT = 64, NO_MAPPINGS = 128 };
 static int without;
-static int data_file, direct_file = -1, memory_file = -1;
+static int data_file, direct_file = -1;
 static int has_ring, has_memfd;
 
 static uint64_t throw(struct worker *w, uint64_t below)
@@ -149,6 +149,15 @@ static void load(enum method method, uint64_t *to, uint64_t from, size_t pages)
     if (method == RING) CHECK(ring_read(data_file, to, (size_t)len, offset) == len);
 }
 
+/* Opened each time: a descriptor of it belongs to the memory of one life. */
+static void write_own_memory(void *to, const void *from, size_t len)
+{
+    int file = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
+    CHECK(file >= 0);
+    CHECK(pwrite(file, from, len, (off_t)(uintptr_t)to) == (ssize_t)len);
+    CHECK(close(file) == 0);
+}
+
 /* A whole batch from the thread's own buffer into memory. */
 static void deliver(struct worker *w, enum method method, uint64_t *to, const uint64_t *buffer, size_t pages)
 {
@@ -168,7 +177,7 @@ static void deliver(struct worker *w, enum method method, uint64_t *to, const ui
         CHECK(process_vm_writev(getpid(), &local, 1, &remote, 1, 0) == (ssize_t)len);
         break;
     case MEMORY:
-        CHECK(pwrite(memory_file, buffer, len, (off_t)(uintptr_t)to) == (ssize_t)len);
+        write_own_memory(to, buffer, len);
         break;
     default:
         memcpy(to, buffer, len);
