@@ -55,14 +55,13 @@ class Run:
         bad = [w[3] for w in words if w[0] == "checkpoint" and w[3] != "0"]
         if bad:
             raise kit.Trouble(f"holdfast_checkpoint_start() returned {', '.join(bad)}")
-        self.images = images[1:]  # the first one was taken before the region was filled
+        # the first was taken before the region was filled, the last tells how the epoch before it ended
+        self.images, self.ended = images[1:-1], images[2:]
         self.flush = kit.median(kit.dig(image, "flush.flush_ns") / 1e9 for image in self.images)
 
     def count(self, name):
-        """First writes per checkpoint that went so. AFTER is known once the next image has been taken."""
-        where = [kit.dig(image, f"epoch.flush.{name}") for image in self.images]
-        if name == "after":
-            where = [kit.dig(image, "epoch.ended.after") for image in self.images[1:]]
+        """First writes per checkpoint that went so, as the next image tells it."""
+        where = [kit.dig(image, f"epoch.ended.{name}") for image in self.ended]
         return round(sum(where) / len(where)) if where else 0
 
     def peak_mib(self):
@@ -81,7 +80,7 @@ def run(bench, program, strategy, pattern, iteration_s, real_disk=False, iterati
             return Run(lines, [])
         job.wait_end()
         images = job.images()
-        wanted = 1 + iterations // every
+        wanted = 2 + iterations // every
         if len(images) != wanted:
             raise kit.Trouble(f"{len(images)} images instead of {wanted}: {job.last_words()}")
         return Run(lines, images)

@@ -5,7 +5,8 @@
   increments     bytes of second images at 10 % dirty (from the rows above); a python3 that idles with 300 MB
   watcher        share of a core that the agent takes for watching a flush
 
-Environment, all optional: ONLY="writes stop idle watcher", HEAP=4096 (MiB), RUNS=5, PAGES="4k huge", ENGINES="auto fork".
+Environment, all optional: ONLY="writes stop idle watcher", HEAP=4096 (MiB), RUNS=5, PAGES="4k huge",
+ENGINES="auto auto-asked fork" (auto-asked: engine auto, but the program itself asks, so there is no pre-copy).
 Needs HEAP + 1 GiB of memory and twice that of disk in TMPDIR. Run it on a machine that does nothing else.
 """
 
@@ -19,7 +20,7 @@ ONLY = os.environ.get("ONLY", "writes stop idle watcher").split()
 HEAP = int(os.environ.get("HEAP", "4096"))
 RUNS = int(os.environ.get("RUNS", "5"))
 KINDS = os.environ.get("PAGES", "4k huge").split()
-ENGINES = os.environ.get("ENGINES", "auto fork").split()
+ENGINES = os.environ.get("ENGINES", "auto auto-asked fork").split()
 PARTS = ("stop", "threads", "inject", "maps", "track", "files", "copy", "clone", "resume")
 
 
@@ -83,27 +84,33 @@ STOPS = (("none", "nothing dirty", 4), ("spread 10", "1 % dirty, all over", 15),
          ("keep", "one tenth, written on and on", None), ("all", "all dirty", 80))
 
 
-def stop_row(job, command, runs):
-    """Takes `runs` images, each after `command`; returns what they say and the gaps that the program saw, ms."""
+def stop_row(job, command, is_asked):
+    """Takes RUNS images, each after `command`; returns what they say and the gaps that the program saw, ms."""
     shown, gaps = [], []
-    for _ in range(runs):
+    for _ in range(RUNS):
         job.say(command)
         job.ask("gap")
-        shown.append(job.checkpoint())
+        if is_asked:
+            job.say("ask")
+            shown.append(job.show())
+        else:
+            shown.append(job.checkpoint())
         gaps.append(int(job.ask("gap").split()[1]) / 1000)
     return shown, gaps
 
 
 def stops_of(bench, program, engine, kind, full_size):
     """The rows of one engine and page size."""
-    job = bench.start(["--engine", engine, "--keep", "2"], [program, str(HEAP), kind])
+    job = bench.start(["--engine", engine.split("-")[0], "--keep", "2"], [program, str(HEAP), kind])
     rows = []
     try:
         job.wait_line("ready")
         full = job.checkpoint()
         full_size[engine, kind] = (kit.dig(full, "flush.bytes_stored"), [])
         for command, title, most in STOPS:
-            shown, gaps = stop_row(job, command, RUNS)
+            if command == "keep" and engine == "auto-asked":
+                continue  # whoever asks does not write meanwhile
+            shown, gaps = stop_row(job, command, engine == "auto-asked")
             job.say("none")
             total = [kit.dig(image, "stop.total_ns") / 1e6 for image in shown]
             middle = sorted(range(len(total)), key=lambda n: total[n])[len(total) // 2]

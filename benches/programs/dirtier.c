@@ -5,11 +5,13 @@
  *   spread PERMILLE  writes to that share of all pages, at equal distances
  *   tenth            writes to every page of one tenth of the heap
  *   all              writes to every page
- *   keep             goes on writing to that tenth, page after page, until the next command
+ *   keep             goes on writing to that tenth, page after page, until one of the commands above comes
+ *   ask              asks for a checkpoint itself and waits for its commit
  *   gap              prints `gap US`: the longest time between two wake-ups of a 1 ms ticker since the last `gap`
  *   end              ends
  * Every command but `gap` is answered by `done`. A write changes one word of the page. */
 #include "common.h"
+#include "holdfast.h"
 
 #include <poll.h>
 #include <pthread.h>
@@ -48,21 +50,25 @@ static int is_command_waiting(void)
 /* Does what a line says; 0: it was the last. */
 static int obey(const char *line, unsigned char *heap, size_t pages)
 {
+    static int keeping;
     char word[16] = "";
     unsigned long permille = 0;
     int words = sscanf(line, "%15s %lu", word, &permille);
     unsigned char *tenth = heap + pages / 10 * 4 * PAGE;
     if (strcmp(word, "gap") == 0) {
         printf("gap %lld\n", (long long)atomic_exchange(&longest_ns, 0) / 1000);
-        fflush(stdout);
-        return 1;
+    } else {
+        if (strcmp(word, "ask") == 0)
+            CHECK(HOLDFAST_LOADED && holdfast_checkpoint() == 0);
+        else
+            keeping = strcmp(word, "keep") == 0;
+        if (strcmp(word, "spread") == 0 && words == 2 && permille > 0) dirty(heap, pages, 1000 / permille);
+        if (strcmp(word, "tenth") == 0 || keeping) dirty(tenth, pages / 10, 1);
+        if (strcmp(word, "all") == 0) dirty(heap, pages, 1);
+        puts("done");
     }
-    if (strcmp(word, "spread") == 0 && words == 2 && permille > 0) dirty(heap, pages, 1000 / permille);
-    if (strcmp(word, "tenth") == 0 || strcmp(word, "keep") == 0) dirty(tenth, pages / 10, 1);
-    if (strcmp(word, "all") == 0) dirty(heap, pages, 1);
-    puts("done");
     fflush(stdout);
-    while (strcmp(word, "keep") == 0 && !is_command_waiting()) dirty(tenth, pages / 10, 1);
+    while (keeping && !is_command_waiting()) dirty(tenth, pages / 10, 1);
     return strcmp(word, "end") != 0;
 }
 
