@@ -231,6 +231,8 @@ fn plan(scene: &Scene<'_>, snapshot: &Snapshot) -> Plan {
         .collect();
     let mut plan = (scene.options.planner)(&snapshot.dirty, &snapshot.present, &private);
     plan.copy &= scene.options.engine == Engine::Auto && scene.flags_known;
+    // Where only some memory is asked for, absent pages of it are read as well.
+    plan.copy &= scene.options.only.is_none();
     // Pages of files that were never written are not the program's own: only the frozen copy has them for sure.
     plan.copy &= !scene.whole.contains(&true);
     plan

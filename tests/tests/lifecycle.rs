@@ -297,7 +297,7 @@ fn listing_does_not_disturb_a_start() {
                 });
             }
             let result = (0..15).try_for_each(|_| {
-                let (mut front, pid) = start(bed, &[], "plain", &["100", "20"])?;
+                let (mut front, pid) = start(bed, &[], "plain", &["1000", "20"])?;
                 bed.say(&["checkpoint", "j"])?.success()?;
                 kill_program(pid, &mut front)?;
                 let mut front = bed.restart_command("j", &[])?.spawn()?;

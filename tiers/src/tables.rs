@@ -170,7 +170,12 @@ pub(crate) fn segment_path(dir: &Path, entry: &SegmentEntry) -> PathBuf {
 /// Opens a segment and checks its length and that it is the one that the entry names.
 pub(crate) fn open_segment(dir: &Path, entry: &SegmentEntry) -> Result<SegmentFile, StoreError> {
     let path = &segment_path(dir, entry);
-    let (file, found) = files::open_checked(path)?;
+    let (file, found) = files::open_checked(path).map_err(|error| match error {
+        StoreError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+            StoreError::corrupt(path, 0, "the file is missing, and the image needs it")
+        }
+        other => other,
+    })?;
     if found != entry.len {
         return Err(wrong_len(path, found, entry.len));
     }
