@@ -249,7 +249,7 @@ static void options(int argc, char **argv)
         i += takes_value;
         if (takes_value) continue;
         if (strcmp(argv[i], "--slots") == 0) torture_for_slots();
-        else if (strcmp(argv[i], "--free") == 0) freely = 1;
+        else if (strcmp(argv[i], "--free") == 0) freely = 1, fork_seldom = 64;
         else if (strcmp(argv[i], "--go-on") == 0) go_on = 1;
         else {
             fprintf(stderr, "torture: what is %s?\n", argv[i]);

@@ -58,10 +58,11 @@ struct worker {
 };
 
 /* What is not done, by name. */
-enum { NO_DIRECT = 1, NO_RING = 2, NO_FORK = 4, NO_MEMFD = 8, NO_RANDOM = 16, NO_REMOTE = 32, NO_PROTECT = 64, NO_MAPPINGS = 128 };
+enum { NO_DIRECT = 1, NO_RING = 2, NO_FORK = 4, NO_MEMFD = 8, NO_RANDOM = 16, NO_REMOTE = 32, NO_PROTECT = 64, NO_MAPPINGS = 128, NO_MEMORY = 256 };
 static int without;
 static int data_file, direct_file = -1;
 static int has_ring, has_memfd;
+static uint64_t fork_seldom = 1; /* in a free run: while a child lives no checkpoint can be taken */
 
 static uint64_t throw(struct worker *w, uint64_t below)
 {
@@ -131,7 +132,8 @@ static int possible(enum method method, const struct area *area)
 {
     if (method == DIRECT) return !(without & NO_DIRECT) && direct_file >= 0 && ((uintptr_t)area->at & (PAGE - 1)) == 0;
     if (method == RING) return !(without & NO_RING) && has_ring;
-    if (method == REMOTE || method == MEMORY) return !(without & NO_REMOTE);
+    if (method == REMOTE) return !(without & NO_REMOTE);
+    if (method == MEMORY) return !(without & NO_MEMORY);
     if (method == RANDOMLY) return !(without & NO_RANDOM);
     return 1;
 }
@@ -264,7 +266,8 @@ static void rewrite(struct worker *w, struct area *area)
 
 static void advise_away(struct worker *w, struct area *area)
 {
-    if (area->kind == HEAP || area->kind == BREAK) return fill(w, area);
+    /* A restart has no memfd any more: what it brings back is memory without a file. */
+    if (area->kind == HEAP || area->kind == BREAK || area->kind == PRIVATE_MEMFD) return fill(w, area);
     size_t from = throw(w, area->pages), pages = 1 + throw(w, area->pages - from);
     int advice = area->kind == SHARED ? MADV_REMOVE : MADV_DONTNEED;
     check_range(area, from, from + pages);
@@ -446,7 +449,7 @@ static void worker_step(struct worker *w)
     struct area *area = &w->areas[throw(w, (uint64_t)w->area_count)];
     open_up(area);
     uint64_t choice = throw(w, 64);
-    if (choice == 0)
+    if (choice == 0 && throw(w, fork_seldom) == 0)
         split(w, area);
     else if (choice < 8)
         blocks(w);

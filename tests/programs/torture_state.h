@@ -193,11 +193,12 @@ static void torture_tell(void)
 
 static void torture_without(const char *names)
 {
-    static const char *const all[] = {"direct", "ring", "fork", "memfd", "random", "remote", "protect", "mappings"};
+    static const char *const all[] = {"direct", "ring", "fork", "memfd", "random", "remote", "protect", "mappings",
+                                      "memory"};
     char list[200], *rest = list, *name;
     snprintf(list, sizeof list, "%s", names);
     while ((name = strsep(&rest, ",")) != NULL)
-        for (int i = 0; i < 8; i++)
+        for (int i = 0; i < 9; i++)
             if (strcmp(name, all[i]) == 0) without |= 1 << i;
 }
 
@@ -205,7 +206,7 @@ static void torture_without(const char *names)
 static void torture_for_slots(void)
 {
     guarded = 1;
-    torture_without("direct,ring,remote,protect,mappings");
+    torture_without("direct,ring,remote,memory,protect,mappings");
 }
 
 /* --- The break --- */
