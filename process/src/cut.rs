@@ -16,7 +16,7 @@ use crate::memory::{FrozenMemory, SavedPages};
 use crate::ours;
 use crate::slots::Slots;
 use crate::snapshot::{self, Plan, Planner, Scene, Snapshot};
-use crate::stop::{self, StopFailure, Stragglers};
+use crate::stop::{self, Stragglers};
 use crate::threads::{self, Continuing, Samples, Thread};
 use crate::tracer::{Command, Current, Parked};
 use crate::track::Tracking;
@@ -176,15 +176,6 @@ impl From<TraceError> for CutError {
         }
     }
 }
-impl From<StopFailure> for CutError {
-    fn from(failure: StopFailure) -> CutError {
-        match failure {
-            StopFailure::Gone => CutError::Gone,
-            StopFailure::Refused(reason) => CutError::Refused { reasons: vec![reason] },
-            StopFailure::Late(what) => CutError::Busy { what },
-        }
-    }
-}
 impl From<io::Error> for CutError {
     fn from(error: io::Error) -> CutError {
         CutError::Failed { what: error.to_string() }
@@ -285,7 +276,12 @@ pub fn make(
     kept.meet(target);
     let pid = target.pid;
     let before = prepare(target, kept)?;
-    let (stopped, begun) = stop::stop(pid, options.deadline, stragglers)?;
+    let (stopped, begun) = match stop::stop(pid, options.deadline, stragglers) {
+        Ok(stopped) => stopped,
+        Err(failure) => {
+            return Err(hold::let_go_again(failure, target, kept, &before.samples, stragglers));
+        }
+    };
     let mut breakdown =
         StopBreakdown { stop_ns: ns(begun), threads: stopped.threads.len() as u64, ..Default::default() };
     let mut held = HeldProgram { pid, stopped, threads: Vec::new(), host: None };
@@ -437,6 +433,7 @@ fn inside(
 
     let memory = ForcedMemory::open(pid, live)?;
     ours::ready_stub(&memory, area)?;
+    hold::collect_slots(target, kept, &memory, held)?;
     hold::repair_calls(target, kept, &before.samples, &memory, held, &shared_pending)?;
     let (facts, host) = ask_threads(target, kept, held, &status, &shared_pending)?;
     held.host = Some(host.clone());

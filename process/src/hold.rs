@@ -8,7 +8,7 @@ use crate::error::TraceError;
 use crate::inject::batch::Host;
 use crate::ours;
 use crate::slots::Slots;
-use crate::stop::{self, Stopped, Stragglers};
+use crate::stop::{self, StopFailure, Stopped, Stragglers};
 use crate::threads::{self, Repairer, Samples, Thread};
 use holdfast_sys::procfs::{self, Status};
 use holdfast_sys::procmem::ForcedMemory;
@@ -67,9 +67,12 @@ pub fn park(
 ) -> Result<HeldProgram, CutError> {
     let pid = target.pid;
     let samples = threads::sample(pid);
-    let (stopped, _) = stop::stop(pid, deadline, stragglers)?;
+    let (stopped, _) = match stop::stop(pid, deadline, stragglers) {
+        Ok(stopped) => stopped,
+        Err(failure) => return Err(let_go_again(failure, target, kept, &samples, stragglers)),
+    };
     let mut held = HeldProgram { pid, stopped, threads: Vec::new(), host: None };
-    match ready(target, kept, &samples, &mut held) {
+    match ready(target, kept, &samples, &mut held, true) {
         Ok(()) => Ok(held),
         Err(error) => {
             held.resume(stragglers);
@@ -78,11 +81,37 @@ pub fn park(
     }
 }
 
+/// After a stop that did not come about in time: the calls of those threads that did stop are repaired before they go
+/// on, as after any stop.
+pub fn let_go_again(
+    failure: StopFailure,
+    target: &Target,
+    kept: &mut Kept,
+    samples: &Samples,
+    stragglers: &mut Stragglers,
+) -> CutError {
+    let (what, partly) = match failure {
+        StopFailure::Gone => return CutError::Gone,
+        StopFailure::Refused(reason) => return CutError::Refused { reasons: vec![reason] },
+        StopFailure::Late { what, partly } => (what, partly),
+    };
+    if !partly.threads.is_empty() {
+        let mut held = HeldProgram { pid: target.pid, stopped: partly, threads: Vec::new(), host: None };
+        if let Err(error) = ready(target, kept, samples, &mut held, false) {
+            tracing::warn!(%error, "repairing calls after a stop that came too late");
+        }
+        held.resume(stragglers);
+    }
+    CutError::Busy { what }
+}
+
+/// `whole`: all threads are there, so that continuation slots which none of them is in are free.
 fn ready(
     target: &Target,
     kept: &mut Kept,
     samples: &Samples,
     held: &mut HeldProgram,
+    whole: bool,
 ) -> Result<(), CutError> {
     let pid = target.pid;
     let live = held.living().ok_or(CutError::Gone)?;
@@ -94,7 +123,38 @@ fn ready(
     held.threads = read_threads(pid, &held.stopped, &status)?;
     let shared_pending = ptrace::pending_signals(live, true)?;
     let memory = ForcedMemory::open(pid, live)?;
+    ours::ready_stub(&memory, &target.area)?;
+    if whole {
+        collect_slots(target, kept, &memory, held)?;
+    }
     repair_calls(target, kept, samples, &memory, held, &shared_pending)
+}
+
+/// Frees continuation slots that no thread is in. With all threads stopped.
+///
+/// # Errors
+/// The program's memory cannot be read.
+pub fn collect_slots(
+    target: &Target,
+    kept: &mut Kept,
+    memory: &ForcedMemory,
+    held: &HeldProgram,
+) -> Result<(), CutError> {
+    let places: Vec<(i32, u64, u64)> =
+        held.threads.iter().map(|t| (t.inner, t.regs.rip, t.regs.rsp)).collect();
+    slots_of(target, kept, memory)?.collect(&target.area, &places);
+    Ok(())
+}
+
+fn slots_of<'a>(
+    target: &Target,
+    kept: &'a mut Kept,
+    memory: &ForcedMemory,
+) -> Result<&'a mut Slots, CutError> {
+    match &mut kept.slots {
+        Some(slots) => Ok(slots),
+        none => Ok(none.insert(Slots::load(memory, &target.area)?)),
+    }
 }
 
 /// Registers and states of all threads.
@@ -126,13 +186,8 @@ pub fn repair_calls(
     held: &mut HeldProgram,
     shared_pending: &[[u8; 128]],
 ) -> Result<(), CutError> {
-    let slots = match &mut kept.slots {
-        Some(slots) => slots,
-        None => kept.slots.insert(Slots::load(memory, &target.area)?),
-    };
-    let places: Vec<(i32, u64, u64)> =
-        held.threads.iter().map(|t| (t.inner, t.regs.rip, t.regs.rsp)).collect();
-    slots.collect(&target.area, &places);
+    slots_of(target, kept, memory)?;
+    let Some(slots) = &mut kept.slots else { return Ok(()) };
     let mut repairer = Repairer {
         pid: target.pid,
         area: &target.area,

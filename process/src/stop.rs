@@ -12,6 +12,8 @@ use std::io;
 use std::time::{Duration, Instant};
 
 const OPTIONS: i32 = libc::PTRACE_O_TRACESYSGOOD;
+/// Longest wait for a thread that has no processor.
+const STARVED: Duration = Duration::from_millis(500);
 
 /// A thread in an event stop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,15 +65,20 @@ pub enum StopFailure {
     Gone,
     /// Somebody else traces it, or it is not ours.
     Refused(String),
-    /// The deadline passed; what was waited for.
-    Late(String),
+    /// The deadline passed.
+    Late {
+        /// What was waited for.
+        what: String,
+        /// Threads that did stop: their calls must be repaired before they are let go.
+        partly: Stopped,
+    },
 }
 
 /// Seizes and interrupts every thread until the task list is stable. `begun` is set at the first interrupt: from then
 /// on the program stands still.
 ///
 /// # Errors
-/// After an error nothing is stopped: everything was let go, or is in `stragglers`.
+/// After an error nothing is stopped but what [`StopFailure::Late`] names: the rest was let go, or is in `stragglers`.
 pub fn stop(
     pid: i32,
     limit: Duration,
@@ -86,14 +93,21 @@ pub fn stop(
         Ok(()) if threads.is_empty() => Err(StopFailure::Gone),
         Ok(()) => Ok((Stopped { threads }, begun.unwrap_or_else(Instant::now))),
         Err(failure) => {
-            stragglers.0.extend(Stopped { threads }.let_go(&[]));
             let late = seized.iter().filter(|(_, held)| held.is_none()).map(|(&tid, _)| tid);
             for tid in late {
                 let _ = ptrace::interrupt(tid);
                 stragglers.0.push(tid);
             }
             stragglers.tend();
-            Err(failure)
+            match failure {
+                StopFailure::Late { what, .. } => {
+                    Err(StopFailure::Late { what, partly: Stopped { threads } })
+                }
+                failure => {
+                    stragglers.0.extend(Stopped { threads }.let_go(&[]));
+                    Err(failure)
+                }
+            }
         }
     }
 }
@@ -114,14 +128,17 @@ fn stop_all(
         }
         fault::point("interrupted");
         for &tid in &fresh {
-            match wait_stopped(tid, start, limit) {
+            match wait_stopped(pid, tid, start, limit) {
                 Ok(Some(held)) => {
                     seized.insert(tid, Some(held));
                 }
                 Ok(None) => {
                     seized.remove(&tid);
                 }
-                Err(()) => return Err(StopFailure::Late(describe(pid, tid, limit))),
+                Err(()) => {
+                    let what = describe(pid, tid, limit);
+                    return Err(StopFailure::Late { what, partly: Stopped::default() });
+                }
             }
         }
         // A thread that was running may have made new ones before it stopped.
@@ -171,7 +188,8 @@ fn refused(pid: i32, tid: i32, error: &io::Error) -> StopFailure {
     let tracer =
         procfs::Status::read(pid, tid).ok().and_then(|status| status.number("TracerPid")).unwrap_or(0);
     if is_own_thread(tracer) {
-        return StopFailure::Late(format!("thread {tid} is still being let go from the stop before"));
+        let what = format!("thread {tid} is still being let go from the stop before");
+        return StopFailure::Late { what, partly: Stopped::default() };
     }
     if tracer != 0 {
         return StopFailure::Refused(format!(
@@ -184,10 +202,20 @@ fn refused(pid: i32, tid: i32, error: &io::Error) -> StopFailure {
 }
 
 /// Waits until one thread stands in an event stop. `Ok(None)`: it ended. `Err(())`: too late.
-fn wait_stopped(tid: i32, start: Instant, limit: Duration) -> Result<Option<Held>, ()> {
+///
+/// A thread that is ready to run and has no processor gets more time: what keeps it from stopping keeps it from running
+/// too.
+fn wait_stopped(pid: i32, tid: i32, start: Instant, limit: Duration) -> Result<Option<Held>, ()> {
+    let mut limit = limit;
     loop {
         match ptrace::wait(tid, false) {
-            Ok(Wait::Nothing) if start.elapsed() > limit => return Err(()),
+            Ok(Wait::Nothing) if start.elapsed() > limit => {
+                let state = procfs::stat_fields(pid, tid).ok().and_then(|fields| fields.into_iter().next());
+                if state.is_none_or(|state| state != "R") || start.elapsed() > STARVED {
+                    return Err(());
+                }
+                limit = start.elapsed() + Duration::from_millis(2);
+            }
             Ok(Wait::Nothing) => pause(start),
             Ok(Wait::Interrupted) => return Ok(Some(Held { group_stopped: false })),
             Ok(Wait::GroupStop(_)) => return Ok(Some(Held { group_stopped: true })),
