@@ -193,7 +193,7 @@ def main():
     bench, load = kit.Bench(), kit.LoadWatch()
     program = bench.compile("aickpt")
     nominal = REGION_MIB * kit.MIB / RATE
-    calibration = run(bench, program, "sync", "ascending", 0.001, iterations=4, every=1)
+    calibration = run(bench, program, "sync", "ascending", 0.001, iterations=8, every=1)
     flush_s = kit.median(call / 1000 for call in calibration.calls)
     print(f"## AI-Ckpt's benchmark at 1/{SCALE:g} of its size\n")
     print(
