@@ -225,8 +225,16 @@ fn let_go(record: &ProcessRecord, all: &[Task]) -> Result<(), RebuildError> {
     {
         ptrace::kill(leader.tid, libc::SIGSTOP).map_err(TraceError::from)?;
     }
-    for task in all {
-        ptrace::detach(task.tid, 0).map_err(TraceError::from)?;
+    for (number, task) in all.iter().enumerate() {
+        match ptrace::detach(task.tid, 0) {
+            Ok(()) => {}
+            // Those before it run already, and one of them has ended the program. Its parent hears of that when a tracer
+            // has taken note of the end of each thread (ptrace(2), "Death under ptrace").
+            Err(error) if number > 0 && error.raw_os_error() == Some(libc::ESRCH) => {
+                while !matches!(ptrace::wait(task.tid, true), Ok(Wait::Exited(_)) | Err(_)) {}
+            }
+            Err(error) => return Err(TraceError::from(error).into()),
+        }
     }
     Ok(())
 }
