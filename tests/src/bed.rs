@@ -248,8 +248,10 @@ impl Bed {
     pub fn wait_live(&self, job: &str, front: &mut Child) -> Result<Option<i32>> {
         let end = Instant::now() + Duration::from_secs(60);
         loop {
+            // The agent of the life before may not have heard yet that its program has ended.
             if self.job(job).join("agent.sock").exists()
                 && let Some(pid) = self.pid(job)?
+                && processes::state(pid).is_some_and(|state| state != 'Z')
             {
                 return Ok(Some(pid));
             }
