@@ -184,29 +184,6 @@ impl SharedPage {
     pub const LEN: usize = 192 * 1024;
 }
 
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_plain_request_for_a_checkpoint_is_what_the_library_writes() {
-        let plain = Request::Checkpoint { stop: false, wait: true, wishes: Wishes::default() };
-        let text = r#"{"request":"checkpoint","stop":false,"wait":true}"#;
-        assert_eq!(serde_json::to_string(&plain).unwrap(), text);
-        assert_eq!(serde_json::from_str::<Request>(text).unwrap(), plain);
-    }
-
-    #[test]
-    fn wishes_are_told_one_by_one() {
-        let wishes = Wishes { engine: Some("copy".into()), ..Wishes::default() };
-        let request = Request::Checkpoint { stop: true, wait: true, wishes };
-        let text = r#"{"request":"checkpoint","stop":true,"wait":true,"wishes":{"engine":"copy"}}"#;
-        assert_eq!(serde_json::to_string(&request).unwrap(), text);
-        assert_eq!(serde_json::from_str::<Request>(text).unwrap(), request);
-    }
-}
-
 /// Value of [`ENV_ENGINE`] that makes libholdfast ready for engine `slots` when it is loaded.
 pub const ENGINE_SLOTS: &str = "slots";
 
@@ -324,4 +301,27 @@ impl GuardThread {
     pub const MESSAGE: u64 = 3;
     /// Bytes in all.
     pub const LEN: usize = 256;
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plain_request_for_a_checkpoint_is_what_the_library_writes() {
+        let plain = Request::Checkpoint { stop: false, wait: true, wishes: Wishes::default() };
+        let text = r#"{"request":"checkpoint","stop":false,"wait":true}"#;
+        assert_eq!(serde_json::to_string(&plain).unwrap(), text);
+        assert_eq!(serde_json::from_str::<Request>(text).unwrap(), plain);
+    }
+
+    #[test]
+    fn wishes_are_told_one_by_one() {
+        let wishes = Wishes { engine: Some("copy".into()), ..Wishes::default() };
+        let request = Request::Checkpoint { stop: true, wait: true, wishes };
+        let text = r#"{"request":"checkpoint","stop":true,"wait":true,"wishes":{"engine":"copy"}}"#;
+        assert_eq!(serde_json::to_string(&request).unwrap(), text);
+        assert_eq!(serde_json::from_str::<Request>(text).unwrap(), request);
+    }
 }

@@ -322,8 +322,7 @@ pub fn nap(ns: i64) {
 pub fn peek(address: usize, into: &mut [usize; 2]) -> bool {
     let len = size_of::<[usize; 2]>();
     let (local, remote) = ([(&raw mut *into) as usize, len], [address, len]);
-    let args =
-        [process_id() as usize, (&raw const local) as usize, 1, (&raw const remote) as usize, 1, 0];
+    let args = [process_id() as usize, (&raw const local) as usize, 1, (&raw const remote) as usize, 1, 0];
     // SAFETY: the kernel reads two iovecs and writes at most `len` bytes to `into`.
     unsafe { checked(libc::SYS_process_vm_readv, args) }.is_ok_and(|done| done == len)
 }

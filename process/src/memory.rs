@@ -19,9 +19,15 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 
 /// Buffers larger than this are not kept for the next stop, bytes.
 const KEPT_LEN: usize = 256 << 20;
+
+/// From so many pages on several threads copy: the program stands still and leaves them its processors.
+const MUCH: u64 = 1024;
+/// Threads that copy, at most.
+const MAX_WORKERS: usize = 4;
 
 /// A buffer whose memory the kernel has given already: filling fresh memory inside a stop would cost a fault per page.
 static SPARE: Mutex<Vec<u8>> = Mutex::new(Vec::new());
@@ -68,6 +74,46 @@ impl SavedPages {
         fill(&mut self.bytes[self.used..end])?;
         self.pieces.push((run, self.used));
         self.used = end;
+        Ok(())
+    }
+    /// Adds many runs. `fill` brings the bytes of some of them, one after the other; it is called from several threads
+    /// if there is much to do.
+    ///
+    /// # Errors
+    /// Those of `fill`; nothing is added then.
+    pub fn add_all(
+        &mut self,
+        runs: &[PageRun],
+        fill: impl Fn(&[PageRun], &mut [u8]) -> io::Result<()> + Sync,
+    ) -> io::Result<()> {
+        let pages: u64 = runs.iter().map(|run| run.pages.0).sum();
+        self.reserve(pages.saturating_mul(PAGE_SIZE));
+        let len = |runs: &[PageRun]| -> usize {
+            usize::try_from(runs.iter().map(|run| run.pages.bytes()).sum::<u64>()).unwrap_or(usize::MAX)
+        };
+        let end = self.used + len(runs);
+        let workers = if pages < MUCH { 1 } else { thread::available_parallelism().map_or(1, usize::from) };
+        let fill = &fill;
+        let mut rest = &mut self.bytes[self.used..end];
+        thread::scope(|scope| {
+            let mut others = Vec::new();
+            let shares = runs.chunks(runs.len().div_ceil(workers.min(MAX_WORKERS)).max(1));
+            for share in shares {
+                let (own, later) = std::mem::take(&mut rest).split_at_mut(len(share));
+                rest = later;
+                if rest.is_empty() {
+                    fill(share, own)?;
+                } else {
+                    others.push(scope.spawn(move || fill(share, own)));
+                }
+            }
+            let joined = others.into_iter().map(|other| other.join());
+            joined.flat_map(Result::into_iter).collect::<io::Result<Vec<()>>>().map(drop)
+        })?;
+        for run in runs {
+            self.pieces.push((*run, self.used));
+            self.used += len(std::slice::from_ref(run));
+        }
         Ok(())
     }
     /// Number of pieces so far.

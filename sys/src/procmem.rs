@@ -29,6 +29,25 @@ pub fn read(tid: i32, address: u64, buffer: &mut [u8]) -> io::Result<()> {
     whole(done as i64, buffer.len(), "reading memory", address)
 }
 
+/// Most ranges of one [`read_many`] (UIO_MAXIOV, include/uapi/linux/uio.h).
+pub const MANY: usize = 1024;
+
+/// Fills `buffer` from several ranges (address and length) one after the other; at most [`MANY`], together as long as
+/// the buffer. Costs half of what one call per page does.
+///
+/// # Errors
+/// As [`read`]; one range that cannot be read spoils all.
+pub fn read_many(tid: i32, ranges: &[(u64, usize)], buffer: &mut [u8]) -> io::Result<()> {
+    let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let remote: Vec<libc::iovec> =
+        ranges.iter().map(|&(start, len)| libc::iovec { iov_base: start as *mut _, iov_len: len }).collect();
+    let count = remote.len() as libc::c_ulong;
+    // SAFETY: `local` describes `buffer`, which is writable, and bounds what is written; the ranges of `remote` are not
+    // touched in this address space.
+    let done = unsafe { libc::process_vm_readv(tid, &raw const local, 1, remote.as_ptr(), count, 0) };
+    whole(done as i64, buffer.len(), "reading memory", ranges.first().map_or(0, |range| range.0))
+}
+
 /// Writes `data` at `address` of the process that thread `tid` belongs to. Needs writable mappings.
 ///
 /// # Errors
