@@ -288,11 +288,12 @@ impl ImageWriter {
     ) -> Result<Vec<Located>, StoreError> {
         let read = pages_of(&written);
         let mut located = written;
-        let before = located.len();
-        let rest = pick(&self.precopied, |entry| *entry, &unchanged.difference(&read), &mut located);
+        // Neighbours may be joined with what is there already: counted is by pages, not by entries.
         let pages = |list: &[Located]| list.iter().map(|entry| entry.run.pages.0).sum::<u64>();
-        self.figures.pages_precopied = pages(&located[before..]);
-        let before = located.len();
+        let before = pages(&located);
+        let rest = pick(&self.precopied, |entry| *entry, &unchanged.difference(&read), &mut located);
+        let precopied = pages(&located);
+        self.figures.pages_precopied = precopied - before;
         let index = self.parent.as_ref().map_or(&[][..], |parent| &parent.tables.index[..]);
         let lost = pick(index, Located::in_parent, &rest, &mut located);
         if let Some(run) = lost.runs().first() {
@@ -300,7 +301,7 @@ impl ImageWriter {
         }
         let left = pages_of(&mapped).difference(&read);
         pick(&mapped, |entry| *entry, &left, &mut located);
-        self.figures.pages_parent = pages(&located[before..]);
+        self.figures.pages_parent = pages(&located) - precopied;
         // What a pre-copy read there is not what the image holds.
         for run in left.runs() {
             self.hashes.forget(*run);

@@ -466,3 +466,15 @@ fn a_bound_on_the_rate_makes_small_steps_and_need_makes_none_of_compression() {
     assert_eq!(image.figures().bytes_compressed_from, 0);
     assert!(read_all(&image).unwrap() == world.program);
 }
+
+/// A zero page that was written again, next to zero pages of the parent: every page is counted once.
+#[test]
+fn zero_neighbours_are_counted() {
+    let dir = TempDir::new();
+    let store = Store::open(&dir.store()).unwrap();
+    let options = PipelineOptions { workers: 1, compress: true, rate: None, part_pages: None };
+    let mut world = World::new(&store, options);
+    let interval = |steps| Interval { steps, fails: None, remove: None, reopen: false, mapped: None };
+    world.interval(&interval(vec![Step::Write { page: 178, pages: 179, content: Content::Zero, salt: 0 }]));
+    world.interval(&interval(vec![Step::Rewrite { page: 0, pages: 180 }]));
+}
