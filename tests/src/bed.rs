@@ -251,7 +251,7 @@ impl Bed {
             // The agent of the life before may not have heard yet that its program has ended.
             if self.job(job).join("agent.sock").exists()
                 && let Some(pid) = self.pid(job)?
-                && processes::state(pid).is_some_and(|state| state != 'Z')
+                && processes::runs(pid)
             {
                 return Ok(Some(pid));
             }

@@ -28,6 +28,12 @@ pub fn of(folder: &Path) -> Vec<i32> {
         .collect()
 }
 
+/// Whether a process has not ended: it lives, or its main thread has ended while others run.
+pub fn runs(pid: i32) -> bool {
+    let threads = || std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    state(pid).is_some_and(|state| state != 'Z' || threads() > 1)
+}
+
 /// The state letter of a process, or `None` if it is gone.
 pub fn state(pid: i32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

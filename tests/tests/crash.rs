@@ -287,6 +287,8 @@ fn disk_full(user: User) -> Result<()> {
     bed.until("a line", LIMIT, || bed.text("out").lines().count() > 2)?;
     bed.say(&["checkpoint", JOB])?.success().context("the first image")?;
     let used = used_kib(&bed)?;
+    let lines = bed.text("out").lines().count();
+    bed.until("memory that has changed", LIMIT, || bed.text("out").lines().count() > lines + 2)?;
     let ended = bed.say(&["checkpoint", JOB])?;
     ensure!(ended.code() == 73, "status {} of the second checkpoint: {}", ended.code(), ended.stderr);
     ensure!(ended.stderr.contains("space"), "the reason is missing: {}", ended.stderr);

@@ -293,8 +293,7 @@ fn refuses(bed: &Bed, file: &std::path::Path, before: &str) -> Result<()> {
     let ended: Ended = bed.output(bed.holdfast(&["restart", &format!("{JOB}@4"), "--eager"]), LIMIT)?;
     let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
     ensure!(!ended.status.success(), "restarted all the same: {}", bed.text("out"));
-    // a file that is not there: the store cannot be read; any other: the image is damaged
-    ensure!(ended.code() == if file.exists() { 65 } else { 70 }, "status {}: {}", ended.code(), ended.stderr);
+    ensure!(ended.code() == 65, "status {}: {}", ended.code(), ended.stderr);
     ensure!(ended.stderr.contains(&name), "{name} is not named: {}", ended.stderr);
     ensure!(bed.text("out") == before, "the program has run: {}", bed.text("out"));
     ensure!(!bed.say(&["verify", &format!("{JOB}@4")])?.status.success(), "verify finds nothing");
