@@ -279,6 +279,7 @@ fn long_form() {
     let epochs = number_of("HOLDFAST_TORTURE_EPOCHS").unwrap_or(200);
     let only = std::env::var("HOLDFAST_TORTURE_ONLY").ok();
     let mut random = Random::new();
+    let mut done = 0;
     for run in 0..runs {
         for engine in ["copy", "fork", "auto", "slots"] {
             for cow in ["64K", "1%", "5%", "none"] {
@@ -290,7 +291,9 @@ fn long_form() {
                 case.epochs = epochs;
                 must(&case, every_image(&case, &mut random));
                 println!("run {run}: {case:?}: every image right");
+                done += 1;
             }
         }
     }
+    assert!(done > 0, "HOLDFAST_TORTURE_ONLY={only:?} is no case; one is 'fork 64K'");
 }
