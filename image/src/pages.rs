@@ -18,6 +18,10 @@ pub struct PageRun {
 }
 
 impl PageRun {
+    /// The pages from `start` to `end`, both page-aligned; none if they are the wrong way round.
+    pub fn between(start: Addr, end: Addr) -> PageRun {
+        PageRun { start, pages: PageCount(end.0.saturating_sub(start.0) / PAGE_SIZE) }
+    }
     /// First byte after the run (saturating: a run that was read from a file is checked by [`PageRun::is_valid`]).
     pub fn end(&self) -> Addr {
         Addr(self.start.0.saturating_add(self.pages.bytes()))
@@ -173,7 +177,7 @@ pub fn coalesce(runs: &mut Vec<PageRun>) {
         match kept.last_mut() {
             Some(last) if last.end() >= run.start => {
                 let end = last.end().max(run.end());
-                last.pages = PageCount((end.0 - last.start.0) / PAGE_SIZE);
+                *last = PageRun::between(last.start, end);
             }
             _ => kept.push(run),
         }

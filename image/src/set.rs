@@ -4,7 +4,7 @@
 //! between neighbours. All operations walk both sets once; a set of n runs takes 16 n bytes.
 
 use crate::pages::{PageRun, coalesce};
-use crate::{Addr, PAGE_SIZE, PageCount};
+use crate::{Addr, PageCount};
 
 /// See the head of the file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -14,7 +14,7 @@ pub struct PageSet {
 
 /// The run from `start` to `end` (bytes, page-aligned); `None` if it is empty.
 fn run(start: Addr, end: Addr) -> Option<PageRun> {
-    (start < end).then(|| PageRun { start, pages: PageCount((end.0 - start.0) / PAGE_SIZE) })
+    (start < end).then(|| PageRun::between(start, end))
 }
 
 impl PageSet {
@@ -58,7 +58,7 @@ impl PageSet {
             }
             Some(last) if new.start <= last.end() => {
                 let end = last.end().max(new.end());
-                last.pages = PageCount((end.0 - last.start.0) / PAGE_SIZE);
+                *last = PageRun::between(last.start, end);
             }
             _ => self.runs.push(new),
         }
@@ -134,6 +134,7 @@ impl FromIterator<PageRun> for PageSet {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::PAGE_SIZE;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 

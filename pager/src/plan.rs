@@ -6,7 +6,7 @@
 
 use holdfast_image::pages::PageRun;
 use holdfast_image::set::PageSet;
-use holdfast_image::{Addr, PAGE_SIZE, PageCount};
+use holdfast_image::{Addr, PAGE_SIZE};
 
 /// Copying a page out of the stopped program (section 7, point 3: 0.9 us per page, one thread).
 pub const COPY_PAGE_NS: u64 = 900;
@@ -88,8 +88,7 @@ fn clean_parts(dirty: &PageSet, range: PageRun) -> impl Iterator<Item = PageRun>
         if clean.1 < range.end() {
             clean.1 = Addr(clean.1.0 - clean.1.0 % KEEP_OUT_BYTES);
         }
-        let bytes = clean.1.0.saturating_sub(clean.0.0);
-        (bytes >= KEEP_OUT_BYTES).then_some(PageRun { start: clean.0, pages: PageCount(bytes / PAGE_SIZE) })
+        Some(PageRun::between(clean.0, clean.1)).filter(|clean| clean.pages.bytes() >= KEEP_OUT_BYTES)
     })
 }
 
@@ -105,6 +104,7 @@ fn pages_in(set: &PageSet, range: PageRun) -> u64 {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use holdfast_image::PageCount;
     use proptest::prelude::*;
 
     const HUGE: u64 = KEEP_OUT_BYTES / PAGE_SIZE;

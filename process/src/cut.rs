@@ -27,6 +27,7 @@ use holdfast_image::manifest::StopBreakdown;
 use holdfast_image::pages::{Inherited, PageRun};
 use holdfast_image::record::{FileTable, InjectArea, LayoutRecord, Limit, PosixTimer, ProcessRecord};
 use holdfast_image::set::PageSet;
+use holdfast_sys::clock::elapsed_ns;
 use holdfast_sys::procfs::{self, Status};
 use holdfast_sys::procmem::{self, ForcedMemory};
 use holdfast_sys::{clone, fault, ptrace};
@@ -282,8 +283,11 @@ pub fn make(
             return Err(hold::let_go_again(failure, target, kept, &before.samples, stragglers));
         }
     };
-    let mut breakdown =
-        StopBreakdown { stop_ns: ns(begun), threads: stopped.threads.len() as u64, ..Default::default() };
+    let mut breakdown = StopBreakdown {
+        stop_ns: elapsed_ns(begun),
+        threads: stopped.threads.len() as u64,
+        ..Default::default()
+    };
     let mut held = HeldProgram { pid, stopped, threads: Vec::new(), host: None };
     let result = inside(target, options, kept, &before, &mut held, &mut breakdown);
     let hold = options.hold || options.engine == Engine::Sync;
@@ -303,9 +307,9 @@ pub fn make(
     } else if !hold && let Some(held) = held.take() {
         let resuming = Instant::now();
         held.resume(stragglers);
-        breakdown.resume_ns = ns(resuming);
+        breakdown.resume_ns = elapsed_ns(resuming);
     }
-    breakdown.total_ns = ns(begun);
+    breakdown.total_ns = elapsed_ns(begun);
     let resumed_at = Instant::now();
     let described = match describe::after(target, options, kept, &before, inside, held, commands, stragglers)
     {
@@ -338,10 +342,6 @@ pub fn make(
     Ok(Made { cut, current, parked })
 }
 
-fn ns(since: Instant) -> u64 {
-    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
-}
-
 /// Looks at what needs no stop, and refuses early.
 fn prepare(target: &Target, kept: &mut Kept) -> Result<Before, CutError> {
     let pid = target.pid;
@@ -370,12 +370,11 @@ fn prepare(target: &Target, kept: &mut Kept) -> Result<Before, CutError> {
     if !reasons.is_empty() {
         return Err(CutError::Refused { reasons });
     }
-    // A zombie leader has no memory of its own to look at: ask through any living thread.
-    let look = |&tid: &i32| {
+    let (flags, maps) = procfs::by_any_thread(pid, |tid| {
         let flags = procfs::vm_flags(pid, tid).ok().filter(|flags| !flags.is_empty())?;
         Some((flags, procfs::maps(pid, tid).ok()?))
-    };
-    let (flags, maps) = tids.iter().find_map(look).ok_or(CutError::Gone)?;
+    })
+    .map_err(|_| CutError::Gone)?;
     let replaced = maps::replaced(&maps, &mut kept.identities);
     let pidfd = clone::pidfd_open(pid).map_err(|_| CutError::Gone)?;
     SavedPages::warm(READY_LEN);
@@ -401,7 +400,7 @@ fn inside(
     let (pid, area) = (target.pid, &target.area);
     let mut clock = Instant::now();
     let mut lap = |slot: &mut u64| {
-        *slot += ns(clock);
+        *slot += elapsed_ns(clock);
         clock = Instant::now();
     };
     let live = held.living().ok_or(CutError::Gone)?;
@@ -459,15 +458,14 @@ fn inside(
     lap(&mut breakdown.files_ns);
 
     let whole = maps::stored_whole(&mapped, options.self_contained, &before.replaced);
-    let (mapped_ref, whole_ref) = (&mapped[..], &whole[..]);
     let scene = Scene {
         target,
         options,
         live,
         memory: &memory,
         host: &host,
-        mapped: mapped_ref,
-        whole: whole_ref,
+        mapped: &mapped,
+        whole: &whole,
         flags_known: maps::all_known(&mapped, &before.flags),
         threads: &held.threads,
         facts: &facts,

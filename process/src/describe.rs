@@ -149,9 +149,7 @@ fn flags(
     current: Option<&Current>,
 ) -> Result<Flags, CutError> {
     let of_process = |pid: i32| {
-        let tids = procfs::tasks(pid)?;
-        let look = |&tid: &i32| procfs::vm_flags(pid, tid).ok().filter(|flags| !flags.is_empty());
-        tids.iter().find_map(look).ok_or_else(|| std::io::Error::from_raw_os_error(libc::ESRCH))
+        procfs::by_any_thread(pid, |tid| procfs::vm_flags(pid, tid).ok().filter(|flags| !flags.is_empty()))
     };
     let copy = match current {
         Some(Current::Copy { copy, .. }) => Some(of_process(copy.pid)?),

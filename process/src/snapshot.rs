@@ -14,11 +14,12 @@ use crate::inject::batch::Host;
 use crate::memory::SavedPages;
 use crate::threads::Thread;
 use crate::track::Collected;
+use holdfast_image::Addr;
 use holdfast_image::manifest::StopBreakdown;
 use holdfast_image::pages::{Inherited, PageRun, StoreMapping};
 use holdfast_image::record::InjectArea;
 use holdfast_image::set::PageSet;
-use holdfast_image::{Addr, PAGE_SIZE, PageCount};
+use holdfast_sys::clock::elapsed_ns;
 use holdfast_sys::procmem::{self, ForcedMemory};
 use std::fs::File;
 use std::io;
@@ -100,15 +101,6 @@ pub struct Scene<'a> {
     pub process: &'a ProcessFacts,
 }
 
-fn run_of(mapped: &Mapped) -> PageRun {
-    let mapping = &mapped.mapping;
-    PageRun { start: Addr(mapping.start), pages: PageCount((mapping.end - mapping.start) / PAGE_SIZE) }
-}
-
-fn ns(since: Instant) -> u64 {
-    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
-}
-
 /// Re-arms the tracker and keeps the memory of this instant.
 ///
 /// # Errors
@@ -119,7 +111,7 @@ pub fn take(scene: &Scene<'_>, breakdown: &mut StopBreakdown) -> Result<Snapshot
         .map_err(TraceError::from)?;
     let collected = scene.target.tracking.collect(&pagemap, scene.mapped, scene.whole)?;
     let mut snapshot = sort(scene.options, collected);
-    breakdown.track_ns = ns(begun);
+    breakdown.track_ns = elapsed_ns(begun);
 
     let begun = Instant::now();
     if scene.options.only.is_none() {
@@ -144,7 +136,7 @@ pub fn take(scene: &Scene<'_>, breakdown: &mut StopBreakdown) -> Result<Snapshot
         save(scene, &mut snapshot.saved, &outside)?;
         snapshot.frozen = snapshot.dirty.difference(&outside);
     }
-    breakdown.copy_ns = ns(begun);
+    breakdown.copy_ns = elapsed_ns(begun);
 
     let begun = Instant::now();
     if let Some(guardable) = guardable {
@@ -163,7 +155,7 @@ pub fn take(scene: &Scene<'_>, breakdown: &mut StopBreakdown) -> Result<Snapshot
         snapshot.copy = Some(freeze::freeze(scene.host, area, &keep_out)?);
         snapshot.surplus = surplus(scene.mapped, &snapshot.frozen, keep_out, area);
     }
-    breakdown.clone_ns = ns(begun);
+    breakdown.clone_ns = elapsed_ns(begun);
     snapshot.shared = shared;
     Ok(snapshot)
 }
@@ -227,7 +219,7 @@ fn plan(scene: &Scene<'_>, snapshot: &Snapshot) -> Plan {
         .filter(|mapped| !mapped.outside_clone)
         // What is mapped from the store costs a clone nothing until it is written to.
         .filter(|mapped| matches!(mapped.kind, Kind::Anonymous { whole: false } | Kind::PrivateFile))
-        .map(run_of)
+        .map(Mapped::run)
         .collect();
     let mut plan = (scene.options.planner)(&snapshot.dirty, &snapshot.present, &private);
     plan.copy &= scene.options.engine == Engine::Auto && scene.flags_known;
@@ -240,7 +232,7 @@ fn plan(scene: &Scene<'_>, snapshot: &Snapshot) -> Plan {
 
 /// Private memory that the program keeps out of its children, or has wiped in them.
 fn outside_clones(all: &[Mapped]) -> PageSet {
-    all.iter().filter(|mapped| mapped.outside_clone).map(run_of).collect()
+    all.iter().filter(|mapped| mapped.outside_clone).map(Mapped::run).collect()
 }
 
 fn save(scene: &Scene<'_>, saved: &mut SavedPages, pages: &PageSet) -> Result<(), TraceError> {
@@ -292,12 +284,11 @@ fn without_area(ranges: &[PageRun], area: &InjectArea) -> Vec<PageRun> {
 
 /// What the copy may drop at once: while it has a page, the program's next write to it costs a copy.
 fn surplus(all: &[Mapped], frozen: &PageSet, kept_out: Vec<PageRun>, area: &InjectArea) -> Vec<PageRun> {
-    let private = |mapped: &&Mapped| {
-        !mapped.outside_clone && matches!(mapped.kind, Kind::Anonymous { .. } | Kind::PrivateFile)
-    };
-    let there: PageSet = all.iter().filter(private).map(run_of).collect();
+    let private = |mapped: &&Mapped| !mapped.outside_clone && mapped.is_private();
+    let there: PageSet = all.iter().filter(private).map(Mapped::run).collect();
     let mut needed = kept_out;
-    needed.push(PageRun { start: area.code, pages: PageCount(area.code_len / PAGE_SIZE) });
-    needed.push(PageRun { start: area.scratch, pages: PageCount(area.scratch_len / PAGE_SIZE) });
+    for (start, len) in [(area.code, area.code_len), (area.scratch, area.scratch_len)] {
+        needed.push(PageRun::between(start, Addr(start.0 + len)));
+    }
     there.difference(frozen).difference(&PageSet::from(needed)).into_runs()
 }

@@ -7,9 +7,9 @@
 //!
 //! Invariant: a range whose scan failed half-way is reported as written, all of it.
 
+use holdfast_image::Addr;
 use holdfast_image::pages::PageRun;
 use holdfast_image::set::PageSet;
-use holdfast_image::{Addr, PAGE_SIZE, PageCount};
 use holdfast_sys::pagemap::{
     self, IS_FILE, IS_GUARD, IS_PFNZERO, IS_PRESENT, IS_SWAPPED, IS_WRITTEN, ScanRegion,
 };
@@ -43,6 +43,13 @@ pub struct Piece {
     pub tracked: bool,
     /// Mapping of a file.
     of_file: bool,
+}
+
+impl Piece {
+    /// Its pages.
+    pub fn run(&self) -> PageRun {
+        PageRun::between(Addr(self.start), Addr(self.end))
+    }
 }
 
 /// What a scan has found.
@@ -120,9 +127,9 @@ fn add(all: &mut Vec<Piece>, mapping: &Mapping, tracked: bool, follows: bool) {
 /// What one piece yields, before it is joined with the others.
 #[derive(Debug, Default)]
 struct Part {
-    doubtful: Vec<PageRun>,
-    present: Vec<PageRun>,
-    written: Vec<PageRun>,
+    doubtful: PageSet,
+    present: PageSet,
+    written: PageSet,
     guard: Option<u64>,
 }
 
@@ -135,21 +142,15 @@ impl Part {
         if found.categories & (IS_FILE | IS_PFNZERO | IS_GUARD) != 0 {
             return;
         }
-        push(&mut self.present, found.start, found.end);
+        let run = PageRun::between(Addr(found.start), Addr(found.end));
+        self.present.insert(run);
         let doubtful = of_file && found.categories & IS_SWAPPED != 0;
         if doubtful {
-            push(&mut self.doubtful, found.start, found.end);
+            self.doubtful.insert(run);
         }
         if doubtful || found.categories & IS_WRITTEN != 0 {
-            push(&mut self.written, found.start, found.end);
+            self.written.insert(run);
         }
-    }
-}
-
-fn push(runs: &mut Vec<PageRun>, start: u64, end: u64) {
-    match runs.last_mut() {
-        Some(last) if last.end().0 == start => last.pages = PageCount((end - last.start.0) / PAGE_SIZE),
-        _ => runs.push(PageRun { start: Addr(start), pages: PageCount((end - start) / PAGE_SIZE) }),
     }
 }
 
@@ -202,9 +203,9 @@ pub fn run(pagemap: &File, pieces: &[Piece]) -> io::Result<Swept> {
     let mut doubtful = Vec::new();
     for (_, part) in parts {
         let part = part?;
-        doubtful.extend(part.doubtful);
-        present.extend(part.present);
-        written.extend(part.written);
+        doubtful.extend(part.doubtful.into_runs());
+        present.extend(part.present.into_runs());
+        written.extend(part.written.into_runs());
         guard = guard.or(part.guard);
     }
     let set = PageSet::from;

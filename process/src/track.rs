@@ -12,13 +12,13 @@
 //! Used by: the agent (passes and samples while the program runs), the tracer thread ([`Tracking::collect`], inside the
 //! stop), and a restart ([`Tracking::arm`]).
 
-use crate::capture::maps::{Kind, Mapped};
+use crate::capture::maps::{self, Kind, Mapped};
 use crate::error::TraceError;
 use crate::sweep::{self, ANY, Piece, Swept};
+use holdfast_image::Addr;
 use holdfast_image::pages::{PageRun, StoreMapping};
 use holdfast_image::set::PageSet;
-use holdfast_image::{Addr, PAGE_SIZE, PageCount};
-use holdfast_sys::pagemap::{self, IS_WRITTEN};
+use holdfast_sys::pagemap::{self, IS_WRITTEN, ScanRegion};
 use holdfast_sys::procfs::{self, Mapping};
 use holdfast_sys::userfault::{self, Userfault};
 use std::fs::File;
@@ -72,10 +72,6 @@ pub struct Collected {
     pub mapped: Vec<StoreMapping>,
 }
 
-fn run_of(start: u64, end: u64) -> PageRun {
-    PageRun { start: Addr(start), pages: PageCount(end.saturating_sub(start) / PAGE_SIZE) }
-}
-
 impl Tracking {
     /// With a descriptor that the program made, in its address space. `None`, or one that cannot be used: hashes.
     /// The environment variable HOLDFAST_TRACKER=hashes does without it too.
@@ -114,7 +110,7 @@ impl Tracking {
         seen.is_ok()
             && fresh.into_iter().all(|(start, end)| {
                 let mut marked = false;
-                let each = |found: pagemap::ScanRegion| marked |= found.categories & IS_WRITTEN == 0;
+                let each = |found: ScanRegion| marked |= found.categories & IS_WRITTEN == 0;
                 self.register(start, end)
                     && pagemap::scan(pagemap, start, end, ANY, ANY | IS_WRITTEN, each).is_ok()
                     && (!marked || self.unregister(start, end) && self.register(start, end))
@@ -141,13 +137,10 @@ impl Tracking {
     /// # Errors
     /// The program is gone.
     pub fn pass(&self, pid: i32) -> io::Result<PageSet> {
-        let tids = procfs::tasks(pid)?;
-        let open = |tid: &i32| {
-            let maps = procfs::maps(pid, *tid).ok().filter(|maps| !maps.is_empty())?;
+        let (maps, pagemap) = procfs::by_any_thread(pid, |tid| {
+            let maps = procfs::maps(pid, tid).ok().filter(|maps| !maps.is_empty())?;
             Some((maps, File::open(format!("/proc/{pid}/task/{tid}/pagemap")).ok()?))
-        };
-        let (maps, pagemap) =
-            tids.iter().find_map(open).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
+        })?;
         let pieces = self.pieces(&pagemap, maps.iter().map(|mapping| (mapping, sweep::is_private(mapping))));
         let swept = sweep::run(&pagemap, &pieces);
         let mut state = self.state();
@@ -188,14 +181,7 @@ impl Tracking {
         if self.userfault.is_none() {
             return Ok(PageSet::new());
         }
-        let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
-        let mut found = Vec::new();
-        for (start, end) in joined(within) {
-            pagemap::scan_written(&pagemap, start, end, ANY, |region| {
-                found.push(run_of(region.start, region.end));
-            })?;
-        }
-        Ok(PageSet::from(found).intersection(within))
+        look(pid, within, |pagemap, start, end, each| pagemap::scan_written(pagemap, start, end, ANY, each))
     }
 
     /// The scan inside the stop. `whole`: mappings of files whose pages are all to be stored.
@@ -203,8 +189,7 @@ impl Tracking {
     /// # Errors
     /// The pages cannot be looked at, or hold what cannot be brought back. Nothing that was seen is lost.
     pub fn collect(&self, pagemap: &File, all: &[Mapped], whole: &[bool]) -> Result<Collected, TraceError> {
-        let private = |mapped: &Mapped| matches!(mapped.kind, Kind::Anonymous { .. } | Kind::PrivateFile);
-        let pieces = self.pieces(pagemap, all.iter().map(|mapped| (&mapped.mapping, private(mapped))));
+        let pieces = self.pieces(pagemap, all.iter().map(|mapped| (&mapped.mapping, mapped.is_private())));
         let swept = sweep::run(pagemap, &pieces);
         let mut state = self.state();
         state.add(&swept);
@@ -224,7 +209,9 @@ impl Tracking {
             .iter()
             .zip(whole)
             .filter(|(_, whole)| **whole)
-            .map(|(mapped, _)| run_of(mapped.mapping.start, crate::capture::maps::file_end_by_fd(mapped)))
+            .map(|(mapped, _)| {
+                PageRun::between(Addr(mapped.mapping.start), Addr(maps::file_end_by_fd(mapped)))
+            })
             .filter(|run| run.pages.0 > 0)
             .collect();
         if !files.is_empty() {
@@ -244,8 +231,7 @@ impl Tracking {
         let maps = procfs::maps(pid, pid)?;
         let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
         let pieces = self.pieces(&pagemap, maps.iter().map(|mapping| (mapping, sweep::is_private(mapping))));
-        let tracked: PageSet =
-            pieces.iter().filter(|piece| piece.tracked).map(|piece| run_of(piece.start, piece.end)).collect();
+        let tracked: PageSet = pieces.iter().filter(|piece| piece.tracked).map(Piece::run).collect();
         for run in tracked.intersection(pages).runs() {
             pagemap::scan_and_protect(&pagemap, run.start.0, run.end().0, ANY, ANY | IS_WRITTEN, |_| {})?;
         }
@@ -258,10 +244,22 @@ impl Tracking {
 /// # Errors
 /// It is gone.
 pub fn existing(pid: i32, within: &PageSet) -> io::Result<PageSet> {
+    look(pid, within, |pagemap, start, end, each| pagemap::scan(pagemap, start, end, ANY, ANY, each))
+}
+
+/// The pages among `within` that `scan` reports; it gets a range of bytes, and what is to be told of each region.
+fn look(
+    pid: i32,
+    within: &PageSet,
+    scan: impl Fn(&File, u64, u64, &mut dyn FnMut(ScanRegion)) -> io::Result<()>,
+) -> io::Result<PageSet> {
     let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
     let mut found = Vec::new();
     for (start, end) in joined(within) {
-        pagemap::scan(&pagemap, start, end, ANY, ANY, |region| found.push(run_of(region.start, region.end)))?;
+        let mut each = |region: ScanRegion| {
+            found.push(PageRun::between(Addr(region.start), Addr(region.end)));
+        };
+        scan(&pagemap, start, end, &mut each)?;
     }
     Ok(PageSet::from(found).intersection(within))
 }
@@ -285,7 +283,7 @@ fn of_store(all: &[Mapped], present: &PageSet) -> Vec<StoreMapping> {
         let mapping = &mapped.mapping;
         let name = mapping.name.strip_suffix(b" (deleted)").unwrap_or(&mapping.name);
         let path = PathBuf::from(std::ffi::OsStr::from_bytes(name));
-        let whole = PageSet::from(vec![run_of(mapping.start, mapping.end)]);
+        let whole = PageSet::from(vec![mapped.run()]);
         mappings.extend(whole.difference(present).into_runs().into_iter().map(|run| StoreMapping {
             run,
             path: path.clone(),

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::time::Instant;
 
 /// `clock_gettime` in nanoseconds.
 pub fn now_ns(clock: libc::clockid_t) -> u64 {
@@ -17,6 +18,11 @@ pub fn now_ns(clock: libc::clockid_t) -> u64 {
 /// CLOCK_MONOTONIC in nanoseconds.
 pub fn monotonic_ns() -> u64 {
     now_ns(libc::CLOCK_MONOTONIC)
+}
+
+/// Nanoseconds since a moment.
+pub fn elapsed_ns(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// How far CLOCK_MONOTONIC and CLOCK_BOOTTIME of a process (and of its children) are ahead of the host's, nanoseconds

@@ -116,6 +116,15 @@ pub fn vm_flags(pid: i32, tid: i32) -> io::Result<Vec<(u64, u64, Vec<String>)>> 
     Ok(all)
 }
 
+/// What `look` finds through the first thread that has it: a main thread that has ended has no memory to look at while
+/// others run.
+///
+/// # Errors
+/// ESRCH: no thread has it; the process has ended.
+pub fn by_any_thread<T>(pid: i32, look: impl FnMut(i32) -> Option<T>) -> io::Result<T> {
+    tasks(pid)?.into_iter().find_map(look).ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))
+}
+
 /// `/proc/PID/task/TID/status` as a list of lines `Key:\tvalue`.
 #[derive(Clone, Debug)]
 pub struct Status(String);

@@ -7,7 +7,7 @@
 use crate::format::manifest::{IndexRun, Place};
 use holdfast_image::pages::PageRun;
 use holdfast_image::set::PageSet;
-use holdfast_image::{Addr, PAGE_SIZE, PageCount};
+use holdfast_image::{Addr, PAGE_SIZE};
 
 /// Where the first page of a run is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,9 +59,8 @@ impl Located {
 
     /// The part of the run from `start` to `end`, both within it.
     pub(crate) fn part(&self, start: Addr, end: Addr) -> Located {
-        let pages = PageCount((end.0 - start.0) / PAGE_SIZE);
         let origin = self.origin.skip((start.0 - self.run.start.0) / PAGE_SIZE);
-        Located { run: PageRun { start, pages }, origin }
+        Located { run: PageRun::between(start, end), origin }
     }
 
     /// Adds the run to a list, to the last entry if it goes on where that ends, in the program and in its place.
@@ -102,7 +101,7 @@ pub(crate) fn pick<T>(
                 break;
             }
             if entry.run.start > start {
-                missing.insert(between(start, entry.run.start));
+                missing.insert(PageRun::between(start, entry.run.start));
                 start = entry.run.start;
             }
             let end = entry.run.end().min(run.end());
@@ -114,15 +113,10 @@ pub(crate) fn pick<T>(
             at += 1;
         }
         if start < run.end() {
-            missing.insert(between(start, run.end()));
+            missing.insert(PageRun::between(start, run.end()));
         }
     }
     missing
-}
-
-/// The pages from `start` to `end`, which must not be the same.
-pub(crate) fn between(start: Addr, end: Addr) -> PageRun {
-    PageRun { start, pages: PageCount((end.0 - start.0) / PAGE_SIZE) }
 }
 
 /// `older` with everything in `newer` replaced by it.
@@ -145,6 +139,7 @@ pub(crate) fn overlap(list: &[Located]) -> Option<(PageRun, PageRun)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_image::PageCount;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 

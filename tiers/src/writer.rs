@@ -20,7 +20,7 @@ use crate::info::{ImageInfo, missing};
 use crate::job::Writing;
 use crate::lineage::Lineage;
 use crate::pipeline::{self, Lane, Pass, PipelineOptions};
-use crate::places::{Located, between, overlap, overlay, pages_of, pick};
+use crate::places::{Located, overlap, overlay, pages_of, pick};
 use crate::tables::{Tables, open_segment, segment_path};
 use crate::throttle::Throttle;
 use holdfast_image::bytes::Name;
@@ -259,7 +259,7 @@ impl ImageWriter {
         let (mut found, mut others) = (Vec::new(), Vec::new());
         for mapping in &inherited.mapped {
             let run = mapping.run;
-            let part = |own: &PageRun| between(own.start.max(run.start), own.end().min(run.end()));
+            let part = |own: &PageRun| PageRun::between(own.start.max(run.start), own.end().min(run.end()));
             let wanted: PageSet = all.touching(run).iter().map(part).collect();
             let segment = self.parent.as_ref().and_then(|parent| {
                 let path = mapping.path.as_path();

@@ -23,6 +23,7 @@ use holdfast_image::set::PageSet;
 use holdfast_image::{Epoch, PageCount};
 use holdfast_pager::{FlushQueue, Order as QueueOrder};
 use holdfast_process::{Cut, FrozenMemory, Target, Tracer};
+use holdfast_sys::clock::elapsed_ns;
 use holdfast_sys::poll::Bell;
 use holdfast_tiers::{CommitRecord, ImageInfo, ImageWriter, Job, JobLock, PipelineOptions, StoreError};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -357,7 +358,7 @@ impl Attempt<'_> {
         stored?;
         self.past.rate.learn(queue.pages().0, flushing.elapsed());
         if memory.is_held() {
-            breakdown.total_ns = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            breakdown.total_ns = elapsed_ns(begun);
         }
         // All is stored: unless the program is to be ended, let the copy go before the slow fsync.
         let held = if self.order.how.stop {

@@ -9,7 +9,7 @@ use crate::memory::SavedPages;
 use holdfast_image::pages::PageRun;
 use holdfast_image::record::{Backing, FileIdentity, Region};
 use holdfast_image::set::PageSet;
-use holdfast_image::{Addr, PAGE_SIZE, PageCount};
+use holdfast_image::{Addr, PAGE_SIZE};
 use holdfast_sys::procfs::Mapping;
 use holdfast_sys::procmem::{self, ForcedMemory};
 use std::collections::{HashMap, HashSet};
@@ -48,6 +48,17 @@ pub struct Mapped {
     pub kind: Kind,
     /// Kept out of children, or wiped in them: a clone does not freeze it.
     pub outside_clone: bool,
+}
+
+impl Mapped {
+    /// All of its pages.
+    pub fn run(&self) -> PageRun {
+        PageRun::between(Addr(self.mapping.start), Addr(self.mapping.end))
+    }
+    /// Whether its pages are the program's own: the tracker knows which were written.
+    pub fn is_private(&self) -> bool {
+        matches!(self.kind, Kind::Anonymous { .. } | Kind::PrivateFile)
+    }
 }
 
 /// `VmFlags`: first byte of the mapping, first byte after it, flags; ascending.
@@ -218,7 +229,10 @@ pub fn save_shared(
         }
         let known = objects.entry((mapping.device, mapping.inode)).or_default();
         // The pages of the object, by their offset in it.
-        let own = PageSet::from(vec![run_of(mapping.offset, mapping.offset + (end - mapping.start))]);
+        let own = PageSet::from(vec![PageRun::between(
+            Addr(mapping.offset),
+            Addr(mapping.offset + (end - mapping.start)),
+        )]);
         for run in own.difference(known).runs() {
             let start = mapping.start + (run.start.0 - mapping.offset);
             save(tid, memory, saved, start, start + run.pages.bytes())?;
@@ -252,14 +266,10 @@ fn save(
             (end - start) >> 20
         ))));
     }
-    saved.add(run_of(start, end), |buffer| {
+    saved.add(PageRun::between(Addr(start), Addr(end)), |buffer| {
         procmem::read(tid, start, buffer).or_else(|_| memory.read(start, buffer))
     })?;
     Ok(())
-}
-
-fn run_of(start: u64, end: u64) -> PageRun {
-    PageRun { start: Addr(start), pages: PageCount((end - start) / PAGE_SIZE) }
 }
 
 /// As [`file_end`]; a deleted file's length is not known by path: then the whole mapping, whose unreadable tail the

@@ -159,8 +159,7 @@ impl Guard {
         let any = IS_PRESENT | IS_SWAPPED;
         pagemap::scan(&self.pagemap, start.0, end, any, any | IS_WRITTEN, |region| {
             if region.categories & IS_WRITTEN == 0 {
-                let pages = PageCount((region.end - region.start) / PAGE_SIZE);
-                runs.push(PageRun { start: Addr(region.start), pages });
+                runs.push(PageRun::between(Addr(region.start), Addr(region.end)));
             }
         })?;
         Ok(PageSet::from(runs))

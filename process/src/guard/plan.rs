@@ -74,7 +74,7 @@ impl Layout {
 pub fn inside(start: u64, len: u64) -> Option<PageRun> {
     let first = start.checked_next_multiple_of(PAGE_SIZE)?;
     let end = start.checked_add(len)? / PAGE_SIZE * PAGE_SIZE;
-    let run = PageRun { start: Addr(first), pages: PageCount(end.checked_sub(first)? / PAGE_SIZE) };
+    let run = PageRun::between(Addr(first), Addr(end));
     run.is_valid().then_some(run)
 }
 
@@ -82,7 +82,7 @@ pub fn inside(start: u64, len: u64) -> Option<PageRun> {
 pub fn touched(start: u64, len: u64) -> Option<PageRun> {
     let first = start / PAGE_SIZE * PAGE_SIZE;
     let end = start.checked_add(len.max(1))?.checked_next_multiple_of(PAGE_SIZE)?;
-    let run = PageRun { start: Addr(first), pages: PageCount((end - first) / PAGE_SIZE) };
+    let run = PageRun::between(Addr(first), Addr(end));
     run.is_valid().then_some(run)
 }
 
@@ -101,8 +101,7 @@ pub fn lay_out(
     let mut joined: Vec<PageRun> = Vec::new();
     for run in pages.runs() {
         if let Some(last) = joined.last_mut() {
-            let both =
-                PageRun { start: last.start, pages: PageCount((run.end().0 - last.start.0) / PAGE_SIZE) };
+            let both = PageRun::between(last.start, run.end());
             let gap = (run.start.0 - last.end().0) / PAGE_SIZE;
             let whole =
                 matches!(allowed.touching(both), [one] if one.start <= both.start && both.end() <= one.end());

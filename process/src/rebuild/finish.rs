@@ -17,6 +17,7 @@ use crate::slots;
 use crate::track::Tracking;
 use holdfast_image::pages::PageProvider;
 use holdfast_image::record::ProcessRecord;
+use holdfast_sys::clock::elapsed_ns;
 use holdfast_sys::fault;
 use holdfast_sys::procmem::ForcedMemory;
 use holdfast_sys::ptrace::{self, Wait};
@@ -50,10 +51,6 @@ pub struct Rebuilt {
     pub figures: RebuildFigures,
     /// What is written from now on.
     pub tracking: Arc<Tracking>,
-}
-
-fn elapsed_ns(since: Instant) -> u64 {
-    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Kills the new process unless it was let go.
