@@ -425,6 +425,36 @@ fn segments_live_as_long_as_somebody_needs_them() {
     assert!(segments(&world.job).is_empty());
 }
 
+/// Any tenth of the memory is rewritten between two images, of which only the newest is kept.
+#[test]
+fn compaction_keeps_increments_small_and_space_bounded() {
+    const PAGES: u64 = 2000;
+    let (_dir, mut world) = world(1);
+    world.interval(&only(vec![write(0, PAGES, Content::Noise, 0)]));
+    let mut state = 1_u64;
+    let mut most_bytes = 0;
+    let mut moved = 0;
+    for salt in 1..=60 {
+        let mut chosen = BTreeSet::new();
+        while (chosen.len() as u64) < PAGES / 10 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            chosen.insert((state >> 33) % PAGES);
+        }
+        world.interval(&only(chosen.iter().map(|page| write(*page, 1, Content::Noise, salt)).collect()));
+        let newest = *world.images.last_key_value().unwrap().0;
+        let figures = world.job.open_image(newest).unwrap().figures().clone();
+        assert!(figures.pages_stored + figures.pages_moved <= PAGES * 105 / 1000, "{newest}: {figures:?}");
+        moved += figures.pages_moved;
+        let old = world.images.pop_first().unwrap().0;
+        world.job.remove_image(&world.lock, old).unwrap();
+        let bytes: u64 = segments(&world.job).iter().map(|path| std::fs::metadata(path).unwrap().len()).sum();
+        most_bytes = most_bytes.max(bytes);
+    }
+    assert!(moved > 0, "there was nothing to move");
+    assert!(most_bytes < 9 * PAGES / 2 * PAGE_SIZE, "{most_bytes}");
+    world.check();
+}
+
 #[test]
 fn compaction_bounds_space_and_number_of_segments() {
     let (_dir, mut world) = world(1);
@@ -434,7 +464,13 @@ fn compaction_bounds_space_and_number_of_segments() {
     let image = world.job.open_image(Epoch(2)).unwrap();
     assert_eq!((image.figures().pages_moved, image.segments().len()), (10, 1));
     assert_eq!(image.figures().pages_parent, 10);
+    // More is left than may be moved.
+    world.interval(&only(vec![write(0, 370, Content::Noise, 2)]));
+    let image = world.job.open_image(Epoch(3)).unwrap();
+    assert_eq!((image.figures().pages_moved, image.segments().len()), (0, 2));
     let mut moved = 0;
+    let old = world.images.pop_first().unwrap().0;
+    world.job.remove_image(&world.lock, old).unwrap();
     for epoch in 0..110 {
         world.interval(&only(vec![write(500 + epoch, 1, Content::Noise, 0)]));
         let image = world.job.open_image(world.parent.as_ref().unwrap().epoch()).unwrap();

@@ -399,9 +399,12 @@ impl Attempt<'_> {
     ) -> Result<(), StoreError> {
         let done = |done| self.progress.done.store(done, Ordering::Relaxed);
         let over = AtomicBool::new(false);
+        // By address is the flush that learns nothing, neither from before nor from what it sees: AI-Ckpt's
+        // `async-no-pattern`. Pages somebody waits for go first all the same.
+        let copies_first = self.settings.order == OrderChoice::History;
         thread::scope(|scope| {
             if let Some(guard) = source.memory.guard() {
-                scope.spawn(|| poll::run(guard, source.queue, source.watch, &over));
+                scope.spawn(|| poll::run(guard, source.queue, source.watch, copies_first, &over));
             }
             let result = writer.write_pages(source, inherited, options, &done);
             over.store(true, Ordering::Relaxed);

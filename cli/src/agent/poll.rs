@@ -13,8 +13,8 @@ use std::time::Duration;
 /// Time between two looks. A thread that waits for a page looks as often.
 const GAP: Duration = Duration::from_micros(100);
 
-/// Feeds queue and watch until `over`.
-pub fn run(guard: &Guard, queue: &FlushQueue, watch: &Watch, over: &AtomicBool) {
+/// Feeds queue and watch until `over`. `copies_first`: pages that hold a slot go out before the order of the flush.
+pub fn run(guard: &Guard, queue: &FlushQueue, watch: &Watch, copies_first: bool, over: &AtomicBool) {
     while !over.load(Ordering::Relaxed) {
         let events = match guard.poll() {
             Ok(events) => events,
@@ -25,7 +25,7 @@ pub fn run(guard: &Guard, queue: &FlushQueue, watch: &Watch, over: &AtomicBool) 
         }
         for seen in events.seen {
             watch.fault(&seen);
-            if seen.class == Class::Cow {
+            if copies_first && seen.class == Class::Cow {
                 queue.slot(seen.page);
             }
         }
