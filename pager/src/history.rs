@@ -385,17 +385,17 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_that_come_next() {
-        // Descending, then one page far later.
+    fn neighbours_that_come_together() {
+        // Descending, blocks of eight in an order that has nothing to do with their addresses, single pages.
         let mut pages: Vec<u64> = (100..200).rev().collect();
-        pages.extend(300..900);
-        pages.push(99);
-        let prediction = pushed([epoch(&pages, 5000)]).predict();
-        assert_eq!(prediction.next_after(run(150, 1).start, PageCount(1)), run(150, 1));
-        let group = prediction.next_after(run(180, 1).start, PageCount(4));
-        assert_eq!(group, run(177, 4));
-        assert_eq!(prediction.next_after(run(100, 1).start, PageCount(16)), run(100, 1));
-        assert_eq!(prediction.next_after(run(250, 1).start, PageCount(16)), run(250, 1), "not hot");
+        pages.extend((0..50).flat_map(|block| (0..8).map(move |page| 300 + block * 37 % 50 * 8 + page)));
+        pages.extend((0..200).map(|page| 1000 + page * 77 % 200 * 2));
+        let together = pushed([epoch(&pages, 5000)]).predict().together();
+        let expected: PageSet = [run(100, 100), run(300, 400)].into_iter().collect();
+        assert_eq!(together, expected);
+        // After the flush it does not matter any more.
+        assert!(pushed([epoch(&pages, 0)]).predict().together().is_empty());
+        assert!(History::new().predict().together().is_empty());
     }
 
     #[test]

@@ -160,6 +160,9 @@ pub(crate) fn arrange(dirty: &PageSet, order: Order, prediction: Option<&Predict
     ranked.into_iter().map(|(_, run)| run).collect()
 }
 
+/// See [`concede`].
+const MARGIN_PART: u64 = 8;
+
 /// Moves the pages to which the program will come before the flush in any case behind the others that it will write
 /// during the flush, up to the room for copies.
 ///
@@ -168,10 +171,14 @@ pub(crate) fn arrange(dirty: &PageSet, order: Order, prediction: Option<&Predict
 /// others: as many copies as the lead, and none for the rest, where the plain order would copy every page just before it
 /// is stored. The time that the program is held stays the least possible: at any time it can have written no more
 /// pages than are stored and copied, and only pages that it writes early are stored.
+///
+/// A page counts as stored some time after it was handed out, and the flush begins some time after the cut: the flush is
+/// to be half of the room ahead, or one part in [`MARGIN_PART`] of these pages if that is less.
 fn concede(ranked: &mut [(Rank, PageRun)], prediction: &Prediction) {
     let during = ranked.partition_point(|(rank, _)| rank.is_during());
     let (during, _) = ranked.split_at_mut(during);
-    let mut before = 0_u64;
+    let all: u64 = during.iter().map(|(_, run)| run.pages.0).sum();
+    let mut before = (prediction.room().0 / 2).min(all / MARGIN_PART);
     let mut lead = 0;
     for (rank, run) in during.iter() {
         let Some(flushed) = prediction.flushed_by(rank.us()) else { return };

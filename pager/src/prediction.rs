@@ -4,12 +4,12 @@
 //!
 //! Wrong predictions cost time, never a page: nothing that must be stored depends on them.
 
-use crate::access::{Access, EpochAccess, Packed, PackedChunk, PageAccess};
+use crate::access::{Access, EpochAccess, Packed, PackedChunk, PageAccess, Tick};
 use crate::chunk::{locate, pieces, run_at};
 use crate::order::Rank;
 use holdfast_image::pages::PageRun;
 use holdfast_image::set::PageSet;
-use holdfast_image::{Addr, PAGE_SIZE, PageCount};
+use holdfast_image::{Addr, PageCount};
 use std::collections::BTreeMap;
 
 /// See the head of the file. Two bytes per page that is known. The default knows nothing.
@@ -46,8 +46,8 @@ impl Prediction {
         Prediction { speed, ..self }
     }
     /// With the room for copies that the flush order may count on: pages that the program will write before the flush can
-    /// reach them are then left for last. For the engine `slots` nearly all slots, for `fork` half of the bound (the rest
-    /// is for what the program does between two samples). None at first.
+    /// reach them are then left for last. The user keeps some of the bound back for what the
+    /// program does before anybody sees it. None at first.
     #[must_use]
     pub fn with_room(self, room: PageCount) -> Prediction {
         Prediction { room, ..self }
@@ -97,31 +97,33 @@ impl Prediction {
         }
         found
     }
-    /// `page` and the neighbours that are predicted to be written first right after it: a contiguous run of at most
-    /// `count` pages (at least one), grown page by page to the side that comes earlier. Pages predicted to be written
-    /// before `page` end it too: they have been dealt with.
-    pub fn next_after(&self, page: Addr, count: PageCount) -> PageRun {
-        let mut run = PageRun { start: page.page_floor(), pages: PageCount(1) };
-        let Some(own) = self.get(page).filter(is_during) else { return run };
-        let follows = |neighbour: Addr| {
-            let next = self.get(neighbour).filter(is_during)?;
-            (next.at >= own.at && next.at.since(own.at) <= Prediction::NEXT_TICKS).then_some(next.at)
-        };
-        while run.pages < count {
-            let below = run.start.0.checked_sub(PAGE_SIZE).map(Addr);
-            let before = below.and_then(|below| Some((follows(below)?, below)));
-            let after = follows(run.end());
-            match (before, after) {
-                (Some((earlier, below)), after) if after.is_none_or(|after| earlier < after) => {
-                    run.start = below
+    /// Pages that are predicted to cost a copy or a wait, together with a neighbour at most [`Prediction::NEXT_TICKS`]
+    /// away in time: whoever writes one of them will soon write the other, so that one fault may resolve both. Not pages
+    /// that are predicted to be stored by then: copying those early would be in vain.
+    pub fn together(&self) -> PageSet {
+        let mut found = PageSet::new();
+        let mut before: Option<(PageRun, Tick)> = None;
+        for (number, chunk) in &self.chunks {
+            for (place, packed) in chunk.iter().enumerate() {
+                let Some(at) = packed.get().filter(costs).map(|page| page.at) else { continue };
+                let page = run_at(*number, place, 1);
+                if let Some((last, then)) = before
+                    && last.end() == page.start
+                    && at.since(then).max(then.since(at)) <= Prediction::NEXT_TICKS
+                {
+                    found.insert(last);
+                    found.insert(page);
                 }
-                (_, Some(_)) => {}
-                (_, None) => break,
+                before = Some((page, at));
             }
-            run.pages = PageCount(run.pages.0 + 1);
         }
-        run
+        found
     }
+}
+
+/// Whether the page is predicted to be written before it is stored.
+fn costs(page: &PageAccess) -> bool {
+    matches!(page.access, Access::Wait | Access::Cow)
 }
 
 fn is_during(page: &PageAccess) -> bool {

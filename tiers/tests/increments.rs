@@ -442,7 +442,8 @@ fn compaction_keeps_increments_small_and_space_bounded() {
         }
         world.interval(&only(chosen.iter().map(|page| write(*page, 1, Content::Noise, salt)).collect()));
         let newest = *world.images.last_key_value().unwrap().0;
-        let figures = world.job.open_image(newest).unwrap().figures().clone();
+        let image = world.job.open_image(newest).unwrap();
+        let figures = image.figures();
         assert!(figures.pages_stored + figures.pages_moved <= PAGES * 105 / 1000, "{newest}: {figures:?}");
         moved += figures.pages_moved;
         let old = world.images.pop_first().unwrap().0;

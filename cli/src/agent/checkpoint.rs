@@ -227,7 +227,16 @@ struct Attempt<'a> {
 struct Flush {
     watch: Watch,
     queue: Arc<FlushQueue>,
+    /// See [`poll::run`].
+    copies_first: Option<PageCount>,
     figures: EpochFigures,
+}
+
+/// On how many copies the order of the flush may count: half of the bound. The rest is for what the program does otherwise
+/// than predicted.
+fn room_for_copies(engine: &str, limit: Option<PageCount>) -> PageCount {
+    let bounded = engine == "fork" || engine == "slots";
+    PageCount(if bounded { limit.map_or(u64::MAX, |limit| limit.0) / 2 } else { 0 })
 }
 
 /// Writes down what the flush cost.
@@ -253,13 +262,14 @@ impl Attempt<'_> {
             watch.written(&precopied.dirty);
             watch.pause();
         }
-        let (mut cut, first) = match cut::make(self.workshop, self.settings, self.tracer, self.order) {
-            Ok(made) => made,
-            Err(failed) => {
-                self.past.watch.iter().for_each(Watch::go_on);
-                return Err(failed);
-            }
-        };
+        let (mut cut, first) =
+            match cut::make(self.workshop, self.settings, self.tracer, self.order, &self.past.history) {
+                Ok(made) => made,
+                Err(failed) => {
+                    self.past.watch.iter().for_each(Watch::go_on);
+                    return Err(failed);
+                }
+            };
         self.progress.total.store(cut.dirty.pages().bytes(), Ordering::Relaxed);
         self.progress.epoch.store(epoch.0, Ordering::Relaxed);
         self.reporter.report(Event::Cut { epoch, stop_ns: cut.breakdown.total_ns });
@@ -267,9 +277,10 @@ impl Attempt<'_> {
         let limit = self.settings.cow.0.pages(cut.tracked);
         let watch = self.start_watch(&mut cut, limit)?;
         let figures = self.end_epoch(&cut, &precopied, limit);
-        let queue = self.queue(&cut, &first);
+        let queue = self.queue(&cut, &first, limit);
         watch.set_queue(Arc::clone(&queue));
-        self.flush(writer, cut, Flush { watch, queue, figures }, committed)
+        let copies_first = self.copies_first(limit);
+        self.flush(writer, cut, Flush { watch, queue, copies_first, figures }, committed)
     }
 
     fn pipeline(&self, limit: Option<PageCount>) -> PipelineOptions {
@@ -329,13 +340,24 @@ impl Attempt<'_> {
     }
 
     /// All that is dirty, in the order in which it will be stored.
-    fn queue(&self, cut: &Cut, first: &[PageRun]) -> Arc<FlushQueue> {
+    fn queue(&self, cut: &Cut, first: &[PageRun], limit: Option<PageCount>) -> Arc<FlushQueue> {
         let order = match self.settings.order {
             OrderChoice::History => QueueOrder::History,
             OrderChoice::Address | OrderChoice::Sync => QueueOrder::Address,
         };
-        let prediction = self.past.history.predict();
+        let prediction = self.past.history.predict().with_room(room_for_copies(cut.engine, limit));
         Arc::new(FlushQueue::new(&cut.dirty, order, Some(&prediction), first))
+    }
+
+    /// From how many copies on, with engine `slots`, copies are stored before all others.
+    fn copies_first(&self, limit: Option<PageCount>) -> Option<PageCount> {
+        match self.settings.order {
+            // By address is the flush that learns nothing, neither from before nor from what it sees: AI-Ckpt's
+            // `async-no-pattern`.
+            OrderChoice::Address | OrderChoice::Sync => None,
+            OrderChoice::History if self.past.history.is_empty() => Some(PageCount(0)),
+            OrderChoice::History => Some(PageCount(limit.map_or(u64::MAX, |limit| limit.0) / 4 * 3)),
+        }
     }
 
     fn flush(
@@ -345,13 +367,13 @@ impl Attempt<'_> {
         flush: Flush,
         committed: &mut bool,
     ) -> Result<ImageInfo, Failed> {
-        let Flush { watch, queue, mut figures } = flush;
+        let Flush { watch, queue, copies_first, mut figures } = flush;
         let Cut { record, mut breakdown, begun, resumed_at, engine, inherited, memory, .. } = cut;
         let bounded = figures.copies_limit > 0 && (engine == "fork" || engine == "slots");
         let options = self.pipeline(bounded.then_some(PageCount(figures.copies_limit)));
         let source = FlushSource { memory: &memory, queue: &queue, watch: &watch };
         let flushing = Instant::now();
-        let stored = self.store(&mut writer, &source, &inherited, &options);
+        let stored = self.store(&mut writer, &source, &inherited, &options, copies_first);
         if let Err(StoreError::Lost { .. }) = stored {
             self.order.program.tracking.doubt();
         }
@@ -396,12 +418,10 @@ impl Attempt<'_> {
         source: &FlushSource<'_>,
         inherited: &Inherited,
         options: &PipelineOptions,
+        copies_first: Option<PageCount>,
     ) -> Result<(), StoreError> {
         let done = |done| self.progress.done.store(done, Ordering::Relaxed);
         let over = AtomicBool::new(false);
-        // By address is the flush that learns nothing, neither from before nor from what it sees: AI-Ckpt's
-        // `async-no-pattern`. Pages somebody waits for go first all the same.
-        let copies_first = self.settings.order == OrderChoice::History;
         thread::scope(|scope| {
             if let Some(guard) = source.memory.guard() {
                 scope.spawn(|| poll::run(guard, source.queue, source.watch, copies_first, &over));

@@ -5,11 +5,11 @@
 use super::checkpoint::{Failed, Order, Workshop};
 use super::processes;
 use crate::protected;
-use crate::settings::{EngineChoice, Settings};
+use crate::settings::{EngineChoice, OrderChoice, Settings};
 use holdfast_image::pages::PageRun;
 use holdfast_image::set::PageSet;
 use holdfast_image::{PAGE_SIZE, PageCount};
-use holdfast_pager::CowLimit;
+use holdfast_pager::{CowLimit, History};
 use holdfast_process::{Cut, CutError, CutOptions, Engine, GuardOptions, Plan, SlotCount, Tracer};
 use std::thread;
 use std::time::Duration;
@@ -29,6 +29,7 @@ pub fn make(
     settings: &Settings,
     tracer: &Tracer,
     order: &Order,
+    history: &History,
 ) -> Result<(Cut, Vec<PageRun>), Failed> {
     let mut pause = FIRST_PAUSE;
     let mut tries = 0;
@@ -37,7 +38,7 @@ pub fn make(
         if !children.is_empty() {
             return Err(Failed::Refused(children));
         }
-        let options = options(workshop, settings, order)?;
+        let options = options(workshop, settings, order, history)?;
         tries += 1;
         let result = match tracer.cut(&order.program, &options) {
             Ok(cut) if !protected::is_whole(&cut.memory, &options, order.program.area.shared) => {
@@ -104,7 +105,22 @@ fn planner(dirty: &PageSet, present: &PageSet, private: &[PageRun]) -> Plan {
     Plan { copy: plan.engine == holdfast_pager::plan::Engine::Copy, keep_out }
 }
 
-fn options(workshop: &Workshop, settings: &Settings, order: &Order) -> Result<CutOptions, Failed> {
+/// How memory is guarded for the engine `slots`; another one needs none of it.
+fn guard(settings: &Settings, engine: Engine, history: &History) -> GuardOptions {
+    let slots = slots(settings.cow.0);
+    let likely = match (engine, settings.order) {
+        (Engine::Slots, OrderChoice::History) => history.predict().together(),
+        _ => PageSet::new(),
+    };
+    GuardOptions { slots, likely, ..GuardOptions::default() }
+}
+
+fn options(
+    workshop: &Workshop,
+    settings: &Settings,
+    order: &Order,
+    history: &History,
+) -> Result<CutOptions, Failed> {
     let shared = order.program.area.shared;
     let regions = protected::read(order.program.pid, shared);
     let only = match (settings.only_protected, &regions) {
@@ -117,10 +133,11 @@ fn options(workshop: &Workshop, settings: &Settings, order: &Order) -> Result<Cu
         }
         (true, Err(error)) => return Err(Failed::Error(format!("reading the protected regions: {error}"))),
     };
+    let engine = engine(settings);
     Ok(CutOptions {
-        engine: engine(settings),
+        engine,
         planner,
-        guard: GuardOptions { slots: slots(settings.cow.0), ..GuardOptions::default() },
+        guard: guard(settings, engine, history),
         hold: order.how.stop,
         park_above: small_bound(settings.cow.0),
         self_contained: settings.self_contained,
@@ -136,7 +153,6 @@ fn options(workshop: &Workshop, settings: &Settings, order: &Order) -> Result<Cu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::OrderChoice;
     use holdfast_image::{Addr, PAGE_SIZE, PageCount};
 
     #[test]
