@@ -7,7 +7,7 @@ RELEASE = target/release
 JOBS ?= 4
 SAY = @printf '\n==> %s\n'
 
-.PHONY: help demo build test test-full check unit e2e deps bench bench-aickpt bench-figure4 bench-pager install clean
+.PHONY: help demo build test test-full check unit loom e2e deps bench bench-aickpt bench-figure4 bench-pager install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
@@ -35,13 +35,18 @@ unit: ## tests of the crates
 	$(CARGO) test --release --locked --workspace --exclude holdfast-tests
 	/usr/bin/python3 -m unittest discover -q -s benches
 
+# A folder of its own: other flags would make cargo build everything anew each time.
+loom: ## all interleavings of what runs concurrently: the flush queue, the slots of engine slots
+	$(SAY) "interleavings"
+	RUSTFLAGS="--cfg loom" $(CARGO) test --release --locked --target-dir target/loom -p holdfast-pager -p holdfast-preload --lib -- interleavings model
+
 e2e: build ## real programs: checkpoint, kill, restart (tests/)
 	$(SAY) "end-to-end tests"
 	$(CARGO) test --release --locked -p holdfast-tests --no-fail-fast -- --test-threads=$(JOBS)
 
-test: deps check unit e2e ## all of the above: what CI runs (< 25 minutes)
+test: deps check unit loom e2e ## all of the above: what CI runs (< 25 minutes)
 
-test-full: deps check unit build ## the long form: ten rounds, 200 deaths, 1000 flipped bits (hours)
+test-full: deps check unit loom build ## the long form: ten rounds, 200 deaths, 1000 flipped bits (hours)
 	$(SAY) "end-to-end tests, long form"
 	HOLDFAST_TEST_FULL=1 $(CARGO) test --release --locked -p holdfast-tests --no-fail-fast -- --test-threads=$(JOBS)
 

@@ -9,6 +9,7 @@
 //! Invariants: what the agent writes no thread writes, and the other way round. A slot is published before its page is
 //! opened, so whoever sees a new byte sees the slot. A page is opened once in an epoch, and logged once. While
 //! [`INSIDE`] is not 0 the agent begins no epoch. A thread stays busy for the time of a copy, never while it waits.
+//! All interleavings: `model.rs` beside this file.
 //! Fails by: [`DOUBT`]: the image of this epoch is given up, the program goes on. A dead agent is found out, and then
 //! everything is opened.
 //!
@@ -18,8 +19,7 @@
 #![allow(unsafe_code)]
 
 use super::layout::*;
-use crate::{agent, sys};
-use core::ptr;
+use super::world;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
@@ -119,7 +119,7 @@ pub fn resolve(area: Area, address: usize, all: bool) -> Found {
         }
         let state = area.state(page).load(Acquire);
         if state & BUSY != 0 {
-            sys::nap(1000);
+            world::nap(1000);
         } else if state != 0 {
             return if first { Found::Open } else { Found::Opened };
         } else if let Some(work) = Work::begin(area, range, page, waiting.began) {
@@ -165,16 +165,17 @@ impl Work {
     }
 
     fn claim(&self, page: usize) -> bool {
-        self.area.state(page).compare_exchange(0, BUSY, SeqCst, Relaxed).is_ok()
+        let claimed = self.area.state(page).compare_exchange(0, BUSY, SeqCst, Relaxed).is_ok();
+        world::order_of_seqcst();
+        claimed
     }
 
     /// Copies the page to a slot and publishes it.
     fn save(&self, page: usize) -> bool {
         let Some(slot) = pop(self.area) else { return false };
-        let from: *const u8 = ptr::with_exposed_provenance(self.range.address(page));
         // SAFETY: the page is mapped and readable (the agent's table; wrappers of calls that unmap wait for the claim);
         // the slot is this thread's alone until it is published.
-        unsafe { ptr::copy_nonoverlapping(from, self.area.slot(slot), PAGE) };
+        unsafe { world::copy_page(self.range.address(page), self.area.slot(slot)) };
         self.area.state(page).store(BUSY | (slot as u32 + 1), SeqCst);
         true
     }
@@ -238,7 +239,7 @@ impl Work {
     fn open(&self, low: usize, high: usize) {
         let (start, len) = (self.range.address(low), (high - low) * PAGE);
         // SAFETY: pages of the table that this thread has claimed, or that are open already.
-        if unsafe { sys::open_memory(start, len) }.is_err() {
+        if unsafe { world::open_memory(start, len) }.is_err() {
             // Too many mappings (ENOMEM), or the program has changed the mapping behind our back.
             self.area.word(DOUBT).store(1, SeqCst);
             open_rest(self.area, self.range);
@@ -296,7 +297,7 @@ fn open_rest(area: Area, range: Range) {
         }
         if begin < page {
             // SAFETY: pages of the table that the program has left as they were.
-            let _ = unsafe { sys::open_memory(range.address(begin), (page - begin) * PAGE) };
+            let _ = unsafe { world::open_memory(range.address(begin), (page - begin) * PAGE) };
         }
         page += 1;
     }
@@ -321,19 +322,19 @@ impl Waiting {
         let heartbeat = self.area.word(HEARTBEAT).load(Relaxed);
         if !self.began {
             self.began = true;
-            (self.heartbeat, self.since_ms) = (heartbeat, sys::monotonic_ms());
+            (self.heartbeat, self.since_ms) = (heartbeat, world::monotonic_ms());
             self.entry = (0..MAX_WAITERS).find(|index| {
                 let entry = self.area.word(WAITERS + index * 8);
                 entry.compare_exchange(0, page as u64 + 1, AcqRel, Relaxed).is_ok()
             });
         }
-        sys::nap(NAP_NS);
-        let now = sys::monotonic_ms();
+        world::nap(NAP_NS);
+        let now = world::monotonic_ms();
         if heartbeat != self.heartbeat {
             (self.heartbeat, self.since_ms) = (heartbeat, now);
         } else if now - self.since_ms > SILENCE_MS {
             self.since_ms = now;
-            if !agent::is_there() {
+            if !world::agent_is_there() {
                 self.area.word(ABANDONED).store(1, Release);
             }
         }
