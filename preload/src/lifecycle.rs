@@ -1,6 +1,6 @@
-//! From load to daemon: tells the agent when this process begins, is forked, or leaves its session.
+//! From load to end: tells the agent when this process begins, is forked, or leaves its session.
 //!
-//! Runs in: the constructor (before `main`, one thread); the child's fork handler (raw calls only); wrappers.
+//! Runs in: the constructor (before `main`, one thread), the destructor; the child's fork handler (raw calls only); wrappers.
 //! Invariants: without an agent nothing of this does anything. `vfork` and `posix_spawn` are not hooked: the program
 //! that is executed says hello by its own constructor. `exec` is not hooked either: a program that clears its
 //! environment is not followed (documented). [`sigaltstack`] is counted, because a debugger cannot read alternate
@@ -26,6 +26,18 @@ const ENV_SOCKET: &[u8] = b"HOLDFAST_SOCKET";
 // SAFETY: .init_array holds pointers to functions of this type, which the loader calls once (System V ABI, chapter 5).
 #[unsafe(link_section = ".init_array.00101")]
 static CONSTRUCTOR: extern "C" fn() = load;
+
+/// Makes exit(3) call [`unload`], after what the program wants done at its end.
+#[cfg(not(test))]
+#[used]
+// SAFETY: .fini_array holds pointers to functions of this type, which exit calls once (System V ABI, chapter 5).
+#[unsafe(link_section = ".fini_array.00101")]
+static DESTRUCTOR: extern "C" fn() = unload;
+
+/// The destructor.
+extern "C" fn unload() {
+    host::keep_errno(guard::ending);
+}
 
 /// The constructor.
 extern "C" fn load() {

@@ -207,6 +207,33 @@ fn every_change_by_hashes() {
     all_changes(&[], &[HASHES], 2);
 }
 
+// --- The end of the program during a flush ---
+
+/// The image is stored although the program has ended; it has what was there at the cut.
+fn ends_while_it_is_stored(engine: &str) -> Result<()> {
+    let Some(bed) = Bed::new(User::Ordinary) else { return Ok(()) };
+    let options = ["--engine", engine, "--rate", "40000000", "--no-compress"];
+    run(&bed, &options, &App::program("farewell", &[]), &[])?;
+    bed.check_clean(JOB)?;
+    ensure!(bed.images(JOB) == [1], "{:?}: {}", bed.images(JOB), bed.text("err"));
+    let mut front = bed.restart_command(JOB, &[])?.spawn()?;
+    let code = shell_code(wait(&mut front, LIMIT)?);
+    let out = bed.text("out");
+    ensure!(
+        code == 0 && out.ends_with("restarted\nPASS\n"),
+        "status {code}: {out}{}",
+        bed.text("restart.err")
+    );
+    bed.check_clean(JOB)
+}
+
+#[test]
+fn the_program_may_end_while_its_image_is_stored() {
+    for engine in ["auto", "fork", "copy", "slots"] {
+        must(engine, ends_while_it_is_stored(engine));
+    }
+}
+
 // --- Lives ---
 
 /// Five lives: the first image of each is an increment, and every image is right.

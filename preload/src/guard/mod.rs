@@ -26,11 +26,15 @@ mod world;
 #[cfg(all(test, loom))]
 mod model;
 
-use crate::{host, shared};
-use core::sync::atomic::Ordering::Release;
+use crate::{host, shared, sys};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Environment variable that names the engine, and the value that asks for this one.
 const ENGINE: &[u8] = b"HOLDFAST_ENGINE";
+/// See [`ending`].
+const PATIENCE_MS: i64 = 1000;
+/// Time between two looks of a program that ends, nanoseconds.
+const NAP_NS: i64 = 1_000_000;
 
 /// Gets ready, if the program was started with this engine. Called by the constructor, with one thread.
 pub fn start() {
@@ -46,6 +50,20 @@ pub fn start() {
     area.word(layout::THREAD).store(thread::offset() as u64, Release);
     // Last: from here on the agent may guard memory.
     shared::word(shared::GUARD_AREA).store(area.address(), Release);
+}
+
+/// The program ends: waits until the flush that needs its memory is over. An agent that has given no sign of life for
+/// [`PATIENCE_MS`] is dead, or has given the image up. A program that ends by a signal or by `_exit` waits for nobody.
+pub fn ending() {
+    let Some(area) = layout::current() else { return };
+    let (mut heartbeat, mut since_ms) = (0, sys::monotonic_ms());
+    while area.word(layout::ARMED).load(Acquire) != 0 && sys::monotonic_ms() - since_ms < PATIENCE_MS {
+        let now = area.word(layout::HEARTBEAT).load(Relaxed);
+        if now != heartbeat {
+            (heartbeat, since_ms) = (now, sys::monotonic_ms());
+        }
+        sys::nap(NAP_NS);
+    }
 }
 
 /// In a child made by fork: its memory is nobody's business.
