@@ -65,6 +65,22 @@ pub struct FlushFigures {
     pub bytes_compressed_to: u64,
 }
 
+impl FlushFigures {
+    /// Adds what one worker or one pass has counted.
+    pub fn add(&mut self, more: &FlushFigures) {
+        self.pages_read += more.pages_read;
+        self.pages_zero += more.pages_zero;
+        self.pages_stored += more.pages_stored;
+        self.pages_unchanged += more.pages_unchanged;
+        self.add_compressed(more);
+    }
+    /// Adds the bytes that compression has seen.
+    pub fn add_compressed(&mut self, more: &FlushFigures) {
+        self.bytes_compressed_from += more.bytes_compressed_from;
+        self.bytes_compressed_to += more.bytes_compressed_to;
+    }
+}
+
 /// How the first write to each page after a cut went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]

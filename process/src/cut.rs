@@ -508,12 +508,11 @@ fn ask_threads(
             "thread {tid}: the program handles SIGURG, SIGWINCH and SIGCHLD all at once; no signal is left for the agent"
         )],
     };
-    let mut word = [0_u8; 8];
-    if target.area.shared.0 != 0 {
-        let at = target.area.shared.0 + SharedPage::ALTSTACK_GENERATION as u64;
-        procmem::read(held.threads[0].tid, at, &mut word)?;
-    }
-    kept.facts.renew(u64::from_le_bytes(word));
+    let generation = match target.area.shared.0 {
+        0 => 0,
+        shared => procmem::read_u64(held.threads[0].tid, shared + SharedPage::ALTSTACK_GENERATION as u64)?,
+    };
+    kept.facts.renew(generation);
     let mut facts = Vec::with_capacity(held.threads.len());
     let mut chosen = None;
     for thread in &held.threads {

@@ -51,13 +51,10 @@ pub fn own_descriptor(tid: i32, area: &InjectArea) -> Result<Option<i32>, CutErr
     if area.shared.0 == 0 {
         return Ok(None);
     }
-    let mut word = [0_u8; 8];
-    procmem::read(tid, area.shared.0 + SharedPage::WALKERS as u64, &mut word)?;
-    if u64::from_le_bytes(word) != 0 {
+    if procmem::read_u64(tid, area.shared.0 + SharedPage::WALKERS as u64)? != 0 {
         return Err(CutError::Busy { what: "libholdfast is looking at the program's mappings".into() });
     }
-    procmem::read(tid, area.shared.0 + SharedPage::OWN_FD as u64, &mut word)?;
-    match u64::from_le_bytes(word) {
+    match procmem::read_u64(tid, area.shared.0 + SharedPage::OWN_FD as u64)? {
         CHANGING => Err(CutError::Busy { what: "libholdfast is connecting to the agent".into() }),
         number => {
             Ok(i32::try_from(number).ok().and_then(|number| number.checked_sub(1)).filter(|&fd| fd >= 0))

@@ -119,7 +119,7 @@ pub fn take(scene: &Scene<'_>, breakdown: &mut StopBreakdown) -> Result<Snapshot
     }
     let shared = snapshot.saved.pieces();
     let hold = scene.options.hold || scene.options.engine == Engine::Sync;
-    let plan = plan(scene, &snapshot);
+    let plan = if hold { Plan::default() } else { plan(scene, &snapshot) };
     let guardable = if hold { None } else { guardable(scene, &snapshot) };
     if hold {
         snapshot.engine = "sync";

@@ -29,6 +29,16 @@ pub fn read(tid: i32, address: u64, buffer: &mut [u8]) -> io::Result<()> {
     whole(done as i64, buffer.len(), "reading memory", address)
 }
 
+/// The word at `address` of the process that thread `tid` belongs to.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_u64(tid: i32, address: u64) -> io::Result<u64> {
+    let mut word = [0; 8];
+    read(tid, address, &mut word)?;
+    Ok(u64::from_le_bytes(word))
+}
+
 /// Most ranges of one [`read_many`] (UIO_MAXIOV, include/uapi/linux/uio.h).
 pub const MANY: usize = 1024;
 

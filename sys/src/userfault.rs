@@ -14,6 +14,7 @@ use crate::{check, pagemap};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::OnceLock;
 
 const UFFD_USER_MODE_ONLY: i32 = 1;
 /// UFFD_FEATURE_WP_ASYNC, which brings WP_UNPOPULATED and WP_HUGETLBFS_SHMEM with it (include/uapi/linux/userfaultfd.h).
@@ -124,8 +125,9 @@ impl Drop for Memory {
 /// Tries the one thing about WP_ASYNC that kernels differ in: older ones kept the write protection of pages that
 /// mremap(2) moved although the registration was gone, so that moved pages looked unchanged at their new place
 /// (mm/mremap.c, fixed by "mm: clear uffd-wp PTE/PMD state on mremap()", 6.13). `false` as well where there is no
-/// WP_ASYNC at all.
+/// WP_ASYNC at all. Tried once.
 pub fn is_exact() -> bool {
+    static EXACT: OnceLock<bool> = OnceLock::new();
     let try_it = || -> io::Result<bool> {
         const LEN: usize = 4 * 4096;
         let userfault = Userfault::of_this_process()?;
@@ -148,7 +150,7 @@ pub fn is_exact() -> bool {
         let moved = written(&memory.moved()?)?;
         Ok((first, second, moved) == (LEN as u64, 0, LEN as u64))
     };
-    try_it().unwrap_or(false)
+    *EXACT.get_or_init(|| try_it().unwrap_or(false))
 }
 
 #[cfg(test)]

@@ -143,8 +143,7 @@ impl ImageWriter {
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<PageSet, StoreError> {
         let stored = self.pass(source, options, progress, false, true)?;
-        self.figures.bytes_compressed_from += stored.figures.bytes_compressed_from;
-        self.figures.bytes_compressed_to += stored.figures.bytes_compressed_to;
+        self.figures.add_compressed(&stored.figures);
         self.hashes.overlay(stored.hashes);
         let pages = pages_of(&stored.located);
         self.precopied = overlay(&self.precopied, stored.located);
@@ -175,7 +174,7 @@ impl ImageWriter {
         let (mapped, unmatched) = self.match_mapped(inherited, &unchanged);
         let source = WithMore { source, more: TakeList::new(unmatched.into_runs()) };
         let stored = self.pass(&source, options, progress, true, true)?;
-        self.add_figures(&stored.figures);
+        self.figures.add(&stored.figures);
         self.hashes.overlay(stored.hashes);
         let result = self.locate(stored.located, &unchanged, mapped).and_then(|mut located| {
             self.compact(&mut located, options)?;
@@ -220,13 +219,7 @@ impl ImageWriter {
         for lane in &mut self.lanes {
             stored.located.append(&mut lane.index);
             stored.hashes.overlay(std::mem::take(&mut lane.hashes));
-            let (sum, add) = (&mut stored.figures, std::mem::take(&mut lane.figures));
-            sum.pages_read += add.pages_read;
-            sum.pages_zero += add.pages_zero;
-            sum.pages_stored += add.pages_stored;
-            sum.pages_unchanged += add.pages_unchanged;
-            sum.bytes_compressed_from += add.bytes_compressed_from;
-            sum.bytes_compressed_to += add.bytes_compressed_to;
+            stored.figures.add(&std::mem::take(&mut lane.figures));
         }
         stored.located.sort_unstable_by_key(|entry| entry.run);
         match overlap(&stored.located) {
@@ -238,16 +231,6 @@ impl ImageWriter {
                     .misuse(format!("runs of pages overlap: {pages} pages at {start} and {}", second.start)))
             }
         }
-    }
-
-    fn add_figures(&mut self, add: &FlushFigures) {
-        let sum = &mut self.figures;
-        sum.pages_read += add.pages_read;
-        sum.pages_zero += add.pages_zero;
-        sum.pages_stored += add.pages_stored;
-        sum.pages_unchanged += add.pages_unchanged;
-        sum.bytes_compressed_from += add.bytes_compressed_from;
-        sum.bytes_compressed_to += add.bytes_compressed_to;
     }
 
     /// Mapped pages with their place in the parent, and those that are not what the parent has there.
@@ -319,8 +302,7 @@ impl ImageWriter {
         let Some(moving) = Moving::plan(&parent.tables, located, own, stored) else { return Ok(()) };
         let stored = self.pass(&moving, options, &|_| (), true, false)?;
         self.figures.pages_moved = stored.figures.pages_stored;
-        self.figures.bytes_compressed_from += stored.figures.bytes_compressed_from;
-        self.figures.bytes_compressed_to += stored.figures.bytes_compressed_to;
+        self.figures.add_compressed(&stored.figures);
         self.hashes.overlay(stored.hashes);
         *located = overlay(located, stored.located);
         Ok(())

@@ -25,9 +25,7 @@ impl Remote {
         if area.shared.0 == 0 {
             return Ok(None);
         }
-        let mut word = [0; 8];
-        procmem::read(tid, area.shared.0 + SharedPage::GUARD_AREA as u64, &mut word)?;
-        let base = u64::from_le_bytes(word);
+        let base = procmem::read_u64(tid, area.shared.0 + SharedPage::GUARD_AREA as u64)?;
         Ok((base != 0).then_some(Remote { tid, base }))
     }
     /// The same area through another thread: that of `pid`.
@@ -50,9 +48,7 @@ impl Remote {
     /// # Errors
     /// See the head of the file.
     pub fn word(&self, offset: usize) -> io::Result<u64> {
-        let mut word = [0; 8];
-        self.read(offset, &mut word)?;
-        Ok(u64::from_le_bytes(word))
+        procmem::read_u64(self.tid, self.address(offset))
     }
     /// `count` words.
     ///

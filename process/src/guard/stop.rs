@@ -132,9 +132,8 @@ fn candidates(scene: &Survey<'_>, remote: &Remote) -> io::Result<Vec<PageRun>> {
     let words = remote.words(GuardArea::LARGE_TABLE, 2 * count.min(GuardArea::LARGE_MAX))?;
     found.extend(words.chunks_exact(2).filter_map(|pair| inside(pair[0], pair[1])));
     let at = |offset: usize| scene.area.shared.0 + offset as u64;
-    let mut word = [0; 8];
-    procmem::read(scene.live, at(SharedPage::PROTECTED_COUNT), &mut word)?;
-    let count = usize::try_from(u64::from_le_bytes(word)).unwrap_or(0).min(SharedPage::PROTECTED_MAX);
+    let count = procmem::read_u64(scene.live, at(SharedPage::PROTECTED_COUNT))?;
+    let count = usize::try_from(count).unwrap_or(0).min(SharedPage::PROTECTED_MAX);
     let mut table = vec![0; count * SharedPage::PROTECTED_ENTRY];
     procmem::read(scene.live, at(SharedPage::PROTECTED_TABLE), &mut table)?;
     found.extend(table.chunks_exact(SharedPage::PROTECTED_ENTRY).filter_map(|entry| {
