@@ -160,7 +160,7 @@ pub struct RunArgs {
     #[arg(long)]
     pub no_compress: bool,
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
 }
 
@@ -302,6 +302,8 @@ mod tests {
     fn wrong_lines_are_refused() {
         for line in [
             "holdfast",
+            "holdfast run --enginee copy -- true",
+            "holdfast run -z ls",
             "holdfast run",
             "holdfast run --keep 0 -- ls",
             "holdfast run --resume -- ls",
