@@ -33,6 +33,7 @@ programs! {
     files: "files";
     plumbing: "plumbing";
     memory: "memory";
+    mirror: "mirror";
     robust: "robust";
     churn: "churn";
     advice: "advice";

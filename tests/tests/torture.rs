@@ -134,8 +134,8 @@ fn every_image(case: &Case, random: &mut Random) -> Result<()> {
 /// Checkpoints from outside at any moment; every image must restart to a program that finds all as it left it.
 fn freely(case: &Case, images: usize, random: &mut Random) -> Result<()> {
     let Some(bed) = case.bed() else { return Ok(()) };
-    // no image may hold a ring; a descriptor of /proc/self/mem, even a brief one, is of one life only
-    let program = case.program(&["--free", "--without", "ring,memory"]);
+    // no image may hold a ring
+    let program = case.program(&["--free", "--without", "ring"]);
     let mut front = bed.run_command(JOB, &case.options(), &program.words())?.spawn()?;
     let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
     bed.until("the first line", Duration::from_secs(30), || bed.text("out").contains("round"))?;

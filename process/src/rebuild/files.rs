@@ -218,7 +218,7 @@ impl Bench<'_> {
 }
 
 /// Flags of open(2) that make or change a file, or that the kernel reports but does not take.
-const NOT_AGAIN: u32 = (libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_CLOEXEC).cast_unsigned();
+pub const NOT_AGAIN: u32 = (libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_CLOEXEC).cast_unsigned();
 
 /// A path as the kernel takes it.
 pub fn c_path(path: &Name) -> Result<CString, RebuildError> {

@@ -11,7 +11,7 @@ use super::hand::{Hand, Task, Workplace, ended};
 use super::place::Builder;
 use super::report::{GO, Handover};
 use super::seed::{self, Layout};
-use super::{last, lazy, regular, tasks, tracker};
+use super::{last, lazy, mirror, regular, tasks, tracker};
 use crate::error::TraceError;
 use crate::slots;
 use crate::track::Tracking;
@@ -131,6 +131,7 @@ pub fn finish(
     tasks::write_stub(&memory, &place)?;
     let chosen = handover.ids_chosen;
     last::identity(&hand, place, leader, record, (layout.base, layout.end))?;
+    mirror::reopen(&hand, place, leader, record)?;
     last::descriptors_and_signals(&hand, place, leader, record)?;
     let all = tasks::create(&hand, place, leader, record, chosen)?;
     fault::point("seed-threads");

@@ -21,6 +21,7 @@ mod hand;
 mod last;
 mod lazy;
 mod life;
+mod mirror;
 mod namespace;
 mod objects;
 mod place;
