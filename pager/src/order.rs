@@ -14,9 +14,9 @@
 use crate::access::{Access, Packed, PageAccess, Tick};
 use crate::chunk::{pieces, run_at};
 use crate::prediction::Prediction;
-use holdfast_image::PageCount;
 use holdfast_image::pages::PageRun;
 use holdfast_image::set::PageSet;
+use holdfast_image::{Addr, PAGE_SIZE, PageCount};
 use std::fmt;
 use std::str::FromStr;
 
@@ -114,6 +114,8 @@ struct Open {
     run: PageRun,
     first: Rank,
     last: Rank,
+    /// Rank of its first page, by address, and of its last one.
+    ends: (Rank, Rank),
 }
 
 impl Open {
@@ -124,11 +126,25 @@ impl Open {
             self.run.end() == page.start && first.class() == last.class() && last.0 - first.0 <= Rank::JOIN;
         if fits {
             self.run.pages = PageCount(self.run.pages.0 + page.pages.0);
-            (self.first, self.last) = (first, last);
+            (self.first, self.last, self.ends.1) = (first, last, rank);
         }
         fits
     }
+    /// In the direction in which the program writes it. A run goes out upwards: downwards, many short ones do.
+    fn directed(self) -> impl Iterator<Item = PageRun> {
+        let PageRun { start, pages } = self.run;
+        let down = self.ends.1 < self.ends.0;
+        let piece = if down { DOWN_PAGES.min(pages.0) } else { pages.0 };
+        (0..pages.0.div_ceil(piece)).map(move |number| {
+            let to = pages.0 - if down { number * piece } else { 0 };
+            let from = to.saturating_sub(piece);
+            PageRun { start: Addr(start.0 + from * PAGE_SIZE), pages: PageCount(to - from) }
+        })
+    }
 }
+
+/// Pages of a piece of a run that the program writes downwards.
+const DOWN_PAGES: u64 = 64;
 
 /// The pages of `dirty` as runs in the order of the flush. Neighbours of nearly the same rank are in one run, which
 /// has the rank of its earliest page: a read or a write of many pages costs far less than many of one.
@@ -138,26 +154,31 @@ pub(crate) fn arrange(dirty: &PageSet, order: Order, prediction: Option<&Predict
         (Order::History, Some(prediction)) => (Rank::by_time, prediction),
         (Order::Classes, Some(prediction)) => (Rank::of, prediction),
     };
-    let mut ranked: Vec<(Rank, PageRun)> = Vec::new();
+    let mut ranked: Vec<Open> = Vec::new();
     let mut open: Option<Open> = None;
-    let mut close = |open: Open| ranked.push((open.first, open.run));
+    let mut close = |open: Open| ranked.push(open);
     for piece in dirty.runs().iter().copied().flat_map(pieces) {
         let known = prediction.chunk(piece.chunk);
         for place in piece.from..piece.to {
             let packed = known.and_then(|chunk| chunk.get(place)).copied().unwrap_or(Packed::UNKNOWN);
             let (rank, page) = (rank_of(packed.get()), run_at(piece.chunk, place, 1));
             if !open.as_mut().is_some_and(|open| open.extend(page, rank)) {
-                let next = Open { run: page, first: rank, last: rank };
+                let next = Open { run: page, first: rank, last: rank, ends: (rank, rank) };
                 open.replace(next).into_iter().for_each(&mut close);
             }
         }
     }
     open.into_iter().for_each(&mut close);
-    ranked.sort_unstable();
-    if order == Order::History {
-        concede(&mut ranked, prediction);
+    ranked.sort_unstable_by_key(|open| (open.first, open.run));
+    let mut directed: Vec<(Rank, PageRun)> = Vec::with_capacity(ranked.len());
+    for open in ranked {
+        let rank = open.first;
+        directed.extend(open.directed().map(|run| (rank, run)));
     }
-    ranked.into_iter().map(|(_, run)| run).collect()
+    if order == Order::History {
+        concede(&mut directed, prediction);
+    }
+    directed.into_iter().map(|(_, run)| run).collect()
 }
 
 /// See [`concede`].

@@ -386,6 +386,8 @@ mod tests {
         let runs = arrange(&dirty, Order::History, Some(&prediction));
         assert!(runs.len() <= 128, "{} runs", runs.len());
         assert!(runs.windows(2).all(|pair| pair[0].start > pair[1].start));
+        // Within a run the flush goes upwards, against the program.
+        assert!(runs.iter().all(|run| run.pages.0 <= 64), "{runs:?}");
         let queue = FlushQueue::new(&dirty, Order::History, Some(&prediction), &[]);
         assert_eq!(take(&queue, 32), (8160..8192).collect::<Vec<_>>());
     }
