@@ -60,8 +60,8 @@ struct State {
 }
 
 impl FlushQueue {
-    /// All of `dirty`. `first`: runs that go out before everything else but waited pages and slots (what is not dirty
-    /// of them is ignored). Without a prediction the order is that of the addresses.
+    /// All of `dirty`. `first`: runs that go out before everything else but waited pages and slots, in the same order
+    /// among themselves (what is not dirty of them is ignored). Without a prediction the order is that of the addresses.
     pub fn new(
         dirty: &PageSet,
         order: Order,
@@ -75,8 +75,10 @@ impl FlushQueue {
                 chunk.left[word] |= mask;
             }
         }
-        state.runs.extend_from_slice(first);
-        state.runs.extend(arrange(dirty, order, prediction));
+        let first = dirty.intersection(&first.iter().copied().collect());
+        for part in [&first, &dirty.difference(&first)] {
+            state.runs.extend(arrange(part, order, prediction));
+        }
         FlushQueue { pages: dirty.pages(), state: Mutex::new(state) }
     }
     /// Nothing panics while it holds the lock, and the state is consistent between statements.
@@ -297,10 +299,9 @@ mod tests {
             let prediction = prediction(&writes).with_room(PageCount(room));
             let queue = FlushQueue::new(&dirty, order, Some(&prediction), &first);
 
-            let mut list: Vec<u64> = numbers(&first).into_iter().filter(|n| dirty.contains(Addr(n * PAGE_SIZE))).collect();
-            list.extend(numbers(&arrange(&dirty, order, Some(&prediction))));
-            let mut seen = std::collections::BTreeSet::new();
-            list.retain(|page| seen.insert(*page));
+            let first: PageSet = first.into_iter().collect();
+            let mut list = numbers(&arrange(&dirty.intersection(&first), order, Some(&prediction)));
+            list.extend(numbers(&arrange(&dirty.difference(&first), order, Some(&prediction))));
             prop_assert_eq!(list.len() as u64, dirty.pages().0);
             let mut model = Model { list, waited: Vec::new(), slots: Vec::new() };
             for step in &steps {
@@ -388,8 +389,10 @@ mod tests {
         assert!(runs.windows(2).all(|pair| pair[0].start > pair[1].start));
         // Within a run the flush goes upwards, against the program.
         assert!(runs.iter().all(|run| run.pages.0 <= 64), "{runs:?}");
-        let queue = FlushQueue::new(&dirty, Order::History, Some(&prediction), &[]);
-        assert_eq!(take(&queue, 32), (8160..8192).collect::<Vec<_>>());
+        for first in [&[][..], &[all]] {
+            let queue = FlushQueue::new(&dirty, Order::History, Some(&prediction), first);
+            assert_eq!(take(&queue, 32), (8160..8192).collect::<Vec<_>>());
+        }
     }
 }
 
