@@ -78,7 +78,7 @@ fn verified(bed: &Bed) -> Result<(String, String, u64)> {
 
 fn said(bed: &Bed) -> String {
     let out = bed.text("out");
-    let lines: Vec<&str> = out.lines().rev().take(3).collect();
+    let lines: Vec<&str> = out.lines().rev().take(12).collect();
     format!("{} / {}{}", lines.join(" < "), bed.text("err"), bed.text("restart.err"))
 }
 
