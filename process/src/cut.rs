@@ -173,13 +173,19 @@ impl From<TraceError> for CutError {
         let what = error.to_string();
         match error {
             TraceError::UnknownCall { .. } | TraceError::Died { .. } => CutError::Busy { what },
-            TraceError::Io(_) | TraceError::Stuck { .. } => CutError::Failed { what },
+            TraceError::Io(error) => error.into(),
+            TraceError::Stuck { .. } => CutError::Failed { what },
         }
     }
 }
 impl From<io::Error> for CutError {
     fn from(error: io::Error) -> CutError {
-        CutError::Failed { what: error.to_string() }
+        let what = error.to_string();
+        match error.raw_os_error() {
+            // A thread has ended meanwhile; if it was the program, the next try says so.
+            Some(libc::ESRCH) => CutError::Busy { what },
+            _ => CutError::Failed { what },
+        }
     }
 }
 
@@ -537,4 +543,18 @@ fn ask_threads(
     }
     let first = held.threads.first().map_or(0, |thread| thread.tid);
     Ok((facts, chosen.ok_or_else(|| no_marker(first))?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_has_ended_is_no_reason_to_give_up() {
+        let gone = || io::Error::from_raw_os_error(libc::ESRCH);
+        assert!(matches!(CutError::from(gone()), CutError::Busy { .. }));
+        assert!(matches!(CutError::from(TraceError::Io(gone())), CutError::Busy { .. }));
+        let full = io::Error::from_raw_os_error(libc::ENOSPC);
+        assert!(matches!(CutError::from(full), CutError::Failed { .. }));
+    }
 }
