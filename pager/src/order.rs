@@ -133,10 +133,9 @@ impl Open {
     /// In the direction in which the program writes it. A run goes out upwards: downwards, many short ones do.
     fn directed(self) -> impl Iterator<Item = PageRun> {
         let PageRun { start, pages } = self.run;
-        let down = self.ends.1 < self.ends.0;
-        let piece = if down { DOWN_PAGES.min(pages.0) } else { pages.0 };
+        let piece = if self.ends.1 < self.ends.0 { DOWN_PAGES } else { pages.0 };
         (0..pages.0.div_ceil(piece)).map(move |number| {
-            let to = pages.0 - if down { number * piece } else { 0 };
+            let to = pages.0 - number * piece;
             let from = to.saturating_sub(piece);
             PageRun { start: Addr(start.0 + from * PAGE_SIZE), pages: PageCount(to - from) }
         })
@@ -156,7 +155,6 @@ pub(crate) fn arrange(dirty: &PageSet, order: Order, prediction: Option<&Predict
     };
     let mut ranked: Vec<Open> = Vec::new();
     let mut open: Option<Open> = None;
-    let mut close = |open: Open| ranked.push(open);
     for piece in dirty.runs().iter().copied().flat_map(pieces) {
         let known = prediction.chunk(piece.chunk);
         for place in piece.from..piece.to {
@@ -164,11 +162,11 @@ pub(crate) fn arrange(dirty: &PageSet, order: Order, prediction: Option<&Predict
             let (rank, page) = (rank_of(packed.get()), run_at(piece.chunk, place, 1));
             if !open.as_mut().is_some_and(|open| open.extend(page, rank)) {
                 let next = Open { run: page, first: rank, last: rank, ends: (rank, rank) };
-                open.replace(next).into_iter().for_each(&mut close);
+                ranked.extend(open.replace(next));
             }
         }
     }
-    open.into_iter().for_each(&mut close);
+    ranked.extend(open);
     ranked.sort_unstable_by_key(|open| (open.first, open.run));
     let mut directed: Vec<(Rank, PageRun)> = Vec::with_capacity(ranked.len());
     for open in ranked {

@@ -46,8 +46,8 @@ impl Prediction {
         Prediction { speed, ..self }
     }
     /// With the room for copies that the flush order may count on: pages that the program will write before the flush can
-    /// reach them are then left for last. The user keeps some of the bound back for what the
-    /// program does before anybody sees it. None at first.
+    /// reach them are then left for last. The caller keeps some of the bound back for what the program does before
+    /// anybody sees it. None at first.
     #[must_use]
     pub fn with_room(self, room: PageCount) -> Prediction {
         Prediction { room, ..self }

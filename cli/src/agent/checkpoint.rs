@@ -232,11 +232,20 @@ struct Flush {
     figures: EpochFigures,
 }
 
+/// Whether first writes during the flush cost copies.
+fn copies_on_write(engine: &str) -> bool {
+    engine == "fork" || engine == "slots"
+}
+
+/// The bound on copies as a number.
+fn bound(limit: Option<PageCount>) -> u64 {
+    limit.map_or(u64::MAX, |limit| limit.0)
+}
+
 /// On how many copies the order of the flush may count: half of the bound. The rest is for what the program does otherwise
 /// than predicted.
 fn room_for_copies(engine: &str, limit: Option<PageCount>) -> PageCount {
-    let bounded = engine == "fork" || engine == "slots";
-    PageCount(if bounded { limit.map_or(u64::MAX, |limit| limit.0) / 2 } else { 0 })
+    PageCount(if copies_on_write(engine) { bound(limit) / 2 } else { 0 })
 }
 
 /// Writes down what the flush cost.
@@ -356,7 +365,7 @@ impl Attempt<'_> {
             // `async-no-pattern`.
             OrderChoice::Address | OrderChoice::Sync => None,
             OrderChoice::History if self.past.history.is_empty() => Some(PageCount(0)),
-            OrderChoice::History => Some(PageCount(limit.map_or(u64::MAX, |limit| limit.0) / 4 * 3)),
+            OrderChoice::History => Some(PageCount(bound(limit) / 4 * 3)),
         }
     }
 
@@ -369,7 +378,7 @@ impl Attempt<'_> {
     ) -> Result<ImageInfo, Failed> {
         let Flush { watch, queue, copies_first, mut figures } = flush;
         let Cut { record, mut breakdown, begun, resumed_at, engine, inherited, memory, .. } = cut;
-        let bounded = figures.copies_limit > 0 && (engine == "fork" || engine == "slots");
+        let bounded = figures.copies_limit > 0 && copies_on_write(engine);
         let options = self.pipeline(bounded.then_some(PageCount(figures.copies_limit)));
         let source = FlushSource { memory: &memory, queue: &queue, watch: &watch };
         let flushing = Instant::now();

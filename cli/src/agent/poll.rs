@@ -32,7 +32,7 @@ pub fn run(
             Ok(events) => events,
             Err(error) => return tracing::debug!(%error, "looking at the guarded program"),
         };
-        let short = copies_first.is_some_and(|most| !events.waiting.is_empty() || watch.copies() > most);
+        let short = copies_first.is_some_and(|most| !events.waiting.is_empty() || events.used > most);
         for page in events.waiting {
             queue.promote(page);
         }

@@ -174,10 +174,6 @@ impl Watch {
             }
         }
     }
-    /// Copies that are held now.
-    pub fn copies(&self) -> PageCount {
-        locked(&self.shared.state).recorder.copies()
-    }
     /// Nothing is recorded until [`Watch::go_on`]: a cut is about to be made.
     pub fn pause(&self) {
         let mut state = locked(&self.shared.state);

@@ -27,7 +27,7 @@ mod world;
 mod model;
 
 use crate::{host, shared, sys};
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{Acquire, Release};
 
 /// Environment variable that names the engine, and the value that asks for this one.
 const ENGINE: &[u8] = b"HOLDFAST_ENGINE";
@@ -56,12 +56,8 @@ pub fn start() {
 /// [`PATIENCE_MS`] is dead, or has given the image up. A program that ends by a signal or by `_exit` waits for nobody.
 pub fn ending() {
     let Some(area) = layout::current() else { return };
-    let (mut heartbeat, mut since_ms) = (0, sys::monotonic_ms());
-    while area.word(layout::ARMED).load(Acquire) != 0 && sys::monotonic_ms() - since_ms < PATIENCE_MS {
-        let now = area.word(layout::HEARTBEAT).load(Relaxed);
-        if now != heartbeat {
-            (heartbeat, since_ms) = (now, sys::monotonic_ms());
-        }
+    let mut pulse = table::Pulse::new(area);
+    while area.word(layout::ARMED).load(Acquire) != 0 && pulse.silent_ms() < PATIENCE_MS {
         sys::nap(NAP_NS);
     }
 }

@@ -122,7 +122,7 @@ pub fn resolve(area: Area, address: usize, all: bool) -> Found {
             world::nap(1000);
         } else if state != 0 {
             return if first { Found::Open } else { Found::Opened };
-        } else if let Some(work) = Work::begin(area, range, page, waiting.began) {
+        } else if let Some(work) = Work::begin(area, range, page, waiting.pulse.is_some()) {
             work.finish(all);
             return Found::Opened;
         } else if area.state(page).load(Acquire) == 0 {
@@ -303,37 +303,53 @@ fn open_rest(area: Area, range: Range) {
     }
 }
 
+/// The agent's heartbeat, as one thread has seen it.
+pub struct Pulse {
+    area: Area,
+    beat: u64,
+    since_ms: i64,
+}
+
+impl Pulse {
+    /// From now on.
+    pub fn new(area: Area) -> Pulse {
+        Pulse { area, beat: area.word(HEARTBEAT).load(Relaxed), since_ms: world::monotonic_ms() }
+    }
+    /// For how long it has stood still, milliseconds.
+    pub fn silent_ms(&mut self) -> i64 {
+        let (beat, now) = (self.area.word(HEARTBEAT).load(Relaxed), world::monotonic_ms());
+        if beat != self.beat {
+            (self.beat, self.since_ms) = (beat, now);
+        }
+        now - self.since_ms
+    }
+}
+
 /// A thread that waits for the agent.
 struct Waiting {
     area: Area,
-    began: bool,
+    /// Since it began to wait.
+    pulse: Option<Pulse>,
     entry: Option<usize>,
-    heartbeat: u64,
-    since_ms: i64,
 }
 
 impl Waiting {
     fn new(area: Area) -> Waiting {
-        Waiting { area, began: false, entry: None, heartbeat: 0, since_ms: 0 }
+        Waiting { area, pulse: None, entry: None }
     }
 
     /// Tells the agent, sleeps a little, and looks after the agent.
     fn pause(&mut self, page: usize) {
-        let heartbeat = self.area.word(HEARTBEAT).load(Relaxed);
-        if !self.began {
-            self.began = true;
-            (self.heartbeat, self.since_ms) = (heartbeat, world::monotonic_ms());
+        if self.pulse.is_none() {
             self.entry = (0..MAX_WAITERS).find(|index| {
                 let entry = self.area.word(WAITERS + index * 8);
                 entry.compare_exchange(0, page as u64 + 1, AcqRel, Relaxed).is_ok()
             });
         }
+        let pulse = self.pulse.get_or_insert_with(|| Pulse::new(self.area));
         world::nap(NAP_NS);
-        let now = world::monotonic_ms();
-        if heartbeat != self.heartbeat {
-            (self.heartbeat, self.since_ms) = (heartbeat, now);
-        } else if now - self.since_ms > SILENCE_MS {
-            self.since_ms = now;
+        if pulse.silent_ms() > SILENCE_MS {
+            *pulse = Pulse::new(self.area);
             if !world::agent_is_there() {
                 self.area.word(ABANDONED).store(1, Release);
             }
