@@ -7,7 +7,7 @@ RELEASE = target/release
 JOBS ?= 4
 SAY = @printf '\n==> %s\n'
 
-.PHONY: help demo build test test-full check unit loom e2e deps bench bench-aickpt bench-figure4 bench-pager install clean
+.PHONY: help demo build test test-full support check unit loom e2e deps bench bench-aickpt bench-figure4 bench-pager bench-tree install clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
@@ -50,6 +50,10 @@ test-full: deps check unit loom build ## the long form: ten rounds, 200 deaths, 
 	$(SAY) "end-to-end tests, long form"
 	HOLDFAST_TEST_FULL=1 $(CARGO) test --release --locked -p holdfast-tests --no-fail-fast -- --test-threads=$(JOBS)
 
+support: deps build ## every program of the suite in four forms, as root and as uid 1000: writes docs/support.md (as root)
+	$(SAY) "conformance run"
+	$(CARGO) run --release --locked -p holdfast-tests --bin support -- $(if $(ONLY),$(ONLY:%=--only %))
+
 bench: deps build ## stop time, restart time, image size, overhead; beside --engine sync and gdb's gcore
 	@scripts/bench.sh
 
@@ -62,6 +66,9 @@ bench-figure4: build ## LAMMPS and a lattice code: added time by the bound on co
 
 bench-pager: build ## cost of first writes, stop of a 4 GiB heap, size of increments (< 15 minutes, 6 GB of memory)
 	@/usr/bin/python3 benches/pager.py
+
+bench-tree: build ## stop of a job of 20 processes and 200 threads, holdfast check on it (< 2 minutes)
+	@/usr/bin/python3 benches/tree.py
 
 install: build ## into PREFIX (default /usr/local)
 	$(SAY) "installing into $(DESTDIR)$(PREFIX)"

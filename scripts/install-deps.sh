@@ -4,6 +4,7 @@
 #   scripts/install-deps.sh          what the build, `make demo`, `make test` and `make bench` need
 #   scripts/install-deps.sh build    the build alone (and the demo: python3 and numpy)
 #   scripts/install-deps.sh figure4  the build, and what `make bench-figure4` needs
+#   scripts/install-deps.sh trees    what `make test` needs, and the large programs of tests/tests/trees_apps.rs
 set -eu
 
 missing=""
@@ -39,6 +40,19 @@ elif [ "${1:-all}" != build ]; then
     need default-jdk-headless java javac
     need gdb gdb
     need redis-server redis-server
+    need memcached memcached
+    need parallel parallel
+    need nginx-light nginx
+    need tmux tmux
+    need screen screen
+fi
+if [ "${1:-all}" = trees ]; then
+    need openmpi-bin mpirun.openmpi
+    need libopenmpi-dev mpicc.openmpi
+    need mpich mpirun.mpich
+    need libmpich-dev mpicc.mpich
+    need lammps lmp
+    [ -d /usr/lib/postgresql ] || missing="$missing postgresql"
 fi
 
 if ! command -v cargo >/dev/null 2>&1; then

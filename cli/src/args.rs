@@ -3,10 +3,12 @@
 use crate::front::handed::Handed;
 use crate::names::{ImageName, parse_image};
 use crate::settings::{
-    Allocator, Changes, Cow, EngineChoice, OrderChoice, Settings, parse_duration, parse_on, parse_rate,
-    parse_signal,
+    Allocator, Changes, Cow, EngineChoice, OrderChoice, Settings, TcpChoice, parse_duration, parse_on,
+    parse_rate, parse_signal,
 };
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
+use holdfast_image::paths::Moved;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -54,12 +56,30 @@ Examples:
   holdfast checkpoint 4711          (the job whose program has this pid)
   holdfast checkpoint --engine fork --cow none sim    (otherwise than usual, this time)")]
     Checkpoint(CheckpointArgs),
+    /// Say what of a running program could not be checkpointed now, and why; the program runs on untouched
+    #[command(after_help = "\
+Examples:
+  holdfast check sim                (a running job)
+  holdfast check 4711               (any process of yours; one outside a job lacks libholdfast, for a start)
+  holdfast check sim && holdfast checkpoint sim
+
+Exit status: 0 if a checkpoint could be taken, 69 if it would be refused.")]
+    Check {
+        /// Name of the job, or pid of a process
+        #[arg(value_name = "JOB|PID")]
+        program: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Restart a program from an image
     #[command(after_help = "\
 Examples:
   holdfast restart sim              (from the newest image)
   holdfast restart sim@3            (from image 3)
-  holdfast restart --fallback sim   (from the newest image that is not damaged)")]
+  holdfast restart --fallback sim   (from the newest image that is not damaged)
+  holdfast restart --map /scratch/17=/scratch/18 sim    (its files have moved)
+  holdfast restart --name sim-b sim@3                   (a copy, as another job)")]
     Restart(RestartArgs),
     /// List the jobs of the store, or the images of one
     List {
@@ -94,8 +114,15 @@ Examples:
     },
     /// Delete images of a job that is not running
     Prune(PruneArgs),
-    /// Say what this host and user can do
+    /// Say what this host and user can do, and what of a program could not be checkpointed
+    #[command(after_help = "\
+Examples:
+  holdfast doctor
+  holdfast doctor --job sim         (with the findings of `holdfast check sim`)")]
     Doctor {
+        /// A running job, or the pid of a process, to be looked at as well
+        #[arg(long, value_name = "JOB|PID")]
+        job: Option<String>,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -111,6 +138,11 @@ Examples:
     /// Names of the fault points, for tests.
     #[command(name = "__faults", hide = true)]
     Faults,
+}
+
+/// Reads `OLD=NEW`; paths need not be text.
+fn moved() -> impl TypedValueParser<Value = Moved> {
+    OsStringValueParser::new().try_map(|text| Moved::parse(&text))
 }
 
 /// `holdfast run`.
@@ -159,6 +191,9 @@ pub struct RunArgs {
     /// Store all pages uncompressed (larger images, which can be restarted lazily as a whole)
     #[arg(long)]
     pub no_compress: bool,
+    /// TCP connections to peers outside: refuse a checkpoint, or let a restart find them closed
+    #[arg(long, value_enum, default_value_t = TcpChoice::Refuse)]
+    pub tcp: TcpChoice,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
@@ -178,6 +213,7 @@ impl RunArgs {
             self_contained: self.self_contained,
             only_protected: self.only_protected,
             no_compress: self.no_compress,
+            tcp: self.tcp,
             signal: self.signal,
             stop_signal: self.on,
         }
@@ -222,6 +258,12 @@ pub struct RestartArgs {
     /// If the image is damaged, take the next older one
     #[arg(long)]
     pub fallback: bool,
+    /// Restart a copy, as a job of its own with this name: any number of copies may run at once
+    #[arg(long, value_name = "NEW", conflicts_with = "fallback")]
+    pub name: Option<String>,
+    /// Files and folders of the program that were at or below OLD are at NEW now (may be given more than once)
+    #[arg(long, value_name = "OLD=NEW", value_parser = moved())]
+    pub map: Vec<Moved>,
     /// From now on.
     #[command(flatten)]
     pub changes: Changes,
@@ -261,6 +303,9 @@ pub struct AgentArgs {
     /// Map memory from the image.
     #[arg(long)]
     pub lazy: bool,
+    /// Files that were moved.
+    #[arg(long, value_parser = moved())]
+    pub map: Vec<Moved>,
     /// A descriptor that the program was started with.
     #[arg(long, value_name = "FD:DEVICE:INODE")]
     pub inherited: Vec<Handed>,

@@ -121,18 +121,27 @@ fn not_running(job: &Job) -> Failure {
 pub fn find_job(store: &Store, name_or_pid: &str) -> Result<Job, Failure> {
     let named = crate::names::open_job(store, name_or_pid);
     let (Err(_), Ok(pid)) = (&named, name_or_pid.parse::<i32>()) else { return named };
+    job_of(store, &[pid])?.ok_or_else(|| {
+        Failure::new(
+            Exit::NotFound,
+            format!("no job is called {pid}, and none runs a program with this pid; see `holdfast list`"),
+        )
+    })
+}
+
+/// The running job whose program is one of these processes.
+///
+/// # Errors
+/// The store cannot be read.
+pub fn job_of(store: &Store, pids: &[i32]) -> Result<Option<Job>, Failure> {
     for name in store.jobs()? {
         let Ok(job) = store.job(&name) else { continue };
-        if job.is_live()
-            && Agent::connect(&job).and_then(|agent| agent.status()).is_ok_and(|s| s.pid == Some(pid))
-        {
-            return Ok(job);
+        let program = || Agent::connect(&job).and_then(|agent| agent.status()).ok()?.pid;
+        if job.is_live() && program().is_some_and(|pid| pids.contains(&pid)) {
+            return Ok(Some(job));
         }
     }
-    Err(Failure::new(
-        Exit::NotFound,
-        format!("no job is called {pid}, and none runs a program with this pid; see `holdfast list`"),
-    ))
+    Ok(None)
 }
 
 /// What a failed checkpoint reply means for the user; `Ok` for all others.

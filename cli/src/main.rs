@@ -2,7 +2,8 @@
 //!
 //! * [`args`]: the command line. [`commands`]: one file per command. [`exit`]: exit codes and failures.
 //! * [`front`]: what `run` and `restart` are while the program runs. [`agent`]: the process that makes the images.
-//! * [`client`], [`link`]: how they talk; [`alive`]: what is known when they cannot. [`settings`], [`names`], [`program`], [`protected`], [`report`]: the rest.
+//! * [`client`], [`link`]: how they talk; [`alive`]: what is known when they cannot. [`settings`], [`names`], [`program`], [`protected`], [`report`],
+//!   [`inspect`]: the rest.
 #![forbid(unsafe_code)]
 
 mod agent;
@@ -12,6 +13,7 @@ mod client;
 mod commands;
 mod exit;
 mod front;
+mod inspect;
 mod link;
 mod names;
 mod program;
@@ -60,12 +62,13 @@ fn run(cli: &Cli) -> Result<Option<Ending>, Failure> {
         Command::Run(args) => return commands::run::run(args, root).map(Some),
         Command::Restart(args) => return commands::restart::run(args, root).map(Some),
         Command::Checkpoint(args) => commands::checkpoint::run(args, root),
+        Command::Check { program, json } => commands::check::run(program, *json, root),
         Command::List { job, json } => commands::list::run(job.as_deref(), *json, root),
         Command::Show { image, json } => commands::show::run(image, *json, root),
         Command::Watch { job } => commands::watch::run(job, root),
         Command::Verify { image, json } => commands::verify::run(image, *json, root),
         Command::Prune(args) => commands::prune::run(args, root),
-        Command::Doctor { json } => commands::doctor::run(*json, root),
+        Command::Doctor { job, json } => commands::doctor::run(job.as_deref(), *json, root),
         Command::Completions { shell } => commands::completions::run(*shell),
         Command::Agent(args) => agent::run(args, root),
         Command::Faults => report::print(&format!("{}\n", holdfast_sys::fault::POINTS.join("\n"))),

@@ -6,8 +6,8 @@
 
 use holdfast_image::control::SharedPage;
 use holdfast_image::pages::PageRun;
-use holdfast_image::{Addr, PAGE_SIZE, PageCount};
-use holdfast_process::{CutOptions, FrozenMemory};
+use holdfast_image::{Addr, PAGE_SIZE, PageCount, space};
+use holdfast_process::{CutOptions, FrozenMemory, Target};
 use holdfast_sys::procmem;
 use std::io;
 
@@ -48,10 +48,10 @@ pub fn runs_with_table(regions: &[Region], shared: Addr) -> Vec<PageRun> {
 
 /// Whether a cut that was limited to some ranges holds all regions that the table of the same instant names: a region
 /// that was added after the ranges were read would come back as zeros.
-pub fn is_whole(memory: &FrozenMemory, options: &CutOptions, shared: Addr) -> bool {
+pub fn is_whole(memory: &FrozenMemory, options: &CutOptions, program: &Target) -> bool {
     let Some(only) = &options.only else { return true };
     let mut page = vec![0_u8; SharedPage::LEN];
-    memory.read(shared, &mut page).is_ok()
+    memory.read(space::global(program.space, program.area.shared), &mut page).is_ok()
         && parse(&page).is_some_and(|regions| regions.iter().all(|region| only.contains(&region.run)))
 }
 

@@ -96,6 +96,17 @@ pub enum Allocator {
     System,
 }
 
+/// What becomes of TCP connections to peers outside the job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum TcpChoice {
+    /// A checkpoint is refused and names the peer.
+    #[default]
+    Refuse,
+    /// After a restart the program finds them reset by their peers.
+    Close,
+}
+
 /// Settings of a job.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -120,6 +131,8 @@ pub struct Settings {
     pub only_protected: bool,
     /// Store all pages as they are.
     pub no_compress: bool,
+    /// TCP connections to peers outside.
+    pub tcp: TcpChoice,
     /// The signal that asks for a checkpoint.
     pub signal: Option<i32>,
     /// The signal that asks for a checkpoint and the end of the program.

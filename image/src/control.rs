@@ -7,6 +7,7 @@
 
 use crate::Epoch;
 use crate::record::InjectArea;
+use crate::refusal::Checked;
 use serde::{Deserialize, Serialize};
 
 /// Longest message, bytes.
@@ -43,6 +44,8 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Wishes::is_none")]
         wishes: Wishes,
     },
+    /// What of the program could not be checkpointed now? It runs on undisturbed.
+    Check,
     /// How are things?
     Status,
     /// End the agent; the program goes on without it.
@@ -97,6 +100,8 @@ pub enum Reply {
     },
     /// State of the job.
     Status(JobStatus),
+    /// What a look at the program found.
+    Checked(Checked),
     /// The checkpoint could not be taken because of objects that are not supported.
     Refused {
         /// One line per object.
@@ -140,8 +145,9 @@ impl SharedPage {
     pub const MAGIC: usize = 0;
     /// Number of restarts that this process has behind it; `holdfast_restarted()` returns it.
     pub const RESTARTS: usize = 8;
-    /// Bumped by the library whenever `sigaltstack` was called through libc by any thread.
-    pub const ALTSTACK_GENERATION: usize = 16;
+    /// Bumped by the library when any thread calls, through libc, `sigaltstack` or what else changes facts that only the
+    /// thread itself can tell (`prctl`, `set_mempolicy`).
+    pub const FACT_GENERATION: usize = 16;
     /// Number + 1 of a descriptor that the library itself holds open while it waits for the agent; 0: none.
     pub const OWN_FD: usize = 32;
     /// 1: ids are virtual, and the table below is in force.
@@ -158,6 +164,12 @@ impl SharedPage {
     pub const ID_TABLE: usize = 1032;
     /// Most entries of the id table.
     pub const ID_MAX: usize = 4096;
+    /// Number of entries of the table of segments.
+    pub const SEGMENT_COUNT: usize = 34816;
+    /// Pairs of i32 (id of System V shared memory that the program knows, id of the kernel), where they differ.
+    pub const SEGMENT_TABLE: usize = 34824;
+    /// Most of them.
+    pub const SEGMENT_MAX: usize = 512;
     /// Number of protected regions in the table after the ids.
     pub const PROTECTED_COUNT: usize = 40960;
     /// Entries of 128 bytes: start u64, length u64, NUL-terminated name of at most 111 bytes.
@@ -168,6 +180,10 @@ impl SharedPage {
     pub const PROTECTED_MAX: usize = 1024;
     /// Number of threads of the program that have a descriptor of the library's open for an instant: no image now.
     pub const WALKERS: usize = 40;
+    /// `MCL_FUTURE` and `MCL_ONFAULT`, as the last `mlockall` or `munlockall` left them.
+    pub const LOCK_FUTURE: usize = 48;
+    /// Number of calls of `mbind`: as long as it is 0, no range of memory has a policy of its own.
+    pub const BOUND: usize = 56;
     /// Number of ranges where memory may be mapped from segments; 0 after an eager restart.
     pub const LAZY_COUNT: usize = 176_128;
     /// Pairs of u64 (first byte, first byte after); the library adds to them when it moves memory.

@@ -48,6 +48,9 @@ pub struct FlushFigures {
     /// Pages read whose content was that of the parent: not stored.
     #[serde(default)]
     pub pages_unchanged: u64,
+    /// Pages read that another process has too: stored once.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub pages_twins: u64,
     /// Pages taken from the parent without being read.
     #[serde(default)]
     pub pages_parent: u64,
@@ -65,6 +68,10 @@ pub struct FlushFigures {
     pub bytes_compressed_to: u64,
 }
 
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 impl FlushFigures {
     /// Adds what one worker or one pass has counted.
     pub fn add(&mut self, more: &FlushFigures) {
@@ -72,6 +79,7 @@ impl FlushFigures {
         self.pages_zero += more.pages_zero;
         self.pages_stored += more.pages_stored;
         self.pages_unchanged += more.pages_unchanged;
+        self.pages_twins += more.pages_twins;
         self.add_compressed(more);
     }
     /// Adds the bytes that compression has seen.

@@ -26,8 +26,7 @@ impl PageRun {
     pub fn end(&self) -> Addr {
         Addr(self.start.0.saturating_add(self.pages.bytes()))
     }
-    /// Whether the run is aligned, not empty, and ends below 2^57 (the end of user space of x86-64 with five-level
-    /// page tables, Documentation/arch/x86/x86_64/mm.rst).
+    /// Whether the run is aligned, not empty, and ends below the end of the last address space ([`crate::space`]).
     pub fn is_valid(&self) -> bool {
         self.start.is_page_aligned()
             && self.pages.0 > 0
@@ -35,7 +34,7 @@ impl PageRun {
                 .pages
                 .checked_bytes()
                 .and_then(|b| self.start.checked_add(b))
-                .is_some_and(|e| e.0 <= 1 << 57)
+                .is_some_and(|e| e.0 <= crate::space::END)
     }
 }
 
@@ -60,6 +59,10 @@ pub trait PageSource: Sync {
     fn release(&self, run: PageRun);
     /// The program is short of room for copies: do without compression.
     fn is_urgent(&self) -> bool {
+        false
+    }
+    /// There are pages of several processes, which may be the same.
+    fn has_several(&self) -> bool {
         false
     }
 }

@@ -4,9 +4,15 @@
 //! Pids and tids are those that the program itself sees (the last number of `NSpid` in `/proc/PID/status`).
 //! Invariants: plain data; a record read from a file is checked by [`ProcessRecord::check`] before it is used.
 
+use crate::attributes::{GuardRegion, MemoryPolicy, ProcessAttributes, ThreadAttributes};
 use crate::bytes::{Blob, Name};
-use crate::{Addr, PAGE_SIZE};
+pub use crate::files::*;
+use crate::rights::Rights;
+use crate::segments;
+use crate::space::SPACES;
+use crate::{Addr, PAGE_SIZE, attributes};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// One process, as it was at the cut.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -21,8 +27,11 @@ pub struct ProcessRecord {
     pub sid: i32,
     /// The executable: target of `/proc/PID/exe`.
     pub exe: FileIdentity,
-    /// Target of `/proc/PID/cwd`.
+    /// Target of `/proc/PID/cwd`; of a removed directory where it was.
     pub cwd: Name,
+    /// That directory was removed: its permission bits.
+    #[serde(default)]
+    pub cwd_deleted: Option<u32>,
     /// `Umask` of `/proc/PID/status`.
     pub umask: u32,
     /// `prlimit(2)`, all resources.
@@ -33,6 +42,9 @@ pub struct ProcessRecord {
     pub layout: LayoutRecord,
     /// All mappings, ascending.
     pub regions: Vec<Region>,
+    /// Guard regions in them, ascending.
+    #[serde(default)]
+    pub guards: Vec<GuardRegion>,
     /// All threads; the leader (tid == pid) first.
     pub threads: Vec<ThreadRecord>,
     /// Signal handling of the process.
@@ -46,8 +58,43 @@ pub struct ProcessRecord {
     pub files: FileTable,
     /// Where libholdfast reserved room for the agent.
     pub inject: InjectArea,
-    /// `PR_GET_DUMPABLE`-like flags of the process.
+    /// Flags of the process that its files in `/proc` tell.
     pub flags: ProcessFlags,
+    /// Settings of the process that it tells itself.
+    #[serde(default)]
+    pub attributes: ProcessAttributes,
+    /// Who it is, if not who has started the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rights: Option<Rights>,
+    /// Number of its address space: where its pages are in the page index ([`crate::space`]).
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub space: u32,
+    /// Children that have ended and that nobody has waited for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub zombies: Vec<ZombieRecord>,
+    /// In the record of the first process: all other processes of the job, each after its parent. They have neither
+    /// `others` of their own nor descriptions: their descriptors refer to those of the first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<ProcessRecord>,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+/// A child that has ended.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ZombieRecord {
+    /// Its id.
+    pub pid: i32,
+    /// Process group.
+    pub pgid: i32,
+    /// Session.
+    pub sid: i32,
+    /// As wait(2) will tell it.
+    pub status: i32,
+    /// Its name.
+    pub comm: Name,
 }
 
 /// Identity of a file that a restart needs unchanged.
@@ -87,6 +134,9 @@ pub struct HostRecord {
     pub xcr0: u64,
     /// CPU model name, for messages.
     pub cpu: String,
+    /// Instruction sets that it has, by their names in `/proc/cpuinfo`.
+    #[serde(default)]
+    pub instructions: Vec<String>,
     /// CLOCK_MONOTONIC at the cut, nanoseconds.
     pub monotonic_ns: u64,
     /// CLOCK_REALTIME at the cut, nanoseconds.
@@ -135,8 +185,15 @@ pub struct Region {
     pub prot: u32,
     /// What backs it.
     pub backing: Backing,
-    /// `VmFlags` that matter at restart, two letters each as in `/proc/PID/smaps` (gd, ac, nr, hg, nh, dc, wf, dd, lo, mg …).
+    /// `VmFlags` that matter at restart, two letters each as in `/proc/PID/smaps` (gd, ac, nr, hg, nh, dc, wf, dd, lo,
+    /// lf, mg, sr, rr …).
     pub vm_flags: Vec<String>,
+    /// What the program called it (`PR_SET_VMA_ANON_NAME`).
+    #[serde(default)]
+    pub name: Option<Name>,
+    /// `mbind(2)`.
+    #[serde(default)]
+    pub memory_policy: Option<MemoryPolicy>,
 }
 
 /// What backs a mapping.
@@ -161,7 +218,18 @@ pub enum Backing {
         /// Whether the file was opened for writing (VmFlags `mw`).
         writable: bool,
     },
-    /// Shared anonymous memory (or unlinked shm) that only this process maps; content in the page index.
+    /// Mapping of a file without a name.
+    Nameless {
+        /// Index into [`FileTable::nameless`] of the first process.
+        file: u32,
+        /// Byte offset of the mapping in it.
+        offset: u64,
+        /// MAP_SHARED: its pages in the page index are the file's content at the cut; otherwise those that differ from it.
+        shared: bool,
+        /// A shared one may be made writable: it was opened for writing (VmFlags `mw`).
+        writable: bool,
+    },
+    /// Shared anonymous memory that only this process maps; content in the page index.
     SharedAnonymous {
         /// Same number: same object.
         object: u64,
@@ -169,6 +237,15 @@ pub enum Backing {
         offset: u64,
         /// Size of the whole object, bytes.
         object_size: u64,
+    },
+    /// System V shared memory; content in the page index.
+    SystemV {
+        /// Index into [`FileTable::segments`] of the first process.
+        segment: u32,
+        /// Byte offset of the mapping in it.
+        offset: u64,
+        /// It may be made writable: it was not attached with SHM_RDONLY (VmFlags `mw`).
+        writable: bool,
     },
     /// `[vdso]`, `[vvar]`, `[vvar_vclock]`: moved, never stored.
     Kernel {
@@ -213,8 +290,11 @@ pub struct ThreadRecord {
     pub policy: u32,
     /// Static priority of real-time policies.
     pub priority: u32,
-    /// Ids and flags that cannot be read from outside are kept at their defaults; timer slack in nanoseconds.
+    /// Timer slack, nanoseconds.
     pub timer_slack_ns: u64,
+    /// Other settings.
+    #[serde(default)]
+    pub attributes: ThreadAttributes,
 }
 
 /// `stack_t`.
@@ -257,6 +337,9 @@ pub struct SignalRecord {
     pub pending: Vec<Blob>,
     /// The process was stopped by job control.
     pub job_stopped: bool,
+    /// Its parent has been told so by wait(2).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stop_told: bool,
 }
 
 /// Kernel struct sigaction (arch/x86/include/uapi/asm/signal.h).
@@ -315,153 +398,6 @@ pub struct ProcessFlags {
     pub oom_score_adj: i32,
 }
 
-/// All open files and all files that are mapped.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct FileTable {
-    /// Descriptors, ascending.
-    pub descriptors: Vec<Descriptor>,
-    /// Open file descriptions that they refer to; sharing by dup is an equal index.
-    pub descriptions: Vec<Description>,
-    /// Files behind mappings.
-    pub mapped: Vec<FileIdentity>,
-}
-
-/// A descriptor number.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Descriptor {
-    /// The number.
-    pub fd: i32,
-    /// FD_CLOEXEC.
-    pub cloexec: bool,
-    /// Index into [`FileTable::descriptions`].
-    pub description: u32,
-}
-
-/// An open file description.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Description {
-    /// `flags` of fdinfo without O_CLOEXEC (O_ACCMODE, O_APPEND, O_NONBLOCK …).
-    pub flags: u32,
-    /// What it is.
-    pub object: Object,
-}
-
-/// What an open file description refers to.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Object {
-    /// A regular file. At restart one that was open for writing is put back to `size`.
-    Regular {
-        /// Absolute path; for a deleted file where it was.
-        path: Name,
-        /// Offset.
-        position: u64,
-        /// Length at the cut.
-        size: u64,
-        /// Device and inode at the cut: a replaced file is noticed.
-        device: u64,
-        /// Inode.
-        inode: u64,
-        /// Modification time at the cut, nanoseconds.
-        mtime_ns: i64,
-        /// Permission bits, to create it anew when it is gone.
-        mode: u32,
-        /// Content of a file that had no name any more.
-        deleted_content: Option<Blob>,
-    },
-    /// A directory.
-    Directory {
-        /// Absolute path.
-        path: Name,
-        /// Offset as `lseek` knows it.
-        position: u64,
-    },
-    /// `/dev/null`, `/dev/zero`, `/dev/full`, `/dev/random`, `/dev/urandom`.
-    Device {
-        /// Absolute path.
-        path: Name,
-    },
-    /// A descriptor that the program was started with and that leads outside (terminal, pipe, socket): taken from
-    /// `holdfast restart`. One above 2 that is not open there is replaced by `/dev/null`.
-    Inherited {
-        /// Descriptor of `holdfast restart` to take.
-        from: i32,
-        /// What it was, for messages (`/dev/pts/3`, `pipe:[77]`).
-        was: Name,
-    },
-    /// One end of a pipe both of whose ends are in the process.
-    Pipe {
-        /// Same number: same pipe.
-        pipe: u64,
-        /// F_GETPIPE_SZ.
-        capacity: u64,
-        /// Bytes in flight (stored with the read end; empty at the write end).
-        data: Blob,
-    },
-    /// One end of a unix stream or seqpacket socketpair both of whose ends are in the process.
-    SocketPair {
-        /// Same number: same pair.
-        pair: u64,
-        /// SOCK_STREAM, SOCK_DGRAM or SOCK_SEQPACKET.
-        socket_type: u32,
-        /// Messages waiting to be read at this end.
-        data: Vec<Blob>,
-        /// SO_SNDBUF as the kernel reports it (twice what was set).
-        send_buffer: u32,
-        /// SO_RCVBUF likewise.
-        receive_buffer: u32,
-        /// SO_SNDTIMEO, microseconds; 0: none.
-        #[serde(default)]
-        send_timeout_us: u64,
-        /// SO_RCVTIMEO likewise.
-        #[serde(default)]
-        receive_timeout_us: u64,
-    },
-    /// eventfd(2).
-    EventFd {
-        /// Counter.
-        count: u64,
-        /// EFD_SEMAPHORE.
-        semaphore: bool,
-    },
-    /// epoll(7).
-    Epoll {
-        /// What it watches.
-        entries: Vec<EpollEntry>,
-    },
-    /// timerfd_create(2).
-    TimerFd {
-        /// Clock.
-        clock: i32,
-        /// Expirations not read yet.
-        ticks: u64,
-        /// Flags of timerfd_settime.
-        settime_flags: u32,
-        /// Time left, nanoseconds; 0: not armed.
-        value_ns: u64,
-        /// Period, nanoseconds.
-        interval_ns: u64,
-    },
-    /// signalfd(2).
-    SignalFd {
-        /// Mask.
-        mask: u64,
-    },
-    /// Held open by libholdfast itself; comes back closed.
-    Own,
-}
-
-/// One entry of an epoll instance (a `tfd:` line of fdinfo).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct EpollEntry {
-    /// Descriptor number it was added with.
-    pub fd: i32,
-    /// EPOLL* bits.
-    pub events: u32,
-    /// User data.
-    pub data: u64,
-}
-
 /// Room in the program that libholdfast reserved for the agent, told by its hello message.
 ///
 /// `code` is mapped readable and executable, `scratch` readable and writable; both belong to the agent alone.
@@ -500,11 +436,103 @@ impl InjectArea {
 }
 
 impl ProcessRecord {
+    /// All processes: this one first.
+    pub fn processes(&self) -> impl Iterator<Item = &ProcessRecord> {
+        std::iter::once(self).chain(&self.others)
+    }
+
+    /// Who has a description, and by which number: the first of all processes that has it. Theirs is what is done once
+    /// for a description. `(place of the process, descriptor)`.
+    pub fn holder(&self, description: u32) -> Option<(usize, i32)> {
+        self.processes().enumerate().find_map(|(place, process)| {
+            let holds = |descriptor: &&Descriptor| descriptor.description == description;
+            process.files.descriptors.iter().find(holds).map(|descriptor| (place, descriptor.fd))
+        })
+    }
+
     /// Checks what a hostile or broken file could have wrong and a restart would compute with.
     ///
     /// # Errors
     /// Says which field is wrong.
     pub fn check(&self) -> Result<(), String> {
+        let descriptions = self.files.descriptions.len();
+        let (mut ids, mut spaces) = (BTreeSet::new(), BTreeSet::new());
+        for process in self.processes() {
+            let pid = process.pid;
+            let own = process.threads.iter().map(|thread| thread.tid);
+            for id in own.chain(process.zombies.iter().map(|zombie| zombie.pid)) {
+                if !ids.insert(id) {
+                    return Err(format!("id {id} is there twice"));
+                }
+            }
+            if process.space >= SPACES || !spaces.insert(process.space) {
+                return Err(format!("process {pid} has no address space of its own"));
+            }
+            process.check_alone(descriptions).map_err(|what| format!("process {pid}: {what}"))?;
+        }
+        self.check_objects()?;
+        let regions = self.processes().flat_map(|process| &process.regions);
+        segments::check(&self.files.segments, regions)?;
+        match self.others.iter().find(|other| !other.others.is_empty() || other.files.has_what_is_kept_once())
+        {
+            Some(other) => Err(format!("process {} holds what only the first may", other.pid)),
+            None => Ok(()),
+        }
+    }
+
+    /// Files without a name and terminals, and who refers to them.
+    fn check_objects(&self) -> Result<(), String> {
+        let files = &self.files.nameless;
+        for file in files {
+            let mut floor = 0;
+            for piece in &file.content {
+                let end = piece.offset.checked_add(piece.data.0.len() as u64);
+                if piece.offset < floor || end.is_none_or(|end| end > file.size) {
+                    return Err(format!("{} has content out of place", file.name));
+                }
+                floor = end.unwrap_or(u64::MAX);
+            }
+        }
+        let of_descriptions =
+            self.files.descriptions.iter().filter_map(|description| match description.object {
+                Object::Nameless { file, .. } => Some(file),
+                _ => None,
+            });
+        let regions = self.processes().flat_map(|process| &process.regions);
+        let of_regions = regions.filter_map(|region| match region.backing {
+            Backing::Nameless { file, .. } => Some(file),
+            _ => None,
+        });
+        if let Some(file) = of_descriptions.chain(of_regions).find(|&file| file as usize >= files.len()) {
+            return Err(format!("there is no file {file} among those without a name"));
+        }
+        let of_descriptions =
+            self.files.descriptions.iter().filter_map(|description| match description.object {
+                Object::PtyMaster { pty } | Object::PtySlave { pty } => Some(pty),
+                _ => None,
+            });
+        let controlling = self.processes().filter_map(|process| process.files.controlling);
+        if let Some(pty) =
+            of_descriptions.chain(controlling).find(|&pty| pty as usize >= self.files.ptys.len())
+        {
+            return Err(format!("there is no terminal {pty}"));
+        }
+        let of_job = |pid: i32| {
+            pid == -1
+                || self.processes().any(|process| {
+                    process.pid == pid || process.zombies.iter().any(|zombie| zombie.pid == pid)
+                })
+        };
+        match self.files.descriptions.iter().find_map(|description| match description.object {
+            Object::PidFd { pid } if !of_job(pid) => Some(pid),
+            _ => None,
+        }) {
+            Some(pid) => Err(format!("a descriptor leads to process {pid}, which there is not")),
+            None => Ok(()),
+        }
+    }
+
+    fn check_alone(&self, descriptions: usize) -> Result<(), String> {
         if self.pid <= 1 {
             return Err(format!("pid {} is not one of a program", self.pid));
         }
@@ -516,7 +544,8 @@ impl ProcessRecord {
         }
         self.check_threads()?;
         self.check_regions()?;
-        self.check_files()
+        attributes::check_guards(&self.guards)?;
+        self.check_files(descriptions)
     }
 
     fn check_threads(&self) -> Result<(), String> {
@@ -558,14 +587,17 @@ impl ProcessRecord {
         Ok(())
     }
 
-    fn check_files(&self) -> Result<(), String> {
+    fn check_files(&self, descriptions: usize) -> Result<(), String> {
+        if let Some(zombie) = self.zombies.iter().find(|zombie| zombie.pid <= 1) {
+            return Err(format!("the id {} of a child is not one of a process", zombie.pid));
+        }
         let mut last = -1;
         for descriptor in &self.files.descriptors {
             if descriptor.fd <= last || descriptor.fd >= 1 << 20 {
                 return Err(format!("descriptor {} is out of order or too large", descriptor.fd));
             }
             last = descriptor.fd;
-            if descriptor.description as usize >= self.files.descriptions.len() {
+            if descriptor.description as usize >= descriptions {
                 return Err(format!("descriptor {} refers to nothing", descriptor.fd));
             }
         }

@@ -1,5 +1,5 @@
-//! The bound on copied pages: when the flush must hurry, when the writers must be held. Asked by the agent's watcher at
-//! every sample; the answer looks ahead to the next one, so that the bound holds between samples too.
+//! The bound on copied pages: when the flush must hurry, when the writers must be held. Asked by the agent's watcher every
+//! time it looks; the answer looks ahead to the next time, so that the bound holds in between too.
 //!
 //! AI-Ckpt (HPDC'13, algorithm 2) bounds the copies by a pool of slots of fixed size; with a frozen copy the kernel makes
 //! the copies, and the bound is kept by holding the program.
@@ -14,7 +14,7 @@ pub const COPY_US: u64 = 2;
 /// The bounds of [`Budget::gap_us`].
 const GAP_US: std::ops::RangeInclusive<u64> = 250..=5000;
 
-/// What is to be done until the next sample.
+/// What is to be done until the next look.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Verdict {
     /// There is room.
@@ -46,8 +46,8 @@ impl Budget {
         self.holding
     }
     /// Judges by what is held now. `copies`: pages copied whose copy is still held. `unreleased`: pages not stored yet,
-    /// the copied ones among them: there can never be more copies than that. `gap_us`: time until the next sample at the
-    /// latest (the time since the last one is the best guess). `writers`: threads that may write.
+    /// the copied ones among them: there can never be more copies than that. `gap_us`: time until the next look at the
+    /// latest. `writers`: threads that may write.
     pub fn judge(&mut self, copies: PageCount, unreleased: PageCount, gap_us: u64, writers: u32) -> Verdict {
         let verdict = self.verdict(copies.0, unreleased.0, gap_us, writers);
         self.holding = verdict == Verdict::Hold;
@@ -71,7 +71,7 @@ impl Budget {
             Verdict::Run
         }
     }
-    /// When to sample next, in microseconds: in half the time in which the writers could use up the room, but not
+    /// When to look next, in microseconds: in half the time in which the writers could use up the room, but not
     /// more often than every 250 and at least every 5000.
     pub fn gap_us(&self, copies: PageCount, unreleased: PageCount, writers: u32) -> u64 {
         let room = match self.limit {

@@ -16,11 +16,11 @@
 //! The exports have the C signatures of the functions that they stand in for and pass pointers on as they are.
 #![allow(unsafe_code)]
 
-#[cfg(not(test))]
-use crate::advice;
-#[cfg(not(test))]
-use crate::shared::LAZY_COUNT;
 use crate::shared::{self, ID_COUNT, ID_MAX, ID_TABLE, VIRTUAL_IDS};
+#[cfg(not(test))]
+use crate::shared::{LAZY_COUNT, SEGMENT_COUNT};
+#[cfg(not(test))]
+use crate::{advice, attributes, segments};
 use crate::{host, sys};
 use core::ffi::{c_int, c_long, c_void};
 
@@ -259,8 +259,8 @@ pub extern "C" fn sigqueue(pid: c_int, signal: c_int, value: *mut c_void) -> c_i
     unsafe { c_call(libc::SYS_rt_sigqueueinfo, args) }
 }
 
-/// `syscall(2)` with virtual ids, or about memory after a lazy restart; the same arguments in the same places as
-/// [`syscall`].
+/// `syscall(2)` with virtual ids, of processes or of shared memory, about memory after a lazy restart, or about
+/// settings; the same arguments in the same places as [`syscall`].
 #[cfg(not(test))]
 unsafe extern "C" fn syscall_translated(
     number: c_long,
@@ -271,12 +271,17 @@ unsafe extern "C" fn syscall_translated(
     e: usize,
     f: usize,
 ) -> c_long {
+    let args = [a, b, c, d, e, f];
     // SAFETY: the program's own call.
-    let advised = unsafe { advice::by_number(number, [a, b, c, d, e, f]) };
-    let result = match advised {
+    let elsewhere = unsafe {
+        advice::by_number(number, args)
+            .or_else(|| attributes::by_number(number, args))
+            .or_else(|| segments::by_number(number, args))
+    };
+    let result = match elsewhere {
         Some(result) => result,
         // SAFETY: the program's own call.
-        None => unsafe { translated(number, [a, b, c, d, e, f]) },
+        None => unsafe { translated(number, args) },
     };
     if (-4095..0).contains(&result) {
         host::set_errno(-result as c_int);
@@ -284,6 +289,10 @@ unsafe extern "C" fn syscall_translated(
     }
     result as c_long
 }
+
+// shmget, shmat and shmctl are neighbours.
+#[cfg(not(test))]
+const _: () = assert!(libc::SYS_shmat == libc::SYS_shmget + 1 && libc::SYS_shmctl == libc::SYS_shmget + 2);
 
 /// `syscall(2)`. Without a frame of its own, as in glibc: calls that return twice, or on another stack, must find
 /// nothing but the return address there.
@@ -302,6 +311,19 @@ pub unsafe extern "C" fn syscall() -> c_long {
         "je 4f",
         "cmp rdi, {mremap}",
         "je 4f",
+        "cmp rdi, {prctl}",
+        "je 2f",
+        "cmp rdi, {set_mempolicy}",
+        "je 2f",
+        "cmp rdi, {mbind}",
+        "je 2f",
+        "cmp rdi, {mlockall}",
+        "je 2f",
+        "cmp rdi, {munlockall}",
+        "je 2f",
+        "lea rax, [rdi - {shmget}]",
+        "cmp rax, 2",
+        "jbe 6f",
         "5:",
         "mov rax, rdi",
         "mov rdi, rsi",
@@ -320,6 +342,10 @@ pub unsafe extern "C" fn syscall() -> c_long {
         "cmp qword ptr [rip + {shared} + {lazy}], 0",
         "jne 2b",
         "jmp 5b",
+        "6:",
+        "cmp qword ptr [rip + {shared} + {segments}], 0",
+        "jne 2b",
+        "jmp 5b",
         "3:",
         "neg eax",
         "push rax",
@@ -334,8 +360,15 @@ pub unsafe extern "C" fn syscall() -> c_long {
         shared = sym shared::SHARED,
         flag = const VIRTUAL_IDS,
         lazy = const LAZY_COUNT,
+        segments = const SEGMENT_COUNT,
+        shmget = const libc::SYS_shmget,
         madvise = const libc::SYS_madvise,
         mremap = const libc::SYS_mremap,
+        prctl = const libc::SYS_prctl,
+        set_mempolicy = const libc::SYS_set_mempolicy,
+        mbind = const libc::SYS_mbind,
+        mlockall = const libc::SYS_mlockall,
+        munlockall = const libc::SYS_munlockall,
         translated = sym syscall_translated,
         errno = sym libc::__errno_location,
     )

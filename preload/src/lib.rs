@@ -16,8 +16,9 @@
 //! | [`agent`], [`message`], [`launch`] | the control socket, what is said over it, starting the agent |
 //! | [`api`], [`protected`] | the C API of `include/holdfast.h` |
 //! | [`trigger`] | checkpoint by signal |
-//! | [`ids`] | process ids that differ from the kernel's after some restarts |
+//! | [`ids`], [`segments`] | ids of processes and of shared memory that differ from the kernel's after some restarts |
 //! | [`advice`], [`maps`] | `madvise` and `mremap` of memory that a lazy restart mapped from the image |
+//! | [`attributes`] | settings that the agent cannot see from outside |
 //! | [`guard`] | engine `slots`: copy-on-write by page |
 //! | [`sys`], [`host`] | the doors to the kernel and to the C library |
 // Only `cargo test` unwinds (it links the test harness, hence std); the library itself never does.
@@ -30,6 +31,7 @@ mod advice;
 mod agent;
 mod api;
 mod area;
+mod attributes;
 mod bootstrap;
 mod guard;
 mod host;
@@ -40,6 +42,7 @@ mod malloc;
 mod maps;
 mod message;
 mod protected;
+mod segments;
 mod shared;
 mod sys;
 mod trigger;

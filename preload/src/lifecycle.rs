@@ -4,7 +4,7 @@
 //! Invariants: without an agent nothing of this does anything. `vfork` and `posix_spawn` are not hooked: the program
 //! that is executed says hello by its own constructor. `exec` is not hooked either: a program that clears its
 //! environment is not followed (documented). [`sigaltstack`] is counted, because a debugger cannot read alternate
-//! stacks: the agent asks again only when the count has moved.
+//! stacks: the agent asks again only when the count has moved (as for the calls in `attributes.rs`).
 //! Fails by: not being followed.
 //!
 //! # Safety
@@ -12,8 +12,8 @@
 #![allow(unsafe_code)]
 
 use crate::message::Text;
-use crate::shared::{self, ALTSTACK_GENERATION, MAGIC, SOCKET_PATH, SOCKET_PATH_LEN};
-use crate::{agent, area, guard, host, ids, launch, sys, trigger};
+use crate::shared::{self, FACT_GENERATION, MAGIC, SOCKET_PATH, SOCKET_PATH_LEN};
+use crate::{agent, area, attributes, guard, host, ids, launch, sys, trigger};
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -89,6 +89,7 @@ fn debug_line(outcome: &str) {
 extern "C" fn forked() {
     host::keep_errno(|| {
         guard::forked();
+        attributes::forked();
         agent::abandon_inherited();
         tell("fork");
     });
@@ -143,7 +144,7 @@ pub unsafe extern "C" fn sigaltstack(new: *const c_void, old: *mut c_void) -> c_
     // SAFETY: the caller's pointers, passed on as they are.
     let result = unsafe { sys::sigaltstack(new, old) };
     if result.is_ok() && !new.is_null() {
-        shared::word(ALTSTACK_GENERATION).fetch_add(1, Relaxed);
+        shared::word(FACT_GENERATION).fetch_add(1, Relaxed);
     }
     host::to_c(result.map(|()| 0)) as c_int
 }

@@ -16,8 +16,8 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub const MAGIC: usize = 0;
 /// Restarts behind this process; written by the agent.
 pub const RESTARTS: usize = 8;
-/// Count of `sigaltstack` calls that changed something.
-pub const ALTSTACK_GENERATION: usize = 16;
+/// Count of calls that changed what only the calling thread can tell.
+pub const FACT_GENERATION: usize = 16;
 /// 1: process ids are virtual; written by the agent.
 pub const VIRTUAL_IDS: usize = 24;
 /// Descriptor of ours that is open now, plus one; 0: none; `u64::MAX`: one is just being opened or closed.
@@ -34,6 +34,12 @@ pub const ID_COUNT: usize = 1024;
 pub const ID_TABLE: usize = 1032;
 /// Most entries of the id table.
 pub const ID_MAX: usize = 4096;
+/// Number of entries of the table of segments; written by the agent.
+pub const SEGMENT_COUNT: usize = 34816;
+/// Pairs of i32: id of System V shared memory that the program knows, id of the kernel.
+pub const SEGMENT_TABLE: usize = 34824;
+/// Most entries of the table of segments.
+pub const SEGMENT_MAX: usize = 512;
 /// Number of entries of the table of protected regions that were ever used.
 pub const PROTECTED_COUNT: usize = 40960;
 /// The table: start, length (0: entry not in force), NUL-terminated name.
@@ -44,6 +50,10 @@ pub const PROTECTED_ENTRY: usize = 128;
 pub const PROTECTED_MAX: usize = 1024;
 /// Number of threads that walk the mappings just now, with a descriptor open.
 pub const WALKERS: usize = 40;
+/// `MCL_FUTURE` and `MCL_ONFAULT`, as the last `mlockall` or `munlockall` left them.
+pub const LOCK_FUTURE: usize = 48;
+/// Count of `mbind` calls.
+pub const BOUND: usize = 56;
 /// Number of ranges where memory may be mapped from segments; written by the agent, see `advice.rs`.
 pub const LAZY_COUNT: usize = 176_128;
 /// Pairs: first byte, first byte after.
@@ -61,7 +71,8 @@ pub const LEN: usize = 192 * 1024;
 
 // No table runs into the next one or over the end.
 const _: () = assert!(
-    ID_TABLE + ID_MAX * 8 <= PROTECTED_COUNT
+    ID_TABLE + ID_MAX * 8 <= SEGMENT_COUNT
+        && SEGMENT_TABLE + SEGMENT_MAX * 8 <= PROTECTED_COUNT
         && PROTECTED_TABLE + PROTECTED_MAX * PROTECTED_ENTRY <= LAZY_COUNT
         && LAZY_TABLE + LAZY_MAX * 16 <= LAZY_FILE_COUNT
         && LAZY_FILES + LAZY_FILE_MAX * 16 <= LEN
@@ -124,11 +135,11 @@ mod tests {
     #[test]
     fn the_layout_is_the_one_that_the_agent_knows() {
         assert_eq!(
-            [MAGIC, RESTARTS, ALTSTACK_GENERATION, VIRTUAL_IDS, OWN_FD, SOCKET_PATH, SOCKET_PATH_LEN],
+            [MAGIC, RESTARTS, FACT_GENERATION, VIRTUAL_IDS, OWN_FD, SOCKET_PATH, SOCKET_PATH_LEN],
             [
                 SharedPage::MAGIC,
                 SharedPage::RESTARTS,
-                SharedPage::ALTSTACK_GENERATION,
+                SharedPage::FACT_GENERATION,
                 SharedPage::VIRTUAL_IDS,
                 SharedPage::OWN_FD,
                 SharedPage::SOCKET_PATH,
@@ -158,9 +169,25 @@ mod tests {
             ]
         );
         assert_eq!(
-            [WALKERS, LAZY_COUNT, LAZY_TABLE, LAZY_MAX, LAZY_FILE_COUNT, LAZY_FILES, LAZY_FILE_MAX],
+            [SEGMENT_COUNT, SEGMENT_TABLE, SEGMENT_MAX],
+            [SharedPage::SEGMENT_COUNT, SharedPage::SEGMENT_TABLE, SharedPage::SEGMENT_MAX]
+        );
+        assert_eq!(
+            [
+                WALKERS,
+                LOCK_FUTURE,
+                BOUND,
+                LAZY_COUNT,
+                LAZY_TABLE,
+                LAZY_MAX,
+                LAZY_FILE_COUNT,
+                LAZY_FILES,
+                LAZY_FILE_MAX
+            ],
             [
                 SharedPage::WALKERS,
+                SharedPage::LOCK_FUTURE,
+                SharedPage::BOUND,
                 SharedPage::LAZY_COUNT,
                 SharedPage::LAZY_TABLE,
                 SharedPage::LAZY_MAX,

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 use holdfast_image::record::InjectArea;
 use holdfast_image::{Addr, PAGE_SIZE};
-use holdfast_process::{CutOptions, Target, Tracer, Tracking};
+use holdfast_process::{CutOptions, Roster, Target, Tracer, Tracking};
 use std::sync::Arc;
 
 fn main() {
@@ -17,12 +17,13 @@ fn main() {
         shared: Addr(0),
     };
     let tracking = Arc::new(Tracking::new(None));
-    let target = Target { pid: args[1].parse().unwrap(), area, tracking };
+    let target = Target { pid: args[1].parse().unwrap(), space: 0, area, tracking };
+    let roster: Roster = Arc::new(move || vec![target.clone()]);
     let count: u32 = args.get(4).map_or(1, |a| a.parse().unwrap());
     let pause: u64 = args.get(5).map_or(20, |a| a.parse().unwrap());
     let tracer = Tracer::spawn().unwrap();
     for _ in 0..count {
-        match tracer.cut(&target, &CutOptions::default()) {
+        match tracer.cut(&roster, &CutOptions::default()) {
             Ok(cut) => {
                 let pages = cut.dirty.pages().0;
                 let runs = cut.dirty.runs();

@@ -1,37 +1,41 @@
-//! One cut: stop, record, freeze, let go; the exact order of ptrace.md, E.
+//! One cut: stop, record, freeze, let go; the exact order of ptrace.md, E. All processes of a job together.
 //!
 //! Called by the tracer thread. What must hold: whatever fails, every thread goes on with its own registers and mask,
-//! and with its interrupted call repaired; then the error is reported.
+//! and with its interrupted call repaired; then the error is reported. What one process looks like inside the stop is
+//! the business of [`inside`].
 
-use crate::capture::files::FileReader;
+use crate::capture::files::nameless::{self, Covered};
+use crate::capture::files::{FileReader, Holder, Look, Outside};
 use crate::capture::identity::Identities;
-use crate::capture::maps::{self, Flags, Mapped};
-use crate::capture::state::{self, FactCache, ProcessFacts, ThreadFacts};
+use crate::capture::links;
+use crate::capture::maps::{self, Flags};
+use crate::capture::segments;
+use crate::capture::state::FactCache;
 use crate::describe;
 use crate::error::TraceError;
+use crate::group::Group;
 use crate::guard::GuardOptions;
 use crate::hold::{self, HeldProgram};
-use crate::inject::batch::Host;
+use crate::inside::{self, Seen};
 use crate::memory::{FrozenMemory, SavedPages};
-use crate::ours;
+use crate::refuse;
 use crate::slots::Slots;
 use crate::snapshot::{self, Plan, Planner, Scene, Snapshot};
-use crate::stop::{self, Stragglers};
-use crate::threads::{self, Continuing, Samples, Thread};
+use crate::stop::Stragglers;
+use crate::threads::{self, Continuing, Samples};
 use crate::tracer::{Command, Current, Parked};
 use crate::track::Tracking;
 use crossbeam_channel::Sender;
 use holdfast_image::PageCount;
-use holdfast_image::control::SharedPage;
 use holdfast_image::manifest::StopBreakdown;
 use holdfast_image::pages::{Inherited, PageRun};
-use holdfast_image::record::{FileTable, InjectArea, LayoutRecord, Limit, PosixTimer, ProcessRecord};
+use holdfast_image::record::{FileTable, InjectArea, ProcessRecord, Segment, ZombieRecord};
+use holdfast_image::refusal::Refusal;
 use holdfast_image::set::PageSet;
 use holdfast_sys::clock::elapsed_ns;
 use holdfast_sys::procfs::{self, Status};
-use holdfast_sys::procmem::{self, ForcedMemory};
-use holdfast_sys::{clone, fault, ptrace};
-use std::collections::HashSet;
+use holdfast_sys::{clock, clone};
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -40,12 +44,16 @@ use thiserror::Error;
 
 /// Bytes that the buffer for pages copied inside the stop has ready.
 const READY_LEN: usize = 16 << 20;
+/// A process that is older does not end at once, mostly.
+const YOUNG: Duration = Duration::from_secs(2);
 
-/// The program of a job.
+/// A process of a job.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// Its pid as the agent sees it.
     pub pid: i32,
+    /// Number of its address space; no other process of the job has it.
+    pub space: u32,
     /// Where libholdfast reserved room.
     pub area: InjectArea,
     /// Which of its pages were written.
@@ -95,6 +103,8 @@ pub struct CutOptions {
     /// Descriptors above 2 that the program was started with: number, device, inode. Pipes and sockets among them
     /// lead outside and are taken from `holdfast restart` again.
     pub inherited: Vec<(i32, u64, u64)>,
+    /// TCP connections to peers outside are lost at a restart, instead of refused.
+    pub lose_connections: bool,
 }
 
 impl Default for CutOptions {
@@ -111,6 +121,7 @@ impl Default for CutOptions {
             only: None,
             first: Vec::new(),
             inherited: Vec::new(),
+            lose_connections: false,
         }
     }
 }
@@ -120,6 +131,8 @@ impl Default for CutOptions {
 pub struct Cut {
     /// Everything but the pages.
     pub record: ProcessRecord,
+    /// The processes in it, the program first.
+    pub targets: Vec<Target>,
     /// Where the stop time went. Of a held program up to the cut: its stop goes on until the memory is dropped.
     pub breakdown: StopBreakdown,
     /// When the program was interrupted.
@@ -146,17 +159,18 @@ pub struct Cut {
 #[derive(Debug, Error)]
 pub enum CutError {
     /// It holds something that cannot be brought back.
-    #[error("{}", reasons.join("\n"))]
-    Refused {
-        /// One line per object.
-        reasons: Vec<String>,
-    },
+    #[error("{}", refuse::lines(.0))]
+    Refused(Vec<Refusal>),
     /// Not now; try again.
     #[error("{what}")]
     Busy {
         /// What was in the way.
         what: String,
     },
+    /// Processes of the job come and go, or have not spoken (yet), or something is under way that no image can hold; try
+    /// again in a moment.
+    #[error("{}", refuse::lines(.0))]
+    Unsettled(Vec<Refusal>),
     /// The program ended.
     #[error("the program has ended")]
     Gone,
@@ -189,7 +203,7 @@ impl From<io::Error> for CutError {
     }
 }
 
-/// What the tracer keeps from cut to cut.
+/// What the tracer keeps of one process from cut to cut.
 #[derive(Debug, Default)]
 pub struct Kept {
     program: Option<(i32, InjectArea)>,
@@ -197,143 +211,135 @@ pub struct Kept {
     pub slots: Option<Slots>,
     /// Calls that earlier stops interrupted.
     pub continuing: Continuing,
-    facts: FactCache,
+    /// What was asked of its threads.
+    pub facts: FactCache,
     /// Identities of mapped files.
     pub identities: Identities,
 }
 
-impl Kept {
-    /// Forgets everything when the program is another one (exec, fork).
-    pub fn meet(&mut self, target: &Target) {
-        let program = (target.pid, target.area);
-        if self.program != Some(program) {
-            *self = Kept {
-                program: Some(program),
-                identities: std::mem::take(&mut self.identities),
-                ..Kept::default()
-            };
-        }
-    }
-}
+/// What the tracer keeps from cut to cut, by pid.
+#[derive(Debug, Default)]
+pub struct KeptAll(HashMap<i32, Kept>);
 
-/// What is read inside the stop.
-pub struct Inside {
-    /// All threads.
-    pub threads: Vec<Thread>,
-    /// What they told of themselves.
-    pub facts: Vec<ThreadFacts>,
-    /// What one told of the process.
-    pub process: ProcessFacts,
-    /// POSIX timers.
-    pub timers: Vec<PosixTimer>,
-    /// Signals pending for the process.
-    pub shared_pending: Vec<[u8; 128]>,
-    /// Mappings.
-    pub mapped: Vec<Mapped>,
-    /// Open files.
-    pub files: FileTable,
-    /// Layout of the address space.
-    pub layout: LayoutRecord,
-    /// Resource limits.
-    pub limits: Vec<Limit>,
-    /// Status file.
-    pub status: Status,
-    /// Executable.
-    pub exe: Vec<u8>,
-    /// Current directory.
-    pub cwd: Vec<u8>,
-    /// Mappings of files that are stored whole.
-    pub whole: Vec<bool>,
-    /// Bytes of the vdso.
-    pub vdso: Vec<u8>,
-    /// The memory.
-    pub snapshot: Snapshot,
+impl KeptAll {
+    /// What is kept of a process; nothing when it is another one by now (exec, fork).
+    pub fn of(&mut self, target: &Target) -> &mut Kept {
+        let kept = self.0.entry(target.pid).or_default();
+        let program = (target.pid, target.area);
+        if kept.program != Some(program) {
+            let identities = std::mem::take(&mut kept.identities);
+            *kept = Kept { program: Some(program), identities, ..Kept::default() };
+        }
+        kept
+    }
+
+    /// Forgets all other processes.
+    fn only(&mut self, targets: &[Target]) {
+        self.0.retain(|pid, _| targets.iter().any(|target| target.pid == *pid));
+    }
 }
 
 /// Facts looked up before the stop.
 pub struct Before {
     /// Flags of mappings.
     pub flags: Flags,
-    samples: Samples,
+    /// Who sleeps in a timed call.
+    pub samples: Samples,
+    /// One of several that has just been made, as those are that soon end.
+    pub young: bool,
     replaced: HashSet<(Vec<u8>, u64)>,
     pidfd: std::os::fd::OwnedFd,
+}
+
+/// What was read of one process inside the stop.
+pub struct Inside {
+    /// Its state.
+    pub seen: Seen,
+    /// Its mappings of files that are stored whole.
+    pub whole: Vec<bool>,
+    /// Its open files.
+    pub files: FileTable,
+    /// Its children that have ended.
+    pub zombies: Vec<ZombieRecord>,
+    /// Its parent knows that it was stopped.
+    pub stop_told: bool,
+    /// Its memory.
+    pub snapshot: Snapshot,
 }
 
 /// What [`make`] yields.
 pub struct Made {
     /// For whoever asked.
     pub cut: Cut,
-    /// For the tracer: what is kept until the pages are stored.
-    pub current: Option<Current>,
-    /// For the tracer: the program, held until [`Cut::parked`] is dropped.
-    pub parked: Option<HeldProgram>,
+    /// For the tracer: what is kept until the pages are stored, by space.
+    pub current: Vec<(u32, Current)>,
+    /// For the tracer: the programs, held until [`Cut::parked`] is dropped.
+    pub parked: Vec<HeldProgram>,
 }
 
-/// Makes a cut.
+/// Tells which processes the job has now, the program first; none: it has ended.
+pub type Roster = Arc<dyn Fn() -> Vec<Target> + Send + Sync>;
+
+/// Makes a cut of all processes that the agent knows.
 ///
 /// # Errors
 /// See [`CutError`].
 pub fn make(
-    target: &Target,
+    roster: &Roster,
     options: &CutOptions,
-    kept: &mut Kept,
+    kept: &mut KeptAll,
     stragglers: &mut Stragglers,
     commands: &Sender<Command>,
 ) -> Result<Made, CutError> {
-    kept.meet(target);
-    let pid = target.pid;
-    let before = prepare(target, kept)?;
-    let (stopped, begun) = match stop::stop(pid, options.deadline, stragglers) {
-        Ok(stopped) => stopped,
-        Err(failure) => {
-            return Err(hold::let_go_again(failure, target, kept, &before.samples, stragglers));
-        }
-    };
-    let mut breakdown = StopBreakdown {
-        stop_ns: elapsed_ns(begun),
-        threads: stopped.threads.len() as u64,
-        ..Default::default()
-    };
-    let mut held = HeldProgram { pid, stopped, threads: Vec::new(), host: None };
-    let result = inside(target, options, kept, &before, &mut held, &mut breakdown);
-    let hold = options.hold || options.engine == Engine::Sync;
-    let inside = match result {
+    let known = roster();
+    kept.only(&known);
+    let mut breakdown = StopBreakdown::default();
+    let mut group = Group::stop(known, options, kept, stragglers, &mut breakdown)?;
+    let begun = group.begun;
+    let inside = match group
+        .complete(roster, options, kept, stragglers, &mut breakdown)
+        .and_then(|zombies| inside_all(&mut group, &zombies, options, kept, &mut breakdown))
+    {
         Ok(inside) => inside,
         Err(error) => {
-            held.resume(stragglers);
+            hold::resume_all(group.held, stragglers);
             return Err(error);
         }
     };
-    let park = options
-        .park_above
-        .is_some_and(|most| inside.snapshot.copy.is_some() && inside.snapshot.frozen.pages() > most);
-    let (mut held, mut parked) = (Some(held), None);
+    let Group { targets, befores, held: all, .. } = group;
+    breakdown.threads = inside.iter().map(|one| one.seen.threads.len() as u64).sum();
+    let frozen: u64 = inside.iter().map(|one| one.snapshot.frozen.pages().0).sum();
+    let copies = inside.iter().any(|one| one.snapshot.copy.is_some());
+    let park = options.park_above.is_some_and(|most| copies && PageCount(frozen) > most);
+    let hold = options.hold || options.engine == Engine::Sync;
+    let (mut held, mut parked) = (Vec::new(), Vec::new());
     if park {
-        parked = held.take();
-    } else if !hold && let Some(held) = held.take() {
+        parked = all;
+    } else if hold {
+        held = all;
+    } else {
         let resuming = Instant::now();
-        held.resume(stragglers);
+        hold::resume_all(all, stragglers);
         breakdown.resume_ns = elapsed_ns(resuming);
     }
     breakdown.total_ns = elapsed_ns(begun);
     let resumed_at = Instant::now();
-    let described = match describe::after(target, options, kept, &before, inside, held, commands, stragglers)
-    {
-        Ok(described) => described,
-        Err(error) => {
-            if let Some(parked) = parked {
-                parked.resume(stragglers);
+    let described =
+        match describe::after(&targets, options, kept, &befores, inside, held, commands, stragglers) {
+            Ok(described) => described,
+            Err(error) => {
+                hold::resume_all(parked, stragglers);
+                return Err(error);
             }
-            return Err(error);
-        }
-    };
-    let describe::Described { record, memory, current, snapshot, inherited } = described;
-    let Snapshot { engine, dirty, frozen, present, .. } = snapshot;
+        };
+    let describe::Described { record, memory, current, sets } = described;
+    let describe::Sets { engine, dirty, frozen, present, inherited } = sets;
     let of_store: u64 = inherited.mapped.iter().map(|mapping| mapping.run.pages.0).sum();
     let tracked = PageCount(present.pages().0 + of_store);
-    let handle = parked.is_some().then(|| Parked::new(commands));
+    let handle = (!parked.is_empty()).then(|| Parked::new(commands));
     let cut = Cut {
         record,
+        targets,
         breakdown,
         begun,
         resumed_at,
@@ -349,200 +355,185 @@ pub fn make(
 }
 
 /// Looks at what needs no stop, and refuses early.
-fn prepare(target: &Target, kept: &mut Kept) -> Result<Before, CutError> {
+pub fn prepare(target: &Target, several: bool, kept: &mut Kept) -> Result<Before, CutError> {
     let pid = target.pid;
     let status = Status::read(pid, pid).map_err(|_| CutError::Gone)?;
     let tids = procfs::tasks(pid).map_err(|_| CutError::Gone)?;
-    if status.get("State").is_some_and(|state| state.starts_with(['Z', 'X'])) && tids.len() <= 1 {
+    if status.has_ended() && tids.len() <= 1 {
         return Err(CutError::Gone);
     }
-    let mut reasons = Vec::new();
-    if !target.area.is_valid() {
-        reasons.push(format!("process {pid}: its libholdfast told no usable room for the agent"));
-    }
-    if status.number("Seccomp").is_some_and(|mode| mode != 0) {
-        reasons.push(format!("process {pid}: it runs under a seccomp filter, which is not supported yet"));
-    }
-    let leader_only = |status: &Status| status.number("TracerPid").filter(|&tracer| tracer != 0);
-    if let Some(tracer) = leader_only(&status) {
-        if stop::is_own_thread(tracer) {
+    let mut refusals: Vec<Refusal> = refuse::area(pid, &target.area).into_iter().collect();
+    refusals.extend(refuse::seccomp(pid, &status));
+    if let Some(tracer) = refuse::tracer(&status) {
+        if refuse::is_own_thread(tracer) {
             return Err(CutError::Busy {
                 what: "a thread is still being let go from the stop before".into(),
             });
         }
-        reasons.push(format!("process {pid}: traced by process {tracer} (a debugger?)"));
+        refusals.push(refuse::traced(pid, tracer));
     }
-    refuse_children(pid, &mut reasons);
-    if !reasons.is_empty() {
-        return Err(CutError::Refused { reasons });
-    }
-    let (flags, maps) = procfs::by_any_thread(pid, |tid| {
+    refusals.extend(refuse::closed(pid));
+    refuse::unless_empty(refusals)?;
+    let (flags, mut maps) = procfs::by_any_thread(pid, |tid| {
         let flags = procfs::vm_flags(pid, tid).ok().filter(|flags| !flags.is_empty())?;
         Some((flags, procfs::maps(pid, tid).ok()?))
     })
     .map_err(|_| CutError::Gone)?;
+    // What it finds is known inside the stop then.
+    links::name_mappings(&mut maps);
     let replaced = maps::replaced(&maps, &mut kept.identities);
     let pidfd = clone::pidfd_open(pid).map_err(|_| CutError::Gone)?;
     SavedPages::warm(READY_LEN);
-    Ok(Before { flags, samples: threads::sample(pid), replaced, pidfd })
+    let young = several && age(pid).is_none_or(|age| age < YOUNG);
+    Ok(Before { flags, samples: threads::sample(pid), young, replaced, pidfd })
 }
 
-fn refuse_children(pid: i32, reasons: &mut Vec<String>) {
-    for child in procfs::children(pid).unwrap_or_default() {
-        let name = std::fs::read_to_string(format!("/proc/{child}/comm")).unwrap_or_default();
-        reasons.push(format!("process {child} ({}): child processes are not supported yet", name.trim()));
-    }
+/// How long ago a process began; `None`: it is gone.
+pub fn age(pid: i32) -> Option<Duration> {
+    /// Ticks of proc_pid_stat(5) per second (USER_HZ), and the place of field 22, counted from the third.
+    const TICKS: u64 = 100;
+    const START: usize = 19;
+    let start = procfs::stat_fields(pid, pid).ok()?.get(START)?.parse::<u64>().ok()?;
+    let begun = Duration::from_millis(start.saturating_mul(1000 / TICKS));
+    Some(Duration::from_nanos(clock::now_ns(libc::CLOCK_BOOTTIME)).saturating_sub(begun))
 }
 
 /// Everything between stop and resume. On error the caller resumes.
-fn inside(
-    target: &Target,
+fn inside_all(
+    group: &mut Group,
+    zombies: &[(i32, ZombieRecord)],
     options: &CutOptions,
-    kept: &mut Kept,
-    before: &Before,
-    held: &mut HeldProgram,
+    kept: &mut KeptAll,
     breakdown: &mut StopBreakdown,
-) -> Result<Inside, CutError> {
-    let (pid, area) = (target.pid, &target.area);
+) -> Result<Vec<Inside>, CutError> {
+    let stands = std::mem::take(&mut group.stands);
+    let (targets, befores, all) = (&group.targets, &group.befores, &mut group.held);
+    let several = targets.len() > 1;
     let mut clock = Instant::now();
     let mut lap = |slot: &mut u64| {
         *slot += elapsed_ns(clock);
         clock = Instant::now();
     };
-    let live = held.living().ok_or(CutError::Gone)?;
-    let mapped = maps::classify(procfs::maps(pid, live)?, &before.flags, &options.own_files)
-        .map_err(|reasons| CutError::Refused { reasons })?;
-    breakdown.regions = mapped.len() as u64;
-    if !ours::is_ours(live, area, mapped.iter().map(|m| &m.mapping)) {
-        let what = "the program has executed another program, whose libholdfast has not spoken yet".into();
-        return Err(CutError::Busy { what });
+    let mut seen = Vec::with_capacity(targets.len());
+    for (((target, before), held), stand) in targets.iter().zip(befores).zip(all.iter_mut()).zip(stands) {
+        let one = inside::look(target, options, kept.of(target), before, held, stand)
+            .map_err(|error| inside::of(error, several, target.pid))?;
+        breakdown.regions += one.mapped.len() as u64;
+        seen.push(one);
     }
-    lap(&mut breakdown.maps_ns);
-
-    let status = Status::read(pid, live)?;
-    let mut reasons = Vec::new();
-    refuse_children(pid, &mut reasons);
-    if !reasons.is_empty() {
-        return Err(CutError::Refused { reasons });
-    }
-    held.threads = hold::read_threads(pid, &held.stopped, &status)?;
-    let leader = status.innermost("NStgid").unwrap_or(pid);
-    if !held.threads.iter().any(|thread| thread.inner == leader) {
-        let reasons =
-            vec![format!("thread {leader}: the main thread has ended while others run; not supported yet")];
-        return Err(CutError::Refused { reasons });
-    }
-    let shared_pending = ptrace::pending_signals(live, true)?;
-    fault::point("registers");
-    lap(&mut breakdown.threads_ns);
-
-    let memory = ForcedMemory::open(pid, live)?;
-    ours::ready_stub(&memory, area)?;
-    hold::collect_slots(target, kept, &memory, held)?;
-    hold::repair_calls(target, kept, &before.samples, &memory, held, &shared_pending)?;
-    let (facts, host) = ask_threads(target, kept, held, &status, &shared_pending)?;
-    held.host = Some(host.clone());
-    let handled = status.mask("SigCgt") | status.mask("SigIgn");
-    let process = state::ask_process(&host, area, handled)?;
-    let inner = |tid| held.threads.iter().find(|thread| thread.tid == tid).map_or(tid, |thread| thread.inner);
-    let timers = state::ask_timers(pid, &host, area, inner)?;
+    let told = stops_told(targets, &seen)?;
     lap(&mut breakdown.inject_ns);
-
-    let own = ours::own_descriptor(live, area)?;
-    let files = FileReader::new((pid, leader), live, &before.pidfd, own, &options.inherited)?
-        .table()
-        .map_err(|reasons| CutError::Refused { reasons })?;
-    let layout = state::layout(pid, live, process.brk)?;
-    let limits = state::limits(pid);
-    let exe = procfs::link(&format!("/proc/{pid}/exe"))?;
-    let cwd = procfs::link(&format!("/proc/{pid}/cwd"))?;
-    if cwd.ends_with(b" (deleted)") {
-        let reasons = vec![format!("current directory {}: it was deleted", String::from_utf8_lossy(&cwd))];
-        return Err(CutError::Refused { reasons });
-    }
-    let vdso = ours::read_vdso(live, mapped.iter().map(|m| &m.mapping))?;
-    lap(&mut breakdown.files_ns);
-
-    let whole = maps::stored_whole(&mapped, options.self_contained, &before.replaced);
-    let scene = Scene {
-        target,
-        options,
-        live,
-        memory: &memory,
-        host: &host,
-        mapped: &mapped,
-        whole: &whole,
-        flags_known: maps::all_known(&mapped, &before.flags),
-        threads: &held.threads,
-        facts: &facts,
-        process: &process,
+    let tables = files(targets, options, befores, &seen)?;
+    let nameless = tables.first().map_or(&[][..], |first| &first.nameless);
+    let whole = |(one, before): (&Seen, &Before)| {
+        maps::stored_whole(&one.mapped, options.self_contained, &before.replaced, nameless)
     };
-    let snapshot = snapshot::take(&scene, breakdown)?;
-    let threads = held.threads.clone();
-    Ok(Inside {
-        threads,
-        facts,
-        process,
-        timers,
-        shared_pending,
-        mapped,
-        files,
-        layout,
-        limits,
-        status,
-        exe,
-        cwd,
-        whole,
-        vdso,
-        snapshot,
-    })
+    let wholes: Vec<Vec<bool>> = seen.iter().zip(befores).map(whole).collect();
+    lap(&mut breakdown.files_ns);
+    // A frozen copy would become the child of a process that adopts orphans, and its end be noticed there.
+    let adopting = seen.iter().any(|one| one.process.attributes.child_subreaper);
+    let mut saved = maps::SharedPages::default();
+    let mut inside = Vec::with_capacity(targets.len());
+    for (place, ((one, files), whole)) in seen.into_iter().zip(tables).zip(wholes).enumerate() {
+        let (target, before) = (&targets[place], &befores[place]);
+        let scene = Scene {
+            target,
+            options,
+            live: one.live,
+            memory: &one.memory,
+            host: &one.host,
+            mapped: &one.mapped,
+            whole: &whole,
+            flags_known: one.mapping_flags.is_some() || maps::all_known(&one.mapped, &before.flags),
+            threads: &all[place].threads,
+            facts: &one.facts,
+            process: &one.process,
+            several,
+            no_clone: adopting,
+        };
+        let snapshot = snapshot::take(&scene, &mut saved, breakdown)
+            .map_err(|error| inside::of(error, several, target.pid))?;
+        let zombies = zombies.iter().filter(|(parent, _)| *parent == target.pid);
+        let zombies = zombies.map(|(_, zombie)| zombie.clone()).collect();
+        let stop_told = told.contains(&one.inner_pid);
+        inside.push(Inside { seen: one, whole, files, zombies, stop_told, snapshot });
+    }
+    Ok(inside)
 }
 
-/// Asks new threads for what only they know; returns that of all, and the thread for further calls.
-fn ask_threads(
-    target: &Target,
-    kept: &mut Kept,
-    held: &mut HeldProgram,
-    status: &Status,
-    shared_pending: &[[u8; 128]],
-) -> Result<(Vec<ThreadFacts>, Host), CutError> {
-    let inner_pid = status.innermost("NStgid").unwrap_or(target.pid);
-    let caught = status.mask("SigCgt");
-    let shared = threads::pending_mask(shared_pending);
-    let no_marker = |tid: i32| CutError::Refused {
-        reasons: vec![format!(
-            "thread {tid}: the program handles SIGURG, SIGWINCH and SIGCHLD all at once; no signal is left for the agent"
-        )],
-    };
-    let generation = match target.area.shared.0 {
-        0 => 0,
-        shared => procmem::read_u64(held.threads[0].tid, shared + SharedPage::ALTSTACK_GENERATION as u64)?,
-    };
-    kept.facts.renew(generation);
-    let mut facts = Vec::with_capacity(held.threads.len());
-    let mut chosen = None;
-    for thread in &held.threads {
-        let known = kept.facts.get(thread);
-        let host = if known.is_none() || chosen.is_none() {
-            thread.host(target.pid, inner_pid, caught, shared)
-        } else {
-            None
-        };
-        let fact = match known {
-            Some(fact) => fact,
-            None => {
-                let host = host.as_ref().ok_or_else(|| no_marker(thread.tid))?;
-                held.host = Some(host.clone());
-                let fact = kept.facts.ask(host, &target.area, thread)?;
-                held.host = None;
-                fact
-            }
-        };
-        facts.push(fact);
-        chosen = chosen.or(host);
+/// The stopped processes whose parents have been told so by wait(2), by their own ids.
+fn stops_told(targets: &[Target], seen: &[Seen]) -> Result<Vec<i32>, CutError> {
+    let mut told = Vec::new();
+    for (target, parent) in targets.iter().zip(seen) {
+        let is_child = |child: &&Seen| child.status.number("PPid") == Some(i64::from(target.pid));
+        let children = seen.iter().filter(|child| child.is_stopped()).filter(is_child);
+        let children: Vec<i32> = children.map(|child| child.inner_pid).collect();
+        told.extend(inside::stops_told(parent, &target.area, &children)?);
     }
-    let first = held.threads.first().map_or(0, |thread| thread.tid);
-    Ok((facts, chosen.ok_or_else(|| no_marker(first))?))
+    Ok(told)
+}
+
+/// The file tables of all.
+fn files(
+    targets: &[Target],
+    options: &CutOptions,
+    befores: &[Before],
+    seen: &[Seen],
+) -> Result<Vec<FileTable>, CutError> {
+    let holders = targets.iter().zip(befores).zip(seen).map(|((target, before), seen)| Holder {
+        pid: target.pid,
+        inner_pid: seen.inner_pid,
+        tid: seen.live,
+        pidfd: &before.pidfd,
+        own: seen.own,
+    });
+    let outside = Outside { inherited: &options.inherited, lose_connections: options.lose_connections };
+    let mut covered = Covered::default();
+    seen.iter().for_each(|seen| covered.add(&seen.mapped));
+    let reader = FileReader::new(holders.collect(), outside, Look::Stopped)?.covering(covered);
+    let mut tables = reader.tables().map_err(|unreadable| {
+        let refusals = named(targets, unreadable.refusals);
+        if unreadable.passing { CutError::Unsettled(refusals) } else { CutError::Refused(refusals) }
+    })?;
+    if let Some(first) = tables.first_mut() {
+        seen.iter().for_each(|seen| nameless::add_mapped(first, &seen.mapped, &seen.memory));
+        first.segments = attached(targets, options, seen)?;
+    }
+    Ok(tables)
+}
+
+/// The System V shared memory of all.
+fn attached(targets: &[Target], options: &CutOptions, seen: &[Seen]) -> Result<Vec<Segment>, CutError> {
+    let processes = targets.iter().zip(seen).map(|(target, seen)| segments::Process {
+        pid: target.pid,
+        area: Some(&target.area),
+        mapped: &seen.mapped,
+    });
+    let found = segments::attached(processes);
+    if !found.refusals.is_empty() {
+        return Err(refused(targets, found.refusals));
+    }
+    // A process that is just ending gives it up in a moment.
+    match refused(targets, found.shared) {
+        CutError::Refused(refusals) if !refusals.is_empty() && options.only.is_none() => {
+            Err(CutError::Unsettled(refusals))
+        }
+        _ => Ok(found.segments),
+    }
+}
+
+/// Refusals with the places of their processes, which are named if there are several.
+fn named(targets: &[Target], refusals: Vec<(usize, Refusal)>) -> Vec<Refusal> {
+    let of = |(place, refusal): (usize, Refusal)| match targets.get(place) {
+        Some(target) if targets.len() > 1 => refusal.of(target.pid, &refuse::name_of(target.pid)),
+        _ => refusal,
+    };
+    refusals.into_iter().map(of).collect()
+}
+
+/// The same, as an error.
+pub fn refused(targets: &[Target], refusals: Vec<(usize, Refusal)>) -> CutError {
+    CutError::Refused(named(targets, refusals))
 }
 
 #[cfg(test)]

@@ -1,86 +1,207 @@
-//! After the stop: what a cut has read becomes a process record and a list of pages.
+//! After the stop: what a cut has read becomes a record of all processes and a list of pages.
 //!
 //! Called by `cut`, on the tracer thread, while the program runs on. What must hold: if anything is in doubt (a mapping
 //! changed between the look before the stop and the stop) there is no image.
 
+use crate::capture::files::watches;
 use crate::capture::maps::{self, Flags};
-use crate::capture::state;
-use crate::cut::{Before, CutError, CutOptions, Inside, Kept, Target};
-use crate::guard;
+use crate::capture::{locks, rights, state};
+use crate::cut::{self, Before, CutError, CutOptions, Inside, Kept, KeptAll, Target};
 use crate::hold::HeldProgram;
-use crate::memory::{FrozenMemory, Living, StoreFiles};
+use crate::inside::{self, Seen};
+use crate::memory::{FrozenMemory, Living, OwnMemory, StoreFiles};
+use crate::refuse;
 use crate::snapshot::Snapshot;
 use crate::stop::Stragglers;
 use crate::tracer::{Command, Current};
 use crate::track;
 use crossbeam_channel::Sender;
-use holdfast_image::bytes::Name;
-use holdfast_image::pages::Inherited;
-use holdfast_image::record::{FileIdentity, ProcessRecord, Region, SignalRecord};
+use holdfast_image::attributes::GuardRegion;
+use holdfast_image::bytes::{Blob, Name};
+use holdfast_image::pages::{Inherited, StoreMapping};
+use holdfast_image::record::{FileIdentity, FileTable, ProcessRecord, Region, SignalRecord};
 use holdfast_image::set::PageSet;
+use holdfast_image::{space, tree};
 use holdfast_sys::procfs;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// What [`after`] yields.
 pub struct Described {
-    /// Everything but the pages.
+    /// Everything but the pages, of all processes.
     pub record: ProcessRecord,
     /// Reads the pages.
     pub memory: FrozenMemory,
-    /// What is kept until they are stored.
-    pub current: Option<Current>,
-    /// Which pages; its copy and buffers are in `current` and `memory` now.
-    pub snapshot: Snapshot,
+    /// What is kept until they are stored, by space.
+    pub current: Vec<(u32, Current)>,
+    /// Which pages.
+    pub sets: Sets,
+}
+
+/// Pages of all processes, at their global addresses ([`holdfast_image::space`]).
+#[derive(Default)]
+pub struct Sets {
+    /// Engine that was used: where they differ, that of most concern to the programs.
+    pub engine: &'static str,
+    /// As in [`Snapshot`].
+    pub dirty: PageSet,
+    /// As in [`Snapshot`].
+    pub frozen: PageSet,
+    /// As in [`Snapshot`].
+    pub present: PageSet,
     /// What the image takes from elsewhere.
     pub inherited: Inherited,
 }
 
-/// Everything that needs no stop any more: the copy's own affairs, identities of files.
+impl Sets {
+    fn add(&mut self, space: u32, snapshot: Snapshot, options: &CutOptions) {
+        let inherited = snapshot.inherited(options);
+        let unchanged = inherited.unchanged.into_iter().map(|run| space::global_run(space, run));
+        self.inherited.unchanged.extend(unchanged);
+        let mapped = inherited.mapped.into_iter();
+        self.inherited.mapped.extend(
+            mapped.map(|mapping| StoreMapping { run: space::global_run(space, mapping.run), ..mapping }),
+        );
+        self.dirty = self.dirty.union(&space::global_set(space, snapshot.dirty));
+        self.frozen = self.frozen.union(&space::global_set(space, snapshot.frozen));
+        self.present = self.present.union(&space::global_set(space, snapshot.present));
+        if self.engine != "fork" {
+            self.engine = snapshot.engine;
+        }
+    }
+
+    fn sort(&mut self) {
+        self.inherited.unchanged.sort_unstable();
+        self.inherited.mapped.sort_unstable_by_key(|mapping| mapping.run);
+    }
+}
+
+/// Everything that needs no stop any more: the copies' own affairs, identities of files. `held`: the programs, if they
+/// are to be held until their pages are stored.
 ///
 /// # Errors
-/// The copy died, or the program changed meanwhile; the copy is ended, a held program let go.
+/// A copy died, or a program changed meanwhile; copies are ended, held programs let go.
 #[allow(clippy::too_many_arguments)] // the parts of one cut
 pub fn after(
-    target: &Target,
+    targets: &[Target],
     options: &CutOptions,
-    kept: &mut Kept,
-    before: &Before,
-    inside: Inside,
-    held: Option<HeldProgram>,
+    kept: &mut KeptAll,
+    befores: &[Before],
+    mut inside: Vec<Inside>,
+    held: Vec<HeldProgram>,
     commands: &Sender<Command>,
     stragglers: &mut Stragglers,
 ) -> Result<Described, CutError> {
-    let mut inside = inside;
-    let surplus = std::mem::take(&mut inside.snapshot.surplus);
-    let current = match (inside.snapshot.copy.take(), held) {
-        (Some(copy), _) => Some(Current::Copy { copy: Box::new(copy), surplus }),
-        (None, Some(held)) => Some(Current::Held(Box::new(held))),
-        (None, None) => inside
-            .snapshot
-            .guard
-            .take()
-            .map(|guard| Current::Guarded { guard: Arc::new(guard), target: Box::new(target.clone()) }),
-    };
-    match describe(target, options, kept, before, inside, current.as_ref(), commands) {
-        Ok((record, memory, snapshot, inherited)) => {
-            Ok(Described { record, memory, current, snapshot, inherited })
+    let mut held = held.into_iter();
+    let is_held = held.len() > 0;
+    let mut current: Vec<Option<Current>> = Vec::with_capacity(inside.len());
+    for (target, one) in targets.iter().zip(&mut inside) {
+        let surplus = std::mem::take(&mut one.snapshot.surplus);
+        let guard = one.snapshot.guard.take();
+        current.push(match (one.snapshot.copy.take(), held.next()) {
+            (Some(copy), _) => Some(Current::Copy { copy: Box::new(copy), surplus }),
+            (None, Some(held)) => Some(Current::Held(Box::new(held))),
+            (None, None) => guard
+                .map(|guard| Current::Guarded { guard: Arc::new(guard), target: Box::new(target.clone()) }),
+        });
+    }
+    match describe_all(targets, options, kept, befores, inside, &current) {
+        Ok((record, members, mut sets)) => {
+            sets.sort();
+            let memory = FrozenMemory { members, held: is_held, tracer: commands.clone(), ended: false };
+            let spaces = targets.iter().map(|target| target.space);
+            let current = spaces.zip(current).filter_map(|(space, current)| Some((space, current?)));
+            Ok(Described { record, memory, current: current.collect(), sets })
         }
         Err(error) => {
-            match current {
-                Some(Current::Copy { copy, .. }) => copy.end(),
-                Some(Current::Held(held)) => held.resume(stragglers),
-                Some(Current::Guarded { guard, target }) => {
-                    if let Err(error) = guard::lift(&guard, &target, kept, stragglers) {
-                        tracing::warn!(%error, "lifting the guard");
-                    }
-                }
-                None => {}
-            }
+            current.into_iter().flatten().for_each(|current| current.end(kept, stragglers));
             Err(error)
         }
     }
 }
+
+type AllDescribed = (ProcessRecord, Vec<(u32, OwnMemory)>, Sets);
+
+fn describe_all(
+    targets: &[Target],
+    options: &CutOptions,
+    kept: &mut KeptAll,
+    befores: &[Before],
+    mut inside: Vec<Inside>,
+    current: &[Option<Current>],
+) -> Result<AllDescribed, CutError> {
+    find_watched(targets, &mut inside)?;
+    // Of all processes: their regions refer to it.
+    let mut once = FileTable::default();
+    if let Some(first) = inside.first_mut() {
+        once.nameless = std::mem::take(&mut first.files.nameless);
+        once.segments = std::mem::take(&mut first.files.segments);
+    }
+    let (mut records, mut members, mut sets) = (Vec::new(), Vec::new(), Sets::default());
+    for (((target, before), one), current) in targets.iter().zip(befores).zip(inside).zip(current) {
+        let (record, memory, snapshot) =
+            describe(target, options, kept.of(target), before, one, &once, current.as_ref())
+                .map_err(|error| inside::of(error, targets.len() > 1, target.pid))?;
+        // The parent by its id here; it gets the one that the processes know below.
+        records.push((target.pid, record));
+        members.push((target.space, memory));
+        sets.add(target.space, snapshot, options);
+    }
+    let mut record = family(records).ok_or(CutError::Gone)?;
+    (record.files.nameless, record.files.segments) = (once.nameless, once.segments);
+    record.check().map_err(|what| CutError::Failed {
+        what: format!("the record of the program is not sound: {what}"),
+    })?;
+    if let Err(why) = tree::plan(&record) {
+        return Err(CutError::Refused(vec![refuse::process(targets[0].pid, why)]));
+    }
+    Ok((record, members, sets))
+}
+
+/// The paths of what the programs watch (inotify(7)).
+fn find_watched(targets: &[Target], inside: &mut [Inside]) -> Result<(), CutError> {
+    let mut tables: Vec<FileTable> = inside.iter_mut().map(|one| std::mem::take(&mut one.files)).collect();
+    let folder = |(target, one): (&Target, &Inside)| (target.pid, one.seen.cwd.path.as_path().to_owned());
+    let processes: Vec<(i32, PathBuf)> = targets.iter().zip(&*inside).map(folder).collect();
+    let refusals = watches::find_paths(&mut tables, &processes);
+    inside.iter_mut().zip(tables).for_each(|(one, files)| one.files = files);
+    if refusals.is_empty() { Ok(()) } else { Err(cut::refused(targets, refusals)) }
+}
+
+/// One record of all: the first with all others, each after its parent. Given with the ids that the agent sees.
+fn family(records: Vec<(i32, ProcessRecord)>) -> Option<ProcessRecord> {
+    let known: HashMap<i32, i32> = records.iter().map(|(pid, record)| (*pid, record.pid)).collect();
+    let mut rest = records.into_iter().map(|(_, record)| record);
+    let mut first = rest.next()?;
+    let mut waiting: Vec<ProcessRecord> = rest
+        .map(|record| ProcessRecord { ppid: known.get(&record.ppid).copied().unwrap_or(NOBODY), ..record })
+        .collect();
+    let mut done = BTreeSet::from([NOBODY, first.pid]);
+    // The descriptors of the others refer to the descriptions by their place among the processes, so locks do too.
+    let places: Vec<i32> =
+        std::iter::once(first.pid).chain(waiting.iter().map(|record| record.pid)).collect();
+    while !waiting.is_empty() {
+        let (ready, later): (Vec<_>, Vec<_>) =
+            waiting.into_iter().partition(|record| done.contains(&record.ppid));
+        if ready.is_empty() {
+            return None; // a circle: not what a kernel has
+        }
+        done.extend(ready.iter().map(|record| record.pid));
+        first.others.extend(ready);
+        waiting = later;
+    }
+    let now: HashMap<i32, u32> = first.processes().map(|process| process.pid).zip(0..).collect();
+    for lock in first.files.descriptions.iter_mut().flat_map(|description| &mut description.locks) {
+        let holder = places.get(lock.process as usize).and_then(|pid| now.get(pid));
+        lock.process = holder.copied().unwrap_or(lock.process);
+    }
+    Some(first)
+}
+
+/// Parent of those whose parent is not of the job: process 1.
+const NOBODY: i32 = 1;
 
 fn describe(
     target: &Target,
@@ -88,28 +209,31 @@ fn describe(
     kept: &mut Kept,
     before: &Before,
     mut inside: Inside,
+    once: &FileTable,
     current: Option<&Current>,
-    commands: &Sender<Command>,
-) -> Result<(ProcessRecord, FrozenMemory, Snapshot, Inherited), CutError> {
+) -> Result<(ProcessRecord, OwnMemory, Snapshot), CutError> {
     if let Some(Current::Copy { copy, .. }) = current {
         copy.detach_from_program()?;
         check_copy(copy.pid, &inside.snapshot)?;
     }
-    let flags = flags(target, before, &inside, current)?;
-    let (regions, mapped_files, whole) =
-        maps::regions(&inside.mapped, &flags, &mut kept.identities, options.self_contained);
+    let seen = &inside.seen;
+    let flags = flags(target, before, seen, current)?;
+    let (regions, mapped_files, whole) = maps::regions(
+        &seen.mapped,
+        &flags,
+        &seen.policies,
+        &mut kept.identities,
+        options.self_contained,
+        once,
+    );
     if options.only.is_none()
-        && let Some((mapped, _)) = inside
-            .mapped
-            .iter()
-            .zip(whole.iter().zip(&inside.whole))
-            .find(|(_, (now, then))| **now && !**then)
+        && let Some((mapped, _)) =
+            seen.mapped.iter().zip(whole.iter().zip(&inside.whole)).find(|(_, (now, then))| **now && !**then)
     {
         let what = format!("{} was replaced meanwhile", String::from_utf8_lossy(&mapped.mapping.name));
         return Err(CutError::Busy { what });
     }
     let mut snapshot = std::mem::take(&mut inside.snapshot);
-    let inherited = snapshot.inherited(options);
     let shared: PageSet = snapshot.saved.first(snapshot.shared).collect();
     snapshot.dirty = snapshot.dirty.union(&shared);
     snapshot.saved.sort();
@@ -122,32 +246,31 @@ fn describe(
         Some(pid) => Some(Living { pid, forced: File::open(format!("/proc/{pid}/mem"))? }),
         None => None,
     };
-    let record = record(target, kept, inside, regions, mapped_files)?;
-    record.check().map_err(|what| CutError::Failed {
-        what: format!("the record of the program is not sound: {what}"),
-    })?;
-    let memory = FrozenMemory {
+    let guards = snapshot.guards.runs().iter();
+    let guards = guards.map(|run| GuardRegion { start: run.start, end: run.end() }).collect();
+    let record = ProcessRecord { guards, ..record(target, kept, inside, regions, mapped_files)? };
+    let memory = OwnMemory {
         saved: std::mem::take(&mut snapshot.saved),
-        files: StoreFiles::new(std::mem::take(&mut snapshot.files)),
+        files: StoreFiles::new(snapshot.files.clone()),
         living,
         guard: match current {
             Some(Current::Guarded { guard, .. }) => Some(Arc::clone(guard)),
             _ => None,
         },
-        held: matches!(current, Some(Current::Held(_))),
-        tracer: commands.clone(),
-        ended: false,
     };
-    Ok((record, memory, snapshot, inherited))
+    Ok((record, memory, snapshot))
 }
 
 /// The flags that all mappings had at the stop.
 fn flags(
     target: &Target,
     before: &Before,
-    inside: &Inside,
+    seen: &Seen,
     current: Option<&Current>,
 ) -> Result<Flags, CutError> {
+    if let Some(flags) = &seen.mapping_flags {
+        return Ok(flags.clone());
+    }
     let of_process = |pid: i32| {
         procfs::by_any_thread(pid, |tid| procfs::vm_flags(pid, tid).ok().filter(|flags| !flags.is_empty()))
     };
@@ -156,8 +279,17 @@ fn flags(
         Some(Current::Held(_)) => Some(of_process(target.pid)?),
         Some(Current::Guarded { .. }) | None => None,
     };
-    maps::settle_flags(&inside.mapped, &before.flags, copy.as_ref(), || of_process(target.pid))
-        .map_err(|what| CutError::Busy { what })
+    let lock_future = seen.process.attributes.lock_future;
+    let busy = |what| CutError::Busy { what };
+    let mut settled = maps::settle_flags(&seen.mapped, &before.flags, copy.as_ref(), lock_future, || {
+        of_process(target.pid)
+    })
+    .map_err(busy)?;
+    let locked = seen.status.number("VmLck") > Some(0) || locks::any(&before.flags);
+    if locked && matches!(current, Some(Current::Copy { .. })) {
+        locks::settle(&seen.mapped, &before.flags, &of_process(target.pid)?, &mut settled).map_err(busy)?;
+    }
+    Ok(settled)
 }
 
 /// The copy has all pages that are to be read from it. Otherwise the program changed a flag of a mapping between the look
@@ -181,49 +313,51 @@ fn record(
     regions: Vec<Region>,
     mapped_files: Vec<FileIdentity>,
 ) -> Result<ProcessRecord, CutError> {
+    let Inside { seen, mut files, zombies, stop_told, .. } = inside;
     let pid = target.pid;
-    let status = &inside.status;
-    let exe_name = Name(inside.exe.clone());
+    let exe_name = Name(seen.exe.clone());
     let exe_path = exe_name.as_path();
-    let exe = kept.identities.of(exe_path, None).ok_or_else(|| CutError::Refused {
-        reasons: vec![format!("executable {}: it was deleted or cannot be read", exe_path.display())],
-    })?;
-    let inner_pid = status.innermost("NStgid").unwrap_or(pid);
-    let mut threads: Vec<_> = inside
-        .threads
-        .iter()
-        .zip(&inside.facts)
-        .map(|(thread, facts)| state::thread_record(pid, thread, facts))
-        .collect();
+    let exe = kept
+        .identities
+        .of(exe_path, None)
+        .ok_or_else(|| CutError::Refused(vec![refuse::executable(&exe_name.0)]))?;
+    let (status, inner_pid, job_stopped) = (&seen.status, seen.inner_pid, seen.is_stopped());
+    let told = seen.threads.iter().zip(&seen.facts).zip(seen.around);
+    let mut threads: Vec<_> =
+        told.map(|((thread, facts), around)| state::thread_record(thread, facts, around)).collect();
     threads.sort_by_key(|thread| (thread.tid != inner_pid, thread.tid));
-    let mut files = inside.files;
     files.mapped = mapped_files;
+    let blob = |info: &[u8; 128]| Blob(info.to_vec());
     Ok(ProcessRecord {
         pid: inner_pid,
         ppid: i32::try_from(status.number("PPid").unwrap_or(0)).unwrap_or(0),
         pgid: status.innermost("NSpgid").unwrap_or(0),
         sid: status.innermost("NSsid").unwrap_or(0),
         exe,
-        cwd: Name(inside.cwd),
+        cwd: seen.cwd.path,
+        cwd_deleted: seen.cwd.deleted,
         umask: status.get("Umask").and_then(|text| u32::from_str_radix(text, 8).ok()).unwrap_or(0o22),
-        limits: inside.limits,
-        host: state::host(pid, &inside.vdso)?,
-        layout: inside.layout,
+        limits: seen.limits,
+        host: state::host(pid, &seen.vdso)?,
+        layout: seen.layout,
         regions,
+        guards: Vec::new(),
         threads,
         signals: SignalRecord {
-            actions: inside.process.actions,
-            pending: inside
-                .shared_pending
-                .iter()
-                .map(|info| holdfast_image::bytes::Blob(info.to_vec()))
-                .collect(),
-            job_stopped: inside.threads.iter().all(|thread| thread.group_stopped),
+            actions: seen.process.actions,
+            pending: seen.shared_pending.iter().map(blob).collect(),
+            job_stopped,
+            stop_told,
         },
-        itimers: inside.process.itimers,
-        posix_timers: inside.timers,
+        itimers: seen.process.itimers,
+        posix_timers: seen.timers,
         files,
         inject: target.area,
-        flags: state::flags(pid, status),
+        flags: seen.flags,
+        attributes: seen.process.attributes,
+        rights: rights::of(status),
+        space: target.space,
+        zombies,
+        others: Vec::new(),
     })
 }

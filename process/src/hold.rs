@@ -1,14 +1,15 @@
-//! A program that stands still: let go again, ended, or held for a while because there is no room for more copies.
+//! Programs that stand still: let go again, ended, or held for a while because there is no room for more copies.
 //!
 //! Called by the tracer thread. What must hold: every thread goes on with its own registers and mask, and with its
 //! interrupted call repaired, as after a cut.
 
-use crate::cut::{CutError, Kept, Target};
+use crate::cut::{CutError, Kept, KeptAll, Target};
 use crate::error::TraceError;
 use crate::inject::batch::Host;
+use crate::inside;
 use crate::ours;
 use crate::slots::Slots;
-use crate::stop::{self, StopFailure, Stopped, Stragglers};
+use crate::stop::{self, StopFailure, Stopped, Stragglers, Why};
 use crate::threads::{self, Repairer, Samples, Thread};
 use holdfast_sys::procfs::{self, Status};
 use holdfast_sys::procmem::ForcedMemory;
@@ -55,54 +56,90 @@ impl HeldProgram {
     }
 }
 
-/// Stops the program just to hold it.
+/// Lets several programs run on.
+pub fn resume_all(all: Vec<HeldProgram>, stragglers: &mut Stragglers) {
+    all.into_iter().for_each(|held| held.resume(stragglers));
+}
+
+/// Those that were stopped, not read yet.
+pub fn held(targets: &[Target], stopped: Vec<Stopped>) -> Vec<HeldProgram> {
+    let one = |(target, stopped): (&Target, Stopped)| HeldProgram {
+        pid: target.pid,
+        stopped,
+        threads: Vec::new(),
+        host: None,
+    };
+    targets.iter().zip(stopped).map(one).collect()
+}
+
+/// Stops programs just to hold them.
 ///
 /// # Errors
-/// It could not be stopped (in time), or has become another program; it runs on.
+/// They could not be stopped (in time), or one has become another program; they run on.
 pub fn park(
-    target: &Target,
+    targets: &[Target],
     deadline: Duration,
-    kept: &mut Kept,
+    kept: &mut KeptAll,
     stragglers: &mut Stragglers,
-) -> Result<HeldProgram, CutError> {
-    let pid = target.pid;
-    let samples = threads::sample(pid);
-    let (stopped, _) = match stop::stop(pid, deadline, stragglers) {
-        Ok(stopped) => stopped,
-        Err(failure) => return Err(let_go_again(failure, target, kept, &samples, stragglers)),
+) -> Result<Vec<HeldProgram>, CutError> {
+    let pids: Vec<i32> = targets.iter().map(|target| target.pid).collect();
+    let samples: Vec<Samples> = pids.iter().map(|&pid| threads::sample(pid)).collect();
+    let samples: Vec<&Samples> = samples.iter().collect();
+    let stopped = match stop::stop(&pids, deadline) {
+        Ok((stopped, _)) => stopped,
+        Err(failure) => return Err(let_go_again(failure, targets, kept, &samples, stragglers)),
     };
-    let mut held = HeldProgram { pid, stopped, threads: Vec::new(), host: None };
-    match ready(target, kept, &samples, &mut held, true) {
-        Ok(()) => Ok(held),
+    let mut all = held(targets, stopped);
+    let mut result = Ok(());
+    for ((target, samples), held) in targets.iter().zip(samples).zip(&mut all) {
+        // Each of them: a call that was interrupted must be repaired whatever became of the others.
+        result = result.and(ready(target, kept.of(target), samples, held, true));
+    }
+    match result {
+        Ok(()) => Ok(all),
         Err(error) => {
-            held.resume(stragglers);
+            resume_all(all, stragglers);
             Err(error)
         }
     }
 }
 
 /// After a stop that did not come about in time: the calls of those threads that did stop are repaired before they go
-/// on, as after any stop.
+/// on, as after any stop. `samples`: of each program.
 pub fn let_go_again(
     failure: StopFailure,
-    target: &Target,
-    kept: &mut Kept,
-    samples: &Samples,
+    targets: &[Target],
+    kept: &mut KeptAll,
+    samples: &[&Samples],
     stragglers: &mut Stragglers,
 ) -> CutError {
-    let (what, partly) = match failure {
-        StopFailure::Gone => return CutError::Gone,
-        StopFailure::Refused(reason) => return CutError::Refused { reasons: vec![reason] },
-        StopFailure::Late { what, partly } => (what, partly),
-    };
-    if !partly.threads.is_empty() {
-        let mut held = HeldProgram { pid: target.pid, stopped: partly, threads: Vec::new(), host: None };
-        if let Err(error) = ready(target, kept, samples, &mut held, false) {
-            tracing::warn!(%error, "repairing calls after a stop that came too late");
+    let StopFailure { why, partly, late } = failure;
+    let mut repair = |stopped: Vec<Stopped>, stragglers: &mut Stragglers| {
+        for ((mut held, target), samples) in held(targets, stopped).into_iter().zip(targets).zip(samples) {
+            if held.stopped.threads.is_empty() {
+                continue;
+            }
+            if let Err(error) = ready(target, kept.of(target), samples, &mut held, false) {
+                tracing::warn!(%error, "repairing calls after a stop that came too late");
+            }
+            held.resume(stragglers);
         }
-        held.resume(stragglers);
+    };
+    repair(partly, stragglers);
+    // They have been interrupted, too.
+    let late = targets.iter().zip(&late).map(|(target, late)| stop::await_late(target.pid, late, stragglers));
+    let late: Vec<Stopped> = late.collect();
+    repair(late, stragglers);
+    let what = match why {
+        Why::Gone => return CutError::Gone,
+        Why::Refused(refusal) => return CutError::Refused(vec![refusal]),
+        Why::Late(what) => what,
+    };
+    // Of several processes: one that came or went meanwhile is no reason to wait for long.
+    match targets.iter().find(|target| targets.len() > 1 && stop::has_ended(target.pid)) {
+        Some(ended) => inside::just_ended(ended.pid),
+        None => inside::relatives(targets).err().unwrap_or(CutError::Busy { what }),
     }
-    CutError::Busy { what }
 }
 
 /// `whole`: all threads are there, so that continuation slots which none of them is in are free.

@@ -6,22 +6,28 @@
 //! * `inject`: system calls run inside a stopped thread. `freeze`: the frozen copy.
 //! * [`Tracking`]: which pages were written. `snapshot`: copy or frozen copy. [`LivePages`]: pages before the stop.
 //! * `capture`: the process record. [`rebuild`]: the way back.
+//! * `refuse`: what cannot be checkpointed, in words. [`check`]: the look at it that stops nothing.
 //!
 //! See `docs/architecture.md`.
 #![deny(unsafe_code)]
 
 mod capture;
+mod check;
 mod cut;
 mod describe;
 mod error;
 mod freeze;
+mod group;
 mod guard;
 mod hold;
 mod inject;
+mod inside;
 mod live;
+mod members;
 mod memory;
 mod ours;
 pub mod rebuild;
+mod refuse;
 mod repair;
 mod slots;
 mod snapshot;
@@ -32,11 +38,14 @@ mod tracer;
 mod track;
 mod xstate;
 
-pub use cut::{Cut, CutError, CutOptions, Engine, Target};
+pub use check::{CheckError, CheckOptions, check};
+pub use cut::{Cut, CutError, CutOptions, Engine, Roster, Target};
 pub use error::TraceError;
 pub use guard::{Class, Events, Guard, GuardOptions, Seen, SlotCount};
-pub use live::{LivePages, may_have_transfers};
+pub use live::LivePages;
+pub use members::{FaultCounters, Members};
 pub use memory::FrozenMemory;
+pub use refuse::process as refuse_process;
 pub use snapshot::{Plan, Planner};
 pub use tracer::{Parked, Tracer};
 pub use track::Tracking;

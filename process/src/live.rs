@@ -1,11 +1,12 @@
-//! Pages of the running program, read before the stop (pre-copy).
+//! Pages of running programs, read before the stop (pre-copy).
 //!
 //! Nothing is torn by it: the tracker was armed before, so a page that is written while or after it is read here is
 //! reported as written at the cut, and stored again. What cannot be read (it was unmapped meanwhile) is left out.
 
+use crate::members::Members;
 use holdfast_image::pages::{PageRun, PageSource, TakeList};
 use holdfast_image::set::PageSet;
-use holdfast_image::{Addr, PageCount};
+use holdfast_image::{Addr, PageCount, space};
 use holdfast_sys::{procfs, procmem};
 use std::io;
 
@@ -13,7 +14,7 @@ use std::io;
 ///
 /// The kernel pins the pages when such a read begins, which marks them as written, and the data come later without a page
 /// fault (block/bio.c, bio_iov_iter_get_pages). Were the tracker re-armed in between, the data would not be noticed. At a
-/// cut nothing is under way, because every thread has left its system call. To be asked after [`crate::Tracking::pass`]:
+/// cut nothing is under way, because every thread has left its system call. To be asked after [`crate::Members::pass`]:
 /// a read that was under way then and is over now has been seen.
 ///
 /// # Errors
@@ -29,17 +30,19 @@ pub fn may_have_transfers(pid: i32) -> io::Result<bool> {
     Ok(found)
 }
 
-/// See the head of the file. Used by the agent's pre-copy.
+/// See the head of the file. Used by the agent's pre-copy; with global addresses.
 #[derive(Debug)]
 pub struct LivePages {
-    pid: i32,
+    /// By space.
+    pids: Vec<(u32, i32)>,
     runs: TakeList,
 }
 
 impl LivePages {
-    /// These pages of a process.
-    pub fn new(pid: i32, pages: PageSet) -> LivePages {
-        LivePages { pid, runs: TakeList::new(pages.into_runs()) }
+    /// These pages of some processes.
+    pub fn new(members: &Members, pages: PageSet) -> LivePages {
+        let pids = members.targets().iter().map(|target| (target.space, target.pid)).collect();
+        LivePages { pids, runs: TakeList::new(pages.into_runs()) }
     }
 }
 
@@ -51,7 +54,12 @@ impl PageSource for LivePages {
         self.runs.take(most, into);
     }
     fn read(&self, start: Addr, buffer: &mut [u8]) -> io::Result<bool> {
-        Ok(procmem::read(self.pid, start.0, buffer).is_ok())
+        let (space, own) = space::split(start);
+        let pid = self.pids.iter().find(|(other, _)| *other == space).map(|(_, pid)| *pid);
+        Ok(pid.is_some_and(|pid| procmem::read(pid, own.0, buffer).is_ok()))
     }
     fn release(&self, _: PageRun) {}
+    fn has_several(&self) -> bool {
+        self.pids.len() > 1
+    }
 }

@@ -11,7 +11,7 @@ use crate::guard::Guard;
 use crate::tracer::Command;
 use crossbeam_channel::Sender;
 use holdfast_image::pages::{PageRun, StoreMapping};
-use holdfast_image::{Addr, PAGE_SIZE};
+use holdfast_image::{Addr, PAGE_SIZE, space};
 use holdfast_sys::procmem;
 use std::collections::HashMap;
 use std::fs::File;
@@ -211,47 +211,19 @@ impl StoreFiles {
     }
 }
 
-/// See the head of the file.
+/// The memory of one process.
 #[derive(Debug)]
-pub struct FrozenMemory {
+pub(crate) struct OwnMemory {
     pub(crate) saved: SavedPages,
     pub(crate) files: StoreFiles,
     /// `None`: everything was copied inside the stop.
     pub(crate) living: Option<Living>,
     /// Memory that the program is kept from changing.
     pub(crate) guard: Option<Arc<Guard>>,
-    pub(crate) held: bool,
-    pub(crate) tracer: Sender<Command>,
-    pub(crate) ended: bool,
 }
 
-impl FrozenMemory {
-    /// With a held program: ends it by SIGKILL instead of letting it run on.
-    ///
-    /// # Errors
-    /// The tracer thread is gone.
-    pub fn kill_held(mut self) -> io::Result<()> {
-        self.ended = true;
-        self.tracer
-            .send(Command::End { kill: true })
-            .map_err(|_| io::Error::other("the tracer thread is gone"))
-    }
-    /// Whether the program stands still until this is dropped.
-    pub fn is_held(&self) -> bool {
-        self.held
-    }
-
-    /// With engine `slots`: the memory that is guarded, to be polled during the flush.
-    pub fn guard(&self) -> Option<&Arc<Guard>> {
-        self.guard.as_ref()
-    }
-
-    /// Fills `buffer` with the pages from `start` on.
-    ///
-    /// # Errors
-    /// The copy was killed, or a segment file cannot be read: the checkpoint must fail.
-    pub fn read(&self, start: Addr, buffer: &mut [u8]) -> io::Result<()> {
-        debug_assert!(buffer.len().is_multiple_of(PAGE_SIZE as usize));
+impl OwnMemory {
+    fn read(&self, start: Addr, buffer: &mut [u8]) -> io::Result<()> {
         let (mut at, mut rest) = (start, buffer);
         while !rest.is_empty() {
             let limit = match self.saved.part(at) {
@@ -289,15 +261,65 @@ impl FrozenMemory {
         }
         Ok(())
     }
+}
+
+/// See the head of the file. Speaks global addresses ([`holdfast_image::space`]).
+#[derive(Debug)]
+pub struct FrozenMemory {
+    /// By space.
+    pub(crate) members: Vec<(u32, OwnMemory)>,
+    pub(crate) held: bool,
+    pub(crate) tracer: Sender<Command>,
+    pub(crate) ended: bool,
+}
+
+impl FrozenMemory {
+    /// With held programs: ends them by SIGKILL instead of letting them run on.
+    ///
+    /// # Errors
+    /// The tracer thread is gone.
+    pub fn kill_held(mut self) -> io::Result<()> {
+        self.ended = true;
+        self.tracer
+            .send(Command::End { kill: true })
+            .map_err(|_| io::Error::other("the tracer thread is gone"))
+    }
+    /// Whether the programs stand still until this is dropped.
+    pub fn is_held(&self) -> bool {
+        self.held
+    }
+
+    /// With engine `slots`: the memory that is guarded, to be polled during the flush.
+    pub fn guard(&self) -> Option<&Arc<Guard>> {
+        self.members.first()?.1.guard.as_ref()
+    }
+
+    fn of(&self, space: u32) -> Option<&OwnMemory> {
+        self.members.iter().find(|(own, _)| *own == space).map(|(_, memory)| memory)
+    }
+
+    /// Fills `buffer` with the pages from `start` on.
+    ///
+    /// # Errors
+    /// A copy was killed, or a segment file cannot be read: the checkpoint must fail.
+    pub fn read(&self, start: Addr, buffer: &mut [u8]) -> io::Result<()> {
+        debug_assert!(buffer.len().is_multiple_of(PAGE_SIZE as usize));
+        let (space, own) = space::split(start);
+        let memory =
+            self.of(space).ok_or_else(|| io::Error::other(format!("no process has the page {start}")))?;
+        memory.read(own, buffer)
+    }
 
     /// `run` is stored: the copy gives it back, so that later writes of the program to it cost no copy.
     pub fn release(&self, run: PageRun) {
-        if let Some(guard) = &self.guard
-            && let Err(error) = guard.release(run)
+        let (space, own) = space::split_run(run);
+        let Some(memory) = self.of(space) else { return };
+        if let Some(guard) = &memory.guard
+            && let Err(error) = guard.release(own)
         {
             tracing::debug!(%error, "releasing guarded pages");
         }
-        if self.living.is_some() && !self.held {
+        if memory.living.is_some() && !self.held {
             let _ = self.tracer.send(Command::Release(run));
         }
     }

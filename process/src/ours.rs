@@ -11,6 +11,9 @@ use holdfast_sys::procfs::Mapping;
 use holdfast_sys::procmem::{self, ForcedMemory};
 use std::io;
 
+/// What is wrong if it is not [`is_ours`].
+pub const NOT_OURS: &str = "the program has executed another program, whose libholdfast has not spoken yet";
+
 /// Whether the area is still the one that the library told: an exec leaves the address without meaning, and what lies
 /// there now must not be written to.
 pub fn is_ours<'a>(tid: i32, area: &InjectArea, maps: impl Iterator<Item = &'a Mapping> + Clone) -> bool {

@@ -4,7 +4,7 @@
 //! What must hold: nothing of the agent's own writes into the program after the scan matters for the image (they go to
 //! the scratch range alone); whatever fails, the caller lets the program go on.
 
-use crate::capture::maps::{self, Kind, Mapped};
+use crate::capture::maps::{self, Kind, Mapped, SharedPages};
 use crate::capture::state::{ProcessFacts, ThreadFacts};
 use crate::cut::{CutError, CutOptions, Engine, Target};
 use crate::error::TraceError;
@@ -12,6 +12,7 @@ use crate::freeze;
 use crate::guard::{self, Guard, Survey};
 use crate::inject::batch::Host;
 use crate::memory::SavedPages;
+use crate::refuse;
 use crate::threads::Thread;
 use crate::track::Collected;
 use holdfast_image::Addr;
@@ -60,6 +61,8 @@ pub struct Snapshot {
     pub surplus: Vec<PageRun>,
     /// Present pages of tracked memory.
     pub present: PageSet,
+    /// Guard regions.
+    pub guards: PageSet,
     /// Pages that are to be read from segment files, if at all.
     pub files: Vec<StoreMapping>,
 }
@@ -99,23 +102,40 @@ pub struct Scene<'a> {
     pub facts: &'a [ThreadFacts],
     /// What one told of the process.
     pub process: &'a ProcessFacts,
+    /// There are other processes.
+    pub several: bool,
+    /// A frozen copy would be noticed.
+    pub no_clone: bool,
 }
 
-/// Re-arms the tracker and keeps the memory of this instant.
+/// Re-arms the tracker and keeps the memory of this instant. `shared_pages`: shared memory that was kept already, for
+/// another process.
 ///
 /// # Errors
 /// Memory that cannot be read; a clone that was refused.
-pub fn take(scene: &Scene<'_>, breakdown: &mut StopBreakdown) -> Result<Snapshot, CutError> {
+pub fn take(
+    scene: &Scene<'_>,
+    shared_pages: &mut SharedPages,
+    breakdown: &mut StopBreakdown,
+) -> Result<Snapshot, CutError> {
     let begun = Instant::now();
     let pagemap = File::open(format!("/proc/{}/task/{}/pagemap", scene.target.pid, scene.live))
         .map_err(TraceError::from)?;
     let collected = scene.target.tracking.collect(&pagemap, scene.mapped, scene.whole)?;
+    let of_files = scene.mapped.iter().filter(|mapped| mapped.kind == Kind::PrivateFile).map(Mapped::run);
+    if !collected.guards.intersection(&of_files.collect()).is_empty() {
+        refuse::unless_empty(maps::refuse_guards(&pagemap, scene.mapped))?;
+    }
     let mut snapshot = sort(scene.options, collected);
-    breakdown.track_ns = elapsed_ns(begun);
+    breakdown.track_ns += elapsed_ns(begun);
 
     let begun = Instant::now();
-    if scene.options.only.is_none() {
-        maps::save_shared(scene.live, scene.memory, scene.mapped, &mut snapshot.saved)?;
+    if scene.options.only.is_none()
+        && let Err(error) =
+            maps::save_shared(scene.live, scene.memory, scene.mapped, shared_pages, &mut snapshot.saved)
+    {
+        refuse::unless_empty(maps::refuse_guards(&pagemap, scene.mapped))?;
+        return Err(error.into());
     }
     let shared = snapshot.saved.pieces();
     let hold = scene.options.hold || scene.options.engine == Engine::Sync;
@@ -136,7 +156,7 @@ pub fn take(scene: &Scene<'_>, breakdown: &mut StopBreakdown) -> Result<Snapshot
         save(scene, &mut snapshot.saved, &outside)?;
         snapshot.frozen = snapshot.dirty.difference(&outside);
     }
-    breakdown.copy_ns = elapsed_ns(begun);
+    breakdown.copy_ns += elapsed_ns(begun);
 
     let begun = Instant::now();
     if let Some(guardable) = guardable {
@@ -152,18 +172,22 @@ pub fn take(scene: &Scene<'_>, breakdown: &mut StopBreakdown) -> Result<Snapshot
     if snapshot.engine == "fork" {
         let area = &scene.target.area;
         let keep_out = without_area(&plan.keep_out, area);
+        // The kernel counts who has them attached, for everybody to see; their pages are saved already.
+        let segments = scene.mapped.iter().filter(|mapped| mapped.kind == Kind::SystemV);
+        let segments = segments.filter(|mapped| !mapped.outside_clone).map(Mapped::run);
+        let keep_out: Vec<PageRun> = segments.chain(keep_out).take(freeze::KEEP_OUT_MAX).collect();
         snapshot.copy = Some(freeze::freeze(scene.host, area, &keep_out)?);
         snapshot.surplus = surplus(scene.mapped, &snapshot.frozen, keep_out, area);
     }
-    breakdown.clone_ns = elapsed_ns(begun);
+    breakdown.clone_ns += elapsed_ns(begun);
     snapshot.shared = shared;
     Ok(snapshot)
 }
 
 /// Splits what the tracker has found into what is to be read and what the image takes from elsewhere.
 fn sort(options: &CutOptions, collected: Collected) -> Snapshot {
-    let Collected { dirty, present, of_files, mapped } = collected;
-    let mut snapshot = Snapshot { saved: SavedPages::new(), of_files, ..Snapshot::default() };
+    let Collected { dirty, present, of_files, mapped, guards } = collected;
+    let mut snapshot = Snapshot { saved: SavedPages::new(), of_files, guards, ..Snapshot::default() };
     match &options.only {
         Some(only) => {
             let only = PageSet::from(only.clone());
@@ -195,6 +219,10 @@ fn guardable(scene: &Scene<'_>, snapshot: &Snapshot) -> Option<guard::Guardable>
     if scene.options.engine != Engine::Slots {
         return None;
     }
+    if scene.several {
+        tracing::info!("engine fork instead of slots: several processes");
+        return None;
+    }
     // What is read from guarded memory is checked by asking the tracker. Pages of files that were never written are
     // not the program's own: only a frozen copy has them for sure.
     if scene.target.tracking.kind() != "userfaultfd" || scene.whole.contains(&true) {
@@ -208,6 +236,9 @@ fn guardable(scene: &Scene<'_>, snapshot: &Snapshot) -> Option<guard::Guardable>
 }
 
 fn plan(scene: &Scene<'_>, snapshot: &Snapshot) -> Plan {
+    if scene.no_clone {
+        return Plan { copy: true, keep_out: Vec::new() };
+    }
     match scene.options.engine {
         Engine::Copy => return Plan { copy: true, keep_out: Vec::new() },
         Engine::Sync => return Plan::default(),

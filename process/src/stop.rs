@@ -1,10 +1,12 @@
-//! Stopping all threads of a process, and letting them go.
+//! Stopping all threads of one or several processes, and letting them go.
 //!
 //! Called by the tracer thread only. What must hold afterwards, whatever fails: every thread that was seized is either
 //! detached or in the list of stragglers, which the tracer thread detaches as soon as they stop (a thread inside vfork
 //! or a long uninterruptible call cannot be detached before; ptrace.md, D).
 
 use crate::inject::batch::pause;
+use crate::refuse;
+use holdfast_image::refusal::Refusal;
 use holdfast_sys::ptrace::{self, Wait};
 use holdfast_sys::{fault, procfs};
 use std::collections::BTreeMap;
@@ -14,6 +16,10 @@ use std::time::{Duration, Instant};
 const OPTIONS: i32 = libc::PTRACE_O_TRACESYSGOOD;
 /// Longest wait for a thread that has no processor.
 const STARVED: Duration = Duration::from_millis(500);
+/// So long a failed stop waits for a thread that was interrupted already, to repair its call.
+const LATE: Duration = Duration::from_secs(2);
+/// The same for one that is ready to run: it stops as soon as it has a processor.
+const LATE_AND_STARVED: Duration = Duration::from_secs(30);
 
 /// A thread in an event stop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,91 +64,111 @@ impl Stragglers {
     }
 }
 
-/// Why a stop did not come about.
+/// A stop that did not come about.
 #[derive(Debug)]
-pub enum StopFailure {
-    /// The process is gone.
-    Gone,
-    /// Somebody else traces it, or it is not ours.
-    Refused(String),
-    /// The deadline passed.
-    Late {
-        /// What was waited for.
-        what: String,
-        /// Threads that did stop: their calls must be repaired before they are let go.
-        partly: Stopped,
-    },
+pub struct StopFailure {
+    /// Why.
+    pub why: Why,
+    /// Threads that did stop, by process: their calls must be repaired before they are let go.
+    pub partly: Vec<Stopped>,
+    /// Threads that were interrupted and have not stopped yet, by process: the same holds for them when they have.
+    pub late: Vec<Vec<i32>>,
 }
 
-/// Seizes and interrupts every thread until the task list is stable. `begun` is set at the first interrupt: from then
-/// on the program stands still.
+/// Why a stop did not come about.
+#[derive(Debug)]
+pub enum Why {
+    /// The process is gone; all of them, if there were several.
+    Gone,
+    /// Somebody else traces one, or it is not ours.
+    Refused(Refusal),
+    /// The deadline passed, or one of several ended; what was waited for.
+    Late(String),
+}
+
+/// Threads of the processes that are being stopped, by process: `None` as long as one has not stopped.
+type Seized = Vec<BTreeMap<i32, Option<Held>>>;
+
+/// Seizes and interrupts every thread of some processes until the task lists are stable. With the threads: when the first
+/// interrupt was. From then on the programs stand still.
 ///
 /// # Errors
-/// After an error nothing is stopped but what [`StopFailure::Late`] names: the rest was let go, or is in `stragglers`.
-pub fn stop(
-    pid: i32,
-    limit: Duration,
-    stragglers: &mut Stragglers,
-) -> Result<(Stopped, Instant), StopFailure> {
-    let mut seized: BTreeMap<i32, Option<Held>> = BTreeMap::new();
+/// After an error nothing is stopped but what [`StopFailure`] names.
+pub fn stop(pids: &[i32], limit: Duration) -> Result<(Vec<Stopped>, Instant), StopFailure> {
+    let mut seized: Seized = vec![BTreeMap::new(); pids.len()];
     let mut begun: Option<Instant> = None;
-    let result = stop_all(pid, limit, &mut seized, &mut begun);
-    let threads: BTreeMap<i32, Held> =
-        seized.iter().filter_map(|(&tid, held)| Some((tid, (*held)?))).collect();
-    match result {
-        Ok(()) if threads.is_empty() => Err(StopFailure::Gone),
-        Ok(()) => Ok((Stopped { threads }, begun.unwrap_or_else(Instant::now))),
-        Err(failure) => {
-            let late = seized.iter().filter(|(_, held)| held.is_none()).map(|(&tid, _)| tid);
-            for tid in late {
-                let _ = ptrace::interrupt(tid);
-                stragglers.0.push(tid);
-            }
-            stragglers.tend();
-            match failure {
-                StopFailure::Late { what, .. } => {
-                    Err(StopFailure::Late { what, partly: Stopped { threads } })
-                }
-                failure => {
-                    stragglers.0.extend(Stopped { threads }.let_go(&[]));
-                    Err(failure)
-                }
-            }
+    let result = stop_all(pids, limit, &mut seized, &mut begun);
+    let stopped_of = |threads: &BTreeMap<i32, Option<Held>>| Stopped {
+        threads: threads.iter().filter_map(|(&tid, held)| Some((tid, (*held)?))).collect(),
+    };
+    let stopped: Vec<Stopped> = seized.iter().map(stopped_of).collect();
+    let result = result.and_then(|()| match stopped.iter().position(|one| one.threads.is_empty()) {
+        None => Ok(()),
+        Some(_) if stopped.iter().all(|one| one.threads.is_empty()) => Err(Why::Gone),
+        Some(at) => Err(has_just_ended(pids[at])),
+    });
+    let Err(why) = result else { return Ok((stopped, begun.unwrap_or_else(Instant::now))) };
+    let late_of = |threads: &BTreeMap<i32, Option<Held>>| -> Vec<i32> {
+        threads.iter().filter(|(_, held)| held.is_none()).map(|(&tid, _)| tid).collect()
+    };
+    let late: Vec<Vec<i32>> = seized.iter().map(late_of).collect();
+    for &tid in late.iter().flatten() {
+        let _ = ptrace::interrupt(tid);
+    }
+    Err(StopFailure { why, partly: stopped, late })
+}
+
+/// Waits for threads that were late, while the others run on. The rest is left to `stragglers`.
+pub fn await_late(pid: i32, late: &[i32], stragglers: &mut Stragglers) -> Stopped {
+    let begun = Instant::now();
+    let mut stopped = Stopped::default();
+    for &tid in late {
+        match wait_stopped(pid, tid, begun, LATE, LATE_AND_STARVED) {
+            Ok(Some(held)) => drop(stopped.threads.insert(tid, held)),
+            Ok(None) => {}
+            Err(()) => stragglers.0.push(tid),
         }
     }
+    stopped
+}
+
+fn has_just_ended(pid: i32) -> Why {
+    Why::Late(format!("process {pid} has just ended"))
 }
 
 fn stop_all(
-    pid: i32,
+    pids: &[i32],
     limit: Duration,
-    seized: &mut BTreeMap<i32, Option<Held>>,
+    seized: &mut Seized,
     begun: &mut Option<Instant>,
-) -> Result<(), StopFailure> {
+) -> Result<(), Why> {
     // Seizing does not stop: do it for all before the first interrupt.
-    let mut fresh = seize_new(pid, seized)?;
+    let mut fresh = seize_new(pids, seized)?;
     fault::point("seized");
     loop {
         let start = *begun.get_or_insert_with(Instant::now);
-        for &tid in &fresh {
+        for &(_, tid) in &fresh {
             let _ = ptrace::interrupt(tid); // gone threads are noticed by the wait
         }
         fault::point("interrupted");
-        for &tid in &fresh {
-            match wait_stopped(pid, tid, start, limit) {
+        let mut late = None;
+        for &(at, tid) in &fresh {
+            match wait_stopped(pids[at], tid, start, limit, STARVED) {
                 Ok(Some(held)) => {
-                    seized.insert(tid, Some(held));
+                    seized[at].insert(tid, Some(held));
                 }
                 Ok(None) => {
-                    seized.remove(&tid);
+                    seized[at].remove(&tid);
                 }
-                Err(()) => {
-                    let what = describe(pid, tid, limit);
-                    return Err(StopFailure::Late { what, partly: Stopped::default() });
-                }
+                // The others stand already, mostly: their calls must be repaired before they go on.
+                Err(()) => late = late.or_else(|| Some(describe(pids[at], tid, limit))),
             }
         }
+        if let Some(what) = late {
+            return Err(Why::Late(what));
+        }
         // A thread that was running may have made new ones before it stopped.
-        fresh = seize_new(pid, seized)?;
+        fresh = seize_new(pids, seized)?;
         if fresh.is_empty() {
             fault::point("stopped");
             return Ok(());
@@ -150,68 +176,72 @@ fn stop_all(
     }
 }
 
-/// Seizes all threads that are not yet; returns them.
-fn seize_new(pid: i32, seized: &mut BTreeMap<i32, Option<Held>>) -> Result<Vec<i32>, StopFailure> {
+/// Seizes all threads that are not yet; returns them, with the place of their process.
+fn seize_new(pids: &[i32], seized: &mut Seized) -> Result<Vec<(usize, i32)>, Why> {
     let mut fresh = Vec::new();
-    let tasks = procfs::tasks(pid).map_err(|_| StopFailure::Gone)?;
-    for tid in tasks {
-        if seized.contains_key(&tid) {
-            continue;
-        }
-        match ptrace::seize(tid, OPTIONS) {
-            Ok(()) => {
-                seized.insert(tid, None);
-                fresh.push(tid);
+    for (at, (&pid, seized)) in pids.iter().zip(seized).enumerate() {
+        let gone = |_| if pids.len() == 1 { Why::Gone } else { has_just_ended(pid) };
+        for tid in procfs::tasks(pid).map_err(gone)? {
+            if seized.contains_key(&tid) {
+                continue;
             }
-            // Exiting threads, and a zombie leader, cannot be seized: normal.
-            Err(error) if is_ending(pid, tid) => {
-                tracing::debug!(tid, %error, "thread is ending");
+            match ptrace::seize(tid, OPTIONS) {
+                Ok(()) => {
+                    seized.insert(tid, None);
+                    fresh.push((at, tid));
+                }
+                // Exiting threads, and a zombie leader, cannot be seized: normal.
+                Err(error) if is_ending(pid, tid) => {
+                    tracing::debug!(tid, %error, "thread is ending");
+                }
+                Err(error) => return Err(refused(pid, tid, &error)),
             }
-            Err(error) => return Err(refused(pid, tid, &error)),
         }
     }
     Ok(fresh)
 }
 
+/// A zombie, or on its way there (PF_EXITING, include/linux/sched.h): what it had may be gone already.
 fn is_ending(pid: i32, tid: i32) -> bool {
-    procfs::Status::read(pid, tid)
-        .map(|status| status.get("State").is_none_or(|state| state.starts_with(['Z', 'X'])))
-        .unwrap_or(true)
+    const PF_EXITING: u64 = 4;
+    procfs::stat_fields(pid, tid).map_or(true, |fields| {
+        let field = |number: usize| fields.get(number - 3).map_or("", String::as_str);
+        field(3).starts_with(['Z', 'X']) || field(9).parse().is_ok_and(|flags: u64| flags & PF_EXITING != 0)
+    })
 }
 
-/// Whether a tracer, as `TracerPid` tells it (a thread), is one of this process.
-pub fn is_own_thread(tracer: i64) -> bool {
-    std::fs::exists(format!("/proc/self/task/{tracer}")).unwrap_or(false)
+/// Whether all threads are ending.
+pub fn has_ended(pid: i32) -> bool {
+    procfs::tasks(pid).map_or(true, |tids| tids.iter().all(|&tid| is_ending(pid, tid)))
 }
 
-fn refused(pid: i32, tid: i32, error: &io::Error) -> StopFailure {
-    let tracer =
-        procfs::Status::read(pid, tid).ok().and_then(|status| status.number("TracerPid")).unwrap_or(0);
-    if is_own_thread(tracer) {
-        let what = format!("thread {tid} is still being let go from the stop before");
-        return StopFailure::Late { what, partly: Stopped::default() };
+fn refused(pid: i32, tid: i32, error: &io::Error) -> Why {
+    match procfs::Status::read(pid, tid).ok().as_ref().and_then(refuse::tracer) {
+        Some(tracer) if refuse::is_own_thread(tracer) => {
+            Why::Late(format!("thread {tid} is still being let go from the stop before"))
+        }
+        Some(tracer) => Why::Refused(refuse::traced_thread(tid, tracer)),
+        None => Why::Refused(refuse::untraceable(tid, error)),
     }
-    if tracer != 0 {
-        return StopFailure::Refused(format!(
-            "thread {tid} is traced by process {tracer} (a debugger?): end that first"
-        ));
-    }
-    StopFailure::Refused(format!(
-        "thread {tid} cannot be traced: {error}. `holdfast doctor` says what this system allows"
-    ))
 }
 
 /// Waits until one thread stands in an event stop. `Ok(None)`: it ended. `Err(())`: too late.
 ///
 /// A thread that is ready to run and has no processor gets more time: what keeps it from stopping keeps it from running
 /// too.
-fn wait_stopped(pid: i32, tid: i32, start: Instant, limit: Duration) -> Result<Option<Held>, ()> {
+fn wait_stopped(
+    pid: i32,
+    tid: i32,
+    start: Instant,
+    limit: Duration,
+    starved: Duration,
+) -> Result<Option<Held>, ()> {
     let mut limit = limit;
     loop {
         match ptrace::wait(tid, false) {
             Ok(Wait::Nothing) if start.elapsed() > limit => {
                 let state = procfs::stat_fields(pid, tid).ok().and_then(|fields| fields.into_iter().next());
-                if state.is_none_or(|state| state != "R") || start.elapsed() > STARVED {
+                if state.is_none_or(|state| state != "R") || start.elapsed() > starved {
                     return Err(());
                 }
                 limit = start.elapsed() + Duration::from_millis(2);
@@ -251,5 +281,24 @@ impl Stopped {
             }
         }
         killed
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_killed_process_has_ended_before_anybody_waits_for_it() {
+        let mut child = std::process::Command::new("sleep").arg("20").spawn().unwrap();
+        let pid = child.id().cast_signed();
+        assert!(!has_ended(pid));
+        child.kill().unwrap();
+        while !has_ended(pid) {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(has_ended(pid));
     }
 }

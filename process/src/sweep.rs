@@ -23,7 +23,7 @@ use std::thread;
 /// A page exists.
 pub const ANY: u64 = IS_PRESENT | IS_SWAPPED;
 /// What is asked of each page; of mappings of files, also whether it is the file's.
-const WANTED: u64 = ANY | IS_WRITTEN | IS_PFNZERO | IS_GUARD;
+const WANTED: u64 = ANY | IS_WRITTEN | IS_PFNZERO;
 /// Pieces of memory without a file are at most this long, bytes: the share that one thread takes. A multiple of the
 /// largest page of a page table, so that no huge page is split for it.
 const SHARE: u64 = 64 << 20;
@@ -63,8 +63,8 @@ pub struct Swept {
     pub present: PageSet,
     /// Those of them that were written, or of which that is not known.
     pub written: PageSet,
-    /// A guard region.
-    pub guard: Option<u64>,
+    /// Guard regions (MADV_GUARD_INSTALL): no pages, though the kernel reports them like pages in swap.
+    pub guards: PageSet,
 }
 
 /// Private memory whose pages an image may hold.
@@ -130,19 +130,20 @@ struct Part {
     doubtful: PageSet,
     present: PageSet,
     written: PageSet,
-    guard: Option<u64>,
+    guards: PageSet,
 }
 
 impl Part {
     fn add(&mut self, found: ScanRegion, of_file: bool) {
+        let run = PageRun::between(Addr(found.start), Addr(found.end));
         if found.categories & IS_GUARD != 0 {
-            self.guard = Some(found.start);
-        }
-        // A page of the file that is still the file's; the zero page is what an absent page reads as.
-        if found.categories & (IS_FILE | IS_PFNZERO | IS_GUARD) != 0 {
+            self.guards.insert(run);
             return;
         }
-        let run = PageRun::between(Addr(found.start), Addr(found.end));
+        // A page of the file that is still the file's; the zero page is what an absent page reads as.
+        if found.categories & (IS_FILE | IS_PFNZERO) != 0 {
+            return;
+        }
         self.present.insert(run);
         let doubtful = of_file && found.categories & IS_SWAPPED != 0;
         if doubtful {
@@ -156,7 +157,7 @@ impl Part {
 
 /// Scans one piece and re-arms what it reports.
 fn scan(pagemap: &File, piece: &Piece) -> io::Result<Part> {
-    let wanted = if piece.of_file { WANTED | IS_FILE } else { WANTED };
+    let wanted = WANTED | pagemap::guard_category() | if piece.of_file { IS_FILE } else { 0 };
     if piece.tracked {
         let mut part = Part::default();
         let each = |found| part.add(found, piece.of_file);
@@ -199,17 +200,17 @@ pub fn run(pagemap: &File, pieces: &[Piece]) -> io::Result<Swept> {
     });
     let mut parts = parts.into_inner().unwrap_or_else(PoisonError::into_inner);
     parts.sort_unstable_by_key(|(index, _)| *index);
-    let (mut present, mut written, mut guard) = (Vec::new(), Vec::new(), None);
-    let mut doubtful = Vec::new();
+    let (mut present, mut written) = (Vec::new(), Vec::new());
+    let (mut doubtful, mut guards) = (Vec::new(), Vec::new());
     for (_, part) in parts {
         let part = part?;
         doubtful.extend(part.doubtful.into_runs());
         present.extend(part.present.into_runs());
         written.extend(part.written.into_runs());
-        guard = guard.or(part.guard);
+        guards.extend(part.guards.into_runs());
     }
     let set = PageSet::from;
-    Ok(Swept { doubtful: set(doubtful), present: set(present), written: set(written), guard })
+    Ok(Swept { doubtful: set(doubtful), present: set(present), written: set(written), guards: set(guards) })
 }
 
 #[cfg(test)]

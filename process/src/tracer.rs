@@ -4,13 +4,17 @@
 //! happens here; the agent's other threads send commands and read memory. If the thread (or the agent) dies, the
 //! kernel detaches the program and kills the copy.
 
-use crate::cut::{self, Cut, CutError, CutOptions, Kept, Target};
+use crate::cut::{self, Cut, CutError, CutOptions, KeptAll, Roster, Target};
 use crate::freeze::Copy;
 use crate::guard::{self, Guard};
 use crate::hold::{self, HeldProgram};
-use crate::stop::Stragglers;
+use crate::inside;
+use crate::stop::{self, Stragglers};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
-use holdfast_image::pages::{PageRun, coalesce};
+use holdfast_image::pages::PageRun;
+use holdfast_image::set::PageSet;
+use holdfast_image::space;
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,8 +31,8 @@ pub enum Command {
     Cut(Box<CutRequest>),
     /// These pages are stored.
     Release(PageRun),
-    /// Hold the program: there is no room for more copies.
-    Park(Box<Target>, Sender<Result<(), CutError>>),
+    /// Hold the programs: there is no room for more copies.
+    Park(Vec<Target>, Sender<Result<(), CutError>>),
     /// Let it run on.
     Unpark,
     /// Nobody will ask for another cut.
@@ -41,11 +45,16 @@ pub enum Command {
 }
 
 /// A cut to be made.
-#[derive(Debug)]
 pub struct CutRequest {
-    target: Target,
+    roster: Roster,
     options: CutOptions,
     reply: Sender<Result<Cut, CutError>>,
+}
+
+impl fmt::Debug for CutRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CutRequest").field("options", &self.options).finish_non_exhaustive()
+    }
 }
 
 /// Handle of the tracer thread, which ends with it (a copy that is still there then is killed by the kernel).
@@ -64,34 +73,42 @@ impl Tracer {
         let own = commands.clone();
         std::thread::Builder::new().name("tracer".into()).spawn(move || {
             holdfast_sys::clock::no_timer_slack();
-            let (kept, stragglers) = (Kept::default(), Stragglers::default());
-            Worker { inbox, commands: own, kept, current: None, unlifted: None, parked: None, stragglers }
-                .run();
+            Worker {
+                inbox,
+                commands: own,
+                kept: KeptAll::default(),
+                current: Vec::new(),
+                unlifted: None,
+                parked: Vec::new(),
+                stragglers: Stragglers::default(),
+            }
+            .run();
         })?;
         Ok(Tracer { commands })
     }
 
-    /// Stops the program, records it, freezes its memory, lets it run on.
+    /// Stops the programs of a job, records them, freezes their memory, lets them run on. `roster`: tells who they are, on
+    /// the tracer thread.
     ///
     /// # Errors
-    /// See [`CutError`]; the program runs on as if nothing had happened.
-    pub fn cut(&self, target: &Target, options: &CutOptions) -> Result<Cut, CutError> {
+    /// See [`CutError`]; the programs run on as if nothing had happened.
+    pub fn cut(&self, roster: &Roster, options: &CutOptions) -> Result<Cut, CutError> {
         let gone = || CutError::Failed { what: "the tracer thread ended".into() };
         let (reply, answer) = bounded(1);
-        let request = CutRequest { target: target.clone(), options: options.clone(), reply };
+        let request = CutRequest { roster: Arc::clone(roster), options: options.clone(), reply };
         self.commands.send(Command::Cut(Box::new(request))).map_err(|_| gone())?;
         answer.recv().map_err(|_| gone())?
     }
 }
 
-/// A program that is held; it runs on when this is dropped.
+/// Programs that are held; they run on when this is dropped.
 #[derive(Debug)]
 pub struct Parked {
     commands: Sender<Command>,
 }
 
 impl Parked {
-    /// For a program that the tracer thread holds.
+    /// For programs that the tracer thread holds.
     pub(crate) fn new(commands: &Sender<Command>) -> Parked {
         Parked { commands: commands.clone() }
     }
@@ -104,14 +121,14 @@ impl Drop for Parked {
 }
 
 impl Tracer {
-    /// Holds the program until the answer is dropped, while its frozen copy is stored.
+    /// Holds the programs until the answer is dropped, while their frozen copies are stored.
     ///
     /// # Errors
-    /// It could not be stopped (in time); it runs on.
-    pub fn park(&self, target: &Target) -> Result<Parked, CutError> {
+    /// They could not be stopped (in time); they run on.
+    pub fn park(&self, targets: &[Target]) -> Result<Parked, CutError> {
         let gone = || CutError::Failed { what: "the tracer thread ended".into() };
         let (reply, answer) = bounded(1);
-        self.commands.send(Command::Park(Box::new(target.clone()), reply)).map_err(|_| gone())?;
+        self.commands.send(Command::Park(targets.to_vec(), reply)).map_err(|_| gone())?;
         answer.recv().map_err(|_| gone())??;
         Ok(Parked::new(&self.commands))
     }
@@ -144,15 +161,31 @@ pub enum Current {
     },
 }
 
+impl Current {
+    /// It is not needed any more.
+    pub fn end(self, kept: &mut KeptAll, stragglers: &mut Stragglers) {
+        match self {
+            Current::Copy { copy, .. } => copy.end(),
+            Current::Held(held) => held.resume(stragglers),
+            Current::Guarded { guard, target } => {
+                if let Err(error) = guard::lift(&guard, &target, kept, stragglers) {
+                    tracing::warn!(%error, "lifting the guard");
+                }
+            }
+        }
+    }
+}
+
 struct Worker {
     inbox: Receiver<Command>,
     commands: Sender<Command>,
-    kept: Kept,
-    current: Option<Current>,
+    kept: KeptAll,
+    /// With the space of its process.
+    current: Vec<(u32, Current)>,
     /// A guard that could not be lifted after its flush.
     unlifted: Option<(Arc<Guard>, Box<Target>)>,
     /// Held for lack of room.
-    parked: Option<HeldProgram>,
+    parked: Vec<HeldProgram>,
     stragglers: Stragglers,
 }
 
@@ -172,35 +205,49 @@ impl Worker {
     fn obey(&mut self, command: Command) {
         match command {
             Command::Cut(request) => {
-                let answer = self.cut(&request.target, &request.options);
+                let answer = self.cut(&request.roster, &request.options);
                 let _ = request.reply.send(answer);
                 self.drop_surplus();
             }
-            Command::Park(target, reply) => {
-                let _ = reply.send(self.park(&target));
+            Command::Park(targets, reply) => {
+                let _ = reply.send(self.park(&targets));
             }
             Command::Unpark => self.unpark(),
             Command::Release(run) => self.release(run),
             Command::Quit => {} // taken by the loop
-            Command::End { kill } => match self.current.take() {
-                Some(Current::Copy { copy, .. }) => copy.end(),
-                Some(Current::Held(held)) if kill => held.kill(&mut self.stragglers),
-                Some(Current::Held(held)) => held.resume(&mut self.stragglers),
-                Some(Current::Guarded { guard, target }) => self.lift(guard, target),
-                None => {}
-            },
+            Command::End { kill } => {
+                for (_, current) in std::mem::take(&mut self.current) {
+                    match current {
+                        Current::Held(held) if kill => held.kill(&mut self.stragglers),
+                        Current::Guarded { guard, target } => self.lift(guard, target),
+                        other => other.end(&mut self.kept, &mut self.stragglers),
+                    }
+                }
+            }
         }
     }
 
-    fn cut(&mut self, target: &Target, options: &CutOptions) -> Result<Cut, CutError> {
+    fn cut(&mut self, roster: &Roster, options: &CutOptions) -> Result<Cut, CutError> {
         if let Some((guard, target)) = self.unlifted.take() {
             self.lift(guard, target);
         }
-        if self.current.is_some() || self.unlifted.is_some() {
+        if !self.current.is_empty() || self.unlifted.is_some() {
             return Err(CutError::Busy { what: "the image before is still being written".into() });
         }
         self.unpark();
-        let made = cut::make(target, options, &mut self.kept, &mut self.stragglers, &self.commands)?;
+        let made = cut::make(roster, options, &mut self.kept, &mut self.stragglers, &self.commands).map_err(
+            |error| {
+                // Killed in the middle of it: what could not be read is no failure of ours.
+                let targets = roster();
+                let ended = targets.iter().find(|target| stop::has_ended(target.pid));
+                match (error, ended) {
+                    (CutError::Failed { .. }, Some(_)) if targets.len() == 1 => CutError::Gone,
+                    (CutError::Failed { .. }, Some(target)) => inside::just_ended(target.pid),
+                    (CutError::Failed { .. }, None) if targets.is_empty() => CutError::Gone,
+                    (error, _) => error,
+                }
+            },
+        )?;
         self.current = made.current;
         self.parked = made.parked;
         Ok(made.cut)
@@ -209,7 +256,6 @@ impl Worker {
     /// Lifts a guard. What cannot be lifted now is tried again before the next cut.
     fn lift(&mut self, guard: Arc<Guard>, target: Box<Target>) {
         self.unpark();
-        self.kept.meet(&target);
         match guard::lift(&guard, &target, &mut self.kept, &mut self.stragglers) {
             Ok(()) | Err(CutError::Gone) => {}
             Err(error) => {
@@ -219,26 +265,25 @@ impl Worker {
         }
     }
 
-    fn park(&mut self, target: &Target) -> Result<(), CutError> {
-        if self.parked.is_none() {
-            self.kept.meet(target);
-            self.parked = Some(hold::park(target, PARK_DEADLINE, &mut self.kept, &mut self.stragglers)?);
+    fn park(&mut self, targets: &[Target]) -> Result<(), CutError> {
+        if self.parked.is_empty() {
+            self.parked = hold::park(targets, PARK_DEADLINE, &mut self.kept, &mut self.stragglers)?;
         }
         Ok(())
     }
 
     fn unpark(&mut self) {
-        if let Some(held) = self.parked.take() {
-            held.resume(&mut self.stragglers);
-        }
+        hold::resume_all(std::mem::take(&mut self.parked), &mut self.stragglers);
     }
 
-    /// Lets the copy drop what nobody needs of it: until then the program's writes there cost copies.
+    /// Lets the copies drop what nobody needs of them: until then the programs' writes there cost copies.
     fn drop_surplus(&mut self) {
-        if let Some(Current::Copy { copy, surplus }) = &mut self.current
-            && let Err(error) = copy.release(&std::mem::take(surplus))
-        {
-            tracing::warn!(%error, "releasing clean pages");
+        for (_, current) in &mut self.current {
+            if let Current::Copy { copy, surplus } = current
+                && let Err(error) = copy.release(&std::mem::take(surplus))
+            {
+                tracing::warn!(%error, "releasing clean pages");
+            }
         }
     }
 
@@ -255,11 +300,15 @@ impl Worker {
                 }
             }
         }
-        coalesce(&mut runs);
-        if let Some(Current::Copy { copy, .. }) = &self.current
-            && let Err(error) = copy.release(&runs)
-        {
-            tracing::warn!(%error, "releasing stored pages");
+        let all = PageSet::from(runs);
+        for (space, current) in &self.current {
+            let own = space::own_set(*space, &all);
+            if let Current::Copy { copy, .. } = current
+                && !own.is_empty()
+                && let Err(error) = copy.release(own.runs())
+            {
+                tracing::warn!(%error, "releasing stored pages");
+            }
         }
         if let Some(command) = other {
             self.obey(command);

@@ -70,6 +70,8 @@ pub struct Collected {
     pub of_files: PageSet,
     /// Pages that are still those of a segment file.
     pub mapped: Vec<StoreMapping>,
+    /// Guard regions, which no image holds pages of.
+    pub guards: PageSet,
 }
 
 impl Tracking {
@@ -194,11 +196,6 @@ impl Tracking {
         let mut state = self.state();
         state.add(&swept);
         let swept = swept?;
-        if let Some(address) = swept.guard {
-            return Err(TraceError::Io(io::Error::other(format!(
-                "guard region at {address:#x} (MADV_GUARD_INSTALL) is not supported yet"
-            ))));
-        }
         let mut present = swept.present;
         if state.lost {
             state.carried = state.carried.union(&present);
@@ -218,9 +215,10 @@ impl Tracking {
             dirty = dirty.union(&files);
             present = present.union(&files);
         }
-        let mapped = of_store(all, &present);
+        let guards = swept.guards;
+        let mapped = of_store(all, &present.union(&guards));
         let of_files = files.union(&swept.doubtful);
-        Ok(Collected { dirty, present, of_files, mapped })
+        Ok(Collected { dirty, present, of_files, mapped, guards })
     }
 
     /// Write-protects pages that have just been brought in from an image, before anybody can have written to them.
@@ -276,7 +274,7 @@ fn joined(within: &PageSet) -> Vec<(u64, u64)> {
     ranges
 }
 
-/// What is mapped from segment files and has no page of its own.
+/// What is mapped from segment files and has no page of its own (`present`), nor a guard.
 fn of_store(all: &[Mapped], present: &PageSet) -> Vec<StoreMapping> {
     let mut mappings = Vec::new();
     for mapped in all.iter().filter(|mapped| mapped.kind == Kind::Anonymous { whole: true }) {

@@ -30,11 +30,14 @@ impl Random {
     }
 }
 
-/// A range of address space; `mapped` says which of its pages are.
+/// A range of address space; `mapped` says which of its pages can be read.
 struct Arena {
     base: usize,
     mapped: Vec<bool>,
     writable: Vec<bool>,
+    /// In a guard region: mapped, and not to be touched (then `mapped` does not say so).
+    guarded: Vec<bool>,
+    of_file: Vec<bool>,
     random: Random,
     log: Vec<String>,
 }
@@ -52,6 +55,8 @@ impl Arena {
             base: base.addr(),
             mapped: vec![false; PAGES],
             writable: vec![false; PAGES],
+            guarded: vec![false; PAGES],
+            of_file: vec![false; PAGES],
             random: Random(seed),
             log: Vec::new(),
         }
@@ -82,6 +87,8 @@ impl Arena {
         assert_eq!(result, self.at(first));
         self.mapped[first..first + pages].fill(true);
         self.writable[first..first + pages].fill(true);
+        self.guarded[first..first + pages].fill(false);
+        self.of_file[first..first + pages].fill(of_file);
         self.log.push(format!("map {first}+{pages} file {of_file}"));
     }
 
@@ -141,7 +148,31 @@ impl Arena {
         let result = unsafe { libc::mmap(self.at(first), pages * PAGE, libc::PROT_NONE, FRESH, -1, 0) };
         assert_eq!(result, self.at(first));
         self.mapped[first..first + pages].fill(false);
+        self.guarded[first..first + pages].fill(false);
         self.log.push(format!("unmap {first}+{pages}"));
+    }
+
+    /// Puts guards over pages, or takes those away that are there.
+    fn guard(&mut self) {
+        const INSTALL: i32 = 102; // MADV_GUARD_INSTALL and MADV_GUARD_REMOVE, Linux 6.13
+        const REMOVE: i32 = 103;
+        let (first, pages) = self.range();
+        let install = self.random.below(2) == 0;
+        // Of files there are none: libholdfast sees to that (`advice.rs`).
+        if install && (!self.is_mapped(first, pages) || self.of_file[first..first + pages].contains(&true)) {
+            return;
+        }
+        let advice = if install { INSTALL } else { REMOVE };
+        // SAFETY: pages of the arena; an older kernel refuses, and changes nothing.
+        if unsafe { libc::madvise(self.at(first), pages * PAGE, advice) } != 0 {
+            return;
+        }
+        for page in first..first + pages {
+            if install || self.guarded[page] {
+                (self.mapped[page], self.guarded[page]) = (!install, install);
+            }
+        }
+        self.log.push(format!("guard {first}+{pages} {install}"));
     }
 
     /// Moves pages onto others (of one mapping: the kernel refuses more).
@@ -162,7 +193,9 @@ impl Arena {
         }
         self.mapped[from..from + pages].fill(false);
         self.mapped[to..to + pages].fill(true);
+        self.guarded[to..to + pages].fill(false);
         self.writable.copy_within(from..from + pages, to);
+        self.of_file.copy_within(from..from + pages, to);
         self.log.push(format!("move {from}+{pages} to {to}"));
     }
 
@@ -206,12 +239,13 @@ fn churn(seed: u64) {
     for _ in 0..60 {
         arena.log.clear();
         for _ in 0..1 + arena.random.below(12) {
-            match arena.random.below(9) {
+            match arena.random.below(10) {
                 0 | 1 => arena.map(&file),
                 2..=4 => arena.write(&mut noise),
                 5 => arena.advise(),
                 6 => arena.protect(),
                 7 => arena.shift(),
+                8 => arena.guard(),
                 _ if arena.random.below(2) == 0 => arena.unmap(),
                 _ => arena.fork(),
             }
@@ -221,6 +255,7 @@ fn churn(seed: u64) {
         let now: Vec<Option<Vec<u8>>> = (0..PAGES).map(|page| arena.content(page)).collect();
         for (page, (old, new)) in before.iter().zip(&now).enumerate() {
             let told = written.contains(holdfast_image::Addr(arena.at(page).addr() as u64));
+            assert!(!(told && arena.guarded[page]), "seed {seed}: page {page} is a guard; {:#?}", arena.log);
             let (Some(old), Some(new)) = (old, new) else { continue };
             reported += u64::from(told);
             spared += u64::from(!told && old == new);

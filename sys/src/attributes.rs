@@ -34,6 +34,21 @@ pub fn own_group() -> io::Result<()> {
     check(i64::from(unsafe { libc::setpgid(0, 0) })).map(|_| ())
 }
 
+/// Makes the caller a member of a process group of its session.
+///
+/// # Errors
+/// EPERM, ESRCH: there is no such group in its session; EPERM: the caller leads a session.
+pub fn join_group(group: i32) -> io::Result<()> {
+    // SAFETY: numbers only.
+    check(i64::from(unsafe { libc::setpgid(0, group) })).map(|_| ())
+}
+
+/// Processes below the caller that lose their parent become its children (PR_SET_CHILD_SUBREAPER).
+pub fn adopt_orphans() {
+    // SAFETY: numbers only; cannot fail.
+    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
+}
+
 /// Soft and hard limit of a process (0: the caller), `prlimit(2)`.
 ///
 /// # Errors
@@ -133,6 +148,12 @@ pub fn effective_group() -> u32 {
     unsafe { libc::getegid() }
 }
 
+/// The calling process's group.
+pub fn own_process_group() -> i32 {
+    // SAFETY: no arguments.
+    unsafe { libc::getpgrp() }
+}
+
 /// Process id of the caller, in its own namespace.
 pub fn own_pid() -> i32 {
     // SAFETY: no arguments; cannot fail.
@@ -177,6 +198,24 @@ pub fn wait_any() -> io::Result<(i32, i32)> {
             Ok(pid) => return Ok((i32::try_from(pid).unwrap_or(0), status)),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Waits until a child has ended, and leaves it to be waited for.
+///
+/// # Errors
+/// ECHILD: there is no such child.
+pub fn wait_for_end(pid: i32) -> io::Result<()> {
+    let flags = libc::WEXITED | libc::WNOWAIT | libc::__WALL;
+    loop {
+        // SAFETY: all-zero bytes are a valid siginfo_t, which the call writes.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: as above.
+        let result = unsafe { libc::waitid(libc::P_PID, pid.cast_unsigned(), &raw mut info, flags) };
+        match check(i64::from(result)) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other.map(|_| ()),
         }
     }
 }

@@ -51,8 +51,16 @@ pub fn fork_with(flags: u64, pid: i32) -> io::Result<i32> {
 /// # Errors
 /// ESRCH: no such process.
 pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
+    pidfd_open_with(pid, 0)
+}
+
+/// The same with flags (PIDFD_NONBLOCK, PIDFD_THREAD).
+///
+/// # Errors
+/// ESRCH; EINVAL: the kernel does not know a flag.
+pub fn pidfd_open_with(pid: i32, flags: u32) -> io::Result<OwnedFd> {
     // SAFETY: numbers only; the result is a new descriptor that nobody else owns.
-    let fd = crate::check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
+    let fd = crate::check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, flags) })?;
     // SAFETY: as above.
     Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap_or(-1)) })
 }
@@ -67,6 +75,25 @@ pub fn pidfd_getfd(pidfd: &OwnedFd, fd: i32) -> io::Result<OwnedFd> {
     let fd = crate::check(unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), fd, 0) })?;
     // SAFETY: as above.
     Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap_or(-1)) })
+}
+
+/// What the threads of a process share, unless one of them has called unshare(2); the values are those of kcmp(2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Common {
+    /// Descriptors.
+    Files = 2,
+    /// Current directory, root and umask.
+    Folders = 3,
+}
+
+/// Whether two threads have it in common (kcmp(2)).
+///
+/// # Errors
+/// EPERM, ESRCH, ENOSYS.
+pub fn have_in_common(tid_a: i32, tid_b: i32, what: Common) -> io::Result<bool> {
+    // SAFETY: numbers only.
+    let result = unsafe { libc::syscall(libc::SYS_kcmp, tid_a, tid_b, what as i32, 0, 0) };
+    crate::check(result).map(|order| order == 0)
 }
 
 /// Whether two descriptors of two processes refer to one open file description (kcmp(2), KCMP_FILE).

@@ -1,4 +1,4 @@
-//! Peers of unix sockets, by NETLINK_SOCK_DIAG (sock_diag(7); allowed to every user).
+//! What only the kernel knows of unix sockets, by NETLINK_SOCK_DIAG (sock_diag(7); allowed to every user).
 //!
 //! # Safety
 //! A netlink socket, one send and one recv with local buffers; the answer is parsed from bytes with bounds checked.
@@ -10,13 +10,70 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST: u16 = 1;
 const UDIAG_SHOW_PEER: u32 = 4;
+const UDIAG_SHOW_ICONS: u32 = 8;
+const UDIAG_SHOW_RQLEN: u32 = 16;
 const UNIX_DIAG_PEER: u16 = 2;
+const UNIX_DIAG_ICONS: u16 = 3;
+const UNIX_DIAG_RQLEN: u16 = 4;
+const UNIX_DIAG_SHUTDOWN: u16 = 6;
+const NLMSG_ERROR: u16 = 2;
+const TCP_LISTEN: u8 = 10;
 
-/// Inode of the socket that the unix socket with this inode is connected to; `None`: not connected.
+/// A unix socket (include/uapi/linux/unix_diag.h).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct UnixSocket {
+    /// Inode of the socket that it is connected to.
+    pub peer: Option<u64>,
+    /// It waits for connections.
+    pub listens: bool,
+    /// Bytes to be read; of one that listens: connections that wait to be accepted.
+    pub waiting: u32,
+    /// Of one that listens: how many may wait.
+    pub backlog: u32,
+    /// Nothing can be sent any more: this end was shut for writing, or the other for reading.
+    pub shut: bool,
+    /// Nor will anything come: so it is when the other end was closed.
+    pub ended: bool,
+}
+
+/// The unix socket with this inode.
 ///
 /// # Errors
 /// The kernel has no unix diag, or no such socket.
-pub fn unix_peer(inode: u64) -> io::Result<Option<u64>> {
+pub fn unix_socket(inode: u64) -> io::Result<UnixSocket> {
+    let answer = ask(inode, UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN)?;
+    let mut found = UnixSocket { listens: answer.get(16 + 2) == Some(&TCP_LISTEN), ..UnixSocket::default() };
+    for (kind, value) in attributes(&answer) {
+        match kind {
+            UNIX_DIAG_PEER => found.peer = word(value, 0).map(u64::from),
+            UNIX_DIAG_RQLEN => {
+                (found.waiting, found.backlog) = (word(value, 0).unwrap_or(0), word(value, 4).unwrap_or(0));
+            }
+            // RCV_SHUTDOWN 1, SEND_SHUTDOWN 2 (include/net/sock.h).
+            UNIX_DIAG_SHUTDOWN => {
+                let bits = value.first().copied().unwrap_or(0);
+                (found.shut, found.ended) = (bits & 2 != 0, bits & 3 == 3);
+            }
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
+/// Who waits to be accepted by a listener: the inodes of the other ends, 0 for one that was closed (net/unix/diag.c,
+/// sk_diag_dump_icons).
+///
+/// # Errors
+/// As [`unix_socket`]; EMSGSIZE: there are too many.
+pub fn waiting_connections(inode: u64) -> io::Result<Vec<u64>> {
+    let answer = ask(inode, UDIAG_SHOW_ICONS)?;
+    let icons = attributes(&answer).find(|(kind, _)| *kind == UNIX_DIAG_ICONS);
+    let words = icons.map_or(&[][..], |(_, value)| value).chunks_exact(4);
+    Ok(words.filter_map(|bytes| word(bytes, 0).map(u64::from)).collect())
+}
+
+/// What the kernel says of a socket: struct nlmsghdr, struct unix_diag_msg (family, type, state …), attributes.
+fn ask(inode: u64, what: u32) -> io::Result<Vec<u8>> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
     const NETLINK_SOCK_DIAG: i32 = 4;
     // SAFETY: numbers only; the result is a new descriptor.
@@ -31,46 +88,75 @@ pub fn unix_peer(inode: u64) -> io::Result<Option<u64>> {
     request.extend_from_slice(&[1, 0, 0, 0]); // struct unix_diag_req: AF_UNIX
     request.extend_from_slice(&u32::MAX.to_ne_bytes()); // all states
     request.extend_from_slice(&u32::try_from(inode).unwrap_or(0).to_ne_bytes());
-    request.extend_from_slice(&UDIAG_SHOW_PEER.to_ne_bytes());
+    request.extend_from_slice(&what.to_ne_bytes());
     request.extend_from_slice(&[0xff; 8]); // no cookie
     crate::fd::send(socket.as_fd(), &request, 0)?;
-    let mut answer = [0_u8; 1024];
+    let mut answer = vec![0_u8; 8192];
     let len = crate::fd::receive(socket.as_fd(), &mut answer, 0)?;
-    parse(answer.get(..len).unwrap_or(&[]))
-}
-
-fn parse(answer: &[u8]) -> io::Result<Option<u64>> {
-    const NLMSG_ERROR: u16 = 2;
-    let half = |at: usize| answer.get(at..at + 2).map(|b| u16::from_ne_bytes([b[0], b[1]]));
-    let word = |at: usize| answer.get(at..at + 4).map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
-    if half(4) == Some(NLMSG_ERROR) {
-        let errno = word(16).unwrap_or(0).cast_signed();
+    answer.truncate(len);
+    if half(&answer, 4) == Some(NLMSG_ERROR) {
+        let errno = word(&answer, 16).unwrap_or(0).cast_signed();
         return Err(io::Error::from_raw_os_error(errno.wrapping_neg()));
     }
+    Ok(answer)
+}
+
+fn half(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..at + 2).map(|b| u16::from_ne_bytes([b[0], b[1]]))
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..at + 4).map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]))
+}
+
+/// Kinds and values.
+fn attributes(answer: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     let mut at = 16 + 16; // nlmsghdr, unix_diag_msg
-    while let (Some(len), Some(kind)) = (half(at), half(at + 2)) {
-        if kind == UNIX_DIAG_PEER {
-            return Ok(word(at + 4).map(u64::from));
-        }
-        if len < 4 {
-            break;
-        }
-        at += usize::from(len).next_multiple_of(4);
-    }
-    Ok(None)
+    std::iter::from_fn(move || {
+        let (len, kind) = (usize::from(half(answer, at)?), half(answer, at + 2)?);
+        let value = answer.get(at + 4..at.checked_add(len)?)?;
+        at += len.next_multiple_of(4);
+        Some((kind, value))
+    })
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    fn inode(fd: &OwnedFd) -> u64 {
+        use std::os::unix::fs::MetadataExt;
+        std::fs::metadata(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap().ino()
+    }
+
     #[test]
     fn the_two_ends_of_a_pair_find_each_other() {
-        use std::os::fd::AsRawFd;
         let (a, b) = crate::fd::socketpair(libc::SOCK_STREAM).unwrap();
-        let inode = |fd: &std::os::fd::OwnedFd| {
-            use std::os::unix::fs::MetadataExt;
-            std::fs::metadata(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap().ino()
-        };
-        assert_eq!(super::unix_peer(inode(&a)).unwrap(), Some(inode(&b)));
+        let found = unix_socket(inode(&a)).unwrap();
+        assert_eq!((found.peer, found.listens, found.shut), (Some(inode(&b)), false, false));
+        crate::socket::shut_writing(a.as_fd()).unwrap();
+        assert!(unix_socket(inode(&a)).unwrap().shut && !unix_socket(inode(&b)).unwrap().shut);
+        drop(b);
+        let found = unix_socket(inode(&a)).unwrap();
+        assert_eq!((found.peer, found.ended), (Some(0), true), "it was closed");
+    }
+
+    #[test]
+    fn a_listener_tells_who_waits() {
+        let listener = crate::socket::new(libc::AF_UNIX, libc::SOCK_STREAM, 0).unwrap();
+        crate::socket::bind(listener.as_fd(), &1_u16.to_ne_bytes()).unwrap();
+        crate::socket::listen(listener.as_fd(), 7).unwrap();
+        let client = crate::socket::new(libc::AF_UNIX, libc::SOCK_STREAM, 0).unwrap();
+        let address = crate::socket::local_address(listener.as_fd()).unwrap();
+        crate::socket::connect(client.as_fd(), &address).unwrap();
+        let found = unix_socket(inode(&listener)).unwrap();
+        assert_eq!((found.listens, found.waiting, found.backlog), (true, 1, 7));
+        let found = unix_socket(inode(&client)).unwrap();
+        assert_eq!((found.peer, found.ended), (Some(0), false), "nobody has accepted it");
+        assert_eq!(waiting_connections(inode(&listener)).unwrap(), [inode(&client)]);
+        drop(client);
+        assert_eq!(waiting_connections(inode(&listener)).unwrap(), [0]);
     }
 }

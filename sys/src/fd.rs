@@ -129,6 +129,49 @@ pub fn receive_with(
     Ok((len, came.then(|| unsafe { OwnedFd::from_raw_fd(ancillary.fd) })))
 }
 
+/// Room for what comes along with a message: SCM_MAX_FD descriptors (include/net/scm.h), credentials, a pidfd.
+#[repr(C, align(8))]
+struct Room([u8; 2048]);
+
+/// `recvmsg(2)` with MSG_PEEK: its length, and whether descriptors come with it. The caller's copies of them are closed.
+///
+/// # Errors
+/// As recvmsg.
+pub fn peek(fd: BorrowedFd<'_>, buffer: &mut [u8], flags: i32) -> io::Result<(usize, bool)> {
+    const SCM_PIDFD: i32 = 4;
+    let mut piece = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let mut room = Room([0; 2048]);
+    // SAFETY: msghdr is plain data; all zero is valid (no name, no pieces, no control message).
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut piece;
+    message.msg_iovlen = 1;
+    message.msg_control = (&raw mut room).cast();
+    message.msg_controllen = size_of::<Room>();
+    let flags = flags | libc::MSG_PEEK | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: the kernel writes into `buffer`, `room` and `message`, which outlive the call, within their lengths.
+    let result = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, flags) };
+    let len = crate::check(result as i64).map(|n| usize::try_from(n).unwrap_or(0))?;
+    let used = room.0.get(..message.msg_controllen).unwrap_or(&room.0);
+    let word = |at: usize| used.get(at..at + 4).map(|b| i32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
+    let (mut at, mut rights) = (0, false);
+    // struct cmsghdr: length with the header (8 bytes), level, type; then the data (cmsg(3)).
+    while let (Some(size), Some(level), Some(kind)) = (word(at), word(at + 8), word(at + 12)) {
+        let size = usize::try_from(size).unwrap_or(0);
+        if size < 16 {
+            break;
+        }
+        if level == libc::SOL_SOCKET && (kind == libc::SCM_RIGHTS || kind == SCM_PIDFD) {
+            rights |= kind == libc::SCM_RIGHTS;
+            for number in (at + 16..at + size).step_by(4).filter_map(word).filter(|number| *number >= 0) {
+                // SAFETY: the kernel has just opened it for this message, and nobody else knows its number.
+                drop(unsafe { OwnedFd::from_raw_fd(number) });
+            }
+        }
+        at += size.next_multiple_of(8);
+    }
+    Ok((len, rights))
+}
+
 /// POLLHUP, POLLERR and the like of a descriptor, now (poll(2)).
 ///
 /// # Errors
@@ -283,5 +326,23 @@ mod tests {
         assert_eq!(text, "content");
         drop(theirs);
         assert_eq!(receive_with(ours.as_fd(), &mut buffer, 0).unwrap().0, 0);
+    }
+
+    #[test]
+    fn descriptors_that_come_are_seen_and_stay() {
+        let (ours, theirs) = socketpair(libc::SOCK_STREAM).unwrap();
+        let mut buffer = [0_u8; 64];
+        set_socket_option(ours.as_fd(), libc::SO_PASSCRED, 1).unwrap();
+        send(theirs.as_fd(), b"plain", 0).unwrap();
+        assert_eq!(peek(ours.as_fd(), &mut buffer, 0).unwrap(), (5, false));
+        send_with(theirs.as_fd(), b"with", theirs.as_fd());
+        let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let before = open();
+        for _ in 0..200 {
+            assert_eq!(peek(ours.as_fd(), &mut buffer, 0).unwrap(), (9, true));
+        }
+        assert!(open() < before + 100, "other tests open files too, but not as many");
+        let (len, _) = receive_with(ours.as_fd(), &mut buffer, 0).unwrap();
+        assert_eq!(len, 9);
     }
 }

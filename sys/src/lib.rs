@@ -12,6 +12,7 @@ pub mod diag;
 pub mod fault;
 pub mod fd;
 pub mod local;
+pub mod memfd;
 pub mod objects;
 pub mod pagemap;
 pub mod poll;
@@ -20,9 +21,13 @@ pub mod procfs;
 pub mod procmem;
 pub mod ptrace;
 pub mod signals;
+pub mod socket;
 pub mod spawn;
+pub mod sysv;
 pub mod task;
+pub mod terminal;
 pub mod userfault;
+pub mod watch;
 
 /// Turns the result of a libc call that reports errors by -1 and errno into a [`std::io::Result`].
 pub(crate) fn check(result: i64) -> std::io::Result<i64> {

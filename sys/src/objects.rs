@@ -27,6 +27,15 @@ pub fn open(path: &CStr, flags: u32, mode: u32) -> io::Result<OwnedFd> {
     owned(i64::from(unsafe { libc::open(path.as_ptr(), flags, mode) }))
 }
 
+/// `mkfifo(3)`.
+///
+/// # Errors
+/// As mknod.
+pub fn make_fifo(path: &CStr, mode: u32) -> io::Result<()> {
+    // SAFETY: a NUL-terminated string and a number.
+    check(i64::from(unsafe { libc::mkfifo(path.as_ptr(), mode) })).map(|_| ())
+}
+
 /// The same open file description at a number of at least `floor`, close-on-exec.
 ///
 /// # Errors

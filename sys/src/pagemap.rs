@@ -8,6 +8,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::sync::OnceLock;
 
 /// Registered with a userfaultfd in WP_ASYNC mode.
 pub const IS_WPALLOWED: u64 = 1;
@@ -21,7 +22,7 @@ pub const IS_PRESENT: u64 = 1 << 3;
 pub const IS_SWAPPED: u64 = 1 << 4;
 /// The shared zero page.
 pub const IS_PFNZERO: u64 = 1 << 5;
-/// A guard region (6.15+); absent bit on older kernels.
+/// A guard region (6.15+); older kernels refuse the bit, see [`guard_category`].
 pub const IS_GUARD: u64 = 1 << 8;
 
 /// A run of pages with equal categories.
@@ -62,6 +63,15 @@ const WP_MATCHING: u64 = 1;
 const CHECK_WPASYNC: u64 = 2;
 /// Regions per call.
 const ROOM: usize = 4096;
+
+/// [`IS_GUARD`] where the kernel knows it, else nothing; asked once.
+pub fn guard_category() -> u64 {
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    // The lowest pages are never mapped: nothing is walked (fs/proc/task_mmu.c, pagemap_scan_get_args checks the masks first).
+    let ask =
+        || File::open("/proc/self/pagemap").and_then(|own| scan(&own, 0, 4096, IS_GUARD, IS_GUARD, |_| ()));
+    if *KNOWN.get_or_init(|| ask().is_ok()) { IS_GUARD } else { 0 }
+}
 
 /// The pages of `start..end` of which any of `any` holds, with the categories in `wanted`.
 ///
@@ -172,4 +182,32 @@ fn walk(
         from = arg.walk_end;
     }
     Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guard_region_is_told_where_the_kernel_knows_the_category() {
+        const PAGE: usize = 4096;
+        const MADV_GUARD_INSTALL: i32 = 102; // Linux 6.13
+        let (prot, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: fresh memory at a place that the kernel chooses; only this test knows of it.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), 3 * PAGE, prot, flags, -1, 0) };
+        assert_ne!(base, libc::MAP_FAILED);
+        // SAFETY: the second page of that memory.
+        let installed = unsafe { libc::madvise(base.add(PAGE), PAGE, MADV_GUARD_INSTALL) } == 0;
+        let start = base.addr() as u64;
+        let mut found = Vec::new();
+        if installed && guard_category() != 0 {
+            let own = File::open("/proc/self/pagemap").unwrap();
+            let each = |region: ScanRegion| found.push((region.start - start, region.end - start));
+            scan(&own, start, start + 3 * PAGE as u64, IS_GUARD, IS_GUARD, each).unwrap();
+            assert_eq!(found, [(PAGE as u64, 2 * PAGE as u64)]);
+        }
+        // SAFETY: nobody uses the memory any more.
+        unsafe { libc::munmap(base, 3 * PAGE) };
+    }
 }

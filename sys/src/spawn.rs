@@ -32,7 +32,9 @@ pub struct Start {
     pub closed: Vec<RawFd>,
     /// If not empty: becomes descriptors 0, 1, 2 … and everything above is closed.
     pub descriptors: Vec<OwnedFd>,
-    /// In a session of its own, with `/` as working folder.
+    /// In a process group of its own, with `/` as working folder: what a terminal sends to its foreground is not for it.
+    /// Not in a session of its own: the scheduler takes each session for one competitor (sched(7), autogroup), and a
+    /// new one that mostly sleeps was seen to wait for seconds while a job of twenty processes kept the processors busy.
     pub detached: bool,
 }
 
@@ -89,7 +91,7 @@ impl Start {
         // end with null.
         unsafe {
             if self.detached {
-                libc::setsid();
+                libc::setpgid(0, 0);
                 libc::chdir(c"/".as_ptr());
             }
             for &fd in &self.closed {

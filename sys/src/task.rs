@@ -4,6 +4,8 @@
 //! The calls take numbers and write into locals of the right type.
 #![allow(unsafe_code)]
 
+use std::io;
+
 /// Scheduling of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Scheduling {
@@ -28,6 +30,24 @@ pub fn scheduling_of(tid: i32) -> Scheduling {
         policy: u32::try_from(policy).unwrap_or(0),
         priority: u32::try_from(param.sched_priority).unwrap_or(0),
     }
+}
+
+/// `IOPRIO_WHO_PROCESS` (include/uapi/linux/ioprio.h): one thread.
+const ONE_THREAD: i32 = 1;
+
+/// Priority of a thread's input and output, class and level as in `ioprio_get(2)`; `None` where it cannot be read.
+pub fn io_priority_of(tid: i32) -> Option<u32> {
+    // SAFETY: numbers only.
+    u32::try_from(unsafe { libc::syscall(libc::SYS_ioprio_get, ONE_THREAD, tid) }).ok()
+}
+
+/// Sets it.
+///
+/// # Errors
+/// EPERM: the real-time class needs privilege; ESRCH.
+pub fn set_io_priority(tid: i32, priority: u32) -> io::Result<()> {
+    // SAFETY: numbers only.
+    crate::check(unsafe { libc::syscall(libc::SYS_ioprio_set, ONE_THREAD, tid, priority) }).map(|_| ())
 }
 
 /// struct sched_attr of the first version (include/uapi/linux/sched/types.h, SCHED_ATTR_SIZE_VER0).
@@ -65,6 +85,18 @@ pub fn short_turns() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_priority_of_input_and_output_is_read_and_set() {
+        // SAFETY: no arguments.
+        let tid = unsafe { libc::gettid() };
+        let best_effort = 2 << 13; // the class, with level 0 to 7
+        for priority in [best_effort | 6, best_effort | 4] {
+            assert!(set_io_priority(tid, priority).is_ok());
+            assert_eq!(io_priority_of(tid), Some(priority));
+        }
+        assert!(set_io_priority(tid, 7 << 13).is_err(), "no such class");
+    }
 
     #[test]
     fn short_turns_change_nothing_else() {

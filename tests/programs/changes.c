@@ -111,6 +111,40 @@ static void moved_onto(void)
     pages /= 2;
 }
 
+/* Memory that stays several mappings, because its parts had pages of their own before they were alike (mm/vma.c). */
+static void torn(void)
+{
+    pages = PAGES;
+    at = map(NULL, pages, RW, MAP_PRIVATE, -1);
+    for (size_t page = 200; page < 400; page += 100) CHECK(mprotect(at + page * WORDS, 10 * PAGE, PROT_READ) == 0);
+    for (size_t page = 0; page < pages; page++) {
+        if (page % 100 >= 10) put(page, page + 1, 1000);
+    }
+    CHECK(mprotect(at, pages * PAGE, RW) == 0);
+    put(0, pages, 1000);
+}
+
+/* What is mapped next to it later is the same mapping. */
+static void joined_and_grown(void)
+{
+    CHECK(munmap(at + 400 * WORDS, 200 * PAGE) == 0);
+    map(at + 400 * WORDS, 200, RW, MAP_PRIVATE | MAP_FIXED_NOREPLACE, -1);
+    expect(400, 600, 0);
+    grown();
+}
+
+/* Several mappings at a time; the gap between them stays one (mm/mremap.c, remap_move). */
+static void moved_with_a_gap(void)
+{
+    CHECK(munmap(at + 450 * WORDS, 50 * PAGE) == 0);
+    void *place = map(NULL, pages, PROT_NONE, MAP_PRIVATE, -1);
+    CHECK(munmap((char *)place + 450 * PAGE, 50 * PAGE) == 0);
+    CHECK(mremap(at, pages * PAGE, pages * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, place) == place);
+    at = place;
+    map(at + 450 * WORDS, 50, RW, MAP_PRIVATE | MAP_FIXED_NOREPLACE, -1);
+    expect(450, 500, 0);
+}
+
 static void mapped_anew(void)
 {
     CHECK(munmap(at + 100 * WORDS, 200 * PAGE) == 0);
@@ -305,6 +339,8 @@ static const struct {
     {"nothing", plain, nothing},          {"stores", plain, stores},
     {"moved", plain, moved},              {"moved_and_replaced", plain, moved_and_replaced},
     {"grown", plain, grown},              {"moved_onto", two, moved_onto},
+    {"moved_torn", torn, moved},          {"moved_with_a_gap", torn, moved_with_a_gap},
+    {"joined_and_grown", plain, joined_and_grown},
     {"mapped_anew", plain, mapped_anew},  {"unmapped", plain, unmapped},
     {"dontneed", plain, dontneed},        {"all_dontneed", plain, all_dontneed},
     {"read_as_zero", plain, read_as_zero}, {"freed", plain, freed},

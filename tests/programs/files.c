@@ -20,7 +20,7 @@ static void open_all(void)
     CHECK((shared = dup2(plain, 77)) == 77);
     CHECK((append = open("append", O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666)) >= 0);
     CHECK((reader = open("plain", O_RDONLY)) >= 0);
-    CHECK((gone = open("gone", O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)) >= 0);
+    CHECK((gone = open("gone", O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600)) >= 0);
     CHECK(write(gone, "deleted, but open", 17) == 17 && unlink("gone") == 0);
     CHECK((null = open("/dev/null", O_WRONLY | O_CLOEXEC)) >= 0 && (zero = open("/dev/zero", O_RDONLY)) >= 0);
     CHECK((folder = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)) >= 0);

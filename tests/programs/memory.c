@@ -1,6 +1,7 @@
 /* Kinds of memory: PROT_NONE pages with content, shared anonymous, shared and private mappings of a file, and the advice
  * that must stay (DONTFORK, WIPEONFORK, DONTDUMP, NOHUGEPAGE). `memory [ROUNDS]` */
 #include "common.h"
+#include "smaps.h"
 #include <fcntl.h>
 #include <sys/mman.h>
 
@@ -42,33 +43,6 @@ static void map_all(void)
     memset(dump_less, 'd', LEN);
     memset(flat, 'n', LEN);
     memset(down, 'g', LEN);
-}
-
-/* Whether the mapping that starts at or holds `at` carries a flag of the VmFlags line; -1: the text has no such mapping. */
-static int look_for_flag(const char *at, const char *flag)
-{
-    FILE *f = fopen("/proc/self/smaps", "re");
-    char line[1024];
-    int inside = 0, found = -1;
-    CHECK(f != NULL);
-    while (found < 0 && fgets(line, sizeof line, f) != NULL) {
-        unsigned long start, end;
-        if (sscanf(line, "%lx-%lx ", &start, &end) == 2)
-            inside = (unsigned long)at >= start && (unsigned long)at < end;
-        else if (inside && strncmp(line, "VmFlags:", 8) == 0)
-            found = strstr(line + 8, flag) != NULL;
-    }
-    CHECK(fclose(f) == 0);
-    return found;
-}
-
-/* The kernel makes the text while it is read: one that a restart falls into is of two processes, so it is read again. */
-static int has_flag(const char *at, const char *flag)
-{
-    int found = look_for_flag(at, flag);
-    for (int again = 0; found < 0 && again < 3; again++) found = look_for_flag(at, flag);
-    CHECK(found >= 0);
-    return found;
 }
 
 static void check_all_bytes(const char *at, char value)

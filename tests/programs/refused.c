@@ -1,12 +1,21 @@
-/* A program that holds one thing which an image cannot contain: `refused KIND [ROUNDS]`. A checkpoint must name it and
+/* A program that holds one thing which an image cannot contain: `refused KIND [ROUNDS [PORT, PATH or KEY]]`. A checkpoint must name it and
  * leave the program alone: it counts on and ends by itself. */
 #include "common.h"
 #include <arpa/inet.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/aio_abi.h>
+#include <linux/filter.h>
 #include <linux/io_uring.h>
+#include <linux/seccomp.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/inotify.h>
+#include <sys/ipc.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -19,28 +28,130 @@ static int keep_at_nine(int fd)
     return 9;
 }
 
-static void connected_tcp(void)
+/* To somebody who is not part of the program. */
+static void connected_tcp(long port)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    socklen_t len = sizeof address;
-    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), client;
-    CHECK(bind(listener, (struct sockaddr *)&address, len) == 0 && listen(listener, 1) == 0);
-    CHECK(getsockname(listener, (struct sockaddr *)&address, &len) == 0);
-    CHECK((client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) >= 0);
-    CHECK(connect(client, (struct sockaddr *)&address, len) == 0);
-    keep_at_nine(client); /* the listener stays open: a connection that nobody accepted is reset when it closes */
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((in_port_t)port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    int client = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(connect(client, (struct sockaddr *)&address, sizeof address) == 0);
+    keep_at_nine(client);
 }
 
-static pid_t hold(const char *kind)
+static void connected_unix(const char *path)
 {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
-    if (strcmp(kind, "tcp") == 0) connected_tcp();
-    if (strcmp(kind, "udp") == 0) keep_at_nine(socket(AF_INET, SOCK_DGRAM, 0));
-    if (strcmp(kind, "unix") == 0) {
-        int fd = keep_at_nine(socket(AF_UNIX, SOCK_STREAM, 0));
-        CHECK(bind(fd, (struct sockaddr *)&name, sizeof(sa_family_t)) == 0 && listen(fd, 1) == 0);
+    int client = socket(AF_UNIX, SOCK_STREAM, 0);
+    strncpy(name.sun_path, path, sizeof name.sun_path - 1);
+    CHECK(connect(client, (struct sockaddr *)&name, sizeof name) == 0);
+    keep_at_nine(client);
+}
+
+static void raw_socket(void)
+{
+    int fd = socket(AF_PACKET, SOCK_DGRAM, 0);
+    if (fd < 0) {
+        puts("not here");
+        exit(77);
     }
-    if (strcmp(kind, "inotify") == 0) keep_at_nine(inotify_init1(0));
+    keep_at_nine(fd);
+}
+
+/* A connection whose peer was outside: it stands until a restart, then it was reset. */
+static int was_reset(void)
+{
+    char byte;
+    ssize_t got = recv(9, &byte, 1, MSG_DONTWAIT);
+    CHECK(got == -1 && (errno == EAGAIN || errno == ECONNRESET));
+    return errno == ECONNRESET;
+}
+
+/* A mapping that is in the way, or untouched memory of which there is too much. */
+static void map(int fd, size_t len)
+{
+    int flags = MAP_SHARED | MAP_NORESERVE | (fd < 0 ? MAP_ANONYMOUS : 0);
+    CHECK(mmap(NULL, len, PROT_READ | PROT_WRITE, flags, fd, 0) != MAP_FAILED);
+    if (fd >= 0) close(fd);
+}
+
+/* The kernel maps a ring for asynchronous input and output. */
+static void ring(void)
+{
+    aio_context_t context = 0;
+    if (syscall(SYS_io_setup, 4, &context) != 0) {
+        puts("not here");
+        exit(77);
+    }
+}
+
+/* What was written to a terminal and not read yet cannot be seen. */
+static void unread_terminal(void)
+{
+    int master = posix_openpt(O_RDWR | O_NOCTTY);
+    CHECK(master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0);
+    int slave = open(ptsname(master), O_RDWR | O_NOCTTY);
+    CHECK(slave >= 0 && write(slave, "unread", 6) == 6);
+    keep_at_nine(master);
+}
+
+/* What has happened and was not read yet cannot be told again. */
+static void unread_events(void)
+{
+    int fd = keep_at_nine(inotify_init1(0));
+    CHECK(inotify_add_watch(fd, "/dev", IN_OPEN) == 1);
+    DIR *folder = opendir("/dev");
+    CHECK(folder != NULL && closedir(folder) == 0);
+}
+
+/* More content than goes into a record, and no mapping. */
+static void large_memfd(void)
+{
+    int fd = keep_at_nine(memfd_create("large", 0));
+    char *block = calloc(1, 1 << 20);
+    for (int i = 0; i < 65; i++) CHECK(write(fd, block, 1 << 20) == 1 << 20);
+    free(block);
+}
+
+/* A filter that allows everything is one all the same. */
+static void filter(void)
+{
+    struct sock_filter allow = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog program = {1, &allow};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+}
+
+static void ignore(int number)
+{
+    (void)number;
+}
+
+/* All signals that the agent could use. */
+static void handle(void)
+{
+    const int numbers[] = {SIGURG, SIGWINCH, SIGCHLD};
+    for (size_t i = 0; i < 3; i++) CHECK(signal(numbers[i], ignore) != SIG_ERR);
+}
+
+/* System V shared memory, which somebody else is to have too; never removed here. */
+static void attach(key_t key)
+{
+    int id = shmget(key, 8192, IPC_CREAT | 0666);
+    CHECK(id >= 0 && shmat(id, NULL, 0) != (void *)-1);
+}
+
+static pid_t hold(const char *kind, const char *where)
+{
+    if (strcmp(kind, "segment") == 0) attach((key_t)atol(where));
+    if (strcmp(kind, "tcp") == 0 || strcmp(kind, "lost") == 0) connected_tcp(atol(where));
+    if (strcmp(kind, "unix") == 0) connected_unix(where);
+    if (strcmp(kind, "packet") == 0) raw_socket();
+    if (strcmp(kind, "mapping") == 0) ring();
+    if (strcmp(kind, "memfd") == 0) large_memfd();
+    if (strcmp(kind, "pty") == 0) unread_terminal();
+    if (strcmp(kind, "seccomp") == 0) filter();
+    if (strcmp(kind, "signals") == 0) handle();
+    if (strcmp(kind, "large") == 0) map(-1, (size_t)1025 << 20);
+    if (strcmp(kind, "inotify") == 0) unread_events();
     if (strcmp(kind, "io_uring") == 0) {
         struct io_uring_params parameters = {0};
         long fd = syscall(SYS_io_uring_setup, 4, &parameters);
@@ -50,11 +161,23 @@ static pid_t hold(const char *kind)
         }
         keep_at_nine((int)fd);
     }
-    if (strcmp(kind, "child") == 0) {
+    if (strcmp(kind, "guard") == 0) {
+        char *shared = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        CHECK(shared != MAP_FAILED);
+        if (madvise(shared + 8192, 4096, 102 /* MADV_GUARD_INSTALL */) != 0) {
+            puts("not here");
+            exit(77);
+        }
+    }
+    if (strcmp(kind, "undumpable") == 0) CHECK(prctl(PR_SET_DUMPABLE, 0) == 0);
+    if (strcmp(kind, "stranger") == 0) {
+        /* Without libholdfast: its environment says nothing of it. */
+        char *nothing[] = {NULL};
         pid_t pid = fork();
         CHECK(pid >= 0);
         if (pid == 0) {
-            for (;;) pause();
+            execle("/bin/sleep", "sleep", "1000", (char *)NULL, nothing);
+            _exit(1);
         }
         return pid;
     }
@@ -78,7 +201,7 @@ int main(int argc, char **argv)
 {
     const char *kind = argc > 1 ? argv[1] : "";
     rounds = number_argument(argc, argv, 2, 15);
-    pid_t child = hold(kind);
+    pid_t child = hold(kind, argc > 3 ? argv[3] : "");
     if (strcmp(kind, "leaderless") == 0) {
         pthread_t thread;
         CHECK_ZERO(pthread_create(&thread, NULL, survivor, NULL));
@@ -87,7 +210,9 @@ int main(int argc, char **argv)
     for (long round = 0; round < rounds; round++) {
         step("refused round %ld", round);
         sleep_ms(100);
+        if (strcmp(kind, "lost") == 0 && was_reset()) return pass();
     }
+    CHECK(strcmp(kind, "lost") != 0);
     if (child > 0) {
         int status;
         CHECK(waitpid(child, &status, WNOHANG) == 0);

@@ -9,7 +9,8 @@
  * the image is still being stored.
  * Freely (--free): nobody waits for anybody; checkpoints come from outside at any moment.
  *
- * When it notices that it was restarted it checks everything, says so and ends with status 0, unless --go-on.
+ * When it notices that it was restarted it checks everything, says so and ends with status 0; with --go-on it goes on until
+ * there is a file `enough`.
  *
  *   torture [--epochs N (--free: seconds)] [--seed N] [--mib N (per thread)] [--threads N] [--log FILE] [--slots] [--free] [--go-on]
  *           [--without direct,ring,fork,memfd,...]
@@ -36,7 +37,7 @@ struct thread {
 static struct thread *threads[MAX_THREADS];
 static pthread_barrier_t barrier;
 static long epochs = 12, count = 8, mib = 3, seed = 1;
-static int freely, go_on, lives;
+static int freely, go_on, lives, enough;
 static volatile int stop;
 static const char *log_name = "torture.log";
 static int log_file;
@@ -133,6 +134,7 @@ static void take_checkpoint(long epoch)
     snprintf(line, sizeof line, "%ld", epoch);
     if (restarted && !go_on) end_verified(line, after);
     lives = holdfast_restarted();
+    enough = go_on && access("enough", F_OK) == 0;
     printf("verified %s %016llx %d\n", line, (unsigned long long)after, lives);
     fflush(stdout);
 }
@@ -168,7 +170,7 @@ static long effort(long epoch)
 
 static void run_epochs(struct thread *thread, int is_main)
 {
-    for (long epoch = 1; epoch <= epochs; epoch++) {
+    for (long epoch = 1; go_on ? !enough : epoch <= epochs; epoch++) {
         for (long n = effort(epoch); n > 0; n--) worker_step(&thread->worker);
         if (is_main) break_step(&broken);
         descend(thread, 1 + (int)throw(&thread->worker, FRAMES), epoch);

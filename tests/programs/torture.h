@@ -327,23 +327,25 @@ static void renew(struct worker *w, struct area *area)
     if (throw(w, 2) == 0) check_range(area, 0, area->pages);
 }
 
-/* A call on a whole area failed: of which mappings the area is. */
-static void tell_mappings(const char *call, const void *start, size_t len)
+/* How many mappings there are in a range, and, for a call on it that failed, what they are. */
+static int mappings(const char *call, const void *start, size_t len)
 {
-    int error = errno, inside = 0;
+    int error = errno, inside = 0, count = 0;
     unsigned long from, to;
     char line[512];
-    printf("%s(%p, %zu): errno %d; mappings:\n", call, start, len, error);
+    if (call != NULL) printf("%s(%p, %zu): errno %d; mappings:\n", call, start, len, error);
     FILE *smaps = fopen("/proc/self/smaps", "re");
-    while (smaps != NULL && fgets(line, sizeof line, smaps) != NULL) {
+    CHECK(smaps != NULL);
+    while (fgets(line, sizeof line, smaps) != NULL) {
         if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
-            inside = from < (uintptr_t)start + len && (uintptr_t)start < to;
-        if (inside && (strchr(line, '-') != NULL || strncmp(line, "Rss", 3) == 0 || strncmp(line, "VmFlags", 7) == 0))
+            count += inside = from < (uintptr_t)start + len && (uintptr_t)start < to;
+        if (call != NULL && inside && (strchr(line, '-') != NULL || strncmp(line, "Rss", 3) == 0 || strncmp(line, "VmFlags", 7) == 0))
             fputs(line, stdout);
     }
-    if (smaps != NULL) fclose(smaps);
+    fclose(smaps);
     fflush(stdout);
     errno = error;
+    return count;
 }
 
 /* To a new place, or to one where memory was lately. */
@@ -358,7 +360,7 @@ static void move(struct worker *w, struct area *area)
     if (place == MAP_FAILED) place = mmap(NULL, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(place != MAP_FAILED);
     void *at = mremap(area->at, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, place);
-    if (at == MAP_FAILED) tell_mappings("mremap to a place", area->at, len);
+    if (at == MAP_FAILED) mappings("mremap to a place", area->at, len);
     CHECK(at == place);
     remember_gone(w, area->at, len);
     area->at = place;
@@ -370,7 +372,11 @@ static void resize(struct worker *w, struct area *area)
     if (!maps(area)) return fill(w, area);
     size_t old = area->pages, pages = area->limit / 4 + throw(w, area->limit * 3 / 4);
     void *at = mremap(area->at, old * PAGE, pages * PAGE, MREMAP_MAYMOVE);
-    if (at == MAP_FAILED) tell_mappings("mremap", area->at, old * PAGE);
+    /* A file's pages that had another protection before they were written stay mappings of their own (mm/vma.c), which
+     * Linux does not resize as one. */
+    if (at == MAP_FAILED && errno == EFAULT && area->kind == PRIVATE_FILE && mappings(NULL, area->at, old * PAGE) > 1)
+        return patch(w, area);
+    if (at == MAP_FAILED) mappings("mremap", area->at, old * PAGE);
     CHECK(at != MAP_FAILED);
     if (at != area->at) remember_gone(w, area->at, old * PAGE);
     area->at = at;

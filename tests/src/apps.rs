@@ -26,6 +26,10 @@ pub struct App {
     pub results: Vec<String>,
     /// Shell commands that prepare `work/`.
     pub prepare: Option<String>,
+    /// It does not run as root.
+    pub refuses_root: bool,
+    /// What it uses would be taken by another one of its kind: one chain at a time.
+    pub alone: bool,
 }
 
 impl App {
@@ -47,12 +51,32 @@ impl App {
     }
 
     fn of(name: &str, argv: Vec<String>) -> App {
-        App { name: name.trim().to_owned(), argv, stdin: None, results: Vec::new(), prepare: None }
+        App {
+            name: name.trim().to_owned(),
+            argv,
+            stdin: None,
+            results: Vec::new(),
+            prepare: None,
+            refuses_root: false,
+            alone: false,
+        }
     }
 
     /// With files of its own to compare.
     pub fn leaving(mut self, results: &[&str]) -> App {
         self.results = results.iter().map(|r| (*r).to_owned()).collect();
+        self
+    }
+
+    /// With shell commands that prepare `work/`.
+    pub fn prepared(mut self, prepare: &str) -> App {
+        self.prepare = Some(prepare.to_owned());
+        self
+    }
+
+    /// With an undisturbed run that is not root's either.
+    pub fn refusing_root(mut self) -> App {
+        self.refuses_root = true;
         self
     }
 
@@ -162,7 +186,7 @@ pub fn reference(app: &App) -> Result<Arc<Reference>> {
 }
 
 fn undisturbed(app: &App) -> Result<Reference> {
-    let user = if am_root() { User::Root } else { User::Ordinary };
+    let user = if am_root() && !app.refuses_root { User::Root } else { User::Ordinary };
     let bed = Bed::new(user).context("a bed for the undisturbed run")?;
     app.prepare(&bed)?;
     let (program, arguments) = app.argv.split_first().context("a command line")?;

@@ -6,14 +6,21 @@ use crate::processes;
 use crate::random::Random;
 use anyhow::{Context, Result, bail, ensure};
 use std::process::Child;
+use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// How a chain is run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Checkpoint-kill-restart rounds.
+    /// Checkpoint-kill-restart rounds; without any the program just runs to its end.
     pub rounds: u32,
+    /// Images per round, taken while the program goes on; the last one is restarted.
+    pub images: u32,
+    /// Rounds that must be complete before the program ends.
+    pub least: u32,
+    /// The program sleeps this many times longer than it does by itself (`common.h`): when it ended too soon.
+    pub slowness: u32,
     /// Options of `holdfast run`.
     pub options: &'static [&'static str],
     /// How memory comes back.
@@ -34,9 +41,26 @@ pub enum Memory {
 }
 
 impl Plan {
-    /// A chain of `rounds` with default options.
+    /// A chain of `rounds` with default options. A short program may end before all of them are done.
     pub fn of(rounds: u32) -> Plan {
-        Plan { rounds, options: &[], memory: Memory::Mixed }
+        Plan {
+            rounds,
+            images: 1,
+            least: rounds.div_ceil(2),
+            slowness: 1,
+            options: &[],
+            memory: Memory::Mixed,
+        }
+    }
+
+    /// The same with other options.
+    pub fn with(self, options: &'static [&'static str], memory: Memory) -> Plan {
+        Plan { options, memory, ..self }
+    }
+
+    /// So many rounds, all of them, with so many images in each.
+    pub fn exactly(rounds: u32, images: u32) -> Plan {
+        Plan { images, least: rounds, ..Plan::of(rounds) }
     }
 }
 
@@ -57,43 +81,61 @@ pub fn few() -> u32 {
 #[allow(clippy::panic)]
 pub fn chain(app: &App, user: User, plan: Plan) {
     let Some(bed) = Bed::new(user) else { return };
-    if let Err(error) = run_chain(&bed, app, plan) {
-        panic!("{} as {user:?}: {error:#}", app.name);
+    match run_chain(&bed, app, plan, &mut Random::new()) {
+        Ok(()) => println!("{} rounds at least", plan.least),
+        Err(error) => panic!("{} as {user:?}: {error:#}", app.name),
     }
 }
 
 const JOB: &str = "x";
 
-fn run_chain(bed: &Bed, app: &App, plan: Plan) -> Result<()> {
+/// The same in a bed that the caller has made, at moments that `random` chooses.
+///
+/// # Errors
+/// What is wrong.
+pub fn run_chain(bed: &Bed, app: &App, plan: Plan, random: &mut Random) -> Result<()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = app.alone.then(|| ALONE.lock().unwrap_or_else(PoisonError::into_inner));
     let reference = reference(app)?;
-    let mut random = Random::new();
     app.prepare(bed)?;
     let mut command = bed.run_command(JOB, plan.options, &app.words())?;
+    command.env("HOLDFAST_TEST_SLOWLY", plan.slowness.to_string());
     let mut front = command.stdin(app.input(bed)?).spawn()?;
-    let share = reference.took.mul_f64(0.7) / plan.rounds;
+    // What is left of the program's time, but for its last third: so all rounds come before its end.
+    let mut left = reference.took.mul_f64(0.7);
     let mut done = 0;
     while done < plan.rounds {
-        let Some(pid) = bed.wait_live(JOB, &mut front)? else { break };
-        sleep(random.time(share / 5, share));
-        if !checkpoint(bed, &mut front)? {
+        if bed.wait_live(JOB, &mut front)?.is_none() {
             break;
         }
+        // A slow program has rather more time than is counted here: then the images only come sooner.
+        let share = left / (plan.rounds - done);
+        let alive = Instant::now();
+        if !images(bed, &mut front, plan.images, share, random)? {
+            break;
+        }
+        left = left.saturating_sub(alive.elapsed());
         sleep(random.time(Duration::ZERO, share / 4));
-        kill_program(pid, &mut front)?;
-        front = restart(bed, plan.memory, &mut random)?;
+        kill_job(bed, &mut front)?;
+        front = restart(bed, plan.memory, random)?;
         done += 1;
     }
-    let limit = Duration::from_secs(60) + reference.took * 6;
+    let limit = Duration::from_secs(60) + reference.took * (5 + plan.slowness);
     let code = shell_code(wait(&mut front, limit).context("the end of the program")?);
-    println!("{done} rounds, exit status {code}");
-    ensure!(
-        done * 2 >= plan.rounds,
-        "ended after {done} of {} rounds, status {code}: {}",
-        plan.rounds,
-        said(bed)
-    );
+    ensure!(done >= plan.least, "ended after {done} of {} rounds, status {code}: {}", plan.rounds, said(bed));
     Results::read(app, bed, code)?.check(&reference.results).with_context(|| said(bed))?;
     bed.check_clean(JOB)
+}
+
+/// Images of one round, spread over `share` of the program's time. `false`: the program has ended.
+fn images(bed: &Bed, front: &mut Child, count: u32, share: Duration, random: &mut Random) -> Result<bool> {
+    for _ in 0..count {
+        sleep(random.time(share / count / 5, share / count));
+        if !checkpoint(bed, front)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn said(bed: &Bed) -> String {
@@ -110,7 +152,7 @@ fn checkpoint(bed: &Bed, front: &mut Child) -> Result<bool> {
         if ended.status.success() {
             return Ok(true);
         }
-        if front.try_wait()?.is_some() {
+        if front.try_wait()?.is_some() || ended.stderr.contains("the program has ended") {
             return Ok(false);
         }
         // The deadline of a stop may pass on a busy machine, and a program that was just started may not have loaded the
@@ -133,6 +175,28 @@ pub fn kill_program(pid: i32, front: &mut Child) -> Result<()> {
     if code != 137 && processes::state(pid).is_some_and(|state| state != 'Z') {
         bail!("holdfast ended with status {code}, but the program {pid} lives");
     }
+    Ok(())
+}
+
+/// `kill -9` for all processes of the bed that are not Holdfast's own, as a power cut would, and the end of the `holdfast`
+/// in front of them. What one of them may still have done when others were dead already is undone by the restart.
+///
+/// # Errors
+/// Some of it does not end.
+pub fn kill_job(bed: &Bed, front: &mut Child) -> Result<()> {
+    let holdfast = bed.kit().holdfast();
+    let alive = || -> Vec<i32> {
+        let ours = |pid: i32| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == holdfast);
+        processes::of(bed.dir()).into_iter().filter(|&pid| !ours(pid)).collect()
+    };
+    // All at once: one that sees the end of another must not come to write files of a half-done job.
+    alive().into_iter().for_each(|pid| processes::signal(pid, "STOP"));
+    bed.until("the end of the program after kill -9", Duration::from_secs(20), || {
+        let pids = alive();
+        processes::kill(&pids);
+        pids.is_empty()
+    })?;
+    wait(front, Duration::from_secs(20)).context("the end of holdfast after kill -9")?;
     Ok(())
 }
 

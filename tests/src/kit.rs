@@ -75,8 +75,13 @@ impl Kit {
     fn copy_binaries(&self) -> Result<()> {
         let from = match std::env::var_os("HOLDFAST_TEST_BIN") {
             Some(folder) => PathBuf::from(folder),
-            // target/PROFILE/deps/TEST -> target/PROFILE
-            None => std::env::current_exe()?.ancestors().nth(2).context("where the test lies")?.to_owned(),
+            // target/PROFILE/deps/TEST, target/PROFILE/support -> target/PROFILE
+            None => std::env::current_exe()?
+                .ancestors()
+                .skip(1)
+                .find(|folder| !folder.ends_with("deps"))
+                .context("where the test lies")?
+                .to_owned(),
         };
         for name in ["holdfast", "libholdfast.so"] {
             let path = from.join(name);
@@ -136,7 +141,7 @@ impl Kit {
                 .arg(checkout.join("preload/include"))
                 .arg("-o")
                 .args([&fresh, source])
-                .arg("-ldl"),
+                .args(["-ldl", "-lm"]),
         )?;
         fs::rename(&fresh, &to).with_context(|| format!("putting {} in place", to.display()))
     }

@@ -4,7 +4,10 @@
 //! * [`bed`]: a folder of one test, the user that it runs as, and the certainty that nothing is left behind.
 //! * [`apps`]: the programs that the tests run, and what they print when nobody disturbs them.
 //! * [`chain`]: start, checkpoint, kill -9, restart, again and again; the joined output must equal the undisturbed one.
+//! * [`refused`]: the list of things that a checkpoint refuses by name, and how they are tried.
+//! * [`suite`]: the list of self-checking programs, each with the feature that it stands for.
 //! * [`processes`]: what is running, from `/proc`.
+//! * [`segments`]: somebody outside all jobs who has shared memory of theirs.
 //! * [`random`]: moments and bits, from a seed that a failing test prints.
 //!
 //! Settings, all by environment:
@@ -17,6 +20,9 @@ pub mod chain;
 pub mod kit;
 pub mod processes;
 pub mod random;
+pub mod refused;
+pub mod segments;
+pub mod suite;
 
 /// Whether the long form of the tests was asked for (`make test-full`).
 pub fn full() -> bool {

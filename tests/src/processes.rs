@@ -40,6 +40,12 @@ pub fn state(pid: i32) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
+/// The children of a process's main thread.
+pub fn children(pid: i32) -> Vec<i32> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+}
+
 /// The command line, for messages.
 pub fn command_line(pid: i32) -> String {
     let raw = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -51,6 +57,14 @@ pub fn signal(pid: i32, name: &str) {
     let _ = Command::new("kill").args(["-s", name, "--", &pid.to_string()]).stderr(Stdio::null()).status();
 }
 
+/// `kill -9`, at one go; those that are gone already are no error.
+pub fn kill(pids: &[i32]) {
+    if !pids.is_empty() {
+        let pids = pids.iter().map(i32::to_string);
+        let _ = Command::new("kill").args(["-s", "KILL", "--"]).args(pids).stderr(Stdio::null()).status();
+    }
+}
+
 /// Kills whatever has to do with `folder`, until nothing is left or five seconds have passed.
 pub fn kill_all(folder: &Path) {
     let end = Instant::now() + Duration::from_secs(5);
@@ -59,7 +73,7 @@ pub fn kill_all(folder: &Path) {
         if pids.is_empty() || Instant::now() > end {
             return;
         }
-        pids.iter().for_each(|&pid| signal(pid, "KILL"));
+        kill(&pids);
         std::thread::sleep(Duration::from_millis(10));
     }
 }

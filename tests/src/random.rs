@@ -17,6 +17,11 @@ impl Random {
         let clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
         let seed = given.unwrap_or_else(clock);
         println!("HOLDFAST_TEST_SEED={seed}");
+        Random::of(seed)
+    }
+
+    /// The sequence of that seed.
+    pub fn of(seed: u64) -> Random {
         Random { seed, count: 0 }
     }
 

@@ -49,6 +49,7 @@ apps! {
     python: App::real("python3", &[PYTHON, "@loop.py"]), many();
     python_numpy: numpy_app(), few();
     sqlite: sqlite_app(), few();
+    python_asyncio: App::real("python3 asyncio", &[PYTHON, "@asyncio_echo.py"]), many();
     perl: App::real("perl", &["/usr/bin/perl", "@loop.pl"]), few();
     ruby: App::real("ruby", &["/usr/bin/ruby", "@loop.rb"]), few();
     lua: App::real("lua", &["/usr/bin/lua5.4", "@loop.lua"]), few();

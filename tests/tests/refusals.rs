@@ -4,81 +4,64 @@
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::App;
 use holdfast_tests::bed::{Bed, User, am_root, shell_code, wait};
+use holdfast_tests::chain::kill_program;
+use holdfast_tests::refused::{self, Outcome};
 use std::fs;
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-const REFUSED: i32 = 69;
+/// One test for each line of the list in `tests/src/refused.rs`, as all whom it names.
+macro_rules! tests {
+    ($($test:ident: $($argument:literal)* => $feature:literal, refused $($word:literal)* $(, only $user:ident)?;)*) => {
+        $(#[test] fn $test() { refuse_to_all(stringify!($test)); })*
+    };
+}
+holdfast_tests::refused!(tests);
 
-/// A checkpoint of `refused KIND` must fail with 69 and say all of `words`; the program then ends as if nothing was.
-fn refuse(kind: &str, words: &[&str]) {
-    for user in [User::Root, User::Ordinary] {
+fn refuse_to_all(name: &str) {
+    let entry = refused::entry(name).expect("a line of the list");
+    for &user in entry.whom {
         let Some(bed) = Bed::new(user) else { continue };
-        let result = (|| -> Result<()> {
-            let app = App::program("refused", &[kind]);
-            let mut front = bed.run_command("r", &[], &app.words())?.spawn()?;
-            if bed.wait_live("r", &mut front)?.is_none() && shell_code(front.wait()?) == 77 {
-                println!("{kind} is not available here");
-                return Ok(());
-            }
-            bed.until("the first line", Duration::from_secs(10), || bed.text("out").contains("round 1"))?;
-            let ended = bed.say(&["checkpoint", "r"])?;
-            ensure!(ended.code() == REFUSED, "status {}: {}", ended.code(), ended.stderr);
-            for word in words {
-                ensure!(ended.stderr.contains(word), "{word:?} is not in {:?}", ended.stderr);
-            }
-            ensure!(bed.images("r").is_empty(), "an image was made");
-            let code = shell_code(wait(&mut front, Duration::from_secs(20))?);
-            ensure!(code == 0 && bed.text("out").ends_with("PASS\n"), "status {code}: {}", bed.text("out"));
-            ensure!(bed.text("out").lines().count() == 16, "lines are missing: {}", bed.text("out"));
-            bed.check_clean("r")
-        })();
-        if let Err(error) = result {
-            panic!("{kind} as {user:?}: {error:#}");
+        match refused::refuse(entry, &bed) {
+            Ok(Outcome::Refused(words)) => println!("{words}"),
+            Ok(Outcome::NotHere(why)) => println!("{user:?} cannot have it here: {why}"),
+            Err(error) => panic!("{name} as {user:?}: {error:#}"),
         }
     }
 }
 
+/// With `--tcp close` the program finds such a connection reset after a restart.
 #[test]
-fn tcp_connection() {
-    refuse("tcp", &["fd 9", "socket", "127.0.0.1"]);
-}
-
-#[test]
-fn udp_socket() {
-    refuse("udp", &["fd 9", "socket"]);
-}
-
-#[test]
-fn listening_unix_socket() {
-    refuse("unix", &["fd 9", "socket"]);
-}
-
-#[test]
-fn inotify() {
-    refuse("inotify", &["fd 9", "inotify"]);
-}
-
-#[test]
-fn io_uring() {
-    refuse("io_uring", &["fd 9", "io_uring"]);
-}
-
-#[test]
-fn child_process() {
-    refuse("child", &["process"]);
-}
-
-#[test]
-fn main_thread_has_left() {
-    refuse("leaderless", &["main thread"]);
+fn tcp_connection_that_may_be_lost() {
+    for user in [User::Root, User::Ordinary] {
+        let Some(bed) = Bed::new(user) else { continue };
+        let result = (|| -> Result<()> {
+            let outside = TcpListener::bind("127.0.0.1:0")?;
+            let port = outside.local_addr()?.port().to_string();
+            let app = App::program("refused", &["lost", "300", &port]);
+            let mut front = bed.run_command("r", &["--tcp", "close"], &app.words())?.spawn()?;
+            let pid = bed.wait_live("r", &mut front)?.context("a pid")?;
+            bed.until("the first line", Duration::from_secs(10), || bed.text("out").contains("round 1"))?;
+            bed.say(&["checkpoint", "r"])?.success()?;
+            bed.until("more", Duration::from_secs(10), || bed.text("out").contains("round 5"))?;
+            kill_program(pid, &mut front)?;
+            let mut front = bed.restart_command("r", &[])?.spawn()?;
+            let code = shell_code(wait(&mut front, Duration::from_secs(20))?);
+            ensure!(code == 0 && bed.text("out").ends_with("PASS\n"), "status {code}: {}", bed.text("out"));
+            bed.check_clean("r")
+        })();
+        if let Err(error) = result {
+            panic!("as {user:?}: {error:#}");
+        }
+    }
 }
 
 /// Runs `holdfast run -- PROGRAM`, which must fail with 69, say `words`, and not start the program.
 fn refuse_to_run(bed: &Bed, program: &str, words: &[&str]) -> Result<()> {
     let ended =
         bed.output(bed.holdfast(&["run", "--name", "s", "--", program, "1"]), Duration::from_secs(20))?;
-    ensure!(ended.code() == REFUSED, "status {}: {}{}", ended.code(), ended.stdout, ended.stderr);
+    ensure!(ended.code() == refused::STATUS, "status {}: {}{}", ended.code(), ended.stdout, ended.stderr);
     ensure!(ended.stdout.is_empty(), "the program has run: {}", ended.stdout);
     ensure!(ended.stderr.contains(program), "the program is not named: {}", ended.stderr);
     for word in words {
@@ -125,7 +108,7 @@ fn changed_file_at_restart() -> Result<()> {
     fs::remove_file(&copy)?;
     fs::copy(bed.kit().program("follow"), &copy)?;
     let ended = bed.say(&["restart", "c"])?;
-    ensure!(ended.code() == REFUSED, "status {}: {}", ended.code(), ended.stderr);
+    ensure!(ended.code() == refused::STATUS, "status {}: {}", ended.code(), ended.stderr);
     ensure!(ended.stderr.contains(&*copy.to_string_lossy()), "the file is not named: {}", ended.stderr);
     fs::copy(bed.kit().program("plain"), &copy)?;
     bed.check_clean("c")
@@ -142,4 +125,35 @@ fn store_of_another_user() {
     let ended = bed.say(&["list"]).expect("list");
     assert_eq!(ended.code(), 77, "{}", ended.stderr);
     assert!(ended.stderr.contains(&*bed.store().to_string_lossy()), "{}", ended.stderr);
+}
+
+/// A file whose lock somebody else has now.
+#[test]
+fn lock_that_was_taken_by_another() {
+    let bed = Bed::new(User::Ordinary).expect("a bed");
+    let result = (|| -> Result<()> {
+        let app = App::program("locks", &["200"]);
+        let mut front = bed.run_command("r", &[], &app.words())?.spawn()?;
+        let pid = bed.wait_live("r", &mut front)?.context("a pid")?;
+        bed.until("the first line", Duration::from_secs(10), || bed.text("out").contains("round 1"))?;
+        bed.say(&["checkpoint", "r"])?.success()?;
+        kill_program(pid, &mut front)?;
+        let file = fs::File::open(bed.work().join("lock.one"))?;
+        file.lock()?;
+        let before = bed.text("out");
+        let mut front = bed.restart_command("r", &[])?.spawn()?;
+        let code = shell_code(wait(&mut front, Duration::from_secs(20))?);
+        let said = bed.text("restart.err");
+        ensure!(
+            code != 0 && said.contains("lock.one") && said.contains("whoever has it"),
+            "status {code}: {said}"
+        );
+        ensure!(bed.text("out") == before, "the output was changed");
+        file.unlock()?;
+        let mut front = bed.restart_command("r", &[])?.spawn()?;
+        let pid = bed.wait_live("r", &mut front)?.with_context(|| bed.text("restart.err"))?;
+        kill_program(pid, &mut front)?;
+        bed.check_clean("r")
+    })();
+    result.expect("a refusal");
 }

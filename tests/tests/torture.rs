@@ -183,6 +183,7 @@ fn in_lives(case: &Case, lives: u32, random: &mut Random) -> Result<()> {
         let options: &[&str] = [&["--eager"][..], &["--lazy"], &[]][random.below(3) as usize];
         front = bed.restart_command(JOB, options)?.spawn()?;
     }
+    drop(bed.create("enough")?);
     let code = shell_code(wait(&mut front, RUN_LIMIT).with_context(|| said(&bed))?);
     ensure!(code == 0 && bed.text("out").ends_with("PASS\n"), "status {code}: {}", said(&bed));
     no_strange_failures(&bed)?;

@@ -19,6 +19,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// Longest `job.json` that is read, bytes.
 const MAX_RECIPE_LEN: u64 = 16 << 20;
@@ -127,7 +128,7 @@ impl Job {
         opened.and_then(|file| os::is_locked(&file)).unwrap_or(false)
     }
 
-    fn check_lock(&self, lock: &JobLock) -> Result<(), StoreError> {
+    pub(crate) fn check_lock(&self, lock: &JobLock) -> Result<(), StoreError> {
         if lock.dir == self.dir {
             Ok(())
         } else {
@@ -152,20 +153,8 @@ impl Job {
     /// It cannot be written; the old one is still there.
     pub fn write_recipe(&self, recipe: &serde_json::Value) -> Result<(), StoreError> {
         let text = format!("{recipe:#}\n");
-        let write = || {
-            let temp = files::write_temp(&self.dir, "job.json", text.as_bytes())?;
-            files::rename(&self.dir, &temp, "job.json").map(|_| ())
-        };
-        // A listing by somebody else may clean the temporary file away: nobody holds the lock of a job yet to be run.
-        let gone = |error: &StoreError| matches!(error, StoreError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound);
-        let mut result = write();
-        for _ in 0..10 {
-            match &result {
-                Err(error) if gone(error) => result = write(),
-                _ => break,
-            }
-        }
-        result
+        let temp = files::write_temp(&self.dir, "job.json", text.as_bytes())?;
+        files::rename(&self.dir, &temp, "job.json").map(|_| ())
     }
 
     /// All committed images, ascending. One whose manifest or segments cannot be used is listed with the reason.
@@ -218,7 +207,7 @@ impl Job {
             let garbage = match name {
                 FileName::Segment(epoch, number) => !needed.segment(*epoch, *number),
                 FileName::TempManifest(epoch) => !needed.writing.contains_key(epoch),
-                FileName::Temp => true,
+                FileName::Temp => is_left_behind(path),
                 FileName::Manifest(_) | FileName::Other => {
                     *path == self.socket_path() && self.socket_is_dead()
                 }
@@ -361,4 +350,13 @@ fn offset_of(bytes: &[u8], error: &serde_json::Error) -> u64 {
     let before: usize =
         bytes.split_inclusive(|&b| b == b'\n').take(error.line().saturating_sub(1)).map(<[u8]>::len).sum();
     (before + error.column().saturating_sub(1)) as u64
+}
+
+/// Whether a temporary file is older than anybody needs to give it its name. A recipe is written without the lock: the job
+/// may run, or somebody may just be listing it.
+fn is_left_behind(path: &Path) -> bool {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let age = fs::symlink_metadata(path).and_then(|meta| meta.modified()).map(|time| time.elapsed());
+    // A time to come tells nothing of the age: the file stays until that has passed.
+    age.is_ok_and(|age| age.is_ok_and(|age| age > PATIENCE))
 }

@@ -19,6 +19,7 @@ mod error;
 mod fault;
 mod files;
 pub mod format;
+mod give;
 mod hashes;
 mod image;
 mod info;
@@ -31,6 +32,7 @@ mod read;
 mod store;
 mod tables;
 mod throttle;
+mod twins;
 mod writer;
 
 pub use error::StoreError;

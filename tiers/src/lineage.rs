@@ -136,6 +136,16 @@ impl<'a> Comparer<'a> {
         same.then_some((frame, page))
     }
 
+    /// The parent's place of the page at `elsewhere`, if that is known to have this hash.
+    pub(crate) fn same_hash(&self, elsewhere: Addr, hash: u128) -> Option<(u32, u32)> {
+        let parent = self.parent.filter(|parent| parent.hashes.get(elsewhere) == hash)?;
+        let index = &parent.tables.index;
+        let entry = index.get(index.partition_point(|entry| entry.run.end() <= elsewhere))?;
+        let skipped = elsewhere.0.checked_sub(entry.run.start.0)?;
+        let Place::Frame { frame, page } = entry.place else { return None };
+        Some((frame, page + (skipped / PAGE_SIZE) as u32))
+    }
+
     /// A parent that cannot be read any more is a reason to store the page.
     fn reads_the_same(&mut self, parent: &Lineage, frame: u32, page: u32, content: &[u8]) -> bool {
         self.page.resize(content.len(), 0);

@@ -17,6 +17,7 @@ use crate::hashes::{Hashes, hash_of};
 use crate::lineage::{Comparer, Lineage};
 use crate::places::{Located, Origin};
 use crate::throttle::Throttle;
+use crate::twins::Twins;
 use holdfast_image::manifest::FlushFigures;
 use holdfast_image::pages::{PageRun, PageSource};
 use holdfast_image::{Addr, PAGE_SIZE, PageCount};
@@ -70,6 +71,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) source: &'a dyn PageSource,
     /// Pages that are as in this image are not stored.
     pub(crate) parent: Option<&'a Lineage>,
+    /// In an image of several processes: pages that are the same.
+    pub(crate) twins: Option<&'a Twins>,
     pub(crate) throttle: &'a Throttle,
     pub(crate) options: PipelineOptions,
     /// Pages that are not there any more are an error.
@@ -243,6 +246,11 @@ impl<'a> Worker<'a> {
                 figures.pages_unchanged += 1;
                 continue;
             }
+            if let Some(origin) = pass.twins.and_then(|twins| twin(twins, &self.comparer, start, hash)) {
+                place(origin).push_to(&mut self.lane.index);
+                figures.pages_twins += 1;
+                continue;
+            }
             if kept != page {
                 fresh.copy_within(at, kept * PAGE);
             }
@@ -289,10 +297,15 @@ impl<'a> Worker<'a> {
                 figures.bytes_compressed_from += raw.len() as u64;
                 figures.bytes_compressed_to += data.len() as u64;
             }
-            let runs = gathered.placed.drain(..);
-            self.lane.index.extend(
-                runs.map(|(run, page)| Located { run, origin: Origin::Own { segment, frame, page } }),
-            );
+            let origin = |page| Origin::Own { segment, frame, page };
+            for (run, page) in gathered.placed.drain(..) {
+                self.lane.index.push(Located { run, origin: origin(page) });
+                let Some(twins) = pass.twins else { continue };
+                for number in 0..run.pages.0 {
+                    let hash = self.lane.hashes.get(Addr(run.start.0 + number * PAGE_SIZE));
+                    twins.note(hash, origin(page + number as u32));
+                }
+            }
             gathered.filled = 0;
         }
         for run in gathered.pending.drain(..) {
@@ -300,6 +313,14 @@ impl<'a> Worker<'a> {
         }
         Ok(())
     }
+}
+
+/// Where a page with this content is, of whatever process.
+fn twin(twins: &Twins, comparer: &Comparer<'_>, start: Addr, hash: u128) -> Option<Origin> {
+    twins.find(hash).or_else(|| {
+        let (frame, page) = twins.elsewhere(start).find_map(|other| comparer.same_hash(other, hash))?;
+        Some(Origin::Parent { frame, page })
+    })
 }
 
 /// A source that reads the store says itself which file is damaged.

@@ -23,6 +23,7 @@ use crate::pipeline::{self, Lane, Pass, PipelineOptions};
 use crate::places::{Located, overlap, overlay, pages_of, pick};
 use crate::tables::{Tables, open_segment, segment_path};
 use crate::throttle::Throttle;
+use crate::twins::Twins;
 use holdfast_image::bytes::Name;
 use holdfast_image::manifest::{EpochFigures, FlushFigures, StopBreakdown};
 use holdfast_image::pages::{Inherited, PageRun, PageSource, TakeList};
@@ -73,6 +74,8 @@ pub struct ImageWriter {
     /// Number of segment files made so far.
     segments: AtomicU32,
     throttle: Throttle,
+    /// Made when several processes are to be stored.
+    twins: Option<Twins>,
     /// What the pre-copy has stored, ascending.
     precopied: Vec<Located>,
     /// Where all pages of the image are, ascending: known after `write_pages`.
@@ -114,6 +117,7 @@ impl ImageWriter {
             lanes: Vec::new(),
             segments: AtomicU32::new(0),
             throttle: Throttle::default(),
+            twins: None,
             precopied: Vec::new(),
             located: None,
             hashes: Hashes::default(),
@@ -200,12 +204,16 @@ impl ImageWriter {
         if self.lanes.len() < workers {
             self.lanes.resize_with(workers, Lane::default);
         }
+        if source.has_several() && self.twins.is_none() {
+            self.twins = Some(Twins::new(self.parent.as_deref()));
+        }
         let pass = Pass {
             dir: &self.dir,
             header: SegmentHeader { epoch: self.epoch, image_id: self.image_id, number: 0, block: 0 },
             segments: &self.segments,
             source,
             parent: self.parent.as_deref().filter(|_| compare),
+            twins: self.twins.as_ref(),
             throttle: &self.throttle,
             options: *options,
             must_read,
@@ -478,6 +486,9 @@ impl PageSource for WithMore<'_> {
     }
     fn is_urgent(&self) -> bool {
         self.source.is_urgent()
+    }
+    fn has_several(&self) -> bool {
+        self.source.has_several()
     }
 }
 

@@ -238,8 +238,13 @@ fn clean_removes_what_is_dead_and_nothing_else() {
     let mut bytes = fs::read(&manifest).unwrap();
     bytes[100] ^= 1;
     fs::write(&manifest, &bytes).unwrap();
+    // Somebody who holds no lock may still be about to give it its name.
+    let temp = job.dir().join(".tmp-job.json");
+    fs::write(&temp, "half").unwrap();
+    assert!(!job.clean(&lock).unwrap().removed.contains(&temp));
+    let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(61);
+    fs::File::options().write(true).open(&temp).unwrap().set_modified(long_ago).unwrap();
     fs::write(job.dir().join("segment-000002-777"), "orphan").unwrap();
-    fs::write(job.dir().join(".tmp-job.json"), "half").unwrap();
     fs::write(job.dir().join("agent.log"), "lines").unwrap();
     drop(UnixListener::bind(job.socket_path()).unwrap());
     // Image 3 is being written.
@@ -284,4 +289,26 @@ fn a_missing_segment_is_seen_in_the_list() {
         "{images:?}"
     );
     assert!(job.open_image(Epoch(1)).is_err());
+}
+
+#[test]
+fn an_image_is_given_to_a_job_without_one() {
+    let dir = TempDir::new();
+    let job = open_job(&dir.store());
+    for _ in 0..2 {
+        checkpoint(&job, &small_source()).unwrap();
+    }
+    let other = Store::open(job.dir().parent().unwrap()).unwrap().create_job("other").unwrap();
+    let lock = other.lock().unwrap();
+    assert!(matches!(job.give_image(Epoch(7), &other, &lock), Err(StoreError::NoImage { .. })));
+    assert!(matches!(job.give_image(Epoch(2), &other, &job.lock().unwrap()), Err(StoreError::Misuse { .. })));
+    // Left by an attempt that did not end.
+    fs::write(other.dir().join("segment-000002-000"), "half").unwrap();
+    job.give_image(Epoch(2), &other, &lock).unwrap();
+    job.remove_image(&job.lock().unwrap(), Epoch(2)).unwrap();
+    let given = other.open_image(Epoch(2)).unwrap();
+    given.verify(&|_| ()).unwrap();
+    assert!(read_all(&given).unwrap() == small_source().pages);
+    assert!(matches!(job.give_image(Epoch(1), &other, &lock), Err(StoreError::Misuse { .. })), "it has one");
+    assert_eq!(other.next_epoch().unwrap(), Epoch(3));
 }

@@ -11,6 +11,7 @@ use super::flush::FlushSource;
 use super::past::Past;
 use super::poll;
 use super::precopy::{self, Precopied};
+use super::processes::Processes;
 use super::watch::{Costs, Scene, TRACKED, Watch};
 use crate::front::handed::Handed;
 use crate::link::{Link, Tell};
@@ -19,10 +20,11 @@ use holdfast_image::bytes::Name;
 use holdfast_image::control::Reply;
 use holdfast_image::manifest::{AccessCounts, EpochFigures};
 use holdfast_image::pages::{Inherited, PageRun};
+use holdfast_image::refusal::Refusal;
 use holdfast_image::set::PageSet;
 use holdfast_image::{Epoch, PageCount};
 use holdfast_pager::{FlushQueue, Order as QueueOrder};
-use holdfast_process::{Cut, FrozenMemory, Target, Tracer};
+use holdfast_process::{Cut, FrozenMemory, Members, Tracer, Tracking};
 use holdfast_sys::clock::elapsed_ns;
 use holdfast_sys::poll::Bell;
 use holdfast_tiers::{CommitRecord, ImageInfo, ImageWriter, Job, JobLock, PipelineOptions, StoreError};
@@ -74,13 +76,15 @@ pub enum Event {
     },
     /// The image is committed, or why not.
     Done(Result<ImageInfo, Failed>),
+    /// The answer to those who asked what could not be checkpointed; see [`super::checks`].
+    Checked(Reply),
 }
 
 /// Why there is no image.
 #[derive(Clone, Debug)]
 pub enum Failed {
     /// Objects that are not supported.
-    Refused(Vec<String>),
+    Refused(Vec<Refusal>),
     /// Anything else.
     Error(String),
 }
@@ -89,31 +93,33 @@ impl Failed {
     /// The answer to whoever asked for the checkpoint.
     pub fn reply(&self) -> Reply {
         match self {
-            Failed::Refused(reasons) => Reply::Refused { reasons: bounded(reasons) },
+            Failed::Refused(refusals) => Reply::Refused { reasons: bounded(refusals) },
             Failed::Error(message) => Reply::Error { message: message.clone() },
         }
     }
     /// One line for the status and the log.
     pub fn line(&self) -> String {
         match self {
-            Failed::Refused(reasons) => reasons.join("; "),
+            Failed::Refused(refusals) => {
+                refusals.iter().map(Refusal::to_string).collect::<Vec<_>>().join("; ")
+            }
             Failed::Error(message) => message.clone(),
         }
     }
 }
 
 /// As many reasons as fit a message.
-fn bounded(reasons: &[String]) -> Vec<String> {
+fn bounded(refusals: &[Refusal]) -> Vec<String> {
     const ROOM: usize = 32 * 1024;
     let mut room = ROOM;
     let mut kept: Vec<String> = Vec::new();
-    for reason in reasons {
+    for reason in refusals.iter().map(Refusal::to_string) {
         if reason.len() > room {
-            kept.push(format!("and {} more", reasons.len() - kept.len()));
+            kept.push(format!("and {} more", refusals.len() - kept.len()));
             break;
         }
         room -= reason.len();
-        kept.push(reason.clone());
+        kept.push(reason);
     }
     kept
 }
@@ -145,12 +151,23 @@ impl How {
 /// What is to be done.
 #[derive(Clone, Debug)]
 pub struct Order {
-    /// The program.
-    pub program: Target,
+    /// The processes of the job; those that are there at the cut count.
+    pub processes: Arc<Mutex<Processes>>,
     /// How.
     pub how: How,
     /// Descriptors above 2 that it was started with.
     pub handed: Vec<Handed>,
+}
+
+impl Order {
+    /// The processes that are there now.
+    ///
+    /// # Errors
+    /// None.
+    pub fn members(&self) -> Result<Members, Failed> {
+        let members = self.processes.lock().unwrap_or_else(PoisonError::into_inner).members();
+        members.ok_or_else(|| Failed::Error("the program has ended".into()))
+    }
 }
 
 /// Tells the loop.
@@ -163,7 +180,8 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    fn report(&self, event: Event) {
+    /// Tells it.
+    pub fn report(&self, event: Event) {
         // The receiver lives as long as the loop; without it nobody needs to know.
         let _ = self.events.send(event);
         self.bell.ring();
@@ -200,15 +218,20 @@ fn make(
 ) -> Result<ImageInfo, Failed> {
     let settings = workshop.settings.with(&order.how.changes);
     let mut past = workshop.past.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut attempt =
-        Attempt { workshop, settings: &settings, tracer, order, progress, reporter, past: &mut past };
+    let members = order.members()?;
+    let mut attempt = Attempt {
+        workshop,
+        settings: &settings,
+        tracer,
+        order,
+        members,
+        progress,
+        reporter,
+        past: &mut past,
+    };
     let mut committed = false;
     let result = attempt.run(&mut committed);
-    if committed {
-        order.program.tracking.committed();
-    } else {
-        order.program.tracking.failed();
-    }
+    attempt.members.tell(if committed { Tracking::committed } else { Tracking::failed });
     result
 }
 
@@ -218,6 +241,8 @@ struct Attempt<'a> {
     settings: &'a Settings,
     tracer: &'a Arc<Tracer>,
     order: &'a Order,
+    /// Who was there when it was looked last.
+    members: Members,
     progress: &'a Progress,
     reporter: &'a Reporter,
     past: &'a mut Past,
@@ -265,7 +290,7 @@ impl Attempt<'_> {
         let options = self.pipeline(None);
         let mut precopied = Precopied::default();
         if precopy::is_wanted(self.settings, self.order) {
-            precopied = precopy::run(&mut writer, self.order, self.past, &options, &|_| ())?;
+            precopied = precopy::run(&mut writer, &self.members, self.past, &options, &|_| ())?;
         }
         if let Some(watch) = &self.past.watch {
             watch.written(&precopied.dirty);
@@ -279,6 +304,8 @@ impl Attempt<'_> {
                     return Err(failed);
                 }
             };
+        let mut targets = cut.targets.clone();
+        self.members = Members::new(targets.remove(0), targets);
         self.progress.total.store(cut.dirty.pages().bytes(), Ordering::Relaxed);
         self.progress.epoch.store(epoch.0, Ordering::Relaxed);
         self.reporter.report(Event::Cut { epoch, stop_ns: cut.breakdown.total_ns });
@@ -305,8 +332,8 @@ impl Attempt<'_> {
 
     /// Ends the epoch before: what it has taught goes into the history. Returns what is known of the new image so far.
     fn end_epoch(&mut self, cut: &Cut, precopied: &Precopied, limit: Option<PageCount>) -> EpochFigures {
-        let tracker = self.order.program.tracking.kind();
-        let ended = self.past.watch.take().filter(|watch| watch.is_of(&self.order.program));
+        let tracker = self.members.kind();
+        let ended = self.past.watch.take().filter(|watch| watch.is_of(&self.members));
         let mut counts = AccessCounts::default();
         if let (Some(watch), TRACKED) = (ended, tracker) {
             let (epoch, pace) = watch.finish(&cut.dirty);
@@ -330,10 +357,11 @@ impl Attempt<'_> {
     }
 
     fn start_watch(&self, cut: &mut Cut, limit: Option<PageCount>) -> Result<Watch, Failed> {
-        let threads = u32::try_from(cut.record.threads.len()).unwrap_or(u32::MAX);
+        let threads: usize = cut.record.processes().map(|process| process.threads.len()).sum();
+        let threads = u32::try_from(threads).unwrap_or(u32::MAX);
         let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
         Watch::start(Scene {
-            target: self.order.program.clone(),
+            members: self.members.clone(),
             tracer: Arc::clone(self.tracer),
             dirty: cut.dirty.clone(),
             frozen: cut.frozen.clone(),
@@ -380,11 +408,16 @@ impl Attempt<'_> {
         let Cut { record, mut breakdown, begun, resumed_at, engine, inherited, memory, .. } = cut;
         let bounded = figures.copies_limit > 0 && copies_on_write(engine);
         let options = self.pipeline(bounded.then_some(PageCount(figures.copies_limit)));
-        let source = FlushSource { memory: &memory, queue: &queue, watch: &watch };
+        let source = FlushSource {
+            memory: &memory,
+            queue: &queue,
+            watch: &watch,
+            several: self.members.targets().len() > 1,
+        };
         let flushing = Instant::now();
         let stored = self.store(&mut writer, &source, &inherited, &options, copies_first);
         if let Err(StoreError::Lost { .. }) = stored {
-            self.order.program.tracking.doubt();
+            self.members.tell(Tracking::doubt);
         }
         stored?;
         self.past.rate.learn(queue.pages().0, flushing.elapsed());
@@ -474,12 +507,12 @@ fn retain(workshop: &Workshop, newest: Epoch) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_image::refusal::Subject;
 
     impl Order {
         /// An order for a program that is not there.
         pub fn for_tests(how: How) -> Order {
-            let program = Target { pid: -1, area: Default::default(), tracking: Arc::default() };
-            Order { program, how, handed: Vec::new() }
+            Order { processes: Arc::default(), how, handed: Vec::new() }
         }
     }
 
@@ -494,10 +527,14 @@ mod tests {
 
     #[test]
     fn a_refusal_always_fits_a_message() {
-        let many: Vec<String> = (0..10_000).map(|n| format!("fd {n}: not supported yet")).collect();
+        let refusal = |fd| Refusal {
+            subject: Subject::Descriptor { fd, name: "socket:[1]".into() },
+            reason: "not supported yet".into(),
+        };
+        let many: Vec<Refusal> = (0..10_000).map(refusal).collect();
         let kept = bounded(&many);
         assert!(kept.iter().map(String::len).sum::<usize>() < 40_000);
         assert!(kept.last().is_some_and(|line| line.starts_with("and ") && line.ends_with(" more")));
-        assert_eq!(bounded(&many[..3]), many[..3]);
+        assert_eq!(bounded(&many[..1]), ["fd 0 (socket:[1]): not supported yet"]);
     }
 }

@@ -3,20 +3,28 @@
 //! Runs in: the checkpoint thread. Fails by: [`Failed`]; the program runs on.
 
 use super::checkpoint::{Failed, Order, Workshop};
-use super::processes;
+use crate::front::handed::Handed;
 use crate::protected;
-use crate::settings::{EngineChoice, OrderChoice, Settings};
+use crate::settings::{EngineChoice, OrderChoice, Settings, TcpChoice};
 use holdfast_image::pages::PageRun;
+use holdfast_image::refusal::Refusal;
 use holdfast_image::set::PageSet;
-use holdfast_image::{PAGE_SIZE, PageCount};
+use holdfast_image::{PAGE_SIZE, PageCount, space};
 use holdfast_pager::{CowLimit, History};
-use holdfast_process::{Cut, CutError, CutOptions, Engine, GuardOptions, Plan, SlotCount, Tracer};
+use holdfast_process::{
+    Cut, CutError, CutOptions, Engine, GuardOptions, Members, Plan, Roster, SlotCount, Tracer, refuse_process,
+};
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often a stop that passed its deadline is tried again, and how long the first pause is (doubled each time).
-const TRIES: u32 = 6;
+const TRIES: u32 = 7;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// How long a process may take from its birth to its hello, and how often that is looked for.
+const PATIENCE: Duration = Duration::from_secs(3);
+const MOMENT: Duration = Duration::from_millis(3);
 /// Longest stop before everything is let go.
 const DEADLINE: Duration = Duration::from_millis(50);
 
@@ -31,34 +39,49 @@ pub fn make(
     order: &Order,
     history: &History,
 ) -> Result<(Cut, Vec<PageRun>), Failed> {
-    let mut pause = FIRST_PAUSE;
+    let (mut pause, mut moment) = (FIRST_PAUSE, MOMENT);
     let mut tries = 0;
+    let begun = Instant::now();
+    let (processes, alone) = (Arc::clone(&order.processes), settings.only_protected);
+    let roster: Roster = Arc::new(move || {
+        let members = processes.lock().unwrap_or_else(PoisonError::into_inner).members();
+        let targets = members.map_or(Vec::new(), |members| members.targets().to_vec());
+        if alone { targets.into_iter().take(1).collect() } else { targets }
+    });
     loop {
-        let children = processes::children(order.program.pid);
-        if !children.is_empty() {
-            return Err(Failed::Refused(children));
-        }
-        let options = options(workshop, settings, order, history)?;
-        tries += 1;
-        let result = match tracer.cut(&order.program, &options) {
-            Ok(cut) if !protected::is_whole(&cut.memory, &options, order.program.area.shared) => {
+        let members = order.members()?;
+        let options = options(workshop, settings, order, &members, history)?;
+        let program = members.program();
+        let result = match tracer.cut(&roster, &options) {
+            Ok(cut) if !protected::is_whole(&cut.memory, &options, program) => {
                 Err(CutError::Busy { what: "protected memory was added meanwhile".into() })
             }
             result => result,
         };
         match result {
-            Ok(cut) => return Ok((cut, options.first)),
-            Err(CutError::Busy { what }) if tries < TRIES => {
+            Ok(cut) => {
+                let first = options.first.iter().map(|run| space::global_run(program.space, *run));
+                return Ok((cut, first.collect()));
+            }
+            // A process that was made just now speaks in a moment. All stood still for it: not too often.
+            Err(CutError::Unsettled(_)) if begun.elapsed() < PATIENCE => {
+                thread::sleep(moment);
+                moment = (moment * 2).min(FIRST_PAUSE * 2);
+            }
+            Err(CutError::Busy { what }) if tries + 1 < TRIES => {
+                tries += 1;
                 tracing::info!("stop {tries} let go: {what}; again in {pause:?}");
                 thread::sleep(pause);
                 pause *= 2;
             }
             Err(CutError::Busy { what }) => {
                 return Err(Failed::Error(format!(
-                    "the program could not be stopped in {tries} tries: {what}"
+                    "the program could not be stopped in {TRIES} tries: {what}"
                 )));
             }
-            Err(CutError::Refused { reasons }) => return Err(Failed::Refused(reasons)),
+            Err(CutError::Unsettled(refusals) | CutError::Refused(refusals)) => {
+                return Err(Failed::Refused(refusals));
+            }
             Err(CutError::Gone) => return Err(Failed::Error("the program has ended".into())),
             Err(CutError::Failed { what }) => return Err(Failed::Error(what)),
         }
@@ -115,21 +138,36 @@ fn guard(settings: &Settings, engine: Engine, history: &History) -> GuardOptions
     GuardOptions { slots, likely, ..GuardOptions::default() }
 }
 
+/// Refuses a program whose job stores only protected memory, and that has none.
+pub fn nothing_protected(pid: i32) -> Refusal {
+    let reason = "it has no protected memory yet (holdfast_malloc_protected), and --only-protected stores nothing else";
+    refuse_process(pid, reason)
+}
+
+/// Below which private mappings of files are memory that a lazy restart mapped.
+pub fn own_files(workshop: &Workshop) -> Vec<PathBuf> {
+    vec![workshop.job.dir().to_owned()]
+}
+
 fn options(
     workshop: &Workshop,
     settings: &Settings,
     order: &Order,
+    members: &Members,
     history: &History,
 ) -> Result<CutOptions, Failed> {
-    let shared = order.program.area.shared;
-    let regions = protected::read(order.program.pid, shared);
+    let program = members.program();
+    let shared = program.area.shared;
+    let regions = protected::read(program.pid, shared);
+    if let Some(other) = members.targets().get(1).filter(|_| settings.only_protected) {
+        let reason = "child processes are not supported together with --only-protected";
+        return Err(Failed::Refused(vec![refuse_process(other.pid, reason)]));
+    }
     let only = match (settings.only_protected, &regions) {
         (false, _) => None,
         (true, Ok(regions)) if !regions.is_empty() => Some(protected::runs_with_table(regions, shared)),
         (true, Ok(_)) => {
-            return Err(Failed::Refused(vec![
-                "the program has no protected memory yet (holdfast_malloc_protected), and --only-protected stores nothing else".into(),
-            ]));
+            return Err(Failed::Refused(vec![nothing_protected(program.pid)]));
         }
         (true, Err(error)) => return Err(Failed::Error(format!("reading the protected regions: {error}"))),
     };
@@ -141,12 +179,13 @@ fn options(
         hold: order.how.stop,
         park_above: small_bound(settings.cow.0),
         self_contained: settings.self_contained,
-        own_files: vec![workshop.job.dir().to_owned()],
+        own_files: own_files(workshop),
         deadline: DEADLINE,
         only,
         // An unreadable table only costs the order.
         first: regions.unwrap_or_default().iter().map(|region| region.run).collect(),
-        inherited: order.handed.iter().map(|entry| (entry.fd, entry.device, entry.inode)).collect(),
+        inherited: order.handed.iter().map(Handed::identity).collect(),
+        lose_connections: settings.tcp == TcpChoice::Close,
     })
 }
 

@@ -18,6 +18,8 @@ pub struct FlushSource<'a> {
     pub queue: &'a FlushQueue,
     /// Who counts the copies.
     pub watch: &'a Watch,
+    /// There are several processes.
+    pub several: bool,
 }
 
 impl PageSource for FlushSource<'_> {
@@ -36,5 +38,8 @@ impl PageSource for FlushSource<'_> {
     }
     fn is_urgent(&self) -> bool {
         self.watch.is_urgent()
+    }
+    fn has_several(&self) -> bool {
+        self.several
     }
 }

@@ -6,6 +6,7 @@
 
 mod attach;
 mod checkpoint;
+mod checks;
 mod cut;
 mod flush;
 mod pace;
@@ -23,7 +24,8 @@ use crate::settings::Recipe;
 use checkpoint::Workshop;
 use holdfast_image::Epoch;
 use holdfast_image::bytes::Name;
-use holdfast_process::rebuild::{self, FinishOptions};
+use holdfast_image::paths::move_files;
+use holdfast_process::rebuild::{self, FinishOptions, RebuiltMember};
 use holdfast_sys::{fd, local, signals};
 use holdfast_tiers::{Image, Job, JobLock, Store, StoreError};
 use past::Past;
@@ -112,7 +114,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         attach::announce(&workshop.job)?;
     }
     if let (Some(epoch), Some(seed)) = (args.restart, args.seed) {
-        rebuild_program(&workshop, &mut server, link, Epoch(epoch), seed, args.lazy)?;
+        rebuild_program(&workshop, &mut server, link, Epoch(epoch), seed, args)?;
     } else if let Some(link) = link {
         link.tell(&Tell::Ready);
     }
@@ -150,30 +152,37 @@ fn rebuild_program(
     link: &Option<Link>,
     epoch: Epoch,
     seed: i32,
-    lazy: bool,
+    args: &AgentArgs,
 ) -> Result<(), Failure> {
     let seed =
         fd::inherited(seed).map_err(|error| Failure::system("taking over the seed's socket", &error))?;
     let image: Image = workshop.job.open_image(epoch)?;
+    let mut record = image.record().clone();
+    move_files(&mut record, &args.map);
     if let Some(link) = link {
         link.tell(&Tell::Ready);
     }
     let options = FinishOptions {
-        lazy,
+        lazy: args.lazy,
         socket_path: workshop.job.socket_path(),
         saved_dir: workshop.job.dir().join("saved"),
     };
-    let rebuilt = rebuild::finish(image.record(), &image, seed, &options)
+    let rebuilt = rebuild::finish(&record, &image, seed, &options)
         .map_err(|error| Failure::new(crate::front::exit_of_rebuild(&error), error.to_string()))?;
+    let pids: Vec<String> = rebuilt.members.iter().map(|member| member.pid.to_string()).collect();
     let figures = format!(
         "image {epoch}: restart number {} as process {}: {:?}",
-        rebuilt.restarts, rebuilt.pid, rebuilt.figures
+        rebuilt.restarts,
+        pids.join(", "),
+        rebuilt.figures
     );
     tracing::info!("{figures}");
-    // A program that ended at once is no failure: the front has its status.
     *workshop.past.lock().unwrap_or_else(PoisonError::into_inner) = Past::of_image(&image);
-    if let Err(error) = server.adopt(rebuilt.pid, image.record().inject, rebuilt.tracking) {
-        tracing::info!("process {} has ended already: {error}", rebuilt.pid);
+    for RebuiltMember { pid, space, area, tracking } in rebuilt.members {
+        // One that ended at once is no failure: its parent, or the front, has its status.
+        if let Err(error) = server.adopt(pid, space, area, tracking) {
+            tracing::info!("process {pid} has ended already: {error}");
+        }
     }
     if let Some(link) = link {
         link.tell(&Tell::Restarted { figures, notes: rebuilt.notes });

@@ -1,12 +1,11 @@
 //! How fast the program writes, and how late the watcher is: what it takes to keep the bound on copies between two
-//! samples. Pure; owned by the watcher, handed on from one checkpoint to the next.
+//! looks at it. Pure; owned by the watcher, handed on from one checkpoint to the next.
 //!
 //! The kernel makes a copy in [`COPY_US`] at least, so that a bound could be kept by looking ahead at that speed. Few
 //! programs write so fast: once it is known how fast this one does, twice that is expected of it. The watcher itself may
 //! have to wait for a processor, and holding the program takes a moment: both are expected to happen again.
 //! Invariant: nothing here depends on the clock; times come in.
 
-use holdfast_image::PageCount;
 use holdfast_pager::budget::COPY_US;
 use std::time::Duration;
 
@@ -19,11 +18,11 @@ const LEAST: Duration = Duration::from_micros(500);
 /// See the head of the file.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Pace {
-    /// How much later than planned a sample is taken.
+    /// How much later than planned the watcher looks.
     late: Duration,
     /// How long it takes to hold the program.
     park: Duration,
-    /// Most first writes in a microsecond, of all threads together; not known before the first samples.
+    /// Most first writes in a microsecond, of all threads together; not known before the first looks.
     rate: Option<f64>,
 }
 
@@ -39,7 +38,7 @@ fn mean(old: Duration, new: Duration) -> Duration {
 }
 
 impl Pace {
-    /// A sample was taken so much later than planned.
+    /// The watcher looked so much later than planned.
     pub fn was_late(&mut self, by: Duration) {
         self.late = mean(self.late, by);
     }
@@ -47,13 +46,15 @@ impl Pace {
     pub fn parked_in(&mut self, took: Duration) {
         self.park = mean(self.park, took);
     }
-    /// So many pages were written for the first time within this time, in which the program ran.
-    pub fn saw(&mut self, pages: u64, within: Duration) {
+    /// So many pages were written for the first time within this time, in which the program ran. False: too short a time
+    /// to say anything, to be asked again with more.
+    pub fn saw(&mut self, pages: u64, within: Duration) -> bool {
         if within < LEAST {
-            return;
+            return false;
         }
         let now = pages as f64 / within.as_secs_f64() / 1e6;
         self.rate = Some(self.rate.map_or(now, |rate| now.max(rate)));
+        true
     }
     /// The epoch is over: a program that has become slower is trusted more.
     #[must_use]
@@ -65,17 +66,10 @@ impl Pace {
         let most = f64::from(writers.max(1)) / COPY_US as f64;
         self.rate.map_or(1.0, |rate| (2.0 * rate / most).clamp(0.01, 1.0))
     }
-    /// What [`holdfast_pager::Budget::judge`] is to look ahead if the next sample is planned after `gap`: microseconds at
+    /// What [`holdfast_pager::Budget::judge`] is to look ahead if the next look is planned after `gap`: microseconds at
     /// the greatest possible speed.
     pub fn ahead_us(&self, gap: Duration, writers: u32) -> u64 {
         ((gap + self.late + self.park).as_secs_f64() * 1e6 * self.share(writers)) as u64
-    }
-    /// In half of which time the program cannot use up `room`, the lateness of the watcher left out; at least
-    /// `least`, and not more than `most`.
-    pub fn gap(&self, room: PageCount, writers: u32, least: Duration, most: Duration) -> Duration {
-        let speed = f64::from(writers.max(1)) / COPY_US as f64 * self.share(writers);
-        let fill = Duration::try_from_secs_f64(room.0 as f64 / speed / 1e6).unwrap_or(most);
-        (fill / 2).saturating_sub(self.late + self.park).min(most).max(least)
     }
 }
 
@@ -90,19 +84,14 @@ mod tests {
         let pace = Pace::default();
         assert_eq!(pace.ahead_us(MS, 1), 2000);
         assert_eq!(pace.ahead_us(MS, 8), 2000);
-        // 10000 pages take one thread 20 ms: half of it, but for a millisecond of our own.
-        assert_eq!(pace.gap(PageCount(10_000), 1, MS, 100 * MS), 9 * MS);
-        assert_eq!(pace.gap(PageCount(10_000), 10, MS / 4, 100 * MS), MS / 4);
     }
 
     #[test]
     fn a_slow_program_is_trusted_as_far_as_twice_its_speed() {
         let mut pace = Pace::default();
-        pace.saw(50, MS);
-        pace.saw(1, MS);
-        pace.saw(1_000_000, MS / 4); // too short to say anything
+        assert!(pace.saw(50, MS) && pace.saw(1, MS));
+        assert!(!pace.saw(1_000_000, MS / 4));
         assert_eq!(pace.ahead_us(MS, 1), 400);
-        assert_eq!(pace.gap(PageCount(10_000), 1, MS, 30 * MS), 30 * MS);
         assert_eq!(pace.next_epoch().ahead_us(MS, 1), 200);
         // Never more than is possible, never nothing.
         pace.saw(1_000_000, MS);

@@ -10,7 +10,7 @@ use crate::settings::{EngineChoice, Settings};
 use holdfast_image::PageCount;
 use holdfast_image::pages::PageSource;
 use holdfast_image::set::PageSet;
-use holdfast_process::LivePages;
+use holdfast_process::{LivePages, Members};
 use holdfast_tiers::{ImageWriter, PipelineOptions};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -60,33 +60,33 @@ fn wants_second(took: Duration, stored: PageCount) -> bool {
 /// The store failed.
 pub fn run(
     writer: &mut ImageWriter,
-    order: &Order,
+    members: &Members,
     past: &Past,
     options: &PipelineOptions,
     done: &(dyn Fn(u64) + Sync),
 ) -> Result<Precopied, Failed> {
     let mut result = Precopied::default();
     let begun = Instant::now();
-    let Some(first) = pass(order, &mut result) else { return Ok(result) };
-    if holdfast_process::may_have_transfers(order.program.pid).unwrap_or(true) {
+    let Some(first) = pass(members, &mut result) else { return Ok(result) };
+    if members.may_have_transfers() {
         tracing::info!("no pre-copy: the program has files open with O_DIRECT");
         return Ok(result);
     }
-    let Some(pages) = choose(order, past, first, options) else { return Ok(result) };
-    let stored = store(writer, order, pages, options, done, &mut result)?;
+    let Some(pages) = choose(members, past, first, options) else { return Ok(result) };
+    let stored = store(writer, members, pages, options, done, &mut result)?;
     if wants_second(begun.elapsed(), stored)
-        && let Some(second) = pass(order, &mut result)
-        && !holdfast_process::may_have_transfers(order.program.pid).unwrap_or(true)
+        && let Some(second) = pass(members, &mut result)
+        && !members.may_have_transfers()
         && let Some(pages) = leave_hot_out(past, second)
     {
-        store(writer, order, pages, options, done, &mut result)?;
+        store(writer, members, pages, options, done, &mut result)?;
     }
     Ok(result)
 }
 
 /// Re-arms the tracker. `None`: the program is gone, or nothing is tracked.
-fn pass(order: &Order, result: &mut Precopied) -> Option<PageSet> {
-    let dirty = order.program.tracking.pass(order.program.pid).ok().filter(|dirty| !dirty.is_empty())?;
+fn pass(members: &Members, result: &mut Precopied) -> Option<PageSet> {
+    let dirty = members.pass().ok().filter(|dirty| !dirty.is_empty())?;
     result.dirty = result.dirty.union(&dirty);
     Some(dirty)
 }
@@ -96,15 +96,14 @@ fn leave_hot_out(past: &Past, dirty: PageSet) -> Option<PageSet> {
     Some(dirty.difference(&prediction.hot(&dirty))).filter(|pages| !pages.is_empty())
 }
 
-fn choose(order: &Order, past: &Past, dirty: PageSet, options: &PipelineOptions) -> Option<PageSet> {
+fn choose(members: &Members, past: &Past, dirty: PageSet, options: &PipelineOptions) -> Option<PageSet> {
     let pages = leave_hot_out(past, dirty)?;
     if pages.pages() <= FEW {
         return Some(pages);
     }
     let begun = Instant::now();
     thread::sleep(SAMPLE);
-    let program = &order.program;
-    let again = program.tracking.written(program.pid, &pages).ok()?;
+    let again = members.written(&pages).ok()?;
     let flush = past.rate.time_for(pages.pages().0, options.rate);
     if is_worth(pages.pages(), again.pages(), begun.elapsed(), flush) {
         return Some(pages.difference(&again)).filter(|pages| !pages.is_empty());
@@ -120,16 +119,16 @@ fn choose(order: &Order, past: &Past, dirty: PageSet, options: &PipelineOptions)
 
 fn store(
     writer: &mut ImageWriter,
-    order: &Order,
+    members: &Members,
     pages: PageSet,
     options: &PipelineOptions,
     done: &(dyn Fn(u64) + Sync),
     result: &mut Precopied,
 ) -> Result<PageCount, Failed> {
-    let source = LivePages::new(order.program.pid, pages);
+    let source = LivePages::new(members, pages);
     let wanted = source.pages();
     let stored = writer.precopy(&source, options, done)?;
-    order.program.tracking.precopied(&stored);
+    members.precopied(&stored);
     tracing::debug!("pre-copy: {} of {} pages", stored.pages().0, wanted.0);
     result.stored += stored.pages().0;
     Ok(stored.pages())

@@ -1,25 +1,28 @@
 //! Which processes belong to the job, and which of them is *the* program.
 //!
-//! Runs in: the agent's loop. The first process that says hello is the program; others are remembered with their
+//! Kept by the agent's loop, asked by the checkpoint thread. The first process that says hello is the program; others are remembered with their
 //! areas. When the program ends, the one of them that spoke last takes its place: that is how a daemonising program
 //! is followed into its child.
 
 use holdfast_image::record::InjectArea;
-use holdfast_process::{Target, Tracking};
-use holdfast_sys::{clone, procfs};
-use std::fs;
+use holdfast_image::space::SPACES;
+use holdfast_process::{Members, Target, Tracking};
+use holdfast_sys::clone;
+use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 /// Most processes that are remembered: a program that forks without end must not fill the agent's memory.
-const MOST: usize = 256;
+const MOST: usize = 8192;
 
 #[derive(Debug)]
 struct Known {
     pid: i32,
-    pidfd: OwnedFd,
+    pidfd: Arc<OwnedFd>,
     area: InjectArea,
+    /// Number of its address space, once it was in a cut.
+    space: Option<u32>,
     /// Ends, and with it the tracking, when the process has ended and no checkpoint uses it any more.
     tracking: Arc<Tracking>,
 }
@@ -67,33 +70,56 @@ impl Processes {
             }
             return Ok(());
         }
-        self.add(pid, area, Arc::new(Tracking::new(userfault)))
+        self.add(pid, None, area, Arc::new(Tracking::new(userfault)))
     }
-    /// A process that was rebuilt, with its tracking.
+    /// A process that was rebuilt, with its address space and tracking.
     ///
     /// # Errors
     /// As [`Processes::hello`].
-    pub fn add(&mut self, pid: i32, area: InjectArea, tracking: Arc<Tracking>) -> io::Result<()> {
+    pub fn add(
+        &mut self,
+        pid: i32,
+        space: Option<u32>,
+        area: InjectArea,
+        tracking: Arc<Tracking>,
+    ) -> io::Result<()> {
         self.known.retain(|known| known.pid != pid);
         if self.known.len() >= MOST {
             return Err(io::Error::other(format!("{MOST} processes are known already")));
         }
-        let pidfd = clone::pidfd_open(pid)?;
-        self.known.push(Known { pid, pidfd, area, tracking });
+        let pidfd = Arc::new(clone::pidfd_open(pid)?);
+        self.known.push(Known { pid, pidfd, area, space, tracking });
         Ok(())
     }
-    /// The program.
-    pub fn program(&self) -> Option<Target> {
-        let Known { pid, area, tracking, .. } = self.known.first()?;
-        Some(Target { pid: *pid, area: *area, tracking: Arc::clone(tracking) })
+    /// All that live, the program first. Each has an address space of its own from now on: the first number that is
+    /// free. (A number may have been another process's before; the tracking of a new one calls all of it written.)
+    pub fn members(&mut self) -> Option<Members> {
+        let mut taken: BTreeSet<u32> = self.known.iter().filter_map(|known| known.space).collect();
+        let mut free = 0..SPACES;
+        for known in self.known.iter_mut().filter(|known| known.space.is_none()) {
+            known.space = free.find(|space| taken.insert(*space));
+        }
+        // A zombie is the parent's: what waits to be heard of its end must not be in a cut.
+        let target = |(at, known): (usize, &Known)| {
+            let Known { pid, area, tracking, .. } = known;
+            (at == 0 || is_alive(&known.pidfd)).then_some(Target {
+                pid: *pid,
+                space: known.space?,
+                area: *area,
+                tracking: Arc::clone(tracking),
+            })
+        };
+        let mut all = self.known.iter().enumerate().map(target);
+        let program = all.next()??;
+        Some(Members::new(program, all.flatten().collect()))
     }
     /// Pid of the program.
     pub fn program_pid(&self) -> Option<i32> {
         self.known.first().map(|known| known.pid)
     }
     /// What to wait on: readable when the process has ended.
-    pub fn descriptors(&self) -> impl Iterator<Item = (i32, BorrowedFd<'_>)> {
-        self.known.iter().map(|known| (known.pid, known.pidfd.as_fd()))
+    pub fn descriptors(&self) -> Vec<(i32, Arc<OwnedFd>)> {
+        self.known.iter().map(|known| (known.pid, Arc::clone(&known.pidfd))).collect()
     }
     /// A process has ended.
     pub fn ended(&mut self, pid: i32) -> Ended {
@@ -113,27 +139,6 @@ impl Processes {
 fn is_alive(pidfd: &OwnedFd) -> bool {
     holdfast_sys::poll::readable(&[pidfd.as_fd()], Some(std::time::Duration::ZERO))
         .is_ok_and(|ready| !ready[0])
-}
-
-/// One line for each child of the program: process trees cannot be checkpointed yet.
-pub fn children(pid: i32) -> Vec<String> {
-    let Ok(children) = procfs::children(pid) else { return Vec::new() };
-    children
-        .into_iter()
-        .map(|child| {
-            let name = fs::read(format!("/proc/{child}/comm")).unwrap_or_default();
-            let name = String::from_utf8_lossy(name.trim_ascii_end()).into_owned();
-            let ended = procfs::stat_fields(child, child)
-                .is_ok_and(|fields| fields.first().is_some_and(|s| s == "Z"));
-            if ended {
-                format!(
-                    "process {child} ({name}): a child that ended and was not waited for: not supported yet"
-                )
-            } else {
-                format!("process {child} ({name}): child processes are not supported yet")
-            }
-        })
-        .collect()
 }
 
 #[cfg(test)]
@@ -156,38 +161,31 @@ mod tests {
             processes.hello(pid, area(1), true, None).unwrap();
         }
         processes.hello(pids[0], area(2), true, None).unwrap();
-        let program = |processes: &Processes| processes.program().map(|program| (program.pid, program.area));
-        assert_eq!(program(&processes), Some((pids[0], area(2))));
+        let spaces = |processes: &mut Processes| -> Vec<(i32, u32)> {
+            let members = processes.members().unwrap();
+            members.targets().iter().map(|target| (target.pid, target.space)).collect()
+        };
+        assert_eq!(spaces(&mut processes), [(pids[0], 0), (pids[1], 1), (pids[2], 2)]);
+        let program = |processes: &mut Processes| {
+            processes.members().map(|members| (members.program().pid, members.program().area))
+        };
+        assert_eq!(program(&mut processes), Some((pids[0], area(2))));
         processes.hello(pids[1], area(3), true, None).unwrap();
         assert_eq!(processes.ended(pids[0]), Ended::Succeeded(pids[1]));
         assert_eq!(processes.ended(pids[2]), Ended::Other);
-        assert_eq!(program(&processes), Some((pids[1], area(3))));
-        let tracking = processes.program().unwrap().tracking;
+        assert_eq!(program(&mut processes), Some((pids[1], area(3))));
+        assert_eq!(spaces(&mut processes), [(pids[1], 1)]);
+        let tracking_of = |processes: &mut Processes| processes.members().unwrap().program().tracking.clone();
+        let tracking = tracking_of(&mut processes);
         processes.hello(pids[1], area(3), false, None).unwrap();
-        assert!(Arc::ptr_eq(&processes.program().unwrap().tracking, &tracking));
+        assert!(Arc::ptr_eq(&tracking_of(&mut processes), &tracking));
         processes.hello(pids[1], area(3), true, None).unwrap();
-        assert!(!Arc::ptr_eq(&processes.program().unwrap().tracking, &tracking));
+        assert!(!Arc::ptr_eq(&tracking_of(&mut processes), &tracking));
         assert_eq!(processes.ended(pids[1]), Ended::Alone);
         for child in &mut children {
             child.kill().unwrap();
             child.wait().unwrap();
         }
         assert!(processes.hello(pids[0], area(1), true, None).is_err());
-    }
-
-    #[test]
-    fn children_are_named_dead_or_alive() {
-        let mut child = Command::new("sleep").arg("20").spawn().unwrap();
-        let line = |pid: u32| {
-            let start = format!("process {pid} (");
-            children(std::process::id().cast_signed()).into_iter().find(|line| line.starts_with(&start))
-        };
-        assert!(line(child.id()).unwrap().contains("child processes are not supported yet"));
-        child.kill().unwrap();
-        while line(child.id()).is_some_and(|line| !line.contains("not waited for")) {
-            std::thread::yield_now();
-        }
-        child.wait().unwrap();
-        assert_eq!(line(child.id()), None);
     }
 }

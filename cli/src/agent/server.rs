@@ -7,6 +7,7 @@
 //! only when no checkpoint is running.
 
 use super::checkpoint::{self, Event, Failed, How, Order, Progress, Reporter, Workshop};
+use super::checks::{self, Checks};
 use super::processes::{Ended, Processes};
 use crate::alive;
 use crate::front::handed::Handed;
@@ -22,7 +23,7 @@ use holdfast_sys::{fd, local};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -30,6 +31,9 @@ use std::time::{Duration, Instant};
 const MOST_CLIENTS: usize = 128;
 /// How long a job without processes may last: the child of a daemonising program needs a moment to say hello.
 const GRACE: Duration = Duration::from_millis(300);
+
+/// What is wrong while there is no program.
+const NO_PROGRAM: &str = "the program has not loaded libholdfast (yet), or has ended";
 
 struct Client {
     id: u64,
@@ -73,11 +77,12 @@ pub struct Server {
     bell: Arc<Bell>,
     reporter: Reporter,
     events: mpsc::Receiver<Event>,
-    processes: Processes,
+    processes: Arc<Mutex<Processes>>,
     clients: Vec<Client>,
     next_client: u64,
     running: Option<Running>,
     queued: Vec<Waiter>,
+    checks: Checks,
     due: Option<Instant>,
     newest: Option<Epoch>,
     last_error: Option<String>,
@@ -116,11 +121,12 @@ impl Server {
             reporter: Reporter { events: sender, bell: Arc::clone(&bell) },
             bell,
             events,
-            processes: Processes::default(),
+            processes: Arc::default(),
             clients: Vec::new(),
             next_client: 0,
             running: None,
             queued: Vec::new(),
+            checks: Checks::default(),
             due: workshop.settings.every_s.map(|seconds| Instant::now() + Duration::from_secs(seconds)),
             newest,
             last_error: None,
@@ -137,11 +143,25 @@ impl Server {
     ///
     /// # Errors
     /// It is gone already.
-    pub fn adopt(&mut self, pid: i32, area: InjectArea, tracking: Arc<Tracking>) -> io::Result<()> {
-        self.processes.add(pid, area, tracking)?;
+    pub fn adopt(
+        &mut self,
+        pid: i32,
+        space: u32,
+        area: InjectArea,
+        tracking: Arc<Tracking>,
+    ) -> io::Result<()> {
+        self.processes().add(pid, Some(space), area, tracking)?;
         self.alone = None;
         self.remember_program();
         Ok(())
+    }
+
+    fn processes(&self) -> MutexGuard<'_, Processes> {
+        self.processes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn program_pid(&self) -> Option<i32> {
+        self.processes().program_pid()
     }
 
     /// Serves until the job has ended.
@@ -167,7 +187,7 @@ impl Server {
     fn timeout(&self) -> Option<Duration> {
         let now = Instant::now();
         let end = self.alone.filter(|_| self.running.is_none()).map(|(since, patience)| since + patience);
-        let due = self.due.filter(|_| self.running.is_none() && self.processes.program_pid().is_some());
+        let due = self.due.filter(|_| self.running.is_none() && self.program_pid().is_some());
         end.into_iter().chain(due).min().map(|moment| moment.saturating_duration_since(now))
     }
 
@@ -182,7 +202,9 @@ impl Server {
         }
         waited.extend(self.clients.iter().map(|client| (Source::Client(client.id), client.socket.as_fd())));
         // Last: a hello that is waiting must be heard before the end of its parent.
-        waited.extend(self.processes.descriptors().map(|(pid, fd)| (Source::Process(pid), fd)));
+        // Their lock must not be held while this waits: the checkpoint thread asks who is there.
+        let processes = self.processes().descriptors();
+        waited.extend(processes.iter().map(|(pid, fd)| (Source::Process(*pid), fd.as_fd())));
         let fds: Vec<BorrowedFd<'_>> = waited.iter().map(|(_, fd)| *fd).collect();
         let ready = poll::readable(&fds, timeout)?;
         Ok(waited.iter().zip(ready).filter(|(_, ready)| *ready).map(|((source, _), _)| *source).collect())
@@ -209,8 +231,7 @@ impl Server {
     }
 
     fn check_clock(&mut self) {
-        let Some(due) = self.due.filter(|_| self.running.is_none() && self.processes.program_pid().is_some())
-        else {
+        let Some(due) = self.due.filter(|_| self.running.is_none() && self.program_pid().is_some()) else {
             return;
         };
         if due <= Instant::now() {
@@ -229,7 +250,7 @@ impl Server {
             Some(Ok(_)) => {}
             _ => {
                 self.link_open = false;
-                if self.processes.program_pid().is_none() && self.alone.is_none() {
+                if self.program_pid().is_none() && self.alone.is_none() {
                     self.alone = Some((Instant::now(), self.grace));
                 }
             }
@@ -237,7 +258,8 @@ impl Server {
     }
 
     fn process_ended(&mut self, pid: i32) {
-        match self.processes.ended(pid) {
+        let ended = self.processes().ended(pid);
+        match ended {
             Ended::Other => {}
             Ended::Succeeded(next) => {
                 tracing::info!("process {pid} ended; {next} is the program now");
@@ -316,12 +338,16 @@ impl Server {
             }
             Request::Checkpoint { stop, wait, wishes } => match Changes::of_wishes(&wishes) {
                 Ok(changes) => {
-                    let waits = self.processes.program_pid() == Some(pid);
+                    let waits = self.program_pid() == Some(pid);
                     let how = How { stop, changes, program_waits: waits };
                     self.request_checkpoint(Waiter { client: Some(id), wait, how });
                 }
                 Err(message) => self.answer(id, &Reply::Error { message }),
             },
+            Request::Check => {
+                self.checks.ask(id);
+                self.start_checks();
+            }
             Request::Quit => {
                 self.ending = true;
                 self.answer(id, &Reply::Ok);
@@ -331,23 +357,56 @@ impl Server {
         }
     }
 
+    /// Looks at the program for all who wait for that, unless a look is under way: what it finds may be older than
+    /// their requests.
+    fn start_checks(&mut self) {
+        let Some(clients) = self.checks.begin() else { return };
+        let members = self.processes().members();
+        let started = match members {
+            None => Err(NO_PROGRAM.to_owned()),
+            Some(members) => {
+                let handed = self.handed.clone().unwrap_or_default();
+                checks::start(Arc::clone(&self.workshop), members, handed, self.reporter.clone())
+                    .map_err(|error| format!("starting the thread that looks at the program: {error}"))
+            }
+        };
+        match started {
+            Ok(()) => self.checks.under_way(clients),
+            Err(message) => {
+                clients.into_iter().for_each(|id| self.answer(id, &Reply::Error { message: message.clone() }))
+            }
+        }
+    }
+
+    fn checked(&mut self, reply: &Reply) {
+        for id in self.checks.done() {
+            self.answer(id, reply);
+        }
+        self.start_checks();
+    }
+
     fn hello(&mut self, pid: i32, event: &str, version: &str, area: InjectArea, passed: Option<OwnedFd>) {
         if !area.is_valid() || pid <= 0 {
             tracing::warn!("process {pid} said hello with an area that is not valid");
             return;
         }
         // A session leader keeps its address space; at "load" and "fork" it is new.
-        match self.processes.hello(pid, area, event != "setsid", passed) {
+        let heard = self.processes().hello(pid, area, event != "setsid", passed);
+        match heard {
             Ok(()) => {
-                tracing::info!("hello ({event}) from process {pid}, libholdfast {version}");
                 self.alone = None;
-                if self.processes.program_pid() == Some(pid) {
+                if self.program_pid() == Some(pid) {
+                    tracing::info!("hello ({event}) from process {pid}, libholdfast {version}");
                     self.meet_program(pid);
+                } else {
+                    // A job may make thousands.
+                    tracing::debug!("hello ({event}) from process {pid}");
                 }
             }
-            Err(error) => tracing::warn!("hello from process {pid}, which is gone: {error}"),
+            // As those are that end at once.
+            Err(error) => tracing::debug!("hello from process {pid}, which is gone: {error}"),
         }
-        if self.processes.program_pid().is_none() {
+        if self.program_pid().is_none() {
             self.alone = Some((Instant::now(), self.grace));
         }
     }
@@ -362,7 +421,7 @@ impl Server {
     }
 
     fn remember_program(&self) {
-        if let Some(pid) = self.processes.program_pid()
+        if let Some(pid) = self.program_pid()
             && let Err(error) = alive::remember(&self.workshop.job, pid)
         {
             tracing::warn!("remembering the program: {error}");
@@ -377,7 +436,7 @@ impl Server {
         };
         JobStatus {
             job: self.workshop.job.name().to_owned(),
-            pid: self.processes.program_pid(),
+            pid: self.program_pid(),
             agent_pid: std::process::id().cast_signed(),
             newest: self.newest,
             flushing: flushing.map(|(epoch, _)| epoch),
@@ -408,15 +467,19 @@ impl Server {
         if let Some(seconds) = self.workshop.settings.every_s {
             self.due = Some(Instant::now() + Duration::from_secs(seconds));
         }
-        let started = match self.processes.program() {
+        let started = match self.program_pid() {
             _ if self.ending => Err("the agent is ending".to_owned()),
-            None => Err("the program has not loaded libholdfast (yet), or has ended".to_owned()),
-            Some(program) => {
+            None => Err(NO_PROGRAM.to_owned()),
+            Some(_) => {
                 let progress = Arc::new(Progress::default());
                 checkpoint::start(
                     Arc::clone(&self.workshop),
                     Arc::clone(&self.tracer),
-                    Order { program, how, handed: self.handed.clone().unwrap_or_default() },
+                    Order {
+                        processes: Arc::clone(&self.processes),
+                        how,
+                        handed: self.handed.clone().unwrap_or_default(),
+                    },
                     Arc::clone(&progress),
                     self.reporter.clone(),
                 )
@@ -463,6 +526,7 @@ impl Server {
                 }
             }
             Event::Done(result) => self.checkpoint_done(result),
+            Event::Checked(reply) => self.checked(&reply),
         }
     }
 
@@ -489,7 +553,7 @@ impl Server {
 impl Drop for Server {
     /// No socket is left behind by an agent that ends in order, and no word of a program that has ended.
     fn drop(&mut self) {
-        if self.processes.program_pid().is_none() {
+        if self.program_pid().is_none() {
             alive::forget(&self.workshop.job, &self.workshop.lock);
         }
         let _ = std::fs::remove_file(self.workshop.job.socket_path());

@@ -1,7 +1,8 @@
-//! `holdfast doctor`: what this host and this user can do, and what would make more work.
+//! `holdfast doctor`: what this host and this user can do, and what would make more work; with `--job`, what of a program
+//! could not be checkpointed.
 
 use crate::exit::Failure;
-use crate::{front, report};
+use crate::{front, inspect, report};
 use holdfast_sys::{fd, local, probe::Probe};
 use holdfast_tiers::Store;
 use serde::Serialize;
@@ -21,13 +22,19 @@ struct Finding {
 /// Prints the findings.
 ///
 /// # Errors
-/// Output cannot be written.
-pub fn run(json: bool, root: Option<&Path>) -> Result<(), Failure> {
+/// Output cannot be written; the job or process that was named cannot be looked at.
+pub fn run(program: Option<&str>, json: bool, root: Option<&Path>) -> Result<(), Failure> {
     let probe = Probe::ask();
     let mut findings = host(&probe);
     findings.extend(installation(root));
+    let inspected = program.map(|program| inspect::find(program, root)).transpose()?;
     if json {
-        return report::print_json(&findings);
+        return match &inspected {
+            None => report::print_json(&findings),
+            Some(inspected) => {
+                report::print_json(&serde_json::json!({ "host": findings, "program": inspected.to_json() }))
+            }
+        };
     }
     let mut text = format!("Linux {}, user {}, {}\n\n", probe.kernel_release, local::effective_user(), cpu());
     for finding in &findings {
@@ -47,6 +54,9 @@ pub fn run(json: bool, root: Option<&Path>) -> Result<(), Failure> {
     } else {
         "\nHoldfast does not work for you here.\n"
     });
+    if let Some(inspected) = inspected {
+        text.push_str(&format!("\n{inspected}"));
+    }
     report::print(&text)
 }
 

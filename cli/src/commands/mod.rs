@@ -1,6 +1,7 @@
 //! The commands, one file each. Every one takes its arguments, does its work through the libraries, and returns the
 //! exit code or a [`Failure`](crate::exit::Failure) that says what to do.
 
+pub mod check;
 pub mod checkpoint;
 pub mod completions;
 pub mod doctor;

@@ -1,11 +1,13 @@
 //! `holdfast restart`: the program goes on from an image.
 
 use crate::args::RestartArgs;
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 use crate::front::free;
 use crate::front::restart::{Memory, Request, restart};
 use crate::front::supervise::{Ending, StartState};
 use crate::settings::Recipe;
+use holdfast_image::Epoch;
+use holdfast_tiers::{Job, Store};
 use std::path::Path;
 
 /// Restarts the program and waits for its end.
@@ -14,7 +16,12 @@ use std::path::Path;
 /// The program does not run.
 pub fn run(args: &RestartArgs, root: Option<&Path>) -> Result<Ending, Failure> {
     let store = crate::names::open_store(root)?;
-    let job = crate::names::open_job(&store, &args.image.job)?;
+    let mut job = crate::names::open_job(&store, &args.image.job)?;
+    let mut epoch = args.image.epoch;
+    if let Some(name) = &args.name {
+        let image = crate::names::open_image(&job, epoch)?.epoch();
+        (job, epoch) = (copy(&store, &job, image, name)?, Some(image));
+    }
     let old = Recipe::read(&job)?;
     let settings = old.settings.with(&args.changes);
     if settings != old.settings {
@@ -31,9 +38,24 @@ pub fn run(args: &RestartArgs, root: Option<&Path>) -> Result<Ending, Failure> {
         store: &store,
         job: &job,
         settings: &settings,
-        epoch: args.image.epoch,
+        epoch,
         fallback: args.fallback,
         memory,
+        map: &args.map,
     };
     restart(&request, &StartState::take()?)
+}
+
+/// A new job with one image of another one. A job of that name which has no image is taken.
+fn copy(store: &Store, from: &Job, image: Epoch, name: &str) -> Result<Job, Failure> {
+    let job = store.create_job(name)?;
+    free::wait(&job)?;
+    let lock = job.lock()?;
+    if !job.images()?.is_empty() {
+        let text = format!("job {name} has images of its own; give the copy another name, or restart {name}");
+        return Err(Failure::new(Exit::Refused, text));
+    }
+    Recipe::read(from)?.write(&job)?;
+    from.give_image(image, &job, &lock)?;
+    Ok(job)
 }

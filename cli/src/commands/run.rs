@@ -54,7 +54,8 @@ fn resume(
     front::free::wait(&job)?;
     let old = Recipe::read(&job)?;
     Recipe { settings: settings.clone(), ..old }.write(&job)?;
-    let request = Request { store, job: &job, settings, epoch: None, fallback: true, memory: Memory::Auto };
+    let (fallback, memory) = (true, Memory::Auto);
+    let request = Request { store, job: &job, settings, epoch: None, fallback, memory, map: &[] };
     restart(&request, state).map(Some)
 }
 

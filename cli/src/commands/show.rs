@@ -6,7 +6,7 @@ use crate::report::{self, short_time, size};
 use holdfast_image::PAGE_SIZE;
 use holdfast_image::bytes::Name;
 use holdfast_image::manifest::{AccessCounts, EpochFigures, FlushFigures, StopBreakdown};
-use holdfast_image::record::{Backing, Object, ProcessRecord};
+use holdfast_image::record::{Backing, FileTable, NamelessKind, Object, ProcessRecord, SocketState};
 use holdfast_tiers::Image;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -70,6 +70,11 @@ fn text(job: &str, image: &Image) -> String {
     out.push_str(&copies_table(epoch));
     let _ = writeln!(out, "\nfirst writes after a cut");
     out.push_str(&writes_table(epoch));
+    if !record.others.is_empty() || !record.zombies.is_empty() {
+        let _ = writeln!(out, "\nprocesses");
+        out.push_str(&processes_table(record));
+        let _ = writeln!(out, "\nof process {}:", record.pid);
+    }
     let _ = writeln!(out, "\nthreads");
     let threads: Vec<Vec<String>> =
         record.threads.iter().map(|t| vec![format!("  {}", t.tid), t.comm.to_string()]).collect();
@@ -79,6 +84,24 @@ fn text(job: &str, image: &Image) -> String {
     let _ = writeln!(out, "\ndescriptors");
     out.push_str(&descriptors_table(record));
     out
+}
+
+/// All processes of the job, those that have ended too.
+fn processes_table(record: &ProcessRecord) -> String {
+    let mut rows = Vec::new();
+    for process in record.processes() {
+        let name = process.threads.first().map(|thread| thread.comm.to_string()).unwrap_or_default();
+        let ids = [process.pid, process.ppid, process.pgid, process.sid].map(|id| id.to_string());
+        let [pid, ppid, group, session] = ids;
+        let threads = process.threads.len().to_string();
+        rows.push(vec![format!("  {pid}"), ppid, group, session, threads, name]);
+        for zombie in &process.zombies {
+            let [ppid, group, session] = [process.pid, zombie.pgid, zombie.sid].map(|id| id.to_string());
+            let name = format!("{} (ended)", zombie.comm);
+            rows.push(vec![format!("  {}", zombie.pid), ppid, group, session, "0".into(), name]);
+        }
+    }
+    report::table(&["  PID", "PARENT", "GROUP", "SESSION", "THREADS", "NAME"], &rows, &[0, 1, 2, 3, 4])
 }
 
 fn stop_table(stop: &StopBreakdown) -> String {
@@ -123,6 +146,7 @@ fn pages_table(epoch: &EpochFigures, flush: &FlushFigures) -> String {
         ("dirty", pages(epoch.pages_dirty)),
         ("stored", pages(flush.pages_stored)),
         ("unchanged", pages(flush.pages_unchanged)),
+        ("shared", pages(flush.pages_twins)),
         ("all zero", pages(flush.pages_zero)),
         ("from parent", pages(flush.pages_parent)),
         ("pre-copied", format!("{}, {} of them for good", pages(epoch.pages_precopy), flush.pages_precopied)),
@@ -183,7 +207,9 @@ fn regions_table(record: &ProcessRecord) -> String {
             Backing::Anonymous => "anonymous",
             Backing::PrivateFile { .. } => "private file",
             Backing::SharedFile { .. } => "shared file",
+            Backing::Nameless { .. } => "memfd, deleted file",
             Backing::SharedAnonymous { .. } => "shared anonymous",
+            Backing::SystemV { .. } => "System V shared",
             Backing::Kernel { .. } => "kernel",
         };
         let sum = kinds.entry(kind).or_default();
@@ -204,27 +230,61 @@ fn descriptors_table(record: &ProcessRecord) -> String {
         .iter()
         .filter_map(|entry| {
             let description = record.files.descriptions.get(entry.description as usize)?;
-            Some(vec![format!("  {}", entry.fd), object(&description.object)])
+            Some(vec![format!("  {}", entry.fd), object(&description.object, &record.files)])
         })
         .collect();
     report::table(&["  FD", "OBJECT"], &rows, &[])
 }
 
-fn object(object: &Object) -> String {
+fn object(object: &Object, files: &FileTable) -> String {
     match object {
+        Object::Nameless { file, position } => match files.nameless.get(*file as usize) {
+            Some(file) if file.kind == NamelessKind::Memfd => {
+                format!("memfd {} (at {position} of {} bytes)", file.name, file.size)
+            }
+            Some(file) => format!("{} (at {position} of {} bytes, deleted)", file.name, file.size),
+            None => "unknown file".to_owned(),
+        },
         Object::Regular { path, position, size, deleted_content, .. } => {
             let gone = if deleted_content.is_some() { ", deleted" } else { "" };
             format!("{path} (at {position} of {size} bytes{gone})")
         }
         Object::Directory { path, .. } | Object::Device { path } => path.to_string(),
+        Object::PtyMaster { pty } => format!("master of {}", terminal(*pty, files)),
+        Object::PtySlave { pty } => terminal(*pty, files),
         Object::Inherited { from, was } => format!("{was}: descriptor {from} of `holdfast restart`"),
-        Object::Pipe { pipe, data, .. } => format!("pipe {pipe}, {} bytes in it", data.0.len()),
+        Object::Pipe { pipe, data, path, .. } => {
+            let name = path.as_ref().map_or_else(|| pipe.to_string(), ToString::to_string);
+            format!("pipe {name}, {} bytes in it", data.0.len())
+        }
+        Object::Socket(socket) => format!("{}: {}", socket.address(), socket_state(&socket.state)),
         Object::SocketPair { pair, data, .. } => format!("socketpair {pair}, {} messages in it", data.len()),
         Object::EventFd { count, .. } => format!("eventfd, counter {count}"),
         Object::Epoll { entries } => format!("epoll, {} entries", entries.len()),
         Object::TimerFd { interval_ns, .. } => format!("timerfd, period {}", short_time(*interval_ns)),
         Object::SignalFd { mask } => format!("signalfd, mask {mask:#x}"),
+        Object::Inotify { watches } => format!("inotify, {} watches", watches.len()),
+        Object::PidFd { pid: -1 } => "a process that has ended".to_owned(),
+        Object::PidFd { pid } => format!("process {pid}"),
         Object::Own => "held by libholdfast".to_owned(),
+    }
+}
+
+fn terminal(pty: u32, files: &FileTable) -> String {
+    files.ptys.get(pty as usize).map_or("a terminal".to_owned(), |pty| format!("/dev/pts/{}", pty.number))
+}
+
+fn socket_state(state: &SocketState) -> String {
+    match state {
+        SocketState::Idle => "not connected".into(),
+        SocketState::Listening { backlog } => format!("listening, {backlog} may wait"),
+        SocketState::Directed { .. } => "datagrams to one destination".into(),
+        SocketState::Connected { connection, data, .. } => {
+            let bytes: usize = data.iter().map(|piece| piece.0.len()).sum();
+            format!("connection {connection}, {bytes} bytes in it")
+        }
+        SocketState::Pending { .. } => "connection that waits to be accepted".into(),
+        SocketState::Lost => "a connection that is lost at a restart".into(),
     }
 }
 

@@ -1,8 +1,8 @@
-//! Descriptors above 2 that were handed down to `holdfast` and are meant for the program (a batch system's sockets, a
-//! shell's `3>log`).
+//! Descriptors that were handed down to `holdfast` and are meant for the program: its standard streams, a batch system's
+//! sockets, a shell's `3>log`.
 //!
 //! Their identities go to the agent: pipes and sockets among them lead outside, and are taken from `holdfast restart`
-//! again. Once the program runs the front closes its own copies, or their readers would never see the end of file.
+//! again. Once the program runs the front closes its own copies of those above 2, or their readers would never see the end of file.
 
 use crate::exit::Failure;
 use holdfast_sys::{fd, procfs};
@@ -41,17 +41,18 @@ impl FromStr for Handed {
 }
 
 impl Handed {
-    /// What a process that has just been started has open above 2.
+    /// Number, device and inode.
+    pub fn identity(&self) -> (i32, u64, u64) {
+        (self.fd, self.device, self.inode)
+    }
+
+    /// What a process that has just been started has open.
     ///
     /// # Errors
     /// It is gone.
     pub fn of_process(pid: i32) -> std::io::Result<Vec<Handed>> {
         let numbers = procfs::descriptors(pid, pid)?;
-        Ok(numbers
-            .into_iter()
-            .filter(|&number| number > 2)
-            .filter_map(|number| Handed::look(pid, number))
-            .collect())
+        Ok(numbers.into_iter().filter_map(|number| Handed::look(pid, number)).collect())
     }
 
     fn look(pid: i32, number: i32) -> Option<Handed> {
@@ -70,14 +71,14 @@ pub fn all() -> Result<Vec<Handed>, Failure> {
         .map_err(|error| Failure::system("listing our own descriptors in /proc", &error))?;
     Ok(numbers
         .into_iter()
-        .filter(|&number| number > 2 && fd::is_inherited_by_programs(number))
+        .filter(|&number| number <= 2 || fd::is_inherited_by_programs(number))
         .filter_map(|number| Handed::look(own, number))
         .collect())
 }
 
 /// Closes our copies. Standard streams stay: messages go to standard error.
 pub fn let_go(handed: &[Handed]) {
-    for entry in handed {
+    for entry in handed.iter().filter(|entry| entry.fd > 2) {
         // Closed when dropped; one that is closed already is no loss.
         drop(fd::inherited(entry.fd));
     }

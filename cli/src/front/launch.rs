@@ -8,7 +8,7 @@ use crate::exit::Failure;
 use crate::link::{self, Link, Tell};
 use holdfast_sys::{fd, spawn::Start};
 use holdfast_tiers::{Job, Store};
-use std::ffi::{CString, OsStr};
+use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -31,6 +31,8 @@ pub struct RestartOrder {
     pub seed: OwnedFd,
     /// Map memory from the image.
     pub lazy: bool,
+    /// Files that were moved.
+    pub map: Vec<OsString>,
 }
 
 /// A string for the kernel.
@@ -85,10 +87,13 @@ pub fn launch(
         words.extend(["--inherited", text].map(OsStr::new));
     }
     let mut descriptors = vec![null, log, second_log, theirs];
-    let epoch;
+    let (epoch, map);
     if let Some(order) = restart {
-        epoch = order.epoch.to_string();
+        (epoch, map) = (order.epoch.to_string(), order.map);
         words.extend(["--restart", &epoch, "--seed", "4"].map(OsStr::new));
+        for pair in &map {
+            words.extend(["--map".as_ref(), pair.as_os_str()]);
+        }
         if order.lazy {
             words.push("--lazy".as_ref());
         }

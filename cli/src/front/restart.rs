@@ -12,7 +12,8 @@ use crate::report;
 use crate::settings::Settings;
 use holdfast_image::Epoch;
 use holdfast_image::pages::{ExtentSource, PageProvider};
-use holdfast_image::record::Backing;
+use holdfast_image::paths::{Moved, move_files};
+use holdfast_image::record::{Backing, ProcessRecord};
 use holdfast_process::rebuild::{self, BirthOptions, Born, RebuildError};
 use holdfast_sys::{fd, poll};
 use holdfast_tiers::{Image, Job, Store, StoreError};
@@ -47,6 +48,8 @@ pub struct Request<'a> {
     pub fallback: bool,
     /// How memory is to come back.
     pub memory: Memory,
+    /// Files that were moved.
+    pub map: &'a [Moved],
 }
 
 impl Program for Born {
@@ -66,7 +69,8 @@ impl Program for Born {
 pub fn exit_of_rebuild(error: &RebuildError) -> Exit {
     match error {
         RebuildError::Image(_) => Exit::BadImage,
-        RebuildError::File { .. } | RebuildError::Ids(_) => Exit::Refused,
+        RebuildError::File { .. } | RebuildError::Ids(_) | RebuildError::Refused(_) => Exit::Refused,
+        RebuildError::In { error, .. } => exit_of_rebuild(error),
         // Reading an image: the store's own error is inside.
         RebuildError::Io { source, .. } => source
             .get_ref()
@@ -120,23 +124,30 @@ fn restart_one(request: &Request<'_>, epoch: Epoch, state: &StartState) -> Resul
     if image.protected_only() {
         return super::protected_restart::restart(request, &image, state);
     }
-    let differences = rebuild::preflight(image.record());
+    let mut record = image.record().clone();
+    move_files(&mut record, request.map);
+    let differences = rebuild::preflight(&record);
     if !differences.is_empty() {
         return Err(Failure::new(Exit::Refused, differences.join("\n")));
     }
     let (ours, theirs) = fd::socketpair(libc::SOCK_SEQPACKET)
         .map_err(|error| Failure::system("socketpair for the seed", &error))?;
-    let order = RestartOrder { epoch: epoch.0, seed: theirs, lazy: is_lazy(request.memory, &image) };
+    let order = RestartOrder {
+        epoch: epoch.0,
+        seed: theirs,
+        lazy: is_lazy(request.memory, &image),
+        map: request.map.iter().map(Moved::to_argument).collect(),
+    };
     let agent = launch(request.store, request.job, &state.handed, Some(order))?;
     let options = BirthOptions { ids: None };
-    let mut born = rebuild::birth(image.record(), ours, &options)
+    let mut born = rebuild::birth(&record, ours, &options)
         .map_err(|error| Failure::new(exit_of_rebuild(&error), error.to_string()))?;
     drop(image);
     let runs = wait_until_it_runs(&agent, &born, state, request.job);
     let put_back = match runs {
         Ok(put_back) => put_back,
         Err(failure) => {
-            let _ = Born::signal(&born, libc::SIGKILL);
+            born.kill_all();
             let _ = born.wait();
             return Err(failure);
         }
@@ -168,7 +179,7 @@ fn wait_until_it_runs(
         while let Some(arrived) = state.next() {
             let ends = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
             if ends.contains(&arrived.signal) {
-                let _ = Born::signal(born, libc::SIGKILL);
+                born.kill_all();
                 return Err(Failure::new(Exit::Internal, "interrupted by a signal before the program ran"));
             }
         }
@@ -193,7 +204,10 @@ fn is_lazy(memory: Memory, image: &Image) -> bool {
 /// Whether the program has code in Go, which gives memory back to the kernel past libholdfast, and counts on finding
 /// zeros there later: in memory that is mapped from the image it would find old content.
 fn has_go(image: &Image) -> bool {
-    let record = image.record();
+    image.record().processes().any(has_go_in)
+}
+
+fn has_go_in(record: &ProcessRecord) -> bool {
     let mapped: BTreeSet<u32> = record
         .regions
         .iter()

@@ -1,5 +1,6 @@
 //! Real mappings of a file stand for segments: what they are after each call, and what is in them.
 
+use super::moving::{remap, unmap};
 use super::*;
 use crate::shared::WALKERS;
 use std::fs::File;
@@ -231,4 +232,52 @@ fn a_full_table_covers_everything() {
     assert!(touches(2 * PAGE, 3 * PAGE) && !touches(1 << 40, (1 << 40) + PAGE));
     note(1 << 41, (1 << 41) + PAGE);
     assert!(touches(1 << 40, (1 << 40) + PAGE));
+}
+
+/// Memory that no restart has mapped, in several mappings.
+#[test]
+fn several_mappings_move_as_one_and_gaps_stay() {
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let (at, to) = (fresh(4 * LEN), fresh(4 * LEN));
+    for piece in 0..4 {
+        bytes(at + piece * LEN, LEN).fill(b'0' + piece as u8);
+    }
+    bytes(to, 4 * LEN).fill(b't');
+    // SAFETY: memory of this test.
+    assert_eq!(unsafe { libc::mprotect(at as *mut c_void, LEN, libc::PROT_READ) }, 0);
+    unmapped(at + 2 * LEN, LEN);
+    let fixed = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    assert_eq!(moved(at, 4 * LEN, 4 * LEN, fixed, at + LEN), failed(libc::EINVAL), "overlap");
+    assert_eq!(moved(at, 4 * LEN, 4 * LEN, fixed, to), to as isize);
+    assert!(all(to, LEN, b'0') && all(to + LEN, LEN, b'1') && all(to + 3 * LEN, LEN, b'3'));
+    assert!(all(to + 2 * LEN, LEN, b't'), "nothing came here");
+    let found = Walk::begin().unwrap().next(to, false).unwrap().unwrap();
+    assert_eq!((found.start, found.end, found.prot), (to, to + LEN, libc::PROT_READ));
+    // No memory at the start.
+    unmapped(to, PAGE);
+    assert_eq!(moved(to, 2 * LEN, 2 * LEN, fixed, at), failed(libc::EFAULT));
+    assert!(all(to + PAGE, LEN - PAGE, b'0'));
+    // Protected differently: grows for nobody.
+    let flags = libc::MREMAP_MAYMOVE;
+    assert_eq!(moved(to + PAGE, 2 * LEN - PAGE, 4 * LEN, flags, 0), failed(libc::EFAULT));
+    assert!(all(to + PAGE, LEN - PAGE, b'0') && all(to + LEN, LEN, b'1'));
+    unmapped(to, 4 * LEN);
+}
+
+#[test]
+fn a_guard_leaves_zeros_and_is_not_put_into_files_of_the_program() {
+    const MADV_GUARD_REMOVE: c_int = 103;
+    let segment = Segment::new();
+    let at = segment.map(0, LEN);
+    let installed = advised(at + PAGE, 2 * PAGE, MADV_GUARD_INSTALL);
+    if installed == failed(libc::EINVAL) {
+        return; // Linux before 6.13
+    }
+    assert_eq!(installed, 0);
+    assert_eq!(advised(at, LEN, MADV_GUARD_REMOVE), 0);
+    assert!(all(at, PAGE, b's') && all(at + PAGE, 2 * PAGE, 0) && all(at + 3 * PAGE, PAGE, b's'));
+    shared::word(LAZY_FILE_COUNT).store(0, Relaxed); // now the file is the program's own
+    assert_eq!(advised(at, LEN, MADV_GUARD_INSTALL), failed(libc::EINVAL));
+    assert!(all(at, PAGE, b's'));
+    unmapped(at, LEN);
 }

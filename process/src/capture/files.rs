@@ -2,28 +2,72 @@
 //!
 //! Runs inside the stop, because all of it can change; a few microseconds per descriptor. Nothing is consumed: pipes
 //! are read with tee(2), sockets with MSG_PEEK. What cannot be brought back is refused by number and name.
+//!
+//! `check` looks at a program that runs on ([`Look::Running`]): then no content is read and nothing set, and what is
+//! closed meanwhile is left out.
+
+mod datagrams;
+mod flight;
+mod locks;
+pub mod nameless;
+mod sockets;
+mod terminals;
+mod waiting;
+pub mod watches;
 
 use super::identity::mtime_ns;
+use super::links;
+use flight::{peek_pipe, unreadable};
 use holdfast_image::bytes::{Blob, Name};
-use holdfast_image::record::{Description, Descriptor, EpollEntry, FileTable, Object};
-use holdfast_sys::procfs::{self, DescriptorInfo};
-use holdfast_sys::{clone, diag, fd, objects};
+use holdfast_image::record::{
+    Description, Descriptor, EpollEntry, FileLock, FileTable, LockKind, NamelessFile, Object, Pty,
+};
+use holdfast_image::refusal::{Refusal, Subject};
+use holdfast_sys::procfs::{self, DescriptorInfo, Status};
+use holdfast_sys::{clone, fd};
+use nameless::Covered;
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 /// Content of a nameless file up to this size goes into the image.
 const NAMELESS_LIMIT: u64 = 64 << 20;
+/// What /proc appends to the path of a file that was deleted.
+const DELETED: &[u8] = b" (deleted)";
+const OTHER_NAME: &str = "the name by which it was opened was removed, and the other that it has is not in that folder: a \
+                          restart could not find it";
 /// Devices without state.
 const PLAIN_DEVICES: [&[u8]; 5] = [b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/random", b"/dev/urandom"];
+
+/// The file system of message queues (mqueue_overview(7); ipc/mqueue.c).
+const MQUEUE: u64 = 0x1980_0202;
 
 /// Device, inode, flags, offset: descriptors that differ in one of them cannot share a description.
 type ObjectKey = (u64, u64, u32, u64);
 
+/// One process whose descriptors are read.
+pub struct Holder<'a> {
+    /// Its id.
+    pub pid: i32,
+    /// Its id as it sees it itself.
+    pub inner_pid: i32,
+    /// Any thread of it.
+    pub tid: i32,
+    /// The process.
+    pub pidfd: &'a OwnedFd,
+    /// The library's own connection, if it is waiting for an answer of ours.
+    pub own: Option<i32>,
+}
+
 /// A descriptor as found.
 struct Found {
+    /// Place of its process.
+    holder: usize,
     fd: i32,
     info: DescriptorInfo,
     target: Vec<u8>,
@@ -31,90 +75,211 @@ struct Found {
     inode: u64,
 }
 
-/// Reads descriptor tables.
-pub struct FileReader<'a> {
-    pid: i32,
-    tid: i32,
-    /// The process as it sees itself.
-    inner_pid: i32,
-    pidfd: &'a OwnedFd,
-    /// The library's own connection, if it is waiting for an answer of ours.
-    own: Option<i32>,
+/// What may lead out of the program.
+#[derive(Clone, Copy, Debug)]
+pub struct Outside<'a> {
     /// Descriptors that the program was started with and that lead outside: number, device, inode.
-    inherited: &'a [(i32, u64, u64)],
+    pub inherited: &'a [(i32, u64, u64)],
+    /// TCP connections to peers outside are given up at a restart, instead of refused.
+    pub lose_connections: bool,
+}
+
+/// What the program does while it is looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Look {
+    /// It stands still, and everything is read.
+    Stopped,
+    /// It runs on, and only what is refused counts.
+    Running,
+}
+
+/// Why there is no object.
+#[derive(PartialEq, Eq, Debug)]
+enum Obstacle {
+    /// It cannot be brought back.
+    Refused(String),
+    /// Not now; it goes by while the programs run on.
+    Passing(String),
+    /// It was closed while it was looked at.
+    Closed(String),
+}
+
+/// Why there are no tables.
+#[derive(Debug)]
+pub struct Unreadable {
+    /// One per descriptor, with the place of its process.
+    pub refusals: Vec<(usize, Refusal)>,
+    /// All of it goes by: a moment later there may be none.
+    pub passing: bool,
+}
+
+impl From<String> for Obstacle {
+    fn from(reason: String) -> Obstacle {
+        Obstacle::Refused(reason)
+    }
+}
+impl From<&str> for Obstacle {
+    fn from(reason: &str) -> Obstacle {
+        Obstacle::Refused(reason.to_owned())
+    }
+}
+impl Obstacle {
+    /// A call on it failed.
+    fn of(what: &str, error: &io::Error) -> Obstacle {
+        let text = format!("{what}{error}");
+        match error.raw_os_error() {
+            Some(libc::ENOENT | libc::EBADF | libc::ESRCH) => Obstacle::Closed(text),
+            _ => Obstacle::Refused(text),
+        }
+    }
+}
+
+/// Reads the descriptor tables of a job, all processes together: a pipe between two of them is theirs.
+pub struct FileReader<'a> {
+    /// The program first.
+    holders: Vec<Holder<'a>>,
+    outside: Outside<'a>,
+    look: Look,
     found: Vec<Found>,
+    /// Its TCP connections, once somebody has asked.
+    streams: OnceCell<Vec<sockets::Stream>>,
+    /// What shared mappings cover of files without a name.
+    covered: Covered,
+    /// Files without a name so far.
+    nameless: RefCell<Vec<(nameless::Key, NamelessFile)>>,
+    /// Pseudo-terminals so far.
+    ptys: RefCell<Vec<Pty>>,
+    /// What was written to them has had time to come to the other end.
+    written: Cell<bool>,
 }
 
 impl<'a> FileReader<'a> {
     /// Looks at all descriptors.
     ///
     /// # Errors
-    /// The process is gone, or not ours.
-    pub fn new(
-        (pid, inner_pid): (i32, i32),
-        tid: i32,
-        pidfd: &'a OwnedFd,
-        own: Option<i32>,
-        inherited: &'a [(i32, u64, u64)],
-    ) -> io::Result<FileReader<'a>> {
+    /// A process is gone, or not ours.
+    pub fn new(holders: Vec<Holder<'a>>, outside: Outside<'a>, look: Look) -> io::Result<FileReader<'a>> {
         let mut found = Vec::new();
-        for fd in procfs::descriptors(pid, tid)? {
-            let path = format!("/proc/{pid}/task/{tid}/fd/{fd}");
-            let info = procfs::descriptor_info(pid, u64::from(fd.cast_unsigned()))
-                .ok_or_else(|| io::Error::other(format!("fd {fd}: no fdinfo")))?;
-            let metadata = fs::metadata(&path).ok();
-            let (device, inode) = metadata.map_or((0, 0), |m| (m.dev(), m.ino()));
-            found.push(Found { fd, info, target: procfs::link(&path)?, device, inode });
+        for (at, holder) in holders.iter().enumerate() {
+            for fd in procfs::descriptors(holder.pid, holder.tid)? {
+                match find(at, holder, fd) {
+                    Ok(one) if look == Look::Stopped || is_still(holder, &one) => found.push(one),
+                    Err(error) if look == Look::Stopped => return Err(error),
+                    Ok(_) | Err(_) => {}
+                }
+            }
         }
-        Ok(FileReader { pid, tid, inner_pid, pidfd, own, inherited, found })
+        Ok(FileReader {
+            holders,
+            outside,
+            look,
+            found,
+            streams: OnceCell::new(),
+            covered: Covered::default(),
+            nameless: RefCell::default(),
+            ptys: RefCell::default(),
+            written: Cell::default(),
+        })
     }
 
-    /// The file table.
+    /// What the pages of shared mappings hold of files without a name need not be read here.
+    pub fn covering(self, covered: Covered) -> Self {
+        FileReader { covered, ..self }
+    }
+
+    /// The file tables, one for each process; the first has the descriptions of all. Without content and data in flight
+    /// unless the programs stand still.
     ///
     /// # Errors
-    /// One line per descriptor that cannot be brought back.
-    pub fn table(&self) -> Result<FileTable, Vec<String>> {
-        let mut table = FileTable::default();
-        let mut reasons = Vec::new();
-        let mut by_object: HashMap<ObjectKey, Vec<(i32, u32)>> = HashMap::new();
+    /// Descriptors that cannot be brought back.
+    pub fn tables(&self) -> Result<Vec<FileTable>, Unreadable> {
+        let mut tables = vec![FileTable::default(); self.holders.len()];
+        let mut descriptions: Vec<Description> = Vec::new();
+        let mut unreadable = Unreadable { refusals: Vec::new(), passing: true };
+        let mut by_object: HashMap<ObjectKey, Vec<(&Found, u32)>> = HashMap::new();
         for found in &self.found {
             let flags = found.info.flags & !libc::O_CLOEXEC.cast_unsigned();
-            let cloexec = found.info.flags != flags;
+            let cloexec = found.info.flags != flags && !found.is_standard_terminal();
             let key = (found.device, found.inode, flags, found.info.position);
             let twins = by_object.entry(key).or_default();
-            let twin = twins
-                .iter()
-                .find(|(fd, _)| clone::same_description(self.pid, *fd, self.pid, found.fd).unwrap_or(false));
-            let description = match twin {
-                Some(&(_, index)) => index,
-                None => match self.object(found) {
-                    Ok(object) => {
-                        table.descriptions.push(Description { flags, object });
-                        u32::try_from(table.descriptions.len() - 1).unwrap_or(u32::MAX)
-                    }
-                    Err(reason) => {
-                        let name = String::from_utf8_lossy(&found.target);
-                        reasons.push(format!("fd {} ({name}): {reason}", found.fd));
-                        continue;
-                    }
-                },
+            let twin = twins.iter().find(|(other, _)| self.is_twin(other, found)).map(|&(_, index)| index);
+            let known = twin.and_then(|index| Some((index, descriptions.get_mut(index as usize)?)));
+            let description = match known {
+                Some((index, description)) => self.more_locks(found, description).map(|()| index),
+                None => self.describe(found, flags).map(|description| {
+                    descriptions.push(description);
+                    u32::try_from(descriptions.len() - 1).unwrap_or(u32::MAX)
+                }),
             };
-            twins.push((found.fd, description));
-            table.descriptors.push(Descriptor { fd: found.fd, cloexec, description });
+            let description = match description {
+                Ok(description) => description,
+                Err(Obstacle::Closed(_)) if self.look == Look::Running => continue,
+                Err(obstacle) => {
+                    unreadable.passing &= !matches!(obstacle, Obstacle::Refused(_));
+                    let (Obstacle::Refused(reason) | Obstacle::Passing(reason) | Obstacle::Closed(reason)) =
+                        obstacle;
+                    let name = String::from_utf8_lossy(&found.target).into_owned();
+                    let subject = Subject::Descriptor { fd: found.fd, name };
+                    unreadable.refusals.push((found.holder, Refusal { subject, reason }));
+                    continue;
+                }
+            };
+            twins.push((found, description));
+            tables[found.holder].descriptors.push(Descriptor { fd: found.fd, cloexec, description });
         }
-        if reasons.is_empty() { Ok(table) } else { Err(reasons) }
+        for (holder, table) in self.holders.iter().zip(&mut tables) {
+            table.controlling = self.controlling(holder);
+        }
+        if let Some(first) = tables.first_mut() {
+            first.descriptions = descriptions;
+            first.ptys = self.ptys.take();
+            first.nameless = self.nameless.take().into_iter().map(|(_, file)| file).collect();
+        }
+        if unreadable.refusals.is_empty() { Ok(tables) } else { Err(unreadable) }
     }
 
-    fn object(&self, found: &Found) -> Result<Object, String> {
-        if self.own == Some(found.fd) {
+    fn is_twin(&self, one: &Found, two: &Found) -> bool {
+        let pid = |found: &Found| self.holders[found.holder].pid;
+        clone::same_description(pid(one), one.fd, pid(two), two.fd).unwrap_or(false)
+    }
+
+    fn describe(&self, found: &Found, flags: u32) -> Result<Description, Obstacle> {
+        let object = self.object(found)?;
+        Ok(Description { flags, object, locks: self.locks(found)? })
+    }
+
+    fn locks(&self, found: &Found) -> Result<Vec<FileLock>, Obstacle> {
+        let mut locks = locks::of(&found.info)?;
+        for lock in locks.iter_mut().filter(|lock| lock.kind == LockKind::Posix) {
+            lock.process = u32::try_from(found.holder).unwrap_or(u32::MAX);
+        }
+        Ok(locks)
+    }
+
+    /// Those that another process holds through a description that is known already: each process has its own.
+    fn more_locks(&self, found: &Found, description: &mut Description) -> Result<(), Obstacle> {
+        for lock in self.locks(found)? {
+            if !description.locks.contains(&lock) {
+                description.locks.push(lock);
+            }
+        }
+        Ok(())
+    }
+
+    fn object(&self, found: &Found) -> Result<Object, Obstacle> {
+        if self.holders[found.holder].own == Some(found.fd) {
             return Ok(Object::Own);
         }
         let target = found.target.as_slice();
         if let Some(kind) = target.strip_prefix(b"anon_inode:") {
-            return anonymous_inode(found, kind);
+            return match kind {
+                b"inotify" => self.inotify(found),
+                b"[pidfd]" => self.process(found),
+                _ => anonymous_inode(found, kind),
+            };
         }
         if target.starts_with(b"pipe:") {
-            return self.pipe(found);
+            return self.pipe(found, None);
         }
         if target.starts_with(b"socket:") {
             return self.socket(found);
@@ -123,63 +288,92 @@ impl<'a> FileReader<'a> {
             return Ok(Object::Device { path: Name(target.to_vec()) });
         }
         let path = self.link_path(found);
-        let metadata = fs::metadata(&path).map_err(|error| error.to_string())?;
+        let metadata = fs::metadata(&path).map_err(|error| Obstacle::of("", &error))?;
         let kind = metadata.mode() & libc::S_IFMT;
         match kind {
             libc::S_IFREG => self.regular(found, &metadata),
             libc::S_IFDIR if target.ends_with(b" (deleted)") => Err("a deleted directory".into()),
             libc::S_IFDIR => {
-                Ok(Object::Directory { path: Name(target.to_vec()), position: found.info.position })
+                let path = Name(self.own_proc_path(found, target));
+                Ok(Object::Directory { path, position: found.info.position })
             }
             libc::S_IFCHR => self.terminal(found),
-            libc::S_IFIFO => Err("a named pipe (FIFO) is not supported yet".into()),
+            libc::S_IFIFO => self.pipe(found, Some((target, metadata.mode() & 0o7777))),
             _ => Err("this kind of file is not supported".into()),
         }
     }
 
+    /// What a descriptor of a process is (kernel/pid.c, pidfd_show_fdinfo).
+    fn process(&self, found: &Found) -> Result<Object, Obstacle> {
+        let pid = found.info.get("Pid").and_then(|pid| pid.parse::<i32>().ok());
+        match pid.ok_or_else(|| Obstacle::from("its fdinfo cannot be understood"))? {
+            -1 => Ok(Object::PidFd { pid: -1 }),
+            pid => match self.inner_pid(pid) {
+                Some(pid) => Ok(Object::PidFd { pid }),
+                None => Err(format!("it leads to process {pid}, which is not the program's").into()),
+            },
+        }
+    }
+
+    /// What a process of the job, or a child of one that has ended, calls itself.
+    fn inner_pid(&self, pid: i32) -> Option<i32> {
+        if let Some(holder) = self.holders.iter().find(|holder| holder.pid == pid) {
+            return Some(holder.inner_pid);
+        }
+        let status = Status::read(pid, pid).ok().filter(Status::has_ended)?;
+        let parent = status.number("PPid")?;
+        let is_child = self.holders.iter().any(|holder| i64::from(holder.pid) == parent);
+        is_child.then(|| status.innermost("NStgid"))?
+    }
+
     fn link_path(&self, found: &Found) -> String {
-        format!("/proc/{}/task/{}/fd/{}", self.pid, self.tid, found.fd)
+        let holder = &self.holders[found.holder];
+        format!("/proc/{}/task/{}/fd/{}", holder.pid, holder.tid, found.fd)
     }
 
     /// A file of the process's own folder in /proc is named so that it is its own in the next life too, whatever the
     /// mount of /proc.
-    fn own_proc_path(&self, path: &[u8]) -> Vec<u8> {
-        for pid in [self.pid, self.inner_pid] {
-            if let Some(rest) = path.strip_prefix(format!("/proc/{pid}/").as_bytes()) {
-                return [b"/proc/self/", rest].concat();
+    fn own_proc_path(&self, found: &Found, path: &[u8]) -> Vec<u8> {
+        let holder = &self.holders[found.holder];
+        for pid in [holder.pid, holder.inner_pid] {
+            if let Some(rest) = path.strip_prefix(format!("/proc/{pid}").as_bytes())
+                && (rest.is_empty() || rest.starts_with(b"/"))
+            {
+                return [b"/proc/self", rest].concat();
             }
         }
         path.to_vec()
     }
 
-    fn regular(&self, found: &Found, metadata: &fs::Metadata) -> Result<Object, String> {
-        const O_TMPFILE: u32 = 0o20_200_000;
-        if found.target.starts_with(b"/memfd:") {
-            return Err("a memfd is not supported yet".into());
+    fn regular(&self, found: &Found, metadata: &fs::Metadata) -> Result<Object, Obstacle> {
+        // A message queue is shown as a file of the root folder: what is there is asked for its kind.
+        let in_root = found.target.iter().filter(|byte| **byte == b'/').count() == 1;
+        let kind = || fd::file_system_type(Path::new(&self.link_path(found)));
+        if in_root && kind().is_ok_and(|kind| kind == MQUEUE) {
+            return Err("a POSIX message queue is not supported".into());
         }
-        let name = found.target.strip_suffix(b" (deleted)");
-        let nameless = name.is_some() || metadata.nlink() == 0 || found.info.flags & O_TMPFILE == O_TMPFILE;
-        let deleted_content = if nameless {
-            if metadata.len() > NAMELESS_LIMIT {
-                return Err(format!("a deleted file of {} MiB (the limit is 64)", metadata.len() >> 20));
+        let mut path = found.target.clone();
+        if path.ends_with(DELETED) && metadata.nlink() > 0 && !in_root {
+            match links::name_of(&path, metadata.ino()) {
+                Some(name) => path = name.into_os_string().into_vec(),
+                None if found.info.flags & libc::O_ACCMODE.cast_unsigned() == 0 => {}
+                None => return Err(OTHER_NAME.into()),
             }
-            let mut content = Vec::new();
-            File::open(self.link_path(found))
-                .and_then(|mut file| file.read_to_end(&mut content))
-                .map_err(|error| format!("its content cannot be read: {error}"))?;
-            Some(Blob(content))
-        } else {
-            None
-        };
+        } else if metadata.nlink() == 0 && !path.ends_with(DELETED) {
+            return self.nameless(found, metadata);
+        }
+        if path.ends_with(DELETED) {
+            return self.nameless(found, metadata);
+        }
         Ok(Object::Regular {
-            path: Name(self.own_proc_path(name.unwrap_or(&found.target))),
+            path: Name(self.own_proc_path(found, &path)),
             position: found.info.position,
             size: metadata.len(),
             device: metadata.dev(),
             inode: metadata.ino(),
             mtime_ns: mtime_ns(metadata),
             mode: metadata.mode() & 0o7777,
-            deleted_content,
+            deleted_content: None,
         })
     }
 
@@ -187,208 +381,106 @@ impl<'a> FileReader<'a> {
     /// which the program was started (a batch system's or a shell's).
     fn standard(&self, found: &Found) -> Option<i32> {
         let same = |other: &&Found| other.device == found.device && other.inode == found.inode;
-        if (0..=2).contains(&found.fd) {
+        let of_program = |other: &Found| other.holder == 0 && (0..=2).contains(&other.fd);
+        if of_program(found) {
             return Some(found.fd);
         }
-        let standard = self.found.iter().filter(|other| (0..=2).contains(&other.fd)).find(same);
+        let standard = self.found.iter().filter(|other| of_program(other)).find(same);
         standard.map(|other| other.fd).or_else(|| {
             let started_with = |entry: &&(i32, u64, u64)| (entry.1, entry.2) == (found.device, found.inode);
-            self.inherited.iter().find(started_with).map(|entry| entry.0)
+            self.outside.inherited.iter().find(started_with).map(|entry| entry.0)
         })
     }
 
-    fn inherited(&self, found: &Found, otherwise: &str) -> Result<Object, String> {
+    fn inherited(&self, found: &Found, otherwise: &str) -> Result<Object, Obstacle> {
         match self.standard(found) {
             Some(from) => Ok(Object::Inherited { from, was: Name(found.target.clone()) }),
-            None => Err(otherwise.to_owned()),
+            None => Err(otherwise.into()),
         }
     }
 
-    fn terminal(&self, found: &Found) -> Result<Object, String> {
+    fn terminal(&self, found: &Found) -> Result<Object, Obstacle> {
+        if let Some(object) = self.pty(found)? {
+            return Ok(object);
+        }
         let is_terminal = found.target.starts_with(b"/dev/pts/") || found.target.starts_with(b"/dev/tty");
-        if is_terminal || (0..=2).contains(&found.fd) {
+        if is_terminal || self.standard(found).is_some() {
             return self.inherited(found, "a terminal that is not standard input, output or error");
         }
         Err("a device is not supported".into())
     }
 
-    fn take(&self, fd: i32) -> Result<OwnedFd, String> {
-        clone::pidfd_getfd(self.pidfd, fd).map_err(|error| format!("cannot be looked into: {error}"))
+    fn take(&self, found: &Found) -> Result<OwnedFd, Obstacle> {
+        let holder = &self.holders[found.holder];
+        clone::pidfd_getfd(holder.pidfd, found.fd)
+            .map_err(|error| Obstacle::of("cannot be looked into: ", &error))
     }
 
-    fn pipe(&self, found: &Found) -> Result<Object, String> {
-        let access = |info: &DescriptorInfo| info.flags & libc::O_ACCMODE.cast_unsigned();
-        let ends =
-            self.found.iter().filter(|other| other.inode == found.inode && other.target == found.target);
-        let accesses: Vec<u32> = ends.map(|end| access(&end.info)).collect();
-        let (reader, writer) = (libc::O_RDONLY.cast_unsigned(), libc::O_WRONLY.cast_unsigned());
-        let whole = accesses.contains(&reader) && accesses.contains(&writer);
+    /// `name`: path and permission bits of a FIFO.
+    fn pipe(&self, found: &Found, name: Option<(&[u8], u32)>) -> Result<Object, Obstacle> {
+        const DIRECT: u32 = libc::O_DIRECT.cast_unsigned();
+        let mode = |info: &DescriptorInfo| info.flags & libc::O_ACCMODE.cast_unsigned();
+        let reads = |info: &DescriptorInfo| mode(info) != libc::O_WRONLY.cast_unsigned();
+        let writes = |info: &DescriptorInfo| mode(info) != libc::O_RDONLY.cast_unsigned();
+        let same = |other: &&Found| (other.device, other.inode) == (found.device, found.inode);
+        let ends: Vec<&DescriptorInfo> = self.found.iter().filter(same).map(|end| &end.info).collect();
+        let whole = ends.iter().any(|end| reads(end)) && ends.iter().any(|end| writes(end));
         if !whole && self.standard(found).is_some() {
             return self.inherited(found, "");
         }
-        if found.info.flags & libc::O_DIRECT.cast_unsigned() != 0 {
-            return Err("a pipe in packet mode is not supported yet".into());
-        }
-        let taken = self.take(found.fd)?;
+        let deleted = name.is_some_and(|(path, _)| path.ends_with(DELETED));
+        let name = name.map(|(path, mode)| (path.strip_suffix(DELETED).unwrap_or(path), mode));
+        let taken = self.take(found)?;
         // POLLHUP at a read end, POLLERR at a write end: the other end is closed everywhere (fs/pipe.c, pipe_poll).
         let alone =
             || fd::poll_state(taken.as_fd()).is_ok_and(|state| state & (libc::POLLHUP | libc::POLLERR) != 0);
-        if !whole && !alone() {
+        if !whole && name.is_none() && !alone() {
             return Err("a pipe whose other end is outside the program is not supported yet".into());
         }
         let capacity = fd::fcntl(taken.as_fd(), libc::F_GETPIPE_SZ, 0).unwrap_or(65536);
-        let data = if access(&found.info) == reader {
-            peek_pipe(&taken, capacity).map_err(|error| format!("its data cannot be read: {error}"))?
+        let pieces = if reads(&found.info) && self.look == Look::Stopped {
+            peek_pipe(&taken, capacity).map_err(unreadable)?
         } else {
             Vec::new()
         };
-        let capacity = u64::from(capacity.cast_unsigned());
-        Ok(Object::Pipe { pipe: found.inode, capacity, data: Blob(data) })
-    }
-
-    fn socket(&self, found: &Found) -> Result<Object, String> {
-        let taken = self.take(found.fd)?;
-        let option = |option| fd::socket_option(taken.as_fd(), option);
-        let describe = || describe_socket(&taken, found.inode);
-        if option(libc::SO_DOMAIN).ok() != Some(libc::AF_UNIX) {
-            return self.inherited(found, &format!("{}: not supported yet", describe()));
-        }
-        let peer = diag::unix_peer(found.inode).ok().flatten();
-        let inside = peer.is_some_and(|peer| self.found.iter().any(|other| other.inode == peer));
-        let (Some(peer), true) = (peer, inside) else {
-            return self.inherited(found, &format!("{}: not supported yet", describe()));
-        };
-        let socket_type = option(libc::SO_TYPE).map_err(|error| error.to_string())?;
-        let data = peek_socket(&taken, socket_type)?;
-        Ok(Object::SocketPair {
-            pair: found.inode.min(peer),
-            socket_type: socket_type.cast_unsigned(),
-            data: data.into_iter().map(Blob).collect(),
-            send_buffer: option(libc::SO_SNDBUF).unwrap_or(0).cast_unsigned(),
-            receive_buffer: option(libc::SO_RCVBUF).unwrap_or(0).cast_unsigned(),
-            send_timeout_us: objects::socket_timeout_us(taken.as_fd(), libc::SO_SNDTIMEO).unwrap_or(0),
-            receive_timeout_us: objects::socket_timeout_us(taken.as_fd(), libc::SO_RCVTIMEO).unwrap_or(0),
+        let in_packets = ends.iter().any(|end| writes(end) && end.flags & DIRECT != 0);
+        let lengths = pieces.iter().map(|piece| u32::try_from(piece.len()).unwrap_or(u32::MAX));
+        Ok(Object::Pipe {
+            pipe: found.inode,
+            capacity: u64::from(capacity.cast_unsigned()),
+            packets: if in_packets { lengths.collect() } else { Vec::new() },
+            data: Blob(pieces.concat()),
+            path: name.map(|(path, _)| Name(path.to_vec())),
+            mode: name.map_or(0, |(_, mode)| mode),
+            deleted,
         })
     }
 }
 
-/// What is in a pipe, without taking it out.
-fn peek_pipe(pipe: &OwnedFd, capacity: i32) -> io::Result<Vec<u8>> {
-    const FIONREAD: libc::c_ulong = 0x541b;
-    let waiting = usize::try_from(fd::ioctl_int(pipe.as_fd(), FIONREAD)?).unwrap_or(0);
-    if waiting == 0 {
-        return Ok(Vec::new());
-    }
-    let (reader, writer) = fd::pipe(libc::O_NONBLOCK)?;
-    fd::fcntl(writer.as_fd(), libc::F_SETPIPE_SZ, i64::from(capacity))?;
-    let copied = fd::tee(pipe.as_fd(), writer.as_fd(), waiting)?;
-    if copied != waiting {
-        return Err(io::Error::other(format!("{copied} of {waiting} bytes")));
-    }
-    drop(writer);
-    let mut data = Vec::with_capacity(waiting);
-    File::from(reader).read_to_end(&mut data)?;
-    Ok(data)
+/// One descriptor.
+fn find(at: usize, holder: &Holder<'_>, fd: i32) -> io::Result<Found> {
+    let Holder { pid, tid, .. } = holder;
+    let path = format!("/proc/{pid}/task/{tid}/fd/{fd}");
+    // By the thread: a main thread that has ended has no descriptors any more.
+    let info = procfs::descriptor_info(*tid, u64::from(fd.cast_unsigned()))
+        .ok_or_else(|| io::Error::other(format!("fd {fd}: no fdinfo")))?;
+    let metadata = fs::metadata(&path).ok();
+    let (device, inode) = metadata.map_or((0, 0), |m| (m.dev(), m.ino()));
+    Ok(Found { holder: at, fd, info, target: procfs::link(&path)?, device, inode })
 }
 
-/// What waits to be received at this end, without taking it out: one piece for a stream, one per message otherwise.
-fn peek_socket(socket: &OwnedFd, socket_type: i32) -> Result<Vec<Vec<u8>>, String> {
-    const FIONREAD: libc::c_ulong = 0x541b;
-    let fails = |error: io::Error| format!("its data cannot be read: {error}");
-    let waiting = fd::ioctl_int(socket.as_fd(), FIONREAD).map_err(fails)?;
-    let waiting = usize::try_from(waiting).unwrap_or(0);
-    if waiting == 0 {
-        return Ok(Vec::new());
-    }
-    if socket_type != libc::SOCK_STREAM {
-        return peek_messages(socket).map_err(fails);
-    }
-    let mut data = vec![0_u8; waiting];
-    match fd::receive(socket.as_fd(), &mut data, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
-        Ok(got) if got == waiting => Ok(vec![data]),
-        Ok(got) => Err(format!("only {got} of {waiting} waiting bytes can be seen (descriptors in flight?)")),
-        Err(error) => Err(fails(error)),
-    }
-}
-
-/// All messages that wait, by a moving peek offset (SO_PEEK_OFF, socket(7)), which is taken away again.
-fn peek_messages(socket: &OwnedFd) -> io::Result<Vec<Vec<u8>>> {
-    const OFF: i32 = -1;
-    if fd::socket_option(socket.as_fd(), libc::SO_PEEK_OFF)? != OFF {
-        return Err(io::Error::other("the program uses SO_PEEK_OFF itself"));
-    }
-    fd::set_socket_option(socket.as_fd(), libc::SO_PEEK_OFF, 0)?;
-    let mut messages = Vec::new();
-    let mut buffer = vec![0_u8; 256 * 1024];
-    let result = loop {
-        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_TRUNC;
-        // MSG_TRUNC: the true length, should a message be larger than the buffer.
-        match fd::receive(socket.as_fd(), &mut buffer, flags) {
-            Ok(len) if len > buffer.len() => break Err(io::Error::other("a message of more than 256 KiB")),
-            Ok(0) => break Err(io::Error::other("an empty message cannot be told from the end")),
-            Ok(len) => messages.push(buffer[..len].to_vec()),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break Ok(messages),
-            Err(error) => break Err(error),
-        }
-    };
-    fd::set_socket_option(socket.as_fd(), libc::SO_PEEK_OFF, OFF)?;
-    result
-}
-
-/// Kind and peer of a socket, for refusals.
-fn describe_socket(socket: &OwnedFd, inode: u64) -> String {
-    let domain = fd::socket_option(socket.as_fd(), libc::SO_DOMAIN).unwrap_or(-1);
-    let kind = match fd::socket_option(socket.as_fd(), libc::SO_TYPE).unwrap_or(0) {
-        libc::SOCK_STREAM => "stream",
-        libc::SOCK_DGRAM => "datagram",
-        _ => "raw",
-    };
-    match domain {
-        libc::AF_UNIX => format!("unix {kind} socket"),
-        libc::AF_INET | libc::AF_INET6 => {
-            format!("{kind} socket, {}", internet_peer(inode).unwrap_or_else(|| "not connected".into()))
-        }
-        libc::AF_NETLINK => "netlink socket".into(),
-        other => format!("socket of address family {other}"),
-    }
-}
-
-/// `local -> remote` of a TCP or UDP socket from /proc/net, or `listening on …`.
-fn internet_peer(inode: u64) -> Option<String> {
-    let wanted = inode.to_string();
-    ["tcp", "tcp6", "udp", "udp6"].into_iter().find_map(|table| {
-        let text = fs::read_to_string(format!("/proc/net/{table}")).ok()?;
-        let line = text.lines().find(|line| line.split_whitespace().nth(9) == Some(&wanted))?;
-        let mut words = line.split_whitespace().skip(1);
-        let (local, remote, state) = (words.next()?, words.next()?, words.next()?);
-        if state == "0A" {
-            return Some(format!("listening on {}", internet_address(local)?));
-        }
-        Some(format!("{} -> {}", internet_address(local)?, internet_address(remote)?))
-    })
-}
-
-/// `0100007F:1F90` as `127.0.0.1:8080` (address words are in host order, net/ipv4/tcp_ipv4.c).
-fn internet_address(text: &str) -> Option<String> {
-    let (address, port) = text.split_once(':')?;
-    let port = u16::from_str_radix(port, 16).ok()?;
-    let words: Option<Vec<[u8; 4]>> = (0..address.len() / 8)
-        .map(|i| u32::from_str_radix(address.get(i * 8..i * 8 + 8)?, 16).ok().map(u32::to_ne_bytes))
-        .collect();
-    let bytes = words?.concat();
-    if let Ok(four) = <[u8; 4]>::try_from(bytes.as_slice()) {
-        return Some(format!("{}:{port}", std::net::Ipv4Addr::from(four)));
-    }
-    let sixteen = <[u8; 16]>::try_from(bytes.as_slice()).ok()?;
-    Some(format!("[{}]:{port}", std::net::Ipv6Addr::from(sixteen)))
+/// Whether the number has led to the same thing all the while: the facts of it belong together.
+fn is_still(holder: &Holder<'_>, found: &Found) -> bool {
+    let again = find(found.holder, holder, found.fd);
+    again.is_ok_and(|again| (again.inode, &again.target) == (found.inode, &found.target))
 }
 
 /// eventfd, epoll, timerfd, signalfd from fdinfo (fs/eventfd.c, fs/eventpoll.c, fs/timerfd.c, fs/signalfd.c).
-fn anonymous_inode(found: &Found, kind: &[u8]) -> Result<Object, String> {
+fn anonymous_inode(found: &Found, kind: &[u8]) -> Result<Object, Obstacle> {
     let info = &found.info;
     let number =
         |key: &str, radix| info.get(key).and_then(|text| u64::from_str_radix(text.trim(), radix).ok());
-    let unclear = || "its fdinfo cannot be understood".to_owned();
+    let unclear = || Obstacle::from("its fdinfo cannot be understood");
     match kind {
         b"[eventfd]" => Ok(Object::EventFd {
             count: number("eventfd-count", 16).ok_or_else(unclear)?,
@@ -445,33 +537,5 @@ mod tests {
         let entry = epoll_entry(line).unwrap();
         assert_eq!((entry.fd, entry.events, entry.data), (12, 0x19, 0x0dea_dbee_f00c));
         assert!(epoll_entry("tfd: x").is_none());
-    }
-
-    #[test]
-    fn addresses_read_as_people_write_them() {
-        assert_eq!(internet_address("0100007F:1F90").unwrap(), "127.0.0.1:8080");
-        assert_eq!(internet_address("00000000000000000000000001000000:0050").unwrap(), "[::1]:80");
-        assert!(internet_address("zz").is_none());
-    }
-
-    #[test]
-    fn waiting_messages_are_seen_and_stay() {
-        let (reader, writer) = fd::socketpair(libc::SOCK_SEQPACKET).unwrap();
-        fd::send(writer.as_fd(), b"one", 0).unwrap();
-        fd::send(writer.as_fd(), b"second", 0).unwrap();
-        for _ in 0..2 {
-            let seen = peek_socket(&reader, libc::SOCK_SEQPACKET).unwrap();
-            assert_eq!(seen, [b"one".to_vec(), b"second".to_vec()]);
-        }
-        let mut buffer = [0; 16];
-        assert_eq!(fd::receive(reader.as_fd(), &mut buffer, 0).unwrap(), 3);
-    }
-
-    #[test]
-    fn a_pipe_is_read_without_being_emptied() {
-        let (reader, writer) = fd::pipe(0).unwrap();
-        std::io::Write::write_all(&mut File::from(writer), b"in flight").unwrap();
-        assert_eq!(peek_pipe(&reader, 65536).unwrap(), b"in flight");
-        assert_eq!(peek_pipe(&reader, 65536).unwrap(), b"in flight");
     }
 }

@@ -1,25 +1,37 @@
 //! Mappings: what each one is, and what of shared memory must be copied inside the stop.
 //!
-//! [`classify`] and [`save_shared`] run inside the stop; [`regions`] after it. The pages of private memory are the
+//! [`classify`], [`refuse_large`] and [`save_shared`] run inside the stop; [`regions`] after it. The pages of private memory are the
 //! tracker's business (`track`).
 
+use super::files::nameless;
 use super::identity::Identities;
 use crate::error::TraceError;
 use crate::memory::SavedPages;
+use holdfast_image::attributes::MemoryPolicy;
+use holdfast_image::bytes::Name;
 use holdfast_image::pages::PageRun;
-use holdfast_image::record::{Backing, FileIdentity, Region};
+use holdfast_image::record::{Backing, FileIdentity, FileTable, NamelessFile, Region};
+use holdfast_image::refusal::{Refusal, Subject};
 use holdfast_image::set::PageSet;
 use holdfast_image::{Addr, PAGE_SIZE};
-use holdfast_sys::procfs::Mapping;
+use holdfast_sys::pagemap::{self, IS_GUARD, ScanRegion};
+use holdfast_sys::procfs::{self, Mapping};
 use holdfast_sys::procmem::{self, ForcedMemory};
 use std::collections::{HashMap, HashSet};
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Shared memory larger than this is not copied inside a stop.
 const SHARED_LIMIT: u64 = 1 << 30;
 /// Flags of `VmFlags` that a restart sets again (proc_pid_smaps(5)).
-const KEPT_FLAGS: [&str; 8] = ["gd", "hg", "nh", "dc", "wf", "dd", "lo", "mg"];
+const KEPT_FLAGS: [&str; 11] = ["gd", "hg", "nh", "dc", "wf", "dd", "lo", "lf", "mg", "sr", "rr"];
+/// Those that a child made by fork, and so a frozen copy, does not inherit (kernel/fork.c, dup_mmap).
+/// How the kernel prints names that the program gave to memory (PR_SET_VMA_ANON_NAME; fs/proc/task_mmu.c).
+const PRIVATE_NAME: &[u8] = b"[anon:";
+const SHARED_NAME: &[u8] = b"[anon_shmem:";
+/// Shared memory without a name that several processes have, as a restart makes it.
+const OWN_SHARED: &[u8] = b"/memfd:holdfast-shared (deleted)";
 
 /// What a mapping is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +47,10 @@ pub enum Kind {
     PrivateFile,
     /// Shared mapping of a file with a name.
     SharedFile,
+    /// Shared mapping of a memfd or a deleted file.
+    SharedNameless,
+    /// System V shared memory.
+    SystemV,
     /// Shared memory without a name.
     SharedAnonymous,
 }
@@ -46,7 +62,7 @@ pub struct Mapped {
     pub mapping: Mapping,
     /// What it is.
     pub kind: Kind,
-    /// Kept out of children, or wiped in them: a clone does not freeze it.
+    /// Private, or of System V, and kept out of children, or wiped in them: a clone does not freeze it.
     pub outside_clone: bool,
 }
 
@@ -65,7 +81,7 @@ impl Mapped {
 pub type Flags = Vec<(u64, u64, Vec<String>)>;
 
 /// The flags of the mapping that holds `address`; none if there was no such mapping.
-fn flags_at(flags: &Flags, address: u64) -> &[String] {
+pub fn flags_at(flags: &Flags, address: u64) -> &[String] {
     let index = flags.partition_point(|&(_, end, _)| end <= address);
     flags.get(index).filter(|entry| entry.0 <= address).map_or(&[], |entry| &entry.2)
 }
@@ -90,7 +106,8 @@ pub fn all_known(all: &[Mapped], before: &Flags) -> bool {
 }
 
 /// The flags of all mappings at the stop. `copy`: those of the frozen copy (or of the program, held), which are the
-/// ones of that instant but for what was kept out of the copy. The rest was looked at before the stop and after it.
+/// ones of that instant but for what was kept out of the copy. The rest was looked at before the stop and after it; locks
+/// before it ([`super::locks`] checks them); what was mapped since is locked as `lock_future` says.
 ///
 /// # Errors
 /// A flag changed between the two looks: which came first, the change or the stop, nobody knows.
@@ -98,14 +115,24 @@ pub fn settle_flags(
     all: &[Mapped],
     before: &Flags,
     copy: Option<&Flags>,
+    lock_future: u32,
     after: impl FnOnce() -> std::io::Result<Flags>,
 ) -> Result<Flags, String> {
+    let future = [(libc::MCL_FUTURE, "lo"), (libc::MCL_ONFAULT, "lf")];
+    let in_force = future.iter().filter(|(bit, _)| lock_future & bit.cast_unsigned() != 0);
+    let fresh: Vec<String> = in_force.map(|(_, flag)| (*flag).to_owned()).collect();
     let mut settled = Vec::with_capacity(all.len());
     let mut open = Vec::new();
     for mapped in all {
         let (start, end) = (mapped.mapping.start, mapped.mapping.end);
         match copy.map(|copy| flags_at(copy, start)).filter(|flags| !flags.is_empty()) {
-            Some(flags) => settled.push((start, end, flags.to_vec())),
+            Some(flags) => {
+                let of_copy = |lock: &&String| !flags.contains(lock);
+                let known = flags_at(before, start);
+                let known = if known.is_empty() { &fresh } else { known };
+                let locks = known.iter().filter(|flag| super::locks::LOCKS.contains(&flag.as_str()));
+                settled.push((start, end, flags.iter().chain(locks.filter(of_copy)).cloned().collect()));
+            }
             None => open.push(&mapped.mapping),
         }
     }
@@ -145,6 +172,10 @@ fn kind_of(mapping: &Mapping, flags: &[String], own_files: &[PathBuf]) -> Result
     if has("ss") {
         return Err("shadow stack".into());
     }
+    // The kernel itself gives a key to memory that may only be executed.
+    if has(procfs::HAS_KEY) && mapping.prot != libc::PROT_EXEC.cast_unsigned() {
+        return Err("memory with a protection key (pkey_mprotect) is not supported".into());
+    }
     let path = Path::new(std::ffi::OsStr::from_bytes(name));
     if !mapping.shared {
         let own = own_files.iter().any(|own| path.starts_with(own));
@@ -155,17 +186,22 @@ fn kind_of(mapping: &Mapping, flags: &[String], own_files: &[PathBuf]) -> Result
             _ => Kind::Anonymous { whole: false },
         });
     }
-    if name == b"/dev/zero (deleted)" {
+    if name == b"/dev/zero (deleted)" || name == OWN_SHARED || name.starts_with(SHARED_NAME) {
         return Ok(Kind::SharedAnonymous);
     }
     if name.starts_with(b"/SYSV") {
-        return Err("System V shared memory is not supported yet".into());
+        return Ok(Kind::SystemV);
     }
     if name.starts_with(b"/memfd:") {
-        return Err("a shared mapping of a memfd is not supported yet".into());
+        return Ok(Kind::SharedNameless);
     }
     if name.ends_with(b" (deleted)") {
-        return Err("a shared mapping of a deleted file is not supported yet".into());
+        // What the kernel makes for itself is named like a deleted file in the root folder: /[aio], /secretmem, /i915.
+        let of_kernel = name.iter().filter(|byte| **byte == b'/').count() < 2;
+        return match of_kernel {
+            true => Err("a shared mapping of a kernel object (AIO, secret memory, a device …)".into()),
+            false => Ok(Kind::SharedNameless),
+        };
     }
     match name.first() {
         Some(b'/') if !name.starts_with(b"/dev/") || name.starts_with(b"/dev/shm/") => Ok(Kind::SharedFile),
@@ -178,56 +214,56 @@ fn kind_of(mapping: &Mapping, flags: &[String], own_files: &[PathBuf]) -> Result
 /// Understands all mappings. Inside the stop; pure. `flags`: from a little before.
 ///
 /// # Errors
-/// One line per mapping that cannot be brought back.
+/// One per mapping that cannot be brought back.
 pub fn classify(
     maps: Vec<Mapping>,
     flags: &Flags,
     own_files: &[PathBuf],
-) -> Result<Vec<Mapped>, Vec<String>> {
+) -> Result<Vec<Mapped>, Vec<Refusal>> {
     let mut all = Vec::with_capacity(maps.len());
-    let mut reasons = Vec::new();
+    let mut refusals = Vec::new();
     for mapping in maps.into_iter().filter(|m| m.name != b"[vsyscall]") {
         let own_flags = flags_at(flags, mapping.start);
         match kind_of(&mapping, own_flags, own_files) {
             Ok(kind) => {
                 let outside = own_flags.iter().any(|f| f == "dc" || f == "wf");
-                all.push(Mapped { outside_clone: outside && !mapping.shared, mapping, kind });
+                let own = !mapping.shared || kind == Kind::SystemV;
+                all.push(Mapped { outside_clone: outside && own, mapping, kind });
             }
-            Err(reason) => reasons.push(format!(
-                "mapping {:#x}-{:#x} ({}): {reason}",
-                mapping.start,
-                mapping.end,
-                String::from_utf8_lossy(&mapping.name)
-            )),
+            Err(reason) => refusals.push(refuse(&mapping, reason)),
         }
     }
-    if reasons.is_empty() { Ok(all) } else { Err(reasons) }
+    if refusals.is_empty() { Ok(all) } else { Err(refusals) }
 }
 
-/// Copies shared memory, which no clone freezes, each page of an object once however often it is mapped. Inside the
-/// stop.
-///
-/// # Errors
-/// Memory that cannot be read; shared memory too large to be copied inside a stop.
-pub fn save_shared(
-    tid: i32,
-    memory: &ForcedMemory,
-    all: &[Mapped],
-    saved: &mut SavedPages,
-) -> Result<(), TraceError> {
-    let mut objects: HashMap<(u64, u64), PageSet> = HashMap::new();
+/// Refuses a mapping.
+pub fn refuse(mapping: &Mapping, reason: String) -> Refusal {
+    let name = String::from_utf8_lossy(&mapping.name).into_owned();
+    Refusal { subject: Subject::Mapping { start: mapping.start, end: mapping.end, name }, reason }
+}
+
+/// Pages of shared objects, by device, inode, and whether that is the id of a segment of System V, whose numbers are
+/// others: at their offsets in the object.
+#[derive(Debug, Default)]
+pub struct SharedPages(HashMap<(u64, u64, bool), PageSet>);
+
+/// Shared memory, which no clone freezes: each page of an object once however often and in how many processes it is
+/// mapped, with the mapping. `objects`: what is known already.
+fn shared<'a>(all: &'a [Mapped], objects: &mut SharedPages) -> Vec<(&'a Mapping, PageRun)> {
+    let mut pieces = Vec::new();
     for mapped in all {
         let mapping = &mapped.mapping;
         let end = match mapped.kind {
             Kind::SharedFile if mapping.prot & 2 != 0 => file_end(mapped, mapping.end),
             // What the program may not read now it may read later.
-            Kind::SharedAnonymous => mapping.end,
+            Kind::SharedAnonymous | Kind::SharedNameless | Kind::SystemV => mapping.end,
             _ => continue,
         };
         if end <= mapping.start {
             continue;
         }
-        let known = objects.entry((mapping.device, mapping.inode)).or_default();
+        let object = (mapping.device, mapping.inode, mapped.kind == Kind::SystemV);
+        let known = objects.0.entry(object).or_default();
         // The pages of the object, by their offset in it.
         let own = PageSet::from(vec![PageRun::between(
             Addr(mapping.offset),
@@ -235,11 +271,90 @@ pub fn save_shared(
         )]);
         for run in own.difference(known).runs() {
             let start = mapping.start + (run.start.0 - mapping.offset);
-            save(tid, memory, saved, start, start + run.pages.bytes())?;
+            pieces.push((mapping, PageRun { start: Addr(start), pages: run.pages }));
         }
         *known = known.union(&own);
     }
+    pieces
+}
+
+/// Refuses shared memory that is too large to be copied inside a stop.
+pub fn refuse_large(all: &[Mapped]) -> Vec<Refusal> {
+    shared(all, &mut SharedPages::default())
+        .into_iter()
+        .filter(|(_, run)| run.pages.bytes() > SHARED_LIMIT)
+        .map(|(mapping, run)| {
+            let reason = format!(
+                "{} MiB of shared memory, which are copied inside the stop: the limit is {} MiB",
+                run.pages.bytes() >> 20,
+                SHARED_LIMIT >> 20
+            );
+            refuse(mapping, reason)
+        })
+        .collect()
+}
+
+/// Refuses guard regions elsewhere than in private memory without a file. What lies under one in shared memory can be
+/// seen in other mappings of it, and cannot be read here; one in a private mapping of a file has come past libholdfast
+/// (`preload/src/advice.rs`), and what is written there would not be tracked rightly.
+pub fn refuse_guards(pagemap: &File, all: &[Mapped]) -> Vec<Refusal> {
+    let place = |kind| match kind {
+        Kind::SharedFile | Kind::SharedAnonymous | Kind::SharedNameless | Kind::SystemV => {
+            Some("in shared memory")
+        }
+        Kind::PrivateFile => Some("in a private mapping of a file"),
+        Kind::Kernel | Kind::Anonymous { .. } => None,
+    };
+    let refused = |mapped: &Mapped| {
+        let (mapping, place, mut found) = (&mapped.mapping, place(mapped.kind)?, None);
+        let each = |guard: ScanRegion| found = found.or(Some(guard.start));
+        // A kernel that does not know the category refuses: then there is nothing to be said of it.
+        pagemap::scan(pagemap, mapping.start, mapping.end, IS_GUARD, IS_GUARD, each).ok()?;
+        let reason = format!("guard region at {:#x} (MADV_GUARD_INSTALL): not supported {place}", found?);
+        Some(refuse(mapping, reason))
+    };
+    all.iter().filter_map(refused).collect()
+}
+
+/// Copies shared memory that is not in `objects` yet. Inside the stop, after [`refuse_large`].
+///
+/// # Errors
+/// Memory that cannot be read.
+pub fn save_shared(
+    tid: i32,
+    memory: &ForcedMemory,
+    all: &[Mapped],
+    objects: &mut SharedPages,
+    saved: &mut SavedPages,
+) -> Result<(), TraceError> {
+    for (mapping, run) in shared(all, objects) {
+        let mut run = run;
+        if mapping.name.ends_with(b" (deleted)") {
+            run = PageRun::between(run.start, Addr(readable_end(memory, run.start.0, run.end().0)));
+        }
+        if run.pages.0 == 0 {
+            continue;
+        }
+        saved.add(run, |buffer| {
+            procmem::read(tid, run.start.0, buffer).or_else(|_| memory.read(run.start.0, buffer))
+        })?;
+    }
     Ok(())
+}
+
+/// Where the file of a shared mapping without a name ends in it: nothing can be read beyond.
+pub fn readable_end(memory: &ForcedMemory, start: u64, end: u64) -> u64 {
+    let readable = |page: u64| memory.read(start + page * PAGE_SIZE, &mut [0]).is_ok();
+    let (mut from, mut to) = (0, (end - start) / PAGE_SIZE);
+    if to > 0 && readable(to - 1) {
+        return end;
+    }
+    // All before `from` can be read, nothing from `to` on.
+    while from < to {
+        let middle = from + (to - from) / 2;
+        if readable(middle) { from = middle + 1 } else { to = middle }
+    }
+    start + from * PAGE_SIZE
 }
 
 /// Where the file of a mapping ends in it, rounded up to a page: beyond, access is SIGBUS.
@@ -248,28 +363,6 @@ fn file_end(mapped: &Mapped, end: u64) -> u64 {
     let size = std::fs::metadata(path).map(|m| m.len()).unwrap_or(0);
     let rest = size.saturating_sub(mapped.mapping.offset).next_multiple_of(PAGE_SIZE);
     end.min(mapped.mapping.start.saturating_add(rest))
-}
-
-fn save(
-    tid: i32,
-    memory: &ForcedMemory,
-    saved: &mut SavedPages,
-    start: u64,
-    end: u64,
-) -> Result<(), TraceError> {
-    if start >= end {
-        return Ok(());
-    }
-    if end - start > SHARED_LIMIT {
-        return Err(TraceError::Io(std::io::Error::other(format!(
-            "shared memory at {start:#x} is {} MiB: more than is copied inside a stop",
-            (end - start) >> 20
-        ))));
-    }
-    saved.add(PageRun::between(Addr(start), Addr(end)), |buffer| {
-        procmem::read(tid, start, buffer).or_else(|_| memory.read(start, buffer))
-    })?;
-    Ok(())
 }
 
 /// As [`file_end`]; a deleted file's length is not known by path: then the whole mapping, whose unreadable tail the
@@ -282,17 +375,22 @@ pub fn file_end_by_fd(mapped: &Mapped) -> u64 {
 }
 
 /// The regions of the record, the files behind them, and which file mappings must be stored whole (deleted or
-/// replaced files; all, if the image is to be self-contained). After the stop.
+/// replaced files; all, if the image is to be self-contained). `policies`: one for each mapping, or none. `once`: what the
+/// job has, files without a name and segments. After the stop.
 pub fn regions(
     all: &[Mapped],
     flags: &Flags,
+    policies: &[Option<MemoryPolicy>],
     identities: &mut Identities,
     self_contained: bool,
+    once: &FileTable,
 ) -> (Vec<Region>, Vec<FileIdentity>, Vec<bool>) {
+    let nameless = &once.nameless[..];
     let mut files: Vec<FileIdentity> = Vec::new();
     let mut index_of: HashMap<Vec<u8>, Option<u32>> = HashMap::new();
     let mut regions = Vec::with_capacity(all.len());
     let mut stored_whole = Vec::with_capacity(all.len());
+    let mut policies = policies.iter();
     for mapped in all {
         let mapping = &mapped.mapping;
         let mut file = || {
@@ -310,6 +408,9 @@ pub fn regions(
                 (Backing::Kernel { name }, false)
             }
             Kind::Anonymous { .. } => (Backing::Anonymous, false),
+            Kind::PrivateFile if nameless::is_known(nameless, mapping) => {
+                (of_nameless(nameless, mapping, &[]), false)
+            }
             Kind::PrivateFile => match (self_contained, file()) {
                 (false, Some(file)) => (Backing::PrivateFile { file, offset: mapping.offset }, false),
                 _ => (Backing::Anonymous, true),
@@ -321,14 +422,40 @@ pub fn regions(
                 }
                 None => (shared_anonymous(mapping), false),
             },
+            Kind::SharedNameless => (of_nameless(nameless, mapping, flags_at(flags, mapping.start)), false),
+            Kind::SystemV => (system_v(once, mapping, flags_at(flags, mapping.start)), false),
             Kind::SharedAnonymous => (shared_anonymous(mapping), false),
         };
         let vm_flags = kept_flags(flags_at(flags, mapping.start)).cloned().collect();
         let (start, end) = (Addr(mapping.start), Addr(mapping.end));
-        regions.push(Region { start, end, prot: mapping.prot, backing, vm_flags });
+        let (name, memory_policy) = (given_name(mapping), policies.next().cloned().flatten());
+        regions.push(Region { start, end, prot: mapping.prot, backing, vm_flags, name, memory_policy });
         stored_whole.push(whole);
     }
     (regions, files, stored_whole)
+}
+
+/// The name that the program gave to memory without a file.
+fn given_name(mapping: &Mapping) -> Option<Name> {
+    let name = mapping.name.strip_prefix(PRIVATE_NAME).or_else(|| mapping.name.strip_prefix(SHARED_NAME))?;
+    name.strip_suffix(b"]").map(|name| Name(name.to_vec()))
+}
+
+fn of_nameless(nameless: &[NamelessFile], mapping: &Mapping, flags: &[String]) -> Backing {
+    let Some(file) = nameless::of_mapping(nameless, mapping) else { return shared_anonymous(mapping) };
+    let writable = mapping.prot & 2 != 0 || flags.iter().any(|flag| flag == "mw");
+    Backing::Nameless { file, offset: mapping.offset, shared: mapping.shared, writable }
+}
+
+/// The maps file gives the id of a segment as its inode (ipc/shm.c, newseg).
+fn system_v(once: &FileTable, mapping: &Mapping, flags: &[String]) -> Backing {
+    let is = |id: i32| i64::from(id) == mapping.inode.cast_signed();
+    let segment = once.segments.iter().position(|segment| is(segment.kernel_id()));
+    let writable = mapping.prot & 2 != 0 || flags.iter().any(|flag| flag == "mw");
+    match segment.and_then(|segment| u32::try_from(segment).ok()) {
+        Some(segment) => Backing::SystemV { segment, offset: mapping.offset, writable },
+        None => shared_anonymous(mapping),
+    }
 }
 
 fn shared_anonymous(mapping: &Mapping) -> Backing {
@@ -337,12 +464,18 @@ fn shared_anonymous(mapping: &Mapping) -> Backing {
 }
 
 /// Which mappings of files are to be stored whole: all, if the image is to be self-contained, else those whose file was
-/// deleted, or replaced (`replaced`: name and inode, looked up before the stop).
-pub fn stored_whole(all: &[Mapped], self_contained: bool, replaced: &HashSet<(Vec<u8>, u64)>) -> Vec<bool> {
+/// deleted, or replaced (`replaced`: name and inode, looked up before the stop); not those whose file is in the image.
+pub fn stored_whole(
+    all: &[Mapped],
+    self_contained: bool,
+    replaced: &HashSet<(Vec<u8>, u64)>,
+    nameless: &[NamelessFile],
+) -> Vec<bool> {
     all.iter()
         .map(|mapped| {
             let mapping = &mapped.mapping;
             mapped.kind == Kind::PrivateFile
+                && !nameless::is_known(nameless, mapping)
                 && (self_contained
                     || mapping.name.ends_with(b" (deleted)")
                     || replaced.contains(&(mapping.name.clone(), mapping.inode)))
@@ -369,6 +502,29 @@ mod tests {
     use super::*;
     use holdfast_sys::procfs::parse_maps;
 
+    #[test]
+    fn what_cannot_be_brought_back_is_named_with_its_range() {
+        let text = b"1000-3000 rw-s 00000000 00:05 9 /dev/dri/card0\n5000-6000 rw-s 00000000 00:01 7 /[aio] (deleted)\n";
+        let lines: Vec<String> = classify(parse_maps(text).unwrap(), &Vec::new(), &[])
+            .unwrap_err()
+            .iter()
+            .map(Refusal::to_string)
+            .collect();
+        assert_eq!(lines[0], "mapping 0x1000-0x3000 (/dev/dri/card0): a shared mapping of a device");
+        assert!(lines[1].starts_with("mapping 0x5000-0x6000 (/[aio] (deleted)): "), "{}", lines[1]);
+    }
+
+    #[test]
+    fn shared_memory_is_counted_once_and_refused_when_it_is_large() {
+        let classified = |text: &[u8]| classify(parse_maps(text).unwrap(), &Vec::new(), &[]).unwrap();
+        let twice = b"40000000-80001000 rw-s 00000000 00:01 5 /dev/zero (deleted)\n\
+                      100000000-140001000 rw-s 00000000 00:01 5 /dev/zero (deleted)\n";
+        let refusals = refuse_large(&classified(twice));
+        assert_eq!(refusals.len(), 1);
+        assert!(refusals[0].to_string().contains("1024 MiB of shared memory"), "{}", refusals[0]);
+        assert!(refuse_large(&classified(b"40000000-80000000 rw-s 00000000 00:01 5 \n")).is_empty());
+    }
+
     fn flags(entries: &[(u64, u64, &str)]) -> Flags {
         let words = |text: &str| text.split_whitespace().map(str::to_owned).collect();
         entries.iter().map(|&(start, end, text)| (start, end, words(text))).collect()
@@ -377,7 +533,7 @@ mod tests {
     fn settle(before: &Flags, copy: Option<&Flags>, after: &Flags) -> Result<Flags, String> {
         let text = b"1000-3000 rw-p 00000000 00:00 0 \n5000-6000 rw-p 00000000 00:00 0 \n";
         let all = classify(parse_maps(text).unwrap(), before, &[]).unwrap();
-        settle_flags(&all, before, copy, || Ok(after.clone()))
+        settle_flags(&all, before, copy, libc::MCL_FUTURE.cast_unsigned(), || Ok(after.clone()))
     }
 
     #[test]
@@ -389,6 +545,11 @@ mod tests {
         let copy = flags(&[(0x1000, 0x2000, "rd nh")]);
         let settled = settle(&before, Some(&copy), &tracked).unwrap();
         assert_eq!(settled, flags(&[(0x1000, 0x3000, "rd nh"), (0x5000, 0x6000, "rd wf")]));
+        // But of locks, which it does not inherit.
+        let locked = flags(&[(0x1000, 0x3000, "rd lo lf")]);
+        let copy = flags(&[(0x1000, 0x3000, "rd"), (0x5000, 0x6000, "rd")]);
+        let settled = settle(&locked, Some(&copy), &tracked).unwrap();
+        assert_eq!(settled, flags(&[(0x1000, 0x3000, "rd lo lf"), (0x5000, 0x6000, "rd lo")]));
         // Changed between the looks: before the stop or after it?
         let changed = flags(&[(0x1000, 0x3000, "rd hg"), (0x5000, 0x6000, "rd")]);
         assert!(settle(&before, None, &changed).unwrap_err().contains("0x5000"));

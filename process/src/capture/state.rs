@@ -1,24 +1,27 @@
 //! State of the process and of its threads that is neither memory nor files.
 
+use super::{attributes, processor};
 use crate::error::TraceError;
 use crate::inject::batch::{BUFFERS, Host, MAX_ROWS};
 use crate::inject::stub::Row;
 use crate::threads::Thread;
 use crate::xstate;
 use holdfast_image::Addr;
+use holdfast_image::attributes::{ProcessAttributes, ThreadAttributes};
 use holdfast_image::bytes::{Blob, Name};
+use holdfast_image::control::SharedPage;
 use holdfast_image::record::{
     AltStack, HostRecord, InjectArea, IntervalTimer, LayoutRecord, Limit, PosixTimer, ProcessFlags, Rseq,
     SignalAction, ThreadRecord,
 };
 use holdfast_sys::procfs::{self, Status};
-use holdfast_sys::{attributes, clock, procmem, task};
+use holdfast_sys::{clock, procmem, task};
 use std::collections::HashMap;
 use std::fs;
 use std::io;
 
 /// Facts of a thread that only the thread itself can tell, and that seldom change.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ThreadFacts {
     /// `sigaltstack`.
     pub alt_stack: AltStack,
@@ -26,10 +29,50 @@ pub struct ThreadFacts {
     pub clear_tid: u64,
     /// PR_GET_TIMERSLACK, nanoseconds.
     pub timer_slack_ns: u64,
+    /// Its other settings.
+    pub attributes: ThreadAttributes,
     fs_base: u64,
 }
 
-/// What was asked of threads before: by tid, valid while fs_base and the generation of alternate stacks are the same.
+/// Bytes that the calls of [`ThreadFacts::rows`] write.
+const THREAD_LEN: usize = 48 + attributes::THREAD_LEN;
+
+impl ThreadFacts {
+    fn rows(buffer: u64) -> Vec<Row> {
+        const PR_GET_TID_ADDRESS: u64 = 40;
+        let mut rows = vec![
+            Row::new(libc::SYS_sigaltstack, &[0, buffer]),
+            Row::new(libc::SYS_prctl, &[PR_GET_TID_ADDRESS, buffer + 32]),
+            Row::new(libc::SYS_prctl, &[libc::PR_GET_TIMERSLACK as u64]),
+        ];
+        rows.extend(attributes::thread_rows(buffer + 48));
+        rows
+    }
+
+    /// Of what the rows returned and wrote.
+    fn new(thread: &Thread, results: &[i64], bytes: &[u8]) -> ThreadFacts {
+        let word = |at: usize| u64::from_le_bytes(xstate::array(bytes, at));
+        // stack_t: pointer, int flags (and padding), size. SS_ONSTACK is computed from rsp, which is in our scratch
+        // range during the call: whether it was on it is decided from the registers.
+        let mut alt_stack =
+            AltStack { sp: Addr(word(0)), flags: (word(8) & 0xffff_ffff) as u32, size: word(16) };
+        let rsp = thread.regs.rsp;
+        if alt_stack.size > 0 && rsp > alt_stack.sp.0 && rsp - alt_stack.sp.0 <= alt_stack.size {
+            alt_stack.flags |= libc::SS_ONSTACK.cast_unsigned();
+        }
+        let (own, others) = results.split_at(3.min(results.len()));
+        ThreadFacts {
+            alt_stack,
+            clear_tid: word(32),
+            timer_slack_ns: own.last().and_then(|&slack| u64::try_from(slack).ok()).unwrap_or(0),
+            attributes: attributes::of_thread(others, &bytes[48..]),
+            fs_base: thread.regs.fs_base,
+        }
+    }
+}
+
+/// What was asked of threads before: by tid, valid while fs_base and the count of calls that
+/// change such facts are the same.
 #[derive(Debug, Default)]
 pub struct FactCache {
     generation: u64,
@@ -37,7 +80,7 @@ pub struct FactCache {
 }
 
 impl FactCache {
-    /// Drops everything if `sigaltstack` was called since (the library counts those calls).
+    /// Drops everything if `sigaltstack` and the like were called since (the library counts those calls).
     pub fn renew(&mut self, generation: u64) {
         if self.generation != generation {
             self.generation = generation;
@@ -46,7 +89,7 @@ impl FactCache {
     }
     /// What is known of a thread.
     pub fn get(&self, thread: &Thread) -> Option<ThreadFacts> {
-        self.facts.get(&thread.tid).copied().filter(|facts| facts.fs_base == thread.regs.fs_base)
+        self.facts.get(&thread.tid).cloned().filter(|facts| facts.fs_base == thread.regs.fs_base)
     }
     /// Asks the thread itself. Inside the stop.
     ///
@@ -58,31 +101,18 @@ impl FactCache {
         area: &InjectArea,
         thread: &Thread,
     ) -> Result<ThreadFacts, TraceError> {
-        const PR_GET_TID_ADDRESS: u64 = 40;
         let buffer = area.scratch.0 + BUFFERS;
-        let rows = [
-            Row::new(libc::SYS_sigaltstack, &[0, buffer]),
-            Row::new(libc::SYS_prctl, &[PR_GET_TID_ADDRESS, buffer + 32]),
-            Row::new(libc::SYS_prctl, &[libc::PR_GET_TIMERSLACK as u64]),
-        ];
-        let results = host.run(area, &rows, &mut |_| Ok(()))?;
-        let timer_slack_ns = results.last().and_then(|&slack| u64::try_from(slack).ok()).unwrap_or(0);
-        let mut bytes = [0_u8; 40];
+        let results = host.run(area, &ThreadFacts::rows(buffer), &mut |_| Ok(()))?;
+        let mut bytes = [0_u8; THREAD_LEN];
         procmem::read(host.tid, buffer, &mut bytes)?;
         host.put_back()?;
-        let word = |at: usize| u64::from_le_bytes(xstate::array(&bytes, at));
-        // stack_t: pointer, int flags (and padding), size. SS_ONSTACK is computed from rsp, which is in our scratch
-        // range during the call: whether it was on it is decided from the registers.
-        let mut alt_stack =
-            AltStack { sp: Addr(word(0)), flags: (word(8) & 0xffff_ffff) as u32, size: word(16) };
-        let rsp = thread.regs.rsp;
-        if alt_stack.size > 0 && rsp > alt_stack.sp.0 && rsp - alt_stack.sp.0 <= alt_stack.size {
-            alt_stack.flags |= libc::SS_ONSTACK.cast_unsigned();
-        }
-        let facts =
-            ThreadFacts { alt_stack, clear_tid: word(32), timer_slack_ns, fs_base: thread.regs.fs_base };
-        self.facts.insert(thread.tid, facts);
+        let facts = ThreadFacts::new(thread, &results, &bytes);
+        self.keep(thread, &facts);
         Ok(facts)
+    }
+    /// Remembers what a thread told in another way.
+    pub fn keep(&mut self, thread: &Thread, facts: &ThreadFacts) {
+        self.facts.insert(thread.tid, facts.clone());
     }
 }
 
@@ -138,26 +168,42 @@ pub struct ProcessFacts {
     pub itimers: [IntervalTimer; 3],
     /// Handlers that are not at their default.
     pub actions: Vec<SignalAction>,
+    /// Its settings.
+    pub attributes: ProcessAttributes,
 }
 
-/// Asks for brk, interval timers and handlers. Inside the stop; the host stands at its marker afterwards.
+/// Asks for brk, interval timers, handlers and settings, and for the facts of the host itself, which costs little more
+/// and finds changes that nobody has counted. Inside the stop; the host stands at its marker afterwards.
 ///
 /// # Errors
 /// As [`Host::run`].
-pub fn ask_process(host: &Host, area: &InjectArea, handled: u64) -> Result<ProcessFacts, TraceError> {
+pub fn ask_process(
+    host: &Host,
+    thread: &Thread,
+    area: &InjectArea,
+    handled: u64,
+) -> Result<(ProcessFacts, ThreadFacts), TraceError> {
+    /// Where what belongs to which rows is written, from the beginning of the buffers.
+    const ACTIONS: usize = 128;
+    const SETTINGS: usize = ACTIONS + 64 * 32;
+    const THREAD: usize = SETTINGS + attributes::PROCESS_LEN;
     let buffer = area.scratch.0 + BUFFERS;
     let signals: Vec<u64> = (1..=64).filter(|signal| handled >> (signal - 1) & 1 == 1).collect();
     let mut rows = vec![Row::new(libc::SYS_brk, &[0])];
     rows.extend((0..3).map(|which| Row::new(libc::SYS_getitimer, &[which, buffer + which * 32])));
-    let action_at = |index: usize| buffer + 128 + index as u64 * 32;
+    let action_at = |index: usize| buffer + (ACTIONS + index * 32) as u64;
     rows.extend(
         signals
             .iter()
             .enumerate()
             .map(|(index, &signal)| Row::new(libc::SYS_rt_sigaction, &[signal, 0, action_at(index), 8])),
     );
+    let settings = rows.len();
+    rows.extend(attributes::process_rows(buffer + SETTINGS as u64));
+    let own = rows.len();
+    rows.extend(ThreadFacts::rows(buffer + THREAD as u64));
     let results = host.run(area, &rows, &mut |_| Ok(()))?;
-    let mut bytes = vec![0_u8; 128 + signals.len() * 32];
+    let mut bytes = vec![0_u8; THREAD + THREAD_LEN];
     procmem::read(host.tid, buffer, &mut bytes)?;
     let word = |at: usize| u64::from_le_bytes(xstate::array(&bytes, at));
     let timer = |which: usize| IntervalTimer {
@@ -165,7 +211,7 @@ pub fn ask_process(host: &Host, area: &InjectArea, handled: u64) -> Result<Proce
         value_us: word(which * 32 + 16).saturating_mul(1_000_000).saturating_add(word(which * 32 + 24)),
     };
     let actions = signals.iter().enumerate().map(|(index, &signal)| {
-        let at = 128 + index * 32; // struct kernel_sigaction: handler, flags, restorer, mask
+        let at = ACTIONS + index * 32; // struct kernel_sigaction: handler, flags, restorer, mask
         SignalAction {
             signal: signal as u32,
             handler: word(at),
@@ -174,8 +220,18 @@ pub fn ask_process(host: &Host, area: &InjectArea, handled: u64) -> Result<Proce
             mask: word(at + 24),
         }
     });
+    // One that was asked for and has nothing but its default.
+    let actions = actions.filter(|action| (action.handler, action.flags) != (0, 0));
     let brk = results.first().copied().unwrap_or(0).cast_unsigned();
-    Ok(ProcessFacts { brk, itimers: [timer(0), timer(1), timer(2)], actions: actions.collect() })
+    let lock_future = match area.shared.0 {
+        0 => 0,
+        shared => procmem::read_u64(host.tid, shared + SharedPage::LOCK_FUTURE as u64)?,
+    };
+    let attributes =
+        attributes::of_process(&results[settings..own], &bytes[SETTINGS..THREAD], lock_future as u32);
+    let facts = ThreadFacts::new(thread, &results[own..], &bytes[THREAD..]);
+    let itimers = [timer(0), timer(1), timer(2)];
+    Ok((ProcessFacts { brk, itimers, actions: actions.collect(), attributes }, facts))
 }
 
 /// Layout fields. Inside the stop.
@@ -208,13 +264,13 @@ pub fn limits(pid: i32) -> Vec<Limit> {
     const RESOURCES: u32 = 16;
     (0..RESOURCES)
         .filter_map(|resource| {
-            let (soft, hard) = attributes::limit(pid, resource).ok()?;
+            let (soft, hard) = holdfast_sys::attributes::limit(pid, resource).ok()?;
             Some(Limit { resource, soft, hard })
         })
         .collect()
 }
 
-/// Flags of the process.
+/// Flags of the process. Inside the stop.
 pub fn flags(pid: i32, status: &Status) -> ProcessFlags {
     let score = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap_or_default();
     ProcessFlags {
@@ -233,29 +289,46 @@ pub fn host(pid: i32, vdso: &[u8]) -> io::Result<HostRecord> {
     let offset = |pid| clock::time_offsets_ns(pid)[0];
     let ahead = offset(pid).saturating_sub(offset(std::process::id().cast_signed()));
     let text = |path: &str| fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default();
-    let cpu = text("/proc/cpuinfo")
-        .lines()
-        .find_map(|line| line.strip_prefix("model name")?.split_once(": ").map(|(_, name)| name.to_owned()))
-        .unwrap_or_default();
+    let processor = processor::own();
     Ok(HostRecord {
         kernel_release: text("/proc/sys/kernel/osrelease"),
         hostname: text("/proc/sys/kernel/hostname"),
         vdso_hash: xxhash_rust::xxh3::xxh3_64(vdso),
         xcr0: xstate::enabled(),
-        cpu,
+        cpu: processor.model.clone(),
+        instructions: processor.instructions.clone(),
         monotonic_ns: clock::monotonic_ns().saturating_add_signed(ahead),
         realtime_ns: clock::now_ns(libc::CLOCK_REALTIME),
         boot_id: text("/proc/sys/kernel/random/boot_id"),
     })
 }
 
-/// The record of one thread. After the stop but for what `thread` and `facts` hold.
-pub fn thread_record(pid: i32, thread: &Thread, facts: &ThreadFacts) -> ThreadRecord {
-    let comm = fs::read(format!("/proc/{pid}/task/{}/comm", thread.tid)).unwrap_or_default();
-    let scheduling = task::scheduling_of(thread.tid);
+/// What of a thread others can set or see, and what therefore belongs to the instant like all else.
+#[derive(Clone, Debug)]
+pub struct Around {
+    comm: Name,
+    affinity: Vec<u64>,
+    scheduling: task::Scheduling,
+    io_priority: Option<u32>,
+}
+
+/// Looks at it. Inside the stop; some microseconds.
+pub fn around(pid: i32, tid: i32) -> Around {
+    let comm = fs::read(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
+    Around {
+        comm: Name(comm.trim_ascii_end().to_vec()),
+        affinity: clock::affinity(tid).unwrap_or_default(),
+        scheduling: task::scheduling_of(tid),
+        io_priority: task::io_priority_of(tid),
+    }
+}
+
+/// The record of one thread. After the stop.
+pub fn thread_record(thread: &Thread, facts: &ThreadFacts, around: Around) -> ThreadRecord {
+    let Around { comm, affinity, scheduling, io_priority } = around;
     ThreadRecord {
         tid: thread.inner,
-        comm: Name(comm.trim_ascii_end().to_vec()),
+        comm,
         registers: thread.stored.to_words().to_vec(),
         xstate: Blob(thread.xstate.clone()),
         signal_mask: thread.mask,
@@ -266,10 +339,11 @@ pub fn thread_record(pid: i32, thread: &Thread, facts: &ThreadFacts) -> ThreadRe
         clear_tid: Addr(facts.clear_tid),
         rseq: thread.rseq.map(|(addr, len, signature)| Rseq { addr: Addr(addr), len, signature }),
         wait: thread.wait,
-        affinity: clock::affinity(thread.tid).unwrap_or_default(),
+        affinity,
         nice: scheduling.nice,
         policy: scheduling.policy,
         priority: scheduling.priority,
         timer_slack_ns: facts.timer_slack_ns,
+        attributes: ThreadAttributes { io_priority, ..facts.attributes.clone() },
     }
 }

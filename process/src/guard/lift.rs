@@ -6,7 +6,7 @@
 //! as the agent gives signs of life, or none at all.
 
 use super::live::Guard;
-use crate::cut::{CutError, Kept, Target};
+use crate::cut::{CutError, KeptAll, Target};
 use crate::error::TraceError;
 use crate::hold::{self, HeldProgram};
 use crate::inject::batch::{Host, MAX_ROWS};
@@ -17,6 +17,7 @@ use holdfast_image::record::InjectArea;
 use holdfast_image::{Addr, PAGE_SIZE};
 use holdfast_sys::procfs::Status;
 use holdfast_sys::ptrace;
+use std::slice;
 use std::time::Duration;
 
 /// Longest stop that is tried.
@@ -32,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 pub fn lift(
     guard: &Guard,
     target: &Target,
-    kept: &mut Kept,
+    kept: &mut KeptAll,
     stragglers: &mut Stragglers,
 ) -> Result<(), CutError> {
     let remote = guard.remote();
@@ -46,8 +47,9 @@ pub fn lift(
     for attempt in 0..TRIES {
         // A waiting thread must see that the agent lives.
         let _ = guard.poll();
-        match hold::park(target, DEADLINE, kept, stragglers) {
-            Ok(mut held) => {
+        match hold::park(slice::from_ref(target), DEADLINE, kept, stragglers).map(|mut all| all.pop()) {
+            Ok(None) => return Err(CutError::Gone),
+            Ok(Some(mut held)) => {
                 let result = stopped(guard, &target.area, &mut held, attempt + 1 == TRIES);
                 held.resume(stragglers);
                 match result {

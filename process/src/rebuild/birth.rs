@@ -1,16 +1,18 @@
-//! The front's half of a restart: the new process is born with its old id, and executes the program's executable, before whose first
-//! instruction the agent takes it over.
+//! The front's half of a restart: the new processes are born with their old ids, and each executes its executable, before
+//! whose first instruction the agent takes it over.
 //!
 //! Called by `holdfast restart`, which must be single-threaded. Three ways to the old ids ([`Ids`]), tried in order.
-//! The front hears from the new process by messages until its exec; from then on it belongs to the agent,
-//! and the front waits for the program's end.
+//! The front makes the first process, which makes the others. It hears from all of them by messages until the last exec;
+//! from then on they belong to the agent, and the front waits for the end of the first.
 
 use super::error::RebuildError;
 use super::life::Life;
 use super::namespace;
 use super::report::{self, Message};
 use holdfast_image::record::ProcessRecord;
+use holdfast_image::tree;
 use holdfast_sys::{clone, poll, procfs, spawn};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -49,6 +51,8 @@ pub struct Born {
     /// What the user should know, one line each.
     pub notes: Vec<String>,
     pidfd: OwnedFd,
+    /// The other processes.
+    others: Vec<OwnedFd>,
     /// In a namespace: where its helper tells its end.
     status: Option<File>,
     helper: i32,
@@ -100,7 +104,14 @@ impl Born {
         Ok(self.ended)
     }
 
-    /// Sends the program a signal.
+    /// Ends all processes, before they run.
+    pub fn kill_all(&self) {
+        for process in self.others.iter().chain([&self.pidfd]) {
+            let _ = spawn::signal_pidfd(process, libc::SIGKILL);
+        }
+    }
+
+    /// Sends the first process of the program a signal.
     ///
     /// # Errors
     /// ESRCH: it has ended.
@@ -174,49 +185,63 @@ pub fn birth(record: &ProcessRecord, agent: OwnedFd, options: &BirthOptions) -> 
     Err(RebuildError::Ids(reasons.join("; ")))
 }
 
-/// Hears the new process until its exec. Inner error: this way is not open here.
+/// Hears the new processes until the last exec. Inner error: this way is not open here. After an error no process is left.
 fn listen(
     front: &OwnedFd,
     ids: Ids,
     child: i32,
     status: Option<OwnedFd>,
 ) -> Result<Result<Born, String>, RebuildError> {
-    let mut notes = Vec::new();
-    let (mut pid, mut pidfd, mut ready) = (0, None, false);
+    let (mut pid, mut processes, mut ready) = (0, Vec::new(), false);
+    let (mut notes, mut failure) = (Vec::new(), None);
     loop {
         match report::hear(front) {
-            Message::Born(told) => {
-                pid = told;
-                pidfd = Some(clone::pidfd_open(pid).map_err(RebuildError::io("opening the new process"))?);
-            }
+            Message::Born(told) => match clone::pidfd_open(told) {
+                Ok(process) => {
+                    if processes.is_empty() {
+                        pid = told;
+                    }
+                    processes.push(process);
+                }
+                Err(source) => {
+                    let what = "opening the new process".to_owned();
+                    failure.get_or_insert(Err(RebuildError::Io { what, source }));
+                }
+            },
             Message::Note(note) => notes.push(note),
             Message::Ready => ready = true,
-            Message::Refused(why) => {
-                let _ = spawn::wait(child, true);
-                return Ok(Err(why));
-            }
-            Message::Failed(why) => {
-                let _ = spawn::wait(child, true);
-                return Err(RebuildError::Told(why));
-            }
+            Message::Refused(why) => drop(failure.get_or_insert(Ok(why))),
+            Message::Failed(why) => drop(failure.get_or_insert(Err(RebuildError::Told(why)))),
             Message::End => break,
         }
+        if failure.is_some() {
+            // Those that are still to tell that they exist are ended when they do.
+            for process in &processes {
+                let _ = spawn::signal_pidfd(process, libc::SIGKILL);
+            }
+        }
     }
-    let (Some(pidfd), true) = (pidfd, ready) else {
-        let how = spawn::wait(child, true).ok().flatten().map_or_else(|| "unknown".into(), |s| s.to_string());
-        return Err(RebuildError::Ended { how });
-    };
+    let how = |ended: Option<ExitStatus>| ended.map_or_else(|| "unknown".into(), |status| status.to_string());
+    if let Some(failure) = failure {
+        let _ = spawn::wait(child, true);
+        return failure.map(Err);
+    }
+    if processes.is_empty() || !ready {
+        return Err(RebuildError::Ended { how: how(spawn::wait(child, true).ok().flatten()) });
+    }
+    let pidfd = processes.remove(0);
     let status = status.map(File::from);
-    Ok(Ok(Born { pid, ids, notes, pidfd, status, helper: child, ended: None }))
+    Ok(Ok(Born { pid, ids, notes, pidfd, others: processes, status, helper: child, ended: None }))
 }
 
-/// Whether somebody else has one of the program's ids. A zombie of the program itself is waited for.
-fn ids_in_use(record: &ProcessRecord) -> Option<String> {
+/// Whether somebody else has one of the ids of the program and of those that help to make it. A zombie of the program
+/// itself is waited for.
+fn ids_in_use(wanted: &BTreeSet<i32>) -> Option<String> {
     let begun = Instant::now();
     loop {
-        let taken = record.threads.iter().find_map(|thread| {
-            let state = procfs::Status::read(thread.tid, thread.tid).ok()?;
-            Some((thread.tid, state.get("State").is_some_and(|s| s.starts_with('Z') || s.starts_with('X'))))
+        let taken = wanted.iter().find_map(|&tid| {
+            let state = procfs::Status::read(tid, tid).ok()?;
+            Some((tid, state.get("State").is_some_and(|s| s.starts_with('Z') || s.starts_with('X'))))
         });
         match taken {
             None => return None,
@@ -230,8 +255,16 @@ fn ids_in_use(record: &ProcessRecord) -> Option<String> {
     }
 }
 
+/// All ids that must be free.
+fn wanted_ids(record: &ProcessRecord) -> Result<BTreeSet<i32>, RebuildError> {
+    let plan = tree::plan(record).map_err(RebuildError::Image)?;
+    let threads = record.processes().flat_map(|process| &process.threads).map(|thread| thread.tid);
+    let processes = plan.all().into_iter().map(|birth| birth.pid).filter(|pid| *pid != 0);
+    Ok(threads.chain(processes).collect())
+}
+
 fn same(parts: Parts<'_>, process: OwnedFd) -> Result<Attempt, RebuildError> {
-    if let Some(why) = ids_in_use(parts.record) {
+    if let Some(why) = ids_in_use(&wanted_ids(parts.record)?) {
         return Ok(Attempt::Refused(why));
     }
     match clone::fork_with(0, parts.record.pid) {
@@ -245,6 +278,14 @@ fn same(parts: Parts<'_>, process: OwnedFd) -> Result<Attempt, RebuildError> {
 }
 
 fn virtual_ids(parts: Parts<'_>, process: OwnedFd) -> Result<Attempt, RebuildError> {
+    let record = parts.record;
+    if !record.others.is_empty() || !record.zombies.is_empty() {
+        return Ok(Attempt::Refused(
+            "several processes know each other by ids that only the kernel can give them: allow user namespaces to this \
+             user, or give holdfast CAP_CHECKPOINT_RESTORE (setcap cap_checkpoint_restore+ep)"
+                .into(),
+        ));
+    }
     if parts.record.inject.shared.0 == 0 {
         return Ok(Attempt::Refused("libholdfast in the program cannot show it other ids".into()));
     }

@@ -48,9 +48,20 @@ pub enum RebuildError {
         /// By what.
         how: String,
     },
+    /// One of several processes.
+    #[error("process {pid}: {error}")]
+    In {
+        /// Its id, as the program knows it.
+        pid: i32,
+        /// What is wrong with it.
+        error: Box<RebuildError>,
+    },
     /// The other side of the restart went away.
     #[error("{0} went away during the restart; restart again")]
     Left(&'static str),
+    /// Something on this host is in the way.
+    #[error("{0}")]
+    Refused(String),
     /// The image does not fit this host, or contradicts itself.
     #[error("{0}")]
     Image(String),

@@ -1,78 +1,53 @@
 //! All descriptors of the program, at their numbers, before it exists.
 //!
-//! Every object is made at a number above all that the program has; then everything below is closed and each object is
-//! duplicated down. What stays above is close-on-exec and goes with the exec. Runs in the new process
+//! The first process makes every object of the job at a number above all that the program has ([`Made::all`]). The
+//! others are forked then; in each of them everything below is closed and what it has is duplicated down
+//! ([`Made::put_in_place`]). What stays above is close-on-exec and goes with the exec. Runs in the new processes
 //! ([`super::life`]). How it fails: an error names the descriptor or file; nothing but file lengths was changed then.
 
 use super::error::RebuildError;
-use super::objects::Makers;
+use super::member::{Job, Member};
+use super::mirror;
+use super::nameless::{self, NamelessFiles};
+use super::objects::{self as makers, Makers};
 use super::regular::{self, Nameless};
 use super::report::{self, Message};
+use super::shared::{self, SharedObject};
+use super::terminals::Ptys;
+use super::watches;
 use holdfast_image::bytes::Name;
-use holdfast_image::record::{Description, FileTable, Object, ProcessRecord};
+use holdfast_image::record::{Description, FileTable, Object};
 use holdfast_sys::{attributes, fd, objects};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::CString;
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 /// Descriptors above those of the program, besides one for each description: pairs in the making, folders, the rest.
 const SPARE: u64 = 64;
 
-/// What the new process itself needs until the exec.
-pub struct Carried {
-    /// Leads to the agent.
-    pub agent: OwnedFd,
-    /// Leads to the front.
-    pub report: OwnedFd,
-    /// What will be executed.
-    pub executable: OwnedFd,
+/// All objects of the job.
+pub struct Made {
+    /// Lowest number that the program does not use, nor what is left open for the agent.
+    floor: i32,
+    /// Every description; `None` for what comes back closed, and for processes, which there are not yet.
+    descriptions: Vec<Option<OwnedFd>>,
+    without_name: NamelessFiles,
+    ptys: Ptys,
+    shared: BTreeMap<u64, (SharedObject, OwnedFd)>,
 }
 
 /// The table under construction.
 struct Bench<'a> {
-    table: &'a FileTable,
-    /// Lowest number that the program does not use.
+    job: &'a Job<'a>,
+    /// As in [`Made`].
     floor: i32,
     /// Descriptors of the front that the program takes over, by number.
     handed_down: HashMap<i32, OwnedFd>,
     makers: Makers,
     nameless: Nameless,
+    without_name: NamelessFiles,
+    ptys: Ptys,
     notes: Vec<String>,
-}
-
-/// Makes and opens everything.
-///
-/// # Errors
-/// Names the descriptor or file and what to do.
-pub fn bring_back(record: &ProcessRecord, carried: Carried) -> Result<Carried, RebuildError> {
-    let table = &record.files;
-    let floor = table.descriptors.last().map_or(0, |last| last.fd).max(2) + 1;
-    let wanted = u64::from(floor.cast_unsigned()) + table.descriptions.len() as u64 + SPARE;
-    raise_limit(wanted)?;
-    let raise = |fd: OwnedFd| objects::duplicate_above(fd.as_raw_fd(), floor);
-    let carried = (|| -> io::Result<Carried> {
-        Ok(Carried {
-            agent: raise(carried.agent)?,
-            report: raise(carried.report)?,
-            executable: raise(carried.executable)?,
-        })
-    })()
-    .map_err(RebuildError::io("moving descriptors out of the way"))?;
-    let handed_down = take_handed_down(table, floor);
-    let mut bench = Bench {
-        table,
-        floor,
-        handed_down,
-        makers: Makers::default(),
-        nameless: Nameless::default(),
-        notes: Vec::new(),
-    };
-    let outcome = bench.make_all().and_then(|made| bench.put_in_place(made));
-    for note in bench.notes.drain(..) {
-        report::tell(&carried.report, &Message::Note(note));
-    }
-    outcome.map(|()| carried)
 }
 
 /// Descriptors of the front that the record names. Those above 2 count only if the front was started with them: what it
@@ -89,6 +64,30 @@ fn take_handed_down(table: &FileTable, floor: i32) -> HashMap<i32, OwnedFd> {
     taken
 }
 
+/// The lowest number that the program does not use, nor what is left open for the agent; there is room above it for
+/// everything that is made.
+///
+/// # Errors
+/// RLIMIT_NOFILE is too low.
+pub fn floor(job: &Job<'_>) -> Result<i32, RebuildError> {
+    let several = shared::of_several(job);
+    let shared = several.values().map(|object| object.number + 1).max();
+    let FileTable { nameless, ptys, .. } = &job.record.files;
+    let floor = shared.unwrap_or_else(|| nameless::number(job, nameless.len()));
+    let objects = job.descriptions().len() + several.len() + nameless.len() + ptys.len();
+    raise_limit(u64::from(floor.cast_unsigned()) + objects as u64 + SPARE)?;
+    Ok(floor)
+}
+
+/// A descriptor where it is in nobody's way.
+///
+/// # Errors
+/// EMFILE.
+pub fn raise(fd: &OwnedFd, floor: i32) -> Result<OwnedFd, RebuildError> {
+    objects::duplicate_above(fd.as_raw_fd(), floor)
+        .map_err(RebuildError::io("moving a descriptor out of the way"))
+}
+
 /// Raises the soft limit of descriptors, as far as needed and allowed; the agent sets the program's own at the end.
 fn raise_limit(wanted: u64) -> Result<(), RebuildError> {
     let (_, hard) =
@@ -102,15 +101,144 @@ fn raise_limit(wanted: u64) -> Result<(), RebuildError> {
         .map_err(RebuildError::io("raising RLIMIT_NOFILE"))
 }
 
+impl Made {
+    /// Makes and opens everything. `report` leads to the front.
+    ///
+    /// # Errors
+    /// Names the descriptor or file and what to do.
+    pub fn all(job: &Job<'_>, floor: i32, report: &OwnedFd) -> Result<Made, RebuildError> {
+        let table = &job.record.files;
+        let handed_down = take_handed_down(table, floor);
+        let mut notes = Vec::new();
+        let mut bench = Bench {
+            job,
+            floor,
+            handed_down,
+            makers: Makers::new(table)?,
+            nameless: Nameless::default(),
+            without_name: NamelessFiles::make(&table.nameless, floor)?,
+            ptys: Ptys::make(&table.ptys, floor, &mut notes)?,
+            notes,
+        };
+        let descriptions = bench.make_all();
+        for note in bench.notes.drain(..) {
+            report::tell(report, &Message::Note(note));
+        }
+        let shared = shared::make(&shared::of_several(job), floor)?;
+        let Bench { without_name, ptys, .. } = bench;
+        Ok(Made { floor, descriptions: descriptions?, without_name, ptys, shared })
+    }
+
+    /// The terminals of the job.
+    pub fn ptys(&self) -> &Ptys {
+        &self.ptys
+    }
+
+    /// Everything that one process has to its number; then epoll instances learn what they watch, which they know by
+    /// number. No descriptor of the caller but those above may be open.
+    ///
+    /// # Errors
+    /// RLIMIT_NOFILE is too low.
+    pub fn put_in_place(&self, member: Member<'_>, report: &OwnedFd) -> Result<(), RebuildError> {
+        let last = u32::try_from(self.floor - 1).unwrap_or(2);
+        objects::close_range(0, last).map_err(RebuildError::io("closing the front's descriptors"))?;
+        let own = self.processes(member)?;
+        let mut present = Vec::new();
+        for descriptor in &member.own.files.descriptors {
+            let index = descriptor.description as usize;
+            let object = self.descriptions.get(index).and_then(Option::as_ref);
+            if let Some(object) = object.or_else(|| own.get(&index)) {
+                objects::duplicate_to(object.as_fd(), descriptor.fd)
+                    .map_err(RebuildError::io(format!("making descriptor {}", descriptor.fd)))?;
+                present.push(descriptor.fd);
+            }
+        }
+        self.without_name
+            .put_in_place(member.job)
+            .map_err(RebuildError::io("keeping files without a name"))?;
+        for (object, _) in member.own.regions.iter().filter_map(shared::object_of) {
+            if let Some((SharedObject { number, .. }, file)) = self.shared.get(&object) {
+                objects::duplicate_to(file.as_fd(), *number)
+                    .map_err(RebuildError::io("handing down memory that several processes share"))?;
+            }
+        }
+        for (index, description) in member.job.descriptions().iter().enumerate() {
+            if let (Object::Inotify { watches }, Some(fd)) = (&description.object, member.held(index))
+                && let Some(Some(made)) = self.descriptions.get(index)
+            {
+                debug_assert!(present.contains(&fd));
+                for note in watches::add(made.as_fd(), watches) {
+                    report::tell(report, &Message::Note(note));
+                }
+            }
+        }
+        Made::watch(member, &present, report);
+        Ok(())
+    }
+
+    /// Descriptors of processes of the job, by their descriptions, now that all processes are there. Each process
+    /// opens its own: nothing tells them from a description that several have but kcmp(2).
+    fn processes(&self, member: Member<'_>) -> Result<HashMap<usize, OwnedFd>, RebuildError> {
+        let mut made = HashMap::new();
+        for (index, description) in member.job.descriptions().iter().enumerate() {
+            let (Object::PidFd { pid }, Some(fd)) = (&description.object, member.number(index)) else {
+                continue;
+            };
+            if matches!(self.descriptions.get(index), Some(Some(_))) {
+                continue;
+            }
+            // Its own id may be another one now.
+            let pid = if *pid == member.own.pid { attributes::own_pid() } else { *pid };
+            let opened = makers::process(pid, description.flags);
+            let raised = opened.and_then(|opened| objects::duplicate_above(opened.as_raw_fd(), self.floor));
+            made.insert(index, raised.map_err(RebuildError::io(format!("making descriptor {fd} (pidfd)")))?);
+        }
+        Ok(made)
+    }
+
+    /// What the epoll instances that one process holds watch. An entry under a number that it does not have is the
+    /// matter of the first process that has both.
+    fn watch(member: Member<'_>, present: &[i32], report: &OwnedFd) {
+        for (index, description) in member.job.descriptions().iter().enumerate() {
+            let (Object::Epoll { entries }, Some(own)) = (&description.object, member.number(index)) else {
+                continue;
+            };
+            let has = |other: &Member<'_>, fd: i32| {
+                other.number(index).is_some() && other.own.files.descriptors.iter().any(|d| d.fd == fd)
+            };
+            for entry in entries {
+                let whose = member.job.members().find(|other| has(other, entry.fd));
+                let place = whose
+                    .or_else(|| member.job.holder(index).and_then(|(place, _)| member.job.member(place)));
+                if place.is_none_or(|other| other.place != member.place) {
+                    continue;
+                }
+                let outcome = if present.contains(&entry.fd) {
+                    objects::epoll_add(own, entry.fd, entry.events, entry.data)
+                        .map_err(|error| error.to_string())
+                } else {
+                    Err("it is closed".to_owned())
+                };
+                if let Err(why) = outcome {
+                    let note = format!("epoll descriptor {own} no longer watches {}: {why}", entry.fd);
+                    report::tell(report, &Message::Note(note));
+                }
+            }
+        }
+    }
+}
+
 impl Bench<'_> {
     /// Every description, as a descriptor above the floor; `None` for what comes back closed.
     fn make_all(&mut self) -> Result<Vec<Option<OwnedFd>>, RebuildError> {
-        let table = self.table;
-        let mut made = Vec::with_capacity(table.descriptions.len());
-        for (index, description) in table.descriptions.iter().enumerate() {
-            let holder =
-                table.descriptors.iter().find(|d| d.description as usize == index).map_or(-1, |d| d.fd);
-            let fd = self.make(description, holder)?;
+        let job = self.job;
+        let mut made = Vec::with_capacity(job.descriptions().len());
+        for (index, description) in job.descriptions().iter().enumerate() {
+            let (place, holder) = job.holder(index).unwrap_or((0, -1));
+            let fd = match mirror::stand_in(&description.object, place) {
+                Some(path) => Some(open_path(&path, description.flags)?),
+                None => self.make(description, holder)?,
+            };
             let raised = fd
                 .map(|fd| {
                     if fd.as_raw_fd() >= self.floor {
@@ -123,7 +251,8 @@ impl Bench<'_> {
                 .map_err(RebuildError::io(format!("descriptor {holder}")))?;
             made.push(raised);
         }
-        self.makers.fill(table)?;
+        self.makers.fill(job)?;
+        self.notes.append(&mut self.makers.take_notes());
         // Their numbers are below the floor: they must be gone before those are given out.
         self.nameless = Nameless::default();
         Ok(made)
@@ -134,9 +263,16 @@ impl Bench<'_> {
         let flags = description.flags;
         Ok(Some(match &description.object {
             Object::Own => return Ok(None),
+            // When it is there: see `Made::processes`.
+            Object::PidFd { pid } if *pid != -1 => return Ok(None),
             Object::Regular { deleted_content: Some(content), .. } => {
                 self.nameless.open(&description.object, flags, &content.0)?
             }
+            Object::Nameless { file, position } => {
+                self.without_name.open(*file, flags, *position).map_err(io())?
+            }
+            Object::PtyMaster { pty } => self.ptys.master(*pty, flags).map_err(io())?,
+            Object::PtySlave { pty } => self.ptys.slave(*pty, flags).map_err(io())?,
             Object::Regular { .. } => regular::open(&description.object, flags, &mut self.notes)?,
             Object::Directory { path, position } => {
                 let folder = open_path(path, flags)?;
@@ -147,7 +283,7 @@ impl Bench<'_> {
             }
             Object::Device { path } => open_path(path, flags)?,
             Object::Inherited { from, was } => return self.inherit(*from, was, flags, holder),
-            other => self.makers.make(other, flags).map_err(io())?,
+            other => self.makers.make(other, flags, holder)?,
         }))
     }
 
@@ -179,41 +315,6 @@ impl Bench<'_> {
             let _ = fd::fcntl(copy.as_fd(), libc::F_SETFL, i64::from(now | libc::O_NONBLOCK));
         }
         Ok(Some(copy))
-    }
-
-    /// Everything to its number; then epoll instances learn what they watch, which they know by number.
-    fn put_in_place(&mut self, made: Vec<Option<OwnedFd>>) -> Result<(), RebuildError> {
-        let last = u32::try_from(self.floor - 1).unwrap_or(2);
-        objects::close_range(0, last).map_err(RebuildError::io("closing the front's descriptors"))?;
-        let mut present = Vec::new();
-        for descriptor in &self.table.descriptors {
-            if let Some(object) = made.get(descriptor.description as usize).and_then(Option::as_ref) {
-                objects::duplicate_to(object.as_fd(), descriptor.fd)
-                    .map_err(RebuildError::io(format!("making descriptor {}", descriptor.fd)))?;
-                present.push(descriptor.fd);
-            }
-        }
-        for (index, description) in self.table.descriptions.iter().enumerate() {
-            let Object::Epoll { entries } = &description.object else { continue };
-            let Some(holder) = self.table.descriptors.iter().find(|d| d.description as usize == index) else {
-                continue;
-            };
-            for entry in entries {
-                let outcome = if present.contains(&entry.fd) {
-                    objects::epoll_add(holder.fd, entry.fd, entry.events, entry.data)
-                        .map_err(|error| error.to_string())
-                } else {
-                    Err("it is closed".to_owned())
-                };
-                if let Err(why) = outcome {
-                    self.notes.push(format!(
-                        "epoll descriptor {} no longer watches {}: {why}",
-                        holder.fd, entry.fd
-                    ));
-                }
-            }
-        }
-        Ok(())
     }
 }
 

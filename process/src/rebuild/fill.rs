@@ -126,9 +126,16 @@ impl Plan {
                     let (start, len, prot) = (part.start, part.len, region.prot);
                     plan.mapped.push(MappedRun { start, len, prot, segment, offset });
                 }
-                // Fresh memory is zero; a read-only shared file is what it is; the kernel's pages are its own.
+                // Fresh memory is zero; a read-only shared file is what it is; files without a name are filled through
+                // their descriptors (`nameless`), segments by the agent (`segments`); the kernel's pages are its own.
                 (ExtentSource::Zero, Backing::Anonymous | Backing::SharedAnonymous { .. })
-                | (_, Backing::SharedFile { writable: false, .. } | Backing::Kernel { .. }) => {}
+                | (
+                    _,
+                    Backing::SharedFile { writable: false, .. }
+                    | Backing::Nameless { shared: true, .. }
+                    | Backing::SystemV { .. }
+                    | Backing::Kernel { .. },
+                ) => {}
                 (source, _) => {
                     copied[part.region] += part.len;
                     copies.push((part, source == ExtentSource::Zero));
@@ -305,7 +312,15 @@ pub(super) mod tests {
 
     pub fn region(start: u64, pages: u64, prot: u32, backing: Backing) -> Region {
         let end = Addr(start + pages * PAGE_SIZE);
-        Region { start: Addr(start), end, prot, backing, vm_flags: Vec::new() }
+        Region {
+            start: Addr(start),
+            end,
+            prot,
+            backing,
+            vm_flags: Vec::new(),
+            name: None,
+            memory_policy: None,
+        }
     }
 
     fn extent(start: u64, pages: u64, source: ExtentSource) -> Extent {

@@ -1,30 +1,34 @@
-//! The agent's half of a restart: takes over the new process at its exec, and lets the program go.
+//! The agent's half of a restart: takes over the new processes at their exec, and lets the program go.
 //!
-//! Order (reference of the kernel's demands in each module): seize, exec, address space, pages, executable and break,
-//! descriptors and handlers, threads, signals and timers, registers. Until the last step the process dies with the
-//! agent (PTRACE_O_EXITKILL), and any error kills it: there is no half-restarted program.
+//! Order: all processes are met, seized and let execute; each is rebuilt ([`super::site`]) but for what runs from then
+//! on; all get the rest (locks, timers, registers); all are let go, children before their parents. Until the last step
+//! the processes die with the agent (PTRACE_O_EXITKILL), and any error kills all of them: there is no half-restarted
+//! program.
 
 use super::error::RebuildError;
 use super::figures::RebuildFigures;
-use super::fill::Plan;
-use super::hand::{Hand, Task, Workplace, ended};
-use super::place::Builder;
+use super::hand::{Task, ended};
+use super::member::Job;
+use super::nameless::Taken;
 use super::report::{GO, Handover};
-use super::seed::{self, Layout};
-use super::{last, lazy, mirror, regular, tasks, tracker};
+use super::segments::Segments;
+use super::shared;
+use super::site::{Arrival, Draft, Site};
+use super::view::View;
+use super::{regular, watches};
 use crate::error::TraceError;
-use crate::slots;
 use crate::track::Tracking;
 use holdfast_image::pages::PageProvider;
-use holdfast_image::record::ProcessRecord;
+use holdfast_image::record::{InjectArea, ProcessRecord};
 use holdfast_sys::clock::elapsed_ns;
 use holdfast_sys::fault;
-use holdfast_sys::procmem::ForcedMemory;
 use holdfast_sys::ptrace::{self, Wait};
 use holdfast_sys::{credentials, fd, poll, procfs};
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 /// How the agent finishes a restart.
@@ -41,48 +45,55 @@ pub struct FinishOptions {
 /// A program that runs again.
 #[derive(Clone, Debug)]
 pub struct Rebuilt {
-    /// Its process id as the agent sees it.
-    pub pid: i32,
+    /// Its processes, the first one first.
+    pub members: Vec<RebuiltMember>,
     /// Restarts that it has behind it, this one included.
     pub restarts: u64,
     /// What the user should know, one line each.
     pub notes: Vec<String>,
     /// Where the time went.
     pub figures: RebuildFigures,
+}
+
+/// One process of it.
+#[derive(Clone, Debug)]
+pub struct RebuiltMember {
+    /// Its process id as the agent sees it.
+    pub pid: i32,
+    /// Number of its address space.
+    pub space: u32,
+    /// Where libholdfast reserved room for the agent.
+    pub area: InjectArea,
     /// What is written from now on.
     pub tracking: Arc<Tracking>,
 }
 
-/// Kills the new process unless it was let go.
-struct Victim {
-    pid: i32,
-    let_go: bool,
-}
+/// Kills the new processes unless they were let go.
+struct Victims(Vec<i32>);
 
-impl Drop for Victim {
+impl Drop for Victims {
     fn drop(&mut self) {
-        if self.let_go {
-            return;
-        }
-        let mut threads = procfs::tasks(self.pid).unwrap_or_default();
-        // A tracer must take note of the end of each thread, the leader's last, or its parent never hears of it.
-        threads.sort_by_key(|&tid| tid == self.pid);
-        let _ = ptrace::kill(self.pid, libc::SIGKILL);
-        for tid in threads {
-            while let Ok(state) = ptrace::wait(tid, true) {
-                if let Wait::Exited(_) = state {
-                    break;
+        for pid in &self.0 {
+            let mut threads = procfs::tasks(*pid).unwrap_or_default();
+            // A tracer must take note of the end of each thread, the leader's last, or its parent never hears of it.
+            threads.sort_by_key(|tid| tid == pid);
+            let _ = ptrace::kill(*pid, libc::SIGKILL);
+            for tid in threads {
+                while let Ok(state) = ptrace::wait(tid, true) {
+                    if let Wait::Exited(_) = state {
+                        break;
+                    }
                 }
             }
         }
     }
 }
 
-/// Takes over a process made by [`super::birth`] at the other end of `front` and makes the program of `record` of it.
-/// Returns when the program runs. All of it on the calling thread, but for the copying of pages.
+/// Takes over the processes made by [`super::birth`] at the other end of `front` and makes the program of `record` of
+/// them. Returns when the program runs. All of it on the calling thread, but for the copying of pages.
 ///
 /// # Errors
-/// Names what failed; the new process is dead then.
+/// Names what failed; all new processes are dead then.
 pub fn finish(
     record: &ProcessRecord,
     pages: &dyn PageProvider,
@@ -91,74 +102,81 @@ pub fn finish(
 ) -> Result<Rebuilt, RebuildError> {
     let begun = Instant::now();
     record.check().map_err(RebuildError::Image)?;
-    let layout = Layout::choose(record)?;
-    // Without its page the library could not make up for the difference (see `lazy`).
-    let map_lazily = options.lazy && record.inject.shared.0 != 0;
-    let plan = Plan::new(record, pages.extents(), map_lazily)?;
-    let (pid, handover) = meet(&front)?;
-    let mut figures = RebuildFigures {
-        files_ns: elapsed_ns(begun),
-        copied_bytes: plan.copied_bytes(),
-        mapped_bytes: plan.mapped_bytes(),
-        mapped_runs: plan.mapped.len() as u64,
-        ..RebuildFigures::default()
-    };
+    let job = Job::new(record);
+    let shared = shared::of_several(&job);
+    let checked = AtomicBool::new(false);
+    let drafts = job.members().map(|member| Draft::new(member, pages, &checked, &shared, options.lazy));
+    let drafts = drafts.collect::<Result<Vec<Draft<'_>>, RebuildError>>()?;
+    let arrivals = meet_all(&front, &job)?;
+    let mut figures = RebuildFigures { files_ns: elapsed_ns(begun), ..RebuildFigures::default() };
     let phase = Instant::now();
-    let leader = Task { tid: pid, inner: handover.inner_pid };
-    let mut victim = Victim { pid, let_go: false };
-    wait_for_exec(pid, &front)?;
+    let mut victims = Victims(arrivals.iter().map(|arrival| arrival.pid).collect());
+    take_over(&arrivals, &front)?;
     drop(front);
-    let hand = Hand::new(record, leader)?;
-    let memory =
-        ForcedMemory::open(pid, pid).map_err(RebuildError::io("opening the memory of the new process"))?;
-    seed::plant(&hand, leader, &layout, &memory)?;
-    fault::point("seed-ready");
-    let builder = Builder { hand: &hand, leader, layout, record };
-    builder.build(&plan, pages)?;
-    figures.map_ns = elapsed_ns(phase);
-
-    let phase = Instant::now();
-    let memory =
-        ForcedMemory::open(pid, pid).map_err(RebuildError::io("opening the memory of the new process"))?;
-    plan.carry_out(pages, pid, &memory)?;
-    builder.protect(&plan)?;
-    let tracking = tracker::make(&builder, pid, pages.extents());
-    fault::point("seed-memory");
-    figures.memory_ns = elapsed_ns(phase);
-
-    let phase = Instant::now();
-    let place = Workplace::in_area(&record.inject);
-    tasks::write_stub(&memory, &place)?;
-    let chosen = handover.ids_chosen;
-    last::identity(&hand, place, leader, record, (layout.base, layout.end))?;
-    mirror::reopen(&hand, place, leader, record)?;
-    last::descriptors_and_signals(&hand, place, leader, record)?;
-    let all = tasks::create(&hand, place, leader, record, chosen)?;
-    fault::point("seed-threads");
-    for (task, thread) in all.iter().zip(&record.threads) {
-        tasks::equip(&hand, place, *task, thread, handover.drop_capabilities)?;
+    figures.map_ns += elapsed_ns(phase);
+    let mut segments = Segments::claim(&job)?;
+    let nameless = Taken::from(&job, arrivals.first().map_or(0, |first| first.pid))?;
+    let mut sites = Vec::with_capacity(drafts.len());
+    for (draft, arrival) in drafts.into_iter().zip(arrivals) {
+        draft.count(&mut figures);
+        sites.push(
+            Site::build(draft, arrival, &nameless, &segments, options, &mut figures)
+                .map_err(|error| of(&job, sites.len(), error))?,
+        );
     }
-    if !chosen {
-        last::virtual_ids(&memory, record, &all)?;
+    nameless.seal()?;
+    let phase = Instant::now();
+    for (place, site) in sites.iter_mut().enumerate().rev() {
+        site.wind_up().map_err(|error| of(&job, place, error))?;
     }
-    lazy::tell(&memory, record, pid, &plan.mapped)?;
-    let restarts = last::tell_library(&memory, record, &options.socket_path)?;
-    last::pending_and_timers(&hand, place, leader, record)?;
-    restore(record, &memory, &all)?;
-    last::limits(pid, record);
-    let notes = regular::put_back(&record.files, &options.saved_dir)?;
+    let mut notes: Vec<String> = sites.iter_mut().flat_map(Site::take_notes).collect();
+    notes.extend(segments.notes());
+    notes.extend(regular::put_back(&record.files, &options.saved_dir)?);
+    watches::drain(&job, |place| sites.get(place).map(Site::pid))?;
+    // What is found on the host is changed when nothing else can fail any more.
+    for member in job.members() {
+        segments.fill(member.own, &View::new(pages, member.own.space, &checked))?;
+    }
+    segments.settle()?;
     fault::point("seed-let-go");
-    let_go(record, &all)?;
-    victim.let_go = true;
-    figures.threads_ns = elapsed_ns(phase);
+    let_go(&sites, &mut victims)?;
+    segments.keep();
+    figures.threads_ns += elapsed_ns(phase);
     figures.total_ns = elapsed_ns(begun);
-    Ok(Rebuilt { pid, restarts, notes, figures, tracking: Arc::new(tracking) })
+    let restarts = sites.first().map_or(0, |site| site.restarts);
+    Ok(Rebuilt { members: sites.into_iter().map(Site::into_member).collect(), restarts, notes, figures })
 }
 
-/// Waits until the new process has all its files; its id as seen here, and what it says of itself.
-fn meet(front: &OwnedFd) -> Result<(i32, Handover), RebuildError> {
+/// An error of one of several processes, by its id.
+fn of(job: &Job<'_>, place: usize, error: RebuildError) -> RebuildError {
+    match job.member(place).filter(|_| !job.record.others.is_empty()) {
+        Some(member) => RebuildError::In { pid: member.own.pid, error: Box::new(error) },
+        None => error,
+    }
+}
+
+/// Waits until the new processes have all their files; by their places in the job.
+fn meet_all(front: &OwnedFd, job: &Job<'_>) -> Result<Vec<Arrival>, RebuildError> {
+    credentials::expect(front.as_fd()).map_err(RebuildError::io("waiting for the new processes"))?;
+    if job.record.others.is_empty() {
+        return Ok(vec![meet(front)?]);
+    }
+    let wanted: Vec<i32> = job.members().map(|member| member.own.pid).collect();
+    let mut met: BTreeMap<i32, Arrival> = BTreeMap::new();
+    while met.len() < wanted.len() {
+        let arrival = meet(front)?;
+        let id = arrival.handover.inner_pid;
+        if !wanted.contains(&id) {
+            return Err(RebuildError::Ids(format!("a new process has the id {id}, which nobody had")));
+        }
+        met.insert(id, arrival);
+    }
+    Ok(wanted.iter().filter_map(|id| met.remove(id)).collect())
+}
+
+/// Waits for one; its id as seen here, and what it says of itself.
+fn meet(front: &OwnedFd) -> Result<Arrival, RebuildError> {
     let io = || RebuildError::io("waiting for the new process");
-    credentials::expect(front.as_fd()).map_err(io())?;
     let mut buffer = [0_u8; 64];
     let (len, pid) = loop {
         if poll::readable(&[front.as_fd()], None).map_err(io())? == [true] {
@@ -177,19 +195,28 @@ fn meet(front: &OwnedFd) -> Result<(i32, Handover), RebuildError> {
     if pid <= 0 {
         return Err(RebuildError::Ids("the new process has no id in the agent's pid namespace".into()));
     }
-    Ok((pid, handover))
+    Ok(Arrival { pid, handover })
 }
 
-/// Seizes the process and waits until it has executed the program's executable.
-fn wait_for_exec(pid: i32, front: &OwnedFd) -> Result<(), RebuildError> {
+/// Seizes the processes and waits until each has executed its executable.
+fn take_over(arrivals: &[Arrival], front: &OwnedFd) -> Result<(), RebuildError> {
     let options = libc::PTRACE_O_TRACESYSGOOD
         | libc::PTRACE_O_TRACEEXEC
         | libc::PTRACE_O_TRACECLONE
         | libc::PTRACE_O_EXITKILL;
-    ptrace::seize(pid, options).map_err(TraceError::from)?;
+    for arrival in arrivals {
+        ptrace::seize(arrival.pid, options).map_err(TraceError::from)?;
+    }
     fault::point("seed-born");
-    fd::send(front.as_fd(), GO, libc::MSG_NOSIGNAL)
-        .map_err(RebuildError::io("telling the new process to go on"))?;
+    // Each takes one, whichever.
+    for _ in arrivals {
+        fd::send(front.as_fd(), GO, libc::MSG_NOSIGNAL)
+            .map_err(RebuildError::io("telling the new processes to go on"))?;
+    }
+    arrivals.iter().try_for_each(|arrival| wait_for_exec(arrival.pid))
+}
+
+fn wait_for_exec(pid: i32) -> Result<(), RebuildError> {
     loop {
         match ptrace::wait(pid, true).map_err(TraceError::from)? {
             Wait::Event(libc::PTRACE_EVENT_EXEC) => return Ok(()),
@@ -199,40 +226,23 @@ fn wait_for_exec(pid: i32, front: &OwnedFd) -> Result<(), RebuildError> {
     }
 }
 
-/// Registers, states and masks of all threads, and what is left of timed waits.
-fn restore(record: &ProcessRecord, memory: &ForcedMemory, all: &[Task]) -> Result<(), RebuildError> {
-    for (task, thread) in all.iter().zip(&record.threads) {
-        let regs = tasks::final_registers(memory, thread)?;
-        tasks::restore(*task, thread, &regs)?;
-        last::scheduling(task.tid, thread);
-    }
-    for wait in record.threads.iter().filter_map(|thread| thread.wait) {
-        slots::rearm(memory, &record.inject, wait.slot, wait.remaining_ns)
-            .map_err(RebuildError::io(format!("setting the rest of the wait of slot {}", wait.slot)))?;
-    }
-    Ok(())
-}
-
-/// Takes the options away (the program must not die with the agent) and lets all threads run.
-fn let_go(record: &ProcessRecord, all: &[Task]) -> Result<(), RebuildError> {
-    for task in all {
+/// Takes the options away (the program must not die with the agent) and lets all threads run, children before parents.
+fn let_go(sites: &[Site<'_>], victims: &mut Victims) -> Result<(), RebuildError> {
+    let all = || sites.iter().rev().flat_map(|site| &site.tasks);
+    for task in all() {
         ptrace::set_options(task.tid, 0).map_err(TraceError::from)?;
     }
-    if record.signals.job_stopped
-        && let Some(leader) = all.first()
-    {
-        ptrace::kill(leader.tid, libc::SIGSTOP).map_err(TraceError::from)?;
-    }
-    for (number, task) in all.iter().enumerate() {
-        match ptrace::detach(task.tid, 0) {
+    for (number, Task { tid, .. }) in all().enumerate() {
+        match ptrace::detach(*tid, 0) {
             Ok(()) => {}
-            // Those before it run already, and one of them has ended the program. Its parent hears of that when a tracer
+            // Those before it run already, and one of them has ended this one. Its parent hears of that when a tracer
             // has taken note of the end of each thread (ptrace(2), "Death under ptrace").
             Err(error) if number > 0 && error.raw_os_error() == Some(libc::ESRCH) => {
-                while !matches!(ptrace::wait(task.tid, true), Ok(Wait::Exited(_)) | Err(_)) {}
+                while !matches!(ptrace::wait(*tid, true), Ok(Wait::Exited(_)) | Err(_)) {}
             }
             Err(error) => return Err(TraceError::from(error).into()),
         }
     }
+    victims.0.clear();
     Ok(())
 }

@@ -108,6 +108,16 @@ impl Hand {
         Ok(())
     }
 
+    /// Leaves one more signal unblocked until the next [`Hand::prepare`]: it is taken away when it comes.
+    ///
+    /// # Errors
+    /// The thread is gone.
+    pub fn hear(&self, task: Task, signal: i32) -> Result<(), RebuildError> {
+        let heard = 1 << (self.marker - 1) | 1 << (signal - 1);
+        ptrace::set_signal_mask(task.tid, !heard).map_err(TraceError::from)?;
+        Ok(())
+    }
+
     /// Runs one table; returns the results, and appends the ids of threads that were created to `born`.
     fn run(
         &self,

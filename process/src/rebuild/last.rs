@@ -3,11 +3,12 @@
 
 use super::error::RebuildError;
 use super::hand::{Batch, Hand, Need, Task, Workplace};
+use super::member::Member;
 use crate::inject::stub::Row;
 use holdfast_image::control::SharedPage;
-use holdfast_image::record::{Object, ProcessRecord, ThreadRecord};
+use holdfast_image::record::{LockKind, Object, ProcessRecord, ThreadRecord};
 use holdfast_sys::procmem::ForcedMemory;
-use holdfast_sys::{attributes, clock};
+use holdfast_sys::{attributes, clock, task};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -67,12 +68,12 @@ pub fn descriptors_and_signals(
     hand: &Hand,
     place: Workplace,
     leader: Task,
-    record: &ProcessRecord,
+    member: Member<'_>,
 ) -> Result<(), RebuildError> {
+    let record = member.own;
     let mut batch = Batch::new(hand, place, leader);
-    let files = &record.files;
-    let own = |description: u32| files.descriptions[description as usize].object == Object::Own;
-    for descriptor in files.descriptors.iter().filter(|d| d.cloexec && !own(d.description)) {
+    let own = |description: u32| member.job.descriptions()[description as usize].object == Object::Own;
+    for descriptor in record.files.descriptors.iter().filter(|d| d.cloexec && !own(d.description)) {
         let fd = u64::from(descriptor.fd.cast_unsigned());
         let args = [fd, libc::F_SETFD as u64, libc::FD_CLOEXEC as u64];
         batch.call(libc::SYS_fcntl, &args, Need::Must("mark close-on-exec the descriptor", fd))?;
@@ -91,6 +92,49 @@ pub fn descriptors_and_signals(
     batch.finish().map(|_| ())
 }
 
+/// Locks on files. After everything that opens and closes files in the process: its POSIX locks on a file go with the
+/// first descriptor of it that is closed (fcntl_locking(2)).
+///
+/// # Errors
+/// Names the file: somebody else has locked it meanwhile.
+pub fn locks(hand: &Hand, place: Workplace, leader: Task, member: Member<'_>) -> Result<(), RebuildError> {
+    const F_OFD_SETLK: u64 = 37;
+    let mut batch = Batch::new(hand, place, leader);
+    for (index, description) in member.job.descriptions().iter().enumerate() {
+        for lock in &description.locks {
+            // A process's own is taken by that process, a description's by its holder.
+            let number = match lock.kind {
+                LockKind::Posix if lock.process as usize == member.place => member.number(index),
+                LockKind::Posix => None,
+                _ => member.held(index),
+            };
+            let Some(fd) = number.map(|fd| u64::from(fd.cast_unsigned())) else { continue };
+            let name = match &description.object {
+                Object::Regular { path, .. } | Object::Directory { path, .. } => path.to_string(),
+                _ => format!("descriptor {fd}"),
+            };
+            let need = Need::MustOn("take its lock again (end whoever has it now) on", name);
+            let kind = if lock.exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
+            // struct flock: type, whence (SEEK_SET), start, len, pid.
+            let range = words(&[u64::from(kind.cast_unsigned()), lock.start, lock.len, 0]);
+            batch.reserve(range.len())?;
+            let (number, args) = match lock.kind {
+                LockKind::Flock => {
+                    let how = if lock.exclusive { libc::LOCK_EX } else { libc::LOCK_SH } | libc::LOCK_NB;
+                    (libc::SYS_flock, [fd, u64::from(how.cast_unsigned()), 0])
+                }
+                LockKind::Posix => (libc::SYS_fcntl, [fd, libc::F_SETLK as u64, batch.data(&range)]),
+                LockKind::Description => (libc::SYS_fcntl, [fd, F_OFD_SETLK, batch.data(&range)]),
+                LockKind::Lease => {
+                    (libc::SYS_fcntl, [fd, libc::F_SETLEASE as u64, u64::from(kind.cast_unsigned())])
+                }
+            };
+            batch.row(Row::new(number, &args), need);
+        }
+    }
+    batch.finish().map(|_| ())
+}
+
 /// Signals that wait for the process, then timers: their time runs from here.
 ///
 /// # Errors
@@ -99,8 +143,9 @@ pub fn pending_and_timers(
     hand: &Hand,
     place: Workplace,
     leader: Task,
-    record: &ProcessRecord,
+    member: Member<'_>,
 ) -> Result<(), RebuildError> {
+    let record = member.own;
     let mut batch = Batch::new(hand, place, leader);
     for info in &record.signals.pending {
         batch.reserve(info.0.len())?;
@@ -131,10 +176,9 @@ pub fn pending_and_timers(
         );
     }
     posix_timers(&mut batch, record)?;
-    for (index, description) in record.files.descriptions.iter().enumerate() {
-        let holder = record.files.descriptors.iter().find(|d| d.description as usize == index);
-        if let (Object::TimerFd { .. }, Some(holder)) = (&description.object, holder) {
-            arm_timerfd(&mut batch, holder.fd, &description.object)?;
+    for (index, description) in member.job.descriptions().iter().enumerate() {
+        if let (Object::TimerFd { .. }, Some(fd)) = (&description.object, member.held(index)) {
+            arm_timerfd(&mut batch, fd, &description.object)?;
         }
     }
     batch.finish().map(|_| ())
@@ -308,6 +352,9 @@ pub fn scheduling(tid: i32, thread: &ThreadRecord) {
         let _ = attributes::set_scheduler(tid, thread.policy, thread.priority);
     }
     let _ = attributes::set_nice(tid, thread.nice);
+    if let Some(priority) = thread.attributes.io_priority {
+        let _ = task::set_io_priority(tid, priority);
+    }
 }
 
 /// Limits and out-of-memory score of the process, as far as this user may set them.

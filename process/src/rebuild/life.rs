@@ -1,13 +1,18 @@
-//! The new process from its birth to its exec: an ordinary program that gives itself what the old one had.
+//! The new processes from their birth to their exec: an ordinary program that gives itself what the old one had.
 //!
 //! Runs in a child of the single-threaded front (so all of std may be used), inside the namespaces where there are
-//! any. Everything that can be said by ordinary calls is done here: session, folder, umask, all descriptors at their
-//! numbers. Whatever goes wrong is told to the front in words, and the process ends.
+//! any, and then in all processes that it makes ([`super::family`]). Everything that can be said by ordinary calls is
+//! done here: session, folder, umask, all descriptors at their numbers. Whatever goes wrong is told to the front in
+//! words, and the process ends.
 
 use super::error::RebuildError;
-use super::files;
+use super::family::Family;
+use super::files::{self, Made};
+use super::folder::{self, Removed};
+use super::member::{Job, Member};
 use super::report::{self, GO, Handover, Message};
 use holdfast_image::record::{Backing, ProcessRecord};
+use holdfast_image::tree;
 use holdfast_sys::{attributes, clock, credentials, fd, signals};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -39,28 +44,77 @@ impl Life<'_> {
         attributes::exit_now(127)
     }
 
-    fn live(self) {
+    fn live(mut self) {
         report::tell(&self.report, &Message::Born(0));
-        let keeper = self.report.try_clone();
-        if let (Err(error), Ok(report)) = (self.prepare_and_execute(), keeper) {
-            report::tell(&report, &Message::Failed(error.to_string()));
+        let record = self.record;
+        let job = Job::new(record);
+        let outcome = self.get_out_of_the_way(&job).and_then(|floor| {
+            let (made, removed, place) = self.make_all(&job, floor)?;
+            let member = job
+                .member(place)
+                .ok_or_else(|| RebuildError::Image(format!("there is no process {place}")))?;
+            self.prepare_and_execute(member, floor, &made, &removed).map_err(|error| match place {
+                0 => error,
+                _ => RebuildError::Told(format!("process {}: {error}", member.own.pid)),
+            })
+        });
+        if let Err(error) = outcome {
+            report::tell(&self.report, &report::failure(&error));
         }
     }
 
-    fn prepare_and_execute(self) -> Result<(), RebuildError> {
+    /// Moves its own descriptors above all numbers of the program.
+    fn get_out_of_the_way(&mut self, job: &Job<'_>) -> Result<i32, RebuildError> {
+        let floor = files::floor(job)?;
+        self.agent = files::raise(&self.agent, floor)?;
+        self.report = files::raise(&self.report, floor)?;
+        Ok(floor)
+    }
+
+    /// Makes all that the processes of the job have in common, and all other processes. Returns in each of them, with
+    /// its place.
+    fn make_all(&self, job: &Job<'_>, floor: i32) -> Result<(Made, Removed, usize), RebuildError> {
         for signal in 1..=64 {
             signals::set_ignored(signal, false);
         }
-        signals::block(u64::MAX);
+        signals::set_mask(!signals::bit(libc::SIGCHLD)); // see `family`
         attributes::allow_tracing();
-        self.take_place()?;
+        let plan = tree::plan(job.record).map_err(RebuildError::Image)?;
         self.keep_clocks_forward();
-        let executable = files::open_path(&self.record.exe.path, libc::O_PATH.cast_unsigned())?;
         attributes::umask(0o077);
-        create_shared_files(self.record)?;
-        let carried = files::Carried { agent: self.agent, report: self.report, executable };
-        let carried = files::bring_back(self.record, carried)?;
-        attributes::umask(self.record.umask);
+        let removed = Removed::make(job.record.processes().skip(1), |fd| files::raise(&fd, floor))?;
+        folder::enter(self.record).map_err(|error| folder::failure(self.record, &error))?;
+        for process in job.record.processes() {
+            create_shared_files(process)?;
+        }
+        let made = Made::all(job, floor, &self.report)?;
+        let family = Family::new(job, &plan, &self.report)?;
+        let place = family.make(
+            &plan,
+            || self.take_place(),
+            |place| job.member(place).map_or(Ok(()), |member| made.ptys().take_control(member.own)),
+        )?;
+        Ok((made, removed, place))
+    }
+
+    /// What each process does for itself.
+    fn prepare_and_execute(
+        &self,
+        member: Member<'_>,
+        floor: i32,
+        made: &Made,
+        removed: &Removed,
+    ) -> Result<(), RebuildError> {
+        let Member { place, own, .. } = member;
+        self.settle_terminals(member, made)?;
+        let path = libc::O_PATH.cast_unsigned();
+        // Nothing may be open below the floor from here on.
+        let executable = files::raise(&files::open_path(&own.exe.path, path)?, floor)?;
+        if place > 0 {
+            removed.enter(own).map_err(|error| folder::failure(own, &error))?;
+        }
+        made.put_in_place(member, &self.report)?;
+        attributes::umask(own.umask);
         if self.own_user_namespace && holdfast_sys::local::effective_user() != 0 {
             attributes::keep_capability(CAP_CHECKPOINT_RESTORE)
                 .map_err(RebuildError::io("keeping the right to choose thread ids"))?;
@@ -70,16 +124,30 @@ impl Life<'_> {
             ids_chosen: self.ids_chosen,
             drop_capabilities: self.own_user_namespace,
         };
-        credentials::send(carried.agent.as_fd(), &handover.to_bytes())
+        credentials::send(self.agent.as_fd(), &handover.to_bytes())
             .map_err(|_| RebuildError::Left("the agent"))?;
         let mut answer = [0_u8; 16];
-        let len = fd::receive(carried.agent.as_fd(), &mut answer, 0).unwrap_or(0);
+        let len = fd::receive(self.agent.as_fd(), &mut answer, 0).unwrap_or(0);
         if answer[..len] != *GO {
             return Err(RebuildError::Left("the agent"));
         }
-        report::tell(&carried.report, &Message::Ready);
-        let error = attributes::execute(carried.executable.as_fd(), c"holdfast-seed");
-        Err(RebuildError::Io { what: format!("executing {}", self.record.exe.path), source: error })
+        if place == 0 {
+            report::tell(&self.report, &Message::Ready);
+        }
+        let error = attributes::execute(executable.as_fd(), c"holdfast-seed");
+        Err(RebuildError::Io { what: format!("executing {}", own.exe.path), source: error })
+    }
+
+    /// What waits until all processes are in their places: no terminal is opened any more, and all groups are there.
+    fn settle_terminals(&self, member: Member<'_>, made: &Made) -> Result<(), RebuildError> {
+        let wanted = &member.job.record.files.ptys;
+        if let Some(note) = made.ptys().set_foreground(wanted, member.own) {
+            report::tell(&self.report, &Message::Note(note));
+        }
+        match member.place {
+            0 => made.ptys().settle(wanted).map_err(RebuildError::io("setting up a pseudo-terminal")),
+            _ => Ok(()),
+        }
     }
 
     /// After a reboot, or on another host, CLOCK_MONOTONIC may be behind what the program has seen: deadlines in its
@@ -99,7 +167,7 @@ impl Life<'_> {
         }
     }
 
-    /// Session, process group, working folder.
+    /// Session and process group of the first process.
     fn take_place(&self) -> Result<(), RebuildError> {
         let record = self.record;
         if record.sid == record.pid {
@@ -108,12 +176,7 @@ impl Life<'_> {
             // Under a terminal the program stays in the group of the front: Ctrl-C is for both.
             attributes::own_group().map_err(RebuildError::io("making a process group"))?;
         }
-        std::env::set_current_dir(record.cwd.as_path()).map_err(|error| {
-            RebuildError::file(
-                &record.cwd,
-                format!("the working folder of the program cannot be entered ({error}); make it anew"),
-            )
-        })
+        Ok(())
     }
 }
 

@@ -1,39 +1,55 @@
 //! The restart: a process record and its pages become a running program again.
 //!
-//! Two processes work together, joined by a socket that keeps message boundaries:
-//! * the front (`holdfast restart`) calls [`birth`]: it creates the new process with its old id, gives it its folder,
-//!   descriptors and session by ordinary calls ([`life`], [`files`]), and has it execute the program's executable;
-//! * the agent calls [`finish`](fn@finish): it stops that process before its first instruction, plants the *seed*
+//! Two parties work together, joined by a socket that keeps message boundaries:
+//! * the front (`holdfast restart`) calls [`birth`]: it creates the new process with its old id, which gives itself its
+//!   folder, descriptors and session by ordinary calls ([`life`], [`files`]), makes all other processes of the job
+//!   ([`family`]), and executes the program's executable, as they do;
+//! * the agent calls [`finish`](fn@finish): it stops each process before its first instruction, plants the *seed*
 //!   ([`seed`]), a few instructions that work through tables of system calls, and has it rebuild its own address space
-//!   and threads by such tables ([`hand`], [`place`], [`fill`], [`tasks`], [`last`]), then lets it go.
+//!   and threads by such tables ([`site`], [`hand`], [`place`], [`fill`], [`tasks`], [`last`]); then it lets all go.
 //!
 //! What must hold: one OS thread of the agent makes all ptrace calls. How it fails: whatever goes wrong before the
-//! program is let go, the new process is killed and the error says what, on what, and what to do; files that were cut
+//! program is let go, all new processes are killed and the error says what, on what, and what to do; files that were cut
 //! back keep what was cut off in the store.
 
+mod attributes;
 mod birth;
+mod datagrams;
 mod error;
+mod family;
 mod figures;
 mod files;
 mod fill;
 mod finish;
+mod folder;
 mod hand;
 mod last;
 mod lazy;
 mod life;
+mod member;
 mod mirror;
+mod nameless;
 mod namespace;
 mod objects;
 mod place;
 mod preflight;
 mod regular;
 mod report;
+mod rights;
 mod seed;
+mod segments;
+mod shared;
+mod site;
+mod sockets;
+mod stopped;
 mod tasks;
+mod terminals;
 mod tracker;
+mod view;
+mod watches;
 
 pub use birth::{BirthOptions, Born, Ids, birth};
 pub use error::RebuildError;
 pub use figures::RebuildFigures;
-pub use finish::{FinishOptions, Rebuilt, finish};
+pub use finish::{FinishOptions, Rebuilt, RebuiltMember, finish};
 pub use preflight::preflight;

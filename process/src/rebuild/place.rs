@@ -7,12 +7,16 @@
 use super::error::RebuildError;
 use super::fill::Plan;
 use super::hand::{Batch, Hand, Need, Task, Workplace};
+use super::member::Job;
+use super::nameless;
 use super::seed::{self, Layout};
+use super::segments;
+use super::shared::{self, SharedObject};
 use crate::inject::stub::Row;
 use holdfast_image::pages::PageProvider;
 use holdfast_image::record::{Backing, ProcessRecord, Region};
 use holdfast_sys::procfs::{self, Mapping};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::unix::ffi::OsStrExt;
 
 const PROT_READ: u64 = 1;
@@ -24,6 +28,8 @@ const MAP_ANONYMOUS: u64 = libc::MAP_ANONYMOUS as u64;
 const MAP_NORESERVE: u64 = libc::MAP_NORESERVE as u64;
 const MAP_GROWSDOWN: u64 = libc::MAP_GROWSDOWN as u64;
 const NOREPLACE: u64 = libc::MAP_FIXED_NOREPLACE as u64;
+/// include/uapi/asm-generic/mman-common.h, Linux 6.13.
+const MADV_GUARD_INSTALL: u64 = 102;
 /// As argument: no descriptor.
 const NO_FD: u64 = u64::MAX;
 
@@ -52,6 +58,12 @@ pub struct Builder<'a> {
     pub layout: Layout,
     /// What is to be built.
     pub record: &'a ProcessRecord,
+    /// The job that it belongs to.
+    pub job: &'a Job<'a>,
+    /// Memory that other processes of the job have too.
+    pub shared: &'a BTreeMap<u64, SharedObject>,
+    /// The ids of its System V shared memory.
+    pub segments: &'a [i32],
 }
 
 impl Builder<'_> {
@@ -69,6 +81,7 @@ impl Builder<'_> {
         let files = self.open_files(plan, pages)?;
         self.map_regions(plan, &files)?;
         self.map_shared_objects()?;
+        segments::attach(self)?;
         self.map_segments(plan, &files)?;
         self.advise()?;
         let mut batch = self.batch();
@@ -78,12 +91,17 @@ impl Builder<'_> {
         batch.finish().map(|_| ())
     }
 
-    /// Gives regions that were writable for the copy only the protection that they had, and locks what was locked.
+    /// Gives regions that were writable for the copy only the protection that they had, puts the guards in, and locks
+    /// what was locked (in which no guard can be put: mm/madvise.c, is_valid_guard_vma).
     ///
     /// # Errors
     /// Names the mapping.
     pub fn protect(&self, plan: &Plan) -> Result<(), RebuildError> {
         let mut batch = self.batch();
+        for guard in &self.record.guards {
+            let args = [guard.start.0, guard.end.0 - guard.start.0, MADV_GUARD_INSTALL];
+            batch.call(libc::SYS_madvise, &args, Need::Must("install the guard region at", guard.start.0))?;
+        }
         for (region, early) in self.record.regions.iter().zip(&plan.early_write) {
             let (start, len) = (region.start.0, region.end.0 - region.start.0);
             let shared = matches!(region.backing, Backing::SharedAnonymous { .. });
@@ -93,7 +111,8 @@ impl Builder<'_> {
             }
             if has(region, "lo") {
                 // RLIMIT_MEMLOCK may be lower here; locked memory is a matter of speed.
-                batch.call(libc::SYS_mlock, &[start, len], Need::May)?;
+                let flags = if has(region, "lf") { u64::from(libc::MLOCK_ONFAULT) } else { 0 };
+                batch.call(libc::SYS_mlock2, &[start, len, flags], Need::May)?;
             }
         }
         batch.finish().map(|_| ())
@@ -150,8 +169,11 @@ impl Builder<'_> {
             let args = [from, len, len, REMAP, to];
             batch.call(libc::SYS_mremap, &args, Need::Must("move the kernel's mapping to", to))?;
         }
-        if self.record.flags.thp_disabled {
-            batch.call(libc::SYS_prctl, &[libc::PR_SET_THP_DISABLE as u64, 1], Need::May)?;
+        // Images made before the flags were recorded tell only whether.
+        let thp = self.record.attributes.thp_disable | u32::from(self.record.flags.thp_disabled);
+        if thp != 0 {
+            let args = [libc::PR_SET_THP_DISABLE as u64, 1, u64::from(thp & !1)];
+            batch.call(libc::SYS_prctl, &args, Need::May)?;
         }
         batch.finish().map(|_| ())
     }
@@ -168,12 +190,20 @@ impl Builder<'_> {
         };
         for region in &self.record.regions {
             if let Some(key) = FileKey::of(region) {
-                let flags = if matches!(key, FileKey::Mapped { writable: true, .. }) {
-                    libc::O_RDWR
-                } else {
-                    libc::O_RDONLY
+                let flags = match key {
+                    FileKey::Mapped { writable: true, .. } | FileKey::Nameless { writable: true, .. } => {
+                        libc::O_RDWR
+                    }
+                    _ => libc::O_RDONLY,
                 };
-                want(key, &self.record.files.mapped[key.index()].path.0, flags);
+                match key {
+                    // It lies open there; opened anew, because a mapping keeps how its file was opened.
+                    FileKey::Nameless { file, .. } => {
+                        let path = format!("/proc/self/fd/{}", nameless::number(self.job, file as usize));
+                        want(key, path.as_bytes(), flags);
+                    }
+                    _ => want(key, &self.record.files.mapped[key.index()].path.0, flags),
+                }
             }
         }
         for mapped in &plan.mapped {
@@ -205,17 +235,19 @@ impl Builder<'_> {
             let prot = u64::from(region.prot) | if *early { PROT_READ | PROT_WRITE } else { 0 };
             let (start, len) = (region.start.0, region.end.0 - region.start.0);
             let args = match &region.backing {
-                Backing::Kernel { .. } | Backing::SharedAnonymous { .. } => continue,
+                Backing::Kernel { .. } | Backing::SharedAnonymous { .. } | Backing::SystemV { .. } => {
+                    continue;
+                }
                 Backing::Anonymous => {
                     let grows = if has(region, "gd") { MAP_GROWSDOWN } else { 0 };
                     let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | NOREPLACE | grows;
                     [start, len, prot, flags, NO_FD, 0]
                 }
-                Backing::PrivateFile { offset, .. } => {
+                Backing::PrivateFile { offset, .. } | Backing::Nameless { offset, shared: false, .. } => {
                     let flags = MAP_PRIVATE | MAP_NORESERVE | NOREPLACE;
                     [start, len, prot, flags, files.of(region), *offset]
                 }
-                Backing::SharedFile { offset, .. } => {
+                Backing::SharedFile { offset, .. } | Backing::Nameless { offset, .. } => {
                     [start, len, prot, MAP_SHARED | NOREPLACE, files.of(region), *offset]
                 }
             };
@@ -225,21 +257,36 @@ impl Builder<'_> {
     }
 
     /// Shared memory without a name: each object is made once in the workshop; its pieces are second mappings of it
-    /// (mremap(2) with an old size of 0), so that what the program mapped twice is one memory again.
+    /// (mremap(2) with an old size of 0), so that what the program mapped twice is one memory again. What other
+    /// processes have too was made before the exec ([`shared`]).
     fn map_shared_objects(&self) -> Result<(), RebuildError> {
         /// Length of the object, and each piece with its offset in it.
-        type SharedObject<'a> = (u64, Vec<(&'a Region, u64)>);
-        let mut objects: HashMap<u64, SharedObject<'_>> = HashMap::new();
+        type OwnObject<'a> = (u64, Vec<(&'a Region, u64)>);
+        let mut objects: HashMap<u64, OwnObject<'_>> = HashMap::new();
+        let mut batch = self.batch();
+        let mut inherited = BTreeMap::new();
         for region in &self.record.regions {
-            if let Backing::SharedAnonymous { object, offset, object_size } = region.backing {
+            let (Backing::SharedAnonymous { offset, .. }, Some((object, least))) =
+                (&region.backing, shared::object_of(region))
+            else {
+                continue;
+            };
+            if let Some(SharedObject { number, .. }) = self.shared.get(&object) {
+                let (start, len) = (region.start.0, region.end.0 - region.start.0);
+                let fd = u64::from(number.cast_unsigned());
+                let args = [start, len, PROT_READ | PROT_WRITE, MAP_SHARED | NOREPLACE, fd, *offset];
+                batch.call(libc::SYS_mmap, &args, Need::Must("map shared memory at", start))?;
+                inherited.insert(object, fd);
+            } else {
                 let entry = objects.entry(object).or_default();
-                let end = offset.saturating_add(region.end.0 - region.start.0);
-                entry.0 = entry.0.max(object_size).max(end);
-                entry.1.push((region, offset));
+                entry.0 = entry.0.max(least);
+                entry.1.push((region, *offset));
             }
         }
+        for fd in inherited.into_values() {
+            batch.call(libc::SYS_close, &[fd], Need::Must("close descriptor", fd))?;
+        }
         let workshop = self.layout.workshop;
-        let mut batch = self.batch();
         for (size, pieces) in objects.values() {
             let flags = MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE | NOREPLACE;
             let args = [workshop, *size, PROT_READ | PROT_WRITE, flags, NO_FD, 0];
@@ -266,9 +313,11 @@ impl Builder<'_> {
         batch.finish().map(|_| ())
     }
 
-    /// Sets what madvise(2) had set. Before the pages come in, so that huge pages can be used for them.
+    /// Sets what madvise(2) had set, and names. Before the pages come in, so that huge pages can be used for them.
     fn advise(&self) -> Result<(), RebuildError> {
-        const ADVICE: [(&str, i32); 6] = [
+        const ADVICE: [(&str, i32); 8] = [
+            ("sr", libc::MADV_SEQUENTIAL),
+            ("rr", libc::MADV_RANDOM),
             ("hg", libc::MADV_HUGEPAGE),
             ("nh", libc::MADV_NOHUGEPAGE),
             ("dc", libc::MADV_DONTFORK),
@@ -287,6 +336,14 @@ impl Builder<'_> {
                     Need::May
                 };
                 batch.call(libc::SYS_madvise, &[start, len, (*advice) as u64], need)?;
+            }
+            if let Some(name) = &region.name {
+                let mut bytes = name.0.clone();
+                bytes.push(0);
+                batch.reserve(bytes.len())?;
+                let name = batch.data(&bytes);
+                let args = [libc::PR_SET_VMA as u64, libc::PR_SET_VMA_ANON_NAME as u64, start, len, name];
+                batch.row(Row::new(libc::SYS_prctl, &args), Need::May);
             }
         }
         batch.finish().map(|_| ())
@@ -309,6 +366,8 @@ fn kernel_name(mapping: &Mapping) -> String {
 enum FileKey {
     /// Index into [`holdfast_image::record::FileTable::mapped`], and how it is opened.
     Mapped { file: u32, writable: bool },
+    /// Index into [`holdfast_image::record::FileTable::nameless`], and how it is opened.
+    Nameless { file: u32, writable: bool },
     /// A segment of the image.
     Segment(u32),
 }
@@ -318,12 +377,15 @@ impl FileKey {
         match region.backing {
             Backing::PrivateFile { file, .. } => Some(FileKey::Mapped { file, writable: false }),
             Backing::SharedFile { file, writable, .. } => Some(FileKey::Mapped { file, writable }),
+            Backing::Nameless { file, shared, writable, .. } => {
+                Some(FileKey::Nameless { file, writable: shared && writable })
+            }
             _ => None,
         }
     }
     fn index(self) -> usize {
         match self {
-            FileKey::Mapped { file, .. } => file as usize,
+            FileKey::Mapped { file, .. } | FileKey::Nameless { file, .. } => file as usize,
             FileKey::Segment(segment) => segment as usize,
         }
     }

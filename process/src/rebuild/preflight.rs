@@ -3,21 +3,39 @@
 //! Called by the front and by `holdfast doctor`-like listings. Pure looking; nothing is changed. Each line names the
 //! object and what to do.
 
-use crate::capture::identity;
+use crate::capture::{identity, processor};
 use crate::xstate;
-use holdfast_image::record::{Backing, FileIdentity, Object, ProcessRecord};
+use holdfast_image::record::{Backing, FileIdentity, HostRecord, Object, ProcessRecord};
 use holdfast_sys::attributes;
 use holdfast_sys::procfs;
 use holdfast_sys::procmem::ForcedMemory;
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+
+/// What to do about something that is not where it was.
+const REMEDY: &str = "put it back, or say where it is now (restart --map OLD=NEW)";
 
 /// What differs between the recorded host and this one, and files that changed: one line each. Empty: a restart may be
 /// tried.
 pub fn preflight(record: &ProcessRecord) -> Vec<String> {
     let mut lines = Vec::new();
     lines.extend(record.check().err());
-    host(record, &mut lines);
+    host(&record.host, &mut lines);
+    for process in record.processes() {
+        own(process, &mut lines);
+    }
+    for description in &record.files.descriptions {
+        lines.extend(missing(&description.object, description.flags));
+    }
+    // What several processes have is said once.
+    let mut said = BTreeSet::new();
+    lines.retain(|line| said.insert(line.clone()));
+    lines
+}
+
+/// What one process needs besides open files.
+fn own(record: &ProcessRecord, lines: &mut Vec<String>) {
     let mut private: Vec<u32> = Vec::new();
     for region in &record.regions {
         match region.backing {
@@ -35,17 +53,12 @@ pub fn preflight(record: &ProcessRecord) -> Vec<String> {
     if !executable {
         lines.extend(changed(&record.exe));
     }
-    if !record.cwd.as_path().is_dir() {
-        lines.push(format!("{}: the working folder of the program is gone; make it anew", record.cwd));
+    if record.cwd_deleted.is_none() && !record.cwd.as_path().is_dir() {
+        lines.push(format!("{}: the working folder of the program is gone; {REMEDY}", record.cwd));
     }
-    for description in &record.files.descriptions {
-        lines.extend(missing(&description.object, description.flags));
-    }
-    lines
 }
 
-fn host(record: &ProcessRecord, lines: &mut Vec<String>) {
-    let host = &record.host;
+fn host(host: &HostRecord, lines: &mut Vec<String>) {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     if release.trim() != host.kernel_release {
         lines.push(format!(
@@ -57,6 +70,14 @@ fn host(record: &ProcessRecord, lines: &mut Vec<String>) {
         lines.push(format!(
             "the vdso of this kernel is not that of the image, though both are {}: restart under the same build",
             host.kernel_release
+        ));
+    }
+    let lacking = processor::own().lacks(&host.instructions).join(" ");
+    if !lacking.is_empty() {
+        lines.push(format!(
+            "this processor lacks instructions that the program may use ({lacking}; it ran on {}): restart on such a \
+             processor or a newer one",
+            host.cpu
         ));
     }
     let missing = host.xcr0 & !xstate::enabled();
@@ -86,7 +107,7 @@ fn changed(file: &FileIdentity) -> Option<String> {
     let metadata = match fs::metadata(path) {
         Ok(metadata) => metadata,
         Err(error) => {
-            return Some(format!("{}: the program maps this file: {error}; put it back", file.path));
+            return Some(format!("{}: the program maps this file: {error}; {REMEDY}", file.path));
         }
     };
     let what = if file.build_id.is_some() {
@@ -120,10 +141,10 @@ fn missing(object: &Object, flags: u32) -> Option<String> {
             )),
             Ok(_) => None,
             Err(_) if writes && *size == 0 => None,
-            Err(error) => Some(format!("{path}: the program had it open: {error}; put it back")),
+            Err(error) => Some(format!("{path}: the program had it open: {error}; {REMEDY}")),
         },
         Object::Directory { path, .. } if !path.as_path().is_dir() => {
-            Some(format!("{path}: the program had this folder open, and it is gone; make it anew"))
+            Some(format!("{path}: the program had this folder open, and it is gone; {REMEDY}"))
         }
         _ => None,
     }
@@ -153,6 +174,30 @@ mod tests {
         assert!(changed(&other).is_some_and(|line| line.contains("build")));
         let gone = FileIdentity { path: Name::from("/no/such/file"), ..file };
         assert!(changed(&gone).is_some_and(|line| line.contains("/no/such/file")));
+    }
+
+    #[test]
+    fn another_host_is_told_apart_by_name() {
+        let vdso = own_vdso().unwrap();
+        let own = crate::capture::state::host(attributes::own_pid(), &vdso).unwrap();
+        let lines = |record: &HostRecord| {
+            let mut lines = Vec::new();
+            host(record, &mut lines);
+            lines
+        };
+        assert_eq!(lines(&own), [""; 0]);
+        let mut other = own.clone();
+        other.instructions.push("avx4096".into());
+        other.cpu = "a processor to come".into();
+        let found = lines(&other);
+        assert!(
+            found.len() == 1 && found[0].contains("avx4096") && found[0].contains("to come"),
+            "{found:?}"
+        );
+        let found = lines(&HostRecord { xcr0: 1 << 62, ..own.clone() });
+        assert!(found.len() == 1 && found[0].contains("0x4000000000000000"), "{found:?}");
+        let found = lines(&HostRecord { kernel_release: "2.6.32".into(), ..own });
+        assert!(found.len() == 1 && found[0].contains("2.6.32"), "{found:?}");
     }
 
     #[test]

@@ -151,7 +151,8 @@ fn keep_tail(path: &Name, size: u64, saved_dir: &Path) -> io::Result<PathBuf> {
     Err(io::Error::from_raw_os_error(libc::EEXIST))
 }
 
-/// Files without a name, each made once however often it was open.
+/// Files without a name, each made once however often it was open; from images made before they had a table of their own
+/// ([`super::nameless`]).
 #[derive(Debug, Default)]
 pub struct Nameless(HashMap<(u64, u64), File>);
 
@@ -178,14 +179,19 @@ impl Nameless {
         };
         let number = file.as_raw_fd();
         let again = CString::new(format!("/proc/self/fd/{number}")).unwrap_or_default();
-        let made = (libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC).cast_unsigned();
+        // O_NOFOLLOW is about the way there, which is a link here.
+        let made = (libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOFOLLOW).cast_unsigned();
         let fd = objects::open(&again, flags & !(TMPFILE_BITS | made), 0).map_err(io)?;
         objects::seek(fd.as_fd(), *position).map_err(io)?;
         Ok(fd)
     }
 }
 
-fn make_nameless(path: &Path) -> io::Result<File> {
+/// A new file without a name in the folder of `path`, or where such files go.
+///
+/// # Errors
+/// As open.
+pub fn make_nameless(path: &Path) -> io::Result<File> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     let in_folder = |folder: &Path| -> io::Result<File> {
         let mut options = File::options();
@@ -246,7 +252,7 @@ mod tests {
         let object = object(&path, 7, 3);
         let fd = open(&object, WRITING, &mut Vec::new()).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"before|after", "opening changes nothing");
-        let description = Description { flags: WRITING, object };
+        let description = Description { flags: WRITING, object, locks: Vec::new() };
         let table =
             FileTable { descriptions: vec![description.clone(), description], ..FileTable::default() };
         let notes = put_back(&table, &saved).unwrap();

@@ -1,6 +1,6 @@
-//! What the new process tells the front until its exec: one message each over a socket pair.
+//! What the new processes tell the front until their exec: one message each over a socket pair that all of them have.
 //!
-//! The socket is close-on-exec: the front sees its end at the exec.
+//! The socket is close-on-exec: the front sees its end at the last exec.
 
 use super::error::RebuildError;
 use holdfast_sys::{credentials, fd};
@@ -12,7 +12,7 @@ const MAX_TEXT: usize = 16 * 1024;
 /// One message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Message {
-    /// The process exists; its id as the reader sees it.
+    /// A process exists, the first one first; its id as the reader sees it.
     Born(i32),
     /// Something that the user should know.
     Note(String),
@@ -20,7 +20,7 @@ pub enum Message {
     Refused(String),
     /// It could not be done.
     Failed(String),
-    /// All is ready; the next thing is the exec.
+    /// All is ready; the next thing is the exec. Told by the first process only, when the agent has taken over all.
     Ready,
     /// The other end was closed.
     End,
@@ -51,6 +51,14 @@ pub fn tell(socket: &OwnedFd, message: &Message) {
     let mut bytes = vec![kind];
     bytes.extend(text.bytes().take(MAX_TEXT));
     let _ = credentials::send(socket.as_fd(), &bytes);
+}
+
+/// What a new process says of its failure. Of an id that it could not have there may be another way to get it.
+pub fn failure(error: &RebuildError) -> Message {
+    match error {
+        RebuildError::Ids(why) => Message::Refused(why.clone()),
+        other => Message::Failed(other.to_string()),
+    }
 }
 
 /// Waits for the next message.

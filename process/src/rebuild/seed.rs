@@ -57,15 +57,17 @@ impl Layout {
     }
 
     /// A hole of the recorded address space. Always below where the kernel puts stack and vdso of a new program.
+    /// `segment`: bytes of the largest segment of System V.
     ///
     /// # Errors
     /// The program leaves no hole that is large enough.
-    pub fn choose(record: &ProcessRecord) -> Result<Layout, RebuildError> {
+    pub fn choose(record: &ProcessRecord, segment: u64) -> Result<Layout, RebuildError> {
         let largest = record.regions.iter().map(|region| match region.backing {
             Backing::SharedAnonymous { object_size, .. } => object_size,
             _ => 0,
         });
-        let len = WORKSHOP.saturating_add(largest.max().unwrap_or(0)).saturating_add(MARGIN);
+        let largest = largest.max().unwrap_or(0).max(segment);
+        let len = WORKSHOP.saturating_add(largest).saturating_add(MARGIN);
         let taken = |start: u64, end: u64| {
             record.regions.iter().any(|region| region.start.0 < end && start < region.end.0)
         };
@@ -130,12 +132,13 @@ mod tests {
 
     #[test]
     fn the_seed_avoids_the_program() {
-        let free = Layout::choose(&record(Vec::new())).unwrap();
+        let free = Layout::choose(&record(Vec::new()), 0).unwrap();
         assert_eq!(free.base, 0x6f00_0000_0000);
         let taken = record(vec![region(free.workshop, 1, 3, Backing::Anonymous)]);
-        let other = Layout::choose(&taken).unwrap();
+        let other = Layout::choose(&taken, 0).unwrap();
         assert!(other.base < free.base);
+        assert!(Layout::choose(&taken, u64::MAX).is_err());
         let large = Backing::SharedAnonymous { object: 1, offset: 0, object_size: u64::MAX };
-        assert!(Layout::choose(&record(vec![region(0x10000, 1, 3, large)])).is_err());
+        assert!(Layout::choose(&record(vec![region(0x10000, 1, 3, large)]), 0).is_err());
     }
 }

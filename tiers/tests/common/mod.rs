@@ -96,6 +96,8 @@ pub struct MemorySource {
     pub gone: BTreeSet<u64>,
     /// Room is short: no compression.
     pub urgent: bool,
+    /// The pages are of several processes.
+    pub several: bool,
     /// Reads that touch this page fail.
     pub fails_at: Option<u64>,
     /// The reads that begin at these pages wait for each other: they come from two workers.
@@ -116,6 +118,7 @@ impl MemorySource {
             released: Mutex::default(),
             gone: BTreeSet::new(),
             urgent: false,
+            several: false,
             fails_at: None,
             meet: None,
         }
@@ -186,6 +189,9 @@ impl PageSource for MemorySource {
     fn is_urgent(&self) -> bool {
         self.urgent
     }
+    fn has_several(&self) -> bool {
+        self.several
+    }
 }
 
 /// Everything that the image gives, page by page.
@@ -228,6 +234,7 @@ fn thread(tid: i32) -> ThreadRecord {
         policy: 0,
         priority: 0,
         timer_slack_ns: 50_000,
+        attributes: Default::default(),
     }
 }
 
@@ -239,6 +246,7 @@ pub fn record(pid: i32) -> ProcessRecord {
         sid: pid,
         exe: identity("/usr/bin/true"),
         cwd: Name::from("/tmp"),
+        cwd_deleted: None,
         umask: 0o22,
         limits: Vec::new(),
         host: HostRecord {
@@ -247,12 +255,14 @@ pub fn record(pid: i32) -> ProcessRecord {
             vdso_hash: u64::MAX,
             xcr0: 0x7,
             cpu: "cpu".into(),
+            instructions: Vec::new(),
             monotonic_ns: 1,
             realtime_ns: 2,
             boot_id: "b".into(),
         },
         layout: LayoutRecord::default(),
         regions: Vec::new(),
+        guards: Vec::new(),
         threads: vec![thread(pid), thread(pid + 1)],
         signals: SignalRecord::default(),
         itimers: Default::default(),
@@ -266,6 +276,11 @@ pub fn record(pid: i32) -> ProcessRecord {
             shared: Addr(0),
         },
         flags: ProcessFlags::default(),
+        attributes: Default::default(),
+        rights: None,
+        space: 0,
+        zombies: Vec::new(),
+        others: Vec::new(),
     }
 }
 

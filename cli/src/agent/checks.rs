@@ -1,0 +1,143 @@
+//! `holdfast check`: what of the program could not be checkpointed, looked up in a thread of its own while the agent's
+//! loop goes on.
+//!
+//! Used by the loop. What must hold: one look at a time, however many ask, and nobody gets what was found before the
+//! request; every request gets one answer. Fails by: [`Reply::Error`] with the reason.
+
+use super::checkpoint::{Event, Reporter, Workshop};
+use super::cut;
+use crate::front::handed::Handed;
+use crate::protected;
+use crate::settings::TcpChoice;
+use holdfast_image::control::Reply;
+use holdfast_image::refusal::{Checked, Finding};
+use holdfast_process::{CheckError, CheckOptions, Members, check};
+use std::io;
+use std::sync::Arc;
+use std::thread;
+
+/// Who waits for a look.
+#[derive(Debug, Default)]
+pub struct Checks {
+    /// Those that the look under way is for.
+    now: Option<Vec<u64>>,
+    /// Those that came after its beginning.
+    next: Vec<u64>,
+}
+
+impl Checks {
+    /// A connection asks.
+    pub fn ask(&mut self, client: u64) {
+        self.next.push(client);
+    }
+    /// Takes those that the next look is for; `None`: nobody waits, or a look is under way.
+    pub fn begin(&mut self) -> Option<Vec<u64>> {
+        let free = self.now.is_none() && !self.next.is_empty();
+        free.then(|| std::mem::take(&mut self.next))
+    }
+    /// A look for these has begun.
+    pub fn under_way(&mut self, clients: Vec<u64>) {
+        self.now = Some(clients);
+    }
+    /// It is done: those it was for.
+    pub fn done(&mut self) -> Vec<u64> {
+        self.now.take().unwrap_or_default()
+    }
+}
+
+/// Starts the thread, which ends with [`Event::Checked`].
+///
+/// # Errors
+/// EAGAIN: no thread can be made.
+pub fn start(
+    workshop: Arc<Workshop>,
+    members: Members,
+    handed: Vec<Handed>,
+    reporter: Reporter,
+) -> io::Result<()> {
+    // The loop does not wait for its end: it only looks.
+    thread::Builder::new().name("check".into()).spawn(move || {
+        let reply = match look(&workshop, &members, &handed) {
+            Ok(checked) => Reply::Checked(bounded(checked)),
+            Err(error) => Reply::Error { message: error.to_string() },
+        };
+        reporter.report(Event::Checked(reply));
+    })?;
+    Ok(())
+}
+
+fn look(workshop: &Workshop, members: &Members, handed: &[Handed]) -> Result<Checked, CheckError> {
+    let only_protected = workshop.settings.only_protected;
+    let program = members.program();
+    let others = members.targets().iter().skip(1);
+    let mut checked = check(&CheckOptions {
+        pid: program.pid,
+        area: Some(program.area),
+        others: others.map(|other| (other.pid, other.area)).collect(),
+        own_files: cut::own_files(workshop),
+        inherited: handed.iter().map(Handed::identity).collect(),
+        lose_connections: workshop.settings.tcp == TcpChoice::Close,
+        only_protected,
+    })?;
+    let nothing =
+        || protected::read(program.pid, program.area.shared).is_ok_and(|regions| regions.is_empty());
+    if only_protected && nothing() {
+        let refusal = cut::nothing_protected(program.pid);
+        checked.findings.insert(0, Finding::new(checked.pid, &checked.comm, refusal));
+    }
+    Ok(checked)
+}
+
+/// With as many findings as fit a message.
+fn bounded(mut checked: Checked) -> Checked {
+    const ROOM: usize = 48 * 1024;
+    let mut room = ROOM;
+    let all = checked.findings.len();
+    let fits = checked.findings.iter().take_while(|finding| {
+        let len = serde_json::to_vec(finding).map_or(usize::MAX, |text| text.len() + 1);
+        let fits = len <= room;
+        room = room.saturating_sub(len);
+        fits
+    });
+    let kept = fits.count();
+    checked.findings.truncate(kept);
+    checked.left_out = all - kept;
+    checked
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_image::control::MAX_MESSAGE;
+    use holdfast_image::refusal::{Refusal, Subject};
+
+    #[test]
+    fn nobody_gets_what_was_found_before_the_request() {
+        let mut checks = Checks::default();
+        assert_eq!(checks.begin(), None);
+        checks.ask(1);
+        checks.ask(2);
+        assert_eq!(checks.begin(), Some(vec![1, 2]));
+        checks.under_way(vec![1, 2]);
+        checks.ask(3);
+        assert_eq!(checks.begin(), None);
+        assert_eq!(checks.done(), [1, 2]);
+        assert_eq!(checks.begin(), Some(vec![3]));
+    }
+
+    #[test]
+    fn findings_always_fit_a_message() {
+        let refusal = |fd| Refusal {
+            subject: Subject::Descriptor { fd, name: "\u{1}\"/very/long".repeat(20) },
+            reason: "not supported yet".into(),
+        };
+        let findings: Vec<Finding> = (0..5_000).map(|fd| Finding::new(1, "sim", refusal(fd))).collect();
+        let whole = Checked { pid: 1, comm: "sim".into(), findings, left_out: 0 };
+        let cut = bounded(whole.clone());
+        assert_eq!(cut.findings.len() + cut.left_out, 5_000);
+        assert!(cut.findings.len() > 50);
+        assert!(serde_json::to_vec(&Reply::Checked(cut)).is_ok_and(|text| text.len() < MAX_MESSAGE));
+        let few = Checked { findings: whole.findings[..3].to_vec(), ..whole };
+        assert_eq!(bounded(few.clone()), few);
+    }
+}

@@ -1,0 +1,164 @@
+//! What of a running program could not be checkpointed: who is asked, and how the answer is told.
+//!
+//! Called by `holdfast check` and `holdfast doctor --job`. The agent of the job answers, because it knows what the program
+//! was started with; a process outside all jobs is looked at here. Fails by: [`Failure`], if there is nothing to look at.
+
+use crate::client::{Agent, accepted, job_of};
+use crate::exit::{Exit, Failure};
+use crate::names;
+use holdfast_image::control::{Reply, Request};
+use holdfast_image::refusal::Checked;
+use holdfast_process::{CheckError, CheckOptions, check};
+use holdfast_sys::procfs;
+use holdfast_tiers::{Job, Store};
+use serde_json::{Value, json};
+use std::fmt;
+use std::path::Path;
+
+/// A program that was looked at.
+#[derive(Debug)]
+pub struct Inspected {
+    /// Its job, if it has one.
+    job: Option<String>,
+    checked: Checked,
+}
+
+/// Looks at the program of a job, or at a process. A process that a job's program has started belongs to the job.
+///
+/// # Errors
+/// There is no such job or process, the job does not run, or the process may not be looked at.
+pub fn find(name_or_pid: &str, root: Option<&Path>) -> Result<Inspected, Failure> {
+    let store = names::open_store(root)?;
+    let named = names::open_job(&store, name_or_pid);
+    let (Err(_), Some(pid)) = (&named, name_or_pid.parse().ok().filter(|&pid: &i32| pid > 0)) else {
+        return ask(&named?);
+    };
+    match job_of(&store, &with_ancestors(pid))? {
+        Some(job) => ask(&job),
+        None => look(&store, pid),
+    }
+}
+
+fn ask(job: &Job) -> Result<Inspected, Failure> {
+    match accepted(Agent::connect(job)?.ask(&Request::Check)?)? {
+        Reply::Checked(checked) => Ok(Inspected { job: Some(job.name().to_owned()), checked }),
+        other => Err(Failure::new(Exit::Internal, format!("unexpected answer of the agent: {other:?}"))),
+    }
+}
+
+fn look(store: &Store, pid: i32) -> Result<Inspected, Failure> {
+    let checked = check(&CheckOptions { pid, ..CheckOptions::default() }).map_err(|error| match error {
+        CheckError::Gone { .. } => Failure::new(
+            Exit::NotFound,
+            format!("{error}, and no job in {} is called so; see `holdfast list`", store.root().display()),
+        ),
+        CheckError::Thread { .. } => Failure::new(Exit::NotFound, error.to_string()),
+        CheckError::Foreign { .. } | CheckError::Closed { .. } => {
+            Failure::new(Exit::Permission, error.to_string())
+        }
+    })?;
+    Ok(Inspected { job: None, checked })
+}
+
+/// A process, its parent, and so on.
+fn with_ancestors(pid: i32) -> Vec<i32> {
+    /// Of proc_pid_stat(5), counted from its third field.
+    const PARENT: usize = 1;
+    const DEEPEST: usize = 1000;
+    let parent = |&pid: &i32| -> Option<i32> {
+        procfs::stat_fields(pid, pid).ok()?.get(PARENT)?.parse().ok().filter(|&pid| pid > 0)
+    };
+    std::iter::successors(Some(pid), parent).take(DEEPEST).collect()
+}
+
+impl Inspected {
+    /// Whether a checkpoint could be taken.
+    pub fn is_checkpointable(&self) -> bool {
+        self.checked.findings.is_empty() && self.checked.left_out == 0
+    }
+
+    /// For `--json`.
+    pub fn to_json(&self) -> Value {
+        let Checked { pid, comm, findings, left_out } = &self.checked;
+        json!({
+            "job": self.job,
+            "pid": pid,
+            "comm": comm,
+            "checkpointable": self.is_checkpointable(),
+            "findings": findings,
+            "left_out": left_out,
+        })
+    }
+}
+
+impl fmt::Display for Inspected {
+    /// A line per finding, then the verdict.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Checked { pid, comm, findings, left_out } = &self.checked;
+        for finding in findings {
+            writeln!(f, "{finding}")?;
+        }
+        if *left_out > 0 {
+            writeln!(f, "and {left_out} more")?;
+        }
+        let program = match &self.job {
+            Some(job) => format!("job {job}, process {pid} ({comm})"),
+            None => format!("process {pid} ({comm})"),
+        };
+        match findings.len() + left_out {
+            0 => writeln!(f, "{program}: a checkpoint could be taken now"),
+            1 => writeln!(f, "{program}: a checkpoint would be refused because of 1 finding"),
+            count => writeln!(f, "{program}: a checkpoint would be refused because of {count} findings"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_image::refusal::{Finding, Refusal, Subject};
+
+    fn inspected(numbers: &[i32], left_out: usize) -> Inspected {
+        let refusal = |fd: &i32| Refusal {
+            subject: Subject::Descriptor { fd: *fd, name: "socket:[1]".into() },
+            reason: "not supported yet".into(),
+        };
+        let findings = numbers.iter().map(|fd| Finding::new(7, "sim", refusal(fd))).collect();
+        Inspected {
+            job: Some("a".into()),
+            checked: Checked { pid: 7, comm: "sim".into(), findings, left_out },
+        }
+    }
+
+    #[test]
+    fn the_last_line_is_the_verdict() {
+        let good = inspected(&[], 0);
+        assert!(good.is_checkpointable());
+        assert_eq!(good.to_string(), "job a, process 7 (sim): a checkpoint could be taken now\n");
+        let text = inspected(&[3, 9], 1).to_string();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "process 7 (sim): fd 3 (socket:[1]): not supported yet");
+        assert_eq!(
+            lines[2..],
+            ["and 1 more", "job a, process 7 (sim): a checkpoint would be refused because of 3 findings"]
+        );
+        assert!(inspected(&[3], 0).to_string().ends_with("because of 1 finding\n"));
+    }
+
+    #[test]
+    fn json_has_a_verdict_and_the_findings() {
+        let value = inspected(&[3], 0).to_json();
+        assert_eq!(value["checkpointable"], false);
+        assert_eq!(value["findings"][0]["subject"]["fd"], 3);
+        assert_eq!(inspected(&[], 0).to_json()["checkpointable"], true);
+        assert!(!inspected(&[], 4).is_checkpointable());
+    }
+
+    #[test]
+    fn ancestors_end_with_the_first_process() {
+        let own = std::process::id().cast_signed();
+        let all = with_ancestors(own);
+        assert_eq!(all.first(), Some(&own));
+        assert!(all.len() > 1 && all.iter().all(|&pid| pid > 0), "{all:?}");
+    }
+}

@@ -1,0 +1,79 @@
+//! System V shared memory that a program has attached.
+//!
+//! Part of the files part of the process record. Written by `process::capture::segments`, read by
+//! `process::rebuild::segments`. Invariants: plain data.
+
+use crate::PAGE_SIZE;
+use crate::record::{Backing, Region};
+use serde::{Deserialize, Serialize};
+
+/// A segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Segment {
+    /// Its id, as the programs know it.
+    pub id: i32,
+    /// The kernel's id at the cut, where that is another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<i32>,
+    /// Its key; 0: none.
+    pub key: i32,
+    /// Length.
+    pub size: u64,
+    /// Permission bits.
+    pub mode: u32,
+    /// It was removed (IPC_RMID), and goes when it is detached last.
+    pub removed: bool,
+}
+
+impl Segment {
+    /// The kernel's id at the cut.
+    pub fn kernel_id(&self) -> i32 {
+        self.kernel.unwrap_or(self.id)
+    }
+}
+
+/// Whether mappings lie within their segments.
+///
+/// # Errors
+/// One that does not.
+pub(crate) fn check<'a>(
+    segments: &[Segment],
+    regions: impl Iterator<Item = &'a Region>,
+) -> Result<(), String> {
+    for region in regions {
+        let Backing::SystemV { segment, offset, .. } = region.backing else { continue };
+        let found = segments.get(segment as usize);
+        let end = offset.checked_add(region.end.0 - region.start.0).filter(|_| offset % PAGE_SIZE == 0);
+        let room = found.and_then(|found| found.size.checked_next_multiple_of(PAGE_SIZE));
+        if end.zip(room).is_none_or(|(end, room)| end > room) {
+            return Err(format!("mapping {}-{} is not of a segment", region.start, region.end));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Addr;
+
+    #[test]
+    fn a_mapping_lies_within_its_segment() {
+        let segments = [Segment { id: 1, kernel: None, key: 0, size: 5000, mode: 0o600, removed: false }];
+        let checked = |segment, offset, pages: u64| {
+            let region = Region {
+                start: Addr(0x10000),
+                end: Addr(0x10000 + pages * PAGE_SIZE),
+                prot: 3,
+                backing: Backing::SystemV { segment, offset, writable: true },
+                vm_flags: Vec::new(),
+                name: None,
+                memory_policy: None,
+            };
+            check(&segments, [&region].into_iter()).is_ok()
+        };
+        assert!(checked(0, 0, 2) && checked(0, PAGE_SIZE, 1), "the last page is whole");
+        assert!(!checked(1, 0, 1) && !checked(0, PAGE_SIZE, 2) && !checked(0, 0, 3) && !checked(0, 7, 1));
+        assert!(!checked(0, u64::MAX - PAGE_SIZE + 1, 1));
+    }
+}

@@ -1,0 +1,147 @@
+//! Sockets of single messages: what waits in unix datagram sockets and who sent it; netlink sockets.
+//!
+//! Called by `sockets`, inside the stop or for a look at a running program. Messages are seen with a moving peek offset, as in
+//! `flight`, and stay where they are. What came with them (descriptors) cannot be kept and is refused.
+
+use super::flight::{DESCRIPTORS, glance, long_message, own_peek_offset, peek_messages, unreadable};
+use super::sockets::{directed, not_supported, record};
+use super::{FileReader, Found, Look, Obstacle};
+use holdfast_image::bytes::Blob;
+use holdfast_image::record::{Datagram, Object, SocketOption, SocketState};
+use holdfast_sys::{fd, poll, socket};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+/// Netlink families in which a socket is nothing but its address and options (include/uapi/linux/netlink.h): routes,
+/// and messages of devices.
+const NETLINK_FAMILIES: [i32; 2] = [0, 15];
+const SOL_NETLINK: i32 = 270;
+/// Of netlink (netlink(7)): packet information, errors of broadcasts, no ENOBUFS, messages of all namespaces,
+/// memberships, short and long answers, strict checks.
+const NETLINK_OPTIONS: [i32; 8] = [3, 4, 5, 8, 9, 10, 11, 12];
+/// Longest message that is kept.
+const MESSAGE_LIMIT: usize = 256 * 1024;
+const PEEK: i32 = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+
+impl FileReader<'_> {
+    /// What waits in a unix datagram socket; nothing while the program runs on: then only whether it could be read.
+    ///
+    /// # Errors
+    /// Why it cannot be kept.
+    pub(super) fn datagrams(&self, taken: &OwnedFd, waiting: bool) -> Result<Vec<Datagram>, Obstacle> {
+        if self.look == Look::Running {
+            if waiting && !is_named(taken) {
+                return Err(NAMELESS.into());
+            }
+            return glance(taken, libc::SOCK_DGRAM).map(|()| Vec::new());
+        }
+        // An empty message has no length that could wait.
+        let ready = poll::readable(&[taken.as_fd()], Some(Duration::ZERO)).is_ok_and(|ready| ready == [true]);
+        if !waiting && !ready {
+            return Ok(Vec::new());
+        }
+        if !is_named(taken) {
+            return Err(NAMELESS.into());
+        }
+        let own = |option| fd::socket_option(taken.as_fd(), option).map_err(unreadable);
+        if own(libc::SO_PEEK_OFF)? != -1 {
+            return Err(unreadable(own_peek_offset()).into());
+        }
+        let credentials = own(libc::SO_PASSCRED)? != 0;
+        // Room for credentials would hide descriptors behind them.
+        let rights = credentials && peek_messages(taken) == Err(Obstacle::Passing(DESCRIPTORS.into()));
+        fd::set_socket_option(taken.as_fd(), libc::SO_PEEK_OFF, 0).map_err(unreadable)?;
+        let messages =
+            if rights { Err(Obstacle::Passing(DESCRIPTORS.into())) } else { peek_all(taken, credentials) };
+        fd::set_socket_option(taken.as_fd(), libc::SO_PEEK_OFF, -1).map_err(unreadable)?;
+        messages
+    }
+
+    /// What a netlink socket is.
+    ///
+    /// # Errors
+    /// Why it cannot be brought back.
+    pub(super) fn netlink(&self, found: &Found, taken: &OwnedFd, kind: i32) -> Result<Object, Obstacle> {
+        let family = fd::socket_option(taken.as_fd(), libc::SO_PROTOCOL).unwrap_or(-1);
+        if !NETLINK_FAMILIES.contains(&family) || self.standard(found).is_some() {
+            return self.inherited(found, &not_supported(taken, found.inode));
+        }
+        if fd::receive(taken.as_fd(), &mut [0], PEEK).is_ok() {
+            return Err(Obstacle::Passing(
+                "a netlink socket with messages that were not read yet; try again".into(),
+            ));
+        }
+        let peer = socket::peer_address(taken.as_fd()).map_err(|error| error.to_string())?;
+        // Family, padding; then the port and the groups that it sends to: zeros if it was not connected.
+        let state =
+            if peer.iter().skip(4).any(|&byte| byte != 0) { directed(taken)? } else { SocketState::Idle };
+        let mut object = record(self.holders[found.holder].pid, taken, (libc::AF_NETLINK, kind), state)?;
+        if let Object::Socket(socket) = &mut object {
+            for name in NETLINK_OPTIONS {
+                if let Ok(value) = socket::option(taken.as_fd(), SOL_NETLINK, name) {
+                    socket.options.push(SocketOption { level: SOL_NETLINK, name, value: Blob(value) });
+                }
+            }
+        }
+        Ok(object)
+    }
+}
+
+const EMPTY: &str = "a datagram socket with an empty message that was not read yet; try again";
+const NAMELESS: &str =
+    "messages that were not read yet wait in a datagram socket without a name: not supported";
+
+fn is_named(taken: &OwnedFd) -> bool {
+    socket::local_address(taken.as_fd()).is_ok_and(|name| name.len() > 2)
+}
+
+fn peek_all(taken: &OwnedFd, credentials: bool) -> Result<Vec<Datagram>, Obstacle> {
+    let mut messages = Vec::new();
+    let mut buffer = vec![0_u8; MESSAGE_LIMIT];
+    loop {
+        let seen = match socket::receive_from(taken.as_fd(), &mut buffer, PEEK | libc::MSG_TRUNC) {
+            Ok(seen) => seen,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && messages.is_empty() => {
+                // The kernel shows an empty message once only (net/core/datagram.c, peeked).
+                return Err(Obstacle::Passing(EMPTY.into()));
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(messages),
+            Err(error) => return Err(unreadable(error).into()),
+        };
+        if seen.more && !credentials {
+            return Err(Obstacle::Passing(DESCRIPTORS.into()));
+        }
+        let data = buffer.get(..seen.len).ok_or_else(|| unreadable(long_message()))?.to_vec();
+        if data.is_empty() {
+            return Err(Obstacle::Passing(EMPTY.into()));
+        }
+        messages.push(Datagram { from: Blob(seen.address), data: Blob(data) });
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_seen_with_their_senders_and_stay() {
+        let new = || socket::new(libc::AF_UNIX, libc::SOCK_DGRAM, 0).unwrap();
+        let (receiver, sender, stranger) = (new(), new(), new());
+        for end in [&receiver, &sender] {
+            socket::bind(end.as_fd(), &1_u16.to_ne_bytes()).unwrap();
+        }
+        let (to, from) = (socket::local_address(receiver.as_fd()), socket::local_address(sender.as_fd()));
+        let (to, from) = (to.unwrap(), from.unwrap());
+        socket::send_to(sender.as_fd(), b"one", &to).unwrap();
+        socket::send_to(stranger.as_fd(), b"second", &to).unwrap();
+        for _ in 0..2 {
+            fd::set_socket_option(receiver.as_fd(), libc::SO_PEEK_OFF, 0).unwrap();
+            let seen = peek_all(&receiver, false).unwrap();
+            let message =
+                |from: &[u8], data: &[u8]| Datagram { from: Blob(from.to_vec()), data: Blob(data.to_vec()) };
+            assert_eq!(seen, [message(&from, b"one"), message(b"", b"second")]);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Data in flight in pipes and sockets: seen without being taken out.
+//!
+//! Called by `files` and `sockets`, on duplicates of the program's descriptors. Inside the stop everything is read, with tee(2) and
+//! MSG_PEEK; of a program that runs on only so much is looked at as changes nothing for it.
+
+use super::Obstacle;
+use holdfast_sys::fd;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+
+/// SO_PEEK_OFF as it is at first.
+const NO_PEEK_OFFSET: i32 = -1;
+pub(super) const DESCRIPTORS: &str = "a message with descriptors that was not read yet; try again";
+const EMPTY: &str = "its data cannot be read: an empty message cannot be told from the end";
+/// Longest message that is kept.
+const MESSAGE_LIMIT: usize = 256 * 1024;
+
+/// How a failure to read them is told.
+pub fn unreadable(error: io::Error) -> String {
+    format!("its data cannot be read: {error}")
+}
+
+/// What is in a pipe, without taking it out: packet by packet where it is in packets (pipe(2), O_DIRECT; tee(2) keeps
+/// their borders).
+pub fn peek_pipe(pipe: &OwnedFd, capacity: i32) -> io::Result<Vec<Vec<u8>>> {
+    let waiting = waiting(pipe)?;
+    let mut pieces = Vec::new();
+    if waiting == 0 {
+        return Ok(pieces);
+    }
+    let (reader, writer) = fd::pipe(libc::O_NONBLOCK)?;
+    fd::fcntl(writer.as_fd(), libc::F_SETPIPE_SZ, i64::from(capacity))?;
+    let copied = fd::tee(pipe.as_fd(), writer.as_fd(), waiting)?;
+    if copied != waiting {
+        return Err(io::Error::other(format!("{copied} of {waiting} bytes")));
+    }
+    drop(writer);
+    let mut reader = File::from(reader);
+    let mut buffer = vec![0_u8; waiting];
+    loop {
+        match reader.read(&mut buffer)? {
+            0 => return Ok(pieces),
+            len => pieces.push(buffer[..len].to_vec()),
+        }
+    }
+}
+
+/// What waits to be received at this end, without taking it out: one piece for a stream, one per message otherwise.
+pub(super) fn peek(socket: &OwnedFd, socket_type: i32) -> Result<Vec<Vec<u8>>, Obstacle> {
+    let waiting = waiting(socket).map_err(unreadable)?;
+    if waiting == 0 {
+        return Ok(Vec::new());
+    }
+    if socket_type != libc::SOCK_STREAM {
+        return peek_messages(socket);
+    }
+    // A look would move it.
+    if has_peek_offset(socket) {
+        return Err(unreadable(own_peek_offset()).into());
+    }
+    let mut data = vec![0_u8; waiting];
+    match fd::peek(socket.as_fd(), &mut data, libc::MSG_DONTWAIT) {
+        Ok((_, true)) => Err(Obstacle::Passing(DESCRIPTORS.into())),
+        Ok((got, false)) if got == waiting => Ok(vec![data]),
+        // With SO_PASSCRED those of one sender only (net/unix/af_unix.c, unix_stream_read_generic).
+        Ok((got, false)) => {
+            Err(Obstacle::Passing(format!("only {got} of {waiting} waiting bytes can be seen; try again")))
+        }
+        Err(error) => Err(unreadable(error).into()),
+    }
+}
+
+/// Whether [`peek`] could be done now, as far as can be known while the program goes on with the socket: of
+/// messages only the first is seen, because seeing the others means setting SO_PEEK_OFF.
+pub(super) fn glance(socket: &OwnedFd, socket_type: i32) -> Result<(), Obstacle> {
+    if waiting(socket).map_err(unreadable)? == 0 {
+        return Ok(());
+    }
+    if has_peek_offset(socket) {
+        return Err(unreadable(own_peek_offset()).into());
+    }
+    if socket_type == libc::SOCK_STREAM {
+        return glance_at_stream(socket);
+    }
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+    match fd::receive(socket.as_fd(), &mut [0_u8; 1], flags) {
+        Ok(len) if len > MESSAGE_LIMIT => Err(unreadable(long_message()).into()),
+        // Taken out meanwhile, or readable.
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+/// The same of a stream. A difference counts only if nothing came or went meanwhile.
+fn glance_at_stream(socket: &OwnedFd) -> Result<(), Obstacle> {
+    let before = waiting(socket).map_err(unreadable)?;
+    let seen = peek(socket, libc::SOCK_STREAM);
+    let after = waiting(socket).map_err(unreadable)?;
+    if before == after { seen.map(|_| ()) } else { Ok(()) }
+}
+
+/// Bytes that wait to be read; of messages, those of the first.
+fn waiting(fd: &OwnedFd) -> io::Result<usize> {
+    const FIONREAD: libc::c_ulong = 0x541b;
+    Ok(usize::try_from(fd::ioctl_int(fd.as_fd(), FIONREAD)?).unwrap_or(0))
+}
+
+pub(super) fn own_peek_offset() -> io::Error {
+    io::Error::other("the program uses SO_PEEK_OFF itself")
+}
+
+pub(super) fn long_message() -> io::Error {
+    io::Error::other("a message of more than 256 KiB")
+}
+
+/// Whether the program has set SO_PEEK_OFF (socket(7)); kernels before 6.9 do not know it for TCP.
+fn has_peek_offset(socket: &OwnedFd) -> bool {
+    fd::socket_option(socket.as_fd(), libc::SO_PEEK_OFF).is_ok_and(|offset| offset != NO_PEEK_OFFSET)
+}
+
+/// All messages that wait, by a moving peek offset (SO_PEEK_OFF, socket(7)), which is taken away again.
+pub(super) fn peek_messages(socket: &OwnedFd) -> Result<Vec<Vec<u8>>, Obstacle> {
+    if fd::socket_option(socket.as_fd(), libc::SO_PEEK_OFF).map_err(unreadable)? != NO_PEEK_OFFSET {
+        return Err(unreadable(own_peek_offset()).into());
+    }
+    fd::set_socket_option(socket.as_fd(), libc::SO_PEEK_OFF, 0).map_err(unreadable)?;
+    let mut messages = Vec::new();
+    let mut buffer = vec![0_u8; MESSAGE_LIMIT];
+    let result = loop {
+        // MSG_TRUNC: the true length, should a message be larger than the buffer.
+        match fd::peek(socket.as_fd(), &mut buffer, libc::MSG_DONTWAIT | libc::MSG_TRUNC) {
+            Ok((_, true)) => break Err(Obstacle::Passing(DESCRIPTORS.into())),
+            Ok((len, _)) if len > buffer.len() => break Err(unreadable(long_message()).into()),
+            Ok((0, _)) => break Err(EMPTY.into()),
+            Ok((len, _)) => messages.push(buffer[..len].to_vec()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break Ok(messages),
+            Err(error) => break Err(unreadable(error).into()),
+        }
+    };
+    fd::set_socket_option(socket.as_fd(), libc::SO_PEEK_OFF, NO_PEEK_OFFSET).map_err(unreadable)?;
+    result
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiting_messages_are_seen_and_stay() {
+        let (reader, writer) = fd::socketpair(libc::SOCK_SEQPACKET).unwrap();
+        fd::send(writer.as_fd(), b"one", 0).unwrap();
+        fd::send(writer.as_fd(), b"second", 0).unwrap();
+        for _ in 0..2 {
+            let seen = peek(&reader, libc::SOCK_SEQPACKET).unwrap();
+            assert_eq!(seen, [b"one".to_vec(), b"second".to_vec()]);
+        }
+        let mut buffer = [0; 16];
+        assert_eq!(fd::receive(reader.as_fd(), &mut buffer, 0).unwrap(), 3);
+    }
+
+    #[test]
+    fn a_pipe_is_read_without_being_emptied() {
+        let (reader, writer) = fd::pipe(0).unwrap();
+        std::io::Write::write_all(&mut File::from(writer), b"in flight").unwrap();
+        assert_eq!(peek_pipe(&reader, 65536).unwrap(), [b"in flight"]);
+        assert_eq!(peek_pipe(&reader, 65536).unwrap(), [b"in flight"]);
+        let (reader, writer) = fd::pipe(libc::O_DIRECT).unwrap();
+        let mut writer = File::from(writer);
+        for packet in ["one", "second"] {
+            std::io::Write::write_all(&mut writer, packet.as_bytes()).unwrap();
+        }
+        assert_eq!(peek_pipe(&reader, 65536).unwrap(), [&b"one"[..], b"second"]);
+    }
+
+    #[test]
+    fn a_glance_sees_what_could_not_be_read_and_sets_nothing() {
+        let (reader, writer) = fd::socketpair(libc::SOCK_SEQPACKET).unwrap();
+        assert!(glance(&reader, libc::SOCK_SEQPACKET).is_ok());
+        fd::send(writer.as_fd(), b"one", 0).unwrap();
+        fd::send(writer.as_fd(), b"second", 0).unwrap();
+        assert!(glance(&reader, libc::SOCK_SEQPACKET).is_ok());
+        assert_eq!(fd::socket_option(reader.as_fd(), libc::SO_PEEK_OFF).unwrap(), NO_PEEK_OFFSET);
+        fd::set_socket_option(reader.as_fd(), libc::SO_PEEK_OFF, 0).unwrap();
+        let refused = glance(&reader, libc::SOCK_SEQPACKET).unwrap_err();
+        assert_eq!(refused, peek(&reader, libc::SOCK_SEQPACKET).unwrap_err());
+        let mut buffer = [0; 16];
+        assert_eq!(fd::receive(reader.as_fd(), &mut buffer, 0).unwrap(), 3);
+    }
+
+    #[test]
+    fn a_glance_at_a_stream_takes_nothing_out() {
+        let (reader, writer) = fd::socketpair(libc::SOCK_STREAM).unwrap();
+        fd::send(writer.as_fd(), b"in flight", 0).unwrap();
+        assert!(glance(&reader, libc::SOCK_STREAM).is_ok());
+        assert_eq!(peek(&reader, libc::SOCK_STREAM).unwrap(), [b"in flight".to_vec()]);
+        // An offset of the program's own stays where it is.
+        fd::set_socket_option(reader.as_fd(), libc::SO_PEEK_OFF, 2).unwrap();
+        assert!(peek(&reader, libc::SOCK_STREAM).is_err() && glance(&reader, libc::SOCK_STREAM).is_err());
+        assert_eq!(fd::socket_option(reader.as_fd(), libc::SO_PEEK_OFF).unwrap(), 2);
+    }
+}

@@ -1,0 +1,486 @@
+//! Sockets: who is connected with whom, what waits to be read, which options they have.
+//!
+//! Called by [`super::FileReader`], inside the stop or for a look at a running program. Nothing is consumed: data is seen
+//! with MSG_PEEK. A connection is whole only if everything that one end has sent waits at the other: what is still on its way cannot be seen.
+
+use super::flight::{glance, peek};
+use super::{FileReader, Found, Look, Obstacle};
+use holdfast_image::bytes::Blob;
+use holdfast_image::record::{Object, SocketOption, SocketRecord, SocketState, internet_address};
+use holdfast_sys::socket::{self, TcpInfo, tcp_state};
+use holdfast_sys::{diag, fd, objects};
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::Path;
+
+/// Options of every socket (asm-generic/socket.h): reuse of addresses and ports, keep-alive, broadcast, urgent data in
+/// line, priority, linger, credentials, time-outs, time stamps, least bytes to read, device.
+const SOCKET_OPTIONS: [i32; 14] = [2, 15, 9, 6, 10, 12, 13, 16, 18, 20, 21, 29, 35, 25];
+/// Of TCP (tcp(7)): no delay, cork, keep-alive times and count, syn count, linger, deferred accept, user time-out, fast
+/// open, low mark of unsent data.
+const TCP_OPTIONS: [i32; 11] = [1, 3, 4, 5, 6, 7, 8, 9, 18, 23, 25];
+/// Of IPv4 (ip(7)): type of service, time to live, packet information, path discovery, errors, free binding, multicast.
+const IP_OPTIONS: [i32; 9] = [1, 2, 8, 10, 11, 12, 15, 33, 34];
+/// Of IPv6 (ipv6(7)): this family only, hops, multicast hops and loop, errors, packet information, traffic class.
+const IPV6_OPTIONS: [i32; 7] = [26, 16, 18, 19, 25, 49, 67];
+/// Bytes on their way to the other end (tcp(7), unix(7)).
+const SIOCOUTQ: libc::c_ulong = 0x5411;
+const NOT_ACCEPTED: &str =
+    "a connection to the program itself that was not accepted yet, with data in it; try again";
+const ON_ITS_WAY: &str = "a TCP connection with data on its way, or that is being closed; try again";
+/// SO_BUF_LOCK (Linux 5.14): which buffer sizes were set by the program; 1: for sending, 2: for receiving.
+const SO_BUF_LOCK: i32 = 72;
+const AF_INET: i32 = libc::AF_INET;
+const AF_INET6: i32 = libc::AF_INET6;
+
+/// An internet stream of the program.
+pub(super) struct Stream {
+    inode: u64,
+    local: SocketAddr,
+    peer: SocketAddr,
+    info: TcpInfo,
+}
+
+impl FileReader<'_> {
+    /// What a socket is.
+    ///
+    /// # Errors
+    /// Why it cannot be brought back.
+    pub(super) fn socket(&self, found: &Found) -> Result<Object, Obstacle> {
+        let taken = self.take(found)?;
+        let option = |option| fd::socket_option(taken.as_fd(), option);
+        let socket_type = option(libc::SO_TYPE).map_err(|error| error.to_string())?;
+        let known = [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_SEQPACKET].contains(&socket_type);
+        match option(libc::SO_DOMAIN) {
+            Ok(libc::AF_UNIX) if known => self.unix(found, &taken, socket_type),
+            Ok(domain @ (AF_INET | AF_INET6)) if known => self.internet(found, &taken, domain, socket_type),
+            Ok(libc::AF_NETLINK) => self.netlink(found, &taken, socket_type),
+            _ => self.inherited(found, &not_supported(&taken, found.inode)),
+        }
+    }
+
+    fn unix(&self, found: &Found, taken: &OwnedFd, socket_type: i32) -> Result<Object, Obstacle> {
+        let refused = || self.inherited(found, &not_supported(taken, found.inode));
+        let Ok(kernel) = diag::unix_socket(found.inode) else { return refused() };
+        let is_datagram = socket_type == libc::SOCK_DGRAM;
+        let peer = kernel.peer.and_then(|peer| self.found.iter().find(|other| other.inode == peer));
+        let state = match (kernel.peer, peer) {
+            _ if kernel.listens => {
+                self.all_known_unix(found.inode, kernel.waiting)?;
+                SocketState::Listening { backlog: kernel.backlog }
+            }
+            (None, _) => SocketState::Idle,
+            // Closed by whoever had it: what it has sent can still be read.
+            (Some(0), _) if kernel.ended && !is_datagram => {
+                return self.pair(taken, found.inode, socket_type, kernel.shut);
+            }
+            (Some(0), _) if !is_datagram => {
+                let peer = peer_of(taken)?;
+                if !self.listens_at(&peer, libc::AF_UNIX) {
+                    return refused();
+                }
+                if fd::ioctl_int(taken.as_fd(), SIOCOUTQ).unwrap_or(1) > 0 || kernel.shut {
+                    return Err(Obstacle::Passing(NOT_ACCEPTED.into()));
+                }
+                SocketState::Pending { peer }
+            }
+            (Some(number), Some(peer)) => {
+                let other = self.take(peer)?;
+                let named =
+                    |end: &OwnedFd| socket::local_address(end.as_fd()).is_ok_and(|name| name.len() > 2);
+                let mutual = diag::unix_socket(number).is_ok_and(|other| other.peer == Some(found.inode));
+                if mutual && !named(taken) && !named(&other) {
+                    return self.pair(taken, found.inode.min(number), socket_type, kernel.shut);
+                }
+                if is_datagram {
+                    directed(taken)?
+                } else {
+                    let data = self.data(taken, socket_type)?;
+                    let connection = found.inode.min(number);
+                    SocketState::Connected {
+                        connection,
+                        peer: peer_of(taken)?,
+                        data,
+                        shut: kernel.shut,
+                        ended: false,
+                    }
+                }
+            }
+            // As to the system's log: whoever listens there then will do.
+            (Some(_), None) if is_datagram => match self.standard(found) {
+                Some(_) => return refused(),
+                None => directed(taken)?,
+            },
+            (Some(_), None) => return refused(),
+        };
+        let messages = if is_datagram { self.datagrams(taken, kernel.waiting > 0)? } else { Vec::new() };
+        let pid = self.holders[found.holder].pid;
+        let mut object = record(pid, taken, (libc::AF_UNIX, socket_type), state)?;
+        if let Object::Socket(socket) = &mut object {
+            socket.messages = messages;
+        }
+        Ok(object)
+    }
+
+    fn internet(
+        &self,
+        found: &Found,
+        taken: &OwnedFd,
+        domain: i32,
+        socket_type: i32,
+    ) -> Result<Object, Obstacle> {
+        let protocol = fd::socket_option(taken.as_fd(), libc::SO_PROTOCOL).unwrap_or(0);
+        let kind = (socket_type, protocol);
+        let state = if kind == (libc::SOCK_STREAM, libc::IPPROTO_TCP) {
+            match self.stream(found, taken)? {
+                Some(state) => state,
+                None => return self.inherited(found, &not_supported(taken, found.inode)),
+            }
+        } else if kind == (libc::SOCK_DGRAM, libc::IPPROTO_UDP) {
+            if self.standard(found).is_some() {
+                return self.inherited(found, "");
+            }
+            match socket::peer_address(taken.as_fd()) {
+                Ok(_) => directed(taken)?,
+                Err(_) => SocketState::Idle,
+            }
+        } else {
+            return self.inherited(found, &not_supported(taken, found.inode));
+        };
+        Ok(record(self.holders[found.holder].pid, taken, (domain, socket_type), state)?)
+    }
+
+    fn pair(&self, taken: &OwnedFd, number: u64, socket_type: i32, shut: bool) -> Result<Object, Obstacle> {
+        let option = |option| fd::socket_option(taken.as_fd(), option).unwrap_or(0).cast_unsigned();
+        Ok(Object::SocketPair {
+            pair: number,
+            socket_type: socket_type.cast_unsigned(),
+            data: self.data(taken, socket_type)?,
+            send_buffer: option(libc::SO_SNDBUF),
+            receive_buffer: option(libc::SO_RCVBUF),
+            send_timeout_us: objects::socket_timeout_us(taken.as_fd(), libc::SO_SNDTIMEO).unwrap_or(0),
+            receive_timeout_us: objects::socket_timeout_us(taken.as_fd(), libc::SO_RCVTIMEO).unwrap_or(0),
+            options: options(taken, libc::AF_UNIX, 0).into_iter().filter(is_of_pairs).collect(),
+            shut,
+        })
+    }
+
+    /// The state of a TCP socket; `None`: it leads outside.
+    fn stream(&self, found: &Found, taken: &OwnedFd) -> Result<Option<SocketState>, Obstacle> {
+        let info = socket::tcp_info(taken.as_fd()).map_err(|error| error.to_string())?;
+        if info.state == tcp_state::LISTEN {
+            self.all_known_tcp(self.holders[found.holder].pid, taken, &info)?;
+            self.free_after_death(taken);
+            return Ok(Some(SocketState::Listening { backlog: info.backlog }));
+        }
+        if info.state == tcp_state::CLOSE {
+            let was_connected = info.sent > 0 || info.received > 0;
+            return Ok(Some(if was_connected { SocketState::Lost } else { SocketState::Idle }));
+        }
+        let all = self.streams.get_or_init(|| self.internet_streams());
+        let own = all.iter().find(|stream| stream.inode == found.inode);
+        let other = own.and_then(|own| {
+            all.iter()
+                .find(|other| (other.local, other.peer) == (own.peer, own.local) && other.inode != own.inode)
+        });
+        let (Some(own), Some(other)) = (own, other) else {
+            // Closed by whoever of the job had it: what it has sent can still be read.
+            if let Some(own) = own.filter(|own| own.info.state == tcp_state::CLOSE_WAIT && is_alone(own)) {
+                let (connection, peer) = (own.inode, peer_of(taken)?);
+                let data = self.data(taken, libc::SOCK_STREAM)?;
+                return Ok(Some(SocketState::Connected { connection, peer, data, shut: false, ended: true }));
+            }
+            // One that is being made has no peer yet; to a listener of the program's own it is made at once.
+            let peer = peer_of(taken).ok().filter(|peer| self.listens_at(peer, libc::AF_INET));
+            let Some(peer) = peer else {
+                return Ok(self.outside.lose_connections.then_some(SocketState::Lost));
+            };
+            let untouched = info.state == tcp_state::ESTABLISHED && info.sent + info.received == 0;
+            return if untouched && info.not_sent == 0 {
+                Ok(Some(SocketState::Pending { peer }))
+            } else {
+                Err(Obstacle::Passing(NOT_ACCEPTED.into()))
+            };
+        };
+        let whole = is_whole(&own.info, &other.info) && is_whole(&other.info, &own.info);
+        if !whole && !self.moves(own) && !self.moves(other) {
+            self.hasten(&[own, other]);
+            return Err(Obstacle::Passing(ON_ITS_WAY.into()));
+        }
+        self.free_after_death(taken);
+        let data = self.data(taken, libc::SOCK_STREAM)?;
+        let connection = own.inode.min(other.inode);
+        let peer = peer_of(taken)?;
+        Ok(Some(SocketState::Connected { connection, peer, data, shut: is_shut(&info), ended: false }))
+    }
+
+    /// What waits to be read; nothing while the program runs on: then only whether it could be read.
+    fn data(&self, taken: &OwnedFd, socket_type: i32) -> Result<Vec<Blob>, Obstacle> {
+        match self.look {
+            Look::Stopped => Ok(peek(taken, socket_type)?.into_iter().map(Blob).collect()),
+            Look::Running => glance(taken, socket_type).map(|()| Vec::new()),
+        }
+    }
+
+    /// Lets a restart have the port of a listener at once: connections of a dead program stay in TIME_WAIT for a minute, in
+    /// which nobody can listen there unless they, too, had SO_REUSEADDR (net/ipv4/inet_connection_sock.c,
+    /// inet_csk_bind_conflict). Most servers set it. What a listener accepts has the option from it; nobody else can have
+    /// the address of a socket that listens, with it or without.
+    fn free_after_death(&self, taken: &OwnedFd) {
+        if self.look == Look::Stopped {
+            let one = 1_i32.to_ne_bytes();
+            let _ = socket::set_option(taken.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, &one);
+        }
+    }
+
+    /// Has the ends acknowledge at once what they have: then the other one sends what it holds back (Nagle's algorithm waits
+    /// for that, and the acknowledgement for up to 40 ms), and the next try finds it.
+    fn hasten(&self, ends: &[&Stream]) {
+        for found in self.found.iter().filter(|found| ends.iter().any(|end| end.inode == found.inode)) {
+            if let Ok(taken) = self.take(found) {
+                let one = 1_i32.to_ne_bytes();
+                let _ = socket::set_option(taken.as_fd(), libc::IPPROTO_TCP, libc::TCP_QUICKACK, &one);
+            }
+        }
+    }
+
+    /// Whether the program, which runs on, is using an end: then what was known of both ends is of two moments.
+    fn moves(&self, end: &Stream) -> bool {
+        let now = |found: &Found| socket::tcp_info(self.take(found).ok()?.as_fd()).ok();
+        self.look == Look::Running
+            && self
+                .found
+                .iter()
+                .find(|found| found.inode == end.inode)
+                .is_none_or(|found| now(found) != Some(end.info))
+    }
+
+    /// Whether the program itself listens at an address.
+    fn listens_at(&self, address: &Blob, domain: i32) -> bool {
+        let sockets = self.found.iter().filter(|found| found.target.starts_with(b"socket:"));
+        sockets.filter_map(|found| self.take(found).ok()).any(|taken| {
+            if fd::socket_option(taken.as_fd(), libc::SO_ACCEPTCONN).unwrap_or(0) == 0 {
+                return false;
+            }
+            let Ok(local) = socket::local_address(taken.as_fd()) else { return false };
+            if domain == libc::AF_UNIX {
+                return local == address.0;
+            }
+            match (canonical(&local), canonical(&address.0)) {
+                (Some(here), Some(there)) => {
+                    here.port() == there.port() && (here.ip() == there.ip() || here.ip().is_unspecified())
+                }
+                _ => false,
+            }
+        })
+    }
+
+    /// All TCP connections of the program.
+    fn internet_streams(&self) -> Vec<Stream> {
+        let sockets = self.found.iter().filter(|found| found.target.starts_with(b"socket:"));
+        sockets
+            .filter_map(|found| {
+                let taken = self.take(found).ok()?;
+                let info = socket::tcp_info(taken.as_fd()).ok()?;
+                let local = canonical(&socket::local_address(taken.as_fd()).ok()?)?;
+                let peer = canonical(&socket::peer_address(taken.as_fd()).ok()?)?;
+                Some(Stream { inode: found.inode, local, peer, info })
+            })
+            .collect()
+    }
+}
+
+/// Whether the other end of a connection of this host has been closed: the kernel finishes it alone, or has done so.
+fn is_alone(own: &Stream) -> bool {
+    let here = own.peer.ip() == own.local.ip() || own.peer.ip().is_loopback();
+    let address = |text: &str| readable_address(text)?.parse::<SocketAddr>().ok();
+    let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
+    let held = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let ends = || Some((canonical(address(words.get(1)?)?), canonical(address(words.get(2)?)?)));
+        ends() == Some((own.peer, own.local)) && words.get(9) != Some(&"0")
+    };
+    let tables = ["tcp", "tcp6"].map(|table| fs::read_to_string(format!("/proc/net/{table}")));
+    here && tables.iter().all(|text| text.as_ref().is_ok_and(|text| !text.lines().any(held)))
+}
+
+fn is_shut(info: &TcpInfo) -> bool {
+    [tcp_state::FIN_WAIT1, tcp_state::FIN_WAIT2].contains(&info.state)
+}
+
+/// Whether all that was sent at this end has come to the other. The end of the stream counts as one byte received.
+fn is_whole(sender: &TcpInfo, receiver: &TcpInfo) -> bool {
+    let open = [tcp_state::ESTABLISHED, tcp_state::CLOSE_WAIT].contains(&sender.state);
+    (open || is_shut(sender))
+        && sender.not_sent == 0
+        && receiver.received == sender.sent + u64::from(is_shut(sender))
+}
+
+fn peer_of(taken: &OwnedFd) -> Result<Blob, String> {
+    socket::peer_address(taken.as_fd()).map(Blob).map_err(|error| error.to_string())
+}
+
+/// With a default destination.
+pub(super) fn directed(taken: &OwnedFd) -> Result<SocketState, String> {
+    let peer = peer_of(taken)?;
+    if peer.0.len() <= 2 {
+        return Err("it sends to a socket without a name: not supported yet".into());
+    }
+    Ok(SocketState::Directed { peer })
+}
+
+/// The record of a socket that does something.
+pub(super) fn record(
+    pid: i32,
+    taken: &OwnedFd,
+    (domain, kind): (i32, i32),
+    state: SocketState,
+) -> Result<Object, String> {
+    let local = socket::local_address(taken.as_fd()).map_err(|error| error.to_string())?;
+    let protocol = fd::socket_option(taken.as_fd(), libc::SO_PROTOCOL).unwrap_or(0);
+    let mut record = SocketRecord {
+        domain: domain.cast_unsigned(),
+        socket_type: kind.cast_unsigned(),
+        protocol: protocol.cast_unsigned(),
+        local: Blob(local),
+        state,
+        options: options(taken, domain, protocol),
+        mode: 0,
+        deleted: false,
+        messages: Vec::new(),
+    };
+    if let Some(path) = record.path() {
+        // Of the file that has the name, if it is one of a socket.
+        let path = Path::new(&format!("/proc/{pid}/cwd")).join(path);
+        let file = fs::symlink_metadata(path);
+        record.deleted = file.as_ref().map_or_else(
+            |error| error.kind() == io::ErrorKind::NotFound,
+            |metadata| !metadata.file_type().is_socket(),
+        );
+        record.mode = file.map_or(0o777, |metadata| metadata.permissions().mode()) & 0o7777;
+    }
+    Ok(Object::Socket(Box::new(record)))
+}
+
+/// What is left to be set of a pair: its buffers and time-outs are kept by themselves.
+fn is_of_pairs(option: &SocketOption) -> bool {
+    ![libc::SO_SNDBUF, libc::SO_RCVBUF, libc::SO_SNDTIMEO, libc::SO_RCVTIMEO].contains(&option.name)
+}
+
+/// All options that can be read; what cannot is not there for this kind.
+fn options(taken: &OwnedFd, domain: i32, protocol: i32) -> Vec<SocketOption> {
+    let mut found = Vec::new();
+    let mut ask = |level: i32, names: &[i32]| {
+        for &name in names {
+            if let Ok(value) = socket::option(taken.as_fd(), level, name)
+                && !value.is_empty()
+            {
+                found.push(SocketOption { level, name, value: Blob(value) });
+            }
+        }
+    };
+    ask(libc::SOL_SOCKET, &SOCKET_OPTIONS);
+    match domain {
+        AF_INET => ask(libc::IPPROTO_IP, &IP_OPTIONS),
+        AF_INET6 => ask(libc::IPPROTO_IPV6, &IPV6_OPTIONS),
+        _ => {}
+    }
+    if protocol == libc::IPPROTO_TCP {
+        ask(libc::IPPROTO_TCP, &TCP_OPTIONS);
+    }
+    // What the program has not set the kernel adapts by itself.
+    let locked = fd::socket_option(taken.as_fd(), SO_BUF_LOCK).unwrap_or(0);
+    for (bit, name) in [(1, libc::SO_SNDBUF), (2, libc::SO_RCVBUF)] {
+        if locked & bit != 0
+            && let Ok(doubled) = fd::socket_option(taken.as_fd(), name)
+        {
+            let value = Blob((doubled / 2).to_ne_bytes().to_vec());
+            found.push(SocketOption { level: libc::SOL_SOCKET, name, value });
+        }
+    }
+    found
+}
+
+/// An address; one of IPv4 is the same in either family.
+pub(super) fn canonical(bytes: &[u8]) -> Option<SocketAddr> {
+    internet_address(bytes).map(|address| SocketAddr::new(address.ip().to_canonical(), address.port()))
+}
+
+/// How a socket is refused.
+pub(super) fn not_supported(socket: &OwnedFd, inode: u64) -> String {
+    format!("{}: not supported yet", describe(socket, inode))
+}
+
+/// Kind and peer of a socket, for refusals.
+fn describe(socket: &OwnedFd, inode: u64) -> String {
+    let domain = fd::socket_option(socket.as_fd(), libc::SO_DOMAIN).unwrap_or(-1);
+    let kind = match fd::socket_option(socket.as_fd(), libc::SO_TYPE).unwrap_or(0) {
+        libc::SOCK_STREAM => "stream",
+        libc::SOCK_DGRAM => "datagram",
+        _ => "raw",
+    };
+    match domain {
+        libc::AF_UNIX => format!("unix {kind} socket"),
+        libc::AF_INET | libc::AF_INET6 => {
+            format!("{kind} socket, {}", internet_peer(inode).unwrap_or_else(|| "not connected".into()))
+        }
+        libc::AF_NETLINK => "netlink socket".into(),
+        other => format!("socket of address family {other}"),
+    }
+}
+
+/// `local -> remote` of a TCP or UDP socket from /proc/net, or `listening on …`.
+fn internet_peer(inode: u64) -> Option<String> {
+    let wanted = inode.to_string();
+    ["tcp", "tcp6", "udp", "udp6"].into_iter().find_map(|table| {
+        let text = fs::read_to_string(format!("/proc/net/{table}")).ok()?;
+        let line = text.lines().find(|line| line.split_whitespace().nth(9) == Some(&wanted))?;
+        let mut words = line.split_whitespace().skip(1);
+        let (local, remote, state) = (words.next()?, words.next()?, words.next()?);
+        if state == "0A" {
+            return Some(format!("listening on {}", readable_address(local)?));
+        }
+        Some(format!("{} -> {}", readable_address(local)?, readable_address(remote)?))
+    })
+}
+
+/// `0100007F:1F90` as `127.0.0.1:8080` (address words are in host order, net/ipv4/tcp_ipv4.c).
+fn readable_address(text: &str) -> Option<String> {
+    let (address, port) = text.split_once(':')?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    let words: Option<Vec<[u8; 4]>> = (0..address.len() / 8)
+        .map(|i| u32::from_str_radix(address.get(i * 8..i * 8 + 8)?, 16).ok().map(u32::to_ne_bytes))
+        .collect();
+    let bytes = words?.concat();
+    if let Ok(four) = <[u8; 4]>::try_from(bytes.as_slice()) {
+        return Some(format!("{}:{port}", std::net::Ipv4Addr::from(four)));
+    }
+    let sixteen = <[u8; 16]>::try_from(bytes.as_slice()).ok()?;
+    Some(format!("[{}]:{port}", std::net::Ipv6Addr::from(sixteen)))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_read_as_people_write_them() {
+        assert_eq!(readable_address("0100007F:1F90").unwrap(), "127.0.0.1:8080");
+        assert_eq!(readable_address("00000000000000000000000001000000:0050").unwrap(), "[::1]:80");
+        assert!(readable_address("zz").is_none());
+    }
+
+    #[test]
+    fn one_address_has_two_families() {
+        let four = [&2_u16.to_ne_bytes()[..], &80_u16.to_be_bytes(), &[127, 0, 0, 1], &[0; 8]].concat();
+        let mapped = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1];
+        let six = [&10_u16.to_ne_bytes()[..], &80_u16.to_be_bytes(), &[0; 4], &mapped, &[0; 4]].concat();
+        assert_eq!(canonical(&four), Some("127.0.0.1:80".parse().unwrap()));
+        assert_eq!(canonical(&six), canonical(&four));
+        assert_eq!(canonical(&six[..20]), None);
+    }
+}

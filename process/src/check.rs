@@ -1,0 +1,432 @@
+//! What of a process could not be checkpointed now, found while it runs on.
+//!
+//! Called by the agent for `holdfast check JOB`, and by the command itself for a process that belongs to no job. What must
+//! hold: nothing is stopped, set or consumed in the process; what is refused here is refused by the cut, in the same
+//! words (`refuse`, `capture`). A thing that is there for an instant only (a descriptor of libholdfast, a child that the
+//! agent makes during a cut) must not count, so a finding is one that a second look finds too. What only a stopped
+//! thread tells is not seen.
+//!
+//! Fails by: [`CheckError`], when there is nothing to look at, or it may not be looked at.
+
+use crate::capture::files::nameless::Covered;
+use crate::capture::files::{FileReader, Holder, Look, Outside, watches};
+use crate::capture::links;
+use crate::capture::maps::{self, Mapped};
+use crate::capture::segments;
+use crate::inject::batch::choose_marker;
+use crate::{ours, refuse, stop};
+use holdfast_image::bytes::Name;
+use holdfast_image::record::InjectArea;
+use holdfast_image::refusal::{Checked, Finding, Refusal};
+use holdfast_sys::procfs::{self, Mapping, Status};
+use holdfast_sys::{clone, local};
+use std::fs::{self, File};
+use std::io;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// Between the two looks: longer than libholdfast needs for a step.
+const PAUSE: Duration = Duration::from_millis(3);
+/// Longest wait for the end of a stop of the agent's.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often a look is begun anew because a thread or the memory went away under it.
+const TRIES: u32 = 4;
+
+/// What to look at.
+#[derive(Clone, Debug, Default)]
+pub struct CheckOptions {
+    /// The process.
+    pub pid: i32,
+    /// Where its libholdfast told the caller that it may work; `None`: it has told the caller nothing.
+    pub area: Option<InjectArea>,
+    /// The other processes of its job, likewise.
+    pub others: Vec<(i32, InjectArea)>,
+    /// See [`crate::CutOptions::own_files`].
+    pub own_files: Vec<PathBuf>,
+    /// See [`crate::CutOptions::inherited`].
+    pub inherited: Vec<(i32, u64, u64)>,
+    /// See [`crate::CutOptions::lose_connections`].
+    pub lose_connections: bool,
+    /// Only protected memory is stored: other memory may be as large as it likes.
+    pub only_protected: bool,
+}
+
+/// Why nothing can be said.
+#[derive(Debug, Error)]
+pub enum CheckError {
+    /// It has ended, or never was.
+    #[error("there is no process {pid}")]
+    Gone {
+        /// Its id.
+        pid: i32,
+    },
+    /// The id is one of a thread.
+    #[error("{tid} is a thread of process {pid}: name that")]
+    Thread {
+        /// The id.
+        tid: i32,
+        /// The process.
+        pid: i32,
+    },
+    /// It belongs to somebody else.
+    #[error("process {pid} ({comm}) belongs to user {uid}: only that user and root may look into it")]
+    Foreign {
+        /// Its id.
+        pid: i32,
+        /// Its name.
+        comm: String,
+        /// Its user.
+        uid: i64,
+    },
+    /// The system forbids it.
+    #[error(
+        "process {pid} ({comm}) may not be looked into: {error}; it is protected from its own user, or this system \
+         forbids it: see `holdfast doctor`"
+    )]
+    Closed {
+        /// Its id.
+        pid: i32,
+        /// Its name.
+        comm: String,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+/// Looks at a process.
+///
+/// # Errors
+/// See [`CheckError`].
+pub fn check(options: &CheckOptions) -> Result<Checked, CheckError> {
+    let pid = options.pid;
+    let gone = || CheckError::Gone { pid };
+    let status = Status::read(pid, pid).map_err(|_| gone())?;
+    if let Some(process) = status.number("Tgid").and_then(|id| i32::try_from(id).ok()).filter(|&id| id != pid)
+    {
+        return Err(CheckError::Thread { tid: pid, pid: process });
+    }
+    let comm = refuse::name_of(pid);
+    if let Some(uid) = status.number("Uid").filter(|&uid| uid != i64::from(local::effective_user()))
+        && local::effective_user() != 0
+    {
+        return Err(CheckError::Foreign { pid, comm, uid });
+    }
+    let mut found = look(options, &comm)?;
+    if !found.is_empty() {
+        pause(pid);
+        let again = look(options, &comm)?;
+        let is = |one: &Found, other: &Found| one.0 == other.0 && one.1.subject.is(&other.1.subject);
+        found.retain(|one| again.iter().any(|other| is(one, other)));
+    }
+    // What a program loses while it ends says nothing of it.
+    if stop::has_ended(pid) {
+        return Err(gone());
+    }
+    let finding = |(pid, refusal): Found| Finding::new(pid, &refuse::name_of(pid), refusal);
+    let mut findings: Vec<Finding> = found.into_iter().map(finding).collect();
+    findings.sort_by_key(|finding| finding.pid != pid);
+    Ok(Checked { pid, comm, findings, left_out: 0 })
+}
+
+/// A refusal, and the process that it is about.
+type Found = (i32, Refusal);
+
+/// Waits between the looks, and until the program is not in a stop of a cut any more: in that it has children that are
+/// the agent's.
+fn pause(pid: i32) {
+    let begun = Instant::now();
+    let is_ours = |(_, status): &(i32, Status)| refuse::tracer(status).is_some_and(refuse::is_own_thread);
+    loop {
+        thread::sleep(PAUSE);
+        let stopped = threads(pid).is_ok_and(|all| all.iter().any(is_ours));
+        if !stopped || begun.elapsed() > PATIENCE {
+            return;
+        }
+    }
+}
+
+/// One look, begun anew when something went away under it.
+fn look(options: &CheckOptions, comm: &str) -> Result<Vec<Found>, CheckError> {
+    let pid = options.pid;
+    for _ in 0..TRIES {
+        match look_once(options) {
+            Ok(found) => return Ok(found),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(CheckError::Closed { pid, comm: comm.to_owned(), error });
+            }
+            Err(_) => {}
+        }
+    }
+    Err(CheckError::Gone { pid })
+}
+
+/// A process that can be looked into.
+struct Open<'a> {
+    pid: i32,
+    live: i32,
+    inner_pid: i32,
+    own: Option<i32>,
+    area: Option<&'a InjectArea>,
+    /// Its mappings, if all of them are understood.
+    mapped: Vec<Mapped>,
+}
+
+fn look_once(options: &CheckOptions) -> io::Result<Vec<Found>> {
+    let (mut found, mut open) = (Vec::new(), Vec::new());
+    let others = options.others.iter().map(|(pid, area)| (*pid, Some(area)));
+    for (pid, area) in std::iter::once((options.pid, options.area.as_ref())).chain(others) {
+        let mut own = Vec::new();
+        match look_at(options, pid, area, &mut own) {
+            Ok(looked) => open.extend(looked),
+            // One of several has ended.
+            Err(error) if pid != options.pid && error.kind() != io::ErrorKind::PermissionDenied => {}
+            Err(error) => return Err(error),
+        }
+        found.extend(own.into_iter().map(|refusal| (pid, refusal)));
+    }
+    found.extend(files(options, &open)?);
+    if !options.only_protected {
+        found.extend(attached(&open));
+    }
+    found.extend(strangers(options));
+    Ok(found)
+}
+
+/// Everything but open files. `None`: it cannot be looked into, and that is found.
+fn look_at<'a>(
+    options: &CheckOptions,
+    pid: i32,
+    area: Option<&'a InjectArea>,
+    found: &mut Vec<Refusal>,
+) -> io::Result<Option<Open<'a>>> {
+    let threads = threads(pid)?;
+    let living = threads.iter().find(|(_, status)| !status.has_ended());
+    let (live, status) = living.ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
+    let live = *live;
+    found.extend(refuse::seccomp(pid, status));
+    found.extend(traced(pid, &threads));
+    found.extend(main_thread(pid, &threads));
+    let others = threads.iter().filter(|(_, status)| !status.has_ended());
+    let ids: Vec<(i32, i32)> =
+        others.map(|(tid, status)| (*tid, status.innermost("NSpid").unwrap_or(*tid))).collect();
+    found.extend(refuse::unshared(&ids));
+    if let Some(area) = area {
+        found.extend(refuse::area(pid, area));
+        found.extend(no_signal_left(&threads));
+        // The same question that the kernel asks before it lets anybody trace.
+        if let Err(error) = File::open(format!("/proc/{pid}/task/{live}/mem")) {
+            found.push(refuse::closed(pid).unwrap_or_else(|| refuse::untraceable(live, &error)));
+            return Ok(None);
+        }
+    }
+    let mapped = memory(options, pid, area, live, found)?;
+    found.extend(executable(pid, live));
+    // What cannot be told just now is told at the second look.
+    let own = area.and_then(|area| ours::own_descriptor(live, area).ok().flatten());
+    let inner_pid = status.innermost("NStgid").unwrap_or(pid);
+    Ok(Some(Open { pid, live, inner_pid, own, area, mapped }))
+}
+
+/// Processes of the job that have not spoken; all children of a process that is not of a job.
+fn strangers(options: &CheckOptions) -> Vec<Found> {
+    let all: Vec<i32> =
+        std::iter::once(options.pid).chain(options.others.iter().map(|(pid, _)| *pid)).collect();
+    let children = all.iter().flat_map(|&pid| procfs::children(pid).unwrap_or_default());
+    let unknown = children.filter(|child| !all.contains(child) && !stop::has_ended(*child));
+    unknown.map(|child| (child, refuse::stranger(child))).collect()
+}
+
+/// All threads with their status; those that end meanwhile are left out.
+fn threads(pid: i32) -> io::Result<Vec<(i32, Status)>> {
+    let mut tids = procfs::tasks(pid)?;
+    tids.sort_unstable();
+    Ok(tids.into_iter().filter_map(|tid| Some((tid, Status::read(pid, tid).ok()?))).collect())
+}
+
+/// A debugger at the process, or at single threads of it.
+fn traced(pid: i32, threads: &[(i32, Status)]) -> Vec<Refusal> {
+    let foreign = |status: &Status| refuse::tracer(status).filter(|&tracer| !refuse::is_own_thread(tracer));
+    let of_process = threads.iter().find(|(tid, _)| *tid == pid).and_then(|(_, status)| foreign(status));
+    let of_process = of_process.map(|tracer| refuse::traced(pid, tracer));
+    let of_threads = threads.iter().filter(|(tid, _)| *tid != pid && of_process.is_none());
+    let of_threads =
+        of_threads.filter_map(|(tid, status)| Some(refuse::traced_thread(*tid, foreign(status)?)));
+    let of_threads: Vec<Refusal> = of_threads.collect();
+    of_process.into_iter().chain(of_threads).collect()
+}
+
+fn main_thread(pid: i32, threads: &[(i32, Status)]) -> Option<Refusal> {
+    let (_, status) = threads.iter().find(|(tid, status)| *tid == pid && status.has_ended())?;
+    Some(refuse::main_thread_ended(status.innermost("NStgid").unwrap_or(pid)))
+}
+
+/// The first thread in which no call can be injected.
+fn no_signal_left(threads: &[(i32, Status)]) -> Option<Refusal> {
+    let lacks = |status: &Status| {
+        let pending = status.mask("SigPnd") | status.mask("ShdPnd");
+        choose_marker(status.mask("SigCgt"), status.mask("SigBlk"), pending).is_none()
+    };
+    let (tid, _) = threads.iter().find(|(_, status)| !status.has_ended() && lacks(status))?;
+    Some(refuse::no_signal_left(*tid))
+}
+
+/// Mappings, and libholdfast among them. Returns them, or none if one is not understood.
+fn memory(
+    options: &CheckOptions,
+    pid: i32,
+    area: Option<&InjectArea>,
+    live: i32,
+    found: &mut Vec<Refusal>,
+) -> io::Result<Vec<Mapped>> {
+    let flags = procfs::vm_flags(pid, live)?;
+    let mut maps = procfs::maps(pid, live)?;
+    links::name_mappings(&mut maps);
+    match area {
+        None => found.push(refuse::process(pid, not_under_holdfast(&maps))),
+        Some(area) if area.is_valid() && !ours::is_ours(live, area, maps.iter()) => {
+            // The cut lets another process go on and waits for its hello.
+            let other = pid != options.pid;
+            found.push(if other { refuse::stranger(pid) } else { refuse::process(pid, ours::NOT_OURS) });
+        }
+        Some(_) => {}
+    }
+    match maps::classify(maps, &flags, &options.own_files) {
+        Ok(mapped) => {
+            if !options.only_protected {
+                found.extend(maps::refuse_large(&mapped));
+                let pagemap = File::open(format!("/proc/{pid}/task/{live}/pagemap"))?;
+                found.extend(maps::refuse_guards(&pagemap, &mapped));
+            }
+            Ok(mapped)
+        }
+        Err(refusals) => {
+            found.extend(refusals);
+            Ok(Vec::new())
+        }
+    }
+}
+
+/// System V shared memory of all of them together. Frozen copies do not attach it.
+fn attached(open: &[Open<'_>]) -> Vec<Found> {
+    let processes =
+        open.iter().map(|one| segments::Process { pid: one.pid, area: one.area, mapped: &one.mapped });
+    let segments::Attached { refusals, shared, .. } = segments::attached(processes);
+    let all = refusals.into_iter().chain(shared);
+    all.filter_map(|(place, refusal)| Some((open.get(place)?.pid, refusal))).collect()
+}
+
+fn not_under_holdfast(maps: &[Mapping]) -> &'static str {
+    if maps.iter().any(|mapping| mapping.name.ends_with(b"/libholdfast.so")) {
+        "libholdfast is loaded, but it serves no running job of this store: name the store with --store; if its agent \
+         was killed, the program cannot be checkpointed any more"
+    } else {
+        "libholdfast is not loaded: the program was not started by `holdfast run`"
+    }
+}
+
+/// Open files of all of them together. The library's own connections are not the programs'.
+fn files(options: &CheckOptions, open: &[Open<'_>]) -> io::Result<Vec<Found>> {
+    let pidfds = open.iter().map(|one| clone::pidfd_open(one.pid)).collect::<io::Result<Vec<_>>>()?;
+    let holders = open.iter().zip(&pidfds).map(|(one, pidfd)| Holder {
+        pid: one.pid,
+        inner_pid: one.inner_pid,
+        tid: one.live,
+        pidfd,
+        own: one.own,
+    });
+    let outside = Outside { inherited: &options.inherited, lose_connections: options.lose_connections };
+    let mut covered = Covered::default();
+    open.iter().for_each(|one| covered.add(&one.mapped));
+    let reader = FileReader::new(holders.collect(), outside, Look::Running)?.covering(covered);
+    let refusals = match reader.tables() {
+        Ok(mut tables) => {
+            let folder = |pid: i32| fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
+            let processes: Vec<(i32, PathBuf)> = open.iter().map(|one| (one.pid, folder(one.pid))).collect();
+            watches::find_paths(&mut tables, &processes)
+        }
+        Err(unreadable) => unreadable.refusals,
+    };
+    Ok(refusals.into_iter().filter_map(|(place, refusal)| Some((open.get(place)?.pid, refusal))).collect())
+}
+
+/// The program's file. A thread of the kernel has none.
+fn executable(pid: i32, live: i32) -> Option<Refusal> {
+    let path = procfs::link(&format!("/proc/{pid}/task/{live}/exe")).ok().map(Name)?;
+    fs::metadata(path.as_path()).is_err().then(|| refuse::executable(&path.0))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use holdfast_image::refusal::Subject;
+    use std::process::{Child, Command, Stdio};
+
+    struct Sleeper(Child);
+    impl Sleeper {
+        fn start(command: &mut Command) -> Sleeper {
+            Sleeper(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap())
+        }
+        fn check(&self) -> Checked {
+            let pid = self.0.id().cast_signed();
+            check(&CheckOptions { pid, ..CheckOptions::default() }).unwrap()
+        }
+    }
+    impl Drop for Sleeper {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn a_program_that_was_not_started_under_holdfast_is_told_so() {
+        let sleeper = Sleeper::start(Command::new("sleep").arg("20"));
+        // It has not executed `sleep` yet, perhaps.
+        let checked = loop {
+            let checked = sleeper.check();
+            if checked.comm == "sleep" {
+                break checked;
+            }
+        };
+        let process = Subject::Process { pid: checked.pid, comm: "sleep".into() };
+        let of_process: Vec<_> =
+            checked.findings.iter().filter(|finding| finding.refusal.subject == process).collect();
+        assert_eq!(of_process.len(), 1, "{checked:?}");
+        assert!(of_process[0].refusal.reason.contains("libholdfast is not loaded"), "{checked:?}");
+    }
+
+    #[test]
+    fn children_are_found_and_come_last() {
+        let mut command = Command::new("sh");
+        let sleeper = Sleeper::start(command.args(["-c", "sleep 20 | sleep 20"]));
+        let pid = sleeper.0.id().cast_signed();
+        while procfs::children(pid).unwrap().len() < 2 {
+            thread::yield_now();
+        }
+        let checked = sleeper.check();
+        drop(sleeper);
+        let children: Vec<i32> =
+            checked.findings.iter().map(|finding| finding.pid).filter(|&found| found != pid).collect();
+        for child in &children {
+            let _ = Command::new("kill").arg(child.to_string()).status();
+        }
+        assert_eq!(children.len(), 2, "{checked:?}");
+        assert_eq!(checked.findings[0].pid, pid, "the program comes first: {checked:?}");
+    }
+
+    #[test]
+    fn what_cannot_be_looked_at_is_an_error_with_its_reason() {
+        let fail = |pid| check(&CheckOptions { pid, ..CheckOptions::default() }).unwrap_err().to_string();
+        assert!(fail(i32::MAX).contains("no process"));
+        let thread = thread::spawn(|| {
+            let tid = fs::read_link("/proc/thread-self").unwrap();
+            let tid = tid.file_name().unwrap().to_string_lossy().parse().unwrap();
+            check(&CheckOptions { pid: tid, ..CheckOptions::default() }).unwrap_err().to_string()
+        });
+        let own = std::process::id();
+        assert!(thread.join().unwrap().contains(&format!("is a thread of process {own}")));
+    }
+}

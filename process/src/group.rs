@@ -1,0 +1,183 @@
+//! The processes of a job while they are stopped together.
+//!
+//! Called by `cut`, on the tracer thread. Those that the agent knows are stopped at once; what they have just made, and
+//! what has just executed another program, is not known yet, or not rightly: it is let run to its hello while all
+//! others stand, and stopped then. So a job that makes processes all the time is stopped too.
+//! What must hold: a process gets into the group with its calls repaired ([`inside::stand`]); it may be let go then.
+//! Fails by: [`CutError`]; what is in the group is the caller's to let go.
+
+use crate::cut::{self, Before, CutError, CutOptions, KeptAll, Roster, Target};
+use crate::hold::{self, HeldProgram};
+use crate::inside::{self, Stand};
+use crate::refuse;
+use crate::stop::{self, Stragglers};
+use crate::threads::Samples;
+use holdfast_image::manifest::StopBreakdown;
+use holdfast_image::record::ZombieRecord;
+use holdfast_sys::clock::elapsed_ns;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long all others stand for the sake of one that has not spoken.
+const NEWBORN: Duration = Duration::from_millis(60);
+/// Nobody stands for the sake of one that is older: it will not speak any more.
+const SILENT: Duration = Duration::from_secs(2);
+/// How often it is looked for.
+const MOMENT: Duration = Duration::from_micros(300);
+
+/// See the head of the file. All lists have the same order, the program first.
+pub struct Group {
+    /// The processes.
+    pub targets: Vec<Target>,
+    /// What was looked up before each was stopped.
+    pub befores: Vec<Before>,
+    /// Each, stopped.
+    pub held: Vec<HeldProgram>,
+    /// What was read of each so far.
+    pub stands: Vec<Stand>,
+    /// When the first was interrupted.
+    pub begun: Instant,
+}
+
+impl Group {
+    /// Stops all that are known.
+    ///
+    /// # Errors
+    /// The program cannot be stopped, or is another one by now; nothing is stopped then.
+    pub fn stop(
+        known: Vec<Target>,
+        options: &CutOptions,
+        kept: &mut KeptAll,
+        stragglers: &mut Stragglers,
+        breakdown: &mut StopBreakdown,
+    ) -> Result<Group, CutError> {
+        let several = known.len() > 1;
+        let (mut targets, mut befores) = (Vec::new(), Vec::new());
+        for target in known {
+            match cut::prepare(&target, several, kept.of(&target)) {
+                Ok(before) => {
+                    befores.push(before);
+                    targets.push(target);
+                }
+                // One of several that has just ended.
+                Err(CutError::Gone) if !targets.is_empty() => {}
+                Err(error) => return Err(inside::of(error, several, target.pid)),
+            }
+        }
+        if targets.is_empty() {
+            return Err(CutError::Gone);
+        }
+        refuse::unless_empty(inside::silent(&targets, SILENT))?;
+        let pids: Vec<i32> = targets.iter().map(|target| target.pid).collect();
+        let (stopped, begun) = match stop::stop(&pids, options.deadline) {
+            Ok(stopped) => stopped,
+            Err(failure) => {
+                let samples: Vec<&Samples> = befores.iter().map(|before| &before.samples).collect();
+                return Err(hold::let_go_again(failure, &targets, kept, &samples, stragglers));
+            }
+        };
+        breakdown.stop_ns = elapsed_ns(begun);
+        let held = hold::held(&targets, stopped);
+        let mut group =
+            Group { targets: Vec::new(), befores: Vec::new(), held: Vec::new(), stands: Vec::new(), begun };
+        let mut failure = None;
+        for ((target, before), held) in targets.into_iter().zip(befores).zip(held) {
+            // In all of them, whatever is wrong with one: their calls were interrupted.
+            let taken = group.take_in(target, before, held, kept, stragglers, breakdown);
+            failure = failure.or(taken.err());
+        }
+        match failure {
+            None if !group.targets.is_empty() => Ok(group),
+            failure => {
+                hold::resume_all(group.held, stragglers);
+                Err(failure.unwrap_or(CutError::Gone))
+            }
+        }
+    }
+
+    /// Repairs the calls of a process that was stopped. One that has executed another program meanwhile goes on: it
+    /// speaks in a moment; but not the program itself.
+    fn take_in(
+        &mut self,
+        target: Target,
+        before: Before,
+        mut held: HeldProgram,
+        kept: &mut KeptAll,
+        stragglers: &mut Stragglers,
+        breakdown: &mut StopBreakdown,
+    ) -> Result<(), CutError> {
+        let stand = inside::stand(&target, kept.of(&target), &before.samples, &mut held, breakdown);
+        match stand {
+            Ok(stand) => {
+                self.targets.push(target);
+                self.befores.push(before);
+                self.held.push(held);
+                self.stands.push(stand);
+                Ok(())
+            }
+            Err(error) => {
+                held.resume(stragglers);
+                match error {
+                    CutError::Unsettled(_) if !self.targets.is_empty() => Ok(()),
+                    error => Err(inside::of(error, !self.targets.is_empty(), target.pid)),
+                }
+            }
+        }
+    }
+
+    /// Takes in what was born meanwhile, until there is nobody who does not stand. Returns the children that have
+    /// ended, each with the pid of its parent.
+    ///
+    /// # Errors
+    /// Somebody does not speak.
+    pub fn complete(
+        &mut self,
+        roster: &Roster,
+        options: &CutOptions,
+        kept: &mut KeptAll,
+        stragglers: &mut Stragglers,
+        breakdown: &mut StopBreakdown,
+    ) -> Result<Vec<(i32, ZombieRecord)>, CutError> {
+        loop {
+            let unsettled = match inside::relatives(&self.targets) {
+                Ok(zombies) => return Ok(zombies),
+                Err(error) => error,
+            };
+            if options.only.is_some() || self.begun.elapsed() > NEWBORN {
+                return Err(unsettled);
+            }
+            let known = |target: &Target| self.targets.iter().any(|own| own.pid == target.pid);
+            let fresh: Vec<Target> = roster().into_iter().filter(|target| !known(target)).collect();
+            for target in fresh {
+                self.add(target, options, kept, stragglers, breakdown)?;
+            }
+            thread::sleep(MOMENT);
+        }
+    }
+
+    fn add(
+        &mut self,
+        target: Target,
+        options: &CutOptions,
+        kept: &mut KeptAll,
+        stragglers: &mut Stragglers,
+        breakdown: &mut StopBreakdown,
+    ) -> Result<(), CutError> {
+        let one = std::slice::from_ref(&target);
+        let before = match cut::prepare(&target, true, kept.of(&target)) {
+            Ok(before) => before,
+            Err(CutError::Gone | CutError::Busy { .. }) => return Ok(()),
+            Err(error) => return Err(inside::of(error, true, target.pid)),
+        };
+        match stop::stop(&[target.pid], options.deadline) {
+            Ok((stopped, _)) => match hold::held(one, stopped).pop() {
+                Some(held) => self.take_in(target, before, held, kept, stragglers, breakdown),
+                None => Ok(()),
+            },
+            Err(failure) => match hold::let_go_again(failure, one, kept, &[&before.samples], stragglers) {
+                CutError::Gone => Ok(()),
+                error => Err(inside::of(error, true, target.pid)),
+            },
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! One process inside the stop: its calls are repaired, and what the kernel knows of it is read.
+//!
+//! Called by `cut`, on the tracer thread: [`stand`] for all processes first, then [`relatives`], then [`look`] for each.
+//! What must hold: after [`stand`] the process may be let go at any time, and its calls go on as if nothing had been.
+//! Fails by: [`CutError`]; the caller lets all processes go.
+
+use crate::capture::attributes;
+use crate::capture::folder::{self, Folder};
+use crate::capture::links;
+use crate::capture::maps::{self, Flags, Mapped};
+use crate::capture::state::{self, Around, ProcessFacts, ThreadFacts};
+use crate::cut::{self, Before, CutError, CutOptions, Kept, Target};
+use crate::error::TraceError;
+use crate::hold::{self, HeldProgram};
+use crate::inject::batch::{BUFFERS, Host};
+use crate::inject::stub::Row;
+use crate::ours;
+use crate::refuse;
+use crate::stop;
+use crate::threads::{self, Samples, Thread};
+use holdfast_image::attributes::MemoryPolicy;
+use holdfast_image::bytes::Name;
+use holdfast_image::control::SharedPage;
+use holdfast_image::manifest::StopBreakdown;
+use holdfast_image::record::{InjectArea, LayoutRecord, Limit, PosixTimer, ProcessFlags, ZombieRecord};
+use holdfast_image::refusal::{Refusal, Subject};
+use holdfast_sys::clock::elapsed_ns;
+use holdfast_sys::procfs::{self, Mapping, Status};
+use holdfast_sys::procmem::{self, ForcedMemory};
+use holdfast_sys::{fault, ptrace};
+use std::time::{Duration, Instant};
+
+/// A process whose calls are repaired.
+pub struct Stand {
+    live: i32,
+    maps: Vec<Mapping>,
+    status: Status,
+    /// Its id as it sees it itself.
+    inner_pid: i32,
+    shared_pending: Vec<[u8; 128]>,
+    memory: ForcedMemory,
+}
+
+/// What is read of a process.
+pub struct Seen {
+    /// Any thread of it.
+    pub live: i32,
+    /// Its id as it sees it itself.
+    pub inner_pid: i32,
+    /// Its memory.
+    pub memory: ForcedMemory,
+    /// The thread that runs injected calls.
+    pub host: Host,
+    /// All threads.
+    pub threads: Vec<Thread>,
+    /// What they told of themselves.
+    pub facts: Vec<ThreadFacts>,
+    /// What can be seen of them.
+    pub around: Vec<Around>,
+    /// What one told of the process.
+    pub process: ProcessFacts,
+    /// POSIX timers.
+    pub timers: Vec<PosixTimer>,
+    /// Signals pending for the process.
+    pub shared_pending: Vec<[u8; 128]>,
+    /// Mappings.
+    pub mapped: Vec<Mapped>,
+    /// Their flags, where they were looked at inside the stop.
+    pub mapping_flags: Option<Flags>,
+    /// Their memory policies, if any.
+    pub policies: Vec<Option<MemoryPolicy>>,
+    /// Number of libholdfast's own connection.
+    pub own: Option<i32>,
+    /// Layout of the address space.
+    pub layout: LayoutRecord,
+    /// Resource limits.
+    pub limits: Vec<Limit>,
+    /// Status file.
+    pub status: Status,
+    /// Flags of the process.
+    pub flags: ProcessFlags,
+    /// Executable.
+    pub exe: Vec<u8>,
+    /// Current directory.
+    pub cwd: Folder,
+    /// Bytes of the vdso.
+    pub vdso: Vec<u8>,
+}
+
+impl Seen {
+    /// Whether job control has stopped it.
+    pub fn is_stopped(&self) -> bool {
+        self.threads.iter().all(|thread| thread.group_stopped)
+    }
+}
+
+/// Of the stopped children of a process, those that wait(2) has told it of: it is asked, and told nothing.
+///
+/// # Errors
+/// As [`Host::run`].
+pub fn stops_told(parent: &Seen, area: &InjectArea, children: &[i32]) -> Result<Vec<i32>, TraceError> {
+    if children.is_empty() {
+        return Ok(Vec::new());
+    }
+    const ASK: i32 = libc::WSTOPPED | libc::WNOHANG | libc::WNOWAIT;
+    let at = |index: usize| area.scratch.0 + BUFFERS + index as u64 * 128;
+    let ask = |(index, &child): (usize, &i32)| {
+        let (child, options) = (u64::from(child.cast_unsigned()), u64::from(ASK.cast_unsigned()));
+        Row::new(libc::SYS_waitid, &[libc::P_PID.into(), child, at(index), options, 0])
+    };
+    let mut told = Vec::new();
+    for some in children.chunks(64) {
+        let rows: Vec<Row> = some.iter().enumerate().map(ask).collect();
+        procmem::write(parent.live, at(0), &vec![0; some.len() * 128])?;
+        let results = parent.host.run(area, &rows, &mut |_| Ok(()))?;
+        for (index, (child, result)) in some.iter().zip(results).enumerate() {
+            // Nothing to tell: siginfo_t stays as it is, all zero.
+            let mut signal = [0_u8; 4];
+            procmem::read(parent.live, at(index), &mut signal)?;
+            told.extend((result == 0 && signal == [0; 4]).then_some(*child));
+        }
+    }
+    Ok(told)
+}
+
+/// Repairs the calls that the stop has interrupted.
+///
+/// # Errors
+/// The process has ended or executed another program; a call that cannot be repaired.
+pub fn stand(
+    target: &Target,
+    kept: &mut Kept,
+    samples: &Samples,
+    held: &mut HeldProgram,
+    breakdown: &mut StopBreakdown,
+) -> Result<Stand, CutError> {
+    let begun = Instant::now();
+    let (pid, area) = (target.pid, &target.area);
+    let live = held.living().ok_or(CutError::Gone)?;
+    let mut maps = procfs::maps(pid, live)?;
+    links::name_mappings(&mut maps);
+    if !ours::is_ours(live, area, maps.iter()) {
+        return Err(CutError::Unsettled(vec![refuse::process(pid, ours::NOT_OURS)]));
+    }
+    breakdown.maps_ns += elapsed_ns(begun);
+    let begun = Instant::now();
+    let status = Status::read(pid, live)?;
+    held.threads = hold::read_threads(pid, &held.stopped, &status)?;
+    let shared_pending = ptrace::pending_signals(live, true)?;
+    fault::point("registers");
+    let memory = ForcedMemory::open(pid, live)?;
+    ours::ready_stub(&memory, area)?;
+    hold::collect_slots(target, kept, &memory, held)?;
+    hold::repair_calls(target, kept, samples, &memory, held, &shared_pending)?;
+    let inner_pid = status.innermost("NStgid").unwrap_or(pid);
+    breakdown.threads_ns += elapsed_ns(begun);
+    Ok(Stand { live, maps, status, inner_pid, shared_pending, memory })
+}
+
+/// Children that have ended, each with the pid of its parent.
+///
+/// # Errors
+/// There is a child that lives and is not among the processes of the job.
+pub fn relatives(targets: &[Target]) -> Result<Vec<(i32, ZombieRecord)>, CutError> {
+    let (mut zombies, mut strangers) = (Vec::new(), Vec::new());
+    for target in targets {
+        for child in procfs::children(target.pid).unwrap_or_default() {
+            if targets.iter().any(|other| other.pid == child) {
+                continue;
+            }
+            match zombie(child) {
+                Some(zombie) => zombies.push((target.pid, zombie)),
+                None => strangers.push(refuse::stranger(child)),
+            }
+        }
+    }
+    if strangers.is_empty() { Ok(zombies) } else { Err(CutError::Unsettled(strangers)) }
+}
+
+/// Children that have not spoken, though they are old enough.
+pub fn silent(targets: &[Target], age: Duration) -> Vec<Refusal> {
+    let Err(CutError::Unsettled(strangers)) = relatives(targets) else { return Vec::new() };
+    let old = |refusal: &Refusal| match refusal.subject {
+        Subject::Process { pid, .. } => cut::age(pid).is_some_and(|own| own > age),
+        _ => false,
+    };
+    strangers.into_iter().filter(old).collect()
+}
+
+/// A process that has ended; `None`: it lives.
+fn zombie(pid: i32) -> Option<ZombieRecord> {
+    let fields = procfs::stat_fields(pid, pid).ok()?;
+    // proc_pid_stat(5): field 3 is the state, field 52 the exit code; these fields begin with the third.
+    if fields.first()? != "Z" || procfs::tasks(pid).ok()?.len() > 1 {
+        return None;
+    }
+    let status = Status::read(pid, pid).ok()?;
+    Some(ZombieRecord {
+        pid: status.innermost("NStgid").unwrap_or(pid),
+        pgid: status.innermost("NSpgid").unwrap_or(0),
+        sid: status.innermost("NSsid").unwrap_or(0),
+        status: fields.get(49)?.parse().ok()?,
+        comm: Name::from(std::path::Path::new(&refuse::name_of(pid))),
+    })
+}
+
+/// The same error, with the name of the process where there are several.
+pub fn of(error: CutError, several: bool, pid: i32) -> CutError {
+    match error {
+        error if !several => error,
+        CutError::Refused(refusals) => {
+            let comm = refuse::name_of(pid);
+            CutError::Refused(refusals.into_iter().map(|refusal| refusal.of(pid, &comm)).collect())
+        }
+        CutError::Gone => just_ended(pid),
+        CutError::Busy { .. } | CutError::Failed { .. } if stop::has_ended(pid) => just_ended(pid),
+        CutError::Busy { what } => CutError::Busy { what: format!("process {pid}: {what}") },
+        CutError::Failed { what } => CutError::Failed { what: format!("process {pid}: {what}") },
+        error @ CutError::Unsettled(_) => error,
+    }
+}
+
+/// One of several processes has ended.
+pub fn just_ended(pid: i32) -> CutError {
+    CutError::Unsettled(vec![refuse::process(pid, "it has just ended")])
+}
+
+/// Reads everything but open files and memory.
+///
+/// # Errors
+/// It holds what cannot be brought back; a call in it failed.
+pub fn look(
+    target: &Target,
+    options: &CutOptions,
+    kept: &mut Kept,
+    before: &Before,
+    held: &mut HeldProgram,
+    stand: Stand,
+) -> Result<Seen, CutError> {
+    let (pid, area) = (target.pid, &target.area);
+    let Stand { live, maps, status, inner_pid, shared_pending, memory } = stand;
+    // One that may end right after the stop cannot be looked at again then.
+    let mapping_flags = match before.young {
+        true => Some(procfs::vm_flags(pid, live)?),
+        false => None,
+    };
+    let known = mapping_flags.as_ref().unwrap_or(&before.flags);
+    let mapped = maps::classify(maps, known, &options.own_files).map_err(CutError::Refused)?;
+    if options.only.is_none() {
+        refuse::unless_empty(maps::refuse_large(&mapped))?;
+    }
+    if !held.threads.iter().any(|thread| thread.inner == inner_pid) {
+        return Err(CutError::Refused(vec![refuse::main_thread_ended(inner_pid)]));
+    }
+    let ids: Vec<(i32, i32)> = held.threads.iter().map(|thread| (thread.tid, thread.inner)).collect();
+    refuse::unless_empty(refuse::unshared(&ids))?;
+    let (mut facts, host) = ask_threads(target, kept, held, &status, &shared_pending)?;
+    held.host = Some(host.clone());
+    // SIGCHLD at its default may have flags all the same: no zombies, no word of stops.
+    let always = 1 << (libc::SIGCHLD - 1);
+    let handled = status.mask("SigCgt") | status.mask("SigIgn") | always;
+    let mut shared_pending = shared_pending;
+    let mut tries = 0;
+    let (process, timers) = loop {
+        let process = ask_process(&host, held, &mut facts, kept, area, handled)?;
+        let inner =
+            |tid| held.threads.iter().find(|thread| thread.tid == tid).map_or(tid, |thread| thread.inner);
+        let timers = state::ask_timers(pid, &host, area, inner)?;
+        // Timers run on in a stopped process: one that expired in between would be lost, being neither armed nor pending.
+        if !has_expired(held, &mut shared_pending, &timers)? {
+            break (process, timers);
+        }
+        tries += 1;
+        if tries > 5 {
+            return Err(CutError::Busy { what: "its timers expire all the time".into() });
+        }
+    };
+    let policies = attributes::memory_policies(&host, area, &mapped)?;
+    Ok(Seen {
+        live,
+        inner_pid,
+        host,
+        facts,
+        around: held.threads.iter().map(|thread| state::around(pid, thread.tid)).collect(),
+        threads: held.threads.clone(),
+        timers,
+        shared_pending,
+        policies,
+        own: ours::own_descriptor(live, area)?,
+        layout: state::layout(pid, live, process.brk)?,
+        process,
+        limits: state::limits(pid),
+        flags: state::flags(pid, &status),
+        status,
+        exe: procfs::link(&format!("/proc/{pid}/exe"))?,
+        cwd: folder::current(pid)?,
+        vdso: ours::read_vdso(live, mapped.iter().map(|m| &m.mapping))?,
+        mapped,
+        memory,
+        mapping_flags,
+    })
+}
+
+/// Whether signals have come since they were read; they are read anew.
+fn has_expired(
+    held: &mut HeldProgram,
+    shared: &mut Vec<[u8; 128]>,
+    timers: &[PosixTimer],
+) -> Result<bool, CutError> {
+    let live = held.living().ok_or(CutError::Gone)?;
+    let now = ptrace::pending_signals(live, true)?;
+    let mut changed = now != *shared;
+    *shared = now;
+    if timers.iter().any(|timer| timer.notify == libc::SIGEV_THREAD_ID) {
+        for thread in &mut held.threads {
+            let now = ptrace::pending_signals(thread.tid, false)?;
+            changed |= now != thread.pending;
+            thread.pending = now;
+        }
+    }
+    Ok(changed)
+}
+
+/// Asks the host for what is the process's, and anew for what is its own.
+fn ask_process(
+    host: &Host,
+    held: &HeldProgram,
+    facts: &mut [ThreadFacts],
+    kept: &mut Kept,
+    area: &InjectArea,
+    handled: u64,
+) -> Result<ProcessFacts, CutError> {
+    let own = held.threads.iter().zip(facts).find(|(thread, _)| thread.tid == host.tid);
+    let (thread, own) = own.ok_or(CutError::Gone)?;
+    let (process, told) = state::ask_process(host, thread, area, handled)?;
+    kept.facts.keep(thread, &told);
+    *own = told;
+    Ok(process)
+}
+
+/// Asks new threads for what only they know; returns that of all, and the thread for further calls.
+fn ask_threads(
+    target: &Target,
+    kept: &mut Kept,
+    held: &mut HeldProgram,
+    status: &Status,
+    shared_pending: &[[u8; 128]],
+) -> Result<(Vec<ThreadFacts>, Host), CutError> {
+    let inner_pid = status.innermost("NStgid").unwrap_or(target.pid);
+    let caught = status.mask("SigCgt");
+    let shared = threads::pending_mask(shared_pending);
+    let no_marker = |tid: i32| CutError::Refused(vec![refuse::no_signal_left(tid)]);
+    let generation = match target.area.shared.0 {
+        0 => 0,
+        shared => procmem::read_u64(held.threads[0].tid, shared + SharedPage::FACT_GENERATION as u64)?,
+    };
+    kept.facts.renew(generation);
+    let mut facts = Vec::with_capacity(held.threads.len());
+    let mut chosen = None;
+    for thread in &held.threads {
+        let known = kept.facts.get(thread);
+        let host = if known.is_none() || chosen.is_none() {
+            thread.host(target.pid, inner_pid, caught, shared)
+        } else {
+            None
+        };
+        let fact = match known {
+            Some(fact) => fact,
+            None => {
+                let host = host.as_ref().ok_or_else(|| no_marker(thread.tid))?;
+                held.host = Some(host.clone());
+                let fact = kept.facts.ask(host, &target.area, thread)?;
+                held.host = None;
+                fact
+            }
+        };
+        facts.push(fact);
+        chosen = chosen.or(host);
+    }
+    let first = held.threads.first().map_or(0, |thread| thread.tid);
+    Ok((facts, chosen.ok_or_else(|| no_marker(first))?))
+}

@@ -1,0 +1,442 @@
+//! Sockets with addresses: listeners, datagram sockets, connections with both ends in the program.
+//!
+//! Runs in the new process ([`super::life`]). Connections come first, each through a listener of its own at the address of
+//! the end that was accepted; those listeners are gone before the program's own are made. A socket that died with the
+//! program may keep its port for a moment (TIME_WAIT): what does not go at once is tried for [`PATIENCE`].
+//! How it fails: an error names the address; the file of a dead unix socket was removed then, nothing else changed.
+
+use super::datagrams;
+use super::error::RebuildError;
+use holdfast_image::bytes::Blob;
+use holdfast_image::record::{Description, FileTable, Object, SocketOption, SocketRecord, SocketState};
+use holdfast_sys::{fd, socket};
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a port is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Longer than TIME_WAIT (include/net/tcp.h, TCP_TIMEWAIT_LEN).
+const DEATH: Duration = Duration::from_secs(65);
+const PAUSE: Duration = Duration::from_millis(20);
+/// SO_BUF_LOCK (asm-generic/socket.h).
+const SO_BUF_LOCK: i32 = 72;
+
+/// include/uapi/linux/in.h, since Linux 6.3.
+const IP_LOCAL_PORT_RANGE: i32 = 51;
+
+/// Connections between two ends of the program, by number: the ends in the order of the table.
+#[derive(Debug, Default)]
+pub struct Connections(HashMap<u64, [OwnedFd; 2]>);
+
+/// One end, as the table has it.
+#[derive(Clone, Copy)]
+struct End<'a> {
+    socket: &'a SocketRecord,
+    number: u64,
+    peer: &'a [u8],
+    /// Nobody has the other.
+    ended: bool,
+}
+
+fn ends(table: &FileTable) -> impl Iterator<Item = End<'_>> {
+    table.descriptions.iter().filter_map(|description| match &description.object {
+        Object::Socket(socket) => match &socket.state {
+            SocketState::Connected { connection, peer, ended, .. } => {
+                Some(End { socket, number: *connection, peer: &peer.0, ended: *ended })
+            }
+            _ => None,
+        },
+        _ => None,
+    })
+}
+
+impl Connections {
+    /// Makes all of a table.
+    ///
+    /// # Errors
+    /// Names an address that cannot be used.
+    pub fn make(table: &FileTable) -> Result<Connections, RebuildError> {
+        let mut first: HashMap<u64, End<'_>> = HashMap::new();
+        let mut listeners = HashMap::new();
+        let mut made = HashMap::new();
+        let served = served(table);
+        for end in ends(table) {
+            if end.ended {
+                // The other end is closed when what waits at this one is in it.
+                let other = SocketRecord {
+                    local: Blob(end.peer.to_vec()),
+                    options: Vec::new(),
+                    ..end.socket.clone()
+                };
+                let local = end.socket.local.0.clone();
+                let other = End { socket: &other, peer: &local, ..end };
+                made.insert(end.number, connect(end, other, &served, &mut listeners)?);
+            } else if let Some(other) = first.remove(&end.number) {
+                made.insert(end.number, connect(other, end, &served, &mut listeners)?);
+            } else {
+                first.insert(end.number, end);
+            }
+        }
+        ends(table).for_each(|end| remove_deleted(end.socket));
+        match first.into_values().next() {
+            Some(end) => {
+                Err(RebuildError::Image(format!("a connection of {} has one end", end.socket.address())))
+            }
+            None => Ok(Connections(made)),
+        }
+    }
+
+    /// Gives the ends back whether their addresses may be used again ([`connect`]), now that all sockets are there.
+    pub fn settle(&self, table: &FileTable) {
+        let mut given: HashMap<u64, usize> = HashMap::new();
+        for end in ends(table) {
+            let place = given.entry(end.number).or_default();
+            if let Some(made) = self.get(end.number).and_then(|ends| ends.get(*place)) {
+                let own = |option: &&SocketOption| is_reuse(option);
+                set_options(made, &end.socket.options.iter().filter(own).cloned().collect::<Vec<_>>());
+            }
+            *place += 1;
+        }
+    }
+
+    /// The ends of one; the first is that which comes first in the table.
+    pub fn get(&self, number: u64) -> Option<&[OwnedFd; 2]> {
+        self.0.get(&number)
+    }
+}
+
+/// Ports that the program listens at.
+fn served(table: &FileTable) -> HashSet<[u8; 2]> {
+    let listener = |description: &Description| match &description.object {
+        Object::Socket(socket) if matches!(socket.state, SocketState::Listening { .. }) => port(socket),
+        _ => None,
+    };
+    table.descriptions.iter().filter_map(listener).collect()
+}
+
+/// The port of an internet socket, as it is in its address.
+fn port(record: &SocketRecord) -> Option<[u8; 2]> {
+    let known = record.domain.cast_signed() != libc::AF_UNIX;
+    record
+        .local
+        .0
+        .get(2..4)
+        .filter(|_| known)
+        .and_then(|port| port.try_into().ok())
+        .filter(|port| *port != [0, 0])
+}
+
+/// Connects two ends. Which of them was accepted shows in the port of a listener, and in unix sockets, where the other
+/// mostly has no name.
+fn connect(
+    one: End<'_>,
+    two: End<'_>,
+    served: &HashSet<[u8; 2]>,
+    listeners: &mut HashMap<Vec<u8>, OwnedFd>,
+) -> Result<[OwnedFd; 2], RebuildError> {
+    let serves = |end: &End<'_>| port(end.socket).is_some_and(|port| served.contains(&port));
+    let accepted_first = has_address(one.socket) && (serves(&one) || !serves(&two));
+    let (accepted, connecting) = if accepted_first { (one, two) } else { (two, one) };
+    let failed = || RebuildError::io(format!("connecting {} with itself", accepted.socket.address()));
+    let address = accepted.socket.local.0.as_slice();
+    if !listeners.contains_key(address) {
+        let listener = bound(accepted.socket)?;
+        socket::listen(listener.as_fd(), 8).map_err(failed())?;
+        listeners.insert(address.to_vec(), listener);
+    }
+    let client = match without_binding(connecting.socket) {
+        Some(client) => client,
+        None => bound(connecting.socket)?,
+    };
+    patiently(port(connecting.socket), || socket::connect(client.as_fd(), connecting.peer))
+        .map_err(failed())?;
+    // Should the program ever connect it anew. Kernels that do not know the option have not been asked for it.
+    let _ = socket::set_option(client.as_fd(), libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE, &[0; 4]);
+    let server = listeners.get(address).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL));
+    let server = server.and_then(|listener| socket::accept(listener.as_fd())).map_err(failed())?;
+    for (made, end) in [(&server, accepted), (&client, connecting)] {
+        set_options(made, &end.socket.options);
+        // Until the listener that it was accepted from has its address, which is the same: see `settle`.
+        if end.socket.domain.cast_signed() != libc::AF_UNIX {
+            let one = 1_i32.to_ne_bytes();
+            let _ = socket::set_option(made.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, &one);
+        }
+    }
+    Ok(if accepted_first { [server, client] } else { [client, server] })
+}
+
+/// A socket that will have its port when it is connected. A port that a connection of the old life had may be in
+/// TIME_WAIT for a minute, in which nobody can be bound to it who has no listener there; it can be connected from again
+/// after a second (net/ipv4/tcp_ipv4.c, tcp_twsk_unique; on the loopback device, by default). `None`: the kernel is
+/// older than 6.3, or does not give out such ports by itself.
+fn without_binding(record: &SocketRecord) -> Option<OwnedFd> {
+    /// See ip(7).
+    const IP_BIND_ADDRESS_NO_PORT: i32 = 24;
+    let port = u32::from(u16::from_be_bytes(port(record)?));
+    let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
+    let mut range = range.split_whitespace().map(str::parse::<u32>);
+    let (low, high) = (range.next()?.ok()?, range.next()?.ok()?);
+    if !(low..=high).contains(&port) {
+        return None;
+    }
+    let number = |value: u32| value.cast_signed();
+    let made =
+        socket::new(number(record.domain), number(record.socket_type), number(record.protocol)).ok()?;
+    set_options(&made, &record.options);
+    let set = |name: i32, value: u32| {
+        socket::set_option(made.as_fd(), libc::IPPROTO_IP, name, &value.to_ne_bytes()).ok()
+    };
+    set(IP_BIND_ADDRESS_NO_PORT, 1)?;
+    set(IP_LOCAL_PORT_RANGE, port << 16 | port)?;
+    let mut address = record.local.0.clone();
+    address.get_mut(2..4)?.fill(0);
+    socket::bind(made.as_fd(), &address).ok()?;
+    Some(made)
+}
+
+/// Everything but an end of a connection.
+///
+/// # Errors
+/// Names the address.
+pub fn make(record: &SocketRecord) -> Result<OwnedFd, RebuildError> {
+    let failed = |what: &str| RebuildError::io(format!("{what} {}", record.address()));
+    match &record.state {
+        SocketState::Lost => lost(record).map_err(failed("making a lost connection of")),
+        SocketState::Connected { .. } => Err(RebuildError::Image("a connection out of place".into())),
+        state => {
+            let made = bound(record)?;
+            if let SocketState::Listening { backlog } = state {
+                let backlog = i32::try_from(*backlog).unwrap_or(i32::MAX);
+                socket::listen(made.as_fd(), backlog).map_err(failed("listening at"))?;
+            }
+            // The program's own choice whether the address may be used again, now that it has been.
+            set_options(&made, &record.options);
+            remove_deleted(record);
+            Ok(made)
+        }
+    }
+}
+
+/// A socket at its address, if it had one.
+fn bound(record: &SocketRecord) -> Result<OwnedFd, RebuildError> {
+    let failed = |what: &str| RebuildError::io(format!("{what} {}", record.address()));
+    let number = |value: u32| value.cast_signed();
+    let made = socket::new(number(record.domain), number(record.socket_type), number(record.protocol))
+        .map_err(failed("making a socket for"))?;
+    set_options(&made, &record.options);
+    if number(record.domain) == libc::AF_NETLINK {
+        datagrams::bind_netlink(&made, record).map_err(failed("binding a"))?;
+        return Ok(made);
+    }
+    if !has_address(record) {
+        return Ok(made);
+    }
+    let address = &record.local.0;
+    if number(record.domain) == libc::AF_UNIX {
+        let Some(path) = record.path() else {
+            socket::bind(made.as_fd(), address).map_err(failed("binding a socket to"))?;
+            return Ok(made);
+        };
+        remove_dead(path, record)?;
+        socket::bind(made.as_fd(), address).map_err(failed("binding a socket to"))?;
+        fs::set_permissions(path, Permissions::from_mode(record.mode)).map_err(failed("chmod of"))?;
+        return Ok(made);
+    }
+    // The port may be in TIME_WAIT, or shared by a listener and what it has accepted. The program's own choice follows.
+    let reuse = |value: i32| {
+        socket::set_option(made.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, &value.to_ne_bytes())
+    };
+    reuse(1).map_err(failed("preparing the address of"))?;
+    match bind_patiently(&made, address) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            let name = holdfast_image::bytes::Name(record.address().into_bytes());
+            Err(RebuildError::file(
+                &name,
+                "somebody else has this address: end that program, or wait for its end",
+            ))
+        }
+        result => result.map(|()| made).map_err(failed("binding a socket to")),
+    }
+}
+
+/// Binds a socket whose address may be in TIME_WAIT: when that is over. (Force, as TCP_REPAIR gives it to root, does not
+/// help a listener: listen(2) looks again whether somebody has the address.)
+fn bind_patiently(made: &OwnedFd, address: &[u8]) -> io::Result<()> {
+    let begun = Instant::now();
+    loop {
+        let result = socket::bind(made.as_fd(), address);
+        let in_use = result.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EADDRINUSE));
+        let waits = in_use && address.get(2..4).is_some_and(only_waits);
+        if !in_use || begun.elapsed() > if waits { DEATH } else { PATIENCE } {
+            return result;
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Whether all that has a TCP port is in TIME_WAIT. `port`: as in an address.
+fn only_waits(port: &[u8]) -> bool {
+    const TIME_WAIT: &str = "06";
+    let wanted = format!(":{:02X}{:02X}", port[0], port[1]);
+    let lives = |line: &str| {
+        let mut words = line.split_whitespace().skip(1);
+        let (local, state) = (words.next(), words.nth(1));
+        local.is_some_and(|local| local.ends_with(&wanted)) && state != Some(TIME_WAIT)
+    };
+    let tables = ["tcp", "tcp6"].map(|table| fs::read_to_string(format!("/proc/net/{table}")));
+    tables.iter().all(|text| text.as_ref().is_ok_and(|text| !text.lines().any(lives)))
+}
+
+fn has_address(record: &SocketRecord) -> bool {
+    match record.domain.cast_signed() {
+        libc::AF_UNIX => record.local.0.len() > 2,
+        // Family, port.
+        _ => record.local.0.get(2..4).is_some_and(|port| port != [0, 0]),
+    }
+}
+
+/// Removes the file that a socket was just bound to, where it had lost it; others may not have one.
+fn remove_deleted(record: &SocketRecord) {
+    if let Some(path) = record.path().filter(|_| record.deleted) {
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// Removes the file of a socket that nobody has any more.
+fn remove_dead(path: &Path, record: &SocketRecord) -> Result<(), RebuildError> {
+    let failed = |what: &str| RebuildError::io(format!("{what} {}", path.display()));
+    let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
+    let asked = socket::new(libc::AF_UNIX, record.socket_type.cast_signed(), 0).map_err(failed("asking"))?;
+    let dead = metadata.file_type().is_socket()
+        && socket::connect(asked.as_fd(), &record.local.0)
+            .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+    if dead {
+        return fs::remove_file(path).map_err(failed("removing the dead socket"));
+    }
+    let why = "somebody else uses this name: end that program, or move the file away".to_owned();
+    Err(RebuildError::file(&holdfast_image::bytes::Name::from(path), why))
+}
+
+/// A connection whose other end has gone: reading says ECONNRESET, once, as it would have.
+fn lost(record: &SocketRecord) -> io::Result<OwnedFd> {
+    /// struct linger: on, no time: closing resets.
+    const RESET: [u8; 8] = [1, 0, 0, 0, 0, 0, 0, 0];
+    let new = |domain| socket::new(domain, libc::SOCK_STREAM, 0);
+    let listener = new(libc::AF_INET)?;
+    let four = [&2_u16.to_ne_bytes()[..], &[0, 0], &[127, 0, 0, 1], &[0; 8]].concat();
+    socket::bind(listener.as_fd(), &four)?;
+    socket::listen(listener.as_fd(), 1)?;
+    let address = socket::local_address(listener.as_fd())?;
+    let domain = record.domain.cast_signed();
+    let made = new(domain)?;
+    let address = if domain == libc::AF_INET6 {
+        let prefix = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+        [&10_u16.to_ne_bytes()[..], &address[2..4], &[0; 4], &prefix, &address[4..8], &[0; 4]].concat()
+    } else {
+        address
+    };
+    socket::connect(made.as_fd(), &address)?;
+    let other = socket::accept(listener.as_fd())?;
+    socket::set_option(other.as_fd(), libc::SOL_SOCKET, libc::SO_LINGER, &RESET)?;
+    drop(other);
+    set_options(&made, &record.options);
+    Ok(made)
+}
+
+fn is_reuse(option: &SocketOption) -> bool {
+    (option.level, option.name) == (libc::SOL_SOCKET, libc::SO_REUSEADDR)
+}
+
+/// Best effort: another kernel may not have an option, or have lower limits.
+pub fn set_options(made: &OwnedFd, options: &[SocketOption]) {
+    for option in options {
+        let _ = socket::set_option(made.as_fd(), option.level, option.name, &option.value.0);
+    }
+}
+
+/// Where a socket is to be connected once all sockets are there.
+pub fn leads_to(record: &SocketRecord) -> Option<&[u8]> {
+    match &record.state {
+        SocketState::Pending { peer } | SocketState::Directed { peer } => Some(&peer.0),
+        _ => None,
+    }
+}
+
+/// Connects to a listener of the program, which accepts it when it runs, or to where datagrams go.
+///
+/// # Errors
+/// As `connect(2)`.
+pub fn connect_later(end: &OwnedFd, peer: &[u8]) -> io::Result<()> {
+    // Its flags are the program's already: a connection that is not there at once is on its way.
+    match patiently(None, || socket::connect(end.as_fd(), peer)) {
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(()),
+        result => result,
+    }
+}
+
+/// Tries for [`PATIENCE`], or until `port` is nobody's: a port that somebody was bound to is not given out while what he had is
+/// in TIME_WAIT (net/ipv4/inet_hashtables.c, __inet_hash_connect).
+fn patiently(port: Option<[u8; 2]>, mut attempt: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+    let begun = Instant::now();
+    loop {
+        let result = attempt();
+        let taken = [Some(libc::EADDRINUSE), Some(libc::EADDRNOTAVAIL)];
+        if !result.as_ref().is_err_and(|error| taken.contains(&error.raw_os_error())) {
+            return result;
+        }
+        let waits = port.is_some_and(|port| only_waits(&port));
+        if begun.elapsed() > if waits { DEATH } else { PATIENCE } {
+            return result;
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Puts a piece of a stream on its way again. The receiver reads later: all must fit into the buffers.
+///
+/// # Errors
+/// ENOBUFS: it does not fit.
+pub fn refill(end: &OwnedFd, data: &[u8]) -> io::Result<()> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let (mut rest, begun) = (data, Instant::now());
+    while !rest.is_empty() {
+        match fd::send(end.as_fd(), rest, flags) {
+            Ok(sent) => rest = &rest[sent..],
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+            Err(_) if begun.elapsed() > PATIENCE => return Err(io::Error::from_raw_os_error(libc::ENOBUFS)),
+            Err(_) => {
+                grow(end, data.len());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes room for so much, and leaves the size to the kernel again.
+fn grow(end: &OwnedFd, len: usize) {
+    let locked = fd::socket_option(end.as_fd(), SO_BUF_LOCK).unwrap_or(0);
+    set_buffer(end, libc::SO_SNDBUF, u32::try_from(len.saturating_mul(4)).unwrap_or(u32::MAX));
+    let _ = fd::set_socket_option(end.as_fd(), SO_BUF_LOCK, locked);
+}
+
+/// Sets SO_SNDBUF or SO_RCVBUF as the kernel reports it (twice what is asked for), where it differs. Best effort: the
+/// limits of this host may be lower.
+pub fn set_buffer(socket: &OwnedFd, option: i32, wanted: u32) {
+    // For the privileged, beyond the limits (asm-generic/socket.h).
+    const SO_SNDBUFFORCE: i32 = 32;
+    const SO_RCVBUFFORCE: i32 = 33;
+    if fd::socket_option(socket.as_fd(), option).is_ok_and(|now| now.cast_unsigned() == wanted) {
+        return;
+    }
+    let force = if option == libc::SO_SNDBUF { SO_SNDBUFFORCE } else { SO_RCVBUFFORCE };
+    let half = (wanted / 2).cast_signed();
+    if fd::set_socket_option(socket.as_fd(), force, half).is_err() {
+        let _ = fd::set_socket_option(socket.as_fd(), option, half);
+    }
+}

@@ -1,0 +1,151 @@
+//! What is refused after a look at /proc, in the words of a refused checkpoint.
+//!
+//! Called by the cut, before and inside the stop, and by `check`, which looks at a program that runs on: what both find
+//! they must call the same. Mappings and open files have their refusals where they are understood (`capture`). Nothing
+//! here fails: what has ended meanwhile is no reason to refuse.
+
+use crate::cut::CutError;
+use holdfast_image::record::InjectArea;
+use holdfast_image::refusal::{Refusal, Subject};
+use holdfast_sys::clone::{Common, have_in_common};
+use holdfast_sys::procfs::Status;
+use std::fmt;
+use std::io;
+
+/// One line per refusal.
+pub fn lines(refusals: &[Refusal]) -> String {
+    refusals.iter().map(Refusal::to_string).collect::<Vec<_>>().join("\n")
+}
+
+/// Refuses the cut if there is anything to refuse.
+///
+/// # Errors
+/// There is.
+pub fn unless_empty(refusals: impl IntoIterator<Item = Refusal>) -> Result<(), CutError> {
+    let refusals: Vec<Refusal> = refusals.into_iter().collect();
+    if refusals.is_empty() { Ok(()) } else { Err(CutError::Refused(refusals)) }
+}
+
+/// The name of a process; empty if it has ended.
+pub fn name_of(pid: i32) -> String {
+    let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    String::from_utf8_lossy(name.trim_ascii_end()).into_owned()
+}
+
+/// Refuses a process as a whole.
+pub fn process(pid: i32, reason: impl fmt::Display) -> Refusal {
+    Refusal { subject: Subject::Process { pid, comm: name_of(pid) }, reason: reason.to_string() }
+}
+
+fn thread(tid: i32, reason: impl fmt::Display) -> Refusal {
+    Refusal { subject: Subject::Thread { tid }, reason: reason.to_string() }
+}
+
+/// No room for the agent to work in.
+pub fn area(pid: i32, area: &InjectArea) -> Option<Refusal> {
+    (!area.is_valid()).then(|| process(pid, "its libholdfast told no usable room for the agent"))
+}
+
+/// A seccomp filter.
+pub fn seccomp(pid: i32, status: &Status) -> Option<Refusal> {
+    let filtered = status.number("Seccomp").is_some_and(|mode| mode != 0);
+    filtered.then(|| process(pid, "it runs under a seccomp filter, which is not supported yet"))
+}
+
+/// The thread that traces the one with this status, if any.
+pub fn tracer(status: &Status) -> Option<i64> {
+    status.number("TracerPid").filter(|&tracer| tracer != 0)
+}
+
+/// Whether a tracer is a thread of this process: the program is being stopped, or let go.
+pub fn is_own_thread(tracer: i64) -> bool {
+    std::fs::exists(format!("/proc/self/task/{tracer}")).unwrap_or(false)
+}
+
+fn debugger(tracer: i64) -> String {
+    format!("traced by process {tracer} (a debugger?): end that first")
+}
+
+/// A process that somebody else traces.
+pub fn traced(pid: i32, tracer: i64) -> Refusal {
+    process(pid, debugger(tracer))
+}
+
+/// A thread that somebody else traces.
+pub fn traced_thread(tid: i32, tracer: i64) -> Refusal {
+    thread(tid, debugger(tracer))
+}
+
+/// A thread that may not be traced.
+pub fn untraceable(tid: i32, error: &io::Error) -> Refusal {
+    thread(tid, format!("cannot be traced: {error}. `holdfast doctor` says what this system allows"))
+}
+
+/// A process that is not dumpable: its own user may not look at it. The status file is open to everybody, the mappings
+/// are not (fs/proc/base.c, proc_mem_open).
+pub fn closed(pid: i32) -> Option<Refusal> {
+    let maps = std::fs::File::open(format!("/proc/{pid}/maps"));
+    let denied = maps.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
+    denied.then(|| {
+        process(pid, "it forbids its own user to look at it (PR_SET_DUMPABLE 0); only root can checkpoint it")
+    })
+}
+
+/// A process of the job that the agent has not heard of.
+pub fn stranger(pid: i32) -> Refusal {
+    process(
+        pid,
+        "libholdfast has not spoken in it: a program that is statically linked, set-user-id, or was started without \
+         LD_PRELOAD and HOLDFAST_SOCKET in its environment cannot be checkpointed",
+    )
+}
+
+/// A main thread that has ended while others run; `leader`: its id as the program knows it.
+pub fn main_thread_ended(leader: i32) -> Refusal {
+    thread(leader, "the main thread has ended while others run; not supported yet")
+}
+
+/// Threads that have for themselves what all others share, by their ids and as they know themselves. What the kernel does
+/// not tell is no reason to refuse.
+pub fn unshared(threads: &[(i32, i32)]) -> Vec<Refusal> {
+    let Some((&(first, _), others)) = threads.split_first() else { return Vec::new() };
+    let differs = |tid, what| have_in_common(first, tid, what).is_ok_and(|common| !common);
+    let reason = |tid| match (differs(tid, Common::Files), differs(tid, Common::Folders)) {
+        (true, _) => Some("it has descriptors of its own (unshare CLONE_FILES), which is not supported"),
+        (_, true) => {
+            Some("it has a directory and a umask of its own (unshare CLONE_FS), which is not supported")
+        }
+        _ => None,
+    };
+    others.iter().filter_map(|&(tid, inner)| Some(thread(inner, reason(tid)?))).collect()
+}
+
+/// A thread that has no signal to mark the end of an injected call with.
+pub fn no_signal_left(tid: i32) -> Refusal {
+    thread(
+        tid,
+        "the program handles SIGURG, SIGWINCH and SIGCHLD all at once; no signal is left for the agent",
+    )
+}
+
+/// The file of the program, when nothing can be known of it.
+pub fn executable(path: &[u8]) -> Refusal {
+    Refusal {
+        subject: Subject::Executable { path: String::from_utf8_lossy(path).into_owned() },
+        reason: "it was deleted or cannot be read".into(),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_unusable_is_refused() {
+        let own = std::process::id().cast_signed();
+        assert!(area(own, &InjectArea::default()).unwrap().to_string().contains("no usable room"));
+        assert_eq!(tracer(&Status::read(own, own).unwrap()), None);
+        assert!(is_own_thread(i64::from(own)) && !is_own_thread(1));
+    }
+}

@@ -1,0 +1,292 @@
+//! Sockets as the kernel describes them: addresses as the bytes of a `struct sockaddr`, options as bytes, the state of a
+//! TCP connection. Used to record a program's sockets and to make them anew.
+//!
+//! # Safety
+//! Calls take descriptors that the caller borrows, and local buffers with their lengths.
+#![allow(unsafe_code)]
+
+use crate::check;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// Room for any address (struct sockaddr_storage).
+const ADDRESS_ROOM: usize = 128;
+
+fn owned(result: i32) -> io::Result<OwnedFd> {
+    let fd = check(i64::from(result))?;
+    // SAFETY: callers pass the result of a call that returns a new descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap_or(-1)) })
+}
+
+/// `socket(2)`, close-on-exec.
+///
+/// # Errors
+/// As the call.
+pub fn new(domain: i32, socket_type: i32, protocol: i32) -> io::Result<OwnedFd> {
+    // SAFETY: numbers only; the result is a new descriptor.
+    owned(unsafe { libc::socket(domain, socket_type | libc::SOCK_CLOEXEC, protocol) })
+}
+
+type NameCall = unsafe extern "C" fn(i32, *mut libc::sockaddr, *mut libc::socklen_t) -> i32;
+
+fn address(fd: BorrowedFd<'_>, call: NameCall) -> io::Result<Vec<u8>> {
+    let mut room = [0_u64; ADDRESS_ROOM / 8];
+    let mut len = u32::try_from(ADDRESS_ROOM).unwrap_or(0);
+    // SAFETY: getsockname or getpeername, which write at most `len` bytes into `room`, aligned for any address.
+    let result = unsafe { call(fd.as_raw_fd(), room.as_mut_ptr().cast(), &raw mut len) };
+    check(i64::from(result))?;
+    let bytes: Vec<u8> = room.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let len = usize::try_from(len).unwrap_or(usize::MAX);
+    bytes.get(..len).map(<[u8]>::to_vec).ok_or_else(|| io::Error::other("an address of more than 128 bytes"))
+}
+
+/// The own address; of a unix socket without one: its family alone.
+///
+/// # Errors
+/// As `getsockname(2)`.
+pub fn local_address(fd: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
+    address(fd, libc::getsockname)
+}
+
+/// The address of the other end.
+///
+/// # Errors
+/// As `getpeername(2)`; ENOTCONN: there is none.
+pub fn peer_address(fd: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
+    address(fd, libc::getpeername)
+}
+
+fn with_address(
+    fd: BorrowedFd<'_>,
+    address: &[u8],
+    call: unsafe extern "C" fn(i32, *const libc::sockaddr, libc::socklen_t) -> i32,
+) -> io::Result<()> {
+    let len = u32::try_from(address.len()).unwrap_or(u32::MAX);
+    // SAFETY: bind or connect, which read `len` bytes; the kernel copies them before it looks at them.
+    check(i64::from(unsafe { call(fd.as_raw_fd(), address.as_ptr().cast(), len) })).map(|_| ())
+}
+
+/// `bind(2)`.
+///
+/// # Errors
+/// As the call.
+pub fn bind(fd: BorrowedFd<'_>, address: &[u8]) -> io::Result<()> {
+    with_address(fd, address, libc::bind)
+}
+
+/// `connect(2)`.
+///
+/// # Errors
+/// As the call.
+pub fn connect(fd: BorrowedFd<'_>, address: &[u8]) -> io::Result<()> {
+    with_address(fd, address, libc::connect)
+}
+
+/// `listen(2)`.
+///
+/// # Errors
+/// As the call.
+pub fn listen(fd: BorrowedFd<'_>, backlog: i32) -> io::Result<()> {
+    // SAFETY: numbers only.
+    check(i64::from(unsafe { libc::listen(fd.as_raw_fd(), backlog) })).map(|_| ())
+}
+
+/// `accept4(2)`, close-on-exec, without the address.
+///
+/// # Errors
+/// As the call.
+pub fn accept(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let (address, len) = (std::ptr::null_mut(), std::ptr::null_mut());
+    // SAFETY: null pointers mean that no address is wanted; the result is a new descriptor.
+    owned(unsafe { libc::accept4(fd.as_raw_fd(), address, len, libc::SOCK_CLOEXEC) })
+}
+
+/// A message as [`receive_from`] found it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Received {
+    /// Its length, or what of it fits; with MSG_TRUNC: its length.
+    pub len: usize,
+    /// Who sent it; empty: somebody without a name.
+    pub address: Vec<u8>,
+    /// Something came along with it: descriptors, credentials.
+    pub more: bool,
+}
+
+/// `recvmsg(2)`: a message and its sender; what comes along is left.
+///
+/// # Errors
+/// As the call.
+pub fn receive_from(fd: BorrowedFd<'_>, buffer: &mut [u8], flags: i32) -> io::Result<Received> {
+    let mut room = [0_u64; ADDRESS_ROOM / 8];
+    let mut piece = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // SAFETY: msghdr is plain data; all zero is valid (no name, no pieces, no control message).
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_name = room.as_mut_ptr().cast();
+    message.msg_namelen = u32::try_from(ADDRESS_ROOM).unwrap_or(0);
+    message.msg_iov = &raw mut piece;
+    message.msg_iovlen = 1;
+    // SAFETY: the kernel writes into `buffer`, `room` and `message`, which outlive the call, within their lengths.
+    let result = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, flags) };
+    let len = usize::try_from(check(result as i64)?).unwrap_or(0);
+    let mut address: Vec<u8> = room.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    address.truncate(usize::try_from(message.msg_namelen).unwrap_or(0));
+    Ok(Received { len, address, more: message.msg_flags & libc::MSG_CTRUNC != 0 })
+}
+
+/// `sendto(2)` that does not wait.
+///
+/// # Errors
+/// As the call; EMSGSIZE also when only part of it was sent.
+pub fn send_to(fd: BorrowedFd<'_>, data: &[u8], address: &[u8]) -> io::Result<()> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let len = u32::try_from(address.len()).unwrap_or(u32::MAX);
+    // SAFETY: the call reads `data` and `address` within their lengths.
+    let sent = unsafe {
+        libc::sendto(fd.as_raw_fd(), data.as_ptr().cast(), data.len(), flags, address.as_ptr().cast(), len)
+    };
+    if check(sent as i64)? == data.len() as i64 {
+        Ok(())
+    } else {
+        Err(io::Error::from_raw_os_error(libc::EMSGSIZE))
+    }
+}
+
+/// Nothing will be sent any more.
+///
+/// # Errors
+/// As `shutdown(2)`.
+pub fn shut_writing(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: numbers only.
+    check(i64::from(unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_WR) })).map(|_| ())
+}
+
+/// An option as the bytes that the kernel gives, 64 at most.
+///
+/// # Errors
+/// As `getsockopt(2)`.
+pub fn option(fd: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<Vec<u8>> {
+    let mut value = [0_u8; 64];
+    let len = read_option(fd, level, name, &mut value)?;
+    Ok(value[..len].to_vec())
+}
+
+fn read_option(fd: BorrowedFd<'_>, level: i32, name: i32, value: &mut [u8]) -> io::Result<usize> {
+    let mut len = u32::try_from(value.len()).unwrap_or(0);
+    // SAFETY: the call writes at most `len` bytes into `value`.
+    let result =
+        unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, value.as_mut_ptr().cast(), &raw mut len) };
+    check(i64::from(result))?;
+    Ok(usize::try_from(len).unwrap_or(0).min(value.len()))
+}
+
+/// Sets an option.
+///
+/// # Errors
+/// As `setsockopt(2)`.
+pub fn set_option(fd: BorrowedFd<'_>, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
+    let len = u32::try_from(value.len()).unwrap_or(u32::MAX);
+    // SAFETY: the call reads `len` bytes of `value`.
+    let result = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, value.as_ptr().cast(), len) };
+    check(i64::from(result)).map(|_| ())
+}
+
+/// States of a TCP connection (include/net/tcp_states.h).
+pub mod tcp_state {
+    /// Connected.
+    pub const ESTABLISHED: u8 = 1;
+    /// This end has sent its last; the other may not have said that it knows.
+    pub const FIN_WAIT1: u8 = 4;
+    /// This end has sent its last, and the other knows.
+    pub const FIN_WAIT2: u8 = 5;
+    /// No connection.
+    pub const CLOSE: u8 = 7;
+    /// The other end has sent its last.
+    pub const CLOSE_WAIT: u8 = 8;
+    /// Waits for connections.
+    pub const LISTEN: u8 = 10;
+}
+
+/// Part of struct tcp_info (include/uapi/linux/tcp.h).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TcpInfo {
+    /// See [`tcp_state`].
+    pub state: u8,
+    /// Of a listening socket: connections that wait to be accepted.
+    pub waiting: u32,
+    /// Of a listening socket: how many may.
+    pub backlog: u32,
+    /// Bytes that came in order, the end of the stream counting as one.
+    pub received: u64,
+    /// Bytes in the queue that were never sent.
+    pub not_sent: u32,
+    /// Bytes sent, without those that were sent again.
+    pub sent: u64,
+}
+
+/// What the kernel knows of a TCP socket (Linux 4.19 on).
+///
+/// # Errors
+/// As `getsockopt(2)`; the kernel is too old.
+pub fn tcp_info(fd: BorrowedFd<'_>) -> io::Result<TcpInfo> {
+    const TCP_INFO: i32 = 11;
+    let mut raw = [0_u8; 256];
+    let len = read_option(fd, libc::IPPROTO_TCP, TCP_INFO, &mut raw)?;
+    if len < 216 {
+        return Err(io::Error::other("the kernel tells too little of TCP connections"));
+    }
+    let word = |at: usize| u32::from_ne_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
+    let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+    Ok(TcpInfo {
+        state: raw[0],
+        waiting: word(24),
+        backlog: word(28),
+        received: long(128),
+        not_sent: word(144),
+        sent: long(200).saturating_sub(long(208)),
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    /// 127.0.0.1, port 0.
+    fn loopback() -> Vec<u8> {
+        let mut address = vec![0_u8; 16];
+        address[..2].copy_from_slice(&2_u16.to_ne_bytes());
+        address[4..8].copy_from_slice(&[127, 0, 0, 1]);
+        address
+    }
+
+    #[test]
+    fn a_connection_tells_what_went_through_it() {
+        let listener = new(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+        bind(listener.as_fd(), &loopback()).unwrap();
+        listen(listener.as_fd(), 5).unwrap();
+        let address = local_address(listener.as_fd()).unwrap();
+        let client = new(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+        assert_eq!(peer_address(client.as_fd()).unwrap_err().raw_os_error(), Some(libc::ENOTCONN));
+        connect(client.as_fd(), &address).unwrap();
+        let info = tcp_info(listener.as_fd()).unwrap();
+        assert_eq!((info.state, info.waiting, info.backlog), (tcp_state::LISTEN, 1, 5));
+        let server = accept(listener.as_fd()).unwrap();
+        assert_eq!(peer_address(server.as_fd()).unwrap(), local_address(client.as_fd()).unwrap());
+        crate::fd::send(client.as_fd(), &[7; 1000], 0).unwrap();
+        shut_writing(client.as_fd()).unwrap();
+        let (here, there) = (tcp_info(client.as_fd()).unwrap(), tcp_info(server.as_fd()).unwrap());
+        assert_eq!((here.not_sent, here.sent, there.received), (0, 1000, 1001));
+        assert!([tcp_state::FIN_WAIT1, tcp_state::FIN_WAIT2].contains(&here.state));
+        assert_eq!(there.state, tcp_state::CLOSE_WAIT);
+    }
+
+    #[test]
+    fn options_are_bytes() {
+        let socket = new(libc::AF_UNIX, libc::SOCK_DGRAM, 0).unwrap();
+        assert_eq!(local_address(socket.as_fd()).unwrap(), 1_u16.to_ne_bytes());
+        let one = 1_i32.to_ne_bytes();
+        set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_PASSCRED, &one).unwrap();
+        assert_eq!(option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_PASSCRED).unwrap(), one);
+    }
+}

@@ -1,0 +1,191 @@
+//! System V shared memory (sysvipc(7)).
+//!
+//! # Safety
+//! Calls take numbers and a local structure of the right type. An attached segment is only written, within its length,
+//! by [`Attached`], which detaches it at its end and never lends it out as a slice: other processes may write to it.
+#![allow(unsafe_code)]
+
+use crate::check;
+use std::io;
+
+/// Bit of a segment's mode: it was removed (include/linux/shm.h, SHM_DEST).
+const REMOVED: u32 = 0o1000;
+
+/// A segment as the kernel describes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SegmentFacts {
+    /// Key; 0: IPC_PRIVATE, or it was removed.
+    pub key: i32,
+    /// Length.
+    pub size: u64,
+    /// Permission bits.
+    pub mode: u32,
+    /// It was removed, and goes when it is detached last.
+    pub removed: bool,
+    /// How many mappings there are of it, in all processes.
+    pub attached: u64,
+}
+
+fn status(id: i32) -> io::Result<libc::shmid_ds> {
+    // SAFETY: all-zero bytes are a valid shmid_ds.
+    let mut facts: libc::shmid_ds = unsafe { std::mem::zeroed() };
+    // SAFETY: the call writes one shmid_ds.
+    check(i64::from(unsafe { libc::shmctl(id, libc::IPC_STAT, &raw mut facts) }))?;
+    Ok(facts)
+}
+
+/// What the kernel knows of a segment.
+///
+/// # Errors
+/// EINVAL, EIDRM: there is none with this id; EACCES.
+pub fn segment(id: i32) -> io::Result<SegmentFacts> {
+    let facts = status(id)?;
+    let mode = u32::from(facts.shm_perm.mode);
+    Ok(SegmentFacts {
+        key: facts.shm_perm.__key,
+        size: facts.shm_segsz as u64,
+        mode: mode & 0o777,
+        removed: mode & REMOVED != 0,
+        attached: facts.shm_nattch,
+    })
+}
+
+/// Makes a segment; returns its id. Key 0: one that has none.
+///
+/// # Errors
+/// EEXIST: the key is taken; ENOSPC, ENOMEM, EINVAL: the system allows no more, or none so large.
+pub fn create(key: i32, size: u64, mode: u32) -> io::Result<i32> {
+    let size = usize::try_from(size).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let flags = libc::IPC_CREAT | libc::IPC_EXCL | (mode & 0o777).cast_signed();
+    // SAFETY: numbers only.
+    let id = check(i64::from(unsafe { libc::shmget(key, size, flags) }))?;
+    Ok(i32::try_from(id).unwrap_or(-1))
+}
+
+/// The id of the segment with this key.
+///
+/// # Errors
+/// ENOENT: there is none.
+pub fn find(key: i32) -> io::Result<i32> {
+    // SAFETY: numbers only.
+    let id = check(i64::from(unsafe { libc::shmget(key, 0, 0) }))?;
+    Ok(i32::try_from(id).unwrap_or(-1))
+}
+
+/// Sets the permission bits of a segment.
+///
+/// # Errors
+/// EPERM: it is somebody else's.
+pub fn set_mode(id: i32, mode: u32) -> io::Result<()> {
+    let mut facts = status(id)?;
+    facts.shm_perm.mode = u16::try_from(mode & 0o777).unwrap_or(0);
+    // SAFETY: the call reads one shmid_ds.
+    check(i64::from(unsafe { libc::shmctl(id, libc::IPC_SET, &raw mut facts) })).map(|_| ())
+}
+
+/// Removes a segment: it goes when it is detached last.
+///
+/// # Errors
+/// EINVAL: there is none; EPERM: it is somebody else's.
+pub fn remove(id: i32) -> io::Result<()> {
+    // SAFETY: numbers only; IPC_RMID ignores the pointer.
+    check(i64::from(unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) })).map(|_| ())
+}
+
+/// A segment in this process's own memory, to be written to.
+#[derive(Debug)]
+pub struct Attached {
+    start: *mut u8,
+    len: usize,
+}
+
+impl Attached {
+    /// Attaches it.
+    ///
+    /// # Errors
+    /// EACCES: it may not be written; EINVAL, EIDRM: there is none with this id.
+    pub fn new(id: i32) -> io::Result<Attached> {
+        // SAFETY: the kernel chooses a place that is free.
+        let start = unsafe { libc::shmat(id, std::ptr::null(), 0) };
+        if start.addr() == usize::MAX {
+            return Err(io::Error::last_os_error());
+        }
+        let mut attached = Attached { start: start.cast(), len: 0 };
+        attached.len = usize::try_from(segment(id)?.size).unwrap_or(0).next_multiple_of(4096);
+        Ok(attached)
+    }
+
+    fn place(&self, offset: u64, len: usize) -> io::Result<*mut u8> {
+        let start = usize::try_from(offset).ok();
+        match start.filter(|start| start.checked_add(len).is_some_and(|end| end <= self.len)) {
+            // SAFETY: inside the mapping.
+            Some(start) => Ok(unsafe { self.start.add(start) }),
+            None => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+        }
+    }
+
+    /// Writes bytes.
+    ///
+    /// # Errors
+    /// EFAULT: it is not so long.
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let place = self.place(offset, bytes.len())?;
+        // SAFETY: a place of this length in a writable mapping that no reference leads to.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
+        Ok(())
+    }
+
+    /// Makes whole pages zero, by giving them back.
+    ///
+    /// # Errors
+    /// EFAULT: it is not so long; as madvise.
+    pub fn clear(&self, offset: u64, len: u64) -> io::Result<()> {
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let place = self.place(offset, len)?;
+        // SAFETY: a range of the mapping, whose content nobody in this process relies on.
+        check(i64::from(unsafe { libc::madvise(place.cast(), len, libc::MADV_REMOVE) })).map(|_| ())
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        // SAFETY: attached by `new`, and nobody has its address any more.
+        unsafe { libc::shmdt(self.start.cast()) };
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_is_described_until_it_is_removed() {
+        let id = create(libc::IPC_PRIVATE, 5000, 0o600).unwrap();
+        set_mode(id, 0o640).unwrap();
+        let facts = SegmentFacts { key: 0, size: 5000, mode: 0o640, removed: false, attached: 0 };
+        assert_eq!(segment(id).unwrap(), facts);
+        remove(id).unwrap();
+        assert!(segment(id).is_err() && Attached::new(id).is_err());
+    }
+
+    #[test]
+    fn a_removed_segment_is_filled_and_goes_when_it_is_detached() {
+        let id = create(libc::IPC_PRIVATE, 5000, 0o600).unwrap();
+        let one = Attached::new(id).unwrap();
+        remove(id).unwrap();
+        let other = Attached::new(id).unwrap();
+        let facts = segment(id).unwrap();
+        assert!(facts.removed && facts.attached == 2);
+        // SAFETY: inside the mapping.
+        let seen = |at: usize| unsafe { other.start.add(at).read_volatile() };
+        one.write(4096, b"holdfast").unwrap();
+        assert_eq!((seen(4096), seen(4103)), (b'h', b't'));
+        one.clear(4096, 4096).unwrap();
+        assert_eq!(seen(4096), 0);
+        assert!(one.write(8190, b"abc").is_err() && one.clear(4096, 8192).is_err());
+        assert!(one.write(u64::MAX, b"a").is_err());
+        drop((one, other));
+        assert!(segment(id).is_err());
+    }
+}

@@ -1,0 +1,224 @@
+/* More things that an image cannot contain: `held KIND ROUNDS [PATH]`, as descriptor 9 where it is one. A checkpoint must name it
+ * and leave the program alone: it counts on and ends by itself. Status 77: it is not to be had here. */
+#include "rounds.h"
+#include <fcntl.h>
+#include <linux/bpf.h>
+#include <linux/perf_event.h>
+#include <linux/userfaultfd.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/fanotify.h>
+#include <sys/inotify.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+
+static const char *outside;
+
+static void keep(const char *what, int fd)
+{
+    if (fd < 0) not_here(what);
+    CHECK(fd == 9 || (dup2(fd, 9) == 9 && close(fd) == 0));
+}
+
+/* --- memory --- */
+
+static void huge_pages(void)
+{
+    void *at = mmap(NULL, (size_t)2 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED) not_here("MAP_HUGETLB");
+}
+static void huge_file(void) { keep("MFD_HUGETLB", memfd_create("huge", MFD_HUGETLB)); }
+static void secret(void) { keep("memfd_secret", (int)syscall(SYS_memfd_secret, 0)); }
+static void key(void)
+{
+    int key = pkey_alloc(0, 0);
+    if (key < 0) not_here("pkey_alloc");
+    void *at = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(at != MAP_FAILED && pkey_mprotect(at, 4096, PROT_READ | PROT_WRITE, key) == 0);
+}
+
+/* --- files --- */
+
+static void folder(void)
+{
+    CHECK(mkdir("held.folder", 0700) == 0);
+    keep("open", open("held.folder", O_RDONLY | O_DIRECTORY));
+    CHECK(rmdir("held.folder") == 0);
+}
+static void link_itself(void)
+{
+    CHECK(symlink("nowhere", "held.link") == 0);
+    keep("O_PATH", open("held.link", O_PATH | O_NOFOLLOW));
+}
+static void device(void) { keep("/dev/kmsg", open("/dev/kmsg", O_RDONLY | O_NONBLOCK)); }
+static void from_outside(void) { keep(outside, open(outside, O_RDWR | O_NOCTTY | O_NONBLOCK)); }
+static void pipe_from_outside(void) { keep(outside, open(outside, O_RDONLY | O_NONBLOCK)); }
+static void watch(void)
+{
+    int fd = inotify_init1(0);
+    keep("inotify", fd);
+    CHECK(inotify_add_watch(9, outside, IN_CREATE) == 1);
+}
+
+/* --- kernel objects --- */
+
+static void parent_process(void) { keep("pidfd_open", (int)syscall(SYS_pidfd_open, getppid(), 0)); }
+static void faults(void) { keep("userfaultfd", (int)syscall(SYS_userfaultfd, UFFD_USER_MODE_ONLY)); }
+static void counter(void)
+{
+    struct perf_event_attr attributes = {.type = PERF_TYPE_SOFTWARE, .size = sizeof attributes, .config = PERF_COUNT_SW_TASK_CLOCK, .exclude_kernel = 1, .exclude_hv = 1};
+    keep("perf_event_open", (int)syscall(SYS_perf_event_open, &attributes, 0, -1, -1, 0));
+}
+static void bpf_map(void)
+{
+    union bpf_attr attributes = {.map_type = BPF_MAP_TYPE_ARRAY, .key_size = 4, .value_size = 8, .max_entries = 1};
+    keep("bpf", (int)syscall(SYS_bpf, BPF_MAP_CREATE, &attributes, sizeof attributes));
+}
+static void fanotify(void) { keep("fanotify_init", fanotify_init(FAN_CLASS_NOTIF | FAN_REPORT_FID, O_RDONLY)); }
+static void rules(void)
+{
+    uint64_t handled = 1;
+    keep("landlock_create_ruleset", (int)syscall(SYS_landlock_create_ruleset, &handled, sizeof handled, 0));
+}
+
+/* --- sockets --- */
+
+static void kernel_socket(void) { keep("netlink", socket(AF_NETLINK, SOCK_RAW, 16 /* NETLINK_GENERIC */)); }
+static void kernel_answer(void)
+{
+    struct {
+        uint32_t len;
+        uint16_t type, flags;
+        uint32_t sequence, port;
+        uint8_t family, padding[15];
+    } request = {32, 18 /* RTM_GETLINK */, 0x301 /* request, dump */, 1, 0, 0, {0}};
+    keep("netlink", socket(AF_NETLINK, SOCK_RAW, 0));
+    CHECK(send(9, &request, sizeof request, 0) == sizeof request);
+}
+static void raw(void) { keep("raw socket", socket(AF_INET, SOCK_RAW, IPPROTO_ICMP)); }
+static void multipath(void) { keep("MPTCP", socket(AF_INET, SOCK_STREAM, 262 /* IPPROTO_MPTCP */)); }
+static void machine(void) { keep("AF_VSOCK", socket(AF_VSOCK, SOCK_STREAM, 0)); }
+
+static void named(int fd)
+{
+    struct sockaddr_un name = {.sun_family = AF_UNIX, .sun_path = "held.socket"};
+    CHECK(bind(fd, (struct sockaddr *)&name, sizeof name) == 0);
+}
+
+static void send_descriptor(int to)
+{
+    char control[CMSG_SPACE(sizeof(int))] = {0}, byte = 'h';
+    struct iovec vector = {&byte, 1};
+    struct msghdr message = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    memset(CMSG_DATA(header), 0, sizeof(int)); /* standard input */
+    CHECK(sendmsg(to, &message, 0) == 1);
+}
+
+static int datagrams[2];
+static void two_datagrams(void)
+{
+    keep("socket", socket(AF_UNIX, SOCK_DGRAM, 0));
+    named(9);
+    struct sockaddr_un name = {.sun_family = AF_UNIX, .sun_path = "held.socket"};
+    CHECK((datagrams[0] = socket(AF_UNIX, SOCK_DGRAM, 0)) >= 0);
+    CHECK(connect(datagrams[0], (struct sockaddr *)&name, sizeof name) == 0);
+}
+static void empty_datagram(void)
+{
+    two_datagrams();
+    CHECK(send(datagrams[0], "", 0, 0) == 0);
+}
+static void handing_datagram(void)
+{
+    two_datagrams();
+    send_descriptor(datagrams[0]);
+}
+static void half_named(void)
+{
+    int pair[2];
+    CHECK(socketpair(AF_UNIX, SOCK_DGRAM, 0, pair) == 0);
+    keep("socketpair", pair[0]);
+    named(9);
+}
+static void handing_stream(void)
+{
+    int pair[2];
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+    send_descriptor(pair[1]);
+    keep("socketpair", pair[0]);
+}
+/* More than the other end has room for. */
+static void stuffed(void)
+{
+    struct sockaddr_in here = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t len = sizeof here;
+    static char block[65536];
+    int listener = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    CHECK(bind(listener, (struct sockaddr *)&here, sizeof here) == 0 && listen(listener, 1) == 0);
+    CHECK(getsockname(listener, (struct sockaddr *)&here, &len) == 0);
+    CHECK(connect(client, (struct sockaddr *)&here, sizeof here) == 0 || errno == EINPROGRESS);
+    CHECK(accept(listener, NULL, NULL) >= 0);
+    keep("socket", client);
+    for (int i = 0; i < 100; i++, sleep_ms(1))
+        while (send(9, block, sizeof block, 0) > 0) i = 0;
+}
+static void peeking(void)
+{
+    int pair[2], offset = 1;
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0 && send(pair[1], "data", 4, 0) == 4);
+    keep("socketpair", pair[0]);
+    CHECK(setsockopt(9, SOL_SOCKET, SO_PEEK_OFF, &offset, sizeof offset) == 0);
+}
+
+/* --- the process --- */
+
+static pid_t child;
+static void traced(void)
+{
+    int ends[2];
+    char byte;
+    pid_t parent = getpid();
+    CHECK(pipe(ends) == 0 && prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY) + 1 >= 0 && (child = fork()) >= 0);
+    if (child == 0) {
+        byte = ptrace(PTRACE_SEIZE, parent, 0, 0) == 0 ? 'y' : 'n';
+        if (write(ends[1], &byte, 1) != 1) _exit(1);
+        for (;;) pause();
+    }
+    CHECK(read(ends[0], &byte, 1) == 1);
+    if (byte != 'y') not_here("ptrace");
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        void (*hold)(void);
+    } kinds[] = {{"huge_pages", huge_pages}, {"huge_file", huge_file}, {"secret", secret}, {"key", key}, {"folder", folder},
+                 {"link", link_itself}, {"device", device}, {"terminal", from_outside}, {"pipe", pipe_from_outside}, {"watch", watch},
+                 {"process", parent_process}, {"faults", faults}, {"counter", counter}, {"bpf", bpf_map}, {"fanotify", fanotify},
+                 {"rules", rules}, {"kernel_socket", kernel_socket}, {"kernel_answer", kernel_answer}, {"raw", raw},
+                 {"multipath", multipath}, {"machine", machine}, {"empty_datagram", empty_datagram},
+                 {"handing_datagram", handing_datagram}, {"half_named", half_named}, {"handing_stream", handing_stream},
+                 {"stuffed", stuffed}, {"peeking", peeking}, {"traced", traced}};
+    if (argc < 3) return 2;
+    outside = argc > 3 ? argv[3] : "";
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+        if (strcmp(argv[1], kinds[i].name) == 0) kinds[i].hold();
+    long rounds = number_argument(argc, argv, 2, 15);
+    for (long round = 0; round < rounds; round++) {
+        step("held round %ld", round);
+        sleep_ms(100);
+    }
+    if (child > 0) CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
+    return pass();
+}

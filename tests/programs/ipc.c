@@ -1,0 +1,114 @@
+/* Semaphores and queues of the system: `ipc KIND [ROUNDS]`
+ * KIND: semaphores (System V), undo (SEM_UNDO), messages (System V, of several types, from one round to the next), named (POSIX
+ * semaphores with a name), queue (POSIX message queues, with priorities) */
+#include "rounds.h"
+#include <fcntl.h>
+#include <mqueue.h>
+#include <semaphore.h>
+#include <sys/ipc.h>
+#include <sys/msg.h>
+#include <sys/sem.h>
+
+static int id = -1;
+static void remove_it(void);
+static int is_queue;
+
+static void semaphores_prepare(void)
+{
+    CHECK((id = semget(IPC_PRIVATE, 3, 0600)) >= 0 && atexit(remove_it) == 0);
+}
+
+static int value(int which) { return semctl(id, which, GETVAL); }
+static void change(int which, int by, int flags)
+{
+    struct sembuf operation = {(unsigned short)which, (short)by, (short)(flags | IPC_NOWAIT)};
+    CHECK(semop(id, &operation, 1) == 0);
+}
+
+static void semaphores_round(long round)
+{
+    for (int i = 0; i < 3; i++) CHECK(value(i) == round * (i + 1));
+    for (int i = 0; i < 3; i++) change(i, i + 1, 0);
+}
+
+static void undo_round(long round)
+{
+    if (round == 0) change(0, 5, SEM_UNDO);
+    CHECK(value(0) == 5);
+}
+
+struct text {
+    long type, value;
+};
+
+static void messages_prepare(void)
+{
+    is_queue = 1;
+    CHECK((id = msgget(IPC_PRIVATE, 0600)) >= 0 && atexit(remove_it) == 0);
+}
+
+static void messages_round(long round)
+{
+    struct text message;
+    for (long type = 3; round > 0 && type > 0; type--)
+        CHECK(msgrcv(id, &message, sizeof message.value, type, IPC_NOWAIT) == sizeof message.value && message.value == round - 1 + type);
+    for (long type = 1; type <= 3; type++) {
+        message = (struct text){type, round + type};
+        CHECK(msgsnd(id, &message, sizeof message.value, IPC_NOWAIT) == 0);
+    }
+}
+
+static void remove_it(void)
+{
+    if (is_queue) msgctl(id, IPC_RMID, NULL);
+    else semctl(id, 0, IPC_RMID);
+}
+
+static sem_t *named;
+static char name[64];
+static void named_prepare(void)
+{
+    snprintf(name, sizeof name, "/holdfast-test-%d", getpid());
+    CHECK((named = sem_open(name, O_CREAT | O_EXCL, 0600, 2)) != SEM_FAILED);
+}
+
+static void named_round(long round)
+{
+    int now;
+    CHECK(sem_getvalue(named, &now) == 0 && now == 2 + round % 5);
+    CHECK(sem_post(named) == 0);
+    for (int i = 0; round % 5 == 4 && i < 5; i++) CHECK(sem_wait(named) == 0);
+    if (round == 44) CHECK(sem_close(named) == 0 && sem_unlink(name) == 0);
+}
+
+static mqd_t queue;
+static void queue_prepare(void)
+{
+    struct mq_attr attributes = {.mq_maxmsg = 8, .mq_msgsize = 64};
+    snprintf(name, sizeof name, "/holdfast-test-%d", getpid());
+    queue = mq_open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600, &attributes);
+    if (queue < 0) not_here("mq_open");
+    CHECK(mq_unlink(name) == 0);
+}
+
+static void queue_round(long round)
+{
+    char text[64];
+    unsigned priority;
+    for (unsigned i = 5; round > 0 && i-- > 0;) {
+        CHECK(mq_receive(queue, text, sizeof text, &priority) == sizeof(long) && priority == i);
+        CHECK(*(long *)(void *)text == round - 1 + (long)i);
+    }
+    for (unsigned i = 0; i < 5; i++) {
+        *(long *)(void *)text = round + (long)i;
+        CHECK(mq_send(queue, text, sizeof(long), i) == 0);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static const struct kind kinds[] = {{"semaphores", semaphores_prepare, semaphores_round}, {"undo", semaphores_prepare, undo_round},
+                                        {"messages", messages_prepare, messages_round}, {"named", named_prepare, named_round},
+                                        {"queue", queue_prepare, queue_round}};
+    return RUN_KIND(kinds);
+}

@@ -1,0 +1,121 @@
+/* How a file is open: `opened KIND [ROUNDS]`
+ * KIND: path (O_PATH), flags (O_SYNC, O_NOATIME, O_NONBLOCK, O_ASYNC … changed by fcntl), owner (F_SETOWN, F_SETSIG: who gets
+ * which signal), listing (a directory that is read in the middle), reading (a read-only file whose mode was changed since) */
+#include "rounds.h"
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+static int one, two;
+
+static void path_prepare(void)
+{
+    CHECK(mkdir("of-path", 0700) == 0 && close(open("of-path/file", O_CREAT | O_WRONLY, 0000)) == 0);
+    CHECK((one = open("of-path", O_PATH | O_CLOEXEC)) >= 0 && (two = openat(one, "file", O_PATH)) >= 0);
+}
+
+static void path_round(long round)
+{
+    struct stat s;
+    char byte;
+    (void)round;
+    CHECK(fstat(two, &s) == 0 && S_ISREG(s.st_mode) && fstatat(one, "file", &s, 0) == 0);
+    CHECK(read(two, &byte, 1) == -1 && errno == EBADF);
+    CHECK((fcntl(one, F_GETFL) & O_PATH) != 0 && (fcntl(two, F_GETFL) & O_PATH) != 0);
+    CHECK(fcntl(one, F_GETFD) == FD_CLOEXEC && fcntl(two, F_GETFD) == 0);
+}
+
+static void flags_prepare(void)
+{
+    CHECK((one = open("of-flags", O_RDWR | O_CREAT | O_SYNC | O_NOATIME | O_CLOEXEC, 0600)) >= 0);
+    CHECK((two = open("of-flags", O_RDWR | O_DSYNC | O_NOFOLLOW)) >= 0);
+}
+
+static int set_of_flags(long round) { return (round % 2 ? O_NONBLOCK : 0) | (round % 3 ? O_APPEND : 0); }
+static void flags_round(long round)
+{
+    int now = fcntl(one, F_GETFL);
+    CHECK((now & O_SYNC) == O_SYNC && (now & O_NOATIME) && (fcntl(two, F_GETFL) & O_SYNC) == O_DSYNC);
+    if (round > 0) CHECK((now & (O_NONBLOCK | O_APPEND)) == set_of_flags(round - 1));
+    CHECK(fcntl(one, F_SETFL, set_of_flags(round) | O_NOATIME) == 0);
+}
+
+static volatile sig_atomic_t told;
+static void tell(int number, siginfo_t *info, void *context)
+{
+    (void)number, (void)context;
+    if (info->si_fd == one) told++;
+}
+
+static void owner_prepare(void)
+{
+    int pair[2];
+    struct sigaction action = {.sa_sigaction = tell, .sa_flags = SA_SIGINFO | SA_RESTART};
+    CHECK(sigaction(SIGRTMIN + 5, &action, NULL) == 0 && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
+    one = pair[0];
+    two = pair[1];
+    CHECK(fcntl(one, F_SETOWN, getpid()) == 0 && fcntl(one, F_SETSIG, SIGRTMIN + 5) == 0);
+    CHECK(fcntl(one, F_SETFL, O_ASYNC | O_NONBLOCK) == 0);
+}
+
+static void owner_round(long round)
+{
+    char byte;
+    (void)round;
+    CHECK(fcntl(one, F_GETOWN) == getpid() && fcntl(one, F_GETSIG) == SIGRTMIN + 5 && (fcntl(one, F_GETFL) & O_ASYNC));
+    told = 0;
+    CHECK(write(two, "x", 1) == 1);
+    for (int i = 0; i < 200 && told == 0; i++) usleep(1000);
+    CHECK(told >= 1 && read(one, &byte, 1) == 1);
+}
+
+#define ENTRIES 200
+static DIR *folder;
+static char seen[ENTRIES];
+static void listing_prepare(void)
+{
+    CHECK(mkdir("of-listing", 0700) == 0 && (one = open("of-listing", O_RDONLY | O_DIRECTORY | O_CLOEXEC)) >= 0);
+    for (int i = 0; i < ENTRIES; i++) {
+        char name[64]; /* long names: they do not come in one piece */
+        snprintf(name, sizeof name, "entry-with-a-rather-long-name-so-that-it-takes-room-%d", i);
+        CHECK(close(openat(one, name, O_WRONLY | O_CREAT, 0600)) == 0);
+    }
+    CHECK((folder = opendir("of-listing")) != NULL);
+}
+
+static void listing_round(long round)
+{
+    for (int i = 0; i < 5; i++) {
+        struct dirent *entry = readdir(folder);
+        if (entry == NULL) break;
+        if (entry->d_name[0] == '.') continue;
+        int number = atoi(strrchr(entry->d_name, '-') + 1);
+        CHECK(number >= 0 && number < ENTRIES && !seen[number]);
+        seen[number] = 1;
+    }
+    if (round == 44)
+        for (int i = 0; i < ENTRIES; i++) CHECK(seen[i]);
+}
+
+static void reading_prepare(void)
+{
+    CHECK((two = open("of-reading", O_RDWR | O_CREAT, 0600)) >= 0 && write(two, "still there", 11) == 11 && close(two) == 0);
+    CHECK((one = open("of-reading", O_RDONLY | O_CLOEXEC)) >= 0 && chmod("of-reading", 0400) == 0);
+}
+
+static void reading_round(long round)
+{
+    char text[16] = "";
+    CHECK(pread(one, text, sizeof text, 0) == 11 && strcmp(text, "still there") == 0);
+    CHECK(lseek(one, 0, SEEK_CUR) == (round == 0 ? 0 : (round - 1) % 11) && lseek(one, round % 11, SEEK_SET) == round % 11);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct kind kinds[] = {{"path", path_prepare, path_round}, {"flags", flags_prepare, flags_round},
+                                        {"owner", owner_prepare, owner_round}, {"listing", listing_prepare, listing_round},
+                                        {"reading", reading_prepare, reading_round}};
+    return RUN_KIND(kinds);
+}

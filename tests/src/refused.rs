@@ -1,0 +1,245 @@
+//! What a checkpoint refuses by name: the list, and how each line is tried.
+//!
+//! One list for all who try it: `tests/refusals.rs` makes its tests of it by [`refused!`](crate::refused), and the
+//! conformance run (`bin/support.rs`) reads it as [`REFUSED`]. `refused KIND` (`programs/refused.c` and its relatives) holds
+//! the thing and counts; the checkpoint must fail with 69 and say all the words, and the program must end as if nothing was.
+
+use crate::apps::{App, PYTHON};
+use crate::bed::{Bed, User, shell_code, wait};
+use crate::segments;
+use anyhow::{Context, Result, ensure};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+/// Exit status of what is refused.
+pub const STATUS: i32 = 69;
+
+/// One thing that is refused.
+#[derive(Clone, Copy, Debug)]
+pub struct Refused {
+    /// Name of its test.
+    pub name: &'static str,
+    /// What it is, in plain words.
+    pub feature: &'static str,
+    /// C program, its kind, its rounds of 100 ms, and what it needs from outside: a port (`@tcp`), a key
+    /// (`@segment`), or a path (`@unix`, `@terminal`, `@pipe`).
+    pub arguments: &'static [&'static str],
+    /// All of this is in the refusal; `@tcp` and the like stand for the same as among the arguments.
+    pub words: &'static [&'static str],
+    /// Who is refused; the other one is not.
+    pub whom: &'static [User],
+}
+
+/// How a try went.
+pub enum Outcome {
+    /// As it should; the refusal's first line.
+    Refused(String),
+    /// This machine or this user cannot have the thing at all; why.
+    NotHere(String),
+}
+
+/// Hands the list to a macro: lines `NAME: PROGRAM ARGUMENTS => FEATURE, refused WORDS [, only USER];`.
+#[macro_export]
+macro_rules! refused {
+    ($use:ident) => {
+        $use! {
+            tcp_connection_to_the_outside: "refused" "tcp" "15" "@tcp" => "A TCP connection to the outside (without --tcp close)",
+                refused "fd 9" "stream socket" "127.0.0.1:@tcp";
+            unix_connection_to_the_outside: "refused" "unix" "15" "@unix" => "A unix connection to the outside",
+                refused "fd 9" "unix stream socket";
+            packet_socket: "refused" "packet" "15" => "Packet sockets (AF_PACKET)", refused "fd 9" "address family 17";
+            terminal_with_unread_output: "refused" "pty" "60" => "A pseudo-terminal with output that was not read yet",
+                refused "fd 9 (/dev/ptmx)" "6 bytes" "try again";
+            memfd_with_too_much_content: "refused" "memfd" "15" => "A memfd of more than 64 MiB that is not mapped",
+                refused "fd 9 (/memfd:large (deleted))" "65 MiB" "the limit is 64";
+            inotify_with_unread_events: "refused" "inotify" "60" => "inotify events that were not read yet",
+                refused "fd 9" "inotify" "try again";
+            io_uring: "refused" "io_uring" "15" => "io_uring", refused "fd 9" "io_uring";
+            shared_mapping_of_a_kernel_object: "refused" "mapping" "15" => "Linux AIO (io_setup)", refused "mapping 0x" "kernel object";
+            shared_memory_too_large_for_a_stop: "refused" "large" "15" => "More than 1 GiB of shared memory",
+                refused "mapping 0x" "1025 MiB of shared memory";
+            seccomp_filter: "refused" "seccomp" "15" => "A seccomp filter", refused "process" "seccomp filter";
+            no_signal_left_for_the_agent: "refused" "signals" "15" => "Handlers for SIGURG, SIGWINCH and SIGCHLD all at once",
+                refused "thread" "SIGURG";
+            // The agent waits a few seconds for it to speak.
+            child_without_libholdfast: "refused" "stranger" "60" => "A child without libholdfast",
+                refused "process" "(sleep): libholdfast has not spoken in it";
+            segment_that_is_attached_outside: "refused" "segment" "60" "@segment" => "System V shared memory that somebody outside the job has attached",
+                refused "System V shared memory" "is attached outside the job too" "SYSV";
+            guard_in_shared_memory: "refused" "guard" "15" => "A guard region in shared memory",
+                refused "guard region at 0x" "shared memory";
+            // Root may look all the same.
+            process_that_forbids_to_look_at_it: "refused" "undumpable" "15" => "PR_SET_DUMPABLE 0, for an ordinary user",
+                refused "process" "PR_SET_DUMPABLE", only Ordinary;
+            main_thread_has_left: "refused" "leaderless" "15" => "A main thread that has ended while others run",
+                refused "main thread";
+            folder_of_a_thread: "unshared" "folder" "45" => "A thread with a directory of its own (unshare CLONE_FS)",
+                refused "thread" "CLONE_FS";
+            files_of_a_thread: "unshared" "files" "45" => "A thread with descriptors of its own (unshare CLONE_FILES)",
+                refused "thread" "CLONE_FILES";
+            deleted_program: "origin" "deleted" "60" => "A program whose file was deleted", refused "executable" "origin.copy" "deleted";
+            program_in_a_memfd: "origin" "memfd" "60" => "A program in a memfd", refused "executable" "/memfd:origin";
+            protection_keys: "keys" "60" => "Protection keys (pkey_mprotect)", refused "mapping 0x" "protection key";
+            huge_pages: "held" "huge_pages" "15" => "Explicit huge pages (MAP_HUGETLB)", refused "mapping 0x" "huge pages";
+            huge_file: "held" "huge_file" "15" => "A memfd of huge pages", refused "fd 9" "huge pages";
+            secret_memory: "held" "secret" "15" => "Secret memory (memfd_secret)", refused "fd 9" "secret memory";
+            deleted_folder: "held" "folder" "15" => "An open directory that was removed", refused "fd 9" "deleted directory";
+            link_itself: "held" "link" "15" => "A symbolic link held by O_PATH", refused "fd 9 (" "held.link" "this kind of file";
+            device: "held" "device" "15" => "Devices other than null, zero, full, random and urandom", refused "fd 9 (/dev/kmsg)" "device";
+            terminal_of_others: "held" "terminal" "15" "@terminal" => "A terminal whose master is outside, not a standard stream",
+                refused "fd 9 (@terminal)" "terminal";
+            pipe_of_others: "held" "pipe" "15" "@pipe" => "A pipe whose other end is outside, not a standard stream",
+                refused "fd 9 (pipe:" "outside the program";
+            // Root finds every path.
+            watched_elsewhere: "held" "watch" "15" "/usr/share" => "inotify on what an ordinary user's agent does not find",
+                refused "fd 9" "whose path cannot be found", only Ordinary;
+            process_outside: "held" "process" "15" => "A pidfd of a process outside the job", refused "fd 9" "leads to process";
+            userfaultfd: "held" "faults" "15" => "userfaultfd", refused "fd 9 (anon_inode:[userfaultfd])";
+            perf_event: "held" "counter" "15" => "perf_event_open", refused "fd 9 (anon_inode:[perf_event])";
+            bpf: "held" "bpf" "15" => "BPF maps", refused "fd 9 (anon_inode:bpf-map)";
+            fanotify: "held" "fanotify" "15" => "fanotify", refused "fd 9 (anon_inode:[fanotify])";
+            landlock: "held" "rules" "15" => "Landlock rule sets", refused "fd 9 (anon_inode:[landlock-ruleset])";
+            netlink_of_other_kinds: "held" "kernel_socket" "15" => "Netlink sockets other than for routes and device events",
+                refused "fd 9" "not supported";
+            netlink_with_messages: "held" "kernel_answer" "60" => "Netlink messages that were not read yet",
+                refused "fd 9" "netlink" "try again";
+            raw_socket: "held" "raw" "15" => "Raw sockets", refused "fd 9" "raw socket";
+            multipath_tcp: "held" "multipath" "15" => "Multipath TCP", refused "fd 9" "not supported";
+            machine_socket: "held" "machine" "15" => "Sockets of AF_VSOCK", refused "fd 9" "address family 40";
+            empty_datagram: "held" "empty_datagram" "60" => "An empty unix datagram that was not read yet", refused "fd 9" "empty message";
+            datagram_with_descriptors: "held" "handing_datagram" "60" => "Descriptors in a datagram that was not read yet",
+                refused "fd 9" "a message with descriptors";
+            stream_with_descriptors: "held" "handing_stream" "60" => "Descriptors in a stream that were not received yet",
+                refused "fd 9" "a message with descriptors";
+            pair_with_one_name: "held" "half_named" "15" => "A datagram pair of which one end has a name", refused "a socket without a name";
+            full_connection: "held" "stuffed" "60" => "A TCP connection to oneself with more on its way than its reader has room for",
+                refused "fd 9" "data on its way" "try again";
+            offset_for_peeking: "held" "peeking" "15" => "SO_PEEK_OFF with data that waits", refused "fd 9" "SO_PEEK_OFF";
+            message_queue: "ipc" "queue" "45" => "POSIX message queues", refused "fd " "POSIX message queue";
+            traced: "held" "traced" "15" => "A program that somebody traces", refused "traced by process";
+        }
+    };
+}
+
+macro_rules! list {
+    ($($name:ident: $($argument:literal)* => $feature:literal, refused $($word:literal)* $(, only $user:ident)?;)*) => {
+        /// All that is tried.
+        pub const REFUSED: &[Refused] = &[$(Refused {
+            name: stringify!($name),
+            feature: $feature,
+            arguments: &[$($argument),*],
+            words: &[$($word),*],
+            whom: list!(@whom $($user)?),
+        }),*];
+    };
+    (@whom) => { &[User::Root, User::Ordinary] };
+    (@whom $user:ident) => { &[User::$user] };
+}
+refused!(list);
+
+/// The line of that name.
+pub fn entry(name: &str) -> Option<&'static Refused> {
+    REFUSED.iter().find(|entry| entry.name == name)
+}
+
+/// What lives outside the job as long as it is tried.
+struct Outside {
+    tcp: TcpListener,
+    _unix: UnixListener,
+    path: String,
+    /// Processes that hold a terminal and a pipe, each with what it tells of it.
+    helpers: Vec<(Child, String)>,
+    segment: Option<segments::Outside>,
+}
+
+impl Outside {
+    fn new(bed: &Bed) -> Result<Outside> {
+        let path = bed.dir().join("outside");
+        let _unix = UnixListener::bind(&path)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777))?;
+        let path = path.to_string_lossy().into_owned();
+        Ok(Outside {
+            tcp: TcpListener::bind("127.0.0.1:0")?,
+            _unix,
+            path,
+            helpers: Vec::new(),
+            segment: None,
+        })
+    }
+
+    fn expand(&mut self, bed: &Bed, word: &str) -> Result<String> {
+        const TERMINAL: &str =
+            "import os, time; m, s = os.openpty(); print(os.ttyname(s), flush=True); time.sleep(60)";
+        const PIPE: &str = "import os, time; r, w = os.pipe(); print(f'/proc/{os.getpid()}/fd/{r}', flush=True); time.sleep(60)";
+        for (name, script) in [("@terminal", TERMINAL), ("@pipe", PIPE)] {
+            if word.contains(name) {
+                return Ok(word.replace(name, &self.helper(bed, script)?));
+            }
+        }
+        if word == "@segment" {
+            let segment = self.segment.insert(segments::Outside::start(0)?);
+            return Ok(segment.key().to_owned());
+        }
+        Ok(word.replace("@tcp", &self.tcp.local_addr()?.port().to_string()).replace("@unix", &self.path))
+    }
+
+    /// The line that a helper tells; it is started when it is asked for first. It is not of the bed: its end is not waited for.
+    fn helper(&mut self, bed: &Bed, script: &str) -> Result<String> {
+        if self.helpers.is_empty() {
+            let mut command = bed.command(Path::new(PYTHON));
+            command.env_remove("HOME").env_remove("HOLDFAST_STORE").current_dir("/");
+            let mut child = command.args(["-c", script]).stdout(Stdio::piped()).spawn()?;
+            let mut line = String::new();
+            BufReader::new(child.stdout.take().context("its output")?).read_line(&mut line)?;
+            self.helpers.push((child, line.trim().to_owned()));
+        }
+        Ok(self.helpers[0].1.clone())
+    }
+}
+
+impl Drop for Outside {
+    fn drop(&mut self) {
+        for (child, _) in &mut self.helpers {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// One try as the user of the bed.
+///
+/// # Errors
+/// It was not refused, in other words, or the program noticed.
+pub fn refuse(entry: &Refused, bed: &Bed) -> Result<Outcome> {
+    const JOB: &str = "r";
+    let mut outside = Outside::new(bed)?;
+    let arguments: Vec<String> =
+        entry.arguments.iter().map(|word| outside.expand(bed, word)).collect::<Result<_>>()?;
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let (program, arguments) = arguments.split_first().context("a program")?;
+    let mut front = bed.run_command(JOB, &[], &App::program(program, arguments).words())?.spawn()?;
+    if bed.wait_live(JOB, &mut front)?.is_none() && shell_code(front.wait()?) == 77 {
+        return Ok(Outcome::NotHere(bed.text("out").trim().to_owned()));
+    }
+    bed.until("the first line", Duration::from_secs(10), || bed.text("out").contains("round 1"))?;
+    let ended = bed.say(&["checkpoint", JOB])?;
+    ensure!(ended.code() == STATUS, "checkpoint: status {}: {}", ended.code(), ended.stderr);
+    for word in entry.words {
+        let word = outside.expand(bed, word)?;
+        ensure!(ended.stderr.contains(&word), "{word:?} is not in {:?}", ended.stderr);
+    }
+    ensure!(bed.images(JOB).is_empty(), "an image was made");
+    let code = shell_code(wait(&mut front, Duration::from_secs(20))?);
+    ensure!(code == 0 && bed.text("out").ends_with("PASS\n"), "status {code}: {}", bed.text("out"));
+    let numbers = arguments.iter().filter_map(|word| word.parse::<usize>().ok());
+    let rounds = numbers.min().context("the number of rounds")?;
+    ensure!(bed.text("out").lines().count() == rounds + 1, "lines are missing: {}", bed.text("out"));
+    bed.check_clean(JOB)?;
+    Ok(Outcome::Refused(ended.stderr.lines().next().unwrap_or_default().to_owned()))
+}

@@ -1,0 +1,185 @@
+//! Servers that were not written for it: killed and restarted, they serve the next client with what they held at the image.
+#![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
+
+use anyhow::{Context, Result, ensure};
+use holdfast_tests::bed::{Bed, User};
+use holdfast_tests::chain::kill_program;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+const JOB: &str = "server";
+/// Values and their length: 300 MB in all.
+const VALUES: usize = 3000;
+const LENGTH: usize = 100_000;
+
+/// A port that nobody has at the moment.
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+/// Bytes that do not compress, and are the same for the same number.
+fn value(number: usize) -> Vec<u8> {
+    let mut state = number as u64 + 1;
+    (0..LENGTH)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 32) as u8
+        })
+        .collect()
+}
+
+/// A connection to a server.
+struct Client {
+    stream: BufReader<TcpStream>,
+}
+
+impl Client {
+    fn new(port: u16) -> Result<Client> {
+        let stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+        Ok(Client { stream: BufReader::new(stream) })
+    }
+    fn send(&mut self, parts: &[&[u8]]) -> Result<()> {
+        Ok(self.stream.get_mut().write_all(&parts.concat())?)
+    }
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.stream.read_line(&mut line)?;
+        Ok(line.trim_end().to_owned())
+    }
+    fn bytes(&mut self, len: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; len + 2];
+        self.stream.read_exact(&mut bytes)?;
+        bytes.truncate(len);
+        Ok(bytes)
+    }
+}
+
+/// What the test asks of a server.
+trait Protocol {
+    fn command(&self, port: u16) -> Vec<String>;
+    fn set(&self, client: &mut Client, key: &str, value: &[u8]) -> Result<()>;
+    fn get(&self, client: &mut Client, key: &str) -> Result<Vec<u8>>;
+}
+
+struct Redis;
+
+impl Protocol for Redis {
+    fn command(&self, port: u16) -> Vec<String> {
+        let line = format!("/usr/bin/redis-server --port {port} --bind 127.0.0.1 --appendonly no --save");
+        line.split(' ').map(str::to_owned).chain([String::new()]).collect()
+    }
+    fn set(&self, client: &mut Client, key: &str, value: &[u8]) -> Result<()> {
+        let head = format!("*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n${}\r\n", key.len(), value.len());
+        client.send(&[head.as_bytes(), value, b"\r\n"])?;
+        let answer = client.line()?;
+        ensure!(answer == "+OK", "SET {key}: {answer}");
+        Ok(())
+    }
+    fn get(&self, client: &mut Client, key: &str) -> Result<Vec<u8>> {
+        client.send(&[format!("*2\r\n$3\r\nGET\r\n${}\r\n{key}\r\n", key.len()).as_bytes()])?;
+        let head = client.line()?;
+        let len = head.strip_prefix('$').with_context(|| format!("GET {key}: {head}"))?.parse()?;
+        client.bytes(len)
+    }
+}
+
+struct Memcached;
+
+impl Protocol for Memcached {
+    fn command(&self, port: u16) -> Vec<String> {
+        let user = if holdfast_tests::bed::am_root() { "-u root " } else { "" };
+        let line = format!("/usr/bin/memcached {user}-l 127.0.0.1 -p {port} -m 600 -t 4");
+        line.split(' ').map(str::to_owned).collect()
+    }
+    fn set(&self, client: &mut Client, key: &str, value: &[u8]) -> Result<()> {
+        let head = format!("set {key} 0 0 {}\r\n", value.len());
+        client.send(&[head.as_bytes(), value, b"\r\n"])?;
+        let answer = client.line()?;
+        ensure!(answer == "STORED", "set {key}: {answer}");
+        Ok(())
+    }
+    fn get(&self, client: &mut Client, key: &str) -> Result<Vec<u8>> {
+        client.send(&[format!("get {key}\r\n").as_bytes()])?;
+        let head = client.line()?;
+        let len = head.rsplit(' ').next().unwrap_or_default().parse().with_context(|| head.clone())?;
+        let bytes = client.bytes(len)?;
+        ensure!(client.line()? == "END", "get {key}: no end");
+        Ok(bytes)
+    }
+}
+
+fn connect(bed: &Bed, port: u16) -> Result<Client> {
+    let mut client = None;
+    bed.until("a server that answers", Duration::from_secs(20), || {
+        client = Client::new(port).ok();
+        client.is_some()
+    })?;
+    client.context("a client")
+}
+
+/// Filled, and then three times: an image, a change that is lost with the server, a restart; the next client finds all
+/// that was there at the image.
+fn serve(protocol: &dyn Protocol, user: User) -> Result<()> {
+    let Some(bed) = Bed::new(user) else { return Ok(()) };
+    let port = free_port()?;
+    let command = protocol.command(port);
+    let words: Vec<&str> = command.iter().map(String::as_str).collect();
+    let mut front = bed.run_command(JOB, &[], &words)?.spawn()?;
+    let mut pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("err"))?;
+    let mut client = connect(&bed, port)?;
+    for number in 0..VALUES {
+        protocol.set(&mut client, &format!("key{number}"), &value(number))?;
+    }
+    for round in 1..=3_usize {
+        protocol.set(&mut client, "round", round.to_string().as_bytes())?;
+        drop(client);
+        // The server may not have heard yet that its client has gone.
+        bed.until("an image", Duration::from_secs(20), || {
+            bed.say(&["checkpoint", JOB]).is_ok_and(|ended| ended.status.success())
+        })?;
+        let mut last = connect(&bed, port)?;
+        protocol.set(&mut last, "round", b"lost")?;
+        protocol.set(&mut last, "key7", b"lost")?;
+        kill_program(pid, &mut front)?;
+        front = bed.restart_command(JOB, &[])?.spawn()?;
+        pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("restart.err"))?;
+        client = connect(&bed, port)?;
+        ensure!(protocol.get(&mut client, "round")? == round.to_string().as_bytes(), "round {round}");
+        for number in (7..VALUES).step_by(97) {
+            let found = protocol.get(&mut client, &format!("key{number}"))?;
+            ensure!(found == value(number), "round {round}: key{number} is not as it was");
+        }
+    }
+    kill_program(pid, &mut front)?;
+    bed.check_clean(JOB)
+}
+
+fn must(protocol: &dyn Protocol, user: User) {
+    if let Err(error) = serve(protocol, user) {
+        panic!("as {user:?}: {error:#}");
+    }
+}
+
+#[test]
+fn redis_as_root() {
+    must(&Redis, User::Root);
+}
+
+#[test]
+fn redis_as_ordinary_user() {
+    must(&Redis, User::Ordinary);
+}
+
+#[test]
+fn memcached_as_root() {
+    must(&Memcached, User::Root);
+}
+
+#[test]
+fn memcached_as_ordinary_user() {
+    must(&Memcached, User::Ordinary);
+}

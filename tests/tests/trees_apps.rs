@@ -1,0 +1,134 @@
+//! Real programs that are trees of processes, as root and as ordinary user: chained checkpoint, kill -9 of all of them,
+//! restart, three times at random moments; output and files must be those of an undisturbed run.
+//!
+//! What is not installed is not run, and that is printed: `scripts/install-deps.sh trees` has it all.
+#![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
+
+use holdfast_tests::apps::{App, PYTHON};
+use holdfast_tests::bed::User;
+use holdfast_tests::chain::{Plan, chain};
+use holdfast_tests::kit::kit;
+use std::path::Path;
+
+/// Checkpoints of each.
+const ROUNDS: u32 = 3;
+
+/// A program, and the files without which it cannot run.
+struct Case {
+    app: App,
+    needs: Vec<&'static str>,
+}
+
+impl Case {
+    fn of(name: &str, argv: &[&str], needs: &[&'static str]) -> Case {
+        Case { app: App::real(name, argv), needs: needs.to_vec() }
+    }
+
+    /// A line of shell.
+    fn line(name: &str, line: &str, needs: &[&'static str]) -> Case {
+        Case::of(name, &["/bin/bash", "-c", line], needs)
+    }
+
+    fn prepared(mut self, script: &str) -> Case {
+        self.app = self.app.prepared(script);
+        self
+    }
+
+    fn leaving(mut self, results: &[&str]) -> Case {
+        self.app = self.app.leaving(results);
+        self
+    }
+
+    fn run(self, user: User) {
+        match self.needs.iter().find(|path| !Path::new(path).exists()) {
+            Some(missing) => println!("not run: {missing} is missing; scripts/install-deps.sh trees"),
+            None => chain(&self.app, user, Plan::of(ROUNDS)),
+        }
+    }
+}
+
+fn app_file(name: &str) -> String {
+    kit().app(name).to_string_lossy().into_owned()
+}
+
+fn make() -> Case {
+    let line = "make -C project -s -j2 && cat project/result.txt";
+    let prepare = format!("sh {}", app_file("project.sh"));
+    Case::line("make -j2", line, &["/usr/bin/make"]).prepared(&prepare).leaving(&["project/program"])
+}
+
+/// An archive of generated files, compressed and summed by three processes.
+fn archive() -> Case {
+    let prepare = "mkdir data; for f in 1 2 3 4 5 6 7 8; do i=0; while [ $i -lt 40000 ]; do \
+                   echo \"$((i * 7919 % 100003)) line $i of $f $((i * f * 31 % 9973))\"; i=$((i + 1)); done > data/$f; done";
+    let line = "tar --sort=name --mtime=@0 --owner=0 --group=0 --mode=644 -cf - data | xz -T1 -6 | tee out.xz | sha256sum";
+    Case::line("tar | xz | sha256sum", line, &["/usr/bin/xz"]).prepared(prepare).leaving(&["out.xz"])
+}
+
+fn parallel() -> Case {
+    let line = "seq 60 | parallel --will-cite -j3 -k 'sleep 0.03; seq {}00 | sha256sum'";
+    Case::line("GNU parallel", line, &["/usr/bin/parallel"])
+}
+
+fn python(name: &str, arguments: &[&str], needs: &[&'static str]) -> Case {
+    Case::of(name, &[&[PYTHON], arguments].concat(), needs)
+}
+
+/// Four ranks of a program under `mpirun`; `kind`: openmpi, mpich.
+fn mpi(kind: &str, turns: &str, needs: &[&'static str]) -> Case {
+    let more = if kind == "openmpi" { "--allow-run-as-root --oversubscribe" } else { "" };
+    let line = format!("mpirun.{kind} {more} -np 4 ./ring {turns}");
+    let prepare = format!("mpicc.{kind} -O2 -w -o ring {}", app_file("ring.c"));
+    Case::line(&format!("{kind} ring"), &line, needs).prepared(&prepare)
+}
+
+fn lammps() -> Case {
+    let line = format!(
+        "mpirun.openmpi --allow-run-as-root --oversubscribe -np 4 lmp -log none -in {} > /dev/null && echo done",
+        app_file("melt.lammps")
+    );
+    Case::line("LAMMPS", &line, &["/usr/bin/lmp", "/usr/bin/mpirun.openmpi"]).leaving(&["melt.dump"])
+}
+
+macro_rules! cases {
+    ($($(#[$attribute:meta])? $test:ident: $case:expr;)*) => {
+        mod root {
+            use super::*;
+            $(#[test] $(#[$attribute])? fn $test() { $case.run(User::Root); })*
+        }
+        mod ordinary {
+            use super::*;
+            $(#[test] $(#[$attribute])? fn $test() { $case.run(User::Ordinary); })*
+        }
+    };
+}
+
+cases! {
+    bash: Case::of("bash", &["/bin/bash", "@jobs.sh"], &[]);
+    tar_xz: archive();
+    make_j2: make();
+    multiprocessing_fork: python("multiprocessing, fork", &["@pool.py", "fork"], &[]);
+    multiprocessing_spawn: python("multiprocessing, spawn", &["@pool.py", "spawn"], &[]);
+    multiprocessing_forkserver: python("multiprocessing, forkserver", &["@pool.py", "forkserver"], &[]);
+    gnu_parallel: parallel();
+    sqlite_wal: python("sqlite in WAL mode", &["@wal.py"], &[]);
+    redis: python("redis and its clients", &["@redis_client.py"], &["/usr/bin/redis-server"]);
+    nginx: python("nginx and its clients", &["@nginx_client.py"], &["/usr/sbin/nginx"]);
+    node_cluster: Case::of("node cluster", &["/usr/bin/node", "@cluster.js"], &["/usr/bin/node"]);
+    r_parallel: Case::of("R parallel", &["/usr/bin/Rscript", "@parallel.R"], &["/usr/bin/Rscript"]);
+    open_mpi: mpi("openmpi", "150", &["/usr/bin/mpirun.openmpi", "/usr/bin/mpicc.openmpi"]);
+    mpich: mpi("mpich", "40", &["/usr/bin/mpirun.mpich", "/usr/bin/mpicc.mpich"]);
+    mpi_lammps: lammps();
+    tmux: Case::of("tmux", &["/bin/bash", "@terminal.sh", "tmux"], &["/usr/bin/tmux"]);
+    screen: Case::of("screen", &["/bin/bash", "@terminal.sh", "screen"], &["/usr/bin/screen"]);
+}
+
+/// Its server refuses to run as root.
+#[test]
+fn postgres() {
+    let prepare = format!("bash {} prepare", app_file("bank.sh"));
+    let case = Case::of("PostgreSQL", &["/bin/bash", "@bank.sh"], &["/usr/lib/postgresql"]);
+    let mut case = case.prepared(&prepare);
+    case.app = case.app.refusing_root();
+    case.run(User::Ordinary);
+}
