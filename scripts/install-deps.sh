@@ -45,6 +45,7 @@ elif [ "${1:-all}" != build ]; then
     need nginx-light nginx
     need tmux tmux
     need screen screen
+    need vim vim
 fi
 if [ "${1:-all}" = trees ]; then
     need openmpi-bin mpirun.openmpi

@@ -92,6 +92,10 @@ pub struct CutOptions {
     pub park_above: Option<PageCount>,
     /// Store the content of mapped files too.
     pub self_contained: bool,
+    /// Socket of the agent: the environment of all processes of the job names it.
+    pub socket: PathBuf,
+    /// Mappings of the program change all the time: their flags are looked at inside the stop.
+    pub changing: bool,
     /// Folders of the store: private mappings of files below are memory that a lazy restart mapped.
     pub own_files: Vec<PathBuf>,
     /// Longest time from the first interrupt to the last thread's stop.
@@ -116,6 +120,8 @@ impl Default for CutOptions {
             hold: false,
             park_above: None,
             self_contained: false,
+            socket: PathBuf::new(),
+            changing: false,
             own_files: Vec::new(),
             deadline: Duration::from_millis(50),
             only: None,
@@ -165,6 +171,12 @@ pub enum CutError {
     #[error("{what}")]
     Busy {
         /// What was in the way.
+        what: String,
+    },
+    /// A mapping changed between the look before the stop and the stop; try again, with [`CutOptions::changing`].
+    #[error("{what}")]
+    Changed {
+        /// Which, and how.
         what: String,
     },
     /// Processes of the job come and go, or have not spoken (yet), or something is under way that no image can hold; try
@@ -245,8 +257,9 @@ pub struct Before {
     pub flags: Flags,
     /// Who sleeps in a timed call.
     pub samples: Samples,
-    /// One of several that has just been made, as those are that soon end.
-    pub young: bool,
+    /// The flags of mappings are to be looked at inside the stop: its mappings change all the time, or it is one of several
+    /// that has just been made, as those are that soon end and cannot be looked at afterwards.
+    pub flags_inside: bool,
     replaced: HashSet<(Vec<u8>, u64)>,
     pidfd: std::os::fd::OwnedFd,
 }
@@ -355,7 +368,12 @@ pub fn make(
 }
 
 /// Looks at what needs no stop, and refuses early.
-pub fn prepare(target: &Target, several: bool, kept: &mut Kept) -> Result<Before, CutError> {
+pub fn prepare(
+    target: &Target,
+    several: bool,
+    options: &CutOptions,
+    kept: &mut Kept,
+) -> Result<Before, CutError> {
     let pid = target.pid;
     let status = Status::read(pid, pid).map_err(|_| CutError::Gone)?;
     let tids = procfs::tasks(pid).map_err(|_| CutError::Gone)?;
@@ -384,8 +402,8 @@ pub fn prepare(target: &Target, several: bool, kept: &mut Kept) -> Result<Before
     let replaced = maps::replaced(&maps, &mut kept.identities);
     let pidfd = clone::pidfd_open(pid).map_err(|_| CutError::Gone)?;
     SavedPages::warm(READY_LEN);
-    let young = several && age(pid).is_none_or(|age| age < YOUNG);
-    Ok(Before { flags, samples: threads::sample(pid), young, replaced, pidfd })
+    let flags_inside = options.changing || several && age(pid).is_none_or(|age| age < YOUNG);
+    Ok(Before { flags, samples: threads::sample(pid), flags_inside, replaced, pidfd })
 }
 
 /// How long ago a process began; `None`: it is gone.

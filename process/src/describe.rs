@@ -280,14 +280,15 @@ fn flags(
         Some(Current::Guarded { .. }) | None => None,
     };
     let lock_future = seen.process.attributes.lock_future;
-    let busy = |what| CutError::Busy { what };
+    let changed = |what| CutError::Changed { what };
     let mut settled = maps::settle_flags(&seen.mapped, &before.flags, copy.as_ref(), lock_future, || {
         of_process(target.pid)
     })
-    .map_err(busy)?;
+    .map_err(changed)?;
     let locked = seen.status.number("VmLck") > Some(0) || locks::any(&before.flags);
     if locked && matches!(current, Some(Current::Copy { .. })) {
-        locks::settle(&seen.mapped, &before.flags, &of_process(target.pid)?, &mut settled).map_err(busy)?;
+        locks::settle(&seen.mapped, &before.flags, &of_process(target.pid)?, &mut settled)
+            .map_err(changed)?;
     }
     Ok(settled)
 }
@@ -300,7 +301,7 @@ fn check_copy(pid: i32, snapshot: &Snapshot) -> Result<(), CutError> {
         Some(run) => {
             let start = run.start;
             let what = format!("memory at {start} was taken out of clones (MADV_DONTFORK, MADV_WIPEONFORK)");
-            Err(CutError::Busy { what })
+            Err(CutError::Changed { what })
         }
         None => Ok(()),
     }

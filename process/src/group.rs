@@ -9,11 +9,13 @@
 use crate::cut::{self, Before, CutError, CutOptions, KeptAll, Roster, Target};
 use crate::hold::{self, HeldProgram};
 use crate::inside::{self, Stand};
+use crate::orphans::Orphans;
 use crate::refuse;
 use crate::stop::{self, Stragglers};
 use crate::threads::Samples;
 use holdfast_image::manifest::StopBreakdown;
 use holdfast_image::record::ZombieRecord;
+use holdfast_image::refusal::Refusal;
 use holdfast_sys::clock::elapsed_ns;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -35,6 +37,7 @@ pub struct Group {
     pub held: Vec<HeldProgram>,
     /// What was read of each so far.
     pub stands: Vec<Stand>,
+    orphans: Orphans,
     /// When the first was interrupted.
     pub begun: Instant,
 }
@@ -54,7 +57,7 @@ impl Group {
         let several = known.len() > 1;
         let (mut targets, mut befores) = (Vec::new(), Vec::new());
         for target in known {
-            match cut::prepare(&target, several, kept.of(&target)) {
+            match cut::prepare(&target, several, options, kept.of(&target)) {
                 Ok(before) => {
                     befores.push(before);
                     targets.push(target);
@@ -69,6 +72,10 @@ impl Group {
         }
         refuse::unless_empty(inside::silent(&targets, SILENT))?;
         let pids: Vec<i32> = targets.iter().map(|target| target.pid).collect();
+        let orphans = match options.only {
+            None => Orphans::look(&pids, &options.socket),
+            Some(_) => Orphans::default(),
+        };
         let (stopped, begun) = match stop::stop(&pids, options.deadline) {
             Ok(stopped) => stopped,
             Err(failure) => {
@@ -78,8 +85,14 @@ impl Group {
         };
         breakdown.stop_ns = elapsed_ns(begun);
         let held = hold::held(&targets, stopped);
-        let mut group =
-            Group { targets: Vec::new(), befores: Vec::new(), held: Vec::new(), stands: Vec::new(), begun };
+        let mut group = Group {
+            targets: Vec::new(),
+            befores: Vec::new(),
+            held: Vec::new(),
+            stands: Vec::new(),
+            orphans,
+            begun,
+        };
         let mut failure = None;
         for ((target, before), held) in targets.into_iter().zip(befores).zip(held) {
             // In all of them, whatever is wrong with one: their calls were interrupted.
@@ -139,20 +152,40 @@ impl Group {
         breakdown: &mut StopBreakdown,
     ) -> Result<Vec<(i32, ZombieRecord)>, CutError> {
         loop {
+            let known = |pid: i32| self.targets.iter().any(|own| own.pid == pid);
+            let fresh: Vec<Target> = roster().into_iter().filter(|target| !known(target.pid)).collect();
             let unsettled = match inside::relatives(&self.targets) {
-                Ok(zombies) => return Ok(zombies),
+                Ok(zombies) => match self.outside(&fresh) {
+                    Ok(()) => return Ok(zombies),
+                    Err(error) => error,
+                },
                 Err(error) => error,
             };
             if options.only.is_some() || self.begun.elapsed() > NEWBORN {
                 return Err(unsettled);
             }
-            let known = |target: &Target| self.targets.iter().any(|own| own.pid == target.pid);
-            let fresh: Vec<Target> = roster().into_iter().filter(|target| !known(target)).collect();
             for target in fresh {
                 self.add(target, options, kept, stragglers, breakdown)?;
             }
             thread::sleep(MOMENT);
         }
+    }
+
+    /// Whether somebody else is of the job. `fresh`: those that have spoken and are not in the group; one that executes
+    /// another program just now speaks again.
+    fn outside(&self, fresh: &[Target]) -> Result<(), CutError> {
+        let pids: Vec<i32> = self.targets.iter().map(|target| target.pid).collect();
+        let orphans = self.orphans.besides(&pids);
+        let old = |pid: &i32| {
+            let spoke = fresh.iter().any(|target| target.pid == *pid);
+            !spoke && cut::age(*pid).is_some_and(|age| age > SILENT)
+        };
+        let refused: Vec<Refusal> =
+            orphans.iter().filter(|pid| old(pid)).map(|pid| refuse::stranger(*pid)).collect();
+        refuse::unless_empty(refused)?;
+        let all = orphans.into_iter().chain(fresh.iter().map(|target| target.pid));
+        let strangers: Vec<Refusal> = all.map(refuse::stranger).collect();
+        if strangers.is_empty() { Ok(()) } else { Err(CutError::Unsettled(strangers)) }
     }
 
     fn add(
@@ -164,7 +197,7 @@ impl Group {
         breakdown: &mut StopBreakdown,
     ) -> Result<(), CutError> {
         let one = std::slice::from_ref(&target);
-        let before = match cut::prepare(&target, true, kept.of(&target)) {
+        let before = match cut::prepare(&target, true, options, kept.of(&target)) {
             Ok(before) => before,
             Err(CutError::Gone | CutError::Busy { .. }) => return Ok(()),
             Err(error) => return Err(inside::of(error, true, target.pid)),

@@ -213,8 +213,13 @@ pub fn of(error: CutError, several: bool, pid: i32) -> CutError {
             CutError::Refused(refusals.into_iter().map(|refusal| refusal.of(pid, &comm)).collect())
         }
         CutError::Gone => just_ended(pid),
-        CutError::Busy { .. } | CutError::Failed { .. } if stop::has_ended(pid) => just_ended(pid),
+        CutError::Busy { .. } | CutError::Changed { .. } | CutError::Failed { .. }
+            if stop::has_ended(pid) =>
+        {
+            just_ended(pid)
+        }
         CutError::Busy { what } => CutError::Busy { what: format!("process {pid}: {what}") },
+        CutError::Changed { what } => CutError::Changed { what: format!("process {pid}: {what}") },
         CutError::Failed { what } => CutError::Failed { what: format!("process {pid}: {what}") },
         error @ CutError::Unsettled(_) => error,
     }
@@ -239,8 +244,7 @@ pub fn look(
 ) -> Result<Seen, CutError> {
     let (pid, area) = (target.pid, &target.area);
     let Stand { live, maps, status, inner_pid, shared_pending, memory } = stand;
-    // One that may end right after the stop cannot be looked at again then.
-    let mapping_flags = match before.young {
+    let mapping_flags = match before.flags_inside {
         true => Some(procfs::vm_flags(pid, live)?),
         false => None,
     };

@@ -129,7 +129,8 @@ static void check_names(void)
     if (domain != AF_UNIX) {
         CHECK(option(client, IPPROTO_TCP, TCP_NODELAY) == 1 && option(server, IPPROTO_TCP, TCP_NODELAY) == 0);
         CHECK(option(client, IPPROTO_TCP, TCP_KEEPIDLE) == 77);
-        CHECK(option(listener, SOL_SOCKET, SO_REUSEADDR) == 1 && option(client, SOL_SOCKET, SO_REUSEADDR) == 0);
+        /* The client's is set by a checkpoint (README): its port must be free when it has died. */
+        CHECK(option(listener, SOL_SOCKET, SO_REUSEADDR) == 1);
     }
 }
 

@@ -237,8 +237,10 @@ int main(int argc, char **argv)
         step("round %ld", round);
     }
     block(SIGCHLD);
-    for (int i = 0; i < ROLES; i++) CHECK(kill(children[i].pid, SIGTERM) == 0);
-    for (int i = 0; i < ROLES; i++) killed(children[i].pid, SIGTERM);
+    /* All stand before the first dies: what one of them leaves half done is not for the others to see. */
+    for (int i = 0; i < ROLES; i++) CHECK(kill(children[i].pid, SIGSTOP) == 0);
+    for (int i = 0; i < ROLES; i++) CHECK(kill(children[i].pid, SIGKILL) == 0);
+    for (int i = 0; i < ROLES; i++) killed(children[i].pid, SIGKILL);
     CHECK(wait(NULL) == -1 && errno == ECHILD);
     return pass();
 }

@@ -2,7 +2,7 @@
 
 use crate::bed::{Bed, User, am_root, shell_code, wait};
 use crate::kit::kit;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -146,7 +146,7 @@ impl Results {
                 String::from_utf8_lossy(&bytes[start.max(same.saturating_sub(200)).min(end)..end])
                     .into_owned()
             };
-            anyhow::bail!(
+            bail!(
                 "{name} differs from the undisturbed run at byte {same} ({} bytes, not {}), exit status {}\n\
                  --- found\n{}\n--- undisturbed\n{}",
                 found.len(),
@@ -168,6 +168,21 @@ pub struct Reference {
     /// Duration of the run.
     pub took: Duration,
 }
+
+/// Status by which a program of `tests/programs` says that this machine does not have what it is about.
+pub const NOT_HERE: i32 = 77;
+
+/// This machine does not have what a program is about; what the program says of it.
+#[derive(Debug)]
+pub struct NotHere(String);
+
+impl std::fmt::Display for NotHere {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NotHere {}
 
 /// The undisturbed result of a program; run once per test process.
 pub fn reference(app: &App) -> Result<Arc<Reference>> {
@@ -198,6 +213,9 @@ fn undisturbed(app: &App) -> Result<Reference> {
         command.spawn().with_context(|| format!("starting {program}: run scripts/install-deps.sh"))?;
     let code = shell_code(wait(&mut child, Duration::from_secs(120))?);
     let took = start.elapsed();
+    if code == NOT_HERE {
+        bail!(NotHere(bed.text("out").trim().to_owned()));
+    }
     ensure!(code == 0, "{}: fails without Holdfast too, status {code}: {}", app.name, bed.text("err"));
     Ok(Reference { results: Results::read(app, &bed, code)?, took })
 }

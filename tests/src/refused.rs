@@ -4,7 +4,7 @@
 //! conformance run (`bin/support.rs`) reads it as [`REFUSED`]. `refused KIND` (`programs/refused.c` and its relatives) holds
 //! the thing and counts; the checkpoint must fail with 69 and say all the words, and the program must end as if nothing was.
 
-use crate::apps::{App, PYTHON};
+use crate::apps::{App, NOT_HERE, PYTHON};
 use crate::bed::{Bed, User, shell_code, wait};
 use crate::segments;
 use anyhow::{Context, Result, ensure};
@@ -224,7 +224,7 @@ pub fn refuse(entry: &Refused, bed: &Bed) -> Result<Outcome> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let (program, arguments) = arguments.split_first().context("a program")?;
     let mut front = bed.run_command(JOB, &[], &App::program(program, arguments).words())?.spawn()?;
-    if bed.wait_live(JOB, &mut front)?.is_none() && shell_code(front.wait()?) == 77 {
+    if bed.wait_live(JOB, &mut front)?.is_none() && shell_code(front.wait()?) == NOT_HERE {
         return Ok(Outcome::NotHere(bed.text("out").trim().to_owned()));
     }
     bed.until("the first line", Duration::from_secs(10), || bed.text("out").contains("round 1"))?;

@@ -327,6 +327,7 @@ macro_rules! suite {
                 tree_sigchld: "tree_sigchld" => "SIGCHLD, once for each end, also when blocked";
                 tree_ignored: "tree_ignored" => "Ignored SIGCHLD, SA_NOCLDWAIT";
                 tree_orphans: "tree_orphans" => "Orphans and daemons";
+                tree_daemons: "tree_daemons" => "Programs that are orphans before they begin";
                 tree_users_servants: "tree_users" "servants" => "Children of root that have become somebody else",
                     root "only root may change who it is";
                 tree_users_families: "tree_users" "families" => "Processes that have become somebody else and fork",

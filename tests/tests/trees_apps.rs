@@ -90,6 +90,12 @@ fn lammps() -> Case {
     Case::line("LAMMPS", &line, &["/usr/bin/lmp", "/usr/bin/mpirun.openmpi"]).leaving(&["melt.dump"])
 }
 
+/// A C++ program of `tests/apps`.
+fn cpp(name: &str, file: &str, turns: &str) -> Case {
+    let prepare = format!("g++ -O2 -pthread -o program {}", app_file(file));
+    Case::of(name, &["./program", turns], &["/usr/bin/g++"]).prepared(&prepare)
+}
+
 macro_rules! cases {
     ($($(#[$attribute:meta])? $test:ident: $case:expr;)*) => {
         mod root {
@@ -119,6 +125,8 @@ cases! {
     open_mpi: mpi("openmpi", "150", &["/usr/bin/mpirun.openmpi", "/usr/bin/mpicc.openmpi"]);
     mpich: mpi("mpich", "40", &["/usr/bin/mpirun.mpich", "/usr/bin/mpicc.mpich"]);
     mpi_lammps: lammps();
+    exceptions: cpp("C++ exceptions", "exceptions.cpp", "300");
+    vim: python("vim in a terminal", &["@editor.py"], &["/usr/bin/vim"]);
     tmux: Case::of("tmux", &["/bin/bash", "@terminal.sh", "tmux"], &["/usr/bin/tmux"]);
     screen: Case::of("screen", &["/bin/bash", "@terminal.sh", "screen"], &["/usr/bin/screen"]);
 }

@@ -40,7 +40,7 @@ pub fn make(
     history: &History,
 ) -> Result<(Cut, Vec<PageRun>), Failed> {
     let (mut pause, mut moment) = (FIRST_PAUSE, MOMENT);
-    let mut tries = 0;
+    let (mut tries, mut changing) = (0, false);
     let begun = Instant::now();
     let (processes, alone) = (Arc::clone(&order.processes), settings.only_protected);
     let roster: Roster = Arc::new(move || {
@@ -50,7 +50,7 @@ pub fn make(
     });
     loop {
         let members = order.members()?;
-        let options = options(workshop, settings, order, &members, history)?;
+        let options = CutOptions { changing, ..options(workshop, settings, order, &members, history)? };
         let program = members.program();
         let result = match tracer.cut(&roster, &options) {
             Ok(cut) if !protected::is_whole(&cut.memory, &options, program) => {
@@ -68,13 +68,16 @@ pub fn make(
                 thread::sleep(moment);
                 moment = (moment * 2).min(FIRST_PAUSE * 2);
             }
-            Err(CutError::Busy { what }) if tries + 1 < TRIES => {
+            Err(error @ (CutError::Busy { .. } | CutError::Changed { .. })) if tries + 1 < TRIES => {
                 tries += 1;
+                // Once may be chance. A look inside the stop makes it longer.
+                changing |= tries > 1 && matches!(error, CutError::Changed { .. });
+                let what = error;
                 tracing::info!("stop {tries} let go: {what}; again in {pause:?}");
                 thread::sleep(pause);
                 pause *= 2;
             }
-            Err(CutError::Busy { what }) => {
+            Err(CutError::Busy { what } | CutError::Changed { what }) => {
                 return Err(Failed::Error(format!(
                     "the program could not be stopped in {TRIES} tries: {what}"
                 )));
@@ -179,6 +182,8 @@ fn options(
         hold: order.how.stop,
         park_above: small_bound(settings.cow.0),
         self_contained: settings.self_contained,
+        socket: workshop.job.socket_path(),
+        changing: false,
         own_files: own_files(workshop),
         deadline: DEADLINE,
         only,

@@ -8,8 +8,9 @@
 //! `support [--only NAME]… [--jobs N]`; with `--only` nothing is written. Status 1: something fails that should work.
 
 use anyhow::{Context, Result, bail, ensure};
+use holdfast_tests::apps::NotHere;
 use holdfast_tests::bed::{Bed, User, am_root};
-use holdfast_tests::chain::{Plan, run_chain};
+use holdfast_tests::chain::{Plan, TooSoon, run_chain};
 use holdfast_tests::random::Random;
 use holdfast_tests::refused::{self, Outcome, REFUSED, Refused};
 use holdfast_tests::suite::{ENTRIES, Entry};
@@ -101,11 +102,14 @@ fn all_forms(entry: &Entry, user: User) -> Found {
         let mut plan = Plan::exactly(rounds, images);
         let mut once = |plan| run_chain(&bed(user)?, &entry.app(), plan, &mut random);
         let mut result = once(plan);
-        if result.as_ref().is_err_and(|error| error.to_string().starts_with("ended after")) {
-            plan.slowness = 5;
+        while result.as_ref().is_err_and(|error| error.is::<TooSoon>()) && plan.haste < 9 {
+            plan = plan.sooner();
             result = once(plan);
         }
         if let Err(error) = result {
+            if error.is::<NotHere>() {
+                return Found::NotHere(error.to_string());
+            }
             return Found::Fails(format!("{form}: {error:#}"));
         }
     }
