@@ -179,7 +179,8 @@ pub fn collect_slots(
 ) -> Result<(), CutError> {
     let places: Vec<(i32, u64, u64)> =
         held.threads.iter().map(|t| (t.inner, t.regs.rip, t.regs.rsp)).collect();
-    slots_of(target, kept, memory)?.collect(&target.area, &places);
+    let stack = |from: u64, len: usize| memory.read_some(from, len);
+    slots_of(target, kept, memory)?.collect(&target.area, &places, stack);
     Ok(())
 }
 

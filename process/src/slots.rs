@@ -19,6 +19,7 @@ use holdfast_image::record::InjectArea;
 use holdfast_sys::clock;
 use holdfast_sys::procmem::ForcedMemory;
 use std::io;
+use std::ops::Range;
 
 /// Bytes of one slot.
 pub const SLOT_LEN: u64 = 256;
@@ -154,17 +155,22 @@ impl Slots {
         (slot.tid != 0).then_some((u32::try_from(index).ok()?, *slot))
     }
 
-    /// Gives back what no frame can return into any more. `threads`: id, rip and rsp of all living threads.
-    pub fn collect(&mut self, area: &InjectArea, threads: &[(i32, u64, u64)]) {
+    /// Gives back what no frame can return into any more. `threads`: id, rip and rsp of all living threads. `stack` reads what
+    /// can be read of the memory from an address on.
+    pub fn collect(
+        &mut self,
+        area: &InjectArea,
+        threads: &[(i32, u64, u64)],
+        stack: impl Fn(u64, usize) -> Vec<u8>,
+    ) {
         for (index, slot) in self.slots.iter_mut().enumerate() {
             if slot.tid == 0 {
                 continue;
             }
             let begin = area.code.0 + FIRST + index as u64 * SLOT_LEN;
-            let owner = threads.iter().find(|thread| thread.0 == slot.tid);
-            // Above the stack pointer of the call: that frame is gone. Below, a handler may still return into it.
-            let in_use = owner.is_some_and(|&(_, rip, rsp)| {
-                (begin..begin + SLOT_LEN).contains(&rip) || (!slot.image_only && rsp <= slot.sp)
+            let range = begin..begin + SLOT_LEN;
+            let in_use = threads.iter().find(|thread| thread.0 == slot.tid).is_some_and(|&(_, rip, rsp)| {
+                range.contains(&rip) || !slot.image_only && returns_into(&range, slot.sp, rsp, &stack)
             });
             if !in_use {
                 *slot = Slot::default();
@@ -197,6 +203,20 @@ impl Slots {
         }
         Ok(())
     }
+}
+
+/// Whether a signal frame above `rsp` may lead back into a slot whose call was made at `sp`: its handler runs, on the same
+/// stack or another one. Rather too often than not: stale words look like frames.
+fn returns_into(slot: &Range<u64>, sp: u64, rsp: u64, stack: impl Fn(u64, usize) -> Vec<u8>) -> bool {
+    /// Most that handlers may have on the stack of the call, and on another one.
+    const SAME: u64 = 8 << 20;
+    const OTHER: u64 = 256 << 10;
+    if rsp == sp {
+        return false; // the same call again, or its neighbour
+    }
+    let below = sp.checked_sub(rsp).filter(|below| *below <= SAME);
+    let words = stack(rsp, usize::try_from(below.unwrap_or(OTHER)).unwrap_or(0));
+    words.chunks_exact(8).any(|word| slot.contains(&u64::from_le_bytes(crate::xstate::array(word, 0))))
 }
 
 /// struct timespec.
@@ -266,17 +286,30 @@ mod tests {
 
     #[test]
     fn a_slot_is_kept_while_a_frame_may_return_into_it() {
+        let frame = |slot: u64| {
+            move |_: u64, len: usize| {
+                let mut bytes = vec![0; len];
+                bytes[len - 8..].copy_from_slice(&(0x11000 + slot * SLOT_LEN).to_le_bytes());
+                bytes
+            }
+        };
         let area =
             InjectArea { code: holdfast_image::Addr(0x10000), code_len: 65536, ..InjectArea::default() };
         let waiting = Slot { tid: 7, sp: 1000, ..Slot::default() };
         let mut slots = Slots { slots: vec![waiting; 3] };
         slots.slots[1].image_only = true;
         slots.slots[2].tid = 8;
-        slots.collect(&area, &[(7, 0x4000, 900)]); // inside a handler, below the call
+        slots.collect(&area, &[(7, 0x4000, 904)], frame(0)); // inside a handler, below the call
         assert_eq!(slots.slots.iter().map(|s| s.tid).collect::<Vec<_>>(), [7, 0, 0]);
-        slots.collect(&area, &[(7, entry(&area, 0), 900)]);
+        slots.collect(&area, &[(7, entry(&area, 0), 900)], frame(3));
         assert_eq!(slots.at(&area, entry(&area, 0)).unwrap().0, 0);
-        slots.collect(&area, &[(7, 0x4000, 1008)]); // the call returned
-        assert_eq!(slots.free(), Some(0));
+        slots.collect(&area, &[(7, 0x4000, 1 << 40)], frame(0)); // a handler on another stack
+        assert_eq!(slots.free(), Some(1));
+        // The call has returned, to a caller above, into the next call, or into one that is deeper.
+        for now in [1008, 1000, 904] {
+            let mut slots = slots.clone();
+            slots.collect(&area, &[(7, 0x4000, now)], frame(3));
+            assert_eq!(slots.free(), Some(0), "{now}");
+        }
     }
 }

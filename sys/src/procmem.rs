@@ -89,6 +89,19 @@ impl ForcedMemory {
     pub fn write(&self, address: u64, data: &[u8]) -> io::Result<()> {
         self.0.write_all_at(data, address)
     }
+    /// What can be read from `address` on, `len` bytes at most.
+    pub fn read_some(&self, address: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        let mut done = 0;
+        while done < len {
+            match self.0.read_at(&mut bytes[done..], address + done as u64) {
+                Ok(more) if more > 0 => done += more,
+                _ => break,
+            }
+        }
+        bytes.truncate(done);
+        bytes
+    }
     /// Reads whatever its protection.
     ///
     /// # Errors

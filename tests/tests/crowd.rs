@@ -26,9 +26,12 @@ fn number_of(variable: &str, long: usize, short: usize) -> usize {
 
 fn said(bed: &Bed) -> String {
     let out = bed.text("out");
-    let lines: Vec<&str> = out.lines().rev().take(4).collect();
+    let lines: Vec<&str> = out.lines().rev().take(20).collect();
     let log = fs::read_to_string(bed.store().join(JOB).join("agent.log")).unwrap_or_default();
-    let told: Vec<&str> = log.lines().filter(|line| !line.contains(" committed: ")).collect();
+    let told: Vec<&str> = log
+        .lines()
+        .filter(|line| !line.contains(" committed: ") && !line.contains(" no pre-copy: "))
+        .collect();
     let told = told[told.len().saturating_sub(40)..].join("\n");
     format!("{} / {}{}\n{told}\n", lines.join(" < "), bed.text("err"), bed.text("restart.err"))
 }
@@ -106,6 +109,7 @@ fn crowd(user: User) -> Result<()> {
         sleep(random.time(Duration::ZERO, Duration::from_millis(60)));
         attempts +=
             checkpoint(&bed, &mut front).with_context(|| format!("checkpoint {number}: {}", said(&bed)))?;
+        ensure!(!bed.text("out").contains("FAIL"), "after checkpoint {number}: {}", said(&bed));
     }
     println!("{checkpoints} checkpoints, {attempts} attempts");
     // the program is well after all of them
