@@ -82,11 +82,20 @@ impl Agent {
     /// The state of the job.
     ///
     /// # Errors
-    /// As [`Agent::ask`].
+    /// As [`Agent::ask`]; an agent that is restarting its program, and waits for a port or an id that is not free yet, does
+    /// not answer.
     pub fn status(&self) -> Result<JobStatus, Failure> {
-        match self.ask(&Request::Status)? {
-            Reply::Status(status) => Ok(status),
-            other => Err(Failure::new(Exit::Internal, format!("unexpected answer of the agent: {other:?}"))),
+        const PATIENCE: Duration = Duration::from_secs(3);
+        self.send(&Request::Status)?;
+        match self.receive(Some(PATIENCE))? {
+            Some(Reply::Status(status)) => Ok(status),
+            None => Err(Failure::new(
+                Exit::Internal,
+                format!("the agent of job {} does not answer yet; try again", self.job),
+            )),
+            Some(other) => {
+                Err(Failure::new(Exit::Internal, format!("unexpected answer of the agent: {other:?}")))
+            }
         }
     }
     fn lost(&self, error: &io::Error) -> Failure {

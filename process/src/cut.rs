@@ -21,7 +21,7 @@ use crate::memory::{FrozenMemory, SavedPages};
 use crate::refuse;
 use crate::slots::Slots;
 use crate::snapshot::{self, Plan, Planner, Scene, Snapshot};
-use crate::stop::Stragglers;
+use crate::stop::{self, Stragglers};
 use crate::threads::{self, Continuing, Samples};
 use crate::tracer::{Command, Current, Parked};
 use crate::track::Tracking;
@@ -385,7 +385,7 @@ pub fn prepare(
     if let Some(tracer) = refuse::tracer(&status) {
         if refuse::is_own_thread(tracer) {
             return Err(CutError::Busy {
-                what: "a thread is still being let go from the stop before".into(),
+                what: format!("it is still being let go from the stop before {}", stop::doing(pid, pid)),
             });
         }
         refusals.push(refuse::traced(pid, tracer));

@@ -17,6 +17,7 @@ use holdfast_image::manifest::StopBreakdown;
 use holdfast_image::record::ZombieRecord;
 use holdfast_image::refusal::Refusal;
 use holdfast_sys::clock::elapsed_ns;
+use std::collections::BTreeSet;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -183,8 +184,8 @@ impl Group {
         let refused: Vec<Refusal> =
             orphans.iter().filter(|pid| old(pid)).map(|pid| refuse::stranger(*pid)).collect();
         refuse::unless_empty(refused)?;
-        let all = orphans.into_iter().chain(fresh.iter().map(|target| target.pid));
-        let strangers: Vec<Refusal> = all.map(refuse::stranger).collect();
+        let all: BTreeSet<i32> = orphans.into_iter().chain(fresh.iter().map(|target| target.pid)).collect();
+        let strangers: Vec<Refusal> = all.into_iter().map(refuse::stranger).collect();
         if strangers.is_empty() { Ok(()) } else { Err(CutError::Unsettled(strangers)) }
     }
 

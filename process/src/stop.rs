@@ -218,7 +218,7 @@ pub fn has_ended(pid: i32) -> bool {
 fn refused(pid: i32, tid: i32, error: &io::Error) -> Why {
     match procfs::Status::read(pid, tid).ok().as_ref().and_then(refuse::tracer) {
         Some(tracer) if refuse::is_own_thread(tracer) => {
-            Why::Late(format!("thread {tid} is still being let go from the stop before"))
+            Why::Late(format!("thread {tid} {} is still being let go from the stop before", doing(pid, tid)))
         }
         Some(tracer) => Why::Refused(refuse::traced_thread(tid, tracer)),
         None => Why::Refused(refuse::untraceable(tid, error)),
@@ -263,9 +263,15 @@ fn wait_stopped(
 
 /// Names a thread that did not stop, and what it is doing.
 fn describe(pid: i32, tid: i32, limit: Duration) -> String {
-    let name = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
-    let call = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/wchan")).unwrap_or_default();
-    format!("thread {tid} ({}) did not stop within {} ms (in {call})", name.trim(), limit.as_millis())
+    format!("thread {tid} {} did not stop within {} ms", doing(pid, tid), limit.as_millis())
+}
+
+/// What a thread is doing: its name, state and the kernel function that it sleeps in.
+pub fn doing(pid: i32, tid: i32) -> String {
+    let text =
+        |file: &str| std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/{file}")).unwrap_or_default();
+    let state = procfs::stat_fields(pid, tid).ok().and_then(|fields| fields.into_iter().next());
+    format!("({}, {} in {})", text("comm").trim(), state.unwrap_or_default(), text("wchan"))
 }
 
 impl Stopped {

@@ -1,4 +1,4 @@
-/* Transfers that must arrive whole: `transfers KIND [ROUNDS [LENGTH]]`; with a length the other end takes its parts quickly.
+/* Transfers that must arrive whole: `transfers KIND [ROUNDS]`.
  *
  * One call moves far more than fits the kernel's buffer, so it is nearly always asleep in the middle of the transfer.
  * It must return the whole length, and every byte must be the right one.
@@ -10,12 +10,10 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#define MOST (1 << 20)
+#define LENGTH (1 << 20)
 #define PIECE 32768
 
-static size_t length = MOST;
-static long pause_ms = 5;
-static uint8_t sent[MOST], received[MOST];
+static uint8_t sent[LENGTH], received[LENGTH];
 static int ends[2]; /* [0] is read from, [1] written to */
 static int bulk_fd = -1;
 static uint8_t *bulk;
@@ -23,7 +21,7 @@ static size_t bulk_len;
 
 static void fill(long round)
 {
-    for (size_t i = 0; i < length; i += 8) {
+    for (size_t i = 0; i < LENGTH; i += 8) {
         uint64_t word = mix((uint64_t)round << 32 | i);
         memcpy(sent + i, &word, 8);
     }
@@ -34,11 +32,11 @@ static void *slow_reader(void *argument)
 {
     (void)argument;
     size_t have = 0;
-    while (have < length) {
-        ssize_t n = read(ends[0], received + have, length - have < PIECE ? length - have : PIECE);
+    while (have < LENGTH) {
+        ssize_t n = read(ends[0], received + have, LENGTH - have < PIECE ? LENGTH - have : PIECE);
         CHECK(n > 0);
         have += (size_t)n;
-        sleep_ms(pause_ms);
+        sleep_ms(5);
     }
     return NULL;
 }
@@ -47,9 +45,9 @@ static void *slow_reader(void *argument)
 static void *slow_writer(void *argument)
 {
     (void)argument;
-    for (size_t done = 0; done < length; done += PIECE) {
+    for (size_t done = 0; done < LENGTH; done += PIECE) {
         CHECK(write(ends[1], sent + done, PIECE) == PIECE);
-        sleep_ms(pause_ms);
+        sleep_ms(5);
     }
     return NULL;
 }
@@ -57,28 +55,43 @@ static void *slow_writer(void *argument)
 static void move(ssize_t (*whole)(void), void *(*other)(void *))
 {
     pthread_t thread;
-    memset(received, 0, length);
+    memset(received, 0, LENGTH);
     CHECK_ZERO(pthread_create(&thread, NULL, other, NULL));
     ssize_t n = whole();
-    if (n != (ssize_t)length) printf("moved %zd of %zu bytes\n", n, length);
-    CHECK(n == (ssize_t)length);
+    if (n != LENGTH) printf("moved %zd of %d bytes\n", n, LENGTH);
+    CHECK(n == LENGTH);
     CHECK_ZERO(pthread_join(thread, NULL));
-    CHECK(memcmp(sent, received, length) == 0);
+    CHECK(memcmp(sent, received, LENGTH) == 0);
 }
 
-static ssize_t by_write(void) { return write(ends[1], sent, length); }
-static ssize_t by_send(void) { return send(ends[1], sent, length, 0); }
-static ssize_t by_recv(void) { return recv(ends[0], received, length, MSG_WAITALL); }
+static ssize_t by_write(void) { return write(ends[1], sent, LENGTH); }
+static ssize_t by_send(void) { return send(ends[1], sent, LENGTH, 0); }
+static ssize_t by_recv(void) { return recv(ends[0], received, LENGTH, MSG_WAITALL); }
 static ssize_t by_writev(void)
 {
-    struct iovec parts[3] = {{sent, 100000}, {sent + 100000, 500001}, {sent + 600001, length - 600001}};
+    struct iovec parts[3] = {{sent, 100000}, {sent + 100000, 500001}, {sent + 600001, LENGTH - 600001}};
     return writev(ends[1], parts, 3);
 }
 static ssize_t by_sendmsg(void)
 {
-    struct iovec parts[2] = {{sent, 300000}, {sent + 300000, length - 300000}};
+    struct iovec parts[2] = {{sent, 300000}, {sent + 300000, LENGTH - 300000}};
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
     return sendmsg(ends[1], &message, 0);
+}
+
+/* Takes whatever comes, slowly. */
+static void *drain(void *argument)
+{
+    for (;; sleep_ms(1)) CHECK(read(ends[0], received, PIECE) > 0);
+    return argument;
+}
+
+/* One write after the other, with nothing in between: nearly every stop finds this one in the same call. */
+static void flood(long rounds)
+{
+    pthread_t thread;
+    CHECK_ZERO(pthread_create(&thread, NULL, drain, NULL));
+    for (long round = 0; round < rounds; round++) CHECK(write(ends[1], sent, LENGTH / 4) == LENGTH / 4);
 }
 
 /* Large results without a partner: getrandom and /dev/zero look at signals between pages. */
@@ -104,15 +117,12 @@ int main(int argc, char **argv)
         bulk_len = (size_t)number_argument(argc, argv, 3, is_random ? 48 : 256) << 20;
         CHECK((bulk = malloc(bulk_len)) != NULL);
         if (is_zero) CHECK((bulk_fd = open("/dev/zero", O_RDONLY | O_CLOEXEC)) >= 0);
-    } else if (strcmp(kind, "write") == 0 || strcmp(kind, "writev") == 0) {
+    } else if (strcmp(kind, "write") == 0 || strcmp(kind, "writev") == 0 || strcmp(kind, "flood") == 0) {
         CHECK(pipe2(ends, O_CLOEXEC) == 0);
-        length = (size_t)number_argument(argc, argv, 3, MOST);
-        CHECK(length <= MOST);
-        if (length < MOST) pause_ms = 1;
     } else {
         CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
     }
-    for (long round = 0; round < rounds; round++) {
+    for (long round = 0; round < (strcmp(kind, "flood") == 0 ? 1 : rounds); round++) {
         step("%s round %ld", kind, round);
         fill(round);
         if (is_random || is_zero)
@@ -127,6 +137,8 @@ int main(int argc, char **argv)
             move(by_sendmsg, slow_reader);
         else if (strcmp(kind, "waitall") == 0)
             move(by_recv, slow_writer);
+        else if (strcmp(kind, "flood") == 0)
+            flood(rounds);
         else
             return 2;
     }

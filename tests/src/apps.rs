@@ -28,6 +28,9 @@ pub struct App {
     pub prepare: Option<String>,
     /// It does not run as root.
     pub refuses_root: bool,
+    /// It renames files that it has just written: an image from before has them open under a name that nobody has any more, and
+    /// its restart is refused.
+    pub renames: bool,
     /// What it uses would be taken by another one of its kind: one chain at a time.
     pub alone: bool,
 }
@@ -58,6 +61,7 @@ impl App {
             results: Vec::new(),
             prepare: None,
             refuses_root: false,
+            renames: false,
             alone: false,
         }
     }
@@ -77,6 +81,12 @@ impl App {
     /// With an undisturbed run that is not root's either.
     pub fn refusing_root(mut self) -> App {
         self.refuses_root = true;
+        self
+    }
+
+    /// With files that are renamed when they are done.
+    pub fn renaming(mut self) -> App {
+        self.renames = true;
         self
     }
 

@@ -114,6 +114,8 @@ pub fn chain(app: &App, user: User, plan: Plan) {
 }
 
 const JOB: &str = "x";
+/// Status of a restart that is refused.
+const REFUSED: i32 = 69;
 
 /// The same in a bed that the caller has made, at moments that `random` chooses.
 ///
@@ -150,6 +152,10 @@ pub fn run_chain(bed: &Bed, app: &App, plan: Plan, random: &mut Random) -> Resul
     }
     let limit = Duration::from_secs(60) + reference.took * (5 + plan.slowness);
     let code = shell_code(wait(&mut front, limit).context("the end of the program")?);
+    let restart = bed.text("restart.err");
+    if app.renames && code == REFUSED && restart.contains("the program had it open: No such file") {
+        bail!(TooSoon(restart));
+    }
     Results::read(app, bed, code)?.check(&reference.results).with_context(|| said(bed))?;
     bed.check_clean(JOB)?;
     if done < plan.least {

@@ -34,6 +34,11 @@ impl Case {
         self
     }
 
+    fn renaming(mut self) -> Case {
+        self.app = self.app.renaming();
+        self
+    }
+
     fn leaving(mut self, results: &[&str]) -> Case {
         self.app = self.app.leaving(results);
         self
@@ -118,7 +123,7 @@ cases! {
     multiprocessing_forkserver: python("multiprocessing, forkserver", &["@pool.py", "forkserver"], &[]);
     gnu_parallel: parallel();
     sqlite_wal: python("sqlite in WAL mode", &["@wal.py"], &[]);
-    redis: python("redis and its clients", &["@redis_client.py"], &["/usr/bin/redis-server"]);
+    redis: python("redis and its clients", &["@redis_client.py"], &["/usr/bin/redis-server"]).renaming();
     nginx: python("nginx and its clients", &["@nginx_client.py"], &["/usr/sbin/nginx"]);
     node_cluster: Case::of("node cluster", &["/usr/bin/node", "@cluster.js"], &["/usr/bin/node"]);
     r_parallel: Case::of("R parallel", &["/usr/bin/Rscript", "@parallel.R"], &["/usr/bin/Rscript"]);

@@ -19,9 +19,11 @@ use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often a stop that passed its deadline is tried again, and how long the first pause is (doubled each time).
-const TRIES: u32 = 7;
+/// How long a stop that passed its deadline is tried again: a disk that is slow for some seconds keeps threads from stopping.
+const BUSY: Duration = Duration::from_secs(10);
+/// The first pause, doubled each time, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_millis(800);
 /// How long a process may take from its birth to its hello, and how often that is looked for.
 const PATIENCE: Duration = Duration::from_secs(3);
 const MOMENT: Duration = Duration::from_millis(3);
@@ -68,18 +70,19 @@ pub fn make(
                 thread::sleep(moment);
                 moment = (moment * 2).min(FIRST_PAUSE * 2);
             }
-            Err(error @ (CutError::Busy { .. } | CutError::Changed { .. })) if tries + 1 < TRIES => {
+            Err(error @ (CutError::Busy { .. } | CutError::Changed { .. })) if begun.elapsed() < BUSY => {
                 tries += 1;
                 // Once may be chance. A look inside the stop makes it longer.
                 changing |= tries > 1 && matches!(error, CutError::Changed { .. });
                 let what = error;
                 tracing::info!("stop {tries} let go: {what}; again in {pause:?}");
                 thread::sleep(pause);
-                pause *= 2;
+                pause = (pause * 2).min(LONGEST_PAUSE);
             }
             Err(CutError::Busy { what } | CutError::Changed { what }) => {
                 return Err(Failed::Error(format!(
-                    "the program could not be stopped in {TRIES} tries: {what}"
+                    "the program could not be stopped in {} tries: {what}; try again later",
+                    tries + 1
                 )));
             }
             Err(CutError::Unsettled(refusals) | CutError::Refused(refusals)) => {
