@@ -227,6 +227,8 @@ pub struct Kept {
     pub facts: FactCache,
     /// Identities of mapped files.
     pub identities: Identities,
+    /// Children that go on after a stop, which it has not been told yet: in so many tries.
+    going_on: HashMap<i32, u32>,
 }
 
 /// What the tracer keeps from cut to cut, by pid.
@@ -439,7 +441,7 @@ fn inside_all(
         breakdown.regions += one.mapped.len() as u64;
         seen.push(one);
     }
-    let told = stops_told(targets, &seen)?;
+    let told = stops_told(targets, &seen, kept)?;
     lap(&mut breakdown.inject_ns);
     let tables = files(targets, options, befores, &seen)?;
     let nameless = tables.first().map_or(&[][..], |first| &first.nameless);
@@ -480,13 +482,35 @@ fn inside_all(
 }
 
 /// The stopped processes whose parents have been told so by wait(2), by their own ids.
-fn stops_told(targets: &[Target], seen: &[Seen]) -> Result<Vec<i32>, CutError> {
+///
+/// # Errors
+/// A parent has not been told yet that a child goes on: no restart brings that about again, and it may ask in a moment. One
+/// that has not asked for some tries never will, mostly.
+fn stops_told(targets: &[Target], seen: &[Seen], kept: &mut KeptAll) -> Result<Vec<i32>, CutError> {
+    const PATIENCE: u32 = 5;
     let mut told = Vec::new();
     for (target, parent) in targets.iter().zip(seen) {
         let is_child = |child: &&Seen| child.status.number("PPid") == Some(i64::from(target.pid));
-        let children = seen.iter().filter(|child| child.is_stopped()).filter(is_child);
-        let children: Vec<i32> = children.map(|child| child.inner_pid).collect();
-        told.extend(inside::stops_told(parent, &target.area, &children)?);
+        let children: Vec<&Seen> = seen.iter().filter(is_child).collect();
+        let what = |child: &&Seen| if child.is_stopped() { libc::WSTOPPED } else { libc::WCONTINUED };
+        let asked: Vec<(i32, i32)> = children.iter().map(|child| (child.inner_pid, what(child))).collect();
+        let waiting = inside::to_be_told(parent, &target.area, &asked)?;
+        let before = std::mem::take(&mut kept.of(target).going_on);
+        for (child, waits) in children.iter().zip(waiting) {
+            let pid = child.inner_pid;
+            match (child.is_stopped(), waits) {
+                (true, false) => told.push(pid),
+                (false, true) => {
+                    let tries = before.get(&pid).map_or(1, |tries| tries.saturating_add(1));
+                    kept.of(target).going_on.insert(pid, tries);
+                }
+                (true, true) | (false, false) => {}
+            }
+        }
+        if kept.of(target).going_on.values().any(|tries| *tries <= PATIENCE) {
+            let reason = "it has not been told yet that a child goes on after a stop (WCONTINUED)";
+            return Err(CutError::Unsettled(vec![refuse::process(target.pid, reason)]));
+        }
     }
     Ok(told)
 }

@@ -94,18 +94,23 @@ impl Seen {
     }
 }
 
-/// Of the stopped children of a process, those that wait(2) has told it of: it is asked, and told nothing.
+/// Whether wait(2) has something to tell a process of its children, each with what is asked for (WSTOPPED, WCONTINUED): it is
+/// asked, and told nothing.
 ///
 /// # Errors
 /// As [`Host::run`].
-pub fn stops_told(parent: &Seen, area: &InjectArea, children: &[i32]) -> Result<Vec<i32>, TraceError> {
+pub fn to_be_told(
+    parent: &Seen,
+    area: &InjectArea,
+    children: &[(i32, i32)],
+) -> Result<Vec<bool>, TraceError> {
     if children.is_empty() {
         return Ok(Vec::new());
     }
-    const ASK: i32 = libc::WSTOPPED | libc::WNOHANG | libc::WNOWAIT;
     let at = |index: usize| area.scratch.0 + BUFFERS + index as u64 * 128;
-    let ask = |(index, &child): (usize, &i32)| {
-        let (child, options) = (u64::from(child.cast_unsigned()), u64::from(ASK.cast_unsigned()));
+    let ask = |(index, &(child, what)): (usize, &(i32, i32))| {
+        let options = what | libc::WNOHANG | libc::WNOWAIT;
+        let (child, options) = (u64::from(child.cast_unsigned()), u64::from(options.cast_unsigned()));
         Row::new(libc::SYS_waitid, &[libc::P_PID.into(), child, at(index), options, 0])
     };
     let mut told = Vec::new();
@@ -113,11 +118,13 @@ pub fn stops_told(parent: &Seen, area: &InjectArea, children: &[i32]) -> Result<
         let rows: Vec<Row> = some.iter().enumerate().map(ask).collect();
         procmem::write(parent.live, at(0), &vec![0; some.len() * 128])?;
         let results = parent.host.run(area, &rows, &mut |_| Ok(()))?;
-        for (index, (child, result)) in some.iter().zip(results).enumerate() {
+        for (index, result) in results.into_iter().take(some.len()).enumerate() {
             // Nothing to tell: siginfo_t stays as it is, all zero.
             let mut signal = [0_u8; 4];
             procmem::read(parent.live, at(index), &mut signal)?;
-            told.extend((result == 0 && signal == [0; 4]).then_some(*child));
+            // What cannot be asked counts as usual: a stop is told when somebody asks, nobody asks for a go-on.
+            let unknown = some[index].1 == libc::WSTOPPED;
+            told.push(if result == 0 { signal != [0; 4] } else { unknown });
         }
     }
     Ok(told)

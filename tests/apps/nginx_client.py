@@ -26,9 +26,15 @@ def configure(port, workers):
         file.write(CONFIGURATION.format(user=user, here=os.getcwd(), port=port, workers=workers))
 
 
-def get(connection, path, start, end):
-    connection.request("GET", path, headers={"Range": f"bytes={start}-{end}"})
-    answer = connection.getresponse()
+def get(connection, path, start, end, reloading):
+    """While it loads its configuration anew, an old worker may take a connection and close it: it is asked again then."""
+    try:
+        connection.request("GET", path, headers={"Range": f"bytes={start}-{end}"})
+        answer = connection.getresponse()
+    except ConnectionError:
+        assert reloading
+        connection.close()
+        return get(connection, path, start, end, reloading)
     body = answer.read()
     assert answer.status == 206 and len(body) == end - start + 1, (answer.status, len(body))
     return body
@@ -70,7 +76,7 @@ def main():
         digest = hashlib.sha256()
         for number, connection in enumerate([*lasting, connect(port)]):
             start, path = (turn * 9973 + number * 77777) % 1000000, "/proxy/large" if number % 2 else "/large"
-            body = get(connection, path, start, start + 60000)
+            body = get(connection, path, start, start + 60000, turn == TURNS // 2 + 1)
             assert body == data[start : start + 60001]
             digest.update(body)
             if number == len(lasting):

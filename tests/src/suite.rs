@@ -334,11 +334,13 @@ macro_rules! suite {
                     root "only root may change who it is";
                 tree_subreaper: "tree_subreaper" => "A child subreaper";
                 tree_signals: "tree_signals" => "Signals between processes: to one, to a group, queued with values, blocked";
-                tree_stopped_turns: "tree_stopped" "turns" => "Children stopped and continued in turns";
+                tree_stopped_turns: "tree_stopped" "turns" => "Children stopped and continued in turns",
+                    open "once in some hundred restarts a parent is not told of a stop or a go-on that was under way at the checkpoint, and waits for ever";
                 tree_stopped_lasting: "tree_stopped" "lasting" => "A child that stays stopped, its stop told";
                 tree_stopped_unseen: "tree_stopped" "unseen" => "A child that stays stopped, its stop not told yet";
                 tree_stopped_early: "tree_stopped" "early" => "A child stopped as soon as fork has made it", open "a child that is stopped before its first instruction has not spoken: refused by name";
-                tree_stopped_group: "tree_stopped" "group" => "A stopped process group";
+                tree_stopped_group: "tree_stopped" "group" => "A stopped process group",
+                    open "as for turns: once in some hundred restarts its stop is not told";
                 tree_waits_wait: "tree_waits" "wait" => "Asleep in wait";
                 tree_waits_waitpid: "tree_waits" "waitpid" => "Asleep in waitpid";
                 tree_waits_wait4: "tree_waits" "wait4" => "Asleep in wait4, with usage";
