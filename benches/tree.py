@@ -26,6 +26,7 @@ def mark(value, most, size):
 
 def stops(job):
     """RUNS images after a first one: what they say of their stops."""
+    time.sleep(2.5)  # of processes that have just been made more is read inside the stop
     first = job.checkpoint()
     return first, [job.checkpoint() for _ in range(RUNS)]
 
