@@ -227,8 +227,8 @@ pub struct Kept {
     pub facts: FactCache,
     /// Identities of mapped files.
     pub identities: Identities,
-    /// Children that go on after a stop, which it has not been told yet: in so many tries.
-    going_on: HashMap<i32, u32>,
+    /// Children that go on after a stop, which it has not been told yet, and since when that is known.
+    going_on: HashMap<i32, Instant>,
 }
 
 /// What the tracer keeps from cut to cut, by pid.
@@ -485,9 +485,9 @@ fn inside_all(
 ///
 /// # Errors
 /// A parent has not been told yet that a child goes on: no restart brings that about again, and it may ask in a moment. One
-/// that has not asked for some tries never will, mostly.
+/// that has not asked for a while never will, mostly.
 fn stops_told(targets: &[Target], seen: &[Seen], kept: &mut KeptAll) -> Result<Vec<i32>, CutError> {
-    const PATIENCE: u32 = 5;
+    const PATIENCE: Duration = Duration::from_secs(1);
     let mut told = Vec::new();
     for (target, parent) in targets.iter().zip(seen) {
         let is_child = |child: &&Seen| child.status.number("PPid") == Some(i64::from(target.pid));
@@ -501,13 +501,13 @@ fn stops_told(targets: &[Target], seen: &[Seen], kept: &mut KeptAll) -> Result<V
             match (child.is_stopped(), waits) {
                 (true, false) => told.push(pid),
                 (false, true) => {
-                    let tries = before.get(&pid).map_or(1, |tries| tries.saturating_add(1));
-                    kept.of(target).going_on.insert(pid, tries);
+                    let since = before.get(&pid).copied().unwrap_or_else(Instant::now);
+                    kept.of(target).going_on.insert(pid, since);
                 }
                 (true, true) | (false, false) => {}
             }
         }
-        if kept.of(target).going_on.values().any(|tries| *tries <= PATIENCE) {
+        if kept.of(target).going_on.values().any(|since| since.elapsed() < PATIENCE) {
             let reason = "it has not been told yet that a child goes on after a stop (WCONTINUED)";
             return Err(CutError::Unsettled(vec![refuse::process(target.pid, reason)]));
         }
