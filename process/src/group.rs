@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 /// How long all others stand for the sake of one that has not spoken.
 const NEWBORN: Duration = Duration::from_millis(60);
 /// Nobody stands for the sake of one that is older: it will not speak any more.
-const SILENT: Duration = Duration::from_secs(2);
+const SILENT: Duration = Duration::from_secs(5);
 /// How often it is looked for.
 const MOMENT: Duration = Duration::from_micros(300);
 
