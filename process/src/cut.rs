@@ -23,6 +23,7 @@ use crate::slots::Slots;
 use crate::snapshot::{self, Plan, Planner, Scene, Snapshot};
 use crate::stop::{self, Stragglers};
 use crate::threads::{self, Continuing, Samples};
+use crate::told;
 use crate::tracer::{Command, Current, Parked};
 use crate::track::Tracking;
 use crossbeam_channel::Sender;
@@ -228,7 +229,7 @@ pub struct Kept {
     /// Identities of mapped files.
     pub identities: Identities,
     /// Children that go on after a stop, which it has not been told yet, and since when that is known.
-    going_on: HashMap<i32, Instant>,
+    pub going_on: HashMap<i32, Instant>,
 }
 
 /// What the tracer keeps from cut to cut, by pid.
@@ -441,7 +442,7 @@ fn inside_all(
         breakdown.regions += one.mapped.len() as u64;
         seen.push(one);
     }
-    let told = stops_told(targets, &seen, kept)?;
+    let told = told::stops(targets, &seen, kept)?;
     lap(&mut breakdown.inject_ns);
     let tables = files(targets, options, befores, &seen)?;
     let nameless = tables.first().map_or(&[][..], |first| &first.nameless);
@@ -479,40 +480,6 @@ fn inside_all(
         inside.push(Inside { seen: one, whole, files, zombies, stop_told, snapshot });
     }
     Ok(inside)
-}
-
-/// The stopped processes whose parents have been told so by wait(2), by their own ids.
-///
-/// # Errors
-/// A parent has not been told yet that a child goes on: no restart brings that about again, and it may ask in a moment. One
-/// that has not asked for a while never will, mostly.
-fn stops_told(targets: &[Target], seen: &[Seen], kept: &mut KeptAll) -> Result<Vec<i32>, CutError> {
-    const PATIENCE: Duration = Duration::from_secs(1);
-    let mut told = Vec::new();
-    for (target, parent) in targets.iter().zip(seen) {
-        let is_child = |child: &&Seen| child.status.number("PPid") == Some(i64::from(target.pid));
-        let children: Vec<&Seen> = seen.iter().filter(is_child).collect();
-        let what = |child: &&Seen| if child.is_stopped() { libc::WSTOPPED } else { libc::WCONTINUED };
-        let asked: Vec<(i32, i32)> = children.iter().map(|child| (child.inner_pid, what(child))).collect();
-        let waiting = inside::to_be_told(parent, &target.area, &asked)?;
-        let before = std::mem::take(&mut kept.of(target).going_on);
-        for (child, waits) in children.iter().zip(waiting) {
-            let pid = child.inner_pid;
-            match (child.is_stopped(), waits) {
-                (true, false) => told.push(pid),
-                (false, true) => {
-                    let since = before.get(&pid).copied().unwrap_or_else(Instant::now);
-                    kept.of(target).going_on.insert(pid, since);
-                }
-                (true, true) | (false, false) => {}
-            }
-        }
-        if kept.of(target).going_on.values().any(|since| since.elapsed() < PATIENCE) {
-            let reason = "it has not been told yet that a child goes on after a stop (WCONTINUED)";
-            return Err(CutError::Unsettled(vec![refuse::process(target.pid, reason)]));
-        }
-    }
-    Ok(told)
 }
 
 /// The file tables of all.

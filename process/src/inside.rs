@@ -10,10 +10,8 @@ use crate::capture::links;
 use crate::capture::maps::{self, Flags, Mapped};
 use crate::capture::state::{self, Around, ProcessFacts, ThreadFacts};
 use crate::cut::{self, Before, CutError, CutOptions, Kept, Target};
-use crate::error::TraceError;
 use crate::hold::{self, HeldProgram};
-use crate::inject::batch::{BUFFERS, Host};
-use crate::inject::stub::Row;
+use crate::inject::batch::Host;
 use crate::ours;
 use crate::refuse;
 use crate::stop;
@@ -92,42 +90,6 @@ impl Seen {
     pub fn is_stopped(&self) -> bool {
         self.threads.iter().all(|thread| thread.group_stopped)
     }
-}
-
-/// Whether wait(2) has something to tell a process of its children, each with what is asked for (WSTOPPED, WCONTINUED): it is
-/// asked, and told nothing.
-///
-/// # Errors
-/// As [`Host::run`].
-pub fn to_be_told(
-    parent: &Seen,
-    area: &InjectArea,
-    children: &[(i32, i32)],
-) -> Result<Vec<bool>, TraceError> {
-    if children.is_empty() {
-        return Ok(Vec::new());
-    }
-    let at = |index: usize| area.scratch.0 + BUFFERS + index as u64 * 128;
-    let ask = |(index, &(child, what)): (usize, &(i32, i32))| {
-        let options = what | libc::WNOHANG | libc::WNOWAIT;
-        let (child, options) = (u64::from(child.cast_unsigned()), u64::from(options.cast_unsigned()));
-        Row::new(libc::SYS_waitid, &[libc::P_PID.into(), child, at(index), options, 0])
-    };
-    let mut told = Vec::new();
-    for some in children.chunks(64) {
-        let rows: Vec<Row> = some.iter().enumerate().map(ask).collect();
-        procmem::write(parent.live, at(0), &vec![0; some.len() * 128])?;
-        let results = parent.host.run(area, &rows, &mut |_| Ok(()))?;
-        for (index, result) in results.into_iter().take(some.len()).enumerate() {
-            // Nothing to tell: siginfo_t stays as it is, all zero.
-            let mut signal = [0_u8; 4];
-            procmem::read(parent.live, at(index), &mut signal)?;
-            // What cannot be asked counts as usual: a stop is told when somebody asks, nobody asks for a go-on.
-            let unknown = some[index].1 == libc::WSTOPPED;
-            told.push(if result == 0 { signal != [0; 4] } else { unknown });
-        }
-    }
-    Ok(told)
 }
 
 /// Repairs the calls that the stop has interrupted.

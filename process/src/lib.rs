@@ -35,6 +35,7 @@ mod snapshot;
 mod stop;
 mod sweep;
 mod threads;
+mod told;
 mod tracer;
 mod track;
 mod xstate;

@@ -1,7 +1,7 @@
 //! Processes of the job that have lost their parent before the agent heard of them.
 //!
-//! Used by `group`, on the tracer thread, and by `check`. Children of a process that ends go to a reaper above the job
-//! (kernel/exit.c, `find_new_reaper`); one that has not spoken by then is tied to the job by nothing but its environment.
+//! Used by `group`, on the tracer thread. Children of a process that ends go to a reaper above the job (kernel/exit.c,
+//! `find_new_reaper`); one that has not spoken by then is tied to the job by nothing but its environment.
 //! What must hold: [`Orphans::look`] comes before the stop, so that inside it only what is new must be looked at.
 
 use crate::cut;
@@ -34,7 +34,8 @@ impl Orphans {
         let mut reapers = BTreeSet::new();
         for &pid in pids {
             let mut above = parent(pid);
-            while let Some(next) = above.filter(|above| pids.contains(above) || reapers.insert(*above)) {
+            // A parent of the job is on the list itself.
+            while let Some(next) = above.filter(|above| !pids.contains(above) && reapers.insert(*above)) {
                 above = parent(next);
             }
         }

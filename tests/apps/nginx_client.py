@@ -1,6 +1,7 @@
 # nginx with two workers and its clients in one job: connections that last and new ones in every turn, ranges of a large
 # file; in the middle it takes its configuration anew and gets other workers. One line per turn. nginx_client.py [TURNS]
-import hashlib, http.client, os, signal, socket, subprocess, sys, time
+import hashlib, http.client, os, signal, subprocess, sys, time
+from ports import free_port
 
 TURNS = int(sys.argv[1]) if len(sys.argv) > 1 else 140
 
@@ -49,18 +50,6 @@ def connect(port):
         except OSError:
             time.sleep(0.01)
     raise SystemExit("no server")
-
-
-def free_port():
-    """Not one that the kernel gives to connections: it must be free at each restart."""
-    for port in range(15000 + os.getpid() % 10000, 32000):
-        with socket.socket() as free:
-            try:
-                free.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                pass
-    raise SystemExit("no free port")
 
 
 def main():

@@ -1,6 +1,7 @@
 # A redis server and its clients in one job: this script starts the server, two more processes and a pipeline of requests;
 # the server forks to save. One line per turn. redis_client.py [TURNS]
 import os, socket, subprocess, sys, time
+from ports import free_port
 
 
 class Client:
@@ -59,18 +60,6 @@ def save(client):
     while client.ask("LASTSAVE") == before:
         time.sleep(0.01)
     assert b"rdb_last_bgsave_status:ok" in client.ask("INFO", "persistence")
-
-
-def free_port():
-    """Not one that the kernel gives to connections: it must be free at each restart."""
-    for port in range(15000 + os.getpid() % 10000, 32000):
-        with socket.socket() as free:
-            try:
-                free.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                pass
-    raise SystemExit("no free port")
 
 
 def main(turns):

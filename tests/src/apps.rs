@@ -183,16 +183,9 @@ pub struct Reference {
 pub const NOT_HERE: i32 = 77;
 
 /// This machine does not have what a program is about; what the program says of it.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub struct NotHere(String);
-
-impl std::fmt::Display for NotHere {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for NotHere {}
 
 /// The undisturbed result of a program; run once per test process.
 pub fn reference(app: &App) -> Result<Arc<Reference>> {

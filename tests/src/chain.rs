@@ -73,17 +73,11 @@ impl Plan {
 }
 
 /// The program was over before all rounds: nothing is wrong with it, but nothing is shown either. The undisturbed run that
-/// its time was taken from may have had less of the machine.
-#[derive(Debug)]
+/// its time was taken from may have had less of the machine. Or it had gone on, before it was killed, to where its image cannot be
+/// restarted any more ([`App::renames`]).
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub struct TooSoon(String);
-
-impl std::fmt::Display for TooSoon {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for TooSoon {}
 
 /// Rounds of C programs and python: 10 in the long form, as the specification wants.
 pub fn many() -> u32 {
