@@ -429,6 +429,7 @@ fn inside_all(
 ) -> Result<Vec<Inside>, CutError> {
     let stands = std::mem::take(&mut group.stands);
     let (targets, befores, all) = (&group.targets, &group.befores, &mut group.held);
+    told::settled(targets, all, &stands)?;
     let several = targets.len() > 1;
     let mut clock = Instant::now();
     let mut lap = |slot: &mut u64| {

@@ -32,10 +32,12 @@ use std::time::{Duration, Instant};
 pub struct Stand {
     live: i32,
     maps: Vec<Mapping>,
-    status: Status,
+    /// Status file.
+    pub status: Status,
     /// Its id as it sees it itself.
     inner_pid: i32,
-    shared_pending: Vec<[u8; 128]>,
+    /// Signals pending for the process.
+    pub shared_pending: Vec<[u8; 128]>,
     memory: ForcedMemory,
 }
 

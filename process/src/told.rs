@@ -1,20 +1,77 @@
-//! What wait(2) has told the processes of a job of the stops of their children.
+//! Job control inside the stop: which processes it has stopped, and what wait(2) has told their parents of it.
 //!
-//! Called by `cut`, inside the stop, on the tracer thread. Parents are asked with WNOWAIT: they are told nothing. Fails by:
-//! [`CutError`]; the caller lets all processes go.
+//! Called by `cut`, on the tracer thread: [`settled`] before anything is run in a process, [`stops`] afterwards. Parents are asked
+//! with WNOWAIT: they are told nothing. Fails by: [`CutError`]; the caller lets all processes go.
 
 use crate::cut::{CutError, KeptAll, Target};
 use crate::error::TraceError;
+use crate::hold::HeldProgram;
 use crate::inject::batch::BUFFERS;
 use crate::inject::stub::Row;
-use crate::inside::Seen;
+use crate::inside::{Seen, Stand};
 use crate::refuse;
+use crate::threads::pending_mask;
 use holdfast_image::record::InjectArea;
 use holdfast_sys::procmem;
 use std::time::{Duration, Instant};
 
 /// So long a parent may not have heard yet that a child goes on. Most never ask.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Looks whether a signal of job control has come while its receiver stood for us already: SIGSTOP would take effect when
+/// the first call is run in it, and its parent hear of that behind our back; SIGCONT ends a stop that we have seen
+/// already (kernel/signal.c, prepare_signal). Both are over as soon as the process is let go.
+///
+/// # Errors
+/// One is on its way.
+pub fn settled(targets: &[Target], all: &[HeldProgram], stands: &[Stand]) -> Result<(), CutError> {
+    let moves = |(held, stand): (&HeldProgram, &Stand)| {
+        let now = Now {
+            threads: held
+                .threads
+                .iter()
+                .map(|t| (t.group_stopped, t.mask, pending_mask(&t.pending)))
+                .collect(),
+            shared: pending_mask(&stand.shared_pending),
+            own: stand.status.mask("SigCgt") | stand.status.mask("SigIgn"),
+        };
+        now.moves()
+    };
+    match all.iter().zip(stands).position(moves).and_then(|place| targets.get(place)) {
+        Some(target) => {
+            let reason = "it is just being stopped by job control, or let go on (SIGSTOP, SIGCONT)";
+            Err(CutError::Unsettled(vec![refuse::process(target.pid, reason)]))
+        }
+        None => Ok(()),
+    }
+}
+
+/// A process between stopping and going on.
+struct Now {
+    /// Of each thread: whether it takes part in a group stop, what it blocks, and what waits for it.
+    threads: Vec<(bool, u64, u64)>,
+    /// What waits for any of them.
+    shared: u64,
+    /// What is caught or ignored.
+    own: u64,
+}
+
+impl Now {
+    fn moves(&self) -> bool {
+        const fn bit(signal: i32) -> u64 {
+            1 << (signal - 1)
+        }
+        const STOPS: u64 = bit(libc::SIGSTOP) | bit(libc::SIGTSTP) | bit(libc::SIGTTIN) | bit(libc::SIGTTOU);
+        let stopped = self.threads.iter().filter(|(stopped, ..)| *stopped).count();
+        if stopped == 0 {
+            let stops =
+                |(_, mask, own): &(bool, u64, u64)| (own | self.shared) & !mask & !self.own & STOPS != 0;
+            return self.threads.iter().any(stops);
+        }
+        let goes_on = |(.., own): &(bool, u64, u64)| (own | self.shared) & bit(libc::SIGCONT) != 0;
+        stopped < self.threads.len() || self.threads.iter().any(goes_on)
+    }
+}
 
 /// The stopped processes whose parents have been told so, by their own ids.
 ///
@@ -72,4 +129,40 @@ fn to_be_told(parent: &Seen, area: &InjectArea, children: &[(i32, i32)]) -> Resu
         }
     }
     Ok(told)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STOP: u64 = 1 << (libc::SIGSTOP - 1);
+    const TSTP: u64 = 1 << (libc::SIGTSTP - 1);
+    const CONT: u64 = 1 << (libc::SIGCONT - 1);
+
+    fn moves(threads: &[(bool, u64, u64)], shared: u64, own: u64) -> bool {
+        Now { threads: threads.to_vec(), shared, own }.moves()
+    }
+
+    #[test]
+    fn a_stop_that_is_coming_is_seen() {
+        assert!(!moves(&[(false, 0, 0), (false, 0, 0)], 0, 0));
+        assert!(moves(&[(false, 0, 0), (false, 0, 0)], STOP, 0));
+        assert!(moves(&[(false, 0, 0), (false, 0, TSTP)], 0, 0));
+        assert!(moves(&[(true, 0, 0), (false, 0, 0)], 0, 0));
+    }
+
+    #[test]
+    fn what_is_blocked_or_handled_stops_nobody() {
+        assert!(!moves(&[(false, TSTP, 0)], TSTP, 0));
+        assert!(moves(&[(false, TSTP, 0), (false, 0, 0)], TSTP, 0));
+        assert!(!moves(&[(false, 0, 0)], TSTP, TSTP));
+        assert!(!moves(&[(false, 0, 0)], CONT, 0));
+    }
+
+    #[test]
+    fn the_end_of_a_stop_is_seen_even_if_its_signal_is_blocked() {
+        assert!(!moves(&[(true, 0, 0)], 0, 0));
+        assert!(moves(&[(true, CONT, 0)], CONT, CONT));
+        assert!(moves(&[(true, 0, CONT)], 0, 0));
+    }
 }

@@ -1,10 +1,12 @@
-//! Fault points: named places at which a test may have the process killed.
+//! Fault points: named places at which a test may have the process killed, or delayed.
 //!
-//! `HOLDFAST_FAULT=name` or `name:3` (the third pass) makes [`point`] send SIGKILL to its own process. Compiled in
-//! always: the cost without the variable is one atomic load. Called by the agent only, never inside the program.
+//! `HOLDFAST_FAULT=name` or `name:3` (the third pass) makes [`point`] send SIGKILL to its own process; with `+300` at the end
+//! it sleeps so many milliseconds instead. Compiled in always: the cost without the variable is one atomic load. Called
+//! by the agent only, never inside the program.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// All points, in the order in which a checkpoint and a restart pass them (`holdfast __faults` prints them).
 /// `inject` and `resume` are passed many times: use `inject:N`.
@@ -36,22 +38,36 @@ pub const POINTS: &[&str] = &[
 struct Plan {
     name: String,
     left: AtomicU64,
+    delay: Option<Duration>,
 }
 
 fn plan() -> Option<&'static Plan> {
     static PLAN: OnceLock<Option<Plan>> = OnceLock::new();
     PLAN.get_or_init(|| {
         let text = std::env::var("HOLDFAST_FAULT").ok()?;
-        let (name, count) = text.split_once(':').unwrap_or((&text, "1"));
-        Some(Plan { name: name.to_owned(), left: AtomicU64::new(count.parse().unwrap_or(1)) })
+        let (place, delay) = match text.split_once('+') {
+            Some((place, delay_ms)) => (place, Some(Duration::from_millis(delay_ms.parse().unwrap_or(0)))),
+            None => (text.as_str(), None),
+        };
+        let (name, count) = place.split_once(':').unwrap_or((place, "1"));
+        Some(Plan { name: name.to_owned(), left: AtomicU64::new(count.parse().unwrap_or(1)), delay })
     })
     .as_ref()
 }
 
-/// Dies here by SIGKILL if the environment asks for it.
+/// Whether something that is not a place in the code is asked for: `HOLDFAST_FAULT=other-vdso` takes this kernel's vdso for
+/// another one than that of any image.
+pub fn is_asked(name: &str) -> bool {
+    plan().is_some_and(|plan| plan.name == name)
+}
+
+/// Dies here by SIGKILL, or sleeps, if the environment asks for it.
 pub fn point(name: &str) {
     let Some(plan) = plan() else { return };
     if plan.name == name && plan.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+        if let Some(delay) = plan.delay {
+            return std::thread::sleep(delay);
+        }
         let _ = crate::ptrace::kill(std::process::id().cast_signed(), libc::SIGKILL);
         loop {
             std::thread::park();

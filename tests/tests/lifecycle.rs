@@ -216,6 +216,46 @@ fn checkpoint_and_stop_then_resume() {
     });
 }
 
+/// SIGSTOP or SIGCONT that comes while the program stands for a checkpoint already: the image has its effect.
+#[test]
+fn a_signal_of_job_control_inside_the_stop() {
+    const STOPPED: [char; 2] = ['T', 't'];
+    each_user(|bed| {
+        for (job, name) in [("s", "STOP"), ("c", "CONT")] {
+            let app = App::program("plain", &["3000", "10"]);
+            let mut command = bed.run_command(job, &[], &app.words())?;
+            let mut front = command.env("HOLDFAST_FAULT", "stopped:1+600").spawn()?;
+            let pid = bed.wait_live(job, &mut front)?.context("a pid")?;
+            let is_in =
+                |pid: i32, states: &[char]| processes::state(pid).is_some_and(|s| states.contains(&s));
+            if name == "CONT" {
+                processes::signal(pid, "STOP");
+                bed.until("the stop", LIMIT, || is_in(pid, &STOPPED[..1]))?;
+            }
+            let mut asking = bed.holdfast(&["checkpoint", job]).spawn()?;
+            bed.until("the stop of the checkpoint", LIMIT, || is_in(pid, &STOPPED[1..]))?;
+            processes::signal(pid, name);
+            ensure!(wait(&mut asking, LIMIT)?.success(), "{name}: {}", bed.text("err"));
+            let right = |pid: i32| is_in(pid, &STOPPED) == (name == "STOP");
+            bed.until("the effect of the signal", LIMIT, || right(pid))?;
+            kill_program(pid, &mut front)?;
+            let mut front = bed.restart_command(job, &[])?.spawn()?;
+            let pid = bed.wait_live(job, &mut front)?.context("a pid after the restart")?;
+            sleep(Duration::from_millis(100));
+            ensure!(
+                right(pid),
+                "after the restart it is in state {:?}, in spite of SIG{name}",
+                processes::state(pid)
+            );
+            processes::signal(pid, "CONT");
+            let lines = bed.text("out").len();
+            bed.until("new lines", LIMIT, || bed.text("out").len() > lines)?;
+            kill_program(pid, &mut front)?;
+        }
+        Ok(())
+    });
+}
+
 #[test]
 fn checkpoint_with_stop_ends_the_program() {
     each_user(|bed| {
