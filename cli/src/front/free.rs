@@ -11,16 +11,17 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_millis(20);
 /// How long an agent may take that has something to tell of a program: it may not have noticed its end yet.
 const NOTICE: Duration = Duration::from_millis(500);
-/// How long one may take that has neither a program nor a flush.
-const LEAVE: Duration = Duration::from_secs(3);
+/// How long one may take that has neither a program nor a flush: a busy disk may hold up the last of what it writes.
+const LEAVE: Duration = Duration::from_secs(10);
 
 /// Waits until nobody serves the job.
 ///
 /// # Errors
 /// Its program runs.
 pub fn wait(job: &Job) -> Result<(), Failure> {
-    let begun = Instant::now();
     let mut told = false;
+    // Since when it has been as it is: what the flush before took is not part of the time to leave.
+    let (mut begun, mut before) = (Instant::now(), None);
     while job.is_live() {
         let status = Agent::connect(job).and_then(|agent| agent.status()).ok();
         let patience = match &status {
@@ -28,6 +29,9 @@ pub fn wait(job: &Job) -> Result<(), Failure> {
             Some(status) if status.flushing.is_some() => Duration::MAX,
             _ => LEAVE,
         };
+        if before.replace(patience) != Some(patience) {
+            begun = Instant::now();
+        }
         let waited = begun.elapsed();
         if waited >= patience {
             let pid = status
