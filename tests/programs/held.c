@@ -3,6 +3,7 @@
 #include "rounds.h"
 #include <fcntl.h>
 #include <linux/bpf.h>
+#include <linux/io_uring.h>
 #include <linux/perf_event.h>
 #include <linux/userfaultfd.h>
 #include <netinet/in.h>
@@ -85,6 +86,29 @@ static void rules(void)
 {
     uint64_t handled = 1;
     keep("landlock_create_ruleset", (int)syscall(SYS_landlock_create_ruleset, &handled, sizeof handled, 0));
+}
+
+/* --- memory of the kernel, which stays when descriptor 9 is closed --- */
+
+static void only_mapping(const char *what, int kind)
+{
+    if (mmap(NULL, 8192, PROT_READ | PROT_WRITE, kind, 9, 0) == MAP_FAILED) not_here(what);
+    CHECK(close(9) == 0);
+}
+static void counter_memory(void)
+{
+    counter();
+    only_mapping("a mapping of perf_event_open", MAP_SHARED);
+}
+static void ring_memory(void)
+{
+    struct io_uring_params parameters = {0};
+    keep("io_uring", (int)syscall(SYS_io_uring_setup, 64, &parameters));
+    only_mapping("a private mapping of io_uring", MAP_PRIVATE);
+}
+static void shadow_stack(void)
+{
+    if (syscall(453 /* map_shadow_stack */, 0, 4096, 0) < 0) not_here("map_shadow_stack");
 }
 
 /* --- sockets --- */
@@ -209,7 +233,8 @@ int main(int argc, char **argv)
                  {"rules", rules}, {"kernel_socket", kernel_socket}, {"kernel_answer", kernel_answer}, {"raw", raw},
                  {"multipath", multipath}, {"machine", machine}, {"empty_datagram", empty_datagram},
                  {"handing_datagram", handing_datagram}, {"half_named", half_named}, {"handing_stream", handing_stream},
-                 {"stuffed", stuffed}, {"peeking", peeking}, {"traced", traced}};
+                 {"stuffed", stuffed}, {"peeking", peeking}, {"traced", traced}, {"counter_memory", counter_memory},
+                 {"ring_memory", ring_memory}, {"shadow_stack", shadow_stack}};
     if (argc < 3) return 2;
     outside = argc > 3 ? argv[3] : "";
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)

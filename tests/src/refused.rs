@@ -102,6 +102,9 @@ macro_rules! refused {
             process_outside: "held" "process" "15" => "A pidfd of a process outside the job", refused "fd 9" "leads to process";
             userfaultfd: "held" "faults" "15" => "userfaultfd", refused "fd 9 (anon_inode:[userfaultfd])";
             perf_event: "held" "counter" "15" => "perf_event_open", refused "fd 9 (anon_inode:[perf_event])";
+            counter_memory: "held" "counter_memory" "15" => "Memory of a device, and what the kernel maps like that", refused "mapping 0x" "memory of a device";
+            ring_memory: "held" "ring_memory" "15" => "A private mapping of a kernel object", refused "mapping 0x" "private mapping of a kernel object";
+            shadow_stack: "held" "shadow_stack" "15" => "A shadow stack (map_shadow_stack)", refused "mapping 0x" "shadow stack";
             bpf: "held" "bpf" "15" => "BPF maps", refused "fd 9 (anon_inode:bpf-map)";
             fanotify: "held" "fanotify" "15" => "fanotify", refused "fd 9 (anon_inode:[fanotify])";
             landlock: "held" "rules" "15" => "Landlock rule sets", refused "fd 9 (anon_inode:[landlock-ruleset])";
