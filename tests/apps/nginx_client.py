@@ -27,15 +27,9 @@ def configure(port, workers):
         file.write(CONFIGURATION.format(user=user, here=os.getcwd(), port=port, workers=workers))
 
 
-def get(connection, path, start, end, reloading):
-    """While it loads its configuration anew, an old worker may take a connection and close it: it is asked again then."""
-    try:
-        connection.request("GET", path, headers={"Range": f"bytes={start}-{end}"})
-        answer = connection.getresponse()
-    except ConnectionError:
-        assert reloading
-        connection.close()
-        return get(connection, path, start, end, reloading)
+def get(connection, path, start, end):
+    connection.request("GET", path, headers={"Range": f"bytes={start}-{end}"})
+    answer = connection.getresponse()
     body = answer.read()
     assert answer.status == 206 and len(body) == end - start + 1, (answer.status, len(body))
     return body
@@ -52,6 +46,15 @@ def connect(port):
     raise SystemExit("no server")
 
 
+def reload(server):
+    """Returns when all old workers have ended: as long as they live they may take a connection, and close it."""
+    with open(f"/proc/{server.pid}/task/{server.pid}/children") as file:
+        old = file.read().split()
+    server.send_signal(signal.SIGHUP)
+    while any(os.path.exists(f"/proc/{pid}") for pid in old):
+        time.sleep(0.01)
+
+
 def main():
     os.mkdir("pages")
     data = b"".join(hashlib.sha256(b"%d" % i).digest() for i in range(40000))
@@ -65,7 +68,7 @@ def main():
         digest = hashlib.sha256()
         for number, connection in enumerate([*lasting, connect(port)]):
             start, path = (turn * 9973 + number * 77777) % 1000000, "/proxy/large" if number % 2 else "/large"
-            body = get(connection, path, start, start + 60000, turn == TURNS // 2 + 1)
+            body = get(connection, path, start, start + 60000)
             assert body == data[start : start + 60001]
             digest.update(body)
             if number == len(lasting):
@@ -74,8 +77,7 @@ def main():
         time.sleep(0.01)
         if turn == TURNS // 2:
             configure(port, 3)
-            server.send_signal(signal.SIGHUP)
-            time.sleep(0.2)
+            reload(server)
             lasting = [connect(port) for _ in range(4)]
     server.send_signal(signal.SIGQUIT)
     [connection.close() for connection in lasting]
