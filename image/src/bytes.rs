@@ -12,6 +12,13 @@ use std::path::Path;
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Blob(pub Vec<u8>);
 
+impl Blob {
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
 impl fmt::Debug for Blob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Blob({} bytes)", self.0.len())

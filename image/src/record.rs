@@ -130,6 +130,9 @@ pub struct HostRecord {
     pub hostname: String,
     /// XXH3-64 of the bytes of the vdso.
     pub vdso_hash: u64,
+    /// The bytes of the vdso: under another kernel its entries must still be where they were. Of the first process only.
+    #[serde(default, skip_serializing_if = "Blob::is_empty")]
+    pub vdso: Blob,
     /// Extended state features that the kernel enables (XCR0), as the NT_X86_XSTATE note reports it.
     pub xcr0: u64,
     /// CPU model name, for messages.

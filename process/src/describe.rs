@@ -175,9 +175,12 @@ fn family(records: Vec<(i32, ProcessRecord)>) -> Option<ProcessRecord> {
     let known: HashMap<i32, i32> = records.iter().map(|(pid, record)| (*pid, record.pid)).collect();
     let mut rest = records.into_iter().map(|(_, record)| record);
     let mut first = rest.next()?;
-    let mut waiting: Vec<ProcessRecord> = rest
-        .map(|record| ProcessRecord { ppid: known.get(&record.ppid).copied().unwrap_or(NOBODY), ..record })
-        .collect();
+    let child = |mut record: ProcessRecord| {
+        record.ppid = known.get(&record.ppid).copied().unwrap_or(NOBODY);
+        record.host.vdso = Blob::default();
+        record
+    };
+    let mut waiting: Vec<ProcessRecord> = rest.map(child).collect();
     let mut done = BTreeSet::from([NOBODY, first.pid]);
     // The descriptors of the others refer to the descriptions by their place among the processes, so locks do too.
     let places: Vec<i32> =

@@ -27,6 +27,8 @@ pub struct Plan {
     pub options: &'static [&'static str],
     /// How memory comes back.
     pub memory: Memory,
+    /// Restarts take this kernel for another one than that of the image.
+    pub other_kernel: bool,
 }
 
 /// How memory comes back.
@@ -53,7 +55,13 @@ impl Plan {
             haste: 1,
             options: &[],
             memory: Memory::Mixed,
+            other_kernel: false,
         }
+    }
+
+    /// The same under another kernel each time.
+    pub fn under_other_kernels(self) -> Plan {
+        Plan { other_kernel: true, ..self }
     }
 
     /// The same with other options.
@@ -141,7 +149,7 @@ pub fn run_chain(bed: &Bed, app: &App, plan: Plan, random: &mut Random) -> Resul
         if kill_job(bed, &mut front)?.success() {
             break; // it was over before: some programs tidy up then what their images need
         }
-        front = restart(bed, plan.memory, random)?;
+        front = restart(bed, plan, random)?;
         done += 1;
     }
     let limit = Duration::from_secs(60) + reference.took * (5 + plan.slowness);
@@ -231,12 +239,16 @@ pub fn kill_job(bed: &Bed, front: &mut Child) -> Result<ExitStatus> {
     wait(front, Duration::from_secs(20)).context("the end of holdfast after kill -9")
 }
 
-fn restart(bed: &Bed, memory: Memory, random: &mut Random) -> Result<Child> {
-    let options: &[&str] = match memory {
+fn restart(bed: &Bed, plan: Plan, random: &mut Random) -> Result<Child> {
+    let options: &[&str] = match plan.memory {
         Memory::Default => &[],
         Memory::Eager => &["--eager"],
         Memory::Lazy => &["--lazy"],
         Memory::Mixed => [&["--eager"][..], &["--lazy"], &[]][random.below(3) as usize],
     };
-    bed.restart_command(JOB, options)?.spawn().context("starting holdfast restart")
+    let mut command = bed.restart_command(JOB, options)?;
+    if plan.other_kernel {
+        command.env("HOLDFAST_FAULT", "other-vdso");
+    }
+    command.spawn().context("starting holdfast restart")
 }

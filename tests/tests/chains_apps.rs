@@ -60,3 +60,19 @@ apps! {
     xz: xz_app(), few();
     ffmpeg: ffmpeg_app(), few();
 }
+
+/// As if each restart were under another kernel: the old entries of the vdso lead to the new ones, from restart to restart.
+#[test]
+fn under_other_kernels() {
+    let line = ["/bin/bash", "@jobs.sh"];
+    for app in [
+        App::program("clocks", &[]),
+        App::real("python3", &[PYTHON, "@asyncio_echo.py"]),
+        java_app(),
+        App::real("bash", &line),
+    ] {
+        for user in [User::Root, User::Ordinary] {
+            chain(&app, user, Plan::of(many()).under_other_kernels());
+        }
+    }
+}

@@ -294,6 +294,7 @@ pub fn host(pid: i32, vdso: &[u8]) -> io::Result<HostRecord> {
         kernel_release: text("/proc/sys/kernel/osrelease"),
         hostname: text("/proc/sys/kernel/hostname"),
         vdso_hash: xxhash_rust::xxh3::xxh3_64(vdso),
+        vdso: Blob(vdso.to_vec()),
         xcr0: xstate::enabled(),
         cpu: processor.model.clone(),
         instructions: processor.instructions.clone(),

@@ -15,7 +15,7 @@ use super::segments::Segments;
 use super::shared;
 use super::site::{Arrival, Draft, Site};
 use super::view::View;
-use super::{regular, watches};
+use super::{regular, vdso, watches};
 use crate::error::TraceError;
 use crate::track::Tracking;
 use holdfast_image::pages::PageProvider;
@@ -131,6 +131,7 @@ pub fn finish(
     }
     let mut notes: Vec<String> = sites.iter_mut().flat_map(Site::take_notes).collect();
     notes.extend(segments.notes());
+    notes.extend(vdso::note(&record.host));
     notes.extend(regular::put_back(&record.files, &options.saved_dir)?);
     watches::drain(&job, |place| sites.get(place).map(Site::pid))?;
     // What is found on the host is changed when nothing else can fail any more.

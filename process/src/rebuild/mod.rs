@@ -45,6 +45,7 @@ mod stopped;
 mod tasks;
 mod terminals;
 mod tracker;
+mod vdso;
 mod view;
 mod watches;
 

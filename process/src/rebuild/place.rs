@@ -64,6 +64,8 @@ pub struct Builder<'a> {
     pub shared: &'a BTreeMap<u64, SharedObject>,
     /// The ids of its System V shared memory.
     pub segments: &'a [i32],
+    /// The image was made under a kernel with another vdso: see [`super::vdso`].
+    pub other_vdso: bool,
 }
 
 impl Builder<'_> {
@@ -123,6 +125,44 @@ impl Builder<'_> {
         let now = procfs::maps(self.leader.tid, self.leader.tid)
             .map_err(RebuildError::io("reading the mappings of the new process"))?;
         let kernel: Vec<&Mapping> = now.iter().filter(|m| is_kernel(m)).collect();
+        let mut batch = self.batch();
+        let seed = self.layout.base..self.layout.end;
+        for mapping in
+            now.iter().filter(|m| !is_kernel(m) && !seed.contains(&m.start) && m.name != b"[vsyscall]")
+        {
+            let len = mapping.end - mapping.start;
+            batch.call(libc::SYS_munmap, &[mapping.start, len], Need::Must("unmap", mapping.start))?;
+        }
+        if self.other_vdso {
+            self.set_aside(&kernel, &mut batch)?;
+        } else {
+            self.take_home(&kernel, &mut batch)?;
+        }
+        // Images made before the flags were recorded tell only whether.
+        let thp = self.record.attributes.thp_disable | u32::from(self.record.flags.thp_disabled);
+        if thp != 0 {
+            let args = [libc::PR_SET_THP_DISABLE as u64, 1, u64::from(thp & !1)];
+            batch.call(libc::SYS_prctl, &args, Need::May)?;
+        }
+        batch.finish().map(|_| ())
+    }
+
+    /// Moves the kernel's mappings to where they stay, in the seed's hole, at their distances from each other.
+    fn set_aside(&self, kernel: &[&Mapping], batch: &mut Batch<'_>) -> Result<(), RebuildError> {
+        for mapping in kernel {
+            let len = mapping.end - mapping.start;
+            let args = [mapping.start, len, len, REMAP, self.aside(kernel, mapping)];
+            batch.call(libc::SYS_mremap, &args, Need::Must("move the kernel's mapping at", mapping.start))?;
+        }
+        Ok(())
+    }
+
+    fn aside(&self, kernel: &[&Mapping], mapping: &Mapping) -> u64 {
+        self.layout.park + (mapping.start - kernel.first().map_or(mapping.start, |first| first.start))
+    }
+
+    /// Moves the kernel's mappings to the places of the old ones.
+    fn take_home(&self, kernel: &[&Mapping], batch: &mut Batch<'_>) -> Result<(), RebuildError> {
         let wanted: Vec<(&str, &Region)> = self
             .record
             .regions
@@ -132,14 +172,6 @@ impl Builder<'_> {
                 _ => None,
             })
             .collect();
-        let mut batch = self.batch();
-        let seed = self.layout.base..self.layout.end;
-        for mapping in
-            now.iter().filter(|m| !is_kernel(m) && !seed.contains(&m.start) && m.name != b"[vsyscall]")
-        {
-            let len = mapping.end - mapping.start;
-            batch.call(libc::SYS_munmap, &[mapping.start, len], Need::Must("unmap", mapping.start))?;
-        }
         let mut park = self.layout.park;
         let mut moves = Vec::new();
         for mapping in kernel {
@@ -169,13 +201,7 @@ impl Builder<'_> {
             let args = [from, len, len, REMAP, to];
             batch.call(libc::SYS_mremap, &args, Need::Must("move the kernel's mapping to", to))?;
         }
-        // Images made before the flags were recorded tell only whether.
-        let thp = self.record.attributes.thp_disable | u32::from(self.record.flags.thp_disabled);
-        if thp != 0 {
-            let args = [libc::PR_SET_THP_DISABLE as u64, 1, u64::from(thp & !1)];
-            batch.call(libc::SYS_prctl, &args, Need::May)?;
-        }
-        batch.finish().map(|_| ())
+        Ok(())
     }
 
     /// Opens every file that is mapped, once for each way it is needed.
@@ -235,6 +261,9 @@ impl Builder<'_> {
             let prot = u64::from(region.prot) | if *early { PROT_READ | PROT_WRITE } else { 0 };
             let (start, len) = (region.start.0, region.end.0 - region.start.0);
             let args = match &region.backing {
+                Backing::Kernel { .. } if self.other_vdso => {
+                    [start, len, prot, MAP_PRIVATE | MAP_ANONYMOUS | NOREPLACE, NO_FD, 0]
+                }
                 Backing::Kernel { .. } | Backing::SharedAnonymous { .. } | Backing::SystemV { .. } => {
                     continue;
                 }

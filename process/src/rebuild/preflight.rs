@@ -3,12 +3,10 @@
 //! Called by the front and by `holdfast doctor`-like listings. Pure looking; nothing is changed. Each line names the
 //! object and what to do.
 
+use super::vdso;
 use crate::capture::{identity, processor};
 use crate::xstate;
 use holdfast_image::record::{Backing, FileIdentity, HostRecord, Object, ProcessRecord};
-use holdfast_sys::attributes;
-use holdfast_sys::procfs;
-use holdfast_sys::procmem::ForcedMemory;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -22,6 +20,9 @@ pub fn preflight(record: &ProcessRecord) -> Vec<String> {
     let mut lines = Vec::new();
     lines.extend(record.check().err());
     host(&record.host, &mut lines);
+    if vdso::is_other(&record.host) {
+        lines.extend(vdso::obstacles(record));
+    }
     for process in record.processes() {
         own(process, &mut lines);
     }
@@ -59,19 +60,6 @@ fn own(record: &ProcessRecord, lines: &mut Vec<String>) {
 }
 
 fn host(host: &HostRecord, lines: &mut Vec<String>) {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    if release.trim() != host.kernel_release {
-        lines.push(format!(
-            "this kernel is {}, the image was made under {}: restart under that one",
-            release.trim(),
-            host.kernel_release
-        ));
-    } else if own_vdso().is_none_or(|bytes| xxhash_rust::xxh3::xxh3_64(&bytes) != host.vdso_hash) {
-        lines.push(format!(
-            "the vdso of this kernel is not that of the image, though both are {}: restart under the same build",
-            host.kernel_release
-        ));
-    }
     let lacking = processor::own().lacks(&host.instructions).join(" ");
     if !lacking.is_empty() {
         lines.push(format!(
@@ -88,16 +76,6 @@ fn host(host: &HostRecord, lines: &mut Vec<String>) {
             host.cpu
         ));
     }
-}
-
-/// The bytes of this process's vdso.
-fn own_vdso() -> Option<Vec<u8>> {
-    let pid = attributes::own_pid();
-    let maps = procfs::maps(pid, pid).ok()?;
-    let vdso = maps.iter().find(|mapping| mapping.name == b"[vdso]")?;
-    let mut bytes = vec![0; usize::try_from(vdso.end - vdso.start).ok()?];
-    ForcedMemory::open(pid, pid).ok()?.read(vdso.start, &mut bytes).ok()?;
-    Some(bytes)
 }
 
 /// Whether a mapped file is another one now. An equal build-id says that it is the same program, whenever it was
@@ -154,7 +132,9 @@ fn missing(object: &Object, flags: u32) -> Option<String> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::rebuild::fill::tests::{record, region};
     use holdfast_image::bytes::{Blob, Name};
+    use holdfast_sys::attributes;
     use std::path::Path;
 
     #[test]
@@ -178,8 +158,7 @@ mod tests {
 
     #[test]
     fn another_host_is_told_apart_by_name() {
-        let vdso = own_vdso().unwrap();
-        let own = crate::capture::state::host(attributes::own_pid(), &vdso).unwrap();
+        let own = crate::capture::state::host(attributes::own_pid(), &vdso::own().unwrap()).unwrap();
         let lines = |record: &HostRecord| {
             let mut lines = Vec::new();
             host(record, &mut lines);
@@ -196,12 +175,19 @@ mod tests {
         );
         let found = lines(&HostRecord { xcr0: 1 << 62, ..own.clone() });
         assert!(found.len() == 1 && found[0].contains("0x4000000000000000"), "{found:?}");
-        let found = lines(&HostRecord { kernel_release: "2.6.32".into(), ..own });
-        assert!(found.len() == 1 && found[0].contains("2.6.32"), "{found:?}");
     }
 
     #[test]
-    fn our_own_vdso_is_readable() {
-        assert!(own_vdso().is_some_and(|bytes| bytes.starts_with(b"\x7fELF")));
+    fn another_kernel_is_an_obstacle_only_without_its_vdso() {
+        let mut record = record(Vec::new());
+        record.host = crate::capture::state::host(attributes::own_pid(), &vdso::own().unwrap()).unwrap();
+        assert!(!vdso::is_other(&record.host));
+        record.host.kernel_release = "2.6.32".into();
+        assert_eq!(vdso::obstacles(&record), [""; 0]);
+        record.regions.push(region(0x7000_0000, 2, 5, Backing::Kernel { name: "vdso".into() }));
+        assert_eq!(vdso::obstacles(&record), [""; 0]);
+        record.host.vdso = Blob::default();
+        let found = vdso::obstacles(&record);
+        assert!(found.len() == 1 && found[0].contains("does not have"), "{found:?}");
     }
 }

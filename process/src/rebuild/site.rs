@@ -18,7 +18,7 @@ use super::seed::{self, Layout};
 use super::segments::Segments;
 use super::shared::SharedObject;
 use super::view::View;
-use super::{attributes, last, lazy, mirror, rights, stopped, tasks, tracker};
+use super::{attributes, last, lazy, mirror, rights, stopped, tasks, tracker, vdso};
 use crate::slots;
 use crate::track::Tracking;
 use holdfast_image::pages::PageProvider;
@@ -116,10 +116,14 @@ impl<'a> Site<'a> {
         };
         seed::plant(&hand, leader, &layout, &open()?)?;
         fault::point("seed-ready");
-        let ids = segments.ids();
+        let (ids, job) = (segments.ids(), member.job);
+        let other_vdso = vdso::is_other(&job.record.host);
         let builder =
-            Builder { hand: &hand, leader, layout, record, job: member.job, shared, segments: &ids };
+            Builder { hand: &hand, leader, layout, record, job, shared, segments: &ids, other_vdso };
         builder.build(&plan, &pages)?;
+        if other_vdso {
+            vdso::lead_on(&job.record.host, record, pid, &open()?)?;
+        }
         let mut notes = attributes::of_memory(&hand, seed_place(&layout), leader, record)?;
         figures.map_ns += elapsed_ns(phase);
 

@@ -250,6 +250,7 @@ pub fn record(pid: i32) -> ProcessRecord {
         umask: 0o22,
         limits: Vec::new(),
         host: HostRecord {
+            vdso: Blob::default(),
             kernel_release: "6.18.0".into(),
             hostname: "host".into(),
             vdso_hash: u64::MAX,
