@@ -170,6 +170,19 @@ impl SharedPage {
     pub const SEGMENT_TABLE: usize = 34824;
     /// Most of them.
     pub const SEGMENT_MAX: usize = 512;
+    /// Number of entries of the table of semaphore sets; more than [`SharedPage::IPC_MAX`]: some are not in it.
+    pub const SEMAPHORE_COUNT: usize = 38_920;
+    /// Pairs of i32: id that the program knows, id of the kernel with its highest bit set ([`SharedPage::IPC_VALID`]) when the
+    /// entry is complete. All that were used.
+    pub const SEMAPHORE_TABLE: usize = 38_928;
+    /// The same of message queues.
+    pub const QUEUE_COUNT: usize = 39_936;
+    /// See [`SharedPage::SEMAPHORE_TABLE`].
+    pub const QUEUE_TABLE: usize = 39_944;
+    /// Most entries of each.
+    pub const IPC_MAX: usize = 126;
+    /// Of the second number of a pair.
+    pub const IPC_VALID: u32 = 1 << 31;
     /// Number of protected regions in the table after the ids.
     pub const PROTECTED_COUNT: usize = 40960;
     /// Entries of 128 bytes: start u64, length u64, NUL-terminated name of at most 111 bytes.

@@ -4,6 +4,7 @@
 //! checked. Invariants: plain data.
 
 use crate::bytes::{Blob, Name};
+pub use crate::ipc::*;
 pub use crate::nameless::*;
 use crate::record::FileIdentity;
 pub use crate::segments::*;
@@ -39,6 +40,9 @@ pub struct FileTable {
     /// System V shared memory; that of all processes is in the record of the first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub segments: Vec<Segment>,
+    /// System V semaphores and message queues; those of all processes are in the record of the first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ipc: Vec<IpcObject>,
     /// Of a process that leads its session: which of [`FileTable::ptys`] is its controlling terminal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controlling: Option<u32>,
@@ -51,6 +55,7 @@ impl FileTable {
             || !self.nameless.is_empty()
             || !self.ptys.is_empty()
             || !self.segments.is_empty()
+            || !self.ipc.is_empty()
     }
 }
 

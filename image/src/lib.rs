@@ -20,6 +20,7 @@ pub mod attributes;
 pub mod bytes;
 pub mod control;
 mod files;
+mod ipc;
 pub mod manifest;
 mod nameless;
 pub mod pages;

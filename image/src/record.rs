@@ -340,6 +340,9 @@ pub struct SignalRecord {
     pub pending: Vec<Blob>,
     /// The process was stopped by job control.
     pub job_stopped: bool,
+    /// By this signal; 0: images made before it was recorded.
+    #[serde(default)]
+    pub stop_signal: i32,
     /// Its parent has been told so by wait(2).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stop_told: bool,

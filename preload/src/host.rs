@@ -35,6 +35,12 @@ pub fn keep_errno<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
+/// `errno`.
+pub fn errno() -> c_int {
+    // SAFETY: the address of the calling thread's errno.
+    unsafe { __errno_location().read() }
+}
+
 /// Sets `errno`.
 pub fn set_errno(number: c_int) {
     // SAFETY: the address of the calling thread's errno.

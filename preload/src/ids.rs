@@ -20,7 +20,7 @@ use crate::shared::{self, ID_COUNT, ID_MAX, ID_TABLE, VIRTUAL_IDS};
 #[cfg(not(test))]
 use crate::shared::{LAZY_COUNT, SEGMENT_COUNT};
 #[cfg(not(test))]
-use crate::{advice, attributes, segments};
+use crate::{advice, attributes, ipc, segments};
 use crate::{host, sys};
 use core::ffi::{c_int, c_long, c_void};
 
@@ -277,6 +277,7 @@ unsafe extern "C" fn syscall_translated(
         advice::by_number(number, args)
             .or_else(|| attributes::by_number(number, args))
             .or_else(|| segments::by_number(number, args))
+            .or_else(|| ipc::by_number(number, args))
     };
     let result = match elsewhere {
         Some(result) => result,
@@ -290,9 +291,14 @@ unsafe extern "C" fn syscall_translated(
     result as c_long
 }
 
-// shmget, shmat and shmctl are neighbours.
+// shmget, shmat and shmctl are neighbours; so are semget, semop and semctl, and msgget, msgsnd, msgrcv and msgctl.
 #[cfg(not(test))]
-const _: () = assert!(libc::SYS_shmat == libc::SYS_shmget + 1 && libc::SYS_shmctl == libc::SYS_shmget + 2);
+const _: () = assert!(
+    libc::SYS_shmat == libc::SYS_shmget + 1
+        && libc::SYS_shmctl == libc::SYS_shmget + 2
+        && libc::SYS_semctl == libc::SYS_semget + 2
+        && libc::SYS_msgctl == libc::SYS_msgget + 3
+);
 
 /// `syscall(2)`. Without a frame of its own, as in glibc: calls that return twice, or on another stack, must find
 /// nothing but the return address there.
@@ -320,6 +326,14 @@ pub unsafe extern "C" fn syscall() -> c_long {
         "cmp rdi, {mlockall}",
         "je 2f",
         "cmp rdi, {munlockall}",
+        "je 2f",
+        "lea rax, [rdi - {semget}]",
+        "cmp rax, 2",
+        "jbe 2f",
+        "lea rax, [rdi - {msgget}]",
+        "cmp rax, 3",
+        "jbe 2f",
+        "cmp rdi, {semtimedop}",
         "je 2f",
         "lea rax, [rdi - {shmget}]",
         "cmp rax, 2",
@@ -362,6 +376,9 @@ pub unsafe extern "C" fn syscall() -> c_long {
         lazy = const LAZY_COUNT,
         segments = const SEGMENT_COUNT,
         shmget = const libc::SYS_shmget,
+        semget = const libc::SYS_semget,
+        msgget = const libc::SYS_msgget,
+        semtimedop = const libc::SYS_semtimedop,
         madvise = const libc::SYS_madvise,
         mremap = const libc::SYS_mremap,
         prctl = const libc::SYS_prctl,

@@ -17,6 +17,7 @@
 //! | [`api`], [`protected`] | the C API of `include/holdfast.h` |
 //! | [`trigger`] | checkpoint by signal |
 //! | [`ids`], [`segments`] | ids of processes and of shared memory that differ from the kernel's after some restarts |
+//! | [`ipc`], [`sysv`] | semaphores and message queues: which are used, and their ids |
 //! | [`advice`], [`maps`] | `madvise` and `mremap` of memory that a lazy restart mapped from the image |
 //! | [`attributes`] | settings that the agent cannot see from outside |
 //! | [`guard`] | engine `slots`: copy-on-write by page |
@@ -36,6 +37,7 @@ mod bootstrap;
 mod guard;
 mod host;
 mod ids;
+mod ipc;
 mod launch;
 mod lifecycle;
 mod malloc;
@@ -45,6 +47,7 @@ mod protected;
 mod segments;
 mod shared;
 mod sys;
+mod sysv;
 mod trigger;
 
 /// Required by the language, never reached (rule 5).

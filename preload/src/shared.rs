@@ -40,6 +40,16 @@ pub const SEGMENT_COUNT: usize = 34816;
 pub const SEGMENT_TABLE: usize = 34824;
 /// Most entries of the table of segments.
 pub const SEGMENT_MAX: usize = 512;
+/// Number of entries of the table of semaphore sets; more than [`IPC_MAX`]: some did not fit.
+pub const SEMAPHORE_COUNT: usize = 38_920;
+/// Pairs of i32: id that the program knows, id of the kernel with its highest bit set. All that were used.
+pub const SEMAPHORE_TABLE: usize = 38_928;
+/// The same of message queues.
+pub const QUEUE_COUNT: usize = 39_936;
+/// See [`SEMAPHORE_TABLE`].
+pub const QUEUE_TABLE: usize = 39_944;
+/// Most entries of each.
+pub const IPC_MAX: usize = 126;
 /// Number of entries of the table of protected regions that were ever used.
 pub const PROTECTED_COUNT: usize = 40960;
 /// The table: start, length (0: entry not in force), NUL-terminated name.
@@ -72,7 +82,9 @@ pub const LEN: usize = 192 * 1024;
 // No table runs into the next one or over the end.
 const _: () = assert!(
     ID_TABLE + ID_MAX * 8 <= SEGMENT_COUNT
-        && SEGMENT_TABLE + SEGMENT_MAX * 8 <= PROTECTED_COUNT
+        && SEGMENT_TABLE + SEGMENT_MAX * 8 <= SEMAPHORE_COUNT
+        && SEMAPHORE_TABLE + IPC_MAX * 8 <= QUEUE_COUNT
+        && QUEUE_TABLE + IPC_MAX * 8 <= PROTECTED_COUNT
         && PROTECTED_TABLE + PROTECTED_MAX * PROTECTED_ENTRY <= LAZY_COUNT
         && LAZY_TABLE + LAZY_MAX * 16 <= LAZY_FILE_COUNT
         && LAZY_FILES + LAZY_FILE_MAX * 16 <= LEN
@@ -171,6 +183,16 @@ mod tests {
         assert_eq!(
             [SEGMENT_COUNT, SEGMENT_TABLE, SEGMENT_MAX],
             [SharedPage::SEGMENT_COUNT, SharedPage::SEGMENT_TABLE, SharedPage::SEGMENT_MAX]
+        );
+        assert_eq!(
+            [SEMAPHORE_COUNT, SEMAPHORE_TABLE, QUEUE_COUNT, QUEUE_TABLE, IPC_MAX],
+            [
+                SharedPage::SEMAPHORE_COUNT,
+                SharedPage::SEMAPHORE_TABLE,
+                SharedPage::QUEUE_COUNT,
+                SharedPage::QUEUE_TABLE,
+                SharedPage::IPC_MAX
+            ]
         );
         assert_eq!(
             [

@@ -19,7 +19,7 @@ fn only_the_intended_names_are_exported() {
         holdfast_checkpoint holdfast_checkpoint_start holdfast_free_protected holdfast_malloc_protected holdfast_restarted
         holdfast_restore_protected
         daemon setsid sigaltstack madvise mremap prctl mlockall munlockall
-        shmget shmat shmctl
+        shmget shmat shmctl semget semop semtimedop semctl msgget msgsnd msgrcv msgctl
         munmap mprotect mmap mmap64 sigaction signal sigprocmask pthread_sigmask
         read pread pread64 readv preadv preadv64 recv recvfrom recvmsg getrandom fread fread_unlocked __read_chk __pread_chk
         __pread64_chk __recv_chk __recvfrom_chk __fread_chk poll epoll_wait stat fstat lstat fstatat stat64 fstat64 lstat64

@@ -9,8 +9,8 @@ use crate::capture::files::{FileReader, Holder, Look, Outside};
 use crate::capture::identity::Identities;
 use crate::capture::links;
 use crate::capture::maps::{self, Flags};
-use crate::capture::segments;
 use crate::capture::state::FactCache;
+use crate::capture::{ipc, segments};
 use crate::describe;
 use crate::error::TraceError;
 use crate::group::Group;
@@ -18,6 +18,7 @@ use crate::guard::GuardOptions;
 use crate::hold::{self, HeldProgram};
 use crate::inside::{self, Seen};
 use crate::memory::{FrozenMemory, SavedPages};
+use crate::names::Names;
 use crate::refuse;
 use crate::slots::Slots;
 use crate::snapshot::{self, Plan, Planner, Scene, Snapshot};
@@ -234,12 +235,16 @@ pub struct Kept {
 
 /// What the tracer keeps from cut to cut, by pid.
 #[derive(Debug, Default)]
-pub struct KeptAll(HashMap<i32, Kept>);
+pub struct KeptAll {
+    processes: HashMap<i32, Kept>,
+    /// What no other job may take.
+    pub names: Names,
+}
 
 impl KeptAll {
     /// What is kept of a process; nothing when it is another one by now (exec, fork).
     pub fn of(&mut self, target: &Target) -> &mut Kept {
-        let kept = self.0.entry(target.pid).or_default();
+        let kept = self.processes.entry(target.pid).or_default();
         let program = (target.pid, target.area);
         if kept.program != Some(program) {
             let identities = std::mem::take(&mut kept.identities);
@@ -250,7 +255,7 @@ impl KeptAll {
 
     /// Forgets all other processes.
     fn only(&mut self, targets: &[Target]) {
-        self.0.retain(|pid, _| targets.iter().any(|target| target.pid == *pid));
+        self.processes.retain(|pid, _| targets.iter().any(|target| target.pid == *pid));
     }
 }
 
@@ -349,6 +354,7 @@ pub fn make(
             }
         };
     let describe::Described { record, memory, current, sets } = described;
+    kept.names.hold(&record.files.ipc);
     let describe::Sets { engine, dirty, frozen, present, inherited } = sets;
     let of_store: u64 = inherited.mapped.iter().map(|mapping| mapping.run.pages.0).sum();
     let tracked = PageCount(present.pages().0 + of_store);
@@ -508,6 +514,8 @@ fn files(
     if let Some(first) = tables.first_mut() {
         seen.iter().for_each(|seen| nameless::add_mapped(first, &seen.mapped, &seen.memory));
         first.segments = attached(targets, options, seen)?;
+        first.ipc = ipc::used(targets.iter().map(|target| (target.pid, &target.area)))
+            .map_err(|refusals| refused(targets, refusals))?;
     }
     Ok(tables)
 }

@@ -138,6 +138,7 @@ fn describe_all(
     if let Some(first) = inside.first_mut() {
         once.nameless = std::mem::take(&mut first.files.nameless);
         once.segments = std::mem::take(&mut first.files.segments);
+        once.ipc = std::mem::take(&mut first.files.ipc);
     }
     let (mut records, mut members, mut sets) = (Vec::new(), Vec::new(), Sets::default());
     for (((target, before), one), current) in targets.iter().zip(befores).zip(inside).zip(current) {
@@ -150,7 +151,8 @@ fn describe_all(
         sets.add(target.space, snapshot, options);
     }
     let mut record = family(records).ok_or(CutError::Gone)?;
-    (record.files.nameless, record.files.segments) = (once.nameless, once.segments);
+    (record.files.nameless, record.files.segments, record.files.ipc) =
+        (once.nameless, once.segments, once.ipc);
     record.check().map_err(|what| CutError::Failed {
         what: format!("the record of the program is not sound: {what}"),
     })?;
@@ -325,7 +327,7 @@ fn record(
         .identities
         .of(exe_path, None)
         .ok_or_else(|| CutError::Refused(vec![refuse::executable(&exe_name.0)]))?;
-    let (status, inner_pid, job_stopped) = (&seen.status, seen.inner_pid, seen.is_stopped());
+    let (status, inner_pid, stop_signal) = (&seen.status, seen.inner_pid, seen.stop_signal());
     let told = seen.threads.iter().zip(&seen.facts).zip(seen.around);
     let mut threads: Vec<_> =
         told.map(|((thread, facts), around)| state::thread_record(thread, facts, around)).collect();
@@ -350,7 +352,8 @@ fn record(
         signals: SignalRecord {
             actions: seen.process.actions,
             pending: seen.shared_pending.iter().map(blob).collect(),
-            job_stopped,
+            job_stopped: stop_signal.is_some(),
+            stop_signal: stop_signal.unwrap_or(0),
             stop_told,
         },
         itimers: seen.process.itimers,

@@ -88,9 +88,9 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Whether job control has stopped it.
-    pub fn is_stopped(&self) -> bool {
-        self.threads.iter().all(|thread| thread.group_stopped)
+    /// The signal by which job control has stopped it.
+    pub fn stop_signal(&self) -> Option<i32> {
+        self.threads.first().and_then(|thread| thread.stop_signal)
     }
 }
 

@@ -25,6 +25,7 @@ mod inside;
 mod live;
 mod members;
 mod memory;
+mod names;
 mod orphans;
 mod ours;
 pub mod rebuild;

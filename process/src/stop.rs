@@ -24,8 +24,8 @@ const LATE_AND_STARVED: Duration = Duration::from_secs(30);
 /// A thread in an event stop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Held {
-    /// In a group stop (job control).
-    pub group_stopped: bool,
+    /// The signal of the group stop (job control) that it takes part in.
+    pub stop_signal: Option<i32>,
 }
 
 /// All threads of a process, stopped.
@@ -247,8 +247,8 @@ fn wait_stopped(
                 limit = start.elapsed() + Duration::from_millis(2);
             }
             Ok(Wait::Nothing) => pause(start),
-            Ok(Wait::Interrupted) => return Ok(Some(Held { group_stopped: false })),
-            Ok(Wait::GroupStop(_)) => return Ok(Some(Held { group_stopped: true })),
+            Ok(Wait::Interrupted) => return Ok(Some(Held { stop_signal: None })),
+            Ok(Wait::GroupStop(signal)) => return Ok(Some(Held { stop_signal: Some(signal) })),
             // A signal came first: let it be delivered; the event stop follows (ptrace.md, D).
             Ok(Wait::Signal(signal)) => {
                 let _ = ptrace::cont(tid, signal);

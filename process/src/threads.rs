@@ -81,8 +81,8 @@ pub struct Thread {
     pub tid: i32,
     /// As the program sees it.
     pub inner: i32,
-    /// In a group stop.
-    pub group_stopped: bool,
+    /// The signal of the group stop that it takes part in.
+    pub stop_signal: Option<i32>,
     /// At the stop.
     pub regs: Registers,
     /// Blocked signals.
@@ -118,13 +118,13 @@ pub const XSTATE_ROOM: usize = 16 * 1024;
 ///
 /// # Errors
 /// The thread is gone, or the kernel refuses.
-pub fn read(tid: i32, inner: i32, group_stopped: bool, buffer: &mut [u8]) -> Result<Thread, TraceError> {
+pub fn read(tid: i32, inner: i32, stop_signal: Option<i32>, buffer: &mut [u8]) -> Result<Thread, TraceError> {
     let regs = ptrace::registers(tid)?;
     let len = ptrace::xstate(tid, buffer)?;
     Ok(Thread {
         tid,
         inner,
-        group_stopped,
+        stop_signal,
         regs,
         mask: ptrace::signal_mask(tid)?,
         xstate: xstate::cut(&buffer[..len]).to_vec(),

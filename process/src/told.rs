@@ -30,7 +30,7 @@ pub fn settled(targets: &[Target], all: &[HeldProgram], stands: &[Stand]) -> Res
             threads: held
                 .threads
                 .iter()
-                .map(|t| (t.group_stopped, t.mask, pending_mask(&t.pending)))
+                .map(|t| (t.stop_signal.is_some(), t.mask, pending_mask(&t.pending)))
                 .collect(),
             shared: pending_mask(&stand.shared_pending),
             own: stand.status.mask("SigCgt") | stand.status.mask("SigIgn"),
@@ -84,7 +84,8 @@ pub fn stops(targets: &[Target], seen: &[Seen], kept: &mut KeptAll) -> Result<Ve
         let is_child = |(_, ppid): &(&Seen, &Option<i64>)| **ppid == Some(i64::from(target.pid));
         let children: Vec<&Seen> =
             seen.iter().zip(&parents).filter(is_child).map(|(child, _)| child).collect();
-        let what = |child: &&Seen| if child.is_stopped() { libc::WSTOPPED } else { libc::WCONTINUED };
+        let what =
+            |child: &&Seen| if child.stop_signal().is_some() { libc::WSTOPPED } else { libc::WCONTINUED };
         let asked: Vec<(i32, i32)> = children.iter().map(|child| (child.inner_pid, what(child))).collect();
         let waiting = to_be_told(parent, &target.area, &asked)?;
         let before = std::mem::take(&mut kept.of(target).going_on);

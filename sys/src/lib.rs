@@ -11,6 +11,7 @@ pub mod credentials;
 pub mod diag;
 pub mod fault;
 pub mod fd;
+pub mod ipc;
 pub mod local;
 pub mod memfd;
 pub mod objects;

@@ -1,21 +1,31 @@
 /* Semaphores and queues of the system: `ipc KIND [ROUNDS]`
- * KIND: semaphores (System V), undo (SEM_UNDO), messages (System V, of several types, from one round to the next), named (POSIX
+ * A third argument: the file for the id of what is System V's.
+ * KIND: semaphores (System V), undo (SEM_UNDO), messages (System V, of several types, from one round to the next), waiting (the same, and a
+ * thread that waits for one), named (POSIX
  * semaphores with a name), queue (POSIX message queues, with priorities) */
 #include "rounds.h"
 #include <fcntl.h>
 #include <mqueue.h>
+#include <pthread.h>
 #include <semaphore.h>
 #include <sys/ipc.h>
 #include <sys/msg.h>
 #include <sys/sem.h>
 
 static int id = -1;
+static const char *id_file;
+static void tell_id(void)
+{
+    FILE *file = id_file == NULL ? NULL : fopen(id_file, "w");
+    if (file != NULL) CHECK(fprintf(file, "%d\n", id) > 0 && fclose(file) == 0);
+}
 static void remove_it(void);
 static int is_queue;
 
 static void semaphores_prepare(void)
 {
     CHECK((id = semget(IPC_PRIVATE, 3, 0600)) >= 0 && atexit(remove_it) == 0);
+    tell_id();
 }
 
 static int value(int which) { return semctl(id, which, GETVAL); }
@@ -45,6 +55,7 @@ static void messages_prepare(void)
 {
     is_queue = 1;
     CHECK((id = msgget(IPC_PRIVATE, 0600)) >= 0 && atexit(remove_it) == 0);
+    tell_id();
 }
 
 static void messages_round(long round)
@@ -56,6 +67,29 @@ static void messages_round(long round)
         message = (struct text){type, round + type};
         CHECK(msgsnd(id, &message, sizeof message.value, IPC_NOWAIT) == 0);
     }
+}
+
+/* One thread waits for a message, another for a semaphore, until the last round. */
+static pthread_t waiting;
+static void *wait_for_message(void *nothing)
+{
+    struct text message = {0};
+    CHECK(msgrcv(id, &message, sizeof message.value, 9, 0) == sizeof message.value && message.value == 99);
+    return nothing;
+}
+
+static void waiting_prepare(void)
+{
+    messages_prepare();
+    CHECK(pthread_create(&waiting, NULL, wait_for_message, NULL) == 0);
+}
+
+static void waiting_round(long round)
+{
+    messages_round(round);
+    if (round != 44) return;
+    struct text message = {9, 99};
+    CHECK(msgsnd(id, &message, sizeof message.value, 0) == 0 && pthread_join(waiting, NULL) == 0);
 }
 
 static void remove_it(void)
@@ -108,7 +142,9 @@ static void queue_round(long round)
 int main(int argc, char **argv)
 {
     static const struct kind kinds[] = {{"semaphores", semaphores_prepare, semaphores_round}, {"undo", semaphores_prepare, undo_round},
-                                        {"messages", messages_prepare, messages_round}, {"named", named_prepare, named_round},
+                                        {"messages", messages_prepare, messages_round}, {"waiting", waiting_prepare, waiting_round},
+                                        {"named", named_prepare, named_round},
                                         {"queue", queue_prepare, queue_round}};
+    id_file = argc > 3 ? argv[3] : NULL;
     return RUN_KIND(kinds);
 }

@@ -2,6 +2,7 @@
  *   turns    stopped and continued in every round
  *   lasting  stopped at the beginning, continued at the end; its stop is told once
  *   unseen   the same, and nobody has asked for it before the end
+ *   paused   the same, but for SIGTSTP
  *   early    the same, stopped as soon as fork(2) has made it
  *   group    three in a group, stopped by a signal to the group */
 #include "tree.h"
@@ -75,11 +76,11 @@ static void in_turns(long round)
     step("stopped and continued in round %ld", round);
 }
 
-static void for_long(long rounds, int seen)
+static void for_long(long rounds, int seen, int by)
 {
     siginfo_t info = {0};
     block(SIGCHLD);
-    CHECK(kill(children[0].pid, SIGSTOP) == 0);
+    CHECK(setpgid(children[0].pid, 0) == 0 && kill(children[0].pid, by) == 0);
     CHECK(waitid(P_PID, (id_t)children[0].pid, &info, WSTOPPED | (seen ? 0 : WNOWAIT)) == 0);
     counts_to(1);
     unblock(SIGCHLD);
@@ -91,12 +92,16 @@ static void for_long(long rounds, int seen)
             sleep_ms(ROUND_MS);
             memset(&info, 0, sizeof info);
             CHECK(waitid(P_PID, (id_t)children[0].pid, &info, WSTOPPED | WNOHANG | WNOWAIT) == 0);
-            CHECK(info.si_pid == children[0].pid && info.si_code == CLD_STOPPED && info.si_status == SIGSTOP);
+            CHECK(info.si_pid == children[0].pid && info.si_code == CLD_STOPPED && info.si_status == by);
         }
         step("stopped for long, round %ld", round);
     }
     block(SIGCHLD);
-    if (!seen) stop(0); /* it is told now, and SIGSTOP does nothing more */
+    if (!seen) { /* it is told now, and SIGSTOP does nothing more */
+        int status;
+        CHECK(kill(children[0].pid, SIGSTOP) == 0 && waitpid(children[0].pid, &status, WUNTRACED) == children[0].pid);
+        CHECK(WIFSTOPPED(status) && WSTOPSIG(status) == by);
+    }
     go_on(0);
 }
 
@@ -133,7 +138,7 @@ int main(int argc, char **argv)
     else if (strcmp(how, "group") == 0)
         in_group(rounds);
     else
-        for_long(rounds, strcmp(how, "lasting") == 0 || strcmp(how, "early") == 0);
+        for_long(rounds, strcmp(how, "lasting") == 0 || strcmp(how, "early") == 0, strcmp(how, "paused") == 0 ? SIGTSTP : SIGSTOP);
     block(SIGCHLD);
     if (strcmp(how, "early") == 0) CHECK(hear(children[0].from) == 0);
     for (int i = 0; i < children_made; i++) finish(&children[i], 0);

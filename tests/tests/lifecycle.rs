@@ -523,3 +523,52 @@ fn copies_with_segments() {
         ["j", "one", "two", "kept"].iter().try_for_each(|name| bed.check_clean(name))
     });
 }
+
+/// Semaphores and queues that are gone at the restart: an ordinary user's get other ids, which the program does not notice.
+#[test]
+fn semaphores_and_queues_that_are_gone() {
+    each_user(|bed| {
+        for (kind, option) in [("semaphores", "-s"), ("messages", "-q"), ("waiting", "-q")] {
+            let file = bed.work().join("id");
+            let app = App::program("ipc", &[kind, "45", &file.to_string_lossy()]);
+            let mut front = bed.run_command(kind, &[], &app.words())?.spawn()?;
+            let pid = bed.wait_live(kind, &mut front)?.context("a pid")?;
+            bed.until("some rounds", LIMIT, || bed.text("out").contains("round 5"))?;
+            bed.say(&["checkpoint", kind])?.success()?;
+            kill_program(pid, &mut front)?;
+            let id = fs::read_to_string(&file)?.trim().to_owned();
+            std::process::Command::new("ipcrm").args([option, &id]).status()?;
+            let mut front = bed.restart_command(kind, &[])?.spawn()?;
+            let code = shell_code(wait(&mut front, LIMIT)?);
+            ensure!(code == 0 && bed.text("out").ends_with("PASS\n"), "{kind}: {code}: {}", bed.text("out"));
+            // Root chooses ids.
+            let noted = bed.text("restart.err").contains("is shown the old id");
+            ensure!(noted == (bed.user() == User::Ordinary), "{kind}: {}", bed.text("restart.err"));
+        }
+        Ok(())
+    });
+}
+
+/// A copy of a running job does not touch its semaphores.
+#[test]
+fn copies_with_semaphores() {
+    each_user(|bed| {
+        let program = bed.kit().program("ipc").to_string_lossy().into_owned();
+        let piped = |arguments: &[&str]| {
+            let mut command = bed.holdfast(arguments);
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
+        };
+        let mut first = piped(&["run", "--name", "j", "--", &program, "semaphores", "45"])?;
+        first_line(&mut first)?;
+        bed.say(&["checkpoint", "j"])?.success()?;
+        sleep(Duration::from_millis(150));
+        let copy = piped(&["restart", "--name", "copy", "j"])?.wait_with_output()?;
+        let said = String::from_utf8_lossy(&copy.stderr);
+        ensure!(copy.status.success() && said.contains("semaphore set"), "{:?}: {said}", copy.status);
+        for output in [copy, first.wait_with_output()?] {
+            let text = String::from_utf8_lossy(&output.stdout);
+            ensure!(output.status.success() && text.ends_with("PASS\n"), "{:?}: {text}", output.status);
+        }
+        bed.check_clean("j")
+    });
+}

@@ -13,6 +13,7 @@ pub mod attributes;
 pub mod files;
 pub mod folder;
 pub mod identity;
+pub mod ipc;
 pub mod links;
 pub mod locks;
 pub mod maps;

@@ -1,8 +1,8 @@
 //! System V shared memory: the segments behind mappings.
 //!
 //! Called by the cut inside the stop, and by `check`. The maps file gives the id of a segment as its inode (ipc/shm.c,
-//! newseg). The pages are saved as those of other shared memory. Segments that nobody has attached, semaphores and message
-//! queues belong to no process and are not looked at: they stay on the host as they are.
+//! newseg). The pages are saved as those of other shared memory. Segments that nobody has attached belong to no process
+//! and are not looked at: they stay on the host as they are.
 
 use super::maps::{self, Kind, Mapped};
 use holdfast_image::control::SharedPage;
@@ -102,7 +102,7 @@ pub fn table(read: impl Fn(usize, &mut [u8]) -> io::Result<()>) -> io::Result<Ve
 }
 
 /// Whether ids mean something else to a process.
-fn is_elsewhere(pid: i32) -> bool {
+pub fn is_elsewhere(pid: i32) -> bool {
     let namespace = |who: &str| procfs::link(&format!("/proc/{who}/ns/ipc")).ok();
     let own = namespace("self");
     namespace(&pid.to_string()).is_some_and(|its| own.is_some_and(|own| own != its))

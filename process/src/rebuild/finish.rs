@@ -8,6 +8,7 @@
 use super::error::RebuildError;
 use super::figures::RebuildFigures;
 use super::hand::{Task, ended};
+use super::ipc::IpcObjects;
 use super::member::Job;
 use super::nameless::Taken;
 use super::report::{GO, Handover};
@@ -114,15 +115,15 @@ pub fn finish(
     take_over(&arrivals, &front)?;
     drop(front);
     figures.map_ns += elapsed_ns(phase);
-    let mut segments = Segments::claim(&job)?;
+    let (mut segments, ipc) = (Segments::claim(&job)?, IpcObjects::claim(&job)?);
     let nameless = Taken::from(&job, arrivals.first().map_or(0, |first| first.pid))?;
     let mut sites = Vec::with_capacity(drafts.len());
     for (draft, arrival) in drafts.into_iter().zip(arrivals) {
         draft.count(&mut figures);
-        sites.push(
-            Site::build(draft, arrival, &nameless, &segments, options, &mut figures)
-                .map_err(|error| of(&job, sites.len(), error))?,
-        );
+        let site = Site::build(draft, arrival, &nameless, &segments, options, &mut figures)
+            .and_then(|site| ipc.tell(site.memory(), site.member.own).map(|()| site))
+            .map_err(|error| of(&job, sites.len(), error))?;
+        sites.push(site);
     }
     nameless.seal()?;
     let phase = Instant::now();
@@ -131,6 +132,7 @@ pub fn finish(
     }
     let mut notes: Vec<String> = sites.iter_mut().flat_map(Site::take_notes).collect();
     notes.extend(segments.notes());
+    notes.extend(ipc.notes());
     notes.extend(vdso::note(&record.host));
     notes.extend(regular::put_back(&record.files, &options.saved_dir)?);
     watches::drain(&job, |place| sites.get(place).map(Site::pid))?;
@@ -139,9 +141,11 @@ pub fn finish(
         segments.fill(member.own, &View::new(pages, member.own.space, &checked))?;
     }
     segments.settle()?;
+    ipc.fill()?;
     fault::point("seed-let-go");
     let_go(&sites, &mut victims)?;
     segments.keep();
+    ipc.keep();
     figures.threads_ns += elapsed_ns(phase);
     figures.total_ns = elapsed_ns(begun);
     let restarts = sites.first().map_or(0, |site| site.restarts);

@@ -23,6 +23,7 @@ mod fill;
 mod finish;
 mod folder;
 mod hand;
+mod ipc;
 mod last;
 mod lazy;
 mod life;

@@ -174,7 +174,12 @@ impl<'a> Site<'a> {
         last::pending_and_timers(hand, place, leader, self.member)?;
         restore(record, &self.memory, &self.tasks)?;
         last::limits(leader.tid, record);
-        if record.signals.job_stopped { stopped::stand_still(&self.tasks) } else { Ok(()) }
+        if record.signals.job_stopped { stopped::stand_still(&self.tasks, record) } else { Ok(()) }
+    }
+
+    /// Its memory.
+    pub fn memory(&self) -> &ForcedMemory {
+        &self.memory
     }
 
     /// What the user should know.

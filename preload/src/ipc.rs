@@ -1,0 +1,251 @@
+//! System V semaphores and message queues: which ones the program uses, which the kernel does not tell, and their ids after a
+//! restart in which the kernel did not give the old ones back.
+//!
+//! Runs in: the host program, any thread.
+//! Invariants: as in [`crate::sysv`]. A call that waits over such a restart is made again with the new id.
+//! Fails by: nothing of its own; the result is the kernel's.
+//! Not hooked: system calls not made through the C library.
+//!
+//! # Safety
+//! The exports have the C signatures of the functions that they stand in for and pass pointers on as they are.
+#![allow(unsafe_code)]
+
+use crate::shared::{self, RESTARTS};
+use crate::sysv::{QUEUES, SEMAPHORES, Table};
+use crate::{host, sys};
+use core::ffi::{CStr, c_int, c_long, c_void};
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+
+/// Commands of semctl(2) and msgctl(2) that are about the system, or take a place in its table (include/uapi/linux/sem.h, msg.h).
+const BY_PLACE: [c_int; 7] = [3, 11, 12, 13, 18, 19, 20];
+/// Those of them that return an id: MSG_STAT, MSG_STAT_ANY, SEM_STAT, SEM_STAT_ANY.
+const GIVE_ID: [(c_long, c_int); 4] =
+    [(libc::SYS_msgctl, 11), (libc::SYS_msgctl, 13), (libc::SYS_semctl, 18), (libc::SYS_semctl, 20)];
+
+fn table_of(number: c_long) -> Option<&'static Table> {
+    match number {
+        libc::SYS_semget | libc::SYS_semop | libc::SYS_semctl | libc::SYS_semtimedop => Some(&SEMAPHORES),
+        libc::SYS_msgget | libc::SYS_msgsnd | libc::SYS_msgrcv | libc::SYS_msgctl => Some(&QUEUES),
+        _ => None,
+    }
+}
+
+/// Makes a call of System V semaphores or queues; `None`: it is another one.
+///
+/// # Safety
+/// As for the system call.
+pub unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<isize> {
+    let table = table_of(number)?;
+    // SAFETY: the caller's promise.
+    let call = |args: [usize; 6]| unsafe { sys::raw(number, args) };
+    let command = match number {
+        libc::SYS_semctl => args[2] as c_int,
+        libc::SYS_msgctl => args[1] as c_int,
+        _ => 0,
+    };
+    if matches!(number, libc::SYS_semget | libc::SYS_msgget) {
+        let by = if number == libc::SYS_semget { libc::SYS_semctl } else { libc::SYS_msgctl };
+        let remove = |id: isize| {
+            let command = libc::IPC_RMID as usize;
+            let rest = if by == libc::SYS_semctl { [0, command] } else { [command, 0] };
+            // SAFETY: removes what was made by this very call, and nobody knows yet.
+            let _ = unsafe { sys::raw(by, [id as usize, rest[0], rest[1], 0, 0, 0]) };
+        };
+        let known = table.get(|| call(args), remove);
+        table.used(table.to_kernel(known as i32));
+        return Some(known);
+    }
+    if matches!(number, libc::SYS_semctl | libc::SYS_msgctl) && is_by_place(number, command) {
+        let result = call(args);
+        let is_id = result > 0 && GIVE_ID.contains(&(number, command));
+        return Some(if is_id { table.to_known(result as i32) as isize } else { result });
+    }
+    let [id, rest @ ..] = args;
+    let with = |kernel: i32| call([kernel as usize, rest[0], rest[1], rest[2], rest[3], rest[4]]);
+    Some(on(table, id as i32, with))
+}
+
+/// 11 and 12 are commands of queues and, as GETPID and GETVAL, of semaphores; 13 (GETALL) likewise.
+fn is_by_place(number: c_long, command: c_int) -> bool {
+    BY_PLACE.contains(&command) && (number == libc::SYS_msgctl || !matches!(command, 11..=13))
+}
+
+/// Makes a call with the kernel's id; anew if it is another one since.
+fn on(table: &Table, id: i32, call: impl Fn(i32) -> isize) -> isize {
+    loop {
+        let restarts = shared::from_agent(RESTARTS);
+        let kernel = table.to_kernel(id);
+        let result = call(kernel);
+        let gone = [-(libc::EINVAL as isize), -(libc::EIDRM as isize)].contains(&result);
+        if gone && restarts != shared::from_agent(RESTARTS) {
+            continue;
+        }
+        if result >= 0 {
+            table.used(kernel);
+        }
+        return result;
+    }
+}
+
+/// A result in the convention of C.
+fn to_c(result: isize) -> isize {
+    if (-4095..0).contains(&result) {
+        host::set_errno(-result as c_int);
+        return -1;
+    }
+    result
+}
+
+/// A call by its name in C.
+fn c_call(number: c_long, args: [usize; 6]) -> isize {
+    // SAFETY: the exports' callers promise what the call needs.
+    to_c(unsafe { by_number(number, args) }.unwrap_or(-(libc::ENOSYS as isize)))
+}
+
+/// `semget(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn semget(key: c_int, count: c_int, flags: c_int) -> c_int {
+    c_call(libc::SYS_semget, [key as usize, count as usize, flags as usize, 0, 0, 0]) as c_int
+}
+
+/// `semop(2)`.
+///
+/// # Safety
+/// As for the C function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn semop(id: c_int, operations: *mut c_void, count: usize) -> c_int {
+    c_call(libc::SYS_semop, [id as usize, operations.expose_provenance(), count, 0, 0, 0]) as c_int
+}
+
+/// `semtimedop(2)`.
+///
+/// # Safety
+/// As for the C function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn semtimedop(
+    id: c_int,
+    operations: *mut c_void,
+    count: usize,
+    timeout: *const c_void,
+) -> c_int {
+    let args = [id as usize, operations.expose_provenance(), count, timeout.expose_provenance(), 0, 0];
+    c_call(libc::SYS_semtimedop, args) as c_int
+}
+
+/// `semctl(2)`: its fourth argument, which some commands have, comes in a register like any other (System V ABI, 3.2.3).
+///
+/// # Safety
+/// As for the C function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn semctl(id: c_int, which: c_int, command: c_int, argument: usize) -> c_int {
+    c_call(libc::SYS_semctl, [id as usize, which as usize, command as usize, argument, 0, 0]) as c_int
+}
+
+/// `msgget(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn msgget(key: c_int, flags: c_int) -> c_int {
+    c_call(libc::SYS_msgget, [key as usize, flags as usize, 0, 0, 0, 0]) as c_int
+}
+
+/// `msgctl(2)`.
+///
+/// # Safety
+/// As for the C function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn msgctl(id: c_int, command: c_int, buffer: *mut c_void) -> c_int {
+    c_call(libc::SYS_msgctl, [id as usize, command as usize, buffer.expose_provenance(), 0, 0, 0]) as c_int
+}
+
+/// The C library's own function: the calls below are cancellation points (pthreads(7)), as only it can make them.
+fn own(cache: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
+    let known = cache.load(Relaxed);
+    if !known.is_null() {
+        return known;
+    }
+    let found = host::next_definition(name);
+    cache.store(found, Relaxed);
+    found
+}
+
+/// What a C function has returned, as the kernel would have said it.
+fn as_kernel(result: isize) -> isize {
+    if result == -1 { -(host::errno() as isize) } else { result }
+}
+
+/// `msgsnd(2)`.
+///
+/// # Safety
+/// As for the C function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn msgsnd(id: c_int, message: *const c_void, len: usize, flags: c_int) -> c_int {
+    type Own = unsafe extern "C" fn(c_int, *const c_void, usize, c_int) -> c_int;
+    static OWN: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+    let own = own(&OWN, c"msgsnd");
+    if own.is_null() {
+        let args = [id as usize, message.expose_provenance(), len, flags as usize, 0, 0];
+        return c_call(libc::SYS_msgsnd, args) as c_int;
+    }
+    // SAFETY: the C library's function of that name, which has this signature.
+    let own = unsafe { core::mem::transmute::<*mut c_void, Own>(own) };
+    // SAFETY: the caller's promise.
+    to_c(on(&QUEUES, id, |kernel| as_kernel(unsafe { own(kernel, message, len, flags) } as isize))) as c_int
+}
+
+/// `msgrcv(2)`.
+///
+/// # Safety
+/// As for the C function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn msgrcv(
+    id: c_int,
+    message: *mut c_void,
+    len: usize,
+    kind: c_long,
+    flags: c_int,
+) -> isize {
+    type Own = unsafe extern "C" fn(c_int, *mut c_void, usize, c_long, c_int) -> isize;
+    static OWN: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+    let own = own(&OWN, c"msgrcv");
+    if own.is_null() {
+        let args = [id as usize, message.expose_provenance(), len, kind as usize, flags as usize, 0];
+        return c_call(libc::SYS_msgrcv, args);
+    }
+    // SAFETY: the C library's function of that name, which has this signature.
+    let own = unsafe { core::mem::transmute::<*mut c_void, Own>(own) };
+    // SAFETY: the caller's promise.
+    to_c(on(&QUEUES, id, |kernel| as_kernel(unsafe { own(kernel, message, len, kind, flags) })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::cell::Cell;
+
+    #[test]
+    fn a_call_is_made_again_only_after_a_restart() {
+        let table = &SEMAPHORES;
+        let calls = Cell::new(0);
+        let refused = -(libc::EINVAL as isize);
+        let call = |restarted: bool| {
+            calls.set(0);
+            on(table, 9, |_| {
+                calls.set(calls.get() + 1);
+                if restarted && calls.get() == 1 {
+                    let restarts = shared::word(RESTARTS);
+                    restarts.store(restarts.load(Relaxed) + 1, Relaxed);
+                }
+                refused
+            })
+        };
+        assert_eq!((call(false), calls.get()), (refused, 1));
+        assert_eq!((call(true), calls.get()), (refused, 2));
+    }
+
+    #[test]
+    fn commands_are_told_apart() {
+        assert!(is_by_place(libc::SYS_msgctl, 11) && is_by_place(libc::SYS_semctl, 18));
+        assert!(!is_by_place(libc::SYS_semctl, 12) && !is_by_place(libc::SYS_semctl, 13), "GETVAL, GETALL");
+        assert!(!is_by_place(libc::SYS_msgctl, libc::IPC_RMID) && table_of(libc::SYS_shmat).is_none());
+    }
+}

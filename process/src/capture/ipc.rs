@@ -1,0 +1,160 @@
+//! System V semaphores and message queues: their values and messages.
+//!
+//! Called by the cut inside the stop, and by `check`. Which of them a process uses only libholdfast knows, from the calls that
+//! it makes (`preload/src/ipc.rs`). Others on the host may use them too: what these do after the cut is lost at a restart, as
+//! nobody can tell. Fails by: a refusal that names the object.
+
+use super::segments::is_elsewhere;
+use crate::refuse;
+use holdfast_image::bytes::Blob;
+use holdfast_image::control::SharedPage;
+use holdfast_image::record::{InjectArea, IpcContent, IpcObject, Message};
+use holdfast_image::refusal::Refusal;
+use holdfast_sys::ipc::{self, IpcKind};
+use holdfast_sys::procmem;
+use std::collections::BTreeSet;
+use std::io;
+
+/// Where a table is in libholdfast's page.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Of the number of entries.
+    pub count: usize,
+    /// Of the entries.
+    pub table: usize,
+}
+
+/// The tables of both kinds.
+pub const PLACES: [(IpcKind, Place); 2] = [
+    (IpcKind::Semaphores, Place { count: SharedPage::SEMAPHORE_COUNT, table: SharedPage::SEMAPHORE_TABLE }),
+    (IpcKind::Messages, Place { count: SharedPage::QUEUE_COUNT, table: SharedPage::QUEUE_TABLE }),
+];
+
+/// The objects that processes use: each with its pid and where libholdfast reserved room; refusals with the place of the process.
+///
+/// # Errors
+/// What cannot be brought back.
+pub fn used<'a>(
+    processes: impl Iterator<Item = (i32, &'a InjectArea)>,
+) -> Result<Vec<IpcObject>, Vec<(usize, Refusal)>> {
+    let (mut found, mut refusals) = (BTreeSet::new(), Vec::new());
+    for (place, (pid, area)) in processes.enumerate().filter(|(_, (_, area))| area.shared.0 != 0) {
+        for (kind, own) in PLACES {
+            let read = |at: usize, buffer: &mut [u8]| procmem::read(pid, area.shared.0 + at as u64, buffer);
+            match table(own, read) {
+                Ok(ids) if ids.is_empty() => {}
+                Ok(_) if is_elsewhere(pid) => {
+                    let reason = "System V semaphores or queues of another IPC namespace: not supported";
+                    refusals.push((place, refuse::process(pid, reason)));
+                }
+                Ok(ids) => found.extend(
+                    ids.into_iter().map(|(_, kernel)| (kind == IpcKind::Messages, kernel, place, pid)),
+                ),
+                Err(error) => refusals.push((place, refuse::process(pid, error))),
+            }
+        }
+    }
+    let mut all: Vec<IpcObject> = Vec::new();
+    let mut before = None;
+    for (is_queue, id, place, pid) in found {
+        if before.replace((is_queue, id)) == Some((is_queue, id)) {
+            continue;
+        }
+        match object(is_queue, id) {
+            Ok(object) => all.push(object),
+            // It was removed.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EIDRM)) => {}
+            Err(error) => {
+                let kind = if is_queue { "message queue" } else { "semaphore set" };
+                let reason = format!("System V {kind} {id} cannot be read: {error}");
+                refusals.push((place, refuse::process(pid, reason)));
+            }
+        }
+    }
+    if refusals.is_empty() { Ok(all) } else { Err(refusals) }
+}
+
+fn object(is_queue: bool, id: i32) -> io::Result<IpcObject> {
+    let kind = if is_queue { IpcKind::Messages } else { IpcKind::Semaphores };
+    let facts = kind.facts(id)?;
+    let content = match kind {
+        IpcKind::Semaphores => IpcContent::Semaphores(ipc::values(id)?),
+        IpcKind::Messages => {
+            let message = |(kind, data)| Message { kind, data: Blob(data) };
+            let messages = ipc::messages(id)?.into_iter().map(message).collect();
+            IpcContent::Messages { room: facts.room, messages }
+        }
+    };
+    Ok(IpcObject { id, key: facts.key, mode: facts.mode, content })
+}
+
+/// A table of libholdfast's page: ids that the program knows, each with the kernel's. `read`: from an offset in it.
+///
+/// # Errors
+/// Of reading; there are more than it has room for.
+pub fn table(place: Place, read: impl Fn(usize, &mut [u8]) -> io::Result<()>) -> io::Result<Vec<(i32, i32)>> {
+    let mut count = [0_u8; 8];
+    read(place.count, &mut count)?;
+    let count = usize::try_from(u64::from_le_bytes(count)).unwrap_or(usize::MAX);
+    if count > SharedPage::IPC_MAX {
+        let most = SharedPage::IPC_MAX;
+        return Err(io::Error::other(format!(
+            "more than {most} System V semaphore sets, or message queues: not supported"
+        )));
+    }
+    let mut bytes = vec![0_u8; count * 8];
+    read(place.table, &mut bytes)?;
+    let (pairs, _) = bytes.as_chunks::<8>();
+    let pair = |&[a, b, c, d, e, f, g, h]: &[u8; 8]| {
+        let kernel = u32::from_le_bytes([e, f, g, h]);
+        let id = (kernel & !SharedPage::IPC_VALID).cast_signed();
+        (kernel != id.cast_unsigned()).then_some((i32::from_le_bytes([a, b, c, d]), id))
+    };
+    Ok(pairs.iter().filter_map(pair).collect())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_complete_entries_count_and_too_many_are_refused() {
+        let place = Place { count: 0, table: 8 };
+        let with = |count: u64, pairs: &[(i32, u32)]| {
+            let mut page = count.to_le_bytes().to_vec();
+            pairs.iter().for_each(|(known, kernel)| {
+                page.extend(known.to_le_bytes());
+                page.extend(kernel.to_le_bytes());
+            });
+            page.resize(2048, 0);
+            table(place, |at, buffer: &mut [u8]| {
+                buffer.copy_from_slice(&page[at..at + buffer.len()]);
+                Ok(())
+            })
+        };
+        let valid = SharedPage::IPC_VALID;
+        assert_eq!(with(0, &[(1, 1 | valid)]).unwrap(), []);
+        assert_eq!(with(3, &[(1, 7 | valid), (0, 0), (0, valid)]).unwrap(), [(1, 7), (0, 0)]);
+        assert!(with(SharedPage::IPC_MAX as u64 + 1, &[]).unwrap_err().to_string().contains("126"));
+        assert!(with(u64::MAX, &[]).is_err());
+    }
+
+    #[test]
+    fn an_object_is_read_with_all_that_is_in_it() {
+        let set = IpcKind::Semaphores.create(libc::IPC_PRIVATE, 0o600, 2).unwrap();
+        ipc::set_values(set, &[4, 5]).unwrap();
+        assert_eq!(object(false, set).unwrap().content, IpcContent::Semaphores(vec![4, 5]));
+        IpcKind::Semaphores.remove(set).unwrap();
+        assert!(object(false, set).is_err());
+        let queue = IpcKind::Messages.create(libc::IPC_PRIVATE, 0o600, 0).unwrap();
+        ipc::send(queue, 9, b"text").unwrap();
+        let content = object(true, queue).unwrap().content;
+        let messages = vec![Message { kind: 9, data: Blob(b"text".to_vec()) }];
+        assert_eq!(
+            content,
+            IpcContent::Messages { room: IpcKind::Messages.facts(queue).unwrap().room, messages }
+        );
+        IpcKind::Messages.remove(queue).unwrap();
+    }
+}
