@@ -25,8 +25,10 @@ Examples:
   holdfast checkpoint sim
   holdfast restart sim
 
-Exit codes: 64 wrong command line, 65 damaged image, 66 no such job or image, 69 refused, 70 internal,
-73 store cannot be written, 75 checkpointed and stopped, 77 not allowed, 126/127 program cannot be executed/found.
+Exit codes:
+  64 wrong command line    65 damaged image            66 no such job or image
+  69 refused               70 Holdfast itself failed   73 store cannot be written
+  75 checkpointed, ended   77 not allowed              126, 127 program cannot be executed, found
 `run` and `restart` return the program's own status."
 )]
 pub struct Cli {

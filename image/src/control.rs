@@ -173,7 +173,7 @@ impl SharedPage {
     /// Number of entries of the table of semaphore sets; more than [`SharedPage::IPC_MAX`]: some are not in it.
     pub const SEMAPHORE_COUNT: usize = 38_920;
     /// Pairs of i32: id that the program knows, id of the kernel with its highest bit set ([`SharedPage::IPC_VALID`]) when the
-    /// entry is complete. All that were used.
+    /// entry is in force. All that were used.
     pub const SEMAPHORE_TABLE: usize = 38_928;
     /// The same of message queues.
     pub const QUEUE_COUNT: usize = 39_936;

@@ -53,7 +53,7 @@ pub unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<isize> {
             let _ = unsafe { sys::raw(by, [id as usize, rest[0], rest[1], 0, 0, 0]) };
         };
         let known = table.get(|| call(args), remove);
-        table.used(table.to_kernel(known as i32));
+        table.used(table.to_kernel(known as i32), |id| is_gone(number, id));
         return Some(known);
     }
     if matches!(number, libc::SYS_semctl | libc::SYS_msgctl) && is_by_place(number, command) {
@@ -63,7 +63,29 @@ pub unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<isize> {
     }
     let [id, rest @ ..] = args;
     let with = |kernel: i32| call([kernel as usize, rest[0], rest[1], rest[2], rest[3], rest[4]]);
-    Some(on(table, id as i32, with))
+    let result = on(table, id as i32, with, |id| is_gone(number, id));
+    if result >= 0 && matches!(number, libc::SYS_semctl | libc::SYS_msgctl) && command == libc::IPC_RMID {
+        let removed = table.to_kernel(id as i32);
+        table.forget(|kernel| kernel == removed);
+    }
+    Some(result)
+}
+
+/// Whether there is no object any more with an id, of the kind that a call is about.
+fn is_gone(number: c_long, id: i32) -> bool {
+    let mut status = [0_u64; 32]; // struct msqid_ds (include/uapi/linux/msg.h) has 120 bytes
+    let (call, args) = match number {
+        libc::SYS_semget | libc::SYS_semop | libc::SYS_semctl | libc::SYS_semtimedop => {
+            (libc::SYS_semctl, [id as usize, 0, 14 /* GETNCNT */, 0, 0, 0])
+        }
+        _ => (
+            libc::SYS_msgctl,
+            [id as usize, libc::IPC_STAT as usize, status.as_mut_ptr().expose_provenance(), 0, 0, 0],
+        ),
+    };
+    // SAFETY: the kernel writes a struct msqid_ds to `status`, or nothing.
+    let result = unsafe { sys::raw(call, args) };
+    [-(libc::EINVAL as isize), -(libc::EIDRM as isize)].contains(&result)
 }
 
 /// 11 and 12 are commands of queues and, as GETPID and GETVAL, of semaphores; 13 (GETALL) likewise.
@@ -72,7 +94,7 @@ fn is_by_place(number: c_long, command: c_int) -> bool {
 }
 
 /// Makes a call with the kernel's id; anew if it is another one since.
-fn on(table: &Table, id: i32, call: impl Fn(i32) -> isize) -> isize {
+fn on(table: &Table, id: i32, call: impl Fn(i32) -> isize, is_gone: impl Fn(i32) -> bool) -> isize {
     loop {
         let restarts = shared::from_agent(RESTARTS);
         let kernel = table.to_kernel(id);
@@ -82,7 +104,7 @@ fn on(table: &Table, id: i32, call: impl Fn(i32) -> isize) -> isize {
             continue;
         }
         if result >= 0 {
-            table.used(kernel);
+            table.used(kernel, is_gone);
         }
         return result;
     }
@@ -189,7 +211,8 @@ pub unsafe extern "C" fn msgsnd(id: c_int, message: *const c_void, len: usize, f
     // SAFETY: the C library's function of that name, which has this signature.
     let own = unsafe { core::mem::transmute::<*mut c_void, Own>(own) };
     // SAFETY: the caller's promise.
-    to_c(on(&QUEUES, id, |kernel| as_kernel(unsafe { own(kernel, message, len, flags) } as isize))) as c_int
+    let call = |kernel| as_kernel(unsafe { own(kernel, message, len, flags) } as isize);
+    to_c(on(&QUEUES, id, call, |id| is_gone(libc::SYS_msgsnd, id))) as c_int
 }
 
 /// `msgrcv(2)`.
@@ -214,7 +237,8 @@ pub unsafe extern "C" fn msgrcv(
     // SAFETY: the C library's function of that name, which has this signature.
     let own = unsafe { core::mem::transmute::<*mut c_void, Own>(own) };
     // SAFETY: the caller's promise.
-    to_c(on(&QUEUES, id, |kernel| as_kernel(unsafe { own(kernel, message, len, kind, flags) })))
+    let call = |kernel| as_kernel(unsafe { own(kernel, message, len, kind, flags) });
+    to_c(on(&QUEUES, id, call, |id| is_gone(libc::SYS_msgrcv, id)))
 }
 
 #[cfg(test)]
@@ -229,14 +253,15 @@ mod tests {
         let refused = -(libc::EINVAL as isize);
         let call = |restarted: bool| {
             calls.set(0);
-            on(table, 9, |_| {
+            let own = |_| {
                 calls.set(calls.get() + 1);
                 if restarted && calls.get() == 1 {
                     let restarts = shared::word(RESTARTS);
                     restarts.store(restarts.load(Relaxed) + 1, Relaxed);
                 }
                 refused
-            })
+            };
+            on(table, 9, own, |_| false)
         };
         assert_eq!((call(false), calls.get()), (refused, 1));
         assert_eq!((call(true), calls.get()), (refused, 2));

@@ -4,7 +4,7 @@
 //! Invariants: an id that is not in a table is the same on both sides. Tables are inherited by fork, not by exec.
 
 use crate::shared::{self, IPC_MAX, SEGMENT_MAX};
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// Bit of a kernel's id: the entry is complete.
 const VALID: u64 = 1 << 63;
@@ -31,7 +31,7 @@ impl Table {
         let count = shared::from_agent(self.count).min(self.most as u64) as usize;
         (0..count).find_map(|index| {
             let pair = shared::from_agent(self.entries + index * 8);
-            matches(pair as i32, (pair >> 32) as i32 & i32::MAX)
+            if pair == 0 { None } else { matches(pair as i32, (pair >> 32) as i32 & i32::MAX) }
         })
     }
 
@@ -45,20 +45,46 @@ impl Table {
         self.find(|known, kernel| (kernel == id).then_some(known)).unwrap_or(id)
     }
 
-    /// Takes note of an object that is used, by the kernel's id.
-    pub fn used(&self, kernel: i32) {
-        if kernel < 0 || self.find(|_, other| (other == kernel).then_some(())).is_some() {
+    /// Takes note of an object that is used, by the kernel's id. `is_gone`: whether there is none with an id any more; only
+    /// asked when there is no room.
+    pub fn used(&self, kernel: i32, is_gone: impl Fn(i32) -> bool) {
+        if kernel < 0 || self.find(|_, other| (other == kernel).then_some(())).is_some() || self.enter(kernel)
+        {
             return;
         }
-        let count = shared::word(self.count);
-        if count.load(Relaxed) > self.most as u64 {
-            return;
+        let mut removed = false;
+        self.forget(|other| {
+            let gone = is_gone(other);
+            removed |= gone;
+            gone
+        });
+        if !removed || !self.enter(kernel) {
+            shared::word(self.count).store(self.most as u64 + 1, Relaxed);
         }
-        // Two threads may enter the same one: whoever reads the table takes it once.
-        let index = count.fetch_add(1, Relaxed) as usize;
-        if index < self.most {
-            let pair = u64::from(kernel as u32) | u64::from(kernel as u32) << 32 | VALID;
-            shared::word(self.entries + index * 8).store(pair, Relaxed);
+    }
+
+    /// Enters an object. Two threads may enter the same one: whoever reads the table takes it once.
+    fn enter(&self, kernel: i32) -> bool {
+        let pair = u64::from(kernel as u32) | u64::from(kernel as u32) << 32 | VALID;
+        let taken = (0..self.most).find(|index| {
+            let entry = shared::word(self.entries + index * 8);
+            entry.compare_exchange(0, pair, SeqCst, SeqCst).is_ok()
+        });
+        let Some(index) = taken else { return false };
+        shared::word(self.count).fetch_max(index as u64 + 1, SeqCst);
+        true
+    }
+
+    /// Takes objects out that are gone.
+    pub fn forget(&self, is_gone: impl FnMut(i32) -> bool) {
+        let mut is_gone = is_gone;
+        for index in 0..self.most {
+            let entry = shared::word(self.entries + index * 8);
+            let pair = entry.load(SeqCst);
+            if pair != 0 && is_gone((pair >> 32) as i32 & i32::MAX) {
+                // Somebody else may have taken it out, and another in.
+                let _ = entry.compare_exchange(pair, 0, SeqCst, SeqCst);
+            }
         }
     }
 
@@ -121,12 +147,20 @@ mod tests {
     #[test]
     fn what_is_used_is_entered_once_and_what_does_not_fit_is_counted() {
         let table = QUEUES;
-        [7, 7, -1, 0].into_iter().for_each(|id| table.used(id));
+        let none = |_| false;
+        [7, 7, -1, 0].into_iter().for_each(|id| table.used(id, none));
         assert_eq!(shared::word(table.count).load(Relaxed), 2);
         assert_eq!(shared::word(table.entries).load(Relaxed), 7 | 7 << 32 | VALID);
         assert_eq!((table.to_kernel(0), table.to_known(7), table.get(|| 7, |_| ())), (0, 7, 7));
-        (100..400).for_each(|id| table.used(id));
-        assert_eq!(shared::word(table.count).load(Relaxed), table.most as u64 + 1);
+        let count = || shared::word(table.count).load(Relaxed);
+        table.forget(|id| id == 7);
+        table.used(9, none);
+        assert_eq!((count(), shared::word(table.entries).load(Relaxed) as i32), (2, 9), "room is used again");
+        (100..1000).for_each(|id| table.used(id, |other| (100..other.max(id)).contains(&other)));
+        assert!(count() <= table.most as u64, "what is gone makes room");
+        (1000..1200).for_each(|id| table.used(id, none));
+        assert_eq!(count(), table.most as u64 + 1);
+        table.forget(|_| true);
         shared::word(table.count).store(0, Relaxed);
     }
 }

@@ -12,7 +12,7 @@ use crate::capture::files::nameless::Covered;
 use crate::capture::files::{FileReader, Holder, Look, Outside, watches};
 use crate::capture::links;
 use crate::capture::maps::{self, Mapped};
-use crate::capture::segments;
+use crate::capture::{ipc, segments};
 use crate::inject::batch::choose_marker;
 use crate::{ours, refuse, stop};
 use holdfast_image::bytes::Name;
@@ -308,12 +308,14 @@ fn memory(
     }
 }
 
-/// System V shared memory of all of them together. Frozen copies do not attach it.
+/// System V objects of all of them together. Frozen copies do not attach shared memory.
 fn attached(open: &[Open<'_>]) -> Vec<Found> {
     let processes =
         open.iter().map(|one| segments::Process { pid: one.pid, area: one.area, mapped: &one.mapped });
     let segments::Attached { refusals, shared, .. } = segments::attached(processes);
-    let all = refusals.into_iter().chain(shared);
+    let areas = open.iter().map(|one| (one.pid, one.area));
+    let unread = ipc::used(areas).err().unwrap_or_default();
+    let all = refusals.into_iter().chain(shared).chain(unread);
     all.filter_map(|(place, refusal)| Some((open.get(place)?.pid, refusal))).collect()
 }
 

@@ -514,7 +514,7 @@ fn files(
     if let Some(first) = tables.first_mut() {
         seen.iter().for_each(|seen| nameless::add_mapped(first, &seen.mapped, &seen.memory));
         first.segments = attached(targets, options, seen)?;
-        first.ipc = ipc::used(targets.iter().map(|target| (target.pid, &target.area)))
+        first.ipc = ipc::used(targets.iter().map(|target| (target.pid, Some(&target.area))))
             .map_err(|refusals| refused(targets, refusals))?;
     }
     Ok(tables)

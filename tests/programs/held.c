@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/sem.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -105,6 +106,16 @@ static void ring_memory(void)
     struct io_uring_params parameters = {0};
     keep("io_uring", (int)syscall(SYS_io_uring_setup, 64, &parameters));
     only_mapping("a private mapping of io_uring", MAP_PRIVATE);
+}
+static int set_ids[130];
+static void remove_sets(void)
+{
+    for (int i = 0; i < 130; i++) semctl(set_ids[i], 0, IPC_RMID);
+}
+static void sets(void)
+{
+    for (int i = 0; i < 130; i++) CHECK((set_ids[i] = semget(IPC_PRIVATE, 1, 0600)) >= 0);
+    CHECK(atexit(remove_sets) == 0);
 }
 static void shadow_stack(void)
 {
@@ -234,7 +245,7 @@ int main(int argc, char **argv)
                  {"multipath", multipath}, {"machine", machine}, {"empty_datagram", empty_datagram},
                  {"handing_datagram", handing_datagram}, {"half_named", half_named}, {"handing_stream", handing_stream},
                  {"stuffed", stuffed}, {"peeking", peeking}, {"traced", traced}, {"counter_memory", counter_memory},
-                 {"ring_memory", ring_memory}, {"shadow_stack", shadow_stack}};
+                 {"ring_memory", ring_memory}, {"shadow_stack", shadow_stack}, {"sets", sets}};
     if (argc < 3) return 2;
     outside = argc > 3 ? argv[3] : "";
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)

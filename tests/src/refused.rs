@@ -105,6 +105,7 @@ macro_rules! refused {
             counter_memory: "held" "counter_memory" "15" => "Memory of a device, and what the kernel maps like that", refused "mapping 0x" "memory of a device";
             ring_memory: "held" "ring_memory" "15" => "A private mapping of a kernel object", refused "mapping 0x" "private mapping of a kernel object";
             shadow_stack: "held" "shadow_stack" "15" => "A shadow stack (map_shadow_stack)", refused "mapping 0x" "shadow stack";
+            many_semaphores: "held" "sets" "15" => "More than 126 System V semaphore sets, or message queues", refused "process" "semaphore sets";
             bpf: "held" "bpf" "15" => "BPF maps", refused "fd 9 (anon_inode:bpf-map)";
             fanotify: "held" "fanotify" "15" => "fanotify", refused "fd 9 (anon_inode:[fanotify])";
             landlock: "held" "rules" "15" => "Landlock rule sets", refused "fd 9 (anon_inode:[landlock-ruleset])";

@@ -30,17 +30,19 @@ pub const PLACES: [(IpcKind, Place); 2] = [
     (IpcKind::Messages, Place { count: SharedPage::QUEUE_COUNT, table: SharedPage::QUEUE_TABLE }),
 ];
 
-/// The objects that processes use: each with its pid and where libholdfast reserved room; refusals with the place of the process.
+/// The objects that processes use: each with its pid and where libholdfast reserved room, if it did; refusals with the place of
+/// the process.
 ///
 /// # Errors
 /// What cannot be brought back.
 pub fn used<'a>(
-    processes: impl Iterator<Item = (i32, &'a InjectArea)>,
+    processes: impl Iterator<Item = (i32, Option<&'a InjectArea>)>,
 ) -> Result<Vec<IpcObject>, Vec<(usize, Refusal)>> {
     let (mut found, mut refusals) = (BTreeSet::new(), Vec::new());
-    for (place, (pid, area)) in processes.enumerate().filter(|(_, (_, area))| area.shared.0 != 0) {
+    for (place, (pid, area)) in processes.enumerate() {
+        let Some(page) = area.map(|area| area.shared.0).filter(|page| *page != 0) else { continue };
         for (kind, own) in PLACES {
-            let read = |at: usize, buffer: &mut [u8]| procmem::read(pid, area.shared.0 + at as u64, buffer);
+            let read = |at: usize, buffer: &mut [u8]| procmem::read(pid, page + at as u64, buffer);
             match table(own, read) {
                 Ok(ids) if ids.is_empty() => {}
                 Ok(_) if is_elsewhere(pid) => {

@@ -127,8 +127,10 @@ impl IpcObjects {
             bytes.extend(known.to_le_bytes());
             bytes.extend((kernel.cast_unsigned() | SharedPage::IPC_VALID).to_le_bytes());
         }
+        let count = bytes.len() as u64 / 8;
+        bytes.resize(SharedPage::IPC_MAX * 8, 0);
         memory.write(page + place.table as u64, &bytes)?;
-        memory.write(page + place.count as u64, &(bytes.len() as u64 / 8).to_le_bytes())
+        memory.write(page + place.count as u64, &count.to_le_bytes())
     }
 
     /// Puts in what was in them.
