@@ -2,7 +2,8 @@
 //!
 //! Runs in the new process ([`super::life`]). Connections come first, each through a listener of its own at the address of
 //! the end that was accepted; those listeners are gone before the program's own are made. A socket that died with the
-//! program may keep its port for a moment (TIME_WAIT): what does not go at once is tried for [`PATIENCE`].
+//! program may keep its port for a minute (TIME_WAIT): a connection is made from the other end then, and what does not go
+//! either way is tried for [`PATIENCE`].
 //! How it fails: an error names the address; the file of a dead unix socket was removed then, nothing else changed.
 
 use super::datagrams;
@@ -142,23 +143,7 @@ fn connect(
     let serves = |end: &End<'_>| port(end.socket).is_some_and(|port| served.contains(&port));
     let accepted_first = has_address(one.socket) && (serves(&one) || !serves(&two));
     let (accepted, connecting) = if accepted_first { (one, two) } else { (two, one) };
-    let failed = || RebuildError::io(format!("connecting {} with itself", accepted.socket.address()));
-    let address = accepted.socket.local.0.as_slice();
-    if !listeners.contains_key(address) {
-        let listener = bound(accepted.socket)?;
-        socket::listen(listener.as_fd(), 8).map_err(failed())?;
-        listeners.insert(address.to_vec(), listener);
-    }
-    let client = match without_binding(connecting.socket) {
-        Some(client) => client,
-        None => bound(connecting.socket)?,
-    };
-    patiently(port(connecting.socket), || socket::connect(client.as_fd(), connecting.peer))
-        .map_err(failed())?;
-    // Should the program ever connect it anew. Kernels that do not know the option have not been asked for it.
-    let _ = socket::set_option(client.as_fd(), libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE, &[0; 4]);
-    let server = listeners.get(address).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL));
-    let server = server.and_then(|listener| socket::accept(listener.as_fd())).map_err(failed())?;
+    let (server, client) = join(accepted, connecting, listeners)?;
     for (made, end) in [(&server, accepted), (&client, connecting)] {
         set_options(made, &end.socket.options);
         // Until the listener that it was accepted from has its address, which is the same: see `settle`.
@@ -168,6 +153,74 @@ fn connect(
         }
     }
     Ok(if accepted_first { [server, client] } else { [client, server] })
+}
+
+/// Makes a connection through a listener at the address of the end that was accepted, which comes first; from there, if the
+/// other end cannot have its address yet.
+fn join(
+    accepted: End<'_>,
+    connecting: End<'_>,
+    listeners: &mut HashMap<Vec<u8>, OwnedFd>,
+) -> Result<(OwnedFd, OwnedFd), RebuildError> {
+    let failed = || RebuildError::io(format!("connecting {} with itself", accepted.socket.address()));
+    let address = accepted.socket.local.0.as_slice();
+    listen_at(accepted, listeners)?;
+    let client = match without_binding(connecting.socket) {
+        Some(client) => client,
+        None => bound(connecting.socket)?,
+    };
+    let attempt = || socket::connect(client.as_fd(), connecting.peer);
+    match attempt() {
+        Ok(()) => {}
+        Err(error) if is_taken(&error) => {
+            if port(connecting.socket).is_some() {
+                // Nobody may listen where somebody connects from.
+                listeners.remove(address);
+                if let Ok(ends) = backwards(accepted, connecting) {
+                    return Ok(ends);
+                }
+                listen_at(accepted, listeners)?;
+            }
+            patiently(port(connecting.socket), attempt).map_err(failed())?;
+        }
+        Err(error) => return Err(failed()(error)),
+    }
+    // Should the program ever connect it anew. Kernels that do not know the option have not been asked for it.
+    let _ = socket::set_option(client.as_fd(), libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE, &[0; 4]);
+    let listener = listeners.get(address).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL));
+    let server = listener.and_then(|listener| socket::accept(listener.as_fd())).map_err(failed())?;
+    Ok((server, client))
+}
+
+/// Has a listener at the address of an end.
+fn listen_at(end: End<'_>, listeners: &mut HashMap<Vec<u8>, OwnedFd>) -> Result<(), RebuildError> {
+    let address = end.socket.local.0.as_slice();
+    if !listeners.contains_key(address) {
+        let failed = || RebuildError::io(format!("listening at {}", end.socket.address()));
+        let listener = bound(end.socket)?;
+        socket::listen(listener.as_fd(), 8).map_err(failed())?;
+        listeners.insert(address.to_vec(), listener);
+    }
+    Ok(())
+}
+
+/// Connects two ends of TCP from the one that was accepted to the one that connected. That a connection of the old life is in
+/// TIME_WAIT at its first end keeps nobody from connecting to that end, if there is a listener (net/ipv4/tcp_minisocks.c,
+/// tcp_timewait_state_process, TCP_TW_SYN). Returns them in this order.
+fn backwards(accepted: End<'_>, connecting: End<'_>) -> io::Result<(OwnedFd, OwnedFd)> {
+    let at = |record: &SocketRecord| {
+        let number = |value: u32| value.cast_signed();
+        let made = socket::new(number(record.domain), number(record.socket_type), number(record.protocol))?;
+        set_options(&made, &record.options);
+        socket::set_option(made.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, &1_i32.to_ne_bytes())?;
+        socket::bind(made.as_fd(), &record.local.0)?;
+        Ok::<OwnedFd, io::Error>(made)
+    };
+    let listener = at(connecting.socket)?;
+    socket::listen(listener.as_fd(), 1)?;
+    let server = at(accepted.socket)?;
+    socket::connect(server.as_fd(), accepted.peer)?;
+    Ok((server, socket::accept(listener.as_fd())?))
 }
 
 /// A socket that will have its port when it is connected. A port that a connection of the old life had may be in
@@ -385,8 +438,7 @@ fn patiently(port: Option<[u8; 2]>, mut attempt: impl FnMut() -> io::Result<()>)
     let begun = Instant::now();
     loop {
         let result = attempt();
-        let taken = [Some(libc::EADDRINUSE), Some(libc::EADDRNOTAVAIL)];
-        if !result.as_ref().is_err_and(|error| taken.contains(&error.raw_os_error())) {
+        if !result.as_ref().is_err_and(is_taken) {
             return result;
         }
         let waits = port.is_some_and(|port| only_waits(&port));
@@ -395,6 +447,11 @@ fn patiently(port: Option<[u8; 2]>, mut attempt: impl FnMut() -> io::Result<()>)
         }
         std::thread::sleep(PAUSE);
     }
+}
+
+/// Whether somebody has the address.
+fn is_taken(error: &io::Error) -> bool {
+    [Some(libc::EADDRINUSE), Some(libc::EADDRNOTAVAIL)].contains(&error.raw_os_error())
 }
 
 /// Puts a piece of a stream on its way again. The receiver reads later: all must fit into the buffers.
@@ -438,5 +495,75 @@ pub fn set_buffer(socket: &OwnedFd, option: i32, wanted: u32) {
     let half = (wanted / 2).cast_signed();
     if fd::set_socket_option(socket.as_fd(), force, half).is_err() {
         let _ = fd::set_socket_option(socket.as_fd(), option, half);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+
+    fn end_of(stream: &TcpStream) -> SocketRecord {
+        let connected = SocketState::Connected {
+            connection: 1,
+            peer: Blob(socket::peer_address(stream.as_fd()).unwrap()),
+            data: Vec::new(),
+            shut: false,
+            ended: false,
+        };
+        SocketRecord {
+            domain: libc::AF_INET.cast_unsigned(),
+            socket_type: libc::SOCK_STREAM.cast_unsigned(),
+            protocol: libc::IPPROTO_TCP.cast_unsigned(),
+            local: Blob(socket::local_address(stream.as_fd()).unwrap()),
+            state: connected,
+            options: Vec::new(),
+            mode: 0,
+            deleted: false,
+            messages: Vec::new(),
+        }
+    }
+
+    /// Whichever end of the old connection is in TIME_WAIT.
+    #[test]
+    fn connections_come_back_while_the_old_ones_are_in_time_wait() {
+        for client_first in [true, false] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (server, _) = listener.accept().unwrap();
+            for stream in [&client, &server] {
+                let one = 1_i32.to_ne_bytes();
+                socket::set_option(stream.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, &one).unwrap();
+            }
+            let records = [end_of(&client), end_of(&server)];
+            drop(listener);
+            let (first, second) = if client_first { (client, server) } else { (server, client) };
+            drop(first);
+            std::io::copy(&mut &second, &mut io::sink()).unwrap();
+            drop(second);
+            let descriptions = records.map(|record| Description {
+                flags: 2,
+                object: Object::Socket(Box::new(record)),
+                locks: Vec::new(),
+            });
+            let table = FileTable { descriptions: descriptions.to_vec(), ..FileTable::default() };
+            if client_first {
+                let all: Vec<End<'_>> = ends(&table).collect();
+                let again = without_binding(all[0].socket).unwrap();
+                let error = socket::connect(again.as_fd(), all[0].peer).unwrap_err();
+                assert!(is_taken(&error), "the client's port is in TIME_WAIT: {error}");
+                drop(backwards(all[1], all[0]).unwrap());
+            }
+            let made = Connections::make(&table).unwrap();
+            for (end, made) in ends(&table).zip(made.get(1).unwrap()) {
+                assert_eq!(socket::local_address(made.as_fd()).unwrap(), end.socket.local.0);
+                assert_eq!(socket::peer_address(made.as_fd()).unwrap(), end.peer);
+            }
+            let [one, other] = made.get(1).unwrap();
+            fd::send(one.as_fd(), b"data", 0).unwrap();
+            let mut buffer = [0; 8];
+            assert_eq!(socket::receive_from(other.as_fd(), &mut buffer, 0).unwrap().len, 4);
+        }
     }
 }
