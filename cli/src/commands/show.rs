@@ -6,7 +6,9 @@ use crate::report::{self, short_time, size};
 use holdfast_image::PAGE_SIZE;
 use holdfast_image::bytes::Name;
 use holdfast_image::manifest::{AccessCounts, EpochFigures, FlushFigures, StopBreakdown};
-use holdfast_image::record::{Backing, FileTable, NamelessKind, Object, ProcessRecord, SocketState};
+use holdfast_image::record::{
+    Backing, FileTable, IpcContent, IpcObject, NamelessKind, Object, ProcessRecord, Segment, SocketState,
+};
 use holdfast_tiers::Image;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -83,7 +85,28 @@ fn text(job: &str, image: &Image) -> String {
     out.push_str(&regions_table(record));
     let _ = writeln!(out, "\ndescriptors");
     out.push_str(&descriptors_table(record));
+    let objects = system_v(&record.files);
+    if !objects.is_empty() {
+        let _ = writeln!(out, "\nSystem V");
+        out.push_str(&report::table(&["  OBJECT", "CONTENT"], &objects, &[]));
+    }
     out
+}
+
+/// Shared memory, semaphores and queues, each with what is in it.
+fn system_v(files: &FileTable) -> Vec<Vec<String>> {
+    let segment = |segment: &Segment| {
+        let gone = if segment.removed { ", removed" } else { "" };
+        vec![format!("  shared memory {}", segment.id), size(segment.size) + gone]
+    };
+    let object = |object: &IpcObject| {
+        let content = match &object.content {
+            IpcContent::Semaphores(values) => format!("{} semaphores", values.len()),
+            IpcContent::Messages { messages, .. } => format!("{} messages", messages.len()),
+        };
+        vec![format!("  {}", object.name().trim_start_matches("System V ")), content]
+    };
+    files.segments.iter().map(segment).chain(files.ipc.iter().map(object)).collect()
 }
 
 /// All processes of the job, those that have ended too.
