@@ -80,6 +80,20 @@ pub struct Description {
     /// Locks that were taken through it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub locks: Vec<FileLock>,
+    /// Who gets the signals that it causes, if somebody was chosen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Owner>,
+}
+
+/// Who gets the signals that a file causes, and which (F_SETOWN_EX and F_SETSIG of fcntl(2)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Owner {
+    /// F_OWNER_TID (0), F_OWNER_PID (1) or F_OWNER_PGRP (2).
+    pub kind: i32,
+    /// Its id, as the processes know it.
+    pub id: i32,
+    /// The signal; 0: SIGIO.
+    pub signal: i32,
 }
 
 /// Whose a file lock is.

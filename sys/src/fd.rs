@@ -59,6 +59,21 @@ pub fn fcntl(fd: BorrowedFd<'_>, command: i32, argument: i64) -> io::Result<i32>
     crate::check(i64::from(result)).map(|value| i32::try_from(value).unwrap_or(0))
 }
 
+/// Who gets the signals that a file causes, and which: kind and id as F_GETOWN_EX gives them, and F_GETSIG (fcntl(2)).
+///
+/// # Errors
+/// EBADF: it was opened by O_PATH.
+pub fn owner(fd: BorrowedFd<'_>) -> io::Result<(i32, i32, i32)> {
+    /// include/uapi/asm-generic/fcntl.h.
+    const F_GETSIG: i32 = 11;
+    const F_GETOWN_EX: i32 = 16;
+    let mut owner = [0_i32; 2];
+    // SAFETY: the call writes a struct f_owner_ex, two ints, into `owner`.
+    let result = unsafe { libc::fcntl(fd.as_raw_fd(), F_GETOWN_EX, owner.as_mut_ptr()) };
+    crate::check(i64::from(result))?;
+    Ok((owner[0], owner[1], fcntl(fd, F_GETSIG, 0)?))
+}
+
 /// `tee(2)`: copies up to `len` bytes from one pipe into another without consuming them.
 ///
 /// # Errors

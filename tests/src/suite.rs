@@ -182,8 +182,7 @@ macro_rules! suite {
                 nameless_mapped: "nameless" "mapped" => "A deleted file that is mapped";
                 opened_path: "opened" "path" => "O_PATH";
                 opened_flags: "opened" "flags" => "O_SYNC, O_DSYNC, O_NOATIME, O_NONBLOCK, O_APPEND";
-                opened_owner: "opened" "owner" => "F_SETOWN, F_SETSIG, O_ASYNC",
-                    open "who gets which signal (F_SETOWN, F_SETSIG) is not brought back";
+                opened_owner: "opened" "owner" => "F_SETOWN, F_SETSIG, O_ASYNC";
                 opened_listing: "opened" "listing" => "A directory read in the middle";
                 opened_reading: "opened" "reading" => "A read-only file whose mode was changed";
                 wandering: "wandering" => "A current directory and a umask that change";

@@ -10,6 +10,7 @@ mod datagrams;
 mod flight;
 mod locks;
 pub mod nameless;
+mod owners;
 mod sockets;
 mod terminals;
 mod waiting;
@@ -245,7 +246,9 @@ impl<'a> FileReader<'a> {
 
     fn describe(&self, found: &Found, flags: u32) -> Result<Description, Obstacle> {
         let object = self.object(found)?;
-        Ok(Description { flags, object, locks: self.locks(found)? })
+        let locks = self.locks(found)?;
+        let owner = self.owner(found, flags, &locks)?;
+        Ok(Description { flags, object, locks, owner })
     }
 
     fn locks(&self, found: &Found) -> Result<Vec<FileLock>, Obstacle> {

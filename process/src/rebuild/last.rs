@@ -135,6 +135,30 @@ pub fn locks(hand: &Hand, place: Workplace, leader: Task, member: Member<'_>) ->
     batch.finish().map(|_| ())
 }
 
+/// Who gets the signals of files. After what was in flight is in them, and after locks: nobody hears of either.
+///
+/// # Errors
+/// The process ended.
+pub fn owners(hand: &Hand, place: Workplace, leader: Task, member: Member<'_>) -> Result<(), RebuildError> {
+    /// include/uapi/asm-generic/fcntl.h.
+    const F_SETSIG: u64 = 10;
+    const F_SETOWN_EX: u64 = 15;
+    let mut batch = Batch::new(hand, place, leader);
+    for (index, description) in member.job.descriptions().iter().enumerate() {
+        let (Some(owner), Some(fd)) = (description.owner, member.held(index)) else { continue };
+        let fd = u64::from(fd.cast_unsigned());
+        let id = if owner.id == member.own.pid { leader.inner } else { owner.id };
+        batch.reserve(8)?;
+        let words: Vec<u8> = [owner.kind, id].iter().flat_map(|word| word.to_le_bytes()).collect();
+        let address = batch.data(&words);
+        // One that has ended since gets nothing.
+        batch.row(Row::new(libc::SYS_fcntl, &[fd, F_SETOWN_EX, address]), Need::May);
+        let signal = u64::from(owner.signal.cast_unsigned());
+        batch.row(Row::new(libc::SYS_fcntl, &[fd, F_SETSIG, signal]), Need::May);
+    }
+    batch.finish().map(|_| ())
+}
+
 /// Signals that wait for the process, then timers: their time runs from here.
 ///
 /// # Errors

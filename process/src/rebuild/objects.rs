@@ -382,7 +382,7 @@ mod tests {
             descriptors: descriptors.collect(),
             descriptions: objects
                 .into_iter()
-                .map(|(flags, object)| Description { flags, object, locks: Vec::new() })
+                .map(|(flags, object)| Description { flags, object, locks: Vec::new(), owner: None })
                 .collect(),
             ..FileTable::default()
         }

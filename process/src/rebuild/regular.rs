@@ -252,7 +252,7 @@ mod tests {
         let object = object(&path, 7, 3);
         let fd = open(&object, WRITING, &mut Vec::new()).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"before|after", "opening changes nothing");
-        let description = Description { flags: WRITING, object, locks: Vec::new() };
+        let description = Description { flags: WRITING, object, locks: Vec::new(), owner: None };
         let table =
             FileTable { descriptions: vec![description.clone(), description], ..FileTable::default() };
         let notes = put_back(&table, &saved).unwrap();

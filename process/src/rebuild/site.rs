@@ -169,6 +169,7 @@ impl<'a> Site<'a> {
         let place = Workplace::in_area(&record.inject);
         stopped::heard(hand, place, leader, self.member)?;
         last::locks(hand, place, leader, self.member)?;
+        last::owners(hand, place, leader, self.member)?;
         rights::give(hand, place, &self.tasks, record)?;
         self.notes.extend(attributes::at_the_end(hand, place, leader, record)?);
         last::pending_and_timers(hand, place, leader, self.member)?;

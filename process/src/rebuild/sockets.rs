@@ -546,6 +546,7 @@ mod tests {
                 flags: 2,
                 object: Object::Socket(Box::new(record)),
                 locks: Vec::new(),
+                owner: None,
             });
             let table = FileTable { descriptions: descriptions.to_vec(), ..FileTable::default() };
             if client_first {
