@@ -412,6 +412,9 @@ pub struct EpollEntry {
     pub events: u32,
     /// User data.
     pub data: u64,
+    /// Index into [`FileTable::descriptions`] of what is watched, where the number is closed by now, or another file's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<u32>,
 }
 
 #[cfg(test)]

@@ -96,6 +96,21 @@ pub fn have_in_common(tid_a: i32, tid_b: i32, what: Common) -> io::Result<bool> 
     crate::check(result).map(|order| order == 0)
 }
 
+/// Whether an epoll instance (pid and descriptor) watches a file (pid and descriptor) under a number: the `nth` that it has under
+/// it (kcmp(2), KCMP_EPOLL_TFD).
+///
+/// # Errors
+/// EPERM, EBADF, ENOENT, ENOSYS.
+pub fn is_watched(file: (i32, i32), epoll: (i32, i32), number: i32, nth: u32) -> io::Result<bool> {
+    const KCMP_EPOLL_TFD: i32 = 7;
+    // struct kcmp_epoll_slot: efd, tfd, toff.
+    let slot = [epoll.1.cast_unsigned(), number.cast_unsigned(), nth];
+    // SAFETY: the kernel reads the three numbers of `slot`.
+    let result =
+        unsafe { libc::syscall(libc::SYS_kcmp, file.0, epoll.0, KCMP_EPOLL_TFD, file.1, slot.as_ptr()) };
+    crate::check(result).map(|order| order == 0)
+}
+
 /// Whether two descriptors of two processes refer to one open file description (kcmp(2), KCMP_FILE).
 ///
 /// # Errors

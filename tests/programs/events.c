@@ -1,7 +1,7 @@
 /* Descriptors that tell of events: `events KIND [ROUNDS]`
  * KIND: oneshot (disabled until it is asked for again), edge, nested (an epoll in an epoll), closed (a watched descriptor that is
- * closed while a duplicate lives), many (300 descriptors with data of 64 bits), semaphore (EFD_SEMAPHORE), brim (an eventfd that
- * is full), signals (signalfd: a mask that changes, signals that wait) */
+ * closed while a duplicate lives), reused (the same, and its number is another's), many (300 descriptors with data of 64 bits),
+ * semaphore (EFD_SEMAPHORE), brim (an eventfd that is full), signals (signalfd: a mask that changes, signals that wait) */
 #include "rounds.h"
 #include <fcntl.h>
 #include <signal.h>
@@ -107,6 +107,27 @@ static void closed_round(long round)
     }
 }
 
+static int reused;
+static void reused_prepare(void)
+{
+    closed_prepare();
+    CHECK((reused = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) == fd);
+    watch(epoll, reused, EPOLLIN, 14);
+}
+
+static void reused_round(long round)
+{
+    if (round % 3 == 0) {
+        CHECK(ready(epoll, 0) == 0);
+        add(other, 1);
+    } else if (round % 3 == 1) {
+        CHECK(ready(epoll, 13) == 1 && take(other) == 1 && ready(epoll, 0) == 0);
+        add(reused, 1);
+    } else {
+        CHECK(ready(epoll, 14) == 1 && take(reused) == 1);
+    }
+}
+
 #define MANY 300
 static int many[MANY];
 static void many_prepare(void)
@@ -180,6 +201,7 @@ int main(int argc, char **argv)
 {
     static const struct kind kinds[] = {{"oneshot", oneshot_prepare, oneshot_round}, {"edge", edge_prepare, edge_round},
                                         {"nested", nested_prepare, nested_round}, {"closed", closed_prepare, closed_round},
+                                        {"reused", reused_prepare, reused_round},
                                         {"many", many_prepare, many_round}, {"semaphore", semaphore_prepare, semaphore_round},
                                         {"brim", brim_prepare, brim_round}, {"signals", signals_prepare, signals_round}};
     return RUN_KIND(kinds);

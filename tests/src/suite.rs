@@ -214,8 +214,8 @@ macro_rules! suite {
                 events_oneshot: "events" "oneshot" => "EPOLLONESHOT, disabled entries";
                 events_edge: "events" "edge" => "EPOLLET";
                 events_nested: "events" "nested" => "An epoll in an epoll";
-                events_closed: "events" "closed" => "A watched descriptor that is closed while a duplicate lives",
-                    open "what an epoll watches under a number that was closed is lost; a note says so";
+                events_closed: "events" "closed" => "A watched descriptor that is closed while a duplicate lives";
+                events_reused: "events" "reused" => "The same, and its number is another file's by now, which is watched too";
                 events_many: "events" "many" => "An epoll of 300 descriptors, EPOLLEXCLUSIVE";
                 events_semaphore: "events" "semaphore" => "EFD_SEMAPHORE";
                 events_brim: "events" "brim" => "An eventfd that is full";

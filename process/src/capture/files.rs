@@ -14,6 +14,7 @@ mod owners;
 mod sockets;
 mod terminals;
 mod waiting;
+mod watched;
 pub mod watches;
 
 use super::identity::mtime_ns;
@@ -197,6 +198,7 @@ impl<'a> FileReader<'a> {
         let mut tables = vec![FileTable::default(); self.holders.len()];
         let mut descriptions: Vec<Description> = Vec::new();
         let mut unreadable = Unreadable { refusals: Vec::new(), passing: true };
+        let mut firsts: Vec<&Found> = Vec::new();
         let mut by_object: HashMap<ObjectKey, Vec<(&Found, u32)>> = HashMap::new();
         for found in &self.found {
             let flags = found.info.flags & !libc::O_CLOEXEC.cast_unsigned();
@@ -209,6 +211,7 @@ impl<'a> FileReader<'a> {
                 Some((index, description)) => self.more_locks(found, description).map(|()| index),
                 None => self.describe(found, flags).map(|description| {
                     descriptions.push(description);
+                    firsts.push(found);
                     u32::try_from(descriptions.len() - 1).unwrap_or(u32::MAX)
                 }),
             };
@@ -230,6 +233,9 @@ impl<'a> FileReader<'a> {
         }
         for (holder, table) in self.holders.iter().zip(&mut tables) {
             table.controlling = self.controlling(holder);
+        }
+        if self.look == Look::Stopped {
+            self.find_watched(&mut descriptions, &firsts, &tables);
         }
         if let Some(first) = tables.first_mut() {
             first.descriptions = descriptions;
@@ -526,6 +532,7 @@ fn epoll_entry(line: &str) -> Option<EpollEntry> {
         fd: after("tfd:")?.parse().ok()?,
         events: u32::from_str_radix(&after("events:")?, 16).ok()?,
         data: u64::from_str_radix(&after("data:")?, 16).ok()?,
+        description: None,
     })
 }
 

@@ -172,7 +172,7 @@ impl Made {
                 }
             }
         }
-        Made::watch(member, &present, report);
+        self.watch(member, &present, report);
         Ok(())
     }
 
@@ -198,7 +198,7 @@ impl Made {
 
     /// What the epoll instances that one process holds watch. An entry under a number that it does not have is the
     /// matter of the first process that has both.
-    fn watch(member: Member<'_>, present: &[i32], report: &OwnedFd) {
+    fn watch(&self, member: Member<'_>, present: &[i32], report: &OwnedFd) {
         for (index, description) in member.job.descriptions().iter().enumerate() {
             let (Object::Epoll { entries }, Some(own)) = (&description.object, member.number(index)) else {
                 continue;
@@ -207,17 +207,21 @@ impl Made {
                 other.number(index).is_some() && other.own.files.descriptors.iter().any(|d| d.fd == fd)
             };
             for entry in entries {
-                let whose = member.job.members().find(|other| has(other, entry.fd));
+                let by_number = entry.description.is_none();
+                let whose = member.job.members().find(|other| by_number && has(other, entry.fd));
                 let place = whose
                     .or_else(|| member.job.holder(index).and_then(|(place, _)| member.job.member(place)));
                 if place.is_none_or(|other| other.place != member.place) {
                     continue;
                 }
-                let outcome = if present.contains(&entry.fd) {
-                    objects::epoll_add(own, entry.fd, entry.events, entry.data)
-                        .map_err(|error| error.to_string())
-                } else {
-                    Err("it is closed".to_owned())
+                let add = || objects::epoll_add(own, entry.fd, entry.events, entry.data);
+                let watched =
+                    entry.description.and_then(|index| self.descriptions.get(index as usize)?.as_ref());
+                let is_present = present.contains(&entry.fd);
+                let outcome = match watched {
+                    Some(watched) => self.under_number(watched, entry.fd, is_present, add),
+                    None if is_present => add(),
+                    None => Err(std::io::Error::other("it is closed")),
                 };
                 if let Err(why) = outcome {
                     let note = format!("epoll descriptor {own} no longer watches {}: {why}", entry.fd);
@@ -225,6 +229,29 @@ impl Made {
                 }
             }
         }
+    }
+}
+
+impl Made {
+    /// Has something open under a number, which may be another's, as long as an action takes.
+    fn under_number(
+        &self,
+        file: &OwnedFd,
+        number: i32,
+        is_taken: bool,
+        act: impl FnOnce() -> std::io::Result<()>,
+    ) -> std::io::Result<()> {
+        let other = if is_taken { Some(objects::duplicate_above(number, self.floor)?) } else { None };
+        objects::duplicate_to(file.as_fd(), number)?;
+        let result = act();
+        match other {
+            Some(other) => objects::duplicate_to(other.as_fd(), number)?,
+            None => {
+                let number = number.cast_unsigned();
+                objects::close_range(number, number)?;
+            }
+        }
+        result
     }
 }
 
