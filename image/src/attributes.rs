@@ -25,6 +25,19 @@ pub struct ProcessAttributes {
     pub lock_future: u32,
 }
 
+/// Parameters of SCHED_DEADLINE (sched_setattr(2)), nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Deadline {
+    /// Time on a processor in each period.
+    pub runtime_ns: u64,
+    /// Within so long of its beginning.
+    pub deadline_ns: u64,
+    /// The period.
+    pub period_ns: u64,
+    /// SCHED_FLAG_*.
+    pub flags: u64,
+}
+
 /// Settings of a thread.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -37,6 +50,8 @@ pub struct ThreadAttributes {
     pub io_flusher: bool,
     /// `ioprio_get(2)`; `None`: not recorded.
     pub io_priority: Option<u32>,
+    /// What belongs to policy SCHED_DEADLINE; `None`: it is another one.
+    pub deadline: Option<Deadline>,
     /// `get_mempolicy(2)`; `None`: the default.
     pub memory_policy: Option<MemoryPolicy>,
     /// `personality(2)`.

@@ -64,6 +64,32 @@ struct Attributes {
     period: u64,
 }
 
+/// Policy SCHED_DEADLINE (include/uapi/linux/sched.h).
+pub const DEADLINE: u32 = 6;
+
+/// Runtime, deadline and period of a thread of policy [`DEADLINE`], nanoseconds, and its flags; `None`: it has another one.
+pub fn deadline_of(tid: i32) -> Option<([u64; 3], u64)> {
+    let mut attributes = Attributes::default();
+    let size = size_of::<Attributes>();
+    // SAFETY: the call writes at most `size` bytes into `attributes`.
+    let result = unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut attributes, size, 0) };
+    let Attributes { policy, flags, runtime, deadline, period, .. } = attributes;
+    (result == 0 && policy == DEADLINE).then_some(([runtime, deadline, period], flags))
+}
+
+/// Gives a thread policy [`DEADLINE`].
+///
+/// # Errors
+/// EPERM: it needs CAP_SYS_NICE, and all processors; EBUSY: there is no time left for it.
+pub fn set_deadline(tid: i32, times_ns: [u64; 3], flags: u64) -> io::Result<()> {
+    let [runtime, deadline, period] = times_ns;
+    let size = u32::try_from(size_of::<Attributes>()).unwrap_or(0);
+    let attributes =
+        Attributes { size, policy: DEADLINE, flags, runtime, deadline, period, ..Attributes::default() };
+    // SAFETY: the call reads `size` bytes of `attributes`.
+    crate::check(unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const attributes, 0) }).map(|_| ())
+}
+
 /// Asks for short turns for the calling thread, which sleeps most of the time: the scheduler lets it run sooner when
 /// others keep the processors busy. Any user may (Linux 6.12: kernel/sched/syscalls.c, `__setparam_fair`); older
 /// kernels take no notice, and a failure costs only time.

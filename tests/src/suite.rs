@@ -273,7 +273,7 @@ macro_rules! suite {
                 scheduling_affinity: "scheduling" "affinity" => "Affinity of threads";
                 scheduling_realtime: "scheduling" "realtime" => "SCHED_FIFO, SCHED_RR", root "needs CAP_SYS_NICE";
                 scheduling_deadline: "scheduling" "deadline" => "SCHED_DEADLINE",
-                    open "not brought back", root "needs CAP_SYS_NICE";
+                    root "needs CAP_SYS_NICE";
                 credentials_dropped: "credentials" "dropped" => "Root that has become an ordinary user", root "only root may change who it is";
                 credentials_effective: "credentials" "effective" => "Real, effective and saved ids that differ", root "only root may change who it is";
                 credentials_groups: "credentials" "groups" => "Supplementary groups", root "only root may change who it is";

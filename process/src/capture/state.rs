@@ -7,7 +7,7 @@ use crate::inject::stub::Row;
 use crate::threads::Thread;
 use crate::xstate;
 use holdfast_image::Addr;
-use holdfast_image::attributes::{ProcessAttributes, ThreadAttributes};
+use holdfast_image::attributes::{Deadline, ProcessAttributes, ThreadAttributes};
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::control::SharedPage;
 use holdfast_image::record::{
@@ -311,22 +311,30 @@ pub struct Around {
     affinity: Vec<u64>,
     scheduling: task::Scheduling,
     io_priority: Option<u32>,
+    deadline: Option<Deadline>,
 }
 
 /// Looks at it. Inside the stop; some microseconds.
 pub fn around(pid: i32, tid: i32) -> Around {
     let comm = fs::read(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
+    let scheduling = task::scheduling_of(tid);
+    let deadline = Some(scheduling.policy).filter(|policy| *policy == task::DEADLINE);
+    let deadline =
+        deadline.and_then(|_| task::deadline_of(tid)).map(|([runtime_ns, deadline_ns, period_ns], flags)| {
+            Deadline { runtime_ns, deadline_ns, period_ns, flags }
+        });
     Around {
         comm: Name(comm.trim_ascii_end().to_vec()),
         affinity: clock::affinity(tid).unwrap_or_default(),
-        scheduling: task::scheduling_of(tid),
+        scheduling,
+        deadline,
         io_priority: task::io_priority_of(tid),
     }
 }
 
 /// The record of one thread. After the stop.
 pub fn thread_record(thread: &Thread, facts: &ThreadFacts, around: Around) -> ThreadRecord {
-    let Around { comm, affinity, scheduling, io_priority } = around;
+    let Around { comm, affinity, scheduling, io_priority, deadline } = around;
     ThreadRecord {
         tid: thread.inner,
         comm,
@@ -345,6 +353,6 @@ pub fn thread_record(thread: &Thread, facts: &ThreadFacts, around: Around) -> Th
         policy: scheduling.policy,
         priority: scheduling.priority,
         timer_slack_ns: facts.timer_slack_ns,
-        attributes: ThreadAttributes { io_priority, ..facts.attributes.clone() },
+        attributes: ThreadAttributes { io_priority, deadline, ..facts.attributes.clone() },
     }
 }

@@ -5,6 +5,7 @@ use super::error::RebuildError;
 use super::hand::{Batch, Hand, Need, Task, Workplace};
 use super::member::Member;
 use crate::inject::stub::Row;
+use holdfast_image::attributes::Deadline;
 use holdfast_image::control::SharedPage;
 use holdfast_image::record::{LockKind, Object, ProcessRecord, ThreadRecord};
 use holdfast_sys::procmem::ForcedMemory;
@@ -372,7 +373,9 @@ pub fn scheduling(tid: i32, thread: &ThreadRecord) {
     if !thread.affinity.is_empty() {
         let _ = clock::set_affinity(tid, &thread.affinity);
     }
-    if thread.policy != 0 || thread.priority != 0 {
+    if let Some(Deadline { runtime_ns, deadline_ns, period_ns, flags }) = thread.attributes.deadline {
+        let _ = task::set_deadline(tid, [runtime_ns, deadline_ns, period_ns], flags);
+    } else if thread.policy != 0 || thread.priority != 0 {
         let _ = attributes::set_scheduler(tid, thread.policy, thread.priority);
     }
     let _ = attributes::set_nice(tid, thread.nice);
