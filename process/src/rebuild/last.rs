@@ -145,9 +145,16 @@ pub fn owners(hand: &Hand, place: Workplace, leader: Task, member: Member<'_>) -
     const F_SETSIG: u64 = 10;
     const F_SETOWN_EX: u64 = 15;
     let mut batch = Batch::new(hand, place, leader);
+    const O_ASYNC: u32 = libc::O_ASYNC.cast_unsigned();
     for (index, description) in member.job.descriptions().iter().enumerate() {
-        let (Some(owner), Some(fd)) = (description.owner, member.held(index)) else { continue };
-        let fd = u64::from(fd.cast_unsigned());
+        let Some(fd) = member.held(index).map(|fd| u64::from(fd.cast_unsigned())) else { continue };
+        if description.flags & O_ASYNC != 0 {
+            // The signal tells the number that was in use when this was set (fs/fcntl.c, fasync_insert_entry).
+            for flags in [description.flags & !O_ASYNC, description.flags] {
+                batch.row(Row::new(libc::SYS_fcntl, &[fd, libc::F_SETFL as u64, flags.into()]), Need::May);
+            }
+        }
+        let Some(owner) = description.owner else { continue };
         let id = if owner.id == member.own.pid { leader.inner } else { owner.id };
         batch.reserve(8)?;
         let words: Vec<u8> = [owner.kind, id].iter().flat_map(|word| word.to_le_bytes()).collect();
