@@ -12,6 +12,10 @@ fn numpy_app() -> App {
     App::real("python3 + numpy", &[PYTHON, "@arrays.py", "500", "14"])
 }
 
+fn asyncio_app() -> App {
+    App::real("python3 asyncio", &[PYTHON, "@asyncio_echo.py"])
+}
+
 fn java_app() -> App {
     App::real("java", &["/usr/bin/java", "-Xmx256m", "-cp", "@classes", "Main"])
 }
@@ -60,7 +64,7 @@ apps! {
     python: App::real("python3", &[PYTHON, "@loop.py"]), many();
     python_numpy: numpy_app(), few();
     sqlite: sqlite_app(), few();
-    python_asyncio: App::real("python3 asyncio", &[PYTHON, "@asyncio_echo.py"]), many();
+    python_asyncio: asyncio_app(), many();
     perl: App::real("perl", &["/usr/bin/perl", "@loop.pl"]), few();
     ruby: App::real("ruby", &["/usr/bin/ruby", "@loop.rb"]), few();
     lua: App::real("lua", &["/usr/bin/lua5.4", "@loop.lua"]), few();
@@ -78,7 +82,7 @@ fn under_other_kernels() {
     let line = ["/bin/bash", "@jobs.sh"];
     for (app, user) in [
         (App::program("clocks", &[]), User::Root),
-        (App::real("python3", &[PYTHON, "@asyncio_echo.py"]), User::Ordinary),
+        (asyncio_app(), User::Ordinary),
         (java_app(), User::Root),
         (App::real("bash", &line), User::Ordinary),
     ] {
