@@ -313,8 +313,8 @@ fn attached(open: &[Open<'_>]) -> Vec<Found> {
     let processes =
         open.iter().map(|one| segments::Process { pid: one.pid, area: one.area, mapped: &one.mapped });
     let segments::Attached { refusals, shared, .. } = segments::attached(processes);
-    let areas = open.iter().map(|one| (one.pid, one.area));
-    let unread = ipc::used(areas).err().unwrap_or_default();
+    let users = open.iter().map(|one| ipc::User { pid: one.pid, tid: one.live, area: one.area });
+    let unread = ipc::used(users, Look::Running).err().unwrap_or_default();
     let all = refusals.into_iter().chain(shared).chain(unread);
     all.filter_map(|(place, refusal)| Some((open.get(place)?.pid, refusal))).collect()
 }

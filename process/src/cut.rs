@@ -514,8 +514,12 @@ fn files(
     if let Some(first) = tables.first_mut() {
         seen.iter().for_each(|seen| nameless::add_mapped(first, &seen.mapped, &seen.memory));
         first.segments = attached(targets, options, seen)?;
-        first.ipc = ipc::used(targets.iter().map(|target| (target.pid, Some(&target.area))))
-            .map_err(|refusals| refused(targets, refusals))?;
+        let users = targets.iter().zip(seen).map(|(target, seen)| ipc::User {
+            pid: target.pid,
+            tid: seen.live,
+            area: Some(&target.area),
+        });
+        first.ipc = ipc::used(users, Look::Stopped).map_err(|refusals| refused(targets, refusals))?;
     }
     Ok(tables)
 }

@@ -16,7 +16,7 @@ pub const PYTHON: &str = "/usr/bin/python3";
 /// A program, how it is started, and which files it writes.
 #[derive(Clone, Debug)]
 pub struct App {
-    /// Name for messages and for the cache of undisturbed results.
+    /// Name for messages.
     pub name: String,
     /// Command line; relative paths are in `work/`.
     pub argv: Vec<String>,
@@ -190,10 +190,13 @@ pub struct NotHere(String);
 /// The undisturbed result of a program; run once per test process.
 pub fn reference(app: &App) -> Result<Arc<Reference>> {
     type Slot = Arc<Mutex<Option<Arc<Reference>>>>;
-    static CACHE: OnceLock<Mutex<HashMap<String, Slot>>> = OnceLock::new();
-    let cache = CACHE.get_or_init(Mutex::default);
-    let slot =
-        Arc::clone(cache.lock().unwrap_or_else(PoisonError::into_inner).entry(app.name.clone()).or_default());
+    /// What it does, whatever its name.
+    type Key = (Vec<String>, Option<String>);
+    static CACHE: OnceLock<Mutex<HashMap<Key, Slot>>> = OnceLock::new();
+    let key = (app.argv.clone(), app.prepare.clone());
+    let mut cache = CACHE.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+    let slot = Arc::clone(cache.entry(key).or_default());
+    drop(cache);
     let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(known) = &*slot {
         return Ok(Arc::clone(known));

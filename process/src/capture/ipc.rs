@@ -4,6 +4,7 @@
 //! it makes (`preload/src/ipc.rs`). Others on the host may use them too: what these do after the cut is lost at a restart, as
 //! nobody can tell. Fails by: a refusal that names the object.
 
+use super::files::Look;
 use super::segments::is_elsewhere;
 use crate::refuse;
 use holdfast_image::bytes::Blob;
@@ -30,19 +31,31 @@ pub const PLACES: [(IpcKind, Place); 2] = [
     (IpcKind::Messages, Place { count: SharedPage::QUEUE_COUNT, table: SharedPage::QUEUE_TABLE }),
 ];
 
-/// The objects that processes use: each with its pid and where libholdfast reserved room, if it did; refusals with the place of
-/// the process.
+/// A process that may use some.
+#[derive(Clone, Copy, Debug)]
+pub struct User<'a> {
+    /// Its pid.
+    pub pid: i32,
+    /// Any thread of it that lives.
+    pub tid: i32,
+    /// Where libholdfast reserved room, if it did.
+    pub area: Option<&'a InjectArea>,
+}
+
+/// The objects that processes use; refusals with the place of the process. A process that runs on ([`Look::Running`]) may have
+/// become another, or have ended.
 ///
 /// # Errors
 /// What cannot be brought back.
 pub fn used<'a>(
-    processes: impl Iterator<Item = (i32, Option<&'a InjectArea>)>,
+    processes: impl Iterator<Item = User<'a>>,
+    look: Look,
 ) -> Result<Vec<IpcObject>, Vec<(usize, Refusal)>> {
     let (mut found, mut refusals) = (BTreeSet::new(), Vec::new());
-    for (place, (pid, area)) in processes.enumerate() {
+    for (place, User { pid, tid, area }) in processes.enumerate() {
         let Some(page) = area.map(|area| area.shared.0).filter(|page| *page != 0) else { continue };
         for (kind, own) in PLACES {
-            let read = |at: usize, buffer: &mut [u8]| procmem::read(pid, page + at as u64, buffer);
+            let read = |at: usize, buffer: &mut [u8]| procmem::read(tid, page + at as u64, buffer);
             match table(own, read) {
                 Ok(ids) if ids.is_empty() => {}
                 Ok(_) if is_elsewhere(pid) => {
@@ -52,6 +65,7 @@ pub fn used<'a>(
                 Ok(ids) => found.extend(
                     ids.into_iter().map(|(_, kernel)| (kind == IpcKind::Messages, kernel, place, pid)),
                 ),
+                Err(error) if look == Look::Running && error.raw_os_error().is_some() => {}
                 Err(error) => refusals.push((place, refuse::process(pid, error))),
             }
         }
