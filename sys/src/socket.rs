@@ -170,6 +170,14 @@ pub fn option(fd: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<Vec<u8>> 
     Ok(value[..len].to_vec())
 }
 
+/// An option that the call is told more of by what is in the buffer (MCAST_MSFILTER); returns its length.
+///
+/// # Errors
+/// As `getsockopt(2)`.
+pub fn option_of(fd: BorrowedFd<'_>, level: i32, name: i32, value: &mut [u8]) -> io::Result<usize> {
+    read_option(fd, level, name, value)
+}
+
 fn read_option(fd: BorrowedFd<'_>, level: i32, name: i32, value: &mut [u8]) -> io::Result<usize> {
     let mut len = u32::try_from(value.len()).unwrap_or(0);
     // SAFETY: the call writes at most `len` bytes into `value`.

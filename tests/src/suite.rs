@@ -235,8 +235,7 @@ macro_rules! suite {
                 internet_urgent: "internet" "urgent" => "Urgent data of TCP";
                 internet_reset: "internet" "reset" => "A TCP connection that was reset";
                 internet_bound: "internet" "bound" => "A bound TCP port without a listener";
-                internet_multicast: "internet" "multicast" => "Multicast groups",
-                    open "the kernel does not tell which groups a socket has joined: they are lost";
+                internet_multicast: "internet" "multicast" => "Multicast groups";
                 internet_wildcard: "internet" "wildcard" => "A TCP listener at all addresses, without SO_REUSEADDR";
                 internet_options: "internet" "options" => "Options of TCP and IP";
                 internet_pending: "internet" "pending" => "A TCP connection made without waiting";

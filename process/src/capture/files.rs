@@ -8,6 +8,7 @@
 
 mod datagrams;
 mod flight;
+mod groups;
 mod locks;
 pub mod nameless;
 mod owners;
