@@ -229,6 +229,7 @@ pub fn look(
     }
     let ids: Vec<(i32, i32)> = held.threads.iter().map(|thread| (thread.tid, thread.inner)).collect();
     refuse::unless_empty(refuse::unshared(&ids))?;
+    refuse::unless_empty(refuse::dispatched(&ids))?;
     let (mut facts, host) = ask_threads(target, kept, held, &status, &shared_pending)?;
     held.host = Some(host.clone());
     // SIGCHLD at its default may have flags all the same: no zombies, no word of stops.

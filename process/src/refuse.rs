@@ -9,6 +9,7 @@ use holdfast_image::record::InjectArea;
 use holdfast_image::refusal::{Refusal, Subject};
 use holdfast_sys::clone::{Common, have_in_common};
 use holdfast_sys::procfs::Status;
+use holdfast_sys::ptrace;
 use std::fmt;
 use std::io;
 
@@ -118,6 +119,14 @@ pub fn unshared(threads: &[(i32, i32)]) -> Vec<Refusal> {
         _ => None,
     };
     others.iter().filter_map(|&(tid, inner)| Some(thread(inner, reason(tid)?))).collect()
+}
+
+/// Threads whose system calls are sent back to the program, ours in them too; by their ids and as they know themselves.
+pub fn dispatched(threads: &[(i32, i32)]) -> Vec<Refusal> {
+    let reason = "its system calls are dispatched (PR_SET_SYSCALL_USER_DISPATCH), which is not supported";
+    // A kernel before 6.4 does not tell.
+    let is_on = |&&(tid, _): &&(i32, i32)| ptrace::user_dispatch(tid).unwrap_or(false);
+    threads.iter().filter(is_on).map(|&(_, inner)| thread(inner, reason)).collect()
 }
 
 /// A thread that has no signal to mark the end of an injected call with.

@@ -126,6 +126,7 @@ macro_rules! refused {
                 refused "fd 9" "data on its way" "try again";
             offset_for_peeking: "held" "peeking" "15" => "SO_PEEK_OFF with data that waits", refused "fd 9" "SO_PEEK_OFF";
             message_queue: "ipc" "queue" "45" => "POSIX message queues", refused "fd " "POSIX message queue";
+            dispatched_calls: "personal" "dispatch" "45" => "PR_SET_SYSCALL_USER_DISPATCH", refused "thread " "dispatched";
             traced: "held" "traced" "15" => "A program that somebody traces", refused "traced by process";
         }
     };

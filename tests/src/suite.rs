@@ -287,8 +287,6 @@ macro_rules! suite {
                 personal_timestamps: "personal" "timestamps" => "PR_SET_TSC";
                 personal_cpuid: "personal" "cpuid" => "ARCH_SET_CPUID",
                     open "not brought back";
-                personal_dispatch: "personal" "dispatch" => "PR_SET_SYSCALL_USER_DISPATCH",
-                    open "not brought back";
             }
             "Processes" {
                 tree_compute: "tree_compute" => "Children that compute; their exit codes by wait";
