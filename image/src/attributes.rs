@@ -63,6 +63,8 @@ pub struct ThreadAttributes {
     /// `PR_GET_SPECULATION_CTRL` of each kind (PR_SPEC_STORE_BYPASS, PR_SPEC_INDIRECT_BRANCH), where the thread has chosen;
     /// `None`: it has not.
     pub speculation: [Option<u32>; 2],
+    /// The instruction CPUID is forbidden (ARCH_SET_CPUID of arch_prctl(2)).
+    pub no_cpuid: bool,
 }
 
 /// On which NUMA nodes memory is taken.

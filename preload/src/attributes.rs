@@ -25,7 +25,9 @@ pub unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<isize> {
     let call = || unsafe { sys::raw(number, args) };
     match number {
         libc::SYS_prctl if !is_remembered(args[0]) => Some(call()),
-        libc::SYS_prctl | libc::SYS_set_mempolicy => Some(counted(FACT_GENERATION, call)),
+        libc::SYS_prctl | libc::SYS_set_mempolicy | libc::SYS_personality | libc::SYS_arch_prctl => {
+            Some(counted(FACT_GENERATION, call))
+        }
         libc::SYS_mbind => Some(counted(BOUND, call)),
         libc::SYS_mlockall => Some(locking(args[0], call)),
         libc::SYS_munlockall => Some(locking(0, call)),
@@ -36,12 +38,16 @@ pub unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<isize> {
 /// Whether the agent remembers what a thread sets by this option of prctl(2).
 const fn is_remembered(option: usize) -> bool {
     const PR_SET_SECUREBITS: c_int = 28;
-    const PR_SET_IO_FLUSHER: c_int = 57; // both: include/uapi/linux/prctl.h
+    const PR_SET_SPECULATION_CTRL: c_int = 53;
+    const PR_SET_IO_FLUSHER: c_int = 57; // all: include/uapi/linux/prctl.h
     matches!(
         option as c_int,
         libc::PR_SET_PDEATHSIG
             | libc::PR_SET_KEEPCAPS
             | libc::PR_SET_TIMERSLACK
+            | libc::PR_SET_TSC
+            | libc::PR_MCE_KILL
+            | PR_SET_SPECULATION_CTRL
             | PR_SET_SECUREBITS
             | PR_SET_IO_FLUSHER
     )
@@ -68,6 +74,12 @@ fn locking(flags: usize, call: impl FnOnce() -> isize) -> isize {
 /// In a child made by fork: locks are not inherited (man mlockall(2)).
 pub fn forked() {
     shared::word(LOCK_FUTURE).store(0, Relaxed);
+}
+
+/// `personality(2)`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn personality(persona: c_ulong) -> c_int {
+    c_call(libc::SYS_personality, [persona as usize, 0, 0, 0, 0, 0])
 }
 
 /// A call by its name in C.

@@ -183,7 +183,7 @@ static void multicast_prepare(void)
         struct ip_mreqn join = {.imr_multiaddr = {inet_addr(addresses[i])}, .imr_address = {htonl(INADDR_LOOPBACK)}, .imr_ifindex = 1};
         if (setsockopt(groups, IPPROTO_IP, IP_ADD_MEMBERSHIP, &join, sizeof join) != 0) not_here("IP_ADD_MEMBERSHIP");
     }
-    struct ip_mreqn by = {.imr_ifindex = 1};
+    struct in_addr by = {htonl(INADDR_LOOPBACK)};
     CHECK(setsockopt(groups, IPPROTO_IP, IP_MULTICAST_IF, &by, sizeof by) == 0);
     set(groups, IPPROTO_IP, IP_MULTICAST_LOOP, 1);
 }

@@ -285,8 +285,7 @@ macro_rules! suite {
                 personal_speculation: "personal" "speculation" => "PR_SET_SPECULATION_CTRL";
                 personal_no_new_privileges: "personal" "no_new_privileges" => "PR_SET_NO_NEW_PRIVS";
                 personal_timestamps: "personal" "timestamps" => "PR_SET_TSC";
-                personal_cpuid: "personal" "cpuid" => "ARCH_SET_CPUID",
-                    open "not brought back";
+                personal_cpuid: "personal" "cpuid" => "ARCH_SET_CPUID";
             }
             "Processes" {
                 tree_compute: "tree_compute" => "Children that compute; their exit codes by wait";

@@ -72,6 +72,9 @@ pub fn of_process(results: &[i64], bytes: &[u8], lock_future: u32) -> ProcessAtt
     }
 }
 
+/// arch/x86/include/uapi/asm/prctl.h.
+const ARCH_GET_CPUID: u64 = 0x1011;
+
 /// Calls that tell of the calling thread.
 pub fn thread_rows(buffer: u64) -> Vec<Row> {
     let nodes = (MemoryPolicy::WORDS * 64) as u64;
@@ -85,6 +88,7 @@ pub fn thread_rows(buffer: u64) -> Vec<Row> {
         prctl(&[PR_GET_TSC, buffer + 4]),
         prctl(&[PR_GET_SPECULATION_CTRL, 0]),
         prctl(&[PR_GET_SPECULATION_CTRL, 1]),
+        Row::new(libc::SYS_arch_prctl, &[ARCH_GET_CPUID]),
     ]
 }
 
@@ -99,6 +103,7 @@ pub fn of_thread(results: &[i64], bytes: &[u8]) -> ThreadAttributes {
         memory_errors: told(results, 5).filter(|policy| *policy != PR_MCE_KILL_DEFAULT),
         timestamps: told(results, 6).map(|_| int(bytes, 4)).filter(|mode| *mode != PR_TSC_ENABLE),
         speculation: [7, 8].map(|index| told(results, index).and_then(chosen)),
+        no_cpuid: told(results, 9) == Some(0),
         ..ThreadAttributes::default()
     }
 }

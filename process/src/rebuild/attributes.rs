@@ -25,6 +25,8 @@ const PR_MCE_KILL: u64 = 33;
 const PR_MCE_KILL_SET: u64 = 1;
 const PR_SET_SPECULATION_CTRL: u64 = 53;
 const PR_SET_MDWE: u64 = 65;
+/// arch/x86/include/uapi/asm/prctl.h.
+const ARCH_SET_CPUID: u64 = 0x1012;
 /// SECBIT_KEEP_CAPS (include/uapi/linux/securebits.h), which needs no privilege.
 const KEEP_CAPS: u32 = 1 << 4;
 
@@ -175,6 +177,13 @@ pub fn of_thread(
             let args = [PR_SET_SPECULATION_CTRL, kind, u64::from(state)];
             wishes.call(libc::SYS_prctl, &args, format!("thread {tid}: its speculation control {kind}"))?;
         }
+    }
+    if wanted.no_cpuid {
+        wishes.call(
+            libc::SYS_arch_prctl,
+            &[ARCH_SET_CPUID, 0],
+            format!("thread {tid}: its ARCH_SET_CPUID"),
+        )?;
     }
     // Always: a restart may have been started with another one.
     let args = [u64::from(wanted.personality)];

@@ -23,9 +23,9 @@ const SOCKET_OPTIONS: [i32; 14] = [2, 15, 9, 6, 10, 12, 13, 16, 18, 20, 21, 29, 
 /// open, low mark of unsent data.
 const TCP_OPTIONS: [i32; 11] = [1, 3, 4, 5, 6, 7, 8, 9, 18, 23, 25];
 /// Of IPv4 (ip(7)): type of service, time to live, packet information, path discovery, errors, free binding, multicast.
-const IP_OPTIONS: [i32; 9] = [1, 2, 8, 10, 11, 12, 15, 33, 34];
-/// Of IPv6 (ipv6(7)): this family only, hops, multicast hops and loop, errors, packet information, traffic class.
-const IPV6_OPTIONS: [i32; 7] = [26, 16, 18, 19, 25, 49, 67];
+const IP_OPTIONS: [i32; 10] = [1, 2, 8, 10, 11, 12, 15, 32, 33, 34];
+/// Of IPv6 (ipv6(7)): this family only, hops, multicast hops, interface and loop, errors, packet information, traffic class.
+const IPV6_OPTIONS: [i32; 8] = [26, 16, 17, 18, 19, 25, 49, 67];
 /// Bytes on their way to the other end (tcp(7), unix(7)).
 const SIOCOUTQ: libc::c_ulong = 0x5411;
 const NOT_ACCEPTED: &str =
