@@ -44,6 +44,12 @@ impl Case {
         self
     }
 
+    /// Open MPI listens at the first ports above 1024 that are free: at those of a job that is just being restarted, too.
+    fn alone(mut self) -> Case {
+        self.app.alone = true;
+        self
+    }
+
     fn run(self, user: User) {
         match self.needs.iter().find(|path| !Path::new(path).exists()) {
             Some(missing) => println!("not run: {missing} is missing; scripts/install-deps.sh trees"),
@@ -83,7 +89,7 @@ fn python(name: &str, arguments: &[&str], needs: &[&'static str]) -> Case {
 fn mpi(kind: &str, turns: &str, needs: &[&'static str]) -> Case {
     let line = ranks(4, kind, &format!("./ring {turns}"));
     let prepare = format!("mpicc.{kind} -O2 -w -o ring {}", app_file("ring.c"));
-    Case::line(&format!("{kind} ring"), &line, needs).prepared(&prepare)
+    Case::line(&format!("{kind} ring"), &line, needs).prepared(&prepare).alone()
 }
 
 /// Where `scripts/install-deps.sh trees` puts what Debian does not build for MPICH.
@@ -102,12 +108,13 @@ fn lammps(count: u32, kind: &str, program: &'static str, needs: &'static str) ->
     let words = format!("{program} -log none -in {} > /dev/null && echo done", app_file("melt.lammps"));
     Case::line(&format!("LAMMPS, {kind}"), &ranks(count, kind, &words), &[program, needs])
         .leaving(&["melt.dump"])
+        .alone()
 }
 
 fn mpi4py(count: u32, kind: &str, needs: &'static str) -> Case {
     let line = ranks(count, kind, &format!("{WHEELS}/bin/python {} 350", app_file("heat.py")));
     let line = format!("MPI4PY_MPIABI={kind} {line}");
-    Case::line(&format!("mpi4py, {kind}"), &line, &["/opt/holdfast-tests/bin/python", needs])
+    Case::line(&format!("mpi4py, {kind}"), &line, &["/opt/holdfast-tests/bin/python", needs]).alone()
 }
 
 /// A C++ program of `tests/apps`.
