@@ -86,11 +86,7 @@ pub extern "C" fn personality(persona: c_ulong) -> c_int {
 fn c_call(number: c_long, args: [usize; 6]) -> c_int {
     // SAFETY: the exports' callers promise what the call needs.
     let result = unsafe { by_number(number, args) }.unwrap_or(-(libc::ENOSYS as isize));
-    if (-4095..0).contains(&result) {
-        host::set_errno(-result as c_int);
-        return -1;
-    }
-    result as c_int
+    host::from_kernel(result) as c_int
 }
 
 /// `prctl(2)`, which in C has any number of arguments: they come in registers all the same (System V ABI, 3.2.3).

@@ -47,6 +47,15 @@ pub fn set_errno(number: c_int) {
     unsafe { __errno_location().write(number) };
 }
 
+/// Turns what the kernel has returned into the convention of C.
+pub fn from_kernel(result: isize) -> isize {
+    if (-4095..0).contains(&result) {
+        set_errno(-result as c_int);
+        return -1;
+    }
+    result
+}
+
 /// Turns a result of [`crate::sys`] into the convention of C: -1 and `errno`.
 pub fn to_c(result: Result<i64, c_int>) -> i64 {
     result.unwrap_or_else(|number| {

@@ -284,11 +284,7 @@ unsafe extern "C" fn syscall_translated(
         // SAFETY: the program's own call.
         None => unsafe { translated(number, args) },
     };
-    if (-4095..0).contains(&result) {
-        host::set_errno(-result as c_int);
-        return -1;
-    }
-    result as c_long
+    host::from_kernel(result) as c_long
 }
 
 // shmget, shmat and shmctl are neighbours; so are semget, semop and semctl, and msgget, msgsnd, msgrcv and msgctl.

@@ -19,16 +19,97 @@ use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 /// Commands of semctl(2) and msgctl(2) that are about the system, or take a place in its table (include/uapi/linux/sem.h, msg.h).
 const BY_PLACE: [c_int; 7] = [3, 11, 12, 13, 18, 19, 20];
-/// Those of them that return an id: MSG_STAT, MSG_STAT_ANY, SEM_STAT, SEM_STAT_ANY.
-const GIVE_ID: [(c_long, c_int); 4] =
-    [(libc::SYS_msgctl, 11), (libc::SYS_msgctl, 13), (libc::SYS_semctl, 18), (libc::SYS_semctl, 20)];
+/// Semaphore sets or message queues.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Semaphores,
+    Queues,
+}
 
-fn table_of(number: c_long) -> Option<&'static Table> {
-    match number {
-        libc::SYS_semget | libc::SYS_semop | libc::SYS_semctl | libc::SYS_semtimedop => Some(&SEMAPHORES),
-        libc::SYS_msgget | libc::SYS_msgsnd | libc::SYS_msgrcv | libc::SYS_msgctl => Some(&QUEUES),
-        _ => None,
+impl Kind {
+    fn of(number: c_long) -> Option<Kind> {
+        match number {
+            libc::SYS_semget | libc::SYS_semop | libc::SYS_semctl | libc::SYS_semtimedop => {
+                Some(Kind::Semaphores)
+            }
+            libc::SYS_msgget | libc::SYS_msgsnd | libc::SYS_msgrcv | libc::SYS_msgctl => Some(Kind::Queues),
+            _ => None,
+        }
     }
+
+    fn table(self) -> &'static Table {
+        match self {
+            Kind::Semaphores => &SEMAPHORES,
+            Kind::Queues => &QUEUES,
+        }
+    }
+
+    /// Removes an object.
+    fn remove(self, id: isize) {
+        let (id, command) = (id as usize, libc::IPC_RMID as usize);
+        // SAFETY: numbers only.
+        let _ = unsafe {
+            match self {
+                Kind::Semaphores => sys::raw(libc::SYS_semctl, [id, 0, command, 0, 0, 0]),
+                Kind::Queues => sys::raw(libc::SYS_msgctl, [id, command, 0, 0, 0, 0]),
+            }
+        };
+    }
+
+    /// Whether there is no object any more with an id.
+    fn is_gone(self, id: i32) -> bool {
+        const GETNCNT: usize = 14;
+        let mut status = [0_u64; 32]; // struct msqid_ds (include/uapi/linux/msg.h) has 120 bytes
+        let (id, at) = (id as usize, status.as_mut_ptr().expose_provenance());
+        // SAFETY: the kernel writes a struct msqid_ds to `status`, or nothing.
+        let result = unsafe {
+            match self {
+                Kind::Semaphores => sys::raw(libc::SYS_semctl, [id, 0, GETNCNT, 0, 0, 0]),
+                Kind::Queues => sys::raw(libc::SYS_msgctl, [id, libc::IPC_STAT as usize, at, 0, 0, 0]),
+            }
+        };
+        says_gone(result)
+    }
+
+    /// Takes note of an object that is used.
+    fn used(self, kernel: i32) {
+        self.table().used(kernel, |id| self.is_gone(id));
+    }
+
+    /// Makes a call with the kernel's id; anew if it is another one since.
+    fn on(self, id: i32, call: impl Fn(i32) -> isize) -> isize {
+        loop {
+            let restarts = shared::from_agent(RESTARTS);
+            let kernel = self.table().to_kernel(id);
+            let result = call(kernel);
+            if says_gone(result) && restarts != shared::from_agent(RESTARTS) {
+                continue;
+            }
+            if result >= 0 {
+                self.used(kernel);
+            }
+            return result;
+        }
+    }
+
+    /// Whether a command is about the system, or takes a place in its table. 11 and 12 are commands of queues and, as GETPID
+    /// and GETVAL, of semaphores; 13 (GETALL) likewise.
+    fn is_by_place(self, command: c_int) -> bool {
+        BY_PLACE.contains(&command) && (self == Kind::Queues || !matches!(command, 11..=13))
+    }
+
+    /// Whether such a command returns an id: MSG_STAT, MSG_STAT_ANY; SEM_STAT, SEM_STAT_ANY.
+    fn gives_id(self, command: c_int) -> bool {
+        match self {
+            Kind::Semaphores => matches!(command, 18 | 20),
+            Kind::Queues => matches!(command, 11 | 13),
+        }
+    }
+}
+
+/// Whether the kernel says that there is no such object.
+fn says_gone(result: isize) -> bool {
+    [-(libc::EINVAL as isize), -(libc::EIDRM as isize)].contains(&result)
 }
 
 /// Makes a call of System V semaphores or queues; `None`: it is another one.
@@ -36,93 +117,39 @@ fn table_of(number: c_long) -> Option<&'static Table> {
 /// # Safety
 /// As for the system call.
 pub unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<isize> {
-    let table = table_of(number)?;
+    let kind = Kind::of(number)?;
+    let table = kind.table();
     // SAFETY: the caller's promise.
     let call = |args: [usize; 6]| unsafe { sys::raw(number, args) };
     let command = match number {
-        libc::SYS_semctl => args[2] as c_int,
-        libc::SYS_msgctl => args[1] as c_int,
-        _ => 0,
+        libc::SYS_semget | libc::SYS_msgget => {
+            let known = table.get(|| call(args), |id| kind.remove(id));
+            kind.used(table.to_kernel(known as i32));
+            return Some(known);
+        }
+        libc::SYS_semctl => Some(args[2] as c_int),
+        libc::SYS_msgctl => Some(args[1] as c_int),
+        _ => None,
     };
-    if matches!(number, libc::SYS_semget | libc::SYS_msgget) {
-        let by = if number == libc::SYS_semget { libc::SYS_semctl } else { libc::SYS_msgctl };
-        let remove = |id: isize| {
-            let command = libc::IPC_RMID as usize;
-            let rest = if by == libc::SYS_semctl { [0, command] } else { [command, 0] };
-            // SAFETY: removes what was made by this very call, and nobody knows yet.
-            let _ = unsafe { sys::raw(by, [id as usize, rest[0], rest[1], 0, 0, 0]) };
-        };
-        let known = table.get(|| call(args), remove);
-        table.used(table.to_kernel(known as i32), |id| is_gone(number, id));
-        return Some(known);
-    }
-    if matches!(number, libc::SYS_semctl | libc::SYS_msgctl) && is_by_place(number, command) {
+    if let Some(command) = command.filter(|command| kind.is_by_place(*command)) {
         let result = call(args);
-        let is_id = result > 0 && GIVE_ID.contains(&(number, command));
+        let is_id = result > 0 && kind.gives_id(command);
         return Some(if is_id { table.to_known(result as i32) as isize } else { result });
     }
     let [id, rest @ ..] = args;
     let with = |kernel: i32| call([kernel as usize, rest[0], rest[1], rest[2], rest[3], rest[4]]);
-    let result = on(table, id as i32, with, |id| is_gone(number, id));
-    if result >= 0 && matches!(number, libc::SYS_semctl | libc::SYS_msgctl) && command == libc::IPC_RMID {
+    let result = kind.on(id as i32, with);
+    if result >= 0 && command == Some(libc::IPC_RMID) {
         let removed = table.to_kernel(id as i32);
         table.forget(|kernel| kernel == removed);
     }
     Some(result)
 }
 
-/// Whether there is no object any more with an id, of the kind that a call is about.
-fn is_gone(number: c_long, id: i32) -> bool {
-    let mut status = [0_u64; 32]; // struct msqid_ds (include/uapi/linux/msg.h) has 120 bytes
-    let (call, args) = match number {
-        libc::SYS_semget | libc::SYS_semop | libc::SYS_semctl | libc::SYS_semtimedop => {
-            (libc::SYS_semctl, [id as usize, 0, 14 /* GETNCNT */, 0, 0, 0])
-        }
-        _ => (
-            libc::SYS_msgctl,
-            [id as usize, libc::IPC_STAT as usize, status.as_mut_ptr().expose_provenance(), 0, 0, 0],
-        ),
-    };
-    // SAFETY: the kernel writes a struct msqid_ds to `status`, or nothing.
-    let result = unsafe { sys::raw(call, args) };
-    [-(libc::EINVAL as isize), -(libc::EIDRM as isize)].contains(&result)
-}
-
-/// 11 and 12 are commands of queues and, as GETPID and GETVAL, of semaphores; 13 (GETALL) likewise.
-fn is_by_place(number: c_long, command: c_int) -> bool {
-    BY_PLACE.contains(&command) && (number == libc::SYS_msgctl || !matches!(command, 11..=13))
-}
-
-/// Makes a call with the kernel's id; anew if it is another one since.
-fn on(table: &Table, id: i32, call: impl Fn(i32) -> isize, is_gone: impl Fn(i32) -> bool) -> isize {
-    loop {
-        let restarts = shared::from_agent(RESTARTS);
-        let kernel = table.to_kernel(id);
-        let result = call(kernel);
-        let gone = [-(libc::EINVAL as isize), -(libc::EIDRM as isize)].contains(&result);
-        if gone && restarts != shared::from_agent(RESTARTS) {
-            continue;
-        }
-        if result >= 0 {
-            table.used(kernel, is_gone);
-        }
-        return result;
-    }
-}
-
-/// A result in the convention of C.
-fn to_c(result: isize) -> isize {
-    if (-4095..0).contains(&result) {
-        host::set_errno(-result as c_int);
-        return -1;
-    }
-    result
-}
-
 /// A call by its name in C.
 fn c_call(number: c_long, args: [usize; 6]) -> isize {
     // SAFETY: the exports' callers promise what the call needs.
-    to_c(unsafe { by_number(number, args) }.unwrap_or(-(libc::ENOSYS as isize)))
+    host::from_kernel(unsafe { by_number(number, args) }.unwrap_or(-(libc::ENOSYS as isize)))
 }
 
 /// `semget(2)`.
@@ -212,7 +239,7 @@ pub unsafe extern "C" fn msgsnd(id: c_int, message: *const c_void, len: usize, f
     let own = unsafe { core::mem::transmute::<*mut c_void, Own>(own) };
     // SAFETY: the caller's promise.
     let call = |kernel| as_kernel(unsafe { own(kernel, message, len, flags) } as isize);
-    to_c(on(&QUEUES, id, call, |id| is_gone(libc::SYS_msgsnd, id))) as c_int
+    host::from_kernel(Kind::Queues.on(id, call)) as c_int
 }
 
 /// `msgrcv(2)`.
@@ -238,7 +265,7 @@ pub unsafe extern "C" fn msgrcv(
     let own = unsafe { core::mem::transmute::<*mut c_void, Own>(own) };
     // SAFETY: the caller's promise.
     let call = |kernel| as_kernel(unsafe { own(kernel, message, len, kind, flags) });
-    to_c(on(&QUEUES, id, call, |id| is_gone(libc::SYS_msgrcv, id)))
+    host::from_kernel(Kind::Queues.on(id, call))
 }
 
 #[cfg(test)]
@@ -248,7 +275,6 @@ mod tests {
 
     #[test]
     fn a_call_is_made_again_only_after_a_restart() {
-        let table = &SEMAPHORES;
         let calls = Cell::new(0);
         let refused = -(libc::EINVAL as isize);
         let call = |restarted: bool| {
@@ -261,7 +287,7 @@ mod tests {
                 }
                 refused
             };
-            on(table, 9, own, |_| false)
+            Kind::Semaphores.on(9, own)
         };
         assert_eq!((call(false), calls.get()), (refused, 1));
         assert_eq!((call(true), calls.get()), (refused, 2));
@@ -269,8 +295,9 @@ mod tests {
 
     #[test]
     fn commands_are_told_apart() {
-        assert!(is_by_place(libc::SYS_msgctl, 11) && is_by_place(libc::SYS_semctl, 18));
-        assert!(!is_by_place(libc::SYS_semctl, 12) && !is_by_place(libc::SYS_semctl, 13), "GETVAL, GETALL");
-        assert!(!is_by_place(libc::SYS_msgctl, libc::IPC_RMID) && table_of(libc::SYS_shmat).is_none());
+        assert!(Kind::Queues.is_by_place(11) && Kind::Semaphores.is_by_place(18));
+        let is_of_one = |command| !Kind::Semaphores.is_by_place(command);
+        assert!(is_of_one(12) && is_of_one(13), "GETVAL, GETALL");
+        assert!(!Kind::Queues.is_by_place(libc::IPC_RMID) && Kind::of(libc::SYS_shmat).is_none());
     }
 }

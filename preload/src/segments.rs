@@ -56,11 +56,7 @@ pub unsafe fn by_number(number: c_long, mut args: [usize; 6]) -> Option<isize> {
 fn c_call(number: c_long, args: [usize; 6]) -> isize {
     // SAFETY: the exports' callers promise what the call needs.
     let result = unsafe { by_number(number, args) }.unwrap_or(-(libc::ENOSYS as isize));
-    if (-4095..0).contains(&result) {
-        host::set_errno(-result as c_int);
-        return -1;
-    }
-    result
+    host::from_kernel(result)
 }
 
 /// `shmget(2)`.

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use crate::check;
+use std::fmt;
 use std::io;
 
 /// Commands of semctl(2) (include/uapi/linux/sem.h).
@@ -28,12 +29,21 @@ pub struct IpcFacts {
 }
 
 /// Semaphore sets or queues: their calls are alike.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum IpcKind {
     /// Semaphore sets.
     Semaphores,
     /// Message queues.
     Messages,
+}
+
+impl fmt::Display for IpcKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            IpcKind::Semaphores => "semaphore set",
+            IpcKind::Messages => "message queue",
+        })
+    }
 }
 
 fn set_status(id: i32) -> io::Result<libc::semid_ds> {

@@ -1,7 +1,8 @@
 //! Start, checkpoint, kill -9, restart, again and again; the joined output must equal the undisturbed one.
 
 use crate::apps::{App, NotHere, Results, reference};
-use crate::bed::{Bed, User, shell_code, wait};
+use crate::bed::{Bed, User, am_root, shell_code, wait};
+use crate::full;
 use crate::processes;
 use crate::random::Random;
 use anyhow::{Context, Result, bail, ensure};
@@ -95,6 +96,14 @@ pub fn many() -> u32 {
 /// Rounds of the other programs.
 pub fn few() -> u32 {
     if crate::full() { 3 } else { 2 }
+}
+
+/// The chain for one of the two users: both in the long form (`make test-full`, `make support`), in the short form the one whose turn it is.
+pub fn chain_in_turn(app: &App, user: User, turn: User, plan: Plan) {
+    if user == turn || full() || !am_root() {
+        return chain(app, user, plan);
+    }
+    println!("not run: it is run as {turn:?} (HOLDFAST_TEST_FULL=1: as both)");
 }
 
 /// Runs the whole chain for one program and one user; once more, sooner, if the program was over too soon.

@@ -3,9 +3,8 @@
 #![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
 
 use holdfast_tests::apps::{App, PYTHON};
-use holdfast_tests::bed::{User, am_root};
-use holdfast_tests::chain::{Plan, chain, few, many};
-use holdfast_tests::full;
+use holdfast_tests::bed::User;
+use holdfast_tests::chain::{Plan, chain, chain_in_turn, few, many};
 use holdfast_tests::kit::kit;
 
 fn numpy_app() -> App {
@@ -37,14 +36,11 @@ fn ffmpeg_app() -> App {
     App::real("ffmpeg", &line.split_whitespace().collect::<Vec<_>>()).leaving(&["video.avi"])
 }
 
-/// In the short form each program is run as one user, which the last letter of its name tells; `make test-full` runs all of them as both.
+/// Which user's turn a program is in the short form, the last letter of its name tells.
 fn run(name: &str, app: &App, user: User, rounds: u32) {
     let turn =
         if name.bytes().last().is_some_and(|last| last % 2 == 1) { User::Ordinary } else { User::Root };
-    if user == turn || full() || !am_root() {
-        return chain(app, user, Plan::of(rounds));
-    }
-    println!("not run: it is run as {turn:?} (HOLDFAST_TEST_FULL=1: as both)");
+    chain_in_turn(app, user, turn, Plan::of(rounds));
 }
 
 macro_rules! apps {

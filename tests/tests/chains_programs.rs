@@ -3,9 +3,8 @@
 #![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
 
 use holdfast_tests::apps::App;
-use holdfast_tests::bed::{User, am_root};
-use holdfast_tests::chain::{Memory, Plan, chain, many};
-use holdfast_tests::full;
+use holdfast_tests::bed::User;
+use holdfast_tests::chain::{Memory, Plan, chain, chain_in_turn, many};
 use holdfast_tests::suite::ENTRIES;
 
 macro_rules! programs {
@@ -23,18 +22,14 @@ macro_rules! programs {
 }
 holdfast_tests::suite!(programs);
 
-/// In the short form each program is run as one user, by its place in the list; `make test-full` and `make support` run
-/// all of them as both.
+/// Which user's turn a program is in the short form, its place in the list tells.
 fn run(name: &str, user: User) {
     let place = ENTRIES.iter().position(|entry| entry.name == name).expect("a line of the suite");
     let entry = &ENTRIES[place];
     let turn = if place % 2 == 0 || entry.root.is_some() { User::Root } else { User::Ordinary };
     match entry.root {
         Some(why) if user == User::Ordinary => println!("not run: {why}"),
-        _ if user != turn && am_root() && !full() => {
-            println!("not run: it is run as {turn:?} (HOLDFAST_TEST_FULL=1: as both)")
-        }
-        _ => chain(&entry.app(), user, Plan::of(many())),
+        _ => chain_in_turn(&entry.app(), user, turn, Plan::of(many())),
     }
 }
 

@@ -448,10 +448,7 @@ fn files_that_have_moved() {
 fn copies_at_the_same_time() {
     each_user(|bed| {
         let heap = bed.kit().program("heap").to_string_lossy().into_owned();
-        let piped = |arguments: &[&str]| {
-            let mut command = bed.holdfast(arguments);
-            command.stdout(Stdio::piped()).spawn()
-        };
+        let piped = |arguments: &[&str]| bed.holdfast(arguments).stdout(Stdio::piped()).spawn();
         let whole = piped(&["run", "--name", "plain", "--", &heap, "40"])?.wait_with_output()?.stdout;
         let first = piped(&["run", "--name", "j", "--", &heap, "40"])?;
         bed.until("a program", LIMIT, || bed.pid("j").is_ok_and(|pid| pid.is_some()))?;
@@ -494,26 +491,26 @@ fn first_line(child: &mut Child) -> Result<()> {
 fn copies_with_segments() {
     each_user(|bed| {
         let program = bed.kit().program("tree_segments").to_string_lossy().into_owned();
-        let start = |arguments: &[&str]| bed.holdfast(arguments).stdout(Stdio::piped()).spawn();
+        let piped = |arguments: &[&str]| bed.holdfast(arguments).stdout(Stdio::piped()).spawn();
         let checkpoint = |job: &str| {
             bed.until("a program", LIMIT, || bed.pid(job).is_ok_and(|pid| pid.is_some()))?;
             bed.until("an image", LIMIT, || {
                 bed.say(&["checkpoint", job]).is_ok_and(|ended| ended.status.success())
             })
         };
-        let mut first = start(&["run", "--name", "j", "--", &program, "removed", "150"])?;
+        let mut first = piped(&["run", "--name", "j", "--", &program, "removed", "150"])?;
         first_line(&mut first)?; // by then it is removed
         checkpoint("j")?;
         let names = ["one", "two"];
         let copies: Vec<Child> =
-            names.iter().map(|name| start(&["restart", "--name", name, "j"])).collect::<Result<_, _>>()?;
+            names.iter().map(|name| piped(&["restart", "--name", name, "j"])).collect::<Result<_, _>>()?;
         checkpoint("one")?;
         for (child, name) in [first].into_iter().chain(copies).zip(["j", "one", "two"]) {
             let output = child.wait_with_output()?;
             let passed = output.status.success() && output.stdout.ends_with(b"PASS\n");
             ensure!(passed, "{name}: {:?}: {}", output.status, String::from_utf8_lossy(&output.stdout));
         }
-        let mut kept = start(&["run", "--name", "kept", "--", &program, "kept", "400"])?;
+        let mut kept = piped(&["run", "--name", "kept", "--", &program, "kept", "400"])?;
         first_line(&mut kept)?;
         checkpoint("kept")?;
         let refused = bed.say(&["restart", "--name", "copy", "kept"])?;

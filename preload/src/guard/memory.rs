@@ -24,15 +24,6 @@ pub fn around<T>(start: usize, len: usize, gone: bool, call: impl FnOnce() -> T)
     }
 }
 
-/// A result of the kernel in the convention of C.
-fn to_c(result: isize) -> isize {
-    if (-4095..0).contains(&result) {
-        host::set_errno(-result as c_int);
-        return -1;
-    }
-    result
-}
-
 /// `munmap(2)`.
 ///
 /// # Safety
@@ -41,7 +32,8 @@ fn to_c(result: isize) -> isize {
 pub unsafe extern "C" fn munmap(start: *mut c_void, len: usize) -> c_int {
     let args = [start as usize, len, 0, 0, 0, 0];
     // SAFETY: the program's own call.
-    to_c(around(start as usize, len, true, || unsafe { sys::raw(libc::SYS_munmap, args) })) as c_int
+    host::from_kernel(around(start as usize, len, true, || unsafe { sys::raw(libc::SYS_munmap, args) }))
+        as c_int
 }
 
 /// `mprotect(2)`.
@@ -52,7 +44,8 @@ pub unsafe extern "C" fn munmap(start: *mut c_void, len: usize) -> c_int {
 pub unsafe extern "C" fn mprotect(start: *mut c_void, len: usize, prot: c_int) -> c_int {
     let args = [start as usize, len, prot as usize, 0, 0, 0];
     // SAFETY: the program's own call.
-    to_c(around(start as usize, len, true, || unsafe { sys::raw(libc::SYS_mprotect, args) })) as c_int
+    host::from_kernel(around(start as usize, len, true, || unsafe { sys::raw(libc::SYS_mprotect, args) }))
+        as c_int
 }
 
 /// `mmap(2)`.
@@ -72,7 +65,7 @@ pub unsafe extern "C" fn mmap(
     // SAFETY: the program's own call.
     let call = || unsafe { sys::raw(libc::SYS_mmap, args) };
     let replaces = flags & libc::MAP_FIXED != 0;
-    to_c(if replaces { around(start as usize, len, true, call) } else { call() }) as *mut c_void
+    host::from_kernel(if replaces { around(start as usize, len, true, call) } else { call() }) as *mut c_void
 }
 
 /// `mmap64`: the same.

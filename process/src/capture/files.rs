@@ -146,6 +146,8 @@ pub struct FileReader<'a> {
     found: Vec<Found>,
     /// Its TCP connections, once somebody has asked.
     streams: OnceCell<Vec<sockets::Stream>>,
+    /// Multicast groups that somebody on the host has joined, once somebody has asked.
+    groups: OnceCell<Vec<groups::Group>>,
     /// What shared mappings cover of files without a name.
     covered: Covered,
     /// Files without a name so far.
@@ -178,6 +180,7 @@ impl<'a> FileReader<'a> {
             look,
             found,
             streams: OnceCell::new(),
+            groups: OnceCell::new(),
             covered: Covered::default(),
             nameless: RefCell::default(),
             ptys: RefCell::default(),

@@ -7,29 +7,34 @@
 use super::files::Look;
 use super::segments::is_elsewhere;
 use crate::refuse;
+use crate::xstate;
 use holdfast_image::bytes::Blob;
 use holdfast_image::control::SharedPage;
 use holdfast_image::record::{InjectArea, IpcContent, IpcObject, Message};
 use holdfast_image::refusal::Refusal;
 use holdfast_sys::ipc::{self, IpcKind};
 use holdfast_sys::procmem;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io;
 
-/// Where a table is in libholdfast's page.
-#[derive(Clone, Copy, Debug)]
-pub struct Place {
-    /// Of the number of entries.
-    pub count: usize,
-    /// Of the entries.
-    pub table: usize,
-}
+/// Where the tables of both kinds are in libholdfast's page: the number of entries, then the entries.
+pub const PLACES: [(IpcKind, usize); 2] =
+    [(IpcKind::Semaphores, SharedPage::SEMAPHORE_COUNT), (IpcKind::Messages, SharedPage::QUEUE_COUNT)];
+/// Bytes of a table, and that the entries follow their number.
+pub const TABLE_LEN: usize = 8 + SharedPage::IPC_MAX * 8;
+const _: () = assert!(
+    SharedPage::SEMAPHORE_TABLE == SharedPage::SEMAPHORE_COUNT + 8
+        && SharedPage::QUEUE_TABLE == SharedPage::QUEUE_COUNT + 8
+        && SharedPage::QUEUE_COUNT == SharedPage::SEMAPHORE_COUNT + TABLE_LEN
+);
 
-/// The tables of both kinds.
-pub const PLACES: [(IpcKind, Place); 2] = [
-    (IpcKind::Semaphores, Place { count: SharedPage::SEMAPHORE_COUNT, table: SharedPage::SEMAPHORE_TABLE }),
-    (IpcKind::Messages, Place { count: SharedPage::QUEUE_COUNT, table: SharedPage::QUEUE_TABLE }),
-];
+/// The kind of an object.
+pub fn kind_of(about: &IpcObject) -> IpcKind {
+    match about.content {
+        IpcContent::Semaphores(_) => IpcKind::Semaphores,
+        IpcContent::Messages { .. } => IpcKind::Messages,
+    }
+}
 
 /// A process that may use some.
 #[derive(Clone, Copy, Debug)]
@@ -51,37 +56,31 @@ pub fn used<'a>(
     processes: impl Iterator<Item = User<'a>>,
     look: Look,
 ) -> Result<Vec<IpcObject>, Vec<(usize, Refusal)>> {
-    let (mut found, mut refusals) = (BTreeSet::new(), Vec::new());
+    let (mut found, mut refusals) = (BTreeMap::new(), Vec::new());
     for (place, User { pid, tid, area }) in processes.enumerate() {
         let Some(page) = area.map(|area| area.shared.0).filter(|page| *page != 0) else { continue };
-        for (kind, own) in PLACES {
-            let read = |at: usize, buffer: &mut [u8]| procmem::read(tid, page + at as u64, buffer);
-            match table(own, read) {
-                Ok(ids) if ids.is_empty() => {}
-                Ok(_) if is_elsewhere(pid) => {
-                    let reason = "System V semaphores or queues of another IPC namespace: not supported";
-                    refusals.push((place, refuse::process(pid, reason)));
-                }
-                Ok(ids) => found.extend(
-                    ids.into_iter().map(|(_, kernel)| (kind == IpcKind::Messages, kernel, place, pid)),
-                ),
-                Err(error) if look == Look::Running && error.raw_os_error().is_some() => {}
-                Err(error) => refusals.push((place, refuse::process(pid, error))),
+        match both_tables(tid, page) {
+            Ok(used) if used.is_empty() => {}
+            Ok(_) if is_elsewhere(pid) => {
+                let reason = "System V semaphores or queues of another IPC namespace: not supported";
+                refusals.push((place, refuse::process(pid, reason)));
             }
+            Ok(used) => {
+                for object in used {
+                    found.entry(object).or_insert((place, pid));
+                }
+            }
+            Err(error) if look == Look::Running && error.raw_os_error().is_some() => {}
+            Err(error) => refusals.push((place, refuse::process(pid, error))),
         }
     }
     let mut all: Vec<IpcObject> = Vec::new();
-    let mut before = None;
-    for (is_queue, id, place, pid) in found {
-        if before.replace((is_queue, id)) == Some((is_queue, id)) {
-            continue;
-        }
-        match object(is_queue, id) {
+    for ((kind, id), (place, pid)) in found {
+        match object(kind, id) {
             Ok(object) => all.push(object),
             // It was removed.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EIDRM)) => {}
             Err(error) => {
-                let kind = if is_queue { "message queue" } else { "semaphore set" };
                 let reason = format!("System V {kind} {id} cannot be read: {error}");
                 refusals.push((place, refuse::process(pid, reason)));
             }
@@ -90,8 +89,18 @@ pub fn used<'a>(
     if refusals.is_empty() { Ok(all) } else { Err(refusals) }
 }
 
-fn object(is_queue: bool, id: i32) -> io::Result<IpcObject> {
-    let kind = if is_queue { IpcKind::Messages } else { IpcKind::Semaphores };
+/// The kernel's ids of all that a process uses. `page`: libholdfast's.
+fn both_tables(tid: i32, page: u64) -> io::Result<Vec<(IpcKind, i32)>> {
+    let mut bytes = [0; 2 * TABLE_LEN];
+    procmem::read(tid, page + SharedPage::SEMAPHORE_COUNT as u64, &mut bytes)?;
+    let mut used = Vec::new();
+    for ((kind, _), bytes) in PLACES.iter().zip(bytes.chunks_exact(TABLE_LEN)) {
+        used.extend(table(bytes)?.into_iter().map(|(_, kernel)| (*kind, kernel)));
+    }
+    Ok(used)
+}
+
+fn object(kind: IpcKind, id: i32) -> io::Result<IpcObject> {
     let facts = kind.facts(id)?;
     let content = match kind {
         IpcKind::Semaphores => IpcContent::Semaphores(ipc::values(id)?),
@@ -104,29 +113,25 @@ fn object(is_queue: bool, id: i32) -> io::Result<IpcObject> {
     Ok(IpcObject { id, key: facts.key, mode: facts.mode, content })
 }
 
-/// A table of libholdfast's page: ids that the program knows, each with the kernel's. `read`: from an offset in it.
+/// A table of libholdfast's page, [`TABLE_LEN`] bytes: ids that the program knows, each with the kernel's.
 ///
 /// # Errors
-/// Of reading; there are more than it has room for.
-pub fn table(place: Place, read: impl Fn(usize, &mut [u8]) -> io::Result<()>) -> io::Result<Vec<(i32, i32)>> {
-    let mut count = [0_u8; 8];
-    read(place.count, &mut count)?;
-    let count = usize::try_from(u64::from_le_bytes(count)).unwrap_or(usize::MAX);
+/// There are more than it has room for.
+pub fn table(bytes: &[u8]) -> io::Result<Vec<(i32, i32)>> {
+    let count = usize::try_from(u64::from_le_bytes(xstate::array(bytes, 0))).unwrap_or(usize::MAX);
     if count > SharedPage::IPC_MAX {
         let most = SharedPage::IPC_MAX;
         return Err(io::Error::other(format!(
             "more than {most} System V semaphore sets, or message queues: not supported"
         )));
     }
-    let mut bytes = vec![0_u8; count * 8];
-    read(place.table, &mut bytes)?;
-    let (pairs, _) = bytes.as_chunks::<8>();
+    let (_, pairs) = bytes.as_chunks::<8>().0.split_first().unwrap_or((&[0; 8], &[]));
     let pair = |&[a, b, c, d, e, f, g, h]: &[u8; 8]| {
         let kernel = u32::from_le_bytes([e, f, g, h]);
         let id = (kernel & !SharedPage::IPC_VALID).cast_signed();
         (kernel != id.cast_unsigned()).then_some((i32::from_le_bytes([a, b, c, d]), id))
     };
-    Ok(pairs.iter().filter_map(pair).collect())
+    Ok(pairs.iter().take(count).filter_map(pair).collect())
 }
 
 #[cfg(test)]
@@ -136,18 +141,14 @@ mod tests {
 
     #[test]
     fn only_complete_entries_count_and_too_many_are_refused() {
-        let place = Place { count: 0, table: 8 };
         let with = |count: u64, pairs: &[(i32, u32)]| {
             let mut page = count.to_le_bytes().to_vec();
             pairs.iter().for_each(|(known, kernel)| {
                 page.extend(known.to_le_bytes());
                 page.extend(kernel.to_le_bytes());
             });
-            page.resize(2048, 0);
-            table(place, |at, buffer: &mut [u8]| {
-                buffer.copy_from_slice(&page[at..at + buffer.len()]);
-                Ok(())
-            })
+            page.resize(TABLE_LEN, 0);
+            table(&page)
         };
         let valid = SharedPage::IPC_VALID;
         assert_eq!(with(0, &[(1, 1 | valid)]).unwrap(), []);
@@ -160,12 +161,12 @@ mod tests {
     fn an_object_is_read_with_all_that_is_in_it() {
         let set = IpcKind::Semaphores.create(libc::IPC_PRIVATE, 0o600, 2).unwrap();
         ipc::set_values(set, &[4, 5]).unwrap();
-        assert_eq!(object(false, set).unwrap().content, IpcContent::Semaphores(vec![4, 5]));
+        assert_eq!(object(IpcKind::Semaphores, set).unwrap().content, IpcContent::Semaphores(vec![4, 5]));
         IpcKind::Semaphores.remove(set).unwrap();
-        assert!(object(false, set).is_err());
+        assert!(object(IpcKind::Semaphores, set).is_err());
         let queue = IpcKind::Messages.create(libc::IPC_PRIVATE, 0o600, 0).unwrap();
         ipc::send(queue, 9, b"text").unwrap();
-        let content = object(true, queue).unwrap().content;
+        let content = object(IpcKind::Messages, queue).unwrap().content;
         let messages = vec![Message { kind: 9, data: Blob(b"text".to_vec()) }];
         assert_eq!(
             content,

@@ -318,11 +318,13 @@ pub struct Around {
 pub fn around(pid: i32, tid: i32) -> Around {
     let comm = fs::read(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
     let scheduling = task::scheduling_of(tid);
-    let deadline = Some(scheduling.policy).filter(|policy| *policy == task::DEADLINE);
-    let deadline =
-        deadline.and_then(|_| task::deadline_of(tid)).map(|([runtime_ns, deadline_ns, period_ns], flags)| {
-            Deadline { runtime_ns, deadline_ns, period_ns, flags }
-        });
+    let deadline = if scheduling.policy == task::DEADLINE { task::deadline_of(tid) } else { None };
+    let deadline = deadline.map(|([runtime_ns, deadline_ns, period_ns], flags)| Deadline {
+        runtime_ns,
+        deadline_ns,
+        period_ns,
+        flags,
+    });
     Around {
         comm: Name(comm.trim_ascii_end().to_vec()),
         affinity: clock::affinity(tid).unwrap_or_default(),

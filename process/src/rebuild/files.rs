@@ -230,9 +230,7 @@ impl Made {
             }
         }
     }
-}
 
-impl Made {
     /// Has something open under a number, which may be another's, as long as an action takes.
     fn under_number(
         &self,

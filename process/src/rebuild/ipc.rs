@@ -4,13 +4,13 @@
 //! [`IpcObjects::tell`] for each, [`IpcObjects::fill`] when nothing else can fail any more, [`IpcObjects::keep`] when the
 //! program runs. One that another agent's program uses ([`crate::names`]) is left alone.
 //!
-//! What must hold: what is found is not written to before `fill`. An id can be chosen by who may write to the files of
-//! [`next_id`] (ipc/util.c, ipc_idr_alloc); others get another one, and libholdfast shows the programs the old one. How it
-//! fails: an error names the object; what was made is removed.
+//! What must hold: what is found is not written to before `fill`. Who may not choose an id ([`chosen`]) gets another one, and
+//! libholdfast shows the programs the old one. How it fails: an error names the object; what was made is removed.
 
+use super::chosen;
 use super::error::RebuildError;
 use super::member::Job;
-use crate::capture::ipc::{self as tables, Place};
+use crate::capture::ipc::{self as tables, kind_of};
 use crate::names;
 use holdfast_image::control::SharedPage;
 use holdfast_image::record::{IpcContent, IpcObject, ProcessRecord};
@@ -24,8 +24,6 @@ use std::time::{Duration, Instant};
 const OWNER: u32 = 0o600;
 /// How long an agent may take to end that had the program before.
 const LEAVING: Duration = Duration::from_millis(400);
-/// How often an id is tried: somebody else may make one in between.
-const TRIES: u32 = 5;
 
 /// All of a job, in the agent.
 #[derive(Debug, Default)]
@@ -52,14 +50,7 @@ impl Drop for Claimed {
     }
 }
 
-fn kind_of(about: &IpcObject) -> IpcKind {
-    match about.content {
-        IpcContent::Semaphores(_) => IpcKind::Semaphores,
-        IpcContent::Messages { .. } => IpcKind::Messages,
-    }
-}
-
-/// The id of the next one that is made; -1: whichever.
+/// See [`chosen`].
 fn next_id(kind: IpcKind) -> &'static str {
     match kind {
         IpcKind::Semaphores => "/proc/sys/kernel/sem_next_id",
@@ -115,22 +106,25 @@ impl IpcObjects {
         Ok(())
     }
 
-    fn rewrite(&self, kind: IpcKind, place: Place, memory: &ForcedMemory, page: u64) -> std::io::Result<()> {
-        let old = tables::table(place, |at, buffer| memory.read(page + at as u64, buffer))?;
+    fn rewrite(&self, kind: IpcKind, place: usize, memory: &ForcedMemory, page: u64) -> std::io::Result<()> {
+        let at = page + place as u64;
+        let mut bytes = [0; tables::TABLE_LEN];
+        memory.read(at, &mut bytes)?;
+        let old = tables::table(&bytes)?;
         let now = |kernel: i32| {
             let is_it = |claimed: &&Claimed| claimed.kind == kind && claimed.about.id == kernel;
             self.0.iter().find(is_it).map(|claimed| claimed.id)
         };
-        let mut bytes = Vec::new();
         // Those that were removed are not used any more.
-        for (known, kernel) in old.into_iter().filter_map(|(known, kernel)| Some((known, now(kernel)?))) {
+        let kept: Vec<(i32, i32)> =
+            old.into_iter().filter_map(|(known, kernel)| Some((known, now(kernel)?))).collect();
+        let mut bytes = (kept.len() as u64).to_le_bytes().to_vec();
+        for (known, kernel) in kept {
             bytes.extend(known.to_le_bytes());
             bytes.extend((kernel.cast_unsigned() | SharedPage::IPC_VALID).to_le_bytes());
         }
-        let count = bytes.len() as u64 / 8;
-        bytes.resize(SharedPage::IPC_MAX * 8, 0);
-        memory.write(page + place.table as u64, &bytes)?;
-        memory.write(page + place.count as u64, &count.to_le_bytes())
+        bytes.resize(tables::TABLE_LEN, 0);
+        memory.write(at, &bytes)
     }
 
     /// Puts in what was in them.
@@ -179,8 +173,7 @@ fn room(about: &IpcObject) -> u64 {
 fn take_name(kind: IpcKind, id: i32) -> Result<Option<UnixDatagram>, RebuildError> {
     let begun = Instant::now();
     loop {
-        let name = names::take(kind == IpcKind::Messages, id)
-            .map_err(RebuildError::io("taking the name of a System V object"))?;
+        let name = names::take(kind, id).map_err(RebuildError::io("taking the name of a System V object"))?;
         if name.is_some() || begun.elapsed() > LEAVING {
             return Ok(name);
         }
@@ -225,27 +218,18 @@ fn make(about: &IpcObject, kind: IpcKind) -> Result<Claimed, RebuildError> {
         IpcContent::Semaphores(values) => values.len(),
         IpcContent::Messages { .. } => 0,
     };
-    let mut tries = 0;
-    let id = loop {
-        let chosen = kind.facts(about.id).is_err() && fs::write(next_id(kind), about.id.to_string()).is_ok();
-        let made = kind.create(about.key, about.mode | OWNER, count).map_err(|error| {
-            // Or it would be the id of somebody else's next.
-            let _ = fs::write(next_id(kind), "-1");
-            match error.raw_os_error() {
-                Some(libc::EEXIST) => RebuildError::Refused(format!(
-                    "{} is gone, and what has its key {:#x} now is another one: remove that (ipcrm), or restart again",
-                    about.name(),
-                    about.key
-                )),
-                _ => failed()(error),
-            }
-        })?;
-        tries += 1;
-        if made == about.id || !chosen || tries == TRIES {
-            break made;
+    let wanted = Some(about.id).filter(|id| kind.facts(*id).is_err());
+    let create = || kind.create(about.key, about.mode | OWNER, count);
+    let id = chosen::with_id(next_id(kind), wanted, create, |id| kind.remove(id)).map_err(|error| {
+        match error.raw_os_error() {
+            Some(libc::EEXIST) => RebuildError::Refused(format!(
+                "{} is gone, and what has its key {:#x} now is another one: remove that (ipcrm), or restart again",
+                about.name(),
+                about.key
+            )),
+            _ => failed()(error),
         }
-        kind.remove(made).map_err(failed())?;
-    };
+    })?;
     let mut claimed = Claimed { kind, id, about: about.clone(), name: None, made: true };
     if kind == IpcKind::Messages {
         kind.set(id, about.mode | OWNER, room(about)).map_err(failed())?;

@@ -144,8 +144,8 @@ pub fn owners(hand: &Hand, place: Workplace, leader: Task, member: Member<'_>) -
     /// include/uapi/asm-generic/fcntl.h.
     const F_SETSIG: u64 = 10;
     const F_SETOWN_EX: u64 = 15;
-    let mut batch = Batch::new(hand, place, leader);
     const O_ASYNC: u32 = libc::O_ASYNC.cast_unsigned();
+    let mut batch = Batch::new(hand, place, leader);
     for (index, description) in member.job.descriptions().iter().enumerate() {
         let Some(fd) = member.held(index).map(|fd| u64::from(fd.cast_unsigned())) else { continue };
         if description.flags & O_ASYNC != 0 {

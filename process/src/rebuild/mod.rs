@@ -14,6 +14,7 @@
 
 mod attributes;
 mod birth;
+mod chosen;
 mod datagrams;
 mod error;
 mod family;

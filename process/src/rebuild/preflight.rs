@@ -3,7 +3,7 @@
 //! Called by the front and by `holdfast doctor`-like listings. Pure looking; nothing is changed. Each line names the
 //! object and what to do.
 
-use super::vdso;
+use super::vdso::Other;
 use crate::capture::{identity, processor};
 use crate::xstate;
 use holdfast_image::record::{Backing, FileIdentity, HostRecord, Object, ProcessRecord};
@@ -20,9 +20,7 @@ pub fn preflight(record: &ProcessRecord) -> Vec<String> {
     let mut lines = Vec::new();
     lines.extend(record.check().err());
     host(&record.host, &mut lines);
-    if vdso::is_other(&record.host) {
-        lines.extend(vdso::obstacles(record));
-    }
+    lines.extend(Other::of(&record.host).into_iter().flat_map(|other| other.obstacles(record)));
     for process in record.processes() {
         own(process, &mut lines);
     }
@@ -133,6 +131,7 @@ fn missing(object: &Object, flags: u32) -> Option<String> {
 mod tests {
     use super::*;
     use crate::rebuild::fill::tests::{record, region};
+    use crate::rebuild::vdso::own as own_vdso;
     use holdfast_image::bytes::{Blob, Name};
     use holdfast_sys::attributes;
     use std::path::Path;
@@ -158,7 +157,7 @@ mod tests {
 
     #[test]
     fn another_host_is_told_apart_by_name() {
-        let own = crate::capture::state::host(attributes::own_pid(), &vdso::own().unwrap()).unwrap();
+        let own = crate::capture::state::host(attributes::own_pid(), &own_vdso().unwrap()).unwrap();
         let lines = |record: &HostRecord| {
             let mut lines = Vec::new();
             host(record, &mut lines);
@@ -180,14 +179,16 @@ mod tests {
     #[test]
     fn another_kernel_is_an_obstacle_only_without_its_vdso() {
         let mut record = record(Vec::new());
-        record.host = crate::capture::state::host(attributes::own_pid(), &vdso::own().unwrap()).unwrap();
-        assert!(!vdso::is_other(&record.host));
+        record.host = crate::capture::state::host(attributes::own_pid(), &own_vdso().unwrap()).unwrap();
+        assert!(Other::of(&record.host).is_none());
+        record.host.vdso_hash ^= 1;
         record.host.kernel_release = "2.6.32".into();
-        assert_eq!(vdso::obstacles(&record), [""; 0]);
+        let obstacles = |record: &ProcessRecord| Other::of(&record.host).unwrap().obstacles(record);
+        assert_eq!(obstacles(&record), [""; 0]);
         record.regions.push(region(0x7000_0000, 2, 5, Backing::Kernel { name: "vdso".into() }));
-        assert_eq!(vdso::obstacles(&record), [""; 0]);
+        assert_eq!(obstacles(&record), [""; 0]);
         record.host.vdso = Blob::default();
-        let found = vdso::obstacles(&record);
+        let found = obstacles(&record);
         assert!(found.len() == 1 && found[0].contains("does not have"), "{found:?}");
     }
 }

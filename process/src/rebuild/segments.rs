@@ -5,10 +5,11 @@
 //! more, [`Segments::keep`] when the program runs. The agent has all attached until they are filled: a segment that was
 //! removed is removed again at once, and lives by that.
 //!
-//! What must hold: nobody else has a segment attached, and what is found is not written to before `fill`. An id can be
-//! chosen by who may write to [`NEXT_ID`] (ipc/util.c, ipc_idr_alloc); others get another one, and libholdfast shows the
-//! programs the old one ([`Segments::tell`]). How it fails: an error names the id; what was made is removed.
+//! What must hold: nobody else has a segment attached, and what is found is not written to before `fill`. Who cannot choose
+//! an id ([`chosen`]) gets another one, and libholdfast shows the programs the old one ([`Segments::tell`]). How it fails: an
+//! error names the id; what was made is removed.
 
+use super::chosen;
 use super::error::RebuildError;
 use super::hand::Need;
 use super::member::Job;
@@ -20,13 +21,9 @@ use holdfast_image::pages::{ExtentSource, PageProvider};
 use holdfast_image::record::{Backing, ProcessRecord, Region, Segment};
 use holdfast_sys::procmem::ForcedMemory;
 use holdfast_sys::sysv::{self, Attached, SegmentFacts};
-use std::fs;
 use std::time::{Duration, Instant};
 
-/// The id of the next segment that is made; -1: whichever.
 const NEXT_ID: &str = "/proc/sys/kernel/shm_next_id";
-/// How often an id is tried: somebody else may make a segment in between.
-const TRIES: u32 = 5;
 /// How long processes that were killed may take to give a segment up.
 const LIMIT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(5);
@@ -224,28 +221,14 @@ fn make(about: &Segment) -> Result<Claimed, RebuildError> {
     let Segment { id, key, size, mode, removed, .. } = *about;
     // A removed one has lost its key.
     let key = if removed { libc::IPC_PRIVATE } else { key };
-    let mut tries = 0;
-    let made = loop {
-        let chosen = fs::write(NEXT_ID, id.to_string()).is_ok();
-        let made = match sysv::create(key, size, mode | OWNER) {
-            Ok(made) => made,
-            Err(error) => {
-                // Or it would be the id of somebody else's next.
-                let _ = fs::write(NEXT_ID, "-1");
-                return match error.raw_os_error() {
-                    Some(libc::EEXIST) => adopt(about),
-                    _ => Err(RebuildError::io(format!(
-                        "making System V shared memory {id} of {size} bytes anew"
-                    ))(error)),
-                };
-            }
-        };
-        tries += 1;
-        // Somebody else may have made one in between.
-        if made == id || !chosen || tries == TRIES {
-            break made;
+    let create = || sysv::create(key, size, mode | OWNER);
+    let made = match chosen::with_id(NEXT_ID, Some(id), create, sysv::remove) {
+        Ok(made) => made,
+        Err(error) if error.raw_os_error() == Some(libc::EEXIST) => return adopt(about),
+        Err(error) => {
+            let what = format!("making System V shared memory {id} of {size} bytes anew");
+            return Err(RebuildError::io(what)(error));
         }
-        sysv::remove(made).map_err(RebuildError::io(format!("removing System V shared memory {made}")))?;
     };
     let attached = Attached::new(made).inspect_err(|_| drop(sysv::remove(made)));
     let attached = attached.map_err(RebuildError::io(format!("attaching System V shared memory {made}")))?;

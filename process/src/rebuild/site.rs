@@ -17,8 +17,9 @@ use super::report::Handover;
 use super::seed::{self, Layout};
 use super::segments::Segments;
 use super::shared::SharedObject;
+use super::vdso::Other;
 use super::view::View;
-use super::{attributes, last, lazy, mirror, rights, stopped, tasks, tracker, vdso};
+use super::{attributes, last, lazy, mirror, rights, stopped, tasks, tracker};
 use crate::slots;
 use crate::track::Tracking;
 use holdfast_image::pages::PageProvider;
@@ -47,6 +48,7 @@ pub struct Draft<'a> {
     layout: Layout,
     plan: Plan,
     shared: &'a BTreeMap<u64, SharedObject>,
+    other_vdso: Option<&'a Other<'a>>,
 }
 
 impl<'a> Draft<'a> {
@@ -59,6 +61,7 @@ impl<'a> Draft<'a> {
         pages: &'a dyn PageProvider,
         checked: &'a AtomicBool,
         shared: &'a BTreeMap<u64, SharedObject>,
+        other_vdso: Option<&'a Other<'a>>,
         lazy: bool,
     ) -> Result<Draft<'a>, RebuildError> {
         let record = member.own;
@@ -68,7 +71,7 @@ impl<'a> Draft<'a> {
         // Without its page the library could not make up for the difference (see `lazy`).
         let map_lazily = lazy && record.inject.shared.0 != 0;
         let plan = Plan::new(record, pages.extents(), map_lazily)?;
-        Ok(Draft { member, pages, layout, plan, shared })
+        Ok(Draft { member, pages, layout, plan, shared, other_vdso })
     }
 
     /// Adds what will be copied and mapped.
@@ -106,7 +109,7 @@ impl<'a> Site<'a> {
         options: &FinishOptions,
         figures: &mut RebuildFigures,
     ) -> Result<Site<'a>, RebuildError> {
-        let Draft { member, pages, layout, plan, shared } = draft;
+        let Draft { member, pages, layout, plan, shared, other_vdso } = draft;
         let (record, Arrival { pid, handover }) = (member.own, arrival);
         let phase = Instant::now();
         let leader = Task { tid: pid, inner: handover.inner_pid };
@@ -117,12 +120,20 @@ impl<'a> Site<'a> {
         seed::plant(&hand, leader, &layout, &open()?)?;
         fault::point("seed-ready");
         let (ids, job) = (segments.ids(), member.job);
-        let other_vdso = vdso::is_other(&job.record.host);
-        let builder =
-            Builder { hand: &hand, leader, layout, record, job, shared, segments: &ids, other_vdso };
+        let is_other = other_vdso.is_some();
+        let builder = Builder {
+            hand: &hand,
+            leader,
+            layout,
+            record,
+            job,
+            shared,
+            segments: &ids,
+            other_vdso: is_other,
+        };
         builder.build(&plan, &pages)?;
-        if other_vdso {
-            vdso::lead_on(&job.record.host, record, pid, &open()?)?;
+        if let Some(other) = other_vdso {
+            other.lead_on(record, pid, &open()?)?;
         }
         let mut notes = attributes::of_memory(&hand, seed_place(&layout), leader, record)?;
         figures.map_ns += elapsed_ns(phase);

@@ -209,9 +209,7 @@ fn listen_at(end: End<'_>, listeners: &mut HashMap<Vec<u8>, OwnedFd>) -> Result<
 /// tcp_timewait_state_process, TCP_TW_SYN). Returns them in this order.
 fn backwards(accepted: End<'_>, connecting: End<'_>) -> io::Result<(OwnedFd, OwnedFd)> {
     let at = |record: &SocketRecord| {
-        let number = |value: u32| value.cast_signed();
-        let made = socket::new(number(record.domain), number(record.socket_type), number(record.protocol))?;
-        set_options(&made, &record.options);
+        let made = unbound(record)?;
         socket::set_option(made.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, &1_i32.to_ne_bytes())?;
         socket::bind(made.as_fd(), &record.local.0)?;
         Ok::<OwnedFd, io::Error>(made)
@@ -237,10 +235,7 @@ fn without_binding(record: &SocketRecord) -> Option<OwnedFd> {
     if !(low..=high).contains(&port) {
         return None;
     }
-    let number = |value: u32| value.cast_signed();
-    let made =
-        socket::new(number(record.domain), number(record.socket_type), number(record.protocol)).ok()?;
-    set_options(&made, &record.options);
+    let made = unbound(record).ok()?;
     let set = |name: i32, value: u32| {
         socket::set_option(made.as_fd(), libc::IPPROTO_IP, name, &value.to_ne_bytes()).ok()
     };
@@ -275,14 +270,20 @@ pub fn make(record: &SocketRecord) -> Result<OwnedFd, RebuildError> {
     }
 }
 
+/// A socket of its kind with its options.
+fn unbound(record: &SocketRecord) -> io::Result<OwnedFd> {
+    let number = |value: u32| value.cast_signed();
+    let made = socket::new(number(record.domain), number(record.socket_type), number(record.protocol))?;
+    set_options(&made, &record.options);
+    Ok(made)
+}
+
 /// A socket at its address, if it had one.
 fn bound(record: &SocketRecord) -> Result<OwnedFd, RebuildError> {
     let failed = |what: &str| RebuildError::io(format!("{what} {}", record.address()));
-    let number = |value: u32| value.cast_signed();
-    let made = socket::new(number(record.domain), number(record.socket_type), number(record.protocol))
-        .map_err(failed("making a socket for"))?;
-    set_options(&made, &record.options);
-    if number(record.domain) == libc::AF_NETLINK {
+    let made = unbound(record).map_err(failed("making a socket for"))?;
+    let domain = record.domain.cast_signed();
+    if domain == libc::AF_NETLINK {
         datagrams::bind_netlink(&made, record).map_err(failed("binding a"))?;
         return Ok(made);
     }
@@ -290,7 +291,7 @@ fn bound(record: &SocketRecord) -> Result<OwnedFd, RebuildError> {
         return Ok(made);
     }
     let address = &record.local.0;
-    if number(record.domain) == libc::AF_UNIX {
+    if domain == libc::AF_UNIX {
         let Some(path) = record.path() else {
             socket::bind(made.as_fd(), address).map_err(failed("binding a socket to"))?;
             return Ok(made);

@@ -42,10 +42,59 @@ pub fn own() -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Whether an image was made under a kernel with another vdso.
-pub fn is_other(host: &HostRecord) -> bool {
-    fault::is_asked("other-vdso")
-        || own().is_none_or(|bytes| xxhash_rust::xxh3::xxh3_64(&bytes) != host.vdso_hash)
+/// An image was made under a kernel with another vdso.
+#[derive(Debug)]
+pub struct Other<'a> {
+    host: &'a HostRecord,
+    new: Vec<u8>,
+}
+
+impl<'a> Other<'a> {
+    /// `None`: this kernel's is the same.
+    pub fn of(host: &'a HostRecord) -> Option<Other<'a>> {
+        let new = own().unwrap_or_default();
+        let same = !fault::is_asked("other-vdso") && xxhash_rust::xxh3::xxh3_64(&new) == host.vdso_hash;
+        (!same).then_some(Other { host, new })
+    }
+
+    /// Why the processes of a record cannot run under this kernel's, one line each.
+    pub fn obstacles(&self, record: &ProcessRecord) -> Vec<String> {
+        let release = &self.host.kernel_release;
+        if let Err(error) = redirected(&self.host.vdso.0, &self.new, 0) {
+            return vec![format!("this is not kernel {release}, and {error}: restart under that one")];
+        }
+        let inside = |process: &ProcessRecord| {
+            let region = region(process)?;
+            let thread = process.threads.iter().find(|thread| stands_in(region, &thread.registers))?;
+            Some(format!(
+                "thread {} of process {} was just reading the clock in a way that belongs to kernel {release}: restart from \
+                 another image (holdfast list --images), or under that kernel",
+                thread.tid, process.pid
+            ))
+        };
+        record.processes().filter_map(inside).collect()
+    }
+
+    /// Fills the place of the old vdso in a process that has this kernel's elsewhere.
+    ///
+    /// # Errors
+    /// As [`Self::obstacles`].
+    pub fn lead_on(
+        &self,
+        record: &ProcessRecord,
+        pid: i32,
+        memory: &ForcedMemory,
+    ) -> Result<(), RebuildError> {
+        let Some(region) = region(record) else { return Ok(()) };
+        let maps =
+            procfs::maps(pid, pid).map_err(RebuildError::io("reading the mappings of the new process"))?;
+        let at = maps.iter().find(|mapping| mapping.name == b"[vdso]").map_or(0, |mapping| mapping.start);
+        let bytes = redirected(&self.host.vdso.0, &self.new, at).map_err(RebuildError::Image)?;
+        let room = usize::try_from(region.end.0 - region.start.0).unwrap_or(0);
+        memory
+            .write(region.start.0, &bytes[..bytes.len().min(room)])
+            .map_err(RebuildError::io("writing the old entries of the vdso"))
+    }
 }
 
 /// What the user should know.
@@ -56,24 +105,6 @@ pub fn note(host: &HostRecord) -> Option<String> {
     })
 }
 
-/// Why the processes of a record cannot run under another kernel's vdso, one line each.
-pub fn obstacles(record: &ProcessRecord) -> Vec<String> {
-    let release = &record.host.kernel_release;
-    if let Err(error) = redirected(&record.host.vdso.0, &own().unwrap_or_default(), 0) {
-        return vec![format!("this is not kernel {release}, and {error}: restart under that one")];
-    }
-    let inside = |process: &ProcessRecord| {
-        let region = region(process)?;
-        let thread = process.threads.iter().find(|thread| stands_in(region, &thread.registers))?;
-        Some(format!(
-            "thread {} of process {} was just reading the clock in a way that belongs to kernel {release}: restart from another \
-             image (holdfast list --images), or under that kernel",
-            thread.tid, process.pid
-        ))
-    };
-    record.processes().filter_map(inside).collect()
-}
-
 fn stands_in(region: &Region, registers: &[u64]) -> bool {
     <[u64; 27]>::try_from(registers)
         .is_ok_and(|words| (region.start.0..region.end.0).contains(&Registers::from_words(words).rip))
@@ -82,27 +113,6 @@ fn stands_in(region: &Region, registers: &[u64]) -> bool {
 fn region(record: &ProcessRecord) -> Option<&Region> {
     let is_vdso = |region: &&Region| matches!(&region.backing, Backing::Kernel { name } if name == "vdso");
     record.regions.iter().find(is_vdso)
-}
-
-/// Fills the place of the old vdso in a process that has this kernel's elsewhere.
-///
-/// # Errors
-/// As [`obstacles`].
-pub fn lead_on(
-    host: &HostRecord,
-    record: &ProcessRecord,
-    pid: i32,
-    memory: &ForcedMemory,
-) -> Result<(), RebuildError> {
-    let Some(region) = region(record) else { return Ok(()) };
-    let new = own().unwrap_or_default();
-    let maps = procfs::maps(pid, pid).map_err(RebuildError::io("reading the mappings of the new process"))?;
-    let at = maps.iter().find(|mapping| mapping.name == b"[vdso]").map_or(0, |mapping| mapping.start);
-    let bytes = redirected(&host.vdso.0, &new, at).map_err(RebuildError::Image)?;
-    let room = usize::try_from(region.end.0 - region.start.0).unwrap_or(0);
-    memory
-        .write(region.start.0, &bytes[..bytes.len().min(room)])
-        .map_err(RebuildError::io("writing the old entries of the vdso"))
 }
 
 /// The functions of a vdso: their offsets, each with its names.

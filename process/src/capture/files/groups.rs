@@ -3,6 +3,7 @@
 //!
 //! Inside the stop. What is found is a list of options, which a restart sets in this order. Interfaces are known by number.
 
+use super::FileReader;
 use holdfast_image::bytes::Blob;
 use holdfast_image::record::SocketOption;
 use holdfast_sys::socket;
@@ -24,18 +25,22 @@ const HEAD: usize = COUNT + 4;
 const SOURCES: usize = 64;
 
 /// A group that somebody has joined on an interface.
-type Group = (u32, IpAddr);
+pub(super) type Group = (u32, IpAddr);
 
-/// The options that make a socket a member of its groups again.
-pub(super) fn joined(taken: &OwnedFd, domain: i32) -> Vec<SocketOption> {
-    let mut groups = Vec::new();
-    if [libc::AF_INET, libc::AF_INET6].contains(&domain) {
-        groups = of_ipv4(&fs::read_to_string("/proc/net/igmp").unwrap_or_default());
+impl FileReader<'_> {
+    /// The options that make a socket a member of its groups again. One of IPv6 may have joined groups of IPv4 too.
+    pub(super) fn joined(&self, taken: &OwnedFd, domain: i32) -> Vec<SocketOption> {
+        let all = self.groups.get_or_init(of_host).iter();
+        let may = |group: &&Group| domain == libc::AF_INET6 || group.1.is_ipv4();
+        all.filter(may).flat_map(|group| membership(taken, *group)).collect()
     }
-    if domain == libc::AF_INET6 {
-        groups.extend(of_ipv6(&fs::read_to_string("/proc/net/igmp6").unwrap_or_default()));
-    }
-    groups.into_iter().flat_map(|group| membership(taken, group)).collect()
+}
+
+fn of_host() -> Vec<Group> {
+    let text = |file: &str| fs::read_to_string(file).unwrap_or_default();
+    let mut all = of_ipv4(&text("/proc/net/igmp"));
+    all.extend(of_ipv6(&text("/proc/net/igmp6")));
+    all
 }
 
 /// Whether it is a member, and of which sources it hears.
@@ -123,9 +128,12 @@ mod tests {
         let options = membership(&member, (loopback, one.into()));
         assert_eq!(options.len(), 1, "no filter of sources");
         assert!(membership(&member, (loopback, other.into())).is_empty());
-        assert!(joined(&member, libc::AF_INET).contains(&options[0]));
+        let of_all = |socket: &OwnedFd| -> Vec<SocketOption> {
+            of_host().into_iter().flat_map(|group| membership(socket, group)).collect()
+        };
+        assert!(of_all(&member).contains(&options[0]));
         let again = OwnedFd::from(UdpSocket::bind("0.0.0.0:0").unwrap());
-        assert!(joined(&again, libc::AF_INET).is_empty());
+        assert!(of_all(&again).is_empty());
         let SocketOption { level, name, value } = &options[0];
         socket::set_option(again.as_fd(), *level, *name, &value.0).unwrap();
         assert_eq!(membership(&again, (loopback, one.into())), options);

@@ -4,7 +4,7 @@
 //! with MSG_PEEK. A connection is whole only if everything that one end has sent waits at the other: what is still on its way cannot be seen.
 
 use super::flight::{glance, peek};
-use super::{FileReader, Found, Look, Obstacle, groups};
+use super::{FileReader, Found, Look, Obstacle};
 use holdfast_image::bytes::Blob;
 use holdfast_image::record::{Object, SocketOption, SocketRecord, SocketState, internet_address};
 use holdfast_sys::socket::{self, TcpInfo, tcp_state};
@@ -150,7 +150,13 @@ impl FileReader<'_> {
         } else {
             return self.inherited(found, &not_supported(taken, found.inode));
         };
-        Ok(record(self.holders[found.holder].pid, taken, (domain, socket_type), state)?)
+        let mut object = record(self.holders[found.holder].pid, taken, (domain, socket_type), state)?;
+        if let Object::Socket(socket) = &mut object
+            && socket_type == libc::SOCK_DGRAM
+        {
+            socket.options.extend(self.joined(taken, domain));
+        }
+        Ok(object)
     }
 
     fn pair(&self, taken: &OwnedFd, number: u64, socket_type: i32, shut: bool) -> Result<Object, Obstacle> {
@@ -341,17 +347,13 @@ pub(super) fn record(
 ) -> Result<Object, String> {
     let local = socket::local_address(taken.as_fd()).map_err(|error| error.to_string())?;
     let protocol = fd::socket_option(taken.as_fd(), libc::SO_PROTOCOL).unwrap_or(0);
-    let mut options = options(taken, domain, protocol);
-    if kind == libc::SOCK_DGRAM {
-        options.extend(groups::joined(taken, domain));
-    }
     let mut record = SocketRecord {
         domain: domain.cast_unsigned(),
         socket_type: kind.cast_unsigned(),
         protocol: protocol.cast_unsigned(),
         local: Blob(local),
         state,
-        options,
+        options: options(taken, domain, protocol),
         mode: 0,
         deleted: false,
         messages: Vec::new(),
