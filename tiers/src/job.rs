@@ -34,11 +34,19 @@ pub struct Job {
 /// The right to change a job's images; let go when dropped or when the process dies.
 #[derive(Debug)]
 pub struct JobLock {
-    /// Holds the lock; never read.
-    _file: File,
+    /// Holds the lock.
+    file: File,
     dir: PathBuf,
     /// Images that are being written by this process.
     writing: Arc<Mutex<BTreeMap<Epoch, SegmentNames>>>,
+}
+
+impl Drop for JobLock {
+    /// Not by closing alone: a process that another thread has just made has a copy of the descriptor until it executes something.
+    fn drop(&mut self) {
+        // Should it fail, closing lets go of it.
+        let _ = os::unlock(&self.file);
+    }
 }
 
 /// Segments by epoch and number.
@@ -119,7 +127,7 @@ impl Job {
             .set_len(0)
             .and_then(|()| file.rewind())
             .and_then(|()| writeln!(file, "{}", std::process::id()));
-        Ok(JobLock { _file: file, dir: self.dir.clone(), writing: Arc::default() })
+        Ok(JobLock { file, dir: self.dir.clone(), writing: Arc::default() })
     }
 
     /// Whether a live process has the lock.

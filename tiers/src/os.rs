@@ -19,9 +19,9 @@ pub(crate) fn euid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-fn whole_file() -> libc::flock {
+fn whole_file(kind: i32) -> libc::flock {
     libc::flock {
-        l_type: libc::F_WRLCK as libc::c_short,
+        l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
         l_start: 0,
         l_len: 0,
@@ -31,26 +31,56 @@ fn whole_file() -> libc::flock {
 
 /// Takes the exclusive lock of a file open for writing, without waiting. `false`: somebody else has it.
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
-    let lock = whole_file();
+    match set(file, libc::F_WRLCK) {
+        Ok(()) => Ok(true),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Lets go of it, in all processes that have a copy of the descriptor.
+pub(crate) fn unlock(file: &File) -> io::Result<()> {
+    set(file, libc::F_UNLCK)
+}
+
+fn set(file: &File, kind: i32) -> io::Result<()> {
+    let lock = whole_file(kind);
     // SAFETY: needed because std locks by flock(2) only; the descriptor is open as long as `file` is borrowed, and the
     // kernel only reads `lock`, which outlives the call.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } == 0 {
-        return Ok(true);
+        return Ok(());
     }
-    let error = io::Error::last_os_error();
-    match error.raw_os_error() {
-        Some(libc::EAGAIN | libc::EACCES) => Ok(false),
-        _ => Err(error),
-    }
+    Err(io::Error::last_os_error())
 }
 
 /// Whether somebody else has the lock; changes nothing.
 pub(crate) fn is_locked(file: &File) -> io::Result<bool> {
-    let mut lock = whole_file();
+    let mut lock = whole_file(libc::F_WRLCK);
     // SAFETY: needed because std cannot ask for a lock; the descriptor is open as long as `file` is borrowed, and the
     // kernel writes one struct flock into `lock`.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } != 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_of_the_descriptor_does_not_keep_a_lock() {
+        let path = std::env::temp_dir().join(format!("holdfast-lock-{}", std::process::id()));
+        let open =
+            || File::options().read(true).write(true).create(true).truncate(false).open(&path).unwrap();
+        let (file, other) = (open(), open());
+        assert!(try_lock(&file).unwrap() && !try_lock(&other).unwrap() && is_locked(&other).unwrap());
+        let copy = file.try_clone().unwrap();
+        unlock(&file).unwrap();
+        drop(file);
+        assert!(!is_locked(&other).unwrap() && try_lock(&other).unwrap());
+        drop(copy);
+        std::fs::remove_file(path).unwrap();
+    }
 }
