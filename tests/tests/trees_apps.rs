@@ -117,6 +117,18 @@ fn mpi4py(count: u32, kind: &str, needs: &'static str) -> Case {
     Case::line(&format!("mpi4py, {kind}"), &line, &["/opt/holdfast-tests/bin/python", needs]).alone()
 }
 
+/// The HPC Challenge benchmark: what it says of its results, without their times.
+fn hpcc(kind: &str, program: &'static str, needs: &'static str) -> Case {
+    let input = app_file("hpccinf.txt");
+    let line = format!(
+        "{} && grep -E '^Found|^max.[|]|Ax-b.*PASSED|tests completed' hpccoutf.txt",
+        ranks(2, kind, program)
+    );
+    Case::line(&format!("HPC Challenge, {kind}"), &line, &[program, needs])
+        .prepared(&format!("cp {input} ."))
+        .alone()
+}
+
 /// A C++ program of `tests/apps`.
 fn cpp(name: &str, file: &str, turns: &str) -> Case {
     let prepare = format!("g++ -O2 -pthread -o program {}", app_file(file));
@@ -155,6 +167,8 @@ cases! {
     mpich_lammps: lammps(2, "mpich", "/opt/holdfast-tests/bin/lmp", "/usr/bin/mpirun.mpich");
     open_mpi_python: mpi4py(4, "openmpi", "/usr/bin/mpirun.openmpi");
     mpich_python: mpi4py(2, "mpich", "/usr/bin/mpirun.mpich");
+    open_mpi_hpcc: hpcc("openmpi", "/opt/holdfast-tests/bin/hpcc-openmpi", "/usr/bin/mpirun.openmpi");
+    mpich_hpcc: hpcc("mpich", "/opt/holdfast-tests/bin/hpcc-mpich", "/usr/bin/mpirun.mpich");
     exceptions: cpp("C++ exceptions", "exceptions.cpp", "300");
     vim: python("vim in a terminal", &["@editor.py"], &["/usr/bin/vim"]);
     tmux: Case::of("tmux", &["/bin/bash", "@terminal.sh", "tmux"], &["/usr/bin/tmux"]);
