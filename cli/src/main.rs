@@ -2,7 +2,7 @@
 //!
 //! * [`args`]: the command line. [`commands`]: one file per command. [`exit`]: exit codes and failures.
 //! * [`front`]: what `run` and `restart` are while the program runs. [`agent`]: the process that makes the images.
-//! * [`client`], [`link`]: how they talk; [`alive`]: what is known when they cannot. [`settings`], [`names`], [`program`], [`protected`], [`report`],
+//! * [`client`], [`link`]: how they talk; [`alive`]: what is known when they cannot. [`settings`], [`names`], [`program`], [`protected`], [`ranks`], [`report`],
 //!   [`inspect`]: the rest.
 #![forbid(unsafe_code)]
 
@@ -18,6 +18,7 @@ mod link;
 mod names;
 mod program;
 mod protected;
+mod ranks;
 mod report;
 mod settings;
 

@@ -7,7 +7,7 @@ use crate::processes;
 use crate::random::Random;
 use anyhow::{Context, Result, bail, ensure};
 use std::process::{Child, ExitStatus};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -124,6 +124,12 @@ pub fn chain(app: &App, user: User, plan: Plan) {
     }
 }
 
+/// For what uses things that another one of its kind would take: one of them at a time.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 const JOB: &str = "x";
 /// Status of a restart that is refused.
 const REFUSED: i32 = 69;
@@ -133,8 +139,7 @@ const REFUSED: i32 = 69;
 /// # Errors
 /// What is wrong.
 pub fn run_chain(bed: &Bed, app: &App, plan: Plan, random: &mut Random) -> Result<()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    let _alone = app.alone.then(|| ALONE.lock().unwrap_or_else(PoisonError::into_inner));
+    let _alone = app.alone.then(alone);
     let reference = reference(app)?;
     app.prepare(bed)?;
     let mut command = bed.run_command(JOB, plan.options, &app.words())?;

@@ -4,11 +4,13 @@
 //! What is not installed is not run, and that is printed: `scripts/install-deps.sh trees` has it all.
 #![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
 
+use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::{App, PYTHON};
-use holdfast_tests::bed::User;
-use holdfast_tests::chain::{Plan, chain};
+use holdfast_tests::bed::{Bed, User, shell_code, wait};
+use holdfast_tests::chain::{Plan, alone, chain};
 use holdfast_tests::kit::kit;
 use std::path::Path;
+use std::time::Duration;
 
 /// Checkpoints of each.
 const ROUNDS: u32 = 3;
@@ -183,4 +185,50 @@ fn postgres() {
     let mut case = case.prepared(&prepare);
     case.app = case.app.refusing_root();
     case.run(User::Ordinary);
+}
+
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// Each rank starts Holdfast, and all of them are one job.
+fn ranks_chain(bed: &Bed, kind: &str) -> Result<()> {
+    let shell = |line: &str| {
+        let mut command = bed.command(Path::new("/bin/bash"));
+        command.args(["-c", &format!("exec {line}")]).stderr(bed.create("err")?);
+        anyhow::Ok(command)
+    };
+    let line = |program: &str| ranks(4, kind, program).replace("LD_LIBRARY_PATH", "env LD_LIBRARY_PATH");
+    let build = format!("mpicc.{kind} -O2 -w -o ring {}", app_file("ring.c"));
+    bed.output(shell(&build)?, LIMIT)?.success()?;
+    let holdfast = kit().holdfast();
+    let under = |name: &str| line(&format!("{} run --name {name} -- ./ring 150", holdfast.display()));
+    let plain = bed.output(shell(&line("./ring 150"))?, LIMIT)?.success()?.stdout;
+    let whole = bed.output(shell(&under("whole"))?, LIMIT)?.success()?.stdout;
+    ensure!(whole == plain, "--- plain\n{plain}--- under Holdfast\n{whole}");
+    let mut launcher = shell(&under("j"))?.stdout(bed.create("out")?).spawn()?;
+    bed.wait_live("j", &mut launcher)?.with_context(|| format!("ended at once: {}", bed.text("err")))?;
+    bed.until("the first lines", LIMIT, || bed.text("out").lines().count() > 3)?;
+    bed.say(&["checkpoint", "--stop", "j"])?.success()?;
+    let code = shell_code(wait(&mut launcher, LIMIT)?);
+    ensure!(code == 75, "the launcher ends with {code}: {}", bed.text("err"));
+    let before = bed.text("out");
+    let after = bed.output(bed.holdfast(&["restart", "j"]), LIMIT)?.success()?.stdout;
+    ensure!(format!("{before}{after}") == plain, "--- before\n{before}--- after\n{after}");
+    bed.check_clean("j")
+}
+
+#[test]
+fn ranks_that_start_holdfast() {
+    for (kind, user) in
+        ["openmpi", "mpich"].into_iter().flat_map(|kind| [(kind, User::Root), (kind, User::Ordinary)])
+    {
+        let needs = [format!("/usr/bin/mpirun.{kind}"), format!("/usr/bin/mpicc.{kind}")];
+        let Some(bed) = Bed::new(user) else { continue };
+        match needs.iter().find(|path| !Path::new(path).exists()) {
+            Some(missing) => println!("not run: {missing} is missing; scripts/install-deps.sh trees"),
+            None => {
+                let _alone = alone();
+                ranks_chain(&bed, kind).unwrap_or_else(|error| panic!("{kind} as {user:?}: {error:#}"));
+            }
+        }
+    }
 }

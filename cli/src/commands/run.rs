@@ -7,12 +7,13 @@ use crate::front::launch::c_string;
 use crate::front::restart::{Memory, Request, restart};
 use crate::front::supervise::{Ending, StartState};
 use crate::settings::{Recipe, Settings};
-use crate::{front, program, report};
+use crate::{front, program, ranks};
 use holdfast_image::bytes::Name;
 use holdfast_tiers::Store;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::process::ExitStatus;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Runs the program to its end.
@@ -20,6 +21,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// # Errors
 /// Nothing was started.
 pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
+    if ranks::gather(args.command.len())? {
+        return Ok(Ending::Program(ExitStatus::default()));
+    }
     let settings = args.settings();
     let name = args.command.first().map(|word| word.as_os_str()).unwrap_or_default();
     let path = program::find_and_check(name)?;
@@ -30,28 +34,12 @@ pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
     {
         return Ok(ending);
     }
-    if let Some(text) = of_ranks(|name| std::env::var(name).ok()) {
-        report::note(&text);
-    }
     let arguments = args.command.iter().map(|word| c_string(word)).collect::<Result<Vec<_>, _>>()?;
     claim_job(&store, args.name.as_deref(), Path::new(name), |job| {
         // Before the recipe is written: that of a running job is not ours.
         front::free::wait(job)?;
         recipe(args, &settings)?.write(job)?;
         front::run_program(&store, job, &settings, &path, arguments.clone(), &[], &state)
-    })
-}
-
-/// What is to be said to one of several ranks that a launcher outside the job has started (Open MPI and MPICH tell how many):
-/// its connections lead out of the job, and its checkpoints will be refused.
-fn of_ranks(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
-    let ranks =
-        ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"].iter().find_map(|name| variable(name)?.parse::<u32>().ok());
-    ranks.filter(|&ranks| ranks > 1).map(|ranks| {
-        format!(
-            "this is one of {ranks} ranks of an MPI job, and would be a job of its own; checkpoint all of them together: \
-             holdfast run -- mpirun …"
-        )
     })
 }
 
@@ -86,22 +74,4 @@ fn recipe(args: &RunArgs, settings: &Settings) -> Result<Recipe, Failure> {
         created_ns: u64::try_from(created_ns).unwrap_or(u64::MAX),
         settings: settings.clone(),
     })
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_rank_is_told_that_it_is_not_alone() {
-        let set = |name: &'static str, value: &'static str| {
-            of_ranks(move |asked| (asked == name).then(|| value.to_owned()))
-        };
-        assert!(set("OMPI_COMM_WORLD_SIZE", "4").unwrap().contains("one of 4 ranks"));
-        assert!(set("PMI_SIZE", "2").unwrap().contains("holdfast run -- mpirun"));
-        assert_eq!(set("PMI_SIZE", "1"), None);
-        assert_eq!(set("PMI_SIZE", "many"), None);
-        assert_eq!(set("PMI_RANK", "3"), None);
-    }
 }
