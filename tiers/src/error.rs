@@ -23,8 +23,8 @@ pub enum StoreError {
     },
     /// No space, quota or file size left.
     #[error(
-        "{path}: no space left, up to {needed} bytes more are needed; free space or use another --store (the \
-         unfinished image was removed, earlier images are intact)",
+        "{path}: no space left (or a quota or `ulimit -f` is reached), up to {needed} bytes more are needed; free space or use another \
+         --store (the unfinished image was removed, earlier images are intact)",
         path = path.display()
     )]
     Full {

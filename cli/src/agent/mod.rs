@@ -83,6 +83,8 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         (job, lock, recipe)
     };
     start_log();
+    // A file that reaches RLIMIT_FSIZE is an error (EFBIG), not our end (setrlimit(2)).
+    signals::set_ignored(libc::SIGXFSZ, true);
     let cleaned = job.clean(&lock)?;
     if !cleaned.removed.is_empty() {
         tracing::info!("{} files of an agent that died were removed", cleaned.removed.len());
