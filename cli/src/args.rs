@@ -305,6 +305,9 @@ pub struct AgentArgs {
     /// Map memory from the image.
     #[arg(long)]
     pub lazy: bool,
+    /// Have processes map what they have in common.
+    #[arg(long)]
+    pub share: bool,
     /// Files that were moved.
     #[arg(long, value_parser = moved())]
     pub map: Vec<Moved>,

@@ -170,6 +170,18 @@ pub trait PageProvider: Sync {
     /// # Errors
     /// As [`PageProvider::read`].
     fn verify_mappable(&self) -> io::Result<()>;
+    /// The number in the place of a segment's ([`ExtentSource::Mappable`]) of pages that several address spaces have and that no segment
+    /// holds uncompressed: they lie in a file that [`PageProvider::fill_common`] fills. `None`: there are none.
+    fn common(&self) -> Option<u32> {
+        None
+    }
+    /// Fills that file, which the caller keeps open as long as anything is mapped from it.
+    ///
+    /// # Errors
+    /// As [`PageProvider::read`], or the file cannot be written.
+    fn fill_common(&self, _file: &std::fs::File) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Joins neighbouring runs of a list sorted by address. Overlaps are merged as well.

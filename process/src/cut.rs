@@ -19,6 +19,7 @@ use crate::hold::{self, HeldProgram};
 use crate::inside::{self, Seen};
 use crate::memory::{FrozenMemory, SavedPages};
 use crate::names::Names;
+use crate::rebuild::Common;
 use crate::refuse;
 use crate::slots::Slots;
 use crate::snapshot::{self, Plan, Planner, Scene, Snapshot};
@@ -98,8 +99,10 @@ pub struct CutOptions {
     pub socket: PathBuf,
     /// Mappings of the program change all the time: their flags are looked at inside the stop.
     pub changing: bool,
-    /// Folders of the store: private mappings of files below are memory that a lazy restart mapped.
+    /// Folders of the store, and [`Common::shown`]: private mappings of files there are memory that a restart mapped.
     pub own_files: Vec<PathBuf>,
+    /// What the restart before has put where all processes map it.
+    pub common: Option<Arc<Common>>,
     /// Longest time from the first interrupt to the last thread's stop.
     pub deadline: Duration,
     /// Store just these ranges.
@@ -125,6 +128,7 @@ impl Default for CutOptions {
             socket: PathBuf::new(),
             changing: false,
             own_files: Vec::new(),
+            common: None,
             deadline: Duration::from_millis(50),
             only: None,
             first: Vec::new(),

@@ -197,7 +197,11 @@ fn sort(options: &CutOptions, collected: Collected) -> Snapshot {
         None => snapshot.dirty = dirty,
     }
     snapshot.present = present;
-    snapshot.files = mapped;
+    let readable = |mapping: StoreMapping| match &options.common {
+        Some(common) if common.is_at(&mapping.path) => StoreMapping { path: common.path(), ..mapping },
+        _ => mapping,
+    };
+    snapshot.files = mapped.into_iter().map(readable).collect();
     snapshot
 }
 

@@ -347,6 +347,7 @@ macro_rules! suite {
                 tree_pidfd: "tree_pidfd" => "pidfds of children: poll, waitid, pidfd_send_signal";
                 tree_events: "tree_events" => "epoll, eventfd and timerfd shared over fork";
                 tree_heap: "tree_heap" => "Copy on write after fork";
+                tree_common: "tree_common" => "Memory that processes have in common since fork: written, given back, moved, forked again";
                 tree_limits: "tree_limits" => "Limits, umask, directory, nice value, affinity, ignored signals of each process";
                 tree_busy: "tree_busy" => "Short programs started all the time";
                 tree_churn: "tree_churn" => "A tree whose shape changes all the time";

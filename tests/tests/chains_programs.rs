@@ -67,6 +67,24 @@ mod lazy {
     }
 }
 
+/// What processes have in common is shared again, as the kernel counts it, unless all memory is to be read first.
+mod sharing {
+    use super::*;
+
+    fn shared(user: User) {
+        let plan = Plan::of(many()).with(&[], Memory::Default);
+        chain(&App::program("tree_common", &["80", "16", "shared"]), user, plan);
+    }
+    #[test]
+    fn common_as_root() {
+        shared(User::Root);
+    }
+    #[test]
+    fn common_as_ordinary_user() {
+        shared(User::Ordinary);
+    }
+}
+
 /// What each engine has its own way with: memory is locked and guarded in a frozen copy, or in memory made read-only, too.
 mod engines {
     use super::*;

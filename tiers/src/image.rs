@@ -6,8 +6,9 @@
 //! See `read` for the pages.
 
 use crate::StoreError;
+use crate::common::Common;
 use crate::files;
-use crate::format::manifest::{Figures, IndexRun, MAX_LEN, Place};
+use crate::format::manifest::{Figures, MAX_LEN, Place};
 use crate::format::segment::{Codec, Frame};
 use crate::info::{ImageInfo, open_manifest};
 use crate::tables::{Tables, open_segment};
@@ -28,6 +29,8 @@ pub struct Image {
     info: ImageInfo,
     pub(crate) tables: Arc<Tables>,
     pub(crate) extents: Vec<Extent>,
+    /// See [`Image::share`].
+    pub(crate) common: Option<Arc<Common>>,
 }
 
 impl Image {
@@ -51,8 +54,8 @@ impl Image {
         let open: Result<Vec<_>, _> =
             entries.iter().map(|entry| open_segment(dir, entry).map(Arc::new)).collect();
         let tables = Arc::new(Tables::new(dir, epoch, entries, open?, frames, index));
-        let extents = extents(&tables.index, &tables.frames);
-        Ok(Image { record, figures, history, info, tables, extents })
+        let extents = extents(&tables, None);
+        Ok(Image { record, figures, history, info, tables, extents, common: None })
     }
 
     /// Its number.
@@ -102,15 +105,22 @@ impl Image {
 }
 
 /// The page index as extents; neighbours in the program that are neighbours in one file as well become one.
-fn extents(index: &[IndexRun], frames: &[Frame]) -> Vec<Extent> {
-    let mut extents: Vec<Extent> = Vec::with_capacity(index.len());
-    for entry in index {
+pub(crate) fn extents(tables: &Tables, common: Option<&Common>) -> Vec<Extent> {
+    let mut extents: Vec<Extent> = Vec::with_capacity(tables.index.len());
+    let place = |frame: &Frame| common?.place(&tables.entries, frame);
+    for entry in &tables.index {
         let source = match entry.place {
-            Place::Frame { frame, page } => match frames[frame as usize] {
+            Place::Frame { frame, page } => match tables.frames[frame as usize] {
                 Frame { codec: Codec::Raw, segment, offset, .. } => {
                     ExtentSource::Mappable { segment, offset: offset + u64::from(page) * PAGE_SIZE }
                 }
-                Frame { codec: Codec::Lz4, .. } => ExtentSource::Stored,
+                frame => match place(&frame) {
+                    Some(offset) => ExtentSource::Mappable {
+                        segment: tables.common_number(),
+                        offset: offset + u64::from(page) * PAGE_SIZE,
+                    },
+                    None => ExtentSource::Stored,
+                },
             },
             Place::Zero => ExtentSource::Zero,
         };

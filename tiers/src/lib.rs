@@ -14,6 +14,7 @@ mod append;
 mod assemble;
 mod buffer;
 mod codec;
+mod common;
 mod compact;
 mod error;
 mod fault;

@@ -6,8 +6,9 @@
 //! open, so that contents can be compared even if the parent's manifest is removed meanwhile.
 
 use crate::Image;
+use crate::common::Common;
 use crate::format::manifest::{IndexRun, Place};
-use crate::format::segment::Codec;
+use crate::format::segment::{Codec, Frame};
 use crate::hashes::Hashes;
 use crate::places::{Located, Origin, pick};
 use crate::tables::Tables;
@@ -20,13 +21,25 @@ use std::sync::Arc;
 pub struct Lineage {
     pub(crate) tables: Arc<Tables>,
     pub(crate) hashes: Hashes,
+    /// What the restart before has unpacked for several processes.
+    pub(crate) common: Option<Arc<Common>>,
+}
+
+/// A file that pages are mapped from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum MappedFile {
+    /// A segment of the parent.
+    Segment(u32),
+    /// See [`Common`].
+    Common,
 }
 
 impl Lineage {
     /// The parent of the first image after a restart. No hashes are known: contents are compared by reading the
     /// parent.
     pub fn of_image(image: &Image) -> Arc<Lineage> {
-        Arc::new(Lineage { tables: Arc::clone(&image.tables), hashes: Hashes::default() })
+        let (tables, common) = (Arc::clone(&image.tables), image.common.clone());
+        Arc::new(Lineage { tables, hashes: Hashes::default(), common })
     }
 
     /// Number of the image.
@@ -34,17 +47,30 @@ impl Lineage {
         self.tables.epoch
     }
 
-    /// Which segment of the parent is the file at `path`, if any.
-    pub(crate) fn segment_at(&self, path: &Path) -> Option<u32> {
+    /// What the file at `path` is, if anything.
+    pub(crate) fn file_at(&self, path: &Path) -> Option<MappedFile> {
+        if self.common.as_ref().is_some_and(|common| common.is_at(path)) {
+            return Some(MappedFile::Common);
+        }
         let at = self.tables.paths.iter().position(|own| same_file(own, path))?;
-        u32::try_from(at).ok()
+        u32::try_from(at).ok().map(MappedFile::Segment)
     }
 
-    /// Picks those of the `wanted` pages, which are mapped from `offset` of a segment on, that the index places exactly
-    /// there, uncompressed; returns the others. `offset` belongs to the address 0: it may wrap around.
+    /// Where a frame lies in a file that pages are mapped from, uncompressed.
+    fn place_in(&self, file: MappedFile, frame: &Frame) -> Option<u64> {
+        match file {
+            MappedFile::Segment(segment) => {
+                (frame.codec == Codec::Raw && frame.segment == segment).then_some(frame.offset)
+            }
+            MappedFile::Common => self.common.as_ref()?.place(&self.tables.entries, frame),
+        }
+    }
+
+    /// Picks those of the `wanted` pages, which are mapped from `offset` of a file on, that the index places exactly
+    /// there; returns the others. `offset` belongs to the address 0: it may wrap around.
     pub(crate) fn match_mapping(
         &self,
-        segment: u32,
+        file: MappedFile,
         offset: u64,
         wanted: &PageSet,
         found: &mut Vec<Located>,
@@ -61,11 +87,9 @@ impl Lineage {
         for part in in_index {
             let is_there = match part.origin {
                 Origin::Parent { frame, page } => {
-                    let frame = &self.tables.frames[frame as usize];
-                    let place = frame.offset + u64::from(page) * PAGE_SIZE;
-                    frame.codec == Codec::Raw
-                        && frame.segment == segment
-                        && place == offset.wrapping_add(part.run.start.0)
+                    let place = self.place_in(file, &self.tables.frames[frame as usize]);
+                    let mapped = offset.wrapping_add(part.run.start.0);
+                    place.is_some_and(|place| place + u64::from(page) * PAGE_SIZE == mapped)
                 }
                 Origin::Zero | Origin::Own { .. } => false,
             };

@@ -13,7 +13,9 @@ use crate::tables::{Scratch, check_identity};
 use holdfast_image::pages::{Extent, PageProvider};
 use holdfast_image::{Addr, PAGE_SIZE};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -157,5 +159,23 @@ impl PageProvider for Image {
             self.tables.read_stored(number, &mut scratch.stored)
         })
         .map_err(io::Error::other)
+    }
+    fn common(&self) -> Option<u32> {
+        self.common.as_ref().map(|_| self.tables.common_number())
+    }
+    fn fill_common(&self, file: &File) -> io::Result<()> {
+        let Some(common) = &self.common else { return Ok(()) };
+        file.set_len(common.len())?;
+        let place = |frame: &Frame| common.place(&self.tables.entries, frame);
+        let unpack = |number: usize, scratch: &mut Scratch| {
+            let frame = &self.tables.frames[number];
+            scratch.pages.resize(frame.raw_len(), 0);
+            self.tables.unpack(number, &mut scratch.pages, &mut scratch.stored)?;
+            let at = place(frame).unwrap_or(0);
+            file.write_all_at(&scratch.pages, at).map_err(StoreError::io("unpack", self.dir()))
+        };
+        self.for_frames(&|frame| place(frame).is_some(), &unpack).map_err(io::Error::other)?;
+        common.set_path(PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())));
+        Ok(())
     }
 }

@@ -80,6 +80,11 @@ impl Tables {
         Tables { dir: dir.to_owned(), epoch, serial, entries, files, paths, frames, checked, index }
     }
 
+    /// The number after those of the segments: that of what is common ([`crate::common`]).
+    pub(crate) fn common_number(&self) -> u32 {
+        u32::try_from(self.paths.len()).unwrap_or(u32::MAX)
+    }
+
     fn read_at(&self, frame: &Frame, offset: u64, out: &mut [u8]) -> Result<(), StoreError> {
         let (segment, path) = (&self.files[frame.segment as usize], &self.paths[frame.segment as usize]);
         match segment.file.read_exact_at(out, offset) {

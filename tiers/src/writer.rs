@@ -18,7 +18,7 @@ use crate::format::segment::SegmentHeader;
 use crate::hashes::Hashes;
 use crate::info::{ImageInfo, missing};
 use crate::job::Writing;
-use crate::lineage::Lineage;
+use crate::lineage::{Lineage, MappedFile};
 use crate::pipeline::{self, Lane, Pass, PipelineOptions};
 use crate::places::{Located, overlap, overlay, pages_of, pick};
 use crate::tables::{Tables, open_segment, segment_path};
@@ -246,21 +246,21 @@ impl ImageWriter {
         let all: PageSet = inherited.mapped.iter().map(|mapping| mapping.run).collect();
         let all = all.difference(unchanged);
         // A lazy restart makes tens of thousands of mappings of few files.
-        let mut segments: BTreeMap<&Path, Option<u32>> = BTreeMap::new();
+        let mut files: BTreeMap<&Path, Option<MappedFile>> = BTreeMap::new();
         let (mut found, mut others) = (Vec::new(), Vec::new());
         for mapping in &inherited.mapped {
             let run = mapping.run;
             let part = |own: &PageRun| PageRun::between(own.start.max(run.start), own.end().min(run.end()));
             let wanted: PageSet = all.touching(run).iter().map(part).collect();
-            let segment = self.parent.as_ref().and_then(|parent| {
+            let file = self.parent.as_ref().and_then(|parent| {
                 let path = mapping.path.as_path();
-                let segment = *segments.entry(path).or_insert_with(|| parent.segment_at(path));
-                segment.map(|segment| (parent, segment))
+                let file = *files.entry(path).or_insert_with(|| parent.file_at(path));
+                file.map(|file| (parent, file))
             });
-            let rest = match segment {
-                Some((parent, segment)) => {
+            let rest = match file {
+                Some((parent, file)) => {
                     let offset = mapping.offset.wrapping_sub(run.start.0);
-                    parent.match_mapping(segment, offset, &wanted, &mut found)
+                    parent.match_mapping(file, offset, &wanted, &mut found)
                 }
                 None => wanted,
             };
@@ -436,7 +436,8 @@ impl ImageWriter {
         hashes.keep(framed.map(|entry| entry.run));
         let Assembled { entries, frames, index, .. } = made;
         let tables = Arc::new(Tables::new(&self.dir, self.epoch, entries, open, frames, index));
-        Ok(Lineage { tables, hashes })
+        let common = self.parent.as_ref().and_then(|parent| parent.common.clone());
+        Ok(Lineage { tables, hashes, common })
     }
 
     fn publish(&mut self, manifest: &[u8]) -> Result<(), StoreError> {

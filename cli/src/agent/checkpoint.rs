@@ -24,12 +24,13 @@ use holdfast_image::refusal::Refusal;
 use holdfast_image::set::PageSet;
 use holdfast_image::{Epoch, PageCount};
 use holdfast_pager::{FlushQueue, Order as QueueOrder};
+use holdfast_process::rebuild::Common;
 use holdfast_process::{Cut, FrozenMemory, Members, Tracer, Tracking};
 use holdfast_sys::clock::elapsed_ns;
 use holdfast_sys::poll::Bell;
 use holdfast_tiers::{CommitRecord, ImageInfo, ImageWriter, Job, JobLock, PipelineOptions, StoreError};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::thread;
 use std::time::Instant;
 
@@ -49,6 +50,8 @@ pub struct Workshop {
     pub attached: bool,
     /// The image that the program was restarted from: it may be mapped from it, so it is never deleted.
     pub restarted_from: Option<Epoch>,
+    /// What the restart has put where all processes map it.
+    pub common: OnceLock<Arc<Common>>,
     /// What one checkpoint leaves for the next; locked as long as one runs.
     pub past: Mutex<Past>,
 }

@@ -150,9 +150,10 @@ pub fn nothing_protected(pid: i32) -> Refusal {
     refuse_process(pid, reason)
 }
 
-/// Below which private mappings of files are memory that a lazy restart mapped.
+/// Below which private mappings of files are memory that a restart mapped.
 pub fn own_files(workshop: &Workshop) -> Vec<PathBuf> {
-    vec![workshop.job.dir().to_owned()]
+    let common = workshop.common.get().map(|common| common.shown());
+    [workshop.job.dir().to_owned()].into_iter().chain(common).collect()
 }
 
 fn options(
@@ -188,6 +189,7 @@ fn options(
         socket: workshop.job.socket_path(),
         changing: false,
         own_files: own_files(workshop),
+        common: workshop.common.get().cloned(),
         deadline: DEADLINE,
         only,
         // An unreadable table only costs the order.

@@ -35,7 +35,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -107,6 +107,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         link: own_link,
         attached: args.attach_env,
         restarted_from: args.restart.map(Epoch),
+        common: OnceLock::new(),
         past: Mutex::default(),
     });
     let handed = (!args.attach_env).then(|| args.inherited.clone());
@@ -158,7 +159,10 @@ fn rebuild_program(
 ) -> Result<(), Failure> {
     let seed =
         fd::inherited(seed).map_err(|error| Failure::system("taking over the seed's socket", &error))?;
-    let image: Image = workshop.job.open_image(epoch)?;
+    let mut image: Image = workshop.job.open_image(epoch)?;
+    if args.share {
+        image.share();
+    }
     let mut record = image.record().clone();
     move_files(&mut record, &args.map);
     if let Some(link) = link {
@@ -179,6 +183,9 @@ fn rebuild_program(
         rebuilt.figures
     );
     tracing::info!("{figures}");
+    if let Some(common) = rebuilt.common {
+        workshop.common.get_or_init(|| common);
+    }
     *workshop.past.lock().unwrap_or_else(PoisonError::into_inner) = Past::of_image(&image);
     for RebuiltMember { pid, space, area, tracking } in rebuilt.members {
         // One that ended at once is no failure: its parent, or the front, has its status.

@@ -31,6 +31,8 @@ pub struct RestartOrder {
     pub seed: OwnedFd,
     /// Map memory from the image.
     pub lazy: bool,
+    /// Have processes map what they have in common.
+    pub share: bool,
     /// Files that were moved.
     pub map: Vec<OsString>,
 }
@@ -94,9 +96,8 @@ pub fn launch(
         for pair in &map {
             words.extend(["--map".as_ref(), pair.as_os_str()]);
         }
-        if order.lazy {
-            words.push("--lazy".as_ref());
-        }
+        let flags = [(order.lazy, "--lazy"), (order.share, "--share")];
+        words.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| OsStr::new(flag)));
         descriptors.push(order.seed);
     }
     let program = std::env::current_exe().map_err(system("finding the binary holdfast"))?;

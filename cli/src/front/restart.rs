@@ -132,10 +132,13 @@ fn restart_one(request: &Request<'_>, epoch: Epoch, state: &StartState) -> Resul
     }
     let (ours, theirs) = fd::socketpair(libc::SOCK_SEQPACKET)
         .map_err(|error| Failure::system("socketpair for the seed", &error))?;
+    let lazy = is_lazy(request.memory, &image);
+    let several = !record.others.is_empty();
     let order = RestartOrder {
         epoch: epoch.0,
         seed: theirs,
-        lazy: is_lazy(request.memory, &image),
+        lazy,
+        share: several && request.memory != Memory::Eager && (lazy || !has_go(&image)),
         map: request.map.iter().map(Moved::to_argument).collect(),
     };
     let agent = launch(request.store, request.job, &state.handed, Some(order))?;

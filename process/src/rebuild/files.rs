@@ -5,10 +5,11 @@
 //! ([`Made::put_in_place`]). What stays above is close-on-exec and goes with the exec. Runs in the new processes
 //! ([`super::life`]). How it fails: an error names the descriptor or file; nothing but file lengths was changed then.
 
+use super::common;
 use super::error::RebuildError;
 use super::member::{Job, Member};
 use super::mirror;
-use super::nameless::{self, NamelessFiles};
+use super::nameless::NamelessFiles;
 use super::objects::{self as makers, Makers};
 use super::regular::{self, Nameless};
 use super::report::{self, Message};
@@ -34,6 +35,7 @@ pub struct Made {
     without_name: NamelessFiles,
     ptys: Ptys,
     shared: BTreeMap<u64, (SharedObject, OwnedFd)>,
+    common: Option<OwnedFd>,
 }
 
 /// The table under construction.
@@ -70,11 +72,9 @@ fn take_handed_down(table: &FileTable, floor: i32) -> HashMap<i32, OwnedFd> {
 /// # Errors
 /// RLIMIT_NOFILE is too low.
 pub fn floor(job: &Job<'_>) -> Result<i32, RebuildError> {
-    let several = shared::of_several(job);
-    let shared = several.values().map(|object| object.number + 1).max();
     let FileTable { nameless, ptys, .. } = &job.record.files;
-    let floor = shared.unwrap_or_else(|| nameless::number(job, nameless.len()));
-    let objects = job.descriptions().len() + several.len() + nameless.len() + ptys.len();
+    let floor = common::number(job) + 1;
+    let objects = job.descriptions().len() + shared::of_several(job).len() + nameless.len() + ptys.len();
     raise_limit(u64::from(floor.cast_unsigned()) + objects as u64 + SPARE)?;
     Ok(floor)
 }
@@ -125,8 +125,9 @@ impl Made {
             report::tell(report, &Message::Note(note));
         }
         let shared = shared::make(&shared::of_several(job), floor)?;
+        let common = common::make(job, floor)?;
         let Bench { without_name, ptys, .. } = bench;
-        Ok(Made { floor, descriptions: descriptions?, without_name, ptys, shared })
+        Ok(Made { floor, descriptions: descriptions?, without_name, ptys, shared, common })
     }
 
     /// The terminals of the job.
@@ -156,6 +157,10 @@ impl Made {
         self.without_name
             .put_in_place(member.job)
             .map_err(RebuildError::io("keeping files without a name"))?;
+        if let Some(common) = &self.common {
+            objects::duplicate_to(common.as_fd(), common::number(member.job))
+                .map_err(RebuildError::io("handing down what processes have in common"))?;
+        }
         for (object, _) in member.own.regions.iter().filter_map(shared::object_of) {
             if let Some((SharedObject { number, .. }, file)) = self.shared.get(&object) {
                 objects::duplicate_to(file.as_fd(), *number)

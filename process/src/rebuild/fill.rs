@@ -100,14 +100,18 @@ fn parts(regions: &[Region], extents: &[Extent]) -> Result<Vec<Part>, RebuildErr
 }
 
 impl Plan {
-    /// Decides. `lazy`: map what can be mapped.
+    /// Decides. `map`: whether to map what can be mapped from a segment.
     ///
     /// # Errors
     /// The image has pages where the record has no mapping.
-    pub fn new(record: &ProcessRecord, extents: &[Extent], lazy: bool) -> Result<Plan, RebuildError> {
+    pub fn new(
+        record: &ProcessRecord,
+        extents: &[Extent],
+        map: impl Fn(u32) -> bool,
+    ) -> Result<Plan, RebuildError> {
         let regions = &record.regions;
         let parts = parts(regions, extents)?;
-        let floor = if lazy { mapping_floor(regions, &parts) } else { u64::MAX };
+        let floor = mapping_floor(regions, &parts, &map);
         let mut plan = Plan { early_write: vec![false; regions.len()], ..Plan::default() };
         let mut copied = vec![0_u64; regions.len()];
         let mut copies = Vec::with_capacity(parts.len());
@@ -117,6 +121,7 @@ impl Plan {
             match (part.source, &region.backing) {
                 (ExtentSource::Mappable { segment, offset }, _)
                     if part.len >= floor
+                        && map(segment)
                         && may_be_mapped(region)
                         && plan.mapped.len() < MAX_MAPPED
                         // What libholdfast has room for.
@@ -290,11 +295,12 @@ fn may_be_mapped(region: &Region) -> bool {
 }
 
 /// The length from which on runs are mapped, such that there are not too many.
-fn mapping_floor(regions: &[Region], parts: &[Part]) -> u64 {
+fn mapping_floor(regions: &[Region], parts: &[Part], map: impl Fn(u32) -> bool) -> u64 {
     let mut lengths: Vec<u64> = parts
         .iter()
         .filter(|part| {
-            matches!(part.source, ExtentSource::Mappable { .. }) && may_be_mapped(&regions[part.region])
+            matches!(part.source, ExtentSource::Mappable { segment, .. } if map(segment))
+                && may_be_mapped(&regions[part.region])
         })
         .map(|part| part.len)
         .filter(|&len| len >= MIN_MAPPED_LEN)
@@ -352,11 +358,11 @@ pub(super) mod tests {
             region(0x10000 + 100 * PAGE_SIZE, 300, 1, Backing::Anonymous),
         ]);
         let extents = [extent(0x10000, 400, ExtentSource::Mappable { segment: 0, offset: 8192 })];
-        let plan = Plan::new(&record, &extents, true).unwrap();
+        let plan = Plan::new(&record, &extents, |_| true).unwrap();
         assert_eq!(plan.mapped.len(), 2);
         assert_eq!(plan.mapped[1].offset, 8192 + 100 * PAGE_SIZE);
         assert_eq!((plan.mapped[0].prot, plan.mapped[1].prot, plan.copied_bytes()), (3, 1, 0));
-        let eager = Plan::new(&record, &extents, false).unwrap();
+        let eager = Plan::new(&record, &extents, |_| false).unwrap();
         assert_eq!((eager.mapped.len(), eager.copied_bytes()), (0, 400 * PAGE_SIZE));
         // 300 pages in a read-only region: writable during the copy; nothing is written past a protection.
         assert_eq!(eager.early_write, [false, true]);
@@ -378,7 +384,7 @@ pub(super) mod tests {
         let extents: Vec<Extent> = (0..many + 5)
             .map(|n| extent(at(n), 128, ExtentSource::Mappable { segment: segment(n), offset: 0 }))
             .collect();
-        let plan = Plan::new(&record, &extents, true).unwrap();
+        let plan = Plan::new(&record, &extents, |_| true).unwrap();
         assert_eq!(plan.mapped.len(), SharedPage::LAZY_FILE_MAX);
         assert_eq!(plan.copied_bytes(), 6 * 128 * PAGE_SIZE);
     }
@@ -388,7 +394,7 @@ pub(super) mod tests {
         let file = Backing::PrivateFile { file: 0, offset: 0 };
         let record = record(vec![region(0x10000, 4, 3, Backing::Anonymous), region(0x20000, 4, 1, file)]);
         let extents = [extent(0x10000, 4, ExtentSource::Zero), extent(0x20000, 4, ExtentSource::Zero)];
-        let plan = Plan::new(&record, &extents, true).unwrap();
+        let plan = Plan::new(&record, &extents, |_| true).unwrap();
         assert_eq!(plan.pieces, [Piece { start: 0x20000, len: 4 * PAGE_SIZE, zero: true, forced: true }]);
     }
 
@@ -397,11 +403,11 @@ pub(super) mod tests {
         let record = record(vec![region(0x10000, 4, 3, Backing::Anonymous)]);
         for start in [0x8000, 0x14000, 0xf000] {
             assert!(
-                Plan::new(&record, &[extent(start, 1, ExtentSource::Stored)], false).is_err(),
+                Plan::new(&record, &[extent(start, 1, ExtentSource::Stored)], |_| false).is_err(),
                 "{start:#x}"
             );
         }
-        assert!(Plan::new(&record, &[extent(0x13000, 2, ExtentSource::Stored)], false).is_err());
+        assert!(Plan::new(&record, &[extent(0x13000, 2, ExtentSource::Stored)], |_| false).is_err());
     }
 
     #[test]
@@ -409,7 +415,7 @@ pub(super) mod tests {
         let record = record(vec![region(0x10000, 10_000, 3, Backing::Anonymous)]);
         let extents: Vec<Extent> =
             (0..5000).map(|n| extent(0x10000 + 2 * n * PAGE_SIZE, 1, ExtentSource::Stored)).collect();
-        let plan = Plan::new(&record, &extents, false).unwrap();
+        let plan = Plan::new(&record, &extents, |_| false).unwrap();
         let all: Vec<usize> = plan.groups(2).into_iter().flatten().collect();
         assert_eq!(all, (0..plan.pieces.len()).collect::<Vec<usize>>());
         assert!(Plan::default().groups(2).is_empty());
@@ -420,6 +426,6 @@ pub(super) mod tests {
         let record = record(vec![region(0x10000, 1000, 3, Backing::Anonymous)]);
         let extents: Vec<Extent> =
             (0..1000).map(|n| extent(0x10000 + n * PAGE_SIZE, 1, ExtentSource::Stored)).collect();
-        assert_eq!(Plan::new(&record, &extents, false).unwrap().pieces.len(), 4);
+        assert_eq!(Plan::new(&record, &extents, |_| false).unwrap().pieces.len(), 4);
     }
 }

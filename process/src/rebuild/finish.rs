@@ -5,6 +5,7 @@
 //! the processes die with the agent (PTRACE_O_EXITKILL), and any error kills all of them: there is no half-restarted
 //! program.
 
+use super::common::Common;
 use super::error::RebuildError;
 use super::figures::RebuildFigures;
 use super::hand::{Task, ended};
@@ -49,6 +50,8 @@ pub struct FinishOptions {
 pub struct Rebuilt {
     /// Its processes, the first one first.
     pub members: Vec<RebuiltMember>,
+    /// What they have in common until they write; for [`crate::CutOptions::common`].
+    pub common: Option<Arc<Common>>,
     /// Restarts that it has behind it, this one included.
     pub restarts: u64,
     /// What the user should know, one line each.
@@ -119,7 +122,8 @@ pub fn finish(
     drop(front);
     figures.map_ns += elapsed_ns(phase);
     let (mut segments, ipc) = (Segments::claim(&job)?, IpcObjects::claim(&job)?);
-    let nameless = Taken::from(&job, arrivals.first().map_or(0, |first| first.pid))?;
+    let first = arrivals.first().map_or(0, |first| first.pid);
+    let (nameless, common) = (Taken::from(&job, first)?, Common::take(&job, first, pages)?);
     let mut sites = Vec::with_capacity(drafts.len());
     for (draft, arrival) in drafts.into_iter().zip(arrivals) {
         draft.count(&mut figures);
@@ -152,7 +156,8 @@ pub fn finish(
     figures.threads_ns += elapsed_ns(phase);
     figures.total_ns = elapsed_ns(begun);
     let restarts = sites.first().map_or(0, |site| site.restarts);
-    Ok(Rebuilt { members: sites.into_iter().map(Site::into_member).collect(), restarts, notes, figures })
+    let members = sites.into_iter().map(Site::into_member).collect();
+    Ok(Rebuilt { members, common: common.map(Arc::new), restarts, notes, figures })
 }
 
 /// An error of one of several processes, by its id.

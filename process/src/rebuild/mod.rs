@@ -15,6 +15,7 @@
 mod attributes;
 mod birth;
 mod chosen;
+mod common;
 mod datagrams;
 mod error;
 mod family;
@@ -52,6 +53,7 @@ mod view;
 mod watches;
 
 pub use birth::{BirthOptions, Born, Ids, birth};
+pub use common::Common;
 pub use error::RebuildError;
 pub use figures::RebuildFigures;
 pub use finish::{FinishOptions, Rebuilt, RebuiltMember, finish};

@@ -4,6 +4,7 @@
 //! What must hold: the layout's hole is free in the record. All mappings are made with MAP_FIXED_NOREPLACE: an overlap
 //! is an error, never a silent replacement.
 
+use super::common;
 use super::error::RebuildError;
 use super::fill::Plan;
 use super::hand::{Batch, Hand, Need, Task, Workplace};
@@ -232,7 +233,8 @@ impl Builder<'_> {
                 }
             }
         }
-        for mapped in &plan.mapped {
+        let common = pages.common();
+        for mapped in plan.mapped.iter().filter(|mapped| Some(mapped.segment) != common) {
             let path = pages
                 .segments()
                 .get(mapped.segment as usize)
@@ -251,7 +253,10 @@ impl Builder<'_> {
         }
         let (results, _) = batch.finish()?;
         let open: Vec<u64> = results.iter().map(|fd| fd.cast_unsigned()).collect();
-        let by_key = known.into_iter().map(|(key, at)| (key, open[at])).collect();
+        let mut by_key: HashMap<FileKey, u64> = known.into_iter().map(|(key, at)| (key, open[at])).collect();
+        // It lies open there, and is closed by `common`.
+        let number = u64::from(common::number(self.job).cast_unsigned());
+        by_key.extend(common.map(|segment| (FileKey::Segment(segment), number)));
         Ok(Files { open, by_key })
     }
 
@@ -397,7 +402,7 @@ enum FileKey {
     Mapped { file: u32, writable: bool },
     /// Index into [`holdfast_image::record::FileTable::nameless`], and how it is opened.
     Nameless { file: u32, writable: bool },
-    /// A segment of the image.
+    /// A segment of the image, or what stands in its place ([`PageProvider::common`]).
     Segment(u32),
 }
 

@@ -45,6 +45,12 @@ pub fn of_several(job: &Job<'_>) -> BTreeMap<u64, SharedObject> {
     numbered.map(|((object, (_, _, size)), number)| (object, SharedObject { number, size })).collect()
 }
 
+/// The first number after theirs.
+pub fn end(job: &Job<'_>) -> i32 {
+    let last = of_several(job).values().map(|object| object.number + 1).max();
+    last.unwrap_or_else(|| nameless::number(job, job.record.files.nameless.len()))
+}
+
 /// Makes them, with numbers of at least `floor`.
 ///
 /// # Errors

@@ -19,7 +19,7 @@ use super::segments::Segments;
 use super::shared::SharedObject;
 use super::vdso::Other;
 use super::view::View;
-use super::{attributes, last, lazy, mirror, rights, stopped, tasks, tracker};
+use super::{attributes, common, last, lazy, mirror, rights, stopped, tasks, tracker};
 use crate::slots;
 use crate::track::Tracking;
 use holdfast_image::pages::PageProvider;
@@ -69,8 +69,10 @@ impl<'a> Draft<'a> {
         let layout = Layout::choose(record, segments.max().unwrap_or(0))?;
         let pages = View::new(pages, record.space, checked);
         // Without its page the library could not make up for the difference (see `lazy`).
-        let map_lazily = lazy && record.inject.shared.0 != 0;
-        let plan = Plan::new(record, pages.extents(), map_lazily)?;
+        let can_map = record.inject.shared.0 != 0;
+        let common = pages.common();
+        let plan =
+            Plan::new(record, pages.extents(), |segment| can_map && (lazy || Some(segment) == common))?;
         Ok(Draft { member, pages, layout, plan, shared, other_vdso })
     }
 
@@ -144,6 +146,7 @@ impl<'a> Site<'a> {
         nameless.fill(record, &pages)?;
         builder.protect(&plan)?;
         nameless::close(&builder, member.job)?;
+        common::close(&builder, member.job)?;
         let tracking = Arc::new(tracker::make(&builder, pid, pages.extents()));
         fault::point("seed-memory");
         figures.memory_ns += elapsed_ns(phase);

@@ -43,6 +43,9 @@ impl PageProvider for View<'_> {
     fn verify_mappable(&self) -> io::Result<()> {
         if self.checked.swap(true, Ordering::Relaxed) { Ok(()) } else { self.all.verify_mappable() }
     }
+    fn common(&self) -> Option<u32> {
+        self.all.common()
+    }
 }
 
 #[cfg(test)]
