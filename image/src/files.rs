@@ -149,6 +149,9 @@ pub enum Object {
         inode: u64,
         /// Modification time at the cut, nanoseconds.
         mtime_ns: i64,
+        /// Time of birth, nanoseconds, where it is known: with the inode, by which a file is found that was renamed since.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        born_ns: Option<i64>,
         /// Permission bits, to create it anew when it is gone.
         mode: u32,
         /// Content of a file that had no name any more (in images made before there was [`Object::Nameless`]).

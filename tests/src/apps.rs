@@ -28,7 +28,7 @@ pub struct App {
     pub prepare: Option<String>,
     /// It does not run as root.
     pub refuses_root: bool,
-    /// It renames files that it has just written: an image from before has them open under a name that nobody has any more, and
+    /// It replaces files by others that it has just written: an image from before has them open, and nobody has them any more, and
     /// its restart is refused.
     pub renames: bool,
     /// What it uses would be taken by another one of its kind: one chain at a time.

@@ -188,6 +188,7 @@ macro_rules! suite {
                 wandering: "wandering" => "A current directory and a umask that change";
                 mirrors: "mirrors" => "/proc/self: exe, maps, fd, status, limits";
                 standard_closed: "standard" "closed" => "Closed standard streams";
+                renamed: "renamed" => "Files that get another name after the checkpoint, and whose name another one gets";
                 standard_reopened: "standard" "reopened" => "Standard input from a file, read in pieces";
                 standard_copied: "standard" "copied" => "Standard output under other numbers";
                 standard_piped: "standard" "piped" => "Standard input from a pipe of the program's own";

@@ -18,7 +18,7 @@ mod waiting;
 mod watched;
 pub mod watches;
 
-use super::identity::mtime_ns;
+use super::identity::{born_ns, mtime_ns};
 use super::links;
 use flight::{peek_pipe, unreadable};
 use holdfast_image::bytes::{Blob, Name};
@@ -385,6 +385,7 @@ impl<'a> FileReader<'a> {
             device: metadata.dev(),
             inode: metadata.ino(),
             mtime_ns: mtime_ns(metadata),
+            born_ns: born_ns(metadata),
             mode: metadata.mode() & 0o7777,
             deleted_content: None,
         })

@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::UNIX_EPOCH;
 
 /// Bytes from the start of a file in which its build-id is looked for.
 const HEAD_LEN: u64 = 64 * 1024;
@@ -34,6 +35,12 @@ impl Identities {
 /// Modification time in nanoseconds since 1970.
 pub fn mtime_ns(metadata: &fs::Metadata) -> i64 {
     metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec())
+}
+
+/// Time of birth likewise, where the file system knows it.
+pub fn born_ns(metadata: &fs::Metadata) -> Option<i64> {
+    let since = metadata.created().ok()?.duration_since(UNIX_EPOCH).ok()?;
+    i64::try_from(since.as_nanos()).ok()
 }
 
 /// The GNU build-id of an ELF file, if it has one within its first 64 KiB (where linkers put it).

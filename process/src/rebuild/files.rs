@@ -303,7 +303,10 @@ impl Bench<'_> {
             }
             Object::PtyMaster { pty } => self.ptys.master(*pty, flags).map_err(io())?,
             Object::PtySlave { pty } => self.ptys.slave(*pty, flags).map_err(io())?,
-            Object::Regular { .. } => regular::open(&description.object, flags, &mut self.notes)?,
+            Object::Regular { .. } => {
+                let written = regular::is_written(&self.job.record.files, &description.object);
+                regular::open(&description.object, flags, written, &mut self.notes)?
+            }
             Object::Directory { path, position } => {
                 let folder = open_path(path, flags)?;
                 if *position != 0 {

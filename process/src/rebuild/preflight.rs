@@ -3,6 +3,7 @@
 //! Called by the front and by `holdfast doctor`-like listings. Pure looking; nothing is changed. Each line names the
 //! object and what to do.
 
+use super::renamed;
 use super::vdso::Other;
 use crate::capture::{identity, processor};
 use crate::xstate;
@@ -108,7 +109,17 @@ fn changed(file: &FileIdentity) -> Option<String> {
 /// Whether an open file is gone, or has lost what the program would write behind.
 fn missing(object: &Object, flags: u32) -> Option<String> {
     let writes = flags & libc::O_ACCMODE.cast_unsigned() != 0;
+    let other = renamed::elsewhere(object);
     match object {
+        Object::Regular { path, size, .. } if let Some(other) = other => {
+            let now = fs::metadata(&other).map_or(0, |now| now.size());
+            (writes && now < *size).then(|| {
+                format!(
+                    "{path}: the program writes it; it is called {} now, and has {now} bytes but had {size} at the checkpoint",
+                    other.display()
+                )
+            })
+        }
         Object::Regular { path, size, deleted_content: None, .. } => match fs::metadata(path.as_path()) {
             Ok(now) if writes && now.is_file() && now.size() < *size => Some(format!(
                 "{path}: the program writes it, and it has {} bytes now but had {size} at the checkpoint; put the \

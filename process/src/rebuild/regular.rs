@@ -2,19 +2,20 @@
 //!
 //! The rule: no byte is ever lost. A file that the program had open for writing and that has grown since is cut back,
 //! after its end was copied to the store and synchronised; one that has shrunk is an error, because the program would
-//! write behind a hole. [`open`] runs in the new process ([`super::life`]) and changes nothing; [`put_back`] runs in the
+//! write behind a hole. One that was renamed since ([`renamed`]) is read where it is, or copied to where the program had it. [`open`] runs in the new process ([`super::life`]) and changes nothing; [`put_back`] runs in the
 //! agent when all else has succeeded, so that a restart that fails leaves the files as they are.
 
 use super::error::RebuildError;
 use super::files::{c_path, open_path};
+use super::renamed;
 use holdfast_image::bytes::Name;
 use holdfast_image::record::{FileTable, Object};
 use holdfast_sys::{clock, objects};
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::CString;
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -27,23 +28,47 @@ fn may_write(flags: u32) -> bool {
     flags & libc::O_ACCMODE.cast_unsigned() != libc::O_RDONLY.cast_unsigned()
 }
 
-/// Opens a file that has a name; sets its offset.
+/// Whether the program writes a file, by any of its descriptions.
+pub fn is_written(table: &FileTable, object: &Object) -> bool {
+    let Object::Regular { device: own_device, inode: own_inode, .. } = object else { return false };
+    table.descriptions.iter().any(|other| match &other.object {
+        Object::Regular { device, inode, .. } => {
+            (device, inode) == (own_device, own_inode) && may_write(other.flags)
+        }
+        _ => false,
+    })
+}
+
+/// Opens a file that has a name; sets its offset. `written`: see [`is_written`].
 ///
 /// # Errors
 /// Names the file and what to do.
-pub fn open(object: &Object, flags: u32, notes: &mut Vec<String>) -> Result<OwnedFd, RebuildError> {
+pub fn open(
+    object: &Object,
+    flags: u32,
+    written: bool,
+    notes: &mut Vec<String>,
+) -> Result<OwnedFd, RebuildError> {
     let Object::Regular { path, position, size, device, inode, mode, .. } = object else {
         return Err(RebuildError::Image("not a regular file".into()));
     };
-    if *size == 0 && may_write(flags) && !path.as_path().exists() {
-        // Nothing of it is lost: it was empty.
+    let other = renamed::elsewhere(object);
+    let is_copied = other.is_some() && written;
+    if ((*size == 0 && may_write(flags)) || is_copied) && !path.as_path().exists() {
+        // Nothing of it is lost: it was empty, or is filled in time.
         let flags = (libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY).cast_unsigned();
         objects::open(&c_path(path)?, flags, *mode).map_err(|error| {
             RebuildError::file(path, format!("it is gone and cannot be made anew: {error}"))
         })?;
-        notes.push(format!("{path}: it was gone; made anew, empty as it was"));
+        if !is_copied {
+            notes.push(format!("{path}: it was gone; made anew, empty as it was"));
+        }
     }
-    let fd = open_path(path, flags & !TMPFILE_BITS)?;
+    let now = other.filter(|_| !is_copied).map(|other| Name::from(other.as_path()));
+    if let Some(now) = &now {
+        notes.push(format!("{path}: it is called {now} now"));
+    }
+    let fd = open_path(now.as_ref().unwrap_or(path), flags & !TMPFILE_BITS)?;
     if flags & libc::O_PATH.cast_unsigned() != 0 {
         return Ok(fd);
     }
@@ -52,6 +77,10 @@ pub fn open(object: &Object, flags: u32, notes: &mut Vec<String>) -> Result<Owne
     let now = file.metadata().map_err(io("asking for its length"))?;
     if !now.is_file() {
         return Err(RebuildError::file(path, "it was a regular file and is none now; put it back"));
+    }
+    if is_copied {
+        objects::seek(file.as_fd(), *position).map_err(io("setting the offset"))?;
+        return Ok(file.into());
     }
     if (now.dev(), now.ino()) != (*device, *inode) {
         notes.push(format!(
@@ -86,11 +115,19 @@ fn refuse_shrunk(path: &Name, size: u64, now: u64) -> Result<(), RebuildError> {
 /// Names the file; those before it are put back, and their ends kept.
 pub fn put_back(table: &FileTable, saved_dir: &Path) -> Result<Vec<String>, RebuildError> {
     let mut notes = Vec::new();
+    let mut copied = BTreeSet::new();
     for description in &table.descriptions {
         if let Object::Regular { path, size, deleted_content: None, .. } = &description.object
             && may_write(description.flags)
             && description.flags & libc::O_PATH.cast_unsigned() == 0
         {
+            if let Some(other) = renamed::elsewhere(&description.object) {
+                if copied.insert(path) {
+                    refuse_taken(table, path)?;
+                    notes.push(copy_back(path, &other, *size, saved_dir)?);
+                }
+                continue;
+            }
             let now = fs::metadata(path.as_path())
                 .map_err(|error| RebuildError::file(path, format!("asking for its length: {error}")))?
                 .len();
@@ -101,6 +138,39 @@ pub fn put_back(table: &FileTable, saved_dir: &Path) -> Result<Vec<String>, Rebu
         }
     }
     Ok(notes)
+}
+
+/// A place that another file of the program has now: one of them would be lost.
+fn refuse_taken(table: &FileTable, path: &Name) -> Result<(), RebuildError> {
+    let now = fs::metadata(path.as_path()).map(|now| (now.dev(), now.ino())).ok();
+    let is_there = |object: &Object| matches!(object, Object::Regular { device, inode, .. } if now == Some((*device, *inode)));
+    if table.descriptions.iter().any(|description| is_there(&description.object)) {
+        let what = "another file that the program had open has its name now; give both their names back";
+        return Err(RebuildError::file(path, what));
+    }
+    Ok(())
+}
+
+/// Makes of the file at `path`, which is another one, what was there: the first bytes of `other`.
+fn copy_back(path: &Name, other: &Path, size: u64, saved_dir: &Path) -> Result<String, RebuildError> {
+    let failed = |error: io::Error| {
+        let what = format!("it cannot be made anew of {}, as it is called now: {error}", other.display());
+        RebuildError::file(path, what)
+    };
+    let now = fs::metadata(other).map_err(failed)?.len();
+    refuse_shrunk(path, size, now)?;
+    let mut note =
+        format!("{path}: it is called {} now; made anew of its first {size} bytes", other.display());
+    if fs::metadata(path.as_path()).map_err(failed)?.len() > 0 {
+        let kept = keep_tail(path, 0, saved_dir).map_err(failed)?;
+        note.push_str(&format!("; what was there is kept in {}", kept.display()));
+    }
+    let mut file = File::options().write(true).truncate(true).open(path.as_path()).map_err(failed)?;
+    let source = File::open(other).map_err(failed)?;
+    match io::copy(&mut source.take(size), &mut file).map_err(failed)? {
+        copied if copied == size => Ok(note),
+        copied => Err(failed(io::Error::other(format!("only {copied} of {size} bytes can be read")))),
+    }
 }
 
 fn put_back_length(path: &Name, size: u64, now: u64, saved_dir: &Path) -> Result<String, RebuildError> {
@@ -210,9 +280,9 @@ pub fn make_nameless(path: &Path) -> io::Result<File> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::capture::identity::born_ns;
     use holdfast_image::bytes::Blob;
     use holdfast_image::record::Description;
-    use std::io::Read;
 
     struct Folder(PathBuf);
     impl Folder {
@@ -237,6 +307,7 @@ mod tests {
             device: metadata.as_ref().map_or(0, MetadataExt::dev),
             inode: metadata.as_ref().map_or(0, MetadataExt::ino),
             mtime_ns: 0,
+            born_ns: metadata.as_ref().and_then(born_ns),
             mode: 0o640,
             deleted_content: None,
         }
@@ -250,7 +321,7 @@ mod tests {
         let (path, saved) = (folder.0.join("out.log"), folder.0.join("saved"));
         fs::write(&path, b"before|after").unwrap();
         let object = object(&path, 7, 3);
-        let fd = open(&object, WRITING, &mut Vec::new()).unwrap();
+        let fd = open(&object, WRITING, true, &mut Vec::new()).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"before|after", "opening changes nothing");
         let description = Description { flags: WRITING, object, locks: Vec::new(), owner: None };
         let table =
@@ -272,10 +343,10 @@ mod tests {
         let path = folder.0.join("data");
         fs::write(&path, b"12345").unwrap();
         let mut notes = Vec::new();
-        let error = open(&object(&path, 9, 9), WRITING, &mut notes).unwrap_err().to_string();
+        let error = open(&object(&path, 9, 9), WRITING, true, &mut notes).unwrap_err().to_string();
         assert!(error.contains("data") && error.contains("truncate -s 9"), "{error}");
         assert!(notes.is_empty());
-        open(&object(&path, 9, 9), 0, &mut notes).unwrap();
+        open(&object(&path, 9, 9), 0, false, &mut notes).unwrap();
         assert_eq!(notes.len(), 1);
         assert_eq!(fs::read(&path).unwrap(), b"12345");
     }
@@ -289,16 +360,74 @@ mod tests {
         fs::write(folder.0.join("new"), b"54321").unwrap();
         fs::rename(folder.0.join("new"), &path).unwrap();
         let mut notes = Vec::new();
-        let mut file = File::from(open(&old, 0, &mut notes).unwrap());
+        let mut file = File::from(open(&old, 0, false, &mut notes).unwrap());
         let mut rest = String::new();
         file.read_to_string(&mut rest).unwrap();
         assert_eq!((rest.as_str(), notes.len()), ("321", 1));
         fs::remove_file(&path).unwrap();
-        assert!(open(&old, 0, &mut notes).is_err());
-        assert!(open(&old, WRITING, &mut notes).is_err());
+        assert!(open(&old, 0, false, &mut notes).is_err());
+        assert!(open(&old, WRITING, true, &mut notes).is_err());
         // One that was empty can be made anew.
-        open(&object(&path, 0, 0), WRITING, &mut notes).unwrap();
+        open(&object(&path, 0, 0), WRITING, true, &mut notes).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().len(), 0);
+    }
+
+    fn table(objects: &[&Object]) -> FileTable {
+        let description = |object: &&Object| Description {
+            flags: WRITING,
+            object: (*object).clone(),
+            locks: Vec::new(),
+            owner: None,
+        };
+        FileTable { descriptions: objects.iter().map(description).collect(), ..FileTable::default() }
+    }
+
+    #[test]
+    fn a_file_that_was_renamed_is_read_there_and_written_where_it_was() {
+        let folder = Folder::new("renamed");
+        let (path, now, saved) = (folder.0.join("part"), folder.0.join("whole"), folder.0.join("saved"));
+        fs::write(&path, b"before|after").unwrap();
+        let old = object(&path, 7, 7);
+        fs::rename(&path, &now).unwrap();
+        let mut notes = Vec::new();
+        let mut rest = String::new();
+        File::from(open(&old, 0, false, &mut notes).unwrap()).read_to_string(&mut rest).unwrap();
+        assert_eq!((rest.as_str(), notes.len(), path.exists()), ("after", 1, false));
+        // Another one has its name already.
+        for other in [None, Some("another one")] {
+            let _ = fs::remove_file(&path);
+            other.iter().for_each(|text| fs::write(&path, text).unwrap());
+            let mut writer = File::from(open(&old, WRITING, true, &mut Vec::new()).unwrap());
+            let notes = put_back(&table(&[&old, &old]), &saved).unwrap();
+            assert!(notes.len() == 1 && notes[0].contains("whole now"), "{notes:?}");
+            assert_eq!(notes[0].contains("what was there is kept"), other.is_some(), "{notes:?}");
+            writer.write_all(b"X").unwrap();
+            // Who reads what is written reads the same file.
+            let mut text = String::new();
+            let mut reader = File::from(open(&old, 0, true, &mut Vec::new()).unwrap());
+            reader.read_to_string(&mut text).unwrap();
+            assert_eq!((fs::read(&path).unwrap(), text.as_str()), (b"before|X".to_vec(), "X"));
+            assert_eq!(fs::read(&now).unwrap(), b"before|after");
+        }
+        let kept = fs::read_dir(&saved).unwrap().map(|entry| fs::read(entry.unwrap().path()).unwrap());
+        assert_eq!(kept.collect::<Vec<_>>(), [b"another one"]);
+    }
+
+    #[test]
+    fn files_that_have_changed_places_are_refused() {
+        let folder = Folder::new("places");
+        let (first, second, third) = (folder.0.join("a"), folder.0.join("b"), folder.0.join("c"));
+        fs::write(&first, b"first").unwrap();
+        fs::write(&second, b"second").unwrap();
+        let table = table(&[&object(&first, 5, 5), &object(&second, 6, 6)]);
+        fs::rename(&first, &third).unwrap();
+        fs::rename(&second, &first).unwrap();
+        let error = put_back(&table, &folder.0.join("saved")).unwrap_err().to_string();
+        assert!(error.contains("names back"), "{error}");
+        assert_eq!(
+            (fs::read(&first).unwrap(), fs::read(&third).unwrap()),
+            (b"second".to_vec(), b"first".to_vec())
+        );
     }
 
     #[test]
@@ -311,6 +440,7 @@ mod tests {
             device: 1,
             inode: 2,
             mtime_ns: 0,
+            born_ns: None,
             mode: 0o600,
             deleted_content: Some(Blob(b"contents".to_vec())),
         };
