@@ -48,7 +48,8 @@ pub enum Command {
 Examples:
   holdfast run -- python3 train.py
   holdfast run --name sim --every 10m --keep 2 -- ./sim input.dat
-  holdfast run --name sim --resume --on TERM=checkpoint-stop -- ./sim input.dat   (in a batch job)")]
+  holdfast run --name sim --resume --on TERM=checkpoint-stop -- ./sim input.dat   (in a batch job)
+  holdfast run --name sim -- mpirun -np 4 ./sim    (mpirun -np 4 holdfast run --name sim -- ./sim comes to the same)")]
     Run(RunArgs),
     /// Take a checkpoint of a running job now
     #[command(after_help = "\

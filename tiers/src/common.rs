@@ -1,5 +1,5 @@
-//! What several address spaces of an image have by copy-on-write, compressed: a restart unpacks it once, into a file in memory
-//! that all of them map. (What is not compressed they map from the segments.)
+//! What several address spaces of an image have by copy-on-write: a restart unpacks it once, into a file in memory that all of
+//! them map. What is not compressed a lazy restart maps from the segments instead.
 //!
 //! Laid out by [`Image::share`], before anybody asks for extents; filled by `read`; carried along by [`crate::Lineage`], so that later
 //! images know what is still mapped from there. Invariant: a frame is known by its segment's name and its offset there, which
@@ -35,8 +35,8 @@ fn name(entries: &[SegmentEntry], frame: &Frame) -> Option<FrameName> {
 }
 
 impl Common {
-    /// Of frames that longer runs of several spaces lie in, in the order of the index.
-    fn of(index: &[IndexRun], frames: &[Frame], entries: &[SegmentEntry]) -> Common {
+    /// Of frames that longer runs of several spaces lie in, in the order of the index; `raw`: of uncompressed ones too.
+    fn of(index: &[IndexRun], frames: &[Frame], entries: &[SegmentEntry], raw: bool) -> Common {
         let framed = index.iter().filter_map(|entry| match entry.place {
             Place::Frame { frame, .. } if entry.run.pages.0 >= LEAST => {
                 Some((frame, space::split(entry.run.start).0))
@@ -52,7 +52,7 @@ impl Common {
         let mut common = Common::default();
         for number in framed.map(|(frame, _)| frame).filter(|frame| several.contains(frame)) {
             let frame = &frames[number as usize];
-            if frame.codec == Codec::Raw {
+            if frame.codec == Codec::Raw && !raw {
                 continue;
             }
             if let Some(name) = name(entries, frame)
@@ -88,10 +88,11 @@ impl Common {
 }
 
 impl Image {
-    /// Has what several address spaces have in common mapped by all of them. Before anything else is asked of the pages.
-    pub fn share(&mut self) {
+    /// Has what several address spaces have in common mapped by all of them. Before anything else is asked of the pages. `raw`: what is not
+    /// compressed too; else that is mapped from the segments.
+    pub fn share(&mut self, raw: bool) {
         let tables = &self.tables;
-        let common = Common::of(&tables.index, &tables.frames, &tables.entries);
+        let common = Common::of(&tables.index, &tables.frames, &tables.entries, raw);
         if common.len > 0 {
             self.extents = extents(tables, Some(&common));
             self.common = Some(Arc::new(common));

@@ -110,18 +110,18 @@ pub(crate) fn extents(tables: &Tables, common: Option<&Common>) -> Vec<Extent> {
     let place = |frame: &Frame| common?.place(&tables.entries, frame);
     for entry in &tables.index {
         let source = match entry.place {
-            Place::Frame { frame, page } => match tables.frames[frame as usize] {
-                Frame { codec: Codec::Raw, segment, offset, .. } => {
-                    ExtentSource::Mappable { segment, offset: offset + u64::from(page) * PAGE_SIZE }
-                }
-                frame => match place(&frame) {
-                    Some(offset) => ExtentSource::Mappable {
-                        segment: tables.common_number(),
-                        offset: offset + u64::from(page) * PAGE_SIZE,
-                    },
-                    None => ExtentSource::Stored,
-                },
-            },
+            Place::Frame { frame, page } => {
+                let frame = &tables.frames[frame as usize];
+                let found = match place(frame) {
+                    Some(offset) => Some((tables.common_number(), offset)),
+                    None => (frame.codec == Codec::Raw).then_some((frame.segment, frame.offset)),
+                };
+                let page = u64::from(page) * PAGE_SIZE;
+                found.map_or(ExtentSource::Stored, |(segment, offset)| ExtentSource::Mappable {
+                    segment,
+                    offset: offset + page,
+                })
+            }
             Place::Zero => ExtentSource::Zero,
         };
         match extents.last_mut() {

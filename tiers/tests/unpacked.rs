@@ -19,9 +19,9 @@ const PAGES: u64 = 2000;
 const OWN: u64 = 50;
 
 /// The pages of one process, by their numbers.
-fn process(number: u32) -> Model {
+fn process(number: u32, kind: Content) -> Model {
     let place = |own: u64| space::global(number, Addr((1000 + own) * PAGE_SIZE)).0 / PAGE_SIZE;
-    let content = |own: u64| page_of(Content::Text, if own.is_multiple_of(OWN) { place(own) } else { own });
+    let content = |own: u64| page_of(kind, if own.is_multiple_of(OWN) { place(own) } else { own });
     (0..PAGES).map(|own| (place(own), content(own))).collect()
 }
 
@@ -58,14 +58,14 @@ impl Shop {
     }
 }
 
-/// A family whose pages are stored once, compressed.
-fn family() -> (Shop, Model, Image) {
+/// A family whose pages are stored once.
+fn family(kind: Content) -> (Shop, Model, Image) {
     let folder = TempDir::new();
     let job = Store::open(&folder.store()).unwrap().create_job("tree").unwrap();
     let shop = Shop { lock: job.lock().unwrap(), job, _folder: folder };
-    let mut memory = process(0);
+    let mut memory = process(0, kind);
     let (_, _, lineage) = shop.store(None, &memory, &memory, Vec::new());
-    let children: Model = process(1).into_iter().chain(process(2)).collect();
+    let children: Model = process(1, kind).into_iter().chain(process(2, kind)).collect();
     memory.extend(children.clone());
     let (_, epoch, _) = shop.store(Some(lineage), &memory, &children, Vec::new());
     let image = shop.job.open_image(epoch).unwrap();
@@ -83,9 +83,9 @@ fn in_common(image: &Image) -> Vec<(Extent, u64)> {
 
 #[test]
 fn it_is_unpacked_once_for_all() {
-    let (_shop, memory, mut image) = family();
+    let (_shop, memory, mut image) = family(Content::Text);
     assert_eq!((image.common(), in_common(&image).len()), (None, 0));
-    image.share();
+    image.share(false);
     let found = in_common(&image);
     for number in 0..3 {
         let own = found.iter().filter(|(extent, _)| space::split(extent.run.start).0 == number);
@@ -107,21 +107,31 @@ fn it_is_unpacked_once_for_all() {
 }
 
 #[test]
+fn what_is_not_compressed_counts_if_it_is_wanted() {
+    let (_shop, _, mut image) = family(Content::Noise);
+    image.share(false);
+    assert_eq!(image.common(), None, "a lazy restart maps it from the segments");
+    image.share(true);
+    let pages: u64 = in_common(&image).iter().map(|(extent, _)| extent.run.pages.0).sum();
+    assert!(pages >= 3 * (PAGES - PAGES / OWN), "{pages}");
+}
+
+#[test]
 fn one_process_has_nothing_in_common() {
     let folder = TempDir::new();
     let job = Store::open(&folder.store()).unwrap().create_job("tree").unwrap();
     let shop = Shop { lock: job.lock().unwrap(), job, _folder: folder };
-    let memory = process(0);
+    let memory = process(0, Content::Text);
     let (_, epoch, _) = shop.store(None, &memory, &memory, Vec::new());
     let mut image = shop.job.open_image(epoch).unwrap();
-    image.share();
+    image.share(false);
     assert_eq!(image.common(), None);
 }
 
 #[test]
 fn what_is_mapped_from_it_is_unchanged_and_what_was_moved_is_read() {
-    let (shop, mut memory, mut image) = family();
-    image.share();
+    let (shop, mut memory, mut image) = family(Content::Text);
+    image.share(false);
     let file =
         File::options().read(true).write(true).create_new(true).open(shop.job.dir().join("x")).unwrap();
     image.fill_common(&file).unwrap();

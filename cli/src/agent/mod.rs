@@ -161,7 +161,7 @@ fn rebuild_program(
         fd::inherited(seed).map_err(|error| Failure::system("taking over the seed's socket", &error))?;
     let mut image: Image = workshop.job.open_image(epoch)?;
     if args.share {
-        image.share();
+        image.share(!args.lazy);
     }
     let mut record = image.record().clone();
     move_files(&mut record, &args.map);
