@@ -152,6 +152,9 @@ pub enum Object {
         /// Time of birth, nanoseconds, where it is known: with the inode, by which a file is found that was renamed since.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         born_ns: Option<i64>,
+        /// At a restart: where it is now, if not at `path`.
+        #[serde(skip)]
+        now: Option<Name>,
         /// Permission bits, to create it anew when it is gone.
         mode: u32,
         /// Content of a file that had no name any more (in images made before there was [`Object::Nameless`]).

@@ -165,14 +165,12 @@ fn rebuild_program(
     }
     let mut record = image.record().clone();
     move_files(&mut record, &args.map);
+    let saved_dir = workshop.job.dir().join("saved");
+    rebuild::renamed::find(&mut record, &saved_dir);
     if let Some(link) = link {
         link.tell(&Tell::Ready);
     }
-    let options = FinishOptions {
-        lazy: args.lazy,
-        socket_path: workshop.job.socket_path(),
-        saved_dir: workshop.job.dir().join("saved"),
-    };
+    let options = FinishOptions { lazy: args.lazy, socket_path: workshop.job.socket_path(), saved_dir };
     let rebuilt = rebuild::finish(&record, &image, seed, &options)
         .map_err(|error| Failure::new(crate::front::exit_of_rebuild(&error), error.to_string()))?;
     let pids: Vec<String> = rebuilt.members.iter().map(|member| member.pid.to_string()).collect();

@@ -386,6 +386,7 @@ impl<'a> FileReader<'a> {
             inode: metadata.ino(),
             mtime_ns: mtime_ns(metadata),
             born_ns: born_ns(metadata),
+            now: None,
             mode: metadata.mode() & 0o7777,
             deleted_content: None,
         })

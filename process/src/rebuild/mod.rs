@@ -37,7 +37,7 @@ mod objects;
 mod place;
 mod preflight;
 mod regular;
-mod renamed;
+pub mod renamed;
 mod report;
 mod rights;
 mod seed;

@@ -3,7 +3,6 @@
 //! Called by the front and by `holdfast doctor`-like listings. Pure looking; nothing is changed. Each line names the
 //! object and what to do.
 
-use super::renamed;
 use super::vdso::Other;
 use crate::capture::{identity, processor};
 use crate::xstate;
@@ -109,14 +108,12 @@ fn changed(file: &FileIdentity) -> Option<String> {
 /// Whether an open file is gone, or has lost what the program would write behind.
 fn missing(object: &Object, flags: u32) -> Option<String> {
     let writes = flags & libc::O_ACCMODE.cast_unsigned() != 0;
-    let other = renamed::elsewhere(object);
     match object {
-        Object::Regular { path, size, .. } if let Some(other) = other => {
-            let now = fs::metadata(&other).map_or(0, |now| now.size());
+        Object::Regular { path, size, now: Some(other), .. } => {
+            let now = fs::metadata(other.as_path()).map_or(0, |now| now.size());
             (writes && now < *size).then(|| {
                 format!(
-                    "{path}: the program writes it; it is called {} now, and has {now} bytes but had {size} at the checkpoint",
-                    other.display()
+                    "{path}: the program writes it; it is called {other} now, and has {now} bytes but had {size} at the checkpoint",
                 )
             })
         }

@@ -49,10 +49,9 @@ pub fn open(
     written: bool,
     notes: &mut Vec<String>,
 ) -> Result<OwnedFd, RebuildError> {
-    let Object::Regular { path, position, size, device, inode, mode, .. } = object else {
+    let Object::Regular { path, position, size, device, inode, mode, now: other, .. } = object else {
         return Err(RebuildError::Image("not a regular file".into()));
     };
-    let other = renamed::elsewhere(object);
     let is_copied = other.is_some() && written;
     if ((*size == 0 && may_write(flags)) || is_copied) && !path.as_path().exists() {
         // Nothing of it is lost: it was empty, or is filled in time.
@@ -64,11 +63,11 @@ pub fn open(
             notes.push(format!("{path}: it was gone; made anew, empty as it was"));
         }
     }
-    let now = other.filter(|_| !is_copied).map(|other| Name::from(other.as_path()));
-    if let Some(now) = &now {
+    let now = other.as_ref().filter(|_| !is_copied);
+    if let Some(now) = now {
         notes.push(format!("{path}: it is called {now} now"));
     }
-    let fd = open_path(now.as_ref().unwrap_or(path), flags & !TMPFILE_BITS)?;
+    let fd = open_path(now.unwrap_or(path), flags & !TMPFILE_BITS)?;
     if flags & libc::O_PATH.cast_unsigned() != 0 {
         return Ok(fd);
     }
@@ -117,14 +116,15 @@ pub fn put_back(table: &FileTable, saved_dir: &Path) -> Result<Vec<String>, Rebu
     let mut notes = Vec::new();
     let mut copied = BTreeSet::new();
     for description in &table.descriptions {
-        if let Object::Regular { path, size, deleted_content: None, .. } = &description.object
+        if let Object::Regular { path, size, now: other, deleted_content: None, .. } = &description.object
             && may_write(description.flags)
             && description.flags & libc::O_PATH.cast_unsigned() == 0
         {
-            if let Some(other) = renamed::elsewhere(&description.object) {
+            if let Some(other) = other {
                 if copied.insert(path) {
                     refuse_taken(table, path)?;
-                    notes.push(copy_back(path, &other, *size, saved_dir)?);
+                    notes.push(copy_back(path, other, *size, saved_dir)?);
+                    renamed::keep(&description.object, saved_dir);
                 }
                 continue;
             }
@@ -152,21 +152,20 @@ fn refuse_taken(table: &FileTable, path: &Name) -> Result<(), RebuildError> {
 }
 
 /// Makes of the file at `path`, which is another one, what was there: the first bytes of `other`.
-fn copy_back(path: &Name, other: &Path, size: u64, saved_dir: &Path) -> Result<String, RebuildError> {
+fn copy_back(path: &Name, other: &Name, size: u64, saved_dir: &Path) -> Result<String, RebuildError> {
     let failed = |error: io::Error| {
-        let what = format!("it cannot be made anew of {}, as it is called now: {error}", other.display());
+        let what = format!("it cannot be made anew of {other}, as it is called now: {error}");
         RebuildError::file(path, what)
     };
-    let now = fs::metadata(other).map_err(failed)?.len();
+    let now = fs::metadata(other.as_path()).map_err(failed)?.len();
     refuse_shrunk(path, size, now)?;
-    let mut note =
-        format!("{path}: it is called {} now; made anew of its first {size} bytes", other.display());
+    let mut note = format!("{path}: it is called {other} now; made anew of its first {size} bytes");
     if fs::metadata(path.as_path()).map_err(failed)?.len() > 0 {
         let kept = keep_tail(path, 0, saved_dir).map_err(failed)?;
         note.push_str(&format!("; what was there is kept in {}", kept.display()));
     }
     let mut file = File::options().write(true).truncate(true).open(path.as_path()).map_err(failed)?;
-    let source = File::open(other).map_err(failed)?;
+    let source = File::open(other.as_path()).map_err(failed)?;
     match io::copy(&mut source.take(size), &mut file).map_err(failed)? {
         copied if copied == size => Ok(note),
         copied => Err(failed(io::Error::other(format!("only {copied} of {size} bytes can be read")))),
@@ -191,12 +190,17 @@ fn put_back_length(path: &Name, size: u64, now: u64, saved_dir: &Path) -> Result
     Ok(format!("{path}: put back from {now} to {size} bytes; the rest is kept in {}", kept.display()))
 }
 
+/// Makes the folder for what restarts keep.
+pub fn make_saved_dir(saved_dir: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(saved_dir) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Copies what lies behind `size` into a new file of the store.
 fn keep_tail(path: &Name, size: u64, saved_dir: &Path) -> io::Result<PathBuf> {
-    match DirBuilder::new().mode(0o700).create(saved_dir) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
-    }
+    make_saved_dir(saved_dir)?;
     let mut source = File::open(path.as_path())?;
     source.seek(SeekFrom::Start(size))?;
     let base = path.as_path().file_name().unwrap_or_default();
@@ -281,8 +285,9 @@ pub fn make_nameless(path: &Path) -> io::Result<File> {
 mod tests {
     use super::*;
     use crate::capture::identity::born_ns;
+    use crate::rebuild::fill::tests::record;
     use holdfast_image::bytes::Blob;
-    use holdfast_image::record::Description;
+    use holdfast_image::record::{Description, ProcessRecord};
 
     struct Folder(PathBuf);
     impl Folder {
@@ -308,6 +313,7 @@ mod tests {
             inode: metadata.as_ref().map_or(0, MetadataExt::ino),
             mtime_ns: 0,
             born_ns: metadata.as_ref().and_then(born_ns),
+            now: None,
             mode: 0o640,
             deleted_content: None,
         }
@@ -372,14 +378,18 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().len(), 0);
     }
 
-    fn table(objects: &[&Object]) -> FileTable {
+    /// A record of descriptions that write, after the look for files that were renamed.
+    fn found(objects: &[&Object], saved: &Path) -> ProcessRecord {
         let description = |object: &&Object| Description {
             flags: WRITING,
             object: (*object).clone(),
             locks: Vec::new(),
             owner: None,
         };
-        FileTable { descriptions: objects.iter().map(description).collect(), ..FileTable::default() }
+        let mut record = record(Vec::new());
+        record.files.descriptions = objects.iter().map(description).collect();
+        renamed::find(&mut record, saved);
+        record
     }
 
     #[test]
@@ -389,40 +399,50 @@ mod tests {
         fs::write(&path, b"before|after").unwrap();
         let old = object(&path, 7, 7);
         fs::rename(&path, &now).unwrap();
+        let record = found(&[&old, &old], &saved);
+        let object = &record.files.descriptions[0].object;
         let mut notes = Vec::new();
         let mut rest = String::new();
-        File::from(open(&old, 0, false, &mut notes).unwrap()).read_to_string(&mut rest).unwrap();
+        File::from(open(object, 0, false, &mut notes).unwrap()).read_to_string(&mut rest).unwrap();
         assert_eq!((rest.as_str(), notes.len(), path.exists()), ("after", 1, false));
-        // Another one has its name already.
+        // Another one has its name already; at last it is replaced by its copy, and what was kept is taken.
         for other in [None, Some("another one")] {
             let _ = fs::remove_file(&path);
             other.iter().for_each(|text| fs::write(&path, text).unwrap());
-            let mut writer = File::from(open(&old, WRITING, true, &mut Vec::new()).unwrap());
-            let notes = put_back(&table(&[&old, &old]), &saved).unwrap();
+            let mut writer = File::from(open(object, WRITING, true, &mut Vec::new()).unwrap());
+            let notes = put_back(&record.files, &saved).unwrap();
             assert!(notes.len() == 1 && notes[0].contains("whole now"), "{notes:?}");
             assert_eq!(notes[0].contains("what was there is kept"), other.is_some(), "{notes:?}");
             writer.write_all(b"X").unwrap();
             // Who reads what is written reads the same file.
             let mut text = String::new();
-            let mut reader = File::from(open(&old, 0, true, &mut Vec::new()).unwrap());
+            let mut reader = File::from(open(object, 0, true, &mut Vec::new()).unwrap());
             reader.read_to_string(&mut text).unwrap();
             assert_eq!((fs::read(&path).unwrap(), text.as_str()), (b"before|X".to_vec(), "X"));
             assert_eq!(fs::read(&now).unwrap(), b"before|after");
         }
-        let kept = fs::read_dir(&saved).unwrap().map(|entry| fs::read(entry.unwrap().path()).unwrap());
-        assert_eq!(kept.collect::<Vec<_>>(), [b"another one"]);
+        fs::rename(&path, &now).unwrap();
+        let again = found(&[&old], &saved);
+        open(&again.files.descriptions[0].object, WRITING, true, &mut Vec::new()).unwrap();
+        put_back(&again.files, &saved).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"before|");
+        let mut kept: Vec<Vec<u8>> =
+            fs::read_dir(&saved).unwrap().map(|entry| fs::read(entry.unwrap().path()).unwrap()).collect();
+        kept.sort();
+        assert_eq!(kept, [b"another one".to_vec(), b"before|after".to_vec()]);
     }
 
     #[test]
     fn files_that_have_changed_places_are_refused() {
         let folder = Folder::new("places");
         let (first, second, third) = (folder.0.join("a"), folder.0.join("b"), folder.0.join("c"));
+        let saved = folder.0.join("saved");
         fs::write(&first, b"first").unwrap();
         fs::write(&second, b"second").unwrap();
-        let table = table(&[&object(&first, 5, 5), &object(&second, 6, 6)]);
+        let (one, other) = (object(&first, 5, 5), object(&second, 6, 6));
         fs::rename(&first, &third).unwrap();
         fs::rename(&second, &first).unwrap();
-        let error = put_back(&table, &folder.0.join("saved")).unwrap_err().to_string();
+        let error = put_back(&found(&[&one, &other], &saved).files, &saved).unwrap_err().to_string();
         assert!(error.contains("names back"), "{error}");
         assert_eq!(
             (fs::read(&first).unwrap(), fs::read(&third).unwrap()),
@@ -441,6 +461,7 @@ mod tests {
             inode: 2,
             mtime_ns: 0,
             born_ns: None,
+            now: None,
             mode: 0o600,
             deleted_content: Some(Blob(b"contents".to_vec())),
         };
