@@ -18,7 +18,7 @@ use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 /// O_TMPFILE contains O_DIRECTORY; neither is for a file that exists.
@@ -157,8 +157,8 @@ fn copy_back(path: &Name, other: &Name, size: u64, saved_dir: &Path) -> Result<S
         let what = format!("it cannot be made anew of {other}, as it is called now: {error}");
         RebuildError::file(path, what)
     };
-    let now = fs::metadata(other.as_path()).map_err(failed)?.len();
-    refuse_shrunk(path, size, now)?;
+    let now = fs::metadata(other.as_path()).map_err(failed)?;
+    refuse_shrunk(path, size, now.len())?;
     let mut note = format!("{path}: it is called {other} now; made anew of its first {size} bytes");
     if fs::metadata(path.as_path()).map_err(failed)?.len() > 0 {
         let kept = keep_tail(path, 0, saved_dir).map_err(failed)?;
@@ -166,10 +166,14 @@ fn copy_back(path: &Name, other: &Name, size: u64, saved_dir: &Path) -> Result<S
     }
     let mut file = File::options().write(true).truncate(true).open(path.as_path()).map_err(failed)?;
     let source = File::open(other.as_path()).map_err(failed)?;
-    match io::copy(&mut source.take(size), &mut file).map_err(failed)? {
-        copied if copied == size => Ok(note),
-        copied => Err(failed(io::Error::other(format!("only {copied} of {size} bytes can be read")))),
+    let copied = io::copy(&mut source.take(size), &mut file).map_err(failed)?;
+    if copied != size {
+        return Err(failed(io::Error::other(format!("only {copied} of {size} bytes can be read"))));
     }
+    // Whose it is only root can say; for others it is their own.
+    let _ = fchown(&file, Some(now.uid()), Some(now.gid()));
+    file.set_permissions(now.permissions()).map_err(failed)?;
+    Ok(note)
 }
 
 fn put_back_length(path: &Name, size: u64, now: u64, saved_dir: &Path) -> Result<String, RebuildError> {
@@ -419,6 +423,7 @@ mod tests {
             let mut reader = File::from(open(object, 0, true, &mut Vec::new()).unwrap());
             reader.read_to_string(&mut text).unwrap();
             assert_eq!((fs::read(&path).unwrap(), text.as_str()), (b"before|X".to_vec(), "X"));
+            assert_eq!(fs::metadata(&path).unwrap().mode(), fs::metadata(&now).unwrap().mode());
             assert_eq!(fs::read(&now).unwrap(), b"before|after");
         }
         fs::rename(&path, &now).unwrap();
