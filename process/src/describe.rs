@@ -248,7 +248,7 @@ fn describe(
         Some(Current::Guarded { .. }) | None => None,
     };
     let living = match pid {
-        Some(pid) => Some(Living { pid, forced: File::open(format!("/proc/{pid}/mem"))? }),
+        Some(pid) => Some(Living { forced: File::open(format!("/proc/{pid}/mem"))? }),
         None => None,
     };
     let guards = snapshot.guards.runs().iter();

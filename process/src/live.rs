@@ -3,12 +3,15 @@
 //! Nothing is torn by it: the tracker was armed before, so a page that is written while or after it is read here is
 //! reported as written at the cut, and stored again. What cannot be read (it was unmapped meanwhile) is left out.
 
+use crate::cut::Target;
 use crate::members::Members;
 use holdfast_image::pages::{PageRun, PageSource, TakeList};
 use holdfast_image::set::PageSet;
 use holdfast_image::{Addr, PageCount, space};
 use holdfast_sys::{procfs, procmem};
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 
 /// Whether a device may be writing to the memory of a process by itself: it has a descriptor open with O_DIRECT.
 ///
@@ -33,16 +36,19 @@ pub fn may_have_transfers(pid: i32) -> io::Result<bool> {
 /// See the head of the file. Used by the agent's pre-copy; with global addresses.
 #[derive(Debug)]
 pub struct LivePages {
-    /// By space.
-    pids: Vec<(u32, i32)>,
+    /// By space, with `/proc/PID/mem` where there are several: what they share stays shared (see `Living` in `memory`).
+    processes: Vec<(u32, i32, Option<File>)>,
     runs: TakeList,
 }
 
 impl LivePages {
     /// These pages of some processes.
     pub fn new(members: &Members, pages: PageSet) -> LivePages {
-        let pids = members.targets().iter().map(|target| (target.space, target.pid)).collect();
-        LivePages { pids, runs: TakeList::new(pages.into_runs()) }
+        let several = members.targets().len() > 1;
+        let memory = |pid| File::open(format!("/proc/{pid}/mem")).ok().filter(|_| several);
+        let one = |target: &Target| (target.space, target.pid, memory(target.pid));
+        let processes = members.targets().iter().map(one).collect();
+        LivePages { processes, runs: TakeList::new(pages.into_runs()) }
     }
 }
 
@@ -55,11 +61,14 @@ impl PageSource for LivePages {
     }
     fn read(&self, start: Addr, buffer: &mut [u8]) -> io::Result<bool> {
         let (space, own) = space::split(start);
-        let pid = self.pids.iter().find(|(other, _)| *other == space).map(|(_, pid)| *pid);
-        Ok(pid.is_some_and(|pid| procmem::read(pid, own.0, buffer).is_ok()))
+        let process = self.processes.iter().find(|(other, ..)| *other == space);
+        Ok(process.is_some_and(|(_, pid, memory)| match memory {
+            Some(memory) => memory.read_exact_at(buffer, own.0).is_ok(),
+            None => procmem::read(*pid, own.0, buffer).is_ok(),
+        }))
     }
     fn release(&self, _: PageRun) {}
     fn has_several(&self) -> bool {
-        self.pids.len() > 1
+        self.processes.len() > 1
     }
 }

@@ -12,7 +12,6 @@ use crate::tracer::Command;
 use crossbeam_channel::Sender;
 use holdfast_image::pages::{PageRun, StoreMapping};
 use holdfast_image::{Addr, PAGE_SIZE, space};
-use holdfast_sys::procmem;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -155,27 +154,21 @@ impl Drop for SavedPages {
 /// Where pages are read that were not copied inside the stop.
 #[derive(Debug)]
 pub(crate) struct Living {
-    /// Whose memory is read: the copy, or the held program.
-    pub(crate) pid: i32,
-    /// `/proc/PID/mem`, which reads what its owner may not (PROT_NONE).
+    /// `/proc/PID/mem` of the copy, or the held program: it reads what its owner may not (PROT_NONE), and what is shared since a fork stays shared. process_vm_readv(2)
+    /// would give the process pages of its own first (mm/gup.c, gup_must_unshare: it pins them).
     pub(crate) forced: File,
 }
 
 impl Living {
     fn read(&self, start: u64, buffer: &mut [u8]) -> io::Result<()> {
-        match procmem::read(self.pid, start, buffer) {
-            Ok(()) => Ok(()),
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
-                Err(io::Error::other("the frozen copy of the program was killed"))
-            }
-            // Not readable for the program itself, or partly so.
-            Err(_) => self.forced.read_exact_at(buffer, start).map_err(|error| {
-                io::Error::other(format!(
-                    "reading {} bytes at {start:#x} of the frozen copy: {error}",
-                    buffer.len()
-                ))
-            }),
-        }
+        self.forced.read_exact_at(buffer, start).map_err(|error| match error.kind() {
+            // Its memory is gone (fs/proc/base.c, mem_rw).
+            io::ErrorKind::UnexpectedEof => io::Error::other("the frozen copy of the program was killed"),
+            _ => io::Error::other(format!(
+                "reading {} bytes at {start:#x} of the frozen copy: {error}",
+                buffer.len()
+            )),
+        })
     }
 }
 

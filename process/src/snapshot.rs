@@ -271,8 +271,12 @@ fn outside_clones(all: &[Mapped]) -> PageSet {
 }
 
 fn save(scene: &Scene<'_>, saved: &mut SavedPages, pages: &PageSet) -> Result<(), TraceError> {
-    let (live, memory) = (scene.live, scene.memory);
+    let (live, memory, several) = (scene.live, scene.memory, scene.several);
     saved.add_all(pages.runs(), |runs, mut buffer| {
+        if several {
+            // Slower by a little, but what processes share stays shared: see `Living` in `memory`.
+            return save_forced(memory, runs, buffer);
+        }
         for some in runs.chunks(procmem::MANY) {
             let len = |run: &PageRun| usize::try_from(run.pages.bytes()).unwrap_or(usize::MAX);
             let ranges: Vec<(u64, usize)> = some.iter().map(|run| (run.start.0, len(run))).collect();
@@ -284,6 +288,18 @@ fn save(scene: &Scene<'_>, saved: &mut SavedPages, pages: &PageSet) -> Result<()
         }
         Ok(())
     })?;
+    Ok(())
+}
+
+fn save_forced(memory: &ForcedMemory, runs: &[PageRun], buffer: &mut [u8]) -> io::Result<()> {
+    let mut rest = buffer;
+    for run in runs {
+        let (now, later) = rest.split_at_mut(usize::try_from(run.pages.bytes()).unwrap_or(usize::MAX));
+        memory.read(run.start.0, now).map_err(|error| {
+            io::Error::other(format!("reading {} pages at {}: {error}", run.pages.0, run.start))
+        })?;
+        rest = later;
+    }
     Ok(())
 }
 

@@ -411,6 +411,25 @@ fn standard_output_may_be_a_pipe() {
     });
 }
 
+/// What processes share by copy-on-write they share while and after it is read: all are dirty at the first image.
+#[test]
+fn checkpoints_leave_memory_shared() {
+    each_user(|bed| {
+        for engine in ["copy", "fork", "auto", "sync"] {
+            let (mut front, _) = start(bed, &["--engine", engine], "tree_common", &["60", "32", "shared"])?;
+            bed.until("the first lines", LIMIT, || bed.text("out").contains("round 5"))?;
+            bed.say(&["checkpoint", "j"])?.success()?;
+            let code = shell_code(wait(&mut front, LIMIT)?);
+            ensure!(
+                code == 0 && bed.text("out").ends_with("PASS\n"),
+                "{engine}: {code}: {}",
+                bed.text("out")
+            );
+        }
+        Ok(())
+    });
+}
+
 /// Its folder has moved between the checkpoint and the restart.
 #[test]
 fn files_that_have_moved() {
