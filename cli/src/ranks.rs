@@ -47,6 +47,7 @@ struct Launcher {
     pid: i32,
     /// Its command line without that of ours.
     words: Vec<OsString>,
+    environment: Vec<OsString>,
 }
 
 /// Does what a rank has to do. `command`: how many words of our command line are the program's. Returns `true` when another rank has
@@ -90,13 +91,11 @@ fn launcher(own: &[OsString]) -> Option<Launcher> {
     for _ in 0..ANCESTORS {
         let words = strings(&format!("/proc/{pid}/cmdline"))?;
         let environment = strings(&format!("/proc/{pid}/environ")).unwrap_or_default();
-        let is_rank = VARIABLES.iter().any(|[rank, ..]| {
-            environment
-                .iter()
-                .any(|entry| entry.as_bytes().split(|&c| c == b'=').next() == Some(rank.as_bytes()))
-        });
+        let names =
+            |rank: &str| environment.iter().filter_map(|entry| variable(entry)).any(|(name, _)| name == rank);
+        let is_rank = VARIABLES.iter().any(|[rank, ..]| names(rank));
         if let Some(words) = before(&words, own).filter(|_| !is_rank) {
-            return Some(Launcher { pid, words });
+            return Some(Launcher { pid, words, environment });
         }
         pid = i32::try_from(Status::read(pid, pid).ok()?.number("PPid")?).ok()?;
     }
@@ -188,11 +187,8 @@ fn become_job(launcher: &Launcher, own: &[OsString], command: usize) -> Failure 
     let line = job_line(launcher, own, command);
     let shown: Vec<_> = line.iter().map(|word| word.to_string_lossy()).collect();
     report::note(&format!("all ranks are one job: {}", shown.join(" ")));
-    let place = || {
-        let environment = strings(&format!("/proc/{pid}/environ")).unwrap_or_default();
-        Ok((std::env::current_exe()?, fs::read_link(format!("/proc/{pid}/cwd"))?, environment))
-    };
-    let (binary, folder, environment) = match place() {
+    let place = || Ok((std::env::current_exe()?, fs::read_link(format!("/proc/{pid}/cwd"))?));
+    let (binary, folder) = match place() {
         Ok(place) => place,
         Err(error) => return system(error),
     };
@@ -200,7 +196,7 @@ fn become_job(launcher: &Launcher, own: &[OsString], command: usize) -> Failure 
     let _ = clock::affinity(pid).and_then(|mask| clock::set_affinity(0, &mask));
     let mut job = Command::new(binary);
     job.arg0(&line[0]).args(&line[1..]).current_dir(folder).env_clear();
-    job.envs(environment.iter().filter_map(|entry| variable(entry)));
+    job.envs(launcher.environment.iter().filter_map(|entry| variable(entry)));
     // What the launcher was told to set (mpirun -x HOLDFAST_STORE=…).
     job.envs(std::env::vars_os().filter(|(name, _)| name.as_bytes().starts_with(b"HOLDFAST_")));
     // Sockets of the launcher (PMI_FD), which would lead out of the job.
@@ -267,7 +263,7 @@ mod tests {
 
     #[test]
     fn the_launcher_goes_before_the_program() {
-        let launcher = Launcher { pid: 1, words: words("mpirun -np 2") };
+        let launcher = Launcher { pid: 1, words: words("mpirun -np 2"), environment: Vec::new() };
         let line = |own: &str, command| job_line(&launcher, &words(own), command);
         assert_eq!(
             line("holdfast run --name j -- app 1", 2),

@@ -45,8 +45,8 @@ impl LivePages {
     /// These pages of some processes.
     pub fn new(members: &Members, pages: PageSet) -> LivePages {
         let several = members.targets().len() > 1;
-        let memory = |pid| File::open(format!("/proc/{pid}/mem")).ok().filter(|_| several);
-        let one = |target: &Target| (target.space, target.pid, memory(target.pid));
+        let memory = |pid| File::open(format!("/proc/{pid}/mem")).ok();
+        let one = |target: &Target| (target.space, target.pid, several.then(|| memory(target.pid)).flatten());
         let processes = members.targets().iter().map(one).collect();
         LivePages { processes, runs: TakeList::new(pages.into_runs()) }
     }

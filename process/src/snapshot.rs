@@ -282,7 +282,8 @@ fn save(scene: &Scene<'_>, saved: &mut SavedPages, pages: &PageSet) -> Result<()
             let ranges: Vec<(u64, usize)> = some.iter().map(|run| (run.start.0, len(run))).collect();
             let (now, later) = buffer.split_at_mut(ranges.iter().map(|range| range.1).sum());
             if procmem::read_many(live, &ranges, now).is_err() {
-                save_one_by_one(live, memory, some, now)?;
+                // Not readable for the program itself, or partly so.
+                save_forced(memory, some, now)?;
             }
             buffer = later;
         }
@@ -298,21 +299,6 @@ fn save_forced(memory: &ForcedMemory, runs: &[PageRun], buffer: &mut [u8]) -> io
         memory.read(run.start.0, now).map_err(|error| {
             io::Error::other(format!("reading {} pages at {}: {error}", run.pages.0, run.start))
         })?;
-        rest = later;
-    }
-    Ok(())
-}
-
-/// For pages that are not readable for the program itself, or partly so.
-fn save_one_by_one(live: i32, memory: &ForcedMemory, runs: &[PageRun], buffer: &mut [u8]) -> io::Result<()> {
-    let mut rest = buffer;
-    for run in runs {
-        let (now, later) = rest.split_at_mut(usize::try_from(run.pages.bytes()).unwrap_or(usize::MAX));
-        if procmem::read(live, run.start.0, now).is_err() {
-            memory.read(run.start.0, now).map_err(|error| {
-                io::Error::other(format!("reading {} pages at {}: {error}", run.pages.0, run.start))
-            })?;
-        }
         rest = later;
     }
     Ok(())

@@ -54,16 +54,25 @@ impl Case {
     }
 
     fn run(self, user: User) {
-        match self.needs.iter().find(|path| !Path::new(path).exists()) {
-            Some(missing) => println!("not run: {missing} is missing; scripts/install-deps.sh trees"),
-            // One after the other they take long: in the short form each is run as one of the two users.
-            None if self.app.alone => {
-                let turn = if self.app.name.contains("openmpi") { User::Root } else { User::Ordinary };
-                chain_in_turn(&self.app, user, turn, Plan::of(ROUNDS));
-            }
-            None => chain(&self.app, user, Plan::of(ROUNDS)),
+        if is_missing(&self.needs) {
+            return;
         }
+        if !self.app.alone {
+            return chain(&self.app, user, Plan::of(ROUNDS));
+        }
+        // One after the other they take long: in the short form each is run as one of the two users.
+        let turn = if self.app.name.contains("openmpi") { User::Root } else { User::Ordinary };
+        chain_in_turn(&self.app, user, turn, Plan::of(ROUNDS));
     }
+}
+
+/// Says so if one of these files is not there.
+fn is_missing(needs: &[impl AsRef<Path>]) -> bool {
+    let missing = needs.iter().map(AsRef::as_ref).find(|path| !path.exists());
+    if let Some(missing) = missing {
+        println!("not run: {} is missing; scripts/install-deps.sh trees", missing.display());
+    }
+    missing.is_some()
 }
 
 fn app_file(name: &str) -> String {
@@ -96,8 +105,11 @@ fn python(name: &str, arguments: &[&str], needs: &[&'static str]) -> Case {
 /// Four ranks of a program under `mpirun`; `kind`: openmpi, mpich.
 fn mpi(kind: &str, turns: &str, needs: &[&'static str]) -> Case {
     let line = ranks(4, kind, &format!("./ring {turns}"));
-    let prepare = format!("mpicc.{kind} -O2 -w -o ring {}", app_file("ring.c"));
-    Case::line(&format!("{kind} ring"), &line, needs).prepared(&prepare).alone()
+    Case::line(&format!("{kind} ring"), &line, needs).prepared(&ring_built(kind)).alone()
+}
+
+fn ring_built(kind: &str) -> String {
+    format!("mpicc.{kind} -O2 -w -o ring {}", app_file("ring.c"))
 }
 
 /// Where `scripts/install-deps.sh trees` puts what Debian does not build for MPICH.
@@ -108,7 +120,7 @@ const WHEELS: &str = "/opt/holdfast-tests";
 fn ranks(count: u32, kind: &str, line: &str) -> String {
     match kind {
         "openmpi" => format!("mpirun.openmpi --allow-run-as-root --oversubscribe -np {count} {line}"),
-        _ => format!("LD_LIBRARY_PATH={WHEELS}/lib mpirun.mpich -np {count} {line}"),
+        _ => format!("env LD_LIBRARY_PATH={WHEELS}/lib mpirun.mpich -np {count} {line}"),
     }
 }
 
@@ -202,9 +214,8 @@ fn ranks_chain(bed: &Bed, kind: &str) -> Result<()> {
         command.args(["-c", &format!("exec {line}")]).stderr(bed.create("err")?);
         anyhow::Ok(command)
     };
-    let line = |program: &str| ranks(4, kind, program).replace("LD_LIBRARY_PATH", "env LD_LIBRARY_PATH");
-    let build = format!("mpicc.{kind} -O2 -w -o ring {}", app_file("ring.c"));
-    bed.output(shell(&build)?, LIMIT)?.success()?;
+    let line = |program: &str| ranks(4, kind, program);
+    bed.output(shell(&ring_built(kind))?, LIMIT)?.success()?;
     let holdfast = kit().holdfast();
     let under = |name: &str| line(&format!("{} run --name {name} -- ./ring 150", holdfast.display()));
     let plain = bed.output(shell(&line("./ring 150"))?, LIMIT)?.success()?.stdout;
@@ -229,12 +240,10 @@ fn ranks_that_start_holdfast() {
     for (kind, user) in turns.into_iter().chain(others.into_iter().filter(|_| full() || !am_root())) {
         let needs = [format!("/usr/bin/mpirun.{kind}"), format!("/usr/bin/mpicc.{kind}")];
         let Some(bed) = Bed::new(user) else { continue };
-        match needs.iter().find(|path| !Path::new(path).exists()) {
-            Some(missing) => println!("not run: {missing} is missing; scripts/install-deps.sh trees"),
-            None => {
-                let _alone = alone();
-                ranks_chain(&bed, kind).unwrap_or_else(|error| panic!("{kind} as {user:?}: {error:#}"));
-            }
+        if is_missing(&needs) {
+            continue;
         }
+        let _alone = alone();
+        ranks_chain(&bed, kind).unwrap_or_else(|error| panic!("{kind} as {user:?}: {error:#}"));
     }
 }

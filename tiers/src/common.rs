@@ -9,7 +9,8 @@ use crate::format::manifest::{IndexRun, Place, SegmentEntry};
 use crate::format::segment::{Codec, Frame};
 use crate::image::{Image, extents};
 use holdfast_image::{Epoch, space};
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -44,7 +45,7 @@ impl Common {
             _ => None,
         });
         let mut first: HashMap<u32, u32> = HashMap::new();
-        let several: std::collections::HashSet<u32> = framed
+        let several: HashSet<u32> = framed
             .clone()
             .filter(|(frame, space)| *first.entry(*frame).or_insert(*space) != *space)
             .map(|(frame, _)| frame)
@@ -56,9 +57,9 @@ impl Common {
                 continue;
             }
             if let Some(name) = name(entries, frame)
-                && !common.places.contains_key(&name)
+                && let Entry::Vacant(entry) = common.places.entry(name)
             {
-                common.places.insert(name, common.len);
+                entry.insert(common.len);
                 common.len += frame.raw_len() as u64;
             }
         }

@@ -88,6 +88,10 @@ impl Job {
     pub fn dir(&self) -> &Path {
         &self.dir
     }
+    /// Where restarts keep what they take from files of the program.
+    pub fn saved_dir(&self) -> PathBuf {
+        self.dir.join("saved")
+    }
     /// Where its agent listens. The path may be longer than an address of unix(7) can hold (107 bytes).
     pub fn socket_path(&self) -> PathBuf {
         self.dir.join("agent.sock")

@@ -152,7 +152,7 @@ pub fn nothing_protected(pid: i32) -> Refusal {
 
 /// Below which private mappings of files are memory that a restart mapped.
 pub fn own_files(workshop: &Workshop) -> Vec<PathBuf> {
-    let common = workshop.common.get().map(|common| common.shown());
+    let common = workshop.common.get().map(|common| common.shown().to_owned());
     [workshop.job.dir().to_owned()].into_iter().chain(common).collect()
 }
 

@@ -165,7 +165,7 @@ fn rebuild_program(
     }
     let mut record = image.record().clone();
     move_files(&mut record, &args.map);
-    let saved_dir = workshop.job.dir().join("saved");
+    let saved_dir = workshop.job.saved_dir();
     rebuild::renamed::find(&mut record, &saved_dir);
     if let Some(link) = link {
         link.tell(&Tell::Ready);

@@ -49,7 +49,7 @@ fn doomed(images: &[ImageInfo], keep: usize) -> Vec<&ImageInfo> {
 
 /// Removes the folder of a job without images. File tails that a restart cut off belong to the user: they stay.
 fn remove_job(job: &Job) -> String {
-    let saved = job.dir().join("saved");
+    let saved = job.saved_dir();
     if fs::read_dir(&saved).is_ok_and(|mut entries| entries.next().is_some()) {
         return format!("kept {}: parts of your files that restarts cut off\n", saved.display());
     }

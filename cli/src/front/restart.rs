@@ -126,7 +126,7 @@ fn restart_one(request: &Request<'_>, epoch: Epoch, state: &StartState) -> Resul
     }
     let mut record = image.record().clone();
     move_files(&mut record, request.map);
-    rebuild::renamed::find(&mut record, &request.job.dir().join("saved"));
+    rebuild::renamed::find(&mut record, &request.job.saved_dir());
     let differences = rebuild::preflight(&record);
     if !differences.is_empty() {
         return Err(Failure::new(Exit::Refused, differences.join("\n")));

@@ -41,7 +41,7 @@ use std::path::Path;
 /// Content of a nameless file up to this size goes into the image.
 const NAMELESS_LIMIT: u64 = 64 << 20;
 /// What /proc appends to the path of a file that was deleted.
-const DELETED: &[u8] = b" (deleted)";
+pub(crate) const DELETED: &[u8] = b" (deleted)";
 const OTHER_NAME: &str = "the name by which it was opened was removed, and the other that it has is not in that folder: a \
                           restart could not find it";
 /// Devices without state.

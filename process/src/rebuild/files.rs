@@ -73,8 +73,9 @@ fn take_handed_down(table: &FileTable, floor: i32) -> HashMap<i32, OwnedFd> {
 /// RLIMIT_NOFILE is too low.
 pub fn floor(job: &Job<'_>) -> Result<i32, RebuildError> {
     let FileTable { nameless, ptys, .. } = &job.record.files;
-    let floor = common::number(job) + 1;
-    let objects = job.descriptions().len() + shared::of_several(job).len() + nameless.len() + ptys.len();
+    let several = shared::of_several(job);
+    let floor = common::number(job, &several) + 1;
+    let objects = job.descriptions().len() + several.len() + nameless.len() + ptys.len();
     raise_limit(u64::from(floor.cast_unsigned()) + objects as u64 + SPARE)?;
     Ok(floor)
 }
@@ -158,7 +159,8 @@ impl Made {
             .put_in_place(member.job)
             .map_err(RebuildError::io("keeping files without a name"))?;
         if let Some(common) = &self.common {
-            objects::duplicate_to(common.as_fd(), common::number(member.job))
+            // The number below the floor: see `floor`.
+            objects::duplicate_to(common.as_fd(), self.floor - 1)
                 .map_err(RebuildError::io("handing down what processes have in common"))?;
         }
         for (object, _) in member.own.regions.iter().filter_map(shared::object_of) {

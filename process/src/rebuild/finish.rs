@@ -123,7 +123,7 @@ pub fn finish(
     figures.map_ns += elapsed_ns(phase);
     let (mut segments, ipc) = (Segments::claim(&job)?, IpcObjects::claim(&job)?);
     let first = arrivals.first().map_or(0, |first| first.pid);
-    let (nameless, common) = (Taken::from(&job, first)?, Common::take(&job, first, pages)?);
+    let (nameless, common) = (Taken::from(&job, first)?, Common::take(&job, &shared, first, pages)?);
     let mut sites = Vec::with_capacity(drafts.len());
     for (draft, arrival) in drafts.into_iter().zip(arrivals) {
         draft.count(&mut figures);

@@ -7,6 +7,7 @@
 //! or none at all (mm/memfd.c, memfd_add_seals). [`close`] closes those numbers.
 //! How it fails: an error names the file.
 
+use super::common;
 use super::error::RebuildError;
 use super::hand::Need;
 use super::member::Job;
@@ -205,8 +206,10 @@ pub fn pieces(
 /// The process is gone.
 pub fn close(builder: &Builder<'_>, job: &Job<'_>) -> Result<(), RebuildError> {
     let mut batch = builder.batch();
-    for file in 0..job.record.files.nameless.len() {
-        let fd = u64::from(number(job, file).cast_unsigned());
+    let files = (0..job.record.files.nameless.len()).map(|file| number(job, file));
+    let common = common::has_one(job).then(|| common::number(job, builder.shared));
+    for fd in files.chain(common) {
+        let fd = u64::from(fd.cast_unsigned());
         batch.call(libc::SYS_close, &[fd], Need::Must("close descriptor", fd))?;
     }
     batch.finish().map(|_| ())

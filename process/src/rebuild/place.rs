@@ -254,8 +254,8 @@ impl Builder<'_> {
         let (results, _) = batch.finish()?;
         let open: Vec<u64> = results.iter().map(|fd| fd.cast_unsigned()).collect();
         let mut by_key: HashMap<FileKey, u64> = known.into_iter().map(|(key, at)| (key, open[at])).collect();
-        // It lies open there, and is closed by `common`.
-        let number = u64::from(common::number(self.job).cast_unsigned());
+        // It lies open there, and is closed by `nameless`.
+        let number = u64::from(common::number(self.job, self.shared).cast_unsigned());
         by_key.extend(common.map(|segment| (FileKey::Segment(segment), number)));
         Ok(Files { open, by_key })
     }

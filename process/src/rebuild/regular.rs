@@ -77,16 +77,14 @@ pub fn open(
     if !now.is_file() {
         return Err(RebuildError::file(path, "it was a regular file and is none now; put it back"));
     }
-    if is_copied {
-        objects::seek(file.as_fd(), *position).map_err(io("setting the offset"))?;
-        return Ok(file.into());
-    }
-    if (now.dev(), now.ino()) != (*device, *inode) {
+    if !is_copied && (now.dev(), now.ino()) != (*device, *inode) {
         notes.push(format!(
             "{path}: it is another file than at the checkpoint (it was replaced); used all the same"
         ));
     }
-    if may_write(flags) {
+    if is_copied {
+        // It has no content yet: `put_back`.
+    } else if may_write(flags) {
         refuse_shrunk(path, *size, now.len())?;
     } else if now.len() < *position {
         notes.push(format!("{path}: it is {} bytes long and was read up to {position}", now.len()));

@@ -46,8 +46,8 @@ pub fn of_several(job: &Job<'_>) -> BTreeMap<u64, SharedObject> {
 }
 
 /// The first number after theirs.
-pub fn end(job: &Job<'_>) -> i32 {
-    let last = of_several(job).values().map(|object| object.number + 1).max();
+pub fn end(job: &Job<'_>, several: &BTreeMap<u64, SharedObject>) -> i32 {
+    let last = several.values().map(|object| object.number + 1).max();
     last.unwrap_or_else(|| nameless::number(job, job.record.files.nameless.len()))
 }
 

@@ -19,7 +19,7 @@ use super::segments::Segments;
 use super::shared::SharedObject;
 use super::vdso::Other;
 use super::view::View;
-use super::{attributes, common, last, lazy, mirror, rights, stopped, tasks, tracker};
+use super::{attributes, last, lazy, mirror, rights, stopped, tasks, tracker};
 use crate::slots;
 use crate::track::Tracking;
 use holdfast_image::pages::PageProvider;
@@ -122,7 +122,6 @@ impl<'a> Site<'a> {
         seed::plant(&hand, leader, &layout, &open()?)?;
         fault::point("seed-ready");
         let (ids, job) = (segments.ids(), member.job);
-        let is_other = other_vdso.is_some();
         let builder = Builder {
             hand: &hand,
             leader,
@@ -131,7 +130,7 @@ impl<'a> Site<'a> {
             job,
             shared,
             segments: &ids,
-            other_vdso: is_other,
+            other_vdso: other_vdso.is_some(),
         };
         builder.build(&plan, &pages)?;
         if let Some(other) = other_vdso {
@@ -146,7 +145,6 @@ impl<'a> Site<'a> {
         nameless.fill(record, &pages)?;
         builder.protect(&plan)?;
         nameless::close(&builder, member.job)?;
-        common::close(&builder, member.job)?;
         let tracking = Arc::new(tracker::make(&builder, pid, pages.extents()));
         fault::point("seed-memory");
         figures.memory_ns += elapsed_ns(phase);
