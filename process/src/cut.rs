@@ -23,7 +23,7 @@ use crate::rebuild::Common;
 use crate::refuse;
 use crate::slots::Slots;
 use crate::snapshot::{self, Plan, Planner, Scene, Snapshot};
-use crate::stop::{self, Stragglers};
+use crate::stop::{self, Stragglers, Whom};
 use crate::threads::{self, Continuing, Samples};
 use crate::told;
 use crate::tracer::{Command, Current, Parked};
@@ -40,6 +40,7 @@ use holdfast_sys::procfs::{self, Status};
 use holdfast_sys::{clock, clone};
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -272,8 +273,17 @@ pub struct Before {
     /// The flags of mappings are to be looked at inside the stop: its mappings change all the time, or it is one of several
     /// that has just been made, as those are that soon end and cannot be looked at afterwards.
     pub flags_inside: bool,
+    /// Where its vdso is.
+    vdso: Range<u64>,
     replaced: HashSet<(Vec<u8>, u64)>,
     pidfd: std::os::fd::OwnedFd,
+}
+
+impl Before {
+    /// What is to be stopped.
+    pub fn whom(&self, pid: i32) -> Whom {
+        Whom { pid, vdso: self.vdso.clone() }
+    }
 }
 
 /// What was read of one process inside the stop.
@@ -413,10 +423,12 @@ pub fn prepare(
     // What it finds is known inside the stop then.
     links::name_mappings(&mut maps);
     let replaced = maps::replaced(&maps, &mut kept.identities);
+    let vdso =
+        maps.iter().find(|mapping| mapping.name == b"[vdso]").map_or(0..0, |vdso| vdso.start..vdso.end);
     let pidfd = clone::pidfd_open(pid).map_err(|_| CutError::Gone)?;
     SavedPages::warm(READY_LEN);
     let flags_inside = options.changing || several && age(pid).is_none_or(|age| age < YOUNG);
-    Ok(Before { flags, samples: threads::sample(pid), flags_inside, replaced, pidfd })
+    Ok(Before { flags, samples: threads::sample(pid), flags_inside, vdso, replaced, pidfd })
 }
 
 /// How long ago a process began; `None`: it is gone.

@@ -11,7 +11,7 @@ use crate::hold::{self, HeldProgram};
 use crate::inside::{self, Stand};
 use crate::orphans::Orphans;
 use crate::refuse;
-use crate::stop::{self, Stragglers};
+use crate::stop::{self, Stragglers, Whom};
 use crate::threads::Samples;
 use holdfast_image::manifest::StopBreakdown;
 use holdfast_image::record::ZombieRecord;
@@ -77,7 +77,8 @@ impl Group {
             None => Orphans::look(&pids, &options.socket),
             Some(_) => Orphans::default(),
         };
-        let (stopped, begun) = match stop::stop(&pids, options.deadline) {
+        let whom: Vec<Whom> = pids.iter().zip(&befores).map(|(&pid, before)| before.whom(pid)).collect();
+        let (stopped, begun) = match stop::stop(&whom, options.deadline) {
             Ok(stopped) => stopped,
             Err(failure) => {
                 let samples: Vec<&Samples> = befores.iter().map(|before| &before.samples).collect();
@@ -203,7 +204,7 @@ impl Group {
             Err(CutError::Gone | CutError::Busy { .. }) => return Ok(()),
             Err(error) => return Err(inside::of(error, true, target.pid)),
         };
-        match stop::stop(&[target.pid], options.deadline) {
+        match stop::stop(&[before.whom(target.pid)], options.deadline) {
             Ok((stopped, _)) => match hold::held(one, stopped).pop() {
                 Some(held) => self.take_in(target, before, held, kept, stragglers, breakdown),
                 None => Ok(()),

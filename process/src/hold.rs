@@ -9,7 +9,7 @@ use crate::inject::batch::Host;
 use crate::inside;
 use crate::ours;
 use crate::slots::Slots;
-use crate::stop::{self, StopFailure, Stopped, Stragglers, Why};
+use crate::stop::{self, StopFailure, Stopped, Stragglers, Whom, Why};
 use crate::threads::{self, Repairer, Samples, Thread};
 use holdfast_sys::procfs::{self, Status};
 use holdfast_sys::procmem::ForcedMemory;
@@ -82,10 +82,10 @@ pub fn park(
     kept: &mut KeptAll,
     stragglers: &mut Stragglers,
 ) -> Result<Vec<HeldProgram>, CutError> {
-    let pids: Vec<i32> = targets.iter().map(|target| target.pid).collect();
-    let samples: Vec<Samples> = pids.iter().map(|&pid| threads::sample(pid)).collect();
+    let whom: Vec<Whom> = targets.iter().map(|target| Whom { pid: target.pid, vdso: 0..0 }).collect();
+    let samples: Vec<Samples> = whom.iter().map(|one| threads::sample(one.pid)).collect();
     let samples: Vec<&Samples> = samples.iter().collect();
-    let stopped = match stop::stop(&pids, deadline) {
+    let stopped = match stop::stop(&whom, deadline) {
         Ok((stopped, _)) => stopped,
         Err(failure) => return Err(let_go_again(failure, targets, kept, &samples, stragglers)),
     };

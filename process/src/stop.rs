@@ -11,8 +11,14 @@ use holdfast_sys::ptrace::{self, Wait};
 use holdfast_sys::{fault, procfs};
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
+/// How often, and how long in all, threads that read the clock are let run a little.
+const CLOCK_TRIES: u32 = 12;
+const CLOCK_LIMIT: Duration = Duration::from_millis(3);
+/// So long; a function of the vdso takes some 30 ns.
+const CLOCK_PAUSE: Duration = Duration::from_micros(5);
 const OPTIONS: i32 = libc::PTRACE_O_TRACESYSGOOD;
 /// Longest wait for a thread that has no processor.
 const STARVED: Duration = Duration::from_millis(500);
@@ -20,6 +26,16 @@ const STARVED: Duration = Duration::from_millis(500);
 const LATE: Duration = Duration::from_secs(2);
 /// The same for one that is ready to run: it stops as soon as it has a processor.
 const LATE_AND_STARVED: Duration = Duration::from_secs(30);
+
+/// A process that is to be stopped.
+#[derive(Clone, Debug)]
+pub struct Whom {
+    /// Its id.
+    pub pid: i32,
+    /// Where its threads should not stop, if they can help it: an image with one there needs the kernel that it was made under
+    /// (`rebuild::vdso`).
+    pub vdso: Range<u64>,
+}
 
 /// A thread in an event stop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,10 +110,10 @@ type Seized = Vec<BTreeMap<i32, Option<Held>>>;
 ///
 /// # Errors
 /// After an error nothing is stopped but what [`StopFailure`] names.
-pub fn stop(pids: &[i32], limit: Duration) -> Result<(Vec<Stopped>, Instant), StopFailure> {
-    let mut seized: Seized = vec![BTreeMap::new(); pids.len()];
+pub fn stop(whom: &[Whom], limit: Duration) -> Result<(Vec<Stopped>, Instant), StopFailure> {
+    let mut seized: Seized = vec![BTreeMap::new(); whom.len()];
     let mut begun: Option<Instant> = None;
-    let result = stop_all(pids, limit, &mut seized, &mut begun);
+    let result = stop_all(whom, limit, &mut seized, &mut begun);
     let stopped_of = |threads: &BTreeMap<i32, Option<Held>>| Stopped {
         threads: threads.iter().filter_map(|(&tid, held)| Some((tid, (*held)?))).collect(),
     };
@@ -105,7 +121,7 @@ pub fn stop(pids: &[i32], limit: Duration) -> Result<(Vec<Stopped>, Instant), St
     let result = result.and_then(|()| match stopped.iter().position(|one| one.threads.is_empty()) {
         None => Ok(()),
         Some(_) if stopped.iter().all(|one| one.threads.is_empty()) => Err(Why::Gone),
-        Some(at) => Err(has_just_ended(pids[at])),
+        Some(at) => Err(has_just_ended(whom[at].pid)),
     });
     let Err(why) = result else { return Ok((stopped, begun.unwrap_or_else(Instant::now))) };
     let late_of = |threads: &BTreeMap<i32, Option<Held>>| -> Vec<i32> {
@@ -137,38 +153,20 @@ fn has_just_ended(pid: i32) -> Why {
 }
 
 fn stop_all(
-    pids: &[i32],
+    whom: &[Whom],
     limit: Duration,
     seized: &mut Seized,
     begun: &mut Option<Instant>,
 ) -> Result<(), Why> {
     // Seizing does not stop: do it for all before the first interrupt.
-    let mut fresh = seize_new(pids, seized)?;
+    let mut fresh = seize_new(whom, seized)?;
     fault::point("seized");
     loop {
         let start = *begun.get_or_insert_with(Instant::now);
-        for &(_, tid) in &fresh {
-            let _ = ptrace::interrupt(tid); // gone threads are noticed by the wait
-        }
-        fault::point("interrupted");
-        let mut late = None;
-        for &(at, tid) in &fresh {
-            match wait_stopped(pids[at], tid, start, limit, STARVED) {
-                Ok(Some(held)) => {
-                    seized[at].insert(tid, Some(held));
-                }
-                Ok(None) => {
-                    seized[at].remove(&tid);
-                }
-                // The others stand already, mostly: their calls must be repaired before they go on.
-                Err(()) => late = late.or_else(|| Some(describe(pids[at], tid, limit))),
-            }
-        }
-        if let Some(what) = late {
-            return Err(Why::Late(what));
-        }
+        halt(whom, &fresh, seized, start, limit)?;
+        leave_vdso(whom, &fresh, seized, limit)?;
         // A thread that was running may have made new ones before it stopped.
-        fresh = seize_new(pids, seized)?;
+        fresh = seize_new(whom, seized)?;
         if fresh.is_empty() {
             fault::point("stopped");
             return Ok(());
@@ -176,11 +174,69 @@ fn stop_all(
     }
 }
 
+/// Interrupts these threads and waits until they stand. Each is named with the place of its process.
+fn halt(
+    whom: &[Whom],
+    threads: &[(usize, i32)],
+    seized: &mut Seized,
+    start: Instant,
+    limit: Duration,
+) -> Result<(), Why> {
+    for &(_, tid) in threads {
+        let _ = ptrace::interrupt(tid); // gone threads are noticed by the wait
+    }
+    fault::point("interrupted");
+    let mut late = None;
+    for &(at, tid) in threads {
+        let pid = whom[at].pid;
+        match wait_stopped(pid, tid, start, limit, STARVED) {
+            Ok(Some(held)) => {
+                seized[at].insert(tid, Some(held));
+            }
+            Ok(None) => {
+                seized[at].remove(&tid);
+            }
+            // The others stand already, mostly: their calls must be repaired before they go on.
+            Err(()) => late = late.or_else(|| Some(describe(pid, tid, limit))),
+        }
+    }
+    late.map_or(Ok(()), |what| Err(Why::Late(what)))
+}
+
+/// Lets threads that stand in the vdso run a little, until they stand elsewhere or it has taken too long. Not step by step: a
+/// program whose tracer dies meanwhile would be left with the trap flag, and a signal that kills it.
+fn leave_vdso(
+    whom: &[Whom],
+    fresh: &[(usize, i32)],
+    seized: &mut Seized,
+    limit: Duration,
+) -> Result<(), Why> {
+    let begun = Instant::now();
+    let mut inside = fresh.to_vec();
+    for _ in 0..CLOCK_TRIES {
+        let is_held = |(at, tid): &(usize, i32)| {
+            matches!(seized[*at].get(tid), Some(Some(Held { stop_signal: None })))
+                && ptrace::registers(*tid).is_ok_and(|regs| whom[*at].vdso.contains(&regs.rip))
+        };
+        inside.retain(is_held);
+        if inside.is_empty() || begun.elapsed() > CLOCK_LIMIT {
+            break;
+        }
+        for &(at, tid) in &inside {
+            seized[at].insert(tid, None);
+            let _ = ptrace::cont(tid, 0);
+        }
+        std::thread::sleep(CLOCK_PAUSE);
+        halt(whom, &inside, seized, Instant::now(), limit)?;
+    }
+    Ok(())
+}
+
 /// Seizes all threads that are not yet; returns them, with the place of their process.
-fn seize_new(pids: &[i32], seized: &mut Seized) -> Result<Vec<(usize, i32)>, Why> {
+fn seize_new(whom: &[Whom], seized: &mut Seized) -> Result<Vec<(usize, i32)>, Why> {
     let mut fresh = Vec::new();
-    for (at, (&pid, seized)) in pids.iter().zip(seized).enumerate() {
-        let gone = |_| if pids.len() == 1 { Why::Gone } else { has_just_ended(pid) };
+    for (at, (&Whom { pid, .. }, seized)) in whom.iter().zip(seized).enumerate() {
+        let gone = |_| if whom.len() == 1 { Why::Gone } else { has_just_ended(pid) };
         for tid in procfs::tasks(pid).map_err(gone)? {
             if seized.contains_key(&tid) {
                 continue;

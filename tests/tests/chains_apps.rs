@@ -72,12 +72,14 @@ apps! {
     ffmpeg: ffmpeg_app(), few();
 }
 
-/// As if each restart were under another kernel: the old entries of the vdso lead to the new ones, from restart to restart.
+/// As if each restart were under another kernel: the old entries of the vdso lead to the new ones, from restart to restart. A stop
+/// lets a thread that is reading the clock get out of there, if the program does anything else.
 #[test]
 fn under_other_kernels() {
     let line = ["/bin/bash", "@jobs.sh"];
     for (app, user) in [
         (App::program("clocks", &[]), User::Root),
+        (App::real("python3 that reads the clock", &[PYTHON, "@clock.py"]), User::Ordinary),
         (asyncio_app(), User::Ordinary),
         (java_app(), User::Root),
         (App::real("bash", &line), User::Ordinary),
