@@ -6,9 +6,10 @@ use crate::settings::{
     Allocator, Changes, Cow, EngineChoice, OrderChoice, Settings, TcpChoice, parse_duration, parse_on,
     parse_rate, parse_signal,
 };
-use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use holdfast_image::paths::Moved;
+use holdfast_image::processor::CpuLevel;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -148,6 +149,11 @@ fn moved() -> impl TypedValueParser<Value = Moved> {
     OsStringValueParser::new().try_map(|text| Moved::parse(&text))
 }
 
+/// Names are completed by shells.
+fn cpu_level() -> impl TypedValueParser<Value = CpuLevel> {
+    PossibleValuesParser::new(CpuLevel::ALL.map(CpuLevel::name)).try_map(|name| name.parse())
+}
+
 /// `holdfast run`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
@@ -188,6 +194,10 @@ pub struct RunArgs {
     /// Store program text and libraries too
     #[arg(long, conflicts_with = "only_protected")]
     pub self_contained: bool,
+    /// Tell the C library and numeric libraries to choose no code beyond this level, so that images can be restarted on
+    /// processors that have just that [default: what this processor has]
+    #[arg(long, value_name = "LEVEL", value_parser = cpu_level())]
+    pub cpu_baseline: Option<CpuLevel>,
     /// Store only memory from holdfast_malloc_protected(); the program restores itself
     #[arg(long)]
     pub only_protected: bool,
@@ -214,6 +224,7 @@ impl RunArgs {
             rate: self.rate,
             malloc: self.malloc,
             self_contained: self.self_contained,
+            cpu_baseline: self.cpu_baseline,
             only_protected: self.only_protected,
             no_compress: self.no_compress,
             tcp: self.tcp,

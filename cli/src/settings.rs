@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use holdfast_image::PAGE_SIZE;
 use holdfast_image::bytes::Name;
 use holdfast_image::control::Wishes;
+use holdfast_image::processor::CpuLevel;
 use holdfast_pager::CowLimit;
 use holdfast_tiers::Job;
 use serde::de::Error;
@@ -127,6 +128,9 @@ pub struct Settings {
     pub malloc: Allocator,
     /// Store program text and libraries too.
     pub self_contained: bool,
+    /// What the program is told to keep to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_baseline: Option<CpuLevel>,
     /// Store protected regions only.
     pub only_protected: bool,
     /// Store all pages as they are.

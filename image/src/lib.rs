@@ -8,6 +8,7 @@
 //! * [`space`]: the address spaces of several processes in one.
 //! * [`tree`]: in which order the processes of a job are forked at a restart.
 //! * [`paths`]: files that were moved between checkpoint and restart.
+//! * [`processor`]: what of a processor an image depends on.
 //! * [`manifest`]: the commit of an image: process record, frame table, page index, figures.
 //! * [`control`]: messages between libholdfast, the agent and the commands.
 //! * [`refusal`]: what a checkpoint cannot contain, and why.
@@ -25,6 +26,7 @@ pub mod manifest;
 mod nameless;
 pub mod pages;
 pub mod paths;
+pub mod processor;
 pub mod record;
 pub mod refusal;
 pub mod rights;

@@ -7,6 +7,7 @@
 use crate::attributes::{GuardRegion, MemoryPolicy, ProcessAttributes, ThreadAttributes};
 use crate::bytes::{Blob, Name};
 pub use crate::files::*;
+use crate::processor::{CpuLevel, XstatePart};
 use crate::rights::Rights;
 use crate::segments;
 use crate::space::SPACES;
@@ -140,6 +141,12 @@ pub struct HostRecord {
     /// Instruction sets that it has, by their names in `/proc/cpuinfo`.
     #[serde(default)]
     pub instructions: Vec<String>,
+    /// Where it puts extended registers. Empty in images of old: not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub xstate: Vec<XstatePart>,
+    /// The program was told to keep to what this level has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub baseline: Option<CpuLevel>,
     /// CLOCK_MONOTONIC at the cut, nanoseconds.
     pub monotonic_ns: u64,
     /// CLOCK_REALTIME at the cut, nanoseconds.

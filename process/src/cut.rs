@@ -32,6 +32,7 @@ use crossbeam_channel::Sender;
 use holdfast_image::PageCount;
 use holdfast_image::manifest::StopBreakdown;
 use holdfast_image::pages::{Inherited, PageRun};
+use holdfast_image::processor::CpuLevel;
 use holdfast_image::record::{FileTable, InjectArea, ProcessRecord, Segment, ZombieRecord};
 use holdfast_image::refusal::Refusal;
 use holdfast_image::set::PageSet;
@@ -96,6 +97,8 @@ pub struct CutOptions {
     pub park_above: Option<PageCount>,
     /// Store the content of mapped files too.
     pub self_contained: bool,
+    /// What the program was told to keep to.
+    pub baseline: Option<CpuLevel>,
     /// Socket of the agent: the environment of all processes of the job names it.
     pub socket: PathBuf,
     /// Mappings of the program change all the time: their flags are looked at inside the stop.
@@ -126,6 +129,7 @@ impl Default for CutOptions {
             hold: false,
             park_above: None,
             self_contained: false,
+            baseline: None,
             socket: PathBuf::new(),
             changing: false,
             own_files: Vec::new(),

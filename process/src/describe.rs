@@ -253,7 +253,8 @@ fn describe(
     };
     let guards = snapshot.guards.runs().iter();
     let guards = guards.map(|run| GuardRegion { start: run.start, end: run.end() }).collect();
-    let record = ProcessRecord { guards, ..record(target, kept, inside, regions, mapped_files)? };
+    let mut record = ProcessRecord { guards, ..record(target, kept, inside, regions, mapped_files)? };
+    record.host.baseline = options.baseline;
     let memory = OwnMemory {
         saved: std::mem::take(&mut snapshot.saved),
         files: StoreFiles::new(snapshot.files.clone()),

@@ -4,10 +4,16 @@
 //! the task can hold: everything but the features that must be asked for (AMX tiles, bit 18), unless they are live.
 
 use core::arch::x86_64::__cpuid_count;
+use holdfast_image::processor::XstatePart;
+use std::ops::Range;
 use std::sync::OnceLock;
 
 /// Features of which a task gets room only on demand (ARCH_REQ_XCOMP_PERM): AMX tile data.
 const DYNAMIC: u64 = 1 << 18;
+/// Bytes of the FXSAVE area and of the header after it.
+const LEGACY_AND_HEADER: usize = 576;
+/// Where the header says what is in use.
+const XSTATE_BV: usize = 512;
 
 /// The 8 bytes at `offset`, or zeros past the end.
 pub fn array(bytes: &[u8], offset: usize) -> [u8; 8] {
@@ -32,28 +38,86 @@ pub fn enabled() -> u64 {
     })
 }
 
-/// End of the standard-format area of each enabled feature. CPUID is asked once: in a virtual machine it traps.
-fn area_ends() -> &'static [usize; 63] {
-    static ENDS: OnceLock<[usize; 63]> = OnceLock::new();
-    ENDS.get_or_init(|| {
-        let mut ends = [0; 63];
-        for bit in (2..63_u32).filter(|bit| enabled() >> bit & 1 == 1) {
-            let leaf = __cpuid_count(0xd, bit);
-            ends[bit as usize] = leaf.eax as usize + leaf.ebx as usize;
-        }
-        ends
+/// Where the registers of each enabled feature are. CPUID is asked once: in a virtual machine it traps.
+pub fn parts() -> &'static [XstatePart] {
+    static PARTS: OnceLock<Vec<XstatePart>> = OnceLock::new();
+    PARTS.get_or_init(|| {
+        let part = |feature| {
+            let leaf = __cpuid_count(0xd, feature);
+            XstatePart { feature, offset: leaf.ebx, len: leaf.eax }
+        };
+        (2..63_u32).filter(|bit| enabled() >> bit & 1 == 1).map(part).collect()
     })
+}
+
+/// Its bytes.
+fn place(part: &XstatePart) -> Range<usize> {
+    let start = part.offset as usize;
+    start..start.saturating_add(part.len as usize)
 }
 
 /// End of the standard-format area that holds `features`.
 fn area_len(features: u64) -> usize {
-    const LEGACY_AND_HEADER: usize = 576;
-    let ends = area_ends().iter().enumerate().filter(|(bit, _)| features >> bit & 1 == 1);
-    ends.map(|(_, &end)| end).fold(LEGACY_AND_HEADER, usize::max)
+    let held = parts().iter().filter(|part| features >> part.feature & 1 == 1);
+    held.map(|part| place(part).end).fold(LEGACY_AND_HEADER, usize::max)
+}
+
+/// Features whose registers are not as they are at a program's start (XSTATE_BV).
+pub fn in_use(state: &[u8]) -> u64 {
+    u64::from_le_bytes(array(state, XSTATE_BV))
+}
+
+/// A state that a processor has put as in `from`, as this one puts it. What this one does not have is left out.
+pub fn moved(state: &[u8], from: &[XstatePart]) -> Vec<u8> {
+    if from.is_empty() || from == parts() {
+        return state.to_vec();
+    }
+    let kept = in_use(state) & enabled();
+    let mut moved = state.to_vec();
+    moved.resize(LEGACY_AND_HEADER, 0);
+    moved.resize(area_len(static_features() | kept), 0);
+    moved[XSTATE_BV..XSTATE_BV + 8].copy_from_slice(&kept.to_le_bytes());
+    for to in parts().iter().filter(|part| kept >> part.feature & 1 == 1) {
+        let old = from.iter().find(|part| part.feature == to.feature).and_then(|part| state.get(place(part)));
+        if let (Some(old), Some(new)) = (old, moved.get_mut(place(to)))
+            && old.len() == new.len()
+        {
+            new.copy_from_slice(old);
+        }
+    }
+    moved
 }
 
 /// Cuts a state from PTRACE_GETREGSET to what the task holds.
 pub fn cut(state: &[u8]) -> &[u8] {
-    let live = u64::from_le_bytes(array(state, 512));
-    &state[..state.len().min(area_len(static_features() | live))]
+    &state[..state.len().min(area_len(static_features() | in_use(state)))]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_keeps_its_registers_at_another_place() {
+        // XMM in the legacy area, the upper half of YMM at 576 on all processors; this one may have more.
+        let features = enabled() & 0b111;
+        let elsewhere = |part: &XstatePart| XstatePart { offset: part.offset + 640, ..*part };
+        let from: Vec<XstatePart> = parts().iter().map(elsewhere).collect();
+        let mut old = vec![0; 8 * 1024];
+        old[XSTATE_BV..XSTATE_BV + 8].copy_from_slice(&(features | 1 << 62).to_le_bytes());
+        old[200] = 7;
+        for part in &from {
+            old[place(part).start] = 9;
+        }
+        let new = moved(&old, &from);
+        assert_eq!((in_use(&new), new[200]), (features, 7), "what is not here is left out");
+        assert_eq!(new.len(), area_len(static_features()));
+        for part in parts() {
+            let expected = if features >> part.feature & 1 == 1 { 9 } else { 0 };
+            assert_eq!(new[place(part).start], expected, "{part:?}");
+        }
+        assert_eq!(moved(&old, parts()), old);
+        assert_eq!(moved(&old, &[]), old);
+        let _ = moved(&old[..300], &from);
+    }
 }

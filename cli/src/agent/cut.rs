@@ -186,6 +186,7 @@ fn options(
         hold: order.how.stop,
         park_above: small_bound(settings.cow.0),
         self_contained: settings.self_contained,
+        baseline: settings.cpu_baseline,
         socket: workshop.job.socket_path(),
         changing: false,
         own_files: own_files(workshop),

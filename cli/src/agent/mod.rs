@@ -167,6 +167,7 @@ fn rebuild_program(
     move_files(&mut record, &args.map);
     let saved_dir = workshop.job.saved_dir();
     rebuild::renamed::find(&mut record, &saved_dir);
+    rebuild::processor::fit(&mut record);
     if let Some(link) = link {
         link.tell(&Tell::Ready);
     }

@@ -57,6 +57,8 @@ fn resume(
     }
     front::free::wait(&job)?;
     let old = Recipe::read(&job)?;
+    // What it was told at its start.
+    let settings = &Settings { cpu_baseline: old.settings.cpu_baseline, ..settings.clone() };
     Recipe { settings: settings.clone(), ..old }.write(&job)?;
     let (fallback, memory) = (true, Memory::Auto);
     let request = Request { store, job: &job, settings, epoch: None, fallback, memory, map: &[] };

@@ -1,5 +1,7 @@
-//! The environment of a program that runs under Holdfast: LD_PRELOAD and a few HOLDFAST_* variables, nothing else.
+//! The environment of a program that runs under Holdfast: LD_PRELOAD and a few HOLDFAST_* variables, nothing else but what
+//! `--cpu-baseline` asks for.
 
+use super::baseline;
 use super::launch::{c_string, own_environment};
 use crate::exit::{Exit, Failure};
 use crate::settings::{Allocator, EngineChoice, Settings};
@@ -76,6 +78,9 @@ pub fn for_program(
             && !own.iter().any(|(own, _)| own.as_bytes() == name)
     });
     preload(&mut entries, &library)?;
+    if let Some(level) = settings.cpu_baseline {
+        baseline::tell(&mut entries, level)?;
+    }
     for (name, value) in own {
         let mut entry = OsString::from(name);
         entry.push("=");

@@ -4,6 +4,7 @@
 //! `protected_restart`), passes signals on and returns the program's status (`supervise`). It is single-threaded: a
 //! rebuilt process is born from it by clone.
 
+mod baseline;
 pub mod environment;
 pub mod free;
 pub mod handed;

@@ -5,11 +5,14 @@
 //! (arch/x86/include/asm/cpufeatures.h). Only what adds instructions counts: hints about speed (erms, fsrm, rep_good) must
 //! not keep a program from a processor that runs it as well.
 
+use crate::xstate;
+use holdfast_image::processor::CpuLevel;
+use holdfast_sys::fault;
 use std::fs;
 use std::sync::OnceLock;
 
 /// Features whose instructions a program may execute once it has seen them.
-const INSTRUCTIONS: [&str; 74] = [
+const INSTRUCTIONS: [&str; 76] = [
     "3dnow",
     "3dnowext",
     "3dnowprefetch",
@@ -84,7 +87,18 @@ const INSTRUCTIONS: [&str; 74] = [
     "vaes",
     "vpclmulqdq",
     "xop",
+    "xsave",
+    "xsavec",
 ];
+
+/// What each level of the psABI adds to the one before.
+const LEVELS: [(CpuLevel, &[&str]); 3] = [
+    (CpuLevel::V2, &["cx16", "pni", "popcnt", "sse4_1", "sse4_2", "ssse3"]),
+    (CpuLevel::V3, &["abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"]),
+    (CpuLevel::V4, &["avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"]),
+];
+/// By this ld.so keeps registers when it finds a function at its first call, whatever it is told (sysdeps/x86_64/dl-trampoline.h).
+const ALWAYS: &str = "xsave";
 
 /// A processor.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -95,11 +109,32 @@ pub struct Processor {
     pub instructions: Vec<String>,
 }
 
+/// Whether programs of this level may execute it.
+pub fn is_of(level: CpuLevel, instruction: &str) -> bool {
+    let has = |(own, names): &(CpuLevel, &[&str])| *own <= level && names.contains(&instruction);
+    instruction == ALWAYS || LEVELS.iter().any(has)
+}
+
 /// That of this host; all processors of a host are taken for alike. Read once: the text has a page for each of them.
 pub fn own() -> &'static Processor {
     static OWN: OnceLock<Processor> = OnceLock::new();
-    OWN.get_or_init(|| parse(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default()))
+    OWN.get_or_init(|| {
+        let mut own = parse(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default());
+        if fault::is_asked(LESSER) {
+            own.instructions.retain(|name| is_of(CpuLevel::V2, name));
+        }
+        own
+    })
 }
+
+/// XCR0: the extended registers of this host.
+pub fn registers() -> u64 {
+    const SSE: u64 = 3;
+    if fault::is_asked(LESSER) { xstate::enabled() & SSE } else { xstate::enabled() }
+}
+
+/// `HOLDFAST_FAULT=lesser-processor`: to a restart this host has what is in [`CpuLevel::V2`].
+const LESSER: &str = "lesser-processor";
 
 fn parse(text: &str) -> Processor {
     let value = |key: &str| {
@@ -133,6 +168,17 @@ mod tests {
         let wanted = ["avx", "avx512f", "bmi2"].map(str::to_owned);
         assert_eq!(processor.lacks(&wanted), ["avx512f", "bmi2"]);
         assert_eq!(parse(""), Processor::default());
+    }
+
+    #[test]
+    fn a_level_has_what_those_below_have() {
+        let of = |level| INSTRUCTIONS.iter().filter(|name| is_of(level, name)).count();
+        assert_eq!([of(CpuLevel::V2), of(CpuLevel::V3), of(CpuLevel::V4)], [7, 15, 20]);
+        let known = |names: &&str| INSTRUCTIONS.contains(names);
+        assert!(LEVELS.iter().all(|(_, names)| names.iter().all(known)));
+        assert!(
+            is_of(CpuLevel::V4, "avx2") && !is_of(CpuLevel::V2, "avx2") && !is_of(CpuLevel::V4, "xsavec")
+        );
     }
 
     #[test]

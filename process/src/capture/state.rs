@@ -298,6 +298,8 @@ pub fn host(pid: i32, vdso: &[u8]) -> io::Result<HostRecord> {
         xcr0: xstate::enabled(),
         cpu: processor.model.clone(),
         instructions: processor.instructions.clone(),
+        xstate: xstate::parts().to_vec(),
+        baseline: None,
         monotonic_ns: clock::monotonic_ns().saturating_add_signed(ahead),
         realtime_ns: clock::now_ns(libc::CLOCK_REALTIME),
         boot_id: text("/proc/sys/kernel/random/boot_id"),

@@ -18,7 +18,7 @@ use super::shared;
 use super::site::{Arrival, Draft, Site};
 use super::vdso::{self, Other};
 use super::view::View;
-use super::{regular, watches};
+use super::{processor, regular, watches};
 use crate::error::TraceError;
 use crate::track::Tracking;
 use holdfast_image::pages::PageProvider;
@@ -141,6 +141,7 @@ pub fn finish(
     notes.extend(segments.notes());
     notes.extend(ipc.notes());
     notes.extend(vdso::note(&record.host));
+    notes.extend(processor::note(&record.host));
     notes.extend(regular::put_back(&record.files, &options.saved_dir)?);
     watches::drain(&job, |place| sites.get(place).map(Site::pid))?;
     // What is found on the host is changed when nothing else can fail any more.

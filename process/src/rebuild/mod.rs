@@ -36,6 +36,7 @@ mod namespace;
 mod objects;
 mod place;
 mod preflight;
+pub mod processor;
 mod regular;
 pub mod renamed;
 mod report;

@@ -3,10 +3,10 @@
 //! Called by the front and by `holdfast doctor`-like listings. Pure looking; nothing is changed. Each line names the
 //! object and what to do.
 
+use super::processor;
 use super::vdso::Other;
-use crate::capture::{identity, processor};
-use crate::xstate;
-use holdfast_image::record::{Backing, FileIdentity, HostRecord, Object, ProcessRecord};
+use crate::capture::identity;
+use holdfast_image::record::{Backing, FileIdentity, Object, ProcessRecord};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -19,7 +19,7 @@ const REMEDY: &str = "put it back, or say where it is now (restart --map OLD=NEW
 pub fn preflight(record: &ProcessRecord) -> Vec<String> {
     let mut lines = Vec::new();
     lines.extend(record.check().err());
-    host(&record.host, &mut lines);
+    lines.extend(processor::obstacles(record));
     lines.extend(Other::of(&record.host).into_iter().flat_map(|other| other.obstacles(record)));
     for process in record.processes() {
         own(process, &mut lines);
@@ -54,25 +54,6 @@ fn own(record: &ProcessRecord, lines: &mut Vec<String>) {
     }
     if record.cwd_deleted.is_none() && !record.cwd.as_path().is_dir() {
         lines.push(format!("{}: the working folder of the program is gone; {REMEDY}", record.cwd));
-    }
-}
-
-fn host(host: &HostRecord, lines: &mut Vec<String>) {
-    let lacking = processor::own().lacks(&host.instructions).join(" ");
-    if !lacking.is_empty() {
-        lines.push(format!(
-            "this processor lacks instructions that the program may use ({lacking}; it ran on {}): restart on such a \
-             processor or a newer one",
-            host.cpu
-        ));
-    }
-    let missing = host.xcr0 & !xstate::enabled();
-    if missing != 0 {
-        lines.push(format!(
-            "this processor lacks features that the program may use (XCR0 bits {missing:#x}; it ran on {}): restart on \
-             such a processor or a newer one",
-            host.cpu
-        ));
     }
 }
 
@@ -161,27 +142,6 @@ mod tests {
         assert!(changed(&other).is_some_and(|line| line.contains("build")));
         let gone = FileIdentity { path: Name::from("/no/such/file"), ..file };
         assert!(changed(&gone).is_some_and(|line| line.contains("/no/such/file")));
-    }
-
-    #[test]
-    fn another_host_is_told_apart_by_name() {
-        let own = crate::capture::state::host(attributes::own_pid(), &own_vdso().unwrap()).unwrap();
-        let lines = |record: &HostRecord| {
-            let mut lines = Vec::new();
-            host(record, &mut lines);
-            lines
-        };
-        assert_eq!(lines(&own), [""; 0]);
-        let mut other = own.clone();
-        other.instructions.push("avx4096".into());
-        other.cpu = "a processor to come".into();
-        let found = lines(&other);
-        assert!(
-            found.len() == 1 && found[0].contains("avx4096") && found[0].contains("to come"),
-            "{found:?}"
-        );
-        let found = lines(&HostRecord { xcr0: 1 << 62, ..own.clone() });
-        assert!(found.len() == 1 && found[0].contains("0x4000000000000000"), "{found:?}");
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::segments::Segments;
 use super::shared::SharedObject;
 use super::vdso::Other;
 use super::view::View;
-use super::{attributes, last, lazy, mirror, rights, stopped, tasks, tracker};
+use super::{attributes, last, lazy, mirror, processor, rights, stopped, tasks, tracker};
 use crate::slots;
 use crate::track::Tracking;
 use holdfast_image::pages::PageProvider;
@@ -230,6 +230,7 @@ fn make_threads(
 fn restore(record: &ProcessRecord, memory: &ForcedMemory, all: &[Task]) -> Result<(), RebuildError> {
     for (task, thread) in all.iter().zip(&record.threads) {
         let regs = tasks::final_registers(memory, thread)?;
+        processor::check_frames(record, thread, regs.rsp, memory)?;
         tasks::restore(*task, thread, &regs)?;
         last::scheduling(task.tid, thread);
     }

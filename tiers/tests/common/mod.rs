@@ -255,6 +255,8 @@ pub fn record(pid: i32) -> ProcessRecord {
             hostname: "host".into(),
             vdso_hash: u64::MAX,
             xcr0: 0x7,
+            xstate: Vec::new(),
+            baseline: None,
             cpu: "cpu".into(),
             instructions: Vec::new(),
             monotonic_ns: 1,
