@@ -22,6 +22,7 @@ mod guard;
 mod hold;
 mod inject;
 mod inside;
+mod known;
 mod live;
 mod members;
 mod memory;

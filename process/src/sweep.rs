@@ -1,12 +1,13 @@
 //! One scan of all private memory: which pages exist, which were written; what is reported is re-armed.
 //!
 //! Called by `track`, inside the stop or while the program runs. Cost (PAGEMAP_SCAN, Linux 6.18, 4 KiB pages): 1.2 ms per
-//! GiB that is clean, 3 ms that is wholly written; asking whether a page is its file's costs 6 ms more, because the
-//! kernel then looks at every struct page, so that is asked only of mappings of files. Large memory is scanned by several threads: the
+//! GiB that is clean, 3 ms that is wholly written; asking whether a page is its file's costs 6 ms more and up to 28, because the
+//! kernel then looks at every struct page, so that is asked only of mappings of files, and not of what is `known`. Large memory is scanned by several threads: the
 //! program stands still and leaves them its processors.
 //!
 //! Invariant: a range whose scan failed half-way is reported as written, all of it.
 
+use crate::known::Known;
 use holdfast_image::Addr;
 use holdfast_image::pages::PageRun;
 use holdfast_image::set::PageSet;
@@ -31,6 +32,8 @@ const SHARE: u64 = 64 << 20;
 const MANY: usize = 8;
 /// Threads that scan, at most.
 const MAX_WORKERS: usize = 4;
+/// Gaps that are scanned with what lies around them, bytes.
+const GAP: u64 = 64 << 10;
 
 /// A range of private mappings of one kind; holes are allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,6 +68,8 @@ pub struct Swept {
     pub written: PageSet,
     /// Guard regions (MADV_GUARD_INSTALL): no pages, though the kernel reports them like pages in swap.
     pub guards: PageSet,
+    /// Pages in mappings of files that are still the file's.
+    pub files: PageSet,
 }
 
 /// Private memory whose pages an image may hold.
@@ -131,6 +136,7 @@ struct Part {
     present: PageSet,
     written: PageSet,
     guards: PageSet,
+    files: PageSet,
 }
 
 impl Part {
@@ -140,8 +146,12 @@ impl Part {
             self.guards.insert(run);
             return;
         }
-        // A page of the file that is still the file's; the zero page is what an absent page reads as.
-        if found.categories & (IS_FILE | IS_PFNZERO) != 0 {
+        if found.categories & IS_FILE != 0 {
+            self.files.insert(run);
+            return;
+        }
+        // The zero page is what an absent page reads as.
+        if found.categories & IS_PFNZERO != 0 {
             return;
         }
         self.present.insert(run);
@@ -156,13 +166,19 @@ impl Part {
 }
 
 /// Scans one piece and re-arms what it reports.
-fn scan(pagemap: &File, piece: &Piece) -> io::Result<Part> {
+fn scan(pagemap: &File, piece: &Piece, known: &Known) -> io::Result<Part> {
     let wanted = WANTED | pagemap::guard_category() | if piece.of_file { IS_FILE } else { 0 };
     if piece.tracked {
-        let mut part = Part::default();
-        let each = |found| part.add(found, piece.of_file);
-        match pagemap::scan_and_protect(pagemap, piece.start, piece.end, ANY, wanted, each) {
-            Ok(()) => return Ok(part),
+        let scanned = match known.of(piece.run()).filter(|_| piece.of_file) {
+            Some((own, files)) => scan_known(pagemap, piece, &own, &files),
+            None => {
+                let mut part = Part::default();
+                let each = |found| part.add(found, piece.of_file);
+                pagemap::scan_and_protect(pagemap, piece.start, piece.end, ANY, wanted, each).map(|()| part)
+            }
+        };
+        match scanned {
+            Ok(part) => return Ok(part),
             Err(error) => tracing::debug!("{piece:x?} changed under a scan: {error}"),
         }
     }
@@ -173,11 +189,53 @@ fn scan(pagemap: &File, piece: &Piece) -> io::Result<Part> {
     Ok(part)
 }
 
+/// The same for a piece whose pages were the program's `own` or its `files` at the scan before: of the rest only it is asked whose
+/// they are.
+fn scan_known(pagemap: &File, piece: &Piece, own: &PageSet, files: &PageSet) -> io::Result<Part> {
+    let mut part = Part::default();
+    // What is in swap may be a marker: see `Swept::doubtful`.
+    let (mut clean, mut doubtful) = (PageSet::new(), PageSet::new());
+    let mut written = PageSet::new();
+    let wanted = WANTED | pagemap::guard_category();
+    pagemap::scan_and_protect(pagemap, piece.start, piece.end, ANY, wanted, |found| {
+        let run = PageRun::between(Addr(found.start), Addr(found.end));
+        match found.categories {
+            guard if guard & IS_GUARD != 0 => part.guards.insert(run),
+            some if some & IS_WRITTEN != 0 => written.insert(run),
+            some if some & (IS_SWAPPED | IS_PFNZERO) != 0 => doubtful.insert(run),
+            _ => clean.insert(run),
+        }
+    })?;
+    let open = clean.difference(own).difference(files).union(&doubtful).union(&written);
+    let mut asked = Part::default();
+    for (start, end) in near(&open, GAP) {
+        pagemap::scan(pagemap, start, end, ANY, wanted | IS_FILE, |found| asked.add(found, piece.of_file))?;
+    }
+    let fresh = asked.present.intersection(&open);
+    part.written = fresh.intersection(&written).union(&asked.doubtful.intersection(&open));
+    part.doubtful = asked.doubtful.intersection(&open);
+    part.files = clean.intersection(files).union(&asked.files.intersection(&open));
+    part.present = clean.intersection(own).union(&fresh);
+    Ok(part)
+}
+
+/// Ranges to scan for a set: a call per run would cost more than gaps of less than `gap` bytes.
+pub fn near(set: &PageSet, gap: u64) -> Vec<(u64, u64)> {
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for run in set.runs() {
+        match ranges.last_mut() {
+            Some(last) if run.start.0 - last.1 < gap => last.1 = run.end().0,
+            _ => ranges.push((run.start.0, run.end().0)),
+        }
+    }
+    ranges
+}
+
 /// Scans all pieces.
 ///
 /// # Errors
 /// The pages cannot be looked at: some may have been re-armed without having been reported.
-pub fn run(pagemap: &File, pieces: &[Piece]) -> io::Result<Swept> {
+pub fn run(pagemap: &File, pieces: &[Piece], known: &Known) -> io::Result<Swept> {
     let next = AtomicUsize::new(0);
     let parts: Mutex<Vec<(usize, io::Result<Part>)>> = Mutex::new(Vec::with_capacity(pieces.len()));
     let work = || {
@@ -185,7 +243,7 @@ pub fn run(pagemap: &File, pieces: &[Piece]) -> io::Result<Swept> {
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
             let Some(piece) = pieces.get(index) else { break };
-            own.push((index, scan(pagemap, piece)));
+            own.push((index, scan(pagemap, piece, known)));
         }
         parts.lock().unwrap_or_else(PoisonError::into_inner).extend(own);
     };
@@ -201,16 +259,23 @@ pub fn run(pagemap: &File, pieces: &[Piece]) -> io::Result<Swept> {
     let mut parts = parts.into_inner().unwrap_or_else(PoisonError::into_inner);
     parts.sort_unstable_by_key(|(index, _)| *index);
     let (mut present, mut written) = (Vec::new(), Vec::new());
-    let (mut doubtful, mut guards) = (Vec::new(), Vec::new());
+    let (mut doubtful, mut guards, mut files) = (Vec::new(), Vec::new(), Vec::new());
     for (_, part) in parts {
         let part = part?;
         doubtful.extend(part.doubtful.into_runs());
         present.extend(part.present.into_runs());
         written.extend(part.written.into_runs());
         guards.extend(part.guards.into_runs());
+        files.extend(part.files.into_runs());
     }
     let set = PageSet::from;
-    Ok(Swept { doubtful: set(doubtful), present: set(present), written: set(written), guards: set(guards) })
+    Ok(Swept {
+        doubtful: set(doubtful),
+        present: set(present),
+        written: set(written),
+        guards: set(guards),
+        files: set(files),
+    })
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@
 
 use crate::capture::maps::{self, Kind, Mapped};
 use crate::error::TraceError;
+use crate::known::Known;
 use crate::sweep::{self, ANY, Piece, Swept};
 use holdfast_image::Addr;
 use holdfast_image::pages::{PageRun, StoreMapping};
@@ -46,6 +47,8 @@ struct State {
     precopied: PageSet,
     /// A scan failed half-way: everything counts as written.
     lost: bool,
+    /// After the last scan, if it did not fail.
+    known: Known,
 }
 
 impl State {
@@ -56,6 +59,11 @@ impl State {
             Ok(swept) => self.carried = self.carried.union(&swept.written),
             Err(_) => self.lost = true,
         }
+    }
+
+    /// What is known of memory with these mappings; nothing, until the scan that is to come has succeeded.
+    fn take_known<'a>(&mut self, mappings: impl Iterator<Item = &'a Mapping>) -> Known {
+        std::mem::take(&mut self.known).still(mappings)
     }
 }
 
@@ -144,10 +152,13 @@ impl Tracking {
             Some((maps, File::open(format!("/proc/{pid}/task/{tid}/pagemap")).ok()?))
         })?;
         let pieces = self.pieces(&pagemap, maps.iter().map(|mapping| (mapping, sweep::is_private(mapping))));
-        let swept = sweep::run(&pagemap, &pieces);
+        let mut known = self.state().take_known(maps.iter());
+        let swept = sweep::run(&pagemap, &pieces, &known);
         let mut state = self.state();
         state.add(&swept);
-        swept.map(|_| state.carried.clone())
+        known.learn(&swept?);
+        state.known = known;
+        Ok(state.carried.clone())
     }
 
     /// These pages were stored by a pre-copy, as they were at some time after the last pass.
@@ -160,7 +171,7 @@ impl Tracking {
     /// The image of the last cut is committed.
     pub fn committed(&self) {
         let mut state = self.state();
-        *state = State { lost: state.lost, ..State::default() };
+        *state = State { lost: state.lost, known: std::mem::take(&mut state.known), ..State::default() };
     }
 
     /// An image could not be made because a page is nowhere: nothing is taken for unchanged any more.
@@ -192,10 +203,12 @@ impl Tracking {
     /// The pages cannot be looked at, or hold what cannot be brought back. Nothing that was seen is lost.
     pub fn collect(&self, pagemap: &File, all: &[Mapped], whole: &[bool]) -> Result<Collected, TraceError> {
         let pieces = self.pieces(pagemap, all.iter().map(|mapped| (&mapped.mapping, mapped.is_private())));
-        let swept = sweep::run(pagemap, &pieces);
+        let known = self.state().take_known(all.iter().map(|mapped| &mapped.mapping));
+        let swept = sweep::run(pagemap, &pieces, &known);
         let mut state = self.state();
         state.add(&swept);
         let swept = swept?;
+        state.known = Known::after(of_store(all).map(|mapped| &mapped.mapping), &swept);
         let mut present = swept.present;
         if state.lost {
             state.carried = state.carried.union(&present);
@@ -216,7 +229,7 @@ impl Tracking {
             present = present.union(&files);
         }
         let guards = swept.guards;
-        let mapped = of_store(all, &present.union(&guards));
+        let mapped = inherited(all, &present.union(&guards));
         let of_files = files.union(&swept.doubtful);
         Ok(Collected { dirty, present, of_files, mapped, guards })
     }
@@ -226,6 +239,7 @@ impl Tracking {
     /// # Errors
     /// The pages cannot be looked at; they count as written then.
     pub fn arm(&self, pid: i32, pages: &PageSet) -> io::Result<()> {
+        self.state().known = Known::default();
         let maps = procfs::maps(pid, pid)?;
         let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
         let pieces = self.pieces(&pagemap, maps.iter().map(|mapping| (mapping, sweep::is_private(mapping))));
@@ -253,7 +267,7 @@ fn look(
 ) -> io::Result<PageSet> {
     let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
     let mut found = Vec::new();
-    for (start, end) in joined(within) {
+    for (start, end) in sweep::near(within, NEAR) {
         let mut each = |region: ScanRegion| {
             found.push(PageRun::between(Addr(region.start), Addr(region.end)));
         };
@@ -262,22 +276,15 @@ fn look(
     Ok(PageSet::from(found).intersection(within))
 }
 
-/// Ranges to scan for a set: a call per run would cost more than the gaps.
-fn joined(within: &PageSet) -> Vec<(u64, u64)> {
-    let mut ranges: Vec<(u64, u64)> = Vec::new();
-    for run in within.runs() {
-        match ranges.last_mut() {
-            Some(last) if run.start.0 - last.1 < NEAR => last.1 = run.end().0,
-            _ => ranges.push((run.start.0, run.end().0)),
-        }
-    }
-    ranges
+/// Memory that a restart has mapped from the store.
+fn of_store(all: &[Mapped]) -> impl Iterator<Item = &Mapped> {
+    all.iter().filter(|mapped| mapped.kind == Kind::Anonymous { whole: true })
 }
 
 /// What is mapped from segment files and has no page of its own (`present`), nor a guard.
-fn of_store(all: &[Mapped], present: &PageSet) -> Vec<StoreMapping> {
+fn inherited(all: &[Mapped], present: &PageSet) -> Vec<StoreMapping> {
     let mut mappings = Vec::new();
-    for mapped in all.iter().filter(|mapped| mapped.kind == Kind::Anonymous { whole: true }) {
+    for mapped in of_store(all) {
         let mapping = &mapped.mapping;
         let name = mapping.name.strip_suffix(b" (deleted)").unwrap_or(&mapping.name);
         let path = PathBuf::from(std::ffi::OsStr::from_bytes(name));
