@@ -49,9 +49,10 @@ elif [ "${1:-all}" != build ]; then
 fi
 if [ "${1:-all}" = trees ]; then
     need openmpi-bin mpirun.openmpi
-    need libopenmpi-dev mpicc.openmpi
+    # their mpicc comes without the headers, too
+    [ -e /usr/lib/x86_64-linux-gnu/openmpi/include/mpi.h ] || missing="$missing libopenmpi-dev"
     need mpich mpirun.mpich
-    need libmpich-dev mpicc.mpich
+    [ -e /usr/include/x86_64-linux-gnu/mpich/mpi.h ] || missing="$missing libmpich-dev"
     need lammps lmp
     [ -d /usr/lib/postgresql ] || missing="$missing postgresql"
     /usr/bin/python3 -c 'import ensurepip' >/dev/null 2>&1 || missing="$missing python3-venv"

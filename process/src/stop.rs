@@ -7,8 +7,9 @@
 use crate::inject::batch::pause;
 use crate::refuse;
 use holdfast_image::refusal::Refusal;
+use holdfast_sys::fault;
+use holdfast_sys::procfs::{self, Status};
 use holdfast_sys::ptrace::{self, Wait};
-use holdfast_sys::{fault, procfs};
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
@@ -271,8 +272,21 @@ pub fn has_ended(pid: i32) -> bool {
     procfs::tasks(pid).map_or(true, |tids| tids.iter().all(|&tid| is_ending(pid, tid)))
 }
 
+/// Whether it has ended, or its threads are about to end one after the other because it was killed (SIGKILL is pending for each: kernel/signal.c,
+/// complete_signal).
+pub fn is_dying(pid: i32) -> bool {
+    const KILL: u64 = 1 << (libc::SIGKILL - 1);
+    let is_killed = |tid| {
+        let pending = Status::read(pid, tid)
+            .ok()
+            .and_then(|status| u64::from_str_radix(status.get("SigPnd")?, 16).ok());
+        pending.is_some_and(|pending| pending & KILL != 0)
+    };
+    has_ended(pid) || procfs::tasks(pid).is_ok_and(|tids| tids.into_iter().any(is_killed))
+}
+
 fn refused(pid: i32, tid: i32, error: &io::Error) -> Why {
-    match procfs::Status::read(pid, tid).ok().as_ref().and_then(refuse::tracer) {
+    match Status::read(pid, tid).ok().as_ref().and_then(refuse::tracer) {
         Some(tracer) if refuse::is_own_thread(tracer) => {
             Why::Late(format!("thread {tid} {} is still being let go from the stop before", doing(pid, tid)))
         }

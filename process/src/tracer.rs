@@ -237,12 +237,17 @@ impl Worker {
         self.unpark();
         let made = cut::make(roster, options, &mut self.kept, &mut self.stragglers, &self.commands).map_err(
             |error| {
-                // Killed in the middle of it: what could not be read is no failure of ours.
+                // Killed in the middle of it: what could not be read is no failure of ours, and what was read of a process that is
+                // ending (no descriptors any more) no reason to refuse.
                 let targets = roster();
-                let ended = targets.iter().find(|target| stop::has_ended(target.pid));
+                let ended = targets.iter().find(|target| stop::is_dying(target.pid));
                 match (error, ended) {
-                    (CutError::Failed { .. }, Some(_)) if targets.len() == 1 => CutError::Gone,
-                    (CutError::Failed { .. }, Some(target)) => inside::just_ended(target.pid),
+                    (CutError::Failed { .. } | CutError::Refused(_), Some(_)) if targets.len() == 1 => {
+                        CutError::Gone
+                    }
+                    (CutError::Failed { .. } | CutError::Refused(_), Some(target)) => {
+                        inside::just_ended(target.pid)
+                    }
                     (CutError::Failed { .. }, None) if targets.is_empty() => CutError::Gone,
                     (error, _) => error,
                 }

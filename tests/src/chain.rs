@@ -231,6 +231,26 @@ pub fn kill_program(pid: i32, front: &mut Child) -> Result<()> {
     Ok(())
 }
 
+/// The same, and the end of what the program had forked: the old agent takes that for the program until then.
+///
+/// # Errors
+/// Some of it does not end.
+pub fn kill_all(bed: &Bed, pid: i32, front: &mut Child) -> Result<()> {
+    kill_program(pid, front)?;
+    bed.until("the end of what it had forked", Duration::from_secs(20), || {
+        let left = family(bed);
+        processes::kill(&left);
+        left.is_empty()
+    })
+}
+
+/// The processes of the bed that are not Holdfast's own.
+fn family(bed: &Bed) -> Vec<i32> {
+    let holdfast = bed.kit().holdfast();
+    let ours = |pid: i32| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == holdfast);
+    processes::of(bed.dir()).into_iter().filter(|&pid| !ours(pid)).collect()
+}
+
 /// `kill -9` for all processes of the bed that are not Holdfast's own, as a power cut would, and the end of the `holdfast`
 /// in front of them, whose status is returned. What one of them may still have done when others were dead already is undone by
 /// the restart.
@@ -238,15 +258,11 @@ pub fn kill_program(pid: i32, front: &mut Child) -> Result<()> {
 /// # Errors
 /// Some of it does not end.
 pub fn kill_job(bed: &Bed, front: &mut Child) -> Result<ExitStatus> {
-    let holdfast = bed.kit().holdfast();
-    let alive = || -> Vec<i32> {
-        let ours = |pid: i32| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == holdfast);
-        processes::of(bed.dir()).into_iter().filter(|&pid| !ours(pid)).collect()
-    };
-    // All at once: one that sees the end of another must not come to write files of a half-done job.
-    alive().into_iter().for_each(|pid| processes::signal(pid, "STOP"));
+    // All at once: one that sees the end of another must not come to write files of a half-done job. No image may be under way: it
+    // would be one of a stopped program.
+    family(bed).into_iter().for_each(|pid| processes::signal(pid, "STOP"));
     bed.until("the end of the program after kill -9", Duration::from_secs(20), || {
-        let pids = alive();
+        let pids = family(bed);
         processes::kill(&pids);
         pids.is_empty()
     })?;

@@ -9,7 +9,7 @@
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::App;
 use holdfast_tests::bed::{Bed, User, shell_code, wait};
-use holdfast_tests::chain::kill_program;
+use holdfast_tests::chain::{kill_all, kill_program};
 use holdfast_tests::full;
 use holdfast_tests::random::Random;
 use std::collections::BTreeMap;
@@ -178,7 +178,7 @@ fn in_lives(case: &Case, lives: u32, random: &mut Random) -> Result<()> {
         .with_context(|| said(&bed))?;
         ensure!(alive(&mut front), "life {life} ended: {}", said(&bed));
         sleep(random.time(Duration::ZERO, Duration::from_millis(60)));
-        kill_program(pid, &mut front)?;
+        kill_all(&bed, pid, &mut front)?;
         no_strange_failures(&bed)?;
         let options: &[&str] = [&["--eager"][..], &["--lazy"], &[]][random.below(3) as usize];
         front = bed.restart_command(JOB, options)?.spawn()?;

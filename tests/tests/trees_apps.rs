@@ -108,6 +108,10 @@ fn mpi(kind: &str, turns: &str, needs: &[&'static str]) -> Case {
     Case::line(&format!("{kind} ring"), &line, needs).prepared(&ring_built(kind)).alone()
 }
 
+/// What compilers need: `mpicc` is installed without it, too.
+const OPEN_MPI: &str = "/usr/lib/x86_64-linux-gnu/openmpi/include/mpi.h";
+const MPICH: &str = "/usr/include/x86_64-linux-gnu/mpich/mpi.h";
+
 fn ring_built(kind: &str) -> String {
     format!("mpicc.{kind} -O2 -w -o ring {}", app_file("ring.c"))
 }
@@ -181,8 +185,8 @@ cases! {
     nginx: python("nginx and its clients", &["@nginx_client.py"], &["/usr/sbin/nginx"]);
     node_cluster: Case::of("node cluster", &["/usr/bin/node", "@cluster.js"], &["/usr/bin/node"]);
     r_parallel: Case::of("R parallel", &["/usr/bin/Rscript", "@parallel.R"], &["/usr/bin/Rscript"]);
-    open_mpi: mpi("openmpi", "150", &["/usr/bin/mpirun.openmpi", "/usr/bin/mpicc.openmpi"]);
-    mpich: mpi("mpich", "40", &["/usr/bin/mpirun.mpich", "/usr/bin/mpicc.mpich"]);
+    open_mpi: mpi("openmpi", "150", &["/usr/bin/mpirun.openmpi", OPEN_MPI]);
+    mpich: mpi("mpich", "40", &["/usr/bin/mpirun.mpich", MPICH]);
     open_mpi_lammps: lammps(4, "openmpi", "/usr/bin/lmp", "/usr/bin/mpirun.openmpi");
     mpich_lammps: lammps(2, "mpich", "/opt/holdfast-tests/bin/lmp", "/usr/bin/mpirun.mpich");
     open_mpi_python: mpi4py(4, "openmpi", "/usr/bin/mpirun.openmpi");
@@ -238,7 +242,8 @@ fn ranks_that_start_holdfast() {
     let turns = [("openmpi", User::Root), ("mpich", User::Ordinary)];
     let others = [("openmpi", User::Ordinary), ("mpich", User::Root)];
     for (kind, user) in turns.into_iter().chain(others.into_iter().filter(|_| full() || !am_root())) {
-        let needs = [format!("/usr/bin/mpirun.{kind}"), format!("/usr/bin/mpicc.{kind}")];
+        let header = if kind == "mpich" { MPICH } else { OPEN_MPI };
+        let needs = [format!("/usr/bin/mpirun.{kind}"), header.to_owned()];
         let Some(bed) = Bed::new(user) else { continue };
         if is_missing(&needs) {
             continue;
