@@ -64,6 +64,8 @@ fn a_program_that_chose_its_code_freely_is_refused() {
 fn runs_on(app: &App, user: User) {
     with_bed(user, |bed| {
         images(bed, app, KEEPING, 2)?;
+        let shown = bed.say(&["show", JOB])?.success()?.stdout;
+        ensure!(shown.contains("baseline   x86-64-v2"), "{shown}");
         let ended = restart(bed, JOB)?;
         ensure!(ended.code() == 0, "status {}: {}", ended.code(), ended.stderr);
         ensure!(ended.stderr.contains("keep to x86-64-v2"), "nothing was said: {}", ended.stderr);

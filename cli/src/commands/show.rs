@@ -52,6 +52,9 @@ fn text(job: &str, image: &Image) -> String {
         "  host       {}, Linux {}, {}",
         record.host.hostname, record.host.kernel_release, record.host.cpu
     );
+    if let Some(level) = record.host.baseline {
+        let _ = writeln!(out, "  baseline   {level}: what the program was told to keep to");
+    }
     let epoch = image.epoch_figures();
     let parent =
         info.parent.map_or_else(|| "none (a full image)".to_owned(), |parent| format!("image {parent}"));
