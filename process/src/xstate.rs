@@ -67,6 +67,14 @@ pub fn in_use(state: &[u8]) -> u64 {
     u64::from_le_bytes(array(state, XSTATE_BV))
 }
 
+/// Features that have something in their registers: some processors call them in use for good (AMD64 manual volume 2, 11.5.2). `parts`:
+/// where the processor of the state puts them; all that this applies to begin as zeros.
+pub fn filled(state: &[u8], parts: &[XstatePart]) -> u64 {
+    let is_empty =
+        |part: &&XstatePart| state.get(place(part)).is_some_and(|bytes| bytes.iter().all(|&byte| byte == 0));
+    parts.iter().filter(is_empty).fold(in_use(state), |filled, part| filled & !(1 << part.feature))
+}
+
 /// A state that a processor has put as in `from`, as this one puts it. What this one does not have is left out.
 pub fn moved(state: &[u8], from: &[XstatePart]) -> Vec<u8> {
     if from.is_empty() || from == parts() {
@@ -116,6 +124,8 @@ mod tests {
             let expected = if features >> part.feature & 1 == 1 { 9 } else { 0 };
             assert_eq!(new[place(part).start], expected, "{part:?}");
         }
+        assert_eq!(filled(&old, &from), features | 1 << 62);
+        assert_eq!(filled(&vec![0; 8 * 1024], &from), 0);
         assert_eq!(moved(&old, parts()), old);
         assert_eq!(moved(&old, &[]), old);
         let _ = moved(&old[..300], &from);

@@ -1,10 +1,12 @@
 /* Inside handlers: `handling KIND [ROUNDS]`
  * KIND: nested (three deep, each on the stack of the one before, left by return), left (by siglongjmp, with the mask), autodisarm
- * (SS_AUTODISARM: the alternate stack is off while the handler runs), faults (of the processor, with their addresses) */
+ * (SS_AUTODISARM: the alternate stack is off while the handler runs), faults (of the processor, with their addresses), inside (all of the
+ * program runs in one) */
 #include "rounds.h"
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 
 #ifndef SS_AUTODISARM
 #define SS_AUTODISARM (1U << 31)
@@ -137,8 +139,33 @@ static void faults_round(long round)
     if (round % 4 == 3) CHECK(fault_at == forbidden + 2 * 4096);
 }
 
+static long inside_rounds;
+static int inside_result = 2;
+static void nothing(long round) { (void)round; }
+static void inside(int number, siginfo_t *info, void *context)
+{
+    (void)number, (void)info, (void)context;
+    inside_result = run_rounds("inside", inside_rounds, nothing);
+}
+
+/* What was in a register when the signal came is in its frame alone, until the handler is left. */
+static int run_inside(long rounds)
+{
+    uint64_t in = mix(1), out;
+    long result = SYS_kill;
+    on(SIGUSR1, inside, 0);
+    inside_rounds = rounds;
+    __asm__ volatile("movq %[in], %%xmm15\n syscall\n movq %%xmm15, %[out]\n"
+                     : "+a"(result), [out] "=r"(out)
+                     : [in] "r"(in), "D"((long)getpid()), "S"((long)SIGUSR1)
+                     : "rcx", "r11", "memory", "xmm15");
+    CHECK(result == 0 && out == in);
+    return inside_result;
+}
+
 int main(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "inside") == 0) return run_inside(number_argument(argc, argv, 2, 45));
     static const struct kind kinds[] = {{"nested", nested_prepare, nested_round},
                                         {"left", left_prepare, left_round},
                                         {"autodisarm", autodisarm_prepare, autodisarm_round},

@@ -99,6 +99,7 @@ macro_rules! suite {
                 handling_nested: "handling" "nested" => "Nested signal handlers";
                 handling_left: "handling" "left" => "Handlers left by siglongjmp";
                 handling_autodisarm: "handling" "autodisarm" => "SS_AUTODISARM";
+                handling_inside: "handling" "inside" => "A program that lives in a signal handler";
                 handling_faults: "handling" "faults" => "Handlers of SIGSEGV, SIGFPE, SIGILL and SIGBUS";
             }
             "Waits" {

@@ -36,6 +36,18 @@ const LIBRARIES: [(&str, [&str; 3]); 5] = [
     ("ATEN_CPU_CAPABILITY", ["default", "avx2", "avx512"]),
 ];
 
+const OPENSSL: &str = "OPENSSL_ia32cap";
+/// What each level does not have yet of what OpenSSL chooses by (OPENSSL_ia32cap(3)): bits of EDX and ECX of CPUID leaf 1, of EBX and ECX
+/// of leaf 7. AES, PCLMULQDQ and RDRAND stay: `rebuild::processor` looks for them whatever the level.
+const CIPHERS: [(CpuLevel, &[u64], &[u64]); 3] = [
+    // XOP; RDSEED, ADX, AVX512_IFMA, SHA, VAES, VPCLMULQDQ
+    (CpuLevel::V4, &[43], &[18, 19, 21, 29, 41, 42]),
+    // AVX512 F, DQ, BW, VL
+    (CpuLevel::V3, &[], &[16, 17, 30, 31]),
+    // FMA, MOVBE, AVX, F16C; BMI1, AVX2, BMI2
+    (CpuLevel::V2, &[44, 54, 60, 61], &[3, 5, 8]),
+];
+
 /// Adds to an environment what tells libraries to keep to a level.
 ///
 /// # Errors
@@ -45,13 +57,25 @@ pub fn tell(entries: &mut Vec<CString>, level: CpuLevel) -> Result<(), Failure> 
     let beyond: Vec<&str> = beyond.collect();
     let old = take(entries, TUNABLES);
     entries.push(entry(TUNABLES, &tunables(old.as_deref(), &beyond.join(",")))?);
-    for (name, words) in LIBRARIES {
-        let word = CpuLevel::ALL.iter().zip(words).find(|(own, _)| **own == level).map(|(_, word)| word);
-        if let (Some(word), None) = (word, place(entries, name)) {
+    let word = |words: [&str; 3]| {
+        let own = CpuLevel::ALL.iter().zip(words).find(|(own, _)| **own == level);
+        own.map_or_else(String::new, |(_, word)| word.to_owned())
+    };
+    let libraries = LIBRARIES.iter().map(|(name, words)| (*name, word(*words)));
+    for (name, word) in libraries.chain([(OPENSSL, ciphers(level))]) {
+        if place(entries, name).is_none() {
             entries.push(entry(name, word.as_bytes())?);
         }
     }
     Ok(())
+}
+
+fn ciphers(level: CpuLevel) -> String {
+    let beyond = CIPHERS.iter().filter(|(own, ..)| *own >= level);
+    let mask = |bits: &[u64]| bits.iter().fold(0_u64, |mask, bit| mask | 1 << bit);
+    let (first, seventh) =
+        beyond.fold((0, 0), |(a, b), (_, first, seventh)| (a | mask(first), b | mask(seventh)));
+    format!("~{first:#x}:~{seventh:#x}")
 }
 
 fn place(entries: &[CString], name: &str) -> Option<usize> {
@@ -104,7 +128,7 @@ mod tests {
         );
         let tunables = "GLIBC_TUNABLES=glibc.malloc.check=3:glibc.cpu.hwcaps=-ERMS,-RTM,-HLE,-XSAVEC";
         assert!(after.contains(&tunables.into()), "{after:?}");
-        assert_eq!(after.len(), 7);
+        assert_eq!(after.len(), 8);
     }
 
     #[test]
@@ -114,5 +138,7 @@ mod tests {
         assert!(low.contains("-AVX2,") && low.contains("-AVX512F,") && low.contains("-XSAVEC"), "{low}");
         assert!(!middle.contains("-AVX2") && middle.contains("-AVX512VL"), "{middle}");
         assert!(!high.contains("AVX512"), "{high}");
+        assert_eq!(ciphers(CpuLevel::V2), "~0x3040180000000000:~0x600e02f0128");
+        assert_eq!(ciphers(CpuLevel::V4), "~0x80000000000:~0x600202c0000");
     }
 }

@@ -59,7 +59,7 @@ pub fn obstacles(record: &ProcessRecord) -> Vec<String> {
             part.feature
         ));
     }
-    lines.extend(record.processes().find_map(disobedient));
+    lines.extend(record.processes().find_map(|process| disobedient(process, &host.xstate)));
     lines
 }
 
@@ -69,9 +69,10 @@ fn is_elsewhere(part: &XstatePart) -> bool {
 }
 
 /// A thread with something in registers that are not here, though it was told to do without.
-fn disobedient(process: &ProcessRecord) -> Option<String> {
-    let missing =
-        |thread: &ThreadRecord| xstate::in_use(&thread.xstate.0) & !(processor::registers() | 1 << PKRU);
+fn disobedient(process: &ProcessRecord, parts: &[XstatePart]) -> Option<String> {
+    let missing = |thread: &ThreadRecord| {
+        xstate::filled(&thread.xstate.0, parts) & !(processor::registers() | 1 << PKRU)
+    };
     let thread = process.threads.iter().find(|thread| missing(thread) != 0)?;
     Some(format!(
         "thread {} of process {} has used registers that this processor lacks (XCR0 bits {:#x}), whatever it was told: restart on a \
