@@ -61,7 +61,9 @@ const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
 const WP_MATCHING: u64 = 1;
 /// Fail instead of skipping mappings that are not in WP_ASYNC mode (PM_SCAN_CHECK_WPASYNC).
 const CHECK_WPASYNC: u64 = 2;
-/// Regions per call.
+/// Bytes.
+const PAGE: u64 = 4096;
+/// Regions per call, at most.
 const ROOM: usize = 4096;
 
 /// [`IS_GUARD`] where the kernel knows it, else nothing; asked once.
@@ -160,7 +162,9 @@ fn walk(
     masks: ScanArg,
     mut each: impl FnMut(ScanRegion),
 ) -> io::Result<()> {
-    let mut regions = vec![ScanRegion::default(); ROOM];
+    // No more than there are pages: most ranges are short, and to clear the room for all costs more than their scan.
+    let pages = usize::try_from(end.saturating_sub(start).div_ceil(PAGE)).unwrap_or(ROOM);
+    let mut regions = vec![ScanRegion::default(); pages.clamp(1, ROOM)];
     let mut from = start;
     while from < end {
         let mut arg = ScanArg {
