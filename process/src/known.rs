@@ -32,6 +32,10 @@ fn run(mapping: &Mapping) -> PageRun {
     PageRun::between(Addr(mapping.start), Addr(mapping.end))
 }
 
+fn all(places: &HashMap<Place, PageSet>) -> PageSet {
+    places.values().flat_map(|set| set.runs().iter().copied()).collect()
+}
+
 /// What is known after a scan.
 #[derive(Debug, Default)]
 pub struct Known {
@@ -49,13 +53,13 @@ impl Known {
         for mapping in mappings {
             known.places.entry(Place::of(mapping)).or_default().insert(run(mapping));
         }
-        known.within = known.places.values().flat_map(|set| set.runs().iter().copied()).collect();
+        known.within = all(&known.places);
         known.learn(swept);
         known
     }
 
     /// What of it still holds when these are the mappings.
-    pub fn still<'a>(mut self, mappings: impl Iterator<Item = &'a Mapping>) -> Known {
+    pub fn still<'a>(self, mappings: impl Iterator<Item = &'a Mapping>) -> Known {
         if self.places.is_empty() {
             return self;
         }
@@ -67,9 +71,7 @@ impl Known {
                 *set = set.union(&same);
             }
         }
-        self.within = places.values().flat_map(|set| set.runs().iter().copied()).collect();
-        self.places = places;
-        self
+        Known { within: all(&places), places, ..self }
     }
 
     /// Takes over what a scan of all memory has found.

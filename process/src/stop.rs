@@ -272,16 +272,11 @@ pub fn has_ended(pid: i32) -> bool {
     procfs::tasks(pid).map_or(true, |tids| tids.iter().all(|&tid| is_ending(pid, tid)))
 }
 
-/// Whether it has ended, or its threads are about to end one after the other because it was killed (SIGKILL is pending for each: kernel/signal.c,
-/// complete_signal).
+/// Whether it has ended, or its threads are about to end one after the other because it was killed (SIGKILL is pending for
+/// each: kernel/signal.c, complete_signal).
 pub fn is_dying(pid: i32) -> bool {
     const KILL: u64 = 1 << (libc::SIGKILL - 1);
-    let is_killed = |tid| {
-        let pending = Status::read(pid, tid)
-            .ok()
-            .and_then(|status| u64::from_str_radix(status.get("SigPnd")?, 16).ok());
-        pending.is_some_and(|pending| pending & KILL != 0)
-    };
+    let is_killed = |tid| Status::read(pid, tid).is_ok_and(|status| status.mask("SigPnd") & KILL != 0);
     has_ended(pid) || procfs::tasks(pid).is_ok_and(|tids| tids.into_iter().any(is_killed))
 }
 

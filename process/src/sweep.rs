@@ -2,8 +2,8 @@
 //!
 //! Called by `track`, inside the stop or while the program runs. Cost (PAGEMAP_SCAN, Linux 6.18, 4 KiB pages): 1.2 ms per
 //! GiB that is clean, 3 ms that is wholly written; asking whether a page is its file's costs 6 ms more and up to 28, because the
-//! kernel then looks at every struct page, so that is asked only of mappings of files, and not of what is `known`. Large memory is scanned by several threads: the
-//! program stands still and leaves them its processors.
+//! kernel then looks at every struct page, so that is asked only of mappings of files, and not of what is `known`. Large memory
+//! is scanned by several threads: the program stands still and leaves them its processors.
 //!
 //! Invariant: a range whose scan failed half-way is reported as written, all of it.
 
@@ -55,7 +55,7 @@ impl Piece {
     }
 }
 
-/// What a scan has found.
+/// What a scan has found, of one piece or of all.
 #[derive(Debug, Default)]
 pub struct Swept {
     /// Pages among `written` that may not exist: in a mapping of a file the kernel leaves a marker in the place of a
@@ -129,17 +129,7 @@ fn add(all: &mut Vec<Piece>, mapping: &Mapping, tracked: bool, follows: bool) {
     }
 }
 
-/// What one piece yields, before it is joined with the others.
-#[derive(Debug, Default)]
-struct Part {
-    doubtful: PageSet,
-    present: PageSet,
-    written: PageSet,
-    guards: PageSet,
-    files: PageSet,
-}
-
-impl Part {
+impl Swept {
     fn add(&mut self, found: ScanRegion, of_file: bool) {
         let run = PageRun::between(Addr(found.start), Addr(found.end));
         if found.categories & IS_GUARD != 0 {
@@ -166,13 +156,13 @@ impl Part {
 }
 
 /// Scans one piece and re-arms what it reports.
-fn scan(pagemap: &File, piece: &Piece, known: &Known) -> io::Result<Part> {
+fn scan(pagemap: &File, piece: &Piece, known: &Known) -> io::Result<Swept> {
     let wanted = WANTED | pagemap::guard_category() | if piece.of_file { IS_FILE } else { 0 };
     if piece.tracked {
         let scanned = match known.of(piece.run()).filter(|_| piece.of_file) {
             Some((own, files)) => scan_known(pagemap, piece, &own, &files),
             None => {
-                let mut part = Part::default();
+                let mut part = Swept::default();
                 let each = |found| part.add(found, piece.of_file);
                 pagemap::scan_and_protect(pagemap, piece.start, piece.end, ANY, wanted, each).map(|()| part)
             }
@@ -182,7 +172,7 @@ fn scan(pagemap: &File, piece: &Piece, known: &Known) -> io::Result<Part> {
             Err(error) => tracing::debug!("{piece:x?} changed under a scan: {error}"),
         }
     }
-    let mut part = Part::default();
+    let mut part = Swept::default();
     pagemap::scan(pagemap, piece.start, piece.end, ANY, wanted, |found| {
         part.add(ScanRegion { categories: found.categories | IS_WRITTEN, ..found }, piece.of_file);
     })?;
@@ -191,8 +181,8 @@ fn scan(pagemap: &File, piece: &Piece, known: &Known) -> io::Result<Part> {
 
 /// The same for a piece whose pages were the program's `own` or its `files` at the scan before: of the rest only it is asked whose
 /// they are.
-fn scan_known(pagemap: &File, piece: &Piece, own: &PageSet, files: &PageSet) -> io::Result<Part> {
-    let mut part = Part::default();
+fn scan_known(pagemap: &File, piece: &Piece, own: &PageSet, files: &PageSet) -> io::Result<Swept> {
+    let mut part = Swept::default();
     // What is in swap may be a marker: see `Swept::doubtful`.
     let (mut clean, mut doubtful) = (PageSet::new(), PageSet::new());
     let mut written = PageSet::new();
@@ -207,7 +197,7 @@ fn scan_known(pagemap: &File, piece: &Piece, own: &PageSet, files: &PageSet) -> 
         }
     })?;
     let open = clean.difference(own).difference(files).union(&doubtful).union(&written);
-    let mut asked = Part::default();
+    let mut asked = Swept::default();
     for (start, end) in near(&open, GAP) {
         pagemap::scan(pagemap, start, end, ANY, wanted | IS_FILE, |found| asked.add(found, piece.of_file))?;
     }
@@ -237,7 +227,7 @@ pub fn near(set: &PageSet, gap: u64) -> Vec<(u64, u64)> {
 /// The pages cannot be looked at: some may have been re-armed without having been reported.
 pub fn run(pagemap: &File, pieces: &[Piece], known: &Known) -> io::Result<Swept> {
     let next = AtomicUsize::new(0);
-    let parts: Mutex<Vec<(usize, io::Result<Part>)>> = Mutex::new(Vec::with_capacity(pieces.len()));
+    let parts: Mutex<Vec<(usize, io::Result<Swept>)>> = Mutex::new(Vec::with_capacity(pieces.len()));
     let work = || {
         let mut own = Vec::new();
         loop {

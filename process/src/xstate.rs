@@ -75,9 +75,14 @@ pub fn filled(state: &[u8], parts: &[XstatePart]) -> u64 {
     parts.iter().filter(is_empty).fold(in_use(state), |filled, part| filled & !(1 << part.feature))
 }
 
+/// Whether this processor puts registers as in `from`, as far as that is known.
+pub fn is_own(from: &[XstatePart]) -> bool {
+    from.is_empty() || from == parts()
+}
+
 /// A state that a processor has put as in `from`, as this one puts it. What this one does not have is left out.
 pub fn moved(state: &[u8], from: &[XstatePart]) -> Vec<u8> {
-    if from.is_empty() || from == parts() {
+    if is_own(from) {
         return state.to_vec();
     }
     let kept = in_use(state) & enabled();

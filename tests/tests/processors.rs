@@ -6,7 +6,6 @@ use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::{App, PYTHON, Results, reference};
 use holdfast_tests::bed::{Bed, Ended, User};
 use holdfast_tests::chain::kill_program;
-use std::process::Command;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -24,8 +23,8 @@ fn image(bed: &Bed, app: &App, options: &[&str]) -> Result<()> {
     kill_program(pid, &mut front)
 }
 
-fn restart(bed: &Bed, image: &str) -> Result<Ended> {
-    let mut command: Command = bed.holdfast(&["restart", image]);
+fn restart(bed: &Bed) -> Result<Ended> {
+    let mut command = bed.holdfast(&["restart", JOB]);
     command.env("HOLDFAST_FAULT", "lesser-processor");
     bed.output(command, LIMIT)
 }
@@ -49,7 +48,7 @@ fn with_bed(user: User, test: impl FnOnce(&Bed) -> Result<()>) {
 fn a_program_that_chose_its_code_freely_is_refused() {
     with_bed(User::Ordinary, |bed| {
         image(bed, &App::program("plain", &["30", "10"]), &[])?;
-        let ended = restart(bed, JOB)?;
+        let ended = restart(bed)?;
         let named = ["avx2", "--cpu-baseline"].iter().all(|word| ended.stderr.contains(word));
         ensure!(ended.code() == REFUSED && named, "status {}: {}", ended.code(), ended.stderr);
         let ended = bed.say(&["restart", JOB])?.success()?;
@@ -63,7 +62,7 @@ fn runs_on(app: &App, user: User) {
         image(bed, app, KEEPING)?;
         let shown = bed.say(&["show", JOB])?.success()?.stdout;
         ensure!(shown.contains("baseline   x86-64-v2"), "{shown}");
-        let ended = restart(bed, JOB)?;
+        let ended = restart(bed)?;
         ensure!(ended.code() == 0, "status {}: {}", ended.code(), ended.stderr);
         ensure!(ended.stderr.contains("keep to x86-64-v2"), "nothing was said: {}", ended.stderr);
         Results::read(app, bed, 0)?.check(&reference(app)?.results)?;
@@ -111,7 +110,7 @@ fn libraries_are_told() {
 fn registers_that_were_used_all_the_same_are_noticed() {
     with_bed(User::Root, |bed| {
         image(bed, &App::program("registers", &[]), KEEPING)?;
-        let ended = restart(bed, JOB)?;
+        let ended = restart(bed)?;
         let named = ended.stderr.contains("has used registers that this processor lacks");
         ensure!(ended.code() == REFUSED && named, "status {}: {}", ended.code(), ended.stderr);
         Ok(())
@@ -123,7 +122,7 @@ fn registers_that_were_used_all_the_same_are_noticed() {
 fn a_thread_in_a_signal_handler_is_refused() {
     with_bed(User::Ordinary, |bed| {
         image(bed, &App::program("handling", &["inside"]), KEEPING)?;
-        let ended = restart(bed, JOB)?;
+        let ended = restart(bed)?;
         let named = ended.stderr.contains("was in a signal handler");
         ensure!(ended.code() == REFUSED && named, "status {}: {}", ended.code(), ended.stderr);
         Ok(())

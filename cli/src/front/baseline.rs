@@ -1,9 +1,9 @@
 //! `run --cpu-baseline`: what libraries are told by the environment, so that they choose no code beyond a level.
 //!
 //! Called by [`super::environment`]. What must hold: what the user has set stays; those that ask the processor themselves cannot be
-//! told here (docs/guide: README, "On other processors"). How it fails: an entry that the kernel would not take.
+//! told here (README, "On other processors"). How it fails: an entry that the kernel would not take.
 
-use super::launch::c_string;
+use super::launch::variable;
 use crate::exit::Failure;
 use holdfast_image::processor::CpuLevel;
 use std::ffi::{CString, OsStr};
@@ -53,10 +53,10 @@ const CIPHERS: [(CpuLevel, &[u64], &[u64]); 3] = [
 /// # Errors
 /// An entry cannot be written.
 pub fn tell(entries: &mut Vec<CString>, level: CpuLevel) -> Result<(), Failure> {
-    let beyond = BEYOND.iter().filter(|(own, _)| *own >= level).map(|(_, names)| *names);
-    let beyond: Vec<&str> = beyond.collect();
+    let beyond: Vec<&str> = BEYOND.iter().filter(|(own, _)| *own >= level).map(|(_, names)| *names).collect();
     let old = take(entries, TUNABLES);
-    entries.push(entry(TUNABLES, &tunables(old.as_deref(), &beyond.join(",")))?);
+    let tunables = tunables(old.as_deref(), &beyond.join(","));
+    entries.push(variable(TUNABLES, OsStr::from_bytes(&tunables))?);
     let word = |words: [&str; 3]| {
         let own = CpuLevel::ALL.iter().zip(words).find(|(own, _)| **own == level);
         own.map_or_else(String::new, |(_, word)| word.to_owned())
@@ -64,7 +64,7 @@ pub fn tell(entries: &mut Vec<CString>, level: CpuLevel) -> Result<(), Failure> 
     let libraries = LIBRARIES.iter().map(|(name, words)| (*name, word(*words)));
     for (name, word) in libraries.chain([(OPENSSL, ciphers(level))]) {
         if place(entries, name).is_none() {
-            entries.push(entry(name, word.as_bytes())?);
+            entries.push(variable(name, OsStr::new(&word))?);
         }
     }
     Ok(())
@@ -89,10 +89,6 @@ fn place(entries: &[CString], name: &str) -> Option<usize> {
 fn take(entries: &mut Vec<CString>, name: &str) -> Option<Vec<u8>> {
     let entry = entries.remove(place(entries, name)?);
     Some(entry.as_bytes()[name.len() + 1..].to_vec())
-}
-
-fn entry(name: &str, value: &[u8]) -> Result<CString, Failure> {
-    c_string(OsStr::from_bytes(&[name.as_bytes(), b"=", value].concat()))
 }
 
 /// Those that the user has set, with ours after what the same one says already.

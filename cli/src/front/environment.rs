@@ -2,7 +2,7 @@
 //! `--cpu-baseline` asks for.
 
 use super::baseline;
-use super::launch::{c_string, own_environment};
+use super::launch::{c_string, own_environment, variable};
 use crate::exit::{Exit, Failure};
 use crate::settings::{Allocator, EngineChoice, Settings};
 use holdfast_image::control::{ENGINE_SLOTS, ENV_ENGINE, ENV_SOCKET};
@@ -82,10 +82,7 @@ pub fn for_program(
         baseline::tell(&mut entries, level)?;
     }
     for (name, value) in own {
-        let mut entry = OsString::from(name);
-        entry.push("=");
-        entry.push(value);
-        entries.push(c_string(&entry)?);
+        entries.push(variable(&name, &value)?);
     }
     Ok(entries)
 }

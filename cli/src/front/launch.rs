@@ -47,6 +47,17 @@ pub fn c_string(text: &OsStr) -> Result<CString, Failure> {
     })
 }
 
+/// An entry of an environment.
+///
+/// # Errors
+/// As [`c_string`].
+pub fn variable(name: &str, value: &OsStr) -> Result<CString, Failure> {
+    let mut entry = OsString::from(name);
+    entry.push("=");
+    entry.push(value);
+    c_string(&entry)
+}
+
 /// The environment as it is, in its order.
 ///
 /// # Errors

@@ -94,10 +94,10 @@ const INSTRUCTIONS: [&str; 76] = [
 /// What each level of the psABI adds to the one before.
 const LEVELS: [(CpuLevel, &[&str]); 3] = [
     (CpuLevel::V2, &["cx16", "pni", "popcnt", "sse4_1", "sse4_2", "ssse3"]),
-    (CpuLevel::V3, &["abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"]),
+    (CpuLevel::V3, &["abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"]),
     (CpuLevel::V4, &["avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"]),
 ];
-/// In no level, and used whatever a program is told: by XSAVE ld.so keeps registers when it finds a function at its first call
+/// Used whatever a program is told, from V2 on: by XSAVE ld.so keeps registers when it finds a function at its first call
 /// (sysdeps/x86_64/dl-trampoline.h); the others have been in all processors since long before V3, and ciphers are slow without them.
 const ALWAYS: [&str; 4] = ["aes", "pclmulqdq", "rdrand", "xsave"];
 

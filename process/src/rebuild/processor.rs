@@ -31,14 +31,10 @@ pub fn obstacles(record: &ProcessRecord) -> Vec<String> {
     let host = &record.host;
     let from = &host.cpu;
     let mut lines = Vec::new();
-    let wanted: Vec<String> = host
-        .instructions
-        .iter()
-        .filter(|name| host.baseline.is_none_or(|level| is_of(level, name)))
-        .cloned()
-        .collect();
-    let lacking = processor::own().lacks(&wanted).join(" ");
+    let mut lacking = processor::own().lacks(&host.instructions);
+    lacking.retain(|name| host.baseline.is_none_or(|level| is_of(level, name)));
     if !lacking.is_empty() {
+        let lacking = lacking.join(" ");
         lines.push(format!(
             "this processor lacks instructions that the program may use ({lacking}; it ran on {from}): restart on such a \
              processor or a newer one (for the next time: run --cpu-baseline)"
@@ -59,7 +55,10 @@ pub fn obstacles(record: &ProcessRecord) -> Vec<String> {
             part.feature
         ));
     }
-    lines.extend(record.processes().find_map(|process| disobedient(process, &host.xstate)));
+    // Of all others the registers that may be in use are named above.
+    if host.baseline.is_some() {
+        lines.extend(record.processes().find_map(|process| disobedient(process, &host.xstate)));
+    }
     lines
 }
 
@@ -116,8 +115,7 @@ pub fn check_frames(
     memory: &ForcedMemory,
 ) -> Result<(), RebuildError> {
     let host = &record.host;
-    let same = host.xstate.is_empty() || host.xstate == xstate::parts();
-    if same && host.xcr0 & !processor::registers() == 0 {
+    if xstate::is_own(&host.xstate) && host.xcr0 & !processor::registers() == 0 {
         return Ok(());
     }
     let region = record.regions.iter().find(|region| (region.start.0..region.end.0).contains(&rsp));
