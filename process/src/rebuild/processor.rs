@@ -124,7 +124,7 @@ pub fn check_frames(
     if is_within(&thread.alt_stack, rsp) || has_frame(&stack, rsp) {
         return Err(RebuildError::Refused(format!(
             "thread {} was in a signal handler, and what it had interrupted can only go on with the extended registers of {}: restart \
-             from another image (holdfast list --images), or on such a processor",
+             from another image (JOB@N; holdfast list JOB), or on such a processor",
             thread.tid, host.cpu
         )));
     }

@@ -68,7 +68,7 @@ impl<'a> Other<'a> {
             let thread = process.threads.iter().find(|thread| stands_in(region, &thread.registers))?;
             Some(format!(
                 "thread {} of process {} was just reading the clock in a way that belongs to kernel {release}: restart from \
-                 another image (holdfast list --images), or under that kernel",
+                 another image (JOB@N; holdfast list JOB), or under that kernel",
                 thread.tid, process.pid
             ))
         };
