@@ -1,12 +1,17 @@
-//! Which pages of memory that a restart has mapped from the store are the program's own, remembered from scan to scan: to ask the
-//! kernel makes it look at every struct page (28 ms per GiB of the page cache, where all else takes 1.2).
+//! What is remembered from scan to scan, so that the kernel need not be asked for everything again.
 //!
-//! Used by `sweep` for its scans and kept by `track`. What must hold: a page that is known is what it is called. It can only become the
-//! program's own by a write, which the scan reports; the store's again only by MADV_DONTNEED, which libholdfast turns into something
-//! else in such memory (where that is passed by, the program itself already finds the image's old content where it expects zeros).
-//! How it fails: what is not known is asked.
+//! * Of memory without a file: which pages there were. One that is write-protected still has only been protected by our scans, which saw
+//!   it; it is still there, and at the same address: mremap(2) takes the registration away (mm/userfaultfd.c, mremap_userfaultfd_prep), and
+//!   what must be registered anew is forgotten. To ask only for the others takes a fifth of the time.
+//! * Of memory that a restart has mapped from the store: which pages are the program's own; to ask makes the kernel look at every struct
+//!   page (up to 28 ms per GiB). One becomes the program's own only by a write, which the scan reports; the store's again only by
+//!   MADV_DONTNEED, which libholdfast turns into something else there (where that is passed by, the program itself already finds the
+//!   image's old content where it expects zeros).
+//!
+//! Used by `sweep` for its scans and kept by `track`. What must hold: a page that is known is what it is called. How it fails: what is not
+//! known is asked.
 
-use crate::sweep::Swept;
+use crate::sweep::{Piece, Swept};
 use holdfast_image::Addr;
 use holdfast_image::pages::PageRun;
 use holdfast_image::set::PageSet;
@@ -44,38 +49,56 @@ pub struct Known {
     within: PageSet,
     own: PageSet,
     files: PageSet,
+    /// Memory without a file that was registered.
+    tracked: PageSet,
+    /// Pages that there were, in `tracked` and elsewhere.
+    present: PageSet,
+    /// Guard regions, likewise: the scan protects their markers too.
+    guards: PageSet,
 }
 
 impl Known {
-    /// After a scan of all memory. `mappings`: those from the store.
-    pub fn after<'a>(mappings: impl Iterator<Item = &'a Mapping>, swept: &Swept) -> Known {
+    /// After a scan of all memory in these pieces. `mappings`: those from the store.
+    pub fn after<'a>(mappings: impl Iterator<Item = &'a Mapping>, pieces: &[Piece], swept: &Swept) -> Known {
         let mut known = Known::default();
         for mapping in mappings {
             known.places.entry(Place::of(mapping)).or_default().insert(run(mapping));
         }
         known.within = all(&known.places);
-        known.learn(swept);
+        known.learn(pieces, swept);
         known
     }
 
-    /// What of it still holds when these are the mappings.
-    pub fn still<'a>(self, mappings: impl Iterator<Item = &'a Mapping>) -> Known {
-        if self.places.is_empty() {
-            return self;
-        }
+    /// What of it still holds when these are the mappings, and `fresh` had to be registered.
+    pub fn still<'a>(self, mappings: impl Iterator<Item = &'a Mapping>, fresh: &PageSet) -> Known {
+        let mut mapped = Vec::new();
         let mut places: HashMap<Place, PageSet> = HashMap::new();
         for mapping in mappings {
+            mapped.push(run(mapping));
             if let Some(before) = self.places.get(&Place::of(mapping)) {
                 let same = PageSet::from(vec![run(mapping)]).intersection(before);
                 let set = places.entry(Place::of(mapping)).or_default();
                 *set = set.union(&same);
             }
         }
-        Known { within: all(&places), places, ..self }
+        // A piece that is scanned may have holes.
+        let mapped = PageSet::from(mapped);
+        Known {
+            tracked: self.tracked.difference(fresh),
+            present: self.present.intersection(&mapped),
+            guards: self.guards.intersection(&mapped),
+            within: all(&places),
+            places,
+            ..self
+        }
     }
 
     /// Takes over what a scan of all memory has found.
-    pub fn learn(&mut self, swept: &Swept) {
+    pub fn learn(&mut self, pieces: &[Piece], swept: &Swept) {
+        let plain = pieces.iter().filter(|piece| piece.tracked && !piece.of_file);
+        self.tracked = plain.map(Piece::run).collect();
+        self.present = swept.present.clone();
+        self.guards = swept.guards.clone();
         if self.within.is_empty() {
             return;
         }
@@ -83,20 +106,24 @@ impl Known {
         self.files = swept.files.intersection(&self.within);
     }
 
-    /// Pages of a range: the program's own, and the store's. `None`: not all of it is known.
-    pub fn of(&self, range: PageRun) -> Option<(PageSet, PageSet)> {
-        let whole = self
-            .within
-            .touching(range)
-            .iter()
-            .any(|run| run.start <= range.start && range.end() <= run.end());
-        let part = |set: &PageSet| {
-            let cut =
-                |run: &PageRun| PageRun::between(run.start.max(range.start), run.end().min(range.end()));
-            set.touching(range).iter().map(cut).collect()
-        };
-        whole.then(|| (part(&self.own), part(&self.files)))
+    /// Pages that there were in a range of memory without a file, and guard regions. `None`: not all of it is known.
+    pub fn plain(&self, range: PageRun) -> Option<(PageSet, PageSet)> {
+        has_all(&self.tracked, range).then(|| (part(&self.present, range), part(&self.guards, range)))
     }
+
+    /// Pages of a range of the store: the program's own, and the store's. `None`: not all of it is known.
+    pub fn of(&self, range: PageRun) -> Option<(PageSet, PageSet)> {
+        has_all(&self.within, range).then(|| (part(&self.own, range), part(&self.files, range)))
+    }
+}
+
+fn has_all(set: &PageSet, range: PageRun) -> bool {
+    set.touching(range).iter().any(|run| run.start <= range.start && range.end() <= run.end())
+}
+
+fn part(set: &PageSet, range: PageRun) -> PageSet {
+    let cut = |run: &PageRun| PageRun::between(run.start.max(range.start), run.end().min(range.end()));
+    set.touching(range).iter().map(cut).collect()
 }
 
 #[cfg(test)]
@@ -127,13 +154,14 @@ mod tests {
             present: set(pages(10, 4)).union(&set(pages(30, 1))),
             doubtful: set(pages(13, 1)),
             files: set(pages(16, 2)),
+            guards: set(pages(9, 1)),
             ..Swept::default()
         }
     }
 
     #[test]
     fn what_was_seen_is_known_and_nothing_else() {
-        let known = Known::after([mapping(8, 12, 0, 7)].iter(), &swept());
+        let known = Known::after([mapping(8, 12, 0, 7)].iter(), &[], &swept());
         let expected = (PageSet::from(vec![pages(10, 3)]), PageSet::from(vec![pages(16, 2)]));
         assert_eq!(known.of(pages(8, 12)), Some(expected));
         assert_eq!(known.of(pages(12, 5)), Some((vec![pages(12, 1)].into(), vec![pages(16, 1)].into())));
@@ -143,9 +171,41 @@ mod tests {
     }
 
     #[test]
+    fn memory_without_a_file_is_known_until_it_is_registered_anew() {
+        let piece = |first: u64, count: u64, tracked, of_file| Piece {
+            start: first * PAGE_SIZE,
+            end: (first + count) * PAGE_SIZE,
+            tracked,
+            of_file,
+        };
+        let pieces = [
+            piece(8, 4, true, false),
+            piece(12, 2, true, false),
+            piece(14, 2, true, true),
+            piece(30, 2, false, false),
+        ];
+        let known = Known::after([].iter(), &pieces, &swept());
+        let pages_of = |known: &Known, run| known.plain(run).map(|(present, _)| present);
+        assert_eq!(known.plain(pages(9, 4)), Some((vec![pages(10, 3)].into(), vec![pages(9, 1)].into())));
+        assert_eq!(known.plain(pages(14, 1)), None, "of a file");
+        assert_eq!(known.plain(pages(30, 1)), None, "not tracked");
+        let known =
+            known.still([mapping(8, 5, 0, 0), mapping(13, 20, 0, 0)].iter(), &vec![pages(10, 1)].into());
+        assert_eq!(pages_of(&known, pages(8, 2)), Some(PageSet::new()));
+        assert_eq!(known.plain(pages(9, 4)), None, "some of it is new");
+        assert_eq!(pages_of(&known, pages(11, 2)), Some(vec![pages(11, 2)].into()));
+        let known = known.still([mapping(8, 4, 0, 0)].iter(), &PageSet::new());
+        assert_eq!(
+            pages_of(&known, pages(11, 2)),
+            Some(vec![pages(11, 1)].into()),
+            "some of it is not mapped any more"
+        );
+    }
+
+    #[test]
     fn what_lies_elsewhere_now_is_not_known() {
-        let known = || Known::after([mapping(8, 12, 0, 7)].iter(), &swept());
-        let is_known = |now: &[Mapping]| known().still(now.iter()).of(pages(9, 2)).is_some();
+        let known = || Known::after([mapping(8, 12, 0, 7)].iter(), &[], &swept());
+        let is_known = |now: &[Mapping]| known().still(now.iter(), &PageSet::new()).of(pages(9, 2)).is_some();
         assert!(is_known(&[mapping(8, 12, 0, 7)]));
         assert!(is_known(&[mapping(8, 2, 0, 7), mapping(10, 10, 2, 7)]), "cut in two");
         assert!(!is_known(&[mapping(8, 12, 1, 7)]), "other bytes of the file");
@@ -153,6 +213,12 @@ mod tests {
         assert!(!is_known(&[mapping(10, 10, 2, 7)]), "not all of it");
         assert!(!is_known(&[]));
         // What has come back is as new.
-        assert!(known().still([].iter()).still([mapping(8, 12, 0, 7)].iter()).of(pages(9, 2)).is_none());
+        assert!(
+            known()
+                .still([].iter(), &PageSet::new())
+                .still([mapping(8, 12, 0, 7)].iter(), &PageSet::new())
+                .of(pages(9, 2))
+                .is_none()
+        );
     }
 }

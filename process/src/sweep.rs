@@ -8,9 +8,9 @@
 //! Invariant: a range whose scan failed half-way is reported as written, all of it.
 
 use crate::known::Known;
-use holdfast_image::Addr;
 use holdfast_image::pages::PageRun;
 use holdfast_image::set::PageSet;
+use holdfast_image::{Addr, PAGE_SIZE};
 use holdfast_sys::pagemap::{
     self, IS_FILE, IS_GUARD, IS_PFNZERO, IS_PRESENT, IS_SWAPPED, IS_WRITTEN, ScanRegion,
 };
@@ -34,6 +34,10 @@ const MANY: usize = 8;
 const MAX_WORKERS: usize = 4;
 /// Gaps that are scanned with what lies around them, bytes.
 const GAP: u64 = 64 << 10;
+/// Pieces from this size on are asked in two steps where that is quicker, bytes.
+const LARGE: u64 = 16 << 20;
+/// What one page table is for, bytes.
+const TABLE: u64 = 2 << 20;
 
 /// A range of private mappings of one kind; holes are allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,7 +49,7 @@ pub struct Piece {
     /// All of it is registered with the userfaultfd.
     pub tracked: bool,
     /// Mapping of a file.
-    of_file: bool,
+    pub of_file: bool,
 }
 
 impl Piece {
@@ -83,7 +87,7 @@ pub fn is_private(mapping: &Mapping) -> bool {
 /// that few calls do for thousands of mappings.
 pub fn pieces<'a>(
     maps: impl Iterator<Item = (&'a Mapping, bool)>,
-    register: impl Fn(u64, u64) -> bool,
+    mut register: impl FnMut(u64, u64) -> bool,
 ) -> Vec<Piece> {
     let mut all = Vec::new();
     let mut group: Vec<&Mapping> = Vec::new();
@@ -159,9 +163,12 @@ impl Swept {
 fn scan(pagemap: &File, piece: &Piece, known: &Known) -> io::Result<Swept> {
     let wanted = WANTED | pagemap::guard_category() | if piece.of_file { IS_FILE } else { 0 };
     if piece.tracked {
-        let scanned = match known.of(piece.run()).filter(|_| piece.of_file) {
-            Some((own, files)) => scan_known(pagemap, piece, &own, &files),
-            None => {
+        let of_store = known.of(piece.run()).filter(|_| piece.of_file);
+        let plain = known.plain(piece.run()).filter(|_| !piece.of_file && piece.end - piece.start >= LARGE);
+        let scanned = match (of_store, plain) {
+            (Some((own, files)), _) => scan_known(pagemap, piece, &own, &files),
+            (None, Some((present, guards))) => scan_plain(pagemap, piece, &present, &guards),
+            (None, None) => {
                 let mut part = Swept::default();
                 let each = |found| part.add(found, piece.of_file);
                 pagemap::scan_and_protect(pagemap, piece.start, piece.end, ANY, wanted, each).map(|()| part)
@@ -177,6 +184,58 @@ fn scan(pagemap: &File, piece: &Piece, known: &Known) -> io::Result<Swept> {
         part.add(ScanRegion { categories: found.categories | IS_WRITTEN, ..found }, piece.of_file);
     })?;
     Ok(part)
+}
+
+/// The same for a piece without a file that had pages and guard regions at the scan before: first it is asked which are not write-protected
+/// (written since, or given back), for which the kernel has a fast way (fs/proc/task_mmu.c, pagemap_scan_pmd_entry), and then what these
+/// are. The rest is as it was, but where the page table itself is gone.
+fn scan_plain(pagemap: &File, piece: &Piece, present: &PageSet, guards: &PageSet) -> io::Result<Swept> {
+    let mut open = PageSet::new();
+    pagemap::scan_unprotected(pagemap, piece.start, piece.end, |found| {
+        open.insert(PageRun::between(Addr(found.start), Addr(found.end)));
+    })?;
+    let mut part = Swept::default();
+    let wanted = WANTED | pagemap::guard_category();
+    let mut ask = |run: PageRun| {
+        let each = |found| part.add(found, piece.of_file);
+        pagemap::scan_and_protect(pagemap, run.start.0, run.end().0, ANY, wanted, each)
+    };
+    let asked: Vec<PageRun> =
+        near(&open, GAP).into_iter().map(|(start, end)| PageRun::between(Addr(start), Addr(end))).collect();
+    asked.iter().try_for_each(|run| ask(*run))?;
+    let rest = present.union(guards).difference(&PageSet::from(asked));
+    let mut gone = Vec::new();
+    for table in tables_of(&rest) {
+        let (first, mut is_there) = (table.start.0, false);
+        pagemap::scan(pagemap, first, first + PAGE_SIZE, ANY, ANY, |_| is_there = true)?;
+        if !is_there {
+            ask(table)?;
+            gone.push(table);
+        }
+    }
+    let rest = rest.difference(&PageSet::from(gone));
+    part.present = part.present.union(&rest.intersection(present));
+    part.guards = part.guards.union(&rest.intersection(guards));
+    Ok(part)
+}
+
+/// A set by page tables: of each that has pages in it, from the first to the last of them.
+fn tables_of(set: &PageSet) -> Vec<PageRun> {
+    let mut tables: Vec<PageRun> = Vec::new();
+    for run in set.runs() {
+        let mut start = run.start.0;
+        while start < run.end().0 {
+            let end = run.end().0.min((start / TABLE + 1) * TABLE);
+            match tables.last_mut() {
+                Some(last) if last.start.0 / TABLE == start / TABLE => {
+                    *last = PageRun::between(last.start, Addr(end))
+                }
+                _ => tables.push(PageRun::between(Addr(start), Addr(end))),
+            }
+            start = end;
+        }
+    }
+    tables
 }
 
 /// The same for a piece whose pages were the program's `own` or its `files` at the scan before: of the rest only it is asked whose
@@ -294,6 +353,24 @@ mod tests {
         let expected = large.into_iter().zip(ends).map(|(start, end)| (start, end, false));
         let small = [(0x1000, 0x2000, true), (0x2000, 0x5000, false)];
         assert_eq!(spans, small.into_iter().chain(expected).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn each_page_table_is_asked_for_once() {
+        let run = |start: u64, end: u64| PageRun::between(Addr(start), Addr(end));
+        let set = PageSet::from(vec![
+            run(0x1f_0000, 0x41_0000),
+            run(0x42_0000, 0x43_0000),
+            run(0x80_0000, 0x80_1000),
+        ]);
+        let expected = [
+            run(0x1f_0000, 0x20_0000),
+            run(0x20_0000, 0x40_0000),
+            run(0x40_0000, 0x43_0000),
+            run(0x80_0000, 0x80_1000),
+        ];
+        assert_eq!(tables_of(&set), expected);
+        assert_eq!(tables_of(&PageSet::new()), []);
     }
 
     #[test]

@@ -62,8 +62,8 @@ impl State {
     }
 
     /// What is known of memory with these mappings; nothing, until the scan that is to come has succeeded.
-    fn take_known<'a>(&mut self, mappings: impl Iterator<Item = &'a Mapping>) -> Known {
-        std::mem::take(&mut self.known).still(mappings)
+    fn take_known<'a>(&mut self, mappings: impl Iterator<Item = &'a Mapping>, fresh: &PageSet) -> Known {
+        std::mem::take(&mut self.known).still(mappings, fresh)
     }
 }
 
@@ -102,9 +102,15 @@ impl Tracking {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers all private mappings, and says what is to be scanned how.
-    fn pieces<'a>(&self, pagemap: &File, maps: impl Iterator<Item = (&'a Mapping, bool)>) -> Vec<Piece> {
-        sweep::pieces(maps, |start, end| self.ready(pagemap, start, end))
+    /// Registers all private mappings; says what is to be scanned how, and what was not registered before.
+    fn pieces<'a>(
+        &self,
+        pagemap: &File,
+        maps: impl Iterator<Item = (&'a Mapping, bool)>,
+    ) -> (Vec<Piece>, PageSet) {
+        let mut fresh = Vec::new();
+        let pieces = sweep::pieces(maps, |start, end| self.ready(pagemap, start, end, &mut fresh));
+        (pieces, PageSet::from(fresh))
     }
 
     /// Whether all of a range is tracked now.
@@ -113,10 +119,11 @@ impl Tracking {
     /// pages marked as protected (a moved mapping that is joined with its new neighbour: mm/vma.c, copy_vma, and
     /// mm/userfaultfd.c, mremap_userfaultfd_prep): they are not protected any more, and would look unchanged for ever.
     /// So where a mapping that is registered anew has such pages, the marks are taken away.
-    fn ready(&self, pagemap: &File, start: u64, end: u64) -> bool {
+    fn ready(&self, pagemap: &File, start: u64, end: u64, all_fresh: &mut Vec<PageRun>) -> bool {
         let mut fresh = Vec::new();
         let seen =
             pagemap::scan_unregistered(pagemap, start, end, |found| fresh.push((found.start, found.end)));
+        all_fresh.extend(fresh.iter().map(|&(start, end)| PageRun::between(Addr(start), Addr(end))));
         seen.is_ok()
             && fresh.into_iter().all(|(start, end)| {
                 let mut marked = false;
@@ -151,12 +158,13 @@ impl Tracking {
             let maps = procfs::maps(pid, tid).ok().filter(|maps| !maps.is_empty())?;
             Some((maps, File::open(format!("/proc/{pid}/task/{tid}/pagemap")).ok()?))
         })?;
-        let pieces = self.pieces(&pagemap, maps.iter().map(|mapping| (mapping, sweep::is_private(mapping))));
-        let mut known = self.state().take_known(maps.iter());
+        let (pieces, fresh) =
+            self.pieces(&pagemap, maps.iter().map(|mapping| (mapping, sweep::is_private(mapping))));
+        let mut known = self.state().take_known(maps.iter(), &fresh);
         let swept = sweep::run(&pagemap, &pieces, &known);
         let mut state = self.state();
         state.add(&swept);
-        known.learn(&swept?);
+        known.learn(&pieces, &swept?);
         state.known = known;
         Ok(state.carried.clone())
     }
@@ -202,13 +210,14 @@ impl Tracking {
     /// # Errors
     /// The pages cannot be looked at, or hold what cannot be brought back. Nothing that was seen is lost.
     pub fn collect(&self, pagemap: &File, all: &[Mapped], whole: &[bool]) -> Result<Collected, TraceError> {
-        let pieces = self.pieces(pagemap, all.iter().map(|mapped| (&mapped.mapping, mapped.is_private())));
-        let known = self.state().take_known(all.iter().map(|mapped| &mapped.mapping));
+        let (pieces, fresh) =
+            self.pieces(pagemap, all.iter().map(|mapped| (&mapped.mapping, mapped.is_private())));
+        let known = self.state().take_known(all.iter().map(|mapped| &mapped.mapping), &fresh);
         let swept = sweep::run(pagemap, &pieces, &known);
         let mut state = self.state();
         state.add(&swept);
         let swept = swept?;
-        state.known = Known::after(of_store(all).map(|mapped| &mapped.mapping), &swept);
+        state.known = Known::after(of_store(all).map(|mapped| &mapped.mapping), &pieces, &swept);
         let mut present = swept.present;
         if state.lost {
             state.carried = state.carried.union(&present);
@@ -242,7 +251,8 @@ impl Tracking {
         self.state().known = Known::default();
         let maps = procfs::maps(pid, pid)?;
         let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
-        let pieces = self.pieces(&pagemap, maps.iter().map(|mapping| (mapping, sweep::is_private(mapping))));
+        let (pieces, _) =
+            self.pieces(&pagemap, maps.iter().map(|mapping| (mapping, sweep::is_private(mapping))));
         let tracked: PageSet = pieces.iter().filter(|piece| piece.tracked).map(Piece::run).collect();
         for run in tracked.intersection(pages).runs() {
             pagemap::scan_and_protect(&pagemap, run.start.0, run.end().0, ANY, ANY | IS_WRITTEN, |_| {})?;

@@ -135,6 +135,21 @@ pub fn scan_and_protect(
     walk(pagemap, start, end, masks, each)
 }
 
+/// The pages of `start..end` that are not write-protected, and those that do not exist, as far as there is a page table for them.
+/// Protects nothing. Much faster than the other scans: the kernel looks at nothing but the table entries.
+///
+/// # Errors
+/// As [`scan`].
+pub fn scan_unprotected(
+    pagemap: &File,
+    start: u64,
+    end: u64,
+    each: impl FnMut(ScanRegion),
+) -> io::Result<()> {
+    let masks = ScanArg { category_mask: IS_WRITTEN, return_mask: IS_WRITTEN, ..ScanArg::default() };
+    walk(pagemap, start, end, masks, each)
+}
+
 /// The parts of `start..end` that are mapped and not registered in WP_ASYNC mode. Registered mappings are not walked.
 ///
 /// # Errors
