@@ -15,11 +15,12 @@ use std::io;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// How often, and how long in all, threads that read the clock are let run a little.
+/// How often threads that read the clock are let run a little.
 const CLOCK_TRIES: u32 = 12;
-const CLOCK_LIMIT: Duration = Duration::from_millis(3);
-/// So long; a function of the vdso takes some 30 ns.
+/// So long; a function of the vdso takes some 30 ns. Longer after each time that none of them had a processor meanwhile.
 const CLOCK_PAUSE: Duration = Duration::from_micros(5);
+/// How long in all.
+const CLOCK_LIMIT: Duration = Duration::from_millis(20);
 const OPTIONS: i32 = libc::PTRACE_O_TRACESYSGOOD;
 /// Longest wait for a thread that has no processor.
 const STARVED: Duration = Duration::from_millis(500);
@@ -213,22 +214,35 @@ fn leave_vdso(
     limit: Duration,
 ) -> Result<(), Why> {
     let begun = Instant::now();
-    let mut inside = fresh.to_vec();
-    for _ in 0..CLOCK_TRIES {
-        let is_held = |(at, tid): &(usize, i32)| {
-            matches!(seized[*at].get(tid), Some(Some(Held { stop_signal: None })))
-                && ptrace::registers(*tid).is_ok_and(|regs| whom[*at].vdso.contains(&regs.rip))
-        };
-        inside.retain(is_held);
-        if inside.is_empty() || begun.elapsed() > CLOCK_LIMIT {
+    let (mut tries, mut pause) = (0, CLOCK_PAUSE);
+    let mut inside: Vec<((usize, i32), Option<[u64; 3]>)> =
+        fresh.iter().map(|&thread| (thread, None)).collect();
+    while tries < CLOCK_TRIES && begun.elapsed() < CLOCK_LIMIT {
+        let mut have_moved = false;
+        inside.retain_mut(|((at, tid), before)| {
+            let is_held = matches!(seized[*at].get(tid), Some(Some(Held { stop_signal: None })));
+            let Some(regs) = ptrace::registers(*tid).ok().filter(|_| is_held) else { return false };
+            // The time stamp counter was read into the last two.
+            let now = Some([regs.rip, regs.rax, regs.rdx]);
+            have_moved |= now != *before;
+            *before = now;
+            whom[*at].vdso.contains(&regs.rip)
+        });
+        if inside.is_empty() {
             break;
         }
-        for &(at, tid) in &inside {
+        if have_moved {
+            (tries, pause) = (tries + 1, CLOCK_PAUSE);
+        } else {
+            pause *= 4;
+        }
+        let threads: Vec<(usize, i32)> = inside.iter().map(|&(thread, _)| thread).collect();
+        for &(at, tid) in &threads {
             seized[at].insert(tid, None);
             let _ = ptrace::cont(tid, 0);
         }
-        std::thread::sleep(CLOCK_PAUSE);
-        halt(whom, &inside, seized, Instant::now(), limit)?;
+        std::thread::sleep(pause.min(CLOCK_LIMIT / 4));
+        halt(whom, &threads, seized, Instant::now(), limit)?;
     }
     Ok(())
 }

@@ -312,6 +312,7 @@ macro_rules! suite {
                 tree_links: "tree_links" => "Files that lost their first name after they got another one; named semaphores (sem_open)";
                 tree_rights_stream: "tree_rights" "stream" => "Descriptors in flight in a stream socket";
                 tree_rights_packet: "tree_rights" "packet" => "Descriptors in flight in a SEQPACKET socket";
+                tree_rights_queued: "tree_rights" "queued" => "Descriptors in flight in connections that were not accepted yet";
                 tree_queue: "tree_queue" => "Connections in a listener's queue whose makers are gone";
                 tree_segments_kept: "tree_segments" "kept" => "System V shared memory between processes";
                 tree_segments_removed: "tree_segments" "removed" => "System V shared memory that was removed (IPC_RMID) while it is attached";

@@ -105,6 +105,9 @@ enum Obstacle {
     Passing(String),
     /// It was closed while it was looked at.
     Closed(String),
+    /// Nobody of the job has the other end. It may be on its way from one to another, in a message that stands in the way too: then
+    /// both go by.
+    Apart(String),
 }
 
 /// Why there are no tables.
@@ -202,6 +205,7 @@ impl<'a> FileReader<'a> {
         let mut tables = vec![FileTable::default(); self.holders.len()];
         let mut descriptions: Vec<Description> = Vec::new();
         let mut unreadable = Unreadable { refusals: Vec::new(), passing: true };
+        let (mut apart, mut on_the_way) = (false, false);
         let mut firsts: Vec<&Found> = Vec::new();
         let mut by_object: HashMap<ObjectKey, Vec<(&Found, u32)>> = HashMap::new();
         for found in &self.found {
@@ -224,8 +228,12 @@ impl<'a> FileReader<'a> {
                 Err(Obstacle::Closed(_)) if self.look == Look::Running => continue,
                 Err(obstacle) => {
                     unreadable.passing &= !matches!(obstacle, Obstacle::Refused(_));
-                    let (Obstacle::Refused(reason) | Obstacle::Passing(reason) | Obstacle::Closed(reason)) =
-                        obstacle;
+                    apart |= matches!(obstacle, Obstacle::Apart(_));
+                    on_the_way |= matches!(obstacle, Obstacle::Passing(_));
+                    let (Obstacle::Refused(reason)
+                    | Obstacle::Passing(reason)
+                    | Obstacle::Closed(reason)
+                    | Obstacle::Apart(reason)) = obstacle;
                     let name = String::from_utf8_lossy(&found.target).into_owned();
                     let subject = Subject::Descriptor { fd: found.fd, name };
                     unreadable.refusals.push((found.holder, Refusal { subject, reason }));
@@ -246,6 +254,7 @@ impl<'a> FileReader<'a> {
             first.ptys = self.ptys.take();
             first.nameless = self.nameless.take().into_iter().map(|(_, file)| file).collect();
         }
+        unreadable.passing &= !apart || on_the_way;
         if unreadable.refusals.is_empty() { Ok(tables) } else { Err(unreadable) }
     }
 
@@ -407,7 +416,7 @@ impl<'a> FileReader<'a> {
         })
     }
 
-    fn inherited(&self, found: &Found, otherwise: &str) -> Result<Object, Obstacle> {
+    fn inherited(&self, found: &Found, otherwise: impl Into<Obstacle>) -> Result<Object, Obstacle> {
         match self.standard(found) {
             Some(from) => Ok(Object::Inherited { from, was: Name(found.target.clone()) }),
             None => Err(otherwise.into()),
@@ -450,7 +459,8 @@ impl<'a> FileReader<'a> {
         let alone =
             || fd::poll_state(taken.as_fd()).is_ok_and(|state| state & (libc::POLLHUP | libc::POLLERR) != 0);
         if !whole && name.is_none() && !alone() {
-            return Err("a pipe whose other end is outside the program is not supported yet".into());
+            let what = "a pipe whose other end is outside the program is not supported yet";
+            return Err(Obstacle::Apart(what.into()));
         }
         let capacity = fd::fcntl(taken.as_fd(), libc::F_GETPIPE_SZ, 0).unwrap_or(65536);
         let pieces = if reads(&found.info) && self.look == Look::Stopped {

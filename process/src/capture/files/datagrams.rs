@@ -65,7 +65,7 @@ impl FileReader<'_> {
     pub(super) fn netlink(&self, found: &Found, taken: &OwnedFd, kind: i32) -> Result<Object, Obstacle> {
         let family = fd::socket_option(taken.as_fd(), libc::SO_PROTOCOL).unwrap_or(-1);
         if !NETLINK_FAMILIES.contains(&family) || self.standard(found).is_some() {
-            return self.inherited(found, &not_supported(taken, found.inode));
+            return self.inherited(found, not_supported(taken, found.inode));
         }
         if fd::receive(taken.as_fd(), &mut [0], PEEK).is_ok() {
             return Err(Obstacle::Passing(

@@ -58,12 +58,12 @@ impl FileReader<'_> {
             Ok(libc::AF_UNIX) if known => self.unix(found, &taken, socket_type),
             Ok(domain @ (AF_INET | AF_INET6)) if known => self.internet(found, &taken, domain, socket_type),
             Ok(libc::AF_NETLINK) => self.netlink(found, &taken, socket_type),
-            _ => self.inherited(found, &not_supported(&taken, found.inode)),
+            _ => self.inherited(found, not_supported(&taken, found.inode)),
         }
     }
 
     fn unix(&self, found: &Found, taken: &OwnedFd, socket_type: i32) -> Result<Object, Obstacle> {
-        let refused = || self.inherited(found, &not_supported(taken, found.inode));
+        let refused = || self.inherited(found, not_supported(taken, found.inode));
         let Ok(kernel) = diag::unix_socket(found.inode) else { return refused() };
         let is_datagram = socket_type == libc::SOCK_DGRAM;
         let peer = kernel.peer.and_then(|peer| self.found.iter().find(|other| other.inode == peer));
@@ -114,7 +114,9 @@ impl FileReader<'_> {
                 Some(_) => return refused(),
                 None => directed(taken)?,
             },
-            (Some(_), None) => return refused(),
+            (Some(_), None) => {
+                return self.inherited(found, Obstacle::Apart(not_supported(taken, found.inode)));
+            }
         };
         let messages = if is_datagram { self.datagrams(taken, kernel.waiting > 0)? } else { Vec::new() };
         let pid = self.holders[found.holder].pid;
@@ -137,7 +139,7 @@ impl FileReader<'_> {
         let state = if kind == (libc::SOCK_STREAM, libc::IPPROTO_TCP) {
             match self.stream(found, taken)? {
                 Some(state) => state,
-                None => return self.inherited(found, &not_supported(taken, found.inode)),
+                None => return self.inherited(found, not_supported(taken, found.inode)),
             }
         } else if kind == (libc::SOCK_DGRAM, libc::IPPROTO_UDP) {
             if self.standard(found).is_some() {
@@ -148,7 +150,7 @@ impl FileReader<'_> {
                 Err(_) => SocketState::Idle,
             }
         } else {
-            return self.inherited(found, &not_supported(taken, found.inode));
+            return self.inherited(found, not_supported(taken, found.inode));
         };
         let mut object = record(self.holders[found.holder].pid, taken, (domain, socket_type), state)?;
         if let Object::Socket(socket) = &mut object

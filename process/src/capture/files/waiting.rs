@@ -12,7 +12,7 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 
-const ENDED: &str = "a connection that was not accepted yet, and whose other end is closed already: what it brings would be lost";
+const ENDED: &str = "a connection that was not accepted yet, and whose other end is closed already: it would be lost; try again";
 /// State of a connection whose other end was closed, as /proc/net/tcp prints it (include/net/tcp_states.h).
 const CLOSE_WAIT: &str = "08";
 
