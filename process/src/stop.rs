@@ -215,18 +215,17 @@ fn leave_vdso(
 ) -> Result<(), Why> {
     let begun = Instant::now();
     let (mut tries, mut pause) = (0, CLOCK_PAUSE);
-    let mut inside: Vec<((usize, i32), Option<[u64; 3]>)> =
-        fresh.iter().map(|&thread| (thread, None)).collect();
+    let mut inside = fresh.to_vec();
+    let mut before: BTreeMap<i32, [u64; 3]> = BTreeMap::new();
     while tries < CLOCK_TRIES && begun.elapsed() < CLOCK_LIMIT {
         let mut have_moved = false;
-        inside.retain_mut(|((at, tid), before)| {
-            let is_held = matches!(seized[*at].get(tid), Some(Some(Held { stop_signal: None })));
-            let Some(regs) = ptrace::registers(*tid).ok().filter(|_| is_held) else { return false };
+        inside.retain(|&(at, tid)| {
+            let is_held = matches!(seized[at].get(&tid), Some(Some(Held { stop_signal: None })));
+            let Some(regs) = ptrace::registers(tid).ok().filter(|_| is_held) else { return false };
             // The time stamp counter was read into the last two.
-            let now = Some([regs.rip, regs.rax, regs.rdx]);
-            have_moved |= now != *before;
-            *before = now;
-            whom[*at].vdso.contains(&regs.rip)
+            let now = [regs.rip, regs.rax, regs.rdx];
+            have_moved |= before.insert(tid, now) != Some(now);
+            whom[at].vdso.contains(&regs.rip)
         });
         if inside.is_empty() {
             break;
@@ -236,13 +235,12 @@ fn leave_vdso(
         } else {
             pause *= 4;
         }
-        let threads: Vec<(usize, i32)> = inside.iter().map(|&(thread, _)| thread).collect();
-        for &(at, tid) in &threads {
+        for &(at, tid) in &inside {
             seized[at].insert(tid, None);
             let _ = ptrace::cont(tid, 0);
         }
         std::thread::sleep(pause.min(CLOCK_LIMIT / 4));
-        halt(whom, &threads, seized, Instant::now(), limit)?;
+        halt(whom, &inside, seized, Instant::now(), limit)?;
     }
     Ok(())
 }
