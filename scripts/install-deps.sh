@@ -31,6 +31,7 @@ elif [ "${1:-all}" != build ]; then
     need perl perl
     need ruby ruby
     need lua5.4 lua5.4
+    need php-cli php
     need sqlite3 /usr/bin/sqlite3
     need r-base-core Rscript
     need octave octave-cli

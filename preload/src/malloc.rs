@@ -66,6 +66,11 @@ fn mode() -> u8 {
     if mode == JEMALLOC { mode } else { settle(mode) }
 }
 
+/// Whether jemalloc serves.
+pub fn is_own() -> bool {
+    mode() == JEMALLOC
+}
+
 /// Decides who serves, if it is time to.
 #[cold]
 fn settle(mode: u8) -> u8 {

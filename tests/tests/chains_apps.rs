@@ -64,6 +64,7 @@ apps! {
     perl: App::real("perl", &["/usr/bin/perl", "@loop.pl"]), few();
     ruby: App::real("ruby", &["/usr/bin/ruby", "@loop.rb"]), few();
     lua: App::real("lua", &["/usr/bin/lua5.4", "@loop.lua"]), few();
+    php: App::real("php", &["/usr/bin/php", "@loop.php"]), few();
     node: App::real("node", &["/usr/bin/node", "@loop.js"]), few();
     java: java_app(), few();
     r: App::real("Rscript", &["/usr/bin/Rscript", "@loop.R"]), few();
