@@ -5,6 +5,7 @@
 //! Callers must be single-threaded, because the child may meet locks that a vanished thread held.
 #![allow(unsafe_code)]
 
+use std::cmp::Ordering;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -116,8 +117,21 @@ pub fn is_watched(file: (i32, i32), epoll: (i32, i32), number: i32, nth: u32) ->
 /// # Errors
 /// EPERM, EBADF, ENOSYS.
 pub fn same_description(pid_a: i32, fd_a: i32, pid_b: i32, fd_b: i32) -> io::Result<bool> {
+    order_of_descriptions(pid_a, fd_a, pid_b, fd_b).map(Ordering::is_eq)
+}
+
+/// Where the open file description of one descriptor stands to that of another, in an order that the kernel keeps until it is started
+/// again (kcmp(2), NOTES): to find one among many takes a few questions.
+///
+/// # Errors
+/// EPERM, EBADF, ENOSYS.
+pub fn order_of_descriptions(pid_a: i32, fd_a: i32, pid_b: i32, fd_b: i32) -> io::Result<Ordering> {
     const KCMP_FILE: i32 = 0;
     // SAFETY: numbers only.
     let result = unsafe { libc::syscall(libc::SYS_kcmp, pid_a, pid_b, KCMP_FILE, fd_a, fd_b) };
-    crate::check(result).map(|order| order == 0)
+    crate::check(result).map(|order| match order {
+        0 => Ordering::Equal,
+        1 => Ordering::Less,
+        _ => Ordering::Greater,
+    })
 }

@@ -4,11 +4,13 @@
 //! A netlink socket, one send and one recv with local buffers; the answer is parsed from bytes with bounds checked.
 #![allow(unsafe_code)]
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST: u16 = 1;
+const NLM_F_DUMP: u16 = 0x300;
 const UDIAG_SHOW_PEER: u32 = 4;
 const UDIAG_SHOW_ICONS: u32 = 8;
 const UDIAG_SHOW_RQLEN: u32 = 16;
@@ -17,6 +19,7 @@ const UNIX_DIAG_ICONS: u16 = 3;
 const UNIX_DIAG_RQLEN: u16 = 4;
 const UNIX_DIAG_SHUTDOWN: u16 = 6;
 const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
 const TCP_LISTEN: u8 = 10;
 
 /// A unix socket (include/uapi/linux/unix_diag.h).
@@ -41,9 +44,41 @@ pub struct UnixSocket {
 /// # Errors
 /// The kernel has no unix diag, or no such socket.
 pub fn unix_socket(inode: u64) -> io::Result<UnixSocket> {
-    let answer = ask(inode, UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN)?;
+    Ok(understand(&ask(inode, UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN)?))
+}
+
+/// All unix sockets of this network namespace, by inode.
+///
+/// # Errors
+/// The kernel has no unix diag, or cannot tell all.
+pub fn unix_sockets() -> io::Result<HashMap<u64, UnixSocket>> {
+    let socket = request(0, UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN, NLM_F_REQUEST | NLM_F_DUMP)?;
+    let mut all = HashMap::new();
+    loop {
+        let answers = receive(&socket)?;
+        let mut rest = answers.as_slice();
+        // Messages begin at multiples of four bytes (netlink(7)).
+        while let Some(len) =
+            word(rest, 0).map(|len| len as usize).filter(|len| (16..=rest.len()).contains(len))
+        {
+            let answer = &rest[..len];
+            match half(answer, 4) {
+                Some(NLMSG_DONE) => return Ok(all),
+                Some(NLMSG_ERROR) => return Err(error_of(answer)),
+                _ => drop(all.insert(u64::from(word(answer, 16 + 4).unwrap_or(0)), understand(answer))),
+            }
+            rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
+        }
+        if answers.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+}
+
+/// A message about one socket.
+fn understand(answer: &[u8]) -> UnixSocket {
     let mut found = UnixSocket { listens: answer.get(16 + 2) == Some(&TCP_LISTEN), ..UnixSocket::default() };
-    for (kind, value) in attributes(&answer) {
+    for (kind, value) in attributes(answer) {
         match kind {
             UNIX_DIAG_PEER => found.peer = word(value, 0).map(u64::from),
             UNIX_DIAG_RQLEN => {
@@ -57,7 +92,7 @@ pub fn unix_socket(inode: u64) -> io::Result<UnixSocket> {
             _ => {}
         }
     }
-    Ok(found)
+    found
 }
 
 /// Who waits to be accepted by a listener: the inodes of the other ends, 0 for one that was closed (net/unix/diag.c,
@@ -72,8 +107,14 @@ pub fn waiting_connections(inode: u64) -> io::Result<Vec<u64>> {
     Ok(words.filter_map(|bytes| word(bytes, 0).map(u64::from)).collect())
 }
 
-/// What the kernel says of a socket: struct nlmsghdr, struct unix_diag_msg (family, type, state …), attributes.
+/// What the kernel says of a socket: struct nlmsghdr, struct unix_diag_msg (family, type, state, inode …), attributes.
 fn ask(inode: u64, what: u32) -> io::Result<Vec<u8>> {
+    let answer = receive(&request(inode, what, NLM_F_REQUEST)?)?;
+    if half(&answer, 4) == Some(NLMSG_ERROR) { Err(error_of(&answer)) } else { Ok(answer) }
+}
+
+/// Asks; the answer comes from the result.
+fn request(inode: u64, what: u32, flags: u16) -> io::Result<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
     const NETLINK_SOCK_DIAG: i32 = 4;
     // SAFETY: numbers only; the result is a new descriptor.
@@ -83,7 +124,7 @@ fn ask(inode: u64, what: u32) -> io::Result<Vec<u8>> {
     let mut request = Vec::with_capacity(40);
     request.extend_from_slice(&40_u32.to_ne_bytes()); // struct nlmsghdr
     request.extend_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
-    request.extend_from_slice(&NLM_F_REQUEST.to_ne_bytes());
+    request.extend_from_slice(&flags.to_ne_bytes());
     request.extend_from_slice(&[0; 8]);
     request.extend_from_slice(&[1, 0, 0, 0]); // struct unix_diag_req: AF_UNIX
     request.extend_from_slice(&u32::MAX.to_ne_bytes()); // all states
@@ -91,14 +132,20 @@ fn ask(inode: u64, what: u32) -> io::Result<Vec<u8>> {
     request.extend_from_slice(&what.to_ne_bytes());
     request.extend_from_slice(&[0xff; 8]); // no cookie
     crate::fd::send(socket.as_fd(), &request, 0)?;
-    let mut answer = vec![0_u8; 8192];
+    Ok(socket)
+}
+
+/// What comes next; at most as much as the kernel sends at once (net/netlink/af_netlink.c, netlink_dump).
+fn receive(socket: &OwnedFd) -> io::Result<Vec<u8>> {
+    let mut answer = vec![0_u8; 32 << 10];
     let len = crate::fd::receive(socket.as_fd(), &mut answer, 0)?;
     answer.truncate(len);
-    if half(&answer, 4) == Some(NLMSG_ERROR) {
-        let errno = word(&answer, 16).unwrap_or(0).cast_signed();
-        return Err(io::Error::from_raw_os_error(errno.wrapping_neg()));
-    }
     Ok(answer)
+}
+
+/// The reason in a message of an error.
+fn error_of(answer: &[u8]) -> io::Error {
+    io::Error::from_raw_os_error(word(answer, 16).unwrap_or(0).cast_signed().wrapping_neg())
 }
 
 fn half(bytes: &[u8], at: usize) -> Option<u16> {
@@ -141,6 +188,16 @@ mod tests {
         drop(b);
         let found = unix_socket(inode(&a)).unwrap();
         assert_eq!((found.peer, found.ended), (Some(0), true), "it was closed");
+    }
+
+    #[test]
+    fn all_at_once_are_what_they_are_one_by_one() {
+        let pairs: Vec<_> = (0..300).map(|_| crate::fd::socketpair(libc::SOCK_STREAM).unwrap()).collect();
+        crate::socket::shut_writing(pairs[7].0.as_fd()).unwrap();
+        let all = unix_sockets().unwrap();
+        for end in pairs.iter().flat_map(|(a, b)| [a, b]) {
+            assert_eq!(all.get(&inode(end)), Some(&unix_socket(inode(end)).unwrap()));
+        }
     }
 
     #[test]

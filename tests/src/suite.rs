@@ -167,6 +167,7 @@ macro_rules! suite {
                 locks: "locks" => "File locks: flock, POSIX, open file description, leases";
                 fifos: "fifos" => "Named pipes with data in flight; pipes in packet mode";
                 folder: "folder" => "A current directory that was removed; the umask";
+                plenty: "plenty" => "900 descriptors: socket pairs, pipes, event counters, duplicates";
                 descriptors: "descriptors" => "600 descriptors, numbers up to 4000, shared positions";
                 regular_far: "regular" "far" => "A sparse file of 100 GiB";
                 regular_shrinks: "regular" "shrinks" => "Files that grow and shrink",

@@ -26,13 +26,16 @@ use holdfast_image::record::{
     Description, Descriptor, EpollEntry, FileLock, FileTable, LockKind, NamelessFile, Object, Pty,
 };
 use holdfast_image::refusal::{Refusal, Subject};
+use holdfast_sys::diag::UnixSocket;
 use holdfast_sys::procfs::{self, DescriptorInfo, Status};
 use holdfast_sys::{clone, fd};
 use nameless::Covered;
 use std::cell::{Cell, OnceCell, RefCell};
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::fs;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
@@ -147,8 +150,14 @@ pub struct FileReader<'a> {
     outside: Outside<'a>,
     look: Look,
     found: Vec<Found>,
+    /// Places in `found`, by inode.
+    places: HashMap<u64, Vec<usize>>,
+    /// All unix sockets of the host, once somebody has asked.
+    unixes: OnceCell<HashMap<u64, UnixSocket>>,
     /// Its TCP connections, once somebody has asked.
-    streams: OnceCell<Vec<sockets::Stream>>,
+    streams: OnceCell<HashMap<u64, sockets::Stream>>,
+    /// Their inodes, by the address here and there.
+    stream_ends: OnceCell<HashMap<(SocketAddr, SocketAddr), u64>>,
     /// Multicast groups that somebody on the host has joined, once somebody has asked.
     groups: OnceCell<Vec<groups::Group>>,
     /// What shared mappings cover of files without a name.
@@ -177,12 +186,19 @@ impl<'a> FileReader<'a> {
                 }
             }
         }
+        let mut places: HashMap<u64, Vec<usize>> = HashMap::new();
+        for (place, one) in found.iter().enumerate() {
+            places.entry(one.inode).or_default().push(place);
+        }
         Ok(FileReader {
             holders,
             outside,
             look,
             found,
+            places,
+            unixes: OnceCell::new(),
             streams: OnceCell::new(),
+            stream_ends: OnceCell::new(),
             groups: OnceCell::new(),
             covered: Covered::default(),
             nameless: RefCell::default(),
@@ -213,8 +229,11 @@ impl<'a> FileReader<'a> {
             let cloexec = found.info.flags != flags && !found.is_standard_terminal();
             let key = (found.device, found.inode, flags, found.info.position);
             let twins = by_object.entry(key).or_default();
-            let twin = twins.iter().find(|(other, _)| self.is_twin(other, found)).map(|&(_, index)| index);
-            let known = twin.and_then(|index| Some((index, descriptions.get_mut(index as usize)?)));
+            let twin = twins.binary_search_by(|(other, _)| self.order(other, found));
+            let known = twin.ok().and_then(|at| {
+                let index = twins.get(at)?.1;
+                Some((index, descriptions.get_mut(index as usize)?))
+            });
             let description = match known {
                 Some((index, description)) => self.more_locks(found, description).map(|()| index),
                 None => self.describe(found, flags).map(|description| {
@@ -240,7 +259,9 @@ impl<'a> FileReader<'a> {
                     continue;
                 }
             };
-            twins.push((found, description));
+            if let Err(at) = twin {
+                twins.insert(at, (found, description));
+            }
             tables[found.holder].descriptors.push(Descriptor { fd: found.fd, cloexec, description });
         }
         for (holder, table) in self.holders.iter().zip(&mut tables) {
@@ -258,9 +279,15 @@ impl<'a> FileReader<'a> {
         if unreadable.refusals.is_empty() { Ok(tables) } else { Err(unreadable) }
     }
 
-    fn is_twin(&self, one: &Found, two: &Found) -> bool {
+    /// Descriptors with an inode; two file systems may have the same numbers.
+    fn with_inode(&self, inode: u64) -> impl Iterator<Item = &Found> {
+        self.places.get(&inode).into_iter().flatten().filter_map(|&place| self.found.get(place))
+    }
+
+    /// The order of open file descriptions. One that was closed meanwhile is nobody's twin.
+    fn order(&self, one: &Found, two: &Found) -> Ordering {
         let pid = |found: &Found| self.holders[found.holder].pid;
-        clone::same_description(pid(one), one.fd, pid(two), two.fd).unwrap_or(false)
+        clone::order_of_descriptions(pid(one), one.fd, pid(two), two.fd).unwrap_or(Ordering::Less)
     }
 
     fn describe(&self, found: &Found, flags: u32) -> Result<Description, Obstacle> {
@@ -447,7 +474,8 @@ impl<'a> FileReader<'a> {
         let reads = |info: &DescriptorInfo| mode(info) != libc::O_WRONLY.cast_unsigned();
         let writes = |info: &DescriptorInfo| mode(info) != libc::O_RDONLY.cast_unsigned();
         let same = |other: &&Found| (other.device, other.inode) == (found.device, found.inode);
-        let ends: Vec<&DescriptorInfo> = self.found.iter().filter(same).map(|end| &end.info).collect();
+        let ends: Vec<&DescriptorInfo> =
+            self.with_inode(found.inode).filter(same).map(|end| &end.info).collect();
         let whole = ends.iter().any(|end| reads(end)) && ends.iter().any(|end| writes(end));
         if !whole && self.standard(found).is_some() {
             return self.inherited(found, "");

@@ -7,8 +7,10 @@ use super::flight::{glance, peek};
 use super::{FileReader, Found, Look, Obstacle};
 use holdfast_image::bytes::Blob;
 use holdfast_image::record::{Object, SocketOption, SocketRecord, SocketState, internet_address};
+use holdfast_sys::diag::UnixSocket;
 use holdfast_sys::socket::{self, TcpInfo, tcp_state};
 use holdfast_sys::{diag, fd, objects};
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
@@ -28,6 +30,8 @@ const IP_OPTIONS: [i32; 10] = [1, 2, 8, 10, 11, 12, 15, 32, 33, 34];
 const IPV6_OPTIONS: [i32; 8] = [26, 16, 17, 18, 19, 25, 49, 67];
 /// Bytes on their way to the other end (tcp(7), unix(7)).
 const SIOCOUTQ: libc::c_ulong = 0x5411;
+/// So many sockets are asked for one by one.
+const FEW_SOCKETS: usize = 16;
 const NOT_ACCEPTED: &str =
     "a connection to the program itself that was not accepted yet, with data in it; try again";
 const ON_ITS_WAY: &str = "a TCP connection with data on its way, or that is being closed; try again";
@@ -42,6 +46,12 @@ pub(super) struct Stream {
     local: SocketAddr,
     peer: SocketAddr,
     info: TcpInfo,
+}
+
+impl Found {
+    pub(super) fn is_socket(&self) -> bool {
+        self.target.starts_with(b"socket:")
+    }
 }
 
 impl FileReader<'_> {
@@ -64,9 +74,9 @@ impl FileReader<'_> {
 
     fn unix(&self, found: &Found, taken: &OwnedFd, socket_type: i32) -> Result<Object, Obstacle> {
         let refused = || self.inherited(found, not_supported(taken, found.inode));
-        let Ok(kernel) = diag::unix_socket(found.inode) else { return refused() };
+        let Some(kernel) = self.kernels(found.inode) else { return refused() };
         let is_datagram = socket_type == libc::SOCK_DGRAM;
-        let peer = kernel.peer.and_then(|peer| self.found.iter().find(|other| other.inode == peer));
+        let peer = kernel.peer.and_then(|peer| self.with_inode(peer).find(|other| other.is_socket()));
         let state = match (kernel.peer, peer) {
             _ if kernel.listens => {
                 self.all_known_unix(found.inode, kernel.waiting)?;
@@ -91,7 +101,7 @@ impl FileReader<'_> {
                 let other = self.take(peer)?;
                 let named =
                     |end: &OwnedFd| socket::local_address(end.as_fd()).is_ok_and(|name| name.len() > 2);
-                let mutual = diag::unix_socket(number).is_ok_and(|other| other.peer == Some(found.inode));
+                let mutual = self.kernels(number).is_some_and(|other| other.peer == Some(found.inode));
                 if mutual && !named(taken) && !named(&other) {
                     return self.pair(taken, found.inode.min(number), socket_type, kernel.shut);
                 }
@@ -125,6 +135,14 @@ impl FileReader<'_> {
             socket.messages = messages;
         }
         Ok(object)
+    }
+
+    /// What the kernel knows of a unix socket. Of many all are asked for at once: it looks for each among all of the host.
+    fn kernels(&self, inode: u64) -> Option<UnixSocket> {
+        if self.found.iter().filter(|found| found.is_socket()).nth(FEW_SOCKETS).is_none() {
+            return diag::unix_socket(inode).ok();
+        }
+        self.unixes.get_or_init(|| diag::unix_sockets().unwrap_or_default()).get(&inode).copied()
     }
 
     fn internet(
@@ -189,11 +207,8 @@ impl FileReader<'_> {
             return Ok(Some(if was_connected { SocketState::Lost } else { SocketState::Idle }));
         }
         let all = self.streams.get_or_init(|| self.internet_streams());
-        let own = all.iter().find(|stream| stream.inode == found.inode);
-        let other = own.and_then(|own| {
-            all.iter()
-                .find(|other| (other.local, other.peer) == (own.peer, own.local) && other.inode != own.inode)
-        });
+        let own = all.get(&found.inode);
+        let other = own.and_then(|own| self.other_end(own));
         let (Some(own), Some(other)) = (own, other) else {
             // Closed by whoever of the job had it: what it has sent can still be read.
             if let Some(own) = own.filter(|own| own.info.state == tcp_state::CLOSE_WAIT && is_alone(own)) {
@@ -247,7 +262,8 @@ impl FileReader<'_> {
     /// Has the ends acknowledge at once what they have: then the other one sends what it holds back (Nagle's algorithm waits
     /// for that, and the acknowledgement for up to 40 ms), and the next try finds it.
     fn hasten(&self, ends: &[&Stream]) {
-        for found in self.found.iter().filter(|found| ends.iter().any(|end| end.inode == found.inode)) {
+        for found in ends.iter().flat_map(|end| self.with_inode(end.inode)).filter(|found| found.is_socket())
+        {
             if let Ok(taken) = self.take(found) {
                 let one = 1_i32.to_ne_bytes();
                 let _ = socket::set_option(taken.as_fd(), libc::IPPROTO_TCP, libc::TCP_QUICKACK, &one);
@@ -260,15 +276,14 @@ impl FileReader<'_> {
         let now = |found: &Found| socket::tcp_info(self.take(found).ok()?.as_fd()).ok();
         self.look == Look::Running
             && self
-                .found
-                .iter()
-                .find(|found| found.inode == end.inode)
+                .with_inode(end.inode)
+                .find(|found| found.is_socket())
                 .is_none_or(|found| now(found) != Some(end.info))
     }
 
     /// Whether the program itself listens at an address.
     fn listens_at(&self, address: &Blob, domain: i32) -> bool {
-        let sockets = self.found.iter().filter(|found| found.target.starts_with(b"socket:"));
+        let sockets = self.found.iter().filter(|found| found.is_socket());
         sockets.filter_map(|found| self.take(found).ok()).any(|taken| {
             if fd::socket_option(taken.as_fd(), libc::SO_ACCEPTCONN).unwrap_or(0) == 0 {
                 return false;
@@ -286,18 +301,26 @@ impl FileReader<'_> {
         })
     }
 
-    /// All TCP connections of the program.
-    fn internet_streams(&self) -> Vec<Stream> {
-        let sockets = self.found.iter().filter(|found| found.target.starts_with(b"socket:"));
+    /// All TCP connections of the program, by inode.
+    fn internet_streams(&self) -> HashMap<u64, Stream> {
+        let sockets = self.found.iter().filter(|found| found.is_socket());
         sockets
             .filter_map(|found| {
                 let taken = self.take(found).ok()?;
                 let info = socket::tcp_info(taken.as_fd()).ok()?;
                 let local = canonical(&socket::local_address(taken.as_fd()).ok()?)?;
                 let peer = canonical(&socket::peer_address(taken.as_fd()).ok()?)?;
-                Some(Stream { inode: found.inode, local, peer, info })
+                Some((found.inode, Stream { inode: found.inode, local, peer, info }))
             })
             .collect()
+    }
+
+    /// The other end of a connection, if the program has it, too.
+    fn other_end(&self, own: &Stream) -> Option<&Stream> {
+        let all = self.streams.get_or_init(|| self.internet_streams());
+        let by_ends = || all.values().map(|stream| ((stream.local, stream.peer), stream.inode)).collect();
+        let inode = self.stream_ends.get_or_init(by_ends).get(&(own.peer, own.local))?;
+        all.get(inode).filter(|other| other.inode != own.inode)
     }
 }
 
