@@ -164,12 +164,16 @@ impl Swept {
 fn scan(pagemap: &File, piece: &Piece, known: &Known) -> io::Result<Swept> {
     let wanted = WANTED | pagemap::guard_category() | if piece.of_file { IS_FILE } else { 0 };
     if piece.tracked {
-        let of_store = known.of(piece.run()).filter(|_| piece.of_file);
-        let plain = known.plain(piece.run()).filter(|_| !piece.of_file && piece.end - piece.start >= LARGE);
-        let scanned = match (of_store, plain) {
-            (Some((own, files)), _) => scan_known(pagemap, piece, &own, &files),
-            (None, Some((present, guards))) => scan_plain(pagemap, piece, &present, &guards),
-            (None, None) => {
+        // Small pieces are many, and gain nothing from what is known.
+        let before = match piece.of_file {
+            true => known.of(piece.run()),
+            false if piece.end - piece.start >= LARGE => known.plain(piece.run()),
+            false => None,
+        };
+        let scanned = match before {
+            Some((own, files)) if piece.of_file => scan_known(pagemap, piece, &own, &files),
+            Some((present, guards)) => scan_plain(pagemap, piece, &present, &guards),
+            None => {
                 let mut part = Swept::default();
                 let each = |found| part.add(found, piece.of_file);
                 pagemap::scan_and_protect(pagemap, piece.start, piece.end, ANY, wanted, each).map(|()| part)

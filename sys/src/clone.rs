@@ -112,16 +112,8 @@ pub fn is_watched(file: (i32, i32), epoll: (i32, i32), number: i32, nth: u32) ->
     crate::check(result).map(|order| order == 0)
 }
 
-/// Whether two descriptors of two processes refer to one open file description (kcmp(2), KCMP_FILE).
-///
-/// # Errors
-/// EPERM, EBADF, ENOSYS.
-pub fn same_description(pid_a: i32, fd_a: i32, pid_b: i32, fd_b: i32) -> io::Result<bool> {
-    order_of_descriptions(pid_a, fd_a, pid_b, fd_b).map(Ordering::is_eq)
-}
-
 /// Where the open file description of one descriptor stands to that of another, in an order that the kernel keeps until it is started
-/// again (kcmp(2), NOTES): to find one among many takes a few questions.
+/// again (kcmp(2), KCMP_FILE, NOTES): to find one among many takes a few questions.
 ///
 /// # Errors
 /// EPERM, EBADF, ENOSYS.

@@ -101,7 +101,7 @@ impl Probe {
             can_choose_pid: capability(CAP_SYS_ADMIN) || capability(CAP_CHECKPOINT_RESTORE),
             user_namespace: namespaces(),
             ptrace_scope: sysctl("/proc/sys/kernel/yama/ptrace_scope"),
-            kcmp: clone::same_description(pid, 0, pid, 0).is_ok(),
+            kcmp: clone::order_of_descriptions(pid, 0, pid, 0).is_ok(),
             proc_children: fs::metadata(format!("/proc/{pid}/task/{pid}/children")).is_ok(),
             sched_exec_start: crate::procfs::own_sched_facts().is_some(),
             memfd_exec: sysctl("/proc/sys/vm/memfd_noexec").unwrap_or(0) < 2,
