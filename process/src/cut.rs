@@ -4,28 +4,24 @@
 //! and with its interrupted call repaired; then the error is reported. What one process looks like inside the stop is
 //! the business of [`inside`].
 
-use crate::capture::files::nameless::{self, Covered};
-use crate::capture::files::{FileReader, Holder, Look, Outside};
 use crate::capture::identity::Identities;
 use crate::capture::links;
 use crate::capture::maps::{self, Flags};
 use crate::capture::state::FactCache;
-use crate::capture::{ipc, segments};
 use crate::describe;
 use crate::error::TraceError;
 use crate::group::Group;
 use crate::guard::GuardOptions;
 use crate::hold::{self, HeldProgram};
-use crate::inside::{self, Seen};
 use crate::memory::{FrozenMemory, SavedPages};
 use crate::names::Names;
 use crate::rebuild::Common;
 use crate::refuse;
 use crate::slots::Slots;
-use crate::snapshot::{self, Plan, Planner, Scene, Snapshot};
+use crate::snapshot::{Plan, Planner};
 use crate::stop::{self, Stragglers, Whom};
 use crate::threads::{self, Continuing, Samples};
-use crate::told;
+use crate::together;
 use crate::tracer::{Command, Current, Parked};
 use crate::track::Tracking;
 use crossbeam_channel::Sender;
@@ -33,7 +29,7 @@ use holdfast_image::PageCount;
 use holdfast_image::manifest::StopBreakdown;
 use holdfast_image::pages::{Inherited, PageRun};
 use holdfast_image::processor::CpuLevel;
-use holdfast_image::record::{FileTable, InjectArea, ProcessRecord, Segment, ZombieRecord};
+use holdfast_image::record::{InjectArea, ProcessRecord};
 use holdfast_image::refusal::Refusal;
 use holdfast_image::set::PageSet;
 use holdfast_sys::clock::elapsed_ns;
@@ -279,8 +275,10 @@ pub struct Before {
     pub flags_inside: bool,
     /// Where its vdso is.
     vdso: Range<u64>,
-    replaced: HashSet<(Vec<u8>, u64)>,
-    pidfd: std::os::fd::OwnedFd,
+    /// Mapped files in whose place there is another by now.
+    pub replaced: HashSet<(Vec<u8>, u64)>,
+    /// The process.
+    pub pidfd: std::os::fd::OwnedFd,
 }
 
 impl Before {
@@ -288,22 +286,6 @@ impl Before {
     pub fn whom(&self, pid: i32) -> Whom {
         Whom { pid, vdso: self.vdso.clone() }
     }
-}
-
-/// What was read of one process inside the stop.
-pub struct Inside {
-    /// Its state.
-    pub seen: Seen,
-    /// Its mappings of files that are stored whole.
-    pub whole: Vec<bool>,
-    /// Its open files.
-    pub files: FileTable,
-    /// Its children that have ended.
-    pub zombies: Vec<ZombieRecord>,
-    /// Its parent knows that it was stopped.
-    pub stop_told: bool,
-    /// Its memory.
-    pub snapshot: Snapshot,
 }
 
 /// What [`make`] yields.
@@ -336,8 +318,8 @@ pub fn make(
     let mut group = Group::stop(known, options, kept, stragglers, &mut breakdown)?;
     let begun = group.begun;
     let inside = match group
-        .complete(roster, options, kept, stragglers, &mut breakdown)
-        .and_then(|zombies| inside_all(&mut group, &zombies, options, kept, &mut breakdown))
+        .complete(roster, options, kept, stragglers)
+        .and_then(|zombies| together::read(&mut group, &zombies, options, kept, &mut breakdown))
     {
         Ok(inside) => inside,
         Err(error) => {
@@ -443,139 +425,6 @@ pub fn age(pid: i32) -> Option<Duration> {
     let start = procfs::stat_fields(pid, pid).ok()?.get(START)?.parse::<u64>().ok()?;
     let begun = Duration::from_millis(start.saturating_mul(1000 / TICKS));
     Some(Duration::from_nanos(clock::now_ns(libc::CLOCK_BOOTTIME)).saturating_sub(begun))
-}
-
-/// Everything between stop and resume. On error the caller resumes.
-fn inside_all(
-    group: &mut Group,
-    zombies: &[(i32, ZombieRecord)],
-    options: &CutOptions,
-    kept: &mut KeptAll,
-    breakdown: &mut StopBreakdown,
-) -> Result<Vec<Inside>, CutError> {
-    let stands = std::mem::take(&mut group.stands);
-    let (targets, befores, all) = (&group.targets, &group.befores, &mut group.held);
-    told::settled(targets, all, &stands)?;
-    let several = targets.len() > 1;
-    let mut clock = Instant::now();
-    let mut lap = |slot: &mut u64| {
-        *slot += elapsed_ns(clock);
-        clock = Instant::now();
-    };
-    let mut seen = Vec::with_capacity(targets.len());
-    for (((target, before), held), stand) in targets.iter().zip(befores).zip(all.iter_mut()).zip(stands) {
-        let one = inside::look(target, options, kept.of(target), before, held, stand)
-            .map_err(|error| inside::of(error, several, target.pid))?;
-        breakdown.regions += one.mapped.len() as u64;
-        seen.push(one);
-    }
-    let told = told::stops(targets, &seen, kept)?;
-    lap(&mut breakdown.inject_ns);
-    let tables = files(targets, options, befores, &seen)?;
-    let nameless = tables.first().map_or(&[][..], |first| &first.nameless);
-    let whole = |(one, before): (&Seen, &Before)| {
-        maps::stored_whole(&one.mapped, options.self_contained, &before.replaced, nameless)
-    };
-    let wholes: Vec<Vec<bool>> = seen.iter().zip(befores).map(whole).collect();
-    lap(&mut breakdown.files_ns);
-    // A frozen copy would become the child of a process that adopts orphans, and its end be noticed there.
-    let adopting = seen.iter().any(|one| one.process.attributes.child_subreaper);
-    let mut saved = maps::SharedPages::default();
-    let mut inside = Vec::with_capacity(targets.len());
-    for (place, ((one, files), whole)) in seen.into_iter().zip(tables).zip(wholes).enumerate() {
-        let (target, before) = (&targets[place], &befores[place]);
-        let scene = Scene {
-            target,
-            options,
-            live: one.live,
-            memory: &one.memory,
-            host: &one.host,
-            mapped: &one.mapped,
-            whole: &whole,
-            flags_known: one.mapping_flags.is_some() || maps::all_known(&one.mapped, &before.flags),
-            threads: &all[place].threads,
-            facts: &one.facts,
-            process: &one.process,
-            several,
-            no_clone: adopting,
-        };
-        let snapshot = snapshot::take(&scene, &mut saved, breakdown)
-            .map_err(|error| inside::of(error, several, target.pid))?;
-        let zombies = zombies.iter().filter(|(parent, _)| *parent == target.pid);
-        let zombies = zombies.map(|(_, zombie)| zombie.clone()).collect();
-        let stop_told = told.contains(&one.inner_pid);
-        inside.push(Inside { seen: one, whole, files, zombies, stop_told, snapshot });
-    }
-    Ok(inside)
-}
-
-/// The file tables of all.
-fn files(
-    targets: &[Target],
-    options: &CutOptions,
-    befores: &[Before],
-    seen: &[Seen],
-) -> Result<Vec<FileTable>, CutError> {
-    let holders = targets.iter().zip(befores).zip(seen).map(|((target, before), seen)| Holder {
-        pid: target.pid,
-        inner_pid: seen.inner_pid,
-        tid: seen.live,
-        pidfd: &before.pidfd,
-        own: seen.own,
-    });
-    let outside = Outside { inherited: &options.inherited, lose_connections: options.lose_connections };
-    let mut covered = Covered::default();
-    seen.iter().for_each(|seen| covered.add(&seen.mapped));
-    let reader = FileReader::new(holders.collect(), outside, Look::Stopped)?.covering(covered);
-    let mut tables = reader.tables().map_err(|unreadable| {
-        let refusals = named(targets, unreadable.refusals);
-        if unreadable.passing { CutError::Unsettled(refusals) } else { CutError::Refused(refusals) }
-    })?;
-    if let Some(first) = tables.first_mut() {
-        seen.iter().for_each(|seen| nameless::add_mapped(first, &seen.mapped, &seen.memory));
-        first.segments = attached(targets, options, seen)?;
-        let users = targets.iter().zip(seen).map(|(target, seen)| ipc::User {
-            pid: target.pid,
-            tid: seen.live,
-            area: Some(&target.area),
-        });
-        first.ipc = ipc::used(users, Look::Stopped).map_err(|refusals| refused(targets, refusals))?;
-    }
-    Ok(tables)
-}
-
-/// The System V shared memory of all.
-fn attached(targets: &[Target], options: &CutOptions, seen: &[Seen]) -> Result<Vec<Segment>, CutError> {
-    let processes = targets.iter().zip(seen).map(|(target, seen)| segments::Process {
-        pid: target.pid,
-        area: Some(&target.area),
-        mapped: &seen.mapped,
-    });
-    let found = segments::attached(processes);
-    if !found.refusals.is_empty() {
-        return Err(refused(targets, found.refusals));
-    }
-    // A process that is just ending gives it up in a moment.
-    match refused(targets, found.shared) {
-        CutError::Refused(refusals) if !refusals.is_empty() && options.only.is_none() => {
-            Err(CutError::Unsettled(refusals))
-        }
-        _ => Ok(found.segments),
-    }
-}
-
-/// Refusals with the places of their processes, which are named if there are several.
-fn named(targets: &[Target], refusals: Vec<(usize, Refusal)>) -> Vec<Refusal> {
-    let of = |(place, refusal): (usize, Refusal)| match targets.get(place) {
-        Some(target) if targets.len() > 1 => refusal.of(target.pid, &refuse::name_of(target.pid)),
-        _ => refusal,
-    };
-    refusals.into_iter().map(of).collect()
-}
-
-/// The same, as an error.
-pub fn refused(targets: &[Target], refusals: Vec<(usize, Refusal)>) -> CutError {
-    CutError::Refused(named(targets, refusals))
 }
 
 #[cfg(test)]

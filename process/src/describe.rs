@@ -6,13 +6,14 @@
 use crate::capture::files::watches;
 use crate::capture::maps::{self, Flags};
 use crate::capture::{locks, rights, state};
-use crate::cut::{self, Before, CutError, CutOptions, Inside, Kept, KeptAll, Target};
+use crate::cut::{Before, CutError, CutOptions, Kept, KeptAll, Target};
 use crate::hold::HeldProgram;
 use crate::inside::{self, Seen};
 use crate::memory::{FrozenMemory, Living, OwnMemory, StoreFiles};
 use crate::refuse;
 use crate::snapshot::Snapshot;
 use crate::stop::Stragglers;
+use crate::together::{self, Inside};
 use crate::tracer::{Command, Current};
 use crate::track;
 use crossbeam_channel::Sender;
@@ -165,11 +166,11 @@ fn describe_all(
 /// The paths of what the programs watch (inotify(7)).
 fn find_watched(targets: &[Target], inside: &mut [Inside]) -> Result<(), CutError> {
     let mut tables: Vec<FileTable> = inside.iter_mut().map(|one| std::mem::take(&mut one.files)).collect();
-    let folder = |(target, one): (&Target, &Inside)| (target.pid, one.seen.cwd.path.as_path().to_owned());
+    let folder = |(target, one): (&Target, &Inside)| (target.pid, one.scenery.cwd.path.as_path().to_owned());
     let processes: Vec<(i32, PathBuf)> = targets.iter().zip(&*inside).map(folder).collect();
     let refusals = watches::find_paths(&mut tables, &processes);
     inside.iter_mut().zip(tables).for_each(|(one, files)| one.files = files);
-    if refusals.is_empty() { Ok(()) } else { Err(cut::refused(targets, refusals)) }
+    if refusals.is_empty() { Ok(()) } else { Err(together::refused(targets, refusals)) }
 }
 
 /// One record of all: the first with all others, each after its parent. Given with the ids that the agent sees.
@@ -320,16 +321,16 @@ fn record(
     regions: Vec<Region>,
     mapped_files: Vec<FileIdentity>,
 ) -> Result<ProcessRecord, CutError> {
-    let Inside { seen, mut files, zombies, stop_told, .. } = inside;
+    let Inside { seen, scenery, mut files, zombies, stop_told, .. } = inside;
     let pid = target.pid;
-    let exe_name = Name(seen.exe.clone());
+    let exe_name = Name(scenery.exe.clone());
     let exe_path = exe_name.as_path();
     let exe = kept
         .identities
         .of(exe_path, None)
         .ok_or_else(|| CutError::Refused(vec![refuse::executable(&exe_name.0)]))?;
     let (status, inner_pid, stop_signal) = (&seen.status, seen.inner_pid, seen.stop_signal());
-    let told = seen.threads.iter().zip(&seen.facts).zip(seen.around);
+    let told = seen.threads.iter().zip(&seen.facts).zip(scenery.around);
     let mut threads: Vec<_> =
         told.map(|((thread, facts), around)| state::thread_record(thread, facts, around)).collect();
     threads.sort_by_key(|thread| (thread.tid != inner_pid, thread.tid));
@@ -341,12 +342,12 @@ fn record(
         pgid: status.innermost("NSpgid").unwrap_or(0),
         sid: status.innermost("NSsid").unwrap_or(0),
         exe,
-        cwd: seen.cwd.path,
-        cwd_deleted: seen.cwd.deleted,
+        cwd: scenery.cwd.path,
+        cwd_deleted: scenery.cwd.deleted,
         umask: status.get("Umask").and_then(|text| u32::from_str_radix(text, 8).ok()).unwrap_or(0o22),
-        limits: seen.limits,
-        host: state::host(pid, &seen.vdso)?,
-        layout: seen.layout,
+        limits: scenery.limits,
+        host: state::host(pid, &scenery.vdso)?,
+        layout: scenery.layout,
         regions,
         guards: Vec::new(),
         threads,
@@ -361,7 +362,7 @@ fn record(
         posix_timers: seen.timers,
         files,
         inject: target.area,
-        flags: seen.flags,
+        flags: scenery.flags,
         attributes: seen.process.attributes,
         rights: rights::of(status),
         space: target.space,

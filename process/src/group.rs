@@ -8,9 +8,10 @@
 
 use crate::cut::{self, Before, CutError, CutOptions, KeptAll, Roster, Target};
 use crate::hold::{self, HeldProgram};
-use crate::inside::{self, Stand};
+use crate::inside::{self, Arrival, Stand};
 use crate::orphans::Orphans;
 use crate::refuse;
+use crate::spread;
 use crate::stop::{self, Stragglers, Whom};
 use crate::threads::Samples;
 use holdfast_image::manifest::StopBreakdown;
@@ -96,11 +97,16 @@ impl Group {
             begun,
         };
         let mut failure = None;
-        for ((target, before), held) in targets.into_iter().zip(befores).zip(held) {
+        let begun = Instant::now();
+        let arrivals = arrivals(&targets, &held);
+        breakdown.maps_ns += elapsed_ns(begun);
+        let begun = Instant::now();
+        for (((target, before), held), arrival) in targets.into_iter().zip(befores).zip(held).zip(arrivals) {
             // In all of them, whatever is wrong with one: their calls were interrupted.
-            let taken = group.take_in(target, before, held, kept, stragglers, breakdown);
+            let taken = group.take_in(target, before, held, arrival, kept, stragglers);
             failure = failure.or(taken.err());
         }
+        breakdown.threads_ns += elapsed_ns(begun);
         match failure {
             None if !group.targets.is_empty() => Ok(group),
             failure => {
@@ -117,11 +123,12 @@ impl Group {
         target: Target,
         before: Before,
         mut held: HeldProgram,
+        arrival: Result<Arrival, CutError>,
         kept: &mut KeptAll,
         stragglers: &mut Stragglers,
-        breakdown: &mut StopBreakdown,
     ) -> Result<(), CutError> {
-        let stand = inside::stand(&target, kept.of(&target), &before.samples, &mut held, breakdown);
+        let stand = arrival
+            .and_then(|here| inside::stand(&target, kept.of(&target), &before.samples, &mut held, here));
         match stand {
             Ok(stand) => {
                 self.targets.push(target);
@@ -151,7 +158,6 @@ impl Group {
         options: &CutOptions,
         kept: &mut KeptAll,
         stragglers: &mut Stragglers,
-        breakdown: &mut StopBreakdown,
     ) -> Result<Vec<(i32, ZombieRecord)>, CutError> {
         loop {
             let known = |pid: i32| self.targets.iter().any(|own| own.pid == pid);
@@ -167,7 +173,7 @@ impl Group {
                 return Err(unsettled);
             }
             for target in fresh {
-                self.add(target, options, kept, stragglers, breakdown)?;
+                self.add(target, options, kept, stragglers)?;
             }
             thread::sleep(MOMENT);
         }
@@ -196,7 +202,6 @@ impl Group {
         options: &CutOptions,
         kept: &mut KeptAll,
         stragglers: &mut Stragglers,
-        breakdown: &mut StopBreakdown,
     ) -> Result<(), CutError> {
         let one = std::slice::from_ref(&target);
         let before = match cut::prepare(&target, true, options, kept.of(&target)) {
@@ -206,7 +211,10 @@ impl Group {
         };
         match stop::stop(&[before.whom(target.pid)], options.deadline) {
             Ok((stopped, _)) => match hold::held(one, stopped).pop() {
-                Some(held) => self.take_in(target, before, held, kept, stragglers, breakdown),
+                Some(held) => {
+                    let arrival = inside::arrive(&target, held.living());
+                    self.take_in(target, before, held, arrival, kept, stragglers)
+                }
                 None => Ok(()),
             },
             Err(failure) => match hold::let_go_again(failure, one, kept, &[&before.samples], stragglers) {
@@ -215,4 +223,11 @@ impl Group {
             },
         }
     }
+}
+
+/// Looks at all that were stopped.
+fn arrivals(targets: &[Target], held: &[HeldProgram]) -> Vec<Result<Arrival, CutError>> {
+    let all: Vec<(&Target, Option<i32>)> =
+        targets.iter().zip(held).map(|(target, held)| (target, held.living())).collect();
+    spread::map(&all, spread::workers(), |&(target, live)| inside::arrive(target, live))
 }

@@ -1,6 +1,7 @@
 //! One process inside the stop: its calls are repaired, and what the kernel knows of it is read.
 //!
-//! Called by `cut`, on the tracer thread: [`stand`] for all processes first, then [`relatives`], then [`look`] for each.
+//! Called by `cut`, on the tracer thread: [`stand`] for all processes first, then [`relatives`], then [`ask`] and [`look`] for all. What needs
+//! no tracing is read by several threads: [`arrive`] before [`stand`], [`scenery`] after [`look`].
 //! What must hold: after [`stand`] the process may be let go at any time, and its calls go on as if nothing had been.
 //! Fails by: [`CutError`]; the caller lets all processes go.
 
@@ -8,25 +9,32 @@ use crate::capture::attributes;
 use crate::capture::folder::{self, Folder};
 use crate::capture::links;
 use crate::capture::maps::{self, Flags, Mapped};
-use crate::capture::state::{self, Around, ProcessFacts, ThreadFacts};
+use crate::capture::state::{self, Around, ProcessFacts, Question, ThreadFacts};
 use crate::cut::{self, Before, CutError, CutOptions, Kept, Target};
 use crate::hold::{self, HeldProgram};
 use crate::inject::batch::Host;
 use crate::ours;
 use crate::refuse;
+use crate::spread;
 use crate::stop;
 use crate::threads::{self, Samples, Thread};
 use holdfast_image::attributes::MemoryPolicy;
 use holdfast_image::bytes::Name;
 use holdfast_image::control::SharedPage;
-use holdfast_image::manifest::StopBreakdown;
 use holdfast_image::record::{InjectArea, LayoutRecord, Limit, PosixTimer, ProcessFlags, ZombieRecord};
 use holdfast_image::refusal::{Refusal, Subject};
-use holdfast_sys::clock::elapsed_ns;
 use holdfast_sys::procfs::{self, Mapping, Status};
 use holdfast_sys::procmem::{self, ForcedMemory};
 use holdfast_sys::{fault, ptrace};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+/// A process that was stopped, and is still the one that is known.
+pub struct Arrival {
+    live: i32,
+    maps: Vec<Mapping>,
+    status: Status,
+    memory: ForcedMemory,
+}
 
 /// A process whose calls are repaired.
 pub struct Stand {
@@ -55,8 +63,6 @@ pub struct Seen {
     pub threads: Vec<Thread>,
     /// What they told of themselves.
     pub facts: Vec<ThreadFacts>,
-    /// What can be seen of them.
-    pub around: Vec<Around>,
     /// What one told of the process.
     pub process: ProcessFacts,
     /// POSIX timers.
@@ -69,14 +75,20 @@ pub struct Seen {
     pub mapping_flags: Option<Flags>,
     /// Their memory policies, if any.
     pub policies: Vec<Option<MemoryPolicy>>,
+    /// Status file.
+    pub status: Status,
+}
+
+/// What can be seen of a stopped process without tracing it.
+pub struct Scenery {
+    /// Of its threads.
+    pub around: Vec<Around>,
     /// Number of libholdfast's own connection.
     pub own: Option<i32>,
     /// Layout of the address space.
     pub layout: LayoutRecord,
     /// Resource limits.
     pub limits: Vec<Limit>,
-    /// Status file.
-    pub status: Status,
     /// Flags of the process.
     pub flags: ProcessFlags,
     /// Executable.
@@ -94,37 +106,44 @@ impl Seen {
     }
 }
 
-/// Repairs the calls that the stop has interrupted.
+/// Whether a stopped process is still the one that is known. `live`: any thread of it; `None`: it has none left. By any
+/// thread of ours.
 ///
 /// # Errors
-/// The process has ended or executed another program; a call that cannot be repaired.
-pub fn stand(
-    target: &Target,
-    kept: &mut Kept,
-    samples: &Samples,
-    held: &mut HeldProgram,
-    breakdown: &mut StopBreakdown,
-) -> Result<Stand, CutError> {
-    let begun = Instant::now();
+/// It has ended or executed another program.
+pub fn arrive(target: &Target, live: Option<i32>) -> Result<Arrival, CutError> {
     let (pid, area) = (target.pid, &target.area);
-    let live = held.living().ok_or(CutError::Gone)?;
+    let live = live.ok_or(CutError::Gone)?;
     let mut maps = procfs::maps(pid, live)?;
     links::name_mappings(&mut maps);
     if !ours::is_ours(live, area, maps.iter()) {
         return Err(CutError::Unsettled(vec![refuse::process(pid, ours::NOT_OURS)]));
     }
-    breakdown.maps_ns += elapsed_ns(begun);
-    let begun = Instant::now();
     let status = Status::read(pid, live)?;
+    let memory = ForcedMemory::open(pid, live)?;
+    ours::ready_stub(&memory, area)?;
+    Ok(Arrival { live, maps, status, memory })
+}
+
+/// Repairs the calls that the stop has interrupted.
+///
+/// # Errors
+/// The process has ended; a call that cannot be repaired.
+pub fn stand(
+    target: &Target,
+    kept: &mut Kept,
+    samples: &Samples,
+    held: &mut HeldProgram,
+    arrival: Arrival,
+) -> Result<Stand, CutError> {
+    let pid = target.pid;
+    let Arrival { live, maps, status, memory } = arrival;
     held.threads = hold::read_threads(pid, &held.stopped, &status)?;
     let shared_pending = ptrace::pending_signals(live, true)?;
     fault::point("registers");
-    let memory = ForcedMemory::open(pid, live)?;
-    ours::ready_stub(&memory, area)?;
     hold::collect_slots(target, kept, &memory, held)?;
     hold::repair_calls(target, kept, samples, &memory, held, &shared_pending)?;
     let inner_pid = status.innermost("NStgid").unwrap_or(pid);
-    breakdown.threads_ns += elapsed_ns(begun);
     Ok(Stand { live, maps, status, inner_pid, shared_pending, memory })
 }
 
@@ -134,8 +153,9 @@ pub fn stand(
 /// There is a child that lives and is not among the processes of the job.
 pub fn relatives(targets: &[Target]) -> Result<Vec<(i32, ZombieRecord)>, CutError> {
     let (mut zombies, mut strangers) = (Vec::new(), Vec::new());
-    for target in targets {
-        for child in procfs::children(target.pid).unwrap_or_default() {
+    let children = |target: &Target| procfs::children(target.pid).unwrap_or_default();
+    for (target, children) in targets.iter().zip(spread::map(targets, spread::workers(), children)) {
+        for child in children {
             if targets.iter().any(|other| other.pid == child) {
                 continue;
             }
@@ -201,44 +221,79 @@ pub fn just_ended(pid: i32) -> CutError {
     CutError::Unsettled(vec![refuse::process(pid, "it has just ended")])
 }
 
-/// Reads everything but open files and memory.
+/// A process that is being asked what only it can tell.
+pub struct Asked {
+    stand: Stand,
+    mapped: Vec<Mapped>,
+    mapping_flags: Option<Flags>,
+    facts: Vec<ThreadFacts>,
+    host: Host,
+    question: Question,
+}
+
+impl Asked {
+    /// Waits until the calls in it have ended, whatever they say.
+    pub fn give_up(&self, target: &Target) {
+        if let Err(error) = self.host.finish(&target.area, 0, &mut |_| Ok(())) {
+            tracing::debug!(pid = target.pid, %error, "calls that nobody needs any more");
+        }
+    }
+}
+
+/// Refuses what cannot be brought back, and begins to ask the process what only it can tell: [`look`] or [`Asked::give_up`] must
+/// follow, and meanwhile others can be asked.
 ///
 /// # Errors
 /// It holds what cannot be brought back; a call in it failed.
-pub fn look(
+pub fn ask(
     target: &Target,
     options: &CutOptions,
     kept: &mut Kept,
     before: &Before,
     held: &mut HeldProgram,
-    stand: Stand,
-) -> Result<Seen, CutError> {
-    let (pid, area) = (target.pid, &target.area);
-    let Stand { live, maps, status, inner_pid, shared_pending, memory } = stand;
+    mut stand: Stand,
+) -> Result<Asked, CutError> {
     let mapping_flags = match before.flags_inside {
-        true => Some(procfs::vm_flags(pid, live)?),
+        true => Some(procfs::vm_flags(target.pid, stand.live)?),
         false => None,
     };
     let known = mapping_flags.as_ref().unwrap_or(&before.flags);
+    let maps = std::mem::take(&mut stand.maps);
     let mapped = maps::classify(maps, known, &options.own_files).map_err(CutError::Refused)?;
     if options.only.is_none() {
         refuse::unless_empty(maps::refuse_large(&mapped))?;
     }
-    if !held.threads.iter().any(|thread| thread.inner == inner_pid) {
-        return Err(CutError::Refused(vec![refuse::main_thread_ended(inner_pid)]));
+    if !held.threads.iter().any(|thread| thread.inner == stand.inner_pid) {
+        return Err(CutError::Refused(vec![refuse::main_thread_ended(stand.inner_pid)]));
     }
     let ids: Vec<(i32, i32)> = held.threads.iter().map(|thread| (thread.tid, thread.inner)).collect();
-    refuse::unless_empty(refuse::unshared(&ids))?;
     refuse::unless_empty(refuse::dispatched(&ids))?;
-    let (mut facts, host) = ask_threads(target, kept, held, &status, &shared_pending)?;
+    let (facts, host) = ask_threads(target, kept, held, &stand.status, &stand.shared_pending)?;
     held.host = Some(host.clone());
     // SIGCHLD at its default may have flags all the same: no zombies, no word of stops.
     let always = 1 << (libc::SIGCHLD - 1);
-    let handled = status.mask("SigCgt") | status.mask("SigIgn") | always;
-    let mut shared_pending = shared_pending;
+    let handled = stand.status.mask("SigCgt") | stand.status.mask("SigIgn") | always;
+    let question = Question::new(&target.area, handled);
+    question.ask(&host, &target.area)?;
+    Ok(Asked { stand, mapped, mapping_flags, facts, host, question })
+}
+
+/// Reads everything but open files and memory, and what needs no tracing.
+///
+/// # Errors
+/// A call in it failed.
+pub fn look(
+    target: &Target,
+    kept: &mut Kept,
+    held: &mut HeldProgram,
+    asked: Asked,
+) -> Result<Seen, CutError> {
+    let (pid, area) = (target.pid, &target.area);
+    let Asked { stand, mapped, mapping_flags, mut facts, host, question } = asked;
+    let Stand { live, status, inner_pid, mut shared_pending, memory, .. } = stand;
     let mut tries = 0;
     let (process, timers) = loop {
-        let process = ask_process(&host, held, &mut facts, kept, area, handled)?;
+        let process = answer(&question, &host, held, &mut facts, kept, area)?;
         let inner =
             |tid| held.threads.iter().find(|thread| thread.tid == tid).map_or(tid, |thread| thread.inner);
         let timers = state::ask_timers(pid, &host, area, inner)?;
@@ -250,30 +305,44 @@ pub fn look(
         if tries > 5 {
             return Err(CutError::Busy { what: "its timers expire all the time".into() });
         }
+        question.ask(&host, area)?;
     };
     let policies = attributes::memory_policies(&host, area, &mapped)?;
+    let threads = held.threads.clone();
     Ok(Seen {
         live,
         inner_pid,
         host,
         facts,
-        around: held.threads.iter().map(|thread| state::around(pid, thread.tid)).collect(),
-        threads: held.threads.clone(),
+        threads,
         timers,
         shared_pending,
         policies,
-        own: ours::own_descriptor(live, area)?,
-        layout: state::layout(pid, live, process.brk)?,
         process,
-        limits: state::limits(pid),
-        flags: state::flags(pid, &status),
         status,
-        exe: procfs::link(&format!("/proc/{pid}/exe"))?,
-        cwd: folder::current(pid)?,
-        vdso: ours::read_vdso(live, mapped.iter().map(|m| &m.mapping))?,
         mapped,
         memory,
         mapping_flags,
+    })
+}
+
+/// Reads what needs no tracing. By any thread of ours.
+///
+/// # Errors
+/// It holds what cannot be brought back; it has ended.
+pub fn scenery(target: &Target, seen: &Seen) -> Result<Scenery, CutError> {
+    let (pid, live) = (target.pid, seen.live);
+    let ids: Vec<(i32, i32)> = seen.threads.iter().map(|thread| (thread.tid, thread.inner)).collect();
+    refuse::unless_empty(refuse::unshared(&ids))?;
+    Ok(Scenery {
+        around: seen.threads.iter().map(|thread| state::around(pid, thread.tid)).collect(),
+        own: ours::own_descriptor(live, &target.area)?,
+        layout: state::layout(pid, live, seen.process.brk)?,
+        limits: state::limits(pid),
+        flags: state::flags(pid, &seen.status),
+        exe: procfs::link(&format!("/proc/{pid}/exe"))?,
+        cwd: folder::current(pid)?,
+        vdso: ours::read_vdso(live, seen.mapped.iter().map(|mapped| &mapped.mapping))?,
     })
 }
 
@@ -297,18 +366,18 @@ fn has_expired(
     Ok(changed)
 }
 
-/// Asks the host for what is the process's, and anew for what is its own.
-fn ask_process(
+/// What the host has told of the process, and anew of itself.
+fn answer(
+    question: &Question,
     host: &Host,
     held: &HeldProgram,
     facts: &mut [ThreadFacts],
     kept: &mut Kept,
     area: &InjectArea,
-    handled: u64,
 ) -> Result<ProcessFacts, CutError> {
     let own = held.threads.iter().zip(facts).find(|(thread, _)| thread.tid == host.tid);
     let (thread, own) = own.ok_or(CutError::Gone)?;
-    let (process, told) = state::ask_process(host, thread, area, handled)?;
+    let (process, told) = question.answer(host, thread, area)?;
     kept.facts.keep(thread, &told);
     *own = told;
     Ok(process)

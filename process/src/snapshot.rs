@@ -1,6 +1,6 @@
 //! What keeps the memory of the instant: pages copied inside the stop, or a frozen copy, or the program held.
 //!
-//! [`take`] is the last step of a stop: the tracker is re-armed, and from what is dirty follows which engine costs less.
+//! The last steps of a stop: [`collect`] re-arms the tracker, and from what is dirty [`take`] says which engine costs less.
 //! What must hold: nothing of the agent's own writes into the program after the scan matters for the image (they go to
 //! the scratch range alone); whatever fails, the caller lets the program go on.
 
@@ -108,33 +108,42 @@ pub struct Scene<'a> {
     pub no_clone: bool,
 }
 
-/// Re-arms the tracker and keeps the memory of this instant. `shared_pages`: shared memory that was kept already, for
-/// another process.
+fn pagemap_of(target: &Target, live: i32) -> Result<File, TraceError> {
+    Ok(File::open(format!("/proc/{}/task/{live}/pagemap", target.pid))?)
+}
+
+/// Looks which pages were written, and re-arms the tracker. `live`, `mapped`, `whole`: as in [`Scene`]. By any thread, but of all
+/// processes before the first is [taken](take).
+///
+/// # Errors
+/// Memory that cannot be looked at, or not be brought back.
+pub fn collect(target: &Target, live: i32, mapped: &[Mapped], whole: &[bool]) -> Result<Collected, CutError> {
+    let pagemap = pagemap_of(target, live)?;
+    let collected = target.tracking.collect(&pagemap, mapped, whole)?;
+    let of_files = mapped.iter().filter(|mapped| mapped.kind == Kind::PrivateFile).map(Mapped::run);
+    if !collected.guards.intersection(&of_files.collect()).is_empty() {
+        refuse::unless_empty(maps::refuse_guards(&pagemap, mapped))?;
+    }
+    Ok(collected)
+}
+
+/// Keeps the memory of this instant. `shared_pages`: shared memory that was kept already, for another process.
 ///
 /// # Errors
 /// Memory that cannot be read; a clone that was refused.
 pub fn take(
     scene: &Scene<'_>,
+    collected: Collected,
     shared_pages: &mut SharedPages,
     breakdown: &mut StopBreakdown,
 ) -> Result<Snapshot, CutError> {
     let begun = Instant::now();
-    let pagemap = File::open(format!("/proc/{}/task/{}/pagemap", scene.target.pid, scene.live))
-        .map_err(TraceError::from)?;
-    let collected = scene.target.tracking.collect(&pagemap, scene.mapped, scene.whole)?;
-    let of_files = scene.mapped.iter().filter(|mapped| mapped.kind == Kind::PrivateFile).map(Mapped::run);
-    if !collected.guards.intersection(&of_files.collect()).is_empty() {
-        refuse::unless_empty(maps::refuse_guards(&pagemap, scene.mapped))?;
-    }
     let mut snapshot = sort(scene.options, collected);
-    breakdown.track_ns += elapsed_ns(begun);
-
-    let begun = Instant::now();
     if scene.options.only.is_none()
         && let Err(error) =
             maps::save_shared(scene.live, scene.memory, scene.mapped, shared_pages, &mut snapshot.saved)
     {
-        refuse::unless_empty(maps::refuse_guards(&pagemap, scene.mapped))?;
+        refuse::unless_empty(maps::refuse_guards(&pagemap_of(scene.target, scene.live)?, scene.mapped))?;
         return Err(error.into());
     }
     let shared = snapshot.saved.pieces();

@@ -9,6 +9,7 @@
 //! Invariant: a range whose scan failed half-way is reported as written, all of it.
 
 use crate::known::Known;
+use crate::spread;
 use holdfast_image::pages::PageRun;
 use holdfast_image::set::PageSet;
 use holdfast_image::{Addr, PAGE_SIZE};
@@ -18,9 +19,6 @@ use holdfast_sys::pagemap::{
 use holdfast_sys::procfs::Mapping;
 use std::fs::File;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
 
 /// A page exists.
 pub const ANY: u64 = IS_PRESENT | IS_SWAPPED;
@@ -31,8 +29,6 @@ const WANTED: u64 = ANY | IS_WRITTEN | IS_PFNZERO;
 const SHARE: u64 = 64 << 20;
 /// From this many pieces on several threads scan.
 const MANY: usize = 8;
-/// Threads that scan, at most.
-const MAX_WORKERS: usize = 4;
 /// Gaps that are scanned with what lies around them, bytes.
 const GAP: u64 = 64 << 10;
 /// Pieces from this size on are asked in two steps where that is quicker, bytes.
@@ -290,31 +286,12 @@ pub fn near(set: &PageSet, gap: u64) -> Vec<(u64, u64)> {
 /// # Errors
 /// The pages cannot be looked at: some may have been re-armed without having been reported.
 pub fn run(pagemap: &File, pieces: &[Piece], known: &Known) -> io::Result<Swept> {
-    let next = AtomicUsize::new(0);
-    let parts: Mutex<Vec<(usize, io::Result<Swept>)>> = Mutex::new(Vec::with_capacity(pieces.len()));
-    let work = || {
-        let mut own = Vec::new();
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(piece) = pieces.get(index) else { break };
-            own.push((index, scan(pagemap, piece, known)));
-        }
-        parts.lock().unwrap_or_else(PoisonError::into_inner).extend(own);
-    };
     let large = pieces.iter().filter(|piece| piece.end - piece.start >= SHARE / 2).count();
-    let workers = thread::available_parallelism().map_or(1, usize::from).min(MAX_WORKERS);
-    thread::scope(|scope| {
-        // A thread that cannot be started leaves its work to this one.
-        for _ in 1..if large < MANY { 1 } else { workers } {
-            let _ = thread::Builder::new().name("scan".into()).spawn_scoped(scope, work);
-        }
-        work();
-    });
-    let mut parts = parts.into_inner().unwrap_or_else(PoisonError::into_inner);
-    parts.sort_unstable_by_key(|(index, _)| *index);
+    let workers = if large < MANY { 1 } else { spread::workers() };
+    let parts = spread::map(pieces, workers, |piece| scan(pagemap, piece, known));
     let (mut present, mut written) = (Vec::new(), Vec::new());
     let (mut doubtful, mut guards, mut files) = (Vec::new(), Vec::new(), Vec::new());
-    for (_, part) in parts {
+    for part in parts {
         let part = part?;
         doubtful.extend(part.doubtful.into_runs());
         present.extend(part.present.into_runs());
@@ -337,6 +314,7 @@ pub fn run(pagemap: &File, pieces: &[Piece], known: &Known) -> io::Result<Swept>
 mod tests {
     use super::*;
     use holdfast_sys::procfs::parse_maps;
+    use std::sync::Mutex;
 
     #[test]
     fn neighbours_are_registered_together_and_large_memory_is_shared_out() {

@@ -12,8 +12,8 @@ use holdfast_image::record::{InjectArea, TimedWait};
 use holdfast_sys::procmem::{self, ForcedMemory};
 use holdfast_sys::ptrace::{self, Registers};
 use holdfast_sys::{clock, procfs};
-use std::cell::Cell;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// A thread found asleep in a timed call before the stop.
 #[derive(Clone, Copy, Debug)]
@@ -190,7 +190,7 @@ impl Thread {
             mask: self.mask,
             xstate: self.xstate.clone(),
             marker,
-            resend: Cell::new(false),
+            resend: Arc::default(),
         })
     }
 }

@@ -20,6 +20,7 @@ pub mod poll;
 pub mod probe;
 pub mod procfs;
 pub mod procmem;
+pub mod proctext;
 pub mod ptrace;
 pub mod signals;
 pub mod socket;

@@ -3,6 +3,7 @@
 //! Pure parsing over what the kernel prints (fs/proc/task_mmu.c, fs/proc/array.c); a line that does not parse is an
 //! error that names the file, never a guess.
 
+use crate::proctext;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -81,7 +82,7 @@ fn parse_mapping(line: &[u8]) -> Option<Mapping> {
 /// # Errors
 /// Process gone, or a line that is not understood.
 pub fn maps(pid: i32, tid: i32) -> io::Result<Vec<Mapping>> {
-    let text = fs::read(format!("/proc/{pid}/task/{tid}/maps"))?;
+    let text = proctext::list(format!("/proc/{pid}/task/{tid}/maps"))?;
     parse_maps(&text)
 }
 
@@ -105,7 +106,7 @@ pub const HAS_KEY: &str = "key";
 /// # Errors
 /// Process gone, or a line that is not understood.
 pub fn vm_flags(pid: i32, tid: i32) -> io::Result<Vec<(u64, u64, Vec<String>)>> {
-    let text = fs::read(format!("/proc/{pid}/task/{tid}/smaps"))?;
+    let text = proctext::list(format!("/proc/{pid}/task/{tid}/smaps"))?;
     let mut all = Vec::new();
     let mut current: Option<(u64, u64)> = None;
     let mut has_key = false;
@@ -144,7 +145,7 @@ impl Status {
     /// # Errors
     /// Process gone.
     pub fn read(pid: i32, tid: i32) -> io::Result<Status> {
-        fs::read(format!("/proc/{pid}/task/{tid}/status"))
+        proctext::record(format!("/proc/{pid}/task/{tid}/status"))
             .map(|text| Status(String::from_utf8_lossy(&text).into_owned()))
     }
     /// The value of a key, without white space around it.
@@ -209,7 +210,7 @@ fn after_name(text: &[u8]) -> Option<std::str::SplitAsciiWhitespace<'_>> {
 /// # Errors
 /// Process gone, or not understood.
 pub fn stat_fields(pid: i32, tid: i32) -> io::Result<Vec<String>> {
-    let text = fs::read(format!("/proc/{pid}/task/{tid}/stat"))?;
+    let text = proctext::record(format!("/proc/{pid}/task/{tid}/stat"))?;
     Ok(after_name(&text).ok_or_else(|| bad("stat", &text))?.map(str::to_owned).collect())
 }
 
@@ -248,7 +249,7 @@ fn numbers(folder: &str) -> io::Result<Vec<i32>> {
 pub fn children(pid: i32) -> io::Result<Vec<i32>> {
     let mut all = Vec::new();
     for tid in tasks(pid)? {
-        if let Ok(text) = fs::read_to_string(format!("/proc/{pid}/task/{tid}/children")) {
+        if let Ok(text) = proctext::list_text(format!("/proc/{pid}/task/{tid}/children")) {
             all.extend(text.split_whitespace().filter_map(|word| word.parse::<i32>().ok()));
         }
     }
@@ -269,7 +270,7 @@ pub fn link(path: &str) -> io::Result<Vec<u8>> {
 /// # Errors
 /// Thread gone, or not ours.
 pub fn current_call(pid: i32, tid: i32) -> io::Result<Option<[u64; 9]>> {
-    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall"))?;
+    let text = proctext::record_text(format!("/proc/{pid}/task/{tid}/syscall"))?;
     let mut words = text.split_whitespace();
     let Some(Ok(number)) = words.next().map(str::parse::<i64>) else { return Ok(None) };
     let mut call = [0_u64; 9];
@@ -304,7 +305,7 @@ pub struct TimerFacts {
 /// # Errors
 /// A text that is not understood.
 pub fn posix_timers(pid: i32) -> io::Result<Vec<TimerFacts>> {
-    let text = fs::read_to_string(format!("/proc/{pid}/timers")).unwrap_or_default();
+    let text = proctext::list_text(format!("/proc/{pid}/timers")).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
     lines
         .chunks(4)
@@ -344,12 +345,12 @@ pub struct SchedFacts {
 
 /// `/proc/PID/task/TID/sched` (kernel/sched/debug.c). `None` where the kernel does not print it.
 pub fn sched_facts(pid: i32, tid: i32) -> Option<SchedFacts> {
-    parse_sched(&fs::read_to_string(format!("/proc/{pid}/task/{tid}/sched")).ok()?)
+    parse_sched(&proctext::record_text(format!("/proc/{pid}/task/{tid}/sched")).ok()?)
 }
 
 /// The same of the calling thread.
 pub fn own_sched_facts() -> Option<SchedFacts> {
-    parse_sched(&fs::read_to_string("/proc/thread-self/sched").ok()?)
+    parse_sched(&proctext::record_text("/proc/thread-self/sched").ok()?)
 }
 
 fn parse_sched(text: &str) -> Option<SchedFacts> {
@@ -383,7 +384,7 @@ impl DescriptorInfo {
 
 /// Reads it; `None` when the descriptor is not open (any more).
 pub fn descriptor_info(pid: i32, fd: u64) -> Option<DescriptorInfo> {
-    let text = fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).ok()?;
+    let text = proctext::record_text(format!("/proc/{pid}/fdinfo/{fd}")).ok()?;
     let mut info = DescriptorInfo { flags: 0, position: 0, text };
     info.flags = u32::from_str_radix(info.get("flags")?, 8).ok()?;
     info.position = info.get("pos")?.parse().ok()?;

@@ -20,6 +20,7 @@ pub mod watches;
 
 use super::identity::{born_ns, mtime_ns};
 use super::links;
+use crate::spread;
 use flight::{peek_pipe, unreadable};
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::record::{
@@ -176,16 +177,10 @@ impl<'a> FileReader<'a> {
     /// # Errors
     /// A process is gone, or not ours.
     pub fn new(holders: Vec<Holder<'a>>, outside: Outside<'a>, look: Look) -> io::Result<FileReader<'a>> {
-        let mut found = Vec::new();
-        for (at, holder) in holders.iter().enumerate() {
-            for fd in procfs::descriptors(holder.pid, holder.tid)? {
-                match find(at, holder, fd) {
-                    Ok(one) if look == Look::Stopped || is_still(holder, &one) => found.push(one),
-                    Err(error) if look == Look::Stopped => return Err(error),
-                    Ok(_) | Err(_) => {}
-                }
-            }
-        }
+        let numbered: Vec<(usize, &Holder<'_>)> = holders.iter().enumerate().collect();
+        let all = spread::map(&numbered, spread::workers(), |&(at, holder)| find_all(at, holder, look));
+        let found =
+            all.into_iter().collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect::<Vec<_>>();
         let mut places: HashMap<u64, Vec<usize>> = HashMap::new();
         for (place, one) in found.iter().enumerate() {
             places.entry(one.inode).or_default().push(place);
@@ -520,6 +515,19 @@ fn find(at: usize, holder: &Holder<'_>, fd: i32) -> io::Result<Found> {
     let metadata = fs::metadata(&path).ok();
     let (device, inode) = metadata.map_or((0, 0), |m| (m.dev(), m.ino()));
     Ok(Found { holder: at, fd, info, target: procfs::link(&path)?, device, inode })
+}
+
+/// Finds all descriptors of a process.
+fn find_all(at: usize, holder: &Holder<'_>, look: Look) -> io::Result<Vec<Found>> {
+    let mut found = Vec::new();
+    for fd in procfs::descriptors(holder.pid, holder.tid)? {
+        match find(at, holder, fd) {
+            Ok(one) if look == Look::Stopped || is_still(holder, &one) => found.push(one),
+            Err(error) if look == Look::Stopped => return Err(error),
+            Ok(_) | Err(_) => {}
+        }
+    }
+    Ok(found)
 }
 
 /// Whether the number has led to the same thing all the while: the facts of it belong together.

@@ -15,7 +15,7 @@ use holdfast_image::record::{
     SignalAction, ThreadRecord,
 };
 use holdfast_sys::procfs::{self, Status};
-use holdfast_sys::{clock, procmem, task};
+use holdfast_sys::{clock, procmem, proctext, task};
 use std::collections::HashMap;
 use std::fs;
 use std::io;
@@ -172,66 +172,96 @@ pub struct ProcessFacts {
     pub attributes: ProcessAttributes,
 }
 
+/// Where what belongs to which rows of a [`Question`] is written, from the beginning of the buffers.
+const ACTIONS: usize = 128;
+const SETTINGS: usize = ACTIONS + 64 * 32;
+const THREAD: usize = SETTINGS + attributes::PROCESS_LEN;
+
 /// Asks for brk, interval timers, handlers and settings, and for the facts of the host itself, which costs little more
 /// and finds changes that nobody has counted. Inside the stop; the host stands at its marker afterwards.
-///
-/// # Errors
-/// As [`Host::run`].
-pub fn ask_process(
-    host: &Host,
-    thread: &Thread,
-    area: &InjectArea,
-    handled: u64,
-) -> Result<(ProcessFacts, ThreadFacts), TraceError> {
-    /// Where what belongs to which rows is written, from the beginning of the buffers.
-    const ACTIONS: usize = 128;
-    const SETTINGS: usize = ACTIONS + 64 * 32;
-    const THREAD: usize = SETTINGS + attributes::PROCESS_LEN;
-    let buffer = area.scratch.0 + BUFFERS;
-    let signals: Vec<u64> = (1..=64).filter(|signal| handled >> (signal - 1) & 1 == 1).collect();
-    let mut rows = vec![Row::new(libc::SYS_brk, &[0])];
-    rows.extend((0..3).map(|which| Row::new(libc::SYS_getitimer, &[which, buffer + which * 32])));
-    let action_at = |index: usize| buffer + (ACTIONS + index * 32) as u64;
-    rows.extend(
-        signals
-            .iter()
-            .enumerate()
-            .map(|(index, &signal)| Row::new(libc::SYS_rt_sigaction, &[signal, 0, action_at(index), 8])),
-    );
-    let settings = rows.len();
-    rows.extend(attributes::process_rows(buffer + SETTINGS as u64));
-    let own = rows.len();
-    rows.extend(ThreadFacts::rows(buffer + THREAD as u64));
-    let results = host.run(area, &rows, &mut |_| Ok(()))?;
-    let mut bytes = vec![0_u8; THREAD + THREAD_LEN];
-    procmem::read(host.tid, buffer, &mut bytes)?;
-    let word = |at: usize| u64::from_le_bytes(xstate::array(&bytes, at));
-    let timer = |which: usize| IntervalTimer {
-        interval_us: word(which * 32).saturating_mul(1_000_000).saturating_add(word(which * 32 + 8)),
-        value_us: word(which * 32 + 16).saturating_mul(1_000_000).saturating_add(word(which * 32 + 24)),
-    };
-    let actions = signals.iter().enumerate().map(|(index, &signal)| {
-        let at = ACTIONS + index * 32; // struct kernel_sigaction: handler, flags, restorer, mask
-        SignalAction {
-            signal: signal as u32,
-            handler: word(at),
-            flags: word(at + 8),
-            restorer: word(at + 16),
-            mask: word(at + 24),
-        }
-    });
-    // One that was asked for and has nothing but its default.
-    let actions = actions.filter(|action| (action.handler, action.flags) != (0, 0));
-    let brk = results.first().copied().unwrap_or(0).cast_unsigned();
-    let lock_future = match area.shared.0 {
-        0 => 0,
-        shared => procmem::read_u64(host.tid, shared + SharedPage::LOCK_FUTURE as u64)?,
-    };
-    let attributes =
-        attributes::of_process(&results[settings..own], &bytes[SETTINGS..THREAD], lock_future as u32);
-    let facts = ThreadFacts::new(thread, &results[own..], &bytes[THREAD..]);
-    let itimers = [timer(0), timer(1), timer(2)];
-    Ok((ProcessFacts { brk, itimers, actions: actions.collect(), attributes }, facts))
+#[derive(Debug)]
+pub struct Question {
+    rows: Vec<Row>,
+    signals: Vec<u64>,
+    /// Places of the first row for settings, and of the first for the host itself.
+    settings: usize,
+    own: usize,
+}
+
+impl Question {
+    /// `handled`: signals that may not be at their default.
+    pub fn new(area: &InjectArea, handled: u64) -> Question {
+        let buffer = area.scratch.0 + BUFFERS;
+        let signals: Vec<u64> = (1..=64).filter(|signal| handled >> (signal - 1) & 1 == 1).collect();
+        let mut rows = vec![Row::new(libc::SYS_brk, &[0])];
+        rows.extend((0..3).map(|which| Row::new(libc::SYS_getitimer, &[which, buffer + which * 32])));
+        let action_at = |index: usize| buffer + (ACTIONS + index * 32) as u64;
+        rows.extend(
+            signals
+                .iter()
+                .enumerate()
+                .map(|(index, &signal)| Row::new(libc::SYS_rt_sigaction, &[signal, 0, action_at(index), 8])),
+        );
+        let settings = rows.len();
+        rows.extend(attributes::process_rows(buffer + SETTINGS as u64));
+        let own = rows.len();
+        rows.extend(ThreadFacts::rows(buffer + THREAD as u64));
+        Question { rows, signals, settings, own }
+    }
+
+    /// Asks it; [`Question::answer`] must follow.
+    ///
+    /// # Errors
+    /// As [`Host::begin`].
+    pub fn ask(&self, host: &Host, area: &InjectArea) -> Result<(), TraceError> {
+        host.begin(area, &self.rows)
+    }
+
+    /// What the process has told. `thread`: the host.
+    ///
+    /// # Errors
+    /// As [`Host::finish`].
+    pub fn answer(
+        &self,
+        host: &Host,
+        thread: &Thread,
+        area: &InjectArea,
+    ) -> Result<(ProcessFacts, ThreadFacts), TraceError> {
+        let buffer = area.scratch.0 + BUFFERS;
+        let results = host.finish(area, self.rows.len(), &mut |_| Ok(()))?;
+        let mut bytes = vec![0_u8; THREAD + THREAD_LEN];
+        procmem::read(host.tid, buffer, &mut bytes)?;
+        let word = |at: usize| u64::from_le_bytes(xstate::array(&bytes, at));
+        let timer = |which: usize| IntervalTimer {
+            interval_us: word(which * 32).saturating_mul(1_000_000).saturating_add(word(which * 32 + 8)),
+            value_us: word(which * 32 + 16).saturating_mul(1_000_000).saturating_add(word(which * 32 + 24)),
+        };
+        let actions = self.signals.iter().enumerate().map(|(index, &signal)| {
+            let at = ACTIONS + index * 32; // struct kernel_sigaction: handler, flags, restorer, mask
+            SignalAction {
+                signal: signal as u32,
+                handler: word(at),
+                flags: word(at + 8),
+                restorer: word(at + 16),
+                mask: word(at + 24),
+            }
+        });
+        // One that was asked for and has nothing but its default.
+        let actions = actions.filter(|action| (action.handler, action.flags) != (0, 0));
+        let brk = results.first().copied().unwrap_or(0).cast_unsigned();
+        let lock_future = match area.shared.0 {
+            0 => 0,
+            shared => procmem::read_u64(host.tid, shared + SharedPage::LOCK_FUTURE as u64)?,
+        };
+        let attributes = attributes::of_process(
+            &results[self.settings..self.own],
+            &bytes[SETTINGS..THREAD],
+            lock_future as u32,
+        );
+        let facts = ThreadFacts::new(thread, &results[self.own..], &bytes[THREAD..]);
+        let itimers = [timer(0), timer(1), timer(2)];
+        Ok((ProcessFacts { brk, itimers, actions: actions.collect(), attributes }, facts))
+    }
 }
 
 /// Layout fields. Inside the stop.
@@ -255,7 +285,7 @@ pub fn layout(pid: i32, tid: i32, brk: u64) -> io::Result<LayoutRecord> {
         arg_end: field(49),
         env_start: field(50),
         env_end: field(51),
-        auxv: Blob(fs::read(format!("/proc/{pid}/auxv"))?),
+        auxv: Blob(proctext::record(format!("/proc/{pid}/auxv"))?),
     })
 }
 
@@ -272,7 +302,7 @@ pub fn limits(pid: i32) -> Vec<Limit> {
 
 /// Flags of the process. Inside the stop.
 pub fn flags(pid: i32, status: &Status) -> ProcessFlags {
-    let score = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap_or_default();
+    let score = proctext::record_text(format!("/proc/{pid}/oom_score_adj")).unwrap_or_default();
     ProcessFlags {
         no_new_privs: status.number("NoNewPrivs") == Some(1),
         thp_disabled: status.number("THP_enabled") == Some(0),
@@ -318,7 +348,7 @@ pub struct Around {
 
 /// Looks at it. Inside the stop; some microseconds.
 pub fn around(pid: i32, tid: i32) -> Around {
-    let comm = fs::read(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
+    let comm = proctext::record(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
     let scheduling = task::scheduling_of(tid);
     let deadline = if scheduling.policy == task::DEADLINE { task::deadline_of(tid) } else { None };
     let deadline = deadline.map(|([runtime_ns, deadline_ns, period_ns], flags)| Deadline {

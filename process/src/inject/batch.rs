@@ -15,7 +15,8 @@ use holdfast_sys::fault;
 use holdfast_sys::procfs;
 use holdfast_sys::procmem;
 use holdfast_sys::ptrace::{self, Registers, Wait};
-use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Offset in the scratch range where results of calls (structures) may be put.
@@ -47,8 +48,8 @@ pub struct Host {
     pub xstate: Vec<u8>,
     /// Signal used as marker; see [`choose_marker`].
     pub marker: i32,
-    /// The same signal came from elsewhere while it was unblocked for the marker: to be sent again.
-    pub resend: Cell<bool>,
+    /// The same signal came from elsewhere while it was unblocked for the marker: to be sent again. One for all clones of this.
+    pub resend: Arc<AtomicBool>,
 }
 
 /// From then on a thread that does not stop is looked at: a main thread that was killed is not reported to its tracer
@@ -111,11 +112,33 @@ impl Host {
         rows: &[Row],
         on_clone: OnClone<'_>,
     ) -> Result<Vec<i64>, TraceError> {
+        self.begin(area, rows)?;
+        self.finish(area, rows.len(), on_clone)
+    }
+
+    /// The first half of [`Host::run`]: until [`Host::finish`] the thread runs, and others may be begun.
+    ///
+    /// # Errors
+    /// The thread died.
+    pub fn begin(&self, area: &InjectArea, rows: &[Row]) -> Result<(), TraceError> {
         self.arm(area, rows)?;
         ptrace::cont(self.tid, 0)?;
         fault::point("inject");
+        Ok(())
+    }
+
+    /// The second half; `count`: of rows.
+    ///
+    /// # Errors
+    /// As [`Host::run`].
+    pub fn finish(
+        &self,
+        area: &InjectArea,
+        count: usize,
+        on_clone: OnClone<'_>,
+    ) -> Result<Vec<i64>, TraceError> {
         self.wait_for_marker(on_clone)?;
-        let mut raw = vec![0_u8; (rows.len() + 1) * stub::ROW_LEN];
+        let mut raw = vec![0_u8; (count + 1) * stub::ROW_LEN];
         procmem::read(self.tid, area.scratch.0, &mut raw)?;
         fault::point("inject");
         let results = raw.chunks_exact(stub::ROW_LEN).skip(1);
@@ -142,7 +165,7 @@ impl Host {
                     }
                     // From elsewhere: discarded natively, unless it was blocked.
                     if self.mask >> (self.marker - 1) & 1 == 1 {
-                        self.resend.set(true);
+                        self.resend.store(true, Ordering::Relaxed);
                     }
                     ptrace::cont(self.tid, 0)?;
                 }
@@ -171,7 +194,7 @@ impl Host {
         ptrace::set_signal_mask(self.tid, self.mask)?;
         fault::point("inject-done");
         ptrace::set_registers(self.tid, &self.regs)?;
-        if self.resend.take() {
+        if self.resend.swap(false, Ordering::Relaxed) {
             ptrace::kill(self.process, self.marker)?;
         }
         Ok(())

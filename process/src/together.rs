@@ -1,0 +1,250 @@
+//! What is read inside the stop, of all processes of a job together.
+//!
+//! Called by `cut`, on the tracer thread. What one process looks like is the business of [`inside`]; here it is asked of all of
+//! them, by several threads where nothing has to be traced, and what only all of them together have is added: open files,
+//! shared memory, who has been told of whose stop.
+//! Fails by: [`CutError`]; the caller lets all processes go.
+
+use crate::capture::files::nameless::{self, Covered};
+use crate::capture::files::{FileReader, Holder, Look, Outside};
+use crate::capture::maps;
+use crate::capture::{ipc, segments};
+use crate::cut::{Before, CutError, CutOptions, KeptAll, Target};
+use crate::group::Group;
+use crate::hold::HeldProgram;
+use crate::inside::{self, Asked, Scenery, Seen, Stand};
+use crate::refuse;
+use crate::snapshot::{self, Scene, Snapshot};
+use crate::spread;
+use crate::told;
+use crate::track::Collected;
+use holdfast_image::manifest::StopBreakdown;
+use holdfast_image::record::{FileTable, Segment, ZombieRecord};
+use holdfast_image::refusal::Refusal;
+use holdfast_sys::clock::elapsed_ns;
+use std::time::Instant;
+
+/// What was read of one process inside the stop.
+pub struct Inside {
+    /// Its state.
+    pub seen: Seen,
+    /// More of it.
+    pub scenery: Scenery,
+    /// Its mappings of files that are stored whole.
+    pub whole: Vec<bool>,
+    /// Its open files.
+    pub files: FileTable,
+    /// Its children that have ended.
+    pub zombies: Vec<ZombieRecord>,
+    /// Its parent knows that it was stopped.
+    pub stop_told: bool,
+    /// Its memory.
+    pub snapshot: Snapshot,
+}
+
+/// Everything between stop and resume. On error the caller resumes.
+pub fn read(
+    group: &mut Group,
+    zombies: &[(i32, ZombieRecord)],
+    options: &CutOptions,
+    kept: &mut KeptAll,
+    breakdown: &mut StopBreakdown,
+) -> Result<Vec<Inside>, CutError> {
+    let stands = std::mem::take(&mut group.stands);
+    let (targets, befores, all) = (&group.targets, &group.befores, &mut group.held);
+    told::settled(targets, all, &stands)?;
+    let several = targets.len() > 1;
+    let mut clock = Instant::now();
+    let mut lap = |slot: &mut u64| {
+        *slot += elapsed_ns(clock);
+        clock = Instant::now();
+    };
+    let asked = ask(targets, befores, all, stands, options, kept)?;
+    let seen = look(targets, all, asked, kept)?;
+    breakdown.regions += seen.iter().map(|one| one.mapped.len() as u64).sum::<u64>();
+    let told = told::stops(targets, &seen, kept)?;
+    let sceneries = sceneries(targets, &seen)?;
+    lap(&mut breakdown.inject_ns);
+    let tables = files(targets, options, befores, &seen, &sceneries)?;
+    let nameless = tables.first().map_or(&[][..], |first| &first.nameless);
+    let whole = |(one, before): (&Seen, &Before)| {
+        maps::stored_whole(&one.mapped, options.self_contained, &before.replaced, nameless)
+    };
+    let wholes: Vec<Vec<bool>> = seen.iter().zip(befores).map(whole).collect();
+    lap(&mut breakdown.files_ns);
+    let collected = collect(targets, &seen, &wholes)?;
+    lap(&mut breakdown.track_ns);
+    // A frozen copy would become the child of a process that adopts orphans, and its end be noticed there.
+    let adopting = seen.iter().any(|one| one.process.attributes.child_subreaper);
+    let mut saved = maps::SharedPages::default();
+    let mut inside = Vec::with_capacity(targets.len());
+    let memories = collected.into_iter().zip(wholes);
+    let all_seen = seen.into_iter().zip(sceneries).zip(tables).zip(memories);
+    for (place, (((one, scenery), files), (collected, whole))) in all_seen.enumerate() {
+        let (target, before) = (&targets[place], &befores[place]);
+        let scene = Scene {
+            target,
+            options,
+            live: one.live,
+            memory: &one.memory,
+            host: &one.host,
+            mapped: &one.mapped,
+            whole: &whole,
+            flags_known: one.mapping_flags.is_some() || maps::all_known(&one.mapped, &before.flags),
+            threads: &all[place].threads,
+            facts: &one.facts,
+            process: &one.process,
+            several,
+            no_clone: adopting,
+        };
+        let snapshot = snapshot::take(&scene, collected, &mut saved, breakdown)
+            .map_err(|error| inside::of(error, several, target.pid))?;
+        let zombies = zombies.iter().filter(|(parent, _)| *parent == target.pid);
+        let zombies = zombies.map(|(_, zombie)| zombie.clone()).collect();
+        let stop_told = told.contains(&one.inner_pid);
+        inside.push(Inside { seen: one, scenery, whole, files, zombies, stop_told, snapshot });
+    }
+    Ok(inside)
+}
+
+/// Asks all processes what only they can tell: each answers while the next is being asked.
+fn ask(
+    targets: &[Target],
+    befores: &[Before],
+    held: &mut [HeldProgram],
+    stands: Vec<Stand>,
+    options: &CutOptions,
+    kept: &mut KeptAll,
+) -> Result<Vec<Asked>, CutError> {
+    let mut all: Vec<Asked> = Vec::with_capacity(targets.len());
+    for (((target, before), held), stand) in targets.iter().zip(befores).zip(held).zip(stands) {
+        match inside::ask(target, options, kept.of(target), before, held, stand) {
+            Ok(asked) => all.push(asked),
+            Err(error) => {
+                targets.iter().zip(&all).for_each(|(target, asked)| asked.give_up(target));
+                return Err(inside::of(error, targets.len() > 1, target.pid));
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Looks at all processes.
+fn look(
+    targets: &[Target],
+    held: &mut [HeldProgram],
+    asked: Vec<Asked>,
+    kept: &mut KeptAll,
+) -> Result<Vec<Seen>, CutError> {
+    let mut seen = Vec::with_capacity(targets.len());
+    let mut failure = None;
+    for ((target, held), asked) in targets.iter().zip(held).zip(asked) {
+        if failure.is_some() {
+            asked.give_up(target);
+            continue;
+        }
+        match inside::look(target, kept.of(target), held, asked) {
+            Ok(one) => seen.push(one),
+            Err(error) => failure = Some(inside::of(error, targets.len() > 1, target.pid)),
+        }
+    }
+    failure.map_or(Ok(seen), Err)
+}
+
+/// What needs no tracing, of all.
+fn sceneries(targets: &[Target], seen: &[Seen]) -> Result<Vec<Scenery>, CutError> {
+    let both: Vec<(&Target, &Seen)> = targets.iter().zip(seen).collect();
+    let all = spread::map(&both, spread::workers(), |(target, seen)| inside::scenery(target, seen));
+    whose(targets, all)
+}
+
+/// Which pages were written, of all.
+fn collect(targets: &[Target], seen: &[Seen], wholes: &[Vec<bool>]) -> Result<Vec<Collected>, CutError> {
+    let of_all = targets.iter().zip(seen).zip(wholes);
+    let memories: Vec<_> =
+        of_all.map(|((target, seen), whole)| (target, seen.live, &seen.mapped[..], &whole[..])).collect();
+    let all = spread::map(&memories, spread::workers(), |&(target, live, mapped, whole)| {
+        snapshot::collect(target, live, mapped, whole)
+    });
+    whose(targets, all)
+}
+
+/// The results of all, or the first error, with the name of its process.
+fn whose<T>(targets: &[Target], all: Vec<Result<T, CutError>>) -> Result<Vec<T>, CutError> {
+    let several = targets.len() > 1;
+    let named = |(one, target): (Result<T, CutError>, &Target)| {
+        one.map_err(|error| inside::of(error, several, target.pid))
+    };
+    all.into_iter().zip(targets).map(named).collect()
+}
+
+/// The file tables of all.
+fn files(
+    targets: &[Target],
+    options: &CutOptions,
+    befores: &[Before],
+    seen: &[Seen],
+    sceneries: &[Scenery],
+) -> Result<Vec<FileTable>, CutError> {
+    let of_all = targets.iter().zip(befores).zip(seen).zip(sceneries);
+    let holders = of_all.map(|(((target, before), seen), scenery)| Holder {
+        pid: target.pid,
+        inner_pid: seen.inner_pid,
+        tid: seen.live,
+        pidfd: &before.pidfd,
+        own: scenery.own,
+    });
+    let outside = Outside { inherited: &options.inherited, lose_connections: options.lose_connections };
+    let mut covered = Covered::default();
+    seen.iter().for_each(|seen| covered.add(&seen.mapped));
+    let reader = FileReader::new(holders.collect(), outside, Look::Stopped)?.covering(covered);
+    let mut tables = reader.tables().map_err(|unreadable| {
+        let refusals = named(targets, unreadable.refusals);
+        if unreadable.passing { CutError::Unsettled(refusals) } else { CutError::Refused(refusals) }
+    })?;
+    if let Some(first) = tables.first_mut() {
+        seen.iter().for_each(|seen| nameless::add_mapped(first, &seen.mapped, &seen.memory));
+        first.segments = attached(targets, options, seen)?;
+        let users = targets.iter().zip(seen).map(|(target, seen)| ipc::User {
+            pid: target.pid,
+            tid: seen.live,
+            area: Some(&target.area),
+        });
+        first.ipc = ipc::used(users, Look::Stopped).map_err(|refusals| refused(targets, refusals))?;
+    }
+    Ok(tables)
+}
+
+/// The System V shared memory of all.
+fn attached(targets: &[Target], options: &CutOptions, seen: &[Seen]) -> Result<Vec<Segment>, CutError> {
+    let processes = targets.iter().zip(seen).map(|(target, seen)| segments::Process {
+        pid: target.pid,
+        area: Some(&target.area),
+        mapped: &seen.mapped,
+    });
+    let found = segments::attached(processes);
+    if !found.refusals.is_empty() {
+        return Err(refused(targets, found.refusals));
+    }
+    // A process that is just ending gives it up in a moment.
+    match refused(targets, found.shared) {
+        CutError::Refused(refusals) if !refusals.is_empty() && options.only.is_none() => {
+            Err(CutError::Unsettled(refusals))
+        }
+        _ => Ok(found.segments),
+    }
+}
+
+/// Refusals with the places of their processes, which are named if there are several.
+fn named(targets: &[Target], refusals: Vec<(usize, Refusal)>) -> Vec<Refusal> {
+    let of = |(place, refusal): (usize, Refusal)| match targets.get(place) {
+        Some(target) if targets.len() > 1 => refusal.of(target.pid, &refuse::name_of(target.pid)),
+        _ => refusal,
+    };
+    refusals.into_iter().map(of).collect()
+}
+
+/// The same, as an error.
+pub fn refused(targets: &[Target], refusals: Vec<(usize, Refusal)>) -> CutError {
+    CutError::Refused(named(targets, refusals))
+}
