@@ -25,9 +25,13 @@ pub unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<isize> {
     let call = || unsafe { sys::raw(number, args) };
     match number {
         libc::SYS_prctl if !is_remembered(args[0]) => Some(call()),
-        libc::SYS_prctl | libc::SYS_set_mempolicy | libc::SYS_personality | libc::SYS_arch_prctl => {
-            Some(counted(FACT_GENERATION, call))
-        }
+        libc::SYS_prctl
+        | libc::SYS_set_mempolicy
+        | libc::SYS_personality
+        | libc::SYS_arch_prctl
+        | libc::SYS_add_key
+        | libc::SYS_request_key
+        | libc::SYS_keyctl => Some(counted(FACT_GENERATION, call)),
         libc::SYS_mbind => Some(counted(BOUND, call)),
         libc::SYS_mlockall => Some(locking(args[0], call)),
         libc::SYS_munlockall => Some(locking(0, call)),

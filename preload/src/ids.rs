@@ -287,7 +287,8 @@ unsafe extern "C" fn syscall_translated(
     host::from_kernel(result) as c_long
 }
 
-// shmget, shmat and shmctl are neighbours; so are semget, semop and semctl, and msgget, msgsnd, msgrcv and msgctl.
+// shmget, shmat and shmctl are neighbours; so are semget, semop and semctl, msgget, msgsnd, msgrcv and
+// msgctl, and add_key, request_key and keyctl.
 #[cfg(not(test))]
 const _: () = assert!(
     libc::SYS_shmat == libc::SYS_shmget + 1
@@ -332,6 +333,9 @@ pub unsafe extern "C" fn syscall() -> c_long {
         "jbe 2f",
         "lea rax, [rdi - {msgget}]",
         "cmp rax, 3",
+        "jbe 2f",
+        "lea rax, [rdi - {add_key}]",
+        "cmp rax, 2",
         "jbe 2f",
         "cmp rdi, {semtimedop}",
         "je 2f",
@@ -378,6 +382,7 @@ pub unsafe extern "C" fn syscall() -> c_long {
         shmget = const libc::SYS_shmget,
         semget = const libc::SYS_semget,
         msgget = const libc::SYS_msgget,
+        add_key = const libc::SYS_add_key,
         semtimedop = const libc::SYS_semtimedop,
         madvise = const libc::SYS_madvise,
         mremap = const libc::SYS_mremap,

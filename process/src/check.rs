@@ -13,7 +13,6 @@ use crate::capture::files::{FileReader, Holder, Look, Outside, watches};
 use crate::capture::links;
 use crate::capture::maps::{self, Mapped};
 use crate::capture::{ipc, segments};
-use crate::inject::batch::choose_marker;
 use crate::{ours, refuse, stop};
 use holdfast_image::bytes::Name;
 use holdfast_image::record::InjectArea;
@@ -214,7 +213,6 @@ fn look_at<'a>(
     found.extend(refuse::unshared(&ids));
     if let Some(area) = area {
         found.extend(refuse::area(pid, area));
-        found.extend(no_signal_left(&threads));
         // The same question that the kernel asks before it lets anybody trace.
         if let Err(error) = File::open(format!("/proc/{pid}/task/{live}/mem")) {
             found.push(refuse::closed(pid).unwrap_or_else(|| refuse::untraceable(live, &error)));
@@ -260,16 +258,6 @@ fn traced(pid: i32, threads: &[(i32, Status)]) -> Vec<Refusal> {
 fn main_thread(pid: i32, threads: &[(i32, Status)]) -> Option<Refusal> {
     let (_, status) = threads.iter().find(|(tid, status)| *tid == pid && status.has_ended())?;
     Some(refuse::main_thread_ended(status.innermost("NStgid").unwrap_or(pid)))
-}
-
-/// The first thread in which no call can be injected.
-fn no_signal_left(threads: &[(i32, Status)]) -> Option<Refusal> {
-    let lacks = |status: &Status| {
-        let pending = status.mask("SigPnd") | status.mask("ShdPnd");
-        choose_marker(status.mask("SigCgt"), status.mask("SigBlk"), pending).is_none()
-    };
-    let (tid, _) = threads.iter().find(|(_, status)| !status.has_ended() && lacks(status))?;
-    Some(refuse::no_signal_left(*tid))
 }
 
 /// Mappings, and libholdfast among them. Returns them, or none if one is not understood.

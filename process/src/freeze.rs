@@ -20,6 +20,8 @@ const TRACE_CLONE: i32 = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE
 /// Second table, for the intermediate child, which shares the program's memory.
 const CHILD_TABLE: u64 = 128 * 1024;
 const LIMIT: Duration = Duration::from_secs(10);
+/// The signal that tells that a table was worked through.
+const MARKER: i32 = libc::SIGURG;
 /// Ranges that can be kept out of a copy: two rows each in one table.
 pub const KEEP_OUT_MAX: usize = 400;
 /// Ranges released per batch.
@@ -33,7 +35,6 @@ pub struct Copy {
     inner: i32,
     area: InjectArea,
     regs: Registers,
-    marker: i32,
 }
 
 /// Makes the copy from a stopped thread, without the ranges `keep_out`. The thread stands at its marker afterwards.
@@ -71,7 +72,9 @@ pub fn freeze(host: &Host, area: &InjectArea, keep_out: &[PageRun]) -> Result<Co
     }
     fault::point("clone-done");
     let inner = procfs::Status::read(pid, pid)?.innermost("NSpid").unwrap_or(pid);
-    Ok(Copy { pid, inner, area: *area, regs: ptrace::registers(pid)?, marker: host.marker })
+    // It has no life of its own, so it notices no signal.
+    ptrace::set_signal_mask(pid, !(1 << (MARKER - 1)))?;
+    Ok(Copy { pid, inner, area: *area, regs: ptrace::registers(pid)? })
 }
 
 fn call_failed(call: &str, result: i64) -> TraceError {
@@ -140,7 +143,7 @@ fn wait_event_stop(pid: i32) -> Result<(), TraceError> {
 impl Copy {
     /// Runs a table in the copy.
     fn run(&self, rows: &[Row]) -> Result<(), TraceError> {
-        let mut table = stub::table(rows, self.inner, self.inner, self.marker);
+        let mut table = stub::table(rows, self.inner, self.inner, MARKER);
         // Nobody to return to: behind the marker the copy would end.
         table.truncate(table.len() - stub::END.len());
         table.extend(Row::new(libc::SYS_exit_group, &[0]).to_bytes());
@@ -157,7 +160,7 @@ impl Copy {
             match ptrace::wait(self.pid, false)? {
                 Wait::Nothing if begun.elapsed() > LIMIT => return Err(TraceError::Stuck { tid: self.pid }),
                 Wait::Nothing => pause(begun),
-                Wait::Signal(signal) if signal == self.marker => return Ok(()),
+                Wait::Signal(signal) if signal == MARKER => return Ok(()),
                 Wait::Exited(_) => return Err(TraceError::Died { tid: self.pid }),
                 _ => ptrace::cont(self.pid, 0)?,
             }

@@ -307,6 +307,8 @@ pub fn look(
         }
         question.ask(&host, area)?;
     };
+    let with_keys = held.threads.iter().zip(&facts).filter(|(_, facts)| facts.has_keys);
+    refuse::unless_empty(refuse::keys(pid, process.has_keys, with_keys.map(|(thread, _)| thread.inner)))?;
     let policies = attributes::memory_policies(&host, area, &mapped)?;
     let threads = held.threads.clone();
     Ok(Seen {
@@ -394,34 +396,24 @@ fn ask_threads(
     let inner_pid = status.innermost("NStgid").unwrap_or(target.pid);
     let caught = status.mask("SigCgt");
     let shared = threads::pending_mask(shared_pending);
-    let no_marker = |tid: i32| CutError::Refused(vec![refuse::no_signal_left(tid)]);
     let generation = match target.area.shared.0 {
         0 => 0,
         shared => procmem::read_u64(held.threads[0].tid, shared + SharedPage::FACT_GENERATION as u64)?,
     };
     kept.facts.renew(generation);
     let mut facts = Vec::with_capacity(held.threads.len());
-    let mut chosen = None;
     for thread in &held.threads {
-        let known = kept.facts.get(thread);
-        let host = if known.is_none() || chosen.is_none() {
-            thread.host(target.pid, inner_pid, caught, shared)
-        } else {
-            None
-        };
-        let fact = match known {
+        facts.push(match kept.facts.get(thread) {
             Some(fact) => fact,
             None => {
-                let host = host.as_ref().ok_or_else(|| no_marker(thread.tid))?;
+                let host = thread.host(target.pid, inner_pid, caught, shared);
                 held.host = Some(host.clone());
-                let fact = kept.facts.ask(host, &target.area, thread)?;
+                let fact = kept.facts.ask(&host, &target.area, thread)?;
                 held.host = None;
                 fact
             }
-        };
-        facts.push(fact);
-        chosen = chosen.or(host);
+        });
     }
-    let first = held.threads.first().map_or(0, |thread| thread.tid);
-    Ok((facts, chosen.ok_or_else(|| no_marker(first))?))
+    let chosen = threads::host_of(&held.threads, target.pid, inner_pid, caught, shared);
+    Ok((facts, chosen.ok_or(CutError::Gone)?))
 }

@@ -106,6 +106,15 @@ pub fn main_thread_ended(leader: i32) -> Refusal {
     thread(leader, "the main thread has ended while others run; not supported yet")
 }
 
+/// Keys that only the process or a thread of it has; `threads`: those that have some, as they know themselves.
+pub fn keys(pid: i32, of_process: bool, threads: impl Iterator<Item = i32>) -> Vec<Refusal> {
+    let reason = |whose| {
+        format!("it has keys of its own (a {whose} keyring, keyctl(2)), which no restart can bring back")
+    };
+    let own = of_process.then(|| process(pid, reason("process")));
+    own.into_iter().chain(threads.map(|inner| thread(inner, reason("thread")))).collect()
+}
+
 /// Threads that have for themselves what all others share, by their ids and as they know themselves. What the kernel does
 /// not tell is no reason to refuse.
 pub fn unshared(threads: &[(i32, i32)]) -> Vec<Refusal> {
@@ -127,14 +136,6 @@ pub fn dispatched(threads: &[(i32, i32)]) -> Vec<Refusal> {
     // A kernel before 6.4 does not tell.
     let is_on = |&&(tid, _): &&(i32, i32)| ptrace::user_dispatch(tid).unwrap_or(false);
     threads.iter().filter(is_on).map(|&(_, inner)| thread(inner, reason)).collect()
-}
-
-/// A thread that has no signal to mark the end of an injected call with.
-pub fn no_signal_left(tid: i32) -> Refusal {
-    thread(
-        tid,
-        "the program handles SIGURG, SIGWINCH and SIGCHLD all at once; no signal is left for the agent",
-    )
 }
 
 /// The file of the program, when nothing can be known of it.

@@ -4,7 +4,7 @@
 //! Called by the tracer thread.
 
 use crate::error::TraceError;
-use crate::inject::batch::{Host, choose_marker};
+use crate::inject::batch::{Host, Marker, choose_marker};
 use crate::repair::{self, Buffers, ERESTART_RESTARTBLOCK, ERESTARTNOHAND, Timeout};
 use crate::slots::{self, Slot, Slots};
 use crate::xstate;
@@ -177,11 +177,10 @@ impl Thread {
         self.regs.orig_rax.cast_signed() >= 0
     }
 
-    /// The thread as a host of injected calls. `None` if no marker signal is left.
-    pub fn host(&self, process: i32, inner_pid: i32, caught: u64, shared_pending: u64) -> Option<Host> {
+    /// The thread as a host of injected calls.
+    pub fn host(&self, process: i32, inner_pid: i32, caught: u64, shared_pending: u64) -> Host {
         let pending = pending_mask(&self.pending) | shared_pending;
-        let marker = choose_marker(caught, self.mask, pending)?;
-        Some(Host {
+        Host {
             process,
             tid: self.tid,
             inner: (inner_pid, self.inner),
@@ -189,9 +188,25 @@ impl Thread {
             alone: self.stored,
             mask: self.mask,
             xstate: self.xstate.clone(),
-            marker,
+            marker: choose_marker(caught, self.mask, pending),
             resend: Arc::default(),
-        })
+        }
+    }
+}
+
+/// The one of these threads that injected calls run in: one that can be asked quickly, if there is one. `None`: there are none.
+pub fn host_of(
+    threads: &[Thread],
+    process: i32,
+    inner_pid: i32,
+    caught: u64,
+    shared_pending: u64,
+) -> Option<Host> {
+    let mut hosts = threads.iter().map(|thread| thread.host(process, inner_pid, caught, shared_pending));
+    let first = hosts.next()?;
+    match first.marker {
+        Marker::Signal(_) => Some(first),
+        Marker::Call => Some(hosts.find(|host| host.marker != Marker::Call).unwrap_or(first)),
     }
 }
 

@@ -1,8 +1,9 @@
 /* Inside handlers: `handling KIND [ROUNDS]`
  * KIND: nested (three deep, each on the stack of the one before, left by return), left (by siglongjmp, with the mask), autodisarm
  * (SS_AUTODISARM: the alternate stack is off while the handler runs), faults (of the processor, with their addresses), inside (all of the
- * program runs in one) */
+ * program runs in one), all (of all signals) */
 #include "rounds.h"
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -163,12 +164,60 @@ static int run_inside(long rounds)
     return inside_result;
 }
 
+/* A handler for every signal there can be one for, none of which may run but when it was asked for; and calls that any of them
+ * would interrupt. */
+static volatile sig_atomic_t arrived[65];
+static int feed[2];
+static void count(int number, siginfo_t *info, void *context)
+{
+    (void)info, (void)context;
+    arrived[number]++;
+}
+
+static void *feeder(void *unused)
+{
+    for (;;) {
+        sleep_ms(30);
+        CHECK(write(feed[1], "x", 1) == 1);
+    }
+    return unused;
+}
+
+static int is_own(int number)
+{
+    return number != SIGKILL && number != SIGSTOP && (number < 32 || number >= SIGRTMIN);
+}
+
+static void all_prepare(void)
+{
+    pthread_t thread;
+    for (int number = 1; number < 65; number++) {
+        if (is_own(number)) on(number, count, 0);
+    }
+    CHECK(pipe(feed) == 0);
+    CHECK_ZERO(pthread_create(&thread, NULL, feeder, NULL));
+}
+
+static void all_round(long round)
+{
+    int wanted = 1 + (int)(round % 64);
+    char byte;
+    CHECK(read(feed[0], &byte, 1) == 1);
+    if (is_own(wanted)) CHECK_ZERO(pthread_kill(pthread_self(), wanted));
+    for (int number = 1; number < 65; number++) {
+        CHECK(arrived[number] == (number == wanted && is_own(number)));
+        arrived[number] = 0;
+    }
+    CHECK(read(feed[0], &byte, 1) == 1);
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "inside") == 0) return run_inside(number_argument(argc, argv, 2, 45));
     static const struct kind kinds[] = {{"nested", nested_prepare, nested_round},
                                         {"left", left_prepare, left_round},
                                         {"autodisarm", autodisarm_prepare, autodisarm_round},
-                                        {"faults", faults_prepare, faults_round}};
+                                        {"faults", faults_prepare, faults_round},
+                                        {"all", all_prepare, all_round}};
     return RUN_KIND(kinds);
 }

@@ -1,9 +1,12 @@
 /* Settings that a process has asked the kernel for, one kind at a time: `personal KIND [ROUNDS]`
  * KIND: personality, memory_errors (PR_MCE_KILL), speculation (PR_SET_SPECULATION_CTRL), no_new_privileges, timestamps
- * (PR_SET_TSC), cpuid (ARCH_SET_CPUID), dispatch (PR_SET_SYSCALL_USER_DISPATCH) */
+ * (PR_SET_TSC), cpuid (ARCH_SET_CPUID), dispatch (PR_SET_SYSCALL_USER_DISPATCH), process_keys, thread_keys */
 #include "rounds.h"
 #include <asm/prctl.h>
+#include <linux/keyctl.h>
 #include <linux/prctl.h>
+#include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <sys/personality.h>
 #include <sys/prctl.h>
@@ -90,6 +93,55 @@ static void dispatch_round(long round)
     CHECK(caught == 1);
 }
 
+/* A key that only this process has, or only a thread of it. */
+static int add_own_key(int keyring)
+{
+    int key = (int)syscall(SYS_add_key, "user", "holdfast", "secret", 6, keyring);
+    if (key < 0) not_here("add_key");
+    return key;
+}
+
+static void read_own_key(int key)
+{
+    char content[16];
+    CHECK(syscall(SYS_keyctl, KEYCTL_READ, key, content, sizeof content) == 6 && memcmp(content, "secret", 6) == 0);
+}
+
+static int process_key;
+static void process_keys_prepare(void) { process_key = add_own_key(KEY_SPEC_PROCESS_KEYRING); }
+static void process_keys_round(long round)
+{
+    (void)round;
+    read_own_key(process_key);
+}
+
+static sem_t asked, answered;
+static void *key_thread(void *unused)
+{
+    int key = add_own_key(KEY_SPEC_THREAD_KEYRING);
+    for (;;) {
+        sem_post(&answered);
+        while (sem_wait(&asked) != 0) CHECK(errno == EINTR);
+        read_own_key(key);
+    }
+    return unused;
+}
+
+static void thread_keys_round(long round)
+{
+    (void)round;
+    CHECK(sem_post(&asked) == 0);
+    while (sem_wait(&answered) != 0) CHECK(errno == EINTR);
+}
+
+static void thread_keys_prepare(void)
+{
+    pthread_t thread;
+    CHECK(sem_init(&asked, 0, 0) == 0 && sem_init(&answered, 0, 0) == 0);
+    CHECK_ZERO(pthread_create(&thread, NULL, key_thread, NULL));
+    while (sem_wait(&answered) != 0) CHECK(errno == EINTR);
+}
+
 int main(int argc, char **argv)
 {
     static const struct kind kinds[] = {{"personality", NULL, personality_round},
@@ -98,6 +150,8 @@ int main(int argc, char **argv)
                                         {"no_new_privileges", NULL, privileges_round},
                                         {"timestamps", NULL, timestamps_round},
                                         {"cpuid", cpuid_prepare, cpuid_round},
-                                        {"dispatch", dispatch_prepare, dispatch_round}};
+                                        {"dispatch", dispatch_prepare, dispatch_round},
+                                        {"process_keys", process_keys_prepare, process_keys_round},
+                                        {"thread_keys", thread_keys_prepare, thread_keys_round}};
     return RUN_KIND(kinds);
 }

@@ -120,18 +120,6 @@ static void filter(void)
     CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
 }
 
-static void ignore(int number)
-{
-    (void)number;
-}
-
-/* All signals that the agent could use. */
-static void handle(void)
-{
-    const int numbers[] = {SIGURG, SIGWINCH, SIGCHLD};
-    for (size_t i = 0; i < 3; i++) CHECK(signal(numbers[i], ignore) != SIG_ERR);
-}
-
 /* System V shared memory, which somebody else is to have too; never removed here. */
 static void attach(key_t key)
 {
@@ -149,7 +137,6 @@ static pid_t hold(const char *kind, const char *where)
     if (strcmp(kind, "memfd") == 0) large_memfd();
     if (strcmp(kind, "pty") == 0) unread_terminal();
     if (strcmp(kind, "seccomp") == 0) filter();
-    if (strcmp(kind, "signals") == 0) handle();
     if (strcmp(kind, "large") == 0) map(-1, (size_t)1025 << 20);
     if (strcmp(kind, "inotify") == 0) unread_events();
     if (strcmp(kind, "io_uring") == 0) {

@@ -65,8 +65,6 @@ macro_rules! refused {
             shared_memory_too_large_for_a_stop: "refused" "large" "15" => "More than 1 GiB of shared memory",
                 refused "mapping 0x" "1025 MiB of shared memory";
             seccomp_filter: "refused" "seccomp" "15" => "A seccomp filter", refused "process" "seccomp filter";
-            no_signal_left_for_the_agent: "refused" "signals" "15" => "Handlers for SIGURG, SIGWINCH and SIGCHLD all at once",
-                refused "thread" "SIGURG";
             // The agent waits a few seconds for it to speak.
             child_without_libholdfast: "refused" "stranger" "60" => "A child without libholdfast",
                 refused "process" "(sleep): libholdfast has not spoken in it";
@@ -127,6 +125,8 @@ macro_rules! refused {
             offset_for_peeking: "held" "peeking" "15" => "SO_PEEK_OFF with data that waits", refused "fd 9" "SO_PEEK_OFF";
             message_queue: "ipc" "queue" "45" => "POSIX message queues", refused "fd " "POSIX message queue";
             dispatched_calls: "personal" "dispatch" "45" => "PR_SET_SYSCALL_USER_DISPATCH", refused "thread " "dispatched";
+            keys_of_a_process: "personal" "process_keys" "45" => "Keys of a process (KEY_SPEC_PROCESS_KEYRING)", refused "process " "process keyring";
+            keys_of_a_thread: "personal" "thread_keys" "45" => "Keys of a thread (KEY_SPEC_THREAD_KEYRING)", refused "thread " "thread keyring";
             traced: "held" "traced" "15" => "A program that somebody traces", refused "traced by process";
         }
     };

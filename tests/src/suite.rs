@@ -100,6 +100,7 @@ macro_rules! suite {
                 handling_left: "handling" "left" => "Handlers left by siglongjmp";
                 handling_autodisarm: "handling" "autodisarm" => "SS_AUTODISARM";
                 handling_inside: "handling" "inside" => "A program that lives in a signal handler";
+                handling_all: "handling" "all" => "Handlers for every signal there is (the agent has no signal of its own then)";
                 handling_faults: "handling" "faults" => "Handlers of SIGSEGV, SIGFPE, SIGILL and SIGBUS";
             }
             "Waits" {

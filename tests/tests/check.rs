@@ -278,11 +278,6 @@ fn seccomp_filter() {
 }
 
 #[test]
-fn no_signal_left_for_the_agent() {
-    agree("signals", "thread", None);
-}
-
-#[test]
 fn guard_in_shared_memory() {
     agree("guard", "mapping", None);
 }

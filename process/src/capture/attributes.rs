@@ -36,6 +36,26 @@ const PR_TSC_ENABLE: u32 = 1;
 /// include/uapi/linux/membarrier.h
 const MEMBARRIER_CMD_GET_REGISTRATIONS: u64 = 1 << 9;
 
+/// include/uapi/linux/keyctl.h: KEYCTL_GET_KEYRING_ID of KEY_SPEC_THREAD_KEYRING or KEY_SPEC_PROCESS_KEYRING, without making one. A
+/// session's is not asked for: that makes one (security/keys/process_keys.c, lookup_user_key).
+const KEYCTL_GET_KEYRING_ID: u64 = 0;
+const THREAD_KEYRING: i64 = -1;
+const PROCESS_KEYRING: i64 = -2;
+
+fn keyring(which: i64) -> Row {
+    Row::new(libc::SYS_keyctl, &[KEYCTL_GET_KEYRING_ID, which.cast_unsigned(), 0])
+}
+
+/// The call that tells whether the calling thread has keys of its own: [`has_keys`].
+pub fn thread_keyring() -> Row {
+    keyring(THREAD_KEYRING)
+}
+
+/// Whether such a call has found a keyring. Otherwise it fails: ENOKEY, or ENOSYS in a kernel without keys.
+pub fn has_keys(result: Option<&i64>) -> bool {
+    result.is_some_and(|serial| *serial > 0)
+}
+
 fn prctl(args: &[u64]) -> Row {
     Row::new(libc::SYS_prctl, args)
 }
@@ -57,7 +77,13 @@ pub fn process_rows(buffer: u64) -> Vec<Row> {
         prctl(&[PR_GET_MDWE]),
         prctl(&[PR_GET_THP_DISABLE]),
         Row::new(libc::SYS_membarrier, &[MEMBARRIER_CMD_GET_REGISTRATIONS]),
+        keyring(PROCESS_KEYRING),
     ]
+}
+
+/// Whether the process has keys of its own.
+pub fn process_has_keys(results: &[i64]) -> bool {
+    has_keys(results.get(5))
 }
 
 /// What they told. `lock_future`: what libholdfast knows.

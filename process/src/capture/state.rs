@@ -31,6 +31,8 @@ pub struct ThreadFacts {
     pub timer_slack_ns: u64,
     /// Its other settings.
     pub attributes: ThreadAttributes,
+    /// It has keys of its own.
+    pub has_keys: bool,
     fs_base: u64,
 }
 
@@ -44,6 +46,7 @@ impl ThreadFacts {
             Row::new(libc::SYS_sigaltstack, &[0, buffer]),
             Row::new(libc::SYS_prctl, &[PR_GET_TID_ADDRESS, buffer + 32]),
             Row::new(libc::SYS_prctl, &[libc::PR_GET_TIMERSLACK as u64]),
+            attributes::thread_keyring(),
         ];
         rows.extend(attributes::thread_rows(buffer + 48));
         rows
@@ -60,11 +63,12 @@ impl ThreadFacts {
         if alt_stack.size > 0 && rsp > alt_stack.sp.0 && rsp - alt_stack.sp.0 <= alt_stack.size {
             alt_stack.flags |= libc::SS_ONSTACK.cast_unsigned();
         }
-        let (own, others) = results.split_at(3.min(results.len()));
+        let (own, others) = results.split_at(4.min(results.len()));
         ThreadFacts {
             alt_stack,
             clear_tid: word(32),
-            timer_slack_ns: own.last().and_then(|&slack| u64::try_from(slack).ok()).unwrap_or(0),
+            timer_slack_ns: own.get(2).and_then(|&slack| u64::try_from(slack).ok()).unwrap_or(0),
+            has_keys: attributes::has_keys(own.get(3)),
             attributes: attributes::of_thread(others, &bytes[48..]),
             fs_base: thread.regs.fs_base,
         }
@@ -170,6 +174,8 @@ pub struct ProcessFacts {
     pub actions: Vec<SignalAction>,
     /// Its settings.
     pub attributes: ProcessAttributes,
+    /// It has keys of its own.
+    pub has_keys: bool,
 }
 
 /// Where what belongs to which rows of a [`Question`] is written, from the beginning of the buffers.
@@ -258,9 +264,10 @@ impl Question {
             &bytes[SETTINGS..THREAD],
             lock_future as u32,
         );
+        let has_keys = attributes::process_has_keys(&results[self.settings..self.own]);
         let facts = ThreadFacts::new(thread, &results[self.own..], &bytes[THREAD..]);
         let itimers = [timer(0), timer(1), timer(2)];
-        Ok((ProcessFacts { brk, itimers, actions: actions.collect(), attributes }, facts))
+        Ok((ProcessFacts { brk, itimers, actions: actions.collect(), attributes, has_keys }, facts))
     }
 }
 

@@ -12,6 +12,7 @@ use crate::hold::{self, HeldProgram};
 use crate::inject::batch::{Host, MAX_ROWS};
 use crate::inject::stub::Row;
 use crate::stop::Stragglers;
+use crate::threads;
 use holdfast_image::control::GuardArea;
 use holdfast_image::record::InjectArea;
 use holdfast_image::{Addr, PAGE_SIZE};
@@ -77,12 +78,9 @@ fn stopped(guard: &Guard, area: &InjectArea, held: &mut HeldProgram, last: bool)
     let live = held.living().ok_or(CutError::Gone)?;
     let status = Status::read(held.pid, live)?;
     let inner = status.innermost("NStgid").unwrap_or(held.pid);
-    let shared = crate::threads::pending_mask(&ptrace::pending_signals(live, true)?);
-    let host = held
-        .threads
-        .iter()
-        .find_map(|thread| thread.host(held.pid, inner, status.mask("SigCgt"), shared))
-        .ok_or_else(|| CutError::Busy { what: "no thread can run calls just now".into() })?;
+    let shared = threads::pending_mask(&ptrace::pending_signals(live, true)?);
+    let host = threads::host_of(&held.threads, held.pid, inner, status.mask("SigCgt"), shared);
+    let host = host.ok_or(CutError::Gone)?;
     held.host = Some(host.clone());
     let mut rows = Vec::new();
     for (start, len) in closed(guard)? {

@@ -15,6 +15,7 @@ use holdfast_sys::fault;
 use holdfast_sys::procfs;
 use holdfast_sys::procmem;
 use holdfast_sys::ptrace::{self, Registers, Wait};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -46,8 +47,8 @@ pub struct Host {
     pub mask: u64,
     /// Its extended state at the stop, cut to size.
     pub xstate: Vec<u8>,
-    /// Signal used as marker; see [`choose_marker`].
-    pub marker: i32,
+    /// See [`choose_marker`].
+    pub marker: Marker,
     /// The same signal came from elsewhere while it was unblocked for the marker: to be sent again. One for all clones of this.
     pub resend: Arc<AtomicBool>,
 }
@@ -61,15 +62,44 @@ fn is_dead(pid: i32, tid: i32) -> bool {
         .map_or(true, |fields| fields.first().is_none_or(|state| state == "Z" || state == "X"))
 }
 
+/// How the end of a batch is known. The last call of its table sends a signal to the thread itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Marker {
+    /// The signal: its arrival is a stop.
+    Signal(i32),
+    /// There is none that the program would not notice, should the agent die at that instant. No signal is sent then: the thread
+    /// stops at each call, and is interrupted after the last one. Two stops per call, some 10 us each.
+    Call,
+}
+
+impl Marker {
+    /// The signal that the last call sends; 0: none (kill(2)).
+    fn signal(self) -> i32 {
+        match self {
+            Marker::Signal(signal) => signal,
+            Marker::Call => 0,
+        }
+    }
+    /// All signals but this one, as a mask.
+    fn others(self) -> u64 {
+        match self {
+            Marker::Signal(signal) => !(1 << (signal - 1)),
+            Marker::Call => !0,
+        }
+    }
+}
+
 /// A signal whose arrival the program cannot notice: default action "ignore" in force, not blocked, not pending
 /// (natively such a signal is discarded when it is sent; kernel/signal.c, sig_ignored). In a thread that blocks them
-/// all, one that nobody waits for in practice; should it come from elsewhere at that moment, it is sent again.
-pub fn choose_marker(caught: u64, blocked: u64, pending: u64) -> Option<i32> {
+/// all, one that nobody waits for in practice; should it come from elsewhere at that moment, it is sent again. A program that handles
+/// them all (Go does) is watched call by call.
+pub fn choose_marker(caught: u64, blocked: u64, pending: u64) -> Marker {
     let free = |mask: u64| move |signal: &i32| mask >> (signal - 1) & 1 == 0;
     [libc::SIGURG, libc::SIGWINCH, libc::SIGCHLD]
         .into_iter()
         .find(free(caught | blocked | pending))
         .or_else(|| [libc::SIGURG, libc::SIGWINCH].into_iter().find(free(caught | pending)))
+        .map_or(Marker::Call, Marker::Signal)
 }
 
 /// What the batch does when a row created a process: gets the new tid, while the creator stands at the event.
@@ -87,7 +117,7 @@ impl Host {
         let query = Row::new(libc::SYS_sigaltstack, &[0, frame_at + frame::ALT_STACK_OFFSET]);
         let mut all = vec![query];
         all.extend_from_slice(rows);
-        table.extend(stub::table(&all, self.inner.0, self.inner.1, self.marker));
+        table.extend(stub::table(&all, self.inner.0, self.inner.1, self.marker.signal()));
         procmem::write(self.tid, frame_at, &frame)?;
         procmem::write(self.tid, area.scratch.0, &table)?;
         let mut regs = self.regs;
@@ -97,7 +127,7 @@ impl Host {
         regs.orig_rax = u64::MAX;
         regs.eflags &= !(1 << 8 | 1 << 10); // no single step, direction up
         ptrace::set_registers(self.tid, &regs)?;
-        ptrace::set_signal_mask(self.tid, !(1 << (self.marker - 1)))?;
+        ptrace::set_signal_mask(self.tid, self.marker.others())?;
         Ok(())
     }
 
@@ -122,7 +152,7 @@ impl Host {
     /// The thread died.
     pub fn begin(&self, area: &InjectArea, rows: &[Row]) -> Result<(), TraceError> {
         self.arm(area, rows)?;
-        ptrace::cont(self.tid, 0)?;
+        self.go_on()?;
         fault::point("inject");
         Ok(())
     }
@@ -145,8 +175,17 @@ impl Host {
         Ok(results.map(|row| i64::from_le_bytes(crate::xstate::array(row, 56))).collect())
     }
 
+    /// Lets the thread run until something happens.
+    fn go_on(&self) -> io::Result<()> {
+        match self.marker {
+            Marker::Signal(_) => ptrace::cont(self.tid, 0),
+            Marker::Call => ptrace::cont_to_call(self.tid),
+        }
+    }
+
     fn wait_for_marker(&self, on_clone: OnClone<'_>) -> Result<(), TraceError> {
         let begun = Instant::now();
+        let mut at_end = false;
         loop {
             match ptrace::wait(self.tid, false)? {
                 Wait::Nothing if begun.elapsed() > LIMIT => {
@@ -156,7 +195,7 @@ impl Host {
                     return Err(TraceError::Died { tid: self.tid });
                 }
                 Wait::Nothing => pause(begun),
-                Wait::Signal(signal) if signal == self.marker => {
+                Wait::Signal(signal) if self.marker == Marker::Signal(signal) => {
                     let info = ptrace::signal_info(self.tid)?;
                     let code = i32::from_le_bytes([info[8], info[9], info[10], info[11]]);
                     let sender = i32::from_le_bytes([info[16], info[17], info[18], info[19]]);
@@ -164,26 +203,40 @@ impl Host {
                         return Ok(());
                     }
                     // From elsewhere: discarded natively, unless it was blocked.
-                    if self.mask >> (self.marker - 1) & 1 == 1 {
+                    if self.mask >> (signal - 1) & 1 == 1 {
                         self.resend.store(true, Ordering::Relaxed);
                     }
                     ptrace::cont(self.tid, 0)?;
                 }
+                // Behind the last call. A thread that stands at the end of a call may not be given the registers of another one: only
+                // where it looks for signals the kernel makes interrupted calls anew (arch/x86/kernel/signal.c,
+                // arch_do_signal_or_restart). So it is interrupted, and stops there.
+                Wait::Syscall if self.marker == Marker::Call && self.has_made_the_last_call()? => {
+                    at_end = true;
+                    ptrace::interrupt(self.tid)?;
+                    ptrace::cont(self.tid, 0)?;
+                }
+                Wait::Interrupted | Wait::GroupStop(_) if at_end => return Ok(()),
                 Wait::Event(libc::PTRACE_EVENT_CLONE) => {
                     let child = i32::try_from(ptrace::event_message(self.tid)?).unwrap_or(0);
                     on_clone(child)?;
-                    ptrace::cont(self.tid, 0)?;
+                    self.go_on()?;
                 }
                 Wait::Exited(_) => return Err(TraceError::Died { tid: self.tid }),
                 // SIGKILL apart nothing is unblocked; an event stop of a late INTERRUPT or a group stop may come.
-                Wait::Interrupted | Wait::GroupStop(_) | Wait::Event(_) | Wait::Syscall => {
-                    ptrace::cont(self.tid, 0)?;
-                }
+                Wait::Interrupted | Wait::GroupStop(_) | Wait::Event(_) | Wait::Syscall => self.go_on()?,
                 // Cannot be blocked away: SIGSTOP. Keep it for after the cut by sending it again is not needed: the
                 // process enters the group stop when it is let go.
                 Wait::Signal(signal) => ptrace::cont(self.tid, signal)?,
             }
         }
+    }
+
+    /// Whether the thread stands at the end of the call that sends no signal; at its beginning the result is ENOSYS
+    /// (arch/x86/entry/entry_64.S).
+    fn has_made_the_last_call(&self) -> io::Result<bool> {
+        let regs = ptrace::registers(self.tid)?;
+        Ok(regs.orig_rax.cast_signed() == libc::SYS_tgkill && regs.rdx == 0 && regs.rax == 0)
     }
 
     /// Gives the thread its own mask and registers back.
@@ -195,7 +248,7 @@ impl Host {
         fault::point("inject-done");
         ptrace::set_registers(self.tid, &self.regs)?;
         if self.resend.swap(false, Ordering::Relaxed) {
-            ptrace::kill(self.process, self.marker)?;
+            ptrace::kill(self.process, self.marker.signal())?;
         }
         Ok(())
     }
@@ -211,5 +264,37 @@ pub fn pause(begun: Instant) {
         // Longer the longer it takes (a clone of GiBs): polling would slow down the very thread that is waited for.
         let step = (begun.elapsed() / 8).clamp(Duration::from_micros(5), Duration::from_micros(200));
         std::thread::sleep(step);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn mask(signals: &[i32]) -> u64 {
+        let (mut mask, mut at) = (0, 0);
+        while at < signals.len() {
+            mask |= 1 << (signals[at] - 1);
+            at += 1;
+        }
+        mask
+    }
+
+    #[test]
+    fn the_marker_is_a_signal_that_nobody_notices_or_none() {
+        const ALL: u64 = mask(&[libc::SIGURG, libc::SIGWINCH, libc::SIGCHLD]);
+        assert_eq!(choose_marker(0, 0, 0), Marker::Signal(libc::SIGURG));
+        assert_eq!(choose_marker(mask(&[libc::SIGURG]), 0, 0), Marker::Signal(libc::SIGWINCH));
+        assert_eq!(
+            choose_marker(mask(&[libc::SIGURG]), mask(&[libc::SIGWINCH]), 0),
+            Marker::Signal(libc::SIGCHLD)
+        );
+        assert_eq!(choose_marker(0, ALL, 0), Marker::Signal(libc::SIGURG));
+        assert_eq!(choose_marker(mask(&[libc::SIGURG]), ALL, 0), Marker::Signal(libc::SIGWINCH));
+        assert_eq!(choose_marker(0, ALL, ALL), Marker::Call);
+        assert_eq!(choose_marker(ALL, 0, 0), Marker::Call);
+        assert_eq!(Marker::Call.signal(), 0);
+        assert_eq!(Marker::Call.others() & mask(&[libc::SIGURG]), mask(&[libc::SIGURG]));
+        assert_eq!(Marker::Signal(libc::SIGURG).others() & ALL, mask(&[libc::SIGWINCH, libc::SIGCHLD]));
     }
 }
