@@ -39,6 +39,7 @@ elif [ "${1:-all}" != build ]; then
     need ffmpeg ffmpeg
     need nodejs node
     need default-jdk-headless java javac
+    need golang-go go
     need gdb gdb
     need redis-server redis-server
     need memcached memcached

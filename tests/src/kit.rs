@@ -44,7 +44,7 @@ impl Kit {
     pub fn program(&self, name: &str) -> PathBuf {
         self.root.join("programs").join(name)
     }
-    /// A script of `tests/apps`, or `classes` for the compiled Java program.
+    /// A script of `tests/apps`, `classes` for the compiled Java program, or `hasher` for the one in Go.
     pub fn app(&self, name: &str) -> PathBuf {
         self.root.join("apps").join(name)
     }
@@ -103,6 +103,12 @@ impl Kit {
         let class = self.app("classes/Main.class");
         if newer(&from.join("Main.java"), &class) && Path::new("/usr/bin/javac").exists() {
             compile(Command::new("javac").arg("-d").arg(self.app("classes")).arg(from.join("Main.java")))?;
+        }
+        let (source, program) = (from.join("hasher.go"), self.app("hasher"));
+        if newer(&source, &program) && Path::new("/usr/bin/go").exists() {
+            let mut go = Command::new("/usr/bin/go");
+            go.env("CGO_ENABLED", "1").env("GOCACHE", self.root.join("go")).env("GO111MODULE", "off");
+            compile(go.args(["build", "-o"]).args([&program, &source]))?;
         }
         Ok(())
     }

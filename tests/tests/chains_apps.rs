@@ -67,6 +67,7 @@ apps! {
     php: App::real("php", &["/usr/bin/php", "@loop.php"]), few();
     node: App::real("node", &["/usr/bin/node", "@loop.js"]), few();
     java: java_app(), few();
+    go: App::real("go", &["@hasher"]), few();
     r: App::real("Rscript", &["/usr/bin/Rscript", "@loop.R"]), few();
     octave: App::real("octave-cli", &["/usr/bin/octave-cli", "--norc", "@loop.m"]), few();
     xz: xz_app(), few();

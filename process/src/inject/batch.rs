@@ -57,6 +57,9 @@ pub struct Host {
 /// before all others were waited for (ptrace(2), "Death under ptrace").
 const SUSPICIOUS: Duration = Duration::from_millis(5);
 
+/// So long the next stop at a call is looked for without sleeping.
+const SOON: Duration = Duration::from_micros(100);
+
 fn is_dead(pid: i32, tid: i32) -> bool {
     procfs::stat_fields(pid, tid)
         .map_or(true, |fields| fields.first().is_none_or(|state| state == "Z" || state == "X"))
@@ -185,7 +188,7 @@ impl Host {
 
     fn wait_for_marker(&self, on_clone: OnClone<'_>) -> Result<(), TraceError> {
         let begun = Instant::now();
-        let mut at_end = false;
+        let (mut at_end, mut since) = (false, begun);
         loop {
             match ptrace::wait(self.tid, false)? {
                 Wait::Nothing if begun.elapsed() > LIMIT => {
@@ -194,7 +197,11 @@ impl Host {
                 Wait::Nothing if begun.elapsed() > SUSPICIOUS && is_dead(self.process, self.tid) => {
                     return Err(TraceError::Died { tid: self.tid });
                 }
-                Wait::Nothing => pause(begun),
+                // Stops at calls come one after the other, and each is there in no time.
+                Wait::Nothing if self.marker == Marker::Call && since.elapsed() < SOON => {
+                    std::thread::yield_now();
+                }
+                Wait::Nothing => pause(since),
                 Wait::Signal(signal) if self.marker == Marker::Signal(signal) => {
                     let info = ptrace::signal_info(self.tid)?;
                     let code = i32::from_le_bytes([info[8], info[9], info[10], info[11]]);
@@ -224,7 +231,10 @@ impl Host {
                 }
                 Wait::Exited(_) => return Err(TraceError::Died { tid: self.tid }),
                 // SIGKILL apart nothing is unblocked; an event stop of a late INTERRUPT or a group stop may come.
-                Wait::Interrupted | Wait::GroupStop(_) | Wait::Event(_) | Wait::Syscall => self.go_on()?,
+                Wait::Interrupted | Wait::GroupStop(_) | Wait::Event(_) | Wait::Syscall => {
+                    self.go_on()?;
+                    since = Instant::now();
+                }
                 // Cannot be blocked away: SIGSTOP. Keep it for after the cut by sending it again is not needed: the
                 // process enters the group stop when it is let go.
                 Wait::Signal(signal) => ptrace::cont(self.tid, signal)?,
