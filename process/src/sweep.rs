@@ -24,9 +24,11 @@ use std::io;
 pub const ANY: u64 = IS_PRESENT | IS_SWAPPED;
 /// What is asked of each page; of mappings of files, also whether it is the file's.
 const WANTED: u64 = ANY | IS_WRITTEN | IS_PFNZERO;
-/// Pieces of memory without a file are at most this long, bytes: the share that one thread takes. A multiple of the
-/// largest page of a page table, so that no huge page is split for it.
+/// Large mappings are cut into pieces, the shares that threads take, of at least so many bytes. A multiple of the largest page of a
+/// page table, so that no huge page is split for it.
 const SHARE: u64 = 64 << 20;
+/// Into so many at most, and one more: programs reserve terabytes of which they use next to nothing (MariaDB, Java, wasm).
+const SHARES: u64 = 64;
 /// From this many pieces on several threads scan.
 const MANY: usize = 8;
 /// Gaps that are scanned with what lies around them, bytes.
@@ -123,8 +125,9 @@ fn add(all: &mut Vec<Piece>, mapping: &Mapping, tracked: bool, follows: bool) {
         last.end = mapping.end;
         return;
     }
+    let share = (mapping.end - mapping.start).div_ceil(SHARES).next_multiple_of(SHARE);
     while start < mapping.end {
-        let end = mapping.end.min((start / SHARE + 1) * SHARE);
+        let end = mapping.end.min((start / share + 1) * share);
         all.push(Piece { start, end, tracked, of_file });
         start = end;
     }
@@ -336,6 +339,19 @@ mod tests {
         let expected = large.into_iter().zip(ends).map(|(start, end)| (start, end, false));
         let small = [(0x1000, 0x2000, true), (0x2000, 0x5000, false)];
         assert_eq!(spans, small.into_iter().chain(expected).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn reserved_terabytes_are_few_pieces() {
+        let text = b"770000000000-7f0000000000 ---p 00000000 00:00 0 \n7f0000000000-7f0004800000 rw-s 00000000 00:01 9 /x\n";
+        let maps = parse_maps(text).unwrap();
+        let all = pieces(maps.iter().map(|m| (m, is_private(m))), |_, _| true);
+        assert!((2..=65).contains(&all.len()), "{}", all.len());
+        let ends: Vec<u64> = all.iter().map(|piece| piece.end).collect();
+        let starts: Vec<u64> = all.iter().map(|piece| piece.start).collect();
+        assert_eq!((starts[0], *ends.last().unwrap()), (0x7700_0000_0000, 0x7f00_0000_0000));
+        assert_eq!(starts[1..], ends[..ends.len() - 1]);
+        assert!(starts.iter().all(|start| start % SHARE == 0));
     }
 
     #[test]

@@ -177,9 +177,9 @@ fn walk(
     masks: ScanArg,
     mut each: impl FnMut(ScanRegion),
 ) -> io::Result<()> {
-    // No more than there are pages: most ranges are short, and to clear the room for all costs more than their scan.
+    // No more than there are pages, and not cleared: most ranges are short, or empty, and it would cost more than their scan.
     let pages = usize::try_from(end.saturating_sub(start).div_ceil(PAGE)).unwrap_or(ROOM);
-    let mut regions = vec![ScanRegion::default(); pages.clamp(1, ROOM)];
+    let mut regions: Vec<ScanRegion> = Vec::with_capacity(pages.clamp(1, ROOM));
     let mut from = start;
     while from < end {
         let mut arg = ScanArg {
@@ -187,13 +187,15 @@ fn walk(
             start: from,
             end,
             vec: regions.as_mut_ptr() as u64,
-            vec_len: regions.len() as u64,
+            vec_len: regions.capacity() as u64,
             ..masks
         };
-        // SAFETY: `arg` is a complete pm_scan_arg whose vector is `regions`, alive through the call.
+        // SAFETY: `arg` is a complete pm_scan_arg whose vector is the room of `regions`, alive through the call.
         let found = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) };
-        let found = usize::try_from(crate::check(i64::from(found))?).unwrap_or(0).min(regions.len());
-        regions[..found].iter().copied().for_each(&mut each);
+        let found = usize::try_from(crate::check(i64::from(found))?).unwrap_or(0).min(regions.capacity());
+        // SAFETY: the kernel has written so many, all of them numbers (fs/proc/task_mmu.c, pagemap_scan_flush_buffer).
+        unsafe { regions.set_len(found) };
+        regions.drain(..).for_each(&mut each);
         // walk_end is where the kernel stopped: `end`, or after the last region that fitted.
         if arg.walk_end <= from {
             break;
