@@ -69,7 +69,9 @@ impl fmt::Display for Failure {
 /// The exit code that fits an error of the store.
 pub fn of_store(error: &StoreError) -> Exit {
     match error {
-        StoreError::NotAJob { .. } | StoreError::NoImage { .. } => Exit::NotFound,
+        StoreError::NotAJob { .. } | StoreError::NoImage { .. } | StoreError::Replaced { .. } => {
+            Exit::NotFound
+        }
         StoreError::BadName { .. } => Exit::Usage,
         StoreError::Locked { .. } => Exit::Refused,
         StoreError::Permissions { .. } => Exit::Permission,

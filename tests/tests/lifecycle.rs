@@ -326,6 +326,21 @@ fn jobs_are_named_by_pid_too() {
 }
 
 /// Listing cleans up behind dead agents; it must not get in the way of a job that is just starting.
+/// An agent whose job was removed under it leaves alone the one that has its place.
+#[test]
+fn a_job_removed_under_its_agent() {
+    each_user(|bed| {
+        let (mut first, pid) = start(bed, &[], "plain", &["300", "20"])?;
+        bed.until("a line", LIMIT, || bed.text("out").contains("round 2"))?;
+        fs::remove_dir_all(bed.store().join("j"))?;
+        let (mut second, other) = start(bed, &[], "plain", &["300", "20"])?;
+        kill_program(pid, &mut first)?;
+        sleep(Duration::from_millis(300)); // more than its agent needs to end
+        bed.say(&["checkpoint", "j"])?.success()?;
+        kill_program(other, &mut second)
+    });
+}
+
 #[test]
 fn listing_does_not_disturb_a_start() {
     each_user(|bed| {

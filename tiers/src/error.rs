@@ -57,6 +57,15 @@ pub enum StoreError {
         /// Pid that the agent wrote into it; 0 if it could not be read.
         pid: i32,
     },
+    /// The folder is not the one that was locked.
+    #[error(
+        "{path}: the job was removed, or another was made in its place, while its agent runs; nothing is stored there any more",
+        path = path.display()
+    )]
+    Replaced {
+        /// Folder of the job.
+        path: PathBuf,
+    },
     /// A file that has the name of one of an image, but belongs to another image or job.
     #[error("{path}: at byte 0: the file belongs to another image; put the right file back or use an older image",
         path = path.display())]

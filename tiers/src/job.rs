@@ -15,7 +15,7 @@ use holdfast_image::Epoch;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,6 +23,9 @@ use std::time::Duration;
 
 /// Longest `job.json` that is read, bytes.
 const MAX_RECIPE_LEN: u64 = 16 << 20;
+
+/// The file that is locked.
+const LOCK: &str = "lock";
 
 /// One job of a store.
 #[derive(Clone, Debug)]
@@ -39,6 +42,16 @@ pub struct JobLock {
     dir: PathBuf,
     /// Images that are being written by this process.
     writing: Arc<Mutex<BTreeMap<Epoch, SegmentNames>>>,
+}
+
+impl JobLock {
+    /// Whether the job's folder is still the one that was locked. Otherwise it was removed, and what is there now, if anything, belongs to
+    /// somebody else.
+    pub fn is_in_place(&self) -> bool {
+        let here = fs::symlink_metadata(self.dir.join(LOCK)).map(|there| (there.dev(), there.ino()));
+        let held = self.file.metadata().map(|held| (held.dev(), held.ino()));
+        here.is_ok_and(|here| held.is_ok_and(|held| here == held))
+    }
 }
 
 impl Drop for JobLock {
@@ -98,7 +111,7 @@ impl Job {
     }
 
     fn lock_path(&self) -> PathBuf {
-        self.dir.join("lock")
+        self.dir.join(LOCK)
     }
 
     /// Takes the job's lock, without waiting.
@@ -141,11 +154,13 @@ impl Job {
     }
 
     pub(crate) fn check_lock(&self, lock: &JobLock) -> Result<(), StoreError> {
-        if lock.dir == self.dir {
-            Ok(())
-        } else {
-            Err(StoreError::misuse(&self.dir, format!("the lock is that of {}", lock.dir.display())))
+        if lock.dir != self.dir {
+            return Err(StoreError::misuse(&self.dir, format!("the lock is that of {}", lock.dir.display())));
         }
+        if !lock.is_in_place() {
+            return Err(StoreError::Replaced { path: self.dir.clone() });
+        }
+        Ok(())
     }
 
     /// How the job was started (`job.json`).

@@ -225,6 +225,22 @@ fn only_one_has_the_lock() {
 }
 
 #[test]
+fn a_job_that_was_made_anew_belongs_to_nobody_before() {
+    let dir = TempDir::new();
+    let job = open_job(&dir.store());
+    let old = job.lock().unwrap();
+    assert!(old.is_in_place());
+    fs::remove_dir_all(dir.store()).unwrap();
+    assert!(!old.is_in_place());
+    assert!(matches!(job.begin(&old, Epoch(1), None), Err(StoreError::Replaced { .. })));
+    let again = open_job(&dir.store());
+    let new = again.lock().unwrap();
+    assert!(new.is_in_place() && !old.is_in_place());
+    assert!(matches!(again.begin(&old, Epoch(1), None), Err(StoreError::Replaced { .. })));
+    again.begin(&new, Epoch(1), None).unwrap();
+}
+
+#[test]
 fn clean_removes_what_is_dead_and_nothing_else() {
     let dir = TempDir::new();
     let job = open_job(&dir.store());

@@ -551,8 +551,12 @@ impl Server {
 }
 
 impl Drop for Server {
-    /// No socket is left behind by an agent that ends in order, and no word of a program that has ended.
+    /// No socket is left behind by an agent that ends in order, and no word of a program that has ended. Unless the job was removed: what is
+    /// there by now is somebody else's.
     fn drop(&mut self) {
+        if !self.workshop.lock.is_in_place() {
+            return;
+        }
         if self.program_pid().is_none() {
             alive::forget(&self.workshop.job, &self.workshop.lock);
         }
