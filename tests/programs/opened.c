@@ -1,6 +1,7 @@
 /* How a file is open: `opened KIND [ROUNDS]`
  * KIND: path (O_PATH), flags (O_SYNC, O_NOATIME, O_NONBLOCK, O_ASYNC … changed by fcntl), owner (F_SETOWN, F_SETSIG: who gets
- * which signal), listing (a directory that is read in the middle), reading (a read-only file whose mode was changed since) */
+ * which signal), listing (a directory that is read in the middle), reading (a read-only file whose mode was changed since),
+ * namespaces (those of the process itself, in /proc/self/ns) */
 #include "rounds.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -112,10 +113,38 @@ static void reading_round(long round)
     CHECK(lseek(one, 0, SEEK_CUR) == (round == 0 ? 0 : (round - 1) % 11) && lseek(one, round % 11, SEEK_SET) == round % 11);
 }
 
+/* Those that it is in; some restarts make a new one of some kinds. */
+static const char *const namespaces[] = {"cgroup", "ipc", "mnt", "net", "pid", "user", "uts"};
+enum { NAMESPACES = sizeof namespaces / sizeof namespaces[0] };
+static int entered[NAMESPACES];
+static void namespace_path(char *path, size_t room, int at) { snprintf(path, room, "/proc/self/ns/%s", namespaces[at]); }
+
+static void namespaces_prepare(void)
+{
+    char path[64];
+    for (int i = 0; i < NAMESPACES; i++) {
+        namespace_path(path, sizeof path, i);
+        CHECK((entered[i] = open(path, O_RDONLY | O_CLOEXEC)) >= 0);
+    }
+}
+
+static void namespaces_round(long round)
+{
+    struct stat open_one, own;
+    char path[64];
+    (void)round;
+    for (int i = 0; i < NAMESPACES; i++) {
+        namespace_path(path, sizeof path, i);
+        CHECK(fstat(entered[i], &open_one) == 0 && stat(path, &own) == 0);
+        CHECK(open_one.st_ino == own.st_ino && open_one.st_dev == own.st_dev);
+    }
+}
+
 int main(int argc, char **argv)
 {
     static const struct kind kinds[] = {{"path", path_prepare, path_round}, {"flags", flags_prepare, flags_round},
                                         {"owner", owner_prepare, owner_round}, {"listing", listing_prepare, listing_round},
-                                        {"reading", reading_prepare, reading_round}};
+                                        {"reading", reading_prepare, reading_round},
+                                        {"namespaces", namespaces_prepare, namespaces_round}};
     return RUN_KIND(kinds);
 }

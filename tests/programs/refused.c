@@ -10,6 +10,7 @@
 #include <linux/seccomp.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/inotify.h>
 #include <sys/ipc.h>
@@ -137,6 +138,13 @@ static pid_t hold(const char *kind, const char *where)
     if (strcmp(kind, "memfd") == 0) large_memfd();
     if (strcmp(kind, "pty") == 0) unread_terminal();
     if (strcmp(kind, "seccomp") == 0) filter();
+    if (strcmp(kind, "namespace") == 0) {
+        keep_at_nine(open("/proc/self/ns/uts", O_RDONLY));
+        if (unshare(CLONE_NEWUTS) != 0) {
+            puts("not here");
+            exit(77);
+        }
+    }
     if (strcmp(kind, "large") == 0) map(-1, (size_t)1025 << 20);
     if (strcmp(kind, "inotify") == 0) unread_events();
     if (strcmp(kind, "io_uring") == 0) {

@@ -64,6 +64,7 @@ macro_rules! refused {
             shared_mapping_of_a_kernel_object: "refused" "mapping" "15" => "Linux AIO (io_setup)", refused "mapping 0x" "kernel object";
             shared_memory_too_large_for_a_stop: "refused" "large" "15" => "More than 1 GiB of shared memory",
                 refused "mapping 0x" "1025 MiB of shared memory";
+            namespace_that_it_has_left: "refused" "namespace" "15" => "A namespace that it is not in, open", refused "fd 9" "uts:[" "not its own", only Root;
             seccomp_filter: "refused" "seccomp" "15" => "A seccomp filter", refused "process" "seccomp filter";
             // The agent waits a few seconds for it to speak.
             child_without_libholdfast: "refused" "stranger" "60" => "A child without libholdfast",

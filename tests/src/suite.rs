@@ -187,6 +187,7 @@ macro_rules! suite {
                 opened_flags: "opened" "flags" => "O_SYNC, O_DSYNC, O_NOATIME, O_NONBLOCK, O_APPEND";
                 opened_owner: "opened" "owner" => "F_SETOWN, F_SETSIG, O_ASYNC";
                 opened_listing: "opened" "listing" => "A directory read in the middle";
+                opened_namespaces: "opened" "namespaces" => "Its own namespaces, open (/proc/self/ns)";
                 opened_reading: "opened" "reading" => "A read-only file whose mode was changed";
                 wandering: "wandering" => "A current directory and a umask that change";
                 mirrors: "mirrors" => "/proc/self: exe, maps, fd, status, limits";

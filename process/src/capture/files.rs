@@ -11,6 +11,7 @@ mod flight;
 mod groups;
 mod locks;
 pub mod nameless;
+mod own;
 mod owners;
 mod sockets;
 mod terminals;
@@ -375,20 +376,6 @@ impl<'a> FileReader<'a> {
         format!("/proc/{}/task/{}/fd/{}", holder.pid, holder.tid, found.fd)
     }
 
-    /// A file of the process's own folder in /proc is named so that it is its own in the next life too, whatever the
-    /// mount of /proc.
-    fn own_proc_path(&self, found: &Found, path: &[u8]) -> Vec<u8> {
-        let holder = &self.holders[found.holder];
-        for pid in [holder.pid, holder.inner_pid] {
-            if let Some(rest) = path.strip_prefix(format!("/proc/{pid}").as_bytes())
-                && (rest.is_empty() || rest.starts_with(b"/"))
-            {
-                return [b"/proc/self", rest].concat();
-            }
-        }
-        path.to_vec()
-    }
-
     fn regular(&self, found: &Found, metadata: &fs::Metadata) -> Result<Object, Obstacle> {
         // A message queue is shown as a file of the root folder: what is there is asked for its kind.
         let in_root = found.target.iter().filter(|byte| **byte == b'/').count() == 1;
@@ -397,6 +384,9 @@ impl<'a> FileReader<'a> {
             return Err("a POSIX message queue is not supported".into());
         }
         let mut path = found.target.clone();
+        if path.first() != Some(&b'/') {
+            path = self.own_namespace(found).ok_or("a namespace that is not its own is not supported")?;
+        }
         if path.ends_with(DELETED) && metadata.nlink() > 0 && !in_root {
             match links::name_of(&path, metadata.ino()) {
                 Some(name) => path = name.into_os_string().into_vec(),

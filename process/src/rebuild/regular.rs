@@ -89,7 +89,10 @@ pub fn open(
     } else if now.len() < *position {
         notes.push(format!("{path}: it is {} bytes long and was read up to {position}", now.len()));
     }
-    objects::seek(file.as_fd(), *position).map_err(io("setting the offset"))?;
+    // Not all of them have one: a namespace has not.
+    if *position > 0 {
+        objects::seek(file.as_fd(), *position).map_err(io("setting the offset"))?;
+    }
     Ok(file.into())
 }
 
