@@ -13,6 +13,10 @@ use holdfast_sys::ptrace;
 use std::fmt;
 use std::io;
 
+/// A ring of io_uring, open or mapped.
+pub const IO_URING: &str =
+    "io_uring is not supported; many programs can be told to do without (MariaDB: --innodb-use-native-aio=0)";
+
 /// One line per refusal.
 pub fn lines(refusals: &[Refusal]) -> String {
     refusals.iter().map(Refusal::to_string).collect::<Vec<_>>().join("\n")

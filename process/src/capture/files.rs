@@ -21,6 +21,7 @@ pub mod watches;
 
 use super::identity::{born_ns, mtime_ns};
 use super::links;
+use crate::refuse;
 use crate::spread;
 use flight::{peek_pipe, unreadable};
 use holdfast_image::bytes::{Blob, Name};
@@ -557,7 +558,7 @@ fn anonymous_inode(found: &Found, kind: &[u8]) -> Result<Object, Obstacle> {
             })
         }
         b"[signalfd]" => Ok(Object::SignalFd { mask: number("sigmask", 16).ok_or_else(unclear)? }),
-        b"[io_uring]" => Err("io_uring is not supported".into()),
+        b"[io_uring]" => Err(refuse::IO_URING.into()),
         _ => Err("this kind of kernel object is not supported".into()),
     }
 }

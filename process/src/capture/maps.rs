@@ -192,6 +192,9 @@ fn kind_of(mapping: &Mapping, flags: &[String], own_files: &[PathBuf]) -> Result
     if name.starts_with(b"/SYSV") {
         return Ok(Kind::SystemV);
     }
+    if name == b"anon_inode:[io_uring]" {
+        return Err(crate::refuse::IO_URING.into());
+    }
     if name.starts_with(b"/memfd:") {
         return Ok(Kind::SharedNameless);
     }
@@ -207,7 +210,7 @@ fn kind_of(mapping: &Mapping, flags: &[String], own_files: &[PathBuf]) -> Result
         Some(b'/') if !name.starts_with(b"/dev/") || name.starts_with(b"/dev/shm/") => Ok(Kind::SharedFile),
         Some(b'/') => Err("a shared mapping of a device".into()),
         None => Ok(Kind::SharedAnonymous),
-        Some(_) => Err("a shared mapping of a kernel object (io_uring, AIO, perf …)".into()),
+        Some(_) => Err("a shared mapping of a kernel object (AIO, perf …)".into()),
     }
 }
 
