@@ -121,7 +121,6 @@ pub fn arrive(target: &Target, live: Option<i32>) -> Result<Arrival, CutError> {
     }
     let status = Status::read(pid, live)?;
     let memory = ForcedMemory::open(pid, live)?;
-    ours::ready_stub(&memory, area)?;
     Ok(Arrival { live, maps, status, memory })
 }
 
@@ -141,6 +140,8 @@ pub fn stand(
     held.threads = hold::read_threads(pid, &held.stopped, &status)?;
     let shared_pending = ptrace::pending_signals(live, true)?;
     fault::point("registers");
+    // By this thread: some kernels let nobody but the tracer write where the program may not (fs/proc/base.c, proc_mem_foll_force).
+    ours::ready_stub(&memory, &target.area)?;
     hold::collect_slots(target, kept, &memory, held)?;
     hold::repair_calls(target, kept, samples, &memory, held, &shared_pending)?;
     let inner_pid = status.innermost("NStgid").unwrap_or(pid);
