@@ -135,6 +135,9 @@ pub struct Settings {
     pub only_protected: bool,
     /// Store all pages as they are.
     pub no_compress: bool,
+    /// Most bytes of files that the program writes and that are saved; none: they are not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub save_files: Option<u64>,
     /// TCP connections to peers outside.
     pub tcp: TcpChoice,
     /// The signal that asks for a checkpoint.
@@ -278,20 +281,29 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 /// Says what is accepted.
 pub fn parse_rate(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not a rate; write bytes per second, for example 55M or 1G");
+    match bytes(text) {
+        Some(rate) if rate >= PAGE_SIZE => Ok(rate),
+        Some(_) => Err(format!("a rate of {text} is less than a page in a second")),
+        None => Err(wrong()),
+    }
+}
+
+/// Reads a number of bytes.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    bytes(text).ok_or_else(|| format!("{text:?} is not a size; write bytes, for example 64M or 2G"))
+}
+
+fn bytes(text: &str) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let number: u64 = text[..digits].parse().map_err(|_| wrong())?;
+    let number: u64 = text[..digits].parse().ok()?;
     let shift = match &text[digits..] {
         "" => 0,
         "K" | "k" => 10,
         "M" | "m" => 20,
         "G" | "g" => 30,
-        _ => return Err(wrong()),
+        _ => return None,
     };
-    match number.checked_mul(1 << shift) {
-        Some(rate) if rate >= PAGE_SIZE => Ok(rate),
-        Some(_) => Err(format!("a rate of {text} is less than a page in a second")),
-        None => Err(wrong()),
-    }
+    number.checked_mul(1 << shift)
 }
 
 const SIGNALS: &[(&str, i32)] = &[

@@ -4,6 +4,7 @@
 //! checked. Invariants: plain data.
 
 use crate::bytes::{Blob, Name};
+pub use crate::contents::*;
 pub use crate::ipc::*;
 pub use crate::nameless::*;
 use crate::record::FileIdentity;
@@ -43,6 +44,9 @@ pub struct FileTable {
     /// System V semaphores and message queues; those of all processes are in the record of the first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ipc: Vec<IpcObject>,
+    /// What was in files with names, if the job saves them; of all processes in the record of the first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub contents: Vec<FileContent>,
     /// Of a process that leads its session: which of [`FileTable::ptys`] is its controlling terminal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controlling: Option<u32>,
@@ -56,6 +60,12 @@ impl FileTable {
             || !self.ptys.is_empty()
             || !self.segments.is_empty()
             || !self.ipc.is_empty()
+            || !self.contents.is_empty()
+    }
+
+    /// What was in the file that an object is, if it was saved.
+    pub fn content_of(&self, object: &Object) -> Option<&FileContent> {
+        self.contents.iter().find(|content| content.is_of(object))
     }
 }
 

@@ -19,6 +19,7 @@
 
 pub mod attributes;
 pub mod bytes;
+mod contents;
 pub mod control;
 mod files;
 mod ipc;

@@ -64,6 +64,9 @@ pub fn move_files(record: &mut ProcessRecord, moved: &[Moved]) {
     for file in record.files.nameless.iter_mut().filter(|file| file.kind == NamelessKind::Deleted) {
         apply(moved, &mut file.name);
     }
+    for content in &mut record.files.contents {
+        apply(moved, &mut content.path);
+    }
     for description in &mut record.files.descriptions {
         match &mut description.object {
             Object::Regular { path, .. } | Object::Directory { path, .. } | Object::Device { path } => {

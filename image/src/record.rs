@@ -10,8 +10,8 @@ pub use crate::files::*;
 use crate::processor::{CpuLevel, XstatePart};
 use crate::rights::Rights;
 use crate::segments;
-use crate::space::SPACES;
-use crate::{Addr, PAGE_SIZE, attributes};
+use crate::space;
+use crate::{Addr, PAGE_SIZE, attributes, contents};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -478,12 +478,13 @@ impl ProcessRecord {
                     return Err(format!("id {id} is there twice"));
                 }
             }
-            if process.space >= SPACES || !spaces.insert(process.space) {
+            if process.space >= space::FILES || !spaces.insert(process.space) {
                 return Err(format!("process {pid} has no address space of its own"));
             }
             process.check_alone(descriptions).map_err(|what| format!("process {pid}: {what}"))?;
         }
         self.check_objects()?;
+        contents::check(&self.files.contents)?;
         let regions = self.processes().flat_map(|process| &process.regions);
         segments::check(&self.files.segments, regions)?;
         match self.others.iter().find(|other| !other.others.is_empty() || other.files.has_what_is_kept_once())

@@ -14,6 +14,8 @@ use crate::set::PageSet;
 const BITS: u32 = 47;
 /// Number of spaces.
 pub const SPACES: u32 = 1 << 15;
+/// The space that belongs to no process: what was in files is there ([`crate::record::FileContent`]).
+pub const FILES: u32 = SPACES - 1;
 /// First address after all spaces.
 pub const END: u64 = (SPACES as u64) << BITS;
 

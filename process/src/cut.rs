@@ -4,6 +4,7 @@
 //! and with its interrupted call repaired; then the error is reported. What one process looks like inside the stop is
 //! the business of [`inside`].
 
+use crate::capture::contents::Contents;
 use crate::capture::identity::Identities;
 use crate::capture::links;
 use crate::capture::maps::{self, Flags};
@@ -114,6 +115,8 @@ pub struct CutOptions {
     pub inherited: Vec<(i32, u64, u64)>,
     /// TCP connections to peers outside are lost at a restart, instead of refused.
     pub lose_connections: bool,
+    /// What is in files that the programs write is part of the image.
+    pub contents: Option<Arc<Contents>>,
 }
 
 impl Default for CutOptions {
@@ -135,6 +138,7 @@ impl Default for CutOptions {
             first: Vec::new(),
             inherited: Vec::new(),
             lose_connections: false,
+            contents: None,
         }
     }
 }
@@ -317,7 +321,7 @@ pub fn make(
     let mut breakdown = StopBreakdown::default();
     let mut group = Group::stop(known, options, kept, stragglers, &mut breakdown)?;
     let begun = group.begun;
-    let inside = match group
+    let (inside, contents) = match group
         .complete(roster, options, kept, stragglers)
         .and_then(|zombies| together::read(&mut group, &zombies, options, kept, &mut breakdown))
     {
@@ -345,14 +349,22 @@ pub fn make(
     }
     breakdown.total_ns = elapsed_ns(begun);
     let resumed_at = Instant::now();
-    let described =
-        match describe::after(&targets, options, kept, &befores, inside, held, commands, stragglers) {
-            Ok(described) => described,
-            Err(error) => {
-                hold::resume_all(parked, stragglers);
-                return Err(error);
-            }
-        };
+    let described = match describe::after(
+        &targets,
+        options,
+        kept,
+        &befores,
+        (inside, contents),
+        held,
+        commands,
+        stragglers,
+    ) {
+        Ok(described) => described,
+        Err(error) => {
+            hold::resume_all(parked, stragglers);
+            return Err(error);
+        }
+    };
     let describe::Described { record, memory, current, sets } = described;
     kept.names.hold(&record.files.ipc);
     let describe::Sets { engine, dirty, frozen, present, inherited } = sets;

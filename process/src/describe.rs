@@ -3,6 +3,7 @@
 //! Called by `cut`, on the tracer thread, while the program runs on. What must hold: if anything is in doubt (a mapping
 //! changed between the look before the stop and the stop) there is no image.
 
+use crate::capture::contents::Taken;
 use crate::capture::files::watches;
 use crate::capture::maps::{self, Flags};
 use crate::capture::{locks, rights, state};
@@ -20,7 +21,7 @@ use crossbeam_channel::Sender;
 use holdfast_image::attributes::GuardRegion;
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::pages::{Inherited, StoreMapping};
-use holdfast_image::record::{FileIdentity, FileTable, ProcessRecord, Region, SignalRecord};
+use holdfast_image::record::{FileContent, FileIdentity, FileTable, ProcessRecord, Region, SignalRecord};
 use holdfast_image::set::PageSet;
 use holdfast_image::{space, tree};
 use holdfast_sys::procfs;
@@ -73,6 +74,22 @@ impl Sets {
         }
     }
 
+    /// Adds what is in files, in its space; the files for the record.
+    fn add_files(&mut self, contents: Taken, members: &mut Vec<(u32, OwnMemory)>) -> Vec<FileContent> {
+        let Taken { files, saved, dirty, unchanged } = contents;
+        if files.is_empty() {
+            return files;
+        }
+        let dirty = space::global_set(space::FILES, dirty);
+        let unchanged = space::global_set(space::FILES, unchanged);
+        self.dirty = self.dirty.union(&dirty);
+        self.present = self.present.union(&dirty).union(&unchanged);
+        self.inherited.unchanged.extend(unchanged.into_runs());
+        let memory = OwnMemory { saved, files: StoreFiles::default(), living: None, guard: None };
+        members.push((space::FILES, memory));
+        files
+    }
+
     fn sort(&mut self) {
         self.inherited.unchanged.sort_unstable();
         self.inherited.mapped.sort_unstable_by_key(|mapping| mapping.run);
@@ -90,7 +107,7 @@ pub fn after(
     options: &CutOptions,
     kept: &mut KeptAll,
     befores: &[Before],
-    mut inside: Vec<Inside>,
+    (mut inside, contents): (Vec<Inside>, Taken),
     held: Vec<HeldProgram>,
     commands: &Sender<Command>,
     stragglers: &mut Stragglers,
@@ -109,7 +126,8 @@ pub fn after(
         });
     }
     match describe_all(targets, options, kept, befores, inside, &current) {
-        Ok((record, members, mut sets)) => {
+        Ok((mut record, mut members, mut sets)) => {
+            record.files.contents = sets.add_files(contents, &mut members);
             sets.sort();
             let memory = FrozenMemory { members, held: is_held, tracer: commands.clone(), ended: false };
             let spaces = targets.iter().map(|target| target.space);

@@ -44,6 +44,7 @@ mod tracer;
 mod track;
 mod xstate;
 
+pub use capture::contents::Contents;
 pub use check::{CheckError, CheckOptions, check};
 pub use cut::{Cut, CutError, CutOptions, Engine, Roster, Target};
 pub use error::TraceError;

@@ -17,7 +17,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 /// Buffers larger than this are not kept for the next stop, bytes.
@@ -28,8 +28,14 @@ const MUCH: u64 = 1024;
 /// Threads that copy, at most.
 const MAX_WORKERS: usize = 4;
 
-/// A buffer whose memory the kernel has given already: filling fresh memory inside a stop would cost a fault per page.
-static SPARE: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+/// Buffers whose memory the kernel has given already: filling fresh memory inside a stop would cost a fault per page. One for
+/// memory and one for files, the larger one last.
+static SPARE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+const SPARES: usize = 2;
+
+fn spare() -> MutexGuard<'static, Vec<Vec<u8>>> {
+    SPARE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Pages copied inside the stop.
 #[derive(Debug, Default)]
@@ -43,14 +49,23 @@ pub struct SavedPages {
 impl SavedPages {
     /// Makes a spare buffer ready. Before the stop.
     pub fn warm(len: usize) {
-        let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
-        if spare.len() < len {
-            spare.resize(len, 0);
+        let mut spare = spare();
+        match spare.last_mut() {
+            Some(last) if last.len() < len => last.resize(len, 0),
+            Some(_) => {}
+            None => spare.push(vec![0; len]),
         }
     }
-    /// Empty, with the spare buffer.
+    /// Empty, with the largest spare buffer.
     pub fn new() -> SavedPages {
-        let bytes = std::mem::take(&mut *SPARE.lock().unwrap_or_else(PoisonError::into_inner));
+        let bytes = spare().pop().unwrap_or_default();
+        SavedPages { bytes, pieces: Vec::new(), used: 0 }
+    }
+    /// Empty, with the smallest spare buffer that has so much room, if there is one.
+    pub fn with_room(len: usize) -> SavedPages {
+        let mut spare = spare();
+        let fitting = spare.iter().position(|spare| spare.len() >= len);
+        let bytes = fitting.map(|at| spare.remove(at)).unwrap_or_default();
         SavedPages { bytes, pieces: Vec::new(), used: 0 }
     }
     /// Makes room for `len` bytes more at once.
@@ -142,10 +157,12 @@ impl SavedPages {
 
 impl Drop for SavedPages {
     fn drop(&mut self) {
-        if self.bytes.len() <= KEPT_LEN {
-            let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
-            if spare.len() < self.bytes.len() {
-                *spare = std::mem::take(&mut self.bytes);
+        if (1..=KEPT_LEN).contains(&self.bytes.len()) {
+            let mut spare = spare();
+            spare.push(std::mem::take(&mut self.bytes));
+            spare.sort_by_key(Vec::len);
+            if spare.len() > SPARES {
+                spare.remove(0);
             }
         }
     }

@@ -5,6 +5,7 @@
 //! shared memory, who has been told of whose stop.
 //! Fails by: [`CutError`]; the caller lets all processes go.
 
+use crate::capture::contents::{self, Taken, Unsaved};
 use crate::capture::files::nameless::{self, Covered};
 use crate::capture::files::{FileReader, Holder, Look, Outside};
 use crate::capture::maps;
@@ -49,7 +50,7 @@ pub fn read(
     options: &CutOptions,
     kept: &mut KeptAll,
     breakdown: &mut StopBreakdown,
-) -> Result<Vec<Inside>, CutError> {
+) -> Result<(Vec<Inside>, Taken), CutError> {
     let stands = std::mem::take(&mut group.stands);
     let (targets, befores, all) = (&group.targets, &group.befores, &mut group.held);
     told::settled(targets, all, &stands)?;
@@ -67,6 +68,7 @@ pub fn read(
     lap(&mut breakdown.inject_ns);
     let tables = files(targets, options, befores, &seen, &sceneries)?;
     let nameless = tables.first().map_or(&[][..], |first| &first.nameless);
+    let contents = contents(targets, options, &seen, &tables)?;
     let whole = |(one, before): (&Seen, &Before)| {
         maps::stored_whole(&one.mapped, options.self_contained, &before.replaced, nameless)
     };
@@ -104,7 +106,7 @@ pub fn read(
         let stop_told = told.contains(&one.inner_pid);
         inside.push(Inside { seen: one, scenery, whole, files, zombies, stop_told, snapshot });
     }
-    Ok(inside)
+    Ok((inside, contents))
 }
 
 /// Asks all processes what only they can tell: each answers while the next is being asked.
@@ -213,6 +215,26 @@ fn files(
         first.ipc = ipc::used(users, Look::Stopped).map_err(|refusals| refused(targets, refusals))?;
     }
     Ok(tables)
+}
+
+/// What is in the files that they write, if the job saves that.
+fn contents(
+    targets: &[Target],
+    options: &CutOptions,
+    seen: &[Seen],
+    tables: &[FileTable],
+) -> Result<Taken, CutError> {
+    let Some(contents) = options.contents.as_ref().filter(|_| options.only.is_none()) else {
+        return Ok(Taken::default());
+    };
+    let both = targets.iter().zip(seen);
+    let processes: Vec<contents::Process<'_>> = both
+        .map(|(target, seen)| contents::Process { pid: target.pid, tid: seen.live, mapped: &seen.mapped })
+        .collect();
+    contents.take(tables, &processes).map_err(|unsaved| match unsaved {
+        Unsaved::Refused(refusals) => refused(targets, refusals),
+        Unsaved::Failed(error) => error.into(),
+    })
 }
 
 /// The System V shared memory of all.

@@ -1,16 +1,18 @@
 # sqlite3 in WAL mode: a process that writes, and two that read all the time, by shared memory and locks on files. Every
-# transaction keeps the sum of all accounts. One line per turn of the writer. wal.py [TURNS]
-# The log is only appended to while it runs: a restart puts files back to their length, it does not unwrite what was
-# overwritten in the middle.
+# transaction keeps the sum of all accounts. One line per turn of the writer.
+# wal.py prepare: makes the database. wal.py append [TURNS]: the log is only appended to while it runs, so that a restart that puts
+# files back to their lengths is enough. wal.py rewind [TURNS]: the log goes into the database and is written from its
+# beginning again, every few turns, and the database is made by the program itself: for `run --save-files`.
 import os, sqlite3, sys, time
 
-TURNS = int(sys.argv[1]) if len(sys.argv) > 1 else 250
+HOW = sys.argv[1]
+TURNS = int(sys.argv[2]) if len(sys.argv) > 2 else 250
 ACCOUNTS, SUM = 100, 100000
 
 
 def connect():
     connection = sqlite3.connect("bank.db", timeout=60, isolation_level=None)
-    connection.execute("pragma wal_autocheckpoint=0")
+    connection.execute("pragma wal_autocheckpoint=%d" % (0 if HOW == "append" else 20))
     return connection
 
 
@@ -43,12 +45,19 @@ def write():
     connection.close()
 
 
-first = sqlite3.connect("bank.db", isolation_level=None)
-assert first.execute("pragma journal_mode=wal").fetchone() == ("wal",)
-first.execute("create table accounts (id integer primary key, amount integer)")
-first.execute("create table moves (turn integer, text text)")
-first.executemany("insert into accounts values (?, ?)", [(i, SUM // ACCOUNTS) for i in range(ACCOUNTS)])
-first.close()
+def prepare():
+    first = sqlite3.connect("bank.db", isolation_level=None)
+    assert first.execute("pragma journal_mode=wal").fetchone() == ("wal",)
+    first.execute("create table accounts (id integer primary key, amount integer)")
+    first.execute("create table moves (turn integer, text text)")
+    first.executemany("insert into accounts values (?, ?)", [(i, SUM // ACCOUNTS) for i in range(ACCOUNTS)])
+    first.close()
+
+
+if HOW != "append":
+    prepare()
+if HOW == "prepare":
+    sys.exit()
 readers = []
 for _ in range(2):
     readers.append(os.fork())

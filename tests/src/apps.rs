@@ -33,6 +33,8 @@ pub struct App {
     pub renames: bool,
     /// What it uses would be taken by another one of its kind: one chain at a time.
     pub alone: bool,
+    /// Options of `holdfast run` that it needs.
+    pub options: &'static [&'static str],
 }
 
 impl App {
@@ -63,6 +65,7 @@ impl App {
             refuses_root: false,
             renames: false,
             alone: false,
+            options: &[],
         }
     }
 
@@ -87,6 +90,12 @@ impl App {
     /// With files that are renamed when they are done.
     pub fn renaming(mut self) -> App {
         self.renames = true;
+        self
+    }
+
+    /// With options of `holdfast run`.
+    pub fn with(mut self, options: &'static [&'static str]) -> App {
+        self.options = options;
         self
     }
 

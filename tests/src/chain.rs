@@ -142,7 +142,8 @@ pub fn run_chain(bed: &Bed, app: &App, plan: Plan, random: &mut Random) -> Resul
     let _alone = app.alone.then(alone);
     let reference = reference(app)?;
     app.prepare(bed)?;
-    let mut command = bed.run_command(JOB, plan.options, &app.words())?;
+    let options = [plan.options, app.options].concat();
+    let mut command = bed.run_command(JOB, &options, &app.words())?;
     command.env("HOLDFAST_TEST_SLOWLY", plan.slowness.to_string());
     let mut front = command.stdin(app.input(bed)?).spawn()?;
     // What is left of the program's time, but for its last third: so all rounds come before its end.

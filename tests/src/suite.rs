@@ -1,8 +1,9 @@
 //! The suite: every program of `tests/programs` that checks itself, with its arguments, and the feature that it stands for.
 //!
 //! One list for all who run it: `tests/chains_programs.rs` makes its tests of it by [`suite!`](crate::suite), and the
-//! conformance run (`bin/support.rs`) reads it as [`ENTRIES`]. Each line is one feature in plain words; `open "…"` says
-//! why it does not work yet (its tests are ignored), `root "…"` why only root can have it.
+//! conformance run (`bin/support.rs`) reads it as [`ENTRIES`]. Each line is one feature in plain words; `with "…"` is an option
+//! of `holdfast run` that it needs; `open "…"` says why it does not work yet (its tests are ignored), `root "…"` why only root can
+//! have it.
 
 use crate::apps::App;
 
@@ -19,6 +20,8 @@ pub struct Entry {
     pub program: &'static str,
     /// Its arguments.
     pub arguments: &'static [&'static str],
+    /// Options of `holdfast run` that it needs.
+    pub options: &'static [&'static str],
     /// Why it does not work yet.
     pub open: Option<&'static str>,
     /// Why an ordinary user cannot run it, with or without Holdfast.
@@ -29,11 +32,14 @@ impl Entry {
     /// How it is started.
     pub fn app(&self) -> App {
         // Terminals have numbers that another program would take.
-        App { alone: self.program.contains("pty"), ..App::program(self.program, self.arguments) }
+        App {
+            alone: self.program.contains("pty"),
+            ..App::program(self.program, self.arguments).with(self.options)
+        }
     }
 }
 
-/// Hands the list to a macro: groups of lines `NAME: PROGRAM ARGUMENTS => FEATURE [, open WHY] [, root WHY];`.
+/// Hands the list to a macro: groups of lines `NAME: PROGRAM ARGUMENTS => FEATURE [, with OPTION] [, open WHY] [, root WHY];`.
 #[macro_export]
 macro_rules! suite {
     ($use:ident) => {
@@ -70,7 +76,7 @@ macro_rules! suite {
                 hugepages: "hugepages" => "Transparent huge pages, whole, in part and split";
                 twice_shared: "twice" "shared" => "A file mapped shared at several places, with mremap";
                 twice_private: "twice" "private" => "A file mapped privately that changes by a shared mapping",
-                    open "the restart refuses a privately mapped file that was changed since the checkpoint";
+                    with "--save-files";
                 auxiliary: "auxiliary" => "Auxiliary vector, AT_RANDOM, vdso";
                 words: "words" => "Arguments and environment, also those changed by the program";
                 libraries: "libraries" => "dlopen, dlclose";
@@ -172,9 +178,9 @@ macro_rules! suite {
                 descriptors: "descriptors" => "600 descriptors, numbers up to 4000, shared positions";
                 regular_far: "regular" "far" => "A sparse file of 100 GiB";
                 regular_shrinks: "regular" "shrinks" => "Files that grow and shrink",
-                    open "a file that has become shorter since the checkpoint is refused at the restart";
+                    with "--save-files";
                 regular_changed: "regular" "changed" => "Files that are written over in place",
-                    open "files are not part of an image: what was written over since the checkpoint stays written";
+                    with "--save-files";
                 regular_streams: "regular" "streams" => "stdio streams in the middle of a line";
                 regular_direct: "regular" "direct" => "O_DIRECT";
                 regular_vectors: "regular" "vectors" => "preadv, pwritev";
@@ -375,7 +381,7 @@ macro_rules! suite {
 
 macro_rules! entries {
     ($($group:literal { $($name:ident: $program:literal $($argument:literal)* => $feature:literal
-        $(, open $open:literal)? $(, root $root:literal)?;)* })*) => {
+        $(, with $with:literal)? $(, open $open:literal)? $(, root $root:literal)?;)* })*) => {
         /// All programs of the suite.
         pub const ENTRIES: &[Entry] = &[$($(Entry {
             name: stringify!($name),
@@ -383,6 +389,7 @@ macro_rules! entries {
             feature: $feature,
             program: $program,
             arguments: &[$($argument),*],
+            options: &[$($with)?],
             open: [None, $(Some($open))?][entries!(@count $($open)?)],
             root: [None, $(Some($root))?][entries!(@count $($root)?)],
         }),*),*];

@@ -9,7 +9,7 @@ use holdfast_tests::suite::ENTRIES;
 
 macro_rules! programs {
     ($($group:literal { $($test:ident: $program:literal $($argument:literal)* => $feature:literal
-        $(, open $open:literal)? $(, root $root:literal)?;)* })*) => {
+        $(, with $with:literal)? $(, open $open:literal)? $(, root $root:literal)?;)* })*) => {
         mod root {
             use super::*;
             $($(#[test] $(#[ignore = $open])? fn $test() { run(stringify!($test), User::Root); })*)*

@@ -42,6 +42,11 @@ impl Case {
         self
     }
 
+    fn with(mut self, options: &'static [&'static str]) -> Case {
+        self.app = self.app.with(options);
+        self
+    }
+
     fn leaving(mut self, results: &[&str]) -> Case {
         self.app = self.app.leaving(results);
         self
@@ -100,6 +105,15 @@ fn parallel() -> Case {
 
 fn python(name: &str, arguments: &[&str], needs: &[&'static str]) -> Case {
     Case::of(name, &[&[PYTHON], arguments].concat(), needs)
+}
+
+/// sqlite in WAL mode: see the program.
+fn wal(how: &str) -> Case {
+    let case = python("sqlite in WAL mode", &["@wal.py", how], &[]);
+    match how {
+        "append" => case.prepared(&format!("{PYTHON} {} prepare", app_file("wal.py"))),
+        _ => case,
+    }
 }
 
 /// Four ranks of a program under `mpirun`; `kind`: openmpi, mpich.
@@ -180,7 +194,8 @@ cases! {
     multiprocessing_spawn: python("multiprocessing, spawn", &["@pool.py", "spawn"], &[]);
     multiprocessing_forkserver: python("multiprocessing, forkserver", &["@pool.py", "forkserver"], &[]);
     gnu_parallel: parallel();
-    sqlite_wal: python("sqlite in WAL mode", &["@wal.py"], &[]);
+    sqlite_wal: wal("append");
+    sqlite_wal_saved: wal("rewind").with(&["--save-files"]);
     redis: python("redis and its clients", &["@redis_client.py"], &["/usr/bin/redis-server"]).renaming();
     nginx: python("nginx and its clients", &["@nginx_client.py"], &["/usr/sbin/nginx"]);
     node_cluster: Case::of("node cluster", &["/usr/bin/node", "@cluster.js"], &["/usr/bin/node"]);

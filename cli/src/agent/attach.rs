@@ -1,11 +1,11 @@
 //! An agent that was started by libholdfast in a program that somebody ran with LD_PRELOAD alone.
 //!
 //! Settings come from the environment: HOLDFAST_STORE, HOLDFAST_NAME, HOLDFAST_EVERY, HOLDFAST_KEEP, HOLDFAST_ENGINE,
-//! HOLDFAST_ORDER, HOLDFAST_COW, HOLDFAST_RATE. The path of the socket is printed on standard output, which is then
+//! HOLDFAST_ORDER, HOLDFAST_COW, HOLDFAST_RATE, HOLDFAST_SAVE_FILES. The path of the socket is printed on standard output, which is then
 //! closed: that is the library's sign that it may connect.
 
 use crate::exit::{Exit, Failure};
-use crate::settings::{Changes, Recipe, Settings, parse_duration, parse_rate};
+use crate::settings::{Changes, Recipe, Settings, parse_duration, parse_rate, parse_size};
 use holdfast_image::control::{ENV_ENGINE, Wishes};
 use holdfast_tiers::{Job, JobLock, Store};
 use std::io::Write;
@@ -51,6 +51,10 @@ fn settings(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, Failu
         Some(text) => Some(parse_rate(&text).map_err(|why| wrong("HOLDFAST_RATE", why))?),
         None => None,
     };
+    let save_files = match variable("HOLDFAST_SAVE_FILES") {
+        Some(text) => Some(parse_size(&text).map_err(|why| wrong("HOLDFAST_SAVE_FILES", why))?),
+        None => None,
+    };
     let wishes = Wishes {
         engine: variable(ENV_ENGINE),
         order: variable("HOLDFAST_ORDER"),
@@ -58,7 +62,7 @@ fn settings(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, Failu
     };
     let changes = Changes::of_wishes(&wishes)
         .map_err(|why| wrong("HOLDFAST_ENGINE, HOLDFAST_ORDER, HOLDFAST_COW", why))?;
-    Ok(Settings { every_s, keep, rate, ..Settings::default() }.with(&changes))
+    Ok(Settings { every_s, keep, rate, save_files, ..Settings::default() }.with(&changes))
 }
 
 /// Tells the library where the socket is, and leaves its session.
@@ -97,6 +101,8 @@ mod tests {
         let read =
             with(&[("HOLDFAST_ENGINE", "copy"), ("HOLDFAST_COW", "none"), ("HOLDFAST_RATE", "1M")]).unwrap();
         assert_eq!((read.engine, read.rate), (EngineChoice::Copy, Some(1 << 20)));
+        assert_eq!(with(&[("HOLDFAST_SAVE_FILES", "2m")]).unwrap().save_files, Some(2 << 20));
+        assert_eq!(with(&[("HOLDFAST_SAVE_FILES", "yes")]).unwrap_err().exit, Exit::Usage);
         assert_eq!(read.cow.to_string(), "none");
         assert_eq!(with(&[("HOLDFAST_ORDER", "random")]).unwrap_err().exit, Exit::Usage);
         assert_eq!(with(&[("HOLDFAST_EVERY", "soon")]).unwrap_err().exit, Exit::Usage);

@@ -25,7 +25,7 @@ use holdfast_image::set::PageSet;
 use holdfast_image::{Epoch, PageCount};
 use holdfast_pager::{FlushQueue, Order as QueueOrder};
 use holdfast_process::rebuild::Common;
-use holdfast_process::{Cut, FrozenMemory, Members, Tracer, Tracking};
+use holdfast_process::{Contents, Cut, FrozenMemory, Members, Tracer, Tracking};
 use holdfast_sys::clock::elapsed_ns;
 use holdfast_sys::poll::Bell;
 use holdfast_tiers::{CommitRecord, ImageInfo, ImageWriter, Job, JobLock, PipelineOptions, StoreError};
@@ -52,6 +52,8 @@ pub struct Workshop {
     pub restarted_from: Option<Epoch>,
     /// What the restart has put where all processes map it.
     pub common: OnceLock<Arc<Common>>,
+    /// What is saved of files, and what the last image has of that.
+    pub contents: Option<Arc<Contents>>,
     /// What one checkpoint leaves for the next; locked as long as one runs.
     pub past: Mutex<Past>,
 }
@@ -235,6 +237,9 @@ fn make(
     let mut committed = false;
     let result = attempt.run(&mut committed);
     attempt.members.tell(if committed { Tracking::committed } else { Tracking::failed });
+    if let Some(contents) = workshop.contents.as_ref().filter(|_| committed) {
+        contents.committed();
+    }
     result
 }
 
@@ -421,6 +426,9 @@ impl Attempt<'_> {
         let stored = self.store(&mut writer, &source, &inherited, &options, copies_first);
         if let Err(StoreError::Lost { .. }) = stored {
             self.members.tell(Tracking::doubt);
+            if let Some(contents) = &self.workshop.contents {
+                contents.doubt();
+            }
         }
         stored?;
         self.past.rate.learn(queue.pages().0, flushing.elapsed());

@@ -197,6 +197,7 @@ fn options(
         first: regions.unwrap_or_default().iter().map(|region| region.run).collect(),
         inherited: order.handed.iter().map(Handed::identity).collect(),
         lose_connections: settings.tcp == TcpChoice::Close,
+        contents: workshop.contents.clone(),
     })
 }
 

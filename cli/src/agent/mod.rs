@@ -25,6 +25,7 @@ use checkpoint::Workshop;
 use holdfast_image::Epoch;
 use holdfast_image::bytes::Name;
 use holdfast_image::paths::move_files;
+use holdfast_process::Contents;
 use holdfast_process::rebuild::{self, FinishOptions, RebuiltMember};
 use holdfast_sys::{fd, local, signals};
 use holdfast_tiers::{Image, Job, JobLock, Store, StoreError};
@@ -102,6 +103,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
     let workshop = Arc::new(Workshop {
         job,
         lock,
+        contents: recipe.settings.save_files.map(Contents::new).map(Arc::new),
         settings: recipe.settings,
         command: recipe.command,
         link: own_link,

@@ -5,7 +5,7 @@
 //! is followed into its child.
 
 use holdfast_image::record::InjectArea;
-use holdfast_image::space::SPACES;
+use holdfast_image::space;
 use holdfast_process::{Members, Target, Tracking};
 use holdfast_sys::clone;
 use std::collections::BTreeSet;
@@ -95,7 +95,7 @@ impl Processes {
     /// free. (A number may have been another process's before; the tracking of a new one calls all of it written.)
     pub fn members(&mut self) -> Option<Members> {
         let mut taken: BTreeSet<u32> = self.known.iter().filter_map(|known| known.space).collect();
-        let mut free = 0..SPACES;
+        let mut free = 0..space::FILES;
         for known in self.known.iter_mut().filter(|known| known.space.is_none()) {
             known.space = free.find(|space| taken.insert(*space));
         }

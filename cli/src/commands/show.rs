@@ -273,7 +273,8 @@ fn object(object: &Object, files: &FileTable) -> String {
         },
         Object::Regular { path, position, size, deleted_content, .. } => {
             let gone = if deleted_content.is_some() { ", deleted" } else { "" };
-            format!("{path} (at {position} of {size} bytes{gone})")
+            let saved = if files.content_of(object).is_some() { ", saved" } else { "" };
+            format!("{path} (at {position} of {size} bytes{gone}{saved})")
         }
         Object::Directory { path, .. } | Object::Device { path } => path.to_string(),
         Object::PtyMaster { pty } => format!("master of {}", terminal(*pty, files)),

@@ -10,6 +10,7 @@
 //! only what could change.
 
 pub mod attributes;
+pub mod contents;
 pub mod files;
 pub mod folder;
 pub mod identity;

@@ -11,7 +11,7 @@ use super::member::{Job, Member};
 use super::mirror;
 use super::nameless::NamelessFiles;
 use super::objects::{self as makers, Makers};
-use super::regular::{self, Nameless};
+use super::regular::{self, Nameless, Role};
 use super::report::{self, Message};
 use super::shared::{self, SharedObject};
 use super::terminals::Ptys;
@@ -306,8 +306,8 @@ impl Bench<'_> {
             Object::PtyMaster { pty } => self.ptys.master(*pty, flags).map_err(io())?,
             Object::PtySlave { pty } => self.ptys.slave(*pty, flags).map_err(io())?,
             Object::Regular { .. } => {
-                let written = regular::is_written(&self.job.record.files, &description.object);
-                regular::open(&description.object, flags, written, &mut self.notes)?
+                let role = Role::of(&self.job.record.files, &description.object);
+                regular::open(&description.object, flags, role, &mut self.notes)?
             }
             Object::Directory { path, position } => {
                 let folder = open_path(path, flags)?;

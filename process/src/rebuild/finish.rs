@@ -18,11 +18,12 @@ use super::shared;
 use super::site::{Arrival, Draft, Site};
 use super::vdso::{self, Other};
 use super::view::View;
-use super::{processor, regular, watches};
+use super::{contents, processor, regular, watches};
 use crate::error::TraceError;
 use crate::track::Tracking;
 use holdfast_image::pages::PageProvider;
 use holdfast_image::record::{InjectArea, ProcessRecord};
+use holdfast_image::space;
 use holdfast_sys::clock::elapsed_ns;
 use holdfast_sys::fault;
 use holdfast_sys::ptrace::{self, Wait};
@@ -142,6 +143,8 @@ pub fn finish(
     notes.extend(ipc.notes());
     notes.extend(vdso::note(&record.host));
     notes.extend(processor::note(&record.host));
+    let of_files = View::new(pages, space::FILES, &checked);
+    notes.extend(contents::put_back(&record.files, &of_files, &options.saved_dir)?);
     notes.extend(regular::put_back(&record.files, &options.saved_dir)?);
     watches::drain(&job, |place| sites.get(place).map(Site::pid))?;
     // What is found on the host is changed when nothing else can fail any more.

@@ -16,6 +16,7 @@ mod attributes;
 mod birth;
 mod chosen;
 mod common;
+mod contents;
 mod datagrams;
 mod error;
 mod family;

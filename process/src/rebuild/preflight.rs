@@ -6,10 +6,11 @@
 use super::processor;
 use super::vdso::Other;
 use crate::capture::identity;
-use holdfast_image::record::{Backing, FileIdentity, Object, ProcessRecord};
+use holdfast_image::record::{Backing, FileContent, FileIdentity, Object, ProcessRecord};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 /// What to do about something that is not where it was.
 const REMEDY: &str = "put it back, or say where it is now (restart --map OLD=NEW)";
@@ -22,10 +23,13 @@ pub fn preflight(record: &ProcessRecord) -> Vec<String> {
     lines.extend(processor::obstacles(record));
     lines.extend(Other::of(&record.host).into_iter().flat_map(|other| other.obstacles(record)));
     for process in record.processes() {
-        own(process, &mut lines);
+        own(process, &record.files.contents, &mut lines);
     }
     for description in &record.files.descriptions {
-        lines.extend(missing(&description.object, description.flags));
+        lines.extend(match record.files.content_of(&description.object) {
+            Some(content) => homeless(content),
+            None => missing(&description.object, description.flags),
+        });
     }
     // What several processes have is said once.
     let mut said = BTreeSet::new();
@@ -33,8 +37,8 @@ pub fn preflight(record: &ProcessRecord) -> Vec<String> {
     lines
 }
 
-/// What one process needs besides open files.
-fn own(record: &ProcessRecord, lines: &mut Vec<String>) {
+/// What one process needs besides open files. `contents`: what is put back.
+fn own(record: &ProcessRecord, contents: &[FileContent], lines: &mut Vec<String>) {
     let mut private: Vec<u32> = Vec::new();
     for region in &record.regions {
         match region.backing {
@@ -48,7 +52,8 @@ fn own(record: &ProcessRecord, lines: &mut Vec<String>) {
     private.dedup();
     let mapped = private.iter().filter_map(|&file| record.files.mapped.get(file as usize));
     let executable = record.files.mapped.iter().any(|file| file.path == record.exe.path);
-    lines.extend(mapped.filter_map(changed));
+    let is_saved = |file: &&FileIdentity| contents.iter().any(|content| content.path == file.path);
+    lines.extend(mapped.filter(|file| !is_saved(file)).filter_map(changed));
     if !executable {
         lines.extend(changed(&record.exe));
     }
@@ -84,6 +89,13 @@ fn changed(file: &FileIdentity) -> Option<String> {
          images with run --self-contained",
         file.path
     ))
+}
+
+/// Whether a file that was saved has no place to be put back to.
+fn homeless(content: &FileContent) -> Option<String> {
+    let path = content.path.as_path();
+    let there = path.exists() || path.parent().is_some_and(Path::is_dir);
+    (!there).then(|| format!("{}: the folder of this file is gone; {REMEDY}", content.path))
 }
 
 /// Whether an open file is gone, or has lost what the program would write behind.

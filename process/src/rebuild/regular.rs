@@ -8,8 +8,9 @@
 use super::error::RebuildError;
 use super::files::{c_path, open_path};
 use super::renamed;
+use crate::capture::identity;
 use holdfast_image::bytes::Name;
-use holdfast_image::record::{FileTable, Object};
+use holdfast_image::record::{Description, FileTable, Object};
 use holdfast_sys::{clock, objects};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -28,37 +29,58 @@ fn may_write(flags: u32) -> bool {
     flags & libc::O_ACCMODE.cast_unsigned() != libc::O_RDONLY.cast_unsigned()
 }
 
-/// Whether the program writes a file, by any of its descriptions.
-pub fn is_written(table: &FileTable, object: &Object) -> bool {
-    let Object::Regular { device: own_device, inode: own_inode, .. } = object else { return false };
-    table.descriptions.iter().any(|other| match &other.object {
-        Object::Regular { device, inode, .. } => {
-            (device, inode) == (own_device, own_inode) && may_write(other.flags)
-        }
-        _ => false,
-    })
+/// What the program does with a file, by all its descriptions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// It reads it.
+    Read,
+    /// It writes it.
+    Written,
+    /// It writes it, and the image has what was in it ([`super::contents`]).
+    Saved,
 }
 
-/// Opens a file that has a name; sets its offset. `written`: see [`is_written`].
+impl Role {
+    /// Of what an object is.
+    pub fn of(table: &FileTable, object: &Object) -> Role {
+        let Object::Regular { device: own_device, inode: own_inode, .. } = object else { return Role::Read };
+        if table.content_of(object).is_some() {
+            return Role::Saved;
+        }
+        let written = table.descriptions.iter().any(|other| match &other.object {
+            Object::Regular { device, inode, .. } => {
+                (device, inode) == (own_device, own_inode) && may_write(other.flags)
+            }
+            _ => false,
+        });
+        if written { Role::Written } else { Role::Read }
+    }
+}
+
+/// Opens a file that has a name; sets its offset.
 ///
 /// # Errors
 /// Names the file and what to do.
 pub fn open(
     object: &Object,
     flags: u32,
-    written: bool,
+    role: Role,
     notes: &mut Vec<String>,
 ) -> Result<OwnedFd, RebuildError> {
     let Object::Regular { path, position, size, device, inode, mode, now: other, .. } = object else {
         return Err(RebuildError::Image("not a regular file".into()));
     };
-    let is_copied = other.is_some() && written;
+    let is_copied = role == Role::Saved || other.is_some() && role == Role::Written;
     if ((*size == 0 && may_write(flags)) || is_copied) && !path.as_path().exists() {
         // Nothing of it is lost: it was empty, or is filled in time.
         let flags = (libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY).cast_unsigned();
-        objects::open(&c_path(path)?, flags, *mode).map_err(|error| {
-            RebuildError::file(path, format!("it is gone and cannot be made anew: {error}"))
-        })?;
+        match objects::open(&c_path(path)?, flags, *mode) {
+            // Another one of the new processes was quicker.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            other => drop(other.map_err(|error| {
+                RebuildError::file(path, format!("it is gone and cannot be made anew: {error}"))
+            })?),
+        }
         if !is_copied {
             notes.push(format!("{path}: it was gone; made anew, empty as it was"));
         }
@@ -115,9 +137,10 @@ fn refuse_shrunk(path: &Name, size: u64, now: u64) -> Result<(), RebuildError> {
 /// Names the file; those before it are put back, and their ends kept.
 pub fn put_back(table: &FileTable, saved_dir: &Path) -> Result<Vec<String>, RebuildError> {
     let mut notes = Vec::new();
-    let mut copied = BTreeSet::new();
+    let (mut copied, mut said) = (BTreeSet::new(), BTreeSet::new());
     for description in &table.descriptions {
         if let Object::Regular { path, size, now: other, deleted_content: None, .. } = &description.object
+            && table.content_of(&description.object).is_none()
             && may_write(description.flags)
             && description.flags & libc::O_PATH.cast_unsigned() == 0
         {
@@ -130,8 +153,11 @@ pub fn put_back(table: &FileTable, saved_dir: &Path) -> Result<Vec<String>, Rebu
                 continue;
             }
             let now = fs::metadata(path.as_path())
-                .map_err(|error| RebuildError::file(path, format!("asking for its length: {error}")))?
-                .len();
+                .map_err(|error| RebuildError::file(path, format!("asking for its length: {error}")))?;
+            if said.insert(path) {
+                notes.extend(note_overwritten(description, &now));
+            }
+            let now = now.len();
             refuse_shrunk(path, *size, now)?;
             if now > *size {
                 notes.push(put_back_length(path, *size, now, saved_dir)?);
@@ -139,6 +165,19 @@ pub fn put_back(table: &FileTable, saved_dir: &Path) -> Result<Vec<String>, Rebu
         }
     }
     Ok(notes)
+}
+
+/// Of a file that may have been written over in place since the checkpoint, which cutting it back does not undo. One whose offset
+/// was at its end is taken for one that grows.
+fn note_overwritten(description: &Description, now: &fs::Metadata) -> Option<String> {
+    let Object::Regular { path, position, size, mtime_ns, .. } = &description.object else { return None };
+    let grows = description.flags & libc::O_APPEND.cast_unsigned() != 0 || position == size;
+    (!grows && identity::mtime_ns(now) != *mtime_ns).then(|| {
+        format!(
+            "{path}: it was written since the checkpoint; what was written over stays so (`holdfast run --save-files` saves \
+             what is in files)"
+        )
+    })
 }
 
 /// A place that another file of the program has now: one of them would be lost.
@@ -177,7 +216,11 @@ fn copy_back(path: &Name, other: &Name, size: u64, saved_dir: &Path) -> Result<S
     Ok(note)
 }
 
-fn put_back_length(path: &Name, size: u64, now: u64, saved_dir: &Path) -> Result<String, RebuildError> {
+/// Cuts a file that has grown.
+///
+/// # Errors
+/// What would be cut off cannot be kept.
+pub fn put_back_length(path: &Name, size: u64, now: u64, saved_dir: &Path) -> Result<String, RebuildError> {
     let kept = keep_tail(path, size, saved_dir).map_err(|error| {
         RebuildError::file(
             path,
@@ -204,7 +247,10 @@ pub fn make_saved_dir(saved_dir: &Path) -> io::Result<()> {
 }
 
 /// Copies what lies behind `size` into a new file of the store.
-fn keep_tail(path: &Name, size: u64, saved_dir: &Path) -> io::Result<PathBuf> {
+///
+/// # Errors
+/// As open; no room.
+pub fn keep_tail(path: &Name, size: u64, saved_dir: &Path) -> io::Result<PathBuf> {
     make_saved_dir(saved_dir)?;
     let mut source = File::open(path.as_path())?;
     source.seek(SeekFrom::Start(size))?;
@@ -292,7 +338,7 @@ mod tests {
     use crate::capture::identity::born_ns;
     use crate::rebuild::fill::tests::record;
     use holdfast_image::bytes::Blob;
-    use holdfast_image::record::{Description, ProcessRecord};
+    use holdfast_image::record::ProcessRecord;
 
     struct Folder(PathBuf);
     impl Folder {
@@ -332,7 +378,7 @@ mod tests {
         let (path, saved) = (folder.0.join("out.log"), folder.0.join("saved"));
         fs::write(&path, b"before|after").unwrap();
         let object = object(&path, 7, 3);
-        let fd = open(&object, WRITING, true, &mut Vec::new()).unwrap();
+        let fd = open(&object, WRITING, Role::Written, &mut Vec::new()).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"before|after", "opening changes nothing");
         let description = Description { flags: WRITING, object, locks: Vec::new(), owner: None };
         let table =
@@ -354,10 +400,10 @@ mod tests {
         let path = folder.0.join("data");
         fs::write(&path, b"12345").unwrap();
         let mut notes = Vec::new();
-        let error = open(&object(&path, 9, 9), WRITING, true, &mut notes).unwrap_err().to_string();
+        let error = open(&object(&path, 9, 9), WRITING, Role::Written, &mut notes).unwrap_err().to_string();
         assert!(error.contains("data") && error.contains("truncate -s 9"), "{error}");
         assert!(notes.is_empty());
-        open(&object(&path, 9, 9), 0, false, &mut notes).unwrap();
+        open(&object(&path, 9, 9), 0, Role::Read, &mut notes).unwrap();
         assert_eq!(notes.len(), 1);
         assert_eq!(fs::read(&path).unwrap(), b"12345");
     }
@@ -371,15 +417,15 @@ mod tests {
         fs::write(folder.0.join("new"), b"54321").unwrap();
         fs::rename(folder.0.join("new"), &path).unwrap();
         let mut notes = Vec::new();
-        let mut file = File::from(open(&old, 0, false, &mut notes).unwrap());
+        let mut file = File::from(open(&old, 0, Role::Read, &mut notes).unwrap());
         let mut rest = String::new();
         file.read_to_string(&mut rest).unwrap();
         assert_eq!((rest.as_str(), notes.len()), ("321", 1));
         fs::remove_file(&path).unwrap();
-        assert!(open(&old, 0, false, &mut notes).is_err());
-        assert!(open(&old, WRITING, true, &mut notes).is_err());
+        assert!(open(&old, 0, Role::Read, &mut notes).is_err());
+        assert!(open(&old, WRITING, Role::Written, &mut notes).is_err());
         // One that was empty can be made anew.
-        open(&object(&path, 0, 0), WRITING, true, &mut notes).unwrap();
+        open(&object(&path, 0, 0), WRITING, Role::Written, &mut notes).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().len(), 0);
     }
 
@@ -408,20 +454,20 @@ mod tests {
         let object = &record.files.descriptions[0].object;
         let mut notes = Vec::new();
         let mut rest = String::new();
-        File::from(open(object, 0, false, &mut notes).unwrap()).read_to_string(&mut rest).unwrap();
+        File::from(open(object, 0, Role::Read, &mut notes).unwrap()).read_to_string(&mut rest).unwrap();
         assert_eq!((rest.as_str(), notes.len(), path.exists()), ("after", 1, false));
         // Another one has its name already; at last it is replaced by its copy, and what was kept is taken.
         for other in [None, Some("another one")] {
             let _ = fs::remove_file(&path);
             other.iter().for_each(|text| fs::write(&path, text).unwrap());
-            let mut writer = File::from(open(object, WRITING, true, &mut Vec::new()).unwrap());
+            let mut writer = File::from(open(object, WRITING, Role::Written, &mut Vec::new()).unwrap());
             let notes = put_back(&record.files, &saved).unwrap();
             assert!(notes.len() == 1 && notes[0].contains("whole now"), "{notes:?}");
             assert_eq!(notes[0].contains("what was there is kept"), other.is_some(), "{notes:?}");
             writer.write_all(b"X").unwrap();
             // Who reads what is written reads the same file.
             let mut text = String::new();
-            let mut reader = File::from(open(object, 0, true, &mut Vec::new()).unwrap());
+            let mut reader = File::from(open(object, 0, Role::Written, &mut Vec::new()).unwrap());
             reader.read_to_string(&mut text).unwrap();
             assert_eq!((fs::read(&path).unwrap(), text.as_str()), (b"before|X".to_vec(), "X"));
             assert_eq!(fs::metadata(&path).unwrap().mode(), fs::metadata(&now).unwrap().mode());
@@ -429,7 +475,7 @@ mod tests {
         }
         fs::rename(&path, &now).unwrap();
         let again = found(&[&old], &saved);
-        open(&again.files.descriptions[0].object, WRITING, true, &mut Vec::new()).unwrap();
+        open(&again.files.descriptions[0].object, WRITING, Role::Written, &mut Vec::new()).unwrap();
         put_back(&again.files, &saved).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"before|");
         let mut kept: Vec<Vec<u8>> =

@@ -7,15 +7,18 @@
 
 use crate::capture::identity::born_ns;
 use holdfast_image::bytes::Name;
-use holdfast_image::record::{Object, ProcessRecord};
+use holdfast_image::record::{FileTable, Object, ProcessRecord};
 use std::fs;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Notes of each file of the job where it is, if that is not where it was. `saved_dir`: the job's folder for what restarts keep.
 pub fn find(record: &mut ProcessRecord, saved_dir: &Path) {
-    for description in &mut record.files.descriptions {
-        let found = elsewhere(&description.object, saved_dir);
+    let FileTable { descriptions, contents, .. } = &mut record.files;
+    for description in descriptions {
+        // What was in it will be put where it was.
+        let is_saved = contents.iter().any(|content| content.is_of(&description.object));
+        let found = if is_saved { None } else { elsewhere(&description.object, saved_dir) };
         if let Object::Regular { now, .. } = &mut description.object {
             *now = found.map(|path| Name::from(path.as_path()));
         }

@@ -167,7 +167,7 @@ fn too_long(kind: NamelessKind, len: u64) -> String {
 }
 
 /// Ranges with data that no mapping covers.
-fn data_of(file: &File, size: u64, covered: Option<&PageSet>) -> io::Result<Vec<(u64, u64)>> {
+pub fn data_of(file: &File, size: u64, covered: Option<&PageSet>) -> io::Result<Vec<(u64, u64)>> {
     let mut data = Vec::new();
     let mut at = 0;
     while at < size {

@@ -1,0 +1,92 @@
+//! What was in files with names: those that the programs of a job write, if the job saves them (`run --save-files`).
+//!
+//! Part of the files part of the process record. Written by `process::capture::contents`, read by `process::rebuild::contents`.
+//! The bytes are in the page index, in a space of their own ([`crate::space::FILES`]): so they are stored once however often
+//! an image is taken, compressed, and checked like memory. A page that is not in the index is a hole.
+//! Invariants: plain data; the places of two files do not overlap ([`check`]).
+
+use crate::bytes::Name;
+use crate::pages::PageRun;
+use crate::record::Object;
+use crate::{Addr, PAGE_SIZE};
+use serde::{Deserialize, Serialize};
+
+/// A file that was saved.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FileContent {
+    /// Where it was.
+    pub path: Name,
+    /// Device and inode at the cut, as the descriptions that lead to it have them.
+    pub device: u64,
+    /// See `device`.
+    pub inode: u64,
+    /// Length.
+    pub size: u64,
+    /// Permission bits.
+    pub mode: u32,
+    /// Where its first byte is in its space.
+    pub start: Addr,
+}
+
+impl FileContent {
+    /// Whether it is of the file that an object is.
+    pub fn is_of(&self, object: &Object) -> bool {
+        matches!(object, Object::Regular { device, inode, .. } if (*device, *inode) == (self.device, self.inode))
+    }
+
+    /// Its place.
+    pub fn run(&self) -> PageRun {
+        PageRun::between(self.start, Addr(self.start.0 + self.size.next_multiple_of(PAGE_SIZE)))
+    }
+}
+
+/// Whether places are in their space and apart.
+///
+/// # Errors
+/// Names the file.
+pub(crate) fn check(files: &[FileContent]) -> Result<(), String> {
+    /// Bytes in a space.
+    const END: u64 = 1 << 47;
+    let mut places: Vec<(u64, u64, &Name)> = Vec::with_capacity(files.len());
+    for file in files {
+        let len = file.size.checked_next_multiple_of(PAGE_SIZE);
+        let end = len.and_then(|len| file.start.0.checked_add(len)).filter(|end| *end <= END);
+        let Some(end) = end.filter(|_| file.start.0.is_multiple_of(PAGE_SIZE)) else {
+            return Err(format!("the saved content of {} is out of place", file.path));
+        };
+        places.push((file.start.0, end, &file.path));
+    }
+    places.sort_unstable();
+    match places.windows(2).find(|pair| pair[0].1 > pair[1].0) {
+        Some(pair) => Err(format!("{} and {} are saved in the same place", pair[0].2, pair[1].2)),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_apart_and_in_their_space() {
+        let file = |start: u64, size| FileContent {
+            path: Name::from("/x"),
+            device: 1,
+            inode: 2,
+            size,
+            mode: 0o600,
+            start: Addr(start),
+        };
+        assert!(check(&[file(PAGE_SIZE, PAGE_SIZE + 1), file(0, 7), file(3 * PAGE_SIZE, 0)]).is_ok());
+        for wrong in [
+            vec![file(0, 7), file(0, 7)],
+            vec![file(PAGE_SIZE, 1), file(0, PAGE_SIZE + 1)],
+            vec![file(1, 7)],
+            vec![file((1 << 47) - PAGE_SIZE, PAGE_SIZE + 1)],
+            vec![file(PAGE_SIZE, u64::MAX)],
+            vec![file(PAGE_SIZE, u64::MAX - PAGE_SIZE)],
+        ] {
+            assert!(check(&wrong).is_err(), "{wrong:?}");
+        }
+    }
+}
