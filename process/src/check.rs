@@ -8,6 +8,7 @@
 //!
 //! Fails by: [`CheckError`], when there is nothing to look at, or it may not be looked at.
 
+use crate::capture::contents;
 use crate::capture::files::nameless::Covered;
 use crate::capture::files::{FileReader, Holder, Look, Outside, watches};
 use crate::capture::links;
@@ -15,7 +16,7 @@ use crate::capture::maps::{self, Mapped};
 use crate::capture::{ipc, segments};
 use crate::{ours, refuse, stop};
 use holdfast_image::bytes::Name;
-use holdfast_image::record::InjectArea;
+use holdfast_image::record::{FileTable, InjectArea};
 use holdfast_image::refusal::{Checked, Finding, Refusal};
 use holdfast_sys::procfs::{self, Mapping, Status};
 use holdfast_sys::{clone, local};
@@ -48,6 +49,8 @@ pub struct CheckOptions {
     pub inherited: Vec<(i32, u64, u64)>,
     /// See [`crate::CutOptions::lose_connections`].
     pub lose_connections: bool,
+    /// Most bytes of files that are to be saved, if they are: see [`crate::Contents`].
+    pub save_files: Option<u64>,
     /// Only protected memory is stored: other memory may be as large as it likes.
     pub only_protected: bool,
 }
@@ -334,11 +337,24 @@ fn files(options: &CheckOptions, open: &[Open<'_>]) -> io::Result<Vec<Found>> {
         Ok(mut tables) => {
             let folder = |pid: i32| fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
             let processes: Vec<(i32, PathBuf)> = open.iter().map(|one| (one.pid, folder(one.pid))).collect();
-            watches::find_paths(&mut tables, &processes)
+            let mut refusals = watches::find_paths(&mut tables, &processes);
+            if let Some(limit) = options.save_files.filter(|_| !options.only_protected) {
+                refusals.extend(unsaved(limit, &tables, open));
+            }
+            refusals
         }
         Err(unreadable) => unreadable.refusals,
     };
     Ok(refusals.into_iter().filter_map(|(place, refusal)| Some((open.get(place)?.pid, refusal))).collect())
+}
+
+/// Files that are to be saved and cannot be.
+fn unsaved(limit: u64, tables: &[FileTable], open: &[Open<'_>]) -> Vec<(usize, Refusal)> {
+    let processes: Vec<contents::Process<'_>> = open
+        .iter()
+        .map(|one| contents::Process { pid: one.pid, tid: one.live, mapped: &one.mapped })
+        .collect();
+    contents::obstacles(limit, tables, &processes)
 }
 
 /// The program's file. A thread of the kernel has none.

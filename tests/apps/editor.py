@@ -1,16 +1,10 @@
 # vim in a terminal of its own, driven as by a person at the keyboard; its text is shown line by line. editor.py [TURNS]
-import fcntl, os, pty, select, struct, sys, termios, time
+import fcntl, os, pty, re, select, struct, sys, termios, time
 
-# Not the file that it edits: it would ask before it overwrites one that is newer than it knows, as after a restart.
+# What vim has done it says on the terminal, which is part of the image. A file that it writes is not: after a restart it may tell
+# of things that are still to come. It is written once, at the end; not the one that it edits: it would ask before it overwrites
+# one that is newer than it knows.
 NAME = "copy.txt"
-
-
-def lines():
-    try:
-        with open(NAME) as file:
-            return file.read().splitlines()
-    except FileNotFoundError:
-        return []
 
 
 class Editor:
@@ -31,17 +25,22 @@ class Editor:
     def type(self, keys):
         os.write(self.terminal, keys.encode())
 
-    def wait(self, right):
-        end = time.monotonic() + 20
-        while not right():
-            self.look(0.01)
-            if time.monotonic() > end:
-                raise SystemExit(f"vim does not do what it was told: {lines()[-3:]}")
+    def answer(self, step):
+        """What it tells of a step (`echo`): number of lines, and the last one. Nothing is typed meanwhile: a shell would get it."""
+        end, seen = time.monotonic() + 20, b""
+        while time.monotonic() < end:
+            seen += self.look(0.01)
+            found = re.search(b"<%s:([0-9]+):([^>]*)>" % step.encode(), seen)
+            if found:
+                return int(found[1]), found[2].decode()
+        raise SystemExit(f"vim does not do what it was told: {step}: {seen[-500:]}")
+
+
+def echo(step):
+    return f'redraw | echo printf("<%s:%d:%s>", "{step}", line("$"), getline("$"))\r'
 
 
 def main(turns):
-    if os.path.exists(NAME):
-        os.unlink(NAME)
     editor = Editor()
     while not editor.look(0.2):
         pass
@@ -49,13 +48,17 @@ def main(turns):
     editor.type(":set noshelltemp columns=90\r")
     for turn in range(turns):
         # A line, a number that it counts up itself, an undo and a redo, the output of a shell.
-        editor.type(f"Gocount {turn}\x1b{turn % 7 + 1}\x01yyp:s/count/again/\ruu\x12\x12:w! copy.txt\r")
-        editor.wait(lambda: lines()[-1:] == [f"again {turn + turn % 7 + 1}"])
+        editor.type(f"Gocount {turn}\x1b{turn % 7 + 1}\x01yyp:s/count/again/\ruu\x12\x12:{echo(f'keys {turn}')}")
+        told = editor.answer(f"keys {turn}")
+        assert told[1] == f"again {turn + turn % 7 + 1}", told
         if turn % 5 == 0:
-            editor.type(f":$r !expr {turn} + 1\r:w! copy.txt\r")
-            editor.wait(lambda: lines()[-1:] == [f"{turn + 1}"])
-        print(turn, len(lines()), lines()[-1], flush=True)
+            editor.type(f":exe '$r !expr {turn} + 1' | {echo(f'shell {turn}')}")
+            told = editor.answer(f"shell {turn}")
+            assert told[1] == f"{turn + 1}", told
+        print(turn, *told, flush=True)
         time.sleep(0.01)
+    editor.type(f":w! {NAME} | {echo('written')}")
+    editor.answer("written")
     editor.type(":q!\r")
     while True:
         try:

@@ -57,6 +57,39 @@ fn tcp_connection_that_may_be_lost() {
     }
 }
 
+/// `--save-files` has a limit, which `check` knows too; what only grows may be larger.
+#[test]
+fn files_that_are_too_large_to_be_saved() {
+    const SCRIPT: &str = "exec 8>>log 9<>data; head -c 2000000 /dev/zero >&8; head -c 2000000 /dev/zero >&9; \
+                          echo begun; while [ ! -e enough ]; do sleep 0.05; done; echo PASS";
+    for user in [User::Root, User::Ordinary] {
+        let Some(bed) = Bed::new(user) else { continue };
+        let result = (|| -> Result<()> {
+            let app = App::real("sh", &["/bin/sh", "-c", SCRIPT]).with(&["--save-files=1M"]);
+            let mut front = bed.run_command("r", app.options, &app.words())?.spawn()?;
+            bed.wait_live("r", &mut front)?.context("a pid")?;
+            bed.until("the first line", Duration::from_secs(10), || bed.text("out").contains("begun"))?;
+            for command in [&["check", "r"][..], &["checkpoint", "r"]] {
+                let ended = bed.say(command)?;
+                let said = format!("{}{}", ended.stdout, ended.stderr);
+                ensure!(ended.code() == 69, "{command:?}: status {}: {said}", ended.code());
+                ensure!(
+                    said.contains("fd 9") && said.contains("/data") && said.contains("1048576"),
+                    "{said}"
+                );
+                ensure!(!said.contains("fd 8"), "what only grows is refused too: {said}");
+            }
+            fs::write(bed.work().join("enough"), "")?;
+            let code = shell_code(wait(&mut front, Duration::from_secs(20))?);
+            ensure!(code == 0 && bed.text("out") == "begun\nPASS\n", "status {code}: {}", bed.text("out"));
+            bed.check_clean("r")
+        })();
+        if let Err(error) = result {
+            panic!("as {user:?}: {error:#}");
+        }
+    }
+}
+
 /// Runs `holdfast run -- PROGRAM`, which must fail with 69, say `words`, and not start the program.
 fn refuse_to_run(bed: &Bed, program: &str, words: &[&str]) -> Result<()> {
     let ended =

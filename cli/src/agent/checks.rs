@@ -77,6 +77,7 @@ fn look(workshop: &Workshop, members: &Members, handed: &[Handed]) -> Result<Che
         own_files: cut::own_files(workshop),
         inherited: handed.iter().map(Handed::identity).collect(),
         lose_connections: workshop.settings.tcp == TcpChoice::Close,
+        save_files: workshop.settings.save_files,
         only_protected,
     })?;
     let nothing =

@@ -54,8 +54,6 @@ struct Known {
 #[derive(Debug, Default)]
 struct State {
     known: HashMap<Key, Known>,
-    /// Where the next place begins.
-    next: u64,
     /// Bytes that were read last.
     last_len: usize,
 }
@@ -86,7 +84,7 @@ pub struct Taken {
 pub enum Unsaved {
     /// Files that are too large or cannot be read, with the places of their processes.
     Refused(Vec<(usize, Refusal)>),
-    /// A process is gone.
+    /// A process, or the file, is gone.
     Failed(io::Error),
 }
 
@@ -137,70 +135,97 @@ impl Contents {
     /// # Errors
     /// See [`Unsaved`].
     pub fn take(&self, tables: &[FileTable], processes: &[Process<'_>]) -> Result<Taken, Unsaved> {
+        let sights = survey(self.limit, tables, processes)?;
         let mapped: BTreeSet<u64> = processes.iter().flat_map(|process| shared(process.mapped)).collect();
         let mut state = self.state();
-        let before = std::mem::take(&mut state.known);
         let saved = SavedPages::with_room(state.last_len);
         let mut taken = Taken { saved, ..Taken::default() };
-        let (mut refusals, mut left) = (Vec::new(), self.limit);
-        for written in all_written(tables) {
-            let refuse = |reason: String| {
-                let subject = Subject::Descriptor { fd: written.fd, name: written.path.to_string() };
-                (written.holder, Refusal { subject, reason })
-            };
-            let Some(process) = processes.get(written.holder) else { continue };
-            let sight = match Sight::of(process, written.fd) {
-                Ok(sight) => sight,
-                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
-                    return Err(Unsaved::Failed(error));
-                }
-                Err(error) => {
-                    refusals.push(refuse(unreadable(&error)));
-                    continue;
-                }
-            };
-            let len: u64 = sight.data.iter().map(|(from, to)| to - from).sum();
-            if len > left {
-                // Cut back to its length such a file is what it was.
-                if !written.appends {
-                    refusals.push(refuse(too_much(self.limit)));
-                }
-                continue;
-            }
-            left -= len;
+        let mut now = HashMap::with_capacity(sights.len());
+        for (written, sight) in sights {
             let is_mapped = mapped.contains(&sight.metadata.ino());
             let added = state
-                .place(before.get(&written.key), sight.metadata.len())
+                .place(written.key, &now, sight.metadata.len())
                 .and_then(|known| taken.add(&sight, known, is_mapped));
-            match added {
-                Ok(known) => {
-                    taken.files.push(sight.record(&written, known.start));
-                    state.known.insert(written.key, known);
-                }
-                Err(error) => refusals.push(refuse(unreadable(&error))),
+            let known = added.map_err(|error| Unsaved::Refused(vec![written.refuse(unreadable(&error))]))?;
+            taken.files.push(sight.record(&written, known.start));
+            now.insert(written.key, known);
+        }
+        taken.saved.sort();
+        state.last_len = usize::try_from(taken.dirty.pages().bytes()).unwrap_or(0);
+        state.known = now;
+        Ok(taken)
+    }
+}
+
+/// All files that are to be saved. `limit`: see [`Contents::new`].
+///
+/// # Errors
+/// See [`Unsaved`].
+fn survey<'a>(
+    limit: u64,
+    tables: &'a [FileTable],
+    processes: &[Process<'_>],
+) -> Result<Vec<(Written<'a>, Sight)>, Unsaved> {
+    let (mut sights, mut refusals, mut left) = (Vec::new(), Vec::new(), limit);
+    for written in all_written(tables) {
+        let Some(process) = processes.get(written.holder) else { continue };
+        match Sight::of(process, written.fd) {
+            Ok(sight) if sight.len() <= left => {
+                left -= sight.len();
+                sights.push((written, sight));
             }
+            // Cut back to its length such a file is what it was.
+            Ok(_) if written.appends => {}
+            Ok(_) => refusals.push(written.refuse(too_much(limit))),
+            // It ends, or, of a program that runs, the file was just closed.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT)) => {
+                return Err(Unsaved::Failed(error));
+            }
+            Err(error) => refusals.push(written.refuse(unreadable(&error))),
         }
-        if refusals.is_empty() {
-            taken.saved.sort();
-            state.last_len = usize::try_from(taken.dirty.pages().bytes()).unwrap_or(0);
-            return Ok(taken);
-        }
-        Err(Unsaved::Refused(refusals))
+    }
+    if refusals.is_empty() { Ok(sights) } else { Err(Unsaved::Refused(refusals)) }
+}
+
+/// What of running processes could not be saved.
+pub fn obstacles(limit: u64, tables: &[FileTable], processes: &[Process<'_>]) -> Vec<(usize, Refusal)> {
+    match survey(limit, tables, processes) {
+        Err(Unsaved::Refused(refusals)) => refusals,
+        Ok(_) | Err(Unsaved::Failed(_)) => Vec::new(),
+    }
+}
+
+impl Written<'_> {
+    fn refuse(&self, reason: String) -> (usize, Refusal) {
+        let subject = Subject::Descriptor { fd: self.fd, name: self.path.to_string() };
+        (self.holder, Refusal { subject, reason })
     }
 }
 
 impl State {
-    /// What is known of a file; of a new one: a place for so many bytes. One that has outgrown its place is new.
-    fn place(&mut self, known: Option<&Known>, size: u64) -> io::Result<Known> {
-        if let Some(known) = known.filter(|known| size <= known.room) {
+    /// What is known of a file; of a new one: a place for so many bytes that no other has, before or `now`. One that has outgrown its place is
+    /// new.
+    fn place(&self, key: Key, now: &HashMap<Key, Known>, size: u64) -> io::Result<Known> {
+        if let Some(known) = self.known.get(&key).filter(|known| size <= known.room) {
             return Ok(known.clone());
         }
         let room = size.saturating_mul(2).max(LEAST_ROOM).next_multiple_of(PAGE_SIZE);
-        let end = self.next.checked_add(room).filter(|end| *end <= SPACE_LEN);
-        let end = end.ok_or_else(|| io::Error::from_raw_os_error(libc::EFBIG))?;
-        let start = Addr(std::mem::replace(&mut self.next, end));
+        let all = self.known.values().chain(now.values());
+        let mut taken: Vec<(u64, u64)> =
+            all.map(|known| (known.start.0, known.start.0 + known.room)).collect();
+        taken.sort_unstable();
+        let mut start = 0;
+        for (from, to) in taken {
+            if from.saturating_sub(start) >= room {
+                break;
+            }
+            start = start.max(to);
+        }
+        if start.checked_add(room).is_none_or(|end| end > SPACE_LEN) {
+            return Err(io::Error::from_raw_os_error(libc::EFBIG));
+        }
         let (stamp, since, pages) = ((u64::MAX, [0; 4]), Instant::now(), PageSet::new());
-        Ok(Known { start, room, stamp, since, settled: false, pages, stored: false })
+        Ok(Known { start: Addr(start), room, stamp, since, settled: false, pages, stored: false })
     }
 }
 
@@ -253,6 +278,11 @@ impl Sight {
         let metadata = file.metadata()?;
         let data = nameless::data_of(&file, metadata.len(), None)?;
         Ok(Sight { file, metadata, data })
+    }
+
+    /// Bytes of data.
+    fn len(&self) -> u64 {
+        self.data.iter().map(|(from, to)| to - from).sum()
     }
 
     fn record(&self, written: &Written<'_>, start: Addr) -> FileContent {
@@ -446,13 +476,23 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_outgrows_its_place_gets_another() {
+    fn places_are_taken_once_and_given_away_again() {
         let mut state = State::default();
-        let first = state.place(None, 7).unwrap();
-        let second = state.place(None, 3 * LEAST_ROOM).unwrap();
-        assert_eq!((first.start.0, second.start.0, second.room), (0, LEAST_ROOM, 6 * LEAST_ROOM));
-        assert_eq!(state.place(Some(&first), LEAST_ROOM).unwrap().start, first.start);
-        assert_eq!(state.place(Some(&first), LEAST_ROOM + 1).unwrap().start.0, 7 * LEAST_ROOM);
-        assert!(state.place(None, SPACE_LEN / 2).is_err());
+        let key = |number: u64| (number, number);
+        let mut now = HashMap::new();
+        let mut place = |state: &State, number: u64, size| {
+            let known = state.place(key(number), &now, size)?;
+            now.insert(key(number), known.clone());
+            io::Result::Ok((known.start.0, known.room))
+        };
+        assert_eq!(place(&state, 1, 7).unwrap(), (0, LEAST_ROOM));
+        assert_eq!(place(&state, 2, 3 * LEAST_ROOM).unwrap(), (LEAST_ROOM, 6 * LEAST_ROOM));
+        assert_eq!(place(&state, 3, 0).unwrap(), (7 * LEAST_ROOM, LEAST_ROOM));
+        assert!(place(&state, 4, SPACE_LEN / 2).is_err());
+        state.known = now;
+        assert_eq!(state.place(key(1), &HashMap::new(), LEAST_ROOM).unwrap().start.0, 0);
+        assert_eq!(state.place(key(1), &HashMap::new(), LEAST_ROOM + 1).unwrap().start.0, 8 * LEAST_ROOM);
+        state.known.remove(&key(2));
+        assert_eq!(state.place(key(5), &HashMap::new(), 9).unwrap().start.0, LEAST_ROOM);
     }
 }

@@ -8,8 +8,10 @@
 
 use super::error::RebuildError;
 use super::regular::{self, keep_tail};
-use holdfast_image::pages::{ExtentSource, PageProvider};
+use crate::capture::files::nameless;
+use holdfast_image::pages::{ExtentSource, PageProvider, PageRun};
 use holdfast_image::record::{FileContent, FileTable};
+use holdfast_image::set::PageSet;
 use holdfast_image::{Addr, PAGE_SIZE};
 use std::fs::{File, Permissions};
 use std::io;
@@ -56,23 +58,42 @@ pub fn put_back(
     Ok(notes)
 }
 
-/// All of it, piece by piece: offset, and the bytes that were there. `each` says whether to go on.
+/// Where the file has data, now or in the image: by offset in it. All else is zero here and there, and may be long.
+fn places(file: &File, content: &FileContent, pages: &dyn PageProvider) -> io::Result<PageSet> {
+    let whole = content.run();
+    let in_file = |start: u64, end: u64| PageRun::between(Addr(start), Addr(end.next_multiple_of(PAGE_SIZE)));
+    let now = nameless::data_of(file, file.metadata()?.len().min(content.size), None)?;
+    let now = now.into_iter().map(|(from, to)| in_file(from, to));
+    let is_here = |run: &PageRun| run.start < whole.end() && run.end() > whole.start;
+    let stored = pages.extents().iter().filter(|extent| is_here(&extent.run));
+    let was = stored.map(|extent| {
+        let (from, to) = (extent.run.start.max(whole.start), extent.run.end().min(whole.end()));
+        in_file(from.0 - whole.start.0, to.0 - whole.start.0)
+    });
+    Ok(now.chain(was).collect())
+}
+
+/// All of it that is not zero now as before, piece by piece: offset, and the bytes that were there. `each` says whether to go on.
 fn pieces(
+    file: &File,
     content: &FileContent,
     pages: &dyn PageProvider,
     mut each: impl FnMut(u64, &[u8]) -> io::Result<bool>,
 ) -> io::Result<bool> {
     let mut bytes = Vec::new();
-    let mut from = 0;
-    while from < content.size {
-        let to = (from + PIECE_LEN).min(content.size);
-        bytes.clear();
-        bytes.resize(usize::try_from((to - from).next_multiple_of(PAGE_SIZE)).unwrap_or(0), 0);
-        fill(content.start.0 + from, &mut bytes, pages)?;
-        if !each(from, &bytes[..usize::try_from(to - from).unwrap_or(0)])? {
-            return Ok(false);
+    for run in places(file, content, pages)?.runs() {
+        let end = run.end().0.min(content.size);
+        let mut from = run.start.0;
+        while from < end {
+            let to = (from + PIECE_LEN).min(end);
+            bytes.clear();
+            bytes.resize(usize::try_from((to - from).next_multiple_of(PAGE_SIZE)).unwrap_or(0), 0);
+            fill(content.start.0 + from, &mut bytes, pages)?;
+            if !each(from, &bytes[..usize::try_from(to - from).unwrap_or(0)])? {
+                return Ok(false);
+            }
+            from = to;
         }
-        from = to;
     }
     Ok(true)
 }
@@ -94,7 +115,7 @@ fn fill(start: u64, bytes: &mut [u8], pages: &dyn PageProvider) -> io::Result<()
 
 fn is_same(file: &File, content: &FileContent, pages: &dyn PageProvider) -> io::Result<bool> {
     let mut now = Vec::new();
-    pieces(content, pages, |from, was| {
+    pieces(file, content, pages, |from, was| {
         now.resize(was.len(), 0);
         file.read_exact_at(&mut now, from)?;
         Ok(now == was)
@@ -105,7 +126,7 @@ fn is_same(file: &File, content: &FileContent, pages: &dyn PageProvider) -> io::
 fn write(file: &File, content: &FileContent, pages: &dyn PageProvider) -> io::Result<()> {
     file.set_len(content.size)?;
     let mut now = Vec::new();
-    pieces(content, pages, |from, was| {
+    pieces(file, content, pages, |from, was| {
         now.resize(was.len(), 0);
         file.read_exact_at(&mut now, from)?;
         if now != was {
@@ -122,7 +143,7 @@ mod tests {
     use super::*;
     use holdfast_image::PageCount;
     use holdfast_image::bytes::Name;
-    use holdfast_image::pages::{Extent, PageRun};
+    use holdfast_image::pages::Extent;
     use std::fs;
     use std::path::PathBuf;
 
@@ -192,6 +213,15 @@ mod tests {
             tails.iter().for_each(|tail| fs::remove_file(tail).unwrap());
             assert_eq!(put_back(&table, &pages, &saved).unwrap(), [""; 0], "it is what it was");
         }
+        // A long file that is mostly hole: only where there are data is it looked at.
+        let file = File::options().write(true).open(&path).unwrap();
+        file.set_len(1 << 40).unwrap();
+        let long = FileContent { size: 1 << 39, ..table.contents[0].clone() };
+        let table = FileTable { contents: vec![long], ..FileTable::default() };
+        let was = File::options().read(true).open(&path).unwrap();
+        assert!(is_same(&was, &table.contents[0], &pages).unwrap());
+        file.write_all_at(b"x", 1 << 38).unwrap();
+        assert!(!is_same(&was, &table.contents[0], &pages).unwrap());
         fs::remove_dir_all(&folder).unwrap();
     }
 }

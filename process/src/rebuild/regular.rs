@@ -11,7 +11,7 @@ use super::renamed;
 use crate::capture::identity;
 use holdfast_image::bytes::Name;
 use holdfast_image::record::{Description, FileTable, Object};
-use holdfast_sys::{clock, objects};
+use holdfast_sys::{clock, memfd, objects};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::CString;
@@ -252,8 +252,7 @@ pub fn make_saved_dir(saved_dir: &Path) -> io::Result<()> {
 /// As open; no room.
 pub fn keep_tail(path: &Name, size: u64, saved_dir: &Path) -> io::Result<PathBuf> {
     make_saved_dir(saved_dir)?;
-    let mut source = File::open(path.as_path())?;
-    source.seek(SeekFrom::Start(size))?;
+    let source = File::open(path.as_path())?;
     let base = path.as_path().file_name().unwrap_or_default();
     let stamp = clock::now_ns(libc::CLOCK_REALTIME) / 1_000_000;
     for attempt in 0_u32..1000 {
@@ -264,8 +263,8 @@ pub fn keep_tail(path: &Name, size: u64, saved_dir: &Path) -> io::Result<PathBuf
         match File::options().write(true).create_new(true).mode(0o600).open(&target) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
-            Ok(mut file) => {
-                let copied = io::copy(&mut source, &mut file).and_then(|_| file.sync_all());
+            Ok(file) => {
+                let copied = copy_tail(&source, size, &file).and_then(|()| file.sync_all());
                 if copied.is_err() {
                     let _ = fs::remove_file(&target);
                 }
@@ -274,6 +273,23 @@ pub fn keep_tail(path: &Name, size: u64, saved_dir: &Path) -> io::Result<PathBuf
         }
     }
     Err(io::Error::from_raw_os_error(libc::EEXIST))
+}
+
+/// Copies what lies behind `from`; what is a hole stays one.
+fn copy_tail(mut source: &File, from: u64, mut target: &File) -> io::Result<()> {
+    let len = source.metadata()?.len();
+    let mut at = from;
+    while let Some((start, end)) = memfd::next_data(source.as_fd(), at)? {
+        let (start, end) = (start.max(at), end.min(len));
+        if start >= end {
+            break;
+        }
+        source.seek(SeekFrom::Start(start))?;
+        target.seek(SeekFrom::Start(start - from))?;
+        io::copy(&mut source.take(end - start), &mut target)?;
+        at = end;
+    }
+    target.set_len(len.saturating_sub(from))
 }
 
 /// Files without a name, each made once however often it was open; from images made before they had a table of their own
