@@ -109,6 +109,13 @@ pub struct FileIdentity {
     pub mtime_ns: i64,
     /// GNU build-id of an ELF file.
     pub build_id: Option<Blob>,
+    /// Permission bits. Absent: 0600.
+    #[serde(default = "private")]
+    pub mode: u32,
+}
+
+fn private() -> u32 {
+    0o600
 }
 
 /// `prlimit(2)` of one resource.

@@ -1,9 +1,11 @@
 /* One file in memory at several places: `twice KIND [ROUNDS]`
  * KIND: shared (two shared mappings of the same pages, one of the middle that grows by mremap; a change at one is seen at the
- * others, and in the file), private (a private mapping besides, some pages of which were written) */
+ * others, and in the file), private (a private mapping besides, some pages of which were written), removed (mapped in every other
+ * round and removed in the next: what was mapped at a checkpoint is gone at the restart) */
 #include "rounds.h"
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #define PAGE 4096L
 #define PAGES 64L
@@ -51,8 +53,33 @@ static void private_prepare(void)
     for (long page = 0; page < PAGES; page += 2) *(long *)(own + page * PAGE) = -page;
 }
 
+static void removed_round(long round)
+{
+    const char *name = "twice.removed";
+    long value;
+    if (round % 2 == 0) {
+        unlink(name); /* of an earlier life */
+        mode_t mask = umask(0);
+        CHECK((file = open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0646)) >= 0 && ftruncate(file, PAGES * PAGE) == 0);
+        umask(mask);
+        first = map(PROT_READ | PROT_WRITE, MAP_SHARED, PAGES, 0);
+        CHECK(close(file) == 0);
+        for (long page = 0; page < PAGES; page++) *(long *)(first + page * PAGE) = round + page;
+        return;
+    }
+    struct stat found;
+    CHECK(stat(name, &found) == 0 && found.st_size == PAGES * PAGE && (found.st_mode & 07777) == 0646);
+    CHECK((file = open(name, O_RDONLY | O_CLOEXEC)) >= 0);
+    for (long page = 0; page < PAGES; page++) {
+        CHECK(*(long *)(first + page * PAGE) == round - 1 + page);
+        CHECK(pread(file, &value, sizeof value, page * PAGE) == sizeof value && value == round - 1 + page);
+    }
+    CHECK(close(file) == 0 && munmap(first, (size_t)(PAGES * PAGE)) == 0 && unlink(name) == 0);
+}
+
 int main(int argc, char **argv)
 {
-    static const struct kind kinds[] = {{"shared", shared_prepare, one_round}, {"private", private_prepare, one_round}};
+    static const struct kind kinds[] = {
+        {"shared", shared_prepare, one_round}, {"private", private_prepare, one_round}, {"removed", NULL, removed_round}};
     return RUN_KIND(kinds);
 }

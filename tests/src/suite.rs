@@ -77,6 +77,7 @@ macro_rules! suite {
                 twice_shared: "twice" "shared" => "A file mapped shared at several places, with mremap";
                 twice_private: "twice" "private" => "A file mapped privately that changes by a shared mapping",
                     with "--save-files";
+                twice_removed: "twice" "removed" => "A file mapped shared that is removed after the checkpoint";
                 auxiliary: "auxiliary" => "Auxiliary vector, AT_RANDOM, vdso";
                 words: "words" => "Arguments and environment, also those changed by the program";
                 libraries: "libraries" => "dlopen, dlclose";

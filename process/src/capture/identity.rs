@@ -28,7 +28,8 @@ impl Identities {
         let mtime_ns = mtime_ns(&metadata);
         let key = (Name::from(path), metadata.len(), mtime_ns);
         let build_id = self.known.entry(key).or_insert_with(|| build_id(path)).clone();
-        Some(FileIdentity { path: Name::from(path), size: metadata.len(), mtime_ns, build_id })
+        let (size, mode) = (metadata.len(), metadata.mode() & 0o7777);
+        Some(FileIdentity { path: Name::from(path), size, mtime_ns, build_id, mode })
     }
 }
 

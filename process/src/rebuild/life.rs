@@ -15,8 +15,9 @@ use holdfast_image::record::{Backing, ProcessRecord};
 use holdfast_image::tree;
 use holdfast_sys::{attributes, clock, credentials, fd, signals};
 use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 
 /// CAP_CHECKPOINT_RESTORE (include/uapi/linux/capability.h).
 const CAP_CHECKPOINT_RESTORE: u32 = 40;
@@ -187,14 +188,19 @@ fn create_shared_files(record: &ProcessRecord) -> Result<(), RebuildError> {
     for region in &record.regions {
         let Backing::SharedFile { file, writable: true, .. } = region.backing else { continue };
         let identity = &record.files.mapped[file as usize];
-        let lengthen = || -> std::io::Result<()> {
-            let file = File::options()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .open(identity.path.as_path())?;
+        let lengthen = || -> io::Result<()> {
+            let mut options = File::options();
+            options.read(true).write(true);
+            let path = identity.path.as_path();
+            let file = match options.open(path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    let file = options.create_new(true).mode(0o600).open(path)?;
+                    // Whatever the mask of the moment.
+                    file.set_permissions(PermissionsExt::from_mode(identity.mode))?;
+                    file
+                }
+                other => other?,
+            };
             if file.metadata()?.len() < identity.size { file.set_len(identity.size) } else { Ok(()) }
         };
         lengthen().map_err(|error| {

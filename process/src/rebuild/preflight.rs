@@ -146,6 +146,7 @@ mod tests {
             size: metadata.len(),
             mtime_ns: 1,
             build_id: identity::build_id(path),
+            mode: 0o755,
         };
         assert_eq!(changed(&file), None, "the build-id counts, not the time");
         let without = FileIdentity { build_id: None, ..file.clone() };

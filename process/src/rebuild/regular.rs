@@ -19,7 +19,7 @@ use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, fchown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 /// O_TMPFILE contains O_DIRECTORY; neither is for a file that exists.
@@ -74,12 +74,15 @@ pub fn open(
     if ((*size == 0 && may_write(flags)) || is_copied) && !path.as_path().exists() {
         // Nothing of it is lost: it was empty, or is filled in time.
         let flags = (libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY).cast_unsigned();
-        match objects::open(&c_path(path)?, flags, *mode) {
+        match objects::open(&c_path(path)?, flags, 0o600).and_then(|made| {
+            // Whatever the mask of the moment.
+            File::from(made).set_permissions(PermissionsExt::from_mode(*mode))
+        }) {
             // Another one of the new processes was quicker.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            other => drop(other.map_err(|error| {
+            other => other.map_err(|error| {
                 RebuildError::file(path, format!("it is gone and cannot be made anew: {error}"))
-            })?),
+            })?,
         }
         if !is_copied {
             notes.push(format!("{path}: it was gone; made anew, empty as it was"));
@@ -314,7 +317,7 @@ impl Nameless {
             Entry::Vacant(entry) => {
                 let mut file = make_nameless(path.as_path()).map_err(io)?;
                 file.write_all(content).map_err(io)?;
-                file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(*mode)).map_err(io)?;
+                file.set_permissions(PermissionsExt::from_mode(*mode)).map_err(io)?;
                 entry.insert(file)
             }
         };
@@ -441,8 +444,13 @@ mod tests {
         assert!(open(&old, 0, Role::Read, &mut notes).is_err());
         assert!(open(&old, WRITING, Role::Written, &mut notes).is_err());
         // One that was empty can be made anew.
-        open(&object(&path, 0, 0), WRITING, Role::Written, &mut notes).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().len(), 0);
+        let mut empty = object(&path, 0, 0);
+        if let Object::Regular { mode, .. } = &mut empty {
+            *mode = 0o666; // no usual mask leaves that
+        }
+        open(&empty, WRITING, Role::Written, &mut notes).unwrap();
+        let metadata = fs::metadata(&path).unwrap();
+        assert_eq!((metadata.len(), metadata.mode() & 0o7777), (0, 0o666));
     }
 
     /// A record of descriptions that write, after the look for files that were renamed.

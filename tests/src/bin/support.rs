@@ -198,7 +198,18 @@ impl Found {
 fn one_line(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     let line = line.strip_prefix("holdfast: ").unwrap_or(line);
-    without_numbers(line).chars().take(160).collect::<String>().replace('|', "\\|")
+    without_numbers(&without_beds(line)).chars().take(160).collect::<String>().replace('|', "\\|")
+}
+
+/// The folder of a test is another one each time.
+fn without_beds(line: &str) -> String {
+    let mut parts = line.split("/holdfast-test-");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        text.push_str("/…");
+        text.push_str(part.find('/').map_or("", |end| &part[end..]));
+    }
+    text
 }
 
 /// Addresses, process ids and ports are others in each run.

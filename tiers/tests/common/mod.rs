@@ -212,7 +212,8 @@ pub fn read_all(image: &Image) -> io::Result<Model> {
 }
 
 pub fn identity(path: &str) -> FileIdentity {
-    FileIdentity { path: Name::from(path), size: 1234, mtime_ns: -5, build_id: Some(Blob(vec![1, 2, 0xff])) }
+    let build_id = Some(Blob(vec![1, 2, 0xff]));
+    FileIdentity { path: Name::from(path), size: 1234, mtime_ns: -5, build_id, mode: 0o600 }
 }
 
 fn thread(tid: i32) -> ThreadRecord {
