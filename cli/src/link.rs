@@ -30,6 +30,11 @@ pub enum Tell {
         /// What and why.
         message: String,
     },
+    /// From the front: the program runs, and libholdfast will not speak in it.
+    Started {
+        /// Its id.
+        pid: i32,
+    },
     /// From the front: the program was killed or failed, so no daemon was left behind.
     Over,
     /// The image is committed and the program is about to be ended.

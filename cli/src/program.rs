@@ -4,6 +4,8 @@
 //! AT_SECURE (ld.so(8), "Secure-execution mode"): set-user-id, set-group-id and file capabilities.
 
 use crate::exit::{Exit, Failure};
+use holdfast_process::loads_libraries;
+use holdfast_sys::elf;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -20,10 +22,19 @@ const SCRIPT_DEPTH: usize = 5;
 ///
 /// # Errors
 /// Not found (127), cannot be executed (126), or cannot be checkpointed and why (69).
-pub fn find_and_check(program: &OsStr) -> Result<PathBuf, Failure> {
+pub fn find_and_check(program: &OsStr) -> Result<Program, Failure> {
     let path = find(program, std::env::var_os("PATH"))?;
-    check(&path, SCRIPT_DEPTH)?;
-    Ok(path)
+    let loads_libraries = check(&path, SCRIPT_DEPTH)?;
+    Ok(Program { path, loads_libraries })
+}
+
+/// A program that can be run under Holdfast.
+#[derive(Debug)]
+pub struct Program {
+    /// Its file.
+    pub path: PathBuf,
+    /// Whether libholdfast can be loaded into it, or into the interpreter that it begins with.
+    pub loads_libraries: bool,
 }
 
 fn is_executable_file(path: &Path) -> bool {
@@ -60,7 +71,8 @@ fn refused(path: &Path, why: &str) -> Failure {
     Failure::new(Exit::Refused, format!("{}: {why}", path.display()))
 }
 
-fn check(path: &Path, depth: usize) -> Result<(), Failure> {
+/// Whether libraries can be loaded into what the kernel executes.
+fn check(path: &Path, depth: usize) -> Result<bool, Failure> {
     let file = File::open(path).map_err(|error| {
         refused(path, &format!("cannot be read ({error}), and what cannot be read cannot be checkpointed"))
     })?;
@@ -92,7 +104,7 @@ fn check(path: &Path, depth: usize) -> Result<(), Failure> {
             "has file capabilities (see getcap): the dynamic linker ignores LD_PRELOAD for it; run a copy without them",
         ));
     }
-    check_elf(&file, head).map_err(|why| refused(path, &why))
+    loads_libraries(&file).map_err(|why| refused(path, &why.to_string()))
 }
 
 fn read_head(mut file: &File, head: &mut [u8]) -> io::Result<usize> {
@@ -106,7 +118,7 @@ fn read_head(mut file: &File, head: &mut [u8]) -> io::Result<usize> {
     Ok(len)
 }
 
-fn check_script(path: &Path, line: &[u8], depth: usize) -> Result<(), Failure> {
+fn check_script(path: &Path, line: &[u8], depth: usize) -> Result<bool, Failure> {
     let end = line.iter().position(|&c| c == b'\n').unwrap_or(line.len());
     let mut words = line[..end].split(|c| c.is_ascii_whitespace()).filter(|word| !word.is_empty());
     let Some(interpreter) = words.next() else {
@@ -126,7 +138,7 @@ fn check_script(path: &Path, line: &[u8], depth: usize) -> Result<(), Failure> {
             ),
         ));
     }
-    check(&interpreter, depth - 1)?;
+    let loads_libraries = check(&interpreter, depth - 1)?;
     // `#!/usr/bin/env NAME`: what env will execute is what must be checked. Options and assignments are left to it.
     if interpreter.file_name() == Some(OsStr::new("env"))
         && let Some(name) = words.find(|word| !word.starts_with(b"-") && !word.contains(&b'='))
@@ -135,68 +147,21 @@ fn check_script(path: &Path, line: &[u8], depth: usize) -> Result<(), Failure> {
             .map_err(|error| Failure::new(error.exit, format!("{}: {error}", path.display())))?;
         check(&found, depth - 1)?;
     }
-    Ok(())
-}
-
-fn word<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
-    bytes.get(at..at.checked_add(N)?)?.try_into().ok()
-}
-
-/// The program headers of an ELF file that begins with `head`, one slice each. Offsets here and in them are those of
-/// Elf64_Ehdr and Elf64_Phdr (System V gABI, chapters 4 and 5).
-fn program_headers(file: &File, head: &[u8]) -> Result<Vec<Vec<u8>>, String> {
-    const BROKEN: &str = "its ELF header is damaged";
-    let table = u64::from_le_bytes(word(head, 32).ok_or(BROKEN)?);
-    let entry_len = usize::from(u16::from_le_bytes(word(head, 54).ok_or(BROKEN)?));
-    let count = usize::from(u16::from_le_bytes(word(head, 56).ok_or(BROKEN)?));
-    if entry_len < 56 || count == 0 {
-        return Err(BROKEN.into());
-    }
-    let mut entries = vec![0_u8; entry_len * count];
-    file.read_exact_at(&mut entries, table).map_err(|_| BROKEN)?;
-    Ok(entries.chunks_exact(entry_len).map(<[u8]>::to_vec).collect())
-}
-
-fn is_of_type(header: &[u8], wanted: u32) -> bool {
-    word(header, 0).is_some_and(|kind| u32::from_le_bytes(kind) == wanted)
-}
-
-fn check_elf(file: &File, head: &[u8]) -> Result<(), String> {
-    const PT_INTERP: u32 = 3;
-    if head.get(4) != Some(&2) {
-        return Err("is a 32-bit program; only 64-bit x86-64 programs are supported".into());
-    }
-    let machine = u16::from_le_bytes(word(head, 18).ok_or("its ELF header is damaged")?);
-    if head.get(5) != Some(&1) || machine != 62 {
-        return Err(format!("is for another processor (ELF machine {machine}); only x86-64 is supported"));
-    }
-    if program_headers(file, head)?.iter().any(|header| is_of_type(header, PT_INTERP)) {
-        Ok(())
-    } else {
-        Err("is statically linked: libholdfast cannot be loaded into it; link it dynamically".into())
-    }
+    Ok(loads_libraries)
 }
 
 /// Whether an executable or library has code of the Go language in it: Go makes its system calls itself, past
 /// libholdfast. Its linker leaves a note with owner "Go" (cmd/link/internal/ld/elf.go, `ELF_NOTE_GO_NAME`). What cannot
 /// be read has none.
 pub fn has_go(path: &Path) -> bool {
-    const PT_NOTE: u32 = 4;
     /// Notes are a few hundred bytes.
     const LONGEST: u64 = 1 << 16;
     let notes = || -> Option<Vec<Vec<u8>>> {
         let file = File::open(path).ok()?;
-        let mut head = [0_u8; 64];
-        file.read_exact_at(&mut head, 0).ok()?;
-        if !head.starts_with(b"\x7fELF\x02\x01") {
-            return None;
-        }
         let mut all = Vec::new();
-        for header in program_headers(&file, &head).ok()?.iter().filter(|header| is_of_type(header, PT_NOTE))
-        {
-            let (offset, len) = (u64::from_le_bytes(word(header, 8)?), u64::from_le_bytes(word(header, 32)?));
-            let mut notes = vec![0_u8; usize::try_from(len.min(LONGEST)).ok()?];
-            file.read_exact_at(&mut notes, offset).ok()?;
+        for segment in elf::segments(&file).ok()?.iter().filter(|segment| segment.kind == elf::PT_NOTE) {
+            let mut notes = vec![0_u8; usize::try_from(segment.len.min(LONGEST)).ok()?];
+            file.read_exact_at(&mut notes, segment.offset).ok()?;
             all.push(notes);
         }
         Some(all)
@@ -208,7 +173,7 @@ pub fn has_go(path: &Path) -> bool {
 /// four bytes.
 fn has_note_of(mut notes: &[u8], owner: &[u8]) -> bool {
     loop {
-        let length = |at| word(notes, at).map(|bytes| u32::from_le_bytes(bytes) as usize);
+        let length = |at| elf::word(notes, at).map(|bytes| u32::from_le_bytes(bytes) as usize);
         let (Some(owner_len), Some(content_len)) = (length(0), length(4)) else { return false };
         let Some(rest) = notes.get(12..) else { return false };
         if rest.get(..owner_len).is_some_and(|found| found.starts_with(owner)) {
@@ -230,15 +195,20 @@ fn has_capabilities(path: &Path) -> bool {
 mod tests {
     use super::*;
 
-    /// An ELF file with one program header of the given type.
+    const LINKER: &[u8] = b"/lib64/ld-linux-x86-64.so.2\0";
+
+    /// An ELF file with one program header of the given type, for the linker of the C library.
     fn elf(class: u8, machine: u8, header_type: u8) -> Vec<u8> {
         let mut file = vec![0_u8; 64 + 56];
+        file[72] = 120;
+        file[96] = LINKER.len() as u8;
         file[..6].copy_from_slice(&[0x7f, b'E', b'L', b'F', class, 1]);
         file[18] = machine;
         file[32] = 64;
         file[54] = 56;
         file[56] = 1;
         file[64] = header_type;
+        file.extend(LINKER);
         file
     }
 
@@ -268,8 +238,10 @@ mod tests {
         let verdict = |name: &str, content: &[u8], mode: u32| {
             check(&folder.file(name, content, mode), SCRIPT_DEPTH).map_err(|failure| failure.message)
         };
-        assert!(verdict("dynamic", &elf(2, 62, 3), 0o755).is_ok());
-        assert!(verdict("static", &elf(2, 62, 1), 0o755).unwrap_err().contains("statically linked"));
+        assert!(verdict("dynamic", &elf(2, 62, 3), 0o755).unwrap());
+        assert!(!verdict("static", &elf(2, 62, 1), 0o755).unwrap());
+        let other = String::from_utf8(elf(2, 62, 3)).unwrap().replace("/ld-linux-x86-64", "/ld-musl-x86_64-");
+        assert!(!verdict("other", other.as_bytes(), 0o755).unwrap());
         assert!(verdict("arm", &elf(2, 183, 3), 0o755).unwrap_err().contains("another processor"));
         assert!(verdict("small", &elf(1, 3, 3), 0o755).unwrap_err().contains("32-bit"));
         assert!(verdict("setuid", &elf(2, 62, 3), 0o4755).unwrap_err().contains("set-user-id"));
@@ -317,10 +289,12 @@ mod tests {
     fn scripts_are_judged_by_their_interpreter() {
         let folder = Folder::new("script");
         let good = folder.file("good", &elf(2, 62, 3), 0o755);
-        let bad = folder.file("bad", &elf(2, 62, 1), 0o755);
+        let alone = folder.file("alone", &elf(2, 62, 1), 0o755);
+        let bad = folder.file("bad", &elf(1, 3, 3), 0o755);
         let script = |line: String| check(&folder.file("script", line.as_bytes(), 0o755), SCRIPT_DEPTH);
-        assert!(script(format!("#!{}\n", good.display())).is_ok());
+        assert!(script(format!("#!{}\n", good.display())).unwrap());
         assert!(script(format!("#! {} -x y\n", good.display())).is_ok());
+        assert!(!script(format!("#!{}\n", alone.display())).unwrap());
         assert_eq!(script(format!("#!{}\n", bad.display())).unwrap_err().exit, Exit::Refused);
         assert_eq!(script("#!/nonexistent/x\n".into()).unwrap_err().exit, Exit::NotExecutable);
         assert_eq!(script("#!\n".into()).unwrap_err().exit, Exit::Refused);

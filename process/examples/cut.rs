@@ -3,8 +3,17 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 use holdfast_image::record::InjectArea;
 use holdfast_image::{Addr, PAGE_SIZE};
-use holdfast_process::{CutOptions, Roster, Target, Tracer, Tracking};
+use holdfast_process::{Adopted, CutOptions, Roster, Target, Tracer, Tracking};
 use std::sync::Arc;
+
+struct One(Target);
+
+impl Roster for One {
+    fn targets(&self) -> Vec<Target> {
+        vec![self.0.clone()]
+    }
+    fn adopted(&self, _: Adopted) {}
+}
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
@@ -18,7 +27,7 @@ fn main() {
     };
     let tracking = Arc::new(Tracking::new(None));
     let target = Target { pid: args[1].parse().unwrap(), space: 0, area, tracking };
-    let roster: Roster = Arc::new(move || vec![target.clone()]);
+    let roster: Arc<dyn Roster> = Arc::new(One(target));
     let count: u32 = args.get(4).map_or(1, |a| a.parse().unwrap());
     let pause: u64 = args.get(5).map_or(20, |a| a.parse().unwrap());
     let tracer = Tracer::spawn().unwrap();

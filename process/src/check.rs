@@ -14,7 +14,7 @@ use crate::capture::files::{FileReader, Holder, Look, Outside, watches};
 use crate::capture::links;
 use crate::capture::maps::{self, Mapped};
 use crate::capture::{ipc, segments};
-use crate::{ours, refuse, stop};
+use crate::{adopt, ours, refuse, stop};
 use holdfast_image::bytes::Name;
 use holdfast_image::record::{FileTable, InjectArea};
 use holdfast_image::refusal::{Checked, Finding, Refusal};
@@ -178,7 +178,13 @@ struct Open<'a> {
 fn look_once(options: &CheckOptions) -> io::Result<Vec<Found>> {
     let (mut found, mut open) = (Vec::new(), Vec::new());
     let others = options.others.iter().map(|(pid, area)| (*pid, Some(area)));
-    for (pid, area) in std::iter::once((options.pid, options.area.as_ref())).chain(others) {
+    let (adoptable, strangers) = unknown(options);
+    // Room is made in them at a cut.
+    let nowhere = InjectArea::default();
+    let adoptable = adoptable.into_iter().map(|pid| (pid, options.area.map(|_| &nowhere)));
+    for (pid, area) in
+        std::iter::once((options.pid, options.area.as_ref())).chain(others).chain(adoptable)
+    {
         let mut own = Vec::new();
         match look_at(options, pid, area, &mut own) {
             Ok(looked) => open.extend(looked),
@@ -192,7 +198,7 @@ fn look_once(options: &CheckOptions) -> io::Result<Vec<Found>> {
     if !options.only_protected {
         found.extend(attached(&open));
     }
-    found.extend(strangers(options));
+    found.extend(strangers.into_iter().map(|pid| (pid, refuse::stranger(pid))));
     Ok(found)
 }
 
@@ -215,7 +221,7 @@ fn look_at<'a>(
         others.map(|(tid, status)| (*tid, status.innermost("NSpid").unwrap_or(*tid))).collect();
     found.extend(refuse::unshared(&ids));
     if let Some(area) = area {
-        found.extend(refuse::area(pid, area));
+        found.extend(refuse::area(pid, area).filter(|_| !adopt::cannot_speak(pid)));
         // The same question that the kernel asks before it lets anybody trace.
         if let Err(error) = File::open(format!("/proc/{pid}/task/{live}/mem")) {
             found.push(refuse::closed(pid).unwrap_or_else(|| refuse::untraceable(live, &error)));
@@ -230,13 +236,27 @@ fn look_at<'a>(
     Ok(Some(Open { pid, live, inner_pid, own, area, mapped }))
 }
 
-/// Processes of the job that have not spoken; all children of a process that is not of a job.
-fn strangers(options: &CheckOptions) -> Vec<Found> {
-    let all: Vec<i32> =
-        std::iter::once(options.pid).chain(options.others.iter().map(|(pid, _)| *pid)).collect();
-    let children = all.iter().flat_map(|&pid| procfs::children(pid).unwrap_or_default());
-    let unknown = children.filter(|child| !all.contains(child) && !stop::has_ended(*child));
-    unknown.map(|child| (child, refuse::stranger(child))).collect()
+/// Processes of the job that have not spoken: those that a cut takes in all the same, and others. Of a process that is not
+/// of a job: none, and all its children.
+fn unknown(options: &CheckOptions) -> (Vec<i32>, Vec<i32>) {
+    let others = options.others.iter().map(|(pid, _)| *pid);
+    let mut all: Vec<i32> = std::iter::once(options.pid).chain(others).collect();
+    let (mut adoptable, mut strangers, mut at) = (Vec::new(), Vec::new(), 0);
+    while let Some(&pid) = all.get(at) {
+        at += 1;
+        for child in procfs::children(pid).unwrap_or_default() {
+            if all.contains(&child) || strangers.contains(&child) || stop::has_ended(child) {
+                continue;
+            }
+            if options.area.is_some() && adopt::cannot_speak(child) {
+                adoptable.push(child);
+                all.push(child);
+            } else {
+                strangers.push(child);
+            }
+        }
+    }
+    (adoptable, strangers)
 }
 
 /// All threads with their status; those that end meanwhile are left out.
@@ -276,7 +296,11 @@ fn memory(
     links::name_mappings(&mut maps);
     match area {
         None => found.push(refuse::process(pid, not_under_holdfast(&maps))),
-        Some(area) if area.is_valid() && !ours::is_ours(live, area, maps.iter()) => {
+        Some(area)
+            if area.is_valid()
+                && !ours::is_ours(live, area, maps.iter())
+                && !adopt::cannot_speak(pid) =>
+        {
             // The cut lets another process go on and waits for its hello.
             let other = pid != options.pid;
             found.push(if other { refuse::stranger(pid) } else { refuse::process(pid, ours::NOT_OURS) });

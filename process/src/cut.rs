@@ -4,6 +4,7 @@
 //! and with its interrupted call repaired; then the error is reported. What one process looks like inside the stop is
 //! the business of [`inside`].
 
+use crate::adopt::{self, Adopted};
 use crate::capture::contents::Contents;
 use crate::capture::identity::Identities;
 use crate::capture::links;
@@ -302,24 +303,29 @@ pub struct Made {
     pub parked: Vec<HeldProgram>,
 }
 
-/// Tells which processes the job has now, the program first; none: it has ended.
-pub type Roster = Arc<dyn Fn() -> Vec<Target> + Send + Sync>;
+/// Who is of the job; kept by the agent.
+pub trait Roster: Send + Sync {
+    /// The processes that the job has now, the program first; none: it has ended.
+    fn targets(&self) -> Vec<Target>;
+    /// One that could not speak for itself is of the job from now on.
+    fn adopted(&self, adopted: Adopted);
+}
 
 /// Makes a cut of all processes that the agent knows.
 ///
 /// # Errors
 /// See [`CutError`].
 pub fn make(
-    roster: &Roster,
+    roster: &dyn Roster,
     options: &CutOptions,
     kept: &mut KeptAll,
     stragglers: &mut Stragglers,
     commands: &Sender<Command>,
 ) -> Result<Made, CutError> {
-    let known = roster();
+    let (known, orphans) = adopt::all(roster, options, kept, stragglers)?;
     kept.only(&known);
     let mut breakdown = StopBreakdown::default();
-    let mut group = Group::stop(known, options, kept, stragglers, &mut breakdown)?;
+    let mut group = Group::stop((known, orphans), options, kept, stragglers, &mut breakdown)?;
     let begun = group.begun;
     let (inside, contents) = match group
         .complete(roster, options, kept, stragglers)

@@ -6,6 +6,7 @@
 //! What must hold: a process gets into the group with its calls repaired ([`inside::stand`]); it may be let go then.
 //! Fails by: [`CutError`]; what is in the group is the caller's to let go.
 
+use crate::adopt;
 use crate::cut::{self, Before, CutError, CutOptions, KeptAll, Roster, Target};
 use crate::hold::{self, HeldProgram};
 use crate::inside::{self, Arrival, Stand};
@@ -50,7 +51,7 @@ impl Group {
     /// # Errors
     /// The program cannot be stopped, or is another one by now; nothing is stopped then.
     pub fn stop(
-        known: Vec<Target>,
+        (known, orphans): (Vec<Target>, Orphans),
         options: &CutOptions,
         kept: &mut KeptAll,
         stragglers: &mut Stragglers,
@@ -72,13 +73,8 @@ impl Group {
         if targets.is_empty() {
             return Err(CutError::Gone);
         }
-        refuse::unless_empty(inside::silent(&targets, SILENT))?;
-        let pids: Vec<i32> = targets.iter().map(|target| target.pid).collect();
-        let orphans = match options.only {
-            None => Orphans::look(&pids, &options.socket),
-            Some(_) => Orphans::default(),
-        };
-        let whom: Vec<Whom> = pids.iter().zip(&befores).map(|(&pid, before)| before.whom(pid)).collect();
+        let whom: Vec<Whom> =
+            targets.iter().zip(&befores).map(|(target, before)| before.whom(target.pid)).collect();
         let (stopped, begun) = match stop::stop(&whom, options.deadline) {
             Ok(stopped) => stopped,
             Err(failure) => {
@@ -154,14 +150,16 @@ impl Group {
     /// Somebody does not speak.
     pub fn complete(
         &mut self,
-        roster: &Roster,
+        roster: &dyn Roster,
         options: &CutOptions,
         kept: &mut KeptAll,
         stragglers: &mut Stragglers,
     ) -> Result<Vec<(i32, ZombieRecord)>, CutError> {
+        let mut tried = BTreeSet::new();
         loop {
             let known = |pid: i32| self.targets.iter().any(|own| own.pid == pid);
-            let fresh: Vec<Target> = roster().into_iter().filter(|target| !known(target.pid)).collect();
+            let fresh: Vec<Target> =
+                roster.targets().into_iter().filter(|target| !known(target.pid)).collect();
             let unsettled = match inside::relatives(&self.targets) {
                 Ok(zombies) => match self.outside(&fresh) {
                     Ok(()) => return Ok(zombies),
@@ -172,8 +170,15 @@ impl Group {
             if options.only.is_some() || self.begun.elapsed() > NEWBORN {
                 return Err(unsettled);
             }
+            let spoke: Vec<i32> = fresh.iter().map(|target| target.pid).collect();
             for target in fresh {
                 self.add(target, options, kept, stragglers)?;
+            }
+            for pid in adopt::strangers(unsettled) {
+                if !spoke.contains(&pid) && tried.insert(pid) && adopt::cannot_speak(pid) {
+                    adopt::one(pid, &self.targets, roster, options.deadline, kept, stragglers)
+                        .map_err(|error| inside::of(error, true, pid))?;
+                }
             }
             thread::sleep(MOMENT);
         }

@@ -130,10 +130,9 @@ pub fn let_go_again(
     let late = targets.iter().zip(&late).map(|(target, late)| stop::await_late(target.pid, late, stragglers));
     let late: Vec<Stopped> = late.collect();
     repair(late, stragglers);
-    let what = match why {
-        Why::Gone => return CutError::Gone,
-        Why::Refused(refusal) => return CutError::Refused(vec![refusal]),
-        Why::Late(what) => what,
+    let what = match error_of(why) {
+        CutError::Busy { what } => what,
+        error => return error,
     };
     // Of several processes: one that came or went meanwhile is no reason to wait for long.
     match targets.iter().find(|target| targets.len() > 1 && stop::has_ended(target.pid)) {
@@ -142,8 +141,20 @@ pub fn let_go_again(
     }
 }
 
-/// `whole`: all threads are there, so that continuation slots which none of them is in are free.
-fn ready(
+/// What a stop that did not come about is called.
+pub fn error_of(why: Why) -> CutError {
+    match why {
+        Why::Gone => CutError::Gone,
+        Why::Refused(refusal) => CutError::Refused(vec![refusal]),
+        Why::Late(what) => CutError::Busy { what },
+    }
+}
+
+/// Repairs the calls of a process that was stopped just now. `whole`: all threads are there, so that continuation slots which none of them is in are free.
+///
+/// # Errors
+/// It has ended or executed another program; a call that cannot be repaired.
+pub fn ready(
     target: &Target,
     kept: &mut Kept,
     samples: &Samples,

@@ -10,7 +10,7 @@ use crate::capture::folder::{self, Folder};
 use crate::capture::links;
 use crate::capture::maps::{self, Flags, Mapped};
 use crate::capture::state::{self, Around, ProcessFacts, Question, ThreadFacts};
-use crate::cut::{self, Before, CutError, CutOptions, Kept, Target};
+use crate::cut::{Before, CutError, CutOptions, Kept, Target};
 use crate::hold::{self, HeldProgram};
 use crate::inject::batch::Host;
 use crate::ours;
@@ -22,11 +22,9 @@ use holdfast_image::attributes::MemoryPolicy;
 use holdfast_image::bytes::Name;
 use holdfast_image::control::SharedPage;
 use holdfast_image::record::{InjectArea, LayoutRecord, Limit, PosixTimer, ProcessFlags, ZombieRecord};
-use holdfast_image::refusal::{Refusal, Subject};
 use holdfast_sys::procfs::{self, Mapping, Status};
 use holdfast_sys::procmem::{self, ForcedMemory};
 use holdfast_sys::{fault, ptrace};
-use std::time::Duration;
 
 /// A process that was stopped, and is still the one that is known.
 pub struct Arrival {
@@ -167,16 +165,6 @@ pub fn relatives(targets: &[Target]) -> Result<Vec<(i32, ZombieRecord)>, CutErro
         }
     }
     if strangers.is_empty() { Ok(zombies) } else { Err(CutError::Unsettled(strangers)) }
-}
-
-/// Children that have not spoken, though they are old enough.
-pub fn silent(targets: &[Target], age: Duration) -> Vec<Refusal> {
-    let Err(CutError::Unsettled(strangers)) = relatives(targets) else { return Vec::new() };
-    let old = |refusal: &Refusal| match refusal.subject {
-        Subject::Process { pid, .. } => cut::age(pid).is_some_and(|own| own > age),
-        _ => false,
-    };
-    strangers.into_iter().filter(old).collect()
 }
 
 /// A process that has ended; `None`: it lives.

@@ -11,6 +11,7 @@
 //! See `docs/architecture.md`.
 #![deny(unsafe_code)]
 
+mod adopt;
 mod capture;
 mod check;
 mod cut;
@@ -44,6 +45,7 @@ mod tracer;
 mod track;
 mod xstate;
 
+pub use adopt::{Adopted, cannot_speak, loads_libraries};
 pub use capture::contents::Contents;
 pub use check::{CheckError, CheckOptions, check};
 pub use cut::{Cut, CutError, CutOptions, Engine, Roster, Target};

@@ -11,6 +11,8 @@ use holdfast_sys::procfs::Mapping;
 use holdfast_sys::procmem::{self, ForcedMemory};
 use std::io;
 
+const MAGIC: &[u8] = b"HOLDFAST";
+
 /// What is wrong if it is not [`is_ours`].
 pub const NOT_OURS: &str = "the program has executed another program, whose libholdfast has not spoken yet";
 
@@ -27,13 +29,24 @@ pub fn is_ours<'a>(tid: i32, area: &InjectArea, maps: impl Iterator<Item = &'a M
         });
         reach >= start + len
     };
-    let mut magic = [0_u8; 8];
+    let mut magic = [0_u8; MAGIC.len()];
     let named = area.shared.0 == 0
-        || procmem::read(tid, area.shared.0 + SharedPage::MAGIC as u64, &mut magic).is_ok()
-            && &magic == b"HOLDFAST";
+        || procmem::read(tid, area.shared.0 + SharedPage::MAGIC as u64, &mut magic).is_ok() && magic == MAGIC;
     named
         && lies_in(area.code.0, area.code_len, READ_EXECUTE)
         && lies_in(area.scratch.0, area.scratch_len, READ_WRITE)
+}
+
+/// A quick look, by any thread of ours, whether the area has not lost its meaning yet.
+pub fn is_still_there(pid: i32, area: &InjectArea) -> bool {
+    let code = stub::code();
+    let (at, wanted) = match area.shared.0 {
+        // Where the agent has made it itself there is nothing but the stub to know it by.
+        0 => (area.code.0, code),
+        shared => (shared + SharedPage::MAGIC as u64, MAGIC),
+    };
+    let mut there = vec![0_u8; wanted.len()];
+    area.is_valid() && procmem::read(pid, at, &mut there).is_ok() && there == wanted
 }
 
 /// Puts the stub into the program's code range, unless it is there already.

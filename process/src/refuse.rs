@@ -8,6 +8,7 @@ use crate::cut::CutError;
 use holdfast_image::record::InjectArea;
 use holdfast_image::refusal::{Refusal, Subject};
 use holdfast_sys::clone::{Common, have_in_common};
+use holdfast_sys::elf::{self, ElfError};
 use holdfast_sys::procfs::Status;
 use holdfast_sys::ptrace;
 use std::fmt;
@@ -98,11 +99,20 @@ pub fn closed(pid: i32) -> Option<Refusal> {
 
 /// A process of the job that the agent has not heard of.
 pub fn stranger(pid: i32) -> Refusal {
-    process(
-        pid,
-        "libholdfast has not spoken in it: a program that is statically linked, set-user-id, or was started without \
-         LD_PRELOAD and HOLDFAST_SOCKET in its environment cannot be checkpointed",
-    )
+    let program = std::fs::File::open(format!("/proc/{pid}/exe"));
+    match program.map(|program| elf::segments(&program)) {
+        Ok(Err(error @ (ElfError::Small | ElfError::Machine(_)))) => process(pid, error),
+        _ => process(
+            pid,
+            "libholdfast has not spoken in it, and it cannot do without: it is set-user-id, belongs to another user, or \
+             stands before its first instruction",
+        ),
+    }
+}
+
+/// A process in which there is no room for the agent to work in, nor can any be made.
+pub fn no_room(pid: i32, why: impl fmt::Display) -> Refusal {
+    process(pid, format!("the agent finds no room in it to work in: {why}"))
 }
 
 /// A main thread that has ended while others run; `leader`: its id as the program knows it.

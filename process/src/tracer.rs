@@ -46,7 +46,7 @@ pub enum Command {
 
 /// A cut to be made.
 pub struct CutRequest {
-    roster: Roster,
+    roster: Arc<dyn Roster>,
     options: CutOptions,
     reply: Sender<Result<Cut, CutError>>,
 }
@@ -92,7 +92,7 @@ impl Tracer {
     ///
     /// # Errors
     /// See [`CutError`]; the programs run on as if nothing had happened.
-    pub fn cut(&self, roster: &Roster, options: &CutOptions) -> Result<Cut, CutError> {
+    pub fn cut(&self, roster: &Arc<dyn Roster>, options: &CutOptions) -> Result<Cut, CutError> {
         let gone = || CutError::Failed { what: "the tracer thread ended".into() };
         let (reply, answer) = bounded(1);
         let request = CutRequest { roster: Arc::clone(roster), options: options.clone(), reply };
@@ -205,7 +205,7 @@ impl Worker {
     fn obey(&mut self, command: Command) {
         match command {
             Command::Cut(request) => {
-                let answer = self.cut(&request.roster, &request.options);
+                let answer = self.cut(&*request.roster, &request.options);
                 let _ = request.reply.send(answer);
                 self.drop_surplus();
             }
@@ -227,7 +227,7 @@ impl Worker {
         }
     }
 
-    fn cut(&mut self, roster: &Roster, options: &CutOptions) -> Result<Cut, CutError> {
+    fn cut(&mut self, roster: &dyn Roster, options: &CutOptions) -> Result<Cut, CutError> {
         if let Some((guard, target)) = self.unlifted.take() {
             self.lift(guard, target);
         }
@@ -239,7 +239,7 @@ impl Worker {
             |error| {
                 // Killed in the middle of it: what could not be read is no failure of ours, and what was read of a process that is
                 // ending (no descriptors any more) no reason to refuse.
-                let targets = roster();
+                let targets = roster.targets();
                 let ended = targets.iter().find(|target| stop::is_dying(target.pid));
                 match (error, ended) {
                     (CutError::Failed { .. } | CutError::Refused(_), Some(_)) if targets.len() == 1 => {

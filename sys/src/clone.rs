@@ -78,9 +78,12 @@ pub fn pidfd_getfd(pidfd: &OwnedFd, fd: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap_or(-1)) })
 }
 
-/// What the threads of a process share, unless one of them has called unshare(2); the values are those of kcmp(2).
+/// What the threads of a process share (the last two unless one of them has called unshare(2)), and a child of vfork(2) and its
+/// parent; the values are those of kcmp(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Common {
+    /// Memory.
+    Memory = 1,
     /// Descriptors.
     Files = 2,
     /// Current directory, root and umask.

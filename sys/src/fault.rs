@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// All points, in the order in which a checkpoint and a restart pass them (`holdfast __faults` prints them).
-/// `inject` and `resume` are passed many times: use `inject:N`.
+/// `inject` and `resume` are passed many times: use `inject:N`; `foothold` only in a program without libholdfast.
 pub const POINTS: &[&str] = &[
+    "foothold",
     "seized",
     "interrupted",
     "stopped",

@@ -9,6 +9,7 @@ pub mod clock;
 pub mod clone;
 pub mod credentials;
 pub mod diag;
+pub mod elf;
 pub mod fault;
 pub mod fd;
 pub mod ipc;

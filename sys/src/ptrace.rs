@@ -104,12 +104,12 @@ pub fn cont(tid: i32, signal: i32) -> io::Result<()> {
     request(libc::PTRACE_CONT, tid, 0, u64::from(signal.cast_unsigned())).map(|_| ())
 }
 
-/// The same as [`cont`] without a signal, until its next system call begins or ends: [`Wait::Syscall`].
+/// The same as [`cont`], until its next system call begins or ends: [`Wait::Syscall`].
 ///
 /// # Errors
 /// ESRCH: not stopped, or gone.
-pub fn cont_to_call(tid: i32) -> io::Result<()> {
-    request(libc::PTRACE_SYSCALL, tid, 0, 0).map(|_| ())
+pub fn cont_to_call(tid: i32, signal: i32) -> io::Result<()> {
+    request(libc::PTRACE_SYSCALL, tid, 0, u64::from(signal.cast_unsigned())).map(|_| ())
 }
 
 /// Lets a stopped thread go for good; `signal` is delivered (0: none).

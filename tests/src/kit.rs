@@ -27,6 +27,13 @@ pub fn kit() -> &'static Kit {
     KIT.get_or_init(|| Kit::make().unwrap_or_else(|error| panic!("the test kit cannot be made: {error:#}")))
 }
 
+/// Programs that are there statically linked, too, as `NAME-static`: in them there is no libholdfast.
+const STATIC: &[&str] = &[
+    "clocks", "files", "handling", "pingpong", "pipes", "plain", "queued", "registers", "sleeps", "sockets", "timers", "toucher",
+    "tree_bare", "tree_churn", "tree_futex", "tree_groups", "tree_memory", "tree_spawn", "tree_threads",
+    "tree_zombies", "waits",
+];
+
 impl Kit {
     /// The folder with `holdfast` and `libholdfast.so`.
     pub fn bin(&self) -> PathBuf {
@@ -125,8 +132,8 @@ impl Kit {
             }
             let stem = source.file_stem().context("a source file has a name")?.to_string_lossy().into_owned();
             self.build(source, header, &stem, &[], checkout)?;
-            if stem == "plain" {
-                self.build(source, header, "plain-static", &["-static"], checkout)?;
+            if STATIC.contains(&stem.as_str()) {
+                self.build(source, header, &format!("{stem}-static"), &["-static"], checkout)?;
             }
         }
         Ok(())

@@ -67,8 +67,7 @@ macro_rules! refused {
             namespace_that_it_has_left: "refused" "namespace" "15" => "A namespace that it is not in, open", refused "fd 9" "uts:[" "not its own", only Root;
             seccomp_filter: "refused" "seccomp" "15" => "A seccomp filter", refused "process" "seccomp filter";
             // The agent waits a few seconds for it to speak.
-            child_without_libholdfast: "refused" "stranger" "60" => "A child without libholdfast",
-                refused "process" "(sleep): libholdfast has not spoken in it";
+            child_of_32_bits: "refused" "stranger" "60" => "A 32-bit child", refused "process" "(refused.small): is a 32-bit program";
             segment_that_is_attached_outside: "refused" "segment" "60" "@segment" => "System V shared memory that somebody outside the job has attached",
                 refused "System V shared memory" "is attached outside the job too" "SYSV";
             guard_in_shared_memory: "refused" "guard" "15" => "A guard region in shared memory",

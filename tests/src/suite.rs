@@ -16,7 +16,7 @@ pub struct Entry {
     pub group: &'static str,
     /// What it stands for.
     pub feature: &'static str,
-    /// C program of `tests/programs`.
+    /// C program of `tests/programs`, or its static build.
     pub program: &'static str,
     /// Its arguments.
     pub arguments: &'static [&'static str],
@@ -376,6 +376,30 @@ macro_rules! suite {
                 tree_eof: "tree_eof" => "The end of pipes and connections comes when the last holder lets go";
                 tree_pty: "tree_pty" => "Sessions, foreground groups and unread input of a pseudo-terminal";
             }
+            "Programs without libholdfast" {
+                tree_bare: "tree_bare" => "Processes with and without libholdfast that make and become each other";
+                static_tree_bare: "tree_bare-static" => "The same, and the first is statically linked";
+                static_plain: "plain-static" => "Statically linked: numbers, heap and output";
+                static_pingpong: "pingpong-static" => "Statically linked: threads";
+                static_queued: "queued-static" => "Statically linked: queued signals";
+                static_handling_all: "handling-static" "all" => "Statically linked: handlers for every signal";
+                static_nanosleep: "waits-static" "nanosleep" => "Statically linked: asleep in nanosleep";
+                static_epoll_wait: "waits-static" "epoll_wait" => "Statically linked: asleep in epoll_wait";
+                static_sleep_join: "sleeps-static" "join" => "Statically linked: asleep in pthread_join";
+                static_timers: "timers-static" => "Statically linked: timers";
+                static_clocks: "clocks-static" => "Statically linked: clocks";
+                static_files: "files-static" => "Statically linked: files";
+                static_pipes: "pipes-static" "full" => "Statically linked: pipes";
+                static_sockets: "sockets-static" "tcp4" => "Statically linked: TCP";
+                static_toucher: "toucher-static" "64" "40" "50" => "Statically linked: a large heap that keeps changing";
+                static_tree_spawn: "tree_spawn-static" => "Statically linked: fork + exec, vfork + exec, posix_spawn";
+                static_tree_futex: "tree_futex-static" => "Statically linked: futexes between processes";
+                static_tree_memory: "tree_memory-static" "anonymous" => "Statically linked: shared memory between processes";
+                static_tree_groups: "tree_groups-static" => "Statically linked: process groups and sessions";
+                static_tree_churn: "tree_churn-static" => "Statically linked: a tree whose shape changes all the time";
+                static_tree_threads: "tree_threads-static" => "Statically linked: threads that fork";
+                static_tree_zombies: "tree_zombies-static" => "Statically linked: zombies";
+            }
         }
     };
 }
@@ -412,7 +436,8 @@ mod tests {
         for entry in ENTRIES {
             assert!(names.insert(entry.name), "{} is there twice", entry.name);
             assert!(features.insert(entry.feature), "{:?} is there twice", entry.feature);
-            let source = format!("{}/programs/{}.c", env!("CARGO_MANIFEST_DIR"), entry.program);
+            let program = entry.program.trim_end_matches("-static");
+            let source = format!("{}/programs/{program}.c", env!("CARGO_MANIFEST_DIR"));
             assert!(Path::new(&source).exists(), "{source} is missing");
         }
     }

@@ -118,6 +118,24 @@ fn agent_dies_at_each_injected_call() {
     }
 }
 
+/// In a program without libholdfast: each of the calls by which the agent makes room for itself.
+#[test]
+fn agent_dies_while_it_makes_room() {
+    let sleeps = |call| App::program("waits-static", &[call, "4", "120"]);
+    let apps = [App::program("registers-static", &["8"]), sleeps("nanosleep"), sleeps("poll"), sleeps("futex_timed")];
+    for app in apps {
+        let mut n = 1;
+        loop {
+            match agent_dies_at(User::Ordinary, "fork", &format!("foothold:{n}"), &app) {
+                Ok(true) => n += 1,
+                Ok(false) => break,
+                Err(error) => panic!("{}, foothold:{n}: {error:#}", app.name),
+            }
+        }
+        assert!(n > 6, "{n}");
+    }
+}
+
 /// A program asleep, while the agent dies in the stop. The calls of the first list come through whenever it dies. Those
 /// of the second are ended by the kernel itself with EINTR at any stop (epoll_wait(2), signal(7)), until the agent has
 /// repaired them: so they come through from the first injected call on.
@@ -147,7 +165,8 @@ fn all_points() -> Vec<String> {
 }
 
 fn checkpoint_points() -> Vec<String> {
-    all_points().into_iter().filter(|point| !point.starts_with("seed-")).collect()
+    let elsewhere = |point: &String| point.starts_with("seed-") || point == "foothold";
+    all_points().into_iter().filter(|point| !elsewhere(point)).collect()
 }
 
 /// The agent of a restart dies at each of its points: the restart fails, the image restarts next time.

@@ -104,13 +104,6 @@ fn refuse_to_run(bed: &Bed, program: &str, words: &[&str]) -> Result<()> {
 }
 
 #[test]
-fn static_program() {
-    let bed = Bed::new(User::Ordinary).expect("a bed");
-    let program = bed.kit().program("plain-static").to_string_lossy().into_owned();
-    refuse_to_run(&bed, &program, &["static"]).expect("refusal");
-}
-
-#[test]
 fn setuid_program() {
     let bed = Bed::new(User::Ordinary).expect("a bed");
     let copy = bed.dir().join("setuid");

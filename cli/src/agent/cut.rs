@@ -3,6 +3,7 @@
 //! Runs in: the checkpoint thread. Fails by: [`Failed`]; the program runs on.
 
 use super::checkpoint::{Failed, Order, Workshop};
+use super::processes::Processes;
 use crate::front::handed::Handed;
 use crate::protected;
 use crate::settings::{EngineChoice, OrderChoice, Settings, TcpChoice};
@@ -12,10 +13,11 @@ use holdfast_image::set::PageSet;
 use holdfast_image::{PAGE_SIZE, PageCount, space};
 use holdfast_pager::{CowLimit, History};
 use holdfast_process::{
-    Cut, CutError, CutOptions, Engine, GuardOptions, Members, Plan, Roster, SlotCount, Tracer, refuse_process,
+    Adopted, Cut, CutError, CutOptions, Engine, GuardOptions, Members, Plan, Roster, SlotCount, Target, Tracer,
+    refuse_process,
 };
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -29,6 +31,37 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const MOMENT: Duration = Duration::from_millis(3);
 /// Longest stop before everything is let go.
 const DEADLINE: Duration = Duration::from_millis(50);
+
+/// The processes that the agent knows.
+struct Known {
+    processes: Arc<Mutex<Processes>>,
+    /// Only the program.
+    alone: bool,
+}
+
+impl Known {
+    fn processes(&self) -> MutexGuard<'_, Processes> {
+        self.processes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Roster for Known {
+    fn targets(&self) -> Vec<Target> {
+        let members = self.processes().members();
+        let mut targets = members.map_or(Vec::new(), |members| members.targets().to_vec());
+        if self.alone {
+            targets.truncate(1);
+        }
+        targets
+    }
+
+    fn adopted(&self, adopted: Adopted) {
+        let Adopted { pid, area, userfault } = adopted;
+        if let Err(error) = self.processes().hello(pid, area, true, userfault) {
+            tracing::debug!("process {pid}, taken in just now, is gone: {error}");
+        }
+    }
+}
 
 /// Makes it. With it: what is to be flushed first.
 ///
@@ -44,12 +77,8 @@ pub fn make(
     let (mut pause, mut moment) = (FIRST_PAUSE, MOMENT);
     let (mut tries, mut changing) = (0, false);
     let begun = Instant::now();
-    let (processes, alone) = (Arc::clone(&order.processes), settings.only_protected);
-    let roster: Roster = Arc::new(move || {
-        let members = processes.lock().unwrap_or_else(PoisonError::into_inner).members();
-        let targets = members.map_or(Vec::new(), |members| members.targets().to_vec());
-        if alone { targets.into_iter().take(1).collect() } else { targets }
-    });
+    let processes = Arc::clone(&order.processes);
+    let roster: Arc<dyn Roster> = Arc::new(Known { processes, alone: settings.only_protected });
     loop {
         let members = order.members()?;
         let options = CutOptions { changing, ..options(workshop, settings, order, &members, history)? };

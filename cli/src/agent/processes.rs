@@ -72,6 +72,16 @@ impl Processes {
         }
         self.add(pid, None, area, Arc::new(Tracking::new(userfault)))
     }
+    /// The program, which will not say hello: the agent has to make itself room in it. Nothing if somebody was faster.
+    ///
+    /// # Errors
+    /// As [`Processes::hello`].
+    pub fn expect(&mut self, pid: i32) -> io::Result<()> {
+        match self.known.is_empty() {
+            true => self.add(pid, None, InjectArea::default(), Arc::new(Tracking::new(None))),
+            false => Ok(()),
+        }
+    }
     /// A process that was rebuilt, with its address space and tracking.
     ///
     /// # Errors

@@ -247,6 +247,17 @@ impl Server {
                     self.alone = Some((Instant::now(), self.grace));
                 }
             }
+            Some(Ok(Some(Tell::Started { pid }))) => {
+                let expected = self.processes().expect(pid);
+                match expected {
+                    Ok(()) => {
+                        tracing::info!("the program is process {pid}, and has no libholdfast");
+                        self.alone = None;
+                        self.remember_program();
+                    }
+                    Err(error) => tracing::info!("the program has ended at once: {error}"),
+                }
+            }
             Some(Ok(_)) => {}
             _ => {
                 self.link_open = false;

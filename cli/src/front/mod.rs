@@ -14,12 +14,13 @@ pub mod restart;
 pub mod supervise;
 
 use crate::exit::{Exit, Failure};
+use crate::link::Tell;
+use crate::program::Program;
 use crate::settings::Settings;
 use holdfast_sys::{signals, spawn::Start};
 use holdfast_tiers::{Job, Store};
 pub use restart::exit_of_rebuild;
 use std::ffi::{CString, OsString};
-use std::path::Path;
 use supervise::{Child, Ending, StartState, supervise};
 
 /// Starts the agent and then the program, and waits for its end.
@@ -30,7 +31,7 @@ pub fn run_program(
     store: &Store,
     job: &Job,
     settings: &Settings,
-    program: &Path,
+    program: &Program,
     arguments: Vec<CString>,
     extra: &[(&str, OsString)],
     state: &StartState,
@@ -40,7 +41,7 @@ pub fn run_program(
     let closed =
         (0..).zip(signals::at_start().closed).filter(|(_, closed)| *closed).map(|(fd, _)| fd).collect();
     let start = Start {
-        path: launch::c_string(program.as_os_str())?,
+        path: launch::c_string(program.path.as_os_str())?,
         arguments,
         environment,
         mask: state.mask,
@@ -50,7 +51,10 @@ pub fn run_program(
         detached: false,
     };
     let pid = start.spawn().map_err(|error| {
-        Failure::new(Exit::NotExecutable, format!("executing {}: {error}", program.display()))
+        Failure::new(Exit::NotExecutable, format!("executing {}: {error}", program.path.display()))
     })?;
+    if !program.loads_libraries {
+        agent.link.tell(&Tell::Started { pid });
+    }
     supervise(&mut Child(pid), state, agent, job, settings)
 }

@@ -182,7 +182,7 @@ impl Host {
     fn go_on(&self) -> io::Result<()> {
         match self.marker {
             Marker::Signal(_) => ptrace::cont(self.tid, 0),
-            Marker::Call => ptrace::cont_to_call(self.tid),
+            Marker::Call => ptrace::cont_to_call(self.tid, 0),
         }
     }
 
