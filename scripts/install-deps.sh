@@ -40,6 +40,8 @@ elif [ "${1:-all}" != build ]; then
     need nodejs node
     need default-jdk-headless java javac
     need golang-go go
+    need musl-tools musl-gcc
+    need busybox-static busybox
     need gdb gdb
     need redis-server redis-server
     need memcached memcached

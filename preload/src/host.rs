@@ -8,18 +8,19 @@
 #![allow(unsafe_code)]
 
 use core::ffi::{CStr, c_char, c_int, c_void};
-use core::ptr;
+use core::{mem, ptr};
 
 // With `no_std` nobody else asks for the C library.
 #[link(name = "c")]
 unsafe extern "C" {
     static mut environ: *const *const c_char;
     fn __errno_location() -> *mut c_int;
-    fn pthread_atfork(
-        prepare: Option<extern "C" fn()>,
-        parent: Option<extern "C" fn()>,
-        child: Option<extern "C" fn()>,
-    ) -> c_int;
+}
+
+/// Whether the program lives on the C library that this one was made for. Others load it, too (LD_PRELOAD is theirs as well),
+/// and must find nothing in it that they do not know, or they end the program: every name of glibc's own is looked up.
+pub fn is_glibc() -> bool {
+    !next_definition(c"gnu_get_libc_version").is_null()
 }
 
 /// Runs `work` and puts `errno` back to what it was.
@@ -131,8 +132,45 @@ pub fn value_of<'a>(entry: &'a CStr, name: &[u8]) -> Option<&'a CStr> {
 pub fn on_fork(child: extern "C" fn()) {
     // SAFETY: registers a function that lives as long as the library, which is never unloaded once preloaded. ENOMEM
     // means that children are not followed: nothing to be done about it.
-    let _ = unsafe { pthread_atfork(None, None, Some(child)) };
+    let _ = unsafe { register_atfork(None, None, Some(child)) };
 }
+
+type Handler = unsafe extern "C" fn();
+
+/// pthread_atfork(3), for jemalloc, too. That of glibc lies in the program itself and calls `__register_atfork`
+/// (nptl/pthread_atfork.c), which no other C library has.
+unsafe extern "C" fn register_atfork(
+    prepare: Option<Handler>,
+    parent: Option<Handler>,
+    child: Option<Handler>,
+) -> c_int {
+    type Register =
+        unsafe extern "C" fn(Option<Handler>, Option<Handler>, Option<Handler>, *mut c_void) -> c_int;
+    for name in [c"__register_atfork", c"pthread_atfork"] {
+        let found = next_definition(name);
+        if !found.is_null() {
+            // SAFETY: the function that has this name. The last argument names the library, for dlclose(3), which this one
+            // does not live to see; the second function takes three, and does not look at a fourth.
+            return unsafe {
+                mem::transmute::<*mut c_void, Register>(found)(prepare, parent, child, ptr::null_mut())
+            };
+        }
+    }
+    libc::ENOSYS
+}
+
+// As jemalloc calls it; hidden, because the program's own calls are none of ours.
+#[cfg(not(test))]
+core::arch::global_asm!(
+    ".pushsection .text.holdfast_atfork,\"ax\",@progbits",
+    ".hidden pthread_atfork",
+    ".globl pthread_atfork",
+    ".type pthread_atfork, @function",
+    "pthread_atfork: jmp {register}",
+    ".size pthread_atfork, . - pthread_atfork",
+    ".popsection",
+    register = sym register_atfork,
+);
 
 /// The definition of `symbol` that comes after this library's, null if there is none.
 pub fn next_definition(symbol: &CStr) -> *mut c_void {
@@ -159,9 +197,17 @@ pub fn is_entry_to_another(address: *const c_void) -> bool {
         dli_saddr: ptr::null_mut(),
     };
     let mut symbol: *const libc::Elf64_Sym = ptr::null();
-    // SAFETY: dladdr1 writes `found` and, with this flag, a pointer to a symbol of a loaded object (man dladdr(3)).
-    let known =
-        unsafe { libc::dladdr1(address, &raw mut found, (&raw mut symbol).cast(), RTLD_DL_SYMENT) } != 0;
+    type Dladdr1 = unsafe extern "C" fn(*const c_void, *mut libc::Dl_info, *mut *mut c_void, c_int) -> c_int;
+    let dladdr1 = next_definition(c"dladdr1");
+    if dladdr1.is_null() {
+        return false;
+    }
+    // SAFETY: the function of this name writes `found` and, with this flag, a pointer to a symbol of a loaded object (man
+    // dladdr(3)).
+    let known = unsafe {
+        let dladdr1 = mem::transmute::<*mut c_void, Dladdr1>(dladdr1);
+        dladdr1(address, &raw mut found, (&raw mut symbol).cast(), RTLD_DL_SYMENT) != 0
+    };
     // SAFETY: not null, so it points into the symbol table of an object that stays loaded. Section 0: undefined there.
     known && !symbol.is_null() && unsafe { (*symbol).st_shndx } == 0
 }

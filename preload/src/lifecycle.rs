@@ -42,9 +42,10 @@ extern "C" fn unload() {
 /// The constructor.
 extern "C" fn load() {
     host::keep_errno(|| {
-        // A program with more rights than its caller takes no orders from its caller's environment.
+        // A program with more rights than its caller takes no orders from its caller's environment. Where another C library
+        // serves, functions are not what they are here; the agent does without us (`process/src/adopt.rs`).
         // SAFETY: getauxval reads a table that the C library keeps.
-        if unsafe { libc::getauxval(libc::AT_SECURE) } == 0 {
+        if unsafe { libc::getauxval(libc::AT_SECURE) } == 0 && host::is_glibc() {
             let outcome = attach();
             if host::variable(b"HOLDFAST_DEBUG") == Some(c"1") {
                 debug_line(outcome);

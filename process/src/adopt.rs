@@ -1,5 +1,5 @@
-//! Processes in which libholdfast will never speak: statically linked, for another C library, or started without
-//! LD_PRELOAD. The agent makes itself the room there that the library would have told it of.
+//! Processes in which libholdfast cannot speak: statically linked, for another C library, or started without LD_PRELOAD; and
+//! children that stand since their birth. The agent makes itself the room there that the library would have told it of.
 //!
 //! Called by `cut` before the stop, for those that it knows of, and by `group` for those that are born meanwhile, on the tracer
 //! thread; [`cannot_speak`] by `check` and by the commands, too. A process is adopted once: the room stays, its children inherit it.
@@ -75,7 +75,15 @@ pub fn cannot_speak(pid: i32) -> bool {
     let is_told = environment.split(|byte| *byte == 0).any(preloads);
     let is_new = environment.is_empty() && cut::age(pid).is_none_or(|age| age < EXECUTING);
     // Some programs write over their environment.
-    !is_told && !is_new && !maps_of(pid).is_ok_and(|maps| has_library(&maps))
+    if is_told || is_new || maps_of(pid).is_ok_and(|maps| has_library(&maps)) {
+        return stands(pid);
+    }
+    true
+}
+
+/// Whether job control has stopped it: a child may be stopped before its first instruction, and speaks when it goes on.
+fn stands(pid: i32) -> bool {
+    procfs::stat_fields(pid, pid).is_ok_and(|fields| fields.first().is_some_and(|state| state == "T"))
 }
 
 /// As its file is called.
@@ -187,7 +195,8 @@ fn adopt(
         maps.iter().find(|mapping| mapping.name == b"[vdso]").map_or(0..0, |vdso| vdso.start..vdso.end);
     let samples = threads::sample(pid);
     // Before it is stopped for nothing.
-    Foothold::find(&vdso, |at, bytes| procmem::read(pid, at, bytes))?.ok_or_else(|| no_room(pid, NO_FOOTHOLD))?;
+    Foothold::find(&vdso, |at, bytes| procmem::read(pid, at, bytes))?
+        .ok_or_else(|| no_room(pid, NO_FOOTHOLD))?;
     let room = |stopped: &Stopped| make_room(pid, stopped, &vdso, known);
     let target = |area| Target { pid, space: 0, area, tracking: Arc::new(Tracking::new(None)) };
     match stop::stop(&[Whom { pid, vdso: vdso.clone() }], deadline) {
@@ -261,9 +270,10 @@ fn make_room(
     let memory = ForcedMemory::open(pid, live)?;
     let foothold =
         Foothold::take(&host, &memory, vdso, b"holdfast")?.ok_or_else(|| no_room(pid, NO_FOOTHOLD))?;
-    let inherited = known.iter().map(|target| target.area).find(|area| {
-        ours::is_still_there(pid, area) && ours::is_ours(live, area, maps.iter())
-    });
+    let inherited = known
+        .iter()
+        .map(|target| target.area)
+        .find(|area| ours::is_still_there(pid, area) && ours::is_ours(live, area, maps.iter()));
     let made = match inherited {
         Some(area) => Ok(area),
         None => map(pid, &foothold),
@@ -309,8 +319,8 @@ fn descriptor(pid: i32, foothold: &Foothold<'_>) -> Result<Option<OwnedFd>, CutE
     let flags = u64::from(userfault::FLAGS.cast_unsigned());
     let number = foothold.call(libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0])?;
     let Ok(fd) = u64::try_from(number) else { return Ok(None) };
-    let taken = clone::pidfd_open(pid)
-        .and_then(|pidfd| clone::pidfd_getfd(&pidfd, i32::try_from(fd).unwrap_or(-1)));
+    let taken =
+        clone::pidfd_open(pid).and_then(|pidfd| clone::pidfd_getfd(&pidfd, i32::try_from(fd).unwrap_or(-1)));
     foothold.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
     Ok(taken.ok())
 }
@@ -336,9 +346,8 @@ mod tests {
         let pid = child.id().cast_signed();
         assert!(cannot_speak(pid));
         let (mut kept, mut stragglers) = (KeptAll::default(), Stragglers::default());
-        let mut again = |known: &[Target]| {
-            adopt(pid, known, Duration::from_secs(1), &mut kept, &mut stragglers).unwrap()
-        };
+        let mut again =
+            |known: &[Target]| adopt(pid, known, Duration::from_secs(1), &mut kept, &mut stragglers).unwrap();
         let before = (maps_of(pid).unwrap(), procfs::descriptors(pid, pid).unwrap());
         let adopted = again(&[]);
         let maps = maps_of(pid).unwrap();
@@ -363,7 +372,8 @@ mod tests {
         let own = File::open("/proc/self/exe").unwrap();
         assert!(loads_libraries(&own).unwrap());
         assert!(loads_libraries(&File::open("/proc/self/cmdline").unwrap()).is_err());
-        let mut child = Command::new("sleep").arg("20").env("LD_PRELOAD", "/x/libholdfast.so").spawn().unwrap();
+        let mut child =
+            Command::new("sleep").arg("20").env("LD_PRELOAD", "/x/libholdfast.so").spawn().unwrap();
         let pid = child.id().cast_signed();
         while refuse::name_of(pid) != "sleep" {
             std::thread::yield_now();

@@ -182,9 +182,7 @@ fn look_once(options: &CheckOptions) -> io::Result<Vec<Found>> {
     // Room is made in them at a cut.
     let nowhere = InjectArea::default();
     let adoptable = adoptable.into_iter().map(|pid| (pid, options.area.map(|_| &nowhere)));
-    for (pid, area) in
-        std::iter::once((options.pid, options.area.as_ref())).chain(others).chain(adoptable)
-    {
+    for (pid, area) in std::iter::once((options.pid, options.area.as_ref())).chain(others).chain(adoptable) {
         let mut own = Vec::new();
         match look_at(options, pid, area, &mut own) {
             Ok(looked) => open.extend(looked),
@@ -297,9 +295,7 @@ fn memory(
     match area {
         None => found.push(refuse::process(pid, not_under_holdfast(&maps))),
         Some(area)
-            if area.is_valid()
-                && !ours::is_ours(live, area, maps.iter())
-                && !adopt::cannot_speak(pid) =>
+            if area.is_valid() && !ours::is_ours(live, area, maps.iter()) && !adopt::cannot_speak(pid) =>
         {
             // The cut lets another process go on and waits for its hello.
             let other = pid != options.pid;

@@ -386,8 +386,9 @@ fn ask_threads(
     let caught = status.mask("SigCgt");
     let shared = threads::pending_mask(shared_pending);
     let generation = match target.area.shared.0 {
-        0 => 0,
-        shared => procmem::read_u64(held.threads[0].tid, shared + SharedPage::FACT_GENERATION as u64)?,
+        // Without libholdfast nobody counts.
+        0 => None,
+        shared => Some(procmem::read_u64(held.threads[0].tid, shared + SharedPage::FACT_GENERATION as u64)?),
     };
     kept.facts.renew(generation);
     let mut facts = Vec::with_capacity(held.threads.len());

@@ -104,8 +104,7 @@ pub fn stranger(pid: i32) -> Refusal {
         Ok(Err(error @ (ElfError::Small | ElfError::Machine(_)))) => process(pid, error),
         _ => process(
             pid,
-            "libholdfast has not spoken in it, and it cannot do without: it is set-user-id, belongs to another user, or \
-             stands before its first instruction",
+            "libholdfast has not spoken in it; one that is set-user-id, or belongs to another user, cannot do without",
         ),
     }
 }

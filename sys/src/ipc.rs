@@ -10,6 +10,7 @@ use std::fmt;
 use std::io;
 
 /// Commands of semctl(2) (include/uapi/linux/sem.h).
+const GETPID: i32 = 11;
 const GETALL: i32 = 13;
 const SETALL: i32 = 17;
 /// Of msgrcv(2): leave the message where it is; its number is given instead of its type.
@@ -84,6 +85,35 @@ impl IpcKind {
         };
         let mode = u32::from(permissions.mode) & 0o777;
         Ok(IpcFacts { key: permissions.__key, mode, count: usize::try_from(count).unwrap_or(0), room })
+    }
+
+    /// All of this kind, each with the processes that the kernel remembers: who was the last to operate on a semaphore, or to
+    /// send and to receive a message (ipc/sem.c, ipc/msg.c). Those that may not be looked at have none.
+    ///
+    /// # Errors
+    /// The list cannot be read (proc_sysvipc(5)).
+    pub fn last_users(self) -> io::Result<Vec<(i32, Vec<i32>)>> {
+        /// Longer sets are rare, and looked at in part.
+        const MOST: i32 = 1024;
+        let list = std::fs::read_to_string(match self {
+            IpcKind::Semaphores => "/proc/sysvipc/sem",
+            IpcKind::Messages => "/proc/sysvipc/msg",
+        })?;
+        let users = |line: &str| {
+            let fields: Vec<i64> = line.split_whitespace().map_while(|field| field.parse().ok()).collect();
+            let field = |at: usize| fields.get(at).and_then(|number| i32::try_from(*number).ok());
+            let id = field(1)?;
+            let pids = match self {
+                // SAFETY: numbers only.
+                IpcKind::Semaphores => (0..field(3)?.min(MOST))
+                    .map(|number| unsafe { libc::semctl(id, number, GETPID) })
+                    .filter(|pid| *pid > 0)
+                    .collect(),
+                IpcKind::Messages => vec![field(5)?, field(6)?],
+            };
+            Some((id, pids))
+        };
+        Ok(list.lines().skip(1).filter_map(users).collect())
     }
 
     /// Makes one that nobody has; key 0: without a key. `count`: of semaphores.
@@ -242,12 +272,21 @@ pub fn send(id: i32, kind: i64, text: &[u8]) -> io::Result<()> {
 mod tests {
     use super::*;
 
+    fn own() -> i32 {
+        std::process::id().cast_signed()
+    }
+
+    fn users(kind: IpcKind, id: i32) -> Vec<i32> {
+        kind.last_users().unwrap().into_iter().find(|(other, _)| *other == id).unwrap().1
+    }
+
     #[test]
     fn a_set_is_described_and_gets_values() {
         let kind = IpcKind::Semaphores;
         let id = kind.create(libc::IPC_PRIVATE, 0o600, 3).unwrap();
         set_values(id, &[1, 2, 30000]).unwrap();
         assert_eq!(values(id).unwrap(), [1, 2, 30000]);
+        assert_eq!(users(kind, id), [own(); 3]);
         assert!(set_values(id, &[1]).is_err());
         kind.set(id, 0o640, 0).unwrap();
         assert_eq!(kind.facts(id).unwrap(), IpcFacts { key: 0, mode: 0o640, count: 3, room: 0 });
@@ -266,6 +305,7 @@ mod tests {
         assert_eq!(messages(id).unwrap(), all);
         assert_eq!(messages(id).unwrap(), all, "they are still there");
         assert_eq!(kind.facts(id).unwrap().count, 3);
+        assert_eq!(users(kind, id), [own(), 0]);
         empty(id).unwrap();
         assert_eq!(messages(id).unwrap(), []);
         kind.set(id, 0o600, 100).unwrap();

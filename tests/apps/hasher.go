@@ -1,12 +1,7 @@
-// A Go program with C in it, so that it is linked dynamically: workers that hash what they allocate, a TCP server and its client in
-// the same process, a ticker, garbage collections. Its runtime handles all signals and makes its system calls itself.
+// A Go program: workers that hash what they allocate, a TCP server and its client in the same process, a ticker, garbage
+// collections. Its runtime handles all signals and makes its system calls itself. Built with hasher_c.go it is linked dynamically,
+// with hasher_go.go statically.
 package main
-
-/*
-#include <stdlib.h>
-static int twice(int x) { return 2 * x; }
-*/
-import "C"
 
 import (
 	"crypto/sha256"
@@ -93,7 +88,7 @@ func main() {
 		}
 		<-tick.C
 		runtime.GC()
-		fmt.Println(msg, C.twice(C.int(r)))
+		fmt.Println(msg, twice(r))
 	}
 	close(jobs)
 	wg.Wait()

@@ -170,7 +170,10 @@ pub fn run_chain(bed: &Bed, app: &App, plan: Plan, random: &mut Random) -> Resul
     let limit = Duration::from_secs(60) + reference.took * (5 + plan.slowness);
     let code = shell_code(wait(&mut front, limit).context("the end of the program")?);
     let restart = bed.text("restart.err");
-    if code == REFUSED && restart.contains("No such file") && (app.renames || has_said_all(bed, app, &reference)?) {
+    if code == REFUSED
+        && restart.contains("No such file")
+        && (app.renames || has_said_all(bed, app, &reference)?)
+    {
         bail!(TooSoon(restart));
     }
     // A stop lets threads get out of the vdso, but not for ever.

@@ -29,10 +29,34 @@ pub fn kit() -> &'static Kit {
 
 /// Programs that are there statically linked, too, as `NAME-static`: in them there is no libholdfast.
 const STATIC: &[&str] = &[
-    "clocks", "files", "handling", "pingpong", "pipes", "plain", "queued", "registers", "sleeps", "sockets", "timers", "toucher",
-    "tree_bare", "tree_churn", "tree_futex", "tree_groups", "tree_memory", "tree_spawn", "tree_threads",
-    "tree_zombies", "waits",
+    "clocks",
+    "files",
+    "handling",
+    "ipc",
+    "pingpong",
+    "pipes",
+    "plain",
+    "queued",
+    "registers",
+    "sleeps",
+    "sockets",
+    "timers",
+    "toucher",
+    "tree_bare",
+    "tree_churn",
+    "tree_futex",
+    "tree_groups",
+    "tree_daemons",
+    "tree_memory",
+    "tree_orphans",
+    "tree_spawn",
+    "tree_threads",
+    "tree_zombies",
+    "waits",
 ];
+
+/// Those that are there for another C library, too, as `NAME-musl`: into them libholdfast is loaded, but does not speak.
+const MUSL: &[&str] = &["pingpong", "tree_spawn"];
 
 impl Kit {
     /// The folder with `holdfast` and `libholdfast.so`.
@@ -51,7 +75,7 @@ impl Kit {
     pub fn program(&self, name: &str) -> PathBuf {
         self.root.join("programs").join(name)
     }
-    /// A script of `tests/apps`, `classes` for the compiled Java program, or `hasher` for the one in Go.
+    /// A script of `tests/apps`, `classes` for the compiled Java program, or `hasher`, `hasher-static` for the one in Go.
     pub fn app(&self, name: &str) -> PathBuf {
         self.root.join("apps").join(name)
     }
@@ -111,11 +135,14 @@ impl Kit {
         if newer(&from.join("Main.java"), &class) && Path::new("/usr/bin/javac").exists() {
             compile(Command::new("javac").arg("-d").arg(self.app("classes")).arg(from.join("Main.java")))?;
         }
-        let (source, program) = (from.join("hasher.go"), self.app("hasher"));
-        if newer(&source, &program) && Path::new("/usr/bin/go").exists() {
-            let mut go = Command::new("/usr/bin/go");
-            go.env("CGO_ENABLED", "1").env("GOCACHE", self.root.join("go")).env("GO111MODULE", "off");
-            compile(go.args(["build", "-o"]).args([&program, &source]))?;
+        for (name, other, with_c) in [("hasher", "hasher_c.go", "1"), ("hasher-static", "hasher_go.go", "0")]
+        {
+            let (source, other, program) = (from.join("hasher.go"), from.join(other), self.app(name));
+            if newer(&source, &program) && Path::new("/usr/bin/go").exists() {
+                let mut go = Command::new("/usr/bin/go");
+                go.env("CGO_ENABLED", with_c).env("GOCACHE", self.root.join("go")).env("GO111MODULE", "off");
+                compile(go.args(["build", "-o"]).args([&program, &source, &other]))?;
+            }
         }
         Ok(())
     }
@@ -131,25 +158,34 @@ impl Kit {
                 continue;
             }
             let stem = source.file_stem().context("a source file has a name")?.to_string_lossy().into_owned();
-            self.build(source, header, &stem, &[], checkout)?;
+            self.build(source, header, &stem, &["cc", "-fopenmp"], checkout)?;
             if STATIC.contains(&stem.as_str()) {
-                self.build(source, header, &format!("{stem}-static"), &["-static"], checkout)?;
+                self.build(
+                    source,
+                    header,
+                    &format!("{stem}-static"),
+                    &["cc", "-fopenmp", "-static"],
+                    checkout,
+                )?;
+            }
+            if MUSL.contains(&stem.as_str()) && Path::new("/usr/bin/musl-gcc").exists() {
+                self.build(source, header, &format!("{stem}-musl"), &["musl-gcc"], checkout)?;
             }
         }
         Ok(())
     }
 
-    fn build(&self, source: &Path, header: &Path, name: &str, more: &[&str], checkout: &Path) -> Result<()> {
+    fn build(&self, source: &Path, header: &Path, name: &str, by: &[&str], checkout: &Path) -> Result<()> {
         let to = self.program(name);
         if !newer(source, &to) && !newer(header, &to) {
             return Ok(());
         }
         let fresh = self.root.join(format!("programs/.{name}.new"));
-        let flags = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-fopenmp"];
+        let flags = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"];
         compile(
-            Command::new("cc")
+            Command::new(by[0])
+                .args(&by[1..])
                 .args(flags)
-                .args(more)
                 .arg("-I")
                 .arg(checkout.join("preload/include"))
                 .arg("-o")

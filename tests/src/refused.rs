@@ -123,6 +123,10 @@ macro_rules! refused {
             full_connection: "held" "stuffed" "60" => "A TCP connection to oneself with more on its way than its reader has room for",
                 refused "fd 9" "data on its way" "try again";
             offset_for_peeking: "held" "peeking" "15" => "SO_PEEK_OFF with data that waits", refused "fd 9" "SO_PEEK_OFF";
+            semaphores_without_libholdfast: "ipc-static" "semaphores" "45" => "System V semaphores in a statically linked program",
+                refused "process" "it uses System V" "without libholdfast";
+            messages_without_libholdfast: "ipc-static" "messages" "45" => "System V message queues in a statically linked program",
+                refused "process" "it uses System V" "without libholdfast";
             message_queue: "ipc" "queue" "45" => "POSIX message queues", refused "fd " "POSIX message queue";
             dispatched_calls: "personal" "dispatch" "45" => "PR_SET_SYSCALL_USER_DISPATCH", refused "thread " "dispatched";
             keys_of_a_process: "personal" "process_keys" "45" => "Keys of a process (KEY_SPEC_PROCESS_KEYRING)", refused "process " "process keyring";

@@ -16,7 +16,7 @@ pub struct Entry {
     pub group: &'static str,
     /// What it stands for.
     pub feature: &'static str,
-    /// C program of `tests/programs`, or its static build.
+    /// C program of `tests/programs`, its static build, or that for musl.
     pub program: &'static str,
     /// Its arguments.
     pub arguments: &'static [&'static str],
@@ -344,7 +344,7 @@ macro_rules! suite {
                 tree_stopped_lasting: "tree_stopped" "lasting" => "A child that stays stopped, its stop told";
                 tree_stopped_paused: "tree_stopped" "paused" => "A child that a terminal's signal has stopped, its stop not told yet";
                 tree_stopped_unseen: "tree_stopped" "unseen" => "A child that stays stopped, its stop not told yet";
-                tree_stopped_early: "tree_stopped" "early" => "A child stopped as soon as fork has made it", open "a child that is stopped before its first instruction has not spoken: refused by name";
+                tree_stopped_early: "tree_stopped" "early" => "A child stopped as soon as fork has made it";
                 tree_stopped_group: "tree_stopped" "group" => "A stopped process group";
                 tree_waits_wait: "tree_waits" "wait" => "Asleep in wait";
                 tree_waits_waitpid: "tree_waits" "waitpid" => "Asleep in waitpid";
@@ -379,6 +379,8 @@ macro_rules! suite {
             "Programs without libholdfast" {
                 tree_bare: "tree_bare" => "Processes with and without libholdfast that make and become each other";
                 static_tree_bare: "tree_bare-static" => "The same, and the first is statically linked";
+                musl_pingpong: "pingpong-musl" => "For another C library (musl): threads";
+                musl_tree_spawn: "tree_spawn-musl" => "For another C library (musl): fork + exec, vfork + exec, posix_spawn";
                 static_plain: "plain-static" => "Statically linked: numbers, heap and output";
                 static_pingpong: "pingpong-static" => "Statically linked: threads";
                 static_queued: "queued-static" => "Statically linked: queued signals";
@@ -398,6 +400,8 @@ macro_rules! suite {
                 static_tree_groups: "tree_groups-static" => "Statically linked: process groups and sessions";
                 static_tree_churn: "tree_churn-static" => "Statically linked: a tree whose shape changes all the time";
                 static_tree_threads: "tree_threads-static" => "Statically linked: threads that fork";
+                static_tree_orphans: "tree_orphans-static" => "Statically linked: orphans and daemons";
+                static_tree_daemons: "tree_daemons-static" => "Statically linked: programs that are orphans before they begin";
                 static_tree_zombies: "tree_zombies-static" => "Statically linked: zombies";
             }
         }
@@ -436,7 +440,7 @@ mod tests {
         for entry in ENTRIES {
             assert!(names.insert(entry.name), "{} is there twice", entry.name);
             assert!(features.insert(entry.feature), "{:?} is there twice", entry.feature);
-            let program = entry.program.trim_end_matches("-static");
+            let program = entry.program.trim_end_matches("-static").trim_end_matches("-musl");
             let source = format!("{}/programs/{program}.c", env!("CARGO_MANIFEST_DIR"));
             assert!(Path::new(&source).exists(), "{source} is missing");
         }

@@ -68,6 +68,8 @@ apps! {
     node: App::real("node", &["/usr/bin/node", "@loop.js"]), few();
     java: java_app(), few();
     go: App::real("go", &["@hasher"]), few();
+    go_static: App::real("go, static", &["@hasher-static"]), few();
+    busybox: App::real("busybox", &["/usr/bin/busybox", "sh", "@pipes.sh"]), few();
     r: App::real("Rscript", &["/usr/bin/Rscript", "@loop.R"]), few();
     octave: App::real("octave-cli", &["/usr/bin/octave-cli", "--norc", "@loop.m"]), few();
     xz: xz_app(), few();

@@ -122,7 +122,12 @@ fn agent_dies_at_each_injected_call() {
 #[test]
 fn agent_dies_while_it_makes_room() {
     let sleeps = |call| App::program("waits-static", &[call, "4", "120"]);
-    let apps = [App::program("registers-static", &["8"]), sleeps("nanosleep"), sleeps("poll"), sleeps("futex_timed")];
+    let apps = [
+        App::program("registers-static", &["8"]),
+        sleeps("nanosleep"),
+        sleeps("poll"),
+        sleeps("futex_timed"),
+    ];
     for app in apps {
         let mut n = 1;
         loop {

@@ -13,8 +13,8 @@ use holdfast_image::set::PageSet;
 use holdfast_image::{PAGE_SIZE, PageCount, space};
 use holdfast_pager::{CowLimit, History};
 use holdfast_process::{
-    Adopted, Cut, CutError, CutOptions, Engine, GuardOptions, Members, Plan, Roster, SlotCount, Target, Tracer,
-    refuse_process,
+    Adopted, Cut, CutError, CutOptions, Engine, GuardOptions, Members, Plan, Roster, SlotCount, Target,
+    Tracer, refuse_process,
 };
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

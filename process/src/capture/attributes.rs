@@ -145,8 +145,8 @@ fn chosen(state: u32) -> Option<u32> {
     (state & PR_SPEC_PRCTL != 0).then_some(state & !PR_SPEC_PRCTL).filter(|state| *state != PR_SPEC_ENABLE)
 }
 
-/// Policies of ranges of memory (mbind(2)) of all mappings; none as long as libholdfast has not seen that call. Inside the
-/// stop; the host stands at its marker afterwards.
+/// Policies of ranges of memory (mbind(2)) of all mappings; none as long as libholdfast, if it is there, has not seen that call.
+/// Inside the stop; the host stands at its marker afterwards.
 ///
 /// # Errors
 /// As [`Host::run`].
@@ -159,7 +159,7 @@ pub fn memory_policies(
     const LEN: usize = 8 + MemoryPolicy::WORDS * 8;
     const AT_ONCE: usize = 512;
     const MPOL_F_ADDR: u64 = 2;
-    if area.shared.0 == 0 || procmem::read_u64(host.tid, area.shared.0 + SharedPage::BOUND as u64)? == 0 {
+    if area.shared.0 != 0 && procmem::read_u64(host.tid, area.shared.0 + SharedPage::BOUND as u64)? == 0 {
         return Ok(Vec::new());
     }
     let buffer = area.scratch.0 + BUFFERS;

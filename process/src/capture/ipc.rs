@@ -58,7 +58,14 @@ pub fn used<'a>(
 ) -> Result<Vec<IpcObject>, Vec<(usize, Refusal)>> {
     let (mut found, mut refusals) = (BTreeMap::new(), Vec::new());
     for (place, User { pid, tid, area }) in processes.enumerate() {
-        let Some(page) = area.map(|area| area.shared.0).filter(|page| *page != 0) else { continue };
+        let page = match area.map(|area| area.shared.0) {
+            None => continue,
+            Some(0) => {
+                refusals.extend(used_by(pid).into_iter().map(|refusal| (place, refusal)));
+                continue;
+            }
+            Some(page) => page,
+        };
         match both_tables(tid, page) {
             Ok(used) if used.is_empty() => {}
             Ok(_) if is_elsewhere(pid) => {
@@ -87,6 +94,26 @@ pub fn used<'a>(
         }
     }
     if refusals.is_empty() { Ok(all) } else { Err(refusals) }
+}
+
+/// What a process without libholdfast was the last to use: nobody could show it another id after a restart.
+fn used_by(pid: i32) -> Vec<Refusal> {
+    let refusal = |kind: IpcKind, id: i32| {
+        refuse::process(
+            pid,
+            format!("it uses System V {kind} {id}, which is not supported in a program without libholdfast"),
+        )
+    };
+    if is_elsewhere(pid) {
+        return Vec::new();
+    }
+    let mut refusals = Vec::new();
+    for kind in [IpcKind::Semaphores, IpcKind::Messages] {
+        let all = kind.last_users().unwrap_or_default();
+        let own = all.into_iter().filter(|(_, users)| users.contains(&pid));
+        refusals.extend(own.map(|(id, _)| refusal(kind, id)));
+    }
+    refusals
 }
 
 /// The kernel's ids of all that a process uses. `page`: libholdfast's.
