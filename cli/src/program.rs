@@ -268,6 +268,7 @@ mod tests {
         };
         let file = |name: &str, notes: &[u8]| {
             let mut content = elf(2, 62, 4);
+            content.truncate(120);
             content[72] = 120;
             content[96..104].copy_from_slice(&(notes.len() as u64).to_le_bytes());
             content.extend(notes);

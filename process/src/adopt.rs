@@ -34,9 +34,9 @@ use std::time::Duration;
 /// Lengths of the room, as libholdfast reserves it (`preload/src/area.rs`).
 const CODE_LEN: u64 = 64 * 1024;
 const SCRATCH_LEN: u64 = 1024 * 1024;
-/// An environment that is empty longer than this is not just being made.
+/// An environment that is still empty then is not just being made.
 const EXECUTING: Duration = Duration::from_secs(1);
-/// Nobody waits any more for one that is older and has not spoken.
+/// Nobody waits any more for one that is older and has not spoken: the library cannot be loaded where it lives, perhaps.
 const SILENT: Duration = Duration::from_secs(5);
 
 /// A process that has room now.
@@ -72,13 +72,15 @@ pub fn cannot_speak(pid: i32) -> bool {
     let preloads = |entry: &[u8]| {
         entry.starts_with(b"LD_PRELOAD=") && entry.windows(LIBRARY.len()).any(|part| part == LIBRARY)
     };
+    let is_older = |than| cut::age(pid).is_some_and(|age| age > than);
     let is_told = environment.split(|byte| *byte == 0).any(preloads);
-    let is_new = environment.is_empty() && cut::age(pid).is_none_or(|age| age < EXECUTING);
-    // Some programs write over their environment.
-    if is_told || is_new || maps_of(pid).is_ok_and(|maps| has_library(&maps)) {
-        return stands(pid);
+    match maps_of(pid) {
+        // Some programs write over their environment.
+        Ok(maps) if has_library(&maps) => stands(pid),
+        Ok(_) if is_told => is_older(SILENT),
+        Ok(_) => !environment.is_empty() || is_older(EXECUTING),
+        Err(_) => false,
     }
-    true
 }
 
 /// Whether job control has stopped it: a child may be stopped before its first instruction, and speaks when it goes on.
