@@ -131,7 +131,7 @@ pub fn all(
             return Ok((known, orphans));
         }
         for pid in all {
-            one(pid, &known, roster, options.deadline, kept, stragglers)
+            one(pid, (&known, &orphans), roster, options.deadline, kept, stragglers)
                 .map_err(|error| inside::of(error, pids != [pid], pid))?;
         }
         known = roster.targets();
@@ -148,19 +148,25 @@ pub fn strangers(error: CutError) -> Vec<i32> {
     refusals.iter().filter_map(pid).collect()
 }
 
-/// Adopts one, and tells the agent. One that is gone, or executes a program just now, is no failure.
+/// Adopts one, and tells the agent. One that is gone, executes a program just now, or is not of the job after all (who are
+/// its processes and its orphans?), is no failure.
 ///
 /// # Errors
 /// It cannot be, and why; not now.
 pub fn one(
     pid: i32,
-    known: &[Target],
+    (known, orphans): (&[Target], &Orphans),
     roster: &dyn Roster,
     deadline: Duration,
     kept: &mut KeptAll,
     stragglers: &mut Stragglers,
 ) -> Result<(), CutError> {
-    let parent = procfs::stat_fields(pid, pid).ok().and_then(|fields| fields.get(1)?.parse().ok());
+    let is_known = |pid: i32| known.iter().any(|target| target.pid == pid);
+    let parent = procfs::stat_fields(pid, pid).ok().and_then(|fields| fields.get(1)?.parse::<i32>().ok());
+    // A process that has no environment for a moment may be anybody's.
+    if !is_known(pid) && !parent.is_some_and(is_known) && !orphans.is_marked(pid) {
+        return Ok(());
+    }
     let others = known.iter().map(|target| target.pid).chain(parent).filter(|other| *other != pid);
     let shares = |other| have_in_common(pid, other, Common::Memory).unwrap_or(false);
     if others.into_iter().any(shares) {
@@ -173,6 +179,7 @@ pub fn one(
             Ok(())
         }
         Err(CutError::Gone) => Ok(()),
+        Err(CutError::Busy { .. }) if !is_known(pid) => Ok(()),
         // What was not found in it (any more) is no reason to refuse.
         Err(_) if stop::is_dying(pid) => Ok(()),
         Err(error) => Err(error),
@@ -193,15 +200,16 @@ fn adopt(
     let refusals = [refuse::seccomp(pid, &status), tracer, refuse::closed(pid)];
     refuse::unless_empty(refusals.into_iter().flatten())?;
     let maps = maps_of(pid).map_err(|_| CutError::Gone)?;
-    let vdso =
-        maps.iter().find(|mapping| mapping.name == b"[vdso]").map_or(0..0, |vdso| vdso.start..vdso.end);
+    let vdso = vdso_of(&maps);
     let samples = threads::sample(pid);
     // Before it is stopped for nothing.
-    Foothold::find(&vdso, |at, bytes| procmem::read(pid, at, bytes))?
+    let executing = |_| CutError::Busy { what: "it executes another program".into() };
+    Foothold::find(&vdso, |at, bytes| procmem::read(pid, at, bytes))
+        .map_err(executing)?
         .ok_or_else(|| no_room(pid, NO_FOOTHOLD))?;
-    let room = |stopped: &Stopped| make_room(pid, stopped, &vdso, known);
+    let room = |stopped: &Stopped| make_room(pid, stopped, known);
     let target = |area| Target { pid, space: 0, area, tracking: Arc::new(Tracking::new(None)) };
-    match stop::stop(&[Whom { pid, vdso: vdso.clone() }], deadline) {
+    match stop::stop(&[Whom { pid, vdso }], deadline) {
         Ok((stopped, _)) => {
             let stopped = stopped.into_iter().next().unwrap_or_default();
             let made = room(&stopped);
@@ -242,6 +250,10 @@ fn abandon(failure: StopFailure, stragglers: &mut Stragglers) -> CutError {
     hold::error_of(why)
 }
 
+fn vdso_of(maps: &[Mapping]) -> Range<u64> {
+    maps.iter().find(|mapping| mapping.name == b"[vdso]").map_or(0..0, |vdso| vdso.start..vdso.end)
+}
+
 /// Where no room can be made: waits that a stop ends are begun anew, with all of their time.
 fn go_on(stopped: &Stopped) {
     for &tid in stopped.threads.keys() {
@@ -258,7 +270,6 @@ fn go_on(stopped: &Stopped) {
 fn make_room(
     pid: i32,
     stopped: &Stopped,
-    vdso: &Range<u64>,
     known: &[Target],
 ) -> Result<(InjectArea, Option<OwnedFd>), CutError> {
     let (&live, &held) = stopped.threads.first_key_value().ok_or(CutError::Gone)?;
@@ -270,8 +281,8 @@ fn make_room(
     let host = thread.host(pid, inner, status.mask("SigCgt"), 0);
     let maps = procfs::maps(pid, live)?;
     let memory = ForcedMemory::open(pid, live)?;
-    let foothold =
-        Foothold::take(&host, &memory, vdso, b"holdfast")?.ok_or_else(|| no_room(pid, NO_FOOTHOLD))?;
+    let foothold = Foothold::take(&host, &memory, &vdso_of(&maps), b"holdfast")?
+        .ok_or_else(|| no_room(pid, NO_FOOTHOLD))?;
     let inherited = known
         .iter()
         .map(|target| target.area)
@@ -332,6 +343,7 @@ fn descriptor(pid: i32, foothold: &Foothold<'_>) -> Result<Option<OwnedFd>, CutE
 mod tests {
     use super::*;
     use std::process::{Child, Command};
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
     fn sleeper() -> Child {
         let child = Command::new("sleep").arg("20").env_remove("LD_PRELOAD").spawn().unwrap();
@@ -365,6 +377,38 @@ mod tests {
         assert_eq!(again(&[known]).area, adopted.area);
         assert_eq!(maps_of(pid).unwrap().len(), maps.len());
         assert!(!stop::has_ended(pid) && stragglers.is_empty());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// Whether somebody was taken in.
+    #[derive(Default)]
+    struct Taken(AtomicBool);
+
+    impl Roster for Taken {
+        fn targets(&self) -> Vec<Target> {
+            Vec::new()
+        }
+        fn adopted(&self, _: Adopted) {
+            self.0.store(true, Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_stranger_is_left_alone_and_a_child_is_taken_in() {
+        let mut child = sleeper();
+        let pid = child.id().cast_signed();
+        let (mut kept, mut stragglers) = (KeptAll::default(), Stragglers::default());
+        let taken = Taken::default();
+        let limit = Duration::from_secs(1);
+        let mut try_with = |known: &[Target]| {
+            one(pid, (known, &Orphans::default()), &taken, limit, &mut kept, &mut stragglers).unwrap();
+            taken.0.load(Relaxed)
+        };
+        assert!(!try_with(&[]));
+        let (own, area) = (std::process::id().cast_signed(), InjectArea::default());
+        let tracking = Arc::new(Tracking::new(None));
+        assert!(try_with(&[Target { pid: own, space: 0, area, tracking }]));
         child.kill().unwrap();
         child.wait().unwrap();
     }

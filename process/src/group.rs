@@ -176,7 +176,8 @@ impl Group {
             }
             for pid in adopt::strangers(unsettled) {
                 if !spoke.contains(&pid) && tried.insert(pid) && adopt::cannot_speak(pid) {
-                    adopt::one(pid, &self.targets, roster, options.deadline, kept, stragglers)
+                    let job = (&self.targets[..], &self.orphans);
+                    adopt::one(pid, job, roster, options.deadline, kept, stragglers)
                         .map_err(|error| inside::of(error, true, pid))?;
                 }
             }

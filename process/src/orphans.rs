@@ -54,6 +54,16 @@ impl Orphans {
         self.reapers.iter().flat_map(|&pid| procfs::children(pid).unwrap_or_default())
     }
 
+    /// Whether the environment of a process says so: nothing else ties it to the job.
+    pub fn is_marked(&self, pid: i32) -> bool {
+        fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environment| self.names(&environment))
+    }
+
+    fn names(&self, environment: &[u8]) -> bool {
+        !self.mark.is_empty() && environment.split(|&byte| byte == 0).any(|entry| entry == self.mark)
+    }
+
+    /// Also one that shows no environment just now.
     fn is_ours(&self, pid: i32) -> bool {
         if pid.cast_unsigned() == std::process::id() {
             return false;
@@ -64,7 +74,7 @@ impl Orphans {
             let lives = || Status::read(pid, pid).is_ok_and(|status| !status.has_ended());
             return cut::age(pid).is_some_and(|age| age < EXECUTING) && lives();
         }
-        environment.split(|&byte| byte == 0).any(|entry| entry == self.mark)
+        self.names(&environment)
     }
 }
 
@@ -97,6 +107,10 @@ mod tests {
         let mut orphan = start("/run/job/agent.sock");
         let pid = orphan.id().cast_signed();
         assert!(orphans.besides(&known).contains(&pid));
+        while !shows(pid) {
+            std::thread::yield_now();
+        }
+        assert!(orphans.is_marked(pid) && !orphans.is_marked(own) && !Orphans::default().is_marked(pid));
         for child in [&mut program, &mut stranger, &mut orphan] {
             child.kill().unwrap();
             child.wait().unwrap();

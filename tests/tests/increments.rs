@@ -39,7 +39,8 @@ fn run(bed: &Bed, options: &[&str], app: &App, environment: &[(&str, &str)]) -> 
     let mut front = command.envs(environment.iter().copied()).spawn()?;
     let code = shell_code(wait(&mut front, LIMIT * 2)?);
     let out = bed.text("out");
-    ensure!(code == 0 && out.ends_with("PASS\n"), "status {code}: {out}{}", bed.text("err"));
+    let log = || fs::read_to_string(bed.dir().join("store").join(JOB).join("agent.log")).unwrap_or_default();
+    ensure!(code == 0 && out.ends_with("PASS\n"), "status {code}: {out}{}{}", bed.text("err"), log());
     Ok(())
 }
 

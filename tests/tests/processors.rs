@@ -18,7 +18,8 @@ fn image(bed: &Bed, app: &App, options: &[&str]) -> Result<()> {
     app.prepare(bed)?;
     let mut front = bed.run_command(JOB, options, &app.words())?.spawn()?;
     let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
-    bed.until("the first line", LIMIT, || !bed.text("out").is_empty())?;
+    // Some lines: what it does at last it does in the first round, not at its beginning.
+    bed.until("some lines", LIMIT, || bed.text("out").lines().count() > 3)?;
     bed.say(&["checkpoint", JOB])?.success()?;
     kill_program(pid, &mut front)
 }
