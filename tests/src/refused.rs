@@ -88,7 +88,7 @@ macro_rules! refused {
             huge_file: "held" "huge_file" "15" => "A memfd of huge pages", refused "fd 9" "huge pages";
             secret_memory: "held" "secret" "15" => "Secret memory (memfd_secret)", refused "fd 9" "secret memory";
             deleted_folder: "held" "folder" "15" => "An open directory that was removed", refused "fd 9" "deleted directory";
-            link_itself: "held" "link" "15" => "A symbolic link held by O_PATH", refused "fd 9 (" "held.link" "this kind of file";
+            link_itself: "held" "link" "60" => "A symbolic link held by O_PATH", refused "fd 9 (" "held.link" "this kind of file";
             device: "held" "device" "15" => "Devices other than null, zero, full, random and urandom", refused "fd 9 (/dev/kmsg)" "device";
             terminal_of_others: "held" "terminal" "15" "@terminal" => "A terminal whose master is outside, not a standard stream",
                 refused "fd 9 (@terminal)" "terminal";

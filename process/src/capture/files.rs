@@ -102,6 +102,8 @@ pub enum Look {
     Running,
 }
 
+const UNKNOWN: &str = "this kind of file is not supported";
+
 /// Why there is no object.
 #[derive(PartialEq, Eq, Debug)]
 enum Obstacle {
@@ -345,7 +347,9 @@ impl<'a> FileReader<'a> {
             }
             libc::S_IFCHR => self.terminal(found),
             libc::S_IFIFO => self.pipe(found, Some((target, metadata.mode() & 0o7777))),
-            _ => Err("this kind of file is not supported".into()),
+            // Libraries that walk along a path hold one for a moment (O_PATH; systemd's src/basic/chase.c does, behind getpwnam).
+            libc::S_IFLNK => Err(Obstacle::Passing(UNKNOWN.into())),
+            _ => Err(UNKNOWN.into()),
         }
     }
 
