@@ -202,10 +202,14 @@ fn adopt(
     let maps = maps_of(pid).map_err(|_| CutError::Gone)?;
     let vdso = vdso_of(&maps);
     let samples = threads::sample(pid);
+    // The kernel maps the vdso last (load_elf_binary, fs/binfmt_elf.c).
+    let executing = || CutError::Busy { what: "it executes another program, or has no vdso".into() };
+    if vdso.is_empty() {
+        return Err(executing());
+    }
     // Before it is stopped for nothing.
-    let executing = |_| CutError::Busy { what: "it executes another program".into() };
     Foothold::find(&vdso, |at, bytes| procmem::read(pid, at, bytes))
-        .map_err(executing)?
+        .map_err(|_| executing())?
         .ok_or_else(|| no_room(pid, NO_FOOTHOLD))?;
     let room = |stopped: &Stopped| make_room(pid, stopped, known);
     let target = |area| Target { pid, space: 0, area, tracking: Arc::new(Tracking::new(None)) };
@@ -348,7 +352,8 @@ mod tests {
     fn sleeper() -> Child {
         let child = Command::new("sleep").arg("20").env_remove("LD_PRELOAD").spawn().unwrap();
         let pid = child.id().cast_signed();
-        while refuse::name_of(pid) != "sleep" || procfs::current_call(pid, pid).ok().flatten().is_none() {
+        let call = || procfs::current_call(pid, pid).ok().flatten().map(|call| call[0]);
+        while call() != Some(libc::SYS_clock_nanosleep.cast_unsigned()) {
             std::thread::yield_now();
         }
         child
@@ -377,6 +382,25 @@ mod tests {
         assert_eq!(again(&[known]).area, adopted.area);
         assert_eq!(maps_of(pid).unwrap().len(), maps.len());
         assert!(!stop::has_ended(pid) && stragglers.is_empty());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn one_that_executes_programs_all_the_time_is_taken_in_or_busy() {
+        let again = ["-c", "exec sh -c \"$0\" \"$0\"", "exec sh -c \"$0\" \"$0\""];
+        let mut child = Command::new("sh").args(again).env_remove("LD_PRELOAD").spawn().unwrap();
+        let pid = child.id().cast_signed();
+        let (mut kept, mut stragglers) = (KeptAll::default(), Stragglers::default());
+        let mut taken = 0;
+        for _ in 0..2000 {
+            match adopt(pid, &[], Duration::from_secs(1), &mut kept, &mut stragglers) {
+                Ok(_) => taken += 1,
+                Err(CutError::Busy { .. } | CutError::Gone) => {}
+                Err(error) => panic!("after {taken}: {error}"),
+            }
+        }
+        assert!(taken > 0 && child.try_wait().unwrap().is_none());
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -72,15 +72,17 @@ impl Processes {
         }
         self.add(pid, None, area, Arc::new(Tracking::new(userfault)))
     }
-    /// The program, which will not say hello: the agent has to make itself room in it. Nothing if somebody was faster.
+    /// The program, which will not say hello: the agent has to make itself room in it. A child of it may have said
+    /// hello before this was heard.
     ///
     /// # Errors
     /// As [`Processes::hello`].
     pub fn expect(&mut self, pid: i32) -> io::Result<()> {
-        match self.known.is_empty() {
-            true => self.add(pid, None, InjectArea::default(), Arc::new(Tracking::new(None))),
-            false => Ok(()),
+        if !self.known.iter().any(|known| known.pid == pid) {
+            self.add(pid, None, InjectArea::default(), Arc::new(Tracking::new(None)))?;
         }
+        self.known.sort_by_key(|known| known.pid != pid);
+        Ok(())
     }
     /// A process that was rebuilt, with its address space and tracking.
     ///
@@ -160,6 +162,26 @@ mod tests {
 
     fn area(code: u64) -> InjectArea {
         InjectArea { code: Addr(code), ..InjectArea::default() }
+    }
+
+    #[test]
+    fn a_program_that_cannot_speak_is_the_program_even_if_its_children_spoke_before() {
+        let mut children: Vec<_> = (0..3).map(|_| Command::new("sleep").arg("20").spawn().unwrap()).collect();
+        let pids: Vec<i32> = children.iter().map(|child| child.id().cast_signed()).collect();
+        let mut processes = Processes::default();
+        processes.hello(pids[1], area(1), true, None).unwrap();
+        processes.hello(pids[2], area(2), true, None).unwrap();
+        for _ in 0..2 {
+            processes.expect(pids[0]).unwrap();
+            let members = processes.members().unwrap();
+            let order: Vec<i32> = members.targets().iter().map(|target| target.pid).collect();
+            assert_eq!(order, pids);
+        }
+        for child in &mut children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        assert!(Processes::default().expect(pids[0]).is_err());
     }
 
     #[test]
