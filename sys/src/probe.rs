@@ -76,6 +76,14 @@ fn capability(bit: u32) -> bool {
     crate::procfs::Status::read(pid, pid).is_ok_and(|status| status.mask("CapEff") >> bit & 1 == 1)
 }
 
+/// CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE, effective: this thread may choose ids of new processes (`alloc_pid`, kernel/pid.c;
+/// ids of its user namespace).
+pub fn can_choose_pid() -> bool {
+    const CAP_SYS_ADMIN: u32 = 21;
+    const CAP_CHECKPOINT_RESTORE: u32 = 40;
+    capability(CAP_SYS_ADMIN) || capability(CAP_CHECKPOINT_RESTORE)
+}
+
 fn sysctl(path: &str) -> Option<u32> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
@@ -83,8 +91,6 @@ fn sysctl(path: &str) -> Option<u32> {
 impl Probe {
     /// Asks the kernel.
     pub fn ask() -> Probe {
-        const CAP_SYS_ADMIN: u32 = 21;
-        const CAP_CHECKPOINT_RESTORE: u32 = 40;
         let pid = std::process::id().cast_signed();
         // SAFETY: a number in, a number out.
         let page_size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
@@ -98,7 +104,7 @@ impl Probe {
             userfaultfd_full: userfaultfd(false),
             userfaultfd_wp_async: userfault::Userfault::of_this_process().is_ok(),
             tracking_exact: userfault::is_exact(),
-            can_choose_pid: capability(CAP_SYS_ADMIN) || capability(CAP_CHECKPOINT_RESTORE),
+            can_choose_pid: can_choose_pid(),
             user_namespace: namespaces(),
             ptrace_scope: sysctl("/proc/sys/kernel/yama/ptrace_scope"),
             kcmp: clone::order_of_descriptions(pid, 0, pid, 0).is_ok(),

@@ -11,7 +11,7 @@ use super::namespace;
 use super::report::{self, Message};
 use holdfast_image::record::ProcessRecord;
 use holdfast_image::tree;
-use holdfast_sys::{clone, poll, procfs, spawn};
+use holdfast_sys::{clone, poll, probe, procfs, spawn};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};
@@ -264,6 +264,11 @@ fn wanted_ids(record: &ProcessRecord) -> Result<BTreeSet<i32>, RebuildError> {
 }
 
 fn same(parts: Parts<'_>, process: OwnedFd) -> Result<Attempt, RebuildError> {
+    // Before a zombie is waited for in vain.
+    if !probe::can_choose_pid() {
+        let why = format!("id {} cannot be chosen: CAP_CHECKPOINT_RESTORE is missing", parts.record.pid);
+        return Ok(Attempt::Refused(why));
+    }
     if let Some(why) = ids_in_use(&wanted_ids(parts.record)?) {
         return Ok(Attempt::Refused(why));
     }
