@@ -255,7 +255,6 @@ impl Makers {
             let shut = end.and_then(|end| holdfast_sys::socket::shut_writing(end.as_fd()));
             shut.map_err(RebuildError::io("shutting a connection"))?;
         }
-        self.connections.settle(&job.record.files);
         self.pipes.clear();
         self.pairs.clear();
         self.connections = Connections::default();

@@ -3,7 +3,7 @@
 //! Runs in the new process ([`super::life`]). Connections come first, each through a listener of its own at the address of
 //! the end that was accepted; those listeners are gone before the program's own are made. A socket that died with the
 //! program may keep its port for a minute (TIME_WAIT): a connection is made from the other end then, and what does not go
-//! either way is tried for [`PATIENCE`].
+//! either way is tried, in turns, for [`PATIENCE`], or for as long as only dead connections are in the way.
 //! How it fails: an error names the address; the file of a dead unix socket was removed then, nothing else changed.
 
 use super::datagrams;
@@ -92,19 +92,6 @@ impl Connections {
         }
     }
 
-    /// Gives the ends back whether their addresses may be used again ([`connect`]), now that all sockets are there.
-    pub fn settle(&self, table: &FileTable) {
-        let mut given: HashMap<u64, usize> = HashMap::new();
-        for end in ends(table) {
-            let place = given.entry(end.number).or_default();
-            if let Some(made) = self.get(end.number).and_then(|ends| ends.get(*place)) {
-                let own = |option: &&SocketOption| is_reuse(option);
-                set_options(made, &end.socket.options.iter().filter(own).cloned().collect::<Vec<_>>());
-            }
-            *place += 1;
-        }
-    }
-
     /// The ends of one; the first is that which comes first in the table.
     pub fn get(&self, number: u64) -> Option<&[OwnedFd; 2]> {
         self.0.get(&number)
@@ -146,7 +133,8 @@ fn connect(
     let (server, client) = join(accepted, connecting, listeners)?;
     for (made, end) in [(&server, accepted), (&client, connecting)] {
         set_options(made, &end.socket.options);
-        // Until the listener that it was accepted from has its address, which is the same: see `settle`.
+        // The listener that it was accepted from gets the same address later; and in TIME_WAIT it would keep the next restart from
+        // listening where it connected from. Every cut leaves connections with it (`free_after_death` in capture).
         if end.socket.domain.cast_signed() != libc::AF_UNIX {
             let one = 1_i32.to_ne_bytes();
             let _ = socket::set_option(made.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, &one);
@@ -169,21 +157,26 @@ fn join(
         Some(client) => client,
         None => bound(connecting.socket)?,
     };
-    let attempt = || socket::connect(client.as_fd(), connecting.peer);
-    match attempt() {
-        Ok(()) => {}
-        Err(error) if is_taken(&error) => {
-            if port(connecting.socket).is_some() {
+    let begun = Instant::now();
+    loop {
+        match socket::connect(client.as_fd(), connecting.peer) {
+            Ok(()) => break,
+            Err(error) if !is_taken(&error) => return Err(failed()(error)),
+            Err(error) => {
+                let Some(port) = port(connecting.socket) else { return Err(failed()(error)) };
                 // Nobody may listen where somebody connects from.
                 listeners.remove(address);
                 if let Ok(ends) = backwards(accepted, connecting) {
                     return Ok(ends);
                 }
+                // Either way may be open in a second, and the other one not for a minute.
+                if begun.elapsed() > if only_waits(&port) { DEATH } else { PATIENCE } {
+                    return Err(failed()(error));
+                }
                 listen_at(accepted, listeners)?;
+                std::thread::sleep(PAUSE);
             }
-            patiently(port(connecting.socket), attempt).map_err(failed())?;
         }
-        Err(error) => return Err(failed()(error)),
     }
     // Should the program ever connect it anew. Kernels that do not know the option have not been asked for it.
     let _ = socket::set_option(client.as_fd(), libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE, &[0; 4]);
@@ -402,10 +395,6 @@ fn lost(record: &SocketRecord) -> io::Result<OwnedFd> {
     Ok(made)
 }
 
-fn is_reuse(option: &SocketOption) -> bool {
-    (option.level, option.name) == (libc::SOL_SOCKET, libc::SO_REUSEADDR)
-}
-
 /// Best effort: another kernel may not have an option, or have lower limits.
 pub fn set_options(made: &OwnedFd, options: &[SocketOption]) {
     for option in options {
@@ -427,23 +416,18 @@ pub fn leads_to(record: &SocketRecord) -> Option<&[u8]> {
 /// As `connect(2)`.
 pub fn connect_later(end: &OwnedFd, peer: &[u8]) -> io::Result<()> {
     // Its flags are the program's already: a connection that is not there at once is on its way.
-    match patiently(None, || socket::connect(end.as_fd(), peer)) {
+    match patiently(|| socket::connect(end.as_fd(), peer)) {
         Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(()),
         result => result,
     }
 }
 
-/// Tries for [`PATIENCE`], or until `port` is nobody's: a port that somebody was bound to is not given out while what he had is
-/// in TIME_WAIT (net/ipv4/inet_hashtables.c, __inet_hash_connect).
-fn patiently(port: Option<[u8; 2]>, mut attempt: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+/// Tries for [`PATIENCE`].
+fn patiently(mut attempt: impl FnMut() -> io::Result<()>) -> io::Result<()> {
     let begun = Instant::now();
     loop {
         let result = attempt();
-        if !result.as_ref().is_err_and(is_taken) {
-            return result;
-        }
-        let waits = port.is_some_and(|port| only_waits(&port));
-        if begun.elapsed() > if waits { DEATH } else { PATIENCE } {
+        if !result.as_ref().is_err_and(is_taken) || begun.elapsed() > PATIENCE {
             return result;
         }
         std::thread::sleep(PAUSE);
@@ -526,46 +510,89 @@ mod tests {
         }
     }
 
-    /// Whichever end of the old connection is in TIME_WAIT.
+    /// `first` and the other end are closed in this order: it is in TIME_WAIT afterwards.
+    fn close(first: impl AsFd, other: impl AsFd) {
+        socket::shut_writing(first.as_fd()).unwrap();
+        socket::receive_from(other.as_fd(), &mut [0; 8], 0).unwrap();
+        socket::shut_writing(other.as_fd()).unwrap();
+        socket::receive_from(first.as_fd(), &mut [0; 8], 0).unwrap();
+    }
+
+    fn table_of(records: [SocketRecord; 2]) -> FileTable {
+        let descriptions = records.map(|record| Description {
+            flags: 2,
+            object: Object::Socket(Box::new(record)),
+            locks: Vec::new(),
+            owner: None,
+        });
+        FileTable { descriptions: descriptions.to_vec(), ..FileTable::default() }
+    }
+
+    fn reuse(end: impl AsFd, value: i32) {
+        let option = libc::SO_REUSEADDR;
+        socket::set_option(end.as_fd(), libc::SOL_SOCKET, option, &value.to_ne_bytes()).unwrap();
+    }
+
+    /// Whichever end of the old connections is in TIME_WAIT, and however fast one life follows another, though none was in an
+    /// image but the first.
     #[test]
     fn connections_come_back_while_the_old_ones_are_in_time_wait() {
-        for client_first in [true, false] {
+        let option = |value: i32| SocketOption {
+            level: libc::SOL_SOCKET,
+            name: libc::SO_REUSEADDR,
+            value: Blob(value.to_ne_bytes().to_vec()),
+        };
+        for pattern in 0..8 {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let (server, _) = listener.accept().unwrap();
-            for stream in [&client, &server] {
-                let one = 1_i32.to_ne_bytes();
-                socket::set_option(stream.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, &one).unwrap();
+            let mut records = [end_of(&client), end_of(&server)];
+            for (record, value) in records.iter_mut().zip([0, 1]) {
+                record.options.push(option(value));
             }
-            let records = [end_of(&client), end_of(&server)];
+            reuse(&client, 1);
+            reuse(&server, 1);
+            let table = table_of(records);
             drop(listener);
-            let (first, second) = if client_first { (client, server) } else { (server, client) };
-            drop(first);
-            std::io::copy(&mut &second, &mut io::sink()).unwrap();
-            drop(second);
-            let descriptions = records.map(|record| Description {
-                flags: 2,
-                object: Object::Socket(Box::new(record)),
-                locks: Vec::new(),
-                owner: None,
-            });
-            let table = FileTable { descriptions: descriptions.to_vec(), ..FileTable::default() };
-            if client_first {
-                let all: Vec<End<'_>> = ends(&table).collect();
-                let again = without_binding(all[0].socket).unwrap();
-                let error = socket::connect(again.as_fd(), all[0].peer).unwrap_err();
-                assert!(is_taken(&error), "the client's port is in TIME_WAIT: {error}");
-                drop(backwards(all[1], all[0]).unwrap());
+            let mut both = [OwnedFd::from(client), OwnedFd::from(server)];
+            for client_first in [1, 2, 4].map(|bit| pattern & bit != 0) {
+                let [client, server] = both;
+                if client_first {
+                    close(client, server);
+                } else {
+                    close(server, client);
+                }
+                let begun = Instant::now();
+                let made = Connections::make(&table).unwrap();
+                assert!(begun.elapsed() < DEATH / 3, "{pattern}: {:?}", begun.elapsed());
+                for (end, made) in ends(&table).zip(made.get(1).unwrap()) {
+                    assert_eq!(socket::local_address(made.as_fd()).unwrap(), end.socket.local.0);
+                    assert_eq!(socket::peer_address(made.as_fd()).unwrap(), end.peer);
+                }
+                let [one, other] = made.get(1).unwrap();
+                fd::send(one.as_fd(), b"data", 0).unwrap();
+                let mut buffer = [0; 8];
+                assert_eq!(socket::receive_from(other.as_fd(), &mut buffer, 0).unwrap().len, 4);
+                both = made.get(1).unwrap().each_ref().map(|end| end.try_clone().unwrap());
             }
-            let made = Connections::make(&table).unwrap();
-            for (end, made) in ends(&table).zip(made.get(1).unwrap()) {
-                assert_eq!(socket::local_address(made.as_fd()).unwrap(), end.socket.local.0);
-                assert_eq!(socket::peer_address(made.as_fd()).unwrap(), end.peer);
-            }
-            let [one, other] = made.get(1).unwrap();
-            fd::send(one.as_fd(), b"data", 0).unwrap();
-            let mut buffer = [0; 8];
-            assert_eq!(socket::receive_from(other.as_fd(), &mut buffer, 0).unwrap().len, 4);
         }
+    }
+
+    #[test]
+    fn a_port_in_time_wait_is_taken_and_can_be_listened_at() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        let records = [end_of(&client), end_of(&server)];
+        reuse(&client, 1);
+        reuse(&server, 1);
+        drop(listener);
+        close(client, server);
+        let table = table_of(records);
+        let all: Vec<End<'_>> = ends(&table).collect();
+        let again = without_binding(all[0].socket).unwrap();
+        let error = socket::connect(again.as_fd(), all[0].peer).unwrap_err();
+        assert!(is_taken(&error), "the client's port is in TIME_WAIT: {error}");
+        drop(backwards(all[1], all[0]).unwrap());
     }
 }
