@@ -339,6 +339,9 @@ pub struct AgentArgs {
     /// A descriptor that the program was started with.
     #[arg(long, value_name = "FD:DEVICE:INODE")]
     pub inherited: Vec<Handed>,
+    /// The program cannot load libholdfast.
+    #[arg(long, requires = "link")]
+    pub silent: bool,
     /// Started by libholdfast: settings come from HOLDFAST_*, the socket's path goes to standard output.
     #[arg(long)]
     pub attach_env: bool,

@@ -115,6 +115,9 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
     let handed = (!args.attach_env).then(|| args.inherited.clone());
     let mut server = Server::new(Arc::clone(&workshop), listener, messages, ATTACH_PATIENCE, handed)
         .map_err(|error| Failure::system("starting the agent", &error))?;
+    if args.silent {
+        server.await_program();
+    }
     if args.attach_env {
         attach::announce(&workshop.job)?;
     }

@@ -32,6 +32,8 @@ struct Known {
 pub struct Processes {
     /// The program first, the others in the order in which they spoke last.
     known: Vec<Known>,
+    /// The front is to tell who the program is ([`Processes::expect`]); until then there is none, whoever speaks.
+    pub awaited: bool,
 }
 
 /// What became of the program when a process ended.
@@ -81,6 +83,7 @@ impl Processes {
         if !self.known.iter().any(|known| known.pid == pid) {
             self.add(pid, None, InjectArea::default(), Arc::new(Tracking::new(None)))?;
         }
+        self.awaited = false;
         self.known.sort_by_key(|known| known.pid != pid);
         Ok(())
     }
@@ -106,6 +109,7 @@ impl Processes {
     /// All that live, the program first. Each has an address space of its own from now on: the first number that is
     /// free. (A number may have been another process's before; the tracking of a new one calls all of it written.)
     pub fn members(&mut self) -> Option<Members> {
+        self.program_pid()?;
         let mut taken: BTreeSet<u32> = self.known.iter().filter_map(|known| known.space).collect();
         let mut free = 0..space::FILES;
         for known in self.known.iter_mut().filter(|known| known.space.is_none()) {
@@ -127,7 +131,11 @@ impl Processes {
     }
     /// Pid of the program.
     pub fn program_pid(&self) -> Option<i32> {
-        self.known.first().map(|known| known.pid)
+        self.known.first().filter(|_| !self.awaited).map(|known| known.pid)
+    }
+    /// Whether nobody is known.
+    pub fn is_empty(&self) -> bool {
+        self.known.is_empty()
     }
     /// What to wait on: readable when the process has ended.
     pub fn descriptors(&self) -> Vec<(i32, Arc<OwnedFd>)> {
@@ -168,9 +176,10 @@ mod tests {
     fn a_program_that_cannot_speak_is_the_program_even_if_its_children_spoke_before() {
         let mut children: Vec<_> = (0..3).map(|_| Command::new("sleep").arg("20").spawn().unwrap()).collect();
         let pids: Vec<i32> = children.iter().map(|child| child.id().cast_signed()).collect();
-        let mut processes = Processes::default();
+        let mut processes = Processes { awaited: true, ..Processes::default() };
         processes.hello(pids[1], area(1), true, None).unwrap();
         processes.hello(pids[2], area(2), true, None).unwrap();
+        assert!(processes.program_pid().is_none() && processes.members().is_none());
         for _ in 0..2 {
             processes.expect(pids[0]).unwrap();
             let members = processes.members().unwrap();

@@ -139,6 +139,11 @@ impl Server {
         })
     }
 
+    /// The program will not speak: the front tells of it.
+    pub fn await_program(&self) {
+        self.processes().awaited = true;
+    }
+
     /// Adds a process that the agent itself has rebuilt.
     ///
     /// # Errors
@@ -417,7 +422,7 @@ impl Server {
             // As those are that end at once.
             Err(error) => tracing::debug!("hello from process {pid}, which is gone: {error}"),
         }
-        if self.program_pid().is_none() {
+        if self.processes().is_empty() {
             self.alone = Some((Instant::now(), self.grace));
         }
     }

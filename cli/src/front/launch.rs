@@ -22,6 +22,18 @@ pub struct Launched {
     pub link: Link,
 }
 
+/// What an agent is started for.
+#[derive(Debug)]
+pub enum Order {
+    /// A program that the front starts next.
+    Start {
+        /// It cannot load libholdfast: the front will tell who it is.
+        silent: bool,
+    },
+    /// A program that it restarts.
+    Restart(RestartOrder),
+}
+
 /// What an agent that is to restart a program needs.
 #[derive(Debug)]
 pub struct RestartOrder {
@@ -76,12 +88,7 @@ pub fn own_environment() -> Result<Vec<CString>, Failure> {
 ///
 /// # Errors
 /// What the agent says, or that it cannot be started.
-pub fn launch(
-    store: &Store,
-    job: &Job,
-    handed: &[Handed],
-    restart: Option<RestartOrder>,
-) -> Result<Launched, Failure> {
+pub fn launch(store: &Store, job: &Job, handed: &[Handed], order: Order) -> Result<Launched, Failure> {
     let system = |what: &'static str| move |error: io::Error| Failure::system(what, &error);
     let (ours, theirs) = fd::socketpair(libc::SOCK_SEQPACKET).map_err(system("socketpair for the agent"))?;
     let null: OwnedFd = std::fs::File::options()
@@ -101,7 +108,10 @@ pub fn launch(
     }
     let mut descriptors = vec![null, log, second_log, theirs];
     let (epoch, map);
-    if let Some(order) = restart {
+    if let Order::Start { silent: true } = order {
+        words.push("--silent".as_ref());
+    }
+    if let Order::Restart(order) = order {
         (epoch, map) = (order.epoch.to_string(), order.map);
         words.extend(["--restart", &epoch, "--seed", "4"].map(OsStr::new));
         for pair in &map {

@@ -37,7 +37,8 @@ pub fn run_program(
     state: &StartState,
 ) -> Result<Ending, Failure> {
     let environment = environment::for_program(&job.socket_path(), settings, extra)?;
-    let agent = launch::launch(store, job, &state.handed, None)?;
+    let agent =
+        launch::launch(store, job, &state.handed, launch::Order::Start { silent: !program.loads_libraries })?;
     let closed =
         (0..).zip(signals::at_start().closed).filter(|(_, closed)| *closed).map(|(fd, _)| fd).collect();
     let start = Start {

@@ -3,7 +3,7 @@
 //! The front creates the process (so that it is its child, with its standard streams); the agent, which is started
 //! first, rebuilds it and then serves the job. Until `birth` the front must stay single-threaded.
 
-use super::launch::{Launched, RestartOrder, launch};
+use super::launch::{Launched, Order, RestartOrder, launch};
 use super::supervise::{Ending, Program, StartState, supervise};
 use crate::exit::{Exit, Failure};
 use crate::link::{self, Tell};
@@ -142,7 +142,7 @@ fn restart_one(request: &Request<'_>, epoch: Epoch, state: &StartState) -> Resul
         share: several && request.memory != Memory::Eager && (lazy || !has_go(&image)),
         map: request.map.iter().map(Moved::to_argument).collect(),
     };
-    let agent = launch(request.store, request.job, &state.handed, Some(order))?;
+    let agent = launch(request.store, request.job, &state.handed, Order::Restart(order))?;
     let options = BirthOptions { ids: None };
     let mut born = rebuild::birth(&record, ours, &options)
         .map_err(|error| Failure::new(exit_of_rebuild(&error), error.to_string()))?;
