@@ -246,6 +246,7 @@ fn describe(
         &seen.mapped,
         &flags,
         &seen.policies,
+        &inside.scenery.shared_files,
         &mut kept.identities,
         options.self_contained,
         once,

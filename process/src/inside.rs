@@ -7,6 +7,7 @@
 
 use crate::capture::attributes;
 use crate::capture::folder::{self, Folder};
+use crate::capture::identity::SharedFiles;
 use crate::capture::links;
 use crate::capture::maps::{self, Flags, Mapped};
 use crate::capture::state::{self, Around, ProcessFacts, Question, ThreadFacts};
@@ -95,6 +96,8 @@ pub struct Scenery {
     pub cwd: Folder,
     /// Bytes of the vdso.
     pub vdso: Vec<u8>,
+    /// Files that are mapped shared.
+    pub shared_files: SharedFiles,
 }
 
 impl Seen {
@@ -333,6 +336,7 @@ pub fn scenery(target: &Target, seen: &Seen) -> Result<Scenery, CutError> {
         flags: state::flags(pid, &seen.status),
         exe: procfs::link(&format!("/proc/{pid}/exe"))?,
         cwd: folder::current(pid)?,
+        shared_files: SharedFiles::of(&seen.mapped),
         vdso: ours::read_vdso(live, seen.mapped.iter().map(|mapped| &mapped.mapping))?,
     })
 }

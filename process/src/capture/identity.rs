@@ -1,7 +1,9 @@
-//! Identity of files that a restart needs unchanged: path, size, time, build-id. Outside the stop; cached.
+//! Identity of files that a restart needs unchanged: path, size, time, build-id. Outside the stop, but for [`SharedFiles`]; cached.
 
+use super::maps::{self, Kind, Mapped};
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::record::FileIdentity;
+use holdfast_sys::procfs::Mapping;
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::Read;
@@ -21,15 +23,49 @@ pub struct Identities {
 impl Identities {
     /// The identity of the file at `path`, if it is the one with this inode; `None`: replaced, deleted, unreadable.
     pub fn of(&mut self, path: &Path, inode: Option<u64>) -> Option<FileIdentity> {
-        let metadata = fs::metadata(path).ok()?;
-        if inode.is_some_and(|inode| inode != metadata.ino()) {
-            return None;
-        }
-        let mtime_ns = mtime_ns(&metadata);
-        let key = (Name::from(path), metadata.len(), mtime_ns);
+        let identity = at_once(path, inode)?;
+        let key = (identity.path.clone(), identity.size, identity.mtime_ns);
         let build_id = self.known.entry(key).or_insert_with(|| build_id(path)).clone();
-        let (size, mode) = (metadata.len(), metadata.mode() & 0o7777);
-        Some(FileIdentity { path: Name::from(path), size, mtime_ns, build_id, mode })
+        Some(FileIdentity { build_id, ..identity })
+    }
+}
+
+/// The same without a build-id, for which the file would have to be read.
+fn at_once(path: &Path, inode: Option<u64>) -> Option<FileIdentity> {
+    let metadata = fs::metadata(path).ok()?;
+    if inode.is_some_and(|inode| inode != metadata.ino()) {
+        return None;
+    }
+    let (size, mode, mtime_ns) = (metadata.len(), metadata.mode() & 0o7777, mtime_ns(&metadata));
+    Some(FileIdentity { path: Name::from(path), size, mtime_ns, build_id: None, mode })
+}
+
+/// Files that are mapped shared, as they are inside the stop: as soon as the program runs on it may remove or replace them, and what
+/// it shares with them would be memory of its own in the image.
+#[derive(Debug, Default)]
+pub struct SharedFiles(HashMap<(Vec<u8>, u64), FileIdentity>);
+
+impl SharedFiles {
+    /// Looks at all that are mapped shared: one call for each.
+    pub fn of(all: &[Mapped]) -> SharedFiles {
+        let mut found = HashMap::new();
+        let shared = all.iter().filter(|mapped| mapped.kind == Kind::SharedFile);
+        for mapping in shared.map(|mapped| &mapped.mapping) {
+            let key = (mapping.name.clone(), mapping.inode);
+            if !found.contains_key(&key)
+                && let Some(identity) = at_once(maps::path_of(mapping), Some(mapping.inode))
+            {
+                found.insert(key, identity);
+            }
+        }
+        SharedFiles(found)
+    }
+
+    /// What the image says of one. `now`: the file at its path after the stop, if it is the same one; it knows the build-id.
+    pub fn identity(&self, mapping: &Mapping, now: Option<FileIdentity>) -> Option<FileIdentity> {
+        let then = self.0.get(&(mapping.name.clone(), mapping.inode))?;
+        let now = now.filter(|now| (now.size, now.mtime_ns) == (then.size, then.mtime_ns));
+        Some(now.filter(|now| now.mode == then.mode).unwrap_or_else(|| then.clone()))
     }
 }
 

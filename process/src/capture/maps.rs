@@ -4,7 +4,7 @@
 //! tracker's business (`track`).
 
 use super::files::nameless;
-use super::identity::Identities;
+use super::identity::{Identities, SharedFiles};
 use crate::error::TraceError;
 use crate::memory::SavedPages;
 use holdfast_image::attributes::MemoryPolicy;
@@ -378,29 +378,29 @@ pub fn file_end_by_fd(mapped: &Mapped) -> u64 {
 }
 
 /// The regions of the record, the files behind them, and which file mappings must be stored whole (deleted or
-/// replaced files; all, if the image is to be self-contained). `policies`: one for each mapping, or none. `once`: what the
-/// job has, files without a name and segments. After the stop.
+/// replaced files; all, if the image is to be self-contained). `policies`: one for each mapping, or none. `shared`: as
+/// they were inside the stop. `once`: what the job has, files without a name and segments. After the stop.
 pub fn regions(
     all: &[Mapped],
     flags: &Flags,
     policies: &[Option<MemoryPolicy>],
+    shared: &SharedFiles,
     identities: &mut Identities,
     self_contained: bool,
     once: &FileTable,
 ) -> (Vec<Region>, Vec<FileIdentity>, Vec<bool>) {
     let nameless = &once.nameless[..];
     let mut files: Vec<FileIdentity> = Vec::new();
-    let mut index_of: HashMap<Vec<u8>, Option<u32>> = HashMap::new();
+    let mut index_of: HashMap<(Vec<u8>, bool), Option<u32>> = HashMap::new();
     let mut regions = Vec::with_capacity(all.len());
     let mut stored_whole = Vec::with_capacity(all.len());
     let mut policies = policies.iter();
     for mapped in all {
         let mapping = &mapped.mapping;
         let mut file = || {
-            *index_of.entry(mapping.name.clone()).or_insert_with(|| {
-                let path = Path::new(std::ffi::OsStr::from_bytes(&mapping.name));
-                let identity = identities.of(path, Some(mapping.inode))?;
-                files.push(identity);
+            *index_of.entry((mapping.name.clone(), mapping.shared)).or_insert_with(|| {
+                let now = identities.of(path_of(mapping), Some(mapping.inode));
+                files.push(if mapping.shared { shared.identity(mapping, now)? } else { now? });
                 u32::try_from(files.len() - 1).ok()
             })
         };
@@ -436,6 +436,11 @@ pub fn regions(
         stored_whole.push(whole);
     }
     (regions, files, stored_whole)
+}
+
+/// Where the file behind a mapping lies, as far as its name tells.
+pub fn path_of(mapping: &Mapping) -> &Path {
+    Path::new(std::ffi::OsStr::from_bytes(&mapping.name))
 }
 
 /// The name that the program gave to memory without a file.
@@ -526,6 +531,33 @@ mod tests {
         assert_eq!(refusals.len(), 1);
         assert!(refusals[0].to_string().contains("1024 MiB of shared memory"), "{}", refusals[0]);
         assert!(refuse_large(&classified(b"40000000-80000000 rw-s 00000000 00:01 5 \n")).is_empty());
+    }
+
+    #[test]
+    fn a_shared_file_is_one_in_the_image_though_it_is_removed_after_the_stop() {
+        let path = std::env::temp_dir().join(format!("holdfast-shared-{}", std::process::id()));
+        std::fs::write(&path, [1; 4096]).unwrap();
+        let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&path).unwrap());
+        let text = format!("1000-2000 rw-s 00000000 00:01 {inode} {}\n", path.display());
+        let all = classify(parse_maps(text.as_bytes()).unwrap(), &Vec::new(), &[]).unwrap();
+        let shared = SharedFiles::of(&all);
+        let backing = |shared: &SharedFiles| {
+            let (none, table) = (Vec::new(), FileTable::default());
+            let (regions, files, _) =
+                regions(&all, &none, &[], shared, &mut Identities::default(), false, &table);
+            (regions[0].backing.clone(), files.first().map(|file| (file.path.clone(), file.size)))
+        };
+        let there = backing(&shared);
+        assert_eq!(there.1, Some((Name::from(path.as_path()), 4096)));
+        // Grown, removed, replaced.
+        std::fs::write(&path, [2; 8192]).unwrap();
+        assert_eq!(backing(&shared), there);
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(backing(&shared), there);
+        assert!(
+            matches!(backing(&SharedFiles::of(&all)).0, Backing::SharedAnonymous { .. }),
+            "gone at the stop"
+        );
     }
 
     fn flags(entries: &[(u64, u64, &str)]) -> Flags {
