@@ -12,6 +12,7 @@ use crate::hold::HeldProgram;
 use crate::inside::{self, Seen};
 use crate::memory::{FrozenMemory, Living, OwnMemory, StoreFiles};
 use crate::refuse;
+use crate::repair::ERESTARTSYS;
 use crate::snapshot::Snapshot;
 use crate::stop::Stragglers;
 use crate::together::{self, Inside};
@@ -21,7 +22,10 @@ use crossbeam_channel::Sender;
 use holdfast_image::attributes::GuardRegion;
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::pages::{Inherited, StoreMapping};
-use holdfast_image::record::{FileContent, FileIdentity, FileTable, ProcessRecord, Region, SignalRecord};
+use holdfast_image::record::{
+    Description, FileContent, FileIdentity, FileTable, Object, ProcessRecord, Region, SignalRecord,
+    SocketState,
+};
 use holdfast_image::set::PageSet;
 use holdfast_image::{space, tree};
 use holdfast_sys::procfs;
@@ -152,6 +156,7 @@ fn describe_all(
     current: &[Option<Current>],
 ) -> Result<AllDescribed, CutError> {
     find_watched(targets, &mut inside)?;
+    end_connects(&mut inside);
     // Of all processes: their regions refer to it.
     let mut once = FileTable::default();
     if let Some(first) = inside.first_mut() {
@@ -179,6 +184,36 @@ fn describe_all(
         return Err(CutError::Refused(vec![refuse::process(targets[0].pid, why)]));
     }
     Ok((record, members, sets))
+}
+
+/// A connect(2) that the stop has interrupted goes on here. In the image its connection is there, or made by the restart, and made again
+/// the call would fail with EISCONN (net/ipv4/af_inet.c, __inet_stream_connect): there it has succeeded.
+fn end_connects(inside: &mut [Inside]) {
+    let leads = |description: &Description| match &description.object {
+        Object::Socket(socket) => {
+            matches!(socket.state, SocketState::Connected { .. } | SocketState::Pending { .. })
+        }
+        _ => false,
+    };
+    // The first has what is open in all.
+    let Some(first) = inside.first() else { return };
+    let all = (0..).zip(&first.files.descriptions);
+    let connected: BTreeSet<u32> =
+        all.filter(|(_, description)| leads(description)).map(|(number, _)| number).collect();
+    for one in inside {
+        let descriptors = &one.files.descriptors;
+        for regs in one.seen.threads.iter_mut().map(|thread| &mut thread.stored) {
+            let is_open = |fd: u64| {
+                descriptors.iter().any(|own| {
+                    u64::try_from(own.fd).is_ok_and(|own| own == fd) && connected.contains(&own.description)
+                })
+            };
+            let interrupted = (libc::SYS_connect.cast_unsigned(), ERESTARTSYS.cast_unsigned());
+            if (regs.orig_rax, regs.rax) == interrupted && is_open(regs.rdi) {
+                (regs.orig_rax, regs.rax) = (u64::MAX, 0);
+            }
+        }
+    }
 }
 
 /// The paths of what the programs watch (inotify(7)).
