@@ -189,7 +189,7 @@ fn describe_all(
 /// A connect(2) that the stop has interrupted goes on here. In the image its connection is there, or made by the restart, and made again
 /// the call would fail with EISCONN (net/ipv4/af_inet.c, __inet_stream_connect): there it has succeeded.
 fn end_connects(inside: &mut [Inside]) {
-    let leads = |description: &Description| match &description.object {
+    let is_connected = |description: &Description| match &description.object {
         Object::Socket(socket) => {
             matches!(socket.state, SocketState::Connected { .. } | SocketState::Pending { .. })
         }
@@ -197,19 +197,16 @@ fn end_connects(inside: &mut [Inside]) {
     };
     // The first has what is open in all.
     let Some(first) = inside.first() else { return };
-    let all = (0..).zip(&first.files.descriptions);
-    let connected: BTreeSet<u32> =
-        all.filter(|(_, description)| leads(description)).map(|(number, _)| number).collect();
+    let connected: Vec<bool> = first.files.descriptions.iter().map(is_connected).collect();
     for one in inside {
-        let descriptors = &one.files.descriptors;
         for regs in one.seen.threads.iter_mut().map(|thread| &mut thread.stored) {
-            let is_open = |fd: u64| {
-                descriptors.iter().any(|own| {
-                    u64::try_from(own.fd).is_ok_and(|own| own == fd) && connected.contains(&own.description)
-                })
-            };
             let interrupted = (libc::SYS_connect.cast_unsigned(), ERESTARTSYS.cast_unsigned());
-            if (regs.orig_rax, regs.rax) == interrupted && is_open(regs.rdi) {
+            if (regs.orig_rax, regs.rax) != interrupted {
+                continue;
+            }
+            let own =
+                one.files.descriptors.iter().find(|own| u64::try_from(own.fd).is_ok_and(|fd| fd == regs.rdi));
+            if own.is_some_and(|own| connected.get(own.description as usize) == Some(&true)) {
                 (regs.orig_rax, regs.rax) = (u64::MAX, 0);
             }
         }

@@ -166,16 +166,28 @@ fn is_alive(pidfd: &OwnedFd) -> bool {
 mod tests {
     use super::*;
     use holdfast_image::Addr;
-    use std::process::Command;
+    use std::process::{Child, Command};
 
     fn area(code: u64) -> InjectArea {
         InjectArea { code: Addr(code), ..InjectArea::default() }
     }
 
+    fn sleepers() -> (Vec<Child>, Vec<i32>) {
+        let children: Vec<_> = (0..3).map(|_| Command::new("sleep").arg("20").spawn().unwrap()).collect();
+        let pids = children.iter().map(|child| child.id().cast_signed()).collect();
+        (children, pids)
+    }
+
+    fn end(children: Vec<Child>) {
+        for mut child in children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
     #[test]
     fn a_program_that_cannot_speak_is_the_program_even_if_its_children_spoke_before() {
-        let mut children: Vec<_> = (0..3).map(|_| Command::new("sleep").arg("20").spawn().unwrap()).collect();
-        let pids: Vec<i32> = children.iter().map(|child| child.id().cast_signed()).collect();
+        let (children, pids) = sleepers();
         let mut processes = Processes { awaited: true, ..Processes::default() };
         processes.hello(pids[1], area(1), true, None).unwrap();
         processes.hello(pids[2], area(2), true, None).unwrap();
@@ -186,17 +198,13 @@ mod tests {
             let order: Vec<i32> = members.targets().iter().map(|target| target.pid).collect();
             assert_eq!(order, pids);
         }
-        for child in &mut children {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
+        end(children);
         assert!(Processes::default().expect(pids[0]).is_err());
     }
 
     #[test]
     fn the_first_is_the_program_and_the_last_succeeds_it() {
-        let mut children: Vec<_> = (0..3).map(|_| Command::new("sleep").arg("20").spawn().unwrap()).collect();
-        let pids: Vec<i32> = children.iter().map(|child| child.id().cast_signed()).collect();
+        let (children, pids) = sleepers();
         let mut processes = Processes::default();
         for &pid in &pids {
             processes.hello(pid, area(1), true, None).unwrap();
@@ -223,10 +231,7 @@ mod tests {
         processes.hello(pids[1], area(3), true, None).unwrap();
         assert!(!Arc::ptr_eq(&tracking_of(&mut processes), &tracking));
         assert_eq!(processes.ended(pids[1]), Ended::Alone);
-        for child in &mut children {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
+        end(children);
         assert!(processes.hello(pids[0], area(1), true, None).is_err());
     }
 }

@@ -108,18 +108,19 @@ pub fn launch(store: &Store, job: &Job, handed: &[Handed], order: Order) -> Resu
     }
     let mut descriptors = vec![null, log, second_log, theirs];
     let (epoch, map);
-    if let Order::Start { silent: true } = order {
-        words.push("--silent".as_ref());
-    }
-    if let Order::Restart(order) = order {
-        (epoch, map) = (order.epoch.to_string(), order.map);
-        words.extend(["--restart", &epoch, "--seed", "4"].map(OsStr::new));
-        for pair in &map {
-            words.extend(["--map".as_ref(), pair.as_os_str()]);
+    match order {
+        Order::Start { silent: true } => words.push("--silent".as_ref()),
+        Order::Start { silent: false } => {}
+        Order::Restart(order) => {
+            (epoch, map) = (order.epoch.to_string(), order.map);
+            words.extend(["--restart", &epoch, "--seed", "4"].map(OsStr::new));
+            for pair in &map {
+                words.extend(["--map".as_ref(), pair.as_os_str()]);
+            }
+            let flags = [(order.lazy, "--lazy"), (order.share, "--share")];
+            words.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| OsStr::new(flag)));
+            descriptors.push(order.seed);
         }
-        let flags = [(order.lazy, "--lazy"), (order.share, "--share")];
-        words.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| OsStr::new(flag)));
-        descriptors.push(order.seed);
     }
     let program = std::env::current_exe().map_err(system("finding the binary holdfast"))?;
     let start = Start {

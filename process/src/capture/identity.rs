@@ -53,7 +53,7 @@ impl SharedFiles {
         for mapping in shared.map(|mapped| &mapped.mapping) {
             let key = (mapping.name.clone(), mapping.inode);
             if !found.contains_key(&key)
-                && let Some(identity) = at_once(maps::path_of(mapping), Some(mapping.inode))
+                && let Some(identity) = at_once(maps::path_of(&mapping.name), Some(mapping.inode))
             {
                 found.insert(key, identity);
             }
@@ -64,8 +64,8 @@ impl SharedFiles {
     /// What the image says of one. `now`: the file at its path after the stop, if it is the same one; it knows the build-id.
     pub fn identity(&self, mapping: &Mapping, now: Option<FileIdentity>) -> Option<FileIdentity> {
         let then = self.0.get(&(mapping.name.clone(), mapping.inode))?;
-        let now = now.filter(|now| (now.size, now.mtime_ns) == (then.size, then.mtime_ns));
-        Some(now.filter(|now| now.mode == then.mode).unwrap_or_else(|| then.clone()))
+        let facts = |one: &FileIdentity| (one.size, one.mtime_ns, one.mode);
+        Some(now.filter(|now| facts(now) == facts(then)).unwrap_or_else(|| then.clone()))
     }
 }
 

@@ -176,7 +176,7 @@ fn kind_of(mapping: &Mapping, flags: &[String], own_files: &[PathBuf]) -> Result
     if has(procfs::HAS_KEY) && mapping.prot != libc::PROT_EXEC.cast_unsigned() {
         return Err("memory with a protection key (pkey_mprotect) is not supported".into());
     }
-    let path = Path::new(std::ffi::OsStr::from_bytes(name));
+    let path = path_of(name);
     if !mapping.shared {
         let own = own_files.iter().any(|own| path.starts_with(own));
         return Ok(match name.first() {
@@ -399,7 +399,7 @@ pub fn regions(
         let mapping = &mapped.mapping;
         let mut file = || {
             *index_of.entry((mapping.name.clone(), mapping.shared)).or_insert_with(|| {
-                let now = identities.of(path_of(mapping), Some(mapping.inode));
+                let now = identities.of(path_of(&mapping.name), Some(mapping.inode));
                 files.push(if mapping.shared { shared.identity(mapping, now)? } else { now? });
                 u32::try_from(files.len() - 1).ok()
             })
@@ -438,9 +438,9 @@ pub fn regions(
     (regions, files, stored_whole)
 }
 
-/// Where the file behind a mapping lies, as far as its name tells.
-pub fn path_of(mapping: &Mapping) -> &Path {
-    Path::new(std::ffi::OsStr::from_bytes(&mapping.name))
+/// Where the file behind a mapping of this name lies.
+pub fn path_of(name: &[u8]) -> &Path {
+    Path::new(std::ffi::OsStr::from_bytes(name))
 }
 
 /// The name that the program gave to memory without a file.
@@ -498,9 +498,7 @@ pub fn replaced(maps: &[Mapping], identities: &mut Identities) -> HashSet<(Vec<u
         .filter(|mapping| !mapping.shared && mapping.name.first() == Some(&b'/'))
         .map(|mapping| (mapping.name.clone(), mapping.inode))
         .filter(|file| seen.insert(file.clone()))
-        .filter(|(name, inode)| {
-            identities.of(Path::new(std::ffi::OsStr::from_bytes(name)), Some(*inode)).is_none()
-        })
+        .filter(|(name, inode)| identities.of(path_of(name), Some(*inode)).is_none())
         .collect()
 }
 

@@ -170,7 +170,7 @@ fn join(
                     return Ok(ends);
                 }
                 // Either way may be open in a second, and the other one not for a minute.
-                if begun.elapsed() > if only_waits(&port) { DEATH } else { PATIENCE } {
+                if begun.elapsed() > patience(Some(&port)) {
                     return Err(failed()(error));
                 }
                 listen_at(accepted, listeners)?;
@@ -318,12 +318,16 @@ fn bind_patiently(made: &OwnedFd, address: &[u8]) -> io::Result<()> {
     loop {
         let result = socket::bind(made.as_fd(), address);
         let in_use = result.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EADDRINUSE));
-        let waits = in_use && address.get(2..4).is_some_and(only_waits);
-        if !in_use || begun.elapsed() > if waits { DEATH } else { PATIENCE } {
+        if !in_use || begun.elapsed() > patience(address.get(2..4)) {
             return result;
         }
         std::thread::sleep(PAUSE);
     }
+}
+
+/// How long a port is tried for: longer if nobody has it who lives.
+fn patience(port: Option<&[u8]>) -> Duration {
+    if port.is_some_and(only_waits) { DEATH } else { PATIENCE }
 }
 
 /// Whether all that has a TCP port is in TIME_WAIT. `port`: as in an address.
@@ -415,22 +419,14 @@ pub fn leads_to(record: &SocketRecord) -> Option<&[u8]> {
 /// # Errors
 /// As `connect(2)`.
 pub fn connect_later(end: &OwnedFd, peer: &[u8]) -> io::Result<()> {
-    // Its flags are the program's already: a connection that is not there at once is on its way.
-    match patiently(|| socket::connect(end.as_fd(), peer)) {
-        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(()),
-        result => result,
-    }
-}
-
-/// Tries for [`PATIENCE`].
-fn patiently(mut attempt: impl FnMut() -> io::Result<()>) -> io::Result<()> {
     let begun = Instant::now();
     loop {
-        let result = attempt();
-        if !result.as_ref().is_err_and(is_taken) || begun.elapsed() > PATIENCE {
-            return result;
+        match socket::connect(end.as_fd(), peer) {
+            // Its flags are the program's already: a connection that is not there at once is on its way.
+            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => return Ok(()),
+            Err(error) if is_taken(&error) && begun.elapsed() <= PATIENCE => std::thread::sleep(PAUSE),
+            result => return result,
         }
-        std::thread::sleep(PAUSE);
     }
 }
 
@@ -518,43 +514,33 @@ mod tests {
         socket::receive_from(first.as_fd(), &mut [0; 8], 0).unwrap();
     }
 
-    fn table_of(records: [SocketRecord; 2]) -> FileTable {
+    /// A connection as after a cut, client first, whose listener is gone; and its record: the client had no SO_REUSEADDR.
+    fn connection() -> ([OwnedFd; 2], FileTable) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        let mut records = [end_of(&client), end_of(&server)];
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_REUSEADDR);
+        for ((stream, record), value) in [&client, &server].into_iter().zip(&mut records).zip([0_i32, 1]) {
+            record.options.push(SocketOption { level, name, value: Blob(value.to_ne_bytes().to_vec()) });
+            socket::set_option(stream.as_fd(), level, name, &1_i32.to_ne_bytes()).unwrap();
+        }
         let descriptions = records.map(|record| Description {
             flags: 2,
             object: Object::Socket(Box::new(record)),
             locks: Vec::new(),
             owner: None,
         });
-        FileTable { descriptions: descriptions.to_vec(), ..FileTable::default() }
-    }
-
-    fn reuse(end: impl AsFd, value: i32) {
-        let option = libc::SO_REUSEADDR;
-        socket::set_option(end.as_fd(), libc::SOL_SOCKET, option, &value.to_ne_bytes()).unwrap();
+        let table = FileTable { descriptions: descriptions.to_vec(), ..FileTable::default() };
+        ([client.into(), server.into()], table)
     }
 
     /// Whichever end of the old connections is in TIME_WAIT, and however fast one life follows another, though none was in an
     /// image but the first.
     #[test]
     fn connections_come_back_while_the_old_ones_are_in_time_wait() {
-        let option = |value: i32| SocketOption {
-            level: libc::SOL_SOCKET,
-            name: libc::SO_REUSEADDR,
-            value: Blob(value.to_ne_bytes().to_vec()),
-        };
         for pattern in 0..8 {
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            let (server, _) = listener.accept().unwrap();
-            let mut records = [end_of(&client), end_of(&server)];
-            for (record, value) in records.iter_mut().zip([0, 1]) {
-                record.options.push(option(value));
-            }
-            reuse(&client, 1);
-            reuse(&server, 1);
-            let table = table_of(records);
-            drop(listener);
-            let mut both = [OwnedFd::from(client), OwnedFd::from(server)];
+            let (mut both, table) = connection();
             for client_first in [1, 2, 4].map(|bit| pattern & bit != 0) {
                 let [client, server] = both;
                 if client_first {
@@ -580,15 +566,8 @@ mod tests {
 
     #[test]
     fn a_port_in_time_wait_is_taken_and_can_be_listened_at() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (server, _) = listener.accept().unwrap();
-        let records = [end_of(&client), end_of(&server)];
-        reuse(&client, 1);
-        reuse(&server, 1);
-        drop(listener);
+        let ([client, server], table) = connection();
         close(client, server);
-        let table = table_of(records);
         let all: Vec<End<'_>> = ends(&table).collect();
         let again = without_binding(all[0].socket).unwrap();
         let error = socket::connect(again.as_fd(), all[0].peer).unwrap_err();
