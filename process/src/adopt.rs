@@ -279,7 +279,7 @@ fn make_room(
     let (&live, &held) = stopped.threads.first_key_value().ok_or(CutError::Gone)?;
     let status = Status::read(pid, live)?;
     let only = Stopped { threads: [(live, held)].into() };
-    let threads = hold::read_threads(pid, &only, &status)?;
+    let threads = hold::read_threads(pid, &only, status.is_nested())?;
     let thread = threads.first().ok_or(CutError::Gone)?;
     let inner = status.innermost("NStgid").unwrap_or(pid);
     let host = thread.host(pid, inner, status.mask("SigCgt"), 0);

@@ -280,6 +280,8 @@ pub struct Before {
     pub flags_inside: bool,
     /// Where its vdso is.
     vdso: Range<u64>,
+    /// See [`Status::is_nested`].
+    pub nested: bool,
     /// Mapped files in whose place there is another by now.
     pub replaced: HashSet<(Vec<u8>, u64)>,
     /// The process.
@@ -432,7 +434,15 @@ pub fn prepare(
     let pidfd = clone::pidfd_open(pid).map_err(|_| CutError::Gone)?;
     SavedPages::warm(READY_LEN);
     let flags_inside = options.changing || several && age(pid).is_none_or(|age| age < YOUNG);
-    Ok(Before { flags, samples: threads::sample(pid), flags_inside, vdso, replaced, pidfd })
+    Ok(Before {
+        flags,
+        samples: threads::sample(pid),
+        flags_inside,
+        vdso,
+        nested: status.is_nested(),
+        replaced,
+        pidfd,
+    })
 }
 
 /// How long ago a process began; `None`: it is gone.

@@ -216,7 +216,8 @@ fn end_connects(inside: &mut [Inside]) {
 /// The paths of what the programs watch (inotify(7)).
 fn find_watched(targets: &[Target], inside: &mut [Inside]) -> Result<(), CutError> {
     let mut tables: Vec<FileTable> = inside.iter_mut().map(|one| std::mem::take(&mut one.files)).collect();
-    let folder = |(target, one): (&Target, &Inside)| (target.pid, one.scenery.cwd.path.as_path().to_owned());
+    let folder =
+        |(target, one): (&Target, &Inside)| (target.pid, one.surroundings.cwd.path.as_path().to_owned());
     let processes: Vec<(i32, PathBuf)> = targets.iter().zip(&*inside).map(folder).collect();
     let refusals = watches::find_paths(&mut tables, &processes);
     inside.iter_mut().zip(tables).for_each(|(one, files)| one.files = files);
@@ -372,16 +373,16 @@ fn record(
     regions: Vec<Region>,
     mapped_files: Vec<FileIdentity>,
 ) -> Result<ProcessRecord, CutError> {
-    let Inside { seen, scenery, mut files, zombies, stop_told, .. } = inside;
+    let Inside { seen, surroundings, scenery, mut files, zombies, stop_told, .. } = inside;
     let pid = target.pid;
-    let exe_name = Name(scenery.exe.clone());
+    let exe_name = Name(surroundings.exe.clone());
     let exe_path = exe_name.as_path();
     let exe = kept
         .identities
         .of(exe_path, None)
         .ok_or_else(|| CutError::Refused(vec![refuse::executable(&exe_name.0)]))?;
     let (status, inner_pid, stop_signal) = (&seen.status, seen.inner_pid, seen.stop_signal());
-    let told = seen.threads.iter().zip(&seen.facts).zip(scenery.around);
+    let told = seen.threads.iter().zip(&seen.facts).zip(surroundings.around);
     let mut threads: Vec<_> =
         told.map(|((thread, facts), around)| state::thread_record(thread, facts, around)).collect();
     threads.sort_by_key(|thread| (thread.tid != inner_pid, thread.tid));
@@ -393,10 +394,10 @@ fn record(
         pgid: status.innermost("NSpgid").unwrap_or(0),
         sid: status.innermost("NSsid").unwrap_or(0),
         exe,
-        cwd: scenery.cwd.path,
-        cwd_deleted: scenery.cwd.deleted,
+        cwd: surroundings.cwd.path,
+        cwd_deleted: surroundings.cwd.deleted,
         umask: status.get("Umask").and_then(|text| u32::from_str_radix(text, 8).ok()).unwrap_or(0o22),
-        limits: scenery.limits,
+        limits: surroundings.limits,
         host: state::host(pid, &scenery.vdso)?,
         layout: scenery.layout,
         regions,

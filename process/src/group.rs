@@ -41,6 +41,8 @@ pub struct Group {
     /// What was read of each so far.
     pub stands: Vec<Stand>,
     orphans: Orphans,
+    /// The children of each, read when all of them stood; `None`: somebody has run since.
+    children: Option<Vec<Vec<i32>>>,
     /// When the first was interrupted.
     pub begun: Instant,
 }
@@ -83,19 +85,18 @@ impl Group {
             }
         };
         breakdown.stop_ns = elapsed_ns(begun);
-        let held = hold::held(&targets, stopped);
+        let mut held = hold::held(&targets, stopped);
         let mut group = Group {
             targets: Vec::new(),
             befores: Vec::new(),
             held: Vec::new(),
             stands: Vec::new(),
             orphans,
+            children: None,
             begun,
         };
         let mut failure = None;
-        let begun = Instant::now();
-        let arrivals = arrivals(&targets, &held);
-        breakdown.maps_ns += elapsed_ns(begun);
+        let (arrivals, children) = arrivals(&targets, &befores, &mut held, breakdown);
         let begun = Instant::now();
         for (((target, before), held), arrival) in targets.into_iter().zip(befores).zip(held).zip(arrivals) {
             // In all of them, whatever is wrong with one: their calls were interrupted.
@@ -103,6 +104,7 @@ impl Group {
             failure = failure.or(taken.err());
         }
         breakdown.threads_ns += elapsed_ns(begun);
+        group.children = Some(children).filter(|children| children.len() == group.targets.len());
         match failure {
             None if !group.targets.is_empty() => Ok(group),
             failure => {
@@ -160,7 +162,11 @@ impl Group {
             let known = |pid: i32| self.targets.iter().any(|own| own.pid == pid);
             let fresh: Vec<Target> =
                 roster.targets().into_iter().filter(|target| !known(target.pid)).collect();
-            let unsettled = match inside::relatives(&self.targets) {
+            let relatives = match self.children.take() {
+                Some(children) => inside::relatives_among(&self.targets, children),
+                None => inside::relatives(&self.targets),
+            };
+            let unsettled = match relatives {
                 Ok(zombies) => match self.outside(&fresh) {
                     Ok(()) => return Ok(zombies),
                     Err(error) => error,
@@ -217,8 +223,9 @@ impl Group {
         };
         match stop::stop(&[before.whom(target.pid)], options.deadline) {
             Ok((stopped, _)) => match hold::held(one, stopped).pop() {
-                Some(held) => {
-                    let arrival = inside::arrive(&target, held.living());
+                Some(mut held) => {
+                    let read = read_threads(&mut held, &before);
+                    let arrival = read.and(inside::arrive(&target, held.living()));
                     self.take_in(target, before, held, arrival, kept, stragglers)
                 }
                 None => Ok(()),
@@ -231,9 +238,31 @@ impl Group {
     }
 }
 
-/// Looks at all that were stopped.
-fn arrivals(targets: &[Target], held: &[HeldProgram]) -> Vec<Result<Arrival, CutError>> {
+/// Looks at all that were stopped, and who the children of each are: this thread at what must be traced, others meanwhile at
+/// the rest.
+fn arrivals(
+    targets: &[Target],
+    befores: &[Before],
+    held: &mut [HeldProgram],
+    breakdown: &mut StopBreakdown,
+) -> (Vec<Result<Arrival, CutError>>, Vec<Vec<i32>>) {
+    let begun = Instant::now();
     let all: Vec<(&Target, Option<i32>)> =
-        targets.iter().zip(held).map(|(target, held)| (target, held.living())).collect();
-    spread::map(&all, spread::workers(), |&(target, live)| inside::arrive(target, live))
+        targets.iter().zip(&*held).map(|(target, held)| (target, held.living())).collect();
+    let look = |&(target, live): &(&Target, _)| (inside::arrive(target, live), inside::children(target));
+    let read = || {
+        let read: Vec<_> =
+            held.iter_mut().zip(befores).map(|(held, before)| read_threads(held, before)).collect();
+        (read, elapsed_ns(begun))
+    };
+    let ((read, threads_ns), looked) = spread::beside(&all, spread::workers(), look, read);
+    breakdown.threads_ns += threads_ns;
+    breakdown.maps_ns += elapsed_ns(begun) - threads_ns;
+    let (arrivals, children): (Vec<_>, Vec<_>) = looked.into_iter().unzip();
+    (read.into_iter().zip(arrivals).map(|(read, arrival)| read.and(arrival)).collect(), children)
+}
+
+fn read_threads(held: &mut HeldProgram, before: &Before) -> Result<(), CutError> {
+    held.threads = hold::read_threads(held.pid, &held.stopped, before.nested)?;
+    Ok(())
 }

@@ -168,7 +168,7 @@ pub fn ready(
         return Err(CutError::Busy { what: "the program has executed another program".into() });
     }
     let status = Status::read(pid, live)?;
-    held.threads = read_threads(pid, &held.stopped, &status)?;
+    held.threads = read_threads(pid, &held.stopped, status.is_nested())?;
     let shared_pending = ptrace::pending_signals(live, true)?;
     let memory = ForcedMemory::open(pid, live)?;
     ours::ready_stub(&memory, &target.area)?;
@@ -206,12 +206,11 @@ fn slots_of<'a>(
     }
 }
 
-/// Registers and states of all threads.
+/// Registers and states of all threads. `nested`: of [`Status::is_nested`].
 ///
 /// # Errors
 /// One ended.
-pub fn read_threads(pid: i32, stopped: &Stopped, status: &Status) -> Result<Vec<Thread>, TraceError> {
-    let nested = status.get("NSpid").is_some_and(|ids| ids.split_whitespace().count() > 1);
+pub fn read_threads(pid: i32, stopped: &Stopped, nested: bool) -> Result<Vec<Thread>, TraceError> {
     let mut all = Vec::with_capacity(stopped.threads.len());
     let mut buffer = vec![0_u8; threads::XSTATE_ROOM];
     for (&tid, held) in &stopped.threads {

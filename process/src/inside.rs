@@ -1,7 +1,8 @@
 //! One process inside the stop: its calls are repaired, and what the kernel knows of it is read.
 //!
 //! Called by `cut`, on the tracer thread: [`stand`] for all processes first, then [`relatives`], then [`ask`] and [`look`] for all. What needs
-//! no tracing is read by several threads: [`arrive`] before [`stand`], [`scenery`] after [`look`].
+//! no tracing is read by several threads: [`arrive`] before [`stand`], while the tracer thread reads the registers,
+//! [`surroundings`] beside [`ask`] and [`look`], and [`scenery`] afterwards.
 //! What must hold: after [`stand`] the process may be let go at any time, and its calls go on as if nothing had been.
 //! Fails by: [`CutError`]; the caller lets all processes go.
 
@@ -78,22 +79,26 @@ pub struct Seen {
     pub status: Status,
 }
 
-/// What can be seen of a stopped process without tracing it.
-pub struct Scenery {
+/// What can be seen of a stopped process without tracing it, or knowing more of it than its threads.
+pub struct Surroundings {
     /// Of its threads.
     pub around: Vec<Around>,
-    /// Number of libholdfast's own connection.
-    pub own: Option<i32>,
-    /// Layout of the address space.
-    pub layout: LayoutRecord,
     /// Resource limits.
     pub limits: Vec<Limit>,
-    /// Flags of the process.
-    pub flags: ProcessFlags,
     /// Executable.
     pub exe: Vec<u8>,
     /// Current directory.
     pub cwd: Folder,
+    /// Number of libholdfast's own connection.
+    pub own: Option<i32>,
+}
+
+/// What can be seen of a stopped process without tracing it.
+pub struct Scenery {
+    /// Layout of the address space.
+    pub layout: LayoutRecord,
+    /// Flags of the process.
+    pub flags: ProcessFlags,
     /// Bytes of the vdso.
     pub vdso: Vec<u8>,
     /// Files that are mapped shared.
@@ -125,7 +130,7 @@ pub fn arrive(target: &Target, live: Option<i32>) -> Result<Arrival, CutError> {
     Ok(Arrival { live, maps, status, memory })
 }
 
-/// Repairs the calls that the stop has interrupted.
+/// Repairs the calls that the stop has interrupted. Its threads were read.
 ///
 /// # Errors
 /// The process has ended; a call that cannot be repaired.
@@ -138,7 +143,6 @@ pub fn stand(
 ) -> Result<Stand, CutError> {
     let pid = target.pid;
     let Arrival { live, maps, status, memory } = arrival;
-    held.threads = hold::read_threads(pid, &held.stopped, &status)?;
     let shared_pending = ptrace::pending_signals(live, true)?;
     fault::point("registers");
     // By this thread: some kernels let nobody but the tracer write where the program may not (fs/proc/base.c, proc_mem_foll_force).
@@ -154,9 +158,24 @@ pub fn stand(
 /// # Errors
 /// There is a child that lives and is not among the processes of the job.
 pub fn relatives(targets: &[Target]) -> Result<Vec<(i32, ZombieRecord)>, CutError> {
+    relatives_among(targets, spread::map(targets, spread::workers(), children))
+}
+
+/// The children of a process.
+pub fn children(target: &Target) -> Vec<i32> {
+    procfs::children(target.pid).unwrap_or_default()
+}
+
+/// The same as [`relatives`], where the children of each are known.
+///
+/// # Errors
+/// The same.
+pub fn relatives_among(
+    targets: &[Target],
+    children: Vec<Vec<i32>>,
+) -> Result<Vec<(i32, ZombieRecord)>, CutError> {
     let (mut zombies, mut strangers) = (Vec::new(), Vec::new());
-    let children = |target: &Target| procfs::children(target.pid).unwrap_or_default();
-    for (target, children) in targets.iter().zip(spread::map(targets, spread::workers(), children)) {
+    for (target, children) in targets.iter().zip(children) {
         for child in children {
             if targets.iter().any(|other| other.pid == child) {
                 continue;
@@ -258,8 +277,7 @@ pub fn ask(
     if !held.threads.iter().any(|thread| thread.inner == stand.inner_pid) {
         return Err(CutError::Refused(vec![refuse::main_thread_ended(stand.inner_pid)]));
     }
-    let ids: Vec<(i32, i32)> = held.threads.iter().map(|thread| (thread.tid, thread.inner)).collect();
-    refuse::unless_empty(refuse::dispatched(&ids))?;
+    refuse::unless_empty(refuse::dispatched(&ids(&held.threads)))?;
     let (facts, host) = ask_threads(target, kept, held, &stand.status, &stand.shared_pending)?;
     held.host = Some(host.clone());
     // SIGCHLD at its default may have flags all the same: no zombies, no word of stops.
@@ -320,22 +338,37 @@ pub fn look(
     })
 }
 
-/// Reads what needs no tracing. By any thread of ours.
+/// The ids of its threads, as we see them and as it does.
+pub fn ids(threads: &[Thread]) -> Vec<(i32, i32)> {
+    threads.iter().map(|thread| (thread.tid, thread.inner)).collect()
+}
+
+/// Reads what needs no tracing and stays as it is while calls are injected. By any thread of ours. `ids`: of its threads.
 ///
 /// # Errors
 /// It holds what cannot be brought back; it has ended.
-pub fn scenery(target: &Target, seen: &Seen) -> Result<Scenery, CutError> {
-    let (pid, live) = (target.pid, seen.live);
-    let ids: Vec<(i32, i32)> = seen.threads.iter().map(|thread| (thread.tid, thread.inner)).collect();
-    refuse::unless_empty(refuse::unshared(&ids))?;
-    Ok(Scenery {
-        around: seen.threads.iter().map(|thread| state::around(pid, thread.tid)).collect(),
+pub fn surroundings(target: &Target, ids: &[(i32, i32)]) -> Result<Surroundings, CutError> {
+    refuse::unless_empty(refuse::unshared(ids))?;
+    let pid = target.pid;
+    let &(live, _) = ids.first().ok_or(CutError::Gone)?;
+    Ok(Surroundings {
         own: ours::own_descriptor(live, &target.area)?,
-        layout: state::layout(pid, live, seen.process.brk)?,
+        around: ids.iter().map(|&(tid, _)| state::around(pid, tid)).collect(),
         limits: state::limits(pid),
-        flags: state::flags(pid, &seen.status),
         exe: procfs::link(&format!("/proc/{pid}/exe"))?,
         cwd: folder::current(pid)?,
+    })
+}
+
+/// Reads the rest of what needs no tracing. By any thread of ours.
+///
+/// # Errors
+/// It has ended.
+pub fn scenery(target: &Target, seen: &Seen) -> Result<Scenery, CutError> {
+    let (pid, live) = (target.pid, seen.live);
+    Ok(Scenery {
+        layout: state::layout(pid, live, seen.process.brk)?,
+        flags: state::flags(pid, &seen.status),
         shared_files: SharedFiles::of(&seen.mapped),
         vdso: ours::read_vdso(live, seen.mapped.iter().map(|mapped| &mapped.mapping))?,
     })

@@ -112,14 +112,14 @@ fn pagemap_of(target: &Target, live: i32) -> Result<File, TraceError> {
     Ok(File::open(format!("/proc/{}/task/{live}/pagemap", target.pid))?)
 }
 
-/// Looks which pages were written, and re-arms the tracker. `live`, `mapped`, `whole`: as in [`Scene`]. By any thread, but of all
+/// Looks which pages were written, and re-arms the tracker. `live`, `mapped`: as in [`Scene`]. By any thread, but of all
 /// processes before the first is [taken](take).
 ///
 /// # Errors
 /// Memory that cannot be looked at, or not be brought back.
-pub fn collect(target: &Target, live: i32, mapped: &[Mapped], whole: &[bool]) -> Result<Collected, CutError> {
+pub fn collect(target: &Target, live: i32, mapped: &[Mapped]) -> Result<Collected, CutError> {
     let pagemap = pagemap_of(target, live)?;
-    let collected = target.tracking.collect(&pagemap, mapped, whole)?;
+    let collected = target.tracking.collect(&pagemap, mapped)?;
     let of_files = mapped.iter().filter(|mapped| mapped.kind == Kind::PrivateFile).map(Mapped::run);
     if !collected.guards.intersection(&of_files.collect()).is_empty() {
         refuse::unless_empty(maps::refuse_guards(&pagemap, mapped))?;

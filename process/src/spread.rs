@@ -1,7 +1,7 @@
 //! The same work for each of many things, by several threads at once.
 //!
-//! Called inside the stop, for what is read of stopped processes without tracing them (ptrace binds to one thread), and for
-//! scans of large memory: the programs stand still and leave us their processors.
+//! Called inside the stop, for what is read of stopped processes without tracing them (ptrace binds to one thread: what it has
+//! to do is done meanwhile), and for scans of large memory: the programs stand still and leave us their processors.
 
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,9 +20,19 @@ pub fn workers() -> usize {
 
 /// What `work` makes of each item, in the order of the items. `workers`: the calling thread is one of them.
 pub fn map<T: Sync, R: Send>(items: &[T], workers: usize, work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    beside(items, workers, work, || ()).1
+}
+
+/// The same while the calling thread first does something of its own, `meanwhile`, and helps only then.
+pub fn beside<T: Sync, R: Send, M>(
+    items: &[T],
+    workers: usize,
+    work: impl Fn(&T) -> R + Sync,
+    meanwhile: impl FnOnce() -> M,
+) -> (M, Vec<R>) {
     let workers = workers.min(items.len());
     if workers < 2 {
-        return items.iter().map(work).collect();
+        return (meanwhile(), items.iter().map(work).collect());
     }
     let next = AtomicUsize::new(0);
     let results: Mutex<Vec<(usize, R)>> = Mutex::new(Vec::with_capacity(items.len()));
@@ -35,16 +45,18 @@ pub fn map<T: Sync, R: Send>(items: &[T], workers: usize, work: impl Fn(&T) -> R
         }
         results.lock().unwrap_or_else(PoisonError::into_inner).extend(own);
     };
-    thread::scope(|scope| {
+    let done = thread::scope(|scope| {
         // A thread that cannot be started leaves its work to this one.
         for _ in 1..workers {
             let _ = thread::Builder::new().name("spread".into()).spawn_scoped(scope, some);
         }
+        let done = meanwhile();
         some();
+        done
     });
     let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
     results.sort_unstable_by_key(|(index, _)| *index);
-    results.into_iter().map(|(_, result)| result).collect()
+    (done, results.into_iter().map(|(_, result)| result).collect())
 }
 
 #[cfg(test)]
@@ -59,6 +71,13 @@ mod tests {
             assert_eq!(map(&items, workers, |item| item * item), squares, "{workers}");
         }
         assert!(map(&[] as &[u64], 4, |item| *item).is_empty());
+        for workers in [1, 2] {
+            let own = thread::current().id();
+            assert_eq!(
+                beside(&items, workers, |item| item * item, || thread::current().id()),
+                (own, squares.clone())
+            );
+        }
         assert!((1..=MAX_WORKERS).contains(&super::workers()));
     }
 }

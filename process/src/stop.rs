@@ -249,6 +249,10 @@ fn leave_vdso(
 fn seize_new(whom: &[Whom], seized: &mut Seized) -> Result<Vec<(usize, i32)>, Why> {
     let mut fresh = Vec::new();
     for (at, (&Whom { pid, .. }, seized)) in whom.iter().zip(seized).enumerate() {
+        // All of them stand: as many as there are.
+        if !seized.is_empty() && procfs::task_count(pid).is_ok_and(|count| count == seized.len()) {
+            continue;
+        }
         let gone = |_| if whom.len() == 1 { Why::Gone } else { has_just_ended(pid) };
         for tid in procfs::tasks(pid).map_err(gone)? {
             if seized.contains_key(&tid) {

@@ -13,7 +13,7 @@ use crate::capture::{ipc, segments};
 use crate::cut::{Before, CutError, CutOptions, KeptAll, Target};
 use crate::group::Group;
 use crate::hold::HeldProgram;
-use crate::inside::{self, Asked, Scenery, Seen, Stand};
+use crate::inside::{self, Asked, Scenery, Seen, Stand, Surroundings};
 use crate::refuse;
 use crate::snapshot::{self, Scene, Snapshot};
 use crate::spread;
@@ -30,6 +30,8 @@ pub struct Inside {
     /// Its state.
     pub seen: Seen,
     /// More of it.
+    pub surroundings: Surroundings,
+    /// And more.
     pub scenery: Scenery,
     /// Its mappings of files that are stored whole.
     pub whole: Vec<bool>,
@@ -60,29 +62,42 @@ pub fn read(
         *slot += elapsed_ns(clock);
         clock = Instant::now();
     };
-    let asked = ask(targets, befores, all, stands, options, kept)?;
-    let seen = look(targets, all, asked, kept)?;
+    let ids: Vec<Vec<(i32, i32)>> = all.iter().map(|held| inside::ids(&held.threads)).collect();
+    let of_all: Vec<(&Target, &Vec<_>)> = targets.iter().zip(&ids).collect();
+    let surround = |&(target, ids): &(&Target, &Vec<_>)| inside::surroundings(target, ids);
+    let (seen, surroundings) = spread::beside(&of_all, spread::workers(), surround, || {
+        let asked = ask(targets, befores, all, stands, options, kept)?;
+        look(targets, all, asked, kept)
+    });
+    let (seen, surroundings) = (seen?, whose(targets, surroundings)?);
     breakdown.regions += seen.iter().map(|one| one.mapped.len() as u64).sum::<u64>();
     let told = told::stops(targets, &seen, kept)?;
-    let sceneries = sceneries(targets, &seen)?;
     lap(&mut breakdown.inject_ns);
-    let tables = files(targets, options, befores, &seen, &sceneries)?;
+    // This thread looks at the files, which lead from one process to another; others at the memory of each.
+    let both: Vec<(&Target, &Seen)> = targets.iter().zip(&seen).collect();
+    let (files, memories) = spread::beside(&both, spread::workers(), memory, || {
+        let tables = files(targets, options, befores, &seen, &surroundings)?;
+        let contents = contents(targets, options, &seen, &tables)?;
+        lap(&mut breakdown.files_ns);
+        Ok::<_, CutError>((tables, contents))
+    });
+    let ((tables, contents), mut memories) = (files?, whose(targets, memories)?);
     let nameless = tables.first().map_or(&[][..], |first| &first.nameless);
-    let contents = contents(targets, options, &seen, &tables)?;
     let whole = |(one, before): (&Seen, &Before)| {
         maps::stored_whole(&one.mapped, options.self_contained, &before.replaced, nameless)
     };
     let wholes: Vec<Vec<bool>> = seen.iter().zip(befores).map(whole).collect();
-    lap(&mut breakdown.files_ns);
-    let collected = collect(targets, &seen, &wholes)?;
+    for ((seen, whole), (_, collected)) in seen.iter().zip(&wholes).zip(&mut memories) {
+        collected.add_whole(&seen.mapped, whole);
+    }
     lap(&mut breakdown.track_ns);
     // A frozen copy would become the child of a process that adopts orphans, and its end be noticed there.
     let adopting = seen.iter().any(|one| one.process.attributes.child_subreaper);
     let mut saved = maps::SharedPages::default();
     let mut inside = Vec::with_capacity(targets.len());
-    let memories = collected.into_iter().zip(wholes);
-    let all_seen = seen.into_iter().zip(sceneries).zip(tables).zip(memories);
-    for (place, (((one, scenery), files), (collected, whole))) in all_seen.enumerate() {
+    let memories = memories.into_iter().zip(wholes);
+    let all_seen = seen.into_iter().zip(surroundings).zip(tables).zip(memories);
+    for (place, (((one, surroundings), files), ((scenery, collected), whole))) in all_seen.enumerate() {
         let (target, before) = (&targets[place], &befores[place]);
         let scene = Scene {
             target,
@@ -104,7 +119,7 @@ pub fn read(
         let zombies = zombies.iter().filter(|(parent, _)| *parent == target.pid);
         let zombies = zombies.map(|(_, zombie)| zombie.clone()).collect();
         let stop_told = told.contains(&one.inner_pid);
-        inside.push(Inside { seen: one, scenery, whole, files, zombies, stop_told, snapshot });
+        inside.push(Inside { seen: one, surroundings, scenery, whole, files, zombies, stop_told, snapshot });
     }
     Ok((inside, contents))
 }
@@ -153,22 +168,9 @@ fn look(
     failure.map_or(Ok(seen), Err)
 }
 
-/// What needs no tracing, of all.
-fn sceneries(targets: &[Target], seen: &[Seen]) -> Result<Vec<Scenery>, CutError> {
-    let both: Vec<(&Target, &Seen)> = targets.iter().zip(seen).collect();
-    let all = spread::map(&both, spread::workers(), |(target, seen)| inside::scenery(target, seen));
-    whose(targets, all)
-}
-
-/// Which pages were written, of all.
-fn collect(targets: &[Target], seen: &[Seen], wholes: &[Vec<bool>]) -> Result<Vec<Collected>, CutError> {
-    let of_all = targets.iter().zip(seen).zip(wholes);
-    let memories: Vec<_> =
-        of_all.map(|((target, seen), whole)| (target, seen.live, &seen.mapped[..], &whole[..])).collect();
-    let all = spread::map(&memories, spread::workers(), |&(target, live, mapped, whole)| {
-        snapshot::collect(target, live, mapped, whole)
-    });
-    whose(targets, all)
+/// The rest of what needs no tracing, and which pages of one were written.
+fn memory(&(target, seen): &(&Target, &Seen)) -> Result<(Scenery, Collected), CutError> {
+    Ok((inside::scenery(target, seen)?, snapshot::collect(target, seen.live, &seen.mapped)?))
 }
 
 /// The results of all, or the first error, with the name of its process.
@@ -186,15 +188,15 @@ fn files(
     options: &CutOptions,
     befores: &[Before],
     seen: &[Seen],
-    sceneries: &[Scenery],
+    surroundings: &[Surroundings],
 ) -> Result<Vec<FileTable>, CutError> {
-    let of_all = targets.iter().zip(befores).zip(seen).zip(sceneries);
-    let holders = of_all.map(|(((target, before), seen), scenery)| Holder {
+    let of_all = targets.iter().zip(befores).zip(seen).zip(surroundings);
+    let holders = of_all.map(|(((target, before), seen), surroundings)| Holder {
         pid: target.pid,
         inner_pid: seen.inner_pid,
         tid: seen.live,
         pidfd: &before.pidfd,
-        own: scenery.own,
+        own: surroundings.own,
     });
     let outside = Outside { inherited: &options.inherited, lose_connections: options.lose_connections };
     let mut covered = Covered::default();

@@ -82,6 +82,26 @@ pub struct Collected {
     pub guards: PageSet,
 }
 
+impl Collected {
+    /// All pages of these mappings of files are to be stored, too. `whole`: which of `all`.
+    pub fn add_whole(&mut self, all: &[Mapped], whole: &[bool]) {
+        let files: PageSet = all
+            .iter()
+            .zip(whole)
+            .filter(|(_, whole)| **whole)
+            .map(|(mapped, _)| {
+                PageRun::between(Addr(mapped.mapping.start), Addr(maps::file_end_by_fd(mapped)))
+            })
+            .filter(|run| run.pages.0 > 0)
+            .collect();
+        if !files.is_empty() {
+            self.dirty = self.dirty.union(&files);
+            self.present = self.present.union(&files);
+            self.of_files = self.of_files.union(&files);
+        }
+    }
+}
+
 impl Tracking {
     /// With a descriptor that the program made, in its address space. `None`, or one that cannot be used: hashes.
     /// The environment variable HOLDFAST_TRACKER=hashes does without it too.
@@ -205,11 +225,11 @@ impl Tracking {
         look(pid, within, |pagemap, start, end, each| pagemap::scan_written(pagemap, start, end, ANY, each))
     }
 
-    /// The scan inside the stop. `whole`: mappings of files whose pages are all to be stored.
+    /// The scan inside the stop.
     ///
     /// # Errors
     /// The pages cannot be looked at, or hold what cannot be brought back. Nothing that was seen is lost.
-    pub fn collect(&self, pagemap: &File, all: &[Mapped], whole: &[bool]) -> Result<Collected, TraceError> {
+    pub fn collect(&self, pagemap: &File, all: &[Mapped]) -> Result<Collected, TraceError> {
         let (pieces, fresh) =
             self.pieces(pagemap, all.iter().map(|mapped| (&mapped.mapping, mapped.is_private())));
         let known = self.state().take_known(all.iter().map(|mapped| &mapped.mapping), &fresh);
@@ -218,29 +238,15 @@ impl Tracking {
         state.add(&swept);
         let swept = swept?;
         state.known = Known::after(of_store(all).map(|mapped| &mapped.mapping), &pieces, &swept);
-        let mut present = swept.present;
+        let present = swept.present;
         if state.lost {
             state.carried = state.carried.union(&present);
             state.lost = false;
         }
-        let mut dirty = state.carried.intersection(&present);
-        let files: PageSet = all
-            .iter()
-            .zip(whole)
-            .filter(|(_, whole)| **whole)
-            .map(|(mapped, _)| {
-                PageRun::between(Addr(mapped.mapping.start), Addr(maps::file_end_by_fd(mapped)))
-            })
-            .filter(|run| run.pages.0 > 0)
-            .collect();
-        if !files.is_empty() {
-            dirty = dirty.union(&files);
-            present = present.union(&files);
-        }
+        let dirty = state.carried.intersection(&present);
         let guards = swept.guards;
         let mapped = inherited(all, &present.union(&guards));
-        let of_files = files.union(&swept.doubtful);
-        Ok(Collected { dirty, present, of_files, mapped, guards })
+        Ok(Collected { dirty, present, of_files: swept.doubtful, mapped, guards })
     }
 
     /// Write-protects pages that have just been brought in from an image, before anybody can have written to them.

@@ -7,7 +7,7 @@ use crate::proctext;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 /// A line of `/proc/PID/maps`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -168,6 +168,10 @@ impl Status {
     pub fn innermost(&self, key: &str) -> Option<i32> {
         self.get(key)?.split_whitespace().last()?.parse().ok()
     }
+    /// Whether it is in a pid namespace below ours: it sees other ids than we do.
+    pub fn is_nested(&self) -> bool {
+        self.get("NSpid").is_some_and(|ids| ids.split_whitespace().count() > 1)
+    }
 }
 
 /// Counts the minor page faults of a process, all its threads together, those that have ended too.
@@ -220,6 +224,16 @@ pub fn stat_fields(pid: i32, tid: i32) -> io::Result<Vec<String>> {
 /// Process gone.
 pub fn tasks(pid: i32) -> io::Result<Vec<i32>> {
     numbers(&format!("/proc/{pid}/task"))
+}
+
+/// How many threads there are: a fraction of what listing them takes. The folder counts as many links, besides the two of any
+/// folder (fs/proc/base.c, `proc_task_getattr`).
+///
+/// # Errors
+/// Process gone.
+pub fn task_count(pid: i32) -> io::Result<usize> {
+    let links = fs::metadata(format!("/proc/{pid}/task"))?.nlink();
+    Ok(usize::try_from(links).unwrap_or(usize::MAX).saturating_sub(2))
 }
 
 /// Numbers of all open descriptors.
@@ -395,6 +409,8 @@ pub fn descriptor_info(pid: i32, fd: u64) -> Option<DescriptorInfo> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use std::sync::mpsc;
+    use std::thread;
 
     #[test]
     fn a_maps_file_is_understood() {
@@ -423,9 +439,30 @@ mod tests {
         assert!(!maps(pid, pid).unwrap().is_empty());
         assert_eq!(vm_flags(pid, pid).unwrap().len(), maps(pid, pid).unwrap().len());
         assert!(tasks(pid).unwrap().contains(&pid));
+        assert!(task_count(pid).unwrap() > 0 && task_count(i32::MAX).is_err());
         assert!(descriptors(pid, pid).unwrap().contains(&1));
         assert_eq!(Status::read(pid, pid).unwrap().innermost("NSpid"), Some(pid));
         assert!(stat_fields(pid, pid).unwrap().len() > 40);
+    }
+
+    #[test]
+    fn threads_are_counted_as_they_are_listed() {
+        let mut child = std::process::Command::new("sleep").arg("20").spawn().unwrap();
+        let pid = child.id().cast_signed();
+        assert_eq!((task_count(pid).unwrap(), tasks(pid).unwrap().len()), (1, 1));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let own = std::process::id().cast_signed();
+        // Other tests come and go.
+        let agree = (0..1000).any(|_| {
+            let before = task_count(own).unwrap();
+            thread::scope(|scope| {
+                let (_end, ended) = mpsc::channel::<()>();
+                scope.spawn(move || ended.recv());
+                task_count(own).unwrap() == before + 1 && tasks(own).unwrap().len() == before + 1
+            })
+        });
+        assert!(agree);
     }
 
     #[test]

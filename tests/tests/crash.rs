@@ -67,7 +67,9 @@ fn agent_dies_at(user: User, engine: &str, fault: &str, app: &App) -> Result<boo
         let may_have = ["manifest-renamed", "release"].iter().any(|point| fault.starts_with(point));
         ensure!(committed.is_empty() || may_have, "an image exists: {committed:?}");
         for epoch in committed {
-            bed.say(&["verify", &format!("{JOB}@{epoch}")])?.success().context("a listed image is not good")?;
+            bed.say(&["verify", &format!("{JOB}@{epoch}")])?
+                .success()
+                .context("a listed image is not good")?;
         }
         no_copy_is_left(&bed, &[pid, front.id().cast_signed()])?;
         let line = bed.text("out").len();
