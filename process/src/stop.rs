@@ -24,6 +24,8 @@ const CLOCK_LIMIT: Duration = Duration::from_millis(20);
 const OPTIONS: i32 = libc::PTRACE_O_TRACESYSGOOD;
 /// Longest wait for a thread that has no processor.
 const STARVED: Duration = Duration::from_millis(500);
+/// Longest wait for a thread that looks whether its group stop is in force.
+const AGAIN: Duration = Duration::from_millis(50);
 /// So long a failed stop waits for a thread that was interrupted already, to repair its call.
 const LATE: Duration = Duration::from_secs(2);
 /// The same for one that is ready to run: it stops as soon as it has a processor.
@@ -342,6 +344,16 @@ fn wait_stopped(
     }
 }
 
+/// Looks again at a thread that stood in a group stop: the signal of the stop, if it is in force still. SIGCONT ends it, and a tracer is
+/// not told while the thread is trapped; nor does the signal wait for the thread any more when another one has come that stops
+/// (kernel/signal.c, prepare_signal). So the thread is let look for itself.
+pub fn stop_signal_again(pid: i32, tid: i32) -> Option<i32> {
+    ptrace::listen(tid).ok()?;
+    let _ = ptrace::interrupt(tid);
+    let held = wait_stopped(pid, tid, Instant::now(), AGAIN, STARVED);
+    held.ok().flatten().and_then(|held| held.stop_signal)
+}
+
 /// Names a thread that did not stop, and what it is doing.
 fn describe(pid: i32, tid: i32, limit: Duration) -> String {
     format!("thread {tid} {} did not stop within {} ms", doing(pid, tid), limit.as_millis())
@@ -375,6 +387,25 @@ impl Stopped {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_group_stop_that_has_ended_is_noticed_though_another_one_is_to_come() {
+        let mut child = std::process::Command::new("sleep").arg("20").spawn().unwrap();
+        let pid = child.id().cast_signed();
+        let patience = Duration::from_secs(5);
+        ptrace::seize(pid, OPTIONS).unwrap();
+        ptrace::kill(pid, libc::SIGSTOP).unwrap();
+        let held = wait_stopped(pid, pid, Instant::now(), patience, patience).unwrap().unwrap();
+        assert_eq!(held.stop_signal, Some(libc::SIGSTOP));
+        for _ in 0..3 {
+            assert_eq!(stop_signal_again(pid, pid), Some(libc::SIGSTOP));
+        }
+        ptrace::kill(pid, libc::SIGCONT).unwrap();
+        ptrace::kill(pid, libc::SIGSTOP).unwrap();
+        assert_eq!(stop_signal_again(pid, pid), None);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 
     #[test]
     fn a_killed_process_has_ended_before_anybody_waits_for_it() {

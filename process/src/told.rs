@@ -10,6 +10,7 @@ use crate::inject::batch::BUFFERS;
 use crate::inject::stub::Row;
 use crate::inside::{Seen, Stand};
 use crate::refuse;
+use crate::stop;
 use crate::threads::pending_mask;
 use holdfast_image::record::InjectArea;
 use holdfast_sys::procmem;
@@ -20,7 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Looks whether a signal of job control has come while its receiver stood for us already: SIGSTOP would take effect when
 /// the first call is run in it, and its parent hear of that behind our back; SIGCONT ends a stop that we have seen
-/// already (kernel/signal.c, prepare_signal). Both are over as soon as the process is let go.
+/// already (kernel/signal.c, prepare_signal), and leaves no trace when another stop follows it. All are over as soon as the process is
+/// let go.
 ///
 /// # Errors
 /// One is on its way.
@@ -35,7 +37,7 @@ pub fn settled(targets: &[Target], all: &[HeldProgram], stands: &[Stand]) -> Res
             shared: pending_mask(&stand.shared_pending),
             own: stand.status.mask("SigCgt") | stand.status.mask("SigIgn"),
         };
-        now.moves()
+        now.moves() || has_gone_on(held)
     };
     match all.iter().zip(stands).position(moves).and_then(|place| targets.get(place)) {
         Some(target) => {
@@ -44,6 +46,12 @@ pub fn settled(targets: &[Target], all: &[HeldProgram], stands: &[Stand]) -> Res
         }
         None => Ok(()),
     }
+}
+
+/// Whether a stop that was seen is not in force any more.
+fn has_gone_on(held: &HeldProgram) -> bool {
+    let again = |tid| stop::stop_signal_again(held.pid, tid);
+    held.threads.iter().any(|thread| thread.stop_signal.is_some() && again(thread.tid) != thread.stop_signal)
 }
 
 /// A process between stopping and going on.

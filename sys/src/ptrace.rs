@@ -96,6 +96,15 @@ pub fn interrupt(tid: i32) -> io::Result<()> {
     request(libc::PTRACE_INTERRUPT, tid, 0, 0).map(|_| ())
 }
 
+/// Lets a thread that stands in a group stop stay in it without being trapped: it reports again when that ends, or at once when it
+/// has ended meanwhile.
+///
+/// # Errors
+/// EIO: not in an event stop; ESRCH: gone.
+pub fn listen(tid: i32) -> io::Result<()> {
+    request(libc::PTRACE_LISTEN, tid, 0, 0).map(|_| ())
+}
+
 /// Lets a stopped thread run on, traced; `signal` is delivered (0: none).
 ///
 /// # Errors
