@@ -203,7 +203,7 @@ pub struct Region {
     /// What backs it.
     pub backing: Backing,
     /// `VmFlags` that matter at restart, two letters each as in `/proc/PID/smaps` (gd, ac, nr, hg, nh, dc, wf, dd, lo,
-    /// lf, mg, sr, rr …).
+    /// lf, mg, sr, rr …); of explicit huge pages also their size: hp21 (2 MiB), hp30 (1 GiB).
     pub vm_flags: Vec<String>,
     /// What the program called it (`PR_SET_VMA_ANON_NAME`).
     #[serde(default)]

@@ -11,6 +11,7 @@
 use crate::capture::contents;
 use crate::capture::files::nameless::Covered;
 use crate::capture::files::{FileReader, Holder, Look, Outside, watches};
+use crate::capture::identity::SharedFiles;
 use crate::capture::links;
 use crate::capture::maps::{self, Mapped};
 use crate::capture::{ipc, segments};
@@ -307,6 +308,7 @@ fn memory(
         Ok(mapped) => {
             if !options.only_protected {
                 found.extend(maps::refuse_large(&mapped));
+                found.extend(SharedFiles::of(&mapped).missing(&mapped));
                 let pagemap = File::open(format!("/proc/{pid}/task/{live}/pagemap"))?;
                 found.extend(maps::refuse_guards(&pagemap, &mapped));
             }

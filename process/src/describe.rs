@@ -274,6 +274,10 @@ fn describe(
         check_copy(copy.pid, &inside.snapshot)?;
     }
     let seen = &inside.seen;
+    let missing = inside.scenery.shared_files.missing(&seen.mapped);
+    if options.only.is_none() && !missing.is_empty() {
+        return Err(CutError::Unsettled(missing));
+    }
     let flags = flags(target, before, seen, current)?;
     let (regions, mapped_files, whole) = maps::regions(
         &seen.mapped,

@@ -177,6 +177,7 @@ mod tests {
             end: (first + count) * PAGE_SIZE,
             tracked,
             of_file,
+            huge: false,
         };
         let pieces = [
             piece(8, 4, true, false),

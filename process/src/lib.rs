@@ -21,6 +21,7 @@ mod freeze;
 mod group;
 mod guard;
 mod hold;
+mod huge;
 mod inject;
 mod inside;
 mod known;

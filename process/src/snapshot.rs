@@ -119,7 +119,7 @@ fn pagemap_of(target: &Target, live: i32) -> Result<File, TraceError> {
 /// Memory that cannot be looked at, or not be brought back.
 pub fn collect(target: &Target, live: i32, mapped: &[Mapped]) -> Result<Collected, CutError> {
     let pagemap = pagemap_of(target, live)?;
-    let collected = target.tracking.collect(&pagemap, mapped)?;
+    let collected = target.tracking.collect(&pagemap, live, mapped)?;
     let of_files = mapped.iter().filter(|mapped| mapped.kind == Kind::PrivateFile).map(Mapped::run);
     if !collected.guards.intersection(&of_files.collect()).is_empty() {
         refuse::unless_empty(maps::refuse_guards(&pagemap, mapped))?;
@@ -181,10 +181,9 @@ pub fn take(
     if snapshot.engine == "fork" {
         let area = &scene.target.area;
         let keep_out = without_area(&plan.keep_out, area);
-        // The kernel counts who has them attached, for everybody to see; their pages are saved already.
-        let segments = scene.mapped.iter().filter(|mapped| mapped.kind == Kind::SystemV);
-        let segments = segments.filter(|mapped| !mapped.outside_clone).map(Mapped::run);
-        let keep_out: Vec<PageRun> = segments.chain(keep_out).take(freeze::KEEP_OUT_MAX).collect();
+        // Their pages are saved already.
+        let special = scene.mapped.iter().filter(|mapped| mapped.kept_out).map(Mapped::run);
+        let keep_out: Vec<PageRun> = special.chain(keep_out).take(freeze::KEEP_OUT_MAX).collect();
         snapshot.copy = Some(freeze::freeze(scene.host, area, &keep_out)?);
         snapshot.surplus = surplus(scene.mapped, &snapshot.frozen, keep_out, area);
     }
@@ -274,9 +273,9 @@ fn plan(scene: &Scene<'_>, snapshot: &Snapshot) -> Plan {
     plan
 }
 
-/// Private memory that the program keeps out of its children, or has wiped in them.
+/// Memory that no clone freezes, but for what is shared.
 fn outside_clones(all: &[Mapped]) -> PageSet {
-    all.iter().filter(|mapped| mapped.outside_clone).map(Mapped::run).collect()
+    all.iter().filter(|mapped| mapped.is_saved()).map(Mapped::run).collect()
 }
 
 fn save(scene: &Scene<'_>, saved: &mut SavedPages, pages: &PageSet) -> Result<(), TraceError> {
@@ -330,7 +329,7 @@ fn without_area(ranges: &[PageRun], area: &InjectArea) -> Vec<PageRun> {
 
 /// What the copy may drop at once: while it has a page, the program's next write to it costs a copy.
 fn surplus(all: &[Mapped], frozen: &PageSet, kept_out: Vec<PageRun>, area: &InjectArea) -> Vec<PageRun> {
-    let private = |mapped: &&Mapped| !mapped.outside_clone && mapped.is_private();
+    let private = |mapped: &&Mapped| !mapped.is_saved() && mapped.is_private();
     let there: PageSet = all.iter().filter(private).map(Mapped::run).collect();
     let mut needed = kept_out;
     for (start, len) in [(area.code, area.code_len), (area.scratch, area.scratch_len)] {

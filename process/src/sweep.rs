@@ -8,6 +8,7 @@
 //!
 //! Invariant: a range whose scan failed half-way is reported as written, all of it.
 
+use crate::huge;
 use crate::known::Known;
 use crate::spread;
 use holdfast_image::pages::PageRun;
@@ -25,7 +26,7 @@ pub const ANY: u64 = IS_PRESENT | IS_SWAPPED;
 /// What is asked of each page; of mappings of files, also whether it is the file's.
 const WANTED: u64 = ANY | IS_WRITTEN | IS_PFNZERO;
 /// Large mappings are cut into pieces, the shares that threads take, of at least so many bytes. A multiple of the largest page of a
-/// page table, so that no huge page is split for it.
+/// page table, so that no transparent huge page is split for it.
 const SHARE: u64 = 64 << 20;
 /// Into so many at most, and one more: programs reserve terabytes of which they use next to nothing (MariaDB, Java, wasm).
 const SHARES: u64 = 64;
@@ -49,6 +50,8 @@ pub struct Piece {
     pub tracked: bool,
     /// Mapping of a file.
     pub of_file: bool,
+    /// Explicit huge pages.
+    pub huge: bool,
 }
 
 impl Piece {
@@ -114,10 +117,11 @@ pub fn pieces<'a>(
 /// `follows`: nothing else lies between this mapping and the last piece.
 fn add(all: &mut Vec<Piece>, mapping: &Mapping, tracked: bool, follows: bool) {
     let of_file = mapping.inode != 0 || mapping.name.first() == Some(&b'/');
+    let huge = mapping.name == huge::NAME;
     let mut start = mapping.start;
     // Joined with the one before as long as that is short.
     if let Some(last) = all.last_mut()
-        && (last.tracked, last.of_file) == (tracked, of_file)
+        && (last.tracked, last.of_file, last.huge) == (tracked, of_file, huge)
         && tracked
         && follows
         && mapping.end - last.start <= SHARE
@@ -125,10 +129,12 @@ fn add(all: &mut Vec<Piece>, mapping: &Mapping, tracked: bool, follows: bool) {
         last.end = mapping.end;
         return;
     }
-    let share = (mapping.end - mapping.start).div_ceil(SHARES).next_multiple_of(SHARE);
+    // The kernel does not protect a part of a huge page.
+    let least = if huge { huge::LARGEST } else { SHARE };
+    let share = (mapping.end - mapping.start).div_ceil(SHARES).next_multiple_of(least);
     while start < mapping.end {
         let end = mapping.end.min((start / share + 1) * share);
-        all.push(Piece { start, end, tracked, of_file });
+        all.push(Piece { start, end, tracked, of_file, huge });
         start = end;
     }
 }

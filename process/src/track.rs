@@ -14,6 +14,7 @@
 
 use crate::capture::maps::{self, Kind, Mapped};
 use crate::error::TraceError;
+use crate::huge;
 use crate::known::Known;
 use crate::sweep::{self, ANY, Piece, Swept};
 use holdfast_image::Addr;
@@ -225,15 +226,15 @@ impl Tracking {
         look(pid, within, |pagemap, start, end, each| pagemap::scan_written(pagemap, start, end, ANY, each))
     }
 
-    /// The scan inside the stop.
+    /// The scan inside the stop. `live`: any thread of the program.
     ///
     /// # Errors
     /// The pages cannot be looked at, or hold what cannot be brought back. Nothing that was seen is lost.
-    pub fn collect(&self, pagemap: &File, all: &[Mapped]) -> Result<Collected, TraceError> {
+    pub fn collect(&self, pagemap: &File, live: i32, all: &[Mapped]) -> Result<Collected, TraceError> {
         let (pieces, fresh) =
             self.pieces(pagemap, all.iter().map(|mapped| (&mapped.mapping, mapped.is_private())));
         let known = self.state().take_known(all.iter().map(|mapped| &mapped.mapping), &fresh);
-        let swept = sweep::run(pagemap, &pieces, &known);
+        let swept = sweep::run(pagemap, &pieces, &known).map(|swept| with_huge(swept, live, all));
         let mut state = self.state();
         state.add(&swept);
         let swept = swept?;
@@ -260,7 +261,9 @@ impl Tracking {
         let (pieces, _) =
             self.pieces(&pagemap, maps.iter().map(|mapping| (mapping, sweep::is_private(mapping))));
         let tracked: PageSet = pieces.iter().filter(|piece| piece.tracked).map(Piece::run).collect();
-        for run in tracked.intersection(pages).runs() {
+        // A huge page cannot be protected in part.
+        let huge: PageSet = pieces.iter().filter(|piece| piece.huge).map(Piece::run).collect();
+        for run in tracked.intersection(&pages.union(&huge)).runs() {
             pagemap::scan_and_protect(&pagemap, run.start.0, run.end().0, ANY, ANY | IS_WRITTEN, |_| {})?;
         }
         Ok(())
@@ -290,6 +293,16 @@ fn look(
         scan(&pagemap, start, end, &mut each)?;
     }
     Ok(PageSet::from(found).intersection(within))
+}
+
+/// What a scan has found, with what it cannot tell of explicit huge pages.
+fn with_huge(mut swept: Swept, live: i32, all: &[Mapped]) -> Swept {
+    let huge: PageSet = all.iter().filter(|mapped| mapped.kind == Kind::Huge).map(Mapped::run).collect();
+    let clean = swept.present.intersection(&huge).difference(&swept.written);
+    if !clean.is_empty() {
+        swept.written = swept.written.union(&huge::perhaps_given_back(live, &clean));
+    }
+    swept
 }
 
 /// Memory that a restart has mapped from the store.

@@ -116,7 +116,7 @@ pub fn scan_written(
 /// written only what was written in between. `wanted` must contain [`IS_WRITTEN`].
 ///
 /// # Errors
-/// EPERM: the range holds a mapping that is not registered in WP_ASYNC mode. After an error some pages may have been
+/// EPERM: the range holds a mapping that is not registered in WP_ASYNC mode; or it holds a part of an explicit huge page. After an error some pages may have been
 /// write-protected without having been reported: the caller must take the whole range for written.
 pub fn scan_and_protect(
     pagemap: &File,
@@ -196,9 +196,10 @@ fn walk(
         // SAFETY: the kernel has written so many, all of them numbers (fs/proc/task_mmu.c, pagemap_scan_flush_buffer).
         unsafe { regions.set_len(found) };
         regions.drain(..).for_each(&mut each);
-        // walk_end is where the kernel stopped: `end`, or after the last region that fitted.
+        // walk_end is where the kernel stopped: `end`, or after the last region that fitted; or where a huge page begins of which it
+        // was asked to protect a part (pagemap_scan_hugetlb_entry).
         if arg.walk_end <= from {
-            break;
+            return Err(io::Error::other(format!("the kernel does not scan beyond {from:#x}")));
         }
         from = arg.walk_end;
     }

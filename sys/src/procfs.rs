@@ -100,8 +100,11 @@ pub fn parse_maps(text: &[u8]) -> io::Result<Vec<Mapping>> {
 /// A flag like those of `VmFlags`, of a mapping with a protection key (pkeys(7)).
 pub const HAS_KEY: &str = "key";
 
+/// The same of a mapping of explicit huge pages, by their size: with the shift of mmap(2).
+pub const HUGE_PAGES: [(&str, u32); 2] = [("hp21", 21), ("hp30", 30)];
+
 /// `VmFlags` of every mapping of a smaps file, in the order of the maps: start and end address, and two-letter flags, with
-/// [`HAS_KEY`] among them.
+/// [`HAS_KEY`] and [`HUGE_PAGES`] among them.
 ///
 /// # Errors
 /// Process gone, or a line that is not understood.
@@ -109,14 +112,17 @@ pub fn vm_flags(pid: i32, tid: i32) -> io::Result<Vec<(u64, u64, Vec<String>)>> 
     let text = proctext::list(format!("/proc/{pid}/task/{tid}/smaps"))?;
     let mut all = Vec::new();
     let mut current: Option<(u64, u64)> = None;
-    let mut has_key = false;
+    let (mut has_key, mut huge) = (false, None);
     for line in text.split(|&c| c == b'\n') {
         if let Some(key) = line.strip_prefix(b"ProtectionKey:") {
             has_key = key.trim_ascii() != b"0";
+        } else if let Some(size) = line.strip_prefix(b"KernelPageSize:") {
+            huge = HUGE_PAGES.iter().find(|(_, shift)| kib(size) == Some(1 << (shift - 10)));
         } else if let Some(flags) = line.strip_prefix(b"VmFlags:") {
             let (start, end) = current.take().ok_or_else(|| bad("smaps", line))?;
             let flags = String::from_utf8_lossy(flags);
             let flags = flags.split_whitespace().chain(std::mem::take(&mut has_key).then_some(HAS_KEY));
+            let flags = flags.chain(huge.take().map(|(flag, _)| *flag));
             all.push((start, end, flags.map(str::to_owned).collect()));
         } else if line.first().is_some_and(|c| c.is_ascii_hexdigit() && !c.is_ascii_uppercase()) {
             let mapping = parse_mapping(line).ok_or_else(|| bad("smaps", line))?;
@@ -124,6 +130,11 @@ pub fn vm_flags(pid: i32, tid: i32) -> io::Result<Vec<(u64, u64, Vec<String>)>> 
         }
     }
     Ok(all)
+}
+
+/// The number of a line `   2048 kB`.
+fn kib(text: &[u8]) -> Option<u64> {
+    std::str::from_utf8(text.trim_ascii().strip_suffix(b"kB")?).ok()?.trim().parse().ok()
 }
 
 /// What `look` finds through the first thread that has it: a main thread that has ended has no memory to look at while

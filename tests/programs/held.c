@@ -7,13 +7,16 @@
 #include <linux/perf_event.h>
 #include <linux/userfaultfd.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/fanotify.h>
 #include <sys/inotify.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/sem.h>
+#include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -32,8 +35,9 @@ static void keep(const char *what, int fd)
 
 static void huge_pages(void)
 {
-    void *at = mmap(NULL, (size_t)2 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | MAP_NORESERVE, -1, 0);
-    if (at == MAP_FAILED) not_here("MAP_HUGETLB");
+    int id = shmget(IPC_PRIVATE, (size_t)2 << 20, IPC_CREAT | SHM_HUGETLB | 0600);
+    if (id < 0) not_here("SHM_HUGETLB");
+    CHECK(shmat(id, NULL, 0) != (void *)-1 && shmctl(id, IPC_RMID, NULL) == 0);
 }
 static void huge_file(void) { keep("MFD_HUGETLB", memfd_create("huge", MFD_HUGETLB)); }
 static void secret(void) { keep("memfd_secret", (int)syscall(SYS_memfd_secret, 0)); }
@@ -47,6 +51,15 @@ static void key(void)
 
 /* --- files --- */
 
+static void elsewhere(void)
+{
+    if (unshare(CLONE_NEWNS) != 0) not_here("unshare");
+    CHECK(mkdir("held.mounted", 0700) == 0);
+    CHECK(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 && mount("tmpfs", "held.mounted", "tmpfs", 0, NULL) == 0);
+    int fd = open("held.mounted/file", O_RDWR | O_CREAT, 0600);
+    CHECK(fd >= 0 && ftruncate(fd, 4096) == 0);
+    CHECK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) != MAP_FAILED && close(fd) == 0);
+}
 static void folder(void)
 {
     CHECK(mkdir("held.folder", 0700) == 0);
@@ -238,7 +251,7 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*hold)(void);
-    } kinds[] = {{"huge_pages", huge_pages}, {"huge_file", huge_file}, {"secret", secret}, {"key", key}, {"folder", folder},
+    } kinds[] = {{"huge_pages", huge_pages}, {"huge_file", huge_file}, {"secret", secret}, {"key", key}, {"elsewhere", elsewhere}, {"folder", folder},
                  {"link", link_itself}, {"device", device}, {"terminal", from_outside}, {"pipe", pipe_from_outside}, {"watch", watch},
                  {"process", parent_process}, {"faults", faults}, {"counter", counter}, {"bpf", bpf_map}, {"fanotify", fanotify},
                  {"rules", rules}, {"kernel_socket", kernel_socket}, {"kernel_answer", kernel_answer}, {"raw", raw},

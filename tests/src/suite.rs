@@ -74,6 +74,8 @@ macro_rules! suite {
                 growsdown: "growsdown" => "A mapping that grows downwards";
                 reserve: "reserve" => "64 GiB of reserved address space";
                 hugepages: "hugepages" => "Transparent huge pages, whole, in part and split";
+                explicit_private: "explicit" "private" => "Explicit huge pages (MAP_HUGETLB): given back, moved, protected";
+                explicit_shared: "explicit" "shared" => "Explicit huge pages that processes share (ordinary pages after a restart)";
                 twice_shared: "twice" "shared" => "A file mapped shared at several places, with mremap";
                 twice_private: "twice" "private" => "A file mapped privately that changes by a shared mapping",
                     with "--save-files";

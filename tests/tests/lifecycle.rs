@@ -3,7 +3,7 @@
 #![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
 
 use anyhow::{Context, Result, ensure};
-use holdfast_tests::apps::{App, Results, reference};
+use holdfast_tests::apps::{App, NotHere, Results, reference};
 use holdfast_tests::bed::{Bed, User, shell_code, wait};
 use holdfast_tests::chain::kill_program;
 use holdfast_tests::processes;
@@ -473,6 +473,34 @@ fn files_that_have_moved() {
         ensure!(out.ends_with("PASS\n") && out.lines().count() == 201, "{out}");
         ensure!(!old.exists(), "the old folder was made again");
         fs::rename(&new, &old)?;
+        bed.check_clean("j")
+    });
+}
+
+/// The memory is there, in ordinary pages, and the user is told.
+#[test]
+fn huge_pages_that_the_host_of_the_restart_lacks() {
+    each_user(|bed| {
+        let app = App::program("explicit", &["private", "60"]);
+        let expected = match reference(&app) {
+            Err(error) if error.is::<NotHere>() => {
+                println!("not run: {error}");
+                return Ok(());
+            }
+            expected => expected?,
+        };
+        let (mut front, pid) = start(bed, &[], "explicit", &["private", "60"])?;
+        bed.until("some lines", LIMIT, || bed.text("out").contains("round 9"))?;
+        bed.say(&["checkpoint", "j"])?.success()?;
+        kill_program(pid, &mut front)?;
+        let mut front = bed.restart_command("j", &[])?.env("HOLDFAST_FAULT", "no-huge-pages").spawn()?;
+        let code = shell_code(wait(&mut front, LIMIT)?);
+        Results::read(&app, bed, code)?.check(&expected.results)?;
+        let told = bed.text("restart.err");
+        ensure!(
+            told.contains("16 MiB of explicit huge pages") && told.contains("ordinary pages instead"),
+            "{told}"
+        );
         bed.check_clean("j")
     });
 }

@@ -3,6 +3,7 @@
 use super::maps::{self, Kind, Mapped};
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::record::FileIdentity;
+use holdfast_image::refusal::Refusal;
 use holdfast_sys::procfs::Mapping;
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -59,6 +60,16 @@ impl SharedFiles {
             }
         }
         SharedFiles(found)
+    }
+
+    /// Refuses those among `all` that are not at their paths: in another mount namespace, or under a file system that was mounted
+    /// over them.
+    pub fn missing(&self, all: &[Mapped]) -> Vec<Refusal> {
+        let shared =
+            all.iter().filter(|mapped| mapped.kind == Kind::SharedFile).map(|mapped| &mapped.mapping);
+        let missing = shared.filter(|mapping| !self.0.contains_key(&(mapping.name.clone(), mapping.inode)));
+        let reason = "a shared mapping of a file that is not found at its path (another mount namespace?)";
+        missing.map(|mapping| maps::refuse(mapping, reason.to_owned())).collect()
     }
 
     /// What the image says of one. `now`: the file at its path after the stop, if it is the same one; it knows the build-id.

@@ -6,6 +6,7 @@
 use super::files::nameless;
 use super::identity::{Identities, SharedFiles};
 use crate::error::TraceError;
+use crate::huge;
 use crate::memory::SavedPages;
 use holdfast_image::attributes::MemoryPolicy;
 use holdfast_image::bytes::Name;
@@ -24,9 +25,9 @@ use std::path::{Path, PathBuf};
 
 /// Shared memory larger than this is not copied inside a stop.
 const SHARED_LIMIT: u64 = 1 << 30;
-/// Flags of `VmFlags` that a restart sets again (proc_pid_smaps(5)).
-const KEPT_FLAGS: [&str; 11] = ["gd", "hg", "nh", "dc", "wf", "dd", "lo", "lf", "mg", "sr", "rr"];
-/// Those that a child made by fork, and so a frozen copy, does not inherit (kernel/fork.c, dup_mmap).
+/// Flags of `VmFlags` that a restart sets again (proc_pid_smaps(5)), and [`procfs::HUGE_PAGES`].
+const KEPT_FLAGS: [&str; 13] =
+    ["gd", "hg", "nh", "dc", "wf", "dd", "lo", "lf", "mg", "sr", "rr", "hp21", "hp30"];
 /// How the kernel prints names that the program gave to memory (PR_SET_VMA_ANON_NAME; fs/proc/task_mmu.c).
 const PRIVATE_NAME: &[u8] = b"[anon:";
 const SHARED_NAME: &[u8] = b"[anon_shmem:";
@@ -43,6 +44,8 @@ pub enum Kind {
         /// See above.
         whole: bool,
     },
+    /// Private memory of explicit huge pages (MAP_HUGETLB).
+    Huge,
     /// Private mapping of a file.
     PrivateFile,
     /// Shared mapping of a file with a name.
@@ -64,6 +67,9 @@ pub struct Mapped {
     pub kind: Kind,
     /// Private, or of System V, and kept out of children, or wiped in them: a clone does not freeze it.
     pub outside_clone: bool,
+    /// A clone must not have it, though the program's children may: the kernel counts who has a segment of System V attached, for
+    /// everybody to see; and a write to a huge page that a clone has takes another one from a pool that may be empty.
+    pub kept_out: bool,
 }
 
 impl Mapped {
@@ -73,7 +79,11 @@ impl Mapped {
     }
     /// Whether its pages are the program's own: the tracker knows which were written.
     pub fn is_private(&self) -> bool {
-        matches!(self.kind, Kind::Anonymous { .. } | Kind::PrivateFile)
+        matches!(self.kind, Kind::Anonymous { .. } | Kind::Huge | Kind::PrivateFile)
+    }
+    /// Whether a frozen copy does not have it: its pages are saved inside the stop.
+    pub fn is_saved(&self) -> bool {
+        self.outside_clone || self.kind == Kind::Huge
     }
 }
 
@@ -167,7 +177,12 @@ fn kind_of(mapping: &Mapping, flags: &[String], own_files: &[PathBuf]) -> Result
         return Err("memory of a device".into());
     }
     if has("ht") {
-        return Err("explicit huge pages (MAP_HUGETLB) are not supported yet".into());
+        return match (name == huge::NAME, mapping.shared) {
+            (true, false) => Ok(Kind::Huge),
+            // A restart makes it of ordinary pages.
+            (true, true) => Ok(Kind::SharedAnonymous),
+            _ => Err("explicit huge pages of a file or of System V are not supported".into()),
+        };
     }
     if has("ss") {
         return Err("shadow stack".into());
@@ -231,7 +246,8 @@ pub fn classify(
             Ok(kind) => {
                 let outside = own_flags.iter().any(|f| f == "dc" || f == "wf");
                 let own = !mapping.shared || kind == Kind::SystemV;
-                all.push(Mapped { outside_clone: outside && own, mapping, kind });
+                let kept_out = !outside && matches!(kind, Kind::SystemV | Kind::Huge);
+                all.push(Mapped { outside_clone: outside && own, kept_out, mapping, kind });
             }
             Err(reason) => refusals.push(refuse(&mapping, reason)),
         }
@@ -306,7 +322,7 @@ pub fn refuse_guards(pagemap: &File, all: &[Mapped]) -> Vec<Refusal> {
             Some("in shared memory")
         }
         Kind::PrivateFile => Some("in a private mapping of a file"),
-        Kind::Kernel | Kind::Anonymous { .. } => None,
+        Kind::Kernel | Kind::Anonymous { .. } | Kind::Huge => None,
     };
     let refused = |mapped: &Mapped| {
         let (mapping, place, mut found) = (&mapped.mapping, place(mapped.kind)?, None);
@@ -332,7 +348,7 @@ pub fn save_shared(
 ) -> Result<(), TraceError> {
     for (mapping, run) in shared(all, objects) {
         let mut run = run;
-        if mapping.name.ends_with(b" (deleted)") {
+        if mapping.name.ends_with(b" (deleted)") && mapping.name != huge::NAME {
             run = PageRun::between(run.start, Addr(readable_end(memory, run.start.0, run.end().0)));
         }
         if run.pages.0 == 0 {
@@ -410,7 +426,7 @@ pub fn regions(
                     String::from_utf8_lossy(mapping.name.trim_ascii()).trim_matches(['[', ']']).to_owned();
                 (Backing::Kernel { name }, false)
             }
-            Kind::Anonymous { .. } => (Backing::Anonymous, false),
+            Kind::Anonymous { .. } | Kind::Huge => (Backing::Anonymous, false),
             Kind::PrivateFile if nameless::is_known(nameless, mapping) => {
                 (of_nameless(nameless, mapping, &[]), false)
             }

@@ -6,7 +6,7 @@
 
 use super::common;
 use super::error::RebuildError;
-use super::fill::Plan;
+use super::fill::{self, Plan};
 use super::hand::{Batch, Hand, Need, Task, Workplace};
 use super::member::Job;
 use super::nameless;
@@ -16,8 +16,9 @@ use super::shared::{self, SharedObject};
 use crate::inject::stub::Row;
 use holdfast_image::pages::PageProvider;
 use holdfast_image::record::{Backing, ProcessRecord, Region};
+use holdfast_sys::fault;
 use holdfast_sys::procfs::{self, Mapping};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::unix::ffi::OsStrExt;
 
 const PROT_READ: u64 = 1;
@@ -28,6 +29,7 @@ const MAP_FIXED: u64 = libc::MAP_FIXED as u64;
 const MAP_ANONYMOUS: u64 = libc::MAP_ANONYMOUS as u64;
 const MAP_NORESERVE: u64 = libc::MAP_NORESERVE as u64;
 const MAP_GROWSDOWN: u64 = libc::MAP_GROWSDOWN as u64;
+const MAP_HUGETLB: u64 = libc::MAP_HUGETLB as u64;
 const NOREPLACE: u64 = libc::MAP_FIXED_NOREPLACE as u64;
 /// include/uapi/asm-generic/mman-common.h, Linux 6.13.
 const MADV_GUARD_INSTALL: u64 = 102;
@@ -43,6 +45,11 @@ pub fn seed_place(layout: &Layout) -> Workplace {
         buffers: layout.buffers,
         buffers_len: seed::BUFFERS_LEN as usize,
     }
+}
+
+/// With which a region is mapped at first; `early`: so that its pages can be written.
+fn prot(region: &Region, early: bool) -> u64 {
+    u64::from(region.prot) | if early { PROT_READ | PROT_WRITE } else { 0 }
 }
 
 fn has(region: &Region, flag: &str) -> bool {
@@ -75,14 +82,15 @@ impl Builder<'_> {
         Batch::new(self.hand, seed_place(&self.layout), self.leader)
     }
 
-    /// All of it but the pages and the protection that waits for them.
+    /// All of it but the pages and the protection that waits for them. Returns what the user should know.
     ///
     /// # Errors
     /// Names the mapping or file that could not be mapped.
-    pub fn build(&self, plan: &Plan, pages: &dyn PageProvider) -> Result<(), RebuildError> {
+    pub fn build(&self, plan: &Plan, pages: &dyn PageProvider) -> Result<Option<String>, RebuildError> {
         self.clear()?;
         let files = self.open_files(plan, pages)?;
-        self.map_regions(plan, &files)?;
+        let (huge, note) = self.map_huge(plan)?;
+        self.map_regions(plan, &files, &huge)?;
         self.map_shared_objects()?;
         segments::attach(self)?;
         self.map_segments(plan, &files)?;
@@ -91,7 +99,8 @@ impl Builder<'_> {
         for fd in files.open {
             batch.call(libc::SYS_close, &[fd], Need::May)?;
         }
-        batch.finish().map(|_| ())
+        batch.finish()?;
+        Ok(note)
     }
 
     /// Gives regions that were writable for the copy only the protection that they had, puts the guards in, and locks
@@ -260,10 +269,39 @@ impl Builder<'_> {
         Ok(Files { open, by_key })
     }
 
-    fn map_regions(&self, plan: &Plan, files: &Files) -> Result<(), RebuildError> {
+    /// Regions of explicit huge pages, as far as this host has enough of them; where they begin. The kernel sets the pages aside
+    /// here, so that none is missing later (mm/hugetlb.c, hugetlb_reserve_pages). And what the user should know.
+    fn map_huge(&self, plan: &Plan) -> Result<(BTreeSet<u64>, Option<String>), RebuildError> {
+        /// `HOLDFAST_FAULT=no-huge-pages`: as on a host that has none.
+        const NONE: &str = "no-huge-pages";
         let mut batch = self.batch();
+        let mut wanted = Vec::new();
         for (region, early) in self.record.regions.iter().zip(&plan.early_write) {
-            let prot = u64::from(region.prot) | if *early { PROT_READ | PROT_WRITE } else { 0 };
+            let shift = fill::huge_pages(region).filter(|_| region.backing == Backing::Anonymous);
+            let Some(shift) = shift else { continue };
+            let shift = if fault::is_asked(NONE) { 1 } else { shift };
+            let size = u64::from(shift) << libc::MAP_HUGE_SHIFT;
+            let flags = MAP_PRIVATE | MAP_ANONYMOUS | NOREPLACE | MAP_HUGETLB | size;
+            let (start, len) = (region.start.0, region.end.0 - region.start.0);
+            batch.call(libc::SYS_mmap, &[start, len, prot(region, *early), flags, NO_FD, 0], Need::May)?;
+            wanted.push((start, len));
+        }
+        let (results, _) = batch.finish()?;
+        let made = |(start, _): (u64, u64), result: i64| result.cast_unsigned() == start;
+        let (made, missed): (Vec<_>, Vec<_>) =
+            wanted.into_iter().zip(results).partition(|&(range, result)| made(range, result));
+        let missed_mib = missed.iter().map(|((_, len), _)| len >> 20).sum::<u64>();
+        let note = (missed_mib > 0).then(|| {
+            format!("{missed_mib} MiB of explicit huge pages: this host has not so many free (vm.nr_hugepages); ordinary pages instead")
+        });
+        Ok((made.into_iter().map(|((start, _), _)| start).collect(), note))
+    }
+
+    fn map_regions(&self, plan: &Plan, files: &Files, made: &BTreeSet<u64>) -> Result<(), RebuildError> {
+        let mut batch = self.batch();
+        let regions = self.record.regions.iter().zip(&plan.early_write);
+        for (region, early) in regions.filter(|(region, _)| !made.contains(&region.start.0)) {
+            let prot = prot(region, *early);
             let (start, len) = (region.start.0, region.end.0 - region.start.0);
             let args = match &region.backing {
                 Backing::Kernel { .. } if self.other_vdso => {

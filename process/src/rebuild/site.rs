@@ -132,11 +132,11 @@ impl<'a> Site<'a> {
             segments: &ids,
             other_vdso: other_vdso.is_some(),
         };
-        builder.build(&plan, &pages)?;
+        let mut notes: Vec<String> = builder.build(&plan, &pages)?.into_iter().collect();
         if let Some(other) = other_vdso {
             other.lead_on(record, pid, &open()?)?;
         }
-        let mut notes = attributes::of_memory(&hand, seed_place(&layout), leader, record)?;
+        notes.extend(attributes::of_memory(&hand, seed_place(&layout), leader, record)?);
         figures.map_ns += elapsed_ns(phase);
 
         let phase = Instant::now();
