@@ -414,11 +414,16 @@ pub fn leads_to(record: &SocketRecord) -> Option<&[u8]> {
     }
 }
 
-/// Connects to a listener of the program, which accepts it when it runs, or to where datagrams go.
+/// Connects to a listener of the program, which accepts it when it runs, or to where datagrams go. Like all connections that a restart
+/// makes it has SO_REUSEADDR from then on: the next restart would wait for its port otherwise.
 ///
 /// # Errors
 /// As `connect(2)`.
 pub fn connect_later(end: &OwnedFd, peer: &[u8]) -> io::Result<()> {
+    if fd::socket_option(end.as_fd(), libc::SO_PROTOCOL).is_ok_and(|protocol| protocol == libc::IPPROTO_TCP) {
+        let one = 1_i32.to_ne_bytes();
+        let _ = socket::set_option(end.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, &one);
+    }
     let begun = Instant::now();
     loop {
         match socket::connect(end.as_fd(), peer) {
@@ -485,7 +490,7 @@ mod tests {
     use super::*;
     use std::net::{TcpListener, TcpStream};
 
-    fn end_of(stream: &TcpStream) -> SocketRecord {
+    fn end_of(stream: &impl AsFd) -> SocketRecord {
         let connected = SocketState::Connected {
             connection: 1,
             peer: Blob(socket::peer_address(stream.as_fd()).unwrap()),
@@ -561,6 +566,28 @@ mod tests {
                 assert_eq!(socket::receive_from(other.as_fd(), &mut buffer, 0).unwrap().len, 4);
                 both = made.get(1).unwrap().each_ref().map(|end| end.try_clone().unwrap());
             }
+        }
+    }
+
+    #[test]
+    fn a_connection_that_nobody_has_accepted_comes_back_life_after_life() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client: OwnedFd = TcpStream::connect(listener.local_addr().unwrap()).unwrap().into();
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_REUSEADDR);
+        let peer = Blob(socket::peer_address(client.as_fd()).unwrap());
+        let record = SocketRecord {
+            state: SocketState::Pending { peer: peer.clone() },
+            options: vec![SocketOption { level, name, value: Blob(0_i32.to_ne_bytes().to_vec()) }],
+            ..end_of(&client)
+        };
+        // As the cut sets it.
+        socket::set_option(client.as_fd(), level, name, &1_i32.to_ne_bytes()).unwrap();
+        for _ in 0..3 {
+            close(client, listener.accept().unwrap().0);
+            let begun = Instant::now();
+            client = make(&record).unwrap();
+            connect_later(&client, &peer.0).unwrap();
+            assert!(begun.elapsed() < DEATH / 3, "{:?}", begun.elapsed());
         }
     }
 

@@ -214,6 +214,7 @@ impl FileReader<'_> {
             if let Some(own) = own.filter(|own| own.info.state == tcp_state::CLOSE_WAIT && is_alone(own)) {
                 let (connection, peer) = (own.inode, peer_of(taken)?);
                 let data = self.data(taken, libc::SOCK_STREAM)?;
+                self.free_after_death(taken);
                 return Ok(Some(SocketState::Connected { connection, peer, data, shut: false, ended: true }));
             }
             // One that is being made has no peer yet; to a listener of the program's own it is made at once.
@@ -223,6 +224,7 @@ impl FileReader<'_> {
             };
             let untouched = info.state == tcp_state::ESTABLISHED && info.sent + info.received == 0;
             return if untouched && info.not_sent == 0 {
+                self.free_after_death(taken);
                 Ok(Some(SocketState::Pending { peer }))
             } else {
                 Err(Obstacle::Passing(NOT_ACCEPTED.into()))
@@ -248,7 +250,7 @@ impl FileReader<'_> {
         }
     }
 
-    /// Lets a restart have the port of a listener at once: connections of a dead program stay in TIME_WAIT for a minute, in
+    /// Lets a restart have the port of a listener, or of an end of a connection, at once: connections of a dead program stay in TIME_WAIT for a minute, in
     /// which nobody can listen there unless they, too, had SO_REUSEADDR (net/ipv4/inet_connection_sock.c,
     /// inet_csk_bind_conflict). Most servers set it. What a listener accepts has the option from it; nobody else can have
     /// the address of a socket that listens, with it or without.
