@@ -3,8 +3,10 @@
 PREFIX ?= /usr/local
 CARGO ?= cargo
 RELEASE = target/release
-# Two or three programs at a time keep two cores busy: most of them sleep most of the time.
-JOBS ?= 4
+# So many programs at a time keep two cores busy by half: most of them sleep most of the time.
+JOBS ?= 8
+# Takes note of the end of orphans at once, for whose ids restarts of root wait.
+REAPER = /usr/bin/python3 scripts/reaper.py
 SAY = @printf '\n==> %s\n'
 
 .PHONY: help demo build test test-full support check unit loom e2e deps bench bench-aickpt bench-figure4 bench-pager bench-tree install clean
@@ -42,17 +44,17 @@ loom: ## all interleavings of what runs concurrently: the flush queue, the slots
 
 e2e: build ## real programs: checkpoint, kill, restart (tests/)
 	$(SAY) "end-to-end tests"
-	$(CARGO) test --release --locked -p holdfast-tests --no-fail-fast -- --test-threads=$(JOBS)
+	$(REAPER) $(CARGO) test --release --locked -p holdfast-tests --no-fail-fast -- --test-threads=$(JOBS)
 
 test: deps check unit loom e2e ## all of the above: what CI runs (< 25 minutes)
 
 test-full: deps check unit loom build ## the long form: ten rounds, 200 deaths, 1000 flipped bits (hours)
 	$(SAY) "end-to-end tests, long form"
-	HOLDFAST_TEST_FULL=1 $(CARGO) test --release --locked -p holdfast-tests --no-fail-fast -- --test-threads=$(JOBS)
+	HOLDFAST_TEST_FULL=1 $(REAPER) $(CARGO) test --release --locked -p holdfast-tests --no-fail-fast -- --test-threads=$(JOBS)
 
 support: deps build ## every program of the suite in four forms, as root and as uid 1000: writes docs/support.md (as root)
 	$(SAY) "conformance run"
-	$(CARGO) run --release --locked -p holdfast-tests --bin support -- $(if $(ONLY),$(ONLY:%=--only %))
+	$(REAPER) $(CARGO) run --release --locked -p holdfast-tests --bin support -- $(if $(ONLY),$(ONLY:%=--only %))
 
 bench: deps build ## stop time, restart time, image size, overhead; beside --engine sync and gdb's gcore
 	@scripts/bench.sh
