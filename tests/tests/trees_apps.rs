@@ -209,7 +209,8 @@ cases! {
     open_mpi_hpcc: hpcc("openmpi", "/opt/holdfast-tests/bin/hpcc-openmpi", "/usr/bin/mpirun.openmpi");
     mpich_hpcc: hpcc("mpich", "/opt/holdfast-tests/bin/hpcc-mpich", "/usr/bin/mpirun.mpich");
     exceptions: cpp("C++ exceptions", "exceptions.cpp", "300");
-    vim: python("vim in a terminal", &["@editor.py"], &["/usr/bin/vim"]);
+    // Its swap file is gone when it has ended between the checkpoint and the end of all.
+    vim: python("vim in a terminal", &["@editor.py"], &["/usr/bin/vim"]).with(&["--save-files"]);
     tmux: Case::of("tmux", &["/bin/bash", "@terminal.sh", "tmux"], &["/usr/bin/tmux"]);
     screen: Case::of("screen", &["/bin/bash", "@terminal.sh", "screen"], &["/usr/bin/screen"]);
 }
