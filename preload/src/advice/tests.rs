@@ -1,4 +1,6 @@
 //! Real mappings of a file stand for segments: what they are after each call, and what is in them.
+//!
+//! Each test runs in a process of its own: it makes holes in its memory, where stacks of other tests' threads would be put.
 
 use super::moving::{remap, unmap};
 use super::*;
@@ -7,26 +9,40 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::process::Command;
 
 const LEN: usize = 64 * PAGE;
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Runs the calling test in a process of its own, and says so; `false` there.
+fn elsewhere() -> bool {
+    const ALONE: &str = "HOLDFAST_TEST_ALONE";
+    // With one thread for all tests that may be the main one, and nobody runs beside.
+    let thread = std::thread::current();
+    let test = thread.name().filter(|name| *name != "main" && std::env::var_os(ALONE).is_none());
+    let Some(test) = test else { return false };
+    let done = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--test-threads=1", "--nocapture"])
+        .env(ALONE, "1")
+        .output()
+        .unwrap();
+    let text = [done.stdout, done.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    assert!(done.status.success() && text.contains("1 passed"), "{}: {text}", done.status);
+    true
+}
 
 /// A file full of `s`, in the tables as a segment.
 struct Segment {
     file: File,
     path: std::path::PathBuf,
-    _turn: MutexGuard<'static, ()>,
 }
 
 impl Segment {
     fn new() -> Segment {
-        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let path = std::env::temp_dir().join(format!("holdfast-advice-{}", std::process::id()));
         let mut file = File::create(&path).unwrap();
         file.write_all(&vec![b's'; 4 * LEN]).unwrap();
         let file = File::open(&path).unwrap();
-        let segment = Segment { file, path, _turn: turn };
+        let segment = Segment { file, path };
         for index in 0..LAZY_MAX * 2 {
             shared::word(LAZY_TABLE + index * 8).store(0, Relaxed);
         }
@@ -93,6 +109,9 @@ fn moved(at: usize, len: usize, new_len: usize, flags: c_int, target: usize) -> 
 
 #[test]
 fn exactly_what_is_advised_away_becomes_zero() {
+    if elsewhere() {
+        return;
+    }
     let segment = Segment::new();
     for advice in [libc::MADV_DONTNEED, libc::MADV_FREE, libc::MADV_DONTNEED_LOCKED] {
         // Fresh memory, a segment, fresh memory.
@@ -115,6 +134,9 @@ fn exactly_what_is_advised_away_becomes_zero() {
 
 #[test]
 fn protection_stays_and_refusals_are_those_of_the_kernel() {
+    if elsewhere() {
+        return;
+    }
     let segment = Segment::new();
     let at = segment.map(0, LEN);
     // SAFETY: memory of this test.
@@ -139,6 +161,9 @@ fn protection_stays_and_refusals_are_those_of_the_kernel() {
 
 #[test]
 fn a_file_of_the_program_stays_a_file() {
+    if elsewhere() {
+        return;
+    }
     let segment = Segment::new();
     let at = segment.map(0, LEN);
     shared::word(LAZY_FILES + 8).fetch_add(1, Relaxed);
@@ -150,6 +175,9 @@ fn a_file_of_the_program_stays_a_file() {
 
 #[test]
 fn what_grows_gets_zeros_and_not_the_rest_of_the_segment() {
+    if elsewhere() {
+        return;
+    }
     let segment = Segment::new();
     let at = fresh(4 * LEN);
     segment.map(at, LEN);
@@ -176,6 +204,9 @@ fn what_grows_gets_zeros_and_not_the_rest_of_the_segment() {
 
 #[test]
 fn what_was_replaced_piece_by_piece_still_grows() {
+    if elsewhere() {
+        return;
+    }
     let segment = Segment::new();
     let at = fresh(3 * LEN);
     segment.map(at, 3 * LEN);
@@ -191,6 +222,9 @@ fn what_was_replaced_piece_by_piece_still_grows() {
 
 #[test]
 fn moves_to_a_given_place_and_shrinks() {
+    if elsewhere() {
+        return;
+    }
     let segment = Segment::new();
     let (at, to) = (fresh(3 * LEN), fresh(3 * LEN));
     bytes(at, 3 * LEN).fill(b'a');
@@ -209,6 +243,9 @@ fn moves_to_a_given_place_and_shrinks() {
 
 #[test]
 fn parts_that_never_were_one_mapping_are_refused() {
+    if elsewhere() {
+        return;
+    }
     let segment = Segment::new();
     let at = fresh(3 * LEN);
     segment.map(at, LEN);
@@ -223,6 +260,9 @@ fn parts_that_never_were_one_mapping_are_refused() {
 
 #[test]
 fn a_full_table_covers_everything() {
+    if elsewhere() {
+        return;
+    }
     let _segment = Segment::new();
     // One range is that of `Segment::new`.
     for index in 1..LAZY_MAX {
@@ -237,7 +277,9 @@ fn a_full_table_covers_everything() {
 /// Memory that no restart has mapped, in several mappings.
 #[test]
 fn several_mappings_move_as_one_and_gaps_stay() {
-    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    if elsewhere() {
+        return;
+    }
     let (at, to) = (fresh(4 * LEN), fresh(4 * LEN));
     for piece in 0..4 {
         bytes(at + piece * LEN, LEN).fill(b'0' + piece as u8);
@@ -266,6 +308,9 @@ fn several_mappings_move_as_one_and_gaps_stay() {
 
 #[test]
 fn a_guard_leaves_zeros_and_is_not_put_into_files_of_the_program() {
+    if elsewhere() {
+        return;
+    }
     const MADV_GUARD_REMOVE: c_int = 103;
     let segment = Segment::new();
     let at = segment.map(0, LEN);
