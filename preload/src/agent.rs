@@ -49,6 +49,8 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         self.publish(0);
+        // A call that does nothing: here a process stops that was let run to here only (process/src/speak.rs).
+        sys::process_id();
     }
 }
 

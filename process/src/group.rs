@@ -12,8 +12,9 @@ use crate::hold::{self, HeldProgram};
 use crate::inside::{self, Arrival, Stand};
 use crate::orphans::Orphans;
 use crate::refuse;
+use crate::speak;
 use crate::spread;
-use crate::stop::{self, Stragglers, Whom};
+use crate::stop::{self, Stopped, Stragglers, Whom};
 use crate::threads::Samples;
 use holdfast_image::manifest::StopBreakdown;
 use holdfast_image::record::ZombieRecord;
@@ -84,8 +85,8 @@ impl Group {
                 return Err(hold::let_go_again(failure, &targets, kept, &samples, stragglers));
             }
         };
+        let mut held = held(&targets, stopped);
         breakdown.stop_ns = elapsed_ns(begun);
-        let mut held = hold::held(&targets, stopped);
         let mut group = Group {
             targets: Vec::new(),
             befores: Vec::new(),
@@ -222,7 +223,7 @@ impl Group {
             Err(error) => return Err(inside::of(error, true, target.pid)),
         };
         match stop::stop(&[before.whom(target.pid)], options.deadline) {
-            Ok((stopped, _)) => match hold::held(one, stopped).pop() {
+            Ok((stopped, _)) => match held(one, stopped).pop() {
                 Some(mut held) => {
                     let read = read_threads(&mut held, &before);
                     let arrival = read.and(inside::arrive(&target, held.living()));
@@ -260,6 +261,14 @@ fn arrivals(
     breakdown.maps_ns += elapsed_ns(begun) - threads_ns;
     let (arrivals, children): (Vec<_>, Vec<_>) = looked.into_iter().unzip();
     (read.into_iter().zip(arrivals).map(|(read, arrival)| read.and(arrival)).collect(), children)
+}
+
+/// What was stopped, with no connection of libholdfast half made where nobody would finish it.
+fn held(targets: &[Target], mut stopped: Vec<Stopped>) -> Vec<HeldProgram> {
+    for (target, stopped) in targets.iter().zip(&mut stopped) {
+        speak::finish(target.pid, &target.area, stopped);
+    }
+    hold::held(targets, stopped)
 }
 
 fn read_threads(held: &mut HeldProgram, before: &Before) -> Result<(), CutError> {

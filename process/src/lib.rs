@@ -36,6 +36,7 @@ mod refuse;
 mod repair;
 mod slots;
 mod snapshot;
+mod speak;
 mod spread;
 mod stop;
 mod sweep;

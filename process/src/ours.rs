@@ -60,10 +60,17 @@ pub fn ready_stub(memory: &ForcedMemory, area: &InjectArea) -> io::Result<()> {
     Ok(())
 }
 
+/// The library is opening or closing descriptors of its own at this instant.
+const CHANGING: u64 = u64::MAX;
+
+/// Whether it is.
+pub fn is_connecting(tid: i32, area: &InjectArea) -> bool {
+    let own = || procmem::read_u64(tid, area.shared.0 + SharedPage::OWN_FD as u64);
+    area.shared.0 != 0 && own().is_ok_and(|own| own == CHANGING)
+}
+
 /// Number of the library's own connection, if it is waiting for us.
 pub fn own_descriptor(tid: i32, area: &InjectArea) -> Result<Option<i32>, CutError> {
-    /// The library is opening or closing descriptors of its own at this instant.
-    const CHANGING: u64 = u64::MAX;
     if area.shared.0 == 0 {
         return Ok(None);
     }
