@@ -319,6 +319,9 @@ pub struct SocketRecord {
     /// That file was deleted, or another one has its name.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deleted: bool,
+    /// What that file is called now, in the same folder, if it has got another name since it was bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renamed: Option<Name>,
     /// What waits to be read in a unix datagram socket.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<Datagram>,
@@ -449,6 +452,7 @@ mod tests {
             options: Vec::new(),
             mode: 0,
             deleted: false,
+            renamed: None,
             messages: Vec::new(),
         }
     }

@@ -11,9 +11,13 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_DUMP: u16 = 0x300;
+const UDIAG_SHOW_VFS: u32 = 2;
 const UDIAG_SHOW_PEER: u32 = 4;
 const UDIAG_SHOW_ICONS: u32 = 8;
 const UDIAG_SHOW_RQLEN: u32 = 16;
+/// What is asked of each.
+const SHOWN: u32 = UDIAG_SHOW_VFS | UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN;
+const UNIX_DIAG_VFS: u16 = 1;
 const UNIX_DIAG_PEER: u16 = 2;
 const UNIX_DIAG_ICONS: u16 = 3;
 const UNIX_DIAG_RQLEN: u16 = 4;
@@ -37,6 +41,8 @@ pub struct UnixSocket {
     pub shut: bool,
     /// Nor will anything come: so it is when the other end was closed.
     pub ended: bool,
+    /// The lower 32 bits of the inode of the file that it was bound to, whatever that is called now.
+    pub file: Option<u32>,
 }
 
 /// The unix socket with this inode.
@@ -44,7 +50,7 @@ pub struct UnixSocket {
 /// # Errors
 /// The kernel has no unix diag, or no such socket.
 pub fn unix_socket(inode: u64) -> io::Result<UnixSocket> {
-    Ok(understand(&ask(inode, UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN)?))
+    Ok(understand(&ask(inode, SHOWN)?))
 }
 
 /// All unix sockets of this network namespace, by inode.
@@ -52,7 +58,7 @@ pub fn unix_socket(inode: u64) -> io::Result<UnixSocket> {
 /// # Errors
 /// The kernel has no unix diag, or cannot tell all.
 pub fn unix_sockets() -> io::Result<HashMap<u64, UnixSocket>> {
-    let socket = request(0, UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN, NLM_F_REQUEST | NLM_F_DUMP)?;
+    let socket = request(0, SHOWN, NLM_F_REQUEST | NLM_F_DUMP)?;
     let mut all = HashMap::new();
     loop {
         let answers = receive(&socket)?;
@@ -80,6 +86,8 @@ fn understand(answer: &[u8]) -> UnixSocket {
     let mut found = UnixSocket { listens: answer.get(16 + 2) == Some(&TCP_LISTEN), ..UnixSocket::default() };
     for (kind, value) in attributes(answer) {
         match kind {
+            // struct unix_diag_vfs: inode, device.
+            UNIX_DIAG_VFS => found.file = word(value, 0),
             UNIX_DIAG_PEER => found.peer = word(value, 0).map(u64::from),
             UNIX_DIAG_RQLEN => {
                 (found.waiting, found.backlog) = (word(value, 0).unwrap_or(0), word(value, 4).unwrap_or(0));

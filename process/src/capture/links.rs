@@ -49,6 +49,15 @@ pub fn name_of(deleted: &[u8], inode: u64) -> Option<PathBuf> {
     let path = Path::new(OsStr::from_bytes(deleted.strip_suffix(DELETED)?));
     // What the kernel makes for itself is named like a deleted file in the root folder.
     let folder = path.parent().filter(|folder| folder.is_absolute() && folder.parent().is_some())?;
+    let name = folder.join(named(folder, |names| names.get(&inode).cloned())?);
+    fs::symlink_metadata(&name).is_ok_and(|found| found.is_file() && found.ino() == inode).then_some(name)
+}
+
+/// What `choose` takes of the names in a folder, which it gets by inode.
+pub fn named(
+    folder: &Path,
+    choose: impl FnOnce(&HashMap<u64, OsString>) -> Option<OsString>,
+) -> Option<OsString> {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let known = known.get_or_insert_default();
     let changed_ns = mtime_ns(&fs::metadata(folder).ok()?);
@@ -57,8 +66,7 @@ pub fn name_of(deleted: &[u8], inode: u64) -> Option<PathBuf> {
         known.retain(|other, _| other.is_dir());
         known.insert(folder.to_owned(), read(folder, changed_ns)?);
     }
-    let name = folder.join(known.get(folder)?.names.get(&inode)?);
-    fs::symlink_metadata(&name).is_ok_and(|found| found.is_file() && found.ino() == inode).then_some(name)
+    choose(&known.get(folder)?.names)
 }
 
 fn read(folder: &Path, changed_ns: i64) -> Option<Folder> {

@@ -46,6 +46,7 @@ mod seed;
 mod segments;
 mod shared;
 mod site;
+mod socket_files;
 mod sockets;
 mod stopped;
 mod tasks;

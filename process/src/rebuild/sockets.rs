@@ -8,6 +8,7 @@
 
 use super::datagrams;
 use super::error::RebuildError;
+use super::socket_files;
 use holdfast_image::bytes::Blob;
 use holdfast_image::record::{Description, FileTable, Object, SocketOption, SocketRecord, SocketState};
 use holdfast_sys::{fd, socket};
@@ -15,8 +16,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 /// How long a port is waited for.
@@ -83,7 +83,7 @@ impl Connections {
                 first.insert(end.number, end);
             }
         }
-        ends(table).for_each(|end| remove_deleted(end.socket));
+        ends(table).for_each(|end| socket_files::remove(end.socket));
         match first.into_values().next() {
             Some(end) => {
                 Err(RebuildError::Image(format!("a connection of {} has one end", end.socket.address())))
@@ -257,7 +257,7 @@ pub fn make(record: &SocketRecord) -> Result<OwnedFd, RebuildError> {
             }
             // The program's own choice whether the address may be used again, now that it has been.
             set_options(&made, &record.options);
-            remove_deleted(record);
+            socket_files::settle(record)?;
             Ok(made)
         }
     }
@@ -289,7 +289,7 @@ fn bound(record: &SocketRecord) -> Result<OwnedFd, RebuildError> {
             socket::bind(made.as_fd(), address).map_err(failed("binding a socket to"))?;
             return Ok(made);
         };
-        remove_dead(path, record)?;
+        socket_files::remove_dead(path, record)?;
         socket::bind(made.as_fd(), address).map_err(failed("binding a socket to"))?;
         fs::set_permissions(path, Permissions::from_mode(record.mode)).map_err(failed("chmod of"))?;
         return Ok(made);
@@ -349,28 +349,6 @@ fn has_address(record: &SocketRecord) -> bool {
         // Family, port.
         _ => record.local.0.get(2..4).is_some_and(|port| port != [0, 0]),
     }
-}
-
-/// Removes the file that a socket was just bound to, where it had lost it; others may not have one.
-fn remove_deleted(record: &SocketRecord) {
-    if let Some(path) = record.path().filter(|_| record.deleted) {
-        let _ = fs::remove_file(path);
-    }
-}
-
-/// Removes the file of a socket that nobody has any more.
-fn remove_dead(path: &Path, record: &SocketRecord) -> Result<(), RebuildError> {
-    let failed = |what: &str| RebuildError::io(format!("{what} {}", path.display()));
-    let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
-    let asked = socket::new(libc::AF_UNIX, record.socket_type.cast_signed(), 0).map_err(failed("asking"))?;
-    let dead = metadata.file_type().is_socket()
-        && socket::connect(asked.as_fd(), &record.local.0)
-            .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
-    if dead {
-        return fs::remove_file(path).map_err(failed("removing the dead socket"));
-    }
-    let why = "somebody else uses this name: end that program, or move the file away".to_owned();
-    Err(RebuildError::file(&holdfast_image::bytes::Name::from(path), why))
 }
 
 /// A connection whose other end has gone: reading says ECONNRESET, once, as it would have.
@@ -507,6 +485,7 @@ mod tests {
             options: Vec::new(),
             mode: 0,
             deleted: false,
+            renamed: None,
             messages: Vec::new(),
         }
     }

@@ -76,7 +76,7 @@ impl FileReader<'_> {
         // Family, padding; then the port and the groups that it sends to: zeros if it was not connected.
         let state =
             if peer.iter().skip(4).any(|&byte| byte != 0) { directed(taken)? } else { SocketState::Idle };
-        let mut object = record(self.holders[found.holder].pid, taken, (libc::AF_NETLINK, kind), state)?;
+        let mut object = record(taken, (libc::AF_NETLINK, kind), state)?;
         if let Object::Socket(socket) = &mut object {
             for name in NETLINK_OPTIONS {
                 if let Ok(value) = socket::option(taken.as_fd(), SOL_NETLINK, name) {

@@ -4,6 +4,7 @@
 //! with MSG_PEEK. A connection is whole only if everything that one end has sent waits at the other: what is still on its way cannot be seen.
 
 use super::flight::{glance, peek};
+use super::socket_files;
 use super::{FileReader, Found, Look, Obstacle};
 use holdfast_image::bytes::Blob;
 use holdfast_image::record::{Object, SocketOption, SocketRecord, SocketState, internet_address};
@@ -12,11 +13,8 @@ use holdfast_sys::socket::{self, TcpInfo, tcp_state};
 use holdfast_sys::{diag, fd, objects};
 use std::collections::HashMap;
 use std::fs;
-use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::Path;
 
 /// Options of every socket (asm-generic/socket.h): reuse of addresses and ports, keep-alive, broadcast, urgent data in
 /// line, priority, linger, credentials, time-outs, time stamps, least bytes to read, device.
@@ -130,9 +128,10 @@ impl FileReader<'_> {
         };
         let messages = if is_datagram { self.datagrams(taken, kernel.waiting > 0)? } else { Vec::new() };
         let pid = self.holders[found.holder].pid;
-        let mut object = record(pid, taken, (libc::AF_UNIX, socket_type), state)?;
+        let mut object = record(taken, (libc::AF_UNIX, socket_type), state)?;
         if let Object::Socket(socket) = &mut object {
             socket.messages = messages;
+            socket_files::look(pid, kernel.file, socket);
         }
         Ok(object)
     }
@@ -170,7 +169,7 @@ impl FileReader<'_> {
         } else {
             return self.inherited(found, not_supported(taken, found.inode));
         };
-        let mut object = record(self.holders[found.holder].pid, taken, (domain, socket_type), state)?;
+        let mut object = record(taken, (domain, socket_type), state)?;
         if let Object::Socket(socket) = &mut object
             && socket_type == libc::SOCK_DGRAM
         {
@@ -367,14 +366,13 @@ pub(super) fn directed(taken: &OwnedFd) -> Result<SocketState, String> {
 
 /// The record of a socket that does something.
 pub(super) fn record(
-    pid: i32,
     taken: &OwnedFd,
     (domain, kind): (i32, i32),
     state: SocketState,
 ) -> Result<Object, String> {
     let local = socket::local_address(taken.as_fd()).map_err(|error| error.to_string())?;
     let protocol = fd::socket_option(taken.as_fd(), libc::SO_PROTOCOL).unwrap_or(0);
-    let mut record = SocketRecord {
+    let record = SocketRecord {
         domain: domain.cast_unsigned(),
         socket_type: kind.cast_unsigned(),
         protocol: protocol.cast_unsigned(),
@@ -383,18 +381,9 @@ pub(super) fn record(
         options: options(taken, domain, protocol),
         mode: 0,
         deleted: false,
+        renamed: None,
         messages: Vec::new(),
     };
-    if let Some(path) = record.path() {
-        // Of the file that has the name, if it is one of a socket.
-        let path = Path::new(&format!("/proc/{pid}/cwd")).join(path);
-        let file = fs::symlink_metadata(path);
-        record.deleted = file.as_ref().map_or_else(
-            |error| error.kind() == io::ErrorKind::NotFound,
-            |metadata| !metadata.file_type().is_socket(),
-        );
-        record.mode = file.map_or(0o777, |metadata| metadata.permissions().mode()) & 0o7777;
-    }
     Ok(Object::Socket(Box::new(record)))
 }
 

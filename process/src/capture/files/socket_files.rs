@@ -1,0 +1,109 @@
+//! The file of a unix socket: its permissions, and whether it still has the name that the socket was bound to.
+//!
+//! Called by `sockets`, inside the stop or for a look at a running program. A file that has got another name (as servers do that bind
+//! beside the old socket and then take its place) is looked for in its folder, by its inode.
+
+use super::links;
+use holdfast_image::bytes::Name;
+use holdfast_image::record::SocketRecord;
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+/// Completes the record of a socket that has a path. `inode`: what the kernel says of its file, lower half.
+pub(super) fn look(pid: i32, inode: Option<u32>, record: &mut SocketRecord) {
+    let Some(path) = record.path() else { return };
+    let path = Path::new(&format!("/proc/{pid}/cwd")).join(path);
+    let here = fs::symlink_metadata(&path);
+    let is_it = |found: &Metadata| {
+        found.file_type().is_socket() && inode.is_none_or(|inode| lower(found.ino()) == inode)
+    };
+    if !here.as_ref().is_ok_and(is_it)
+        && let Some((name, found)) = inode.and_then(|inode| elsewhere(&path, inode))
+    {
+        record.mode = found.mode() & 0o7777;
+        record.renamed = Some(Name(name.into_vec()));
+        return;
+    }
+    // Where the kernel's inodes are not those of the files (overlayfs), the socket that has the name is taken for it.
+    record.deleted = here
+        .as_ref()
+        .map_or_else(|error| error.kind() == io::ErrorKind::NotFound, |found| !found.file_type().is_socket());
+    record.mode = here.map_or(0o777, |found| found.mode()) & 0o7777;
+}
+
+fn lower(inode: u64) -> u32 {
+    u32::try_from(inode & u64::from(u32::MAX)).unwrap_or(0)
+}
+
+/// The socket with this inode in the folder of a path.
+fn elsewhere(path: &Path, inode: u32) -> Option<(OsString, Metadata)> {
+    let folder = path.parent()?;
+    let it = |name: &OsString| {
+        let found = fs::symlink_metadata(folder.join(name)).ok()?;
+        (found.file_type().is_socket() && lower(found.ino()) == inode).then_some(found)
+    };
+    let candidates = |names: &HashMap<u64, OsString>| {
+        let same = names.iter().filter(|(other, _)| lower(**other) == inode);
+        same.map(|(_, name)| name).find(|name| it(name).is_some()).cloned()
+    };
+    let name = links::named(folder, candidates)?;
+    let found = it(&name)?;
+    Some((name, found))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use holdfast_image::bytes::Blob;
+    use holdfast_image::record::SocketState;
+    use holdfast_sys::{diag, socket};
+    use std::os::fd::AsFd;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn the_file_of_a_socket_is_found_under_its_new_name() {
+        let folder = std::env::temp_dir().join(format!("holdfast-socket-file-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (first, second) = (folder.join("first"), folder.join("second"));
+        let made = UnixListener::bind(&first).unwrap();
+        let inode =
+            fs::metadata(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&made))).unwrap().ino();
+        let own = std::process::id().cast_signed();
+        let seen = || {
+            let mut record = SocketRecord {
+                domain: libc::AF_UNIX.cast_unsigned(),
+                socket_type: libc::SOCK_STREAM.cast_unsigned(),
+                protocol: 0,
+                local: Blob(socket::local_address(made.as_fd()).unwrap()),
+                state: SocketState::Idle,
+                options: Vec::new(),
+                mode: 0,
+                deleted: false,
+                renamed: None,
+                messages: Vec::new(),
+            };
+            look(own, diag::unix_socket(inode).unwrap().file, &mut record);
+            (record.deleted, record.renamed)
+        };
+        let name = |path: &Path| Some(Name(path.file_name().unwrap().as_bytes().to_vec()));
+        assert_eq!(seen(), (false, None));
+        fs::rename(&first, &second).unwrap();
+        assert_eq!(seen(), (false, name(&second)));
+        let other = UnixListener::bind(&first).unwrap();
+        assert_eq!(seen(), (false, name(&second)), "another one has the name");
+        drop(other);
+        fs::remove_file(&first).unwrap();
+        fs::remove_file(&second).unwrap();
+        assert_eq!(seen(), (true, None));
+        fs::write(&first, "x").unwrap();
+        assert_eq!(seen(), (true, None));
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}
