@@ -215,7 +215,7 @@ pub fn read_threads(pid: i32, stopped: &Stopped, nested: bool) -> Result<Vec<Thr
     let mut buffer = vec![0_u8; threads::XSTATE_ROOM];
     for (&tid, held) in &stopped.threads {
         let inner = if nested { Status::read(pid, tid)?.innermost("NSpid").unwrap_or(tid) } else { tid };
-        let mut thread = threads::read(tid, inner, held.stop_signal, &mut buffer)?;
+        let mut thread = threads::read(tid, inner, *held, &mut buffer)?;
         thread.leave_rseq()?;
         all.push(thread);
     }

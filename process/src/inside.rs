@@ -26,6 +26,7 @@ use holdfast_image::control::SharedPage;
 use holdfast_image::record::{InjectArea, LayoutRecord, Limit, PosixTimer, ProcessFlags, ZombieRecord};
 use holdfast_sys::procfs::{self, Mapping, Status};
 use holdfast_sys::procmem::{self, ForcedMemory};
+use holdfast_sys::proctext::ProcFolder;
 use holdfast_sys::{fault, ptrace};
 
 /// A process that was stopped, and is still the one that is known.
@@ -351,9 +352,10 @@ pub fn surroundings(target: &Target, ids: &[(i32, i32)]) -> Result<Surroundings,
     refuse::unless_empty(refuse::unshared(ids))?;
     let pid = target.pid;
     let &(live, _) = ids.first().ok_or(CutError::Gone)?;
+    let tasks = ProcFolder::open(format!("/proc/{pid}/task"))?;
     Ok(Surroundings {
         own: ours::own_descriptor(live, &target.area)?,
-        around: ids.iter().map(|&(tid, _)| state::around(pid, tid)).collect(),
+        around: ids.iter().map(|&(tid, _)| state::around(&tasks, tid)).collect(),
         limits: state::limits(pid),
         exe: procfs::link(&format!("/proc/{pid}/exe"))?,
         cwd: folder::current(pid)?,

@@ -12,9 +12,9 @@
 //! known is asked.
 
 use crate::sweep::{Piece, Swept};
-use holdfast_image::Addr;
 use holdfast_image::pages::PageRun;
 use holdfast_image::set::PageSet;
+use holdfast_image::{Addr, PageCount};
 use holdfast_sys::procfs::Mapping;
 use std::collections::HashMap;
 
@@ -106,6 +106,11 @@ impl Known {
         self.files = swept.files.intersection(&self.within);
     }
 
+    /// How many pages there were in all.
+    pub fn pages(&self) -> PageCount {
+        self.present.pages()
+    }
+
     /// Pages that there were in a range of memory without a file, and guard regions. `None`: not all of it is known.
     pub fn plain(&self, range: PageRun) -> Option<(PageSet, PageSet)> {
         has_all(&self.tracked, range).then(|| (part(&self.present, range), part(&self.guards, range)))
@@ -129,7 +134,7 @@ fn part(set: &PageSet, range: PageRun) -> PageSet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use holdfast_image::{PAGE_SIZE, PageCount};
+    use holdfast_image::PAGE_SIZE;
 
     fn pages(first: u64, count: u64) -> PageRun {
         PageRun { start: Addr(first * PAGE_SIZE), pages: PageCount(count) }

@@ -8,6 +8,7 @@
 //! Runs in: the agent's flush workers (read, release) and whoever owns it (drop).
 
 use crate::guard::Guard;
+use crate::spread;
 use crate::tracer::Command;
 use crossbeam_channel::Sender;
 use holdfast_image::pages::{PageRun, StoreMapping};
@@ -18,15 +19,14 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 
 /// Buffers larger than this are not kept for the next stop, bytes.
 const KEPT_LEN: usize = 256 << 20;
 
 /// From so many pages on several threads copy: the program stands still and leaves them its processors.
 const MUCH: u64 = 1024;
-/// Threads that copy, at most.
-const MAX_WORKERS: usize = 4;
+/// Shares of each: one thread may be slower than the others.
+const SHARES: usize = 4;
 
 /// Buffers whose memory the kernel has given already: filling fresh memory inside a stop would cost a fault per page. One for
 /// memory and one for files, the larger one last.
@@ -51,9 +51,10 @@ impl SavedPages {
     pub fn warm(len: usize) {
         let mut spare = spare();
         match spare.last_mut() {
-            Some(last) if last.len() < len => last.resize(len, 0),
+            Some(last) if last.len() < len => last.resize(len, 1),
             Some(_) => {}
-            None => spare.push(vec![0; len]),
+            // Not zeros: they would be promised by the kernel, and brought at the first write.
+            None => spare.push(vec![1; len]),
         }
     }
     /// Empty, with the largest spare buffer.
@@ -106,24 +107,20 @@ impl SavedPages {
             usize::try_from(runs.iter().map(|run| run.pages.bytes()).sum::<u64>()).unwrap_or(usize::MAX)
         };
         let end = self.used + len(runs);
-        let workers = if pages < MUCH { 1 } else { thread::available_parallelism().map_or(1, usize::from) };
-        let fill = &fill;
+        let workers = if pages < MUCH { 1 } else { spread::workers() };
+        let share = if workers > 1 { runs.len().div_ceil(workers * SHARES) } else { runs.len() };
         let mut rest = &mut self.bytes[self.used..end];
-        thread::scope(|scope| {
-            let mut others = Vec::new();
-            let shares = runs.chunks(runs.len().div_ceil(workers.min(MAX_WORKERS)).max(1));
-            for share in shares {
-                let (own, later) = std::mem::take(&mut rest).split_at_mut(len(share));
-                rest = later;
-                if rest.is_empty() {
-                    fill(share, own)?;
-                } else {
-                    others.push(scope.spawn(move || fill(share, own)));
-                }
-            }
-            let joined = others.into_iter().map(|other| other.join());
-            joined.flat_map(Result::into_iter).collect::<io::Result<Vec<()>>>().map(drop)
-        })?;
+        let mut shares = Vec::new();
+        for share in runs.chunks(share.max(1)) {
+            let (own, later) = rest.split_at_mut(len(share));
+            shares.push((share, Mutex::new(own)));
+            rest = later;
+        }
+        spread::map(&shares, workers, |(share, own)| {
+            fill(share, &mut own.lock().unwrap_or_else(PoisonError::into_inner))
+        })
+        .into_iter()
+        .collect::<io::Result<()>>()?;
         for run in runs {
             self.pieces.push((*run, self.used));
             self.used += len(std::slice::from_ref(run));

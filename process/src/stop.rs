@@ -9,7 +9,7 @@ use crate::refuse;
 use holdfast_image::refusal::Refusal;
 use holdfast_sys::fault;
 use holdfast_sys::procfs::{self, Status};
-use holdfast_sys::ptrace::{self, Wait};
+use holdfast_sys::ptrace::{self, Registers, Wait};
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
@@ -46,6 +46,8 @@ pub struct Whom {
 pub struct Held {
     /// The signal of the group stop (job control) that it takes part in.
     pub stop_signal: Option<i32>,
+    /// Its registers, if they were looked at already.
+    pub regs: Option<Registers>,
 }
 
 /// All threads of a process, stopped.
@@ -222,8 +224,11 @@ fn leave_vdso(
     while tries < CLOCK_TRIES && begun.elapsed() < CLOCK_LIMIT {
         let mut have_moved = false;
         inside.retain(|&(at, tid)| {
-            let is_held = matches!(seized[at].get(&tid), Some(Some(Held { stop_signal: None })));
-            let Some(regs) = ptrace::registers(tid).ok().filter(|_| is_held) else { return false };
+            let Some(Some(held @ Held { stop_signal: None, .. })) = seized[at].get_mut(&tid) else {
+                return false;
+            };
+            let Ok(regs) = ptrace::registers(tid) else { return false };
+            held.regs = Some(regs);
             // The time stamp counter was read into the last two.
             let now = [regs.rip, regs.rax, regs.rdx];
             have_moved |= before.insert(tid, now) != Some(now);
@@ -330,8 +335,8 @@ fn wait_stopped(
                 limit = start.elapsed() + Duration::from_millis(2);
             }
             Ok(Wait::Nothing) => pause(start),
-            Ok(Wait::Interrupted) => return Ok(Some(Held { stop_signal: None })),
-            Ok(Wait::GroupStop(signal)) => return Ok(Some(Held { stop_signal: Some(signal) })),
+            Ok(Wait::Interrupted) => return Ok(Some(Held { stop_signal: None, regs: None })),
+            Ok(Wait::GroupStop(signal)) => return Ok(Some(Held { stop_signal: Some(signal), regs: None })),
             // A signal came first: let it be delivered; the event stop follows (ptrace.md, D).
             Ok(Wait::Signal(signal)) => {
                 let _ = ptrace::cont(tid, signal);
@@ -349,9 +354,13 @@ fn wait_stopped(
 /// (kernel/signal.c, prepare_signal). So the thread is let look for itself.
 pub fn stop_signal_again(pid: i32, tid: i32) -> Option<i32> {
     ptrace::listen(tid).ok()?;
+    again(pid, tid).and_then(|held| held.stop_signal)
+}
+
+/// Has a traced thread that runs, or that has just been let run, stand. `None`: it does not, or is gone.
+pub fn again(pid: i32, tid: i32) -> Option<Held> {
     let _ = ptrace::interrupt(tid);
-    let held = wait_stopped(pid, tid, Instant::now(), AGAIN, STARVED);
-    held.ok().flatten().and_then(|held| held.stop_signal)
+    wait_stopped(pid, tid, Instant::now(), AGAIN, STARVED).ok().flatten()
 }
 
 /// Names a thread that did not stop, and what it is doing.

@@ -34,6 +34,9 @@ const SHARES: u64 = 64;
 const MANY: usize = 8;
 /// Gaps that are scanned with what lies around them, bytes.
 const GAP: u64 = 64 << 10;
+/// The same for memory without a file. Of 4 GiB with 1 % written all over, a scan took 10.4 ms with 64 KiB, 7.9 with 512 KiB, 7.6 with
+/// 1 MiB and 7.4 with 4 MiB: beyond, a longer way costs what fewer calls save.
+const WIDE_GAP: u64 = 1 << 20;
 /// Pieces from this size on are asked in two steps where that is quicker, bytes.
 const LARGE: u64 = 16 << 20;
 /// What one page table is for, bytes.
@@ -206,20 +209,22 @@ fn scan_plain(pagemap: &File, piece: &Piece, present: &PageSet, guards: &PageSet
     })?;
     let mut part = Swept::default();
     let wanted = WANTED | pagemap::guard_category();
-    let mut ask = |run: PageRun| {
-        let each = |found| part.add(found, piece.of_file);
-        pagemap::scan_and_protect(pagemap, run.start.0, run.end().0, ANY, wanted, each)
-    };
-    let asked: Vec<PageRun> =
-        near(&open, GAP).into_iter().map(|(start, end)| PageRun::between(Addr(start), Addr(end))).collect();
-    asked.iter().try_for_each(|run| ask(*run))?;
-    let rest = present.union(guards).difference(&PageSet::from(asked));
+    let mut told = Vec::new();
+    for (start, end) in near(&open, WIDE_GAP) {
+        pagemap::scan_written_and_protect(pagemap, start, end, ANY, wanted, |found| {
+            told.push(PageRun::between(Addr(found.start), Addr(found.end)));
+            part.add(found, piece.of_file);
+        })?;
+    }
+    // What was open and is not told of is no page any more.
+    let rest = present.union(guards).difference(&open).difference(&PageSet::from(told));
     let mut gone = Vec::new();
     for table in tables_of(&rest) {
         let (first, mut is_there) = (table.start.0, false);
         pagemap::scan(pagemap, first, first + PAGE_SIZE, ANY, ANY, |_| is_there = true)?;
         if !is_there {
-            ask(table)?;
+            let each = |found| part.add(found, piece.of_file);
+            pagemap::scan_and_protect(pagemap, first, table.end().0, ANY, wanted, each)?;
             gone.push(table);
         }
     }

@@ -7,6 +7,7 @@ use crate::error::TraceError;
 use crate::inject::batch::{Host, Marker, choose_marker};
 use crate::repair::{self, Buffers, ERESTART_RESTARTBLOCK, ERESTARTNOHAND, Timeout};
 use crate::slots::{self, Slot, Slots};
+use crate::stop::Held;
 use crate::xstate;
 use holdfast_image::record::{InjectArea, TimedWait};
 use holdfast_sys::procmem::{self, ForcedMemory};
@@ -118,8 +119,9 @@ pub const XSTATE_ROOM: usize = 16 * 1024;
 ///
 /// # Errors
 /// The thread is gone, or the kernel refuses.
-pub fn read(tid: i32, inner: i32, stop_signal: Option<i32>, buffer: &mut [u8]) -> Result<Thread, TraceError> {
-    let regs = ptrace::registers(tid)?;
+pub fn read(tid: i32, inner: i32, held: Held, buffer: &mut [u8]) -> Result<Thread, TraceError> {
+    let Held { stop_signal, regs } = held;
+    let regs = regs.map_or_else(|| ptrace::registers(tid), Ok)?;
     let len = ptrace::xstate(tid, buffer)?;
     Ok(Thread {
         tid,

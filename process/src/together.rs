@@ -73,10 +73,11 @@ pub fn read(
     breakdown.regions += seen.iter().map(|one| one.mapped.len() as u64).sum::<u64>();
     let told = told::stops(targets, &seen, kept)?;
     lap(&mut breakdown.inject_ns);
+    let reader = reader(targets, options, befores, &seen, &surroundings)?;
     // This thread looks at the files, which lead from one process to another; others at the memory of each.
     let both: Vec<(&Target, &Seen)> = targets.iter().zip(&seen).collect();
     let (files, memories) = spread::beside(&both, spread::workers(), memory, || {
-        let tables = files(targets, options, befores, &seen, &surroundings)?;
+        let tables = files(&reader, targets, options, &seen)?;
         let contents = contents(targets, options, &seen, &tables)?;
         lap(&mut breakdown.files_ns);
         Ok::<_, CutError>((tables, contents))
@@ -182,14 +183,14 @@ fn whose<T>(targets: &[Target], all: Vec<Result<T, CutError>>) -> Result<Vec<T>,
     all.into_iter().zip(targets).map(named).collect()
 }
 
-/// The file tables of all.
-fn files(
+/// The descriptors of all.
+fn reader<'a>(
     targets: &[Target],
-    options: &CutOptions,
-    befores: &[Before],
+    options: &'a CutOptions,
+    befores: &'a [Before],
     seen: &[Seen],
     surroundings: &[Surroundings],
-) -> Result<Vec<FileTable>, CutError> {
+) -> Result<FileReader<'a>, CutError> {
     let of_all = targets.iter().zip(befores).zip(seen).zip(surroundings);
     let holders = of_all.map(|(((target, before), seen), surroundings)| Holder {
         pid: target.pid,
@@ -201,7 +202,16 @@ fn files(
     let outside = Outside { inherited: &options.inherited, lose_connections: options.lose_connections };
     let mut covered = Covered::default();
     seen.iter().for_each(|seen| covered.add(&seen.mapped));
-    let reader = FileReader::new(holders.collect(), outside, Look::Stopped)?.covering(covered);
+    Ok(FileReader::new(holders.collect(), outside, Look::Stopped)?.covering(covered))
+}
+
+/// The file tables of all.
+fn files(
+    reader: &FileReader<'_>,
+    targets: &[Target],
+    options: &CutOptions,
+    seen: &[Seen],
+) -> Result<Vec<FileTable>, CutError> {
     let mut tables = reader.tables().map_err(|unreadable| {
         let refusals = named(targets, unreadable.refusals);
         if unreadable.passing { CutError::Unsettled(refusals) } else { CutError::Refused(refusals) }

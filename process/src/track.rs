@@ -17,9 +17,9 @@ use crate::error::TraceError;
 use crate::huge;
 use crate::known::Known;
 use crate::sweep::{self, ANY, Piece, Swept};
-use holdfast_image::Addr;
 use holdfast_image::pages::{PageRun, StoreMapping};
 use holdfast_image::set::PageSet;
+use holdfast_image::{Addr, PageCount};
 use holdfast_sys::pagemap::{self, IS_WRITTEN, ScanRegion};
 use holdfast_sys::procfs::{self, Mapping};
 use holdfast_sys::userfault::{self, Userfault};
@@ -117,6 +117,11 @@ impl Tracking {
     /// How changes are found: "userfaultfd" or "hashes".
     pub fn kind(&self) -> &'static str {
         if self.userfault.is_some() { "userfaultfd" } else { "hashes" }
+    }
+
+    /// How many pages the last scan has found, of all that an image holds. None before the first.
+    pub fn pages(&self) -> PageCount {
+        self.state().known.pages()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

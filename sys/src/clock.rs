@@ -81,6 +81,18 @@ pub fn set_affinity(tid: i32, words: &[u64]) -> io::Result<()> {
     crate::check(result).map(|_| ())
 }
 
+/// The processor that the calling thread runs on.
+pub fn processor() -> Option<usize> {
+    // SAFETY: no arguments; -1 where the kernel cannot tell.
+    usize::try_from(unsafe { libc::sched_getcpu() }).ok()
+}
+
+/// The id of the calling thread.
+pub fn own_thread() -> i32 {
+    // SAFETY: no arguments, cannot fail.
+    unsafe { libc::gettid() }
+}
+
 /// Lets short sleeps of the calling thread end on time (PR_SET_TIMERSLACK, prctl(2); the default is 50 us late).
 pub fn no_timer_slack() {
     // SAFETY: numbers only; 1 is the smallest slack, in nanoseconds.

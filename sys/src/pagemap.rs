@@ -126,12 +126,32 @@ pub fn scan_and_protect(
     wanted: u64,
     each: impl FnMut(ScanRegion),
 ) -> io::Result<()> {
-    let masks = ScanArg {
+    walk(pagemap, start, end, protecting(any, wanted), each)
+}
+
+/// What both scans ask that protect.
+fn protecting(any: u64, wanted: u64) -> ScanArg {
+    ScanArg {
         flags: WP_MATCHING | CHECK_WPASYNC,
         category_anyof_mask: any,
         return_mask: wanted,
         ..ScanArg::default()
-    };
+    }
+}
+
+/// As [`scan_and_protect`], but reports only what was written.
+///
+/// # Errors
+/// As [`scan_and_protect`].
+pub fn scan_written_and_protect(
+    pagemap: &File,
+    start: u64,
+    end: u64,
+    any: u64,
+    wanted: u64,
+    each: impl FnMut(ScanRegion),
+) -> io::Result<()> {
+    let masks = ScanArg { category_mask: IS_WRITTEN, ..protecting(any, wanted) };
     walk(pagemap, start, end, masks, each)
 }
 

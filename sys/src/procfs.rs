@@ -3,7 +3,7 @@
 //! Pure parsing over what the kernel prints (fs/proc/task_mmu.c, fs/proc/array.c); a line that does not parse is an
 //! error that names the file, never a guess.
 
-use crate::proctext;
+use crate::proctext::{self, ProcFolder};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -273,8 +273,9 @@ fn numbers(folder: &str) -> io::Result<Vec<i32>> {
 /// Process gone. Threads that end meanwhile are skipped.
 pub fn children(pid: i32) -> io::Result<Vec<i32>> {
     let mut all = Vec::new();
+    let folder = ProcFolder::open(format!("/proc/{pid}/task"))?;
     for tid in tasks(pid)? {
-        if let Ok(text) = proctext::list_text(format!("/proc/{pid}/task/{tid}/children")) {
+        if let Ok(text) = folder.list_text(&format!("{tid}/children")) {
             all.extend(text.split_whitespace().filter_map(|word| word.parse::<i32>().ok()));
         }
     }
@@ -409,7 +410,48 @@ impl DescriptorInfo {
 
 /// Reads it; `None` when the descriptor is not open (any more).
 pub fn descriptor_info(pid: i32, fd: u64) -> Option<DescriptorInfo> {
-    let text = proctext::record_text(format!("/proc/{pid}/fdinfo/{fd}")).ok()?;
+    understood(proctext::record_text(format!("/proc/{pid}/fdinfo/{fd}")).ok()?)
+}
+
+/// The descriptors of a process, to be looked at one by one.
+#[derive(Debug)]
+pub struct DescriptorFolder {
+    links: ProcFolder,
+    infos: ProcFolder,
+}
+
+impl DescriptorFolder {
+    /// By a thread of it: a main thread that has ended has no descriptors any more.
+    ///
+    /// # Errors
+    /// Process gone, or not ours.
+    pub fn open(pid: i32, tid: i32) -> io::Result<DescriptorFolder> {
+        Ok(DescriptorFolder {
+            links: ProcFolder::open(format!("/proc/{pid}/task/{tid}/fd"))?,
+            infos: ProcFolder::open(format!("/proc/{pid}/task/{tid}/fdinfo"))?,
+        })
+    }
+    /// As [`descriptor_info`].
+    pub fn info(&self, fd: i32) -> Option<DescriptorInfo> {
+        understood(self.infos.record_text(&fd.to_string()).ok()?)
+    }
+    /// What it is called.
+    ///
+    /// # Errors
+    /// It is not open (any more).
+    pub fn target(&self, fd: i32) -> io::Result<Vec<u8>> {
+        self.links.link(&fd.to_string())
+    }
+    /// Device and inode of what it leads to.
+    ///
+    /// # Errors
+    /// It is not open (any more); nobody can tell.
+    pub fn identity(&self, fd: i32) -> io::Result<(u64, u64)> {
+        self.links.identity(&fd.to_string())
+    }
+}
+
+fn understood(text: String) -> Option<DescriptorInfo> {
     let mut info = DescriptorInfo { flags: 0, position: 0, text };
     info.flags = u32::from_str_radix(info.get("flags")?, 8).ok()?;
     info.position = info.get("pos")?.parse().ok()?;
@@ -452,6 +494,14 @@ mod tests {
         assert!(tasks(pid).unwrap().contains(&pid));
         assert!(task_count(pid).unwrap() > 0 && task_count(i32::MAX).is_err());
         assert!(descriptors(pid, pid).unwrap().contains(&1));
+        let (file, folder) =
+            (fs::File::open("/proc/self/maps").unwrap(), DescriptorFolder::open(pid, pid).unwrap());
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
+        assert_eq!(folder.info(fd), descriptor_info(pid, u64::from(fd.cast_unsigned())));
+        assert_eq!(folder.target(fd).unwrap(), link(&format!("/proc/self/fd/{fd}")).unwrap());
+        let metadata = file.metadata().unwrap();
+        assert_eq!(folder.identity(fd).unwrap(), (metadata.dev(), metadata.ino()));
+        assert!(folder.info(i32::MAX).is_none() && folder.target(i32::MAX).is_err());
         assert_eq!(Status::read(pid, pid).unwrap().innermost("NSpid"), Some(pid));
         assert!(stat_fields(pid, pid).unwrap().len() > 40);
     }

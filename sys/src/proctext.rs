@@ -1,18 +1,26 @@
 //! Reading the text files of /proc, with as few calls as can be: inside a stop there are hundreds of them.
 //!
 //! `std::fs::read` asks for the size first, which is 0 here, and then reads 32, 64, 128 … bytes until it is at the end.
-//! Called by `procfs` and by whoever reads a file of /proc that has no parser there.
+//! Called by `procfs` and by whoever reads a file of /proc that has no parser there. Many files of one folder are read through a
+//! [`ProcFolder`]: the way to /proc/PID/task/TID/fdinfo is longer for the kernel than all that it says of one descriptor.
+//!
+//! # Safety
+//! All calls take a descriptor that is owned, a NUL-terminated name, and buffers of the length that is told.
+#![allow(unsafe_code)]
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Room for what is read at once, bytes. A list (maps, smaps) comes in pieces of at most a page, whatever the room
 /// (fs/seq_file.c, seq_read_iter).
 const ROOM: usize = 4096;
 
-fn read(path: &Path, is_record: bool) -> io::Result<Vec<u8>> {
-    let mut file = File::open(path)?;
+fn read(mut file: File, is_record: bool) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let mut piece = [0_u8; ROOM];
     loop {
@@ -29,7 +37,7 @@ fn read(path: &Path, is_record: bool) -> io::Result<Vec<u8>> {
 /// # Errors
 /// It cannot be opened or read.
 pub fn list(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
-    read(path.as_ref(), false)
+    read(File::open(path)?, false)
 }
 
 /// A file that the kernel makes as a whole (single_open and simple_read_from_buffer: stat, status, comm, fdinfo …): where less comes
@@ -38,7 +46,7 @@ pub fn list(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
 /// # Errors
 /// It cannot be opened or read.
 pub fn record(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
-    read(path.as_ref(), true)
+    read(File::open(path)?, true)
 }
 
 /// The same as text.
@@ -57,10 +65,121 @@ pub fn list_text(path: impl AsRef<Path>) -> io::Result<String> {
     String::from_utf8(list(path)?).map_err(io::Error::other)
 }
 
+/// A folder of /proc whose files are looked at by their names.
+#[derive(Debug)]
+pub struct ProcFolder(File);
+
+impl ProcFolder {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// It is gone, or not ours to look at.
+    pub fn open(path: impl AsRef<Path>) -> io::Result<ProcFolder> {
+        File::options().read(true).custom_flags(libc::O_DIRECTORY | libc::O_PATH).open(path).map(ProcFolder)
+    }
+
+    fn file(&self, name: &str) -> io::Result<File> {
+        let name = CString::new(name)?;
+        let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+        // SAFETY: the name ends with NUL; the call only reads it.
+        let fd = unsafe { libc::openat(self.0.as_raw_fd(), name.as_ptr(), flags) };
+        let fd = crate::check(i64::from(fd))?;
+        // SAFETY: a new descriptor, which nobody else knows.
+        Ok(File::from(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap_or(-1)) }))
+    }
+
+    /// As [`record`].
+    ///
+    /// # Errors
+    /// It cannot be opened or read.
+    pub fn record(&self, name: &str) -> io::Result<Vec<u8>> {
+        read(self.file(name)?, true)
+    }
+
+    /// As [`record_text`].
+    ///
+    /// # Errors
+    /// As [`ProcFolder::record`]; it is not UTF-8.
+    pub fn record_text(&self, name: &str) -> io::Result<String> {
+        String::from_utf8(self.record(name)?).map_err(io::Error::other)
+    }
+
+    /// As [`list_text`].
+    ///
+    /// # Errors
+    /// It cannot be opened or read; it is not UTF-8.
+    pub fn list_text(&self, name: &str) -> io::Result<String> {
+        String::from_utf8(read(self.file(name)?, false)?).map_err(io::Error::other)
+    }
+
+    /// Where a symbolic link leads, as the kernel writes it.
+    ///
+    /// # Errors
+    /// It is gone, or no link.
+    pub fn link(&self, name: &str) -> io::Result<Vec<u8>> {
+        let name = CString::new(name)?;
+        let mut target: Vec<u8> = Vec::with_capacity(256);
+        loop {
+            let (room, into) = (target.capacity(), target.as_mut_ptr().cast());
+            // SAFETY: the name ends with NUL; at most `room` bytes are written, which `target` has.
+            let len = unsafe { libc::readlinkat(self.0.as_raw_fd(), name.as_ptr(), into, room) };
+            let len = usize::try_from(crate::check(len as i64)?).unwrap_or(0);
+            if len < room {
+                // SAFETY: the kernel has written so many bytes.
+                unsafe { target.set_len(len) };
+                return Ok(target);
+            }
+            target.reserve(2 * room);
+        }
+    }
+
+    /// Device and inode of what a link leads to.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn identity(&self, name: &str) -> io::Result<(u64, u64)> {
+        let name = CString::new(name)?;
+        let mut facts = MaybeUninit::<libc::stat>::uninit();
+        // SAFETY: the name ends with NUL; a struct stat is written.
+        let result = unsafe { libc::fstatat(self.0.as_raw_fd(), name.as_ptr(), facts.as_mut_ptr(), 0) };
+        crate::check(i64::from(result))?;
+        // SAFETY: the call has succeeded: all of it is written.
+        let facts = unsafe { facts.assume_init() };
+        Ok((facts.st_dev, facts.st_ino))
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn through_a_folder_all_is_the_same() {
+        let folder = ProcFolder::open("/proc/self").unwrap();
+        assert_eq!(folder.record("auxv").unwrap(), record("/proc/self/auxv").unwrap());
+        assert_eq!(folder.list_text("cmdline").unwrap(), list_text("/proc/self/cmdline").unwrap());
+        let exe = std::fs::read_link("/proc/self/exe").unwrap();
+        assert_eq!(folder.link("exe").unwrap(), exe.as_os_str().as_bytes());
+        let metadata = std::fs::metadata(exe).unwrap();
+        assert_eq!(folder.identity("exe").unwrap(), (metadata.dev(), metadata.ino()));
+        assert!(folder.record("nothing").is_err() && folder.link("maps").is_err());
+        assert!(folder.identity("nothing").is_err() && ProcFolder::open("/proc/self/maps").is_err());
+    }
+
+    #[test]
+    fn long_links_come_whole() {
+        let base = std::env::temp_dir().join(format!("holdfast-link-{}", std::process::id()));
+        std::fs::create_dir_all(&base).unwrap();
+        for len in [1, 255, 256, 257, 511, 512, 3000] {
+            let (target, name) = ("x".repeat(len), len.to_string());
+            std::os::unix::fs::symlink(&target, base.join(&name)).unwrap();
+            assert_eq!(ProcFolder::open(&base).unwrap().link(&name).unwrap(), target.as_bytes(), "{len}");
+        }
+        std::fs::remove_dir_all(&base).unwrap();
+    }
 
     #[test]
     fn files_come_whole_whatever_their_length() {

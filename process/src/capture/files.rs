@@ -13,6 +13,7 @@ mod locks;
 pub mod nameless;
 mod own;
 mod owners;
+mod socket_files;
 mod sockets;
 mod terminals;
 mod waiting;
@@ -30,7 +31,7 @@ use holdfast_image::record::{
 };
 use holdfast_image::refusal::{Refusal, Subject};
 use holdfast_sys::diag::UnixSocket;
-use holdfast_sys::procfs::{self, DescriptorInfo, Status};
+use holdfast_sys::procfs::{self, DescriptorFolder, DescriptorInfo, Status};
 use holdfast_sys::{clone, fd};
 use nameless::Covered;
 use std::cell::{Cell, OnceCell, RefCell};
@@ -500,24 +501,20 @@ impl<'a> FileReader<'a> {
     }
 }
 
-/// One descriptor.
-fn find(at: usize, holder: &Holder<'_>, fd: i32) -> io::Result<Found> {
-    let Holder { pid, tid, .. } = holder;
-    let path = format!("/proc/{pid}/task/{tid}/fd/{fd}");
-    // By the thread: a main thread that has ended has no descriptors any more.
-    let info = procfs::descriptor_info(*tid, u64::from(fd.cast_unsigned()))
-        .ok_or_else(|| io::Error::other(format!("fd {fd}: no fdinfo")))?;
-    let metadata = fs::metadata(&path).ok();
-    let (device, inode) = metadata.map_or((0, 0), |m| (m.dev(), m.ino()));
-    Ok(Found { holder: at, fd, info, target: procfs::link(&path)?, device, inode })
+/// One descriptor. `folder`: of its process.
+fn find(at: usize, folder: &DescriptorFolder, fd: i32) -> io::Result<Found> {
+    let info = folder.info(fd).ok_or_else(|| io::Error::other(format!("fd {fd}: no fdinfo")))?;
+    let (device, inode) = folder.identity(fd).unwrap_or_default();
+    Ok(Found { holder: at, fd, info, target: folder.target(fd)?, device, inode })
 }
 
 /// Finds all descriptors of a process.
 fn find_all(at: usize, holder: &Holder<'_>, look: Look) -> io::Result<Vec<Found>> {
     let mut found = Vec::new();
+    let folder = DescriptorFolder::open(holder.pid, holder.tid)?;
     for fd in procfs::descriptors(holder.pid, holder.tid)? {
-        match find(at, holder, fd) {
-            Ok(one) if look == Look::Stopped || is_still(holder, &one) => found.push(one),
+        match find(at, &folder, fd) {
+            Ok(one) if look == Look::Stopped || is_still(&folder, &one) => found.push(one),
             Err(error) if look == Look::Stopped => return Err(error),
             Ok(_) | Err(_) => {}
         }
@@ -526,8 +523,8 @@ fn find_all(at: usize, holder: &Holder<'_>, look: Look) -> io::Result<Vec<Found>
 }
 
 /// Whether the number has led to the same thing all the while: the facts of it belong together.
-fn is_still(holder: &Holder<'_>, found: &Found) -> bool {
-    let again = find(found.holder, holder, found.fd);
+fn is_still(folder: &DescriptorFolder, found: &Found) -> bool {
+    let again = find(found.holder, folder, found.fd);
     again.is_ok_and(|again| (again.inode, &again.target) == (found.inode, &found.target))
 }
 

@@ -15,6 +15,7 @@ use holdfast_image::record::{
     SignalAction, ThreadRecord,
 };
 use holdfast_sys::procfs::{self, Status};
+use holdfast_sys::proctext::ProcFolder;
 use holdfast_sys::{clock, procmem, proctext, task};
 use std::collections::HashMap;
 use std::fs;
@@ -354,8 +355,9 @@ pub struct Around {
 }
 
 /// Looks at it. Inside the stop; some microseconds.
-pub fn around(pid: i32, tid: i32) -> Around {
-    let comm = proctext::record(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
+/// `tasks`: the folder of all threads.
+pub fn around(tasks: &ProcFolder, tid: i32) -> Around {
+    let comm = tasks.record(&format!("{tid}/comm")).unwrap_or_default();
     let scheduling = task::scheduling_of(tid);
     let deadline = if scheduling.policy == task::DEADLINE { task::deadline_of(tid) } else { None };
     let deadline = deadline.map(|([runtime_ns, deadline_ns, period_ns], flags)| Deadline {
