@@ -341,7 +341,10 @@ fn wait_stopped(
             Ok(Wait::Signal(signal)) => {
                 let _ = ptrace::cont(tid, signal);
             }
+            // An interrupt that came before such a stop is forgotten by it (kernel/signal.c, ptrace_stop: "any trap clears pending STOP
+            // trap"): the end of a call comes before the look at what is pending.
             Ok(Wait::Syscall | Wait::Event(_)) => {
+                let _ = ptrace::interrupt(tid);
                 let _ = ptrace::cont(tid, 0);
             }
             Ok(Wait::Exited(_)) | Err(_) => return Ok(None),

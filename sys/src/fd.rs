@@ -351,12 +351,16 @@ mod tests {
         send(theirs.as_fd(), b"plain", 0).unwrap();
         assert_eq!(peek(ours.as_fd(), &mut buffer, 0).unwrap(), (5, false));
         send_with(theirs.as_fd(), b"with", theirs.as_fd());
-        let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-        let before = open();
+        let target = |fd: &std::path::Path| std::fs::read_link(fd).ok();
+        let sent = target(format!("/proc/self/fd/{}", theirs.as_raw_fd()).as_ref());
+        let open = || {
+            let all = std::fs::read_dir("/proc/self/fd").unwrap();
+            all.filter(|fd| target(&fd.as_ref().unwrap().path()) == sent).count()
+        };
         for _ in 0..200 {
             assert_eq!(peek(ours.as_fd(), &mut buffer, 0).unwrap(), (9, true));
         }
-        assert!(open() < before + 100, "other tests open files too, but not as many");
+        assert_eq!(open(), 1, "what was looked at is closed");
         let (len, _) = receive_with(ours.as_fd(), &mut buffer, 0).unwrap();
         assert_eq!(len, 9);
     }

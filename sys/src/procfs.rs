@@ -490,7 +490,9 @@ mod tests {
     fn our_own_files_are_understood() {
         let pid = std::process::id().cast_signed();
         assert!(!maps(pid, pid).unwrap().is_empty());
-        assert_eq!(vm_flags(pid, pid).unwrap().len(), maps(pid, pid).unwrap().len());
+        // Threads of other tests come and go with their stacks.
+        let agree = (0..1000).any(|_| vm_flags(pid, pid).unwrap().len() == maps(pid, pid).unwrap().len());
+        assert!(agree);
         assert!(tasks(pid).unwrap().contains(&pid));
         assert!(task_count(pid).unwrap() > 0 && task_count(i32::MAX).is_err());
         assert!(descriptors(pid, pid).unwrap().contains(&1));

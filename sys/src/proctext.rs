@@ -200,7 +200,9 @@ mod tests {
     fn the_same_as_in_the_ordinary_way() {
         for file in ["maps", "auxv", "comm", "environ", "limits"] {
             let path = format!("/proc/self/{file}");
-            assert_eq!(list(&path).unwrap(), std::fs::read(&path).unwrap(), "{file}");
+            // Threads of other tests come and go with their stacks.
+            let same = (0..1000).any(|_| list(&path).unwrap() == std::fs::read(&path).unwrap());
+            assert!(same, "{file}");
         }
         assert_eq!(record("/proc/self/auxv").unwrap(), std::fs::read("/proc/self/auxv").unwrap());
     }

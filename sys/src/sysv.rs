@@ -175,8 +175,12 @@ mod tests {
         let one = Attached::new(id).unwrap();
         remove(id).unwrap();
         let other = Attached::new(id).unwrap();
+        // Children of other tests have it too, until they execute their programs.
+        while segment(id).unwrap().attached > 2 {
+            std::thread::yield_now();
+        }
         let facts = segment(id).unwrap();
-        assert!(facts.removed && facts.attached == 2);
+        assert!(facts.removed && facts.attached >= 2);
         // SAFETY: inside the mapping.
         let seen = |at: usize| unsafe { other.start.add(at).read_volatile() };
         one.write(4096, b"holdfast").unwrap();
@@ -186,6 +190,9 @@ mod tests {
         assert!(one.write(8190, b"abc").is_err() && one.clear(4096, 8192).is_err());
         assert!(one.write(u64::MAX, b"a").is_err());
         drop((one, other));
+        while segment(id).is_ok_and(|facts| facts.attached > 0) {
+            std::thread::yield_now();
+        }
         assert!(segment(id).is_err());
     }
 }
