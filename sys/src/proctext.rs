@@ -54,7 +54,7 @@ pub fn record(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
 /// # Errors
 /// As [`record`]; it is not UTF-8.
 pub fn record_text(path: impl AsRef<Path>) -> io::Result<String> {
-    String::from_utf8(record(path)?).map_err(io::Error::other)
+    text(record(path)?)
 }
 
 /// A list as text.
@@ -62,7 +62,11 @@ pub fn record_text(path: impl AsRef<Path>) -> io::Result<String> {
 /// # Errors
 /// As [`list`]; it is not UTF-8.
 pub fn list_text(path: impl AsRef<Path>) -> io::Result<String> {
-    String::from_utf8(list(path)?).map_err(io::Error::other)
+    text(list(path)?)
+}
+
+fn text(bytes: Vec<u8>) -> io::Result<String> {
+    String::from_utf8(bytes).map_err(io::Error::other)
 }
 
 /// A folder of /proc whose files are looked at by their names.
@@ -101,7 +105,7 @@ impl ProcFolder {
     /// # Errors
     /// As [`ProcFolder::record`]; it is not UTF-8.
     pub fn record_text(&self, name: &str) -> io::Result<String> {
-        String::from_utf8(self.record(name)?).map_err(io::Error::other)
+        text(self.record(name)?)
     }
 
     /// As [`list_text`].
@@ -109,7 +113,7 @@ impl ProcFolder {
     /// # Errors
     /// It cannot be opened or read; it is not UTF-8.
     pub fn list_text(&self, name: &str) -> io::Result<String> {
-        String::from_utf8(read(self.file(name)?, false)?).map_err(io::Error::other)
+        text(read(self.file(name)?, false)?)
     }
 
     /// Where a symbolic link leads, as the kernel writes it.

@@ -53,11 +53,8 @@ pub fn name_of(deleted: &[u8], inode: u64) -> Option<PathBuf> {
     fs::symlink_metadata(&name).is_ok_and(|found| found.is_file() && found.ino() == inode).then_some(name)
 }
 
-/// What `choose` takes of the names in a folder, which it gets by inode.
-pub fn named(
-    folder: &Path,
-    choose: impl FnOnce(&HashMap<u64, OsString>) -> Option<OsString>,
-) -> Option<OsString> {
+/// What `choose` makes of the names in a folder, which it gets by inode.
+pub fn named<T>(folder: &Path, choose: impl FnOnce(&HashMap<u64, OsString>) -> Option<T>) -> Option<T> {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let known = known.get_or_insert_default();
     let changed_ns = mtime_ns(&fs::metadata(folder).ok()?);

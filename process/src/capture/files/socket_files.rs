@@ -6,7 +6,6 @@
 use super::links;
 use holdfast_image::bytes::Name;
 use holdfast_image::record::SocketRecord;
-use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::{self, Metadata};
 use std::io;
@@ -45,15 +44,11 @@ fn elsewhere(path: &Path, inode: u32) -> Option<(OsString, Metadata)> {
     let folder = path.parent()?;
     let it = |name: &OsString| {
         let found = fs::symlink_metadata(folder.join(name)).ok()?;
-        (found.file_type().is_socket() && lower(found.ino()) == inode).then_some(found)
+        (found.file_type().is_socket() && lower(found.ino()) == inode).then(|| (name.clone(), found))
     };
-    let candidates = |names: &HashMap<u64, OsString>| {
-        let same = names.iter().filter(|(other, _)| lower(**other) == inode);
-        same.map(|(_, name)| name).find(|name| it(name).is_some()).cloned()
-    };
-    let name = links::named(folder, candidates)?;
-    let found = it(&name)?;
-    Some((name, found))
+    links::named(folder, |names| {
+        names.iter().filter(|(other, _)| lower(**other) == inode).find_map(|(_, name)| it(name))
+    })
 }
 
 #[cfg(test)]
