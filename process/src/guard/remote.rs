@@ -1,7 +1,9 @@
 //! The area of libholdfast in the program, read and written from here.
 //!
 //! Invariants: while the program runs only words of the agent are written (`holdfast_image::control::GuardArea` says
-//! whose is which). Fails by: the error of process_vm_readv(2) or process_vm_writev(2); ESRCH when the program ended.
+//! whose is which). What it changes meanwhile is read in whole words of 8 bytes: where the processor has no fast `rep movsb` the kernel
+//! copies those with one instruction each, and what is left over byte by byte (arch/x86/lib/copy_user_64.S, rep_movs_alternative), so that
+//! half of another value could be among them. Fails by: the error of process_vm_readv(2) or process_vm_writev(2); ESRCH when the program ended.
 
 use holdfast_image::control::{GuardArea, SharedPage};
 use holdfast_image::record::InjectArea;
@@ -59,14 +61,16 @@ impl Remote {
         self.read(offset, &mut bytes)?;
         Ok(bytes.chunks_exact(8).map(|word| u64::from_le_bytes(crate::xstate::array(word, 0))).collect())
     }
-    /// `count` u32.
+    /// `count` u32, each as it was at some instant.
     ///
     /// # Errors
     /// See the head of the file.
     pub fn halves(&self, offset: usize, count: usize) -> io::Result<Vec<u32>> {
-        let mut bytes = vec![0; count * 4];
-        self.read(offset, &mut bytes)?;
-        Ok(bytes.as_chunks().0.iter().map(|half| u32::from_le_bytes(*half)).collect())
+        let (start, skip, len) = whole_words(offset, count);
+        let mut bytes = vec![0; len];
+        self.read(start, &mut bytes)?;
+        let halves = bytes.as_chunks().0.iter().skip(skip).take(count);
+        Ok(halves.map(|half| u32::from_le_bytes(*half)).collect())
     }
     /// Writes bytes.
     ///
@@ -97,5 +101,39 @@ impl Remote {
     pub fn flag(&self, first: u64, count: u64, flag: u8) -> io::Result<()> {
         let first = usize::try_from(first).unwrap_or(usize::MAX / 8);
         self.write(GuardArea::FLAGS + first, &vec![flag; usize::try_from(count).unwrap_or(0)])
+    }
+}
+
+/// What is to be read for `count` u32 from `offset` on: where from, how many u32 lie before them, how many bytes.
+fn whole_words(offset: usize, count: usize) -> (usize, usize, usize) {
+    let start = offset / 8 * 8;
+    (start, (offset - start) / 4, (offset + count * 4 - start).next_multiple_of(8))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_are_read_in_whole_words() {
+        assert_eq!(whole_words(16, 0), (16, 0, 0));
+        assert_eq!(whole_words(16, 1), (16, 0, 8));
+        assert_eq!(whole_words(20, 1), (16, 1, 8));
+        assert_eq!(whole_words(20, 2), (16, 1, 16));
+        assert_eq!(whole_words(16, 3), (16, 0, 16));
+        assert!([GuardArea::STATE, GuardArea::LOG, GuardArea::LEN].iter().all(|at| at % 8 == 0));
+    }
+
+    #[test]
+    fn any_of_them_can_be_asked_for() {
+        let mut all: Vec<u64> = (0..8).map(|n| ((2 * n + 1) << 32) | (2 * n)).collect();
+        let own = Remote { tid: std::process::id().cast_signed(), base: all.as_mut_ptr().addr() as u64 };
+        for first in 0..16_usize {
+            for count in 0..16 - first {
+                let expected: Vec<u32> =
+                    (first..first + count).map(|n| u32::try_from(n).unwrap_or(0)).collect();
+                assert_eq!(own.halves(first * 4, count).ok(), Some(expected), "{first} {count}");
+            }
+        }
     }
 }
