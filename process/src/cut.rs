@@ -23,6 +23,7 @@ use crate::slots::Slots;
 use crate::snapshot::{Plan, Planner};
 use crate::spread;
 use crate::stop::{self, Stragglers, Whom};
+use crate::tasks::TaskFiles;
 use crate::threads::{self, Continuing, Samples};
 use crate::together;
 use crate::tracer::{Command, Current, Parked};
@@ -242,6 +243,8 @@ pub struct Kept {
     pub facts: FactCache,
     /// Identities of mapped files.
     pub identities: Identities,
+    /// Files of its threads.
+    pub tasks: Arc<TaskFiles>,
     /// Children that go on after a stop, which it has not been told yet, and since when that is known.
     pub going_on: HashMap<i32, Instant>,
 }

@@ -15,12 +15,14 @@ use crate::refuse;
 use crate::speak;
 use crate::spread;
 use crate::stop::{self, Stopped, Stragglers, Whom};
+use crate::tasks::TaskFiles;
 use crate::threads::Samples;
 use holdfast_image::manifest::StopBreakdown;
 use holdfast_image::record::ZombieRecord;
 use holdfast_image::refusal::Refusal;
 use holdfast_sys::clock::elapsed_ns;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -97,7 +99,8 @@ impl Group {
             begun,
         };
         let mut failure = None;
-        let (arrivals, children) = arrivals(&targets, &befores, &mut held, breakdown);
+        let files: Vec<Arc<TaskFiles>> = targets.iter().map(|target| kept.of(target).tasks.clone()).collect();
+        let (arrivals, children) = arrivals(&targets, &befores, &mut held, &files, breakdown);
         let begun = Instant::now();
         for (((target, before), held), arrival) in targets.into_iter().zip(befores).zip(held).zip(arrivals) {
             // In all of them, whatever is wrong with one: their calls were interrupted.
@@ -226,7 +229,8 @@ impl Group {
             Ok((stopped, _)) => match held(one, stopped).pop() {
                 Some(mut held) => {
                     let read = read_threads(&mut held, &before);
-                    let arrival = read.and(inside::arrive(&target, held.living()));
+                    let files = kept.of(&target).tasks.clone();
+                    let arrival = read.and(inside::arrive(&target, &held.tids(), &files));
                     self.take_in(target, before, held, arrival, kept, stragglers)
                 }
                 None => Ok(()),
@@ -245,21 +249,26 @@ fn arrivals(
     targets: &[Target],
     befores: &[Before],
     held: &mut [HeldProgram],
+    files: &[Arc<TaskFiles>],
     breakdown: &mut StopBreakdown,
 ) -> (Vec<Result<Arrival, CutError>>, Vec<Vec<i32>>) {
     let begun = Instant::now();
-    let all: Vec<(&Target, Option<i32>)> =
-        targets.iter().zip(&*held).map(|(target, held)| (target, held.living())).collect();
-    let look = |&(target, live): &(&Target, _)| (inside::arrive(target, live), inside::children(target));
+    let tids: Vec<Vec<i32>> = held.iter().map(HeldProgram::tids).collect();
+    let all: Vec<_> = targets.iter().zip(tids).zip(files).collect();
+    let look = |((target, tids), files): &((&Target, Vec<i32>), &Arc<TaskFiles>)| {
+        inside::arrive(target, tids, files)
+    };
     let read = || {
         let read: Vec<_> =
             held.iter_mut().zip(befores).map(|(held, before)| read_threads(held, before)).collect();
         (read, elapsed_ns(begun))
     };
-    let ((read, threads_ns), looked) = spread::beside(&all, spread::workers(), look, read);
+    let ((read, threads_ns), arrivals) = spread::beside(&all, spread::workers(), look, read);
     breakdown.threads_ns += threads_ns;
     breakdown.maps_ns += elapsed_ns(begun) - threads_ns;
-    let (arrivals, children): (Vec<_>, Vec<_>) = looked.into_iter().unzip();
+    let children_of =
+        |arrival: &Result<Arrival, CutError>| arrival.as_ref().map_or_else(|_| Vec::new(), Arrival::children);
+    let children = arrivals.iter().map(children_of).collect();
     (read.into_iter().zip(arrivals).map(|(read, arrival)| read.and(arrival)).collect(), children)
 }
 

@@ -49,6 +49,11 @@ impl HeldProgram {
         self.stopped.threads.keys().next().copied()
     }
 
+    /// All of them.
+    pub fn tids(&self) -> Vec<i32> {
+        self.stopped.threads.keys().copied().collect()
+    }
+
     /// Ends the program.
     pub fn kill(self, stragglers: &mut Stragglers) {
         let _ = ptrace::kill(self.pid, libc::SIGKILL);

@@ -19,6 +19,7 @@ use crate::ours;
 use crate::refuse;
 use crate::spread;
 use crate::stop;
+use crate::tasks::{TaskFiles, Told};
 use crate::threads::{self, Samples, Thread};
 use holdfast_image::attributes::MemoryPolicy;
 use holdfast_image::bytes::Name;
@@ -26,8 +27,8 @@ use holdfast_image::control::SharedPage;
 use holdfast_image::record::{InjectArea, LayoutRecord, Limit, PosixTimer, ProcessFlags, ZombieRecord};
 use holdfast_sys::procfs::{self, Mapping, Status};
 use holdfast_sys::procmem::{self, ForcedMemory};
-use holdfast_sys::proctext::ProcFolder;
 use holdfast_sys::{fault, ptrace};
+use std::collections::HashMap;
 
 /// A process that was stopped, and is still the one that is known.
 pub struct Arrival {
@@ -35,6 +36,14 @@ pub struct Arrival {
     maps: Vec<Mapping>,
     status: Status,
     memory: ForcedMemory,
+    tasks: HashMap<i32, Told>,
+}
+
+impl Arrival {
+    /// Its children.
+    pub fn children(&self) -> Vec<i32> {
+        self.tasks.values().flat_map(|told| told.children.iter().copied()).collect()
+    }
 }
 
 /// A process whose calls are repaired.
@@ -47,6 +56,8 @@ pub struct Stand {
     inner_pid: i32,
     /// Signals pending for the process.
     pub shared_pending: Vec<[u8; 128]>,
+    /// Names of its threads.
+    pub comms: HashMap<i32, Name>,
     memory: ForcedMemory,
 }
 
@@ -113,14 +124,13 @@ impl Seen {
     }
 }
 
-/// Whether a stopped process is still the one that is known. `live`: any thread of it; `None`: it has none left. By any
-/// thread of ours.
+/// Whether a stopped process is still the one that is known. `tids`: all its threads. By any thread of ours.
 ///
 /// # Errors
 /// It has ended or executed another program.
-pub fn arrive(target: &Target, live: Option<i32>) -> Result<Arrival, CutError> {
+pub fn arrive(target: &Target, tids: &[i32], files: &TaskFiles) -> Result<Arrival, CutError> {
     let (pid, area) = (target.pid, &target.area);
-    let live = live.ok_or(CutError::Gone)?;
+    let &live = tids.first().ok_or(CutError::Gone)?;
     let mut maps = procfs::maps(pid, live)?;
     links::name_mappings(&mut maps);
     if !ours::is_ours(live, area, maps.iter()) {
@@ -128,7 +138,7 @@ pub fn arrive(target: &Target, live: Option<i32>) -> Result<Arrival, CutError> {
     }
     let status = Status::read(pid, live)?;
     let memory = ForcedMemory::open(pid, live)?;
-    Ok(Arrival { live, maps, status, memory })
+    Ok(Arrival { live, maps, status, memory, tasks: files.look(pid, tids) })
 }
 
 /// Repairs the calls that the stop has interrupted. Its threads were read.
@@ -143,7 +153,7 @@ pub fn stand(
     arrival: Arrival,
 ) -> Result<Stand, CutError> {
     let pid = target.pid;
-    let Arrival { live, maps, status, memory } = arrival;
+    let Arrival { live, maps, status, memory, tasks } = arrival;
     let shared_pending = ptrace::pending_signals(live, true)?;
     fault::point("registers");
     // By this thread: some kernels let nobody but the tracer write where the program may not (fs/proc/base.c, proc_mem_foll_force).
@@ -151,7 +161,8 @@ pub fn stand(
     hold::collect_slots(target, kept, &memory, held)?;
     hold::repair_calls(target, kept, samples, &memory, held, &shared_pending)?;
     let inner_pid = status.innermost("NStgid").unwrap_or(pid);
-    Ok(Stand { live, maps, status, inner_pid, shared_pending, memory })
+    let comms = tasks.into_iter().map(|(tid, told)| (tid, told.comm)).collect();
+    Ok(Stand { live, maps, status, inner_pid, shared_pending, comms, memory })
 }
 
 /// Children that have ended, each with the pid of its parent.
@@ -159,12 +170,8 @@ pub fn stand(
 /// # Errors
 /// There is a child that lives and is not among the processes of the job.
 pub fn relatives(targets: &[Target]) -> Result<Vec<(i32, ZombieRecord)>, CutError> {
+    let children = |target: &Target| procfs::children(target.pid).unwrap_or_default();
     relatives_among(targets, spread::map(targets, spread::workers(), children))
-}
-
-/// The children of a process.
-pub fn children(target: &Target) -> Vec<i32> {
-    procfs::children(target.pid).unwrap_or_default()
 }
 
 /// The same as [`relatives`], where the children of each are known.
@@ -344,18 +351,23 @@ pub fn ids(threads: &[Thread]) -> Vec<(i32, i32)> {
     threads.iter().map(|thread| (thread.tid, thread.inner)).collect()
 }
 
-/// Reads what needs no tracing and stays as it is while calls are injected. By any thread of ours. `ids`: of its threads.
+/// Reads what needs no tracing and stays as it is while calls are injected. By any thread of ours. `ids`: of its threads; `comms`: their
+/// names.
 ///
 /// # Errors
 /// It holds what cannot be brought back; it has ended.
-pub fn surroundings(target: &Target, ids: &[(i32, i32)]) -> Result<Surroundings, CutError> {
+pub fn surroundings(
+    target: &Target,
+    ids: &[(i32, i32)],
+    comms: &HashMap<i32, Name>,
+) -> Result<Surroundings, CutError> {
     refuse::unless_empty(refuse::unshared(ids))?;
     let pid = target.pid;
     let &(live, _) = ids.first().ok_or(CutError::Gone)?;
-    let tasks = ProcFolder::open(format!("/proc/{pid}/task"))?;
+    let comm = |tid| comms.get(&tid).cloned().unwrap_or_default();
     Ok(Surroundings {
         own: ours::own_descriptor(live, &target.area)?,
-        around: ids.iter().map(|&(tid, _)| state::around(&tasks, tid)).collect(),
+        around: ids.iter().map(|&(tid, _)| state::around(comm(tid), tid)).collect(),
         limits: state::limits(pid),
         exe: procfs::link(&format!("/proc/{pid}/exe"))?,
         cwd: folder::current(pid)?,

@@ -40,6 +40,7 @@ mod speak;
 mod spread;
 mod stop;
 mod sweep;
+mod tasks;
 mod threads;
 mod together;
 mod told;

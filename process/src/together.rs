@@ -53,7 +53,7 @@ pub fn read(
     kept: &mut KeptAll,
     breakdown: &mut StopBreakdown,
 ) -> Result<(Vec<Inside>, Taken), CutError> {
-    let stands = std::mem::take(&mut group.stands);
+    let mut stands = std::mem::take(&mut group.stands);
     let (targets, befores, all) = (&group.targets, &group.befores, &mut group.held);
     told::settled(targets, all, &stands)?;
     let several = targets.len() > 1;
@@ -63,8 +63,10 @@ pub fn read(
         clock = Instant::now();
     };
     let ids: Vec<Vec<(i32, i32)>> = all.iter().map(|held| inside::ids(&held.threads)).collect();
-    let of_all: Vec<(&Target, &Vec<_>)> = targets.iter().zip(&ids).collect();
-    let surround = |&(target, ids): &(&Target, &Vec<_>)| inside::surroundings(target, ids);
+    let comms = stands.iter_mut().map(|stand| std::mem::take(&mut stand.comms));
+    let of_all: Vec<_> = targets.iter().zip(&ids).zip(comms).collect();
+    let surround =
+        |((target, ids), comms): &((&Target, &Vec<_>), _)| inside::surroundings(target, ids, comms);
     let (seen, surroundings) = spread::beside(&of_all, spread::workers(), surround, || {
         let asked = ask(targets, befores, all, stands, options, kept)?;
         look(targets, all, asked, kept)

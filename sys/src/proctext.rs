@@ -13,14 +13,14 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Room for what is read at once, bytes. A list (maps, smaps) comes in pieces of at most a page, whatever the room
 /// (fs/seq_file.c, seq_read_iter).
 const ROOM: usize = 4096;
 
-fn read(mut file: File, is_record: bool) -> io::Result<Vec<u8>> {
+fn read(mut file: impl Read, is_record: bool) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let mut piece = [0_u8; ROOM];
     loop {
@@ -65,6 +65,33 @@ pub fn list_text(path: impl AsRef<Path>) -> io::Result<String> {
     text(list(path)?)
 }
 
+/// As [`list`], of a file that was read before: it is made anew where it is read from its beginning (fs/seq_file.c, seq_read_iter).
+///
+/// # Errors
+/// It cannot be read; ESRCH: it is of a thread that has ended.
+pub fn list_again(file: &File) -> io::Result<Vec<u8>> {
+    read(Again(file, 0), false)
+}
+
+/// The same as [`list_again`], as [`record`].
+///
+/// # Errors
+/// The same.
+pub fn record_again(file: &File) -> io::Result<Vec<u8>> {
+    read(Again(file, 0), true)
+}
+
+/// A file from its beginning, wherever others have read.
+struct Again<'a>(&'a File, u64);
+
+impl Read for Again<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let len = self.0.read_at(buffer, self.1)?;
+        self.1 += len as u64;
+        Ok(len)
+    }
+}
+
 fn text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(io::Error::other)
 }
@@ -82,7 +109,11 @@ impl ProcFolder {
         File::options().read(true).custom_flags(libc::O_DIRECTORY | libc::O_PATH).open(path).map(ProcFolder)
     }
 
-    fn file(&self, name: &str) -> io::Result<File> {
+    /// A file in it, to be read more than once ([`record_again`], [`list_again`]).
+    ///
+    /// # Errors
+    /// It is not there, or not ours to look at.
+    pub fn file(&self, name: &str) -> io::Result<File> {
         let name = CString::new(name)?;
         let flags = libc::O_RDONLY | libc::O_CLOEXEC;
         // SAFETY: the name ends with NUL; the call only reads it.
@@ -195,6 +226,11 @@ mod tests {
             std::fs::write(&path, &text).unwrap();
             assert_eq!(record(&path).unwrap(), text, "{len}");
             assert_eq!(list(&path).unwrap(), text, "{len}");
+            let file = File::open(&path).unwrap();
+            for _ in 0..2 {
+                assert_eq!(record_again(&file).unwrap(), text, "{len}");
+                assert_eq!(list_again(&file).unwrap(), text, "{len}");
+            }
         }
         std::fs::remove_dir_all(&folder).unwrap();
         assert!(record("/proc/self/nothing").is_err());

@@ -11,43 +11,12 @@ use std::io;
 pub struct Scheduling {
     /// Nice value.
     pub nice: i32,
-    /// SCHED_*.
+    /// SCHED_*, with SCHED_RESET_ON_FORK.
     pub policy: u32,
     /// Static priority of real-time policies.
     pub priority: u32,
-}
-
-/// Scheduling of a thread; defaults where it cannot be read.
-pub fn scheduling_of(tid: i32) -> Scheduling {
-    let mut param = libc::sched_param { sched_priority: 0 };
-    // SAFETY: numbers, and one int written into `param`. The raw getpriority returns 20 - nice (getpriority(2)).
-    let (nice, policy) = unsafe {
-        libc::sched_getparam(tid, &raw mut param);
-        (libc::syscall(libc::SYS_getpriority, libc::PRIO_PROCESS, tid), libc::sched_getscheduler(tid))
-    };
-    Scheduling {
-        nice: if nice > 0 { 20 - i32::try_from(nice).unwrap_or(20) } else { 0 },
-        policy: u32::try_from(policy).unwrap_or(0),
-        priority: u32::try_from(param.sched_priority).unwrap_or(0),
-    }
-}
-
-/// `IOPRIO_WHO_PROCESS` (include/uapi/linux/ioprio.h): one thread.
-const ONE_THREAD: i32 = 1;
-
-/// Priority of a thread's input and output, class and level as in `ioprio_get(2)`; `None` where it cannot be read.
-pub fn io_priority_of(tid: i32) -> Option<u32> {
-    // SAFETY: numbers only.
-    u32::try_from(unsafe { libc::syscall(libc::SYS_ioprio_get, ONE_THREAD, tid) }).ok()
-}
-
-/// Sets it.
-///
-/// # Errors
-/// EPERM: the real-time class needs privilege; ESRCH.
-pub fn set_io_priority(tid: i32, priority: u32) -> io::Result<()> {
-    // SAFETY: numbers only.
-    crate::check(unsafe { libc::syscall(libc::SYS_ioprio_set, ONE_THREAD, tid, priority) }).map(|_| ())
+    /// Of policy [`DEADLINE`]: runtime, deadline and period, nanoseconds, and its flags.
+    pub deadline: Option<([u64; 3], u64)>,
 }
 
 /// struct sched_attr of the first version (include/uapi/linux/sched/types.h, SCHED_ATTR_SIZE_VER0).
@@ -66,15 +35,51 @@ struct Attributes {
 
 /// Policy SCHED_DEADLINE (include/uapi/linux/sched.h).
 pub const DEADLINE: u32 = 6;
+/// Policies whose nice value sched_getattr(2) does not tell (kernel/sched/syscalls.c, get_params).
+const WITHOUT_NICE: [u32; 3] = [libc::SCHED_FIFO.cast_unsigned(), libc::SCHED_RR.cast_unsigned(), DEADLINE];
 
-/// Runtime, deadline and period of a thread of policy [`DEADLINE`], nanoseconds, and its flags; `None`: it has another one.
-pub fn deadline_of(tid: i32) -> Option<([u64; 3], u64)> {
+/// Scheduling of a thread; defaults where it cannot be read.
+pub fn scheduling_of(tid: i32) -> Scheduling {
+    /// SCHED_FLAG_RESET_ON_FORK (include/uapi/linux/sched.h).
+    const RESET: u64 = 1;
     let mut attributes = Attributes::default();
     let size = size_of::<Attributes>();
     // SAFETY: the call writes at most `size` bytes into `attributes`.
     let result = unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut attributes, size, 0) };
-    let Attributes { policy, flags, runtime, deadline, period, .. } = attributes;
-    (result == 0 && policy == DEADLINE).then_some(([runtime, deadline, period], flags))
+    if result != 0 {
+        return Scheduling::default();
+    }
+    let Attributes { policy, flags, nice, priority, runtime, deadline, period, .. } = attributes;
+    Scheduling {
+        nice: if WITHOUT_NICE.contains(&policy) { nice_of(tid) } else { nice },
+        policy: if flags & RESET == 0 { policy } else { policy | libc::SCHED_RESET_ON_FORK.cast_unsigned() },
+        priority,
+        deadline: (policy == DEADLINE).then_some(([runtime, deadline, period], flags)),
+    }
+}
+
+fn nice_of(tid: i32) -> i32 {
+    // SAFETY: numbers only. The raw getpriority returns 20 - nice (getpriority(2)).
+    let nice = unsafe { libc::syscall(libc::SYS_getpriority, libc::PRIO_PROCESS, tid) };
+    if nice > 0 { 20 - i32::try_from(nice).unwrap_or(20) } else { 0 }
+}
+
+/// `IOPRIO_WHO_PROCESS` (include/uapi/linux/ioprio.h): one thread.
+const ONE_THREAD: i32 = 1;
+
+/// Priority of a thread's input and output, class and level as in `ioprio_get(2)`; `None` where it cannot be read.
+pub fn io_priority_of(tid: i32) -> Option<u32> {
+    // SAFETY: numbers only.
+    u32::try_from(unsafe { libc::syscall(libc::SYS_ioprio_get, ONE_THREAD, tid) }).ok()
+}
+
+/// Sets it.
+///
+/// # Errors
+/// EPERM: the real-time class needs privilege; ESRCH.
+pub fn set_io_priority(tid: i32, priority: u32) -> io::Result<()> {
+    // SAFETY: numbers only.
+    crate::check(unsafe { libc::syscall(libc::SYS_ioprio_set, ONE_THREAD, tid, priority) }).map(|_| ())
 }
 
 /// Gives a thread policy [`DEADLINE`].

@@ -15,7 +15,6 @@ use holdfast_image::record::{
     SignalAction, ThreadRecord,
 };
 use holdfast_sys::procfs::{self, Status};
-use holdfast_sys::proctext::ProcFolder;
 use holdfast_sys::{clock, procmem, proctext, task};
 use std::collections::HashMap;
 use std::fs;
@@ -351,33 +350,27 @@ pub struct Around {
     affinity: Vec<u64>,
     scheduling: task::Scheduling,
     io_priority: Option<u32>,
-    deadline: Option<Deadline>,
 }
 
-/// Looks at it. Inside the stop; some microseconds.
-/// `tasks`: the folder of all threads.
-pub fn around(tasks: &ProcFolder, tid: i32) -> Around {
-    let comm = tasks.record(&format!("{tid}/comm")).unwrap_or_default();
-    let scheduling = task::scheduling_of(tid);
-    let deadline = if scheduling.policy == task::DEADLINE { task::deadline_of(tid) } else { None };
-    let deadline = deadline.map(|([runtime_ns, deadline_ns, period_ns], flags)| Deadline {
-        runtime_ns,
-        deadline_ns,
-        period_ns,
-        flags,
-    });
+/// Looks at it. Inside the stop; some microseconds. `comm`: its name.
+pub fn around(comm: Name, tid: i32) -> Around {
     Around {
-        comm: Name(comm.trim_ascii_end().to_vec()),
+        comm,
         affinity: clock::affinity(tid).unwrap_or_default(),
-        scheduling,
-        deadline,
+        scheduling: task::scheduling_of(tid),
         io_priority: task::io_priority_of(tid),
     }
 }
 
 /// The record of one thread. After the stop.
 pub fn thread_record(thread: &Thread, facts: &ThreadFacts, around: Around) -> ThreadRecord {
-    let Around { comm, affinity, scheduling, io_priority, deadline } = around;
+    let Around { comm, affinity, scheduling, io_priority } = around;
+    let deadline = scheduling.deadline.map(|([runtime_ns, deadline_ns, period_ns], flags)| Deadline {
+        runtime_ns,
+        deadline_ns,
+        period_ns,
+        flags,
+    });
     ThreadRecord {
         tid: thread.inner,
         comm,
