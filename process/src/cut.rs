@@ -415,6 +415,9 @@ pub fn prepare(
     if status.has_ended() && tids.len() <= 1 {
         return Err(CutError::Gone);
     }
+    // Opens the files of those that are new: inside the stop it takes longer, tens of milliseconds where the table of descriptors grows
+    // (fs/file.c, expand_fdtable, waits for all processors).
+    kept.tasks.look(pid, &tids);
     let mut refusals: Vec<Refusal> = refuse::area(pid, &target.area).into_iter().collect();
     refusals.extend(refuse::seccomp(pid, &status));
     if let Some(tracer) = refuse::tracer(&status) {
