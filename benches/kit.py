@@ -169,6 +169,17 @@ class Job:
         which = self.name if number is None else f"{self.name}@{number}"
         return json.loads(self.bench.holdfast("show", which, "--json"))
 
+    def show_after(self, number, patience=600):
+        """The same of the newest image once it is newer than that one: for who did not wait for its commit."""
+        deadline = time.monotonic() + patience
+        while True:
+            shown = self.show()
+            if shown["image"]["epoch"] > number:
+                return shown
+            if time.monotonic() > deadline:
+                raise Trouble(f"{self.name}: no image after {number}: {self.last_words()}")
+            time.sleep(0.02)
+
     def images(self):
         """All images that there are, oldest first."""
         newest = self.show()["image"]["epoch"]

@@ -6,7 +6,8 @@
   watcher        share of a core that the agent takes for watching a flush
 
 Environment, all optional: ONLY="writes stop idle watcher", HEAP=4096 (MiB), RUNS=5, PAGES="4k huge",
-ENGINES="auto auto-asked fork" (auto-asked: engine auto, but the program itself asks, so there is no pre-copy).
+ENGINES="auto auto-ask auto-cut fork" (auto-ask: engine auto, but the program itself asks and waits for the commit; auto-cut: for the cut
+alone, so that there is no pre-copy).
 Needs HEAP + 1 GiB of memory and twice that of disk in TMPDIR. Run it on a machine that does nothing else.
 """
 
@@ -20,7 +21,7 @@ ONLY = os.environ.get("ONLY", "writes stop idle watcher").split()
 HEAP = int(os.environ.get("HEAP", "4096"))
 RUNS = int(os.environ.get("RUNS", "5"))
 KINDS = os.environ.get("PAGES", "4k huge").split()
-ENGINES = os.environ.get("ENGINES", "auto auto-asked fork").split()
+ENGINES = os.environ.get("ENGINES", "auto auto-ask auto-cut fork").split()
 PARTS = ("stop", "threads", "inject", "maps", "track", "files", "copy", "clone", "resume")
 
 
@@ -84,15 +85,17 @@ STOPS = (("none", "nothing dirty", 4), ("spread 10", "1 % dirty, all over", 15),
          ("keep", "one tenth, written on and on", None), ("all", "all dirty", 80))
 
 
-def stop_row(job, command, is_asked):
-    """Takes RUNS images, each after `command`; returns what they say and the gaps that the program saw, ms."""
+def stop_row(job, command, asks):
+    """Takes RUNS images, each after `command`; returns what they say and the gaps that the program saw, ms. `asks`: the program's own
+    command for it, if it asks itself."""
     shown, gaps = [], []
     for _ in range(RUNS):
         job.say(command)
         job.ask("gap")
-        if is_asked:
-            job.say("ask")
-            shown.append(job.show())
+        if asks:
+            before = job.show()["image"]["epoch"]
+            job.say(asks)
+            shown.append(job.show_after(before))
         else:
             shown.append(job.checkpoint())
         gaps.append(int(job.ask("gap").split()[1]) / 1000)
@@ -101,16 +104,17 @@ def stop_row(job, command, is_asked):
 
 def stops_of(bench, program, engine, kind, full_size):
     """The rows of one engine and page size."""
-    job = bench.start(["--engine", engine.split("-")[0], "--keep", "2"], [program, str(HEAP), kind])
+    engine_option, _, asks = engine.partition("-")
+    job = bench.start(["--engine", engine_option, "--keep", "2"], [program, str(HEAP), kind])
     rows = []
     try:
         job.wait_line("ready")
         full = job.checkpoint()
         full_size[engine, kind] = (kit.dig(full, "flush.bytes_stored"), [])
         for command, title, most in STOPS:
-            if command == "keep" and engine == "auto-asked":
+            if command == "keep" and asks:
                 continue  # whoever asks does not write meanwhile
-            shown, gaps = stop_row(job, command, engine == "auto-asked")
+            shown, gaps = stop_row(job, command, asks)
             job.say("none")
             total = [kit.dig(image, "stop.total_ns") / 1e6 for image in shown]
             middle = sorted(range(len(total)), key=lambda n: total[n])[len(total) // 2]

@@ -7,6 +7,7 @@
  *   all              writes to every page
  *   keep             goes on writing to that tenth, page after page, until one of the commands above comes
  *   ask              asks for a checkpoint itself and waits for its commit
+ *   cut              the same, and waits for the cut alone
  *   gap              prints `gap US`: the longest time between two wake-ups of a 1 ms ticker since the last `gap`
  *   end              ends
  * Every command but `gap` is answered by `done`. A write changes one word of the page. */
@@ -60,6 +61,8 @@ static int obey(const char *line, unsigned char *heap, size_t pages)
     } else {
         if (strcmp(word, "ask") == 0)
             CHECK(HOLDFAST_LOADED && holdfast_checkpoint() == 0);
+        else if (strcmp(word, "cut") == 0)
+            CHECK(HOLDFAST_LOADED && holdfast_checkpoint_start() == 0);
         else
             keeping = strcmp(word, "keep") == 0;
         if (strcmp(word, "spread") == 0 && words == 2 && permille > 0) dirty(heap, pages, 1000 / permille);

@@ -49,7 +49,7 @@ extern "C" {
 #define HOLDFAST_LOADED (holdfast_checkpoint != NULL)
 
 /* Takes a checkpoint of the whole program now, and waits until the image is committed (on disk under its final name).
- * The other threads run on, but for the stop itself.
+ * The other threads run on, but for the stop itself; most of what has changed is stored before it (engines auto and copy).
  *
  * Returns
  *   0  the image is committed, and this is the program going on;

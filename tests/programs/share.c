@@ -1,6 +1,7 @@
-/* A heap of which each round rewrites a tenth, then takes a checkpoint. `share MIB ROUNDS HOW [PAUSE_MS] [go-on]`
+/* A heap of which each round rewrites a tenth, then takes a checkpoint. `share MIB ROUNDS HOW [PAUSE_MS] [go-on|start]`
  *   HOW: scattered (every tenth page), block (neighbours), same (a tenth, with the bytes that it holds), none
- * Before each round it checks the whole heap. When it notices a restart it checks, says so and ends; with go-on it goes on. */
+ * Before each round it checks the whole heap. When it notices a restart it checks, says so and ends; with go-on it goes on.
+ * With start it waits for the cuts alone, not for the commits. */
 #include "common.h"
 #include "holdfast.h"
 
@@ -52,11 +53,12 @@ int main(int argc, char **argv)
     pages = number_argument(argc, argv, 1, 64) * (1 << 20) / PAGE;
     long rounds = number_argument(argc, argv, 2, 5), pause = number_argument(argc, argv, 4, 0);
     how = argc > 3 ? argv[3] : "scattered";
-    int go_on = argc > 5, lives = 0;
+    int go_on = argc > 5 && strcmp(argv[5], "go-on") == 0, lives = 0;
+    int (*checkpoint)(void) = argc > 5 && strcmp(argv[5], "start") == 0 ? holdfast_checkpoint_start : holdfast_checkpoint;
     CHECK(HOLDFAST_LOADED && (heap = aligned_alloc(PAGE, (size_t)pages * PAGE)) != NULL);
     for (long page = 0; page < pages; page++) put(page, -1);
     for (long round = 0;; round++) {
-        int result = holdfast_checkpoint();
+        int result = checkpoint();
         CHECK(result >= 0);
         check(round);
         printf("round %ld, restarts %d\n", round, holdfast_restarted());

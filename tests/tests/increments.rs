@@ -92,6 +92,28 @@ fn a_tenth_changed() {
     must("engine fork", tenths(User::Root, "block", &["--engine", "fork"], &[]));
 }
 
+/// Pages that were stored before the stop of each image but the first.
+fn precopied(more: &[&str]) -> Result<Vec<u64>> {
+    let Some(bed) = Bed::new(User::Ordinary) else { bail!("no bed for an ordinary user") };
+    run(&bed, &[], &App::program("share", &[&["64", "3", "block", "0"], more].concat()), &[])?;
+    bed.check_clean(JOB)?;
+    let images = bed.images(JOB);
+    ensure!(images.len() == 4, "{images:?}");
+    let pages = |image: &u64| {
+        let shown = bed.show(&format!("{JOB}@{image}"))?;
+        shown["epoch"]["pages_precopy"].as_u64().with_context(|| format!("no figure in {shown}"))
+    };
+    images[1..].iter().map(pages).collect()
+}
+
+#[test]
+fn who_waits_for_the_commit_has_most_stored_before_the_stop_and_who_waits_for_the_cut_has_not() {
+    let tenth = (64 << 20) / 4096 / 10;
+    let waiting = precopied(&[]).unwrap();
+    assert!(waiting.iter().all(|pages| *pages >= tenth), "{waiting:?}");
+    assert_eq!(precopied(&["start"]).unwrap(), [0, 0, 0]);
+}
+
 #[test]
 fn the_same_bytes_again_cost_nothing() {
     for user in USERS {

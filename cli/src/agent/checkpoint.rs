@@ -142,8 +142,8 @@ pub struct How {
     pub stop: bool,
     /// What is done otherwise than the settings of the job say.
     pub changes: Changes,
-    /// The program itself has asked, and waits.
-    pub program_waits: bool,
+    /// A process of the job has asked itself, and waits for the cut.
+    pub until_cut: bool,
 }
 
 impl How {
@@ -530,7 +530,7 @@ mod tests {
     #[test]
     fn one_checkpoint_serves_all_who_want_the_same() {
         let plain = How::default();
-        assert!(plain.serves(&How { program_waits: true, ..plain }));
+        assert!(plain.serves(&How { until_cut: true, ..plain }));
         assert!(!plain.serves(&How { stop: true, ..plain }));
         let changes = Changes { order: Some(OrderChoice::Address), ..Changes::default() };
         assert!(!plain.serves(&How { changes, ..plain }));

@@ -35,8 +35,8 @@ pub struct Precopied {
 
 /// Whether this checkpoint may have one.
 pub fn is_wanted(settings: &Settings, order: &Order) -> bool {
-    // The program would wait for it.
-    !order.how.program_waits
+    // Who waits for the cut would wait for it; who waits for the commit does so anyway, and all others run on meanwhile.
+    !order.how.until_cut
         && !settings.only_protected
         && !settings.is_sync()
         && matches!(settings.engine, EngineChoice::Auto | EngineChoice::Copy)
@@ -163,9 +163,9 @@ mod tests {
     }
 
     #[test]
-    fn only_engines_that_gain_by_it_and_programs_that_run_have_one() {
+    fn only_engines_that_gain_by_it_have_one_and_nobody_waits_for_it() {
         use super::super::checkpoint::How;
-        let order = |program_waits| Order::for_tests(How { program_waits, ..How::default() });
+        let order = |until_cut| Order::for_tests(How { until_cut, ..How::default() });
         let auto = Settings::default();
         assert!(is_wanted(&auto, &order(false)));
         assert!(!is_wanted(&auto, &order(true)));

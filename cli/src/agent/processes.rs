@@ -133,6 +133,10 @@ impl Processes {
     pub fn program_pid(&self) -> Option<i32> {
         self.known.first().filter(|_| !self.awaited).map(|known| known.pid)
     }
+    /// Whether it is one of them.
+    pub fn has(&self, pid: i32) -> bool {
+        self.known.iter().any(|known| known.pid == pid)
+    }
     /// Whether nobody is known.
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()

@@ -354,8 +354,7 @@ impl Server {
             }
             Request::Checkpoint { stop, wait, wishes } => match Changes::of_wishes(&wishes) {
                 Ok(changes) => {
-                    let waits = self.program_pid() == Some(pid);
-                    let how = How { stop, changes, program_waits: waits };
+                    let how = How { stop, changes, until_cut: !wait && self.processes().has(pid) };
                     self.request_checkpoint(Waiter { client: Some(id), wait, how });
                 }
                 Err(message) => self.answer(id, &Reply::Error { message }),
