@@ -138,7 +138,13 @@ pub fn arrive(target: &Target, tids: &[i32], files: &TaskFiles) -> Result<Arriva
     }
     let status = Status::read(pid, live)?;
     let memory = ForcedMemory::open(pid, live)?;
-    Ok(Arrival { live, maps, status, memory, tasks: files.look(pid, tids) })
+    let tasks = files.look(pid, tids);
+    if let Some(tid) = tids.iter().find(|tid| !tasks.contains_key(tid)) {
+        return Err(CutError::Busy {
+            what: format!("thread {tid} has ended, or its files in /proc cannot be read"),
+        });
+    }
+    Ok(Arrival { live, maps, status, memory, tasks })
 }
 
 /// Repairs the calls that the stop has interrupted. Its threads were read.

@@ -5,7 +5,7 @@
 //! What must hold: what is told is of the thread that has the id now. A file stands for the thread that it was opened for, not for its
 //! id: of one that has ended, comm cannot be read any more (fs/proc/base.c, comm_show: ESRCH), while its list of children would be
 //! empty. So comm is read last, and tells of both.
-//! How it fails: a thread that cannot be looked at has no name and no children; what needs it finds out itself that it is gone.
+//! How it fails: nothing is told of a thread that has ended or cannot be looked at.
 
 use holdfast_image::bytes::Name;
 use holdfast_sys::attributes;
@@ -31,20 +31,22 @@ pub struct Told {
 #[derive(Debug)]
 struct Files {
     comm: File,
-    children: File,
+    /// `None`: the kernel has no such file (CONFIG_PROC_CHILDREN).
+    children: Option<File>,
 }
 
 impl Files {
     fn open(folder: &ProcFolder, tid: i32) -> io::Result<Files> {
-        Ok(Files {
-            comm: folder.file(&format!("{tid}/comm"))?,
-            children: folder.file(&format!("{tid}/children"))?,
-        })
+        let children = match folder.file(&format!("{tid}/children")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            opened => Some(opened?),
+        };
+        Ok(Files { comm: folder.file(&format!("{tid}/comm"))?, children })
     }
 
     /// Fails if the thread has ended; otherwise the children are its.
     fn read(&self) -> io::Result<Told> {
-        let children = proctext::list_again(&self.children)?;
+        let children = self.children.as_ref().map(proctext::list_again).transpose()?.unwrap_or_default();
         let comm = proctext::record_again(&self.comm)?;
         let numbers =
             children.split(u8::is_ascii_whitespace).filter_map(|word| std::str::from_utf8(word).ok());
@@ -55,7 +57,8 @@ impl Files {
     }
 
     fn highest(&self) -> u64 {
-        u64::from(self.comm.as_raw_fd().max(self.children.as_raw_fd()).unsigned_abs())
+        let highest = self.children.as_ref().map_or(0, AsRawFd::as_raw_fd).max(self.comm.as_raw_fd());
+        u64::from(highest.unsigned_abs())
     }
 }
 
