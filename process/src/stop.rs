@@ -6,6 +6,7 @@
 
 use crate::inject::batch::pause;
 use crate::refuse;
+use crate::repair::ERESTARTNOHAND;
 use holdfast_image::refusal::Refusal;
 use holdfast_sys::fault;
 use holdfast_sys::procfs::{self, Status};
@@ -366,6 +367,37 @@ pub fn again(pid: i32, tid: i32) -> Option<Held> {
     wait_stopped(pid, tid, Instant::now(), AGAIN, STARVED).ok().flatten()
 }
 
+/// Whether a thread that was stopped waits in pause(2), or has done so in its image: the kernel has it make the call anew.
+pub fn pauses(regs: &Registers) -> bool {
+    (regs.orig_rax.cast_signed(), regs.rax.cast_signed()) == (libc::SYS_pause, ERESTARTNOHAND)
+}
+
+/// Lets threads that wait in pause(2) go as far as the beginning of the call, where they stand again. Before anybody else is let go: a
+/// signal that came while they are in user code, about to make the call anew, would be handled there, and they would wait for another
+/// one for ever. From the beginning of the call on any signal ends it. (Other calls that signals end have something else to wait
+/// for, or a mask of their own, which holds the signal back.) Returns the signals that came first, to be given to the threads when they are
+/// let go.
+pub fn enter_pauses(tids: &[i32], limit: Duration) -> BTreeMap<i32, i32> {
+    for &tid in tids {
+        let _ = ptrace::cont_to_call(tid, 0); // gone threads are noticed by whoever lets them go
+    }
+    let begun = Instant::now();
+    let mut signals = BTreeMap::new();
+    for &tid in tids {
+        loop {
+            match ptrace::wait(tid, false) {
+                Ok(Wait::Nothing) if begun.elapsed() < limit => pause(begun),
+                Ok(Wait::Signal(signal)) => {
+                    signals.insert(tid, signal);
+                    break;
+                }
+                _ => break,
+            }
+        }
+    }
+    signals
+}
+
 /// Names a thread that did not stop, and what it is doing.
 fn describe(pid: i32, tid: i32, limit: Duration) -> String {
     format!("thread {tid} {} did not stop within {} ms", doing(pid, tid), limit.as_millis())
@@ -381,12 +413,12 @@ pub fn doing(pid: i32, tid: i32) -> String {
 
 impl Stopped {
     /// Lets all threads go: sleepers first, those in user code last, because each woken one may take the agent's
-    /// processor (ptrace.md, A.1). `computing`: threads to go last. Returns those that were killed meanwhile, for
-    /// [`Stragglers::add`].
-    pub fn let_go(&self, computing: &[i32]) -> Vec<i32> {
+    /// processor (ptrace.md, A.1). `computing`: threads to go last. `signals`: of [`enter_pauses`]. Returns those that were killed
+    /// meanwhile, for [`Stragglers::add`].
+    pub fn let_go(&self, computing: &[i32], signals: &BTreeMap<i32, i32>) -> Vec<i32> {
         let mut killed = Vec::new();
         for &tid in self.threads.keys().filter(|tid| !computing.contains(tid)).chain(computing) {
-            if let Err(error) = ptrace::detach(tid, 0) {
+            if let Err(error) = ptrace::detach(tid, signals.get(&tid).copied().unwrap_or(0)) {
                 tracing::debug!(tid, %error, "detach");
                 killed.push(tid);
             }
@@ -415,6 +447,70 @@ mod tests {
         ptrace::kill(pid, libc::SIGCONT).unwrap();
         ptrace::kill(pid, libc::SIGSTOP).unwrap();
         assert_eq!(stop_signal_again(pid, pid), None);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// A perl that calls pause(2) again and again, and says how often it has come back.
+    fn pausing() -> (std::process::Child, i32, impl FnMut() -> String) {
+        use std::io::BufRead;
+        let mut command = std::process::Command::new("perl");
+        let script = r#"$| = 1; $SIG{USR1} = sub {}; for (1..9) { print "in\n"; sleep; print "out $_\n" }"#;
+        let mut child = command.args(["-e", script]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let mut lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+        let pid = child.id().cast_signed();
+        (child, pid, move || lines.next().unwrap().unwrap())
+    }
+
+    /// Stops it in pause(2); it may still be on its way there.
+    fn stop_in_pause(pid: i32) -> Registers {
+        let patience = Duration::from_secs(5);
+        for _ in 0..500 {
+            ptrace::seize(pid, OPTIONS).unwrap();
+            ptrace::interrupt(pid).unwrap();
+            assert_eq!(
+                wait_stopped(pid, pid, Instant::now(), patience, patience),
+                Ok(Some(Held { stop_signal: None, regs: None }))
+            );
+            let regs = ptrace::registers(pid).unwrap();
+            if pauses(&regs) {
+                return regs;
+            }
+            ptrace::detach(pid, 0).unwrap();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        unreachable!("it does not pause");
+    }
+
+    #[test]
+    fn who_waits_in_pause_enters_it_before_anybody_can_send_a_signal() {
+        let (mut child, pid, mut line) = pausing();
+        let limit = Duration::from_secs(5);
+        assert_eq!(line(), "in");
+        let before = stop_in_pause(pid);
+        assert_eq!(enter_pauses(&[pid], limit), BTreeMap::new());
+        // At the beginning of the call: its number is there, and no result (arch/x86/entry/entry_64.S).
+        let regs = ptrace::registers(pid).unwrap();
+        assert_eq!((regs.rip, regs.orig_rax), (before.rip, before.orig_rax));
+        assert_eq!(regs.rax.cast_signed(), -i64::from(libc::ENOSYS));
+        ptrace::kill(pid, libc::SIGUSR1).unwrap();
+        ptrace::detach(pid, 0).unwrap();
+        assert_eq!((line(), line()), ("out 1".into(), "in".into()));
+        // A signal that came before: it is given on.
+        stop_in_pause(pid);
+        ptrace::kill(pid, libc::SIGUSR1).unwrap();
+        let signals = enter_pauses(&[pid], limit);
+        assert_eq!(signals, BTreeMap::from([(pid, libc::SIGUSR1)]));
+        ptrace::detach(pid, signals[&pid]).unwrap();
+        assert_eq!((line(), line()), ("out 2".into(), "in".into()));
+        // Nobody sends one: it waits.
+        stop_in_pause(pid);
+        assert_eq!(enter_pauses(&[pid], limit), BTreeMap::new());
+        ptrace::detach(pid, 0).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(procfs::current_call(pid, pid).unwrap().unwrap()[0].cast_signed(), libc::SYS_pause);
+        ptrace::kill(pid, libc::SIGUSR1).unwrap();
+        assert_eq!(line(), "out 3");
         child.kill().unwrap();
         child.wait().unwrap();
     }

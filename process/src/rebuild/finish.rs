@@ -20,6 +20,7 @@ use super::vdso::{self, Other};
 use super::view::View;
 use super::{contents, processor, regular, watches};
 use crate::error::TraceError;
+use crate::stop;
 use crate::track::Tracking;
 use holdfast_image::pages::PageProvider;
 use holdfast_image::record::{InjectArea, ProcessRecord};
@@ -33,7 +34,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Longest wait for threads that enter a call.
+const ENTERING: Duration = Duration::from_secs(1);
 
 /// How the agent finishes a restart.
 #[derive(Clone, Debug)]
@@ -243,19 +247,30 @@ fn wait_for_exec(pid: i32) -> Result<(), RebuildError> {
     }
 }
 
-/// Takes the options away (the program must not die with the agent) and lets all threads run, children before parents.
+/// Takes the options away (the program must not die with the agent) and lets all threads run, children before parents; before them
+/// all those enter pause(2) that waited there.
 fn let_go(sites: &[Site<'_>], victims: &mut Victims) -> Result<(), RebuildError> {
     let all = || sites.iter().rev().flat_map(|site| &site.tasks);
     for task in all() {
-        ptrace::set_options(task.tid, 0).map_err(TraceError::from)?;
+        ptrace::set_options(task.tid, libc::PTRACE_O_TRACESYSGOOD).map_err(TraceError::from)?;
     }
+    let running = sites.iter().filter(|site| !site.member.own.signals.job_stopped);
+    let pauses = |tid: &i32| ptrace::registers(*tid).is_ok_and(|regs| stop::pauses(&regs));
+    let pausing: Vec<i32> =
+        running.flat_map(|site| &site.tasks).map(|task| task.tid).filter(pauses).collect();
+    let signals = stop::enter_pauses(&pausing, ENTERING);
     for (number, Task { tid, .. }) in all().enumerate() {
-        match ptrace::detach(*tid, 0) {
+        match ptrace::detach(*tid, signals.get(tid).copied().unwrap_or(0)) {
             Ok(()) => {}
             // Those before it run already, and one of them has ended this one. Its parent hears of that when a tracer
             // has taken note of the end of each thread (ptrace(2), "Death under ptrace").
             Err(error) if number > 0 && error.raw_os_error() == Some(libc::ESRCH) => {
-                while !matches!(ptrace::wait(*tid, true), Ok(Wait::Exited(_)) | Err(_)) {}
+                match ptrace::wait(*tid, true) {
+                    Ok(Wait::Exited(_)) | Err(_) => {}
+                    // It had no processor to enter its call in time.
+                    Ok(Wait::Signal(signal)) => ptrace::detach(*tid, signal).map_err(TraceError::from)?,
+                    Ok(_) => ptrace::detach(*tid, 0).map_err(TraceError::from)?,
+                }
             }
             Err(error) => return Err(TraceError::from(error).into()),
         }
