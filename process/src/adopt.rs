@@ -248,7 +248,7 @@ fn abandon(failure: StopFailure, stragglers: &mut Stragglers) -> CutError {
     let StopFailure { why, partly, late } = failure;
     for stopped in partly {
         go_on(&stopped);
-        stragglers.add(stopped.let_go(&[], &std::collections::BTreeMap::new()));
+        stragglers.add(stopped.let_go(&[]));
     }
     stragglers.add(late.into_iter().flatten().collect());
     hold::error_of(why)

@@ -14,11 +14,7 @@ use crate::threads::{self, Repairer, Samples, Thread};
 use holdfast_sys::procfs::{self, Status};
 use holdfast_sys::procmem::ForcedMemory;
 use holdfast_sys::{fault, ptrace};
-use std::collections::BTreeMap;
 use std::time::Duration;
-
-/// Longest wait for threads that enter a call; who has no processor does so later.
-const ENTERING: Duration = Duration::from_millis(5);
 
 /// A stopped program.
 #[derive(Debug)]
@@ -36,14 +32,16 @@ pub struct HeldProgram {
 impl HeldProgram {
     /// Puts every thread back and lets it go.
     pub fn resume(self, stragglers: &mut Stragglers) {
-        resume_all(vec![self], stragglers);
-    }
-
-    /// Threads that wait in pause(2). Not those that job control has stopped: they would run.
-    fn pausing(&self) -> impl Iterator<Item = i32> {
-        let pauses = |thread: &&Thread| stop::pauses(thread.repaired.as_ref().unwrap_or(&thread.regs));
-        let runs = |thread: &&Thread| thread.stop_signal.is_none();
-        self.threads.iter().filter(runs).filter(pauses).map(|thread| thread.tid)
+        if let Some(host) = &self.host
+            && let Err(error) = host.put_back()
+        {
+            tracing::debug!(tid = host.tid, %error, "putting a thread back");
+        }
+        fault::point("resume");
+        let computing: Vec<i32> =
+            self.threads.iter().filter(|thread| !thread.in_call()).map(|thread| thread.tid).collect();
+        stragglers.add(self.stopped.let_go(&computing));
+        fault::point("resumed");
     }
 
     /// Any of its threads.
@@ -59,26 +57,13 @@ impl HeldProgram {
     /// Ends the program.
     pub fn kill(self, stragglers: &mut Stragglers) {
         let _ = ptrace::kill(self.pid, libc::SIGKILL);
-        stragglers.add(self.stopped.let_go(&[], &BTreeMap::new()));
+        stragglers.add(self.stopped.let_go(&[]));
     }
 }
 
-/// Puts every thread of several programs back and lets it go.
+/// Lets several programs run on.
 pub fn resume_all(all: Vec<HeldProgram>, stragglers: &mut Stragglers) {
-    for host in all.iter().filter_map(|held| held.host.as_ref()) {
-        if let Err(error) = host.put_back() {
-            tracing::debug!(tid = host.tid, %error, "putting a thread back");
-        }
-    }
-    fault::point("resume");
-    let pausing: Vec<i32> = all.iter().flat_map(HeldProgram::pausing).collect();
-    let signals = stop::enter_pauses(&pausing, ENTERING);
-    for held in all {
-        let computing: Vec<i32> =
-            held.threads.iter().filter(|thread| !thread.in_call()).map(|thread| thread.tid).collect();
-        stragglers.add(held.stopped.let_go(&computing, &signals));
-    }
-    fault::point("resumed");
+    all.into_iter().for_each(|held| held.resume(stragglers));
 }
 
 /// Those that were stopped, not read yet.

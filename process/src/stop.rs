@@ -367,16 +367,17 @@ pub fn again(pid: i32, tid: i32) -> Option<Held> {
     wait_stopped(pid, tid, Instant::now(), AGAIN, STARVED).ok().flatten()
 }
 
-/// Whether a thread that was stopped waits in pause(2), or has done so in its image: the kernel has it make the call anew.
+/// Whether a thread has waited in pause(2) when it was stopped: the kernel has it make the call anew.
 pub fn pauses(regs: &Registers) -> bool {
     (regs.orig_rax.cast_signed(), regs.rax.cast_signed()) == (libc::SYS_pause, ERESTARTNOHAND)
 }
 
-/// Lets threads that wait in pause(2) go as far as the beginning of the call, where they stand again. Before anybody else is let go: a
-/// signal that came while they are in user code, about to make the call anew, would be handled there, and they would wait for another
-/// one for ever. From the beginning of the call on any signal ends it. (Other calls that signals end have something else to wait
-/// for, or a mask of their own, which holds the signal back.) Returns the signals that came first, to be given to the threads when they are
-/// let go.
+/// Lets new threads that waited in pause(2) go as far as the beginning of the call, where they stand again. Before anybody else is let
+/// go: a signal that came while they are in user code, about to make the call, would be handled there, and they would wait for another
+/// one for ever; after a restart one may well come at once, because what was to happen meanwhile happens then. From the beginning of
+/// the call on any signal ends it. (Other calls that signals end have something else to wait for, or a mask of their own, which holds
+/// the signal back.) Returns the signals that came first, to be given to the threads when they are let go.
+/// Not after a checkpoint's stop: on a busy machine everybody would stand while such a thread waits for a processor.
 pub fn enter_pauses(tids: &[i32], limit: Duration) -> BTreeMap<i32, i32> {
     for &tid in tids {
         let _ = ptrace::cont_to_call(tid, 0); // gone threads are noticed by whoever lets them go
@@ -413,12 +414,12 @@ pub fn doing(pid: i32, tid: i32) -> String {
 
 impl Stopped {
     /// Lets all threads go: sleepers first, those in user code last, because each woken one may take the agent's
-    /// processor (ptrace.md, A.1). `computing`: threads to go last. `signals`: of [`enter_pauses`]. Returns those that were killed
-    /// meanwhile, for [`Stragglers::add`].
-    pub fn let_go(&self, computing: &[i32], signals: &BTreeMap<i32, i32>) -> Vec<i32> {
+    /// processor (ptrace.md, A.1). `computing`: threads to go last. Returns those that were killed meanwhile, for
+    /// [`Stragglers::add`].
+    pub fn let_go(&self, computing: &[i32]) -> Vec<i32> {
         let mut killed = Vec::new();
         for &tid in self.threads.keys().filter(|tid| !computing.contains(tid)).chain(computing) {
-            if let Err(error) = ptrace::detach(tid, signals.get(&tid).copied().unwrap_or(0)) {
+            if let Err(error) = ptrace::detach(tid, 0) {
                 tracing::debug!(tid, %error, "detach");
                 killed.push(tid);
             }
