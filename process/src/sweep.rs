@@ -38,8 +38,9 @@ const GAP: u64 = 64 << 10;
 /// 1 MiB and 7.4 with 4 MiB: beyond, a longer way costs what fewer calls save.
 const WIDE_GAP: u64 = 1 << 20;
 /// Pieces that have pages in more page tables than this are asked in two steps where that is quicker. The second step takes a call for each
-/// of them, a tenth of what one that is full costs in one step, but twice what one with a few pages does.
-const MANY_TABLES: usize = 32;
+/// of them, less than one that is full costs in one step, but twice what one with a few pages does (stacks). Less than a [`SHARE`] has.
+const MANY_TABLES: usize = 16;
+const _: () = assert!((MANY_TABLES as u64) * TABLE < SHARE);
 /// What one page table is for, bytes.
 const TABLE: u64 = 2 << 20;
 
