@@ -42,12 +42,14 @@ pub struct Failure {
     pub exit: Exit,
     /// What to print.
     pub message: String,
+    /// It may well go right at the next try.
+    pub goes_by: bool,
 }
 
 impl Failure {
     /// A failure with its message.
     pub fn new(exit: Exit, message: impl Into<String>) -> Failure {
-        Failure { exit, message: message.into() }
+        Failure { exit, message: message.into(), goes_by: false }
     }
     /// Something inside Holdfast or the system failed: `what` names the call and its object.
     pub fn system(what: impl fmt::Display, error: &io::Error) -> Failure {

@@ -29,6 +29,8 @@ pub enum Tell {
         exit: Exit,
         /// What and why.
         message: String,
+        /// See [`Failure::goes_by`](crate::exit::Failure::goes_by).
+        goes_by: bool,
     },
     /// From the front: the program runs, and libholdfast will not speak in it.
     Started {

@@ -8,7 +8,8 @@ use holdfast_tests::bed::{Bed, User, am_root, shell_code, wait};
 use holdfast_tests::chain::kill_program;
 use holdfast_tests::processes;
 use holdfast_tests::random::Random;
-use std::process::Child;
+use std::fs;
+use std::process::{Child, Command};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -203,6 +204,51 @@ fn agent_dies_in_restart(user: User, point: &str) -> Result<()> {
     }
     let mut front = bed.restart_command(JOB, &[])?.spawn()?;
     goes_on_without_the_agent(&bed, &app, &mut front)
+}
+
+/// Gives an id that is free to somebody else.
+fn take(id: i32) -> Result<Child> {
+    for _ in 0..200 {
+        // Whoever is made next gets the number after this one (pid_namespaces(7)), if nobody is quicker.
+        fs::write("/proc/sys/kernel/ns_last_pid", (id - 1).to_string())?;
+        let mut child = Command::new("sleep").arg("30").spawn()?;
+        if child.id().cast_signed() == id {
+            return Ok(child);
+        }
+        child.kill()?;
+        child.wait()?;
+    }
+    bail!("id {id} cannot be had")
+}
+
+/// While a restart that has found all ids free is under way somebody else gets one of them: it finds another way.
+fn id_is_taken_in_restart() -> Result<()> {
+    let app = App::program("pingpong", &["2000"]);
+    let Some(bed) = Bed::new(User::Root) else { return Ok(()) };
+    let mut front = bed.run_command(JOB, &[], &app.words())?.spawn()?;
+    let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
+    bed.until("a line", LIMIT, || bed.text("out").lines().count() > 1)?;
+    bed.say(&["checkpoint", JOB])?.success()?;
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"))?
+        .filter_map(|task| task.ok()?.file_name().into_string().ok());
+    let thread: i32 = tasks.filter_map(|task| task.parse().ok()).max().context("a thread")?;
+    ensure!(thread != pid, "the program has one thread");
+    kill_program(pid, &mut front)?;
+    let mut front = bed.restart_command(JOB, &[])?.env("HOLDFAST_FAULT", "seed-ready:1+1500").spawn()?;
+    let process = format!("/proc/{pid}/status");
+    bed.until("the new process", LIMIT, || fs::exists(&process).unwrap_or(false))?;
+    let mut other = take(thread)?;
+    let result = goes_on_without_the_agent(&bed, &app, &mut front).with_context(|| bed.text("restart.err"));
+    other.kill()?;
+    other.wait()?;
+    let log = fs::read_to_string(bed.job(JOB).join("agent.log"))?;
+    ensure!(log.contains("has taken its id meanwhile"), "nobody has taken the id in time: {log}");
+    result
+}
+
+#[test]
+fn an_id_that_somebody_takes_during_a_restart_is_no_reason_to_fail() {
+    must("an id that is taken", id_is_taken_in_restart());
 }
 
 /// Who is killed at a random moment.

@@ -59,7 +59,8 @@ pub fn run(args: &AgentArgs, store: Option<&Path>) -> Result<(), Failure> {
     };
     let result = prepare_and_serve(args, store, &link);
     if let (Err(failure), Some(link)) = (&result, &link) {
-        link.tell(&Tell::Failed { exit: failure.exit, message: failure.message.clone() });
+        let Failure { exit, message, goes_by } = failure;
+        link.tell(&Tell::Failed { exit: *exit, message: message.clone(), goes_by: *goes_by });
     }
     if let Err(failure) = &result {
         tracing::error!("{failure}");
@@ -178,7 +179,7 @@ fn rebuild_program(
     }
     let options = FinishOptions { lazy: args.lazy, socket_path: workshop.job.socket_path(), saved_dir };
     let rebuilt = rebuild::finish(&record, &image, seed, &options)
-        .map_err(|error| Failure::new(crate::front::exit_of_rebuild(&error), error.to_string()))?;
+        .map_err(|error| crate::front::failure_of_rebuild(&error))?;
     let pids: Vec<String> = rebuilt.members.iter().map(|member| member.pid.to_string()).collect();
     let figures = format!(
         "image {epoch}: restart number {} as process {}: {:?}",

@@ -139,7 +139,7 @@ pub fn launch(store: &Store, job: &Job, handed: &[Handed], order: Order) -> Resu
     let link = Link::from(ours);
     match wait_for(&link) {
         Ok(Tell::Ready) => Ok(Launched { pid, link }),
-        Ok(Tell::Failed { exit, message }) => Err(Failure::new(exit, message)),
+        Ok(Tell::Failed { exit, message, goes_by }) => Err(Failure { exit, message, goes_by }),
         Ok(_) | Err(_) => Err(link::lost(&job.dir().join("agent.log"))),
     }
 }

@@ -19,7 +19,7 @@ use crate::program::Program;
 use crate::settings::Settings;
 use holdfast_sys::{signals, spawn::Start};
 use holdfast_tiers::{Job, Store};
-pub use restart::exit_of_rebuild;
+pub use restart::failure_of_rebuild;
 use std::ffi::{CString, OsString};
 use supervise::{Child, Ending, StartState, supervise};
 

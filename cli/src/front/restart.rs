@@ -22,6 +22,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::process::ExitStatus;
 
+/// So often a restart is tried that fails by what goes by.
+const TRIES: u32 = 3;
+
 /// How memory is to come back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Memory {
@@ -65,11 +68,18 @@ impl Program for Born {
     }
 }
 
-/// The exit code for a failed rebuilding.
-pub fn exit_of_rebuild(error: &RebuildError) -> Exit {
+/// A failed rebuilding.
+pub fn failure_of_rebuild(error: &RebuildError) -> Failure {
+    Failure { goes_by: error.goes_by(), ..Failure::new(exit_of_rebuild(error), error.to_string()) }
+}
+
+fn exit_of_rebuild(error: &RebuildError) -> Exit {
     match error {
         RebuildError::Image(_) => Exit::BadImage,
-        RebuildError::File { .. } | RebuildError::Ids(_) | RebuildError::Refused(_) => Exit::Refused,
+        RebuildError::File { .. }
+        | RebuildError::Ids(_)
+        | RebuildError::IdTaken(_)
+        | RebuildError::Refused(_) => Exit::Refused,
         RebuildError::In { error, .. } => exit_of_rebuild(error),
         // Reading an image: the store's own error is inside.
         RebuildError::Io { source, .. } => source
@@ -98,6 +108,13 @@ pub fn restart(request: &Request<'_>, state: &StartState) -> Result<Ending, Fail
     let mut result = Err(Failure::new(Exit::NotFound, format!("job {} has no image", job.name())));
     for epoch in epochs.into_iter().rev() {
         result = restart_one(request, epoch, state);
+        for _ in 1..TRIES {
+            if !result.as_ref().is_err_and(|failure| failure.goes_by) {
+                break;
+            }
+            super::free::wait(job)?;
+            result = restart_one(request, epoch, state);
+        }
         match &result {
             Err(failure) if failure.exit == Exit::BadImage => {
                 if !request.fallback {
@@ -144,8 +161,7 @@ fn restart_one(request: &Request<'_>, epoch: Epoch, state: &StartState) -> Resul
     };
     let agent = launch(request.store, request.job, &state.handed, Order::Restart(order))?;
     let options = BirthOptions { ids: None };
-    let mut born = rebuild::birth(&record, ours, &options)
-        .map_err(|error| Failure::new(exit_of_rebuild(&error), error.to_string()))?;
+    let mut born = rebuild::birth(&record, ours, &options).map_err(|error| failure_of_rebuild(&error))?;
     drop(image);
     let runs = wait_until_it_runs(&agent, &born, state, request.job);
     let put_back = match runs {
@@ -175,7 +191,9 @@ fn wait_until_it_runs(
         if ready[0] {
             match agent.link.next(false) {
                 Ok(Some(Tell::Restarted { notes, .. })) => return Ok(notes),
-                Ok(Some(Tell::Failed { exit, message })) => return Err(Failure::new(exit, message)),
+                Ok(Some(Tell::Failed { exit, message, goes_by })) => {
+                    return Err(Failure { exit, message, goes_by });
+                }
                 Ok(_) => {}
                 Err(_) => return Err(link::lost(&job.dir().join("agent.log"))),
             }

@@ -26,6 +26,9 @@ pub enum RebuildError {
     /// No way to give the program its ids.
     #[error("the program cannot get its process ids back: {0}")]
     Ids(String),
+    /// An id that was free a moment ago is another process's now: another try finds a way without it.
+    #[error("the new process could not {0}: another process has taken its id meanwhile; restart again")]
+    IdTaken(String),
     /// A file of the program is not as it must be.
     #[error("{path}: {what}")]
     File {
@@ -68,6 +71,14 @@ pub enum RebuildError {
 }
 
 impl RebuildError {
+    /// Whether the same restart may well succeed if it is tried again at once. Nothing on the host was changed by this one.
+    pub fn goes_by(&self) -> bool {
+        match self {
+            RebuildError::IdTaken(_) => true,
+            RebuildError::In { error, .. } => error.goes_by(),
+            _ => false,
+        }
+    }
     /// An error of a system call, with what was being done.
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> RebuildError {
         let what = what.into();

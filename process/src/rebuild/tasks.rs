@@ -66,10 +66,16 @@ pub fn create(
         }
         let bytes: Vec<u8> = args.iter().flat_map(|word| word.to_le_bytes()).collect();
         let args = batch.data(&bytes);
-        let name = format!("thread {} (is the id in use?)", thread.tid);
+        let name = format!("thread {}", thread.tid);
         batch.row(Row::new(libc::SYS_clone3, &[args, CLONE_ARGS_LEN]), Need::MustOn("create", name));
     }
-    let (inner, born) = batch.finish()?;
+    let (inner, born) = batch.finish().map_err(|error| match error {
+        // clone3(2) with set_tid.
+        RebuildError::Call { what, source } if source.raw_os_error() == Some(libc::EEXIST) => {
+            RebuildError::IdTaken(what)
+        }
+        error => error,
+    })?;
     if inner.len() != born.len() {
         return Err(RebuildError::Image(format!(
             "{} threads were created, {} seen",
