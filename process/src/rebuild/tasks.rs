@@ -56,20 +56,7 @@ pub fn create(
         batch.finish()?;
         batch = Batch::new(hand, place, leader);
     }
-    for thread in &record.threads[1..] {
-        batch.reserve(128)?;
-        let tid = batch.data(&thread.tid.to_le_bytes());
-        // flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup
-        let mut args = [THREAD_FLAGS as u64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        if chosen {
-            (args[8], args[9]) = (tid, 1);
-        }
-        let bytes: Vec<u8> = args.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let args = batch.data(&bytes);
-        let name = format!("thread {}", thread.tid);
-        batch.row(Row::new(libc::SYS_clone3, &[args, CLONE_ARGS_LEN]), Need::MustOn("create", name));
-    }
-    let (inner, born) = batch.finish().map_err(|error| match error {
+    let (inner, born) = clone_all(batch, &record.threads[1..], chosen).map_err(|error| match error {
         // clone3(2) with set_tid.
         RebuildError::Call { what, source } if source.raw_os_error() == Some(libc::EEXIST) => {
             RebuildError::IdTaken(what)
@@ -90,6 +77,28 @@ pub fn create(
         tasks.push(task);
     }
     Ok(tasks)
+}
+
+/// Runs the calls of [`create`], in as many tables as they need: their results, and the ids that were seen.
+fn clone_all(
+    mut batch: Batch<'_>,
+    threads: &[ThreadRecord],
+    chosen: bool,
+) -> Result<(Vec<i64>, Vec<i32>), RebuildError> {
+    for thread in threads {
+        batch.reserve(128)?;
+        let tid = batch.data(&thread.tid.to_le_bytes());
+        // flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup
+        let mut args = [THREAD_FLAGS as u64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        if chosen {
+            (args[8], args[9]) = (tid, 1);
+        }
+        let bytes: Vec<u8> = args.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let args = batch.data(&bytes);
+        let name = format!("thread {}", thread.tid);
+        batch.row(Row::new(libc::SYS_clone3, &[args, CLONE_ARGS_LEN]), Need::MustOn("create", name));
+    }
+    batch.finish()
 }
 
 /// Gives one thread its own: tid address, robust list, rseq, alternate stack, name, pending signals.
