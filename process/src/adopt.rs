@@ -7,7 +7,8 @@
 //! memory with another (a child of vfork) is left alone: it executes a program in a moment.
 //! Fails by: [`CutError`]; the process runs on.
 
-use crate::cut::{self, CutError, CutOptions, KeptAll, Roster, Target};
+use crate::age;
+use crate::cut::{CutError, CutOptions, KeptAll, Roster, Target};
 use crate::hold::{self, HeldProgram};
 use crate::inject::foothold::Foothold;
 use crate::orphans::Orphans;
@@ -72,7 +73,7 @@ pub fn cannot_speak(pid: i32) -> bool {
     let preloads = |entry: &[u8]| {
         entry.starts_with(b"LD_PRELOAD=") && entry.windows(LIBRARY.len()).any(|part| part == LIBRARY)
     };
-    let is_older = |than| cut::age(pid).is_some_and(|age| age > than);
+    let is_older = |than| age::of(pid).is_some_and(|age| age > than);
     let is_told = environment.split(|byte| *byte == 0).any(preloads);
     match maps_of(pid) {
         // Some programs write over their environment.
@@ -120,9 +121,9 @@ pub fn all(
         if options.only.is_none() {
             orphans = Orphans::look(&pids, &options.socket);
             let children = inside::relatives(&known).err();
-            let children = children.map(strangers).unwrap_or_default();
+            let children = children.as_ref().map(strangers).unwrap_or_default();
             all.extend(children.iter().copied().chain(orphans.besides(&pids)));
-            let old = |pid: &i32| cut::age(*pid).is_some_and(|age| age > SILENT);
+            let old = |pid: &i32| age::of(*pid).is_some_and(|age| age > SILENT);
             silent.extend(children.into_iter().filter(old).map(refuse::stranger));
         }
         all.retain(|pid| tried.insert(*pid) && cannot_speak(*pid));
@@ -139,8 +140,13 @@ pub fn all(
 }
 
 /// Those that an error names.
-pub fn strangers(error: CutError) -> Vec<i32> {
+pub fn strangers(error: &CutError) -> Vec<i32> {
     let CutError::Unsettled(refusals) = error else { return Vec::new() };
+    pids(refusals)
+}
+
+/// The processes that are refused as a whole.
+pub fn pids(refusals: &[Refusal]) -> Vec<i32> {
     let pid = |refusal: &Refusal| match refusal.subject {
         Subject::Process { pid, .. } => Some(pid),
         _ => None,

@@ -5,6 +5,7 @@
 //! the business of [`inside`].
 
 use crate::adopt::{self, Adopted};
+use crate::age;
 use crate::capture::contents::Contents;
 use crate::capture::identity::Identities;
 use crate::capture::links;
@@ -37,8 +38,8 @@ use holdfast_image::record::{InjectArea, ProcessRecord};
 use holdfast_image::refusal::Refusal;
 use holdfast_image::set::PageSet;
 use holdfast_sys::clock::elapsed_ns;
+use holdfast_sys::clone;
 use holdfast_sys::procfs::{self, Status};
-use holdfast_sys::{clock, clone};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::ops::Range;
@@ -444,7 +445,7 @@ pub fn prepare(
     let share = usize::try_from(target.tracking.pages().bytes() / READY_SHARE).unwrap_or(usize::MAX);
     SavedPages::warm(share.clamp(READY_LEN.0, READY_LEN.1));
     spread::ready();
-    let flags_inside = options.changing || several && age(pid).is_none_or(|age| age < YOUNG);
+    let flags_inside = options.changing || several && age::of(pid).is_none_or(|age| age < YOUNG);
     Ok(Before {
         flags,
         samples: threads::sample(pid),
@@ -454,16 +455,6 @@ pub fn prepare(
         replaced,
         pidfd,
     })
-}
-
-/// How long ago a process began; `None`: it is gone.
-pub fn age(pid: i32) -> Option<Duration> {
-    /// Ticks of proc_pid_stat(5) per second (USER_HZ), and the place of field 22, counted from the third.
-    const TICKS: u64 = 100;
-    const START: usize = 19;
-    let start = procfs::stat_fields(pid, pid).ok()?.get(START)?.parse::<u64>().ok()?;
-    let begun = Duration::from_millis(start.saturating_mul(1000 / TICKS));
-    Some(Duration::from_nanos(clock::now_ns(libc::CLOCK_BOOTTIME)).saturating_sub(begun))
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 //! Fails by: [`CutError`]; what is in the group is the caller's to let go.
 
 use crate::adopt;
+use crate::age;
 use crate::cut::{self, Before, CutError, CutOptions, KeptAll, Roster, Target};
 use crate::hold::{self, HeldProgram};
 use crate::inside::{self, Arrival, Stand};
@@ -184,7 +185,7 @@ impl Group {
             for target in fresh {
                 self.add(target, options, kept, stragglers)?;
             }
-            for pid in adopt::strangers(unsettled) {
+            for pid in adopt::strangers(&unsettled) {
                 if !spoke.contains(&pid) && tried.insert(pid) && adopt::cannot_speak(pid) {
                     let job = (&self.targets[..], &self.orphans);
                     adopt::one(pid, job, roster, options.deadline, kept, stragglers)
@@ -202,7 +203,7 @@ impl Group {
         let orphans = self.orphans.besides(&pids);
         let old = |pid: &i32| {
             let spoke = fresh.iter().any(|target| target.pid == *pid);
-            !spoke && cut::age(*pid).is_some_and(|age| age > SILENT)
+            !spoke && age::of(*pid).is_some_and(|age| age > SILENT)
         };
         let refused: Vec<Refusal> =
             orphans.iter().filter(|pid| old(pid)).map(|pid| refuse::stranger(*pid)).collect();

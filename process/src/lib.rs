@@ -12,6 +12,7 @@
 #![deny(unsafe_code)]
 
 mod adopt;
+mod age;
 mod capture;
 mod check;
 mod cut;
@@ -49,6 +50,7 @@ mod track;
 mod xstate;
 
 pub use adopt::{Adopted, cannot_speak, loads_libraries};
+pub use age::Awaited;
 pub use capture::contents::Contents;
 pub use check::{CheckError, CheckOptions, check};
 pub use cut::{Cut, CutError, CutOptions, Engine, Roster, Target};

@@ -4,7 +4,7 @@
 //! `find_new_reaper`); one that has not spoken by then is tied to the job by nothing but its environment.
 //! What must hold: [`Orphans::look`] comes before the stop, so that inside it only what is new must be looked at.
 
-use crate::cut;
+use crate::age;
 use holdfast_image::control::ENV_SOCKET;
 use holdfast_sys::procfs::{self, Status};
 use std::collections::{BTreeSet, HashSet};
@@ -72,7 +72,7 @@ impl Orphans {
         let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else { return false };
         if environment.is_empty() {
             let lives = || Status::read(pid, pid).is_ok_and(|status| !status.has_ended());
-            return cut::age(pid).is_some_and(|age| age < EXECUTING) && lives();
+            return age::of(pid).is_some_and(|age| age < EXECUTING) && lives();
         }
         self.names(&environment)
     }

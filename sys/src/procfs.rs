@@ -229,6 +229,17 @@ pub fn stat_fields(pid: i32, tid: i32) -> io::Result<Vec<String>> {
     Ok(after_name(&text).ok_or_else(|| bad("stat", &text))?.map(str::to_owned).collect())
 }
 
+/// How long the main thread has waited for a processor in its life, ns; 0: this kernel does not count it
+/// (Documentation/scheduler/sched-stats.rst, /proc/PID/schedstat). What it waits just now counts when it is over.
+///
+/// # Errors
+/// Process gone, or not understood.
+pub fn queued_ns(pid: i32) -> io::Result<u64> {
+    let text = proctext::record_text(format!("/proc/{pid}/schedstat"))?;
+    let number = text.split_whitespace().nth(1).and_then(|word| word.parse().ok());
+    number.ok_or_else(|| bad("schedstat", text.as_bytes()))
+}
+
 /// Ids of all threads.
 ///
 /// # Errors

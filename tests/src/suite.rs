@@ -91,7 +91,6 @@ macro_rules! suite {
             }
             "Threads and signals" {
                 pingpong: "pingpong" => "Threads: mutexes, condition variables, thread-local storage, jump buffers, once-only initialisation";
-                pingpong_many: "pingpong" "4400" "1100" => "Eleven hundred threads that wait for each other";
                 signals: "signals" => "Blocked, pending and queued signals, with siginfo; handlers on alternate stacks";
                 robust: "robust" => "Robust and priority-inheriting mutexes";
                 churn: "churn" => "Thousands of short threads beside idle ones";

@@ -13,8 +13,8 @@ use holdfast_image::set::PageSet;
 use holdfast_image::{PAGE_SIZE, PageCount, space};
 use holdfast_pager::{CowLimit, History};
 use holdfast_process::{
-    Adopted, Cut, CutError, CutOptions, Engine, GuardOptions, Members, Plan, Roster, SlotCount, Target,
-    Tracer, refuse_process,
+    Adopted, Awaited, Cut, CutError, CutOptions, Engine, GuardOptions, Members, Plan, Roster, SlotCount,
+    Target, Tracer, refuse_process,
 };
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,7 +26,7 @@ const BUSY: Duration = Duration::from_secs(10);
 /// The first pause, doubled each time, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(800);
-/// How long a process may take from its birth to its hello, and how often that is looked for.
+/// How long a process may take from its birth to its hello, while it has a processor, and how often that is looked for.
 const PATIENCE: Duration = Duration::from_secs(3);
 const MOMENT: Duration = Duration::from_millis(3);
 /// Longest stop before everything is let go.
@@ -77,6 +77,7 @@ pub fn make(
     let (mut pause, mut moment) = (FIRST_PAUSE, MOMENT);
     let (mut tries, mut changing) = (0, false);
     let begun = Instant::now();
+    let mut awaited = Awaited::new(begun);
     let processes = Arc::clone(&order.processes);
     let roster: Arc<dyn Roster> = Arc::new(Known { processes, alone: settings.only_protected });
     loop {
@@ -95,7 +96,10 @@ pub fn make(
                 return Ok((cut, first.collect()));
             }
             // A process that was made just now speaks in a moment. All stood still for it: not too often.
-            Err(CutError::Unsettled(_)) if begun.elapsed() < PATIENCE => {
+            Err(CutError::Unsettled(met)) if !awaited.has_had(PATIENCE, &met) => {
+                if begun.elapsed() > BUSY {
+                    return Err(never_settled(&met));
+                }
                 thread::sleep(moment);
                 moment = (moment * 2).min(FIRST_PAUSE * 2);
             }
@@ -121,6 +125,15 @@ pub fn make(
             Err(CutError::Failed { what }) => return Err(Failed::Error(what)),
         }
     }
+}
+
+/// New processes all the time, or none that gets a processor.
+fn never_settled(met: &[Refusal]) -> Failed {
+    let met: Vec<String> = met.iter().map(ToString::to_string).collect();
+    let (limit, met) = (BUSY.as_secs(), met.join("; "));
+    Failed::Error(format!(
+        "in {limit} s there was no moment without a process that had just begun: {met}; try again later"
+    ))
 }
 
 /// What the cut is to do with the pages, in its own words.
