@@ -5,7 +5,8 @@ Everything lies in a folder under TMPDIR (default /tmp) that is removed at the e
 here are ended.
 
 NICE=-15 in the environment, as root: programs and agents get this priority, also against other sessions (autogroup(7),
-sched(7)); for a machine that others use as well. Start it with setsid(1) then.
+sched(7)); for a machine that others use as well. It runs in a session of its own then: the priority of a session stays
+behind, and what else runs in it would keep everybody else from the processor.
 """
 
 import atexit
@@ -33,6 +34,8 @@ class Bench:
     """The folder of one measurement: store, programs, output files."""
 
     def __init__(self):
+        if os.environ.get("NICE") and os.getsid(0) != os.getpid():
+            os.execvp("setsid", ["setsid", "--wait", sys.executable, *sys.argv])
         self.work = tempfile.mkdtemp(prefix="holdfast-bench-", dir=os.environ.get("TMPDIR", "/tmp"))
         self.store = os.path.join(self.work, "store")
         os.mkdir(self.store, 0o700)
