@@ -17,7 +17,7 @@ use crate::track::Tracking;
 use crate::{inside, ours, refuse, repair, threads};
 use holdfast_image::Addr;
 use holdfast_image::record::InjectArea;
-use holdfast_image::refusal::{Refusal, Subject};
+use holdfast_image::refusal::Refusal;
 use holdfast_sys::clone::{self, Common, have_in_common};
 use holdfast_sys::elf::{self, ElfError};
 use holdfast_sys::procfs::{self, Mapping, Status};
@@ -37,8 +37,6 @@ const CODE_LEN: u64 = 64 * 1024;
 const SCRATCH_LEN: u64 = 1024 * 1024;
 /// An environment that is still empty then is not just being made.
 const EXECUTING: Duration = Duration::from_secs(1);
-/// Nobody waits any more for one that is older and has not spoken: the library cannot be loaded where it lives, perhaps.
-const SILENT: Duration = Duration::from_secs(5);
 
 /// A process that has room now.
 #[derive(Debug)]
@@ -73,13 +71,12 @@ pub fn cannot_speak(pid: i32) -> bool {
     let preloads = |entry: &[u8]| {
         entry.starts_with(b"LD_PRELOAD=") && entry.windows(LIBRARY.len()).any(|part| part == LIBRARY)
     };
-    let is_older = |than| age::of(pid).is_some_and(|age| age > than);
     let is_told = environment.split(|byte| *byte == 0).any(preloads);
     match maps_of(pid) {
         // Some programs write over their environment.
         Ok(maps) if has_library(&maps) => stands(pid),
-        Ok(_) if is_told => is_older(SILENT),
-        Ok(_) => !environment.is_empty() || is_older(EXECUTING),
+        Ok(_) if is_told => age::is_silent(pid),
+        Ok(_) => !environment.is_empty() || age::of(pid).is_some_and(|age| age > EXECUTING),
         Err(_) => false,
     }
 }
@@ -123,8 +120,7 @@ pub fn all(
             let children = inside::relatives(&known).err();
             let children = children.as_ref().map(strangers).unwrap_or_default();
             all.extend(children.iter().copied().chain(orphans.besides(&pids)));
-            let old = |pid: &i32| age::of(*pid).is_some_and(|age| age > SILENT);
-            silent.extend(children.into_iter().filter(old).map(refuse::stranger));
+            silent.extend(children.into_iter().filter(|pid| age::is_silent(*pid)).map(refuse::stranger));
         }
         all.retain(|pid| tried.insert(*pid) && cannot_speak(*pid));
         if all.is_empty() {
@@ -142,16 +138,7 @@ pub fn all(
 /// Those that an error names.
 pub fn strangers(error: &CutError) -> Vec<i32> {
     let CutError::Unsettled(refusals) = error else { return Vec::new() };
-    pids(refusals)
-}
-
-/// The processes that are refused as a whole.
-pub fn pids(refusals: &[Refusal]) -> Vec<i32> {
-    let pid = |refusal: &Refusal| match refusal.subject {
-        Subject::Process { pid, .. } => Some(pid),
-        _ => None,
-    };
-    refusals.iter().filter_map(pid).collect()
+    refuse::processes(refusals)
 }
 
 /// Adopts one, and tells the agent. One that is gone, executes a program just now, or is not of the job after all (who are

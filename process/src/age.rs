@@ -1,13 +1,16 @@
 //! How long a process has been there, and how much of that it could have run.
 //!
 //! Used by `adopt`, `group` and `orphans`, and by the checkpoint thread, to tell who will not speak from who has not spoken
-//! yet. What must hold: a process that gets no processor is not counted older for it, however busy the machine is.
+//! yet; by `cut`, to tell who is young. What must hold: a process that gets no processor is not counted older for it, however busy the machine is.
 
-use crate::adopt;
+use crate::refuse;
 use holdfast_image::refusal::Refusal;
 use holdfast_sys::{clock, procfs};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+
+/// Nobody waits any more for a process that is older and has not spoken: the library cannot be loaded where it lives, perhaps.
+const SILENT: Duration = Duration::from_secs(5);
 
 /// How long ago a process began; `None`: it is gone.
 fn since_birth(pid: i32) -> Option<Duration> {
@@ -22,6 +25,11 @@ fn since_birth(pid: i32) -> Option<Duration> {
 /// How long a process has lived, less what its main thread has waited for a processor; `None`: it is gone.
 pub fn of(pid: i32) -> Option<Duration> {
     Some(since_birth(pid)?.saturating_sub(waited(pid)))
+}
+
+/// Whether it will not speak any more, if it has not yet; what is gone is not silent.
+pub fn is_silent(pid: i32) -> bool {
+    of(pid).is_some_and(|age| age > SILENT)
 }
 
 /// Zero where the kernel does not count it.
@@ -45,7 +53,7 @@ impl Awaited {
 
     /// Whether something that a try has met has had that long: a process since it was met first, all else since the first try.
     pub fn has_had(&mut self, long: Duration, met: &[Refusal]) -> bool {
-        let pids = adopt::pids(met);
+        let pids = refuse::processes(met);
         let other = (pids.len() < met.len()).then(|| self.begun.elapsed());
         let had = pids.into_iter().map(|pid| {
             let waited = waited(pid);
@@ -61,7 +69,6 @@ impl Awaited {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::refuse;
     use holdfast_image::refusal::Subject;
     use std::process::{Child, Command};
     use std::thread;

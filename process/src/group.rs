@@ -29,8 +29,6 @@ use std::time::{Duration, Instant};
 
 /// How long all others stand for the sake of one that has not spoken.
 const NEWBORN: Duration = Duration::from_millis(60);
-/// Nobody stands for the sake of one that is older: it will not speak any more.
-const SILENT: Duration = Duration::from_secs(5);
 /// How often it is looked for.
 const MOMENT: Duration = Duration::from_micros(300);
 
@@ -201,10 +199,8 @@ impl Group {
     fn outside(&self, fresh: &[Target]) -> Result<(), CutError> {
         let pids: Vec<i32> = self.targets.iter().map(|target| target.pid).collect();
         let orphans = self.orphans.besides(&pids);
-        let old = |pid: &i32| {
-            let spoke = fresh.iter().any(|target| target.pid == *pid);
-            !spoke && age::of(*pid).is_some_and(|age| age > SILENT)
-        };
+        // Nobody stands for the sake of one that will not speak.
+        let old = |pid: &i32| !fresh.iter().any(|target| target.pid == *pid) && age::is_silent(*pid);
         let refused: Vec<Refusal> =
             orphans.iter().filter(|pid| old(pid)).map(|pid| refuse::stranger(*pid)).collect();
         refuse::unless_empty(refused)?;

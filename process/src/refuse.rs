@@ -77,6 +77,15 @@ pub fn traced(pid: i32, tracer: i64) -> Refusal {
     process(pid, debugger(tracer))
 }
 
+/// The processes that are refused as a whole.
+pub fn processes(refusals: &[Refusal]) -> Vec<i32> {
+    let pid = |refusal: &Refusal| match refusal.subject {
+        Subject::Process { pid, .. } => Some(pid),
+        _ => None,
+    };
+    refusals.iter().filter_map(pid).collect()
+}
+
 /// A thread that somebody else traces.
 pub fn traced_thread(tid: i32, tracer: i64) -> Refusal {
     thread(tid, debugger(tracer))
