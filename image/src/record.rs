@@ -77,6 +77,10 @@ pub struct ProcessRecord {
     /// `others` of their own nor descriptions: their descriptors refer to those of the first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<ProcessRecord>,
+    /// In the record of the first process: the id that was given last where the job lived, by then or a moment later. `None`: not
+    /// known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_id: Option<i32>,
 }
 
 fn is_zero(number: &u32) -> bool {

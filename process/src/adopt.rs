@@ -17,7 +17,6 @@ use crate::track::Tracking;
 use crate::{inside, ours, refuse, repair, threads};
 use holdfast_image::Addr;
 use holdfast_image::record::InjectArea;
-use holdfast_image::refusal::Refusal;
 use holdfast_sys::clone::{self, Common, have_in_common};
 use holdfast_sys::elf::{self, ElfError};
 use holdfast_sys::procfs::{self, Mapping, Status};

@@ -28,7 +28,7 @@ use holdfast_image::record::{
 };
 use holdfast_image::set::PageSet;
 use holdfast_image::{space, tree};
-use holdfast_sys::procfs;
+use holdfast_sys::{ids, procfs};
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::path::PathBuf;
@@ -175,6 +175,10 @@ fn describe_all(
         sets.add(target.space, snapshot, options);
     }
     let mut record = family(records).ok_or(CutError::Gone)?;
+    // Where it lives as we do, it is ours to tell: one that was given since the stop does as well.
+    if befores.first().is_some_and(|first| !first.nested) {
+        record.last_id = ids::last();
+    }
     (record.files.nameless, record.files.segments, record.files.ipc) =
         (once.nameless, once.segments, once.ipc);
     record.check().map_err(|what| CutError::Failed {
@@ -424,5 +428,6 @@ fn record(
         space: target.space,
         zombies,
         others: Vec::new(),
+        last_id: seen.process.last_id,
     })
 }

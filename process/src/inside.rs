@@ -277,6 +277,7 @@ pub fn ask(
     before: &Before,
     held: &mut HeldProgram,
     mut stand: Stand,
+    is_first: bool,
 ) -> Result<Asked, CutError> {
     let mapping_flags = match before.flags_inside {
         true => Some(procfs::vm_flags(target.pid, stand.live)?),
@@ -297,7 +298,7 @@ pub fn ask(
     // SIGCHLD at its default may have flags all the same: no zombies, no word of stops.
     let always = 1 << (libc::SIGCHLD - 1);
     let handled = stand.status.mask("SigCgt") | stand.status.mask("SigIgn") | always;
-    let question = Question::new(&target.area, handled);
+    let question = Question::new(&target.area, handled, is_first && before.nested);
     question.ask(&host, &target.area)?;
     Ok(Asked { stand, mapped, mapping_flags, facts, host, question })
 }

@@ -138,7 +138,7 @@ fn ask(
 ) -> Result<Vec<Asked>, CutError> {
     let mut all: Vec<Asked> = Vec::with_capacity(targets.len());
     for (((target, before), held), stand) in targets.iter().zip(befores).zip(held).zip(stands) {
-        match inside::ask(target, options, kept.of(target), before, held, stand) {
+        match inside::ask(target, options, kept.of(target), before, held, stand, all.is_empty()) {
             Ok(asked) => all.push(asked),
             Err(error) => {
                 targets.iter().zip(&all).for_each(|(target, asked)| asked.give_up(target));

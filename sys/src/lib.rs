@@ -12,6 +12,7 @@ pub mod diag;
 pub mod elf;
 pub mod fault;
 pub mod fd;
+pub mod ids;
 pub mod ipc;
 pub mod local;
 pub mod memfd;

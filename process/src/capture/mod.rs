@@ -14,6 +14,7 @@ pub mod contents;
 pub mod files;
 pub mod folder;
 pub mod identity;
+pub mod ids;
 pub mod ipc;
 pub mod links;
 pub mod locks;

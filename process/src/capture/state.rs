@@ -1,6 +1,6 @@
 //! State of the process and of its threads that is neither memory nor files.
 
-use super::{attributes, processor};
+use super::{attributes, ids, processor};
 use crate::error::TraceError;
 use crate::inject::batch::{BUFFERS, Host, MAX_ROWS};
 use crate::inject::stub::Row;
@@ -176,12 +176,15 @@ pub struct ProcessFacts {
     pub attributes: ProcessAttributes,
     /// It has keys of its own.
     pub has_keys: bool,
+    /// The id that was given last where it lives, if that was asked for.
+    pub last_id: Option<i32>,
 }
 
 /// Where what belongs to which rows of a [`Question`] is written, from the beginning of the buffers.
 const ACTIONS: usize = 128;
 const SETTINGS: usize = ACTIONS + 64 * 32;
 const THREAD: usize = SETTINGS + attributes::PROCESS_LEN;
+const IDS: usize = THREAD + THREAD_LEN;
 
 /// Asks for brk, interval timers, handlers and settings, and for the facts of the host itself, which costs little more
 /// and finds changes that nobody has counted. Inside the stop; the host stands at its marker afterwards.
@@ -189,14 +192,15 @@ const THREAD: usize = SETTINGS + attributes::PROCESS_LEN;
 pub struct Question {
     rows: Vec<Row>,
     signals: Vec<u64>,
-    /// Places of the first row for settings, and of the first for the host itself.
+    /// Places of the first row for settings, of the first for the host itself, and of the first for ids.
     settings: usize,
     own: usize,
+    ids: usize,
 }
 
 impl Question {
-    /// `handled`: signals that may not be at their default.
-    pub fn new(area: &InjectArea, handled: u64) -> Question {
+    /// `handled`: signals that may not be at their default; `with_ids`: which id was given last is asked too.
+    pub fn new(area: &InjectArea, handled: u64, with_ids: bool) -> Question {
         let buffer = area.scratch.0 + BUFFERS;
         let signals: Vec<u64> = (1..=64).filter(|signal| handled >> (signal - 1) & 1 == 1).collect();
         let mut rows = vec![Row::new(libc::SYS_brk, &[0])];
@@ -212,7 +216,11 @@ impl Question {
         rows.extend(attributes::process_rows(buffer + SETTINGS as u64));
         let own = rows.len();
         rows.extend(ThreadFacts::rows(buffer + THREAD as u64));
-        Question { rows, signals, settings, own }
+        let ids = rows.len();
+        if with_ids {
+            rows.extend(ids::rows(buffer + IDS as u64));
+        }
+        Question { rows, signals, settings, own, ids }
     }
 
     /// Asks it; [`Question::answer`] must follow.
@@ -220,6 +228,9 @@ impl Question {
     /// # Errors
     /// As [`Host::begin`].
     pub fn ask(&self, host: &Host, area: &InjectArea) -> Result<(), TraceError> {
+        if self.ids < self.rows.len() {
+            ids::prepare(host.tid, area.scratch.0 + BUFFERS + IDS as u64)?;
+        }
         host.begin(area, &self.rows)
     }
 
@@ -235,7 +246,7 @@ impl Question {
     ) -> Result<(ProcessFacts, ThreadFacts), TraceError> {
         let buffer = area.scratch.0 + BUFFERS;
         let results = host.finish(area, self.rows.len(), &mut |_| Ok(()))?;
-        let mut bytes = vec![0_u8; THREAD + THREAD_LEN];
+        let mut bytes = vec![0_u8; IDS + ids::LEN];
         procmem::read(host.tid, buffer, &mut bytes)?;
         let word = |at: usize| u64::from_le_bytes(xstate::array(&bytes, at));
         let timer = |which: usize| IntervalTimer {
@@ -265,9 +276,11 @@ impl Question {
             lock_future as u32,
         );
         let has_keys = attributes::process_has_keys(&results[self.settings..self.own]);
-        let facts = ThreadFacts::new(thread, &results[self.own..], &bytes[THREAD..]);
+        let facts = ThreadFacts::new(thread, &results[self.own..self.ids], &bytes[THREAD..IDS]);
+        let last_id = ids::told(&results[self.ids..], &bytes[IDS..]);
         let itimers = [timer(0), timer(1), timer(2)];
-        Ok((ProcessFacts { brk, itimers, actions: actions.collect(), attributes, has_keys }, facts))
+        let actions = actions.collect();
+        Ok((ProcessFacts { brk, itimers, actions, attributes, has_keys, last_id }, facts))
     }
 }
 

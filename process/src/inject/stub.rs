@@ -17,7 +17,7 @@
 pub struct Row {
     /// System call number.
     pub number: u32,
-    /// [`PREVIOUS`], [`LEAVE_CHILD`].
+    /// [`PREVIOUS`], [`LEAVE_CHILD`], [`PREVIOUS_BUT_ONE`].
     pub flags: u32,
     /// Arguments.
     pub args: [u64; 6],
@@ -28,6 +28,8 @@ pub const PREVIOUS: u32 = 1;
 /// The call creates a process: where it returns 0 the stub leaves by `exit_group`, so that a copy which nobody holds
 /// does not run on as a second program.
 pub const LEAVE_CHILD: u32 = 2;
+/// Argument 0 is the result of the row before the one before.
+pub const PREVIOUS_BUT_ONE: u32 = 4;
 /// Bytes of a row in memory.
 pub const ROW_LEN: usize = 64;
 
@@ -71,7 +73,10 @@ core::arch::global_asm!(
     "    bt r13, 32",
     "    jnc 3f",
     "    mov rdi, [rbx - 8]", // result of the row before
-    "3:  mov rsi, [rbx + 16]",
+    "3:  bt r13, 34",
+    "    jnc 7f",
+    "    mov rdi, [rbx - 72]", // of the one before that
+    "7:  mov rsi, [rbx + 16]",
     "    mov rdx, [rbx + 24]",
     "    mov r10, [rbx + 32]",
     "    mov r8,  [rbx + 40]",

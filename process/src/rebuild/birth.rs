@@ -8,6 +8,7 @@
 use super::error::RebuildError;
 use super::life::Life;
 use super::namespace;
+use super::onward;
 use super::report::{self, Message};
 use holdfast_image::record::ProcessRecord;
 use holdfast_image::tree;
@@ -272,6 +273,7 @@ fn same(parts: Parts<'_>, process: OwnedFd) -> Result<Attempt, RebuildError> {
     if let Some(why) = ids_in_use(&wanted_ids(parts.record)?) {
         return Ok(Attempt::Refused(why));
     }
+    onward::among_others(parts.record);
     match clone::fork_with(0, parts.record.pid) {
         Ok(0) => parts.live(process, true, false),
         Ok(child) => Ok(Attempt::Begun { child, status: None }),

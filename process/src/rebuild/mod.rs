@@ -35,6 +35,7 @@ mod mirror;
 mod nameless;
 mod namespace;
 mod objects;
+mod onward;
 mod place;
 mod preflight;
 pub mod processor;

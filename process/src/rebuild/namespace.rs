@@ -8,6 +8,7 @@
 
 use super::birth::{Attempt, Parts};
 use super::error::RebuildError;
+use super::onward;
 use super::report::{self, Message};
 use holdfast_sys::{attributes, clone, fd, local, objects, signals};
 use std::fs::{self, File};
@@ -102,6 +103,7 @@ impl Helper<'_> {
             return report::tell(&process, &Message::Refused(why));
         }
         let pid = parts.record.pid;
+        onward::in_own_namespace(parts.record);
         match clone::fork_with(0, pid) {
             Ok(0) => {
                 drop(told);

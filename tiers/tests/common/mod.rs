@@ -285,6 +285,7 @@ pub fn record(pid: i32) -> ProcessRecord {
         space: 0,
         zombies: Vec::new(),
         others: Vec::new(),
+        last_id: None,
     }
 }
 

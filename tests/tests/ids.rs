@@ -1,0 +1,49 @@
+//! The ids that new processes get after a restart: none that the program may still remember.
+#![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
+
+use anyhow::{Context, Result, ensure};
+use holdfast_tests::apps::App;
+use holdfast_tests::bed::{Bed, User, shell_code, wait};
+use holdfast_tests::chain::kill_all;
+use std::fs;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+const JOB: &str = "j";
+
+/// A shell keeps what its jobs ended with, by their ids. It is restarted between the end of each and the question.
+fn jobs_are_remembered(user: User) -> Result<()> {
+    let Some(bed) = Bed::new(user) else { return Ok(()) };
+    let app = App::real("bash", &["/bin/bash", "@remembered.sh"]);
+    let mut front = bed.run_command(JOB, &[], &app.words())?.spawn()?;
+    for turn in 1..=3 {
+        let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
+        let name = format!("job{turn}");
+        bed.until("a job", LIMIT, || !bed.text(&name).is_empty())?;
+        let id: i32 = bed.text(&name).trim().parse()?;
+        let is_known = || fs::exists(format!("/proc/{id}")).unwrap_or(true);
+        bed.until("the job's end", LIMIT, || user == User::Ordinary && turn > 1 || !is_known())?;
+        bed.say(&["checkpoint", JOB])?.success()?;
+        kill_all(&bed, pid, &mut front)?;
+        if user == User::Root {
+            // As on a host that has been started anew.
+            fs::write("/proc/sys/kernel/ns_last_pid", (id - 30).max(1).to_string())?;
+        }
+        bed.create(&format!("go{turn}"))?;
+        front = bed.restart_command(JOB, &[])?.spawn()?;
+    }
+    let code = shell_code(wait(&mut front, LIMIT)?);
+    let out = bed.text("out");
+    ensure!(code == 0 && out == "1 27\n2 27\n3 27\nPASS\n", "status {code}: {out}{}", bed.text("err"));
+    bed.check_clean(JOB)
+}
+
+#[test]
+fn a_shell_remembers_its_jobs_whoever_restarts_it() {
+    // One after the other: on one machine both would take ids from each other.
+    for user in [User::Root, User::Ordinary] {
+        if let Err(error) = jobs_are_remembered(user) {
+            panic!("as {user:?}: {error:#}");
+        }
+    }
+}
