@@ -8,10 +8,13 @@ const turns = Number(process.argv[2] || 80);
 
 if (cluster.isWorker) {
   let handled = 0;
-  http.createServer((request, response) => {
+  const server = http.createServer((request, response) => {
     handled++;
     response.end(crypto.createHash('sha256').update(request.url).digest('hex'));
-  }).listen(0, '127.0.0.1');
+  });
+  // After five seconds of silence a server closes its end, as it does when it has been stopped for so long.
+  server.keepAliveTimeout = 0;
+  server.listen(0, '127.0.0.1');
   process.on('message', (message) => {
     if (message.turn !== undefined) process.send({ turn: message.turn, sum: message.turn * cluster.worker.id, handled });
     else process.exit(0);
