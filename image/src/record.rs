@@ -217,6 +217,17 @@ pub struct Region {
     pub memory_policy: Option<MemoryPolicy>,
 }
 
+impl Region {
+    /// Of explicit huge pages: the shift of their size.
+    pub fn huge_shift(&self) -> Option<u32> {
+        self.vm_flags.iter().find_map(|flag| match flag.as_str() {
+            "hp21" => Some(21),
+            "hp30" => Some(30),
+            _ => None,
+        })
+    }
+}
+
 /// What backs a mapping.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]

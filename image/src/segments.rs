@@ -32,7 +32,7 @@ impl Segment {
     }
 }
 
-/// Whether mappings lie within their segments.
+/// Whether mappings lie within their segments. Those of explicit huge pages end where a page of theirs does.
 ///
 /// # Errors
 /// One that does not.
@@ -44,7 +44,8 @@ pub(crate) fn check<'a>(
         let Backing::SystemV { segment, offset, .. } = region.backing else { continue };
         let found = segments.get(segment as usize);
         let end = offset.checked_add(region.end.0 - region.start.0).filter(|_| offset % PAGE_SIZE == 0);
-        let room = found.and_then(|found| found.size.checked_next_multiple_of(PAGE_SIZE));
+        let page = region.huge_shift().map_or(PAGE_SIZE, |shift| 1 << shift);
+        let room = found.and_then(|found| found.size.checked_next_multiple_of(page));
         if end.zip(room).is_none_or(|(end, room)| end > room) {
             return Err(format!("mapping {}-{} is not of a segment", region.start, region.end));
         }
@@ -60,20 +61,22 @@ mod tests {
     #[test]
     fn a_mapping_lies_within_its_segment() {
         let segments = [Segment { id: 1, kernel: None, key: 0, size: 5000, mode: 0o600, removed: false }];
-        let checked = |segment, offset, pages: u64| {
+        let checked_as = |flags: &[&str], segment, offset, pages: u64| {
             let region = Region {
                 start: Addr(0x10000),
                 end: Addr(0x10000 + pages * PAGE_SIZE),
                 prot: 3,
                 backing: Backing::SystemV { segment, offset, writable: true },
-                vm_flags: Vec::new(),
+                vm_flags: flags.iter().map(|&flag| flag.to_owned()).collect(),
                 name: None,
                 memory_policy: None,
             };
             check(&segments, [&region].into_iter()).is_ok()
         };
+        let checked = |segment, offset, pages| checked_as(&[], segment, offset, pages);
         assert!(checked(0, 0, 2) && checked(0, PAGE_SIZE, 1), "the last page is whole");
         assert!(!checked(1, 0, 1) && !checked(0, PAGE_SIZE, 2) && !checked(0, 0, 3) && !checked(0, 7, 1));
         assert!(!checked(0, u64::MAX - PAGE_SIZE + 1, 1));
+        assert!(checked_as(&["hp21"], 0, 0, 512) && !checked_as(&["hp21"], 0, 0, 513));
     }
 }

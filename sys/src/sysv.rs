@@ -5,7 +5,7 @@
 //! by [`Attached`], which detaches it at its end and never lends it out as a slice: other processes may write to it.
 #![allow(unsafe_code)]
 
-use crate::check;
+use crate::{check, procfs};
 use std::io;
 
 /// Bit of a segment's mode: it was removed (include/linux/shm.h, SHM_DEST).
@@ -111,7 +111,12 @@ impl Attached {
             return Err(io::Error::last_os_error());
         }
         let mut attached = Attached { start: start.cast(), len: 0 };
-        attached.len = usize::try_from(segment(id)?.size).unwrap_or(0).next_multiple_of(4096);
+        // As long as its pages make it, which may be huge ones.
+        let own = std::process::id().cast_signed();
+        let is_ours = |mapping: &procfs::Mapping| mapping.start == start.addr() as u64;
+        let mapping = procfs::maps(own, own)?.into_iter().find(is_ours);
+        let len = mapping.map_or(0, |mapping| mapping.end - mapping.start);
+        attached.len = usize::try_from(len).unwrap_or(0);
         Ok(attached)
     }
 
@@ -135,7 +140,7 @@ impl Attached {
         Ok(())
     }
 
-    /// Makes whole pages zero, by giving them back.
+    /// Makes whole pages zero, by giving them back; a part of a huge page is written.
     ///
     /// # Errors
     /// EFAULT: it is not so long; as madvise.
@@ -143,7 +148,15 @@ impl Attached {
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let place = self.place(offset, len)?;
         // SAFETY: a range of the mapping, whose content nobody in this process relies on.
-        check(i64::from(unsafe { libc::madvise(place.cast(), len, libc::MADV_REMOVE) })).map(|_| ())
+        let given_back = check(i64::from(unsafe { libc::madvise(place.cast(), len, libc::MADV_REMOVE) }));
+        match given_back {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                // SAFETY: as in `write`.
+                unsafe { std::ptr::write_bytes(place, 0, len) };
+                Ok(())
+            }
+            result => result.map(|_| ()),
+        }
     }
 }
 

@@ -1,9 +1,12 @@
 /* Explicit huge pages (MAP_HUGETLB). `explicit KIND [ROUNDS]`
  *   private  filled, in part too, given back, read again without a write (zeros then, which the kernel gives the protection that was
  *            left), moved, made read-only; one is never touched
- *   shared   of two processes: what one writes the other reads, and answers */
+ *   shared   of two processes: what one writes the other reads, and answers
+ *   kept     the same of System V, of which the last page is not whole
+ *   removed  the same of what was removed (IPC_RMID) while it is attached */
 #include "rounds.h"
 #include "tree.h"
+#include <sys/shm.h>
 
 #define HUGE ((size_t)2 << 20)
 #define COUNT 6
@@ -114,6 +117,33 @@ static void prepare_shared(void)
     fork_child(answer, 7);
 }
 
+static int segment;
+static pid_t maker;
+
+static void remove_segment(void)
+{
+    if (getpid() == maker) shmctl(segment, IPC_RMID, NULL);
+}
+
+static void prepare_kept(void)
+{
+    maker = getpid();
+    segment = shmget(IPC_PRIVATE, HUGE + 5000, IPC_CREAT | SHM_HUGETLB | 0600);
+    if (segment < 0) not_here("SHM_HUGETLB");
+    CHECK(atexit(remove_segment) == 0);
+    blocks[0] = shmat(segment, NULL, 0);
+    CHECK(blocks[0] != (void *)-1);
+    blocks[1] = blocks[0] + WORDS;
+    fork_child(answer, 7);
+}
+
+static void prepare_removed(void)
+{
+    prepare_kept();
+    remove_segment();
+    maker = 0;
+}
+
 static void round_shared(long round)
 {
     uint64_t seed = (uint64_t)round + 1;
@@ -126,6 +156,8 @@ static void round_shared(long round)
 
 int main(int argc, char **argv)
 {
-    static const struct kind kinds[] = {{"private", prepare_private, round_private}, {"shared", prepare_shared, round_shared}};
+    static const struct kind kinds[] = {{"private", prepare_private, round_private}, {"shared", prepare_shared, round_shared},
+                                        {"kept", prepare_kept, round_shared},
+                                        {"removed", prepare_removed, round_shared}};
     return RUN_KIND(kinds);
 }

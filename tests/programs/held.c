@@ -16,7 +16,6 @@
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/sem.h>
-#include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -33,12 +32,6 @@ static void keep(const char *what, int fd)
 
 /* --- memory --- */
 
-static void huge_pages(void)
-{
-    int id = shmget(IPC_PRIVATE, (size_t)2 << 20, IPC_CREAT | SHM_HUGETLB | 0600);
-    if (id < 0) not_here("SHM_HUGETLB");
-    CHECK(shmat(id, NULL, 0) != (void *)-1 && shmctl(id, IPC_RMID, NULL) == 0);
-}
 static void huge_file(void) { keep("MFD_HUGETLB", memfd_create("huge", MFD_HUGETLB)); }
 static void secret(void) { keep("memfd_secret", (int)syscall(SYS_memfd_secret, 0)); }
 static void key(void)
@@ -251,7 +244,7 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*hold)(void);
-    } kinds[] = {{"huge_pages", huge_pages}, {"huge_file", huge_file}, {"secret", secret}, {"key", key}, {"elsewhere", elsewhere}, {"folder", folder},
+    } kinds[] = {{"huge_file", huge_file}, {"secret", secret}, {"key", key}, {"elsewhere", elsewhere}, {"folder", folder},
                  {"link", link_itself}, {"device", device}, {"terminal", from_outside}, {"pipe", pipe_from_outside}, {"watch", watch},
                  {"process", parent_process}, {"faults", faults}, {"counter", counter}, {"bpf", bpf_map}, {"fanotify", fanotify},
                  {"rules", rules}, {"kernel_socket", kernel_socket}, {"kernel_answer", kernel_answer}, {"raw", raw},

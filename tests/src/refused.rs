@@ -84,7 +84,6 @@ macro_rules! refused {
             deleted_program: "origin" "deleted" "60" => "A program whose file was deleted", refused "executable" "origin.copy" "deleted";
             program_in_a_memfd: "origin" "memfd" "60" => "A program in a memfd", refused "executable" "/memfd:origin";
             protection_keys: "keys" "60" => "Protection keys (pkey_mprotect)", refused "mapping 0x" "protection key";
-            huge_pages: "held" "huge_pages" "15" => "System V shared memory of huge pages (SHM_HUGETLB)", refused "mapping 0x" "huge pages";
             huge_file: "held" "huge_file" "15" => "A memfd of huge pages", refused "fd 9" "huge pages";
             file_that_is_mapped_elsewhere: "held" "elsewhere" "60" => "A shared mapping of a file in another mount namespace",
                 refused "mapping 0x" "held.mounted/file" "another mount namespace", only Root;

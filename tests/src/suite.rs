@@ -76,6 +76,10 @@ macro_rules! suite {
                 hugepages: "hugepages" => "Transparent huge pages, whole, in part and split";
                 explicit_private: "explicit" "private" => "Explicit huge pages (MAP_HUGETLB): given back, moved, protected";
                 explicit_shared: "explicit" "shared" => "Explicit huge pages that processes share (ordinary pages after a restart)";
+                explicit_kept: "explicit" "kept" => "System V shared memory of huge pages (SHM_HUGETLB)",
+                    root "only root, or a group that root names (vm.hugetlb_shm_group), may have it";
+                explicit_removed: "explicit" "removed" => "The same, removed while it is attached (ordinary pages after a restart)",
+                    root "only root, or a group that root names (vm.hugetlb_shm_group), may have it";
                 twice_shared: "twice" "shared" => "A file mapped shared at several places, with mremap";
                 twice_private: "twice" "private" => "A file mapped privately that changes by a shared mapping",
                     with "--save-files";

@@ -163,6 +163,9 @@ pub fn settle_flags(
     Ok(settled)
 }
 
+/// How segments of System V are called, by their key (ipc/shm.c, newseg).
+const SEGMENT: &[u8] = b"/SYSV";
+
 /// The kind of one mapping.
 ///
 /// # Errors
@@ -181,7 +184,8 @@ fn kind_of(mapping: &Mapping, flags: &[String], own_files: &[PathBuf]) -> Result
             (true, false) => Ok(Kind::Huge),
             // A restart makes it of ordinary pages.
             (true, true) => Ok(Kind::SharedAnonymous),
-            _ => Err("explicit huge pages of a file or of System V are not supported".into()),
+            (false, true) if name.starts_with(SEGMENT) => Ok(Kind::SystemV),
+            _ => Err("explicit huge pages of a file are not supported".into()),
         };
     }
     if has("ss") {
@@ -204,7 +208,7 @@ fn kind_of(mapping: &Mapping, flags: &[String], own_files: &[PathBuf]) -> Result
     if name == b"/dev/zero (deleted)" || name == OWN_SHARED || name.starts_with(SHARED_NAME) {
         return Ok(Kind::SharedAnonymous);
     }
-    if name.starts_with(b"/SYSV") {
+    if name.starts_with(SEGMENT) {
         return Ok(Kind::SystemV);
     }
     if name == b"anon_inode:[io_uring]" {

@@ -9,7 +9,6 @@ use holdfast_image::control::SharedPage;
 use holdfast_image::pages::{Extent, ExtentSource, PageProvider};
 use holdfast_image::record::{Backing, ProcessRecord, Region};
 use holdfast_image::{Addr, PAGE_SIZE};
-use holdfast_sys::procfs::HUGE_PAGES;
 use holdfast_sys::procmem::{self, ForcedMemory};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -153,7 +152,7 @@ impl Plan {
             // Only private memory can be written past its protection, and not of explicit huge pages (mm/gup.c, check_vma_flags).
             let shared = matches!(region.backing, Backing::SharedFile { .. });
             *early =
-                read_only && *bytes > 0 && (shared || huge_pages(region).is_some() || *bytes > FORCED_LIMIT);
+                read_only && *bytes > 0 && (shared || region.huge_shift().is_some() || *bytes > FORCED_LIMIT);
         }
         for (part, zero) in copies {
             let region = &regions[part.region];
@@ -286,12 +285,6 @@ impl Piece {
     }
 }
 
-/// Explicit huge pages: the shift of their size.
-pub fn huge_pages(region: &Region) -> Option<u32> {
-    let has = |flag: &str| region.vm_flags.iter().any(|own| own == flag);
-    HUGE_PAGES.iter().find(|(flag, _)| has(flag)).map(|(_, shift)| *shift)
-}
-
 /// Whether an image may be mapped into a region: plain private memory that does not grow down. Not what is locked (it
 /// would be read at once), or treated specially at a fork (a file cannot be wiped, and libholdfast, which replaces what
 /// the program advises away, cannot see DONTFORK), or code (the store may be on a file system without programs).
@@ -299,7 +292,7 @@ fn may_be_mapped(region: &Region) -> bool {
     const NOT: [&str; 4] = ["gd", "lo", "dc", "wf"];
     region.backing == Backing::Anonymous
         && region.prot & libc::PROT_EXEC.cast_unsigned() == 0
-        && huge_pages(region).is_none()
+        && region.huge_shift().is_none()
         && !region.vm_flags.iter().any(|flag| NOT.contains(&flag.as_str()))
 }
 

@@ -6,7 +6,7 @@
 
 use super::common;
 use super::error::RebuildError;
-use super::fill::{self, Plan};
+use super::fill::Plan;
 use super::hand::{Batch, Hand, Need, Task, Workplace};
 use super::member::Job;
 use super::nameless;
@@ -277,7 +277,7 @@ impl Builder<'_> {
         let mut batch = self.batch();
         let mut wanted = Vec::new();
         for (region, early) in self.record.regions.iter().zip(&plan.early_write) {
-            let shift = fill::huge_pages(region).filter(|_| region.backing == Backing::Anonymous);
+            let shift = region.huge_shift().filter(|_| region.backing == Backing::Anonymous);
             let Some(shift) = shift else { continue };
             let shift = if fault::is_asked(NONE) { 1 } else { shift };
             let size = u64::from(shift) << libc::MAP_HUGE_SHIFT;

@@ -11,7 +11,7 @@
 
 use super::chosen;
 use super::error::RebuildError;
-use super::hand::Need;
+use super::hand::{Batch, Need};
 use super::member::Job;
 use super::nameless;
 use super::place::Builder;
@@ -21,6 +21,7 @@ use holdfast_image::pages::{ExtentSource, PageProvider};
 use holdfast_image::record::{Backing, ProcessRecord, Region, Segment};
 use holdfast_sys::procmem::ForcedMemory;
 use holdfast_sys::sysv::{self, Attached, SegmentFacts};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 const NEXT_ID: &str = "/proc/sys/kernel/shm_next_id";
@@ -65,8 +66,8 @@ impl Segments {
     /// # Errors
     /// Names the segment that somebody else has attached, or whose id cannot be had.
     pub fn claim(job: &Job<'_>) -> Result<Segments, RebuildError> {
-        let all = job.record.files.segments.iter();
-        all.map(|segment| if segment.removed { make(segment) } else { claim(segment) })
+        let all = job.record.files.segments.iter().zip(extents(job.record));
+        all.map(|(segment, len)| if segment.removed { make(segment, len) } else { claim(segment, len) })
             .collect::<Result<_, _>>()
             .map(Segments)
     }
@@ -175,11 +176,25 @@ impl Segments {
     }
 }
 
+/// How long each must be for its mappings, which may end with a huge page of which it has only a part.
+fn extents(record: &ProcessRecord) -> Vec<u64> {
+    let mut all: Vec<u64> = record.files.segments.iter().map(|segment| segment.size).collect();
+    for region in record.processes().flat_map(|process| &process.regions) {
+        let Backing::SystemV { segment, offset, .. } = region.backing else { continue };
+        let end = offset + (region.end.0 - region.start.0);
+        match all.get_mut(segment as usize) {
+            Some(len) if region.huge_shift().is_some() => *len = end.max(*len),
+            _ => {}
+        }
+    }
+    all
+}
+
 /// One that was not removed: that with its id, or the one that has its key now, or a new one.
-fn claim(about: &Segment) -> Result<Claimed, RebuildError> {
+fn claim(about: &Segment, len: u64) -> Result<Claimed, RebuildError> {
     match take(about, about.kernel_id())? {
         Some(found) => Ok(found),
-        None => make(about),
+        None => make(about, len),
     }
 }
 
@@ -216,9 +231,9 @@ fn take(about: &Segment, id: i32) -> Result<Option<Claimed>, RebuildError> {
     }
 }
 
-/// A new one, with the old id if that can be had.
-fn make(about: &Segment) -> Result<Claimed, RebuildError> {
-    let Segment { id, key, size, mode, removed, .. } = *about;
+/// A new one of `size` bytes and ordinary pages, with the old id if that can be had.
+fn make(about: &Segment, size: u64) -> Result<Claimed, RebuildError> {
+    let Segment { id, key, mode, removed, .. } = *about;
     // A removed one has lost its key.
     let key = if removed { libc::IPC_PRIVATE } else { key };
     let create = || sysv::create(key, size, mode | OWNER);
@@ -254,42 +269,80 @@ fn adopt(about: &Segment) -> Result<Claimed, RebuildError> {
     })
 }
 
-/// Attaches the segments of one process where they were: each in the workshop, of which the pieces are second mappings
-/// (mremap(2) with an old size of 0), once for those that may be made writable and once for those that may not.
+/// A mapping of a segment.
+struct Piece {
+    start: u64,
+    len: u64,
+    offset: u64,
+    prot: u64,
+    huge: bool,
+}
+
+/// Attaches the segments of one process where they were, once for those that may be made writable and once for those that
+/// may not: each in the workshop, of which the pieces are second mappings (mremap(2) with an old size of 0). Of huge
+/// pages there are none such (mm/mremap.c): they are attached in their place.
 ///
 /// # Errors
 /// Names the segment, or the mapping.
 pub fn attach(builder: &Builder<'_>) -> Result<(), RebuildError> {
     const WAYS: [(bool, i32, u64); 2] = [(true, 0, 3), (false, libc::SHM_RDONLY, 1)];
-    let workshop = builder.layout.workshop;
     let mut batch = builder.batch();
     for (index, id) in (0_u32..).zip(builder.segments) {
         for (way, flag, prot) in WAYS {
             let of = |region: &Region| match region.backing {
                 Backing::SystemV { segment, offset, writable } if (segment, writable) == (index, way) => {
-                    Some((region.start.0, region.end.0 - region.start.0, offset, u64::from(region.prot)))
+                    Some(Piece {
+                        start: region.start.0,
+                        len: region.end.0 - region.start.0,
+                        offset,
+                        prot: u64::from(region.prot),
+                        huge: region.huge_shift().is_some(),
+                    })
                 }
                 _ => None,
             };
-            let pieces: Vec<_> = builder.record.regions.iter().filter_map(of).collect();
-            if pieces.is_empty() {
-                continue;
-            }
-            let number = u64::from(id.cast_unsigned());
-            let args = [number, workshop, u64::from(flag.cast_unsigned())];
-            batch.call(libc::SYS_shmat, &args, Need::Must("attach System V shared memory", number))?;
-            for (start, len, offset, wanted) in pieces {
-                let args = [workshop + offset, 0, len, REMAP, start];
-                batch.call(libc::SYS_mremap, &args, Need::Must("map shared memory at", start))?;
+            let pieces: Vec<Piece> = builder.record.regions.iter().filter_map(of).collect();
+            let attached = (*id, flag);
+            let (huge, small): (Vec<&Piece>, Vec<&Piece>) = pieces.iter().partition(|piece| piece.huge);
+            attach_whole(&mut batch, attached, &huge)?;
+            attach_pieces(&mut batch, attached, builder.layout.workshop, &small)?;
+            for Piece { start, len, prot: wanted, .. } in pieces {
                 if wanted != prot {
                     let need = Need::Must("protect memory at", start);
                     batch.call(libc::SYS_mprotect, &[start, len, wanted], need)?;
                 }
             }
-            batch.call(libc::SYS_shmdt, &[workshop], Need::Must("detach", workshop))?;
         }
     }
     batch.finish().map(|_| ())
+}
+
+fn attach_at(batch: &mut Batch<'_>, (id, flag): (i32, i32), at: u64) -> Result<(), RebuildError> {
+    let number = |value: i32| u64::from(value.cast_unsigned());
+    let need = Need::Must("attach System V shared memory", number(id));
+    batch.call(libc::SYS_shmat, &[number(id), at, number(flag)], need)
+}
+
+fn attach_whole(batch: &mut Batch<'_>, attached: (i32, i32), pieces: &[&Piece]) -> Result<(), RebuildError> {
+    let places: BTreeSet<u64> = pieces.iter().map(|piece| piece.start.saturating_sub(piece.offset)).collect();
+    places.into_iter().try_for_each(|place| attach_at(batch, attached, place))
+}
+
+fn attach_pieces(
+    batch: &mut Batch<'_>,
+    attached: (i32, i32),
+    workshop: u64,
+    pieces: &[&Piece],
+) -> Result<(), RebuildError> {
+    if pieces.is_empty() {
+        return Ok(());
+    }
+    attach_at(batch, attached, workshop)?;
+    for &&Piece { start, len, offset, .. } in pieces {
+        let args = [workshop + offset, 0, len, REMAP, start];
+        batch.call(libc::SYS_mremap, &args, Need::Must("map shared memory at", start))?;
+    }
+    batch.call(libc::SYS_shmdt, &[workshop], Need::Must("detach", workshop))
 }
 
 #[cfg(test)]
