@@ -1,7 +1,8 @@
 //! How long a process has been there, and how much of that it could have run.
 //!
 //! Used by `adopt`, `group` and `orphans`, and by the checkpoint thread, to tell who will not speak from who has not spoken
-//! yet; by `cut`, to tell who is young. What must hold: a process that gets no processor is not counted older for it, however busy the machine is.
+//! yet; by `cut`, to tell who is young. What must hold: a process that gets no processor is not counted older for it,
+//! however busy the machine is.
 
 use crate::refuse;
 use holdfast_image::refusal::Refusal;
