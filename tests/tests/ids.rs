@@ -22,6 +22,7 @@ fn jobs_are_remembered(user: User) -> Result<()> {
         bed.until("a job", LIMIT, || !bed.text(&name).is_empty())?;
         let id: i32 = bed.text(&name).trim().parse()?;
         let is_known = || fs::exists(format!("/proc/{id}")).unwrap_or(true);
+        // Its namespace has other ids than ours from the first restart on.
         bed.until("the job's end", LIMIT, || user == User::Ordinary && turn > 1 || !is_known())?;
         bed.say(&["checkpoint", JOB])?.success()?;
         kill_all(&bed, pid, &mut front)?;

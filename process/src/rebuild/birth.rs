@@ -257,7 +257,7 @@ fn ids_in_use(wanted: &BTreeSet<i32>) -> Option<String> {
 }
 
 /// All ids that must be free.
-fn wanted_ids(record: &ProcessRecord) -> Result<BTreeSet<i32>, RebuildError> {
+pub(super) fn wanted_ids(record: &ProcessRecord) -> Result<BTreeSet<i32>, RebuildError> {
     let plan = tree::plan(record).map_err(RebuildError::Image)?;
     let threads = record.processes().flat_map(|process| &process.threads).map(|thread| thread.tid);
     let processes = plan.all().into_iter().map(|birth| birth.pid).filter(|pid| *pid != 0);

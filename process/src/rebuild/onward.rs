@@ -4,6 +4,7 @@
 //! take a new one with the same id for the old one: a shell that waits for a job gets the status of something else. Best
 //! effort: without the right to it ids go on where they are here.
 
+use super::birth;
 use holdfast_image::record::ProcessRecord;
 use holdfast_sys::ids;
 
@@ -26,15 +27,8 @@ fn set(id: i32) {
     }
 }
 
-/// Images of before have no more than the ids that are in use.
+/// An image that does not say has no more than the ids that are in use.
 fn last(record: &ProcessRecord) -> i32 {
-    let in_use = record.processes().flat_map(|process| {
-        let threads = process.threads.iter().map(|thread| thread.tid);
-        threads.chain(process.zombies.iter().map(|zombie| zombie.pid)).chain([
-            process.pid,
-            process.pgid,
-            process.sid,
-        ])
-    });
-    record.last_id.unwrap_or_else(|| in_use.max().unwrap_or(1))
+    let in_use = || birth::wanted_ids(record).ok()?.last().copied();
+    record.last_id.or_else(in_use).unwrap_or(1)
 }
