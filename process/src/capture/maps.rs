@@ -541,6 +541,22 @@ mod tests {
     }
 
     #[test]
+    fn sizes_of_huge_pages_have_the_same_names_here_and_in_images() {
+        let text = b"40000000-80000000 rw-p 00000000 00:00 0 \n";
+        let nothing = (FileTable::default(), SharedFiles::default());
+        for (flag, shift) in procfs::HUGE_PAGES {
+            let flags = vec![(0x4000_0000, 0x8000_0000, vec!["rd".to_owned(), flag.to_owned()])];
+            let all = classify(parse_maps(text).unwrap(), &flags, &[]).unwrap();
+            let (regions, _, _) =
+                regions(&all, &flags, &[], &nothing.1, &mut Identities::default(), false, &nothing.0);
+            assert_eq!(
+                (regions[0].huge_shift(), &regions[0].vm_flags[..]),
+                (Some(shift), &[flag.to_owned()][..])
+            );
+        }
+    }
+
+    #[test]
     fn shared_memory_is_counted_once_and_refused_when_it_is_large() {
         let classified = |text: &[u8]| classify(parse_maps(text).unwrap(), &Vec::new(), &[]).unwrap();
         let twice = b"40000000-80001000 rw-s 00000000 00:01 5 /dev/zero (deleted)\n\
