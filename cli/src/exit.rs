@@ -81,7 +81,9 @@ pub fn of_store(error: &StoreError) -> Exit {
         StoreError::Foreign { .. } | StoreError::Corrupt { .. } | StoreError::Version { .. } => {
             Exit::BadImage
         }
-        StoreError::Io { source, .. } => Failure::system("", source).exit,
+        StoreError::Io { source, .. } | StoreError::NoStore { source, .. } => {
+            Failure::system("", source).exit
+        }
         _ => Exit::Internal,
     }
 }

@@ -21,6 +21,17 @@ pub enum StoreError {
         /// Its errno.
         source: io::Error,
     },
+    /// There is no store yet, and none can be made.
+    #[error(
+        "{path}: the store cannot be made: {source}; name a folder that you may write to, with --store or HOLDFAST_STORE",
+        path = path.display()
+    )]
+    NoStore {
+        /// Where it would be.
+        path: PathBuf,
+        /// The errno of mkdir(2).
+        source: io::Error,
+    },
     /// No space, quota or file size left.
     #[error(
         "{path}: no space left (or a quota or `ulimit -f` is reached), up to {needed} bytes more are needed; free space or use another \

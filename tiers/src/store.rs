@@ -38,14 +38,12 @@ impl Store {
     /// It cannot be made, belongs to another uid, or others may write to it.
     pub fn open(root: &Path) -> Result<Store, StoreError> {
         let root = std::path::absolute(root).map_err(StoreError::io("find", root))?;
-        if let Some(parent) = root.parent() {
-            DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(parent)
-                .map_err(StoreError::write("create", parent, 0))?;
-        }
-        files::make_folder(&root)?;
+        make(&root).map_err(|error| match error {
+            StoreError::Io { call: "create", source, .. } => {
+                StoreError::NoStore { path: root.clone(), source }
+            }
+            other => other,
+        })?;
         Ok(Store { root })
     }
 
@@ -99,6 +97,18 @@ impl Store {
         files::sync_folder(&self.root)?;
         Ok(Job::new(name, dir))
     }
+}
+
+/// Makes the folder of a store, and those above it, where they are not there.
+fn make(root: &Path) -> Result<(), StoreError> {
+    if let Some(parent) = root.parent() {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(parent)
+            .map_err(StoreError::write("create", parent, 0))?;
+    }
+    files::make_folder(root)
 }
 
 fn check_name(name: &str) -> Result<(), StoreError> {

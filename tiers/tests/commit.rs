@@ -328,3 +328,15 @@ fn an_image_is_given_to_a_job_without_one() {
     assert!(matches!(job.give_image(Epoch(1), &other, &lock), Err(StoreError::Misuse { .. })), "it has one");
     assert_eq!(other.next_epoch().unwrap(), Epoch(3));
 }
+
+#[test]
+fn a_store_that_cannot_be_made_says_how_to_name_another() {
+    let dir = TempDir::new();
+    let file = dir.0.join("file");
+    fs::write(&file, "").unwrap();
+    let root = file.join("jobs");
+    let error = Store::open(&root).unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, StoreError::NoStore { .. }), "{text}");
+    assert!(text.starts_with(&root.display().to_string()) && text.contains("--store"), "{text}");
+}
