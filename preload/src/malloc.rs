@@ -21,6 +21,10 @@ use core::ptr::{self, null_mut};
 use core::sync::atomic::{
     AtomicPtr, AtomicU8, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
+// The models (`make loom`) have nothing to do with the allocator, which takes minutes to be built.
+#[cfg(loom)]
+use libc as jemalloc;
+#[cfg(not(loom))]
 use tikv_jemalloc_sys as jemalloc;
 
 /// Not decided yet: [`bootstrap`] serves.
@@ -383,7 +387,7 @@ pub unsafe extern "C" fn malloc_usable_size(block: *const c_void) -> usize {
     }
     match mode() {
         // SAFETY: not from `bootstrap`, so from jemalloc, or null, for which it answers 0.
-        JEMALLOC => unsafe { jemalloc::malloc_usable_size(block) },
+        JEMALLOC => unsafe { jemalloc::malloc_usable_size(block.cast_mut()) },
         SYSTEM => next!(UsableSize: UsableSize, (block), 0),
         _ => 0,
     }
