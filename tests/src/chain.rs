@@ -112,7 +112,7 @@ pub fn chain_in_turn(app: &App, user: User, turn: User, plan: Plan) {
 /// If the output or the exit status is not that of an undisturbed run, or anything is left behind.
 #[allow(clippy::panic)]
 pub fn chain(app: &App, user: User, plan: Plan) {
-    let Some(bed) = Bed::new(user) else { return };
+    let Some(bed) = Bed::lasting(user, LIMIT) else { return };
     match run_chain(&bed, app, plan, &mut Random::new()) {
         Ok(()) => println!("{} rounds at least", plan.least),
         Err(error) if error.is::<NotHere>() => println!("not run: {error}"),
@@ -131,6 +131,8 @@ pub fn alone() -> MutexGuard<'static, ()> {
 }
 
 const JOB: &str = "x";
+/// Of a whole chain; its turn, where it must be alone, and the undisturbed run are in it, which take minutes on a slow machine.
+const LIMIT: Duration = Duration::from_secs(900);
 /// Status of a restart that is refused.
 const REFUSED: i32 = 69;
 

@@ -110,7 +110,7 @@ fn was_killed(bed: &Bed) -> Result<bool> {
 /// Fault points of a checkpoint, each passed at least once.
 #[test]
 fn agent_dies_at_each_point_of_a_checkpoint() {
-    let app = App::program("registers", &["8"]);
+    let app = App::program("registers", &["5"]);
     let points = checkpoint_points();
     assert!(points.len() > 8, "{points:?}");
     for (n, point) in points.iter().enumerate() {
@@ -129,7 +129,7 @@ fn agent_dies_at_each_point_of_a_checkpoint() {
 /// Every injected call in turn: the n-th one kills the agent, until there is no n-th one.
 #[test]
 fn agent_dies_at_each_injected_call() {
-    let app = App::program("registers", &["8"]);
+    let app = App::program("registers", &["5"]);
     for point in ["inject", "inject-done", "resume"] {
         let mut n = 1;
         loop {
@@ -152,7 +152,7 @@ fn agent_dies_at_each_injected_call() {
 fn agent_dies_while_it_makes_room() {
     let sleeps = |call| App::program("waits-static", &[call, "4", "120"]);
     let apps = [
-        App::program("registers-static", &["8"]),
+        App::program("registers-static", &["5"]),
         sleeps("nanosleep"),
         sleeps("poll"),
         sleeps("futex_timed"),
