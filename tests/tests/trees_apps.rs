@@ -1,5 +1,5 @@
 //! Real programs that are trees of processes, as root and as ordinary user: chained checkpoint, kill -9 of all of them,
-//! restart, three times at random moments (twice in the short form); output and files must be those of an undisturbed run.
+//! restart, three times at random moments; output and files must be those of an undisturbed run.
 //!
 //! What is not installed is not run, and that is printed: `scripts/install-deps.sh trees` has it all.
 #![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
@@ -7,11 +7,14 @@
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::{App, PYTHON};
 use holdfast_tests::bed::{Bed, User, am_root, shell_code, wait};
-use holdfast_tests::chain::{Plan, alone, chain, chain_in_turn, few};
+use holdfast_tests::chain::{Plan, alone, chain, chain_in_turn};
 use holdfast_tests::full;
 use holdfast_tests::kit::kit;
 use std::path::Path;
 use std::time::Duration;
+
+/// Checkpoints of each.
+const ROUNDS: u32 = 3;
 
 /// A program, and the files without which it cannot run.
 struct Case {
@@ -60,11 +63,11 @@ impl Case {
             return;
         }
         if !self.app.alone {
-            return chain(&self.app, user, Plan::of(few()));
+            return chain(&self.app, user, Plan::of(ROUNDS));
         }
         // One after the other they take long: in the short form each is run as one of the two users.
         let turn = if self.app.name.contains("openmpi") { User::Root } else { User::Ordinary };
-        chain_in_turn(&self.app, user, turn, Plan::of(few()));
+        chain_in_turn(&self.app, user, turn, Plan::of(ROUNDS));
     }
 }
 
