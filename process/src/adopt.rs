@@ -19,12 +19,13 @@ use holdfast_image::Addr;
 use holdfast_image::record::InjectArea;
 use holdfast_sys::clone::{self, Common, have_in_common};
 use holdfast_sys::elf::{self, ElfError};
+use holdfast_sys::environment::{self, Environment};
 use holdfast_sys::procfs::{self, Mapping, Status};
 use holdfast_sys::procmem::{self, ForcedMemory};
 use holdfast_sys::ptrace::{self, Registers};
 use holdfast_sys::userfault;
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -34,8 +35,6 @@ use std::time::Duration;
 /// Lengths of the room, as libholdfast reserves it (`preload/src/area.rs`).
 const CODE_LEN: u64 = 64 * 1024;
 const SCRATCH_LEN: u64 = 1024 * 1024;
-/// An environment that is still empty then is not just being made.
-const EXECUTING: Duration = Duration::from_secs(1);
 
 /// A process that has room now.
 #[derive(Debug)]
@@ -66,7 +65,8 @@ pub fn cannot_speak(pid: i32) -> bool {
         Ok(false) => return true,
         Ok(true) => {}
     }
-    let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else { return false };
+    // One that executes a program just now is seen the next time.
+    let Ok(Environment::Is(environment)) = environment::of(pid) else { return false };
     let preloads = |entry: &[u8]| {
         entry.starts_with(b"LD_PRELOAD=") && entry.windows(LIBRARY.len()).any(|part| part == LIBRARY)
     };
@@ -75,7 +75,7 @@ pub fn cannot_speak(pid: i32) -> bool {
         // Some programs write over their environment.
         Ok(maps) if has_library(&maps) => stands(pid),
         Ok(_) if is_told => age::is_silent(pid),
-        Ok(_) => !environment.is_empty() || age::of(pid).is_some_and(|age| age > EXECUTING),
+        Ok(_) => true,
         Err(_) => false,
     }
 }
@@ -115,10 +115,10 @@ pub fn all(
         let mut all: Vec<i32> = lost.map(|target| target.pid).collect();
         let (mut orphans, mut silent) = (Orphans::default(), Vec::new());
         if options.only.is_none() {
-            orphans = Orphans::look(&pids, &options.socket);
+            orphans = Orphans::look(&pids, &options.socket)?;
             let children = inside::relatives(&known).err();
             let children = children.as_ref().map(strangers).unwrap_or_default();
-            all.extend(children.iter().copied().chain(orphans.besides(&pids)));
+            all.extend(children.iter().copied().chain(orphans.besides(&pids)?));
             silent.extend(children.into_iter().filter(|pid| age::is_silent(*pid)).map(refuse::stranger));
         }
         all.retain(|pid| tried.insert(*pid) && cannot_speak(*pid));

@@ -20,7 +20,7 @@ use holdfast_image::bytes::Name;
 use holdfast_image::record::{FileTable, InjectArea};
 use holdfast_image::refusal::{Checked, Finding, Refusal};
 use holdfast_sys::procfs::{self, Mapping, Status};
-use holdfast_sys::{clone, local};
+use holdfast_sys::{children, clone, local};
 use std::fs::{self, File};
 use std::io;
 use std::path::PathBuf;
@@ -243,7 +243,7 @@ fn unknown(options: &CheckOptions) -> (Vec<i32>, Vec<i32>) {
     let (mut adoptable, mut strangers, mut at) = (Vec::new(), Vec::new(), 0);
     while let Some(&pid) = all.get(at) {
         at += 1;
-        for child in procfs::children(pid).unwrap_or_default() {
+        for child in children::children(pid).unwrap_or_default() {
             if all.contains(&child) || strangers.contains(&child) || stop::has_ended(child) {
                 continue;
             }
@@ -431,7 +431,7 @@ mod tests {
         let mut command = Command::new("sh");
         let sleeper = Sleeper::start(command.args(["-c", "sleep 20 | sleep 20"]));
         let pid = sleeper.0.id().cast_signed();
-        while procfs::children(pid).unwrap().len() < 2 {
+        while children::children(pid).unwrap().len() < 2 {
             thread::yield_now();
         }
         let checked = sleeper.check();

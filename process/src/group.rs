@@ -198,7 +198,7 @@ impl Group {
     /// another program just now speaks again.
     fn outside(&self, fresh: &[Target]) -> Result<(), CutError> {
         let pids: Vec<i32> = self.targets.iter().map(|target| target.pid).collect();
-        let orphans = self.orphans.besides(&pids);
+        let orphans = self.orphans.besides(&pids)?;
         // Nobody stands for the sake of one that will not speak.
         let old = |pid: &i32| !fresh.iter().any(|target| target.pid == *pid) && age::is_silent(*pid);
         let refused: Vec<Refusal> =

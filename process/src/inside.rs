@@ -27,7 +27,7 @@ use holdfast_image::control::SharedPage;
 use holdfast_image::record::{InjectArea, LayoutRecord, Limit, PosixTimer, ProcessFlags, ZombieRecord};
 use holdfast_sys::procfs::{self, Mapping, Status};
 use holdfast_sys::procmem::{self, ForcedMemory};
-use holdfast_sys::{fault, ptrace};
+use holdfast_sys::{children, fault, ptrace};
 use std::collections::HashMap;
 
 /// A process that was stopped, and is still the one that is known.
@@ -176,7 +176,7 @@ pub fn stand(
 /// # Errors
 /// There is a child that lives and is not among the processes of the job.
 pub fn relatives(targets: &[Target]) -> Result<Vec<(i32, ZombieRecord)>, CutError> {
-    let children = |target: &Target| procfs::children(target.pid).unwrap_or_default();
+    let children = |target: &Target| children::children(target.pid).unwrap_or_default();
     relatives_among(targets, spread::map(targets, spread::workers(), children))
 }
 

@@ -1,20 +1,27 @@
 //! Processes of the job that have lost their parent before the agent heard of them.
 //!
-//! Used by `group`, on the tracer thread. Children of a process that ends go to a reaper above the job (kernel/exit.c,
+//! Used by `adopt` and `group`, on the tracer thread. Children of a process that ends go to a reaper above the job (kernel/exit.c,
 //! `find_new_reaper`); one that has not spoken by then is tied to the job by nothing but its environment.
-//! What must hold: [`Orphans::look`] comes before the stop, so that inside it only what is new must be looked at.
+//! What must hold: [`Orphans::look`] comes before the stop, so that inside it only what is new must be looked at. Of whom it is not
+//! known whose they are, they are taken for the job's: the checkpoint fails rather than leave one out.
 
 use crate::age;
+use crate::cut::CutError;
 use holdfast_image::control::ENV_SOCKET;
+use holdfast_sys::children::all_children;
+use holdfast_sys::environment::{self, Environment};
 use holdfast_sys::procfs::{self, Status};
 use std::collections::{BTreeSet, HashSet};
-use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// While a process executes a program it shows no environment for a moment; one that is older has none.
-const EXECUTING: Duration = Duration::from_secs(2);
+/// A process that is ending and takes longer is not waited for: it may be anybody's.
+const ENDING: Duration = Duration::from_secs(2);
+/// So long it may take until two looks at the children of the reapers are the same. One takes some 50 us.
+const SETTLED: Duration = Duration::from_millis(20);
+/// Who inherits orphans whose ancestors are all of another pid namespace: whoever has entered a container.
+const INIT: i32 = 1;
 
 /// See the head of the file.
 #[derive(Debug, Default)]
@@ -27,11 +34,25 @@ pub struct Orphans {
     others: HashSet<i32>,
 }
 
+/// Whose a child of a reaper is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Whose {
+    /// The job's, or it cannot be known just now.
+    Ours,
+    /// Somebody else's.
+    Others,
+    /// It has ended. Its own children may have got to the reaper after that was looked at.
+    Nobodys,
+}
+
 impl Orphans {
     /// Looks at the processes above those of the job. `socket`: of the job's agent.
-    pub fn look(pids: &[i32], socket: &Path) -> Orphans {
+    ///
+    /// # Errors
+    /// Busy: their children come and go all the time.
+    pub fn look(pids: &[i32], socket: &Path) -> Result<Orphans, CutError> {
         let mark = [ENV_SOCKET.as_bytes(), b"=", socket.as_os_str().as_bytes()].concat();
-        let mut reapers = BTreeSet::new();
+        let mut reapers: BTreeSet<i32> = (!pids.contains(&INIT)).then_some(INIT).into_iter().collect();
         for &pid in pids {
             let mut above = parent(pid);
             // A parent of the job is on the list itself.
@@ -40,42 +61,66 @@ impl Orphans {
             }
         }
         let mut orphans = Orphans { mark, reapers, others: HashSet::new() };
-        orphans.others = orphans.children().filter(|child| !orphans.is_ours(*child)).collect();
-        orphans
+        let children = orphans.children()?.into_iter();
+        orphans.others = children.filter(|child| orphans.whose(*child) != Whose::Ours).collect();
+        Ok(orphans)
     }
 
     /// Those that are none of `pids`.
-    pub fn besides(&self, pids: &[i32]) -> Vec<i32> {
-        let fresh = self.children().filter(|child| !pids.contains(child) && !self.others.contains(child));
-        fresh.filter(|child| self.is_ours(*child)).collect()
+    ///
+    /// # Errors
+    /// As [`Orphans::look`].
+    pub fn besides(&self, pids: &[i32]) -> Result<Vec<i32>, CutError> {
+        let mut ended = HashSet::new();
+        loop {
+            let known = |child: &i32| pids.contains(child) || self.others.contains(child);
+            let fresh = self.children()?.into_iter().filter(|child| !known(child));
+            let fresh: Vec<(i32, Whose)> = fresh.map(|child| (child, self.whose(child))).collect();
+            let those = |whose: Whose| fresh.iter().filter(move |(_, is)| *is == whose).map(|(child, _)| *child);
+            let (ours, count) = (those(Whose::Ours).collect::<Vec<i32>>(), ended.len());
+            ended.extend(those(Whose::Nobodys));
+            if !ours.is_empty() || ended.len() == count {
+                return Ok(ours);
+            }
+        }
     }
 
-    fn children(&self) -> impl Iterator<Item = i32> {
-        self.reapers.iter().flat_map(|&pid| procfs::children(pid).unwrap_or_default())
+    fn children(&self) -> Result<Vec<i32>, CutError> {
+        let reapers: Vec<i32> = self.reapers.iter().copied().collect();
+        let busy = "processes above the job have children that come and go all the time, so that none of the job's is \
+                    known to be among them";
+        all_children(&reapers, SETTLED).map_err(|_| CutError::Busy { what: busy.into() })
     }
 
     /// Whether the environment of a process says so: nothing else ties it to the job.
     pub fn is_marked(&self, pid: i32) -> bool {
-        fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environment| self.names(&environment))
+        matches!(environment::of(pid), Ok(Environment::Is(text)) if self.names(&text))
     }
 
     fn names(&self, environment: &[u8]) -> bool {
         !self.mark.is_empty() && environment.split(|&byte| byte == 0).any(|entry| entry == self.mark)
     }
 
-    /// Also one that shows no environment just now.
-    fn is_ours(&self, pid: i32) -> bool {
+    fn whose(&self, pid: i32) -> Whose {
         if pid.cast_unsigned() == std::process::id() {
-            return false;
+            return Whose::Others;
         }
-        // What must not be read belongs to somebody else, or is set-user-id.
-        let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else { return false };
-        if environment.is_empty() {
-            let lives = || Status::read(pid, pid).is_ok_and(|status| !status.has_ended());
-            return age::of(pid).is_some_and(|age| age < EXECUTING) && lives();
+        match environment::of(pid) {
+            Ok(Environment::Is(text)) if self.names(&text) => Whose::Ours,
+            Ok(Environment::Is(_)) => Whose::Others,
+            Ok(Environment::Executing) => Whose::Ours,
+            Ok(Environment::Ending) | Err(_) if has_ended(pid) => Whose::Nobodys,
+            Ok(Environment::Ending) if age::of(pid).is_some_and(|age| age < ENDING) => Whose::Ours,
+            // What must not be read belongs to somebody else, or is set-user-id.
+            Ok(Environment::Ending) | Err(_) => Whose::Others,
         }
-        self.names(&environment)
     }
+}
+
+/// Whether it is gone or a zombie: it has given its children away, as all of its threads have (kernel/exit.c, exit_notify).
+fn has_ended(pid: i32) -> bool {
+    let ended = |tid: i32| Status::read(pid, tid).map_or(true, |status| status.has_ended());
+    procfs::tasks(pid).map_or(true, |tids| tids.into_iter().all(ended))
 }
 
 fn parent(pid: i32) -> Option<i32> {
@@ -87,7 +132,7 @@ fn parent(pid: i32) -> Option<i32> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use std::process::Command;
+    use std::process::{Child, Command};
 
     #[test]
     fn a_child_of_a_reaper_is_known_by_its_environment() {
@@ -96,15 +141,18 @@ mod tests {
         let start = |socket: &str| Command::new("sleep").arg("20").env(ENV_SOCKET, socket).spawn().unwrap();
         let (mut program, mut stranger) = (start("/run/job/agent.sock"), start("/run/other/agent.sock"));
         let known = [program.id().cast_signed()];
-        let shows = |pid: i32| fs::read(format!("/proc/{pid}/environ")).is_ok_and(|text| !text.is_empty());
+        let shows = |pid: i32| matches!(environment::of(pid), Ok(Environment::Is(text)) if !text.is_empty());
         while !shows(stranger.id().cast_signed()) || !shows(known[0]) {
             std::thread::yield_now();
         }
-        let orphans = Orphans::look(&known, socket);
-        assert!(orphans.reapers.contains(&own) && orphans.reapers.contains(&1), "{orphans:?}");
+        let orphans = Orphans::look(&known, socket).unwrap();
+        assert!(orphans.reapers.contains(&own) && orphans.reapers.contains(&INIT), "{orphans:?}");
         assert!(orphans.others.contains(&stranger.id().cast_signed()));
         // A child of another test counts until it has executed its program.
-        let seen = || orphans.besides(&known).iter().filter(|pid| parent(**pid) == Some(own)).count();
+        let seen = || {
+            let besides = orphans.besides(&known).unwrap();
+            besides.iter().filter(|pid| parent(**pid) == Some(own)).count()
+        };
         let (begun, mut count) = (std::time::Instant::now(), seen());
         while count > 0 && begun.elapsed() < Duration::from_secs(5) {
             count = seen();
@@ -112,7 +160,7 @@ mod tests {
         assert_eq!(count, 0);
         let mut orphan = start("/run/job/agent.sock");
         let pid = orphan.id().cast_signed();
-        assert!(orphans.besides(&known).contains(&pid));
+        assert!(orphans.besides(&known).unwrap().contains(&pid));
         while !shows(pid) {
             std::thread::yield_now();
         }
@@ -121,6 +169,39 @@ mod tests {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        assert!(!orphans.besides(&known).contains(&pid));
+        assert!(!orphans.besides(&known).unwrap().contains(&pid));
+    }
+
+    /// No failure of a test leaves it behind.
+    struct Killed(Child);
+
+    impl Drop for Killed {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    /// Whatever it is doing when it is looked at, it is not taken for somebody else's.
+    #[test]
+    fn an_orphan_that_executes_programs_all_the_time_is_ours() {
+        let socket = Path::new("/run/job/executes.sock");
+        let again = ["-c", "exec sh -c \"$0\" \"$0\"", "exec sh -c \"$0\" \"$0\""];
+        let others = (0..60).map(|i| (format!("NAME{i}"), "x".repeat(80)));
+        let child = Command::new("sh").args(again).envs(others).env(ENV_SOCKET, socket).spawn().unwrap();
+        let mut child = Killed(child);
+        let pid = child.0.id().cast_signed();
+        let mut orphans = Orphans::default();
+        while !orphans.is_marked(pid) {
+            orphans = Orphans::look(&[], socket).unwrap();
+        }
+        // It grows older than what has just begun, too.
+        let begun = std::time::Instant::now();
+        while begun.elapsed() < Duration::from_secs(3) {
+            assert_eq!(orphans.whose(pid), Whose::Ours);
+        }
+        child.0.kill().unwrap();
+        child.0.wait().unwrap();
+        assert_eq!(orphans.whose(pid), Whose::Nobodys);
     }
 }

@@ -5,11 +5,13 @@
 #![deny(unsafe_code)]
 
 pub mod attributes;
+pub mod children;
 pub mod clock;
 pub mod clone;
 pub mod credentials;
 pub mod diag;
 pub mod elf;
+pub mod environment;
 pub mod fault;
 pub mod fd;
 pub mod ids;

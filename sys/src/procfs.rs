@@ -278,21 +278,6 @@ fn numbers(folder: &str) -> io::Result<Vec<i32>> {
     Ok(all)
 }
 
-/// Living and zombie children of all threads of a process (needs CONFIG_PROC_CHILDREN).
-///
-/// # Errors
-/// Process gone. Threads that end meanwhile are skipped.
-pub fn children(pid: i32) -> io::Result<Vec<i32>> {
-    let mut all = Vec::new();
-    let folder = ProcFolder::open(format!("/proc/{pid}/task"))?;
-    for tid in tasks(pid)? {
-        if let Ok(text) = folder.list_text(&format!("{tid}/children")) {
-            all.extend(text.split_whitespace().filter_map(|word| word.parse::<i32>().ok()));
-        }
-    }
-    Ok(all)
-}
-
 /// Target of a symbolic link under /proc.
 ///
 /// # Errors

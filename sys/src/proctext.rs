@@ -49,7 +49,24 @@ pub fn record(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     read(File::open(path)?, true)
 }
 
-/// The same as text.
+/// A file as one call shows it, whatever its length: what a second call would add may be of another moment.
+///
+/// # Errors
+/// It cannot be opened or read.
+pub fn at_once(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    let mut text = vec![0; 4 * ROOM];
+    loop {
+        let len = file.read_at(&mut text, 0)?;
+        if len < text.len() {
+            text.truncate(len);
+            return Ok(text);
+        }
+        text.resize(4 * text.len(), 0);
+    }
+}
+
+/// As [`record`], as text.
 ///
 /// # Errors
 /// As [`record`]; it is not UTF-8.
@@ -220,12 +237,13 @@ mod tests {
     fn files_come_whole_whatever_their_length() {
         let folder = std::env::temp_dir().join(format!("holdfast-proctext-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        for len in [0, 1, ROOM - 1, ROOM, ROOM + 1, 3 * ROOM, 3 * ROOM + 7] {
+        for len in [0, 1, ROOM - 1, ROOM, ROOM + 1, 3 * ROOM, 3 * ROOM + 7, 4 * ROOM, 16 * ROOM + 1] {
             let path = folder.join(len.to_string());
             let text: Vec<u8> = (0..len).map(|at| b'a' + (at % 26) as u8).collect();
             std::fs::write(&path, &text).unwrap();
             assert_eq!(record(&path).unwrap(), text, "{len}");
             assert_eq!(list(&path).unwrap(), text, "{len}");
+            assert_eq!(at_once(&path).unwrap(), text, "{len}");
             let file = File::open(&path).unwrap();
             for _ in 0..2 {
                 assert_eq!(record_again(&file).unwrap(), text, "{len}");
