@@ -1,5 +1,5 @@
-//! Processes in which libholdfast cannot speak: statically linked, for another C library, or started without LD_PRELOAD; and
-//! children that stand since their birth. The agent makes itself the room there that the library would have told it of.
+//! Processes in which libholdfast cannot speak: statically linked, for another C library, or started without LD_PRELOAD; those in which
+//! it speaks to the agent of another job ([`speaks_elsewhere`]); and children that stand since their birth. The agent makes itself the room there that the library would have told it of.
 //!
 //! Called by `cut` before the stop, for those that it knows of, and by `group` for those that are born meanwhile, on the tracer
 //! thread; [`cannot_speak`] by `check` and by the commands, too. A process is adopted once: the room stays, its children inherit it.
@@ -14,7 +14,7 @@ use crate::inject::foothold::Foothold;
 use crate::orphans::Orphans;
 use crate::stop::{self, StopFailure, Stopped, Stragglers, Whom};
 use crate::track::Tracking;
-use crate::{inside, ours, refuse, repair, threads};
+use crate::{inside, mark, ours, refuse, repair, threads};
 use holdfast_image::Addr;
 use holdfast_image::record::InjectArea;
 use holdfast_sys::clone::{self, Common, have_in_common};
@@ -29,6 +29,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -80,6 +81,23 @@ pub fn cannot_speak(pid: i32) -> bool {
     }
 }
 
+/// Whether libholdfast in a process speaks to another agent than that at `socket`, as its environment has it: what a process of a job has
+/// executed that was restarted under another name. A child made by fork knows what its parent has been told, if that has spoken (`known`:
+/// the rooms of the job's processes).
+pub fn speaks_elsewhere(pid: i32, known: &[InjectArea], socket: &Path) -> bool {
+    let Ok(Environment::Is(environment)) = environment::of(pid) else { return false };
+    let told: Vec<InjectArea> = known.iter().filter(|area| area.shared.0 != 0).copied().collect();
+    mark::leads_elsewhere(&environment, socket)
+        && maps_of(pid).is_ok_and(|maps| has_library(&maps) && inherited(pid, pid, &told, &maps).is_none())
+}
+
+/// The room of the process that this one was forked from.
+fn inherited(pid: i32, live: i32, known: &[InjectArea], maps: &[Mapping]) -> Option<InjectArea> {
+    let is_there =
+        |area: &&InjectArea| ours::is_still_there(pid, area) && ours::is_ours(live, area, maps.iter());
+    known.iter().find(is_there).copied()
+}
+
 /// Whether job control has stopped it: a child may be stopped before its first instruction, and speaks when it goes on.
 fn stands(pid: i32) -> bool {
     procfs::stat_fields(pid, pid).is_ok_and(|fields| fields.first().is_some_and(|state| state == "T"))
@@ -121,7 +139,7 @@ pub fn all(
             all.extend(children.iter().copied().chain(orphans.besides(&pids)?));
             silent.extend(children.into_iter().filter(|pid| age::is_silent(*pid)).map(refuse::stranger));
         }
-        all.retain(|pid| tried.insert(*pid) && cannot_speak(*pid));
+        all.retain(|pid| will_not_speak(*pid, &known, &options.socket) && tried.insert(*pid));
         if all.is_empty() {
             refuse::unless_empty(silent)?;
             return Ok((known, orphans));
@@ -132,6 +150,15 @@ pub fn all(
         }
         known = roster.targets();
     }
+}
+
+/// Whether a process must be adopted: it cannot speak, or does so elsewhere.
+pub fn will_not_speak(pid: i32, known: &[Target], socket: &Path) -> bool {
+    cannot_speak(pid) || speaks_elsewhere(pid, &areas(known), socket)
+}
+
+fn areas(known: &[Target]) -> Vec<InjectArea> {
+    known.iter().map(|target| target.area).collect()
 }
 
 /// Those that an error names.
@@ -279,11 +306,7 @@ fn make_room(
     let memory = ForcedMemory::open(pid, live)?;
     let foothold = Foothold::take(&host, &memory, &vdso_of(&maps), b"holdfast")?
         .ok_or_else(|| no_room(pid, NO_FOOTHOLD))?;
-    let inherited = known
-        .iter()
-        .map(|target| target.area)
-        .find(|area| ours::is_still_there(pid, area) && ours::is_ours(live, area, maps.iter()));
-    let made = match inherited {
+    let made = match inherited(pid, live, &areas(known), &maps) {
         Some(area) => Ok(area),
         None => map(pid, &foothold),
     };

@@ -44,6 +44,8 @@ pub struct CheckOptions {
     pub area: Option<InjectArea>,
     /// The other processes of its job, likewise.
     pub others: Vec<(i32, InjectArea)>,
+    /// Socket of the job's agent.
+    pub socket: PathBuf,
     /// See [`crate::CutOptions::own_files`].
     pub own_files: Vec<PathBuf>,
     /// See [`crate::CutOptions::inherited`].
@@ -54,6 +56,14 @@ pub struct CheckOptions {
     pub save_files: Option<u64>,
     /// Only protected memory is stored: other memory may be as large as it likes.
     pub only_protected: bool,
+}
+
+impl CheckOptions {
+    /// Whether a cut makes itself room in the process, which tells the agent of none.
+    fn will_be_adopted(&self, pid: i32) -> bool {
+        let areas: Vec<InjectArea> = self.others.iter().map(|(_, area)| *area).chain(self.area).collect();
+        adopt::cannot_speak(pid) || adopt::speaks_elsewhere(pid, &areas, &self.socket)
+    }
 }
 
 /// Why nothing can be said.
@@ -220,7 +230,7 @@ fn look_at<'a>(
         others.map(|(tid, status)| (*tid, status.innermost("NSpid").unwrap_or(*tid))).collect();
     found.extend(refuse::unshared(&ids));
     if let Some(area) = area {
-        found.extend(refuse::area(pid, area).filter(|_| !adopt::cannot_speak(pid)));
+        found.extend(refuse::area(pid, area).filter(|_| !options.will_be_adopted(pid)));
         // The same question that the kernel asks before it lets anybody trace.
         if let Err(error) = File::open(format!("/proc/{pid}/task/{live}/mem")) {
             found.push(refuse::closed(pid).unwrap_or_else(|| refuse::untraceable(live, &error)));
@@ -247,7 +257,7 @@ fn unknown(options: &CheckOptions) -> (Vec<i32>, Vec<i32>) {
             if all.contains(&child) || strangers.contains(&child) || stop::has_ended(child) {
                 continue;
             }
-            if options.area.is_some() && adopt::cannot_speak(child) {
+            if options.area.is_some() && options.will_be_adopted(child) {
                 adoptable.push(child);
                 all.push(child);
             } else {
@@ -296,7 +306,9 @@ fn memory(
     match area {
         None => found.push(refuse::process(pid, not_under_holdfast(&maps))),
         Some(area)
-            if area.is_valid() && !ours::is_ours(live, area, maps.iter()) && !adopt::cannot_speak(pid) =>
+            if area.is_valid()
+                && !ours::is_ours(live, area, maps.iter())
+                && !options.will_be_adopted(pid) =>
         {
             // The cut lets another process go on and waits for its hello.
             let other = pid != options.pid;

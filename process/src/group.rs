@@ -184,7 +184,8 @@ impl Group {
                 self.add(target, options, kept, stragglers)?;
             }
             for pid in adopt::strangers(&unsettled) {
-                if !spoke.contains(&pid) && tried.insert(pid) && adopt::cannot_speak(pid) {
+                let will_not = || adopt::will_not_speak(pid, &self.targets, &options.socket);
+                if !spoke.contains(&pid) && will_not() && tried.insert(pid) {
                     let job = (&self.targets[..], &self.orphans);
                     adopt::one(pid, job, roster, options.deadline, kept, stragglers)
                         .map_err(|error| inside::of(error, true, pid))?;

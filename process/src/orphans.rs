@@ -7,12 +7,11 @@
 
 use crate::age;
 use crate::cut::CutError;
-use holdfast_image::control::ENV_SOCKET;
+use crate::mark::{self, Marks, parent};
 use holdfast_sys::children::all_children;
 use holdfast_sys::environment::{self, Environment};
 use holdfast_sys::procfs::{self, Status};
 use std::collections::{BTreeSet, HashSet};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -26,8 +25,9 @@ const INIT: i32 = 1;
 /// See the head of the file.
 #[derive(Debug, Default)]
 pub struct Orphans {
-    /// `HOLDFAST_SOCKET=PATH`
-    mark: Vec<u8>,
+    marks: Marks,
+    /// The job's processes have the same pid namespace as this one.
+    program: Option<i32>,
     /// Processes above the job.
     reapers: BTreeSet<i32>,
     /// Their children that are not of the job.
@@ -51,7 +51,6 @@ impl Orphans {
     /// # Errors
     /// Busy: their children come and go all the time.
     pub fn look(pids: &[i32], socket: &Path) -> Result<Orphans, CutError> {
-        let mark = [ENV_SOCKET.as_bytes(), b"=", socket.as_os_str().as_bytes()].concat();
         let mut reapers: BTreeSet<i32> = (!pids.contains(&INIT)).then_some(INIT).into_iter().collect();
         for &pid in pids {
             let mut above = parent(pid);
@@ -60,7 +59,8 @@ impl Orphans {
                 above = parent(next);
             }
         }
-        let mut orphans = Orphans { mark, reapers, others: HashSet::new() };
+        let marks = Marks::of(pids, socket);
+        let mut orphans = Orphans { marks, program: pids.first().copied(), reapers, others: HashSet::new() };
         let children = orphans.children()?.into_iter();
         orphans.others = children.filter(|child| orphans.whose(*child) != Whose::Ours).collect();
         Ok(orphans)
@@ -76,7 +76,8 @@ impl Orphans {
             let known = |child: &i32| pids.contains(child) || self.others.contains(child);
             let fresh = self.children()?.into_iter().filter(|child| !known(child));
             let fresh: Vec<(i32, Whose)> = fresh.map(|child| (child, self.whose(child))).collect();
-            let those = |whose: Whose| fresh.iter().filter(move |(_, is)| *is == whose).map(|(child, _)| *child);
+            let those =
+                |whose: Whose| fresh.iter().filter(move |(_, is)| *is == whose).map(|(child, _)| *child);
             let (ours, count) = (those(Whose::Ours).collect::<Vec<i32>>(), ended.len());
             ended.extend(those(Whose::Nobodys));
             if !ours.is_empty() || ended.len() == count {
@@ -94,11 +95,13 @@ impl Orphans {
 
     /// Whether the environment of a process says so: nothing else ties it to the job.
     pub fn is_marked(&self, pid: i32) -> bool {
-        matches!(environment::of(pid), Ok(Environment::Is(text)) if self.names(&text))
+        matches!(environment::of(pid), Ok(Environment::Is(text)) if self.marks.are_in(&text))
+            && self.is_beside(pid)
     }
 
-    fn names(&self, environment: &[u8]) -> bool {
-        !self.mark.is_empty() && environment.split(|&byte| byte == 0).any(|entry| entry == self.mark)
+    /// Another copy of the job has the same marks.
+    fn is_beside(&self, pid: i32) -> bool {
+        self.program.is_none_or(|program| mark::are_together(pid, program))
     }
 
     fn whose(&self, pid: i32) -> Whose {
@@ -106,7 +109,7 @@ impl Orphans {
             return Whose::Others;
         }
         match environment::of(pid) {
-            Ok(Environment::Is(text)) if self.names(&text) => Whose::Ours,
+            Ok(Environment::Is(text)) if self.marks.are_in(&text) && self.is_beside(pid) => Whose::Ours,
             Ok(Environment::Is(_)) => Whose::Others,
             Ok(Environment::Executing) => Whose::Ours,
             Ok(Environment::Ending) | Err(_) if has_ended(pid) => Whose::Nobodys,
@@ -123,15 +126,11 @@ fn has_ended(pid: i32) -> bool {
     procfs::tasks(pid).map_or(true, |tids| tids.into_iter().all(ended))
 }
 
-fn parent(pid: i32) -> Option<i32> {
-    let parent = procfs::stat_fields(pid, pid).ok()?.get(1)?.parse().ok()?;
-    (parent > 0).then_some(parent)
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use holdfast_image::control::ENV_SOCKET;
     use std::process::{Child, Command};
 
     #[test]

@@ -61,7 +61,7 @@ fn shown(fields: &[String]) -> Environment {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
+#[allow(clippy::unwrap_used, clippy::panic)]
 mod tests {
     use super::*;
     use std::process::{Child, Command, Stdio};
@@ -75,7 +75,8 @@ mod tests {
             command.arg("20").env_clear().envs((0..count).map(|i| (format!("NAME{i}"), "x".repeat(20))));
             let mut child = command.spawn().unwrap();
             let pid = child.id().cast_signed();
-            let exe = || std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.ends_with("sleep"));
+            let exe =
+                || std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.ends_with("sleep"));
             let call = || procfs::current_call(pid, pid).ok().flatten().map(|call| call[0]);
             while !exe() || call() != Some(libc::SYS_clock_nanosleep.cast_unsigned()) {
                 thread::yield_now();
@@ -128,7 +129,12 @@ mod tests {
         // The shell has an order of its own. No failure of the test leaves it behind.
         let mut command = Command::new("sh");
         let long = format!("LONG={}", "x".repeat(3000)).into_bytes();
-        command.args(again).env_clear().env("PATH", "/usr/bin:/bin").env("LONG", "x".repeat(3000)).env("MARK", "1");
+        command
+            .args(again)
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .env("LONG", "x".repeat(3000))
+            .env("MARK", "1");
         let child = Killed(command.spawn().unwrap());
         let pid = child.0.id().cast_signed();
         let has = |text: &[u8], entry: &[u8]| text.split(|&byte| byte == 0).any(|one| one == entry);

@@ -74,6 +74,7 @@ fn look(workshop: &Workshop, members: &Members, handed: &[Handed]) -> Result<Che
         pid: program.pid,
         area: Some(program.area),
         others: others.map(|other| (other.pid, other.area)).collect(),
+        socket: workshop.job.socket_path(),
         own_files: cut::own_files(workshop),
         inherited: handed.iter().map(Handed::identity).collect(),
         lose_connections: workshop.settings.tcp == TcpChoice::Close,

@@ -133,6 +133,10 @@ impl Processes {
     pub fn program_pid(&self) -> Option<i32> {
         self.known.first().filter(|_| !self.awaited).map(|known| known.pid)
     }
+    /// All of them, the program first.
+    pub fn pids(&self) -> Vec<i32> {
+        self.known.iter().map(|known| known.pid).collect()
+    }
     /// Whether it is one of them.
     pub fn has(&self, pid: i32) -> bool {
         self.known.iter().any(|known| known.pid == pid)

@@ -16,7 +16,7 @@ use crate::settings::Changes;
 use holdfast_image::Epoch;
 use holdfast_image::control::{JobStatus, MAX_MESSAGE, Reply, Request};
 use holdfast_image::record::InjectArea;
-use holdfast_process::{Tracer, Tracking};
+use holdfast_process::{Tracer, Tracking, is_of_job};
 use holdfast_sys::poll::{self, Bell};
 use holdfast_sys::signals::SignalMessages;
 use holdfast_sys::{fd, local};
@@ -403,6 +403,10 @@ impl Server {
     fn hello(&mut self, pid: i32, event: &str, version: &str, area: InjectArea, passed: Option<OwnedFd>) {
         if !area.is_valid() || pid <= 0 {
             tracing::warn!("process {pid} said hello with an area that is not valid");
+            return;
+        }
+        if !is_of_job(pid, &self.processes().pids(), &self.workshop.job.socket_path()) {
+            tracing::info!("hello ({event}) from process {pid}, which is of another job");
             return;
         }
         // A session leader keeps its address space; at "load" and "fork" it is new.

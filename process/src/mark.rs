@@ -1,0 +1,156 @@
+//! What ties a process to a job when nothing else does: `HOLDFAST_SOCKET` in its environment, which names the job's agent.
+//!
+//! Used by `orphans` and `adopt`, and by the agent for whoever says hello. The environment is in the memory of the program, and a restart
+//! changes nothing there: in a job that was restarted under another name, or from a store that was moved, it names an agent that is no
+//! more, or one that has another job by now. What such processes execute speaks to that one.
+//! What must hold: marks alone do not tell a job from its copy; the ancestors do, or the pid namespace.
+
+use holdfast_image::control::ENV_SOCKET;
+use holdfast_sys::environment::{self, Environment};
+use holdfast_sys::procfs;
+use std::collections::BTreeSet;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Paths of sockets that the environments of a job's processes name.
+#[derive(Debug, Default)]
+pub struct Marks(BTreeSet<Vec<u8>>);
+
+impl Marks {
+    /// Of a job with these processes. `socket`: of its agent.
+    pub fn of(pids: &[i32], socket: &Path) -> Marks {
+        let named = pids.iter().filter_map(|&pid| match environment::of(pid) {
+            Ok(Environment::Is(text)) => named_in(&text).map(<[u8]>::to_vec),
+            _ => None,
+        });
+        Marks(named.chain([socket.as_os_str().as_bytes().to_vec()]).collect())
+    }
+
+    /// Whether an environment has one of them.
+    pub fn are_in(&self, environment: &[u8]) -> bool {
+        named_in(environment).is_some_and(|path| self.0.contains(path))
+    }
+}
+
+/// The socket that an environment names.
+fn named_in(environment: &[u8]) -> Option<&[u8]> {
+    let mut entries = environment.split(|&byte| byte == 0);
+    entries.find_map(|entry| entry.strip_prefix(ENV_SOCKET.as_bytes())?.strip_prefix(b"="))
+}
+
+/// Whether libholdfast in what has this environment speaks to another agent than that at `socket`.
+pub fn leads_elsewhere(environment: &[u8], socket: &Path) -> bool {
+    named_in(environment).is_some_and(|path| path != socket.as_os_str().as_bytes())
+}
+
+/// Whether a process that says hello to the agent at `socket` is of its job. `known`: the job's processes; without any, everybody is.
+///
+/// A copy of the job that runs beside it has the same environment. But its ancestors are not of the job, and `holdfast restart` is among
+/// them, which has no such mark; or they are in a pid namespace of their own.
+pub fn is_of_job(pid: i32, known: &[i32], socket: &Path) -> bool {
+    let above =
+        known.iter().map(|&one| ancestors(one).collect::<BTreeSet<i32>>()).find(|all| !all.is_empty());
+    let Some(above) = above.filter(|_| !known.contains(&pid)) else { return true };
+    let mut strangers = Vec::new();
+    for one in ancestors(pid).take_while(|one| !above.contains(one) || known.contains(one)) {
+        if known.contains(&one) {
+            return true;
+        }
+        strangers.push(one);
+    }
+    // An orphan, or below one that has not spoken (yet).
+    let marks = Marks::of(known, socket);
+    let may_be =
+        |pid: &i32| !matches!(environment::of(*pid), Ok(Environment::Is(text)) if !marks.are_in(&text));
+    strangers.iter().all(may_be) && known.iter().any(|&one| are_together(pid, one))
+}
+
+/// Whether two processes are in the same pid namespace, as far as that can be seen.
+pub fn are_together(one: i32, other: i32) -> bool {
+    let namespace = |pid: i32| procfs::link(&format!("/proc/{pid}/ns/pid")).ok();
+    namespace(one).zip(namespace(other)).is_none_or(|(one, other)| one == other)
+}
+
+/// Parent, its parent, and so on.
+fn ancestors(pid: i32) -> impl Iterator<Item = i32> {
+    std::iter::successors(parent(pid), |&pid| parent(pid))
+}
+
+/// `None`: it has none here, or is gone.
+pub fn parent(pid: i32) -> Option<i32> {
+    let parent = procfs::stat_fields(pid, pid).ok()?.get(1)?.parse().ok()?;
+    (parent > 0).then_some(parent)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader};
+    use std::process::{Child, Command, Stdio};
+
+    const SOCKET: &str = "/run/job/agent.sock";
+
+    /// A shell that starts others inside each other, with or without the mark; returns their ids, from the outermost.
+    fn nested(marked: &[bool]) -> (Child, Vec<i32>) {
+        let mut script = "echo $$; read -r line".to_owned();
+        for marked in marked.iter().skip(1).rev() {
+            let socket = if *marked { SOCKET } else { "" };
+            let quoted = script.replace('\'', "'\\''");
+            script = format!("echo $$; {ENV_SOCKET}={socket} sh -c '{quoted}'; true");
+        }
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        if marked[0] {
+            command.env(ENV_SOCKET, SOCKET);
+        }
+        let mut child = command.spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let pids = lines.take(marked.len()).map(|line| line.unwrap().parse().unwrap()).collect();
+        (child, pids)
+    }
+
+    fn end((mut child, _): (Child, Vec<i32>)) {
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn whoever_descends_from_the_job_is_of_it_and_a_copy_is_not() {
+        let socket = Path::new(SOCKET);
+        let (job, copy, unmarked) = (nested(&[true; 3]), nested(&[false, true, true]), nested(&[false; 3]));
+        let known = [job.1[0]];
+        let is = |pid: i32| is_of_job(pid, &known, socket);
+        assert!(is(job.1[0]) && is(job.1[1]) && is(job.1[2]));
+        // The first of them is as `holdfast restart` would be.
+        assert!(!is(copy.1[1]) && !is(copy.1[2]) && !is(unmarked.1[1]));
+        assert!(
+            is_of_job(copy.1[2], &[copy.1[1]], socket) && is_of_job(unmarked.1[2], &unmarked.1[..1], socket)
+        );
+        // A child of whoever is above the job: an orphan, for all that can be known.
+        assert!(is(copy.1[0]));
+        assert!(is_of_job(copy.1[2], &[], socket) && is_of_job(copy.1[2], &[i32::MAX], socket));
+        assert!(are_together(job.1[0], copy.1[2]) && are_together(job.1[0], i32::MAX));
+        [job, copy, unmarked].into_iter().for_each(end);
+    }
+
+    #[test]
+    fn a_job_has_the_marks_of_its_processes_and_its_own() {
+        let (other, named) =
+            (Path::new("/run/copy/agent.sock"), |path: &str| format!("A=1\0{ENV_SOCKET}={path}\0B=2\0"));
+        let job = nested(&[true, true]);
+        let marks = Marks::of(&job.1, other);
+        assert!(
+            marks.are_in(named(SOCKET).as_bytes()) && marks.are_in(named("/run/copy/agent.sock").as_bytes())
+        );
+        assert!(
+            !marks.are_in(named("/run/job/agent.soc").as_bytes())
+                && !marks.are_in(b"")
+                && !marks.are_in(b"A=1\0")
+        );
+        assert!(!Marks::of(&[], other).are_in(named(SOCKET).as_bytes()));
+        assert!(leads_elsewhere(named(SOCKET).as_bytes(), other) && !leads_elsewhere(b"A=1\0", other));
+        assert!(!leads_elsewhere(named(SOCKET).as_bytes(), Path::new(SOCKET)));
+        end(job);
+    }
+}

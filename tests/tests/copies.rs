@@ -1,0 +1,175 @@
+//! Copies of one image, each a job of its own, at the same time.
+#![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
+
+use anyhow::{Context, Result, ensure};
+use holdfast_tests::bed::{Bed, User, wait};
+use holdfast_tests::chain::kill_all;
+use std::io::Read;
+use std::process::{Child, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn each_user(test: impl Fn(&Bed) -> Result<()>) {
+    for user in [User::Root, User::Ordinary] {
+        let Some(bed) = Bed::new(user) else { continue };
+        if let Err(error) = test(&bed) {
+            panic!("as {user:?}: {error:#}");
+        }
+    }
+}
+
+/// An image of a job, as soon as it has a program.
+fn checkpoint(bed: &Bed, job: &str) -> Result<()> {
+    bed.until("a program", LIMIT, || bed.pid(job).is_ok_and(|pid| pid.is_some()))?;
+    let mut last = String::new();
+    let taken = bed.until("an image", LIMIT, || {
+        bed.say(&["checkpoint", job]).is_ok_and(|ended| {
+            last = ended.stderr.clone();
+            ended.status.success()
+        })
+    });
+    taken.with_context(|| format!("{job}: {last}"))
+}
+
+/// One image, four programs at the same time, each a job that goes on by itself.
+#[test]
+fn copies_at_the_same_time() {
+    each_user(|bed| {
+        let heap = bed.kit().program("heap").to_string_lossy().into_owned();
+        let piped = |arguments: &[&str]| bed.holdfast(arguments).stdout(Stdio::piped()).spawn();
+        let whole = piped(&["run", "--name", "plain", "--", &heap, "40"])?.wait_with_output()?.stdout;
+        let first = piped(&["run", "--name", "j", "--", &heap, "40"])?;
+        bed.until("a program", LIMIT, || bed.pid("j").is_ok_and(|pid| pid.is_some()))?;
+        sleep(Duration::from_millis(300));
+        bed.say(&["checkpoint", "j"])?.success()?;
+        let names = ["one", "two", "three"];
+        let copies: Vec<Child> =
+            names.iter().map(|name| piped(&["restart", "--name", name, "j"])).collect::<Result<_, _>>()?;
+        bed.until("an image of a copy", LIMIT, || {
+            bed.say(&["checkpoint", "one"]).is_ok_and(|ended| ended.status.success())
+        })?;
+        for (child, name) in [first].into_iter().chain(copies).zip(["j", "one", "two", "three"]) {
+            let output = child.wait_with_output()?;
+            ensure!(output.status.success(), "{name}: {:?}", output.status);
+            ensure!(!output.stdout.is_empty() && whole.ends_with(&output.stdout), "{name}: another output");
+        }
+        ensure!(bed.images("one") == [1, 2] && bed.images("two") == [1], "{:?}", bed.images("one"));
+        // The copies do without the job that they come from.
+        bed.say(&["prune", "--all", "j"])?.success()?;
+        let again = piped(&["restart", "two"])?.wait_with_output()?;
+        ensure!(again.status.success() && whole.ends_with(&again.stdout), "{:?}", again.status);
+        let refused = bed.say(&["restart", "--name", "two", "one"])?;
+        ensure!(refused.code() == 69 && refused.stderr.contains("another name"), "{}", refused.stderr);
+        names.iter().try_for_each(|name| bed.check_clean(name))
+    });
+}
+
+/// Reads one line of a program's output, and no more.
+fn first_line(child: &mut Child) -> Result<()> {
+    let output = child.stdout.as_mut().context("no pipe")?;
+    let mut byte = [0];
+    while byte != *b"\n" {
+        output.read_exact(&mut byte)?;
+    }
+    Ok(())
+}
+
+/// Segments of System V that were removed are made anew for each copy; one that was not is the job's as long as it runs.
+#[test]
+fn copies_with_segments() {
+    each_user(|bed| {
+        let program = bed.kit().program("tree_segments").to_string_lossy().into_owned();
+        let piped = |arguments: &[&str]| bed.holdfast(arguments).stdout(Stdio::piped()).spawn();
+        let mut first = piped(&["run", "--name", "j", "--", &program, "removed", "150"])?;
+        first_line(&mut first)?; // by then it is removed
+        checkpoint(bed, "j")?;
+        let names = ["one", "two"];
+        let copies: Vec<Child> =
+            names.iter().map(|name| piped(&["restart", "--name", name, "j"])).collect::<Result<_, _>>()?;
+        checkpoint(bed, "one")?;
+        for (child, name) in [first].into_iter().chain(copies).zip(["j", "one", "two"]) {
+            let output = child.wait_with_output()?;
+            let passed = output.status.success() && output.stdout.ends_with(b"PASS\n");
+            ensure!(passed, "{name}: {:?}: {}", output.status, String::from_utf8_lossy(&output.stdout));
+        }
+        let mut kept = piped(&["run", "--name", "kept", "--", &program, "kept", "400"])?;
+        first_line(&mut kept)?;
+        checkpoint(bed, "kept")?;
+        let refused = bed.say(&["restart", "--name", "copy", "kept"])?;
+        let told = refused.stderr.contains("is attached by another program");
+        ensure!(refused.code() == 69 && told, "{}: {}", refused.code(), refused.stderr);
+        ensure!(kept.wait_with_output()?.status.success(), "what is refused changes nothing");
+        ["j", "one", "two", "kept"].iter().try_for_each(|name| bed.check_clean(name))
+    });
+}
+
+/// A copy of a running job does not touch its semaphores.
+#[test]
+fn copies_with_semaphores() {
+    each_user(|bed| {
+        let program = bed.kit().program("ipc").to_string_lossy().into_owned();
+        let piped = |arguments: &[&str]| {
+            let mut command = bed.holdfast(arguments);
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
+        };
+        let mut first = piped(&["run", "--name", "j", "--", &program, "semaphores", "45"])?;
+        first_line(&mut first)?;
+        bed.say(&["checkpoint", "j"])?.success()?;
+        sleep(Duration::from_millis(150));
+        let copy = piped(&["restart", "--name", "copy", "j"])?.wait_with_output()?;
+        let said = String::from_utf8_lossy(&copy.stderr);
+        ensure!(copy.status.success() && said.contains("semaphore set"), "{:?}: {said}", copy.status);
+        for output in [copy, first.wait_with_output()?] {
+            let text = String::from_utf8_lossy(&output.stdout);
+            ensure!(output.status.success() && text.ends_with("PASS\n"), "{:?}: {text}", output.status);
+        }
+        bed.check_clean("j")
+    });
+}
+
+/// What the programs of a copy execute has the environment of the job that it comes from, and would speak to its agent. Here all of
+/// them make orphans all the time, that job is still running, and none of the three may lose one, or take in another's.
+fn that_make_orphans(program: &str) {
+    each_user(|bed| {
+        let program = bed.kit().program(program).to_string_lossy().into_owned();
+        let piped = |arguments: &[&str]| bed.holdfast(arguments).stdout(Stdio::piped()).spawn();
+        let whole =
+            piped(&["run", "--name", "plain", "--", &program, "150", "25"])?.wait_with_output()?.stdout;
+        let mut first = piped(&["run", "--name", "j", "--", &program, "150", "25"])?;
+        first_line(&mut first)?;
+        checkpoint(bed, "j")?;
+        let names = ["one", "two"];
+        let copies: Vec<Child> =
+            names.iter().map(|name| piped(&["restart", "--name", name, "j"])).collect::<Result<_, _>>()?;
+        for name in ["one", "two", "j", "two", "one"] {
+            checkpoint(bed, name)?;
+        }
+        let pid = bed.pid("j")?.context("j has ended")?;
+        kill_all(bed, pid, &mut first)?;
+        for mut copy in copies {
+            wait(&mut copy, LIMIT)?;
+        }
+        let again: Vec<Child> =
+            ["j", "one", "two"].iter().map(|name| piped(&["restart", name])).collect::<Result<_, _>>()?;
+        for (child, name) in again.into_iter().zip(["j", "one", "two"]) {
+            let output = child.wait_with_output()?;
+            let text = String::from_utf8_lossy(&output.stdout);
+            ensure!(output.status.success(), "{name}: {:?}: {text}", output.status);
+            ensure!(!text.is_empty() && whole.ends_with(&output.stdout), "{name}: another output: {text}");
+            bed.check_clean(name)?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn that_make_orphans_with_the_library() {
+    that_make_orphans("tree_daemons");
+}
+
+#[test]
+fn that_make_orphans_without_the_library() {
+    that_make_orphans("tree_daemons-static");
+}
