@@ -1,5 +1,6 @@
 //! Processes in which libholdfast cannot speak: statically linked, for another C library, or started without LD_PRELOAD; those in which
-//! it speaks to the agent of another job ([`speaks_elsewhere`]); and children that stand since their birth. The agent makes itself the room there that the library would have told it of.
+//! it speaks to the agent of another job ([`speaks_elsewhere`]); and children that stand since their birth. The agent makes itself the
+//! room there that the library would have told it of.
 //!
 //! Called by `cut` before the stop, for those that it knows of, and by `group` for those that are born meanwhile, on the tracer
 //! thread; [`cannot_speak`] by `check` and by the commands, too. A process is adopted once: the room stays, its children inherit it.

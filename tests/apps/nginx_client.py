@@ -56,7 +56,8 @@ def reload(server):
 
 
 def main():
-    os.mkdir("pages")
+    # The image may be of before, and the folder of after.
+    os.makedirs("pages", exist_ok=True)
     data = b"".join(hashlib.sha256(b"%d" % i).digest() for i in range(40000))
     with open("pages/large", "wb") as file:
         file.write(data)

@@ -4,6 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::bed::{Bed, User, wait};
 use holdfast_tests::chain::kill_all;
+use std::fs;
 use std::io::Read;
 use std::process::{Child, Stdio};
 use std::thread::sleep;
@@ -172,4 +173,41 @@ fn that_make_orphans_with_the_library() {
 #[test]
 fn that_make_orphans_without_the_library() {
     that_make_orphans("tree_daemons-static");
+}
+
+/// The environment of the programs names a socket in a folder that is no more: what they execute finds no agent.
+#[test]
+fn from_a_store_that_was_moved() {
+    each_user(|bed| {
+        let program = bed.kit().program("tree_daemons").to_string_lossy().into_owned();
+        let piped = |arguments: &[&str]| bed.holdfast(arguments).stdout(Stdio::piped()).spawn();
+        let whole =
+            piped(&["run", "--name", "plain", "--", &program, "100", "25"])?.wait_with_output()?.stdout;
+        let mut first = piped(&["run", "--name", "j", "--", &program, "100", "25"])?;
+        first_line(&mut first)?;
+        checkpoint(bed, "j")?;
+        let pid = bed.pid("j")?.context("j has ended")?;
+        kill_all(bed, pid, &mut first)?;
+        let moved = bed.dir().join("moved");
+        fs::rename(bed.store(), &moved)?;
+        let elsewhere = moved.to_string_lossy().into_owned();
+        let again = piped(&["restart", "--store", &elsewhere, "j"])?;
+        for _ in 0..3 {
+            bed.until("an image", LIMIT, || {
+                let ended = bed.say(&["checkpoint", "--store", &elsewhere, "j"]);
+                ended.is_ok_and(|ended| ended.status.success())
+            })?;
+        }
+        let goes_on = |child: Child| -> Result<()> {
+            let output = child.wait_with_output()?;
+            let text = String::from_utf8_lossy(&output.stdout);
+            ensure!(output.status.success(), "{:?}: {text}", output.status);
+            ensure!(!text.is_empty() && whole.ends_with(&output.stdout), "another output: {text}");
+            Ok(())
+        };
+        goes_on(again)?;
+        goes_on(piped(&["restart", "--store", &elsewhere, "j"])?)?;
+        fs::rename(&moved, bed.store())?;
+        bed.check_clean("j")
+    });
 }
