@@ -440,7 +440,7 @@ fn agent_killed_between_increments() {
 #[test]
 fn trackers_take_turns() -> Result<()> {
     let Some(bed) = Bed::new(User::Ordinary) else { bail!("no bed") };
-    let app = App::program("toucher", &["24", "100", "25", "3"]);
+    let app = App::program("toucher", &["24", "250", "25", "3"]);
     let mut front = bed.run_command(JOB, &[], &app.words())?.spawn()?;
     for life in 0..4 {
         let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("restart.err"))?;
