@@ -59,10 +59,18 @@ pub fn is_of_job(pid: i32, known: &[i32], socket: &Path) -> bool {
         strangers.push(one);
     }
     // An orphan, or below one that has not spoken (yet).
+    may_all_be(&strangers, known, socket) && known.iter().any(|&one| are_together(pid, one))
+}
+
+/// Whether no environment of `strangers` says that it is not of the job.
+fn may_all_be(strangers: &[i32], known: &[i32], socket: &Path) -> bool {
+    if strangers.is_empty() {
+        return true; // a job may have thousands of processes whose marks would be read
+    }
     let marks = Marks::of(known, socket);
-    let may_be =
-        |pid: &i32| !matches!(environment::of(*pid), Ok(Environment::Is(text)) if !marks.are_in(&text));
-    strangers.iter().all(may_be) && known.iter().any(|&one| are_together(pid, one))
+    let is_other =
+        |pid: &i32| matches!(environment::of(*pid), Ok(Environment::Is(text)) if !marks.are_in(&text));
+    !strangers.iter().any(is_other)
 }
 
 /// Whether two processes are in the same pid namespace, as far as that can be seen.
