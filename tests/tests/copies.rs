@@ -137,8 +137,8 @@ fn that_make_orphans(program: &str) {
         let program = bed.kit().program(program).to_string_lossy().into_owned();
         let piped = |arguments: &[&str]| bed.holdfast(arguments).stdout(Stdio::piped()).spawn();
         let whole =
-            piped(&["run", "--name", "plain", "--", &program, "150", "25"])?.wait_with_output()?.stdout;
-        let mut first = piped(&["run", "--name", "j", "--", &program, "150", "25"])?;
+            piped(&["run", "--name", "plain", "--", &program, "400", "25"])?.wait_with_output()?.stdout;
+        let mut first = piped(&["run", "--name", "j", "--", &program, "400", "25"])?;
         first_line(&mut first)?;
         checkpoint(bed, "j")?;
         let names = ["one", "two"];
@@ -182,8 +182,8 @@ fn from_a_store_that_was_moved() {
         let program = bed.kit().program("tree_daemons").to_string_lossy().into_owned();
         let piped = |arguments: &[&str]| bed.holdfast(arguments).stdout(Stdio::piped()).spawn();
         let whole =
-            piped(&["run", "--name", "plain", "--", &program, "100", "25"])?.wait_with_output()?.stdout;
-        let mut first = piped(&["run", "--name", "j", "--", &program, "100", "25"])?;
+            piped(&["run", "--name", "plain", "--", &program, "300", "25"])?.wait_with_output()?.stdout;
+        let mut first = piped(&["run", "--name", "j", "--", &program, "300", "25"])?;
         first_line(&mut first)?;
         checkpoint(bed, "j")?;
         let pid = bed.pid("j")?.context("j has ended")?;
