@@ -182,7 +182,7 @@ pub fn one(
     stragglers: &mut Stragglers,
 ) -> Result<(), CutError> {
     let is_known = |pid: i32| known.iter().any(|target| target.pid == pid);
-    let parent = procfs::stat_fields(pid, pid).ok().and_then(|fields| fields.get(1)?.parse::<i32>().ok());
+    let parent = mark::parent(pid);
     // A process that has no environment for a moment may be anybody's.
     if !is_known(pid) && !parent.is_some_and(is_known) && !orphans.is_marked(pid) {
         return Ok(());

@@ -48,17 +48,21 @@ pub fn leads_elsewhere(environment: &[u8], socket: &Path) -> bool {
 /// A copy of the job that runs beside it has the same environment. But its ancestors are not of the job, and `holdfast restart` is among
 /// them, which has no such mark; or they are in a pid namespace of their own.
 pub fn is_of_job(pid: i32, known: &[i32], socket: &Path) -> bool {
-    let above =
-        known.iter().map(|&one| ancestors(one).collect::<BTreeSet<i32>>()).find(|all| !all.is_empty());
-    let Some(above) = above.filter(|_| !known.contains(&pid)) else { return true };
-    let mut strangers = Vec::new();
-    for one in ancestors(pid).take_while(|one| !above.contains(one) || known.contains(one)) {
+    if known.is_empty() || known.contains(&pid) {
+        return true;
+    }
+    let mut line = Vec::new();
+    for one in ancestors(pid) {
+        // Mostly the first.
         if known.contains(&one) {
             return true;
         }
-        strangers.push(one);
+        line.push(one);
     }
     // An orphan, or below one that has not spoken (yet).
+    let above = known.iter().map(|&one| ancestors(one).collect::<Vec<i32>>()).find(|all| !all.is_empty());
+    let Some(above) = above else { return true };
+    let strangers: Vec<i32> = line.into_iter().take_while(|one| !above.contains(one)).collect();
     may_all_be(&strangers, known, socket) && known.iter().any(|&one| are_together(pid, one))
 }
 

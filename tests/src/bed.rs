@@ -31,6 +31,20 @@ pub enum User {
     Ordinary,
 }
 
+/// Runs a test as each user that there can be, in a bed of its own.
+///
+/// # Panics
+/// If it fails.
+#[allow(clippy::panic)]
+pub fn each_user(test: impl Fn(&Bed) -> Result<()>) {
+    for user in [User::Root, User::Ordinary] {
+        let Some(bed) = Bed::new(user) else { continue };
+        if let Err(error) = test(&bed) {
+            panic!("as {user:?}: {error:#}");
+        }
+    }
+}
+
 /// Result of a command that ended.
 pub struct Ended {
     /// How.

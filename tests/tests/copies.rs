@@ -2,7 +2,7 @@
 #![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
 
 use anyhow::{Context, Result, ensure};
-use holdfast_tests::bed::{Bed, User, wait};
+use holdfast_tests::bed::{Bed, each_user, wait};
 use holdfast_tests::chain::kill_all;
 use std::fs;
 use std::io::Read;
@@ -11,15 +11,6 @@ use std::thread::sleep;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(30);
-
-fn each_user(test: impl Fn(&Bed) -> Result<()>) {
-    for user in [User::Root, User::Ordinary] {
-        let Some(bed) = Bed::new(user) else { continue };
-        if let Err(error) = test(&bed) {
-            panic!("as {user:?}: {error:#}");
-        }
-    }
-}
 
 /// An image of a job, as soon as it has a program.
 fn checkpoint(bed: &Bed, job: &str) -> Result<()> {
@@ -34,33 +25,45 @@ fn checkpoint(bed: &Bed, job: &str) -> Result<()> {
     taken.with_context(|| format!("{job}: {last}"))
 }
 
+/// With a pipe for its output.
+fn piped(bed: &Bed, arguments: &[&str]) -> Result<Child> {
+    Ok(bed.holdfast(arguments).stdout(Stdio::piped()).spawn()?)
+}
+
+/// A program that goes on from an image ends well, and says the rest of `whole`.
+fn goes_on(child: Child, name: &str, whole: &[u8]) -> Result<()> {
+    let output = child.wait_with_output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success(), "{name}: {:?}: {text}", output.status);
+    ensure!(!text.is_empty() && whole.ends_with(&output.stdout), "{name}: another output: {text}");
+    Ok(())
+}
+
 /// One image, four programs at the same time, each a job that goes on by itself.
 #[test]
 fn copies_at_the_same_time() {
     each_user(|bed| {
         let heap = bed.kit().program("heap").to_string_lossy().into_owned();
-        let piped = |arguments: &[&str]| bed.holdfast(arguments).stdout(Stdio::piped()).spawn();
-        let whole = piped(&["run", "--name", "plain", "--", &heap, "40"])?.wait_with_output()?.stdout;
-        let first = piped(&["run", "--name", "j", "--", &heap, "40"])?;
+        let whole = piped(bed, &["run", "--name", "plain", "--", &heap, "40"])?.wait_with_output()?.stdout;
+        let first = piped(bed, &["run", "--name", "j", "--", &heap, "40"])?;
         bed.until("a program", LIMIT, || bed.pid("j").is_ok_and(|pid| pid.is_some()))?;
         sleep(Duration::from_millis(300));
         bed.say(&["checkpoint", "j"])?.success()?;
         let names = ["one", "two", "three"];
-        let copies: Vec<Child> =
-            names.iter().map(|name| piped(&["restart", "--name", name, "j"])).collect::<Result<_, _>>()?;
+        let copies: Vec<Child> = names
+            .iter()
+            .map(|name| piped(bed, &["restart", "--name", name, "j"]))
+            .collect::<Result<_, _>>()?;
         bed.until("an image of a copy", LIMIT, || {
             bed.say(&["checkpoint", "one"]).is_ok_and(|ended| ended.status.success())
         })?;
         for (child, name) in [first].into_iter().chain(copies).zip(["j", "one", "two", "three"]) {
-            let output = child.wait_with_output()?;
-            ensure!(output.status.success(), "{name}: {:?}", output.status);
-            ensure!(!output.stdout.is_empty() && whole.ends_with(&output.stdout), "{name}: another output");
+            goes_on(child, name, &whole)?;
         }
         ensure!(bed.images("one") == [1, 2] && bed.images("two") == [1], "{:?}", bed.images("one"));
         // The copies do without the job that they come from.
         bed.say(&["prune", "--all", "j"])?.success()?;
-        let again = piped(&["restart", "two"])?.wait_with_output()?;
-        ensure!(again.status.success() && whole.ends_with(&again.stdout), "{:?}", again.status);
+        goes_on(piped(bed, &["restart", "two"])?, "two again", &whole)?;
         let refused = bed.say(&["restart", "--name", "two", "one"])?;
         ensure!(refused.code() == 69 && refused.stderr.contains("another name"), "{}", refused.stderr);
         names.iter().try_for_each(|name| bed.check_clean(name))
@@ -82,20 +85,21 @@ fn first_line(child: &mut Child) -> Result<()> {
 fn copies_with_segments() {
     each_user(|bed| {
         let program = bed.kit().program("tree_segments").to_string_lossy().into_owned();
-        let piped = |arguments: &[&str]| bed.holdfast(arguments).stdout(Stdio::piped()).spawn();
-        let mut first = piped(&["run", "--name", "j", "--", &program, "removed", "150"])?;
+        let mut first = piped(bed, &["run", "--name", "j", "--", &program, "removed", "150"])?;
         first_line(&mut first)?; // by then it is removed
         checkpoint(bed, "j")?;
         let names = ["one", "two"];
-        let copies: Vec<Child> =
-            names.iter().map(|name| piped(&["restart", "--name", name, "j"])).collect::<Result<_, _>>()?;
+        let copies: Vec<Child> = names
+            .iter()
+            .map(|name| piped(bed, &["restart", "--name", name, "j"]))
+            .collect::<Result<_, _>>()?;
         checkpoint(bed, "one")?;
         for (child, name) in [first].into_iter().chain(copies).zip(["j", "one", "two"]) {
             let output = child.wait_with_output()?;
             let passed = output.status.success() && output.stdout.ends_with(b"PASS\n");
             ensure!(passed, "{name}: {:?}: {}", output.status, String::from_utf8_lossy(&output.stdout));
         }
-        let mut kept = piped(&["run", "--name", "kept", "--", &program, "kept", "400"])?;
+        let mut kept = piped(bed, &["run", "--name", "kept", "--", &program, "kept", "400"])?;
         first_line(&mut kept)?;
         checkpoint(bed, "kept")?;
         let refused = bed.say(&["restart", "--name", "copy", "kept"])?;
@@ -135,15 +139,16 @@ fn copies_with_semaphores() {
 fn that_make_orphans(program: &str) {
     each_user(|bed| {
         let program = bed.kit().program(program).to_string_lossy().into_owned();
-        let piped = |arguments: &[&str]| bed.holdfast(arguments).stdout(Stdio::piped()).spawn();
         let whole =
-            piped(&["run", "--name", "plain", "--", &program, "400", "25"])?.wait_with_output()?.stdout;
-        let mut first = piped(&["run", "--name", "j", "--", &program, "400", "25"])?;
+            piped(bed, &["run", "--name", "plain", "--", &program, "400", "25"])?.wait_with_output()?.stdout;
+        let mut first = piped(bed, &["run", "--name", "j", "--", &program, "400", "25"])?;
         first_line(&mut first)?;
         checkpoint(bed, "j")?;
         let names = ["one", "two"];
-        let copies: Vec<Child> =
-            names.iter().map(|name| piped(&["restart", "--name", name, "j"])).collect::<Result<_, _>>()?;
+        let copies: Vec<Child> = names
+            .iter()
+            .map(|name| piped(bed, &["restart", "--name", name, "j"]))
+            .collect::<Result<_, _>>()?;
         for name in ["one", "two", "j", "two", "one"] {
             checkpoint(bed, name)?;
         }
@@ -152,13 +157,12 @@ fn that_make_orphans(program: &str) {
         for mut copy in copies {
             wait(&mut copy, LIMIT)?;
         }
-        let again: Vec<Child> =
-            ["j", "one", "two"].iter().map(|name| piped(&["restart", name])).collect::<Result<_, _>>()?;
+        let again: Vec<Child> = ["j", "one", "two"]
+            .iter()
+            .map(|name| piped(bed, &["restart", name]))
+            .collect::<Result<_, _>>()?;
         for (child, name) in again.into_iter().zip(["j", "one", "two"]) {
-            let output = child.wait_with_output()?;
-            let text = String::from_utf8_lossy(&output.stdout);
-            ensure!(output.status.success(), "{name}: {:?}: {text}", output.status);
-            ensure!(!text.is_empty() && whole.ends_with(&output.stdout), "{name}: another output: {text}");
+            goes_on(child, name, &whole)?;
             bed.check_clean(name)?;
         }
         Ok(())
@@ -180,10 +184,9 @@ fn that_make_orphans_without_the_library() {
 fn from_a_store_that_was_moved() {
     each_user(|bed| {
         let program = bed.kit().program("tree_daemons").to_string_lossy().into_owned();
-        let piped = |arguments: &[&str]| bed.holdfast(arguments).stdout(Stdio::piped()).spawn();
         let whole =
-            piped(&["run", "--name", "plain", "--", &program, "300", "25"])?.wait_with_output()?.stdout;
-        let mut first = piped(&["run", "--name", "j", "--", &program, "300", "25"])?;
+            piped(bed, &["run", "--name", "plain", "--", &program, "300", "25"])?.wait_with_output()?.stdout;
+        let mut first = piped(bed, &["run", "--name", "j", "--", &program, "300", "25"])?;
         first_line(&mut first)?;
         checkpoint(bed, "j")?;
         let pid = bed.pid("j")?.context("j has ended")?;
@@ -191,22 +194,15 @@ fn from_a_store_that_was_moved() {
         let moved = bed.dir().join("moved");
         fs::rename(bed.store(), &moved)?;
         let elsewhere = moved.to_string_lossy().into_owned();
-        let again = piped(&["restart", "--store", &elsewhere, "j"])?;
+        let again = piped(bed, &["restart", "--store", &elsewhere, "j"])?;
         for _ in 0..3 {
             bed.until("an image", LIMIT, || {
                 let ended = bed.say(&["checkpoint", "--store", &elsewhere, "j"]);
                 ended.is_ok_and(|ended| ended.status.success())
             })?;
         }
-        let goes_on = |child: Child| -> Result<()> {
-            let output = child.wait_with_output()?;
-            let text = String::from_utf8_lossy(&output.stdout);
-            ensure!(output.status.success(), "{:?}: {text}", output.status);
-            ensure!(!text.is_empty() && whole.ends_with(&output.stdout), "another output: {text}");
-            Ok(())
-        };
-        goes_on(again)?;
-        goes_on(piped(&["restart", "--store", &elsewhere, "j"])?)?;
+        goes_on(again, "j", &whole)?;
+        goes_on(piped(bed, &["restart", "--store", &elsewhere, "j"])?, "j again", &whole)?;
         fs::rename(&moved, bed.store())?;
         bed.check_clean("j")
     });

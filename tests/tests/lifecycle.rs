@@ -4,7 +4,7 @@
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::{App, NotHere, Results, reference};
-use holdfast_tests::bed::{Bed, User, shell_code, wait};
+use holdfast_tests::bed::{Bed, User, each_user, shell_code, wait};
 use holdfast_tests::chain::kill_program;
 use holdfast_tests::processes;
 use std::fs;
@@ -13,15 +13,6 @@ use std::thread::sleep;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(30);
-
-fn each_user(test: impl Fn(&Bed) -> Result<()>) {
-    for user in [User::Root, User::Ordinary] {
-        let Some(bed) = Bed::new(user) else { continue };
-        if let Err(error) = test(&bed) {
-            panic!("as {user:?}: {error:#}");
-        }
-    }
-}
 
 fn start(bed: &Bed, options: &[&str], program: &str, arguments: &[&str]) -> Result<(Child, i32)> {
     let mut front = bed.run_command("j", options, &App::program(program, arguments).words())?.spawn()?;
