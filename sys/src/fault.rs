@@ -2,7 +2,7 @@
 //!
 //! `HOLDFAST_FAULT=name` or `name:3` (the third pass) makes [`point`] send SIGKILL to its own process; with `+300` at the end
 //! it sleeps so many milliseconds instead. Compiled in always: the cost without the variable is one atomic load. Called
-//! by the agent only, never inside the program.
+//! by the agent and, where the name says so, by the front; never inside the program.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,6 +29,7 @@ pub const POINTS: &[&str] = &[
     "segment-synced",
     "manifest-temp",
     "manifest-renamed",
+    "front-hears",
     "seed-born",
     "seed-ready",
     "seed-memory",

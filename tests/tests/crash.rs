@@ -199,7 +199,8 @@ fn all_points() -> Vec<String> {
 }
 
 fn checkpoint_points() -> Vec<String> {
-    let elsewhere = |point: &String| point.starts_with("seed-") || point == "foothold";
+    let elsewhere =
+        |point: &String| ["seed-", "front-", "foothold"].iter().any(|begin| point.starts_with(begin));
     all_points().into_iter().filter(|point| !elsewhere(point)).collect()
 }
 
@@ -229,6 +230,31 @@ fn agent_dies_in_restart(user: User, point: &str) -> Result<()> {
     }
     let mut front = bed.restart_command(JOB, &[])?.spawn()?;
     goes_on_without_the_agent(&bed, &app, &mut front)
+}
+
+/// Processes that come and go: with them at first, then alone, the first one ends before anybody hears of its birth.
+fn ends_before_the_front_hears(user: User) -> Result<()> {
+    let Some(bed) = Bed::new(user) else { return Ok(()) };
+    let script = "for n in $(seq 20); do echo $n; sleep 0.02; done; echo PASS; exit 7";
+    let mut front = bed.run_command(JOB, &[], &["/bin/bash", "-c", script])?.spawn()?;
+    let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
+    bed.until("a line", LIMIT, || bed.text("out").lines().count() > 1)?;
+    bed.say(&["checkpoint", JOB])?.success()?;
+    kill_program(pid, &mut front)?;
+    let mut front = bed.restart_command(JOB, &[])?.env("HOLDFAST_FAULT", "front-hears+2500").spawn()?;
+    bed.until("the end of the output", LIMIT, || bed.text("out").ends_with("PASS\n"))?;
+    sleep(Duration::from_millis(300));
+    ensure!(front.try_wait()?.is_none(), "the front was not late");
+    let code = shell_code(wait(&mut front, LIMIT)?);
+    ensure!(code == 7, "status {code}: {}", bed.text("restart.err"));
+    bed.check_clean(JOB)
+}
+
+#[test]
+fn a_program_that_is_over_before_the_front_hears_of_it_has_its_status() {
+    for user in [User::Ordinary, User::Root] {
+        must(&format!("as {user:?}"), ends_before_the_front_hears(user));
+    }
 }
 
 /// Gives an id that is free to somebody else.

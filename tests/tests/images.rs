@@ -36,12 +36,15 @@ fn right_output() -> String {
 
 /// The files of the newest image.
 fn files_of_newest(bed: &Bed) -> Result<Vec<PathBuf>> {
-    let newest = *bed.images(JOB).last().context("an image")?;
+    files_of(bed, *bed.images(JOB).last().context("an image")?)
+}
+
+fn files_of(bed: &Bed, epoch: u64) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(bed.job(JOB))? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if name.contains(&format!("-{newest:06}")) {
+        if name.contains(&format!("-{epoch:06}")) {
             files.push(path);
         }
     }
@@ -107,6 +110,29 @@ fn flipped_bits() -> Result<()> {
     // undamaged again, it restarts
     bed.say(&["restart", &format!("{JOB}@2")])?.success()?;
     ensure!(bed.text("out") == right_output(), "{}", bed.text("out"));
+    bed.check_clean(JOB)
+}
+
+/// The agent finds it, and ends the new process, before the front has heard of that.
+#[test]
+fn damage_is_named_by_a_front_that_comes_late() -> Result<()> {
+    let bed = Bed::new(User::Ordinary).context("a bed")?;
+    two_images(&bed, &app())?;
+    // What the second image has from the first is read by the agent alone.
+    let files = files_of(&bed, 1)?;
+    let segment = files.into_iter().max_by_key(|file| fs::metadata(file).map_or(0, |m| m.len()));
+    let segment = segment.context("a segment")?;
+    let mut bad = fs::read(&segment)?;
+    let quarter = bad.len() / 4;
+    bad[quarter..3 * quarter].iter_mut().for_each(|byte| *byte ^= 0x40);
+    fs::write(&segment, &bad)?;
+    let mut command = bed.holdfast(&["restart", &format!("{JOB}@2"), "--eager"]);
+    command.env("HOLDFAST_FAULT", "front-hears+700");
+    let ended = bed.output(command, LIMIT)?;
+    let name = segment.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    ensure!(ended.code() == 65 && ended.stderr.contains(&name), "status {}: {}", ended.code(), ended.stderr);
+    let log = fs::read_to_string(bed.job(JOB).join("agent.log"))?;
+    ensure!(log.contains(&name), "it was not the agent that found it: {log}");
     bed.check_clean(JOB)
 }
 

@@ -161,9 +161,10 @@ fn restart_one(request: &Request<'_>, epoch: Epoch, state: &StartState) -> Resul
     };
     let agent = launch(request.store, request.job, &state.handed, Order::Restart(order))?;
     let options = BirthOptions { ids: None };
-    let mut born = rebuild::birth(&record, ours, &options).map_err(|error| failure_of_rebuild(&error))?;
+    let born = rebuild::birth(&record, ours, &options);
+    let mut born = born.map_err(|error| why_none_was_born(&error, &agent, state, request.job))?;
     drop(image);
-    let runs = wait_until_it_runs(&agent, &born, state, request.job);
+    let runs = wait_until_it_runs(&agent, state, request.job);
     let put_back = match runs {
         Ok(put_back) => put_back,
         Err(failure) => {
@@ -178,13 +179,19 @@ fn restart_one(request: &Request<'_>, epoch: Epoch, state: &StartState) -> Resul
     supervise(&mut born, state, agent, request.job, request.settings)
 }
 
+/// New processes that are left by the agent, or ended by it, do not know why; it does.
+fn why_none_was_born(error: &RebuildError, agent: &Launched, state: &StartState, job: &Job) -> Failure {
+    let own = failure_of_rebuild(error);
+    if !matches!(error, RebuildError::Left(_) | RebuildError::Ended { .. }) {
+        return own;
+    }
+    let knows_no_better = RebuildError::Left(rebuild::FRONT).to_string();
+    let told = wait_until_it_runs(agent, state, job).err();
+    told.filter(|told| told.message != knows_no_better).unwrap_or(own)
+}
+
 /// What the agent has to tell the user, once the program runs.
-fn wait_until_it_runs(
-    agent: &Launched,
-    born: &Born,
-    state: &StartState,
-    job: &Job,
-) -> Result<Vec<String>, Failure> {
+fn wait_until_it_runs(agent: &Launched, state: &StartState, job: &Job) -> Result<Vec<String>, Failure> {
     loop {
         let ready = poll::readable(&[agent.link.as_fd(), state.as_fd()], None)
             .map_err(|error| Failure::system("waiting for the agent", &error))?;
@@ -201,7 +208,6 @@ fn wait_until_it_runs(
         while let Some(arrived) = state.next() {
             let ends = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
             if ends.contains(&arrived.signal) {
-                born.kill_all();
                 return Err(Failure::new(Exit::Internal, "interrupted by a signal before the program ran"));
             }
         }

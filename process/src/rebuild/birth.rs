@@ -12,7 +12,7 @@ use super::onward;
 use super::report::{self, Message};
 use holdfast_image::record::ProcessRecord;
 use holdfast_image::tree;
-use holdfast_sys::{clone, poll, probe, procfs, spawn};
+use holdfast_sys::{clone, fault, poll, probe, procfs, spawn};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};
@@ -195,24 +195,25 @@ fn listen(
 ) -> Result<Result<Born, String>, RebuildError> {
     let (mut pid, mut processes, mut ready) = (0, Vec::new(), false);
     let (mut notes, mut failure) = (Vec::new(), None);
+    fault::point("front-hears");
     loop {
         match report::hear(front) {
-            Message::Born(told) => match clone::pidfd_open(told) {
-                Ok(process) => {
-                    if processes.is_empty() {
-                        pid = told;
-                    }
-                    processes.push(process);
+            Message::Born { pid: told, process: Some(process) } => {
+                if processes.is_empty() {
+                    pid = told;
                 }
-                Err(source) => {
-                    let what = "opening the new process".to_owned();
-                    failure.get_or_insert(Err(RebuildError::Io { what, source }));
-                }
-            },
+                processes.push(process);
+            }
+            Message::Born { process: None, .. } => {
+                let what = "opening the new process".to_owned();
+                let source = io::Error::from_raw_os_error(libc::EMFILE);
+                failure.get_or_insert(Err(RebuildError::Io { what, source }));
+            }
             Message::Note(note) => notes.push(note),
             Message::Ready => ready = true,
             Message::Refused(why) => drop(failure.get_or_insert(Ok(why))),
             Message::Failed(why) => drop(failure.get_or_insert(Err(RebuildError::Told(why)))),
+            Message::AgentLeft => drop(failure.get_or_insert(Err(RebuildError::Left("the agent")))),
             Message::End => break,
         }
         if failure.is_some() {

@@ -4,6 +4,9 @@ use crate::error::TraceError;
 use std::io;
 use thiserror::Error;
 
+/// The front, as it is called where it went away.
+pub const FRONT: &str = "holdfast restart";
+
 /// Why a restart failed.
 #[derive(Debug, Error)]
 pub enum RebuildError {

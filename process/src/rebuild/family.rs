@@ -10,7 +10,7 @@
 
 use super::error::RebuildError;
 use super::member::Job;
-use super::report::{self, Message};
+use super::report;
 use holdfast_image::bytes::Name;
 use holdfast_image::tree::{Birth, Group, Who};
 use holdfast_sys::{attributes, clone, fd, ptrace, signals, spawn};
@@ -67,7 +67,7 @@ impl<'a> Family<'a> {
             Ok(grown) => grown,
             Err(error) => {
                 // The front ends all that it hears of. Meanwhile the others wait: nobody may turn to the agent.
-                report::tell(self.report, &Message::Born(0));
+                let _ = report::born(self.report);
                 report::tell(self.report, &report::failure(&error));
                 std::thread::sleep(END_LIMIT);
                 return Err(error);
@@ -151,7 +151,7 @@ impl<'a> Family<'a> {
                 && let Who::Process(_) = child.who
             {
                 attributes::allow_tracing();
-                report::tell(self.report, &Message::Born(0));
+                report::born(self.report)?;
             }
             return Ok(pid);
         }

@@ -6,7 +6,7 @@
 //! program.
 
 use super::common::Common;
-use super::error::RebuildError;
+use super::error::{FRONT, RebuildError};
 use super::figures::RebuildFigures;
 use super::hand::{Task, ended};
 use super::ipc::IpcObjects;
@@ -26,9 +26,10 @@ use holdfast_image::pages::PageProvider;
 use holdfast_image::record::{InjectArea, ProcessRecord};
 use holdfast_image::space;
 use holdfast_sys::clock::elapsed_ns;
+use holdfast_sys::credentials::{self, Received};
 use holdfast_sys::fault;
 use holdfast_sys::ptrace::{self, Wait};
-use holdfast_sys::{credentials, fd, poll, procfs};
+use holdfast_sys::{fd, poll, procfs};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -199,7 +200,7 @@ fn meet_all(front: &OwnedFd, job: &Job<'_>) -> Result<Vec<Arrival>, RebuildError
 fn meet(front: &OwnedFd) -> Result<Arrival, RebuildError> {
     let io = || RebuildError::io("waiting for the new process");
     let mut buffer = [0_u8; 64];
-    let (len, pid) = loop {
+    let Received { len, pid, .. } = loop {
         if poll::readable(&[front.as_fd()], None).map_err(io())? == [true] {
             match credentials::receive(front.as_fd(), &mut buffer) {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
@@ -208,7 +209,7 @@ fn meet(front: &OwnedFd) -> Result<Arrival, RebuildError> {
         }
     };
     if len == 0 {
-        return Err(RebuildError::Left("holdfast restart"));
+        return Err(RebuildError::Left(FRONT));
     }
     let handover = Handover::from_bytes(&buffer[..len]).ok_or_else(|| {
         RebuildError::Image("holdfast restart and the agent are of different versions".into())

@@ -46,16 +46,16 @@ impl Life<'_> {
     }
 
     fn live(mut self) {
-        report::tell(&self.report, &Message::Born(0));
         let record = self.record;
         let job = Job::new(record);
-        let outcome = self.get_out_of_the_way(&job).and_then(|floor| {
+        let begun = report::born(&self.report).and_then(|()| self.get_out_of_the_way(&job));
+        let outcome = begun.and_then(|floor| {
             let (made, removed, place) = self.make_all(&job, floor)?;
             let member = job
                 .member(place)
                 .ok_or_else(|| RebuildError::Image(format!("there is no process {place}")))?;
-            self.prepare_and_execute(member, floor, &made, &removed).map_err(|error| match place {
-                0 => error,
+            self.prepare_and_execute(member, floor, &made, &removed).map_err(|error| match (place, &error) {
+                (0, _) | (_, RebuildError::Left(_)) => error,
                 _ => RebuildError::Told(format!("process {}: {error}", member.own.pid)),
             })
         });
@@ -125,7 +125,7 @@ impl Life<'_> {
             ids_chosen: self.ids_chosen,
             drop_capabilities: self.own_user_namespace,
         };
-        credentials::send(self.agent.as_fd(), &handover.to_bytes())
+        credentials::send(self.agent.as_fd(), &handover.to_bytes(), None)
             .map_err(|_| RebuildError::Left("the agent"))?;
         let mut answer = [0_u8; 16];
         let len = fd::receive(self.agent.as_fd(), &mut answer, 0).unwrap_or(0);

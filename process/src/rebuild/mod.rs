@@ -59,7 +59,7 @@ mod watches;
 
 pub use birth::{BirthOptions, Born, Ids, birth};
 pub use common::Common;
-pub use error::RebuildError;
+pub use error::{FRONT, RebuildError};
 pub use figures::RebuildFigures;
 pub use finish::{FinishOptions, Rebuilt, RebuiltMember, finish};
 pub use preflight::preflight;

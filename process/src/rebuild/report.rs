@@ -3,23 +3,37 @@
 //! The socket is close-on-exec: the front sees its end at the last exec.
 
 use super::error::RebuildError;
-use holdfast_sys::{credentials, fd};
+use holdfast_sys::credentials::{self, Received};
+use holdfast_sys::{attributes, clone, fd};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 /// Longest text of one message, bytes.
 const MAX_TEXT: usize = 16 * 1024;
+/// How long descriptors under way in sockets are waited for, and how often it is tried again.
+const UNDER_WAY_LIMIT: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// One message.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub enum Message {
-    /// A process exists, the first one first; its id as the reader sees it.
-    Born(i32),
+    /// A process exists, the first one first.
+    Born {
+        /// Its id as the reader sees it.
+        pid: i32,
+        /// What it has opened of itself: the program may run and end before the reader comes to read this, and its id
+        /// may be another's then. `None`: the reader can have no more descriptors.
+        process: Option<OwnedFd>,
+    },
     /// Something that the user should know.
     Note(String),
     /// This way to the old ids is not open here; another may be.
     Refused(String),
     /// It could not be done.
     Failed(String),
+    /// The agent went away, and has said why over its own link if it could.
+    AgentLeft,
     /// All is ready; the next thing is the exec. Told by the first process only, when the agent has taken over all.
     Ready,
     /// The other end was closed.
@@ -39,24 +53,51 @@ pub fn channel() -> Result<(OwnedFd, OwnedFd), RebuildError> {
     make().map_err(RebuildError::io("making a socket pair"))
 }
 
-/// Sends one message. A front that is gone is no reason to stop: nobody is left to tell.
+/// Tells that the caller exists.
+///
+/// # Errors
+/// EMFILE, ETOOMANYREFS: it cannot be told, and the caller must not go on.
+pub fn born(socket: &OwnedFd) -> Result<(), RebuildError> {
+    let tell = || -> io::Result<()> {
+        let own = clone::pidfd_open(attributes::own_pid())?;
+        let begun = Instant::now();
+        loop {
+            match credentials::send(socket.as_fd(), b"b", Some(own.as_fd())) {
+                // So many of the user's are under way in sockets (unix(7)); they are few again when they have been read.
+                Err(error) if error.raw_os_error() == Some(libc::ETOOMANYREFS) => {
+                    if begun.elapsed() > UNDER_WAY_LIMIT {
+                        return Err(error);
+                    }
+                    std::thread::sleep(PAUSE);
+                }
+                // A front that is gone is no reason to stop.
+                _ => return Ok(()),
+            }
+        }
+    };
+    tell().map_err(RebuildError::io("telling of the new process"))
+}
+
+/// Sends one message other than [`Message::Born`]. A front that is gone is no reason to stop: nobody is left to tell.
 pub fn tell(socket: &OwnedFd, message: &Message) {
     let (kind, text) = match message {
-        Message::Born(_) => (b'b', ""),
         Message::Note(text) => (b'n', text.as_str()),
         Message::Refused(text) => (b'u', text.as_str()),
         Message::Failed(text) => (b'e', text.as_str()),
-        Message::Ready | Message::End => (b'r', ""),
+        Message::AgentLeft => (b'a', ""),
+        Message::Ready => (b'r', ""),
+        Message::Born { .. } | Message::End => return,
     };
     let mut bytes = vec![kind];
     bytes.extend(text.bytes().take(MAX_TEXT));
-    let _ = credentials::send(socket.as_fd(), &bytes);
+    let _ = credentials::send(socket.as_fd(), &bytes, None);
 }
 
 /// What a new process says of its failure. Of an id that it could not have there may be another way to get it.
 pub fn failure(error: &RebuildError) -> Message {
     match error {
         RebuildError::Ids(why) => Message::Refused(why.clone()),
+        RebuildError::Left(_) => Message::AgentLeft,
         other => Message::Failed(other.to_string()),
     }
 }
@@ -64,13 +105,15 @@ pub fn failure(error: &RebuildError) -> Message {
 /// Waits for the next message.
 pub fn hear(socket: &OwnedFd) -> Message {
     let mut buffer = vec![0_u8; MAX_TEXT + 1];
-    let Ok((len, pid)) = credentials::receive(socket.as_fd(), &mut buffer) else { return Message::End };
+    let Ok(received) = credentials::receive(socket.as_fd(), &mut buffer) else { return Message::End };
+    let Received { len, pid, passed } = received;
     let text = || String::from_utf8_lossy(&buffer[1..len]).into_owned();
     match buffer[..len].first() {
-        Some(b'b') => Message::Born(pid),
+        Some(b'b') => Message::Born { pid, process: passed },
         Some(b'n') => Message::Note(text()),
         Some(b'u') => Message::Refused(text()),
         Some(b'e') => Message::Failed(text()),
+        Some(b'a') => Message::AgentLeft,
         Some(b'r') => Message::Ready,
         _ => Message::End,
     }
@@ -116,19 +159,39 @@ impl Handover {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use holdfast_sys::spawn;
 
     #[test]
     fn messages_arrive_in_order_and_end() {
         let (front, process) = channel().unwrap();
+        born(&process).unwrap();
         let sent =
-            [Message::Born(0), Message::Note("a".into()), Message::Failed(String::new()), Message::Ready];
+            [Message::Note("a".into()), Message::Failed(String::new()), Message::AgentLeft, Message::Ready];
         sent.iter().for_each(|message| tell(&process, message));
-        assert_eq!(hear(&front), Message::Born(std::process::id().cast_signed()));
-        for message in &sent[1..] {
-            assert_eq!(&hear(&front), message);
+        let Message::Born { pid, process: Some(opened) } = hear(&front) else { panic!("the first") };
+        assert_eq!(pid, std::process::id().cast_signed());
+        spawn::signal_pidfd(&opened, 0).unwrap();
+        for message in &sent {
+            assert_eq!(format!("{:?}", hear(&front)), format!("{message:?}"));
         }
         drop(process);
-        assert_eq!(hear(&front), Message::End);
+        assert!(matches!(hear(&front), Message::End));
+    }
+
+    /// One that has ended, and for which its parent has waited, is known all the same.
+    #[test]
+    fn who_was_born_is_known_after_its_end() {
+        let (front, process) = channel().unwrap();
+        let pid = clone::fork_with(0, 0).unwrap();
+        if pid == 0 {
+            let _ = born(&process);
+            attributes::exit_now(0);
+        }
+        spawn::wait(pid, true).unwrap();
+        let Message::Born { pid: told, process: Some(opened) } = hear(&front) else { panic!("the first") };
+        assert_eq!(told, pid);
+        assert_eq!(spawn::signal_pidfd(&opened, 0).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+        assert_eq!(clone::pidfd_open(pid).unwrap_err().raw_os_error(), Some(libc::ESRCH));
     }
 
     #[test]
