@@ -13,12 +13,14 @@ use holdfast_sys::environment::{self, Environment};
 use holdfast_sys::procfs::{self, Status};
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A process that is ending and takes longer is not waited for: it may be anybody's.
 const ENDING: Duration = Duration::from_secs(2);
 /// So long it may take until two looks at the children of the reapers are the same. One takes some 50 us.
 const SETTLED: Duration = Duration::from_millis(20);
+/// And so long until none of them ends while it is looked at: the program may be standing.
+const LOOKED_AT: Duration = Duration::from_millis(100);
 /// Who inherits orphans whose ancestors are all of another pid namespace: whoever has entered a container.
 const INIT: i32 = 1;
 
@@ -71,7 +73,11 @@ impl Orphans {
     /// # Errors
     /// As [`Orphans::look`].
     pub fn besides(&self, pids: &[i32]) -> Result<Vec<i32>, CutError> {
-        let mut ended = HashSet::new();
+        self.besides_within(pids, LOOKED_AT)
+    }
+
+    fn besides_within(&self, pids: &[i32], limit: Duration) -> Result<Vec<i32>, CutError> {
+        let (begun, mut ended) = (Instant::now(), HashSet::new());
         loop {
             let known = |child: &i32| pids.contains(child) || self.others.contains(child);
             let fresh = self.children()?.into_iter().filter(|child| !known(child));
@@ -83,14 +89,15 @@ impl Orphans {
             if !ours.is_empty() || ended.len() == count {
                 return Ok(ours);
             }
+            if begun.elapsed() > limit {
+                return Err(busy());
+            }
         }
     }
 
     fn children(&self) -> Result<Vec<i32>, CutError> {
         let reapers: Vec<i32> = self.reapers.iter().copied().collect();
-        let busy = "processes above the job have children that come and go all the time, so that none of the job's is \
-                    known to be among them";
-        all_children(&reapers, SETTLED).map_err(|_| CutError::Busy { what: busy.into() })
+        all_children(&reapers, SETTLED).map_err(|_| busy())
     }
 
     /// Whether the environment of a process says so: nothing else ties it to the job.
@@ -118,6 +125,12 @@ impl Orphans {
             Ok(Environment::Ending) | Err(_) => Whose::Others,
         }
     }
+}
+
+fn busy() -> CutError {
+    let what = "processes above the job have children that come and go all the time, so that none of the job's is \
+                known to be among them";
+    CutError::Busy { what: what.into() }
 }
 
 /// Whether it is gone or a zombie: it has given its children away, as all of its threads have (kernel/exit.c, exit_notify).
@@ -169,6 +182,21 @@ mod tests {
             child.wait().unwrap();
         }
         assert!(!orphans.besides(&known).unwrap().contains(&pid));
+    }
+
+    /// One that has ended may have left children: the list is read once more, but not for ever.
+    #[test]
+    fn one_that_has_ended_is_a_reason_to_look_again() {
+        let parent = Command::new("sh").args(["-c", "true & exec sleep 20"]).spawn().unwrap();
+        let parent = Killed(parent);
+        let pid = parent.0.id().cast_signed();
+        let ended = || all_children(&[pid], SETTLED).unwrap().into_iter().any(has_ended);
+        while !ended() || procfs::link(&format!("/proc/{pid}/exe")).unwrap().ends_with(b"sh") {
+            std::thread::yield_now();
+        }
+        let orphans = Orphans { reapers: BTreeSet::from([pid]), ..Orphans::default() };
+        assert!(matches!(orphans.besides_within(&[], Duration::ZERO), Err(CutError::Busy { .. })));
+        assert_eq!(orphans.besides(&[]).unwrap(), [0; 0]);
     }
 
     /// No failure of a test leaves it behind.

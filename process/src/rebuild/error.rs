@@ -45,7 +45,8 @@ pub enum RebuildError {
     Told(String),
     /// Tracing failed.
     #[error(
-        "the new process could not be traced: {0}; if /proc/sys/kernel/yama/ptrace_scope is 2 or 3, lower it"
+        "the new process could not be traced: {0}; strace and gdb must not follow the restart, and \
+         /proc/sys/kernel/yama/ptrace_scope must be 0 or 1"
     )]
     Trace(#[from] TraceError),
     /// The new process ended.

@@ -156,7 +156,7 @@ impl Handover {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
+#[allow(clippy::unwrap_used, clippy::panic)]
 mod tests {
     use super::*;
     use holdfast_sys::spawn;
