@@ -12,7 +12,9 @@ class Editor:
         self.pid, self.terminal = pty.fork()
         if self.pid == 0:
             os.environ["TERM"] = "xterm"
-            os.execv("/usr/bin/vim", ["vim", "-u", "NONE", "-i", "NONE", "-N", "notes.txt"])
+            # A swap file that it made after the checkpoint is there after the restart: it takes another one and does not ask.
+            asks = ["--cmd", "set shortmess+=A"]
+            os.execv("/usr/bin/vim", ["vim", "-u", "NONE", "-i", "NONE", "-N", *asks, "notes.txt"])
         fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 90, 0, 0))
 
     def look(self, seconds):
