@@ -46,7 +46,7 @@ pub fn expect(socket: BorrowedFd<'_>) -> io::Result<()> {
 /// Sends a message with the ids of the caller, and a descriptor if one is given.
 ///
 /// # Errors
-/// EPIPE: the other end is gone.
+/// EPIPE: the other end is gone. ETOOMANYREFS: the user has too many descriptors under way in sockets.
 pub fn send(socket: BorrowedFd<'_>, data: &[u8], passed: Option<BorrowedFd<'_>>) -> io::Result<()> {
     // SAFETY: no arguments; cannot fail.
     let (pid, uid, gid) = unsafe { (libc::getpid(), libc::getuid(), libc::getgid()) };
