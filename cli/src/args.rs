@@ -1,6 +1,6 @@
 //! The command line: the one definition that help, errors and shell completions come from.
 
-use crate::front::handed::Handed;
+use crate::front::inherited_fds::InheritedFd;
 use crate::names::{ImageName, parse_image};
 use crate::settings::{
     Allocator, Changes, Cow, EngineChoice, OrderChoice, Settings, TcpChoice, parse_duration, parse_on,
@@ -338,7 +338,7 @@ pub struct AgentArgs {
     pub map: Vec<Moved>,
     /// A descriptor that the program was started with.
     #[arg(long, value_name = "FD:DEVICE:INODE")]
-    pub inherited: Vec<Handed>,
+    pub inherited: Vec<InheritedFd>,
     /// The program cannot load libholdfast.
     #[arg(long, requires = "link")]
     pub silent: bool,

@@ -1,9 +1,9 @@
 //! The commands' side of the agent's control socket.
 
-use crate::alive;
 use crate::exit::{Exit, Failure};
+use crate::pidfile;
 use holdfast_image::control::{JobStatus, MAX_MESSAGE, Reply, Request};
-use holdfast_sys::{fd, local, poll};
+use holdfast_sys::{fd, poll, unix_socket};
 use holdfast_tiers::{Job, Store};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,14 +23,14 @@ impl Agent {
     /// The job has no agent, or the socket belongs to somebody else.
     pub fn connect(job: &Job) -> Result<Agent, Failure> {
         let path = job.socket_path();
-        let socket = local::connect(&path).map_err(|error| match error.kind() {
+        let socket = unix_socket::connect(&path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => not_running(job),
             _ => Failure::system(format_args!("connecting to {}", path.display()), &error),
         })?;
-        let who = local::peer(socket.as_fd()).map_err(|error| {
+        let who = unix_socket::peer(socket.as_fd()).map_err(|error| {
             Failure::system(format_args!("asking who listens at {}", path.display()), &error)
         })?;
-        if who.uid != local::effective_user() && who.uid != 0 && local::effective_user() != 0 {
+        if who.uid != unix_socket::effective_user() && who.uid != 0 && unix_socket::effective_user() != 0 {
             return Err(Failure::new(
                 Exit::Permission,
                 format!("{} is served by user {}, not by you", path.display(), who.uid),
@@ -114,7 +114,7 @@ impl AsFd for Agent {
 
 fn not_running(job: &Job) -> Failure {
     let name = job.name();
-    let message = match alive::program(job) {
+    let message = match pidfile::program(job) {
         Some(pid) => format!(
             "job {name} runs as process {pid}, but its agent was killed: it cannot be checkpointed any more"
         ),

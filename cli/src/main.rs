@@ -2,12 +2,11 @@
 //!
 //! * [`args`]: the command line. [`commands`]: one file per command. [`exit`]: exit codes and failures.
 //! * [`front`]: what `run` and `restart` are while the program runs. [`agent`]: the process that makes the images.
-//! * [`client`], [`link`]: how they talk; [`alive`]: what is known when they cannot. [`settings`], [`names`], [`program`], [`protected`], [`ranks`], [`report`],
+//! * [`client`], [`link`]: how they talk; [`pidfile`]: what is known when they cannot. [`settings`], [`names`], [`program`], [`protected`], [`mpi`], [`report`],
 //!   [`inspect`]: the rest.
 #![forbid(unsafe_code)]
 
 mod agent;
-mod alive;
 mod args;
 mod client;
 mod commands;
@@ -15,10 +14,11 @@ mod exit;
 mod front;
 mod inspect;
 mod link;
+mod mpi;
 mod names;
+mod pidfile;
 mod program;
 mod protected;
-mod ranks;
 mod report;
 mod settings;
 

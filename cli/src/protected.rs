@@ -6,7 +6,7 @@
 
 use holdfast_image::control::SharedPage;
 use holdfast_image::pages::PageRun;
-use holdfast_image::{Addr, PAGE_SIZE, PageCount, space};
+use holdfast_image::{Addr, PAGE_SIZE, PageCount, address_space};
 use holdfast_process::{CutOptions, FrozenMemory, Target};
 use holdfast_sys::procmem;
 use std::io;
@@ -51,7 +51,7 @@ pub fn runs_with_table(regions: &[Region], shared: Addr) -> Vec<PageRun> {
 pub fn is_whole(memory: &FrozenMemory, options: &CutOptions, program: &Target) -> bool {
     let Some(only) = &options.only else { return true };
     let mut page = vec![0_u8; SharedPage::LEN];
-    memory.read(space::global(program.space, program.area.shared), &mut page).is_ok()
+    memory.read(address_space::global(program.space, program.area.shared), &mut page).is_ok()
         && parse(&page).is_some_and(|regions| regions.iter().all(|region| only.contains(&region.run)))
 }
 

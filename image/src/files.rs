@@ -5,12 +5,12 @@
 
 use crate::bytes::{Blob, Name};
 pub use crate::contents::*;
+pub use crate::inotify::*;
 pub use crate::ipc::*;
-pub use crate::nameless::*;
 use crate::record::FileIdentity;
-pub use crate::segments::*;
+pub use crate::sysv_shm::*;
 pub use crate::terminals::*;
-pub use crate::watches::*;
+pub use crate::unlinked::*;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -4,9 +4,9 @@
 //! * [`record`]: what the kernel knows about a process, as captured at the stop.
 //! * [`attributes`]: settings of processes and threads in it.
 //! * [`pages`]: runs of pages, and the two small traits that join whoever has pages with whoever stores them.
-//! * [`set`]: sets of pages.
-//! * [`space`]: the address spaces of several processes in one.
-//! * [`tree`]: in which order the processes of a job are forked at a restart.
+//! * [`page_set`]: sets of pages.
+//! * [`address_space`]: the address spaces of several processes in one.
+//! * [`fork_plan`]: in which order the processes of a job are forked at a restart.
 //! * [`paths`]: files that were moved between checkpoint and restart.
 //! * [`processor`]: what of a processor an image depends on.
 //! * [`manifest`]: the commit of an image: process record, frame table, page index, figures.
@@ -17,26 +17,26 @@
 //! before it is computed with. See `docs/format.md`.
 #![forbid(unsafe_code)]
 
+pub mod address_space;
 pub mod attributes;
 pub mod bytes;
 mod contents;
 pub mod control;
+pub mod credentials;
 mod files;
+pub mod fork_plan;
+mod inotify;
 mod ipc;
 pub mod manifest;
-mod nameless;
+pub mod page_set;
 pub mod pages;
 pub mod paths;
 pub mod processor;
 pub mod record;
 pub mod refusal;
-pub mod rights;
-mod segments;
-pub mod set;
-pub mod space;
+mod sysv_shm;
 mod terminals;
-pub mod tree;
 pub mod units;
-mod watches;
+mod unlinked;
 
 pub use units::{Addr, Epoch, PAGE_SIZE, PageCount};

@@ -26,7 +26,7 @@ impl PageRun {
     pub fn end(&self) -> Addr {
         Addr(self.start.0.saturating_add(self.pages.bytes()))
     }
-    /// Whether the run is aligned, not empty, and ends below the end of the last address space ([`crate::space`]).
+    /// Whether the run is aligned, not empty, and ends below the end of the last address space ([`crate::address_space`]).
     pub fn is_valid(&self) -> bool {
         self.start.is_page_aligned()
             && self.pages.0 > 0
@@ -34,7 +34,7 @@ impl PageRun {
                 .pages
                 .checked_bytes()
                 .and_then(|b| self.start.checked_add(b))
-                .is_some_and(|e| e.0 <= crate::space::END)
+                .is_some_and(|e| e.0 <= crate::address_space::END)
     }
 }
 

@@ -4,13 +4,13 @@
 //! Pids and tids are those that the program itself sees (the last number of `NSpid` in `/proc/PID/status`).
 //! Invariants: plain data; a record read from a file is checked by [`ProcessRecord::check`] before it is used.
 
+use crate::address_space;
 use crate::attributes::{GuardRegion, MemoryPolicy, ProcessAttributes, ThreadAttributes};
 use crate::bytes::{Blob, Name};
+use crate::credentials::Rights;
 pub use crate::files::*;
 use crate::processor::{CpuLevel, XstatePart};
-use crate::rights::Rights;
-use crate::segments;
-use crate::space;
+use crate::sysv_shm;
 use crate::{Addr, PAGE_SIZE, attributes, contents};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -67,7 +67,7 @@ pub struct ProcessRecord {
     /// Who it is, if not who has started the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rights: Option<Rights>,
-    /// Number of its address space: where its pages are in the page index ([`crate::space`]).
+    /// Number of its address space: where its pages are in the page index ([`crate::address_space`]).
     #[serde(default, skip_serializing_if = "is_zero")]
     pub space: u32,
     /// Children that have ended and that nobody has waited for.
@@ -500,7 +500,7 @@ impl ProcessRecord {
                     return Err(format!("id {id} is there twice"));
                 }
             }
-            if process.space >= space::FILES || !spaces.insert(process.space) {
+            if process.space >= address_space::FILES || !spaces.insert(process.space) {
                 return Err(format!("process {pid} has no address space of its own"));
             }
             process.check_alone(descriptions).map_err(|what| format!("process {pid}: {what}"))?;
@@ -508,7 +508,7 @@ impl ProcessRecord {
         self.check_objects()?;
         contents::check(&self.files.contents)?;
         let regions = self.processes().flat_map(|process| &process.regions);
-        segments::check(&self.files.segments, regions)?;
+        sysv_shm::check(&self.files.segments, regions)?;
         match self.others.iter().find(|other| !other.others.is_empty() || other.files.has_what_is_kept_once())
         {
             Some(other) => Err(format!("process {} holds what only the first may", other.pid)),

@@ -294,8 +294,8 @@ impl Reader<'_> {
 mod tests {
     use super::*;
     use crate::recorder::Recorder;
+    use holdfast_image::page_set::PageSet;
     use holdfast_image::pages::PageRun;
-    use holdfast_image::set::PageSet;
     use holdfast_image::{Addr, PAGE_SIZE, PageCount};
     use proptest::prelude::*;
 

@@ -14,8 +14,8 @@
 use crate::access::{Access, Packed, PageAccess, Tick};
 use crate::chunk::{pieces, run_at};
 use crate::prediction::Prediction;
+use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
-use holdfast_image::set::PageSet;
 use holdfast_image::{Addr, PAGE_SIZE, PageCount};
 use std::fmt;
 use std::str::FromStr;

@@ -4,8 +4,8 @@
 //! The choice is by stop time alone. Costs are from `reference/mechanics.md`, measured on Linux 6.18, one thread, but for
 //! those that say otherwise.
 
+use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
-use holdfast_image::set::PageSet;
 use holdfast_image::{Addr, PAGE_SIZE};
 
 /// Copying a page out of the stopped program (section 7, point 3: 0.9 us per page, one thread).

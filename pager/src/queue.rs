@@ -19,8 +19,8 @@
 use crate::chunk::{Bits, WORDS, has, locate, masks, pieces, run_at, set};
 use crate::order::{Order, arrange};
 use crate::prediction::Prediction;
+use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
-use holdfast_image::set::PageSet;
 use holdfast_image::{Addr, PAGE_SIZE, PageCount};
 use std::collections::{BTreeMap, VecDeque};
 

@@ -19,8 +19,8 @@ use crate::access::{
 };
 use crate::chunk::{Bits, Piece, WORDS, has, locate, masks, pieces, places, set};
 use holdfast_image::manifest::AccessCounts;
+use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
-use holdfast_image::set::PageSet;
 use holdfast_image::{Addr, PageCount};
 use std::collections::BTreeMap;
 

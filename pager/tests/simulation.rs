@@ -4,8 +4,8 @@
 #![cfg(not(loom))]
 
 use holdfast_image::manifest::AccessCounts;
+use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
-use holdfast_image::set::PageSet;
 use holdfast_image::{Addr, PAGE_SIZE, PageCount};
 use holdfast_pager::{Budget, FlushQueue, History, Order, Recorder, Verdict};
 

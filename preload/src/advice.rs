@@ -1,7 +1,7 @@
 //! `madvise` after a lazy restart.
 //!
 //! A lazy restart maps the image's segments, privately, where the program had memory without a file. Two calls tell the
-//! difference, this one and mremap(2), which is [`moving`]'s: MADV_DONTNEED and MADV_FREE must leave zeros (allocators
+//! difference, this one and mremap(2), which is [`mremap`]'s: MADV_DONTNEED and MADV_FREE must leave zeros (allocators
 //! count on it), and so must MADV_GUARD_INSTALL once the guard is taken away, while a mapping of a file goes back to the
 //! file's bytes, which are the image's. Here the ranges that are advised away become memory without a file. Everything else (writing, protecting, locking, forking, unmapping) is
 //! alike.
@@ -19,7 +19,7 @@
 //! The export has the C signature; memory is replaced only where the program asked for just that.
 #![allow(unsafe_code)]
 
-mod moving;
+mod mremap;
 
 use crate::guard::memory;
 use crate::maps::{Mapping, Walk};
@@ -66,7 +66,7 @@ pub unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<isize> {
         // SAFETY: the caller's promise.
         libc::SYS_madvise => Some(unsafe { advise(args) }),
         // SAFETY: the caller's promise.
-        libc::SYS_mremap => Some(unsafe { moving::remap(args) }),
+        libc::SYS_mremap => Some(unsafe { mremap::remap(args) }),
         _ => None,
     }
 }

@@ -49,7 +49,7 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         self.publish(0);
-        // A call that does nothing: here a process stops that was let run to here only (process/src/speak.rs).
+        // A call that does nothing: here a process stops that was let run to here only (process/src/job/finish_registration.rs).
         sys::process_id();
     }
 }

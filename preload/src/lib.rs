@@ -11,7 +11,7 @@
 //! | module | what it is |
 //! | --- | --- |
 //! | [`malloc`], [`bootstrap`] | the allocator behind `malloc`; who serves which call |
-//! | [`deepbind`] | `dlopen`, so that libraries use that allocator, too |
+//! | [`dlopen`] | `dlopen`, so that libraries use that allocator, too |
 //! | [`lifecycle`] | constructor, fork, `setsid`, `daemon`, `sigaltstack` |
 //! | [`area`], [`shared`] | memory that belongs to the agent, and the page of shared variables |
 //! | [`agent`], [`message`], [`launch`] | the control socket, what is said over it, starting the agent |
@@ -35,7 +35,7 @@ mod api;
 mod area;
 mod attributes;
 mod bootstrap;
-mod deepbind;
+mod dlopen;
 mod guard;
 mod host;
 mod ids;

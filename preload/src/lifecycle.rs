@@ -43,7 +43,7 @@ extern "C" fn unload() {
 extern "C" fn load() {
     host::keep_errno(|| {
         // A program with more rights than its caller takes no orders from its caller's environment. Where another C library
-        // serves, functions are not what they are here; the agent does without us (`process/src/adopt.rs`).
+        // serves, functions are not what they are here; the agent does without us (`process/src/job/adopt.rs`).
         // SAFETY: getauxval reads a table that the C library keeps.
         if unsafe { libc::getauxval(libc::AT_SECURE) } == 0 && host::is_glibc() {
             let outcome = attach();

@@ -9,18 +9,21 @@
 //! Fails by: [`CheckError`], when there is nothing to look at, or it may not be looked at.
 
 use crate::capture::contents;
-use crate::capture::files::nameless::Covered;
-use crate::capture::files::{FileReader, Holder, Look, Outside, watches};
+use crate::capture::files::unlinked::Covered;
+use crate::capture::files::{FileReader, Holder, Look, Outside, inotify};
+use crate::capture::hardlinks;
 use crate::capture::identity::SharedFiles;
-use crate::capture::links;
 use crate::capture::maps::{self, Mapped};
-use crate::capture::{ipc, segments};
-use crate::{adopt, ours, refuse, stop};
+use crate::capture::{ipc, sysv_shm};
+use crate::inject::area;
+use crate::job::adopt;
+use crate::refuse;
+use crate::stop::interrupt;
 use holdfast_image::bytes::Name;
 use holdfast_image::record::{FileTable, InjectArea};
 use holdfast_image::refusal::{Checked, Finding, Refusal};
 use holdfast_sys::procfs::{self, Mapping, Status};
-use holdfast_sys::{children, clone, local};
+use holdfast_sys::{children, clone, unix_socket};
 use std::fs::{self, File};
 use std::io;
 use std::path::PathBuf;
@@ -121,8 +124,8 @@ pub fn check(options: &CheckOptions) -> Result<Checked, CheckError> {
         return Err(CheckError::Thread { tid: pid, pid: process });
     }
     let comm = refuse::name_of(pid);
-    if let Some(uid) = status.number("Uid").filter(|&uid| uid != i64::from(local::effective_user()))
-        && local::effective_user() != 0
+    if let Some(uid) = status.number("Uid").filter(|&uid| uid != i64::from(unix_socket::effective_user()))
+        && unix_socket::effective_user() != 0
     {
         return Err(CheckError::Foreign { pid, comm, uid });
     }
@@ -134,7 +137,7 @@ pub fn check(options: &CheckOptions) -> Result<Checked, CheckError> {
         found.retain(|one| again.iter().any(|other| is(one, other)));
     }
     // What a program loses while it ends says nothing of it.
-    if stop::has_ended(pid) {
+    if interrupt::has_ended(pid) {
         return Err(gone());
     }
     let finding = |(pid, refusal): Found| Finding::new(pid, &refuse::name_of(pid), refusal);
@@ -240,7 +243,7 @@ fn look_at<'a>(
     let mapped = memory(options, pid, area, live, found)?;
     found.extend(executable(pid, live));
     // What cannot be told just now is told at the second look.
-    let own = area.and_then(|area| ours::own_descriptor(live, area).ok().flatten());
+    let own = area.and_then(|area| area::own_descriptor(live, area).ok().flatten());
     let inner_pid = status.innermost("NStgid").unwrap_or(pid);
     Ok(Some(Open { pid, live, inner_pid, own, area, mapped }))
 }
@@ -254,7 +257,7 @@ fn unknown(options: &CheckOptions) -> (Vec<i32>, Vec<i32>) {
     while let Some(&pid) = all.get(at) {
         at += 1;
         for child in children::children(pid).unwrap_or_default() {
-            if all.contains(&child) || strangers.contains(&child) || stop::has_ended(child) {
+            if all.contains(&child) || strangers.contains(&child) || interrupt::has_ended(child) {
                 continue;
             }
             if options.area.is_some() && options.will_be_adopted(child) {
@@ -302,17 +305,17 @@ fn memory(
 ) -> io::Result<Vec<Mapped>> {
     let flags = procfs::vm_flags(pid, live)?;
     let mut maps = procfs::maps(pid, live)?;
-    links::name_mappings(&mut maps);
+    hardlinks::name_mappings(&mut maps);
     match area {
         None => found.push(refuse::process(pid, not_under_holdfast(&maps))),
         Some(area)
             if area.is_valid()
-                && !ours::is_ours(live, area, maps.iter())
+                && !area::is_ours(live, area, maps.iter())
                 && !options.will_be_adopted(pid) =>
         {
             // The cut lets another process go on and waits for its hello.
             let other = pid != options.pid;
-            found.push(if other { refuse::stranger(pid) } else { refuse::process(pid, ours::NOT_OURS) });
+            found.push(if other { refuse::stranger(pid) } else { refuse::process(pid, area::NOT_OURS) });
         }
         Some(_) => {}
     }
@@ -336,8 +339,8 @@ fn memory(
 /// System V objects of all of them together. Frozen copies do not attach shared memory.
 fn attached(open: &[Open<'_>]) -> Vec<Found> {
     let processes =
-        open.iter().map(|one| segments::Process { pid: one.pid, area: one.area, mapped: &one.mapped });
-    let segments::Attached { refusals, shared, .. } = segments::attached(processes);
+        open.iter().map(|one| sysv_shm::Process { pid: one.pid, area: one.area, mapped: &one.mapped });
+    let sysv_shm::Attached { refusals, shared, .. } = sysv_shm::attached(processes);
     let users = open.iter().map(|one| ipc::User { pid: one.pid, tid: one.live, area: one.area });
     let unread = ipc::used(users, Look::Running).err().unwrap_or_default();
     let all = refusals.into_iter().chain(shared).chain(unread);
@@ -371,7 +374,7 @@ fn files(options: &CheckOptions, open: &[Open<'_>]) -> io::Result<Vec<Found>> {
         Ok(mut tables) => {
             let folder = |pid: i32| fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
             let processes: Vec<(i32, PathBuf)> = open.iter().map(|one| (one.pid, folder(one.pid))).collect();
-            let mut refusals = watches::find_paths(&mut tables, &processes);
+            let mut refusals = inotify::find_paths(&mut tables, &processes);
             if let Some(limit) = options.save_files.filter(|_| !options.only_protected) {
                 refusals.extend(unsaved(limit, &tables, open));
             }

@@ -4,39 +4,39 @@
 //! and with its interrupted call repaired; then the error is reported. What one process looks like inside the stop is
 //! the business of [`inside`].
 
-use crate::adopt::{self, Adopted};
-use crate::age;
+use crate::capture::build_record;
+use crate::capture::capture_job;
 use crate::capture::contents::Contents;
+use crate::capture::hardlinks;
 use crate::capture::identity::Identities;
-use crate::capture::links;
 use crate::capture::maps::{self, Flags};
 use crate::capture::state::FactCache;
-use crate::describe;
 use crate::error::TraceError;
-use crate::group::Group;
-use crate::guard::GuardOptions;
-use crate::hold::{self, HeldProgram};
-use crate::memory::{FrozenMemory, SavedPages};
-use crate::names::Names;
+use crate::freeze::engine::{Plan, Planner};
+use crate::freeze::frozen_memory::{FrozenMemory, SavedPages};
+use crate::freeze::guard::GuardOptions;
+use crate::job::adopt::{self, Adopted};
+use crate::job::names::Names;
+use crate::job::process_age;
+use crate::job::stopped_group::StoppedGroup;
 use crate::rebuild::Common;
 use crate::refuse;
-use crate::slots::Slots;
-use crate::snapshot::{Plan, Planner};
-use crate::spread;
-use crate::stop::{self, Stragglers, Whom};
-use crate::tasks::TaskFiles;
-use crate::threads::{self, Continuing, Samples};
-use crate::together;
+use crate::stop::continuation::Slots;
+use crate::stop::interrupt::{self, Stragglers, Whom};
+use crate::stop::resume::{self, HeldProgram};
+use crate::stop::task_files::TaskFiles;
+use crate::stop::threads::{self, Continuing, Samples};
+use crate::thread_pool;
 use crate::tracer::{Command, Current, Parked};
-use crate::track::Tracking;
+use crate::track::tracking::Tracking;
 use crossbeam_channel::Sender;
 use holdfast_image::PageCount;
 use holdfast_image::manifest::StopBreakdown;
+use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::{Inherited, PageRun};
 use holdfast_image::processor::CpuLevel;
 use holdfast_image::record::{InjectArea, ProcessRecord};
 use holdfast_image::refusal::Refusal;
-use holdfast_image::set::PageSet;
 use holdfast_sys::clock::elapsed_ns;
 use holdfast_sys::clone;
 use holdfast_sys::procfs::{self, Status};
@@ -334,19 +334,19 @@ pub fn make(
     let (known, orphans) = adopt::all(roster, options, kept, stragglers)?;
     kept.only(&known);
     let mut breakdown = StopBreakdown::default();
-    let mut group = Group::stop((known, orphans), options, kept, stragglers, &mut breakdown)?;
+    let mut group = StoppedGroup::stop((known, orphans), options, kept, stragglers, &mut breakdown)?;
     let begun = group.begun;
     let (inside, contents) = match group
         .complete(roster, options, kept, stragglers)
-        .and_then(|zombies| together::read(&mut group, &zombies, options, kept, &mut breakdown))
+        .and_then(|zombies| capture_job::read(&mut group, &zombies, options, kept, &mut breakdown))
     {
         Ok(inside) => inside,
         Err(error) => {
-            hold::resume_all(group.held, stragglers);
+            resume::resume_all(group.held, stragglers);
             return Err(error);
         }
     };
-    let Group { targets, befores, held: all, .. } = group;
+    let StoppedGroup { targets, befores, held: all, .. } = group;
     breakdown.threads = inside.iter().map(|one| one.seen.threads.len() as u64).sum();
     let frozen: u64 = inside.iter().map(|one| one.snapshot.frozen.pages().0).sum();
     let copies = inside.iter().any(|one| one.snapshot.copy.is_some());
@@ -359,12 +359,12 @@ pub fn make(
         held = all;
     } else {
         let resuming = Instant::now();
-        hold::resume_all(all, stragglers);
+        resume::resume_all(all, stragglers);
         breakdown.resume_ns = elapsed_ns(resuming);
     }
     breakdown.total_ns = elapsed_ns(begun);
     let resumed_at = Instant::now();
-    let described = match describe::after(
+    let described = match build_record::after(
         &targets,
         options,
         kept,
@@ -376,13 +376,13 @@ pub fn make(
     ) {
         Ok(described) => described,
         Err(error) => {
-            hold::resume_all(parked, stragglers);
+            resume::resume_all(parked, stragglers);
             return Err(error);
         }
     };
-    let describe::Described { record, memory, current, sets } = described;
+    let build_record::Described { record, memory, current, sets } = described;
     kept.names.hold(&record.files.ipc);
-    let describe::Sets { engine, dirty, frozen, present, inherited } = sets;
+    let build_record::Sets { engine, dirty, frozen, present, inherited } = sets;
     let of_store: u64 = inherited.mapped.iter().map(|mapping| mapping.run.pages.0).sum();
     let tracked = PageCount(present.pages().0 + of_store);
     let handle = (!parked.is_empty()).then(|| Parked::new(commands));
@@ -424,7 +424,7 @@ pub fn prepare(
     if let Some(tracer) = refuse::tracer(&status) {
         if refuse::is_own_thread(tracer) {
             return Err(CutError::Busy {
-                what: format!("it is still being let go from the stop before {}", stop::doing(pid, pid)),
+                what: format!("it is still being let go from the stop before {}", interrupt::doing(pid, pid)),
             });
         }
         refusals.push(refuse::traced(pid, tracer));
@@ -437,15 +437,15 @@ pub fn prepare(
     })
     .map_err(|_| CutError::Gone)?;
     // What it finds is known inside the stop then.
-    links::name_mappings(&mut maps);
+    hardlinks::name_mappings(&mut maps);
     let replaced = maps::replaced(&maps, &mut kept.identities);
     let vdso =
         maps.iter().find(|mapping| mapping.name == b"[vdso]").map_or(0..0, |vdso| vdso.start..vdso.end);
     let pidfd = clone::pidfd_open(pid).map_err(|_| CutError::Gone)?;
     let share = usize::try_from(target.tracking.pages().bytes() / READY_SHARE).unwrap_or(usize::MAX);
     SavedPages::warm(share.clamp(READY_LEN.0, READY_LEN.1));
-    spread::ready();
-    let flags_inside = options.changing || several && age::of(pid).is_none_or(|age| age < YOUNG);
+    thread_pool::ready();
+    let flags_inside = options.changing || several && process_age::of(pid).is_none_or(|age| age < YOUNG);
     Ok(Before {
         flags,
         samples: threads::sample(pid),

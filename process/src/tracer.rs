@@ -4,16 +4,16 @@
 //! happens here; the agent's other threads send commands and read memory. If the thread (or the agent) dies, the
 //! kernel detaches the program and kills the copy.
 
+use crate::capture::capture_process;
 use crate::cut::{self, Cut, CutError, CutOptions, KeptAll, Roster, Target};
-use crate::freeze::Copy;
-use crate::guard::{self, Guard};
-use crate::hold::{self, HeldProgram};
-use crate::inside;
-use crate::stop::{self, Stragglers};
+use crate::freeze::clone::Copy;
+use crate::freeze::guard::{self, Guard};
+use crate::stop::interrupt::{self, Stragglers};
+use crate::stop::resume::{self, HeldProgram};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
+use holdfast_image::address_space;
+use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
-use holdfast_image::set::PageSet;
-use holdfast_image::space;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -240,13 +240,13 @@ impl Worker {
                 // Killed in the middle of it: what could not be read is no failure of ours, and what was read of a process that is
                 // ending (no descriptors any more) no reason to refuse.
                 let targets = roster.targets();
-                let ended = targets.iter().find(|target| stop::is_dying(target.pid));
+                let ended = targets.iter().find(|target| interrupt::is_dying(target.pid));
                 match (error, ended) {
                     (CutError::Failed { .. } | CutError::Refused(_), Some(_)) if targets.len() == 1 => {
                         CutError::Gone
                     }
                     (CutError::Failed { .. } | CutError::Refused(_), Some(target)) => {
-                        inside::just_ended(target.pid)
+                        capture_process::just_ended(target.pid)
                     }
                     (CutError::Failed { .. }, None) if targets.is_empty() => CutError::Gone,
                     (error, _) => error,
@@ -272,13 +272,13 @@ impl Worker {
 
     fn park(&mut self, targets: &[Target]) -> Result<(), CutError> {
         if self.parked.is_empty() {
-            self.parked = hold::park(targets, PARK_DEADLINE, &mut self.kept, &mut self.stragglers)?;
+            self.parked = resume::park(targets, PARK_DEADLINE, &mut self.kept, &mut self.stragglers)?;
         }
         Ok(())
     }
 
     fn unpark(&mut self) {
-        hold::resume_all(std::mem::take(&mut self.parked), &mut self.stragglers);
+        resume::resume_all(std::mem::take(&mut self.parked), &mut self.stragglers);
     }
 
     /// Lets the copies drop what nobody needs of them: until then the programs' writes there cost copies.
@@ -307,7 +307,7 @@ impl Worker {
         }
         let all = PageSet::from(runs);
         for (space, current) in &self.current {
-            let own = space::own_set(*space, &all);
+            let own = address_space::own_set(*space, &all);
             if let Current::Copy { copy, .. } = current
                 && !own.is_empty()
                 && let Err(error) = copy.release(own.runs())

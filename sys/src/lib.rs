@@ -8,15 +8,12 @@ pub mod attributes;
 pub mod children;
 pub mod clock;
 pub mod clone;
-pub mod credentials;
-pub mod diag;
 pub mod elf;
 pub mod environment;
 pub mod fault;
 pub mod fd;
 pub mod ids;
-pub mod ipc;
-pub mod local;
+pub mod inotify;
 pub mod memfd;
 pub mod objects;
 pub mod pagemap;
@@ -26,14 +23,17 @@ pub mod procfs;
 pub mod procmem;
 pub mod proctext;
 pub mod ptrace;
+pub mod sched;
+pub mod scm;
 pub mod signals;
+pub mod sock_diag;
 pub mod socket;
 pub mod spawn;
-pub mod sysv;
-pub mod task;
+pub mod sysv_sem_msg;
+pub mod sysv_shm;
 pub mod terminal;
+pub mod unix_socket;
 pub mod userfault;
-pub mod watch;
 
 /// Turns the result of a libc call that reports errors by -1 and errno into a [`std::io::Result`].
 pub(crate) fn check(result: i64) -> std::io::Result<i64> {

@@ -1,7 +1,7 @@
 //! The programs that the tests run, and what they print when nobody disturbs them.
 
-use crate::bed::{Bed, User, am_root, shell_code, wait};
-use crate::kit::kit;
+use crate::artifacts::kit;
+use crate::sandbox::{Bed, User, am_root, shell_code, wait};
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::HashMap;
 use std::fs;

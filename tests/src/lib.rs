@@ -1,9 +1,9 @@
 //! Harness of the end-to-end tests: real programs under the real `holdfast`, killed and restarted.
 //!
-//! * [`kit`]: the binary, the library and the test programs, in a folder that every user may read.
-//! * [`bed`]: a folder of one test, the user that it runs as, and the certainty that nothing is left behind.
+//! * [`artifacts`]: the binary, the library and the test programs, in a folder that every user may read.
+//! * [`sandbox`]: a folder of one test, the user that it runs as, and the certainty that nothing is left behind.
 //! * [`apps`]: the programs that the tests run, and what they print when nobody disturbs them.
-//! * [`chain`]: start, checkpoint, kill -9, restart, again and again; the joined output must equal the undisturbed one.
+//! * [`restart_chain`]: start, checkpoint, kill -9, restart, again and again; the joined output must equal the undisturbed one.
 //! * [`refused`]: the list of things that a checkpoint refuses by name, and how they are tried.
 //! * [`suite`]: the list of self-checking programs, each with the feature that it stands for.
 //! * [`processes`]: what is running, from `/proc`.
@@ -15,12 +15,12 @@
 //! `HOLDFAST_TEST_BIN=DIR` where `holdfast` and `libholdfast.so` are, `HOLDFAST_TEST_KEEP=1` keep the folders of the tests.
 
 pub mod apps;
-pub mod bed;
-pub mod chain;
-pub mod kit;
+pub mod artifacts;
 pub mod processes;
 pub mod random;
 pub mod refused;
+pub mod restart_chain;
+pub mod sandbox;
 pub mod segments;
 pub mod suite;
 

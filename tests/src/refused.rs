@@ -5,7 +5,7 @@
 //! the thing and counts; the checkpoint must fail with 69 and say all the words, and the program must end as if nothing was.
 
 use crate::apps::{App, NOT_HERE, PYTHON};
-use crate::bed::{Bed, User, shell_code, wait};
+use crate::sandbox::{Bed, User, shell_code, wait};
 use crate::segments;
 use anyhow::{Context, Result, ensure};
 use std::fs;

@@ -2,7 +2,7 @@
 //!
 //! Used by the tests of refusals. The segment goes with it.
 
-use crate::kit::kit;
+use crate::artifacts::kit;
 use anyhow::{Context, Result};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

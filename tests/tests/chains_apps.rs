@@ -3,9 +3,9 @@
 #![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
 
 use holdfast_tests::apps::{App, PYTHON};
-use holdfast_tests::bed::User;
-use holdfast_tests::chain::{Plan, chain, chain_in_turn, few, many};
-use holdfast_tests::kit::kit;
+use holdfast_tests::artifacts::kit;
+use holdfast_tests::restart_chain::{Plan, chain, chain_in_turn, few, many};
+use holdfast_tests::sandbox::User;
 
 fn numpy_app() -> App {
     App::real("python3 + numpy", &[PYTHON, "@arrays.py", "500", "14"])

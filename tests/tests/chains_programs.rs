@@ -3,8 +3,8 @@
 #![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
 
 use holdfast_tests::apps::App;
-use holdfast_tests::bed::User;
-use holdfast_tests::chain::{Memory, Plan, chain, chain_in_turn, many};
+use holdfast_tests::restart_chain::{Memory, Plan, chain, chain_in_turn, many};
+use holdfast_tests::sandbox::User;
 use holdfast_tests::suite::ENTRIES;
 
 macro_rules! programs {

@@ -3,8 +3,8 @@
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::{App, Results, reference};
-use holdfast_tests::bed::{Bed, Ended, User, am_root, shell_code, wait};
 use holdfast_tests::processes;
+use holdfast_tests::sandbox::{Bed, Ended, User, am_root, shell_code, wait};
 use holdfast_tests::segments::Outside;
 use serde_json::Value;
 use std::fs;

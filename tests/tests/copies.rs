@@ -2,8 +2,8 @@
 #![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
 
 use anyhow::{Context, Result, ensure};
-use holdfast_tests::bed::{Bed, each_user, wait};
-use holdfast_tests::chain::kill_all;
+use holdfast_tests::restart_chain::kill_all;
+use holdfast_tests::sandbox::{Bed, each_user, wait};
 use std::fs;
 use std::io::Read;
 use std::process::{Child, Stdio};

@@ -4,10 +4,10 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use holdfast_tests::apps::{App, Results, reference};
-use holdfast_tests::bed::{Bed, User, am_root, shell_code, wait};
-use holdfast_tests::chain::kill_program;
 use holdfast_tests::processes;
 use holdfast_tests::random::Random;
+use holdfast_tests::restart_chain::kill_program;
+use holdfast_tests::sandbox::{Bed, User, am_root, shell_code, wait};
 use std::collections::BTreeSet;
 use std::fs;
 use std::process::{Child, Command};

@@ -7,10 +7,10 @@
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::App;
-use holdfast_tests::bed::{Bed, User, shell_code, wait};
-use holdfast_tests::chain::{alone, kill_job};
 use holdfast_tests::full;
 use holdfast_tests::random::Random;
+use holdfast_tests::restart_chain::{alone, kill_job};
+use holdfast_tests::sandbox::{Bed, User, shell_code, wait};
 use std::fs;
 use std::path::Path;
 use std::process::Child;

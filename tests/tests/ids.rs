@@ -3,8 +3,8 @@
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::App;
-use holdfast_tests::bed::{Bed, User, shell_code, wait};
-use holdfast_tests::chain::kill_all;
+use holdfast_tests::restart_chain::kill_all;
+use holdfast_tests::sandbox::{Bed, User, shell_code, wait};
 use std::fs;
 use std::time::Duration;
 

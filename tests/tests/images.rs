@@ -4,9 +4,9 @@
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::App;
-use holdfast_tests::bed::{Bed, Ended, User, shell_code, wait};
-use holdfast_tests::chain::kill_program;
 use holdfast_tests::random::Random;
+use holdfast_tests::restart_chain::kill_program;
+use holdfast_tests::sandbox::{Bed, Ended, User, shell_code, wait};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

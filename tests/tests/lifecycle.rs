@@ -4,9 +4,9 @@
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::{App, NotHere, Results, reference};
-use holdfast_tests::bed::{Bed, User, each_user, shell_code, wait};
-use holdfast_tests::chain::kill_program;
 use holdfast_tests::processes;
+use holdfast_tests::restart_chain::kill_program;
+use holdfast_tests::sandbox::{Bed, User, each_user, shell_code, wait};
 use std::fs;
 use std::process::Child;
 use std::thread::sleep;

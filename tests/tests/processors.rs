@@ -4,8 +4,8 @@
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::{App, PYTHON, Results, reference};
-use holdfast_tests::bed::{Bed, Ended, User};
-use holdfast_tests::chain::kill_program;
+use holdfast_tests::restart_chain::kill_program;
+use holdfast_tests::sandbox::{Bed, Ended, User};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);

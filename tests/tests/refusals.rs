@@ -3,9 +3,9 @@
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::App;
-use holdfast_tests::bed::{Bed, User, am_root, shell_code, wait};
-use holdfast_tests::chain::kill_program;
 use holdfast_tests::refused::{self, Outcome};
+use holdfast_tests::restart_chain::kill_program;
+use holdfast_tests::sandbox::{Bed, User, am_root, shell_code, wait};
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
@@ -130,7 +130,7 @@ fn changed_file_at_restart() -> Result<()> {
     let mut front = bed.run_command("c", &[], &[&copy.to_string_lossy(), "200", "20"])?.spawn()?;
     let pid = bed.wait_live("c", &mut front)?.context("a pid")?;
     bed.say(&["checkpoint", "c"])?.success()?;
-    holdfast_tests::chain::kill_program(pid, &mut front)?;
+    holdfast_tests::restart_chain::kill_program(pid, &mut front)?;
     fs::remove_file(&copy)?;
     fs::copy(bed.kit().program("follow"), &copy)?;
     let ended = bed.say(&["restart", "c"])?;

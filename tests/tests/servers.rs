@@ -2,8 +2,8 @@
 #![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
 
 use anyhow::{Context, Result, ensure};
-use holdfast_tests::bed::{Bed, User};
-use holdfast_tests::chain::kill_program;
+use holdfast_tests::restart_chain::kill_program;
+use holdfast_tests::sandbox::{Bed, User};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
@@ -91,7 +91,7 @@ struct Memcached;
 
 impl Protocol for Memcached {
     fn command(&self, port: u16) -> Vec<String> {
-        let user = if holdfast_tests::bed::am_root() { "-u root " } else { "" };
+        let user = if holdfast_tests::sandbox::am_root() { "-u root " } else { "" };
         let line = format!("/usr/bin/memcached {user}-l 127.0.0.1 -p {port} -m 600 -t 4");
         line.split(' ').map(str::to_owned).collect()
     }

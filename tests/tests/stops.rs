@@ -7,7 +7,7 @@
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::App;
-use holdfast_tests::bed::{Bed, User, shell_code, wait};
+use holdfast_tests::sandbox::{Bed, User, shell_code, wait};
 use serde_json::Value;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -115,7 +115,7 @@ calls! {
 /// Every call above is one that the program knows, and none is forgotten here.
 #[test]
 fn all_calls_of_the_program_are_tested() {
-    let list = std::process::Command::new(holdfast_tests::kit::kit().program("waits"))
+    let list = std::process::Command::new(holdfast_tests::artifacts::kit().program("waits"))
         .arg("list")
         .output()
         .expect("list");

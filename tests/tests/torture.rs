@@ -8,10 +8,10 @@
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::App;
-use holdfast_tests::bed::{Bed, User, shell_code, wait};
-use holdfast_tests::chain::{kill_all, kill_program};
 use holdfast_tests::full;
 use holdfast_tests::random::Random;
+use holdfast_tests::restart_chain::{kill_all, kill_program};
+use holdfast_tests::sandbox::{Bed, User, shell_code, wait};
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::Child;

@@ -6,10 +6,10 @@
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::{App, PYTHON};
-use holdfast_tests::bed::{Bed, User, am_root, shell_code, wait};
-use holdfast_tests::chain::{Plan, alone, chain, chain_in_turn};
+use holdfast_tests::artifacts::kit;
 use holdfast_tests::full;
-use holdfast_tests::kit::kit;
+use holdfast_tests::restart_chain::{Plan, alone, chain, chain_in_turn};
+use holdfast_tests::sandbox::{Bed, User, am_root, shell_code, wait};
 use std::path::Path;
 use std::time::Duration;
 

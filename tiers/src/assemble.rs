@@ -4,10 +4,10 @@
 //! Invariants: a page gets a place only if somebody stored it; frames and segments that no page needs are not named;
 //! the tables are in the order that the format demands, whatever the order in which workers stored.
 
-use crate::append::SegmentWriter;
 use crate::format::manifest::{IndexRun, Place, SegmentEntry};
 use crate::format::segment::Frame;
-use crate::places::{Located, Origin};
+use crate::locations::{Located, Origin};
+use crate::segment_writer::SegmentWriter;
 use crate::tables::Tables;
 use std::collections::BTreeMap;
 

@@ -6,7 +6,7 @@
 //! for the sake of space is at most one part in [`MOVE_PART`] of what is stored anyway.
 //! Fails by: an error that names the damaged segment.
 
-use crate::places::{Located, Origin};
+use crate::locations::{Located, Origin};
 use crate::tables::Tables;
 use holdfast_image::pages::{PageRun, PageSource, TakeList};
 use holdfast_image::{Addr, PAGE_SIZE, PageCount};

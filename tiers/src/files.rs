@@ -5,7 +5,7 @@
 //! ```
 //! Files are 0600 and folders 0700 whatever the umask says: images hold the memory of a program.
 
-use crate::{StoreError, os};
+use crate::{StoreError, lock};
 use holdfast_image::Epoch;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -93,8 +93,8 @@ pub(crate) fn check_folder(path: &Path) -> Result<(), StoreError> {
 
 fn check_owner(path: &Path, meta: &fs::Metadata) -> Result<(), StoreError> {
     let refuse = |why: String| Err(StoreError::Permissions { path: path.into(), why });
-    if meta.uid() != os::euid() {
-        return refuse(format!("it belongs to uid {}, you are uid {}", meta.uid(), os::euid()));
+    if meta.uid() != lock::euid() {
+        return refuse(format!("it belongs to uid {}, you are uid {}", meta.uid(), lock::euid()));
     }
     if meta.mode() & 0o022 != 0 {
         return refuse(format!("others may write to it (mode {:04o})", meta.mode() & 0o7777));

@@ -6,11 +6,11 @@
 //! See `read` for the pages.
 
 use crate::StoreError;
-use crate::common::Common;
 use crate::files;
 use crate::format::manifest::{Figures, MAX_LEN, Place};
 use crate::format::segment::{Codec, Frame};
-use crate::info::{ImageInfo, open_manifest};
+use crate::image_info::{ImageInfo, open_manifest};
+use crate::shared_pages::Common;
 use crate::tables::{Tables, open_segment};
 use holdfast_image::bytes::Name;
 use holdfast_image::manifest::{EpochFigures, FlushFigures, StopBreakdown};

@@ -7,10 +7,10 @@
 use crate::files::{self, FileName};
 use crate::format::manifest::{MAX_LEN, Manifest};
 use crate::image::Image;
-use crate::info::ImageInfo;
+use crate::image_info::ImageInfo;
 use crate::lineage::Lineage;
 use crate::writer::ImageWriter;
-use crate::{StoreError, os};
+use crate::{StoreError, lock};
 use holdfast_image::Epoch;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -58,7 +58,7 @@ impl Drop for JobLock {
     /// Not by closing alone: a process that another thread has just made has a copy of the descriptor until it executes something.
     fn drop(&mut self) {
         // Should it fail, closing lets go of it.
-        let _ = os::unlock(&self.file);
+        let _ = lock::unlock(&self.file);
     }
 }
 
@@ -131,7 +131,7 @@ impl Job {
             .map_err(StoreError::io("open", &path))?;
         file.set_permissions(Permissions::from_mode(0o600))
             .map_err(StoreError::io("change the mode of", &path))?;
-        if !os::try_lock(&file).map_err(StoreError::io("lock", &path))? {
+        if !lock::try_lock(&file).map_err(StoreError::io("lock", &path))? {
             let mut text = String::new();
             let pid = match file.take(20).read_to_string(&mut text) {
                 Ok(_) => text.trim().parse().unwrap_or(0),
@@ -150,7 +150,7 @@ impl Job {
     /// Whether a live process has the lock.
     pub fn is_live(&self) -> bool {
         let opened = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(self.lock_path());
-        opened.and_then(|file| os::is_locked(&file)).unwrap_or(false)
+        opened.and_then(|file| lock::is_locked(&file)).unwrap_or(false)
     }
 
     pub(crate) fn check_lock(&self, lock: &JobLock) -> Result<(), StoreError> {

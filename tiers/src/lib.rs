@@ -10,36 +10,36 @@
 //! them through the two traits of `holdfast_image::pages`.
 //! Invariants: a committed image is never changed; what is read is checked before it is computed with.
 
-mod append;
 mod assemble;
 mod buffer;
+mod clone_image;
 mod codec;
-mod common;
 mod compact;
+mod dedup;
 mod error;
 mod fault;
 mod files;
 pub mod format;
-mod give;
 mod hashes;
 mod image;
-mod info;
+mod image_info;
 mod job;
 mod lineage;
-mod os;
+mod locations;
+mod lock;
 mod pipeline;
-mod places;
 mod read;
+mod segment_writer;
+mod shared_pages;
 mod store;
 mod tables;
 mod throttle;
-mod twins;
 mod writer;
 
 pub use error::StoreError;
 pub use fault::{POINTS as FAULT_POINTS, set_fault_hook};
 pub use image::Image;
-pub use info::ImageInfo;
+pub use image_info::ImageInfo;
 pub use job::{CleanReport, Job, JobLock};
 pub use lineage::Lineage;
 pub use pipeline::PipelineOptions;

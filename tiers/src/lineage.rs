@@ -6,13 +6,13 @@
 //! open, so that contents can be compared even if the parent's manifest is removed meanwhile.
 
 use crate::Image;
-use crate::common::Common;
 use crate::format::manifest::{IndexRun, Place};
 use crate::format::segment::{Codec, Frame};
 use crate::hashes::Hashes;
-use crate::places::{Located, Origin, pick};
+use crate::locations::{Located, Origin, pick};
+use crate::shared_pages::Common;
 use crate::tables::Tables;
-use holdfast_image::set::PageSet;
+use holdfast_image::page_set::PageSet;
 use holdfast_image::{Addr, Epoch, PAGE_SIZE};
 use std::path::Path;
 use std::sync::Arc;

@@ -9,15 +9,15 @@
 //! Fails by: the first error stops all workers.
 
 use crate::StoreError;
-use crate::append::SegmentWriter;
 use crate::buffer::{AlignedBuffer, is_zero};
 use crate::codec::Chooser;
+use crate::dedup::Twins;
 use crate::format::segment::{Codec, MAX_FRAME_BYTES, MAX_FRAME_PAGES, SegmentHeader};
 use crate::hashes::{Hashes, hash_of};
 use crate::lineage::{Comparer, Lineage};
-use crate::places::{Located, Origin};
+use crate::locations::{Located, Origin};
+use crate::segment_writer::SegmentWriter;
 use crate::throttle::Throttle;
-use crate::twins::Twins;
 use holdfast_image::manifest::FlushFigures;
 use holdfast_image::pages::{PageRun, PageSource};
 use holdfast_image::{Addr, PAGE_SIZE, PageCount};

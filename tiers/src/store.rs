@@ -3,7 +3,7 @@
 //! Called by every command. Invariants: the store and its jobs belong to the caller and nobody else may write to them,
 //! because what is read from them becomes a running program.
 
-use crate::{Job, StoreError, files, os};
+use crate::{Job, StoreError, files, lock};
 use std::env;
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
@@ -28,7 +28,7 @@ impl Store {
         }
         match env::home_dir().filter(|home| home.is_absolute()) {
             Some(home) => home.join(".local/state/holdfast"),
-            None => PathBuf::from(format!("/var/tmp/holdfast-{}", os::euid())),
+            None => PathBuf::from(format!("/var/tmp/holdfast-{}", lock::euid())),
         }
     }
 

@@ -12,7 +12,7 @@ use crate::files;
 use crate::format::HEADER_LEN;
 use crate::format::manifest::{IndexRun, SegmentEntry};
 use crate::format::segment::{Codec, Frame, MAX_FRAME_BYTES, SegmentHeader};
-use crate::info::wrong_len;
+use crate::image_info::wrong_len;
 use holdfast_image::{Epoch, PAGE_SIZE};
 use std::cell::RefCell;
 use std::fs::File;
@@ -80,7 +80,7 @@ impl Tables {
         Tables { dir: dir.to_owned(), epoch, serial, entries, files, paths, frames, checked, index }
     }
 
-    /// The number after those of the segments: that of what is common ([`crate::common`]).
+    /// The number after those of the segments: that of what is common ([`crate::shared_pages`]).
     pub(crate) fn common_number(&self) -> u32 {
         u32::try_from(self.paths.len()).unwrap_or(u32::MAX)
     }

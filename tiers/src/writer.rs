@@ -8,27 +8,27 @@
 //! [`crate::Job::clean`] removes what is left.
 
 use crate::StoreError;
-use crate::append::SegmentWriter;
 use crate::assemble::{Assembled, assemble};
 use crate::compact::Moving;
+use crate::dedup::Twins;
 use crate::fault;
 use crate::files::{self, FileName};
 use crate::format::manifest::{Figures, MAX_LEN, Parts, Place};
 use crate::format::segment::SegmentHeader;
 use crate::hashes::Hashes;
-use crate::info::{ImageInfo, missing};
+use crate::image_info::{ImageInfo, missing};
 use crate::job::Writing;
 use crate::lineage::{Lineage, MappedFile};
+use crate::locations::{Located, overlap, overlay, pages_of, pick};
 use crate::pipeline::{self, Lane, Pass, PipelineOptions};
-use crate::places::{Located, overlap, overlay, pages_of, pick};
+use crate::segment_writer::SegmentWriter;
 use crate::tables::{Tables, open_segment, segment_path};
 use crate::throttle::Throttle;
-use crate::twins::Twins;
 use holdfast_image::bytes::Name;
 use holdfast_image::manifest::{EpochFigures, FlushFigures, StopBreakdown};
+use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::{Inherited, PageRun, PageSource, TakeList};
 use holdfast_image::record::ProcessRecord;
-use holdfast_image::set::PageSet;
 use holdfast_image::{Addr, Epoch, PageCount};
 use std::collections::BTreeMap;
 use std::fs::File;

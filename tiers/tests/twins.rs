@@ -5,7 +5,7 @@ mod common;
 
 use common::{Content, MemorySource, Model, TempDir, commit_record, options, page_of, read_all};
 use holdfast_image::pages::{Inherited, PageSource};
-use holdfast_image::{PAGE_SIZE, space};
+use holdfast_image::{PAGE_SIZE, address_space};
 use holdfast_tiers::{Job, JobLock, Lineage, Store};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ const PAGES: u64 = 2000;
 
 /// Number of a page of process `number`.
 fn page(number: u32, own: u64) -> u64 {
-    space::global(number, holdfast_image::Addr((1000 + own) * PAGE_SIZE)).0 / PAGE_SIZE
+    address_space::global(number, holdfast_image::Addr((1000 + own) * PAGE_SIZE)).0 / PAGE_SIZE
 }
 
 /// The pages of one process: the same in all of them but for every `other`th.

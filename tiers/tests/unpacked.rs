@@ -5,7 +5,7 @@ mod common;
 
 use common::{Content, MemorySource, Model, PAGE, TempDir, commit_record, options, page_of, read_all};
 use holdfast_image::pages::{Extent, ExtentSource, Inherited, PageProvider, StoreMapping};
-use holdfast_image::{Addr, Epoch, PAGE_SIZE, PageCount, space};
+use holdfast_image::{Addr, Epoch, PAGE_SIZE, PageCount, address_space};
 use holdfast_tiers::{Image, Job, JobLock, Lineage, Store};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -20,7 +20,7 @@ const OWN: u64 = 50;
 
 /// The pages of one process, by their numbers.
 fn process(number: u32, kind: Content) -> Model {
-    let place = |own: u64| space::global(number, Addr((1000 + own) * PAGE_SIZE)).0 / PAGE_SIZE;
+    let place = |own: u64| address_space::global(number, Addr((1000 + own) * PAGE_SIZE)).0 / PAGE_SIZE;
     let content = |own: u64| page_of(kind, if own.is_multiple_of(OWN) { place(own) } else { own });
     (0..PAGES).map(|own| (place(own), content(own))).collect()
 }
@@ -88,7 +88,7 @@ fn it_is_unpacked_once_for_all() {
     image.share(false);
     let found = in_common(&image);
     for number in 0..3 {
-        let own = found.iter().filter(|(extent, _)| space::split(extent.run.start).0 == number);
+        let own = found.iter().filter(|(extent, _)| address_space::split(extent.run.start).0 == number);
         let pages: u64 = own.map(|(extent, _)| extent.run.pages.0).sum();
         assert!(pages >= PAGES - PAGES / OWN, "{pages} of process {number}");
     }

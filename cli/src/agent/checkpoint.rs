@@ -1,27 +1,27 @@
 //! One checkpoint, from the pre-copy to the commit, in a thread of its own: the agent's loop goes on answering meanwhile.
 //!
-//! The order of steps is here; [`precopy`], [`cut`], the flush ([`FlushSource`]) and the [`Watch`] have files of their own.
+//! The order of steps is here; [`precopy`], [`cut`], the flush ([`FlushSource`]) and the [`WriteMonitor`] have files of their own.
 //! Invariants: at most one runs at a time; whatever fails, the writer is dropped (its files vanish), the frozen copy is
 //! dropped (the program runs on), and what was written stays written down for the next image; the program is ended
 //! only after the commit.
 //! Fails by: [`Event::Done`] with the reason.
 
+use super::carry_over::CarryOver;
 use super::cut;
 use super::flush::FlushSource;
-use super::past::Past;
-use super::poll;
 use super::precopy::{self, Precopied};
 use super::processes::Processes;
-use super::watch::{Costs, Scene, TRACKED, Watch};
-use crate::front::handed::Handed;
+use super::slot_waiters;
+use super::write_monitor::{Costs, Scene, TRACKED, WriteMonitor};
+use crate::front::inherited_fds::InheritedFd;
 use crate::link::{Link, Tell};
 use crate::settings::{Changes, OrderChoice, Settings};
 use holdfast_image::bytes::Name;
 use holdfast_image::control::Reply;
 use holdfast_image::manifest::{AccessCounts, EpochFigures};
+use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::{Inherited, PageRun};
 use holdfast_image::refusal::Refusal;
-use holdfast_image::set::PageSet;
 use holdfast_image::{Epoch, PageCount};
 use holdfast_pager::{FlushQueue, Order as QueueOrder};
 use holdfast_process::rebuild::Common;
@@ -35,7 +35,7 @@ use std::thread;
 use std::time::Instant;
 
 /// What all checkpoints of the agent share.
-pub struct Workshop {
+pub struct JobContext {
     /// The job.
     pub job: Job,
     /// Held as long as the agent lives.
@@ -55,7 +55,7 @@ pub struct Workshop {
     /// What is saved of files, and what the last image has of that.
     pub contents: Option<Arc<Contents>>,
     /// What one checkpoint leaves for the next; locked as long as one runs.
-    pub past: Mutex<Past>,
+    pub carry_over: Mutex<CarryOver>,
 }
 
 /// Where a flush is. Written by the checkpoint, read by status requests.
@@ -135,9 +135,9 @@ impl From<StoreError> for Failed {
     }
 }
 
-/// How a checkpoint is to be made.
+/// CheckpointOptions a checkpoint is to be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct How {
+pub struct CheckpointOptions {
     /// End the program once the image is committed.
     pub stop: bool,
     /// What is done otherwise than the settings of the job say.
@@ -146,25 +146,25 @@ pub struct How {
     pub until_cut: bool,
 }
 
-impl How {
+impl CheckpointOptions {
     /// Whether a checkpoint that is made so does what the other asks for.
-    pub fn serves(&self, other: &How) -> bool {
+    pub fn serves(&self, other: &CheckpointOptions) -> bool {
         (self.stop, self.changes) == (other.stop, other.changes)
     }
 }
 
 /// What is to be done.
 #[derive(Clone, Debug)]
-pub struct Order {
+pub struct CheckpointRequest {
     /// The processes of the job; those that are there at the cut count.
     pub processes: Arc<Mutex<Processes>>,
-    /// How.
-    pub how: How,
+    /// CheckpointOptions.
+    pub how: CheckpointOptions,
     /// Descriptors above 2 that it was started with.
-    pub handed: Vec<Handed>,
+    pub inherited_fds: Vec<InheritedFd>,
 }
 
-impl Order {
+impl CheckpointRequest {
     /// The processes that are there now.
     ///
     /// # Errors
@@ -198,16 +198,16 @@ impl Reporter {
 /// # Errors
 /// EAGAIN: no thread can be made.
 pub fn start(
-    workshop: Arc<Workshop>,
+    context: Arc<JobContext>,
     tracer: Arc<Tracer>,
-    order: Order,
+    order: CheckpointRequest,
     progress: Arc<Progress>,
     reporter: Reporter,
 ) -> std::io::Result<thread::JoinHandle<()>> {
     thread::Builder::new().name("checkpoint".into()).spawn(move || {
-        let result = make(&workshop, &tracer, &order, &progress, &reporter);
+        let result = make(&context, &tracer, &order, &progress, &reporter);
         if let Ok(info) = &result {
-            retain(&workshop, info.epoch);
+            retain(&context, info.epoch);
         }
         reporter.report(Event::Done(result));
     })
@@ -215,29 +215,29 @@ pub fn start(
 
 /// Makes the image, and sees to it that no page is forgotten if that fails.
 fn make(
-    workshop: &Workshop,
+    context: &JobContext,
     tracer: &Arc<Tracer>,
-    order: &Order,
+    order: &CheckpointRequest,
     progress: &Progress,
     reporter: &Reporter,
 ) -> Result<ImageInfo, Failed> {
-    let settings = workshop.settings.with(&order.how.changes);
-    let mut past = workshop.past.lock().unwrap_or_else(PoisonError::into_inner);
+    let settings = context.settings.with(&order.how.changes);
+    let mut carry_over = context.carry_over.lock().unwrap_or_else(PoisonError::into_inner);
     let members = order.members()?;
     let mut attempt = Attempt {
-        workshop,
+        context,
         settings: &settings,
         tracer,
         order,
         members,
         progress,
         reporter,
-        past: &mut past,
+        carry_over: &mut carry_over,
     };
     let mut committed = false;
     let result = attempt.run(&mut committed);
     attempt.members.tell(if committed { Tracking::committed } else { Tracking::failed });
-    if let Some(contents) = workshop.contents.as_ref().filter(|_| committed) {
+    if let Some(contents) = context.contents.as_ref().filter(|_| committed) {
         contents.committed();
     }
     result
@@ -245,22 +245,22 @@ fn make(
 
 /// One checkpoint under way.
 struct Attempt<'a> {
-    workshop: &'a Workshop,
+    context: &'a JobContext,
     settings: &'a Settings,
     tracer: &'a Arc<Tracer>,
-    order: &'a Order,
+    order: &'a CheckpointRequest,
     /// Who was there when it was looked last.
     members: Members,
     progress: &'a Progress,
     reporter: &'a Reporter,
-    past: &'a mut Past,
+    carry_over: &'a mut CarryOver,
 }
 
 /// A flush that is about to begin.
 struct Flush {
-    watch: Watch,
+    watch: WriteMonitor,
     queue: Arc<FlushQueue>,
-    /// See [`poll::run`].
+    /// See [`slot_waiters::run`].
     copies_first: Option<PageCount>,
     figures: EpochFigures,
 }
@@ -291,24 +291,24 @@ fn note(figures: &mut EpochFigures, costs: &Costs) {
 
 impl Attempt<'_> {
     fn run(&mut self, committed: &mut bool) -> Result<ImageInfo, Failed> {
-        let epoch = self.workshop.job.next_epoch()?;
-        let parent = self.past.lineage.clone().filter(|_| !self.settings.only_protected);
+        let epoch = self.context.job.next_epoch()?;
+        let parent = self.carry_over.lineage.clone().filter(|_| !self.settings.only_protected);
         // Before the stop: a store that cannot be written must not cost the program anything.
-        let mut writer = self.workshop.job.begin(&self.workshop.lock, epoch, parent)?;
+        let mut writer = self.context.job.begin(&self.context.lock, epoch, parent)?;
         let options = self.pipeline(None);
         let mut precopied = Precopied::default();
         if precopy::is_wanted(self.settings, self.order) {
-            precopied = precopy::run(&mut writer, &self.members, self.past, &options, &|_| ())?;
+            precopied = precopy::run(&mut writer, &self.members, self.carry_over, &options, &|_| ())?;
         }
-        if let Some(watch) = &self.past.watch {
+        if let Some(watch) = &self.carry_over.watch {
             watch.written(&precopied.dirty);
             watch.pause();
         }
         let (mut cut, first) =
-            match cut::make(self.workshop, self.settings, self.tracer, self.order, &self.past.history) {
+            match cut::make(self.context, self.settings, self.tracer, self.order, &self.carry_over.history) {
                 Ok(made) => made,
                 Err(failed) => {
-                    self.past.watch.iter().for_each(Watch::go_on);
+                    self.carry_over.watch.iter().for_each(WriteMonitor::go_on);
                     return Err(failed);
                 }
             };
@@ -341,16 +341,16 @@ impl Attempt<'_> {
     /// Ends the epoch before: what it has taught goes into the history. Returns what is known of the new image so far.
     fn end_epoch(&mut self, cut: &Cut, precopied: &Precopied, limit: Option<PageCount>) -> EpochFigures {
         let tracker = self.members.kind();
-        let ended = self.past.watch.take().filter(|watch| watch.is_of(&self.members));
+        let ended = self.carry_over.watch.take().filter(|watch| watch.is_of(&self.members));
         let mut counts = AccessCounts::default();
         if let (Some(watch), TRACKED) = (ended, tracker) {
             let (epoch, pace) = watch.finish(&cut.dirty);
-            self.past.pace = pace.next_epoch();
+            self.carry_over.pace = pace.next_epoch();
             counts = epoch.counts();
-            self.past.history.push(epoch);
+            self.carry_over.history.push(epoch);
         }
         let order = if self.settings.is_sync() { OrderChoice::Sync } else { self.settings.order };
-        let period = self.past.history.period().map_or(0, |period| period.lag);
+        let period = self.carry_over.history.period().map_or(0, |period| period.lag);
         EpochFigures {
             tracker: tracker.to_owned(),
             order: order.name().to_owned(),
@@ -364,11 +364,11 @@ impl Attempt<'_> {
         }
     }
 
-    fn start_watch(&self, cut: &mut Cut, limit: Option<PageCount>) -> Result<Watch, Failed> {
+    fn start_watch(&self, cut: &mut Cut, limit: Option<PageCount>) -> Result<WriteMonitor, Failed> {
         let threads: usize = cut.record.processes().map(|process| process.threads.len()).sum();
         let threads = u32::try_from(threads).unwrap_or(u32::MAX);
         let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
-        Watch::start(Scene {
+        WriteMonitor::start(Scene {
             members: self.members.clone(),
             tracer: Arc::clone(self.tracer),
             dirty: cut.dirty.clone(),
@@ -378,7 +378,7 @@ impl Attempt<'_> {
             // With engine slots nobody has to watch the bound.
             limit: limit.filter(|_| cut.engine != "slots"),
             begun: cut.resumed_at,
-            pace: self.past.pace,
+            pace: self.carry_over.pace,
             parked: cut.parked.take(),
         })
         .map_err(|error| Failed::Error(format!("starting the thread that watches the program: {error}")))
@@ -390,7 +390,7 @@ impl Attempt<'_> {
             OrderChoice::History => QueueOrder::History,
             OrderChoice::Address | OrderChoice::Sync => QueueOrder::Address,
         };
-        let prediction = self.past.history.predict().with_room(room_for_copies(cut.engine, limit));
+        let prediction = self.carry_over.history.predict().with_room(room_for_copies(cut.engine, limit));
         Arc::new(FlushQueue::new(&cut.dirty, order, Some(&prediction), first))
     }
 
@@ -400,7 +400,7 @@ impl Attempt<'_> {
             // By address is the flush that learns nothing, neither from before nor from what it sees: AI-Ckpt's
             // `async-no-pattern`.
             OrderChoice::Address | OrderChoice::Sync => None,
-            OrderChoice::History if self.past.history.is_empty() => Some(PageCount(0)),
+            OrderChoice::History if self.carry_over.history.is_empty() => Some(PageCount(0)),
             OrderChoice::History => Some(PageCount(bound(limit) / 4 * 3)),
         }
     }
@@ -426,12 +426,12 @@ impl Attempt<'_> {
         let stored = self.store(&mut writer, &source, &inherited, &options, copies_first);
         if let Err(StoreError::Lost { .. }) = stored {
             self.members.tell(Tracking::doubt);
-            if let Some(contents) = &self.workshop.contents {
+            if let Some(contents) = &self.context.contents {
                 contents.doubt();
             }
         }
         stored?;
-        self.past.rate.learn(queue.pages().0, flushing.elapsed());
+        self.carry_over.rate.learn(queue.pages().0, flushing.elapsed());
         if memory.is_held() {
             breakdown.total_ns = elapsed_ns(begun);
         }
@@ -448,16 +448,16 @@ impl Attempt<'_> {
             stop: breakdown,
             resumed_at,
             engine: engine.to_owned(),
-            command: self.workshop.command.clone(),
+            command: self.context.command.clone(),
             protected_only: self.settings.only_protected,
             epoch: figures,
-            history: self.past.history.encode(),
+            history: self.carry_over.history.encode(),
         })?;
         *committed = true;
         if !self.settings.only_protected {
-            self.past.lineage = Some(lineage);
+            self.carry_over.lineage = Some(lineage);
         }
-        self.past.watch = Some(watch);
+        self.carry_over.watch = Some(watch);
         if let Some(memory) = held {
             self.end_program(memory, info.epoch)?;
         }
@@ -477,7 +477,7 @@ impl Attempt<'_> {
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
             if let Some(guard) = source.memory.guard() {
-                scope.spawn(|| poll::run(guard, source.queue, source.watch, copies_first, &over));
+                scope.spawn(|| slot_waiters::run(guard, source.queue, source.watch, copies_first, &over));
             }
             let result = writer.write_pages(source, inherited, options, &done);
             over.store(true, Ordering::Relaxed);
@@ -486,7 +486,7 @@ impl Attempt<'_> {
     }
 
     fn end_program(&self, memory: FrozenMemory, epoch: Epoch) -> Result<(), Failed> {
-        if let Some(link) = &self.workshop.link {
+        if let Some(link) = &self.context.link {
             link.tell(&Tell::Stopping { epoch });
         }
         memory.kill_held().map_err(|error| {
@@ -496,19 +496,19 @@ impl Attempt<'_> {
 }
 
 /// Deletes what `--keep` no longer wants. A failure is only logged: the new image is safe.
-fn retain(workshop: &Workshop, newest: Epoch) {
-    let Some(keep) = workshop.settings.keep else { return };
-    let images = match workshop.job.images() {
+fn retain(context: &JobContext, newest: Epoch) {
+    let Some(keep) = context.settings.keep else { return };
+    let images = match context.job.images() {
         Ok(images) => images,
         Err(error) => return tracing::warn!("looking for old images: {error}"),
     };
     let good: Vec<Epoch> =
         images.iter().filter(|image| image.broken.is_none()).map(|image| image.epoch).collect();
     for &epoch in good.iter().rev().skip(keep) {
-        if epoch == newest || workshop.restarted_from == Some(epoch) {
+        if epoch == newest || context.restarted_from == Some(epoch) {
             continue;
         }
-        match workshop.job.remove_image(&workshop.lock, epoch) {
+        match context.job.remove_image(&context.lock, epoch) {
             Ok(bytes) => tracing::info!("image {epoch} deleted, {bytes} bytes"),
             Err(error) => tracing::warn!("deleting image {epoch}: {error}"),
         }
@@ -520,20 +520,20 @@ mod tests {
     use super::*;
     use holdfast_image::refusal::Subject;
 
-    impl Order {
+    impl CheckpointRequest {
         /// An order for a program that is not there.
-        pub fn for_tests(how: How) -> Order {
-            Order { processes: Arc::default(), how, handed: Vec::new() }
+        pub fn for_tests(how: CheckpointOptions) -> CheckpointRequest {
+            CheckpointRequest { processes: Arc::default(), how, inherited_fds: Vec::new() }
         }
     }
 
     #[test]
     fn one_checkpoint_serves_all_who_want_the_same() {
-        let plain = How::default();
-        assert!(plain.serves(&How { until_cut: true, ..plain }));
-        assert!(!plain.serves(&How { stop: true, ..plain }));
+        let plain = CheckpointOptions::default();
+        assert!(plain.serves(&CheckpointOptions { until_cut: true, ..plain }));
+        assert!(!plain.serves(&CheckpointOptions { stop: true, ..plain }));
         let changes = Changes { order: Some(OrderChoice::Address), ..Changes::default() };
-        assert!(!plain.serves(&How { changes, ..plain }));
+        assert!(!plain.serves(&CheckpointOptions { changes, ..plain }));
     }
 
     #[test]

@@ -4,9 +4,9 @@
 //! Used by the loop. What must hold: one look at a time, however many ask, and nobody gets what was found before the
 //! request; every request gets one answer. Fails by: [`Reply::Error`] with the reason.
 
-use super::checkpoint::{Event, Reporter, Workshop};
+use super::checkpoint::{Event, JobContext, Reporter};
 use super::cut;
-use crate::front::handed::Handed;
+use crate::front::inherited_fds::InheritedFd;
 use crate::protected;
 use crate::settings::TcpChoice;
 use holdfast_image::control::Reply;
@@ -50,14 +50,14 @@ impl Checks {
 /// # Errors
 /// EAGAIN: no thread can be made.
 pub fn start(
-    workshop: Arc<Workshop>,
+    context: Arc<JobContext>,
     members: Members,
-    handed: Vec<Handed>,
+    inherited_fds: Vec<InheritedFd>,
     reporter: Reporter,
 ) -> io::Result<()> {
     // The loop does not wait for its end: it only looks.
     thread::Builder::new().name("check".into()).spawn(move || {
-        let reply = match look(&workshop, &members, &handed) {
+        let reply = match look(&context, &members, &inherited_fds) {
             Ok(checked) => Reply::Checked(bounded(checked)),
             Err(error) => Reply::Error { message: error.to_string() },
         };
@@ -66,19 +66,23 @@ pub fn start(
     Ok(())
 }
 
-fn look(workshop: &Workshop, members: &Members, handed: &[Handed]) -> Result<Checked, CheckError> {
-    let only_protected = workshop.settings.only_protected;
+fn look(
+    context: &JobContext,
+    members: &Members,
+    inherited_fds: &[InheritedFd],
+) -> Result<Checked, CheckError> {
+    let only_protected = context.settings.only_protected;
     let program = members.program();
     let others = members.targets().iter().skip(1);
     let mut checked = check(&CheckOptions {
         pid: program.pid,
         area: Some(program.area),
         others: others.map(|other| (other.pid, other.area)).collect(),
-        socket: workshop.job.socket_path(),
-        own_files: cut::own_files(workshop),
-        inherited: handed.iter().map(Handed::identity).collect(),
-        lose_connections: workshop.settings.tcp == TcpChoice::Close,
-        save_files: workshop.settings.save_files,
+        socket: context.job.socket_path(),
+        own_files: cut::own_files(context),
+        inherited: inherited_fds.iter().map(InheritedFd::identity).collect(),
+        lose_connections: context.settings.tcp == TcpChoice::Close,
+        save_files: context.settings.save_files,
         only_protected,
     })?;
     let nothing =

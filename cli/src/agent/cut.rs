@@ -2,15 +2,15 @@
 //!
 //! Runs in: the checkpoint thread. Fails by: [`Failed`]; the program runs on.
 
-use super::checkpoint::{Failed, Order, Workshop};
+use super::checkpoint::{CheckpointRequest, Failed, JobContext};
 use super::processes::Processes;
-use crate::front::handed::Handed;
+use crate::front::inherited_fds::InheritedFd;
 use crate::protected;
 use crate::settings::{EngineChoice, OrderChoice, Settings, TcpChoice};
+use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
 use holdfast_image::refusal::Refusal;
-use holdfast_image::set::PageSet;
-use holdfast_image::{PAGE_SIZE, PageCount, space};
+use holdfast_image::{PAGE_SIZE, PageCount, address_space};
 use holdfast_pager::{CowLimit, History};
 use holdfast_process::{
     Adopted, Awaited, Cut, CutError, CutOptions, Engine, GuardOptions, Members, Plan, Roster, SlotCount,
@@ -21,12 +21,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a stop that passed its deadline is tried again: a disk that is slow for some seconds keeps threads from stopping.
+/// CheckpointOptions long a stop that passed its deadline is tried again: a disk that is slow for some seconds keeps threads from stopping.
 const BUSY: Duration = Duration::from_secs(10);
 /// The first pause, doubled each time, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(800);
-/// How long a process may take from its birth to its hello, while it has a processor, and how often that is looked for.
+/// CheckpointOptions long a process may take from its birth to its hello, while it has a processor, and how often that is looked for.
 const PATIENCE: Duration = Duration::from_secs(3);
 const MOMENT: Duration = Duration::from_millis(3);
 /// Longest stop before everything is let go.
@@ -68,10 +68,10 @@ impl Roster for Known {
 /// # Errors
 /// The program holds what is not supported, cannot be stopped, or has ended.
 pub fn make(
-    workshop: &Workshop,
+    context: &JobContext,
     settings: &Settings,
     tracer: &Tracer,
-    order: &Order,
+    order: &CheckpointRequest,
     history: &History,
 ) -> Result<(Cut, Vec<PageRun>), Failed> {
     let (mut pause, mut moment) = (FIRST_PAUSE, MOMENT);
@@ -82,7 +82,7 @@ pub fn make(
     let roster: Arc<dyn Roster> = Arc::new(Known { processes, alone: settings.only_protected });
     loop {
         let members = order.members()?;
-        let options = CutOptions { changing, ..options(workshop, settings, order, &members, history)? };
+        let options = CutOptions { changing, ..options(context, settings, order, &members, history)? };
         let program = members.program();
         let result = match tracer.cut(&roster, &options) {
             Ok(cut) if !protected::is_whole(&cut.memory, &options, program) => {
@@ -92,7 +92,7 @@ pub fn make(
         };
         match result {
             Ok(cut) => {
-                let first = options.first.iter().map(|run| space::global_run(program.space, *run));
+                let first = options.first.iter().map(|run| address_space::global_run(program.space, *run));
                 return Ok((cut, first.collect()));
             }
             // A process that was made just now speaks in a moment. All stood still for it: not too often.
@@ -176,7 +176,7 @@ fn planner(dirty: &PageSet, present: &PageSet, private: &[PageRun]) -> Plan {
     Plan { copy: plan.engine == holdfast_pager::plan::Engine::Copy, keep_out }
 }
 
-/// How memory is guarded for the engine `slots`; another one needs none of it.
+/// CheckpointOptions memory is guarded for the engine `slots`; another one needs none of it.
 fn guard(settings: &Settings, engine: Engine, history: &History) -> GuardOptions {
     let slots = slots(settings.cow.0);
     let likely = match (engine, settings.order) {
@@ -193,15 +193,15 @@ pub fn nothing_protected(pid: i32) -> Refusal {
 }
 
 /// Below which private mappings of files are memory that a restart mapped.
-pub fn own_files(workshop: &Workshop) -> Vec<PathBuf> {
-    let common = workshop.common.get().map(|common| common.shown().to_owned());
-    [workshop.job.dir().to_owned()].into_iter().chain(common).collect()
+pub fn own_files(context: &JobContext) -> Vec<PathBuf> {
+    let common = context.common.get().map(|common| common.shown().to_owned());
+    [context.job.dir().to_owned()].into_iter().chain(common).collect()
 }
 
 fn options(
-    workshop: &Workshop,
+    context: &JobContext,
     settings: &Settings,
-    order: &Order,
+    order: &CheckpointRequest,
     members: &Members,
     history: &History,
 ) -> Result<CutOptions, Failed> {
@@ -229,17 +229,17 @@ fn options(
         park_above: small_bound(settings.cow.0),
         self_contained: settings.self_contained,
         baseline: settings.cpu_baseline,
-        socket: workshop.job.socket_path(),
+        socket: context.job.socket_path(),
         changing: false,
-        own_files: own_files(workshop),
-        common: workshop.common.get().cloned(),
+        own_files: own_files(context),
+        common: context.common.get().cloned(),
         deadline: DEADLINE,
         only,
         // An unreadable table only costs the order.
         first: regions.unwrap_or_default().iter().map(|region| region.run).collect(),
-        inherited: order.handed.iter().map(Handed::identity).collect(),
+        inherited: order.inherited_fds.iter().map(InheritedFd::identity).collect(),
         lose_connections: settings.tcp == TcpChoice::Close,
-        contents: workshop.contents.clone(),
+        contents: context.contents.clone(),
     })
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Runs in: the flush workers. Fails by: an error of the frozen memory, which fails the image.
 
-use super::watch::Watch;
+use super::write_monitor::WriteMonitor;
 use holdfast_image::pages::{PageRun, PageSource};
 use holdfast_image::{Addr, PageCount};
 use holdfast_pager::FlushQueue;
@@ -17,7 +17,7 @@ pub struct FlushSource<'a> {
     /// What is next.
     pub queue: &'a FlushQueue,
     /// Who counts the copies.
-    pub watch: &'a Watch,
+    pub watch: &'a WriteMonitor,
     /// There are several processes.
     pub several: bool,
 }

@@ -5,32 +5,32 @@
 //! Fails by: a [`Tell::Failed`] to the front, and the log.
 
 mod attach;
+mod carry_over;
 mod checkpoint;
 mod checks;
 mod cut;
+mod event_loop;
 mod flush;
-mod pace;
-mod past;
-mod poll;
 mod precopy;
 mod processes;
-mod server;
-mod watch;
+mod slot_waiters;
+mod write_monitor;
+mod write_rate;
 
 use crate::args::AgentArgs;
 use crate::exit::{Exit, Failure};
 use crate::link::{Link, Tell};
 use crate::settings::Recipe;
-use checkpoint::Workshop;
+use carry_over::CarryOver;
+use checkpoint::JobContext;
+use event_loop::EventLoop;
 use holdfast_image::Epoch;
 use holdfast_image::bytes::Name;
 use holdfast_image::paths::move_files;
 use holdfast_process::Contents;
 use holdfast_process::rebuild::{self, FinishOptions, RebuiltMember};
-use holdfast_sys::{fd, local, signals};
+use holdfast_sys::{fd, signals, unix_socket};
 use holdfast_tiers::{Image, Job, JobLock, Store, StoreError};
-use past::Past;
-use server::Server;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -40,9 +40,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long an agent that was started by the library waits for its hello.
+/// CheckpointOptions long an agent that was started by the library waits for its hello.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a lock that is held is tried again, and how often.
+/// CheckpointOptions long a lock that is held is tried again, and how often.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
@@ -96,12 +96,12 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
     signals::block(stop_signals);
     let messages =
         signals::SignalMessages::new(stop_signals).map_err(|error| Failure::system("signalfd", &error))?;
-    // The workshop keeps its own end of the link; the one above only tells of failures.
+    // The job context keeps its own end of the link; the one above only tells of failures.
     let own_link = match link {
         Some(link) => Some(Link::from(duplicate(link)?)),
         None => None,
     };
-    let workshop = Arc::new(Workshop {
+    let context = Arc::new(JobContext {
         job,
         lock,
         contents: recipe.settings.save_files.map(Contents::new).map(Arc::new),
@@ -111,24 +111,25 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         attached: args.attach_env,
         restarted_from: args.restart.map(Epoch),
         common: OnceLock::new(),
-        past: Mutex::default(),
+        carry_over: Mutex::default(),
     });
-    let handed = (!args.attach_env).then(|| args.inherited.clone());
-    let mut server = Server::new(Arc::clone(&workshop), listener, messages, ATTACH_PATIENCE, handed)
-        .map_err(|error| Failure::system("starting the agent", &error))?;
+    let inherited_fds = (!args.attach_env).then(|| args.inherited.clone());
+    let mut event_loop =
+        EventLoop::new(Arc::clone(&context), listener, messages, ATTACH_PATIENCE, inherited_fds)
+            .map_err(|error| Failure::system("starting the agent", &error))?;
     if args.silent {
-        server.await_program();
+        event_loop.await_program();
     }
     if args.attach_env {
-        attach::announce(&workshop.job)?;
+        attach::announce(&context.job)?;
     }
     if let (Some(epoch), Some(seed)) = (args.restart, args.seed) {
-        rebuild_program(&workshop, &mut server, link, Epoch(epoch), seed, args)?;
+        rebuild_program(&context, &mut event_loop, link, Epoch(epoch), seed, args)?;
     } else if let Some(link) = link {
         link.tell(&Tell::Ready);
     }
-    tracing::info!("job {} has agent {}", workshop.job.name(), std::process::id());
-    server.serve().map_err(|error| Failure::system("waiting for events", &error))
+    tracing::info!("job {} has agent {}", context.job.name(), std::process::id());
+    event_loop.serve().map_err(|error| Failure::system("waiting for events", &error))
 }
 
 /// Locks a job. `holdfast list` holds the lock of every job for a moment, so a lock that is held is tried for a while.
@@ -148,7 +149,7 @@ fn duplicate(link: &Link) -> Result<OwnedFd, Failure> {
 }
 
 fn listen(path: &Path) -> Result<OwnedFd, Failure> {
-    let listener = local::listen(path)
+    let listener = unix_socket::listen(path)
         .map_err(|error| Failure::system(format_args!("listening at {}", path.display()), &error))?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))
         .map_err(|error| Failure::system(format_args!("chmod of {}", path.display()), &error))?;
@@ -156,8 +157,8 @@ fn listen(path: &Path) -> Result<OwnedFd, Failure> {
 }
 
 fn rebuild_program(
-    workshop: &Workshop,
-    server: &mut Server,
+    context: &JobContext,
+    event_loop: &mut EventLoop,
     link: &Option<Link>,
     epoch: Epoch,
     seed: i32,
@@ -165,19 +166,19 @@ fn rebuild_program(
 ) -> Result<(), Failure> {
     let seed =
         fd::inherited(seed).map_err(|error| Failure::system("taking over the seed's socket", &error))?;
-    let mut image: Image = workshop.job.open_image(epoch)?;
+    let mut image: Image = context.job.open_image(epoch)?;
     if args.share {
         image.share(!args.lazy);
     }
     let mut record = image.record().clone();
     move_files(&mut record, &args.map);
-    let saved_dir = workshop.job.saved_dir();
+    let saved_dir = context.job.saved_dir();
     rebuild::renamed::find(&mut record, &saved_dir);
     rebuild::processor::fit(&mut record);
     if let Some(link) = link {
         link.tell(&Tell::Ready);
     }
-    let options = FinishOptions { lazy: args.lazy, socket_path: workshop.job.socket_path(), saved_dir };
+    let options = FinishOptions { lazy: args.lazy, socket_path: context.job.socket_path(), saved_dir };
     let rebuilt = rebuild::finish(&record, &image, seed, &options)
         .map_err(|error| crate::front::failure_of_rebuild(&error))?;
     let pids: Vec<String> = rebuilt.members.iter().map(|member| member.pid.to_string()).collect();
@@ -189,12 +190,12 @@ fn rebuild_program(
     );
     tracing::info!("{figures}");
     if let Some(common) = rebuilt.common {
-        workshop.common.get_or_init(|| common);
+        context.common.get_or_init(|| common);
     }
-    *workshop.past.lock().unwrap_or_else(PoisonError::into_inner) = Past::of_image(&image);
+    *context.carry_over.lock().unwrap_or_else(PoisonError::into_inner) = CarryOver::of_image(&image);
     for RebuiltMember { pid, space, area, tracking } in rebuilt.members {
         // One that ended at once is no failure: its parent, or the front, has its status.
-        if let Err(error) = server.adopt(pid, space, area, tracking) {
+        if let Err(error) = event_loop.adopt(pid, space, area, tracking) {
             tracing::info!("process {pid} has ended already: {error}");
         }
     }
@@ -205,11 +206,11 @@ fn rebuild_program(
 }
 
 /// Fills in the command line of a job that was started by the library alone, from its first process.
-fn complete_recipe(workshop: &Workshop, pid: i32) {
-    if !workshop.command.is_empty() {
+fn complete_recipe(context: &JobContext, pid: i32) {
+    if !context.command.is_empty() {
         return;
     }
-    let Ok(mut recipe) = Recipe::read(&workshop.job) else { return };
+    let Ok(mut recipe) = Recipe::read(&context.job) else { return };
     if !recipe.command.is_empty() {
         return;
     }
@@ -222,7 +223,7 @@ fn complete_recipe(workshop: &Workshop, pid: i32) {
         .collect();
     recipe.cwd =
         fs::read_link(format!("/proc/{pid}/cwd")).map(|path| Name::from(path.as_path())).unwrap_or_default();
-    if let Err(error) = recipe.write(&workshop.job) {
+    if let Err(error) = recipe.write(&context.job) {
         tracing::warn!("writing the recipe: {error}");
     }
 }

@@ -4,18 +4,18 @@
 //! a page that is written again is stored again. What it costs in vain is bandwidth; the rules here keep that small.
 //! Fails by: a store that fails fails the image. A program that went away meanwhile is the cut's business.
 
-use super::checkpoint::{Failed, Order};
-use super::past::Past;
+use super::carry_over::CarryOver;
+use super::checkpoint::{CheckpointRequest, Failed};
 use crate::settings::{EngineChoice, Settings};
 use holdfast_image::PageCount;
+use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageSource;
-use holdfast_image::set::PageSet;
 use holdfast_process::{LivePages, Members};
 use holdfast_tiers::{ImageWriter, PipelineOptions};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long it is watched what the program writes. The history does not make up for it: it tells what is written first
+/// CheckpointOptions long it is watched what the program writes. The history does not make up for it: it tells what is written first
 /// after a cut, not whether the program goes over all of its memory once more before the next.
 const SAMPLE: Duration = Duration::from_millis(20);
 /// Storing so few pages twice costs less than finding out whether that will happen.
@@ -34,7 +34,7 @@ pub struct Precopied {
 }
 
 /// Whether this checkpoint may have one.
-pub fn is_wanted(settings: &Settings, order: &Order) -> bool {
+pub fn is_wanted(settings: &Settings, order: &CheckpointRequest) -> bool {
     // Who waits for the cut would wait for it; who waits for the commit does so anyway, and all others run on meanwhile.
     !order.how.until_cut
         && !settings.only_protected
@@ -61,7 +61,7 @@ fn wants_second(took: Duration, stored: PageCount) -> bool {
 pub fn run(
     writer: &mut ImageWriter,
     members: &Members,
-    past: &Past,
+    carry_over: &CarryOver,
     options: &PipelineOptions,
     done: &(dyn Fn(u64) + Sync),
 ) -> Result<Precopied, Failed> {
@@ -72,12 +72,12 @@ pub fn run(
         tracing::info!("no pre-copy: the program has files open with O_DIRECT");
         return Ok(result);
     }
-    let Some(pages) = choose(members, past, first, options) else { return Ok(result) };
+    let Some(pages) = choose(members, carry_over, first, options) else { return Ok(result) };
     let stored = store(writer, members, pages, options, done, &mut result)?;
     if wants_second(begun.elapsed(), stored)
         && let Some(second) = pass(members, &mut result)
         && !members.may_have_transfers()
-        && let Some(pages) = leave_hot_out(past, second)
+        && let Some(pages) = leave_hot_out(carry_over, second)
     {
         store(writer, members, pages, options, done, &mut result)?;
     }
@@ -91,20 +91,25 @@ fn pass(members: &Members, result: &mut Precopied) -> Option<PageSet> {
     Some(dirty)
 }
 
-fn leave_hot_out(past: &Past, dirty: PageSet) -> Option<PageSet> {
-    let prediction = past.history.predict();
+fn leave_hot_out(carry_over: &CarryOver, dirty: PageSet) -> Option<PageSet> {
+    let prediction = carry_over.history.predict();
     Some(dirty.difference(&prediction.hot(&dirty))).filter(|pages| !pages.is_empty())
 }
 
-fn choose(members: &Members, past: &Past, dirty: PageSet, options: &PipelineOptions) -> Option<PageSet> {
-    let pages = leave_hot_out(past, dirty)?;
+fn choose(
+    members: &Members,
+    carry_over: &CarryOver,
+    dirty: PageSet,
+    options: &PipelineOptions,
+) -> Option<PageSet> {
+    let pages = leave_hot_out(carry_over, dirty)?;
     if pages.pages() <= FEW {
         return Some(pages);
     }
     let begun = Instant::now();
     thread::sleep(SAMPLE);
     let again = members.written(&pages).ok()?;
-    let flush = past.rate.time_for(pages.pages().0, options.rate);
+    let flush = carry_over.rate.time_for(pages.pages().0, options.rate);
     if is_worth(pages.pages(), again.pages(), begun.elapsed(), flush) {
         return Some(pages.difference(&again)).filter(|pages| !pages.is_empty());
     }
@@ -164,8 +169,10 @@ mod tests {
 
     #[test]
     fn only_engines_that_gain_by_it_have_one_and_nobody_waits_for_it() {
-        use super::super::checkpoint::How;
-        let order = |until_cut| Order::for_tests(How { until_cut, ..How::default() });
+        use super::super::checkpoint::CheckpointOptions;
+        let order = |until_cut| {
+            CheckpointRequest::for_tests(CheckpointOptions { until_cut, ..CheckpointOptions::default() })
+        };
         let auto = Settings::default();
         assert!(is_wanted(&auto, &order(false)));
         assert!(!is_wanted(&auto, &order(true)));

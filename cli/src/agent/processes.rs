@@ -4,8 +4,8 @@
 //! areas. When the program ends, the one of them that spoke last takes its place: that is how a daemonising program
 //! is followed into its child.
 
+use holdfast_image::address_space;
 use holdfast_image::record::InjectArea;
-use holdfast_image::space;
 use holdfast_process::{Members, Target, Tracking};
 use holdfast_sys::clone;
 use std::collections::BTreeSet;
@@ -111,7 +111,7 @@ impl Processes {
     pub fn members(&mut self) -> Option<Members> {
         self.program_pid()?;
         let mut taken: BTreeSet<u32> = self.known.iter().filter_map(|known| known.space).collect();
-        let mut free = 0..space::FILES;
+        let mut free = 0..address_space::FILES;
         for known in self.known.iter_mut().filter(|known| known.space.is_none()) {
             known.space = free.find(|space| taken.insert(*space));
         }

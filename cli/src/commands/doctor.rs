@@ -3,7 +3,8 @@
 
 use crate::exit::Failure;
 use crate::{front, inspect, report};
-use holdfast_sys::{fd, local, probe::Probe};
+use holdfast_sys::probe::Probe;
+use holdfast_sys::{fd, unix_socket};
 use holdfast_tiers::Store;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -36,7 +37,8 @@ pub fn run(program: Option<&str>, json: bool, root: Option<&Path>) -> Result<(),
             }
         };
     }
-    let mut text = format!("Linux {}, user {}, {}\n\n", probe.kernel_release, local::effective_user(), cpu());
+    let mut text =
+        format!("Linux {}, user {}, {}\n\n", probe.kernel_release, unix_socket::effective_user(), cpu());
     for finding in &findings {
         let mark = match (finding.good, finding.required) {
             (true, _) => "ok     ",
@@ -66,7 +68,7 @@ fn yes(value: bool) -> String {
 
 fn host(probe: &Probe) -> Vec<Finding> {
     let scope = probe.ptrace_scope;
-    let restricted = scope.is_some_and(|scope| scope >= 2) && local::effective_user() != 0;
+    let restricted = scope.is_some_and(|scope| scope >= 2) && unix_socket::effective_user() != 0;
     let ids = match (probe.can_choose_pid, probe.user_namespace) {
         (true, _) => "the same as before, in place",
         (false, true) => "the same as before, in a user and pid namespace",

@@ -1,8 +1,8 @@
 //! `holdfast list`: the jobs of the store, or the images of one; removes what dead agents left behind on the way.
 
-use crate::alive;
 use crate::client::Agent;
 use crate::exit::Failure;
+use crate::pidfile;
 use crate::report;
 use crate::settings::Recipe;
 use holdfast_image::Epoch;
@@ -55,11 +55,11 @@ pub fn run(name: Option<&str>, json: bool, root: Option<&Path>) -> Result<(), Fa
 
 fn row(job: &Job) -> Result<Row, Failure> {
     let lock = job.lock();
-    let left = alive::program(job);
+    let left = pidfile::program(job);
     if let Ok(lock) = &lock {
         job.clean(lock)?;
         if left.is_none() {
-            alive::forget(job, lock);
+            pidfile::forget(job, lock);
         }
     }
     let running = lock.is_err() && job.is_live();

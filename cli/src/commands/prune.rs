@@ -14,7 +14,7 @@ use std::path::Path;
 pub fn run(args: &PruneArgs, root: Option<&Path>) -> Result<(), Failure> {
     let store = crate::names::open_store(root)?;
     let job = crate::names::open_job(&store, &args.job)?;
-    crate::front::free::wait(&job)?;
+    crate::front::wait_for_lock::wait(&job)?;
     let lock = job.lock()?;
     let images = job.images()?;
     let keep = if args.all { 0 } else { args.keep.unwrap_or(usize::MAX) };

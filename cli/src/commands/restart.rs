@@ -2,9 +2,9 @@
 
 use crate::args::RestartArgs;
 use crate::exit::{Exit, Failure};
-use crate::front::free;
 use crate::front::restart::{Memory, Request, restart};
 use crate::front::supervise::{Ending, StartState};
+use crate::front::wait_for_lock;
 use crate::settings::Recipe;
 use holdfast_image::Epoch;
 use holdfast_tiers::{Job, Store};
@@ -26,7 +26,7 @@ pub fn run(args: &RestartArgs, root: Option<&Path>) -> Result<Ending, Failure> {
     let settings = old.settings.with(&args.changes);
     if settings != old.settings {
         // The settings of a running job are not ours.
-        free::wait(&job)?;
+        wait_for_lock::wait(&job)?;
         Recipe { settings: settings.clone(), ..old }.write(&job)?;
     }
     let memory = match (args.lazy, args.eager) {
@@ -49,7 +49,7 @@ pub fn run(args: &RestartArgs, root: Option<&Path>) -> Result<Ending, Failure> {
 /// A new job with one image of another one. A job of that name which has no image is taken.
 fn copy(store: &Store, from: &Job, image: Epoch, name: &str) -> Result<Job, Failure> {
     let job = store.create_job(name)?;
-    free::wait(&job)?;
+    wait_for_lock::wait(&job)?;
     let lock = job.lock()?;
     if !job.images()?.is_empty() {
         let text = format!("job {name} has images of its own; give the copy another name, or restart {name}");

@@ -7,7 +7,7 @@ use crate::front::launch::c_string;
 use crate::front::restart::{Memory, Request, restart};
 use crate::front::supervise::{Ending, StartState};
 use crate::settings::{Recipe, Settings};
-use crate::{front, program, ranks};
+use crate::{front, mpi, program};
 use holdfast_image::bytes::Name;
 use holdfast_tiers::Store;
 use std::ffi::OsStr;
@@ -21,7 +21,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// # Errors
 /// Nothing was started.
 pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
-    if ranks::gather(args.command.len())? {
+    if mpi::gather(args.command.len())? {
         return Ok(Ending::Program(ExitStatus::default()));
     }
     let settings = args.settings();
@@ -37,7 +37,7 @@ pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
     let arguments = args.command.iter().map(|word| c_string(word)).collect::<Result<Vec<_>, _>>()?;
     claim_job(&store, args.name.as_deref(), Path::new(name), |job| {
         // Before the recipe is written: that of a running job is not ours.
-        front::free::wait(job)?;
+        front::wait_for_lock::wait(job)?;
         recipe(args, &settings)?.write(job)?;
         front::run_program(&store, job, &settings, &path, arguments.clone(), &[], &state)
     })
@@ -55,7 +55,7 @@ fn resume(
     if job.images()?.is_empty() {
         return Ok(None);
     }
-    front::free::wait(&job)?;
+    front::wait_for_lock::wait(&job)?;
     let old = Recipe::read(&job)?;
     // What it was told at its start.
     let settings = &Settings { cpu_baseline: old.settings.cpu_baseline, ..settings.clone() };

@@ -2,7 +2,7 @@
 //!
 //! The agent gets nothing of ours but its log, the link and, for a restart, the socket to the process to be rebuilt.
 
-use super::handed::Handed;
+use super::inherited_fds::InheritedFd;
 use crate::agent::open_log;
 use crate::exit::Failure;
 use crate::link::{self, Link, Tell};
@@ -88,7 +88,12 @@ pub fn own_environment() -> Result<Vec<CString>, Failure> {
 ///
 /// # Errors
 /// What the agent says, or that it cannot be started.
-pub fn launch(store: &Store, job: &Job, handed: &[Handed], order: Order) -> Result<Launched, Failure> {
+pub fn launch(
+    store: &Store,
+    job: &Job,
+    inherited_fds: &[InheritedFd],
+    order: Order,
+) -> Result<Launched, Failure> {
     let system = |what: &'static str| move |error: io::Error| Failure::system(what, &error);
     let (ours, theirs) = fd::socketpair(libc::SOCK_SEQPACKET).map_err(system("socketpair for the agent"))?;
     let null: OwnedFd = std::fs::File::options()
@@ -102,8 +107,8 @@ pub fn launch(store: &Store, job: &Job, handed: &[Handed], order: Order) -> Resu
     let mut words: Vec<&OsStr> = ["holdfast", "--store"].map(OsStr::new).into();
     words.extend([store.root().as_os_str(), "__agent".as_ref(), "--job".as_ref(), job.name().as_ref()]);
     words.extend(["--link", "3"].map(OsStr::new));
-    let handed: Vec<String> = handed.iter().map(Handed::to_string).collect();
-    for text in &handed {
+    let inherited_fds: Vec<String> = inherited_fds.iter().map(InheritedFd::to_string).collect();
+    for text in &inherited_fds {
         words.extend(["--inherited", text].map(OsStr::new));
     }
     let mut descriptors = vec![null, log, second_log, theirs];

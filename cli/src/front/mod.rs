@@ -6,12 +6,12 @@
 
 mod baseline;
 pub mod environment;
-pub mod free;
-pub mod handed;
+pub mod inherited_fds;
 pub mod launch;
 mod protected_restart;
 pub mod restart;
 pub mod supervise;
+pub mod wait_for_lock;
 
 use crate::exit::{Exit, Failure};
 use crate::link::Tell;
@@ -37,8 +37,12 @@ pub fn run_program(
     state: &StartState,
 ) -> Result<Ending, Failure> {
     let environment = environment::for_program(&job.socket_path(), settings, extra)?;
-    let agent =
-        launch::launch(store, job, &state.handed, launch::Order::Start { silent: !program.loads_libraries })?;
+    let agent = launch::launch(
+        store,
+        job,
+        &state.inherited_fds,
+        launch::Order::Start { silent: !program.loads_libraries },
+    )?;
     let closed =
         (0..).zip(signals::at_start().closed).filter(|(_, closed)| *closed).map(|(fd, _)| fd).collect();
     let start = Start {

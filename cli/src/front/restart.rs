@@ -97,7 +97,7 @@ fn exit_of_rebuild(error: &RebuildError) -> Exit {
 /// rebuilding. The program does not run then.
 pub fn restart(request: &Request<'_>, state: &StartState) -> Result<Ending, Failure> {
     let job = request.job;
-    super::free::wait(job)?;
+    super::wait_for_lock::wait(job)?;
     let mut epochs: Vec<Epoch> = job.images()?.iter().map(|image| image.epoch).collect();
     if let Some(epoch) = request.epoch {
         epochs.retain(|other| *other <= epoch);
@@ -112,7 +112,7 @@ pub fn restart(request: &Request<'_>, state: &StartState) -> Result<Ending, Fail
             if !result.as_ref().is_err_and(|failure| failure.goes_by) {
                 break;
             }
-            super::free::wait(job)?;
+            super::wait_for_lock::wait(job)?;
             result = restart_one(request, epoch, state);
         }
         match &result {
@@ -159,7 +159,7 @@ fn restart_one(request: &Request<'_>, epoch: Epoch, state: &StartState) -> Resul
         share: several && request.memory != Memory::Eager && (lazy || !has_go(&image)),
         map: request.map.iter().map(Moved::to_argument).collect(),
     };
-    let agent = launch(request.store, request.job, &state.handed, Order::Restart(order))?;
+    let agent = launch(request.store, request.job, &state.inherited_fds, Order::Restart(order))?;
     let options = BirthOptions { ids: None };
     let born = rebuild::birth(&record, ours, &options);
     let mut born = born.map_err(|error| why_none_was_born(&error, &agent, state, request.job))?;

@@ -4,7 +4,7 @@
 //! signal from the terminal (si_code SI_KERNEL) has reached the program already, which is in the same foreground
 //! group; only what was sent to `holdfast` alone is passed on.
 
-use super::handed::{self, Handed};
+use super::inherited_fds::{self, InheritedFd};
 use super::launch::Launched;
 use crate::client::Agent;
 use crate::exit::{Exit, Failure};
@@ -50,7 +50,7 @@ pub struct StartState {
     /// Dispositions that `holdfast` (or the runtime of Rust) changes: whether they were ignored.
     pub ignored: Vec<(i32, bool)>,
     /// Descriptors above 2 that the program is to get.
-    pub handed: Vec<Handed>,
+    pub inherited_fds: Vec<InheritedFd>,
     messages: SignalMessages,
 }
 
@@ -60,7 +60,7 @@ impl StartState {
     /// # Errors
     /// EMFILE.
     pub fn take() -> Result<StartState, Failure> {
-        let handed = handed::all()?;
+        let inherited_fds = inherited_fds::all()?;
         let ignored = vec![
             (libc::SIGPIPE, signals::at_start().pipe_ignored),
             (libc::SIGCHLD, signals::is_ignored(libc::SIGCHLD)),
@@ -69,7 +69,7 @@ impl StartState {
         // An ignored SIGCHLD would have the kernel throw the status of our children away (waitpid(2), NOTES).
         signals::set_ignored(libc::SIGCHLD, false);
         let messages = SignalMessages::new(taken()).map_err(|error| Failure::system("signalfd", &error))?;
-        Ok(StartState { mask, ignored, handed, messages })
+        Ok(StartState { mask, ignored, inherited_fds, messages })
     }
     /// The next signal that arrived.
     pub fn next(&self) -> Option<Arrived> {
@@ -138,7 +138,7 @@ pub fn supervise(
     job: &Job,
     settings: &Settings,
 ) -> Result<Ending, Failure> {
-    handed::let_go(&state.handed);
+    inherited_fds::let_go(&state.inherited_fds);
     let mut front = Front { program, agent, link_open: true, job, settings, stopping: None, stopped: false };
     loop {
         while let Some(arrived) = state.next() {

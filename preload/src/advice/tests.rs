@@ -2,7 +2,7 @@
 //!
 //! Each test runs in a process of its own: it makes holes in its memory, where stacks of other tests' threads would be put.
 
-use super::moving::{remap, unmap};
+use super::mremap::{remap, unmap};
 use super::*;
 use crate::shared::WALKERS;
 use std::fs::File;

@@ -8,7 +8,7 @@
 //! | module | what it is |
 //! | --- | --- |
 //! | [`layout`] | the tables that the agent and the program share by reading and writing the program's memory |
-//! | [`table`], [`world`] | the protocol: claim, copy, open, wait; what it needs of the machine |
+//! | [`table`], [`platform`] | the protocol: claim, copy, open, wait; what it needs of the machine |
 //! | [`fault`], [`signals`] | the handler of SIGSEGV, and SIGSEGV as the program sees it |
 //! | [`hooks`], [`thread`] | calls that write to buffers; which are under way |
 //! | [`memory`], [`large`] | calls that change mappings; which allocations are large |
@@ -18,10 +18,10 @@ pub mod hooks;
 pub mod large;
 pub mod layout;
 pub mod memory;
+mod platform;
 pub mod signals;
 pub mod table;
 pub mod thread;
-mod world;
 
 #[cfg(all(test, loom))]
 mod model;

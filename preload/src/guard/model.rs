@@ -1,10 +1,10 @@
 //! All interleavings of [`table`]'s protocol: threads of the program that write, and an agent that stores.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p holdfast-preload --lib --release model`. The file `table.rs` is compiled once
-//! more here, over tables and pages that loom knows; the agent's half follows `process/src/guard/live.rs` step by step.
+//! more here, over tables and pages that loom knows; the agent's half follows `process/src/freeze/guard/pages.rs` step by step.
 //!
 //! # Safety
-//! `unsafe` only as `table.rs` wants it of its world: nothing here is.
+//! `unsafe` only as `table.rs` wants it of its platform: nothing here is.
 #![allow(unsafe_code)]
 
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -64,7 +64,7 @@ mod layout {
 }
 
 /// Memory, protections and time of the model.
-mod world {
+mod platform {
     use super::layout::PAGE;
     use super::{Machine, START, machine};
     use loom::sync::atomic::{AtomicU64, Ordering, fence};

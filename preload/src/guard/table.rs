@@ -19,7 +19,7 @@
 #![allow(unsafe_code)]
 
 use super::layout::*;
-use super::world;
+use super::platform;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
@@ -119,7 +119,7 @@ pub fn resolve(area: Area, address: usize, all: bool) -> Found {
         }
         let state = area.state(page).load(Acquire);
         if state & BUSY != 0 {
-            world::nap(1000);
+            platform::nap(1000);
         } else if state != 0 {
             return if first { Found::Open } else { Found::Opened };
         } else if let Some(work) = Work::begin(area, range, page, waiting.pulse.is_some()) {
@@ -166,7 +166,7 @@ impl Work {
 
     fn claim(&self, page: usize) -> bool {
         let claimed = self.area.state(page).compare_exchange(0, BUSY, SeqCst, Relaxed).is_ok();
-        world::order_of_seqcst();
+        platform::order_of_seqcst();
         claimed
     }
 
@@ -175,7 +175,7 @@ impl Work {
         let Some(slot) = pop(self.area) else { return false };
         // SAFETY: the page is mapped and readable (the agent's table; wrappers of calls that unmap wait for the claim);
         // the slot is this thread's alone until it is published.
-        unsafe { world::copy_page(self.range.address(page), self.area.slot(slot)) };
+        unsafe { platform::copy_page(self.range.address(page), self.area.slot(slot)) };
         self.area.state(page).store(BUSY | (slot as u32 + 1), SeqCst);
         true
     }
@@ -239,7 +239,7 @@ impl Work {
     fn open(&self, low: usize, high: usize) {
         let (start, len) = (self.range.address(low), (high - low) * PAGE);
         // SAFETY: pages of the table that this thread has claimed, or that are open already.
-        if unsafe { world::open_memory(start, len) }.is_err() {
+        if unsafe { platform::open_memory(start, len) }.is_err() {
             // Too many mappings (ENOMEM), or the program has changed the mapping behind our back.
             self.area.word(DOUBT).store(1, SeqCst);
             open_rest(self.area, self.range);
@@ -297,7 +297,7 @@ fn open_rest(area: Area, range: Range) {
         }
         if begin < page {
             // SAFETY: pages of the table that the program has left as they were.
-            let _ = unsafe { world::open_memory(range.address(begin), (page - begin) * PAGE) };
+            let _ = unsafe { platform::open_memory(range.address(begin), (page - begin) * PAGE) };
         }
         page += 1;
     }
@@ -313,11 +313,11 @@ pub struct Pulse {
 impl Pulse {
     /// From now on.
     pub fn new(area: Area) -> Pulse {
-        Pulse { area, beat: area.word(HEARTBEAT).load(Relaxed), since_ms: world::monotonic_ms() }
+        Pulse { area, beat: area.word(HEARTBEAT).load(Relaxed), since_ms: platform::monotonic_ms() }
     }
     /// For how long it has stood still, milliseconds.
     pub fn silent_ms(&mut self) -> i64 {
-        let (beat, now) = (self.area.word(HEARTBEAT).load(Relaxed), world::monotonic_ms());
+        let (beat, now) = (self.area.word(HEARTBEAT).load(Relaxed), platform::monotonic_ms());
         if beat != self.beat {
             (self.beat, self.since_ms) = (beat, now);
         }
@@ -347,10 +347,10 @@ impl Waiting {
             });
         }
         let pulse = self.pulse.get_or_insert_with(|| Pulse::new(self.area));
-        world::nap(NAP_NS);
+        platform::nap(NAP_NS);
         if pulse.silent_ms() > SILENCE_MS {
             *pulse = Pulse::new(self.area);
-            if !world::agent_is_there() {
+            if !platform::agent_is_there() {
                 self.area.word(ABANDONED).store(1, Release);
             }
         }

@@ -5,9 +5,9 @@
 
 use super::maps::Mapped;
 use crate::error::TraceError;
-use crate::inject::batch::{BUFFERS, Host};
+use crate::inject::live_thread::{BUFFERS, Host};
 use crate::inject::stub::Row;
-use crate::xstate;
+use crate::stop::xstate;
 use holdfast_image::attributes::{MemoryPolicy, ProcessAttributes, ThreadAttributes};
 use holdfast_image::control::SharedPage;
 use holdfast_image::record::InjectArea;

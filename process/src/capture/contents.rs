@@ -2,20 +2,20 @@
 //!
 //! Without it a restart finds files as they are then: cut back to their lengths, but not unwritten where they were overwritten,
 //! and not made anew where they were removed. [`Contents::take`] is called inside the stop; what it reads becomes pages
-//! of a space that no process has ([`holdfast_image::space::FILES`]), which the store compares, compresses and keeps like memory.
+//! of a space that no process has ([`holdfast_image::address_space::FILES`]), which the store compares, compresses and keeps like memory.
 //! Files that are only mapped are not looked at: the pages of shared mappings are part of the image anyway.
 //! What must hold: a file counts as unchanged only if the last committed image has it, it was read when its times had been
 //! the same for a while (a file system's clock may stand still for some milliseconds), they are the same now, and nobody
 //! maps it for writing, which may change no time. How it fails: by [`Unsaved`]; no image then.
 
-use super::files::nameless;
+use super::files::unlinked;
 use super::maps::{Kind, Mapped};
-use crate::memory::SavedPages;
+use crate::freeze::frozen_memory::SavedPages;
 use holdfast_image::bytes::Name;
+use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
 use holdfast_image::record::{FileContent, FileTable, Object};
 use holdfast_image::refusal::{Refusal, Subject};
-use holdfast_image::set::PageSet;
 use holdfast_image::{Addr, PAGE_SIZE};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{File, Metadata};
@@ -276,7 +276,7 @@ impl Sight {
         // Opened anew: the offset of the program's own stays where it is.
         let file = File::open(format!("/proc/{}/task/{}/fd/{fd}", process.pid, process.tid))?;
         let metadata = file.metadata()?;
-        let data = nameless::data_of(&file, metadata.len(), None)?;
+        let data = unlinked::data_of(&file, metadata.len(), None)?;
         Ok(Sight { file, metadata, data })
     }
 

@@ -6,34 +6,33 @@
 //! `check` looks at a program that runs on ([`Look::Running`]): then no content is read and nothing set, and what is
 //! closed meanwhile is left out.
 
+mod accept_queue;
 mod datagrams;
-mod flight;
-mod groups;
+mod epoll;
+mod fd_owner;
+mod in_flight;
+pub mod inotify;
 mod locks;
-pub mod nameless;
-mod own;
-mod owners;
+mod multicast;
+mod proc_self;
 mod socket_files;
 mod sockets;
 mod terminals;
-mod waiting;
-mod watched;
-pub mod watches;
+pub mod unlinked;
 
+use super::hardlinks;
 use super::identity::{born_ns, mtime_ns};
-use super::links;
 use crate::refuse;
-use crate::spread;
-use flight::{peek_pipe, unreadable};
+use crate::thread_pool;
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::record::{
     Description, Descriptor, EpollEntry, FileLock, FileTable, LockKind, NamelessFile, Object, Pty,
 };
 use holdfast_image::refusal::{Refusal, Subject};
-use holdfast_sys::diag::UnixSocket;
 use holdfast_sys::procfs::{self, DescriptorFolder, DescriptorInfo, Status};
+use holdfast_sys::sock_diag::UnixSocket;
 use holdfast_sys::{clone, fd};
-use nameless::Covered;
+use in_flight::{peek_pipe, unreadable};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -44,6 +43,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use unlinked::Covered;
 
 /// Content of a nameless file up to this size goes into the image.
 const NAMELESS_LIMIT: u64 = 64 << 20;
@@ -165,11 +165,11 @@ pub struct FileReader<'a> {
     /// Their inodes, by the address here and there.
     stream_ends: OnceCell<HashMap<(SocketAddr, SocketAddr), u64>>,
     /// Multicast groups that somebody on the host has joined, once somebody has asked.
-    groups: OnceCell<Vec<groups::Group>>,
+    groups: OnceCell<Vec<multicast::Group>>,
     /// What shared mappings cover of files without a name.
     covered: Covered,
     /// Files without a name so far.
-    nameless: RefCell<Vec<(nameless::Key, NamelessFile)>>,
+    nameless: RefCell<Vec<(unlinked::Key, NamelessFile)>>,
     /// Pseudo-terminals so far.
     ptys: RefCell<Vec<Pty>>,
     /// What was written to them has had time to come to the other end.
@@ -183,7 +183,8 @@ impl<'a> FileReader<'a> {
     /// A process is gone, or not ours.
     pub fn new(holders: Vec<Holder<'a>>, outside: Outside<'a>, look: Look) -> io::Result<FileReader<'a>> {
         let numbered: Vec<(usize, &Holder<'_>)> = holders.iter().enumerate().collect();
-        let all = spread::map(&numbered, spread::workers(), |&(at, holder)| find_all(at, holder, look));
+        let all =
+            thread_pool::map(&numbered, thread_pool::workers(), |&(at, holder)| find_all(at, holder, look));
         let found =
             all.into_iter().collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect::<Vec<_>>();
         let mut places: HashMap<u64, Vec<usize>> = HashMap::new();
@@ -394,7 +395,7 @@ impl<'a> FileReader<'a> {
             path = self.own_namespace(found).ok_or("a namespace that is not its own is not supported")?;
         }
         if path.ends_with(DELETED) && metadata.nlink() > 0 && !in_root {
-            match links::name_of(&path, metadata.ino()) {
+            match hardlinks::name_of(&path, metadata.ino()) {
                 Some(name) => path = name.into_os_string().into_vec(),
                 None if found.info.flags & libc::O_ACCMODE.cast_unsigned() == 0 => {}
                 None => return Err(OTHER_NAME.into()),

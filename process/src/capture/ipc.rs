@@ -5,15 +5,15 @@
 //! nobody can tell. Fails by: a refusal that names the object.
 
 use super::files::Look;
-use super::segments::is_elsewhere;
+use super::sysv_shm::is_elsewhere;
 use crate::refuse;
-use crate::xstate;
+use crate::stop::xstate;
 use holdfast_image::bytes::Blob;
 use holdfast_image::control::SharedPage;
 use holdfast_image::record::{InjectArea, IpcContent, IpcObject, Message};
 use holdfast_image::refusal::Refusal;
-use holdfast_sys::ipc::{self, IpcKind};
 use holdfast_sys::procmem;
+use holdfast_sys::sysv_sem_msg::{self, IpcKind};
 use std::collections::BTreeMap;
 use std::io;
 
@@ -130,10 +130,10 @@ fn both_tables(tid: i32, page: u64) -> io::Result<Vec<(IpcKind, i32)>> {
 fn object(kind: IpcKind, id: i32) -> io::Result<IpcObject> {
     let facts = kind.facts(id)?;
     let content = match kind {
-        IpcKind::Semaphores => IpcContent::Semaphores(ipc::values(id)?),
+        IpcKind::Semaphores => IpcContent::Semaphores(sysv_sem_msg::values(id)?),
         IpcKind::Messages => {
             let message = |(kind, data)| Message { kind, data: Blob(data) };
-            let messages = ipc::messages(id)?.into_iter().map(message).collect();
+            let messages = sysv_sem_msg::messages(id)?.into_iter().map(message).collect();
             IpcContent::Messages { room: facts.room, messages }
         }
     };
@@ -187,12 +187,12 @@ mod tests {
     #[test]
     fn an_object_is_read_with_all_that_is_in_it() {
         let set = IpcKind::Semaphores.create(libc::IPC_PRIVATE, 0o600, 2).unwrap();
-        ipc::set_values(set, &[4, 5]).unwrap();
+        sysv_sem_msg::set_values(set, &[4, 5]).unwrap();
         assert_eq!(object(IpcKind::Semaphores, set).unwrap().content, IpcContent::Semaphores(vec![4, 5]));
         IpcKind::Semaphores.remove(set).unwrap();
         assert!(object(IpcKind::Semaphores, set).is_err());
         let queue = IpcKind::Messages.create(libc::IPC_PRIVATE, 0o600, 0).unwrap();
-        ipc::send(queue, 9, b"text").unwrap();
+        sysv_sem_msg::send(queue, 9, b"text").unwrap();
         let content = object(IpcKind::Messages, queue).unwrap().content;
         let messages = vec![Message { kind: 9, data: Blob(b"text".to_vec()) }];
         assert_eq!(

@@ -3,17 +3,17 @@
 //! [`classify`], [`refuse_large`] and [`save_shared`] run inside the stop; [`regions`] after it. The pages of private memory are the
 //! tracker's business (`track`).
 
-use super::files::nameless;
+use super::files::unlinked;
 use super::identity::{Identities, SharedFiles};
 use crate::error::TraceError;
-use crate::huge;
-use crate::memory::SavedPages;
+use crate::freeze::frozen_memory::SavedPages;
+use crate::track::hugetlb;
 use holdfast_image::attributes::MemoryPolicy;
 use holdfast_image::bytes::Name;
+use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
 use holdfast_image::record::{Backing, FileIdentity, FileTable, NamelessFile, Region};
 use holdfast_image::refusal::{Refusal, Subject};
-use holdfast_image::set::PageSet;
 use holdfast_image::{Addr, PAGE_SIZE};
 use holdfast_sys::pagemap::{self, IS_GUARD, ScanRegion};
 use holdfast_sys::procfs::{self, Mapping};
@@ -117,7 +117,7 @@ pub fn all_known(all: &[Mapped], before: &Flags) -> bool {
 
 /// The flags of all mappings at the stop. `copy`: those of the frozen copy (or of the program, held), which are the
 /// ones of that instant but for what was kept out of the copy. The rest was looked at before the stop and after it; locks
-/// before it ([`super::locks`] checks them); what was mapped since is locked as `lock_future` says.
+/// before it ([`super::mlock`] checks them); what was mapped since is locked as `lock_future` says.
 ///
 /// # Errors
 /// A flag changed between the two looks: which came first, the change or the stop, nobody knows.
@@ -140,7 +140,7 @@ pub fn settle_flags(
                 let of_copy = |lock: &&String| !flags.contains(lock);
                 let known = flags_at(before, start);
                 let known = if known.is_empty() { &fresh } else { known };
-                let locks = known.iter().filter(|flag| super::locks::LOCKS.contains(&flag.as_str()));
+                let locks = known.iter().filter(|flag| super::mlock::LOCKS.contains(&flag.as_str()));
                 settled.push((start, end, flags.iter().chain(locks.filter(of_copy)).cloned().collect()));
             }
             None => open.push(&mapped.mapping),
@@ -180,7 +180,7 @@ fn kind_of(mapping: &Mapping, flags: &[String], own_files: &[PathBuf]) -> Result
         return Err("memory of a device".into());
     }
     if has("ht") {
-        return match (name == huge::NAME, mapping.shared) {
+        return match (name == hugetlb::NAME, mapping.shared) {
             (true, false) => Ok(Kind::Huge),
             // A restart makes it of ordinary pages.
             (true, true) => Ok(Kind::SharedAnonymous),
@@ -352,7 +352,7 @@ pub fn save_shared(
 ) -> Result<(), TraceError> {
     for (mapping, run) in shared(all, objects) {
         let mut run = run;
-        if mapping.name.ends_with(b" (deleted)") && mapping.name != huge::NAME {
+        if mapping.name.ends_with(b" (deleted)") && mapping.name != hugetlb::NAME {
             run = PageRun::between(run.start, Addr(readable_end(memory, run.start.0, run.end().0)));
         }
         if run.pages.0 == 0 {
@@ -431,7 +431,7 @@ pub fn regions(
                 (Backing::Kernel { name }, false)
             }
             Kind::Anonymous { .. } | Kind::Huge => (Backing::Anonymous, false),
-            Kind::PrivateFile if nameless::is_known(nameless, mapping) => {
+            Kind::PrivateFile if unlinked::is_known(nameless, mapping) => {
                 (of_nameless(nameless, mapping, &[]), false)
             }
             Kind::PrivateFile => match (self_contained, file()) {
@@ -470,7 +470,7 @@ fn given_name(mapping: &Mapping) -> Option<Name> {
 }
 
 fn of_nameless(nameless: &[NamelessFile], mapping: &Mapping, flags: &[String]) -> Backing {
-    let Some(file) = nameless::of_mapping(nameless, mapping) else { return shared_anonymous(mapping) };
+    let Some(file) = unlinked::of_mapping(nameless, mapping) else { return shared_anonymous(mapping) };
     let writable = mapping.prot & 2 != 0 || flags.iter().any(|flag| flag == "mw");
     Backing::Nameless { file, offset: mapping.offset, shared: mapping.shared, writable }
 }
@@ -503,7 +503,7 @@ pub fn stored_whole(
         .map(|mapped| {
             let mapping = &mapped.mapping;
             mapped.kind == Kind::PrivateFile
-                && !nameless::is_known(nameless, mapping)
+                && !unlinked::is_known(nameless, mapping)
                 && (self_contained
                     || mapping.name.ends_with(b" (deleted)")
                     || replaced.contains(&(mapping.name.clone(), mapping.inode)))

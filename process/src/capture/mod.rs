@@ -1,8 +1,8 @@
 //! The process record: what the kernel knows of a stopped process.
 //!
-//! * [`maps`], [`locks`]: mappings, their flags and where their pages are. * [`files`]: descriptors and data in flight.
-//! * [`links`]: files whose name was removed while they have another one. * [`folder`]: the current directory.
-//! * [`rights`]: ids and capabilities. * [`segments`]: System V shared memory.
+//! * [`maps`], [`mlock`]: mappings, their flags and where their pages are. * [`files`]: descriptors and data in flight.
+//! * [`hardlinks`]: files whose name was removed while they have another one. * [`cwd`]: the current directory.
+//! * [`credentials`]: ids and capabilities. * [`sysv_shm`]: System V shared memory.
 //! * [`attributes`]: what a process and its threads tell of their settings.
 //! * [`state`]: signals, timers, limits, layout, threads. * [`processor`]: instruction sets.
 //!
@@ -10,16 +10,19 @@
 //! only what could change.
 
 pub mod attributes;
+pub mod build_record;
+pub mod capture_job;
+pub mod capture_process;
 pub mod contents;
+pub mod credentials;
+pub mod cwd;
 pub mod files;
-pub mod folder;
+pub mod hardlinks;
 pub mod identity;
-pub mod ids;
 pub mod ipc;
-pub mod links;
-pub mod locks;
+pub mod last_pid;
 pub mod maps;
+pub mod mlock;
 pub mod processor;
-pub mod rights;
-pub mod segments;
 pub mod state;
+pub mod sysv_shm;

@@ -5,7 +5,7 @@
 //! (arch/x86/include/asm/cpufeatures.h). Only what adds instructions counts: hints about speed (erms, fsrm, rep_good) must
 //! not keep a program from a processor that runs it as well.
 
-use crate::xstate;
+use crate::stop::xstate;
 use holdfast_image::processor::CpuLevel;
 use holdfast_sys::fault;
 use std::fs;

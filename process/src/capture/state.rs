@@ -1,11 +1,11 @@
 //! State of the process and of its threads that is neither memory nor files.
 
-use super::{attributes, ids, processor};
+use super::{attributes, last_pid, processor};
 use crate::error::TraceError;
-use crate::inject::batch::{BUFFERS, Host, MAX_ROWS};
+use crate::inject::live_thread::{BUFFERS, Host, MAX_ROWS};
 use crate::inject::stub::Row;
-use crate::threads::Thread;
-use crate::xstate;
+use crate::stop::threads::Thread;
+use crate::stop::xstate;
 use holdfast_image::Addr;
 use holdfast_image::attributes::{Deadline, ProcessAttributes, ThreadAttributes};
 use holdfast_image::bytes::{Blob, Name};
@@ -15,7 +15,7 @@ use holdfast_image::record::{
     SignalAction, ThreadRecord,
 };
 use holdfast_sys::procfs::{self, Status};
-use holdfast_sys::{clock, procmem, proctext, task};
+use holdfast_sys::{clock, procmem, proctext, sched};
 use std::collections::HashMap;
 use std::fs;
 use std::io;
@@ -218,7 +218,7 @@ impl Question {
         rows.extend(ThreadFacts::rows(buffer + THREAD as u64));
         let ids = rows.len();
         if with_ids {
-            rows.extend(ids::rows(buffer + IDS as u64));
+            rows.extend(last_pid::rows(buffer + IDS as u64));
         }
         Question { rows, signals, settings, own, ids }
     }
@@ -229,7 +229,7 @@ impl Question {
     /// As [`Host::begin`].
     pub fn ask(&self, host: &Host, area: &InjectArea) -> Result<(), TraceError> {
         if self.ids < self.rows.len() {
-            ids::prepare(host.tid, area.scratch.0 + BUFFERS + IDS as u64)?;
+            last_pid::prepare(host.tid, area.scratch.0 + BUFFERS + IDS as u64)?;
         }
         host.begin(area, &self.rows)
     }
@@ -246,7 +246,7 @@ impl Question {
     ) -> Result<(ProcessFacts, ThreadFacts), TraceError> {
         let buffer = area.scratch.0 + BUFFERS;
         let results = host.finish(area, self.rows.len(), &mut |_| Ok(()))?;
-        let mut bytes = vec![0_u8; IDS + ids::LEN];
+        let mut bytes = vec![0_u8; IDS + last_pid::LEN];
         procmem::read(host.tid, buffer, &mut bytes)?;
         let word = |at: usize| u64::from_le_bytes(xstate::array(&bytes, at));
         let timer = |which: usize| IntervalTimer {
@@ -277,7 +277,7 @@ impl Question {
         );
         let has_keys = attributes::process_has_keys(&results[self.settings..self.own]);
         let facts = ThreadFacts::new(thread, &results[self.own..self.ids], &bytes[THREAD..IDS]);
-        let last_id = ids::told(&results[self.ids..], &bytes[IDS..]);
+        let last_id = last_pid::told(&results[self.ids..], &bytes[IDS..]);
         let itimers = [timer(0), timer(1), timer(2)];
         let actions = actions.collect();
         Ok((ProcessFacts { brk, itimers, actions, attributes, has_keys, last_id }, facts))
@@ -361,7 +361,7 @@ pub fn host(pid: i32, vdso: &[u8]) -> io::Result<HostRecord> {
 pub struct Around {
     comm: Name,
     affinity: Vec<u64>,
-    scheduling: task::Scheduling,
+    scheduling: sched::Scheduling,
     io_priority: Option<u32>,
 }
 
@@ -370,8 +370,8 @@ pub fn around(comm: Name, tid: i32) -> Around {
     Around {
         comm,
         affinity: clock::affinity(tid).unwrap_or_default(),
-        scheduling: task::scheduling_of(tid),
-        io_priority: task::io_priority_of(tid),
+        scheduling: sched::scheduling_of(tid),
+        io_priority: sched::io_priority_of(tid),
     }
 }
 

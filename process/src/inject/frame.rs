@@ -76,7 +76,8 @@ pub fn bytes(address: u64, regs: &Registers, mask: u64, xstate: &[u8]) -> Vec<u8
     put(296, mask);
     frame.extend_from_slice(xstate);
     let header = &mut frame[XSTATE_OFFSET..];
-    let features = u64::from_le_bytes(crate::xstate::array(header, 512)) | crate::xstate::static_features();
+    let features =
+        u64::from_le_bytes(crate::stop::xstate::array(header, 512)) | crate::stop::xstate::static_features();
     let len = xstate.len() as u32;
     // struct _fpx_sw_bytes at 464 of the legacy area: magic1, extended_size, xfeatures, xstate_size.
     header[464..468].copy_from_slice(&FP_XSTATE_MAGIC1.to_le_bytes());

@@ -2,13 +2,14 @@
 //!
 //! * [`stub`]: the few instructions that run there, and the table of calls that they work through.
 //! * [`frame`]: the signal frame that brings the thread back if the agent dies in the middle.
-//! * [`foothold`]: the first calls in a process that has no room for the stub.
-//! * [`batch`]: running one table in one thread and reading the results.
+//! * [`vdso_call`]: the first calls in a process that has no room for the stub.
+//! * [`live_thread`]: running one table in one thread and reading the results.
 //!
 //! Called by the cut (`freeze`, `capture`) and by the restart (`rebuild`). What must hold: the thread is in a ptrace
 //! stop of ours, and the ranges of [`holdfast_image::record::InjectArea`] belong to nobody else.
 
-pub mod batch;
-pub mod foothold;
+pub mod area;
 pub mod frame;
+pub mod live_thread;
 pub mod stub;
+pub mod vdso_call;

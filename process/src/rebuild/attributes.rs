@@ -7,7 +7,7 @@
 //! runs without it.
 
 use super::error::RebuildError;
-use super::hand::{Batch, Hand, Need, Task, Workplace};
+use super::remote_calls::{Batch, Hand, Need, Task, Workplace};
 use crate::inject::stub::Row;
 use holdfast_image::attributes::MemoryPolicy;
 use holdfast_image::record::{ProcessRecord, ThreadRecord};

@@ -1,7 +1,7 @@
 //! System V objects with ids that are chosen: the next one that is made can be told its id by who may write to the kernel's
 //! file for that (ipc/util.c, ipc_idr_alloc; CAP_CHECKPOINT_RESTORE). Others get another id.
 //!
-//! Used by [`super::segments`] and [`super::ipc`], in the agent. How it fails: by what making fails with; nothing is left behind.
+//! Used by [`super::sysv_shm`] and [`super::ipc`], in the agent. How it fails: by what making fails with; nothing is left behind.
 
 use std::fs;
 use std::io;

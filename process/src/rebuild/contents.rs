@@ -1,6 +1,6 @@
 //! What was in files with names, put back: those that the job saved (`run --save-files`).
 //!
-//! Called by [`super::finish`](fn@super::finish) in the agent, when all else has succeeded. The files are there: what was gone the
+//! Called by [`super::agent`](fn@super::agent) in the agent, when all else has succeeded. The files are there: what was gone the
 //! first new process has made anew, empty ([`super::regular::open`]).
 //! The rule of [`super::regular`] holds: no byte is ever lost. A file that is what it was is not touched; one that has only
 //! grown is cut back; of any other all that is in it now is kept first. Invariant: the record was checked.
@@ -8,10 +8,10 @@
 
 use super::error::RebuildError;
 use super::regular::{self, keep_tail};
-use crate::capture::files::nameless;
+use crate::capture::files::unlinked;
+use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::{ExtentSource, PageProvider, PageRun};
 use holdfast_image::record::{FileContent, FileTable};
-use holdfast_image::set::PageSet;
 use holdfast_image::{Addr, PAGE_SIZE};
 use std::fs::{File, Permissions};
 use std::io;
@@ -21,7 +21,7 @@ use std::path::Path;
 /// Bytes that are compared at once.
 const PIECE_LEN: u64 = 1 << 20;
 
-/// Puts all back. `pages`: those of the space of files ([`holdfast_image::space::FILES`]). One line per file that was changed.
+/// Puts all back. `pages`: those of the space of files ([`holdfast_image::address_space::FILES`]). One line per file that was changed.
 ///
 /// # Errors
 /// Names the file.
@@ -62,7 +62,7 @@ pub fn put_back(
 fn places(file: &File, content: &FileContent, pages: &dyn PageProvider) -> io::Result<PageSet> {
     let whole = content.run();
     let in_file = |start: u64, end: u64| PageRun::between(Addr(start), Addr(end.next_multiple_of(PAGE_SIZE)));
-    let now = nameless::data_of(file, file.metadata()?.len().min(content.size), None)?;
+    let now = unlinked::data_of(file, file.metadata()?.len().min(content.size), None)?;
     let now = now.into_iter().map(|(from, to)| in_file(from, to));
     let is_here = |run: &PageRun| run.start < whole.end() && run.end() > whole.start;
     let stored = pages.extents().iter().filter(|extent| is_here(&extent.run));

@@ -3,19 +3,19 @@
 //! The first process makes every object of the job at a number above all that the program has ([`Made::all`]). The
 //! others are forked then; in each of them everything below is closed and what it has is duplicated down
 //! ([`Made::put_in_place`]). What stays above is close-on-exec and goes with the exec. Runs in the new processes
-//! ([`super::life`]). How it fails: an error names the descriptor or file; nothing but file lengths was changed then.
+//! ([`super::child`]). How it fails: an error names the descriptor or file; nothing but file lengths was changed then.
 
-use super::common;
 use super::error::RebuildError;
+use super::handshake::{self, Message};
+use super::inotify;
 use super::member::{Job, Member};
-use super::mirror;
-use super::nameless::NamelessFiles;
 use super::objects::{self as makers, Makers};
+use super::proc_files;
 use super::regular::{self, Nameless, Role};
-use super::report::{self, Message};
-use super::shared::{self, SharedObject};
+use super::shared_anonymous::{self, SharedObject};
+use super::shared_memfd;
 use super::terminals::Ptys;
-use super::watches;
+use super::unlinked::NamelessFiles;
 use holdfast_image::bytes::Name;
 use holdfast_image::record::{Description, FileTable, Object};
 use holdfast_sys::{attributes, fd, objects};
@@ -73,8 +73,8 @@ fn take_handed_down(table: &FileTable, floor: i32) -> HashMap<i32, OwnedFd> {
 /// RLIMIT_NOFILE is too low.
 pub fn floor(job: &Job<'_>) -> Result<i32, RebuildError> {
     let FileTable { nameless, ptys, .. } = &job.record.files;
-    let several = shared::of_several(job);
-    let floor = common::number(job, &several) + 1;
+    let several = shared_anonymous::of_several(job);
+    let floor = shared_memfd::number(job, &several) + 1;
     let objects = job.descriptions().len() + several.len() + nameless.len() + ptys.len();
     raise_limit(u64::from(floor.cast_unsigned()) + objects as u64 + SPARE)?;
     Ok(floor)
@@ -123,10 +123,10 @@ impl Made {
         };
         let descriptions = bench.make_all();
         for note in bench.notes.drain(..) {
-            report::tell(report, &Message::Note(note));
+            handshake::tell(report, &Message::Note(note));
         }
-        let shared = shared::make(&shared::of_several(job), floor)?;
-        let common = common::make(job, floor)?;
+        let shared = shared_anonymous::make(&shared_anonymous::of_several(job), floor)?;
+        let common = shared_memfd::make(job, floor)?;
         let Bench { without_name, ptys, .. } = bench;
         Ok(Made { floor, descriptions: descriptions?, without_name, ptys, shared, common })
     }
@@ -163,7 +163,7 @@ impl Made {
             objects::duplicate_to(common.as_fd(), self.floor - 1)
                 .map_err(RebuildError::io("handing down what processes have in common"))?;
         }
-        for (object, _) in member.own.regions.iter().filter_map(shared::object_of) {
+        for (object, _) in member.own.regions.iter().filter_map(shared_anonymous::object_of) {
             if let Some((SharedObject { number, .. }, file)) = self.shared.get(&object) {
                 objects::duplicate_to(file.as_fd(), *number)
                     .map_err(RebuildError::io("handing down memory that several processes share"))?;
@@ -174,8 +174,8 @@ impl Made {
                 && let Some(Some(made)) = self.descriptions.get(index)
             {
                 debug_assert!(present.contains(&fd));
-                for note in watches::add(made.as_fd(), watches) {
-                    report::tell(report, &Message::Note(note));
+                for note in inotify::add(made.as_fd(), watches) {
+                    handshake::tell(report, &Message::Note(note));
                 }
             }
         }
@@ -232,7 +232,7 @@ impl Made {
                 };
                 if let Err(why) = outcome {
                     let note = format!("epoll descriptor {own} no longer watches {}: {why}", entry.fd);
-                    report::tell(report, &Message::Note(note));
+                    handshake::tell(report, &Message::Note(note));
                 }
             }
         }
@@ -267,7 +267,7 @@ impl Bench<'_> {
         let mut made = Vec::with_capacity(job.descriptions().len());
         for (index, description) in job.descriptions().iter().enumerate() {
             let (place, holder) = job.holder(index).unwrap_or((0, -1));
-            let fd = match mirror::stand_in(&description.object, place) {
+            let fd = match proc_files::stand_in(&description.object, place) {
                 Some(path) => Some(open_path(&path, description.flags)?),
                 None => self.make(description, holder)?,
             };

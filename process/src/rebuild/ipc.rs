@@ -2,7 +2,7 @@
 //!
 //! They outlive the programs, unless somebody removed them. Runs in the agent: [`IpcObjects::claim`] before there is a process,
 //! [`IpcObjects::tell`] for each, [`IpcObjects::fill`] when nothing else can fail any more, [`IpcObjects::keep`] when the
-//! program runs. One that another agent's program uses ([`crate::names`]) is left alone.
+//! program runs. One that another agent's program uses ([`crate::job::names`]) is left alone.
 //!
 //! What must hold: what is found is not written to before `fill`. Who may not choose an id ([`chosen`]) gets another one, and
 //! libholdfast shows the programs the old one. How it fails: an error names the object; what was made is removed.
@@ -11,11 +11,11 @@ use super::chosen;
 use super::error::RebuildError;
 use super::member::Job;
 use crate::capture::ipc::{self as tables, kind_of};
-use crate::names;
+use crate::job::names;
 use holdfast_image::control::SharedPage;
 use holdfast_image::record::{IpcContent, IpcObject, ProcessRecord};
-use holdfast_sys::ipc::{self, IpcKind};
 use holdfast_sys::procmem::ForcedMemory;
+use holdfast_sys::sysv_sem_msg::{self, IpcKind};
 use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
@@ -135,12 +135,12 @@ impl IpcObjects {
         for Claimed { kind, id, about, made, .. } in &self.0 {
             let fill = || -> std::io::Result<()> {
                 match &about.content {
-                    IpcContent::Semaphores(values) => ipc::set_values(*id, values)?,
+                    IpcContent::Semaphores(values) => sysv_sem_msg::set_values(*id, values)?,
                     IpcContent::Messages { messages, .. } => {
-                        ipc::empty(*id)?;
+                        sysv_sem_msg::empty(*id)?;
                         messages
                             .iter()
-                            .try_for_each(|message| ipc::send(*id, message.kind, &message.data.0))?;
+                            .try_for_each(|message| sysv_sem_msg::send(*id, message.kind, &message.data.0))?;
                     }
                 }
                 if *made && about.mode & OWNER != OWNER {
@@ -242,7 +242,7 @@ fn make(about: &IpcObject, kind: IpcKind) -> Result<Claimed, RebuildError> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::rebuild::fill::tests::record;
+    use crate::rebuild::pages::tests::record;
     use holdfast_image::bytes::Blob;
     use holdfast_image::record::Message;
 
@@ -265,9 +265,9 @@ mod tests {
         let record = of(vec![set(id, 0, &[3, 4])]);
         let found = IpcObjects::claim(&Job::new(&record)).unwrap();
         assert_eq!((found.0[0].id, found.0[0].made), (id, false));
-        assert_eq!(ipc::values(id).unwrap(), [0, 0], "nothing is changed yet");
+        assert_eq!(sysv_sem_msg::values(id).unwrap(), [0, 0], "nothing is changed yet");
         found.fill().unwrap();
-        assert_eq!(ipc::values(id).unwrap(), [3, 4]);
+        assert_eq!(sysv_sem_msg::values(id).unwrap(), [3, 4]);
         let copy = IpcObjects::claim(&Job::new(&record)).unwrap();
         let other = copy.0[0].id;
         assert!(other != id && copy.0[0].made && copy.notes().len() == 1);
@@ -290,7 +290,7 @@ mod tests {
         let made = IpcObjects::claim(&Job::new(&record)).unwrap();
         made.fill().unwrap();
         let id = made.0[0].id;
-        assert_eq!(ipc::messages(id).unwrap(), [(2, b"a".to_vec()), (1, Vec::new())]);
+        assert_eq!(sysv_sem_msg::messages(id).unwrap(), [(2, b"a".to_vec()), (1, Vec::new())]);
         assert_eq!(IpcKind::Messages.facts(id).unwrap().room, 5000);
         let refused = IpcObjects::claim(&Job::new(&record)).unwrap_err().to_string();
         assert!(refused.contains("message queue") && refused.contains("end that first"), "{refused}");

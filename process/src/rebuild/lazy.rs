@@ -4,7 +4,7 @@
 //! because the image may be of a program that was restarted lazily before. See `preload/src/advice.rs` for the use.
 
 use super::error::RebuildError;
-use super::fill::MappedRun;
+use super::pages::MappedRun;
 use holdfast_image::control::SharedPage;
 use holdfast_image::record::ProcessRecord;
 use holdfast_sys::procfs::{self, Mapping};

@@ -6,11 +6,11 @@
 //!
 //! Root needs no user namespace; nor does anybody lose rights inside one over what is his (user_namespaces(7)).
 
-use super::birth::{Attempt, Parts};
 use super::error::RebuildError;
-use super::onward;
-use super::report::{self, Message};
-use holdfast_sys::{attributes, clone, fd, local, objects, signals};
+use super::handshake::{self, Message};
+use super::last_pid;
+use super::spawn::{Attempt, Parts};
+use holdfast_sys::{attributes, clone, fd, objects, signals, unix_socket};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -25,7 +25,7 @@ pub(crate) fn enter(parts: Parts<'_>, process: OwnedFd) -> Result<Attempt, Rebui
     let pipe = || fd::pipe(0).map_err(RebuildError::io("making a pipe"));
     let (mapped, map) = pipe()?;
     let (status, told) = pipe()?;
-    let user = local::effective_user();
+    let user = unix_socket::effective_user();
     let mut new_user = false;
     let mut born = Err(io::Error::from_raw_os_error(libc::EPERM));
     if user == 0 {
@@ -100,10 +100,10 @@ impl Helper<'_> {
         }
         if let Err(error) = attributes::slave_mounts().and_then(|()| attributes::mount_proc()) {
             let why = format!("/proc cannot be mounted in a pid namespace ({error}), as in most containers");
-            return report::tell(&process, &Message::Refused(why));
+            return handshake::tell(&process, &Message::Refused(why));
         }
         let pid = parts.record.pid;
-        onward::in_own_namespace(parts.record);
+        last_pid::in_own_namespace(parts.record);
         match clone::fork_with(0, pid) {
             Ok(0) => {
                 drop(told);
@@ -115,7 +115,7 @@ impl Helper<'_> {
             }
             Err(error) => {
                 let why = format!("id {pid} cannot be chosen in a pid namespace: {error}");
-                report::tell(&process, &Message::Refused(why));
+                handshake::tell(&process, &Message::Refused(why));
             }
         }
     }

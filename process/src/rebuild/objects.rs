@@ -1,5 +1,5 @@
 //! Descriptors of kernel objects: pipes and sockets with what was in flight, eventfd, timerfd, signalfd, epoll. Runs in
-//! the new process ([`super::life`]).
+//! the new process ([`super::child`]).
 
 use super::datagrams::Senders;
 use super::error::RebuildError;
@@ -8,7 +8,7 @@ use super::member::Job;
 use super::sockets::{self, Connections};
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::record::{FileTable, Object, SocketState};
-use holdfast_sys::{attributes, clock, clone, fd, objects, spawn, watch};
+use holdfast_sys::{attributes, clock, clone, fd, inotify, objects, spawn};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
@@ -164,7 +164,7 @@ impl Makers {
             Object::TimerFd { clock, .. } => objects::timerfd(*clock)?,
             Object::SignalFd { mask } => objects::signalfd(*mask)?,
             Object::Epoll { .. } => objects::epoll()?,
-            Object::Inotify { .. } => watch::inotify()?,
+            Object::Inotify { .. } => inotify::inotify()?,
             Object::PidFd { pid } => return process(*pid, flags),
             _ => return Err(io::Error::from_raw_os_error(libc::EINVAL)),
         };
@@ -388,7 +388,7 @@ mod tests {
     }
 
     fn make_all(table: &FileTable) -> Vec<OwnedFd> {
-        let mut record = crate::rebuild::fill::tests::record(Vec::new());
+        let mut record = crate::rebuild::pages::tests::record(Vec::new());
         record.files = table.clone();
         let mut makers = Makers::new(table).unwrap();
         let made = table.descriptions.iter().map(|d| makers.make(&d.object, d.flags, 0).unwrap()).collect();

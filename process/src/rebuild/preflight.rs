@@ -131,7 +131,7 @@ fn missing(object: &Object, flags: u32) -> Option<String> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::rebuild::fill::tests::{record, region};
+    use crate::rebuild::pages::tests::{record, region};
     use crate::rebuild::vdso::own as own_vdso;
     use holdfast_image::bytes::{Blob, Name};
     use holdfast_sys::attributes;

@@ -6,7 +6,7 @@
 
 use super::error::RebuildError;
 use crate::capture::processor::{self, is_of};
-use crate::xstate;
+use crate::stop::xstate;
 use holdfast_image::processor::{CpuLevel, XstatePart};
 use holdfast_image::record::{AltStack, HostRecord, ProcessRecord, ThreadRecord};
 use holdfast_sys::procmem::ForcedMemory;
@@ -155,7 +155,7 @@ fn has_frame(stack: &[u8], start: u64) -> bool {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::rebuild::fill::tests::record;
+    use crate::rebuild::pages::tests::record;
 
     #[test]
     fn a_signal_frame_is_found_wherever_the_stack_begins() {

@@ -2,7 +2,7 @@
 //!
 //! The rule: no byte is ever lost. A file that the program had open for writing and that has grown since is cut back,
 //! after its end was copied to the store and synchronised; one that has shrunk is an error, because the program would
-//! write behind a hole. One that was renamed since ([`renamed`]) is read where it is, or copied to where the program had it. [`open`] runs in the new process ([`super::life`]) and changes nothing; [`put_back`] runs in the
+//! write behind a hole. One that was renamed since ([`renamed`]) is read where it is, or copied to where the program had it. [`open`] runs in the new process ([`super::child`]) and changes nothing; [`put_back`] runs in the
 //! agent when all else has succeeded, so that a restart that fails leaves the files as they are.
 
 use super::error::RebuildError;
@@ -296,7 +296,7 @@ fn copy_tail(mut source: &File, from: u64, mut target: &File) -> io::Result<()> 
 }
 
 /// Files without a name, each made once however often it was open; from images made before they had a table of their own
-/// ([`super::nameless`]).
+/// ([`super::unlinked`]).
 #[derive(Debug, Default)]
 pub struct Nameless(HashMap<(u64, u64), File>);
 
@@ -355,7 +355,7 @@ pub fn make_nameless(path: &Path) -> io::Result<File> {
 mod tests {
     use super::*;
     use crate::capture::identity::born_ns;
-    use crate::rebuild::fill::tests::record;
+    use crate::rebuild::pages::tests::record;
     use holdfast_image::bytes::Blob;
     use holdfast_image::record::ProcessRecord;
 

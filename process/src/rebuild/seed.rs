@@ -5,7 +5,7 @@
 //! in a hole of the address space that is to be rebuilt; from there on that is all that it needs.
 
 use super::error::RebuildError;
-use super::hand::{Batch, Hand, Need, Task, Workplace};
+use super::remote_calls::{Batch, Hand, Need, Task, Workplace};
 use crate::error::TraceError;
 use crate::inject::stub;
 use holdfast_image::PAGE_SIZE;
@@ -128,7 +128,7 @@ pub fn plant(hand: &Hand, leader: Task, layout: &Layout, memory: &ForcedMemory) 
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::rebuild::fill::tests::{record, region};
+    use crate::rebuild::pages::tests::{record, region};
 
     #[test]
     fn the_seed_avoids_the_program() {

@@ -1,6 +1,6 @@
 //! Sockets with addresses: listeners, datagram sockets, connections with both ends in the program.
 //!
-//! Runs in the new process ([`super::life`]). Connections come first, each through a listener of its own at the address of
+//! Runs in the new process ([`super::child`]). Connections come first, each through a listener of its own at the address of
 //! the end that was accepted; those listeners are gone before the program's own are made. A socket that died with the
 //! program may keep its port for a minute (TIME_WAIT): a connection is made from the other end then, and what does not go
 //! either way is tried, in turns, for [`PATIENCE`], or for as long as only dead connections are in the way.

@@ -2,7 +2,7 @@
 //!
 //! Runs in the new processes, before their exec. All are made by the first before any description is opened
 //! ([`Ptys::make`]). The leader of a session takes its controlling terminal again before it has children that inherit it
-//! ([`Ptys::take_control`]; [`super::family`]). When all processes are in their places come the groups in the foreground
+//! ([`Ptys::take_control`]; [`super::fork_tree`]). When all processes are in their places come the groups in the foreground
 //! and what would hinder opening the slave, or be seen at the master ([`Ptys::settle`]). How it fails: an error names the
 //! terminal; a number that is not to be had is a note.
 

@@ -3,12 +3,12 @@
 //! Called when all pages are in and nothing else has been written to them. Only pages that the image holds are armed:
 //! whatever else exists counts as written. A failure costs the first image after the restart, not the restart.
 
+use super::address_space::Builder;
 use super::error::RebuildError;
-use super::hand::Need;
-use super::place::Builder;
-use crate::track::Tracking;
+use super::remote_calls::Need;
+use crate::track::tracking::Tracking;
+use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::Extent;
-use holdfast_image::set::PageSet;
 use holdfast_sys::{clone, userfault};
 use std::os::fd::OwnedFd;
 

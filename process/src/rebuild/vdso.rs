@@ -192,7 +192,7 @@ fn call(names: &[String]) -> [u8; JUMP_LEN] {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::rebuild::fill::tests::region as region_of;
+    use crate::rebuild::pages::tests::region as region_of;
 
     #[test]
     fn each_entry_leads_to_its_namesake() {

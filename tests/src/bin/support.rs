@@ -9,10 +9,10 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use holdfast_tests::apps::NotHere;
-use holdfast_tests::bed::{Bed, User, am_root};
-use holdfast_tests::chain::{Plan, TooSoon, run_chain};
 use holdfast_tests::random::Random;
 use holdfast_tests::refused::{self, Outcome, REFUSED, Refused};
+use holdfast_tests::restart_chain::{Plan, TooSoon, run_chain};
+use holdfast_tests::sandbox::{Bed, User, am_root};
 use holdfast_tests::suite::{ENTRIES, Entry};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

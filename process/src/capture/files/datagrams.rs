@@ -3,7 +3,7 @@
 //! Called by `sockets`, inside the stop or for a look at a running program. Messages are seen with a moving peek offset, as in
 //! `flight`, and stay where they are. What came with them (descriptors) cannot be kept and is refused.
 
-use super::flight::{DESCRIPTORS, glance, long_message, own_peek_offset, peek_messages, unreadable};
+use super::in_flight::{DESCRIPTORS, glance, long_message, own_peek_offset, peek_messages, unreadable};
 use super::sockets::{directed, not_supported, record};
 use super::{FileReader, Found, Look, Obstacle};
 use holdfast_image::bytes::Blob;

@@ -3,7 +3,7 @@
 //! Called by `sockets`, inside the stop or for a look at a running program. A file that has got another name (as servers do that bind
 //! beside the old socket and then take its place) is looked for in its folder, by its inode.
 
-use super::links;
+use crate::capture::hardlinks;
 use holdfast_image::bytes::Name;
 use holdfast_image::record::SocketRecord;
 use std::ffi::OsString;
@@ -46,7 +46,7 @@ fn elsewhere(path: &Path, inode: u32) -> Option<(OsString, Metadata)> {
         let found = fs::symlink_metadata(folder.join(name)).ok()?;
         (found.file_type().is_socket() && lower(found.ino()) == inode).then(|| (name.clone(), found))
     };
-    links::named(folder, |names| {
+    hardlinks::named(folder, |names| {
         names.iter().filter(|(other, _)| lower(**other) == inode).find_map(|(_, name)| it(name))
     })
 }
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
     use holdfast_image::bytes::Blob;
     use holdfast_image::record::SocketState;
-    use holdfast_sys::{diag, socket};
+    use holdfast_sys::{sock_diag, socket};
     use std::os::fd::AsFd;
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::net::UnixListener;
@@ -84,7 +84,7 @@ mod tests {
                 renamed: None,
                 messages: Vec::new(),
             };
-            look(own, diag::unix_socket(inode).unwrap().file, &mut record);
+            look(own, sock_diag::unix_socket(inode).unwrap().file, &mut record);
             (record.deleted, record.renamed)
         };
         let name = |path: &Path| Some(Name(path.file_name().unwrap().as_bytes().to_vec()));

@@ -3,14 +3,14 @@
 //! Called by [`super::FileReader`], inside the stop or for a look at a running program. Nothing is consumed: data is seen
 //! with MSG_PEEK. A connection is whole only if everything that one end has sent waits at the other: what is still on its way cannot be seen.
 
-use super::flight::{glance, peek};
+use super::in_flight::{glance, peek};
 use super::socket_files;
 use super::{FileReader, Found, Look, Obstacle};
 use holdfast_image::bytes::Blob;
 use holdfast_image::record::{Object, SocketOption, SocketRecord, SocketState, internet_address};
-use holdfast_sys::diag::UnixSocket;
+use holdfast_sys::sock_diag::UnixSocket;
 use holdfast_sys::socket::{self, TcpInfo, tcp_state};
-use holdfast_sys::{diag, fd, objects};
+use holdfast_sys::{fd, objects, sock_diag};
 use std::collections::HashMap;
 use std::fs;
 use std::net::SocketAddr;
@@ -139,9 +139,9 @@ impl FileReader<'_> {
     /// What the kernel knows of a unix socket. Of many all are asked for at once: it looks for each among all of the host.
     fn kernels(&self, inode: u64) -> Option<UnixSocket> {
         if self.found.iter().filter(|found| found.is_socket()).nth(FEW_SOCKETS).is_none() {
-            return diag::unix_socket(inode).ok();
+            return sock_diag::unix_socket(inode).ok();
         }
-        self.unixes.get_or_init(|| diag::unix_sockets().unwrap_or_default()).get(&inode).copied()
+        self.unixes.get_or_init(|| sock_diag::unix_sockets().unwrap_or_default()).get(&inode).copied()
     }
 
     fn internet(

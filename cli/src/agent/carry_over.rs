@@ -1,0 +1,96 @@
+//! What one checkpoint leaves for the next: the parent, the access history, the epoch that runs, the rate of flushes.
+//!
+//! Owned by the job context, used by the one checkpoint that runs. Invariant: `lineage` is that of the newest committed
+//! image of this agent's program (or the one it was restarted from); an image that fails leaves it as it is.
+//! Fails by: nothing. A history that cannot be read costs the order of the next flush, never a page.
+
+use super::write_monitor::WriteMonitor;
+use super::write_rate::Pace;
+use holdfast_image::PAGE_SIZE;
+use holdfast_pager::History;
+use holdfast_tiers::{Image, Lineage};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// See the head of the file.
+#[derive(Default)]
+pub struct CarryOver {
+    /// The parent of the next image.
+    pub lineage: Option<Arc<Lineage>>,
+    /// The epochs that have ended.
+    pub history: History,
+    /// The one that runs.
+    pub watch: Option<WriteMonitor>,
+    /// How fast flushes were.
+    pub rate: Rate,
+    /// How fast the program wrote.
+    pub pace: Pace,
+}
+
+impl CarryOver {
+    /// After a restart.
+    pub fn of_image(image: &Image) -> CarryOver {
+        let history = match image.history() {
+            [] => History::new(),
+            bytes => History::decode(bytes).unwrap_or_else(|error| {
+                tracing::warn!("image {}: {error}; going on without it", image.epoch());
+                History::new()
+            }),
+        };
+        let lineage = (!image.protected_only()).then(|| Lineage::of_image(image));
+        CarryOver { lineage, history, ..CarryOver::default() }
+    }
+}
+
+/// How many bytes a flush reads in a second: the mean of the last ones, the newest counting one half.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rate(u64);
+
+impl Default for Rate {
+    /// Before the first flush: a middling disk.
+    fn default() -> Rate {
+        Rate(500_000_000)
+    }
+}
+
+impl Rate {
+    /// Flushes of less say nothing: bytes.
+    const LEAST: u64 = 4 << 20;
+
+    /// Takes a flush into account.
+    pub fn learn(&mut self, pages: u64, took: Duration) {
+        let bytes = pages.saturating_mul(PAGE_SIZE);
+        let seconds = took.as_secs_f64();
+        if bytes >= Rate::LEAST && seconds > 0.0 {
+            self.0 = (self.0 / 2).saturating_add((bytes as f64 / seconds / 2.0) as u64).max(1);
+        }
+    }
+    /// How long a flush of so many pages will take if no more than `bound` bytes may be written in a second.
+    pub fn time_for(&self, pages: u64, bound: Option<u64>) -> Duration {
+        let rate = bound.unwrap_or(u64::MAX).min(self.0).max(1);
+        Duration::from_secs_f64(pages.saturating_mul(PAGE_SIZE) as f64 / rate as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_follows_what_was_measured() {
+        let mut rate = Rate::default();
+        let pages = 100_000_000 / PAGE_SIZE;
+        let second = Duration::from_secs(1);
+        assert_eq!(rate.time_for(pages, Some(PAGE_SIZE * pages)), second);
+        assert!(rate.time_for(pages, None) < second / 4);
+        for _ in 0..20 {
+            rate.learn(pages, second);
+        }
+        let (time, error) = (rate.time_for(pages, None), Duration::from_millis(5));
+        assert!(time > second - error && time < second + error, "{time:?}");
+        rate.learn(1, Duration::from_secs(100));
+        rate.learn(pages, Duration::ZERO);
+        assert_eq!(rate.time_for(pages, None), time);
+        assert_eq!(rate.time_for(0, Some(0)), Duration::ZERO);
+    }
+}

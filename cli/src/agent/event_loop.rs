@@ -1,0 +1,587 @@
+//! The agent's loop: one thread that waits for everything at once.
+//!
+//! It waits for requests at the socket, for the end of the job's processes, for the checkpoint thread, for the front,
+//! for SIGTERM and for the next interval. Nothing in it blocks: clients that do not read lose their connection.
+//!
+//! Invariants: one checkpoint at a time; every waiter gets exactly one reply or a closed connection; the loop ends
+//! only when no checkpoint is running.
+
+use super::checkpoint::{
+    self, CheckpointOptions, CheckpointRequest, Event, Failed, JobContext, Progress, Reporter,
+};
+use super::checks::{self, Checks};
+use super::processes::{Ended, Processes};
+use crate::front::inherited_fds::InheritedFd;
+use crate::link::Tell;
+use crate::pidfile;
+use crate::settings::Changes;
+use holdfast_image::Epoch;
+use holdfast_image::control::{JobStatus, MAX_MESSAGE, Reply, Request};
+use holdfast_image::record::InjectArea;
+use holdfast_process::{Tracer, Tracking, is_of_job};
+use holdfast_sys::poll::{self, Bell};
+use holdfast_sys::signals::SignalMessages;
+use holdfast_sys::{fd, unix_socket};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Most connections at a time.
+const MOST_CLIENTS: usize = 128;
+/// CheckpointOptions long a job without processes may last: the child of a daemonising program needs a moment to say hello.
+const GRACE: Duration = Duration::from_millis(300);
+
+/// What is wrong while there is no program.
+const NO_PROGRAM: &str = "the program has not loaded libholdfast (yet), or has ended";
+
+struct Client {
+    id: u64,
+    socket: OwnedFd,
+    pid: i32,
+}
+
+struct Waiter {
+    /// Connection to answer; `None`: the interval.
+    client: Option<u64>,
+    wait: bool,
+    how: CheckpointOptions,
+}
+
+struct Running {
+    thread: JoinHandle<()>,
+    progress: Arc<Progress>,
+    how: CheckpointOptions,
+    /// Epoch and stop time, once the cut was made.
+    cut: Option<(Epoch, u64)>,
+    waiters: Vec<Waiter>,
+}
+
+/// What woke the loop.
+#[derive(Clone, Copy)]
+enum Source {
+    Listener,
+    Bell,
+    Signals,
+    Link,
+    Process(i32),
+    Client(u64),
+}
+
+/// The state of the loop.
+pub struct EventLoop {
+    context: Arc<JobContext>,
+    tracer: Arc<Tracer>,
+    listener: OwnedFd,
+    signals: SignalMessages,
+    bell: Arc<Bell>,
+    reporter: Reporter,
+    events: mpsc::Receiver<Event>,
+    processes: Arc<Mutex<Processes>>,
+    clients: Vec<Client>,
+    next_client: u64,
+    running: Option<Running>,
+    queued: Vec<Waiter>,
+    checks: Checks,
+    due: Option<Instant>,
+    newest: Option<Epoch>,
+    last_error: Option<String>,
+    /// Since when nobody is left, and how long that may last.
+    alone: Option<(Instant, Duration)>,
+    /// CheckpointOptions long that may last once processes were there.
+    grace: Duration,
+    link_open: bool,
+    ending: bool,
+    /// Descriptors above 2 that the program was started with; unknown before the hello of one that was started
+    /// without a front.
+    inherited_fds: Option<Vec<InheritedFd>>,
+}
+
+impl EventLoop {
+    /// The event loop of the job, with SIGTERM blocked and turned into `signals`. `patience`: how long to wait for a first
+    /// hello where no front holds the link.
+    ///
+    /// # Errors
+    /// EMFILE; the tracer's thread cannot be made.
+    pub fn new(
+        context: Arc<JobContext>,
+        listener: OwnedFd,
+        signals: SignalMessages,
+        patience: Duration,
+        inherited_fds: Option<Vec<InheritedFd>>,
+    ) -> io::Result<EventLoop> {
+        let bell = Arc::new(Bell::new()?);
+        let (sender, events) = mpsc::channel();
+        let newest = context.job.images().ok().and_then(|all| all.last().map(|image| image.epoch));
+        let link_open = context.link.is_some();
+        Ok(EventLoop {
+            tracer: Arc::new(Tracer::spawn()?),
+            listener,
+            signals,
+            reporter: Reporter { events: sender, bell: Arc::clone(&bell) },
+            bell,
+            events,
+            processes: Arc::default(),
+            clients: Vec::new(),
+            next_client: 0,
+            running: None,
+            queued: Vec::new(),
+            checks: Checks::default(),
+            due: context.settings.every_s.map(|seconds| Instant::now() + Duration::from_secs(seconds)),
+            newest,
+            last_error: None,
+            alone: (!link_open).then(|| (Instant::now(), patience)),
+            grace: GRACE,
+            link_open,
+            ending: false,
+            inherited_fds,
+            context,
+        })
+    }
+
+    /// The program will not speak: the front tells of it.
+    pub fn await_program(&self) {
+        self.processes().awaited = true;
+    }
+
+    /// Adds a process that the agent itself has rebuilt.
+    ///
+    /// # Errors
+    /// It is gone already.
+    pub fn adopt(
+        &mut self,
+        pid: i32,
+        space: u32,
+        area: InjectArea,
+        tracking: Arc<Tracking>,
+    ) -> io::Result<()> {
+        self.processes().add(pid, Some(space), area, tracking)?;
+        self.alone = None;
+        self.remember_program();
+        Ok(())
+    }
+
+    fn processes(&self) -> MutexGuard<'_, Processes> {
+        self.processes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn program_pid(&self) -> Option<i32> {
+        self.processes().program_pid()
+    }
+
+    /// Serves until the job has ended.
+    ///
+    /// # Errors
+    /// poll(2) failed: nothing can be done any more.
+    pub fn serve(mut self) -> io::Result<()> {
+        while !self.is_finished() {
+            let timeout = self.timeout();
+            for source in self.wait(timeout)? {
+                self.handle(source);
+            }
+            self.check_clock();
+        }
+        Ok(())
+    }
+
+    fn is_finished(&self) -> bool {
+        let alone = self.alone.is_some_and(|(since, patience)| since.elapsed() >= patience);
+        self.running.is_none() && (self.ending || alone)
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let end = self.alone.filter(|_| self.running.is_none()).map(|(since, patience)| since + patience);
+        let due = self.due.filter(|_| self.running.is_none() && self.program_pid().is_some());
+        end.into_iter().chain(due).min().map(|moment| moment.saturating_duration_since(now))
+    }
+
+    fn wait(&self, timeout: Option<Duration>) -> io::Result<Vec<Source>> {
+        let mut waited: Vec<(Source, BorrowedFd<'_>)> = vec![
+            (Source::Bell, self.bell.as_fd()),
+            (Source::Signals, self.signals.as_fd()),
+            (Source::Listener, self.listener.as_fd()),
+        ];
+        if let Some(link) = self.context.link.as_ref().filter(|_| self.link_open) {
+            waited.push((Source::Link, link.as_fd()));
+        }
+        waited.extend(self.clients.iter().map(|client| (Source::Client(client.id), client.socket.as_fd())));
+        // Last: a hello that is waiting must be heard before the end of its parent.
+        // Their lock must not be held while this waits: the checkpoint thread asks who is there.
+        let processes = self.processes().descriptors();
+        waited.extend(processes.iter().map(|(pid, fd)| (Source::Process(*pid), fd.as_fd())));
+        let fds: Vec<BorrowedFd<'_>> = waited.iter().map(|(_, fd)| *fd).collect();
+        let ready = poll::readable(&fds, timeout)?;
+        Ok(waited.iter().zip(ready).filter(|(_, ready)| *ready).map(|((source, _), _)| *source).collect())
+    }
+
+    fn handle(&mut self, source: Source) {
+        match source {
+            Source::Listener => self.accept(),
+            Source::Bell => {
+                self.bell.hush();
+                while let Ok(event) = self.events.try_recv() {
+                    self.checkpoint_event(event);
+                }
+            }
+            Source::Signals => {
+                while self.signals.next().is_some() {
+                    self.ending = true;
+                }
+            }
+            Source::Link => self.link_event(),
+            Source::Client(id) => self.client_event(id),
+            Source::Process(pid) => self.process_ended(pid),
+        }
+    }
+
+    fn check_clock(&mut self) {
+        let Some(due) = self.due.filter(|_| self.running.is_none() && self.program_pid().is_some()) else {
+            return;
+        };
+        if due <= Instant::now() {
+            self.request_checkpoint(Waiter { client: None, wait: true, how: CheckpointOptions::default() });
+        }
+    }
+
+    fn link_event(&mut self) {
+        match self.context.link.as_ref().map(|link| link.next(false)) {
+            Some(Ok(Some(Tell::Over))) => {
+                self.grace = Duration::ZERO;
+                if self.alone.is_some() {
+                    self.alone = Some((Instant::now(), self.grace));
+                }
+            }
+            Some(Ok(Some(Tell::Started { pid }))) => {
+                let expected = self.processes().expect(pid);
+                match expected {
+                    Ok(()) => {
+                        tracing::info!("the program is process {pid}, and has no libholdfast");
+                        self.alone = None;
+                        self.remember_program();
+                    }
+                    Err(error) => tracing::info!("the program has ended at once: {error}"),
+                }
+            }
+            Some(Ok(_)) => {}
+            _ => {
+                self.link_open = false;
+                if self.program_pid().is_none() && self.alone.is_none() {
+                    self.alone = Some((Instant::now(), self.grace));
+                }
+            }
+        }
+    }
+
+    fn process_ended(&mut self, pid: i32) {
+        let ended = self.processes().ended(pid);
+        match ended {
+            Ended::Other => {}
+            Ended::Succeeded(next) => {
+                tracing::info!("process {pid} ended; {next} is the program now");
+                self.remember_program();
+            }
+            Ended::Alone => {
+                tracing::info!("process {pid} ended, and nobody is left");
+                self.alone = Some((Instant::now(), self.grace));
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        while let Ok(socket) = unix_socket::accept(self.listener.as_fd()) {
+            let Ok(who) = unix_socket::peer(socket.as_fd()) else { continue };
+            if who.uid != unix_socket::effective_user() && who.uid != 0 {
+                tracing::warn!("process {} of user {} was sent away", who.pid, who.uid);
+                continue;
+            }
+            if self.clients.len() >= MOST_CLIENTS {
+                tracing::warn!("too many connections: process {} was sent away", who.pid);
+                continue;
+            }
+            self.next_client += 1;
+            self.clients.push(Client { id: self.next_client, socket, pid: who.pid });
+            // What it has sent already is read at once: its hello may be its last sign of life. What came before on
+            // other connections is read first: a program may ask for a checkpoint right after its hello.
+            let ids: Vec<u64> = self.clients.iter().map(|client| client.id).collect();
+            for id in ids {
+                self.client_event(id);
+            }
+        }
+    }
+
+    fn client_event(&mut self, id: u64) {
+        // One byte more than allowed: a longer message is noticed instead of being cut.
+        let mut buffer = vec![0_u8; MAX_MESSAGE + 1];
+        loop {
+            let Some(client) = self.clients.iter().find(|client| client.id == id) else { return };
+            let pid = client.pid;
+            match fd::receive_with(client.socket.as_fd(), &mut buffer, libc::MSG_DONTWAIT) {
+                Ok((0, _)) => return self.clients.retain(|client| client.id != id),
+                Ok((len, _)) if len > MAX_MESSAGE => {
+                    self.answer(
+                        id,
+                        &Reply::Error { message: format!("message longer than {MAX_MESSAGE} bytes") },
+                    );
+                }
+                Ok((len, passed)) => match serde_json::from_slice::<Request>(&buffer[..len]) {
+                    Ok(request) => self.request(id, pid, request, passed),
+                    Err(error) => {
+                        tracing::warn!("process {pid} sent something that is not a request: {error}");
+                        self.answer(id, &Reply::Error { message: format!("not a request: {error}") });
+                    }
+                },
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => return self.clients.retain(|client| client.id != id),
+            }
+        }
+    }
+
+    fn answer(&mut self, id: u64, reply: &Reply) {
+        let Some(client) = self.clients.iter().find(|client| client.id == id) else { return };
+        let Ok(text) = serde_json::to_vec(reply) else { return };
+        if fd::send(client.socket.as_fd(), &text, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT).is_err() {
+            self.clients.retain(|client| client.id != id);
+        }
+    }
+
+    fn request(&mut self, id: u64, pid: i32, request: Request, passed: Option<OwnedFd>) {
+        match request {
+            Request::Hello { event, version, area } => self.hello(pid, &event, &version, area, passed),
+            Request::Status => {
+                let status = self.status();
+                self.answer(id, &Reply::Status(status));
+            }
+            Request::Checkpoint { stop, wait, wishes } => match Changes::of_wishes(&wishes) {
+                Ok(changes) => {
+                    let how =
+                        CheckpointOptions { stop, changes, until_cut: !wait && self.processes().has(pid) };
+                    self.request_checkpoint(Waiter { client: Some(id), wait, how });
+                }
+                Err(message) => self.answer(id, &Reply::Error { message }),
+            },
+            Request::Check => {
+                self.checks.ask(id);
+                self.start_checks();
+            }
+            Request::Quit => {
+                self.ending = true;
+                self.answer(id, &Reply::Ok);
+            }
+            // The regions are read from the program's own table at every checkpoint; this is only a notice.
+            Request::Protect { .. } => self.answer(id, &Reply::Ok),
+        }
+    }
+
+    /// Looks at the program for all who wait for that, unless a look is under way: what it finds may be older than
+    /// their requests.
+    fn start_checks(&mut self) {
+        let Some(clients) = self.checks.begin() else { return };
+        let members = self.processes().members();
+        let started = match members {
+            None => Err(NO_PROGRAM.to_owned()),
+            Some(members) => {
+                let inherited_fds = self.inherited_fds.clone().unwrap_or_default();
+                checks::start(Arc::clone(&self.context), members, inherited_fds, self.reporter.clone())
+                    .map_err(|error| format!("starting the thread that looks at the program: {error}"))
+            }
+        };
+        match started {
+            Ok(()) => self.checks.under_way(clients),
+            Err(message) => {
+                clients.into_iter().for_each(|id| self.answer(id, &Reply::Error { message: message.clone() }))
+            }
+        }
+    }
+
+    fn checked(&mut self, reply: &Reply) {
+        for id in self.checks.done() {
+            self.answer(id, reply);
+        }
+        self.start_checks();
+    }
+
+    fn hello(&mut self, pid: i32, event: &str, version: &str, area: InjectArea, passed: Option<OwnedFd>) {
+        if !area.is_valid() || pid <= 0 {
+            tracing::warn!("process {pid} said hello with an area that is not valid");
+            return;
+        }
+        if !is_of_job(pid, &self.processes().pids(), &self.context.job.socket_path()) {
+            tracing::info!("hello ({event}) from process {pid}, which is of another job");
+            return;
+        }
+        // A session leader keeps its address space; at "load" and "fork" it is new.
+        let heard = self.processes().hello(pid, area, event != "setsid", passed);
+        match heard {
+            Ok(()) => {
+                self.alone = None;
+                if self.program_pid() == Some(pid) {
+                    tracing::info!("hello ({event}) from process {pid}, libholdfast {version}");
+                    self.meet_program(pid);
+                } else {
+                    // A job may make thousands.
+                    tracing::debug!("hello ({event}) from process {pid}");
+                }
+            }
+            // As those are that end at once.
+            Err(error) => tracing::debug!("hello from process {pid}, which is gone: {error}"),
+        }
+        if self.processes().is_empty() {
+            self.alone = Some((Instant::now(), self.grace));
+        }
+    }
+
+    fn meet_program(&mut self, pid: i32) {
+        self.remember_program();
+        if self.context.attached {
+            super::complete_recipe(&self.context, pid);
+            // What is open so early was handed down to the program.
+            self.inherited_fds.get_or_insert_with(|| InheritedFd::of_process(pid).unwrap_or_default());
+        }
+    }
+
+    fn remember_program(&self) {
+        if let Some(pid) = self.program_pid()
+            && let Err(error) = pidfile::remember(&self.context.job, pid)
+        {
+            tracing::warn!("remembering the program: {error}");
+        }
+    }
+
+    fn status(&self) -> JobStatus {
+        let flushing =
+            self.running.as_ref().and_then(|running| running.cut.map(|(epoch, _)| (epoch, running)));
+        let load = |counter: fn(&Progress) -> &std::sync::atomic::AtomicU64| {
+            flushing.map_or(0, |(_, running)| counter(&running.progress).load(Ordering::Relaxed))
+        };
+        JobStatus {
+            job: self.context.job.name().to_owned(),
+            pid: self.program_pid(),
+            agent_pid: std::process::id().cast_signed(),
+            newest: self.newest,
+            flushing: flushing.map(|(epoch, _)| epoch),
+            flushed_bytes: load(|progress| &progress.done),
+            flush_total_bytes: load(|progress| &progress.total),
+            last_error: self.last_error.clone(),
+        }
+    }
+
+    fn request_checkpoint(&mut self, waiter: Waiter) {
+        match &mut self.running {
+            // The cut is still to come and does what is asked for: one checkpoint serves both.
+            Some(running) if running.cut.is_none() && running.how.serves(&waiter.how) => {
+                running.waiters.push(waiter)
+            }
+            Some(_) => self.queued.push(waiter),
+            None => self.start_checkpoint(vec![waiter]),
+        }
+    }
+
+    /// Starts a checkpoint that serves the first of `waiters` and all others that want the same; the rest goes on
+    /// waiting.
+    fn start_checkpoint(&mut self, waiters: Vec<Waiter>) {
+        let Some(how) = waiters.first().map(|waiter| waiter.how) else { return };
+        let (waiters, rest): (Vec<_>, Vec<_>) =
+            waiters.into_iter().partition(|waiter| how.serves(&waiter.how));
+        self.queued = rest;
+        if let Some(seconds) = self.context.settings.every_s {
+            self.due = Some(Instant::now() + Duration::from_secs(seconds));
+        }
+        let started = match self.program_pid() {
+            _ if self.ending => Err("the agent is ending".to_owned()),
+            None => Err(NO_PROGRAM.to_owned()),
+            Some(_) => {
+                let progress = Arc::new(Progress::default());
+                checkpoint::start(
+                    Arc::clone(&self.context),
+                    Arc::clone(&self.tracer),
+                    CheckpointRequest {
+                        processes: Arc::clone(&self.processes),
+                        how,
+                        inherited_fds: self.inherited_fds.clone().unwrap_or_default(),
+                    },
+                    Arc::clone(&progress),
+                    self.reporter.clone(),
+                )
+                .map(|thread| (thread, progress))
+                .map_err(|error| format!("starting the checkpoint thread: {error}"))
+            }
+        };
+        match started {
+            Ok((thread, progress)) => {
+                self.running = Some(Running { thread, progress, how, cut: None, waiters });
+            }
+            Err(message) => {
+                self.fail(waiters, &Failed::Error(message));
+                self.start_queued();
+            }
+        }
+    }
+
+    fn start_queued(&mut self) {
+        let queued = std::mem::take(&mut self.queued);
+        self.start_checkpoint(queued);
+    }
+
+    fn fail(&mut self, waiters: Vec<Waiter>, failed: &Failed) {
+        tracing::warn!("checkpoint failed: {}", failed.line());
+        self.last_error = Some(failed.line());
+        let reply = failed.reply();
+        for id in waiters.into_iter().filter_map(|waiter| waiter.client) {
+            self.answer(id, &reply);
+        }
+    }
+
+    fn checkpoint_event(&mut self, event: Event) {
+        match event {
+            Event::Cut { epoch, stop_ns } => {
+                let Some(running) = &mut self.running else { return };
+                running.cut = Some((epoch, stop_ns));
+                let (now, later) =
+                    std::mem::take(&mut running.waiters).into_iter().partition(|waiter| !waiter.wait);
+                running.waiters = later;
+                let now: Vec<Waiter> = now;
+                for id in now.into_iter().filter_map(|waiter| waiter.client) {
+                    self.answer(id, &Reply::Checkpointed { epoch, stop_ns, committed: false });
+                }
+            }
+            Event::Done(result) => self.checkpoint_done(result),
+            Event::Checked(reply) => self.checked(&reply),
+        }
+    }
+
+    fn checkpoint_done(&mut self, result: Result<holdfast_tiers::ImageInfo, Failed>) {
+        let Some(running) = self.running.take() else { return };
+        // It has sent its last event, so this does not wait.
+        let _ = running.thread.join();
+        match result {
+            Ok(info) => {
+                let (epoch, stop_ns) = (info.epoch, info.stop_ns);
+                tracing::info!("image {epoch} committed: {} bytes, stop {stop_ns} ns", info.bytes);
+                self.newest = Some(epoch);
+                self.last_error = None;
+                for id in running.waiters.into_iter().filter_map(|waiter| waiter.client) {
+                    self.answer(id, &Reply::Checkpointed { epoch, stop_ns, committed: true });
+                }
+            }
+            Err(failed) => self.fail(running.waiters, &failed),
+        }
+        self.start_queued();
+    }
+}
+
+impl Drop for EventLoop {
+    /// No socket is left behind by an agent that ends in order, and no word of a program that has ended. Unless the job was removed: what is
+    /// there by now is somebody else's.
+    fn drop(&mut self) {
+        if !self.context.lock.is_in_place() {
+            return;
+        }
+        if self.program_pid().is_none() {
+            pidfile::forget(&self.context.job, &self.context.lock);
+        }
+        let _ = std::fs::remove_file(self.context.job.socket_path());
+    }
+}

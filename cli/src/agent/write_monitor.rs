@@ -1,0 +1,318 @@
+//! Watches what the program writes, from a cut to the next one.
+//!
+//! During the flush its thread ([`sampler`]) feeds the recorder, says when the flush must hurry, and holds the program
+//! while there is no room for more copies. After the flush it goes on slowly, so that it is known which pages are written
+//! late and which never.
+//!
+//! Invariants: the program is never held once [`WriteMonitor::flush_done`] or [`WriteMonitor::finish`] has returned, or the watch is
+//! dropped; a scan that was begun before [`WriteMonitor::pause`] is not recorded after it. Lock order: `gate`, then `state`.
+
+mod sampler;
+
+use super::write_rate::Pace;
+use holdfast_image::PageCount;
+use holdfast_image::manifest::AccessCounts;
+use holdfast_image::page_set::PageSet;
+use holdfast_image::pages::PageRun;
+use holdfast_pager::{Budget, EpochAccess, FlushQueue, Recorder};
+use holdfast_process::{Class, Members, Parked, Seen, Tracer};
+use sampler::Sampler;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// [`holdfast_process::Tracking::kind`] where samples say anything.
+pub const TRACKED: &str = "userfaultfd";
+
+/// What is watched.
+pub struct Scene {
+    /// The programs.
+    pub members: Members,
+    /// Holds it.
+    pub tracer: Arc<Tracer>,
+    /// Pages of the flush.
+    pub dirty: PageSet,
+    /// Those of them whose first write costs a copy.
+    pub frozen: PageSet,
+    /// All other pages that the program has.
+    pub others: PageSet,
+    /// Threads that may write at the same time.
+    pub writers: u32,
+    /// Most copies; none: no bound.
+    pub limit: Option<PageCount>,
+    /// When the cut was made.
+    pub begun: Instant,
+    /// What is known of the program's speed and of ours.
+    pub pace: Pace,
+    /// The program, if the cut has left it held.
+    pub parked: Option<Parked>,
+}
+
+/// What a flush cost the program.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Costs {
+    /// First writes while it went on.
+    pub writes: AccessCounts,
+    /// Most copies at a time.
+    pub copies_peak: PageCount,
+    /// How long the program was held, and how often.
+    pub held: Duration,
+    /// See `held`.
+    pub holds: u64,
+    /// For the next flush.
+    pub pace: Pace,
+}
+
+struct State {
+    recorder: Recorder,
+    budget: Budget,
+    flushing: bool,
+    paused: bool,
+    ended: bool,
+    /// Changes whenever samples under way become invalid.
+    generation: u64,
+    held: Duration,
+    holds: u64,
+    pace: Pace,
+}
+
+struct Shared {
+    scene: Scene,
+    /// What is still to be stored: copied pages are moved up in it when room is short. Comes after the start.
+    queue: OnceLock<Arc<FlushQueue>>,
+    state: Mutex<State>,
+    bell: Condvar,
+    /// The program is held as long as something is in here.
+    gate: Mutex<Option<(Parked, Instant)>>,
+    urgent: AtomicBool,
+}
+
+/// See the head of the file.
+pub struct WriteMonitor {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl WriteMonitor {
+    /// Starts at a cut.
+    ///
+    /// # Errors
+    /// EAGAIN: no thread can be made.
+    pub fn start(mut scene: Scene) -> io::Result<WriteMonitor> {
+        let gate = scene.parked.take().map(|parked| (parked, scene.begun));
+        let state = State {
+            recorder: Recorder::new(&scene.dirty, &scene.frozen),
+            budget: Budget::new(scene.limit),
+            flushing: true,
+            paused: false,
+            ended: false,
+            generation: 0,
+            held: Duration::ZERO,
+            holds: u64::from(gate.is_some()),
+            pace: scene.pace,
+        };
+        let shared = Arc::new(Shared {
+            scene,
+            queue: OnceLock::new(),
+            state: Mutex::new(state),
+            bell: Condvar::new(),
+            gate: Mutex::new(gate),
+            urgent: AtomicBool::new(false),
+        });
+        let own = Arc::clone(&shared);
+        let thread = thread::Builder::new().name("watch".into()).spawn(move || {
+            if let Some(sampler) = Sampler::new(&own) {
+                sampler.run();
+            }
+        })?;
+        Ok(WriteMonitor { shared, thread: Some(thread) })
+    }
+
+    /// What is being flushed, and in which order.
+    pub fn set_queue(&self, queue: Arc<FlushQueue>) {
+        let _ = self.shared.queue.set(queue);
+    }
+    /// These pages are stored.
+    pub fn stored(&self, run: PageRun) {
+        locked(&self.shared.state).recorder.stored(run);
+    }
+    /// Whether the flush should do without compression.
+    pub fn is_urgent(&self) -> bool {
+        self.shared.urgent.load(Ordering::Relaxed)
+    }
+    /// Whether it is these address spaces that are watched.
+    pub fn is_of(&self, members: &Members) -> bool {
+        self.shared.scene.members.are(members)
+    }
+    /// These pages were written, as somebody else has found out.
+    pub fn written(&self, pages: &PageSet) {
+        let at_us = self.shared.at_us();
+        let mut state = locked(&self.shared.state);
+        pages.runs().iter().for_each(|run| state.recorder.written(*run, at_us));
+    }
+    /// How the first write to a page went, as engine `slots` saw it.
+    pub fn fault(&self, seen: &Seen) {
+        let at_us = self.shared.at_us();
+        let mut state = locked(&self.shared.state);
+        match seen.class {
+            Class::Wait => state.recorder.waited(seen.page, at_us),
+            Class::Cow => state.recorder.slot(seen.page, at_us),
+            // A page opened along with its neighbour: whether it is written the samples will tell.
+            Class::Avoided if seen.predicted => {}
+            Class::Avoided => {
+                state.recorder.written(PageRun { start: seen.page, pages: PageCount(1) }, at_us);
+            }
+        }
+    }
+    /// Nothing is recorded until [`WriteMonitor::go_on`]: a cut is about to be made.
+    pub fn pause(&self) {
+        let mut state = locked(&self.shared.state);
+        state.paused = true;
+        state.generation += 1;
+    }
+    /// The cut failed: the epoch goes on.
+    pub fn go_on(&self) {
+        locked(&self.shared.state).paused = false;
+        self.shared.bell.notify_all();
+    }
+    /// All pages are stored, or there will be no image: nobody is held any more. Returns what it cost.
+    pub fn flush_done(&self) -> Costs {
+        let at_us = self.shared.at_us();
+        {
+            let mut state = locked(&self.shared.state);
+            state.flushing = false;
+            state.recorder.flush_done(at_us);
+        }
+        self.shared.let_go();
+        self.shared.bell.notify_all();
+        let state = locked(&self.shared.state);
+        Costs {
+            writes: state.recorder.flush_counts(),
+            copies_peak: state.recorder.copies_peak(),
+            held: state.held,
+            holds: state.holds,
+            pace: state.pace,
+        }
+    }
+    /// The epoch is over; `dirty`: what the cut has found written. Returns what is known of the program's speed, too.
+    pub fn finish(mut self, dirty: &PageSet) -> (EpochAccess, Pace) {
+        self.flush_done();
+        self.written(dirty);
+        self.end();
+        let mut state = locked(&self.shared.state);
+        (std::mem::take(&mut state.recorder).finish(), state.pace)
+    }
+    fn end(&mut self) {
+        {
+            let mut state = locked(&self.shared.state);
+            state.ended = true;
+            state.flushing = false;
+        }
+        self.shared.let_go();
+        self.shared.bell.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // It ends after the sample under way, and cannot panic: there is nothing to be learned from the result.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for WriteMonitor {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Shared {
+    fn at_us(&self) -> u64 {
+        u64::try_from(self.scene.begun.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// Holds the program, unless the flush is over.
+    fn hold(&self) -> bool {
+        let mut gate = locked(&self.gate);
+        if gate.is_some() || !locked(&self.state).flushing {
+            return gate.is_some();
+        }
+        let begun = Instant::now();
+        match self.scene.tracer.park(self.scene.members.targets()) {
+            Ok(parked) => {
+                *gate = Some((parked, Instant::now()));
+                let mut state = locked(&self.state);
+                state.holds += 1;
+                state.pace.parked_in(begun.elapsed());
+                true
+            }
+            Err(error) => {
+                tracing::debug!("the program could not be held: {error}");
+                false
+            }
+        }
+    }
+
+    fn let_go(&self) {
+        let mut gate = locked(&self.gate);
+        if let Some((parked, since)) = gate.take() {
+            drop(parked);
+            locked(&self.state).held += since.elapsed();
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use holdfast_image::record::InjectArea;
+    use holdfast_image::{Addr, PAGE_SIZE};
+    use holdfast_pager::Order;
+    use holdfast_process::{Target, Tracking};
+
+    fn set(start: u64, pages: u64) -> PageSet {
+        PageSet::from(vec![PageRun { start: Addr(start * PAGE_SIZE), pages: PageCount(pages) }])
+    }
+
+    #[test]
+    fn an_epoch_is_recorded_from_cut_to_cut() {
+        let members = || {
+            let pid = std::process::id().cast_signed();
+            let tracking = Arc::new(Tracking::default());
+            Members::new(Target { pid, space: 0, area: InjectArea::default(), tracking }, Vec::new())
+        };
+        let own = members();
+        let dirty = set(100, 10);
+        let watch = WriteMonitor::start(Scene {
+            members: own.clone(),
+            tracer: Arc::new(Tracer::spawn().unwrap()),
+            frozen: dirty.clone(),
+            dirty,
+            others: set(200, 10),
+            writers: 1,
+            limit: Some(PageCount(5)),
+            begun: Instant::now(),
+            pace: Pace::default(),
+            parked: None,
+        })
+        .unwrap();
+        watch.set_queue(Arc::new(FlushQueue::new(&set(100, 10), Order::History, None, &[])));
+        assert!(watch.is_of(&own));
+        assert!(!watch.is_of(&members()));
+        watch.written(&set(100, 2));
+        watch.stored(set(100, 5).runs()[0]);
+        watch.written(&set(100, 3));
+        let costs = watch.flush_done();
+        let writes = AccessCounts { cow: 2, avoided: 1, untouched: 7, ..AccessCounts::default() };
+        assert_eq!((costs.writes, costs.copies_peak, costs.holds), (writes, PageCount(2), 0));
+        watch.pause();
+        watch.go_on();
+        let (ended, _) = watch.finish(&set(104, 100));
+        assert_eq!(ended.counts(), AccessCounts { after: 6, untouched: 1, ..writes });
+        assert!(ended.get(Addr(203 * PAGE_SIZE)).is_some_and(|page| !page.flushed));
+    }
+}

@@ -1,0 +1,282 @@
+//! The thread of a [`super::WriteMonitor`]: looks at what the program writes, and keeps the bound on copies.
+//!
+//! All pages are scanned, as often as that costs a hundredth of the time. In between the program's page faults are
+//! counted, which costs next to nothing: every copy is a fault, so there are no more copies than the last scan has found
+//! and faults since. Where those might have used up half of the room, the pages that can cost a copy are scanned; where
+//! the next ones might use up all of it, the program is held, and scanned then.
+//!
+//! Invariant: a page counts as copied at the latest when the program has had as many faults as there is room for.
+//! Fails by: a tracker or a counter that cannot be read any more ends the thread; what was not seen counts as not written.
+
+use super::{Shared, TRACKED, locked};
+use holdfast_image::page_set::PageSet;
+use holdfast_image::pages::PageRun;
+use holdfast_image::{PAGE_SIZE, PageCount};
+use holdfast_pager::Verdict;
+use holdfast_process::FaultCounters;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// A scan of all pages may cost this part of the time to the next one.
+const SHARE: u32 = 100;
+/// Such scans are no closer than this.
+const CLOSEST: Duration = Duration::from_millis(1);
+/// After the flush they are no closer, and no further apart, than this.
+const CLOSEST_AFTER: Duration = Duration::from_millis(20);
+const FURTHEST: Duration = Duration::from_secs(1);
+/// How often it is looked whether a held program has room again.
+const HELD: Duration = Duration::from_millis(1);
+/// Fewer faults say nothing about how many of them are copies.
+const TELLING: u64 = 64;
+
+/// When to scan next. `cost`: what the last scan took.
+fn pause_for(cost: Duration, flushing: bool) -> Duration {
+    let closest = if flushing { CLOSEST } else { CLOSEST_AFTER };
+    (cost * SHARE).clamp(closest, FURTHEST)
+}
+
+/// What is done now.
+#[derive(Clone, Copy)]
+struct Moment {
+    flushing: bool,
+    paused: bool,
+    held: bool,
+    generation: u64,
+}
+
+/// What the thread remembers.
+pub(super) struct Sampler<'a> {
+    shared: &'a Shared,
+    faults: FaultCounters,
+    /// All pages of the program.
+    all: PageSet,
+    /// When all pages are scanned next.
+    next: Instant,
+    /// When this thread wanted to wake up.
+    due: Instant,
+    /// Faults before the last scan, and since.
+    base: u64,
+    since: u64,
+    /// Part of the faults that are expected to be copies, by the last scan; at least an eighth.
+    share: f64,
+    /// Since when, and from which number on, faults are counted of a program that ran all the time.
+    counted: Option<(Instant, u64)>,
+    /// What was found in the last scan of the frozen pages.
+    copied: PageSet,
+    /// Copied pages that were moved up in the queue.
+    moved_up: PageSet,
+    /// The program was held: what it writes first now, it had to wait for.
+    was_held: bool,
+}
+
+impl<'a> Sampler<'a> {
+    /// `None`: there is nothing to be seen, or nobody there.
+    pub(super) fn new(shared: &'a Shared) -> Option<Sampler<'a>> {
+        if shared.scene.members.kind() != TRACKED {
+            return None;
+        }
+        let faults = FaultCounters::open(&shared.scene.members).ok()?;
+        let now = Instant::now();
+        Some(Sampler {
+            shared,
+            faults,
+            all: PageSet::new(),
+            next: now + CLOSEST,
+            due: now,
+            // The first look is at the frozen pages: how much was written since the cut nobody has counted.
+            base: 0,
+            since: u64::MAX,
+            share: 1.0,
+            counted: None,
+            copied: PageSet::new(),
+            moved_up: PageSet::new(),
+            was_held: locked(&shared.gate).is_some(),
+        })
+    }
+
+    /// Until the epoch is over.
+    pub(super) fn run(mut self) {
+        holdfast_sys::clock::no_timer_slack();
+        holdfast_sys::sched::short_turns();
+        while let Some(now) = self.moment() {
+            let Ok(wait) = self.turn(now) else { return };
+            self.due = Instant::now() + wait;
+            let state = locked(&self.shared.state);
+            if state.ended {
+                return;
+            }
+            if state.flushing == now.flushing && state.paused == now.paused {
+                let _ = self.shared.bell.wait_timeout(state, wait);
+            }
+        }
+    }
+
+    /// `None`: the epoch is over.
+    fn moment(&self) -> Option<Moment> {
+        let held = locked(&self.shared.gate).is_some();
+        let state = locked(&self.shared.state);
+        let (flushing, paused, generation) = (state.flushing, state.paused, state.generation);
+        (!state.ended).then_some(Moment { flushing, paused, held, generation })
+    }
+
+    /// Looks, and does what follows; how long to wait then.
+    fn turn(&mut self, now: Moment) -> io::Result<Duration> {
+        self.count(now)?;
+        if !now.paused && self.must_scan(now) {
+            self.scan(now)?;
+        }
+        let gap = if now.flushing && !now.paused { self.bound() } else { FURTHEST };
+        let full = match now.paused || now.held {
+            true => FURTHEST,
+            false => self.next.saturating_duration_since(Instant::now()),
+        };
+        Ok(gap.min(full))
+    }
+
+    /// Whether there is a bound that this thread keeps.
+    fn bounded(&self) -> Option<PageCount> {
+        self.shared.scene.limit.filter(|_| !self.shared.scene.frozen.is_empty())
+    }
+
+    /// Counts faults, and learns how fast the program is and how late this thread.
+    fn count(&mut self, now: Moment) -> io::Result<()> {
+        if !now.flushing || self.bounded().is_none() {
+            return Ok(());
+        }
+        let at = Instant::now();
+        let faults = self.faults.read()?;
+        if self.since != u64::MAX {
+            self.since = faults.saturating_sub(self.base);
+        }
+        let pace = &mut locked(&self.shared.state).pace;
+        pace.was_late(at.saturating_duration_since(self.due));
+        match self.counted {
+            _ if now.paused || now.held => self.counted = None,
+            Some((since, before)) => {
+                let copies = faults.saturating_sub(before) as f64 * self.share;
+                if pace.saw(copies as u64, at.saturating_duration_since(since)) {
+                    self.counted = Some((at, faults));
+                }
+            }
+            None => self.counted = Some((at, faults)),
+        }
+        Ok(())
+    }
+
+    fn must_scan(&self, now: Moment) -> bool {
+        if now.held {
+            return self.since > 0 && self.bounded().is_some();
+        }
+        if Instant::now() >= self.next || self.was_held {
+            return true;
+        }
+        match self.bounded() {
+            Some(limit) if now.flushing => {
+                let copies = locked(&self.shared.state).recorder.copies();
+                self.since > limit.0.saturating_sub(copies.0) / 2
+            }
+            _ => false,
+        }
+    }
+
+    /// Looks at all pages if it is time for that, else only at those that can cost a copy.
+    fn scan(&mut self, now: Moment) -> io::Result<()> {
+        let scene = &self.shared.scene;
+        let began = Instant::now();
+        let full = began >= self.next && !now.held;
+        if full && self.all.is_empty() {
+            self.all = scene.dirty.union(&scene.others);
+        }
+        let base = self.faults.read()?;
+        let within = if full { &self.all } else { &scene.frozen };
+        let found = scene.members.written(within)?;
+        let copied = if full { found.intersection(&scene.frozen) } else { found.clone() };
+        let at_us = self.shared.at_us();
+        let mut state = locked(&self.shared.state);
+        if state.generation != now.generation || state.paused {
+            return Ok(());
+        }
+        found.runs().iter().for_each(|run| state.recorder.written(*run, at_us));
+        if !now.held && std::mem::take(&mut self.was_held) {
+            let late = copied.difference(&self.copied);
+            for page in late.runs().iter().flat_map(pages_of) {
+                state.recorder.waited(page.start, at_us);
+            }
+        }
+        let faults = base.saturating_sub(self.base);
+        if self.base != 0 && faults >= TELLING {
+            let new = copied.pages().0.saturating_sub(self.copied.pages().0);
+            self.share = (2.0 * new as f64 / faults as f64).clamp(0.125, 1.0);
+        }
+        // The program went on while it was scanned.
+        (self.copied, self.base, self.since) = (copied, base, self.faults.read()?.saturating_sub(base));
+        if full {
+            self.next = Instant::now() + pause_for(began.elapsed(), state.flushing);
+        }
+        Ok(())
+    }
+
+    /// Asks the budget, does what it says, and returns how long that holds.
+    fn bound(&mut self) -> Duration {
+        let Some(limit) = self.bounded() else { return FURTHEST };
+        let writers = self.shared.scene.writers;
+        let (verdict, gap) = {
+            let state = &mut *locked(&self.shared.state);
+            let (known, left) = (state.recorder.copies(), state.recorder.unreleased());
+            let copies = PageCount(known.0.saturating_add(self.since).min(left.0));
+            let gap = match left <= limit {
+                true => FURTHEST,
+                false => Duration::from_micros(state.budget.gap_us(copies, left, writers)),
+            };
+            let ahead_us = state.pace.ahead_us(gap, writers);
+            (state.budget.judge(copies, left, ahead_us, writers), gap)
+        };
+        self.shared.urgent.store(verdict != Verdict::Run, Ordering::Relaxed);
+        if verdict == Verdict::Hold {
+            self.was_held |= self.shared.hold();
+        } else {
+            self.shared.let_go();
+        }
+        if verdict != Verdict::Run {
+            self.move_up();
+        }
+        match verdict {
+            // Scanned at once: maybe it need not be held.
+            Verdict::Hold if self.was_held && self.since > 0 => Duration::ZERO,
+            Verdict::Hold => HELD,
+            _ => gap,
+        }
+    }
+
+    /// Copied pages go out first: each of them makes room.
+    fn move_up(&mut self) {
+        let Some(queue) = self.shared.queue.get() else { return };
+        for page in self.copied.difference(&self.moved_up).runs().iter().flat_map(pages_of) {
+            queue.slot(page.start);
+        }
+        self.moved_up = self.moved_up.union(&self.copied);
+    }
+}
+
+fn pages_of(run: &PageRun) -> impl Iterator<Item = PageRun> + use<> {
+    let start = run.start;
+    (0..run.pages.0).map(move |page| PageRun {
+        start: holdfast_image::Addr(start.0 + page * PAGE_SIZE),
+        pages: PageCount(1),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scan_costs_a_hundredth_of_the_time() {
+        const MS: Duration = Duration::from_millis(1);
+        assert_eq!(pause_for(Duration::ZERO, true), CLOSEST);
+        assert_eq!(pause_for(MS, true), 100 * MS);
+        assert_eq!(pause_for(MS / 100, false), CLOSEST_AFTER);
+        assert_eq!(pause_for(Duration::from_secs(1), false), FURTHEST);
+    }
+}

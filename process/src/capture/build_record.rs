@@ -1,0 +1,436 @@
+//! After the stop: what a cut has read becomes a record of all processes and a list of pages.
+//!
+//! Called by `cut`, on the tracer thread, while the program runs on. What must hold: if anything is in doubt (a mapping
+//! changed between the look before the stop and the stop) there is no image.
+
+use crate::capture::capture_job::{self, Inside};
+use crate::capture::capture_process::{self, Seen};
+use crate::capture::contents::Taken;
+use crate::capture::files::inotify;
+use crate::capture::maps::{self, Flags};
+use crate::capture::{credentials, mlock, state};
+use crate::cut::{Before, CutError, CutOptions, Kept, KeptAll, Target};
+use crate::freeze::engine::Snapshot;
+use crate::freeze::frozen_memory::{FrozenMemory, Living, OwnMemory, StoreFiles};
+use crate::refuse;
+use crate::stop::interrupt::Stragglers;
+use crate::stop::resume::HeldProgram;
+use crate::stop::syscall_restart::ERESTARTSYS;
+use crate::tracer::{Command, Current};
+use crate::track::tracking;
+use crossbeam_channel::Sender;
+use holdfast_image::attributes::GuardRegion;
+use holdfast_image::bytes::{Blob, Name};
+use holdfast_image::page_set::PageSet;
+use holdfast_image::pages::{Inherited, StoreMapping};
+use holdfast_image::record::{
+    Description, FileContent, FileIdentity, FileTable, Object, ProcessRecord, Region, SignalRecord,
+    SocketState,
+};
+use holdfast_image::{address_space, fork_plan};
+use holdfast_sys::{ids, procfs};
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// What [`after`] yields.
+pub struct Described {
+    /// Everything but the pages, of all processes.
+    pub record: ProcessRecord,
+    /// Reads the pages.
+    pub memory: FrozenMemory,
+    /// What is kept until they are stored, by space.
+    pub current: Vec<(u32, Current)>,
+    /// Which pages.
+    pub sets: Sets,
+}
+
+/// Pages of all processes, at their global addresses ([`holdfast_image::address_space`]).
+#[derive(Default)]
+pub struct Sets {
+    /// Engine that was used: where they differ, that of most concern to the programs.
+    pub engine: &'static str,
+    /// As in [`Snapshot`].
+    pub dirty: PageSet,
+    /// As in [`Snapshot`].
+    pub frozen: PageSet,
+    /// As in [`Snapshot`].
+    pub present: PageSet,
+    /// What the image takes from elsewhere.
+    pub inherited: Inherited,
+}
+
+impl Sets {
+    fn add(&mut self, space: u32, snapshot: Snapshot, options: &CutOptions) {
+        let inherited = snapshot.inherited(options);
+        let unchanged = inherited.unchanged.into_iter().map(|run| address_space::global_run(space, run));
+        self.inherited.unchanged.extend(unchanged);
+        let mapped = inherited.mapped.into_iter();
+        self.inherited.mapped.extend(
+            mapped.map(|mapping| StoreMapping {
+                run: address_space::global_run(space, mapping.run),
+                ..mapping
+            }),
+        );
+        self.dirty = self.dirty.union(&address_space::global_set(space, snapshot.dirty));
+        self.frozen = self.frozen.union(&address_space::global_set(space, snapshot.frozen));
+        self.present = self.present.union(&address_space::global_set(space, snapshot.present));
+        if self.engine != "fork" {
+            self.engine = snapshot.engine;
+        }
+    }
+
+    /// Adds what is in files, in its space; the files for the record.
+    fn add_files(&mut self, contents: Taken, members: &mut Vec<(u32, OwnMemory)>) -> Vec<FileContent> {
+        let Taken { files, saved, dirty, unchanged } = contents;
+        if files.is_empty() {
+            return files;
+        }
+        let dirty = address_space::global_set(address_space::FILES, dirty);
+        let unchanged = address_space::global_set(address_space::FILES, unchanged);
+        self.dirty = self.dirty.union(&dirty);
+        self.present = self.present.union(&dirty).union(&unchanged);
+        self.inherited.unchanged.extend(unchanged.into_runs());
+        let memory = OwnMemory { saved, files: StoreFiles::default(), living: None, guard: None };
+        members.push((address_space::FILES, memory));
+        files
+    }
+
+    fn sort(&mut self) {
+        self.inherited.unchanged.sort_unstable();
+        self.inherited.mapped.sort_unstable_by_key(|mapping| mapping.run);
+    }
+}
+
+/// Everything that needs no stop any more: the copies' own affairs, identities of files. `held`: the programs, if they
+/// are to be held until their pages are stored.
+///
+/// # Errors
+/// A copy died, or a program changed meanwhile; copies are ended, held programs let go.
+#[allow(clippy::too_many_arguments)] // the parts of one cut
+pub fn after(
+    targets: &[Target],
+    options: &CutOptions,
+    kept: &mut KeptAll,
+    befores: &[Before],
+    (mut inside, contents): (Vec<Inside>, Taken),
+    held: Vec<HeldProgram>,
+    commands: &Sender<Command>,
+    stragglers: &mut Stragglers,
+) -> Result<Described, CutError> {
+    let mut held = held.into_iter();
+    let is_held = held.len() > 0;
+    let mut current: Vec<Option<Current>> = Vec::with_capacity(inside.len());
+    for (target, one) in targets.iter().zip(&mut inside) {
+        let surplus = std::mem::take(&mut one.snapshot.surplus);
+        let guard = one.snapshot.guard.take();
+        current.push(match (one.snapshot.copy.take(), held.next()) {
+            (Some(copy), _) => Some(Current::Copy { copy: Box::new(copy), surplus }),
+            (None, Some(held)) => Some(Current::Held(Box::new(held))),
+            (None, None) => guard
+                .map(|guard| Current::Guarded { guard: Arc::new(guard), target: Box::new(target.clone()) }),
+        });
+    }
+    match describe_all(targets, options, kept, befores, inside, &current) {
+        Ok((mut record, mut members, mut sets)) => {
+            record.files.contents = sets.add_files(contents, &mut members);
+            sets.sort();
+            let memory = FrozenMemory { members, held: is_held, tracer: commands.clone(), ended: false };
+            let spaces = targets.iter().map(|target| target.space);
+            let current = spaces.zip(current).filter_map(|(space, current)| Some((space, current?)));
+            Ok(Described { record, memory, current: current.collect(), sets })
+        }
+        Err(error) => {
+            current.into_iter().flatten().for_each(|current| current.end(kept, stragglers));
+            Err(error)
+        }
+    }
+}
+
+type AllDescribed = (ProcessRecord, Vec<(u32, OwnMemory)>, Sets);
+
+fn describe_all(
+    targets: &[Target],
+    options: &CutOptions,
+    kept: &mut KeptAll,
+    befores: &[Before],
+    mut inside: Vec<Inside>,
+    current: &[Option<Current>],
+) -> Result<AllDescribed, CutError> {
+    find_watched(targets, &mut inside)?;
+    end_connects(&mut inside);
+    // Of all processes: their regions refer to it.
+    let mut once = FileTable::default();
+    if let Some(first) = inside.first_mut() {
+        once.nameless = std::mem::take(&mut first.files.nameless);
+        once.segments = std::mem::take(&mut first.files.segments);
+        once.ipc = std::mem::take(&mut first.files.ipc);
+    }
+    let (mut records, mut members, mut sets) = (Vec::new(), Vec::new(), Sets::default());
+    for (((target, before), one), current) in targets.iter().zip(befores).zip(inside).zip(current) {
+        let (record, memory, snapshot) =
+            describe(target, options, kept.of(target), before, one, &once, current.as_ref())
+                .map_err(|error| capture_process::of(error, targets.len() > 1, target.pid))?;
+        // The parent by its id here; it gets the one that the processes know below.
+        records.push((target.pid, record));
+        members.push((target.space, memory));
+        sets.add(target.space, snapshot, options);
+    }
+    let mut record = family(records).ok_or(CutError::Gone)?;
+    // Where it lives as we do, it is ours to tell: one that was given since the stop does as well.
+    if befores.first().is_some_and(|first| !first.nested) {
+        record.last_id = ids::last();
+    }
+    (record.files.nameless, record.files.segments, record.files.ipc) =
+        (once.nameless, once.segments, once.ipc);
+    record.check().map_err(|what| CutError::Failed {
+        what: format!("the record of the program is not sound: {what}"),
+    })?;
+    if let Err(why) = fork_plan::plan(&record) {
+        return Err(CutError::Refused(vec![refuse::process(targets[0].pid, why)]));
+    }
+    Ok((record, members, sets))
+}
+
+/// A connect(2) that the stop has interrupted goes on here. In the image its connection is there, or made by the restart, and made again
+/// the call would fail with EISCONN (net/ipv4/af_inet.c, __inet_stream_connect): there it has succeeded.
+fn end_connects(inside: &mut [Inside]) {
+    let is_connected = |description: &Description| match &description.object {
+        Object::Socket(socket) => {
+            matches!(socket.state, SocketState::Connected { .. } | SocketState::Pending { .. })
+        }
+        _ => false,
+    };
+    // The first has what is open in all.
+    let Some(first) = inside.first() else { return };
+    let connected: Vec<bool> = first.files.descriptions.iter().map(is_connected).collect();
+    for one in inside {
+        for regs in one.seen.threads.iter_mut().map(|thread| &mut thread.stored) {
+            let interrupted = (libc::SYS_connect.cast_unsigned(), ERESTARTSYS.cast_unsigned());
+            if (regs.orig_rax, regs.rax) != interrupted {
+                continue;
+            }
+            let own =
+                one.files.descriptors.iter().find(|own| u64::try_from(own.fd).is_ok_and(|fd| fd == regs.rdi));
+            if own.is_some_and(|own| connected.get(own.description as usize) == Some(&true)) {
+                (regs.orig_rax, regs.rax) = (u64::MAX, 0);
+            }
+        }
+    }
+}
+
+/// The paths of what the programs watch (inotify(7)).
+fn find_watched(targets: &[Target], inside: &mut [Inside]) -> Result<(), CutError> {
+    let mut tables: Vec<FileTable> = inside.iter_mut().map(|one| std::mem::take(&mut one.files)).collect();
+    let folder =
+        |(target, one): (&Target, &Inside)| (target.pid, one.surroundings.cwd.path.as_path().to_owned());
+    let processes: Vec<(i32, PathBuf)> = targets.iter().zip(&*inside).map(folder).collect();
+    let refusals = inotify::find_paths(&mut tables, &processes);
+    inside.iter_mut().zip(tables).for_each(|(one, files)| one.files = files);
+    if refusals.is_empty() { Ok(()) } else { Err(capture_job::refused(targets, refusals)) }
+}
+
+/// One record of all: the first with all others, each after its parent. Given with the ids that the agent sees.
+fn family(records: Vec<(i32, ProcessRecord)>) -> Option<ProcessRecord> {
+    let known: HashMap<i32, i32> = records.iter().map(|(pid, record)| (*pid, record.pid)).collect();
+    let mut rest = records.into_iter().map(|(_, record)| record);
+    let mut first = rest.next()?;
+    let child = |mut record: ProcessRecord| {
+        record.ppid = known.get(&record.ppid).copied().unwrap_or(NOBODY);
+        record.host.vdso = Blob::default();
+        record
+    };
+    let mut waiting: Vec<ProcessRecord> = rest.map(child).collect();
+    let mut done = BTreeSet::from([NOBODY, first.pid]);
+    // The descriptors of the others refer to the descriptions by their place among the processes, so locks do too.
+    let places: Vec<i32> =
+        std::iter::once(first.pid).chain(waiting.iter().map(|record| record.pid)).collect();
+    while !waiting.is_empty() {
+        let (ready, later): (Vec<_>, Vec<_>) =
+            waiting.into_iter().partition(|record| done.contains(&record.ppid));
+        if ready.is_empty() {
+            return None; // a circle: not what a kernel has
+        }
+        done.extend(ready.iter().map(|record| record.pid));
+        first.others.extend(ready);
+        waiting = later;
+    }
+    let now: HashMap<i32, u32> = first.processes().map(|process| process.pid).zip(0..).collect();
+    for lock in first.files.descriptions.iter_mut().flat_map(|description| &mut description.locks) {
+        let holder = places.get(lock.process as usize).and_then(|pid| now.get(pid));
+        lock.process = holder.copied().unwrap_or(lock.process);
+    }
+    Some(first)
+}
+
+/// Parent of those whose parent is not of the job: process 1.
+const NOBODY: i32 = 1;
+
+fn describe(
+    target: &Target,
+    options: &CutOptions,
+    kept: &mut Kept,
+    before: &Before,
+    mut inside: Inside,
+    once: &FileTable,
+    current: Option<&Current>,
+) -> Result<(ProcessRecord, OwnMemory, Snapshot), CutError> {
+    if let Some(Current::Copy { copy, .. }) = current {
+        copy.detach_from_program()?;
+        check_copy(copy.pid, &inside.snapshot)?;
+    }
+    let seen = &inside.seen;
+    let missing = inside.scenery.shared_files.missing(&seen.mapped);
+    if options.only.is_none() && !missing.is_empty() {
+        return Err(CutError::Unsettled(missing));
+    }
+    let flags = flags(target, before, seen, current)?;
+    let (regions, mapped_files, whole) = maps::regions(
+        &seen.mapped,
+        &flags,
+        &seen.policies,
+        &inside.scenery.shared_files,
+        &mut kept.identities,
+        options.self_contained,
+        once,
+    );
+    if options.only.is_none()
+        && let Some((mapped, _)) =
+            seen.mapped.iter().zip(whole.iter().zip(&inside.whole)).find(|(_, (now, then))| **now && !**then)
+    {
+        let what = format!("{} was replaced meanwhile", String::from_utf8_lossy(&mapped.mapping.name));
+        return Err(CutError::Busy { what });
+    }
+    let mut snapshot = std::mem::take(&mut inside.snapshot);
+    let shared: PageSet = snapshot.saved.first(snapshot.shared).collect();
+    snapshot.dirty = snapshot.dirty.union(&shared);
+    snapshot.saved.sort();
+    let pid = match current {
+        Some(Current::Copy { copy, .. }) => Some(copy.pid),
+        Some(Current::Held(held)) => Some(held.living().unwrap_or(target.pid)),
+        Some(Current::Guarded { .. }) | None => None,
+    };
+    let living = match pid {
+        Some(pid) => Some(Living { forced: File::open(format!("/proc/{pid}/mem"))? }),
+        None => None,
+    };
+    let guards = snapshot.guards.runs().iter();
+    let guards = guards.map(|run| GuardRegion { start: run.start, end: run.end() }).collect();
+    let mut record = ProcessRecord { guards, ..record(target, kept, inside, regions, mapped_files)? };
+    record.host.baseline = options.baseline;
+    let memory = OwnMemory {
+        saved: std::mem::take(&mut snapshot.saved),
+        files: StoreFiles::new(snapshot.files.clone()),
+        living,
+        guard: match current {
+            Some(Current::Guarded { guard, .. }) => Some(Arc::clone(guard)),
+            _ => None,
+        },
+    };
+    Ok((record, memory, snapshot))
+}
+
+/// The flags that all mappings had at the stop.
+fn flags(
+    target: &Target,
+    before: &Before,
+    seen: &Seen,
+    current: Option<&Current>,
+) -> Result<Flags, CutError> {
+    if let Some(flags) = &seen.mapping_flags {
+        return Ok(flags.clone());
+    }
+    let of_process = |pid: i32| {
+        procfs::by_any_thread(pid, |tid| procfs::vm_flags(pid, tid).ok().filter(|flags| !flags.is_empty()))
+    };
+    let copy = match current {
+        Some(Current::Copy { copy, .. }) => Some(of_process(copy.pid)?),
+        Some(Current::Held(_)) => Some(of_process(target.pid)?),
+        Some(Current::Guarded { .. }) | None => None,
+    };
+    let lock_future = seen.process.attributes.lock_future;
+    let changed = |what| CutError::Changed { what };
+    let mut settled = maps::settle_flags(&seen.mapped, &before.flags, copy.as_ref(), lock_future, || {
+        of_process(target.pid)
+    })
+    .map_err(changed)?;
+    let locked = seen.status.number("VmLck") > Some(0) || mlock::any(&before.flags);
+    if locked && matches!(current, Some(Current::Copy { .. })) {
+        mlock::settle(&seen.mapped, &before.flags, &of_process(target.pid)?, &mut settled)
+            .map_err(changed)?;
+    }
+    Ok(settled)
+}
+
+/// The copy has all pages that are to be read from it. Otherwise the program changed a flag of a mapping between the look
+/// before the stop and the stop, and the clone left it out or wiped it.
+fn check_copy(pid: i32, snapshot: &Snapshot) -> Result<(), CutError> {
+    let expected = snapshot.frozen.difference(&snapshot.of_files);
+    match expected.difference(&tracking::existing(pid, &expected)?).runs().first() {
+        Some(run) => {
+            let start = run.start;
+            let what = format!("memory at {start} was taken out of clones (MADV_DONTFORK, MADV_WIPEONFORK)");
+            Err(CutError::Changed { what })
+        }
+        None => Ok(()),
+    }
+}
+
+fn record(
+    target: &Target,
+    kept: &mut Kept,
+    inside: Inside,
+    regions: Vec<Region>,
+    mapped_files: Vec<FileIdentity>,
+) -> Result<ProcessRecord, CutError> {
+    let Inside { seen, surroundings, scenery, mut files, zombies, stop_told, .. } = inside;
+    let pid = target.pid;
+    let exe_name = Name(surroundings.exe.clone());
+    let exe_path = exe_name.as_path();
+    let exe = kept
+        .identities
+        .of(exe_path, None)
+        .ok_or_else(|| CutError::Refused(vec![refuse::executable(&exe_name.0)]))?;
+    let (status, inner_pid, stop_signal) = (&seen.status, seen.inner_pid, seen.stop_signal());
+    let told = seen.threads.iter().zip(&seen.facts).zip(surroundings.around);
+    let mut threads: Vec<_> =
+        told.map(|((thread, facts), around)| state::thread_record(thread, facts, around)).collect();
+    threads.sort_by_key(|thread| (thread.tid != inner_pid, thread.tid));
+    files.mapped = mapped_files;
+    let blob = |info: &[u8; 128]| Blob(info.to_vec());
+    Ok(ProcessRecord {
+        pid: inner_pid,
+        ppid: i32::try_from(status.number("PPid").unwrap_or(0)).unwrap_or(0),
+        pgid: status.innermost("NSpgid").unwrap_or(0),
+        sid: status.innermost("NSsid").unwrap_or(0),
+        exe,
+        cwd: surroundings.cwd.path,
+        cwd_deleted: surroundings.cwd.deleted,
+        umask: status.get("Umask").and_then(|text| u32::from_str_radix(text, 8).ok()).unwrap_or(0o22),
+        limits: surroundings.limits,
+        host: state::host(pid, &scenery.vdso)?,
+        layout: scenery.layout,
+        regions,
+        guards: Vec::new(),
+        threads,
+        signals: SignalRecord {
+            actions: seen.process.actions,
+            pending: seen.shared_pending.iter().map(blob).collect(),
+            job_stopped: stop_signal.is_some(),
+            stop_signal: stop_signal.unwrap_or(0),
+            stop_told,
+        },
+        itimers: seen.process.itimers,
+        posix_timers: seen.timers,
+        files,
+        inject: target.area,
+        flags: scenery.flags,
+        attributes: seen.process.attributes,
+        rights: credentials::of(status),
+        space: target.space,
+        zombies,
+        others: Vec::new(),
+        last_id: seen.process.last_id,
+    })
+}

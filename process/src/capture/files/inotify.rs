@@ -1,0 +1,247 @@
+//! What an inotify instance watches, from fdinfo (fs/notify/fdinfo.c), which knows inodes and file handles, not paths.
+//!
+//! [`FileReader::inotify`] runs inside the stop; the paths are looked for after it ([`find_paths`]): by the handle, for
+//! who may (CAP_DAC_READ_SEARCH); else among folders that the program has to do with, what lies in them, and everything
+//! below its working folder. Looking asks for attributes and reads folders on the way only, so that a watch sees little
+//! of it. How it fails: a refusal names the inode.
+
+use super::{FileReader, Found, Obstacle};
+use holdfast_image::bytes::Name;
+use holdfast_image::record::{FileTable, Object, Watch};
+use holdfast_image::refusal::{Refusal, Subject};
+use holdfast_sys::{fd, inotify};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::ffi::OsStr;
+use std::fs::{self, File, Metadata};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+const FIONREAD: libc::c_ulong = 0x541b;
+/// Files that are looked at below the working folder, at most.
+const MOST: usize = 50_000;
+/// Folders that are often watched.
+const USUAL: [&str; 8] = ["/", "/tmp", "/etc", "/var", "/var/log", "/run", "/dev", "/dev/shm"];
+
+impl FileReader<'_> {
+    /// What an inotify instance is; paths are still to be found.
+    ///
+    /// # Errors
+    /// Why it cannot be brought back.
+    pub(super) fn inotify(&self, found: &Found) -> Result<Object, Obstacle> {
+        let taken = self.take(found)?;
+        if fd::ioctl_int(taken.as_fd(), FIONREAD).unwrap_or(0) > 0 {
+            return Err(Obstacle::Passing(
+                "an inotify instance with events that were not read yet; try again".into(),
+            ));
+        }
+        let lines = found.info.text.lines().filter(|line| line.starts_with("inotify "));
+        let watches: Option<Vec<Watch>> = lines.map(parse).collect();
+        let mut watches = watches.ok_or_else(|| Obstacle::from("its fdinfo cannot be understood"))?;
+        watches.sort_unstable_by_key(|watch| watch.wd);
+        Ok(Object::Inotify { watches })
+    }
+}
+
+/// `inotify wd:1 ino:3c4a7 sdev:fe00000 mask:100 ignored_mask:0 fhandle-bytes:8 fhandle-type:1 f_handle:a7c4…`.
+fn parse(line: &str) -> Option<Watch> {
+    let value = |key: &str| line.split_whitespace().find_map(|word| word.strip_prefix(key));
+    let number = |key: &str| u64::from_str_radix(value(key)?, 16).ok();
+    let handle = || {
+        let (bytes, rest) = value("f_handle:")?.as_bytes().as_chunks::<2>();
+        let digit = |byte: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(byte).ok()?, 16).ok();
+        let bytes: Option<Vec<u8>> = bytes.iter().map(digit).collect();
+        let kind = i32::try_from(number("fhandle-type:")?).ok()?;
+        bytes.filter(|_| rest.is_empty()).map(|bytes| (kind, bytes))
+    };
+    Some(Watch {
+        wd: i32::try_from(number("wd:")?).ok()?,
+        mask: u32::try_from(number("mask:")?).ok()?,
+        path: Name::default(),
+        device: number("sdev:")?,
+        inode: number("ino:")?,
+        handle: handle(),
+    })
+}
+
+/// Device as the kernel has it (include/linux/kdev_t.h), and inode.
+type Id = (u64, u64);
+
+fn id(metadata: &Metadata) -> Id {
+    let device = metadata.dev();
+    (u64::from(libc::major(device)) << 20 | u64::from(libc::minor(device)), metadata.ino())
+}
+
+/// Finds the paths of all watches of a job, whose first table has the descriptions. After the stop, or at a running
+/// program. `processes`: ids and working folders. Refusals come with the place of a process.
+pub fn find_paths(tables: &mut [FileTable], processes: &[(i32, PathBuf)]) -> Vec<(usize, Refusal)> {
+    let Some(first) = tables.first() else { return Vec::new() };
+    let all = first.descriptions.iter().filter_map(|description| match &description.object {
+        Object::Inotify { watches } => Some(watches),
+        _ => None,
+    });
+    let mut open: HashMap<Id, Option<(i32, Vec<u8>)>> =
+        all.flatten().map(|watch| ((watch.device, watch.inode), watch.handle.clone())).collect();
+    if open.is_empty() {
+        return Vec::new();
+    }
+    let mut paths = HashMap::new();
+    by_handle(&mut open, &mut paths);
+    by_search(&mut open, &mut paths, first, processes);
+    let mut refusals = Vec::new();
+    for index in 0..first.descriptions.len() {
+        let holder = holder(tables, index);
+        let Object::Inotify { watches } = &mut tables[0].descriptions[index].object else { continue };
+        for watch in watches {
+            if let Some(path) = paths.get(&(watch.device, watch.inode)) {
+                watch.path = Name::from(path.as_path());
+                watch.handle = None;
+                continue;
+            }
+            let (place, fd) = holder.unwrap_or((0, -1));
+            let subject = Subject::Descriptor { fd, name: "anon_inode:inotify".into() };
+            let reason = format!(
+                "it watches inode {} of device {}:{}, whose path cannot be found: keep it below the working folder, or \
+                 run the agent as root",
+                watch.inode,
+                watch.device >> 20,
+                watch.device & 0xf_ffff
+            );
+            refusals.push((place, Refusal { subject, reason }));
+        }
+    }
+    refusals
+}
+
+/// Who has a description, and under which number.
+fn holder(tables: &[FileTable], description: usize) -> Option<(usize, i32)> {
+    tables.iter().enumerate().find_map(|(place, table)| {
+        let mut own = table.descriptors.iter();
+        own.find(|descriptor| descriptor.description as usize == description)
+            .map(|descriptor| (place, descriptor.fd))
+    })
+}
+
+type Open = HashMap<Id, Option<(i32, Vec<u8>)>>;
+type Paths = HashMap<Id, PathBuf>;
+
+fn by_handle(open: &mut Open, paths: &mut Paths) {
+    let mounts = mounts();
+    open.retain(|&(device, inode), handle| {
+        let Some((kind, bytes)) = handle else { return true };
+        let found = mounts.iter().filter(|(of, _)| *of == device).find_map(|(_, folder)| {
+            let near = File::open(folder).ok()?;
+            let file = inotify::open_by_handle(near.as_fd(), *kind, bytes).ok()?;
+            let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
+            is_at(&path, (device, inode)).then_some(path)
+        });
+        let is_open = found.is_none();
+        paths.extend(found.map(|path| ((device, inode), path)));
+        is_open
+    });
+}
+
+fn is_at(path: &Path, wanted: Id) -> bool {
+    path.is_absolute() && fs::symlink_metadata(path).is_ok_and(|metadata| id(&metadata) == wanted)
+}
+
+/// Device and folder of all mounts (proc_pid_mountinfo(5)).
+fn mounts() -> Vec<(u64, PathBuf)> {
+    let text = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let lines = text.split(|&byte| byte == b'\n');
+    lines
+        .filter_map(|line| {
+            let mut words = line.split(|&byte| byte == b' ').skip(2);
+            let (major, minor) = std::str::from_utf8(words.next()?).ok()?.split_once(':')?;
+            let device = major.parse::<u64>().ok()? << 20 | minor.parse::<u64>().ok()?;
+            Some((device, PathBuf::from(OsStr::from_bytes(words.nth(1)?))))
+        })
+        .collect()
+}
+
+fn by_search(open: &mut Open, paths: &mut Paths, first: &FileTable, processes: &[(i32, PathBuf)]) {
+    let mut look = |path: &Path| {
+        let Ok(metadata) = fs::symlink_metadata(path) else { return (open.is_empty(), false) };
+        if open.remove(&id(&metadata)).is_some() {
+            paths.insert(id(&metadata), path.to_owned());
+        }
+        (open.is_empty(), metadata.is_dir())
+    };
+    let folders = known_folders(first, processes);
+    if folders.iter().any(|folder| look(folder).0) {
+        return;
+    }
+    for folder in &folders {
+        let inside = fs::read_dir(folder).into_iter().flatten().flatten().take(MOST);
+        for entry in inside {
+            if look(&entry.path()).0 {
+                return;
+            }
+        }
+    }
+    let starts: BTreeSet<&PathBuf> = processes.iter().map(|(_, cwd)| cwd).collect();
+    let (mut below, mut seen) = (VecDeque::from_iter(starts.into_iter().cloned()), 0);
+    while let Some(folder) = below.pop_front() {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            seen += 1;
+            let (done, is_folder) = look(&entry.path());
+            if done || seen > MOST {
+                return;
+            }
+            if is_folder {
+                below.push_back(entry.path());
+            }
+        }
+    }
+}
+
+/// Folders that the programs have to do with, and files that they have open: each with what it lies in.
+fn known_folders(first: &FileTable, processes: &[(i32, PathBuf)]) -> Vec<PathBuf> {
+    let open = first.descriptions.iter().filter_map(|description| match &description.object {
+        Object::Regular { path, .. } | Object::Directory { path, .. } => Some(path.as_path().to_owned()),
+        _ => None,
+    });
+    let own = processes.iter().flat_map(|(pid, cwd)| {
+        let home = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let home = home.split(|&byte| byte == 0).find_map(|line| line.strip_prefix(b"HOME="));
+        let home = home.map(|home| PathBuf::from(OsStr::from_bytes(home)));
+        let exe = fs::read_link(format!("/proc/{pid}/exe")).ok();
+        std::iter::once(cwd.clone()).chain(home).chain(exe)
+    });
+    let mut known = HashSet::new();
+    let above = own.chain(open).flat_map(|path| path.ancestors().map(Path::to_owned).collect::<Vec<_>>());
+    let all = above.chain(USUAL.iter().map(PathBuf::from));
+    all.filter(|path| path.is_absolute() && !path.starts_with("/proc") && known.insert(path.clone()))
+        .collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_understood() {
+        let line = "inotify wd:1a ino:3c4a7 sdev:fe00000 mask:84000100 ignored_mask:0 fhandle-bytes:4 fhandle-type:1 \
+                    f_handle:a7c40300";
+        let watch = parse(line).unwrap();
+        assert_eq!((watch.wd, watch.inode, watch.device), (26, 0x3c4a7, 0xfe << 20));
+        assert_eq!((watch.mask, watch.handle), (0x8400_0100, Some((1, vec![0xa7, 0xc4, 3, 0]))));
+        assert!(parse("inotify wd:x").is_none());
+    }
+
+    #[test]
+    fn paths_are_found_below_the_working_folder() {
+        let folder = std::env::temp_dir().join(format!("watches-{}/a/b", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let wanted = id(&fs::metadata(&folder).unwrap());
+        let mut open = Open::from([(wanted, None)]);
+        let mut paths = Paths::new();
+        let top = folder.parent().unwrap().parent().unwrap();
+        let own = (std::process::id().cast_signed(), top.to_owned());
+        by_search(&mut open, &mut paths, &FileTable::default(), &[own]);
+        assert_eq!(paths.get(&wanted), Some(&folder));
+        fs::remove_dir_all(top).unwrap();
+    }
+}

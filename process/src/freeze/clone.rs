@@ -1,0 +1,218 @@
+//! The frozen copy: a clone of the program's memory that never runs an instruction of the program.
+//!
+//! Made by way of an intermediate clone, so that the program's own waits, signals and parent notice nothing
+//! (ptrace.md, B.2). The copy belongs to the tracer: EXITKILL ends it with the agent, and between its birth and
+//! EXITKILL the stub's child branch does (exit_group).
+//!
+//! Invariants: one copy per cut; all ptrace calls on it come from the tracer thread; others may read its memory.
+
+use crate::error::TraceError;
+use crate::inject::live_thread::{FRAME, Host, pause};
+use crate::inject::stub::{self, LEAVE_CHILD, PREVIOUS, Row};
+use holdfast_image::pages::PageRun;
+use holdfast_image::record::InjectArea;
+use holdfast_sys::ptrace::{self, Registers, Wait};
+use holdfast_sys::{fault, procfs, procmem};
+use std::io;
+use std::time::{Duration, Instant};
+
+const TRACE_CLONE: i32 = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE;
+/// Second table, for the intermediate child, which shares the program's memory.
+const CHILD_TABLE: u64 = 128 * 1024;
+const LIMIT: Duration = Duration::from_secs(10);
+/// The signal that tells that a table was worked through.
+const MARKER: i32 = libc::SIGURG;
+/// Ranges that can be kept out of a copy: two rows each in one table.
+pub const KEEP_OUT_MAX: usize = 400;
+/// Ranges released per batch.
+const RELEASE_ROWS: usize = 256;
+
+/// A frozen copy, as the tracer thread holds it.
+#[derive(Debug)]
+pub struct Copy {
+    /// Its pid as the agent sees it.
+    pub pid: i32,
+    inner: i32,
+    area: InjectArea,
+    regs: Registers,
+}
+
+/// Makes the copy from a stopped thread, without the ranges `keep_out`. The thread stands at its marker afterwards.
+///
+/// The ranges are marked and unmarked (MADV_DONTFORK) in the table that holds the clone: should the agent die meanwhile,
+/// the thread works through it to its end, and a later fork of the program has all its memory.
+///
+/// # Errors
+/// The kernel refused a clone (EAGAIN: process limit; ENOMEM; EPERM: seccomp), or a thread died. Nothing is left over.
+pub fn freeze(host: &Host, area: &InjectArea, keep_out: &[PageRun]) -> Result<Copy, TraceError> {
+    ptrace::set_options(host.tid, TRACE_CLONE)?;
+    let flags = (libc::CLONE_VM | libc::CLONE_FILES) as u64;
+    let wall = u64::from(libc::__WALL.cast_unsigned());
+    let keep_out = keep_out.get(..KEEP_OUT_MAX).unwrap_or(keep_out);
+    let advise = |advice: i32| {
+        let advice = u64::from(advice.cast_unsigned());
+        let row = move |run: &PageRun| Row::new(libc::SYS_madvise, &[run.start.0, run.pages.bytes(), advice]);
+        keep_out.iter().map(row).collect::<Vec<Row>>()
+    };
+    let mut rows = advise(libc::MADV_DONTFORK);
+    rows.push(Row::new(libc::SYS_clone, &[flags]).with(LEAVE_CHILD));
+    rows.push(Row::new(libc::SYS_wait4, &[0, 0, wall, 0]).with(PREVIOUS));
+    rows.extend(advise(libc::MADV_DOFORK));
+    let mut made: Option<Result<i32, TraceError>> = None;
+    let results = host.run(area, &rows, &mut |child| {
+        made = Some(by_way_of(child, host, area));
+        Ok(())
+    })?;
+    let pid = match made {
+        Some(result) => result?,
+        None => return Err(call_failed("clone", results.get(keep_out.len()).copied().unwrap_or(0))),
+    };
+    if let Some(failed) = results.iter().skip(keep_out.len() + 2).find(|&&result| result < 0) {
+        tracing::error!("a range of the program stays out of its children: madvise(MADV_DOFORK): {failed}");
+    }
+    fault::point("clone-done");
+    let inner = procfs::Status::read(pid, pid)?.innermost("NSpid").unwrap_or(pid);
+    // It has no life of its own, so it notices no signal.
+    ptrace::set_signal_mask(pid, !(1 << (MARKER - 1)))?;
+    Ok(Copy { pid, inner, area: *area, regs: ptrace::registers(pid)? })
+}
+
+fn call_failed(call: &str, result: i64) -> TraceError {
+    let errno = i32::try_from(-result).unwrap_or(libc::EIO);
+    TraceError::Io(io::Error::other(format!(
+        "{call} in the program: {}",
+        io::Error::from_raw_os_error(errno)
+    )))
+}
+
+/// Lets the intermediate child make the copy and end.
+fn by_way_of(child: i32, host: &Host, area: &InjectArea) -> Result<i32, TraceError> {
+    wait_event_stop(child)?;
+    let table_at = area.scratch.0 + CHILD_TABLE;
+    let mut table: Vec<u8> = Vec::new();
+    let flags = libc::CLONE_FILES as u64;
+    table.extend(Row::new(libc::SYS_clone, &[flags]).with(LEAVE_CHILD).to_bytes());
+    table.extend(Row::new(libc::SYS_exit_group, &[0]).to_bytes());
+    procmem::write(host.tid, table_at, &table)?;
+    let mut regs = ptrace::registers(child)?;
+    regs.rip = area.code.0;
+    regs.rbx = table_at;
+    regs.orig_rax = u64::MAX;
+    ptrace::set_registers(child, &regs)?;
+    ptrace::cont(child, 0)?;
+    let begun = Instant::now();
+    let mut copy: Option<i32> = None;
+    loop {
+        match ptrace::wait(child, false)? {
+            Wait::Nothing if begun.elapsed() > LIMIT => return Err(TraceError::Stuck { tid: child }),
+            Wait::Nothing => pause(begun),
+            Wait::Event(libc::PTRACE_EVENT_CLONE) => {
+                let pid = i32::try_from(ptrace::event_message(child)?).unwrap_or(0);
+                fault::point("clone-born");
+                wait_event_stop(pid)?;
+                ptrace::set_options(pid, libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL)?;
+                fault::point("copy-owned");
+                copy = Some(pid);
+                ptrace::cont(child, 0)?;
+            }
+            Wait::Exited(_) => break,
+            _ => ptrace::cont(child, 0)?,
+        }
+    }
+    copy.ok_or_else(|| {
+        let mut row = [0_u8; stub::ROW_LEN];
+        let _ = procmem::read(host.tid, table_at, &mut row);
+        call_failed("clone", i64::from_le_bytes(crate::stop::xstate::array(&row, 56)))
+    })
+}
+
+/// Waits for the event stop in which a new tracee begins.
+fn wait_event_stop(pid: i32) -> Result<(), TraceError> {
+    let begun = Instant::now();
+    loop {
+        match ptrace::wait(pid, false)? {
+            Wait::Interrupted | Wait::GroupStop(_) => return Ok(()),
+            Wait::Nothing if begun.elapsed() > LIMIT => return Err(TraceError::Stuck { tid: pid }),
+            Wait::Nothing => pause(begun),
+            Wait::Exited(_) => return Err(TraceError::Died { tid: pid }),
+            _ => ptrace::cont(pid, 0)?,
+        }
+    }
+}
+
+impl Copy {
+    /// Runs a table in the copy.
+    fn run(&self, rows: &[Row]) -> Result<(), TraceError> {
+        let mut table = stub::table(rows, self.inner, self.inner, MARKER);
+        // Nobody to return to: behind the marker the copy would end.
+        table.truncate(table.len() - stub::END.len());
+        table.extend(Row::new(libc::SYS_exit_group, &[0]).to_bytes());
+        procmem::write(self.pid, self.area.scratch.0, &table)?;
+        let mut regs = self.regs;
+        regs.rip = self.area.code.0;
+        regs.rbx = self.area.scratch.0;
+        regs.rsp = self.area.scratch.0 + FRAME;
+        regs.orig_rax = u64::MAX;
+        ptrace::set_registers(self.pid, &regs)?;
+        ptrace::cont(self.pid, 0)?;
+        let begun = Instant::now();
+        loop {
+            match ptrace::wait(self.pid, false)? {
+                Wait::Nothing if begun.elapsed() > LIMIT => return Err(TraceError::Stuck { tid: self.pid }),
+                Wait::Nothing => pause(begun),
+                Wait::Signal(signal) if signal == MARKER => return Ok(()),
+                Wait::Exited(_) => return Err(TraceError::Died { tid: self.pid }),
+                _ => ptrace::cont(self.pid, 0)?,
+            }
+        }
+    }
+
+    /// Gives up the program's file table and session: otherwise a pipe's reader sees no end of file, and Ctrl-C hits
+    /// the copy.
+    ///
+    /// # Errors
+    /// The copy died.
+    pub fn detach_from_program(&self) -> Result<(), TraceError> {
+        const CLOSE_RANGE_UNSHARE: u64 = 2;
+        self.run(&[
+            Row::new(libc::SYS_close_range, &[0, u64::from(u32::MAX), CLOSE_RANGE_UNSHARE]),
+            Row::new(libc::SYS_setsid, &[]),
+        ])
+    }
+
+    /// Drops pages that are stored: later writes of the program to them cost no copy.
+    ///
+    /// # Errors
+    /// The copy died.
+    pub fn release(&self, runs: &[PageRun]) -> Result<(), TraceError> {
+        // The stub and its table are needed to the end.
+        let area = &self.area;
+        let own = |run: &PageRun| {
+            let touches = |start: u64, len: u64| run.start.0 < start + len && start < run.end().0;
+            touches(area.code.0, area.code_len) || touches(area.scratch.0, area.scratch_len)
+        };
+        let runs: Vec<PageRun> = runs.iter().filter(|run| !own(run)).copied().collect();
+        for batch in runs.chunks(RELEASE_ROWS) {
+            let advice = libc::MADV_DONTNEED as u64;
+            let rows: Vec<Row> = batch
+                .iter()
+                .map(|run| Row::new(libc::SYS_madvise, &[run.start.0, run.pages.bytes(), advice]))
+                .collect();
+            self.run(&rows)?;
+            fault::point("release");
+        }
+        Ok(())
+    }
+
+    /// Ends the copy.
+    pub fn end(self) {
+        let _ = ptrace::kill(self.pid, libc::SIGKILL);
+        let begun = Instant::now();
+        while begun.elapsed() < LIMIT {
+            match ptrace::wait(self.pid, false) {
+                Ok(Wait::Exited(_)) | Err(_) => return,
+                Ok(_) => pause(begun),
+            }
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Single system calls in a stopped process that has no room for us yet.
+//!
+//! Used by `adopt`, for the few calls that make such room. They run in the vdso: the last bytes of its last page are empty,
+//! it is executable in every process, and a tracer may write to it (VM_MAYWRITE, arch/x86/entry/vdso/vma.c,
+//! "to be able to set breakpoints"). Afterwards the bytes are as they were.
+//! What must hold: all threads of the process are stopped; the thread is in an event stop. At every instant the thread,
+//! let go by the death of the agent, makes the call that it is at and then finds its own way back: mask, registers and
+//! instruction pointer are constants in the code, because there is no memory that a signal frame could lie in.
+
+use super::frame;
+use super::live_thread::{Host, pause};
+use crate::error::TraceError;
+use holdfast_sys::fault;
+use holdfast_sys::procmem::ForcedMemory;
+use holdfast_sys::ptrace::{self, Registers, Wait};
+use std::io;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// Bytes that are used.
+const ROOM: usize = 256;
+/// Empty bytes that must be there: what is used, and as many again, so that it is no table's last entries.
+const EMPTY: usize = 2 * ROOM;
+/// Where the name of the room begins.
+const NAME: usize = ROOM - 16;
+/// None of the calls waits for anything.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// See the head of the file.
+pub struct Foothold<'a> {
+    host: &'a Host,
+    memory: &'a ForcedMemory,
+    at: u64,
+}
+
+impl<'a> Foothold<'a> {
+    /// Where there is room in a vdso; `None`: nowhere. `read`: its memory.
+    ///
+    /// # Errors
+    /// The memory cannot be read.
+    pub fn find(
+        vdso: &Range<u64>,
+        read: impl Fn(u64, &mut [u8]) -> io::Result<()>,
+    ) -> io::Result<Option<u64>> {
+        let mut there = [0_u8; EMPTY];
+        let Some(from) = vdso.end.checked_sub(EMPTY as u64).filter(|from| vdso.contains(from)) else {
+            return Ok(None);
+        };
+        read(from, &mut there)?;
+        Ok(there.iter().all(|byte| *byte == 0).then_some(vdso.end - ROOM as u64))
+    }
+
+    /// Puts the code there. `name`: what calls may be given, 15 bytes at most. `None`: there is no room.
+    ///
+    /// # Errors
+    /// The memory cannot be read or written.
+    pub fn take(
+        host: &'a Host,
+        memory: &'a ForcedMemory,
+        vdso: &Range<u64>,
+        name: &[u8],
+    ) -> io::Result<Option<Foothold<'a>>> {
+        let Some(at) = Foothold::find(vdso, |at, bytes| memory.read(at, bytes))? else { return Ok(None) };
+        let mut bytes = code(&frame::rewound(&host.alone), host.mask);
+        bytes.resize(NAME, 0);
+        bytes.extend_from_slice(&name[..name.len().min(ROOM - NAME - 1)]);
+        memory.write(at, &bytes)?;
+        Ok(Some(Foothold { host, memory, at }))
+    }
+
+    /// Address of the name, a C string.
+    pub fn name(&self) -> u64 {
+        self.at + NAME as u64
+    }
+
+    /// Makes a call; its result, as the kernel gives it. The thread stands at its end.
+    ///
+    /// # Errors
+    /// The thread died or is stuck.
+    pub fn call(&self, number: libc::c_long, args: [u64; 6]) -> Result<i64, TraceError> {
+        let tid = self.host.tid;
+        let [rdi, rsi, rdx, r10, r8, r9] = args;
+        let (rax, orig_rax) = (number.cast_unsigned(), u64::MAX);
+        let regs = Registers { rip: self.at, rax, orig_rax, rdi, rsi, rdx, r10, r8, r9, ..self.host.regs };
+        ptrace::set_registers(tid, &regs)?;
+        ptrace::set_signal_mask(tid, !0)?;
+        // Its beginning, then its end.
+        for _ in 0..2 {
+            fault::point("foothold");
+            ptrace::cont_to_call(tid, 0)?;
+            self.wait(|stop| stop == Wait::Syscall)?;
+        }
+        Ok(ptrace::registers(tid)?.rax.cast_signed())
+    }
+
+    /// Puts thread and memory back as they were.
+    ///
+    /// # Errors
+    /// As [`Foothold::call`].
+    pub fn leave(self) -> Result<(), TraceError> {
+        let tid = self.host.tid;
+        // Only where it looks for signals may it be given the registers of an interrupted call (see `Host::finish`).
+        ptrace::interrupt(tid)?;
+        ptrace::cont(tid, 0)?;
+        self.wait(|stop| matches!(stop, Wait::Interrupted | Wait::GroupStop(_)))?;
+        self.host.put_back()?;
+        self.memory.write(self.at, &[0; ROOM])?;
+        Ok(())
+    }
+
+    fn wait(&self, is_wanted: impl Fn(Wait) -> bool) -> Result<(), TraceError> {
+        let tid = self.host.tid;
+        let begun = Instant::now();
+        loop {
+            match ptrace::wait(tid, false)? {
+                Wait::Nothing if begun.elapsed() > LIMIT => return Err(TraceError::Stuck { tid }),
+                Wait::Nothing => pause(begun),
+                Wait::Exited(_) => return Err(TraceError::Died { tid }),
+                stop if is_wanted(stop) => return Ok(()),
+                Wait::Signal(signal) => ptrace::cont_to_call(tid, signal)?,
+                _ => ptrace::cont_to_call(tid, 0)?,
+            }
+        }
+    }
+}
+
+/// `syscall`, and what lets the thread go on with `back` and `mask` by itself.
+fn code(back: &Registers, mask: u64) -> Vec<u8> {
+    const SYSCALL: [u8; 2] = [0x0f, 0x05];
+    let mut code = SYSCALL.to_vec();
+    // rt_sigprocmask(SIG_SETMASK, &mask, NULL, 8): mov eax, 14; mov edi, 2; mov edx, 0; mov r10d, 8. No instruction changes
+    // the flags, and the call keeps them.
+    code.extend([0xb8, 14, 0, 0, 0, 0xbf, 2, 0, 0, 0, 0xba, 0, 0, 0, 0, 0x41, 0xba, 8, 0, 0, 0]);
+    // lea rsi, [rip + ...], filled in below.
+    code.extend([0x48, 0x8d, 0x35]);
+    let distance = code.len();
+    code.extend([0; 4]);
+    code.extend(SYSCALL);
+    // mov REGISTER, CONSTANT for all that calls change, or their arguments.
+    let registers: [([u8; 2], u64); 9] = [
+        ([0x48, 0xb8], back.rax),
+        ([0x48, 0xb9], back.rcx),
+        ([0x48, 0xba], back.rdx),
+        ([0x48, 0xbe], back.rsi),
+        ([0x48, 0xbf], back.rdi),
+        ([0x49, 0xb8], back.r8),
+        ([0x49, 0xb9], back.r9),
+        ([0x49, 0xba], back.r10),
+        ([0x49, 0xbb], back.r11),
+    ];
+    for (opcode, value) in registers {
+        code.extend(opcode);
+        code.extend(value.to_le_bytes());
+    }
+    // jmp [rip + 0]
+    code.extend([0xff, 0x25, 0, 0, 0, 0]);
+    code.extend(back.rip.to_le_bytes());
+    let offset = (code.len() - distance - 4) as u32;
+    code[distance..distance + 4].copy_from_slice(&offset.to_le_bytes());
+    code.extend(mask.to_le_bytes());
+    code
+}

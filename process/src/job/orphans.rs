@@ -1,0 +1,234 @@
+//! Processes of the job that have lost their parent before the agent heard of them.
+//!
+//! Used by `adopt` and `group`, on the tracer thread. Children of a process that ends go to a reaper above the job (kernel/exit.c,
+//! `find_new_reaper`); one that has not spoken by then is tied to the job by nothing but its environment.
+//! What must hold: [`Orphans::look`] comes before the stop, so that inside it only what is new must be looked at. Of whom it is not
+//! known whose they are, they are taken for the job's: the checkpoint fails rather than leave one out.
+
+use crate::cut::CutError;
+use crate::job::membership::{self, Marks, parent};
+use crate::job::process_age;
+use holdfast_sys::children::all_children;
+use holdfast_sys::environment::{self, Environment};
+use holdfast_sys::procfs::{self, Status};
+use std::collections::{BTreeSet, HashSet};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// A process that is ending and takes longer is not waited for: it may be anybody's.
+const ENDING: Duration = Duration::from_secs(2);
+/// So long it may take until two looks at the children of the reapers are the same. One takes some 50 us.
+const SETTLED: Duration = Duration::from_millis(20);
+/// And so long until none of them ends while it is looked at: the program may be standing.
+const LOOKED_AT: Duration = Duration::from_millis(100);
+/// Who inherits orphans whose ancestors are all of another pid namespace: whoever has entered a container.
+const INIT: i32 = 1;
+
+/// See the head of the file.
+#[derive(Debug, Default)]
+pub struct Orphans {
+    marks: Marks,
+    /// The job's processes have the same pid namespace as this one.
+    program: Option<i32>,
+    /// Processes above the job.
+    reapers: BTreeSet<i32>,
+    /// Their children that are not of the job.
+    others: HashSet<i32>,
+}
+
+/// Whose a child of a reaper is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Whose {
+    /// The job's, or it cannot be known just now.
+    Ours,
+    /// Somebody else's.
+    Others,
+    /// It has ended. Its own children may have got to the reaper after that was looked at.
+    Nobodys,
+}
+
+impl Orphans {
+    /// Looks at the processes above those of the job. `socket`: of the job's agent.
+    ///
+    /// # Errors
+    /// Busy: their children come and go all the time.
+    pub fn look(pids: &[i32], socket: &Path) -> Result<Orphans, CutError> {
+        let mut reapers: BTreeSet<i32> = (!pids.contains(&INIT)).then_some(INIT).into_iter().collect();
+        for &pid in pids {
+            let mut above = parent(pid);
+            // A parent of the job is on the list itself.
+            while let Some(next) = above.filter(|above| !pids.contains(above) && reapers.insert(*above)) {
+                above = parent(next);
+            }
+        }
+        let marks = Marks::of(pids, socket);
+        let mut orphans = Orphans { marks, program: pids.first().copied(), reapers, others: HashSet::new() };
+        let children = orphans.children()?.into_iter();
+        orphans.others = children.filter(|child| orphans.whose(*child) != Whose::Ours).collect();
+        Ok(orphans)
+    }
+
+    /// Those that are none of `pids`.
+    ///
+    /// # Errors
+    /// As [`Orphans::look`].
+    pub fn besides(&self, pids: &[i32]) -> Result<Vec<i32>, CutError> {
+        self.besides_within(pids, LOOKED_AT)
+    }
+
+    fn besides_within(&self, pids: &[i32], limit: Duration) -> Result<Vec<i32>, CutError> {
+        let (begun, mut ended) = (Instant::now(), HashSet::new());
+        loop {
+            let known = |child: &i32| pids.contains(child) || self.others.contains(child);
+            let fresh = self.children()?.into_iter().filter(|child| !known(child));
+            let fresh: Vec<(i32, Whose)> = fresh.map(|child| (child, self.whose(child))).collect();
+            let those =
+                |whose: Whose| fresh.iter().filter(move |(_, is)| *is == whose).map(|(child, _)| *child);
+            let (ours, count) = (those(Whose::Ours).collect::<Vec<i32>>(), ended.len());
+            ended.extend(those(Whose::Nobodys));
+            if !ours.is_empty() || ended.len() == count {
+                return Ok(ours);
+            }
+            if begun.elapsed() > limit {
+                return Err(busy());
+            }
+        }
+    }
+
+    fn children(&self) -> Result<Vec<i32>, CutError> {
+        let reapers: Vec<i32> = self.reapers.iter().copied().collect();
+        all_children(&reapers, SETTLED).map_err(|_| busy())
+    }
+
+    /// Whether the environment of a process says so: nothing else ties it to the job.
+    pub fn is_marked(&self, pid: i32) -> bool {
+        matches!(environment::of(pid), Ok(Environment::Is(text)) if self.marks.are_in(&text))
+            && self.is_beside(pid)
+    }
+
+    /// Another copy of the job has the same marks.
+    fn is_beside(&self, pid: i32) -> bool {
+        self.program.is_none_or(|program| membership::are_together(pid, program))
+    }
+
+    fn whose(&self, pid: i32) -> Whose {
+        if pid.cast_unsigned() == std::process::id() {
+            return Whose::Others;
+        }
+        match environment::of(pid) {
+            Ok(Environment::Is(text)) if self.marks.are_in(&text) && self.is_beside(pid) => Whose::Ours,
+            Ok(Environment::Is(_)) => Whose::Others,
+            Ok(Environment::Executing) => Whose::Ours,
+            Ok(Environment::Ending) | Err(_) if has_ended(pid) => Whose::Nobodys,
+            Ok(Environment::Ending) if process_age::of(pid).is_some_and(|age| age < ENDING) => Whose::Ours,
+            // What must not be read belongs to somebody else, or is set-user-id.
+            Ok(Environment::Ending) | Err(_) => Whose::Others,
+        }
+    }
+}
+
+fn busy() -> CutError {
+    let what = "processes above the job have children that come and go all the time, so that none of the job's is \
+                known to be among them";
+    CutError::Busy { what: what.into() }
+}
+
+/// Whether it is gone or a zombie: it has given its children away, as all of its threads have (kernel/exit.c, exit_notify).
+fn has_ended(pid: i32) -> bool {
+    let ended = |tid: i32| Status::read(pid, tid).map_or(true, |status| status.has_ended());
+    procfs::tasks(pid).map_or(true, |tids| tids.into_iter().all(ended))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use holdfast_image::control::ENV_SOCKET;
+    use std::process::{Child, Command};
+
+    #[test]
+    fn a_child_of_a_reaper_is_known_by_its_environment() {
+        let own = std::process::id().cast_signed();
+        let socket = Path::new("/run/job/agent.sock");
+        let start = |socket: &str| Command::new("sleep").arg("20").env(ENV_SOCKET, socket).spawn().unwrap();
+        let (mut program, mut stranger) = (start("/run/job/agent.sock"), start("/run/other/agent.sock"));
+        let known = [program.id().cast_signed()];
+        let shows = |pid: i32| matches!(environment::of(pid), Ok(Environment::Is(text)) if !text.is_empty());
+        while !shows(stranger.id().cast_signed()) || !shows(known[0]) {
+            std::thread::yield_now();
+        }
+        let orphans = Orphans::look(&known, socket).unwrap();
+        assert!(orphans.reapers.contains(&own) && orphans.reapers.contains(&INIT), "{orphans:?}");
+        assert!(orphans.others.contains(&stranger.id().cast_signed()));
+        // A child of another test counts until it has executed its program.
+        let seen = || {
+            let besides = orphans.besides(&known).unwrap();
+            besides.iter().filter(|pid| parent(**pid) == Some(own)).count()
+        };
+        let (begun, mut count) = (std::time::Instant::now(), seen());
+        while count > 0 && begun.elapsed() < Duration::from_secs(5) {
+            count = seen();
+        }
+        assert_eq!(count, 0);
+        let mut orphan = start("/run/job/agent.sock");
+        let pid = orphan.id().cast_signed();
+        assert!(orphans.besides(&known).unwrap().contains(&pid));
+        while !shows(pid) {
+            std::thread::yield_now();
+        }
+        assert!(orphans.is_marked(pid) && !orphans.is_marked(own) && !Orphans::default().is_marked(pid));
+        for child in [&mut program, &mut stranger, &mut orphan] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        assert!(!orphans.besides(&known).unwrap().contains(&pid));
+    }
+
+    /// One that has ended may have left children: the list is read once more, but not for ever.
+    #[test]
+    fn one_that_has_ended_is_a_reason_to_look_again() {
+        let parent = Command::new("sh").args(["-c", "true & exec sleep 20"]).spawn().unwrap();
+        let parent = Killed(parent);
+        let pid = parent.0.id().cast_signed();
+        let ended = || all_children(&[pid], SETTLED).unwrap().into_iter().any(has_ended);
+        while !ended() || procfs::link(&format!("/proc/{pid}/exe")).unwrap().ends_with(b"sh") {
+            std::thread::yield_now();
+        }
+        let orphans = Orphans { reapers: BTreeSet::from([pid]), ..Orphans::default() };
+        assert!(matches!(orphans.besides_within(&[], Duration::ZERO), Err(CutError::Busy { .. })));
+        assert_eq!(orphans.besides(&[]).unwrap(), [0; 0]);
+    }
+
+    /// No failure of a test leaves it behind.
+    struct Killed(Child);
+
+    impl Drop for Killed {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    /// Whatever it is doing when it is looked at, it is not taken for somebody else's.
+    #[test]
+    fn an_orphan_that_executes_programs_all_the_time_is_ours() {
+        let socket = Path::new("/run/job/executes.sock");
+        let again = ["-c", "exec sh -c \"$0\" \"$0\"", "exec sh -c \"$0\" \"$0\""];
+        let others = (0..60).map(|i| (format!("NAME{i}"), "x".repeat(80)));
+        let child = Command::new("sh").args(again).envs(others).env(ENV_SOCKET, socket).spawn().unwrap();
+        let mut child = Killed(child);
+        let pid = child.0.id().cast_signed();
+        let mut orphans = Orphans::default();
+        while !orphans.is_marked(pid) {
+            orphans = Orphans::look(&[], socket).unwrap();
+        }
+        // It grows older than what has just begun, too.
+        let begun = std::time::Instant::now();
+        while begun.elapsed() < Duration::from_secs(3) {
+            assert_eq!(orphans.whose(pid), Whose::Ours);
+        }
+        child.0.kill().unwrap();
+        child.0.wait().unwrap();
+        assert_eq!(orphans.whose(pid), Whose::Nobodys);
+    }
+}

@@ -1,0 +1,202 @@
+//! What the new processes tell the front until their exec: one message each over a socket pair that all of them have.
+//!
+//! The socket is close-on-exec: the front sees its end at the last exec.
+
+use super::error::RebuildError;
+use holdfast_sys::scm::{self, Received};
+use holdfast_sys::{attributes, clone, fd};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Longest text of one message, bytes.
+const MAX_TEXT: usize = 16 * 1024;
+/// How long descriptors under way in sockets are waited for, and how often it is tried again.
+const UNDER_WAY_LIMIT: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// One message.
+#[derive(Debug)]
+pub enum Message {
+    /// A process exists, the first one first.
+    Born {
+        /// Its id as the reader sees it.
+        pid: i32,
+        /// What it has opened of itself: the program may run and end before the reader comes to read this, and its id
+        /// may be another's then. `None`: the reader can have no more descriptors.
+        process: Option<OwnedFd>,
+    },
+    /// Something that the user should know.
+    Note(String),
+    /// This way to the old ids is not open here; another may be.
+    Refused(String),
+    /// It could not be done.
+    Failed(String),
+    /// The agent went away, and has said why over its own link if it could.
+    AgentLeft,
+    /// All is ready; the next thing is the exec. Told by the first process only, when the agent has taken over all.
+    Ready,
+    /// The other end was closed.
+    End,
+}
+
+/// A socket pair: the front's end, and the new process's.
+///
+/// # Errors
+/// EMFILE.
+pub fn channel() -> Result<(OwnedFd, OwnedFd), RebuildError> {
+    let make = || -> std::io::Result<(OwnedFd, OwnedFd)> {
+        let (front, process) = fd::socketpair(libc::SOCK_SEQPACKET)?;
+        scm::expect(front.as_fd())?;
+        Ok((front, process))
+    };
+    make().map_err(RebuildError::io("making a socket pair"))
+}
+
+/// Tells that the caller exists.
+///
+/// # Errors
+/// EMFILE, ETOOMANYREFS: it cannot be told, and the caller must not go on.
+pub fn born(socket: &OwnedFd) -> Result<(), RebuildError> {
+    let tell = || -> io::Result<()> {
+        let own = clone::pidfd_open(attributes::own_pid())?;
+        let begun = Instant::now();
+        loop {
+            match scm::send(socket.as_fd(), b"b", Some(own.as_fd())) {
+                // So many of the user's are under way in sockets (unix(7)); they are few again when they have been read.
+                Err(error) if error.raw_os_error() == Some(libc::ETOOMANYREFS) => {
+                    if begun.elapsed() > UNDER_WAY_LIMIT {
+                        return Err(error);
+                    }
+                    std::thread::sleep(PAUSE);
+                }
+                // A front that is gone is no reason to stop.
+                _ => return Ok(()),
+            }
+        }
+    };
+    tell().map_err(RebuildError::io("telling of the new process"))
+}
+
+/// Sends one message other than [`Message::Born`]. A front that is gone is no reason to stop: nobody is left to tell.
+pub fn tell(socket: &OwnedFd, message: &Message) {
+    let (kind, text) = match message {
+        Message::Note(text) => (b'n', text.as_str()),
+        Message::Refused(text) => (b'u', text.as_str()),
+        Message::Failed(text) => (b'e', text.as_str()),
+        Message::AgentLeft => (b'a', ""),
+        Message::Ready => (b'r', ""),
+        Message::Born { .. } | Message::End => return,
+    };
+    let mut bytes = vec![kind];
+    bytes.extend(text.bytes().take(MAX_TEXT));
+    let _ = scm::send(socket.as_fd(), &bytes, None);
+}
+
+/// What a new process says of its failure. Of an id that it could not have there may be another way to get it.
+pub fn failure(error: &RebuildError) -> Message {
+    match error {
+        RebuildError::Ids(why) => Message::Refused(why.clone()),
+        RebuildError::Left(_) => Message::AgentLeft,
+        other => Message::Failed(other.to_string()),
+    }
+}
+
+/// Waits for the next message.
+pub fn hear(socket: &OwnedFd) -> Message {
+    let mut buffer = vec![0_u8; MAX_TEXT + 1];
+    let Ok(received) = scm::receive(socket.as_fd(), &mut buffer) else { return Message::End };
+    let Received { len, pid, passed } = received;
+    let text = || String::from_utf8_lossy(&buffer[1..len]).into_owned();
+    match buffer[..len].first() {
+        Some(b'b') => Message::Born { pid, process: passed },
+        Some(b'n') => Message::Note(text()),
+        Some(b'u') => Message::Refused(text()),
+        Some(b'e') => Message::Failed(text()),
+        Some(b'a') => Message::AgentLeft,
+        Some(b'r') => Message::Ready,
+        _ => Message::End,
+    }
+}
+
+/// What the new process tells the agent when it is ready to be taken over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Handover {
+    /// Its process id as it sees it itself.
+    pub inner_pid: i32,
+    /// The ids of its threads can be chosen.
+    pub ids_chosen: bool,
+    /// It holds capabilities in a user namespace of its own that the program must not have.
+    pub drop_capabilities: bool,
+}
+
+/// First bytes of the message.
+const MAGIC: &[u8; 8] = b"HF-READY";
+/// The agent's answer: it traces the process, which may execute.
+pub const GO: &[u8; 5] = b"HF-GO";
+
+impl Handover {
+    /// As sent.
+    pub fn to_bytes(self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(self.inner_pid.to_le_bytes());
+        bytes.extend([u8::from(self.ids_chosen), u8::from(self.drop_capabilities)]);
+        bytes
+    }
+    /// The inverse.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Handover> {
+        let rest = bytes.strip_prefix(MAGIC)?;
+        let &[a, b, c, d, ids, drop] = rest else { return None };
+        Some(Handover {
+            inner_pid: i32::from_le_bytes([a, b, c, d]),
+            ids_chosen: ids != 0,
+            drop_capabilities: drop != 0,
+        })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
+mod tests {
+    use super::*;
+    use holdfast_sys::spawn;
+
+    #[test]
+    fn messages_arrive_in_order_and_end() {
+        let (front, process) = channel().unwrap();
+        born(&process).unwrap();
+        let sent =
+            [Message::Note("a".into()), Message::Failed(String::new()), Message::AgentLeft, Message::Ready];
+        sent.iter().for_each(|message| tell(&process, message));
+        let Message::Born { pid, process: Some(opened) } = hear(&front) else { panic!("the first") };
+        assert_eq!(pid, std::process::id().cast_signed());
+        spawn::signal_pidfd(&opened, 0).unwrap();
+        for message in &sent {
+            assert_eq!(format!("{:?}", hear(&front)), format!("{message:?}"));
+        }
+        drop(process);
+        assert!(matches!(hear(&front), Message::End));
+    }
+
+    /// One that has ended, and for which its parent has waited, is known all the same.
+    #[test]
+    fn who_was_born_is_known_after_its_end() {
+        let (front, process) = channel().unwrap();
+        let mut child = std::process::Command::new("sleep").arg("20").spawn().unwrap();
+        let own = clone::pidfd_open(child.id().cast_signed()).unwrap();
+        scm::send(process.as_fd(), b"b", Some(own.as_fd())).unwrap();
+        drop(own);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let Message::Born { process: Some(opened), .. } = hear(&front) else { panic!("the first") };
+        assert_eq!(spawn::signal_pidfd(&opened, 0).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+    }
+
+    #[test]
+    fn a_handover_survives_the_wire() {
+        let handover = Handover { inner_pid: 77, ids_chosen: true, drop_capabilities: false };
+        assert_eq!(Handover::from_bytes(&handover.to_bytes()), Some(handover));
+        assert_eq!(Handover::from_bytes(b"HF-READY"), None);
+        assert_eq!(Handover::from_bytes(b""), None);
+    }
+}

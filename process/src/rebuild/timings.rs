@@ -1,0 +1,22 @@
+//! Where the time of a restart went.
+
+/// Figures of one restart, as the agent measured them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RebuildFigures {
+    /// From the start of [`super::agent`] until the new process had all its files, nanoseconds.
+    pub files_ns: u64,
+    /// Exec of the seed, and the old address space laid out, nanoseconds.
+    pub map_ns: u64,
+    /// Filling or mapping the pages, and checking those that are mapped, nanoseconds.
+    pub memory_ns: u64,
+    /// Threads, signals, timers, registers, nanoseconds.
+    pub threads_ns: u64,
+    /// All of it, nanoseconds.
+    pub total_ns: u64,
+    /// Bytes copied into the program.
+    pub copied_bytes: u64,
+    /// Bytes mapped from segment files, read when they are touched.
+    pub mapped_bytes: u64,
+    /// Mappings made for the latter.
+    pub mapped_runs: u64,
+}

@@ -1,0 +1,402 @@
+//! A folder of one test, the user that it runs as, and the certainty that nothing is left behind.
+//!
+//! A [`Bed`] has `work/` (directory of the programs) and `store/` (images), both of the user. Every command gets a time
+//! limit; when the bed's own limit passes, or when it is dropped, all that still runs from it is killed.
+
+use crate::artifacts::{Kit, kit};
+use crate::processes;
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// The uid and gid of the ordinary user.
+const ORDINARY: u32 = 1000;
+
+/// No test may take longer than this, unless it says so.
+const TEST_LIMIT: Duration = Duration::from_secs(240);
+
+/// Who runs Holdfast and the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum User {
+    /// uid 0 with all capabilities that the test itself has.
+    Root,
+    /// uid 1000 without capabilities.
+    Ordinary,
+}
+
+/// Runs a test as each user that there can be, in a bed of its own.
+///
+/// # Panics
+/// If it fails.
+#[allow(clippy::panic)]
+pub fn each_user(test: impl Fn(&Bed) -> Result<()>) {
+    for user in [User::Root, User::Ordinary] {
+        let Some(bed) = Bed::new(user) else { continue };
+        if let Err(error) = test(&bed) {
+            panic!("as {user:?}: {error:#}");
+        }
+    }
+}
+
+/// Result of a command that ended.
+pub struct Ended {
+    /// How.
+    pub status: ExitStatus,
+    /// Its standard output.
+    pub stdout: String,
+    /// Its standard error.
+    pub stderr: String,
+}
+
+impl Ended {
+    /// The exit status as a shell shows it: 128 + n for signal n.
+    pub fn code(&self) -> i32 {
+        shell_code(self.status)
+    }
+    /// An error unless the command succeeded.
+    pub fn success(self) -> Result<Ended> {
+        ensure!(self.status.success(), "status {}\n{}{}", self.code(), self.stdout, self.stderr);
+        Ok(self)
+    }
+}
+
+/// The exit status as a shell shows it: 128 + n for signal n.
+pub fn shell_code(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}
+
+/// See the head of this file.
+pub struct Bed {
+    dir: PathBuf,
+    user: User,
+    kit: &'static Kit,
+    over: Arc<AtomicBool>,
+    limit: Duration,
+}
+
+impl Bed {
+    /// A bed on disk. As nobody but root can become another user, tests that are not started by root have only the
+    /// ordinary user: then a bed for root is `None`, and that is printed.
+    pub fn new(user: User) -> Option<Bed> {
+        Bed::under(&std::env::temp_dir(), user, TEST_LIMIT)
+    }
+
+    /// The same for a test that may take so long.
+    pub fn lasting(user: User, limit: Duration) -> Option<Bed> {
+        Bed::under(&std::env::temp_dir(), user, limit)
+    }
+
+    /// A bed in memory (`/dev/shm`), for what must not wait for a disk.
+    pub fn in_memory(user: User) -> Option<Bed> {
+        Bed::under(Path::new("/dev/shm"), user, TEST_LIMIT)
+    }
+
+    #[allow(clippy::expect_used)]
+    fn under(parent: &Path, user: User, limit: Duration) -> Option<Bed> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        if user == User::Root && !am_root() {
+            println!("not run: this part needs root");
+            return None;
+        }
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let dir = parent.join(format!("holdfast-test-{}-{number}-bed", std::process::id()));
+        let bed = Bed { dir, user, kit: kit(), over: Arc::new(AtomicBool::new(false)), limit };
+        bed.make_folders().expect("making the folder of a test");
+        bed.watch();
+        Some(bed)
+    }
+
+    fn make_folders(&self) -> Result<()> {
+        for folder in [self.dir.clone(), self.work(), self.store()] {
+            fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+            fs::set_permissions(&folder, fs::Permissions::from_mode(0o755))?;
+            if self.user == User::Ordinary && am_root() {
+                chown(&folder, Some(ORDINARY), Some(ORDINARY))?;
+            }
+        }
+        Ok(fs::set_permissions(self.store(), fs::Permissions::from_mode(0o700))?)
+    }
+
+    /// Kills everything when the test takes too long: its own waits then fail.
+    fn watch(&self) {
+        let (over, dir, end) = (Arc::clone(&self.over), self.dir.clone(), Instant::now() + self.limit);
+        std::thread::spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                if Instant::now() > end {
+                    eprintln!("{}: time limit of the test passed, killing its processes", dir.display());
+                    return processes::kill_all(&dir);
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+    }
+
+    /// The folder of the test.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+    /// Directory of the programs.
+    pub fn work(&self) -> PathBuf {
+        self.dir.join("work")
+    }
+    /// The store.
+    pub fn store(&self) -> PathBuf {
+        self.dir.join("store")
+    }
+    /// Folder of a job in the store.
+    pub fn job(&self, name: &str) -> PathBuf {
+        self.store().join(name)
+    }
+    /// Who it belongs to.
+    pub fn user(&self) -> User {
+        self.user
+    }
+    /// What is executed.
+    pub fn kit(&self) -> &'static Kit {
+        self.kit
+    }
+
+    /// A command as the bed's user in `work/`: no input, output discarded, own process group.
+    pub fn command(&self, program: &Path) -> Command {
+        let mut command = if self.user == User::Ordinary && am_root() {
+            let mut command = Command::new("setpriv");
+            let id = ORDINARY.to_string();
+            command.args([
+                "--reuid",
+                &id,
+                "--regid",
+                &id,
+                "--clear-groups",
+                "--inh-caps=-all",
+                "--bounding-set=-all",
+            ]);
+            command.arg("--").arg(program);
+            command
+        } else {
+            Command::new(program)
+        };
+        command.current_dir(self.work()).process_group(0);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.env("HOME", self.work()).env("HOLDFAST_STORE", self.store()).env("LC_ALL", "C.UTF-8");
+        for name in ["HOLDFAST_FAULT", "HOLDFAST_SOCKET", "LD_PRELOAD", "XDG_STATE_HOME"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    /// `holdfast ARGUMENTS…`.
+    pub fn holdfast(&self, arguments: &[&str]) -> Command {
+        let mut command = self.command(&self.kit.holdfast());
+        command.args(arguments);
+        command
+    }
+
+    /// `holdfast run --name JOB OPTIONS -- PROGRAM…` with output and error of the program in `work/out` and `work/err`.
+    pub fn run_command(&self, job: &str, options: &[&str], program: &[&str]) -> Result<Command> {
+        let mut command = self.holdfast(&["run", "--name", job]);
+        command.args(options).arg("--").args(program);
+        command.stdout(self.create("out")?).stderr(self.create("err")?);
+        Ok(command)
+    }
+
+    /// `holdfast restart JOB OPTIONS` with what it says itself in `work/restart.err`.
+    pub fn restart_command(&self, job: &str, options: &[&str]) -> Result<Command> {
+        let mut command = self.holdfast(&["restart", job]);
+        command.args(options).stderr(self.create("restart.err")?);
+        Ok(command)
+    }
+
+    /// An empty file in `work/` that belongs to the user of the bed.
+    pub fn create(&self, name: &str) -> Result<File> {
+        let path = self.work().join(name);
+        let file = File::create(&path).with_context(|| format!("making {}", path.display()))?;
+        if self.user == User::Ordinary && am_root() {
+            chown(&path, Some(ORDINARY), Some(ORDINARY))?;
+        }
+        Ok(file)
+    }
+
+    /// Text of a file in `work/`; empty if there is none.
+    pub fn text(&self, name: &str) -> String {
+        String::from_utf8_lossy(&fs::read(self.work().join(name)).unwrap_or_default()).into_owned()
+    }
+
+    /// Runs a command to its end and keeps what it prints.
+    pub fn output(&self, mut command: Command, limit: Duration) -> Result<Ended> {
+        let (out, err) = (self.dir.join("stdout"), self.dir.join("stderr"));
+        let mut child = command.stdout(File::create(&out)?).stderr(File::create(&err)?).spawn()?;
+        let status = wait(&mut child, limit).with_context(|| format!("waiting for {command:?}"))?;
+        let text = |path: &Path| fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        Ok(Ended { status, stdout: text(&out)?, stderr: text(&err)? })
+    }
+
+    /// `holdfast ARGUMENTS…` to its end, 60 s at most.
+    pub fn say(&self, arguments: &[&str]) -> Result<Ended> {
+        self.output(self.holdfast(arguments), Duration::from_secs(60))
+    }
+
+    /// The program's pid as `holdfast list` names it, or `None` while the job does not run.
+    pub fn pid(&self, job: &str) -> Result<Option<i32>> {
+        let ended = self.say(&["list", "--json"])?.success()?;
+        let list: Value =
+            serde_json::from_str(&ended.stdout).with_context(|| format!("list: {}", ended.stdout))?;
+        Ok(find_job(&list, job).and_then(|entry| number(entry.get("pid")?)).map(|pid| pid as i32))
+    }
+
+    /// The agent's pid, likewise.
+    pub fn agent_pid(&self, job: &str) -> Result<Option<i32>> {
+        let ended = self.say(&["list", "--json"])?.success()?;
+        let list: Value =
+            serde_json::from_str(&ended.stdout).with_context(|| format!("list: {}", ended.stdout))?;
+        Ok(find_job(&list, job).and_then(|entry| number(entry.get("agent_pid")?)).map(|pid| pid as i32))
+    }
+
+    /// Waits until the job runs; returns the program's pid. `None`: `front` ended before.
+    pub fn wait_live(&self, job: &str, front: &mut Child) -> Result<Option<i32>> {
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            // The agent of the life before may not have heard yet that its program has ended.
+            if self.job(job).join("agent.sock").exists()
+                && let Some(pid) = self.pid(job)?
+                && processes::runs(pid)
+            {
+                return Ok(Some(pid));
+            }
+            if front.try_wait()?.is_some() {
+                return Ok(None);
+            }
+            ensure!(Instant::now() < end, "job {job} did not come to life; {}", self.text("restart.err"));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// `holdfast show … --json`.
+    pub fn show(&self, image: &str) -> Result<Value> {
+        let ended = self.say(&["show", image, "--json"])?.success()?;
+        serde_json::from_str(&ended.stdout).with_context(|| format!("show: {}", ended.stdout))
+    }
+
+    /// Numbers of the committed images of a job, by the names of their manifests.
+    pub fn images(&self, job: &str) -> Vec<u64> {
+        let Ok(entries) = fs::read_dir(self.job(job)) else { return Vec::new() };
+        let mut images: Vec<u64> = entries
+            .filter_map(|e| e.ok()?.file_name().to_str()?.strip_prefix("manifest-")?.parse().ok())
+            .collect();
+        images.sort_unstable();
+        images
+    }
+
+    /// Waits until `predicate` holds.
+    pub fn until(&self, what: &str, limit: Duration, mut predicate: impl FnMut() -> bool) -> Result<()> {
+        let end = Instant::now() + limit;
+        while !predicate() {
+            ensure!(Instant::now() < end, "{what}: not within {limit:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// After `holdfast list`, neither processes nor sockets nor temporary files are left of a job that has ended.
+    pub fn check_clean(&self, job: &str) -> Result<()> {
+        let quiet = self.until("end of all processes of the test", Duration::from_secs(10), || {
+            processes::of(&self.dir).is_empty()
+        });
+        if quiet.is_err() {
+            let left: Vec<_> = processes::of(&self.dir)
+                .into_iter()
+                .map(|pid| format!("{pid} ({:?}): {}", processes::state(pid), processes::command_line(pid)))
+                .collect();
+            bail!("processes left behind:\n{}", left.join("\n"));
+        }
+        self.say(&["list"])?.success()?;
+        let entries =
+            fs::read_dir(self.job(job)).map(|d| d.flatten().collect::<Vec<_>>()).unwrap_or_default();
+        for entry in entries {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            ensure!(!name.starts_with(".tmp") && name != "agent.sock", "left behind in the store: {name}");
+            if let Some(segment) = name.strip_prefix("segment-") {
+                let epoch = segment.split('-').next().unwrap_or_default();
+                ensure!(
+                    self.job(job).join(format!("manifest-{epoch}")).exists(),
+                    "left behind in the store: {name} without a manifest"
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        processes::kill_all(&self.dir);
+        let keep = std::env::var_os("HOLDFAST_TEST_KEEP").is_some();
+        if keep {
+            println!("kept: {}", self.dir.display());
+            return;
+        }
+        if std::thread::panicking() {
+            self.tell();
+        }
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+impl Bed {
+    /// Prints what helps to understand a failure.
+    fn tell(&self) {
+        for name in ["err", "restart.err"] {
+            println!("--- work/{name}\n{}", tail(&self.text(name)));
+        }
+        for entry in fs::read_dir(self.store()).into_iter().flatten().flatten() {
+            let log = fs::read(entry.path().join("agent.log")).unwrap_or_default();
+            println!("--- {}/agent.log\n{}", entry.path().display(), tail(&String::from_utf8_lossy(&log)));
+        }
+        println!("--- end of work/out\n{}", tail(&self.text("out")));
+    }
+}
+
+fn tail(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(30)..].join("\n")
+}
+
+/// Waits for a child; past the limit it is killed, and that is an error.
+pub fn wait(child: &mut Child, limit: Duration) -> Result<ExitStatus> {
+    let end = Instant::now() + limit;
+    let mut pause = Duration::from_micros(200);
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if Instant::now() > end {
+            let _ = child.kill();
+            let _ = child.wait();
+            bail!("did not end within {limit:?}");
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(5));
+    }
+}
+
+/// Whether the tests themselves run as root.
+pub fn am_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)
+}
+
+fn number(value: &Value) -> Option<u64> {
+    value.as_u64().filter(|&n| n > 0)
+}
+
+fn find_job<'a>(list: &'a Value, job: &str) -> Option<&'a Value> {
+    let jobs = list.as_array().or_else(|| list.get("jobs")?.as_array())?;
+    jobs.iter()
+        .find(|entry| ["job", "name"].iter().any(|key| entry.get(key).and_then(Value::as_str) == Some(job)))
+}
