@@ -1,6 +1,7 @@
 //! Errors of stopping and injecting. The policy: whatever fails, the program is put back and let go first; the error
 //! then says what failed, on what, and whether to try again.
 
+use holdfast_image::refusal::Refusal;
 use std::io;
 use thiserror::Error;
 
@@ -30,4 +31,78 @@ pub enum TraceError {
         /// Its id.
         tid: i32,
     },
+}
+
+/// Why there is no cut. The program runs on in every case but `Gone`.
+#[derive(Debug, Error)]
+pub enum CutError {
+    /// It holds something that cannot be brought back.
+    #[error("{}", lines(.0))]
+    Refused(Vec<Refusal>),
+    /// Not now; try again.
+    #[error("{what}")]
+    Busy {
+        /// What was in the way.
+        what: String,
+    },
+    /// A mapping changed between the look before the stop and the stop; try again, with [`crate::CutOptions::changing`].
+    #[error("{what}")]
+    Changed {
+        /// Which, and how.
+        what: String,
+    },
+    /// Processes of the job come and go, or have not spoken (yet), or something is under way that no image can hold; try
+    /// again in a moment.
+    #[error("{}", lines(.0))]
+    Unsettled(Vec<Refusal>),
+    /// The program ended.
+    #[error("the program has ended")]
+    Gone,
+    /// A call failed.
+    #[error("{what}")]
+    Failed {
+        /// Which, and why.
+        what: String,
+    },
+}
+
+/// One line per refusal.
+fn lines(refusals: &[Refusal]) -> String {
+    refusals.iter().map(Refusal::to_string).collect::<Vec<_>>().join("\n")
+}
+
+impl From<TraceError> for CutError {
+    fn from(error: TraceError) -> CutError {
+        let what = error.to_string();
+        match error {
+            TraceError::UnknownCall { .. } | TraceError::Died { .. } => CutError::Busy { what },
+            TraceError::Io(error) => error.into(),
+            TraceError::Stuck { .. } => CutError::Failed { what },
+        }
+    }
+}
+
+impl From<io::Error> for CutError {
+    fn from(error: io::Error) -> CutError {
+        let what = error.to_string();
+        match error.raw_os_error() {
+            // A thread has ended meanwhile; if it was the program, the next try says so.
+            Some(libc::ESRCH) => CutError::Busy { what },
+            _ => CutError::Failed { what },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_has_ended_is_no_reason_to_give_up() {
+        let gone = || io::Error::from_raw_os_error(libc::ESRCH);
+        assert!(matches!(CutError::from(gone()), CutError::Busy { .. }));
+        assert!(matches!(CutError::from(TraceError::Io(gone())), CutError::Busy { .. }));
+        let full = io::Error::from_raw_os_error(libc::ENOSPC);
+        assert!(matches!(CutError::from(full), CutError::Failed { .. }));
+    }
 }

@@ -1,12 +1,17 @@
 //! Stop a program, capture what the kernel knows of it, freeze its memory, rebuild it.
 //!
-//! * [`Tracer`]: the one OS thread that traces (ptrace binds a tracee to the thread that seized it).
-//! * `stop`: seize, interrupt, wait, let go; `repair`: what interrupted calls must not notice; `slots`: continuation.
-//! * `guard`: engine `slots`, the agent's half.
-//! * `inject`: system calls run inside a stopped thread. `freeze`: the frozen copy.
-//! * [`Tracking`]: which pages were written. `snapshot`: copy or frozen copy. [`LivePages`]: pages before the stop.
-//! * `capture`: the process record. [`rebuild`]: the way back.
-//! * `refuse`: what cannot be checkpointed, in words. [`check`]: the look at it that stops nothing.
+//! Each folder is one step; no part imports what orchestrates it.
+//!
+//! * On top: [`Tracer`], the one OS thread that traces (ptrace binds a tracee to the thread that seized it); `cut`, one
+//!   checkpoint's stop from beginning to end; [`check`], the look that stops nothing.
+//! * `job`: who is of the job, and its processes as they are stopped together.
+//! * `stop`: seize, interrupt, wait, repair interrupted calls, resume.
+//! * `inject`: system calls run inside a stopped thread.
+//! * `track`: which pages were written; [`LivePages`], pages before the stop.
+//! * `freeze`: how the memory of the instant is kept: copied, cloned, guarded.
+//! * `capture`: the process record: descriptors, mappings, signals, settings.
+//! * [`rebuild`]: the way back.
+//! * Leaves: `error`, `options`, `refuse` (what cannot be checkpointed, in words), `thread_pool`.
 //!
 //! See `docs/architecture.md`.
 #![deny(unsafe_code)]
@@ -18,6 +23,7 @@ mod error;
 mod freeze;
 mod inject;
 mod job;
+mod options;
 pub mod rebuild;
 mod refuse;
 mod stop;
@@ -27,16 +33,18 @@ mod track;
 
 pub use capture::contents::Contents;
 pub use check::{CheckError, CheckOptions, check};
-pub use cut::{Cut, CutError, CutOptions, Engine, Roster, Target};
-pub use error::TraceError;
-pub use freeze::engine::{Plan, Planner};
+pub use cut::Cut;
+pub use error::{CutError, TraceError};
 pub use freeze::frozen_memory::FrozenMemory;
 pub use freeze::guard::{Class, Events, Guard, GuardOptions, Seen, SlotCount};
-pub use job::adopt::{Adopted, cannot_speak, loads_libraries};
+pub use freeze::tracer_queue::Parked;
+pub use job::adopt::{cannot_speak, loads_libraries};
 pub use job::members::{FaultCounters, Members};
 pub use job::membership::is_of_job;
 pub use job::process_age::Awaited;
+pub use job::target::{Adopted, Roster, Target};
+pub use options::{CutOptions, Engine, Plan, Planner};
 pub use refuse::process as refuse_process;
-pub use tracer::{Parked, Tracer};
+pub use tracer::Tracer;
 pub use track::precopy_source::LivePages;
 pub use track::tracking::Tracking;

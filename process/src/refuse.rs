@@ -4,7 +4,7 @@
 //! they must call the same. Mappings and open files have their refusals where they are understood (`capture`). Nothing
 //! here fails: what has ended meanwhile is no reason to refuse.
 
-use crate::cut::CutError;
+use crate::error::CutError;
 use holdfast_image::record::InjectArea;
 use holdfast_image::refusal::{Refusal, Subject};
 use holdfast_sys::clone::{Common, have_in_common};
@@ -17,11 +17,6 @@ use std::io;
 /// A ring of io_uring, open or mapped.
 pub const IO_URING: &str =
     "io_uring is not supported; many programs can be told to do without (MariaDB: --innodb-use-native-aio=0)";
-
-/// One line per refusal.
-pub fn lines(refusals: &[Refusal]) -> String {
-    refusals.iter().map(Refusal::to_string).collect::<Vec<_>>().join("\n")
-}
 
 /// Refuses the cut if there is anything to refuse.
 ///

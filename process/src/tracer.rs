@@ -4,11 +4,16 @@
 //! happens here; the agent's other threads send commands and read memory. If the thread (or the agent) dies, the
 //! kernel detaches the program and kills the copy.
 
-use crate::capture::capture_process;
-use crate::cut::{self, Cut, CutError, CutOptions, KeptAll, Roster, Target};
-use crate::freeze::clone::Copy;
+use crate::cut::{self, Cut};
+use crate::error::CutError;
 use crate::freeze::guard::{self, Guard};
+use crate::freeze::retained::Retained;
+use crate::freeze::tracer_queue::{Parked, TracerQueue};
+use crate::job::target::{Roster, Target};
+use crate::job::tracer_state::KeptAll;
+use crate::options::CutOptions;
 use crate::stop::interrupt::{self, Stragglers};
+use crate::stop::process_errors;
 use crate::stop::resume::{self, HeldProgram};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use holdfast_image::address_space;
@@ -61,6 +66,19 @@ impl fmt::Debug for CutRequest {
 #[derive(Debug)]
 pub struct Tracer {
     commands: Sender<Command>,
+    queue: Arc<dyn TracerQueue>,
+}
+
+impl TracerQueue for Sender<Command> {
+    fn release(&self, run: PageRun) {
+        let _ = self.send(Command::Release(run));
+    }
+    fn end(&self, kill: bool) -> bool {
+        self.send(Command::End { kill }).is_ok()
+    }
+    fn unpark(&self) {
+        let _ = self.send(Command::Unpark);
+    }
 }
 
 impl Tracer {
@@ -70,12 +88,13 @@ impl Tracer {
     /// No thread could be made.
     pub fn spawn() -> io::Result<Tracer> {
         let (commands, inbox) = unbounded();
-        let own = commands.clone();
+        let queue: Arc<dyn TracerQueue> = Arc::new(commands.clone());
+        let own = Arc::clone(&queue);
         std::thread::Builder::new().name("tracer".into()).spawn(move || {
             holdfast_sys::clock::no_timer_slack();
             Worker {
                 inbox,
-                commands: own,
+                queue: own,
                 kept: KeptAll::default(),
                 current: Vec::new(),
                 unlifted: None,
@@ -84,7 +103,7 @@ impl Tracer {
             }
             .run();
         })?;
-        Ok(Tracer { commands })
+        Ok(Tracer { commands, queue })
     }
 
     /// Stops the programs of a job, records them, freezes their memory, lets them run on. `roster`: tells who they are, on
@@ -101,25 +120,6 @@ impl Tracer {
     }
 }
 
-/// Programs that are held; they run on when this is dropped.
-#[derive(Debug)]
-pub struct Parked {
-    commands: Sender<Command>,
-}
-
-impl Parked {
-    /// For programs that the tracer thread holds.
-    pub(crate) fn new(commands: &Sender<Command>) -> Parked {
-        Parked { commands: commands.clone() }
-    }
-}
-
-impl Drop for Parked {
-    fn drop(&mut self) {
-        let _ = self.commands.send(Command::Unpark);
-    }
-}
-
 impl Tracer {
     /// Holds the programs until the answer is dropped, while their frozen copies are stored.
     ///
@@ -130,7 +130,7 @@ impl Tracer {
         let (reply, answer) = bounded(1);
         self.commands.send(Command::Park(targets.to_vec(), reply)).map_err(|_| gone())?;
         answer.recv().map_err(|_| gone())??;
-        Ok(Parked::new(&self.commands))
+        Ok(Parked::new(&self.queue))
     }
 }
 
@@ -140,48 +140,12 @@ impl Drop for Tracer {
     }
 }
 
-/// What a cut left behind until its memory is stored.
-#[derive(Debug)]
-pub enum Current {
-    /// A frozen copy.
-    Copy {
-        /// The process.
-        copy: Box<Copy>,
-        /// What it may drop at once.
-        surplus: Vec<PageRun>,
-    },
-    /// The program itself, held.
-    Held(Box<HeldProgram>),
-    /// Memory of the running program that is guarded.
-    Guarded {
-        /// Which.
-        guard: Arc<Guard>,
-        /// The program.
-        target: Box<Target>,
-    },
-}
-
-impl Current {
-    /// It is not needed any more.
-    pub fn end(self, kept: &mut KeptAll, stragglers: &mut Stragglers) {
-        match self {
-            Current::Copy { copy, .. } => copy.end(),
-            Current::Held(held) => held.resume(stragglers),
-            Current::Guarded { guard, target } => {
-                if let Err(error) = guard::lift(&guard, &target, kept, stragglers) {
-                    tracing::warn!(%error, "lifting the guard");
-                }
-            }
-        }
-    }
-}
-
 struct Worker {
     inbox: Receiver<Command>,
-    commands: Sender<Command>,
+    queue: Arc<dyn TracerQueue>,
     kept: KeptAll,
     /// With the space of its process.
-    current: Vec<(u32, Current)>,
+    current: Vec<(u32, Retained)>,
     /// A guard that could not be lifted after its flush.
     unlifted: Option<(Arc<Guard>, Box<Target>)>,
     /// Held for lack of room.
@@ -218,8 +182,8 @@ impl Worker {
             Command::End { kill } => {
                 for (_, current) in std::mem::take(&mut self.current) {
                     match current {
-                        Current::Held(held) if kill => held.kill(&mut self.stragglers),
-                        Current::Guarded { guard, target } => self.lift(guard, target),
+                        Retained::Held(held) if kill => held.kill(&mut self.stragglers),
+                        Retained::Guarded { guard, target } => self.lift(guard, target),
                         other => other.end(&mut self.kept, &mut self.stragglers),
                     }
                 }
@@ -235,7 +199,7 @@ impl Worker {
             return Err(CutError::Busy { what: "the image before is still being written".into() });
         }
         self.unpark();
-        let made = cut::make(roster, options, &mut self.kept, &mut self.stragglers, &self.commands).map_err(
+        let made = cut::make(roster, options, &mut self.kept, &mut self.stragglers, &self.queue).map_err(
             |error| {
                 // Killed in the middle of it: what could not be read is no failure of ours, and what was read of a process that is
                 // ending (no descriptors any more) no reason to refuse.
@@ -246,7 +210,7 @@ impl Worker {
                         CutError::Gone
                     }
                     (CutError::Failed { .. } | CutError::Refused(_), Some(target)) => {
-                        capture_process::just_ended(target.pid)
+                        process_errors::just_ended(target.pid)
                     }
                     (CutError::Failed { .. }, None) if targets.is_empty() => CutError::Gone,
                     (error, _) => error,
@@ -284,7 +248,7 @@ impl Worker {
     /// Lets the copies drop what nobody needs of them: until then the programs' writes there cost copies.
     fn drop_surplus(&mut self) {
         for (_, current) in &mut self.current {
-            if let Current::Copy { copy, surplus } = current
+            if let Retained::Copy { copy, surplus } = current
                 && let Err(error) = copy.release(&std::mem::take(surplus))
             {
                 tracing::warn!(%error, "releasing clean pages");
@@ -308,7 +272,7 @@ impl Worker {
         let all = PageSet::from(runs);
         for (space, current) in &self.current {
             let own = address_space::own_set(*space, &all);
-            if let Current::Copy { copy, .. } = current
+            if let Retained::Copy { copy, .. } = current
                 && !own.is_empty()
                 && let Err(error) = copy.release(own.runs())
             {

@@ -130,7 +130,7 @@ fn store(
     done: &(dyn Fn(u64) + Sync),
     result: &mut Precopied,
 ) -> Result<PageCount, Failed> {
-    let source = LivePages::new(members, pages);
+    let source = LivePages::new(members.targets(), pages);
     let wanted = source.pages();
     let stored = writer.precopy(&source, options, done)?;
     members.precopied(&stored);

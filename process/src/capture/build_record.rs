@@ -4,21 +4,28 @@
 //! changed between the look before the stop and the stop) there is no image.
 
 use crate::capture::capture_job::{self, Inside};
-use crate::capture::capture_process::{self, Seen};
 use crate::capture::contents::Taken;
 use crate::capture::files::inotify;
-use crate::capture::maps::{self, Flags};
+use crate::capture::map_flags;
+use crate::capture::maps::Flags;
+use crate::capture::regions;
 use crate::capture::{credentials, mlock, state};
-use crate::cut::{Before, CutError, CutOptions, Kept, KeptAll, Target};
+use crate::error::CutError;
 use crate::freeze::engine::Snapshot;
 use crate::freeze::frozen_memory::{FrozenMemory, Living, OwnMemory, StoreFiles};
+use crate::freeze::retained::Retained;
+use crate::freeze::tracer_queue::TracerQueue;
+use crate::job::prepare::Before;
+use crate::job::target::Target;
+use crate::job::tracer_state::{Kept, KeptAll};
+use crate::options::CutOptions;
 use crate::refuse;
 use crate::stop::interrupt::Stragglers;
+use crate::stop::process_errors;
 use crate::stop::resume::HeldProgram;
+use crate::stop::stages::Seen;
 use crate::stop::syscall_restart::ERESTARTSYS;
-use crate::tracer::{Command, Current};
 use crate::track::tracking;
-use crossbeam_channel::Sender;
 use holdfast_image::attributes::GuardRegion;
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::page_set::PageSet;
@@ -41,7 +48,7 @@ pub struct Described {
     /// Reads the pages.
     pub memory: FrozenMemory,
     /// What is kept until they are stored, by space.
-    pub current: Vec<(u32, Current)>,
+    pub current: Vec<(u32, Retained)>,
     /// Which pages.
     pub sets: Sets,
 }
@@ -116,27 +123,27 @@ pub fn after(
     befores: &[Before],
     (mut inside, contents): (Vec<Inside>, Taken),
     held: Vec<HeldProgram>,
-    commands: &Sender<Command>,
+    queue: &Arc<dyn TracerQueue>,
     stragglers: &mut Stragglers,
 ) -> Result<Described, CutError> {
     let mut held = held.into_iter();
     let is_held = held.len() > 0;
-    let mut current: Vec<Option<Current>> = Vec::with_capacity(inside.len());
+    let mut current: Vec<Option<Retained>> = Vec::with_capacity(inside.len());
     for (target, one) in targets.iter().zip(&mut inside) {
         let surplus = std::mem::take(&mut one.snapshot.surplus);
         let guard = one.snapshot.guard.take();
         current.push(match (one.snapshot.copy.take(), held.next()) {
-            (Some(copy), _) => Some(Current::Copy { copy: Box::new(copy), surplus }),
-            (None, Some(held)) => Some(Current::Held(Box::new(held))),
+            (Some(copy), _) => Some(Retained::Copy { copy: Box::new(copy), surplus }),
+            (None, Some(held)) => Some(Retained::Held(Box::new(held))),
             (None, None) => guard
-                .map(|guard| Current::Guarded { guard: Arc::new(guard), target: Box::new(target.clone()) }),
+                .map(|guard| Retained::Guarded { guard: Arc::new(guard), target: Box::new(target.clone()) }),
         });
     }
     match describe_all(targets, options, kept, befores, inside, &current) {
         Ok((mut record, mut members, mut sets)) => {
             record.files.contents = sets.add_files(contents, &mut members);
             sets.sort();
-            let memory = FrozenMemory { members, held: is_held, tracer: commands.clone(), ended: false };
+            let memory = FrozenMemory { members, held: is_held, tracer: Arc::clone(queue), ended: false };
             let spaces = targets.iter().map(|target| target.space);
             let current = spaces.zip(current).filter_map(|(space, current)| Some((space, current?)));
             Ok(Described { record, memory, current: current.collect(), sets })
@@ -156,7 +163,7 @@ fn describe_all(
     kept: &mut KeptAll,
     befores: &[Before],
     mut inside: Vec<Inside>,
-    current: &[Option<Current>],
+    current: &[Option<Retained>],
 ) -> Result<AllDescribed, CutError> {
     find_watched(targets, &mut inside)?;
     end_connects(&mut inside);
@@ -171,7 +178,7 @@ fn describe_all(
     for (((target, before), one), current) in targets.iter().zip(befores).zip(inside).zip(current) {
         let (record, memory, snapshot) =
             describe(target, options, kept.of(target), before, one, &once, current.as_ref())
-                .map_err(|error| capture_process::of(error, targets.len() > 1, target.pid))?;
+                .map_err(|error| process_errors::named(error, targets.len() > 1, target.pid))?;
         // The parent by its id here; it gets the one that the processes know below.
         records.push((target.pid, record));
         members.push((target.space, memory));
@@ -274,9 +281,9 @@ fn describe(
     before: &Before,
     mut inside: Inside,
     once: &FileTable,
-    current: Option<&Current>,
+    current: Option<&Retained>,
 ) -> Result<(ProcessRecord, OwnMemory, Snapshot), CutError> {
-    if let Some(Current::Copy { copy, .. }) = current {
+    if let Some(Retained::Copy { copy, .. }) = current {
         copy.detach_from_program()?;
         check_copy(copy.pid, &inside.snapshot)?;
     }
@@ -286,7 +293,7 @@ fn describe(
         return Err(CutError::Unsettled(missing));
     }
     let flags = flags(target, before, seen, current)?;
-    let (regions, mapped_files, whole) = maps::regions(
+    let (regions, mapped_files, whole) = regions::regions(
         &seen.mapped,
         &flags,
         &seen.policies,
@@ -307,9 +314,9 @@ fn describe(
     snapshot.dirty = snapshot.dirty.union(&shared);
     snapshot.saved.sort();
     let pid = match current {
-        Some(Current::Copy { copy, .. }) => Some(copy.pid),
-        Some(Current::Held(held)) => Some(held.living().unwrap_or(target.pid)),
-        Some(Current::Guarded { .. }) | None => None,
+        Some(Retained::Copy { copy, .. }) => Some(copy.pid),
+        Some(Retained::Held(held)) => Some(held.living().unwrap_or(target.pid)),
+        Some(Retained::Guarded { .. }) | None => None,
     };
     let living = match pid {
         Some(pid) => Some(Living { forced: File::open(format!("/proc/{pid}/mem"))? }),
@@ -324,7 +331,7 @@ fn describe(
         files: StoreFiles::new(snapshot.files.clone()),
         living,
         guard: match current {
-            Some(Current::Guarded { guard, .. }) => Some(Arc::clone(guard)),
+            Some(Retained::Guarded { guard, .. }) => Some(Arc::clone(guard)),
             _ => None,
         },
     };
@@ -336,7 +343,7 @@ fn flags(
     target: &Target,
     before: &Before,
     seen: &Seen,
-    current: Option<&Current>,
+    current: Option<&Retained>,
 ) -> Result<Flags, CutError> {
     if let Some(flags) = &seen.mapping_flags {
         return Ok(flags.clone());
@@ -345,18 +352,19 @@ fn flags(
         procfs::by_any_thread(pid, |tid| procfs::vm_flags(pid, tid).ok().filter(|flags| !flags.is_empty()))
     };
     let copy = match current {
-        Some(Current::Copy { copy, .. }) => Some(of_process(copy.pid)?),
-        Some(Current::Held(_)) => Some(of_process(target.pid)?),
-        Some(Current::Guarded { .. }) | None => None,
+        Some(Retained::Copy { copy, .. }) => Some(of_process(copy.pid)?),
+        Some(Retained::Held(_)) => Some(of_process(target.pid)?),
+        Some(Retained::Guarded { .. }) | None => None,
     };
     let lock_future = seen.process.attributes.lock_future;
     let changed = |what| CutError::Changed { what };
-    let mut settled = maps::settle_flags(&seen.mapped, &before.flags, copy.as_ref(), lock_future, || {
-        of_process(target.pid)
-    })
-    .map_err(changed)?;
+    let mut settled =
+        map_flags::settle_flags(&seen.mapped, &before.flags, copy.as_ref(), lock_future, || {
+            of_process(target.pid)
+        })
+        .map_err(changed)?;
     let locked = seen.status.number("VmLck") > Some(0) || mlock::any(&before.flags);
-    if locked && matches!(current, Some(Current::Copy { .. })) {
+    if locked && matches!(current, Some(Retained::Copy { .. })) {
         mlock::settle(&seen.mapped, &before.flags, &of_process(target.pid)?, &mut settled)
             .map_err(changed)?;
     }

@@ -5,18 +5,26 @@
 //! shared memory, who has been told of whose stop.
 //! Fails by: [`CutError`]; the caller lets all processes go.
 
-use crate::capture::capture_process::{self, Asked, Scenery, Seen, Stand, Surroundings};
+use crate::capture::capture_process::{self, Asked, Scenery, Surroundings};
 use crate::capture::contents::{self, Taken, Unsaved};
 use crate::capture::files::unlinked::{self, Covered};
 use crate::capture::files::{FileReader, Holder, Look, Outside};
+use crate::capture::map_flags;
 use crate::capture::maps;
+use crate::capture::regions;
 use crate::capture::{ipc, sysv_shm};
-use crate::cut::{Before, CutError, CutOptions, KeptAll, Target};
+use crate::error::CutError;
 use crate::freeze::engine::{self, Scene, Snapshot};
+use crate::job::prepare::Before;
 use crate::job::stopped_group::StoppedGroup;
+use crate::job::target::Target;
+use crate::job::tracer_state::KeptAll;
+use crate::options::CutOptions;
 use crate::refuse;
 use crate::stop::job_control;
+use crate::stop::process_errors;
 use crate::stop::resume::HeldProgram;
+use crate::stop::stages::{Seen, Stand};
 use crate::thread_pool;
 use crate::track::tracking::Collected;
 use holdfast_image::manifest::StopBreakdown;
@@ -87,7 +95,7 @@ pub fn read(
     let ((tables, contents), mut memories) = (files?, whose(targets, memories)?);
     let nameless = tables.first().map_or(&[][..], |first| &first.nameless);
     let whole = |(one, before): (&Seen, &Before)| {
-        maps::stored_whole(&one.mapped, options.self_contained, &before.replaced, nameless)
+        regions::stored_whole(&one.mapped, options.self_contained, &before.replaced, nameless)
     };
     let wholes: Vec<Vec<bool>> = seen.iter().zip(befores).map(whole).collect();
     for ((seen, whole), (_, collected)) in seen.iter().zip(&wholes).zip(&mut memories) {
@@ -110,7 +118,7 @@ pub fn read(
             host: &one.host,
             mapped: &one.mapped,
             whole: &whole,
-            flags_known: one.mapping_flags.is_some() || maps::all_known(&one.mapped, &before.flags),
+            flags_known: one.mapping_flags.is_some() || map_flags::all_known(&one.mapped, &before.flags),
             threads: &all[place].threads,
             facts: &one.facts,
             process: &one.process,
@@ -118,7 +126,7 @@ pub fn read(
             no_clone: adopting,
         };
         let snapshot = engine::take(&scene, collected, &mut saved, breakdown)
-            .map_err(|error| capture_process::of(error, several, target.pid))?;
+            .map_err(|error| process_errors::named(error, several, target.pid))?;
         let zombies = zombies.iter().filter(|(parent, _)| *parent == target.pid);
         let zombies = zombies.map(|(_, zombie)| zombie.clone()).collect();
         let stop_told = told.contains(&one.inner_pid);
@@ -142,7 +150,7 @@ fn ask(
             Ok(asked) => all.push(asked),
             Err(error) => {
                 targets.iter().zip(&all).for_each(|(target, asked)| asked.give_up(target));
-                return Err(capture_process::of(error, targets.len() > 1, target.pid));
+                return Err(process_errors::named(error, targets.len() > 1, target.pid));
             }
         }
     }
@@ -165,7 +173,7 @@ fn look(
         }
         match capture_process::look(target, kept.of(target), held, asked) {
             Ok(one) => seen.push(one),
-            Err(error) => failure = Some(capture_process::of(error, targets.len() > 1, target.pid)),
+            Err(error) => failure = Some(process_errors::named(error, targets.len() > 1, target.pid)),
         }
     }
     failure.map_or(Ok(seen), Err)
@@ -180,7 +188,7 @@ fn memory(&(target, seen): &(&Target, &Seen)) -> Result<(Scenery, Collected), Cu
 fn whose<T>(targets: &[Target], all: Vec<Result<T, CutError>>) -> Result<Vec<T>, CutError> {
     let several = targets.len() > 1;
     let named = |(one, target): (Result<T, CutError>, &Target)| {
-        one.map_err(|error| capture_process::of(error, several, target.pid))
+        one.map_err(|error| process_errors::named(error, several, target.pid))
     };
     all.into_iter().zip(targets).map(named).collect()
 }

@@ -1,95 +1,32 @@
-//! One process inside the stop: its calls are repaired, and what the kernel knows of it is read.
+//! One process inside the stop: what the kernel knows of it is read.
 //!
-//! Called by `cut`, on the tracer thread: [`stand`] for all processes first, then [`relatives`], then [`ask`] and [`look`] for all. What needs
-//! no tracing is read by several threads: [`arrive`] before [`stand`], while the tracer thread reads the registers,
-//! [`surroundings`] beside [`ask`] and [`look`], and [`scenery`] afterwards.
-//! What must hold: after [`stand`] the process may be let go at any time, and its calls go on as if nothing had been.
+//! Called by `capture_job`, on the tracer thread: [`ask`] and [`look`] for all processes, whose calls are repaired by then. What needs no
+//! tracing is read by several threads: [`surroundings`] beside [`ask`] and [`look`], and [`scenery`] afterwards.
 //! Fails by: [`CutError`]; the caller lets all processes go.
 
 use crate::capture::attributes;
 use crate::capture::cwd::{self, Folder};
-use crate::capture::hardlinks;
 use crate::capture::identity::SharedFiles;
 use crate::capture::maps::{self, Flags, Mapped};
 use crate::capture::state::{self, Around, ProcessFacts, Question, ThreadFacts};
-use crate::cut::{Before, CutError, CutOptions, Kept, Target};
+use crate::error::CutError;
 use crate::inject::area;
 use crate::inject::live_thread::Host;
+use crate::job::prepare::Before;
+use crate::job::target::Target;
+use crate::job::tracer_state::Kept;
+use crate::options::CutOptions;
 use crate::refuse;
-use crate::stop::interrupt;
-use crate::stop::resume::{self, HeldProgram};
-use crate::stop::task_files::{TaskFiles, Told};
-use crate::stop::threads::{self, Samples, Thread};
-use crate::thread_pool;
-use holdfast_image::attributes::MemoryPolicy;
+use crate::stop::resume::HeldProgram;
+use crate::stop::stages::{Seen, Stand};
+use crate::stop::threads::{self, Thread};
 use holdfast_image::bytes::Name;
 use holdfast_image::control::SharedPage;
-use holdfast_image::record::{InjectArea, LayoutRecord, Limit, PosixTimer, ProcessFlags, ZombieRecord};
-use holdfast_sys::procfs::{self, Mapping, Status};
-use holdfast_sys::procmem::{self, ForcedMemory};
-use holdfast_sys::{children, fault, ptrace};
+use holdfast_image::record::{InjectArea, LayoutRecord, Limit, PosixTimer, ProcessFlags};
+use holdfast_sys::procfs::{self, Status};
+use holdfast_sys::procmem::{self};
+use holdfast_sys::ptrace;
 use std::collections::HashMap;
-
-/// A process that was stopped, and is still the one that is known.
-pub struct Arrival {
-    live: i32,
-    maps: Vec<Mapping>,
-    status: Status,
-    memory: ForcedMemory,
-    tasks: HashMap<i32, Told>,
-}
-
-impl Arrival {
-    /// Its children.
-    pub fn children(&self) -> Vec<i32> {
-        self.tasks.values().flat_map(|told| told.children.iter().copied()).collect()
-    }
-}
-
-/// A process whose calls are repaired.
-pub struct Stand {
-    live: i32,
-    maps: Vec<Mapping>,
-    /// Status file.
-    pub status: Status,
-    /// Its id as it sees it itself.
-    inner_pid: i32,
-    /// Signals pending for the process.
-    pub shared_pending: Vec<[u8; 128]>,
-    /// Names of its threads.
-    pub comms: HashMap<i32, Name>,
-    memory: ForcedMemory,
-}
-
-/// What is read of a process.
-pub struct Seen {
-    /// Any thread of it.
-    pub live: i32,
-    /// Its id as it sees it itself.
-    pub inner_pid: i32,
-    /// Its memory.
-    pub memory: ForcedMemory,
-    /// The thread that runs injected calls.
-    pub host: Host,
-    /// All threads.
-    pub threads: Vec<Thread>,
-    /// What they told of themselves.
-    pub facts: Vec<ThreadFacts>,
-    /// What one told of the process.
-    pub process: ProcessFacts,
-    /// POSIX timers.
-    pub timers: Vec<PosixTimer>,
-    /// Signals pending for the process.
-    pub shared_pending: Vec<[u8; 128]>,
-    /// Mappings.
-    pub mapped: Vec<Mapped>,
-    /// Their flags, where they were looked at inside the stop.
-    pub mapping_flags: Option<Flags>,
-    /// Their memory policies, if any.
-    pub policies: Vec<Option<MemoryPolicy>>,
-    /// Status file.
-    pub status: Status,
-}
 
 /// What can be seen of a stopped process without tracing it, or knowing more of it than its threads.
 pub struct Surroundings {
@@ -115,135 +52,6 @@ pub struct Scenery {
     pub vdso: Vec<u8>,
     /// Files that are mapped shared.
     pub shared_files: SharedFiles,
-}
-
-impl Seen {
-    /// The signal by which job control has stopped it.
-    pub fn stop_signal(&self) -> Option<i32> {
-        self.threads.first().and_then(|thread| thread.stop_signal)
-    }
-}
-
-/// Whether a stopped process is still the one that is known. `tids`: all its threads. By any thread of ours.
-///
-/// # Errors
-/// It has ended or executed another program.
-pub fn arrive(target: &Target, tids: &[i32], files: &TaskFiles) -> Result<Arrival, CutError> {
-    let (pid, area) = (target.pid, &target.area);
-    let &live = tids.first().ok_or(CutError::Gone)?;
-    let mut maps = procfs::maps(pid, live)?;
-    hardlinks::name_mappings(&mut maps);
-    if !area::is_ours(live, area, maps.iter()) {
-        return Err(CutError::Unsettled(vec![refuse::process(pid, area::NOT_OURS)]));
-    }
-    let status = Status::read(pid, live)?;
-    let memory = ForcedMemory::open(pid, live)?;
-    let tasks = files.look(pid, tids);
-    if let Some(tid) = tids.iter().find(|tid| !tasks.contains_key(tid)) {
-        return Err(CutError::Busy {
-            what: format!("thread {tid} has ended, or its files in /proc cannot be read"),
-        });
-    }
-    Ok(Arrival { live, maps, status, memory, tasks })
-}
-
-/// Repairs the calls that the stop has interrupted. Its threads were read.
-///
-/// # Errors
-/// The process has ended; a call that cannot be repaired.
-pub fn stand(
-    target: &Target,
-    kept: &mut Kept,
-    samples: &Samples,
-    held: &mut HeldProgram,
-    arrival: Arrival,
-) -> Result<Stand, CutError> {
-    let pid = target.pid;
-    let Arrival { live, maps, status, memory, tasks } = arrival;
-    let shared_pending = ptrace::pending_signals(live, true)?;
-    fault::point("registers");
-    // By this thread: some kernels let nobody but the tracer write where the program may not (fs/proc/base.c, proc_mem_foll_force).
-    area::ready_stub(&memory, &target.area)?;
-    resume::collect_slots(target, kept, &memory, held)?;
-    resume::repair_calls(target, kept, samples, &memory, held, &shared_pending)?;
-    let inner_pid = status.innermost("NStgid").unwrap_or(pid);
-    let comms = tasks.into_iter().map(|(tid, told)| (tid, told.comm)).collect();
-    Ok(Stand { live, maps, status, inner_pid, shared_pending, comms, memory })
-}
-
-/// Children that have ended, each with the pid of its parent.
-///
-/// # Errors
-/// There is a child that lives and is not among the processes of the job.
-pub fn relatives(targets: &[Target]) -> Result<Vec<(i32, ZombieRecord)>, CutError> {
-    let children = |target: &Target| children::children(target.pid).unwrap_or_default();
-    relatives_among(targets, thread_pool::map(targets, thread_pool::workers(), children))
-}
-
-/// The same as [`relatives`], where the children of each are known.
-///
-/// # Errors
-/// The same.
-pub fn relatives_among(
-    targets: &[Target],
-    children: Vec<Vec<i32>>,
-) -> Result<Vec<(i32, ZombieRecord)>, CutError> {
-    let (mut zombies, mut strangers) = (Vec::new(), Vec::new());
-    for (target, children) in targets.iter().zip(children) {
-        for child in children {
-            if targets.iter().any(|other| other.pid == child) {
-                continue;
-            }
-            match zombie(child) {
-                Some(zombie) => zombies.push((target.pid, zombie)),
-                None => strangers.push(refuse::stranger(child)),
-            }
-        }
-    }
-    if strangers.is_empty() { Ok(zombies) } else { Err(CutError::Unsettled(strangers)) }
-}
-
-/// A process that has ended; `None`: it lives.
-fn zombie(pid: i32) -> Option<ZombieRecord> {
-    let fields = procfs::stat_fields(pid, pid).ok()?;
-    // proc_pid_stat(5): field 3 is the state, field 52 the exit code; these fields begin with the third.
-    if fields.first()? != "Z" || procfs::tasks(pid).ok()?.len() > 1 {
-        return None;
-    }
-    let status = Status::read(pid, pid).ok()?;
-    Some(ZombieRecord {
-        pid: status.innermost("NStgid").unwrap_or(pid),
-        pgid: status.innermost("NSpgid").unwrap_or(0),
-        sid: status.innermost("NSsid").unwrap_or(0),
-        status: fields.get(49)?.parse().ok()?,
-        comm: Name::from(std::path::Path::new(&refuse::name_of(pid))),
-    })
-}
-
-/// The same error, with the name of the process where there are several.
-pub fn of(error: CutError, several: bool, pid: i32) -> CutError {
-    match error {
-        error if !several => error,
-        CutError::Refused(refusals) => {
-            let comm = refuse::name_of(pid);
-            CutError::Refused(refusals.into_iter().map(|refusal| refusal.of(pid, &comm)).collect())
-        }
-        CutError::Gone => just_ended(pid),
-        CutError::Busy { .. } | CutError::Changed { .. } | CutError::Failed { .. }
-            if interrupt::has_ended(pid) =>
-        {
-            just_ended(pid)
-        }
-        CutError::Busy { what } => CutError::Busy { what: format!("process {pid}: {what}") },
-        CutError::Changed { what } => CutError::Changed { what: format!("process {pid}: {what}") },
-        CutError::Failed { what } => CutError::Failed { what: format!("process {pid}: {what}") },
-        error @ CutError::Unsettled(_) => error,
-    }
-}
-
-/// One of several processes has ended.
-pub fn just_ended(pid: i32) -> CutError {
-    CutError::Unsettled(vec![refuse::process(pid, "it has just ended")])
 }
 
 /// A process that is being asked what only it can tell.

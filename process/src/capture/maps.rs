@@ -1,36 +1,29 @@
 //! Mappings: what each one is, and what of shared memory must be copied inside the stop.
 //!
-//! [`classify`], [`refuse_large`] and [`save_shared`] run inside the stop; [`regions`] after it. The pages of private memory are the
+//! [`classify`], [`refuse_large`] and [`save_shared`] run inside the stop. The pages of private memory are the
 //! tracker's business (`track`).
 
-use super::files::unlinked;
-use super::identity::{Identities, SharedFiles};
 use crate::error::TraceError;
 use crate::freeze::frozen_memory::SavedPages;
 use crate::track::hugetlb;
-use holdfast_image::attributes::MemoryPolicy;
-use holdfast_image::bytes::Name;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
-use holdfast_image::record::{Backing, FileIdentity, FileTable, NamelessFile, Region};
 use holdfast_image::refusal::{Refusal, Subject};
 use holdfast_image::{Addr, PAGE_SIZE};
 use holdfast_sys::pagemap::{self, IS_GUARD, ScanRegion};
 use holdfast_sys::procfs::{self, Mapping};
 use holdfast_sys::procmem::{self, ForcedMemory};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Shared memory larger than this is not copied inside a stop.
 const SHARED_LIMIT: u64 = 1 << 30;
-/// Flags of `VmFlags` that a restart sets again (proc_pid_smaps(5)), and [`procfs::HUGE_PAGES`].
-const KEPT_FLAGS: [&str; 13] =
-    ["gd", "hg", "nh", "dc", "wf", "dd", "lo", "lf", "mg", "sr", "rr", "hp21", "hp30"];
 /// How the kernel prints names that the program gave to memory (PR_SET_VMA_ANON_NAME; fs/proc/task_mmu.c).
-const PRIVATE_NAME: &[u8] = b"[anon:";
-const SHARED_NAME: &[u8] = b"[anon_shmem:";
+pub const PRIVATE_NAME: &[u8] = b"[anon:";
+/// The same for shared memory.
+pub const SHARED_NAME: &[u8] = b"[anon_shmem:";
 /// Shared memory without a name that several processes have, as a restart makes it.
 const OWN_SHARED: &[u8] = b"/memfd:holdfast-shared (deleted)";
 
@@ -94,73 +87,6 @@ pub type Flags = Vec<(u64, u64, Vec<String>)>;
 pub fn flags_at(flags: &Flags, address: u64) -> &[String] {
     let index = flags.partition_point(|&(_, end, _)| end <= address);
     flags.get(index).filter(|entry| entry.0 <= address).map_or(&[], |entry| &entry.2)
-}
-
-/// Those that a restart sets again; others come and go without the program (`uw`: tracked).
-fn kept_flags(flags: &[String]) -> impl Iterator<Item = &String> {
-    flags.iter().filter(|flag| KEPT_FLAGS.contains(&flag.as_str()))
-}
-
-/// The flags of a mapping that has exactly these borders.
-fn flags_of<'a>(flags: &'a Flags, mapping: &Mapping) -> Option<&'a [String]> {
-    let index = flags.partition_point(|&(start, _, _)| start < mapping.start);
-    flags
-        .get(index)
-        .filter(|entry| (entry.0, entry.1) == (mapping.start, mapping.end))
-        .map(|entry| &entry.2[..])
-}
-
-/// Whether a look before the stop knows the flags of all mappings; those of new ones only a frozen copy shows.
-pub fn all_known(all: &[Mapped], before: &Flags) -> bool {
-    all.iter().all(|mapped| mapped.kind == Kind::Kernel || flags_of(before, &mapped.mapping).is_some())
-}
-
-/// The flags of all mappings at the stop. `copy`: those of the frozen copy (or of the program, held), which are the
-/// ones of that instant but for what was kept out of the copy. The rest was looked at before the stop and after it; locks
-/// before it ([`super::mlock`] checks them); what was mapped since is locked as `lock_future` says.
-///
-/// # Errors
-/// A flag changed between the two looks: which came first, the change or the stop, nobody knows.
-pub fn settle_flags(
-    all: &[Mapped],
-    before: &Flags,
-    copy: Option<&Flags>,
-    lock_future: u32,
-    after: impl FnOnce() -> std::io::Result<Flags>,
-) -> Result<Flags, String> {
-    let future = [(libc::MCL_FUTURE, "lo"), (libc::MCL_ONFAULT, "lf")];
-    let in_force = future.iter().filter(|(bit, _)| lock_future & bit.cast_unsigned() != 0);
-    let fresh: Vec<String> = in_force.map(|(_, flag)| (*flag).to_owned()).collect();
-    let mut settled = Vec::with_capacity(all.len());
-    let mut open = Vec::new();
-    for mapped in all {
-        let (start, end) = (mapped.mapping.start, mapped.mapping.end);
-        match copy.map(|copy| flags_at(copy, start)).filter(|flags| !flags.is_empty()) {
-            Some(flags) => {
-                let of_copy = |lock: &&String| !flags.contains(lock);
-                let known = flags_at(before, start);
-                let known = if known.is_empty() { &fresh } else { known };
-                let locks = known.iter().filter(|flag| super::mlock::LOCKS.contains(&flag.as_str()));
-                settled.push((start, end, flags.iter().chain(locks.filter(of_copy)).cloned().collect()));
-            }
-            None => open.push(&mapped.mapping),
-        }
-    }
-    if !open.is_empty() {
-        let after = after().map_err(|error| format!("looking at the flags of mappings again: {error}"))?;
-        for mapping in open {
-            let flags = match (flags_of(before, mapping), flags_of(&after, mapping)) {
-                (Some(then), Some(now)) if kept_flags(then).ne(kept_flags(now)) => {
-                    return Err(format!("the flags of mapping {:#x} changed meanwhile", mapping.start));
-                }
-                (Some(flags), _) | (None, Some(flags)) => flags,
-                (None, None) => return Err(format!("mapping {:#x} came and went", mapping.start)),
-            };
-            settled.push((mapping.start, mapping.end, flags.to_vec()));
-        }
-    }
-    settled.sort_unstable_by_key(|entry| entry.0);
-    Ok(settled)
 }
 
 /// How segments of System V are called, by their key (ipc/shm.c, newseg).
@@ -397,129 +323,9 @@ pub fn file_end_by_fd(mapped: &Mapped) -> u64 {
     file_end(mapped, mapped.mapping.end)
 }
 
-/// The regions of the record, the files behind them, and which file mappings must be stored whole (deleted or
-/// replaced files; all, if the image is to be self-contained). `policies`: one for each mapping, or none. `shared`: as
-/// they were inside the stop. `once`: what the job has, files without a name and segments. After the stop.
-pub fn regions(
-    all: &[Mapped],
-    flags: &Flags,
-    policies: &[Option<MemoryPolicy>],
-    shared: &SharedFiles,
-    identities: &mut Identities,
-    self_contained: bool,
-    once: &FileTable,
-) -> (Vec<Region>, Vec<FileIdentity>, Vec<bool>) {
-    let nameless = &once.nameless[..];
-    let mut files: Vec<FileIdentity> = Vec::new();
-    let mut index_of: HashMap<(Vec<u8>, bool), Option<u32>> = HashMap::new();
-    let mut regions = Vec::with_capacity(all.len());
-    let mut stored_whole = Vec::with_capacity(all.len());
-    let mut policies = policies.iter();
-    for mapped in all {
-        let mapping = &mapped.mapping;
-        let mut file = || {
-            *index_of.entry((mapping.name.clone(), mapping.shared)).or_insert_with(|| {
-                let now = identities.of(path_of(&mapping.name), Some(mapping.inode));
-                files.push(if mapping.shared { shared.identity(mapping, now)? } else { now? });
-                u32::try_from(files.len() - 1).ok()
-            })
-        };
-        let (backing, whole) = match mapped.kind {
-            Kind::Kernel => {
-                let name =
-                    String::from_utf8_lossy(mapping.name.trim_ascii()).trim_matches(['[', ']']).to_owned();
-                (Backing::Kernel { name }, false)
-            }
-            Kind::Anonymous { .. } | Kind::Huge => (Backing::Anonymous, false),
-            Kind::PrivateFile if unlinked::is_known(nameless, mapping) => {
-                (of_nameless(nameless, mapping, &[]), false)
-            }
-            Kind::PrivateFile => match (self_contained, file()) {
-                (false, Some(file)) => (Backing::PrivateFile { file, offset: mapping.offset }, false),
-                _ => (Backing::Anonymous, true),
-            },
-            Kind::SharedFile => match file() {
-                Some(file) => {
-                    let writable = mapping.prot & 2 != 0;
-                    (Backing::SharedFile { file, offset: mapping.offset, writable }, false)
-                }
-                None => (shared_anonymous(mapping), false),
-            },
-            Kind::SharedNameless => (of_nameless(nameless, mapping, flags_at(flags, mapping.start)), false),
-            Kind::SystemV => (system_v(once, mapping, flags_at(flags, mapping.start)), false),
-            Kind::SharedAnonymous => (shared_anonymous(mapping), false),
-        };
-        let vm_flags = kept_flags(flags_at(flags, mapping.start)).cloned().collect();
-        let (start, end) = (Addr(mapping.start), Addr(mapping.end));
-        let (name, memory_policy) = (given_name(mapping), policies.next().cloned().flatten());
-        regions.push(Region { start, end, prot: mapping.prot, backing, vm_flags, name, memory_policy });
-        stored_whole.push(whole);
-    }
-    (regions, files, stored_whole)
-}
-
 /// Where the file behind a mapping of this name lies.
 pub fn path_of(name: &[u8]) -> &Path {
     Path::new(std::ffi::OsStr::from_bytes(name))
-}
-
-/// The name that the program gave to memory without a file.
-fn given_name(mapping: &Mapping) -> Option<Name> {
-    let name = mapping.name.strip_prefix(PRIVATE_NAME).or_else(|| mapping.name.strip_prefix(SHARED_NAME))?;
-    name.strip_suffix(b"]").map(|name| Name(name.to_vec()))
-}
-
-fn of_nameless(nameless: &[NamelessFile], mapping: &Mapping, flags: &[String]) -> Backing {
-    let Some(file) = unlinked::of_mapping(nameless, mapping) else { return shared_anonymous(mapping) };
-    let writable = mapping.prot & 2 != 0 || flags.iter().any(|flag| flag == "mw");
-    Backing::Nameless { file, offset: mapping.offset, shared: mapping.shared, writable }
-}
-
-/// The maps file gives the id of a segment as its inode (ipc/shm.c, newseg).
-fn system_v(once: &FileTable, mapping: &Mapping, flags: &[String]) -> Backing {
-    let is = |id: i32| i64::from(id) == mapping.inode.cast_signed();
-    let segment = once.segments.iter().position(|segment| is(segment.kernel_id()));
-    let writable = mapping.prot & 2 != 0 || flags.iter().any(|flag| flag == "mw");
-    match segment.and_then(|segment| u32::try_from(segment).ok()) {
-        Some(segment) => Backing::SystemV { segment, offset: mapping.offset, writable },
-        None => shared_anonymous(mapping),
-    }
-}
-
-fn shared_anonymous(mapping: &Mapping) -> Backing {
-    let object_size = mapping.offset + (mapping.end - mapping.start);
-    Backing::SharedAnonymous { object: mapping.inode, offset: mapping.offset, object_size }
-}
-
-/// Which mappings of files are to be stored whole: all, if the image is to be self-contained, else those whose file was
-/// deleted, or replaced (`replaced`: name and inode, looked up before the stop); not those whose file is in the image.
-pub fn stored_whole(
-    all: &[Mapped],
-    self_contained: bool,
-    replaced: &HashSet<(Vec<u8>, u64)>,
-    nameless: &[NamelessFile],
-) -> Vec<bool> {
-    all.iter()
-        .map(|mapped| {
-            let mapping = &mapped.mapping;
-            mapped.kind == Kind::PrivateFile
-                && !unlinked::is_known(nameless, mapping)
-                && (self_contained
-                    || mapping.name.ends_with(b" (deleted)")
-                    || replaced.contains(&(mapping.name.clone(), mapping.inode)))
-        })
-        .collect()
-}
-
-/// The files among the mappings that are not the ones at their path any more. Before the stop.
-pub fn replaced(maps: &[Mapping], identities: &mut Identities) -> HashSet<(Vec<u8>, u64)> {
-    let mut seen = HashSet::new();
-    maps.iter()
-        .filter(|mapping| !mapping.shared && mapping.name.first() == Some(&b'/'))
-        .map(|mapping| (mapping.name.clone(), mapping.inode))
-        .filter(|file| seen.insert(file.clone()))
-        .filter(|(name, inode)| identities.of(path_of(name), Some(*inode)).is_none())
-        .collect()
 }
 
 #[cfg(test)]
@@ -541,22 +347,6 @@ mod tests {
     }
 
     #[test]
-    fn sizes_of_huge_pages_have_the_same_names_here_and_in_images() {
-        let text = b"40000000-80000000 rw-p 00000000 00:00 0 \n";
-        let nothing = (FileTable::default(), SharedFiles::default());
-        for (flag, shift) in procfs::HUGE_PAGES {
-            let flags = vec![(0x4000_0000, 0x8000_0000, vec!["rd".to_owned(), flag.to_owned()])];
-            let all = classify(parse_maps(text).unwrap(), &flags, &[]).unwrap();
-            let (regions, _, _) =
-                regions(&all, &flags, &[], &nothing.1, &mut Identities::default(), false, &nothing.0);
-            assert_eq!(
-                (regions[0].huge_shift(), &regions[0].vm_flags[..]),
-                (Some(shift), &[flag.to_owned()][..])
-            );
-        }
-    }
-
-    #[test]
     fn shared_memory_is_counted_once_and_refused_when_it_is_large() {
         let classified = |text: &[u8]| classify(parse_maps(text).unwrap(), &Vec::new(), &[]).unwrap();
         let twice = b"40000000-80001000 rw-s 00000000 00:01 5 /dev/zero (deleted)\n\
@@ -565,66 +355,5 @@ mod tests {
         assert_eq!(refusals.len(), 1);
         assert!(refusals[0].to_string().contains("1024 MiB of shared memory"), "{}", refusals[0]);
         assert!(refuse_large(&classified(b"40000000-80000000 rw-s 00000000 00:01 5 \n")).is_empty());
-    }
-
-    #[test]
-    fn a_shared_file_is_one_in_the_image_though_it_is_removed_after_the_stop() {
-        let path = std::env::temp_dir().join(format!("holdfast-shared-{}", std::process::id()));
-        std::fs::write(&path, [1; 4096]).unwrap();
-        let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&path).unwrap());
-        let text = format!("1000-2000 rw-s 00000000 00:01 {inode} {}\n", path.display());
-        let all = classify(parse_maps(text.as_bytes()).unwrap(), &Vec::new(), &[]).unwrap();
-        let shared = SharedFiles::of(&all);
-        let backing = |shared: &SharedFiles| {
-            let (none, table) = (Vec::new(), FileTable::default());
-            let (regions, files, _) =
-                regions(&all, &none, &[], shared, &mut Identities::default(), false, &table);
-            (regions[0].backing.clone(), files.first().map(|file| (file.path.clone(), file.size)))
-        };
-        let there = backing(&shared);
-        assert_eq!(there.1, Some((Name::from(path.as_path()), 4096)));
-        // Grown, removed, replaced.
-        std::fs::write(&path, [2; 8192]).unwrap();
-        assert_eq!(backing(&shared), there);
-        std::fs::remove_file(&path).unwrap();
-        assert_eq!(backing(&shared), there);
-        assert!(
-            matches!(backing(&SharedFiles::of(&all)).0, Backing::SharedAnonymous { .. }),
-            "gone at the stop"
-        );
-    }
-
-    fn flags(entries: &[(u64, u64, &str)]) -> Flags {
-        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect();
-        entries.iter().map(|&(start, end, text)| (start, end, words(text))).collect()
-    }
-
-    fn settle(before: &Flags, copy: Option<&Flags>, after: &Flags) -> Result<Flags, String> {
-        let text = b"1000-3000 rw-p 00000000 00:00 0 \n5000-6000 rw-p 00000000 00:00 0 \n";
-        let all = classify(parse_maps(text).unwrap(), before, &[]).unwrap();
-        settle_flags(&all, before, copy, libc::MCL_FUTURE.cast_unsigned(), || Ok(after.clone()))
-    }
-
-    #[test]
-    fn flags_are_those_of_the_stop_or_the_cut_is_tried_again() {
-        let before = flags(&[(0x1000, 0x3000, "rd hg"), (0x5000, 0x6000, "rd wf")]);
-        let tracked = flags(&[(0x1000, 0x3000, "rd hg uw"), (0x5000, 0x6000, "rd wf uw")]);
-        assert_eq!(settle(&before, None, &tracked).unwrap(), before);
-        // The copy knows better, where it has the mapping at all, whatever its borders are there.
-        let copy = flags(&[(0x1000, 0x2000, "rd nh")]);
-        let settled = settle(&before, Some(&copy), &tracked).unwrap();
-        assert_eq!(settled, flags(&[(0x1000, 0x3000, "rd nh"), (0x5000, 0x6000, "rd wf")]));
-        // But of locks, which it does not inherit.
-        let locked = flags(&[(0x1000, 0x3000, "rd lo lf")]);
-        let copy = flags(&[(0x1000, 0x3000, "rd"), (0x5000, 0x6000, "rd")]);
-        let settled = settle(&locked, Some(&copy), &tracked).unwrap();
-        assert_eq!(settled, flags(&[(0x1000, 0x3000, "rd lo lf"), (0x5000, 0x6000, "rd lo")]));
-        // Changed between the looks: before the stop or after it?
-        let changed = flags(&[(0x1000, 0x3000, "rd hg"), (0x5000, 0x6000, "rd")]);
-        assert!(settle(&before, None, &changed).unwrap_err().contains("0x5000"));
-        // Unmapped since, or new at the stop.
-        assert_eq!(settle(&before, None, &flags(&[(0x1000, 0x3000, "rd hg")])).unwrap(), before);
-        assert_eq!(settle(&flags(&[(0x1000, 0x3000, "rd hg")]), None, &before).unwrap(), before);
-        assert!(settle(&flags(&[]), None, &flags(&[])).is_err());
     }
 }

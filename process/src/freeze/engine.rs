@@ -6,12 +6,14 @@
 
 use crate::capture::maps::{self, Kind, Mapped, SharedPages};
 use crate::capture::state::{ProcessFacts, ThreadFacts};
-use crate::cut::{CutError, CutOptions, Engine, Target};
+use crate::error::CutError;
 use crate::error::TraceError;
 use crate::freeze::clone;
 use crate::freeze::frozen_memory::SavedPages;
 use crate::freeze::guard::{self, Guard, Survey};
 use crate::inject::live_thread::Host;
+use crate::job::target::Target;
+use crate::options::{CutOptions, Engine, Plan};
 use crate::refuse;
 use crate::stop::threads::Thread;
 use crate::track::tracking::Collected;
@@ -25,18 +27,6 @@ use holdfast_sys::procmem::{self, ForcedMemory};
 use std::fs::File;
 use std::io;
 use std::time::Instant;
-
-/// What is to be done with the dirty pages.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Plan {
-    /// Copy them inside the stop; otherwise a frozen copy is made.
-    pub copy: bool,
-    /// Ranges without dirty pages to be kept out of the frozen copy, each inside one mapping.
-    pub keep_out: Vec<PageRun>,
-}
-
-/// Decides for engine `auto` and `fork`: gets the dirty pages, all present pages, and the private mappings.
-pub type Planner = fn(&PageSet, &PageSet, &[PageRun]) -> Plan;
 
 /// The memory of the instant.
 #[derive(Debug, Default)]

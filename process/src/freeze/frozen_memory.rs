@@ -8,9 +8,8 @@
 //! Runs in: the agent's flush workers (read, release) and whoever owns it (drop).
 
 use crate::freeze::guard::Guard;
+use crate::freeze::tracer_queue::TracerQueue;
 use crate::thread_pool;
-use crate::tracer::Command;
-use crossbeam_channel::Sender;
 use holdfast_image::pages::{PageRun, StoreMapping};
 use holdfast_image::{Addr, PAGE_SIZE, address_space};
 use std::collections::HashMap;
@@ -276,7 +275,7 @@ pub struct FrozenMemory {
     /// By space.
     pub(crate) members: Vec<(u32, OwnMemory)>,
     pub(crate) held: bool,
-    pub(crate) tracer: Sender<Command>,
+    pub(crate) tracer: Arc<dyn TracerQueue>,
     pub(crate) ended: bool,
 }
 
@@ -287,9 +286,7 @@ impl FrozenMemory {
     /// The tracer thread is gone.
     pub fn kill_held(mut self) -> io::Result<()> {
         self.ended = true;
-        self.tracer
-            .send(Command::End { kill: true })
-            .map_err(|_| io::Error::other("the tracer thread is gone"))
+        if self.tracer.end(true) { Ok(()) } else { Err(io::Error::other("the tracer thread is gone")) }
     }
     /// Whether the programs stand still until this is dropped.
     pub fn is_held(&self) -> bool {
@@ -327,7 +324,7 @@ impl FrozenMemory {
             tracing::debug!(%error, "releasing guarded pages");
         }
         if memory.living.is_some() && !self.held {
-            let _ = self.tracer.send(Command::Release(run));
+            self.tracer.release(run);
         }
     }
 }
@@ -335,7 +332,7 @@ impl FrozenMemory {
 impl Drop for FrozenMemory {
     fn drop(&mut self) {
         if !self.ended {
-            let _ = self.tracer.send(Command::End { kill: false });
+            self.tracer.end(false);
         }
     }
 }

@@ -7,3 +7,5 @@ pub(crate) mod clone;
 pub(crate) mod engine;
 pub(crate) mod frozen_memory;
 pub(crate) mod guard;
+pub(crate) mod retained;
+pub(crate) mod tracer_queue;

@@ -2,7 +2,7 @@
 //!
 //! Called inside the stop, before anything is written to the program.
 
-use crate::cut::CutError;
+use crate::error::CutError;
 use crate::error::TraceError;
 use crate::inject::stub;
 use holdfast_image::control::SharedPage;

@@ -8,15 +8,19 @@
 //! memory with another (a child of vfork) is left alone: it executes a program in a moment.
 //! Fails by: [`CutError`]; the process runs on.
 
-use crate::capture::capture_process;
-use crate::cut::{CutError, CutOptions, KeptAll, Roster, Target};
+use crate::error::CutError;
 use crate::inject::area;
 use crate::inject::vdso_call::Foothold;
 use crate::job::membership;
 use crate::job::orphans::Orphans;
 use crate::job::process_age;
+use crate::job::relatives;
+use crate::job::target::{Adopted, Roster, Target};
+use crate::job::tracer_state::KeptAll;
+use crate::options::CutOptions;
 use crate::refuse;
 use crate::stop::interrupt::{self, StopFailure, Stopped, Stragglers, Whom};
+use crate::stop::process_errors;
 use crate::stop::resume::{self, HeldProgram};
 use crate::stop::{syscall_restart, threads};
 use crate::track::tracking::Tracking;
@@ -41,17 +45,6 @@ use std::time::Duration;
 /// Lengths of the room, as libholdfast reserves it (`preload/src/area.rs`).
 const CODE_LEN: u64 = 64 * 1024;
 const SCRATCH_LEN: u64 = 1024 * 1024;
-
-/// A process that has room now.
-#[derive(Debug)]
-pub struct Adopted {
-    /// Its id.
-    pub pid: i32,
-    /// The room.
-    pub area: InjectArea,
-    /// What notes its writes; none: this kernel, or its limits, do not allow it.
-    pub userfault: Option<OwnedFd>,
-}
 
 /// Whether libholdfast can be loaded into a program: by the linker of the C library that it is made for.
 ///
@@ -139,7 +132,7 @@ pub fn all(
         let (mut orphans, mut silent) = (Orphans::default(), Vec::new());
         if options.only.is_none() {
             orphans = Orphans::look(&pids, &options.socket)?;
-            let children = capture_process::relatives(&known).err();
+            let children = relatives::relatives(&known).err();
             let children = children.as_ref().map(strangers).unwrap_or_default();
             all.extend(children.iter().copied().chain(orphans.besides(&pids)?));
             silent.extend(
@@ -153,7 +146,7 @@ pub fn all(
         }
         for pid in all {
             one(pid, (&known, &orphans), roster, options.deadline, kept, stragglers)
-                .map_err(|error| capture_process::of(error, pids != [pid], pid))?;
+                .map_err(|error| process_errors::named(error, pids != [pid], pid))?;
         }
         known = roster.targets();
     }

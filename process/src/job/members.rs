@@ -3,7 +3,7 @@
 //! Used by the agent's checkpoint thread and its watcher, which work with global addresses ([`holdfast_image::address_space`]).
 //! What must hold: a process that has ended meanwhile is no failure; what it wrote is the next cut's business.
 
-use crate::cut::Target;
+use crate::job::target::Target;
 use crate::track::precopy_source;
 use crate::track::tracking::Tracking;
 use holdfast_image::address_space;

@@ -5,7 +5,7 @@
 //! What must hold: [`Orphans::look`] comes before the stop, so that inside it only what is new must be looked at. Of whom it is not
 //! known whose they are, they are taken for the job's: the checkpoint fails rather than leave one out.
 
-use crate::cut::CutError;
+use crate::error::CutError;
 use crate::job::membership::{self, Marks, parent};
 use crate::job::process_age;
 use holdfast_sys::children::all_children;

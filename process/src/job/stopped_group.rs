@@ -3,18 +3,26 @@
 //! Called by `cut`, on the tracer thread. Those that the agent knows are stopped at once; what they have just made, and
 //! what has just executed another program, is not known yet, or not rightly: it is let run to its hello while all
 //! others stand, and stopped then. So a job that makes processes all the time is stopped too.
-//! What must hold: a process gets into the group with its calls repaired ([`capture_process::stand`]); it may be let go then.
+//! What must hold: a process gets into the group with its calls repaired ([`repair::repair`]); it may be let go then.
 //! Fails by: [`CutError`]; what is in the group is the caller's to let go.
 
-use crate::capture::capture_process::{self, Arrival, Stand};
-use crate::cut::{self, Before, CutError, CutOptions, KeptAll, Roster, Target};
+use crate::error::CutError;
 use crate::job::adopt;
 use crate::job::finish_registration;
 use crate::job::orphans::Orphans;
+use crate::job::prepare;
+use crate::job::prepare::Before;
 use crate::job::process_age;
+use crate::job::relatives;
+use crate::job::target::{Roster, Target};
+use crate::job::tracer_state::KeptAll;
+use crate::options::CutOptions;
 use crate::refuse;
 use crate::stop::interrupt::{self, Stopped, Stragglers, Whom};
+use crate::stop::process_errors;
+use crate::stop::repair;
 use crate::stop::resume::{self, HeldProgram};
+use crate::stop::stages::{Arrival, Stand};
 use crate::stop::task_files::TaskFiles;
 use crate::stop::threads::Samples;
 use crate::thread_pool;
@@ -64,14 +72,14 @@ impl StoppedGroup {
         let several = known.len() > 1;
         let (mut targets, mut befores) = (Vec::new(), Vec::new());
         for target in known {
-            match cut::prepare(&target, several, options, kept.of(&target)) {
+            match prepare::prepare(&target, several, options, kept.of(&target)) {
                 Ok(before) => {
                     befores.push(before);
                     targets.push(target);
                 }
                 // One of several that has just ended.
                 Err(CutError::Gone) if !targets.is_empty() => {}
-                Err(error) => return Err(capture_process::of(error, several, target.pid)),
+                Err(error) => return Err(process_errors::named(error, several, target.pid)),
             }
         }
         if targets.is_empty() {
@@ -128,9 +136,8 @@ impl StoppedGroup {
         kept: &mut KeptAll,
         stragglers: &mut Stragglers,
     ) -> Result<(), CutError> {
-        let stand = arrival.and_then(|here| {
-            capture_process::stand(&target, kept.of(&target), &before.samples, &mut held, here)
-        });
+        let stand = arrival
+            .and_then(|here| repair::repair(&target, kept.of(&target), &before.samples, &mut held, here));
         match stand {
             Ok(stand) => {
                 self.targets.push(target);
@@ -143,7 +150,7 @@ impl StoppedGroup {
                 held.resume(stragglers);
                 match error {
                     CutError::Unsettled(_) if !self.targets.is_empty() => Ok(()),
-                    error => Err(capture_process::of(error, !self.targets.is_empty(), target.pid)),
+                    error => Err(process_errors::named(error, !self.targets.is_empty(), target.pid)),
                 }
             }
         }
@@ -167,8 +174,8 @@ impl StoppedGroup {
             let fresh: Vec<Target> =
                 roster.targets().into_iter().filter(|target| !known(target.pid)).collect();
             let relatives = match self.children.take() {
-                Some(children) => capture_process::relatives_among(&self.targets, children),
-                None => capture_process::relatives(&self.targets),
+                Some(children) => relatives::relatives_among(&self.targets, children),
+                None => relatives::relatives(&self.targets),
             };
             let unsettled = match relatives {
                 Ok(zombies) => match self.outside(&fresh) {
@@ -189,7 +196,7 @@ impl StoppedGroup {
                 if !spoke.contains(&pid) && will_not() && tried.insert(pid) {
                     let job = (&self.targets[..], &self.orphans);
                     adopt::one(pid, job, roster, options.deadline, kept, stragglers)
-                        .map_err(|error| capture_process::of(error, true, pid))?;
+                        .map_err(|error| process_errors::named(error, true, pid))?;
                 }
             }
             thread::sleep(MOMENT);
@@ -219,24 +226,24 @@ impl StoppedGroup {
         stragglers: &mut Stragglers,
     ) -> Result<(), CutError> {
         let one = std::slice::from_ref(&target);
-        let before = match cut::prepare(&target, true, options, kept.of(&target)) {
+        let before = match prepare::prepare(&target, true, options, kept.of(&target)) {
             Ok(before) => before,
             Err(CutError::Gone | CutError::Busy { .. }) => return Ok(()),
-            Err(error) => return Err(capture_process::of(error, true, target.pid)),
+            Err(error) => return Err(process_errors::named(error, true, target.pid)),
         };
         match interrupt::stop(&[before.whom(target.pid)], options.deadline) {
             Ok((stopped, _)) => match held(one, stopped).pop() {
                 Some(mut held) => {
                     let read = read_threads(&mut held, &before);
                     let files = kept.of(&target).tasks.clone();
-                    let arrival = read.and(capture_process::arrive(&target, &held.tids(), &files));
+                    let arrival = read.and(repair::inspect(&target, &held.tids(), &files));
                     self.take_in(target, before, held, arrival, kept, stragglers)
                 }
                 None => Ok(()),
             },
             Err(failure) => match resume::let_go_again(failure, one, kept, &[&before.samples], stragglers) {
                 CutError::Gone => Ok(()),
-                error => Err(capture_process::of(error, true, target.pid)),
+                error => Err(process_errors::named(error, true, target.pid)),
             },
         }
     }
@@ -255,7 +262,7 @@ fn arrivals(
     let tids: Vec<Vec<i32>> = held.iter().map(HeldProgram::tids).collect();
     let all: Vec<_> = targets.iter().zip(tids).zip(files).collect();
     let look = |((target, tids), files): &((&Target, Vec<i32>), &Arc<TaskFiles>)| {
-        capture_process::arrive(target, tids, files)
+        repair::inspect(target, tids, files)
     };
     let read = || {
         let read: Vec<_> =

@@ -3,14 +3,16 @@
 //! Called by `cut`, on the tracer thread: [`settled`] before anything is run in a process, [`stops`] afterwards. Parents are asked
 //! with WNOWAIT: they are told nothing. Fails by: [`CutError`]; the caller lets all processes go.
 
-use crate::capture::capture_process::{Seen, Stand};
-use crate::cut::{CutError, KeptAll, Target};
+use crate::error::CutError;
 use crate::error::TraceError;
 use crate::inject::live_thread::BUFFERS;
 use crate::inject::stub::Row;
+use crate::job::target::Target;
+use crate::job::tracer_state::KeptAll;
 use crate::refuse;
 use crate::stop::interrupt;
 use crate::stop::resume::HeldProgram;
+use crate::stop::stages::{Seen, Stand};
 use crate::stop::threads::pending_mask;
 use holdfast_image::record::InjectArea;
 use holdfast_sys::procmem;

@@ -7,7 +7,10 @@
 pub(crate) mod continuation;
 pub(crate) mod interrupt;
 pub(crate) mod job_control;
+pub(crate) mod process_errors;
+pub(crate) mod repair;
 pub(crate) mod resume;
+pub(crate) mod stages;
 pub(crate) mod syscall_restart;
 pub(crate) mod task_files;
 pub(crate) mod threads;

@@ -3,13 +3,16 @@
 //! Called by the tracer thread. What must hold: every thread goes on with its own registers and mask, and with its
 //! interrupted call repaired, as after a cut.
 
-use crate::capture::capture_process;
-use crate::cut::{CutError, Kept, KeptAll, Target};
+use crate::error::CutError;
 use crate::error::TraceError;
 use crate::inject::area;
 use crate::inject::live_thread::Host;
+use crate::job::relatives;
+use crate::job::target::Target;
+use crate::job::tracer_state::{Kept, KeptAll};
 use crate::stop::continuation::Slots;
 use crate::stop::interrupt::{self, StopFailure, Stopped, Stragglers, Whom, Why};
+use crate::stop::process_errors;
 use crate::stop::threads::{self, Repairer, Samples, Thread};
 use holdfast_sys::procfs::{self, Status};
 use holdfast_sys::procmem::ForcedMemory;
@@ -142,8 +145,8 @@ pub fn let_go_again(
     };
     // Of several processes: one that came or went meanwhile is no reason to wait for long.
     match targets.iter().find(|target| targets.len() > 1 && interrupt::has_ended(target.pid)) {
-        Some(ended) => capture_process::just_ended(ended.pid),
-        None => capture_process::relatives(targets).err().unwrap_or(CutError::Busy { what }),
+        Some(ended) => process_errors::just_ended(ended.pid),
+        None => relatives::relatives(targets).err().unwrap_or(CutError::Busy { what }),
     }
 }
 

@@ -3,8 +3,7 @@
 //! Nothing is torn by it: the tracker was armed before, so a page that is written while or after it is read here is
 //! reported as written at the cut, and stored again. What cannot be read (it was unmapped meanwhile) is left out.
 
-use crate::cut::Target;
-use crate::job::members::Members;
+use crate::job::target::Target;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::{PageRun, PageSource, TakeList};
 use holdfast_image::{Addr, PageCount, address_space};
@@ -43,11 +42,11 @@ pub struct LivePages {
 
 impl LivePages {
     /// These pages of some processes.
-    pub fn new(members: &Members, pages: PageSet) -> LivePages {
-        let several = members.targets().len() > 1;
+    pub fn new(targets: &[Target], pages: PageSet) -> LivePages {
+        let several = targets.len() > 1;
         let memory = |pid| File::open(format!("/proc/{pid}/mem")).ok();
         let one = |target: &Target| (target.space, target.pid, several.then(|| memory(target.pid)).flatten());
-        let processes = members.targets().iter().map(one).collect();
+        let processes = targets.iter().map(one).collect();
         LivePages { processes, runs: TakeList::new(pages.into_runs()) }
     }
 }

@@ -6,11 +6,11 @@
 //! page is closed, and the handler finds out about the death when it has to wait.
 //! Fails by: [`Unsuited`] before anything was changed, or after it was changed back: another engine is used.
 
-use super::lift::run;
+use super::options::{GuardOptions, Unsuited};
 use super::pages::Guard;
 use super::plan::{self, Layout, inside, touched};
 use super::remote::Remote;
-use super::{GuardOptions, Unsuited};
+use super::rows::run;
 use crate::capture::maps::{Kind, Mapped};
 use crate::capture::state::{ProcessFacts, ThreadFacts};
 use crate::error::TraceError;

@@ -6,10 +6,11 @@
 //! as the agent gives signs of life, or none at all.
 
 use super::pages::Guard;
-use crate::cut::{CutError, KeptAll, Target};
-use crate::error::TraceError;
-use crate::inject::live_thread::{Host, MAX_ROWS};
+use super::rows::run;
+use crate::error::CutError;
 use crate::inject::stub::Row;
+use crate::job::target::Target;
+use crate::job::tracer_state::KeptAll;
 use crate::stop::interrupt::Stragglers;
 use crate::stop::resume::{self, HeldProgram};
 use crate::stop::threads;
@@ -93,15 +94,6 @@ fn stopped(guard: &Guard, area: &InjectArea, held: &mut HeldProgram, last: bool)
         run(&host, area, &[super::arm::forget(&remote)])?;
     }
     Ok(true)
-}
-
-/// Runs any number of rows; errors of single calls do not matter to the caller.
-pub fn run(host: &Host, area: &InjectArea, rows: &[Row]) -> Result<Vec<i64>, TraceError> {
-    let mut results = Vec::with_capacity(rows.len());
-    for part in rows.chunks(MAX_ROWS) {
-        results.extend(host.run(area, part, &mut |_| Ok(()))?);
-    }
-    Ok(results)
 }
 
 /// What is to be opened: runs of pages that the program has left as they were, with a closed one among them.

@@ -4,7 +4,7 @@
 //! saved when it is written. What threads may be using at this instant in a way that a handler cannot help with
 //! (stacks, buffers of calls under way) is left out, and copied at the stop.
 
-use super::Unsuited;
+use super::options::Unsuited;
 use holdfast_image::control::GuardArea;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;

@@ -1,0 +1,61 @@
+//! The children of the processes of a job: those that have ended, and those that the agent does not know.
+//!
+//! Called inside the stop and before it, on the tracer thread. Fails by: [`CutError::Unsettled`], with those that are not known.
+
+use crate::error::CutError;
+use crate::job::target::Target;
+use crate::refuse;
+use crate::thread_pool;
+use holdfast_image::bytes::Name;
+use holdfast_image::record::ZombieRecord;
+use holdfast_sys::children;
+use holdfast_sys::procfs::{self, Status};
+
+/// Children that have ended, each with the pid of its parent.
+///
+/// # Errors
+/// There is a child that lives and is not among the processes of the job.
+pub fn relatives(targets: &[Target]) -> Result<Vec<(i32, ZombieRecord)>, CutError> {
+    let children = |target: &Target| children::children(target.pid).unwrap_or_default();
+    relatives_among(targets, thread_pool::map(targets, thread_pool::workers(), children))
+}
+
+/// The same as [`relatives`], where the children of each are known.
+///
+/// # Errors
+/// The same.
+pub fn relatives_among(
+    targets: &[Target],
+    children: Vec<Vec<i32>>,
+) -> Result<Vec<(i32, ZombieRecord)>, CutError> {
+    let (mut zombies, mut strangers) = (Vec::new(), Vec::new());
+    for (target, children) in targets.iter().zip(children) {
+        for child in children {
+            if targets.iter().any(|other| other.pid == child) {
+                continue;
+            }
+            match zombie(child) {
+                Some(zombie) => zombies.push((target.pid, zombie)),
+                None => strangers.push(refuse::stranger(child)),
+            }
+        }
+    }
+    if strangers.is_empty() { Ok(zombies) } else { Err(CutError::Unsettled(strangers)) }
+}
+
+/// A process that has ended; `None`: it lives.
+fn zombie(pid: i32) -> Option<ZombieRecord> {
+    let fields = procfs::stat_fields(pid, pid).ok()?;
+    // proc_pid_stat(5): field 3 is the state, field 52 the exit code; these fields begin with the third.
+    if fields.first()? != "Z" || procfs::tasks(pid).ok()?.len() > 1 {
+        return None;
+    }
+    let status = Status::read(pid, pid).ok()?;
+    Some(ZombieRecord {
+        pid: status.innermost("NStgid").unwrap_or(pid),
+        pgid: status.innermost("NSpgid").unwrap_or(0),
+        sid: status.innermost("NSsid").unwrap_or(0),
+        status: fields.get(49)?.parse().ok()?,
+        comm: Name::from(std::path::Path::new(&refuse::name_of(pid))),
+    })
+}

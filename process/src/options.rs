@@ -1,0 +1,105 @@
+//! How a cut is to be made: what the agent decides, and hands to the tracer. Plain data.
+
+use crate::capture::contents::Contents;
+use crate::freeze::guard::GuardOptions;
+use crate::rebuild::Common;
+use holdfast_image::PageCount;
+use holdfast_image::page_set::PageSet;
+use holdfast_image::pages::PageRun;
+use holdfast_image::processor::CpuLevel;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How the memory of the instant is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Engine {
+    /// What costs less for the pages that are dirty: copy or fork.
+    Auto,
+    /// Dirty pages are copied inside the stop.
+    Copy,
+    /// A frozen copy: the program runs on while it is written.
+    Fork,
+    /// Large memory is made read-only and copied page by page when the program writes to it; what cannot be done so is
+    /// copied inside the stop. Where the engine does not suit: fork.
+    Slots,
+    /// The program stands still until its image is written (for comparison, and where a clone is refused).
+    Sync,
+}
+
+/// What is to be done with the dirty pages.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Plan {
+    /// Copy them inside the stop; otherwise a frozen copy is made.
+    pub copy: bool,
+    /// Ranges without dirty pages to be kept out of the frozen copy, each inside one mapping.
+    pub keep_out: Vec<PageRun>,
+}
+
+/// Decides for engine `auto` and `fork`: gets the dirty pages, all present pages, and the private mappings.
+pub type Planner = fn(&PageSet, &PageSet, &[PageRun]) -> Plan;
+
+/// How to cut.
+#[derive(Clone, Debug)]
+pub struct CutOptions {
+    /// See [`Engine`].
+    pub engine: Engine,
+    /// Decides between copy and fork, and what the frozen copy goes without.
+    pub planner: Planner,
+    /// For engine `slots`.
+    pub guard: GuardOptions,
+    /// Keep the program stopped afterwards: it is to be ended once the image is committed.
+    pub hold: bool,
+    /// Keep the program held ([`crate::Cut::parked`]) if a frozen copy has more pages than this: it would exceed a small bound
+    /// on copies before anybody can look.
+    pub park_above: Option<PageCount>,
+    /// Store the content of mapped files too.
+    pub self_contained: bool,
+    /// What the program was told to keep to.
+    pub baseline: Option<CpuLevel>,
+    /// Socket of the agent: the environment of all processes of the job names it.
+    pub socket: PathBuf,
+    /// Mappings of the program change all the time: their flags are looked at inside the stop.
+    pub changing: bool,
+    /// Folders of the store, and [`Common::shown`]: private mappings of files there are memory that a restart mapped.
+    pub own_files: Vec<PathBuf>,
+    /// What the restart before has put where all processes map it.
+    pub common: Option<Arc<Common>>,
+    /// Longest time from the first interrupt to the last thread's stop.
+    pub deadline: Duration,
+    /// Store just these ranges.
+    pub only: Option<Vec<PageRun>>,
+    /// Flush these ranges first.
+    pub first: Vec<PageRun>,
+    /// Descriptors above 2 that the program was started with: number, device, inode. Pipes and sockets among them
+    /// lead outside and are taken from `holdfast restart` again.
+    pub inherited: Vec<(i32, u64, u64)>,
+    /// TCP connections to peers outside are lost at a restart, instead of refused.
+    pub lose_connections: bool,
+    /// What is in files that the programs write is part of the image.
+    pub contents: Option<Arc<Contents>>,
+}
+
+impl Default for CutOptions {
+    fn default() -> CutOptions {
+        CutOptions {
+            engine: Engine::Fork,
+            planner: |_, _, _| Plan::default(),
+            guard: GuardOptions::default(),
+            hold: false,
+            park_above: None,
+            self_contained: false,
+            baseline: None,
+            socket: PathBuf::new(),
+            changing: false,
+            own_files: Vec::new(),
+            common: None,
+            deadline: Duration::from_millis(50),
+            only: None,
+            first: Vec::new(),
+            inherited: Vec::new(),
+            lose_connections: false,
+            contents: None,
+        }
+    }
+}
