@@ -16,7 +16,8 @@ help: ## this list
 
 build: ## the binary and the library, target/release
 	$(SAY) "building holdfast and libholdfast.so"
-	$(CARGO) build --release --locked -p holdfast -p holdfast-preload
+	$(CARGO) build --release --locked -p holdfast
+	$(CARGO) rustc --release --locked -p holdfast-preload --lib -- -C panic=abort
 
 demo: ## python3 + numpy under holdfast: checkpoint, kill -9, restart, compare (installs what is missing; < 5 minutes)
 	@scripts/demo.sh

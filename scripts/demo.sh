@@ -16,8 +16,7 @@ field() { sed -n "s/.*\"$1\": *\([0-9][0-9]*\).*/\1/p" | head -n 1; }
 
 say "installing what is missing"
 scripts/install-deps.sh build
-say "building"
-cargo build --release --locked -p holdfast -p holdfast-preload
+make -s build
 PATH=$PWD/target/release:$PATH
 
 work=$(mktemp -d /tmp/holdfast-demo-XXXXXX)

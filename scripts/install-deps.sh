@@ -4,7 +4,7 @@
 #   scripts/install-deps.sh          what the build, `make demo`, `make test` and `make bench` need
 #   scripts/install-deps.sh build    the build alone (and the demo: python3 and numpy)
 #   scripts/install-deps.sh figure4  the build, and what `make bench-figure4` needs
-#   scripts/install-deps.sh trees    what `make test` needs, and the large programs of tests/tests/trees_apps.rs
+#   scripts/install-deps.sh trees    what `make test` needs, and the large programs of tests/tests/e2e/trees_apps.rs
 set -eu
 
 missing=""

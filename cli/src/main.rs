@@ -29,7 +29,18 @@ use front::supervise::Ending;
 use std::io::Write;
 use std::process::ExitCode;
 
+/// A panic anywhere ends the process. In an agent that lived on without one of its threads the program might stay stopped;
+/// without an agent it goes on.
+fn abort_at_panics() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        std::process::abort();
+    }));
+}
+
 fn main() -> ExitCode {
+    abort_at_panics();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),

@@ -23,7 +23,7 @@
 //! | [`attributes`] | settings that the agent cannot see from outside |
 //! | [`guard`] | engine `slots`: copy-on-write by page |
 //! | [`sys`], [`host`] | the doors to the kernel and to the C library |
-// Only `cargo test` unwinds (it links the test harness, hence std); the library itself never does.
+// Only the unit tests unwind (they link the test harness, hence std), and lints; the library itself never does.
 #![cfg_attr(panic = "abort", no_std)]
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(dead_code))]

@@ -23,6 +23,12 @@ core::arch::global_asm!(
     "rust_eh_personality: ud2"
 );
 
+// With unwinding, std would be linked into the program. `cargo check` and the lints do not come as far as to the assembler.
+#[cfg(all(panic = "unwind", not(test)))]
+core::arch::global_asm!(
+    ".error \"libholdfast.so needs -C panic=abort, which cargo cannot set for one crate: make build\""
+);
+
 /// Result of a system call; the error is the positive error number.
 pub type Sys<T> = Result<T, c_int>;
 

@@ -29,7 +29,7 @@ static void one_round(long round)
     /* time that passes: the monotonic clock and that of the boot move alike */
     struct timespec a, b;
     CHECK(clock_gettime(CLOCK_MONOTONIC, &a) == 0);
-    sleep_ms(3); /* not by reading the clock: see under_other_kernels in tests/tests/chains_apps.rs */
+    sleep_ms(3); /* not by reading the clock: see under_other_kernels in tests/tests/e2e/chains_apps.rs */
     CHECK(clock_gettime(CLOCK_MONOTONIC, &b) == 0 && ns(b) - ns(a) >= 3000000);
 }
 

@@ -116,11 +116,7 @@ impl Kit {
         };
         for name in ["holdfast", "libholdfast.so"] {
             let path = from.join(name);
-            ensure!(
-                path.exists(),
-                "{} is missing: build it first, `cargo build --release -p holdfast -p holdfast-preload`",
-                path.display()
-            );
+            ensure!(path.exists(), "{} is missing: build it first, `make build`", path.display());
             install(&path, &self.bin().join(name))?;
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! What a checkpoint refuses by name: the list, and how each line is tried.
 //!
-//! One list for all who try it: `tests/refusals.rs` makes its tests of it by [`refused!`](crate::refused), and the
+//! One list for all who try it: `tests/e2e/refusals.rs` makes its tests of it by [`refused!`](crate::refused), and the
 //! conformance run (`bin/support.rs`) reads it as [`REFUSED`]. `refused KIND` (`programs/refused.c` and its relatives) holds
 //! the thing and counts; the checkpoint must fail with 69 and say all the words, and the program must end as if nothing was.
 

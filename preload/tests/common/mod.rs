@@ -23,7 +23,9 @@ pub fn library() -> &'static Path {
 
 fn build() -> Option<PathBuf> {
     let output = Command::new(env!("CARGO"))
-        .args(["build", "--release", "-p", "holdfast-preload", "--message-format", "json"])
+        .args(["rustc", "--release", "--locked", "-p", "holdfast-preload", "--lib"])
+        .args(["--message-format", "json"])
+        .args(["--", "-C", "panic=abort"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .stderr(Stdio::inherit())
         .output()

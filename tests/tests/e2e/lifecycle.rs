@@ -1,6 +1,5 @@
 //! From start to end: exec and daemons are followed, status and signals pass through, triggers, `--stop`, `--resume`,
 //! restart from an older image, nothing added to the program, and what the listings say.
-#![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::{App, NotHere, Results, reference};

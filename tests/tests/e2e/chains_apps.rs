@@ -1,6 +1,5 @@
 //! Real programs, as root and as ordinary user: chained checkpoint, kill -9, restart rounds at random moments; output and
 //! files must be those of an undisturbed run, byte by byte.
-#![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
 
 use holdfast_tests::apps::{App, PYTHON};
 use holdfast_tests::artifacts::kit;

@@ -2,7 +2,6 @@
 //! restart, three times at random moments; output and files must be those of an undisturbed run.
 //!
 //! What is not installed is not run, and that is printed: `scripts/install-deps.sh trees` has it all.
-#![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::{App, PYTHON};

@@ -1,5 +1,4 @@
 //! `holdfast check` says beforehand what a checkpoint would be refused for, in the same words, and leaves the program alone.
-#![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::{App, Results, reference};

@@ -1,6 +1,5 @@
 //! Damaged and foreign images: never a panic, never a wrong restart; an error that names the file, and `--fallback` takes
 //! the older image. Also: the C API, and `doctor`.
-#![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::App;

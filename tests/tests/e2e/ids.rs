@@ -1,5 +1,4 @@
 //! The ids that new processes get after a restart: none that the program may still remember.
-#![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::App;

@@ -4,7 +4,6 @@
 //! The short form runs each engine once. The long form (`HOLDFAST_TEST_FULL=1`, or `HOLDFAST_TORTURE_RUNS=N` for N runs of
 //! each case) takes 200 epochs with every engine and bound; `HOLDFAST_TORTURE_EPOCHS=N` and
 //! `HOLDFAST_TORTURE_ONLY='fork 64K'` narrow it down. A case that fails names its seed and its options.
-#![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::App;

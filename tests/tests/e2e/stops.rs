@@ -3,7 +3,6 @@
 //!
 //! One test at a time (a lock): they measure. The store is in memory, so that twenty images fit into a second. A machine
 //! that does something else at the wrong moment may delay any program, so a late end is tried again, twice.
-#![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::App;

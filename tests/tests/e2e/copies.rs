@@ -1,5 +1,4 @@
 //! Copies of one image, each a job of its own, at the same time.
-#![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::restart_chain::kill_all;

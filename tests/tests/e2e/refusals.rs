@@ -1,5 +1,4 @@
 //! What cannot be brought back is refused by name, at `run` or at `checkpoint`, and the program is left alone.
-#![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::App;

@@ -1,6 +1,5 @@
 //! Death at any moment: of the agent at every fault point and at random moments, of the program, of both, and a disk that
 //! fills up. The program goes on undamaged, the newest committed image restarts, nothing is left behind.
-#![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
 
 use anyhow::{Context, Result, bail, ensure};
 use holdfast_tests::apps::{App, Results, reference};

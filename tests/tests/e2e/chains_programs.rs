@@ -1,6 +1,5 @@
 //! Each program of the suite (`tests/src/suite.rs`), as root and as ordinary user: chained checkpoint, kill -9, restart rounds at random
 //! moments; the joined output must be that of an undisturbed run.
-#![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
 
 use holdfast_tests::apps::App;
 use holdfast_tests::restart_chain::{Memory, Plan, chain, chain_in_turn, many};

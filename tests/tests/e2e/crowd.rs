@@ -3,7 +3,6 @@
 //!
 //! `HOLDFAST_CROWD_CHECKPOINTS=N` and `HOLDFAST_CROWD_RESTARTS=N` say how many; the long form (`HOLDFAST_TEST_FULL=1`) takes
 //! 1000 checkpoints and restarts 50 of them, the short one 40 and 4.
-#![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::App;

@@ -1,5 +1,4 @@
 //! Servers that were not written for it: killed and restarted, they serve the next client with what they held at the image.
-#![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::restart_chain::kill_program;

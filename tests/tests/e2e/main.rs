@@ -1,0 +1,20 @@
+//! All end-to-end tests, in one binary: one link, and no processor idles while the last test of a file comes to its end.
+//! Each file says at its head what it shows; `tests/README.md` has the list.
+#![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
+
+mod chains_apps;
+mod chains_programs;
+mod check;
+mod copies;
+mod crash;
+mod crowd;
+mod ids;
+mod images;
+mod increments;
+mod lifecycle;
+mod processors;
+mod refusals;
+mod servers;
+mod stops;
+mod torture;
+mod trees_apps;
