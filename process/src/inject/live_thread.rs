@@ -49,7 +49,8 @@ pub struct Host {
     pub xstate: Vec<u8>,
     /// See [`choose_marker`].
     pub marker: Marker,
-    /// The same signal came from elsewhere while it was unblocked for the marker: to be sent again. One for all clones of this.
+    /// The same signal came from elsewhere while it was unblocked for the marker: to be sent again. One for all
+    /// clones of this.
     pub resend: Arc<AtomicBool>,
 }
 
@@ -70,8 +71,9 @@ fn is_dead(pid: i32, tid: i32) -> bool {
 pub enum Marker {
     /// The signal: its arrival is a stop.
     Signal(i32),
-    /// There is none that the program would not notice, should the agent die at that instant. No signal is sent then: the thread
-    /// stops at each call, and is interrupted after the last one. Two stops per call, some 10 us each.
+    /// There is none that the program would not notice, should the agent die at that instant. No signal is sent
+    /// then: the thread stops at each call, and is interrupted after the last one. Two stops per call, some 10 us
+    /// each.
     Call,
 }
 
@@ -93,9 +95,9 @@ impl Marker {
 }
 
 /// A signal whose arrival the program cannot notice: default action "ignore" in force, not blocked, not pending
-/// (natively such a signal is discarded when it is sent; kernel/signal.c, sig_ignored). In a thread that blocks them
-/// all, one that nobody waits for in practice; should it come from elsewhere at that moment, it is sent again. A program that handles
-/// them all (Go does) is watched call by call.
+/// (natively such a signal is discarded when it is sent; kernel/signal.c, sig_ignored). In a thread that blocks
+/// them all, one that nobody waits for in practice; should it come from elsewhere at that moment, it is sent again.
+/// A program that handles them all (Go does) is watched call by call.
 pub fn choose_marker(caught: u64, blocked: u64, pending: u64) -> Marker {
     let free = |mask: u64| move |signal: &i32| mask >> (signal - 1) & 1 == 0;
     [libc::SIGURG, libc::SIGWINCH, libc::SIGCHLD]
@@ -215,9 +217,9 @@ impl Host {
                     }
                     ptrace::cont(self.tid, 0)?;
                 }
-                // Behind the last call. A thread that stands at the end of a call may not be given the registers of another one: only
-                // where it looks for signals the kernel makes interrupted calls anew (arch/x86/kernel/signal.c,
-                // arch_do_signal_or_restart). So it is interrupted, and stops there.
+                // Behind the last call. A thread that stands at the end of a call may not be given the registers of
+                // another one: only where it looks for signals the kernel makes interrupted calls anew
+                // (arch/x86/kernel/signal.c, arch_do_signal_or_restart). So it is interrupted, and stops there.
                 Wait::Syscall if self.marker == Marker::Call && self.has_made_the_last_call()? => {
                     at_end = true;
                     ptrace::interrupt(self.tid)?;

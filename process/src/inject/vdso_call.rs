@@ -1,10 +1,10 @@
 //! Single system calls in a stopped process that has no room for us yet.
 //!
-//! Used by `adopt`, for the few calls that make such room. They run in the vdso: the last bytes of its last page are empty,
-//! it is executable in every process, and a tracer may write to it (VM_MAYWRITE, arch/x86/entry/vdso/vma.c,
-//! "to be able to set breakpoints"). Afterwards the bytes are as they were.
-//! What must hold: all threads of the process are stopped; the thread is in an event stop. At every instant the thread,
-//! let go by the death of the agent, makes the call that it is at and then finds its own way back: mask, registers and
+//! Used by `adopt`, for the few calls that make such room. They run in the vdso: the last bytes of its last page
+//! are empty, it is executable in every process, and a tracer may write to it (VM_MAYWRITE,
+//! arch/x86/entry/vdso/vma.c, "to be able to set breakpoints"). Afterwards the bytes are as they were. What must
+//! hold: all threads of the process are stopped; the thread is in an event stop. At every instant the thread, let
+//! go by the death of the agent, makes the call that it is at and then finds its own way back: mask, registers and
 //! instruction pointer are constants in the code, because there is no memory that a signal frame could lie in.
 
 use super::frame;
@@ -128,8 +128,8 @@ impl<'a> Foothold<'a> {
 fn code(back: &Registers, mask: u64) -> Vec<u8> {
     const SYSCALL: [u8; 2] = [0x0f, 0x05];
     let mut code = SYSCALL.to_vec();
-    // rt_sigprocmask(SIG_SETMASK, &mask, NULL, 8): mov eax, 14; mov edi, 2; mov edx, 0; mov r10d, 8. No instruction changes
-    // the flags, and the call keeps them.
+    // rt_sigprocmask(SIG_SETMASK, &mask, NULL, 8): mov eax, 14; mov edi, 2; mov edx, 0; mov r10d, 8. No instruction
+    // changes the flags, and the call keeps them.
     code.extend([0xb8, 14, 0, 0, 0, 0xbf, 2, 0, 0, 0, 0xba, 0, 0, 0, 0, 0x41, 0xba, 8, 0, 0, 0]);
     // lea rsi, [rip + ...], filled in below.
     code.extend([0x48, 0x8d, 0x35]);

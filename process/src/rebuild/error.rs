@@ -75,7 +75,8 @@ pub enum RebuildError {
 }
 
 impl RebuildError {
-    /// Whether the same restart may well succeed if it is tried again at once. Nothing on the host was changed by this one.
+    /// Whether the same restart may well succeed if it is tried again at once. Nothing on the host was changed by
+    /// this one.
     pub fn goes_by(&self) -> bool {
         match self {
             RebuildError::IdTaken(_) => true,

@@ -63,7 +63,8 @@ pub fn born(socket: &OwnedFd) -> Result<(), RebuildError> {
         let begun = Instant::now();
         loop {
             match scm::send(socket.as_fd(), b"b", Some(own.as_fd())) {
-                // So many of the user's are under way in sockets (unix(7)); they are few again when they have been read.
+                // So many of the user's are under way in sockets (unix(7)); they are few again when they have been
+                // read.
                 Err(error) if error.raw_os_error() == Some(libc::ETOOMANYREFS) => {
                     if begun.elapsed() > UNDER_WAY_LIMIT {
                         return Err(error);

@@ -1,10 +1,10 @@
 //! Watches of inotify(7): made again with their numbers, and what the restart itself has done is taken out.
 //!
-//! [`add`] runs in the new process that holds them ([`super::files`]), when all files are open; [`drain`] in the agent, when the program's
+//! [`add`] runs in the new process that holds them, when all files are open; [`drain`] in the agent, when the program's
 //! files are as they were: from then on events are the program's. How it fails: what is not there any more is a note.
 
 use super::error::RebuildError;
-use super::member::Job;
+use super::job::Job;
 use holdfast_image::record::{Object, Watch};
 use holdfast_sys::{clone, fd, inotify};
 use std::ffi::CString;

@@ -106,7 +106,8 @@ fn missing(object: &Object, flags: u32) -> Option<String> {
             let now = fs::metadata(other.as_path()).map_or(0, |now| now.size());
             (writes && now < *size).then(|| {
                 format!(
-                    "{path}: the program writes it; it is called {other} now, and has {now} bytes but had {size} at the checkpoint",
+                    "{path}: the program writes it; it is called {other} now, and has {now} bytes but had \
+                     {size} at the checkpoint",
                 )
             })
         }
@@ -131,7 +132,7 @@ fn missing(object: &Object, flags: u32) -> Option<String> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::rebuild::pages::tests::{record, region};
+    use crate::rebuild::testing::{record, region};
     use crate::rebuild::vdso::own as own_vdso;
     use holdfast_image::bytes::{Blob, Name};
     use holdfast_sys::attributes;

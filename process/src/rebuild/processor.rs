@@ -1,8 +1,8 @@
 //! Another processor than that of the image: whether the program can run on it, and where its registers go.
 //!
-//! Used by [`super::preflight`](fn@super::preflight), and in the agent by `finish` and `site`. What must hold: nothing that the
-//! program may execute is missing, and no registers are where this processor would not look for them. How it fails: an error names
-//! what is missing; nothing runs then.
+//! Used by [`super::preflight`](fn@super::preflight), and in the agent by `rebuild_job` and `rebuild_process`. What
+//! must hold: nothing that the program may execute is missing, and no registers are where this processor would not
+//! look for them. How it fails: an error names what is missing; nothing runs then.
 
 use super::error::RebuildError;
 use crate::capture::processor::{self, is_of};
@@ -11,7 +11,8 @@ use holdfast_image::processor::{CpuLevel, XstatePart};
 use holdfast_image::record::{AltStack, HostRecord, ProcessRecord, ThreadRecord};
 use holdfast_sys::procmem::ForcedMemory;
 
-/// Protection keys: set in all threads, to the same unless the program uses them; and where they are matters to no other registers.
+/// Protection keys: set in all threads, to the same unless the program uses them; and where they are matters to no
+/// other registers.
 const PKRU: u32 = 9;
 /// Most of a stack that is looked through.
 const STACK: u64 = 64 << 20;
@@ -36,7 +37,8 @@ pub fn obstacles(record: &ProcessRecord) -> Vec<String> {
     if !lacking.is_empty() {
         let lacking = lacking.join(" ");
         lines.push(format!(
-            "this processor lacks instructions that the program may use ({lacking}; it ran on {from}): restart on such a \
+            "this processor lacks instructions that the program may use ({lacking}; it ran on {from}): \
+             restart on such a \
              processor or a newer one (for the next time: run --cpu-baseline)"
         ));
     }
@@ -44,14 +46,17 @@ pub fn obstacles(record: &ProcessRecord) -> Vec<String> {
     let missing = used & !processor::registers();
     if missing != 0 {
         lines.push(format!(
-            "this processor lacks features that the program may use (XCR0 bits {missing:#x}; it ran on {from}): restart on \
+            "this processor lacks features that the program may use (XCR0 bits {missing:#x}; it ran on \
+             {from}): restart on \
              such a processor or a newer one"
         ));
     }
     if let Some(part) = host.xstate.iter().find(|part| used >> part.feature & 1 == 1 && is_elsewhere(part)) {
         lines.push(format!(
-            "this processor puts extended registers (XSAVE feature {}) at another place than {from}, and signal handlers of the \
-             program would not find theirs: restart on the same kind of processor (for the next time: run --cpu-baseline)",
+            "this processor puts extended registers (XSAVE feature {}) at another place than {from}, and \
+             signal handlers of the \
+             program would not find theirs: restart on the same kind of processor (for the next time: run \
+             --cpu-baseline)",
             part.feature
         ));
     }
@@ -74,7 +79,8 @@ fn disobedient(process: &ProcessRecord, parts: &[XstatePart]) -> Option<String> 
     };
     let thread = process.threads.iter().find(|thread| missing(thread) != 0)?;
     Some(format!(
-        "thread {} of process {} has used registers that this processor lacks (XCR0 bits {:#x}), whatever it was told: restart on a \
+        "thread {} of process {} has used registers that this processor lacks (XCR0 bits {:#x}), whatever \
+         it was told: restart on a \
          processor that has them",
         thread.tid,
         process.pid,
@@ -88,7 +94,8 @@ pub fn note(host: &HostRecord) -> Option<String> {
     let lacking = processor::own().lacks(&host.instructions).join(" ");
     (!lacking.is_empty()).then(|| {
         format!(
-            "this processor lacks {lacking}; the program was told to keep to {level}, and ends by SIGILL where it does not"
+            "this processor lacks {lacking}; the program was told to keep to {level}, and ends by SIGILL \
+             where it does not"
         )
     })
 }
@@ -102,9 +109,9 @@ pub fn fit(record: &mut ProcessRecord) {
     }
 }
 
-/// Refuses threads in signal handlers where what was interrupted could not be brought back: the kernel puts registers on the stack as
-/// that processor had them, and a frame that does not suit this one loses all but the oldest registers (arch/x86/kernel/fpu/signal.c,
-/// check_xstate_in_sigframe).
+/// Refuses threads in signal handlers where what was interrupted could not be brought back: the kernel puts
+/// registers on the stack as that processor had them, and a frame that does not suit this one loses all but the
+/// oldest registers (arch/x86/kernel/fpu/signal.c, check_xstate_in_sigframe).
 ///
 /// # Errors
 /// There is one; its stack cannot be read.
@@ -123,7 +130,8 @@ pub fn check_frames(
     let stack = memory.read_some(rsp, usize::try_from(len).unwrap_or(0));
     if is_within(&thread.alt_stack, rsp) || has_frame(&stack, rsp) {
         return Err(RebuildError::Refused(format!(
-            "thread {} was in a signal handler, and what it had interrupted can only go on with the extended registers of {}: restart \
+            "thread {} was in a signal handler, and what it had interrupted can only go on with the \
+             extended registers of {}: restart \
              from another image (JOB@N; holdfast list JOB), or on such a processor",
             thread.tid, host.cpu
         )));
@@ -135,8 +143,8 @@ fn is_within(stack: &AltStack, rsp: u64) -> bool {
     rsp.checked_sub(stack.sp.0).is_some_and(|offset| offset < stack.size)
 }
 
-/// Whether there is a signal frame: 464 bytes after a 64-byte boundary `struct _fpx_sw_bytes` (arch/x86/include/uapi/asm/sigcontext.h),
-/// whose second word leads to its end.
+/// Whether there is a signal frame: 464 bytes after a 64-byte boundary `struct _fpx_sw_bytes`
+/// (arch/x86/include/uapi/asm/sigcontext.h), whose second word leads to its end.
 fn has_frame(stack: &[u8], start: u64) -> bool {
     const MAGIC1: u32 = 0x4650_5853;
     const MAGIC2: u32 = 0x4650_5845;
@@ -155,7 +163,7 @@ fn has_frame(stack: &[u8], start: u64) -> bool {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::rebuild::pages::tests::record;
+    use crate::rebuild::testing::record;
 
     #[test]
     fn a_signal_frame_is_found_wherever_the_stack_begins() {

@@ -1,9 +1,11 @@
-//! Files that have lost the name under which the program had them open: renamed since the checkpoint, as programs do with what they
-//! have just written, or to make room for a new one. They are known by inode and time of birth (statx(2)), in the folder where they were.
+//! Files that have lost the name under which the program had them open: renamed since the checkpoint, as programs
+//! do with what they have just written, or to make room for a new one. They are known by inode and time of birth
+//! (statx(2)), in the folder where they were.
 //!
-//! [`find`] is called by both halves of a restart, for their copies of the record; [`super::regular`] and
-//! [`super::preflight`](fn@super::preflight) go by what it notes. What a restart has copied it [`keep`]s: the program will replace the
-//! file by its copy, and the image may be wanted again. How it fails: what is not found is as if it were gone.
+//! [`find`] is called by both halves of a restart, for their copies of the record; what it notes is used where
+//! files are opened and put back, and by [`super::preflight`](fn@super::preflight). What a restart has copied is
+//! kept (`agent::saved_files`): the program will replace the file by its copy, and the image may be wanted again.
+//! How it fails: what is not found is as if it were gone.
 
 use crate::capture::identity::born_ns;
 use holdfast_image::bytes::Name;
@@ -12,7 +14,8 @@ use std::fs;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Notes of each file of the job where it is, if that is not where it was. `saved_dir`: the job's folder for what restarts keep.
+/// Notes of each file of the job where it is, if that is not where it was. `saved_dir`: the job's folder for what
+/// restarts keep.
 pub fn find(record: &mut ProcessRecord, saved_dir: &Path) {
     let FileTable { descriptions, contents, .. } = &mut record.files;
     for description in descriptions {
@@ -41,20 +44,7 @@ fn elsewhere(object: &Object, saved_dir: &Path) -> Option<PathBuf> {
     found.map(|entry| entry.path()).or_else(kept)
 }
 
-fn kept(saved_dir: &Path, inode: u64, born_ns: i64) -> PathBuf {
+/// Where a restart keeps it under another name.
+pub(super) fn kept(saved_dir: &Path, inode: u64, born_ns: i64) -> PathBuf {
     saved_dir.join(format!("renamed-{inode:x}-{born_ns:x}"))
-}
-
-/// Keeps a file that was found: another name for it, or a copy. How it fails: the same image may not be restarted again.
-pub fn keep(object: &Object, saved_dir: &Path) {
-    let Object::Regular { inode, born_ns: Some(born), now: Some(now), .. } = object else { return };
-    let (from, to) = (now.as_path(), kept(saved_dir, *inode, *born));
-    if to.exists() {
-        return;
-    }
-    let kept = super::regular::make_saved_dir(saved_dir)
-        .and_then(|()| fs::hard_link(from, &to).or_else(|_| fs::copy(from, &to).map(|_| ())));
-    if let Err(error) = kept {
-        tracing::warn!("{now} is not kept for another restart: {error}");
-    }
 }

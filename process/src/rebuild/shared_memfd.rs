@@ -1,60 +1,31 @@
-//! Memory that the processes of an image have in common by copy-on-write: unpacked once, into a file in memory without a name that
-//! all of them map privately, so that they share it again until they write.
+//! Memory that the processes of an image have in common by copy-on-write: unpacked once, into a file in memory
+//! without a name that all of them map privately, so that they share it again until they write.
 //!
-//! The first new process makes the file ([`make`]); all inherit it at a number that both halves of a restart know ([`number`]). The
-//! agent fills it ([`Common::take`]) before anything is mapped, and seals it: nobody can change it any more. What is mapped from
-//! it is to all that follow as what a lazy restart maps from segments (see `lazy`, `fill`). Only jobs of several processes have one.
-//! How it fails: an error; nothing runs then.
+//! The first new process makes the file; all inherit it at a number that both halves of a restart know
+//! ([`kept_fds`]). The agent fills it ([`Common::take`]) before anything is mapped, and seals it: nobody can change
+//! it any more. What is mapped from it is to all that follow as what a lazy restart maps from segments (see
+//! `agent::lazy`, `agent::pages`). Only jobs of several processes have one. How it fails: an error; nothing runs
+//! then.
 
 use super::error::RebuildError;
-use super::member::Job;
-use super::shared_anonymous::{self, SharedObject};
-use crate::capture::files::DELETED;
+use super::job::Job;
+use super::kept_fds::{self, SharedObject};
 use holdfast_image::pages::PageProvider;
-use holdfast_sys::{clone, fd, memfd, objects, procfs};
+use holdfast_sys::{clone, fd, memfd, procfs};
 use std::collections::BTreeMap;
-use std::ffi::{CString, OsString};
-use std::fs::{File, Permissions};
-use std::io::Read;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+/// What the kernel appends to the names of files that have none.
+const DELETED: &[u8] = b" (deleted)";
 /// Its size and content stay as they are (include/uapi/linux/fcntl.h).
 const SEALS: i32 = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
 
-/// The number of the file in all new processes: the first after those of [`shared_anonymous`] and `nameless`.
-pub fn number(job: &Job<'_>, several: &BTreeMap<u64, SharedObject>) -> i32 {
-    shared_anonymous::end(job, several)
-}
-
-/// Whether a job has such a file.
-pub fn has_one(job: &Job<'_>) -> bool {
-    !job.record.others.is_empty()
-}
-
-/// Makes it, empty, with a number of at least `floor`.
-///
-/// # Errors
-/// EMFILE, ENOMEM.
-pub fn make(job: &Job<'_>, floor: i32) -> Result<Option<OwnedFd>, RebuildError> {
-    if !has_one(job) {
-        return Ok(None);
-    }
-    let made = || {
-        // By the name mappings are known as ours: no program can guess it.
-        let mut random = [0; 16];
-        File::open("/dev/urandom")?.read_exact(&mut random)?;
-        let name = CString::new(format!("holdfast-common-{:032x}", u128::from_le_bytes(random)))?;
-        let file = File::from(memfd::create(&name, false)?);
-        file.set_permissions(Permissions::from_mode(0o600))?;
-        objects::duplicate_above(file.as_raw_fd(), floor)
-    };
-    made().map(Some).map_err(RebuildError::io("making the memory that the processes have in common"))
-}
-
-/// The file, in the agent, which keeps it open as long as anything may be mapped from it: unchanged pages are read there.
+/// The file, in the agent, which keeps it open as long as anything may be mapped from it: unchanged pages are read
+/// there.
 #[derive(Debug)]
 pub struct Common {
     file: File,
@@ -73,7 +44,7 @@ impl Common {
         pid: i32,
         pages: &dyn PageProvider,
     ) -> Result<Option<Common>, RebuildError> {
-        if !has_one(job) || pages.common().is_none() {
+        if !kept_fds::has_common(job) || pages.common().is_none() {
             return Ok(None);
         }
         let io = || {
@@ -81,7 +52,9 @@ impl Common {
                 "filling the memory that the processes have in common (restart --eager does without)",
             )
         };
-        let taken = || clone::pidfd_getfd(&clone::pidfd_open(pid)?, number(job, several)).map(File::from);
+        let taken = || {
+            clone::pidfd_getfd(&clone::pidfd_open(pid)?, kept_fds::of_common(job, several)).map(File::from)
+        };
         let file = taken().map_err(io())?;
         pages.fill_common(&file).map_err(io())?;
         fd::fcntl(file.as_fd(), memfd::F_ADD_SEALS, i64::from(SEALS)).map_err(io())?;

@@ -1,11 +1,12 @@
-//! The vdso of another kernel. Its code reads data of the kernel whose layout changes from build to build (lib/vdso), so the
-//! code of an image must not run on another kernel: its entries, which programs keep the addresses of, are made to jump to those
-//! of this kernel, which lies elsewhere.
+//! The vdso of another kernel. Its code reads data of the kernel whose layout changes from build to build
+//! (lib/vdso), so the code of an image must not run on another kernel: its entries, which programs keep the
+//! addresses of, are made to jump to those of this kernel, which lies elsewhere.
 //!
-//! Used by [`super::preflight`](fn@super::preflight) and, in the agent, by `place` and `site`. What must hold: no thread stands in
-//! the middle of the old code. Around it is what was around it: zeros in the place of its data, by which what a signal handler
-//! returns to finds no clock that it could read and asks the kernel (VDSO_CLOCKMODE_NONE, include/vdso/clocksource.h). How it
-//! fails: an error says why the image needs the kernel that it was made under.
+//! Used by [`super::preflight`](fn@super::preflight) and, in the agent, by `address_space` and `rebuild_process`.
+//! What must hold: no thread stands in the middle of the old code. Around it is what was around it: zeros in the
+//! place of its data, by which what a signal handler returns to finds no clock that it could read and asks the
+//! kernel (VDSO_CLOCKMODE_NONE, include/vdso/clocksource.h). How it fails: an error says why the image needs the
+//! kernel that it was made under.
 
 use super::error::RebuildError;
 use holdfast_image::record::{Backing, HostRecord, ProcessRecord, Region};
@@ -67,7 +68,8 @@ impl<'a> Other<'a> {
             let region = region(process)?;
             let thread = process.threads.iter().find(|thread| stands_in(region, &thread.registers))?;
             Some(format!(
-                "thread {} of process {} was just reading the clock in a way that belongs to kernel {release}: restart from \
+                "thread {} of process {} was just reading the clock in a way that belongs to kernel \
+                 {release}: restart from \
                  another image (JOB@N; holdfast list JOB), or under that kernel",
                 thread.tid, process.pid
             ))
@@ -192,7 +194,7 @@ fn call(names: &[String]) -> [u8; JUMP_LEN] {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::rebuild::pages::tests::region as region_of;
+    use crate::rebuild::testing::region as region_of;
 
     #[test]
     fn each_entry_leads_to_its_namesake() {

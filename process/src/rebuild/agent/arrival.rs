@@ -1,0 +1,92 @@
+//! The new processes are met, seized and let execute.
+
+use super::remote_calls::ended;
+use crate::error::TraceError;
+use crate::rebuild::error::{FRONT, RebuildError};
+use crate::rebuild::handshake::{GO, Handover};
+use crate::rebuild::job::Job;
+use holdfast_sys::ptrace::{self, Wait};
+use holdfast_sys::scm::{self, Received};
+use holdfast_sys::{fault, fd, poll};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// A new process that waits to be taken over.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival {
+    /// Its id as the agent sees it.
+    pub pid: i32,
+    /// What it says of itself.
+    pub handover: Handover,
+}
+
+/// Waits until the new processes have all their files; by their places in the job.
+pub fn meet_all(front: &OwnedFd, job: &Job<'_>) -> Result<Vec<Arrival>, RebuildError> {
+    scm::expect(front.as_fd()).map_err(RebuildError::io("waiting for the new processes"))?;
+    if job.record.others.is_empty() {
+        return Ok(vec![meet(front)?]);
+    }
+    let wanted: Vec<i32> = job.members().map(|member| member.own.pid).collect();
+    let mut met: BTreeMap<i32, Arrival> = BTreeMap::new();
+    while met.len() < wanted.len() {
+        let arrival = meet(front)?;
+        let id = arrival.handover.inner_pid;
+        if !wanted.contains(&id) {
+            return Err(RebuildError::Ids(format!("a new process has the id {id}, which nobody had")));
+        }
+        met.insert(id, arrival);
+    }
+    Ok(wanted.iter().filter_map(|id| met.remove(id)).collect())
+}
+
+/// Waits for one; its id as seen here, and what it says of itself.
+fn meet(front: &OwnedFd) -> Result<Arrival, RebuildError> {
+    let io = || RebuildError::io("waiting for the new process");
+    let mut buffer = [0_u8; 64];
+    let Received { len, pid, .. } = loop {
+        if poll::readable(&[front.as_fd()], None).map_err(io())? == [true] {
+            match scm::receive(front.as_fd(), &mut buffer) {
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                other => break other.map_err(io())?,
+            }
+        }
+    };
+    if len == 0 {
+        return Err(RebuildError::Left(FRONT));
+    }
+    let handover = Handover::from_bytes(&buffer[..len]).ok_or_else(|| {
+        RebuildError::Image("holdfast restart and the agent are of different versions".into())
+    })?;
+    if pid <= 0 {
+        return Err(RebuildError::Ids("the new process has no id in the agent's pid namespace".into()));
+    }
+    Ok(Arrival { pid, handover })
+}
+
+/// Seizes the processes and waits until each has executed its executable.
+pub fn take_over(arrivals: &[Arrival], front: &OwnedFd) -> Result<(), RebuildError> {
+    let options = libc::PTRACE_O_TRACESYSGOOD
+        | libc::PTRACE_O_TRACEEXEC
+        | libc::PTRACE_O_TRACECLONE
+        | libc::PTRACE_O_EXITKILL;
+    for arrival in arrivals {
+        ptrace::seize(arrival.pid, options).map_err(TraceError::from)?;
+    }
+    fault::point("seed-born");
+    // Each takes one, whichever.
+    for _ in arrivals {
+        fd::send(front.as_fd(), GO, libc::MSG_NOSIGNAL)
+            .map_err(RebuildError::io("telling the new processes to go on"))?;
+    }
+    arrivals.iter().try_for_each(|arrival| wait_for_exec(arrival.pid))
+}
+
+fn wait_for_exec(pid: i32) -> Result<(), RebuildError> {
+    loop {
+        match ptrace::wait(pid, true).map_err(TraceError::from)? {
+            Wait::Event(libc::PTRACE_EVENT_EXEC) => return Ok(()),
+            Wait::Exited(status) => return Err(ended(status)),
+            _ => ptrace::cont(pid, 0).map_err(TraceError::from)?,
+        }
+    }
+}

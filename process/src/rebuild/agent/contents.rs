@@ -1,0 +1,230 @@
+//! What was in files with names, put back: those that the job saved (`run --save-files`).
+//!
+//! Called by [`super::rebuild_job`] in the agent, when all else has succeeded. The files are there: what was gone
+//! the first new process has made anew, empty ([`crate::rebuild::new_process`]). The rule of [`super::regular`]
+//! holds: no byte is ever lost. A file that is what it was is not touched; one that has only grown is cut back; of
+//! any other all that is in it now is kept first. Invariant: the record was checked. How it fails: an error names
+//! the file; those before it are put back.
+
+use super::regular;
+use super::saved_files::keep_tail;
+use crate::capture::files::unlinked;
+use crate::rebuild::error::RebuildError;
+use holdfast_image::page_set::PageSet;
+use holdfast_image::pages::{ExtentSource, PageProvider, PageRun};
+use holdfast_image::record::{FileContent, FileTable};
+use holdfast_image::{Addr, PAGE_SIZE};
+use std::fs::{File, Permissions};
+use std::io;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
+
+/// Bytes that are compared at once.
+const PIECE_LEN: u64 = 1 << 20;
+
+/// Puts all back. `pages`: those of the space of files ([`holdfast_image::address_space::FILES`]). One line per
+/// file that was changed.
+///
+/// # Errors
+/// Names the file.
+pub fn put_back(
+    table: &FileTable,
+    pages: &dyn PageProvider,
+    saved_dir: &Path,
+) -> Result<Vec<String>, RebuildError> {
+    let mut notes = Vec::new();
+    for content in &table.contents {
+        let failed = |error: io::Error| {
+            RebuildError::file(&content.path, format!("it cannot be put back as it was: {error}"))
+        };
+        let path = content.path.as_path();
+        let file = File::options().read(true).write(true).open(path).map_err(failed)?;
+        let now = file.metadata().map_err(failed)?;
+        let is_same = now.len() >= content.size && is_same(&file, content, pages).map_err(failed)?;
+        if is_same && now.len() > content.size {
+            notes.push(regular::put_back_length(&content.path, content.size, now.len(), saved_dir)?);
+        } else if !is_same {
+            let mut note = format!("{}: put back as it was, {} bytes", content.path, content.size);
+            if now.len() > 0 {
+                let kept = keep_tail(&content.path, 0, saved_dir).map_err(failed)?;
+                note.push_str(&format!("; what was there is kept in {}", kept.display()));
+            }
+            write(&file, content, pages).map_err(failed)?;
+            notes.push(note);
+        }
+        if now.permissions().mode() & 0o7777 != content.mode {
+            // Only its owner may; whoever else could open it goes on so.
+            let _ = file.set_permissions(Permissions::from_mode(content.mode));
+        }
+    }
+    Ok(notes)
+}
+
+/// Where the file has data, now or in the image: by offset in it. All else is zero here and there, and may be long.
+fn places(file: &File, content: &FileContent, pages: &dyn PageProvider) -> io::Result<PageSet> {
+    let whole = content.run();
+    let in_file = |start: u64, end: u64| PageRun::between(Addr(start), Addr(end.next_multiple_of(PAGE_SIZE)));
+    let now = unlinked::data_of(file, file.metadata()?.len().min(content.size), None)?;
+    let now = now.into_iter().map(|(from, to)| in_file(from, to));
+    let is_here = |run: &PageRun| run.start < whole.end() && run.end() > whole.start;
+    let stored = pages.extents().iter().filter(|extent| is_here(&extent.run));
+    let was = stored.map(|extent| {
+        let (from, to) = (extent.run.start.max(whole.start), extent.run.end().min(whole.end()));
+        in_file(from.0 - whole.start.0, to.0 - whole.start.0)
+    });
+    Ok(now.chain(was).collect())
+}
+
+/// All of it that is not zero now as before, piece by piece: offset, and the bytes that were there. `each` says
+/// whether to go on.
+fn pieces(
+    file: &File,
+    content: &FileContent,
+    pages: &dyn PageProvider,
+    mut each: impl FnMut(u64, &[u8]) -> io::Result<bool>,
+) -> io::Result<bool> {
+    let mut bytes = Vec::new();
+    for run in places(file, content, pages)?.runs() {
+        let end = run.end().0.min(content.size);
+        let mut from = run.start.0;
+        while from < end {
+            let to = (from + PIECE_LEN).min(end);
+            bytes.clear();
+            bytes.resize(usize::try_from((to - from).next_multiple_of(PAGE_SIZE)).unwrap_or(0), 0);
+            fill(content.start.0 + from, &mut bytes, pages)?;
+            if !each(from, &bytes[..usize::try_from(to - from).unwrap_or(0)])? {
+                return Ok(false);
+            }
+            from = to;
+        }
+    }
+    Ok(true)
+}
+
+/// What the image has from `start` on; the rest stays zero.
+fn fill(start: u64, bytes: &mut [u8], pages: &dyn PageProvider) -> io::Result<()> {
+    let end = start + bytes.len() as u64;
+    let extents = pages.extents();
+    let first = extents.partition_point(|extent| extent.run.end().0 <= start);
+    for extent in extents.iter().skip(first).take_while(|extent| extent.run.start.0 < end) {
+        let (from, to) = (extent.run.start.0.max(start), extent.run.end().0.min(end));
+        if extent.source != ExtentSource::Zero {
+            let at = |address: u64| usize::try_from(address - start).unwrap_or(0);
+            pages.read(Addr(from), &mut bytes[at(from)..at(to)])?;
+        }
+    }
+    Ok(())
+}
+
+fn is_same(file: &File, content: &FileContent, pages: &dyn PageProvider) -> io::Result<bool> {
+    let mut now = Vec::new();
+    pieces(file, content, pages, |from, was| {
+        now.resize(was.len(), 0);
+        file.read_exact_at(&mut now, from)?;
+        Ok(now == was)
+    })
+}
+
+/// Writes what differs.
+fn write(file: &File, content: &FileContent, pages: &dyn PageProvider) -> io::Result<()> {
+    file.set_len(content.size)?;
+    let mut now = Vec::new();
+    pieces(file, content, pages, |from, was| {
+        now.resize(was.len(), 0);
+        file.read_exact_at(&mut now, from)?;
+        if now != was {
+            file.write_all_at(was, from)?;
+        }
+        Ok(true)
+    })?;
+    file.sync_all()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use holdfast_image::PageCount;
+    use holdfast_image::bytes::Name;
+    use holdfast_image::pages::Extent;
+    use std::fs;
+    use std::path::PathBuf;
+
+    /// Pages from the fifth on: the first full of ones, a hole, and one that begins with a two.
+    struct Pages([Extent; 2]);
+    impl PageProvider for Pages {
+        fn extents(&self) -> &[Extent] {
+            &self.0
+        }
+        fn segments(&self) -> &[PathBuf] {
+            &[]
+        }
+        fn read(&self, start: Addr, buffer: &mut [u8]) -> io::Result<()> {
+            if start.0 == 5 * PAGE_SIZE {
+                buffer.fill(1);
+            } else {
+                buffer.fill(0);
+                buffer[0] = 2;
+            }
+            Ok(())
+        }
+        fn verify_mappable(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_file_becomes_what_it_was_and_nothing_is_lost() {
+        let folder = std::env::temp_dir().join(format!("put-back-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (path, saved) = (folder.join("data"), folder.join("saved"));
+        let extent = |page: u64| Extent {
+            run: PageRun { start: Addr(page * PAGE_SIZE), pages: PageCount(1) },
+            source: ExtentSource::Stored,
+        };
+        let pages = Pages([extent(5), extent(7)]);
+        let size = 2 * PAGE_SIZE + 1;
+        let content = FileContent {
+            path: Name::from(path.as_path()),
+            device: 0,
+            inode: 0,
+            size,
+            mode: 0o640,
+            start: Addr(5 * PAGE_SIZE),
+        };
+        let table = FileTable { contents: vec![content], ..FileTable::default() };
+        let mut was = vec![1; 4096];
+        was.resize(8192, 0);
+        was.push(2);
+        let longer = [&was[..], b"more"].concat();
+        let mut other = was.clone();
+        other[5000] = 9;
+        for (now, kept) in [
+            (&b""[..], None),
+            (&other, Some(&other[..])),
+            (&longer, Some(b"more")),
+            (b"short", Some(b"short")),
+        ] {
+            fs::write(&path, now).unwrap();
+            let notes = put_back(&table, &pages, &saved).unwrap();
+            assert_eq!((fs::read(&path).unwrap(), notes.len()), (was.clone(), 1), "{notes:?}");
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o640);
+            let tails =
+                fs::read_dir(&saved).map_or(Vec::new(), |all| all.map(|one| one.unwrap().path()).collect());
+            let found: Vec<Vec<u8>> = tails.iter().map(|tail| fs::read(tail).unwrap()).collect();
+            assert_eq!(found, kept.map(<[u8]>::to_vec).into_iter().collect::<Vec<_>>());
+            tails.iter().for_each(|tail| fs::remove_file(tail).unwrap());
+            assert_eq!(put_back(&table, &pages, &saved).unwrap(), [""; 0], "it is what it was");
+        }
+        // A long file that is mostly hole: only where there are data is it looked at.
+        let file = File::options().write(true).open(&path).unwrap();
+        file.set_len(1 << 40).unwrap();
+        let long = FileContent { size: 1 << 39, ..table.contents[0].clone() };
+        let table = FileTable { contents: vec![long], ..FileTable::default() };
+        let was = File::options().read(true).open(&path).unwrap();
+        assert!(is_same(&was, &table.contents[0], &pages).unwrap());
+        file.write_all_at(b"x", 1 << 38).unwrap();
+        assert!(!is_same(&was, &table.contents[0], &pages).unwrap());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,98 @@
+//! Gives threads the ids and capabilities that the program had taken or left (`credentials(7)`), by calls of their own.
+//!
+//! Runs in the agent when nothing is left to be done that needs more: after files, locks and privileged settings,
+//! before the program may no longer be looked at. The kernel has these of each thread, and takes away with a change
+//! of ids what was allowed and asked for: capabilities, PR_SET_PDEATHSIG, PR_SET_DUMPABLE. They are set again. How
+//! it fails: an error, as a program must not go on with more rights than it had.
+
+use super::remote_calls::{Batch, Hand, Need, Task, Workplace};
+use crate::inject::stub::Row;
+use crate::rebuild::error::RebuildError;
+use holdfast_image::credentials::Rights;
+use holdfast_image::record::{ProcessRecord, ThreadRecord};
+
+const PR_SET_PDEATHSIG: u64 = 1;
+const PR_SET_DUMPABLE: u64 = 4;
+const PR_SET_KEEPCAPS: u64 = 8;
+const PR_CAPBSET_DROP: u64 = 24;
+const PR_CAP_AMBIENT: u64 = 47;
+const PR_CAP_AMBIENT_RAISE: u64 = 2;
+const VERSION_3: u32 = 0x2008_0522;
+/// CAP_LAST_CAP of Linux 6.18; the kernel refuses those that it does not know.
+const CAPABILITIES: u64 = 41;
+
+/// Nothing to do unless the record says so.
+///
+/// # Errors
+/// What the kernel did not take: the restart lacks the right to it.
+pub fn give(
+    hand: &Hand,
+    place: Workplace,
+    tasks: &[Task],
+    record: &ProcessRecord,
+) -> Result<(), RebuildError> {
+    let Some(rights) = &record.rights else { return Ok(()) };
+    for (task, thread) in tasks.iter().zip(&record.threads) {
+        let mut batch = Batch::new(hand, place, *task);
+        bound(&mut batch, rights)?;
+        become_it(&mut batch, rights, thread)?;
+        capabilities(&mut batch, rights, thread)?;
+        if thread.attributes.parent_death_signal != 0 {
+            let args = [PR_SET_PDEATHSIG, u64::from(thread.attributes.parent_death_signal)];
+            batch.call(libc::SYS_prctl, &args, Need::May)?;
+        }
+        batch.finish()?;
+    }
+    let Some(leader) = tasks.first() else { return Ok(()) };
+    let mut batch = Batch::new(hand, place, *leader);
+    let dumpable = u64::from(record.attributes.dumpable == Some(1));
+    batch.call(libc::SYS_prctl, &[PR_SET_DUMPABLE, dumpable], Need::May)?;
+    batch.finish().map(|_| ())
+}
+
+/// The bounding set, which only root can make smaller.
+fn bound(batch: &mut Batch<'_>, rights: &Rights) -> Result<(), RebuildError> {
+    let lacking = (0..CAPABILITIES).filter(|capability| rights.capabilities[3] >> capability & 1 == 0);
+    for capability in lacking {
+        batch.call(libc::SYS_prctl, &[PR_CAPBSET_DROP, capability], Need::May)?;
+    }
+    Ok(())
+}
+
+fn become_it(batch: &mut Batch<'_>, rights: &Rights, thread: &ThreadRecord) -> Result<(), RebuildError> {
+    let id = u64::from(thread.tid.cast_unsigned());
+    let wide = |ids: [u32; 3]| ids.map(u64::from);
+    let groups: Vec<u8> = rights.more_groups.iter().flat_map(|group| group.to_le_bytes()).collect();
+    batch.reserve(groups.len())?;
+    let count = rights.more_groups.len() as u64;
+    let address = batch.data(&groups);
+    batch.row(
+        Row::new(libc::SYS_setgroups, &[count, address]),
+        Need::Must("set the supplementary groups of thread", id),
+    );
+    batch.call(libc::SYS_setresgid, &wide(rights.groups), Need::Must("set the group ids of thread", id))?;
+    // Else they would go with the ids; `capabilities` says which of them stay.
+    batch.call(libc::SYS_prctl, &[PR_SET_KEEPCAPS, 1], Need::May)?;
+    batch.call(libc::SYS_setresuid, &wide(rights.users), Need::Must("set the user ids of thread", id))
+}
+
+fn capabilities(batch: &mut Batch<'_>, rights: &Rights, thread: &ThreadRecord) -> Result<(), RebuildError> {
+    /// SECBIT_KEEP_CAPS (include/uapi/linux/securebits.h).
+    const KEEP_CAPS: u32 = 1 << 4;
+    let id = u64::from(thread.tid.cast_unsigned());
+    let [inheritable, permitted, effective, _, ambient] = rights.capabilities;
+    // Two structures of effective, permitted, inheritable: the low and the high halves.
+    let words = [0, 32].map(|shift| [effective, permitted, inheritable].map(|set| (set >> shift) as u32));
+    let bytes: Vec<u8> = words.iter().flatten().flat_map(|word| word.to_le_bytes()).collect();
+    let header: Vec<u8> = [VERSION_3, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
+    batch.reserve(bytes.len() + header.len())?;
+    let (header, data) = (batch.data(&header), batch.data(&bytes));
+    batch.row(Row::new(libc::SYS_capset, &[header, data]), Need::Must("set the capabilities of thread", id));
+    let keeps = u64::from(thread.attributes.securebits & KEEP_CAPS != 0);
+    batch.call(libc::SYS_prctl, &[PR_SET_KEEPCAPS, keeps], Need::May)?;
+    for capability in (0..64_u64).filter(|capability| ambient >> capability & 1 == 1) {
+        let args = [PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, capability, 0, 0];
+        batch.call(libc::SYS_prctl, &args, Need::Must("raise an ambient capability in thread", id))?;
+    }
+    Ok(())
+}

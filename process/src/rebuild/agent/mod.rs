@@ -1,0 +1,33 @@
+//! The agent's half of a restart, in new processes that are stopped at their exec.
+//!
+//! [`rebuild_job`] is the order of all processes, [`rebuild_process`] that of one. Memory: [`seed`],
+//! [`address_space`], [`pages`], [`lazy`], [`tracker`], [`vdso`](super::vdso). Kernel state: [`threads`],
+//! [`process_state`], [`attributes`], [`credentials`], [`job_control`], [`proc_files`]. What outlives processes:
+//! [`regular`], [`contents`], [`unlinked`], [`sysv_shm`], [`ipc`].
+
+mod address_space;
+mod arrival;
+mod attributes;
+mod choose_id;
+mod contents;
+mod credentials;
+mod ipc;
+mod job_control;
+mod lazy;
+pub mod options;
+mod pages;
+mod proc_files;
+mod process_pages;
+mod process_state;
+mod ranges;
+pub mod rebuild_job;
+mod rebuild_process;
+mod regular;
+mod remote_calls;
+mod resume;
+mod saved_files;
+mod seed;
+mod sysv_shm;
+mod threads;
+mod tracker;
+mod unlinked;

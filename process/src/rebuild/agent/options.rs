@@ -1,0 +1,47 @@
+//! What a restart is asked for in the agent, and what comes of it.
+
+use crate::rebuild::shared_memfd::Common;
+use crate::rebuild::timings::RebuildFigures;
+use crate::track::tracking::Tracking;
+use holdfast_image::record::InjectArea;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// How the agent finishes a restart.
+#[derive(Clone, Debug)]
+pub struct FinishOptions {
+    /// Map pages from the image where that is possible, instead of copying all of them first.
+    pub lazy: bool,
+    /// The agent's socket, told to the library in the program.
+    pub socket_path: PathBuf,
+    /// Where ends of files go that are cut off because they were written after the checkpoint.
+    pub saved_dir: PathBuf,
+}
+
+/// A program that runs again.
+#[derive(Clone, Debug)]
+pub struct Rebuilt {
+    /// Its processes, the first one first.
+    pub members: Vec<RebuiltMember>,
+    /// What they have in common until they write; for [`crate::CutOptions::common`].
+    pub common: Option<Arc<Common>>,
+    /// Restarts that it has behind it, this one included.
+    pub restarts: u64,
+    /// What the user should know, one line each.
+    pub notes: Vec<String>,
+    /// Where the time went.
+    pub figures: RebuildFigures,
+}
+
+/// One process of it.
+#[derive(Clone, Debug)]
+pub struct RebuiltMember {
+    /// Its process id as the agent sees it.
+    pub pid: i32,
+    /// Number of its address space.
+    pub space: u32,
+    /// Where libholdfast reserved room for the agent.
+    pub area: InjectArea,
+    /// What is written from now on.
+    pub tracking: Arc<Tracking>,
+}

@@ -1,0 +1,405 @@
+//! Bringing the pages in: which are copied, which are mapped from segment files, and the copying by several threads.
+//!
+//! [`Plan::new`] is pure and runs before anything is mapped; [`Plan::carry_out`] runs in the agent once the address
+//! space stands. Copies go by process_vm_writev(2) where the mapping is writable and through `/proc/PID/mem` where it
+//! is not. Pages without an extent are what a fresh mapping holds: zeros, or the file's bytes.
+
+use crate::rebuild::error::RebuildError;
+use holdfast_image::control::SharedPage;
+use holdfast_image::pages::{Extent, ExtentSource, PageProvider};
+use holdfast_image::record::{Backing, ProcessRecord, Region};
+use holdfast_image::{Addr, PAGE_SIZE};
+use holdfast_sys::procmem::{self, ForcedMemory};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Bytes that one thread reads and writes at a time: fits a second-level cache.
+const PIECE_LEN: u64 = 1 << 20;
+/// Shorter runs are copied: a mapping costs more than 64 pages of copying.
+const MIN_MAPPED_LEN: u64 = 64 * PAGE_SIZE;
+/// Mappings of segments, at most: the kernel's limit is 65530 for all (`vm.max_map_count`).
+const MAX_MAPPED: usize = 20_000;
+/// From this many bytes on a protected region is made writable for the copy instead of written past its protection.
+const FORCED_LIMIT: u64 = 256 * PAGE_SIZE;
+/// Threads that copy, at most: beyond, the kernel's page allocation is the limit.
+const MAX_WORKERS: usize = 8;
+
+/// A run of pages that is mapped from a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MappedRun {
+    /// First byte.
+    pub start: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Protection of its region.
+    pub prot: u32,
+    /// Index of the segment.
+    pub segment: u32,
+    /// Byte offset in it.
+    pub offset: u64,
+}
+
+/// A run of bytes that one thread brings in at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Piece {
+    start: u64,
+    len: u64,
+    /// All zero: not read.
+    zero: bool,
+    /// Its mapping is not writable.
+    forced: bool,
+}
+
+/// What is to be done for all pages of an image.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Runs to be mapped, by address.
+    pub mapped: Vec<MappedRun>,
+    /// For each region: it is mapped writable first, and gets its protection after the copy.
+    pub early_write: Vec<bool>,
+    pieces: Vec<Piece>,
+}
+
+/// A part of an extent that lies in one region.
+struct Part {
+    region: usize,
+    start: u64,
+    len: u64,
+    source: ExtentSource,
+}
+
+/// Cuts extents at the borders of regions. Both are ascending.
+fn parts(regions: &[Region], extents: &[Extent]) -> Result<Vec<Part>, RebuildError> {
+    let mut all = Vec::with_capacity(extents.len());
+    let mut at = 0;
+    for extent in extents {
+        let (mut start, end) = (extent.run.start.0, extent.run.end().0);
+        while start < end {
+            while regions.get(at).is_some_and(|region| region.end.0 <= start) {
+                at += 1;
+            }
+            let region = regions.get(at).filter(|region| region.start.0 <= start).ok_or_else(|| {
+                RebuildError::Image(format!(
+                    "the image has pages at {start:#x}, where the program has no mapping"
+                ))
+            })?;
+            let stop = end.min(region.end.0);
+            let source = match extent.source {
+                ExtentSource::Mappable { segment, offset } => {
+                    ExtentSource::Mappable { segment, offset: offset + (start - extent.run.start.0) }
+                }
+                other => other,
+            };
+            all.push(Part { region: at, start, len: stop - start, source });
+            start = stop;
+        }
+    }
+    Ok(all)
+}
+
+impl Plan {
+    /// Decides. `map`: whether to map what can be mapped from a segment.
+    ///
+    /// # Errors
+    /// The image has pages where the record has no mapping.
+    pub fn new(
+        record: &ProcessRecord,
+        extents: &[Extent],
+        map: impl Fn(u32) -> bool,
+    ) -> Result<Plan, RebuildError> {
+        let regions = &record.regions;
+        let parts = parts(regions, extents)?;
+        let floor = mapping_floor(regions, &parts, &map);
+        let mut plan = Plan { early_write: vec![false; regions.len()], ..Plan::default() };
+        let mut copied = vec![0_u64; regions.len()];
+        let mut copies = Vec::with_capacity(parts.len());
+        let mut segments = BTreeSet::new();
+        for part in parts {
+            let region = &regions[part.region];
+            match (part.source, &region.backing) {
+                (ExtentSource::Mappable { segment, offset }, _)
+                    if part.len >= floor
+                        && map(segment)
+                        && may_be_mapped(region)
+                        && plan.mapped.len() < MAX_MAPPED
+                        // What libholdfast has room for.
+                        && (segments.len() < SharedPage::LAZY_FILE_MAX || segments.contains(&segment)) =>
+                {
+                    segments.insert(segment);
+                    let (start, len, prot) = (part.start, part.len, region.prot);
+                    plan.mapped.push(MappedRun { start, len, prot, segment, offset });
+                }
+                // Fresh memory is zero; a read-only shared file is what it is; files without a name are filled
+                // through their descriptors (`unlinked`), System V shared memory by the agent (`sysv_shm`); the
+                // kernel's pages are its own.
+                (ExtentSource::Zero, Backing::Anonymous | Backing::SharedAnonymous { .. })
+                | (
+                    _,
+                    Backing::SharedFile { writable: false, .. }
+                    | Backing::Nameless { shared: true, .. }
+                    | Backing::SystemV { .. }
+                    | Backing::Kernel { .. },
+                ) => {}
+                (source, _) => {
+                    copied[part.region] += part.len;
+                    copies.push((part, source == ExtentSource::Zero));
+                }
+            }
+        }
+        for ((region, early), bytes) in regions.iter().zip(&mut plan.early_write).zip(&copied) {
+            let read_only = region.prot & libc::PROT_WRITE.cast_unsigned() == 0;
+            // Only private memory can be written past its protection, and not of explicit huge pages (mm/gup.c,
+            // check_vma_flags).
+            let shared = matches!(region.backing, Backing::SharedFile { .. });
+            *early =
+                read_only && *bytes > 0 && (shared || region.huge_shift().is_some() || *bytes > FORCED_LIMIT);
+        }
+        for (part, zero) in copies {
+            let region = &regions[part.region];
+            let writable = region.prot & libc::PROT_WRITE.cast_unsigned() != 0
+                || plan.early_write[part.region]
+                || matches!(region.backing, Backing::SharedAnonymous { .. });
+            plan.add(part.start, part.len, zero, !writable);
+        }
+        Ok(plan)
+    }
+
+    /// Adds a run, joined with the one before or cut, so that pieces are near [`PIECE_LEN`].
+    fn add(&mut self, start: u64, len: u64, zero: bool, forced: bool) {
+        let (mut start, mut len) = (start, len);
+        if let Some(last) = self.pieces.last_mut()
+            && (last.start + last.len, last.zero, last.forced) == (start, zero, forced)
+            && last.len + len <= PIECE_LEN
+        {
+            last.len += len;
+            return;
+        }
+        while len > 0 {
+            let part = len.min(PIECE_LEN);
+            self.pieces.push(Piece { start, len: part, zero, forced });
+            start += part;
+            len -= part;
+        }
+    }
+
+    /// Bytes that are copied.
+    pub fn copied_bytes(&self) -> u64 {
+        self.pieces.iter().map(|piece| piece.len).sum()
+    }
+
+    /// Bytes that are mapped.
+    pub fn mapped_bytes(&self) -> u64 {
+        self.mapped.iter().map(|run| run.len).sum()
+    }
+
+    /// Copies everything into the process of `tid`, and checks what was mapped meanwhile.
+    ///
+    /// # Errors
+    /// Names the file and offset that could not be read, or the address that could not be written.
+    pub fn carry_out(
+        &self,
+        pages: &dyn PageProvider,
+        tid: i32,
+        forced: &ForcedMemory,
+    ) -> Result<(), RebuildError> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_WORKERS);
+        let groups = self.groups(cores);
+        let next = AtomicUsize::new(0);
+        let failure: Mutex<Option<RebuildError>> = Mutex::new(None);
+        let fail = |error: RebuildError| {
+            next.store(groups.len(), Ordering::Relaxed);
+            if let Ok(mut slot) = failure.lock() {
+                slot.get_or_insert(error);
+            }
+        };
+        let work = || {
+            let mut buffer = vec![0_u8; PIECE_LEN as usize];
+            while let Some(group) = groups.get(next.fetch_add(1, Ordering::Relaxed)) {
+                for piece in &self.pieces[group.clone()] {
+                    if let Err(error) = piece.copy(&mut buffer, pages, tid, forced) {
+                        return fail(error);
+                    }
+                }
+            }
+        };
+        let verify = || {
+            if let Err(error) = pages.verify_mappable().map_err(RebuildError::io("checking the image")) {
+                fail(error);
+            }
+        };
+        std::thread::scope(|scope| {
+            // A thread that cannot be started leaves its work to this one.
+            for _ in 1..cores.min(groups.len()) {
+                let _ = std::thread::Builder::new().spawn_scoped(scope, work);
+            }
+            let verified =
+                self.mapped.is_empty() || std::thread::Builder::new().spawn_scoped(scope, verify).is_ok();
+            work();
+            if !verified {
+                verify();
+            }
+        });
+        match failure.into_inner() {
+            Ok(Some(error)) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Neighbouring pieces go to one thread: they share frames, which are unpacked as a whole.
+    fn groups(&self, workers: usize) -> Vec<Range<usize>> {
+        let share = self.copied_bytes() / (4 * workers.max(1) as u64);
+        let target = share.clamp(PIECE_LEN, 8 * PIECE_LEN);
+        let mut groups = Vec::new();
+        let (mut first, mut bytes) = (0, 0);
+        for (at, piece) in self.pieces.iter().enumerate() {
+            bytes += piece.len;
+            if bytes >= target || at + 1 == self.pieces.len() {
+                groups.push(first..at + 1);
+                (first, bytes) = (at + 1, 0);
+            }
+        }
+        groups
+    }
+}
+
+impl Piece {
+    fn copy(
+        &self,
+        buffer: &mut [u8],
+        pages: &dyn PageProvider,
+        tid: i32,
+        forced: &ForcedMemory,
+    ) -> Result<(), RebuildError> {
+        let bytes = &mut buffer[..usize::try_from(self.len).unwrap_or(0)];
+        if self.zero {
+            bytes.fill(0);
+        } else {
+            pages.read(Addr(self.start), bytes).map_err(RebuildError::io("reading the image"))?;
+        }
+        let written = if self.forced {
+            forced.write(self.start, bytes)
+        } else {
+            procmem::write(tid, self.start, bytes)
+        };
+        written.map_err(RebuildError::io(format!("filling memory at {:#x}", self.start)))
+    }
+}
+
+/// Whether an image may be mapped into a region: plain private memory that does not grow down. Not what is locked (it
+/// would be read at once), or treated specially at a fork (a file cannot be wiped, and libholdfast, which replaces what
+/// the program advises away, cannot see DONTFORK), or code (the store may be on a file system without programs).
+fn may_be_mapped(region: &Region) -> bool {
+    const NOT: [&str; 4] = ["gd", "lo", "dc", "wf"];
+    region.backing == Backing::Anonymous
+        && region.prot & libc::PROT_EXEC.cast_unsigned() == 0
+        && region.huge_shift().is_none()
+        && !region.vm_flags.iter().any(|flag| NOT.contains(&flag.as_str()))
+}
+
+/// The length from which on runs are mapped, such that there are not too many.
+fn mapping_floor(regions: &[Region], parts: &[Part], map: impl Fn(u32) -> bool) -> u64 {
+    let mut lengths: Vec<u64> = parts
+        .iter()
+        .filter(|part| {
+            matches!(part.source, ExtentSource::Mappable { segment, .. } if map(segment))
+                && may_be_mapped(&regions[part.region])
+        })
+        .map(|part| part.len)
+        .filter(|&len| len >= MIN_MAPPED_LEN)
+        .collect();
+    lengths.sort_unstable_by(|a, b| b.cmp(a));
+    lengths.get(MAX_MAPPED).map_or(MIN_MAPPED_LEN, |&len| len + PAGE_SIZE)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::rebuild::testing::{record, region};
+    use holdfast_image::PageCount;
+    use holdfast_image::pages::PageRun;
+
+    fn extent(start: u64, pages: u64, source: ExtentSource) -> Extent {
+        Extent { run: PageRun { start: Addr(start), pages: PageCount(pages) }, source }
+    }
+
+    #[test]
+    fn an_extent_over_two_regions_is_cut_and_large_ones_are_mapped_lazily() {
+        let record = record(vec![
+            region(0x10000, 100, 3, Backing::Anonymous),
+            region(0x10000 + 100 * PAGE_SIZE, 300, 1, Backing::Anonymous),
+        ]);
+        let extents = [extent(0x10000, 400, ExtentSource::Mappable { segment: 0, offset: 8192 })];
+        let plan = Plan::new(&record, &extents, |_| true).unwrap();
+        assert_eq!(plan.mapped.len(), 2);
+        assert_eq!(plan.mapped[1].offset, 8192 + 100 * PAGE_SIZE);
+        assert_eq!((plan.mapped[0].prot, plan.mapped[1].prot, plan.copied_bytes()), (3, 1, 0));
+        let eager = Plan::new(&record, &extents, |_| false).unwrap();
+        assert_eq!((eager.mapped.len(), eager.copied_bytes()), (0, 400 * PAGE_SIZE));
+        // 300 pages in a read-only region: writable during the copy; nothing is written past a protection.
+        assert_eq!(eager.early_write, [false, true]);
+        assert!(eager.pieces.iter().all(|piece| !piece.forced && piece.len <= PIECE_LEN));
+    }
+
+    #[test]
+    fn special_memory_and_too_many_segments_are_copied() {
+        let many = SharedPage::LAZY_FILE_MAX as u64 + 1;
+        let at = |n: u64| 0x100_0000 + n * 128 * PAGE_SIZE;
+        let plain = (0..many).map(|n| region(at(n), 128, 3, Backing::Anonymous));
+        let special = ["gd", "lo", "dc", "wf"].iter().zip(many..).map(|(flag, n)| {
+            let region = region(at(n), 128, 3, Backing::Anonymous);
+            Region { vm_flags: vec![(*flag).to_owned()], ..region }
+        });
+        let code = region(at(many + 4), 128, 5, Backing::Anonymous);
+        let record = record(plain.chain(special).chain([code]).collect());
+        let segment = |n: u64| u32::try_from(n.min(many)).unwrap();
+        let extents: Vec<Extent> = (0..many + 5)
+            .map(|n| extent(at(n), 128, ExtentSource::Mappable { segment: segment(n), offset: 0 }))
+            .collect();
+        let plan = Plan::new(&record, &extents, |_| true).unwrap();
+        assert_eq!(plan.mapped.len(), SharedPage::LAZY_FILE_MAX);
+        assert_eq!(plan.copied_bytes(), 6 * 128 * PAGE_SIZE);
+    }
+
+    #[test]
+    fn zeros_are_written_over_files_only() {
+        let file = Backing::PrivateFile { file: 0, offset: 0 };
+        let record = record(vec![region(0x10000, 4, 3, Backing::Anonymous), region(0x20000, 4, 1, file)]);
+        let extents = [extent(0x10000, 4, ExtentSource::Zero), extent(0x20000, 4, ExtentSource::Zero)];
+        let plan = Plan::new(&record, &extents, |_| true).unwrap();
+        assert_eq!(plan.pieces, [Piece { start: 0x20000, len: 4 * PAGE_SIZE, zero: true, forced: true }]);
+    }
+
+    #[test]
+    fn pages_outside_all_mappings_are_refused() {
+        let record = record(vec![region(0x10000, 4, 3, Backing::Anonymous)]);
+        for start in [0x8000, 0x14000, 0xf000] {
+            assert!(
+                Plan::new(&record, &[extent(start, 1, ExtentSource::Stored)], |_| false).is_err(),
+                "{start:#x}"
+            );
+        }
+        assert!(Plan::new(&record, &[extent(0x13000, 2, ExtentSource::Stored)], |_| false).is_err());
+    }
+
+    #[test]
+    fn groups_cover_all_pieces_once() {
+        let record = record(vec![region(0x10000, 10_000, 3, Backing::Anonymous)]);
+        let extents: Vec<Extent> =
+            (0..5000).map(|n| extent(0x10000 + 2 * n * PAGE_SIZE, 1, ExtentSource::Stored)).collect();
+        let plan = Plan::new(&record, &extents, |_| false).unwrap();
+        let all: Vec<usize> = plan.groups(2).into_iter().flatten().collect();
+        assert_eq!(all, (0..plan.pieces.len()).collect::<Vec<usize>>());
+        assert!(Plan::default().groups(2).is_empty());
+    }
+
+    #[test]
+    fn neighbours_are_joined() {
+        let record = record(vec![region(0x10000, 1000, 3, Backing::Anonymous)]);
+        let extents: Vec<Extent> =
+            (0..1000).map(|n| extent(0x10000 + n * PAGE_SIZE, 1, ExtentSource::Stored)).collect();
+        assert_eq!(Plan::new(&record, &extents, |_| false).unwrap().pieces.len(), 4);
+    }
+}

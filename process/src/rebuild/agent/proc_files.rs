@@ -1,0 +1,84 @@
+//! Files of /proc that show the memory of the process which has them open: opened again by the program's own process.
+//!
+//! Such a file belongs to the memory that its opener had at that time (fs/proc/base.c: `proc_mem_open`), and the
+//! new process has opened its files before its exec: memory that is gone since, and of which all reads and writes
+//! do nothing. The same goes for all files of `/proc/self` that another process than the first has open: the first
+//! has made all descriptors, and these would show the first; something else stands in for them until then
+//! ([`crate::rebuild::proc_self`]). Where several processes have such a file open, it is the holder's that all of
+//! them see. Called by [`super::rebuild_process`] before descriptors become close-on-exec. Fails by: an error that
+//! names the descriptor.
+
+use super::remote_calls::{Batch, Hand, Need, Task, Workplace};
+use crate::inject::stub::Row;
+use crate::rebuild::error::RebuildError;
+use crate::rebuild::job::Member;
+use crate::rebuild::proc_self::{NOT_AGAIN, of_self};
+
+/// The files of /proc/PID and /proc/PID/task/TID that are bound to memory when they are opened.
+const OF_MEMORY: [&[u8]; 8] =
+    [b"mem", b"environ", b"auxv", b"maps", b"smaps", b"smaps_rollup", b"numa_maps", b"pagemap"];
+
+fn shows_memory(path: &[u8]) -> bool {
+    path.strip_prefix(b"/proc/self/").is_some_and(|rest| {
+        let mut parts = rest.rsplit(|byte| *byte == b'/');
+        parts.next().is_some_and(|name| OF_MEMORY.contains(&name))
+    })
+}
+
+/// Opens them again, at their numbers and offsets.
+///
+/// # Errors
+/// Names the descriptor that cannot be opened.
+pub fn reopen(hand: &Hand, place: Workplace, leader: Task, member: Member<'_>) -> Result<(), RebuildError> {
+    for (index, description) in member.job.descriptions().iter().enumerate() {
+        let Some((rest, position)) = of_self(&description.object) else { continue };
+        let Some((holder, _)) = member.job.holder(index) else { continue };
+        if holder == 0 && !shows_memory(&[b"/proc/self", rest].concat()) {
+            continue;
+        }
+        let own = member.own.files.descriptors.iter().filter(|own| own.description as usize == index);
+        let own: Vec<u64> = own.map(|descriptor| u64::from(descriptor.fd.cast_unsigned())).collect();
+        let (Some(first), Some(whose)) = (own.first(), member.job.member(holder)) else { continue };
+        let mut batch = Batch::new(hand, place, leader);
+        let (process, need) = if holder == member.place {
+            ("self".to_owned(), Need::Must("open its own file in /proc again, descriptor", *first))
+        } else {
+            (whose.own.pid.to_string(), Need::May)
+        };
+        let name = batch.data(&[b"/proc/", process.as_bytes(), rest, b"\0"].concat());
+        let flags = u64::from(description.flags & !NOT_AGAIN);
+        batch.row(Row::new(libc::SYS_open, &[name, flags, 0]), need);
+        let (results, _) = batch.finish()?;
+        let opened = results.first().copied().unwrap_or(-1);
+        // Another process's memory may be closed to this one now: it keeps a file that shows nothing.
+        if opened < 0 {
+            continue;
+        }
+        let opened = opened.cast_unsigned();
+        let mut batch = Batch::new(hand, place, leader);
+        // Texts are made as they are read: where the old offset was in the middle of a line, it is now as well as
+        // may be.
+        batch.call(libc::SYS_lseek, &[opened, position, libc::SEEK_SET as u64], Need::May)?;
+        for fd in own {
+            batch.call(libc::SYS_dup2, &[opened, fd], Need::Must("put in place the descriptor", fd))?;
+        }
+        batch.call(libc::SYS_close, &[opened], Need::May)?;
+        batch.finish()?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_memory_are_told_from_others() {
+        for path in ["/proc/self/mem", "/proc/self/maps", "/proc/self/task/12/smaps", "/proc/self/environ"] {
+            assert!(shows_memory(path.as_bytes()), "{path}");
+        }
+        for path in ["/proc/self/stat", "/proc/1/mem", "/tmp/mem", "/proc/self/fdinfo/3", "/proc/meminfo"] {
+            assert!(!shows_memory(path.as_bytes()), "{path}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The agent's half of a restart: takes over the new processes at their exec, and lets the program go.
+//!
+//! Order: all processes are met, seized and let execute; each is rebuilt ([`super::rebuild_process`]) but for what
+//! runs from then on; all get the rest (locks, timers, registers); all are let go, children before their parents.
+//! Until the last step the processes die with the agent (PTRACE_O_EXITKILL), and any error kills all of them: there
+//! is no half-restarted program.
+
+use super::arrival::{meet_all, take_over};
+use super::ipc::IpcObjects;
+use super::options::{FinishOptions, Rebuilt};
+use super::process_pages::View;
+use super::rebuild_process::{Draft, Site};
+use super::resume::{Victims, let_go};
+use super::sysv_shm::Segments;
+use super::unlinked::Taken;
+use super::{contents, regular};
+use crate::rebuild::error::RebuildError;
+use crate::rebuild::job::Job;
+use crate::rebuild::kept_fds;
+use crate::rebuild::shared_memfd::Common;
+use crate::rebuild::timings::RebuildFigures;
+use crate::rebuild::vdso::{self, Other};
+use crate::rebuild::{inotify, processor};
+use holdfast_image::address_space;
+use holdfast_image::pages::PageProvider;
+use holdfast_image::record::ProcessRecord;
+use holdfast_sys::clock::elapsed_ns;
+use holdfast_sys::fault;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+/// Takes over the processes made by [`crate::rebuild::birth`] at the other end of `front` and makes the program of
+/// `record` of them. Returns when the program runs. All of it on the calling thread, but for the copying of pages.
+///
+/// # Errors
+/// Names what failed; all new processes are dead then.
+pub fn finish(
+    record: &ProcessRecord,
+    pages: &dyn PageProvider,
+    front: OwnedFd,
+    options: &FinishOptions,
+) -> Result<Rebuilt, RebuildError> {
+    let begun = Instant::now();
+    record.check().map_err(RebuildError::Image)?;
+    let job = Job::new(record);
+    let shared = kept_fds::of_several(&job);
+    let checked = AtomicBool::new(false);
+    let other = Other::of(&record.host);
+    let draft = |member| Draft::new(member, pages, &checked, &shared, other.as_ref(), options.lazy);
+    let drafts = job.members().map(draft);
+    let drafts = drafts.collect::<Result<Vec<Draft<'_>>, RebuildError>>()?;
+    let arrivals = meet_all(&front, &job)?;
+    let mut figures = RebuildFigures { files_ns: elapsed_ns(begun), ..RebuildFigures::default() };
+    let phase = Instant::now();
+    let mut victims = Victims(arrivals.iter().map(|arrival| arrival.pid).collect());
+    take_over(&arrivals, &front)?;
+    drop(front);
+    figures.map_ns += elapsed_ns(phase);
+    let (mut segments, ipc) = (Segments::claim(&job)?, IpcObjects::claim(&job)?);
+    let first = arrivals.first().map_or(0, |first| first.pid);
+    let (nameless, common) = (Taken::from(&job, first)?, Common::take(&job, &shared, first, pages)?);
+    let mut sites = Vec::with_capacity(drafts.len());
+    for (draft, arrival) in drafts.into_iter().zip(arrivals) {
+        draft.count(&mut figures);
+        let site = Site::build(draft, arrival, &nameless, &segments, options, &mut figures)
+            .and_then(|site| ipc.tell(site.memory(), site.member.own).map(|()| site))
+            .map_err(|error| of(&job, sites.len(), error))?;
+        sites.push(site);
+    }
+    nameless.seal()?;
+    let phase = Instant::now();
+    for (place, site) in sites.iter_mut().enumerate().rev() {
+        site.wind_up().map_err(|error| of(&job, place, error))?;
+    }
+    let mut notes: Vec<String> = sites.iter_mut().flat_map(Site::take_notes).collect();
+    notes.extend(segments.notes());
+    notes.extend(ipc.notes());
+    notes.extend(vdso::note(&record.host));
+    notes.extend(processor::note(&record.host));
+    let of_files = View::new(pages, address_space::FILES, &checked);
+    notes.extend(contents::put_back(&record.files, &of_files, &options.saved_dir)?);
+    notes.extend(regular::put_back(&record.files, &options.saved_dir)?);
+    inotify::drain(&job, |place| sites.get(place).map(Site::pid))?;
+    // What is found on the host is changed when nothing else can fail any more.
+    for member in job.members() {
+        segments.fill(member.own, &View::new(pages, member.own.space, &checked))?;
+    }
+    segments.settle()?;
+    ipc.fill()?;
+    fault::point("seed-let-go");
+    let_go(&sites, &mut victims)?;
+    segments.keep();
+    ipc.keep();
+    figures.threads_ns += elapsed_ns(phase);
+    figures.total_ns = elapsed_ns(begun);
+    let restarts = sites.first().map_or(0, |site| site.restarts);
+    let members = sites.into_iter().map(Site::into_member).collect();
+    Ok(Rebuilt { members, common: common.map(Arc::new), restarts, notes, figures })
+}
+
+/// An error of one of several processes, by its id.
+fn of(job: &Job<'_>, place: usize, error: RebuildError) -> RebuildError {
+    match job.member(place).filter(|_| !job.record.others.is_empty()) {
+        Some(member) => RebuildError::In { pid: member.own.pid, error: Box::new(error) },
+        None => error,
+    }
+}

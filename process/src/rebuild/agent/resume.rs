@@ -1,0 +1,66 @@
+//! The end of a restart: all processes run, or none is left.
+
+use super::rebuild_process::Site;
+use super::remote_calls::Task;
+use crate::error::TraceError;
+use crate::rebuild::error::RebuildError;
+use crate::stop::interrupt;
+use holdfast_sys::procfs;
+use holdfast_sys::ptrace::{self, Wait};
+use std::time::Duration;
+
+/// Longest wait for threads that enter a call.
+const ENTERING: Duration = Duration::from_secs(1);
+
+/// Kills the new processes unless they were let go.
+pub struct Victims(pub Vec<i32>);
+
+impl Drop for Victims {
+    fn drop(&mut self) {
+        for pid in &self.0 {
+            let mut threads = procfs::tasks(*pid).unwrap_or_default();
+            // A tracer must take note of the end of each thread, the leader's last, or its parent never hears of it.
+            threads.sort_by_key(|tid| tid == pid);
+            let _ = ptrace::kill(*pid, libc::SIGKILL);
+            for tid in threads {
+                while let Ok(state) = ptrace::wait(tid, true) {
+                    if let Wait::Exited(_) = state {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Takes the options away (the program must not die with the agent) and lets all threads run, children before
+/// parents; before them all those enter pause(2) that waited there.
+pub fn let_go(sites: &[Site<'_>], victims: &mut Victims) -> Result<(), RebuildError> {
+    let all = || sites.iter().rev().flat_map(|site| &site.tasks);
+    for task in all() {
+        ptrace::set_options(task.tid, libc::PTRACE_O_TRACESYSGOOD).map_err(TraceError::from)?;
+    }
+    let running = sites.iter().filter(|site| !site.member.own.signals.job_stopped);
+    let pauses = |tid: &i32| ptrace::registers(*tid).is_ok_and(|regs| interrupt::pauses(&regs));
+    let pausing: Vec<i32> =
+        running.flat_map(|site| &site.tasks).map(|task| task.tid).filter(pauses).collect();
+    let signals = interrupt::enter_pauses(&pausing, ENTERING);
+    for (number, Task { tid, .. }) in all().enumerate() {
+        match ptrace::detach(*tid, signals.get(tid).copied().unwrap_or(0)) {
+            Ok(()) => {}
+            // Those before it run already, and one of them has ended this one. Its parent hears of that when a tracer
+            // has taken note of the end of each thread (ptrace(2), "Death under ptrace").
+            Err(error) if number > 0 && error.raw_os_error() == Some(libc::ESRCH) => {
+                match ptrace::wait(*tid, true) {
+                    Ok(Wait::Exited(_)) | Err(_) => {}
+                    // It had no processor to enter its call in time.
+                    Ok(Wait::Signal(signal)) => ptrace::detach(*tid, signal).map_err(TraceError::from)?,
+                    Ok(_) => ptrace::detach(*tid, 0).map_err(TraceError::from)?,
+                }
+            }
+            Err(error) => return Err(TraceError::from(error).into()),
+        }
+    }
+    victims.0.clear();
+    Ok(())
+}

@@ -1,0 +1,83 @@
+//! What a restart would overwrite or cut off is kept in a folder of the job: no byte is ever lost.
+//!
+//! Called by [`super::regular`] and [`super::contents`]. How it fails: an error; the file is left as it is then.
+
+use crate::rebuild::renamed::kept;
+use holdfast_image::bytes::Name;
+use holdfast_image::record::Object;
+use holdfast_sys::{clock, memfd};
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Makes the folder for what restarts keep.
+pub fn make_saved_dir(saved_dir: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(saved_dir) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Copies what lies behind `size` into a new file of the store.
+///
+/// # Errors
+/// As open; no room.
+pub fn keep_tail(path: &Name, size: u64, saved_dir: &Path) -> io::Result<PathBuf> {
+    make_saved_dir(saved_dir)?;
+    let source = File::open(path.as_path())?;
+    let base = path.as_path().file_name().unwrap_or_default();
+    let stamp = clock::now_ns(libc::CLOCK_REALTIME) / 1_000_000;
+    for attempt in 0_u32..1000 {
+        let mut name = format!("{}-{attempt:03}-", u64::from(attempt) + stamp).into_bytes();
+        name.extend(base.as_bytes().iter().take(180));
+        name.extend(b".tail");
+        let target = saved_dir.join(std::ffi::OsStr::from_bytes(&name));
+        match File::options().write(true).create_new(true).mode(0o600).open(&target) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+            Ok(file) => {
+                let copied = copy_tail(&source, size, &file).and_then(|()| file.sync_all());
+                if copied.is_err() {
+                    let _ = fs::remove_file(&target);
+                }
+                return copied.map(|()| target);
+            }
+        }
+    }
+    Err(io::Error::from_raw_os_error(libc::EEXIST))
+}
+
+/// Copies what lies behind `from`; what is a hole stays one.
+fn copy_tail(mut source: &File, from: u64, mut target: &File) -> io::Result<()> {
+    let len = source.metadata()?.len();
+    let mut at = from;
+    while let Some((start, end)) = memfd::next_data(source.as_fd(), at)? {
+        let (start, end) = (start.max(at), end.min(len));
+        if start >= end {
+            break;
+        }
+        source.seek(SeekFrom::Start(start))?;
+        target.seek(SeekFrom::Start(start - from))?;
+        io::copy(&mut source.take(end - start), &mut target)?;
+        at = end;
+    }
+    target.set_len(len.saturating_sub(from))
+}
+
+/// Keeps a file that was found: another name for it, or a copy. How it fails: the same image may not be restarted
+/// again.
+pub fn keep(object: &Object, saved_dir: &Path) {
+    let Object::Regular { inode, born_ns: Some(born), now: Some(now), .. } = object else { return };
+    let (from, to) = (now.as_path(), kept(saved_dir, *inode, *born));
+    if to.exists() {
+        return;
+    }
+    let kept = make_saved_dir(saved_dir)
+        .and_then(|()| fs::hard_link(from, &to).or_else(|_| fs::copy(from, &to).map(|_| ())));
+    if let Err(error) = kept {
+        tracing::warn!("{now} is not kept for another restart: {error}");
+    }
+}

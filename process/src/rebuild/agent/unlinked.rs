@@ -1,0 +1,110 @@
+//! Files without a name: memfds and deleted files, made anew.
+//!
+//! The first new process makes each and puts what the record has into it. Each stays open in all processes at a
+//! number above all of the program's ([`kept_fds`]) across forks and exec, so that the agent can have it mapped
+//! ([`super::address_space`]), bring in the pages that shared mappings cover and at last set permission bits and
+//! seals ([`Taken`]): a seal against writing allows no writable mapping but those that are there already
+//! (F_SEAL_FUTURE_WRITE) or none at all (mm/memfd.c, memfd_add_seals). [`close`] closes those numbers. How it
+//! fails: an error names the file.
+
+use super::address_space::Builder;
+use super::ranges::{pieces, within};
+use super::remote_calls::Need;
+use crate::rebuild::error::RebuildError;
+use crate::rebuild::job::Job;
+use crate::rebuild::kept_fds;
+use holdfast_image::pages::{ExtentSource, PageProvider};
+use holdfast_image::record::{Backing, NamelessFile, NamelessKind, ProcessRecord, Region};
+use holdfast_sys::memfd::F_ADD_SEALS;
+use holdfast_sys::{clone, fd};
+use std::fs::{File, Permissions};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+
+/// The file of a shared mapping, and the mapping's offset in it.
+fn shared(region: &Region) -> Option<(u32, u64)> {
+    match region.backing {
+        Backing::Nameless { file, offset, shared: true, .. } => Some((file, offset)),
+        _ => None,
+    }
+}
+
+/// The files of a record, in the agent, which has them from the first new process.
+#[derive(Debug)]
+pub struct Taken<'a> {
+    about: &'a [NamelessFile],
+    files: Vec<File>,
+}
+
+impl<'a> Taken<'a> {
+    /// From the process `pid`, in which they are at their numbers.
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub fn from(job: &'a Job<'_>, pid: i32) -> Result<Taken<'a>, RebuildError> {
+        let about = &job.record.files.nameless[..];
+        if about.is_empty() {
+            return Ok(Taken { about, files: Vec::new() });
+        }
+        let pidfd = clone::pidfd_open(pid).map_err(RebuildError::io("opening the new process"))?;
+        let take = |(file, about): (usize, &NamelessFile)| {
+            let taken = clone::pidfd_getfd(&pidfd, kept_fds::of_unlinked(job, file));
+            taken.map(File::from).map_err(RebuildError::io(format!("taking {}", about.name)))
+        };
+        Ok(Taken { about, files: about.iter().enumerate().map(take).collect::<Result<_, _>>()? })
+    }
+
+    /// Writes the pages of one process's shared mappings into them.
+    ///
+    /// # Errors
+    /// Names the file.
+    pub fn fill(&self, record: &ProcessRecord, pages: &dyn PageProvider) -> Result<(), RebuildError> {
+        for region in &record.regions {
+            let Some((file, offset)) = shared(region) else { continue };
+            let (about, file) = (&self.about[file as usize], &self.files[file as usize]);
+            let stored = within(pages.extents(), region).filter(|part| part.2 != ExtentSource::Zero);
+            for (from, to, _) in stored {
+                let put = |start: u64, bytes: &[u8]| {
+                    // The last page may reach beyond the end, which a write would move.
+                    let place = offset + (start - region.start.0);
+                    let kept = about.size.saturating_sub(place).min(bytes.len() as u64);
+                    file.write_all_at(&bytes[..usize::try_from(kept).unwrap_or(0)], place)
+                };
+                pieces(from, to, pages, put).map_err(RebuildError::io(format!("filling {}", about.name)))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets permission bits and seals. After all mappings and all content of all processes.
+    ///
+    /// # Errors
+    /// Names the file.
+    pub fn seal(&self) -> Result<(), RebuildError> {
+        for (file, about) in self.files.iter().zip(self.about).filter(|(_, about)| !about.by_mapping) {
+            let failed = |what: &str| RebuildError::io(format!("{what} {}", about.name));
+            file.set_permissions(Permissions::from_mode(about.mode))
+                .map_err(failed("setting the permission bits of"))?;
+            if about.kind == NamelessKind::Memfd && about.seals != 0 {
+                fd::fcntl(file.as_fd(), F_ADD_SEALS, i64::from(about.seals))
+                    .map_err(failed("sealing the memfd"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Closes what stayed open for the agent, in one process.
+///
+/// # Errors
+/// The process is gone.
+pub fn close(builder: &Builder<'_>, job: &Job<'_>) -> Result<(), RebuildError> {
+    let mut batch = builder.batch();
+    let files = (0..job.record.files.nameless.len()).map(|file| kept_fds::of_unlinked(job, file));
+    let common = kept_fds::has_common(job).then(|| kept_fds::of_common(job, builder.shared));
+    for fd in files.chain(common) {
+        let fd = u64::from(fd.cast_unsigned());
+        batch.call(libc::SYS_close, &[fd], Need::Must("close descriptor", fd))?;
+    }
+    batch.finish().map(|_| ())
+}

@@ -1,0 +1,32 @@
+//! One way to the old ids: what it gets, and what comes of it.
+
+use crate::rebuild::new_process::child::Life;
+use holdfast_image::record::ProcessRecord;
+use std::os::fd::OwnedFd;
+
+/// What came of one way.
+pub enum Attempt {
+    /// The process exists (or is said to): its report follows.
+    Begun {
+        /// Id of the process, where the front is its parent; else of the helper.
+        child: i32,
+        /// Where the helper tells the program's end.
+        status: Option<OwnedFd>,
+    },
+    /// This way is not open here.
+    Refused(String),
+}
+
+/// Everything that the ways have in common.
+pub struct Parts<'a> {
+    pub record: &'a ProcessRecord,
+    pub agent: OwnedFd,
+}
+
+impl Parts<'_> {
+    /// Goes on as the new process.
+    pub fn live(self, report: OwnedFd, ids_chosen: bool, own_user_namespace: bool) -> ! {
+        let Parts { record, agent } = self;
+        Life { record, agent, report, ids_chosen, own_user_namespace }.run()
+    }
+}

@@ -1,0 +1,8 @@
+//! `holdfast restart`, until the new processes belong to the agent: [`spawn`] tries the ways to the old ids one
+//! after the other.
+
+mod attempt;
+pub mod ids;
+mod last_pid;
+mod namespace;
+pub mod spawn;

@@ -1,0 +1,236 @@
+//! The front's half of a restart: the new processes are born with their old ids, and each executes its executable,
+//! before whose first instruction the agent takes it over.
+//!
+//! Called by `holdfast restart`, which must be single-threaded. Three ways to the old ids ([`Ids`]), tried in
+//! order. The front makes the first process, which makes the others. It hears from all of them by messages until
+//! the last exec; from then on they belong to the agent, and the front waits for the end of the first.
+
+use super::attempt::{Attempt, Parts};
+use super::ids::{Ids, ids_in_use, wanted_ids};
+use super::last_pid;
+use super::namespace;
+use crate::rebuild::error::RebuildError;
+use crate::rebuild::handshake::{self, Message};
+use holdfast_image::record::ProcessRecord;
+use holdfast_sys::{clone, fault, poll, probe, spawn};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+/// How the new process is made.
+#[derive(Clone, Debug)]
+pub struct BirthOptions {
+    /// `None`: the first way that works.
+    pub ids: Option<Ids>,
+}
+
+/// A new process that will soon be the program.
+#[derive(Debug)]
+pub struct Born {
+    /// Its id as the front sees it.
+    pub pid: i32,
+    /// How it got its ids.
+    pub ids: Ids,
+    /// What the user should know, one line each.
+    pub notes: Vec<String>,
+    pidfd: OwnedFd,
+    /// The other processes.
+    others: Vec<OwnedFd>,
+    /// In a namespace: where its helper tells its end.
+    status: Option<File>,
+    helper: i32,
+    ended: Option<ExitStatus>,
+}
+
+impl Born {
+    /// A descriptor that becomes readable when [`Born::wait`] will not block.
+    pub fn watch(&self) -> BorrowedFd<'_> {
+        self.status.as_ref().map_or_else(|| self.pidfd.as_fd(), AsFd::as_fd)
+    }
+
+    /// Waits for the program's end; its own exit status.
+    ///
+    /// # Errors
+    /// The helper of the namespace was killed: the status is not known.
+    pub fn wait(&mut self) -> io::Result<ExitStatus> {
+        loop {
+            if let Some(status) = self.try_wait()? {
+                return Ok(status);
+            }
+            poll::readable(&[self.watch()], None)?;
+        }
+    }
+
+    /// The program's own exit status, if it has ended.
+    ///
+    /// # Errors
+    /// As [`Born::wait`].
+    pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
+        if self.ended.is_some() || poll::readable(&[self.watch()], Some(Duration::ZERO))? != [true] {
+            return Ok(self.ended);
+        }
+        self.ended = match &mut self.status {
+            None => spawn::wait(self.pid, false)?,
+            Some(pipe) => {
+                let mut bytes = [0_u8; 4];
+                if pipe.read_exact(&mut bytes).is_err() {
+                    let helper = spawn::wait(self.helper, true)?;
+                    return Err(io::Error::other(format!(
+                        "the helper of the program's pid namespace ended ({helper:?}), and the program with it"
+                    )));
+                }
+                // The helper stays while children of the program run; it is nobody's concern then.
+                let _ = spawn::wait(self.helper, false);
+                Some(ExitStatus::from_raw(i32::from_ne_bytes(bytes)))
+            }
+        };
+        Ok(self.ended)
+    }
+
+    /// Ends all processes, before they run.
+    pub fn kill_all(&self) {
+        for process in self.others.iter().chain([&self.pidfd]) {
+            let _ = spawn::signal_pidfd(process, libc::SIGKILL);
+        }
+    }
+
+    /// Sends the first process of the program a signal.
+    ///
+    /// # Errors
+    /// ESRCH: it has ended.
+    pub fn signal(&self, signal: i32) -> io::Result<()> {
+        spawn::signal_pidfd(&self.pidfd, signal)
+    }
+}
+
+/// Makes the new process, files and all, up to its exec, while the agent waits at the other end of `agent`
+/// in [`crate::rebuild::finish`]. The caller must be the only thread of its process.
+///
+/// # Errors
+/// Names what could not be made; no process is left then.
+pub fn birth(record: &ProcessRecord, agent: OwnedFd, options: &BirthOptions) -> Result<Born, RebuildError> {
+    record.check().map_err(RebuildError::Image)?;
+    let ways: &[Ids] = match &options.ids {
+        Some(one) => std::slice::from_ref(one),
+        None => &[Ids::Same, Ids::Namespace, Ids::Virtual],
+    };
+    let mut reasons = Vec::new();
+    for &ids in ways {
+        let (front, process) = handshake::channel()?;
+        let copy = agent.try_clone().map_err(RebuildError::io("duplicating the socket to the agent"))?;
+        let parts = Parts { record, agent: copy };
+        let attempt = match ids {
+            Ids::Same => same(parts, process)?,
+            Ids::Namespace => namespace::enter(parts, process)?,
+            Ids::Virtual => virtual_ids(parts, process)?,
+        };
+        match attempt {
+            Attempt::Refused(why) => reasons.push(why),
+            Attempt::Begun { child, status } => match listen(&front, ids, child, status)? {
+                Ok(mut born) => {
+                    // Said only where somebody asked for the best and got less.
+                    if ids == Ids::Virtual {
+                        born.notes.extend(reasons);
+                    }
+                    return Ok(born);
+                }
+                Err(why) => reasons.push(why),
+            },
+        }
+    }
+    Err(RebuildError::Ids(reasons.join("; ")))
+}
+
+/// Hears the new processes until the last exec. Inner error: this way is not open here. After an error no process
+/// is left.
+fn listen(
+    front: &OwnedFd,
+    ids: Ids,
+    child: i32,
+    status: Option<OwnedFd>,
+) -> Result<Result<Born, String>, RebuildError> {
+    let (mut pid, mut processes, mut ready) = (0, Vec::new(), false);
+    let (mut notes, mut failure) = (Vec::new(), None);
+    fault::point("front-hears");
+    loop {
+        match handshake::hear(front) {
+            Message::Born { pid: told, process: Some(process) } => {
+                if processes.is_empty() {
+                    pid = told;
+                }
+                processes.push(process);
+            }
+            Message::Born { process: None, .. } => {
+                let what = "opening the new process".to_owned();
+                let source = io::Error::from_raw_os_error(libc::EMFILE);
+                failure.get_or_insert(Err(RebuildError::Io { what, source }));
+            }
+            Message::Note(note) => notes.push(note),
+            Message::Ready => ready = true,
+            Message::Refused(why) => drop(failure.get_or_insert(Ok(why))),
+            Message::Failed(why) => drop(failure.get_or_insert(Err(RebuildError::Told(why)))),
+            Message::AgentLeft => drop(failure.get_or_insert(Err(RebuildError::Left("the agent")))),
+            Message::End => break,
+        }
+        if failure.is_some() {
+            // Those that are still to tell that they exist are ended when they do.
+            for process in &processes {
+                let _ = spawn::signal_pidfd(process, libc::SIGKILL);
+            }
+        }
+    }
+    let how = |ended: Option<ExitStatus>| ended.map_or_else(|| "unknown".into(), |status| status.to_string());
+    if let Some(failure) = failure {
+        let _ = spawn::wait(child, true);
+        return failure.map(Err);
+    }
+    if processes.is_empty() || !ready {
+        return Err(RebuildError::Ended { how: how(spawn::wait(child, true).ok().flatten()) });
+    }
+    let pidfd = processes.remove(0);
+    let status = status.map(File::from);
+    Ok(Ok(Born { pid, ids, notes, pidfd, others: processes, status, helper: child, ended: None }))
+}
+
+fn same(parts: Parts<'_>, process: OwnedFd) -> Result<Attempt, RebuildError> {
+    // Before a zombie is waited for in vain.
+    if !probe::can_choose_pid() {
+        let why = format!("id {} cannot be chosen: CAP_CHECKPOINT_RESTORE is missing", parts.record.pid);
+        return Ok(Attempt::Refused(why));
+    }
+    if let Some(why) = ids_in_use(&wanted_ids(parts.record)?) {
+        return Ok(Attempt::Refused(why));
+    }
+    last_pid::among_others(parts.record);
+    match clone::fork_with(0, parts.record.pid) {
+        Ok(0) => parts.live(process, true, false),
+        Ok(child) => Ok(Attempt::Begun { child, status: None }),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EEXIST | libc::EINVAL)) => {
+            Ok(Attempt::Refused(format!("id {} cannot be chosen: {error}", parts.record.pid)))
+        }
+        Err(source) => Err(RebuildError::Io { what: "making the new process".into(), source }),
+    }
+}
+
+fn virtual_ids(parts: Parts<'_>, process: OwnedFd) -> Result<Attempt, RebuildError> {
+    let record = parts.record;
+    if !record.others.is_empty() || !record.zombies.is_empty() {
+        return Ok(Attempt::Refused(
+            "several processes know each other by ids that only the kernel can give them: allow user \
+             namespaces to this \
+             user, or give holdfast CAP_CHECKPOINT_RESTORE (setcap cap_checkpoint_restore+ep)"
+                .into(),
+        ));
+    }
+    if parts.record.inject.shared.0 == 0 {
+        return Ok(Attempt::Refused("libholdfast in the program cannot show it other ids".into()));
+    }
+    match clone::fork_with(0, 0) {
+        Ok(0) => parts.live(process, false, false),
+        Ok(child) => Ok(Attempt::Begun { child, status: None }),
+        Err(source) => Err(RebuildError::Io { what: "making the new process".into(), source }),
+    }
+}

@@ -1,0 +1,215 @@
+//! The new processes from their birth to their exec: an ordinary program that gives itself what the old one had.
+//!
+//! Runs in a child of the single-threaded front (so all of std may be used), inside the namespaces where there are
+//! any, and then in all processes that it makes ([`super::fork_tree`]). Everything that can be said by ordinary
+//! calls is done here: session, folder, umask, all descriptors at their numbers. Whatever goes wrong is told to the
+//! front in words, and the process ends.
+
+use super::cwd::{self, Removed};
+use super::files::{self, Made};
+use super::fork_tree::Family;
+use super::open::{open_path, raise};
+use crate::rebuild::error::RebuildError;
+use crate::rebuild::handshake::{self, GO, Handover, Message};
+use crate::rebuild::job::{Job, Member};
+use holdfast_image::fork_plan;
+use holdfast_image::record::{Backing, ProcessRecord};
+use holdfast_sys::{attributes, clock, fd, scm, signals};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+
+/// CAP_CHECKPOINT_RESTORE (include/uapi/linux/capability.h).
+const CAP_CHECKPOINT_RESTORE: u32 = 40;
+
+/// What the process needs to know.
+pub struct Life<'a> {
+    /// What it shall become.
+    pub record: &'a ProcessRecord,
+    /// Leads to the agent.
+    pub agent: OwnedFd,
+    /// Leads to the front.
+    pub report: OwnedFd,
+    /// The ids of its threads can be chosen.
+    pub ids_chosen: bool,
+    /// It is in a user namespace of its own, and must keep one capability over the exec.
+    pub own_user_namespace: bool,
+}
+
+impl Life<'_> {
+    /// Does all of it; never returns. A panic ends the process like any other error: it must not unwind into a copy of
+    /// the front.
+    pub fn run(self) -> ! {
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.live()));
+        drop(outcome);
+        attributes::exit_now(127)
+    }
+
+    fn live(mut self) {
+        let record = self.record;
+        let job = Job::new(record);
+        let begun = handshake::born(&self.report).and_then(|()| self.get_out_of_the_way(&job));
+        let outcome = begun.and_then(|floor| {
+            let (made, removed, place) = self.make_all(&job, floor)?;
+            let member = job
+                .member(place)
+                .ok_or_else(|| RebuildError::Image(format!("there is no process {place}")))?;
+            self.prepare_and_execute(member, floor, &made, &removed).map_err(|error| match (place, &error) {
+                (0, _) | (_, RebuildError::Left(_)) => error,
+                _ => RebuildError::Told(format!("process {}: {error}", member.own.pid)),
+            })
+        });
+        if let Err(error) = outcome {
+            handshake::tell(&self.report, &handshake::failure(&error));
+        }
+    }
+
+    /// Moves its own descriptors above all numbers of the program.
+    fn get_out_of_the_way(&mut self, job: &Job<'_>) -> Result<i32, RebuildError> {
+        let floor = files::floor(job)?;
+        self.agent = raise(&self.agent, floor)?;
+        self.report = raise(&self.report, floor)?;
+        Ok(floor)
+    }
+
+    /// Makes all that the processes of the job have in common, and all other processes. Returns in each of them, with
+    /// its place.
+    fn make_all(&self, job: &Job<'_>, floor: i32) -> Result<(Made, Removed, usize), RebuildError> {
+        for signal in 1..=64 {
+            signals::set_ignored(signal, false);
+        }
+        signals::set_mask(!signals::bit(libc::SIGCHLD)); // see `fork_tree`
+        attributes::allow_tracing();
+        let plan = fork_plan::plan(job.record).map_err(RebuildError::Image)?;
+        self.keep_clocks_forward();
+        attributes::umask(0o077);
+        let removed = Removed::make(job.record.processes().skip(1), |fd| raise(&fd, floor))?;
+        cwd::enter(self.record).map_err(|error| cwd::failure(self.record, &error))?;
+        for process in job.record.processes() {
+            create_shared_files(process)?;
+        }
+        let made = Made::all(job, floor, &self.report)?;
+        let family = Family::new(job, &plan, &self.report)?;
+        let place = family.make(
+            &plan,
+            || self.take_place(),
+            |place| job.member(place).map_or(Ok(()), |member| made.ptys().take_control(member.own)),
+        )?;
+        Ok((made, removed, place))
+    }
+
+    /// What each process does for itself.
+    fn prepare_and_execute(
+        &self,
+        member: Member<'_>,
+        floor: i32,
+        made: &Made,
+        removed: &Removed,
+    ) -> Result<(), RebuildError> {
+        let Member { place, own, .. } = member;
+        self.settle_terminals(member, made)?;
+        let path = libc::O_PATH.cast_unsigned();
+        // Nothing may be open below the floor from here on.
+        let executable = raise(&open_path(&own.exe.path, path)?, floor)?;
+        if place > 0 {
+            removed.enter(own).map_err(|error| cwd::failure(own, &error))?;
+        }
+        made.put_in_place(member, &self.report)?;
+        attributes::umask(own.umask);
+        if self.own_user_namespace && holdfast_sys::unix_socket::effective_user() != 0 {
+            attributes::keep_capability(CAP_CHECKPOINT_RESTORE)
+                .map_err(RebuildError::io("keeping the right to choose thread ids"))?;
+        }
+        let handover = Handover {
+            inner_pid: attributes::own_pid(),
+            ids_chosen: self.ids_chosen,
+            drop_capabilities: self.own_user_namespace,
+        };
+        scm::send(self.agent.as_fd(), &handover.to_bytes(), None)
+            .map_err(|_| RebuildError::Left("the agent"))?;
+        let mut answer = [0_u8; 16];
+        let len = fd::receive(self.agent.as_fd(), &mut answer, 0).unwrap_or(0);
+        if answer[..len] != *GO {
+            return Err(RebuildError::Left("the agent"));
+        }
+        if place == 0 {
+            handshake::tell(&self.report, &Message::Ready);
+        }
+        let error = attributes::execute(executable.as_fd(), c"holdfast-seed");
+        Err(RebuildError::Io { what: format!("executing {}", own.exe.path), source: error })
+    }
+
+    /// What waits until all processes are in their places: no terminal is opened any more, and all groups are there.
+    fn settle_terminals(&self, member: Member<'_>, made: &Made) -> Result<(), RebuildError> {
+        let wanted = &member.job.record.files.ptys;
+        if let Some(note) = made.ptys().set_foreground(wanted, member.own) {
+            handshake::tell(&self.report, &Message::Note(note));
+        }
+        match member.place {
+            0 => made.ptys().settle(wanted).map_err(RebuildError::io("setting up a pseudo-terminal")),
+            _ => Ok(()),
+        }
+    }
+
+    /// After a reboot, or on another host, CLOCK_MONOTONIC may be behind what the program has seen: deadlines in its
+    /// memory would be far away, differences negative. A time namespace moves it ahead.
+    fn keep_clocks_forward(&self) {
+        let (was, now) = (self.record.host.monotonic_ns, clock::monotonic_ns());
+        if now >= was {
+            return;
+        }
+        if let Err(error) = clock::move_ahead_at_exec(was - now) {
+            let note = format!(
+                "CLOCK_MONOTONIC goes back by {} s for the program (another boot or host), and it cannot be moved \
+                 ahead: {error}",
+                (was - now) / 1_000_000_000
+            );
+            handshake::tell(&self.report, &Message::Note(note));
+        }
+    }
+
+    /// Session and process group of the first process.
+    fn take_place(&self) -> Result<(), RebuildError> {
+        let record = self.record;
+        if record.sid == record.pid {
+            attributes::new_session().map_err(RebuildError::io("making a session"))?;
+        } else if record.pgid == record.pid && File::open("/dev/tty").is_err() {
+            // Under a terminal the program stays in the group of the front: Ctrl-C is for both.
+            attributes::own_group().map_err(RebuildError::io("making a process group"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Files that the program wrote through shared mappings and that are gone (as a virtual machine's performance data is
+/// after a kill) are made anew; their content comes with the pages. Those that are shorter than they were get their
+/// length back.
+fn create_shared_files(record: &ProcessRecord) -> Result<(), RebuildError> {
+    for region in &record.regions {
+        let Backing::SharedFile { file, writable: true, .. } = region.backing else { continue };
+        let identity = &record.files.mapped[file as usize];
+        let lengthen = || -> io::Result<()> {
+            let mut options = File::options();
+            options.read(true).write(true);
+            let path = identity.path.as_path();
+            let file = match options.open(path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    let file = options.create_new(true).mode(0o600).open(path)?;
+                    // Whatever the mask of the moment.
+                    file.set_permissions(PermissionsExt::from_mode(identity.mode))?;
+                    file
+                }
+                other => other?,
+            };
+            if file.metadata()?.len() < identity.size { file.set_len(identity.size) } else { Ok(()) }
+        };
+        lengthen().map_err(|error| {
+            RebuildError::file(
+                &identity.path,
+                format!("a file that the program shares cannot be made anew: {error}"),
+            )
+        })?;
+    }
+    Ok(())
+}

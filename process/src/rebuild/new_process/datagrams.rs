@@ -1,0 +1,84 @@
+//! Sockets of single messages: what waited in unix datagram sockets is sent again, by its sender where that is the
+//! program's; netlink sockets get their addresses and groups.
+//!
+//! Runs in the new process ([`super::objects`]), when all sockets are bound and none is connected: a socket that is
+//! takes messages from one sender only (net/unix/af_unix.c, unix_may_send). How it fails: an error names the socket.
+
+use crate::rebuild::error::RebuildError;
+use holdfast_image::record::{Object, SocketRecord};
+use holdfast_sys::socket;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+const SOL_NETLINK: i32 = 270;
+const NETLINK_ADD_MEMBERSHIP: i32 = 1;
+const NETLINK_LIST_MEMBERSHIPS: i32 = 9;
+
+/// Senders, by their address.
+#[derive(Debug, Default)]
+pub struct Senders(Vec<(Vec<u8>, OwnedFd)>);
+
+impl Senders {
+    /// Takes note of a socket that may have sent something.
+    ///
+    /// # Errors
+    /// EMFILE.
+    pub fn note(&mut self, record: &SocketRecord, made: &OwnedFd) -> io::Result<()> {
+        let kind = (record.domain.cast_signed(), record.socket_type.cast_signed());
+        if kind == (libc::AF_UNIX, libc::SOCK_DGRAM) && record.local.0.len() > 2 {
+            self.0.push((record.local.0.clone(), made.try_clone()?));
+        }
+        Ok(())
+    }
+
+    /// Sends what waited in a socket; what came from outside has no sender now, which the note says.
+    ///
+    /// # Errors
+    /// Names the socket.
+    pub fn send_again(&self, object: &Object, notes: &mut Vec<String>) -> Result<(), RebuildError> {
+        let Object::Socket(record) = object else { return Ok(()) };
+        let failed = || RebuildError::io(format!("putting back a message for {}", record.address()));
+        for message in &record.messages {
+            let sender = self.0.iter().find(|(address, _)| *address == message.from.0);
+            let sent = match sender {
+                Some((_, sender)) => socket::send_to(sender.as_fd(), &message.data.0, &record.local.0),
+                None => socket::new(libc::AF_UNIX, libc::SOCK_DGRAM, 0)
+                    .and_then(|stranger| socket::send_to(stranger.as_fd(), &message.data.0, &record.local.0)),
+            };
+            sent.map_err(failed())?;
+            if sender.is_none() && message.from.0.len() > 2 {
+                notes.push(format!("a message for {} has lost the name of its sender", record.address()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Gives a netlink socket its address (struct sockaddr_nl: family, padding, port, groups) and its groups. A port
+/// that is taken becomes another one.
+///
+/// # Errors
+/// As bind; EPERM: a group is for the privileged.
+pub fn bind_netlink(made: &OwnedFd, record: &SocketRecord) -> io::Result<()> {
+    let mut address = record.local.0.clone();
+    if address.iter().skip(4).any(|&byte| byte != 0) {
+        match socket::bind(made.as_fd(), &address) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                address.get_mut(4..8).into_iter().for_each(|port| port.fill(0));
+                socket::bind(made.as_fd(), &address)?;
+            }
+            other => other?,
+        }
+    }
+    let lists = record
+        .options
+        .iter()
+        .filter(|option| (option.level, option.name) == (SOL_NETLINK, NETLINK_LIST_MEMBERSHIPS));
+    for (byte, bits) in lists.flat_map(|list| (0_i32..).zip(&list.value.0)) {
+        for bit in (0..8).filter(|bit| bits & 1 << bit != 0) {
+            let group = (byte * 8 + bit + 1).to_ne_bytes();
+            socket::set_option(made.as_fd(), SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, &group)?;
+        }
+    }
+    Ok(())
+}

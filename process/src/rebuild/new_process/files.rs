@@ -1,0 +1,347 @@
+//! All descriptors of the program, at their numbers, before it exists.
+//!
+//! The first process makes every object of the job at a number above all that the program has ([`Made::all`]). The
+//! others are forked then; in each of them everything below is closed and what it has is duplicated down
+//! ([`Made::put_in_place`]). What stays above is close-on-exec and goes with the exec. Runs in the new processes
+//! ([`super::child`]). How it fails: an error names the descriptor or file; nothing but file lengths was changed then.
+
+use super::objects::{self as makers, Makers};
+use super::open::open_path;
+use super::regular::{self, Nameless};
+use super::shared_memory;
+use super::terminals::Ptys;
+use super::unlinked::NamelessFiles;
+use crate::rebuild::error::RebuildError;
+use crate::rebuild::file_role::Role;
+use crate::rebuild::handshake::{self, Message};
+use crate::rebuild::inotify;
+use crate::rebuild::job::{Job, Member};
+use crate::rebuild::kept_fds::{self, SharedObject};
+use crate::rebuild::proc_self::{self, NOT_AGAIN};
+use holdfast_image::bytes::Name;
+use holdfast_image::record::{Description, FileTable, Object};
+use holdfast_sys::{attributes, fd, objects};
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+/// Descriptors above those of the program, besides one for each description: pairs in the making, folders, the rest.
+const SPARE: u64 = 64;
+
+/// All objects of the job.
+pub struct Made {
+    /// Lowest number that the program does not use, nor what is left open for the agent.
+    floor: i32,
+    /// Every description; `None` for what comes back closed, and for processes, which there are not yet.
+    descriptions: Vec<Option<OwnedFd>>,
+    without_name: NamelessFiles,
+    ptys: Ptys,
+    shared: BTreeMap<u64, (SharedObject, OwnedFd)>,
+    common: Option<OwnedFd>,
+}
+
+/// The table under construction.
+struct Bench<'a> {
+    job: &'a Job<'a>,
+    /// As in [`Made`].
+    floor: i32,
+    /// Descriptors of the front that the program takes over, by number.
+    handed_down: HashMap<i32, OwnedFd>,
+    makers: Makers,
+    nameless: Nameless,
+    without_name: NamelessFiles,
+    ptys: Ptys,
+    notes: Vec<String>,
+}
+
+/// Descriptors of the front that the record names. Those above 2 count only if the front was started with them: what it
+/// opened itself is close-on-exec.
+fn take_handed_down(table: &FileTable, floor: i32) -> HashMap<i32, OwnedFd> {
+    let mut taken = HashMap::new();
+    for description in &table.descriptions {
+        let Object::Inherited { from, .. } = description.object else { continue };
+        let Ok(copy) = objects::duplicate_above(from, floor) else { continue };
+        if from <= 2 || objects::descriptor_flags(from).is_ok_and(|flags| flags & libc::FD_CLOEXEC == 0) {
+            taken.insert(from, copy);
+        }
+    }
+    taken
+}
+
+/// The lowest number that the program does not use, nor what is left open for the agent; there is room above it for
+/// everything that is made.
+///
+/// # Errors
+/// RLIMIT_NOFILE is too low.
+pub fn floor(job: &Job<'_>) -> Result<i32, RebuildError> {
+    let FileTable { nameless, ptys, .. } = &job.record.files;
+    let several = kept_fds::of_several(job);
+    let floor = kept_fds::of_common(job, &several) + 1;
+    let objects = job.descriptions().len() + several.len() + nameless.len() + ptys.len();
+    raise_limit(u64::from(floor.cast_unsigned()) + objects as u64 + SPARE)?;
+    Ok(floor)
+}
+
+/// Raises the soft limit of descriptors, as far as needed and allowed; the agent sets the program's own at the end.
+fn raise_limit(wanted: u64) -> Result<(), RebuildError> {
+    let (_, hard) =
+        attributes::limit(0, libc::RLIMIT_NOFILE).map_err(RebuildError::io("asking for RLIMIT_NOFILE"))?;
+    if hard < wanted {
+        return Err(RebuildError::Image(format!(
+            "the program's descriptors need RLIMIT_NOFILE {wanted}, and the hard limit here is {hard}: \
+             raise it (ulimit -Hn)"
+        )));
+    }
+    attributes::set_limit(0, libc::RLIMIT_NOFILE, hard, hard)
+        .map_err(RebuildError::io("raising RLIMIT_NOFILE"))
+}
+
+impl Made {
+    /// Makes and opens everything. `report` leads to the front.
+    ///
+    /// # Errors
+    /// Names the descriptor or file and what to do.
+    pub fn all(job: &Job<'_>, floor: i32, report: &OwnedFd) -> Result<Made, RebuildError> {
+        let table = &job.record.files;
+        let handed_down = take_handed_down(table, floor);
+        let mut notes = Vec::new();
+        let mut bench = Bench {
+            job,
+            floor,
+            handed_down,
+            makers: Makers::new(table)?,
+            nameless: Nameless::default(),
+            without_name: NamelessFiles::make(&table.nameless, floor)?,
+            ptys: Ptys::make(&table.ptys, floor, &mut notes)?,
+            notes,
+        };
+        let descriptions = bench.make_all();
+        for note in bench.notes.drain(..) {
+            handshake::tell(report, &Message::Note(note));
+        }
+        let shared = shared_memory::make(&kept_fds::of_several(job), floor)?;
+        let common = shared_memory::make_common(job, floor)?;
+        let Bench { without_name, ptys, .. } = bench;
+        Ok(Made { floor, descriptions: descriptions?, without_name, ptys, shared, common })
+    }
+
+    /// The terminals of the job.
+    pub fn ptys(&self) -> &Ptys {
+        &self.ptys
+    }
+
+    /// Everything that one process has to its number; then epoll instances learn what they watch, which they know by
+    /// number. No descriptor of the caller but those above may be open.
+    ///
+    /// # Errors
+    /// RLIMIT_NOFILE is too low.
+    pub fn put_in_place(&self, member: Member<'_>, report: &OwnedFd) -> Result<(), RebuildError> {
+        let last = u32::try_from(self.floor - 1).unwrap_or(2);
+        objects::close_range(0, last).map_err(RebuildError::io("closing the front's descriptors"))?;
+        let own = self.processes(member)?;
+        let mut present = Vec::new();
+        for descriptor in &member.own.files.descriptors {
+            let index = descriptor.description as usize;
+            let object = self.descriptions.get(index).and_then(Option::as_ref);
+            if let Some(object) = object.or_else(|| own.get(&index)) {
+                objects::duplicate_to(object.as_fd(), descriptor.fd)
+                    .map_err(RebuildError::io(format!("making descriptor {}", descriptor.fd)))?;
+                present.push(descriptor.fd);
+            }
+        }
+        self.without_name
+            .put_in_place(member.job)
+            .map_err(RebuildError::io("keeping files without a name"))?;
+        if let Some(common) = &self.common {
+            // The number below the floor: see `floor`.
+            objects::duplicate_to(common.as_fd(), self.floor - 1)
+                .map_err(RebuildError::io("handing down what processes have in common"))?;
+        }
+        for (object, _) in member.own.regions.iter().filter_map(kept_fds::object_of) {
+            if let Some((SharedObject { number, .. }, file)) = self.shared.get(&object) {
+                objects::duplicate_to(file.as_fd(), *number)
+                    .map_err(RebuildError::io("handing down memory that several processes share"))?;
+            }
+        }
+        for (index, description) in member.job.descriptions().iter().enumerate() {
+            if let (Object::Inotify { watches }, Some(fd)) = (&description.object, member.held(index))
+                && let Some(Some(made)) = self.descriptions.get(index)
+            {
+                debug_assert!(present.contains(&fd));
+                for note in inotify::add(made.as_fd(), watches) {
+                    handshake::tell(report, &Message::Note(note));
+                }
+            }
+        }
+        self.watch(member, &present, report);
+        Ok(())
+    }
+
+    /// Descriptors of processes of the job, by their descriptions, now that all processes are there. Each process
+    /// opens its own: nothing tells them from a description that several have but kcmp(2).
+    fn processes(&self, member: Member<'_>) -> Result<HashMap<usize, OwnedFd>, RebuildError> {
+        let mut made = HashMap::new();
+        for (index, description) in member.job.descriptions().iter().enumerate() {
+            let (Object::PidFd { pid }, Some(fd)) = (&description.object, member.number(index)) else {
+                continue;
+            };
+            if matches!(self.descriptions.get(index), Some(Some(_))) {
+                continue;
+            }
+            // Its own id may be another one now.
+            let pid = if *pid == member.own.pid { attributes::own_pid() } else { *pid };
+            let opened = makers::process(pid, description.flags);
+            let raised = opened.and_then(|opened| objects::duplicate_above(opened.as_raw_fd(), self.floor));
+            made.insert(index, raised.map_err(RebuildError::io(format!("making descriptor {fd} (pidfd)")))?);
+        }
+        Ok(made)
+    }
+
+    /// What the epoll instances that one process holds watch. An entry under a number that it does not have is the
+    /// matter of the first process that has both.
+    fn watch(&self, member: Member<'_>, present: &[i32], report: &OwnedFd) {
+        for (index, description) in member.job.descriptions().iter().enumerate() {
+            let (Object::Epoll { entries }, Some(own)) = (&description.object, member.number(index)) else {
+                continue;
+            };
+            let has = |other: &Member<'_>, fd: i32| {
+                other.number(index).is_some() && other.own.files.descriptors.iter().any(|d| d.fd == fd)
+            };
+            for entry in entries {
+                let by_number = entry.description.is_none();
+                let whose = member.job.members().find(|other| by_number && has(other, entry.fd));
+                let place = whose
+                    .or_else(|| member.job.holder(index).and_then(|(place, _)| member.job.member(place)));
+                if place.is_none_or(|other| other.place != member.place) {
+                    continue;
+                }
+                let add = || objects::epoll_add(own, entry.fd, entry.events, entry.data);
+                let watched =
+                    entry.description.and_then(|index| self.descriptions.get(index as usize)?.as_ref());
+                let is_present = present.contains(&entry.fd);
+                let outcome = match watched {
+                    Some(watched) => self.under_number(watched, entry.fd, is_present, add),
+                    None if is_present => add(),
+                    None => Err(std::io::Error::other("it is closed")),
+                };
+                if let Err(why) = outcome {
+                    let note = format!("epoll descriptor {own} no longer watches {}: {why}", entry.fd);
+                    handshake::tell(report, &Message::Note(note));
+                }
+            }
+        }
+    }
+
+    /// Has something open under a number, which may be another's, as long as an action takes.
+    fn under_number(
+        &self,
+        file: &OwnedFd,
+        number: i32,
+        is_taken: bool,
+        act: impl FnOnce() -> std::io::Result<()>,
+    ) -> std::io::Result<()> {
+        let other = if is_taken { Some(objects::duplicate_above(number, self.floor)?) } else { None };
+        objects::duplicate_to(file.as_fd(), number)?;
+        let result = act();
+        match other {
+            Some(other) => objects::duplicate_to(other.as_fd(), number)?,
+            None => {
+                let number = number.cast_unsigned();
+                objects::close_range(number, number)?;
+            }
+        }
+        result
+    }
+}
+
+impl Bench<'_> {
+    /// Every description, as a descriptor above the floor; `None` for what comes back closed.
+    fn make_all(&mut self) -> Result<Vec<Option<OwnedFd>>, RebuildError> {
+        let job = self.job;
+        let mut made = Vec::with_capacity(job.descriptions().len());
+        for (index, description) in job.descriptions().iter().enumerate() {
+            let (place, holder) = job.holder(index).unwrap_or((0, -1));
+            let fd = match proc_self::stand_in(&description.object, place) {
+                Some(path) => Some(open_path(&path, description.flags)?),
+                None => self.make(description, holder)?,
+            };
+            let raised = fd
+                .map(|fd| {
+                    if fd.as_raw_fd() >= self.floor {
+                        Ok(fd)
+                    } else {
+                        objects::duplicate_above(fd.as_raw_fd(), self.floor)
+                    }
+                })
+                .transpose()
+                .map_err(RebuildError::io(format!("descriptor {holder}")))?;
+            made.push(raised);
+        }
+        self.makers.fill(job)?;
+        self.notes.append(&mut self.makers.take_notes());
+        // Their numbers are below the floor: they must be gone before those are given out.
+        self.nameless = Nameless::default();
+        Ok(made)
+    }
+
+    fn make(&mut self, description: &Description, holder: i32) -> Result<Option<OwnedFd>, RebuildError> {
+        let io = || RebuildError::io(format!("making descriptor {holder}"));
+        let flags = description.flags;
+        Ok(Some(match &description.object {
+            Object::Own => return Ok(None),
+            // When it is there: see `Made::processes`.
+            Object::PidFd { pid } if *pid != -1 => return Ok(None),
+            Object::Regular { deleted_content: Some(content), .. } => {
+                self.nameless.open(&description.object, flags, &content.0)?
+            }
+            Object::Nameless { file, position } => {
+                self.without_name.open(*file, flags, *position).map_err(io())?
+            }
+            Object::PtyMaster { pty } => self.ptys.master(*pty, flags).map_err(io())?,
+            Object::PtySlave { pty } => self.ptys.slave(*pty, flags).map_err(io())?,
+            Object::Regular { .. } => {
+                let role = Role::of(&self.job.record.files, &description.object);
+                regular::open(&description.object, flags, role, &mut self.notes)?
+            }
+            Object::Directory { path, position } => {
+                let folder = open_path(path, flags)?;
+                if *position != 0 {
+                    objects::seek(folder.as_fd(), *position).map_err(io())?;
+                }
+                folder
+            }
+            Object::Device { path } => open_path(path, flags)?,
+            Object::Inherited { from, was } => return self.inherit(*from, was, flags, holder),
+            other => self.makers.make(other, flags, holder)?,
+        }))
+    }
+
+    /// One that the front was started with.
+    fn inherit(
+        &mut self,
+        from: i32,
+        was: &Name,
+        flags: u32,
+        holder: i32,
+    ) -> Result<Option<OwnedFd>, RebuildError> {
+        let Some(fd) = self.handed_down.get(&from) else {
+            let what = format!(
+                "descriptor {holder} ({was}) leads nowhere now: descriptor {from} of holdfast restart is closed"
+            );
+            self.notes.push(what);
+            // A standard descriptor that is closed stays closed; one that a batch system handed down must be there.
+            let null = || {
+                objects::open(c"/dev/null", flags & !NOT_AGAIN, 0)
+                    .map_err(RebuildError::io("opening /dev/null"))
+            };
+            return if from > 2 { null().map(Some) } else { Ok(None) };
+        };
+        let copy = objects::duplicate_above(fd.as_raw_fd(), self.floor)
+            .map_err(RebuildError::io(format!("making descriptor {holder}")))?;
+        let nonblocking = libc::O_NONBLOCK.cast_unsigned();
+        if flags & nonblocking != 0 {
+            let now = fd::fcntl(copy.as_fd(), libc::F_GETFL, 0).unwrap_or(0);
+            let _ = fd::fcntl(copy.as_fd(), libc::F_SETFL, i64::from(now | libc::O_NONBLOCK));
+        }
+        Ok(Some(copy))
+    }
+}

@@ -1,0 +1,216 @@
+//! The new processes make each other, as [`holdfast_image::fork_plan`] has planned it.
+//!
+//! Runs in the first new process, between the making of all descriptors and their being put in place
+//! ([`super::child`]), and goes on in every process that is forked. A process is in its place when it is in its
+//! session and group and has made its children; all of them have the write end of a pipe until then. When the last
+//! has closed it, helpers, which stand for processes that are gone, end, and the others go on.
+//!
+//! What must hold: SIGCHLD is not blocked, and at its default. Then the end of a helper or of a child that stays a
+//! zombie leaves no pending signal, which would survive the exec (kernel/signal.c, sig_ignored).
+
+use crate::rebuild::error::RebuildError;
+use crate::rebuild::handshake;
+use crate::rebuild::job::Job;
+use holdfast_image::bytes::Name;
+use holdfast_image::fork_plan::{Birth, Group, Who};
+use holdfast_sys::{attributes, clone, fd, ptrace, signals, spawn};
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+/// How long the leader of a group is waited for.
+const GROUP_LIMIT: Duration = Duration::from_secs(20);
+const PAUSE: Duration = Duration::from_millis(1);
+/// How long a process that has failed waits to be ended by the front.
+const END_LIMIT: Duration = Duration::from_secs(10);
+
+/// What a process has forked, and with which ids.
+type Children<'p> = Vec<(&'p Birth, i32)>;
+
+/// Makes all processes of a plan.
+pub struct Family<'a> {
+    report: &'a OwnedFd,
+    /// Ids that only one process may have.
+    taken: BTreeSet<i32>,
+    /// End of file: all are in their places.
+    placed: OwnedFd,
+    on_my_way: OwnedFd,
+}
+
+impl<'a> Family<'a> {
+    /// Of a job.
+    ///
+    /// # Errors
+    /// EMFILE.
+    pub fn new(job: &Job<'_>, plan: &Birth, report: &'a OwnedFd) -> Result<Family<'a>, RebuildError> {
+        let threads = job.record.processes().flat_map(|process| &process.threads).map(|thread| thread.tid);
+        let taken = plan.all().iter().map(|birth| birth.pid).chain(threads).collect();
+        let (placed, on_my_way) = fd::pipe(0).map_err(RebuildError::io("making a pipe"))?;
+        Ok(Family { report, taken, placed, on_my_way })
+    }
+
+    /// Makes all others and returns in each process that shall execute, with its place in the job. `settle` gives the
+    /// first process its session and group; `settled` is called in each process, with its place, when it
+    /// has a session of its own or not, and before it makes others in that.
+    ///
+    /// # Errors
+    /// Names the process that could not be made.
+    pub fn make(
+        self,
+        plan: &Birth,
+        settle: impl FnOnce() -> Result<(), RebuildError>,
+        settled: impl Fn(usize) -> Result<(), RebuildError>,
+    ) -> Result<usize, RebuildError> {
+        let (own, made) = match self.grow(plan, settle, settled) {
+            Ok(grown) => grown,
+            Err(error) => {
+                // The front ends all that it hears of. Meanwhile the others wait: nobody may turn to the agent.
+                let _ = handshake::born(self.report);
+                handshake::tell(self.report, &handshake::failure(&error));
+                std::thread::sleep(END_LIMIT);
+                return Err(error);
+            }
+        };
+        let Family { placed, on_my_way, .. } = self;
+        drop(on_my_way);
+        if let Who::Zombie { status, comm } = &own.who {
+            end_as(*status, comm);
+        }
+        let _ = File::from(placed).read(&mut [0]);
+        let Who::Process(place) = own.who else { attributes::exit_now(0) };
+        see_off(&made);
+        Ok(place)
+    }
+
+    /// Returns in each process when it is in its place: what it is, and its children.
+    fn grow<'p>(
+        &self,
+        plan: &'p Birth,
+        settle: impl FnOnce() -> Result<(), RebuildError>,
+        settled: impl Fn(usize) -> Result<(), RebuildError>,
+    ) -> Result<(&'p Birth, Children<'p>), RebuildError> {
+        let (mut own, mut settle) = (plan, Some(settle));
+        let mut made = Vec::new();
+        'born: loop {
+            if own.subreaper {
+                attributes::adopt_orphans();
+            }
+            for child in &own.before {
+                match self.fork(child)? {
+                    0 => {
+                        (own, made, settle) = (child, Vec::new(), None);
+                        continue 'born;
+                    }
+                    pid => made.push((child, pid)),
+                }
+            }
+            match settle.take() {
+                Some(settle) => settle()?,
+                None => leave(own)?,
+            }
+            if let Who::Process(place) = own.who {
+                settled(place)?;
+            }
+            for child in &own.after {
+                match self.fork(child)? {
+                    0 => {
+                        (own, made, settle) = (child, Vec::new(), None);
+                        continue 'born;
+                    }
+                    pid => made.push((child, pid)),
+                }
+            }
+            break;
+        }
+        if let Group::Joined(group) = own.group {
+            join(own, group)?;
+        }
+        Ok((own, made))
+    }
+
+    /// Forks one; 0 in it.
+    fn fork(&self, child: &Birth) -> Result<i32, RebuildError> {
+        loop {
+            let pid = clone::fork_with(0, child.pid).map_err(|error| {
+                // The front may try another way to the ids.
+                let name = if child.pid == 0 { "of a helper".to_owned() } else { child.pid.to_string() };
+                RebuildError::Ids(format!("id {name} cannot be chosen: {error}"))
+            })?;
+            let own = if pid == 0 { attributes::own_pid() } else { pid };
+            if child.pid == 0 && self.taken.contains(&own) {
+                // The kernel gave it the id of somebody who is still to come.
+                if pid == 0 {
+                    attributes::exit_now(0);
+                }
+                let _ = spawn::wait(pid, true);
+                continue;
+            }
+            if pid == 0
+                && let Who::Process(_) = child.who
+            {
+                attributes::allow_tracing();
+                handshake::born(self.report)?;
+            }
+            return Ok(pid);
+        }
+    }
+}
+
+/// A session or group of its own.
+fn leave(own: &Birth) -> Result<(), RebuildError> {
+    let io = |what: &str| RebuildError::io(format!("process {}: making {what} of its own", own.pid));
+    if own.session {
+        attributes::new_session().map_err(io("a session"))?;
+    }
+    if own.group == Group::Own {
+        attributes::own_group().map_err(io("a process group"))?;
+    }
+    Ok(())
+}
+
+/// Joins a group as soon as it exists.
+fn join(own: &Birth, group: i32) -> Result<(), RebuildError> {
+    let begun = Instant::now();
+    loop {
+        match attributes::join_group(group) {
+            Ok(()) => return Ok(()),
+            // Its group is a number to whoever waits for it; it has nothing else that could be in the way.
+            Err(_) if matches!(own.who, Who::Zombie { .. }) && begun.elapsed() > GROUP_LIMIT => return Ok(()),
+            Err(error) if begun.elapsed() > GROUP_LIMIT => {
+                let what = format!("process {}: joining process group {group}", own.pid);
+                return Err(RebuildError::io(what)(error));
+            }
+            Err(_) => std::thread::sleep(PAUSE),
+        }
+    }
+}
+
+/// Waits for the helpers that are among the caller's children, or fall to it, and for the end of those that stay.
+fn see_off(made: &[(&Birth, i32)]) {
+    for (birth, pid) in made {
+        match birth.who {
+            Who::Process(_) => continue,
+            Who::Zombie { .. } => drop(attributes::wait_for_end(*pid)),
+            Who::Helper => drop(spawn::wait(*pid, true)),
+        }
+        // Only what has an id of its own is made by helpers, and falls to the caller only if that is a subreaper.
+        let fallen: Children<'_> = birth.children().map(|child| (child, child.pid)).collect();
+        see_off(&fallen);
+    }
+}
+
+/// Ends as wait(2) is to tell it, but for a dumped core: there is none again.
+fn end_as(status: i32, comm: &Name) -> ! {
+    let _ = fs::write("/proc/self/comm", &comm.0);
+    // Too short for a file, and the limit at which no program is started that would take one (fs/coredump.c). Not
+    // PR_SET_DUMPABLE: the status would be hidden from the agent.
+    let _ = attributes::set_limit(0, libc::RLIMIT_CORE, 1, 1);
+    if libc::WIFSIGNALED(status) {
+        let signal = libc::WTERMSIG(status);
+        signals::set_mask(0);
+        let _: io::Result<()> = ptrace::kill(attributes::own_pid(), signal);
+    }
+    attributes::exit_now(libc::WEXITSTATUS(status))
+}

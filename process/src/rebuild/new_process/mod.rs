@@ -1,0 +1,18 @@
+//! The new processes, from the fork to their exec: ordinary programs that give themselves what the old ones had.
+//!
+//! [`child`] says in which order; [`files`] makes all descriptors, with one module for each kind; [`fork_tree`] all
+//! processes.
+
+pub mod child;
+mod cwd;
+mod datagrams;
+mod files;
+mod fork_tree;
+mod objects;
+mod open;
+pub mod regular;
+mod shared_memory;
+mod socket_files;
+mod sockets;
+mod terminals;
+mod unlinked;

@@ -1,0 +1,457 @@
+//! Descriptors of kernel objects: pipes and sockets with what was in flight, eventfd, timerfd, signalfd, epoll. Runs in
+//! the new process ([`super::child`]).
+
+use super::datagrams::Senders;
+use super::open::c_path;
+use super::sockets::{self, Connections};
+use crate::rebuild::error::RebuildError;
+use crate::rebuild::job::Job;
+use holdfast_image::bytes::{Blob, Name};
+use holdfast_image::record::{FileTable, Object, SocketState};
+use holdfast_sys::{attributes, clock, clone, fd, inotify, objects, spawn};
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// Pipes and pairs in the making: each end is asked for on its own.
+#[derive(Debug, Default)]
+pub struct Makers {
+    pipes: HashMap<u64, (OwnedFd, OwnedFd)>,
+    pairs: HashMap<u64, Pair>,
+    connections: Connections,
+    /// How many ends of a connection have been given out.
+    given: HashMap<u64, usize>,
+    /// To be connected when all sockets are there: socket, address, name.
+    pending: Vec<(OwnedFd, Vec<u8>, String)>,
+    /// Pipes whose data is back.
+    filled: HashSet<u64>,
+    /// Who may have sent what waits in datagram sockets.
+    senders: Senders,
+    /// What is not as it was.
+    notes: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Pair {
+    ends: [OwnedFd; 2],
+    /// How many of the two have been given out.
+    taken: usize,
+}
+
+/// What waits at one end of two.
+struct Flight<'a> {
+    /// Same number: same two ends. Both kinds are numbered by inodes of sockets.
+    number: u64,
+    ends: &'a [OwnedFd; 2],
+    data: &'a [Blob],
+    /// It has sent its last.
+    shut: bool,
+    put_back: fn(&OwnedFd, &[u8]) -> io::Result<()>,
+}
+
+fn is_write_end(flags: u32) -> bool {
+    flags & libc::O_ACCMODE.cast_unsigned() == libc::O_WRONLY.cast_unsigned()
+}
+
+/// A descriptor of a process, or (-1) of one that has ended and was waited for.
+///
+/// # Errors
+/// ESRCH; EINVAL: the kernel does not know a flag.
+pub fn process(pid: i32, flags: u32) -> io::Result<OwnedFd> {
+    // O_EXCL is PIDFD_THREAD, for a single thread (include/uapi/linux/pidfd.h).
+    let kept = flags & (libc::O_NONBLOCK | libc::O_EXCL).cast_unsigned();
+    if pid != -1 {
+        return clone::pidfd_open_with(pid, kept);
+    }
+    let child = clone::fork_with(0, 0)?;
+    if child == 0 {
+        attributes::exit_now(0);
+    }
+    let made = clone::pidfd_open_with(child, kept);
+    spawn::wait(child, true)?;
+    made
+}
+
+/// Sets the status flags that fcntl can set.
+fn set_flags(fd: BorrowedFd<'_>, flags: u32) -> io::Result<()> {
+    let settable = (libc::O_APPEND | libc::O_NONBLOCK | libc::O_DIRECT | libc::O_ASYNC).cast_unsigned();
+    fd::fcntl(fd, libc::F_SETFL, i64::from(flags & settable)).map(|_| ())
+}
+
+impl Makers {
+    /// For all objects of a table. Makes its connections.
+    ///
+    /// # Errors
+    /// Names an address that cannot be used.
+    pub fn new(table: &FileTable) -> Result<Makers, RebuildError> {
+        Ok(Makers { connections: Connections::make(table)?, ..Makers::default() })
+    }
+
+    /// What is not as it was, for the user.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
+    }
+
+    /// One end, or one object, for a descriptor with this number.
+    ///
+    /// # Errors
+    /// Of the system call that makes it.
+    pub fn make(&mut self, object: &Object, flags: u32, holder: i32) -> Result<OwnedFd, RebuildError> {
+        let failed = || RebuildError::io(format!("making descriptor {holder}"));
+        let Object::Socket(socket) = object else {
+            return self.make_nameless(object, flags).map_err(failed());
+        };
+        let made = match &socket.state {
+            SocketState::Connected { connection, .. } => {
+                let given = self.given.entry(*connection).or_default();
+                let end = self.connections.get(*connection).and_then(|ends| ends.get(*given));
+                *given += 1;
+                let none =
+                    || RebuildError::Image(format!("descriptor {holder}: a connection with three ends"));
+                end.ok_or_else(none)?.try_clone().map_err(failed())?
+            }
+            _ => sockets::make(socket)?,
+        };
+        self.senders.note(socket, &made).map_err(failed())?;
+        if socket.domain.cast_signed() == libc::AF_NETLINK
+            && holdfast_sys::socket::local_address(made.as_fd()).map_err(failed())? != socket.local.0
+        {
+            self.notes.push(format!("descriptor {holder} (netlink socket) has another port now"));
+        }
+        if let Some(peer) = sockets::leads_to(socket) {
+            let end = made.try_clone().map_err(failed())?;
+            self.pending.push((end, peer.to_vec(), format!("descriptor {holder} ({})", socket.address())));
+        }
+        set_flags(made.as_fd(), flags).map_err(failed())?;
+        Ok(made)
+    }
+
+    fn make_nameless(&mut self, object: &Object, flags: u32) -> io::Result<OwnedFd> {
+        let made = match object {
+            Object::Pipe { pipe, capacity, path, mode, deleted, .. } => {
+                let name = path.as_ref().map(|path| (path, *mode, *deleted));
+                return self.pipe_end(*pipe, *capacity, name, flags);
+            }
+            Object::SocketPair {
+                pair,
+                socket_type,
+                send_buffer,
+                receive_buffer,
+                send_timeout_us,
+                receive_timeout_us,
+                options,
+                ..
+            } => {
+                let end = self.pair_end(*pair, *socket_type)?;
+                sockets::set_options(&end, options);
+                sockets::set_buffer(&end, libc::SO_SNDBUF, *send_buffer);
+                sockets::set_buffer(&end, libc::SO_RCVBUF, *receive_buffer);
+                objects::set_socket_timeout_us(end.as_fd(), libc::SO_SNDTIMEO, *send_timeout_us)?;
+                objects::set_socket_timeout_us(end.as_fd(), libc::SO_RCVTIMEO, *receive_timeout_us)?;
+                end
+            }
+            Object::EventFd { count, semaphore } => {
+                let mut file = File::from(objects::eventfd(*semaphore)?);
+                if *count > 0 {
+                    file.write_all(&count.to_le_bytes())?;
+                }
+                file.into()
+            }
+            Object::TimerFd { clock, .. } => objects::timerfd(*clock)?,
+            Object::SignalFd { mask } => objects::signalfd(*mask)?,
+            Object::Epoll { .. } => objects::epoll()?,
+            Object::Inotify { .. } => inotify::inotify()?,
+            Object::PidFd { pid } => return process(*pid, flags),
+            _ => return Err(io::Error::from_raw_os_error(libc::EINVAL)),
+        };
+        set_flags(made.as_fd(), flags)?;
+        Ok(made)
+    }
+
+    /// A pipe is opened anew through /proc for each description, so that each has flags of its own.
+    fn pipe_end(
+        &mut self,
+        pipe: u64,
+        capacity: u64,
+        name: Option<(&Name, u32, bool)>,
+        flags: u32,
+    ) -> io::Result<OwnedFd> {
+        let (reader, writer) = match self.pipes.entry(pipe) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let (reader, writer) = match name {
+                    Some((path, mode, false)) => named_pipe(path, mode)?,
+                    Some((path, mode, true)) => deleted_pipe(path, mode)?,
+                    None => fd::pipe(0)?,
+                };
+                let capacity = i64::try_from(capacity).unwrap_or(i64::MAX);
+                // Refused above /proc/sys/fs/pipe-max-size; an error only if the data does not fit then.
+                let _ = fd::fcntl(writer.as_fd(), libc::F_SETPIPE_SZ, capacity);
+                entry.insert((reader, writer))
+            }
+        };
+        let end = if is_write_end(flags) { writer } else { reader };
+        let path = CString::new(format!("/proc/self/fd/{}", end.as_raw_fd())).unwrap_or_default();
+        let access = flags & libc::O_ACCMODE.cast_unsigned();
+        let fd = objects::open(&path, access | libc::O_NONBLOCK.cast_unsigned(), 0)?;
+        set_flags(fd.as_fd(), flags)?;
+        Ok(fd)
+    }
+
+    fn pair_end(&mut self, pair: u64, socket_type: u32) -> io::Result<OwnedFd> {
+        let entry = match self.pairs.entry(pair) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let (one, two) = fd::socketpair(socket_type.cast_signed())?;
+                entry.insert(Pair { ends: [one, two], taken: 0 })
+            }
+        };
+        let end =
+            entry.ends.get(entry.taken).ok_or_else(|| io::Error::other("a socket pair with three ends"))?;
+        entry.taken += 1;
+        end.try_clone()
+    }
+
+    /// Puts the data in flight back, then closes what the program did not have open.
+    ///
+    /// # Errors
+    /// Names the descriptor whose data does not fit.
+    pub fn fill(&mut self, job: &Job<'_>) -> Result<(), RebuildError> {
+        let mut ends: HashMap<u64, usize> = HashMap::new();
+        let mut shut = Vec::new();
+        for (index, description) in job.descriptions().iter().enumerate() {
+            let filled = match &description.object {
+                Object::Pipe { pipe, data, packets, .. } => self.fill_pipe(*pipe, &data.0, packets),
+                object => {
+                    let Some(flight) = self.flight(object) else { continue };
+                    let end = ends.entry(flight.number).or_default();
+                    let own = (*end).min(1);
+                    *end += 1;
+                    shut.extend(flight.shut.then(|| flight.ends[own].try_clone()));
+                    // What waits at this end was sent from the other.
+                    let other = &flight.ends[1 - own];
+                    flight.data.iter().try_for_each(|piece| (flight.put_back)(other, &piece.0))
+                }
+            };
+            let holder = job.holder(index).map_or(-1, |(_, fd)| fd);
+            let io = RebuildError::io(format!("descriptor {holder}: putting back the data in flight"));
+            filled.map_err(io)?;
+        }
+        for description in job.descriptions() {
+            self.senders.send_again(&description.object, &mut self.notes)?;
+        }
+        self.senders = Senders::default();
+        for (end, peer, name) in self.pending.drain(..) {
+            // As to the log of a system that has none.
+            if let Err(error) = sockets::connect_later(&end, &peer) {
+                self.notes.push(format!("{name} is not connected any more: {error}"));
+            }
+        }
+        for end in shut {
+            let shut = end.and_then(|end| holdfast_sys::socket::shut_writing(end.as_fd()));
+            shut.map_err(RebuildError::io("shutting a connection"))?;
+        }
+        self.pipes.clear();
+        self.pairs.clear();
+        self.connections = Connections::default();
+        Ok(())
+    }
+
+    /// What comes with an end of a pair or connection.
+    fn flight<'a>(&'a self, object: &'a Object) -> Option<Flight<'a>> {
+        match object {
+            Object::SocketPair { pair, data, shut, .. } => {
+                let ends = &self.pairs.get(pair)?.ends;
+                Some(Flight { number: *pair, ends, data, shut: *shut, put_back: send_back })
+            }
+            Object::Socket(socket) => {
+                let SocketState::Connected { connection, data, shut, .. } = &socket.state else {
+                    return None;
+                };
+                let packets = socket.socket_type.cast_signed() == libc::SOCK_SEQPACKET;
+                let put_back = if packets { send_back } else { sockets::refill };
+                let ends = self.connections.get(*connection)?;
+                Some(Flight { number: *connection, ends, data, shut: *shut, put_back })
+            }
+            _ => None,
+        }
+    }
+
+    /// Several descriptions of a pipe may have its data.
+    fn fill_pipe(&mut self, pipe: u64, data: &[u8], packets: &[u32]) -> io::Result<()> {
+        if data.is_empty() || !self.filled.insert(pipe) {
+            return Ok(());
+        }
+        let Some((reader, writer)) = self.pipes.get(&pipe) else { return Ok(()) };
+        if unread(reader)? > 0 {
+            // A named pipe that somebody else has written to meanwhile.
+            return Err(io::Error::other("there is data in it already"));
+        }
+        let direct = if packets.is_empty() { 0 } else { libc::O_DIRECT };
+        set_flags(writer.as_fd(), (libc::O_NONBLOCK | direct).cast_unsigned())?;
+        let mut file = File::from(writer.try_clone()?);
+        let mut rest = data;
+        for &len in packets {
+            let (packet, after) = rest.split_at(usize::try_from(len).unwrap_or(usize::MAX).min(rest.len()));
+            file.write_all(packet)?;
+            rest = after;
+        }
+        file.write_all(rest)
+    }
+}
+
+/// Bytes that wait in a pipe.
+fn unread(pipe: &OwnedFd) -> io::Result<i32> {
+    const FIONREAD: libc::c_ulong = 0x541b;
+    fd::ioctl_int(pipe.as_fd(), FIONREAD)
+}
+
+/// Both ends of a named pipe, which is made anew if it is gone.
+fn named_pipe(path: &Name, mode: u32) -> io::Result<(OwnedFd, OwnedFd)> {
+    let name = c_path(path).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let nonblocking = libc::O_NONBLOCK.cast_unsigned();
+    // A reader of a FIFO need not wait for a writer then, and the writer finds the reader (fifo(7)).
+    let open = || objects::open(&name, nonblocking, 0);
+    let reader = match open() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            objects::make_fifo(&name, mode)?;
+            // Whatever the mask of the moment.
+            std::fs::set_permissions(path.as_path(), std::os::unix::fs::PermissionsExt::from_mode(mode))?;
+            open()?
+        }
+        result => result?,
+    };
+    let metadata = File::from(reader.try_clone()?).metadata()?;
+    if !std::os::unix::fs::FileTypeExt::is_fifo(&metadata.file_type()) {
+        return Err(io::Error::other(format!("{path} is not a named pipe any more")));
+    }
+    let writer = objects::open(&name, nonblocking | libc::O_WRONLY.cast_unsigned(), 0)?;
+    Ok((reader, writer))
+}
+
+/// Both ends of a named pipe that was deleted: made in its folder, or where temporary files go, and deleted again.
+fn deleted_pipe(path: &Name, mode: u32) -> io::Result<(OwnedFd, OwnedFd)> {
+    let in_folder = |folder: &Path| {
+        let name = folder.join(format!(".holdfast-{}-{}", std::process::id(), clock::monotonic_ns()));
+        objects::make_fifo(&c_path(&Name::from(&*name)).map_err(io::Error::other)?, mode)?;
+        let made = named_pipe(&Name::from(&*name), mode).and_then(|made| {
+            // Whatever the mask of the moment.
+            std::fs::set_permissions(&name, std::os::unix::fs::PermissionsExt::from_mode(mode)).map(|()| made)
+        });
+        std::fs::remove_file(&name)?;
+        made
+    };
+    let folder = path.as_path().parent().unwrap_or(Path::new("/"));
+    in_folder(folder).or_else(|_| in_folder(&std::env::temp_dir()))
+}
+
+fn send_back(socket: &OwnedFd, message: &[u8]) -> io::Result<()> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let mut sent = fd::send(socket.as_fd(), message, flags);
+    if let Err(error) = &sent
+        && error.kind() == io::ErrorKind::WouldBlock
+    {
+        // It did fit before: the kernel counts its own overhead, which depends on how the data was sent.
+        let now = fd::socket_option(socket.as_fd(), libc::SO_SNDBUF)?;
+        sockets::set_buffer(socket, libc::SO_SNDBUF, now.saturating_mul(4).cast_unsigned());
+        sent = fd::send(socket.as_fd(), message, flags);
+        sockets::set_buffer(socket, libc::SO_SNDBUF, now.cast_unsigned());
+    }
+    if sent? == message.len() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EMSGSIZE)) }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use holdfast_image::record::{Description, Descriptor};
+    use std::io::Read;
+
+    fn table(objects: Vec<(u32, Object)>) -> FileTable {
+        let descriptors = (0..).zip(&objects).map(|(n, _)| Descriptor {
+            fd: n + 10,
+            cloexec: false,
+            description: n.cast_unsigned(),
+        });
+        FileTable {
+            descriptors: descriptors.collect(),
+            descriptions: objects
+                .into_iter()
+                .map(|(flags, object)| Description { flags, object, locks: Vec::new(), owner: None })
+                .collect(),
+            ..FileTable::default()
+        }
+    }
+
+    fn make_all(table: &FileTable) -> Vec<OwnedFd> {
+        let mut record = crate::rebuild::testing::record(Vec::new());
+        record.files = table.clone();
+        let mut makers = Makers::new(table).unwrap();
+        let made = table.descriptions.iter().map(|d| makers.make(&d.object, d.flags, 0).unwrap()).collect();
+        makers.fill(&Job::new(&record)).unwrap();
+        made
+    }
+
+    #[test]
+    fn a_pipe_comes_back_with_its_data_and_its_end() {
+        let pipe = |data: &[u8]| Object::Pipe {
+            pipe: 7,
+            capacity: 1 << 17,
+            data: Blob(data.to_vec()),
+            path: None,
+            mode: 0,
+            packets: Vec::new(),
+            deleted: false,
+        };
+        let write = (libc::O_WRONLY | libc::O_NONBLOCK).cast_unsigned();
+        let all = table(vec![(write, pipe(b"")), (0, pipe(&[42; 100_000]))]);
+        let mut made = make_all(&all);
+        assert_eq!(fd::fcntl(made[0].as_fd(), libc::F_GETPIPE_SZ, 0).unwrap(), 1 << 17);
+        assert_ne!(fd::fcntl(made[0].as_fd(), libc::F_GETFL, 0).unwrap() & libc::O_NONBLOCK, 0);
+        assert_eq!(fd::fcntl(made[1].as_fd(), libc::F_GETFL, 0).unwrap() & libc::O_NONBLOCK, 0);
+        let mut reader = File::from(made.pop().unwrap());
+        made.clear(); // no writer is left
+        let mut data = Vec::new();
+        reader.read_to_end(&mut data).unwrap();
+        assert_eq!(data, [42; 100_000]);
+    }
+
+    #[test]
+    fn messages_keep_their_borders_and_their_direction() {
+        let pair = |data: &[&[u8]]| Object::SocketPair {
+            pair: 3,
+            socket_type: libc::SOCK_SEQPACKET.cast_unsigned(),
+            data: data.iter().map(|d| Blob(d.to_vec())).collect(),
+            send_buffer: 65536,
+            receive_buffer: 65536,
+            send_timeout_us: 0,
+            receive_timeout_us: 2_500_000,
+            options: Vec::new(),
+            shut: false,
+        };
+        let all = table(vec![(2, pair(&[b"to first"])), (2, pair(&[b"to", b"second"]))]);
+        let made = make_all(&all);
+        let mut buffer = [0_u8; 64];
+        let mut read = |fd: &OwnedFd| {
+            let len = fd::receive(fd.as_fd(), &mut buffer, libc::MSG_DONTWAIT).unwrap();
+            String::from_utf8_lossy(&buffer[..len]).into_owned()
+        };
+        assert_eq!(read(&made[0]), "to first");
+        assert_eq!((read(&made[1]), read(&made[1])), ("to".into(), "second".into()));
+        assert_eq!(fd::socket_option(made[1].as_fd(), libc::SO_SNDBUF).unwrap(), 65536);
+        let timeout = |option| objects::socket_timeout_us(made[1].as_fd(), option).unwrap();
+        assert_eq!((timeout(libc::SO_SNDTIMEO), timeout(libc::SO_RCVTIMEO)), (0, 2_500_000));
+    }
+
+    #[test]
+    fn an_event_counter_comes_back() {
+        let all = table(vec![(2, Object::EventFd { count: u64::MAX - 1, semaphore: false })]);
+        let mut count = [0_u8; 8];
+        File::from(make_all(&all).pop().unwrap()).read_exact(&mut count).unwrap();
+        assert_eq!(u64::from_le_bytes(count), u64::MAX - 1);
+    }
+}

@@ -1,0 +1,587 @@
+//! Sockets with addresses: listeners, datagram sockets, connections with both ends in the program.
+//!
+//! Runs in the new process ([`super::child`]). Connections come first, each through a listener of its own at the
+//! address of the end that was accepted; those listeners are gone before the program's own are made. A socket that
+//! died with the program may keep its port for a minute (TIME_WAIT): a connection is made from the other end then,
+//! and what does not go either way is tried, in turns, for [`PATIENCE`], or for as long as only dead connections
+//! are in the way. How it fails: an error names the address; the file of a dead unix socket was removed then,
+//! nothing else changed.
+
+use super::datagrams;
+use super::socket_files;
+use crate::rebuild::error::RebuildError;
+use holdfast_image::bytes::Blob;
+use holdfast_image::record::{Description, FileTable, Object, SocketOption, SocketRecord, SocketState};
+use holdfast_sys::{fd, socket};
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+/// How long a port is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Longer than TIME_WAIT (include/net/tcp.h, TCP_TIMEWAIT_LEN).
+const DEATH: Duration = Duration::from_secs(65);
+const PAUSE: Duration = Duration::from_millis(20);
+/// SO_BUF_LOCK (asm-generic/socket.h).
+const SO_BUF_LOCK: i32 = 72;
+
+/// include/uapi/linux/in.h, since Linux 6.3.
+const IP_LOCAL_PORT_RANGE: i32 = 51;
+
+/// Connections between two ends of the program, by number: the ends in the order of the table.
+#[derive(Debug, Default)]
+pub struct Connections(HashMap<u64, [OwnedFd; 2]>);
+
+/// One end, as the table has it.
+#[derive(Clone, Copy)]
+struct End<'a> {
+    socket: &'a SocketRecord,
+    number: u64,
+    peer: &'a [u8],
+    /// Nobody has the other.
+    ended: bool,
+}
+
+fn ends(table: &FileTable) -> impl Iterator<Item = End<'_>> {
+    table.descriptions.iter().filter_map(|description| match &description.object {
+        Object::Socket(socket) => match &socket.state {
+            SocketState::Connected { connection, peer, ended, .. } => {
+                Some(End { socket, number: *connection, peer: &peer.0, ended: *ended })
+            }
+            _ => None,
+        },
+        _ => None,
+    })
+}
+
+impl Connections {
+    /// Makes all of a table.
+    ///
+    /// # Errors
+    /// Names an address that cannot be used.
+    pub fn make(table: &FileTable) -> Result<Connections, RebuildError> {
+        let mut first: HashMap<u64, End<'_>> = HashMap::new();
+        let mut listeners = HashMap::new();
+        let mut made = HashMap::new();
+        let served = served(table);
+        for end in ends(table) {
+            if end.ended {
+                // The other end is closed when what waits at this one is in it.
+                let other = SocketRecord {
+                    local: Blob(end.peer.to_vec()),
+                    options: Vec::new(),
+                    ..end.socket.clone()
+                };
+                let local = end.socket.local.0.clone();
+                let other = End { socket: &other, peer: &local, ..end };
+                made.insert(end.number, connect(end, other, &served, &mut listeners)?);
+            } else if let Some(other) = first.remove(&end.number) {
+                made.insert(end.number, connect(other, end, &served, &mut listeners)?);
+            } else {
+                first.insert(end.number, end);
+            }
+        }
+        ends(table).for_each(|end| socket_files::remove(end.socket));
+        match first.into_values().next() {
+            Some(end) => {
+                Err(RebuildError::Image(format!("a connection of {} has one end", end.socket.address())))
+            }
+            None => Ok(Connections(made)),
+        }
+    }
+
+    /// The ends of one; the first is that which comes first in the table.
+    pub fn get(&self, number: u64) -> Option<&[OwnedFd; 2]> {
+        self.0.get(&number)
+    }
+}
+
+/// Ports that the program listens at.
+fn served(table: &FileTable) -> HashSet<[u8; 2]> {
+    let listener = |description: &Description| match &description.object {
+        Object::Socket(socket) if matches!(socket.state, SocketState::Listening { .. }) => port(socket),
+        _ => None,
+    };
+    table.descriptions.iter().filter_map(listener).collect()
+}
+
+/// The port of an internet socket, as it is in its address.
+fn port(record: &SocketRecord) -> Option<[u8; 2]> {
+    let known = record.domain.cast_signed() != libc::AF_UNIX;
+    record
+        .local
+        .0
+        .get(2..4)
+        .filter(|_| known)
+        .and_then(|port| port.try_into().ok())
+        .filter(|port| *port != [0, 0])
+}
+
+/// Connects two ends. Which of them was accepted shows in the port of a listener, and in unix sockets, where the other
+/// mostly has no name.
+fn connect(
+    one: End<'_>,
+    two: End<'_>,
+    served: &HashSet<[u8; 2]>,
+    listeners: &mut HashMap<Vec<u8>, OwnedFd>,
+) -> Result<[OwnedFd; 2], RebuildError> {
+    let serves = |end: &End<'_>| port(end.socket).is_some_and(|port| served.contains(&port));
+    let accepted_first = has_address(one.socket) && (serves(&one) || !serves(&two));
+    let (accepted, connecting) = if accepted_first { (one, two) } else { (two, one) };
+    let (server, client) = join(accepted, connecting, listeners)?;
+    for (made, end) in [(&server, accepted), (&client, connecting)] {
+        set_options(made, &end.socket.options);
+        // The listener that it was accepted from gets the same address later; and in TIME_WAIT it would keep the
+        // next restart from listening where it connected from. Every cut leaves connections with it
+        // (`free_after_death` in capture).
+        if end.socket.domain.cast_signed() != libc::AF_UNIX {
+            let one = 1_i32.to_ne_bytes();
+            let _ = socket::set_option(made.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, &one);
+        }
+    }
+    Ok(if accepted_first { [server, client] } else { [client, server] })
+}
+
+/// Makes a connection through a listener at the address of the end that was accepted, which comes first; from
+/// there, if the other end cannot have its address yet.
+fn join(
+    accepted: End<'_>,
+    connecting: End<'_>,
+    listeners: &mut HashMap<Vec<u8>, OwnedFd>,
+) -> Result<(OwnedFd, OwnedFd), RebuildError> {
+    let failed = || RebuildError::io(format!("connecting {} with itself", accepted.socket.address()));
+    let address = accepted.socket.local.0.as_slice();
+    listen_at(accepted, listeners)?;
+    let client = match without_binding(connecting.socket) {
+        Some(client) => client,
+        None => bound(connecting.socket)?,
+    };
+    let begun = Instant::now();
+    loop {
+        match socket::connect(client.as_fd(), connecting.peer) {
+            Ok(()) => break,
+            Err(error) if !is_taken(&error) => return Err(failed()(error)),
+            Err(error) => {
+                let Some(port) = port(connecting.socket) else { return Err(failed()(error)) };
+                // Nobody may listen where somebody connects from.
+                listeners.remove(address);
+                if let Ok(ends) = backwards(accepted, connecting) {
+                    return Ok(ends);
+                }
+                // Either way may be open in a second, and the other one not for a minute.
+                if begun.elapsed() > patience(Some(&port)) {
+                    return Err(failed()(error));
+                }
+                listen_at(accepted, listeners)?;
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+    // Should the program ever connect it anew. Kernels that do not know the option have not been asked for it.
+    let _ = socket::set_option(client.as_fd(), libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE, &[0; 4]);
+    let listener = listeners.get(address).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL));
+    let server = listener.and_then(|listener| socket::accept(listener.as_fd())).map_err(failed())?;
+    Ok((server, client))
+}
+
+/// Has a listener at the address of an end.
+fn listen_at(end: End<'_>, listeners: &mut HashMap<Vec<u8>, OwnedFd>) -> Result<(), RebuildError> {
+    let address = end.socket.local.0.as_slice();
+    if !listeners.contains_key(address) {
+        let failed = || RebuildError::io(format!("listening at {}", end.socket.address()));
+        let listener = bound(end.socket)?;
+        socket::listen(listener.as_fd(), 8).map_err(failed())?;
+        listeners.insert(address.to_vec(), listener);
+    }
+    Ok(())
+}
+
+/// Connects two ends of TCP from the one that was accepted to the one that connected. That a connection of the old
+/// life is in TIME_WAIT at its first end keeps nobody from connecting to that end, if there is a listener
+/// (net/ipv4/tcp_minisocks.c, tcp_timewait_state_process, TCP_TW_SYN). Returns them in this order.
+fn backwards(accepted: End<'_>, connecting: End<'_>) -> io::Result<(OwnedFd, OwnedFd)> {
+    let at = |record: &SocketRecord| {
+        let made = unbound(record)?;
+        socket::set_option(made.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, &1_i32.to_ne_bytes())?;
+        socket::bind(made.as_fd(), &record.local.0)?;
+        Ok::<OwnedFd, io::Error>(made)
+    };
+    let listener = at(connecting.socket)?;
+    socket::listen(listener.as_fd(), 1)?;
+    let server = at(accepted.socket)?;
+    socket::connect(server.as_fd(), accepted.peer)?;
+    Ok((server, socket::accept(listener.as_fd())?))
+}
+
+/// A socket that will have its port when it is connected. A port that a connection of the old life had may be in
+/// TIME_WAIT for a minute, in which nobody can be bound to it who has no listener there; it can be connected from again
+/// after a second (net/ipv4/tcp_ipv4.c, tcp_twsk_unique; on the loopback device, by default). `None`: the kernel is
+/// older than 6.3, or does not give out such ports by itself.
+fn without_binding(record: &SocketRecord) -> Option<OwnedFd> {
+    /// See ip(7).
+    const IP_BIND_ADDRESS_NO_PORT: i32 = 24;
+    let port = u32::from(u16::from_be_bytes(port(record)?));
+    let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
+    let mut range = range.split_whitespace().map(str::parse::<u32>);
+    let (low, high) = (range.next()?.ok()?, range.next()?.ok()?);
+    if !(low..=high).contains(&port) {
+        return None;
+    }
+    let made = unbound(record).ok()?;
+    let set = |name: i32, value: u32| {
+        socket::set_option(made.as_fd(), libc::IPPROTO_IP, name, &value.to_ne_bytes()).ok()
+    };
+    set(IP_BIND_ADDRESS_NO_PORT, 1)?;
+    set(IP_LOCAL_PORT_RANGE, port << 16 | port)?;
+    let mut address = record.local.0.clone();
+    address.get_mut(2..4)?.fill(0);
+    socket::bind(made.as_fd(), &address).ok()?;
+    Some(made)
+}
+
+/// Everything but an end of a connection.
+///
+/// # Errors
+/// Names the address.
+pub fn make(record: &SocketRecord) -> Result<OwnedFd, RebuildError> {
+    let failed = |what: &str| RebuildError::io(format!("{what} {}", record.address()));
+    match &record.state {
+        SocketState::Lost => lost(record).map_err(failed("making a lost connection of")),
+        SocketState::Connected { .. } => Err(RebuildError::Image("a connection out of place".into())),
+        state => {
+            let made = bound(record)?;
+            if let SocketState::Listening { backlog } = state {
+                let backlog = i32::try_from(*backlog).unwrap_or(i32::MAX);
+                socket::listen(made.as_fd(), backlog).map_err(failed("listening at"))?;
+            }
+            // The program's own choice whether the address may be used again, now that it has been.
+            set_options(&made, &record.options);
+            socket_files::settle(record)?;
+            Ok(made)
+        }
+    }
+}
+
+/// A socket of its kind with its options.
+fn unbound(record: &SocketRecord) -> io::Result<OwnedFd> {
+    let number = |value: u32| value.cast_signed();
+    let made = socket::new(number(record.domain), number(record.socket_type), number(record.protocol))?;
+    set_options(&made, &record.options);
+    Ok(made)
+}
+
+/// A socket at its address, if it had one.
+fn bound(record: &SocketRecord) -> Result<OwnedFd, RebuildError> {
+    let failed = |what: &str| RebuildError::io(format!("{what} {}", record.address()));
+    let made = unbound(record).map_err(failed("making a socket for"))?;
+    let domain = record.domain.cast_signed();
+    if domain == libc::AF_NETLINK {
+        datagrams::bind_netlink(&made, record).map_err(failed("binding a"))?;
+        return Ok(made);
+    }
+    if !has_address(record) {
+        return Ok(made);
+    }
+    let address = &record.local.0;
+    if domain == libc::AF_UNIX {
+        let Some(path) = record.path() else {
+            socket::bind(made.as_fd(), address).map_err(failed("binding a socket to"))?;
+            return Ok(made);
+        };
+        socket_files::remove_dead(path, record)?;
+        socket::bind(made.as_fd(), address).map_err(failed("binding a socket to"))?;
+        fs::set_permissions(path, Permissions::from_mode(record.mode)).map_err(failed("chmod of"))?;
+        return Ok(made);
+    }
+    // The port may be in TIME_WAIT, or shared by a listener and what it has accepted. The program's own choice follows.
+    let reuse = |value: i32| {
+        socket::set_option(made.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, &value.to_ne_bytes())
+    };
+    reuse(1).map_err(failed("preparing the address of"))?;
+    match bind_patiently(&made, address) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            let name = holdfast_image::bytes::Name(record.address().into_bytes());
+            Err(RebuildError::file(
+                &name,
+                "somebody else has this address: end that program, or wait for its end",
+            ))
+        }
+        result => result.map(|()| made).map_err(failed("binding a socket to")),
+    }
+}
+
+/// Binds a socket whose address may be in TIME_WAIT: when that is over. (Force, as TCP_REPAIR gives it to root,
+/// does not help a listener: listen(2) looks again whether somebody has the address.)
+fn bind_patiently(made: &OwnedFd, address: &[u8]) -> io::Result<()> {
+    let begun = Instant::now();
+    loop {
+        let result = socket::bind(made.as_fd(), address);
+        let in_use = result.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EADDRINUSE));
+        if !in_use || begun.elapsed() > patience(address.get(2..4)) {
+            return result;
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// How long a port is tried for: longer if nobody has it who lives.
+fn patience(port: Option<&[u8]>) -> Duration {
+    if port.is_some_and(only_waits) { DEATH } else { PATIENCE }
+}
+
+/// Whether all that has a TCP port is in TIME_WAIT. `port`: as in an address.
+fn only_waits(port: &[u8]) -> bool {
+    const TIME_WAIT: &str = "06";
+    let wanted = format!(":{:02X}{:02X}", port[0], port[1]);
+    let lives = |line: &str| {
+        let mut words = line.split_whitespace().skip(1);
+        let (local, state) = (words.next(), words.nth(1));
+        local.is_some_and(|local| local.ends_with(&wanted)) && state != Some(TIME_WAIT)
+    };
+    let tables = ["tcp", "tcp6"].map(|table| fs::read_to_string(format!("/proc/net/{table}")));
+    tables.iter().all(|text| text.as_ref().is_ok_and(|text| !text.lines().any(lives)))
+}
+
+fn has_address(record: &SocketRecord) -> bool {
+    match record.domain.cast_signed() {
+        libc::AF_UNIX => record.local.0.len() > 2,
+        // Family, port.
+        _ => record.local.0.get(2..4).is_some_and(|port| port != [0, 0]),
+    }
+}
+
+/// A connection whose other end has gone: reading says ECONNRESET, once, as it would have.
+fn lost(record: &SocketRecord) -> io::Result<OwnedFd> {
+    /// struct linger: on, no time: closing resets.
+    const RESET: [u8; 8] = [1, 0, 0, 0, 0, 0, 0, 0];
+    let new = |domain| socket::new(domain, libc::SOCK_STREAM, 0);
+    let listener = new(libc::AF_INET)?;
+    let four = [&2_u16.to_ne_bytes()[..], &[0, 0], &[127, 0, 0, 1], &[0; 8]].concat();
+    socket::bind(listener.as_fd(), &four)?;
+    socket::listen(listener.as_fd(), 1)?;
+    let address = socket::local_address(listener.as_fd())?;
+    let domain = record.domain.cast_signed();
+    let made = new(domain)?;
+    let address = if domain == libc::AF_INET6 {
+        let prefix = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+        [&10_u16.to_ne_bytes()[..], &address[2..4], &[0; 4], &prefix, &address[4..8], &[0; 4]].concat()
+    } else {
+        address
+    };
+    socket::connect(made.as_fd(), &address)?;
+    let other = socket::accept(listener.as_fd())?;
+    socket::set_option(other.as_fd(), libc::SOL_SOCKET, libc::SO_LINGER, &RESET)?;
+    drop(other);
+    set_options(&made, &record.options);
+    Ok(made)
+}
+
+/// Best effort: another kernel may not have an option, or have lower limits.
+pub fn set_options(made: &OwnedFd, options: &[SocketOption]) {
+    for option in options {
+        let _ = socket::set_option(made.as_fd(), option.level, option.name, &option.value.0);
+    }
+}
+
+/// Where a socket is to be connected once all sockets are there.
+pub fn leads_to(record: &SocketRecord) -> Option<&[u8]> {
+    match &record.state {
+        SocketState::Pending { peer } | SocketState::Directed { peer } => Some(&peer.0),
+        _ => None,
+    }
+}
+
+/// Connects to a listener of the program, which accepts it when it runs, or to where datagrams go. Like all
+/// connections that a restart makes it has SO_REUSEADDR from then on: the next restart would wait for its port
+/// otherwise.
+///
+/// # Errors
+/// As `connect(2)`.
+pub fn connect_later(end: &OwnedFd, peer: &[u8]) -> io::Result<()> {
+    if fd::socket_option(end.as_fd(), libc::SO_PROTOCOL).is_ok_and(|protocol| protocol == libc::IPPROTO_TCP) {
+        let one = 1_i32.to_ne_bytes();
+        let _ = socket::set_option(end.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, &one);
+    }
+    let begun = Instant::now();
+    loop {
+        match socket::connect(end.as_fd(), peer) {
+            // Its flags are the program's already: a connection that is not there at once is on its way.
+            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => return Ok(()),
+            Err(error) if is_taken(&error) && begun.elapsed() <= PATIENCE => std::thread::sleep(PAUSE),
+            result => return result,
+        }
+    }
+}
+
+/// Whether somebody has the address.
+fn is_taken(error: &io::Error) -> bool {
+    [Some(libc::EADDRINUSE), Some(libc::EADDRNOTAVAIL)].contains(&error.raw_os_error())
+}
+
+/// Puts a piece of a stream on its way again. The receiver reads later: all must fit into the buffers.
+///
+/// # Errors
+/// ENOBUFS: it does not fit.
+pub fn refill(end: &OwnedFd, data: &[u8]) -> io::Result<()> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let (mut rest, begun) = (data, Instant::now());
+    while !rest.is_empty() {
+        match fd::send(end.as_fd(), rest, flags) {
+            Ok(sent) => rest = &rest[sent..],
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+            Err(_) if begun.elapsed() > PATIENCE => return Err(io::Error::from_raw_os_error(libc::ENOBUFS)),
+            Err(_) => {
+                grow(end, data.len());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes room for so much, and leaves the size to the kernel again.
+fn grow(end: &OwnedFd, len: usize) {
+    let locked = fd::socket_option(end.as_fd(), SO_BUF_LOCK).unwrap_or(0);
+    set_buffer(end, libc::SO_SNDBUF, u32::try_from(len.saturating_mul(4)).unwrap_or(u32::MAX));
+    let _ = fd::set_socket_option(end.as_fd(), SO_BUF_LOCK, locked);
+}
+
+/// Sets SO_SNDBUF or SO_RCVBUF as the kernel reports it (twice what is asked for), where it differs. Best effort: the
+/// limits of this host may be lower.
+pub fn set_buffer(socket: &OwnedFd, option: i32, wanted: u32) {
+    // For the privileged, beyond the limits (asm-generic/socket.h).
+    const SO_SNDBUFFORCE: i32 = 32;
+    const SO_RCVBUFFORCE: i32 = 33;
+    if fd::socket_option(socket.as_fd(), option).is_ok_and(|now| now.cast_unsigned() == wanted) {
+        return;
+    }
+    let force = if option == libc::SO_SNDBUF { SO_SNDBUFFORCE } else { SO_RCVBUFFORCE };
+    let half = (wanted / 2).cast_signed();
+    if fd::set_socket_option(socket.as_fd(), force, half).is_err() {
+        let _ = fd::set_socket_option(socket.as_fd(), option, half);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+
+    fn end_of(stream: &impl AsFd) -> SocketRecord {
+        let connected = SocketState::Connected {
+            connection: 1,
+            peer: Blob(socket::peer_address(stream.as_fd()).unwrap()),
+            data: Vec::new(),
+            shut: false,
+            ended: false,
+        };
+        SocketRecord {
+            domain: libc::AF_INET.cast_unsigned(),
+            socket_type: libc::SOCK_STREAM.cast_unsigned(),
+            protocol: libc::IPPROTO_TCP.cast_unsigned(),
+            local: Blob(socket::local_address(stream.as_fd()).unwrap()),
+            state: connected,
+            options: Vec::new(),
+            mode: 0,
+            deleted: false,
+            renamed: None,
+            messages: Vec::new(),
+        }
+    }
+
+    /// `first` and the other end are closed in this order: it is in TIME_WAIT afterwards.
+    fn close(first: impl AsFd, other: impl AsFd) {
+        socket::shut_writing(first.as_fd()).unwrap();
+        socket::receive_from(other.as_fd(), &mut [0; 8], 0).unwrap();
+        socket::shut_writing(other.as_fd()).unwrap();
+        socket::receive_from(first.as_fd(), &mut [0; 8], 0).unwrap();
+    }
+
+    /// A connection as after a cut, client first, whose listener is gone; and its record: the client had no
+    /// SO_REUSEADDR.
+    fn connection() -> ([OwnedFd; 2], FileTable) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        let mut records = [end_of(&client), end_of(&server)];
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_REUSEADDR);
+        for ((stream, record), value) in [&client, &server].into_iter().zip(&mut records).zip([0_i32, 1]) {
+            record.options.push(SocketOption { level, name, value: Blob(value.to_ne_bytes().to_vec()) });
+            socket::set_option(stream.as_fd(), level, name, &1_i32.to_ne_bytes()).unwrap();
+        }
+        let descriptions = records.map(|record| Description {
+            flags: 2,
+            object: Object::Socket(Box::new(record)),
+            locks: Vec::new(),
+            owner: None,
+        });
+        let table = FileTable { descriptions: descriptions.to_vec(), ..FileTable::default() };
+        ([client.into(), server.into()], table)
+    }
+
+    /// Whichever end of the old connections is in TIME_WAIT, and however fast one life follows another, though none
+    /// was in an image but the first.
+    #[test]
+    fn connections_come_back_while_the_old_ones_are_in_time_wait() {
+        for pattern in 0..8 {
+            let (mut both, table) = connection();
+            for client_first in [1, 2, 4].map(|bit| pattern & bit != 0) {
+                let [client, server] = both;
+                if client_first {
+                    close(client, server);
+                } else {
+                    close(server, client);
+                }
+                let begun = Instant::now();
+                let made = Connections::make(&table).unwrap();
+                assert!(begun.elapsed() < DEATH / 3, "{pattern}: {:?}", begun.elapsed());
+                for (end, made) in ends(&table).zip(made.get(1).unwrap()) {
+                    assert_eq!(socket::local_address(made.as_fd()).unwrap(), end.socket.local.0);
+                    assert_eq!(socket::peer_address(made.as_fd()).unwrap(), end.peer);
+                }
+                let [one, other] = made.get(1).unwrap();
+                fd::send(one.as_fd(), b"data", 0).unwrap();
+                let mut buffer = [0; 8];
+                assert_eq!(socket::receive_from(other.as_fd(), &mut buffer, 0).unwrap().len, 4);
+                both = made.get(1).unwrap().each_ref().map(|end| end.try_clone().unwrap());
+            }
+        }
+    }
+
+    #[test]
+    fn a_connection_that_nobody_has_accepted_comes_back_life_after_life() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client: OwnedFd = TcpStream::connect(listener.local_addr().unwrap()).unwrap().into();
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_REUSEADDR);
+        let peer = Blob(socket::peer_address(client.as_fd()).unwrap());
+        let record = SocketRecord {
+            state: SocketState::Pending { peer: peer.clone() },
+            options: vec![SocketOption { level, name, value: Blob(0_i32.to_ne_bytes().to_vec()) }],
+            ..end_of(&client)
+        };
+        // As the cut sets it.
+        socket::set_option(client.as_fd(), level, name, &1_i32.to_ne_bytes()).unwrap();
+        for _ in 0..3 {
+            close(client, listener.accept().unwrap().0);
+            let begun = Instant::now();
+            client = make(&record).unwrap();
+            connect_later(&client, &peer.0).unwrap();
+            assert!(begun.elapsed() < DEATH / 3, "{:?}", begun.elapsed());
+        }
+    }
+
+    #[test]
+    fn a_port_in_time_wait_is_taken_and_can_be_listened_at() {
+        let ([client, server], table) = connection();
+        close(client, server);
+        let all: Vec<End<'_>> = ends(&table).collect();
+        let again = without_binding(all[0].socket).unwrap();
+        let error = socket::connect(again.as_fd(), all[0].peer).unwrap_err();
+        assert!(is_taken(&error), "the client's port is in TIME_WAIT: {error}");
+        drop(backwards(all[1], all[0]).unwrap());
+    }
+}
