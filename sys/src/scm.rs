@@ -1,23 +1,25 @@
-//! Messages over unix sockets that say who sent them, in the ids of whoever reads (SCM_CREDENTIALS, unix(7)): how a
-//! process inside a pid namespace tells one outside which process it is. A number may be another process's by the time
-//! it is read, so a message may bring a descriptor along (SCM_RIGHTS), such as one of the sender itself.
+//! Messages over unix sockets that say who sent them, in the ids of the process that reads (SCM_CREDENTIALS, unix(7)):
+//! how a process inside a pid namespace tells one outside which process it is. A number may be another process's by the
+//! time it is read, so a message may bring a descriptor along (SCM_RIGHTS), such as one of the sender itself.
+//!
+//! By hand: recvmsg(2). The iterator of `nix` gives nothing where more came than there is room for (ENOBUFS), nor knows
+//! SCM_PIDFD: descriptors that are in the process by then would stay open unknown. It has no addresses as bytes either.
 //!
 //! # Safety
-//! Control messages are built and taken apart in local arrays of words, by the layout of struct cmsghdr (cmsg(3)):
-//! length, level, type, then struct ucred or the number of the descriptor; padded to words.
+//! Names and control messages are read into slices of bytes, and taken apart there by the layout of struct cmsghdr
+//! (cmsg(3)): length, level, type, then struct ucred or numbers of descriptors; padded to words.
 #![allow(unsafe_code)]
 
 use crate::check;
+use nix::sys::socket::{ControlMessage, MsgFlags, UnixCredentials, sendmsg};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Bytes of a control message's header, of one with a ucred (pid, uid, gid), and of one with a descriptor.
+/// Bytes of a control message's header, of one with a ucred (pid, uid, gid), and of one with a descriptor, without the
+/// padding behind it: with that there would be room for two.
 const HEAD_LEN: usize = 16;
 const IDS_LEN: usize = HEAD_LEN + 12;
-const PASSED_LEN: usize = HEAD_LEN + 4;
-/// Words of both.
-const IDS_WORDS: usize = IDS_LEN.div_ceil(8);
-const PASSED_WORDS: usize = PASSED_LEN.div_ceil(8);
+pub(crate) const PASSED_LEN: usize = HEAD_LEN + 4;
 
 /// A message that was read.
 #[derive(Debug)]
@@ -30,9 +32,23 @@ pub struct Received {
     pub passed: Option<OwnedFd>,
 }
 
-/// Level and type of a control message, as one word.
-const fn kind(of: i32) -> u64 {
-    libc::SOL_SOCKET.cast_unsigned() as u64 | (of.cast_unsigned() as u64) << 32
+/// What control messages have brought.
+#[derive(Debug, Default)]
+pub(crate) struct Ancillary {
+    /// The sender's id; 0: not told.
+    pub pid: i32,
+    /// There were descriptors (SCM_RIGHTS).
+    pub rights: bool,
+    /// The last of them; all others are closed again.
+    pub passed: Option<OwnedFd>,
+}
+
+/// Lengths of what recvmsg(2) has filled, and its flags.
+pub(crate) struct Filled {
+    pub len: usize,
+    pub name: usize,
+    pub control: usize,
+    pub flags: i32,
 }
 
 /// Asks for the sender with every message that is read here.
@@ -48,29 +64,12 @@ pub fn expect(socket: BorrowedFd<'_>) -> io::Result<()> {
 /// # Errors
 /// EPIPE: the other end is gone. ETOOMANYREFS: the user has too many descriptors under way in sockets.
 pub fn send(socket: BorrowedFd<'_>, data: &[u8], passed: Option<BorrowedFd<'_>>) -> io::Result<()> {
-    // SAFETY: no arguments; cannot fail.
-    let (pid, uid, gid) = unsafe { (libc::getpid(), libc::getuid(), libc::getgid()) };
-    let ids = u64::from(pid.cast_unsigned()) | u64::from(uid) << 32;
-    let number = passed.map_or(0, |passed| passed.as_raw_fd().cast_unsigned());
-    let mut control = [
-        IDS_LEN as u64,
-        kind(libc::SCM_CREDENTIALS),
-        ids,
-        u64::from(gid),
-        PASSED_LEN as u64,
-        kind(libc::SCM_RIGHTS),
-        u64::from(number),
-    ];
-    let mut vector = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
-    // SAFETY: all-zero bytes are a valid msghdr.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &raw mut vector;
-    message.msg_iovlen = 1;
-    message.msg_control = control.as_mut_ptr().cast();
-    message.msg_controllen = 8 * if passed.is_some() { IDS_WORDS + PASSED_WORDS } else { IDS_WORDS };
-    // SAFETY: the message describes `data` and `control`, both only read and alive through the call.
-    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
-    check(sent as i64).map(|_| ())
+    let (ids, number) = (UnixCredentials::new(), [passed.map_or(-1, |passed| passed.as_raw_fd())]);
+    let along = [ControlMessage::ScmCredentials(&ids), ControlMessage::ScmRights(&number)];
+    let along = if passed.is_some() { &along[..] } else { &along[..1] };
+    let data = [io::IoSlice::new(data)];
+    sendmsg::<()>(socket.as_raw_fd(), &data, along, MsgFlags::MSG_NOSIGNAL, None)?;
+    Ok(())
 }
 
 /// Reads a message from a socket that was asked for the senders ([`expect`]).
@@ -78,38 +77,89 @@ pub fn send(socket: BorrowedFd<'_>, data: &[u8], passed: Option<BorrowedFd<'_>>)
 /// # Errors
 /// EAGAIN; ECONNRESET.
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
-    let mut control = [0_u64; IDS_WORDS + PASSED_WORDS];
-    let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-    // SAFETY: all-zero bytes are a valid msghdr.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &raw mut vector;
-    message.msg_iovlen = 1;
-    message.msg_control = control.as_mut_ptr().cast();
-    // Without the padding at the end: after the sender there is room for one, and the kernel closes all others
-    // (net/core/scm.c, scm_detach_fds).
-    message.msg_controllen = IDS_WORDS * 8 + PASSED_LEN;
-    let got = loop {
-        // SAFETY: the message describes `buffer` and `control`, both writable and alive through the call.
-        let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
-        match check(got as i64) {
+    loop {
+        // After the sender there is room for one descriptor, and the kernel closes all others (net/core/scm.c,
+        // scm_detach_fds).
+        let mut room = [0; IDS_LEN.next_multiple_of(8) + PASSED_LEN];
+        match receive_with(socket, buffer, &mut room, 0) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            other => break other?,
+            got => return got.map(|(len, Ancillary { pid, passed, .. })| Received { len, pid, passed }),
         }
-    };
-    let mut received = Received { len: usize::try_from(got).unwrap_or(0), pid: 0, passed: None };
-    let mut rest = &control[..message.msg_controllen.div_ceil(8).min(control.len())];
-    while let &[len, of, first, ..] = rest {
-        let len = usize::try_from(len).unwrap_or(0);
-        let number = (first as u32).cast_signed();
-        if of == kind(libc::SCM_CREDENTIALS) && len >= IDS_LEN {
-            received.pid = number;
-        } else if of == kind(libc::SCM_RIGHTS) && len >= PASSED_LEN {
-            // SAFETY: the kernel has just opened it for this message, and nobody else knows its number.
-            received.passed = Some(unsafe { OwnedFd::from_raw_fd(number) });
-        }
-        rest = rest.get(len.div_ceil(8).max(1)..).unwrap_or(&[]);
     }
-    Ok(received)
+}
+
+/// `recvmsg(2)`: the length of a message, and what came along with it, for which there is `room`.
+///
+/// # Errors
+/// As the call.
+pub(crate) fn receive_with(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    room: &mut [u8],
+    flags: i32,
+) -> io::Result<(usize, Ancillary)> {
+    let filled = recvmsg(socket, buffer, &mut [], room, flags | libc::MSG_CMSG_CLOEXEC)?;
+    Ok((filled.len, take(&room[..filled.control.min(room.len())])))
+}
+
+/// Takes over what these control messages have brought.
+fn take(mut rest: &[u8]) -> Ancillary {
+    const SCM_PIDFD: i32 = 4;
+    let mut along = Ancillary::default();
+    let word = |bytes: &[u8]| bytes.try_into().map_or(0, i32::from_ne_bytes);
+    while let Some((head, _)) = rest.split_at_checked(HEAD_LEN) {
+        // The length is of 8 bytes, of which the upper ones are 0.
+        let len = usize::try_from(word(&head[..4])).unwrap_or(0);
+        let Some(data) = rest.get(HEAD_LEN..len) else { break };
+        let kind = if word(&head[8..12]) == libc::SOL_SOCKET { word(&head[12..]) } else { 0 };
+        if kind == libc::SCM_CREDENTIALS && len >= IDS_LEN {
+            along.pid = word(&data[..4]);
+        } else if kind == libc::SCM_RIGHTS || kind == SCM_PIDFD {
+            along.rights |= kind == libc::SCM_RIGHTS;
+            for number in data.chunks_exact(4).map(word).filter(|number| *number >= 0) {
+                // SAFETY: the kernel has just opened it for this message, and nothing else knows its number.
+                let fd = unsafe { OwnedFd::from_raw_fd(number) };
+                if kind == libc::SCM_RIGHTS {
+                    along.passed = Some(fd);
+                }
+            }
+        }
+        rest = rest.get(len.next_multiple_of(8)..).unwrap_or(&[]);
+    }
+    along
+}
+
+/// `recvmsg(2)` into slices; an empty one is not asked for.
+///
+/// # Errors
+/// As the call.
+pub(crate) fn recvmsg(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    name: &mut [u8],
+    control: &mut [u8],
+    flags: i32,
+) -> io::Result<Filled> {
+    let place = |slice: &mut [u8]| match slice {
+        [] => std::ptr::null_mut(),
+        _ => slice.as_mut_ptr().cast(),
+    };
+    let mut piece = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let mut message = libc::msghdr {
+        msg_name: place(name),
+        msg_namelen: u32::try_from(name.len()).unwrap_or(0),
+        msg_iov: &raw mut piece,
+        msg_iovlen: 1,
+        msg_control: place(control),
+        msg_controllen: control.len(),
+        msg_flags: 0,
+    };
+    // SAFETY: the kernel writes into `buffer`, `name`, `control` and `message`, which outlive the call, within their
+    // lengths. It asks for no alignment.
+    let result = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
+    let len = usize::try_from(check(result as i64)?).unwrap_or(0);
+    let name = usize::try_from(message.msg_namelen).unwrap_or(0);
+    Ok(Filled { len, name, control: message.msg_controllen, flags: message.msg_flags })
 }
 
 #[cfg(test)]
@@ -149,5 +199,37 @@ mod tests {
         let mut text = String::new();
         File::from(reading).read_to_string(&mut text).unwrap();
         assert_eq!(text, "through it");
+    }
+
+    #[test]
+    fn of_several_descriptors_one_is_taken_and_none_is_left() {
+        let (one, two) = crate::fd::socketpair(libc::SOCK_SEQPACKET).unwrap();
+        expect(two.as_fd()).unwrap();
+        let file = File::from(crate::fd::memfd(c"several").unwrap());
+        let numbers = [file.as_raw_fd(); 5];
+        let send = || {
+            let (along, text) = ([ControlMessage::ScmRights(&numbers)], [io::IoSlice::new(b"five")]);
+            sendmsg::<()>(one.as_raw_fd(), &text, &along, MsgFlags::empty(), None).unwrap();
+        };
+        let path = |fd: i32| std::fs::read_link(format!("/proc/self/fd/{fd}")).ok();
+        let open = || {
+            let all = std::fs::read_dir("/proc/self/fd").unwrap();
+            let number = |name: std::ffi::OsString| name.to_str().and_then(|name| name.parse().ok());
+            let all = all.filter_map(|entry| number(entry.unwrap().file_name()));
+            all.filter(|fd| path(*fd) == path(numbers[0])).count()
+        };
+        let mut buffer = [0; 16];
+        send();
+        assert_eq!(crate::fd::peek(two.as_fd(), &mut buffer, 0).unwrap(), (4, true));
+        assert_eq!(open(), 1);
+        let received = receive(two.as_fd(), &mut buffer).unwrap();
+        assert_eq!((received.len, received.pid), (4, std::process::id().cast_signed()));
+        assert_eq!(path(received.passed.as_ref().unwrap().as_raw_fd()), path(numbers[0]));
+        assert_eq!(open(), 2);
+        drop(received);
+        send();
+        // A sender's ids take the room before it.
+        let (len, passed) = crate::fd::receive_with(two.as_fd(), &mut buffer, 0).unwrap();
+        assert_eq!((len, passed.is_none(), open()), (4, true, 1));
     }
 }

@@ -1,22 +1,21 @@
-//! Sockets as the kernel describes them: addresses as the bytes of a `struct sockaddr`, options as bytes, the state of a
-//! TCP connection. Used to record a program's sockets and to make them anew.
+//! Sockets as the kernel describes them: addresses as the bytes of a `struct sockaddr`, options as bytes, the state of
+//! a TCP connection. Used to record a program's sockets and to make them anew.
+//!
+//! By hand: `nix` has types for addresses, families, protocols and options, which lose what they do not know; what an
+//! image holds comes back as the same bytes and numbers. Its backlog has an upper bound, SOMAXCONN of its headers.
 //!
 //! # Safety
 //! Calls take descriptors that the caller borrows, and local buffers with their lengths.
 #![allow(unsafe_code)]
 
-use crate::check;
+use crate::fd::owned;
+use crate::{check, scm};
+use nix::sys::socket::{Shutdown, SockFlag};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// Room for any address (struct sockaddr_storage).
 const ADDRESS_ROOM: usize = 128;
-
-fn owned(result: i32) -> io::Result<OwnedFd> {
-    let fd = check(i64::from(result))?;
-    // SAFETY: callers pass the result of a call that returns a new descriptor.
-    Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap_or(-1)) })
-}
 
 /// `socket(2)`, close-on-exec.
 ///
@@ -24,7 +23,7 @@ fn owned(result: i32) -> io::Result<OwnedFd> {
 /// As the call.
 pub fn new(domain: i32, socket_type: i32, protocol: i32) -> io::Result<OwnedFd> {
     // SAFETY: numbers only; the result is a new descriptor.
-    owned(unsafe { libc::socket(domain, socket_type | libc::SOCK_CLOEXEC, protocol) })
+    owned(i64::from(unsafe { libc::socket(domain, socket_type | libc::SOCK_CLOEXEC, protocol) }))
 }
 
 type NameCall = unsafe extern "C" fn(i32, *mut libc::sockaddr, *mut libc::socklen_t) -> i32;
@@ -96,9 +95,7 @@ pub fn listen(fd: BorrowedFd<'_>, backlog: i32) -> io::Result<()> {
 /// # Errors
 /// As the call.
 pub fn accept(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    let (address, len) = (std::ptr::null_mut(), std::ptr::null_mut());
-    // SAFETY: null pointers mean that no address is wanted; the result is a new descriptor.
-    owned(unsafe { libc::accept4(fd.as_raw_fd(), address, len, libc::SOCK_CLOEXEC) })
+    Ok(nix::sys::socket::accept4(fd, SockFlag::SOCK_CLOEXEC)?)
 }
 
 /// A message as [`receive_from`] found it.
@@ -106,7 +103,7 @@ pub fn accept(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 pub struct Received {
     /// Its length, or what of it fits; with MSG_TRUNC: its length.
     pub len: usize,
-    /// Who sent it; empty: somebody without a name.
+    /// Who sent it; empty: a socket without a name.
     pub address: Vec<u8>,
     /// Something came along with it: descriptors, credentials.
     pub more: bool,
@@ -117,20 +114,10 @@ pub struct Received {
 /// # Errors
 /// As the call.
 pub fn receive_from(fd: BorrowedFd<'_>, buffer: &mut [u8], flags: i32) -> io::Result<Received> {
-    let mut room = [0_u64; ADDRESS_ROOM / 8];
-    let mut piece = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-    // SAFETY: msghdr is plain data; all zero is valid (no name, no pieces, no control message).
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_name = room.as_mut_ptr().cast();
-    message.msg_namelen = u32::try_from(ADDRESS_ROOM).unwrap_or(0);
-    message.msg_iov = &raw mut piece;
-    message.msg_iovlen = 1;
-    // SAFETY: the kernel writes into `buffer`, `room` and `message`, which outlive the call, within their lengths.
-    let result = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, flags) };
-    let len = usize::try_from(check(result as i64)?).unwrap_or(0);
-    let mut address: Vec<u8> = room.iter().flat_map(|word| word.to_ne_bytes()).collect();
-    address.truncate(usize::try_from(message.msg_namelen).unwrap_or(0));
-    Ok(Received { len, address, more: message.msg_flags & libc::MSG_CTRUNC != 0 })
+    let mut room = [0; ADDRESS_ROOM];
+    let filled = scm::recvmsg(fd, buffer, &mut room, &mut [], flags)?;
+    let address = room[..filled.name.min(ADDRESS_ROOM)].to_vec();
+    Ok(Received { len: filled.len, address, more: filled.flags & libc::MSG_CTRUNC != 0 })
 }
 
 /// `sendto(2)` that does not wait.
@@ -156,8 +143,7 @@ pub fn send_to(fd: BorrowedFd<'_>, data: &[u8], address: &[u8]) -> io::Result<()
 /// # Errors
 /// As `shutdown(2)`.
 pub fn shut_writing(fd: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: numbers only.
-    check(i64::from(unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_WR) })).map(|_| ())
+    Ok(nix::sys::socket::shutdown(fd.as_raw_fd(), Shutdown::Write)?)
 }
 
 /// An option as the bytes that the kernel gives, 64 at most.
