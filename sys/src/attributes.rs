@@ -1,19 +1,27 @@
 //! What a process is besides its memory and files: session, limits, priority, capabilities, mounts, and the way out of
 //! it by exec or exit. Used by a restart to make the new process what the old one was.
 //!
+//! By hand: limits, which `nix` has for the caller alone; setpriority(2), sched_setscheduler(2), PR_SET_PTRACER,
+//! capabilities and _exit(2), which it lacks; waiting, because a child that a real-time signal has killed is an error
+//! to it (EINVAL).
+//!
 //! # Safety
-//! Numbers, NUL-terminated strings and locals of the right type; nothing is kept by the kernel after a call.
+//! Numbers and locals of the right type; nothing is kept by the kernel after a call.
 #![allow(unsafe_code)]
 
 use crate::check;
+use nix::fcntl::AtFlags;
+use nix::mount::MsFlags;
+use nix::sys::stat::Mode;
+use nix::unistd::{self, Pid};
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
 
 /// Sets the file mode creation mask; returns the one before.
 pub fn umask(mask: u32) -> u32 {
-    // SAFETY: a number; cannot fail.
-    unsafe { libc::umask(mask) }
+    nix::sys::stat::umask(Mode::from_bits_retain(mask)).bits()
 }
 
 /// `setsid(2)`.
@@ -21,8 +29,8 @@ pub fn umask(mask: u32) -> u32 {
 /// # Errors
 /// EPERM: the caller leads a process group.
 pub fn new_session() -> io::Result<()> {
-    // SAFETY: no arguments.
-    check(i64::from(unsafe { libc::setsid() })).map(|_| ())
+    unistd::setsid()?;
+    Ok(())
 }
 
 /// Makes the caller the leader of a process group of its own.
@@ -30,8 +38,7 @@ pub fn new_session() -> io::Result<()> {
 /// # Errors
 /// EPERM: the caller leads a session.
 pub fn own_group() -> io::Result<()> {
-    // SAFETY: numbers only.
-    check(i64::from(unsafe { libc::setpgid(0, 0) })).map(|_| ())
+    join_group(0)
 }
 
 /// Makes the caller a member of a process group of its session.
@@ -39,14 +46,13 @@ pub fn own_group() -> io::Result<()> {
 /// # Errors
 /// EPERM, ESRCH: there is no such group in its session; EPERM: the caller leads a session.
 pub fn join_group(group: i32) -> io::Result<()> {
-    // SAFETY: numbers only.
-    check(i64::from(unsafe { libc::setpgid(0, group) })).map(|_| ())
+    Ok(unistd::setpgid(Pid::from_raw(0), Pid::from_raw(group))?)
 }
 
 /// Processes below the caller that lose their parent become its children (PR_SET_CHILD_SUBREAPER).
 pub fn adopt_orphans() {
-    // SAFETY: numbers only; cannot fail.
-    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
+    // Cannot fail.
+    let _ = nix::sys::prctl::set_child_subreaper(true);
 }
 
 /// Soft and hard limit of a process (0: the caller), `prlimit(2)`.
@@ -119,19 +125,12 @@ pub fn keep_capability(bit: u32) -> io::Result<()> {
     check(i64::from(result)).map(|_| ())
 }
 
-fn mount(source: &CStr, target: &CStr, kind: &CStr, flags: libc::c_ulong) -> io::Result<()> {
-    // SAFETY: three NUL-terminated strings, no data.
-    let result =
-        unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, std::ptr::null()) };
-    check(i64::from(result)).map(|_| ())
-}
-
 /// Keeps mounts made here from being seen outside; those made outside are still seen here.
 ///
 /// # Errors
 /// EPERM.
 pub fn slave_mounts() -> io::Result<()> {
-    mount(c"none", c"/", c"none", libc::MS_REC | libc::MS_SLAVE)
+    mount(c"none", c"/", MsFlags::MS_REC | MsFlags::MS_SLAVE)
 }
 
 /// Mounts a /proc that shows the caller's pid namespace.
@@ -139,44 +138,34 @@ pub fn slave_mounts() -> io::Result<()> {
 /// # Errors
 /// EPERM: parts of the /proc that is there are hidden, as containers do.
 pub fn mount_proc() -> io::Result<()> {
-    mount(c"proc", c"/proc", c"proc", libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC)
+    mount(c"proc", c"/proc", MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC)
+}
+
+/// A source of the same name as its type.
+fn mount(kind: &CStr, target: &CStr, flags: MsFlags) -> io::Result<()> {
+    Ok(nix::mount::mount(Some(kind), target, Some(kind), flags, None::<&CStr>)?)
 }
 
 /// Effective group of the caller.
 pub fn effective_group() -> u32 {
-    // SAFETY: no arguments; cannot fail.
-    unsafe { libc::getegid() }
+    unistd::getegid().as_raw()
 }
 
 /// The calling process's group.
 pub fn own_process_group() -> i32 {
-    // SAFETY: no arguments.
-    unsafe { libc::getpgrp() }
+    unistd::getpgrp().as_raw()
 }
 
 /// Process id of the caller, in its own namespace.
 pub fn own_pid() -> i32 {
-    // SAFETY: no arguments; cannot fail.
-    unsafe { libc::getpid() }
+    unistd::getpid().as_raw()
 }
 
 /// Executes the file behind a descriptor, with `name` as only argument and an empty environment.
 /// Returns only if it fails.
 pub fn execute(file: BorrowedFd<'_>, name: &CStr) -> io::Error {
-    let arguments = [name.as_ptr(), std::ptr::null()];
-    let environment = [std::ptr::null::<libc::c_char>()];
-    // SAFETY: the strings are NUL-terminated, the arrays end with null.
-    unsafe {
-        libc::syscall(
-            libc::SYS_execveat,
-            file.as_raw_fd(),
-            c"".as_ptr(),
-            arguments.as_ptr(),
-            environment.as_ptr(),
-            libc::AT_EMPTY_PATH,
-        );
-    }
-    io::Error::last_os_error()
+    let Err(error) = unistd::execveat(file, c"", &[name], &[] as &[&CStr], AtFlags::AT_EMPTY_PATH);
+    error.into()
 }
 
 /// Ends the process without running anything of it (`_exit(2)`).
@@ -190,11 +179,15 @@ pub fn exit_now(status: i32) -> ! {
 /// # Errors
 /// ECHILD: there is none left.
 pub fn wait_any() -> io::Result<(i32, i32)> {
+    wait_for(-1, libc::__WALL)
+}
+
+/// waitpid(2), begun anew where a signal interrupts it: id and status; id 0 with WNOHANG: none has ended.
+pub(crate) fn wait_for(pid: i32, flags: i32) -> io::Result<(i32, i32)> {
     let mut status = 0;
     loop {
         // SAFETY: writes one int.
-        let result = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL) };
-        match check(i64::from(result)) {
+        match check(i64::from(unsafe { libc::waitpid(pid, &raw mut status, flags) })) {
             Ok(pid) => return Ok((i32::try_from(pid).unwrap_or(0), status)),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
@@ -209,10 +202,9 @@ pub fn wait_any() -> io::Result<(i32, i32)> {
 pub fn wait_for_end(pid: i32) -> io::Result<()> {
     let flags = libc::WEXITED | libc::WNOWAIT | libc::__WALL;
     loop {
-        // SAFETY: all-zero bytes are a valid siginfo_t, which the call writes.
-        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-        // SAFETY: as above.
-        let result = unsafe { libc::waitid(libc::P_PID, pid.cast_unsigned(), &raw mut info, flags) };
+        let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
+        // SAFETY: there is room for the siginfo_t that the call writes, and that is not looked at.
+        let result = unsafe { libc::waitid(libc::P_PID, pid.cast_unsigned(), info.as_mut_ptr(), flags) };
         match check(i64::from(result)) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             other => return other.map(|_| ()),

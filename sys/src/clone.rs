@@ -1,13 +1,16 @@
 //! Process creation and descriptors of processes.
 //!
+//! By hand: `nix` has no clone3(2), pidfd or kcmp(2).
+//!
 //! # Safety
 //! `clone3` without CLONE_VM behaves as fork: the child has its own copy of everything, and only the calling thread.
 //! Callers must be single-threaded, because the child may meet locks that a vanished thread held.
 #![allow(unsafe_code)]
 
+use crate::fd::owned;
 use std::cmp::Ordering;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// struct clone_args (include/uapi/linux/sched.h), version 2 (set_tid).
 #[repr(C)]
@@ -60,10 +63,8 @@ pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
 /// # Errors
 /// ESRCH; EINVAL: the kernel does not know a flag.
 pub fn pidfd_open_with(pid: i32, flags: u32) -> io::Result<OwnedFd> {
-    // SAFETY: numbers only; the result is a new descriptor that nobody else owns.
-    let fd = crate::check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, flags) })?;
-    // SAFETY: as above.
-    Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap_or(-1)) })
+    // SAFETY: numbers only; the result is a new descriptor.
+    owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, flags) })
 }
 
 /// A duplicate of descriptor `fd` of the process behind `pidfd` (pidfd_getfd(2)).
@@ -71,11 +72,8 @@ pub fn pidfd_open_with(pid: i32, flags: u32) -> io::Result<OwnedFd> {
 /// # Errors
 /// EPERM: not traceable; EBADF: no such descriptor there.
 pub fn pidfd_getfd(pidfd: &OwnedFd, fd: i32) -> io::Result<OwnedFd> {
-    use std::os::fd::AsRawFd;
-    // SAFETY: numbers only; the result is a new descriptor that nobody else owns.
-    let fd = crate::check(unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), fd, 0) })?;
-    // SAFETY: as above.
-    Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap_or(-1)) })
+    // SAFETY: numbers only; the result is a new descriptor.
+    owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), fd, 0) })
 }
 
 /// What the threads of a process share (the last two unless one of them has called unshare(2)), and a child of vfork(2) and its

@@ -1,13 +1,17 @@
 //! inotify(7), and files by their handle (open_by_handle_at(2)).
 //!
+//! By hand: watches, whose numbers `nix` does not give out; handles, which it lacks.
+//!
 //! # Safety
 //! Calls take descriptors that the caller borrows, numbers, NUL-terminated strings, and local buffers of the right size.
 #![allow(unsafe_code)]
 
 use crate::check;
+use crate::fd::owned;
+use nix::sys::inotify::{InitFlags, Inotify};
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// Longest file handle (include/linux/exportfs.h, MAX_HANDLE_SZ).
 const HANDLE_ROOM: usize = 128;
@@ -17,10 +21,7 @@ const HANDLE_ROOM: usize = 128;
 /// # Errors
 /// EMFILE: also when the user has too many.
 pub fn inotify() -> io::Result<OwnedFd> {
-    // SAFETY: numbers only.
-    let fd = check(i64::from(unsafe { libc::inotify_init1(libc::IN_CLOEXEC) }))?;
-    // SAFETY: a new descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap_or(-1)) })
+    Ok(Inotify::init(InitFlags::IN_CLOEXEC)?.into())
 }
 
 /// `inotify_add_watch(2)`: the number of the watch.
@@ -61,17 +62,14 @@ pub fn open_by_handle(near: BorrowedFd<'_>, kind: i32, handle: &[u8]) -> io::Res
     whole.len = u32::try_from(handle.len()).unwrap_or(0);
     let flags = libc::O_PATH | libc::O_CLOEXEC | libc::O_NOFOLLOW;
     // SAFETY: `whole` is a struct file_handle with room for `len` bytes, which the call reads.
-    let fd = unsafe {
+    owned(unsafe {
         libc::syscall(
             libc::SYS_open_by_handle_at,
             near.as_raw_fd(),
             (&raw mut whole).cast::<libc::c_void>(),
             flags,
         )
-    };
-    let fd = check(fd)?;
-    // SAFETY: a new descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap_or(-1)) })
+    })
 }
 
 #[cfg(test)]

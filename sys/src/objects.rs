@@ -1,30 +1,32 @@
 //! Making descriptors at chosen numbers, and the kernel objects that only raw calls make: eventfd, timerfd, signalfd,
 //! epoll. Used by a restart before the program exists.
 //!
+//! By hand: descriptors by number alone, and timerfd, whose type in `nix` keeps its descriptor; signalfd, because `nix`
+//! makes signal sets of signals that have a name, which real-time ones do not.
+//!
 //! # Safety
 //! Calls take descriptors that the caller owns, borrows or names by number in a process that is being made, numbers,
-//! NUL-terminated strings, and locals of the right type.
+//! and locals of the right type.
 #![allow(unsafe_code)]
 
-use crate::check;
+use crate::fd::{fcntl_of_number, owned};
+use crate::{check, socket};
+use nix::fcntl::OFlag;
+use nix::sys::epoll::{Epoll, EpollCreateFlags};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::stat::Mode;
+use nix::unistd::Whence;
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-
-fn owned(result: i64) -> io::Result<OwnedFd> {
-    let fd = check(result)?;
-    // SAFETY: callers pass the result of a call that returns a new descriptor.
-    Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap_or(-1)) })
-}
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// `open(2)` with exactly these flags and O_CLOEXEC.
 ///
 /// # Errors
 /// As open.
 pub fn open(path: &CStr, flags: u32, mode: u32) -> io::Result<OwnedFd> {
-    let flags = flags.cast_signed() | libc::O_CLOEXEC;
-    // SAFETY: a NUL-terminated string and numbers.
-    owned(i64::from(unsafe { libc::open(path.as_ptr(), flags, mode) }))
+    let flags = OFlag::from_bits_retain(flags.cast_signed()) | OFlag::O_CLOEXEC;
+    Ok(nix::fcntl::open(path, flags, Mode::from_bits_retain(mode))?)
 }
 
 /// `mkfifo(3)`.
@@ -32,8 +34,7 @@ pub fn open(path: &CStr, flags: u32, mode: u32) -> io::Result<OwnedFd> {
 /// # Errors
 /// As mknod.
 pub fn make_fifo(path: &CStr, mode: u32) -> io::Result<()> {
-    // SAFETY: a NUL-terminated string and a number.
-    check(i64::from(unsafe { libc::mkfifo(path.as_ptr(), mode) })).map(|_| ())
+    Ok(nix::unistd::mkfifo(path, Mode::from_bits_retain(mode))?)
 }
 
 /// The same open file description at a number of at least `floor`, close-on-exec.
@@ -41,8 +42,7 @@ pub fn make_fifo(path: &CStr, mode: u32) -> io::Result<()> {
 /// # Errors
 /// EBADF: not open; EINVAL or EMFILE: RLIMIT_NOFILE is too low.
 pub fn duplicate_above(fd: RawFd, floor: i32) -> io::Result<OwnedFd> {
-    // SAFETY: numbers only; the result is a new descriptor.
-    owned(i64::from(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, floor) }))
+    fcntl_of_number(fd, libc::F_DUPFD_CLOEXEC, i64::from(floor)).and_then(|fd| owned(i64::from(fd)))
 }
 
 /// The same open file description at exactly this number, which stays open and belongs to nobody in this program:
@@ -60,9 +60,7 @@ pub fn duplicate_to(fd: BorrowedFd<'_>, target: RawFd) -> io::Result<()> {
 /// # Errors
 /// EBADF: not open.
 pub fn descriptor_flags(fd: RawFd) -> io::Result<i32> {
-    // SAFETY: numbers only.
-    let flags = check(i64::from(unsafe { libc::fcntl(fd, libc::F_GETFD) }))?;
-    Ok(i32::try_from(flags).unwrap_or(0))
+    fcntl_of_number(fd, libc::F_GETFD, 0)
 }
 
 /// Closes all descriptors of a range, the last included. No owned descriptor may be among them.
@@ -80,8 +78,8 @@ pub fn close_range(first: u32, last: u32) -> io::Result<()> {
 /// ESPIPE, EINVAL.
 pub fn seek(fd: BorrowedFd<'_>, position: u64) -> io::Result<()> {
     let position = i64::try_from(position).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-    // SAFETY: numbers only.
-    check(unsafe { libc::lseek(fd.as_raw_fd(), position, libc::SEEK_SET) }).map(|_| ())
+    nix::unistd::lseek(fd, position, Whence::SeekSet)?;
+    Ok(())
 }
 
 /// SO_RCVTIMEO or SO_SNDTIMEO of a socket, microseconds; 0: none.
@@ -89,14 +87,11 @@ pub fn seek(fd: BorrowedFd<'_>, position: u64) -> io::Result<()> {
 /// # Errors
 /// ENOTSOCK.
 pub fn socket_timeout_us(fd: BorrowedFd<'_>, option: i32) -> io::Result<u64> {
-    let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
-    let mut len = size_of_val(&time) as libc::socklen_t;
-    // SAFETY: the call writes at most `len` bytes into `time`.
-    let result = unsafe {
-        libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, (&raw mut time).cast(), &raw mut len)
-    };
-    check(i64::from(result))?;
-    Ok(time.tv_sec.cast_unsigned().saturating_mul(1_000_000).saturating_add(time.tv_usec.cast_unsigned()))
+    let mut time = [0; 16];
+    socket::option_of(fd, libc::SOL_SOCKET, option, &mut time)?;
+    // struct timeval: seconds, microseconds.
+    let [seconds, microseconds] = [0, 8].map(|at| time[at..at + 8].try_into().map_or(0, u64::from_ne_bytes));
+    Ok(seconds.saturating_mul(1_000_000).saturating_add(microseconds))
 }
 
 /// Sets it.
@@ -104,15 +99,8 @@ pub fn socket_timeout_us(fd: BorrowedFd<'_>, option: i32) -> io::Result<u64> {
 /// # Errors
 /// As [`socket_timeout_us`].
 pub fn set_socket_timeout_us(fd: BorrowedFd<'_>, option: i32, time_us: u64) -> io::Result<()> {
-    let time = libc::timeval {
-        tv_sec: (time_us / 1_000_000).cast_signed(),
-        tv_usec: (time_us % 1_000_000).cast_signed(),
-    };
-    let len = size_of_val(&time) as libc::socklen_t;
-    // SAFETY: the call reads `len` bytes of `time`.
-    let result =
-        unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const time).cast(), len) };
-    check(i64::from(result)).map(|_| ())
+    let time = [time_us / 1_000_000, time_us % 1_000_000].map(u64::to_ne_bytes);
+    socket::set_option(fd, libc::SOL_SOCKET, option, time.as_flattened())
 }
 
 /// `eventfd(2)`.
@@ -120,9 +108,8 @@ pub fn set_socket_timeout_us(fd: BorrowedFd<'_>, option: i32, time_us: u64) -> i
 /// # Errors
 /// EMFILE.
 pub fn eventfd(semaphore: bool) -> io::Result<OwnedFd> {
-    let flags = libc::EFD_CLOEXEC | if semaphore { libc::EFD_SEMAPHORE } else { 0 };
-    // SAFETY: numbers only.
-    owned(i64::from(unsafe { libc::eventfd(0, flags) }))
+    let kind = if semaphore { EfdFlags::EFD_SEMAPHORE } else { EfdFlags::empty() };
+    Ok(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | kind)?.into())
 }
 
 /// `timerfd_create(2)`, not armed.
@@ -139,8 +126,13 @@ pub fn timerfd(clock: i32) -> io::Result<OwnedFd> {
 /// # Errors
 /// EMFILE.
 pub fn signalfd(mask: u64) -> io::Result<OwnedFd> {
+    new_signalfd(mask, libc::SFD_CLOEXEC)
+}
+
+/// The same with these flags.
+pub(crate) fn new_signalfd(mask: u64, flags: i32) -> io::Result<OwnedFd> {
     // SAFETY: the mask is 8 bytes, as the size says.
-    owned(unsafe { libc::syscall(libc::SYS_signalfd4, -1, &raw const mask, 8, libc::SFD_CLOEXEC) })
+    owned(unsafe { libc::syscall(libc::SYS_signalfd4, -1, &raw const mask, size_of::<u64>(), flags) })
 }
 
 /// `epoll_create1(2)`.
@@ -148,8 +140,7 @@ pub fn signalfd(mask: u64) -> io::Result<OwnedFd> {
 /// # Errors
 /// EMFILE.
 pub fn epoll() -> io::Result<OwnedFd> {
-    // SAFETY: numbers only.
-    owned(i64::from(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }))
+    Ok(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?.0)
 }
 
 /// Has an epoll instance watch a descriptor; both by number, because an entry belongs to the number it was added with.

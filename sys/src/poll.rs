@@ -1,12 +1,10 @@
-//! Waiting for several descriptors at once, and the two descriptors that make threads and signals waitable.
-//!
-//! # Safety
-//! All calls take descriptors that the caller borrows, numbers, and locals of the right type.
-#![allow(unsafe_code)]
+//! Waiting for several descriptors at once, and a descriptor that makes threads waitable.
 
-use crate::check;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 /// Waits until one of `fds` is readable, was hung up or failed, or until the time is over (`None`: for ever).
@@ -15,23 +13,22 @@ use std::time::Duration;
 /// # Errors
 /// ENOMEM.
 pub fn readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<Vec<bool>> {
-    let mut entries: Vec<libc::pollfd> =
-        fds.iter().map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }).collect();
+    let mut entries: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
     // Rounded up: a timeout that is about to be reached must not become a busy loop.
-    let milliseconds =
-        timeout.map_or(-1, |time| i32::try_from(time.as_micros().div_ceil(1000)).unwrap_or(i32::MAX));
-    let count = libc::nfds_t::try_from(entries.len()).unwrap_or(0);
-    // SAFETY: `entries` holds `count` valid pollfds and is alive through the call.
-    match check(i64::from(unsafe { libc::poll(entries.as_mut_ptr(), count, milliseconds) })) {
-        Ok(_) => Ok(entries.iter().map(|entry| entry.revents != 0).collect()),
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(vec![false; fds.len()]),
-        Err(error) => Err(error),
+    let timeout = timeout.map_or(PollTimeout::NONE, |time| {
+        PollTimeout::try_from(time.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::MAX)
+    });
+    match poll(&mut entries, timeout) {
+        // An answer that is not known is one.
+        Ok(_) => Ok(entries.iter().map(|entry| entry.any().unwrap_or(true)).collect()),
+        Err(Errno::EINTR) => Ok(vec![false; fds.len()]),
+        Err(error) => Err(error.into()),
     }
 }
 
 /// An eventfd: rung by any thread, waited for in a poll loop.
 #[derive(Debug)]
-pub struct Bell(OwnedFd);
+pub struct Bell(EventFd);
 
 impl Bell {
     /// A silent one.
@@ -39,22 +36,15 @@ impl Bell {
     /// # Errors
     /// EMFILE.
     pub fn new() -> io::Result<Bell> {
-        // SAFETY: numbers only.
-        let fd = check(i64::from(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }))?;
-        // SAFETY: the call returned a new descriptor.
-        Ok(Bell(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap_or(-1)) }))
+        Ok(Bell(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?))
     }
     /// Makes it readable. Cannot fail in a way that matters: a full counter is readable already.
     pub fn ring(&self) {
-        let one = 1_u64;
-        // SAFETY: writes 8 bytes from a local.
-        unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
+        let _ = self.0.write(1);
     }
     /// Makes it silent again.
     pub fn hush(&self) {
-        let mut count = 0_u64;
-        // SAFETY: reads 8 bytes into a local; does not block.
-        unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8) };
+        let _ = self.0.read();
     }
 }
 

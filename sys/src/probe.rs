@@ -1,10 +1,8 @@
 //! What this kernel and this user can do: asked once, kept in one struct, printed by `holdfast doctor`.
 //!
-//! # Safety
-//! Each probe makes one harmless call with numbers or locals and undoes what it made.
-#![allow(unsafe_code)]
+//! Each probe makes one harmless call and undoes what it made.
 
-use crate::{clone, pagemap, userfault};
+use crate::{attributes, clone, pagemap, spawn, userfault};
 use std::fs;
 
 /// The answers. A `false` says that the feature is missing or refused to this user.
@@ -59,12 +57,9 @@ fn scan_works() -> bool {
 fn namespaces() -> bool {
     let flags = (libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_NEWNS).cast_unsigned();
     match clone::fork_with(u64::from(flags), 0) {
-        // SAFETY: the child ends at once, without running anything of ours.
-        Ok(0) => unsafe { libc::_exit(0) },
+        Ok(0) => attributes::exit_now(0),
         Ok(pid) => {
-            let mut status = 0;
-            // SAFETY: writes one int; the child is ours.
-            unsafe { libc::waitpid(pid, &raw mut status, 0) };
+            let _ = spawn::wait(pid, true);
             true
         }
         Err(_) => false,
@@ -92,8 +87,7 @@ impl Probe {
     /// Asks the kernel.
     pub fn ask() -> Probe {
         let pid = std::process::id().cast_signed();
-        // SAFETY: a number in, a number out.
-        let page_size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        let page_size = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok().flatten();
         Probe {
             kernel_release: fs::read_to_string("/proc/sys/kernel/osrelease")
                 .unwrap_or_default()
@@ -111,7 +105,7 @@ impl Probe {
             proc_children: fs::metadata(format!("/proc/{pid}/task/{pid}/children")).is_ok(),
             sched_exec_start: crate::procfs::own_sched_facts().is_some(),
             memfd_exec: sysctl("/proc/sys/vm/memfd_noexec").unwrap_or(0) < 2,
-            page_size_ok: page_size == 4096,
+            page_size_ok: page_size == Some(4096),
         }
     }
 }

@@ -1,18 +1,22 @@
 //! Reading the text files of /proc, with as few calls as can be: inside a stop there are hundreds of them.
 //!
 //! `std::fs::read` asks for the size first, which is 0 here, and then reads 32, 64, 128 … bytes until it is at the end.
-//! Called by `procfs` and by whoever reads a file of /proc that has no parser there. Many files of one folder are read through a
+//! Called by `procfs`, and for files of /proc that have no parser there. Many files of one folder are read through a
 //! [`ProcFolder`]: the way to /proc/PID/task/TID/fdinfo is longer for the kernel than all that it says of one descriptor.
 //!
+//! By hand: readlinkat(2), for which `nix` allocates 4 KiB, and asks for the size of the link where that is not enough:
+//! in /proc the kernel says 0.
+//!
 //! # Safety
-//! All calls take a descriptor that is owned, a NUL-terminated name, and buffers of the length that is told.
+//! The call takes a descriptor that is owned, a NUL-terminated name, and a buffer of the length that is told.
 #![allow(unsafe_code)]
 
+use nix::fcntl::{AtFlags, OFlag};
+use nix::sys::stat::Mode;
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -131,13 +135,8 @@ impl ProcFolder {
     /// # Errors
     /// It is not there, or not ours to look at.
     pub fn file(&self, name: &str) -> io::Result<File> {
-        let name = CString::new(name)?;
-        let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-        // SAFETY: the name ends with NUL; the call only reads it.
-        let fd = unsafe { libc::openat(self.0.as_raw_fd(), name.as_ptr(), flags) };
-        let fd = crate::check(i64::from(fd))?;
-        // SAFETY: a new descriptor, which nobody else knows.
-        Ok(File::from(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap_or(-1)) }))
+        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+        Ok(nix::fcntl::openat(&self.0, name, flags, Mode::empty()).map(File::from)?)
     }
 
     /// As [`record`].
@@ -170,18 +169,17 @@ impl ProcFolder {
     /// It is gone, or no link.
     pub fn link(&self, name: &str) -> io::Result<Vec<u8>> {
         let name = CString::new(name)?;
-        let mut target: Vec<u8> = Vec::with_capacity(256);
+        let mut target = vec![0_u8; 256];
         loop {
-            let (room, into) = (target.capacity(), target.as_mut_ptr().cast());
+            let (room, into) = (target.len(), target.as_mut_ptr().cast());
             // SAFETY: the name ends with NUL; at most `room` bytes are written, which `target` has.
             let len = unsafe { libc::readlinkat(self.0.as_raw_fd(), name.as_ptr(), into, room) };
             let len = usize::try_from(crate::check(len as i64)?).unwrap_or(0);
             if len < room {
-                // SAFETY: the kernel has written so many bytes.
-                unsafe { target.set_len(len) };
+                target.truncate(len);
                 return Ok(target);
             }
-            target.reserve(2 * room);
+            target.resize(2 * room, 0);
         }
     }
 
@@ -190,13 +188,7 @@ impl ProcFolder {
     /// # Errors
     /// It is gone.
     pub fn identity(&self, name: &str) -> io::Result<(u64, u64)> {
-        let name = CString::new(name)?;
-        let mut facts = MaybeUninit::<libc::stat>::uninit();
-        // SAFETY: the name ends with NUL; a struct stat is written.
-        let result = unsafe { libc::fstatat(self.0.as_raw_fd(), name.as_ptr(), facts.as_mut_ptr(), 0) };
-        crate::check(i64::from(result))?;
-        // SAFETY: the call has succeeded: all of it is written.
-        let facts = unsafe { facts.assume_init() };
+        let facts = nix::sys::stat::fstatat(&self.0, name, AtFlags::empty())?;
         Ok((facts.st_dev, facts.st_ino))
     }
 }

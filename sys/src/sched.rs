@@ -1,5 +1,7 @@
 //! Scheduling of other tasks, and of the calling thread.
 //!
+//! By hand: `nix` has neither sched_getattr(2) nor ioprio_get(2).
+//!
 //! # Safety
 //! The calls take numbers and write into locals of the right type.
 #![allow(unsafe_code)]
@@ -119,8 +121,7 @@ mod tests {
 
     #[test]
     fn the_priority_of_input_and_output_is_read_and_set() {
-        // SAFETY: no arguments.
-        let tid = unsafe { libc::gettid() };
+        let tid = crate::clock::own_thread();
         let best_effort = 2 << 13; // the class, with level 0 to 7
         for priority in [best_effort | 6, best_effort | 4] {
             assert!(set_io_priority(tid, priority).is_ok());
@@ -131,8 +132,7 @@ mod tests {
 
     #[test]
     fn short_turns_change_nothing_else() {
-        // SAFETY: no arguments.
-        let tid = unsafe { libc::gettid() };
+        let tid = crate::clock::own_thread();
         let before = scheduling_of(tid);
         short_turns();
         assert_eq!(scheduling_of(tid), before);

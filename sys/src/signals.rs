@@ -2,22 +2,25 @@
 //!
 //! Masks are words of 64 bits, bit `n - 1` for signal `n`, as the kernel has them.
 //!
+//! By hand: `nix` has sets of signals that have a name, which real-time ones do not, and changes masks by way of libc,
+//! which keeps two signals to itself.
+//!
 //! # Safety
 //! The raw rt_sig* calls get pointers to locals of the kernel's layout (8 bytes of mask; struct sigaction of
 //! arch/x86/include/uapi/asm/signal.h). [`record_start`] runs before `main`, from `.init_array`: it makes system calls
 //! and stores into atomics, nothing else.
 #![allow(unsafe_code)]
 
-use crate::check;
+use crate::{attributes, fd, objects, ptrace};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static PIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
 static WAS_CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
 
 /// What the runtime of Rust changes before `main`, as it was before: a program that is started from here must get it
-/// as whoever started us meant it.
+/// as it was meant by the one that started us.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AtStart {
     /// SIGPIPE was ignored (std ignores it always).
@@ -38,9 +41,8 @@ pub fn at_start() -> AtStart {
 
 extern "C" fn record_start() {
     PIPE_WAS_IGNORED.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
-    for (fd, closed) in (0..).zip(&WAS_CLOSED) {
-        // SAFETY: numbers only.
-        closed.store(unsafe { libc::fcntl(fd, libc::F_GETFD) } == -1, Ordering::Relaxed);
+    for (number, closed) in (0..).zip(&WAS_CLOSED) {
+        closed.store(fd::fcntl_of_number(number, libc::F_GETFD, 0).is_err(), Ordering::Relaxed);
     }
 }
 
@@ -114,26 +116,15 @@ impl SignalMessages {
     /// # Errors
     /// EMFILE.
     pub fn new(mask: u64) -> io::Result<SignalMessages> {
-        let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
-        // SAFETY: the mask is 8 bytes, as said.
-        let fd = check(unsafe {
-            libc::syscall(libc::SYS_signalfd4, -1, &raw const mask, size_of::<u64>(), flags)
-        })?;
-        // SAFETY: the call returned a new descriptor.
-        Ok(SignalMessages(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap_or(-1)) }))
+        objects::new_signalfd(mask, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK).map(SignalMessages)
     }
     /// The next one, if there is one.
     pub fn next(&self) -> Option<Arrived> {
-        // SAFETY: all-zero bytes are a valid signalfd_siginfo.
-        let mut info: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
-        let len = size_of_val(&info);
-        // SAFETY: writes at most `len` bytes into `info`; does not block.
-        let got = unsafe { libc::read(self.0.as_raw_fd(), (&raw mut info).cast(), len) };
-        (usize::try_from(got) == Ok(len)).then(|| Arrived {
-            signal: info.ssi_signo.cast_signed(),
-            code: info.ssi_code,
-            pid: info.ssi_pid.cast_signed(),
-        })
+        // struct signalfd_siginfo (signalfd(2)): signal, errno, code and sender, four bytes each, are its first fields.
+        let mut info = [0; 128];
+        let got = nix::unistd::read(&self.0, &mut info).ok()?;
+        let word = |at: usize| info[at..at + 4].try_into().map_or(0, i32::from_ne_bytes);
+        (got == info.len()).then(|| Arrived { signal: word(0), code: word(8), pid: word(12) })
     }
 }
 
@@ -146,16 +137,11 @@ impl AsFd for SignalMessages {
 /// Ends this process as if `signal` had killed it, without a core file of its own. Returns only if it cannot be
 /// (a signal that does not kill).
 pub fn die_by(signal: i32) {
-    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: reads one rlimit; numbers otherwise.
-    unsafe {
-        libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
-        libc::prctl(libc::PR_SET_DUMPABLE, 0);
-    }
+    let _ = attributes::set_limit(0, libc::RLIMIT_CORE, 0, 0);
+    let _ = nix::sys::prctl::set_dumpable(false);
     set_ignored(signal, false);
     change_mask(libc::SIG_UNBLOCK, bit(signal));
-    // SAFETY: numbers only; this process itself.
-    unsafe { libc::kill(libc::getpid(), signal) };
+    let _ = ptrace::kill(attributes::own_pid(), signal);
 }
 
 #[cfg(test)]
@@ -177,8 +163,7 @@ mod tests {
         let old = block(bit(libc::SIGUSR1));
         let messages = SignalMessages::new(bit(libc::SIGUSR1)).unwrap();
         assert_eq!(messages.next(), None);
-        // SAFETY: numbers only; a signal that is blocked by this very thread.
-        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), libc::SIGUSR1) };
+        ptrace::tgkill(attributes::own_pid(), crate::clock::own_thread(), libc::SIGUSR1).unwrap();
         let arrived = messages.next().unwrap();
         assert_eq!((arrived.signal, arrived.code), (libc::SIGUSR1, libc::SI_TKILL));
         set_mask(old);

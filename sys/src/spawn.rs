@@ -3,11 +3,15 @@
 //! `std::process::Command` empties the signal mask, sets SIGPIPE to its default and sorts the environment; a program
 //! that runs under Holdfast must get all three as they were.
 //!
+//! By hand: the child of fork(2), in which the functions of `nix` that allocate are forbidden; pidfd_send_signal(2),
+//! which it lacks.
+//!
 //! # Safety
 //! Between `fork` and `execve` only async-signal-safe calls on data made before (signal-safety(7)).
 #![allow(unsafe_code)]
 
-use crate::{check, fd, signals};
+use crate::{attributes, check, fd, objects, signals};
+use nix::unistd;
 use std::ffi::CString;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -50,7 +54,7 @@ impl Start {
     pub fn spawn(&self) -> io::Result<i32> {
         let (result, low_report) = fd::pipe(0)?;
         // Copies above the targets, so that no dup2 can hit a descriptor that is still needed.
-        let floor = i64::try_from(self.descriptors.len() + 3).unwrap_or(64);
+        let floor = i32::try_from(self.descriptors.len() + 3).unwrap_or(64);
         let report = raise(&low_report, floor)?;
         // Only one writing end may be left, or the end of file would never come.
         drop(low_report);
@@ -116,11 +120,8 @@ impl Start {
     }
 }
 
-fn raise(source: &OwnedFd, floor: i64) -> io::Result<OwnedFd> {
-    use std::os::fd::{AsFd, FromRawFd};
-    let copy = fd::fcntl(source.as_fd(), libc::F_DUPFD_CLOEXEC, floor)?;
-    // SAFETY: F_DUPFD_CLOEXEC returned a new descriptor.
-    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
+fn raise(source: &OwnedFd, floor: i32) -> io::Result<OwnedFd> {
+    objects::duplicate_above(source.as_raw_fd(), floor)
 }
 
 /// waitpid(2) of a child; `None` if it has not ended (only with `block` false).
@@ -128,17 +129,8 @@ fn raise(source: &OwnedFd, floor: i64) -> io::Result<OwnedFd> {
 /// # Errors
 /// ECHILD: not a child, or waited for already.
 pub fn wait(pid: i32, block: bool) -> io::Result<Option<ExitStatus>> {
-    let mut status = 0;
-    loop {
-        // SAFETY: writes one int.
-        let result = unsafe { libc::waitpid(pid, &raw mut status, if block { 0 } else { libc::WNOHANG }) };
-        match check(i64::from(result)) {
-            Ok(0) => return Ok(None),
-            Ok(_) => return Ok(Some(ExitStatus::from_raw(status))),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
+    let (ended, status) = attributes::wait_for(pid, if block { 0 } else { libc::WNOHANG })?;
+    Ok((ended != 0).then(|| ExitStatus::from_raw(status)))
 }
 
 /// Sends a signal through a pidfd: never to a process that took over the number.
@@ -167,13 +159,11 @@ pub fn signal_pidfd(pidfd: &OwnedFd, signal: i32) -> io::Result<()> {
 pub fn detach(log: &OwnedFd) -> io::Result<()> {
     let null: OwnedFd = std::fs::File::options().read(true).write(true).open("/dev/null")?.into();
     std::env::set_current_dir("/")?;
-    // SAFETY: numbers only; dup2 onto the standard descriptors replaces nothing that Rust owns.
-    unsafe {
-        libc::setsid();
-        check(i64::from(libc::dup2(null.as_raw_fd(), 0)))?;
-        check(i64::from(libc::dup2(null.as_raw_fd(), 1)))?;
-        check(i64::from(libc::dup2(log.as_raw_fd(), 2)))?;
-    }
+    // A process that leads its group stays in its session.
+    let _ = unistd::setsid();
+    unistd::dup2_stdin(&null)?;
+    unistd::dup2_stdout(&null)?;
+    unistd::dup2_stderr(log)?;
     Ok(())
 }
 

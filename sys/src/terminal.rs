@@ -1,5 +1,7 @@
 //! Terminals and pseudo-terminals, by ioctl(2) (ioctl_tty(2)).
 //!
+//! By hand: the termios of `nix` is that of libc, without what struct termios2 has beyond it; all else here it lacks.
+//!
 //! # Safety
 //! Calls take descriptors that the caller borrows, numbers, and local buffers of the size that the request has.
 #![allow(unsafe_code)]

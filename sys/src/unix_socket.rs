@@ -1,19 +1,17 @@
 //! Unix sockets that keep message boundaries (SOCK_SEQPACKET): the agent's control socket and its clients.
 //!
 //! A path that is too long for `sun_path` (108 bytes, unix(7)) is reached through `/proc/self/fd/N/NAME` of its folder.
-//!
-//! # Safety
-//! All calls take descriptors that the caller borrows, and addresses and buffers that are locals of the right type.
-#![allow(unsafe_code)]
 
-use crate::check;
+use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAddr, sockopt};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+/// Bytes of `sun_path`.
+const PATH_ROOM: usize = 108;
 
 /// Who is at the other end of a connection (SO_PEERCRED: as it was at `connect` or `socketpair`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,36 +23,20 @@ pub struct Peer {
 }
 
 /// Calls `act` with an address for `path`, however long that is.
-fn with_address<T>(path: &Path, act: impl Fn(&libc::sockaddr_un, u32) -> io::Result<T>) -> io::Result<T> {
-    // SAFETY: all-zero bytes are a valid sockaddr_un.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    let folder: File;
-    let mut short = PathBuf::from(path);
-    if path.as_os_str().len() >= address.sun_path.len() {
-        let name = path.file_name().unwrap_or(OsStr::new(""));
-        let parent = path.parent().unwrap_or(Path::new("/"));
-        folder = File::options().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(parent)?;
-        short = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd())).join(name);
+fn with_address(path: &Path, act: impl Fn(&UnixAddr) -> nix::Result<()>) -> io::Result<()> {
+    if path.as_os_str().len() < PATH_ROOM {
+        return Ok(act(&UnixAddr::new(path)?)?);
     }
-    let bytes = short.as_os_str().as_bytes();
-    if bytes.len() >= address.sun_path.len() {
-        return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
-    }
-    for (slot, byte) in address.sun_path.iter_mut().zip(bytes) {
-        *slot = byte.cast_signed();
-    }
-    let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + bytes.len() + 1;
-    act(&address, u32::try_from(len).unwrap_or(0))
+    let name = path.file_name().unwrap_or(OsStr::new(""));
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    let folder = File::options().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(parent)?;
+    let short = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd())).join(name);
+    Ok(act(&UnixAddr::new(&short)?)?)
 }
 
-fn socket(flags: i32) -> io::Result<OwnedFd> {
-    // SAFETY: numbers only.
-    let fd = check(i64::from(unsafe {
-        libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | flags, 0)
-    }))?;
-    // SAFETY: the call returned a new descriptor.
-    Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap_or(-1)) })
+fn new(flags: SockFlag) -> io::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC | flags;
+    Ok(socket::socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?)
 }
 
 /// A non-blocking listening socket at `path`, which must not exist.
@@ -62,26 +44,19 @@ fn socket(flags: i32) -> io::Result<OwnedFd> {
 /// # Errors
 /// EADDRINUSE if the path exists; as bind(2).
 pub fn listen(path: &Path) -> io::Result<OwnedFd> {
-    let socket = socket(libc::SOCK_NONBLOCK)?;
-    with_address(path, |address, len| {
-        // SAFETY: `address` is a sockaddr_un of `len` valid bytes.
-        check(i64::from(unsafe { libc::bind(socket.as_raw_fd(), (&raw const *address).cast(), len) }))
-    })?;
-    // SAFETY: numbers only.
-    check(i64::from(unsafe { libc::listen(socket.as_raw_fd(), 128) }))?;
+    let socket = new(SockFlag::SOCK_NONBLOCK)?;
+    with_address(path, |address| socket::bind(socket.as_raw_fd(), address))?;
+    socket::listen(&socket, Backlog::new(128)?)?;
     Ok(socket)
 }
 
 /// Connects to the socket at `path` (blocking descriptor).
 ///
 /// # Errors
-/// ENOENT, ECONNREFUSED: nobody listens; as connect(2).
+/// ENOENT, ECONNREFUSED: no socket listens there; as connect(2).
 pub fn connect(path: &Path) -> io::Result<OwnedFd> {
-    let socket = socket(0)?;
-    with_address(path, |address, len| {
-        // SAFETY: `address` is a sockaddr_un of `len` valid bytes.
-        check(i64::from(unsafe { libc::connect(socket.as_raw_fd(), (&raw const *address).cast(), len) }))
-    })?;
+    let socket = new(SockFlag::empty())?;
+    with_address(path, |address| socket::connect(socket.as_raw_fd(), address))?;
     Ok(socket)
 }
 
@@ -90,13 +65,7 @@ pub fn connect(path: &Path) -> io::Result<OwnedFd> {
 /// # Errors
 /// EAGAIN: none is waiting; EMFILE.
 pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: no address is asked for.
-    let fd = check(i64::from(unsafe {
-        libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags)
-    }))?;
-    // SAFETY: the call returned a new descriptor.
-    Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap_or(-1)) })
+    Ok(socket::accept4(listener, SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK)?)
 }
 
 /// Who is at the other end.
@@ -104,25 +73,13 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 /// # Errors
 /// As getsockopt(2).
 pub fn peer(socket: BorrowedFd<'_>) -> io::Result<Peer> {
-    let mut who = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
-    let mut len = libc::socklen_t::try_from(size_of::<libc::ucred>()).unwrap_or(0);
-    // SAFETY: the call writes at most `len` bytes into `who`.
-    check(i64::from(unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut who).cast(),
-            &raw mut len,
-        )
-    }))?;
-    Ok(Peer { pid: who.pid, uid: who.uid })
+    let ids = socket::getsockopt(&socket, sockopt::PeerCredentials)?;
+    Ok(Peer { pid: ids.pid(), uid: ids.uid() })
 }
 
 /// The effective user of the caller.
 pub fn effective_user() -> u32 {
-    // SAFETY: no arguments; cannot fail.
-    unsafe { libc::geteuid() }
+    nix::unistd::geteuid().as_raw()
 }
 
 #[cfg(test)]

@@ -10,10 +10,11 @@
 //! address space; only [`is_exact`] maps memory of this process, and unmaps it.
 #![allow(unsafe_code)]
 
+use crate::fd::owned;
 use crate::{check, pagemap};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::OnceLock;
 
 const UFFD_USER_MODE_ONLY: i32 = 1;
@@ -39,9 +40,7 @@ pub const FLAGS: i32 = UFFD_USER_MODE_ONLY | libc::O_CLOEXEC | libc::O_NONBLOCK;
 pub(crate) fn create(user_mode_only: bool) -> io::Result<OwnedFd> {
     let flags = libc::O_CLOEXEC | if user_mode_only { UFFD_USER_MODE_ONLY } else { 0 };
     // SAFETY: numbers only; the result is a new descriptor.
-    let fd = check(unsafe { libc::syscall(libc::SYS_userfaultfd, flags) })?;
-    // SAFETY: as above, nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap_or(-1)) })
+    owned(unsafe { libc::syscall(libc::SYS_userfaultfd, flags) })
 }
 
 impl Userfault {
