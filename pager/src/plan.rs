@@ -1,23 +1,23 @@
 //! Whether to copy the dirty pages inside the stop or to freeze the program by a fork, and which memory to keep out of
 //! the clone. Asked by the agent between the last scan and the copy, with the program stopped: two walks over the sets.
 //!
-//! The choice is by stop time alone. Costs are from `reference/mechanics.md`, measured on Linux 6.18, one thread, but for
-//! those that say otherwise.
+//! The choice is by stop time alone. Costs are from docs/mechanics.md, measured on Linux 6.18, one thread, but for those that
+//! say otherwise.
 
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
 use holdfast_image::{Addr, PAGE_SIZE};
 
-/// Copying a page out of the stopped program (section 7, point 3: 0.9 us per page, one thread).
+/// Copying a page out of the stopped program (docs/mechanics.md, 7: 0.9 us per page, one thread).
 pub const COPY_PAGE_NS: u64 = 900;
 /// Each run of pages on top of that: one entry of process_vm_readv and its lookup. Assumed, not measured.
 pub const COPY_RUN_NS: u64 = 400;
-/// A fork whatever the size: the clone and its intermediate parent (design, section 4: 0.4 ms with nothing dirty).
+/// A fork whatever the size: the clone and its intermediate parent (docs/mechanics.md, 7: 0.4 ms with nothing mapped).
 pub const FORK_NS: u64 = 350_000;
-/// Each present page that stays in the clone: 17 ms per GiB of 4 KiB pages (section 7: 11.7 to 20).
+/// Each present page that stays in the clone: 17 ms per GiB of 4 KiB pages (docs/mechanics.md, 7: 11.7 to 20).
 pub const FORK_PAGE_NS: u64 = 65;
 /// One call of MADV_DONTFORK or MADV_DOFORK on a range, the split of its mapping included. Assumed, for calls made in one
-/// batch; injected one by one they were measured at 18 and 14 us (`reference/ptrace.md`, table of the fork).
+/// batch; injected one by one they were measured at 18 and 14 us (docs/stop.md, B.2).
 pub const ADVICE_NS: u64 = 2_000;
 /// Ranges kept out of the clone are at least so long, and begin and end at multiples of it inside a mapping, so that no
 /// huge page is split.

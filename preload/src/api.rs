@@ -3,7 +3,7 @@
 //! Runs in: the host program, any thread that calls it.
 //! Invariants: no output, no open descriptor when a call returns, `errno` only set where the header says so. Without an
 //! agent every call returns at once.
-//! Fails by: the negative numbers below, which are those of the header (`tests/api.rs` compares them).
+//! Fails by: the negative numbers below, which are those of the header (`tests/exports.rs` compares them).
 //!
 //! # Safety
 //! Pointers come from the program; what must hold for them is what the header says.

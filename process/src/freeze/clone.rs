@@ -1,7 +1,7 @@
 //! The frozen copy: a clone of the program's memory that never runs an instruction of the program.
 //!
 //! Made by way of an intermediate clone, so that the program's own waits, signals and parent notice nothing
-//! (ptrace.md, B.2). The copy belongs to the tracer: EXITKILL ends it with the agent, and between its birth and
+//! (docs/stop.md, B.2). The copy belongs to the tracer: EXITKILL ends it with the agent, and between its birth and
 //! EXITKILL the stub's child branch does (exit_group).
 //!
 //! Invariants: one copy per cut; all ptrace calls on it come from the tracer thread; others may read its memory.

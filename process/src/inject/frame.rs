@@ -42,7 +42,7 @@ pub fn rewound(regs: &Registers) -> Registers {
 
 /// The bytes of a frame at `address` (64-byte aligned) that resumes `regs` with `mask` and `xstate` (standard format,
 /// already cut to what the task has: the kernel drops everything above SSE of a state that is larger than the task's
-/// own, ptrace.md B.1).
+/// own, docs/stop.md, B.1).
 pub fn bytes(address: u64, regs: &Registers, mask: u64, xstate: &[u8]) -> Vec<u8> {
     let mut frame = vec![0_u8; XSTATE_OFFSET];
     let mut put = |offset: usize, value: u64| frame[offset..offset + 8].copy_from_slice(&value.to_le_bytes());

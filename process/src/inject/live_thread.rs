@@ -1,6 +1,6 @@
 //! Running a table of system calls in one stopped thread.
 //!
-//! Order matters for the agent's death (ptrace.md, B.1): frame and table are in place first, then the registers, then
+//! Order matters for the agent's death (docs/stop.md, B.1): frame and table are in place first, then the registers, then
 //! the mask; on the way back mask, then registers. At every instant in between the thread, let go, returns to where
 //! it was.
 //!

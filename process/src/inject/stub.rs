@@ -1,7 +1,7 @@
 //! The stub: position-independent code that works through a table of system calls.
 //!
 //! It uses no stack, touches only the table, and ends by `rt_sigreturn` on the frame that rsp points to: if the agent
-//! dies at any instruction, the thread finishes the calls and returns to where it was (ptrace.md, B.1). The agent
+//! dies at any instruction, the thread finishes the calls and returns to where it was (docs/stop.md, B.1). The agent
 //! takes the thread back earlier, at the *marker*: the last call of a table is `tgkill(self, marker)` of a signal that
 //! the program ignores by default; for a tracer it is a stop, for nobody it is nothing.
 //!

@@ -4,7 +4,7 @@
 //! registers right again, and their data. A thread is pointed at the instruction *behind* the slot's `syscall` with
 //! rax = -ERESTART…, as if the kernel had just interrupted that very call: the kernel's own restart logic then runs it
 //! again (with the shortened timeout or the rest of the buffer that the agent put into the registers), or delivers a
-//! pending signal and returns EINTR: native semantics without a race (ptrace.md, A.3).
+//! pending signal and returns EINTR: native semantics without a race (docs/stop.md, A.3).
 //!
 //! A thread found in a slot at a later stop is recognised by its rip; the slot then says when the wait ends. Slots
 //! are in the program's memory, hence in its images, and work after a restart as before it.

@@ -2,7 +2,7 @@
 //!
 //! Called by the tracer thread only. What must hold afterwards, whatever fails: every thread that was seized is either
 //! detached or in the list of stragglers, which the tracer thread detaches as soon as they stop (a thread inside vfork
-//! or a long uninterruptible call cannot be detached before; ptrace.md, D).
+//! or a long uninterruptible call cannot be detached before; docs/stop.md, D).
 
 use crate::inject::live_thread::pause;
 use crate::refuse;
@@ -338,7 +338,7 @@ fn wait_stopped(
             Ok(Wait::Nothing) => pause(start),
             Ok(Wait::Interrupted) => return Ok(Some(Held { stop_signal: None, regs: None })),
             Ok(Wait::GroupStop(signal)) => return Ok(Some(Held { stop_signal: Some(signal), regs: None })),
-            // A signal came first: let it be delivered; the event stop follows (ptrace.md, D).
+            // A signal came first: let it be delivered; the event stop follows (docs/stop.md, D).
             Ok(Wait::Signal(signal)) => {
                 let _ = ptrace::cont(tid, signal);
             }
@@ -414,7 +414,7 @@ pub fn doing(pid: i32, tid: i32) -> String {
 
 impl Stopped {
     /// Lets all threads go: sleepers first, those in user code last, because each woken one may take the agent's
-    /// processor (ptrace.md, A.1). `computing`: threads to go last. Returns those that were killed meanwhile, for
+    /// processor (docs/stop.md, A.1). `computing`: threads to go last. Returns those that were killed meanwhile, for
     /// [`Stragglers::add`].
     pub fn let_go(&self, computing: &[i32]) -> Vec<i32> {
         let mut killed = Vec::new();

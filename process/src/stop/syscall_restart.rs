@@ -1,7 +1,8 @@
 //! Interrupted calls: what a thread that was stopped inside a system call must be told so that it never notices.
 //!
 //! Pure: registers and facts in, registers and a slot out; `threads` does the system calls. The rules and the calls
-//! were measured (ptrace.md, A.2 and A.3); the kernel side is arch/x86/kernel/signal.c, `arch_do_signal_or_restart`.
+//! were measured (docs/stop.md, A.2 and A.3); the kernel side is arch/x86/kernel/signal.c,
+//! `arch_do_signal_or_restart`.
 //!
 //! * -ERESTARTSYS, -ERESTARTNOINTR, -ERESTARTNOHAND, -ERESTART_RESTARTBLOCK: the kernel goes on by itself. In an image
 //!   the last one becomes -ERESTARTNOHAND with the rest of the timeout, for a new task has no restart block.

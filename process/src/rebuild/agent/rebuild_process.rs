@@ -1,8 +1,8 @@
-//! One process under construction, from its exec to the moment before it is let go. Runs in the agent.
+//! One process under construction, from its exec to the moment before it is resumed. Runs in the agent.
 //!
 //! Called by [`super::rebuild_job`], for one process after the other: [`Draft`] before there is a process,
-//! [`Site::build`], and [`Site::wind_up`] when all are built, because timers run from there. Order (reference of the
-//! kernel's demands in each module): address space, pages, break, descriptors and handlers, threads; locks, signals and
+//! [`Site::build`], and [`Site::wind_up`] when all are built, because timers run from there. Order (the kernel's
+//! demands are at the head of each module; docs/stop.md, C.1): address space, pages, break, descriptors and handlers, threads; locks, signals and
 //! timers, registers.
 
 use super::address_space::{Builder, seed_place};
