@@ -169,14 +169,14 @@ pub struct RunArgs {
     /// How memory is frozen
     #[arg(long, value_enum, default_value_t = EngineChoice::Auto)]
     pub engine: EngineChoice,
-    /// What is flushed first: what the program is expected to write first, or ascending addresses
+    /// What is flushed first
     #[arg(long, value_enum, default_value_t = OrderChoice::History)]
     pub order: OrderChoice,
     /// Most memory copied for the program while an image is written: 5% (of its memory), 256M or none; at the bound
     /// the program waits
     #[arg(long, value_name = "LIMIT", default_value_t)]
     pub cow: Cow,
-    /// Write images at most this fast, in bytes per second, for example 55M [default: as fast as it goes]
+    /// Store at most so many bytes per second, after compression, for example 55M [default: as fast as it goes]
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     pub rate: Option<u64>,
     /// Allocator of the program: the jemalloc of libholdfast, or its own
@@ -185,7 +185,7 @@ pub struct RunArgs {
     /// Take a checkpoint when this signal arrives (at the program or at `holdfast run`)
     #[arg(long, value_name = "SIG", value_parser = parse_signal)]
     pub signal: Option<i32>,
-    /// When SIG arrives at `holdfast run`: take a checkpoint, end the program, exit with 75
+    /// When SIG arrives (at the program or at `holdfast run`): take a checkpoint, end the program, exit with 75
     #[arg(long, value_name = "SIG=checkpoint-stop", value_parser = parse_on)]
     pub on: Option<i32>,
     /// Restart the job from its newest image if it has one, else start afresh

@@ -23,13 +23,13 @@ pub enum EngineChoice {
     /// Chosen at each checkpoint: `copy` when little is left to store at the stop, else `fork`.
     #[default]
     Auto,
-    /// What changed is copied while the program stands still.
+    /// What changed is copied while the program is stopped.
     Copy,
     /// A frozen copy of the process is flushed while the program runs on.
     Fork,
     /// Changed memory is made read-only; libholdfast copies pages into slots as they are written.
     Slots,
-    /// The program stands still until its memory is stored. For comparison.
+    /// The program is stopped until its memory is stored. For comparison.
     Sync,
 }
 
@@ -42,7 +42,7 @@ pub enum OrderChoice {
     History,
     /// Ascending addresses.
     Address,
-    /// The program stands still until its memory is stored (the same as `--engine sync`). For comparison.
+    /// The program is stopped until its memory is stored (the same as `--engine sync`). For comparison.
     Sync,
 }
 
@@ -114,7 +114,7 @@ pub enum TcpChoice {
 pub struct Settings {
     /// Time between two checkpoints, seconds; none: only on request.
     pub every_s: Option<u64>,
-    /// Newest images to keep; none: all.
+    /// Newest images to keep, older ones are deleted after each commit; none: all are kept.
     pub keep: Option<usize>,
     /// How memory is frozen.
     pub engine: EngineChoice,
@@ -122,7 +122,7 @@ pub struct Settings {
     pub order: OrderChoice,
     /// Most bytes copied for the program while an image is written.
     pub cow: Cow,
-    /// Most bytes that a flush reads in a second; none: as fast as it goes.
+    /// Most bytes stored in a second, after compression, before the stop and after it; none: as fast as it goes.
     pub rate: Option<u64>,
     /// Whose malloc.
     pub malloc: Allocator,
@@ -135,7 +135,7 @@ pub struct Settings {
     pub only_protected: bool,
     /// Store all pages as they are.
     pub no_compress: bool,
-    /// Most bytes of files that the program writes and that are saved; none: they are not.
+    /// Most bytes saved of files that the program has open for writing; none: they are not saved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub save_files: Option<u64>,
     /// TCP connections to peers outside.
@@ -201,7 +201,7 @@ impl Settings {
             ..self.clone()
         }
     }
-    /// Whether the program stands still until its memory is stored.
+    /// Whether the program is stopped until its memory is stored.
     pub fn is_sync(&self) -> bool {
         self.engine == EngineChoice::Sync || self.order == OrderChoice::Sync
     }
