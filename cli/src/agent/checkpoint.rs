@@ -135,7 +135,7 @@ impl From<StoreError> for Failed {
     }
 }
 
-/// CheckpointOptions a checkpoint is to be made.
+/// How a checkpoint is to be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CheckpointOptions {
     /// End the program once the image is committed.

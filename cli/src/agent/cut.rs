@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// CheckpointOptions long a stop that passed its deadline is tried again: a disk that is slow for some seconds keeps threads from stopping.
+/// How long a stop that passed its deadline is tried again: a disk that is slow for some seconds keeps threads from stopping.
 const BUSY: Duration = Duration::from_secs(10);
 /// The first pause, doubled each time, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 
 /// Most connections at a time.
 const MOST_CLIENTS: usize = 128;
-/// CheckpointOptions long a job without processes may last: the child of a daemonising program needs a moment to say hello.
+/// How long a job without processes may last: the child of a daemonising program needs a moment to register.
 const GRACE: Duration = Duration::from_millis(300);
 
 /// What is wrong while there is no program.
@@ -90,7 +90,7 @@ pub struct EventLoop {
     last_error: Option<String>,
     /// Since when nobody is left, and how long that may last.
     alone: Option<(Instant, Duration)>,
-    /// CheckpointOptions long that may last once processes were there.
+    /// How long that may last once processes were there.
     grace: Duration,
     link_open: bool,
     ending: bool,

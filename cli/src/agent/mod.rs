@@ -42,7 +42,7 @@ use std::time::{Duration, Instant};
 
 /// CheckpointOptions long an agent that was started by the library waits for its hello.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
-/// CheckpointOptions long a lock that is held is tried again, and how often.
+/// How long a lock that is held is tried again, and how often.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
