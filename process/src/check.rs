@@ -374,7 +374,7 @@ fn files(options: &CheckOptions, open: &[Open<'_>]) -> io::Result<Vec<Found>> {
         Ok(mut tables) => {
             let folder = |pid: i32| fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
             let processes: Vec<(i32, PathBuf)> = open.iter().map(|one| (one.pid, folder(one.pid))).collect();
-            let mut refusals = inotify::find_paths(&mut tables, &processes);
+            let mut refusals = inotify::find_paths(&mut tables.iter_mut().collect::<Vec<_>>(), &processes);
             if let Some(limit) = options.save_files.filter(|_| !options.only_protected) {
                 refusals.extend(unsaved(limit, &tables, open));
             }

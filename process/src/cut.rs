@@ -4,17 +4,18 @@
 //! and with its interrupted call repaired; then the error is reported. What one process looks like inside the stop is
 //! the business of `capture::capture_process`.
 
-use crate::capture::{build_record, capture_job};
+use crate::capture::build_record;
+use crate::capture::capture_job::{self, CapturedProcess};
 use crate::error::CutError;
 use crate::freeze::frozen_memory::FrozenMemory;
 use crate::freeze::retained::Retained;
 use crate::freeze::tracer_queue::{Parked, TracerQueue};
 use crate::job::adopt;
 use crate::job::stopped_group::StoppedGroup;
+use crate::job::stopped_process::StoppedProcess;
 use crate::job::target::{Roster, Target};
-use crate::job::tracer_state::KeptAll;
+use crate::job::tracer_state::TracerState;
 use crate::options::{CutOptions, Engine};
-use crate::stop::interrupt::Stragglers;
 use crate::stop::resume::{self, HeldProgram};
 use holdfast_image::PageCount;
 use holdfast_image::manifest::StopBreakdown;
@@ -59,7 +60,7 @@ pub struct Made {
     /// For whoever asked.
     pub cut: Cut,
     /// For the tracer: what is kept until the pages are stored, by space.
-    pub current: Vec<(u32, Retained)>,
+    pub retained: Vec<(u32, Retained)>,
     /// For the tracer: the programs, held until [`Cut::parked`] is dropped.
     pub parked: Vec<HeldProgram>,
 }
@@ -71,61 +72,48 @@ pub struct Made {
 pub fn make(
     roster: &dyn Roster,
     options: &CutOptions,
-    kept: &mut KeptAll,
-    stragglers: &mut Stragglers,
+    state: &mut TracerState,
     queue: &Arc<dyn TracerQueue>,
 ) -> Result<Made, CutError> {
-    let (known, orphans) = adopt::all(roster, options, kept, stragglers)?;
-    kept.only(&known);
+    let (known, orphans) = adopt::all(roster, options, state)?;
+    state.only(&known);
     let mut breakdown = StopBreakdown::default();
-    let mut group = StoppedGroup::stop((known, orphans), options, kept, stragglers, &mut breakdown)?;
+    let mut group = StoppedGroup::stop(known, orphans, options, state, &mut breakdown)?;
     let begun = group.begun;
-    let (inside, contents) = match group
-        .complete(roster, options, kept, stragglers)
-        .and_then(|zombies| capture_job::read(&mut group, &zombies, options, kept, &mut breakdown))
-    {
-        Ok(inside) => inside,
+    let zombies = match group.complete(roster, options, state) {
+        Ok(zombies) => zombies,
         Err(error) => {
-            resume::resume_all(group.held, stragglers);
+            group.resume(state);
             return Err(error);
         }
     };
-    let StoppedGroup { targets, befores, held: all, .. } = group;
-    breakdown.threads = inside.iter().map(|one| one.seen.threads.len() as u64).sum();
-    let frozen: u64 = inside.iter().map(|one| one.snapshot.frozen.pages().0).sum();
-    let copies = inside.iter().any(|one| one.snapshot.copy.is_some());
-    let park = options.park_above.is_some_and(|most| copies && PageCount(frozen) > most);
-    let hold = options.hold || options.engine == Engine::Sync;
+    let read = capture_job::read(group.processes, &zombies, options, state, &mut breakdown);
+    let (stopped, contents) = read.map_err(|aborted| aborted.resume(state))?;
+    let (processes, programs): (Vec<CapturedProcess>, Vec<HeldProgram>) =
+        stopped.into_iter().map(StoppedProcess::into_captured).unzip();
+    breakdown.threads = processes.iter().map(|one| one.inside.seen.threads.len() as u64).sum();
+    let targets: Vec<Target> = processes.iter().map(|one| one.target.clone()).collect();
     let (mut held, mut parked) = (Vec::new(), Vec::new());
-    if park {
-        parked = all;
-    } else if hold {
-        held = all;
-    } else {
-        let resuming = Instant::now();
-        resume::resume_all(all, stragglers);
-        breakdown.resume_ns = elapsed_ns(resuming);
+    match fate(&processes, options) {
+        Fate::Park => parked = programs,
+        Fate::Hold => held = programs,
+        Fate::Resume => {
+            let resuming = Instant::now();
+            resume::resume_all(programs, &mut state.stragglers);
+            breakdown.resume_ns = elapsed_ns(resuming);
+        }
     }
     breakdown.total_ns = elapsed_ns(begun);
     let resumed_at = Instant::now();
-    let described = match build_record::after(
-        &targets,
-        options,
-        kept,
-        &befores,
-        (inside, contents),
-        held,
-        queue,
-        stragglers,
-    ) {
+    let described = match build_record::after(processes, contents, held, options, state, queue) {
         Ok(described) => described,
         Err(error) => {
-            resume::resume_all(parked, stragglers);
+            resume::resume_all(parked, &mut state.stragglers);
             return Err(error);
         }
     };
-    let build_record::Described { record, memory, current, sets } = described;
-    kept.names.hold(&record.files.ipc);
+    let build_record::Described { record, memory, retained, sets } = described;
+    state.names.hold(&record.files.ipc);
     let build_record::Sets { engine, dirty, frozen, present, inherited } = sets;
     let of_store: u64 = inherited.mapped.iter().map(|mapping| mapping.run.pages.0).sum();
     let tracked = PageCount(present.pages().0 + of_store);
@@ -144,5 +132,26 @@ pub fn make(
         memory,
         parked: handle,
     };
-    Ok(Made { cut, current, parked })
+    Ok(Made { cut, retained, parked })
+}
+
+/// What becomes of the programs at the end of the stop.
+enum Fate {
+    Resume,
+    /// Stopped until their pages are stored.
+    Hold,
+    /// Stopped until the agent says so.
+    Park,
+}
+
+fn fate(processes: &[CapturedProcess], options: &CutOptions) -> Fate {
+    let frozen: u64 = processes.iter().map(|one| one.inside.snapshot.frozen.pages().0).sum();
+    let copies = processes.iter().any(|one| one.inside.snapshot.copy.is_some());
+    if options.park_above.is_some_and(|most| copies && PageCount(frozen) > most) {
+        Fate::Park
+    } else if options.hold || options.engine == Engine::Sync {
+        Fate::Hold
+    } else {
+        Fate::Resume
+    }
 }

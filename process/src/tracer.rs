@@ -10,9 +10,9 @@ use crate::freeze::guard::{self, Guard};
 use crate::freeze::retained::Retained;
 use crate::freeze::tracer_queue::{Parked, TracerQueue};
 use crate::job::target::{Roster, Target};
-use crate::job::tracer_state::KeptAll;
+use crate::job::tracer_state::TracerState;
 use crate::options::CutOptions;
-use crate::stop::interrupt::{self, Stragglers};
+use crate::stop::interrupt;
 use crate::stop::process_errors;
 use crate::stop::resume::{self, HeldProgram};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
@@ -95,11 +95,10 @@ impl Tracer {
             Worker {
                 inbox,
                 queue: own,
-                kept: KeptAll::default(),
-                current: Vec::new(),
+                state: TracerState::default(),
+                retained: Vec::new(),
                 unlifted: None,
                 parked: Vec::new(),
-                stragglers: Stragglers::default(),
             }
             .run();
         })?;
@@ -143,26 +142,25 @@ impl Drop for Tracer {
 struct Worker {
     inbox: Receiver<Command>,
     queue: Arc<dyn TracerQueue>,
-    kept: KeptAll,
+    state: TracerState,
     /// With the space of its process.
-    current: Vec<(u32, Retained)>,
+    retained: Vec<(u32, Retained)>,
     /// A guard that could not be lifted after its flush.
     unlifted: Option<(Arc<Guard>, Box<Target>)>,
     /// Held for lack of room.
     parked: Vec<HeldProgram>,
-    stragglers: Stragglers,
 }
 
 impl Worker {
     fn run(mut self) {
         loop {
-            let wait = if self.stragglers.is_empty() { Duration::from_secs(3600) } else { TEND_EVERY };
+            let wait = if self.state.stragglers.is_empty() { Duration::from_secs(3600) } else { TEND_EVERY };
             match self.inbox.recv_timeout(wait) {
                 Ok(Command::Quit) | Err(RecvTimeoutError::Disconnected) => return,
                 Ok(command) => self.obey(command),
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            self.stragglers.tend();
+            self.state.stragglers.tend();
         }
     }
 
@@ -180,11 +178,11 @@ impl Worker {
             Command::Release(run) => self.release(run),
             Command::Quit => {} // taken by the loop
             Command::End { kill } => {
-                for (_, current) in std::mem::take(&mut self.current) {
+                for (_, current) in std::mem::take(&mut self.retained) {
                     match current {
-                        Retained::Held(held) if kill => held.kill(&mut self.stragglers),
+                        Retained::Held(held) if kill => held.kill(&mut self.state.stragglers),
                         Retained::Guarded { guard, target } => self.lift(guard, target),
-                        other => other.end(&mut self.kept, &mut self.stragglers),
+                        other => other.end(&mut self.state),
                     }
                 }
             }
@@ -195,29 +193,27 @@ impl Worker {
         if let Some((guard, target)) = self.unlifted.take() {
             self.lift(guard, target);
         }
-        if !self.current.is_empty() || self.unlifted.is_some() {
+        if !self.retained.is_empty() || self.unlifted.is_some() {
             return Err(CutError::Busy { what: "the image before is still being written".into() });
         }
         self.unpark();
-        let made = cut::make(roster, options, &mut self.kept, &mut self.stragglers, &self.queue).map_err(
-            |error| {
-                // Killed in the middle of it: what could not be read is no failure of ours, and what was read of a process that is
-                // ending (no descriptors any more) no reason to refuse.
-                let targets = roster.targets();
-                let ended = targets.iter().find(|target| interrupt::is_dying(target.pid));
-                match (error, ended) {
-                    (CutError::Failed { .. } | CutError::Refused(_), Some(_)) if targets.len() == 1 => {
-                        CutError::Gone
-                    }
-                    (CutError::Failed { .. } | CutError::Refused(_), Some(target)) => {
-                        process_errors::just_ended(target.pid)
-                    }
-                    (CutError::Failed { .. }, None) if targets.is_empty() => CutError::Gone,
-                    (error, _) => error,
+        let made = cut::make(roster, options, &mut self.state, &self.queue).map_err(|error| {
+            // Killed in the middle of it: what could not be read is no failure of ours, and what was read of a process that is
+            // ending (no descriptors any more) no reason to refuse.
+            let targets = roster.targets();
+            let ended = targets.iter().find(|target| interrupt::is_dying(target.pid));
+            match (error, ended) {
+                (CutError::Failed { .. } | CutError::Refused(_), Some(_)) if targets.len() == 1 => {
+                    CutError::Gone
                 }
-            },
-        )?;
-        self.current = made.current;
+                (CutError::Failed { .. } | CutError::Refused(_), Some(target)) => {
+                    process_errors::just_ended(target.pid)
+                }
+                (CutError::Failed { .. }, None) if targets.is_empty() => CutError::Gone,
+                (error, _) => error,
+            }
+        })?;
+        self.retained = made.retained;
         self.parked = made.parked;
         Ok(made.cut)
     }
@@ -225,7 +221,7 @@ impl Worker {
     /// Lifts a guard. What cannot be lifted now is tried again before the next cut.
     fn lift(&mut self, guard: Arc<Guard>, target: Box<Target>) {
         self.unpark();
-        match guard::lift(&guard, &target, &mut self.kept, &mut self.stragglers) {
+        match guard::lift(&guard, &target, &mut self.state) {
             Ok(()) | Err(CutError::Gone) => {}
             Err(error) => {
                 tracing::warn!(%error, "lifting the guard");
@@ -236,18 +232,18 @@ impl Worker {
 
     fn park(&mut self, targets: &[Target]) -> Result<(), CutError> {
         if self.parked.is_empty() {
-            self.parked = resume::park(targets, PARK_DEADLINE, &mut self.kept, &mut self.stragglers)?;
+            self.parked = resume::park(targets, PARK_DEADLINE, &mut self.state)?;
         }
         Ok(())
     }
 
     fn unpark(&mut self) {
-        resume::resume_all(std::mem::take(&mut self.parked), &mut self.stragglers);
+        resume::resume_all(std::mem::take(&mut self.parked), &mut self.state.stragglers);
     }
 
     /// Lets the copies drop what nobody needs of them: until then the programs' writes there cost copies.
     fn drop_surplus(&mut self) {
-        for (_, current) in &mut self.current {
+        for (_, current) in &mut self.retained {
             if let Retained::Copy { copy, surplus } = current
                 && let Err(error) = copy.release(&std::mem::take(surplus))
             {
@@ -270,7 +266,7 @@ impl Worker {
             }
         }
         let all = PageSet::from(runs);
-        for (space, current) in &self.current {
+        for (space, current) in &self.retained {
             let own = address_space::own_set(*space, &all);
             if let Retained::Copy { copy, .. } = current
                 && !own.is_empty()

@@ -3,13 +3,11 @@
 //! Called by `cut`, on the tracer thread, while the program runs on. What must hold: if anything is in doubt (a mapping
 //! changed between the look before the stop and the stop) there is no image.
 
-use crate::capture::capture_job::{self, Inside};
+use crate::capture::capture_job::{self, Captured, CapturedProcess};
 use crate::capture::contents::Taken;
 use crate::capture::files::inotify;
-use crate::capture::map_flags;
-use crate::capture::maps::Flags;
-use crate::capture::regions;
-use crate::capture::{credentials, mlock, state};
+use crate::capture::maps::{Flags, Mapped};
+use crate::capture::{credentials, map_flags, mlock, regions, state};
 use crate::error::CutError;
 use crate::freeze::engine::Snapshot;
 use crate::freeze::frozen_memory::{FrozenMemory, Living, OwnMemory, StoreFiles};
@@ -17,10 +15,9 @@ use crate::freeze::retained::Retained;
 use crate::freeze::tracer_queue::TracerQueue;
 use crate::job::prepare::Before;
 use crate::job::target::Target;
-use crate::job::tracer_state::{Kept, KeptAll};
+use crate::job::tracer_state::{Kept, TracerState};
 use crate::options::CutOptions;
 use crate::refuse;
-use crate::stop::interrupt::Stragglers;
 use crate::stop::process_errors;
 use crate::stop::resume::HeldProgram;
 use crate::stop::stages::Seen;
@@ -48,7 +45,7 @@ pub struct Described {
     /// Reads the pages.
     pub memory: FrozenMemory,
     /// What is kept until they are stored, by space.
-    pub current: Vec<(u32, Retained)>,
+    pub retained: Vec<(u32, Retained)>,
     /// Which pages.
     pub sets: Sets,
 }
@@ -111,82 +108,90 @@ impl Sets {
 }
 
 /// Everything that needs no stop any more: the copies' own affairs, identities of files. `held`: the programs, if they
-/// are to be held until their pages are stored.
+/// are to be held until their pages are stored, in the order of the processes.
 ///
 /// # Errors
-/// A copy died, or a program changed meanwhile; copies are ended, held programs let go.
-#[allow(clippy::too_many_arguments)] // the parts of one cut
+/// A copy died, or a program changed meanwhile; copies are ended, held programs resumed.
 pub fn after(
-    targets: &[Target],
-    options: &CutOptions,
-    kept: &mut KeptAll,
-    befores: &[Before],
-    (mut inside, contents): (Vec<Inside>, Taken),
+    mut processes: Vec<CapturedProcess>,
+    contents: Taken,
     held: Vec<HeldProgram>,
+    options: &CutOptions,
+    state: &mut TracerState,
     queue: &Arc<dyn TracerQueue>,
-    stragglers: &mut Stragglers,
 ) -> Result<Described, CutError> {
     let mut held = held.into_iter();
     let is_held = held.len() > 0;
-    let mut current: Vec<Option<Retained>> = Vec::with_capacity(inside.len());
-    for (target, one) in targets.iter().zip(&mut inside) {
-        let surplus = std::mem::take(&mut one.snapshot.surplus);
-        let guard = one.snapshot.guard.take();
-        current.push(match (one.snapshot.copy.take(), held.next()) {
-            (Some(copy), _) => Some(Retained::Copy { copy: Box::new(copy), surplus }),
-            (None, Some(held)) => Some(Retained::Held(Box::new(held))),
-            (None, None) => guard
-                .map(|guard| Retained::Guarded { guard: Arc::new(guard), target: Box::new(target.clone()) }),
-        });
+    let mut retained = Vec::with_capacity(processes.len());
+    for process in &mut processes {
+        retained.extend(retain(process, held.next()).map(|retained| (process.target.space, retained)));
     }
-    match describe_all(targets, options, kept, befores, inside, &current) {
+    match describe_all(processes, &retained, options, state) {
         Ok((mut record, mut members, mut sets)) => {
             record.files.contents = sets.add_files(contents, &mut members);
             sets.sort();
             let memory = FrozenMemory { members, held: is_held, tracer: Arc::clone(queue), ended: false };
-            let spaces = targets.iter().map(|target| target.space);
-            let current = spaces.zip(current).filter_map(|(space, current)| Some((space, current?)));
-            Ok(Described { record, memory, current: current.collect(), sets })
+            Ok(Described { record, memory, retained, sets })
         }
         Err(error) => {
-            current.into_iter().flatten().for_each(|current| current.end(kept, stragglers));
+            retained.into_iter().for_each(|(_, retained)| retained.end(state));
             Err(error)
         }
+    }
+}
+
+/// Takes what keeps the memory of a process until it is stored out of what was read.
+fn retain(process: &mut CapturedProcess, held: Option<HeldProgram>) -> Option<Retained> {
+    let snapshot = &mut process.inside.snapshot;
+    let surplus = std::mem::take(&mut snapshot.surplus);
+    let guard = snapshot.guard.take();
+    match (snapshot.copy.take(), held) {
+        (Some(copy), _) => Some(Retained::Copy { copy: Box::new(copy), surplus }),
+        (None, Some(held)) => Some(Retained::Held(Box::new(held))),
+        (None, None) => guard.map(|guard| Retained::Guarded {
+            guard: Arc::new(guard),
+            target: Box::new(process.target.clone()),
+        }),
     }
 }
 
 type AllDescribed = (ProcessRecord, Vec<(u32, OwnMemory)>, Sets);
 
 fn describe_all(
-    targets: &[Target],
+    mut processes: Vec<CapturedProcess>,
+    retained: &[(u32, Retained)],
     options: &CutOptions,
-    kept: &mut KeptAll,
-    befores: &[Before],
-    mut inside: Vec<Inside>,
-    current: &[Option<Retained>],
+    state: &mut TracerState,
 ) -> Result<AllDescribed, CutError> {
-    find_watched(targets, &mut inside)?;
-    end_connects(&mut inside);
+    find_watched(&mut processes)?;
+    end_connects(&mut processes);
     // Of all processes: their regions refer to it.
     let mut once = FileTable::default();
-    if let Some(first) = inside.first_mut() {
-        once.nameless = std::mem::take(&mut first.files.nameless);
-        once.segments = std::mem::take(&mut first.files.segments);
-        once.ipc = std::mem::take(&mut first.files.ipc);
+    if let Some(first) = processes.first_mut() {
+        let files = &mut first.inside.files;
+        once.nameless = std::mem::take(&mut files.nameless);
+        once.segments = std::mem::take(&mut files.segments);
+        once.ipc = std::mem::take(&mut files.ipc);
     }
+    let several = processes.len() > 1;
+    let Some((program, nested)) = processes.first().map(|first| (first.target.pid, first.before.nested))
+    else {
+        return Err(CutError::Gone);
+    };
     let (mut records, mut members, mut sets) = (Vec::new(), Vec::new(), Sets::default());
-    for (((target, before), one), current) in targets.iter().zip(befores).zip(inside).zip(current) {
-        let (record, memory, snapshot) =
-            describe(target, options, kept.of(target), before, one, &once, current.as_ref())
-                .map_err(|error| process_errors::named(error, targets.len() > 1, target.pid))?;
+    for process in processes {
+        let (pid, space) = (process.target.pid, process.target.space);
+        let own = retained.iter().find(|(other, _)| *other == space).map(|(_, retained)| retained);
+        let (record, memory, snapshot) = describe(process, own, options, state, &once)
+            .map_err(|error| process_errors::named(error, several, pid))?;
         // The parent by its id here; it gets the one that the processes know below.
-        records.push((target.pid, record));
-        members.push((target.space, memory));
-        sets.add(target.space, snapshot, options);
+        records.push((pid, record));
+        members.push((space, memory));
+        sets.add(space, snapshot, options);
     }
-    let mut record = family(records).ok_or(CutError::Gone)?;
+    let mut record = with_others(records).ok_or(CutError::Gone)?;
     // Where it lives as we do, it is ours to tell: one that was given since the stop does as well.
-    if befores.first().is_some_and(|first| !first.nested) {
+    if !nested {
         record.last_id = ids::last();
     }
     (record.files.nameless, record.files.segments, record.files.ipc) =
@@ -195,14 +200,14 @@ fn describe_all(
         what: format!("the record of the program is not sound: {what}"),
     })?;
     if let Err(why) = fork_plan::plan(&record) {
-        return Err(CutError::Refused(vec![refuse::process(targets[0].pid, why)]));
+        return Err(CutError::Refused(vec![refuse::process(program, why)]));
     }
     Ok((record, members, sets))
 }
 
 /// A connect(2) that the stop has interrupted goes on here. In the image its connection is there, or made by the restart, and made again
 /// the call would fail with EISCONN (net/ipv4/af_inet.c, __inet_stream_connect): there it has succeeded.
-fn end_connects(inside: &mut [Inside]) {
+fn end_connects(processes: &mut [CapturedProcess]) {
     let is_connected = |description: &Description| match &description.object {
         Object::Socket(socket) => {
             matches!(socket.state, SocketState::Connected { .. } | SocketState::Pending { .. })
@@ -210,16 +215,16 @@ fn end_connects(inside: &mut [Inside]) {
         _ => false,
     };
     // The first has what is open in all.
-    let Some(first) = inside.first() else { return };
-    let connected: Vec<bool> = first.files.descriptions.iter().map(is_connected).collect();
-    for one in inside {
-        for regs in one.seen.threads.iter_mut().map(|thread| &mut thread.stored) {
+    let Some(first) = processes.first() else { return };
+    let connected: Vec<bool> = first.inside.files.descriptions.iter().map(is_connected).collect();
+    for Captured { seen, files, .. } in processes.iter_mut().map(|one| &mut one.inside) {
+        for regs in seen.threads.iter_mut().map(|thread| &mut thread.stored) {
             let interrupted = (libc::SYS_connect.cast_unsigned(), ERESTARTSYS.cast_unsigned());
             if (regs.orig_rax, regs.rax) != interrupted {
                 continue;
             }
             let own =
-                one.files.descriptors.iter().find(|own| u64::try_from(own.fd).is_ok_and(|fd| fd == regs.rdi));
+                files.descriptors.iter().find(|own| u64::try_from(own.fd).is_ok_and(|fd| fd == regs.rdi));
             if own.is_some_and(|own| connected.get(own.description as usize) == Some(&true)) {
                 (regs.orig_rax, regs.rax) = (u64::MAX, 0);
             }
@@ -228,18 +233,21 @@ fn end_connects(inside: &mut [Inside]) {
 }
 
 /// The paths of what the programs watch (inotify(7)).
-fn find_watched(targets: &[Target], inside: &mut [Inside]) -> Result<(), CutError> {
-    let mut tables: Vec<FileTable> = inside.iter_mut().map(|one| std::mem::take(&mut one.files)).collect();
+fn find_watched(processes: &mut [CapturedProcess]) -> Result<(), CutError> {
     let folder =
-        |(target, one): (&Target, &Inside)| (target.pid, one.surroundings.cwd.path.as_path().to_owned());
-    let processes: Vec<(i32, PathBuf)> = targets.iter().zip(&*inside).map(folder).collect();
-    let refusals = inotify::find_paths(&mut tables, &processes);
-    inside.iter_mut().zip(tables).for_each(|(one, files)| one.files = files);
-    if refusals.is_empty() { Ok(()) } else { Err(capture_job::refused(targets, refusals)) }
+        |one: &CapturedProcess| (one.target.pid, one.inside.surroundings.cwd.path.as_path().to_owned());
+    let folders: Vec<(i32, PathBuf)> = processes.iter().map(folder).collect();
+    let mut tables: Vec<&mut FileTable> = processes.iter_mut().map(|one| &mut one.inside.files).collect();
+    let refusals = inotify::find_paths(&mut tables, &folders);
+    if refusals.is_empty() {
+        return Ok(());
+    }
+    let pids: Vec<i32> = folders.iter().map(|(pid, _)| *pid).collect();
+    Err(capture_job::refused(&pids, refusals))
 }
 
 /// One record of all: the first with all others, each after its parent. Given with the ids that the agent sees.
-fn family(records: Vec<(i32, ProcessRecord)>) -> Option<ProcessRecord> {
+fn with_others(records: Vec<(i32, ProcessRecord)>) -> Option<ProcessRecord> {
     let known: HashMap<i32, i32> = records.iter().map(|(pid, record)| (*pid, record.pid)).collect();
     let mut rest = records.into_iter().map(|(_, record)| record);
     let mut first = rest.next()?;
@@ -275,15 +283,14 @@ fn family(records: Vec<(i32, ProcessRecord)>) -> Option<ProcessRecord> {
 const NOBODY: i32 = 1;
 
 fn describe(
-    target: &Target,
+    process: CapturedProcess,
+    retained: Option<&Retained>,
     options: &CutOptions,
-    kept: &mut Kept,
-    before: &Before,
-    mut inside: Inside,
+    state: &mut TracerState,
     once: &FileTable,
-    current: Option<&Retained>,
 ) -> Result<(ProcessRecord, OwnMemory, Snapshot), CutError> {
-    if let Some(Retained::Copy { copy, .. }) = current {
+    let CapturedProcess { target, before, mut inside } = process;
+    if let Some(Retained::Copy { copy, .. }) = retained {
         copy.detach_from_program()?;
         check_copy(copy.pid, &inside.snapshot)?;
     }
@@ -292,19 +299,19 @@ fn describe(
     if options.only.is_none() && !missing.is_empty() {
         return Err(CutError::Unsettled(missing));
     }
-    let flags = flags(target, before, seen, current)?;
-    let (regions, mapped_files, whole) = regions::regions(
-        &seen.mapped,
-        &flags,
-        &seen.policies,
-        &inside.scenery.shared_files,
-        &mut kept.identities,
-        options.self_contained,
+    let flags = flags(&target, &before, seen, retained)?;
+    let kept = state.of(&target);
+    let files = regions::Files {
+        shared: &inside.scenery.shared_files,
+        identities: &mut kept.identities,
+        self_contained: options.self_contained,
         once,
-    );
+    };
+    let (regions, mapped_files, whole) = regions::regions(&seen.mapped, &flags, &seen.policies, files);
+    let replaced = |(_, (now, then)): &(&Mapped, (&bool, &bool))| **now && !**then;
+    let mut wholes = seen.mapped.iter().zip(whole.iter().zip(&inside.whole));
     if options.only.is_none()
-        && let Some((mapped, _)) =
-            seen.mapped.iter().zip(whole.iter().zip(&inside.whole)).find(|(_, (now, then))| **now && !**then)
+        && let Some((mapped, _)) = wholes.find(replaced)
     {
         let what = format!("{} was replaced meanwhile", String::from_utf8_lossy(&mapped.mapping.name));
         return Err(CutError::Busy { what });
@@ -313,7 +320,21 @@ fn describe(
     let shared: PageSet = snapshot.saved.first(snapshot.shared).collect();
     snapshot.dirty = snapshot.dirty.union(&shared);
     snapshot.saved.sort();
-    let pid = match current {
+    let memory = memory(&target, &mut snapshot, retained)?;
+    let guards = snapshot.guards.runs().iter();
+    let guards = guards.map(|run| GuardRegion { start: run.start, end: run.end() }).collect();
+    let mut record = ProcessRecord { guards, ..record(&target, kept, inside, regions, mapped_files)? };
+    record.host.baseline = options.baseline;
+    Ok((record, memory, snapshot))
+}
+
+/// Where the pages of a process are read.
+fn memory(
+    target: &Target,
+    snapshot: &mut Snapshot,
+    retained: Option<&Retained>,
+) -> Result<OwnMemory, CutError> {
+    let pid = match retained {
         Some(Retained::Copy { copy, .. }) => Some(copy.pid),
         Some(Retained::Held(held)) => Some(held.living().unwrap_or(target.pid)),
         Some(Retained::Guarded { .. }) | None => None,
@@ -322,20 +343,15 @@ fn describe(
         Some(pid) => Some(Living { forced: File::open(format!("/proc/{pid}/mem"))? }),
         None => None,
     };
-    let guards = snapshot.guards.runs().iter();
-    let guards = guards.map(|run| GuardRegion { start: run.start, end: run.end() }).collect();
-    let mut record = ProcessRecord { guards, ..record(target, kept, inside, regions, mapped_files)? };
-    record.host.baseline = options.baseline;
-    let memory = OwnMemory {
+    Ok(OwnMemory {
         saved: std::mem::take(&mut snapshot.saved),
         files: StoreFiles::new(snapshot.files.clone()),
         living,
-        guard: match current {
+        guard: match retained {
             Some(Retained::Guarded { guard, .. }) => Some(Arc::clone(guard)),
             _ => None,
         },
-    };
-    Ok((record, memory, snapshot))
+    })
 }
 
 /// The flags that all mappings had at the stop.
@@ -343,7 +359,7 @@ fn flags(
     target: &Target,
     before: &Before,
     seen: &Seen,
-    current: Option<&Retained>,
+    retained: Option<&Retained>,
 ) -> Result<Flags, CutError> {
     if let Some(flags) = &seen.mapping_flags {
         return Ok(flags.clone());
@@ -351,7 +367,7 @@ fn flags(
     let of_process = |pid: i32| {
         procfs::by_any_thread(pid, |tid| procfs::vm_flags(pid, tid).ok().filter(|flags| !flags.is_empty()))
     };
-    let copy = match current {
+    let copy = match retained {
         Some(Retained::Copy { copy, .. }) => Some(of_process(copy.pid)?),
         Some(Retained::Held(_)) => Some(of_process(target.pid)?),
         Some(Retained::Guarded { .. }) | None => None,
@@ -364,7 +380,7 @@ fn flags(
         })
         .map_err(changed)?;
     let locked = seen.status.number("VmLck") > Some(0) || mlock::any(&before.flags);
-    if locked && matches!(current, Some(Retained::Copy { .. })) {
+    if locked && matches!(retained, Some(Retained::Copy { .. })) {
         mlock::settle(&seen.mapped, &before.flags, &of_process(target.pid)?, &mut settled)
             .map_err(changed)?;
     }
@@ -388,11 +404,11 @@ fn check_copy(pid: i32, snapshot: &Snapshot) -> Result<(), CutError> {
 fn record(
     target: &Target,
     kept: &mut Kept,
-    inside: Inside,
+    inside: Captured,
     regions: Vec<Region>,
     mapped_files: Vec<FileIdentity>,
 ) -> Result<ProcessRecord, CutError> {
-    let Inside { seen, surroundings, scenery, mut files, zombies, stop_told, .. } = inside;
+    let Captured { seen, surroundings, scenery, mut files, zombies, stop_told, .. } = inside;
     let pid = target.pid;
     let exe_name = Name(surroundings.exe.clone());
     let exe_path = exe_name.as_path();

@@ -3,38 +3,40 @@
 //! Called by `cut`, on the tracer thread. What one process looks like is the business of [`capture_process`]; here it is asked of all of
 //! them, by several threads where nothing has to be traced, and what only all of them together have is added: open files,
 //! shared memory, who has been told of whose stop.
-//! Fails by: [`CutError`]; the caller lets all processes go.
+//! Fails by: [`Aborted`]; the caller resumes all processes.
 
-use crate::capture::capture_process::{self, Asked, Scenery, Surroundings};
+use crate::capture::capture_process;
 use crate::capture::contents::{self, Taken, Unsaved};
 use crate::capture::files::unlinked::{self, Covered};
 use crate::capture::files::{FileReader, Holder, Look, Outside};
 use crate::capture::map_flags;
-use crate::capture::maps;
+use crate::capture::maps::SharedPages;
 use crate::capture::regions;
 use crate::capture::{ipc, sysv_shm};
 use crate::error::CutError;
 use crate::freeze::engine::{self, Scene, Snapshot};
 use crate::job::prepare::Before;
-use crate::job::stopped_group::StoppedGroup;
+use crate::job::stopped_process::{Aborted, StoppedProcess, advance, join};
 use crate::job::target::Target;
-use crate::job::tracer_state::KeptAll;
+use crate::job::tracer_state::TracerState;
 use crate::options::CutOptions;
 use crate::refuse;
 use crate::stop::job_control;
 use crate::stop::process_errors;
 use crate::stop::resume::HeldProgram;
-use crate::stop::stages::{Seen, Stand};
+use crate::stop::stages::{Observed, Repaired, Scenery, Seen, Surroundings};
 use crate::thread_pool;
 use crate::track::tracking::Collected;
+use holdfast_image::bytes::Name;
 use holdfast_image::manifest::StopBreakdown;
 use holdfast_image::record::{FileTable, Segment, ZombieRecord};
 use holdfast_image::refusal::Refusal;
 use holdfast_sys::clock::elapsed_ns;
+use std::collections::HashMap;
 use std::time::Instant;
 
 /// What was read of one process inside the stop.
-pub struct Inside {
+pub struct Captured {
     /// Its state.
     pub seen: Seen,
     /// More of it.
@@ -53,225 +55,260 @@ pub struct Inside {
     pub snapshot: Snapshot,
 }
 
-/// Everything between stop and resume. On error the caller resumes.
+/// A process of which everything was read, apart from whether it is still stopped.
+pub struct CapturedProcess {
+    /// Which.
+    pub target: Target,
+    /// What was looked up before it was stopped.
+    pub before: Before,
+    /// What was read of it.
+    pub inside: Captured,
+}
+
+impl StoppedProcess<Captured> {
+    /// What was read, and the program.
+    pub fn into_captured(self) -> (CapturedProcess, HeldProgram) {
+        let StoppedProcess { target, before, held, stage } = self;
+        (CapturedProcess { target, before, inside: stage }, held)
+    }
+}
+
+/// Parts of the stop time, one after the other.
+struct Laps(Instant);
+
+impl Laps {
+    fn end(&mut self, slot: &mut u64) {
+        *slot += elapsed_ns(self.0);
+        self.0 = Instant::now();
+    }
+}
+
+/// Everything between stop and resume. `zombies`: children that have ended, with their parents.
+///
+/// # Errors
+/// The processes, still stopped, and why there is no cut.
 pub fn read(
-    group: &mut StoppedGroup,
+    processes: Vec<StoppedProcess<Repaired>>,
     zombies: &[(i32, ZombieRecord)],
     options: &CutOptions,
-    kept: &mut KeptAll,
+    state: &mut TracerState,
     breakdown: &mut StopBreakdown,
-) -> Result<(Vec<Inside>, Taken), CutError> {
-    let mut stands = std::mem::take(&mut group.stands);
-    let (targets, befores, all) = (&group.targets, &group.befores, &mut group.held);
-    job_control::settled(targets, all, &stands)?;
-    let several = targets.len() > 1;
-    let mut clock = Instant::now();
-    let mut lap = |slot: &mut u64| {
-        *slot += elapsed_ns(clock);
-        clock = Instant::now();
-    };
-    let ids: Vec<Vec<(i32, i32)>> = all.iter().map(|held| capture_process::ids(&held.threads)).collect();
-    let comms = stands.iter_mut().map(|stand| std::mem::take(&mut stand.comms));
-    let of_all: Vec<_> = targets.iter().zip(&ids).zip(comms).collect();
-    let surround =
-        |((target, ids), comms): &((&Target, &Vec<_>), _)| capture_process::surroundings(target, ids, comms);
-    let (seen, surroundings) = thread_pool::beside(&of_all, thread_pool::workers(), surround, || {
-        let asked = ask(targets, befores, all, stands, options, kept)?;
-        look(targets, all, asked, kept)
-    });
-    let (seen, surroundings) = (seen?, whose(targets, surroundings)?);
-    breakdown.regions += seen.iter().map(|one| one.mapped.len() as u64).sum::<u64>();
-    let told = job_control::stops(targets, &seen, kept)?;
-    lap(&mut breakdown.inject_ns);
-    let reader = reader(targets, options, befores, &seen, &surroundings)?;
-    // This thread looks at the files, which lead from one process to another; others at the memory of each.
-    let both: Vec<(&Target, &Seen)> = targets.iter().zip(&seen).collect();
-    let (files, memories) = thread_pool::beside(&both, thread_pool::workers(), memory, || {
-        let tables = files(&reader, targets, options, &seen)?;
-        let contents = contents(targets, options, &seen, &tables)?;
-        lap(&mut breakdown.files_ns);
-        Ok::<_, CutError>((tables, contents))
-    });
-    let ((tables, contents), mut memories) = (files?, whose(targets, memories)?);
-    let nameless = tables.first().map_or(&[][..], |first| &first.nameless);
-    let whole = |(one, before): (&Seen, &Before)| {
-        regions::stored_whole(&one.mapped, options.self_contained, &before.replaced, nameless)
-    };
-    let wholes: Vec<Vec<bool>> = seen.iter().zip(befores).map(whole).collect();
-    for ((seen, whole), (_, collected)) in seen.iter().zip(&wholes).zip(&mut memories) {
-        collected.add_whole(&seen.mapped, whole);
+) -> Result<(Vec<StoppedProcess<Captured>>, Taken), Aborted> {
+    if let Err(error) = job_control::settled(&processes) {
+        return Err(Aborted::all(processes, error));
     }
-    lap(&mut breakdown.track_ns);
+    let mut laps = Laps(Instant::now());
+    let observed = observe(processes, options, state)?;
+    breakdown.regions += observed.iter().map(|one| one.stage.seen.mapped.len() as u64).sum::<u64>();
+    let together = match read_together(&observed, options, state, breakdown, &mut laps) {
+        Ok(together) => together,
+        Err(error) => return Err(Aborted::all(observed, error)),
+    };
+    let Together { contents, told, parts } = together;
+    let several = observed.len() > 1;
     // A frozen copy would become the child of a process that adopts orphans, and its end be noticed there.
-    let adopting = seen.iter().any(|one| one.process.attributes.child_subreaper);
-    let mut saved = maps::SharedPages::default();
-    let mut inside = Vec::with_capacity(targets.len());
-    let memories = memories.into_iter().zip(wholes);
-    let all_seen = seen.into_iter().zip(surroundings).zip(tables).zip(memories);
-    for (place, (((one, surroundings), files), ((scenery, collected), whole))) in all_seen.enumerate() {
-        let (target, before) = (&targets[place], &befores[place]);
+    let no_clone = observed.iter().any(|one| one.stage.seen.process.attributes.child_subreaper);
+    let mut shared = SharedPages::default();
+    let captured = advance(join(observed, parts)?, |process, (observed, part)| {
+        let Observed { seen, surroundings } = observed;
+        let StoppedProcess { target, before, held, .. } = process;
         let scene = Scene {
             target,
             options,
-            live: one.live,
-            memory: &one.memory,
-            host: &one.host,
-            mapped: &one.mapped,
-            whole: &whole,
-            flags_known: one.mapping_flags.is_some() || map_flags::all_known(&one.mapped, &before.flags),
-            threads: &all[place].threads,
-            facts: &one.facts,
-            process: &one.process,
+            live: seen.live,
+            memory: &seen.memory,
+            host: &seen.host,
+            mapped: &seen.mapped,
+            whole: &part.whole,
+            flags_known: seen.mapping_flags.is_some() || map_flags::all_known(&seen.mapped, &before.flags),
+            threads: &held.threads,
+            facts: &seen.facts,
+            process: &seen.process,
             several,
-            no_clone: adopting,
+            no_clone,
         };
-        let snapshot = engine::take(&scene, collected, &mut saved, breakdown)
-            .map_err(|error| process_errors::named(error, several, target.pid))?;
+        let snapshot = engine::take(&scene, part.collected, &mut shared, breakdown)?;
         let zombies = zombies.iter().filter(|(parent, _)| *parent == target.pid);
         let zombies = zombies.map(|(_, zombie)| zombie.clone()).collect();
-        let stop_told = told.contains(&one.inner_pid);
-        inside.push(Inside { seen: one, surroundings, scenery, whole, files, zombies, stop_told, snapshot });
-    }
-    Ok((inside, contents))
+        let stop_told = told.contains(&seen.inner_pid);
+        let Part { scenery, whole, files, .. } = part;
+        Ok(Captured { seen, surroundings, scenery, whole, files, zombies, stop_told, snapshot })
+    })?;
+    Ok((captured, contents))
 }
 
-/// Asks all processes what only they can tell: each answers while the next is being asked.
-fn ask(
-    targets: &[Target],
-    befores: &[Before],
-    held: &mut [HeldProgram],
-    stands: Vec<Stand>,
+/// What other threads need to know of a process while it is being traced.
+struct Outline {
+    target: Target,
+    ids: Vec<(i32, i32)>,
+    comms: HashMap<i32, Name>,
+}
+
+/// Asks all processes what only they can tell, each answering while the next is being asked; other threads read meanwhile what
+/// needs no tracing.
+fn observe(
+    mut processes: Vec<StoppedProcess<Repaired>>,
     options: &CutOptions,
-    kept: &mut KeptAll,
-) -> Result<Vec<Asked>, CutError> {
-    let mut all: Vec<Asked> = Vec::with_capacity(targets.len());
-    for (((target, before), held), stand) in targets.iter().zip(befores).zip(held).zip(stands) {
-        match capture_process::ask(target, options, kept.of(target), before, held, stand, all.is_empty()) {
-            Ok(asked) => all.push(asked),
-            Err(error) => {
-                targets.iter().zip(&all).for_each(|(target, asked)| asked.give_up(target));
-                return Err(process_errors::named(error, targets.len() > 1, target.pid));
-            }
-        }
-    }
-    Ok(all)
+    state: &mut TracerState,
+) -> Result<Vec<StoppedProcess<Observed>>, Aborted> {
+    let outline = |one: &mut StoppedProcess<Repaired>| Outline {
+        target: one.target.clone(),
+        ids: capture_process::ids(&one.held.threads),
+        comms: std::mem::take(&mut one.stage.comms),
+    };
+    let outlines: Vec<Outline> = processes.iter_mut().map(outline).collect();
+    let surround = |one: &Outline| capture_process::surroundings(&one.target, &one.ids, &one.comms);
+    let (seen, surroundings) = thread_pool::beside(&outlines, thread_pool::workers(), surround, || {
+        let mut first = true;
+        let asked = advance(processes, |process, repaired| {
+            let kept = state.of(&process.target);
+            capture_process::ask(process, repaired, options, kept, std::mem::take(&mut first))
+        })?;
+        advance(asked, |process, asked| {
+            let kept = state.of(&process.target);
+            capture_process::look(process, asked, kept)
+        })
+    });
+    let both = join(seen?, surroundings)?;
+    advance(both, |_, (seen, surroundings)| Ok(Observed { seen, surroundings }))
 }
 
-/// Looks at all processes.
-fn look(
-    targets: &[Target],
-    held: &mut [HeldProgram],
-    asked: Vec<Asked>,
-    kept: &mut KeptAll,
-) -> Result<Vec<Seen>, CutError> {
-    let mut seen = Vec::with_capacity(targets.len());
-    let mut failure = None;
-    for ((target, held), asked) in targets.iter().zip(held).zip(asked) {
-        if failure.is_some() {
-            asked.give_up(target);
-            continue;
-        }
-        match capture_process::look(target, kept.of(target), held, asked) {
-            Ok(one) => seen.push(one),
-            Err(error) => failure = Some(process_errors::named(error, targets.len() > 1, target.pid)),
-        }
-    }
-    failure.map_or(Ok(seen), Err)
+/// What was read of one process together with that of the others.
+struct Part {
+    scenery: Scenery,
+    collected: Collected,
+    whole: Vec<bool>,
+    files: FileTable,
 }
+
+/// What all of them have together.
+struct Together {
+    contents: Taken,
+    /// The processes whose parents know that they were stopped.
+    told: Vec<i32>,
+    /// Of each process.
+    parts: Vec<Result<Part, CutError>>,
+}
+
+fn read_together(
+    all: &[StoppedProcess<Observed>],
+    options: &CutOptions,
+    state: &mut TracerState,
+    breakdown: &mut StopBreakdown,
+    laps: &mut Laps,
+) -> Result<Together, CutError> {
+    let told = job_control::stops(all, state)?;
+    laps.end(&mut breakdown.inject_ns);
+    let reader = reader(all, options)?;
+    // This thread looks at the files, which lead from one process to another; others at the memory of each.
+    let (files, memories) = thread_pool::beside(all, thread_pool::workers(), memory, || {
+        let tables = files(&reader, all, options)?;
+        let contents = contents(all, options, &tables)?;
+        laps.end(&mut breakdown.files_ns);
+        Ok::<_, CutError>((tables, contents))
+    });
+    let (tables, contents) = files?;
+    let nameless = tables.first().map_or_else(Vec::new, |first| first.nameless.clone());
+    let own = |((one, memory), files): ((&StoppedProcess<Observed>, Memory), FileTable)| {
+        let (scenery, mut collected) =
+            memory.map_err(|error| process_errors::named(error, all.len() > 1, one.target.pid))?;
+        let mapped = &one.stage.seen.mapped;
+        let whole = regions::stored_whole(mapped, options.self_contained, &one.before.replaced, &nameless);
+        collected.add_whole(mapped, &whole);
+        Ok(Part { scenery, collected, whole, files })
+    };
+    let parts = all.iter().zip(memories).zip(tables).map(own).collect();
+    laps.end(&mut breakdown.track_ns);
+    Ok(Together { contents, told, parts })
+}
+
+type Memory = Result<(Scenery, Collected), CutError>;
 
 /// The rest of what needs no tracing, and which pages of one were written.
-fn memory(&(target, seen): &(&Target, &Seen)) -> Result<(Scenery, Collected), CutError> {
+fn memory(one: &StoppedProcess<Observed>) -> Memory {
+    let (target, seen) = (&one.target, &one.stage.seen);
     Ok((capture_process::scenery(target, seen)?, engine::collect(target, seen.live, &seen.mapped)?))
-}
-
-/// The results of all, or the first error, with the name of its process.
-fn whose<T>(targets: &[Target], all: Vec<Result<T, CutError>>) -> Result<Vec<T>, CutError> {
-    let several = targets.len() > 1;
-    let named = |(one, target): (Result<T, CutError>, &Target)| {
-        one.map_err(|error| process_errors::named(error, several, target.pid))
-    };
-    all.into_iter().zip(targets).map(named).collect()
 }
 
 /// The descriptors of all.
 fn reader<'a>(
-    targets: &[Target],
+    all: &'a [StoppedProcess<Observed>],
     options: &'a CutOptions,
-    befores: &'a [Before],
-    seen: &[Seen],
-    surroundings: &[Surroundings],
 ) -> Result<FileReader<'a>, CutError> {
-    let of_all = targets.iter().zip(befores).zip(seen).zip(surroundings);
-    let holders = of_all.map(|(((target, before), seen), surroundings)| Holder {
-        pid: target.pid,
-        inner_pid: seen.inner_pid,
-        tid: seen.live,
-        pidfd: &before.pidfd,
-        own: surroundings.own,
+    let holders = all.iter().map(|one| Holder {
+        pid: one.target.pid,
+        inner_pid: one.stage.seen.inner_pid,
+        tid: one.stage.seen.live,
+        pidfd: &one.before.pidfd,
+        own: one.stage.surroundings.own,
     });
     let outside = Outside { inherited: &options.inherited, lose_connections: options.lose_connections };
     let mut covered = Covered::default();
-    seen.iter().for_each(|seen| covered.add(&seen.mapped));
+    all.iter().for_each(|one| covered.add(&one.stage.seen.mapped));
     Ok(FileReader::new(holders.collect(), outside, Look::Stopped)?.covering(covered))
 }
 
 /// The file tables of all.
 fn files(
     reader: &FileReader<'_>,
-    targets: &[Target],
+    all: &[StoppedProcess<Observed>],
     options: &CutOptions,
-    seen: &[Seen],
 ) -> Result<Vec<FileTable>, CutError> {
     let mut tables = reader.tables().map_err(|unreadable| {
-        let refusals = named(targets, unreadable.refusals);
+        let refusals = named(&pids(all), unreadable.refusals);
         if unreadable.passing { CutError::Unsettled(refusals) } else { CutError::Refused(refusals) }
     })?;
     if let Some(first) = tables.first_mut() {
-        seen.iter().for_each(|seen| unlinked::add_mapped(first, &seen.mapped, &seen.memory));
-        first.segments = attached(targets, options, seen)?;
-        let users = targets.iter().zip(seen).map(|(target, seen)| ipc::User {
-            pid: target.pid,
-            tid: seen.live,
-            area: Some(&target.area),
+        all.iter()
+            .map(|one| &one.stage.seen)
+            .for_each(|seen| unlinked::add_mapped(first, &seen.mapped, &seen.memory));
+        first.segments = attached(all, options)?;
+        let users = all.iter().map(|one| ipc::User {
+            pid: one.target.pid,
+            tid: one.stage.seen.live,
+            area: Some(&one.target.area),
         });
-        first.ipc = ipc::used(users, Look::Stopped).map_err(|refusals| refused(targets, refusals))?;
+        first.ipc = ipc::used(users, Look::Stopped).map_err(|refusals| refused(&pids(all), refusals))?;
     }
     Ok(tables)
 }
 
 /// What is in the files that they write, if the job saves that.
 fn contents(
-    targets: &[Target],
+    all: &[StoppedProcess<Observed>],
     options: &CutOptions,
-    seen: &[Seen],
     tables: &[FileTable],
 ) -> Result<Taken, CutError> {
     let Some(contents) = options.contents.as_ref().filter(|_| options.only.is_none()) else {
         return Ok(Taken::default());
     };
-    let both = targets.iter().zip(seen);
-    let processes: Vec<contents::Process<'_>> = both
-        .map(|(target, seen)| contents::Process { pid: target.pid, tid: seen.live, mapped: &seen.mapped })
+    let processes: Vec<contents::Process<'_>> = all
+        .iter()
+        .map(|StoppedProcess { target, stage, .. }| contents::Process {
+            pid: target.pid,
+            tid: stage.seen.live,
+            mapped: &stage.seen.mapped,
+        })
         .collect();
     contents.take(tables, &processes).map_err(|unsaved| match unsaved {
-        Unsaved::Refused(refusals) => refused(targets, refusals),
+        Unsaved::Refused(refusals) => refused(&pids(all), refusals),
         Unsaved::Failed(error) => error.into(),
     })
 }
 
 /// The System V shared memory of all.
-fn attached(targets: &[Target], options: &CutOptions, seen: &[Seen]) -> Result<Vec<Segment>, CutError> {
-    let processes = targets.iter().zip(seen).map(|(target, seen)| sysv_shm::Process {
-        pid: target.pid,
-        area: Some(&target.area),
-        mapped: &seen.mapped,
+fn attached(all: &[StoppedProcess<Observed>], options: &CutOptions) -> Result<Vec<Segment>, CutError> {
+    let processes = all.iter().map(|one| sysv_shm::Process {
+        pid: one.target.pid,
+        area: Some(&one.target.area),
+        mapped: &one.stage.seen.mapped,
     });
     let found = sysv_shm::attached(processes);
     if !found.refusals.is_empty() {
-        return Err(refused(targets, found.refusals));
+        return Err(refused(&pids(all), found.refusals));
     }
     // A process that is just ending gives it up in a moment.
-    match refused(targets, found.shared) {
+    match refused(&pids(all), found.shared) {
         CutError::Refused(refusals) if !refusals.is_empty() && options.only.is_none() => {
             Err(CutError::Unsettled(refusals))
         }
@@ -279,16 +316,20 @@ fn attached(targets: &[Target], options: &CutOptions, seen: &[Seen]) -> Result<V
     }
 }
 
+fn pids<Stage>(all: &[StoppedProcess<Stage>]) -> Vec<i32> {
+    all.iter().map(|one| one.target.pid).collect()
+}
+
 /// Refusals with the places of their processes, which are named if there are several.
-fn named(targets: &[Target], refusals: Vec<(usize, Refusal)>) -> Vec<Refusal> {
-    let of = |(place, refusal): (usize, Refusal)| match targets.get(place) {
-        Some(target) if targets.len() > 1 => refusal.of(target.pid, &refuse::name_of(target.pid)),
+fn named(pids: &[i32], refusals: Vec<(usize, Refusal)>) -> Vec<Refusal> {
+    let of = |(place, refusal): (usize, Refusal)| match pids.get(place) {
+        Some(&pid) if pids.len() > 1 => refusal.of(pid, &refuse::name_of(pid)),
         _ => refusal,
     };
     refusals.into_iter().map(of).collect()
 }
 
-/// The same, as an error.
-pub fn refused(targets: &[Target], refusals: Vec<(usize, Refusal)>) -> CutError {
-    CutError::Refused(named(targets, refusals))
+/// The same, as an error. `pids`: of all processes, in their order.
+pub fn refused(pids: &[i32], refusals: Vec<(usize, Refusal)>) -> CutError {
+    CutError::Refused(named(pids, refusals))
 }

@@ -5,58 +5,32 @@
 //! Fails by: [`CutError`]; the caller lets all processes go.
 
 use crate::capture::attributes;
-use crate::capture::cwd::{self, Folder};
+use crate::capture::cwd::{self};
 use crate::capture::identity::SharedFiles;
 use crate::capture::maps::{self, Flags, Mapped};
-use crate::capture::state::{self, Around, ProcessFacts, Question, ThreadFacts};
+use crate::capture::state::{self, ProcessFacts, Question, ThreadFacts};
 use crate::error::CutError;
 use crate::inject::area;
 use crate::inject::live_thread::Host;
-use crate::job::prepare::Before;
+use crate::job::stopped_process::StoppedProcess;
 use crate::job::target::Target;
 use crate::job::tracer_state::Kept;
 use crate::options::CutOptions;
 use crate::refuse;
 use crate::stop::resume::HeldProgram;
-use crate::stop::stages::{Seen, Stand};
+use crate::stop::stages::{Repaired, Scenery, Seen, Surroundings};
 use crate::stop::threads::{self, Thread};
 use holdfast_image::bytes::Name;
 use holdfast_image::control::SharedPage;
-use holdfast_image::record::{InjectArea, LayoutRecord, Limit, PosixTimer, ProcessFlags};
+use holdfast_image::record::{InjectArea, PosixTimer};
 use holdfast_sys::procfs::{self, Status};
 use holdfast_sys::procmem::{self};
 use holdfast_sys::ptrace;
 use std::collections::HashMap;
 
-/// What can be seen of a stopped process without tracing it, or knowing more of it than its threads.
-pub struct Surroundings {
-    /// Of its threads.
-    pub around: Vec<Around>,
-    /// Resource limits.
-    pub limits: Vec<Limit>,
-    /// Executable.
-    pub exe: Vec<u8>,
-    /// Current directory.
-    pub cwd: Folder,
-    /// Number of libholdfast's own connection.
-    pub own: Option<i32>,
-}
-
-/// What can be seen of a stopped process without tracing it.
-pub struct Scenery {
-    /// Layout of the address space.
-    pub layout: LayoutRecord,
-    /// Flags of the process.
-    pub flags: ProcessFlags,
-    /// Bytes of the vdso.
-    pub vdso: Vec<u8>,
-    /// Files that are mapped shared.
-    pub shared_files: SharedFiles,
-}
-
 /// A process that is being asked what only it can tell.
 pub struct Asked {
-    stand: Stand,
+    repaired: Repaired,
     mapped: Vec<Mapped>,
     mapping_flags: Option<Flags>,
     facts: Vec<ThreadFacts>,
@@ -64,66 +38,54 @@ pub struct Asked {
     question: Question,
 }
 
-impl Asked {
-    /// Waits until the calls in it have ended, whatever they say.
-    pub fn give_up(&self, target: &Target) {
-        if let Err(error) = self.host.finish(&target.area, 0, &mut |_| Ok(())) {
-            tracing::debug!(pid = target.pid, %error, "calls that nobody needs any more");
-        }
-    }
-}
-
-/// Refuses what cannot be brought back, and begins to ask the process what only it can tell: [`look`] or [`Asked::give_up`] must
-/// follow, and meanwhile others can be asked.
+/// Refuses what cannot be restored, and begins to ask the process what only it can tell: [`look`] must follow, or its end
+/// ([`HeldProgram::resume`]); meanwhile others can be asked.
 ///
 /// # Errors
-/// It holds what cannot be brought back; a call in it failed.
+/// It holds what cannot be restored; a call in it failed.
 pub fn ask(
-    target: &Target,
+    process: &mut StoppedProcess<()>,
+    mut repaired: Repaired,
     options: &CutOptions,
     kept: &mut Kept,
-    before: &Before,
-    held: &mut HeldProgram,
-    mut stand: Stand,
     is_first: bool,
 ) -> Result<Asked, CutError> {
+    let StoppedProcess { target, before, held, .. } = process;
     let mapping_flags = match before.flags_inside {
-        true => Some(procfs::vm_flags(target.pid, stand.live)?),
+        true => Some(procfs::vm_flags(target.pid, repaired.live)?),
         false => None,
     };
     let known = mapping_flags.as_ref().unwrap_or(&before.flags);
-    let maps = std::mem::take(&mut stand.maps);
+    let maps = std::mem::take(&mut repaired.maps);
     let mapped = maps::classify(maps, known, &options.own_files).map_err(CutError::Refused)?;
     if options.only.is_none() {
         refuse::unless_empty(maps::refuse_large(&mapped))?;
     }
-    if !held.threads.iter().any(|thread| thread.inner == stand.inner_pid) {
-        return Err(CutError::Refused(vec![refuse::main_thread_ended(stand.inner_pid)]));
+    if !held.threads.iter().any(|thread| thread.inner == repaired.inner_pid) {
+        return Err(CutError::Refused(vec![refuse::main_thread_ended(repaired.inner_pid)]));
     }
     refuse::unless_empty(refuse::dispatched(&ids(&held.threads)))?;
-    let (facts, host) = ask_threads(target, kept, held, &stand.status, &stand.shared_pending)?;
+    let (facts, host) = ask_threads(target, kept, held, &repaired.status, &repaired.shared_pending)?;
     held.host = Some(host.clone());
     // SIGCHLD at its default may have flags all the same: no zombies, no word of stops.
     let always = 1 << (libc::SIGCHLD - 1);
-    let handled = stand.status.mask("SigCgt") | stand.status.mask("SigIgn") | always;
+    let handled = repaired.status.mask("SigCgt") | repaired.status.mask("SigIgn") | always;
     let question = Question::new(&target.area, handled, is_first && before.nested);
     question.ask(&host, &target.area)?;
-    Ok(Asked { stand, mapped, mapping_flags, facts, host, question })
+    held.under_way = Some(target.area);
+    Ok(Asked { repaired, mapped, mapping_flags, facts, host, question })
 }
 
 /// Reads everything but open files and memory, and what needs no tracing.
 ///
 /// # Errors
 /// A call in it failed.
-pub fn look(
-    target: &Target,
-    kept: &mut Kept,
-    held: &mut HeldProgram,
-    asked: Asked,
-) -> Result<Seen, CutError> {
+pub fn look(process: &mut StoppedProcess<()>, asked: Asked, kept: &mut Kept) -> Result<Seen, CutError> {
+    let StoppedProcess { target, held, .. } = process;
+    held.under_way = None;
     let (pid, area) = (target.pid, &target.area);
-    let Asked { stand, mapped, mapping_flags, mut facts, host, question } = asked;
-    let Stand { live, status, inner_pid, mut shared_pending, memory, .. } = stand;
+    let Asked { repaired, mapped, mapping_flags, mut facts, host, question } = asked;
+    let Repaired { live, status, inner_pid, mut shared_pending, memory, .. } = repaired;
     let mut tries = 0;
     let (process, timers) = loop {
         let process = answer(&question, &host, held, &mut facts, kept, area)?;

@@ -13,18 +13,27 @@ use holdfast_image::record::{Backing, FileIdentity, FileTable, NamelessFile, Reg
 use holdfast_sys::procfs::Mapping;
 use std::collections::{HashMap, HashSet};
 
+/// What [`regions`] needs to know of files.
+pub struct Files<'a> {
+    /// Those that are mapped shared, as they were inside the stop.
+    pub shared: &'a SharedFiles,
+    /// All others.
+    pub identities: &'a mut Identities,
+    /// All are to be stored whole.
+    pub self_contained: bool,
+    /// What the job has once: files without a name and segments.
+    pub once: &'a FileTable,
+}
+
 /// The regions of the record, the files behind them, and which file mappings must be stored whole (deleted or
-/// replaced files; all, if the image is to be self-contained). `policies`: one for each mapping, or none. `shared`: as
-/// they were inside the stop. `once`: what the job has, files without a name and segments. After the stop.
+/// replaced files; all, if the image is to be self-contained). `policies`: one for each mapping, or none. After the stop.
 pub fn regions(
     all: &[Mapped],
     flags: &Flags,
     policies: &[Option<MemoryPolicy>],
-    shared: &SharedFiles,
-    identities: &mut Identities,
-    self_contained: bool,
-    once: &FileTable,
+    known: Files<'_>,
 ) -> (Vec<Region>, Vec<FileIdentity>, Vec<bool>) {
+    let Files { shared, identities, self_contained, once } = known;
     let nameless = &once.nameless[..];
     let mut files: Vec<FileIdentity> = Vec::new();
     let mut index_of: HashMap<(Vec<u8>, bool), Option<u32>> = HashMap::new();
@@ -140,6 +149,10 @@ mod tests {
     use super::*;
     use holdfast_sys::procfs::{self, parse_maps};
 
+    fn known<'a>(shared: &'a SharedFiles, identities: &'a mut Identities, once: &'a FileTable) -> Files<'a> {
+        Files { shared, identities, self_contained: false, once }
+    }
+
     #[test]
     fn sizes_of_huge_pages_have_the_same_names_here_and_in_images() {
         let text = b"40000000-80000000 rw-p 00000000 00:00 0 \n";
@@ -148,7 +161,7 @@ mod tests {
             let flags = vec![(0x4000_0000, 0x8000_0000, vec!["rd".to_owned(), flag.to_owned()])];
             let all = classify(parse_maps(text).unwrap(), &flags, &[]).unwrap();
             let (regions, _, _) =
-                regions(&all, &flags, &[], &nothing.1, &mut Identities::default(), false, &nothing.0);
+                regions(&all, &flags, &[], known(&nothing.1, &mut Identities::default(), &nothing.0));
             assert_eq!(
                 (regions[0].huge_shift(), &regions[0].vm_flags[..]),
                 (Some(shift), &[flag.to_owned()][..])
@@ -167,7 +180,7 @@ mod tests {
         let backing = |shared: &SharedFiles| {
             let (none, table) = (Vec::new(), FileTable::default());
             let (regions, files, _) =
-                regions(&all, &none, &[], shared, &mut Identities::default(), false, &table);
+                regions(&all, &none, &[], known(shared, &mut Identities::default(), &table));
             (regions[0].backing.clone(), files.first().map(|file| (file.path.clone(), file.size)))
         };
         let there = backing(&shared);

@@ -5,8 +5,7 @@
 use crate::freeze::clone::Copy;
 use crate::freeze::guard::{self, Guard};
 use crate::job::target::Target;
-use crate::job::tracer_state::KeptAll;
-use crate::stop::interrupt::Stragglers;
+use crate::job::tracer_state::TracerState;
 use crate::stop::resume::HeldProgram;
 use holdfast_image::pages::PageRun;
 use std::sync::Arc;
@@ -34,12 +33,12 @@ pub enum Retained {
 
 impl Retained {
     /// It is not needed any more.
-    pub fn end(self, kept: &mut KeptAll, stragglers: &mut Stragglers) {
+    pub fn end(self, state: &mut TracerState) {
         match self {
             Retained::Copy { copy, .. } => copy.end(),
-            Retained::Held(held) => held.resume(stragglers),
+            Retained::Held(held) => held.resume(&mut state.stragglers),
             Retained::Guarded { guard, target } => {
-                if let Err(error) = guard::lift(&guard, &target, kept, stragglers) {
+                if let Err(error) = guard::lift(&guard, &target, state) {
                     tracing::warn!(%error, "lifting the guard");
                 }
             }

@@ -16,10 +16,10 @@ use crate::job::orphans::Orphans;
 use crate::job::process_age;
 use crate::job::relatives;
 use crate::job::target::{Adopted, Roster, Target};
-use crate::job::tracer_state::KeptAll;
+use crate::job::tracer_state::TracerState;
 use crate::options::CutOptions;
 use crate::refuse;
-use crate::stop::interrupt::{self, StopFailure, Stopped, Stragglers, Whom};
+use crate::stop::interrupt::{self, Interrupted, StopFailure, Stopped, Stragglers, Whom};
 use crate::stop::process_errors;
 use crate::stop::resume::{self, HeldProgram};
 use crate::stop::{syscall_restart, threads};
@@ -120,8 +120,7 @@ fn maps_of(pid: i32) -> io::Result<Vec<Mapping>> {
 pub fn all(
     roster: &dyn Roster,
     options: &CutOptions,
-    kept: &mut KeptAll,
-    stragglers: &mut Stragglers,
+    state: &mut TracerState,
 ) -> Result<(Vec<Target>, Orphans), CutError> {
     let mut known = roster.targets();
     let mut tried = BTreeSet::new();
@@ -139,13 +138,13 @@ pub fn all(
                 children.into_iter().filter(|pid| process_age::is_silent(*pid)).map(refuse::stranger),
             );
         }
-        all.retain(|pid| will_not_speak(*pid, &known, &options.socket) && tried.insert(*pid));
+        all.retain(|pid| will_not_register(*pid, &known, &options.socket) && tried.insert(*pid));
         if all.is_empty() {
             refuse::unless_empty(silent)?;
             return Ok((known, orphans));
         }
         for pid in all {
-            one(pid, (&known, &orphans), roster, options.deadline, kept, stragglers)
+            one(pid, (&known, &orphans), roster, options.deadline, state)
                 .map_err(|error| process_errors::named(error, pids != [pid], pid))?;
         }
         known = roster.targets();
@@ -153,7 +152,7 @@ pub fn all(
 }
 
 /// Whether a process must be adopted: it cannot speak, or does so elsewhere.
-pub fn will_not_speak(pid: i32, known: &[Target], socket: &Path) -> bool {
+pub fn will_not_register(pid: i32, known: &[Target], socket: &Path) -> bool {
     cannot_speak(pid) || speaks_elsewhere(pid, &areas(known), socket)
 }
 
@@ -177,8 +176,7 @@ pub fn one(
     (known, orphans): (&[Target], &Orphans),
     roster: &dyn Roster,
     deadline: Duration,
-    kept: &mut KeptAll,
-    stragglers: &mut Stragglers,
+    state: &mut TracerState,
 ) -> Result<(), CutError> {
     let is_known = |pid: i32| known.iter().any(|target| target.pid == pid);
     let parent = membership::parent(pid);
@@ -191,7 +189,7 @@ pub fn one(
     if others.into_iter().any(shares) {
         return Ok(());
     }
-    match adopt(pid, known, deadline, kept, stragglers) {
+    match adopt(pid, known, deadline, state) {
         Ok(adopted) => {
             tracing::debug!(pid, "took in a process without libholdfast");
             roster.adopted(adopted);
@@ -209,8 +207,7 @@ fn adopt(
     pid: i32,
     known: &[Target],
     deadline: Duration,
-    kept: &mut KeptAll,
-    stragglers: &mut Stragglers,
+    state: &mut TracerState,
 ) -> Result<Adopted, CutError> {
     let status = Status::read(pid, pid).map_err(|_| CutError::Gone)?;
     // Before anything is called in it.
@@ -236,23 +233,24 @@ fn adopt(
         Ok((stopped, _)) => {
             let stopped = stopped.into_iter().next().unwrap_or_default();
             let made = room(&stopped);
-            let mut held = HeldProgram { pid, stopped, threads: Vec::new(), host: None };
+            let mut held = HeldProgram::new(pid, stopped);
             let made = made.and_then(|(area, userfault)| {
                 let target = target(area);
-                resume::ready(&target, kept.of(&target), &samples, &mut held, true)?;
+                resume::ready(&target, state.of(&target), &samples, &mut held, true)?;
                 Ok(Adopted { pid, area, userfault })
             });
             if made.is_err() {
                 go_on(&held.stopped);
             }
-            held.resume(stragglers);
+            held.resume(&mut state.stragglers);
             made
         }
-        Err(failure) => match failure.partly.first().map(room) {
+        Err(failure) => match failure.interrupted.first().map(|one| room(&one.stopped)) {
             Some(Ok((area, _))) => {
-                Err(resume::let_go_again(failure, &[target(area)], kept, &[&samples], stragglers))
+                let target = target(area);
+                Err(resume::resume_interrupted(failure, [(&target, &samples)].into_iter(), state))
             }
-            _ => Err(abandon(failure, stragglers)),
+            _ => Err(abandon(failure, &mut state.stragglers)),
         },
     }
 }
@@ -264,12 +262,12 @@ fn no_room(pid: i32, why: &str) -> CutError {
 }
 
 fn abandon(failure: StopFailure, stragglers: &mut Stragglers) -> CutError {
-    let StopFailure { why, partly, late } = failure;
-    for stopped in partly {
+    let StopFailure { why, interrupted } = failure;
+    for Interrupted { stopped, late } in interrupted {
         go_on(&stopped);
         stragglers.add(stopped.let_go(&[]));
+        stragglers.add(late);
     }
-    stragglers.add(late.into_iter().flatten().collect());
     resume::error_of(why)
 }
 
@@ -379,9 +377,8 @@ mod tests {
         let mut child = sleeper();
         let pid = child.id().cast_signed();
         assert!(cannot_speak(pid));
-        let (mut kept, mut stragglers) = (KeptAll::default(), Stragglers::default());
-        let mut again =
-            |known: &[Target]| adopt(pid, known, Duration::from_secs(1), &mut kept, &mut stragglers).unwrap();
+        let mut state = TracerState::default();
+        let mut again = |known: &[Target]| adopt(pid, known, Duration::from_secs(1), &mut state).unwrap();
         let before = (maps_of(pid).unwrap(), procfs::descriptors(pid, pid).unwrap());
         let adopted = again(&[]);
         let maps = maps_of(pid).unwrap();
@@ -396,7 +393,7 @@ mod tests {
         let known = Target { pid: 1, space: 0, area: adopted.area, tracking: Arc::new(Tracking::new(None)) };
         assert_eq!(again(&[known]).area, adopted.area);
         assert_eq!(maps_of(pid).unwrap().len(), maps.len());
-        assert!(!interrupt::has_ended(pid) && stragglers.is_empty());
+        assert!(!interrupt::has_ended(pid) && state.stragglers.is_empty());
         child.kill().unwrap();
         child.wait().unwrap();
     }
@@ -406,10 +403,10 @@ mod tests {
         let again = ["-c", "exec sh -c \"$0\" \"$0\"", "exec sh -c \"$0\" \"$0\""];
         let mut child = Command::new("sh").args(again).env_remove("LD_PRELOAD").spawn().unwrap();
         let pid = child.id().cast_signed();
-        let (mut kept, mut stragglers) = (KeptAll::default(), Stragglers::default());
+        let mut state = TracerState::default();
         let mut taken = 0;
         for _ in 0..2000 {
-            let outcome = adopt(pid, &[], Duration::from_secs(1), &mut kept, &mut stragglers);
+            let outcome = adopt(pid, &[], Duration::from_secs(1), &mut state);
             assert!(matches!(outcome, Ok(_) | Err(CutError::Busy { .. } | CutError::Gone)), "{outcome:?}");
             taken += u32::from(outcome.is_ok());
         }
@@ -435,11 +432,11 @@ mod tests {
     fn a_stranger_is_left_alone_and_a_child_is_taken_in() {
         let mut child = sleeper();
         let pid = child.id().cast_signed();
-        let (mut kept, mut stragglers) = (KeptAll::default(), Stragglers::default());
+        let mut state = TracerState::default();
         let taken = Taken::default();
         let limit = Duration::from_secs(1);
         let mut try_with = |known: &[Target]| {
-            one(pid, (known, &Orphans::default()), &taken, limit, &mut kept, &mut stragglers).unwrap();
+            one(pid, (known, &Orphans::default()), &taken, limit, &mut state).unwrap();
             taken.0.load(Relaxed)
         };
         assert!(!try_with(&[]));

@@ -14,5 +14,6 @@ pub(crate) mod prepare;
 pub(crate) mod process_age;
 pub(crate) mod relatives;
 pub(crate) mod stopped_group;
+pub(crate) mod stopped_process;
 pub(crate) mod target;
 pub(crate) mod tracer_state;

@@ -16,26 +16,21 @@ use holdfast_sys::procfs::{self, Status};
 /// # Errors
 /// There is a child that lives and is not among the processes of the job.
 pub fn relatives(targets: &[Target]) -> Result<Vec<(i32, ZombieRecord)>, CutError> {
-    let children = |target: &Target| children::children(target.pid).unwrap_or_default();
-    relatives_among(targets, thread_pool::map(targets, thread_pool::workers(), children))
+    let children = |target: &Target| (target.pid, children::children(target.pid).unwrap_or_default());
+    relatives_among(&thread_pool::map(targets, thread_pool::workers(), children))
 }
 
-/// The same as [`relatives`], where the children of each are known.
+/// The same as [`relatives`], where the children of each process are known.
 ///
 /// # Errors
 /// The same.
-pub fn relatives_among(
-    targets: &[Target],
-    children: Vec<Vec<i32>>,
-) -> Result<Vec<(i32, ZombieRecord)>, CutError> {
+pub fn relatives_among(job: &[(i32, Vec<i32>)]) -> Result<Vec<(i32, ZombieRecord)>, CutError> {
+    let is_of_job = |pid: i32| job.iter().any(|(other, _)| *other == pid);
     let (mut zombies, mut strangers) = (Vec::new(), Vec::new());
-    for (target, children) in targets.iter().zip(children) {
-        for child in children {
-            if targets.iter().any(|other| other.pid == child) {
-                continue;
-            }
+    for (parent, children) in job {
+        for &child in children.iter().filter(|child| !is_of_job(**child)) {
             match zombie(child) {
-                Some(zombie) => zombies.push((target.pid, zombie)),
+                Some(zombie) => zombies.push((*parent, zombie)),
                 None => strangers.push(refuse::stranger(child)),
             }
         }

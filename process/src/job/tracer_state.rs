@@ -8,6 +8,7 @@ use crate::capture::state::FactCache;
 use crate::job::names::Names;
 use crate::job::target::Target;
 use crate::stop::continuation::Slots;
+use crate::stop::interrupt::Stragglers;
 use crate::stop::task_files::TaskFiles;
 use crate::stop::threads::Continuing;
 use holdfast_image::record::InjectArea;
@@ -33,15 +34,17 @@ pub struct Kept {
     pub going_on: HashMap<i32, Instant>,
 }
 
-/// What the tracer keeps from cut to cut, by pid.
+/// What the tracer keeps from cut to cut, of all processes by pid.
 #[derive(Debug, Default)]
-pub struct KeptAll {
+pub struct TracerState {
     processes: HashMap<i32, Kept>,
     /// What no other job may take.
     pub names: Names,
+    /// Threads that could not be stopped in time.
+    pub stragglers: Stragglers,
 }
 
-impl KeptAll {
+impl TracerState {
     /// What is kept of a process; nothing when it is another one by now (exec, fork).
     pub fn of(&mut self, target: &Target) -> &mut Kept {
         let kept = self.processes.entry(target.pid).or_default();

@@ -92,10 +92,17 @@ impl Stragglers {
 pub struct StopFailure {
     /// Why.
     pub why: Why,
-    /// Threads that did stop, by process: their calls must be repaired before they are let go.
-    pub partly: Vec<Stopped>,
-    /// Threads that were interrupted and have not stopped yet, by process: the same holds for them when they have.
-    pub late: Vec<Vec<i32>>,
+    /// What was interrupted of each process, in the order in which they were given.
+    pub interrupted: Vec<Interrupted>,
+}
+
+/// The threads of one process, after a stop that did not come about.
+#[derive(Debug, Default)]
+pub struct Interrupted {
+    /// Those that did stop: their calls must be repaired before they are resumed.
+    pub stopped: Stopped,
+    /// Those that have not stopped yet: the same holds for them when they have.
+    pub late: Vec<i32>,
 }
 
 /// Why a stop did not come about.
@@ -134,11 +141,13 @@ pub fn stop(whom: &[Whom], limit: Duration) -> Result<(Vec<Stopped>, Instant), S
     let late_of = |threads: &BTreeMap<i32, Option<Held>>| -> Vec<i32> {
         threads.iter().filter(|(_, held)| held.is_none()).map(|(&tid, _)| tid).collect()
     };
-    let late: Vec<Vec<i32>> = seized.iter().map(late_of).collect();
-    for &tid in late.iter().flatten() {
+    let both = stopped.into_iter().zip(&seized);
+    let interrupted: Vec<Interrupted> =
+        both.map(|(stopped, threads)| Interrupted { stopped, late: late_of(threads) }).collect();
+    for &tid in interrupted.iter().flat_map(|one| &one.late) {
         let _ = ptrace::interrupt(tid);
     }
-    Err(StopFailure { why, partly: stopped, late })
+    Err(StopFailure { why, interrupted })
 }
 
 /// Waits for threads that were late, while the others run on. The rest is left to `stragglers`.

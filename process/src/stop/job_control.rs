@@ -3,17 +3,16 @@
 //! Called by `cut`, on the tracer thread: [`settled`] before anything is run in a process, [`stops`] afterwards. Parents are asked
 //! with WNOWAIT: they are told nothing. Fails by: [`CutError`]; the caller lets all processes go.
 
-use crate::error::CutError;
-use crate::error::TraceError;
+use crate::error::{CutError, TraceError};
 use crate::inject::live_thread::BUFFERS;
 use crate::inject::stub::Row;
-use crate::job::target::Target;
-use crate::job::tracer_state::KeptAll;
+use crate::job::stopped_process::StoppedProcess;
+use crate::job::tracer_state::TracerState;
 use crate::refuse;
 use crate::stop::interrupt;
 use crate::stop::resume::HeldProgram;
-use crate::stop::stages::{Seen, Stand};
-use crate::stop::threads::pending_mask;
+use crate::stop::stages::{Observed, Repaired, Seen};
+use crate::stop::threads::{Thread, pending_mask};
 use holdfast_image::record::InjectArea;
 use holdfast_sys::procmem;
 use std::time::{Duration, Instant};
@@ -28,23 +27,21 @@ const PATIENCE: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// One is on its way.
-pub fn settled(targets: &[Target], all: &[HeldProgram], stands: &[Stand]) -> Result<(), CutError> {
-    let moves = |(held, stand): (&HeldProgram, &Stand)| {
+pub fn settled(all: &[StoppedProcess<Repaired>]) -> Result<(), CutError> {
+    let moves = |one: &&StoppedProcess<Repaired>| {
+        let (held, repaired) = (&one.held, &one.stage);
+        let state = |t: &Thread| (t.stop_signal.is_some(), t.mask, pending_mask(&t.pending));
         let now = Now {
-            threads: held
-                .threads
-                .iter()
-                .map(|t| (t.stop_signal.is_some(), t.mask, pending_mask(&t.pending)))
-                .collect(),
-            shared: pending_mask(&stand.shared_pending),
-            own: stand.status.mask("SigCgt") | stand.status.mask("SigIgn"),
+            threads: held.threads.iter().map(state).collect(),
+            shared: pending_mask(&repaired.shared_pending),
+            own: repaired.status.mask("SigCgt") | repaired.status.mask("SigIgn"),
         };
         now.moves() || has_gone_on(held)
     };
-    match all.iter().zip(stands).position(moves).and_then(|place| targets.get(place)) {
-        Some(target) => {
+    match all.iter().find(moves) {
+        Some(one) => {
             let reason = "it is just being stopped by job control, or let go on (SIGSTOP, SIGCONT)";
-            Err(CutError::Unsettled(vec![refuse::process(target.pid, reason)]))
+            Err(CutError::Unsettled(vec![refuse::process(one.target.pid, reason)]))
         }
         None => Ok(()),
     }
@@ -87,27 +84,28 @@ impl Now {
 ///
 /// # Errors
 /// A parent has not been told yet that a child goes on: no restart brings that about again, and it may ask in a moment.
-pub fn stops(targets: &[Target], seen: &[Seen], kept: &mut KeptAll) -> Result<Vec<i32>, CutError> {
-    let parents: Vec<Option<i64>> = seen.iter().map(|one| one.status.number("PPid")).collect();
+pub fn stops(all: &[StoppedProcess<Observed>], state: &mut TracerState) -> Result<Vec<i32>, CutError> {
     let mut told = Vec::new();
-    for (target, parent) in targets.iter().zip(seen) {
-        let is_child = |(_, ppid): &(&Seen, &Option<i64>)| **ppid == Some(i64::from(target.pid));
-        let children: Vec<&Seen> =
-            seen.iter().zip(&parents).filter(is_child).map(|(child, _)| child).collect();
+    for StoppedProcess { target, stage: parent, .. } in all {
+        let is_child = |one: &&StoppedProcess<Observed>| {
+            one.stage.seen.status.number("PPid") == Some(i64::from(target.pid))
+        };
+        let children = all.iter().filter(is_child).map(|child| &child.stage.seen);
         let what =
-            |child: &&Seen| if child.stop_signal().is_some() { libc::WSTOPPED } else { libc::WCONTINUED };
-        let asked: Vec<(i32, i32)> = children.iter().map(|child| (child.inner_pid, what(child))).collect();
-        let waiting = to_be_told(parent, &target.area, &asked)?;
-        let before = std::mem::take(&mut kept.of(target).going_on);
+            |child: &Seen| if child.stop_signal().is_some() { libc::WSTOPPED } else { libc::WCONTINUED };
+        let asked: Vec<(i32, i32)> = children.map(|child| (child.inner_pid, what(child))).collect();
+        let waiting = to_be_told(&parent.seen, &target.area, &asked)?;
+        let kept = state.of(target);
+        let before = std::mem::take(&mut kept.going_on);
         for (&(pid, what), waits) in asked.iter().zip(waiting) {
             if what == libc::WCONTINUED && waits {
                 let since = before.get(&pid).copied().unwrap_or_else(Instant::now);
-                kept.of(target).going_on.insert(pid, since);
+                kept.going_on.insert(pid, since);
             } else if what == libc::WSTOPPED && !waits {
                 told.push(pid);
             }
         }
-        if kept.of(target).going_on.values().any(|since| since.elapsed() < PATIENCE) {
+        if kept.going_on.values().any(|since| since.elapsed() < PATIENCE) {
             let reason = "it has not been told yet that a child goes on after a stop (WCONTINUED)";
             return Err(CutError::Unsettled(vec![refuse::process(target.pid, reason)]));
         }

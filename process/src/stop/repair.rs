@@ -11,7 +11,7 @@ use crate::job::target::Target;
 use crate::job::tracer_state::Kept;
 use crate::refuse;
 use crate::stop::resume::{self, HeldProgram};
-use crate::stop::stages::{Arrival, Stand};
+use crate::stop::stages::{Inspected, Repaired};
 use crate::stop::task_files::TaskFiles;
 use crate::stop::threads::Samples;
 use holdfast_sys::procfs::{self, Status};
@@ -22,7 +22,7 @@ use holdfast_sys::{fault, ptrace};
 ///
 /// # Errors
 /// It has ended or executed another program.
-pub fn inspect(target: &Target, tids: &[i32], files: &TaskFiles) -> Result<Arrival, CutError> {
+pub fn inspect(target: &Target, tids: &[i32], files: &TaskFiles) -> Result<Inspected, CutError> {
     let (pid, area) = (target.pid, &target.area);
     let &live = tids.first().ok_or(CutError::Gone)?;
     let mut maps = procfs::maps(pid, live)?;
@@ -38,7 +38,7 @@ pub fn inspect(target: &Target, tids: &[i32], files: &TaskFiles) -> Result<Arriv
             what: format!("thread {tid} has ended, or its files in /proc cannot be read"),
         });
     }
-    Ok(Arrival { live, maps, status, memory, tasks })
+    Ok(Inspected { live, maps, status, memory, tasks })
 }
 
 /// Repairs the calls that the stop has interrupted. Its threads were read.
@@ -50,10 +50,11 @@ pub fn repair(
     kept: &mut Kept,
     samples: &Samples,
     held: &mut HeldProgram,
-    arrival: Arrival,
-) -> Result<Stand, CutError> {
+    inspected: Inspected,
+) -> Result<Repaired, CutError> {
     let pid = target.pid;
-    let Arrival { live, maps, status, memory, tasks } = arrival;
+    let children = inspected.children();
+    let Inspected { live, maps, status, memory, tasks } = inspected;
     let shared_pending = ptrace::pending_signals(live, true)?;
     fault::point("registers");
     // By this thread: some kernels let nobody but the tracer write where the program may not (fs/proc/base.c, proc_mem_foll_force).
@@ -62,5 +63,5 @@ pub fn repair(
     resume::repair_calls(target, kept, samples, &memory, held, &shared_pending)?;
     let inner_pid = status.innermost("NStgid").unwrap_or(pid);
     let comms = tasks.into_iter().map(|(tid, told)| (tid, told.comm)).collect();
-    Ok(Stand { live, maps, status, inner_pid, shared_pending, comms, memory })
+    Ok(Repaired { live, maps, children, status, inner_pid, shared_pending, comms, memory })
 }

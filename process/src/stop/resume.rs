@@ -9,11 +9,12 @@ use crate::inject::area;
 use crate::inject::live_thread::Host;
 use crate::job::relatives;
 use crate::job::target::Target;
-use crate::job::tracer_state::{Kept, KeptAll};
+use crate::job::tracer_state::{Kept, TracerState};
 use crate::stop::continuation::Slots;
-use crate::stop::interrupt::{self, StopFailure, Stopped, Stragglers, Whom, Why};
+use crate::stop::interrupt::{self, Interrupted, StopFailure, Stopped, Stragglers, Whom, Why};
 use crate::stop::process_errors;
 use crate::stop::threads::{self, Repairer, Samples, Thread};
+use holdfast_image::record::InjectArea;
 use holdfast_sys::procfs::{self, Status};
 use holdfast_sys::procmem::ForcedMemory;
 use holdfast_sys::{fault, ptrace};
@@ -30,11 +31,23 @@ pub struct HeldProgram {
     pub threads: Vec<Thread>,
     /// The thread that calls were injected into: mask and registers must be put back.
     pub host: Option<Host>,
+    /// Injected calls that nobody has waited for yet, with the area that they run in.
+    pub under_way: Option<InjectArea>,
 }
 
 impl HeldProgram {
+    /// One that was stopped just now, and not read yet.
+    pub fn new(pid: i32, stopped: Stopped) -> HeldProgram {
+        HeldProgram { pid, stopped, threads: Vec::new(), host: None, under_way: None }
+    }
+
     /// Puts every thread back and lets it go.
     pub fn resume(self, stragglers: &mut Stragglers) {
+        if let (Some(host), Some(area)) = (&self.host, &self.under_way)
+            && let Err(error) = host.finish(area, 0, &mut |_| Ok(()))
+        {
+            tracing::debug!(pid = self.pid, %error, "calls that are not needed any more");
+        }
         if let Some(host) = &self.host
             && let Err(error) = host.put_back()
         {
@@ -69,17 +82,6 @@ pub fn resume_all(all: Vec<HeldProgram>, stragglers: &mut Stragglers) {
     all.into_iter().for_each(|held| held.resume(stragglers));
 }
 
-/// Those that were stopped, not read yet.
-pub fn held(targets: &[Target], stopped: Vec<Stopped>) -> Vec<HeldProgram> {
-    let one = |(target, stopped): (&Target, Stopped)| HeldProgram {
-        pid: target.pid,
-        stopped,
-        threads: Vec::new(),
-        host: None,
-    };
-    targets.iter().zip(stopped).map(one).collect()
-}
-
 /// Stops programs just to hold them.
 ///
 /// # Errors
@@ -87,58 +89,58 @@ pub fn held(targets: &[Target], stopped: Vec<Stopped>) -> Vec<HeldProgram> {
 pub fn park(
     targets: &[Target],
     deadline: Duration,
-    kept: &mut KeptAll,
-    stragglers: &mut Stragglers,
+    state: &mut TracerState,
 ) -> Result<Vec<HeldProgram>, CutError> {
     let whom: Vec<Whom> = targets.iter().map(|target| Whom { pid: target.pid, vdso: 0..0 }).collect();
-    let samples: Vec<Samples> = whom.iter().map(|one| threads::sample(one.pid)).collect();
-    let samples: Vec<&Samples> = samples.iter().collect();
+    let sampled: Vec<(&Target, Samples)> =
+        targets.iter().map(|target| (target, threads::sample(target.pid))).collect();
     let stopped = match interrupt::stop(&whom, deadline) {
         Ok((stopped, _)) => stopped,
-        Err(failure) => return Err(let_go_again(failure, targets, kept, &samples, stragglers)),
+        Err(failure) => {
+            let sampled = sampled.iter().map(|(target, samples)| (*target, samples));
+            return Err(resume_interrupted(failure, sampled, state));
+        }
     };
-    let mut all = held(targets, stopped);
+    let mut all = Vec::with_capacity(targets.len());
     let mut result = Ok(());
-    for ((target, samples), held) in targets.iter().zip(samples).zip(&mut all) {
+    for ((target, samples), stopped) in sampled.iter().zip(stopped) {
+        let mut held = HeldProgram::new(target.pid, stopped);
         // Each of them: a call that was interrupted must be repaired whatever became of the others.
-        result = result.and(ready(target, kept.of(target), samples, held, true));
+        result = result.and(ready(target, state.of(target), samples, &mut held, true));
+        all.push(held);
     }
     match result {
         Ok(()) => Ok(all),
         Err(error) => {
-            resume_all(all, stragglers);
+            resume_all(all, &mut state.stragglers);
             Err(error)
         }
     }
 }
 
 /// After a stop that did not come about in time: the calls of those threads that did stop are repaired before they go
-/// on, as after any stop. `samples`: of each program.
-pub fn let_go_again(
+/// on, as after any stop. `processes`: those that were to be stopped, with their samples.
+pub fn resume_interrupted<'a>(
     failure: StopFailure,
-    targets: &[Target],
-    kept: &mut KeptAll,
-    samples: &[&Samples],
-    stragglers: &mut Stragglers,
+    processes: impl Iterator<Item = (&'a Target, &'a Samples)>,
+    state: &mut TracerState,
 ) -> CutError {
-    let StopFailure { why, partly, late } = failure;
-    let mut repair = |stopped: Vec<Stopped>, stragglers: &mut Stragglers| {
-        for ((mut held, target), samples) in held(targets, stopped).into_iter().zip(targets).zip(samples) {
-            if held.stopped.threads.is_empty() {
-                continue;
-            }
-            if let Err(error) = ready(target, kept.of(target), samples, &mut held, false) {
-                tracing::warn!(%error, "repairing calls after a stop that came too late");
-            }
-            held.resume(stragglers);
-        }
-    };
-    repair(partly, stragglers);
+    let StopFailure { why, interrupted } = failure;
+    let processes: Vec<(&Target, &Samples, Interrupted)> = processes
+        .zip(interrupted)
+        .map(|((target, samples), interrupted)| (target, samples, interrupted))
+        .collect();
+    let mut late_ones = Vec::with_capacity(processes.len());
+    let targets: Vec<Target> = processes.iter().map(|(target, ..)| (*target).clone()).collect();
+    for (target, samples, Interrupted { stopped, late }) in processes {
+        repair_and_resume(target, samples, stopped, state);
+        late_ones.push((target, samples, late));
+    }
     // They have been interrupted, too.
-    let late =
-        targets.iter().zip(&late).map(|(target, late)| interrupt::await_late(target.pid, late, stragglers));
-    let late: Vec<Stopped> = late.collect();
-    repair(late, stragglers);
+    for (target, samples, late) in late_ones {
+        let stopped = interrupt::await_late(target.pid, &late, &mut state.stragglers);
+        repair_and_resume(target, samples, stopped, state);
+    }
     let what = match error_of(why) {
         CutError::Busy { what } => what,
         error => return error,
@@ -146,8 +148,19 @@ pub fn let_go_again(
     // Of several processes: one that came or went meanwhile is no reason to wait for long.
     match targets.iter().find(|target| targets.len() > 1 && interrupt::has_ended(target.pid)) {
         Some(ended) => process_errors::just_ended(ended.pid),
-        None => relatives::relatives(targets).err().unwrap_or(CutError::Busy { what }),
+        None => relatives::relatives(&targets).err().unwrap_or(CutError::Busy { what }),
     }
+}
+
+fn repair_and_resume(target: &Target, samples: &Samples, stopped: Stopped, state: &mut TracerState) {
+    if stopped.threads.is_empty() {
+        return;
+    }
+    let mut held = HeldProgram::new(target.pid, stopped);
+    if let Err(error) = ready(target, state.of(target), samples, &mut held, false) {
+        tracing::warn!(%error, "repairing calls after a stop that came too late");
+    }
+    held.resume(&mut state.stragglers);
 }
 
 /// What a stop that did not come about is called.

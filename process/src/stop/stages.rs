@@ -2,28 +2,35 @@
 //!
 //! Plain data: made by [`crate::stop::repair`] and `capture::capture_process`, used by whoever looks at all processes.
 
+use crate::capture::cwd::Folder;
+use crate::capture::identity::SharedFiles;
 use crate::capture::maps::{Flags, Mapped};
-use crate::capture::state::{ProcessFacts, ThreadFacts};
+use crate::capture::state::{Around, ProcessFacts, ThreadFacts};
 use crate::inject::live_thread::Host;
 use crate::stop::task_files::Told;
 use crate::stop::threads::Thread;
 use holdfast_image::attributes::MemoryPolicy;
 use holdfast_image::bytes::Name;
-use holdfast_image::record::PosixTimer;
+use holdfast_image::record::{LayoutRecord, Limit, PosixTimer, ProcessFlags};
 use holdfast_sys::procfs::{Mapping, Status};
 use holdfast_sys::procmem::ForcedMemory;
 use std::collections::HashMap;
 
 /// A process that was stopped, and is still the one that is known.
-pub struct Arrival {
+pub struct Inspected {
+    /// Any thread of it.
     pub live: i32,
+    /// As the kernel prints them.
     pub maps: Vec<Mapping>,
+    /// Status file.
     pub status: Status,
+    /// Its memory.
     pub memory: ForcedMemory,
+    /// Names and children of its threads.
     pub tasks: HashMap<i32, Told>,
 }
 
-impl Arrival {
+impl Inspected {
     /// Its children.
     pub fn children(&self) -> Vec<i32> {
         self.tasks.values().flat_map(|told| told.children.iter().copied()).collect()
@@ -31,9 +38,13 @@ impl Arrival {
 }
 
 /// A process whose calls are repaired.
-pub struct Stand {
+pub struct Repaired {
+    /// Any thread of it.
     pub live: i32,
+    /// As the kernel prints them.
     pub maps: Vec<Mapping>,
+    /// Its children, as they were when all processes stood still.
+    pub children: Vec<i32>,
     /// Status file.
     pub status: Status,
     /// Its id as it sees it itself.
@@ -42,6 +53,7 @@ pub struct Stand {
     pub shared_pending: Vec<[u8; 128]>,
     /// Names of its threads.
     pub comms: HashMap<i32, Name>,
+    /// Its memory.
     pub memory: ForcedMemory,
 }
 
@@ -80,4 +92,38 @@ impl Seen {
     pub fn stop_signal(&self) -> Option<i32> {
         self.threads.first().and_then(|thread| thread.stop_signal)
     }
+}
+
+/// What can be seen of a stopped process without tracing it, or knowing more of it than its threads.
+pub struct Surroundings {
+    /// Of its threads.
+    pub around: Vec<Around>,
+    /// Resource limits.
+    pub limits: Vec<Limit>,
+    /// Executable.
+    pub exe: Vec<u8>,
+    /// Current directory.
+    pub cwd: Folder,
+    /// Number of libholdfast's own connection.
+    pub own: Option<i32>,
+}
+
+/// What can be seen of a stopped process without tracing it.
+pub struct Scenery {
+    /// Layout of the address space.
+    pub layout: LayoutRecord,
+    /// Flags of the process.
+    pub flags: ProcessFlags,
+    /// Bytes of the vdso.
+    pub vdso: Vec<u8>,
+    /// Files that are mapped shared.
+    pub shared_files: SharedFiles,
+}
+
+/// A process of which everything was read but open files and memory.
+pub struct Observed {
+    /// What it told, and its tracer.
+    pub seen: Seen,
+    /// What /proc tells.
+    pub surroundings: Surroundings,
 }

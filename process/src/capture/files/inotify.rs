@@ -75,7 +75,7 @@ fn id(metadata: &Metadata) -> Id {
 
 /// Finds the paths of all watches of a job, whose first table has the descriptions. After the stop, or at a running
 /// program. `processes`: ids and working folders. Refusals come with the place of a process.
-pub fn find_paths(tables: &mut [FileTable], processes: &[(i32, PathBuf)]) -> Vec<(usize, Refusal)> {
+pub fn find_paths(tables: &mut [&mut FileTable], processes: &[(i32, PathBuf)]) -> Vec<(usize, Refusal)> {
     let Some(first) = tables.first() else { return Vec::new() };
     let all = first.descriptions.iter().filter_map(|description| match &description.object {
         Object::Inotify { watches } => Some(watches),
@@ -115,7 +115,7 @@ pub fn find_paths(tables: &mut [FileTable], processes: &[(i32, PathBuf)]) -> Vec
 }
 
 /// Who has a description, and under which number.
-fn holder(tables: &[FileTable], description: usize) -> Option<(usize, i32)> {
+fn holder(tables: &[&mut FileTable], description: usize) -> Option<(usize, i32)> {
     tables.iter().enumerate().find_map(|(place, table)| {
         let mut own = table.descriptors.iter();
         own.find(|descriptor| descriptor.description as usize == description)

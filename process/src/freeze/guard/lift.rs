@@ -10,8 +10,7 @@ use super::rows::run;
 use crate::error::CutError;
 use crate::inject::stub::Row;
 use crate::job::target::Target;
-use crate::job::tracer_state::KeptAll;
-use crate::stop::interrupt::Stragglers;
+use crate::job::tracer_state::TracerState;
 use crate::stop::resume::{self, HeldProgram};
 use crate::stop::threads;
 use holdfast_image::control::GuardArea;
@@ -32,12 +31,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 ///
 /// # Errors
 /// The program could not be stopped; what it writes to is opened all the same.
-pub fn lift(
-    guard: &Guard,
-    target: &Target,
-    kept: &mut KeptAll,
-    stragglers: &mut Stragglers,
-) -> Result<(), CutError> {
+pub fn lift(guard: &Guard, target: &Target, state: &mut TracerState) -> Result<(), CutError> {
     let remote = guard.remote();
     // Whoever waits goes on; from here on nothing needs a slot.
     let done = remote.flag(0, guard.layout().total, GuardArea::DONE);
@@ -49,11 +43,11 @@ pub fn lift(
     for attempt in 0..TRIES {
         // A waiting thread must see that the agent lives.
         let _ = guard.poll();
-        match resume::park(slice::from_ref(target), DEADLINE, kept, stragglers).map(|mut all| all.pop()) {
+        match resume::park(slice::from_ref(target), DEADLINE, state).map(|mut all| all.pop()) {
             Ok(None) => return Err(CutError::Gone),
             Ok(Some(mut held)) => {
                 let result = stopped(guard, &target.area, &mut held, attempt + 1 == TRIES);
-                held.resume(stragglers);
+                held.resume(&mut state.stragglers);
                 match result {
                     Ok(true) => return Ok(()),
                     Ok(false) => last = CutError::Busy { what: "a thread is opening a page".into() },
@@ -63,7 +57,7 @@ pub fn lift(
             Err(CutError::Gone) => return Err(CutError::Gone),
             Err(error) => last = error,
         }
-        stragglers.tend();
+        state.stragglers.tend();
         std::thread::sleep(PAUSE);
     }
     Err(last)
