@@ -5,7 +5,7 @@
 
 use super::maps::Mapped;
 use crate::error::TraceError;
-use crate::inject::live_thread::{BUFFERS, Host};
+use crate::inject::live_thread::{BUFFERS, LiveThread};
 use crate::inject::stub::Row;
 use crate::stop::xstate;
 use holdfast_image::attributes::{MemoryPolicy, ProcessAttributes, ThreadAttributes};
@@ -149,9 +149,9 @@ fn chosen(state: u32) -> Option<u32> {
 /// Inside the stop; the host stands at its marker afterwards.
 ///
 /// # Errors
-/// As [`Host::run`].
+/// As [`LiveThread::run`].
 pub fn memory_policies(
-    host: &Host,
+    host: &LiveThread,
     area: &InjectArea,
     mapped: &[Mapped],
 ) -> Result<Vec<Option<MemoryPolicy>>, TraceError> {
@@ -159,7 +159,9 @@ pub fn memory_policies(
     const LEN: usize = 8 + MemoryPolicy::WORDS * 8;
     const AT_ONCE: usize = 512;
     const MPOL_F_ADDR: u64 = 2;
-    if area.shared.0 != 0 && procmem::read_u64(host.tid, area.shared.0 + SharedPage::BOUND as u64)? == 0 {
+    if area.shared.0 != 0
+        && procmem::read_u64(host.thread.tid, area.shared.0 + SharedPage::BOUND as u64)? == 0
+    {
         return Ok(Vec::new());
     }
     let buffer = area.scratch.0 + BUFFERS;
@@ -172,7 +174,7 @@ pub fn memory_policies(
         let rows: Vec<Row> = part.iter().enumerate().map(row).collect();
         let results = host.run(area, &rows, &mut |_| Ok(()))?;
         let mut bytes = vec![0; part.len() * LEN];
-        procmem::read(host.tid, buffer, &mut bytes)?;
+        procmem::read(host.thread.tid, buffer, &mut bytes)?;
         let told = results.iter().zip(bytes.chunks_exact(LEN));
         policies.extend(told.map(|(result, bytes)| policy(Some(result), bytes, 0)));
     }

@@ -11,7 +11,7 @@ use crate::capture::maps::{self, Flags, Mapped};
 use crate::capture::state::{self, ProcessFacts, Question, ThreadFacts};
 use crate::error::CutError;
 use crate::inject::area;
-use crate::inject::live_thread::Host;
+use crate::inject::live_thread::LiveThread;
 use crate::job::stopped_process::StoppedProcess;
 use crate::job::target::Target;
 use crate::job::tracer_state::Kept;
@@ -34,7 +34,7 @@ pub struct Asked {
     mapped: Vec<Mapped>,
     mapping_flags: Option<Flags>,
     facts: Vec<ThreadFacts>,
-    host: Host,
+    host: LiveThread,
     question: Question,
 }
 
@@ -188,13 +188,13 @@ fn has_expired(
 /// What the host has told of the process, and anew of itself.
 fn answer(
     question: &Question,
-    host: &Host,
+    host: &LiveThread,
     held: &HeldProgram,
     facts: &mut [ThreadFacts],
     kept: &mut Kept,
     area: &InjectArea,
 ) -> Result<ProcessFacts, CutError> {
-    let own = held.threads.iter().zip(facts).find(|(thread, _)| thread.tid == host.tid);
+    let own = held.threads.iter().zip(facts).find(|(thread, _)| thread.tid == host.thread.tid);
     let (thread, own) = own.ok_or(CutError::Gone)?;
     let (process, told) = question.answer(host, thread, area)?;
     kept.facts.keep(thread, &told);
@@ -209,7 +209,7 @@ fn ask_threads(
     held: &mut HeldProgram,
     status: &Status,
     shared_pending: &[[u8; 128]],
-) -> Result<(Vec<ThreadFacts>, Host), CutError> {
+) -> Result<(Vec<ThreadFacts>, LiveThread), CutError> {
     let inner_pid = status.innermost("NStgid").unwrap_or(target.pid);
     let caught = status.mask("SigCgt");
     let shared = threads::pending_mask(shared_pending);

@@ -2,7 +2,7 @@
 
 use super::{attributes, last_pid, processor};
 use crate::error::TraceError;
-use crate::inject::live_thread::{BUFFERS, Host, MAX_ROWS};
+use crate::inject::live_thread::{BUFFERS, LiveThread, MAX_ROWS};
 use crate::inject::stub::Row;
 use crate::stop::threads::Thread;
 use crate::stop::xstate;
@@ -98,17 +98,17 @@ impl FactCache {
     /// Asks the thread itself. Inside the stop.
     ///
     /// # Errors
-    /// As [`Host::run`].
+    /// As [`LiveThread::run`].
     pub fn ask(
         &mut self,
-        host: &Host,
+        host: &LiveThread,
         area: &InjectArea,
         thread: &Thread,
     ) -> Result<ThreadFacts, TraceError> {
         let buffer = area.scratch.0 + BUFFERS;
         let results = host.run(area, &ThreadFacts::rows(buffer), &mut |_| Ok(()))?;
         let mut bytes = [0_u8; THREAD_LEN];
-        procmem::read(host.tid, buffer, &mut bytes)?;
+        procmem::read(host.thread.tid, buffer, &mut bytes)?;
         host.put_back()?;
         let facts = ThreadFacts::new(thread, &results, &bytes);
         self.keep(thread, &facts);
@@ -124,10 +124,10 @@ impl FactCache {
 /// them, by what the agent sees.
 ///
 /// # Errors
-/// As [`Host::run`]; a list that is not understood.
+/// As [`LiveThread::run`]; a list that is not understood.
 pub fn ask_timers(
     pid: i32,
-    host: &Host,
+    host: &LiveThread,
     area: &InjectArea,
     inner: impl Fn(i32) -> i32,
 ) -> Result<Vec<PosixTimer>, TraceError> {
@@ -144,7 +144,7 @@ pub fn ask_timers(
             .collect();
         host.run(area, &rows, &mut |_| Ok(()))?;
         let mut bytes = vec![0_u8; part.len() * 32];
-        procmem::read(host.tid, buffer, &mut bytes)?;
+        procmem::read(host.thread.tid, buffer, &mut bytes)?;
         for (timer, times) in part.iter().zip(bytes.chunks_exact(32)) {
             let word = |at: usize| u64::from_le_bytes(xstate::array(times, at));
             let time = |at: usize| word(at).saturating_mul(1_000_000_000).saturating_add(word(at + 8));
@@ -226,10 +226,10 @@ impl Question {
     /// Asks it; [`Question::answer`] must follow.
     ///
     /// # Errors
-    /// As [`Host::begin`].
-    pub fn ask(&self, host: &Host, area: &InjectArea) -> Result<(), TraceError> {
+    /// As [`LiveThread::begin`].
+    pub fn ask(&self, host: &LiveThread, area: &InjectArea) -> Result<(), TraceError> {
         if self.ids < self.rows.len() {
-            last_pid::prepare(host.tid, area.scratch.0 + BUFFERS + IDS as u64)?;
+            last_pid::prepare(host.thread.tid, area.scratch.0 + BUFFERS + IDS as u64)?;
         }
         host.begin(area, &self.rows)
     }
@@ -237,17 +237,17 @@ impl Question {
     /// What the process has told. `thread`: the host.
     ///
     /// # Errors
-    /// As [`Host::finish`].
+    /// As [`LiveThread::finish`].
     pub fn answer(
         &self,
-        host: &Host,
+        host: &LiveThread,
         thread: &Thread,
         area: &InjectArea,
     ) -> Result<(ProcessFacts, ThreadFacts), TraceError> {
         let buffer = area.scratch.0 + BUFFERS;
         let results = host.finish(area, self.rows.len(), &mut |_| Ok(()))?;
         let mut bytes = vec![0_u8; IDS + last_pid::LEN];
-        procmem::read(host.tid, buffer, &mut bytes)?;
+        procmem::read(host.thread.tid, buffer, &mut bytes)?;
         let word = |at: usize| u64::from_le_bytes(xstate::array(&bytes, at));
         let timer = |which: usize| IntervalTimer {
             interval_us: word(which * 32).saturating_mul(1_000_000).saturating_add(word(which * 32 + 8)),
@@ -268,7 +268,7 @@ impl Question {
         let brk = results.first().copied().unwrap_or(0).cast_unsigned();
         let lock_future = match area.shared.0 {
             0 => 0,
-            shared => procmem::read_u64(host.tid, shared + SharedPage::LOCK_FUTURE as u64)?,
+            shared => procmem::read_u64(host.thread.tid, shared + SharedPage::LOCK_FUTURE as u64)?,
         };
         let attributes = attributes::of_process(
             &results[self.settings..self.own],

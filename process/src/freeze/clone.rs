@@ -7,7 +7,8 @@
 //! Invariants: one copy per cut; all ptrace calls on it come from the tracer thread; others may read its memory.
 
 use crate::error::TraceError;
-use crate::inject::live_thread::{FRAME, Host, pause};
+use crate::inject::live_thread::{FRAME, LiveThread};
+use crate::inject::remote_thread::pause;
 use crate::inject::stub::{self, LEAVE_CHILD, PREVIOUS, Row};
 use holdfast_image::pages::PageRun;
 use holdfast_image::record::InjectArea;
@@ -44,8 +45,8 @@ pub struct Copy {
 ///
 /// # Errors
 /// The kernel refused a clone (EAGAIN: process limit; ENOMEM; EPERM: seccomp), or a thread died. Nothing is left over.
-pub fn freeze(host: &Host, area: &InjectArea, keep_out: &[PageRun]) -> Result<Copy, TraceError> {
-    ptrace::set_options(host.tid, TRACE_CLONE)?;
+pub fn freeze(host: &LiveThread, area: &InjectArea, keep_out: &[PageRun]) -> Result<Copy, TraceError> {
+    ptrace::set_options(host.thread.tid, TRACE_CLONE)?;
     let flags = (libc::CLONE_VM | libc::CLONE_FILES) as u64;
     let wall = u64::from(libc::__WALL.cast_unsigned());
     let keep_out = keep_out.get(..KEEP_OUT_MAX).unwrap_or(keep_out);
@@ -86,14 +87,14 @@ fn call_failed(call: &str, result: i64) -> TraceError {
 }
 
 /// Lets the intermediate child make the copy and end.
-fn by_way_of(child: i32, host: &Host, area: &InjectArea) -> Result<i32, TraceError> {
+fn by_way_of(child: i32, host: &LiveThread, area: &InjectArea) -> Result<i32, TraceError> {
     wait_event_stop(child)?;
     let table_at = area.scratch.0 + CHILD_TABLE;
     let mut table: Vec<u8> = Vec::new();
     let flags = libc::CLONE_FILES as u64;
     table.extend(Row::new(libc::SYS_clone, &[flags]).with(LEAVE_CHILD).to_bytes());
     table.extend(Row::new(libc::SYS_exit_group, &[0]).to_bytes());
-    procmem::write(host.tid, table_at, &table)?;
+    procmem::write(host.thread.tid, table_at, &table)?;
     let mut regs = ptrace::registers(child)?;
     regs.rip = area.code.0;
     regs.rbx = table_at;
@@ -121,7 +122,7 @@ fn by_way_of(child: i32, host: &Host, area: &InjectArea) -> Result<i32, TraceErr
     }
     copy.ok_or_else(|| {
         let mut row = [0_u8; stub::ROW_LEN];
-        let _ = procmem::read(host.tid, table_at, &mut row);
+        let _ = procmem::read(host.thread.tid, table_at, &mut row);
         call_failed("clone", i64::from_le_bytes(crate::stop::xstate::array(&row, 56)))
     })
 }

@@ -11,7 +11,7 @@ use crate::error::TraceError;
 use crate::freeze::clone;
 use crate::freeze::frozen_memory::SavedPages;
 use crate::freeze::guard::{self, Guard, Survey};
-use crate::inject::live_thread::Host;
+use crate::inject::live_thread::LiveThread;
 use crate::job::target::Target;
 use crate::options::{CutOptions, Engine, Plan};
 use crate::refuse;
@@ -79,7 +79,7 @@ pub struct Scene<'a> {
     /// Its memory.
     pub memory: &'a ForcedMemory,
     /// The thread that runs injected calls.
-    pub host: &'a Host,
+    pub host: &'a LiveThread,
     /// All mappings.
     pub mapped: &'a [Mapped],
     /// Mappings of files that are stored whole.

@@ -1,4 +1,4 @@
-//! Running a table of system calls in one stopped thread.
+//! Running a table of system calls in a stopped thread of a running program, which goes on by itself if the agent dies.
 //!
 //! Order matters for the agent's death (docs/stop.md, B.1): frame and table are in place first, then the registers, then
 //! the mask; on the way back mask, then registers. At every instant in between the thread, let go, returns to where
@@ -8,17 +8,17 @@
 //! signal that hits before the registers are back).
 
 use super::frame;
+use super::remote_thread::{Patience, RemoteThread, Step, StubEntry};
 use super::stub::{self, Row};
 use crate::error::TraceError;
 use holdfast_image::record::InjectArea;
 use holdfast_sys::fault;
-use holdfast_sys::procfs;
 use holdfast_sys::procmem;
 use holdfast_sys::ptrace::{self, Registers, Wait};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Offset in the scratch range where results of calls (structures) may be put.
 pub const BUFFERS: u64 = 64 * 1024;
@@ -31,13 +31,9 @@ const LIMIT: Duration = Duration::from_secs(2);
 
 /// A stopped thread in which calls can be run, with everything needed to put it back.
 #[derive(Clone, Debug)]
-pub struct Host {
-    /// Process id as the agent sees it.
-    pub process: i32,
-    /// Thread id as the agent sees it.
-    pub tid: i32,
-    /// Process and thread id as the program sees them (arguments of the marker's tgkill).
-    pub inner: (i32, i32),
+pub struct LiveThread {
+    /// Which.
+    pub thread: RemoteThread,
     /// The registers with which it goes on.
     pub regs: Registers,
     /// The same for going on by itself, through a signal frame: returning from one drops the restart block
@@ -54,17 +50,10 @@ pub struct Host {
     pub resend: Arc<AtomicBool>,
 }
 
-/// From then on a thread that does not stop is looked at: a main thread that was killed is not reported to its tracer
-/// before all others were waited for (ptrace(2), "Death under ptrace").
+/// See [`Patience`].
 const SUSPICIOUS: Duration = Duration::from_millis(5);
-
 /// So long the next stop at a call is looked for without sleeping.
 const SOON: Duration = Duration::from_micros(100);
-
-fn is_dead(pid: i32, tid: i32) -> bool {
-    procfs::stat_fields(pid, tid)
-        .map_or(true, |fields| fields.first().is_none_or(|state| state == "Z" || state == "X"))
-}
 
 /// How the end of a batch is known. The last call of its table sends a signal to the thread itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,6 +72,13 @@ impl Marker {
         match self {
             Marker::Signal(signal) => signal,
             Marker::Call => 0,
+        }
+    }
+    /// How the thread runs until something happens.
+    fn step(self) -> Step {
+        match self {
+            Marker::Signal(_) => Step::Run(0),
+            Marker::Call => Step::ToCall(0),
         }
     }
     /// All signals but this one, as a mask.
@@ -110,7 +106,7 @@ pub fn choose_marker(caught: u64, blocked: u64, pending: u64) -> Marker {
 /// What the batch does when a row created a process: gets the new tid, while the creator stands at the event.
 pub type OnClone<'a> = &'a mut dyn FnMut(i32) -> Result<(), TraceError>;
 
-impl Host {
+impl LiveThread {
     /// Writes frame and table and points the thread at the stub. `rows` must be at most [`MAX_ROWS`].
     fn arm(&self, area: &InjectArea, rows: &[Row]) -> Result<(), TraceError> {
         debug_assert!(rows.len() <= MAX_ROWS);
@@ -122,22 +118,17 @@ impl Host {
         let query = Row::new(libc::SYS_sigaltstack, &[0, frame_at + frame::ALT_STACK_OFFSET]);
         let mut all = vec![query];
         all.extend_from_slice(rows);
-        table.extend(stub::table(&all, self.inner.0, self.inner.1, self.marker.signal()));
-        procmem::write(self.tid, frame_at, &frame)?;
-        procmem::write(self.tid, area.scratch.0, &table)?;
-        let mut regs = self.regs;
-        regs.rip = area.code.0;
-        regs.rbx = area.scratch.0;
-        regs.rsp = frame_at;
-        regs.orig_rax = u64::MAX;
-        regs.eflags &= !(1 << 8 | 1 << 10); // no single step, direction up
-        ptrace::set_registers(self.tid, &regs)?;
-        ptrace::set_signal_mask(self.tid, self.marker.others())?;
+        table.extend(stub::table(&all, self.thread.inner.0, self.thread.inner.1, self.marker.signal()));
+        procmem::write(self.thread.tid, frame_at, &frame)?;
+        self.thread.write_table(area.scratch.0, &table)?;
+        let entry = StubEntry { code: area.code.0, table: area.scratch.0, stack: frame_at };
+        self.thread.enter_stub(&self.regs, entry)?;
+        ptrace::set_signal_mask(self.thread.tid, self.marker.others())?;
         Ok(())
     }
 
     /// Runs the rows; returns their results. The thread stands at the marker afterwards: run another batch, or
-    /// [`Host::put_back`].
+    /// [`LiveThread::put_back`].
     ///
     /// # Errors
     /// The thread died or did not come back within two seconds; it is then not in a known state.
@@ -151,13 +142,13 @@ impl Host {
         self.finish(area, rows.len(), on_clone)
     }
 
-    /// The first half of [`Host::run`]: until [`Host::finish`] the thread runs, and others may be begun.
+    /// The first half of [`LiveThread::run`]: until [`LiveThread::finish`] the thread runs, and others may be begun.
     ///
     /// # Errors
     /// The thread died.
     pub fn begin(&self, area: &InjectArea, rows: &[Row]) -> Result<(), TraceError> {
         self.arm(area, rows)?;
-        self.go_on()?;
+        self.thread.go_on(self.marker.step())?;
         fault::point("inject");
         Ok(())
     }
@@ -165,7 +156,7 @@ impl Host {
     /// The second half; `count`: of rows.
     ///
     /// # Errors
-    /// As [`Host::run`].
+    /// As [`LiveThread::run`].
     pub fn finish(
         &self,
         area: &InjectArea,
@@ -173,81 +164,53 @@ impl Host {
         on_clone: OnClone<'_>,
     ) -> Result<Vec<i64>, TraceError> {
         self.wait_for_marker(on_clone)?;
-        let mut raw = vec![0_u8; (count + 1) * stub::ROW_LEN];
-        procmem::read(self.tid, area.scratch.0, &mut raw)?;
+        let mut results = self.thread.results(area.scratch.0, count + 1)?;
         fault::point("inject");
-        let results = raw.chunks_exact(stub::ROW_LEN).skip(1);
-        Ok(results.map(|row| i64::from_le_bytes(crate::stop::xstate::array(row, 56))).collect())
-    }
-
-    /// Lets the thread run until something happens.
-    fn go_on(&self) -> io::Result<()> {
-        match self.marker {
-            Marker::Signal(_) => ptrace::cont(self.tid, 0),
-            Marker::Call => ptrace::cont_to_call(self.tid, 0),
-        }
+        results.remove(0);
+        Ok(results)
     }
 
     fn wait_for_marker(&self, on_clone: OnClone<'_>) -> Result<(), TraceError> {
-        let begun = Instant::now();
-        let (mut at_end, mut since) = (false, begun);
-        loop {
-            match ptrace::wait(self.tid, false)? {
-                Wait::Nothing if begun.elapsed() > LIMIT => {
-                    return Err(TraceError::Stuck { tid: self.tid });
+        let yield_for = if self.marker == Marker::Call { SOON } else { Duration::ZERO };
+        let patience = Patience { limit: LIMIT, look_after: Some(SUSPICIOUS), yield_for };
+        let mut at_end = false;
+        self.thread.run_until(patience, |stop| match stop {
+            Wait::Signal(signal) if self.marker == Marker::Signal(signal) => {
+                if self.thread.has_sent_the_signal()? {
+                    return Ok(Step::Done);
                 }
-                Wait::Nothing if begun.elapsed() > SUSPICIOUS && is_dead(self.process, self.tid) => {
-                    return Err(TraceError::Died { tid: self.tid });
+                // From elsewhere: discarded natively, unless it was blocked.
+                if self.mask >> (signal - 1) & 1 == 1 {
+                    self.resend.store(true, Ordering::Relaxed);
                 }
-                // Stops at calls come one after the other, and each is there in no time.
-                Wait::Nothing if self.marker == Marker::Call && since.elapsed() < SOON => {
-                    std::thread::yield_now();
-                }
-                Wait::Nothing => pause(since),
-                Wait::Signal(signal) if self.marker == Marker::Signal(signal) => {
-                    let info = ptrace::signal_info(self.tid)?;
-                    let code = i32::from_le_bytes([info[8], info[9], info[10], info[11]]);
-                    let sender = i32::from_le_bytes([info[16], info[17], info[18], info[19]]);
-                    if code == libc::SI_TKILL && sender == self.inner.0 {
-                        return Ok(());
-                    }
-                    // From elsewhere: discarded natively, unless it was blocked.
-                    if self.mask >> (signal - 1) & 1 == 1 {
-                        self.resend.store(true, Ordering::Relaxed);
-                    }
-                    ptrace::cont(self.tid, 0)?;
-                }
-                // Behind the last call. A thread that stands at the end of a call may not be given the registers of
-                // another one: only where it looks for signals the kernel makes interrupted calls anew
-                // (arch/x86/kernel/signal.c, arch_do_signal_or_restart). So it is interrupted, and stops there.
-                Wait::Syscall if self.marker == Marker::Call && self.has_made_the_last_call()? => {
-                    at_end = true;
-                    ptrace::interrupt(self.tid)?;
-                    ptrace::cont(self.tid, 0)?;
-                }
-                Wait::Interrupted | Wait::GroupStop(_) if at_end => return Ok(()),
-                Wait::Event(libc::PTRACE_EVENT_CLONE) => {
-                    let child = i32::try_from(ptrace::event_message(self.tid)?).unwrap_or(0);
-                    on_clone(child)?;
-                    self.go_on()?;
-                }
-                Wait::Exited(_) => return Err(TraceError::Died { tid: self.tid }),
-                // SIGKILL apart nothing is unblocked; an event stop of a late INTERRUPT or a group stop may come.
-                Wait::Interrupted | Wait::GroupStop(_) | Wait::Event(_) | Wait::Syscall => {
-                    self.go_on()?;
-                    since = Instant::now();
-                }
-                // Cannot be blocked away: SIGSTOP. Keep it for after the cut by sending it again is not needed: the
-                // process enters the group stop when it is let go.
-                Wait::Signal(signal) => ptrace::cont(self.tid, signal)?,
+                Ok(Step::Run(0))
             }
-        }
+            // Behind the last call. A thread at the end of a call may not be given the registers of another one:
+            // only where it looks for signals the kernel makes interrupted calls anew (arch/x86/kernel/signal.c,
+            // arch_do_signal_or_restart). So it is interrupted, and stops there.
+            Wait::Syscall if self.marker == Marker::Call && self.has_made_the_last_call()? => {
+                at_end = true;
+                ptrace::interrupt(self.thread.tid)?;
+                Ok(Step::Run(0))
+            }
+            Wait::Interrupted | Wait::GroupStop(_) if at_end => Ok(Step::Done),
+            Wait::Event(libc::PTRACE_EVENT_CLONE) => {
+                on_clone(self.thread.created()?)?;
+                Ok(self.marker.step())
+            }
+            Wait::Exited(_) => Err(TraceError::Died { tid: self.thread.tid }),
+            // Cannot be blocked away: SIGSTOP. Keep it for after the cut by sending it again is not needed: the
+            // process enters the group stop when it is resumed.
+            Wait::Signal(signal) => Ok(Step::Run(signal)),
+            // SIGKILL apart nothing is unblocked; an event stop of a late INTERRUPT or a group stop may come.
+            _ => Ok(self.marker.step()),
+        })
     }
 
     /// Whether the thread stands at the end of the call that sends no signal; at its beginning the result is ENOSYS
     /// (arch/x86/entry/entry_64.S).
     fn has_made_the_last_call(&self) -> io::Result<bool> {
-        let regs = ptrace::registers(self.tid)?;
+        let regs = ptrace::registers(self.thread.tid)?;
         Ok(regs.orig_rax.cast_signed() == libc::SYS_tgkill && regs.rdx == 0 && regs.rax == 0)
     }
 
@@ -256,26 +219,13 @@ impl Host {
     /// # Errors
     /// The thread is gone.
     pub fn put_back(&self) -> Result<(), TraceError> {
-        ptrace::set_signal_mask(self.tid, self.mask)?;
+        ptrace::set_signal_mask(self.thread.tid, self.mask)?;
         fault::point("inject-done");
-        ptrace::set_registers(self.tid, &self.regs)?;
+        ptrace::set_registers(self.thread.tid, &self.regs)?;
         if self.resend.swap(false, Ordering::Relaxed) {
-            ptrace::kill(self.process, self.marker.signal())?;
+            ptrace::kill(self.thread.process, self.marker.signal())?;
         }
         Ok(())
-    }
-}
-
-/// Waits a little for a stop, which arrives within microseconds: spins first, then sleeps in the shortest steps the
-/// kernel has (the tracer thread has no timer slack). Sleeping, not yielding: a sleeper that wakes up goes before
-/// whatever else computes on its processor, one that yields goes behind it.
-pub fn pause(begun: Instant) {
-    if begun.elapsed() < Duration::from_micros(10) {
-        std::hint::spin_loop();
-    } else {
-        // Longer the longer it takes (a clone of GiBs): polling would slow down the very thread that is waited for.
-        let step = (begun.elapsed() / 8).clamp(Duration::from_micros(5), Duration::from_micros(200));
-        std::thread::sleep(step);
     }
 }
 

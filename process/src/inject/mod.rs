@@ -4,6 +4,7 @@
 //! * [`frame`]: the signal frame that brings the thread back if the agent dies in the middle.
 //! * [`vdso_call`]: the first calls in a process that has no room for the stub.
 //! * [`live_thread`]: running one table in one thread and reading the results.
+//! * [`remote_thread`]: what these have in common with the calls of a restart: the loop that waits for the end.
 //!
 //! Called by the cut (`freeze`, `capture`) and by the restart (`rebuild`). What must hold: the thread is in a ptrace
 //! stop of ours, and the ranges of [`holdfast_image::record::InjectArea`] belong to nobody else.
@@ -11,5 +12,6 @@
 pub mod area;
 pub mod frame;
 pub mod live_thread;
+pub mod remote_thread;
 pub mod stub;
 pub mod vdso_call;

@@ -44,6 +44,10 @@ impl Row {
     pub fn with(self, flags: u32) -> Row {
         Row { flags, ..self }
     }
+    /// What the stub has written into a row, as its call returned it.
+    pub fn result_of(row: &[u8]) -> i64 {
+        row.get(56..ROW_LEN).and_then(|word| word.try_into().ok()).map_or(0, i64::from_le_bytes)
+    }
     /// As the stub reads it.
     pub fn to_bytes(self) -> [u8; ROW_LEN] {
         let mut bytes = [0; ROW_LEN];

@@ -8,14 +8,15 @@
 //! instruction pointer are constants in the code, because there is no memory that a signal frame could lie in.
 
 use super::frame;
-use super::live_thread::{Host, pause};
+use super::live_thread::LiveThread;
+use super::remote_thread::{Patience, Step};
 use crate::error::TraceError;
 use holdfast_sys::fault;
 use holdfast_sys::procmem::ForcedMemory;
 use holdfast_sys::ptrace::{self, Registers, Wait};
 use std::io;
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Bytes that are used.
 const ROOM: usize = 256;
@@ -27,13 +28,13 @@ const NAME: usize = ROOM - 16;
 const LIMIT: Duration = Duration::from_secs(2);
 
 /// See the head of the file.
-pub struct Foothold<'a> {
-    host: &'a Host,
+pub struct VdsoCalls<'a> {
+    host: &'a LiveThread,
     memory: &'a ForcedMemory,
     at: u64,
 }
 
-impl<'a> Foothold<'a> {
+impl<'a> VdsoCalls<'a> {
     /// Where there is room in a vdso; `None`: nowhere. `read`: its memory.
     ///
     /// # Errors
@@ -55,17 +56,17 @@ impl<'a> Foothold<'a> {
     /// # Errors
     /// The memory cannot be read or written.
     pub fn take(
-        host: &'a Host,
+        host: &'a LiveThread,
         memory: &'a ForcedMemory,
         vdso: &Range<u64>,
         name: &[u8],
-    ) -> io::Result<Option<Foothold<'a>>> {
-        let Some(at) = Foothold::find(vdso, |at, bytes| memory.read(at, bytes))? else { return Ok(None) };
+    ) -> io::Result<Option<VdsoCalls<'a>>> {
+        let Some(at) = VdsoCalls::find(vdso, |at, bytes| memory.read(at, bytes))? else { return Ok(None) };
         let mut bytes = code(&frame::rewound(&host.alone), host.mask);
         bytes.resize(NAME, 0);
         bytes.extend_from_slice(&name[..name.len().min(ROOM - NAME - 1)]);
         memory.write(at, &bytes)?;
-        Ok(Some(Foothold { host, memory, at }))
+        Ok(Some(VdsoCalls { host, memory, at }))
     }
 
     /// Address of the name, a C string.
@@ -78,7 +79,7 @@ impl<'a> Foothold<'a> {
     /// # Errors
     /// The thread died or is stuck.
     pub fn call(&self, number: libc::c_long, args: [u64; 6]) -> Result<i64, TraceError> {
-        let tid = self.host.tid;
+        let tid = self.host.thread.tid;
         let [rdi, rsi, rdx, r10, r8, r9] = args;
         let (rax, orig_rax) = (number.cast_unsigned(), u64::MAX);
         let regs = Registers { rip: self.at, rax, orig_rax, rdi, rsi, rdx, r10, r8, r9, ..self.host.regs };
@@ -88,7 +89,7 @@ impl<'a> Foothold<'a> {
         for _ in 0..2 {
             fault::point("foothold");
             ptrace::cont_to_call(tid, 0)?;
-            self.wait(|stop| stop == Wait::Syscall)?;
+            self.wait_for(|stop| stop == Wait::Syscall)?;
         }
         Ok(ptrace::registers(tid)?.rax.cast_signed())
     }
@@ -96,31 +97,29 @@ impl<'a> Foothold<'a> {
     /// Puts thread and memory back as they were.
     ///
     /// # Errors
-    /// As [`Foothold::call`].
+    /// As [`VdsoCalls::call`].
     pub fn leave(self) -> Result<(), TraceError> {
-        let tid = self.host.tid;
-        // Only where it looks for signals may it be given the registers of an interrupted call (see `Host::finish`).
+        let tid = self.host.thread.tid;
+        // Only where it looks for signals may it be given the registers of an interrupted call (see
+        // `LiveThread::finish`).
         ptrace::interrupt(tid)?;
         ptrace::cont(tid, 0)?;
-        self.wait(|stop| matches!(stop, Wait::Interrupted | Wait::GroupStop(_)))?;
+        self.wait_for(|stop| matches!(stop, Wait::Interrupted | Wait::GroupStop(_)))?;
         self.host.put_back()?;
         self.memory.write(self.at, &[0; ROOM])?;
         Ok(())
     }
 
-    fn wait(&self, is_wanted: impl Fn(Wait) -> bool) -> Result<(), TraceError> {
-        let tid = self.host.tid;
-        let begun = Instant::now();
-        loop {
-            match ptrace::wait(tid, false)? {
-                Wait::Nothing if begun.elapsed() > LIMIT => return Err(TraceError::Stuck { tid }),
-                Wait::Nothing => pause(begun),
-                Wait::Exited(_) => return Err(TraceError::Died { tid }),
-                stop if is_wanted(stop) => return Ok(()),
-                Wait::Signal(signal) => ptrace::cont_to_call(tid, signal)?,
-                _ => ptrace::cont_to_call(tid, 0)?,
-            }
-        }
+    /// Waits for a stop that is wanted; all others are passed over, and all calls on the way are stops.
+    fn wait_for(&self, is_wanted: impl Fn(Wait) -> bool) -> Result<(), TraceError> {
+        let patience = Patience { limit: LIMIT, look_after: None, yield_for: Duration::ZERO };
+        let thread = self.host.thread;
+        thread.run_until(patience, |stop| match stop {
+            Wait::Exited(_) => Err(TraceError::Died { tid: thread.tid }),
+            stop if is_wanted(stop) => Ok(Step::Done),
+            Wait::Signal(signal) => Ok(Step::ToCall(signal)),
+            _ => Ok(Step::ToCall(0)),
+        })
     }
 }
 

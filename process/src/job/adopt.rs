@@ -10,7 +10,7 @@
 
 use crate::error::CutError;
 use crate::inject::area;
-use crate::inject::vdso_call::Foothold;
+use crate::inject::vdso_call::VdsoCalls;
 use crate::job::membership;
 use crate::job::orphans::Orphans;
 use crate::job::process_age;
@@ -224,7 +224,7 @@ fn adopt(
         return Err(executing());
     }
     // Before it is stopped for nothing.
-    Foothold::find(&vdso, |at, bytes| procmem::read(pid, at, bytes))
+    VdsoCalls::find(&vdso, |at, bytes| procmem::read(pid, at, bytes))
         .map_err(|_| executing())?
         .ok_or_else(|| no_room(pid, NO_FOOTHOLD))?;
     let room = |stopped: &Stopped| make_room(pid, stopped, known);
@@ -302,7 +302,7 @@ fn make_room(
     let host = thread.host(pid, inner, status.mask("SigCgt"), 0);
     let maps = procfs::maps(pid, live)?;
     let memory = ForcedMemory::open(pid, live)?;
-    let foothold = Foothold::take(&host, &memory, &vdso_of(&maps), b"holdfast")?
+    let foothold = VdsoCalls::take(&host, &memory, &vdso_of(&maps), b"holdfast")?
         .ok_or_else(|| no_room(pid, NO_FOOTHOLD))?;
     let made = match inherited(pid, live, &areas(known), &maps) {
         Some(area) => Ok(area),
@@ -313,7 +313,7 @@ fn make_room(
     made
 }
 
-fn map(pid: i32, foothold: &Foothold<'_>) -> Result<InjectArea, CutError> {
+fn map(pid: i32, foothold: &VdsoCalls<'_>) -> Result<InjectArea, CutError> {
     const READ_WRITE: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
     const READ_EXECUTE: u64 = (libc::PROT_READ | libc::PROT_EXEC) as u64;
     const PRIVATE: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64;
@@ -345,7 +345,7 @@ fn map(pid: i32, foothold: &Foothold<'_>) -> Result<InjectArea, CutError> {
 }
 
 /// Has the process make a userfaultfd, and takes it over.
-fn descriptor(pid: i32, foothold: &Foothold<'_>) -> Result<Option<OwnedFd>, CutError> {
+fn descriptor(pid: i32, foothold: &VdsoCalls<'_>) -> Result<Option<OwnedFd>, CutError> {
     let flags = u64::from(userfault::FLAGS.cast_unsigned());
     let number = foothold.call(libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0])?;
     let Ok(fd) = u64::try_from(number) else { return Ok(None) };

@@ -9,7 +9,7 @@
 //! [`area::own_descriptor`] says what is in the way.
 
 use crate::inject::area;
-use crate::inject::live_thread::pause;
+use crate::inject::remote_thread::pause;
 use crate::stop::interrupt::{self, Stopped};
 use holdfast_image::record::InjectArea;
 use holdfast_sys::procfs::Status;

@@ -4,7 +4,7 @@
 //! detached or in the list of stragglers, which the tracer thread detaches as soon as they stop (a thread inside vfork
 //! or a long uninterruptible call cannot be detached before; docs/stop.md, D).
 
-use crate::inject::live_thread::pause;
+use crate::inject::remote_thread::pause;
 use crate::refuse;
 use crate::stop::syscall_restart::ERESTARTNOHAND;
 use holdfast_image::refusal::Refusal;

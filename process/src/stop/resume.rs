@@ -6,7 +6,7 @@
 use crate::error::CutError;
 use crate::error::TraceError;
 use crate::inject::area;
-use crate::inject::live_thread::Host;
+use crate::inject::live_thread::LiveThread;
 use crate::job::relatives;
 use crate::job::target::Target;
 use crate::job::tracer_state::{Kept, TracerState};
@@ -30,7 +30,7 @@ pub struct HeldProgram {
     /// The same, read.
     pub threads: Vec<Thread>,
     /// The thread that calls were injected into: mask and registers must be put back.
-    pub host: Option<Host>,
+    pub host: Option<LiveThread>,
     /// Injected calls that nobody has waited for yet, with the area that they run in.
     pub under_way: Option<InjectArea>,
 }
@@ -51,7 +51,7 @@ impl HeldProgram {
         if let Some(host) = &self.host
             && let Err(error) = host.put_back()
         {
-            tracing::debug!(tid = host.tid, %error, "putting a thread back");
+            tracing::debug!(tid = host.thread.tid, %error, "putting a thread back");
         }
         fault::point("resume");
         let computing: Vec<i32> =

@@ -6,7 +6,7 @@ use crate::capture::cwd::Folder;
 use crate::capture::identity::SharedFiles;
 use crate::capture::maps::{Flags, Mapped};
 use crate::capture::state::{Around, ProcessFacts, ThreadFacts};
-use crate::inject::live_thread::Host;
+use crate::inject::live_thread::LiveThread;
 use crate::stop::task_files::Told;
 use crate::stop::threads::Thread;
 use holdfast_image::attributes::MemoryPolicy;
@@ -66,7 +66,7 @@ pub struct Seen {
     /// Its memory.
     pub memory: ForcedMemory,
     /// The thread that runs injected calls.
-    pub host: Host,
+    pub host: LiveThread,
     /// All threads.
     pub threads: Vec<Thread>,
     /// What they told of themselves.

@@ -4,7 +4,8 @@
 //! Called by the tracer thread.
 
 use crate::error::TraceError;
-use crate::inject::live_thread::{Host, Marker, choose_marker};
+use crate::inject::live_thread::{LiveThread, Marker, choose_marker};
+use crate::inject::remote_thread::RemoteThread;
 use crate::stop::continuation::{self, Slot, Slots};
 use crate::stop::interrupt::Held;
 use crate::stop::syscall_restart::{self, Buffers, ERESTART_RESTARTBLOCK, ERESTARTNOHAND, Timeout};
@@ -180,12 +181,10 @@ impl Thread {
     }
 
     /// The thread as a host of injected calls.
-    pub fn host(&self, process: i32, inner_pid: i32, caught: u64, shared_pending: u64) -> Host {
+    pub fn host(&self, process: i32, inner_pid: i32, caught: u64, shared_pending: u64) -> LiveThread {
         let pending = pending_mask(&self.pending) | shared_pending;
-        Host {
-            process,
-            tid: self.tid,
-            inner: (inner_pid, self.inner),
+        LiveThread {
+            thread: RemoteThread { process, tid: self.tid, inner: (inner_pid, self.inner) },
             regs: self.repaired.unwrap_or(self.regs),
             alone: self.stored,
             mask: self.mask,
@@ -203,7 +202,7 @@ pub fn host_of(
     inner_pid: i32,
     caught: u64,
     shared_pending: u64,
-) -> Option<Host> {
+) -> Option<LiveThread> {
     let mut hosts = threads.iter().map(|thread| thread.host(process, inner_pid, caught, shared_pending));
     let first = hosts.next()?;
     match first.marker {

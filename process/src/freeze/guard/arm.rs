@@ -14,7 +14,7 @@ use super::rows::run;
 use crate::capture::maps::{Kind, Mapped};
 use crate::capture::state::{ProcessFacts, ThreadFacts};
 use crate::error::TraceError;
-use crate::inject::live_thread::Host;
+use crate::inject::live_thread::LiveThread;
 use crate::inject::stub::Row;
 use crate::stop::threads::Thread;
 use holdfast_image::PageCount;
@@ -240,7 +240,7 @@ pub fn arm(
     scene: &Survey<'_>,
     ready: Guardable,
     options: &GuardOptions,
-    host: &Host,
+    host: &LiveThread,
 ) -> Result<Result<Guard, Unsuited>, TraceError> {
     let Guardable { remote, layout } = ready;
     let pagemap = File::open(format!("/proc/{}/pagemap", scene.pid))?;

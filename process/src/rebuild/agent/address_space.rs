@@ -5,8 +5,8 @@
 //! is an error, never a silent replacement.
 
 use super::pages::Plan;
-use super::remote_calls::{Batch, Hand, Need, Task, Workplace};
-use super::seed::{self, Layout};
+use super::remote_calls::{Batch, Need, SeedThread};
+use super::seed::Layout;
 use super::sysv_shm;
 use crate::inject::stub::Row;
 use crate::rebuild::error::RebuildError;
@@ -34,17 +34,6 @@ const MADV_GUARD_INSTALL: u64 = 102;
 /// As argument: no descriptor.
 const NO_FD: u64 = u64::MAX;
 
-/// Where tables of the seed are.
-pub fn seed_place(layout: &Layout) -> Workplace {
-    Workplace {
-        code: layout.base,
-        table: layout.table,
-        table_len: seed::TABLE_LEN as usize,
-        buffers: layout.buffers,
-        buffers_len: seed::BUFFERS_LEN as usize,
-    }
-}
-
 /// With which a region is mapped at first; `early`: so that its pages can be written.
 fn prot(region: &Region, early: bool) -> u64 {
     u64::from(region.prot) | if early { PROT_READ | PROT_WRITE } else { 0 }
@@ -55,11 +44,9 @@ fn has(region: &Region, flag: &str) -> bool {
 }
 
 /// One address space under construction.
-pub struct Builder<'a> {
-    /// Runs the tables.
-    pub hand: &'a Hand,
+pub struct AddressSpaceBuilder<'a> {
     /// The only thread.
-    pub leader: Task,
+    pub leader: SeedThread,
     /// Where the seed lies.
     pub layout: Layout,
     /// What is to be built.
@@ -74,10 +61,10 @@ pub struct Builder<'a> {
     pub other_vdso: bool,
 }
 
-impl Builder<'_> {
+impl AddressSpaceBuilder<'_> {
     /// An empty table of calls in the seed.
-    pub fn batch(&self) -> Batch<'_> {
-        Batch::new(self.hand, seed_place(&self.layout), self.leader)
+    pub fn batch(&self) -> Batch {
+        self.leader.batch()
     }
 
     /// All of it but the pages and the protection that waits for them. Returns what the user should know.
@@ -130,7 +117,7 @@ impl Builder<'_> {
 
     /// Unmaps what the seed does not need, and moves the kernel's mappings.
     fn clear(&self) -> Result<(), RebuildError> {
-        let now = procfs::maps(self.leader.tid, self.leader.tid)
+        let now = procfs::maps(self.leader.remote.tid, self.leader.remote.tid)
             .map_err(RebuildError::io("reading the mappings of the new process"))?;
         let kernel: Vec<&Mapping> = now.iter().filter(|m| is_kernel(m)).collect();
         let mut batch = self.batch();
@@ -156,7 +143,7 @@ impl Builder<'_> {
     }
 
     /// Moves the kernel's mappings to where they stay, in the seed's hole, at their distances from each other.
-    fn set_aside(&self, kernel: &[&Mapping], batch: &mut Batch<'_>) -> Result<(), RebuildError> {
+    fn set_aside(&self, kernel: &[&Mapping], batch: &mut Batch) -> Result<(), RebuildError> {
         for mapping in kernel {
             let len = mapping.end - mapping.start;
             let args = [mapping.start, len, len, REMAP, self.aside(kernel, mapping)];
@@ -170,7 +157,7 @@ impl Builder<'_> {
     }
 
     /// Moves the kernel's mappings to the places of the old ones.
-    fn take_home(&self, kernel: &[&Mapping], batch: &mut Batch<'_>) -> Result<(), RebuildError> {
+    fn take_home(&self, kernel: &[&Mapping], batch: &mut Batch) -> Result<(), RebuildError> {
         let wanted: Vec<(&str, &Region)> = self
             .record
             .regions

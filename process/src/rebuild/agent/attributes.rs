@@ -6,11 +6,12 @@
 //! (what forbids something that the restart does itself). How it fails: a setting that is refused here (no
 //! privilege, no such node) is told in a note, and the program runs without it.
 
-use super::remote_calls::{Batch, Hand, Need, Task, Workplace};
+use super::remote_calls::{Batch, Need, SeedThread};
+use super::threads::NewThread;
 use crate::inject::stub::Row;
 use crate::rebuild::error::RebuildError;
 use holdfast_image::attributes::MemoryPolicy;
-use holdfast_image::record::{ProcessRecord, ThreadRecord};
+use holdfast_image::record::ProcessRecord;
 use std::io;
 
 // include/uapi/linux/prctl.h
@@ -31,14 +32,14 @@ const ARCH_SET_CPUID: u64 = 0x1012;
 const KEEP_CAPS: u32 = 1 << 4;
 
 /// Calls whose failure is told and accepted.
-struct Wishes<'a> {
-    batch: Batch<'a>,
+struct OptionalCalls {
+    batch: Batch,
     names: Vec<String>,
 }
 
-impl<'a> Wishes<'a> {
-    fn new(hand: &'a Hand, place: Workplace, task: Task) -> Wishes<'a> {
-        Wishes { batch: Batch::new(hand, place, task), names: Vec::new() }
+impl OptionalCalls {
+    fn new(thread: SeedThread) -> OptionalCalls {
+        OptionalCalls { batch: thread.batch(), names: Vec::new() }
     }
 
     fn call(
@@ -80,30 +81,25 @@ impl<'a> Wishes<'a> {
         Ok(failed
             .map(|(result, name)| {
                 let error = io::Error::from_raw_os_error(i32::try_from(-result).unwrap_or(0));
-                format!("{name} could not be brought back: {error}")
+                format!("{name} could not be restored: {error}")
             })
             .collect())
     }
 }
 
-/// NUMA policies of memory, before pages come into it. `place`: in the seed.
+/// NUMA policies of memory, before pages come into it. `leader`: with its tables in the seed.
 ///
 /// # Errors
 /// The process ended.
-pub fn of_memory(
-    hand: &Hand,
-    place: Workplace,
-    leader: Task,
-    record: &ProcessRecord,
-) -> Result<Vec<String>, RebuildError> {
-    let mut wishes = Wishes::new(hand, place, leader);
+pub fn of_memory(leader: SeedThread, record: &ProcessRecord) -> Result<Vec<String>, RebuildError> {
+    let mut calls = OptionalCalls::new(leader);
     for region in &record.regions {
         if let Some(policy) = &region.memory_policy {
             let range = (region.start.0, region.end.0 - region.start.0);
-            wishes.policy(Some(range), policy, format!("the NUMA policy of memory at {}", region.start))?;
+            calls.policy(Some(range), policy, format!("the NUMA policy of memory at {}", region.start))?;
         }
     }
-    let mut notes = wishes.finish()?;
+    let mut notes = calls.finish()?;
     // A host without the nodes refuses them all.
     let more = notes.len().saturating_sub(1);
     notes.truncate(1);
@@ -117,70 +113,60 @@ pub fn of_memory(
 ///
 /// # Errors
 /// The process ended.
-pub fn before_threads(
-    hand: &Hand,
-    place: Workplace,
-    leader: Task,
-    record: &ProcessRecord,
-) -> Result<Vec<String>, RebuildError> {
+pub fn before_threads(leader: SeedThread, record: &ProcessRecord) -> Result<Vec<String>, RebuildError> {
     let wanted = &record.attributes;
-    let mut wishes = Wishes::new(hand, place, leader);
+    let mut calls = OptionalCalls::new(leader);
     if wanted.child_subreaper {
-        wishes.call(libc::SYS_prctl, &[PR_SET_CHILD_SUBREAPER, 1], "being a child subreaper")?;
+        calls.call(libc::SYS_prctl, &[PR_SET_CHILD_SUBREAPER, 1], "being a child subreaper")?;
     }
     for bit in (0..32).filter(|bit| wanted.membarrier >> bit & 1 == 1) {
         let name = format!("the registration for membarrier with command {:#x}", 1_u32 << bit);
-        wishes.call(libc::SYS_membarrier, &[1 << bit], name)?;
+        calls.call(libc::SYS_membarrier, &[1 << bit], name)?;
     }
-    wishes.finish()
+    calls.finish()
 }
 
 /// Settings of one thread.
 ///
 /// # Errors
 /// The process ended.
-pub fn of_thread(
-    hand: &Hand,
-    place: Workplace,
-    task: Task,
-    thread: &ThreadRecord,
-) -> Result<Vec<String>, RebuildError> {
-    let (wanted, tid) = (&thread.attributes, thread.tid);
-    let mut wishes = Wishes::new(hand, place, task);
+pub fn of_thread(thread: &NewThread<'_>) -> Result<Vec<String>, RebuildError> {
+    let (wanted, tid) = (&thread.record.attributes, thread.record.tid);
+    let mut calls = OptionalCalls::new(thread.seed);
     if wanted.parent_death_signal != 0 {
         let args = [PR_SET_PDEATHSIG, u64::from(wanted.parent_death_signal)];
-        wishes.call(libc::SYS_prctl, &args, format!("thread {tid}: its parent-death signal"))?;
+        calls.call(libc::SYS_prctl, &args, format!("thread {tid}: its parent-death signal"))?;
     }
     if wanted.securebits & !KEEP_CAPS != 0 {
         let bits = wanted.securebits;
         let args = [PR_SET_SECUREBITS, u64::from(bits)];
-        wishes.call(libc::SYS_prctl, &args, format!("thread {tid}: its securebits {bits:#x}"))?;
+        calls.call(libc::SYS_prctl, &args, format!("thread {tid}: its securebits {bits:#x}"))?;
     } else if wanted.securebits & KEEP_CAPS != 0 {
-        wishes.call(libc::SYS_prctl, &[PR_SET_KEEPCAPS, 1], format!("thread {tid}: its PR_SET_KEEPCAPS"))?;
+        calls.call(libc::SYS_prctl, &[PR_SET_KEEPCAPS, 1], format!("thread {tid}: its PR_SET_KEEPCAPS"))?;
     }
     if wanted.io_flusher {
         let name = format!("thread {tid}: its PR_SET_IO_FLUSHER");
-        wishes.call(libc::SYS_prctl, &[PR_SET_IO_FLUSHER, 1], name)?;
+        calls.call(libc::SYS_prctl, &[PR_SET_IO_FLUSHER, 1], name)?;
     }
     if let Some(policy) = &wanted.memory_policy {
-        wishes.policy(None, policy, format!("thread {tid}: its NUMA memory policy"))?;
+        calls.policy(None, policy, format!("thread {tid}: its NUMA memory policy"))?;
     }
     if let Some(policy) = wanted.memory_errors {
         let args = [PR_MCE_KILL, PR_MCE_KILL_SET, u64::from(policy)];
-        wishes.call(libc::SYS_prctl, &args, format!("thread {tid}: its PR_MCE_KILL"))?;
+        calls.call(libc::SYS_prctl, &args, format!("thread {tid}: its PR_MCE_KILL"))?;
     }
     if let Some(mode) = wanted.timestamps {
         let args = [PR_SET_TSC, u64::from(mode)];
-        wishes.call(libc::SYS_prctl, &args, format!("thread {tid}: its PR_SET_TSC"))?;
+        calls.call(libc::SYS_prctl, &args, format!("thread {tid}: its PR_SET_TSC"))?;
     }
     for (kind, state) in (0_u64..).zip(wanted.speculation) {
         if let Some(state) = state {
             let args = [PR_SET_SPECULATION_CTRL, kind, u64::from(state)];
-            wishes.call(libc::SYS_prctl, &args, format!("thread {tid}: its speculation control {kind}"))?;
+            calls.call(libc::SYS_prctl, &args, format!("thread {tid}: its speculation control {kind}"))?;
         }
     }
     if wanted.no_cpuid {
-        wishes.call(
+        calls.call(
             libc::SYS_arch_prctl,
             &[ARCH_SET_CPUID, 0],
             format!("thread {tid}: its ARCH_SET_CPUID"),
@@ -188,8 +174,8 @@ pub fn of_thread(
     }
     // Always: a restart may have been started with another one.
     let args = [u64::from(wanted.personality)];
-    wishes.call(libc::SYS_personality, &args, format!("thread {tid}: its personality"))?;
-    wishes.finish()
+    calls.call(libc::SYS_personality, &args, format!("thread {tid}: its personality"))?;
+    calls.finish()
 }
 
 /// What would be in the way of a restart: memory that is mapped from now on is locked, the agent may not look, nothing
@@ -197,24 +183,19 @@ pub fn of_thread(
 ///
 /// # Errors
 /// The process ended.
-pub fn at_the_end(
-    hand: &Hand,
-    place: Workplace,
-    leader: Task,
-    record: &ProcessRecord,
-) -> Result<Vec<String>, RebuildError> {
+pub fn at_the_end(leader: SeedThread, record: &ProcessRecord) -> Result<Vec<String>, RebuildError> {
     let wanted = &record.attributes;
-    let mut wishes = Wishes::new(hand, place, leader);
+    let mut calls = OptionalCalls::new(leader);
     if wanted.lock_future != 0 {
         let args = [u64::from(wanted.lock_future)];
-        wishes.call(libc::SYS_mlockall, &args, "the lock on memory to come (mlockall)")?;
+        calls.call(libc::SYS_mlockall, &args, "the lock on memory to come (mlockall)")?;
     }
     if wanted.mdwe != 0 {
-        wishes.call(libc::SYS_prctl, &[PR_SET_MDWE, u64::from(wanted.mdwe)], "PR_SET_MDWE")?;
+        calls.call(libc::SYS_prctl, &[PR_SET_MDWE, u64::from(wanted.mdwe)], "PR_SET_MDWE")?;
     }
     // 2 is what the kernel alone may set (man PR_SET_DUMPABLE(2const)); 0 is as strict for all but core dumps.
     if wanted.dumpable.is_some_and(|dumpable| dumpable != 1) {
-        wishes.call(libc::SYS_prctl, &[PR_SET_DUMPABLE, 0], "PR_SET_DUMPABLE")?;
+        calls.call(libc::SYS_prctl, &[PR_SET_DUMPABLE, 0], "PR_SET_DUMPABLE")?;
     }
-    wishes.finish()
+    calls.finish()
 }

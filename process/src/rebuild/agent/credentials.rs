@@ -5,7 +5,8 @@
 //! of ids what was allowed and asked for: capabilities, PR_SET_PDEATHSIG, PR_SET_DUMPABLE. They are set again. How
 //! it fails: an error, as a program must not go on with more rights than it had.
 
-use super::remote_calls::{Batch, Hand, Need, Task, Workplace};
+use super::remote_calls::{Batch, Need};
+use super::threads::NewThread;
 use crate::inject::stub::Row;
 use crate::rebuild::error::RebuildError;
 use holdfast_image::credentials::Rights;
@@ -25,15 +26,10 @@ const CAPABILITIES: u64 = 41;
 ///
 /// # Errors
 /// What the kernel did not take: the restart lacks the right to it.
-pub fn give(
-    hand: &Hand,
-    place: Workplace,
-    tasks: &[Task],
-    record: &ProcessRecord,
-) -> Result<(), RebuildError> {
+pub fn give(threads: &[NewThread<'_>], record: &ProcessRecord) -> Result<(), RebuildError> {
     let Some(rights) = &record.rights else { return Ok(()) };
-    for (task, thread) in tasks.iter().zip(&record.threads) {
-        let mut batch = Batch::new(hand, place, *task);
+    for NewThread { seed, record: thread } in threads {
+        let mut batch = seed.batch();
         bound(&mut batch, rights)?;
         become_it(&mut batch, rights, thread)?;
         capabilities(&mut batch, rights, thread)?;
@@ -43,15 +39,15 @@ pub fn give(
         }
         batch.finish()?;
     }
-    let Some(leader) = tasks.first() else { return Ok(()) };
-    let mut batch = Batch::new(hand, place, *leader);
+    let Some(leader) = threads.first() else { return Ok(()) };
+    let mut batch = leader.seed.batch();
     let dumpable = u64::from(record.attributes.dumpable == Some(1));
     batch.call(libc::SYS_prctl, &[PR_SET_DUMPABLE, dumpable], Need::May)?;
     batch.finish().map(|_| ())
 }
 
 /// The bounding set, which only root can make smaller.
-fn bound(batch: &mut Batch<'_>, rights: &Rights) -> Result<(), RebuildError> {
+fn bound(batch: &mut Batch, rights: &Rights) -> Result<(), RebuildError> {
     let lacking = (0..CAPABILITIES).filter(|capability| rights.capabilities[3] >> capability & 1 == 0);
     for capability in lacking {
         batch.call(libc::SYS_prctl, &[PR_CAPBSET_DROP, capability], Need::May)?;
@@ -59,7 +55,7 @@ fn bound(batch: &mut Batch<'_>, rights: &Rights) -> Result<(), RebuildError> {
     Ok(())
 }
 
-fn become_it(batch: &mut Batch<'_>, rights: &Rights, thread: &ThreadRecord) -> Result<(), RebuildError> {
+fn become_it(batch: &mut Batch, rights: &Rights, thread: &ThreadRecord) -> Result<(), RebuildError> {
     let id = u64::from(thread.tid.cast_unsigned());
     let wide = |ids: [u32; 3]| ids.map(u64::from);
     let groups: Vec<u8> = rights.more_groups.iter().flat_map(|group| group.to_le_bytes()).collect();
@@ -76,7 +72,7 @@ fn become_it(batch: &mut Batch<'_>, rights: &Rights, thread: &ThreadRecord) -> R
     batch.call(libc::SYS_setresuid, &wide(rights.users), Need::Must("set the user ids of thread", id))
 }
 
-fn capabilities(batch: &mut Batch<'_>, rights: &Rights, thread: &ThreadRecord) -> Result<(), RebuildError> {
+fn capabilities(batch: &mut Batch, rights: &Rights, thread: &ThreadRecord) -> Result<(), RebuildError> {
     /// SECBIT_KEEP_CAPS (include/uapi/linux/securebits.h).
     const KEEP_CAPS: u32 = 1 << 4;
     let id = u64::from(thread.tid.cast_unsigned());

@@ -1,10 +1,11 @@
 //! Processes that job control has stopped: they are stopped again before their parents get what waits for them, so
 //! that a parent hears of it as often as it would have, and not once more.
 //!
-//! Called by [`super::rebuild_process`] while everybody is traced: [`stand_still`] at the end of a process, then
-//! [`heard`] at the beginning of its parent, whose turn comes later. How it fails: a process ended.
+//! Called by [`super::rebuild_process`] while all are traced: [`stop_again`] at the end of a process, then
+//! [`forget_stops`] at the beginning of its parent, whose turn comes later. How it fails: a process ended.
 
-use super::remote_calls::{Batch, Hand, Need, Task, Workplace, ended};
+use super::remote_calls::{Need, SeedThread, ended};
+use super::threads::NewThread;
 use crate::error::TraceError;
 use crate::inject::stub::Row;
 use crate::rebuild::error::RebuildError;
@@ -18,25 +19,26 @@ use holdfast_sys::ptrace::{self, Wait};
 ///
 /// # Errors
 /// It ended.
-pub fn stand_still(tasks: &[Task], record: &ProcessRecord) -> Result<(), RebuildError> {
-    let Some(leader) = tasks.first() else { return Ok(()) };
-    ptrace::kill(leader.tid, libc::SIGSTOP).map_err(TraceError::from)?;
+pub fn stop_again(threads: &[NewThread<'_>], record: &ProcessRecord) -> Result<(), RebuildError> {
+    let tids: Vec<i32> = threads.iter().map(|thread| thread.seed.remote.tid).collect();
+    let Some(&leader) = tids.first() else { return Ok(()) };
+    ptrace::kill(leader, libc::SIGSTOP).map_err(TraceError::from)?;
     let mut signal = stop_signal(record);
-    for task in tasks {
+    for tid in tids {
         let mut deliver = 0;
         loop {
-            ptrace::cont(task.tid, deliver).map_err(TraceError::from)?;
-            deliver = match ptrace::wait(task.tid, true).map_err(TraceError::from)? {
+            ptrace::cont(tid, deliver).map_err(TraceError::from)?;
+            deliver = match ptrace::wait(tid, true).map_err(TraceError::from)? {
                 Wait::GroupStop(_) => break,
                 Wait::Signal(libc::SIGSTOP) => {
                     // Any but SIGSTOP may do nothing (kernel/signal.c, get_signal: an orphaned process group): then
                     // it stands here.
-                    ptrace::interrupt(task.tid).map_err(TraceError::from)?;
+                    ptrace::interrupt(tid).map_err(TraceError::from)?;
                     signal
                 }
                 Wait::Interrupted => {
                     signal = libc::SIGSTOP;
-                    ptrace::kill(leader.tid, libc::SIGSTOP).map_err(TraceError::from)?;
+                    ptrace::kill(leader, libc::SIGSTOP).map_err(TraceError::from)?;
                     0
                 }
                 Wait::Exited(status) => return Err(ended(status)),
@@ -46,7 +48,7 @@ pub fn stand_still(tasks: &[Task], record: &ProcessRecord) -> Result<(), Rebuild
         // A thread can be waited for before it has told its parent of the stop (kernel/signal.c, ptrace_stop); a
         // request waits until it is off its processor (kernel/ptrace.c, ptrace_check_attach), and so for the
         // parent's signal.
-        ptrace::signal_mask(task.tid).map_err(TraceError::from)?;
+        ptrace::signal_mask(tid).map_err(TraceError::from)?;
     }
     Ok(())
 }
@@ -70,7 +72,7 @@ fn stop_signal(record: &ProcessRecord) -> i32 {
 ///
 /// # Errors
 /// It ended.
-pub fn heard(hand: &Hand, place: Workplace, leader: Task, member: Member<'_>) -> Result<(), RebuildError> {
+pub fn forget_stops(leader: SeedThread, member: Member<'_>) -> Result<(), RebuildError> {
     let own = member.own.pid;
     let stopped = |child: &Member<'_>| child.own.ppid == own && child.own.signals.job_stopped;
     let children: Vec<Member<'_>> = member.job.members().skip(1).filter(stopped).collect();
@@ -78,8 +80,8 @@ pub fn heard(hand: &Hand, place: Workplace, leader: Task, member: Member<'_>) ->
         return Ok(());
     }
     // The tracer takes the signal away while this table is worked through.
-    hand.hear(leader, libc::SIGCHLD)?;
-    let mut batch = Batch::new(hand, place, leader);
+    leader.discard_signal(libc::SIGCHLD)?;
+    let mut batch = leader.batch();
     for child in children.iter().filter(|child| child.own.signals.stop_told) {
         let options = u64::from((libc::WSTOPPED | libc::WNOHANG).cast_unsigned());
         let args = [libc::P_PID.into(), u64::from(child.own.pid.cast_unsigned()), 0, options, 0];
@@ -87,7 +89,7 @@ pub fn heard(hand: &Hand, place: Workplace, leader: Task, member: Member<'_>) ->
     }
     batch.row(Row::new(libc::SYS_getpid, &[]), Need::May);
     batch.finish()?;
-    hand.prepare(leader)
+    leader.block_signals()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 //! them see. Called by [`super::rebuild_process`] before descriptors become close-on-exec. Fails by: an error that
 //! names the descriptor.
 
-use super::remote_calls::{Batch, Hand, Need, Task, Workplace};
+use super::remote_calls::{Need, SeedThread};
 use crate::inject::stub::Row;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Member;
@@ -29,7 +29,7 @@ fn shows_memory(path: &[u8]) -> bool {
 ///
 /// # Errors
 /// Names the descriptor that cannot be opened.
-pub fn reopen(hand: &Hand, place: Workplace, leader: Task, member: Member<'_>) -> Result<(), RebuildError> {
+pub fn reopen(leader: SeedThread, member: Member<'_>) -> Result<(), RebuildError> {
     for (index, description) in member.job.descriptions().iter().enumerate() {
         let Some((rest, position)) = of_self(&description.object) else { continue };
         let Some((holder, _)) = member.job.holder(index) else { continue };
@@ -39,7 +39,7 @@ pub fn reopen(hand: &Hand, place: Workplace, leader: Task, member: Member<'_>) -
         let own = member.own.files.descriptors.iter().filter(|own| own.description as usize == index);
         let own: Vec<u64> = own.map(|descriptor| u64::from(descriptor.fd.cast_unsigned())).collect();
         let (Some(first), Some(whose)) = (own.first(), member.job.member(holder)) else { continue };
-        let mut batch = Batch::new(hand, place, leader);
+        let mut batch = leader.batch();
         let (process, need) = if holder == member.place {
             ("self".to_owned(), Need::Must("open its own file in /proc again, descriptor", *first))
         } else {
@@ -55,7 +55,7 @@ pub fn reopen(hand: &Hand, place: Workplace, leader: Task, member: Member<'_>) -
             continue;
         }
         let opened = opened.cast_unsigned();
-        let mut batch = Batch::new(hand, place, leader);
+        let mut batch = leader.batch();
         // Texts are made as they are read: where the old offset was in the middle of a line, it is now as well as
         // may be.
         batch.call(libc::SYS_lseek, &[opened, position, libc::SEEK_SET as u64], Need::May)?;

@@ -1,7 +1,8 @@
 //! What belongs to the process as a whole and comes after its memory: heap and stack, close-on-exec, signal
 //! handlers, pending signals, timers, limits, and the library's own page. Runs in the agent.
 
-use super::remote_calls::{Batch, Hand, Need, Task, Workplace};
+use super::remote_calls::{Batch, Need, SeedThread};
+use super::threads::NewThread;
 use crate::inject::stub::Row;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Member;
@@ -26,15 +27,9 @@ fn words(values: &[u64]) -> Vec<u8> {
 ///
 /// # Errors
 /// Names what the kernel refused.
-pub fn identity(
-    hand: &Hand,
-    place: Workplace,
-    leader: Task,
-    record: &ProcessRecord,
-    seed: (u64, u64),
-) -> Result<(), RebuildError> {
+pub fn identity(leader: SeedThread, record: &ProcessRecord, seed: (u64, u64)) -> Result<(), RebuildError> {
     let layout = &record.layout;
-    let mut batch = Batch::new(hand, place, leader);
+    let mut batch = leader.batch();
     batch
         .row(Row::new(libc::SYS_munmap, &[seed.0, seed.1 - seed.0]), Need::Must("unmap the seed at", seed.0));
     let auxv = batch.data(&layout.auxv.0);
@@ -65,14 +60,9 @@ pub fn identity(
 ///
 /// # Errors
 /// Names what the kernel refused.
-pub fn descriptors_and_signals(
-    hand: &Hand,
-    place: Workplace,
-    leader: Task,
-    member: Member<'_>,
-) -> Result<(), RebuildError> {
+pub fn descriptors_and_signals(leader: SeedThread, member: Member<'_>) -> Result<(), RebuildError> {
     let record = member.own;
-    let mut batch = Batch::new(hand, place, leader);
+    let mut batch = leader.batch();
     let own = |description: u32| member.job.descriptions()[description as usize].object == Object::Own;
     for descriptor in record.files.descriptors.iter().filter(|d| d.cloexec && !own(d.description)) {
         let fd = u64::from(descriptor.fd.cast_unsigned());
@@ -98,9 +88,9 @@ pub fn descriptors_and_signals(
 ///
 /// # Errors
 /// Names the file: somebody else has locked it meanwhile.
-pub fn locks(hand: &Hand, place: Workplace, leader: Task, member: Member<'_>) -> Result<(), RebuildError> {
+pub fn locks(leader: SeedThread, member: Member<'_>) -> Result<(), RebuildError> {
     const F_OFD_SETLK: u64 = 37;
-    let mut batch = Batch::new(hand, place, leader);
+    let mut batch = leader.batch();
     for (index, description) in member.job.descriptions().iter().enumerate() {
         for lock in &description.locks {
             // A process's own is taken by that process, a description's by its holder.
@@ -140,12 +130,12 @@ pub fn locks(hand: &Hand, place: Workplace, leader: Task, member: Member<'_>) ->
 ///
 /// # Errors
 /// The process ended.
-pub fn owners(hand: &Hand, place: Workplace, leader: Task, member: Member<'_>) -> Result<(), RebuildError> {
+pub fn owners(leader: SeedThread, member: Member<'_>) -> Result<(), RebuildError> {
     /// include/uapi/asm-generic/fcntl.h.
     const F_SETSIG: u64 = 10;
     const F_SETOWN_EX: u64 = 15;
     const O_ASYNC: u32 = libc::O_ASYNC.cast_unsigned();
-    let mut batch = Batch::new(hand, place, leader);
+    let mut batch = leader.batch();
     for (index, description) in member.job.descriptions().iter().enumerate() {
         let Some(fd) = member.held(index).map(|fd| u64::from(fd.cast_unsigned())) else { continue };
         if description.flags & O_ASYNC != 0 {
@@ -155,7 +145,7 @@ pub fn owners(hand: &Hand, place: Workplace, leader: Task, member: Member<'_>) -
             }
         }
         let Some(owner) = description.owner else { continue };
-        let id = if owner.id == member.own.pid { leader.inner } else { owner.id };
+        let id = if owner.id == member.own.pid { leader.remote.inner.1 } else { owner.id };
         batch.reserve(8)?;
         let words: Vec<u8> = [owner.kind, id].iter().flat_map(|word| word.to_le_bytes()).collect();
         let address = batch.data(&words);
@@ -171,20 +161,15 @@ pub fn owners(hand: &Hand, place: Workplace, leader: Task, member: Member<'_>) -
 ///
 /// # Errors
 /// Names the signal, timer or descriptor.
-pub fn pending_and_timers(
-    hand: &Hand,
-    place: Workplace,
-    leader: Task,
-    member: Member<'_>,
-) -> Result<(), RebuildError> {
+pub fn pending_and_timers(leader: SeedThread, member: Member<'_>) -> Result<(), RebuildError> {
     let record = member.own;
-    let mut batch = Batch::new(hand, place, leader);
+    let mut batch = leader.batch();
     for info in &record.signals.pending {
         batch.reserve(info.0.len())?;
         let address = batch.data(&info.0);
         let signal = u64::from_le_bytes(crate::stop::xstate::array(&info.0, 0)) & 0xffff_ffff;
         // The sender must be the leader itself: then any si_code may be given (kernel/signal.c).
-        let args = [u64::from(hand.inner_pid.cast_unsigned()), signal, address];
+        let args = [u64::from(leader.remote.inner.0.cast_unsigned()), signal, address];
         batch.row(
             Row::new(libc::SYS_rt_sigqueueinfo, &args),
             Need::Must("queue for itself the signal", signal),
@@ -218,7 +203,7 @@ pub fn pending_and_timers(
 
 /// Timers of timer_create, with their old ids (PR_TIMER_CREATE_RESTORE_IDS, Linux 6.15; before, ids count up from 0,
 /// and one that does not come out as it was is an error).
-fn posix_timers(batch: &mut Batch<'_>, record: &ProcessRecord) -> Result<(), RebuildError> {
+fn posix_timers(batch: &mut Batch, record: &ProcessRecord) -> Result<(), RebuildError> {
     const PR_TIMER_CREATE_RESTORE_IDS: u64 = 77;
     const SECOND: u64 = 1_000_000_000;
     if record.posix_timers.is_empty() {
@@ -254,7 +239,7 @@ fn posix_timers(batch: &mut Batch<'_>, record: &ProcessRecord) -> Result<(), Reb
     batch.call(libc::SYS_prctl, &[PR_TIMER_CREATE_RESTORE_IDS, 0], Need::May)
 }
 
-fn arm_timerfd(batch: &mut Batch<'_>, fd: i32, object: &Object) -> Result<(), RebuildError> {
+fn arm_timerfd(batch: &mut Batch, fd: i32, object: &Object) -> Result<(), RebuildError> {
     /// `_IOW('T', 0, __u64)` (include/uapi/linux/timerfd.h).
     const TFD_IOC_SET_TICKS: u64 = 0x4008_5400;
     const SECOND: u64 = 1_000_000_000;
@@ -326,29 +311,30 @@ pub fn tell_library(
 pub fn virtual_ids(
     memory: &ForcedMemory,
     record: &ProcessRecord,
-    tasks: &[Task],
+    threads: &[NewThread<'_>],
 ) -> Result<(), RebuildError> {
     let page = record.inject.shared.0;
     if page == 0 {
         return Err(RebuildError::Ids("libholdfast in the program has no table of ids".into()));
     }
-    if tasks.len() > SharedPage::ID_MAX {
-        return Err(RebuildError::Ids(format!("{} threads are more than the table holds", tasks.len())));
+    if threads.len() > SharedPage::ID_MAX {
+        return Err(RebuildError::Ids(format!("{} threads are more than the table holds", threads.len())));
     }
     let write = || -> std::io::Result<()> {
         let known = known_ids(memory, page)?;
-        let mut table = Vec::with_capacity(tasks.len() * 8);
-        for (task, thread) in tasks.iter().zip(&record.threads) {
+        let mut table = Vec::with_capacity(threads.len() * 8);
+        for NewThread { seed, record: thread } in threads {
+            let inner = seed.remote.inner.1;
             let known =
                 known.iter().find(|(_, kernel)| *kernel == thread.tid).map_or(thread.tid, |(id, _)| *id);
             table.extend(known.to_le_bytes());
-            table.extend(task.inner.to_le_bytes());
+            table.extend(inner.to_le_bytes());
             if thread.clear_tid.0 != 0 {
-                memory.write(thread.clear_tid.0, &task.inner.to_le_bytes())?;
+                memory.write(thread.clear_tid.0, &inner.to_le_bytes())?;
             }
         }
         memory.write(page + SharedPage::ID_TABLE as u64, &table)?;
-        memory.write(page + SharedPage::ID_COUNT as u64, &(tasks.len() as u64).to_le_bytes())?;
+        memory.write(page + SharedPage::ID_COUNT as u64, &(threads.len() as u64).to_le_bytes())?;
         memory.write(page + SharedPage::VIRTUAL_IDS as u64, &1_u64.to_le_bytes())
     };
     write().map_err(RebuildError::io("writing the ids into the program"))

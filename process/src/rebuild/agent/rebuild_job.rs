@@ -9,8 +9,8 @@ use super::arrival::{meet_all, take_over};
 use super::ipc::IpcObjects;
 use super::options::{FinishOptions, Rebuilt};
 use super::process_pages::View;
-use super::rebuild_process::{Draft, Site};
-use super::resume::{Victims, let_go};
+use super::rebuild_process::{JobObjects, ProcessBuilder, ProcessPlan};
+use super::resume::{KillOnDrop, resume_all};
 use super::sysv_shm::Segments;
 use super::unlinked::Taken;
 use super::{contents, regular};
@@ -48,55 +48,47 @@ pub fn finish(
     let shared = kept_fds::of_several(&job);
     let checked = AtomicBool::new(false);
     let other = Other::of(&record.host);
-    let draft = |member| Draft::new(member, pages, &checked, &shared, other.as_ref(), options.lazy);
-    let drafts = job.members().map(draft);
-    let drafts = drafts.collect::<Result<Vec<Draft<'_>>, RebuildError>>()?;
+    let plan = |member| ProcessPlan::new(member, pages, &checked, &shared, other.as_ref(), options.lazy);
+    let plans = job.members().map(plan).collect::<Result<Vec<ProcessPlan<'_>>, RebuildError>>()?;
     let arrivals = meet_all(&front, &job)?;
     let mut figures = RebuildFigures { files_ns: elapsed_ns(begun), ..RebuildFigures::default() };
     let phase = Instant::now();
-    let mut victims = Victims(arrivals.iter().map(|arrival| arrival.pid).collect());
+    let mut not_resumed = KillOnDrop(arrivals.iter().map(|arrival| arrival.pid).collect());
     take_over(&arrivals, &front)?;
     drop(front);
     figures.map_ns += elapsed_ns(phase);
-    let (mut segments, ipc) = (Segments::claim(&job)?, IpcObjects::claim(&job)?);
+    let (sysv_shm, ipc) = (Segments::claim(&job)?, IpcObjects::claim(&job)?);
     let first = arrivals.first().map_or(0, |first| first.pid);
-    let (nameless, common) = (Taken::from(&job, first)?, Common::take(&job, &shared, first, pages)?);
-    let mut sites = Vec::with_capacity(drafts.len());
-    for (draft, arrival) in drafts.into_iter().zip(arrivals) {
-        draft.count(&mut figures);
-        let site = Site::build(draft, arrival, &nameless, &segments, options, &mut figures)
-            .and_then(|site| ipc.tell(site.memory(), site.member.own).map(|()| site))
-            .map_err(|error| of(&job, sites.len(), error))?;
-        sites.push(site);
+    let (unlinked, common) = (Taken::from(&job, first)?, Common::take(&job, &shared, first, pages)?);
+    let mut objects = JobObjects { unlinked, sysv_shm, ipc };
+    let mut processes = Vec::with_capacity(plans.len());
+    for (plan, arrival) in plans.into_iter().zip(arrivals) {
+        plan.count(&mut figures);
+        let process = ProcessBuilder::rebuild(plan, arrival, &objects, options, &mut figures)
+            .map_err(|error| of(&job, processes.len(), error))?;
+        processes.push(process);
     }
-    nameless.seal()?;
+    objects.unlinked.seal()?;
     let phase = Instant::now();
-    for (place, site) in sites.iter_mut().enumerate().rev() {
-        site.wind_up().map_err(|error| of(&job, place, error))?;
+    for (place, process) in processes.iter_mut().enumerate().rev() {
+        process.complete().map_err(|error| of(&job, place, error))?;
     }
-    let mut notes: Vec<String> = sites.iter_mut().flat_map(Site::take_notes).collect();
-    notes.extend(segments.notes());
-    notes.extend(ipc.notes());
+    let mut notes: Vec<String> = processes.iter_mut().flat_map(ProcessBuilder::take_notes).collect();
+    notes.extend(objects.notes());
     notes.extend(vdso::note(&record.host));
     notes.extend(processor::note(&record.host));
-    let of_files = View::new(pages, address_space::FILES, &checked);
-    notes.extend(contents::put_back(&record.files, &of_files, &options.saved_dir)?);
+    let of_space = |space: u32| View::new(pages, space, &checked);
+    notes.extend(contents::put_back(&record.files, &of_space(address_space::FILES), &options.saved_dir)?);
     notes.extend(regular::put_back(&record.files, &options.saved_dir)?);
-    inotify::drain(&job, |place| sites.get(place).map(Site::pid))?;
-    // What is found on the host is changed when nothing else can fail any more.
-    for member in job.members() {
-        segments.fill(member.own, &View::new(pages, member.own.space, &checked))?;
-    }
-    segments.settle()?;
-    ipc.fill()?;
+    inotify::drain(&job, |place| processes.get(place).map(ProcessBuilder::pid))?;
+    objects.fill(&job, of_space)?;
     fault::point("seed-let-go");
-    let_go(&sites, &mut victims)?;
-    segments.keep();
-    ipc.keep();
+    resume_all(&processes, &mut not_resumed)?;
+    objects.keep();
     figures.threads_ns += elapsed_ns(phase);
     figures.total_ns = elapsed_ns(begun);
-    let restarts = sites.first().map_or(0, |site| site.restarts);
-    let members = sites.into_iter().map(Site::into_member).collect();
+    let restarts = processes.first().map_or(0, |process| process.restarts);
+    let members = processes.into_iter().map(ProcessBuilder::into_member).collect();
     Ok(Rebuilt { members, common: common.map(Arc::new), restarts, notes, figures })
 }
 

@@ -1,23 +1,25 @@
 //! One process under construction, from its exec to the moment before it is resumed. Runs in the agent.
 //!
-//! Called by [`super::rebuild_job`], for one process after the other: [`Draft`] before there is a process,
-//! [`Site::build`], and [`Site::wind_up`] when all are built, because timers run from there. Order (the kernel's
-//! demands are at the head of each module; docs/stop.md, C.1): address space, pages, break, descriptors and handlers, threads; locks, signals and
-//! timers, registers.
+//! Called by [`super::rebuild_job`], for one process after the other: [`ProcessPlan`] before there is a process,
+//! [`ProcessBuilder::rebuild`], and [`ProcessBuilder::complete`] when all are built, because timers run from there.
+//! Order (the kernel's demands are at the head of each module; docs/stop.md, C.1): address space, pages, break,
+//! descriptors and handlers, threads; locks, signals and timers, registers.
 
-use super::address_space::{Builder, seed_place};
+use super::address_space::AddressSpaceBuilder;
 use super::arrival::Arrival;
+use super::ipc::IpcObjects;
 use super::options::{FinishOptions, RebuiltMember};
 use super::pages::Plan;
 use super::process_pages::View;
-use super::remote_calls::{Hand, Task, Workplace};
+use super::remote_calls::{CallArea, SeedThread};
 use super::seed::{self, Layout};
 use super::sysv_shm::Segments;
+use super::threads::NewThread;
 use super::unlinked::{self, Taken};
 use super::{attributes, credentials, job_control, lazy, proc_files, process_state, threads, tracker};
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::handshake::Handover;
-use crate::rebuild::job::Member;
+use crate::rebuild::job::{Job, Member};
 use crate::rebuild::kept_fds::SharedObject;
 use crate::rebuild::processor;
 use crate::rebuild::timings::RebuildFigures;
@@ -35,16 +37,16 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 /// What is known of a process before it is there.
-pub struct Draft<'a> {
+pub struct ProcessPlan<'a> {
     member: Member<'a>,
     pages: View<'a>,
     layout: Layout,
-    plan: Plan,
+    pages_plan: Plan,
     shared: &'a BTreeMap<u64, SharedObject>,
     other_vdso: Option<&'a Other<'a>>,
 }
 
-impl<'a> Draft<'a> {
+impl<'a> ProcessPlan<'a> {
     /// Of one process. `checked`: see [`View`].
     ///
     /// # Errors
@@ -56,7 +58,7 @@ impl<'a> Draft<'a> {
         shared: &'a BTreeMap<u64, SharedObject>,
         other_vdso: Option<&'a Other<'a>>,
         lazy: bool,
-    ) -> Result<Draft<'a>, RebuildError> {
+    ) -> Result<ProcessPlan<'a>, RebuildError> {
         let record = member.own;
         let segments = member.job.record.files.segments.iter().map(|segment| segment.size);
         let layout = Layout::choose(record, segments.max().unwrap_or(0))?;
@@ -64,128 +66,165 @@ impl<'a> Draft<'a> {
         // Without its page the library could not make up for the difference (see `lazy`).
         let can_map = record.inject.shared.0 != 0;
         let common = pages.common();
-        let plan =
+        let pages_plan =
             Plan::new(record, pages.extents(), |segment| can_map && (lazy || Some(segment) == common))?;
-        Ok(Draft { member, pages, layout, plan, shared, other_vdso })
+        Ok(ProcessPlan { member, pages, layout, pages_plan, shared, other_vdso })
     }
 
     /// Adds what will be copied and mapped.
     pub fn count(&self, figures: &mut RebuildFigures) {
-        figures.copied_bytes += self.plan.copied_bytes();
-        figures.mapped_bytes += self.plan.mapped_bytes();
-        figures.mapped_runs += self.plan.mapped.len() as u64;
+        figures.copied_bytes += self.pages_plan.copied_bytes();
+        figures.mapped_bytes += self.pages_plan.mapped_bytes();
+        figures.mapped_runs += self.pages_plan.mapped.len() as u64;
+    }
+
+    /// The address space of a process that is stopped at its exec, with its pages; and what finds later changes.
+    fn rebuild_memory(
+        &self,
+        Arrival { pid, handover }: Arrival,
+        objects: &JobObjects<'_>,
+        figures: &mut RebuildFigures,
+        notes: &mut Vec<String>,
+    ) -> Result<(SeedThread, Arc<Tracking>), RebuildError> {
+        let (record, job, layout) = (self.member.own, self.member.job, self.layout);
+        let phase = Instant::now();
+        let leader = seed::plant(record, (pid, handover.inner_pid), &layout, &open_memory(pid)?)?;
+        fault::point("seed-ready");
+        let segments = objects.sysv_shm.ids();
+        let (shared, other_vdso) = (self.shared, self.other_vdso.is_some());
+        let builder =
+            AddressSpaceBuilder { leader, layout, record, job, shared, segments: &segments, other_vdso };
+        notes.extend(builder.build(&self.pages_plan, &self.pages)?);
+        if let Some(other) = self.other_vdso {
+            other.lead_on(record, pid, &open_memory(pid)?)?;
+        }
+        notes.extend(attributes::of_memory(leader, record)?);
+        figures.map_ns += elapsed_ns(phase);
+
+        let phase = Instant::now();
+        let memory = open_memory(pid)?;
+        self.pages_plan.carry_out(&self.pages, pid, &memory)?;
+        objects.unlinked.fill(record, &self.pages)?;
+        builder.protect(&self.pages_plan)?;
+        unlinked::close(&builder, job)?;
+        let tracking = Arc::new(tracker::make(&builder, pid, self.pages.extents()));
+        fault::point("seed-memory");
+        figures.memory_ns += elapsed_ns(phase);
+        Ok((leader, tracking))
     }
 }
 
-/// A process that has all but what runs.
-pub struct Site<'a> {
+/// What the job has once, for all its processes.
+pub struct JobObjects<'a> {
+    /// Files without a name.
+    pub unlinked: Taken<'a>,
+    /// System V shared memory.
+    pub sysv_shm: Segments,
+    /// Semaphores and message queues.
+    pub ipc: IpcObjects,
+}
+
+impl JobObjects<'_> {
+    /// What the user should know.
+    pub fn notes(&self) -> Vec<String> {
+        self.sysv_shm.notes().into_iter().chain(self.ipc.notes()).collect()
+    }
+
+    /// Puts their content into what was found on the host, when nothing else can fail any more. `pages`: of one
+    /// process.
+    ///
+    /// # Errors
+    /// Names the object.
+    pub fn fill<'p>(&mut self, job: &Job<'_>, pages: impl Fn(u32) -> View<'p>) -> Result<(), RebuildError> {
+        for member in job.members() {
+            self.sysv_shm.fill(member.own, &pages(member.own.space))?;
+        }
+        self.sysv_shm.settle()?;
+        self.ipc.fill()
+    }
+
+    /// Leaves all to the program.
+    pub fn keep(self) {
+        self.sysv_shm.keep();
+        self.ipc.keep();
+    }
+}
+
+/// A process under construction: it has all but what runs.
+pub struct ProcessBuilder<'a> {
     /// Which.
     pub member: Member<'a>,
     /// Its threads, the leader first.
-    pub tasks: Vec<Task>,
+    pub threads: Vec<NewThread<'a>>,
     /// Restarts that it has behind it.
     pub restarts: u64,
-    hand: Hand,
     memory: ForcedMemory,
     tracking: Arc<Tracking>,
     notes: Vec<String>,
 }
 
-impl<'a> Site<'a> {
-    /// Rebuilds a process that stands at its exec. `segments`: the job's System V shared memory.
+impl<'a> ProcessBuilder<'a> {
+    /// Rebuilds a process that is stopped at its exec.
     ///
     /// # Errors
     /// Names what failed.
-    pub fn build(
-        draft: Draft<'a>,
+    pub fn rebuild(
+        plan: ProcessPlan<'a>,
         arrival: Arrival,
-        nameless: &Taken<'_>,
-        segments: &Segments,
+        objects: &JobObjects<'_>,
         options: &FinishOptions,
         figures: &mut RebuildFigures,
-    ) -> Result<Site<'a>, RebuildError> {
-        let Draft { member, pages, layout, plan, shared, other_vdso } = draft;
-        let (record, Arrival { pid, handover }) = (member.own, arrival);
-        let phase = Instant::now();
-        let leader = Task { tid: pid, inner: handover.inner_pid };
-        let hand = Hand::new(record, leader)?;
-        let open = || {
-            ForcedMemory::open(pid, pid).map_err(RebuildError::io("opening the memory of the new process"))
-        };
-        seed::plant(&hand, leader, &layout, &open()?)?;
-        fault::point("seed-ready");
-        let (ids, job) = (segments.ids(), member.job);
-        let builder = Builder {
-            hand: &hand,
-            leader,
-            layout,
-            record,
-            job,
-            shared,
-            segments: &ids,
-            other_vdso: other_vdso.is_some(),
-        };
-        let mut notes: Vec<String> = builder.build(&plan, &pages)?.into_iter().collect();
-        if let Some(other) = other_vdso {
-            other.lead_on(record, pid, &open()?)?;
-        }
-        notes.extend(attributes::of_memory(&hand, seed_place(&layout), leader, record)?);
-        figures.map_ns += elapsed_ns(phase);
+    ) -> Result<ProcessBuilder<'a>, RebuildError> {
+        let (member, Arrival { pid, handover }) = (plan.member, arrival);
+        let record = member.own;
+        let mut notes = Vec::new();
+        let (leader, tracking) = plan.rebuild_memory(arrival, objects, figures, &mut notes)?;
+        let memory = open_memory(pid)?;
 
         let phase = Instant::now();
-        let memory = open()?;
-        plan.carry_out(&pages, pid, &memory)?;
-        nameless.fill(record, &pages)?;
-        builder.protect(&plan)?;
-        unlinked::close(&builder, member.job)?;
-        let tracking = Arc::new(tracker::make(&builder, pid, pages.extents()));
-        fault::point("seed-memory");
-        figures.memory_ns += elapsed_ns(phase);
-
-        let phase = Instant::now();
-        let place = Workplace::in_area(&record.inject);
-        threads::write_stub(&memory, &place)?;
-        process_state::identity(&hand, place, leader, record, (layout.base, layout.end))?;
-        proc_files::reopen(&hand, place, leader, member)?;
-        process_state::descriptors_and_signals(&hand, place, leader, member)?;
-        let tasks = make_threads(&hand, place, leader, record, handover, &mut notes)?;
+        let leader = leader.with_area(CallArea::of(&record.inject));
+        threads::write_stub(&memory, &leader.area())?;
+        process_state::identity(leader, record, (plan.layout.base, plan.layout.end))?;
+        proc_files::reopen(leader, member)?;
+        process_state::descriptors_and_signals(leader, member)?;
+        let threads = make_threads(leader, record, handover, &mut notes)?;
         if !handover.ids_chosen {
-            process_state::virtual_ids(&memory, record, &tasks)?;
+            process_state::virtual_ids(&memory, record, &threads)?;
         }
-        lazy::tell(&memory, record, pid, &plan.mapped)?;
-        segments.tell(&memory, record)?;
+        lazy::tell(&memory, record, pid, &plan.pages_plan.mapped)?;
+        objects.sysv_shm.tell(&memory, record)?;
         let restarts = process_state::tell_library(&memory, record, &options.socket_path)?;
         figures.threads_ns += elapsed_ns(phase);
-        Ok(Site { member, tasks, restarts, hand, memory, tracking, notes })
+        objects.ipc.tell(&memory, record)?;
+        Ok(ProcessBuilder { member, threads, restarts, memory, tracking, notes })
     }
 
     /// Its id as the agent sees it.
     pub fn pid(&self) -> i32 {
-        self.tasks.first().map_or(0, |leader| leader.tid)
+        self.threads.first().map_or(0, |leader| leader.seed.remote.tid)
+    }
+
+    /// Ids of its threads as the agent sees them, the leader first.
+    pub fn tids(&self) -> impl Iterator<Item = i32> {
+        self.threads.iter().map(|thread| thread.seed.remote.tid)
     }
 
     /// The rest: locks, pending signals, timers, registers, limits. Children before their parents.
     ///
     /// # Errors
     /// Names what failed.
-    pub fn wind_up(&mut self) -> Result<(), RebuildError> {
-        let Some(&leader) = self.tasks.first() else { return Ok(()) };
-        let (record, hand) = (self.member.own, &self.hand);
-        let place = Workplace::in_area(&record.inject);
-        job_control::heard(hand, place, leader, self.member)?;
-        process_state::locks(hand, place, leader, self.member)?;
-        process_state::owners(hand, place, leader, self.member)?;
-        credentials::give(hand, place, &self.tasks, record)?;
-        self.notes.extend(attributes::at_the_end(hand, place, leader, record)?);
-        process_state::pending_and_timers(hand, place, leader, self.member)?;
-        restore(record, &self.memory, &self.tasks)?;
-        process_state::limits(leader.tid, record);
-        if record.signals.job_stopped { job_control::stand_still(&self.tasks, record) } else { Ok(()) }
-    }
-
-    /// Its memory.
-    pub fn memory(&self) -> &ForcedMemory {
-        &self.memory
+    pub fn complete(&mut self) -> Result<(), RebuildError> {
+        let Some(leader) = self.threads.first().map(|leader| leader.seed) else { return Ok(()) };
+        let record = self.member.own;
+        job_control::forget_stops(leader, self.member)?;
+        process_state::locks(leader, self.member)?;
+        process_state::owners(leader, self.member)?;
+        credentials::give(&self.threads, record)?;
+        self.notes.extend(attributes::at_the_end(leader, record)?);
+        process_state::pending_and_timers(leader, self.member)?;
+        restore(record, &self.memory, &self.threads)?;
+        process_state::limits(leader.remote.tid, record);
+        if record.signals.job_stopped { job_control::stop_again(&self.threads, record) } else { Ok(()) }
     }
 
     /// What the user should know.
@@ -200,32 +239,34 @@ impl<'a> Site<'a> {
     }
 }
 
+fn open_memory(pid: i32) -> Result<ForcedMemory, RebuildError> {
+    ForcedMemory::open(pid, pid).map_err(RebuildError::io("opening the memory of the new process"))
+}
+
 /// All threads, each with what the kernel keeps for it.
-fn make_threads(
-    hand: &Hand,
-    place: Workplace,
-    leader: Task,
-    record: &ProcessRecord,
+fn make_threads<'a>(
+    leader: SeedThread,
+    record: &'a ProcessRecord,
     handover: Handover,
     notes: &mut Vec<String>,
-) -> Result<Vec<Task>, RebuildError> {
-    notes.extend(attributes::before_threads(hand, place, leader, record)?);
-    let all = threads::create(hand, place, leader, record, handover.ids_chosen)?;
+) -> Result<Vec<NewThread<'a>>, RebuildError> {
+    notes.extend(attributes::before_threads(leader, record)?);
+    let all = threads::create(leader, record, handover.ids_chosen)?;
     fault::point("seed-threads");
-    for (task, thread) in all.iter().zip(&record.threads) {
-        notes.extend(attributes::of_thread(hand, place, *task, thread)?);
-        threads::equip(hand, place, *task, thread, handover.drop_capabilities)?;
+    for thread in &all {
+        notes.extend(attributes::of_thread(thread)?);
+        threads::equip(thread, handover.drop_capabilities)?;
     }
     Ok(all)
 }
 
 /// Registers, states and masks of all threads, and what is left of timed waits.
-fn restore(record: &ProcessRecord, memory: &ForcedMemory, all: &[Task]) -> Result<(), RebuildError> {
-    for (task, thread) in all.iter().zip(&record.threads) {
-        let regs = threads::final_registers(memory, thread)?;
-        processor::check_frames(record, thread, regs.rsp, memory)?;
-        threads::restore(*task, thread, &regs)?;
-        process_state::scheduling(task.tid, thread);
+fn restore(record: &ProcessRecord, memory: &ForcedMemory, all: &[NewThread<'_>]) -> Result<(), RebuildError> {
+    for thread in all {
+        let regs = threads::final_registers(memory, thread.record)?;
+        processor::check_frames(record, thread.record, regs.rsp, memory)?;
+        threads::restore(thread, &regs)?;
+        process_state::scheduling(thread.seed.remote.tid, thread.record);
     }
     for wait in record.threads.iter().filter_map(|thread| thread.wait) {
         continuation::rearm(memory, &record.inject, wait.slot, wait.remaining_ns)

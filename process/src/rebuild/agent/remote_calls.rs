@@ -1,20 +1,20 @@
 //! Running tables of system calls in the threads of the process that is being rebuilt.
 //!
-//! Unlike `inject::batch` there is nothing to return to: a table ends with exit_group, and between two tables a thread
-//! stands at its marker, a signal that it sends to itself and that never arrives because the tracer takes it away.
-//! Called by everything in this folder that runs in the agent. How it fails: the process ended, or a call that must
-//! succeed did not; the error names the call's object.
+//! Unlike with [`live_thread`] there is nothing to return to: a table ends with exit_group, and between two tables
+//! a thread is stopped at its marker, a signal that it sends to itself and that never arrives because the tracer
+//! takes it away. Called by everything in this folder that runs in the agent. How it fails: the process ended, or a
+//! call that must succeed did not; the error names the call's object.
 
 use crate::error::TraceError;
 use crate::inject::live_thread;
+use crate::inject::remote_thread::{Patience, RemoteThread, Step, StubEntry};
 use crate::inject::stub::{self, ROW_LEN, Row};
 use crate::rebuild::error::RebuildError;
-use crate::stop::xstate::array;
 use holdfast_image::record::{InjectArea, ProcessRecord};
 use holdfast_sys::procmem;
 use holdfast_sys::ptrace::{self, Registers, Wait};
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A table of ordinary calls is done in milliseconds; a file system that hangs is not waited for longer than this.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -23,7 +23,7 @@ const ALIGN: usize = 16;
 
 /// Where the stub, its table and the buffers of its calls lie.
 #[derive(Clone, Copy, Debug)]
-pub struct Workplace {
+pub struct CallArea {
     /// The stub.
     pub code: u64,
     /// The table.
@@ -36,10 +36,10 @@ pub struct Workplace {
     pub buffers_len: usize,
 }
 
-impl Workplace {
-    /// In the area that libholdfast keeps in the program: as `inject::batch` lays it out.
-    pub fn in_area(area: &InjectArea) -> Workplace {
-        Workplace {
+impl CallArea {
+    /// In the area that libholdfast keeps in the program: as [`live_thread`] lays it out.
+    pub fn of(area: &InjectArea) -> CallArea {
+        CallArea {
             code: area.code.0,
             table: area.scratch.0,
             table_len: usize::try_from(live_thread::BUFFERS).unwrap_or(0),
@@ -47,26 +47,6 @@ impl Workplace {
             buffers_len: usize::try_from(live_thread::FRAME - live_thread::BUFFERS).unwrap_or(0),
         }
     }
-}
-
-/// A thread of the new process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Task {
-    /// Its id as the agent sees it.
-    pub tid: i32,
-    /// Its id as it sees it itself.
-    pub inner: i32,
-}
-
-/// What all tables have in common.
-#[derive(Clone, Debug)]
-pub struct Hand {
-    /// Process id as the process sees it itself.
-    pub inner_pid: i32,
-    /// Registers to start from: segments and flags of a fresh program.
-    template: Registers,
-    /// The marker signal.
-    marker: i32,
 }
 
 /// A signal that nothing pending in the record could be mistaken for.
@@ -87,103 +67,132 @@ fn choose_marker(record: &ProcessRecord) -> Result<i32, RebuildError> {
         .ok_or_else(|| RebuildError::Image("every signal is pending in the program".into()))
 }
 
-impl Hand {
-    /// For a process that stands at its exec.
+/// A thread of the new process, and how it makes calls.
+#[derive(Clone, Copy, Debug)]
+pub struct SeedThread {
+    /// Which.
+    pub remote: RemoteThread,
+    /// Registers to start from: segments and flags of a fresh program.
+    registers: Registers,
+    /// The marker signal.
+    marker: i32,
+    area: CallArea,
+}
+
+impl SeedThread {
+    /// The only thread of a process that is stopped at its exec; `pid`, `inner`: its ids as the agent and it itself
+    /// see them.
     ///
     /// # Errors
     /// The process is gone.
-    pub fn new(record: &ProcessRecord, leader: Task) -> Result<Hand, RebuildError> {
-        let template = ptrace::registers(leader.tid).map_err(TraceError::from)?;
-        let hand = Hand { inner_pid: leader.inner, template, marker: choose_marker(record)? };
-        hand.prepare(leader)?;
-        Ok(hand)
+    pub fn new(
+        record: &ProcessRecord,
+        (pid, inner): (i32, i32),
+        area: CallArea,
+    ) -> Result<SeedThread, RebuildError> {
+        let mut registers = ptrace::registers(pid).map_err(TraceError::from)?;
+        registers.eflags = 0x202;
+        let remote = RemoteThread { process: pid, tid: pid, inner: (inner, inner) };
+        let thread = SeedThread { remote, registers, marker: choose_marker(record)?, area };
+        thread.block_signals()?;
+        Ok(thread)
     }
 
-    /// Blocks all signals but the marker in a thread that stands.
+    /// The same thread with its tables elsewhere.
+    pub fn with_area(self, area: CallArea) -> SeedThread {
+        SeedThread { area, ..self }
+    }
+
+    /// Another thread of the same process, which was just created.
     ///
     /// # Errors
     /// The thread is gone.
-    pub fn prepare(&self, task: Task) -> Result<(), RebuildError> {
-        ptrace::set_signal_mask(task.tid, !(1 << (self.marker - 1))).map_err(TraceError::from)?;
-        Ok(())
+    pub fn sibling(self, tid: i32, inner: i32) -> Result<SeedThread, RebuildError> {
+        let remote = RemoteThread { tid, inner: (self.remote.inner.0, inner), ..self.remote };
+        let thread = SeedThread { remote, ..self };
+        thread.block_signals()?;
+        Ok(thread)
     }
 
-    /// Leaves one more signal unblocked until the next [`Hand::prepare`]: it is taken away when it comes.
+    /// Where its stub and tables are.
+    pub fn area(&self) -> CallArea {
+        self.area
+    }
+
+    /// An empty table.
+    pub fn batch(self) -> Batch {
+        Batch {
+            thread: self,
+            rows: Vec::new(),
+            needs: Vec::new(),
+            data: Vec::new(),
+            results: Vec::new(),
+            created: Vec::new(),
+        }
+    }
+
+    /// Blocks all signals but the marker, while the thread is stopped.
     ///
     /// # Errors
     /// The thread is gone.
-    pub fn hear(&self, task: Task, signal: i32) -> Result<(), RebuildError> {
-        let heard = 1 << (self.marker - 1) | 1 << (signal - 1);
-        ptrace::set_signal_mask(task.tid, !heard).map_err(TraceError::from)?;
-        Ok(())
+    pub fn block_signals(&self) -> Result<(), RebuildError> {
+        self.block_all_but(1 << (self.marker - 1))
     }
 
-    /// Runs one table; returns the results, and appends the ids of threads that were created to `born`.
-    fn run(
-        &self,
-        place: &Workplace,
-        task: Task,
-        rows: &[Row],
-        born: &mut Vec<i32>,
-    ) -> Result<Vec<i64>, RebuildError> {
-        let io = RebuildError::io("writing a table of calls");
-        let mut table = stub::table(rows, self.inner_pid, task.inner, self.marker);
+    /// Leaves one more signal unblocked until the next [`SeedThread::block_signals`]: it is taken away when it comes.
+    ///
+    /// # Errors
+    /// The thread is gone.
+    pub fn discard_signal(&self, signal: i32) -> Result<(), RebuildError> {
+        self.block_all_but(1 << (self.marker - 1) | 1 << (signal - 1))
+    }
+
+    fn block_all_but(&self, signals: u64) -> Result<(), RebuildError> {
+        Ok(ptrace::set_signal_mask(self.remote.tid, !signals).map_err(TraceError::from)?)
+    }
+
+    /// Runs one table; returns the results, and appends the ids of threads that were created.
+    fn run(&self, rows: &[Row], created: &mut Vec<i32>) -> Result<Vec<i64>, RebuildError> {
+        let (inner_pid, inner_tid) = self.remote.inner;
+        let mut table = stub::table(rows, inner_pid, inner_tid, self.marker);
         // Where rt_sigreturn would be asked for there is no frame: end instead.
         table.truncate(table.len() - stub::END.len());
         table.extend(Row::new(libc::SYS_exit_group, &[127]).to_bytes());
         table.extend(stub::END);
-        procmem::write(task.tid, place.table, &table).map_err(io)?;
-        let mut regs = self.template;
-        regs.rip = place.code;
-        regs.rbx = place.table;
-        regs.rsp = place.buffers + place.buffers_len as u64;
-        regs.orig_rax = u64::MAX;
-        regs.eflags = 0x202;
-        ptrace::set_registers(task.tid, &regs).map_err(TraceError::from)?;
-        ptrace::cont(task.tid, 0).map_err(TraceError::from)?;
-        self.wait_for_marker(task, born)?;
-        let mut raw = vec![0_u8; rows.len() * ROW_LEN];
-        procmem::read(task.tid, place.table, &mut raw)
-            .map_err(RebuildError::io("reading the results of a table of calls"))?;
-        Ok(raw.chunks_exact(ROW_LEN).map(|row| i64::from_le_bytes(array(row, 56))).collect())
+        self.remote
+            .write_table(self.area.table, &table)
+            .map_err(RebuildError::io("writing a table of calls"))?;
+        let CallArea { code, table, buffers, buffers_len, .. } = self.area;
+        let entry = StubEntry { code, table, stack: buffers + buffers_len as u64 };
+        self.remote.enter_stub(&self.registers, entry).map_err(TraceError::from)?;
+        self.remote.go_on(Step::Run(0)).map_err(TraceError::from)?;
+        self.wait_for_marker(created)?;
+        self.remote
+            .results(table, rows.len())
+            .map_err(RebuildError::io("reading the results of a table of calls"))
     }
 
-    fn wait_for_marker(&self, task: Task, born: &mut Vec<i32>) -> Result<(), RebuildError> {
-        let begun = Instant::now();
-        loop {
-            match ptrace::wait(task.tid, false).map_err(TraceError::from)? {
-                Wait::Nothing if begun.elapsed() > LIMIT => {
-                    return Err(TraceError::Stuck { tid: task.tid }.into());
-                }
-                Wait::Nothing => {
-                    live_thread::pause(begun);
-                    continue;
-                }
-                Wait::Signal(signal) if signal == self.marker => {
-                    let info = ptrace::signal_info(task.tid).map_err(TraceError::from)?;
-                    let word =
-                        |at: usize| i32::from_le_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
-                    if word(8) == libc::SI_TKILL && word(16) == self.inner_pid {
-                        return Ok(());
-                    }
-                }
-                Wait::Event(libc::PTRACE_EVENT_CLONE) => {
-                    let child = ptrace::event_message(task.tid).map_err(TraceError::from)?;
-                    let child = i32::try_from(child).unwrap_or(0);
-                    wait_for_birth(child)?;
-                    born.push(child);
-                }
-                Wait::Exited(status) => return Err(ended(status)),
-                // Group stops and late event stops. SIGSTOP cannot be blocked; it would stop what does not exist yet.
-                _ => {}
+    fn wait_for_marker(&self, created: &mut Vec<i32>) -> Result<(), RebuildError> {
+        let patience = Patience { limit: LIMIT, look_after: None, yield_for: Duration::ZERO };
+        self.remote.run_until(patience, |stop| match stop {
+            Wait::Signal(signal) if signal == self.marker && self.remote.has_sent_the_signal()? => {
+                Ok(Step::Done)
             }
-            ptrace::cont(task.tid, 0).map_err(TraceError::from)?;
-        }
+            Wait::Event(libc::PTRACE_EVENT_CLONE) => {
+                let child = self.remote.created()?;
+                wait_for_first_stop(child)?;
+                created.push(child);
+                Ok(Step::Run(0))
+            }
+            Wait::Exited(status) => Err(ended(status)),
+            // Group stops and late event stops. SIGSTOP cannot be blocked; it would stop what does not exist yet.
+            _ => Ok(Step::Run(0)),
+        })
     }
 }
 
 /// Waits for the first stop of a thread that was just created.
-fn wait_for_birth(tid: i32) -> Result<(), RebuildError> {
+fn wait_for_first_stop(tid: i32) -> Result<(), RebuildError> {
     match ptrace::wait(tid, true).map_err(TraceError::from)? {
         Wait::Exited(status) => Err(ended(status)),
         _ => Ok(()),
@@ -211,41 +220,25 @@ pub enum Need {
     May,
 }
 
-/// Calls that are collected and run in as few tables as fit.
+/// Calls that are collected and run by one thread in as few tables as fit.
 #[derive(Debug)]
-pub struct Batch<'a> {
-    hand: &'a Hand,
-    place: Workplace,
-    task: Task,
+pub struct Batch {
+    thread: SeedThread,
     rows: Vec<Row>,
     needs: Vec<Need>,
     data: Vec<u8>,
     results: Vec<i64>,
-    born: Vec<i32>,
+    created: Vec<i32>,
 }
 
-impl<'a> Batch<'a> {
-    /// An empty one.
-    pub fn new(hand: &'a Hand, place: Workplace, task: Task) -> Batch<'a> {
-        Batch {
-            hand,
-            place,
-            task,
-            rows: Vec::new(),
-            needs: Vec::new(),
-            data: Vec::new(),
-            results: Vec::new(),
-            born: Vec::new(),
-        }
-    }
-
+impl Batch {
     /// Makes room for the next call with `data` bytes of arguments in memory; call it before [`Batch::data`].
     ///
     /// # Errors
     /// A call that was collected before fails.
     pub fn reserve(&mut self, data: usize) -> Result<(), RebuildError> {
-        let rows_left = self.place.table_len / ROW_LEN - 3 - self.rows.len();
-        let data_left = self.place.buffers_len - self.data.len();
+        let rows_left = self.thread.area.table_len / ROW_LEN - 3 - self.rows.len();
+        let data_left = self.thread.area.buffers_len - self.data.len();
         if rows_left < 4 || data_left < data + 4 * ALIGN {
             self.flush()?;
         }
@@ -254,7 +247,7 @@ impl<'a> Batch<'a> {
 
     /// Puts bytes where calls can point to; returns their address. They stay until the table has been run.
     pub fn data(&mut self, bytes: &[u8]) -> u64 {
-        let address = self.place.buffers + self.data.len() as u64;
+        let address = self.thread.area.buffers + self.data.len() as u64;
         self.data.extend_from_slice(bytes);
         self.data.resize(self.data.len().next_multiple_of(ALIGN), 0);
         address
@@ -281,10 +274,10 @@ impl<'a> Batch<'a> {
             return Ok(());
         }
         if !self.data.is_empty() {
-            procmem::write(self.task.tid, self.place.buffers, &self.data)
+            procmem::write(self.thread.remote.tid, self.thread.area.buffers, &self.data)
                 .map_err(RebuildError::io("writing arguments of calls"))?;
         }
-        let results = self.hand.run(&self.place, self.task, &self.rows, &mut self.born)?;
+        let results = self.thread.run(&self.rows, &mut self.created)?;
         for (result, need) in results.iter().zip(&self.needs) {
             check(*result, need)?;
         }
@@ -301,7 +294,7 @@ impl<'a> Batch<'a> {
     /// A call that must succeed did not, or the process ended.
     pub fn finish(mut self) -> Result<(Vec<i64>, Vec<i32>), RebuildError> {
         self.flush()?;
-        Ok((self.results, self.born))
+        Ok((self.results, self.created))
     }
 }
 

@@ -1,7 +1,6 @@
 //! The end of a restart: all processes run, or none is left.
 
-use super::rebuild_process::Site;
-use super::remote_calls::Task;
+use super::rebuild_process::ProcessBuilder;
 use crate::error::TraceError;
 use crate::rebuild::error::RebuildError;
 use crate::stop::interrupt;
@@ -12,10 +11,10 @@ use std::time::Duration;
 /// Longest wait for threads that enter a call.
 const ENTERING: Duration = Duration::from_secs(1);
 
-/// Kills the new processes unless they were let go.
-pub struct Victims(pub Vec<i32>);
+/// Kills the new processes unless they were resumed.
+pub struct KillOnDrop(pub Vec<i32>);
 
-impl Drop for Victims {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         for pid in &self.0 {
             let mut threads = procfs::tasks(*pid).unwrap_or_default();
@@ -33,19 +32,21 @@ impl Drop for Victims {
     }
 }
 
-/// Takes the options away (the program must not die with the agent) and lets all threads run, children before
+/// Takes the options away (the program must not die with the agent) and resumes all threads, children before
 /// parents; before them all those enter pause(2) that waited there.
-pub fn let_go(sites: &[Site<'_>], victims: &mut Victims) -> Result<(), RebuildError> {
-    let all = || sites.iter().rev().flat_map(|site| &site.tasks);
-    for task in all() {
-        ptrace::set_options(task.tid, libc::PTRACE_O_TRACESYSGOOD).map_err(TraceError::from)?;
+pub fn resume_all(
+    processes: &[ProcessBuilder<'_>],
+    not_resumed: &mut KillOnDrop,
+) -> Result<(), RebuildError> {
+    let all: Vec<i32> = processes.iter().rev().flat_map(ProcessBuilder::tids).collect();
+    for tid in &all {
+        ptrace::set_options(*tid, libc::PTRACE_O_TRACESYSGOOD).map_err(TraceError::from)?;
     }
-    let running = sites.iter().filter(|site| !site.member.own.signals.job_stopped);
+    let running = processes.iter().filter(|process| !process.member.own.signals.job_stopped);
     let pauses = |tid: &i32| ptrace::registers(*tid).is_ok_and(|regs| interrupt::pauses(&regs));
-    let pausing: Vec<i32> =
-        running.flat_map(|site| &site.tasks).map(|task| task.tid).filter(pauses).collect();
+    let pausing: Vec<i32> = running.flat_map(ProcessBuilder::tids).filter(pauses).collect();
     let signals = interrupt::enter_pauses(&pausing, ENTERING);
-    for (number, Task { tid, .. }) in all().enumerate() {
+    for (number, tid) in all.iter().enumerate() {
         match ptrace::detach(*tid, signals.get(tid).copied().unwrap_or(0)) {
             Ok(()) => {}
             // Those before it run already, and one of them has ended this one. Its parent hears of that when a tracer
@@ -61,6 +62,6 @@ pub fn let_go(sites: &[Site<'_>], victims: &mut Victims) -> Result<(), RebuildEr
             Err(error) => return Err(TraceError::from(error).into()),
         }
     }
-    victims.0.clear();
+    not_resumed.0.clear();
     Ok(())
 }

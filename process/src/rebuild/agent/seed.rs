@@ -4,7 +4,7 @@
 //! at the exec, before the first instruction. [`plant`] has it map a page of stub code (`inject::stub`) and room
 //! for tables in a hole of the address space that is to be rebuilt; from there on that is all that it needs.
 
-use super::remote_calls::{Batch, Hand, Need, Task, Workplace};
+use super::remote_calls::{CallArea, Need, SeedThread};
 use crate::error::TraceError;
 use crate::inject::stub;
 use crate::rebuild::error::RebuildError;
@@ -15,9 +15,9 @@ use holdfast_sys::procmem::ForcedMemory;
 use holdfast_sys::ptrace;
 
 /// Bytes for tables of calls.
-pub const TABLE_LEN: u64 = 512 * 1024;
+const TABLE_LEN: u64 = 512 * 1024;
 /// Bytes for what the calls point to.
-pub const BUFFERS_LEN: u64 = 512 * 1024;
+const BUFFERS_LEN: u64 = 512 * 1024;
 /// Offset at which the kernel's own mappings wait until their old places are free.
 const PARK: u64 = 4 << 20;
 /// Offset at which shared memory objects are made before their pieces are moved to their places.
@@ -53,6 +53,17 @@ impl Layout {
             end: buffers + BUFFERS_LEN,
             park: base + PARK,
             workshop: base + WORKSHOP,
+        }
+    }
+
+    /// Where tables of the seed are.
+    pub fn area(&self) -> CallArea {
+        CallArea {
+            code: self.base,
+            table: self.table,
+            table_len: TABLE_LEN as usize,
+            buffers: self.buffers,
+            buffers_len: BUFFERS_LEN as usize,
         }
     }
 
@@ -93,17 +104,21 @@ const FIRST_ROOM: u64 = 16 * 1024;
 ///
 /// # Errors
 /// The process is gone, or has no memory.
-pub fn plant(hand: &Hand, leader: Task, layout: &Layout, memory: &ForcedMemory) -> Result<(), RebuildError> {
-    let maps = procfs::maps(leader.tid, leader.tid)
-        .map_err(RebuildError::io("reading the mappings of the new process"))?;
+pub fn plant(
+    record: &ProcessRecord,
+    (pid, inner): (i32, i32),
+    layout: &Layout,
+    memory: &ForcedMemory,
+) -> Result<SeedThread, RebuildError> {
+    let maps = procfs::maps(pid, pid).map_err(RebuildError::io("reading the mappings of the new process"))?;
     let code = maps
         .iter()
         .find(|mapping| mapping.prot & 4 != 0 && mapping.name.first() == Some(&b'/'))
         .ok_or_else(|| RebuildError::Image("the executable has no code".into()))?;
-    let stack = ptrace::registers(leader.tid).map_err(TraceError::from)?.rsp;
+    let stack = ptrace::registers(pid).map_err(TraceError::from)?.rsp;
     let room = (stack - FIRST_ROOM) & !(PAGE_SIZE - 1);
     let half = (FIRST_ROOM / 2) as usize;
-    let place = Workplace {
+    let area = CallArea {
         code: code.start,
         table: room,
         table_len: half - 64,
@@ -111,8 +126,9 @@ pub fn plant(hand: &Hand, leader: Task, layout: &Layout, memory: &ForcedMemory) 
         buffers_len: half - 64,
     };
     let io = || RebuildError::io("writing the seed");
-    memory.write(place.code, stub::code()).map_err(io())?;
-    let mut batch = Batch::new(hand, place, leader);
+    memory.write(area.code, stub::code()).map_err(io())?;
+    let leader = SeedThread::new(record, (pid, inner), area)?;
+    let mut batch = leader.batch();
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as u64;
     let (code_prot, room_prot) = (libc::PROT_READ | libc::PROT_EXEC, libc::PROT_READ | libc::PROT_WRITE);
     for (start, end, prot) in [(layout.base, layout.table, code_prot), (layout.table, layout.end, room_prot)]
@@ -121,7 +137,8 @@ pub fn plant(hand: &Hand, leader: Task, layout: &Layout, memory: &ForcedMemory) 
         batch.call(libc::SYS_mmap, &args, Need::Must("map the seed at", start))?;
     }
     batch.finish()?;
-    memory.write(layout.base, stub::code()).map_err(io())
+    memory.write(layout.base, stub::code()).map_err(io())?;
+    Ok(leader.with_area(layout.area()))
 }
 
 #[cfg(test)]

@@ -290,7 +290,7 @@ struct Piece {
 /// # Errors
 /// Names the segment, or the mapping.
 pub fn attach(
-    mut batch: Batch<'_>,
+    mut batch: Batch,
     record: &ProcessRecord,
     ids: &[i32],
     workshop: u64,
@@ -326,19 +326,19 @@ pub fn attach(
     batch.finish().map(|_| ())
 }
 
-fn attach_at(batch: &mut Batch<'_>, (id, flag): (i32, i32), at: u64) -> Result<(), RebuildError> {
+fn attach_at(batch: &mut Batch, (id, flag): (i32, i32), at: u64) -> Result<(), RebuildError> {
     let number = |value: i32| u64::from(value.cast_unsigned());
     let need = Need::Must("attach System V shared memory", number(id));
     batch.call(libc::SYS_shmat, &[number(id), at, number(flag)], need)
 }
 
-fn attach_whole(batch: &mut Batch<'_>, attached: (i32, i32), pieces: &[&Piece]) -> Result<(), RebuildError> {
+fn attach_whole(batch: &mut Batch, attached: (i32, i32), pieces: &[&Piece]) -> Result<(), RebuildError> {
     let places: BTreeSet<u64> = pieces.iter().map(|piece| piece.start.saturating_sub(piece.offset)).collect();
     places.into_iter().try_for_each(|place| attach_at(batch, attached, place))
 }
 
 fn attach_pieces(
-    batch: &mut Batch<'_>,
+    batch: &mut Batch,
     attached: (i32, i32),
     workshop: u64,
     pieces: &[&Piece],

@@ -4,7 +4,7 @@
 //! Each thread runs its own table, because the kernel's calls for robust lists, rseq, alternate stacks and
 //! thread-directed signals all concern the caller.
 
-use super::remote_calls::{Batch, Hand, Need, Task, Workplace};
+use super::remote_calls::{Batch, CallArea, Need, SeedThread};
 use crate::inject::stub::{self, Row};
 use crate::rebuild::error::RebuildError;
 use crate::stop::xstate::array;
@@ -34,18 +34,25 @@ const TILE_CODE: u64 = 1024;
 const TOUCH_TILES: [u8; 15] =
     [0xc4, 0xe2, 0x78, 0x49, 0x06, 0xc4, 0xe2, 0x7b, 0x49, 0xc0, 0xc4, 0xe2, 0x78, 0x49, 0xc0];
 
+/// A thread of the new process, and what it is to become.
+#[derive(Clone, Copy, Debug)]
+pub struct NewThread<'a> {
+    /// Makes its calls.
+    pub seed: SeedThread,
+    /// What it is to become.
+    pub record: &'a ThreadRecord,
+}
+
 /// Creates all threads but the leader. With `chosen` each has its old id; otherwise any.
 ///
 /// # Errors
 /// An id is taken, or the process limit is reached.
 pub fn create(
-    hand: &Hand,
-    place: Workplace,
-    leader: Task,
+    leader: SeedThread,
     record: &ProcessRecord,
     chosen: bool,
-) -> Result<Vec<Task>, RebuildError> {
-    let mut batch = Batch::new(hand, place, leader);
+) -> Result<Vec<NewThread<'_>>, RebuildError> {
+    let mut batch = leader.batch();
     if record.threads.iter().any(tiles_live) {
         let args = [ARCH_REQ_XCOMP_PERM, XFEATURE_TILE_DATA];
         batch.call(
@@ -54,34 +61,32 @@ pub fn create(
             Need::Must("get leave to use AMX tiles, feature", XFEATURE_TILE_DATA),
         )?;
         batch.finish()?;
-        batch = Batch::new(hand, place, leader);
+        batch = leader.batch();
     }
-    let (inner, born) = clone_all(batch, &record.threads[1..], chosen).map_err(|error| match error {
+    let (inner, created) = clone_all(batch, &record.threads[1..], chosen).map_err(|error| match error {
         // clone3(2) with set_tid.
         RebuildError::Call { what, source } if source.raw_os_error() == Some(libc::EEXIST) => {
             RebuildError::IdTaken(what)
         }
         error => error,
     })?;
-    if inner.len() != born.len() {
+    if inner.len() != created.len() {
         return Err(RebuildError::Image(format!(
             "{} threads were created, {} seen",
             inner.len(),
-            born.len()
+            created.len()
         )));
     }
-    let mut tasks = vec![leader];
-    for (tid, inner) in born.into_iter().zip(inner) {
-        let task = Task { tid, inner: i32::try_from(inner).unwrap_or(0) };
-        hand.prepare(task)?;
-        tasks.push(task);
+    let mut seeds = vec![leader];
+    for (tid, inner) in created.into_iter().zip(inner) {
+        seeds.push(leader.sibling(tid, i32::try_from(inner).unwrap_or(0))?);
     }
-    Ok(tasks)
+    Ok(seeds.into_iter().zip(&record.threads).map(|(seed, record)| NewThread { seed, record }).collect())
 }
 
 /// Runs the calls of [`create`], in as many tables as they need: their results, and the ids that were seen.
 fn clone_all(
-    mut batch: Batch<'_>,
+    mut batch: Batch,
     threads: &[ThreadRecord],
     chosen: bool,
 ) -> Result<(Vec<i64>, Vec<i32>), RebuildError> {
@@ -105,16 +110,12 @@ fn clone_all(
 ///
 /// # Errors
 /// Names what the kernel did not take.
-pub fn equip(
-    hand: &Hand,
-    place: Workplace,
-    task: Task,
-    thread: &ThreadRecord,
-    drop_capabilities: bool,
-) -> Result<(), RebuildError> {
+pub fn equip(thread: &NewThread<'_>, drop_capabilities: bool) -> Result<(), RebuildError> {
+    let NewThread { seed, record: thread } = *thread;
     let id = u64::from(thread.tid.cast_unsigned());
-    let place = if tiles_live(thread) { Workplace { code: place.code + TILE_CODE, ..place } } else { place };
-    let mut batch = Batch::new(hand, place, task);
+    let area = seed.area();
+    let code = if tiles_live(thread) { area.code + TILE_CODE } else { area.code };
+    let mut batch = seed.with_area(CallArea { code, ..area }).batch();
     if tiles_live(thread) {
         // The first bytes of the buffers are the tile configuration that the code loads.
         batch.data(&tile_configuration());
@@ -158,7 +159,7 @@ pub fn equip(
         batch.reserve(info.0.len())?;
         let address = batch.data(&info.0);
         let signal = u64::from_le_bytes(array(&info.0, 0)) & 0xffff_ffff;
-        let args = [inner(hand.inner_pid), inner(task.inner), signal, address];
+        let args = [number(seed.remote.inner.0), number(seed.remote.inner.1), signal, address];
         batch.row(
             Row::new(libc::SYS_rt_tgsigqueueinfo, &args),
             Need::Must("queue for itself the signal", signal),
@@ -167,12 +168,12 @@ pub fn equip(
     batch.finish().map(|_| ())
 }
 
-fn inner(id: i32) -> u64 {
+fn number(id: i32) -> u64 {
     u64::from(id.cast_unsigned())
 }
 
 /// Rows that take from the caller what only the restart needed (capabilities(7)).
-fn drop_all_capabilities(batch: &mut Batch<'_>, id: u64) {
+fn drop_all_capabilities(batch: &mut Batch, id: u64) {
     const VERSION_3: u32 = 0x2008_0522;
     let args = [libc::PR_CAP_AMBIENT as u64, libc::PR_CAP_AMBIENT_CLEAR_ALL as u64, 0, 0, 0];
     batch.row(Row::new(libc::SYS_prctl, &args), Need::Must("drop ambient capabilities in thread", id));
@@ -199,11 +200,11 @@ fn tile_configuration() -> [u8; 64] {
 ///
 /// # Errors
 /// The area is not mapped.
-pub fn write_stub(memory: &ForcedMemory, place: &Workplace) -> Result<(), RebuildError> {
+pub fn write_stub(memory: &ForcedMemory, area: &CallArea) -> Result<(), RebuildError> {
     let with_tiles: Vec<u8> = TOUCH_TILES.iter().chain(stub::code()).copied().collect();
     memory
-        .write(place.code, stub::code())
-        .and_then(|()| memory.write(place.code + TILE_CODE, &with_tiles))
+        .write(area.code, stub::code())
+        .and_then(|()| memory.write(area.code + TILE_CODE, &with_tiles))
         .map_err(RebuildError::io("writing into the area that libholdfast keeps in the program"))
 }
 
@@ -240,15 +241,16 @@ pub fn final_registers(memory: &ForcedMemory, thread: &ThreadRecord) -> Result<R
     Ok(regs)
 }
 
-/// Sets extended state, registers and mask: the last thing before the thread is let go.
+/// Sets extended state, registers and mask: the last thing before the thread is resumed.
 ///
 /// # Errors
 /// The thread is gone, or the state does not fit this processor.
-pub fn restore(task: Task, thread: &ThreadRecord, regs: &Registers) -> Result<(), RebuildError> {
-    let name = thread.tid;
+pub fn restore(thread: &NewThread<'_>, regs: &Registers) -> Result<(), RebuildError> {
+    let NewThread { seed, record: thread } = thread;
+    let (tid, name) = (seed.remote.tid, thread.tid);
     // The kernel takes a whole state only, as long as what it gives out (arch/x86/kernel/fpu/regset.c, xstateregs_set).
     let mut state = vec![0_u8; 64 * 1024];
-    let len = ptrace::xstate(task.tid, &mut state)
+    let len = ptrace::xstate(tid, &mut state)
         .map_err(RebuildError::io(format!("reading the extended state of thread {name}")))?;
     if thread.xstate.0.len() > len {
         return Err(RebuildError::Image(format!(
@@ -259,10 +261,10 @@ pub fn restore(task: Task, thread: &ThreadRecord, regs: &Registers) -> Result<()
     }
     let mut state = thread.xstate.0.clone();
     state.resize(len, 0);
-    ptrace::set_xstate(task.tid, &state)
+    ptrace::set_xstate(tid, &state)
         .map_err(RebuildError::io(format!("setting the extended state of thread {name}")))?;
-    ptrace::set_registers(task.tid, regs)
+    ptrace::set_registers(tid, regs)
         .map_err(RebuildError::io(format!("setting the registers of thread {name}")))?;
-    ptrace::set_signal_mask(task.tid, thread.signal_mask)
+    ptrace::set_signal_mask(tid, thread.signal_mask)
         .map_err(RebuildError::io(format!("setting the signal mask of thread {name}")))
 }

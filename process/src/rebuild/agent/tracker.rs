@@ -3,7 +3,7 @@
 //! Called when all pages are in and nothing else has been written to them. Only pages that the image holds are armed:
 //! whatever else exists counts as written. A failure costs the first image after the restart, not the restart.
 
-use super::address_space::Builder;
+use super::address_space::AddressSpaceBuilder;
 use super::remote_calls::Need;
 use crate::rebuild::error::RebuildError;
 use crate::track::tracking::Tracking;
@@ -13,7 +13,7 @@ use holdfast_sys::{clone, userfault};
 use std::os::fd::OwnedFd;
 
 /// Makes the tracker of the new process.
-pub fn make(builder: &Builder<'_>, pid: i32, extents: &[Extent]) -> Tracking {
+pub fn make(builder: &AddressSpaceBuilder<'_>, pid: i32, extents: &[Extent]) -> Tracking {
     let userfault = match descriptor(builder, pid) {
         Ok(fd) => fd,
         Err(error) => {
@@ -30,7 +30,7 @@ pub fn make(builder: &Builder<'_>, pid: i32, extents: &[Extent]) -> Tracking {
 }
 
 /// Has the process make a userfaultfd, and takes it over.
-fn descriptor(builder: &Builder<'_>, pid: i32) -> Result<Option<OwnedFd>, RebuildError> {
+fn descriptor(builder: &AddressSpaceBuilder<'_>, pid: i32) -> Result<Option<OwnedFd>, RebuildError> {
     let mut batch = builder.batch();
     let flags = u64::from(userfault::FLAGS.cast_unsigned());
     batch.call(libc::SYS_userfaultfd, &[flags], Need::May)?;

@@ -7,7 +7,7 @@
 //! (F_SEAL_FUTURE_WRITE) or none at all (mm/memfd.c, memfd_add_seals). [`close`] closes those numbers. How it
 //! fails: an error names the file.
 
-use super::address_space::Builder;
+use super::address_space::AddressSpaceBuilder;
 use super::ranges::{pieces, within};
 use super::remote_calls::Need;
 use crate::rebuild::error::RebuildError;
@@ -98,7 +98,7 @@ impl<'a> Taken<'a> {
 ///
 /// # Errors
 /// The process is gone.
-pub fn close(builder: &Builder<'_>, job: &Job<'_>) -> Result<(), RebuildError> {
+pub fn close(builder: &AddressSpaceBuilder<'_>, job: &Job<'_>) -> Result<(), RebuildError> {
     let mut batch = builder.batch();
     let files = (0..job.record.files.nameless.len()).map(|file| kept_fds::of_unlinked(job, file));
     let common = kept_fds::has_common(job).then(|| kept_fds::of_common(job, builder.shared));
