@@ -25,13 +25,22 @@ demo: ## python3 + numpy under holdfast: checkpoint, kill -9, restart, compare (
 deps: ## install by apt what the tests need and this machine lacks (as root)
 	@scripts/install-deps.sh
 
-check: ## format, lints, which crate uses which
+check: ## format, lints, order of the house: what each check forbids is in tests/README.md
 	$(SAY) "format"
 	$(CARGO) fmt --all --check
 	$(SAY) "lints"
 	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
-	$(SAY) "dependencies between the crates"
+	$(SAY) "order"
 	@scripts/check-arrows.sh
+	@scripts/check-cycles.py
+	@scripts/check-unused.py
+	@scripts/check-licences.py
+	@/usr/bin/python3 -m unittest discover -q -s scripts
+
+# Checks of which the tree is not clean yet; each goes up to `check` when it is.
+.PHONY: check-texts
+check-texts: ## long lines, links that lead nowhere, words that the glossary forbids
+	@scripts/check-columns.py; a=$$?; scripts/check-links.py; b=$$?; scripts/check-words.py; exit $$((a + b + $$?))
 
 unit: ## tests of the crates
 	$(SAY) "unit tests"
@@ -49,7 +58,20 @@ e2e: build ## real programs: checkpoint, kill, restart (tests/)
 
 test: deps check unit loom e2e ## all of the above: what CI runs (< 25 minutes)
 
-test-full: deps check unit loom build ## the long form: ten rounds, 200 deaths, 1000 flipped bits (hours)
+.PHONY: miri deny fuzz-check
+miri: ## unit tests of the pure crates under miri, where a nightly compiler has it (no test of system calls)
+	$(SAY) "undefined behaviour"
+	@scripts/miri.sh
+
+deny: ## licences, sources and known vulnerabilities of all packages by cargo-deny (installs it: minutes)
+	$(SAY) "packages"
+	@scripts/deny.sh
+
+fuzz-check: ## the fuzz targets (a workspace of their own) still compile
+	$(SAY) "fuzz targets"
+	cd fuzz && $(CARGO) check --locked
+
+test-full: deps check unit loom miri deny fuzz-check build ## the long form: ten rounds, 200 deaths, 1000 flipped bits (hours)
 	$(SAY) "end-to-end tests, long form"
 	HOLDFAST_TEST_FULL=1 $(REAPER) $(CARGO) test --release --locked -p holdfast-tests --no-fail-fast -- --test-threads=$(JOBS)
 
