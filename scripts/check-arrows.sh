@@ -6,13 +6,14 @@ cd "$(dirname "$0")/.."
 
 allowed() {
     case $1 in
-        image) echo "" ;;
-        sys) echo "" ;;
-        pager | process) echo "image sys" ;;
-        tiers | cuda-hooks) echo "image" ;;
-        preload) echo "cuda-hooks image" ;;
-        cli) echo "image sys pager tiers process cuda-hooks" ;;
-        tests) echo "image sys pager tiers process cuda-hooks preload cli" ;;
+        abi) echo "" ;;
+        image | sys | cuda-hooks) echo "abi" ;;
+        pager) echo "image sys" ;;
+        process) echo "abi image sys" ;;
+        tiers) echo "image" ;;
+        preload) echo "abi cuda-hooks image" ;;
+        cli) echo "abi image sys pager tiers process cuda-hooks" ;;
+        tests) echo "abi image sys pager tiers process cuda-hooks preload cli" ;;
         *) echo "unknown" ;;
     esac
 }

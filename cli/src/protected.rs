@@ -4,15 +4,12 @@
 //! hold the table itself beside the regions, so names and memory are of the same instant). The page belongs to the
 //! program: everything in it is checked before it is used, and what makes no sense is left out.
 
-use holdfast_image::control::SharedPage;
+use holdfast_abi::{ProtectedRegion, SharedPage};
 use holdfast_image::pages::PageRun;
 use holdfast_image::{Addr, PAGE_SIZE, PageCount, address_space};
 use holdfast_process::{CutOptions, FrozenMemory, Target};
 use holdfast_sys::procmem;
 use std::io;
-
-const SHARED_MAGIC: &[u8; 8] = b"HOLDFAST";
-const NAME_AT: usize = 16;
 
 /// A region.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -61,7 +58,7 @@ fn number(page: &[u8], at: usize) -> Option<u64> {
 
 /// The regions that a table names; `None` if it is none.
 pub fn parse(page: &[u8]) -> Option<Vec<Region>> {
-    if page.get(SharedPage::MAGIC..SharedPage::MAGIC + 8)? != SHARED_MAGIC {
+    if page.get(SharedPage::MAGIC..SharedPage::MAGIC + 8)? != SharedPage::MAGIC_BYTES {
         return None;
     }
     let count = usize::try_from(number(page, SharedPage::PROTECTED_COUNT)?)
@@ -70,8 +67,9 @@ pub fn parse(page: &[u8]) -> Option<Vec<Region>> {
     let mut regions = Vec::with_capacity(count);
     for index in 0..count {
         let at = SharedPage::PROTECTED_TABLE + index * SharedPage::PROTECTED_ENTRY;
-        let (start, len) = (number(page, at)?, number(page, at + 8)?);
-        let text = page.get(at + NAME_AT..at + SharedPage::PROTECTED_ENTRY)?;
+        let (start, len) =
+            (number(page, at + ProtectedRegion::START)?, number(page, at + ProtectedRegion::LEN)?);
+        let text = page.get(at + ProtectedRegion::NAME..at + SharedPage::PROTECTED_ENTRY)?;
         let name = text.split(|&c| c == 0).next().unwrap_or_default().to_vec();
         let run = PageRun { start: Addr(start), pages: PageCount(len.div_ceil(PAGE_SIZE)) };
         if run.is_valid() && !name.is_empty() {
@@ -90,7 +88,7 @@ mod tests {
     fn only_sensible_entries_are_taken() {
         let mut page = vec![0_u8; SharedPage::LEN];
         assert_eq!(parse(&page), None);
-        page[..8].copy_from_slice(SHARED_MAGIC);
+        page[..8].copy_from_slice(&SharedPage::MAGIC_BYTES);
         assert_eq!(parse(&page).unwrap(), []);
         let entries = [
             (0x10_0000_u64, 5000_u64, "a"),

@@ -12,6 +12,7 @@ pub use crate::files::*;
 use crate::processor::{CpuLevel, XstatePart};
 use crate::sysv_shm;
 use crate::{Addr, PAGE_SIZE, attributes, contents};
+use holdfast_abi::inject;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -446,15 +447,15 @@ pub struct InjectArea {
     pub scratch: Addr,
     /// Its length, bytes; at least [`InjectArea::MIN_SCRATCH_LEN`].
     pub scratch_len: u64,
-    /// Address of the library's page of shared variables ([`crate::control::SharedPage`]), 0 if none.
+    /// Address of the library's page of shared variables ([`holdfast_abi::SharedPage`]), 0 if none.
     pub shared: Addr,
 }
 
 impl InjectArea {
-    /// 64 KiB: one page of stub code, the rest continuation slots.
-    pub const MIN_CODE_LEN: u64 = 64 * 1024;
-    /// 256 KiB: call tables, a signal frame and buffers.
-    pub const MIN_SCRATCH_LEN: u64 = 256 * 1024;
+    /// See [`inject::MIN_CODE_LEN`].
+    pub const MIN_CODE_LEN: u64 = inject::MIN_CODE_LEN as u64;
+    /// See [`inject::MIN_SCRATCH_LEN`].
+    pub const MIN_SCRATCH_LEN: u64 = inject::MIN_SCRATCH_LEN as u64;
 
     /// Whether the ranges are aligned, large enough and in user space.
     pub fn is_valid(&self) -> bool {

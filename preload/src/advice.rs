@@ -7,7 +7,7 @@
 //! alike.
 //!
 //! Runs in: the host program, any thread, also in signal handlers; jemalloc of this library comes here too.
-//! Invariants: with [`shared::LAZY_COUNT`] 0 (always, but after a lazy restart) it costs one load more than the plain
+//! Invariants: with [`SharedPage::LAZY_COUNT`] 0 (always, but after a lazy restart) it costs one load more than the plain
 //! call. The table of ranges may hold too much: what counts is that a mapping is private and of one of the files in the
 //! table, so a file that the program itself maps there later stays one. Memory with MADV_WIPEONFORK, MADV_DONTFORK or a
 //! lock is never mapped lazily, so those flags are not lost.
@@ -23,13 +23,11 @@ mod mremap;
 
 use crate::guard::memory;
 use crate::maps::{Mapping, Walk};
-use crate::shared::{self, LAZY_COUNT, LAZY_FILE_COUNT, LAZY_FILE_MAX, LAZY_FILES, LAZY_MAX, LAZY_TABLE};
+use crate::shared;
 use crate::{host, sys};
 use core::ffi::{c_int, c_long, c_void};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-
-/// Bytes in a page of x86-64.
-const PAGE: usize = 4096;
+use holdfast_abi::{AddressRange, FileNumber, PAGE, SharedPage};
 
 /// include/uapi/asm-generic/mman-common.h (Linux 6.13).
 const MADV_GUARD_INSTALL: c_int = 102;
@@ -79,37 +77,39 @@ fn range(start: usize, len: usize) -> Option<(usize, usize)> {
 
 /// Whether memory of the range may be mapped from segments.
 fn touches(start: usize, end: usize) -> bool {
-    let count = (shared::from_agent(LAZY_COUNT) as usize).min(LAZY_MAX);
+    let count = (shared::from_agent(SharedPage::LAZY_COUNT) as usize).min(SharedPage::LAZY_MAX);
     (0..count).any(|index| {
-        let at = LAZY_TABLE + index * 16;
-        (shared::from_agent(at) as usize) < end && start < shared::from_agent(at + 8) as usize
+        let at = SharedPage::LAZY_TABLE + index * size_of::<AddressRange>();
+        (shared::from_agent(at + AddressRange::START) as usize) < end
+            && start < shared::from_agent(at + AddressRange::END) as usize
     })
 }
 
 /// Adds a range to those of [`touches`], before anybody is told of it.
 fn note(start: usize, end: usize) {
-    let count = (shared::word(LAZY_COUNT).load(Acquire) as usize).min(LAZY_MAX);
-    for index in count..LAZY_MAX {
-        let at = LAZY_TABLE + index * 16;
-        if shared::word(at).compare_exchange(0, start as u64, AcqRel, Relaxed).is_ok() {
-            shared::word(at + 8).store(end as u64, Release);
-            shared::word(LAZY_COUNT).fetch_max(index as u64 + 1, AcqRel);
+    let count = (shared::word(SharedPage::LAZY_COUNT).load(Acquire) as usize).min(SharedPage::LAZY_MAX);
+    for index in count..SharedPage::LAZY_MAX {
+        let at = SharedPage::LAZY_TABLE + index * size_of::<AddressRange>();
+        if shared::word(at + AddressRange::START).compare_exchange(0, start as u64, AcqRel, Relaxed).is_ok() {
+            shared::word(at + AddressRange::END).store(end as u64, Release);
+            shared::word(SharedPage::LAZY_COUNT).fetch_max(index as u64 + 1, AcqRel);
             return;
         }
     }
     // Full: from now on every call looks at the mappings themselves.
-    shared::word(LAZY_TABLE).store(1, Relaxed);
-    shared::word(LAZY_TABLE + 8).store(u64::MAX, Relaxed);
+    shared::word(SharedPage::LAZY_TABLE + AddressRange::START).store(1, Relaxed);
+    shared::word(SharedPage::LAZY_TABLE + AddressRange::END).store(u64::MAX, Relaxed);
 }
 
 /// Whether a mapping is one that the restart made from a segment.
 fn is_lazy(mapping: &Mapping) -> bool {
-    let count = (shared::from_agent(LAZY_FILE_COUNT) as usize).min(LAZY_FILE_MAX);
+    let count = (shared::from_agent(SharedPage::LAZY_FILE_COUNT) as usize).min(SharedPage::LAZY_FILE_MAX);
     !mapping.shared
         && mapping.inode != 0
         && (0..count).any(|index| {
-            let at = LAZY_FILES + index * 16;
-            shared::from_agent(at) == mapping.device && shared::from_agent(at + 8) == mapping.inode
+            let at = SharedPage::LAZY_FILES + index * size_of::<FileNumber>();
+            shared::from_agent(at + FileNumber::DEVICE) == mapping.device
+                && shared::from_agent(at + FileNumber::INODE) == mapping.inode
         })
 }
 
@@ -154,7 +154,7 @@ unsafe fn advise_opened(args: [usize; 6]) -> isize {
     {
         return failed(libc::EINVAL);
     }
-    if shared::from_agent(LAZY_COUNT) == 0 {
+    if shared::from_agent(SharedPage::LAZY_COUNT) == 0 {
         return plain();
     }
     let drops = matches!(

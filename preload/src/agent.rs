@@ -1,24 +1,23 @@
 //! The way to the agent: a connection for one message, checked, bounded in time, closed again.
 //!
 //! Runs in: the host program; constructor, fork handlers, signal handlers, C API.
-//! Invariants: no descriptor stays open. While one is open its number stands in [`shared::OWN_FD`], so that an image
+//! Invariants: no descriptor stays open. While one is open its number stands in [`SharedPage::OWN_FD`], so that an image
 //! taken at that moment knows it as ours; while it is being opened or closed `u64::MAX` stands there, and the agent
 //! waits a moment. The peer must run as our user or as root, otherwise nothing is said to it.
 //! Fails by: `Err(Trouble)`; connecting and sending end after [`PATIENCE_MS`] at the latest.
 
 use crate::message::Text;
-use crate::shared::{self, OWN_FD, RESTARTS, SOCKET_PATH, SOCKET_PATH_LEN, WALKERS};
+use crate::shared;
 use crate::sys::{self, Sys};
 use crate::{area, message};
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use holdfast_abi::SharedPage;
 
 /// How long connecting or sending may take, milliseconds.
 const PATIENCE_MS: i64 = 250;
 /// Our descriptors go up here, so that the program's next `open` gets the number that it expects.
 const FD_FLOOR: c_int = 960;
-/// In [`OWN_FD`]: a descriptor is just being opened or closed.
-const IN_BETWEEN: u64 = u64::MAX;
 
 /// Why the agent could not be asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,12 +35,16 @@ struct Claim {
 
 impl Claim {
     fn take() -> Claim {
-        Claim { published: shared::word(OWN_FD).compare_exchange(0, IN_BETWEEN, AcqRel, Acquire).is_ok() }
+        Claim {
+            published: shared::word(SharedPage::OWN_FD)
+                .compare_exchange(0, SharedPage::OWN_FD_CHANGING, AcqRel, Acquire)
+                .is_ok(),
+        }
     }
 
     fn publish(&self, value: u64) {
         if self.published {
-            shared::word(OWN_FD).store(value, Release);
+            shared::word(SharedPage::OWN_FD).store(value, Release);
         }
     }
 }
@@ -65,9 +68,9 @@ pub struct Connection {
 impl Connection {
     /// Connects to the agent that the page of shared variables names.
     fn open(claim: Claim) -> Result<Connection, Trouble> {
-        let mut room = [0; SOCKET_PATH_LEN];
-        let path = shared::text(SOCKET_PATH, &mut room).ok_or(Trouble::Absent)?;
-        let life = shared::from_agent(RESTARTS);
+        let mut room = [0; SharedPage::SOCKET_PATH_LEN];
+        let path = shared::text(SharedPage::SOCKET_PATH, &mut room).ok_or(Trouble::Absent)?;
+        let life = shared::from_agent(SharedPage::RESTARTS);
         let fd = sys::move_up(sys::socket().map_err(|_| Trouble::Absent)?, FD_FLOOR);
         let connection = Connection { fd, life, claim };
         let peer = connection.reach(path).map_err(|_| Trouble::Absent)?;
@@ -106,7 +109,7 @@ impl Connection {
     }
 
     fn restarted(&self) -> bool {
-        shared::from_agent(RESTARTS) != self.life
+        shared::from_agent(SharedPage::RESTARTS) != self.life
     }
 }
 
@@ -116,7 +119,7 @@ impl Drop for Connection {
             // The agent has taken the note out; what stands there now is of this life.
             self.claim.published = false;
         } else {
-            self.claim.publish(IN_BETWEEN);
+            self.claim.publish(SharedPage::OWN_FD_CHANGING);
             sys::close(self.fd);
         }
     }
@@ -129,7 +132,7 @@ fn connect_to(fd: c_int, path: &CStr) -> Sys<()> {
         return sys::connect(fd, &address);
     }
     let cut = bytes.iter().rposition(|byte| *byte == b'/').ok_or(libc::ENAMETOOLONG)?;
-    let mut folder = Text::<SOCKET_PATH_LEN>::new();
+    let mut folder = Text::<{ SharedPage::SOCKET_PATH_LEN }>::new();
     folder.push(bytes.get(..cut).unwrap_or(&[])).push(b"\0");
     let folder = CStr::from_bytes_until_nul(folder.as_bytes()).map_err(|_| libc::ENAMETOOLONG)?;
     let handle = sys::move_up(sys::open(folder, libc::O_PATH | libc::O_DIRECTORY)?, FD_FLOOR);
@@ -190,9 +193,9 @@ pub fn request_checkpoint(stop: bool) -> Result<(), Trouble> {
 /// In a child made by fork: closes the copy of a descriptor that another thread of the parent had open. Those of
 /// [`crate::maps`] are not known; they end with the next exec.
 pub fn abandon_inherited() {
-    shared::word(WALKERS).store(0, Relaxed);
-    let value = shared::word(OWN_FD).swap(0, Relaxed);
-    if value != 0 && value != IN_BETWEEN {
+    shared::word(SharedPage::WALKERS).store(0, Relaxed);
+    let value = shared::word(SharedPage::OWN_FD).swap(0, Relaxed);
+    if value != 0 && value != SharedPage::OWN_FD_CHANGING {
         sys::close((value - 1) as c_int);
     }
 }
@@ -214,8 +217,8 @@ mod tests {
         let second = Claim::take();
         assert!(!second.published);
         drop(second);
-        assert_eq!(shared::word(OWN_FD).load(Relaxed), IN_BETWEEN);
+        assert_eq!(shared::word(SharedPage::OWN_FD).load(Relaxed), SharedPage::OWN_FD_CHANGING);
         drop(first);
-        assert_eq!(shared::word(OWN_FD).load(Relaxed), 0);
+        assert_eq!(shared::word(SharedPage::OWN_FD).load(Relaxed), 0);
     }
 }

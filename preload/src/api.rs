@@ -10,10 +10,12 @@
 #![allow(unsafe_code)]
 
 use crate::message::{Answer, Text};
-use crate::shared::{self, RESTARTS, SOCKET_PATH, SOCKET_PATH_LEN};
+use crate::shared;
 use crate::{agent, host, protected, sys};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::null_mut;
+use holdfast_abi::environment::ENV_PROTECTED_DIR;
+use holdfast_abi::{PAGE, SharedPage};
 
 /// No agent, or it has gone.
 const NO_AGENT: c_int = -1;
@@ -35,17 +37,17 @@ const SIZE: c_int = -8;
 const READ: c_int = -9;
 
 fn has_agent() -> bool {
-    let mut room = [0; SOCKET_PATH_LEN];
-    shared::text(SOCKET_PATH, &mut room).is_some()
+    let mut room = [0; SharedPage::SOCKET_PATH_LEN];
+    shared::text(SharedPage::SOCKET_PATH, &mut room).is_some()
 }
 
 /// Asks for a checkpoint; `wait`: until its commit, otherwise until its cut.
 fn checkpoint(wait: bool) -> c_int {
     host::keep_errno(|| {
-        let before = shared::from_agent(RESTARTS);
+        let before = shared::from_agent(SharedPage::RESTARTS);
         let outcome = agent::checkpoint(wait);
         // Whatever came of the connection: if this is another life, the image was taken, and this is the way back.
-        if shared::from_agent(RESTARTS) != before {
+        if shared::from_agent(SharedPage::RESTARTS) != before {
             return 1;
         }
         match outcome {
@@ -73,7 +75,11 @@ pub extern "C" fn holdfast_checkpoint_start() -> c_int {
 /// `int holdfast_restarted(void)`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn holdfast_restarted() -> c_int {
-    if has_agent() { shared::from_agent(RESTARTS).min(c_int::MAX as u64) as c_int } else { NO_AGENT }
+    if has_agent() {
+        shared::from_agent(SharedPage::RESTARTS).min(c_int::MAX as u64) as c_int
+    } else {
+        NO_AGENT
+    }
 }
 
 /// `void *holdfast_malloc_protected(const char *name, size_t size)`.
@@ -124,7 +130,7 @@ pub unsafe extern "C" fn holdfast_restore_protected(
     if !protected::is_name(name) || size == 0 {
         return ARGUMENT;
     }
-    let Some(folder) = host::variable(b"HOLDFAST_PROTECTED_DIR") else { return NO_IMAGE };
+    let Some(folder) = host::variable(ENV_PROTECTED_DIR) else { return NO_IMAGE };
     let mut path = Text::<4096>::new();
     path.push(folder.to_bytes()).push(b"/").push_hex(name).push(b"\0");
     let Ok(path) = CStr::from_bytes_with_nul(path.as_bytes()) else { return READ };
@@ -149,7 +155,7 @@ unsafe fn fill(file: c_int, buffer: *mut u8, size: usize) -> c_int {
         Ok(stored) => stored,
         Err(_) => return READ,
     };
-    if stored < size as u64 || size.checked_next_multiple_of(4096).is_none_or(|whole| stored > whole as u64) {
+    if stored < size as u64 || size.checked_next_multiple_of(PAGE).is_none_or(|whole| stored > whole as u64) {
         return SIZE;
     }
     let mut done = 0;

@@ -7,11 +7,7 @@
 
 use crate::{shared, sys};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-/// Length of the code range, bytes (`InjectArea::MIN_CODE_LEN`).
-const CODE_LEN: usize = 64 * 1024;
-/// Length of the scratch range, bytes (at least `InjectArea::MIN_SCRATCH_LEN`).
-const SCRATCH_LEN: usize = 1024 * 1024;
+use holdfast_abi::inject::{CODE_LEN, SCRATCH_LEN};
 
 static CODE: AtomicU64 = AtomicU64::new(0);
 static SCRATCH: AtomicU64 = AtomicU64::new(0);

@@ -11,10 +11,11 @@
 //! The exports have the C signatures of the functions that they stand in for and pass arguments on as they are.
 #![allow(unsafe_code)]
 
-use crate::shared::{self, BOUND, FACT_GENERATION, LOCK_FUTURE};
+use crate::shared;
 use crate::{host, sys};
 use core::ffi::{c_int, c_long, c_ulong};
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use holdfast_abi::SharedPage;
 
 /// Makes a call of [`by_number`]'s list; `None`: it is not in there.
 ///
@@ -31,8 +32,8 @@ pub unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<isize> {
         | libc::SYS_arch_prctl
         | libc::SYS_add_key
         | libc::SYS_request_key
-        | libc::SYS_keyctl => Some(counted(FACT_GENERATION, call)),
-        libc::SYS_mbind => Some(counted(BOUND, call)),
+        | libc::SYS_keyctl => Some(counted(SharedPage::FACT_GENERATION, call)),
+        libc::SYS_mbind => Some(counted(SharedPage::BOUND, call)),
         libc::SYS_mlockall => Some(locking(args[0], call)),
         libc::SYS_munlockall => Some(locking(0, call)),
         _ => None,
@@ -70,14 +71,14 @@ fn locking(flags: usize, call: impl FnOnce() -> isize) -> isize {
     let kept = if flags & FUTURE == 0 { 0 } else { flags & (FUTURE | libc::MCL_ONFAULT as usize) };
     let result = call();
     if result == 0 {
-        shared::word(LOCK_FUTURE).store(kept as u64, SeqCst);
+        shared::word(SharedPage::LOCK_FUTURE).store(kept as u64, SeqCst);
     }
     result
 }
 
 /// In a child made by fork: locks are not inherited (man mlockall(2)).
 pub fn forked() {
-    shared::word(LOCK_FUTURE).store(0, Relaxed);
+    shared::word(SharedPage::LOCK_FUTURE).store(0, Relaxed);
 }
 
 /// `personality(2)`.
@@ -120,11 +121,13 @@ mod tests {
 
     #[test]
     fn counts_move_on_both_sides_of_the_call_and_locks_are_kept_when_it_worked() {
-        let before = shared::word(FACT_GENERATION).load(SeqCst);
-        let inside = counted(FACT_GENERATION, || shared::word(FACT_GENERATION).load(SeqCst) as isize);
+        let before = shared::word(SharedPage::FACT_GENERATION).load(SeqCst);
+        let inside = counted(SharedPage::FACT_GENERATION, || {
+            shared::word(SharedPage::FACT_GENERATION).load(SeqCst) as isize
+        });
         assert_eq!(inside as u64, before + 1);
-        assert_eq!(shared::word(FACT_GENERATION).load(SeqCst), before + 2);
-        let kept = || shared::word(LOCK_FUTURE).load(SeqCst);
+        assert_eq!(shared::word(SharedPage::FACT_GENERATION).load(SeqCst), before + 2);
+        let kept = || shared::word(SharedPage::LOCK_FUTURE).load(SeqCst);
         let flags = |flags: c_int| flags as usize;
         locking(flags(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT), || 0);
         assert_eq!(kept(), 6);

@@ -110,7 +110,7 @@ pub fn each_variable(mut visit: impl FnMut(&'static CStr) -> bool) {
 }
 
 /// The value of `name` in the environment. Unlike getenv(3) it may be called before constructors have run.
-pub fn variable(name: &[u8]) -> Option<&'static CStr> {
+pub fn variable(name: &str) -> Option<&'static CStr> {
     let mut found = None;
     each_variable(|entry| {
         let value = value_of(entry, name);
@@ -122,9 +122,14 @@ pub fn variable(name: &[u8]) -> Option<&'static CStr> {
     found
 }
 
+/// Whether an environment variable has that value.
+pub fn variable_is(name: &str, value: &str) -> bool {
+    variable(name).is_some_and(|found| found.to_bytes() == value.as_bytes())
+}
+
 /// `VALUE` if `entry` is `name=VALUE`.
-pub fn value_of<'a>(entry: &'a CStr, name: &[u8]) -> Option<&'a CStr> {
-    let rest = entry.to_bytes_with_nul().strip_prefix(name)?.strip_prefix(b"=")?;
+pub fn value_of<'a>(entry: &'a CStr, name: &str) -> Option<&'a CStr> {
+    let rest = entry.to_bytes_with_nul().strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
     CStr::from_bytes_with_nul(rest).ok()
 }
 

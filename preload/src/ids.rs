@@ -2,7 +2,7 @@
 //!
 //! Runs in: the host program, any thread, also in signal handlers.
 //! One list, [`RULES`], says which calls speak of ids and where; the exports below and `syscall(2)` go through it. While
-//! [`shared::VIRTUAL_IDS`] is 0 (always, but after such a restart) each costs one load more than the plain call.
+//! [`SharedPage::VIRTUAL_IDS`] is 0 (always, but after such a restart) each costs one load more than the plain call.
 //! Invariants: arguments are turned into the kernel's ids, results into those that the program knows; an id that is not
 //! in the table is the same on both sides.
 //! Not hooked, on purpose:
@@ -16,13 +16,13 @@
 //! The exports have the C signatures of the functions that they stand in for and pass pointers on as they are.
 #![allow(unsafe_code)]
 
-use crate::shared::{self, ID_COUNT, ID_MAX, ID_TABLE, VIRTUAL_IDS};
+use crate::shared;
 #[cfg(not(test))]
-use crate::shared::{LAZY_COUNT, SEGMENT_COUNT};
 #[cfg(not(test))]
 use crate::{advice, attributes, ipc, segments};
 use crate::{host, sys};
 use core::ffi::{c_int, c_long, c_void};
+use holdfast_abi::{IdPair, SharedPage};
 
 /// Where a system call speaks of ids.
 struct Rule {
@@ -75,9 +75,9 @@ static RULES: [Rule; 31] = [
 
 /// The id on one side of the table that belongs to `id` on the other; `id` itself if there is none.
 fn look_up(id: i32, matches: impl Fn(i32, i32) -> Option<i32>) -> i32 {
-    let count = shared::from_agent(ID_COUNT).min(ID_MAX as u64) as usize;
+    let count = shared::from_agent(SharedPage::ID_COUNT).min(SharedPage::ID_MAX as u64) as usize;
     for index in 0..count {
-        let pair = shared::from_agent(ID_TABLE + index * 8);
+        let pair = shared::from_agent(SharedPage::ID_TABLE + index * size_of::<IdPair>());
         if let Some(other) = matches(pair as i32, (pair >> 32) as i32) {
             return other;
         }
@@ -87,7 +87,7 @@ fn look_up(id: i32, matches: impl Fn(i32, i32) -> Option<i32>) -> i32 {
 
 /// The id that the program knows for the kernel's `id`.
 pub fn to_known(id: i32) -> i32 {
-    if shared::from_agent(VIRTUAL_IDS) == 0 || id <= 0 {
+    if shared::from_agent(SharedPage::VIRTUAL_IDS) == 0 || id <= 0 {
         return id;
     }
     look_up(id, |known, kernel| (kernel == id).then_some(known))
@@ -108,7 +108,7 @@ fn to_kernel(id: i32) -> i32 {
 /// As for the system call.
 #[inline(always)]
 unsafe fn call(number: c_long, args: [usize; 6]) -> isize {
-    if shared::from_agent(VIRTUAL_IDS) == 0 {
+    if shared::from_agent(SharedPage::VIRTUAL_IDS) == 0 {
         // SAFETY: the caller's promise.
         unsafe { sys::raw(number, args) }
     } else {
@@ -376,9 +376,9 @@ pub unsafe extern "C" fn syscall() -> c_long {
         "ret",
         ".cfi_endproc",
         shared = sym shared::SHARED,
-        flag = const VIRTUAL_IDS,
-        lazy = const LAZY_COUNT,
-        segments = const SEGMENT_COUNT,
+        flag = const SharedPage::VIRTUAL_IDS,
+        lazy = const SharedPage::LAZY_COUNT,
+        segments = const SharedPage::SEGMENT_COUNT,
         shmget = const libc::SYS_shmget,
         semget = const libc::SYS_semget,
         msgget = const libc::SYS_msgget,
@@ -406,21 +406,21 @@ mod tests {
     #[test]
     fn ids_are_translated_both_ways_and_unknown_ones_stay() {
         let pair = |known: u32, kernel: u32| u64::from(known) | u64::from(kernel) << 32;
-        shared::word(ID_TABLE).store(pair(100, 7100), Relaxed);
-        shared::word(ID_TABLE + 8).store(pair(101, 100), Relaxed);
-        shared::word(ID_COUNT).store(2, Relaxed);
+        shared::word(SharedPage::ID_TABLE).store(pair(100, 7100), Relaxed);
+        shared::word(SharedPage::ID_TABLE + 8).store(pair(101, 100), Relaxed);
+        shared::word(SharedPage::ID_COUNT).store(2, Relaxed);
         assert_eq!(to_known(7100), 7100, "off while the flag is 0");
-        shared::word(VIRTUAL_IDS).store(1, Relaxed);
+        shared::word(SharedPage::VIRTUAL_IDS).store(1, Relaxed);
         assert_eq!([to_known(7100), to_known(100), to_known(5), to_known(0)], [100, 101, 5, 0]);
         assert_eq!([to_kernel(100), to_kernel(101), to_kernel(5)], [7100, 100, 5]);
         assert_eq!(
             [to_kernel(-100), to_kernel(-1), to_kernel(0), to_kernel(i32::MIN)],
             [-7100, -1, 0, i32::MIN]
         );
-        shared::word(ID_COUNT).store(u64::MAX, Relaxed);
+        shared::word(SharedPage::ID_COUNT).store(u64::MAX, Relaxed);
         assert_eq!(to_kernel(3), 3, "a count beyond the table is cut");
-        shared::word(VIRTUAL_IDS).store(0, Relaxed);
-        shared::word(ID_COUNT).store(0, Relaxed);
+        shared::word(SharedPage::VIRTUAL_IDS).store(0, Relaxed);
+        shared::word(SharedPage::ID_COUNT).store(0, Relaxed);
     }
 
     #[test]

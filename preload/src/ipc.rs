@@ -10,12 +10,13 @@
 //! The exports have the C signatures of the functions that they stand in for and pass pointers on as they are.
 #![allow(unsafe_code)]
 
-use crate::shared::{self, RESTARTS};
+use crate::shared;
 use crate::sysv::{QUEUES, SEMAPHORES, Table};
 use crate::{host, sys};
 use core::ffi::{CStr, c_int, c_long, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+use holdfast_abi::SharedPage;
 
 /// Commands of semctl(2) and msgctl(2) that are about the system, or take a place in its table (include/uapi/linux/sem.h, msg.h).
 const BY_PLACE: [c_int; 7] = [3, 11, 12, 13, 18, 19, 20];
@@ -79,10 +80,10 @@ impl Kind {
     /// Makes a call with the kernel's id; anew if it is another one since.
     fn on(self, id: i32, call: impl Fn(i32) -> isize) -> isize {
         loop {
-            let restarts = shared::from_agent(RESTARTS);
+            let restarts = shared::from_agent(SharedPage::RESTARTS);
             let kernel = self.table().to_kernel(id);
             let result = call(kernel);
-            if says_gone(result) && restarts != shared::from_agent(RESTARTS) {
+            if says_gone(result) && restarts != shared::from_agent(SharedPage::RESTARTS) {
                 continue;
             }
             if result >= 0 {
@@ -282,7 +283,7 @@ mod tests {
             let own = |_| {
                 calls.set(calls.get() + 1);
                 if restarted && calls.get() == 1 {
-                    let restarts = shared::word(RESTARTS);
+                    let restarts = shared::word(SharedPage::RESTARTS);
                     restarts.store(restarts.load(Relaxed) + 1, Relaxed);
                 }
                 refused

@@ -15,20 +15,24 @@ use crate::message::Text;
 use crate::{host, shared, sys};
 use core::ffi::{CStr, c_char, c_int};
 use core::ptr;
+use holdfast_abi::SharedPage;
+use holdfast_abi::environment::{ENV_BIN, ENV_DEBUG, ENV_NO_AGENT, ENV_SOCKET};
 
 /// How long the agent may take to come up, milliseconds.
 const PATIENCE_MS: i64 = 2000;
 /// Longest path of a program that is looked for, bytes.
 const PATH_ROOM: usize = 4096;
 
-/// Room for `HOLDFAST_SOCKET=` and a path that fits the page of shared variables.
-const VARIABLE_ROOM: usize = 16 + shared::SOCKET_PATH_LEN;
+/// Length of `HOLDFAST_SOCKET=`.
+const NAME_LEN: usize = ENV_SOCKET.len() + 1;
+/// Room for that and a path that fits the page of shared variables.
+const VARIABLE_ROOM: usize = NAME_LEN + SharedPage::SOCKET_PATH_LEN;
 
 /// Whether the user preloaded this library by hand and does not forbid an agent.
 pub fn wanted() -> bool {
-    let preloaded = host::variable(b"LD_PRELOAD")
+    let preloaded = host::variable("LD_PRELOAD")
         .is_some_and(|list| list.to_bytes().windows(11).any(|part| part == b"libholdfast"));
-    preloaded && host::variable(b"HOLDFAST_NO_AGENT").is_none()
+    preloaded && host::variable(ENV_NO_AGENT).is_none()
 }
 
 /// Starts the agent, puts `HOLDFAST_SOCKET` into the environment and returns its value.
@@ -75,7 +79,7 @@ fn environment_with_room() -> Option<Environments> {
         // SAFETY: at most `count` elements behind the first; memory behind the last stays zero, the terminator.
         unsafe { for_program.add(program_at).write(entry.as_ptr()) };
         program_at += 1;
-        if host::value_of(entry, b"LD_PRELOAD").is_none() {
+        if host::value_of(entry, "LD_PRELOAD").is_none() {
             // SAFETY: at most `count` elements.
             unsafe { for_agent.add(agent_at).write(entry.as_ptr()) };
             agent_at += 1;
@@ -93,7 +97,7 @@ fn spawn(output: c_int, environment: *const *const c_char) -> bool {
     let folder =
         own_path.iter().rposition(|byte| *byte == b'/').and_then(|cut| own_path.get(..cut)).unwrap_or(b".");
     let candidates = [
-        host::variable(b"HOLDFAST_BIN"),
+        host::variable(ENV_BIN),
         neighbour(&mut beside, folder, b"/holdfast\0"),
         neighbour(&mut above, folder, b"/../bin/holdfast\0"),
         neighbour(&mut far, folder, b"/../../bin/holdfast\0"),
@@ -133,7 +137,7 @@ fn grandchild(output: c_int, candidates: &[Option<&CStr>], environment: *const *
     if let Ok(null) = sys::open(c"/dev/null", libc::O_RDWR) {
         let null = sys::move_up(null, 10);
         let _ = sys::dup2(null, libc::STDIN_FILENO);
-        if host::variable(b"HOLDFAST_DEBUG").is_none() {
+        if host::variable(ENV_DEBUG).is_none() {
             let _ = sys::dup2(null, libc::STDERR_FILENO);
         }
     }
@@ -151,8 +155,9 @@ fn grandchild(output: c_int, candidates: &[Option<&CStr>], environment: *const *
 fn read_line(from_agent: c_int, variable: *mut u8) -> Option<&'static CStr> {
     // SAFETY: VARIABLE_ROOM bytes of fresh memory that only this function uses from here on, and that is never freed.
     let room: &'static mut [u8] = unsafe { core::slice::from_raw_parts_mut(variable, VARIABLE_ROOM) };
-    let (name, path) = room.split_at_mut_checked(16)?;
-    name.copy_from_slice(b"HOLDFAST_SOCKET=");
+    let (name, path) = room.split_at_mut_checked(NAME_LEN)?;
+    let text = ENV_SOCKET.bytes().chain([b'=']);
+    name.iter_mut().zip(text).for_each(|(place, byte)| *place = byte);
     let deadline = sys::monotonic_ms() + PATIENCE_MS;
     let mut len = 0;
     loop {

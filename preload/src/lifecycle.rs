@@ -12,13 +12,13 @@
 #![allow(unsafe_code)]
 
 use crate::message::Text;
-use crate::shared::{self, FACT_GENERATION, MAGIC, SOCKET_PATH, SOCKET_PATH_LEN};
+use crate::shared;
 use crate::{agent, area, attributes, guard, host, ids, launch, sys, trigger};
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::Ordering::Relaxed;
-
-/// Environment variable with the path of the agent's socket.
-const ENV_SOCKET: &[u8] = b"HOLDFAST_SOCKET";
+use holdfast_abi::SharedPage;
+use holdfast_abi::environment::{ENV_DEBUG, ENV_SOCKET};
+use holdfast_abi::registration::{EVENT_FORK, EVENT_LOAD, EVENT_SETSID};
 
 /// Makes the loader call [`load`], before constructors without a priority of their own.
 #[cfg(not(test))]
@@ -47,7 +47,7 @@ extern "C" fn load() {
         // SAFETY: getauxval reads a table that the C library keeps.
         if unsafe { libc::getauxval(libc::AT_SECURE) } == 0 && host::is_glibc() {
             let outcome = attach();
-            if host::variable(b"HOLDFAST_DEBUG") == Some(c"1") {
+            if host::variable_is(ENV_DEBUG, "1") {
                 debug_line(outcome);
             }
         }
@@ -64,12 +64,12 @@ fn attach() -> &'static str {
         },
         None => return "no agent asked for",
     };
-    if !shared::set_text(SOCKET_PATH, SOCKET_PATH_LEN, socket.to_bytes()) {
+    if !shared::set_text(SharedPage::SOCKET_PATH, SharedPage::SOCKET_PATH_LEN, socket.to_bytes()) {
         return "HOLDFAST_SOCKET is longer than 511 bytes";
     }
-    shared::word(MAGIC).store(u64::from_le_bytes(*b"HOLDFAST"), Relaxed);
-    if area::reserve().is_none() || agent::hello("load").is_err() {
-        shared::set_text(SOCKET_PATH, SOCKET_PATH_LEN, b"");
+    shared::word(SharedPage::MAGIC).store(u64::from_le_bytes(SharedPage::MAGIC_BYTES), Relaxed);
+    if area::reserve().is_none() || agent::hello(EVENT_LOAD).is_err() {
+        shared::set_text(SharedPage::SOCKET_PATH, SharedPage::SOCKET_PATH_LEN, b"");
         return "no agent answers at HOLDFAST_SOCKET";
     }
     host::on_fork(forked);
@@ -92,14 +92,14 @@ extern "C" fn forked() {
         guard::forked();
         attributes::forked();
         agent::abandon_inherited();
-        tell("fork");
+        tell(EVENT_FORK);
     });
 }
 
 /// Says hello again, if there is an agent.
 fn tell(event: &str) {
-    let mut room = [0; SOCKET_PATH_LEN];
-    if shared::text(SOCKET_PATH, &mut room).is_some() {
+    let mut room = [0; SharedPage::SOCKET_PATH_LEN];
+    if shared::text(SharedPage::SOCKET_PATH, &mut room).is_some() {
         // An agent that has gone meanwhile is no trouble of the program's.
         let _ = agent::hello(event);
     }
@@ -110,7 +110,7 @@ fn tell(event: &str) {
 pub extern "C" fn setsid() -> c_int {
     let session = sys::setsid();
     if session.is_ok() {
-        host::keep_errno(|| tell("setsid"));
+        host::keep_errno(|| tell(EVENT_SETSID));
     }
     host::to_c(session.map(|id| i64::from(ids::to_known(id)))) as c_int
 }
@@ -128,7 +128,7 @@ pub extern "C" fn daemon(keep_folder: c_int, keep_files: c_int) -> c_int {
     let next = unsafe { core::mem::transmute::<*mut c_void, extern "C" fn(c_int, c_int) -> c_int>(next) };
     let result = next(keep_folder, keep_files);
     if result == 0 {
-        host::keep_errno(|| tell("setsid"));
+        host::keep_errno(|| tell(EVENT_SETSID));
     }
     result
 }
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn sigaltstack(new: *const c_void, old: *mut c_void) -> c_
     // SAFETY: the caller's pointers, passed on as they are.
     let result = unsafe { sys::sigaltstack(new, old) };
     if result.is_ok() && !new.is_null() {
-        shared::word(FACT_GENERATION).fetch_add(1, Relaxed);
+        shared::word(SharedPage::FACT_GENERATION).fetch_add(1, Relaxed);
     }
     host::to_c(result.map(|()| 0)) as c_int
 }

@@ -21,6 +21,8 @@ use core::ptr::{self, null_mut};
 use core::sync::atomic::{
     AtomicPtr, AtomicU8, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
+use holdfast_abi::PAGE;
+use holdfast_abi::environment::{ENV_MALLOC, MALLOC_SYSTEM};
 // The models (`make loom`) have nothing to do with the allocator, which takes minutes to be built.
 #[cfg(loom)]
 use libc as jemalloc;
@@ -94,7 +96,7 @@ fn settle(mode: u8) -> u8 {
 
 /// Whether jemalloc is to serve this program.
 fn own_allocator_wanted() -> bool {
-    if host::variable(b"HOLDFAST_MALLOC") == Some(c"system") {
+    if host::variable_is(ENV_MALLOC, MALLOC_SYSTEM) {
         return false;
     }
     let object = |address: *mut c_void| host::object_of(address).map(|(base, _)| base);
@@ -353,9 +355,6 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, siz
     unsafe { out.write(block) };
     0
 }
-
-/// Bytes in a page of x86-64.
-const PAGE: usize = 4096;
 
 /// `valloc(3)`.
 #[cfg_attr(not(test), unsafe(no_mangle))]

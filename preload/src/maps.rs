@@ -3,18 +3,19 @@
 //! Runs in: the host program, any thread, also in signal handlers and in allocators; called by [`crate::advice`].
 //! By the PROCMAP_QUERY request where the kernel has it (Linux 6.11 on, include/uapi/linux/fs.h), else from the text.
 //! Invariants: no heap; the one descriptor is closed before the caller returns. While it is open
-//! [`shared::WALKERS`] is not 0, so that no image is taken, and no signal handler runs, so that none can jump out.
+//! [`SharedPage::WALKERS`] is not 0, so that no image is taken, and no signal handler runs, so that none can jump out.
 //! Fails by: `Err` with the number of the kernel (no descriptor left, no /proc).
 //!
 //! # Safety
 //! One request whose structure is written out here.
 #![allow(unsafe_code)]
 
-use crate::shared::{self, WALKERS};
+use crate::shared;
 use crate::sys::{self, Sys};
 use core::ffi::c_int;
 use core::mem::size_of;
 use core::sync::atomic::Ordering::AcqRel;
+use holdfast_abi::SharedPage;
 
 /// A mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -76,7 +77,7 @@ impl Walk {
     /// Opens it.
     pub fn begin() -> Sys<Walk> {
         let mask = sys::set_signal_mask(u64::MAX);
-        shared::word(WALKERS).fetch_add(1, AcqRel);
+        shared::word(SharedPage::WALKERS).fetch_add(1, AcqRel);
         let mut walk = Walk { fd: -1, mask, by_text: false, text: Text::new() };
         // Not /proc/self: the thread group's leader may have ended.
         walk.fd = sys::open(c"/proc/thread-self/maps", libc::O_RDONLY)?;
@@ -107,7 +108,7 @@ impl Drop for Walk {
         if self.fd >= 0 {
             sys::close(self.fd);
         }
-        shared::word(WALKERS).fetch_sub(1, AcqRel);
+        shared::word(SharedPage::WALKERS).fetch_sub(1, AcqRel);
         sys::set_signal_mask(self.mask);
     }
 }
@@ -268,7 +269,7 @@ mod tests {
         let by_text = |files: bool, text: bool| {
             let mut walk = Walk::begin().unwrap();
             walk.by_text = text;
-            assert!(shared::word(WALKERS).load(Relaxed) > 0);
+            assert!(shared::word(SharedPage::WALKERS).load(Relaxed) > 0);
             walk.next(here, files).unwrap().unwrap()
         };
         let found = by_text(false, true);

@@ -13,18 +13,17 @@
 #![allow(unsafe_code)]
 
 use crate::guard;
-use crate::shared::{self, PROTECTED_COUNT, PROTECTED_ENTRY, PROTECTED_MAX, PROTECTED_TABLE, word};
+use crate::shared::{self, word};
 use crate::sys::{self, Sys};
 use core::ffi::c_int;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use holdfast_abi::{PAGE, ProtectedRegion, SharedPage};
 
 /// Room for a name with its NUL, bytes.
-pub const NAME_ROOM: usize = PROTECTED_ENTRY - 16;
+pub const NAME_ROOM: usize = SharedPage::PROTECTED_NAME_LEN;
 /// Start of an entry that is just being made; no mapping starts there.
 const CLAIMED: u64 = 1;
-/// Bytes in a page.
-const PAGE: usize = 4096;
 
 /// One entry of the table.
 #[derive(Clone, Copy)]
@@ -32,25 +31,28 @@ struct Entry(usize);
 
 impl Entry {
     fn all() -> impl Iterator<Item = Entry> {
-        (0..PROTECTED_MAX).map(|index| Entry(PROTECTED_TABLE + index * PROTECTED_ENTRY))
+        (0..SharedPage::PROTECTED_MAX)
+            .map(|index| Entry(SharedPage::PROTECTED_TABLE + index * SharedPage::PROTECTED_ENTRY))
     }
     fn used() -> impl Iterator<Item = Entry> {
-        let count = word(PROTECTED_COUNT).load(Acquire).min(PROTECTED_MAX as u64) as usize;
+        let count =
+            word(SharedPage::PROTECTED_COUNT).load(Acquire).min(SharedPage::PROTECTED_MAX as u64) as usize;
         Entry::all().take(count)
     }
     fn start(self) -> &'static AtomicU64 {
-        word(self.0)
+        word(self.0 + ProtectedRegion::START)
     }
     fn len(self) -> &'static AtomicU64 {
-        word(self.0 + 8)
+        word(self.0 + ProtectedRegion::LEN)
     }
     fn is_named(self, name: &[u8]) -> bool {
         let mut room = [0; NAME_ROOM];
         self.len().load(Acquire) != 0
-            && shared::text(self.0 + 16, &mut room).is_some_and(|found| found.to_bytes() == name)
+            && shared::text(self.0 + ProtectedRegion::NAME, &mut room)
+                .is_some_and(|found| found.to_bytes() == name)
     }
     fn number(self) -> u64 {
-        ((self.0 - PROTECTED_TABLE) / PROTECTED_ENTRY) as u64
+        ((self.0 - SharedPage::PROTECTED_TABLE) / SharedPage::PROTECTED_ENTRY) as u64
     }
 }
 
@@ -82,8 +84,8 @@ fn fill(entry: Entry, name: &[u8], len: usize) -> Sys<*mut u8> {
     let memory = sys::map(len, libc::PROT_READ | libc::PROT_WRITE, 0)?;
     // A name of its own keeps the kernel from merging it with other memory.
     sys::name_mapping(memory, len, c"holdfast protected");
-    shared::set_text(entry.0 + 16, NAME_ROOM, name);
-    word(PROTECTED_COUNT).fetch_max(entry.number() + 1, AcqRel);
+    shared::set_text(entry.0 + ProtectedRegion::NAME, NAME_ROOM, name);
+    word(SharedPage::PROTECTED_COUNT).fetch_max(entry.number() + 1, AcqRel);
     entry.start().store(memory.addr() as u64, Relaxed);
     entry.len().store(len as u64, Release);
     if Entry::used().any(|other| other.0 != entry.0 && other.is_named(name)) {

@@ -3,11 +3,12 @@
 //! Runs in: the host program, any thread, also in signal handlers. Used by [`crate::segments`] and [`crate::ipc`].
 //! Invariants: an id that is not in a table is the same on both sides. Tables are inherited by fork, not by exec.
 
-use crate::shared::{self, IPC_MAX, SEGMENT_MAX};
+use crate::shared;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use holdfast_abi::{IdPair, SharedPage};
 
 /// Bit of a kernel's id: the entry is complete.
-const VALID: u64 = 1 << 63;
+const VALID: u64 = (SharedPage::IPC_VALID as u64) << 32;
 
 /// Places of a table in the page.
 pub struct Table {
@@ -17,20 +18,27 @@ pub struct Table {
 }
 
 /// Of shared memory: written by the agent, and empty but after a restart that could not give all ids back.
-pub const SEGMENTS: Table =
-    Table { count: shared::SEGMENT_COUNT, entries: shared::SEGMENT_TABLE, most: SEGMENT_MAX };
+pub const SEGMENTS: Table = Table {
+    count: SharedPage::SEGMENT_COUNT,
+    entries: SharedPage::SEGMENT_TABLE,
+    most: SharedPage::SEGMENT_MAX,
+};
 /// Of semaphore sets: all that were used.
-pub const SEMAPHORES: Table =
-    Table { count: shared::SEMAPHORE_COUNT, entries: shared::SEMAPHORE_TABLE, most: IPC_MAX };
+pub const SEMAPHORES: Table = Table {
+    count: SharedPage::SEMAPHORE_COUNT,
+    entries: SharedPage::SEMAPHORE_TABLE,
+    most: SharedPage::IPC_MAX,
+};
 /// Of message queues: all that were used.
-pub const QUEUES: Table = Table { count: shared::QUEUE_COUNT, entries: shared::QUEUE_TABLE, most: IPC_MAX };
+pub const QUEUES: Table =
+    Table { count: SharedPage::QUEUE_COUNT, entries: SharedPage::QUEUE_TABLE, most: SharedPage::IPC_MAX };
 
 impl Table {
     /// The first entry (id that the program knows, id of the kernel) that something says anything to.
     fn find<T>(&self, matches: impl Fn(i32, i32) -> Option<T>) -> Option<T> {
         let count = shared::from_agent(self.count).min(self.most as u64) as usize;
         (0..count).find_map(|index| {
-            let pair = shared::from_agent(self.entries + index * 8);
+            let pair = shared::from_agent(self.entries + index * size_of::<IdPair>());
             if pair == 0 { None } else { matches(pair as i32, (pair >> 32) as i32 & i32::MAX) }
         })
     }
@@ -67,7 +75,7 @@ impl Table {
     fn enter(&self, kernel: i32) -> bool {
         let pair = u64::from(kernel as u32) | u64::from(kernel as u32) << 32 | VALID;
         let taken = (0..self.most).find(|index| {
-            let entry = shared::word(self.entries + index * 8);
+            let entry = shared::word(self.entries + index * size_of::<IdPair>());
             entry.compare_exchange(0, pair, SeqCst, SeqCst).is_ok()
         });
         let Some(index) = taken else { return false };
@@ -79,7 +87,7 @@ impl Table {
     pub fn forget(&self, is_gone: impl FnMut(i32) -> bool) {
         let mut is_gone = is_gone;
         for index in 0..self.most {
-            let entry = shared::word(self.entries + index * 8);
+            let entry = shared::word(self.entries + index * size_of::<IdPair>());
             let pair = entry.load(SeqCst);
             if pair != 0 && is_gone((pair >> 32) as i32 & i32::MAX) {
                 // Somebody else may have taken it out, and another in.

@@ -14,14 +14,15 @@
 use crate::{agent, host, sys};
 use core::ffi::{CStr, c_int};
 use core::ptr;
+use holdfast_abi::environment::{ENV_ON_STOP, ENV_SIGNAL};
 
 /// Installs a handler for each of the two variables that names a signal.
 pub fn install() {
-    install_for(b"HOLDFAST_SIGNAL", on_signal);
-    install_for(b"HOLDFAST_ON_STOP", on_stop);
+    install_for(ENV_SIGNAL, on_signal);
+    install_for(ENV_ON_STOP, on_stop);
 }
 
-fn install_for(variable: &[u8], handler: extern "C" fn(c_int)) {
+fn install_for(variable: &str, handler: extern "C" fn(c_int)) {
     let Some(signal) = host::variable(variable).and_then(signal_number) else { return };
     // SAFETY: struct sigaction is plain data; all zero is SIG_DFL without flags.
     let mut action: libc::sigaction = unsafe { core::mem::zeroed() };

@@ -4,7 +4,7 @@
 
 mod common;
 use common::{Agent, Folder, output, plain, with_agent};
-use holdfast_image::control::{GuardArea, SharedPage};
+use holdfast_abi::{GuardArea, SharedPage};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
@@ -136,7 +136,7 @@ impl Guarded {
     fn logged(&self) -> Vec<(usize, u32)> {
         (0..self.word(GuardArea::LOG_HEAD) as usize)
             .map(|index| self.half(GuardArea::LOG, index))
-            .map(|entry| ((entry & 0xff_ffff) as usize, entry >> 24))
+            .map(|entry| ((entry & GuardArea::LOG_PAGE) as usize, entry >> GuardArea::CLASS_SHIFT))
             .collect()
     }
     fn tell(&mut self, text: &str) {
@@ -238,7 +238,11 @@ fn neighbours_are_resolved_together() {
     assert!((first..first + 16).all(|page| program.state(page) != 0), "{:?}", program.logged());
     assert_eq!(program.state(first + 16), 0);
     assert!(
-        program.logged().iter().skip(2).all(|entry| entry.1 == GuardArea::COW | GuardArea::PREDICTED >> 24)
+        program
+            .logged()
+            .iter()
+            .skip(2)
+            .all(|entry| entry.1 == GuardArea::COW | GuardArea::PREDICTED >> GuardArea::CLASS_SHIFT)
     );
     program.finish();
 }

@@ -6,7 +6,8 @@
 
 use crate::exit::{Exit, Failure};
 use crate::settings::{Changes, Recipe, Settings, parse_duration, parse_rate, parse_size};
-use holdfast_image::control::{ENV_ENGINE, Wishes};
+use holdfast_abi::environment::ENV_ENGINE;
+use holdfast_image::control::Wishes;
 use holdfast_tiers::{Job, JobLock, Store};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;

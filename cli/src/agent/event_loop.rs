@@ -15,6 +15,7 @@ use crate::front::inherited_fds::InheritedFd;
 use crate::link::Tell;
 use crate::pidfile;
 use crate::settings::Changes;
+use holdfast_abi::registration::EVENT_SETSID;
 use holdfast_image::Epoch;
 use holdfast_image::control::{JobStatus, MAX_MESSAGE, Reply, Request};
 use holdfast_image::record::InjectArea;
@@ -413,7 +414,7 @@ impl EventLoop {
             return;
         }
         // A session leader keeps its address space; at "load" and "fork" it is new.
-        let heard = self.processes().hello(pid, area, event != "setsid", passed);
+        let heard = self.processes().hello(pid, area, event != EVENT_SETSID, passed);
         match heard {
             Ok(()) => {
                 self.alone = None;

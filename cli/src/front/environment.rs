@@ -5,15 +5,13 @@ use super::baseline;
 use super::launch::{c_string, own_environment, variable};
 use crate::exit::{Exit, Failure};
 use crate::settings::{Allocator, EngineChoice, Settings};
-use holdfast_image::control::{ENGINE_SLOTS, ENV_ENGINE, ENV_SOCKET};
+use holdfast_abi::environment::{
+    ENGINE_SLOTS, ENV_ENGINE, ENV_MALLOC, ENV_ON_STOP, ENV_SIGNAL, ENV_SOCKET, MALLOC_JEMALLOC, MALLOC_SYSTEM,
+};
 use std::ffi::{CString, OsString};
 use std::path::{Path, PathBuf};
 
 const LIBRARY: &str = "libholdfast.so";
-/// Number of the signal at which libholdfast asks for a checkpoint.
-const SIGNAL: &str = "HOLDFAST_SIGNAL";
-/// Number of the signal at which it asks for a checkpoint and the end of the program.
-const ON_STOP: &str = "HOLDFAST_ON_STOP";
 
 /// Finds libholdfast.so: `$HOLDFAST_LIB`, next to the binary, or in `../lib/holdfast/`.
 ///
@@ -58,11 +56,11 @@ pub fn for_program(
     let library = library()?;
     let mut own: Vec<(String, OsString)> = vec![(ENV_SOCKET.into(), socket.into())];
     let malloc = match settings.malloc {
-        Allocator::Jemalloc => "jemalloc",
-        Allocator::System => "system",
+        Allocator::Jemalloc => MALLOC_JEMALLOC,
+        Allocator::System => MALLOC_SYSTEM,
     };
-    own.push(("HOLDFAST_MALLOC".into(), malloc.into()));
-    for (name, signal) in [(SIGNAL, settings.signal), (ON_STOP, settings.stop_signal)] {
+    own.push((ENV_MALLOC.into(), malloc.into()));
+    for (name, signal) in [(ENV_SIGNAL, settings.signal), (ENV_ON_STOP, settings.stop_signal)] {
         if let Some(signal) = signal {
             own.push((name.into(), signal.to_string().into()));
         }
@@ -74,7 +72,7 @@ pub fn for_program(
     let mut entries = own_environment()?;
     entries.retain(|entry| {
         let name = entry.as_bytes().split(|&c| c == b'=').next().unwrap_or_default();
-        ![SIGNAL, ON_STOP, ENV_ENGINE].iter().any(|unset| unset.as_bytes() == name)
+        ![ENV_SIGNAL, ENV_ON_STOP, ENV_ENGINE].iter().any(|unset| unset.as_bytes() == name)
             && !own.iter().any(|(own, _)| own.as_bytes() == name)
     });
     preload(&mut entries, &library)?;

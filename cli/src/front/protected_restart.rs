@@ -8,6 +8,7 @@ use super::restart::Request;
 use super::supervise::{Ending, StartState};
 use crate::exit::{Exit, Failure};
 use crate::protected::{self, Region};
+use holdfast_abi::environment::ENV_PROTECTED_DIR;
 use holdfast_image::Addr;
 use holdfast_image::pages::{PageProvider, PageRun};
 use holdfast_tiers::Image;
@@ -39,7 +40,7 @@ pub fn restart(request: &Request<'_>, image: &Image, state: &StartState) -> Resu
         .map_err(|error| Failure::system(format_args!("changing to {}", recipe.cwd), &error))?;
     let path = crate::program::find_and_check(program)?;
     let words = command.iter().map(|word| c_string(word)).collect::<Result<Vec<_>, _>>()?;
-    let extra = [("HOLDFAST_PROTECTED_DIR", OsString::from(&folder.0))];
+    let extra = [(ENV_PROTECTED_DIR, OsString::from(&folder.0))];
     super::run_program(request.store, request.job, request.settings, &path, words, &extra, state)
 }
 

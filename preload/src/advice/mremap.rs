@@ -20,9 +20,10 @@
 use super::{PAGE, failed, is_error, is_lazy, map, note, range, touches};
 use crate::guard::memory;
 use crate::maps::Walk;
-use crate::shared::{self, LAZY_COUNT};
+use crate::shared;
 use crate::{host, sys};
 use core::ffi::{c_int, c_void};
+use holdfast_abi::SharedPage;
 
 /// `mremap(2)`. In C the last argument is optional; the kernel looks at it only where a flag says so.
 ///
@@ -111,7 +112,7 @@ unsafe fn remap_opened(args: [usize; 6]) -> isize {
         unsafe { sys::raw(libc::SYS_mremap, args) }
     };
     let Some(order) = Move::of(args) else { return plain() };
-    let lazy = shared::from_agent(LAZY_COUNT) != 0 && touches(order.start, order.end);
+    let lazy = shared::from_agent(SharedPage::LAZY_COUNT) != 0 && touches(order.start, order.end);
     if !lazy && !order.keeps_length() {
         // The kernel finds several mappings before it does anything.
         let result = plain();

@@ -4,7 +4,6 @@
 
 use super::mremap::{remap, unmap};
 use super::*;
-use crate::shared::WALKERS;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -43,15 +42,15 @@ impl Segment {
         file.write_all(&vec![b's'; 4 * LEN]).unwrap();
         let file = File::open(&path).unwrap();
         let segment = Segment { file, path };
-        for index in 0..LAZY_MAX * 2 {
-            shared::word(LAZY_TABLE + index * 8).store(0, Relaxed);
+        for index in 0..SharedPage::LAZY_MAX * 2 {
+            shared::word(SharedPage::LAZY_TABLE + index * 8).store(0, Relaxed);
         }
         let at = segment.map(0, LEN);
         let found = Walk::begin().unwrap().next(at, true).unwrap().unwrap();
         assert_eq!(found.inode, segment.file.metadata().unwrap().ino());
-        shared::word(LAZY_FILES).store(found.device, Relaxed);
-        shared::word(LAZY_FILES + 8).store(found.inode, Relaxed);
-        shared::word(LAZY_FILE_COUNT).store(1, Relaxed);
+        shared::word(SharedPage::LAZY_FILES).store(found.device, Relaxed);
+        shared::word(SharedPage::LAZY_FILES + 8).store(found.inode, Relaxed);
+        shared::word(SharedPage::LAZY_FILE_COUNT).store(1, Relaxed);
         unmapped(at, LEN);
         segment
     }
@@ -69,9 +68,9 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        shared::word(LAZY_COUNT).store(0, Relaxed);
-        shared::word(LAZY_FILE_COUNT).store(0, Relaxed);
-        assert_eq!(shared::word(WALKERS).load(Relaxed), 0);
+        shared::word(SharedPage::LAZY_COUNT).store(0, Relaxed);
+        shared::word(SharedPage::LAZY_FILE_COUNT).store(0, Relaxed);
+        assert_eq!(shared::word(SharedPage::WALKERS).load(Relaxed), 0);
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -166,7 +165,7 @@ fn a_file_of_the_program_stays_a_file() {
     }
     let segment = Segment::new();
     let at = segment.map(0, LEN);
-    shared::word(LAZY_FILES + 8).fetch_add(1, Relaxed);
+    shared::word(SharedPage::LAZY_FILES + 8).fetch_add(1, Relaxed);
     bytes(at, PAGE).fill(b'w');
     assert_eq!(advised(at, LEN, libc::MADV_DONTNEED), 0);
     assert!(all(at, LEN, b's'));
@@ -265,10 +264,10 @@ fn a_full_table_covers_everything() {
     }
     let _segment = Segment::new();
     // One range is that of `Segment::new`.
-    for index in 1..LAZY_MAX {
+    for index in 1..SharedPage::LAZY_MAX {
         note((index + 1) * PAGE, (index + 1) * PAGE + 1);
     }
-    assert_eq!(shared::word(LAZY_COUNT).load(Relaxed), LAZY_MAX as u64);
+    assert_eq!(shared::word(SharedPage::LAZY_COUNT).load(Relaxed), SharedPage::LAZY_MAX as u64);
     assert!(touches(2 * PAGE, 3 * PAGE) && !touches(1 << 40, (1 << 40) + PAGE));
     note(1 << 41, (1 << 41) + PAGE);
     assert!(touches(1 << 40, (1 << 40) + PAGE));
@@ -321,7 +320,7 @@ fn a_guard_leaves_zeros_and_is_not_put_into_files_of_the_program() {
     assert_eq!(installed, 0);
     assert_eq!(advised(at, LEN, MADV_GUARD_REMOVE), 0);
     assert!(all(at, PAGE, b's') && all(at + PAGE, 2 * PAGE, 0) && all(at + 3 * PAGE, PAGE, b's'));
-    shared::word(LAZY_FILE_COUNT).store(0, Relaxed); // now the file is the program's own
+    shared::word(SharedPage::LAZY_FILE_COUNT).store(0, Relaxed); // now the file is the program's own
     assert_eq!(advised(at, LEN, MADV_GUARD_INSTALL), failed(libc::EINVAL));
     assert!(all(at, PAGE, b's'));
     unmapped(at, LEN);

@@ -10,12 +10,13 @@
 //! The kernel calls the handler with a siginfo_t and a ucontext_t that live until it returns.
 #![allow(unsafe_code)]
 
-use super::layout::{self, ARMED, Area, LAST, RANGES};
+use super::layout::{self, Area};
 use super::table::{self, Found, Inside};
 use super::{hooks, signals};
 use crate::sys;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering::Relaxed;
+use holdfast_abi::GuardArea;
 
 /// si_code of a fault on a mapping that forbids the access (asm-generic/siginfo.h).
 const SEGV_ACCERR: c_int = 2;
@@ -72,7 +73,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
 
 /// Whether the write may be tried again.
 fn open(area: Area, address: usize) -> bool {
-    if area.word(LAST).load(Relaxed) == 0 {
+    if area.word(GuardArea::LAST).load(Relaxed) == 0 {
         return false;
     }
     let inside = Inside::enter(area);
@@ -92,7 +93,7 @@ pub fn open_range(start: usize, len: usize) {
 
 /// Whether anything is guarded, or is by mistake in a forked child.
 pub fn is_in_force(area: Area) -> bool {
-    area.word(ARMED).load(Relaxed) != 0 || area.word(RANGES).load(Relaxed) != 0
+    area.word(GuardArea::ARMED).load(Relaxed) != 0 || area.word(GuardArea::RANGES).load(Relaxed) != 0
 }
 
 /// Opens a range, and runs `work` before the agent can guard it again. `gone`: the work takes the range away.

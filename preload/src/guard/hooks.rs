@@ -13,13 +13,14 @@
 //! The exports pass registers and the two first stack words on as they are; buffers are only opened, never touched.
 #![allow(unsafe_code)]
 
-use super::layout::{self, PAGE};
+use super::layout;
 use super::{fault, signals, thread};
 use crate::host;
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::Ordering::{Acquire, Release};
 use core::sync::atomic::{AtomicBool, AtomicUsize};
+use holdfast_abi::{GuardThread, PAGE};
 
 /// Which argument is what.
 #[derive(Clone, Copy)]
@@ -248,7 +249,7 @@ unsafe extern "C" fn before(index: usize, arguments: *mut [usize; 6]) -> usize {
     let arguments = unsafe { &mut *arguments };
     let stack = arguments.as_ptr().addr();
     let argument = |number: usize| arguments.get(number).copied().unwrap_or(0);
-    let bytes = |place: usize, len: usize| note(thread::BYTES, argument(place), len, stack);
+    let bytes = |place: usize, len: usize| note(GuardThread::BYTES, argument(place), len, stack);
     let mut mask = None;
     match HOOKS.get(index).map(|hook| hook.rule) {
         Some(Rule::Bytes(place, len)) => bytes(place, argument(len)),
@@ -258,9 +259,9 @@ unsafe extern "C" fn before(index: usize, arguments: *mut [usize; 6]) -> usize {
         }
         Some(Rule::Fixed(place, len)) => bytes(place, len),
         Some(Rule::Vectors(place, count)) => {
-            note(thread::VECTORS, argument(place), argument(count), stack);
+            note(GuardThread::VECTORS, argument(place), argument(count), stack);
         }
-        Some(Rule::Message(place)) => note(thread::MESSAGE, argument(place), 1, stack),
+        Some(Rule::Message(place)) => note(GuardThread::MESSAGE, argument(place), 1, stack),
         Some(Rule::Mask(place)) => mask = Some(place),
         Some(Rule::ItemsAndMask(place, count, size, set)) => {
             bytes(place, argument(count).saturating_mul(size));
@@ -287,8 +288,8 @@ fn note(kind: u64, address: usize, len: usize, stack: usize) {
         return;
     }
     match kind {
-        thread::VECTORS => open_vectors(address, len),
-        thread::MESSAGE => open_message(address),
+        GuardThread::VECTORS => open_vectors(address, len),
+        GuardThread::MESSAGE => open_message(address),
         _ => fault::open_range(address, len),
     }
 }

@@ -7,14 +7,15 @@
 //! Fails by: a full table: what is not noted is copied at the stop.
 
 use super::fault;
-use super::layout::{self, LARGE_COUNT, LARGE_LEN, LARGE_MAX, LARGE_TABLE};
+use super::layout;
 use core::ffi::c_void;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use holdfast_abi::{GuardArea, LargeAllocation};
 
 /// Notes a new block.
 #[inline(always)]
 pub fn note(block: *mut c_void, size: usize) -> *mut c_void {
-    if size >= LARGE_LEN && !block.is_null() {
+    if size >= GuardArea::LARGE_LEN && !block.is_null() {
         add(block as usize, size);
     }
     block
@@ -23,13 +24,16 @@ pub fn note(block: *mut c_void, size: usize) -> *mut c_void {
 #[cold]
 fn add(start: usize, len: usize) {
     let Some(area) = layout::current() else { return };
-    for index in 0..LARGE_MAX {
-        let at = LARGE_TABLE + index * 16;
-        if area.word(at).load(Relaxed) == 0
-            && area.word(at).compare_exchange(0, start as u64, AcqRel, Relaxed).is_ok()
+    for index in 0..GuardArea::LARGE_MAX {
+        let at = GuardArea::LARGE_TABLE + index * GuardArea::LARGE_ENTRY;
+        if area.word(at + LargeAllocation::START).load(Relaxed) == 0
+            && area
+                .word(at + LargeAllocation::START)
+                .compare_exchange(0, start as u64, AcqRel, Relaxed)
+                .is_ok()
         {
-            area.word(LARGE_COUNT).fetch_max(index as u64 + 1, AcqRel);
-            area.word(at + 8).store(len as u64, Release);
+            area.word(GuardArea::LARGE_COUNT).fetch_max(index as u64 + 1, AcqRel);
+            area.word(at + LargeAllocation::LEN).store(len as u64, Release);
             return;
         }
     }
@@ -45,15 +49,15 @@ pub fn is_on() -> bool {
 /// any system call: guarded pages are opened.
 pub fn forget(block: *mut c_void, usable: usize) {
     let Some(area) = layout::current() else { return };
-    if usable < LARGE_LEN || block.is_null() {
+    if usable < GuardArea::LARGE_LEN || block.is_null() {
         return;
     }
-    let count = (area.word(LARGE_COUNT).load(Acquire) as usize).min(LARGE_MAX);
+    let count = (area.word(GuardArea::LARGE_COUNT).load(Acquire) as usize).min(GuardArea::LARGE_MAX);
     for index in 0..count {
-        let at = LARGE_TABLE + index * 16;
-        if area.word(at).load(Relaxed) == block as u64 {
-            area.word(at + 8).store(0, Release);
-            area.word(at).store(0, Release);
+        let at = GuardArea::LARGE_TABLE + index * GuardArea::LARGE_ENTRY;
+        if area.word(at + LargeAllocation::START).load(Relaxed) == block as u64 {
+            area.word(at + LargeAllocation::LEN).store(0, Release);
+            area.word(at + LargeAllocation::START).store(0, Release);
             break;
         }
     }

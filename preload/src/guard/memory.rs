@@ -10,16 +10,19 @@
 #![allow(unsafe_code)]
 
 use super::fault;
-use super::layout::{self, LAST};
+use super::layout;
 use crate::{host, sys};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering::Relaxed;
+use holdfast_abi::GuardArea;
 
 /// Runs `call`, which takes the content of a range away (`gone`: the range itself).
 #[inline]
 pub fn around<T>(start: usize, len: usize, gone: bool, call: impl FnOnce() -> T) -> T {
     match layout::current() {
-        Some(area) if area.word(LAST).load(Relaxed) != 0 => fault::change(area, start, len, gone, call),
+        Some(area) if area.word(GuardArea::LAST).load(Relaxed) != 0 => {
+            fault::change(area, start, len, gone, call)
+        }
         _ => call(),
     }
 }

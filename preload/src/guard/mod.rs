@@ -28,9 +28,9 @@ mod model;
 
 use crate::{host, shared, sys};
 use core::sync::atomic::Ordering::{Acquire, Release};
+use holdfast_abi::environment::{ENGINE_SLOTS, ENV_ENGINE};
+use holdfast_abi::{GuardArea, SharedPage};
 
-/// Environment variable that names the engine, and the value that asks for this one.
-const ENGINE: &[u8] = b"HOLDFAST_ENGINE";
 /// See [`ending`].
 const PATIENCE_MS: i64 = 1000;
 /// Time between two looks of a program that ends, nanoseconds.
@@ -38,7 +38,7 @@ const NAP_NS: i64 = 1_000_000;
 
 /// Gets ready, if the program was started with this engine. Called by the constructor, with one thread.
 pub fn start() {
-    if host::variable(ENGINE) != Some(c"slots") || layout::current().is_some() {
+    if !host::variable_is(ENV_ENGINE, ENGINE_SLOTS) || layout::current().is_some() {
         return;
     }
     let Some(area) = layout::reserve() else { return };
@@ -46,10 +46,10 @@ pub fn start() {
     if !fault::install() {
         return;
     }
-    area.word(layout::HANDLER).store(fault::address() as u64, Release);
-    area.word(layout::THREAD).store(thread::offset() as u64, Release);
+    area.word(GuardArea::HANDLER).store(fault::address() as u64, Release);
+    area.word(GuardArea::THREAD).store(thread::offset() as u64, Release);
     // Last: from here on the agent may guard memory.
-    shared::word(shared::GUARD_AREA).store(area.address(), Release);
+    shared::word(SharedPage::GUARD_AREA).store(area.address(), Release);
 }
 
 /// The program ends: waits until the flush that needs its memory is over. An agent that has given no sign of life for
@@ -57,7 +57,7 @@ pub fn start() {
 pub fn ending() {
     let Some(area) = layout::current() else { return };
     let mut pulse = table::Pulse::new(area);
-    while area.word(layout::ARMED).load(Acquire) != 0 && pulse.silent_ms() < PATIENCE_MS {
+    while area.word(GuardArea::ARMED).load(Acquire) != 0 && pulse.silent_ms() < PATIENCE_MS {
         sys::nap(NAP_NS);
     }
 }

@@ -7,6 +7,7 @@
 //! `unsafe` only as `table.rs` wants it of its platform: nothing here is.
 #![allow(unsafe_code)]
 
+use holdfast_abi::{GuardArea, PAGE};
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use loom::thread;
 use std::collections::BTreeSet;
@@ -18,11 +19,8 @@ mod table;
 /// As the real one, with few entries of each table.
 mod layout {
     use super::Machine;
-    pub use crate::guard::layout::{
-        ABANDONED, ARMED, AVOIDED, BUSY, COW, DONE, DOUBT, FREE_HEAD, FREE_TAIL, GONE, GROUP, HEARTBEAT,
-        INSIDE, LIKELY, LOG_HEAD, MAX_GROUP, MAX_PAGES, MAX_RANGES, MAX_SLOTS, OPENED, PAGE, POOL, PREDICTED,
-        RANGES, Range, WAIT, WAITERS,
-    };
+    pub use crate::guard::layout::Range;
+    use holdfast_abi::GuardArea;
     pub const MAX_WAITERS: usize = 2;
     use loom::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
@@ -32,14 +30,23 @@ mod layout {
     impl Area {
         pub fn word(self, offset: usize) -> &'static AtomicU64 {
             let name = [
-                ABANDONED, ARMED, DOUBT, FREE_HEAD, FREE_TAIL, GROUP, HEARTBEAT, INSIDE, LOG_HEAD, POOL,
-                RANGES,
+                GuardArea::ABANDONED,
+                GuardArea::ARMED,
+                GuardArea::DOUBT,
+                GuardArea::FREE_HEAD,
+                GuardArea::FREE_TAIL,
+                GuardArea::GROUP,
+                GuardArea::HEARTBEAT,
+                GuardArea::INSIDE,
+                GuardArea::LOG_HEAD,
+                GuardArea::POOL,
+                GuardArea::RANGES,
             ]
             .iter()
             .position(|name| *name == offset);
             match name {
                 Some(name) => &self.0.words[name],
-                None => &self.0.waiters[(offset - WAITERS) / 8],
+                None => &self.0.waiters[(offset - GuardArea::WAITERS) / 8],
             }
         }
         pub fn flag(self, page: usize) -> &'static AtomicU8 {
@@ -65,8 +72,8 @@ mod layout {
 
 /// Memory, protections and time of the model.
 mod platform {
-    use super::layout::PAGE;
     use super::{Machine, START, machine};
+    use holdfast_abi::PAGE;
     use loom::sync::atomic::{AtomicU64, Ordering, fence};
 
     /// As the real one; a page is one word here.
@@ -96,7 +103,7 @@ mod platform {
 }
 
 /// Address of the first page.
-const START: usize = 16 * layout::PAGE;
+const START: usize = 16 * PAGE;
 const PAGES: usize = 2;
 const WORDS: usize = 11;
 
@@ -134,7 +141,7 @@ const NEW: u64 = 99;
 fn armed(slots: usize) -> layout::Area {
     use std::array::from_fn;
     let machine: &'static Machine = Box::leak(Box::new(Machine {
-        range: layout::Range { start: START, end: START + PAGES * layout::PAGE, first: 0 },
+        range: layout::Range { start: START, end: START + PAGES * PAGE, first: 0 },
         words: from_fn(|_| AtomicU64::new(0)),
         waiters: from_fn(|_| AtomicU64::new(0)),
         flags: from_fn(|_| loom::sync::atomic::AtomicU8::new(0)),
@@ -148,9 +155,12 @@ fn armed(slots: usize) -> layout::Area {
     }));
     MACHINE.set(Some(machine));
     let area = layout::Area(machine);
-    for (word, value) in
-        [(layout::RANGES, 1), (layout::GROUP, 1), (layout::POOL, slots), (layout::FREE_TAIL, slots)]
-    {
+    for (word, value) in [
+        (GuardArea::RANGES, 1),
+        (GuardArea::GROUP, 1),
+        (GuardArea::POOL, slots),
+        (GuardArea::FREE_TAIL, slots),
+    ] {
         area.word(word).store(value as u64, Ordering::SeqCst);
     }
     area
@@ -159,7 +169,7 @@ fn armed(slots: usize) -> layout::Area {
 /// A thread of the program writes a page: a fault first if it is closed.
 fn write(area: layout::Area, page: usize) {
     if !area.0.open[page].load(Ordering::SeqCst) {
-        table::resolve(area, START + page * layout::PAGE, false);
+        table::resolve(area, START + page * PAGE, false);
     }
     assert!(area.0.open[page].load(Ordering::SeqCst), "page {page} is closed");
     // The kernel clears the tracker's bit in the fault, before the store.
@@ -187,35 +197,35 @@ impl Agent {
         fence(Ordering::SeqCst);
         let intact = !machine.written[page].load(Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        match self.area.state(page).load(Ordering::SeqCst) & !(layout::BUSY | layout::GONE) {
+        match self.area.state(page).load(Ordering::SeqCst) & !(GuardArea::BUSY | GuardArea::GONE) {
             0 => {
                 assert!(intact, "a page that is closed was written");
                 data
             }
-            layout::OPENED => panic!("opened without a copy before it was stored"),
+            GuardArea::OPENED => panic!("opened without a copy before it was stored"),
             slot => self.area.slot(slot as usize - 1).load(Ordering::SeqCst),
         }
     }
     /// `Guard::release`.
     fn release(&mut self, page: usize) {
-        self.area.flag(page).store(layout::DONE, Ordering::SeqCst);
+        self.area.flag(page).store(GuardArea::DONE, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         self.free(page);
     }
     fn free(&mut self, page: usize) {
         let state = self.area.state(page).load(Ordering::SeqCst);
-        match state & !(layout::BUSY | layout::GONE) {
-            0 if state & layout::BUSY != 0 => {
+        match state & !(GuardArea::BUSY | GuardArea::GONE) {
+            0 if state & GuardArea::BUSY != 0 => {
                 self.late.insert(page);
                 return;
             }
-            0 | layout::OPENED => {}
+            0 | GuardArea::OPENED => {}
             slot => {
                 self.area.ring(self.tail % self.slots).store(slot - 1, Ordering::SeqCst);
                 self.tail += 1;
                 self.freed += 1;
                 fence(Ordering::SeqCst);
-                self.area.word(layout::FREE_TAIL).store(self.tail as u64, Ordering::SeqCst);
+                self.area.word(GuardArea::FREE_TAIL).store(self.tail as u64, Ordering::SeqCst);
             }
         }
         self.late.remove(&page);
@@ -227,12 +237,16 @@ impl Agent {
     /// When all threads are done: every slot that was taken has been given back.
     fn end(mut self) {
         self.late.clone().into_iter().for_each(|page| self.free(page));
-        let taken = self.area.word(layout::FREE_HEAD).load(Ordering::SeqCst) as usize;
+        let taken = self.area.word(GuardArea::FREE_HEAD).load(Ordering::SeqCst) as usize;
         assert_eq!((self.late.len(), taken), (0, self.freed), "slots are lost");
         for page in 0..PAGES {
-            assert_eq!(self.area.state(page).load(Ordering::SeqCst) & layout::BUSY, 0, "page {page} is busy");
+            assert_eq!(
+                self.area.state(page).load(Ordering::SeqCst) & GuardArea::BUSY,
+                0,
+                "page {page} is busy"
+            );
         }
-        assert_eq!(self.area.word(layout::DOUBT).load(Ordering::SeqCst), 0);
+        assert_eq!(self.area.word(GuardArea::DOUBT).load(Ordering::SeqCst), 0);
     }
 }
 

@@ -6,8 +6,8 @@
 //! Pages are copied and opened for a caller that promises what each function asks for.
 #![allow(unsafe_code)]
 
-use super::layout::PAGE;
 use core::ptr;
+use holdfast_abi::PAGE;
 
 pub use crate::agent::is_there as agent_is_there;
 pub use crate::sys::{monotonic_ms, nap, open_memory};

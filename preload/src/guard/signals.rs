@@ -169,8 +169,8 @@ unsafe fn change_mask(
 #[inline]
 fn resend() {
     let own = thread::own();
-    if own.pending.load(Relaxed) != 0 {
-        own.pending.store(0, Relaxed);
+    if own.pending().load(Relaxed) != 0 {
+        own.pending().store(0, Relaxed);
         // If it is still blocked it becomes pending again.
         sys::raise(libc::SIGSEGV);
     }
@@ -223,7 +223,7 @@ pub unsafe fn deliver(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
     let interrupted: u64 = unsafe { (&raw const (*context_at).uc_sigmask).cast::<u64>().read() };
     let blocked = interrupted & PROXY != 0;
     if !fault && blocked {
-        thread::own().pending.store(1, Relaxed);
+        thread::own().pending().store(1, Relaxed);
         return;
     }
     let action = with_action(|action| *action);
@@ -262,7 +262,7 @@ pub unsafe fn deliver(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
 /// # Safety
 /// Null or readable.
 pub unsafe fn mask_for_call(set: *const u64) -> *const u64 {
-    let room = &thread::own().mask;
+    let room = thread::own().mask();
     if !set.is_null()
         && let Some(place) = room.first()
     {

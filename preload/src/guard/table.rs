@@ -2,26 +2,28 @@
 //!
 //! Runs in: the handler of SIGSEGV, and wrappers with all signals blocked; raw system calls only.
 //! A page of the table is *closed* (state 0, mapped read-only) until a thread opens it. The thread claims it
-//! ([`BUSY`]), and only then looks whether the agent has stored it: if so it is opened; if not and a slot is free its
-//! content is copied there, the slot is published, then the page is opened; else the claim is given back and the
-//! thread waits. The agent marks a page as stored, and only then looks at its state: so either the claim sees the mark,
-//! or the agent sees the claim.
+//! ([`GuardArea::BUSY`]), and only then looks whether the agent has stored it: if so it is opened; if not and a slot is
+//! free its content is copied there, the slot is published, then the page is opened; else the claim is given back and
+//! the thread waits. The agent marks a page as stored, and only then looks at its state: so either the claim sees the
+//! mark, or the agent sees the claim.
 //! Invariants: what the agent writes no thread writes, and the other way round. A slot is published before its page is
-//! opened, so whoever sees a new byte sees the slot. A page is opened once in an epoch, and logged once. While
-//! [`INSIDE`] is not 0 the agent begins no epoch. A thread stays busy for the time of a copy, never while it waits.
+//! opened, so whatever sees a new byte sees the slot. A page is opened once in an epoch, and logged once. While
+//! [`GuardArea::INSIDE`] is not 0 the agent begins no epoch. A thread stays busy for the time of a copy, never while it
+//! waits.
 //! All interleavings: `model.rs` beside this file.
-//! Fails by: [`DOUBT`]: the image of this epoch is given up, the program goes on. A dead agent is found out, and then
-//! everything is opened.
+//! Fails by: [`GuardArea::DOUBT`]: the image of this epoch is given up, the program goes on. A dead agent is found out,
+//! and then everything is opened.
 //!
 //! # Safety
 //! Pages are read and reopened only where the agent's table says that they are memory of the program, readable and
 //! writable but for the guard.
 #![allow(unsafe_code)]
 
-use super::layout::*;
+use super::layout::{Area, MAX_WAITERS, Range};
 use super::platform;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use holdfast_abi::{GuardArea, PAGE};
 
 /// Time between two looks at a page that is waited for, nanoseconds.
 const NAP_NS: i64 = 50_000;
@@ -50,20 +52,20 @@ pub struct Inside(Area);
 impl Inside {
     /// Enters. Signals must be blocked: a handler that jumps out would leave the count behind.
     pub fn enter(area: Area) -> Inside {
-        area.word(INSIDE).fetch_add(1, SeqCst);
+        area.word(GuardArea::INSIDE).fetch_add(1, SeqCst);
         Inside(area)
     }
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        self.0.word(INSIDE).fetch_sub(1, SeqCst);
+        self.0.word(GuardArea::INSIDE).fetch_sub(1, SeqCst);
     }
 }
 
 /// Number of ranges, and of those that end at or below `address`.
 fn place(area: Area, address: usize) -> (usize, usize) {
-    let count = (area.word(RANGES).load(Acquire) as usize).min(MAX_RANGES);
+    let count = (area.word(GuardArea::RANGES).load(Acquire) as usize).min(GuardArea::MAX_RANGES);
     let (mut low, mut high) = (0, count);
     while low < high {
         let middle = low + (high - low) / 2;
@@ -85,10 +87,10 @@ pub fn find(area: Area, address: usize) -> Option<(Range, usize)> {
 
 /// Whether something is guarded. A forked child finds out here that it is one, and opens its copy.
 pub fn is_armed(area: Area) -> bool {
-    if area.word(ARMED).load(Acquire) != 0 {
+    if area.word(GuardArea::ARMED).load(Acquire) != 0 {
         return true;
     }
-    if area.word(RANGES).load(Acquire) != 0 {
+    if area.word(GuardArea::RANGES).load(Acquire) != 0 {
         forked(area);
     }
     false
@@ -96,13 +98,13 @@ pub fn is_armed(area: Area) -> bool {
 
 /// In a forked child: nobody flushes its copy of the memory, so all of it is opened.
 pub fn forked(area: Area) {
-    area.word(INSIDE).store(0, Relaxed);
-    let count = (area.word(RANGES).load(Acquire) as usize).min(MAX_RANGES);
+    area.word(GuardArea::INSIDE).store(0, Relaxed);
+    let count = (area.word(GuardArea::RANGES).load(Acquire) as usize).min(GuardArea::MAX_RANGES);
     for index in 0..count {
         open_rest(area, area.range(index));
     }
     // The agent's word; but no agent knows this memory.
-    area.word(RANGES).store(0, Release);
+    area.word(GuardArea::RANGES).store(0, Release);
 }
 
 /// Sees to it that the page at `address` may be written. `all`: its neighbours will be written as well.
@@ -113,12 +115,12 @@ pub fn resolve(area: Area, address: usize, all: bool) -> Found {
     let mut waiting = Waiting::new(area);
     let mut first = true;
     loop {
-        if area.word(ABANDONED).load(Acquire) != 0 {
+        if area.word(GuardArea::ABANDONED).load(Acquire) != 0 {
             open_rest(area, range);
             return Found::Opened;
         }
         let state = area.state(page).load(Acquire);
-        if state & BUSY != 0 {
+        if state & GuardArea::BUSY != 0 {
             platform::nap(1000);
         } else if state != 0 {
             return if first { Found::Open } else { Found::Opened };
@@ -146,7 +148,7 @@ impl Work {
         if !work.claim(page) {
             return None;
         }
-        let stored = area.flag(page).load(SeqCst) & DONE != 0;
+        let stored = area.flag(page).load(SeqCst) & GuardArea::DONE != 0;
         if !stored && !work.save(page) {
             area.state(page).store(0, Release);
             return None;
@@ -154,18 +156,18 @@ impl Work {
         work.log(
             page,
             if waited {
-                WAIT
+                GuardArea::WAIT
             } else if stored {
-                AVOIDED
+                GuardArea::AVOIDED
             } else {
-                COW
+                GuardArea::COW
             },
         );
         Some(work)
     }
 
     fn claim(&self, page: usize) -> bool {
-        let claimed = self.area.state(page).compare_exchange(0, BUSY, SeqCst, Relaxed).is_ok();
+        let claimed = self.area.state(page).compare_exchange(0, GuardArea::BUSY, SeqCst, Relaxed).is_ok();
         platform::order_of_seqcst();
         claimed
     }
@@ -176,20 +178,20 @@ impl Work {
         // SAFETY: the page is mapped and readable (the agent's table; wrappers of calls that unmap wait for the claim);
         // the slot is this thread's alone until it is published.
         unsafe { platform::copy_page(self.range.address(page), self.area.slot(slot)) };
-        self.area.state(page).store(BUSY | (slot as u32 + 1), SeqCst);
+        self.area.state(page).store(GuardArea::BUSY | (slot as u32 + 1), SeqCst);
         true
     }
 
     fn log(&self, page: usize, class: u32) {
-        let index = self.area.word(LOG_HEAD).fetch_add(1, AcqRel) as usize;
-        if index < MAX_PAGES {
-            self.area.log(index).store(page as u32 | class << 24, Release);
+        let index = self.area.word(GuardArea::LOG_HEAD).fetch_add(1, AcqRel) as usize;
+        if index < GuardArea::MAX_PAGES {
+            self.area.log(index).store(page as u32 | class << GuardArea::CLASS_SHIFT, Release);
         }
     }
 
     /// Opens the page together with neighbours that are stored, or will be written soon and can be copied.
     fn finish(self, all: bool) {
-        let group = self.area.word(GROUP).load(Relaxed).clamp(1, MAX_GROUP) as usize;
+        let group = self.area.word(GuardArea::GROUP).load(Relaxed).clamp(1, GuardArea::MAX_GROUP) as usize;
         let group = if group.is_power_of_two() { group } else { 1 };
         // Groups are aligned by address, so that they do not depend on where a range begins.
         let offset = (self.range.address(self.page) / PAGE) & (group - 1);
@@ -203,7 +205,7 @@ impl Work {
         while low > least && self.take(low - 1, all || down) {
             low -= 1;
         }
-        if self.area.word(LOG_HEAD).load(Relaxed) > MANY {
+        if self.area.word(GuardArea::LOG_HEAD).load(Relaxed) > MANY {
             while high < self.range.after().min(self.page + WIDE) && self.take(high, false) {
                 high += 1;
             }
@@ -218,21 +220,27 @@ impl Work {
     fn take(&self, page: usize, predicted: bool) -> bool {
         let state = self.area.state(page).load(Acquire);
         if state != 0 {
-            return state & (BUSY | GONE) == 0;
+            return state & (GuardArea::BUSY | GuardArea::GONE) == 0;
         }
         let flag = self.area.flag(page).load(Acquire);
-        if flag & DONE == 0 && !((predicted || flag & LIKELY != 0) && has_plenty(self.area)) {
+        if flag & GuardArea::DONE == 0
+            && !((predicted || flag & GuardArea::LIKELY != 0) && has_plenty(self.area))
+        {
             return false;
         }
         if !self.claim(page) {
             return false;
         }
-        let stored = self.area.flag(page).load(SeqCst) & DONE != 0;
+        let stored = self.area.flag(page).load(SeqCst) & GuardArea::DONE != 0;
         if !stored && !self.save(page) {
             self.area.state(page).store(0, Release);
             return false;
         }
-        self.log(page, PREDICTED >> 24 | if stored { AVOIDED } else { COW });
+        self.log(
+            page,
+            GuardArea::PREDICTED >> GuardArea::CLASS_SHIFT
+                | if stored { GuardArea::AVOIDED } else { GuardArea::COW },
+        );
         true
     }
 
@@ -241,15 +249,18 @@ impl Work {
         // SAFETY: pages of the table that this thread has claimed, or that are open already.
         if unsafe { platform::open_memory(start, len) }.is_err() {
             // Too many mappings (ENOMEM), or the program has changed the mapping behind our back.
-            self.area.word(DOUBT).store(1, SeqCst);
+            self.area.word(GuardArea::DOUBT).store(1, SeqCst);
             open_rest(self.area, self.range);
         }
         for page in low..high {
             let state = self.area.state(page);
             let value = state.load(Relaxed);
             // Nobody else is busy between two pages that were taken.
-            if value & BUSY != 0 {
-                state.store(if value == BUSY { OPENED } else { value & !BUSY }, Release);
+            if value & GuardArea::BUSY != 0 {
+                state.store(
+                    if value == GuardArea::BUSY { GuardArea::OPENED } else { value & !GuardArea::BUSY },
+                    Release,
+                );
             }
         }
     }
@@ -264,17 +275,17 @@ fn direction(page: usize, group: usize) -> (bool, bool) {
 
 /// Takes a free slot.
 fn pop(area: Area) -> Option<usize> {
-    let pool = area.word(POOL).load(Relaxed).min(MAX_SLOTS as u64);
+    let pool = area.word(GuardArea::POOL).load(Relaxed).min(GuardArea::MAX_SLOTS as u64);
     if pool == 0 {
         return None;
     }
-    let head = area.word(FREE_HEAD);
+    let head = area.word(GuardArea::FREE_HEAD);
     let mut at = head.load(Acquire);
-    while at < area.word(FREE_TAIL).load(Acquire) {
+    while at < area.word(GuardArea::FREE_TAIL).load(Acquire) {
         // Not overwritten before `head` moves: at most `pool` slots are free at once.
         let slot = area.ring((at % pool) as usize).load(Acquire) as usize;
         match head.compare_exchange(at, at + 1, AcqRel, Acquire) {
-            Ok(_) => return (slot < MAX_SLOTS).then_some(slot),
+            Ok(_) => return (slot < GuardArea::MAX_SLOTS).then_some(slot),
             Err(now) => at = now,
         }
     }
@@ -283,8 +294,11 @@ fn pop(area: Area) -> Option<usize> {
 
 /// Whether slots may be spent on what is only likely: more than a quarter is free.
 fn has_plenty(area: Area) -> bool {
-    let free = area.word(FREE_TAIL).load(Relaxed).saturating_sub(area.word(FREE_HEAD).load(Relaxed));
-    free > area.word(POOL).load(Relaxed) / 4
+    let free = area
+        .word(GuardArea::FREE_TAIL)
+        .load(Relaxed)
+        .saturating_sub(area.word(GuardArea::FREE_HEAD).load(Relaxed));
+    free > area.word(GuardArea::POOL).load(Relaxed) / 4
 }
 
 /// Opens what is left of a range, but for what the program has changed itself.
@@ -292,7 +306,7 @@ fn open_rest(area: Area, range: Range) {
     let mut page = range.first;
     while page < range.after() {
         let begin = page;
-        while page < range.after() && area.state(page).load(Acquire) & GONE == 0 {
+        while page < range.after() && area.state(page).load(Acquire) & GuardArea::GONE == 0 {
             page += 1;
         }
         if begin < page {
@@ -313,11 +327,15 @@ pub struct Pulse {
 impl Pulse {
     /// From now on.
     pub fn new(area: Area) -> Pulse {
-        Pulse { area, beat: area.word(HEARTBEAT).load(Relaxed), since_ms: platform::monotonic_ms() }
+        Pulse {
+            area,
+            beat: area.word(GuardArea::HEARTBEAT).load(Relaxed),
+            since_ms: platform::monotonic_ms(),
+        }
     }
     /// For how long it has stood still, milliseconds.
     pub fn silent_ms(&mut self) -> i64 {
-        let (beat, now) = (self.area.word(HEARTBEAT).load(Relaxed), platform::monotonic_ms());
+        let (beat, now) = (self.area.word(GuardArea::HEARTBEAT).load(Relaxed), platform::monotonic_ms());
         if beat != self.beat {
             (self.beat, self.since_ms) = (beat, now);
         }
@@ -342,7 +360,7 @@ impl Waiting {
     fn pause(&mut self, page: usize) {
         if self.pulse.is_none() {
             self.entry = (0..MAX_WAITERS).find(|index| {
-                let entry = self.area.word(WAITERS + index * 8);
+                let entry = self.area.word(GuardArea::WAITERS + index * 8);
                 entry.compare_exchange(0, page as u64 + 1, AcqRel, Relaxed).is_ok()
             });
         }
@@ -351,7 +369,7 @@ impl Waiting {
         if pulse.silent_ms() > SILENCE_MS {
             *pulse = Pulse::new(self.area);
             if !platform::agent_is_there() {
-                self.area.word(ABANDONED).store(1, Release);
+                self.area.word(GuardArea::ABANDONED).store(1, Release);
             }
         }
     }
@@ -360,7 +378,7 @@ impl Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         if let Some(index) = self.entry {
-            self.area.word(WAITERS + index * 8).store(0, Release);
+            self.area.word(GuardArea::WAITERS + index * 8).store(0, Release);
         }
     }
 }
@@ -382,7 +400,7 @@ pub fn prepare(area: Area, start: usize, len: usize, gone: bool) {
             resolve(area, address, true);
             if gone {
                 let page = range.first + (address - range.start) / PAGE;
-                area.state(page).fetch_or(GONE, AcqRel);
+                area.state(page).fetch_or(GuardArea::GONE, AcqRel);
             }
         }
     }

@@ -4,9 +4,8 @@
 //! Thread-local storage of the initial-exec model, by hand (a crate without the standard library has none): one
 //! instruction away, no allocation, zero in a new thread (ELF Handling For Thread-Local Storage, 4.4.6). The loader gives
 //! every preloaded library its place in it.
-//! Invariants: the layout is `holdfast_image::control::GuardThread` (compared by a test). The agent reads it in a stop:
-//! an entry is written before the depth that covers it. Entries of calls that were left by a jump are found out by their
-//! stack pointer.
+//! Invariants: the layout is [`GuardThread`]. The agent reads it in a stop: an entry is written before the depth
+//! that covers it. Entries of calls that were left by a jump are found out by their stack pointer.
 //!
 //! # Safety
 //! The block belongs to the calling thread; signal handlers of the same thread leave entries below theirs alone.
@@ -15,15 +14,10 @@
 use core::arch::{asm, global_asm};
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::sync::atomic::{AtomicU64, compiler_fence};
+use holdfast_abi::GuardThread;
 
-/// Kind of buffer: bytes.
-pub const BYTES: u64 = 1;
-/// Kind: struct iovec.
-pub const VECTORS: u64 = 2;
-/// Kind: struct msghdr.
-pub const MESSAGE: u64 = 3;
-/// Most calls under way in one thread, one inside the signal handler of another.
-pub const MAX_ENTRIES: usize = 6;
+// As the section below is aligned.
+const _: () = assert!(align_of::<GuardThread>() == 1 << 6);
 
 global_asm!(
     ".pushsection .tbss.holdfast_guard_thread,\"awT\",@nobits",
@@ -31,30 +25,15 @@ global_asm!(
     ".hidden holdfast_guard_thread",
     ".globl holdfast_guard_thread",
     ".type holdfast_guard_thread,@object",
-    ".size holdfast_guard_thread, 512",
-    "holdfast_guard_thread: .zero 512",
+    ".size holdfast_guard_thread, {len}",
+    "holdfast_guard_thread: .zero {len}",
     ".popsection",
+    len = const GuardThread::LEN,
 );
 
-/// One buffer that a call may write to.
-#[repr(C)]
-pub struct Entry {
-    pub kind: AtomicU64,
-    pub address: AtomicU64,
-    pub len: AtomicU64,
-    pub stack: AtomicU64,
-}
-
 /// The block of a thread.
-#[repr(C, align(64))]
-pub struct Thread {
-    depth: AtomicU64,
-    /// A SIGSEGV that somebody sent waits for the program to unblock it.
-    pub pending: AtomicU64,
-    /// Room for the mask of a call that takes one.
-    pub mask: [AtomicU64; 6],
-    entries: [Entry; MAX_ENTRIES],
-}
+#[repr(transparent)]
+pub struct Thread(GuardThread);
 
 /// Where the block lies, relative to the fs base.
 pub fn offset() -> i64 {
@@ -78,39 +57,49 @@ pub fn own() -> &'static Thread {
             out(reg) place, options(pure, readonly, nostack)
         );
     }
-    // SAFETY: 512 aligned bytes of this thread, zero at its start, which are atomics throughout. They live as long as
+    // SAFETY: aligned bytes of this thread, zero at its start, which are atomics throughout. They live as long as
     // the thread; nobody keeps the reference longer.
     unsafe { &*core::ptr::with_exposed_provenance::<Thread>(place) }
 }
 
 impl Thread {
+    /// A SIGSEGV that was sent to the thread waits for the program to unblock it.
+    pub fn pending(&self) -> &AtomicU64 {
+        &self.0.pending
+    }
+
+    /// Room for the mask of a call that takes one.
+    pub fn mask(&self) -> &[AtomicU64] {
+        &self.0.mask
+    }
+
     /// Notes a buffer of the call that is about to be made with this stack pointer.
     pub fn push(&self, kind: u64, address: usize, len: usize, stack: usize) {
-        let mut depth = (self.depth.load(Relaxed) as usize).min(MAX_ENTRIES);
+        let mut depth = (self.0.depth.load(Relaxed) as usize).min(GuardThread::MAX_ENTRIES);
         // What lies below the present stack pointer was left by longjmp or by the end of a cancelled call.
         while depth > 0
-            && self.entries.get(depth - 1).is_none_or(|entry| entry.stack.load(Relaxed) <= stack as u64)
+            && self.0.entries.get(depth - 1).is_none_or(|entry| entry.stack.load(Relaxed) <= stack as u64)
         {
             depth -= 1;
         }
         // A full list loses the newest: the agent then looks at the registers of the call only.
-        if let Some(entry) = self.entries.get(depth) {
+        if let Some(entry) = self.0.entries.get(depth) {
             entry.kind.store(kind, Relaxed);
             entry.address.store(address as u64, Relaxed);
             entry.len.store(len as u64, Relaxed);
             entry.stack.store(stack as u64, Relaxed);
             compiler_fence(Release);
-            self.depth.store(depth as u64 + 1, Relaxed);
+            self.0.depth.store(depth as u64 + 1, Relaxed);
         }
     }
 
     /// Forgets what [`Thread::push`] noted with this stack pointer.
     pub fn pop(&self, stack: usize) {
-        let depth = (self.depth.load(Relaxed) as usize).min(MAX_ENTRIES);
+        let depth = (self.0.depth.load(Relaxed) as usize).min(GuardThread::MAX_ENTRIES);
         if let Some(top) = depth.checked_sub(1)
-            && self.entries.get(top).is_some_and(|entry| entry.stack.load(Relaxed) == stack as u64)
+            && self.0.entries.get(top).is_some_and(|entry| entry.stack.load(Relaxed) == stack as u64)
         {
-            self.depth.store(top as u64, Relaxed);
+            self.0.depth.store(top as u64, Relaxed);
         }
     }
 }
@@ -118,35 +107,19 @@ impl Thread {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::mem::offset_of;
-    use holdfast_image::control::GuardThread;
-
-    #[test]
-    fn the_layout_is_the_one_that_the_agent_knows() {
-        assert_eq!(offset_of!(Thread, depth), GuardThread::DEPTH);
-        assert_eq!(offset_of!(Thread, entries), GuardThread::ENTRIES);
-        assert_eq!(size_of::<Entry>(), GuardThread::ENTRY);
-        assert_eq!(MAX_ENTRIES, GuardThread::MAX_ENTRIES);
-        assert_eq!(size_of::<Thread>().next_multiple_of(64), GuardThread::LEN.next_multiple_of(64));
-        assert_eq!(
-            [BYTES, VECTORS, MESSAGE],
-            [GuardThread::BYTES, GuardThread::VECTORS, GuardThread::MESSAGE]
-        );
-        assert!(size_of::<Thread>() <= 512);
-    }
 
     #[test]
     fn calls_nest_and_those_that_were_left_are_forgotten() {
         let thread = own();
-        let depth = || thread.depth.load(Relaxed);
-        thread.push(BYTES, 1, 2, 1000);
-        thread.push(VECTORS, 3, 4, 900);
+        let depth = || thread.0.depth.load(Relaxed);
+        thread.push(GuardThread::BYTES, 1, 2, 1000);
+        thread.push(GuardThread::VECTORS, 3, 4, 900);
         assert_eq!(depth(), 2);
         thread.pop(900);
-        thread.push(BYTES, 5, 6, 800);
-        thread.push(BYTES, 7, 8, 950); // 800 was jumped out of
+        thread.push(GuardThread::BYTES, 5, 6, 800);
+        thread.push(GuardThread::BYTES, 7, 8, 950); // 800 was jumped out of
         assert_eq!(depth(), 2);
-        assert_eq!(thread.entries[1].address.load(Relaxed), 7);
+        assert_eq!(thread.0.entries[1].address.load(Relaxed), 7);
         thread.pop(123);
         assert_eq!(depth(), 2, "not this one");
         thread.pop(950);

@@ -8,8 +8,8 @@ use crate::error::TraceError;
 use crate::inject::live_thread::{BUFFERS, LiveThread};
 use crate::inject::stub::Row;
 use crate::stop::xstate;
+use holdfast_abi::SharedPage;
 use holdfast_image::attributes::{MemoryPolicy, ProcessAttributes, ThreadAttributes};
-use holdfast_image::control::SharedPage;
 use holdfast_image::record::InjectArea;
 use holdfast_sys::procmem;
 

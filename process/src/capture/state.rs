@@ -6,10 +6,10 @@ use crate::inject::live_thread::{BUFFERS, LiveThread, MAX_ROWS};
 use crate::inject::stub::Row;
 use crate::stop::threads::Thread;
 use crate::stop::xstate;
+use holdfast_abi::SharedPage;
 use holdfast_image::Addr;
 use holdfast_image::attributes::{Deadline, ProcessAttributes, ThreadAttributes};
 use holdfast_image::bytes::{Blob, Name};
-use holdfast_image::control::SharedPage;
 use holdfast_image::record::{
     AltStack, HostRecord, InjectArea, IntervalTimer, LayoutRecord, Limit, PosixTimer, ProcessFlags, Rseq,
     SignalAction, ThreadRecord,

@@ -5,7 +5,7 @@
 //! and are not looked at: they stay on the host as they are.
 
 use super::maps::{self, Kind, Mapped};
-use holdfast_image::control::SharedPage;
+use holdfast_abi::SharedPage;
 use holdfast_image::record::{InjectArea, Segment};
 use holdfast_image::refusal::Refusal;
 use holdfast_sys::procfs::{self, Mapping};

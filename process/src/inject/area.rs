@@ -5,13 +5,13 @@
 use crate::error::CutError;
 use crate::error::TraceError;
 use crate::inject::stub;
-use holdfast_image::control::SharedPage;
+use holdfast_abi::SharedPage;
 use holdfast_image::record::InjectArea;
 use holdfast_sys::procfs::Mapping;
 use holdfast_sys::procmem::{self, ForcedMemory};
 use std::io;
 
-const MAGIC: &[u8] = b"HOLDFAST";
+const MAGIC: &[u8] = &SharedPage::MAGIC_BYTES;
 
 /// What is wrong if it is not [`is_ours`].
 pub const NOT_OURS: &str = "the program has executed another program, whose libholdfast has not spoken yet";
@@ -60,13 +60,10 @@ pub fn ready_stub(memory: &ForcedMemory, area: &InjectArea) -> io::Result<()> {
     Ok(())
 }
 
-/// The library is opening or closing descriptors of its own at this instant.
-const CHANGING: u64 = u64::MAX;
-
-/// Whether it is.
+/// Whether the library is opening or closing descriptors of its own at this instant.
 pub fn is_connecting(tid: i32, area: &InjectArea) -> bool {
     let own = || procmem::read_u64(tid, area.shared.0 + SharedPage::OWN_FD as u64);
-    area.shared.0 != 0 && own().is_ok_and(|own| own == CHANGING)
+    area.shared.0 != 0 && own().is_ok_and(|own| own == SharedPage::OWN_FD_CHANGING)
 }
 
 /// Number of the library's own connection, if it is waiting for us.
@@ -78,7 +75,9 @@ pub fn own_descriptor(tid: i32, area: &InjectArea) -> Result<Option<i32>, CutErr
         return Err(CutError::Busy { what: "libholdfast is looking at the program's mappings".into() });
     }
     match procmem::read_u64(tid, area.shared.0 + SharedPage::OWN_FD as u64)? {
-        CHANGING => Err(CutError::Busy { what: "libholdfast is connecting to the agent".into() }),
+        SharedPage::OWN_FD_CHANGING => {
+            Err(CutError::Busy { what: "libholdfast is connecting to the agent".into() })
+        }
         number => {
             Ok(i32::try_from(number).ok().and_then(|number| number.checked_sub(1)).filter(|&fd| fd >= 0))
         }

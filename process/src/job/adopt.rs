@@ -24,6 +24,7 @@ use crate::stop::process_errors;
 use crate::stop::resume::{self, HeldProgram};
 use crate::stop::{syscall_restart, threads};
 use crate::track::tracking::Tracking;
+use holdfast_abi::inject;
 use holdfast_image::Addr;
 use holdfast_image::record::InjectArea;
 use holdfast_sys::clone::{self, Common, have_in_common};
@@ -43,8 +44,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Lengths of the room, as libholdfast reserves it (`preload/src/area.rs`).
-const CODE_LEN: u64 = 64 * 1024;
-const SCRATCH_LEN: u64 = 1024 * 1024;
+const CODE_LEN: u64 = inject::CODE_LEN as u64;
+const SCRATCH_LEN: u64 = inject::SCRATCH_LEN as u64;
 
 /// Whether libholdfast can be loaded into a program: by the linker of the C library that it is made for.
 ///

@@ -78,8 +78,8 @@ fn walk(tid: i32, area: &InjectArea) {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use holdfast_abi::SharedPage;
     use holdfast_image::Addr;
-    use holdfast_image::control::SharedPage;
     use std::collections::BTreeMap;
 
     fn stopped(pid: i32) -> Stopped {
@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(ptrace::registers(pid).unwrap(), regs);
         // It "connects" for ever: after the limit it stands again, in its call.
         let memory = holdfast_sys::procmem::ForcedMemory::open(pid, pid).unwrap();
-        memory.write(page + SharedPage::OWN_FD as u64, &u64::MAX.to_ne_bytes()).unwrap();
+        memory.write(page + SharedPage::OWN_FD as u64, &SharedPage::OWN_FD_CHANGING.to_ne_bytes()).unwrap();
         finish(pid, &area, &mut stopped);
         assert_eq!(stopped.threads[&pid].stop_signal, Some(libc::SIGSTOP));
         assert!(ptrace::registers(pid).unwrap().orig_rax.cast_signed() >= 0);

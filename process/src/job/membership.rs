@@ -5,7 +5,7 @@
 //! more, or one that has another job by now. What such processes execute speaks to that one.
 //! What must hold: marks alone do not tell a job from its copy; the ancestors do, or the pid namespace.
 
-use holdfast_image::control::ENV_SOCKET;
+use holdfast_abi::environment::ENV_SOCKET;
 use holdfast_sys::environment::{self, Environment};
 use holdfast_sys::procfs;
 use std::collections::BTreeSet;

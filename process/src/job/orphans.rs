@@ -143,7 +143,7 @@ fn has_ended(pid: i32) -> bool {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use holdfast_image::control::ENV_SOCKET;
+    use holdfast_abi::environment::ENV_SOCKET;
     use std::process::{Child, Command};
 
     #[test]

@@ -17,8 +17,8 @@ use crate::error::TraceError;
 use crate::inject::live_thread::LiveThread;
 use crate::inject::stub::Row;
 use crate::stop::threads::Thread;
+use holdfast_abi::{GuardArea, GuardThread, SharedPage};
 use holdfast_image::PageCount;
-use holdfast_image::control::{GuardArea, GuardThread, SharedPage};
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
 use holdfast_image::record::InjectArea;
@@ -265,7 +265,7 @@ pub fn arm(
 }
 
 fn write_tables(remote: &Remote, layout: &Layout, options: &GuardOptions) -> io::Result<()> {
-    let mut table = Vec::with_capacity(layout.ranges.len() * 24);
+    let mut table = Vec::with_capacity(layout.ranges.len() * GuardArea::RANGE_ENTRY);
     for range in &layout.ranges {
         for word in [range.run.start.0, range.run.end().0, range.first] {
             table.extend(word.to_le_bytes());

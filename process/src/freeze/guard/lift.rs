@@ -13,7 +13,7 @@ use crate::job::target::Target;
 use crate::job::tracer_state::TracerState;
 use crate::stop::resume::{self, HeldProgram};
 use crate::stop::threads;
-use holdfast_image::control::GuardArea;
+use holdfast_abi::GuardArea;
 use holdfast_image::record::InjectArea;
 use holdfast_image::{Addr, PAGE_SIZE};
 use holdfast_sys::procfs::Status;

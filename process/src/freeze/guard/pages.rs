@@ -11,7 +11,7 @@
 
 use super::plan::Layout;
 use super::remote::Remote;
-use holdfast_image::control::GuardArea;
+use holdfast_abi::GuardArea;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
 use holdfast_image::{Addr, PAGE_SIZE, PageCount};
@@ -253,13 +253,13 @@ impl Guard {
         // 0: its number was taken, but it is not written yet.
         for entry in entries.into_iter().take_while(|entry| *entry != 0) {
             state.logged += 1;
-            let class = match entry >> 24 & 0xf {
+            let class = match entry >> GuardArea::CLASS_SHIFT & GuardArea::CLASS_MASK {
                 GuardArea::WAIT => Class::Wait,
                 GuardArea::COW => Class::Cow,
                 _ => Class::Avoided,
             };
             let predicted = entry & GuardArea::PREDICTED != 0;
-            if let Some(page) = self.layout.address(u64::from(entry & 0x00ff_ffff)) {
+            if let Some(page) = self.layout.address(u64::from(entry & GuardArea::LOG_PAGE)) {
                 events.seen.push(Seen { page, class, predicted });
             }
         }

@@ -5,7 +5,7 @@
 //! (stacks, buffers of calls under way) is left out, and copied at the stop.
 
 use super::options::Unsuited;
-use holdfast_image::control::GuardArea;
+use holdfast_abi::GuardArea;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
 use holdfast_image::{Addr, PAGE_SIZE, PageCount};

@@ -1,11 +1,11 @@
 //! The area of libholdfast in the program, read and written from here.
 //!
-//! Invariants: while the program runs only words of the agent are written (`holdfast_image::control::GuardArea` says
+//! Invariants: while the program runs only words of the agent are written (`holdfast_abi::GuardArea` says
 //! whose is which). What it changes meanwhile is read in whole words of 8 bytes: where the processor has no fast `rep movsb` the kernel
 //! copies those with one instruction each, and what is left over byte by byte (arch/x86/lib/copy_user_64.S, rep_movs_alternative), so that
 //! half of another value could be among them. Fails by: the error of process_vm_readv(2) or process_vm_writev(2); ESRCH when the program ended.
 
-use holdfast_image::control::{GuardArea, SharedPage};
+use holdfast_abi::{GuardArea, SharedPage};
 use holdfast_image::record::InjectArea;
 use holdfast_sys::procmem;
 use std::io;
@@ -124,7 +124,6 @@ mod tests {
         assert_eq!(whole_words(20, 1), (16, 1, 8));
         assert_eq!(whole_words(20, 2), (16, 1, 16));
         assert_eq!(whole_words(16, 3), (16, 0, 16));
-        assert!([GuardArea::STATE, GuardArea::LOG, GuardArea::LEN].iter().all(|at| at % 8 == 0));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::capture::ipc::{self as tables, kind_of};
 use crate::job::names;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Job;
-use holdfast_image::control::SharedPage;
+use holdfast_abi::SharedPage;
 use holdfast_image::record::{IpcContent, IpcObject, ProcessRecord};
 use holdfast_sys::procmem::ForcedMemory;
 use holdfast_sys::sysv_sem_msg::{self, IpcKind};

@@ -5,7 +5,7 @@
 
 use super::pages::MappedRun;
 use crate::rebuild::error::RebuildError;
-use holdfast_image::control::SharedPage;
+use holdfast_abi::SharedPage;
 use holdfast_image::record::ProcessRecord;
 use holdfast_sys::procfs::{self, Mapping};
 use holdfast_sys::procmem::ForcedMemory;

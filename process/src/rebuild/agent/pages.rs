@@ -5,7 +5,7 @@
 //! is not. Pages without an extent are what a fresh mapping holds: zeros, or the file's bytes.
 
 use crate::rebuild::error::RebuildError;
-use holdfast_image::control::SharedPage;
+use holdfast_abi::SharedPage;
 use holdfast_image::pages::{Extent, ExtentSource, PageProvider};
 use holdfast_image::record::{Backing, ProcessRecord, Region};
 use holdfast_image::{Addr, PAGE_SIZE};

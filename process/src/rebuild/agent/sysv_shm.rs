@@ -15,7 +15,7 @@ use super::remote_calls::{Batch, Need};
 use crate::capture::sysv_shm as capture_shm;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Job;
-use holdfast_image::control::SharedPage;
+use holdfast_abi::SharedPage;
 use holdfast_image::pages::{ExtentSource, PageProvider};
 use holdfast_image::record::{Backing, ProcessRecord, Region, Segment};
 use holdfast_sys::procmem::ForcedMemory;

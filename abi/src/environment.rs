@@ -1,0 +1,26 @@
+//! Environment variables that libholdfast reads. The front (`holdfast run`, `holdfast restart`) sets most of them.
+
+/// Path of the agent's socket. It also ties a process to its job.
+pub const ENV_SOCKET: &str = "HOLDFAST_SOCKET";
+/// Engine that the program was started for; only [`ENGINE_SLOTS`] means something to libholdfast.
+pub const ENV_ENGINE: &str = "HOLDFAST_ENGINE";
+/// Value of [`ENV_ENGINE`] that makes libholdfast ready for engine `slots` when it is loaded.
+pub const ENGINE_SLOTS: &str = "slots";
+/// Number of the signal at which libholdfast asks for a checkpoint.
+pub const ENV_SIGNAL: &str = "HOLDFAST_SIGNAL";
+/// Number of the signal at which it asks for a checkpoint and the end of the program.
+pub const ENV_ON_STOP: &str = "HOLDFAST_ON_STOP";
+/// Which allocator serves the program: [`MALLOC_SYSTEM`], or anything else for the one in libholdfast.
+pub const ENV_MALLOC: &str = "HOLDFAST_MALLOC";
+/// Value of [`ENV_MALLOC`]: the C library's.
+pub const MALLOC_SYSTEM: &str = "system";
+/// Value of [`ENV_MALLOC`]: the one in libholdfast.
+pub const MALLOC_JEMALLOC: &str = "jemalloc";
+/// Folder with one file per protected region, after a restart from protected memory.
+pub const ENV_PROTECTED_DIR: &str = "HOLDFAST_PROTECTED_DIR";
+/// Set: a program that was started with nothing but LD_PRELOAD starts no agent.
+pub const ENV_NO_AGENT: &str = "HOLDFAST_NO_AGENT";
+/// Path of the binary `holdfast` that such a program starts as its agent.
+pub const ENV_BIN: &str = "HOLDFAST_BIN";
+/// `1`: libholdfast says on standard error what came of its start; set at all: its agent keeps standard error.
+pub const ENV_DEBUG: &str = "HOLDFAST_DEBUG";
