@@ -98,17 +98,17 @@ static void one_prepare(void)
 static void silent_prepare(void)
 {
     make(CLOCK_MONOTONIC, (struct sigevent){.sigev_notify = SIGEV_NONE});
-    set(0, 1000000000000, 0);
+    set(0, 100000000000000, 0);
 }
 
 static void silent_round(long round)
 {
-    static int64_t last = 1000000000001;
+    static int64_t last = 100000000000001;
     struct itimerspec now;
     (void)round;
     CHECK(timer_gettime(timer, &now) == 0);
     int64_t left = (int64_t)now.it_value.tv_sec * 1000000000 + now.it_value.tv_nsec;
-    CHECK(left < last && left > 900000000000 && now.it_interval.tv_nsec == 0);
+    CHECK(left < last && left > 90000000000000 && now.it_interval.tv_nsec == 0);
     last = left;
 }
 
@@ -148,7 +148,7 @@ static void create(int which)
 {
     struct sigevent event = {.sigev_notify = SIGEV_NONE};
     CHECK(syscall(SYS_timer_create, CLOCK_MONOTONIC, &event, &numbers[which]) == 0);
-    struct itimerspec t = {{which + 1, 0}, {1000 + which, 0}};
+    struct itimerspec t = {{which + 1, 0}, {100000 + which, 0}};
     CHECK(syscall(SYS_timer_settime, numbers[which], 0, &t, NULL) == 0);
 }
 
@@ -161,7 +161,7 @@ static void numbers_round(long round)
 {
     for (int i = 0; i < 6; i++) {
         struct itimerspec t;
-        CHECK(syscall(SYS_timer_gettime, numbers[i], &t) == 0 && t.it_interval.tv_sec == i + 1 && t.it_value.tv_sec > 900);
+        CHECK(syscall(SYS_timer_gettime, numbers[i], &t) == 0 && t.it_interval.tv_sec == i + 1 && t.it_value.tv_sec > 90000);
     }
     int which = (int)(round * 5 % 6);
     CHECK(syscall(SYS_timer_delete, numbers[which]) == 0);

@@ -39,6 +39,7 @@ static void listen_to_signals(int in, int out, uint64_t number)
     handle(SIGUSR2, count, SA_RESTART);
     handle(SIGRTMIN + 3, count, SA_RESTART);
     block(SIGRTMIN + 4);
+    CHECK(setpgid(0, number == 0 ? 0 : children[0].pid) == 0);
     tell(out, number);
     while (hear_or_end(in, &round)) {
         int rounds = (int)round + 1;
@@ -84,7 +85,6 @@ int main(int argc, char **argv)
     for (uint64_t i = 0; i < CHILDREN; i++) {
         fork_child(listen_to_signals, i);
         CHECK(hear(children[i].from) == i);
-        CHECK(setpgid(children[i].pid, children[0].pid) == 0);
     }
     for (uint64_t round = 0; round < (uint64_t)rounds; round++) {
         send_all(round, children[0].pid);

@@ -17,8 +17,10 @@ static void count(int number, siginfo_t *info, void *context)
     counted += number == SIGCHLD;
 }
 
+/* A group of its own, or that of the first one: with a parent outside, so that SIGTSTP stops it. */
 static void tick(int in, int out, uint64_t number)
 {
+    CHECK(setpgid(0, number == 0 ? 0 : children[0].pid) == 0);
     tell(out, number);
     CHECK(fcntl(in, F_SETFL, O_NONBLOCK) == 0);
     for (uint64_t word; read(in, &word, sizeof word) == -1; usleep(1000)) ticks[number]++;
@@ -80,7 +82,7 @@ static void for_long(long rounds, int seen, int by)
 {
     siginfo_t info = {0};
     block(SIGCHLD);
-    CHECK(setpgid(children[0].pid, 0) == 0 && kill(children[0].pid, by) == 0);
+    CHECK(kill(children[0].pid, by) == 0);
     CHECK(waitid(P_PID, (id_t)children[0].pid, &info, WSTOPPED | (seen ? 0 : WNOWAIT)) == 0);
     counts_to(1);
     unblock(SIGCHLD);
@@ -108,7 +110,6 @@ static void for_long(long rounds, int seen, int by)
 static void in_group(long rounds)
 {
     block(SIGCHLD); /* three of them may come as one */
-    for (int i = 0; i < 3; i++) CHECK(setpgid(children[i].pid, children[0].pid) == 0);
     for (long round = 0; round < rounds; round++) {
         int status;
         CHECK(kill(-children[0].pid, SIGTSTP) == 0);

@@ -10,11 +10,14 @@
 #define P_PIDFD 3
 #endif
 
+static int in_group; /* children are in groups of their own */
+
 static pid_t start(int code)
 {
     pid_t pid = fork();
     CHECK(pid >= 0);
     if (pid != 0) return pid;
+    if (in_group) CHECK(setpgid(0, 0) == 0);
     sleep_ms(ROUND_MS);
     _exit(code);
 }
@@ -70,7 +73,8 @@ static void wait_group(int code)
 {
     int status;
     pid_t pid = start(code);
-    CHECK(setpgid(pid, pid) == 0 && waitpid(-pid, &status, 0) == pid);
+    move_to_group(pid, pid);
+    CHECK(waitpid(-pid, &status, 0) == pid);
     is_exit(status, code);
 }
 
@@ -157,6 +161,7 @@ int main(int argc, char **argv)
 {
     long rounds = number_argument(argc, argv, 2, 100);
     size_t way = 0;
+    in_group = argc > 1 && strcmp(argv[1], "group") == 0;
     while (way < sizeof ways / sizeof *ways && (argc < 2 || strcmp(ways[way].name, argv[1]) != 0)) way++;
     CHECK(way < sizeof ways / sizeof *ways);
     for (long round = 0; round < rounds; round++) {

@@ -3,9 +3,11 @@
 //! One list for all who run it: `tests/e2e/chains_programs.rs` makes its tests of it by [`suite!`](crate::suite), and the
 //! conformance run (`bin/support.rs`) reads it as [`ENTRIES`]. Each line is one feature in plain words; `with "…"` is an option
 //! of `holdfast run` that it needs; `open "…"` says why it does not work yet (its tests are ignored), `root "…"` why only root can
-//! have it.
+//! have it. `make test` runs those that are marked `#[short]`, a sample that has every kind of kernel object and every topic
+//! (waits are in `stops.rs`, too, advice, guards, heap and locked memory in other chains); `make test-full` runs all.
 
 use crate::apps::App;
+use crate::sandbox::User;
 
 /// A program of the suite.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +28,8 @@ pub struct Entry {
     pub open: Option<&'static str>,
     /// Why an ordinary user cannot run it, with or without Holdfast.
     pub root: Option<&'static str>,
+    /// Whether it is in the sample that `make test` runs.
+    pub short: bool,
 }
 
 impl Entry {
@@ -39,22 +43,23 @@ impl Entry {
     }
 }
 
-/// Hands the list to a macro: groups of lines `NAME: PROGRAM ARGUMENTS => FEATURE [, with OPTION] [, open WHY] [, root WHY];`.
+/// Hands the list to a macro: groups of lines
+/// `[#[short]] NAME: PROGRAM ARGUMENTS => FEATURE [, with OPTION] [, open WHY] [, root WHY];`.
 #[macro_export]
 macro_rules! suite {
     ($use:ident) => {
         $use! {
             "Processor and memory" {
                 stencil: "stencil" => "OpenMP threads that compute";
-                registers: "registers" "50" => "Vector, mask and floating-point registers, rounding modes, in eight threads";
-                mainstack: "mainstack" => "64 MiB in use on the main stack; a raised stack limit";
-                mappings: "mappings" "10000" "60" => "10 000 mappings of alternating protection";
-                segments: "segments" => "System V shared memory";
+                #[short] registers: "registers" "50" => "Vector, mask and floating-point registers, rounding modes, in eight threads";
+                #[short] mainstack: "mainstack" => "64 MiB in use on the main stack; a raised stack limit";
+                #[short] mappings: "mappings" "10000" "60" => "10 000 mappings of alternating protection";
+                #[short] segments: "segments" => "System V shared memory";
                 sparse: "sparse" => "A sparse mapping of 2 GiB";
                 heap: "heap" => "malloc, calloc, realloc, aligned_alloc and free";
-                brk: "break" => "The break, growing and shrinking";
-                memory: "memory" => "PROT_NONE pages with content, shared anonymous memory, mappings of a file, advice that stays";
-                memfds: "memfds" => "memfds: holes, seals, several descriptions; an unlinked file in /dev/shm";
+                #[short] brk: "break" => "The break, growing and shrinking";
+                #[short] memory: "memory" => "PROT_NONE pages with content, shared anonymous memory, mappings of a file, advice that stays";
+                #[short] memfds: "memfds" => "memfds: holes, seals, several descriptions; an unlinked file in /dev/shm";
                 mirror: "mirror" => "Open files of /proc/self (mem, maps)";
                 advice: "advice" => "madvise(DONTNEED) and mremap";
                 guards: "guards" => "Guard regions (MADV_GUARD_INSTALL)";
@@ -65,17 +70,17 @@ macro_rules! suite {
                 general_gs: "general" "gs" => "The base of GS, one per thread";
                 general_x87: "general" "x87" => "x87 registers and control word";
                 environs: "environs" => "Floating-point environment: rounding, sticky exceptions";
-                processor: "processor" => "Restartable sequences (rseq): sched_getcpu stays right";
+                #[short] processor: "processor" => "Restartable sequences (rseq): sched_getcpu stays right";
                 chosen: "chosen" => "Functions chosen for the processor (ifunc), cpuid";
                 data: "data" => "Data segments of the program: initialised, zero, read-only";
                 jit_protect: "jit" "protect" => "Generated code, by mprotect";
-                jit_dual: "jit" "dual" => "Generated code, by a memfd that is mapped twice";
+                #[short] jit_dual: "jit" "dual" => "Generated code, by a memfd that is mapped twice";
                 jit_open: "jit" "open" => "Memory that is writable and executable";
-                growsdown: "growsdown" => "A mapping that grows downwards";
+                #[short] growsdown: "growsdown" => "A mapping that grows downwards";
                 reserve: "reserve" => "64 GiB of reserved address space";
                 hugepages: "hugepages" => "Transparent huge pages, whole, in part and split";
                 explicit_private: "explicit" "private" => "Explicit huge pages (MAP_HUGETLB): given back, moved, protected";
-                explicit_shared: "explicit" "shared" => "Explicit huge pages that processes share (ordinary pages after a restart)";
+                #[short] explicit_shared: "explicit" "shared" => "Explicit huge pages that processes share (ordinary pages after a restart)";
                 explicit_kept: "explicit" "kept" => "System V shared memory of huge pages (SHM_HUGETLB)",
                     root "only root, or a group that root names (vm.hugetlb_shm_group), may have it";
                 explicit_removed: "explicit" "removed" => "The same, removed while it is attached (ordinary pages after a restart)",
@@ -83,57 +88,57 @@ macro_rules! suite {
                 twice_shared: "twice" "shared" => "A file mapped shared at several places, with mremap";
                 twice_private: "twice" "private" => "A file mapped privately that changes by a shared mapping",
                     with "--save-files";
-                twice_removed: "twice" "removed" => "A file mapped shared that is removed after the checkpoint";
-                auxiliary: "auxiliary" => "Auxiliary vector, AT_RANDOM, vdso";
+                #[short] twice_removed: "twice" "removed" => "A file mapped shared that is removed after the checkpoint";
+                #[short] auxiliary: "auxiliary" => "Auxiliary vector, AT_RANDOM, vdso";
                 words: "words" => "Arguments and environment, also those changed by the program";
-                libraries: "libraries" => "dlopen, dlclose";
-                sequences: "sequences" => "Pseudo-random sequences, getrandom, /dev/urandom";
+                #[short] libraries: "libraries" => "dlopen, dlclose";
+                #[short] sequences: "sequences" => "Pseudo-random sequences, getrandom, /dev/urandom";
                 locales: "locales" => "Locale, iconv, time zone, stdio buffers";
                 origin_copy: "origin" "copy" => "A program executed by a relative name";
-                origin_link: "origin" "link" => "A program executed through a symbolic link";
+                #[short] origin_link: "origin" "link" => "A program executed through a symbolic link";
                 origin_descriptor: "origin" "descriptor" => "A program executed by fexecve";
             }
             "Threads and signals" {
-                pingpong: "pingpong" => "Threads: mutexes, condition variables, thread-local storage, jump buffers, once-only initialisation";
-                signals: "signals" => "Blocked, pending and queued signals, with siginfo; handlers on alternate stacks";
-                robust: "robust" => "Robust and priority-inheriting mutexes";
-                churn: "churn" => "Thousands of short threads beside idle ones";
-                ids: "ids" => "Process and thread ids, by calls, inline instructions, /proc and mutexes";
+                #[short] pingpong: "pingpong" => "Threads: mutexes, condition variables, thread-local storage, jump buffers, once-only initialisation";
+                #[short] signals: "signals" => "Blocked, pending and queued signals, with siginfo; handlers on alternate stacks";
+                #[short] robust: "robust" => "Robust and priority-inheriting mutexes";
+                #[short] churn: "churn" => "Thousands of short threads beside idle ones";
+                #[short] ids: "ids" => "Process and thread ids, by calls, inline instructions, /proc and mutexes";
                 clones: "clones" => "Threads made by clone(2) without the C library";
                 departures: "departures" => "Detached, cancelled and joined threads";
-                registered: "registered" => "Robust list and clear_child_tid of each thread";
+                #[short] registered: "registered" => "Robust list and clear_child_tid of each thread";
                 stacks: "stacks" => "Stacks of threads: sizes, places, guards that catch overflows";
-                locals: "locals" => "Thread-local storage, keys, errno, canary and pointer guard";
+                #[short] locals: "locals" => "Thread-local storage, keys, errno, canary and pointer guard";
                 jumps_setjmp: "jumps" "setjmp" => "setjmp and longjmp";
-                jumps_contexts: "jumps" "contexts" => "Coroutines (makecontext, swapcontext)";
+                #[short] jumps_contexts: "jumps" "contexts" => "Coroutines (makecontext, swapcontext)";
                 jumps_atexit: "jumps" "atexit" => "Functions registered with atexit";
                 handlers: "handlers" => "Actions of all signals: handlers, masks, flags, ignored";
-                queued: "queued" => "Hundreds of queued real-time signals";
+                #[short] queued: "queued" => "Hundreds of queued real-time signals";
                 handling_nested: "handling" "nested" => "Nested signal handlers";
                 handling_left: "handling" "left" => "Handlers left by siglongjmp";
-                handling_autodisarm: "handling" "autodisarm" => "SS_AUTODISARM";
+                #[short] handling_autodisarm: "handling" "autodisarm" => "SS_AUTODISARM";
                 handling_inside: "handling" "inside" => "A program that lives in a signal handler";
                 handling_all: "handling" "all" => "Handlers for every signal there is (the agent has no signal of its own then)";
                 handling_faults: "handling" "faults" => "Handlers of SIGSEGV, SIGFPE, SIGILL and SIGBUS";
             }
             "Waits" {
-                wait_nanosleep: "waits" "nanosleep" => "Asleep in nanosleep";
+                #[short] wait_nanosleep: "waits" "nanosleep" => "Asleep in nanosleep";
                 wait_clock_nanosleep: "waits" "clock_nanosleep" => "Asleep in clock_nanosleep, relative";
                 wait_clock_nanosleep_abs: "waits" "clock_nanosleep_abs" => "Asleep in clock_nanosleep, absolute";
                 wait_poll: "waits" "poll" => "Asleep in poll";
-                wait_ppoll: "waits" "ppoll" => "Asleep in ppoll";
+                #[short] wait_ppoll: "waits" "ppoll" => "Asleep in ppoll";
                 wait_select: "waits" "select" => "Asleep in select";
                 wait_pselect: "waits" "pselect" => "Asleep in pselect";
                 wait_epoll_wait: "waits" "epoll_wait" => "Asleep in epoll_wait";
                 wait_epoll_pwait: "waits" "epoll_pwait" => "Asleep in epoll_pwait";
                 wait_epoll_pwait2: "waits" "epoll_pwait2" => "Asleep in epoll_pwait2";
                 wait_futex_timed: "waits" "futex_timed" => "Asleep in futex with a timeout";
-                wait_futex_bitset: "waits" "futex_bitset" => "Asleep in futex with an absolute timeout";
+                #[short] wait_futex_bitset: "waits" "futex_bitset" => "Asleep in futex with an absolute timeout";
                 wait_sem_timedwait: "waits" "sem_timedwait" => "Asleep in sem_timedwait";
                 wait_cond_timedwait: "waits" "cond_timedwait" => "Asleep in cond_timedwait";
                 wait_sigtimedwait: "waits" "sigtimedwait" => "Asleep in sigtimedwait";
-                wait_semtimedop: "waits" "semtimedop" => "Asleep in semtimedop";
-                wait_recv_timeout: "waits" "recv_timeout" => "Asleep in recv with SO_RCVTIMEO";
+                #[short] wait_semtimedop: "waits" "semtimedop" => "Asleep in semtimedop";
+                #[short] wait_recv_timeout: "waits" "recv_timeout" => "Asleep in recv with SO_RCVTIMEO";
                 wait_timerfd: "waits" "timerfd" => "Asleep in read of a timerfd";
                 wait_pipe_read: "waits" "pipe_read" => "Asleep in read of an empty pipe";
                 wait_poll_endless: "waits" "poll_endless" => "Asleep in poll without a timeout";
@@ -148,12 +153,12 @@ macro_rules! suite {
                 wait_msgrcv: "waits" "msgrcv" => "Asleep in msgrcv";
                 sleep_accept: "sleeps" "accept" => "Asleep in accept";
                 sleep_recvmsg: "sleeps" "recvmsg" => "Asleep in recvmsg";
-                sleep_recvmmsg: "sleeps" "recvmmsg" => "Asleep in recvmmsg";
+                #[short] sleep_recvmmsg: "sleeps" "recvmmsg" => "Asleep in recvmmsg";
                 sleep_signalfd: "sleeps" "signalfd" => "Asleep in read of a signalfd";
-                sleep_inotify: "sleeps" "inotify" => "Asleep in read of an inotify instance";
+                #[short] sleep_inotify: "sleeps" "inotify" => "Asleep in read of an inotify instance";
                 sleep_join: "sleeps" "join" => "Asleep in pthread_join";
                 sleep_barrier: "sleeps" "barrier" => "Asleep in pthread_barrier_wait";
-                sleep_mutex: "sleeps" "mutex" => "Asleep in pthread_mutex_lock";
+                #[short] sleep_mutex: "sleeps" "mutex" => "Asleep in pthread_mutex_lock";
                 sleep_inheriting: "sleeps" "inheriting" => "Asleep in pthread_mutex_lock with priority inheritance";
                 sleep_rwlock: "sleeps" "rwlock" => "Asleep in pthread_rwlock_rdlock";
                 sleep_sem_wait: "sleeps" "sem_wait" => "Asleep in sem_wait";
@@ -162,29 +167,29 @@ macro_rules! suite {
                 sleep_tee: "sleeps" "tee" => "Asleep in tee";
                 sleep_readv: "sleeps" "readv" => "Asleep in readv";
                 sleep_futex_waitv: "sleeps" "futex_waitv" => "Asleep in futex_waitv";
-                sleep_lock: "sleeps" "lock" => "Asleep in fcntl(F_OFD_SETLKW)";
-                sleep_open: "sleeps" "open" => "Asleep in open of a named pipe";
+                #[short] sleep_lock: "sleeps" "lock" => "Asleep in fcntl(F_OFD_SETLKW)";
+                #[short] sleep_open: "sleeps" "open" => "Asleep in open of a named pipe";
                 sleep_sigwait: "sleeps" "sigwait" => "Asleep in sigwait";
             }
             "Transfers" {
                 transfer_write: "transfers" "write" => "Transfer that arrives whole: write to a pipe";
-                transfer_writev: "transfers" "writev" => "Transfer that arrives whole: writev to a pipe";
+                #[short] transfer_writev: "transfers" "writev" => "Transfer that arrives whole: writev to a pipe";
                 transfer_send: "transfers" "send" => "Transfer that arrives whole: send on a socket";
                 transfer_sendmsg: "transfers" "sendmsg" => "Transfer that arrives whole: sendmsg on a socket";
-                transfer_waitall: "transfers" "waitall" => "Transfer that arrives whole: recv with MSG_WAITALL";
+                #[short] transfer_waitall: "transfers" "waitall" => "Transfer that arrives whole: recv with MSG_WAITALL";
                 transfer_getrandom: "transfers" "getrandom" => "Transfer that arrives whole: getrandom, a large one";
                 transfer_zero: "transfers" "zero" => "Transfer that arrives whole: read of /dev/zero, a large one";
             }
             "Files and folders" {
-                files: "files" => "Regular files: offsets, O_APPEND, dup, close-on-exec, deleted files; limits, nice value, thread names";
-                watches: "watches" => "inotify: watch numbers, masks, files and folders; pidfds";
-                locks: "locks" => "File locks: flock, POSIX, open file description, leases";
-                fifos: "fifos" => "Named pipes with data in flight; pipes in packet mode";
-                folder: "folder" => "A current directory that was removed; the umask";
+                #[short] files: "files" => "Regular files: offsets, O_APPEND, dup, close-on-exec, deleted files; limits, nice value, thread names";
+                #[short] watches: "watches" => "inotify: watch numbers, masks, files and folders; pidfds";
+                #[short] locks: "locks" => "File locks: flock, POSIX, open file description, leases";
+                #[short] fifos: "fifos" => "Named pipes with data in flight; pipes in packet mode";
+                #[short] folder: "folder" => "A current directory that was removed; the umask";
                 plenty: "plenty" => "900 descriptors: socket pairs, pipes, event counters, duplicates";
-                descriptors: "descriptors" => "600 descriptors, numbers up to 4000, shared positions";
+                #[short] descriptors: "descriptors" => "600 descriptors, numbers up to 4000, shared positions";
                 regular_far: "regular" "far" => "A sparse file of 100 GiB";
-                regular_shrinks: "regular" "shrinks" => "Files that grow and shrink",
+                #[short] regular_shrinks: "regular" "shrinks" => "Files that grow and shrink",
                     with "--save-files";
                 regular_changed: "regular" "changed" => "Files that are written over in place",
                     with "--save-files";
@@ -195,34 +200,34 @@ macro_rules! suite {
                 nameless_twins: "nameless" "twins" => "Two open descriptions of a deleted file";
                 nameless_replaced: "nameless" "replaced" => "A deleted file whose name another one has";
                 nameless_holes: "nameless" "holes" => "A deleted sparse file";
-                nameless_mapped: "nameless" "mapped" => "A deleted file that is mapped";
+                #[short] nameless_mapped: "nameless" "mapped" => "A deleted file that is mapped";
                 opened_path: "opened" "path" => "O_PATH";
                 opened_flags: "opened" "flags" => "O_SYNC, O_DSYNC, O_NOATIME, O_NONBLOCK, O_APPEND";
-                opened_owner: "opened" "owner" => "F_SETOWN, F_SETSIG, O_ASYNC";
+                #[short] opened_owner: "opened" "owner" => "F_SETOWN, F_SETSIG, O_ASYNC";
                 opened_listing: "opened" "listing" => "A directory read in the middle";
                 opened_namespaces: "opened" "namespaces" => "Its own namespaces, open (/proc/self/ns)";
                 opened_reading: "opened" "reading" => "A read-only file whose mode was changed";
                 wandering: "wandering" => "A current directory and a umask that change";
                 mirrors: "mirrors" => "/proc/self: exe, maps, fd, status, limits";
                 standard_closed: "standard" "closed" => "Closed standard streams";
-                renamed: "renamed" => "Files that get another name after the checkpoint, and whose name another one gets";
+                #[short] renamed: "renamed" => "Files that get another name after the checkpoint, and whose name another one gets";
                 standard_reopened: "standard" "reopened" => "Standard input from a file, read in pieces";
                 standard_copied: "standard" "copied" => "Standard output under other numbers";
-                standard_piped: "standard" "piped" => "Standard input from a pipe of the program's own";
+                #[short] standard_piped: "standard" "piped" => "Standard input from a pipe of the program's own";
             }
             "Pipes, sockets, terminals, event objects" {
-                plumbing: "plumbing" => "Pipes, socket pairs, epoll, eventfd, timerfd and signalfd together";
-                ptys: "ptys" => "Pseudo-terminals: settings, size, packet mode, locks, a closed slave, a controlling terminal";
-                datagrams: "datagrams" => "UDP (IPv4, IPv6) and unix datagram sockets";
-                messages: "messages" => "Unix datagrams in flight from several senders; netlink sockets";
+                #[short] plumbing: "plumbing" => "Pipes, socket pairs, epoll, eventfd, timerfd and signalfd together";
+                #[short] ptys: "ptys" => "Pseudo-terminals: settings, size, packet mode, locks, a closed slave, a controlling terminal";
+                #[short] datagrams: "datagrams" => "UDP (IPv4, IPv6) and unix datagram sockets";
+                #[short] messages: "messages" => "Unix datagrams in flight from several senders; netlink sockets";
                 sockets_tcp4: "sockets" "tcp4" => "TCP to oneself (IPv4): listener, connection with data in flight, options";
-                sockets_tcp6: "sockets" "tcp6" => "TCP to oneself (IPv6)";
+                #[short] sockets_tcp6: "sockets" "tcp6" => "TCP to oneself (IPv6)";
                 sockets_mapped: "sockets" "mapped" => "TCP from IPv4 to an IPv6 listener";
                 sockets_unix: "sockets" "unix" => "Unix stream sockets with a path";
                 sockets_abstract: "sockets" "abstract" => "Unix stream sockets with an abstract name";
                 sockets_packets: "sockets" "packets" => "Unix SEQPACKET sockets";
                 sockets_shut: "sockets" "shut" => "Half-closed TCP connections";
-                pipes_full: "pipes" "full" => "A pipe of 1 MiB that is full";
+                #[short] pipes_full: "pipes" "full" => "A pipe of 1 MiB that is full";
                 pipes_ended: "pipes" "ended" => "A pipe whose writer has gone, with data left";
                 pipes_deaf: "pipes" "deaf" => "A pipe whose reader has gone";
                 pipes_empty: "pipes" "empty" => "Non-blocking pipes";
@@ -231,19 +236,19 @@ macro_rules! suite {
                 pipes_reopened: "pipes" "reopened" => "A pipe opened again by /proc/self/fd";
                 events_oneshot: "events" "oneshot" => "EPOLLONESHOT, disabled entries";
                 events_edge: "events" "edge" => "EPOLLET";
-                events_nested: "events" "nested" => "An epoll in an epoll";
+                #[short] events_nested: "events" "nested" => "An epoll in an epoll";
                 events_closed: "events" "closed" => "A watched descriptor that is closed while a duplicate lives";
                 events_reused: "events" "reused" => "The same, and its number is another file's by now, which is watched too";
                 events_many: "events" "many" => "An epoll of 300 descriptors, EPOLLEXCLUSIVE";
                 events_semaphore: "events" "semaphore" => "EFD_SEMAPHORE";
                 events_brim: "events" "brim" => "An eventfd that is full";
-                events_signals: "events" "signals" => "signalfd with signals that wait";
+                #[short] events_signals: "events" "signals" => "signalfd with signals that wait";
                 unixes_shut: "unixes" "shut" => "A socket pair with one direction closed";
                 unixes_unlinked: "unixes" "unlinked" => "A unix listener whose file was deleted";
                 unixes_renamed: "unixes" "renamed" => "A unix listener whose file was renamed";
                 unixes_credentials: "unixes" "credentials" => "SO_PEERCRED, SO_PASSCRED";
-                unixes_backlog: "unixes" "backlog" => "Unix connections that were not accepted yet";
-                unixes_handed: "unixes" "handed" => "Descriptors received by SCM_RIGHTS";
+                #[short] unixes_backlog: "unixes" "backlog" => "Unix connections that were not accepted yet";
+                #[short] unixes_handed: "unixes" "handed" => "Descriptors received by SCM_RIGHTS";
                 unixes_buffers: "unixes" "buffers" => "Socket buffers of chosen sizes, full";
                 unixes_options: "unixes" "options" => "Options of unix sockets";
                 internet_backlog: "internet" "backlog" => "TCP connections that were not accepted yet";
@@ -252,22 +257,22 @@ macro_rules! suite {
                 internet_urgent: "internet" "urgent" => "Urgent data of TCP";
                 internet_reset: "internet" "reset" => "A TCP connection that was reset";
                 internet_bound: "internet" "bound" => "A bound TCP port without a listener";
-                internet_multicast: "internet" "multicast" => "Multicast groups";
+                #[short] internet_multicast: "internet" "multicast" => "Multicast groups";
                 internet_wildcard: "internet" "wildcard" => "A TCP listener at all addresses, without SO_REUSEADDR";
                 internet_options: "internet" "options" => "Options of TCP and IP";
                 internet_pending: "internet" "pending" => "A TCP connection made without waiting";
-                ipc_semaphores: "ipc" "semaphores" => "System V semaphores";
+                #[short] ipc_semaphores: "ipc" "semaphores" => "System V semaphores";
                 ipc_undo: "ipc" "undo" => "SEM_UNDO",
                     open "the values come back, but nothing is undone at the end of a restarted process";
                 ipc_waiting: "ipc" "waiting" => "A thread that waits for a System V message";
-                ipc_messages: "ipc" "messages" => "System V message queues";
+                #[short] ipc_messages: "ipc" "messages" => "System V message queues";
                 ipc_named: "ipc" "named" => "POSIX semaphores with a name";
             }
             "Timers and settings" {
-                timers: "timers" => "Interval timers (real, virtual, prof) and alarm";
-                attributes: "attributes" => "Settings of process and threads (prctl, scheduling, affinity, timer slack, ...)";
+                #[short] timers: "timers" => "Interval timers (real, virtual, prof) and alarm";
+                #[short] attributes: "attributes" => "Settings of process and threads (prctl, scheduling, affinity, timer slack, ...)";
                 clockworks_signal: "clockworks" "signal" => "timer_create with a signal";
-                clockworks_thread: "clockworks" "thread" => "SIGEV_THREAD";
+                #[short] clockworks_thread: "clockworks" "thread" => "SIGEV_THREAD";
                 clockworks_one: "clockworks" "one" => "SIGEV_THREAD_ID, CLOCK_BOOTTIME";
                 clockworks_silent: "clockworks" "silent" => "SIGEV_NONE";
                 clockworks_computing: "clockworks" "computing" => "A timer of CPU time";
@@ -277,23 +282,23 @@ macro_rules! suite {
                     open "expirations while the program was not running are not counted";
                 alarms_periodic: "alarms" "periodic" => "A periodic timerfd";
                 alarms_absolute: "alarms" "absolute" => "A timerfd at an absolute time, TFD_TIMER_CANCEL_ON_SET";
-                alarms_expired: "alarms" "expired" => "A timerfd that has expired and was not read";
+                #[short] alarms_expired: "alarms" "expired" => "A timerfd that has expired and was not read";
                 alarms_disarmed: "alarms" "disarmed" => "A timerfd that is set and disarmed";
-                clocks: "clocks" => "Clocks do not go back; vdso and kernel agree";
+                #[short] clocks: "clocks" => "Clocks do not go back; vdso and kernel agree";
                 consumed: "consumed" => "Clocks of CPU time do not go back",
                     open "the CPU time of a new process begins at 0";
-                limits: "limits" => "All resource limits";
+                #[short] limits: "limits" => "All resource limits";
                 scheduling_batch: "scheduling" "batch" => "SCHED_BATCH";
                 scheduling_idle: "scheduling" "idle" => "SCHED_IDLE";
                 scheduling_nice: "scheduling" "nice" => "Nice values of threads";
-                scheduling_affinity: "scheduling" "affinity" => "Affinity of threads";
+                #[short] scheduling_affinity: "scheduling" "affinity" => "Affinity of threads";
                 scheduling_realtime: "scheduling" "realtime" => "SCHED_FIFO, SCHED_RR", root "needs CAP_SYS_NICE";
                 scheduling_deadline: "scheduling" "deadline" => "SCHED_DEADLINE",
                     root "needs CAP_SYS_NICE";
                 credentials_dropped: "credentials" "dropped" => "Root that has become an ordinary user", root "only root may change who it is";
                 credentials_effective: "credentials" "effective" => "Real, effective and saved ids that differ", root "only root may change who it is";
                 credentials_groups: "credentials" "groups" => "Supplementary groups", root "only root may change who it is";
-                credentials_capabilities: "credentials" "capabilities" => "Capability sets", root "only root may change who it is";
+                #[short] credentials_capabilities: "credentials" "capabilities" => "Capability sets", root "only root may change who it is";
                 credentials_threads: "credentials" "threads" => "A thread with ids of its own",
                     open "what a thread has set for itself, past the C library, is not brought back",
                     root "only root may change who it is";
@@ -306,63 +311,63 @@ macro_rules! suite {
             }
             "Processes" {
                 tree_compute: "tree_compute" => "Children that compute; their exit codes by wait";
-                tree_spawn: "tree_spawn" => "fork + exec, vfork + exec, posix_spawn";
-                tree_deep: "tree_deep" => "A chain of seven generations; all ids stay";
+                #[short] tree_spawn: "tree_spawn" => "fork + exec, vfork + exec, posix_spawn";
+                #[short] tree_deep: "tree_deep" => "A chain of seven generations; all ids stay";
                 tree_many: "tree_many" => "Twenty workers with pipes";
                 tree_pairs_stream: "tree_pairs" "stream" => "Stream socket pairs between processes; descriptors handed over";
                 tree_pairs_datagram: "tree_pairs" "datagram" => "Datagram socket pairs between processes";
-                tree_pairs_packet: "tree_pairs" "packet" => "SEQPACKET socket pairs between processes";
-                tree_server_tcp4: "tree_server" "tcp4" => "TCP server and clients, processes of one job (IPv4)";
+                #[short] tree_pairs_packet: "tree_pairs" "packet" => "SEQPACKET socket pairs between processes";
+                #[short] tree_server_tcp4: "tree_server" "tcp4" => "TCP server and clients, processes of one job (IPv4)";
                 tree_server_tcp6: "tree_server" "tcp6" => "TCP server and clients, processes of one job (IPv6)";
                 tree_server_unix: "tree_server" "unix" => "Unix socket server and clients, by path";
                 tree_server_abstract: "tree_server" "abstract" => "Unix socket server and clients, by abstract name";
                 tree_mutex: "tree_mutex" => "Mutex and condition variables in shared memory";
                 tree_robust: "tree_robust" => "Robust mutexes between processes";
-                tree_futex: "tree_futex" => "Futexes and semaphores between processes, named and unnamed";
+                #[short] tree_futex: "tree_futex" => "Futexes and semaphores between processes, named and unnamed";
                 tree_memory_anonymous: "tree_memory" "anonymous" => "Shared anonymous memory between processes";
                 tree_memory_posix: "tree_memory" "posix" => "POSIX shared memory between processes";
                 tree_memory_unlinked: "tree_memory" "unlinked" => "Unlinked POSIX shared memory between processes";
-                tree_memory_memfd: "tree_memory" "memfd" => "A memfd mapped by several processes";
+                #[short] tree_memory_memfd: "tree_memory" "memfd" => "A memfd mapped by several processes";
                 tree_memory_file: "tree_memory" "file" => "A file mapped shared by several processes";
-                tree_links: "tree_links" => "Files that lost their first name after they got another one; named semaphores (sem_open)";
-                tree_rights_stream: "tree_rights" "stream" => "Descriptors in flight in a stream socket";
+                #[short] tree_links: "tree_links" => "Files that lost their first name after they got another one; named semaphores (sem_open)";
+                #[short] tree_rights_stream: "tree_rights" "stream" => "Descriptors in flight in a stream socket";
                 tree_rights_packet: "tree_rights" "packet" => "Descriptors in flight in a SEQPACKET socket";
                 tree_rights_queued: "tree_rights" "queued" => "Descriptors in flight in connections that were not accepted yet";
                 tree_queue: "tree_queue" => "Connections in a listener's queue whose makers are gone";
                 tree_segments_kept: "tree_segments" "kept" => "System V shared memory between processes";
-                tree_segments_removed: "tree_segments" "removed" => "System V shared memory that was removed (IPC_RMID) while it is attached";
-                tree_offsets: "tree_offsets" => "One open file description in two processes";
-                tree_groups: "tree_groups" => "Process groups and sessions";
+                #[short] tree_segments_removed: "tree_segments" "removed" => "System V shared memory that was removed (IPC_RMID) while it is attached";
+                #[short] tree_offsets: "tree_offsets" => "One open file description in two processes";
+                #[short] tree_groups: "tree_groups" => "Process groups and sessions";
                 tree_leaderless: "tree_leaderless" => "Groups and sessions whose leader has ended";
-                tree_zombies: "tree_zombies" => "Children that ended and were not waited for";
+                #[short] tree_zombies: "tree_zombies" => "Children that ended and were not waited for";
                 tree_sigchld: "tree_sigchld" => "SIGCHLD, once for each end, also when blocked";
                 tree_ignored: "tree_ignored" => "Ignored SIGCHLD, SA_NOCLDWAIT";
-                tree_orphans: "tree_orphans" => "Orphans and daemons";
+                #[short] tree_orphans: "tree_orphans" => "Orphans and daemons";
                 tree_daemons: "tree_daemons" => "Programs that are orphans before they begin";
                 tree_users_servants: "tree_users" "servants" => "Children of root that have become somebody else",
                     root "only root may change who it is";
                 tree_users_families: "tree_users" "families" => "Processes that have become somebody else and fork",
                     root "only root may change who it is";
-                tree_subreaper: "tree_subreaper" => "A child subreaper";
+                #[short] tree_subreaper: "tree_subreaper" => "A child subreaper";
                 tree_signals: "tree_signals" => "Signals between processes: to one, to a group, queued with values, blocked";
                 tree_stopped_turns: "tree_stopped" "turns" => "Children stopped and continued in turns";
                 tree_stopped_lasting: "tree_stopped" "lasting" => "A child that stays stopped, its stop told";
                 tree_stopped_paused: "tree_stopped" "paused" => "A child that a terminal's signal has stopped, its stop not told yet";
                 tree_stopped_unseen: "tree_stopped" "unseen" => "A child that stays stopped, its stop not told yet";
                 tree_stopped_early: "tree_stopped" "early" => "A child stopped as soon as fork has made it";
-                tree_stopped_group: "tree_stopped" "group" => "A stopped process group";
+                #[short] tree_stopped_group: "tree_stopped" "group" => "A stopped process group";
                 tree_waits_wait: "tree_waits" "wait" => "Asleep in wait";
                 tree_waits_waitpid: "tree_waits" "waitpid" => "Asleep in waitpid";
                 tree_waits_wait4: "tree_waits" "wait4" => "Asleep in wait4, with usage";
                 tree_waits_waitid: "tree_waits" "waitid" => "Asleep in waitid";
                 tree_waits_group: "tree_waits" "group" => "Asleep in waitpid for a group";
-                tree_waits_thread: "tree_waits" "thread" => "Asleep in wait in a thread";
+                #[short] tree_waits_thread: "tree_waits" "thread" => "Asleep in wait in a thread";
                 tree_waits_nowait: "tree_waits" "nowait" => "Asleep in waitid with WNOWAIT";
                 tree_waits_pidfd: "tree_waits" "pidfd" => "Asleep in waitid of a pidfd";
                 tree_waits_poll: "tree_waits" "poll" => "Asleep in poll of a pidfd";
                 tree_waits_all: "tree_waits" "all" => "Asleep in wait for several";
                 tree_waits_vfork: "tree_waits" "vfork" => "Asleep in vfork, the parent suspended";
-                tree_pidfd: "tree_pidfd" => "pidfds of children: poll, waitid, pidfd_send_signal";
+                #[short] tree_pidfd: "tree_pidfd" => "pidfds of children: poll, waitid, pidfd_send_signal";
                 tree_events: "tree_events" => "epoll, eventfd and timerfd shared over fork";
                 tree_heap: "tree_heap" => "Copy on write after fork";
                 tree_common: "tree_common" => "Memory that processes have in common since fork: written, given back, moved, forked again";
@@ -371,23 +376,23 @@ macro_rules! suite {
                 tree_churn: "tree_churn" => "A tree whose shape changes all the time";
                 tree_threads: "tree_threads" => "Threads that fork; children with threads";
                 tree_deathsig: "tree_deathsig" => "PR_SET_PDEATHSIG between processes of the job";
-                tree_locks: "tree_locks" => "File locks of several processes; one that waits for a lock";
+                #[short] tree_locks: "tree_locks" => "File locks of several processes; one that waits for a lock";
                 tree_timers: "tree_timers" => "Timers of each process";
                 tree_fifo: "tree_fifo" => "Named pipes between processes; a sleep in open";
                 tree_blocked_pipe: "tree_blocked" "pipe" => "Sleeps in write and read of a pipe between processes";
                 tree_blocked_stream: "tree_blocked" "stream" => "Sleeps in write and read of a socket pair between processes";
                 tree_blocked_tcp: "tree_blocked" "tcp" => "Sleeps in write and read of a TCP connection between processes";
-                tree_exec: "tree_exec" => "exec in a tree; pipes stay";
+                #[short] tree_exec: "tree_exec" => "exec in a tree; pipes stay";
                 tree_eof: "tree_eof" => "The end of pipes and connections comes when the last holder lets go";
-                tree_pty: "tree_pty" => "Sessions, foreground groups and unread input of a pseudo-terminal";
+                #[short] tree_pty: "tree_pty" => "Sessions, foreground groups and unread input of a pseudo-terminal";
             }
             "Programs without libholdfast" {
-                tree_bare: "tree_bare" => "Processes with and without libholdfast that make and become each other";
+                #[short] tree_bare: "tree_bare" => "Processes with and without libholdfast that make and become each other";
                 static_tree_bare: "tree_bare-static" => "The same, and the first is statically linked";
                 musl_pingpong: "pingpong-musl" => "For another C library (musl): threads";
-                musl_tree_spawn: "tree_spawn-musl" => "For another C library (musl): fork + exec, vfork + exec, posix_spawn";
+                #[short] musl_tree_spawn: "tree_spawn-musl" => "For another C library (musl): fork + exec, vfork + exec, posix_spawn";
                 static_plain: "plain-static" => "Statically linked: numbers, heap and output";
-                static_pingpong: "pingpong-static" => "Statically linked: threads";
+                #[short] static_pingpong: "pingpong-static" => "Statically linked: threads";
                 static_queued: "queued-static" => "Statically linked: queued signals";
                 static_handling_all: "handling-static" "all" => "Statically linked: handlers for every signal";
                 static_nanosleep: "waits-static" "nanosleep" => "Statically linked: asleep in nanosleep";
@@ -397,14 +402,14 @@ macro_rules! suite {
                 static_clocks: "clocks-static" => "Statically linked: clocks";
                 static_files: "files-static" => "Statically linked: files";
                 static_pipes: "pipes-static" "full" => "Statically linked: pipes";
-                static_sockets: "sockets-static" "tcp4" => "Statically linked: TCP";
+                #[short] static_sockets: "sockets-static" "tcp4" => "Statically linked: TCP";
                 static_toucher: "toucher-static" "64" "40" "50" => "Statically linked: a large heap that keeps changing";
                 static_tree_spawn: "tree_spawn-static" => "Statically linked: fork + exec, vfork + exec, posix_spawn";
                 static_tree_futex: "tree_futex-static" => "Statically linked: futexes between processes";
                 static_tree_memory: "tree_memory-static" "anonymous" => "Statically linked: shared memory between processes";
                 static_tree_groups: "tree_groups-static" => "Statically linked: process groups and sessions";
                 static_tree_churn: "tree_churn-static" => "Statically linked: a tree whose shape changes all the time";
-                static_tree_threads: "tree_threads-static" => "Statically linked: threads that fork";
+                #[short] static_tree_threads: "tree_threads-static" => "Statically linked: threads that fork";
                 static_tree_orphans: "tree_orphans-static" => "Statically linked: orphans and daemons";
                 static_tree_daemons: "tree_daemons-static" => "Statically linked: programs that are orphans before they begin";
                 static_tree_zombies: "tree_zombies-static" => "Statically linked: zombies";
@@ -414,7 +419,7 @@ macro_rules! suite {
 }
 
 macro_rules! entries {
-    ($($group:literal { $($name:ident: $program:literal $($argument:literal)* => $feature:literal
+    ($($group:literal { $($(#[$short:ident])? $name:ident: $program:literal $($argument:literal)* => $feature:literal
         $(, with $with:literal)? $(, open $open:literal)? $(, root $root:literal)?;)* })*) => {
         /// All programs of the suite.
         pub const ENTRIES: &[Entry] = &[$($(Entry {
@@ -426,12 +431,23 @@ macro_rules! entries {
             options: &[$($with)?],
             open: [None, $(Some($open))?][entries!(@count $($open)?)],
             root: [None, $(Some($root))?][entries!(@count $($root)?)],
+            short: [false, $(entries!(@$short))?][entries!(@count $($short)?)],
         }),*),*];
     };
     (@count) => { 0 };
-    (@count $one:literal) => { 1 };
+    (@count $one:tt) => { 1 };
+    (@short) => { true };
 }
 suite!(entries);
+
+impl Entry {
+    /// Whose turn it is in the short form: the two users take turns in the list.
+    pub fn turn(&self) -> User {
+        let before = ENTRIES.iter().take_while(|entry| entry.name != self.name);
+        let place = before.filter(|entry| entry.short == self.short).count();
+        if place % 2 == 0 || self.root.is_some() { User::Root } else { User::Ordinary }
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -448,6 +464,17 @@ mod tests {
             let program = entry.program.trim_end_matches("-static").trim_end_matches("-musl");
             let source = format!("{}/programs/{program}.c", env!("CARGO_MANIFEST_DIR"));
             assert!(Path::new(&source).exists(), "{source} is missing");
+        }
+    }
+
+    #[test]
+    fn the_sample_has_each_group_as_both_users() {
+        let groups: HashSet<_> = ENTRIES.iter().map(|entry| entry.group).collect();
+        for group in groups {
+            for user in [User::Root, User::Ordinary] {
+                let there = |entry: &&Entry| entry.group == group && entry.short && entry.turn() == user;
+                assert!(ENTRIES.iter().any(|entry| there(&entry)), "{group}: nothing is run as {user:?}");
+            }
         }
     }
 }
