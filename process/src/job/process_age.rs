@@ -13,19 +13,24 @@ use std::time::{Duration, Instant};
 /// Nobody waits any more for a process that is older and has not spoken: the library cannot be loaded where it lives, perhaps.
 const SILENT: Duration = Duration::from_secs(5);
 
-/// How long ago a process began; `None`: it is gone.
-fn since_birth(pid: i32) -> Option<Duration> {
+/// When a process began, by the clock that counts from boot; `None`: it is gone.
+fn birth(pid: i32) -> Option<Duration> {
     /// Ticks of proc_pid_stat(5) per second (USER_HZ), and the place of field 22, counted from the third.
     const TICKS: u64 = 100;
     const START: usize = 19;
     let start = procfs::stat_fields(pid, pid).ok()?.get(START)?.parse::<u64>().ok()?;
-    let begun = Duration::from_millis(start.saturating_mul(1000 / TICKS));
-    Some(Duration::from_nanos(clock::now_ns(libc::CLOCK_BOOTTIME)).saturating_sub(begun))
+    Some(Duration::from_millis(start.saturating_mul(1000 / TICKS)))
+}
+
+/// What a process born then has had by now, if it has waited that long for a processor.
+fn age(birth: Duration, now: Duration, waited: Duration) -> Duration {
+    now.saturating_sub(birth).saturating_sub(waited)
 }
 
 /// How long a process has lived, less what its main thread has waited for a processor; `None`: it is gone.
 pub fn of(pid: i32) -> Option<Duration> {
-    Some(since_birth(pid)?.saturating_sub(waited(pid)))
+    let birth = birth(pid)?;
+    Some(age(birth, Duration::from_nanos(clock::now_ns(libc::CLOCK_BOOTTIME)), waited(pid)))
 }
 
 /// Whether it will not speak any more, if it has not yet; what is gone is not silent.
@@ -54,12 +59,23 @@ impl Awaited {
 
     /// Whether something that a try has met has had that long: a process since it was met first, all else since the first try.
     pub fn has_had(&mut self, long: Duration, met: &[Refusal]) -> bool {
+        self.has_had_by(Instant::now(), long, met, waited)
+    }
+
+    /// The same by that time, with how long each process has waited for a processor.
+    fn has_had_by(
+        &mut self,
+        now: Instant,
+        long: Duration,
+        met: &[Refusal],
+        waited: impl Fn(i32) -> Duration,
+    ) -> bool {
         let pids = refuse::processes(met);
-        let other = (pids.len() < met.len()).then(|| self.begun.elapsed());
+        let other = (pids.len() < met.len()).then(|| now.saturating_duration_since(self.begun));
         let had = pids.into_iter().map(|pid| {
             let waited = waited(pid);
-            let (since, before) = *self.met.entry(pid).or_insert_with(|| (Instant::now(), waited));
-            since.elapsed().saturating_sub(waited.saturating_sub(before))
+            let (since, before) = *self.met.entry(pid).or_insert((now, waited));
+            now.saturating_duration_since(since).saturating_sub(waited.saturating_sub(before))
         });
         // Each of them is noted, whatever another has had.
         had.chain(other).max().is_some_and(|had| had >= long)
@@ -67,61 +83,52 @@ impl Awaited {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use holdfast_image::refusal::Subject;
-    use std::process::{Child, Command};
-    use std::thread;
 
-    /// A program that computes, in a class of its own, on that processor.
-    fn busy(class: &str, processor: &str) -> Child {
-        let words = [class, "0", "taskset", "-c", processor, "sh", "-c", "while :; do :; done"];
-        Command::new("chrt").args(words).spawn().unwrap()
-    }
+    const SECOND: Duration = Duration::from_secs(1);
 
-    fn end(mut child: Child) {
-        child.kill().unwrap();
-        child.wait().unwrap();
+    #[test]
+    fn time_without_a_processor_is_no_age() {
+        assert_eq!(age(5 * SECOND, 9 * SECOND, SECOND), 3 * SECOND);
+        // The counters are read one after the other, and the birth is rounded.
+        assert_eq!(age(5 * SECOND, 9 * SECOND, 6 * SECOND), Duration::ZERO);
+        assert_eq!(age(9 * SECOND, 5 * SECOND, Duration::ZERO), Duration::ZERO);
     }
 
     #[test]
-    fn who_has_no_processor_does_not_grow_older() {
-        let mask = clock::affinity(0).unwrap()[0];
-        let processor = mask.trailing_zeros().to_string();
-        let (first, second) = (busy("--other", &processor), busy("--idle", &processor));
-        let pid = second.id().cast_signed();
-        let (mut awaited, met) = (Awaited::new(Instant::now()), [refuse::stranger(pid)]);
-        awaited.has_had(Duration::ZERO, &met);
+    fn a_process_is_awaited_from_when_it_was_met_less_what_it_waited_since() {
         let begun = Instant::now();
-        // What it waits just now counts when it is over.
-        let starves = |awaited: &mut Awaited| {
-            let (whole, had) = (since_birth(pid).unwrap(), of(pid).unwrap());
-            let half = begun.elapsed() / 2;
-            whole > Duration::from_millis(500) && had < whole / 2 && !awaited.has_had(half, &met)
+        let (mut awaited, met) = (Awaited::new(begun), [refuse::stranger(7)]);
+        let mut had = |at: Duration, waited: Duration, long: Duration| {
+            awaited.has_had_by(begun + at, long, &met, |_| waited)
         };
-        while !starves(&mut awaited) {
-            assert!(begun.elapsed() < Duration::from_secs(60));
-            thread::sleep(Duration::from_millis(5));
-        }
-        end(first);
-        end(second);
+        // It had waited for 30 s before it was met, which is none of this.
+        assert!(!had(10 * SECOND, 30 * SECOND, SECOND));
+        assert!(had(14 * SECOND, 30 * SECOND, 4 * SECOND));
+        assert!(had(14 * SECOND, 31 * SECOND, 3 * SECOND) && !had(14 * SECOND, 31 * SECOND, 4 * SECOND));
+        assert!(!had(14 * SECOND, 40 * SECOND, SECOND));
     }
 
     #[test]
-    fn who_sleeps_grows_older() {
-        let child = Command::new("sleep").arg("20").spawn().unwrap();
-        let pid = child.id().cast_signed();
-        let mut awaited = Awaited::new(Instant::now());
-        let met = [refuse::stranger(pid)];
-        assert!(!awaited.has_had(Duration::from_millis(100), &met));
-        thread::sleep(Duration::from_millis(150));
-        assert!(awaited.has_had(Duration::from_millis(30), &met));
-        assert!(of(pid).unwrap() >= Duration::from_millis(30));
-        end(child);
-        assert!(of(pid).is_none());
-        let other = Refusal { subject: Subject::Thread { tid: pid }, reason: "it is there".into() };
-        assert!(awaited.has_had(Duration::from_millis(150), std::slice::from_ref(&other)));
-        assert!(!Awaited::new(Instant::now()).has_had(Duration::from_secs(60), &[other]));
+    fn all_else_is_awaited_from_the_first_try() {
+        let begun = Instant::now();
+        let mut awaited = Awaited::new(begun);
+        let thread = Refusal { subject: Subject::Thread { tid: 7 }, reason: "it is there".into() };
+        let both = [refuse::stranger(8), thread];
+        let none = |_| Duration::ZERO;
+        assert!(awaited.has_had_by(begun + 2 * SECOND, 2 * SECOND, &both[1..], none));
+        assert!(!awaited.has_had_by(begun + 2 * SECOND, 3 * SECOND, &both, none));
+        // The process was noted then, though the thread was older.
+        assert!(awaited.has_had_by(begun + 4 * SECOND, 2 * SECOND, &both[..1], none));
+        assert!(!awaited.has_had_by(begun + 4 * SECOND, 3 * SECOND, &both[..1], none));
+        assert!(!awaited.has_had_by(begun + 4 * SECOND, Duration::ZERO, &[], none));
+    }
+
+    #[test]
+    fn a_living_process_has_an_age_and_no_other_one_has() {
+        assert!(of(std::process::id().cast_signed()).is_some());
+        assert!(of(i32::MAX).is_none());
     }
 }
