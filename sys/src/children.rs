@@ -1,17 +1,18 @@
 //! Who the children of processes are, as /proc/PID/task/TID/children says it (needs CONFIG_PROC_CHILDREN).
 //!
-//! Called by `process` to find all processes of a job. That file "does not work properly if children of the target task exit while the
-//! file is being read" (proc(5)): the kernel goes on from the child that it has shown last, and if that one is gone by then, from as
-//! many as it has shown before, and leaves one out for each that is gone (fs/proc/array.c, `get_children_pid`). New ones come last.
-//! What must hold: where a child that is left out would be lost, [`all_children`] is asked.
+//! Called by `process` to find all processes of a job. That file "does not work properly if children of the target task
+//! exit while the file is being read" (proc(5)): the kernel goes on from the child that it has shown last, and if that
+//! one is gone by then, from as many as it has shown before, and leaves one out for each that is gone (fs/proc/array.c,
+//! `get_children_pid`). New ones come last. What must hold: where a child that is left out would be lost,
+//! [`all_children`] is asked.
 
 use crate::procfs;
 use crate::proctext::ProcFolder;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Living and zombie children of all threads of a process. Right if no child of it ends meanwhile, or if it does not matter that one is
-/// left out then.
+/// Living and zombie children of all threads of a process. Right if no child of it ends meanwhile, or if it does not
+/// matter that one is left out then.
 ///
 /// # Errors
 /// Process gone. Threads that end meanwhile are skipped.
@@ -19,8 +20,8 @@ pub fn children(pid: i32) -> io::Result<Vec<i32>> {
     Ok(numbers(lists(pid)?))
 }
 
-/// Living and zombie children of some processes; those that are gone have none. None is left out that was there before the call, not
-/// even one that went meanwhile from one of these processes to another, whose child it was not.
+/// Living and zombie children of some processes; those that are gone have none. None is left out that was there before
+/// the call, not even one that went meanwhile from one of these processes to another, whose child it was not.
 ///
 /// # Errors
 /// TimedOut: they came and went all the time, so long.
@@ -29,8 +30,8 @@ pub fn all_children(pids: &[i32], limit: Duration) -> io::Result<Vec<i32>> {
     settled(look, limit).map(|lists| lists.into_iter().flat_map(numbers).collect())
 }
 
-/// What two looks, one after the other, have both seen. The kernel leaves a child out only where one before it goes that the same look
-/// has shown: then the next shows that one no more.
+/// What two looks, one after the other, have both seen. The kernel leaves a child out only where one before it goes
+/// that the same look has shown: then the next shows that one no more.
 fn settled<T: PartialEq>(mut look: impl FnMut() -> T, limit: Duration) -> io::Result<T> {
     let begun = Instant::now();
     let mut before = look();

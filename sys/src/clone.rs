@@ -76,8 +76,8 @@ pub fn pidfd_getfd(pidfd: &OwnedFd, fd: i32) -> io::Result<OwnedFd> {
     owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), fd, 0) })
 }
 
-/// What the threads of a process share (the last two unless one of them has called unshare(2)), and a child of vfork(2) and its
-/// parent; the values are those of kcmp(2).
+/// What the threads of a process share (the last two unless one of them has called unshare(2)), and a child of vfork(2)
+/// and its parent; the values are those of kcmp(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Common {
     /// Memory.
@@ -98,8 +98,8 @@ pub fn have_in_common(tid_a: i32, tid_b: i32, what: Common) -> io::Result<bool> 
     crate::check(result).map(|order| order == 0)
 }
 
-/// Whether an epoll instance (pid and descriptor) watches a file (pid and descriptor) under a number: the `nth` that it has under
-/// it (kcmp(2), KCMP_EPOLL_TFD).
+/// Whether an epoll instance (pid and descriptor) watches a file (pid and descriptor) under a number: the `nth` that it
+/// has under it (kcmp(2), KCMP_EPOLL_TFD).
 ///
 /// # Errors
 /// EPERM, EBADF, ENOENT, ENOSYS.
@@ -113,8 +113,8 @@ pub fn is_watched(file: (i32, i32), epoll: (i32, i32), number: i32, nth: u32) ->
     crate::check(result).map(|order| order == 0)
 }
 
-/// Where the open file description of one descriptor stands to that of another, in an order that the kernel keeps until it is started
-/// again (kcmp(2), KCMP_FILE, NOTES): to find one among many takes a few questions.
+/// How the open file description of one descriptor compares with that of another, in an order that the kernel keeps
+/// until it is started again (kcmp(2), KCMP_FILE, NOTES): to find one among many takes a few questions.
 ///
 /// # Errors
 /// EPERM, EBADF, ENOSYS.

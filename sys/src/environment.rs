@@ -1,8 +1,9 @@
 //! The environment that a process was started with, whole or not at all.
 //!
-//! Called by `process`, for which it is what ties an orphan to a job. What must hold: the text comes by one read. Between two of them
-//! the process may execute another program, and the memory that the file was opened for is gone then: the second yields nothing
-//! (fs/proc/base.c, environ_read: mmget_not_zero), and what the first has read looks like all of it.
+//! Called by `process`, for which it is what ties an orphan to a job. What must hold: the text comes by one read.
+//! Between two of them the process may execute another program, and the memory that the file was opened for is gone
+//! then: the second yields nothing (fs/proc/base.c, environ_read: mmget_not_zero), and what the first has read looks
+//! like all of it.
 
 use crate::{procfs, proctext};
 use std::io;
@@ -47,8 +48,8 @@ pub fn of(pid: i32) -> io::Result<Environment> {
     Ok(Environment::Ending)
 }
 
-/// Of a thread that shows no environment. Where its code begins is noted after the environment is in its place (fs/binfmt_elf.c,
-/// load_elf_binary: `create_elf_tables` comes before `start_code`).
+/// Of a thread that shows no environment. Where its code begins is noted after the environment is in its place
+/// (fs/binfmt_elf.c, load_elf_binary: `create_elf_tables` comes before `start_code`).
 fn shown(fields: &[String]) -> Environment {
     let number = |field: usize| fields.get(field).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
     if number(VSIZE) == 0 {

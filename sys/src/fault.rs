@@ -1,8 +1,8 @@
 //! Fault points: named places at which a test may have the process killed, or delayed.
 //!
-//! `HOLDFAST_FAULT=name` or `name:3` (the third pass) makes [`point`] send SIGKILL to its own process; with `+300` at the end
-//! it sleeps so many milliseconds instead. Compiled in always: the cost without the variable is one atomic load. Called
-//! by the agent and, where the name says so, by the front; never inside the program.
+//! `HOLDFAST_FAULT=name` or `name:3` (the third pass) makes [`point`] send SIGKILL to its own process; with `+300` at
+//! the end it sleeps so many milliseconds instead. Compiled in always: the cost without the variable is one atomic
+//! load. Called by the agent and, where the name says so, by the front; never inside the program.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -57,8 +57,8 @@ fn plan() -> Option<&'static Plan> {
     .as_ref()
 }
 
-/// Whether something that is not a place in the code is asked for: `HOLDFAST_FAULT=other-vdso` takes this kernel's vdso for
-/// another one than that of any image.
+/// Whether something that is not a place in the code is asked for: `HOLDFAST_FAULT=other-vdso` takes this kernel's vdso
+/// for another one than that of any image.
 pub fn is_asked(name: &str) -> bool {
     plan().is_some_and(|plan| plan.name == name)
 }

@@ -122,7 +122,8 @@ pub fn receive_with(
     Ok((len, ancillary.passed))
 }
 
-/// `recvmsg(2)` with MSG_PEEK: its length, and whether descriptors come with it. The caller's copies of them are closed.
+/// `recvmsg(2)` with MSG_PEEK: its length, and whether descriptors come with it. The caller's copies of them are
+/// closed.
 ///
 /// # Errors
 /// As recvmsg.

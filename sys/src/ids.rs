@@ -1,7 +1,9 @@
-//! The id that a pid namespace has given last: the next new process or thread gets one behind it (kernel/pid.c, alloc_pid).
+//! The id that a pid namespace has given last: the next new process or thread gets one behind it (kernel/pid.c,
+//! alloc_pid).
 //!
-//! Used at a checkpoint, and by a restart, which goes on from there. Both files speak of the namespace of whoever reads or
-//! writes them, whatever /proc they are found in (fs/proc/loadavg.c; kernel/pid_namespace.c, pid_ns_ctl_handler).
+//! Used at a checkpoint, and by a restart, which goes on from there. Both files are about the namespace of the process
+//! that reads or writes them, whatever /proc they are in (fs/proc/loadavg.c; kernel/pid_namespace.c,
+//! pid_ns_ctl_handler).
 
 use crate::proctext;
 use std::fs;
@@ -23,11 +25,12 @@ pub fn last() -> Option<i32> {
     last_in(&proctext::record(LOADAVG).ok()?)
 }
 
-/// Has the caller's namespace go on behind that id (pid_namespaces(7), ns_last_pid). Ids that are chosen with set_tid change
-/// nothing in it.
+/// Has the caller's namespace go on behind that id (pid_namespaces(7), ns_last_pid). Ids that are chosen with set_tid
+/// change nothing in it.
 ///
 /// # Errors
-/// EPERM without CAP_CHECKPOINT_RESTORE over the namespace; EINVAL: there are not so many ids; ENOENT: this kernel cannot.
+/// EPERM without CAP_CHECKPOINT_RESTORE over the namespace; EINVAL: there are not so many ids; ENOENT: this kernel
+/// cannot.
 pub fn go_on_behind(id: i32) -> io::Result<()> {
     fs::write("/proc/sys/kernel/ns_last_pid", id.to_string())
 }

@@ -3,7 +3,8 @@
 //! By hand: watches, whose numbers `nix` does not give out; handles, which it lacks.
 //!
 //! # Safety
-//! Calls take descriptors that the caller borrows, numbers, NUL-terminated strings, and local buffers of the right size.
+//! Calls take descriptors that the caller borrows, numbers, NUL-terminated strings, and local buffers of the right
+//! size.
 #![allow(unsafe_code)]
 
 use crate::check;

@@ -1,7 +1,8 @@
-//! Typed calls that the crates lack: ptrace, clone3, process memory, pagemap scan, prctl, and the kernel probe.
+//! Typed system calls, /proc, and the kernel probe.
 //!
 //! The only home of raw system calls outside `preload`. Each module is one subsystem; each function is one call, and
-//! returns the kernel's error as [`std::io::Error`] so that errno is never lost.
+//! returns the kernel's error as [`std::io::Error`] so that errno is never lost. Calls go by way of `nix` where it has
+//! them; the head of a module says what is by hand and why: ptrace, clone3, process memory, pagemap, System V and more.
 #![deny(unsafe_code)]
 
 pub mod attributes;

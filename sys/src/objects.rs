@@ -45,7 +45,7 @@ pub fn duplicate_above(fd: RawFd, floor: i32) -> io::Result<OwnedFd> {
     fcntl_of_number(fd, libc::F_DUPFD_CLOEXEC, i64::from(floor)).and_then(|fd| owned(i64::from(fd)))
 }
 
-/// The same open file description at exactly this number, which stays open and belongs to nobody in this program:
+/// The same open file description at exactly this number, which stays open and has no owner in this program:
 /// it is for the one that is going to be executed.
 ///
 /// # Errors

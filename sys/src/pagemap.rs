@@ -69,7 +69,8 @@ const ROOM: usize = 4096;
 /// [`IS_GUARD`] where the kernel knows it, else nothing; asked once.
 pub fn guard_category() -> u64 {
     static KNOWN: OnceLock<bool> = OnceLock::new();
-    // The lowest pages are never mapped: nothing is walked (fs/proc/task_mmu.c, pagemap_scan_get_args checks the masks first).
+    // The lowest pages are never mapped: nothing is walked (fs/proc/task_mmu.c, pagemap_scan_get_args checks the masks
+    // first).
     let ask =
         || File::open("/proc/self/pagemap").and_then(|own| scan(&own, 0, 4096, IS_GUARD, IS_GUARD, |_| ()));
     if *KNOWN.get_or_init(|| ask().is_ok()) { IS_GUARD } else { 0 }
@@ -116,8 +117,9 @@ pub fn scan_written(
 /// written only what was written in between. `wanted` must contain [`IS_WRITTEN`].
 ///
 /// # Errors
-/// EPERM: the range holds a mapping that is not registered in WP_ASYNC mode; or it holds a part of an explicit huge page. After an error some pages may have been
-/// write-protected without having been reported: the caller must take the whole range for written.
+/// EPERM: the range holds a mapping that is not registered in WP_ASYNC mode; or it holds a part of an explicit huge
+/// page. After an error some pages may have been write-protected without having been reported: the caller must take the
+/// whole range for written.
 pub fn scan_and_protect(
     pagemap: &File,
     start: u64,
@@ -155,8 +157,8 @@ pub fn scan_written_and_protect(
     walk(pagemap, start, end, masks, each)
 }
 
-/// The pages of `start..end` that are not write-protected, and those that do not exist, as far as there is a page table for them.
-/// Protects nothing. Much faster than the other scans: the kernel looks at nothing but the table entries.
+/// The pages of `start..end` that are not write-protected, and those that do not exist, as far as there is a page table
+/// for them. Protects nothing. Much faster than the other scans: the kernel looks at nothing but the table entries.
 ///
 /// # Errors
 /// As [`scan`].
@@ -197,7 +199,8 @@ fn walk(
     masks: ScanArg,
     mut each: impl FnMut(ScanRegion),
 ) -> io::Result<()> {
-    // No more than there are pages, and not cleared: most ranges are short, or empty, and it would cost more than their scan.
+    // No more than there are pages, and not cleared: most ranges are short, or empty, and it would cost more than their
+    // scan.
     let pages = usize::try_from(end.saturating_sub(start).div_ceil(PAGE)).unwrap_or(ROOM);
     let mut regions: Vec<ScanRegion> = Vec::with_capacity(pages.clamp(1, ROOM));
     let mut from = start;
@@ -216,8 +219,8 @@ fn walk(
         // SAFETY: the kernel has written so many, all of them numbers (fs/proc/task_mmu.c, pagemap_scan_flush_buffer).
         unsafe { regions.set_len(found) };
         regions.drain(..).for_each(&mut each);
-        // walk_end is where the kernel stopped: `end`, or after the last region that fitted; or where a huge page begins of which it
-        // was asked to protect a part (pagemap_scan_hugetlb_entry).
+        // walk_end is where the kernel stopped: `end`, or after the last region that fitted; or where a huge page
+        // begins of which it was asked to protect a part (pagemap_scan_hugetlb_entry).
         if arg.walk_end <= from {
             return Err(io::Error::other(format!("the kernel does not scan beyond {from:#x}")));
         }
@@ -249,7 +252,7 @@ mod tests {
             scan(&own, start, start + 3 * PAGE as u64, IS_GUARD, IS_GUARD, each).unwrap();
             assert_eq!(found, [(PAGE as u64, 2 * PAGE as u64)]);
         }
-        // SAFETY: nobody uses the memory any more.
+        // SAFETY: nothing uses the memory any more.
         unsafe { libc::munmap(base, 3 * PAGE) };
     }
 }

@@ -71,8 +71,8 @@ fn capability(bit: u32) -> bool {
     crate::procfs::Status::read(pid, pid).is_ok_and(|status| status.mask("CapEff") >> bit & 1 == 1)
 }
 
-/// CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE, effective: this thread may choose ids of new processes (`alloc_pid`, kernel/pid.c;
-/// ids of its user namespace).
+/// CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE, effective: this thread may choose ids of new processes (`alloc_pid`,
+/// kernel/pid.c; ids of its user namespace).
 pub fn can_choose_pid() -> bool {
     const CAP_SYS_ADMIN: u32 = 21;
     const CAP_CHECKPOINT_RESTORE: u32 = 40;

@@ -103,8 +103,8 @@ pub const HAS_KEY: &str = "key";
 /// The same of a mapping of explicit huge pages, by their size: with the shift of mmap(2).
 pub const HUGE_PAGES: [(&str, u32); 2] = [("hp21", 21), ("hp30", 30)];
 
-/// `VmFlags` of every mapping of a smaps file, in the order of the maps: start and end address, and two-letter flags, with
-/// [`HAS_KEY`] and [`HUGE_PAGES`] among them.
+/// `VmFlags` of every mapping of a smaps file, in the order of the maps: start and end address, and two-letter flags,
+/// with [`HAS_KEY`] and [`HUGE_PAGES`] among them.
 ///
 /// # Errors
 /// Process gone, or a line that is not understood.
@@ -187,8 +187,8 @@ impl Status {
 
 /// Counts the minor page faults of a process, all its threads together, those that have ended too.
 ///
-/// Field 10 of /proc/PID/stat; the kernel adds to it as each fault is done (mm/memory.c, mm_account_fault), so it is never
-/// behind. Reading costs about 1 us, 3 us with 64 threads.
+/// Field 10 of /proc/PID/stat; the kernel adds to it as each fault is done (mm/memory.c, mm_account_fault), so it is
+/// never behind. Reading costs about 1 us, 3 us with 64 threads.
 pub struct FaultCounter(fs::File);
 
 impl FaultCounter {
@@ -248,8 +248,8 @@ pub fn tasks(pid: i32) -> io::Result<Vec<i32>> {
     numbers(&format!("/proc/{pid}/task"))
 }
 
-/// How many threads there are: a fraction of what listing them takes. The folder counts as many links, besides the two of any
-/// folder (fs/proc/base.c, `proc_task_getattr`).
+/// How many threads there are: a fraction of what listing them takes. The folder counts as many links, besides the two
+/// of any folder (fs/proc/base.c, `proc_task_getattr`).
 ///
 /// # Errors
 /// Process gone.
@@ -441,7 +441,7 @@ impl DescriptorFolder {
     /// Device and inode of what it leads to.
     ///
     /// # Errors
-    /// It is not open (any more); nobody can tell.
+    /// It is not open (any more).
     pub fn identity(&self, fd: i32) -> io::Result<(u64, u64)> {
         self.links.identity(&fd.to_string())
     }

@@ -2,7 +2,8 @@
 //!
 //! `std::fs::read` asks for the size first, which is 0 here, and then reads 32, 64, 128 … bytes until it is at the end.
 //! Called by `procfs`, and for files of /proc that have no parser there. Many files of one folder are read through a
-//! [`ProcFolder`]: the way to /proc/PID/task/TID/fdinfo is longer for the kernel than all that it says of one descriptor.
+//! [`ProcFolder`]: the way to /proc/PID/task/TID/fdinfo is longer for the kernel than all that it says of one
+//! descriptor.
 //!
 //! By hand: readlinkat(2), for which `nix` allocates 4 KiB, and asks for the size of the link where that is not enough:
 //! in /proc the kernel says 0.
@@ -44,8 +45,8 @@ pub fn list(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     read(File::open(path)?, false)
 }
 
-/// A file that the kernel makes as a whole (single_open and simple_read_from_buffer: stat, status, comm, fdinfo …): where less comes
-/// than there is room for, that was all.
+/// A file that the kernel makes as a whole (single_open and simple_read_from_buffer: stat, status, comm, fdinfo …):
+/// where less comes than there is room for, that was all.
 ///
 /// # Errors
 /// It cannot be opened or read.
@@ -86,7 +87,8 @@ pub fn list_text(path: impl AsRef<Path>) -> io::Result<String> {
     text(list(path)?)
 }
 
-/// As [`list`], of a file that was read before: it is made anew where it is read from its beginning (fs/seq_file.c, seq_read_iter).
+/// As [`list`], of a file that was read before: it is made anew where it is read from its beginning (fs/seq_file.c,
+/// seq_read_iter).
 ///
 /// # Errors
 /// It cannot be read; ESRCH: it is of a thread that has ended.

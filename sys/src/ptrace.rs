@@ -83,7 +83,7 @@ fn request(request: libc::c_uint, tid: i32, addr: u64, data: u64) -> io::Result<
 /// Attaches without stopping; options are PTRACE_O_*.
 ///
 /// # Errors
-/// EPERM: somebody else traces it, not ours, or it is exiting; ESRCH: gone.
+/// EPERM: another process traces it, not ours, or it is exiting; ESRCH: gone.
 pub fn seize(tid: i32, options: i32) -> io::Result<()> {
     request(libc::PTRACE_SEIZE, tid, 0, u64::from(options.cast_unsigned())).map(|_| ())
 }
@@ -96,8 +96,8 @@ pub fn interrupt(tid: i32) -> io::Result<()> {
     request(libc::PTRACE_INTERRUPT, tid, 0, 0).map(|_| ())
 }
 
-/// Lets a thread that stands in a group stop stay in it without being trapped: it reports again when that ends, or at once when it
-/// has ended meanwhile.
+/// Lets a thread that is in a group stop stay in it without being trapped: it reports again when that ends, or at
+/// once when it has ended meanwhile.
 ///
 /// # Errors
 /// EIO: not in an event stop; ESRCH: gone.

@@ -174,10 +174,10 @@ mod tests {
     fn the_sender_is_told() {
         let (one, two) = crate::fd::socketpair(libc::SOCK_SEQPACKET).unwrap();
         expect(two.as_fd()).unwrap();
-        send(one.as_fd(), b"hello", None).unwrap();
+        send(one.as_fd(), b"first", None).unwrap();
         let mut buffer = [0_u8; 16];
         let Received { len, pid, passed } = receive(two.as_fd(), &mut buffer).unwrap();
-        assert_eq!((&buffer[..len], pid), (&b"hello"[..], std::process::id().cast_signed()));
+        assert_eq!((&buffer[..len], pid), (&b"first"[..], std::process::id().cast_signed()));
         assert!(passed.is_none());
         drop(one);
         assert_eq!(receive(two.as_fd(), &mut buffer).unwrap().len, 0);

@@ -219,7 +219,7 @@ mod tests {
         let found = unix_socket(inode(&listener)).unwrap();
         assert_eq!((found.listens, found.waiting, found.backlog), (true, 1, 7));
         let found = unix_socket(inode(&client)).unwrap();
-        assert_eq!((found.peer, found.ended), (Some(0), false), "nobody has accepted it");
+        assert_eq!((found.peer, found.ended), (Some(0), false), "not accepted yet");
         assert_eq!(waiting_connections(inode(&listener)).unwrap(), [inode(&client)]);
         drop(client);
         assert_eq!(waiting_connections(inode(&listener)).unwrap(), [0]);

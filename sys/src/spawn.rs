@@ -36,9 +36,10 @@ pub struct Start {
     pub closed: Vec<RawFd>,
     /// If not empty: becomes descriptors 0, 1, 2 … and everything above is closed.
     pub descriptors: Vec<OwnedFd>,
-    /// In a process group of its own, with `/` as working folder: what a terminal sends to its foreground is not for it.
-    /// Not in a session of its own: the scheduler takes each session for one competitor (sched(7), autogroup), and a
-    /// new one that mostly sleeps was seen to wait for seconds while a job of twenty processes kept the processors busy.
+    /// In a process group of its own, with `/` as working folder: what a terminal sends to its foreground is not for
+    /// it. Not in a session of its own: the scheduler takes each session for one competitor (sched(7), autogroup), and
+    /// a new one that mostly sleeps was seen to wait for seconds while a job of twenty processes kept the processors
+    /// busy.
     pub detached: bool,
 }
 

@@ -1,8 +1,8 @@
 //! System V semaphores and message queues (sysvipc(7)).
 //!
 //! # Safety
-//! Calls take numbers, and arrays and structures that live across them with room for all that the kernel writes: the number of
-//! semaphores of a set never changes, and no message is longer than asked for.
+//! Calls take numbers, and arrays and structures that live across them with room for all that the kernel writes: the
+//! number of semaphores of a set never changes, and no message is longer than asked for.
 #![allow(unsafe_code)]
 
 use crate::check;
@@ -87,8 +87,8 @@ impl IpcKind {
         Ok(IpcFacts { key: permissions.__key, mode, count: usize::try_from(count).unwrap_or(0), room })
     }
 
-    /// All of this kind, each with the processes that the kernel remembers: who was the last to operate on a semaphore, or to
-    /// send and to receive a message (ipc/sem.c, ipc/msg.c). Those that may not be looked at have none.
+    /// All of this kind, each with the processes that the kernel remembers: who was the last to operate on a semaphore,
+    /// or to send and to receive a message (ipc/sem.c, ipc/msg.c). Those that may not be looked at have none.
     ///
     /// # Errors
     /// The list cannot be read (proc_sysvipc(5)).
@@ -116,7 +116,7 @@ impl IpcKind {
         Ok(list.lines().skip(1).filter_map(users).collect())
     }
 
-    /// Makes one that nobody has; key 0: without a key. `count`: of semaphores.
+    /// Makes a new one; key 0: without a key. `count`: of semaphores.
     ///
     /// # Errors
     /// EEXIST: the key is taken; ENOSPC, EINVAL: the system allows no more, or none so large.
@@ -151,7 +151,7 @@ impl IpcKind {
     /// Removes one.
     ///
     /// # Errors
-    /// EINVAL: there is none; EPERM: it is somebody else's.
+    /// EINVAL: there is none; EPERM: it is another user's.
     pub fn remove(self, id: i32) -> io::Result<()> {
         // SAFETY: numbers only; IPC_RMID ignores what follows.
         let result = unsafe {
@@ -166,7 +166,7 @@ impl IpcKind {
     /// Sets the permission bits, and the bytes that a queue may hold.
     ///
     /// # Errors
-    /// EPERM: it is somebody else's, or so many bytes need a privilege.
+    /// EPERM: it is another user's, or so many bytes need a privilege.
     pub fn set(self, id: i32, mode: u32, room: u64) -> io::Result<()> {
         let mode = u16::try_from(mode & 0o777).unwrap_or(0);
         let result = match self {

@@ -75,7 +75,7 @@ pub fn find(key: i32) -> io::Result<i32> {
 /// Sets the permission bits of a segment.
 ///
 /// # Errors
-/// EPERM: it is somebody else's.
+/// EPERM: it is another user's.
 pub fn set_mode(id: i32, mode: u32) -> io::Result<()> {
     let mut facts = status(id)?;
     facts.shm_perm.mode = u16::try_from(mode & 0o777).unwrap_or(0);
@@ -86,7 +86,7 @@ pub fn set_mode(id: i32, mode: u32) -> io::Result<()> {
 /// Removes a segment: it goes when it is detached last.
 ///
 /// # Errors
-/// EINVAL: there is none; EPERM: it is somebody else's.
+/// EINVAL: there is none; EPERM: it is another user's.
 pub fn remove(id: i32) -> io::Result<()> {
     // SAFETY: numbers only; IPC_RMID ignores the pointer.
     check(i64::from(unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) })).map(|_| ())
@@ -147,7 +147,7 @@ impl Attached {
     pub fn clear(&self, offset: u64, len: u64) -> io::Result<()> {
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let place = self.place(offset, len)?;
-        // SAFETY: a range of the mapping, whose content nobody in this process relies on.
+        // SAFETY: a range of the mapping, whose content nothing in this process relies on.
         let given_back = check(i64::from(unsafe { libc::madvise(place.cast(), len, libc::MADV_REMOVE) }));
         match given_back {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
@@ -162,7 +162,7 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        // SAFETY: attached by `new`, and nobody has its address any more.
+        // SAFETY: attached by `new`, and nothing has its address any more.
         unsafe { libc::shmdt(self.start.cast()) };
     }
 }

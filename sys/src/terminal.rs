@@ -215,8 +215,8 @@ pub fn open_slave(master: BorrowedFd<'_>, flags: u32) -> io::Result<OwnedFd> {
 const LOCAL_FLAGS: usize = 12;
 const CHARACTERS: usize = 17;
 const EXTPROC: u32 = 0x10000;
-/// Characters that have a meaning in a line, and end one: erase, kill, end of file, end of line, reprint, discard, erase
-/// a word, next is literal, another end of line.
+/// Characters that have a meaning in a line, and end one: erase, kill, end of file, end of line, reprint, discard,
+/// erase a word, next is literal, another end of line.
 const IN_LINES: [usize; 9] = [2, 3, 4, 11, 12, 13, 14, 15, 16];
 
 fn local_flags(termios: &[u8; TERMIOS_LEN]) -> u32 {
@@ -232,8 +232,8 @@ fn without(termios: &[u8; TERMIOS_LEN], flags: u32) -> [u8; TERMIOS_LEN] {
     changed
 }
 
-/// The line that was begun and not ended at a terminal which gives out whole lines (canonical mode). It can only be seen
-/// by taking it out, so it is put back. Nobody else may read meanwhile; the master sees nothing of it.
+/// The line that was begun and not ended at a terminal which gives out whole lines (canonical mode). It can only be
+/// seen by taking it out, so it is put back. No other process may read meanwhile; the master sees nothing of it.
 ///
 /// # Errors
 /// As the calls; the line is lost if it could not be put back.
@@ -270,7 +270,7 @@ fn take_out(slave: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
 pub fn begin_line(master: BorrowedFd<'_>, slave: BorrowedFd<'_>, line: &[u8]) -> io::Result<()> {
     let settings = termios(master)?;
     let mut plain = without(&settings, libc::ISIG | libc::IEXTEN | libc::ECHO | libc::ECHONL);
-    // c_iflag but for IXON, whose change is told to a master in packet mode.
+    // c_iflag but for IXON, whose change is reported to a master in packet mode.
     let input = u32::from_ne_bytes([plain[0], plain[1], plain[2], plain[3]]) & libc::IXON;
     plain[..4].copy_from_slice(&input.to_ne_bytes());
     IN_LINES.iter().for_each(|&at| plain[CHARACTERS + at] = 0);

@@ -1,9 +1,9 @@
 //! userfaultfd(2) in asynchronous write-protect mode (WP_ASYNC, Linux 6.7): the kernel notes first writes and lets them
-//! pass; nobody is asked, no signal, no event (Documentation/admin-guide/mm/userfaultfd.rst).
+//! pass, without a question, a signal or an event (Documentation/admin-guide/mm/userfaultfd.rst).
 //!
-//! The descriptor belongs to the address space of the process that made it, whoever holds it: the agent registers
-//! ranges of the program with a descriptor that the program made. Closing the last descriptor ends all tracking.
-//! No events are asked for: without a reader they would make munmap and fork of the program wait for ever.
+//! The descriptor belongs to the address space of the process that made it, whatever process holds it: the agent
+//! registers ranges of the program with a descriptor that the program made. Closing the last descriptor ends all
+//! tracking. No events are asked for: without a reader they would make munmap and fork of the program wait for ever.
 //!
 //! # Safety
 //! Every ioctl gets a structure of the kernel's layout that lives through the call. Ranges are numbers of the other
@@ -18,7 +18,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::OnceLock;
 
 const UFFD_USER_MODE_ONLY: i32 = 1;
-/// UFFD_FEATURE_WP_ASYNC, which brings WP_UNPOPULATED and WP_HUGETLBFS_SHMEM with it (include/uapi/linux/userfaultfd.h).
+/// UFFD_FEATURE_WP_ASYNC, which brings WP_UNPOPULATED and WP_HUGETLBFS_SHMEM with it
+/// (include/uapi/linux/userfaultfd.h).
 const UFFD_FEATURE_WP_ASYNC: u64 = 1 << 15;
 const UFFD_API: u64 = 0xAA;
 /// `_IOWR(0xAA, 0x3F, struct uffdio_api)`.
