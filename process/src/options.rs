@@ -2,7 +2,7 @@
 
 use crate::capture::contents::Contents;
 use crate::freeze::guard::GuardOptions;
-use crate::rebuild::Common;
+use crate::rebuild::SharedMemfd;
 use holdfast_image::PageCount;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
@@ -50,8 +50,8 @@ pub struct CutOptions {
     pub guard: GuardOptions,
     /// Keep the program stopped afterwards: it is to be ended once the image is committed.
     pub hold: bool,
-    /// Keep the program held ([`crate::Cut::parked`]) if a frozen copy has more pages than this: it would exceed a small bound
-    /// on copies before anybody can look.
+    /// Keep the program held ([`crate::Cut::parked`]) if a frozen copy has more pages than this: it would exceed a
+    /// small bound on copies before anybody can look.
     pub park_above: Option<PageCount>,
     /// Store the content of mapped files too.
     pub self_contained: bool,
@@ -61,10 +61,11 @@ pub struct CutOptions {
     pub socket: PathBuf,
     /// Mappings of the program change all the time: their flags are looked at inside the stop.
     pub changing: bool,
-    /// Folders of the store, and [`Common::shown`]: private mappings of files there are memory that a restart mapped.
+    /// Folders of the store, and [`SharedMemfd::shown`]: private mappings of files there are memory that a restart
+    /// mapped.
     pub own_files: Vec<PathBuf>,
     /// What the restart before has put where all processes map it.
-    pub common: Option<Arc<Common>>,
+    pub common: Option<Arc<SharedMemfd>>,
     /// Longest time from the first interrupt to the last thread's stop.
     pub deadline: Duration,
     /// Store just these ranges.

@@ -24,7 +24,7 @@ use holdfast_image::pages::{Inherited, PageRun};
 use holdfast_image::refusal::Refusal;
 use holdfast_image::{Epoch, PageCount};
 use holdfast_pager::{FlushQueue, Order as QueueOrder};
-use holdfast_process::rebuild::Common;
+use holdfast_process::rebuild::SharedMemfd;
 use holdfast_process::{Contents, Cut, FrozenMemory, Members, Tracer, Tracking};
 use holdfast_sys::clock::elapsed_ns;
 use holdfast_sys::poll::Bell;
@@ -51,7 +51,7 @@ pub struct JobContext {
     /// The image that the program was restarted from: it may be mapped from it, so it is never deleted.
     pub restarted_from: Option<Epoch>,
     /// What the restart has put where all processes map it.
-    pub common: OnceLock<Arc<Common>>,
+    pub common: OnceLock<Arc<SharedMemfd>>,
     /// What is saved of files, and what the last image has of that.
     pub contents: Option<Arc<Contents>>,
     /// What one checkpoint leaves for the next; locked as long as one runs.

@@ -28,7 +28,7 @@ use holdfast_image::Epoch;
 use holdfast_image::bytes::Name;
 use holdfast_image::paths::move_files;
 use holdfast_process::Contents;
-use holdfast_process::rebuild::{self, FinishOptions, RebuiltMember};
+use holdfast_process::rebuild::{self, RebuildOptions, RebuiltMember};
 use holdfast_sys::{fd, signals, unix_socket};
 use holdfast_tiers::{Image, Job, JobLock, Store, StoreError};
 use std::fs;
@@ -178,15 +178,15 @@ fn rebuild_program(
     if let Some(link) = link {
         link.tell(&Tell::Ready);
     }
-    let options = FinishOptions { lazy: args.lazy, socket_path: context.job.socket_path(), saved_dir };
-    let rebuilt = rebuild::finish(&record, &image, seed, &options)
+    let options = RebuildOptions { lazy: args.lazy, socket_path: context.job.socket_path(), saved_dir };
+    let rebuilt = rebuild::rebuild_job(&record, &image, seed, &options)
         .map_err(|error| crate::front::failure_of_rebuild(&error))?;
     let pids: Vec<String> = rebuilt.members.iter().map(|member| member.pid.to_string()).collect();
     let figures = format!(
         "image {epoch}: restart number {} as process {}: {:?}",
         rebuilt.restarts,
         pids.join(", "),
-        rebuilt.figures
+        rebuilt.timings
     );
     tracing::info!("{figures}");
     if let Some(common) = rebuilt.common {

@@ -14,7 +14,7 @@ use holdfast_image::Epoch;
 use holdfast_image::pages::{ExtentSource, PageProvider};
 use holdfast_image::paths::{Moved, move_files};
 use holdfast_image::record::{Backing, ProcessRecord};
-use holdfast_process::rebuild::{self, BirthOptions, Born, RebuildError};
+use holdfast_process::rebuild::{self, RebuildError, SpawnOptions, Spawned};
 use holdfast_sys::{fd, poll};
 use holdfast_tiers::{Image, Job, Store, StoreError};
 use std::collections::BTreeSet;
@@ -55,13 +55,13 @@ pub struct Request<'a> {
     pub map: &'a [Moved],
 }
 
-impl Program for Born {
+impl Program for Spawned {
     fn signal(&self, signal: i32) -> io::Result<()> {
-        let _ = Born::signal(self, signal);
+        let _ = Spawned::signal(self, signal);
         Ok(())
     }
     fn watch(&self) -> Option<BorrowedFd<'_>> {
-        Some(Born::watch(self))
+        Some(Spawned::watch(self))
     }
     fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
         self.try_wait()
@@ -70,7 +70,7 @@ impl Program for Born {
 
 /// A failed rebuilding.
 pub fn failure_of_rebuild(error: &RebuildError) -> Failure {
-    Failure { goes_by: error.goes_by(), ..Failure::new(exit_of_rebuild(error), error.to_string()) }
+    Failure { goes_by: error.is_transient(), ..Failure::new(exit_of_rebuild(error), error.to_string()) }
 }
 
 fn exit_of_rebuild(error: &RebuildError) -> Exit {
@@ -160,32 +160,32 @@ fn restart_one(request: &Request<'_>, epoch: Epoch, state: &StartState) -> Resul
         map: request.map.iter().map(Moved::to_argument).collect(),
     };
     let agent = launch(request.store, request.job, &state.inherited_fds, Order::Restart(order))?;
-    let options = BirthOptions { ids: None };
-    let born = rebuild::birth(&record, ours, &options);
-    let mut born = born.map_err(|error| why_none_was_born(&error, &agent, state, request.job))?;
+    let options = SpawnOptions { ids: None };
+    let spawned = rebuild::spawn(&record, ours, &options);
+    let mut spawned = spawned.map_err(|error| why_none_was_spawned(&error, &agent, state, request.job))?;
     drop(image);
     let runs = wait_until_it_runs(&agent, state, request.job);
     let put_back = match runs {
         Ok(put_back) => put_back,
         Err(failure) => {
-            born.kill_all();
-            let _ = born.wait();
+            spawned.kill_all();
+            let _ = spawned.wait();
             return Err(failure);
         }
     };
-    for line in born.notes.iter().chain(&put_back) {
+    for line in spawned.notes.iter().chain(&put_back) {
         report::note(line);
     }
-    supervise(&mut born, state, agent, request.job, request.settings)
+    supervise(&mut spawned, state, agent, request.job, request.settings)
 }
 
 /// New processes that are left by the agent, or ended by it, do not know why; it does.
-fn why_none_was_born(error: &RebuildError, agent: &Launched, state: &StartState, job: &Job) -> Failure {
+fn why_none_was_spawned(error: &RebuildError, agent: &Launched, state: &StartState, job: &Job) -> Failure {
     let own = failure_of_rebuild(error);
-    if !matches!(error, RebuildError::Left(_) | RebuildError::Ended { .. }) {
+    if !matches!(error, RebuildError::PeerGone(_) | RebuildError::Ended { .. }) {
         return own;
     }
-    let knows_no_better = RebuildError::Left(rebuild::FRONT).to_string();
+    let knows_no_better = RebuildError::PeerGone(rebuild::FRONT).to_string();
     let told = wait_until_it_runs(agent, state, job).err();
     told.filter(|told| told.message != knows_no_better).unwrap_or(own)
 }

@@ -14,10 +14,11 @@ use std::io;
 const MAGIC: &[u8] = &SharedPage::MAGIC_BYTES;
 
 /// What is wrong if it is not [`is_ours`].
-pub const NOT_OURS: &str = "the program has executed another program, whose libholdfast has not spoken yet";
+pub const NOT_OURS: &str =
+    "the program has executed another program, whose libholdfast has not registered yet";
 
-/// Whether the area is still the one that the library told: an exec leaves the address without meaning, and what lies
-/// there now must not be written to.
+/// Whether the area is still the one that the library registered: an exec leaves the address without meaning, and
+/// what lies there now must not be written to.
 pub fn is_ours<'a>(tid: i32, area: &InjectArea, maps: impl Iterator<Item = &'a Mapping> + Clone) -> bool {
     const READ_EXECUTE: u32 = 5;
     const READ_WRITE: u32 = 3;

@@ -1,4 +1,4 @@
-//! The rt_sigframe that brings a thread back by itself when the agent dies during an injected call.
+//! The rt_sigframe that takes a thread back by itself when the agent dies during an injected call.
 //!
 //! Layout: struct rt_sigframe of x86-64 (arch/x86/include/asm/sigframe.h) without the return address that a real one
 //! starts with: ucontext (uapi/asm/ucontext.h), siginfo, then the extended state in standard format. The kernel reads

@@ -1,10 +1,10 @@
 //! Running a table of system calls in a stopped thread of a running program, which goes on by itself if the agent dies.
 //!
-//! Order matters for the agent's death (docs/stop.md, B.1): frame and table are in place first, then the registers, then
-//! the mask; on the way back mask, then registers. At every instant in between the thread, let go, returns to where
-//! it was.
+//! Order matters for the agent's death (docs/stop.md, B.1): frame and table are in place first, then the registers,
+//! then the mask; on the way back mask, then registers. At every instant in between the thread, resumed, returns to
+//! where it was.
 //!
-//! Scratch layout: table at 0, buffers for results from [`BUFFERS`] on, frame at [`FRAME`] (with room below it for a
+//! Scratch layout: table at 0, buffers for results from [`BUFFERS`] on, frame at [`FRAME`] (with space below it for a
 //! signal that hits before the registers are back).
 
 use super::frame;
@@ -92,7 +92,7 @@ impl Marker {
 
 /// A signal whose arrival the program cannot notice: default action "ignore" in force, not blocked, not pending
 /// (natively such a signal is discarded when it is sent; kernel/signal.c, sig_ignored). In a thread that blocks
-/// them all, one that nobody waits for in practice; should it come from elsewhere at that moment, it is sent again.
+/// them all, one that no program waits for in practice; should it come from elsewhere at that moment, it is sent again.
 /// A program that handles them all (Go does) is watched call by call.
 pub fn choose_marker(caught: u64, blocked: u64, pending: u64) -> Marker {
     let free = |mask: u64| move |signal: &i32| mask >> (signal - 1) & 1 == 0;
@@ -103,7 +103,7 @@ pub fn choose_marker(caught: u64, blocked: u64, pending: u64) -> Marker {
         .map_or(Marker::Call, Marker::Signal)
 }
 
-/// What the batch does when a row created a process: gets the new tid, while the creator stands at the event.
+/// What the batch does when a row created a process: gets the new tid, while the creator is stopped at the event.
 pub type OnClone<'a> = &'a mut dyn FnMut(i32) -> Result<(), TraceError>;
 
 impl LiveThread {
@@ -127,7 +127,7 @@ impl LiveThread {
         Ok(())
     }
 
-    /// Runs the rows; returns their results. The thread stands at the marker afterwards: run another batch, or
+    /// Runs the rows; returns their results. The thread is stopped at the marker afterwards: run another batch, or
     /// [`LiveThread::put_back`].
     ///
     /// # Errors
@@ -207,7 +207,7 @@ impl LiveThread {
         })
     }
 
-    /// Whether the thread stands at the end of the call that sends no signal; at its beginning the result is ENOSYS
+    /// Whether the thread is at the end of the call that sends no signal; at its beginning the result is ENOSYS
     /// (arch/x86/entry/entry_64.S).
     fn has_made_the_last_call(&self) -> io::Result<bool> {
         let regs = ptrace::registers(self.thread.tid)?;

@@ -1,13 +1,13 @@
-//! System calls run inside a stopped thread of somebody else's process.
+//! System calls run inside a stopped thread of another process.
 //!
 //! * [`stub`]: the few instructions that run there, and the table of calls that they work through.
-//! * [`frame`]: the signal frame that brings the thread back if the agent dies in the middle.
-//! * [`vdso_call`]: the first calls in a process that has no room for the stub.
+//! * [`frame`]: the signal frame that takes the thread back if the agent dies in the middle.
+//! * [`vdso_call`]: the first calls in a process that has no memory for the stub.
 //! * [`live_thread`]: running one table in one thread and reading the results.
 //! * [`remote_thread`]: what these have in common with the calls of a restart: the loop that waits for the end.
 //!
 //! Called by the cut (`freeze`, `capture`) and by the restart (`rebuild`). What must hold: the thread is in a ptrace
-//! stop of ours, and the ranges of [`holdfast_image::record::InjectArea`] belong to nobody else.
+//! stop of ours, and the ranges of [`holdfast_image::record::InjectArea`] are used by nothing else.
 
 pub mod area;
 pub mod frame;

@@ -1,7 +1,7 @@
 //! A stopped thread of another process that makes system calls for us: what all ways of doing that have in common.
 //!
 //! Used by [`super::live_thread`] (tables in a thread of a running program), [`super::vdso_call`] (single calls
-//! where there is no room for the stub) and `rebuild::agent::remote_calls` (tables in a new process).
+//! where there is no memory for the stub) and `rebuild::agent::remote_calls` (tables in a new process).
 //! [`RemoteThread::run_until`] is the one loop that lets the thread run, waits for its stops and notices its death;
 //! what a stop means is its user's. What must hold: the thread is in a ptrace stop of ours.
 

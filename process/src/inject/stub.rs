@@ -3,7 +3,7 @@
 //! It uses no stack, touches only the table, and ends by `rt_sigreturn` on the frame that rsp points to: if the agent
 //! dies at any instruction, the thread finishes the calls and returns to where it was (docs/stop.md, B.1). The agent
 //! takes the thread back earlier, at the *marker*: the last call of a table is `tgkill(self, marker)` of a signal that
-//! the program ignores by default; for a tracer it is a stop, for nobody it is nothing.
+//! the program ignores by default; for a tracer it is a stop, for the program it is nothing.
 //!
 //! A row is 64 bytes, little-endian u64 each: number and flags, six arguments, result.
 //! Entry: rip = stub, rbx = first row, rsp = frame.
@@ -25,7 +25,7 @@ pub struct Row {
 
 /// Argument 0 is the result of the row before.
 pub const PREVIOUS: u32 = 1;
-/// The call creates a process: where it returns 0 the stub leaves by `exit_group`, so that a copy which nobody holds
+/// The call creates a process: where it returns 0 the stub leaves by `exit_group`, so that a copy that is not traced
 /// does not run on as a second program.
 pub const LEAVE_CHILD: u32 = 2;
 /// Argument 0 is the result of the row before the one before.

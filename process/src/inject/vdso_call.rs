@@ -1,6 +1,6 @@
-//! Single system calls in a stopped process that has no room for us yet.
+//! Single system calls in a stopped process that has no memory for the stub yet.
 //!
-//! Used by `adopt`, for the few calls that make such room. They run in the vdso: the last bytes of its last page
+//! Used by `adopt`, for the few calls that map it. They run in the vdso: the last bytes of its last page
 //! are empty, it is executable in every process, and a tracer may write to it (VM_MAYWRITE,
 //! arch/x86/entry/vdso/vma.c, "to be able to set breakpoints"). Afterwards the bytes are as they were. What must
 //! hold: all threads of the process are stopped; the thread is in an event stop. At every instant the thread, let
@@ -19,11 +19,11 @@ use std::ops::Range;
 use std::time::Duration;
 
 /// Bytes that are used.
-const ROOM: usize = 256;
+const LEN: usize = 256;
 /// Empty bytes that must be there: what is used, and as many again, so that it is no table's last entries.
-const EMPTY: usize = 2 * ROOM;
-/// Where the name of the room begins.
-const NAME: usize = ROOM - 16;
+const EMPTY: usize = 2 * LEN;
+/// Where the name of that memory begins.
+const NAME: usize = LEN - 16;
 /// None of the calls waits for anything.
 const LIMIT: Duration = Duration::from_secs(2);
 
@@ -35,7 +35,7 @@ pub struct VdsoCalls<'a> {
 }
 
 impl<'a> VdsoCalls<'a> {
-    /// Where there is room in a vdso; `None`: nowhere. `read`: its memory.
+    /// Where there are empty bytes in a vdso; `None`: nowhere. `read`: its memory.
     ///
     /// # Errors
     /// The memory cannot be read.
@@ -48,10 +48,10 @@ impl<'a> VdsoCalls<'a> {
             return Ok(None);
         };
         read(from, &mut there)?;
-        Ok(there.iter().all(|byte| *byte == 0).then_some(vdso.end - ROOM as u64))
+        Ok(there.iter().all(|byte| *byte == 0).then_some(vdso.end - LEN as u64))
     }
 
-    /// Puts the code there. `name`: what calls may be given, 15 bytes at most. `None`: there is no room.
+    /// Puts the code there. `name`: what calls may be given, 15 bytes at most. `None`: there are none.
     ///
     /// # Errors
     /// The memory cannot be read or written.
@@ -64,7 +64,7 @@ impl<'a> VdsoCalls<'a> {
         let Some(at) = VdsoCalls::find(vdso, |at, bytes| memory.read(at, bytes))? else { return Ok(None) };
         let mut bytes = code(&frame::rewound(&host.alone), host.mask);
         bytes.resize(NAME, 0);
-        bytes.extend_from_slice(&name[..name.len().min(ROOM - NAME - 1)]);
+        bytes.extend_from_slice(&name[..name.len().min(LEN - NAME - 1)]);
         memory.write(at, &bytes)?;
         Ok(Some(VdsoCalls { host, memory, at }))
     }
@@ -74,7 +74,7 @@ impl<'a> VdsoCalls<'a> {
         self.at + NAME as u64
     }
 
-    /// Makes a call; its result, as the kernel gives it. The thread stands at its end.
+    /// Makes a call; its result, as the kernel gives it. The thread is stopped at its end.
     ///
     /// # Errors
     /// The thread died or is stuck.
@@ -106,7 +106,7 @@ impl<'a> VdsoCalls<'a> {
         ptrace::cont(tid, 0)?;
         self.wait_for(|stop| matches!(stop, Wait::Interrupted | Wait::GroupStop(_)))?;
         self.host.put_back()?;
-        self.memory.write(self.at, &[0; ROOM])?;
+        self.memory.write(self.at, &[0; LEN])?;
         Ok(())
     }
 

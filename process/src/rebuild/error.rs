@@ -42,7 +42,7 @@ pub enum RebuildError {
     },
     /// Told by the new process before it became the seed.
     #[error("{0}")]
-    Told(String),
+    Reported(String),
     /// Tracing failed.
     #[error(
         "the new process could not be traced: {0}; strace and gdb must not follow the restart, and \
@@ -65,7 +65,7 @@ pub enum RebuildError {
     },
     /// The other side of the restart went away.
     #[error("{0} went away during the restart; restart again")]
-    Left(&'static str),
+    PeerGone(&'static str),
     /// Something on this host is in the way.
     #[error("{0}")]
     Refused(String),
@@ -77,10 +77,10 @@ pub enum RebuildError {
 impl RebuildError {
     /// Whether the same restart may well succeed if it is tried again at once. Nothing on the host was changed by
     /// this one.
-    pub fn goes_by(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         match self {
             RebuildError::IdTaken(_) => true,
-            RebuildError::In { error, .. } => error.goes_by(),
+            RebuildError::In { error, .. } => error.is_transient(),
             _ => false,
         }
     }

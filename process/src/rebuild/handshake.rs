@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub enum Message {
     /// A process exists, the first one first.
-    Born {
+    Spawned {
         /// Its id as the reader sees it.
         pid: i32,
         /// What it has opened of itself: the program may run and end before the reader comes to read this, and its id
@@ -57,8 +57,8 @@ pub fn channel() -> Result<(OwnedFd, OwnedFd), RebuildError> {
 ///
 /// # Errors
 /// EMFILE, ETOOMANYREFS: it cannot be told, and the caller must not go on.
-pub fn born(socket: &OwnedFd) -> Result<(), RebuildError> {
-    let tell = || -> io::Result<()> {
+pub fn announce(socket: &OwnedFd) -> Result<(), RebuildError> {
+    let announce = || -> io::Result<()> {
         let own = clone::pidfd_open(attributes::own_pid())?;
         let begun = Instant::now();
         loop {
@@ -76,18 +76,19 @@ pub fn born(socket: &OwnedFd) -> Result<(), RebuildError> {
             }
         }
     };
-    tell().map_err(RebuildError::io("telling of the new process"))
+    announce().map_err(RebuildError::io("announcing the new process"))
 }
 
-/// Sends one message other than [`Message::Born`]. A front that is gone is no reason to stop: nobody is left to tell.
-pub fn tell(socket: &OwnedFd, message: &Message) {
+/// Sends one message other than [`Message::Spawned`]. A front that is gone is no reason to stop: there is no one
+/// left to tell.
+pub fn send(socket: &OwnedFd, message: &Message) {
     let (kind, text) = match message {
         Message::Note(text) => (b'n', text.as_str()),
         Message::Refused(text) => (b'u', text.as_str()),
         Message::Failed(text) => (b'e', text.as_str()),
         Message::AgentLeft => (b'a', ""),
         Message::Ready => (b'r', ""),
-        Message::Born { .. } | Message::End => return,
+        Message::Spawned { .. } | Message::End => return,
     };
     let mut bytes = vec![kind];
     bytes.extend(text.bytes().take(MAX_TEXT));
@@ -95,22 +96,22 @@ pub fn tell(socket: &OwnedFd, message: &Message) {
 }
 
 /// What a new process says of its failure. Of an id that it could not have there may be another way to get it.
-pub fn failure(error: &RebuildError) -> Message {
+pub fn failure_message(error: &RebuildError) -> Message {
     match error {
         RebuildError::Ids(why) => Message::Refused(why.clone()),
-        RebuildError::Left(_) => Message::AgentLeft,
+        RebuildError::PeerGone(_) => Message::AgentLeft,
         other => Message::Failed(other.to_string()),
     }
 }
 
 /// Waits for the next message.
-pub fn hear(socket: &OwnedFd) -> Message {
+pub fn receive(socket: &OwnedFd) -> Message {
     let mut buffer = vec![0_u8; MAX_TEXT + 1];
     let Ok(received) = scm::receive(socket.as_fd(), &mut buffer) else { return Message::End };
     let Received { len, pid, passed } = received;
     let text = || String::from_utf8_lossy(&buffer[1..len]).into_owned();
     match buffer[..len].first() {
-        Some(b'b') => Message::Born { pid, process: passed },
+        Some(b'b') => Message::Spawned { pid, process: passed },
         Some(b'n') => Message::Note(text()),
         Some(b'u') => Message::Refused(text()),
         Some(b'e') => Message::Failed(text()),
@@ -122,7 +123,7 @@ pub fn hear(socket: &OwnedFd) -> Message {
 
 /// What the new process tells the agent when it is ready to be taken over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Handover {
+pub struct ReadyMessage {
     /// Its process id as it sees it itself.
     pub inner_pid: i32,
     /// The ids of its threads can be chosen.
@@ -136,7 +137,7 @@ const MAGIC: &[u8; 8] = b"HF-READY";
 /// The agent's answer: it traces the process, which may execute.
 pub const GO: &[u8; 5] = b"HF-GO";
 
-impl Handover {
+impl ReadyMessage {
     /// As sent.
     pub fn to_bytes(self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
@@ -145,10 +146,10 @@ impl Handover {
         bytes
     }
     /// The inverse.
-    pub fn from_bytes(bytes: &[u8]) -> Option<Handover> {
+    pub fn from_bytes(bytes: &[u8]) -> Option<ReadyMessage> {
         let rest = bytes.strip_prefix(MAGIC)?;
         let &[a, b, c, d, ids, drop] = rest else { return None };
-        Some(Handover {
+        Some(ReadyMessage {
             inner_pid: i32::from_le_bytes([a, b, c, d]),
             ids_chosen: ids != 0,
             drop_capabilities: drop != 0,
@@ -165,23 +166,23 @@ mod tests {
     #[test]
     fn messages_arrive_in_order_and_end() {
         let (front, process) = channel().unwrap();
-        born(&process).unwrap();
+        announce(&process).unwrap();
         let sent =
             [Message::Note("a".into()), Message::Failed(String::new()), Message::AgentLeft, Message::Ready];
-        sent.iter().for_each(|message| tell(&process, message));
-        let Message::Born { pid, process: Some(opened) } = hear(&front) else { panic!("the first") };
+        sent.iter().for_each(|message| send(&process, message));
+        let Message::Spawned { pid, process: Some(opened) } = receive(&front) else { panic!("the first") };
         assert_eq!(pid, std::process::id().cast_signed());
         spawn::signal_pidfd(&opened, 0).unwrap();
         for message in &sent {
-            assert_eq!(format!("{:?}", hear(&front)), format!("{message:?}"));
+            assert_eq!(format!("{:?}", receive(&front)), format!("{message:?}"));
         }
         drop(process);
-        assert!(matches!(hear(&front), Message::End));
+        assert!(matches!(receive(&front), Message::End));
     }
 
     /// One that has ended, and for which its parent has waited, is known all the same.
     #[test]
-    fn who_was_born_is_known_after_its_end() {
+    fn a_new_process_is_known_after_its_end() {
         let (front, process) = channel().unwrap();
         let mut child = std::process::Command::new("sleep").arg("20").spawn().unwrap();
         let own = clone::pidfd_open(child.id().cast_signed()).unwrap();
@@ -189,15 +190,15 @@ mod tests {
         drop(own);
         child.kill().unwrap();
         child.wait().unwrap();
-        let Message::Born { process: Some(opened), .. } = hear(&front) else { panic!("the first") };
+        let Message::Spawned { process: Some(opened), .. } = receive(&front) else { panic!("the first") };
         assert_eq!(spawn::signal_pidfd(&opened, 0).unwrap_err().raw_os_error(), Some(libc::ESRCH));
     }
 
     #[test]
-    fn a_handover_survives_the_wire() {
-        let handover = Handover { inner_pid: 77, ids_chosen: true, drop_capabilities: false };
-        assert_eq!(Handover::from_bytes(&handover.to_bytes()), Some(handover));
-        assert_eq!(Handover::from_bytes(b"HF-READY"), None);
-        assert_eq!(Handover::from_bytes(b""), None);
+    fn a_ready_message_survives_the_wire() {
+        let ready = ReadyMessage { inner_pid: 77, ids_chosen: true, drop_capabilities: false };
+        assert_eq!(ReadyMessage::from_bytes(&ready.to_bytes()), Some(ready));
+        assert_eq!(ReadyMessage::from_bytes(b"HF-READY"), None);
+        assert_eq!(ReadyMessage::from_bytes(b""), None);
     }
 }

@@ -57,7 +57,7 @@ fn take_out(inotify: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes out all events, while all processes stand. `pid`: of the process in a place.
+/// Takes out all events, while all processes are stopped. `pid`: of the process with an index.
 ///
 /// # Errors
 /// A process is gone.
@@ -66,8 +66,8 @@ pub fn drain(job: &Job<'_>, pid: impl Fn(usize) -> Option<i32>) -> Result<(), Re
         if !matches!(description.object, Object::Inotify { .. }) {
             continue;
         }
-        let Some((place, fd)) = job.holder(index) else { continue };
-        let Some(pid) = pid(place) else { continue };
+        let Some((holder, fd)) = job.holder(index) else { continue };
+        let Some(pid) = pid(holder) else { continue };
         let taken = clone::pidfd_open(pid).and_then(|process| clone::pidfd_getfd(&process, fd));
         taken
             .and_then(|taken| take_out(taken.as_fd()))

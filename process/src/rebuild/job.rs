@@ -10,7 +10,7 @@ use holdfast_image::record::{Description, ProcessRecord};
 pub struct Job<'a> {
     /// The record of the first, with all others in it.
     pub record: &'a ProcessRecord,
-    /// Of each description: the place of its holder, and its number there.
+    /// Of each description: the index of its holder, and its number there.
     holders: Vec<Option<(usize, i32)>>,
 }
 
@@ -18,10 +18,10 @@ impl<'a> Job<'a> {
     /// Of a record that was checked.
     pub fn new(record: &'a ProcessRecord) -> Job<'a> {
         let mut holders = vec![None; record.files.descriptions.len()];
-        for (place, process) in record.processes().enumerate() {
+        for (index, process) in record.processes().enumerate() {
             for descriptor in &process.files.descriptors {
                 if let Some(holder) = holders.get_mut(descriptor.description as usize) {
-                    holder.get_or_insert((place, descriptor.fd));
+                    holder.get_or_insert((index, descriptor.fd));
                 }
             }
         }
@@ -39,14 +39,14 @@ impl<'a> Job<'a> {
     }
 
     /// One process.
-    pub fn member(&'a self, place: usize) -> Option<Member<'a>> {
-        let own = self.record.processes().nth(place)?;
-        Some(Member { job: self, place, own })
+    pub fn member(&'a self, index: usize) -> Option<Member<'a>> {
+        let own = self.record.processes().nth(index)?;
+        Some(Member { job: self, index, own })
     }
 
     /// All processes, the first one first.
     pub fn members(&'a self) -> impl Iterator<Item = Member<'a>> {
-        self.record.processes().enumerate().map(|(place, own)| Member { job: self, place, own })
+        self.record.processes().enumerate().map(|(index, own)| Member { job: self, index, own })
     }
 
     /// The first descriptor number that no process has.
@@ -62,7 +62,7 @@ pub struct Member<'a> {
     /// The job.
     pub job: &'a Job<'a>,
     /// 0: the first; n: the n-th of the others.
-    pub place: usize,
+    pub index: usize,
     /// Its own record.
     pub own: &'a ProcessRecord,
 }
@@ -70,7 +70,7 @@ pub struct Member<'a> {
 impl Member<'_> {
     /// Its number for a description whose holder it is.
     pub fn held(&self, description: usize) -> Option<i32> {
-        self.job.holder(description).filter(|(place, _)| *place == self.place).map(|(_, fd)| fd)
+        self.job.holder(description).filter(|(index, _)| *index == self.index).map(|(_, fd)| fd)
     }
 
     /// The first of its numbers for a description.

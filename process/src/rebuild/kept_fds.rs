@@ -33,9 +33,9 @@ pub fn of_several(job: &Job<'_>) -> BTreeMap<u64, SharedObject> {
     let mut seen: BTreeMap<u64, (usize, bool, u64)> = BTreeMap::new();
     for member in job.members() {
         for (object, size) in member.own.regions.iter().filter_map(object_of) {
-            let (place, several, largest) = seen.entry(object).or_insert((member.place, false, 0));
-            *several |= *place != member.place;
-            (*place, *largest) = (member.place, size.max(*largest));
+            let (last, several, largest) = seen.entry(object).or_insert((member.index, false, 0));
+            *several |= *last != member.index;
+            (*last, *largest) = (member.index, size.max(*largest));
         }
     }
     let several = seen.into_iter().filter(|(_, (_, several, _))| *several);

@@ -33,11 +33,11 @@ mod testing;
 mod timings;
 mod vdso;
 
-pub use agent::options::{FinishOptions, Rebuilt, RebuiltMember};
-pub use agent::rebuild_job::finish;
+pub use agent::options::{RebuildOptions, Rebuilt, RebuiltMember};
+pub use agent::rebuild_job::rebuild_job;
 pub use error::{FRONT, RebuildError};
 pub use front::ids::Ids;
-pub use front::spawn::{BirthOptions, Born, birth};
+pub use front::spawn::{SpawnOptions, Spawned, spawn};
 pub use preflight::preflight;
-pub use shared_memfd::Common;
-pub use timings::RebuildFigures;
+pub use shared_memfd::SharedMemfd;
+pub use timings::RebuildTimings;

@@ -4,7 +4,7 @@
 //! object and what to do.
 
 use super::processor;
-use super::vdso::Other;
+use super::vdso::ForeignVdso;
 use crate::capture::identity;
 use holdfast_image::record::{Backing, FileContent, FileIdentity, Object, ProcessRecord};
 use std::collections::BTreeSet;
@@ -21,13 +21,13 @@ pub fn preflight(record: &ProcessRecord) -> Vec<String> {
     let mut lines = Vec::new();
     lines.extend(record.check().err());
     lines.extend(processor::obstacles(record));
-    lines.extend(Other::of(&record.host).into_iter().flat_map(|other| other.obstacles(record)));
+    lines.extend(ForeignVdso::of(&record.host).into_iter().flat_map(|other| other.obstacles(record)));
     for process in record.processes() {
         own(process, &record.files.contents, &mut lines);
     }
     for description in &record.files.descriptions {
         lines.extend(match record.files.content_of(&description.object) {
-            Some(content) => homeless(content),
+            Some(content) => without_folder(content),
             None => missing(&description.object, description.flags),
         });
     }
@@ -92,7 +92,7 @@ fn changed(file: &FileIdentity) -> Option<String> {
 }
 
 /// Whether a file that was saved has no place to be put back to.
-fn homeless(content: &FileContent) -> Option<String> {
+fn without_folder(content: &FileContent) -> Option<String> {
     let path = content.path.as_path();
     let there = path.exists() || path.parent().is_some_and(Path::is_dir);
     (!there).then(|| format!("{}: the folder of this file is gone; {REMEDY}", content.path))
@@ -162,10 +162,10 @@ mod tests {
     fn another_kernel_is_an_obstacle_only_without_its_vdso() {
         let mut record = record(Vec::new());
         record.host = crate::capture::state::host(attributes::own_pid(), &own_vdso().unwrap()).unwrap();
-        assert!(Other::of(&record.host).is_none());
+        assert!(ForeignVdso::of(&record.host).is_none());
         record.host.vdso_hash ^= 1;
         record.host.kernel_release = "2.6.32".into();
-        let obstacles = |record: &ProcessRecord| Other::of(&record.host).unwrap().obstacles(record);
+        let obstacles = |record: &ProcessRecord| ForeignVdso::of(&record.host).unwrap().obstacles(record);
         assert_eq!(obstacles(&record), [""; 0]);
         record.regions.push(region(0x7000_0000, 2, 5, Backing::Kernel { name: "vdso".into() }));
         assert_eq!(obstacles(&record), [""; 0]);

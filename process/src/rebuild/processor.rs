@@ -109,7 +109,7 @@ pub fn fit(record: &mut ProcessRecord) {
     }
 }
 
-/// Refuses threads in signal handlers where what was interrupted could not be brought back: the kernel puts
+/// Refuses threads in signal handlers where what was interrupted could not be restored: the kernel puts
 /// registers on the stack as that processor had them, and a frame that does not suit this one loses all but the
 /// oldest registers (arch/x86/kernel/fpu/signal.c, check_xstate_in_sigframe).
 ///

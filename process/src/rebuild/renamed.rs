@@ -1,5 +1,5 @@
 //! Files that have lost the name under which the program had them open: renamed since the checkpoint, as programs
-//! do with what they have just written, or to make room for a new one. They are known by inode and time of birth
+//! do with what they have just written, or to give its name to a new one. They are known by inode and time of birth
 //! (statx(2)), in the folder where they were.
 //!
 //! [`find`] is called by both halves of a restart, for their copies of the record; what it notes is used where

@@ -2,8 +2,8 @@
 //! without a name that all of them map privately, so that they share it again until they write.
 //!
 //! The first new process makes the file; all inherit it at a number that both halves of a restart know
-//! ([`kept_fds`]). The agent fills it ([`Common::take`]) before anything is mapped, and seals it: nobody can change
-//! it any more. What is mapped from it is to all that follow as what a lazy restart maps from segments (see
+//! ([`kept_fds`]). The agent fills it ([`SharedMemfd::take`]) before anything is mapped, and seals it: nobody can
+//! change it any more. What is mapped from it is to all that follow as what a lazy restart maps from segments (see
 //! `agent::lazy`, `agent::pages`). Only jobs of several processes have one. How it fails: an error; nothing runs
 //! then.
 
@@ -27,13 +27,13 @@ const SEALS: i32 = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW |
 /// The file, in the agent, which keeps it open as long as anything may be mapped from it: unchanged pages are read
 /// there.
 #[derive(Debug)]
-pub struct Common {
+pub struct SharedMemfd {
     file: File,
-    /// See [`Common::shown`].
+    /// See [`SharedMemfd::shown`].
     shown: PathBuf,
 }
 
-impl Common {
+impl SharedMemfd {
     /// From the first new process, filled. `None`: no pages are in common.
     ///
     /// # Errors
@@ -43,7 +43,7 @@ impl Common {
         several: &BTreeMap<u64, SharedObject>,
         pid: i32,
         pages: &dyn PageProvider,
-    ) -> Result<Option<Common>, RebuildError> {
+    ) -> Result<Option<SharedMemfd>, RebuildError> {
         if !kept_fds::has_common(job) || pages.common().is_none() {
             return Ok(None);
         }
@@ -59,7 +59,7 @@ impl Common {
         pages.fill_common(&file).map_err(io())?;
         fd::fcntl(file.as_fd(), memfd::F_ADD_SEALS, i64::from(SEALS)).map_err(io())?;
         let shown = procfs::link(&format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(io())?;
-        Ok(Some(Common { file, shown: PathBuf::from(OsString::from_vec(shown)) }))
+        Ok(Some(SharedMemfd { file, shown: PathBuf::from(OsString::from_vec(shown)) }))
     }
 
     /// The path of its mappings as maps(5) shows it.

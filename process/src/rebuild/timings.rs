@@ -2,8 +2,8 @@
 
 /// Figures of one restart, as the agent measured them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct RebuildFigures {
-    /// From the start of [`super::finish`] until the new process had all its files, nanoseconds.
+pub struct RebuildTimings {
+    /// From the start of [`super::rebuild_job`] until the new process had all its files, nanoseconds.
     pub files_ns: u64,
     /// Exec of the seed, and the old address space laid out, nanoseconds.
     pub map_ns: u64,

@@ -3,8 +3,8 @@
 //! addresses of, are made to jump to those of this kernel, which lies elsewhere.
 //!
 //! Used by [`super::preflight`](fn@super::preflight) and, in the agent, by `address_space` and `rebuild_process`.
-//! What must hold: no thread stands in the middle of the old code. Around it is what was around it: zeros in the
-//! place of its data, by which what a signal handler returns to finds no clock that it could read and asks the
+//! What must hold: no thread is in the middle of the old code. Around it is what was around it: zeros in the
+//! at of its data, by which what a signal handler returns to finds no clock that it could read and asks the
 //! kernel (VDSO_CLOCKMODE_NONE, include/vdso/clocksource.h). How it fails: an error says why the image needs the
 //! kernel that it was made under.
 
@@ -45,17 +45,17 @@ pub fn own() -> Option<Vec<u8>> {
 
 /// An image was made under a kernel with another vdso.
 #[derive(Debug)]
-pub struct Other<'a> {
+pub struct ForeignVdso<'a> {
     host: &'a HostRecord,
     new: Vec<u8>,
 }
 
-impl<'a> Other<'a> {
+impl<'a> ForeignVdso<'a> {
     /// `None`: this kernel's is the same.
-    pub fn of(host: &'a HostRecord) -> Option<Other<'a>> {
+    pub fn of(host: &'a HostRecord) -> Option<ForeignVdso<'a>> {
         let new = own().unwrap_or_default();
         let same = !fault::is_asked("other-vdso") && xxhash_rust::xxh3::xxh3_64(&new) == host.vdso_hash;
-        (!same).then_some(Other { host, new })
+        (!same).then_some(ForeignVdso { host, new })
     }
 
     /// Why the processes of a record cannot run under this kernel's, one line each.
@@ -66,7 +66,7 @@ impl<'a> Other<'a> {
         }
         let inside = |process: &ProcessRecord| {
             let region = region(process)?;
-            let thread = process.threads.iter().find(|thread| stands_in(region, &thread.registers))?;
+            let thread = process.threads.iter().find(|thread| is_inside(region, &thread.registers))?;
             Some(format!(
                 "thread {} of process {} was just reading the clock in a way that belongs to kernel \
                  {release}: restart from \
@@ -77,11 +77,11 @@ impl<'a> Other<'a> {
         record.processes().filter_map(inside).collect()
     }
 
-    /// Fills the place of the old vdso in a process that has this kernel's elsewhere.
+    /// Fills the at of the old vdso in a process that has this kernel's elsewhere.
     ///
     /// # Errors
     /// As [`Self::obstacles`].
-    pub fn lead_on(
+    pub fn redirect_entries(
         &self,
         record: &ProcessRecord,
         pid: i32,
@@ -92,9 +92,9 @@ impl<'a> Other<'a> {
             procfs::maps(pid, pid).map_err(RebuildError::io("reading the mappings of the new process"))?;
         let at = maps.iter().find(|mapping| mapping.name == b"[vdso]").map_or(0, |mapping| mapping.start);
         let bytes = redirected(&self.host.vdso.0, &self.new, at).map_err(RebuildError::Image)?;
-        let room = usize::try_from(region.end.0 - region.start.0).unwrap_or(0);
+        let len = usize::try_from(region.end.0 - region.start.0).unwrap_or(0);
         memory
-            .write(region.start.0, &bytes[..bytes.len().min(room)])
+            .write(region.start.0, &bytes[..bytes.len().min(len)])
             .map_err(RebuildError::io("writing the old entries of the vdso"))
     }
 }
@@ -107,7 +107,7 @@ pub fn note(host: &HostRecord) -> Option<String> {
     })
 }
 
-fn stands_in(region: &Region, registers: &[u64]) -> bool {
+fn is_inside(region: &Region, registers: &[u64]) -> bool {
     <[u64; 27]>::try_from(registers)
         .is_ok_and(|words| (region.start.0..region.end.0).contains(&Registers::from_words(words).rip))
 }
@@ -153,11 +153,11 @@ fn redirected(old: &[u8], new: &[u8], at: u64) -> Result<Vec<u8>, String> {
             Some(target) => jump(target),
             None => call(names),
         };
-        let place =
+        let entry =
             usize::try_from(offset).ok().and_then(|start| bytes.get_mut(start..start.checked_add(JUMP_LEN)?));
-        match place.filter(|_| end - offset >= JUMP_LEN as u64) {
-            Some(place) => place.copy_from_slice(&code),
-            None => return Err(format!("there is no room for a jump at its {}", names.join(", "))),
+        match entry.filter(|_| end - offset >= JUMP_LEN as u64) {
+            Some(entry) => entry.copy_from_slice(&code),
+            None => return Err(format!("there is no space for a jump at its {}", names.join(", "))),
         }
     }
     Ok(bytes)
@@ -169,7 +169,7 @@ fn jump(target: u64) -> [u8; JUMP_LEN] {
     code
 }
 
-/// mov eax, number; syscall; ret. A function that nobody knows says ENOSYS: mov rax, -38; ret.
+/// mov eax, number; syscall; ret. An unknown function says ENOSYS: mov rax, -38; ret.
 fn call(names: &[String]) -> [u8; JUMP_LEN] {
     const INT3: u8 = 0xcc;
     let number =
@@ -208,10 +208,10 @@ mod tests {
         assert_eq!(at(time), jump(0x7000_0000 + time));
         assert_eq!(bytes.len(), own.len());
         let entries: Vec<u64> = all.keys().copied().collect();
-        let elsewhere = (0..own.len()).filter(|&place| {
-            entries.iter().all(|&entry| !(entry..entry + JUMP_LEN as u64).contains(&(place as u64)))
+        let elsewhere = (0..own.len()).filter(|&at| {
+            entries.iter().all(|&entry| !(entry..entry + JUMP_LEN as u64).contains(&(at as u64)))
         });
-        assert!({ elsewhere }.all(|place| bytes[place] == own[place]), "nothing else is changed");
+        assert!({ elsewhere }.all(|at| bytes[at] == own[at]), "nothing else is changed");
         assert!(functions(&bytes).is_some_and(|again| again == all), "it still tells its functions");
     }
 
@@ -221,10 +221,10 @@ mod tests {
         let at = |rip: u64| {
             let mut registers = vec![0; 27];
             registers[16] = rip; // struct user_regs_struct (sys/user.h)
-            stands_in(&region, &registers)
+            is_inside(&region, &registers)
         };
         assert!(at(0x7000_0000) && at(0x7000_1fff) && !at(0x7000_2000) && !at(0x6fff_ffff));
-        assert!(!stands_in(&region, &[]));
+        assert!(!is_inside(&region, &[]));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! What must hold: the layout's hole is free in the record. All mappings are made with MAP_FIXED_NOREPLACE: an overlap
 //! is an error, never a silent replacement.
 
-use super::pages::Plan;
+use super::pages::PagesPlan;
 use super::remote_calls::{Batch, Need, SeedThread};
 use super::seed::Layout;
 use super::sysv_shm;
@@ -71,13 +71,13 @@ impl AddressSpaceBuilder<'_> {
     ///
     /// # Errors
     /// Names the mapping or file that could not be mapped.
-    pub fn build(&self, plan: &Plan, pages: &dyn PageProvider) -> Result<Option<String>, RebuildError> {
+    pub fn build(&self, plan: &PagesPlan, pages: &dyn PageProvider) -> Result<Option<String>, RebuildError> {
         self.clear()?;
         let files = self.open_files(plan, pages)?;
         let (huge, note) = self.map_huge(plan)?;
         self.map_regions(plan, &files, &huge)?;
         self.map_shared_objects()?;
-        sysv_shm::attach(self.batch(), self.record, self.segments, self.layout.workshop)?;
+        sysv_shm::attach(self.batch(), self.record, self.segments, self.layout.staging)?;
         self.map_segments(plan, &files)?;
         self.advise()?;
         let mut batch = self.batch();
@@ -93,7 +93,7 @@ impl AddressSpaceBuilder<'_> {
     ///
     /// # Errors
     /// Names the mapping.
-    pub fn protect(&self, plan: &Plan) -> Result<(), RebuildError> {
+    pub fn protect(&self, plan: &PagesPlan) -> Result<(), RebuildError> {
         let mut batch = self.batch();
         for guard in &self.record.guards {
             let args = [guard.start.0, guard.end.0 - guard.start.0, MADV_GUARD_INSTALL];
@@ -129,9 +129,9 @@ impl AddressSpaceBuilder<'_> {
             batch.call(libc::SYS_munmap, &[mapping.start, len], Need::Must("unmap", mapping.start))?;
         }
         if self.other_vdso {
-            self.set_aside(&kernel, &mut batch)?;
+            self.park(&kernel, &mut batch)?;
         } else {
-            self.take_home(&kernel, &mut batch)?;
+            self.move_to_recorded(&kernel, &mut batch)?;
         }
         // Images made before the flags were recorded tell only whether.
         let thp = self.record.attributes.thp_disable | u32::from(self.record.flags.thp_disabled);
@@ -143,21 +143,21 @@ impl AddressSpaceBuilder<'_> {
     }
 
     /// Moves the kernel's mappings to where they stay, in the seed's hole, at their distances from each other.
-    fn set_aside(&self, kernel: &[&Mapping], batch: &mut Batch) -> Result<(), RebuildError> {
+    fn park(&self, kernel: &[&Mapping], batch: &mut Batch) -> Result<(), RebuildError> {
         for mapping in kernel {
             let len = mapping.end - mapping.start;
-            let args = [mapping.start, len, len, REMAP, self.aside(kernel, mapping)];
+            let args = [mapping.start, len, len, REMAP, self.parked_at(kernel, mapping)];
             batch.call(libc::SYS_mremap, &args, Need::Must("move the kernel's mapping at", mapping.start))?;
         }
         Ok(())
     }
 
-    fn aside(&self, kernel: &[&Mapping], mapping: &Mapping) -> u64 {
+    fn parked_at(&self, kernel: &[&Mapping], mapping: &Mapping) -> u64 {
         self.layout.park + (mapping.start - kernel.first().map_or(mapping.start, |first| first.start))
     }
 
     /// Moves the kernel's mappings to the places of the old ones.
-    fn take_home(&self, kernel: &[&Mapping], batch: &mut Batch) -> Result<(), RebuildError> {
+    fn move_to_recorded(&self, kernel: &[&Mapping], batch: &mut Batch) -> Result<(), RebuildError> {
         let wanted: Vec<(&str, &Region)> = self
             .record
             .regions
@@ -201,7 +201,7 @@ impl AddressSpaceBuilder<'_> {
     }
 
     /// Opens every file that is mapped, once for each way it is needed.
-    fn open_files(&self, plan: &Plan, pages: &dyn PageProvider) -> Result<Files, RebuildError> {
+    fn open_files(&self, plan: &PagesPlan, pages: &dyn PageProvider) -> Result<Files, RebuildError> {
         let mut wanted: Vec<(FileKey, Vec<u8>, i32)> = Vec::new();
         let mut known: HashMap<FileKey, usize> = HashMap::new();
         let mut want = |key: FileKey, path: &[u8], flags: i32| {
@@ -259,7 +259,7 @@ impl AddressSpaceBuilder<'_> {
     /// Regions of explicit huge pages, as far as this host has enough of them; where they begin. The kernel sets
     /// the pages aside here, so that none is missing later (mm/hugetlb.c, hugetlb_reserve_pages). And what the user
     /// should know.
-    fn map_huge(&self, plan: &Plan) -> Result<(BTreeSet<u64>, Option<String>), RebuildError> {
+    fn map_huge(&self, plan: &PagesPlan) -> Result<(BTreeSet<u64>, Option<String>), RebuildError> {
         /// `HOLDFAST_FAULT=no-huge-pages`: as on a host that has none.
         const NONE: &str = "no-huge-pages";
         let mut batch = self.batch();
@@ -288,7 +288,7 @@ impl AddressSpaceBuilder<'_> {
         Ok((made.into_iter().map(|((start, _), _)| start).collect(), note))
     }
 
-    fn map_regions(&self, plan: &Plan, files: &Files, made: &BTreeSet<u64>) -> Result<(), RebuildError> {
+    fn map_regions(&self, plan: &PagesPlan, files: &Files, made: &BTreeSet<u64>) -> Result<(), RebuildError> {
         let mut batch = self.batch();
         let regions = self.record.regions.iter().zip(&plan.early_write);
         for (region, early) in regions.filter(|(region, _)| !made.contains(&region.start.0)) {
@@ -319,9 +319,9 @@ impl AddressSpaceBuilder<'_> {
         batch.finish().map(|_| ())
     }
 
-    /// Shared memory without a name: each object is made once in the workshop; its pieces are second mappings of it
-    /// (mremap(2) with an old size of 0), so that what the program mapped twice is one memory again. What other
-    /// processes have too was made before the exec ([`kept_fds`]).
+    /// Shared memory without a name: each object is made once in the staging range; its pieces are second mappings
+    /// of it (mremap(2) with an old size of 0), so that what the program mapped twice is one memory again. What
+    /// other processes have too was made before the exec ([`kept_fds`]).
     fn map_shared_objects(&self) -> Result<(), RebuildError> {
         /// Length of the object, and each piece with its offset in it.
         type OwnObject<'a> = (u64, Vec<(&'a Region, u64)>);
@@ -349,23 +349,23 @@ impl AddressSpaceBuilder<'_> {
         for fd in inherited.into_values() {
             batch.call(libc::SYS_close, &[fd], Need::Must("close descriptor", fd))?;
         }
-        let workshop = self.layout.workshop;
+        let staging = self.layout.staging;
         for (size, pieces) in objects.values() {
             let flags = MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE | NOREPLACE;
-            let args = [workshop, *size, PROT_READ | PROT_WRITE, flags, NO_FD, 0];
+            let args = [staging, *size, PROT_READ | PROT_WRITE, flags, NO_FD, 0];
             batch.call(libc::SYS_mmap, &args, Need::Must("make shared memory of length", *size))?;
             for &(region, offset) in pieces {
                 let (start, len) = (region.start.0, region.end.0 - region.start.0);
-                let args = [workshop + offset, 0, len, REMAP, start];
+                let args = [staging + offset, 0, len, REMAP, start];
                 batch.call(libc::SYS_mremap, &args, Need::Must("map shared memory at", start))?;
             }
-            batch.call(libc::SYS_munmap, &[workshop, *size], Need::Must("unmap", workshop))?;
+            batch.call(libc::SYS_munmap, &[staging, *size], Need::Must("unmap", staging))?;
         }
         batch.finish().map(|_| ())
     }
 
     /// A lazy restart: runs of pages are mapped from the segment files, over the anonymous memory made before.
-    fn map_segments(&self, plan: &Plan, files: &Files) -> Result<(), RebuildError> {
+    fn map_segments(&self, plan: &PagesPlan, files: &Files) -> Result<(), RebuildError> {
         let mut batch = self.batch();
         for run in &plan.mapped {
             let fd = files.by_key.get(&FileKey::Segment(run.segment)).copied().unwrap_or(NO_FD);
@@ -431,7 +431,7 @@ enum FileKey {
     Mapped { file: u32, writable: bool },
     /// Index into [`holdfast_image::record::FileTable::nameless`], and how it is opened.
     Nameless { file: u32, writable: bool },
-    /// A segment of the image, or what stands in its place ([`PageProvider::common`]).
+    /// A segment of the image, or what is in its place ([`PageProvider::common`]).
     Segment(u32),
 }
 

@@ -7,7 +7,7 @@
 use std::fs;
 use std::io;
 
-/// How often an id is tried: somebody else may make an object in between.
+/// How often an id is tried: another process may make an object in between.
 const TRIES: u32 = 5;
 
 /// Makes an object, with the id that is wanted if that can be had. `next_id`: the kernel's file.
@@ -24,7 +24,7 @@ pub fn with_id(
     loop {
         let chosen = wanted.filter(|id| fs::write(next_id, id.to_string()).is_ok());
         let made = create().inspect_err(|_| {
-            // Or it would be the id of somebody else's next.
+            // Or it would be the id of another program's next.
             let _ = fs::write(next_id, "-1");
         })?;
         tries += 1;

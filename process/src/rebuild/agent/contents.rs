@@ -53,7 +53,7 @@ pub fn put_back(
             notes.push(note);
         }
         if now.permissions().mode() & 0o7777 != content.mode {
-            // Only its owner may; whoever else could open it goes on so.
+            // Only its owner may; for other users it stays as it is.
             let _ = file.set_permissions(Permissions::from_mode(content.mode));
         }
     }
@@ -61,7 +61,7 @@ pub fn put_back(
 }
 
 /// Where the file has data, now or in the image: by offset in it. All else is zero here and there, and may be long.
-fn places(file: &File, content: &FileContent, pages: &dyn PageProvider) -> io::Result<PageSet> {
+fn data_ranges(file: &File, content: &FileContent, pages: &dyn PageProvider) -> io::Result<PageSet> {
     let whole = content.run();
     let in_file = |start: u64, end: u64| PageRun::between(Addr(start), Addr(end.next_multiple_of(PAGE_SIZE)));
     let now = unlinked::data_of(file, file.metadata()?.len().min(content.size), None)?;
@@ -84,7 +84,7 @@ fn pieces(
     mut each: impl FnMut(u64, &[u8]) -> io::Result<bool>,
 ) -> io::Result<bool> {
     let mut bytes = Vec::new();
-    for run in places(file, content, pages)?.runs() {
+    for run in data_ranges(file, content, pages)?.runs() {
         let end = run.end().0.min(content.size);
         let mut from = run.start.0;
         while from < end {

@@ -26,12 +26,12 @@ const CAPABILITIES: u64 = 41;
 ///
 /// # Errors
 /// What the kernel did not take: the restart lacks the right to it.
-pub fn give(threads: &[NewThread<'_>], record: &ProcessRecord) -> Result<(), RebuildError> {
+pub fn restore(threads: &[NewThread<'_>], record: &ProcessRecord) -> Result<(), RebuildError> {
     let Some(rights) = &record.rights else { return Ok(()) };
     for NewThread { seed, record: thread } in threads {
         let mut batch = seed.batch();
-        bound(&mut batch, rights)?;
-        become_it(&mut batch, rights, thread)?;
+        drop_bounding_set(&mut batch, rights)?;
+        set_ids(&mut batch, rights, thread)?;
         capabilities(&mut batch, rights, thread)?;
         if thread.attributes.parent_death_signal != 0 {
             let args = [PR_SET_PDEATHSIG, u64::from(thread.attributes.parent_death_signal)];
@@ -47,7 +47,7 @@ pub fn give(threads: &[NewThread<'_>], record: &ProcessRecord) -> Result<(), Reb
 }
 
 /// The bounding set, which only root can make smaller.
-fn bound(batch: &mut Batch, rights: &Rights) -> Result<(), RebuildError> {
+fn drop_bounding_set(batch: &mut Batch, rights: &Rights) -> Result<(), RebuildError> {
     let lacking = (0..CAPABILITIES).filter(|capability| rights.capabilities[3] >> capability & 1 == 0);
     for capability in lacking {
         batch.call(libc::SYS_prctl, &[PR_CAPBSET_DROP, capability], Need::May)?;
@@ -55,7 +55,7 @@ fn bound(batch: &mut Batch, rights: &Rights) -> Result<(), RebuildError> {
     Ok(())
 }
 
-fn become_it(batch: &mut Batch, rights: &Rights, thread: &ThreadRecord) -> Result<(), RebuildError> {
+fn set_ids(batch: &mut Batch, rights: &Rights, thread: &ThreadRecord) -> Result<(), RebuildError> {
     let id = u64::from(thread.tid.cast_unsigned());
     let wide = |ids: [u32; 3]| ids.map(u64::from);
     let groups: Vec<u8> = rights.more_groups.iter().flat_map(|group| group.to_le_bytes()).collect();

@@ -1,7 +1,7 @@
 //! System V semaphores and message queues: those that are still there, or new ones, with what was in them.
 //!
-//! They outlive the programs, unless somebody removed them. Runs in the agent: [`IpcObjects::claim`] before there
-//! is a process, [`IpcObjects::tell`] for each, [`IpcObjects::fill`] when nothing else can fail any more,
+//! They outlive the programs, unless they were removed. Runs in the agent: [`IpcObjects::claim`] before there
+//! is a process, [`IpcObjects::write_ids`] for each, [`IpcObjects::fill`] when nothing else can fail any more,
 //! [`IpcObjects::keep`] when the program runs. One that another agent's program uses ([`crate::job::names`]) is
 //! left alone.
 //!
@@ -97,20 +97,20 @@ impl IpcObjects {
     ///
     /// # Errors
     /// Its page cannot be written.
-    pub fn tell(&self, memory: &ForcedMemory, record: &ProcessRecord) -> Result<(), RebuildError> {
+    pub fn write_ids(&self, memory: &ForcedMemory, record: &ProcessRecord) -> Result<(), RebuildError> {
         let page = record.inject.shared.0;
         if page == 0 || self.0.is_empty() {
             return Ok(());
         }
-        for (kind, place) in tables::PLACES {
-            self.rewrite(kind, place, memory, page)
+        for (kind, table) in tables::PLACES {
+            self.rewrite(kind, table, memory, page)
                 .map_err(RebuildError::io("writing the page of libholdfast in the program"))?;
         }
         Ok(())
     }
 
-    fn rewrite(&self, kind: IpcKind, place: usize, memory: &ForcedMemory, page: u64) -> std::io::Result<()> {
-        let at = page + place as u64;
+    fn rewrite(&self, kind: IpcKind, table: usize, memory: &ForcedMemory, page: u64) -> std::io::Result<()> {
+        let at = page + table as u64;
         let mut bytes = [0; tables::TABLE_LEN];
         memory.read(at, &mut bytes)?;
         let old = tables::table(&bytes)?;
@@ -147,7 +147,7 @@ impl IpcObjects {
                     }
                 }
                 if *made && about.mode & OWNER != OWNER {
-                    kind.set(*id, about.mode, room(about))?;
+                    kind.set(*id, about.mode, queue_len(about))?;
                 }
                 Ok(())
             };
@@ -165,7 +165,7 @@ impl IpcObjects {
     }
 }
 
-fn room(about: &IpcObject) -> u64 {
+fn queue_len(about: &IpcObject) -> u64 {
     match about.content {
         IpcContent::Semaphores(_) => 0,
         IpcContent::Messages { room, .. } => room,
@@ -187,7 +187,7 @@ fn take_name(kind: IpcKind, id: i32) -> Result<Option<UnixDatagram>, RebuildErro
 /// That with its id, or the one that has its key now, or a new one.
 fn claim(about: &IpcObject, same_boot: bool) -> Result<Claimed, RebuildError> {
     let kind = kind_of(about);
-    // Ids are given again after a reboot: to somebody else's, perhaps.
+    // Ids are given again after a reboot: to an object of another program, perhaps.
     let old = Some(about.id).filter(|_| same_boot);
     let with_key = Some(about.key).filter(|key| *key != 0).and_then(|key| kind.find(key).ok());
     for id in old.into_iter().chain(with_key) {
@@ -235,7 +235,7 @@ fn make(about: &IpcObject, kind: IpcKind) -> Result<Claimed, RebuildError> {
     })?;
     let mut claimed = Claimed { kind, id, about: about.clone(), name: None, made: true };
     if kind == IpcKind::Messages {
-        kind.set(id, about.mode | OWNER, room(about)).map_err(failed())?;
+        kind.set(id, about.mode | OWNER, queue_len(about)).map_err(failed())?;
     }
     claimed.name = take_name(kind, id)?;
     Ok(claimed)

@@ -13,7 +13,7 @@ use crate::rebuild::job::Member;
 use holdfast_image::record::ProcessRecord;
 use holdfast_sys::ptrace::{self, Wait};
 
-/// Stops a process whose threads stand, their registers set. They do not run on the way: a thread that is let go
+/// Stops a process whose threads are stopped, their registers set. They do not run on the way: a thread that is resumed
 /// enters the stop before it leaves the kernel (kernel/signal.c, do_signal_stop and do_jobctl_trap), and stays in
 /// it when it is detached.
 ///
@@ -32,7 +32,7 @@ pub fn stop_again(threads: &[NewThread<'_>], record: &ProcessRecord) -> Result<(
                 Wait::GroupStop(_) => break,
                 Wait::Signal(libc::SIGSTOP) => {
                     // Any but SIGSTOP may do nothing (kernel/signal.c, get_signal: an orphaned process group): then
-                    // it stands here.
+                    // it is stopped here.
                     ptrace::interrupt(tid).map_err(TraceError::from)?;
                     signal
                 }

@@ -1,7 +1,8 @@
 //! What libholdfast must know of a lazy restart: where memory is mapped from segments, and from which files.
 //!
-//! [`tell`] writes it into the library's page before the program runs; an eager restart writes that there is nothing,
-//! because the image may be of a program that was restarted lazily before. See `preload/src/advice.rs` for the use.
+//! [`write_ranges`] writes it into the library's page before the program runs; an eager restart writes that there
+//! is nothing, because the image may be of a program that was restarted lazily before. See `preload/src/advice.rs`
+//! for the use.
 
 use super::pages::MappedRun;
 use crate::rebuild::error::RebuildError;
@@ -53,7 +54,7 @@ fn files(runs: &[MappedRun], maps: &[Mapping]) -> Result<BTreeSet<(u64, u64)>, R
 ///
 /// # Errors
 /// The mappings cannot be read, or the page cannot be written.
-pub fn tell(
+pub fn write_ranges(
     memory: &ForcedMemory,
     record: &ProcessRecord,
     pid: i32,
@@ -77,10 +78,10 @@ pub fn tell(
         )));
     }
     let ranges = ranges(runs, MAX_RANGES);
-    let table = |pairs: &mut dyn Iterator<Item = (u64, u64)>, room: usize| {
+    let table = |pairs: &mut dyn Iterator<Item = (u64, u64)>, max: usize| {
         let mut bytes: Vec<u8> =
             pairs.flat_map(|(a, b)| [a.to_le_bytes(), b.to_le_bytes()]).flatten().collect();
-        bytes.resize(room * 16, 0);
+        bytes.resize(max * 16, 0);
         bytes
     };
     write(SharedPage::LAZY_TABLE, &table(&mut ranges.iter().copied(), SharedPage::LAZY_MAX))?;

@@ -6,7 +6,6 @@
 //! [`regular`], [`contents`], [`unlinked`], [`sysv_shm`], [`ipc`].
 
 mod address_space;
-mod arrival;
 mod attributes;
 mod choose_id;
 mod contents;
@@ -27,6 +26,7 @@ mod remote_calls;
 mod resume;
 mod saved_files;
 mod seed;
+mod seize;
 mod sysv_shm;
 mod threads;
 mod tracker;

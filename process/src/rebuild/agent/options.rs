@@ -1,7 +1,7 @@
 //! What a restart is asked for in the agent, and what comes of it.
 
-use crate::rebuild::shared_memfd::Common;
-use crate::rebuild::timings::RebuildFigures;
+use crate::rebuild::shared_memfd::SharedMemfd;
+use crate::rebuild::timings::RebuildTimings;
 use crate::track::tracking::Tracking;
 use holdfast_image::record::InjectArea;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// How the agent finishes a restart.
 #[derive(Clone, Debug)]
-pub struct FinishOptions {
+pub struct RebuildOptions {
     /// Map pages from the image where that is possible, instead of copying all of them first.
     pub lazy: bool,
     /// The agent's socket, told to the library in the program.
@@ -24,13 +24,13 @@ pub struct Rebuilt {
     /// Its processes, the first one first.
     pub members: Vec<RebuiltMember>,
     /// What they have in common until they write; for [`crate::CutOptions::common`].
-    pub common: Option<Arc<Common>>,
+    pub common: Option<Arc<SharedMemfd>>,
     /// Restarts that it has behind it, this one included.
     pub restarts: u64,
     /// What the user should know, one line each.
     pub notes: Vec<String>,
     /// Where the time went.
-    pub figures: RebuildFigures,
+    pub timings: RebuildTimings,
 }
 
 /// One process of it.
@@ -40,7 +40,7 @@ pub struct RebuiltMember {
     pub pid: i32,
     /// Number of its address space.
     pub space: u32,
-    /// Where libholdfast reserved room for the agent.
+    /// Where libholdfast reserved memory for the agent.
     pub area: InjectArea,
     /// What is written from now on.
     pub tracking: Arc<Tracking>,

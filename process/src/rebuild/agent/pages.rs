@@ -1,8 +1,9 @@
 //! Bringing the pages in: which are copied, which are mapped from segment files, and the copying by several threads.
 //!
-//! [`Plan::new`] is pure and runs before anything is mapped; [`Plan::carry_out`] runs in the agent once the address
-//! space stands. Copies go by process_vm_writev(2) where the mapping is writable and through `/proc/PID/mem` where it
-//! is not. Pages without an extent are what a fresh mapping holds: zeros, or the file's bytes.
+//! [`PagesPlan::new`] is pure and runs before anything is mapped; [`PagesPlan::fill`] runs in the agent once the
+//! address space is complete. Copies go by process_vm_writev(2) where the mapping is writable and through
+//! `/proc/PID/mem` where it is not. Pages without an extent are what a fresh mapping holds: zeros, or the file's
+//! bytes.
 
 use crate::rebuild::error::RebuildError;
 use holdfast_abi::SharedPage;
@@ -54,7 +55,7 @@ struct Piece {
 
 /// What is to be done for all pages of an image.
 #[derive(Clone, Debug, Default)]
-pub struct Plan {
+pub struct PagesPlan {
     /// Runs to be mapped, by address.
     pub mapped: Vec<MappedRun>,
     /// For each region: it is mapped writable first, and gets its protection after the copy.
@@ -99,7 +100,7 @@ fn parts(regions: &[Region], extents: &[Extent]) -> Result<Vec<Part>, RebuildErr
     Ok(all)
 }
 
-impl Plan {
+impl PagesPlan {
     /// Decides. `map`: whether to map what can be mapped from a segment.
     ///
     /// # Errors
@@ -108,11 +109,11 @@ impl Plan {
         record: &ProcessRecord,
         extents: &[Extent],
         map: impl Fn(u32) -> bool,
-    ) -> Result<Plan, RebuildError> {
+    ) -> Result<PagesPlan, RebuildError> {
         let regions = &record.regions;
         let parts = parts(regions, extents)?;
         let floor = mapping_floor(regions, &parts, &map);
-        let mut plan = Plan { early_write: vec![false; regions.len()], ..Plan::default() };
+        let mut plan = PagesPlan { early_write: vec![false; regions.len()], ..PagesPlan::default() };
         let mut copied = vec![0_u64; regions.len()];
         let mut copies = Vec::with_capacity(parts.len());
         let mut segments = BTreeSet::new();
@@ -124,7 +125,7 @@ impl Plan {
                         && map(segment)
                         && may_be_mapped(region)
                         && plan.mapped.len() < MAX_MAPPED
-                        // What libholdfast has room for.
+                        // What libholdfast's table holds.
                         && (segments.len() < SharedPage::LAZY_FILE_MAX || segments.contains(&segment)) =>
                 {
                     segments.insert(segment);
@@ -198,7 +199,7 @@ impl Plan {
     ///
     /// # Errors
     /// Names the file and offset that could not be read, or the address that could not be written.
-    pub fn carry_out(
+    pub fn fill(
         &self,
         pages: &dyn PageProvider,
         tid: i32,
@@ -332,11 +333,11 @@ mod tests {
             region(0x10000 + 100 * PAGE_SIZE, 300, 1, Backing::Anonymous),
         ]);
         let extents = [extent(0x10000, 400, ExtentSource::Mappable { segment: 0, offset: 8192 })];
-        let plan = Plan::new(&record, &extents, |_| true).unwrap();
+        let plan = PagesPlan::new(&record, &extents, |_| true).unwrap();
         assert_eq!(plan.mapped.len(), 2);
         assert_eq!(plan.mapped[1].offset, 8192 + 100 * PAGE_SIZE);
         assert_eq!((plan.mapped[0].prot, plan.mapped[1].prot, plan.copied_bytes()), (3, 1, 0));
-        let eager = Plan::new(&record, &extents, |_| false).unwrap();
+        let eager = PagesPlan::new(&record, &extents, |_| false).unwrap();
         assert_eq!((eager.mapped.len(), eager.copied_bytes()), (0, 400 * PAGE_SIZE));
         // 300 pages in a read-only region: writable during the copy; nothing is written past a protection.
         assert_eq!(eager.early_write, [false, true]);
@@ -358,7 +359,7 @@ mod tests {
         let extents: Vec<Extent> = (0..many + 5)
             .map(|n| extent(at(n), 128, ExtentSource::Mappable { segment: segment(n), offset: 0 }))
             .collect();
-        let plan = Plan::new(&record, &extents, |_| true).unwrap();
+        let plan = PagesPlan::new(&record, &extents, |_| true).unwrap();
         assert_eq!(plan.mapped.len(), SharedPage::LAZY_FILE_MAX);
         assert_eq!(plan.copied_bytes(), 6 * 128 * PAGE_SIZE);
     }
@@ -368,7 +369,7 @@ mod tests {
         let file = Backing::PrivateFile { file: 0, offset: 0 };
         let record = record(vec![region(0x10000, 4, 3, Backing::Anonymous), region(0x20000, 4, 1, file)]);
         let extents = [extent(0x10000, 4, ExtentSource::Zero), extent(0x20000, 4, ExtentSource::Zero)];
-        let plan = Plan::new(&record, &extents, |_| true).unwrap();
+        let plan = PagesPlan::new(&record, &extents, |_| true).unwrap();
         assert_eq!(plan.pieces, [Piece { start: 0x20000, len: 4 * PAGE_SIZE, zero: true, forced: true }]);
     }
 
@@ -377,11 +378,11 @@ mod tests {
         let record = record(vec![region(0x10000, 4, 3, Backing::Anonymous)]);
         for start in [0x8000, 0x14000, 0xf000] {
             assert!(
-                Plan::new(&record, &[extent(start, 1, ExtentSource::Stored)], |_| false).is_err(),
+                PagesPlan::new(&record, &[extent(start, 1, ExtentSource::Stored)], |_| false).is_err(),
                 "{start:#x}"
             );
         }
-        assert!(Plan::new(&record, &[extent(0x13000, 2, ExtentSource::Stored)], |_| false).is_err());
+        assert!(PagesPlan::new(&record, &[extent(0x13000, 2, ExtentSource::Stored)], |_| false).is_err());
     }
 
     #[test]
@@ -389,10 +390,10 @@ mod tests {
         let record = record(vec![region(0x10000, 10_000, 3, Backing::Anonymous)]);
         let extents: Vec<Extent> =
             (0..5000).map(|n| extent(0x10000 + 2 * n * PAGE_SIZE, 1, ExtentSource::Stored)).collect();
-        let plan = Plan::new(&record, &extents, |_| false).unwrap();
+        let plan = PagesPlan::new(&record, &extents, |_| false).unwrap();
         let all: Vec<usize> = plan.groups(2).into_iter().flatten().collect();
         assert_eq!(all, (0..plan.pieces.len()).collect::<Vec<usize>>());
-        assert!(Plan::default().groups(2).is_empty());
+        assert!(PagesPlan::default().groups(2).is_empty());
     }
 
     #[test]
@@ -400,6 +401,6 @@ mod tests {
         let record = record(vec![region(0x10000, 1000, 3, Backing::Anonymous)]);
         let extents: Vec<Extent> =
             (0..1000).map(|n| extent(0x10000 + n * PAGE_SIZE, 1, ExtentSource::Stored)).collect();
-        assert_eq!(Plan::new(&record, &extents, |_| false).unwrap().pieces.len(), 4);
+        assert_eq!(PagesPlan::new(&record, &extents, |_| false).unwrap().pieces.len(), 4);
     }
 }

@@ -3,7 +3,7 @@
 //! Such a file belongs to the memory that its opener had at that time (fs/proc/base.c: `proc_mem_open`), and the
 //! new process has opened its files before its exec: memory that is gone since, and of which all reads and writes
 //! do nothing. The same goes for all files of `/proc/self` that another process than the first has open: the first
-//! has made all descriptors, and these would show the first; something else stands in for them until then
+//! has made all descriptors, and these would show the first; something else is in their place until then
 //! ([`crate::rebuild::proc_self`]). Where several processes have such a file open, it is the holder's that all of
 //! them see. Called by [`super::rebuild_process`] before descriptors become close-on-exec. Fails by: an error that
 //! names the descriptor.
@@ -40,7 +40,7 @@ pub fn reopen(leader: SeedThread, member: Member<'_>) -> Result<(), RebuildError
         let own: Vec<u64> = own.map(|descriptor| u64::from(descriptor.fd.cast_unsigned())).collect();
         let (Some(first), Some(whose)) = (own.first(), member.job.member(holder)) else { continue };
         let mut batch = leader.batch();
-        let (process, need) = if holder == member.place {
+        let (process, need) = if holder == member.index {
             ("self".to_owned(), Need::Must("open its own file in /proc again, descriptor", *first))
         } else {
             (whose.own.pid.to_string(), Need::May)

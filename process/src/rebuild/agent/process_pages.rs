@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// See the head of the file.
-pub struct View<'a> {
+pub struct ProcessPages<'a> {
     all: &'a dyn PageProvider,
     space: u32,
     extents: Vec<Extent>,
@@ -18,21 +18,21 @@ pub struct View<'a> {
     checked: &'a AtomicBool,
 }
 
-impl<'a> View<'a> {
+impl<'a> ProcessPages<'a> {
     /// The pages of one space.
-    pub fn new(all: &'a dyn PageProvider, space: u32, checked: &'a AtomicBool) -> View<'a> {
+    pub fn new(all: &'a dyn PageProvider, space: u32, checked: &'a AtomicBool) -> ProcessPages<'a> {
         let extents = all.extents();
-        let place = |extent: &Extent| address_space::split(extent.run.start).0;
-        let from = extents.partition_point(|extent| place(extent) < space);
-        let to = extents.partition_point(|extent| place(extent) <= space);
+        let space_of = |extent: &Extent| address_space::split(extent.run.start).0;
+        let from = extents.partition_point(|extent| space_of(extent) < space);
+        let to = extents.partition_point(|extent| space_of(extent) <= space);
         let own = extents.get(from..to).unwrap_or_default().iter();
         let extents =
             own.map(|extent| Extent { run: address_space::split_run(extent.run).1, ..*extent }).collect();
-        View { all, space, extents, checked }
+        ProcessPages { all, space, extents, checked }
     }
 }
 
-impl PageProvider for View<'_> {
+impl PageProvider for ProcessPages<'_> {
     fn extents(&self) -> &[Extent] {
         &self.extents
     }
@@ -85,15 +85,15 @@ mod tests {
         let pages = Pages(vec![extent(0, 7), extent(2, 3), extent(2, 9), extent(3, 1)]);
         let checked = AtomicBool::new(false);
         let runs = |space| {
-            let view = View::new(&pages, space, &checked);
+            let view = ProcessPages::new(&pages, space, &checked);
             view.extents().iter().map(|extent| extent.run).collect::<Vec<PageRun>>()
         };
         assert_eq!((runs(0), runs(1), runs(2)), (vec![own(7)], vec![], vec![own(3), own(9)]));
-        let view = View::new(&pages, 2, &checked);
+        let view = ProcessPages::new(&pages, 2, &checked);
         let mut buffer = [0; 8];
         view.read(own(3).start, &mut buffer).unwrap();
         assert_eq!(buffer, [2; 8]);
         assert!(view.verify_mappable().is_err(), "the first asks");
-        assert!(View::new(&pages, 3, &checked).verify_mappable().is_ok());
+        assert!(ProcessPages::new(&pages, 3, &checked).verify_mappable().is_ok());
     }
 }

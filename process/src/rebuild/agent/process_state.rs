@@ -87,7 +87,7 @@ pub fn descriptors_and_signals(leader: SeedThread, member: Member<'_>) -> Result
 /// first descriptor of it that is closed (fcntl_locking(2)).
 ///
 /// # Errors
-/// Names the file: somebody else has locked it meanwhile.
+/// Names the file: another program has locked it meanwhile.
 pub fn locks(leader: SeedThread, member: Member<'_>) -> Result<(), RebuildError> {
     const F_OFD_SETLK: u64 = 37;
     let mut batch = leader.batch();
@@ -95,7 +95,7 @@ pub fn locks(leader: SeedThread, member: Member<'_>) -> Result<(), RebuildError>
         for lock in &description.locks {
             // A process's own is taken by that process, a description's by its holder.
             let number = match lock.kind {
-                LockKind::Posix if lock.process as usize == member.place => member.number(index),
+                LockKind::Posix if lock.process as usize == member.index => member.number(index),
                 LockKind::Posix => None,
                 _ => member.held(index),
             };
@@ -104,7 +104,7 @@ pub fn locks(leader: SeedThread, member: Member<'_>) -> Result<(), RebuildError>
                 Object::Regular { path, .. } | Object::Directory { path, .. } => path.to_string(),
                 _ => format!("descriptor {fd}"),
             };
-            let need = Need::MustOn("take its lock again (end whoever has it now) on", name);
+            let need = Need::MustOn("take its lock again (end the program that has it now) on", name);
             let kind = if lock.exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
             // struct flock: type, whence (SEEK_SET), start, len, pid.
             let range = words(&[u64::from(kind.cast_unsigned()), lock.start, lock.len, 0]);
@@ -126,7 +126,7 @@ pub fn locks(leader: SeedThread, member: Member<'_>) -> Result<(), RebuildError>
     batch.finish().map(|_| ())
 }
 
-/// Who gets the signals of files. After what was in flight is in them, and after locks: nobody hears of either.
+/// Who gets the signals of files. After what was in flight is in them, and after locks: no process is told of either.
 ///
 /// # Errors
 /// The process ended.
@@ -176,7 +176,7 @@ pub fn pending_and_timers(leader: SeedThread, member: Member<'_>) -> Result<(), 
         );
     }
     for (which, timer) in (0_u64..).zip(&record.itimers) {
-        // ITIMER_REAL stands still from its expiry until its signal is taken from the queue (kernel/signal.c,
+        // ITIMER_REAL rests from its expiry until its signal is taken from the queue (kernel/signal.c,
         // dequeue_signal): it has an interval and nothing left then, and goes on with the next period.
         let fired = which == 0 && timer.value_us == 0;
         let value = if fired { timer.interval_us } else { timer.value_us };
@@ -275,7 +275,7 @@ fn arm_timerfd(batch: &mut Batch, fd: i32, object: &Object) -> Result<(), Rebuil
 ///
 /// # Errors
 /// The library's page cannot be written.
-pub fn tell_library(
+pub fn update_library_page(
     memory: &ForcedMemory,
     record: &ProcessRecord,
     socket: &Path,
@@ -302,12 +302,12 @@ pub fn tell_library(
     write().map_err(RebuildError::io("writing the page of libholdfast in the program"))
 }
 
-/// Records in the library's page which kernel ids stand for the ids that the program knows, and puts the former into
+/// Records in the library's page which kernel ids belong to the ids that the program knows, and puts the former into
 /// the place where libc keeps them: the word that the kernel clears at a thread's end is the thread's own copy of its
 /// id (glibc, nptl/allocatestack.c).
 ///
 /// # Errors
-/// The page or a thread's word cannot be written; the program has more threads than the page has room for.
+/// The page or a thread's word cannot be written; the program has more threads than the page holds.
 pub fn virtual_ids(
     memory: &ForcedMemory,
     record: &ProcessRecord,

@@ -1,25 +1,25 @@
-//! The agent's half of a restart: takes over the new processes at their exec, and lets the program go.
+//! The agent's half of a restart: takes over the new processes at their exec, and resumes the program.
 //!
 //! Order: all processes are met, seized and let execute; each is rebuilt ([`super::rebuild_process`]) but for what
-//! runs from then on; all get the rest (locks, timers, registers); all are let go, children before their parents.
+//! runs from then on; all get the rest (locks, timers, registers); all are resumed, children before their parents.
 //! Until the last step the processes die with the agent (PTRACE_O_EXITKILL), and any error kills all of them: there
 //! is no half-restarted program.
 
-use super::arrival::{meet_all, take_over};
 use super::ipc::IpcObjects;
-use super::options::{FinishOptions, Rebuilt};
-use super::process_pages::View;
+use super::options::{RebuildOptions, Rebuilt};
+use super::process_pages::ProcessPages;
 use super::rebuild_process::{JobObjects, ProcessBuilder, ProcessPlan};
 use super::resume::{KillOnDrop, resume_all};
-use super::sysv_shm::Segments;
-use super::unlinked::Taken;
+use super::seize::{receive_all, seize_all};
+use super::sysv_shm::SysvShm;
+use super::unlinked::UnlinkedFiles;
 use super::{contents, regular};
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Job;
 use crate::rebuild::kept_fds;
-use crate::rebuild::shared_memfd::Common;
-use crate::rebuild::timings::RebuildFigures;
-use crate::rebuild::vdso::{self, Other};
+use crate::rebuild::shared_memfd::SharedMemfd;
+use crate::rebuild::timings::RebuildTimings;
+use crate::rebuild::vdso::{self, ForeignVdso};
 use crate::rebuild::{inotify, processor};
 use holdfast_image::address_space;
 use holdfast_image::pages::PageProvider;
@@ -31,70 +31,71 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-/// Takes over the processes made by [`crate::rebuild::birth`] at the other end of `front` and makes the program of
+/// Takes over the processes made by [`crate::rebuild::spawn`] at the other end of `front` and makes the program of
 /// `record` of them. Returns when the program runs. All of it on the calling thread, but for the copying of pages.
 ///
 /// # Errors
 /// Names what failed; all new processes are dead then.
-pub fn finish(
+pub fn rebuild_job(
     record: &ProcessRecord,
     pages: &dyn PageProvider,
     front: OwnedFd,
-    options: &FinishOptions,
+    options: &RebuildOptions,
 ) -> Result<Rebuilt, RebuildError> {
     let begun = Instant::now();
     record.check().map_err(RebuildError::Image)?;
     let job = Job::new(record);
     let shared = kept_fds::of_several(&job);
     let checked = AtomicBool::new(false);
-    let other = Other::of(&record.host);
+    let other = ForeignVdso::of(&record.host);
     let plan = |member| ProcessPlan::new(member, pages, &checked, &shared, other.as_ref(), options.lazy);
     let plans = job.members().map(plan).collect::<Result<Vec<ProcessPlan<'_>>, RebuildError>>()?;
-    let arrivals = meet_all(&front, &job)?;
-    let mut figures = RebuildFigures { files_ns: elapsed_ns(begun), ..RebuildFigures::default() };
+    let ready_processes = receive_all(&front, &job)?;
+    let mut timings = RebuildTimings { files_ns: elapsed_ns(begun), ..RebuildTimings::default() };
     let phase = Instant::now();
-    let mut not_resumed = KillOnDrop(arrivals.iter().map(|arrival| arrival.pid).collect());
-    take_over(&arrivals, &front)?;
+    let mut not_resumed = KillOnDrop(ready_processes.iter().map(|ready_process| ready_process.pid).collect());
+    seize_all(&ready_processes, &front)?;
     drop(front);
-    figures.map_ns += elapsed_ns(phase);
-    let (sysv_shm, ipc) = (Segments::claim(&job)?, IpcObjects::claim(&job)?);
-    let first = arrivals.first().map_or(0, |first| first.pid);
-    let (unlinked, common) = (Taken::from(&job, first)?, Common::take(&job, &shared, first, pages)?);
+    timings.map_ns += elapsed_ns(phase);
+    let (sysv_shm, ipc) = (SysvShm::claim(&job)?, IpcObjects::claim(&job)?);
+    let first = ready_processes.first().map_or(0, |first| first.pid);
+    let (unlinked, common) =
+        (UnlinkedFiles::from(&job, first)?, SharedMemfd::take(&job, &shared, first, pages)?);
     let mut objects = JobObjects { unlinked, sysv_shm, ipc };
     let mut processes = Vec::with_capacity(plans.len());
-    for (plan, arrival) in plans.into_iter().zip(arrivals) {
-        plan.count(&mut figures);
-        let process = ProcessBuilder::rebuild(plan, arrival, &objects, options, &mut figures)
+    for (plan, ready_process) in plans.into_iter().zip(ready_processes) {
+        plan.count(&mut timings);
+        let process = ProcessBuilder::rebuild(plan, ready_process, &objects, options, &mut timings)
             .map_err(|error| of(&job, processes.len(), error))?;
         processes.push(process);
     }
     objects.unlinked.seal()?;
     let phase = Instant::now();
-    for (place, process) in processes.iter_mut().enumerate().rev() {
-        process.complete().map_err(|error| of(&job, place, error))?;
+    for (index, process) in processes.iter_mut().enumerate().rev() {
+        process.complete().map_err(|error| of(&job, index, error))?;
     }
     let mut notes: Vec<String> = processes.iter_mut().flat_map(ProcessBuilder::take_notes).collect();
     notes.extend(objects.notes());
     notes.extend(vdso::note(&record.host));
     notes.extend(processor::note(&record.host));
-    let of_space = |space: u32| View::new(pages, space, &checked);
+    let of_space = |space: u32| ProcessPages::new(pages, space, &checked);
     notes.extend(contents::put_back(&record.files, &of_space(address_space::FILES), &options.saved_dir)?);
     notes.extend(regular::put_back(&record.files, &options.saved_dir)?);
-    inotify::drain(&job, |place| processes.get(place).map(ProcessBuilder::pid))?;
+    inotify::drain(&job, |index| processes.get(index).map(ProcessBuilder::pid))?;
     objects.fill(&job, of_space)?;
     fault::point("seed-let-go");
     resume_all(&processes, &mut not_resumed)?;
     objects.keep();
-    figures.threads_ns += elapsed_ns(phase);
-    figures.total_ns = elapsed_ns(begun);
+    timings.threads_ns += elapsed_ns(phase);
+    timings.total_ns = elapsed_ns(begun);
     let restarts = processes.first().map_or(0, |process| process.restarts);
     let members = processes.into_iter().map(ProcessBuilder::into_member).collect();
-    Ok(Rebuilt { members, common: common.map(Arc::new), restarts, notes, figures })
+    Ok(Rebuilt { members, common: common.map(Arc::new), restarts, notes, timings })
 }
 
 /// An error of one of several processes, by its id.
-fn of(job: &Job<'_>, place: usize, error: RebuildError) -> RebuildError {
-    match job.member(place).filter(|_| !job.record.others.is_empty()) {
+fn of(job: &Job<'_>, index: usize, error: RebuildError) -> RebuildError {
+    match job.member(index).filter(|_| !job.record.others.is_empty()) {
         Some(member) => RebuildError::In { pid: member.own.pid, error: Box::new(error) },
         None => error,
     }

@@ -6,24 +6,24 @@
 //! descriptors and handlers, threads; locks, signals and timers, registers.
 
 use super::address_space::AddressSpaceBuilder;
-use super::arrival::Arrival;
 use super::ipc::IpcObjects;
-use super::options::{FinishOptions, RebuiltMember};
-use super::pages::Plan;
-use super::process_pages::View;
+use super::options::{RebuildOptions, RebuiltMember};
+use super::pages::PagesPlan;
+use super::process_pages::ProcessPages;
 use super::remote_calls::{CallArea, SeedThread};
 use super::seed::{self, Layout};
-use super::sysv_shm::Segments;
+use super::seize::ReadyProcess;
+use super::sysv_shm::SysvShm;
 use super::threads::NewThread;
-use super::unlinked::{self, Taken};
+use super::unlinked::{self, UnlinkedFiles};
 use super::{attributes, credentials, job_control, lazy, proc_files, process_state, threads, tracker};
 use crate::rebuild::error::RebuildError;
-use crate::rebuild::handshake::Handover;
+use crate::rebuild::handshake::ReadyMessage;
 use crate::rebuild::job::{Job, Member};
 use crate::rebuild::kept_fds::SharedObject;
 use crate::rebuild::processor;
-use crate::rebuild::timings::RebuildFigures;
-use crate::rebuild::vdso::Other;
+use crate::rebuild::timings::RebuildTimings;
+use crate::rebuild::vdso::ForeignVdso;
 use crate::stop::continuation;
 use crate::track::tracking::Tracking;
 use holdfast_image::pages::PageProvider;
@@ -39,15 +39,15 @@ use std::time::Instant;
 /// What is known of a process before it is there.
 pub struct ProcessPlan<'a> {
     member: Member<'a>,
-    pages: View<'a>,
+    pages: ProcessPages<'a>,
     layout: Layout,
-    pages_plan: Plan,
+    pages_plan: PagesPlan,
     shared: &'a BTreeMap<u64, SharedObject>,
-    other_vdso: Option<&'a Other<'a>>,
+    other_vdso: Option<&'a ForeignVdso<'a>>,
 }
 
 impl<'a> ProcessPlan<'a> {
-    /// Of one process. `checked`: see [`View`].
+    /// Of one process. `checked`: see [`ProcessPages`].
     ///
     /// # Errors
     /// Its memory cannot be rebuilt.
@@ -56,39 +56,39 @@ impl<'a> ProcessPlan<'a> {
         pages: &'a dyn PageProvider,
         checked: &'a AtomicBool,
         shared: &'a BTreeMap<u64, SharedObject>,
-        other_vdso: Option<&'a Other<'a>>,
+        other_vdso: Option<&'a ForeignVdso<'a>>,
         lazy: bool,
     ) -> Result<ProcessPlan<'a>, RebuildError> {
         let record = member.own;
         let segments = member.job.record.files.segments.iter().map(|segment| segment.size);
         let layout = Layout::choose(record, segments.max().unwrap_or(0))?;
-        let pages = View::new(pages, record.space, checked);
+        let pages = ProcessPages::new(pages, record.space, checked);
         // Without its page the library could not make up for the difference (see `lazy`).
         let can_map = record.inject.shared.0 != 0;
         let common = pages.common();
         let pages_plan =
-            Plan::new(record, pages.extents(), |segment| can_map && (lazy || Some(segment) == common))?;
+            PagesPlan::new(record, pages.extents(), |segment| can_map && (lazy || Some(segment) == common))?;
         Ok(ProcessPlan { member, pages, layout, pages_plan, shared, other_vdso })
     }
 
     /// Adds what will be copied and mapped.
-    pub fn count(&self, figures: &mut RebuildFigures) {
-        figures.copied_bytes += self.pages_plan.copied_bytes();
-        figures.mapped_bytes += self.pages_plan.mapped_bytes();
-        figures.mapped_runs += self.pages_plan.mapped.len() as u64;
+    pub fn count(&self, timings: &mut RebuildTimings) {
+        timings.copied_bytes += self.pages_plan.copied_bytes();
+        timings.mapped_bytes += self.pages_plan.mapped_bytes();
+        timings.mapped_runs += self.pages_plan.mapped.len() as u64;
     }
 
     /// The address space of a process that is stopped at its exec, with its pages; and what finds later changes.
     fn rebuild_memory(
         &self,
-        Arrival { pid, handover }: Arrival,
+        ReadyProcess { pid, ready }: ReadyProcess,
         objects: &JobObjects<'_>,
-        figures: &mut RebuildFigures,
+        timings: &mut RebuildTimings,
         notes: &mut Vec<String>,
     ) -> Result<(SeedThread, Arc<Tracking>), RebuildError> {
         let (record, job, layout) = (self.member.own, self.member.job, self.layout);
         let phase = Instant::now();
-        let leader = seed::plant(record, (pid, handover.inner_pid), &layout, &open_memory(pid)?)?;
+        let leader = seed::plant(record, (pid, ready.inner_pid), &layout, &open_memory(pid)?)?;
         fault::point("seed-ready");
         let segments = objects.sysv_shm.ids();
         let (shared, other_vdso) = (self.shared, self.other_vdso.is_some());
@@ -96,20 +96,20 @@ impl<'a> ProcessPlan<'a> {
             AddressSpaceBuilder { leader, layout, record, job, shared, segments: &segments, other_vdso };
         notes.extend(builder.build(&self.pages_plan, &self.pages)?);
         if let Some(other) = self.other_vdso {
-            other.lead_on(record, pid, &open_memory(pid)?)?;
+            other.redirect_entries(record, pid, &open_memory(pid)?)?;
         }
         notes.extend(attributes::of_memory(leader, record)?);
-        figures.map_ns += elapsed_ns(phase);
+        timings.map_ns += elapsed_ns(phase);
 
         let phase = Instant::now();
         let memory = open_memory(pid)?;
-        self.pages_plan.carry_out(&self.pages, pid, &memory)?;
+        self.pages_plan.fill(&self.pages, pid, &memory)?;
         objects.unlinked.fill(record, &self.pages)?;
         builder.protect(&self.pages_plan)?;
         unlinked::close(&builder, job)?;
         let tracking = Arc::new(tracker::make(&builder, pid, self.pages.extents()));
         fault::point("seed-memory");
-        figures.memory_ns += elapsed_ns(phase);
+        timings.memory_ns += elapsed_ns(phase);
         Ok((leader, tracking))
     }
 }
@@ -117,9 +117,9 @@ impl<'a> ProcessPlan<'a> {
 /// What the job has once, for all its processes.
 pub struct JobObjects<'a> {
     /// Files without a name.
-    pub unlinked: Taken<'a>,
+    pub unlinked: UnlinkedFiles<'a>,
     /// System V shared memory.
-    pub sysv_shm: Segments,
+    pub sysv_shm: SysvShm,
     /// Semaphores and message queues.
     pub ipc: IpcObjects,
 }
@@ -135,7 +135,11 @@ impl JobObjects<'_> {
     ///
     /// # Errors
     /// Names the object.
-    pub fn fill<'p>(&mut self, job: &Job<'_>, pages: impl Fn(u32) -> View<'p>) -> Result<(), RebuildError> {
+    pub fn fill<'p>(
+        &mut self,
+        job: &Job<'_>,
+        pages: impl Fn(u32) -> ProcessPages<'p>,
+    ) -> Result<(), RebuildError> {
         for member in job.members() {
             self.sysv_shm.fill(member.own, &pages(member.own.space))?;
         }
@@ -170,15 +174,15 @@ impl<'a> ProcessBuilder<'a> {
     /// Names what failed.
     pub fn rebuild(
         plan: ProcessPlan<'a>,
-        arrival: Arrival,
+        ready_process: ReadyProcess,
         objects: &JobObjects<'_>,
-        options: &FinishOptions,
-        figures: &mut RebuildFigures,
+        options: &RebuildOptions,
+        timings: &mut RebuildTimings,
     ) -> Result<ProcessBuilder<'a>, RebuildError> {
-        let (member, Arrival { pid, handover }) = (plan.member, arrival);
+        let (member, ReadyProcess { pid, ready }) = (plan.member, ready_process);
         let record = member.own;
         let mut notes = Vec::new();
-        let (leader, tracking) = plan.rebuild_memory(arrival, objects, figures, &mut notes)?;
+        let (leader, tracking) = plan.rebuild_memory(ready_process, objects, timings, &mut notes)?;
         let memory = open_memory(pid)?;
 
         let phase = Instant::now();
@@ -187,15 +191,15 @@ impl<'a> ProcessBuilder<'a> {
         process_state::identity(leader, record, (plan.layout.base, plan.layout.end))?;
         proc_files::reopen(leader, member)?;
         process_state::descriptors_and_signals(leader, member)?;
-        let threads = make_threads(leader, record, handover, &mut notes)?;
-        if !handover.ids_chosen {
+        let threads = make_threads(leader, record, ready, &mut notes)?;
+        if !ready.ids_chosen {
             process_state::virtual_ids(&memory, record, &threads)?;
         }
-        lazy::tell(&memory, record, pid, &plan.pages_plan.mapped)?;
-        objects.sysv_shm.tell(&memory, record)?;
-        let restarts = process_state::tell_library(&memory, record, &options.socket_path)?;
-        figures.threads_ns += elapsed_ns(phase);
-        objects.ipc.tell(&memory, record)?;
+        lazy::write_ranges(&memory, record, pid, &plan.pages_plan.mapped)?;
+        objects.sysv_shm.write_ids(&memory, record)?;
+        let restarts = process_state::update_library_page(&memory, record, &options.socket_path)?;
+        timings.threads_ns += elapsed_ns(phase);
+        objects.ipc.write_ids(&memory, record)?;
         Ok(ProcessBuilder { member, threads, restarts, memory, tracking, notes })
     }
 
@@ -219,7 +223,7 @@ impl<'a> ProcessBuilder<'a> {
         job_control::forget_stops(leader, self.member)?;
         process_state::locks(leader, self.member)?;
         process_state::owners(leader, self.member)?;
-        credentials::give(&self.threads, record)?;
+        credentials::restore(&self.threads, record)?;
         self.notes.extend(attributes::at_the_end(leader, record)?);
         process_state::pending_and_timers(leader, self.member)?;
         restore(record, &self.memory, &self.threads)?;
@@ -247,15 +251,15 @@ fn open_memory(pid: i32) -> Result<ForcedMemory, RebuildError> {
 fn make_threads<'a>(
     leader: SeedThread,
     record: &'a ProcessRecord,
-    handover: Handover,
+    ready: ReadyMessage,
     notes: &mut Vec<String>,
 ) -> Result<Vec<NewThread<'a>>, RebuildError> {
     notes.extend(attributes::before_threads(leader, record)?);
-    let all = threads::create(leader, record, handover.ids_chosen)?;
+    let all = threads::create(leader, record, ready.ids_chosen)?;
     fault::point("seed-threads");
     for thread in &all {
         notes.extend(attributes::of_thread(thread)?);
-        threads::equip(thread, handover.drop_capabilities)?;
+        threads::equip(thread, ready.drop_capabilities)?;
     }
     Ok(all)
 }

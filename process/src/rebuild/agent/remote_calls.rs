@@ -232,7 +232,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Makes room for the next call with `data` bytes of arguments in memory; call it before [`Batch::data`].
+    /// Reserves space for the next call with `data` bytes of arguments in memory; call it before [`Batch::data`].
     ///
     /// # Errors
     /// A call that was collected before fails.

@@ -24,7 +24,7 @@ pub fn make_saved_dir(saved_dir: &Path) -> io::Result<()> {
 /// Copies what lies behind `size` into a new file of the store.
 ///
 /// # Errors
-/// As open; no room.
+/// As open; ENOSPC.
 pub fn keep_tail(path: &Name, size: u64, saved_dir: &Path) -> io::Result<PathBuf> {
     make_saved_dir(saved_dir)?;
     let source = File::open(path.as_path())?;

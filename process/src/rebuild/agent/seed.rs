@@ -1,7 +1,7 @@
 //! The seed: the new process from its exec on, before it is anything: where it works while it becomes another.
 //!
-//! It has executed the program's own executable (so that `/proc/PID/exe` is right without any privilege) and stands
-//! at the exec, before the first instruction. [`plant`] has it map a page of stub code (`inject::stub`) and room
+//! It has executed the program's own executable (so that `/proc/PID/exe` is right without any privilege) and is stopped
+//! at the exec, before the first instruction. [`plant`] has it map a page of stub code (`inject::stub`) and memory
 //! for tables in a hole of the address space that is to be rebuilt; from there on that is all that it needs.
 
 use super::remote_calls::{CallArea, Need, SeedThread};
@@ -21,7 +21,7 @@ const BUFFERS_LEN: u64 = 512 * 1024;
 /// Offset at which the kernel's own mappings wait until their old places are free.
 const PARK: u64 = 4 << 20;
 /// Offset at which shared memory objects are made before their pieces are moved to their places.
-const WORKSHOP: u64 = 16 << 20;
+const STAGING: u64 = 16 << 20;
 /// Distance kept from mappings of the program (a stack that grows down needs a gap of 1 MiB, mm/mmap.c).
 const MARGIN: u64 = 256 << 20;
 
@@ -39,7 +39,7 @@ pub struct Layout {
     /// Where the kernel's mappings wait.
     pub park: u64,
     /// Where shared objects are made.
-    pub workshop: u64,
+    pub staging: u64,
 }
 
 impl Layout {
@@ -52,7 +52,7 @@ impl Layout {
             buffers,
             end: buffers + BUFFERS_LEN,
             park: base + PARK,
-            workshop: base + WORKSHOP,
+            staging: base + STAGING,
         }
     }
 
@@ -78,7 +78,7 @@ impl Layout {
             _ => 0,
         });
         let largest = largest.max().unwrap_or(0).max(segment);
-        let len = WORKSHOP.saturating_add(largest).saturating_add(MARGIN);
+        let len = STAGING.saturating_add(largest).saturating_add(MARGIN);
         let taken = |start: u64, end: u64| {
             record.regions.iter().any(|region| region.start.0 < end && start < region.end.0)
         };
@@ -90,16 +90,18 @@ impl Layout {
             })
             .map(Layout::at)
             .ok_or_else(|| {
-                RebuildError::Image("the program leaves no room in its address space for a restart".into())
+                RebuildError::Image(
+                    "the program leaves no free range in its address space for a restart".into(),
+                )
             })
     }
 }
 
 /// Room on the fresh stack for the first table: below everything that exec put there, above where the mapping ends
 /// (128 KiB, fs/exec.c, setup_arg_pages).
-const FIRST_ROOM: u64 = 16 * 1024;
+const FIRST_AREA_LEN: u64 = 16 * 1024;
 
-/// Has the process that stands at its exec map the seed. The stub for that goes over the first instructions of the
+/// Has the process that is stopped at its exec map the seed. The stub for that goes over the first instructions of the
 /// executable's or the loader's code, in the process's own copy of the page; all of it is unmapped right afterwards.
 ///
 /// # Errors
@@ -116,13 +118,13 @@ pub fn plant(
         .find(|mapping| mapping.prot & 4 != 0 && mapping.name.first() == Some(&b'/'))
         .ok_or_else(|| RebuildError::Image("the executable has no code".into()))?;
     let stack = ptrace::registers(pid).map_err(TraceError::from)?.rsp;
-    let room = (stack - FIRST_ROOM) & !(PAGE_SIZE - 1);
-    let half = (FIRST_ROOM / 2) as usize;
+    let first = (stack - FIRST_AREA_LEN) & !(PAGE_SIZE - 1);
+    let half = (FIRST_AREA_LEN / 2) as usize;
     let area = CallArea {
         code: code.start,
-        table: room,
+        table: first,
         table_len: half - 64,
-        buffers: room + FIRST_ROOM / 2,
+        buffers: first + FIRST_AREA_LEN / 2,
         buffers_len: half - 64,
     };
     let io = || RebuildError::io("writing the seed");
@@ -130,8 +132,8 @@ pub fn plant(
     let leader = SeedThread::new(record, (pid, inner), area)?;
     let mut batch = leader.batch();
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as u64;
-    let (code_prot, room_prot) = (libc::PROT_READ | libc::PROT_EXEC, libc::PROT_READ | libc::PROT_WRITE);
-    for (start, end, prot) in [(layout.base, layout.table, code_prot), (layout.table, layout.end, room_prot)]
+    let (code_prot, area_prot) = (libc::PROT_READ | libc::PROT_EXEC, libc::PROT_READ | libc::PROT_WRITE);
+    for (start, end, prot) in [(layout.base, layout.table, code_prot), (layout.table, layout.end, area_prot)]
     {
         let args = [start, end - start, prot as u64, flags, u64::MAX, 0];
         batch.call(libc::SYS_mmap, &args, Need::Must("map the seed at", start))?;
@@ -151,7 +153,7 @@ mod tests {
     fn the_seed_avoids_the_program() {
         let free = Layout::choose(&record(Vec::new()), 0).unwrap();
         assert_eq!(free.base, 0x6f00_0000_0000);
-        let taken = record(vec![region(free.workshop, 1, 3, Backing::Anonymous)]);
+        let taken = record(vec![region(free.staging, 1, 3, Backing::Anonymous)]);
         let other = Layout::choose(&taken, 0).unwrap();
         assert!(other.base < free.base);
         assert!(Layout::choose(&taken, u64::MAX).is_err());

@@ -1,13 +1,13 @@
 //! System V shared memory: the segments that are still there, or new ones, with their content.
 //!
-//! A segment outlives the programs, unless it was removed. Runs in the agent: [`Segments::claim`] before there is a
-//! process, [`attach`] by tables in each seed (called by `address_space`), [`Segments::fill`] when nothing else can
-//! fail any more, [`Segments::keep`] when the program runs. The agent has all attached until they are filled: a
+//! A segment outlives the programs, unless it was removed. Runs in the agent: [`SysvShm::claim`] before there is a
+//! process, [`attach`] by tables in each seed (called by `address_space`), [`SysvShm::fill`] when nothing else can
+//! fail any more, [`SysvShm::keep`] when the program runs. The agent has all attached until they are filled: a
 //! segment that was removed is removed again at once, and lives by that.
 //!
-//! What must hold: nobody else has a segment attached, and what is found is not written to before `fill`. Who
+//! What must hold: no other program has a segment attached, and what is found is not written to before `fill`. Who
 //! cannot choose an id ([`choose_id`]) gets another one, and libholdfast shows the programs the old one
-//! ([`Segments::tell`]). How it fails: an error names the id; what was made is removed.
+//! ([`SysvShm::write_ids`]). How it fails: an error names the id; what was made is removed.
 
 use super::choose_id;
 use super::ranges;
@@ -34,7 +34,7 @@ const OWNER: u32 = 0o600;
 
 /// The segments of a job, in the agent.
 #[derive(Debug, Default)]
-pub struct Segments(Vec<Claimed>);
+pub struct SysvShm(Vec<Claimed>);
 
 #[derive(Debug)]
 struct Claimed {
@@ -45,7 +45,7 @@ struct Claimed {
     attached: Option<Attached>,
     /// It is new: all zero, and goes if the restart fails.
     made: bool,
-    /// It has a name, so that somebody must remove it.
+    /// It has a name, so that it must be removed.
     lasting: bool,
 }
 
@@ -59,16 +59,16 @@ impl Drop for Claimed {
     }
 }
 
-impl Segments {
+impl SysvShm {
     /// Finds or makes all.
     ///
     /// # Errors
-    /// Names the segment that somebody else has attached, or whose id cannot be had.
-    pub fn claim(job: &Job<'_>) -> Result<Segments, RebuildError> {
+    /// Names the segment that another program has attached, or whose id cannot be had.
+    pub fn claim(job: &Job<'_>) -> Result<SysvShm, RebuildError> {
         let all = job.record.files.segments.iter().zip(extents(job.record));
         all.map(|(segment, len)| if segment.removed { make(segment, len) } else { claim(segment, len) })
             .collect::<Result<_, _>>()
-            .map(Segments)
+            .map(SysvShm)
     }
 
     /// What the user should know, one line each.
@@ -93,7 +93,7 @@ impl Segments {
     ///
     /// # Errors
     /// The process has no libholdfast that could show other ids, or there are too many.
-    pub fn tell(&self, memory: &ForcedMemory, record: &ProcessRecord) -> Result<(), RebuildError> {
+    pub fn write_ids(&self, memory: &ForcedMemory, record: &ProcessRecord) -> Result<(), RebuildError> {
         let page = record.inject.shared.0;
         let others = || self.0.iter().filter(|claimed| claimed.id != claimed.about.id);
         if page == 0 {
@@ -106,9 +106,9 @@ impl Segments {
             };
         }
         let io = || RebuildError::io("writing the page of libholdfast in the program");
-        let place = |at: usize| page + at as u64;
+        let address = |at: usize| page + at as u64;
         // Those of which nothing is attached just now stay as they are.
-        let mut table = capture_shm::table(|at, buffer| memory.read(place(at), buffer)).map_err(io())?;
+        let mut table = capture_shm::table(|at, buffer| memory.read(address(at), buffer)).map_err(io())?;
         table.retain(|(known, _)| self.0.iter().all(|claimed| claimed.about.id != *known));
         table.extend(others().map(|claimed| (claimed.about.id, claimed.id)));
         if table.len() > SharedPage::SEGMENT_MAX {
@@ -123,8 +123,8 @@ impl Segments {
             .flat_map(|(known, kernel)| [known.to_le_bytes(), kernel.to_le_bytes()])
             .flatten()
             .collect();
-        memory.write(place(SharedPage::SEGMENT_TABLE), &bytes).map_err(io())?;
-        memory.write(place(SharedPage::SEGMENT_COUNT), &(table.len() as u64).to_le_bytes()).map_err(io())
+        memory.write(address(SharedPage::SEGMENT_TABLE), &bytes).map_err(io())?;
+        memory.write(address(SharedPage::SEGMENT_COUNT), &(table.len() as u64).to_le_bytes()).map_err(io())
     }
 
     /// Their ids, in the order of the record.
@@ -157,7 +157,7 @@ impl Segments {
     }
 
     /// Gives new ones the permission bits that they had, and detaches all, for the programs may count who has them.
-    /// After [`Segments::fill`].
+    /// After [`SysvShm::fill`].
     ///
     /// # Errors
     /// Names the segment.
@@ -203,7 +203,7 @@ fn claim(about: &Segment, len: u64) -> Result<Claimed, RebuildError> {
 fn take(about: &Segment, id: i32) -> Result<Option<Claimed>, RebuildError> {
     let begun = Instant::now();
     loop {
-        // One that may not even be looked at is somebody else's.
+        // One that may not even be looked at is another program's.
         let Ok(SegmentFacts { key, size, removed, attached, .. }) = sysv_shm::segment(id) else {
             return Ok(None);
         };
@@ -259,7 +259,7 @@ fn make(about: &Segment, size: u64) -> Result<Claimed, RebuildError> {
     Ok(claimed)
 }
 
-/// The one that was made with the same key after the checkpoint, by the old life perhaps: as a file is found by its
+/// The one that was made with the same key after the checkpoint, by the old program perhaps: as a file is found by its
 /// name.
 fn adopt(about: &Segment) -> Result<Claimed, RebuildError> {
     let Segment { id, key, size, .. } = *about;
@@ -284,8 +284,8 @@ struct Piece {
 }
 
 /// Attaches the segments of one process where they were, once for those that may be made writable and once for
-/// those that may not: each in the workshop, of which the pieces are second mappings (mremap(2) with an old size of
-/// 0). Of huge pages there are none such (mm/mremap.c): they are attached in their place.
+/// those that may not: each in the staging range, of which the pieces are second mappings (mremap(2) with an old
+/// size of 0). Of huge pages there are none such (mm/mremap.c): they are attached in their place.
 ///
 /// # Errors
 /// Names the segment, or the mapping.
@@ -293,7 +293,7 @@ pub fn attach(
     mut batch: Batch,
     record: &ProcessRecord,
     ids: &[i32],
-    workshop: u64,
+    staging: u64,
 ) -> Result<(), RebuildError> {
     const WAYS: [(bool, i32, u64); 2] = [(true, 0, 3), (false, libc::SHM_RDONLY, 1)];
     for (index, id) in (0_u32..).zip(ids) {
@@ -314,7 +314,7 @@ pub fn attach(
             let attached = (*id, flag);
             let (huge, small): (Vec<&Piece>, Vec<&Piece>) = pieces.iter().partition(|piece| piece.huge);
             attach_whole(&mut batch, attached, &huge)?;
-            attach_pieces(&mut batch, attached, workshop, &small)?;
+            attach_pieces(&mut batch, attached, staging, &small)?;
             for Piece { start, len, prot: wanted, .. } in pieces {
                 if wanted != prot {
                     let need = Need::Must("protect memory at", start);
@@ -333,25 +333,26 @@ fn attach_at(batch: &mut Batch, (id, flag): (i32, i32), at: u64) -> Result<(), R
 }
 
 fn attach_whole(batch: &mut Batch, attached: (i32, i32), pieces: &[&Piece]) -> Result<(), RebuildError> {
-    let places: BTreeSet<u64> = pieces.iter().map(|piece| piece.start.saturating_sub(piece.offset)).collect();
-    places.into_iter().try_for_each(|place| attach_at(batch, attached, place))
+    let addresses: BTreeSet<u64> =
+        pieces.iter().map(|piece| piece.start.saturating_sub(piece.offset)).collect();
+    addresses.into_iter().try_for_each(|at| attach_at(batch, attached, at))
 }
 
 fn attach_pieces(
     batch: &mut Batch,
     attached: (i32, i32),
-    workshop: u64,
+    staging: u64,
     pieces: &[&Piece],
 ) -> Result<(), RebuildError> {
     if pieces.is_empty() {
         return Ok(());
     }
-    attach_at(batch, attached, workshop)?;
+    attach_at(batch, attached, staging)?;
     for &&Piece { start, len, offset, .. } in pieces {
-        let args = [workshop + offset, 0, len, REMAP, start];
+        let args = [staging + offset, 0, len, REMAP, start];
         batch.call(libc::SYS_mremap, &args, Need::Must("map shared memory at", start))?;
     }
-    batch.call(libc::SYS_shmdt, &[workshop], Need::Must("detach", workshop))
+    batch.call(libc::SYS_shmdt, &[staging], Need::Must("detach", staging))
 }
 
 #[cfg(test)]
@@ -370,14 +371,14 @@ mod tests {
     fn what_is_found_stays_and_what_somebody_has_is_left_alone() {
         let id = sysv_shm::create(libc::IPC_PRIVATE, 8192, 0o600).unwrap();
         let about = Segment { id, kernel: None, key: 0, size: 8192, mode: 0o600, removed: false };
-        let found = Segments::claim(&Job::new(&of(vec![about]))).unwrap();
+        let found = SysvShm::claim(&Job::new(&of(vec![about]))).unwrap();
         assert_eq!((found.ids(), found.0[0].made), (vec![id], false));
-        let refused = Segments::claim(&Job::new(&of(vec![about]))).unwrap_err().to_string();
+        let refused = SysvShm::claim(&Job::new(&of(vec![about]))).unwrap_err().to_string();
         assert!(refused.contains(&id.to_string()) && refused.contains("another program"), "{refused}");
         drop(found);
         let renamed = Segment { id: 5, kernel: Some(id), ..about };
-        assert_eq!(Segments::claim(&Job::new(&of(vec![renamed]))).unwrap().ids(), [id]);
-        let other = Segments::claim(&Job::new(&of(vec![Segment { size: 4096, ..about }]))).unwrap();
+        assert_eq!(SysvShm::claim(&Job::new(&of(vec![renamed]))).unwrap().ids(), [id]);
+        let other = SysvShm::claim(&Job::new(&of(vec![Segment { size: 4096, ..about }]))).unwrap();
         let made = other.ids()[0];
         assert!(made != id && sysv_shm::segment(made).unwrap().size == 4096);
         assert!(other.notes()[0].contains(&format!("memory {id} was gone and is {made} now")));
@@ -394,10 +395,10 @@ mod tests {
         sysv_shm::remove(gone).unwrap();
         let id = sysv_shm::create(key, 8192, 0o600).unwrap();
         let about = Segment { id: gone, kernel: None, key, size: 8192, mode: 0o600, removed: false };
-        let found = Segments::claim(&Job::new(&of(vec![about]))).unwrap();
+        let found = SysvShm::claim(&Job::new(&of(vec![about]))).unwrap();
         assert_eq!((found.ids(), found.0[0].made), (vec![id], false));
         drop(found);
-        let refused = Segments::claim(&Job::new(&of(vec![Segment { size: 5, ..about }]))).unwrap_err();
+        let refused = SysvShm::claim(&Job::new(&of(vec![Segment { size: 5, ..about }]))).unwrap_err();
         let refused = refused.to_string();
         assert!(refused.contains(&format!("ipcrm -m {id}")), "{refused}");
         sysv_shm::remove(id).unwrap();
@@ -407,7 +408,7 @@ mod tests {
     fn what_was_removed_is_made_anew_and_goes_with_the_restart() {
         let about = Segment { id: 77, kernel: None, key: 5, size: 5000, mode: 0o400, removed: true };
         let record = of(vec![about, about]);
-        let mut made = Segments::claim(&Job::new(&record)).unwrap();
+        let mut made = SysvShm::claim(&Job::new(&record)).unwrap();
         let ids = made.ids();
         assert_ne!(ids[0], ids[1], "two of them do not collide");
         // A program that has one.

@@ -30,7 +30,7 @@ const XFEATURE_TILE_DATA: u64 = 18;
 const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
 /// Offset in the stub's page of the code that touches the tiles before it goes on as the stub.
 const TILE_CODE: u64 = 1024;
-/// `ldtilecfg [rsi]; tilezero tmm0; tilerelease`: has the kernel give the thread room for tiles.
+/// `ldtilecfg [rsi]; tilezero tmm0; tilerelease`: has the kernel allocate tiles for the thread.
 const TOUCH_TILES: [u8; 15] =
     [0xc4, 0xe2, 0x78, 0x49, 0x06, 0xc4, 0xe2, 0x7b, 0x49, 0xc0, 0xc4, 0xe2, 0x78, 0x49, 0xc0];
 

@@ -1,4 +1,4 @@
-//! Tracking goes on after a restart: what was brought in from the image counts as unchanged until it is written.
+//! Tracking goes on after a restart: what came from the image counts as unchanged until it is written.
 //!
 //! Called when all pages are in and nothing else has been written to them. Only pages that the image holds are armed:
 //! whatever else exists counts as written. A failure costs the first image after the restart, not the restart.

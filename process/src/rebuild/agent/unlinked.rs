@@ -3,7 +3,7 @@
 //! The first new process makes each and puts what the record has into it. Each stays open in all processes at a
 //! number above all of the program's ([`kept_fds`]) across forks and exec, so that the agent can have it mapped
 //! ([`super::address_space`]), bring in the pages that shared mappings cover and at last set permission bits and
-//! seals ([`Taken`]): a seal against writing allows no writable mapping but those that are there already
+//! seals ([`UnlinkedFiles`]): a seal against writing allows no writable mapping but those that are there already
 //! (F_SEAL_FUTURE_WRITE) or none at all (mm/memfd.c, memfd_add_seals). [`close`] closes those numbers. How it
 //! fails: an error names the file.
 
@@ -31,27 +31,27 @@ fn shared(region: &Region) -> Option<(u32, u64)> {
 
 /// The files of a record, in the agent, which has them from the first new process.
 #[derive(Debug)]
-pub struct Taken<'a> {
+pub struct UnlinkedFiles<'a> {
     about: &'a [NamelessFile],
     files: Vec<File>,
 }
 
-impl<'a> Taken<'a> {
+impl<'a> UnlinkedFiles<'a> {
     /// From the process `pid`, in which they are at their numbers.
     ///
     /// # Errors
     /// The process is gone.
-    pub fn from(job: &'a Job<'_>, pid: i32) -> Result<Taken<'a>, RebuildError> {
+    pub fn from(job: &'a Job<'_>, pid: i32) -> Result<UnlinkedFiles<'a>, RebuildError> {
         let about = &job.record.files.nameless[..];
         if about.is_empty() {
-            return Ok(Taken { about, files: Vec::new() });
+            return Ok(UnlinkedFiles { about, files: Vec::new() });
         }
         let pidfd = clone::pidfd_open(pid).map_err(RebuildError::io("opening the new process"))?;
         let take = |(file, about): (usize, &NamelessFile)| {
             let taken = clone::pidfd_getfd(&pidfd, kept_fds::of_unlinked(job, file));
             taken.map(File::from).map_err(RebuildError::io(format!("taking {}", about.name)))
         };
-        Ok(Taken { about, files: about.iter().enumerate().map(take).collect::<Result<_, _>>()? })
+        Ok(UnlinkedFiles { about, files: about.iter().enumerate().map(take).collect::<Result<_, _>>()? })
     }
 
     /// Writes the pages of one process's shared mappings into them.
@@ -66,9 +66,9 @@ impl<'a> Taken<'a> {
             for (from, to, _) in stored {
                 let put = |start: u64, bytes: &[u8]| {
                     // The last page may reach beyond the end, which a write would move.
-                    let place = offset + (start - region.start.0);
-                    let kept = about.size.saturating_sub(place).min(bytes.len() as u64);
-                    file.write_all_at(&bytes[..usize::try_from(kept).unwrap_or(0)], place)
+                    let at = offset + (start - region.start.0);
+                    let kept = about.size.saturating_sub(at).min(bytes.len() as u64);
+                    file.write_all_at(&bytes[..usize::try_from(kept).unwrap_or(0)], at)
                 };
                 pieces(from, to, pages, put).map_err(RebuildError::io(format!("filling {}", about.name)))?;
             }

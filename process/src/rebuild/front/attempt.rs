@@ -1,6 +1,6 @@
 //! One way to the old ids: what it gets, and what comes of it.
 
-use crate::rebuild::new_process::child::Life;
+use crate::rebuild::new_process::child::NewProcess;
 use holdfast_image::record::ProcessRecord;
 use std::os::fd::OwnedFd;
 
@@ -25,8 +25,8 @@ pub struct Parts<'a> {
 
 impl Parts<'_> {
     /// Goes on as the new process.
-    pub fn live(self, report: OwnedFd, ids_chosen: bool, own_user_namespace: bool) -> ! {
+    pub fn become_new_process(self, report: OwnedFd, ids_chosen: bool, own_user_namespace: bool) -> ! {
         let Parts { record, agent } = self;
-        Life { record, agent, report, ids_chosen, own_user_namespace }.run()
+        NewProcess { record, agent, report, ids_chosen, own_user_namespace }.run()
     }
 }

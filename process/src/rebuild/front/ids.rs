@@ -13,7 +13,7 @@ const ZOMBIE_LIMIT: Duration = Duration::from_secs(2);
 /// How the program gets its process and thread ids back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ids {
-    /// The very same ids, on this host: needs CAP_CHECKPOINT_RESTORE, and that nobody has them.
+    /// The very same ids, on this host: needs CAP_CHECKPOINT_RESTORE, and that they are free.
     Same,
     /// The same ids in a user and pid namespace of its own: any user, where namespaces are allowed.
     Namespace,
@@ -21,7 +21,7 @@ pub enum Ids {
     Virtual,
 }
 
-/// Whether somebody else has one of the ids of the program and of those that help to make it. A zombie of the program
+/// Whether another process has one of the ids of the program and of those that help to make it. A zombie of the program
 /// itself is waited for.
 pub fn ids_in_use(wanted: &BTreeSet<i32>) -> Option<String> {
     let begun = Instant::now();
@@ -46,6 +46,6 @@ pub fn ids_in_use(wanted: &BTreeSet<i32>) -> Option<String> {
 pub fn wanted_ids(record: &ProcessRecord) -> Result<BTreeSet<i32>, RebuildError> {
     let plan = fork_plan::plan(record).map_err(RebuildError::Image)?;
     let threads = record.processes().flat_map(|process| &process.threads).map(|thread| thread.tid);
-    let processes = plan.all().into_iter().map(|birth| birth.pid).filter(|pid| *pid != 0);
+    let processes = plan.all().into_iter().map(|planned| planned.pid).filter(|pid| *pid != 0);
     Ok(threads.chain(processes).collect())
 }

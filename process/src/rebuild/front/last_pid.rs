@@ -1,4 +1,4 @@
-//! Where the ids of new processes and threads go on after a restart: behind the last one of the life before.
+//! Where the ids of new processes and threads go on after a restart: behind the last one of the program before.
 //!
 //! Used by `spawn` and `namespace`, before any process is made. A program remembers processes that have ended by
 //! their ids, and would take a new one with the same id for the old one: a shell that waits for a job gets the
@@ -8,7 +8,7 @@ use super::ids::wanted_ids;
 use holdfast_image::record::ProcessRecord;
 use holdfast_sys::ids;
 
-/// In a pid namespace that nobody else lives in.
+/// In a pid namespace that has no other processes.
 pub fn in_own_namespace(record: &ProcessRecord) {
     set(last(record));
 }

@@ -1,7 +1,7 @@
 //! The same ids for an ordinary user: a user, pid and mount namespace of the program's own.
 //!
 //! The helper is process 1 there: it mounts a /proc that fits, makes the new process with its old id, reaps what is
-//! orphaned, tells the front how the program ended, and ends when nobody is left. It outlives the front: a program
+//! orphaned, tells the front how the program ended, and ends when no process is left. It outlives the front: a program
 //! whose `holdfast restart` was killed goes on. It holds no descriptor of the program, so that closed pipes are closed.
 //!
 //! Root needs no user namespace; nor does anybody lose rights inside one over what is his (user_namespaces(7)).
@@ -27,15 +27,15 @@ pub(crate) fn enter(parts: Parts<'_>, process: OwnedFd) -> Result<Attempt, Rebui
     let (status, told) = pipe()?;
     let user = unix_socket::effective_user();
     let mut new_user = false;
-    let mut born = Err(io::Error::from_raw_os_error(libc::EPERM));
+    let mut made = Err(io::Error::from_raw_os_error(libc::EPERM));
     if user == 0 {
-        born = clone::fork_with(flags(OWN_PIDS), 0);
+        made = clone::fork_with(flags(OWN_PIDS), 0);
     }
-    if born.is_err() {
+    if made.is_err() {
         new_user = true;
-        born = clone::fork_with(flags(OWN_PIDS | libc::CLONE_NEWUSER), 0);
+        made = clone::fork_with(flags(OWN_PIDS | libc::CLONE_NEWUSER), 0);
     }
-    match born {
+    match made {
         Ok(0) => {
             drop((map, status));
             Helper { parts, process, mapped, told, new_user }.run()
@@ -100,29 +100,29 @@ impl Helper<'_> {
         }
         if let Err(error) = attributes::slave_mounts().and_then(|()| attributes::mount_proc()) {
             let why = format!("/proc cannot be mounted in a pid namespace ({error}), as in most containers");
-            return handshake::tell(&process, &Message::Refused(why));
+            return handshake::send(&process, &Message::Refused(why));
         }
         let pid = parts.record.pid;
         last_pid::in_own_namespace(parts.record);
         match clone::fork_with(0, pid) {
             Ok(0) => {
                 drop(told);
-                parts.live(process, true, new_user)
+                parts.become_new_process(process, true, new_user)
             }
             Ok(child) => {
                 drop((parts, process));
-                keep_house(child, told);
+                reap_all(child, told);
             }
             Err(error) => {
                 let why = format!("id {pid} cannot be chosen in a pid namespace: {error}");
-                handshake::tell(&process, &Message::Refused(why));
+                handshake::send(&process, &Message::Refused(why));
             }
         }
     }
 }
 
-/// Reaps everything until nobody is left; tells the program's status when it ends.
-fn keep_house(program: i32, told: OwnedFd) {
+/// Reaps everything until no process is left; tells the program's status when it ends.
+fn reap_all(program: i32, told: OwnedFd) {
     let keep = told.as_raw_fd().cast_unsigned();
     let _ = std::env::set_current_dir("/");
     if keep > 0 {

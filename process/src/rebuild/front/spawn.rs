@@ -1,8 +1,8 @@
-//! The front's half of a restart: the new processes are born with their old ids, and each executes its executable,
+//! The front's half of a restart: the new processes are made with their old ids, and each executes its executable,
 //! before whose first instruction the agent takes it over.
 //!
 //! Called by `holdfast restart`, which must be single-threaded. Three ways to the old ids ([`Ids`]), tried in
-//! order. The front makes the first process, which makes the others. It hears from all of them by messages until
+//! order. The front makes the first process, which makes the others. It gets messages from all of them until
 //! the last exec; from then on they belong to the agent, and the front waits for the end of the first.
 
 use super::attempt::{Attempt, Parts};
@@ -22,14 +22,14 @@ use std::time::Duration;
 
 /// How the new process is made.
 #[derive(Clone, Debug)]
-pub struct BirthOptions {
+pub struct SpawnOptions {
     /// `None`: the first way that works.
     pub ids: Option<Ids>,
 }
 
 /// A new process that will soon be the program.
 #[derive(Debug)]
-pub struct Born {
+pub struct Spawned {
     /// Its id as the front sees it.
     pub pid: i32,
     /// How it got its ids.
@@ -45,8 +45,8 @@ pub struct Born {
     ended: Option<ExitStatus>,
 }
 
-impl Born {
-    /// A descriptor that becomes readable when [`Born::wait`] will not block.
+impl Spawned {
+    /// A descriptor that becomes readable when [`Spawned::wait`] will not block.
     pub fn watch(&self) -> BorrowedFd<'_> {
         self.status.as_ref().map_or_else(|| self.pidfd.as_fd(), AsFd::as_fd)
     }
@@ -67,7 +67,7 @@ impl Born {
     /// The program's own exit status, if it has ended.
     ///
     /// # Errors
-    /// As [`Born::wait`].
+    /// As [`Spawned::wait`].
     pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
         if self.ended.is_some() || poll::readable(&[self.watch()], Some(Duration::ZERO))? != [true] {
             return Ok(self.ended);
@@ -82,7 +82,7 @@ impl Born {
                         "the helper of the program's pid namespace ended ({helper:?}), and the program with it"
                     )));
                 }
-                // The helper stays while children of the program run; it is nobody's concern then.
+                // The helper stays while children of the program run; its end matters to no process then.
                 let _ = spawn::wait(self.helper, false);
                 Some(ExitStatus::from_raw(i32::from_ne_bytes(bytes)))
             }
@@ -107,11 +107,15 @@ impl Born {
 }
 
 /// Makes the new process, files and all, up to its exec, while the agent waits at the other end of `agent`
-/// in [`crate::rebuild::finish`]. The caller must be the only thread of its process.
+/// in [`crate::rebuild::rebuild_job`]. The caller must be the only thread of its process.
 ///
 /// # Errors
 /// Names what could not be made; no process is left then.
-pub fn birth(record: &ProcessRecord, agent: OwnedFd, options: &BirthOptions) -> Result<Born, RebuildError> {
+pub fn spawn(
+    record: &ProcessRecord,
+    agent: OwnedFd,
+    options: &SpawnOptions,
+) -> Result<Spawned, RebuildError> {
     record.check().map_err(RebuildError::Image)?;
     let ways: &[Ids] = match &options.ids {
         Some(one) => std::slice::from_ref(one),
@@ -130,12 +134,12 @@ pub fn birth(record: &ProcessRecord, agent: OwnedFd, options: &BirthOptions) -> 
         match attempt {
             Attempt::Refused(why) => reasons.push(why),
             Attempt::Begun { child, status } => match listen(&front, ids, child, status)? {
-                Ok(mut born) => {
-                    // Said only where somebody asked for the best and got less.
+                Ok(mut spawned) => {
+                    // Said only where the best was asked for and could not be had.
                     if ids == Ids::Virtual {
-                        born.notes.extend(reasons);
+                        spawned.notes.extend(reasons);
                     }
-                    return Ok(born);
+                    return Ok(spawned);
                 }
                 Err(why) => reasons.push(why),
             },
@@ -144,26 +148,26 @@ pub fn birth(record: &ProcessRecord, agent: OwnedFd, options: &BirthOptions) -> 
     Err(RebuildError::Ids(reasons.join("; ")))
 }
 
-/// Hears the new processes until the last exec. Inner error: this way is not open here. After an error no process
-/// is left.
+/// Receives messages of the new processes until the last exec. Inner error: this way is not open here. After an
+/// error no process is left.
 fn listen(
     front: &OwnedFd,
     ids: Ids,
     child: i32,
     status: Option<OwnedFd>,
-) -> Result<Result<Born, String>, RebuildError> {
+) -> Result<Result<Spawned, String>, RebuildError> {
     let (mut pid, mut processes, mut ready) = (0, Vec::new(), false);
     let (mut notes, mut failure) = (Vec::new(), None);
     fault::point("front-hears");
     loop {
-        match handshake::hear(front) {
-            Message::Born { pid: told, process: Some(process) } => {
+        match handshake::receive(front) {
+            Message::Spawned { pid: told, process: Some(process) } => {
                 if processes.is_empty() {
                     pid = told;
                 }
                 processes.push(process);
             }
-            Message::Born { process: None, .. } => {
+            Message::Spawned { process: None, .. } => {
                 let what = "opening the new process".to_owned();
                 let source = io::Error::from_raw_os_error(libc::EMFILE);
                 failure.get_or_insert(Err(RebuildError::Io { what, source }));
@@ -171,8 +175,8 @@ fn listen(
             Message::Note(note) => notes.push(note),
             Message::Ready => ready = true,
             Message::Refused(why) => drop(failure.get_or_insert(Ok(why))),
-            Message::Failed(why) => drop(failure.get_or_insert(Err(RebuildError::Told(why)))),
-            Message::AgentLeft => drop(failure.get_or_insert(Err(RebuildError::Left("the agent")))),
+            Message::Failed(why) => drop(failure.get_or_insert(Err(RebuildError::Reported(why)))),
+            Message::AgentLeft => drop(failure.get_or_insert(Err(RebuildError::PeerGone("the agent")))),
             Message::End => break,
         }
         if failure.is_some() {
@@ -192,7 +196,7 @@ fn listen(
     }
     let pidfd = processes.remove(0);
     let status = status.map(File::from);
-    Ok(Ok(Born { pid, ids, notes, pidfd, others: processes, status, helper: child, ended: None }))
+    Ok(Ok(Spawned { pid, ids, notes, pidfd, others: processes, status, helper: child, ended: None }))
 }
 
 fn same(parts: Parts<'_>, process: OwnedFd) -> Result<Attempt, RebuildError> {
@@ -206,7 +210,7 @@ fn same(parts: Parts<'_>, process: OwnedFd) -> Result<Attempt, RebuildError> {
     }
     last_pid::among_others(parts.record);
     match clone::fork_with(0, parts.record.pid) {
-        Ok(0) => parts.live(process, true, false),
+        Ok(0) => parts.become_new_process(process, true, false),
         Ok(child) => Ok(Attempt::Begun { child, status: None }),
         Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EEXIST | libc::EINVAL)) => {
             Ok(Attempt::Refused(format!("id {} cannot be chosen: {error}", parts.record.pid)))
@@ -229,7 +233,7 @@ fn virtual_ids(parts: Parts<'_>, process: OwnedFd) -> Result<Attempt, RebuildErr
         return Ok(Attempt::Refused("libholdfast in the program cannot show it other ids".into()));
     }
     match clone::fork_with(0, 0) {
-        Ok(0) => parts.live(process, false, false),
+        Ok(0) => parts.become_new_process(process, false, false),
         Ok(child) => Ok(Attempt::Begun { child, status: None }),
         Err(source) => Err(RebuildError::Io { what: "making the new process".into(), source }),
     }

@@ -1,16 +1,16 @@
-//! The new processes from their birth to their exec: an ordinary program that gives itself what the old one had.
+//! The new processes from their start to their exec: an ordinary program that gives itself what the old one had.
 //!
 //! Runs in a child of the single-threaded front (so all of std may be used), inside the namespaces where there are
 //! any, and then in all processes that it makes ([`super::fork_tree`]). Everything that can be said by ordinary
 //! calls is done here: session, folder, umask, all descriptors at their numbers. Whatever goes wrong is told to the
 //! front in words, and the process ends.
 
-use super::cwd::{self, Removed};
-use super::files::{self, Made};
-use super::fork_tree::Family;
+use super::cwd::{self, RemovedDirs};
+use super::files::{self, OpenFiles};
+use super::fork_tree::ForkTree;
 use super::open::{open_path, raise};
 use crate::rebuild::error::RebuildError;
-use crate::rebuild::handshake::{self, GO, Handover, Message};
+use crate::rebuild::handshake::{self, GO, Message, ReadyMessage};
 use crate::rebuild::job::{Job, Member};
 use holdfast_image::fork_plan;
 use holdfast_image::record::{Backing, ProcessRecord};
@@ -24,7 +24,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 const CAP_CHECKPOINT_RESTORE: u32 = 40;
 
 /// What the process needs to know.
-pub struct Life<'a> {
+pub struct NewProcess<'a> {
     /// What it shall become.
     pub record: &'a ProcessRecord,
     /// Leads to the agent.
@@ -37,7 +37,7 @@ pub struct Life<'a> {
     pub own_user_namespace: bool,
 }
 
-impl Life<'_> {
+impl NewProcess<'_> {
     /// Does all of it; never returns. A panic ends the process like any other error: it must not unwind into a copy of
     /// the front.
     pub fn run(self) -> ! {
@@ -49,24 +49,24 @@ impl Life<'_> {
     fn live(mut self) {
         let record = self.record;
         let job = Job::new(record);
-        let begun = handshake::born(&self.report).and_then(|()| self.get_out_of_the_way(&job));
+        let begun = handshake::announce(&self.report).and_then(|()| self.raise_own_descriptors(&job));
         let outcome = begun.and_then(|floor| {
-            let (made, removed, place) = self.make_all(&job, floor)?;
+            let (made, removed, index) = self.make_all(&job, floor)?;
             let member = job
-                .member(place)
-                .ok_or_else(|| RebuildError::Image(format!("there is no process {place}")))?;
-            self.prepare_and_execute(member, floor, &made, &removed).map_err(|error| match (place, &error) {
-                (0, _) | (_, RebuildError::Left(_)) => error,
-                _ => RebuildError::Told(format!("process {}: {error}", member.own.pid)),
+                .member(index)
+                .ok_or_else(|| RebuildError::Image(format!("there is no process {index}")))?;
+            self.prepare_and_execute(member, floor, &made, &removed).map_err(|error| match (index, &error) {
+                (0, _) | (_, RebuildError::PeerGone(_)) => error,
+                _ => RebuildError::Reported(format!("process {}: {error}", member.own.pid)),
             })
         });
         if let Err(error) = outcome {
-            handshake::tell(&self.report, &handshake::failure(&error));
+            handshake::send(&self.report, &handshake::failure_message(&error));
         }
     }
 
     /// Moves its own descriptors above all numbers of the program.
-    fn get_out_of_the_way(&mut self, job: &Job<'_>) -> Result<i32, RebuildError> {
+    fn raise_own_descriptors(&mut self, job: &Job<'_>) -> Result<i32, RebuildError> {
         let floor = files::floor(job)?;
         self.agent = raise(&self.agent, floor)?;
         self.report = raise(&self.report, floor)?;
@@ -74,8 +74,8 @@ impl Life<'_> {
     }
 
     /// Makes all that the processes of the job have in common, and all other processes. Returns in each of them, with
-    /// its place.
-    fn make_all(&self, job: &Job<'_>, floor: i32) -> Result<(Made, Removed, usize), RebuildError> {
+    /// its index.
+    fn make_all(&self, job: &Job<'_>, floor: i32) -> Result<(OpenFiles, RemovedDirs, usize), RebuildError> {
         for signal in 1..=64 {
             signals::set_ignored(signal, false);
         }
@@ -84,19 +84,19 @@ impl Life<'_> {
         let plan = fork_plan::plan(job.record).map_err(RebuildError::Image)?;
         self.keep_clocks_forward();
         attributes::umask(0o077);
-        let removed = Removed::make(job.record.processes().skip(1), |fd| raise(&fd, floor))?;
+        let removed = RemovedDirs::make(job.record.processes().skip(1), |fd| raise(&fd, floor))?;
         cwd::enter(self.record).map_err(|error| cwd::failure(self.record, &error))?;
         for process in job.record.processes() {
             create_shared_files(process)?;
         }
-        let made = Made::all(job, floor, &self.report)?;
-        let family = Family::new(job, &plan, &self.report)?;
-        let place = family.make(
+        let made = OpenFiles::all(job, floor, &self.report)?;
+        let tree = ForkTree::new(job, &plan, &self.report)?;
+        let index = tree.make(
             &plan,
-            || self.take_place(),
-            |place| job.member(place).map_or(Ok(()), |member| made.ptys().take_control(member.own)),
+            || self.make_session(),
+            |index| job.member(index).map_or(Ok(()), |member| made.ptys().take_control(member.own)),
         )?;
-        Ok((made, removed, place))
+        Ok((made, removed, index))
     }
 
     /// What each process does for itself.
@@ -104,15 +104,15 @@ impl Life<'_> {
         &self,
         member: Member<'_>,
         floor: i32,
-        made: &Made,
-        removed: &Removed,
+        made: &OpenFiles,
+        removed: &RemovedDirs,
     ) -> Result<(), RebuildError> {
-        let Member { place, own, .. } = member;
+        let Member { index, own, .. } = member;
         self.settle_terminals(member, made)?;
         let path = libc::O_PATH.cast_unsigned();
         // Nothing may be open below the floor from here on.
         let executable = raise(&open_path(&own.exe.path, path)?, floor)?;
-        if place > 0 {
+        if index > 0 {
             removed.enter(own).map_err(|error| cwd::failure(own, &error))?;
         }
         made.put_in_place(member, &self.report)?;
@@ -121,32 +121,32 @@ impl Life<'_> {
             attributes::keep_capability(CAP_CHECKPOINT_RESTORE)
                 .map_err(RebuildError::io("keeping the right to choose thread ids"))?;
         }
-        let handover = Handover {
+        let ready = ReadyMessage {
             inner_pid: attributes::own_pid(),
             ids_chosen: self.ids_chosen,
             drop_capabilities: self.own_user_namespace,
         };
-        scm::send(self.agent.as_fd(), &handover.to_bytes(), None)
-            .map_err(|_| RebuildError::Left("the agent"))?;
+        scm::send(self.agent.as_fd(), &ready.to_bytes(), None)
+            .map_err(|_| RebuildError::PeerGone("the agent"))?;
         let mut answer = [0_u8; 16];
         let len = fd::receive(self.agent.as_fd(), &mut answer, 0).unwrap_or(0);
         if answer[..len] != *GO {
-            return Err(RebuildError::Left("the agent"));
+            return Err(RebuildError::PeerGone("the agent"));
         }
-        if place == 0 {
-            handshake::tell(&self.report, &Message::Ready);
+        if index == 0 {
+            handshake::send(&self.report, &Message::Ready);
         }
         let error = attributes::execute(executable.as_fd(), c"holdfast-seed");
         Err(RebuildError::Io { what: format!("executing {}", own.exe.path), source: error })
     }
 
     /// What waits until all processes are in their places: no terminal is opened any more, and all groups are there.
-    fn settle_terminals(&self, member: Member<'_>, made: &Made) -> Result<(), RebuildError> {
+    fn settle_terminals(&self, member: Member<'_>, made: &OpenFiles) -> Result<(), RebuildError> {
         let wanted = &member.job.record.files.ptys;
         if let Some(note) = made.ptys().set_foreground(wanted, member.own) {
-            handshake::tell(&self.report, &Message::Note(note));
+            handshake::send(&self.report, &Message::Note(note));
         }
-        match member.place {
+        match member.index {
             0 => made.ptys().settle(wanted).map_err(RebuildError::io("setting up a pseudo-terminal")),
             _ => Ok(()),
         }
@@ -165,12 +165,12 @@ impl Life<'_> {
                  ahead: {error}",
                 (was - now) / 1_000_000_000
             );
-            handshake::tell(&self.report, &Message::Note(note));
+            handshake::send(&self.report, &Message::Note(note));
         }
     }
 
     /// Session and process group of the first process.
-    fn take_place(&self) -> Result<(), RebuildError> {
+    fn make_session(&self) -> Result<(), RebuildError> {
         let record = self.record;
         if record.sid == record.pid {
             attributes::new_session().map_err(RebuildError::io("making a session"))?;

@@ -2,7 +2,7 @@
 //! again, with the directories above it that are gone too: relative names then fail as before, and `..` leads where
 //! it led.
 //!
-//! Those of all processes that were removed are made by the first one ([`Removed`]): one at a time.
+//! Those of all processes that were removed are made by the first one ([`RemovedDirs`]): one at a time.
 //!
 //! Called by `child`, in the new processes. How it fails: a directory cannot be made or entered; what was made is
 //! removed.
@@ -24,13 +24,13 @@ use std::path::{Path, PathBuf};
 pub fn enter(record: &ProcessRecord) -> io::Result<()> {
     let path = record.cwd.as_path();
     let Some(mode) = record.cwd_deleted else { return std::env::set_current_dir(path) };
-    let mut made = Made::default();
+    let mut made = TemporaryDirs::default();
     if let Some(parent) = path.parent() {
         made.with_parents(parent)?;
     }
-    let place = made.beside(path)?;
-    std::env::set_current_dir(&place)?;
-    fs::set_permissions(&place, Permissions::from_mode(mode))
+    let path_made = made.beside(path)?;
+    std::env::set_current_dir(&path_made)?;
+    fs::set_permissions(&path_made, Permissions::from_mode(mode))
 }
 
 /// Why it could not be entered, and what to do.
@@ -48,9 +48,9 @@ pub fn failure(record: &ProcessRecord, error: &io::Error) -> RebuildError {
 
 /// Removed directories that processes are in, by the names that they had.
 #[derive(Debug, Default)]
-pub struct Removed(Vec<(Name, OwnedFd)>);
+pub struct RemovedDirs(Vec<(Name, OwnedFd)>);
 
-impl Removed {
+impl RemovedDirs {
     /// Those of some processes; leaves the caller in one of them. `raise` moves a descriptor to where it can stay.
     ///
     /// # Errors
@@ -58,8 +58,8 @@ impl Removed {
     pub fn make<'a>(
         records: impl Iterator<Item = &'a ProcessRecord>,
         raise: impl Fn(OwnedFd) -> Result<OwnedFd, RebuildError>,
-    ) -> Result<Removed, RebuildError> {
-        let mut all = Removed::default();
+    ) -> Result<RemovedDirs, RebuildError> {
+        let mut all = RemovedDirs::default();
         for record in records.filter(|record| record.cwd_deleted.is_some()) {
             if all.find(&record.cwd).is_none() {
                 let folder = enter(record)
@@ -89,9 +89,9 @@ impl Removed {
 
 /// Directories that exist only until this is dropped, outermost first.
 #[derive(Debug, Default)]
-struct Made(Vec<PathBuf>);
+struct TemporaryDirs(Vec<PathBuf>);
 
-impl Made {
+impl TemporaryDirs {
     fn make(&mut self, path: &Path) -> io::Result<()> {
         fs::create_dir(path)?;
         self.0.push(path.to_owned());
@@ -108,24 +108,24 @@ impl Made {
         self.make(path)
     }
 
-    /// Makes the directory; under another name beside it where somebody has taken the name since.
+    /// Makes the directory; under another name beside it where the name was taken since.
     fn beside(&mut self, path: &Path) -> io::Result<PathBuf> {
-        let mut place = path.to_owned();
+        let mut path_made = path.to_owned();
         for number in 0_u32.. {
-            match self.make(&place) {
+            match self.make(&path_made) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     let mut name = path.file_name().map_or_else(OsString::new, OsString::from);
                     name.push(format!(".{number}"));
-                    place.set_file_name(name);
+                    path_made.set_file_name(name);
                 }
-                made => return made.map(|()| place),
+                made => return made.map(|()| path_made),
             }
         }
         Err(io::Error::from(io::ErrorKind::AlreadyExists))
     }
 }
 
-impl Drop for Made {
+impl Drop for TemporaryDirs {
     fn drop(&mut self) {
         for path in self.0.iter().rev() {
             // Somebody else may have put something into it meanwhile: then it stays.
@@ -146,7 +146,7 @@ mod tests {
         let taken = base.join("taken");
         fs::create_dir(&taken).unwrap();
         {
-            let mut made = Made::default();
+            let mut made = TemporaryDirs::default();
             made.with_parents(&base.join("a/b")).unwrap();
             assert_eq!(made.beside(&base.join("a/b/c")).unwrap(), base.join("a/b/c"));
             assert_eq!(made.beside(&taken).unwrap(), base.join("taken.0"));

@@ -1,16 +1,16 @@
 //! All descriptors of the program, at their numbers, before it exists.
 //!
-//! The first process makes every object of the job at a number above all that the program has ([`Made::all`]). The
+//! The first process makes every object of the job at a number above all that the program has ([`OpenFiles::all`]). The
 //! others are forked then; in each of them everything below is closed and what it has is duplicated down
-//! ([`Made::put_in_place`]). What stays above is close-on-exec and goes with the exec. Runs in the new processes
+//! ([`OpenFiles::put_in_place`]). What stays above is close-on-exec and goes with the exec. Runs in the new processes
 //! ([`super::child`]). How it fails: an error names the descriptor or file; nothing but file lengths was changed then.
 
-use super::objects::{self as makers, Makers};
+use super::objects::{ObjectBuilder, open_process};
 use super::open::open_path;
-use super::regular::{self, Nameless};
+use super::regular::{self, OldUnlinkedFiles};
 use super::shared_memory;
 use super::terminals::Ptys;
-use super::unlinked::NamelessFiles;
+use super::unlinked::UnlinkedFiles;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::file_role::Role;
 use crate::rebuild::handshake::{self, Message};
@@ -28,34 +28,34 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 const SPARE: u64 = 64;
 
 /// All objects of the job.
-pub struct Made {
+pub struct OpenFiles {
     /// Lowest number that the program does not use, nor what is left open for the agent.
     floor: i32,
-    /// Every description; `None` for what comes back closed, and for processes, which there are not yet.
+    /// Every description; `None` for what is restored as closed, and for processes, which there are not yet.
     descriptions: Vec<Option<OwnedFd>>,
-    without_name: NamelessFiles,
+    unlinked: UnlinkedFiles,
     ptys: Ptys,
     shared: BTreeMap<u64, (SharedObject, OwnedFd)>,
     common: Option<OwnedFd>,
 }
 
 /// The table under construction.
-struct Bench<'a> {
+struct OpenFilesBuilder<'a> {
     job: &'a Job<'a>,
-    /// As in [`Made`].
+    /// As in [`OpenFiles`].
     floor: i32,
     /// Descriptors of the front that the program takes over, by number.
-    handed_down: HashMap<i32, OwnedFd>,
-    makers: Makers,
-    nameless: Nameless,
-    without_name: NamelessFiles,
+    inherited: HashMap<i32, OwnedFd>,
+    object_builder: ObjectBuilder,
+    old_unlinked: OldUnlinkedFiles,
+    unlinked: UnlinkedFiles,
     ptys: Ptys,
     notes: Vec<String>,
 }
 
 /// Descriptors of the front that the record names. Those above 2 count only if the front was started with them: what it
 /// opened itself is close-on-exec.
-fn take_handed_down(table: &FileTable, floor: i32) -> HashMap<i32, OwnedFd> {
+fn take_inherited(table: &FileTable, floor: i32) -> HashMap<i32, OwnedFd> {
     let mut taken = HashMap::new();
     for description in &table.descriptions {
         let Object::Inherited { from, .. } = description.object else { continue };
@@ -67,7 +67,7 @@ fn take_handed_down(table: &FileTable, floor: i32) -> HashMap<i32, OwnedFd> {
     taken
 }
 
-/// The lowest number that the program does not use, nor what is left open for the agent; there is room above it for
+/// The lowest number that the program does not use, nor what is left open for the agent; above it is space for
 /// everything that is made.
 ///
 /// # Errors
@@ -95,33 +95,33 @@ fn raise_limit(wanted: u64) -> Result<(), RebuildError> {
         .map_err(RebuildError::io("raising RLIMIT_NOFILE"))
 }
 
-impl Made {
+impl OpenFiles {
     /// Makes and opens everything. `report` leads to the front.
     ///
     /// # Errors
     /// Names the descriptor or file and what to do.
-    pub fn all(job: &Job<'_>, floor: i32, report: &OwnedFd) -> Result<Made, RebuildError> {
+    pub fn all(job: &Job<'_>, floor: i32, report: &OwnedFd) -> Result<OpenFiles, RebuildError> {
         let table = &job.record.files;
-        let handed_down = take_handed_down(table, floor);
+        let inherited = take_inherited(table, floor);
         let mut notes = Vec::new();
-        let mut bench = Bench {
+        let mut builder = OpenFilesBuilder {
             job,
             floor,
-            handed_down,
-            makers: Makers::new(table)?,
-            nameless: Nameless::default(),
-            without_name: NamelessFiles::make(&table.nameless, floor)?,
+            inherited,
+            object_builder: ObjectBuilder::new(table)?,
+            old_unlinked: OldUnlinkedFiles::default(),
+            unlinked: UnlinkedFiles::make(&table.nameless, floor)?,
             ptys: Ptys::make(&table.ptys, floor, &mut notes)?,
             notes,
         };
-        let descriptions = bench.make_all();
-        for note in bench.notes.drain(..) {
-            handshake::tell(report, &Message::Note(note));
+        let descriptions = builder.make_all();
+        for note in builder.notes.drain(..) {
+            handshake::send(report, &Message::Note(note));
         }
         let shared = shared_memory::make(&kept_fds::of_several(job), floor)?;
         let common = shared_memory::make_common(job, floor)?;
-        let Bench { without_name, ptys, .. } = bench;
-        Ok(Made { floor, descriptions: descriptions?, without_name, ptys, shared, common })
+        let OpenFilesBuilder { unlinked, ptys, .. } = builder;
+        Ok(OpenFiles { floor, descriptions: descriptions?, unlinked, ptys, shared, common })
     }
 
     /// The terminals of the job.
@@ -148,9 +148,7 @@ impl Made {
                 present.push(descriptor.fd);
             }
         }
-        self.without_name
-            .put_in_place(member.job)
-            .map_err(RebuildError::io("keeping files without a name"))?;
+        self.unlinked.put_in_place(member.job).map_err(RebuildError::io("keeping files without a name"))?;
         if let Some(common) = &self.common {
             // The number below the floor: see `floor`.
             objects::duplicate_to(common.as_fd(), self.floor - 1)
@@ -168,7 +166,7 @@ impl Made {
             {
                 debug_assert!(present.contains(&fd));
                 for note in inotify::add(made.as_fd(), watches) {
-                    handshake::tell(report, &Message::Note(note));
+                    handshake::send(report, &Message::Note(note));
                 }
             }
         }
@@ -189,7 +187,7 @@ impl Made {
             }
             // Its own id may be another one now.
             let pid = if *pid == member.own.pid { attributes::own_pid() } else { *pid };
-            let opened = makers::process(pid, description.flags);
+            let opened = open_process(pid, description.flags);
             let raised = opened.and_then(|opened| objects::duplicate_above(opened.as_raw_fd(), self.floor));
             made.insert(index, raised.map_err(RebuildError::io(format!("making descriptor {fd} (pidfd)")))?);
         }
@@ -211,7 +209,7 @@ impl Made {
                 let whose = member.job.members().find(|other| by_number && has(other, entry.fd));
                 let place = whose
                     .or_else(|| member.job.holder(index).and_then(|(place, _)| member.job.member(place)));
-                if place.is_none_or(|other| other.place != member.place) {
+                if place.is_none_or(|other| other.index != member.index) {
                     continue;
                 }
                 let add = || objects::epoll_add(own, entry.fd, entry.events, entry.data);
@@ -225,7 +223,7 @@ impl Made {
                 };
                 if let Err(why) = outcome {
                     let note = format!("epoll descriptor {own} no longer watches {}: {why}", entry.fd);
-                    handshake::tell(report, &Message::Note(note));
+                    handshake::send(report, &Message::Note(note));
                 }
             }
         }
@@ -253,8 +251,8 @@ impl Made {
     }
 }
 
-impl Bench<'_> {
-    /// Every description, as a descriptor above the floor; `None` for what comes back closed.
+impl OpenFilesBuilder<'_> {
+    /// Every description, as a descriptor above the floor; `None` for what is restored as closed.
     fn make_all(&mut self) -> Result<Vec<Option<OwnedFd>>, RebuildError> {
         let job = self.job;
         let mut made = Vec::with_capacity(job.descriptions().len());
@@ -276,10 +274,10 @@ impl Bench<'_> {
                 .map_err(RebuildError::io(format!("descriptor {holder}")))?;
             made.push(raised);
         }
-        self.makers.fill(job)?;
-        self.notes.append(&mut self.makers.take_notes());
+        self.object_builder.fill(job)?;
+        self.notes.append(&mut self.object_builder.take_notes());
         // Their numbers are below the floor: they must be gone before those are given out.
-        self.nameless = Nameless::default();
+        self.old_unlinked = OldUnlinkedFiles::default();
         Ok(made)
     }
 
@@ -288,13 +286,13 @@ impl Bench<'_> {
         let flags = description.flags;
         Ok(Some(match &description.object {
             Object::Own => return Ok(None),
-            // When it is there: see `Made::processes`.
+            // When it is there: see `OpenFiles::processes`.
             Object::PidFd { pid } if *pid != -1 => return Ok(None),
             Object::Regular { deleted_content: Some(content), .. } => {
-                self.nameless.open(&description.object, flags, &content.0)?
+                self.old_unlinked.open(&description.object, flags, &content.0)?
             }
             Object::Nameless { file, position } => {
-                self.without_name.open(*file, flags, *position).map_err(io())?
+                self.unlinked.open(*file, flags, *position).map_err(io())?
             }
             Object::PtyMaster { pty } => self.ptys.master(*pty, flags).map_err(io())?,
             Object::PtySlave { pty } => self.ptys.slave(*pty, flags).map_err(io())?,
@@ -311,7 +309,7 @@ impl Bench<'_> {
             }
             Object::Device { path } => open_path(path, flags)?,
             Object::Inherited { from, was } => return self.inherit(*from, was, flags, holder),
-            other => self.makers.make(other, flags, holder)?,
+            other => self.object_builder.make(other, flags, holder)?,
         }))
     }
 
@@ -323,7 +321,7 @@ impl Bench<'_> {
         flags: u32,
         holder: i32,
     ) -> Result<Option<OwnedFd>, RebuildError> {
-        let Some(fd) = self.handed_down.get(&from) else {
+        let Some(fd) = self.inherited.get(&from) else {
             let what = format!(
                 "descriptor {holder} ({was}) leads nowhere now: descriptor {from} of holdfast restart is closed"
             );

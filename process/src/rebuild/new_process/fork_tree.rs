@@ -3,7 +3,7 @@
 //! Runs in the first new process, between the making of all descriptors and their being put in place
 //! ([`super::child`]), and goes on in every process that is forked. A process is in its place when it is in its
 //! session and group and has made its children; all of them have the write end of a pipe until then. When the last
-//! has closed it, helpers, which stand for processes that are gone, end, and the others go on.
+//! has closed it, helpers, which take the part of processes that are gone, end, and the others go on.
 //!
 //! What must hold: SIGCHLD is not blocked, and at its default. Then the end of a helper or of a child that stays a
 //! zombie leaves no pending signal, which would survive the exec (kernel/signal.c, sig_ignored).
@@ -30,25 +30,25 @@ const END_LIMIT: Duration = Duration::from_secs(10);
 type Children<'p> = Vec<(&'p Birth, i32)>;
 
 /// Makes all processes of a plan.
-pub struct Family<'a> {
+pub struct ForkTree<'a> {
     report: &'a OwnedFd,
     /// Ids that only one process may have.
     taken: BTreeSet<i32>,
     /// End of file: all are in their places.
-    placed: OwnedFd,
-    on_my_way: OwnedFd,
+    all_placed: OwnedFd,
+    unfinished: OwnedFd,
 }
 
-impl<'a> Family<'a> {
+impl<'a> ForkTree<'a> {
     /// Of a job.
     ///
     /// # Errors
     /// EMFILE.
-    pub fn new(job: &Job<'_>, plan: &Birth, report: &'a OwnedFd) -> Result<Family<'a>, RebuildError> {
+    pub fn new(job: &Job<'_>, plan: &Birth, report: &'a OwnedFd) -> Result<ForkTree<'a>, RebuildError> {
         let threads = job.record.processes().flat_map(|process| &process.threads).map(|thread| thread.tid);
-        let taken = plan.all().iter().map(|birth| birth.pid).chain(threads).collect();
-        let (placed, on_my_way) = fd::pipe(0).map_err(RebuildError::io("making a pipe"))?;
-        Ok(Family { report, taken, placed, on_my_way })
+        let taken = plan.all().iter().map(|planned| planned.pid).chain(threads).collect();
+        let (all_placed, unfinished) = fd::pipe(0).map_err(RebuildError::io("making a pipe"))?;
+        Ok(ForkTree { report, taken, all_placed, unfinished })
     }
 
     /// Makes all others and returns in each process that shall execute, with its place in the job. `settle` gives the
@@ -63,29 +63,29 @@ impl<'a> Family<'a> {
         settle: impl FnOnce() -> Result<(), RebuildError>,
         settled: impl Fn(usize) -> Result<(), RebuildError>,
     ) -> Result<usize, RebuildError> {
-        let (own, made) = match self.grow(plan, settle, settled) {
-            Ok(grown) => grown,
+        let (own, made) = match self.fork_all(plan, settle, settled) {
+            Ok(forked) => forked,
             Err(error) => {
-                // The front ends all that it hears of. Meanwhile the others wait: nobody may turn to the agent.
-                let _ = handshake::born(self.report);
-                handshake::tell(self.report, &handshake::failure(&error));
+                // The front ends all that it knows of. Meanwhile the others wait: no process may turn to the agent.
+                let _ = handshake::announce(self.report);
+                handshake::send(self.report, &handshake::failure_message(&error));
                 std::thread::sleep(END_LIMIT);
                 return Err(error);
             }
         };
-        let Family { placed, on_my_way, .. } = self;
-        drop(on_my_way);
+        let ForkTree { all_placed, unfinished, .. } = self;
+        drop(unfinished);
         if let Who::Zombie { status, comm } = &own.who {
             end_as(*status, comm);
         }
-        let _ = File::from(placed).read(&mut [0]);
-        let Who::Process(place) = own.who else { attributes::exit_now(0) };
-        see_off(&made);
-        Ok(place)
+        let _ = File::from(all_placed).read(&mut [0]);
+        let Who::Process(index) = own.who else { attributes::exit_now(0) };
+        wait_for_helpers(&made);
+        Ok(index)
     }
 
     /// Returns in each process when it is in its place: what it is, and its children.
-    fn grow<'p>(
+    fn fork_all<'p>(
         &self,
         plan: &'p Birth,
         settle: impl FnOnce() -> Result<(), RebuildError>,
@@ -93,7 +93,7 @@ impl<'a> Family<'a> {
     ) -> Result<(&'p Birth, Children<'p>), RebuildError> {
         let (mut own, mut settle) = (plan, Some(settle));
         let mut made = Vec::new();
-        'born: loop {
+        'child: loop {
             if own.subreaper {
                 attributes::adopt_orphans();
             }
@@ -101,23 +101,23 @@ impl<'a> Family<'a> {
                 match self.fork(child)? {
                     0 => {
                         (own, made, settle) = (child, Vec::new(), None);
-                        continue 'born;
+                        continue 'child;
                     }
                     pid => made.push((child, pid)),
                 }
             }
             match settle.take() {
                 Some(settle) => settle()?,
-                None => leave(own)?,
+                None => make_session_or_group(own)?,
             }
-            if let Who::Process(place) = own.who {
-                settled(place)?;
+            if let Who::Process(index) = own.who {
+                settled(index)?;
             }
             for child in &own.after {
                 match self.fork(child)? {
                     0 => {
                         (own, made, settle) = (child, Vec::new(), None);
-                        continue 'born;
+                        continue 'child;
                     }
                     pid => made.push((child, pid)),
                 }
@@ -140,7 +140,7 @@ impl<'a> Family<'a> {
             })?;
             let own = if pid == 0 { attributes::own_pid() } else { pid };
             if child.pid == 0 && self.taken.contains(&own) {
-                // The kernel gave it the id of somebody who is still to come.
+                // The kernel gave it the id of a process that is still to be made.
                 if pid == 0 {
                     attributes::exit_now(0);
                 }
@@ -151,7 +151,7 @@ impl<'a> Family<'a> {
                 && let Who::Process(_) = child.who
             {
                 attributes::allow_tracing();
-                handshake::born(self.report)?;
+                handshake::announce(self.report)?;
             }
             return Ok(pid);
         }
@@ -159,7 +159,7 @@ impl<'a> Family<'a> {
 }
 
 /// A session or group of its own.
-fn leave(own: &Birth) -> Result<(), RebuildError> {
+fn make_session_or_group(own: &Birth) -> Result<(), RebuildError> {
     let io = |what: &str| RebuildError::io(format!("process {}: making {what} of its own", own.pid));
     if own.session {
         attributes::new_session().map_err(io("a session"))?;
@@ -176,7 +176,7 @@ fn join(own: &Birth, group: i32) -> Result<(), RebuildError> {
     loop {
         match attributes::join_group(group) {
             Ok(()) => return Ok(()),
-            // Its group is a number to whoever waits for it; it has nothing else that could be in the way.
+            // Its group is a number to its parent; it has nothing else that could be in the way.
             Err(_) if matches!(own.who, Who::Zombie { .. }) && begun.elapsed() > GROUP_LIMIT => return Ok(()),
             Err(error) if begun.elapsed() > GROUP_LIMIT => {
                 let what = format!("process {}: joining process group {group}", own.pid);
@@ -188,16 +188,16 @@ fn join(own: &Birth, group: i32) -> Result<(), RebuildError> {
 }
 
 /// Waits for the helpers that are among the caller's children, or fall to it, and for the end of those that stay.
-fn see_off(made: &[(&Birth, i32)]) {
-    for (birth, pid) in made {
-        match birth.who {
+fn wait_for_helpers(made: &[(&Birth, i32)]) {
+    for (child, pid) in made {
+        match child.who {
             Who::Process(_) => continue,
             Who::Zombie { .. } => drop(attributes::wait_for_end(*pid)),
             Who::Helper => drop(spawn::wait(*pid, true)),
         }
         // Only what has an id of its own is made by helpers, and falls to the caller only if that is a subreaper.
-        let fallen: Children<'_> = birth.children().map(|child| (child, child.pid)).collect();
-        see_off(&fallen);
+        let fallen: Children<'_> = child.children().map(|fallen| (fallen, fallen.pid)).collect();
+        wait_for_helpers(&fallen);
     }
 }
 

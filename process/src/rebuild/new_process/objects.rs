@@ -19,7 +19,7 @@ use std::path::Path;
 
 /// Pipes and pairs in the making: each end is asked for on its own.
 #[derive(Debug, Default)]
-pub struct Makers {
+pub struct ObjectBuilder {
     pipes: HashMap<u64, (OwnedFd, OwnedFd)>,
     pairs: HashMap<u64, Pair>,
     connections: Connections,
@@ -61,7 +61,7 @@ fn is_write_end(flags: u32) -> bool {
 ///
 /// # Errors
 /// ESRCH; EINVAL: the kernel does not know a flag.
-pub fn process(pid: i32, flags: u32) -> io::Result<OwnedFd> {
+pub fn open_process(pid: i32, flags: u32) -> io::Result<OwnedFd> {
     // O_EXCL is PIDFD_THREAD, for a single thread (include/uapi/linux/pidfd.h).
     let kept = flags & (libc::O_NONBLOCK | libc::O_EXCL).cast_unsigned();
     if pid != -1 {
@@ -82,13 +82,13 @@ fn set_flags(fd: BorrowedFd<'_>, flags: u32) -> io::Result<()> {
     fd::fcntl(fd, libc::F_SETFL, i64::from(flags & settable)).map(|_| ())
 }
 
-impl Makers {
+impl ObjectBuilder {
     /// For all objects of a table. Makes its connections.
     ///
     /// # Errors
     /// Names an address that cannot be used.
-    pub fn new(table: &FileTable) -> Result<Makers, RebuildError> {
-        Ok(Makers { connections: Connections::make(table)?, ..Makers::default() })
+    pub fn new(table: &FileTable) -> Result<ObjectBuilder, RebuildError> {
+        Ok(ObjectBuilder { connections: Connections::make(table)?, ..ObjectBuilder::default() })
     }
 
     /// What is not as it was, for the user.
@@ -165,7 +165,7 @@ impl Makers {
             Object::SignalFd { mask } => objects::signalfd(*mask)?,
             Object::Epoll { .. } => objects::epoll()?,
             Object::Inotify { .. } => inotify::inotify()?,
-            Object::PidFd { pid } => return process(*pid, flags),
+            Object::PidFd { pid } => return open_process(*pid, flags),
             _ => return Err(io::Error::from_raw_os_error(libc::EINVAL)),
         };
         set_flags(made.as_fd(), flags)?;
@@ -288,7 +288,7 @@ impl Makers {
         }
         let Some((reader, writer)) = self.pipes.get(&pipe) else { return Ok(()) };
         if unread(reader)? > 0 {
-            // A named pipe that somebody else has written to meanwhile.
+            // A named pipe that another program has written to meanwhile.
             return Err(io::Error::other("there is data in it already"));
         }
         let direct = if packets.is_empty() { 0 } else { libc::O_DIRECT };
@@ -390,9 +390,10 @@ mod tests {
     fn make_all(table: &FileTable) -> Vec<OwnedFd> {
         let mut record = crate::rebuild::testing::record(Vec::new());
         record.files = table.clone();
-        let mut makers = Makers::new(table).unwrap();
-        let made = table.descriptions.iter().map(|d| makers.make(&d.object, d.flags, 0).unwrap()).collect();
-        makers.fill(&Job::new(&record)).unwrap();
+        let mut object_builder = ObjectBuilder::new(table).unwrap();
+        let made =
+            table.descriptions.iter().map(|d| object_builder.make(&d.object, d.flags, 0).unwrap()).collect();
+        object_builder.fill(&Job::new(&record)).unwrap();
         made
     }
 

@@ -32,7 +32,7 @@ pub fn open_path(path: &Name, flags: u32) -> Result<OwnedFd, RebuildError> {
         })
 }
 
-/// A descriptor where it is in nobody's way.
+/// Moves a descriptor above the program's numbers.
 ///
 /// # Errors
 /// EMFILE.

@@ -85,9 +85,9 @@ pub fn open(
 /// Files without a name, each made once however often it was open; from images made before they had a table of
 /// their own ([`super::unlinked`]).
 #[derive(Debug, Default)]
-pub struct Nameless(HashMap<(u64, u64), File>);
+pub struct OldUnlinkedFiles(HashMap<(u64, u64), File>);
 
-impl Nameless {
+impl OldUnlinkedFiles {
     /// Opens one, made of its content.
     ///
     /// # Errors
@@ -102,7 +102,7 @@ impl Nameless {
         let file = match self.0.entry(key) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
-                let mut file = make_nameless(path.as_path()).map_err(io)?;
+                let mut file = make_unlinked(path.as_path()).map_err(io)?;
                 file.write_all(content).map_err(io)?;
                 file.set_permissions(PermissionsExt::from_mode(*mode)).map_err(io)?;
                 entry.insert(file)
@@ -122,7 +122,7 @@ impl Nameless {
 ///
 /// # Errors
 /// As open.
-pub fn make_nameless(path: &Path) -> io::Result<File> {
+pub fn make_unlinked(path: &Path) -> io::Result<File> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     let in_folder = |folder: &Path| -> io::Result<File> {
         let mut options = File::options();
@@ -174,7 +174,7 @@ mod tests {
             mode: 0o600,
             deleted_content: Some(Blob(b"contents".to_vec())),
         };
-        let mut nameless = Nameless::default();
+        let mut nameless = OldUnlinkedFiles::default();
         let mut writer = File::from(nameless.open(&gone, libc::O_RDWR.cast_unsigned(), b"contents").unwrap());
         let mut reader = File::from(nameless.open(&gone, 0, b"contents").unwrap());
         writer.write_all(b"INUE").unwrap();

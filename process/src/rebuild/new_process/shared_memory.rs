@@ -2,7 +2,7 @@
 //! files in memory, made by the first of the new processes.
 //!
 //! All inherit them at numbers that both halves of a restart know ([`kept_fds`]), over the exec: the agent has
-//! shared memory mapped where the process had it, and fills what is in common ([`crate::rebuild::Common`]). Memory
+//! shared memory mapped where the process had it, and fills what is in common ([`crate::rebuild::SharedMemfd`]). Memory
 //! that one process has alone is made by its seed.
 
 use crate::rebuild::error::RebuildError;
@@ -19,7 +19,7 @@ use std::os::unix::fs::PermissionsExt;
 /// Makes them, with numbers of at least `floor`.
 ///
 /// # Errors
-/// There is no room for so large a file.
+/// There is no memory for so large a file.
 pub fn make(
     wanted: &BTreeMap<u64, SharedObject>,
     floor: i32,

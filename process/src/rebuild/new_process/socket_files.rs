@@ -1,7 +1,7 @@
 //! The files of unix sockets: a dead one is in the way of a socket that is to be bound, and one that was deleted or
 //! renamed must become that again.
 //!
-//! Called by `sockets`, in the new process, in its working folder. What must hold: a name that somebody else uses
+//! Called by `sockets`, in the new process, in its working folder. What must hold: a name that another program uses
 //! is left alone.
 
 use crate::rebuild::error::RebuildError;
@@ -15,11 +15,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-/// Most bytes of a path in an address; a zero ends it where there is room (unix(7)).
+/// Most bytes of a path in an address; a zero ends it where it is shorter (unix(7)).
 const ADDRESS_PATH: usize = 108;
 
 /// Where the file is now that a socket was bound to.
-fn place_of(record: &SocketRecord) -> Option<PathBuf> {
+fn target_of(record: &SocketRecord) -> Option<PathBuf> {
     Some(record.path()?.with_file_name(record.renamed.as_ref()?.as_path()))
 }
 
@@ -28,15 +28,15 @@ fn place_of(record: &SocketRecord) -> Option<PathBuf> {
 /// # Errors
 /// Somebody else uses that name; the file cannot get it.
 pub fn settle(record: &SocketRecord) -> Result<(), RebuildError> {
-    let (Some(path), Some(place)) = (record.path(), place_of(record)) else {
+    let (Some(path), Some(target)) = (record.path(), target_of(record)) else {
         remove(record);
         return Ok(());
     };
-    remove_dead(&place, record)?;
-    fs::rename(path, &place).map_err(RebuildError::io(format!(
+    remove_dead(&target, record)?;
+    fs::rename(path, &target).map_err(RebuildError::io(format!(
         "renaming {} to {}",
         path.display(),
-        place.display()
+        target.display()
     )))
 }
 
@@ -48,7 +48,7 @@ pub fn remove(record: &SocketRecord) {
     }
 }
 
-/// Removes the file of a socket that nobody has any more.
+/// Removes the file of a socket that no process has any more.
 ///
 /// # Errors
 /// Somebody has it; it is no socket.
@@ -64,7 +64,7 @@ pub fn remove_dead(path: &Path, record: &SocketRecord) -> Result<(), RebuildErro
     if dead {
         return fs::remove_file(path).map_err(failed("removing the dead socket"));
     }
-    let why = "somebody else uses this name: end that program, or move the file away".to_owned();
+    let why = "another program uses this name: end that program, or move the file away".to_owned();
     Err(RebuildError::file(&Name::from(path), why))
 }
 

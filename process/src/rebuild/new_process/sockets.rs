@@ -166,7 +166,7 @@ fn join(
             Err(error) if !is_taken(&error) => return Err(failed()(error)),
             Err(error) => {
                 let Some(port) = port(connecting.socket) else { return Err(failed()(error)) };
-                // Nobody may listen where somebody connects from.
+                // There may be no listener where a connection comes from.
                 listeners.remove(address);
                 if let Ok(ends) = backwards(accepted, connecting) {
                     return Ok(ends);
@@ -200,7 +200,7 @@ fn listen_at(end: End<'_>, listeners: &mut HashMap<Vec<u8>, OwnedFd>) -> Result<
 }
 
 /// Connects two ends of TCP from the one that was accepted to the one that connected. That a connection of the old
-/// life is in TIME_WAIT at its first end keeps nobody from connecting to that end, if there is a listener
+/// program is in TIME_WAIT at its first end keeps no process from connecting to that end, if there is a listener
 /// (net/ipv4/tcp_minisocks.c, tcp_timewait_state_process, TCP_TW_SYN). Returns them in this order.
 fn backwards(accepted: End<'_>, connecting: End<'_>) -> io::Result<(OwnedFd, OwnedFd)> {
     let at = |record: &SocketRecord| {
@@ -216,10 +216,10 @@ fn backwards(accepted: End<'_>, connecting: End<'_>) -> io::Result<(OwnedFd, Own
     Ok((server, socket::accept(listener.as_fd())?))
 }
 
-/// A socket that will have its port when it is connected. A port that a connection of the old life had may be in
-/// TIME_WAIT for a minute, in which nobody can be bound to it who has no listener there; it can be connected from again
-/// after a second (net/ipv4/tcp_ipv4.c, tcp_twsk_unique; on the loopback device, by default). `None`: the kernel is
-/// older than 6.3, or does not give out such ports by itself.
+/// A socket that will have its port when it is connected. A port that a connection of the old program had may be in
+/// TIME_WAIT for a minute, in which no socket can be bound to it without a listener there; it can be connected from
+/// again after a second (net/ipv4/tcp_ipv4.c, tcp_twsk_unique; on the loopback device, by default). `None`: the
+/// kernel is older than 6.3, or does not give out such ports by itself.
 fn without_binding(record: &SocketRecord) -> Option<OwnedFd> {
     /// See ip(7).
     const IP_BIND_ADDRESS_NO_PORT: i32 = 24;
@@ -306,7 +306,7 @@ fn bound(record: &SocketRecord) -> Result<OwnedFd, RebuildError> {
             let name = holdfast_image::bytes::Name(record.address().into_bytes());
             Err(RebuildError::file(
                 &name,
-                "somebody else has this address: end that program, or wait for its end",
+                "another program has this address: end that program, or wait for its end",
             ))
         }
         result => result.map(|()| made).map_err(failed("binding a socket to")),
@@ -314,7 +314,7 @@ fn bound(record: &SocketRecord) -> Result<OwnedFd, RebuildError> {
 }
 
 /// Binds a socket whose address may be in TIME_WAIT: when that is over. (Force, as TCP_REPAIR gives it to root,
-/// does not help a listener: listen(2) looks again whether somebody has the address.)
+/// does not help a listener: listen(2) looks again whether the address is in use.)
 fn bind_patiently(made: &OwnedFd, address: &[u8]) -> io::Result<()> {
     let begun = Instant::now();
     loop {
@@ -327,7 +327,7 @@ fn bind_patiently(made: &OwnedFd, address: &[u8]) -> io::Result<()> {
     }
 }
 
-/// How long a port is tried for: longer if nobody has it who lives.
+/// How long a port is tried for: longer if no living process has it.
 fn patience(port: Option<&[u8]>) -> Duration {
     if port.is_some_and(only_waits) { DEATH } else { PATIENCE }
 }
@@ -348,7 +348,7 @@ fn only_waits(port: &[u8]) -> bool {
 fn has_address(record: &SocketRecord) -> bool {
     match record.domain.cast_signed() {
         libc::AF_UNIX => record.local.0.len() > 2,
-        // Family, port.
+        // ForkTree, port.
         _ => record.local.0.get(2..4).is_some_and(|port| port != [0, 0]),
     }
 }
@@ -416,7 +416,7 @@ pub fn connect_later(end: &OwnedFd, peer: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Whether somebody has the address.
+/// Whether the address is in use.
 fn is_taken(error: &io::Error) -> bool {
     [Some(libc::EADDRINUSE), Some(libc::EADDRNOTAVAIL)].contains(&error.raw_os_error())
 }
@@ -442,7 +442,7 @@ pub fn refill(end: &OwnedFd, data: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes room for so much, and leaves the size to the kernel again.
+/// Sets the buffer to so much, and leaves the size to the kernel again.
 fn grow(end: &OwnedFd, len: usize) {
     let locked = fd::socket_option(end.as_fd(), SO_BUF_LOCK).unwrap_or(0);
     set_buffer(end, libc::SO_SNDBUF, u32::try_from(len.saturating_mul(4)).unwrap_or(u32::MAX));
@@ -523,7 +523,7 @@ mod tests {
         ([client.into(), server.into()], table)
     }
 
-    /// Whichever end of the old connections is in TIME_WAIT, and however fast one life follows another, though none
+    /// Whichever end of the old connections is in TIME_WAIT, and however fast one program follows another, though none
     /// was in an image but the first.
     #[test]
     fn connections_come_back_while_the_old_ones_are_in_time_wait() {

@@ -1,4 +1,4 @@
-//! Pseudo-terminals, made anew with their numbers where nobody else has them.
+//! Pseudo-terminals, made anew with their numbers where they are free.
 //!
 //! Runs in the new processes, before their exec. All are made by the first before any description is opened
 //! ([`Ptys::make`]). The leader of a session takes its controlling terminal again before it has children that
@@ -60,7 +60,7 @@ impl Ptys {
             };
             if !pty.hung_up {
                 notes.push(format!(
-                    "/dev/pts/{} is /dev/pts/{number} now: somebody else has that name",
+                    "/dev/pts/{} is /dev/pts/{number} now: another program has that name",
                     pty.number
                 ));
             }

@@ -2,7 +2,7 @@
 //! new process makes each; all keep them open for the agent ([`kept_fds`]), which brings in the pages that shared
 //! mappings cover. How it fails: an error names the file.
 
-use super::regular::make_nameless;
+use super::regular::make_unlinked;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Job;
 use crate::rebuild::kept_fds;
@@ -20,19 +20,19 @@ const NOT_AGAIN: u32 =
     (libc::O_TMPFILE | libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOFOLLOW).cast_unsigned();
 /// The files of a record, in the new process.
 #[derive(Debug, Default)]
-pub struct NamelessFiles(Vec<OwnedFd>);
+pub struct UnlinkedFiles(Vec<OwnedFd>);
 
-impl NamelessFiles {
+impl UnlinkedFiles {
     /// Makes all, as descriptors of at least `floor`, with what the record has of their content.
     ///
     /// # Errors
     /// Names the file.
-    pub fn make(files: &[NamelessFile], floor: i32) -> Result<NamelessFiles, RebuildError> {
+    pub fn make(files: &[NamelessFile], floor: i32) -> Result<UnlinkedFiles, RebuildError> {
         let made = files.iter().map(|file| {
             let made = make(file).and_then(|made| objects::duplicate_above(made.as_raw_fd(), floor));
             made.map_err(|error| RebuildError::file(&file.name, format!("it cannot be made anew: {error}")))
         });
-        made.collect::<Result<_, _>>().map(NamelessFiles)
+        made.collect::<Result<_, _>>().map(UnlinkedFiles)
     }
 
     /// A description of its own of one of them.
@@ -63,7 +63,7 @@ impl NamelessFiles {
 
 fn make(file: &NamelessFile) -> io::Result<File> {
     let made = match file.kind {
-        NamelessKind::Deleted => make_nameless(file.name.as_path())?,
+        NamelessKind::Deleted => make_unlinked(file.name.as_path())?,
         NamelessKind::Memfd => {
             let name = CString::new(file.name.0.clone())?;
             // One that may never be executable is allowed everywhere (vm.memfd_noexec).
@@ -96,7 +96,7 @@ mod tests {
             by_mapping: false,
             content,
         };
-        let files = NamelessFiles::make(&[file], 100).unwrap();
+        let files = UnlinkedFiles::make(&[file], 100).unwrap();
         let reading = File::from(files.open(0, 0, 5).unwrap());
         let writing = File::from(files.open(0, libc::O_RDWR.cast_unsigned(), 0).unwrap());
         assert!(reading.as_raw_fd() != writing.as_raw_fd() && files.0[0].as_raw_fd() >= 100);

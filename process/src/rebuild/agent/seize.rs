@@ -3,7 +3,7 @@
 use super::remote_calls::ended;
 use crate::error::TraceError;
 use crate::rebuild::error::{FRONT, RebuildError};
-use crate::rebuild::handshake::{GO, Handover};
+use crate::rebuild::handshake::{GO, ReadyMessage};
 use crate::rebuild::job::Job;
 use holdfast_sys::ptrace::{self, Wait};
 use holdfast_sys::scm::{self, Received};
@@ -13,34 +13,34 @@ use std::os::fd::{AsFd, OwnedFd};
 
 /// A new process that waits to be taken over.
 #[derive(Clone, Copy, Debug)]
-pub struct Arrival {
+pub struct ReadyProcess {
     /// Its id as the agent sees it.
     pub pid: i32,
     /// What it says of itself.
-    pub handover: Handover,
+    pub ready: ReadyMessage,
 }
 
 /// Waits until the new processes have all their files; by their places in the job.
-pub fn meet_all(front: &OwnedFd, job: &Job<'_>) -> Result<Vec<Arrival>, RebuildError> {
+pub fn receive_all(front: &OwnedFd, job: &Job<'_>) -> Result<Vec<ReadyProcess>, RebuildError> {
     scm::expect(front.as_fd()).map_err(RebuildError::io("waiting for the new processes"))?;
     if job.record.others.is_empty() {
-        return Ok(vec![meet(front)?]);
+        return Ok(vec![receive_one(front)?]);
     }
     let wanted: Vec<i32> = job.members().map(|member| member.own.pid).collect();
-    let mut met: BTreeMap<i32, Arrival> = BTreeMap::new();
+    let mut met: BTreeMap<i32, ReadyProcess> = BTreeMap::new();
     while met.len() < wanted.len() {
-        let arrival = meet(front)?;
-        let id = arrival.handover.inner_pid;
+        let ready_process = receive_one(front)?;
+        let id = ready_process.ready.inner_pid;
         if !wanted.contains(&id) {
-            return Err(RebuildError::Ids(format!("a new process has the id {id}, which nobody had")));
+            return Err(RebuildError::Ids(format!("a new process has the id {id}, which no process had")));
         }
-        met.insert(id, arrival);
+        met.insert(id, ready_process);
     }
     Ok(wanted.iter().filter_map(|id| met.remove(id)).collect())
 }
 
 /// Waits for one; its id as seen here, and what it says of itself.
-fn meet(front: &OwnedFd) -> Result<Arrival, RebuildError> {
+fn receive_one(front: &OwnedFd) -> Result<ReadyProcess, RebuildError> {
     let io = || RebuildError::io("waiting for the new process");
     let mut buffer = [0_u8; 64];
     let Received { len, pid, .. } = loop {
@@ -52,33 +52,33 @@ fn meet(front: &OwnedFd) -> Result<Arrival, RebuildError> {
         }
     };
     if len == 0 {
-        return Err(RebuildError::Left(FRONT));
+        return Err(RebuildError::PeerGone(FRONT));
     }
-    let handover = Handover::from_bytes(&buffer[..len]).ok_or_else(|| {
+    let ready = ReadyMessage::from_bytes(&buffer[..len]).ok_or_else(|| {
         RebuildError::Image("holdfast restart and the agent are of different versions".into())
     })?;
     if pid <= 0 {
         return Err(RebuildError::Ids("the new process has no id in the agent's pid namespace".into()));
     }
-    Ok(Arrival { pid, handover })
+    Ok(ReadyProcess { pid, ready })
 }
 
 /// Seizes the processes and waits until each has executed its executable.
-pub fn take_over(arrivals: &[Arrival], front: &OwnedFd) -> Result<(), RebuildError> {
+pub fn seize_all(ready_processes: &[ReadyProcess], front: &OwnedFd) -> Result<(), RebuildError> {
     let options = libc::PTRACE_O_TRACESYSGOOD
         | libc::PTRACE_O_TRACEEXEC
         | libc::PTRACE_O_TRACECLONE
         | libc::PTRACE_O_EXITKILL;
-    for arrival in arrivals {
-        ptrace::seize(arrival.pid, options).map_err(TraceError::from)?;
+    for ready_process in ready_processes {
+        ptrace::seize(ready_process.pid, options).map_err(TraceError::from)?;
     }
     fault::point("seed-born");
     // Each takes one, whichever.
-    for _ in arrivals {
+    for _ in ready_processes {
         fd::send(front.as_fd(), GO, libc::MSG_NOSIGNAL)
             .map_err(RebuildError::io("telling the new processes to go on"))?;
     }
-    arrivals.iter().try_for_each(|arrival| wait_for_exec(arrival.pid))
+    ready_processes.iter().try_for_each(|ready_process| wait_for_exec(ready_process.pid))
 }
 
 fn wait_for_exec(pid: i32) -> Result<(), RebuildError> {
