@@ -98,7 +98,7 @@ bench-tree: build ## stop of a job of 20 processes and 200 threads, holdfast che
 install: build ## into PREFIX (default /usr/local)
 	$(SAY) "installing into $(DESTDIR)$(PREFIX)"
 	install -D -m 755 $(RELEASE)/holdfast $(DESTDIR)$(PREFIX)/bin/holdfast
-	install -D -m 755 $(RELEASE)/libholdfast.so $(DESTDIR)$(PREFIX)/lib/libholdfast.so
+	install -D -m 755 $(RELEASE)/libholdfast.so $(DESTDIR)$(PREFIX)/lib/holdfast/libholdfast.so
 	install -D -m 644 preload/include/holdfast.h $(DESTDIR)$(PREFIX)/include/holdfast.h
 
 clean: ## what was built, and the folders of the tests in /tmp
