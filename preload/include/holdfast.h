@@ -32,7 +32,7 @@ extern "C" {
 /* Errors. All are negative. */
 #define HOLDFAST_E_NO_AGENT (-1)  /* nobody checkpoints this program, or the agent has ended */
 #define HOLDFAST_E_BUSY (-2)      /* another thread is inside a call for a checkpoint; it may succeed */
-#define HOLDFAST_E_REFUSED (-3)   /* the program holds something open that cannot be brought back; the agent's log names it */
+#define HOLDFAST_E_REFUSED (-3)   /* the program holds something open that cannot be restored; the agent's log names it */
 #define HOLDFAST_E_FAILED (-4)    /* the checkpoint failed (disk full, ...); the agent's log says why; older images are intact */
 #define HOLDFAST_E_ARGUMENT (-5)  /* null pointer, empty or too long name, size 0, memory that is not protected memory */
 #define HOLDFAST_E_NO_IMAGE (-6)  /* this program was not started again from an image of protected memory */
@@ -55,7 +55,7 @@ extern "C" {
  *   0  the image is committed, and this is the program going on;
  *   1  this is the restarted program: the image was taken inside this call, which now returns a second time;
  *   HOLDFAST_E_NO_AGENT, _BUSY, _REFUSED, _FAILED: there is no new image.
- * So code after `if (holdfast_checkpoint() == 1)` is where to reopen what a restart cannot bring back.
+ * So code after `if (holdfast_checkpoint() == 1)` is where to reopen what a restart cannot restore.
  * An image that was taken for another reason while this call was waiting (by interval, by command) counts as well:
  * restarted from it, the call returns 1. */
 HOLDFAST_API int holdfast_checkpoint(void);

@@ -92,7 +92,7 @@ pub fn checkpoint(stop: bool, wait: bool) -> &'static [u8] {
 pub enum Answer {
     /// The image is committed, or its cut is made if that is what was waited for.
     Taken,
-    /// The program holds something open that cannot be brought back.
+    /// The program holds something open that cannot be restored.
     Refused,
     /// It failed, or the answer is none that this version knows.
     Failed,

@@ -65,7 +65,7 @@ impl CheckOptions {
     /// Whether a cut makes itself room in the process, which tells the agent of none.
     fn will_be_adopted(&self, pid: i32) -> bool {
         let areas: Vec<InjectArea> = self.others.iter().map(|(_, area)| *area).chain(self.area).collect();
-        adopt::cannot_speak(pid) || adopt::speaks_elsewhere(pid, &areas, &self.socket)
+        adopt::cannot_register(pid) || adopt::registers_elsewhere(pid, &areas, &self.socket)
     }
 }
 

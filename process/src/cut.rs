@@ -16,7 +16,7 @@ use crate::job::stopped_process::StoppedProcess;
 use crate::job::target::{Roster, Target};
 use crate::job::tracer_state::TracerState;
 use crate::options::{CutOptions, Engine};
-use crate::stop::resume::{self, HeldProgram};
+use crate::stop::resume::{self, StoppedProgram};
 use holdfast_image::PageCount;
 use holdfast_image::manifest::StopBreakdown;
 use holdfast_image::page_set::PageSet;
@@ -62,7 +62,7 @@ pub struct Made {
     /// For the tracer: what is kept until the pages are stored, by space.
     pub retained: Vec<(u32, Retained)>,
     /// For the tracer: the programs, held until [`Cut::parked`] is dropped.
-    pub parked: Vec<HeldProgram>,
+    pub parked: Vec<StoppedProgram>,
 }
 
 /// Makes a cut of all processes that the agent knows.
@@ -89,7 +89,7 @@ pub fn make(
     };
     let read = capture_job::read(group.processes, &zombies, options, state, &mut breakdown);
     let (stopped, contents) = read.map_err(|aborted| aborted.resume(state))?;
-    let (processes, programs): (Vec<CapturedProcess>, Vec<HeldProgram>) =
+    let (processes, programs): (Vec<CapturedProcess>, Vec<StoppedProgram>) =
         stopped.into_iter().map(StoppedProcess::into_captured).unzip();
     breakdown.threads = processes.iter().map(|one| one.inside.seen.threads.len() as u64).sum();
     let targets: Vec<Target> = processes.iter().map(|one| one.target.clone()).collect();

@@ -36,7 +36,7 @@ pub enum TraceError {
 /// Why there is no cut. The program runs on in every case but `Gone`.
 #[derive(Debug, Error)]
 pub enum CutError {
-    /// It holds something that cannot be brought back.
+    /// It holds something that cannot be restored.
     #[error("{}", lines(.0))]
     Refused(Vec<Refusal>),
     /// Not now; try again.

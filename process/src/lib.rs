@@ -38,7 +38,7 @@ pub use error::{CutError, TraceError};
 pub use freeze::frozen_memory::FrozenMemory;
 pub use freeze::guard::{Class, Events, Guard, GuardOptions, Seen, SlotCount};
 pub use freeze::tracer_queue::Parked;
-pub use job::adopt::{cannot_speak, loads_libraries};
+pub use job::adopt::{cannot_register, loads_libraries};
 pub use job::members::{FaultCounters, Members};
 pub use job::membership::is_of_job;
 pub use job::process_age::Awaited;

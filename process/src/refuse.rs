@@ -44,7 +44,7 @@ fn thread(tid: i32, reason: impl fmt::Display) -> Refusal {
 
 /// No room for the agent to work in.
 pub fn area(pid: i32, area: &InjectArea) -> Option<Refusal> {
-    (!area.is_valid()).then(|| process(pid, "its libholdfast told no usable room for the agent"))
+    (!area.is_valid()).then(|| process(pid, "its libholdfast reserved no usable memory for the agent"))
 }
 
 /// A seccomp filter.
@@ -108,14 +108,14 @@ pub fn stranger(pid: i32) -> Refusal {
         Ok(Err(error @ (ElfError::Small | ElfError::Machine(_)))) => process(pid, error),
         _ => process(
             pid,
-            "libholdfast has not spoken in it; one that is set-user-id, or belongs to another user, cannot do without",
+            "the process is not registered: libholdfast is not loaded in it; without it a program that is set-user-id, or belongs to another user, cannot be checkpointed",
         ),
     }
 }
 
 /// A process in which there is no room for the agent to work in, nor can any be made.
-pub fn no_room(pid: i32, why: impl fmt::Display) -> Refusal {
-    process(pid, format!("the agent finds no room in it to work in: {why}"))
+pub fn no_area(pid: i32, why: impl fmt::Display) -> Refusal {
+    process(pid, format!("the agent finds no memory in it for injected calls: {why}"))
 }
 
 /// A main thread that has ended while others run; `leader`: its id as the program knows it.
@@ -126,7 +126,7 @@ pub fn main_thread_ended(leader: i32) -> Refusal {
 /// Keys that only the process or a thread of it has; `threads`: those that have some, as they know themselves.
 pub fn keys(pid: i32, of_process: bool, threads: impl Iterator<Item = i32>) -> Vec<Refusal> {
     let reason = |whose| {
-        format!("it has keys of its own (a {whose} keyring, keyctl(2)), which no restart can bring back")
+        format!("it has keys of its own (a {whose} keyring, keyctl(2)), which no restart can restore")
     };
     let own = of_process.then(|| process(pid, reason("process")));
     own.into_iter().chain(threads.map(|inner| thread(inner, reason("thread")))).collect()
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn only_what_is_unusable_is_refused() {
         let own = std::process::id().cast_signed();
-        assert!(area(own, &InjectArea::default()).unwrap().to_string().contains("no usable room"));
+        assert!(area(own, &InjectArea::default()).unwrap().to_string().contains("no usable memory"));
         assert_eq!(tracer(&Status::read(own, own).unwrap()), None);
         assert!(is_own_thread(i64::from(own)) && !is_own_thread(1));
     }

@@ -14,7 +14,7 @@ use crate::job::tracer_state::TracerState;
 use crate::options::CutOptions;
 use crate::stop::interrupt;
 use crate::stop::process_errors;
-use crate::stop::resume::{self, HeldProgram};
+use crate::stop::resume::{self, StoppedProgram};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use holdfast_image::address_space;
 use holdfast_image::page_set::PageSet;
@@ -148,7 +148,7 @@ struct Worker {
     /// A guard that could not be lifted after its flush.
     unlifted: Option<(Arc<Guard>, Box<Target>)>,
     /// Held for lack of room.
-    parked: Vec<HeldProgram>,
+    parked: Vec<StoppedProgram>,
 }
 
 impl Worker {

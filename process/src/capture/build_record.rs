@@ -19,7 +19,7 @@ use crate::job::tracer_state::{Kept, TracerState};
 use crate::options::CutOptions;
 use crate::refuse;
 use crate::stop::process_errors;
-use crate::stop::resume::HeldProgram;
+use crate::stop::resume::StoppedProgram;
 use crate::stop::stages::Seen;
 use crate::stop::syscall_restart::ERESTARTSYS;
 use crate::track::tracking;
@@ -115,7 +115,7 @@ impl Sets {
 pub fn after(
     mut processes: Vec<CapturedProcess>,
     contents: Taken,
-    held: Vec<HeldProgram>,
+    held: Vec<StoppedProgram>,
     options: &CutOptions,
     state: &mut TracerState,
     queue: &Arc<dyn TracerQueue>,
@@ -141,7 +141,7 @@ pub fn after(
 }
 
 /// Takes what keeps the memory of a process until it is stored out of what was read.
-fn retain(process: &mut CapturedProcess, held: Option<HeldProgram>) -> Option<Retained> {
+fn retain(process: &mut CapturedProcess, held: Option<StoppedProgram>) -> Option<Retained> {
     let snapshot = &mut process.inside.snapshot;
     let surplus = std::mem::take(&mut snapshot.surplus);
     let guard = snapshot.guard.take();

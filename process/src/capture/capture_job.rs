@@ -23,7 +23,7 @@ use crate::options::CutOptions;
 use crate::refuse;
 use crate::stop::job_control;
 use crate::stop::process_errors;
-use crate::stop::resume::HeldProgram;
+use crate::stop::resume::StoppedProgram;
 use crate::stop::stages::{Observed, Repaired, Scenery, Seen, Surroundings};
 use crate::thread_pool;
 use crate::track::tracking::Collected;
@@ -67,7 +67,7 @@ pub struct CapturedProcess {
 
 impl StoppedProcess<Captured> {
     /// What was read, and the program.
-    pub fn into_captured(self) -> (CapturedProcess, HeldProgram) {
+    pub fn into_captured(self) -> (CapturedProcess, StoppedProgram) {
         let StoppedProcess { target, before, held, stage } = self;
         (CapturedProcess { target, before, inside: stage }, held)
     }

@@ -17,7 +17,7 @@ use crate::job::target::Target;
 use crate::job::tracer_state::Kept;
 use crate::options::CutOptions;
 use crate::refuse;
-use crate::stop::resume::HeldProgram;
+use crate::stop::resume::StoppedProgram;
 use crate::stop::stages::{Repaired, Scenery, Seen, Surroundings};
 use crate::stop::threads::{self, Thread};
 use holdfast_abi::SharedPage;
@@ -39,7 +39,7 @@ pub struct Asked {
 }
 
 /// Refuses what cannot be restored, and begins to ask the process what only it can tell: [`look`] must follow, or its end
-/// ([`HeldProgram::resume`]); meanwhile others can be asked.
+/// ([`StoppedProgram::resume`]); meanwhile others can be asked.
 ///
 /// # Errors
 /// It holds what cannot be restored; a call in it failed.
@@ -167,7 +167,7 @@ pub fn scenery(target: &Target, seen: &Seen) -> Result<Scenery, CutError> {
 
 /// Whether signals have come since they were read; they are read anew.
 fn has_expired(
-    held: &mut HeldProgram,
+    held: &mut StoppedProgram,
     shared: &mut Vec<[u8; 128]>,
     timers: &[PosixTimer],
 ) -> Result<bool, CutError> {
@@ -189,7 +189,7 @@ fn has_expired(
 fn answer(
     question: &Question,
     host: &LiveThread,
-    held: &HeldProgram,
+    held: &StoppedProgram,
     facts: &mut [ThreadFacts],
     kept: &mut Kept,
     area: &InjectArea,
@@ -206,7 +206,7 @@ fn answer(
 fn ask_threads(
     target: &Target,
     kept: &mut Kept,
-    held: &mut HeldProgram,
+    held: &mut StoppedProgram,
     status: &Status,
     shared_pending: &[[u8; 128]],
 ) -> Result<(Vec<ThreadFacts>, LiveThread), CutError> {

@@ -162,7 +162,7 @@ fn kind_of(mapping: &Mapping, flags: &[String], own_files: &[PathBuf]) -> Result
 /// Understands all mappings. Inside the stop; pure. `flags`: from a little before.
 ///
 /// # Errors
-/// One per mapping that cannot be brought back.
+/// One per mapping that cannot be restored.
 pub fn classify(
     maps: Vec<Mapping>,
     flags: &Flags,

@@ -6,7 +6,7 @@ use crate::freeze::clone::Copy;
 use crate::freeze::guard::{self, Guard};
 use crate::job::target::Target;
 use crate::job::tracer_state::TracerState;
-use crate::stop::resume::HeldProgram;
+use crate::stop::resume::StoppedProgram;
 use holdfast_image::pages::PageRun;
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub enum Retained {
         surplus: Vec<PageRun>,
     },
     /// The program itself, held.
-    Held(Box<HeldProgram>),
+    Held(Box<StoppedProgram>),
     /// Memory of the running program that is guarded.
     Guarded {
         /// Which.

@@ -1,9 +1,9 @@
 //! Processes in which libholdfast cannot speak: statically linked, for another C library, or started without LD_PRELOAD; those in which
-//! it speaks to the agent of another job ([`speaks_elsewhere`]); and children that stand since their birth. The agent makes itself the
+//! it speaks to the agent of another job ([`registers_elsewhere`]); and children that stand since their birth. The agent makes itself the
 //! room there that the library would have told it of.
 //!
 //! Called by `cut` before the stop, for those that it knows of, and by `group` for those that are born meanwhile, on the tracer
-//! thread; [`cannot_speak`] by `check` and by the commands, too. A process is adopted once: the room stays, its children inherit it.
+//! thread; [`cannot_register`] by `check` and by the commands, too. A process is adopted once: the room stays, its children inherit it.
 //! What must hold: the process stands as a whole while it is done, and goes on as after any stop. One that shares its
 //! memory with another (a child of vfork) is left alone: it executes a program in a moment.
 //! Fails by: [`CutError`]; the process runs on.
@@ -21,7 +21,7 @@ use crate::options::CutOptions;
 use crate::refuse;
 use crate::stop::interrupt::{self, Interrupted, StopFailure, Stopped, Stragglers, Whom};
 use crate::stop::process_errors;
-use crate::stop::resume::{self, HeldProgram};
+use crate::stop::resume::{self, StoppedProgram};
 use crate::stop::{syscall_restart, threads};
 use crate::track::tracking::Tracking;
 use holdfast_abi::inject;
@@ -58,7 +58,7 @@ pub fn loads_libraries(program: &File) -> Result<bool, ElfError> {
 }
 
 /// Whether a process is one of those that the head of the file speaks of. What has ended, or may not be looked at, is not.
-pub fn cannot_speak(pid: i32) -> bool {
+pub fn cannot_register(pid: i32) -> bool {
     let Ok(program) = File::open(format!("/proc/{pid}/exe")) else { return false };
     match loads_libraries(&program) {
         Err(_) => return false,
@@ -73,7 +73,7 @@ pub fn cannot_speak(pid: i32) -> bool {
     let is_told = environment.split(|byte| *byte == 0).any(preloads);
     match maps_of(pid) {
         // Some programs write over their environment.
-        Ok(maps) if has_library(&maps) => stands(pid),
+        Ok(maps) if has_library(&maps) => is_job_stopped(pid),
         Ok(_) if is_told => process_age::is_silent(pid),
         Ok(_) => true,
         Err(_) => false,
@@ -83,7 +83,7 @@ pub fn cannot_speak(pid: i32) -> bool {
 /// Whether libholdfast in a process speaks to another agent than that at `socket`, as its environment has it: what a process of a job has
 /// executed that was restarted under another name. A child made by fork knows what its parent has been told, if that has spoken (`known`:
 /// the rooms of the job's processes).
-pub fn speaks_elsewhere(pid: i32, known: &[InjectArea], socket: &Path) -> bool {
+pub fn registers_elsewhere(pid: i32, known: &[InjectArea], socket: &Path) -> bool {
     let Ok(Environment::Is(environment)) = environment::of(pid) else { return false };
     let told: Vec<InjectArea> = known.iter().filter(|area| area.shared.0 != 0).copied().collect();
     membership::leads_elsewhere(&environment, socket)
@@ -98,7 +98,7 @@ fn inherited(pid: i32, live: i32, known: &[InjectArea], maps: &[Mapping]) -> Opt
 }
 
 /// Whether job control has stopped it: a child may be stopped before its first instruction, and speaks when it goes on.
-fn stands(pid: i32) -> bool {
+fn is_job_stopped(pid: i32) -> bool {
     procfs::stat_fields(pid, pid).is_ok_and(|fields| fields.first().is_some_and(|state| state == "T"))
 }
 
@@ -154,7 +154,7 @@ pub fn all(
 
 /// Whether a process must be adopted: it cannot speak, or does so elsewhere.
 pub fn will_not_register(pid: i32, known: &[Target], socket: &Path) -> bool {
-    cannot_speak(pid) || speaks_elsewhere(pid, &areas(known), socket)
+    cannot_register(pid) || registers_elsewhere(pid, &areas(known), socket)
 }
 
 fn areas(known: &[Target]) -> Vec<InjectArea> {
@@ -192,7 +192,7 @@ pub fn one(
     }
     match adopt(pid, known, deadline, state) {
         Ok(adopted) => {
-            tracing::debug!(pid, "took in a process without libholdfast");
+            tracing::debug!(pid, "adopted a process without libholdfast");
             roster.adopted(adopted);
             Ok(())
         }
@@ -227,21 +227,21 @@ fn adopt(
     // Before it is stopped for nothing.
     VdsoCalls::find(&vdso, |at, bytes| procmem::read(pid, at, bytes))
         .map_err(|_| executing())?
-        .ok_or_else(|| no_room(pid, NO_FOOTHOLD))?;
-    let room = |stopped: &Stopped| make_room(pid, stopped, known);
+        .ok_or_else(|| no_area(pid, NO_FOOTHOLD))?;
+    let room = |stopped: &Stopped| make_area(pid, stopped, known);
     let target = |area| Target { pid, space: 0, area, tracking: Arc::new(Tracking::new(None)) };
     match interrupt::stop(&[Whom { pid, vdso }], deadline) {
         Ok((stopped, _)) => {
             let stopped = stopped.into_iter().next().unwrap_or_default();
             let made = room(&stopped);
-            let mut held = HeldProgram::new(pid, stopped);
+            let mut held = StoppedProgram::new(pid, stopped);
             let made = made.and_then(|(area, userfault)| {
                 let target = target(area);
                 resume::ready(&target, state.of(&target), &samples, &mut held, true)?;
                 Ok(Adopted { pid, area, userfault })
             });
             if made.is_err() {
-                go_on(&held.stopped);
+                restart_waits(&held.stopped);
             }
             held.resume(&mut state.stragglers);
             made
@@ -258,14 +258,14 @@ fn adopt(
 
 const NO_FOOTHOLD: &str = "its vdso has no empty bytes";
 
-fn no_room(pid: i32, why: &str) -> CutError {
-    CutError::Refused(vec![refuse::no_room(pid, why)])
+fn no_area(pid: i32, why: &str) -> CutError {
+    CutError::Refused(vec![refuse::no_area(pid, why)])
 }
 
 fn abandon(failure: StopFailure, stragglers: &mut Stragglers) -> CutError {
     let StopFailure { why, interrupted } = failure;
     for Interrupted { stopped, late } in interrupted {
-        go_on(&stopped);
+        restart_waits(&stopped);
         stragglers.add(stopped.let_go(&[]));
         stragglers.add(late);
     }
@@ -277,7 +277,7 @@ fn vdso_of(maps: &[Mapping]) -> Range<u64> {
 }
 
 /// Where no room can be made: waits that a stop ends are begun anew, with all of their time.
-fn go_on(stopped: &Stopped) {
+fn restart_waits(stopped: &Stopped) {
     for &tid in stopped.threads.keys() {
         let Ok(regs) = ptrace::registers(tid) else { continue };
         let was_interrupted = regs.rax.cast_signed() == -i64::from(libc::EINTR);
@@ -289,7 +289,7 @@ fn go_on(stopped: &Stopped) {
 }
 
 /// Makes the room, or finds that of the process that this one was forked from; and what is to note its writes.
-fn make_room(
+fn make_area(
     pid: i32,
     stopped: &Stopped,
     known: &[Target],
@@ -304,7 +304,7 @@ fn make_room(
     let maps = procfs::maps(pid, live)?;
     let memory = ForcedMemory::open(pid, live)?;
     let foothold = VdsoCalls::take(&host, &memory, &vdso_of(&maps), b"holdfast")?
-        .ok_or_else(|| no_room(pid, NO_FOOTHOLD))?;
+        .ok_or_else(|| no_area(pid, NO_FOOTHOLD))?;
     let made = match inherited(pid, live, &areas(known), &maps) {
         Some(area) => Ok(area),
         None => map(pid, &foothold),
@@ -321,7 +321,7 @@ fn map(pid: i32, foothold: &VdsoCalls<'_>) -> Result<InjectArea, CutError> {
     const LEN: u64 = SCRATCH_LEN + CODE_LEN;
     let refused = |result: i64, what: &str| {
         let error = io::Error::from_raw_os_error(i32::try_from(-result).unwrap_or(0));
-        no_room(pid, &format!("{what}: {error}"))
+        no_area(pid, &format!("{what}: {error}"))
     };
     let result = foothold.call(libc::SYS_mmap, [0, LEN, READ_WRITE, PRIVATE, u64::MAX, 0])?;
     let scratch = u64::try_from(result).map_err(|_| refused(result, "mmap"))?;
@@ -377,7 +377,7 @@ mod tests {
     fn a_process_gets_room_once_and_sleeps_on() {
         let mut child = sleeper();
         let pid = child.id().cast_signed();
-        assert!(cannot_speak(pid));
+        assert!(cannot_register(pid));
         let mut state = TracerState::default();
         let mut again = |known: &[Target]| adopt(pid, known, Duration::from_secs(1), &mut state).unwrap();
         let before = (maps_of(pid).unwrap(), procfs::descriptors(pid, pid).unwrap());
@@ -459,9 +459,9 @@ mod tests {
         while refuse::name_of(pid) != "sleep" {
             std::thread::yield_now();
         }
-        assert!(!cannot_speak(pid));
+        assert!(!cannot_register(pid));
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(!cannot_speak(pid), "it is gone");
+        assert!(!cannot_register(pid), "it is gone");
     }
 }

@@ -35,7 +35,9 @@ pub fn finish(pid: i32, area: &InjectArea, stopped: &mut Stopped) {
     walk(tid, area);
     match interrupt::again(pid, tid) {
         Some(now) => *held = now,
-        None => tracing::warn!(pid, "a stopped process that was let speak does not stand again"),
+        None => {
+            tracing::warn!(pid, "a process that was resumed to finish its registration does not stop again")
+        }
     }
 }
 

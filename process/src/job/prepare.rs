@@ -76,7 +76,10 @@ pub fn prepare(
     if let Some(tracer) = refuse::tracer(&status) {
         if refuse::is_own_thread(tracer) {
             return Err(CutError::Busy {
-                what: format!("it is still being let go from the stop before {}", interrupt::doing(pid, pid)),
+                what: format!(
+                    "it is still being resumed after the last stop: {}",
+                    interrupt::doing(pid, pid)
+                ),
             });
         }
         refusals.push(refuse::traced(pid, tracer));

@@ -21,7 +21,7 @@ use crate::refuse;
 use crate::stop::interrupt::{self, Stopped, Whom};
 use crate::stop::process_errors;
 use crate::stop::repair;
-use crate::stop::resume::{self, HeldProgram};
+use crate::stop::resume::{self, StoppedProgram};
 use crate::stop::stages::{Inspected, Repaired};
 use crate::stop::task_files::TaskFiles;
 use crate::thread_pool;
@@ -247,7 +247,7 @@ fn prepare_all(
 /// A process that was just stopped, with no connection of libholdfast half made that would never be finished.
 fn stopped_process(target: Target, before: Before, mut stopped: Stopped) -> StoppedProcess<()> {
     finish_registration::finish(target.pid, &target.area, &mut stopped);
-    let held = HeldProgram::new(target.pid, stopped);
+    let held = StoppedProgram::new(target.pid, stopped);
     StoppedProcess { target, before, held, stage: () }
 }
 
@@ -279,7 +279,7 @@ fn inspect_all(
     all.into_iter().zip(found).map(|(process, found)| process.with(found)).collect()
 }
 
-fn read_threads(held: &mut HeldProgram, nested: bool) -> Result<(), CutError> {
+fn read_threads(held: &mut StoppedProgram, nested: bool) -> Result<(), CutError> {
     held.threads = resume::read_threads(held.pid, &held.stopped, nested)?;
     Ok(())
 }

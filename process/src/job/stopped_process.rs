@@ -8,7 +8,7 @@ use crate::job::prepare::Before;
 use crate::job::target::Target;
 use crate::job::tracer_state::TracerState;
 use crate::stop::process_errors;
-use crate::stop::resume::{self, HeldProgram};
+use crate::stop::resume::{self, StoppedProgram};
 
 /// A stopped process, and what was read of it so far.
 pub struct StoppedProcess<Stage> {
@@ -17,7 +17,7 @@ pub struct StoppedProcess<Stage> {
     /// What was looked up before it was stopped.
     pub before: Before,
     /// Its threads.
-    pub held: HeldProgram,
+    pub held: StoppedProgram,
     /// What was read.
     pub stage: Stage,
 }
@@ -43,7 +43,7 @@ pub struct Aborted {
     /// Why, with the name of the process where there are several.
     pub error: CutError,
     /// All of them, still stopped.
-    pub held: Vec<HeldProgram>,
+    pub held: Vec<StoppedProgram>,
 }
 
 impl Aborted {

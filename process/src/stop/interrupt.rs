@@ -316,7 +316,7 @@ pub fn is_dying(pid: i32) -> bool {
 fn refused(pid: i32, tid: i32, error: &io::Error) -> Why {
     match Status::read(pid, tid).ok().as_ref().and_then(refuse::tracer) {
         Some(tracer) if refuse::is_own_thread(tracer) => {
-            Why::Late(format!("thread {tid} {} is still being let go from the stop before", doing(pid, tid)))
+            Why::Late(format!("thread {tid} {} is still being resumed after the last stop", doing(pid, tid)))
         }
         Some(tracer) => Why::Refused(refuse::traced_thread(tid, tracer)),
         None => Why::Refused(refuse::untraceable(tid, error)),

@@ -10,7 +10,7 @@ use crate::job::stopped_process::StoppedProcess;
 use crate::job::tracer_state::TracerState;
 use crate::refuse;
 use crate::stop::interrupt;
-use crate::stop::resume::HeldProgram;
+use crate::stop::resume::StoppedProgram;
 use crate::stop::stages::{Observed, Repaired, Seen};
 use crate::stop::threads::{Thread, pending_mask};
 use holdfast_image::record::InjectArea;
@@ -40,7 +40,7 @@ pub fn settled(all: &[StoppedProcess<Repaired>]) -> Result<(), CutError> {
     };
     match all.iter().find(moves) {
         Some(one) => {
-            let reason = "it is just being stopped by job control, or let go on (SIGSTOP, SIGCONT)";
+            let reason = "it is just being stopped or continued by job control (SIGSTOP, SIGCONT)";
             Err(CutError::Unsettled(vec![refuse::process(one.target.pid, reason)]))
         }
         None => Ok(()),
@@ -48,7 +48,7 @@ pub fn settled(all: &[StoppedProcess<Repaired>]) -> Result<(), CutError> {
 }
 
 /// Whether a stop that was seen is not in force any more.
-fn has_gone_on(held: &HeldProgram) -> bool {
+fn has_gone_on(held: &StoppedProgram) -> bool {
     let again = |tid| interrupt::stop_signal_again(held.pid, tid);
     held.threads.iter().any(|thread| thread.stop_signal.is_some() && again(thread.tid) != thread.stop_signal)
 }

@@ -10,7 +10,7 @@ use crate::inject::area;
 use crate::job::target::Target;
 use crate::job::tracer_state::Kept;
 use crate::refuse;
-use crate::stop::resume::{self, HeldProgram};
+use crate::stop::resume::{self, StoppedProgram};
 use crate::stop::stages::{Inspected, Repaired};
 use crate::stop::task_files::TaskFiles;
 use crate::stop::threads::Samples;
@@ -49,7 +49,7 @@ pub fn repair(
     target: &Target,
     kept: &mut Kept,
     samples: &Samples,
-    held: &mut HeldProgram,
+    held: &mut StoppedProgram,
     inspected: Inspected,
 ) -> Result<Repaired, CutError> {
     let pid = target.pid;

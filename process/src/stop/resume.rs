@@ -22,7 +22,7 @@ use std::time::Duration;
 
 /// A stopped program.
 #[derive(Debug)]
-pub struct HeldProgram {
+pub struct StoppedProgram {
     /// Process.
     pub pid: i32,
     /// Its threads, stopped.
@@ -35,10 +35,10 @@ pub struct HeldProgram {
     pub under_way: Option<InjectArea>,
 }
 
-impl HeldProgram {
+impl StoppedProgram {
     /// One that was stopped just now, and not read yet.
-    pub fn new(pid: i32, stopped: Stopped) -> HeldProgram {
-        HeldProgram { pid, stopped, threads: Vec::new(), host: None, under_way: None }
+    pub fn new(pid: i32, stopped: Stopped) -> StoppedProgram {
+        StoppedProgram { pid, stopped, threads: Vec::new(), host: None, under_way: None }
     }
 
     /// Puts every thread back and lets it go.
@@ -78,7 +78,7 @@ impl HeldProgram {
 }
 
 /// Lets several programs run on.
-pub fn resume_all(all: Vec<HeldProgram>, stragglers: &mut Stragglers) {
+pub fn resume_all(all: Vec<StoppedProgram>, stragglers: &mut Stragglers) {
     all.into_iter().for_each(|held| held.resume(stragglers));
 }
 
@@ -90,7 +90,7 @@ pub fn park(
     targets: &[Target],
     deadline: Duration,
     state: &mut TracerState,
-) -> Result<Vec<HeldProgram>, CutError> {
+) -> Result<Vec<StoppedProgram>, CutError> {
     let whom: Vec<Whom> = targets.iter().map(|target| Whom { pid: target.pid, vdso: 0..0 }).collect();
     let sampled: Vec<(&Target, Samples)> =
         targets.iter().map(|target| (target, threads::sample(target.pid))).collect();
@@ -104,7 +104,7 @@ pub fn park(
     let mut all = Vec::with_capacity(targets.len());
     let mut result = Ok(());
     for ((target, samples), stopped) in sampled.iter().zip(stopped) {
-        let mut held = HeldProgram::new(target.pid, stopped);
+        let mut held = StoppedProgram::new(target.pid, stopped);
         // Each of them: a call that was interrupted must be repaired whatever became of the others.
         result = result.and(ready(target, state.of(target), samples, &mut held, true));
         all.push(held);
@@ -156,7 +156,7 @@ fn repair_and_resume(target: &Target, samples: &Samples, stopped: Stopped, state
     if stopped.threads.is_empty() {
         return;
     }
-    let mut held = HeldProgram::new(target.pid, stopped);
+    let mut held = StoppedProgram::new(target.pid, stopped);
     if let Err(error) = ready(target, state.of(target), samples, &mut held, false) {
         tracing::warn!(%error, "repairing calls after a stop that came too late");
     }
@@ -180,7 +180,7 @@ pub fn ready(
     target: &Target,
     kept: &mut Kept,
     samples: &Samples,
-    held: &mut HeldProgram,
+    held: &mut StoppedProgram,
     whole: bool,
 ) -> Result<(), CutError> {
     let pid = target.pid;
@@ -208,7 +208,7 @@ pub fn collect_slots(
     target: &Target,
     kept: &mut Kept,
     memory: &ForcedMemory,
-    held: &HeldProgram,
+    held: &StoppedProgram,
 ) -> Result<(), CutError> {
     let places: Vec<(i32, u64, u64)> =
         held.threads.iter().map(|t| (t.inner, t.regs.rip, t.regs.rsp)).collect();
@@ -253,7 +253,7 @@ pub fn repair_calls(
     kept: &mut Kept,
     samples: &Samples,
     memory: &ForcedMemory,
-    held: &mut HeldProgram,
+    held: &mut StoppedProgram,
     shared_pending: &[[u8; 128]],
 ) -> Result<(), CutError> {
     slots_of(target, kept, memory)?;

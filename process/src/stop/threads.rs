@@ -381,7 +381,7 @@ impl Repairer<'_> {
         let rest = match short.kind {
             Buffers::Plain => Some((now[short.buffer] + count, now[short.length] - count)),
             Buffers::Vector => {
-                self.rest_vector(thread.tid, now[short.buffer], now[short.length], count, slot_number, 0)?
+                self.rest_vector(thread.tid, (now[short.buffer], now[short.length]), count, slot_number, 0)?
             }
             Buffers::Message => self.rest_message(thread.tid, now[short.buffer], count, slot_number)?,
         };
@@ -416,13 +416,12 @@ impl Repairer<'_> {
         }
     }
 
-    /// Puts what is left of a vector into the slot's piece of scratch, `skip` bytes into it; `None`: nothing is left,
+    /// Puts what is left of a vector (its address and number of entries) into the slot's piece of scratch, `skip` bytes into it; `None`: nothing is left,
     /// or too much to keep there.
     fn rest_vector(
         &self,
         tid: i32,
-        vector: u64,
-        entries: u64,
+        (vector, entries): (u64, u64),
         count: u64,
         slot: u32,
         skip: u64,
@@ -459,7 +458,7 @@ impl Repairer<'_> {
         procmem::read(tid, header, &mut bytes)?;
         let (vector, entries) =
             (u64::from_le_bytes(xstate::array(&bytes, 16)), u64::from_le_bytes(xstate::array(&bytes, 24)));
-        let Some((vector, entries)) = self.rest_vector(tid, vector, entries, count, slot, 64)? else {
+        let Some((vector, entries)) = self.rest_vector(tid, (vector, entries), count, slot, 64)? else {
             return Ok(None);
         };
         bytes[16..24].copy_from_slice(&vector.to_le_bytes());

@@ -217,7 +217,7 @@ impl<'a> FileReader<'a> {
     /// unless the programs stand still.
     ///
     /// # Errors
-    /// Descriptors that cannot be brought back.
+    /// Descriptors that cannot be restored.
     pub fn tables(&self) -> Result<Vec<FileTable>, Unreadable> {
         let mut tables = vec![FileTable::default(); self.holders.len()];
         let mut descriptions: Vec<Description> = Vec::new();

@@ -11,7 +11,7 @@ use crate::error::CutError;
 use crate::inject::stub::Row;
 use crate::job::target::Target;
 use crate::job::tracer_state::TracerState;
-use crate::stop::resume::{self, HeldProgram};
+use crate::stop::resume::{self, StoppedProgram};
 use crate::stop::threads;
 use holdfast_abi::GuardArea;
 use holdfast_image::record::InjectArea;
@@ -64,7 +64,12 @@ pub fn lift(guard: &Guard, target: &Target, state: &mut TracerState) -> Result<(
 }
 
 /// Inside the stop. False: a thread looks at the tables; try again, unless this is the last time.
-fn stopped(guard: &Guard, area: &InjectArea, held: &mut HeldProgram, last: bool) -> Result<bool, CutError> {
+fn stopped(
+    guard: &Guard,
+    area: &InjectArea,
+    held: &mut StoppedProgram,
+    last: bool,
+) -> Result<bool, CutError> {
     let remote = guard.remote();
     let alone = remote.word(GuardArea::INSIDE)? == 0;
     if !alone && !last {
