@@ -86,7 +86,8 @@ def main():
             versions.setdefault(package["name"], []).append(package["version"])
     twice = [f"{name} {' and '.join(found)}" for name, found in versions.items() if len(found) > 1]
     note = f" (in two versions: {', '.join(twice)})" if twice else ""
-    return finish("check-licences", findings, f"{len(versions)} packages, all of allowed licences and of crates.io{note}")
+    clean = f"{len(versions)} packages, all of allowed licences and of crates.io{note}"
+    return finish("check-licences", findings, clean)
 
 
 if __name__ == "__main__":

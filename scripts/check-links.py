@@ -116,8 +116,8 @@ def check(root):
         elif file.endswith((".rs", ".c", ".h")):
             findings += paths(tree, file, comments(read(root, file)))
         elif file.endswith((".py", ".sh", ".toml", "Makefile")):
-            lines = ((n, line[line.index("#"):]) for n, line in enumerate(read(root, file).split("\n"), 1) if "#" in line)
-            findings += paths(tree, file, lines)
+            lines = enumerate(read(root, file).split("\n"), 1)
+            findings += paths(tree, file, ((n, line[line.index("#"):]) for n, line in lines if "#" in line))
     return findings
 
 

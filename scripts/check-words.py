@@ -3,8 +3,8 @@
 
 Why: one word per thing, and the field's word, so that a reader who knows CRIU or DMTCP finds what is meant.
 
-Reads the forbidden words from the table of the glossary whose first heading cell has "forbidden" or "not" in it, or else
-its second table: every `word` in backticks in the first column. Looked at are
+Reads the forbidden words from the table of the glossary whose first heading cell has "forbidden" or "not" in it, or
+else its second table: every `word` in backticks in the first column. Looked at are
 - names: folders and files under version control (but the programs of the tests), and Rust items, fields and modules
   that are `pub`, cut into their words (`let_go`, `LetGo` -> let go);
 - messages: every string of a Rust source (not in tests) that has a space in it, `#[error("...")]` among them.
@@ -98,7 +98,8 @@ def main(arguments):
     if not terms:
         print(f"{GLOSSARY}:1: has no table of forbidden words", file=sys.stderr)
         return 1
-    status = finish("check-words", check(ROOT, terms), f"none of the {len(terms)} forbidden words in names and messages")
+    clean = f"none of the {len(terms)} forbidden words in names and messages"
+    status = finish("check-words", check(ROOT, terms), clean)
     return 0 if arguments == ["--report"] else status
 
 

@@ -1,10 +1,10 @@
 #!/bin/sh
 # cargo-deny over the workspace and fuzz/, by deny.toml: licences, bans, sources, and, where the RustSec database can be
-# had (github.com), known vulnerabilities. Called by `make deny`, which `make test-full` calls; `make check` has the first
-# three by scripts/check-licences.py, since cargo-deny takes minutes to install.
+# had (github.com), known vulnerabilities. Called by `make deny`, which `make test-full` calls; `make check` has the
+# first three by scripts/check-licences.py, since cargo-deny takes minutes to install.
 #
-# Installs cargo-deny from crates.io into target/tools where it is missing. With no network it uses what is there, and says
-# what was skipped.
+# Installs cargo-deny from crates.io into target/tools where it is missing. With no network it uses what is there, and
+# says what was skipped.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -13,7 +13,8 @@ PATH="$PWD/target/tools/bin:$PATH"
 
 if ! command -v cargo-deny >/dev/null; then
     echo "deny: installing cargo-deny $VERSION into target/tools (some three minutes on two cores)"
-    if ! cargo install --quiet --locked --root target/tools --target-dir target/tools/build --version "$VERSION" cargo-deny; then
+    if ! cargo install --quiet --locked --version "$VERSION" --root target/tools --target-dir target/tools/build \
+        cargo-deny; then
         echo "deny: SKIPPED: cargo-deny could not be installed"
         exit 0
     fi

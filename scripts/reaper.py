@@ -1,4 +1,5 @@
-"""Runs a command and takes note at once of the end of every process that is orphaned below it: `reaper.py COMMAND ARGS`.
+"""Runs a command and takes note at once of the end of every process that is orphaned below it:
+`reaper.py COMMAND ARGS`.
 
 Root restarts a program with its old ids, and waits for those of processes that were just killed until whoever inherited
 them has taken note of their end. The init of a container or of a virtual machine may need a second or two for that, of

@@ -46,20 +46,25 @@ class Cycles(Repository):
 
     def test_between_folders(self):
         self.write(k__src__lib="mod a;\nmod b;\n", k__src__a__mod="pub mod x;\n", k__src__b__mod="pub mod y;\n",
-                   k__src__a__x="use crate::b::y::Y;\npub struct X(Y);\n", k__src__b__y="pub struct Y;\nfn f(_: crate::a::x::X) {}\n")
+                   k__src__a__x="use crate::b::y::Y;\npub struct X(Y);\n",
+                   k__src__b__y="pub struct Y;\nfn f(_: crate::a::x::X) {}\n")
         self.assertEqual(len(self.found()), 1)
         self.assertIn("2 files of different folders", self.found()[0][1])
 
     def test_through_a_reexport_and_super(self):
-        self.write(k__src__lib="mod a;\nmod b;\n", k__src__a__mod="mod x;\npub use self::x::X;\n", k__src__b__mod="pub mod y;\n",
-                   k__src__a__x="use crate::b;\npub struct X(b::y::Y);\n", k__src__b__y="use super::super::a::X;\npub struct Y(X);\n")
+        self.write(k__src__lib="mod a;\nmod b;\n", k__src__a__mod="mod x;\npub use self::x::X;\n",
+                   k__src__b__mod="pub mod y;\n",
+                   k__src__a__x="use crate::b;\npub struct X(b::y::Y);\n",
+                   k__src__b__y="use super::super::a::X;\npub struct Y(X);\n")
         self.assertEqual(len(self.found()), 1)
 
     def test_not_by_declarations_tests_comments_or_strings(self):
-        self.write(k__src__lib="pub mod a;\npub mod b;\npub use a::x::X;\n", k__src__a__mod="pub mod x;\npub use x::X;\n",
+        self.write(k__src__lib="pub mod a;\npub mod b;\npub use a::x::X;\n",
+                   k__src__a__mod="pub mod x;\npub use x::X;\n",
                    k__src__b__mod="use crate::X;\npub struct B(X);\n",
                    k__src__a__x='// crate::b::B\npub struct X;\nconst S: &str = "crate::b::B";\n'
-                                "#[cfg(test)]\nmod tests {\n    use crate::b::B;\n}\n#[cfg(test)]\nfn f(_: crate::b::B) {}\n")
+                                "#[cfg(test)]\nmod tests {\n    use crate::b::B;\n}\n#[cfg(test)]\n"
+                                "fn f(_: crate::b::B) {}\n")
         self.assertEqual(self.found(), [])
 
     def test_a_large_one_within_a_folder(self):
@@ -84,19 +89,22 @@ class Columns(Repository):
 
 class Words(Repository):
     words = load("check-words")
-    glossary = "| word | is |\n|---|---|\n| `page` | 4 KiB |\n\n| forbidden | use |\n|---|---|\n| `let go`, `room` | resumed |\n"
+    glossary = ("| word | is |\n|---|---|\n| `page` | 4 KiB |\n\n| forbidden | use |\n|---|---|\n"
+                "| `let go`, `room` | resumed |\n")
 
     def test_terms(self):
         self.assertEqual(self.words.forbidden(self.glossary), [["let", "go"], ["room"]])
 
     def test_found(self):
-        self.write(cli__src__room="pub(crate) fn let_go() {}\npub struct LetGoNow;\nfn f() { say(\"is let \\\n   go\") }\n")
+        self.write(cli__src__room="pub(crate) fn let_go() {}\npub struct LetGoNow;\nfn f() { say(\"is let \\\n"
+                                  "   go\") }\n")
         found = self.words.check(self.root, [["let", "go"], ["room"]], [])
         self.assertEqual([(line, message.split("`")[1]) for _, line, message in found],
                          [(1, "room"), (1, "let go"), (2, "let go"), (3, "let go")])
 
     def test_not_found(self):
-        self.write(cli__src__mushroom="// let go\npub fn letter_going() {}\n#[cfg(test)]\nmod tests {\n    const A: &str = \"let go\";\n}\n")
+        self.write(cli__src__mushroom="// let go\npub fn letter_going() {}\n#[cfg(test)]\nmod tests {\n"
+                                      "    const A: &str = \"let go\";\n}\n")
         self.assertEqual(self.words.check(self.root, [["let", "go"], ["room"]], []), [])
         self.write(cli__src__a="const A: &str = \"no room left\";\n")
         self.assertEqual(self.words.check(self.root, [["room"]], [("cli/src/a.rs", "room", "why")]), [])
@@ -107,7 +115,8 @@ class Links(Repository):
         links = load("check-links")
         self.put("docs/a.md", "# One `two` three\n")
         self.put("README.md", "[a](docs/a.md#one-two-three) `docs/a.md` [web](https://example.org/x.md)\n")
-        self.write(k__src__stop__resume="// as in stop/resume.rs, docs/a.md, kernel/fork.c and a.md\nconst P: &str = \"docs/gone.md\";\n")
+        self.write(k__src__stop__resume="// as in stop/resume.rs, docs/a.md, kernel/fork.c and a.md\n"
+                                        "const P: &str = \"docs/gone.md\";\n")
         self.assertEqual(links.check(self.root), [])
         self.put("README.md", "[a](docs/b.md)\n[a](docs/a.md#two)\n`docs/c.md`\n")
         self.write(k__src__stop__resume="// as in stop/gone.rs\n//! (gone.md)\n")
@@ -141,7 +150,8 @@ class Unused(Repository):
     def test(self):
         unused = load("check-unused")
         self.put("Cargo.toml", '[workspace.dependencies]\nlibc = "0.2"\nserde-json = "1"\nrand = "1"\n')
-        self.put("k/Cargo.toml", "[dependencies]\nlibc.workspace = true\n[dev-dependencies]\nserde-json.workspace = true\n")
+        self.put("k/Cargo.toml", "[dependencies]\nlibc.workspace = true\n[dev-dependencies]\n"
+                 "serde-json.workspace = true\n")
         self.put("k/src/lib.rs", "// libc\nfn f() {}\n")
         self.put("k/tests/t.rs", "use serde_json::Value;\n")
         found = [(file, line) for file, line, _ in unused.check(self.root)]

@@ -284,7 +284,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(1000))]
+        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 5 } else { 1000 }))]
         #[test]
         fn the_queue_is_what_the_naive_list_says(
             dirty in prop::collection::vec((WORLD, 1..12_u64), 0..8),

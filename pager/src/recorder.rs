@@ -374,7 +374,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(1000))]
+        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 5 } else { 1000 }))]
         #[test]
         fn an_epoch_is_what_the_naive_model_says(
             flushing in prop::collection::vec(span(), 0..6),
