@@ -35,6 +35,18 @@ pub enum Exit {
     NoProgram = 127,
 }
 
+/// What is known of a failure besides its exit code and message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureKind {
+    /// Nothing.
+    Other,
+    /// The next try may well succeed.
+    Transient,
+    /// The agent knows only that the front, or the new processes, went away: the front knows more.
+    FrontGone,
+}
+
 /// A failed command.
 #[derive(Debug)]
 pub struct Failure {
@@ -42,14 +54,14 @@ pub struct Failure {
     pub exit: Exit,
     /// What to print.
     pub message: String,
-    /// It may well go right at the next try.
-    pub goes_by: bool,
+    /// What else is known of it.
+    pub kind: FailureKind,
 }
 
 impl Failure {
     /// A failure with its message.
     pub fn new(exit: Exit, message: impl Into<String>) -> Failure {
-        Failure { exit, message: message.into(), goes_by: false }
+        Failure { exit, message: message.into(), kind: FailureKind::Other }
     }
     /// Something inside Holdfast or the system failed: `what` names the call and its object.
     pub fn system(what: impl fmt::Display, error: &io::Error) -> Failure {

@@ -3,7 +3,7 @@
 //! The agent tells of its readiness and of what the front must know for its exit code; the front tells when the program
 //! has ended in a way that leaves no child to be followed, and its end of the link closes when it ends itself.
 
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, FailureKind};
 use holdfast_image::Epoch;
 use holdfast_sys::fd;
 use serde::{Deserialize, Serialize};
@@ -29,8 +29,8 @@ pub enum Tell {
         exit: Exit,
         /// What and why.
         message: String,
-        /// See [`Failure::goes_by`](crate::exit::Failure::goes_by).
-        goes_by: bool,
+        /// See [`FailureKind`].
+        kind: FailureKind,
     },
     /// From the front: the program runs, and libholdfast will not speak in it.
     Started {

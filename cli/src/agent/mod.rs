@@ -59,8 +59,8 @@ pub fn run(args: &AgentArgs, store: Option<&Path>) -> Result<(), Failure> {
     };
     let result = prepare_and_serve(args, store, &link);
     if let (Err(failure), Some(link)) = (&result, &link) {
-        let Failure { exit, message, goes_by } = failure;
-        link.tell(&Tell::Failed { exit: *exit, message: message.clone(), goes_by: *goes_by });
+        let Failure { exit, message, kind } = failure;
+        link.tell(&Tell::Failed { exit: *exit, message: message.clone(), kind: *kind });
     }
     if let Err(failure) = &result {
         tracing::error!("{failure}");

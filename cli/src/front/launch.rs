@@ -144,7 +144,7 @@ pub fn launch(
     let link = Link::from(ours);
     match wait_for(&link) {
         Ok(Tell::Ready) => Ok(Launched { pid, link }),
-        Ok(Tell::Failed { exit, message, goes_by }) => Err(Failure { exit, message, goes_by }),
+        Ok(Tell::Failed { exit, message, kind }) => Err(Failure { exit, message, kind }),
         Ok(_) | Err(_) => Err(link::lost(&job.dir().join("agent.log"))),
     }
 }

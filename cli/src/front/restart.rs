@@ -5,7 +5,7 @@
 
 use super::launch::{Launched, Order, RestartOrder, launch};
 use super::supervise::{Ending, Program, StartState, supervise};
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, FailureKind};
 use crate::link::{self, Tell};
 use crate::program;
 use crate::report;
@@ -14,7 +14,7 @@ use holdfast_image::Epoch;
 use holdfast_image::pages::{ExtentSource, PageProvider};
 use holdfast_image::paths::{Moved, move_files};
 use holdfast_image::record::{Backing, ProcessRecord};
-use holdfast_process::rebuild::{self, RebuildError, SpawnOptions, Spawned};
+use holdfast_process::rebuild::{self, Peer, RebuildError, SpawnOptions, Spawned};
 use holdfast_sys::{fd, poll};
 use holdfast_tiers::{Image, Job, Store, StoreError};
 use std::collections::BTreeSet;
@@ -70,7 +70,12 @@ impl Program for Spawned {
 
 /// A failed rebuilding.
 pub fn failure_of_rebuild(error: &RebuildError) -> Failure {
-    Failure { goes_by: error.is_transient(), ..Failure::new(exit_of_rebuild(error), error.to_string()) }
+    let kind = match error {
+        RebuildError::PeerGone(Peer::Front) => FailureKind::FrontGone,
+        error if error.is_transient() => FailureKind::Transient,
+        _ => FailureKind::Other,
+    };
+    Failure { kind, ..Failure::new(exit_of_rebuild(error), error.to_string()) }
 }
 
 fn exit_of_rebuild(error: &RebuildError) -> Exit {
@@ -109,7 +114,7 @@ pub fn restart(request: &Request<'_>, state: &StartState) -> Result<Ending, Fail
     for epoch in epochs.into_iter().rev() {
         result = restart_one(request, epoch, state);
         for _ in 1..TRIES {
-            if !result.as_ref().is_err_and(|failure| failure.goes_by) {
+            if !result.as_ref().is_err_and(|failure| failure.kind == FailureKind::Transient) {
                 break;
             }
             super::wait_for_lock::wait(job)?;
@@ -185,9 +190,8 @@ fn why_none_was_spawned(error: &RebuildError, agent: &Launched, state: &StartSta
     if !matches!(error, RebuildError::PeerGone(_) | RebuildError::Ended { .. }) {
         return own;
     }
-    let knows_no_better = RebuildError::PeerGone(rebuild::FRONT).to_string();
     let told = wait_until_it_runs(agent, state, job).err();
-    told.filter(|told| told.message != knows_no_better).unwrap_or(own)
+    told.filter(|told| told.kind != FailureKind::FrontGone).unwrap_or(own)
 }
 
 /// What the agent has to tell the user, once the program runs.
@@ -198,8 +202,8 @@ fn wait_until_it_runs(agent: &Launched, state: &StartState, job: &Job) -> Result
         if ready[0] {
             match agent.link.next(false) {
                 Ok(Some(Tell::Restarted { notes, .. })) => return Ok(notes),
-                Ok(Some(Tell::Failed { exit, message, goes_by })) => {
-                    return Err(Failure { exit, message, goes_by });
+                Ok(Some(Tell::Failed { exit, message, kind })) => {
+                    return Err(Failure { exit, message, kind });
                 }
                 Ok(_) => {}
                 Err(_) => return Err(link::lost(&job.dir().join("agent.log"))),

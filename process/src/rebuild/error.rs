@@ -1,11 +1,27 @@
 //! Errors of a restart. Each names the object, the cause, and what to do; none leaves a half-built process behind.
 
 use crate::error::TraceError;
+use std::fmt;
 use std::io;
 use thiserror::Error;
 
-/// The front, as it is called where it went away.
-pub const FRONT: &str = "holdfast restart";
+/// One side of a restart, as it is called where it went away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Peer {
+    /// The front.
+    Front,
+    /// The agent of the job.
+    Agent,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Peer::Front => "holdfast restart",
+            Peer::Agent => "the agent",
+        })
+    }
+}
 
 /// Why a restart failed.
 #[derive(Debug, Error)]
@@ -65,7 +81,7 @@ pub enum RebuildError {
     },
     /// The other side of the restart went away.
     #[error("{0} went away during the restart; restart again")]
-    PeerGone(&'static str),
+    PeerGone(Peer),
     /// Something on this host is in the way.
     #[error("{0}")]
     Refused(String),

@@ -113,7 +113,7 @@ impl PagesPlan {
         let regions = &record.regions;
         let parts = parts(regions, extents)?;
         let floor = mapping_floor(regions, &parts, &map);
-        let mut plan = PagesPlan { early_write: vec![false; regions.len()], ..PagesPlan::default() };
+        let mut plan = PagesPlan::default();
         let mut copied = vec![0_u64; regions.len()];
         let mut copies = Vec::with_capacity(parts.len());
         let mut segments = BTreeSet::new();
@@ -149,14 +149,7 @@ impl PagesPlan {
                 }
             }
         }
-        for ((region, early), bytes) in regions.iter().zip(&mut plan.early_write).zip(&copied) {
-            let read_only = region.prot & libc::PROT_WRITE.cast_unsigned() == 0;
-            // Only private memory can be written past its protection, and not of explicit huge pages (mm/gup.c,
-            // check_vma_flags).
-            let shared = matches!(region.backing, Backing::SharedFile { .. });
-            *early =
-                read_only && *bytes > 0 && (shared || region.huge_shift().is_some() || *bytes > FORCED_LIMIT);
-        }
+        plan.early_write = early_write(regions, &copied);
         for (part, zero) in copies {
             let region = &regions[part.region];
             let writable = region.prot & libc::PROT_WRITE.cast_unsigned() != 0
@@ -286,6 +279,18 @@ impl Piece {
         };
         written.map_err(RebuildError::io(format!("filling memory at {:#x}", self.start)))
     }
+}
+
+/// Which regions are mapped writable until their pages are copied. `copied`: bytes, of each.
+fn early_write(regions: &[Region], copied: &[u64]) -> Vec<bool> {
+    let is_early = |(region, &bytes): (&Region, &u64)| {
+        let read_only = region.prot & libc::PROT_WRITE.cast_unsigned() == 0;
+        // Only private memory can be written past its protection, and not of explicit huge pages (mm/gup.c,
+        // check_vma_flags).
+        let shared = matches!(region.backing, Backing::SharedFile { .. });
+        read_only && bytes > 0 && (shared || region.huge_shift().is_some() || bytes > FORCED_LIMIT)
+    };
+    regions.iter().zip(copied).map(is_early).collect()
 }
 
 /// Whether an image may be mapped into a region: plain private memory that does not grow down. Not what is locked (it

@@ -2,7 +2,7 @@
 
 use super::remote_calls::ended;
 use crate::error::TraceError;
-use crate::rebuild::error::{FRONT, RebuildError};
+use crate::rebuild::error::{Peer, RebuildError};
 use crate::rebuild::handshake::{GO, ReadyMessage};
 use crate::rebuild::job::Job;
 use holdfast_sys::ptrace::{self, Wait};
@@ -52,7 +52,7 @@ fn receive_one(front: &OwnedFd) -> Result<ReadyProcess, RebuildError> {
         }
     };
     if len == 0 {
-        return Err(RebuildError::PeerGone(FRONT));
+        return Err(RebuildError::PeerGone(Peer::Front));
     }
     let ready = ReadyMessage::from_bytes(&buffer[..len]).ok_or_else(|| {
         RebuildError::Image("holdfast restart and the agent are of different versions".into())

@@ -9,7 +9,7 @@ use super::attempt::{Attempt, Parts};
 use super::ids::{Ids, ids_in_use, wanted_ids};
 use super::last_pid;
 use super::namespace;
-use crate::rebuild::error::RebuildError;
+use crate::rebuild::error::{Peer, RebuildError};
 use crate::rebuild::handshake::{self, Message};
 use holdfast_image::record::ProcessRecord;
 use holdfast_sys::{clone, fault, poll, probe, spawn};
@@ -176,7 +176,7 @@ fn listen(
             Message::Ready => ready = true,
             Message::Refused(why) => drop(failure.get_or_insert(Ok(why))),
             Message::Failed(why) => drop(failure.get_or_insert(Err(RebuildError::Reported(why)))),
-            Message::AgentLeft => drop(failure.get_or_insert(Err(RebuildError::PeerGone("the agent")))),
+            Message::AgentLeft => drop(failure.get_or_insert(Err(RebuildError::PeerGone(Peer::Agent)))),
             Message::End => break,
         }
         if failure.is_some() {

@@ -9,7 +9,7 @@ use super::cwd::{self, RemovedDirs};
 use super::files::{self, OpenFiles};
 use super::fork_tree::ForkTree;
 use super::open::{open_path, raise};
-use crate::rebuild::error::RebuildError;
+use crate::rebuild::error::{Peer, RebuildError};
 use crate::rebuild::handshake::{self, GO, Message, ReadyMessage};
 use crate::rebuild::job::{Job, Member};
 use holdfast_image::fork_plan;
@@ -127,11 +127,11 @@ impl NewProcess<'_> {
             drop_capabilities: self.own_user_namespace,
         };
         scm::send(self.agent.as_fd(), &ready.to_bytes(), None)
-            .map_err(|_| RebuildError::PeerGone("the agent"))?;
+            .map_err(|_| RebuildError::PeerGone(Peer::Agent))?;
         let mut answer = [0_u8; 16];
         let len = fd::receive(self.agent.as_fd(), &mut answer, 0).unwrap_or(0);
         if answer[..len] != *GO {
-            return Err(RebuildError::PeerGone("the agent"));
+            return Err(RebuildError::PeerGone(Peer::Agent));
         }
         if index == 0 {
             handshake::send(&self.report, &Message::Ready);
