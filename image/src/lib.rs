@@ -10,6 +10,7 @@
 //! * [`paths`]: files that were moved between checkpoint and restart.
 //! * [`processor`]: what of a processor an image depends on.
 //! * [`manifest`]: the commit of an image: process record, frame table, page index, figures.
+//! * [`kinds`]: how a checkpoint was made: engine, tracker.
 //! * [`control`]: messages between libholdfast, the agent and the commands.
 //! * [`refusal`]: what a checkpoint cannot contain, and why.
 //!
@@ -27,6 +28,7 @@ mod files;
 pub mod fork_plan;
 mod inotify;
 mod ipc;
+pub mod kinds;
 pub mod manifest;
 pub mod page_set;
 pub mod pages;

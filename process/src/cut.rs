@@ -18,6 +18,7 @@ use crate::job::tracer_state::TracerState;
 use crate::options::{CutOptions, Engine};
 use crate::stop::resume::{self, StoppedProgram};
 use holdfast_image::PageCount;
+use holdfast_image::kinds::UsedEngine;
 use holdfast_image::manifest::StopBreakdown;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::Inherited;
@@ -39,8 +40,8 @@ pub struct Cut {
     pub begun: Instant,
     /// When the program ran on.
     pub resumed_at: Instant,
-    /// Engine that was used: "copy", "fork", "slots" or "sync".
-    pub engine: &'static str,
+    /// Engine that was used.
+    pub engine: UsedEngine,
     /// The pages to be read, in no order.
     pub dirty: PageSet,
     /// Those of them that the frozen copy keeps: a write of the program to one that is not released yet costs a copy.

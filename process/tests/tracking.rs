@@ -221,7 +221,7 @@ fn tracking() -> Tracking {
     // SAFETY: numbers only; the result is a new descriptor that nobody else owns.
     let fd = unsafe { OwnedFd::from_raw_fd(libc::syscall(libc::SYS_userfaultfd, userfault::FLAGS) as i32) };
     let tracking = Tracking::new(Some(fd));
-    assert_eq!(tracking.kind(), "userfaultfd");
+    assert_eq!(tracking.kind(), holdfast_image::kinds::Tracker::Userfaultfd);
     tracking
 }
 

@@ -12,12 +12,13 @@ use super::flush::FlushSource;
 use super::precopy::{self, Precopied};
 use super::processes::Processes;
 use super::slot_waiters;
-use super::write_monitor::{Costs, Scene, TRACKED, WriteMonitor};
+use super::write_monitor::{Costs, Scene, WriteMonitor};
 use crate::front::inherited_fds::InheritedFd;
 use crate::link::{Link, Tell};
 use crate::settings::{Changes, OrderChoice, Settings};
 use holdfast_image::bytes::Name;
 use holdfast_image::control::Reply;
+use holdfast_image::kinds::{Tracker, UsedEngine};
 use holdfast_image::manifest::{AccessCounts, EpochFigures};
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::{Inherited, PageRun};
@@ -265,11 +266,6 @@ struct Flush {
     figures: EpochFigures,
 }
 
-/// Whether first writes during the flush cost copies.
-fn copies_on_write(engine: &str) -> bool {
-    engine == "fork" || engine == "slots"
-}
-
 /// The bound on copies as a number.
 fn bound(limit: Option<PageCount>) -> u64 {
     limit.map_or(u64::MAX, |limit| limit.0)
@@ -277,8 +273,8 @@ fn bound(limit: Option<PageCount>) -> u64 {
 
 /// On how many copies the order of the flush may count: half of the bound. The rest is for what the program does otherwise
 /// than predicted.
-fn room_for_copies(engine: &str, limit: Option<PageCount>) -> PageCount {
-    PageCount(if copies_on_write(engine) { bound(limit) / 2 } else { 0 })
+fn room_for_copies(engine: UsedEngine, limit: Option<PageCount>) -> PageCount {
+    PageCount(if engine.copies_on_write() { bound(limit) / 2 } else { 0 })
 }
 
 /// Writes down what the flush cost.
@@ -343,7 +339,7 @@ impl Attempt<'_> {
         let tracker = self.members.kind();
         let ended = self.carry_over.watch.take().filter(|watch| watch.is_of(&self.members));
         let mut counts = AccessCounts::default();
-        if let (Some(watch), TRACKED) = (ended, tracker) {
+        if let (Some(watch), Tracker::Userfaultfd) = (ended, tracker) {
             let (epoch, pace) = watch.finish(&cut.dirty);
             self.carry_over.pace = pace.next_epoch();
             counts = epoch.counts();
@@ -352,7 +348,7 @@ impl Attempt<'_> {
         let order = if self.settings.is_sync() { OrderChoice::Sync } else { self.settings.order };
         let period = self.carry_over.history.period().map_or(0, |period| period.lag);
         EpochFigures {
-            tracker: tracker.to_owned(),
+            tracker: tracker.to_string(),
             order: order.name().to_owned(),
             pages_tracked: cut.tracked.0,
             pages_dirty: precopied.dirty.union(&cut.dirty).pages().0,
@@ -376,7 +372,7 @@ impl Attempt<'_> {
             others: PageSet::from(cut.inherited.unchanged.clone()),
             writers: threads.min(u32::try_from(cores).unwrap_or(u32::MAX)),
             // With engine slots nobody has to watch the bound.
-            limit: limit.filter(|_| cut.engine != "slots"),
+            limit: limit.filter(|_| cut.engine != UsedEngine::Slots),
             begun: cut.resumed_at,
             pace: self.carry_over.pace,
             parked: cut.parked.take(),
@@ -414,7 +410,7 @@ impl Attempt<'_> {
     ) -> Result<ImageInfo, Failed> {
         let Flush { watch, queue, copies_first, mut figures } = flush;
         let Cut { record, mut breakdown, begun, resumed_at, engine, inherited, memory, .. } = cut;
-        let bounded = figures.copies_limit > 0 && copies_on_write(engine);
+        let bounded = figures.copies_limit > 0 && engine.copies_on_write();
         let options = self.pipeline(bounded.then_some(PageCount(figures.copies_limit)));
         let source = FlushSource {
             memory: &memory,
@@ -447,7 +443,7 @@ impl Attempt<'_> {
             record,
             stop: breakdown,
             resumed_at,
-            engine: engine.to_owned(),
+            engine: engine.to_string(),
             command: self.context.command.clone(),
             protected_only: self.settings.only_protected,
             epoch: figures,

@@ -23,9 +23,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// [`holdfast_process::Tracking::kind`] where samples say anything.
-pub const TRACKED: &str = "userfaultfd";
-
 /// What is watched.
 pub struct Scene {
     /// The programs.

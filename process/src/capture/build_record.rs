@@ -25,6 +25,7 @@ use crate::stop::syscall_restart::ERESTARTSYS;
 use crate::track::tracking;
 use holdfast_image::attributes::GuardRegion;
 use holdfast_image::bytes::{Blob, Name};
+use holdfast_image::kinds::UsedEngine;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::{Inherited, StoreMapping};
 use holdfast_image::record::{
@@ -54,7 +55,7 @@ pub struct Described {
 #[derive(Default)]
 pub struct Sets {
     /// Engine that was used: where they differ, that of most concern to the programs.
-    pub engine: &'static str,
+    pub engine: UsedEngine,
     /// As in [`Snapshot`].
     pub dirty: PageSet,
     /// As in [`Snapshot`].
@@ -80,7 +81,7 @@ impl Sets {
         self.dirty = self.dirty.union(&address_space::global_set(space, snapshot.dirty));
         self.frozen = self.frozen.union(&address_space::global_set(space, snapshot.frozen));
         self.present = self.present.union(&address_space::global_set(space, snapshot.present));
-        if self.engine != "fork" {
+        if self.engine != UsedEngine::Fork {
             self.engine = snapshot.engine;
         }
     }

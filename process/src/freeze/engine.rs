@@ -18,6 +18,7 @@ use crate::refuse;
 use crate::stop::threads::Thread;
 use crate::track::tracking::Collected;
 use holdfast_image::Addr;
+use holdfast_image::kinds::{Tracker, UsedEngine};
 use holdfast_image::manifest::StopBreakdown;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::{Inherited, PageRun, StoreMapping};
@@ -38,7 +39,7 @@ pub struct Snapshot {
     /// The guarded memory, if there is some.
     pub guard: Option<Guard>,
     /// Engine that was used.
-    pub engine: &'static str,
+    pub engine: UsedEngine,
     /// Pages to be read.
     pub dirty: PageSet,
     /// Those of them that are read from the frozen copy, or guarded: their first write costs a copy.
@@ -141,16 +142,16 @@ pub fn take(
     let plan = if hold { Plan::default() } else { plan(scene, &snapshot) };
     let guardable = if hold { None } else { guardable(scene, &snapshot) };
     if hold {
-        snapshot.engine = "sync";
+        snapshot.engine = UsedEngine::Sync;
     } else if let Some(guardable) = &guardable {
-        snapshot.engine = "slots";
+        snapshot.engine = UsedEngine::Slots;
         save(scene, &mut snapshot.saved, &snapshot.dirty.difference(guardable.pages()))?;
         snapshot.frozen = guardable.pages().clone();
     } else if plan.copy {
-        snapshot.engine = "copy";
+        snapshot.engine = UsedEngine::Copy;
         save(scene, &mut snapshot.saved, &snapshot.dirty)?;
     } else {
-        snapshot.engine = "fork";
+        snapshot.engine = UsedEngine::Fork;
         let outside = outside_clones(scene.mapped).intersection(&snapshot.dirty);
         save(scene, &mut snapshot.saved, &outside)?;
         snapshot.frozen = snapshot.dirty.difference(&outside);
@@ -164,11 +165,11 @@ pub fn take(
             Ok(guard) => snapshot.guard = Some(guard),
             Err(unsuited) => {
                 tracing::info!("engine fork instead of slots: {}", unsuited.0);
-                snapshot.engine = "fork";
+                snapshot.engine = UsedEngine::Fork;
             }
         }
     }
-    if snapshot.engine == "fork" {
+    if snapshot.engine == UsedEngine::Fork {
         let area = &scene.target.area;
         let keep_out = without_area(&plan.keep_out, area);
         // Their pages are saved already.
@@ -227,7 +228,7 @@ fn guardable(scene: &Scene<'_>, snapshot: &Snapshot) -> Option<guard::Guardable>
     }
     // What is read from guarded memory is checked by asking the tracker. Pages of files that were never written are
     // not the program's own: only a frozen copy has them for sure.
-    if scene.target.tracking.kind() != "userfaultfd" || scene.whole.contains(&true) {
+    if scene.target.tracking.kind() != Tracker::Userfaultfd || scene.whole.contains(&true) {
         tracing::info!("engine fork instead of slots: no exact tracking, or a self-contained image");
         return None;
     }

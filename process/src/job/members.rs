@@ -7,6 +7,7 @@ use crate::job::target::Target;
 use crate::track::precopy_source;
 use crate::track::tracking::Tracking;
 use holdfast_image::address_space;
+use holdfast_image::kinds::Tracker;
 use holdfast_image::page_set::PageSet;
 use holdfast_sys::procfs::FaultCounter;
 use std::io;
@@ -29,10 +30,10 @@ impl Members {
     pub fn program(&self) -> &Target {
         &self.0[0]
     }
-    /// How changes are found: "hashes" if one of them is tracked so.
-    pub fn kind(&self) -> &'static str {
+    /// How changes are found: by hashes if those of one of them are found so.
+    pub fn kind(&self) -> Tracker {
         let kinds = self.0.iter().map(|target| target.tracking.kind());
-        kinds.reduce(|one, two| if one == two { one } else { "hashes" }).unwrap_or("hashes")
+        kinds.reduce(|one, two| if one == two { one } else { Tracker::Hashes }).unwrap_or(Tracker::Hashes)
     }
     /// Whether they are the same address spaces.
     pub fn are(&self, others: &Members) -> bool {

@@ -17,6 +17,7 @@ use crate::error::TraceError;
 use crate::track::hugetlb;
 use crate::track::scan::{self, ANY, Piece, Swept};
 use crate::track::scan_cache::Known;
+use holdfast_image::kinds::Tracker;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::{PageRun, StoreMapping};
 use holdfast_image::{Addr, PageCount};
@@ -114,9 +115,9 @@ impl Tracking {
         Tracking { userfault, state: Mutex::default() }
     }
 
-    /// How changes are found: "userfaultfd" or "hashes".
-    pub fn kind(&self) -> &'static str {
-        if self.userfault.is_some() { "userfaultfd" } else { "hashes" }
+    /// How changes are found.
+    pub fn kind(&self) -> Tracker {
+        if self.userfault.is_some() { Tracker::Userfaultfd } else { Tracker::Hashes }
     }
 
     /// How many pages the last scan has found, of all that an image holds. None before the first.

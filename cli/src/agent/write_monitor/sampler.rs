@@ -8,7 +8,8 @@
 //! Invariant: a page counts as copied at the latest when the program has had as many faults as there is room for.
 //! Fails by: a tracker or a counter that cannot be read any more ends the thread; what was not seen counts as not written.
 
-use super::{Shared, TRACKED, locked};
+use super::{Shared, locked};
+use holdfast_image::kinds::Tracker;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
 use holdfast_image::{PAGE_SIZE, PageCount};
@@ -73,7 +74,7 @@ pub(super) struct Sampler<'a> {
 impl<'a> Sampler<'a> {
     /// `None`: there is nothing to be seen, or nobody there.
     pub(super) fn new(shared: &'a Shared) -> Option<Sampler<'a>> {
-        if shared.scene.members.kind() != TRACKED {
+        if shared.scene.members.kind() != Tracker::Userfaultfd {
             return None;
         }
         let faults = FaultCounters::open(&shared.scene.members).ok()?;
