@@ -9,15 +9,11 @@
 use crate::Addr;
 use crate::page_set::PageSet;
 use crate::pages::PageRun;
+use crate::units::SPACE_BITS as BITS;
+pub use crate::units::SPACES;
 
-/// Bits of an address inside a space.
-const BITS: u32 = 47;
-/// Number of spaces.
-pub const SPACES: u32 = 1 << 15;
 /// The space that belongs to no process: what was in files is there ([`crate::record::FileContent`]).
 pub const FILES: u32 = SPACES - 1;
-/// First address after all spaces.
-pub const END: u64 = (SPACES as u64) << BITS;
 
 fn base(space: u32) -> u64 {
     u64::from(space) << BITS

@@ -7,7 +7,6 @@
 
 use crate::bytes::Name;
 use crate::pages::PageRun;
-use crate::record::Object;
 use crate::{Addr, PAGE_SIZE};
 use serde::{Deserialize, Serialize};
 
@@ -29,11 +28,6 @@ pub struct FileContent {
 }
 
 impl FileContent {
-    /// Whether it is of the file that an object is.
-    pub fn is_of(&self, object: &Object) -> bool {
-        matches!(object, Object::Regular { device, inode, .. } if (*device, *inode) == (self.device, self.inode))
-    }
-
     /// Its place.
     pub fn run(&self) -> PageRun {
         PageRun::between(self.start, Addr(self.start.0 + self.size.next_multiple_of(PAGE_SIZE)))

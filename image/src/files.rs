@@ -7,7 +7,7 @@ use crate::bytes::{Blob, Name};
 pub use crate::contents::*;
 pub use crate::inotify::*;
 pub use crate::ipc::*;
-use crate::record::FileIdentity;
+use crate::region::FileIdentity;
 pub use crate::sysv_shm::*;
 pub use crate::terminals::*;
 pub use crate::unlinked::*;
@@ -65,7 +65,7 @@ impl FileTable {
 
     /// What was in the file that an object is, if it was saved.
     pub fn content_of(&self, object: &Object) -> Option<&FileContent> {
-        self.contents.iter().find(|content| content.is_of(object))
+        self.contents.iter().find(|content| object.is_saved_as(content))
     }
 }
 
@@ -297,6 +297,14 @@ pub enum Object {
     },
     /// Held open by libholdfast itself; comes back closed.
     Own,
+}
+
+impl Object {
+    /// Whether it is the file whose content was saved.
+    pub fn is_saved_as(&self, content: &FileContent) -> bool {
+        let saved = (content.device, content.inode);
+        matches!(self, Object::Regular { device, inode, .. } if (*device, *inode) == saved)
+    }
 }
 
 /// A socket with an address, or one that is not connected.

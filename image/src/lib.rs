@@ -36,6 +36,7 @@ pub mod paths;
 pub mod processor;
 pub mod record;
 pub mod refusal;
+mod region;
 mod sysv_shm;
 mod terminals;
 pub mod units;

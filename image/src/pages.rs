@@ -34,7 +34,7 @@ impl PageRun {
                 .pages
                 .checked_bytes()
                 .and_then(|b| self.start.checked_add(b))
-                .is_some_and(|e| e.0 <= crate::address_space::END)
+                .is_some_and(|e| e <= Addr::END)
     }
 }
 

@@ -5,11 +5,12 @@
 //! Invariants: plain data; a record read from a file is checked by [`ProcessRecord::check`] before it is used.
 
 use crate::address_space;
-use crate::attributes::{GuardRegion, MemoryPolicy, ProcessAttributes, ThreadAttributes};
+use crate::attributes::{GuardRegion, ProcessAttributes, ThreadAttributes};
 use crate::bytes::{Blob, Name};
 use crate::credentials::Rights;
 pub use crate::files::*;
 use crate::processor::{CpuLevel, XstatePart};
+pub use crate::region::*;
 use crate::sysv_shm;
 use crate::{Addr, PAGE_SIZE, attributes, contents};
 use holdfast_abi::inject;
@@ -103,26 +104,6 @@ pub struct ZombieRecord {
     pub comm: Name,
 }
 
-/// Identity of a file that a restart needs unchanged.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct FileIdentity {
-    /// Absolute path.
-    pub path: Name,
-    /// Length in bytes.
-    pub size: u64,
-    /// Modification time in nanoseconds since the epoch.
-    pub mtime_ns: i64,
-    /// GNU build-id of an ELF file.
-    pub build_id: Option<Blob>,
-    /// Permission bits. Absent: 0600.
-    #[serde(default = "private")]
-    pub mode: u32,
-}
-
-fn private() -> u32 {
-    0o600
-}
-
 /// `prlimit(2)` of one resource.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Limit {
@@ -194,97 +175,6 @@ pub struct LayoutRecord {
     pub env_end: Addr,
     /// `/proc/PID/auxv`.
     pub auxv: Blob,
-}
-
-/// One mapping (a line of `/proc/PID/maps`).
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Region {
-    /// First byte.
-    pub start: Addr,
-    /// First byte after it.
-    pub end: Addr,
-    /// `PROT_READ|WRITE|EXEC` bits.
-    pub prot: u32,
-    /// What backs it.
-    pub backing: Backing,
-    /// `VmFlags` that matter at restart, two letters each as in `/proc/PID/smaps` (gd, ac, nr, hg, nh, dc, wf, dd, lo,
-    /// lf, mg, sr, rr …); of explicit huge pages also their size: hp21 (2 MiB), hp30 (1 GiB).
-    pub vm_flags: Vec<String>,
-    /// What the program called it (`PR_SET_VMA_ANON_NAME`).
-    #[serde(default)]
-    pub name: Option<Name>,
-    /// `mbind(2)`.
-    #[serde(default)]
-    pub memory_policy: Option<MemoryPolicy>,
-}
-
-impl Region {
-    /// Of explicit huge pages: the shift of their size.
-    pub fn huge_shift(&self) -> Option<u32> {
-        self.vm_flags.iter().find_map(|flag| match flag.as_str() {
-            "hp21" => Some(21),
-            "hp30" => Some(30),
-            _ => None,
-        })
-    }
-}
-
-/// What backs a mapping.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Backing {
-    /// Private anonymous memory (heap, stacks, bss; also memory that a lazy restart mapped from an image).
-    Anonymous,
-    /// Private mapping of a file: pages that differ from it are in the page index.
-    PrivateFile {
-        /// Index into [`FileTable::mapped`].
-        file: u32,
-        /// Byte offset of the mapping in it.
-        offset: u64,
-    },
-    /// Shared mapping of a regular file; its pages in the page index are the file's content at the cut.
-    SharedFile {
-        /// Index into [`FileTable::mapped`].
-        file: u32,
-        /// Byte offset of the mapping in it.
-        offset: u64,
-        /// Whether the file was opened for writing (VmFlags `mw`).
-        writable: bool,
-    },
-    /// Mapping of a file without a name.
-    Nameless {
-        /// Index into [`FileTable::nameless`] of the first process.
-        file: u32,
-        /// Byte offset of the mapping in it.
-        offset: u64,
-        /// MAP_SHARED: its pages in the page index are the file's content at the cut; otherwise those that differ from it.
-        shared: bool,
-        /// A shared one may be made writable: it was opened for writing (VmFlags `mw`).
-        writable: bool,
-    },
-    /// Shared anonymous memory that only this process maps; content in the page index.
-    SharedAnonymous {
-        /// Same number: same object.
-        object: u64,
-        /// Byte offset in the object.
-        offset: u64,
-        /// Size of the whole object, bytes.
-        object_size: u64,
-    },
-    /// System V shared memory; content in the page index.
-    SystemV {
-        /// Index into [`FileTable::segments`] of the first process.
-        segment: u32,
-        /// Byte offset of the mapping in it.
-        offset: u64,
-        /// It may be made writable: it was not attached with SHM_RDONLY (VmFlags `mw`).
-        writable: bool,
-    },
-    /// `[vdso]`, `[vvar]`, `[vvar_vclock]`: moved, never stored.
-    Kernel {
-        /// The name between the brackets.
-        name: String,
-    },
 }
 
 /// One thread.

@@ -1,10 +1,10 @@
 //! System V shared memory that a program has attached.
 //!
-//! Part of the files part of the process record. Written by `process::capture::segments`, read by
-//! `process::rebuild::segments`. Invariants: plain data.
+//! Part of the files part of the process record. Written by `process::capture::sysv_shm`, read by
+//! `process::rebuild::sysv_shm`. Invariants: plain data.
 
 use crate::PAGE_SIZE;
-use crate::record::{Backing, Region};
+use crate::region::{Backing, Region};
 use serde::{Deserialize, Serialize};
 
 /// A segment.

@@ -13,7 +13,15 @@ pub const PAGE_SIZE: u64 = holdfast_abi::PAGE as u64;
 #[serde(transparent)]
 pub struct Addr(pub u64);
 
+/// Bits of an address inside the address space of one process: user space of x86-64 with four-level page tables ends
+/// one page below 2^47 (arch/x86/include/asm/page_64_types.h, TASK_SIZE_MAX).
+pub const SPACE_BITS: u32 = 47;
+/// Number of address spaces in a page index ([`crate::address_space`]).
+pub const SPACES: u32 = 1 << 15;
+
 impl Addr {
+    /// First address after all address spaces of a page index.
+    pub const END: Addr = Addr((SPACES as u64) << SPACE_BITS);
     /// `self + bytes`, or `None` past the end of the address space.
     pub fn checked_add(self, bytes: u64) -> Option<Addr> {
         self.0.checked_add(bytes).map(Addr)

@@ -20,7 +20,7 @@ pub fn find(record: &mut ProcessRecord, saved_dir: &Path) {
     let FileTable { descriptions, contents, .. } = &mut record.files;
     for description in descriptions {
         // What was in it will be put where it was.
-        let is_saved = contents.iter().any(|content| content.is_of(&description.object));
+        let is_saved = contents.iter().any(|content| description.object.is_saved_as(content));
         let found = if is_saved { None } else { elsewhere(&description.object, saved_dir) };
         if let Object::Regular { now, .. } = &mut description.object {
             *now = found.map(|path| Name::from(path.as_path()));
