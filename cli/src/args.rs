@@ -1,6 +1,6 @@
 //! The command line: the one definition that help, errors and shell completions come from.
 
-use crate::front::inherited_fds::InheritedFd;
+use crate::inherited_fds::InheritedFd;
 use crate::names::{ImageName, parse_image};
 use crate::settings::{
     Allocator, Changes, Cow, EngineChoice, OrderChoice, Settings, TcpChoice, parse_duration, parse_on,

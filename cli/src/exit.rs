@@ -4,6 +4,8 @@
 //! `main`, on standard error. The numbers follow sysexits.h where that has a fitting one. `run` and `restart` return
 //! the program's own status instead, so any number may come from them too.
 
+use holdfast_image::pages::PageError;
+use holdfast_process::rebuild::{Peer, RebuildError};
 use holdfast_tiers::StoreError;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -103,6 +105,41 @@ pub fn of_store(error: &StoreError) -> Exit {
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Failure {
         Failure::new(of_store(&error), error.to_string())
+    }
+}
+
+impl From<&RebuildError> for Failure {
+    fn from(error: &RebuildError) -> Failure {
+        let kind = match error {
+            RebuildError::PeerGone(Peer::Front) => FailureKind::FrontGone,
+            error if error.is_transient() => FailureKind::Transient,
+            _ => FailureKind::Other,
+        };
+        Failure { kind, ..Failure::new(of_rebuild(error), error.to_string()) }
+    }
+}
+
+/// The exit code that fits a failed restart.
+fn of_rebuild(error: &RebuildError) -> Exit {
+    match error {
+        RebuildError::Image(_) => Exit::BadImage,
+        RebuildError::File { .. }
+        | RebuildError::Ids(_)
+        | RebuildError::IdTaken(_)
+        | RebuildError::Refused(_) => Exit::Refused,
+        RebuildError::In { error, .. } => of_rebuild(error),
+        RebuildError::Pages { source, .. } => of_pages(source),
+        RebuildError::Io { source, .. } => Failure::system("", source).exit,
+        _ => Exit::Internal,
+    }
+}
+
+/// The exit code that fits pages that cannot be read.
+pub fn of_pages(error: &PageError) -> Exit {
+    match error {
+        PageError::Damaged { .. } => Exit::BadImage,
+        PageError::System(source) | PageError::File { source, .. } => Failure::system("", source).exit,
+        PageError::Misuse(_) => Exit::Internal,
     }
 }
 

@@ -77,6 +77,31 @@ pub fn candidates<'a>(program: &Path, taken: &'a [String]) -> impl Iterator<Item
     (1..100_000_u32).map(move |number| format!("{base}-{number}")).filter(|name| !taken.contains(name))
 }
 
+/// Makes or opens a job under the given name, or under the first free name for `program`, and does `claim` with it,
+/// which fails with [`Exit::Refused`] when another process was faster.
+///
+/// # Errors
+/// Of the store, or of `claim`.
+pub fn claim_job<T>(
+    store: &Store,
+    name: Option<&str>,
+    program: &Path,
+    mut claim: impl FnMut(&Job) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    if let Some(name) = name {
+        return claim(&store.create_job(name)?);
+    }
+    let taken = store.jobs()?;
+    let mut last = Failure::new(Exit::Internal, "no free name for the job; give one with --name");
+    for name in candidates(program, &taken).take(20) {
+        match claim(&store.create_job(&name)?) {
+            Err(failure) if failure.exit == Exit::Refused => last = failure,
+            result => return result,
+        }
+    }
+    Err(last)
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {

@@ -39,6 +39,8 @@ pub mod refusal;
 mod region;
 mod sysv_shm;
 mod terminals;
+#[doc(hidden)]
+pub mod testing;
 pub mod units;
 mod unlinked;
 

@@ -6,6 +6,7 @@
 use crate::{Addr, PAGE_SIZE, PageCount};
 use serde::{Deserialize, Serialize};
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 /// A contiguous run of pages of the program's address space.
@@ -38,7 +39,39 @@ impl PageRun {
     }
 }
 
-/// Somebody who has pages to be stored: the frozen copy, buffers filled at the stop, or (before the stop) the running
+/// Why pages cannot be read, whether from a running program, a frozen copy or an image.
+#[derive(Debug, thiserror::Error)]
+pub enum PageError {
+    /// A system call failed on memory, or on a file of the caller's.
+    #[error(transparent)]
+    System(#[from] io::Error),
+    /// A system call on a file of the store failed.
+    #[error("{call} {path}: {source}; check the file system and its permissions", path = path.display())]
+    File {
+        /// The call, as a verb ("open", "read" …).
+        call: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Its errno.
+        source: io::Error,
+    },
+    /// Bytes of the store that are not those that were written.
+    #[error("{path}: at byte {offset}: {what}; the file is damaged: use an older image or a copy of this one",
+        path = path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where in the file.
+        offset: u64,
+        /// What should be there.
+        what: String,
+    },
+    /// The caller asked for what is not there.
+    #[error("{0}")]
+    Misuse(String),
+}
+
+/// What has pages to be stored: the frozen copy, buffers filled at the stop, or (before the stop) the running
 /// program.
 ///
 /// The store takes runs from several threads, in the order in which the source hands them out, and says what it has
@@ -53,18 +86,14 @@ pub trait PageSource: Sync {
     /// there any more (only a running program may say so), and the image goes without what was asked for.
     ///
     /// # Errors
-    /// The source died (for instance the frozen copy was killed): the checkpoint must fail.
-    fn read(&self, start: Addr, buffer: &mut [u8]) -> io::Result<bool>;
+    /// The source died (for instance the frozen copy was killed), or what it reads is damaged: the checkpoint must fail.
+    fn read(&self, start: Addr, buffer: &mut [u8]) -> Result<bool, PageError>;
     /// `run` is stored durably enough that the source need not keep it. Must not block for long.
     fn release(&self, run: PageRun);
     /// The program is short of room for copies: do without compression.
-    fn is_urgent(&self) -> bool {
-        false
-    }
+    fn is_urgent(&self) -> bool;
     /// There are pages of several processes, which may be the same.
-    fn has_several(&self) -> bool {
-        false
-    }
+    fn has_several(&self) -> bool;
 }
 
 /// Runs that are handed out one after the other, in pieces: [`PageSource::take`] of a source whose order is fixed.
@@ -164,24 +193,20 @@ pub trait PageProvider: Sync {
     ///
     /// # Errors
     /// Names the file and the offset that could not be read or does not match its checksum.
-    fn read(&self, start: Addr, buffer: &mut [u8]) -> io::Result<()>;
-    /// Checks the content of every mappable extent, so that mapping it cannot bring back a wrong byte.
+    fn read(&self, start: Addr, buffer: &mut [u8]) -> Result<(), PageError>;
+    /// Checks the content of every mappable extent, so that mapping it cannot restore a wrong byte.
     ///
     /// # Errors
     /// As [`PageProvider::read`].
-    fn verify_mappable(&self) -> io::Result<()>;
+    fn verify_mappable(&self) -> Result<(), PageError>;
     /// The number in the place of a segment's ([`ExtentSource::Mappable`]) of pages that several address spaces have and that no segment
-    /// holds uncompressed: they lie in a file that [`PageProvider::fill_common`] fills. `None`: there are none.
-    fn common(&self) -> Option<u32> {
-        None
-    }
+    /// holds uncompressed: they lie in a file that [`PageProvider::fill_shared_pages`] fills. `None`: there are none.
+    fn shared_pages(&self) -> Option<u32>;
     /// Fills that file, which the caller keeps open as long as anything is mapped from it.
     ///
     /// # Errors
     /// As [`PageProvider::read`], or the file cannot be written.
-    fn fill_common(&self, _file: &std::fs::File) -> io::Result<()> {
-        Ok(())
-    }
+    fn fill_shared_pages(&self, file: &std::fs::File) -> Result<(), PageError>;
 }
 
 /// Joins neighbouring runs of a list sorted by address. Overlaps are merged as well.

@@ -8,7 +8,7 @@
 //! * [`recorder`]: the epoch that runs: what is written, copied, stored; becomes an [`access::EpochAccess`].
 //! * [`history`]: the last epochs, and which of them predicts best (the program's period).
 //! * [`prediction`]: what the history says of the next epoch.
-//! * [`order`]: the ranks by which pages are stored, and how pages are joined to runs.
+//! * [`Rank`]: where a page comes in the order of the flush. [`order`]: how pages are joined to runs in it.
 //! * [`queue`]: the pages that are still to be stored, shared by flush workers, watcher and fault handler.
 //! * [`budget`]: when the program must be held because it copies too much.
 //! * [`mod@plan`]: whether to copy inside the stop or to fork, and what to keep out of the clone.
@@ -27,13 +27,15 @@ pub mod order;
 pub mod plan;
 pub mod prediction;
 pub mod queue;
+mod rank;
 pub mod recorder;
 
 pub use access::{Access, EpochAccess, PageAccess, Tick};
 pub use budget::{Budget, CowLimit, CowLimitError, Verdict};
 pub use history::{History, HistoryError, Period};
-pub use order::{Order, Rank};
+pub use order::Order;
 pub use plan::{Engine, Plan, plan};
 pub use prediction::Prediction;
 pub use queue::FlushQueue;
+pub use rank::Rank;
 pub use recorder::Recorder;

@@ -11,9 +11,10 @@
 //! (`tests/simulation.rs`); what the paper's order gains, fewer copies, is gained by leaving for last what the program will
 //! write before the flush can be there ([`Prediction::with_room`]).
 
-use crate::access::{Access, Packed, PageAccess, Tick};
+use crate::access::Packed;
 use crate::chunk::{pieces, run_at};
 use crate::prediction::Prediction;
+use crate::rank::Rank;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
 use holdfast_image::{Addr, PAGE_SIZE, PageCount};
@@ -60,55 +61,6 @@ impl FromStr for Order {
     }
 }
 
-/// The place of a page in the order of the flush: less goes first. Class in the high half, time in the low half.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Rank(u32);
-
-impl Rank {
-    const WAIT: u32 = 0;
-    const COW: u32 = 1;
-    const AVOIDED: u32 = 2;
-    const AFTER: u32 = 3;
-    /// The rank of a page of which nothing is known.
-    pub const UNKNOWN: Rank = Rank(4 << 16);
-    const UNTOUCHED: Rank = Rank(5 << 16);
-    /// Neighbours are joined as long as their ticks lie no further apart than this: 1 ms at first, one part in 32 of the
-    /// time later. Not more for pages written after the flush either: where the program was held, the next flush will
-    /// have time to reach them first, and a program that goes downwards would meet each long run at its wrong end.
-    const JOIN: u32 = 16;
-
-    /// The rank of what is predicted for a page.
-    pub fn of(page: Option<PageAccess>) -> Rank {
-        let Some(page) = page else { return Rank::UNKNOWN };
-        let class = match page.access {
-            Access::Wait => Rank::WAIT,
-            // Nothing of it had to be stored then, now there is: a write at that time will cost a copy.
-            Access::Avoided if !page.flushed => Rank::COW,
-            Access::Cow => Rank::COW,
-            Access::Avoided => Rank::AVOIDED,
-            Access::After => Rank::AFTER,
-            Access::Untouched => return Rank::UNTOUCHED,
-        };
-        Rank(class << 16 | u32::from(page.at.raw()))
-    }
-    /// The rank in the order [`Order::History`]: all classes of pages written during the flush are one.
-    fn by_time(page: Option<PageAccess>) -> Rank {
-        let rank = Rank::of(page);
-        if rank.is_during() { Rank(rank.0 & 0xffff) } else { rank }
-    }
-    fn class(self) -> u32 {
-        self.0 >> 16
-    }
-    /// Whether the page is predicted to be written while the flush runs.
-    fn is_during(self) -> bool {
-        self.class() < Rank::AFTER
-    }
-    /// When the page is predicted to be written first, in microseconds since the cut.
-    fn us(self) -> u64 {
-        Tick::from_raw(self.0 as u16).us()
-    }
-}
-
 /// A run that is being built: the ranks of its pages lie between `first` and `last`.
 struct Open {
     run: PageRun,
@@ -122,8 +74,7 @@ impl Open {
     /// Takes in the page that follows if it fits.
     fn extend(&mut self, page: PageRun, rank: Rank) -> bool {
         let (first, last) = (self.first.min(rank), self.last.max(rank));
-        let fits =
-            self.run.end() == page.start && first.class() == last.class() && last.0 - first.0 <= Rank::JOIN;
+        let fits = self.run.end() == page.start && first.joins(last);
         if fits {
             self.run.pages = PageCount(self.run.pages.0 + page.pages.0);
             (self.first, self.last, self.ends.1) = (first, last, rank);

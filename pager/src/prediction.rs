@@ -6,7 +6,7 @@
 
 use crate::access::{Access, EpochAccess, Packed, PackedChunk, PageAccess, Tick};
 use crate::chunk::{locate, pieces, run_at};
-use crate::order::Rank;
+use crate::rank::Rank;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
 use holdfast_image::{Addr, PageCount};

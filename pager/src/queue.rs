@@ -26,9 +26,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 #[cfg(loom)]
 use loom::sync::{Mutex, MutexGuard};
-use std::sync::PoisonError;
 #[cfg(not(loom))]
-use std::sync::{Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard};
 
 /// See the head of the file.
 pub struct FlushQueue {
@@ -82,8 +81,14 @@ impl FlushQueue {
         FlushQueue { pages: dirty.pages(), state: Mutex::new(state) }
     }
     /// Nothing panics while it holds the lock, and the state is consistent between statements.
+    #[cfg(not(loom))]
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
+    }
+    /// As above; a panic ends the model.
+    #[cfg(loom)]
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
     /// Number of pages at the start.
     pub fn pages(&self) -> PageCount {
@@ -202,7 +207,7 @@ mod tests {
     use super::*;
     use crate::access::{Access, Tick};
     use crate::history::History;
-    use crate::order::Rank;
+    use crate::rank::Rank;
     use crate::recorder::Recorder;
     use proptest::prelude::*;
 

@@ -7,10 +7,11 @@
 //! other processors busy with programs that are being stopped puts them there otherwise, and nothing is done at once for some milliseconds.
 
 use holdfast_sys::clock;
+use parking_lot::Mutex;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::num::NonZero;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 
 /// Threads, at most, with the one that calls.
@@ -74,7 +75,7 @@ impl Helpers {
         else {
             return;
         };
-        let mut kept_off = self.kept_off.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept_off = self.kept_off.lock();
         if kept_off.replace(processor) == Some(processor) {
             return;
         }
@@ -124,7 +125,7 @@ pub fn beside<T: Sync, R: Send, M>(
             let Some(item) = items.get(index) else { break };
             own.push((index, work(item)));
         }
-        results.lock().unwrap_or_else(PoisonError::into_inner).extend(own);
+        results.lock().extend(own);
     };
     helpers.keep_off();
     let done = helpers.pool.in_place_scope(|scope| {
@@ -138,7 +139,7 @@ pub fn beside<T: Sync, R: Send, M>(
         some();
         done
     });
-    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut results = results.into_inner();
     results.sort_unstable_by_key(|(index, _)| *index);
     (done, results.into_iter().map(|(_, result)| result).collect())
 }

@@ -8,7 +8,7 @@
 mod common;
 
 use common::{PAGE, commit_record, options, run};
-use holdfast_image::pages::{Inherited, PageProvider, PageRun, PageSource, TakeList};
+use holdfast_image::pages::{Inherited, PageError, PageProvider, PageRun, PageSource, TakeList};
 use holdfast_image::{Addr, Epoch, PAGE_SIZE, PageCount};
 use holdfast_tiers::{Job, PipelineOptions, Store};
 use std::io::Write;
@@ -30,12 +30,18 @@ impl PageSource for Slice<'_> {
     fn take(&self, most: PageCount, into: &mut Vec<PageRun>) {
         self.runs.take(most, into);
     }
-    fn read(&self, start: Addr, buffer: &mut [u8]) -> std::io::Result<bool> {
+    fn read(&self, start: Addr, buffer: &mut [u8]) -> Result<bool, PageError> {
         let from = (start.0 - BASE) as usize;
         buffer.copy_from_slice(&self.bytes[from..from + buffer.len()]);
         Ok(true)
     }
     fn release(&self, _: PageRun) {}
+    fn is_urgent(&self) -> bool {
+        false
+    }
+    fn has_several(&self) -> bool {
+        false
+    }
 }
 
 fn rate(bytes: usize, time: Duration) -> String {
@@ -132,12 +138,18 @@ fn fragmented(job: &Job) {
         fn take(&self, most: PageCount, into: &mut Vec<PageRun>) {
             self.0.take(most, into);
         }
-        fn read(&self, start: Addr, buffer: &mut [u8]) -> std::io::Result<bool> {
+        fn read(&self, start: Addr, buffer: &mut [u8]) -> Result<bool, PageError> {
             buffer.fill(1);
             buffer[..8].copy_from_slice(&start.0.to_le_bytes());
             Ok(true)
         }
         fn release(&self, _: PageRun) {}
+        fn is_urgent(&self) -> bool {
+            false
+        }
+        fn has_several(&self) -> bool {
+            false
+        }
     }
     let lock = job.lock().unwrap();
     let runs: Vec<PageRun> = (0..RUNS).map(|n| run(BASE / PAGE_SIZE + 2 * n, 1)).collect();

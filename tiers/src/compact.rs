@@ -8,9 +8,8 @@
 
 use crate::locations::{Located, Origin};
 use crate::tables::Tables;
-use holdfast_image::pages::{PageRun, PageSource, TakeList};
+use holdfast_image::pages::{PageError, PageRun, PageSource, TakeList};
 use holdfast_image::{Addr, PAGE_SIZE, PageCount};
-use std::io;
 
 /// Most segments that an image names.
 const MAX_SEGMENTS: usize = 96;
@@ -106,7 +105,7 @@ impl PageSource for Moving<'_> {
     fn take(&self, most: PageCount, into: &mut Vec<PageRun>) {
         self.list.take(most, into);
     }
-    fn read(&self, start: Addr, buffer: &mut [u8]) -> io::Result<bool> {
+    fn read(&self, start: Addr, buffer: &mut [u8]) -> Result<bool, PageError> {
         // Runs are handed out as they lie in their frames, so that one entry covers each read.
         let at = self.pages.partition_point(|entry| entry.run.end() <= start);
         let Some(Located { run, origin: Origin::Parent { frame, page } }) = self.pages.get(at) else {
@@ -117,10 +116,16 @@ impl PageSource for Moving<'_> {
         else {
             return Ok(false);
         };
-        self.tables
-            .read_frame(*frame, u64::from(*page) + skipped / PAGE_SIZE, buffer)
-            .map_err(io::Error::other)?;
+        self.tables.read_frame(*frame, u64::from(*page) + skipped / PAGE_SIZE, buffer)?;
         Ok(true)
     }
     fn release(&self, _: PageRun) {}
+    fn is_urgent(&self) -> bool {
+        // All pages of the program are stored: no copy is waiting for this.
+        false
+    }
+    fn has_several(&self) -> bool {
+        // What is the same was found when it was stored first.
+        false
+    }
 }

@@ -8,8 +8,8 @@
 use crate::lineage::Lineage;
 use crate::locations::Origin;
 use holdfast_image::{Addr, address_space};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Parts of the table that are locked each by itself.
 const SHARDS: usize = 64;
@@ -35,7 +35,7 @@ impl Twins {
 
     fn shard(&self, hash: u128) -> MutexGuard<'_, HashMap<u128, Origin>> {
         let shard = &self.shards[(hash % SHARDS as u128) as usize];
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
+        shard.lock()
     }
 
     /// A page with this hash lies there.

@@ -4,6 +4,7 @@
 //! do. An error while writing leaves the previous images untouched; an error while reading changes nothing.
 
 use crate::format::FormatError;
+use holdfast_image::pages::{PageError, PageRun};
 use holdfast_image::{Addr, Epoch};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -193,10 +194,32 @@ impl StoreError {
             FormatError::Bad { offset, what } => StoreError::Corrupt { path: path.clone(), offset, what },
         }
     }
+    /// The source of `run` failed. One that reads the store names the file itself.
+    pub(crate) fn of_source(run: PageRun, error: PageError) -> StoreError {
+        let source = match error {
+            PageError::File { call, path, source } => return StoreError::Io { call, path, source },
+            PageError::Damaged { path, offset, what } => return StoreError::Corrupt { path, offset, what },
+            PageError::System(source) => source,
+            PageError::Misuse(what) => io::Error::new(io::ErrorKind::InvalidInput, what),
+        };
+        StoreError::Source { start: run.start, bytes: run.pages.bytes(), source }
+    }
     pub(crate) fn corrupt(path: &Path, offset: u64, what: impl Into<String>) -> StoreError {
         StoreError::Corrupt { path: path.to_owned(), offset, what: what.into() }
     }
     pub(crate) fn misuse(path: &Path, what: impl Into<String>) -> StoreError {
         StoreError::Misuse { path: path.to_owned(), what: what.into() }
+    }
+}
+
+impl From<StoreError> for PageError {
+    /// Of reading an image that is open.
+    fn from(error: StoreError) -> PageError {
+        match error {
+            StoreError::Io { call, path, source } => PageError::File { call, path, source },
+            StoreError::Corrupt { path, offset, what } => PageError::Damaged { path, offset, what },
+            // All others were met when the image was opened.
+            other => PageError::Misuse(other.to_string()),
+        }
     }
 }

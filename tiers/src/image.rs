@@ -10,7 +10,7 @@ use crate::files;
 use crate::format::manifest::{Figures, MAX_LEN, Place};
 use crate::format::segment::{Codec, Frame};
 use crate::image_info::{ImageInfo, open_manifest};
-use crate::shared_pages::Common;
+use crate::shared_pages::SharedPages;
 use crate::tables::{Tables, open_segment};
 use holdfast_image::bytes::Name;
 use holdfast_image::manifest::{EpochFigures, FlushFigures, StopBreakdown};
@@ -30,7 +30,7 @@ pub struct Image {
     pub(crate) tables: Arc<Tables>,
     pub(crate) extents: Vec<Extent>,
     /// See [`Image::share`].
-    pub(crate) common: Option<Arc<Common>>,
+    pub(crate) shared: Option<Arc<SharedPages>>,
 }
 
 impl Image {
@@ -55,7 +55,7 @@ impl Image {
             entries.iter().map(|entry| open_segment(dir, entry).map(Arc::new)).collect();
         let tables = Arc::new(Tables::new(dir, epoch, entries, open?, frames, index));
         let extents = extents(&tables, None);
-        Ok(Image { record, figures, history, info, tables, extents, common: None })
+        Ok(Image { record, figures, history, info, tables, extents, shared: None })
     }
 
     /// Its number.
@@ -98,6 +98,16 @@ impl Image {
     pub fn protected_only(&self) -> bool {
         self.figures.protected_only
     }
+    /// Has what several address spaces have in common mapped by all of them. Before anything else is asked of the pages. `raw`: what is not
+    /// compressed too; else that is mapped from the segments.
+    pub fn share(&mut self, raw: bool) {
+        let tables = &self.tables;
+        let shared = SharedPages::of(&tables.index, &tables.frames, &tables.entries, raw);
+        if shared.len() > 0 {
+            self.extents = extents(tables, Some(&shared));
+            self.shared = Some(Arc::new(shared));
+        }
+    }
     /// Folder of the job.
     pub fn dir(&self) -> &Path {
         &self.tables.dir
@@ -105,15 +115,15 @@ impl Image {
 }
 
 /// The page index as extents; neighbours in the program that are neighbours in one file as well become one.
-pub(crate) fn extents(tables: &Tables, common: Option<&Common>) -> Vec<Extent> {
+fn extents(tables: &Tables, shared: Option<&SharedPages>) -> Vec<Extent> {
     let mut extents: Vec<Extent> = Vec::with_capacity(tables.index.len());
-    let place = |frame: &Frame| common?.place(&tables.entries, frame);
+    let place = |frame: &Frame| shared?.place(&tables.entries, frame);
     for entry in &tables.index {
         let source = match entry.place {
             Place::Frame { frame, page } => {
                 let frame = &tables.frames[frame as usize];
                 let found = match place(frame) {
-                    Some(offset) => Some((tables.common_number(), offset)),
+                    Some(offset) => Some((tables.shared_pages_number(), offset)),
                     None => (frame.codec == Codec::Raw).then_some((frame.segment, frame.offset)),
                 };
                 let page = u64::from(page) * PAGE_SIZE;

@@ -10,6 +10,7 @@ use crate::image::Image;
 use crate::image_info::ImageInfo;
 use crate::lineage::Lineage;
 use crate::writer::ImageWriter;
+use crate::writing::{SegmentNames, WritingImages};
 use crate::{StoreError, lock};
 use holdfast_image::Epoch;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +19,7 @@ use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Longest `job.json` that is read, bytes.
@@ -41,7 +42,7 @@ pub struct JobLock {
     file: File,
     dir: PathBuf,
     /// Images that are being written by this process.
-    writing: Arc<Mutex<BTreeMap<Epoch, SegmentNames>>>,
+    writing: WritingImages,
 }
 
 impl JobLock {
@@ -62,9 +63,6 @@ impl Drop for JobLock {
     }
 }
 
-/// Segments by epoch and number.
-type SegmentNames = BTreeSet<(Epoch, u32)>;
-
 /// What [`Job::clean`] did.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CleanReport {
@@ -74,19 +72,6 @@ pub struct CleanReport {
     pub bytes: u64,
     /// Images whose manifest cannot be read; their segments were left alone.
     pub unreadable: Vec<Epoch>,
-}
-
-/// Marks an image as being written: its files, and the segments of its parent, are left alone until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Writing {
-    epochs: Arc<Mutex<BTreeMap<Epoch, SegmentNames>>>,
-    epoch: Epoch,
-}
-
-impl Drop for Writing {
-    fn drop(&mut self) {
-        self.epochs.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.epoch);
-    }
 }
 
 impl Job {
@@ -144,7 +129,7 @@ impl Job {
             .set_len(0)
             .and_then(|()| file.rewind())
             .and_then(|()| writeln!(file, "{}", std::process::id()));
-        Ok(JobLock { file, dir: self.dir.clone(), writing: Arc::default() })
+        Ok(JobLock { file, dir: self.dir.clone(), writing: WritingImages::default() })
     }
 
     /// Whether a live process has the lock.
@@ -288,13 +273,11 @@ impl Job {
             .flat_map(|parent| &parent.tables.entries)
             .map(|entry| (entry.epoch, entry.number))
             .collect();
-        let mut writing = lock.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        if epoch.0 == 0 || used || writing.contains_key(&epoch) {
+        let writing = Some(epoch).filter(|epoch| epoch.0 > 0 && !used);
+        let Some(writing) = writing.and_then(|epoch| lock.writing.begin(epoch, inherited)) else {
             return Err(StoreError::misuse(&self.dir, format!("image number {epoch} is in use")));
-        }
-        writing.insert(epoch, inherited);
-        drop(writing);
-        ImageWriter::new(&self.dir, epoch, parent, Writing { epochs: Arc::clone(&lock.writing), epoch })
+        };
+        ImageWriter::new(&self.dir, epoch, parent, writing)
     }
 
     /// Opens an image for restart: manifest, process record and index are checked, and that its segments are there.
@@ -345,7 +328,7 @@ struct Needed {
 
 impl Needed {
     fn by(found: &[(FileName, PathBuf)], lock: &JobLock) -> Needed {
-        let writing = lock.writing.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let writing = lock.writing.all();
         let mut needed = Needed { named: BTreeSet::new(), unreadable: BTreeSet::new(), writing };
         for (name, path) in found {
             let FileName::Manifest(epoch) = name else { continue };

@@ -35,6 +35,7 @@ mod store;
 mod tables;
 mod throttle;
 mod writer;
+mod writing;
 
 pub use error::StoreError;
 pub use fault::{POINTS as FAULT_POINTS, set_fault_hook};

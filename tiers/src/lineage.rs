@@ -10,7 +10,7 @@ use crate::format::manifest::{IndexRun, Place};
 use crate::format::segment::{Codec, Frame};
 use crate::hashes::Hashes;
 use crate::locations::{Located, Origin, pick};
-use crate::shared_pages::Common;
+use crate::shared_pages::SharedPages;
 use crate::tables::Tables;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::{Addr, Epoch, PAGE_SIZE};
@@ -22,7 +22,7 @@ pub struct Lineage {
     pub(crate) tables: Arc<Tables>,
     pub(crate) hashes: Hashes,
     /// What the restart before has unpacked for several processes.
-    pub(crate) common: Option<Arc<Common>>,
+    pub(crate) shared: Option<Arc<SharedPages>>,
 }
 
 /// A file that pages are mapped from.
@@ -31,15 +31,15 @@ pub(crate) enum MappedFile {
     /// A segment of the parent.
     Segment(u32),
     /// See [`Common`].
-    Common,
+    SharedPages,
 }
 
 impl Lineage {
     /// The parent of the first image after a restart. No hashes are known: contents are compared by reading the
     /// parent.
     pub fn of_image(image: &Image) -> Arc<Lineage> {
-        let (tables, common) = (Arc::clone(&image.tables), image.common.clone());
-        Arc::new(Lineage { tables, hashes: Hashes::default(), common })
+        let (tables, shared) = (Arc::clone(&image.tables), image.shared.clone());
+        Arc::new(Lineage { tables, hashes: Hashes::default(), shared })
     }
 
     /// Number of the image.
@@ -49,8 +49,8 @@ impl Lineage {
 
     /// What the file at `path` is, if anything.
     pub(crate) fn file_at(&self, path: &Path) -> Option<MappedFile> {
-        if self.common.as_ref().is_some_and(|common| common.is_at(path)) {
-            return Some(MappedFile::Common);
+        if self.shared.as_ref().is_some_and(|shared| shared.is_at(path)) {
+            return Some(MappedFile::SharedPages);
         }
         let at = self.tables.paths.iter().position(|own| same_file(own, path))?;
         u32::try_from(at).ok().map(MappedFile::Segment)
@@ -62,7 +62,7 @@ impl Lineage {
             MappedFile::Segment(segment) => {
                 (frame.codec == Codec::Raw && frame.segment == segment).then_some(frame.offset)
             }
-            MappedFile::Common => self.common.as_ref()?.place(&self.tables.entries, frame),
+            MappedFile::SharedPages => self.shared.as_ref()?.place(&self.tables.entries, frame),
         }
     }
 

@@ -220,10 +220,10 @@ impl<'a> Worker<'a> {
         let from = into.filled as usize * PAGE;
         let bytes = run.pages.0 as usize * PAGE;
         let fresh = &mut into.buffer[from..from + bytes];
-        let read = pass.source.read(run.start, fresh).map_err(|error| source_failed(run, error))?;
+        let read = pass.source.read(run.start, fresh).map_err(|error| StoreError::of_source(run, error))?;
         if !read {
             let gone = || io::Error::new(io::ErrorKind::NotFound, "the pages are not there any more");
-            return if pass.must_read { Err(source_failed(run, gone())) } else { Ok(()) };
+            return if pass.must_read { Err(StoreError::of_source(run, gone().into())) } else { Ok(()) };
         }
         let may_compare = pass.parent.is_some() && !pass.source.is_urgent();
         let figures = &mut self.lane.figures;
@@ -321,14 +321,6 @@ fn twin(twins: &Twins, comparer: &Comparer<'_>, start: Addr, hash: u128) -> Opti
         let (frame, page) = twins.elsewhere(start).find_map(|other| comparer.same_hash(other, hash))?;
         Some(Origin::Parent { frame, page })
     })
-}
-
-/// A source that reads the store says itself which file is damaged.
-fn source_failed(run: PageRun, error: io::Error) -> StoreError {
-    match error.downcast::<StoreError>() {
-        Ok(error) => error,
-        Err(source) => StoreError::Source { start: run.start, bytes: run.pages.bytes(), source },
-    }
 }
 
 /// How many pages a worker takes at once: whole frames.

@@ -10,11 +10,10 @@ use crate::format::manifest::{IndexRun, Place};
 use crate::format::segment::{BLOCK_LEN, Block, Codec, Frame, FrameHeader, SegmentHeader};
 use crate::image::Image;
 use crate::tables::{Scratch, check_identity};
-use holdfast_image::pages::{Extent, PageProvider};
+use holdfast_image::pages::{Extent, PageError, PageProvider};
 use holdfast_image::{Addr, PAGE_SIZE};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -123,10 +122,10 @@ impl PageProvider for Image {
     fn segments(&self) -> &[PathBuf] {
         &self.tables.paths
     }
-    fn read(&self, start: Addr, buffer: &mut [u8]) -> io::Result<()> {
+    fn read(&self, start: Addr, buffer: &mut [u8]) -> Result<(), PageError> {
         if !start.is_page_aligned() || !(buffer.len() as u64).is_multiple_of(PAGE_SIZE) {
             let what = format!("{} bytes at {start} are not whole pages", buffer.len());
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+            return Err(PageError::Misuse(what));
         }
         let mut at = start;
         let mut rest = buffer;
@@ -135,16 +134,14 @@ impl PageProvider for Image {
         while !rest.is_empty() {
             let Some(IndexRun { run, place }) = entries.next().filter(|entry| entry.run.start <= at) else {
                 let what = format!("{}: image {} has no page at {at}", self.dir().display(), self.epoch());
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+                return Err(PageError::Misuse(what));
             };
             let skipped = at.0 - run.start.0;
             let here = usize::try_from(run.end().0 - at.0).unwrap_or(usize::MAX).min(rest.len());
             let (now, later) = rest.split_at_mut(here);
             match *place {
                 Place::Frame { frame, page } => {
-                    self.tables
-                        .read_frame(frame, u64::from(page) + skipped / PAGE_SIZE, now)
-                        .map_err(io::Error::other)?;
+                    self.tables.read_frame(frame, u64::from(page) + skipped / PAGE_SIZE, now)?;
                 }
                 Place::Zero => now.fill(0),
             }
@@ -153,20 +150,20 @@ impl PageProvider for Image {
         }
         Ok(())
     }
-    fn verify_mappable(&self) -> io::Result<()> {
+    fn verify_mappable(&self) -> Result<(), PageError> {
         self.for_frames(&|frame| frame.codec == Codec::Raw, &|number, scratch| {
             scratch.stored.resize(self.tables.frames[number].raw_len(), 0);
             self.tables.read_stored(number, &mut scratch.stored)
         })
-        .map_err(io::Error::other)
+        .map_err(PageError::from)
     }
-    fn common(&self) -> Option<u32> {
-        self.common.as_ref().map(|_| self.tables.common_number())
+    fn shared_pages(&self) -> Option<u32> {
+        self.shared.as_ref().map(|_| self.tables.shared_pages_number())
     }
-    fn fill_common(&self, file: &File) -> io::Result<()> {
-        let Some(common) = &self.common else { return Ok(()) };
-        file.set_len(common.len())?;
-        let place = |frame: &Frame| common.place(&self.tables.entries, frame);
+    fn fill_shared_pages(&self, file: &File) -> Result<(), PageError> {
+        let Some(shared) = &self.shared else { return Ok(()) };
+        file.set_len(shared.len())?;
+        let place = |frame: &Frame| shared.place(&self.tables.entries, frame);
         let unpack = |number: usize, scratch: &mut Scratch| {
             let frame = &self.tables.frames[number];
             scratch.pages.resize(frame.raw_len(), 0);
@@ -174,8 +171,8 @@ impl PageProvider for Image {
             let at = place(frame).unwrap_or(0);
             file.write_all_at(&scratch.pages, at).map_err(StoreError::io("unpack", self.dir()))
         };
-        self.for_frames(&|frame| place(frame).is_some(), &unpack).map_err(io::Error::other)?;
-        common.set_path(PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())));
+        self.for_frames(&|frame| place(frame).is_some(), &unpack)?;
+        shared.set_path(PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())));
         Ok(())
     }
 }

@@ -1,18 +1,17 @@
 //! What several address spaces of an image have by copy-on-write: a restart unpacks it once, into a file in memory that all of
 //! them map. What is not compressed a lazy restart maps from the segments instead.
 //!
-//! Laid out by [`Image::share`], before anybody asks for extents; filled by `read`; carried along by [`crate::Lineage`], so that later
+//! Laid out by [`crate::Image::share`], before extents are asked for; filled by `read`; carried along by [`crate::Lineage`], so that later
 //! images know what is still mapped from there. Invariant: a frame is known by its segment's name and its offset there, which
 //! never change.
 
 use crate::format::manifest::{IndexRun, Place, SegmentEntry};
 use crate::format::segment::{Codec, Frame};
-use crate::image::{Image, extents};
 use holdfast_image::{Epoch, address_space};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 /// Shorter runs do not count: a restart maps none, and they would cost memory for nothing. Pages.
 const LEAST: u64 = 16;
@@ -22,7 +21,7 @@ type FrameName = (Epoch, u32, u64);
 
 /// See the head of the file.
 #[derive(Debug, Default)]
-pub(crate) struct Common {
+pub(crate) struct SharedPages {
     /// Where each frame lies in the file: bytes.
     places: HashMap<FrameName, u64>,
     len: u64,
@@ -35,9 +34,14 @@ fn name(entries: &[SegmentEntry], frame: &Frame) -> Option<FrameName> {
     Some((entry.epoch, entry.number, frame.offset))
 }
 
-impl Common {
+impl SharedPages {
     /// Of frames that longer runs of several spaces lie in, in the order of the index; `raw`: of uncompressed ones too.
-    fn of(index: &[IndexRun], frames: &[Frame], entries: &[SegmentEntry], raw: bool) -> Common {
+    pub(crate) fn of(
+        index: &[IndexRun],
+        frames: &[Frame],
+        entries: &[SegmentEntry],
+        raw: bool,
+    ) -> SharedPages {
         let framed = index.iter().filter_map(|entry| match entry.place {
             Place::Frame { frame, .. } if entry.run.pages.0 >= LEAST => {
                 Some((frame, address_space::split(entry.run.start).0))
@@ -50,20 +54,20 @@ impl Common {
             .filter(|(frame, space)| *first.entry(*frame).or_insert(*space) != *space)
             .map(|(frame, _)| frame)
             .collect();
-        let mut common = Common::default();
+        let mut shared = SharedPages::default();
         for number in framed.map(|(frame, _)| frame).filter(|frame| several.contains(frame)) {
             let frame = &frames[number as usize];
             if frame.codec == Codec::Raw && !raw {
                 continue;
             }
             if let Some(name) = name(entries, frame)
-                && let Entry::Vacant(entry) = common.places.entry(name)
+                && let Entry::Vacant(entry) = shared.places.entry(name)
             {
-                entry.insert(common.len);
-                common.len += frame.raw_len() as u64;
+                entry.insert(shared.len);
+                shared.len += frame.raw_len() as u64;
             }
         }
-        common
+        shared
     }
 
     /// Where a frame lies in the file.
@@ -85,18 +89,5 @@ impl Common {
     /// Whether a path is that of the file.
     pub(crate) fn is_at(&self, path: &Path) -> bool {
         self.path.get().is_some_and(|own| own == path)
-    }
-}
-
-impl Image {
-    /// Has what several address spaces have in common mapped by all of them. Before anything else is asked of the pages. `raw`: what is not
-    /// compressed too; else that is mapped from the segments.
-    pub fn share(&mut self, raw: bool) {
-        let tables = &self.tables;
-        let common = Common::of(&tables.index, &tables.frames, &tables.entries, raw);
-        if common.len > 0 {
-            self.extents = extents(tables, Some(&common));
-            self.common = Some(Arc::new(common));
-        }
     }
 }

@@ -80,8 +80,8 @@ impl Tables {
         Tables { dir: dir.to_owned(), epoch, serial, entries, files, paths, frames, checked, index }
     }
 
-    /// The number after those of the segments: that of what is common ([`crate::shared_pages`]).
-    pub(crate) fn common_number(&self) -> u32 {
+    /// The number after those of the segments: that of shared pages ([`crate::shared_pages`]).
+    pub(crate) fn shared_pages_number(&self) -> u32 {
         u32::try_from(self.paths.len()).unwrap_or(u32::MAX)
     }
 

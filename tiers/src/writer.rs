@@ -17,22 +17,22 @@ use crate::format::manifest::{Figures, MAX_LEN, Parts, Place};
 use crate::format::segment::SegmentHeader;
 use crate::hashes::Hashes;
 use crate::image_info::{ImageInfo, missing};
-use crate::job::Writing;
 use crate::lineage::{Lineage, MappedFile};
 use crate::locations::{Located, overlap, overlay, pages_of, pick};
 use crate::pipeline::{self, Lane, Pass, PipelineOptions};
 use crate::segment_writer::SegmentWriter;
 use crate::tables::{Tables, open_segment, segment_path};
 use crate::throttle::Throttle;
+use crate::writing::Writing;
 use holdfast_image::bytes::Name;
 use holdfast_image::manifest::{EpochFigures, FlushFigures, StopBreakdown};
 use holdfast_image::page_set::PageSet;
-use holdfast_image::pages::{Inherited, PageRun, PageSource, TakeList};
+use holdfast_image::pages::{Inherited, PageError, PageRun, PageSource, TakeList};
 use holdfast_image::record::ProcessRecord;
 use holdfast_image::{Addr, Epoch, PageCount};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -436,8 +436,8 @@ impl ImageWriter {
         hashes.keep(framed.map(|entry| entry.run));
         let Assembled { entries, frames, index, .. } = made;
         let tables = Arc::new(Tables::new(&self.dir, self.epoch, entries, open, frames, index));
-        let common = self.parent.as_ref().and_then(|parent| parent.common.clone());
-        Ok(Lineage { tables, hashes, common })
+        let shared = self.parent.as_ref().and_then(|parent| parent.shared.clone());
+        Ok(Lineage { tables, hashes, shared })
     }
 
     fn publish(&mut self, manifest: &[u8]) -> Result<(), StoreError> {
@@ -474,7 +474,7 @@ impl PageSource for WithMore<'_> {
             self.more.take(most, into);
         }
     }
-    fn read(&self, start: Addr, buffer: &mut [u8]) -> io::Result<bool> {
+    fn read(&self, start: Addr, buffer: &mut [u8]) -> Result<bool, PageError> {
         self.source.read(start, buffer)
     }
     fn release(&self, run: PageRun) {

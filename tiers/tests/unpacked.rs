@@ -73,7 +73,7 @@ fn family(kind: Content) -> (Shop, Model, Image) {
 }
 
 fn in_common(image: &Image) -> Vec<(Extent, u64)> {
-    let common = image.common();
+    let common = image.shared_pages();
     let place = |extent: &Extent| match extent.source {
         ExtentSource::Mappable { segment, offset } if Some(segment) == common => Some((*extent, offset)),
         _ => None,
@@ -84,7 +84,7 @@ fn in_common(image: &Image) -> Vec<(Extent, u64)> {
 #[test]
 fn it_is_unpacked_once_for_all() {
     let (_shop, memory, mut image) = family(Content::Text);
-    assert_eq!((image.common(), in_common(&image).len()), (None, 0));
+    assert_eq!((image.shared_pages(), in_common(&image).len()), (None, 0));
     image.share(false);
     let found = in_common(&image);
     for number in 0..3 {
@@ -94,7 +94,7 @@ fn it_is_unpacked_once_for_all() {
     }
     let file =
         File::options().read(true).write(true).create_new(true).open(_shop.job.dir().join("x")).unwrap();
-    image.fill_common(&file).unwrap();
+    image.fill_shared_pages(&file).unwrap();
     assert!(file.metadata().unwrap().len() < 2 * PAGES * PAGE_SIZE, "not once for each");
     for (extent, offset) in found {
         let mut bytes = vec![0; extent.run.pages.0 as usize * PAGE];
@@ -110,7 +110,7 @@ fn it_is_unpacked_once_for_all() {
 fn what_is_not_compressed_counts_if_it_is_wanted() {
     let (_shop, _, mut image) = family(Content::Noise);
     image.share(false);
-    assert_eq!(image.common(), None, "a lazy restart maps it from the segments");
+    assert_eq!(image.shared_pages(), None, "a lazy restart maps it from the segments");
     image.share(true);
     let pages: u64 = in_common(&image).iter().map(|(extent, _)| extent.run.pages.0).sum();
     assert!(pages >= 3 * (PAGES - PAGES / OWN), "{pages}");
@@ -125,7 +125,7 @@ fn one_process_has_nothing_in_common() {
     let (_, epoch, _) = shop.store(None, &memory, &memory, Vec::new());
     let mut image = shop.job.open_image(epoch).unwrap();
     image.share(false);
-    assert_eq!(image.common(), None);
+    assert_eq!(image.shared_pages(), None);
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn what_is_mapped_from_it_is_unchanged_and_what_was_moved_is_read() {
     image.share(false);
     let file =
         File::options().read(true).write(true).create_new(true).open(shop.job.dir().join("x")).unwrap();
-    image.fill_common(&file).unwrap();
+    image.fill_shared_pages(&file).unwrap();
     let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
     let map = |extent: &Extent, offset| StoreMapping { run: extent.run, path: path.clone(), offset };
     let mapped: Vec<StoreMapping> =

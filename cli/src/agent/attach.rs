@@ -4,8 +4,10 @@
 //! HOLDFAST_ORDER, HOLDFAST_COW, HOLDFAST_RATE, HOLDFAST_SAVE_FILES. The path of the socket is printed on standard output, which is then
 //! closed: that is the library's sign that it may connect.
 
+use super::job_lock;
 use crate::exit::{Exit, Failure};
 use crate::settings::{Changes, Recipe, Settings, parse_duration, parse_rate, parse_size};
+use crate::{log, names};
 use holdfast_abi::environment::ENV_ENGINE;
 use holdfast_image::control::Wishes;
 use holdfast_tiers::{Job, JobLock, Store};
@@ -22,8 +24,8 @@ pub fn open(store: &Store) -> Result<(Job, JobLock, Recipe), Failure> {
     let settings = settings(|name| std::env::var(name).ok())?;
     let name = std::env::var("HOLDFAST_NAME").ok();
     // Who the program is shows only at its hello, when the job must have its name already.
-    super::claim_job(store, name.as_deref(), Path::new("attached"), |job| {
-        let lock = super::lock(job)?;
+    names::claim_job(store, name.as_deref(), Path::new("attached"), |job| {
+        let lock = job_lock::take(job)?;
         let created_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let recipe = Recipe {
             created_ns: u64::try_from(created_ns).unwrap_or(u64::MAX),
@@ -71,7 +73,7 @@ fn settings(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, Failu
 /// # Errors
 /// Standard output is closed: whoever started this agent is gone.
 pub fn announce(job: &Job) -> Result<(), Failure> {
-    let log = super::open_log(job)?;
+    let log = log::open(job)?;
     let path = job.socket_path();
     let mut line = path.as_os_str().as_bytes().to_vec();
     line.push(b'\n');

@@ -7,192 +7,31 @@
 //! Fails by: [`Event::Done`] with the reason.
 
 use super::carry_over::CarryOver;
+use super::context::JobContext;
 use super::cut;
+use super::error::CheckpointError;
+use super::events::{Event, Progress, Reporter};
 use super::flush::FlushSource;
 use super::precopy::{self, Precopied};
-use super::processes::Processes;
+use super::request::CheckpointRequest;
+use super::retention;
 use super::slot_waiters;
 use super::write_monitor::{Costs, Scene, WriteMonitor};
-use crate::front::inherited_fds::InheritedFd;
-use crate::link::{Link, Tell};
-use crate::settings::{Changes, OrderChoice, Settings};
-use holdfast_image::bytes::Name;
-use holdfast_image::control::Reply;
+use crate::link::Tell;
+use crate::settings::{OrderChoice, Settings};
 use holdfast_image::kinds::{Tracker, UsedEngine};
 use holdfast_image::manifest::{AccessCounts, EpochFigures};
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::{Inherited, PageRun};
-use holdfast_image::refusal::Refusal;
 use holdfast_image::{Epoch, PageCount};
 use holdfast_pager::{FlushQueue, Order as QueueOrder};
-use holdfast_process::rebuild::SharedMemfd;
-use holdfast_process::{Contents, Cut, FrozenMemory, Members, Tracer, Tracking};
+use holdfast_process::{Cut, FrozenMemory, Members, Tracer, Tracking};
 use holdfast_sys::clock::elapsed_ns;
-use holdfast_sys::poll::Bell;
-use holdfast_tiers::{CommitRecord, ImageInfo, ImageWriter, Job, JobLock, PipelineOptions, StoreError};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
+use holdfast_tiers::{CommitRecord, ImageInfo, ImageWriter, PipelineOptions, StoreError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
-
-/// What all checkpoints of the agent share.
-pub struct JobContext {
-    /// The job.
-    pub job: Job,
-    /// Held as long as the agent lives.
-    pub lock: JobLock,
-    /// Settings of the job.
-    pub settings: Settings,
-    /// Command line of the program.
-    pub command: Vec<Name>,
-    /// To the front, if there is one.
-    pub link: Option<Link>,
-    /// The program was started without a front: the library started the agent.
-    pub attached: bool,
-    /// The image that the program was restarted from: it may be mapped from it, so it is never deleted.
-    pub restarted_from: Option<Epoch>,
-    /// What the restart has put where all processes map it.
-    pub common: OnceLock<Arc<SharedMemfd>>,
-    /// What is saved of files, and what the last image has of that.
-    pub contents: Option<Arc<Contents>>,
-    /// What one checkpoint leaves for the next; locked as long as one runs.
-    pub carry_over: Mutex<CarryOver>,
-}
-
-/// Where a flush is. Written by the checkpoint, read by status requests.
-#[derive(Debug, Default)]
-pub struct Progress {
-    /// Number of the image; 0 before the cut.
-    pub epoch: AtomicU64,
-    /// Bytes to read.
-    pub total: AtomicU64,
-    /// Bytes read.
-    pub done: AtomicU64,
-}
-
-/// What the loop is told.
-#[derive(Debug)]
-pub enum Event {
-    /// The program runs again (or is held, if it is to be stopped).
-    Cut {
-        /// Number of the image to be.
-        epoch: Epoch,
-        /// Stop time, nanoseconds.
-        stop_ns: u64,
-    },
-    /// The image is committed, or why not.
-    Done(Result<ImageInfo, Failed>),
-    /// The answer to those who asked what could not be checkpointed; see [`super::checks`].
-    Checked(Reply),
-}
-
-/// Why there is no image.
-#[derive(Clone, Debug)]
-pub enum Failed {
-    /// Objects that are not supported.
-    Refused(Vec<Refusal>),
-    /// Anything else.
-    Error(String),
-}
-
-impl Failed {
-    /// The answer to whoever asked for the checkpoint.
-    pub fn reply(&self) -> Reply {
-        match self {
-            Failed::Refused(refusals) => Reply::Refused { reasons: bounded(refusals) },
-            Failed::Error(message) => Reply::Error { message: message.clone() },
-        }
-    }
-    /// One line for the status and the log.
-    pub fn line(&self) -> String {
-        match self {
-            Failed::Refused(refusals) => {
-                refusals.iter().map(Refusal::to_string).collect::<Vec<_>>().join("; ")
-            }
-            Failed::Error(message) => message.clone(),
-        }
-    }
-}
-
-/// As many reasons as fit a message.
-fn bounded(refusals: &[Refusal]) -> Vec<String> {
-    const ROOM: usize = 32 * 1024;
-    let mut room = ROOM;
-    let mut kept: Vec<String> = Vec::new();
-    for reason in refusals.iter().map(Refusal::to_string) {
-        if reason.len() > room {
-            kept.push(format!("and {} more", refusals.len() - kept.len()));
-            break;
-        }
-        room -= reason.len();
-        kept.push(reason);
-    }
-    kept
-}
-
-impl From<StoreError> for Failed {
-    fn from(error: StoreError) -> Failed {
-        Failed::Error(error.to_string())
-    }
-}
-
-/// How a checkpoint is to be made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct CheckpointOptions {
-    /// End the program once the image is committed.
-    pub stop: bool,
-    /// What is done otherwise than the settings of the job say.
-    pub changes: Changes,
-    /// A process of the job has asked itself, and waits for the cut.
-    pub until_cut: bool,
-}
-
-impl CheckpointOptions {
-    /// Whether a checkpoint that is made so does what the other asks for.
-    pub fn serves(&self, other: &CheckpointOptions) -> bool {
-        (self.stop, self.changes) == (other.stop, other.changes)
-    }
-}
-
-/// What is to be done.
-#[derive(Clone, Debug)]
-pub struct CheckpointRequest {
-    /// The processes of the job; those that are there at the cut count.
-    pub processes: Arc<Mutex<Processes>>,
-    /// CheckpointOptions.
-    pub how: CheckpointOptions,
-    /// Descriptors above 2 that it was started with.
-    pub inherited_fds: Vec<InheritedFd>,
-}
-
-impl CheckpointRequest {
-    /// The processes that are there now.
-    ///
-    /// # Errors
-    /// None.
-    pub fn members(&self) -> Result<Members, Failed> {
-        let members = self.processes.lock().unwrap_or_else(PoisonError::into_inner).members();
-        members.ok_or_else(|| Failed::Error("the program has ended".into()))
-    }
-}
-
-/// Tells the loop.
-#[derive(Clone, Debug)]
-pub struct Reporter {
-    /// Events go here.
-    pub events: mpsc::Sender<Event>,
-    /// And the loop is woken.
-    pub bell: Arc<Bell>,
-}
-
-impl Reporter {
-    /// Tells it.
-    pub fn report(&self, event: Event) {
-        // The receiver lives as long as the loop; without it nobody needs to know.
-        let _ = self.events.send(event);
-        self.bell.ring();
-    }
-}
 
 /// Starts the thread.
 ///
@@ -201,14 +40,14 @@ impl Reporter {
 pub fn start(
     context: Arc<JobContext>,
     tracer: Arc<Tracer>,
-    order: CheckpointRequest,
+    request: CheckpointRequest,
     progress: Arc<Progress>,
     reporter: Reporter,
 ) -> std::io::Result<thread::JoinHandle<()>> {
     thread::Builder::new().name("checkpoint".into()).spawn(move || {
-        let result = make(&context, &tracer, &order, &progress, &reporter);
+        let result = make(&context, &tracer, &request, &progress, &reporter);
         if let Ok(info) = &result {
-            retain(&context, info.epoch);
+            retention::apply(&context, info.epoch);
         }
         reporter.report(Event::Done(result));
     })
@@ -218,18 +57,18 @@ pub fn start(
 fn make(
     context: &JobContext,
     tracer: &Arc<Tracer>,
-    order: &CheckpointRequest,
+    request: &CheckpointRequest,
     progress: &Progress,
     reporter: &Reporter,
-) -> Result<ImageInfo, Failed> {
-    let settings = context.settings.with(&order.how.changes);
-    let mut carry_over = context.carry_over.lock().unwrap_or_else(PoisonError::into_inner);
-    let members = order.members()?;
+) -> Result<ImageInfo, CheckpointError> {
+    let settings = context.settings.with(&request.options.changes);
+    let mut carry_over = context.carry_over.lock();
+    let members = request.members()?;
     let mut attempt = Attempt {
         context,
         settings: &settings,
         tracer,
-        order,
+        request,
         members,
         progress,
         reporter,
@@ -249,7 +88,7 @@ struct Attempt<'a> {
     context: &'a JobContext,
     settings: &'a Settings,
     tracer: &'a Arc<Tracer>,
-    order: &'a CheckpointRequest,
+    request: &'a CheckpointRequest,
     /// Who was there when it was looked last.
     members: Members,
     progress: &'a Progress,
@@ -286,14 +125,14 @@ fn note(figures: &mut EpochFigures, costs: &Costs) {
 }
 
 impl Attempt<'_> {
-    fn run(&mut self, committed: &mut bool) -> Result<ImageInfo, Failed> {
+    fn run(&mut self, committed: &mut bool) -> Result<ImageInfo, CheckpointError> {
         let epoch = self.context.job.next_epoch()?;
         let parent = self.carry_over.lineage.clone().filter(|_| !self.settings.only_protected);
         // Before the stop: a store that cannot be written must not cost the program anything.
         let mut writer = self.context.job.begin(&self.context.lock, epoch, parent)?;
         let options = self.pipeline(None);
         let mut precopied = Precopied::default();
-        if precopy::is_wanted(self.settings, self.order) {
+        if precopy::is_wanted(self.settings, self.request) {
             precopied = precopy::run(&mut writer, &self.members, self.carry_over, &options, &|_| ())?;
         }
         if let Some(watch) = &self.carry_over.watch {
@@ -301,7 +140,8 @@ impl Attempt<'_> {
             watch.pause();
         }
         let (mut cut, first) =
-            match cut::make(self.context, self.settings, self.tracer, self.order, &self.carry_over.history) {
+            match cut::make(self.context, self.settings, self.tracer, self.request, &self.carry_over.history)
+            {
                 Ok(made) => made,
                 Err(failed) => {
                     self.carry_over.watch.iter().for_each(WriteMonitor::go_on);
@@ -360,7 +200,7 @@ impl Attempt<'_> {
         }
     }
 
-    fn start_watch(&self, cut: &mut Cut, limit: Option<PageCount>) -> Result<WriteMonitor, Failed> {
+    fn start_watch(&self, cut: &mut Cut, limit: Option<PageCount>) -> Result<WriteMonitor, CheckpointError> {
         let threads: usize = cut.record.processes().map(|process| process.threads.len()).sum();
         let threads = u32::try_from(threads).unwrap_or(u32::MAX);
         let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
@@ -377,7 +217,9 @@ impl Attempt<'_> {
             pace: self.carry_over.pace,
             parked: cut.parked.take(),
         })
-        .map_err(|error| Failed::Error(format!("starting the thread that watches the program: {error}")))
+        .map_err(|error| {
+            CheckpointError::Failed(format!("starting the thread that watches the program: {error}"))
+        })
     }
 
     /// All that is dirty, in the order in which it will be stored.
@@ -407,7 +249,7 @@ impl Attempt<'_> {
         cut: Cut,
         flush: Flush,
         committed: &mut bool,
-    ) -> Result<ImageInfo, Failed> {
+    ) -> Result<ImageInfo, CheckpointError> {
         let Flush { watch, queue, copies_first, mut figures } = flush;
         let Cut { record, mut breakdown, begun, resumed_at, engine, inherited, memory, .. } = cut;
         let bounded = figures.copies_limit > 0 && engine.copies_on_write();
@@ -432,7 +274,7 @@ impl Attempt<'_> {
             breakdown.total_ns = elapsed_ns(begun);
         }
         // All is stored: unless the program is to be ended, let the copy go before the slow fsync.
-        let held = if self.order.how.stop {
+        let held = if self.request.options.stop {
             Some(memory)
         } else {
             drop(memory);
@@ -481,67 +323,14 @@ impl Attempt<'_> {
         })
     }
 
-    fn end_program(&self, memory: FrozenMemory, epoch: Epoch) -> Result<(), Failed> {
+    fn end_program(&self, memory: FrozenMemory, epoch: Epoch) -> Result<(), CheckpointError> {
         if let Some(link) = &self.context.link {
             link.tell(&Tell::Stopping { epoch });
         }
         memory.kill_held().map_err(|error| {
-            Failed::Error(format!("image {epoch} is committed, but ending the program failed: {error}"))
+            CheckpointError::Failed(format!(
+                "image {epoch} is committed, but ending the program failed: {error}"
+            ))
         })
-    }
-}
-
-/// Deletes what `--keep` no longer wants. A failure is only logged: the new image is safe.
-fn retain(context: &JobContext, newest: Epoch) {
-    let Some(keep) = context.settings.keep else { return };
-    let images = match context.job.images() {
-        Ok(images) => images,
-        Err(error) => return tracing::warn!("looking for old images: {error}"),
-    };
-    let good: Vec<Epoch> =
-        images.iter().filter(|image| image.broken.is_none()).map(|image| image.epoch).collect();
-    for &epoch in good.iter().rev().skip(keep) {
-        if epoch == newest || context.restarted_from == Some(epoch) {
-            continue;
-        }
-        match context.job.remove_image(&context.lock, epoch) {
-            Ok(bytes) => tracing::info!("image {epoch} deleted, {bytes} bytes"),
-            Err(error) => tracing::warn!("deleting image {epoch}: {error}"),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use holdfast_image::refusal::Subject;
-
-    impl CheckpointRequest {
-        /// An order for a program that is not there.
-        pub fn for_tests(how: CheckpointOptions) -> CheckpointRequest {
-            CheckpointRequest { processes: Arc::default(), how, inherited_fds: Vec::new() }
-        }
-    }
-
-    #[test]
-    fn one_checkpoint_serves_all_who_want_the_same() {
-        let plain = CheckpointOptions::default();
-        assert!(plain.serves(&CheckpointOptions { until_cut: true, ..plain }));
-        assert!(!plain.serves(&CheckpointOptions { stop: true, ..plain }));
-        let changes = Changes { order: Some(OrderChoice::Address), ..Changes::default() };
-        assert!(!plain.serves(&CheckpointOptions { changes, ..plain }));
-    }
-
-    #[test]
-    fn a_refusal_always_fits_a_message() {
-        let refusal = |fd| Refusal {
-            subject: Subject::Descriptor { fd, name: "socket:[1]".into() },
-            reason: "not supported yet".into(),
-        };
-        let many: Vec<Refusal> = (0..10_000).map(refusal).collect();
-        let kept = bounded(&many);
-        assert!(kept.iter().map(String::len).sum::<usize>() < 40_000);
-        assert!(kept.last().is_some_and(|line| line.starts_with("and ") && line.ends_with(" more")));
-        assert_eq!(bounded(&many[..1]), ["fd 0 (socket:[1]): not supported yet"]);
     }
 }

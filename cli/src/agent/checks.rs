@@ -4,9 +4,10 @@
 //! Used by the loop. What must hold: one look at a time, however many ask, and nobody gets what was found before the
 //! request; every request gets one answer. Fails by: [`Reply::Error`] with the reason.
 
-use super::checkpoint::{Event, JobContext, Reporter};
+use super::context::JobContext;
 use super::cut;
-use crate::front::inherited_fds::InheritedFd;
+use super::events::{Event, Reporter};
+use crate::inherited_fds::InheritedFd;
 use crate::protected;
 use crate::settings::TcpChoice;
 use holdfast_image::control::Reply;

@@ -1,10 +1,12 @@
 //! The cut of a checkpoint, tried again when the program could not be stopped in time.
 //!
-//! Runs in: the checkpoint thread. Fails by: [`Failed`]; the program runs on.
+//! Runs in: the checkpoint thread. Fails by: [`CheckpointError`]; the program runs on.
 
-use super::checkpoint::{CheckpointRequest, Failed, JobContext};
+use super::context::JobContext;
+use super::error::CheckpointError;
 use super::processes::Processes;
-use crate::front::inherited_fds::InheritedFd;
+use super::request::CheckpointRequest;
+use crate::inherited_fds::InheritedFd;
 use crate::protected;
 use crate::settings::{EngineChoice, OrderChoice, Settings, TcpChoice};
 use holdfast_image::page_set::PageSet;
@@ -16,8 +18,9 @@ use holdfast_process::{
     Adopted, Awaited, Cut, CutError, CutOptions, Engine, GuardOptions, Members, Plan, Roster, SlotCount,
     Target, Tracer, refuse_process,
 };
+use parking_lot::{Mutex, MutexGuard};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,7 +29,7 @@ const BUSY: Duration = Duration::from_secs(10);
 /// The first pause, doubled each time, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(800);
-/// CheckpointOptions long a process may take from its birth to its hello, while it has a processor, and how often that is looked for.
+/// How long a process may take from its birth to its hello, while it has a processor, and how often that is looked for.
 const PATIENCE: Duration = Duration::from_secs(3);
 const MOMENT: Duration = Duration::from_millis(3);
 /// Longest stop before everything is let go.
@@ -41,7 +44,7 @@ struct Known {
 
 impl Known {
     fn processes(&self) -> MutexGuard<'_, Processes> {
-        self.processes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.processes.lock()
     }
 }
 
@@ -71,18 +74,18 @@ pub fn make(
     context: &JobContext,
     settings: &Settings,
     tracer: &Tracer,
-    order: &CheckpointRequest,
+    request: &CheckpointRequest,
     history: &History,
-) -> Result<(Cut, Vec<PageRun>), Failed> {
+) -> Result<(Cut, Vec<PageRun>), CheckpointError> {
     let (mut pause, mut moment) = (FIRST_PAUSE, MOMENT);
     let (mut tries, mut changing) = (0, false);
     let begun = Instant::now();
     let mut awaited = Awaited::new(begun);
-    let processes = Arc::clone(&order.processes);
+    let processes = Arc::clone(&request.processes);
     let roster: Arc<dyn Roster> = Arc::new(Known { processes, alone: settings.only_protected });
     loop {
-        let members = order.members()?;
-        let options = CutOptions { changing, ..options(context, settings, order, &members, history)? };
+        let members = request.members()?;
+        let options = CutOptions { changing, ..options(context, settings, request, &members, history)? };
         let program = members.program();
         let result = match tracer.cut(&roster, &options) {
             Ok(cut) if !protected::is_whole(&cut.memory, &options, program) => {
@@ -113,25 +116,25 @@ pub fn make(
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
             Err(CutError::Busy { what } | CutError::Changed { what }) => {
-                return Err(Failed::Error(format!(
+                return Err(CheckpointError::Failed(format!(
                     "the program could not be stopped in {} tries: {what}; try again later",
                     tries + 1
                 )));
             }
             Err(CutError::Unsettled(refusals) | CutError::Refused(refusals)) => {
-                return Err(Failed::Refused(refusals));
+                return Err(CheckpointError::Refused(refusals));
             }
-            Err(CutError::Gone) => return Err(Failed::Error("the program has ended".into())),
-            Err(CutError::Failed { what }) => return Err(Failed::Error(what)),
+            Err(CutError::Gone) => return Err(CheckpointError::Failed("the program has ended".into())),
+            Err(CutError::Failed { what }) => return Err(CheckpointError::Failed(what)),
         }
     }
 }
 
 /// New processes all the time, or none that gets a processor.
-fn never_settled(met: &[Refusal]) -> Failed {
+fn never_settled(met: &[Refusal]) -> CheckpointError {
     let met: Vec<String> = met.iter().map(ToString::to_string).collect();
     let (limit, met) = (BUSY.as_secs(), met.join("; "));
-    Failed::Error(format!(
+    CheckpointError::Failed(format!(
         "in {limit} s there was no moment without a process that had just begun: {met}; try again later"
     ))
 }
@@ -176,7 +179,7 @@ fn planner(dirty: &PageSet, present: &PageSet, private: &[PageRun]) -> Plan {
     Plan { copy: plan.engine == holdfast_pager::plan::Engine::Copy, keep_out }
 }
 
-/// CheckpointOptions memory is guarded for the engine `slots`; another one needs none of it.
+/// How memory is guarded for the engine `slots`; another one needs none of it.
 fn guard(settings: &Settings, engine: Engine, history: &History) -> GuardOptions {
     let slots = slots(settings.cow.0);
     let likely = match (engine, settings.order) {
@@ -201,31 +204,33 @@ pub fn own_files(context: &JobContext) -> Vec<PathBuf> {
 fn options(
     context: &JobContext,
     settings: &Settings,
-    order: &CheckpointRequest,
+    request: &CheckpointRequest,
     members: &Members,
     history: &History,
-) -> Result<CutOptions, Failed> {
+) -> Result<CutOptions, CheckpointError> {
     let program = members.program();
     let shared = program.area.shared;
     let regions = protected::read(program.pid, shared);
     if let Some(other) = members.targets().get(1).filter(|_| settings.only_protected) {
         let reason = "child processes are not supported together with --only-protected";
-        return Err(Failed::Refused(vec![refuse_process(other.pid, reason)]));
+        return Err(CheckpointError::Refused(vec![refuse_process(other.pid, reason)]));
     }
     let only = match (settings.only_protected, &regions) {
         (false, _) => None,
         (true, Ok(regions)) if !regions.is_empty() => Some(protected::runs_with_table(regions, shared)),
         (true, Ok(_)) => {
-            return Err(Failed::Refused(vec![nothing_protected(program.pid)]));
+            return Err(CheckpointError::Refused(vec![nothing_protected(program.pid)]));
         }
-        (true, Err(error)) => return Err(Failed::Error(format!("reading the protected regions: {error}"))),
+        (true, Err(error)) => {
+            return Err(CheckpointError::Failed(format!("reading the protected regions: {error}")));
+        }
     };
     let engine = engine(settings);
     Ok(CutOptions {
         engine,
         planner,
         guard: guard(settings, engine, history),
-        hold: order.how.stop,
+        hold: request.options.stop,
         park_above: small_bound(settings.cow.0),
         self_contained: settings.self_contained,
         baseline: settings.cpu_baseline,
@@ -237,7 +242,7 @@ fn options(
         only,
         // An unreadable table only costs the order.
         first: regions.unwrap_or_default().iter().map(|region| region.run).collect(),
-        inherited: order.inherited_fds.iter().map(InheritedFd::identity).collect(),
+        inherited: request.inherited_fds.iter().map(InheritedFd::identity).collect(),
         lose_connections: settings.tcp == TcpChoice::Close,
         contents: context.contents.clone(),
     })

@@ -6,12 +6,14 @@
 //! Invariants: one checkpoint at a time; every waiter gets exactly one reply or a closed connection; the loop ends
 //! only when no checkpoint is running.
 
-use super::checkpoint::{
-    self, CheckpointOptions, CheckpointRequest, Event, Failed, JobContext, Progress, Reporter,
-};
+use super::checkpoint;
 use super::checks::{self, Checks};
+use super::context::JobContext;
+use super::error::CheckpointError;
+use super::events::{Event, Progress, Reporter};
 use super::processes::{Ended, Processes};
-use crate::front::inherited_fds::InheritedFd;
+use super::request::{CheckpointOptions, CheckpointRequest};
+use crate::inherited_fds::InheritedFd;
 use crate::link::Tell;
 use crate::pidfile;
 use crate::settings::Changes;
@@ -23,10 +25,11 @@ use holdfast_process::{Tracer, Tracking, is_of_job};
 use holdfast_sys::poll::{self, Bell};
 use holdfast_sys::signals::SignalMessages;
 use holdfast_sys::{fd, unix_socket};
+use parking_lot::{Mutex, MutexGuard};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -48,13 +51,13 @@ struct Waiter {
     /// Connection to answer; `None`: the interval.
     client: Option<u64>,
     wait: bool,
-    how: CheckpointOptions,
+    options: CheckpointOptions,
 }
 
 struct Running {
     thread: JoinHandle<()>,
     progress: Arc<Progress>,
-    how: CheckpointOptions,
+    options: CheckpointOptions,
     /// Epoch and stop time, once the cut was made.
     cut: Option<(Epoch, u64)>,
     waiters: Vec<Waiter>,
@@ -89,7 +92,7 @@ pub struct EventLoop {
     due: Option<Instant>,
     newest: Option<Epoch>,
     last_error: Option<String>,
-    /// Since when nobody is left, and how long that may last.
+    /// Since when nobody is left, and options long that may last.
     alone: Option<(Instant, Duration)>,
     /// How long that may last once processes were there.
     grace: Duration,
@@ -101,7 +104,7 @@ pub struct EventLoop {
 }
 
 impl EventLoop {
-    /// The event loop of the job, with SIGTERM blocked and turned into `signals`. `patience`: how long to wait for a first
+    /// The event loop of the job, with SIGTERM blocked and turned into `signals`. `patience`: options long to wait for a first
     /// hello where no front holds the link.
     ///
     /// # Errors
@@ -165,7 +168,7 @@ impl EventLoop {
     }
 
     fn processes(&self) -> MutexGuard<'_, Processes> {
-        self.processes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.processes.lock()
     }
 
     fn program_pid(&self) -> Option<i32> {
@@ -243,7 +246,11 @@ impl EventLoop {
             return;
         };
         if due <= Instant::now() {
-            self.request_checkpoint(Waiter { client: None, wait: true, how: CheckpointOptions::default() });
+            self.request_checkpoint(Waiter {
+                client: None,
+                wait: true,
+                options: CheckpointOptions::default(),
+            });
         }
     }
 
@@ -357,9 +364,9 @@ impl EventLoop {
             }
             Request::Checkpoint { stop, wait, wishes } => match Changes::of_wishes(&wishes) {
                 Ok(changes) => {
-                    let how =
+                    let options =
                         CheckpointOptions { stop, changes, until_cut: !wait && self.processes().has(pid) };
-                    self.request_checkpoint(Waiter { client: Some(id), wait, how });
+                    self.request_checkpoint(Waiter { client: Some(id), wait, options });
                 }
                 Err(message) => self.answer(id, &Reply::Error { message }),
             },
@@ -437,7 +444,7 @@ impl EventLoop {
     fn meet_program(&mut self, pid: i32) {
         self.remember_program();
         if self.context.attached {
-            super::complete_recipe(&self.context, pid);
+            self.context.complete_recipe(pid);
             // What is open so early was handed down to the program.
             self.inherited_fds.get_or_insert_with(|| InheritedFd::of_process(pid).unwrap_or_default());
         }
@@ -472,7 +479,7 @@ impl EventLoop {
     fn request_checkpoint(&mut self, waiter: Waiter) {
         match &mut self.running {
             // The cut is still to come and does what is asked for: one checkpoint serves both.
-            Some(running) if running.cut.is_none() && running.how.serves(&waiter.how) => {
+            Some(running) if running.cut.is_none() && running.options.serves(&waiter.options) => {
                 running.waiters.push(waiter)
             }
             Some(_) => self.queued.push(waiter),
@@ -483,9 +490,9 @@ impl EventLoop {
     /// Starts a checkpoint that serves the first of `waiters` and all others that want the same; the rest goes on
     /// waiting.
     fn start_checkpoint(&mut self, waiters: Vec<Waiter>) {
-        let Some(how) = waiters.first().map(|waiter| waiter.how) else { return };
+        let Some(options) = waiters.first().map(|waiter| waiter.options) else { return };
         let (waiters, rest): (Vec<_>, Vec<_>) =
-            waiters.into_iter().partition(|waiter| how.serves(&waiter.how));
+            waiters.into_iter().partition(|waiter| options.serves(&waiter.options));
         self.queued = rest;
         if let Some(seconds) = self.context.settings.every_s {
             self.due = Some(Instant::now() + Duration::from_secs(seconds));
@@ -500,7 +507,7 @@ impl EventLoop {
                     Arc::clone(&self.tracer),
                     CheckpointRequest {
                         processes: Arc::clone(&self.processes),
-                        how,
+                        options,
                         inherited_fds: self.inherited_fds.clone().unwrap_or_default(),
                     },
                     Arc::clone(&progress),
@@ -512,10 +519,10 @@ impl EventLoop {
         };
         match started {
             Ok((thread, progress)) => {
-                self.running = Some(Running { thread, progress, how, cut: None, waiters });
+                self.running = Some(Running { thread, progress, options, cut: None, waiters });
             }
             Err(message) => {
-                self.fail(waiters, &Failed::Error(message));
+                self.fail(waiters, &CheckpointError::Failed(message));
                 self.start_queued();
             }
         }
@@ -526,7 +533,7 @@ impl EventLoop {
         self.start_checkpoint(queued);
     }
 
-    fn fail(&mut self, waiters: Vec<Waiter>, failed: &Failed) {
+    fn fail(&mut self, waiters: Vec<Waiter>, failed: &CheckpointError) {
         tracing::warn!("checkpoint failed: {}", failed.line());
         self.last_error = Some(failed.line());
         let reply = failed.reply();
@@ -553,7 +560,7 @@ impl EventLoop {
         }
     }
 
-    fn checkpoint_done(&mut self, result: Result<holdfast_tiers::ImageInfo, Failed>) {
+    fn checkpoint_done(&mut self, result: Result<holdfast_tiers::ImageInfo, CheckpointError>) {
         let Some(running) = self.running.take() else { return };
         // It has sent its last event, so this does not wait.
         let _ = running.thread.join();

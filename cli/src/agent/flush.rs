@@ -4,11 +4,10 @@
 //! Runs in: the flush workers. Fails by: an error of the frozen memory, which fails the image.
 
 use super::write_monitor::WriteMonitor;
-use holdfast_image::pages::{PageRun, PageSource};
+use holdfast_image::pages::{PageError, PageRun, PageSource};
 use holdfast_image::{Addr, PageCount};
 use holdfast_pager::FlushQueue;
 use holdfast_process::FrozenMemory;
-use std::io;
 
 /// See the head of the file.
 pub struct FlushSource<'a> {
@@ -29,8 +28,9 @@ impl PageSource for FlushSource<'_> {
     fn take(&self, most: PageCount, into: &mut Vec<PageRun>) {
         self.queue.take(most, into);
     }
-    fn read(&self, start: Addr, buffer: &mut [u8]) -> io::Result<bool> {
-        self.memory.read(start, buffer).map(|()| true)
+    fn read(&self, start: Addr, buffer: &mut [u8]) -> Result<bool, PageError> {
+        self.memory.read(start, buffer)?;
+        Ok(true)
     }
     fn release(&self, run: PageRun) {
         self.memory.release(run);

@@ -8,43 +8,45 @@ mod attach;
 mod carry_over;
 mod checkpoint;
 mod checks;
+mod context;
 mod cut;
+mod error;
 mod event_loop;
+mod events;
 mod flush;
+mod job_lock;
 mod precopy;
 mod processes;
+mod request;
+mod retention;
 mod slot_waiters;
 mod write_monitor;
 mod write_rate;
 
 use crate::args::AgentArgs;
-use crate::exit::{Exit, Failure};
+use crate::exit::Failure;
 use crate::link::{Link, Tell};
 use crate::settings::Recipe;
 use carry_over::CarryOver;
-use checkpoint::JobContext;
+use context::JobContext;
 use event_loop::EventLoop;
 use holdfast_image::Epoch;
-use holdfast_image::bytes::Name;
 use holdfast_image::paths::move_files;
 use holdfast_process::Contents;
 use holdfast_process::rebuild::{self, RebuildOptions, RebuiltMember};
 use holdfast_sys::{fd, signals, unix_socket};
-use holdfast_tiers::{Image, Job, JobLock, Store, StoreError};
+use holdfast_tiers::Image;
+use parking_lot::Mutex;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-/// CheckpointOptions long an agent that was started by the library waits for its hello.
+/// How long an agent that was started by the library waits for its hello.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a lock that is held is tried again, and how often.
-const LOCK_PATIENCE: Duration = Duration::from_secs(1);
-const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// Runs the agent until the job ends.
 ///
@@ -80,7 +82,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
     } else {
         let name = args.job.as_deref().unwrap_or_default();
         let job = store.job(name)?;
-        let lock = lock(&job)?;
+        let lock = job_lock::take(&job)?;
         let recipe = Recipe::read(&job)?;
         (job, lock, recipe)
     };
@@ -132,17 +134,6 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
     event_loop.serve().map_err(|error| Failure::system("waiting for events", &error))
 }
 
-/// Locks a job. `holdfast list` holds the lock of every job for a moment, so a lock that is held is tried for a while.
-fn lock(job: &Job) -> Result<JobLock, Failure> {
-    let begun = Instant::now();
-    loop {
-        match job.lock() {
-            Err(StoreError::Locked { .. }) if begun.elapsed() < LOCK_PATIENCE => thread::sleep(LOCK_PAUSE),
-            result => return Ok(result?),
-        }
-    }
-}
-
 fn duplicate(link: &Link) -> Result<OwnedFd, Failure> {
     use std::os::fd::AsFd;
     link.as_fd().try_clone_to_owned().map_err(|error| Failure::system("duplicating the link", &error))
@@ -179,8 +170,8 @@ fn rebuild_program(
         link.tell(&Tell::Ready);
     }
     let options = RebuildOptions { lazy: args.lazy, socket_path: context.job.socket_path(), saved_dir };
-    let rebuilt = rebuild::rebuild_job(&record, &image, seed, &options)
-        .map_err(|error| crate::front::failure_of_rebuild(&error))?;
+    let rebuilt =
+        rebuild::rebuild_job(&record, &image, seed, &options).map_err(|error| Failure::from(&error))?;
     let pids: Vec<String> = rebuilt.members.iter().map(|member| member.pid.to_string()).collect();
     let figures = format!(
         "image {epoch}: restart number {} as process {}: {:?}",
@@ -192,7 +183,7 @@ fn rebuild_program(
     if let Some(common) = rebuilt.common {
         context.common.get_or_init(|| common);
     }
-    *context.carry_over.lock().unwrap_or_else(PoisonError::into_inner) = CarryOver::of_image(&image);
+    *context.carry_over.lock() = CarryOver::of_image(&image);
     for RebuiltMember { pid, space, area, tracking } in rebuilt.members {
         // One that ended at once is no failure: its parent, or the front, has its status.
         if let Err(error) = event_loop.adopt(pid, space, area, tracking) {
@@ -203,68 +194,4 @@ fn rebuild_program(
         link.tell(&Tell::Restarted { figures, notes: rebuilt.notes });
     }
     Ok(())
-}
-
-/// Fills in the command line of a job that was started by the library alone, from its first process.
-fn complete_recipe(context: &JobContext, pid: i32) {
-    if !context.command.is_empty() {
-        return;
-    }
-    let Ok(mut recipe) = Recipe::read(&context.job) else { return };
-    if !recipe.command.is_empty() {
-        return;
-    }
-    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    recipe.command = line
-        .strip_suffix(b"\0")
-        .unwrap_or(&line)
-        .split(|&c| c == 0)
-        .map(|argument| Name(argument.to_vec()))
-        .collect();
-    recipe.cwd =
-        fs::read_link(format!("/proc/{pid}/cwd")).map(|path| Name::from(path.as_path())).unwrap_or_default();
-    if let Err(error) = recipe.write(&context.job) {
-        tracing::warn!("writing the recipe: {error}");
-    }
-}
-
-/// Opens the log of a job for appending.
-///
-/// # Errors
-/// As open(2).
-pub fn open_log(job: &Job) -> Result<OwnedFd, Failure> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let path = job.dir().join("agent.log");
-    fs::File::options()
-        .append(true)
-        .create(true)
-        .mode(0o600)
-        .open(&path)
-        .map(OwnedFd::from)
-        .map_err(|error| Failure::system(format_args!("opening {}", path.display()), &error))
-}
-
-/// Makes or opens a job under the given name, or under the first free name for `program`, and does `claim` with it,
-/// which fails with [`Exit::Refused`] when somebody else was faster.
-///
-/// # Errors
-/// Of the store, or of `claim`.
-pub fn claim_job<T>(
-    store: &Store,
-    name: Option<&str>,
-    program: &Path,
-    mut claim: impl FnMut(&Job) -> Result<T, Failure>,
-) -> Result<T, Failure> {
-    if let Some(name) = name {
-        return claim(&store.create_job(name)?);
-    }
-    let taken = store.jobs()?;
-    let mut last = Failure::new(Exit::Internal, "no free name for the job; give one with --name");
-    for name in crate::names::candidates(program, &taken).take(20) {
-        match claim(&store.create_job(&name)?) {
-            Err(failure) if failure.exit == Exit::Refused => last = failure,
-            result => return result,
-        }
-    }
-    Err(last)
 }

@@ -5,7 +5,8 @@
 //! Fails by: a store that fails fails the image. A program that went away meanwhile is the cut's business.
 
 use super::carry_over::CarryOver;
-use super::checkpoint::{CheckpointRequest, Failed};
+use super::error::CheckpointError;
+use super::request::CheckpointRequest;
 use crate::settings::{EngineChoice, Settings};
 use holdfast_image::PageCount;
 use holdfast_image::page_set::PageSet;
@@ -15,7 +16,7 @@ use holdfast_tiers::{ImageWriter, PipelineOptions};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// CheckpointOptions long it is watched what the program writes. The history does not make up for it: it tells what is written first
+/// How long it is watched what the program writes. The history does not make up for it: it tells what is written first
 /// after a cut, not whether the program goes over all of its memory once more before the next.
 const SAMPLE: Duration = Duration::from_millis(20);
 /// Storing so few pages twice costs less than finding out whether that will happen.
@@ -34,9 +35,9 @@ pub struct Precopied {
 }
 
 /// Whether this checkpoint may have one.
-pub fn is_wanted(settings: &Settings, order: &CheckpointRequest) -> bool {
+pub fn is_wanted(settings: &Settings, request: &CheckpointRequest) -> bool {
     // Who waits for the cut would wait for it; who waits for the commit does so anyway, and all others run on meanwhile.
-    !order.how.until_cut
+    !request.options.until_cut
         && !settings.only_protected
         && !settings.is_sync()
         && matches!(settings.engine, EngineChoice::Auto | EngineChoice::Copy)
@@ -64,7 +65,7 @@ pub fn run(
     carry_over: &CarryOver,
     options: &PipelineOptions,
     done: &(dyn Fn(u64) + Sync),
-) -> Result<Precopied, Failed> {
+) -> Result<Precopied, CheckpointError> {
     let mut result = Precopied::default();
     let begun = Instant::now();
     let Some(first) = pass(members, &mut result) else { return Ok(result) };
@@ -129,7 +130,7 @@ fn store(
     options: &PipelineOptions,
     done: &(dyn Fn(u64) + Sync),
     result: &mut Precopied,
-) -> Result<PageCount, Failed> {
+) -> Result<PageCount, CheckpointError> {
     let source = LivePages::new(members.targets(), pages);
     let wanted = source.pages();
     let stored = writer.precopy(&source, options, done)?;
@@ -169,7 +170,7 @@ mod tests {
 
     #[test]
     fn only_engines_that_gain_by_it_have_one_and_nobody_waits_for_it() {
-        use super::super::checkpoint::CheckpointOptions;
+        use super::super::request::CheckpointOptions;
         let order = |until_cut| {
             CheckpointRequest::for_tests(CheckpointOptions { until_cut, ..CheckpointOptions::default() })
         };

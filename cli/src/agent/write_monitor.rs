@@ -8,6 +8,7 @@
 //! dropped; a scan that was begun before [`WriteMonitor::pause`] is not recorded after it. Lock order: `gate`, then `state`.
 
 mod sampler;
+mod state;
 
 use super::write_rate::Pace;
 use holdfast_image::PageCount;
@@ -15,37 +16,16 @@ use holdfast_image::manifest::AccessCounts;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
 use holdfast_pager::{Budget, EpochAccess, FlushQueue, Recorder};
-use holdfast_process::{Class, Members, Parked, Seen, Tracer};
+use holdfast_process::{Class, Members, Seen};
+use parking_lot::{Condvar, Mutex};
 use sampler::Sampler;
+pub use state::Scene;
+use state::{Shared, State};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
-
-/// What is watched.
-pub struct Scene {
-    /// The programs.
-    pub members: Members,
-    /// Holds it.
-    pub tracer: Arc<Tracer>,
-    /// Pages of the flush.
-    pub dirty: PageSet,
-    /// Those of them whose first write costs a copy.
-    pub frozen: PageSet,
-    /// All other pages that the program has.
-    pub others: PageSet,
-    /// Threads that may write at the same time.
-    pub writers: u32,
-    /// Most copies; none: no bound.
-    pub limit: Option<PageCount>,
-    /// When the cut was made.
-    pub begun: Instant,
-    /// What is known of the program's speed and of ours.
-    pub pace: Pace,
-    /// The program, if the cut has left it held.
-    pub parked: Option<Parked>,
-}
+use std::time::Duration;
 
 /// What a flush cost the program.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -62,38 +42,10 @@ pub struct Costs {
     pub pace: Pace,
 }
 
-struct State {
-    recorder: Recorder,
-    budget: Budget,
-    flushing: bool,
-    paused: bool,
-    ended: bool,
-    /// Changes whenever samples under way become invalid.
-    generation: u64,
-    held: Duration,
-    holds: u64,
-    pace: Pace,
-}
-
-struct Shared {
-    scene: Scene,
-    /// What is still to be stored: copied pages are moved up in it when room is short. Comes after the start.
-    queue: OnceLock<Arc<FlushQueue>>,
-    state: Mutex<State>,
-    bell: Condvar,
-    /// The program is held as long as something is in here.
-    gate: Mutex<Option<(Parked, Instant)>>,
-    urgent: AtomicBool,
-}
-
 /// See the head of the file.
 pub struct WriteMonitor {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl WriteMonitor {
@@ -137,7 +89,7 @@ impl WriteMonitor {
     }
     /// These pages are stored.
     pub fn stored(&self, run: PageRun) {
-        locked(&self.shared.state).recorder.stored(run);
+        self.shared.state.lock().recorder.stored(run);
     }
     /// Whether the flush should do without compression.
     pub fn is_urgent(&self) -> bool {
@@ -150,13 +102,13 @@ impl WriteMonitor {
     /// These pages were written, as somebody else has found out.
     pub fn written(&self, pages: &PageSet) {
         let at_us = self.shared.at_us();
-        let mut state = locked(&self.shared.state);
+        let mut state = self.shared.state.lock();
         pages.runs().iter().for_each(|run| state.recorder.written(*run, at_us));
     }
     /// How the first write to a page went, as engine `slots` saw it.
     pub fn fault(&self, seen: &Seen) {
         let at_us = self.shared.at_us();
-        let mut state = locked(&self.shared.state);
+        let mut state = self.shared.state.lock();
         match seen.class {
             Class::Wait => state.recorder.waited(seen.page, at_us),
             Class::Cow => state.recorder.slot(seen.page, at_us),
@@ -169,26 +121,26 @@ impl WriteMonitor {
     }
     /// Nothing is recorded until [`WriteMonitor::go_on`]: a cut is about to be made.
     pub fn pause(&self) {
-        let mut state = locked(&self.shared.state);
+        let mut state = self.shared.state.lock();
         state.paused = true;
         state.generation += 1;
     }
     /// The cut failed: the epoch goes on.
     pub fn go_on(&self) {
-        locked(&self.shared.state).paused = false;
+        self.shared.state.lock().paused = false;
         self.shared.bell.notify_all();
     }
     /// All pages are stored, or there will be no image: nobody is held any more. Returns what it cost.
     pub fn flush_done(&self) -> Costs {
         let at_us = self.shared.at_us();
         {
-            let mut state = locked(&self.shared.state);
+            let mut state = self.shared.state.lock();
             state.flushing = false;
             state.recorder.flush_done(at_us);
         }
         self.shared.let_go();
         self.shared.bell.notify_all();
-        let state = locked(&self.shared.state);
+        let state = self.shared.state.lock();
         Costs {
             writes: state.recorder.flush_counts(),
             copies_peak: state.recorder.copies_peak(),
@@ -202,12 +154,12 @@ impl WriteMonitor {
         self.flush_done();
         self.written(dirty);
         self.end();
-        let mut state = locked(&self.shared.state);
+        let mut state = self.shared.state.lock();
         (std::mem::take(&mut state.recorder).finish(), state.pace)
     }
     fn end(&mut self) {
         {
-            let mut state = locked(&self.shared.state);
+            let mut state = self.shared.state.lock();
             state.ended = true;
             state.flushing = false;
         }
@@ -226,42 +178,6 @@ impl Drop for WriteMonitor {
     }
 }
 
-impl Shared {
-    fn at_us(&self) -> u64 {
-        u64::try_from(self.scene.begun.elapsed().as_micros()).unwrap_or(u64::MAX)
-    }
-
-    /// Holds the program, unless the flush is over.
-    fn hold(&self) -> bool {
-        let mut gate = locked(&self.gate);
-        if gate.is_some() || !locked(&self.state).flushing {
-            return gate.is_some();
-        }
-        let begun = Instant::now();
-        match self.scene.tracer.park(self.scene.members.targets()) {
-            Ok(parked) => {
-                *gate = Some((parked, Instant::now()));
-                let mut state = locked(&self.state);
-                state.holds += 1;
-                state.pace.parked_in(begun.elapsed());
-                true
-            }
-            Err(error) => {
-                tracing::debug!("the program could not be held: {error}");
-                false
-            }
-        }
-    }
-
-    fn let_go(&self) {
-        let mut gate = locked(&self.gate);
-        if let Some((parked, since)) = gate.take() {
-            drop(parked);
-            locked(&self.state).held += since.elapsed();
-        }
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -269,7 +185,8 @@ mod tests {
     use holdfast_image::record::InjectArea;
     use holdfast_image::{Addr, PAGE_SIZE};
     use holdfast_pager::Order;
-    use holdfast_process::{Target, Tracking};
+    use holdfast_process::{Target, Tracer, Tracking};
+    use std::time::Instant;
 
     fn set(start: u64, pages: u64) -> PageSet {
         PageSet::from(vec![PageRun { start: Addr(start * PAGE_SIZE), pages: PageCount(pages) }])

@@ -2,7 +2,8 @@
 
 use crate::args::RestartArgs;
 use crate::exit::{Exit, Failure};
-use crate::front::restart::{Memory, Request, restart};
+use crate::front::restart::restart;
+use crate::front::restart_request::{MemoryMode, RestartRequest};
 use crate::front::supervise::{Ending, StartState};
 use crate::front::wait_for_lock;
 use crate::settings::Recipe;
@@ -30,11 +31,11 @@ pub fn run(args: &RestartArgs, root: Option<&Path>) -> Result<Ending, Failure> {
         Recipe { settings: settings.clone(), ..old }.write(&job)?;
     }
     let memory = match (args.lazy, args.eager) {
-        (true, _) => Memory::Lazy,
-        (_, true) => Memory::Eager,
-        _ => Memory::Auto,
+        (true, _) => MemoryMode::Lazy,
+        (_, true) => MemoryMode::Eager,
+        _ => MemoryMode::Auto,
     };
-    let request = Request {
+    let request = RestartRequest {
         store: &store,
         job: &job,
         settings: &settings,

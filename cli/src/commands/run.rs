@@ -1,11 +1,13 @@
 //! `holdfast run`: checks the program, makes the job, starts agent and program.
 
-use crate::agent::claim_job;
 use crate::args::RunArgs;
 use crate::exit::Failure;
 use crate::front::launch::c_string;
-use crate::front::restart::{Memory, Request, restart};
+use crate::front::restart::restart;
+use crate::front::restart_request::{MemoryMode, RestartRequest};
+use crate::front::run::run_program;
 use crate::front::supervise::{Ending, StartState};
+use crate::names::claim_job;
 use crate::settings::{Recipe, Settings};
 use crate::{front, mpi, program};
 use holdfast_image::bytes::Name;
@@ -39,7 +41,7 @@ pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
         // Before the recipe is written: that of a running job is not ours.
         front::wait_for_lock::wait(job)?;
         recipe(args, &settings)?.write(job)?;
-        front::run_program(&store, job, &settings, &path, arguments.clone(), &[], &state)
+        run_program(&store, job, &settings, &path, arguments.clone(), &[], &state)
     })
 }
 
@@ -60,8 +62,8 @@ fn resume(
     // What it was told at its start.
     let settings = &Settings { cpu_baseline: old.settings.cpu_baseline, ..settings.clone() };
     Recipe { settings: settings.clone(), ..old }.write(&job)?;
-    let (fallback, memory) = (true, Memory::Auto);
-    let request = Request { store, job: &job, settings, epoch: None, fallback, memory, map: &[] };
+    let (fallback, memory) = (true, MemoryMode::Auto);
+    let request = RestartRequest { store, job: &job, settings, epoch: None, fallback, memory, map: &[] };
     restart(&request, state).map(Some)
 }
 

@@ -2,10 +2,10 @@
 //!
 //! The agent gets nothing of ours but its log, the link and, for a restart, the socket to the process to be rebuilt.
 
-use super::inherited_fds::InheritedFd;
-use crate::agent::open_log;
 use crate::exit::Failure;
+use crate::inherited_fds::InheritedFd;
 use crate::link::{self, Link, Tell};
+use crate::log;
 use holdfast_sys::{fd, spawn::Start};
 use holdfast_tiers::{Job, Store};
 use std::ffi::{CString, OsStr, OsString};
@@ -102,7 +102,7 @@ pub fn launch(
         .open("/dev/null")
         .map_err(system("opening /dev/null"))?
         .into();
-    let log = open_log(job)?;
+    let log = log::open(job)?;
     let second_log = log.try_clone().map_err(system("duplicating the log"))?;
     let mut words: Vec<&OsStr> = ["holdfast", "--store"].map(OsStr::new).into();
     words.extend([store.root().as_os_str(), "__agent".as_ref(), "--job".as_ref(), job.name().as_ref()]);
@@ -145,7 +145,7 @@ pub fn launch(
     match wait_for(&link) {
         Ok(Tell::Ready) => Ok(Launched { pid, link }),
         Ok(Tell::Failed { exit, message, kind }) => Err(Failure { exit, message, kind }),
-        Ok(_) | Err(_) => Err(link::lost(&job.dir().join("agent.log"))),
+        Ok(_) | Err(_) => Err(link::lost(&log::path(job))),
     }
 }
 

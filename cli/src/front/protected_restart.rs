@@ -4,17 +4,18 @@
 //! The folder lies in the job's folder and is removed when the program has ended.
 
 use super::launch::c_string;
-use super::restart::Request;
+use super::restart_request::RestartRequest;
+use super::run::run_program;
 use super::supervise::{Ending, StartState};
-use crate::exit::{Exit, Failure};
+use crate::exit::{self, Exit, Failure};
 use crate::protected::{self, Region};
 use holdfast_abi::environment::ENV_PROTECTED_DIR;
 use holdfast_image::Addr;
-use holdfast_image::pages::{PageProvider, PageRun};
+use holdfast_image::pages::{PageError, PageProvider, PageRun};
 use holdfast_tiers::Image;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ const PIECE: u64 = 1 << 20;
 ///
 /// # Errors
 /// The image holds no table, files cannot be written, the program cannot be started.
-pub fn restart(request: &Request<'_>, image: &Image, state: &StartState) -> Result<Ending, Failure> {
+pub fn restart(request: &RestartRequest<'_>, image: &Image, state: &StartState) -> Result<Ending, Failure> {
     let folder = Folder::new(request.job.dir(), image.epoch().0)?;
     for region in regions(image)? {
         write_region(image, &region, &folder.0)?;
@@ -41,7 +42,7 @@ pub fn restart(request: &Request<'_>, image: &Image, state: &StartState) -> Resu
     let path = crate::program::find_and_check(program)?;
     let words = command.iter().map(|word| c_string(word)).collect::<Result<Vec<_>, _>>()?;
     let extra = [(ENV_PROTECTED_DIR, OsString::from(&folder.0))];
-    super::run_program(request.store, request.job, request.settings, &path, words, &extra, state)
+    run_program(request.store, request.job, request.settings, &path, words, &extra, state)
 }
 
 /// The folder; removed when dropped.
@@ -68,7 +69,7 @@ impl Drop for Folder {
 fn regions(image: &Image) -> Result<Vec<Region>, Failure> {
     let mut table = Vec::new();
     copy(image, protected::table_run(image.record().inject.shared), &mut table)
-        .map_err(|error| Failure::new(Exit::BadImage, error.to_string()))?;
+        .map_err(|error| Failure::new(exit::of_pages(&error), error.to_string()))?;
     protected::parse(&table)
         .ok_or_else(|| Failure::new(Exit::BadImage, "the image holds no table of protected regions"))
 }
@@ -76,13 +77,15 @@ fn regions(image: &Image) -> Result<Vec<Region>, Failure> {
 fn write_region(image: &Image, region: &Region, folder: &Path) -> Result<(), Failure> {
     let name: String = region.name.iter().map(|byte| format!("{byte:02x}")).collect();
     let path = folder.join(name);
-    File::create_new(&path)
-        .and_then(|mut file| copy(image, region.run, &mut file))
-        .map_err(|error| Failure::system(format_args!("writing {}", path.display()), &error))
+    let failed = |error: PageError| {
+        Failure::new(exit::of_pages(&error), format!("writing {}: {error}", path.display()))
+    };
+    let mut file = File::create_new(&path).map_err(|error| failed(error.into()))?;
+    copy(image, region.run, &mut file).map_err(failed)
 }
 
 /// Copies a range; what the image does not hold was never touched, hence zero.
-fn copy(image: &dyn PageProvider, run: PageRun, out: &mut dyn Write) -> io::Result<()> {
+fn copy(image: &dyn PageProvider, run: PageRun, out: &mut dyn Write) -> Result<(), PageError> {
     let mut at = run.start.0;
     let end = run.end().0;
     let extents = image.extents();
@@ -94,7 +97,7 @@ fn copy(image: &dyn PageProvider, run: PageRun, out: &mut dyn Write) -> io::Resu
             None => (end, false),
         };
         let stop = stop.min(at + PIECE);
-        let len = usize::try_from(stop - at).map_err(io::Error::other)?;
+        let len = usize::try_from(stop - at).map_err(|error| PageError::Misuse(error.to_string()))?;
         let mut buffer = vec![0_u8; len];
         if stored {
             image.read(Addr(at), &mut buffer)?;
@@ -110,26 +113,8 @@ fn copy(image: &dyn PageProvider, run: PageRun, out: &mut dyn Write) -> io::Resu
 mod tests {
     use super::*;
     use holdfast_image::pages::{Extent, ExtentSource};
+    use holdfast_image::testing::FakeImage;
     use holdfast_image::{PAGE_SIZE, PageCount};
-
-    struct Pages(Vec<Extent>);
-    impl PageProvider for Pages {
-        fn extents(&self) -> &[Extent] {
-            &self.0
-        }
-        fn segments(&self) -> &[PathBuf] {
-            &[]
-        }
-        fn read(&self, start: Addr, buffer: &mut [u8]) -> io::Result<()> {
-            for (page, bytes) in buffer.chunks_mut(4096).enumerate() {
-                bytes.fill((start.0 / PAGE_SIZE) as u8 + page as u8);
-            }
-            Ok(())
-        }
-        fn verify_mappable(&self) -> io::Result<()> {
-            Ok(())
-        }
-    }
 
     #[test]
     fn holes_are_zero_and_extents_are_read() {
@@ -137,7 +122,8 @@ mod tests {
             run: PageRun { start: Addr(page * PAGE_SIZE), pages: PageCount(pages) },
             source: ExtentSource::Stored,
         };
-        let pages = Pages(vec![extent(2, 2), extent(4, 1), extent(7, 9)]);
+        let extents = vec![extent(2, 2), extent(4, 1), extent(7, 9)];
+        let pages = FakeImage::new(extents, |start, page| page.fill((start.0 / PAGE_SIZE) as u8));
         let mut out = Vec::new();
         copy(&pages, PageRun { start: Addr(PAGE_SIZE), pages: PageCount(8) }, &mut out).unwrap();
         let first: Vec<u8> = out.chunks(4096).map(|page| page[0]).collect();

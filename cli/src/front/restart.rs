@@ -4,19 +4,19 @@
 //! first, rebuilds it and then serves the job. Until `birth` the front must stay single-threaded.
 
 use super::launch::{Launched, Order, RestartOrder, launch};
+use super::restart_request::{MemoryMode, RestartRequest};
 use super::supervise::{Ending, Program, StartState, supervise};
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::link::{self, Tell};
 use crate::program;
 use crate::report;
-use crate::settings::Settings;
 use holdfast_image::Epoch;
 use holdfast_image::pages::{ExtentSource, PageProvider};
 use holdfast_image::paths::{Moved, move_files};
 use holdfast_image::record::{Backing, ProcessRecord};
-use holdfast_process::rebuild::{self, Peer, RebuildError, SpawnOptions, Spawned};
+use holdfast_process::rebuild::{self, RebuildError, SpawnOptions, Spawned};
 use holdfast_sys::{fd, poll};
-use holdfast_tiers::{Image, Job, Store, StoreError};
+use holdfast_tiers::{Image, Job};
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -24,36 +24,6 @@ use std::process::ExitStatus;
 
 /// So often a restart is tried that fails by what goes by.
 const TRIES: u32 = 3;
-
-/// How memory is to come back.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Memory {
-    /// Lazily where that is possible, the store is on this host, and nothing speaks against it.
-    Auto,
-    /// Lazily where that is possible.
-    Lazy,
-    /// All of it before the program runs.
-    Eager,
-}
-
-/// What to restart, and how.
-#[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
-    /// The store.
-    pub store: &'a Store,
-    /// The job.
-    pub job: &'a Job,
-    /// Its settings.
-    pub settings: &'a Settings,
-    /// A certain image; none: the newest.
-    pub epoch: Option<Epoch>,
-    /// If an image is damaged, take the next older one.
-    pub fallback: bool,
-    /// How memory is to come back.
-    pub memory: Memory,
-    /// Files that were moved.
-    pub map: &'a [Moved],
-}
 
 impl Program for Spawned {
     fn signal(&self, signal: i32) -> io::Result<()> {
@@ -68,39 +38,12 @@ impl Program for Spawned {
     }
 }
 
-/// A failed rebuilding.
-pub fn failure_of_rebuild(error: &RebuildError) -> Failure {
-    let kind = match error {
-        RebuildError::PeerGone(Peer::Front) => FailureKind::FrontGone,
-        error if error.is_transient() => FailureKind::Transient,
-        _ => FailureKind::Other,
-    };
-    Failure { kind, ..Failure::new(exit_of_rebuild(error), error.to_string()) }
-}
-
-fn exit_of_rebuild(error: &RebuildError) -> Exit {
-    match error {
-        RebuildError::Image(_) => Exit::BadImage,
-        RebuildError::File { .. }
-        | RebuildError::Ids(_)
-        | RebuildError::IdTaken(_)
-        | RebuildError::Refused(_) => Exit::Refused,
-        RebuildError::In { error, .. } => exit_of_rebuild(error),
-        // Reading an image: the store's own error is inside.
-        RebuildError::Io { source, .. } => source
-            .get_ref()
-            .and_then(|inner| inner.downcast_ref::<StoreError>())
-            .map_or_else(|| Failure::system("", source).exit, crate::exit::of_store),
-        _ => Exit::Internal,
-    }
-}
-
 /// Restarts the program and waits for its end.
 ///
 /// # Errors
 /// No image, a damaged one (and no older good one, or no `fallback`), something on this host that differs, a failed
 /// rebuilding. The program does not run then.
-pub fn restart(request: &Request<'_>, state: &StartState) -> Result<Ending, Failure> {
+pub fn restart(request: &RestartRequest<'_>, state: &StartState) -> Result<Ending, Failure> {
     let job = request.job;
     super::wait_for_lock::wait(job)?;
     let mut epochs: Vec<Epoch> = job.images()?.iter().map(|image| image.epoch).collect();
@@ -137,7 +80,7 @@ pub fn restart(request: &Request<'_>, state: &StartState) -> Result<Ending, Fail
     result
 }
 
-fn restart_one(request: &Request<'_>, epoch: Epoch, state: &StartState) -> Result<Ending, Failure> {
+fn restart_one(request: &RestartRequest<'_>, epoch: Epoch, state: &StartState) -> Result<Ending, Failure> {
     let image = request.job.open_image(epoch)?;
     if request.fallback {
         // Damage must be found before files are put back and before anything of the program runs.
@@ -161,7 +104,7 @@ fn restart_one(request: &Request<'_>, epoch: Epoch, state: &StartState) -> Resul
         epoch: epoch.0,
         seed: theirs,
         lazy,
-        share: several && request.memory != Memory::Eager && (lazy || !has_go(&image)),
+        share: several && request.memory != MemoryMode::Eager && (lazy || !has_go(&image)),
         map: request.map.iter().map(Moved::to_argument).collect(),
     };
     let agent = launch(request.store, request.job, &state.inherited_fds, Order::Restart(order))?;
@@ -186,7 +129,7 @@ fn restart_one(request: &Request<'_>, epoch: Epoch, state: &StartState) -> Resul
 
 /// New processes that are left by the agent, or ended by it, do not know why; it does.
 fn why_none_was_spawned(error: &RebuildError, agent: &Launched, state: &StartState, job: &Job) -> Failure {
-    let own = failure_of_rebuild(error);
+    let own = Failure::from(error);
     if !matches!(error, RebuildError::PeerGone(_) | RebuildError::Ended { .. }) {
         return own;
     }
@@ -218,18 +161,18 @@ fn wait_until_it_runs(agent: &Launched, state: &StartState, job: &Job) -> Result
     }
 }
 
-fn is_lazy(memory: Memory, image: &Image) -> bool {
+fn is_lazy(memory: MemoryMode, image: &Image) -> bool {
     let mappable = || image.extents().iter().any(|e| matches!(e.source, ExtentSource::Mappable { .. }));
     // Just-in-time compilers make code of memory that was data at the checkpoint.
     let may_be_code = || !fd::is_noexec(image.dir()).unwrap_or(false);
     match memory {
-        Memory::Eager => false,
-        Memory::Lazy if has_go(image) => {
+        MemoryMode::Eager => false,
+        MemoryMode::Lazy if has_go(image) => {
             report::note("--lazy is not safe for code in Go: all memory is read before the program runs");
             false
         }
-        Memory::Lazy => true,
-        Memory::Auto => mappable() && is_local(image.dir()) && may_be_code() && !has_go(image),
+        MemoryMode::Lazy => true,
+        MemoryMode::Auto => mappable() && is_local(image.dir()) && may_be_code() && !has_go(image),
     }
 }
 

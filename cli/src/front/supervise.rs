@@ -4,10 +4,10 @@
 //! signal from the terminal (si_code SI_KERNEL) has reached the program already, which is in the same foreground
 //! group; only what was sent to `holdfast` alone is passed on.
 
-use super::inherited_fds::{self, InheritedFd};
 use super::launch::Launched;
 use crate::client::Agent;
 use crate::exit::{Exit, Failure};
+use crate::inherited_fds::{self, InheritedFd};
 use crate::link::Tell;
 use crate::report;
 use crate::settings::{Settings, signal_name};
@@ -138,7 +138,7 @@ pub fn supervise(
     job: &Job,
     settings: &Settings,
 ) -> Result<Ending, Failure> {
-    inherited_fds::let_go(&state.inherited_fds);
+    inherited_fds::close_own(&state.inherited_fds);
     let mut front = Front { program, agent, link_open: true, job, settings, stopping: None, stopped: false };
     loop {
         while let Some(arrived) = state.next() {

@@ -17,11 +17,11 @@ use holdfast_image::pages::PageRun;
 use holdfast_image::record::{FileContent, FileTable, Object};
 use holdfast_image::refusal::{Refusal, Subject};
 use holdfast_image::{Addr, PAGE_SIZE};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long the times of a file must have been the same before what is read of it is trusted to change them when it changes.
@@ -117,7 +117,7 @@ impl Contents {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The image of the last cut is committed.

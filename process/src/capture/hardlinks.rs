@@ -8,13 +8,13 @@
 use super::identity::mtime_ns;
 use holdfast_sys::clock;
 use holdfast_sys::procfs::Mapping;
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 /// What the kernel appends (fs/d_path.c, path_with_deleted).
 const DELETED: &[u8] = b" (deleted)";
@@ -55,7 +55,7 @@ pub fn name_of(deleted: &[u8], inode: u64) -> Option<PathBuf> {
 
 /// What `choose` makes of the names in a folder, which it gets by inode.
 pub fn named<T>(folder: &Path, choose: impl FnOnce(&HashMap<u64, OsString>) -> Option<T>) -> Option<T> {
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = KNOWN.lock();
     let known = known.get_or_insert_default();
     let changed_ns = mtime_ns(&fs::metadata(folder).ok()?);
     let fresh = |kept: &&Folder| kept.mtime_ns == changed_ns && kept.read_ns - changed_ns > TICK_NS;

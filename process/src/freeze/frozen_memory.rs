@@ -12,12 +12,13 @@ use crate::freeze::tracer_queue::TracerQueue;
 use crate::thread_pool;
 use holdfast_image::pages::{PageRun, StoreMapping};
 use holdfast_image::{Addr, PAGE_SIZE, address_space};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Buffers larger than this are not kept for the next stop, bytes.
 const KEPT_LEN: usize = 256 << 20;
@@ -33,7 +34,7 @@ static SPARE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 const SPARES: usize = 2;
 
 fn spare() -> MutexGuard<'static, Vec<Vec<u8>>> {
-    SPARE.lock().unwrap_or_else(PoisonError::into_inner)
+    SPARE.lock()
 }
 
 /// Pages copied inside the stop.
@@ -115,11 +116,9 @@ impl SavedPages {
             shares.push((share, Mutex::new(own)));
             rest = later;
         }
-        thread_pool::map(&shares, workers, |(share, own)| {
-            fill(share, &mut own.lock().unwrap_or_else(PoisonError::into_inner))
-        })
-        .into_iter()
-        .collect::<io::Result<()>>()?;
+        thread_pool::map(&shares, workers, |(share, own)| fill(share, &mut own.lock()))
+            .into_iter()
+            .collect::<io::Result<()>>()?;
         for run in runs {
             self.pieces.push((*run, self.used));
             self.used += len(std::slice::from_ref(run));
@@ -206,7 +205,7 @@ impl StoreFiles {
             return Ok(Err(mapping.run.start.0 - start));
         }
         let here = usize::try_from(mapping.run.end().0 - start).unwrap_or(usize::MAX).min(buffer.len());
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         if !open.contains_key(&mapping.path) {
             open.insert(mapping.path.clone(), File::open(&mapping.path)?);
         }

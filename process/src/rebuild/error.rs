@@ -1,6 +1,7 @@
 //! Errors of a restart. Each names the object, the cause, and what to do; none leaves a half-built process behind.
 
 use crate::error::TraceError;
+use holdfast_image::pages::PageError;
 use std::fmt;
 use std::io;
 use thiserror::Error;
@@ -33,6 +34,14 @@ pub enum RebuildError {
         what: String,
         /// The kernel's answer.
         source: io::Error,
+    },
+    /// Pages of the image cannot be read or put where they belong.
+    #[error("{what}: {source}")]
+    Pages {
+        /// What was being done, with the object's name.
+        what: String,
+        /// The image's answer.
+        source: PageError,
     },
     /// A call that the new process made on the way failed.
     #[error("the new process could not {what}: {source}")]
@@ -104,6 +113,11 @@ impl RebuildError {
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> RebuildError {
         let what = what.into();
         move |source| RebuildError::Io { what, source }
+    }
+    /// An error of the image's pages, with what was being done.
+    pub(crate) fn pages(what: impl Into<String>) -> impl FnOnce(PageError) -> RebuildError {
+        let what = what.into();
+        move |source| RebuildError::Pages { what, source }
     }
     pub(crate) fn file(path: &holdfast_image::bytes::Name, what: impl Into<String>) -> RebuildError {
         RebuildError::File { path: path.to_string(), what: what.into() }

@@ -44,19 +44,16 @@ impl SharedMemfd {
         pid: i32,
         pages: &dyn PageProvider,
     ) -> Result<Option<SharedMemfd>, RebuildError> {
-        if !kept_fds::has_common(job) || pages.common().is_none() {
+        if !kept_fds::has_common(job) || pages.shared_pages().is_none() {
             return Ok(None);
         }
-        let io = || {
-            RebuildError::io(
-                "filling the memory that the processes have in common (restart --eager does without)",
-            )
-        };
+        const WHAT: &str = "filling the memory that the processes share (restart --eager does without)";
+        let io = || RebuildError::io(WHAT);
         let taken = || {
             clone::pidfd_getfd(&clone::pidfd_open(pid)?, kept_fds::of_common(job, several)).map(File::from)
         };
         let file = taken().map_err(io())?;
-        pages.fill_common(&file).map_err(io())?;
+        pages.fill_shared_pages(&file).map_err(RebuildError::pages(WHAT))?;
         fd::fcntl(file.as_fd(), memfd::F_ADD_SEALS, i64::from(SEALS)).map_err(io())?;
         let shown = procfs::link(&format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(io())?;
         Ok(Some(SharedMemfd { file, shown: PathBuf::from(OsString::from_vec(shown)) }))

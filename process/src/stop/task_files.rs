@@ -10,11 +10,11 @@
 use holdfast_image::bytes::Name;
 use holdfast_sys::attributes;
 use holdfast_sys::proctext::{self, ProcFolder};
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::sync::{Mutex, PoisonError};
 
 /// Nothing is kept under a descriptor beyond this share of the limit: others need some, too.
 const SHARE: u64 = 4;
@@ -69,7 +69,7 @@ pub struct TaskFiles(Mutex<HashMap<i32, Files>>);
 impl TaskFiles {
     /// Looks at the threads with these ids; those are all that the process has.
     pub fn look(&self, pid: i32, tids: &[i32]) -> HashMap<i32, Told> {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.0.lock();
         let mut before = std::mem::take(&mut *kept);
         let mut fresh = None;
         let mut all = HashMap::with_capacity(tids.len());
@@ -130,7 +130,7 @@ mod tests {
         let look = || files.look(pid, &[pid]).remove(&pid).unwrap();
         until(|| look().children.len() == 1);
         assert_eq!(look().comm, Name(b"sh".to_vec()));
-        assert_eq!(files.0.lock().unwrap().len(), 1, "kept open");
+        assert_eq!(files.0.lock().len(), 1, "kept open");
         drop(child.stdin.take());
         until(|| look().children.len() == 3);
         assert_eq!(look().comm, Name(b"other".to_vec()));
@@ -138,7 +138,7 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(files.look(pid, &[pid]), HashMap::new(), "it has ended");
-        assert!(files.0.lock().unwrap().is_empty());
+        assert!(files.0.lock().is_empty());
     }
 
     #[test]
@@ -149,8 +149,8 @@ mod tests {
         let files = TaskFiles::default();
         files.look(first, &[first]);
         // As if the second had got the id of the first, which has ended.
-        let old = files.0.lock().unwrap().remove(&first).unwrap();
-        files.0.lock().unwrap().insert(second, old);
+        let old = files.0.lock().remove(&first).unwrap();
+        files.0.lock().insert(second, old);
         one.kill().unwrap();
         one.wait().unwrap();
         assert_eq!(files.look(second, &[second])[&second].comm, Name(b"second".to_vec()));

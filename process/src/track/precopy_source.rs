@@ -5,7 +5,7 @@
 
 use crate::job::target::Target;
 use holdfast_image::page_set::PageSet;
-use holdfast_image::pages::{PageRun, PageSource, TakeList};
+use holdfast_image::pages::{PageError, PageRun, PageSource, TakeList};
 use holdfast_image::{Addr, PageCount, address_space};
 use holdfast_sys::{procfs, procmem};
 use std::fs::File;
@@ -58,7 +58,7 @@ impl PageSource for LivePages {
     fn take(&self, most: PageCount, into: &mut Vec<PageRun>) {
         self.runs.take(most, into);
     }
-    fn read(&self, start: Addr, buffer: &mut [u8]) -> io::Result<bool> {
+    fn read(&self, start: Addr, buffer: &mut [u8]) -> Result<bool, PageError> {
         let (space, own) = address_space::split(start);
         let process = self.processes.iter().find(|(other, ..)| *other == space);
         Ok(process.is_some_and(|(_, pid, memory)| match memory {
@@ -67,6 +67,10 @@ impl PageSource for LivePages {
         }))
     }
     fn release(&self, _: PageRun) {}
+    fn is_urgent(&self) -> bool {
+        // No copies are made before the cut.
+        false
+    }
     fn has_several(&self) -> bool {
         self.processes.len() > 1
     }

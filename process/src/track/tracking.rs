@@ -24,12 +24,12 @@ use holdfast_image::{Addr, PageCount};
 use holdfast_sys::pagemap::{self, IS_WRITTEN, ScanRegion};
 use holdfast_sys::procfs::{self, Mapping};
 use holdfast_sys::userfault::{self, Userfault};
+use parking_lot::{Mutex, MutexGuard};
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Ranges to be sampled that are nearer than this are scanned as one, bytes.
 const NEAR: u64 = 2 << 20;
@@ -126,7 +126,7 @@ impl Tracking {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Registers all private mappings; says what is to be scanned how, and what was not registered before.

@@ -3,7 +3,7 @@
 
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::manifest::{EpochFigures, StopBreakdown};
-use holdfast_image::pages::{PageProvider, PageRun, PageSource, TakeList, coalesce};
+use holdfast_image::pages::{PageError, PageProvider, PageRun, PageSource, TakeList, coalesce};
 use holdfast_image::record::{
     AltStack, FileIdentity, FileTable, HostRecord, InjectArea, LayoutRecord, ProcessFlags, ProcessRecord,
     SignalRecord, ThreadRecord,
@@ -166,7 +166,7 @@ impl PageSource for MemorySource {
     fn take(&self, most: PageCount, into: &mut Vec<PageRun>) {
         self.list.take(most, into);
     }
-    fn read(&self, start: Addr, buffer: &mut [u8]) -> io::Result<bool> {
+    fn read(&self, start: Addr, buffer: &mut [u8]) -> Result<bool, PageError> {
         if let Some((pages, barrier)) = &self.meet
             && pages.contains(&(start.0 / PAGE_SIZE))
         {
@@ -177,7 +177,7 @@ impl PageSource for MemorySource {
                 return Ok(false);
             }
             if self.fails_at == Some(number) {
-                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+                return Err(io::Error::from_raw_os_error(libc::ESRCH).into());
             }
             out.copy_from_slice(&self.pages[&number]);
         }
@@ -195,7 +195,7 @@ impl PageSource for MemorySource {
 }
 
 /// Everything that the image gives, page by page.
-pub fn read_all(image: &Image) -> io::Result<Model> {
+pub fn read_all(image: &Image) -> Result<Model, PageError> {
     image.verify_mappable()?;
     let mut model = Model::new();
     for extent in image.extents() {

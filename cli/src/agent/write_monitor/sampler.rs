@@ -8,7 +8,7 @@
 //! Invariant: a page counts as copied at the latest when the program has had as many faults as there is room for.
 //! Fails by: a tracker or a counter that cannot be read any more ends the thread; what was not seen counts as not written.
 
-use super::{Shared, locked};
+use super::state::Shared;
 use holdfast_image::kinds::Tracker;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
@@ -92,7 +92,7 @@ impl<'a> Sampler<'a> {
             counted: None,
             copied: PageSet::new(),
             moved_up: PageSet::new(),
-            was_held: locked(&shared.gate).is_some(),
+            was_held: shared.gate.lock().is_some(),
         })
     }
 
@@ -103,20 +103,20 @@ impl<'a> Sampler<'a> {
         while let Some(now) = self.moment() {
             let Ok(wait) = self.turn(now) else { return };
             self.due = Instant::now() + wait;
-            let state = locked(&self.shared.state);
+            let mut state = self.shared.state.lock();
             if state.ended {
                 return;
             }
             if state.flushing == now.flushing && state.paused == now.paused {
-                let _ = self.shared.bell.wait_timeout(state, wait);
+                let _ = self.shared.bell.wait_for(&mut state, wait);
             }
         }
     }
 
     /// `None`: the epoch is over.
     fn moment(&self) -> Option<Moment> {
-        let held = locked(&self.shared.gate).is_some();
-        let state = locked(&self.shared.state);
+        let held = self.shared.gate.lock().is_some();
+        let state = self.shared.state.lock();
         let (flushing, paused, generation) = (state.flushing, state.paused, state.generation);
         (!state.ended).then_some(Moment { flushing, paused, held, generation })
     }
@@ -150,7 +150,7 @@ impl<'a> Sampler<'a> {
         if self.since != u64::MAX {
             self.since = faults.saturating_sub(self.base);
         }
-        let pace = &mut locked(&self.shared.state).pace;
+        let pace = &mut self.shared.state.lock().pace;
         pace.was_late(at.saturating_duration_since(self.due));
         match self.counted {
             _ if now.paused || now.held => self.counted = None,
@@ -174,7 +174,7 @@ impl<'a> Sampler<'a> {
         }
         match self.bounded() {
             Some(limit) if now.flushing => {
-                let copies = locked(&self.shared.state).recorder.copies();
+                let copies = self.shared.state.lock().recorder.copies();
                 self.since > limit.0.saturating_sub(copies.0) / 2
             }
             _ => false,
@@ -194,7 +194,7 @@ impl<'a> Sampler<'a> {
         let found = scene.members.written(within)?;
         let copied = if full { found.intersection(&scene.frozen) } else { found.clone() };
         let at_us = self.shared.at_us();
-        let mut state = locked(&self.shared.state);
+        let mut state = self.shared.state.lock();
         if state.generation != now.generation || state.paused {
             return Ok(());
         }
@@ -223,7 +223,7 @@ impl<'a> Sampler<'a> {
         let Some(limit) = self.bounded() else { return FURTHEST };
         let writers = self.shared.scene.writers;
         let (verdict, gap) = {
-            let state = &mut *locked(&self.shared.state);
+            let state = &mut *self.shared.state.lock();
             let (known, left) = (state.recorder.copies(), state.recorder.unreleased());
             let copies = PageCount(known.0.saturating_add(self.since).min(left.0));
             let gap = match left <= limit {

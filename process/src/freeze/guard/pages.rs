@@ -16,11 +16,11 @@ use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
 use holdfast_image::{Addr, PAGE_SIZE, PageCount};
 use holdfast_sys::pagemap::{self, IS_PRESENT, IS_SWAPPED, IS_WRITTEN};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::sync::atomic::{Ordering, fence};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How the first write to a page went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,7 +88,7 @@ impl Guard {
         Guard { remote: remote.by(pid), pid, layout, pagemap, state: Mutex::new(state) }
     }
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
     /// Guarded dirty pages.
     pub fn pages(&self) -> &PageSet {

@@ -229,7 +229,7 @@ impl AddressSpaceBuilder<'_> {
                 }
             }
         }
-        let common = pages.common();
+        let common = pages.shared_pages();
         for mapped in plan.mapped.iter().filter(|mapped| Some(mapped.segment) != common) {
             let path = pages
                 .segments()
@@ -431,7 +431,7 @@ enum FileKey {
     Mapped { file: u32, writable: bool },
     /// Index into [`holdfast_image::record::FileTable::nameless`], and how it is opened.
     Nameless { file: u32, writable: bool },
-    /// A segment of the image, or what is in its place ([`PageProvider::common`]).
+    /// A segment of the image, or what is in its place ([`PageProvider::shared_pages`]).
     Segment(u32),
 }
 

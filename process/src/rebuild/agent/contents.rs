@@ -11,7 +11,7 @@ use super::saved_files::keep_tail;
 use crate::capture::files::unlinked;
 use crate::rebuild::error::RebuildError;
 use holdfast_image::page_set::PageSet;
-use holdfast_image::pages::{ExtentSource, PageProvider, PageRun};
+use holdfast_image::pages::{ExtentSource, PageError, PageProvider, PageRun};
 use holdfast_image::record::{FileContent, FileTable};
 use holdfast_image::{Addr, PAGE_SIZE};
 use std::fs::{File, Permissions};
@@ -37,10 +37,15 @@ pub fn put_back(
         let failed = |error: io::Error| {
             RebuildError::file(&content.path, format!("it cannot be put back as it was: {error}"))
         };
+        // Of a damaged image another exit status is due than of a file that is in the way.
+        let unread = |error: PageError| match error {
+            PageError::System(error) => failed(error),
+            source => RebuildError::Pages { what: format!("restoring {}", content.path), source },
+        };
         let path = content.path.as_path();
         let file = File::options().read(true).write(true).open(path).map_err(failed)?;
         let now = file.metadata().map_err(failed)?;
-        let is_same = now.len() >= content.size && is_same(&file, content, pages).map_err(failed)?;
+        let is_same = now.len() >= content.size && is_same(&file, content, pages).map_err(unread)?;
         if is_same && now.len() > content.size {
             notes.push(regular::put_back_length(&content.path, content.size, now.len(), saved_dir)?);
         } else if !is_same {
@@ -49,7 +54,7 @@ pub fn put_back(
                 let kept = keep_tail(&content.path, 0, saved_dir).map_err(failed)?;
                 note.push_str(&format!("; what was there is kept in {}", kept.display()));
             }
-            write(&file, content, pages).map_err(failed)?;
+            write(&file, content, pages).map_err(unread)?;
             notes.push(note);
         }
         if now.permissions().mode() & 0o7777 != content.mode {
@@ -82,7 +87,7 @@ fn pieces(
     content: &FileContent,
     pages: &dyn PageProvider,
     mut each: impl FnMut(u64, &[u8]) -> io::Result<bool>,
-) -> io::Result<bool> {
+) -> Result<bool, PageError> {
     let mut bytes = Vec::new();
     for run in data_ranges(file, content, pages)?.runs() {
         let end = run.end().0.min(content.size);
@@ -102,7 +107,7 @@ fn pieces(
 }
 
 /// What the image has from `start` on; the rest stays zero.
-fn fill(start: u64, bytes: &mut [u8], pages: &dyn PageProvider) -> io::Result<()> {
+fn fill(start: u64, bytes: &mut [u8], pages: &dyn PageProvider) -> Result<(), PageError> {
     let end = start + bytes.len() as u64;
     let extents = pages.extents();
     let first = extents.partition_point(|extent| extent.run.end().0 <= start);
@@ -116,7 +121,7 @@ fn fill(start: u64, bytes: &mut [u8], pages: &dyn PageProvider) -> io::Result<()
     Ok(())
 }
 
-fn is_same(file: &File, content: &FileContent, pages: &dyn PageProvider) -> io::Result<bool> {
+fn is_same(file: &File, content: &FileContent, pages: &dyn PageProvider) -> Result<bool, PageError> {
     let mut now = Vec::new();
     pieces(file, content, pages, |from, was| {
         now.resize(was.len(), 0);
@@ -126,7 +131,7 @@ fn is_same(file: &File, content: &FileContent, pages: &dyn PageProvider) -> io::
 }
 
 /// Writes what differs.
-fn write(file: &File, content: &FileContent, pages: &dyn PageProvider) -> io::Result<()> {
+fn write(file: &File, content: &FileContent, pages: &dyn PageProvider) -> Result<(), PageError> {
     file.set_len(content.size)?;
     let mut now = Vec::new();
     pieces(file, content, pages, |from, was| {
@@ -137,7 +142,7 @@ fn write(file: &File, content: &FileContent, pages: &dyn PageProvider) -> io::Re
         }
         Ok(true)
     })?;
-    file.sync_all()
+    Ok(file.sync_all()?)
 }
 
 #[cfg(test)]
@@ -147,30 +152,23 @@ mod tests {
     use holdfast_image::PageCount;
     use holdfast_image::bytes::Name;
     use holdfast_image::pages::Extent;
+    use holdfast_image::testing::FakeImage;
     use std::fs;
-    use std::path::PathBuf;
 
     /// Pages from the fifth on: the first full of ones, a hole, and one that begins with a two.
-    struct Pages([Extent; 2]);
-    impl PageProvider for Pages {
-        fn extents(&self) -> &[Extent] {
-            &self.0
-        }
-        fn segments(&self) -> &[PathBuf] {
-            &[]
-        }
-        fn read(&self, start: Addr, buffer: &mut [u8]) -> io::Result<()> {
+    fn image() -> FakeImage {
+        let extent = |page: u64| Extent {
+            run: PageRun { start: Addr(page * PAGE_SIZE), pages: PageCount(1) },
+            source: ExtentSource::Stored,
+        };
+        FakeImage::new(vec![extent(5), extent(7)], |start, page| {
             if start.0 == 5 * PAGE_SIZE {
-                buffer.fill(1);
+                page.fill(1);
             } else {
-                buffer.fill(0);
-                buffer[0] = 2;
+                page.fill(0);
+                page[0] = 2;
             }
-            Ok(())
-        }
-        fn verify_mappable(&self) -> io::Result<()> {
-            Ok(())
-        }
+        })
     }
 
     #[test]
@@ -178,11 +176,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("put-back-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let (path, saved) = (folder.join("data"), folder.join("saved"));
-        let extent = |page: u64| Extent {
-            run: PageRun { start: Addr(page * PAGE_SIZE), pages: PageCount(1) },
-            source: ExtentSource::Stored,
-        };
-        let pages = Pages([extent(5), extent(7)]);
+        let pages = image();
         let size = 2 * PAGE_SIZE + 1;
         let content = FileContent {
             path: Name::from(path.as_path()),

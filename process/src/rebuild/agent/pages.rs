@@ -219,7 +219,7 @@ impl PagesPlan {
             }
         };
         let verify = || {
-            if let Err(error) = pages.verify_mappable().map_err(RebuildError::io("checking the image")) {
+            if let Err(error) = pages.verify_mappable().map_err(RebuildError::pages("checking the image")) {
                 fail(error);
             }
         };
@@ -270,7 +270,7 @@ impl Piece {
         if self.zero {
             bytes.fill(0);
         } else {
-            pages.read(Addr(self.start), bytes).map_err(RebuildError::io("reading the image"))?;
+            pages.read(Addr(self.start), bytes).map_err(RebuildError::pages("reading the image"))?;
         }
         let written = if self.forced {
             forced.write(self.start, bytes)

@@ -3,9 +3,9 @@
 //!
 //! Made by [`super::rebuild_job`] for each process. Invariant: processes are rebuilt one after the other.
 
-use holdfast_image::pages::{Extent, PageProvider};
+use holdfast_image::pages::{Extent, PageError, PageProvider};
 use holdfast_image::{Addr, address_space};
-use std::io;
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -39,14 +39,17 @@ impl PageProvider for ProcessPages<'_> {
     fn segments(&self) -> &[PathBuf] {
         self.all.segments()
     }
-    fn read(&self, start: Addr, buffer: &mut [u8]) -> io::Result<()> {
+    fn read(&self, start: Addr, buffer: &mut [u8]) -> Result<(), PageError> {
         self.all.read(address_space::global(self.space, start), buffer)
     }
-    fn verify_mappable(&self) -> io::Result<()> {
+    fn verify_mappable(&self) -> Result<(), PageError> {
         if self.checked.swap(true, Ordering::Relaxed) { Ok(()) } else { self.all.verify_mappable() }
     }
-    fn common(&self) -> Option<u32> {
-        self.all.common()
+    fn shared_pages(&self) -> Option<u32> {
+        self.all.shared_pages()
+    }
+    fn fill_shared_pages(&self, file: &File) -> Result<(), PageError> {
+        self.all.fill_shared_pages(file)
     }
 }
 
@@ -55,24 +58,14 @@ impl PageProvider for ProcessPages<'_> {
 mod tests {
     use super::*;
     use holdfast_image::pages::{ExtentSource, PageRun};
+    use holdfast_image::testing::FakeImage;
     use holdfast_image::{PAGE_SIZE, PageCount};
 
     /// Pages that hold the numbers of their spaces.
-    struct Pages(Vec<Extent>);
-    impl PageProvider for Pages {
-        fn extents(&self) -> &[Extent] {
-            &self.0
-        }
-        fn segments(&self) -> &[PathBuf] {
-            &[]
-        }
-        fn read(&self, start: Addr, buffer: &mut [u8]) -> io::Result<()> {
-            buffer.fill(u8::try_from(address_space::split(start).0).unwrap());
-            Ok(())
-        }
-        fn verify_mappable(&self) -> io::Result<()> {
-            Err(io::Error::other("checked"))
-        }
+    fn image(extents: Vec<Extent>) -> FakeImage {
+        FakeImage::new(extents, |start, page| {
+            page.fill(u8::try_from(address_space::split(start).0).unwrap());
+        })
     }
 
     #[test]
@@ -82,7 +75,8 @@ mod tests {
             run: address_space::global_run(space, own(page)),
             source: ExtentSource::Stored,
         };
-        let pages = Pages(vec![extent(0, 7), extent(2, 3), extent(2, 9), extent(3, 1)]);
+        let mut pages = image(vec![extent(0, 7), extent(2, 3), extent(2, 9), extent(3, 1)]);
+        pages.is_damaged = true;
         let checked = AtomicBool::new(false);
         let runs = |space| {
             let view = ProcessPages::new(&pages, space, &checked);
@@ -95,5 +89,19 @@ mod tests {
         assert_eq!(buffer, [2; 8]);
         assert!(view.verify_mappable().is_err(), "the first asks");
         assert!(ProcessPages::new(&pages, 3, &checked).verify_mappable().is_ok());
+    }
+
+    #[test]
+    fn what_all_share_is_that_of_the_image() {
+        let mut pages = image(Vec::new());
+        let checked = AtomicBool::new(false);
+        assert_eq!(ProcessPages::new(&pages, 1, &checked).shared_pages(), None);
+        pages.shared_pages = Some(5);
+        let view = ProcessPages::new(&pages, 1, &checked);
+        assert_eq!(view.shared_pages(), Some(5));
+        let path = std::env::temp_dir().join(format!("shared-pages-{}", std::process::id()));
+        view.fill_shared_pages(&File::create(&path).unwrap()).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), [0; 4096]);
+        std::fs::remove_file(path).unwrap();
     }
 }

@@ -1,7 +1,7 @@
 //! Ranges of pages of an image, where they are put by descriptors and not through mappings.
 
 use holdfast_image::PAGE_SIZE;
-use holdfast_image::pages::{Extent, ExtentSource, PageProvider};
+use holdfast_image::pages::{Extent, ExtentSource, PageError, PageProvider};
 use holdfast_image::record::Region;
 use std::io;
 
@@ -30,7 +30,7 @@ pub fn pieces(
     to: u64,
     pages: &dyn PageProvider,
     put: impl Fn(u64, &[u8]) -> io::Result<()>,
-) -> io::Result<()> {
+) -> Result<(), PageError> {
     let mut buffer = vec![0_u8; usize::try_from((to - from).min(PIECE_LEN)).unwrap_or(0)];
     let mut at = from;
     while at < to {

@@ -65,7 +65,7 @@ impl<'a> ProcessPlan<'a> {
         let pages = ProcessPages::new(pages, record.space, checked);
         // Without its page the library could not make up for the difference (see `lazy`).
         let can_map = record.inject.shared.0 != 0;
-        let common = pages.common();
+        let common = pages.shared_pages();
         let pages_plan =
             PagesPlan::new(record, pages.extents(), |segment| can_map && (lazy || Some(segment) == common))?;
         Ok(ProcessPlan { member, pages, layout, pages_plan, shared, other_vdso })

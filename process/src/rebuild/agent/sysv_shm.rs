@@ -16,7 +16,7 @@ use crate::capture::sysv_shm as capture_shm;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Job;
 use holdfast_abi::SharedPage;
-use holdfast_image::pages::{ExtentSource, PageProvider};
+use holdfast_image::pages::{ExtentSource, PageError, PageProvider};
 use holdfast_image::record::{Backing, ProcessRecord, Region, Segment};
 use holdfast_sys::procmem::ForcedMemory;
 use holdfast_sys::sysv_shm::{self, Attached, SegmentFacts};
@@ -145,12 +145,12 @@ impl SysvShm {
                 let at = offset + (from - region.start.0);
                 let done = match source {
                     ExtentSource::Zero if claimed.made => Ok(()),
-                    ExtentSource::Zero => attached.clear(at, to - from),
+                    ExtentSource::Zero => attached.clear(at, to - from).map_err(PageError::from),
                     _ => ranges::pieces(from, to, pages, |start, bytes| {
                         attached.write(at + (start - from), bytes)
                     }),
                 };
-                done.map_err(RebuildError::io(format!("filling System V shared memory {}", claimed.id)))?;
+                done.map_err(RebuildError::pages(format!("filling System V shared memory {}", claimed.id)))?;
             }
         }
         Ok(())

@@ -70,7 +70,8 @@ impl<'a> UnlinkedFiles<'a> {
                     let kept = about.size.saturating_sub(at).min(bytes.len() as u64);
                     file.write_all_at(&bytes[..usize::try_from(kept).unwrap_or(0)], at)
                 };
-                pieces(from, to, pages, put).map_err(RebuildError::io(format!("filling {}", about.name)))?;
+                pieces(from, to, pages, put)
+                    .map_err(RebuildError::pages(format!("filling {}", about.name)))?;
             }
         }
         Ok(())

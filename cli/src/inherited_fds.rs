@@ -77,7 +77,7 @@ pub fn all() -> Result<Vec<InheritedFd>, Failure> {
 }
 
 /// Closes our copies. Standard streams stay: messages go to standard error.
-pub fn let_go(inherited_fds: &[InheritedFd]) {
+pub fn close_own(inherited_fds: &[InheritedFd]) {
     for entry in inherited_fds.iter().filter(|entry| entry.fd > 2) {
         // Closed when dropped; one that is closed already is no loss.
         drop(fd::inherited(entry.fd));

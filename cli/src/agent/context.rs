@@ -1,0 +1,66 @@
+//! What all checkpoints of one agent share: the job, its settings, and what one leaves for the next.
+//!
+//! Made at the agent's start, used by its loop and by the checkpoint thread. Invariant: one checkpoint at a time has
+//! `carry_over`.
+
+use super::carry_over::CarryOver;
+use crate::link::Link;
+use crate::settings::{Recipe, Settings};
+use holdfast_image::Epoch;
+use holdfast_image::bytes::Name;
+use holdfast_process::Contents;
+use holdfast_process::rebuild::SharedMemfd;
+use holdfast_tiers::{Job, JobLock};
+use parking_lot::Mutex;
+use std::fs;
+use std::sync::{Arc, OnceLock};
+
+/// See the head of the file.
+pub struct JobContext {
+    /// The job.
+    pub job: Job,
+    /// Held as long as the agent lives.
+    pub lock: JobLock,
+    /// Settings of the job.
+    pub settings: Settings,
+    /// Command line of the program.
+    pub command: Vec<Name>,
+    /// To the front, if there is one.
+    pub link: Option<Link>,
+    /// The program was started without a front: the library started the agent.
+    pub attached: bool,
+    /// The image that the program was restarted from: it may be mapped from it, so it is never deleted.
+    pub restarted_from: Option<Epoch>,
+    /// What the restart has put where all processes map it.
+    pub common: OnceLock<Arc<SharedMemfd>>,
+    /// What is saved of files, and what the last image has of that.
+    pub contents: Option<Arc<Contents>>,
+    /// What one checkpoint leaves for the next; locked as long as one runs.
+    pub carry_over: Mutex<CarryOver>,
+}
+
+impl JobContext {
+    /// Fills in the command line of a job that was started by the library alone, from its first process.
+    pub fn complete_recipe(&self, pid: i32) {
+        if !self.command.is_empty() {
+            return;
+        }
+        let Ok(mut recipe) = Recipe::read(&self.job) else { return };
+        if !recipe.command.is_empty() {
+            return;
+        }
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        recipe.command = line
+            .strip_suffix(b"\0")
+            .unwrap_or(&line)
+            .split(|&c| c == 0)
+            .map(|argument| Name(argument.to_vec()))
+            .collect();
+        recipe.cwd = fs::read_link(format!("/proc/{pid}/cwd"))
+            .map(|path| Name::from(path.as_path()))
+            .unwrap_or_default();
+        if let Err(error) = recipe.write(&self.job) {
+            tracing::warn!("writing the recipe: {error}");
+        }
+    }
+}

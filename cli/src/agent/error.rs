@@ -1,0 +1,74 @@
+//! Why there is no image: the one error of a checkpoint, as the agent's loop answers and logs it.
+
+use holdfast_image::control::Reply;
+use holdfast_image::refusal::Refusal;
+use holdfast_tiers::StoreError;
+
+/// Why there is no image.
+#[derive(Clone, Debug)]
+pub enum CheckpointError {
+    /// Objects that are not supported.
+    Refused(Vec<Refusal>),
+    /// Anything else.
+    Failed(String),
+}
+
+impl CheckpointError {
+    /// The answer to the request.
+    pub fn reply(&self) -> Reply {
+        match self {
+            CheckpointError::Refused(refusals) => Reply::Refused { reasons: bounded(refusals) },
+            CheckpointError::Failed(message) => Reply::Error { message: message.clone() },
+        }
+    }
+    /// One line for the status and the log.
+    pub fn line(&self) -> String {
+        match self {
+            CheckpointError::Refused(refusals) => {
+                refusals.iter().map(Refusal::to_string).collect::<Vec<_>>().join("; ")
+            }
+            CheckpointError::Failed(message) => message.clone(),
+        }
+    }
+}
+
+/// As many reasons as fit a message.
+fn bounded(refusals: &[Refusal]) -> Vec<String> {
+    const ROOM: usize = 32 * 1024;
+    let mut room = ROOM;
+    let mut kept: Vec<String> = Vec::new();
+    for reason in refusals.iter().map(Refusal::to_string) {
+        if reason.len() > room {
+            kept.push(format!("and {} more", refusals.len() - kept.len()));
+            break;
+        }
+        room -= reason.len();
+        kept.push(reason);
+    }
+    kept
+}
+
+impl From<StoreError> for CheckpointError {
+    fn from(error: StoreError) -> CheckpointError {
+        CheckpointError::Failed(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_image::refusal::Subject;
+
+    #[test]
+    fn a_refusal_always_fits_a_message() {
+        let refusal = |fd| Refusal {
+            subject: Subject::Descriptor { fd, name: "socket:[1]".into() },
+            reason: "not supported yet".into(),
+        };
+        let many: Vec<Refusal> = (0..10_000).map(refusal).collect();
+        let kept = bounded(&many);
+        assert!(kept.iter().map(String::len).sum::<usize>() < 40_000);
+        assert!(kept.last().is_some_and(|line| line.starts_with("and ") && line.ends_with(" more")));
+        assert_eq!(bounded(&many[..1]), ["fd 0 (socket:[1]): not supported yet"]);
+    }
+}

@@ -1,0 +1,36 @@
+//! What is asked of a restart. Made by the commands `run --resume` and `restart`.
+
+use crate::settings::Settings;
+use holdfast_image::Epoch;
+use holdfast_image::paths::Moved;
+use holdfast_tiers::{Job, Store};
+
+/// How memory is restored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MemoryMode {
+    /// Lazily where that is possible, the store is on this host, and nothing speaks against it.
+    Auto,
+    /// Lazily where that is possible.
+    Lazy,
+    /// All of it before the program runs.
+    Eager,
+}
+
+/// What to restart, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct RestartRequest<'a> {
+    /// The store.
+    pub store: &'a Store,
+    /// The job.
+    pub job: &'a Job,
+    /// Its settings.
+    pub settings: &'a Settings,
+    /// A certain image; none: the newest.
+    pub epoch: Option<Epoch>,
+    /// If an image is damaged, take the next older one.
+    pub fallback: bool,
+    /// How memory is restored.
+    pub memory: MemoryMode,
+    /// Files that were moved.
+    pub map: &'a [Moved],
+}

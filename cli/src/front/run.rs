@@ -1,0 +1,52 @@
+//! Running a program from its beginning up to its end.
+
+use super::supervise::{Child, Ending, StartState, supervise};
+use super::{environment, launch};
+use crate::exit::{Exit, Failure};
+use crate::link::Tell;
+use crate::program::Program;
+use crate::settings::Settings;
+use holdfast_sys::{signals, spawn::Start};
+use holdfast_tiers::{Job, Store};
+use std::ffi::{CString, OsString};
+
+/// Starts the agent and then the program, and waits for its end.
+///
+/// # Errors
+/// The agent or the program cannot be started; nothing runs then.
+pub fn run_program(
+    store: &Store,
+    job: &Job,
+    settings: &Settings,
+    program: &Program,
+    arguments: Vec<CString>,
+    extra: &[(&str, OsString)],
+    state: &StartState,
+) -> Result<Ending, Failure> {
+    let environment = environment::for_program(&job.socket_path(), settings, extra)?;
+    let agent = launch::launch(
+        store,
+        job,
+        &state.inherited_fds,
+        launch::Order::Start { silent: !program.loads_libraries },
+    )?;
+    let closed =
+        (0..).zip(signals::at_start().closed).filter(|(_, closed)| *closed).map(|(fd, _)| fd).collect();
+    let start = Start {
+        path: launch::c_string(program.path.as_os_str())?,
+        arguments,
+        environment,
+        mask: state.mask,
+        ignored: state.ignored.clone(),
+        closed,
+        descriptors: Vec::new(),
+        detached: false,
+    };
+    let pid = start.spawn().map_err(|error| {
+        Failure::new(Exit::NotExecutable, format!("executing {}: {error}", program.path.display()))
+    })?;
+    if !program.loads_libraries {
+        agent.link.tell(&Tell::Started { pid });
+    }
+    supervise(&mut Child(pid), state, agent, job, settings)
+}
