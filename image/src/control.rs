@@ -19,7 +19,8 @@ pub const MAX_MESSAGE: usize = 64 * 1024;
 pub enum Request {
     /// From libholdfast, when it was loaded (`event: "load"`), or its process was forked or became a session leader.
     /// A userfaultfd may come with it as SCM_RIGHTS. No reply.
-    Hello {
+    #[serde(rename = "hello")] // libraries in older images say so
+    Register {
         /// "load", "fork" or "setsid".
         event: String,
         /// Version of the library.
@@ -112,7 +113,7 @@ pub enum Reply {
 pub struct JobStatus {
     /// Name of the job.
     pub job: String,
-    /// Pid of the program as seen from the agent; `None` before its first hello.
+    /// Pid of the program as seen from the agent; `None` before it has registered.
     pub pid: Option<i32>,
     /// Pid of the agent.
     pub agent_pid: i32,

@@ -324,7 +324,7 @@ pub struct ProcessFlags {
     pub oom_score_adj: i32,
 }
 
-/// Room in the program that libholdfast reserved for the agent, told by its hello message.
+/// Memory in the program that libholdfast reserved for the agent, told when it registered.
 ///
 /// `code` is mapped readable and executable, `scratch` readable and writable; both belong to the agent alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

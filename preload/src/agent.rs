@@ -159,11 +159,11 @@ fn socket_address(path: &[u8]) -> Option<libc::sockaddr_un> {
 }
 
 /// Tells the agent that this process is here after `event`, and where it may work; a userfaultfd goes with it.
-pub fn hello(event: &str) -> Result<(), Trouble> {
+pub fn register(event: &str) -> Result<(), Trouble> {
     let connection = Connection::open(Claim::take())?;
     let area = area::current().ok_or(Trouble::Absent)?;
     let tracker = sys::userfaultfd().ok();
-    let sent = sys::send(connection.fd, message::hello(event, &area).as_bytes(), tracker);
+    let sent = sys::send(connection.fd, message::register(event, &area).as_bytes(), tracker);
     if let Some(tracker) = tracker {
         sys::close(tracker);
     }

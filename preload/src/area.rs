@@ -3,7 +3,7 @@
 //! Runs in: the constructor reserves it; children made by fork find it at the same addresses.
 //! Invariants: `code` is mapped readable and executable and never written by us (the agent writes through
 //! `/proc/PID/mem`); nobody in the program uses either range; neither costs memory until the agent uses it.
-//! Fails by: `None`; then no hello is sent and the program runs without checkpoints.
+//! Fails by: `None`; then it does not register, and the program runs without checkpoints.
 
 use crate::{shared, sys};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -12,7 +12,7 @@ use holdfast_abi::inject::{CODE_LEN, SCRATCH_LEN};
 static CODE: AtomicU64 = AtomicU64::new(0);
 static SCRATCH: AtomicU64 = AtomicU64::new(0);
 
-/// What a hello says about the ranges.
+/// The ranges, as the agent is told of them.
 #[derive(Clone, Copy)]
 pub struct Area {
     /// First byte of the code range.

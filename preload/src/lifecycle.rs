@@ -2,7 +2,7 @@
 //!
 //! Runs in: the constructor (before `main`, one thread), the destructor; the child's fork handler (raw calls only); wrappers.
 //! Invariants: without an agent nothing of this does anything. `vfork` and `posix_spawn` are not hooked: the program
-//! that is executed says hello by its own constructor. `exec` is not hooked either: a program that clears its
+//! that is executed registers by its own constructor. `exec` is not hooked either: a program that clears its
 //! environment is not followed (documented). [`sigaltstack`] is counted, because a debugger cannot read alternate
 //! stacks: the agent asks again only when the count has moved (as for the calls in `attributes.rs`).
 //! Fails by: not being followed.
@@ -54,7 +54,7 @@ extern "C" fn load() {
     });
 }
 
-/// Finds the agent, or starts it, and says hello. What went on, in words for the debug line.
+/// Finds the agent, or starts it, and registers with it. What went on, in words for the debug line.
 fn attach() -> &'static str {
     let socket = match host::variable(ENV_SOCKET) {
         Some(path) => path,
@@ -68,7 +68,7 @@ fn attach() -> &'static str {
         return "HOLDFAST_SOCKET is longer than 511 bytes";
     }
     shared::word(SharedPage::MAGIC).store(u64::from_le_bytes(SharedPage::MAGIC_BYTES), Relaxed);
-    if area::reserve().is_none() || agent::hello(EVENT_LOAD).is_err() {
+    if area::reserve().is_none() || agent::register(EVENT_LOAD).is_err() {
         shared::set_text(SharedPage::SOCKET_PATH, SharedPage::SOCKET_PATH_LEN, b"");
         return "no agent answers at HOLDFAST_SOCKET";
     }
@@ -96,16 +96,16 @@ extern "C" fn forked() {
     });
 }
 
-/// Says hello again, if there is an agent.
+/// Registers again, if there is an agent.
 fn tell(event: &str) {
     let mut room = [0; SharedPage::SOCKET_PATH_LEN];
     if shared::text(SharedPage::SOCKET_PATH, &mut room).is_some() {
         // An agent that has gone meanwhile is no trouble of the program's.
-        let _ = agent::hello(event);
+        let _ = agent::register(event);
     }
 }
 
-/// `setsid(2)`, then a hello: a daemon is followed into its new session.
+/// `setsid(2)`, then it registers again: a daemon is followed into its new session.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn setsid() -> c_int {
     let session = sys::setsid();
@@ -116,7 +116,7 @@ pub extern "C" fn setsid() -> c_int {
 }
 
 /// `daemon(3)`: the C library's own, which calls neither `fork` nor `setsid` by a name that could be hooked (its fork
-/// runs the fork handlers, though); then a hello.
+/// runs the fork handlers, though); then it registers again.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn daemon(keep_folder: c_int, keep_files: c_int) -> c_int {
     let next = host::next_definition(DAEMON);

@@ -64,8 +64,8 @@ impl<const ROOM: usize> Text<ROOM> {
     }
 }
 
-/// Hello after `event`: "load", "fork" or "setsid".
-pub fn hello(event: &str, area: &Area) -> Text<512> {
+/// Registration after `event`: "load", "fork" or "setsid".
+pub fn register(event: &str, area: &Area) -> Text<512> {
     let mut text = Text::new();
     text.push(b"{\"request\":\"hello\",\"event\":\"").push(event.as_bytes());
     text.push(b"\",\"version\":\"").push(env!("CARGO_PKG_VERSION").as_bytes());
@@ -116,12 +116,12 @@ mod tests {
     use holdfast_image::{Addr, Epoch, record::InjectArea};
 
     #[test]
-    fn the_agent_decodes_a_hello_with_the_largest_numbers() {
+    fn the_agent_decodes_a_registration_with_the_largest_numbers() {
         let area =
             Area { code: u64::MAX, code_len: u64::MAX, scratch: u64::MAX, scratch_len: u64::MAX, shared: 0 };
-        let text = hello("setsid", &area);
+        let text = register("setsid", &area);
         assert!(text.fits());
-        let expected = Request::Hello {
+        let expected = Request::Register {
             event: "setsid".into(),
             version: env!("CARGO_PKG_VERSION").into(),
             area: InjectArea {

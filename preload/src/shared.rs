@@ -20,7 +20,7 @@ pub struct Shared([AtomicU64; SharedPage::LEN / 8]);
 /// The one instance. `ids.rs` also names it from assembly.
 pub static SHARED: Shared = Shared([const { AtomicU64::new(0) }; SharedPage::LEN / 8]);
 
-/// Address of the area, for the hello message.
+/// Address of the area, for the registration.
 pub fn address() -> u64 {
     core::ptr::from_ref(&SHARED).addr() as u64
 }

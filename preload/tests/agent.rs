@@ -22,7 +22,7 @@ fn finish(child: Child) -> String {
 }
 
 /// Checks a hello against the memory map of the live process that sent it.
-fn check_hello(said: &Said, event: &str) {
+fn check_registration(said: &Said, event: &str) {
     assert_eq!(said.text["request"], "hello");
     assert_eq!(said.event(), event);
     let area = &said.text["area"];
@@ -55,17 +55,17 @@ fn check_maps(said: &Said) {
 #[test]
 fn a_program_says_hello_and_looks_as_without_us() {
     let folder = Folder::new();
-    let life = folder.compile("life", &[]);
+    let lifecycle = folder.compile("lifecycle", &[]);
     let agent = Agent::new(folder.path());
-    let expected = output(plain(&life).arg("list"));
+    let expected = output(plain(&lifecycle).arg("list"));
     assert_eq!(expected, "errno 0\nfd 0\nfd 1\nfd 2\nthread\n");
-    assert_eq!(output(with_agent(&life, &agent).arg("list")), expected);
-    check_hello(&agent.next(), "load");
+    assert_eq!(output(with_agent(&lifecycle, &agent).arg("list")), expected);
+    check_registration(&agent.next(), "load");
 
     let sleeper = start(with_agent("sleep", &agent).arg("1"));
     let said = agent.next();
     assert_eq!(said.pid, sleeper.id() as i32);
-    check_hello(&said, "load");
+    check_registration(&said, "load");
     check_maps(&said);
     finish(sleeper);
 }
@@ -75,24 +75,24 @@ fn a_path_longer_than_a_socket_address_is_reached() {
     let folder = Folder::new();
     let deep = folder.path().join("d".repeat(100)).join("e".repeat(100));
     let agent = Agent::new(&deep);
-    let life = folder.compile("life", &[]);
-    assert_eq!(output(with_agent(&life, &agent).arg("list")), "errno 0\nfd 0\nfd 1\nfd 2\nthread\n");
-    check_hello(&agent.next(), "load");
+    let lifecycle = folder.compile("lifecycle", &[]);
+    assert_eq!(output(with_agent(&lifecycle, &agent).arg("list")), "errno 0\nfd 0\nfd 1\nfd 2\nthread\n");
+    check_registration(&agent.next(), "load");
 }
 
 #[test]
 fn a_forked_child_says_hello_by_itself_and_a_spawned_one_by_its_constructor() {
     let folder = Folder::new();
-    let life = folder.compile("life", &[]);
+    let lifecycle = folder.compile("lifecycle", &[]);
     let agent = Agent::new(folder.path());
-    let program = start(with_agent(&life, &agent).arg("fork"));
+    let program = start(with_agent(&lifecycle, &agent).arg("fork"));
     let parent = agent.next();
     let child = agent.next();
-    check_hello(&child, "fork");
+    check_registration(&child, "fork");
     assert_ne!(child.pid, parent.pid);
     assert_eq!(child.text["area"], parent.text["area"], "the area is inherited");
     let spawned = agent.next();
-    check_hello(&spawned, "load");
+    check_registration(&spawned, "load");
     assert!(spawned.pid != parent.pid && spawned.pid != child.pid);
     assert_eq!(finish(program), "child errno 12\nfd 0\nfd 1\nfd 2\n");
 }
@@ -100,15 +100,15 @@ fn a_forked_child_says_hello_by_itself_and_a_spawned_one_by_its_constructor() {
 #[test]
 fn setsid_and_daemon_are_told() {
     let folder = Folder::new();
-    let life = folder.compile("life", &[]);
+    let lifecycle = folder.compile("lifecycle", &[]);
     let agent = Agent::new(folder.path());
-    let program = start(with_agent(&life, &agent).arg("setsid"));
+    let program = start(with_agent(&lifecycle, &agent).arg("setsid"));
     let events: Vec<_> = (0..3).map(|_| agent.next()).collect();
     assert_eq!(events.iter().map(Said::event).collect::<Vec<_>>(), ["load", "fork", "setsid"]);
     assert_eq!(events[1].pid, events[2].pid);
     assert_eq!(finish(program), "setsid 0\n");
 
-    assert_eq!(output(with_agent(&life, &agent).arg("daemon")), "daemon\n");
+    assert_eq!(output(with_agent(&lifecycle, &agent).arg("daemon")), "daemon\n");
     let events: Vec<_> = (0..3).map(|_| agent.next()).collect();
     assert_eq!(events.iter().map(Said::event).collect::<Vec<_>>(), ["load", "fork", "setsid"]);
     assert_ne!(events[0].pid, events[2].pid);
@@ -122,7 +122,7 @@ fn a_shell_and_its_commands_are_followed_through_exec() {
     let pid = shell.id() as i32;
     for _ in 0..3 {
         let said = agent.next();
-        check_hello(&said, "load");
+        check_registration(&said, "load");
         assert_eq!(said.pid, pid);
     }
     assert_eq!(finish(shell), "done\n");
@@ -131,17 +131,17 @@ fn a_shell_and_its_commands_are_followed_through_exec() {
 #[test]
 fn without_anybody_at_the_socket_the_program_just_runs() {
     let folder = Folder::new();
-    let life = folder.compile("life", &[]);
+    let lifecycle = folder.compile("lifecycle", &[]);
     let expected = "errno 0\nfd 0\nfd 1\nfd 2\nthread\n";
     let dead = Agent::new(folder.path());
     let path = dead.path.clone();
     drop(dead);
     for socket in [path.as_path(), Path::new("/nowhere/agent.sock"), Path::new("relative"), Path::new("")] {
-        let mut command = plain(&life);
+        let mut command = plain(&lifecycle);
         command.env("LD_PRELOAD", common::library()).env("HOLDFAST_SOCKET", socket).arg("list");
         assert_eq!(output(&mut command), expected, "{socket:?}");
     }
-    let mut command = plain(&life);
+    let mut command = plain(&lifecycle);
     command.env("LD_PRELOAD", common::library()).env("HOLDFAST_SOCKET", "x".repeat(4000)).arg("list");
     assert_eq!(output(&mut command), expected);
 }
@@ -161,17 +161,17 @@ fn an_agent_that_does_not_accept_delays_the_program_only_shortly() {
 #[test]
 fn alternate_stacks_are_counted_and_errno_is_that_of_the_call() {
     let folder = Folder::new();
-    let life = folder.compile("life", &[]);
-    assert_eq!(output(alone(&life).arg("altstack")), "altstack 0 0 1 5 1\n");
+    let lifecycle = folder.compile("lifecycle", &[]);
+    assert_eq!(output(alone(&lifecycle).arg("altstack")), "altstack 0 0 1 5 1\n");
 }
 
 #[test]
 fn the_hooked_id_calls_do_what_they_do_without_us() {
     let folder = Folder::new();
-    let life = folder.compile("life", &[]);
-    let expected = output(plain(&life).arg("ids"));
+    let lifecycle = folder.compile("lifecycle", &[]);
+    let expected = output(plain(&lifecycle).arg("ids"));
     assert!(expected.contains("raw fork 7"), "{expected}");
-    assert_eq!(output(alone(&life).arg("ids")), expected);
+    assert_eq!(output(alone(&lifecycle).arg("ids")), expected);
 }
 
 #[test]
@@ -189,9 +189,9 @@ fn the_api_returns_its_codes_without_an_agent() {
 #[test]
 fn a_checkpoint_asked_for_by_the_program_waits_for_its_answer() {
     let folder = Folder::new();
-    let life = folder.compile("life", &[]);
+    let lifecycle = folder.compile("lifecycle", &[]);
     let agent = Agent::new(folder.path());
-    let program = start(with_agent(&life, &agent).arg("checkpoint"));
+    let program = start(with_agent(&lifecycle, &agent).arg("checkpoint"));
     let hello = agent.next();
     for answer in [
         r#"{"reply":"checkpointed","epoch":1,"stop_ns":5,"committed":true}"#.to_owned(),
@@ -211,9 +211,9 @@ fn a_checkpoint_asked_for_by_the_program_waits_for_its_answer() {
 #[test]
 fn a_checkpoint_that_is_only_started_asks_for_an_answer_at_the_cut() {
     let folder = Folder::new();
-    let life = folder.compile("life", &[]);
+    let lifecycle = folder.compile("lifecycle", &[]);
     let agent = Agent::new(folder.path());
-    let program = start(with_agent(&life, &agent).arg("start"));
+    let program = start(with_agent(&lifecycle, &agent).arg("start"));
     agent.next();
     for answer in [
         r#"{"reply":"checkpointed","epoch":1,"stop_ns":5,"committed":false}"#,
@@ -238,9 +238,9 @@ fn read_word(pid: i32, at: u64) -> u64 {
 fn a_checkpoint_returns_one_in_the_next_life() {
     use std::os::unix::fs::FileExt;
     let folder = Folder::new();
-    let life = folder.compile("life", &[]);
+    let lifecycle = folder.compile("lifecycle", &[]);
     let agent = Agent::new(folder.path());
-    let program = start(with_agent(&life, &agent).arg("two threads"));
+    let program = start(with_agent(&lifecycle, &agent).arg("two threads"));
     let hello = agent.next();
     let said = agent.next();
     let shared = hello.text["area"]["shared"].as_u64().unwrap();
@@ -258,9 +258,9 @@ fn ids_stay_those_that_the_program_knows() {
     use std::io::{BufRead, BufReader, Read, Write};
     use std::os::unix::fs::FileExt;
     let folder = Folder::new();
-    let life = folder.compile("life", &[]);
+    let lifecycle = folder.compile("lifecycle", &[]);
     let agent = Agent::new(folder.path());
-    let mut command = with_agent(&life, &agent);
+    let mut command = with_agent(&lifecycle, &agent);
     let mut program = start(command.args(["virtual", "0"]).stdin(Stdio::piped()));
     let hello = agent.next();
     let mut output = BufReader::new(program.stdout.take().unwrap());
@@ -289,9 +289,9 @@ fn ids_stay_those_that_the_program_knows() {
 #[test]
 fn two_threads_do_not_ask_at_once() {
     let folder = Folder::new();
-    let life = folder.compile("life", &[]);
+    let lifecycle = folder.compile("lifecycle", &[]);
     let agent = Agent::new(folder.path());
-    let program = start(with_agent(&life, &agent).arg("busy"));
+    let program = start(with_agent(&lifecycle, &agent).arg("busy"));
     agent.next();
     let said = agent.next();
     std::thread::sleep(Duration::from_millis(700));
@@ -302,10 +302,10 @@ fn two_threads_do_not_ask_at_once() {
 #[test]
 fn signals_ask_for_checkpoints() {
     let folder = Folder::new();
-    let life = folder.compile("life", &[]);
+    let lifecycle = folder.compile("lifecycle", &[]);
     let agent = Agent::new(folder.path());
     for (variable, stop) in [("HOLDFAST_SIGNAL", false), ("HOLDFAST_ON_STOP", true)] {
-        let program = start(with_agent(&life, &agent).args(["signal", "10"]).env(variable, "10"));
+        let program = start(with_agent(&lifecycle, &agent).args(["signal", "10"]).env(variable, "10"));
         agent.next();
         let said = agent.next();
         assert_eq!(said.text, serde_json::json!({"request": "checkpoint", "stop": stop, "wait": false}));
@@ -317,9 +317,9 @@ fn signals_ask_for_checkpoints() {
 fn a_stop_signal_without_an_agent_does_what_it_does_by_default() {
     use std::os::unix::process::ExitStatusExt;
     let folder = Folder::new();
-    let life = folder.compile("life", &[]);
+    let lifecycle = folder.compile("lifecycle", &[]);
     // No agent at all, and one that has gone after the hello.
-    let status = alone(&life)
+    let status = alone(&lifecycle)
         .args(["signal", "15"])
         .env("HOLDFAST_ON_STOP", "15")
         .stdout(Stdio::null())
@@ -338,11 +338,11 @@ fn a_stop_signal_without_an_agent_does_what_it_does_by_default() {
 #[test]
 fn protected_content_is_read_back_by_name() {
     let folder = Folder::new();
-    let life = folder.compile("life", &[]);
+    let lifecycle = folder.compile("lifecycle", &[]);
     let mut page = b"twelve bytes\0".to_vec();
     page.resize(4096, 0);
     fs::write(folder.path().join("6669656c64"), &page).unwrap();
-    let mut command = alone(&life);
+    let mut command = alone(&lifecycle);
     command.arg("restore").env("HOLDFAST_PROTECTED_DIR", folder.path());
     assert_eq!(output(&mut command), "restore 0 twelve bytes\nsize -8\nnot found -7\n");
 }
@@ -351,7 +351,7 @@ fn protected_content_is_read_back_by_name() {
 #[test]
 fn the_library_starts_the_agent_when_nobody_else_has() {
     let folder = Folder::new();
-    let life = folder.compile("life", &[]);
+    let lifecycle = folder.compile("lifecycle", &[]);
     let agent = Agent::new(folder.path());
     let script = folder.path().join("holdfast");
     let seen = folder.path().join("seen");
@@ -363,12 +363,12 @@ fn the_library_starts_the_agent_when_nobody_else_has() {
     );
     fs::write(&script, text).unwrap();
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-    let mut command = plain(&life);
+    let mut command = plain(&lifecycle);
     command.arg("environment").env("LD_PRELOAD", common::library());
     command.env("HOLDFAST_BIN", &script).env("HOLDFAST_NAME", "job");
     let path = agent.path.display();
     assert_eq!(output(&mut command), format!("{path}\n{path} 1\nfd 0\nfd 1\nfd 2\nchildren 1\n"));
-    check_hello(&agent.next(), "load");
+    check_registration(&agent.next(), "load");
     let seen = fs::read_to_string(&seen).unwrap();
     let mut lines = seen.lines();
     assert_eq!(lines.next(), Some("__agent --attach-env preload= name=job"));
@@ -378,13 +378,13 @@ fn the_library_starts_the_agent_when_nobody_else_has() {
 #[test]
 fn an_agent_that_does_not_come_up_is_not_waited_for_for_long() {
     let folder = Folder::new();
-    let life = folder.compile("life", &[]);
+    let lifecycle = folder.compile("lifecycle", &[]);
     for (text, least, most) in [("#!/bin/sh\nexec sleep 5\n", 1500, 4000), ("#!/bin/sh\nexit 1\n", 0, 1500)] {
         let script = folder.path().join("holdfast");
         fs::write(&script, text).unwrap();
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
         let began = Instant::now();
-        let mut command = plain(&life);
+        let mut command = plain(&lifecycle);
         command.arg("list").env("LD_PRELOAD", common::library()).env("HOLDFAST_BIN", &script);
         assert_eq!(output(&mut command), "errno 0\nfd 0\nfd 1\nfd 2\nthread\n");
         let took = began.elapsed().as_millis();

@@ -146,8 +146,8 @@ enum Fate {
 }
 
 fn fate(processes: &[CapturedProcess], options: &CutOptions) -> Fate {
-    let frozen: u64 = processes.iter().map(|one| one.inside.snapshot.frozen.pages().0).sum();
-    let copies = processes.iter().any(|one| one.inside.snapshot.copy.is_some());
+    let frozen: u64 = processes.iter().map(|one| one.inside.cut_memory.frozen.pages().0).sum();
+    let copies = processes.iter().any(|one| one.inside.cut_memory.copy.is_some());
     if options.park_above.is_some_and(|most| copies && PageCount(frozen) > most) {
         Fate::Park
     } else if options.hold || options.engine == Engine::Sync {

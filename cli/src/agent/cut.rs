@@ -60,7 +60,7 @@ impl Roster for Known {
 
     fn adopted(&self, adopted: Adopted) {
         let Adopted { pid, area, userfault } = adopted;
-        if let Err(error) = self.processes().hello(pid, area, true, userfault) {
+        if let Err(error) = self.processes().register(pid, area, true, userfault) {
             tracing::debug!("process {pid}, taken in just now, is gone: {error}");
         }
     }

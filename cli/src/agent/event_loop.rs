@@ -357,7 +357,7 @@ impl EventLoop {
 
     fn request(&mut self, id: u64, pid: i32, request: Request, passed: Option<OwnedFd>) {
         match request {
-            Request::Hello { event, version, area } => self.hello(pid, &event, &version, area, passed),
+            Request::Register { event, version, area } => self.register(pid, &event, &version, area, passed),
             Request::Status => {
                 let status = self.status();
                 self.answer(id, &Reply::Status(status));
@@ -411,7 +411,7 @@ impl EventLoop {
         self.start_checks();
     }
 
-    fn hello(&mut self, pid: i32, event: &str, version: &str, area: InjectArea, passed: Option<OwnedFd>) {
+    fn register(&mut self, pid: i32, event: &str, version: &str, area: InjectArea, passed: Option<OwnedFd>) {
         if !area.is_valid() || pid <= 0 {
             tracing::warn!("process {pid} said hello with an area that is not valid");
             return;
@@ -421,7 +421,7 @@ impl EventLoop {
             return;
         }
         // A session leader keeps its address space; at "load" and "fork" it is new.
-        let heard = self.processes().hello(pid, area, event != EVENT_SETSID, passed);
+        let heard = self.processes().register(pid, area, event != EVENT_SETSID, passed);
         match heard {
             Ok(()) => {
                 self.alone = None;

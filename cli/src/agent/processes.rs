@@ -54,7 +54,7 @@ impl Processes {
     ///
     /// # Errors
     /// The process is gone, or there are too many.
-    pub fn hello(
+    pub fn register(
         &mut self,
         pid: i32,
         area: InjectArea,
@@ -197,8 +197,8 @@ mod tests {
     fn a_program_that_cannot_speak_is_the_program_even_if_its_children_spoke_before() {
         let (children, pids) = sleepers();
         let mut processes = Processes { awaited: true, ..Processes::default() };
-        processes.hello(pids[1], area(1), true, None).unwrap();
-        processes.hello(pids[2], area(2), true, None).unwrap();
+        processes.register(pids[1], area(1), true, None).unwrap();
+        processes.register(pids[2], area(2), true, None).unwrap();
         assert!(processes.program_pid().is_none() && processes.members().is_none());
         for _ in 0..2 {
             processes.expect(pids[0]).unwrap();
@@ -215,9 +215,9 @@ mod tests {
         let (children, pids) = sleepers();
         let mut processes = Processes::default();
         for &pid in &pids {
-            processes.hello(pid, area(1), true, None).unwrap();
+            processes.register(pid, area(1), true, None).unwrap();
         }
-        processes.hello(pids[0], area(2), true, None).unwrap();
+        processes.register(pids[0], area(2), true, None).unwrap();
         let spaces = |processes: &mut Processes| -> Vec<(i32, u32)> {
             let members = processes.members().unwrap();
             members.targets().iter().map(|target| (target.pid, target.space)).collect()
@@ -227,19 +227,19 @@ mod tests {
             processes.members().map(|members| (members.program().pid, members.program().area))
         };
         assert_eq!(program(&mut processes), Some((pids[0], area(2))));
-        processes.hello(pids[1], area(3), true, None).unwrap();
+        processes.register(pids[1], area(3), true, None).unwrap();
         assert_eq!(processes.ended(pids[0]), Ended::Succeeded(pids[1]));
         assert_eq!(processes.ended(pids[2]), Ended::Other);
         assert_eq!(program(&mut processes), Some((pids[1], area(3))));
         assert_eq!(spaces(&mut processes), [(pids[1], 1)]);
         let tracking_of = |processes: &mut Processes| processes.members().unwrap().program().tracking.clone();
         let tracking = tracking_of(&mut processes);
-        processes.hello(pids[1], area(3), false, None).unwrap();
+        processes.register(pids[1], area(3), false, None).unwrap();
         assert!(Arc::ptr_eq(&tracking_of(&mut processes), &tracking));
-        processes.hello(pids[1], area(3), true, None).unwrap();
+        processes.register(pids[1], area(3), true, None).unwrap();
         assert!(!Arc::ptr_eq(&tracking_of(&mut processes), &tracking));
         assert_eq!(processes.ended(pids[1]), Ended::Alone);
         end(children);
-        assert!(processes.hello(pids[0], area(1), true, None).is_err());
+        assert!(processes.register(pids[0], area(1), true, None).is_err());
     }
 }

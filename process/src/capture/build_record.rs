@@ -9,7 +9,7 @@ use crate::capture::files::inotify;
 use crate::capture::maps::{Flags, Mapped};
 use crate::capture::{credentials, map_flags, mlock, regions, state};
 use crate::error::CutError;
-use crate::freeze::engine::Snapshot;
+use crate::freeze::engine::CutMemory;
 use crate::freeze::frozen_memory::{FrozenMemory, Living, OwnMemory, StoreFiles};
 use crate::freeze::retained::Retained;
 use crate::freeze::tracer_queue::TracerQueue;
@@ -56,19 +56,19 @@ pub struct Described {
 pub struct Sets {
     /// Engine that was used: where they differ, that of most concern to the programs.
     pub engine: UsedEngine,
-    /// As in [`Snapshot`].
+    /// As in [`CutMemory`].
     pub dirty: PageSet,
-    /// As in [`Snapshot`].
+    /// As in [`CutMemory`].
     pub frozen: PageSet,
-    /// As in [`Snapshot`].
+    /// As in [`CutMemory`].
     pub present: PageSet,
     /// What the image takes from elsewhere.
     pub inherited: Inherited,
 }
 
 impl Sets {
-    fn add(&mut self, space: u32, snapshot: Snapshot, options: &CutOptions) {
-        let inherited = snapshot.inherited(options);
+    fn add(&mut self, space: u32, cut_memory: CutMemory, options: &CutOptions) {
+        let inherited = cut_memory.inherited(options);
         let unchanged = inherited.unchanged.into_iter().map(|run| address_space::global_run(space, run));
         self.inherited.unchanged.extend(unchanged);
         let mapped = inherited.mapped.into_iter();
@@ -78,11 +78,11 @@ impl Sets {
                 ..mapping
             }),
         );
-        self.dirty = self.dirty.union(&address_space::global_set(space, snapshot.dirty));
-        self.frozen = self.frozen.union(&address_space::global_set(space, snapshot.frozen));
-        self.present = self.present.union(&address_space::global_set(space, snapshot.present));
+        self.dirty = self.dirty.union(&address_space::global_set(space, cut_memory.dirty));
+        self.frozen = self.frozen.union(&address_space::global_set(space, cut_memory.frozen));
+        self.present = self.present.union(&address_space::global_set(space, cut_memory.present));
         if self.engine != UsedEngine::Fork {
-            self.engine = snapshot.engine;
+            self.engine = cut_memory.engine;
         }
     }
 
@@ -143,10 +143,10 @@ pub fn after(
 
 /// Takes what keeps the memory of a process until it is stored out of what was read.
 fn retain(process: &mut CapturedProcess, held: Option<StoppedProgram>) -> Option<Retained> {
-    let snapshot = &mut process.inside.snapshot;
-    let surplus = std::mem::take(&mut snapshot.surplus);
-    let guard = snapshot.guard.take();
-    match (snapshot.copy.take(), held) {
+    let cut_memory = &mut process.inside.cut_memory;
+    let surplus = std::mem::take(&mut cut_memory.surplus);
+    let guard = cut_memory.guard.take();
+    match (cut_memory.copy.take(), held) {
         (Some(copy), _) => Some(Retained::Copy { copy: Box::new(copy), surplus }),
         (None, Some(held)) => Some(Retained::Held(Box::new(held))),
         (None, None) => guard.map(|guard| Retained::Guarded {
@@ -183,12 +183,12 @@ fn describe_all(
     for process in processes {
         let (pid, space) = (process.target.pid, process.target.space);
         let own = retained.iter().find(|(other, _)| *other == space).map(|(_, retained)| retained);
-        let (record, memory, snapshot) = describe(process, own, options, state, &once)
+        let (record, memory, cut_memory) = describe(process, own, options, state, &once)
             .map_err(|error| process_errors::named(error, several, pid))?;
         // The parent by its id here; it gets the one that the processes know below.
         records.push((pid, record));
         members.push((space, memory));
-        sets.add(space, snapshot, options);
+        sets.add(space, cut_memory, options);
     }
     let mut record = with_others(records).ok_or(CutError::Gone)?;
     // Where it lives as we do, it is ours to tell: one that was given since the stop does as well.
@@ -289,11 +289,11 @@ fn describe(
     options: &CutOptions,
     state: &mut TracerState,
     once: &FileTable,
-) -> Result<(ProcessRecord, OwnMemory, Snapshot), CutError> {
+) -> Result<(ProcessRecord, OwnMemory, CutMemory), CutError> {
     let CapturedProcess { target, before, mut inside } = process;
     if let Some(Retained::Copy { copy, .. }) = retained {
         copy.detach_from_program()?;
-        check_copy(copy.pid, &inside.snapshot)?;
+        check_copy(copy.pid, &inside.cut_memory)?;
     }
     let seen = &inside.seen;
     let missing = inside.scenery.shared_files.missing(&seen.mapped);
@@ -317,22 +317,22 @@ fn describe(
         let what = format!("{} was replaced meanwhile", String::from_utf8_lossy(&mapped.mapping.name));
         return Err(CutError::Busy { what });
     }
-    let mut snapshot = std::mem::take(&mut inside.snapshot);
-    let shared: PageSet = snapshot.saved.first(snapshot.shared).collect();
-    snapshot.dirty = snapshot.dirty.union(&shared);
-    snapshot.saved.sort();
-    let memory = memory(&target, &mut snapshot, retained)?;
-    let guards = snapshot.guards.runs().iter();
+    let mut cut_memory = std::mem::take(&mut inside.cut_memory);
+    let shared: PageSet = cut_memory.saved.first(cut_memory.shared).collect();
+    cut_memory.dirty = cut_memory.dirty.union(&shared);
+    cut_memory.saved.sort();
+    let memory = memory(&target, &mut cut_memory, retained)?;
+    let guards = cut_memory.guards.runs().iter();
     let guards = guards.map(|run| GuardRegion { start: run.start, end: run.end() }).collect();
     let mut record = ProcessRecord { guards, ..record(&target, kept, inside, regions, mapped_files)? };
     record.host.baseline = options.baseline;
-    Ok((record, memory, snapshot))
+    Ok((record, memory, cut_memory))
 }
 
 /// Where the pages of a process are read.
 fn memory(
     target: &Target,
-    snapshot: &mut Snapshot,
+    cut_memory: &mut CutMemory,
     retained: Option<&Retained>,
 ) -> Result<OwnMemory, CutError> {
     let pid = match retained {
@@ -345,8 +345,8 @@ fn memory(
         None => None,
     };
     Ok(OwnMemory {
-        saved: std::mem::take(&mut snapshot.saved),
-        files: StoreFiles::new(snapshot.files.clone()),
+        saved: std::mem::take(&mut cut_memory.saved),
+        files: StoreFiles::new(cut_memory.files.clone()),
         living,
         guard: match retained {
             Some(Retained::Guarded { guard, .. }) => Some(Arc::clone(guard)),
@@ -390,8 +390,8 @@ fn flags(
 
 /// The copy has all pages that are to be read from it. Otherwise the program changed a flag of a mapping between the look
 /// before the stop and the stop, and the clone left it out or wiped it.
-fn check_copy(pid: i32, snapshot: &Snapshot) -> Result<(), CutError> {
-    let expected = snapshot.frozen.difference(&snapshot.of_files);
+fn check_copy(pid: i32, cut_memory: &CutMemory) -> Result<(), CutError> {
+    let expected = cut_memory.frozen.difference(&cut_memory.of_files);
     match expected.difference(&tracking::existing(pid, &expected)?).runs().first() {
         Some(run) => {
             let start = run.start;

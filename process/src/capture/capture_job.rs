@@ -14,7 +14,7 @@ use crate::capture::maps::SharedPages;
 use crate::capture::regions;
 use crate::capture::{ipc, sysv_shm};
 use crate::error::CutError;
-use crate::freeze::engine::{self, Scene, Snapshot};
+use crate::freeze::engine::{self, CutMemory, Scene};
 use crate::job::prepare::Before;
 use crate::job::stopped_process::{Aborted, StoppedProcess, advance, join};
 use crate::job::target::Target;
@@ -52,7 +52,7 @@ pub struct Captured {
     /// Its parent knows that it was stopped.
     pub stop_told: bool,
     /// Its memory.
-    pub snapshot: Snapshot,
+    pub cut_memory: CutMemory,
 }
 
 /// A process of which everything was read, apart from whether it is still stopped.
@@ -127,12 +127,12 @@ pub fn read(
             several,
             no_clone,
         };
-        let snapshot = engine::take(&scene, part.collected, &mut shared, breakdown)?;
+        let cut_memory = engine::take(&scene, part.collected, &mut shared, breakdown)?;
         let zombies = zombies.iter().filter(|(parent, _)| *parent == target.pid);
         let zombies = zombies.map(|(_, zombie)| zombie.clone()).collect();
         let stop_told = told.contains(&seen.inner_pid);
         let Part { scenery, whole, files, .. } = part;
-        Ok(Captured { seen, surroundings, scenery, whole, files, zombies, stop_told, snapshot })
+        Ok(Captured { seen, surroundings, scenery, whole, files, zombies, stop_told, cut_memory })
     })?;
     Ok((captured, contents))
 }

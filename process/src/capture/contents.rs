@@ -138,7 +138,7 @@ impl Contents {
         let sights = survey(self.limit, tables, processes)?;
         let mapped: BTreeSet<u64> = processes.iter().flat_map(|process| shared(process.mapped)).collect();
         let mut state = self.state();
-        let saved = SavedPages::with_room(state.last_len);
+        let saved = SavedPages::with_capacity(state.last_len);
         let mut taken = Taken { saved, ..Taken::default() };
         let mut now = HashMap::with_capacity(sights.len());
         for (written, sight) in sights {

@@ -31,7 +31,7 @@ use std::time::Instant;
 
 /// The memory of the instant.
 #[derive(Debug, Default)]
-pub struct Snapshot {
+pub struct CutMemory {
     /// Pages copied inside the stop.
     pub saved: SavedPages,
     /// The frozen copy, if there is one.
@@ -58,7 +58,7 @@ pub struct Snapshot {
     pub files: Vec<StoreMapping>,
 }
 
-impl Snapshot {
+impl CutMemory {
     /// What the image takes from elsewhere. After the stop.
     pub fn inherited(&self, options: &CutOptions) -> Inherited {
         if options.only.is_some() {
@@ -127,81 +127,81 @@ pub fn take(
     collected: Collected,
     shared_pages: &mut SharedPages,
     breakdown: &mut StopBreakdown,
-) -> Result<Snapshot, CutError> {
+) -> Result<CutMemory, CutError> {
     let begun = Instant::now();
-    let mut snapshot = sort(scene.options, collected);
+    let mut cut_memory = sort(scene.options, collected);
     if scene.options.only.is_none()
         && let Err(error) =
-            maps::save_shared(scene.live, scene.memory, scene.mapped, shared_pages, &mut snapshot.saved)
+            maps::save_shared(scene.live, scene.memory, scene.mapped, shared_pages, &mut cut_memory.saved)
     {
         refuse::unless_empty(maps::refuse_guards(&pagemap_of(scene.target, scene.live)?, scene.mapped))?;
         return Err(error.into());
     }
-    let shared = snapshot.saved.pieces();
+    let shared = cut_memory.saved.pieces();
     let hold = scene.options.hold || scene.options.engine == Engine::Sync;
-    let plan = if hold { Plan::default() } else { plan(scene, &snapshot) };
-    let guardable = if hold { None } else { guardable(scene, &snapshot) };
+    let plan = if hold { Plan::default() } else { plan(scene, &cut_memory) };
+    let guardable = if hold { None } else { guardable(scene, &cut_memory) };
     if hold {
-        snapshot.engine = UsedEngine::Sync;
+        cut_memory.engine = UsedEngine::Sync;
     } else if let Some(guardable) = &guardable {
-        snapshot.engine = UsedEngine::Slots;
-        save(scene, &mut snapshot.saved, &snapshot.dirty.difference(guardable.pages()))?;
-        snapshot.frozen = guardable.pages().clone();
+        cut_memory.engine = UsedEngine::Slots;
+        save(scene, &mut cut_memory.saved, &cut_memory.dirty.difference(guardable.pages()))?;
+        cut_memory.frozen = guardable.pages().clone();
     } else if plan.copy {
-        snapshot.engine = UsedEngine::Copy;
-        save(scene, &mut snapshot.saved, &snapshot.dirty)?;
+        cut_memory.engine = UsedEngine::Copy;
+        save(scene, &mut cut_memory.saved, &cut_memory.dirty)?;
     } else {
-        snapshot.engine = UsedEngine::Fork;
-        let outside = outside_clones(scene.mapped).intersection(&snapshot.dirty);
-        save(scene, &mut snapshot.saved, &outside)?;
-        snapshot.frozen = snapshot.dirty.difference(&outside);
+        cut_memory.engine = UsedEngine::Fork;
+        let outside = outside_clones(scene.mapped).intersection(&cut_memory.dirty);
+        save(scene, &mut cut_memory.saved, &outside)?;
+        cut_memory.frozen = cut_memory.dirty.difference(&outside);
     }
     breakdown.copy_ns += elapsed_ns(begun);
 
     let begun = Instant::now();
     if let Some(guardable) = guardable {
-        let survey = survey(scene, &snapshot.dirty);
+        let survey = survey(scene, &cut_memory.dirty);
         match guard::arm(&survey, guardable, &scene.options.guard, scene.host)? {
-            Ok(guard) => snapshot.guard = Some(guard),
+            Ok(guard) => cut_memory.guard = Some(guard),
             Err(unsuited) => {
                 tracing::info!("engine fork instead of slots: {}", unsuited.0);
-                snapshot.engine = UsedEngine::Fork;
+                cut_memory.engine = UsedEngine::Fork;
             }
         }
     }
-    if snapshot.engine == UsedEngine::Fork {
+    if cut_memory.engine == UsedEngine::Fork {
         let area = &scene.target.area;
         let keep_out = without_area(&plan.keep_out, area);
         // Their pages are saved already.
         let special = scene.mapped.iter().filter(|mapped| mapped.kept_out).map(Mapped::run);
         let keep_out: Vec<PageRun> = special.chain(keep_out).take(clone::KEEP_OUT_MAX).collect();
-        snapshot.copy = Some(clone::freeze(scene.host, area, &keep_out)?);
-        snapshot.surplus = surplus(scene.mapped, &snapshot.frozen, keep_out, area);
+        cut_memory.copy = Some(clone::freeze(scene.host, area, &keep_out)?);
+        cut_memory.surplus = surplus(scene.mapped, &cut_memory.frozen, keep_out, area);
     }
     breakdown.clone_ns += elapsed_ns(begun);
-    snapshot.shared = shared;
-    Ok(snapshot)
+    cut_memory.shared = shared;
+    Ok(cut_memory)
 }
 
 /// Splits what the tracker has found into what is to be read and what the image takes from elsewhere.
-fn sort(options: &CutOptions, collected: Collected) -> Snapshot {
+fn sort(options: &CutOptions, collected: Collected) -> CutMemory {
     let Collected { dirty, present, of_files, mapped, guards } = collected;
-    let mut snapshot = Snapshot { saved: SavedPages::new(), of_files, guards, ..Snapshot::default() };
+    let mut cut_memory = CutMemory { saved: SavedPages::new(), of_files, guards, ..CutMemory::default() };
     match &options.only {
         Some(only) => {
             let only = PageSet::from(only.clone());
             let of_store: PageSet = mapped.iter().map(|mapping| mapping.run).collect();
-            snapshot.dirty = present.union(&of_store).intersection(&only);
+            cut_memory.dirty = present.union(&of_store).intersection(&only);
         }
-        None => snapshot.dirty = dirty,
+        None => cut_memory.dirty = dirty,
     }
-    snapshot.present = present;
+    cut_memory.present = present;
     let readable = |mapping: StoreMapping| match &options.common {
         Some(common) if common.is_at(&mapping.path) => StoreMapping { path: common.path(), ..mapping },
         _ => mapping,
     };
-    snapshot.files = mapped.into_iter().map(readable).collect();
-    snapshot
+    cut_memory.files = mapped.into_iter().map(readable).collect();
+    cut_memory
 }
 
 fn survey<'a>(scene: &Scene<'a>, dirty: &'a PageSet) -> Survey<'a> {
@@ -218,7 +218,7 @@ fn survey<'a>(scene: &Scene<'a>, dirty: &'a PageSet) -> Survey<'a> {
 }
 
 /// What engine `slots` can guard, if it was chosen and suits.
-fn guardable(scene: &Scene<'_>, snapshot: &Snapshot) -> Option<guard::Guardable> {
+fn guardable(scene: &Scene<'_>, cut_memory: &CutMemory) -> Option<guard::Guardable> {
     if scene.options.engine != Engine::Slots {
         return None;
     }
@@ -232,13 +232,13 @@ fn guardable(scene: &Scene<'_>, snapshot: &Snapshot) -> Option<guard::Guardable>
         tracing::info!("engine fork instead of slots: no exact tracking, or a self-contained image");
         return None;
     }
-    let slots = scene.options.guard.slots.of(snapshot.present.pages());
-    guard::survey(&survey(scene, &snapshot.dirty), slots)
+    let slots = scene.options.guard.slots.of(cut_memory.present.pages());
+    guard::survey(&survey(scene, &cut_memory.dirty), slots)
         .inspect_err(|unsuited| tracing::info!("engine fork instead of slots: {}", unsuited.0))
         .ok()
 }
 
-fn plan(scene: &Scene<'_>, snapshot: &Snapshot) -> Plan {
+fn plan(scene: &Scene<'_>, cut_memory: &CutMemory) -> Plan {
     if scene.no_clone {
         return Plan { copy: true, keep_out: Vec::new() };
     }
@@ -255,7 +255,7 @@ fn plan(scene: &Scene<'_>, snapshot: &Snapshot) -> Plan {
         .filter(|mapped| matches!(mapped.kind, Kind::Anonymous { whole: false } | Kind::PrivateFile))
         .map(Mapped::run)
         .collect();
-    let mut plan = (scene.options.planner)(&snapshot.dirty, &snapshot.present, &private);
+    let mut plan = (scene.options.planner)(&cut_memory.dirty, &cut_memory.present, &private);
     plan.copy &= scene.options.engine == Engine::Auto && scene.flags_known;
     // Where only some memory is asked for, absent pages of it are read as well.
     plan.copy &= scene.options.only.is_none();

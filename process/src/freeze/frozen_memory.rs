@@ -63,7 +63,7 @@ impl SavedPages {
         SavedPages { bytes, pieces: Vec::new(), used: 0 }
     }
     /// Empty, with the smallest spare buffer that has so much room, if there is one.
-    pub fn with_room(len: usize) -> SavedPages {
+    pub fn with_capacity(len: usize) -> SavedPages {
         let mut spare = spare();
         let fitting = spare.iter().position(|spare| spare.len() >= len);
         let bytes = fitting.map(|at| spare.remove(at)).unwrap_or_default();

@@ -266,7 +266,7 @@ fn abandon(failure: StopFailure, stragglers: &mut Stragglers) -> CutError {
     let StopFailure { why, interrupted } = failure;
     for Interrupted { stopped, late } in interrupted {
         restart_waits(&stopped);
-        stragglers.add(stopped.let_go(&[]));
+        stragglers.add(stopped.detach_all(&[]));
         stragglers.add(late);
     }
     resume::error_of(why)

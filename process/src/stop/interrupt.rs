@@ -425,7 +425,7 @@ impl Stopped {
     /// Lets all threads go: sleepers first, those in user code last, because each woken one may take the agent's
     /// processor (docs/stop.md, A.1). `computing`: threads to go last. Returns those that were killed meanwhile, for
     /// [`Stragglers::add`].
-    pub fn let_go(&self, computing: &[i32]) -> Vec<i32> {
+    pub fn detach_all(&self, computing: &[i32]) -> Vec<i32> {
         let mut killed = Vec::new();
         for &tid in self.threads.keys().filter(|tid| !computing.contains(tid)).chain(computing) {
             if let Err(error) = ptrace::detach(tid, 0) {

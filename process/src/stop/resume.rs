@@ -56,7 +56,7 @@ impl StoppedProgram {
         fault::point("resume");
         let computing: Vec<i32> =
             self.threads.iter().filter(|thread| !thread.in_call()).map(|thread| thread.tid).collect();
-        stragglers.add(self.stopped.let_go(&computing));
+        stragglers.add(self.stopped.detach_all(&computing));
         fault::point("resumed");
     }
 
@@ -73,7 +73,7 @@ impl StoppedProgram {
     /// Ends the program.
     pub fn kill(self, stragglers: &mut Stragglers) {
         let _ = ptrace::kill(self.pid, libc::SIGKILL);
-        stragglers.add(self.stopped.let_go(&[]));
+        stragglers.add(self.stopped.detach_all(&[]));
     }
 }
 
@@ -234,7 +234,7 @@ fn slots_of<'a>(
 /// One ended.
 pub fn read_threads(pid: i32, stopped: &Stopped, nested: bool) -> Result<Vec<Thread>, TraceError> {
     let mut all = Vec::with_capacity(stopped.threads.len());
-    let mut buffer = vec![0_u8; threads::XSTATE_ROOM];
+    let mut buffer = vec![0_u8; threads::XSTATE_LEN_MAX];
     for (&tid, held) in &stopped.threads {
         let inner = if nested { Status::read(pid, tid)?.innermost("NSpid").unwrap_or(tid) } else { tid };
         let mut thread = threads::read(tid, inner, *held, &mut buffer)?;

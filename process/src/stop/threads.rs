@@ -114,9 +114,9 @@ pub fn pending_mask(infos: &[[u8; 128]]) -> u64 {
 }
 
 /// Room for the largest extended state that a processor has today (AMX: 11 KiB).
-pub const XSTATE_ROOM: usize = 16 * 1024;
+pub const XSTATE_LEN_MAX: usize = 16 * 1024;
 
-/// Reads one thread; `buffer` has [`XSTATE_ROOM`] bytes.
+/// Reads one thread; `buffer` has [`XSTATE_LEN_MAX`] bytes.
 ///
 /// # Errors
 /// The thread is gone, or the kernel refuses.
