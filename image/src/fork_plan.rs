@@ -288,7 +288,7 @@ impl<'a> Planner<'a> {
         self.nodes.len() - 1
     }
 
-    /// Children that have ended. Where one was is of use to others only as a number: what cannot be had of it is let go.
+    /// Children that have ended. Where one was is of use to others only as a number: what cannot be had of it is left out.
     fn place_zombies(&mut self) {
         let mut adopted = Vec::new();
         for at in 0..self.all.len() {

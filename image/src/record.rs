@@ -1,4 +1,4 @@
-//! The process record: everything but the pages that a restart must bring back.
+//! The process record: everything but the pages that a restart must restore.
 //!
 //! Written by `process::capture` at the stop, read by `process::rebuild`. Each part names its source in the kernel.
 //! Pids and tids are those that the program itself sees (the last number of `NSpid` in `/proc/PID/status`).
@@ -59,7 +59,7 @@ pub struct ProcessRecord {
     pub posix_timers: Vec<PosixTimer>,
     /// Open files.
     pub files: FileTable,
-    /// Where libholdfast reserved room for the agent.
+    /// Where libholdfast reserved memory for the agent.
     pub inject: InjectArea,
     /// Flags of the process that its files in `/proc` tell.
     pub flags: ProcessFlags,

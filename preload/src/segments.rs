@@ -29,7 +29,7 @@ pub unsafe fn by_number(number: c_long, mut args: [usize; 6]) -> Option<isize> {
         libc::SYS_shmget => {
             let remove = |id: isize| {
                 let args = [id as usize, libc::IPC_RMID as usize, 0, 0, 0, 0];
-                // SAFETY: removes what was made by this very call, and nobody knows yet.
+                // SAFETY: removes what was made by this very call, and is not known to others yet.
                 let _ = unsafe { sys::raw(libc::SYS_shmctl, args) };
             };
             Some(SEGMENTS.get(|| call(args), remove))

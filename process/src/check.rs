@@ -248,7 +248,7 @@ fn look_at<'a>(
     Ok(Some(Open { pid, live, inner_pid, own, area, mapped }))
 }
 
-/// Processes of the job that have not spoken: those that a cut takes in all the same, and others. Of a process that is not
+/// Processes of the job that have not registered: those that a cut takes in all the same, and others. Of a process that is not
 /// of a job: none, and all its children.
 fn unknown(options: &CheckOptions) -> (Vec<i32>, Vec<i32>) {
     let others = options.others.iter().map(|(pid, _)| *pid);
@@ -313,7 +313,7 @@ fn memory(
                 && !area::is_ours(live, area, maps.iter())
                 && !options.will_be_adopted(pid) =>
         {
-            // The cut lets another process go on and waits for its hello.
+            // The cut lets another process go on and waits for its registration.
             let other = pid != options.pid;
             found.push(if other { refuse::stranger(pid) } else { refuse::process(pid, area::NOT_OURS) });
         }

@@ -58,7 +58,7 @@ pub struct Cut {
 
 /// What [`make`] yields.
 pub struct Made {
-    /// For whoever asked.
+    /// For the caller.
     pub cut: Cut,
     /// For the tracer: what is kept until the pages are stored, by space.
     pub retained: Vec<(u32, Retained)>,

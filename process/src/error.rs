@@ -1,4 +1,4 @@
-//! Errors of stopping and injecting. The policy: whatever fails, the program is put back and let go first; the error
+//! Errors of stopping and injecting. The policy: whatever fails, the program is put back and resumed first; the error
 //! then says what failed, on what, and whether to try again.
 
 use holdfast_image::refusal::Refusal;
@@ -51,7 +51,7 @@ pub enum CutError {
         /// Which, and how.
         what: String,
     },
-    /// Processes of the job come and go, or have not spoken (yet), or something is under way that no image can hold; try
+    /// Processes of the job come and go, or have not registered (yet), or something is under way that no image can hold; try
     /// again in a moment.
     #[error("{}", lines(.0))]
     Unsettled(Vec<Refusal>),

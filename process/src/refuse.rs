@@ -58,7 +58,7 @@ pub fn tracer(status: &Status) -> Option<i64> {
     status.number("TracerPid").filter(|&tracer| tracer != 0)
 }
 
-/// Whether a tracer is a thread of this process: the program is being stopped, or let go.
+/// Whether a tracer is a thread of this process: the program is being stopped, or resumed.
 pub fn is_own_thread(tracer: i64) -> bool {
     std::fs::exists(format!("/proc/self/task/{tracer}")).unwrap_or(false)
 }
@@ -67,7 +67,7 @@ fn debugger(tracer: i64) -> String {
     format!("traced by process {tracer} (a debugger?): end that first")
 }
 
-/// A process that somebody else traces.
+/// A process that another process traces.
 pub fn traced(pid: i32, tracer: i64) -> Refusal {
     process(pid, debugger(tracer))
 }
@@ -81,7 +81,7 @@ pub fn processes(refusals: &[Refusal]) -> Vec<i32> {
     refusals.iter().filter_map(pid).collect()
 }
 
-/// A thread that somebody else traces.
+/// A thread that another process traces.
 pub fn traced_thread(tid: i32, tracer: i64) -> Refusal {
     thread(tid, debugger(tracer))
 }

@@ -23,7 +23,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub fn open(store: &Store) -> Result<(Job, JobLock, Recipe), Failure> {
     let settings = settings(|name| std::env::var(name).ok())?;
     let name = std::env::var("HOLDFAST_NAME").ok();
-    // Who the program is shows only at its hello, when the job must have its name already.
+    // Who the program is shows only at its registration, when the job must have its name already.
     names::claim_job(store, name.as_deref(), Path::new("attached"), |job| {
         let lock = job_lock::take(job)?;
         let created_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();

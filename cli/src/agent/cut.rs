@@ -29,10 +29,10 @@ const BUSY: Duration = Duration::from_secs(10);
 /// The first pause, doubled each time, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(800);
-/// How long a process may take from its birth to its hello, while it has a processor, and how often that is looked for.
+/// How long a process may take from its birth to its registration, while it has a processor, and how often that is looked for.
 const PATIENCE: Duration = Duration::from_secs(3);
 const MOMENT: Duration = Duration::from_millis(3);
-/// Longest stop before everything is let go.
+/// Longest stop before everything is resumed.
 const DEADLINE: Duration = Duration::from_millis(50);
 
 /// The processes that the agent knows.
@@ -161,7 +161,7 @@ fn slots(limit: CowLimit) -> SlotCount {
     }
 }
 
-/// A bound that a program can use up before the watcher has looked for the first time: the program is let go by the
+/// A bound that a program can use up before the watcher has looked for the first time: the program is resumed by the
 /// watcher then.
 fn small_bound(limit: CowLimit) -> Option<PageCount> {
     const SMALL: u64 = 8 << 20;

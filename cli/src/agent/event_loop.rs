@@ -98,7 +98,7 @@ pub struct EventLoop {
     grace: Duration,
     link_open: bool,
     ending: bool,
-    /// Descriptors above 2 that the program was started with; unknown before the hello of one that was started
+    /// Descriptors above 2 that the program was started with; unknown before the registration of one that was started
     /// without a front.
     inherited_fds: Option<Vec<InheritedFd>>,
 }
@@ -145,7 +145,7 @@ impl EventLoop {
         })
     }
 
-    /// The program will not speak: the front tells of it.
+    /// The program will not register: the front tells of it.
     pub fn await_program(&self) {
         self.processes().awaited = true;
     }
@@ -212,7 +212,7 @@ impl EventLoop {
             waited.push((Source::Link, link.as_fd()));
         }
         waited.extend(self.clients.iter().map(|client| (Source::Client(client.id), client.socket.as_fd())));
-        // Last: a hello that is waiting must be heard before the end of its parent.
+        // Last: a registration that is waiting must be heard before the end of its parent.
         // Their lock must not be held while this waits: the checkpoint thread asks who is there.
         let processes = self.processes().descriptors();
         waited.extend(processes.iter().map(|(pid, fd)| (Source::Process(*pid), fd.as_fd())));
@@ -311,8 +311,8 @@ impl EventLoop {
             }
             self.next_client += 1;
             self.clients.push(Client { id: self.next_client, socket, pid: who.pid });
-            // What it has sent already is read at once: its hello may be its last sign of life. What came before on
-            // other connections is read first: a program may ask for a checkpoint right after its hello.
+            // What it has sent already is read at once: its registration may be its last sign of life. What came before on
+            // other connections is read first: a program may ask for a checkpoint right after its registration.
             let ids: Vec<u64> = self.clients.iter().map(|client| client.id).collect();
             for id in ids {
                 self.client_event(id);

@@ -1,6 +1,6 @@
 //! Which processes belong to the job, and which of them is *the* program.
 //!
-//! Kept by the agent's loop, asked by the checkpoint thread. The first process that says hello is the program; others are remembered with their
+//! Kept by the agent's loop, asked by the checkpoint thread. The first process that registers is the program; others are remembered with their
 //! areas. When the program ends, the one of them that spoke last takes its place: that is how a daemonising program
 //! is followed into its child.
 
@@ -27,7 +27,7 @@ struct Known {
     tracking: Arc<Tracking>,
 }
 
-/// The processes that said hello and live.
+/// The processes that registered and live.
 #[derive(Debug, Default)]
 pub struct Processes {
     /// The program first, the others in the order in which they spoke last.
@@ -48,7 +48,7 @@ pub enum Ended {
 }
 
 impl Processes {
-    /// A process said hello from `area`, and brought a userfaultfd with it. A repeated hello (after exec, or after fork
+    /// A process registered from `area`, and brought a userfaultfd with it. A repeated registration (after exec, or after fork
     /// in the child) replaces its area, and its tracking if its address space is new; otherwise the descriptor is
     /// closed, because memory belongs to the one that it was registered with first.
     ///
@@ -74,11 +74,11 @@ impl Processes {
         }
         self.add(pid, None, area, Arc::new(Tracking::new(userfault)))
     }
-    /// The program, which will not say hello: the agent has to make itself room in it. A child of it may have said
-    /// hello before this was heard.
+    /// The program, which will not register: the agent has to make itself room in it. A child of it may have
+    /// registered before this was heard.
     ///
     /// # Errors
-    /// As [`Processes::hello`].
+    /// As [`Processes::register`].
     pub fn expect(&mut self, pid: i32) -> io::Result<()> {
         if !self.known.iter().any(|known| known.pid == pid) {
             self.add(pid, None, InjectArea::default(), Arc::new(Tracking::new(None)))?;
@@ -90,7 +90,7 @@ impl Processes {
     /// A process that was rebuilt, with its address space and tracking.
     ///
     /// # Errors
-    /// As [`Processes::hello`].
+    /// As [`Processes::register`].
     pub fn add(
         &mut self,
         pid: i32,

@@ -56,7 +56,7 @@ pub fn reserve() -> Option<Area> {
     let start = sys::map(GuardArea::LEN, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_NORESERVE).ok()?;
     sys::name_mapping(start, GuardArea::LEN, c"holdfast slots");
     if !sys::wipe_on_fork(start, PAGE) {
-        // SAFETY: mapped above, nobody knows it.
+        // SAFETY: mapped above, and nothing else knows it.
         let _ = unsafe { sys::unmap(start, GuardArea::LEN) };
         return None;
     }

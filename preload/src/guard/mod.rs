@@ -1,6 +1,6 @@
 //! Engine `slots`: AI-Ckpt's copy-on-write by page, with a hard bound (docs/slots.md).
 //!
-//! At the cut the agent makes large blocks of memory read-only and lets the program go on; the first write to a page
+//! At the cut the agent makes large blocks of memory read-only and resumes the program; the first write to a page
 //! comes here, where the page is copied into one of a fixed number of slots, or waited for until it is stored.
 //! On only with `HOLDFAST_ENGINE=slots` in the environment when the library is loaded; else there is no handler, no
 //! table, and the exports of [`hooks`] are one jump longer than without the library.

@@ -146,7 +146,7 @@ fn chosen(state: u32) -> Option<u32> {
 }
 
 /// Policies of ranges of memory (mbind(2)) of all mappings; none as long as libholdfast, if it is there, has not seen that call.
-/// Inside the stop; the host stands at its marker afterwards.
+/// Inside the stop; the host is stopped at its marker afterwards.
 ///
 /// # Errors
 /// As [`LiveThread::run`].

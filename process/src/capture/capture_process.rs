@@ -2,7 +2,7 @@
 //!
 //! Called by `capture_job`, on the tracer thread: [`ask`] and [`look`] for all processes, whose calls are repaired by then. What needs no
 //! tracing is read by several threads: [`surroundings`] beside [`ask`] and [`look`], and [`scenery`] afterwards.
-//! Fails by: [`CutError`]; the caller lets all processes go.
+//! Fails by: [`CutError`]; the caller resumes all processes.
 
 use crate::capture::attributes;
 use crate::capture::cwd::{self};
@@ -132,7 +132,7 @@ pub fn ids(threads: &[Thread]) -> Vec<(i32, i32)> {
 /// names.
 ///
 /// # Errors
-/// It holds what cannot be brought back; it has ended.
+/// It holds what cannot be restored; it has ended.
 pub fn surroundings(
     target: &Target,
     ids: &[(i32, i32)],

@@ -2,7 +2,7 @@
 //!
 //! Called by the cut inside the stop, and by `check`. Which of them a process uses only libholdfast knows, from the calls that
 //! it makes (`preload/src/ipc.rs`). Others on the host may use them too: what these do after the cut is lost at a restart, as
-//! nobody can tell. Fails by: a refusal that names the object.
+//! cannot be known. Fails by: a refusal that names the object.
 
 use super::files::Look;
 use super::sysv_shm::is_elsewhere;
@@ -43,7 +43,7 @@ pub struct User<'a> {
     pub pid: i32,
     /// Any thread of it that lives.
     pub tid: i32,
-    /// Where libholdfast reserved room, if it did.
+    /// Where libholdfast reserved memory, if it did.
     pub area: Option<&'a InjectArea>,
 }
 
@@ -51,7 +51,7 @@ pub struct User<'a> {
 /// become another, or have ended.
 ///
 /// # Errors
-/// What cannot be brought back.
+/// What cannot be restored.
 pub fn used<'a>(
     processes: impl Iterator<Item = User<'a>>,
     look: Look,

@@ -33,7 +33,7 @@ pub fn all_known(all: &[Mapped], before: &Flags) -> bool {
 /// before it ([`super::mlock`] checks them); what was mapped since is locked as `lock_future` says.
 ///
 /// # Errors
-/// A flag changed between the two looks: which came first, the change or the stop, nobody knows.
+/// A flag changed between the two looks: which came first, the change or the stop, is not known.
 pub fn settle_flags(
     all: &[Mapped],
     before: &Flags,

@@ -95,7 +95,7 @@ const SEGMENT: &[u8] = b"/SYSV";
 /// The kind of one mapping.
 ///
 /// # Errors
-/// Why it cannot be brought back.
+/// Why it cannot be restored.
 fn kind_of(mapping: &Mapping, flags: &[String], own_files: &[PathBuf]) -> Result<Kind, String> {
     let has = |flag: &str| flags.iter().any(|f| f == flag);
     let name = mapping.name.as_slice();

@@ -1,8 +1,8 @@
 //! Locks of memory (mlock(2)), which a frozen copy does not inherit (kernel/fork.c, dup_mmap): looked at before the stop
 //! and after it.
 //!
-//! Called by `describe`, after the stop, for a program that has locked anything. How it fails: a lock that changed between the
-//! two looks; which came first, the change or the stop, nobody knows, and the cut is tried again.
+//! Called by `build_record`, after the stop, for a program that has locked anything. How it fails: a lock that changed between the
+//! two looks; which came first, the change or the stop, is not known, and the cut is tried again.
 
 use super::maps::{self, Flags, Kind, Mapped};
 

@@ -120,7 +120,7 @@ impl FactCache {
     }
 }
 
-/// POSIX timers. Inside the stop; the host stands at its marker afterwards. `inner`: thread ids as the program sees
+/// POSIX timers. Inside the stop; the host is stopped at its marker afterwards. `inner`: thread ids as the program sees
 /// them, by what the agent sees.
 ///
 /// # Errors
@@ -187,7 +187,7 @@ const THREAD: usize = SETTINGS + attributes::PROCESS_LEN;
 const IDS: usize = THREAD + THREAD_LEN;
 
 /// Asks for brk, interval timers, handlers and settings, and for the facts of the host itself, which costs little more
-/// and finds changes that nobody has counted. Inside the stop; the host stands at its marker afterwards.
+/// and finds changes that nobody has counted. Inside the stop; the host is stopped at its marker afterwards.
 #[derive(Debug)]
 pub struct Question {
     rows: Vec<Row>,

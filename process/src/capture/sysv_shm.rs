@@ -19,7 +19,7 @@ use std::io;
 pub struct Attached {
     /// All segments.
     pub segments: Vec<Segment>,
-    /// What cannot be brought back.
+    /// What cannot be restored.
     pub refusals: Vec<(usize, Refusal)>,
     /// What somebody else has attached too: a process that is just ending, perhaps.
     pub shared: Vec<(usize, Refusal)>,
@@ -34,7 +34,7 @@ fn of_process(mapped: &[Mapped]) -> impl Iterator<Item = &Mapping> {
 pub struct Process<'a> {
     /// Its pid.
     pub pid: i32,
-    /// Where libholdfast reserved room, if it did.
+    /// Where libholdfast reserved memory, if it did.
     pub area: Option<&'a InjectArea>,
     /// Its mappings.
     pub mapped: &'a [Mapped],

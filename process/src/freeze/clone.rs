@@ -38,7 +38,7 @@ pub struct Copy {
     regs: Registers,
 }
 
-/// Makes the copy from a stopped thread, without the ranges `keep_out`. The thread stands at its marker afterwards.
+/// Makes the copy from a stopped thread, without the ranges `keep_out`. The thread is stopped at its marker afterwards.
 ///
 /// The ranges are marked and unmarked (MADV_DONTFORK) in the table that holds the clone: should the agent die meanwhile,
 /// the thread works through it to its end, and a later fork of the program has all its memory.

@@ -2,7 +2,7 @@
 //!
 //! The last steps of a stop: [`collect`] re-arms the tracker, and from what is dirty [`take`] says which engine costs less.
 //! What must hold: nothing of the agent's own writes into the program after the scan matters for the image (they go to
-//! the scratch range alone); whatever fails, the caller lets the program go on.
+//! the scratch range alone); whatever fails, the caller resumes the program.
 
 use crate::capture::maps::{self, Kind, Mapped, SharedPages};
 use crate::capture::state::{ProcessFacts, ThreadFacts};
@@ -107,7 +107,7 @@ fn pagemap_of(target: &Target, live: i32) -> Result<File, TraceError> {
 /// processes before the first is [taken](take).
 ///
 /// # Errors
-/// Memory that cannot be looked at, or not be brought back.
+/// Memory that cannot be looked at, or not be restored.
 pub fn collect(target: &Target, live: i32, mapped: &[Mapped]) -> Result<Collected, CutError> {
     let pagemap = pagemap_of(target, live)?;
     let collected = target.tracking.collect(&pagemap, live, mapped)?;
@@ -273,7 +273,7 @@ fn save(scene: &Scene<'_>, saved: &mut SavedPages, pages: &PageSet) -> Result<()
     let (live, memory, several) = (scene.live, scene.memory, scene.several);
     saved.add_all(pages.runs(), |runs, mut buffer| {
         if several {
-            // Slower by a little, but what processes share stays shared: see `Living` in `memory`.
+            // Slower by a little, but what processes share stays shared: see `Living` in `frozen_memory`.
             return save_forced(memory, runs, buffer);
         }
         for some in runs.chunks(procmem::MANY) {

@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// Buffers larger than this are not kept for the next stop, bytes.
 const KEPT_LEN: usize = 256 << 20;
 
-/// From so many pages on several threads copy: the program stands still and leaves them its processors.
+/// From so many pages on several threads copy: the program is stopped and leaves them its processors.
 const MUCH: u64 = 1024;
 /// Shares of each: one thread may be slower than the others.
 const SHARES: usize = 4;
@@ -287,7 +287,7 @@ impl FrozenMemory {
         self.ended = true;
         if self.tracer.end(true) { Ok(()) } else { Err(io::Error::other("the tracer thread is gone")) }
     }
-    /// Whether the programs stand still until this is dropped.
+    /// Whether the programs are stopped until this is dropped.
     pub fn is_held(&self) -> bool {
         self.held
     }

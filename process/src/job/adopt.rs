@@ -1,8 +1,8 @@
-//! Processes in which libholdfast cannot speak: statically linked, for another C library, or started without LD_PRELOAD; those in which
+//! Processes in which libholdfast cannot register: statically linked, for another C library, or started without LD_PRELOAD; those in which
 //! it speaks to the agent of another job ([`registers_elsewhere`]); and children that stand since their birth. The agent makes itself the
 //! room there that the library would have told it of.
 //!
-//! Called by `cut` before the stop, for those that it knows of, and by `group` for those that are born meanwhile, on the tracer
+//! Called by `cut` before the stop, for those that it knows of, and by `stopped_group` for those that are born meanwhile, on the tracer
 //! thread; [`cannot_register`] by `check` and by the commands, too. A process is adopted once: the room stays, its children inherit it.
 //! What must hold: the process stands as a whole while it is done, and goes on as after any stop. One that shares its
 //! memory with another (a child of vfork) is left alone: it executes a program in a moment.
@@ -113,11 +113,11 @@ fn maps_of(pid: i32) -> io::Result<Vec<Mapping>> {
     procfs::by_any_thread(pid, |tid| procfs::maps(pid, tid).ok())
 }
 
-/// Adopts whoever needs it before a stop: processes that the agent knows, but has no room in (any more), and their children.
+/// Adopts those that need it before a stop: processes that the agent knows, but has no room in (any more), and their children.
 /// Returns who is known then, and the orphans there are.
 ///
 /// # Errors
-/// A process cannot be adopted, or is silent though it could speak.
+/// A process cannot be adopted, or is silent though it could register.
 pub fn all(
     roster: &dyn Roster,
     options: &CutOptions,
@@ -152,7 +152,7 @@ pub fn all(
     }
 }
 
-/// Whether a process must be adopted: it cannot speak, or does so elsewhere.
+/// Whether a process must be adopted: it cannot register, or does so elsewhere.
 pub fn will_not_register(pid: i32, known: &[Target], socket: &Path) -> bool {
     cannot_register(pid) || registers_elsewhere(pid, &areas(known), socket)
 }

@@ -2,10 +2,10 @@
 //!
 //! As long as they stand they would never be done with it, and half a connection cannot be in an image. So such a process is let run
 //! on, call by call, until it is; it stays stopped for all others to see: a tracer may let a thread run in spite of a group stop, which
-//! is in force again when it is let go (kernel/ptrace.c, `__ptrace_unlink`), also by the death of the tracer. Nothing of the program
+//! is in force again when it is resumed (kernel/ptrace.c, `__ptrace_unlink`), also by the death of the tracer. Nothing of the program
 //! itself runs: the last call of libholdfast follows the end of its connection (`preload/src/agent.rs`).
 //!
-//! Called by `group` inside the stop, on the tracer thread. How it fails: the process stands as before, or a little later, and
+//! Called by `stopped_group` inside the stop, on the tracer thread. How it fails: the process stands as before, or a little later, and
 //! [`area::own_descriptor`] says what is in the way.
 
 use crate::inject::area;
@@ -21,7 +21,7 @@ const STEPS: usize = 64;
 /// How long it may take.
 const LIMIT: Duration = Duration::from_millis(20);
 
-/// Lets a stopped process finish what it has to say. Only if it has one thread: nobody can tell which of several it is.
+/// Lets a stopped process finish what it has to say. Only if it has one thread: of several it cannot be told which it is.
 pub fn finish(pid: i32, area: &InjectArea, stopped: &mut Stopped) {
     if stopped.threads.len() != 1 {
         return;

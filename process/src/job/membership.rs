@@ -1,6 +1,6 @@
 //! What ties a process to a job when nothing else does: `HOLDFAST_SOCKET` in its environment, which names the job's agent.
 //!
-//! Used by `orphans` and `adopt`, and by the agent for whoever says hello. The environment is in the memory of the program, and a restart
+//! Used by `orphans` and `adopt`, and by the agent for processes that register. The environment is in the memory of the program, and a restart
 //! changes nothing there: in a job that was restarted under another name, or from a store that was moved, it names an agent that is no
 //! more, or one that has another job by now. What such processes execute speaks to that one.
 //! What must hold: marks alone do not tell a job from its copy; the ancestors do, or the pid namespace.
@@ -43,7 +43,7 @@ pub fn leads_elsewhere(environment: &[u8], socket: &Path) -> bool {
     named_in(environment).is_some_and(|path| path != socket.as_os_str().as_bytes())
 }
 
-/// Whether a process that says hello to the agent at `socket` is of its job. `known`: the job's processes; without any, everybody is.
+/// Whether a process that registers to the agent at `socket` is of its job. `known`: the job's processes; without any, everybody is.
 ///
 /// A copy of the job that runs beside it has the same environment. But its ancestors are not of the job, and `holdfast restart` is among
 /// them, which has no such mark; or they are in a pid namespace of their own.
@@ -59,7 +59,7 @@ pub fn is_of_job(pid: i32, known: &[i32], socket: &Path) -> bool {
         }
         line.push(one);
     }
-    // An orphan, or below one that has not spoken (yet).
+    // An orphan, or below one that has not registered (yet).
     let above = known.iter().map(|&one| ancestors(one).collect::<Vec<i32>>()).find(|all| !all.is_empty());
     let Some(above) = above else { return true };
     let strangers: Vec<i32> = line.into_iter().take_while(|one| !above.contains(one)).collect();

@@ -1,7 +1,7 @@
 //! Processes of the job that have lost their parent before the agent heard of them.
 //!
-//! Used by `adopt` and `group`, on the tracer thread. Children of a process that ends go to a reaper above the job (kernel/exit.c,
-//! `find_new_reaper`); one that has not spoken by then is tied to the job by nothing but its environment.
+//! Used by `adopt` and `stopped_group`, on the tracer thread. Children of a process that ends go to a reaper above the job (kernel/exit.c,
+//! `find_new_reaper`); one that has not registered by then is tied to the job by nothing but its environment.
 //! What must hold: [`Orphans::look`] comes before the stop, so that inside it only what is new must be looked at. Of whom it is not
 //! known whose they are, they are taken for the job's: the checkpoint fails rather than leave one out.
 
@@ -41,7 +41,7 @@ pub struct Orphans {
 enum Whose {
     /// The job's, or it cannot be known just now.
     Ours,
-    /// Somebody else's.
+    /// Another job's.
     Others,
     /// It has ended. Its own children may have got to the reaper after that was looked at.
     Nobodys,

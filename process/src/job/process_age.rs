@@ -1,6 +1,6 @@
 //! How long a process has been there, and how much of that it could have run.
 //!
-//! Used by `adopt`, `group` and `orphans`, and by the checkpoint thread, to tell who will not speak from who has not spoken
+//! Used by `adopt`, `stopped_group` and `orphans`, and by the checkpoint thread, to tell who will not register from who has not registered
 //! yet; by `cut`, to tell who is young. What must hold: a process that gets no processor is not counted older for it,
 //! however busy the machine is.
 
@@ -10,7 +10,7 @@ use holdfast_sys::{clock, procfs};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Nobody waits any more for a process that is older and has not spoken: the library cannot be loaded where it lives, perhaps.
+/// A process is not waited for any more when it is older and has not registered: the library cannot be loaded where it lives, perhaps.
 const SILENT: Duration = Duration::from_secs(5);
 
 /// When a process began, by the clock that counts from boot; `None`: it is gone.
@@ -33,7 +33,7 @@ pub fn of(pid: i32) -> Option<Duration> {
     Some(age(birth, Duration::from_nanos(clock::now_ns(libc::CLOCK_BOOTTIME)), waited(pid)))
 }
 
-/// Whether it will not speak any more, if it has not yet; what is gone is not silent.
+/// Whether it will not register any more, if it has not yet; what is gone is not silent.
 pub fn is_silent(pid: i32) -> bool {
     of(pid).is_some_and(|age| age > SILENT)
 }

@@ -14,7 +14,7 @@ pub struct Target {
     pub pid: i32,
     /// Number of its address space; no other process of the job has it.
     pub space: u32,
-    /// Where libholdfast reserved room.
+    /// Where libholdfast reserved memory.
     pub area: InjectArea,
     /// Which of its pages were written.
     pub tracking: Arc<Tracking>,
@@ -35,6 +35,6 @@ pub struct Adopted {
 pub trait Roster: Send + Sync {
     /// The processes that the job has now, the program first; none: it has ended.
     fn targets(&self) -> Vec<Target>;
-    /// One that could not speak for itself is of the job from now on.
+    /// One that could not register itself is of the job from now on.
     fn adopted(&self, adopted: Adopted);
 }

@@ -110,7 +110,7 @@ pub struct Interrupted {
 pub enum Why {
     /// The process is gone; all of them, if there were several.
     Gone,
-    /// Somebody else traces one, or it is not ours.
+    /// Another process traces one, or it is not ours.
     Refused(Refusal),
     /// The deadline passed, or one of several ended; what was waited for.
     Late(String),
@@ -120,7 +120,7 @@ pub enum Why {
 type Seized = Vec<BTreeMap<i32, Option<Held>>>;
 
 /// Seizes and interrupts every thread of some processes until the task lists are stable. With the threads: when the first
-/// interrupt was. From then on the programs stand still.
+/// interrupt was. From then on the programs are stopped.
 ///
 /// # Errors
 /// After an error nothing is stopped but what [`StopFailure`] names.
@@ -385,7 +385,7 @@ pub fn pauses(regs: &Registers) -> bool {
 /// go: a signal that came while they are in user code, about to make the call, would be handled there, and they would wait for another
 /// one for ever; after a restart one may well come at once, because what was to happen meanwhile happens then. From the beginning of
 /// the call on any signal ends it. (Other calls that signals end have something else to wait for, or a mask of their own, which holds
-/// the signal back.) Returns the signals that came first, to be given to the threads when they are let go.
+/// the signal back.) Returns the signals that came first, to be given to the threads when they are resumed.
 /// Not after a checkpoint's stop: on a busy machine everybody would stand while such a thread waits for a processor.
 pub fn enter_pauses(tids: &[i32], limit: Duration) -> BTreeMap<i32, i32> {
     for &tid in tids {

@@ -1,7 +1,7 @@
 //! Job control inside the stop: which processes it has stopped, and what wait(2) has told their parents of it.
 //!
 //! Called by `cut`, on the tracer thread: [`settled`] before anything is run in a process, [`stops`] afterwards. Parents are asked
-//! with WNOWAIT: they are told nothing. Fails by: [`CutError`]; the caller lets all processes go.
+//! with WNOWAIT: they are told nothing. Fails by: [`CutError`]; the caller resumes all processes.
 
 use crate::error::{CutError, TraceError};
 use crate::inject::live_thread::BUFFERS;

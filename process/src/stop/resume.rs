@@ -1,4 +1,4 @@
-//! Programs that stand still: let go again, ended, or held for a while because there is no room for more copies.
+//! Programs that stand still: resumed, ended, or held for a while because there is no room for more copies.
 //!
 //! Called by the tracer thread. What must hold: every thread goes on with its own registers and mask, and with its
 //! interrupted call repaired, as after a cut.

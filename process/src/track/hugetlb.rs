@@ -4,7 +4,7 @@
 //! zeros (mm/hugetlb.c, hugetlb_no_page): to the tracker nobody has written to it. But it holds zeros until somebody does, which the
 //! tracker reports. So what is found unchanged and holds something is unchanged; the rest counts as written.
 //!
-//! Called by `track`, inside the stop. Cost: 1 us per huge page that holds something in its first word.
+//! Called by `tracking`, inside the stop. Cost: 1 us per huge page that holds something in its first word.
 
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;

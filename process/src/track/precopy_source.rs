@@ -35,7 +35,7 @@ pub fn may_have_transfers(pid: i32) -> io::Result<bool> {
 /// See the head of the file. Used by the agent's pre-copy; with global addresses.
 #[derive(Debug)]
 pub struct LivePages {
-    /// By space, with `/proc/PID/mem` where there are several: what they share stays shared (see `Living` in `memory`).
+    /// By space, with `/proc/PID/mem` where there are several: what they share stays shared (see `Living` in `frozen_memory`).
     processes: Vec<(u32, i32, Option<File>)>,
     runs: TakeList,
 }

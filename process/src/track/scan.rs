@@ -1,6 +1,6 @@
 //! One scan of all private memory: which pages exist, which were written; what is reported is re-armed.
 //!
-//! Called by `track`, inside the stop or while the program runs. Cost (PAGEMAP_SCAN, Linux 6.18, 4 KiB pages): 1.2 ms per
+//! Called by `tracking`, inside the stop or while the program runs. Cost (PAGEMAP_SCAN, Linux 6.18, 4 KiB pages): 1.2 ms per
 //! GiB that is clean, 3 ms that is wholly written; a quarter of the former where only what is not write-protected is asked for;
 //! asking whether a page is its file's costs 6 ms more and up to 28, because the kernel then looks at every struct page, so that
 //! is asked only of mappings of files, and not of what is `known`. Large memory is scanned by several threads: the program

@@ -8,7 +8,7 @@
 //!   MADV_DONTNEED, which libholdfast turns into something else there (where that is passed by, the program itself already finds the
 //!   image's old content where it expects zeros).
 //!
-//! Used by `sweep` for its scans and kept by `track`. What must hold: a page that is known is what it is called. How it fails: what is not
+//! Used by `scan` for its scans and kept by `tracking`. What must hold: a page that is known is what it is called. How it fails: what is not
 //! known is asked.
 
 use crate::track::scan::{Piece, Swept};

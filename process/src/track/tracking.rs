@@ -235,7 +235,7 @@ impl Tracking {
     /// The scan inside the stop. `live`: any thread of the program.
     ///
     /// # Errors
-    /// The pages cannot be looked at, or hold what cannot be brought back. Nothing that was seen is lost.
+    /// The pages cannot be looked at, or hold what cannot be restored. Nothing that was seen is lost.
     pub fn collect(&self, pagemap: &File, live: i32, all: &[Mapped]) -> Result<Collected, TraceError> {
         let (pieces, fresh) =
             self.pieces(pagemap, all.iter().map(|mapped| (&mapped.mapping, mapped.is_private())));

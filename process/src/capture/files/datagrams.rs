@@ -1,7 +1,7 @@
 //! Sockets of single messages: what waits in unix datagram sockets and who sent it; netlink sockets.
 //!
 //! Called by `sockets`, inside the stop or for a look at a running program. Messages are seen with a moving peek offset, as in
-//! `flight`, and stay where they are. What came with them (descriptors) cannot be kept and is refused.
+//! `in_flight`, and stay where they are. What came with them (descriptors) cannot be kept and is refused.
 
 use super::in_flight::{DESCRIPTORS, glance, long_message, own_peek_offset, peek_messages, unreadable};
 use super::sockets::{directed, not_supported, record};
@@ -61,7 +61,7 @@ impl FileReader<'_> {
     /// What a netlink socket is.
     ///
     /// # Errors
-    /// Why it cannot be brought back.
+    /// Why it cannot be restored.
     pub(super) fn netlink(&self, found: &Found, taken: &OwnedFd, kind: i32) -> Result<Object, Obstacle> {
         let family = fd::socket_option(taken.as_fd(), libc::SO_PROTOCOL).unwrap_or(-1);
         if !NETLINK_FAMILIES.contains(&family) || self.standard(found).is_some() {

@@ -28,7 +28,7 @@ impl FileReader<'_> {
     /// What an inotify instance is; paths are still to be found.
     ///
     /// # Errors
-    /// Why it cannot be brought back.
+    /// Why it cannot be restored.
     pub(super) fn inotify(&self, found: &Found) -> Result<Object, Obstacle> {
         let taken = self.take(found)?;
         if fd::ioctl_int(taken.as_fd(), FIONREAD).unwrap_or(0) > 0 {

@@ -1,7 +1,7 @@
 //! Open files: what each descriptor refers to, and the data in flight in pipes and socket pairs.
 //!
 //! Runs inside the stop, because all of it can change; a few microseconds per descriptor. Nothing is consumed: pipes
-//! are read with tee(2), sockets with MSG_PEEK. What cannot be brought back is refused by number and name.
+//! are read with tee(2), sockets with MSG_PEEK. What cannot be restored is refused by number and name.
 //!
 //! `check` looks at a program that runs on ([`Look::Running`]): then no content is read and nothing set, and what is
 //! closed meanwhile is left out.
@@ -97,7 +97,7 @@ pub struct Outside<'a> {
 /// What the program does while it is looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Look {
-    /// It stands still, and everything is read.
+    /// It is stopped, and everything is read.
     Stopped,
     /// It runs on, and only what is refused counts.
     Running,
@@ -108,7 +108,7 @@ const UNKNOWN: &str = "this kind of file is not supported";
 /// Why there is no object.
 #[derive(PartialEq, Eq, Debug)]
 enum Obstacle {
-    /// It cannot be brought back.
+    /// It cannot be restored.
     Refused(String),
     /// Not now; it goes by while the programs run on.
     Passing(String),
@@ -214,7 +214,7 @@ impl<'a> FileReader<'a> {
     }
 
     /// The file tables, one for each process; the first has the descriptions of all. Without content and data in flight
-    /// unless the programs stand still.
+    /// unless the programs are stopped.
     ///
     /// # Errors
     /// Descriptors that cannot be restored.

@@ -56,7 +56,7 @@ impl FileReader<'_> {
     /// What a socket is.
     ///
     /// # Errors
-    /// Why it cannot be brought back.
+    /// Why it cannot be restored.
     pub(super) fn socket(&self, found: &Found) -> Result<Object, Obstacle> {
         let taken = self.take(found)?;
         let option = |option| fd::socket_option(taken.as_fd(), option);

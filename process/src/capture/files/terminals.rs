@@ -42,7 +42,7 @@ impl FileReader<'_> {
     /// What an end of a pseudo-terminal is; `None`: its master is not the program's.
     ///
     /// # Errors
-    /// Why it cannot be brought back.
+    /// Why it cannot be restored.
     pub(super) fn pty(&self, found: &Found) -> Result<Option<Object>, Obstacle> {
         if let Some(number) = found.master() {
             let taken = self.take(found)?;

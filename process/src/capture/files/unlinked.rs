@@ -98,7 +98,7 @@ impl FileReader<'_> {
     /// What a descriptor of such a file is.
     ///
     /// # Errors
-    /// Why it cannot be brought back.
+    /// Why it cannot be restored.
     pub(super) fn nameless(&self, found: &Found, metadata: &Metadata) -> Result<Object, Obstacle> {
         let position = found.info.position;
         let key = (found.inode, found.target.clone());

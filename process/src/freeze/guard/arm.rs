@@ -40,7 +40,7 @@ pub struct Survey<'a> {
     pub pid: i32,
     /// See `pid`.
     pub live: i32,
-    /// Where libholdfast reserved room.
+    /// Where libholdfast reserved memory.
     pub area: &'a InjectArea,
     /// All mappings.
     pub mapped: &'a [Mapped],
