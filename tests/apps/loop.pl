@@ -1,7 +1,7 @@
 # Hashes, regular expressions, closures, sorting, a signal handler and an alarm. One line per turn.
 use strict; use warnings; use Time::HiRes qw(setitimer ITIMER_REAL);
 $| = 1;
-my $turns = shift // 240;
+my $turns = shift // 100;
 my ($alarms, %table, @subs) = (0);
 $SIG{ALRM} = sub { $alarms++ };
 setitimer(ITIMER_REAL, 0.01, 0.01);

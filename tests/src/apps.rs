@@ -215,9 +215,12 @@ pub fn reference(app: &App) -> Result<Arc<Reference>> {
     Ok(fresh)
 }
 
+/// Of an undisturbed run; the longest take 20 s on an idle machine.
+const LIMIT: Duration = Duration::from_secs(600);
+
 fn undisturbed(app: &App) -> Result<Reference> {
     let user = if am_root() && !app.refuses_root { User::Root } else { User::Ordinary };
-    let bed = Bed::new(user).context("a bed for the undisturbed run")?;
+    let bed = Bed::lasting(user, LIMIT * 2).context("a bed for the undisturbed run")?;
     app.prepare(&bed)?;
     let (program, arguments) = app.argv.split_first().context("a command line")?;
     let mut command = bed.command(&PathBuf::from(program));
@@ -226,7 +229,7 @@ fn undisturbed(app: &App) -> Result<Reference> {
     let start = Instant::now();
     let mut child =
         command.spawn().with_context(|| format!("starting {program}: run scripts/install-deps.sh"))?;
-    let code = shell_code(wait(&mut child, Duration::from_secs(120))?);
+    let code = shell_code(wait(&mut child, LIMIT)?);
     let took = start.elapsed();
     if code == NOT_HERE {
         bail!(NotHere(bed.text("out").trim().to_owned()));

@@ -133,8 +133,9 @@ pub fn alone() -> MutexGuard<'static, ()> {
 const JOB: &str = "x";
 /// Of a whole chain; its turn, where it must be alone, and the undisturbed run are in it, which take minutes on a slow machine.
 const LIMIT: Duration = Duration::from_secs(900);
-/// Status of a restart that is refused.
+/// Status of a restart that is refused, and of one that cannot make something again.
 const REFUSED: i32 = 69;
+const NOT_MADE: i32 = 70;
 
 /// The same in a bed that the caller has made, at moments that `random` chooses.
 ///
@@ -150,7 +151,7 @@ pub fn run_chain(bed: &Bed, app: &App, plan: Plan, random: &mut Random) -> Resul
     let mut front = command.stdin(app.input(bed)?).spawn()?;
     // What is left of the program's time, but for its last third: so all rounds come before its end.
     let mut left = reference.took.mul_f64(0.7) / plan.haste;
-    let mut done = 0;
+    let (mut done, mut over) = (0, false);
     while done < plan.rounds {
         if bed.wait_live(JOB, &mut front)?.is_none() {
             break;
@@ -166,16 +167,14 @@ pub fn run_chain(bed: &Bed, app: &App, plan: Plan, random: &mut Random) -> Resul
         if kill_job(bed, &mut front)?.success() {
             break; // it was over before: some programs tidy up then what their images need
         }
+        over = has_said_all(bed, app, &reference)?;
         front = restart(bed, plan, random)?;
         done += 1;
     }
     let limit = Duration::from_secs(60) + reference.took * (5 + plan.slowness);
     let code = shell_code(wait(&mut front, limit).context("the end of the program")?);
     let restart = bed.text("restart.err");
-    if code == REFUSED
-        && restart.contains("No such file")
-        && (app.renames || has_said_all(bed, app, &reference)?)
-    {
+    if [REFUSED, NOT_MADE].contains(&code) && restart.contains("No such file") && (app.renames || over) {
         bail!(TooSoon(restart));
     }
     // A stop lets threads get out of the vdso, but not for ever.

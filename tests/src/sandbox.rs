@@ -22,6 +22,10 @@ const ORDINARY: u32 = 1000;
 /// No test may take longer than this, unless it says so.
 const TEST_LIMIT: Duration = Duration::from_secs(240);
 
+/// Names the file before which a program does not end (`programs/common.h`), and its name in `work/`.
+pub const STAY: &str = "HOLDFAST_TEST_STAY";
+const MAY_END: &str = "may-end";
+
 /// Who runs Holdfast and the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum User {
@@ -185,7 +189,7 @@ impl Bed {
         command.current_dir(self.work()).process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command.env("HOME", self.work()).env("HOLDFAST_STORE", self.store()).env("LC_ALL", "C.UTF-8");
-        for name in ["HOLDFAST_FAULT", "HOLDFAST_SOCKET", "LD_PRELOAD", "XDG_STATE_HOME"] {
+        for name in [STAY, "HOLDFAST_FAULT", "HOLDFAST_SOCKET", "LD_PRELOAD", "XDG_STATE_HOME"] {
             command.env_remove(name);
         }
         command
@@ -204,6 +208,23 @@ impl Bed {
         command.args(options).arg("--").args(program);
         command.stdout(self.create("out")?).stderr(self.create("err")?);
         Ok(command)
+    }
+
+    /// The same for a program of `tests/programs`, which does not end before [`Bed::may_end`].
+    pub fn staying_command(&self, job: &str, options: &[&str], program: &[&str]) -> Result<Command> {
+        let mut command = self.run_command(job, options, program)?;
+        command.env(STAY, self.stay_file());
+        Ok(command)
+    }
+
+    /// The value of [`STAY`] for programs of this bed.
+    pub fn stay_file(&self) -> PathBuf {
+        self.work().join(MAY_END)
+    }
+
+    /// The end of a program that was started by [`Bed::staying_command`] need not be awaited any more.
+    pub fn may_end(&self) -> Result<()> {
+        self.create(MAY_END).map(drop)
     }
 
     /// `holdfast restart JOB OPTIONS` with what it says itself in `work/restart.err`.

@@ -25,7 +25,7 @@ fn sqlite_app() -> App {
 }
 
 fn xz_app() -> App {
-    let prepare = "i=0; while [ $i -lt 450000 ]; do echo \"$((i * 7919 % 100003)) line $i $((i * i % 9973))\"; i=$((i + 1)); done > in";
+    let prepare = "i=0; while [ $i -lt 150000 ]; do echo \"$((i * 7919 % 100003)) line $i $((i * i % 9973))\"; i=$((i + 1)); done > in";
     App::real("xz", &["/usr/bin/xz", "-T1", "-6", "-c"]).reading("in", prepare)
 }
 

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::restart_chain::kill_all;
-use holdfast_tests::sandbox::{Bed, each_user, wait};
+use holdfast_tests::sandbox::{Bed, STAY, each_user, wait};
 use std::fs;
 use std::io::Read;
 use std::process::{Child, Stdio};
@@ -27,6 +27,11 @@ fn checkpoint(bed: &Bed, job: &str) -> Result<()> {
 /// With a pipe for its output.
 fn piped(bed: &Bed, arguments: &[&str]) -> Result<Child> {
     Ok(bed.holdfast(arguments).stdout(Stdio::piped()).spawn()?)
+}
+
+/// The same; it does not end before it may.
+fn staying(bed: &Bed, arguments: &[&str]) -> Result<Child> {
+    Ok(bed.holdfast(arguments).env(STAY, bed.stay_file()).stdout(Stdio::piped()).spawn()?)
 }
 
 /// A program that goes on from an image ends well, and says the rest of `whole`.
@@ -139,8 +144,8 @@ fn that_make_orphans(program: &str) {
     each_user(|bed| {
         let program = bed.kit().program(program).to_string_lossy().into_owned();
         let whole =
-            piped(bed, &["run", "--name", "plain", "--", &program, "400", "25"])?.wait_with_output()?.stdout;
-        let mut first = piped(bed, &["run", "--name", "j", "--", &program, "400", "25"])?;
+            piped(bed, &["run", "--name", "plain", "--", &program, "200", "25"])?.wait_with_output()?.stdout;
+        let mut first = staying(bed, &["run", "--name", "j", "--", &program, "200", "25"])?;
         first_line(&mut first)?;
         checkpoint(bed, "j")?;
         let names = ["one", "two"];
@@ -156,6 +161,7 @@ fn that_make_orphans(program: &str) {
         for mut copy in copies {
             wait(&mut copy, LIMIT)?;
         }
+        bed.may_end()?;
         let again: Vec<Child> = ["j", "one", "two"]
             .iter()
             .map(|name| piped(bed, &["restart", name]))
@@ -184,8 +190,8 @@ fn from_a_store_that_was_moved() {
     each_user(|bed| {
         let program = bed.kit().program("tree_daemons").to_string_lossy().into_owned();
         let whole =
-            piped(bed, &["run", "--name", "plain", "--", &program, "300", "25"])?.wait_with_output()?.stdout;
-        let mut first = piped(bed, &["run", "--name", "j", "--", &program, "300", "25"])?;
+            piped(bed, &["run", "--name", "plain", "--", &program, "150", "25"])?.wait_with_output()?.stdout;
+        let mut first = staying(bed, &["run", "--name", "j", "--", &program, "150", "25"])?;
         first_line(&mut first)?;
         checkpoint(bed, "j")?;
         let pid = bed.pid("j")?.context("j has ended")?;
@@ -200,6 +206,7 @@ fn from_a_store_that_was_moved() {
                 ended.is_ok_and(|ended| ended.status.success())
             })?;
         }
+        bed.may_end()?;
         goes_on(again, "j", &whole)?;
         goes_on(piped(bed, &["restart", "--store", &elsewhere, "j"])?, "j again", &whole)?;
         fs::rename(&moved, bed.store())?;

@@ -6,7 +6,7 @@ use holdfast_tests::apps::{App, Results, reference};
 use holdfast_tests::processes;
 use holdfast_tests::random::Random;
 use holdfast_tests::restart_chain::kill_program;
-use holdfast_tests::sandbox::{Bed, User, am_root, shell_code, wait};
+use holdfast_tests::sandbox::{Bed, STAY, User, am_root, shell_code, wait};
 use std::collections::BTreeSet;
 use std::fs;
 use std::process::{Child, Command};
@@ -26,6 +26,7 @@ fn must(what: &str, result: Result<()>) {
 /// After the agent's death the program must end with the output of an undisturbed run, and nothing else be left.
 fn goes_on_without_the_agent(bed: &Bed, app: &App, front: &mut Child) -> Result<()> {
     let expected = reference(app)?;
+    bed.may_end()?;
     let code = shell_code(wait(front, LIMIT + expected.took * 4).context("the end of the program")?);
     Results::read(app, bed, code)?.check(&expected.results)?;
     bed.check_clean(JOB)
@@ -59,7 +60,7 @@ fn agent_dies_at(user: User, engine: &str, fault: &str, app: &App) -> Result<boo
 /// The same once. `None`: the program ended first.
 fn try_to_die_at(user: User, engine: &str, fault: &str, app: &App) -> Result<Option<bool>> {
     let Some(bed) = Bed::new(user) else { return Ok(Some(false)) };
-    let mut command = bed.run_command(JOB, &["--engine", engine], &app.words())?;
+    let mut command = bed.staying_command(JOB, &["--engine", engine], &app.words())?;
     let mut front = command.env("HOLDFAST_FAULT", fault).spawn()?;
     let Some(pid) = bed.wait_live(JOB, &mut front)? else { return Ok(None) };
     let agent = bed.agent_pid(JOB)?.context("the agent's pid is not listed")?;
@@ -89,6 +90,7 @@ fn try_to_die_at(user: User, engine: &str, fault: &str, app: &App) -> Result<Opt
         }
         no_copy_is_left(&bed, &[pid, front.id().cast_signed()])?;
         let line = bed.text("out").len();
+        bed.may_end()?;
         bed.until("new lines of the program", LIMIT, || bed.text("out").len() > line || is_over(&bed))?;
     }
     goes_on_without_the_agent(&bed, app, &mut front)?;
@@ -215,11 +217,12 @@ fn agent_dies_at_each_point_of_a_restart() {
 fn agent_dies_in_restart(user: User, point: &str) -> Result<()> {
     let app = App::program("pingpong", &["2000"]);
     let Some(bed) = Bed::new(user) else { return Ok(()) };
-    let mut front = bed.run_command(JOB, &[], &app.words())?.spawn()?;
+    let mut front = bed.staying_command(JOB, &[], &app.words())?.spawn()?;
     let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
     bed.until("a line", LIMIT, || bed.text("out").lines().count() > 1)?;
     bed.say(&["checkpoint", JOB])?.success()?;
     kill_program(pid, &mut front)?;
+    bed.may_end()?;
     let mut front = bed.restart_command(JOB, &[])?.env("HOLDFAST_FAULT", point).spawn()?;
     let code = shell_code(wait(&mut front, LIMIT)?);
     // Past the last point the program runs; it may then go on without its agent.
@@ -277,7 +280,7 @@ fn take(id: i32) -> Result<Child> {
 fn id_is_taken_in_restart(threads: usize, which: usize) -> Result<()> {
     let app = App::program("pingpong", &["3000", &threads.to_string()]);
     let Some(bed) = Bed::new(User::Root) else { return Ok(()) };
-    let mut front = bed.run_command(JOB, &[], &app.words())?.spawn()?;
+    let mut front = bed.staying_command(JOB, &[], &app.words())?.spawn()?;
     let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
     bed.until("a line", LIMIT, || bed.text("out").lines().count() > 1)?;
     bed.say(&["checkpoint", JOB])?.success()?;
@@ -318,7 +321,7 @@ enum Victim {
 fn one_death(victim: Victim, user: User, random: &mut Random) -> Result<()> {
     let app = App::program("toucher", &["24", "40", "20", "4"]);
     let Some(bed) = Bed::new(user) else { return Ok(()) };
-    let mut front = bed.run_command(JOB, &[], &app.words())?.spawn()?;
+    let mut front = bed.staying_command(JOB, &[], &app.words())?.spawn()?;
     let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
     let agent = bed.agent_pid(JOB)?.context("the agent's pid is not listed")?;
     bed.until("a line", LIMIT, || bed.text("out").lines().count() > 1)?;
@@ -451,6 +454,7 @@ fn file_size_limit_during_the_flush() -> Result<()> {
         .arg(holdfast)
         .args(["run", "--name", JOB, "--"])
         .args(words);
+    command.env(STAY, bed.stay_file());
     let mut front = command.stdout(bed.create("out")?).stderr(bed.create("err")?).spawn()?;
     bed.wait_live(JOB, &mut front)?.context("a pid")?;
     bed.until("a line", LIMIT, || bed.text("out").lines().count() > 2)?;

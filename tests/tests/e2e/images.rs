@@ -15,13 +15,14 @@ const JOB: &str = "j";
 
 /// A job with two images whose program has been killed; one bed for many damages.
 fn two_images(bed: &Bed, app: &App) -> Result<()> {
-    let mut front = bed.run_command(JOB, &[], &app.words())?.spawn()?;
+    let mut front = bed.staying_command(JOB, &[], &app.words())?.spawn()?;
     let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
     for lines in [5, 10] {
         bed.until("lines", LIMIT, || bed.text("out").lines().count() >= lines)?;
         bed.say(&["checkpoint", JOB])?.success()?;
     }
-    kill_program(pid, &mut front)
+    kill_program(pid, &mut front)?;
+    bed.may_end()
 }
 
 fn app() -> App {

@@ -381,9 +381,10 @@ fn checkpoint_points() -> Result<Vec<String>> {
 /// The agent dies at a point of one of three checkpoints; the program is killed; the newest image restarts, gets an
 /// increment, is killed again, restarts again and ends with the output of an undisturbed run.
 fn agent_dies(point: &str, user: User) -> Result<bool> {
-    let app = App::program("toucher", &["24", "120", "25", "3"]);
+    const LINES: usize = 120;
+    let app = App::program("toucher", &["24", &LINES.to_string(), "25", "3"]);
     let Some(bed) = Bed::new(user) else { return Ok(true) };
-    let mut command = bed.run_command(JOB, &[], &app.words())?;
+    let mut command = bed.staying_command(JOB, &[], &app.words())?;
     let mut front = command.env("HOLDFAST_FAULT", point).spawn()?;
     let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
     let agent = bed.agent_pid(JOB)?.context("the agent's pid")?;
@@ -403,11 +404,13 @@ fn agent_dies(point: &str, user: User) -> Result<bool> {
         let mut front = bed.restart_command(JOB, &[])?.spawn()?;
         let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("restart.err"))?;
         let lines = bed.text("out").lines().count();
-        bed.until("a line of the next life", LIMIT, || bed.text("out").lines().count() > lines)?;
+        let wanted = (lines + 1).min(LINES);
+        bed.until("a line of the next life", LIMIT, || bed.text("out").lines().count() >= wanted)?;
         bed.say(&["checkpoint", JOB, "--wait"])?.success()?;
         kill_program(pid, &mut front)?;
     }
     if restarts > 0 {
+        bed.may_end()?;
         let mut front = bed.restart_command(JOB, &[])?.spawn()?;
         let expected = reference(&app)?;
         let code = shell_code(wait(&mut front, LIMIT + expected.took * 4)?);
@@ -439,12 +442,14 @@ fn agent_killed_between_increments() {
 #[test]
 fn trackers_take_turns() -> Result<()> {
     let Some(bed) = Bed::new(User::Ordinary) else { bail!("no bed") };
-    let app = App::program("toucher", &["24", "250", "25", "3"]);
-    let mut front = bed.run_command(JOB, &[], &app.words())?.spawn()?;
+    const LINES: usize = 250;
+    let app = App::program("toucher", &["24", &LINES.to_string(), "25", "3"]);
+    let mut front = bed.staying_command(JOB, &[], &app.words())?.spawn()?;
     for life in 0..4 {
         let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("restart.err"))?;
         let lines = bed.text("out").lines().count();
-        bed.until("lines", LIMIT, || bed.text("out").lines().count() > lines + 2)?;
+        let wanted = (lines + 3).min(LINES);
+        bed.until("lines", LIMIT, || bed.text("out").lines().count() >= wanted)?;
         bed.say(&["checkpoint", JOB, "--wait"])?.success()?;
         bed.say(&["checkpoint", JOB, "--wait"])?.success()?;
         kill_program(pid, &mut front)?;
@@ -454,6 +459,7 @@ fn trackers_take_turns() -> Result<()> {
         }
         front = command.spawn()?;
     }
+    bed.may_end()?;
     let expected = reference(&app)?;
     let code = shell_code(wait(&mut front, LIMIT + expected.took * 4)?);
     Results::read(&app, &bed, code)?.check(&expected.results)?;

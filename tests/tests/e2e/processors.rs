@@ -15,12 +15,13 @@ const REFUSED: i32 = 69;
 /// An image of a running program, which is killed then.
 fn image(bed: &Bed, app: &App, options: &[&str]) -> Result<()> {
     app.prepare(bed)?;
-    let mut front = bed.run_command(JOB, options, &app.words())?.spawn()?;
+    let mut front = bed.staying_command(JOB, options, &app.words())?.spawn()?;
     let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
     // Some lines: what it does at last it does in the first round, not at its beginning.
     bed.until("some lines", LIMIT, || bed.text("out").lines().count() > 3)?;
     bed.say(&["checkpoint", JOB])?.success()?;
-    kill_program(pid, &mut front)
+    kill_program(pid, &mut front)?;
+    bed.may_end()
 }
 
 fn restart(bed: &Bed) -> Result<Ended> {
