@@ -3,8 +3,8 @@
 use core::mem::size_of;
 use core::sync::atomic::AtomicU64;
 
-/// The buffers of calls under way in one thread. The agent reads it in a stop: an entry is written before the depth that
-/// covers it.
+/// The buffers of calls under way in one thread. The agent reads it in a stop: an entry is written before the depth
+/// that covers it.
 #[repr(C, align(64))]
 pub struct GuardThread {
     /// Number of entries in force.

@@ -1,4 +1,5 @@
-//! How a checkpoint was made: kinds that a manifest names by a word (as text, so that an older version reads a newer one).
+//! How a checkpoint was made: kinds that a manifest names by a word. There they are text, so that an older version
+//! reads what a newer one has written.
 
 use std::fmt;
 
