@@ -55,7 +55,7 @@ loom: ## all interleavings of what runs concurrently: the flush queue, the slots
 
 e2e: build ## real programs: checkpoint, kill, restart (tests/); JOBS=N tests at a time
 	$(SAY) "end-to-end tests"
-	$(REAPER) $(CARGO) test --release --locked -p holdfast-tests --no-fail-fast -- --test-threads=$(JOBS)
+	$(REAPER) $(CARGO) test --release --locked -p holdfast-tests --lib --test e2e --no-fail-fast -- --test-threads=$(JOBS)
 
 test: deps check unit loom e2e ## all of the above: what CI runs (< 15 minutes on two cores, from nothing < 25)
 
@@ -74,7 +74,7 @@ fuzz-check: ## the fuzz targets (a workspace of their own) still compile
 
 test-full: deps check unit loom miri deny fuzz-check build ## the long form: ten rounds, 200 deaths, 1000 flipped bits (hours)
 	$(SAY) "end-to-end tests, long form"
-	HOLDFAST_TEST_FULL=1 $(REAPER) $(CARGO) test --release --locked -p holdfast-tests --no-fail-fast -- --test-threads=$(JOBS)
+	HOLDFAST_TEST_FULL=1 $(REAPER) $(CARGO) test --release --locked -p holdfast-tests --lib --test e2e --no-fail-fast -- --test-threads=$(JOBS)
 
 support: deps build ## every program of the suite in four forms, as root and as uid 1000: writes docs/support.md (as root)
 	$(SAY) "conformance run"

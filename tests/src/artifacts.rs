@@ -10,6 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::SystemTime;
 
 /// Where everything is that the tests execute.
@@ -149,26 +150,33 @@ impl Kit {
         let is_header = |path: &&PathBuf| path.extension().is_some_and(|e| e == "h");
         let headers = sources.iter().filter(is_header).max_by_key(|path| modified(path));
         let header = headers.context("a header")?;
-        for source in &sources {
-            if source.extension().is_none_or(|e| e != "c") {
-                continue;
-            }
+        let mut wanted = Vec::new();
+        for source in sources.iter().filter(|path| path.extension().is_some_and(|e| e == "c")) {
             let stem = source.file_stem().context("a source file has a name")?.to_string_lossy().into_owned();
-            self.build(source, header, &stem, &["cc", "-fopenmp"], checkout)?;
             if STATIC.contains(&stem.as_str()) {
-                self.build(
-                    source,
-                    header,
-                    &format!("{stem}-static"),
-                    &["cc", "-fopenmp", "-static"],
-                    checkout,
-                )?;
+                wanted.push((source, format!("{stem}-static"), &["cc", "-fopenmp", "-static"][..]));
             }
             if MUSL.contains(&stem.as_str()) && Path::new("/usr/bin/musl-gcc").exists() {
-                self.build(source, header, &format!("{stem}-musl"), &["musl-gcc"], checkout)?;
+                wanted.push((source, format!("{stem}-musl"), &["musl-gcc"]));
             }
+            wanted.push((source, stem, &["cc", "-fopenmp"]));
         }
-        Ok(())
+        // One compiler per processor: all tests wait for the last program.
+        let workers = std::thread::available_parallelism()?.get();
+        let next = AtomicUsize::new(0);
+        let work = || {
+            while let Some((source, name, by)) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
+                self.build(source, header, name, by, checkout)?;
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+            workers.into_iter().try_for_each(|worker| match worker.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+        })
     }
 
     fn build(&self, source: &Path, header: &Path, name: &str, by: &[&str], checkout: &Path) -> Result<()> {
