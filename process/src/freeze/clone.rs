@@ -8,7 +8,7 @@
 
 use crate::error::TraceError;
 use crate::inject::live_thread::{FRAME, LiveThread};
-use crate::inject::remote_thread::pause;
+use crate::inject::remote_thread::{Patience, RemoteThread, Step, StubEntry, pause};
 use crate::inject::stub::{self, LEAVE_CHILD, PREVIOUS, Row};
 use holdfast_image::pages::PageRun;
 use holdfast_image::record::InjectArea;
@@ -21,6 +21,7 @@ const TRACE_CLONE: i32 = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE
 /// Second table, for the intermediate child, which shares the program's memory.
 const CHILD_TABLE: u64 = 128 * 1024;
 const LIMIT: Duration = Duration::from_secs(10);
+const PATIENCE: Patience = Patience { limit: LIMIT, look_after: None, yield_for: Duration::ZERO };
 /// The signal that tells that a table was worked through.
 const MARKER: i32 = libc::SIGURG;
 /// Ranges that can be kept out of a copy: two rows each in one table.
@@ -95,31 +96,24 @@ fn by_way_of(child: i32, host: &LiveThread, area: &InjectArea) -> Result<i32, Tr
     table.extend(Row::new(libc::SYS_clone, &[flags]).with(LEAVE_CHILD).to_bytes());
     table.extend(Row::new(libc::SYS_exit_group, &[0]).to_bytes());
     procmem::write(host.thread.tid, table_at, &table)?;
-    let mut regs = ptrace::registers(child)?;
-    regs.rip = area.code.0;
-    regs.rbx = table_at;
-    regs.orig_rax = u64::MAX;
-    ptrace::set_registers(child, &regs)?;
-    ptrace::cont(child, 0)?;
-    let begun = Instant::now();
+    let thread = remote(child, child);
+    let regs = ptrace::registers(child)?;
+    thread.enter_stub(&regs, StubEntry { code: area.code.0, table: table_at, stack: regs.rsp })?;
+    thread.go_on(Step::Run(0))?;
     let mut copy: Option<i32> = None;
-    loop {
-        match ptrace::wait(child, false)? {
-            Wait::Nothing if begun.elapsed() > LIMIT => return Err(TraceError::Stuck { tid: child }),
-            Wait::Nothing => pause(begun),
-            Wait::Event(libc::PTRACE_EVENT_CLONE) => {
-                let pid = i32::try_from(ptrace::event_message(child)?).unwrap_or(0);
-                fault::point("clone-born");
-                wait_event_stop(pid)?;
-                ptrace::set_options(pid, libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL)?;
-                fault::point("copy-owned");
-                copy = Some(pid);
-                ptrace::cont(child, 0)?;
-            }
-            Wait::Exited(_) => break,
-            _ => ptrace::cont(child, 0)?,
+    thread.run_until(PATIENCE, |stop| match stop {
+        Wait::Event(libc::PTRACE_EVENT_CLONE) => {
+            let pid = thread.created()?;
+            fault::point("clone-born");
+            wait_event_stop(pid)?;
+            ptrace::set_options(pid, libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL)?;
+            fault::point("copy-owned");
+            copy = Some(pid);
+            Ok(Step::Run(0))
         }
-    }
+        Wait::Exited(_) => Ok(Step::Done),
+        _ => Ok::<Step, TraceError>(Step::Run(0)),
+    })?;
     copy.ok_or_else(|| {
         let mut row = [0_u8; stub::ROW_LEN];
         let _ = procmem::read(host.thread.tid, table_at, &mut row);
@@ -129,16 +123,16 @@ fn by_way_of(child: i32, host: &LiveThread, area: &InjectArea) -> Result<i32, Tr
 
 /// Waits for the event stop in which a new tracee begins.
 fn wait_event_stop(pid: i32) -> Result<(), TraceError> {
-    let begun = Instant::now();
-    loop {
-        match ptrace::wait(pid, false)? {
-            Wait::Interrupted | Wait::GroupStop(_) => return Ok(()),
-            Wait::Nothing if begun.elapsed() > LIMIT => return Err(TraceError::Stuck { tid: pid }),
-            Wait::Nothing => pause(begun),
-            Wait::Exited(_) => return Err(TraceError::Died { tid: pid }),
-            _ => ptrace::cont(pid, 0)?,
-        }
-    }
+    remote(pid, pid).run_until(PATIENCE, |stop| match stop {
+        Wait::Interrupted | Wait::GroupStop(_) => Ok(Step::Done),
+        Wait::Exited(_) => Err(TraceError::Died { tid: pid }),
+        _ => Ok(Step::Run(0)),
+    })
+}
+
+/// The only thread of a process; `inner`: its id as it sees it itself.
+fn remote(pid: i32, inner: i32) -> RemoteThread {
+    RemoteThread { process: pid, tid: pid, inner: (inner, inner) }
 }
 
 impl Copy {
@@ -148,24 +142,16 @@ impl Copy {
         // Nobody to return to: behind the marker the copy would end.
         table.truncate(table.len() - stub::END.len());
         table.extend(Row::new(libc::SYS_exit_group, &[0]).to_bytes());
-        procmem::write(self.pid, self.area.scratch.0, &table)?;
-        let mut regs = self.regs;
-        regs.rip = self.area.code.0;
-        regs.rbx = self.area.scratch.0;
-        regs.rsp = self.area.scratch.0 + FRAME;
-        regs.orig_rax = u64::MAX;
-        ptrace::set_registers(self.pid, &regs)?;
-        ptrace::cont(self.pid, 0)?;
-        let begun = Instant::now();
-        loop {
-            match ptrace::wait(self.pid, false)? {
-                Wait::Nothing if begun.elapsed() > LIMIT => return Err(TraceError::Stuck { tid: self.pid }),
-                Wait::Nothing => pause(begun),
-                Wait::Signal(signal) if signal == MARKER => return Ok(()),
-                Wait::Exited(_) => return Err(TraceError::Died { tid: self.pid }),
-                _ => ptrace::cont(self.pid, 0)?,
-            }
-        }
+        let thread = remote(self.pid, self.inner);
+        thread.write_table(self.area.scratch.0, &table)?;
+        let (code, table) = (self.area.code.0, self.area.scratch.0);
+        thread.enter_stub(&self.regs, StubEntry { code, table, stack: table + FRAME })?;
+        thread.go_on(Step::Run(0))?;
+        thread.run_until(PATIENCE, |stop| match stop {
+            Wait::Signal(MARKER) => Ok(Step::Done),
+            Wait::Exited(_) => Err(TraceError::Died { tid: self.pid }),
+            _ => Ok(Step::Run(0)),
+        })
     }
 
     /// Gives up the program's file table and session: otherwise a pipe's reader sees no end of file, and Ctrl-C hits
