@@ -170,7 +170,7 @@ fn lock_that_was_taken_by_another() {
         let code = shell_code(wait(&mut front, Duration::from_secs(20))?);
         let said = bed.text("restart.err");
         ensure!(
-            code != 0 && said.contains("lock.one") && said.contains("whoever has it"),
+            code != 0 && said.contains("lock.one") && said.contains("end the program that has it"),
             "status {code}: {said}"
         );
         ensure!(bed.text("out") == before, "the output was changed");
