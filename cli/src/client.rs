@@ -20,7 +20,7 @@ impl Agent {
     /// Connects.
     ///
     /// # Errors
-    /// The job has no agent, or the socket belongs to somebody else.
+    /// The job has no agent, or the socket belongs to another user.
     pub fn connect(job: &Job) -> Result<Agent, Failure> {
         let path = job.socket_path();
         let socket = unix_socket::connect(&path).map_err(|error| match error.kind() {
@@ -82,8 +82,8 @@ impl Agent {
     /// The state of the job.
     ///
     /// # Errors
-    /// As [`Agent::ask`]; an agent that is restarting its program, and waits for a port or an id that is not free yet, does
-    /// not answer.
+    /// As [`Agent::ask`]; an agent that is restarting its program, and waits for a port or an id that is not free
+    /// yet, does not answer.
     pub fn status(&self) -> Result<JobStatus, Failure> {
         const PATIENCE: Duration = Duration::from_secs(3);
         self.send(&Request::Status)?;

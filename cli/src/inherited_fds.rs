@@ -1,8 +1,9 @@
-//! Descriptors that were handed down to `holdfast` and are meant for the program: its standard streams, a batch system's
-//! sockets, a shell's `3>log`.
+//! Descriptors that were handed down to `holdfast` and are meant for the program: its standard streams, a batch
+//! system's sockets, a shell's `3>log`.
 //!
 //! Their identities go to the agent: pipes and sockets among them lead outside, and are taken from `holdfast restart`
-//! again. Once the program runs the front closes its own copies of those above 2, or their readers would never see the end of file.
+//! again. Once the program runs the front closes its own copies of those above 2, or their readers would never see
+//! the end of file.
 
 use crate::exit::Failure;
 use holdfast_sys::{fd, procfs};

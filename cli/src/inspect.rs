@@ -1,7 +1,8 @@
 //! What of a running program could not be checkpointed: who is asked, and how the answer is told.
 //!
-//! Called by `holdfast check` and `holdfast doctor --job`. The agent of the job answers, because it knows what the program
-//! was started with; a process outside all jobs is looked at here. Fails by: [`Failure`], if there is nothing to look at.
+//! Called by `holdfast check` and `holdfast doctor --job`. The agent of the job answers, because it knows what the
+//! program was started with; a process outside all jobs is looked at here. Fails by: [`Failure`], if there is nothing
+//! to look at.
 
 use crate::client::{Agent, accepted, job_of};
 use crate::exit::{Exit, Failure};

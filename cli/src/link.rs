@@ -32,7 +32,7 @@ pub enum Tell {
         /// See [`FailureKind`].
         kind: FailureKind,
     },
-    /// From the front: the program runs, and libholdfast will not register in it.
+    /// From the front: the program runs, and libholdfast is not in it.
     Started {
         /// Its id.
         pid: i32,

@@ -2,8 +2,8 @@
 //!
 //! * [`args`]: the command line. [`commands`]: one file per command. [`exit`]: exit codes and failures.
 //! * [`front`]: what `run` and `restart` are while the program runs. [`agent`]: the process that makes the images.
-//! * [`client`], [`link`]: how they talk; [`pidfile`]: what is known when they cannot. [`settings`], [`names`], [`program`], [`protected`], [`mpi`], [`report`],
-//!   [`inspect`]: the rest.
+//! * [`client`], [`link`]: how they talk; [`pidfile`]: what is known when they cannot. [`settings`], [`names`],
+//!   [`program`], [`protected`], [`mpi`], [`report`], [`inspect`]: the rest.
 #![forbid(unsafe_code)]
 
 mod agent;
@@ -31,8 +31,8 @@ use front::supervise::Ending;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// A panic anywhere ends the process. In an agent that lived on without one of its threads the program might stay stopped;
-/// without an agent it goes on.
+/// A panic anywhere ends the process. In an agent that lived on without one of its threads the program might stay
+/// stopped; without an agent it goes on.
 fn abort_at_panics() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -1,10 +1,10 @@
-//! `mpirun … holdfast run … -- app`: a rank by itself would be a job whose connections lead outside. On one host the first rank
-//! becomes `holdfast run … -- mpirun … app`, with the command line, environment, folder and processors of the launcher, and the
-//! others wait for its end.
+//! `mpirun … holdfast run … -- app`: a rank by itself would be a job whose connections lead outside. On one host the
+//! first rank becomes `holdfast run … -- mpirun … app`, with the command line, environment, folder and processors of
+//! the launcher, and the others wait for its end.
 //!
-//! Called by `commands::run` before it does anything. What must hold: all ranks are here, and the launcher's command line ends with
-//! ours (no second program, no script in between); where it does not, a note says what to do instead. How it fails: an error of each rank that
-//! fails, upon which launchers end the others; nothing was started.
+//! Called by `commands::run` before it does anything. What must hold: all ranks are here, and the launcher's command
+//! line ends with ours (no second program, no script in between); where it does not, a note says what to do instead.
+//! How it fails: an error of each rank that fails, upon which launchers end the others; nothing was started.
 
 use crate::exit::{Exit, Failure};
 use crate::report;
@@ -26,7 +26,8 @@ use std::time::{Duration, Instant};
 /// How long ranks may take to start.
 const LIMIT: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(20);
-/// Ancestors that may lie between a rank and its launcher: those of Open MPI have none, those of MPICH one; then there is `time`.
+/// Ancestors that may lie between a rank and its launcher: those of Open MPI have none, those of MPICH one; then
+/// there is `time`.
 const ANCESTORS: u32 = 6;
 /// Number, count, and count on this host of ranks: of Open MPI, and of MPICH and its relatives.
 const VARIABLES: [[&str; 3]; 2] = [
@@ -50,8 +51,8 @@ struct Launcher {
     environment: Vec<OsString>,
 }
 
-/// Does what a rank has to do. `command`: how many words of our command line are the program's. Returns `true` when another rank has
-/// run the job to its end, and `false` if this process is no rank or has to go on by itself.
+/// Does what a rank has to do. `command`: how many words of our command line are the program's. Returns `true` when
+/// another rank has run the job to its end, and `false` if this process is no rank or has to go on by itself.
 ///
 /// # Errors
 /// The ranks do not find each other, or the first cannot become the job.
@@ -61,8 +62,8 @@ pub fn gather(command: usize) -> Result<bool, Failure> {
     let Some(launcher) = launcher(&own).filter(|_| rank.is_on_one_host) else {
         if rank.count > 1 {
             report::note(&format!(
-                "this is one of {} ranks of an MPI job, and would be a job of its own; checkpoint all of them together: \
-                 holdfast run -- mpirun …",
+                "this is one of {} ranks of an MPI job, and would be a job of its own; checkpoint all of them \
+                 together: holdfast run -- mpirun …",
                 rank.count
             ));
         }
@@ -118,7 +119,8 @@ fn strings(path: &str) -> Option<Vec<OsString>> {
     Some(text.split(|&c| c == 0).map(|word| OsString::from_vec(word.to_vec())).collect())
 }
 
-/// Where the ranks of a launcher meet: a unix socket without a file, because a host may have no folder that all of them can write.
+/// Where the ranks of a launcher meet: a unix socket without a file, because a host may have no folder that all of
+/// them can write.
 fn meeting_point(launcher: i32) -> Result<SocketAddr, Failure> {
     let named = || {
         let begun = procfs::stat_fields(launcher, launcher)?.into_iter().nth(19).unwrap_or_default();

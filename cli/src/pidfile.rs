@@ -1,8 +1,8 @@
 //! Which process a job's program is, in the file `program` of the job: should the agent die, the program goes on, and
-//! nobody may start it a second time meanwhile.
+//! it must not be started a second time meanwhile.
 //!
 //! Written by the agent, removed by it at the end of the job. Compared with pid, start time and boot: a number that
-//! was given to somebody else is noticed. On another host nothing is known, and nothing is claimed.
+//! was given to another process is noticed. On another host nothing is known, and nothing is claimed.
 
 use holdfast_sys::procfs;
 use holdfast_tiers::{Job, JobLock};

@@ -1,7 +1,8 @@
 //! Checks of the program that is to be run: everything that can be known to fail is refused before anything starts.
 //!
-//! Called by `holdfast run`, and [`has_go`] by `holdfast restart`. LD_PRELOAD needs the dynamic linker, and the linker ignores it where the kernel sets
-//! AT_SECURE (ld.so(8), "Secure-execution mode"): set-user-id, set-group-id and file capabilities.
+//! Called by `holdfast run`, and [`has_go`] by `holdfast restart`. LD_PRELOAD needs the dynamic linker, and the
+//! linker ignores it where the kernel sets AT_SECURE (ld.so(8), "Secure-execution mode"): set-user-id, set-group-id
+//! and file capabilities.
 
 use crate::exit::{Exit, Failure};
 use holdfast_process::loads_libraries;
@@ -95,7 +96,8 @@ fn check(path: &Path, depth: usize) -> Result<bool, Failure> {
     if meta.mode() & (libc::S_ISUID | libc::S_ISGID) != 0 {
         return Err(refused(
             path,
-            "is set-user-id or set-group-id: the dynamic linker ignores LD_PRELOAD for it; run a copy without these bits",
+            "is set-user-id or set-group-id: the dynamic linker ignores LD_PRELOAD for it; run a copy \
+             without these bits",
         ));
     }
     if has_capabilities(path) {

@@ -22,7 +22,7 @@ pub fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Prints a line on standard error; nobody can be told when that fails.
+/// Prints a line on standard error; a failure of that cannot be told.
 pub fn note(text: &str) {
     let _ = writeln!(io::stderr().lock(), "holdfast: {text}");
 }

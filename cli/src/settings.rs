@@ -1,4 +1,5 @@
-//! What a job is run with: kept in `job.json`, so that a restart goes on with the same settings, and handed to the agent.
+//! What a job is run with: kept in `job.json`, so that a restart goes on with the same settings, and handed to the
+//! agent.
 //!
 //! Invariants: plain data; a file that does not parse is an error that names it, never a default.
 

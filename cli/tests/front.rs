@@ -125,7 +125,7 @@ fn the_front_lets_go_of_descriptors_that_were_handed_down() {
     }
     let begun = Instant::now();
     assert_eq!(text(&shell.output().unwrap().stdout), "over\n");
-    assert!(begun.elapsed() < Duration::from_secs(4), "somebody kept the pipe open");
+    assert!(begun.elapsed() < Duration::from_secs(4), "the pipe was kept open");
 }
 
 fn start(folder: &Folder, options: &[&str], script: &str) -> Child {
@@ -164,7 +164,7 @@ fn a_failed_stop_hands_the_signal_to_the_program() {
     let script = format!("trap 'exit 9' TERM; touch {}; while :; do sleep 0.05; done", ready.display());
     let child = start(&folder, &["--on", "TERM=checkpoint-stop"], &script);
     wait_for(&ready);
-    // Nobody has said hello (the library is not there), so no image can be made.
+    // No process has registered (the library is not there), so no image can be made.
     kill(&child, "-TERM");
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(9));
@@ -191,7 +191,7 @@ fn jobs_are_listed_and_one_name_runs_once() {
     assert_eq!(list(), "[]\n");
     let mut child = start(&folder, &["--name", "a"], &format!("touch {}; exec sleep 20", ready.display()));
     wait_for(&ready);
-    // No hello: the agent waits for one as long as the front lives.
+    // No registration: the agent waits for one as long as the front lives.
     let second = folder.holdfast(&["run", "--name", "a", "--", "true"]).output().unwrap();
     assert_eq!(second.status.code(), Some(69), "{}", text(&second.stderr));
     let jobs: serde_json::Value = serde_json::from_str(&list()).unwrap();

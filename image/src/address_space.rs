@@ -2,8 +2,8 @@
 //! knows it.
 //!
 //! User space of x86-64 with four-level page tables ends one page below 2^47 (arch/x86/include/asm/page_64_types.h,
-//! TASK_SIZE_MAX), so runs of two spaces never touch. Whoever has pages of several processes (cut, store, restart) uses
-//! global addresses; whoever works in one process, its own. Space 0 is that of the first process: its addresses are
+//! TASK_SIZE_MAX), so runs of two spaces never touch. What has pages of several processes (cut, store, restart) uses
+//! global addresses; what works in one process, its own. Space 0 is that of the first process: its addresses are
 //! the same either way. Invariant: a run lies in one space.
 
 use crate::Addr;

@@ -1,8 +1,8 @@
 //! Settings of a process and of its threads that have little to do with each other, and that mostly the kernel alone
 //! knows: `prctl(2)`, `membarrier(2)`, `mlockall(2)`, `ioprio_set(2)`, `set_mempolicy(2)`.
 //!
-//! Part of [`crate::record::ProcessRecord`]; plain data. Every field has a default that says "as a new process", because
-//! images that were made before the field have none.
+//! Part of [`crate::record::ProcessRecord`]; plain data. Every field has a default that says "as a new process",
+//! because images that were made before the field have none.
 
 use crate::{Addr, PAGE_SIZE};
 use serde::{Deserialize, Serialize};
@@ -60,8 +60,8 @@ pub struct ThreadAttributes {
     pub memory_errors: Option<u32>,
     /// `PR_GET_TSC`; `None`: not recorded, or allowed.
     pub timestamps: Option<u32>,
-    /// `PR_GET_SPECULATION_CTRL` of each kind (PR_SPEC_STORE_BYPASS, PR_SPEC_INDIRECT_BRANCH), where the thread has chosen;
-    /// `None`: it has not.
+    /// `PR_GET_SPECULATION_CTRL` of each kind (PR_SPEC_STORE_BYPASS, PR_SPEC_INDIRECT_BRANCH), where the thread has
+    /// chosen; `None`: it has not.
     pub speculation: [Option<u32>; 2],
     /// The instruction CPUID is forbidden (ARCH_SET_CPUID of arch_prctl(2)).
     pub no_cpuid: bool,

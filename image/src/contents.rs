@@ -1,9 +1,10 @@
 //! What was in files with names: those that the programs of a job write, if the job saves them (`run --save-files`).
 //!
-//! Part of the files part of the process record. Written by `process::capture::contents`, read by `process::rebuild::contents`.
-//! The bytes are in the page index, in a space of their own ([`crate::address_space::FILES`]): so they are stored once however often
-//! an image is taken, compressed, and checked like memory. A page that is not in the index is a hole.
-//! Invariants: plain data; the places of two files do not overlap ([`check`]).
+//! Part of the files part of the process record. Written by `process::capture::contents`, read by
+//! `process::rebuild::contents`. The bytes are in the page index, in a space of their own
+//! ([`crate::address_space::FILES`]): so they are stored once however often an image is taken, compressed, and
+//! checked like memory. A page that is not in the index is a hole. Invariants: plain data; the places of two files do
+//! not overlap ([`check`]).
 
 use crate::bytes::Name;
 use crate::pages::PageRun;

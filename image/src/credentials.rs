@@ -1,5 +1,5 @@
-//! Who a process is for the kernel, where that is not who has started the job: a server that was started by root and has
-//! become somebody else.
+//! Who a process is for the kernel, where that is not who has started the job: a server that was started by root and
+//! has become another user.
 //!
 //! Part of [`crate::record::ProcessRecord`]; plain data.
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// Ids and capabilities (credentials(7), capabilities(7)), those of the main thread.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Rights {
+pub struct Credentials {
     /// Real, effective and saved user id.
     pub users: [u32; 3],
     /// The same of the group.

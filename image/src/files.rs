@@ -40,7 +40,7 @@ pub struct FileTable {
     pub ptys: Vec<Pty>,
     /// System V shared memory; that of all processes is in the record of the first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub segments: Vec<Segment>,
+    pub segments: Vec<SysvShmRecord>,
     /// System V semaphores and message queues; those of all processes are in the record of the first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ipc: Vec<IpcObject>,
@@ -90,7 +90,7 @@ pub struct Description {
     /// Locks that were taken through it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub locks: Vec<FileLock>,
-    /// Who gets the signals that it causes, if somebody was chosen.
+    /// Who gets the signals that it causes, if a process was chosen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
 }
@@ -159,7 +159,8 @@ pub enum Object {
         inode: u64,
         /// Modification time at the cut, nanoseconds.
         mtime_ns: i64,
-        /// Time of birth, nanoseconds, where it is known: with the inode, by which a file is found that was renamed since.
+        /// Time of birth, nanoseconds, where it is known: with the inode, by which a file is found that was renamed
+        /// since.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         born_ns: Option<i64>,
         /// At a restart: where it is now, if not at `path`.

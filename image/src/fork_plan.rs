@@ -14,7 +14,7 @@ use crate::bytes::Name;
 use crate::record::{ProcessRecord, ZombieRecord};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most generations: each stands on the stack of whoever works through a plan.
+/// Most generations: each is on the stack of the process that works through a plan.
 const DEEPEST: usize = 1000;
 
 /// One process to be made, and what it makes in turn.
@@ -22,7 +22,7 @@ const DEEPEST: usize = 1000;
 pub struct Birth {
     /// What it becomes.
     pub who: Who,
-    /// Its id; 0: any that nobody in the job has.
+    /// Its id; 0: any that no process of the job has.
     pub pid: i32,
     /// It makes a session of its own.
     pub session: bool,
@@ -59,7 +59,7 @@ pub enum Group {
     Inherited,
     /// Its own.
     Own,
-    /// Another one, which somebody else in the plan leads.
+    /// Another one, which another process of the plan leads.
     Joined(i32),
 }
 
@@ -125,8 +125,8 @@ struct Planner<'a> {
     children: Vec<Vec<usize>>,
     /// Ids of threads.
     threads: BTreeSet<i32>,
-    /// Group and session of the first process, if the group is nobody's to lead: it is of whoever started the job, or
-    /// one that the first process makes only where no terminal is.
+    /// Group and session of the first process, if no process may lead the group: it is of the shell that started the
+    /// job, or one that the first process makes only where no terminal is.
     first_group: Option<(i32, i32)>,
     needs: Vec<Need>,
     /// When a process is forked by its parent; none: it is not its parent that makes it.
@@ -140,7 +140,7 @@ struct Planner<'a> {
     groups: BTreeMap<i32, usize>,
     /// Helpers without an id, by who makes them.
     nameless: BTreeMap<(usize, Moment), usize>,
-    /// Nodes that somebody else than their parent makes, and to whom they fall.
+    /// Nodes that another process than their parent makes, and to whom they fall.
     orphans: Vec<(usize, Option<usize>)>,
 }
 
@@ -269,7 +269,7 @@ impl<'a> Planner<'a> {
             }
     }
 
-    /// Whether a session is that of whoever starts the restart (0: as seen from a pid namespace of one's own).
+    /// Whether a session is that of the process that starts the restart (0: as seen from a pid namespace of one's own).
     fn is_outside(&self, session: i32) -> bool {
         session == 0 || self.needs[0].session == Some(session)
     }
@@ -288,7 +288,8 @@ impl<'a> Planner<'a> {
         self.nodes.len() - 1
     }
 
-    /// Children that have ended. Where one was is of use to others only as a number: what cannot be had of it is left out.
+    /// Children that have ended. Where one was is of use to others only as a number: what cannot be had of it is left
+    /// out.
     fn place_zombies(&mut self) {
         let mut adopted = Vec::new();
         for at in 0..self.all.len() {
@@ -333,8 +334,8 @@ impl<'a> Planner<'a> {
                 }
                 (Some(parent), None) => {
                     return Err(format!(
-                        "process {}: it, or a child of it, is in session {}, in which its parent {} was not when it was \
-                         born",
+                        "process {}: it, or a child of it, is in session {}, in which its parent {} was not when it \
+                         was born",
                         self.all[at].pid,
                         self.needs[at].session.unwrap_or(0),
                         self.all[parent].pid
@@ -448,13 +449,13 @@ impl<'a> Planner<'a> {
             }
             None => {}
         }
-        // Whatever group the restart is in stands for those of whoever started the job.
+        // Whatever group the restart is in takes the place of those of the shell that started the job.
         if self.is_outside(session) && leads_session(self.all[0]) {
             return Ok(Group::Inherited);
         }
         self.refuse_thread(group, "process group")?;
         let (maker, moment) =
-            self.find_session(session)?.ok_or_else(|| format!("nobody makes its session {session}"))?;
+            self.find_session(session)?.ok_or_else(|| format!("no process makes its session {session}"))?;
         let helper = Node { group: Group::Own, ..Node::new(Who::Helper, group, false) };
         let helper = self.add(maker, moment, helper);
         self.groups.insert(group, helper);

@@ -3,7 +3,7 @@
 //! * [`units`]: addresses, page counts, epochs: numbers that carry their unit in the type.
 //! * [`record`]: what the kernel knows about a process, as captured at the stop.
 //! * [`attributes`]: settings of processes and threads in it.
-//! * [`pages`]: runs of pages, and the two small traits that join whoever has pages with whoever stores them.
+//! * [`pages`]: runs of pages, and the two small traits that join what has pages with what stores them.
 //! * [`page_set`]: sets of pages.
 //! * [`address_space`]: the address spaces of several processes in one.
 //! * [`fork_plan`]: in which order the processes of a job are forked at a restart.

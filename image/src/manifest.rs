@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Where the stop time went, nanoseconds each. The parts add up to `total_ns` but for what lies between them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct StopBreakdown {
-    /// From the first interrupt to the last thread let go: what the program did not run.
+    /// From the first interrupt to the last thread resumed: what the program did not run.
     pub total_ns: u64,
     /// Seize, interrupt and wait for all threads.
     pub stop_ns: u64,
@@ -49,8 +49,8 @@ pub struct FlushFigures {
     #[serde(default)]
     pub pages_unchanged: u64,
     /// Pages read that another process has too: stored once.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub pages_twins: u64,
+    #[serde(rename = "pages_twins", default, skip_serializing_if = "is_zero")]
+    pub pages_deduplicated: u64,
     /// Pages taken from the parent without being read.
     #[serde(default)]
     pub pages_parent: u64,
@@ -79,7 +79,7 @@ impl FlushFigures {
         self.pages_zero += more.pages_zero;
         self.pages_stored += more.pages_stored;
         self.pages_unchanged += more.pages_unchanged;
-        self.pages_twins += more.pages_twins;
+        self.pages_deduplicated += more.pages_deduplicated;
         self.add_compressed(more);
     }
     /// Adds the bytes that compression has seen.

@@ -1,4 +1,4 @@
-//! Runs of pages, and the traits that join whoever has pages with whoever stores them.
+//! Runs of pages, and the traits that join what has pages with what stores them.
 //!
 //! `process` has a frozen copy full of pages, `tiers` writes them to segments; neither knows the other. The agent
 //! (`cli`) joins them through [`PageSource`]; a restart goes the other way through [`PageProvider`].
@@ -27,7 +27,8 @@ impl PageRun {
     pub fn end(&self) -> Addr {
         Addr(self.start.0.saturating_add(self.pages.bytes()))
     }
-    /// Whether the run is aligned, not empty, and ends below the end of the last address space ([`crate::address_space`]).
+    /// Whether the run is aligned, not empty, and ends below the end of the last address space
+    /// ([`crate::address_space`]).
     pub fn is_valid(&self) -> bool {
         self.start.is_page_aligned()
             && self.pages.0 > 0
@@ -75,7 +76,7 @@ pub enum PageError {
 /// program.
 ///
 /// The store takes runs from several threads, in the order in which the source hands them out, and says what it has
-/// stored so that the source can let it go (release is what keeps later writes of the program free of copies).
+/// stored so that the source can give it up (release is what keeps later writes of the program free of copies).
 pub trait PageSource: Sync {
     /// Number of pages that [`PageSource::take`] hands out in all.
     fn pages(&self) -> PageCount;
@@ -86,7 +87,8 @@ pub trait PageSource: Sync {
     /// there any more (only a running program may say so), and the image goes without what was asked for.
     ///
     /// # Errors
-    /// The source died (for instance the frozen copy was killed), or what it reads is damaged: the checkpoint must fail.
+    /// The source died (for instance the frozen copy was killed), or what it reads is damaged: the checkpoint must
+    /// fail.
     fn read(&self, start: Addr, buffer: &mut [u8]) -> Result<bool, PageError>;
     /// `run` is stored durably enough that the source need not keep it. Must not block for long.
     fn release(&self, run: PageRun);
@@ -100,7 +102,7 @@ pub trait PageSource: Sync {
 #[derive(Debug, Default)]
 pub struct TakeList {
     runs: Vec<PageRun>,
-    /// Index of the next run, and its first page that nobody has taken.
+    /// Index of the next run, and its first page that was not taken.
     next: Mutex<(usize, u64)>,
 }
 
@@ -199,8 +201,9 @@ pub trait PageProvider: Sync {
     /// # Errors
     /// As [`PageProvider::read`].
     fn verify_mappable(&self) -> Result<(), PageError>;
-    /// The number in the place of a segment's ([`ExtentSource::Mappable`]) of pages that several address spaces have and that no segment
-    /// holds uncompressed: they lie in a file that [`PageProvider::fill_shared_pages`] fills. `None`: there are none.
+    /// The number in the place of a segment's ([`ExtentSource::Mappable`]) of pages that several address spaces have
+    /// and that no segment holds uncompressed: they lie in a file that [`PageProvider::fill_shared_pages`] fills.
+    /// `None`: there are none.
     fn shared_pages(&self) -> Option<u32>;
     /// Fills that file, which the caller keeps open as long as anything is mapped from it.
     ///

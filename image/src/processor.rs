@@ -46,8 +46,8 @@ impl FromStr for CpuLevel {
     }
 }
 
-/// Where the processor puts the registers of one feature in the standard format of XSAVE (CPUID leaf 0xD; Intel SDM volume 1,
-/// 13.4): not all put them at the same place.
+/// Where the processor puts the registers of one feature in the standard format of XSAVE (CPUID leaf 0xD; Intel SDM
+/// volume 1, 13.4): not all put them at the same place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct XstatePart {
     /// Number of the feature in XCR0.

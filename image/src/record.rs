@@ -7,7 +7,7 @@
 use crate::address_space;
 use crate::attributes::{GuardRegion, ProcessAttributes, ThreadAttributes};
 use crate::bytes::{Blob, Name};
-use crate::credentials::Rights;
+use crate::credentials::Credentials;
 pub use crate::files::*;
 use crate::processor::{CpuLevel, XstatePart};
 pub use crate::region::*;
@@ -68,19 +68,19 @@ pub struct ProcessRecord {
     pub attributes: ProcessAttributes,
     /// Who it is, if not who has started the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rights: Option<Rights>,
+    pub rights: Option<Credentials>,
     /// Number of its address space: where its pages are in the page index ([`crate::address_space`]).
     #[serde(default, skip_serializing_if = "is_zero")]
     pub space: u32,
-    /// Children that have ended and that nobody has waited for.
+    /// Children that have ended and that were not waited for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub zombies: Vec<ZombieRecord>,
     /// In the record of the first process: all other processes of the job, each after its parent. They have neither
     /// `others` of their own nor descriptions: their descriptors refer to those of the first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<ProcessRecord>,
-    /// In the record of the first process: the id that was given last where the job lived, by then or a moment later. `None`: not
-    /// known.
+    /// In the record of the first process: the id that was given last where the job lived, by then or a moment later.
+    /// `None`: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_id: Option<i32>,
 }
@@ -124,7 +124,8 @@ pub struct HostRecord {
     pub hostname: String,
     /// XXH3-64 of the bytes of the vdso.
     pub vdso_hash: u64,
-    /// The bytes of the vdso: under another kernel its entries must still be where they were. Of the first process only.
+    /// The bytes of the vdso: under another kernel its entries must still be where they were. Of the first process
+    /// only.
     #[serde(default, skip_serializing_if = "Blob::is_empty")]
     pub vdso: Blob,
     /// Extended state features that the kernel enables (XCR0), as the NT_X86_XSTATE note reports it.

@@ -1,7 +1,8 @@
 //! What a checkpoint cannot contain, and why: a line of a refused checkpoint, or a finding of `holdfast check`.
 //!
-//! Made by `process`, carried by the agent's messages ([`crate::control`]), printed by the commands. What must hold: both
-//! commands say the same words of the same thing, so there is one text, the [`Display`](fmt::Display) of a [`Refusal`].
+//! Made by `process`, carried by the agent's messages ([`crate::control`]), printed by the commands. What must hold:
+//! both commands say the same words of the same thing, so there is one text, the [`Display`](fmt::Display) of a
+//! [`Refusal`].
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -68,7 +68,8 @@ pub enum Backing {
         file: u32,
         /// Byte offset of the mapping in it.
         offset: u64,
-        /// MAP_SHARED: its pages in the page index are the file's content at the cut; otherwise those that differ from it.
+        /// MAP_SHARED: its pages in the page index are the file's content at the cut; otherwise those that differ
+        /// from it.
         shared: bool,
         /// A shared one may be made writable: it was opened for writing (VmFlags `mw`).
         writable: bool,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// A segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Segment {
+pub struct SysvShmRecord {
     /// Its id, as the programs know it.
     pub id: i32,
     /// The kernel's id at the cut, where that is another.
@@ -25,7 +25,7 @@ pub struct Segment {
     pub removed: bool,
 }
 
-impl Segment {
+impl SysvShmRecord {
     /// The kernel's id at the cut.
     pub fn kernel_id(&self) -> i32 {
         self.kernel.unwrap_or(self.id)
@@ -37,7 +37,7 @@ impl Segment {
 /// # Errors
 /// One that does not.
 pub(crate) fn check<'a>(
-    segments: &[Segment],
+    segments: &[SysvShmRecord],
     regions: impl Iterator<Item = &'a Region>,
 ) -> Result<(), String> {
     for region in regions {
@@ -60,7 +60,8 @@ mod tests {
 
     #[test]
     fn a_mapping_lies_within_its_segment() {
-        let segments = [Segment { id: 1, kernel: None, key: 0, size: 5000, mode: 0o600, removed: false }];
+        let segments =
+            [SysvShmRecord { id: 1, kernel: None, key: 0, size: 5000, mode: 0o600, removed: false }];
         let checked_as = |flags: &[&str], segment, offset, pages: u64| {
             let region = Region {
                 start: Addr(0x10000),

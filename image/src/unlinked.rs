@@ -1,8 +1,8 @@
 //! Files without a name that a program has open or mapped: memfds, and files that were deleted.
 //!
 //! Part of the files part of the process record. Written by `process::capture::files::nameless`, read by
-//! `process::rebuild::nameless`. Invariants: plain data; a byte is stored once: in the page index where a shared mapping
-//! covers it, else in [`NamelessFile::content`]; a byte that is in neither is zero.
+//! `process::rebuild::nameless`. Invariants: plain data; a byte is stored once: in the page index where a shared
+//! mapping covers it, else in [`NamelessFile::content`]; a byte that is in neither is zero.
 
 use crate::bytes::{Blob, Name};
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,7 @@ pub struct NamelessFile {
     pub mode: u32,
     /// F_GET_SEALS; 0 for what has none.
     pub seals: u32,
-    /// It was known by mappings alone: what these do not show is not known, and nobody can come to it any more.
+    /// It was known by mappings alone: what these do not show is not known, and no process can come to it any more.
     #[serde(default)]
     pub by_mapping: bool,
     /// Content that no shared mapping covers, ascending, without holes.

@@ -1,8 +1,8 @@
 //! How well one epoch predicts another: a figure by which [`crate::history`] finds the period of a program.
 //!
 //! Half of it says whether pages were written during the flush or not, half in which order those were written that
-//! matter to the flush. Deterministic: the sample is every n-th page that the later epoch knows, and the pairs come from
-//! a fixed sequence. Cost: one walk over the later epoch, one over the sample.
+//! matter to the flush. Deterministic: the sample is every n-th page that the later epoch knows, and the pairs come
+//! from a fixed sequence. Cost: one walk over the later epoch, one over the sample.
 
 use crate::access::{Access, EpochAccess, PageAccess, Tick};
 use crate::chunk::run_at;

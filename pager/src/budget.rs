@@ -1,8 +1,8 @@
-//! The bound on copied pages: when the flush must hurry, when the writers must be held. Asked by the agent's watcher every
-//! time it looks; the answer looks ahead to the next time, so that the bound holds in between too.
+//! The bound on copied pages: when the flush must hurry, when the writers must be held. Asked by the agent's watcher
+//! every time it looks; the answer looks ahead to the next time, so that the bound holds in between too.
 //!
-//! AI-Ckpt (HPDC'13, algorithm 2) bounds the copies by a pool of slots of fixed size; with a frozen copy the kernel makes
-//! the copies, and the bound is kept by holding the program.
+//! AI-Ckpt (HPDC'13, algorithm 2) bounds the copies by a pool of slots of fixed size; with a frozen copy the kernel
+//! makes the copies, and the bound is kept by holding the program.
 
 use holdfast_image::{PAGE_SIZE, PageCount};
 use std::fmt;
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(judge(651), Verdict::Hurry);
         assert_eq!(judge(900), Verdict::Hurry);
         assert_eq!(judge(901), Verdict::Hold);
-        assert_eq!(judge(900), Verdict::Hold, "room for a hundred copies is not worth a round");
+        assert_eq!(judge(900), Verdict::Hold, "a hundred copies more are not worth a round");
         assert_eq!(judge(776), Verdict::Hold);
         assert_eq!(judge(775), Verdict::Hurry);
         assert_eq!(judge(900), Verdict::Hurry);
@@ -237,8 +237,8 @@ mod tests {
             }
         }
 
-        /// Writers that copy as fast as they can, in any order with a flusher: the bound holds at every instant, nobody
-        /// is held for ever, and nobody is held once what is left fits.
+        /// Writers that copy as fast as they can, in any order with a flusher: the bound holds at every instant, no
+        /// writer is stopped for ever, and none once what is left fits.
         #[test]
         fn the_bound_holds_and_the_flush_ends(
             limit in 0..400_u64,

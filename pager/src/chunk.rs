@@ -1,5 +1,5 @@
 //! Memory in chunks of 2 MiB: 512 pages, eight words of one bit per page. Used by all modules that keep a state per
-//! page. A chunk that nobody mentioned takes no room.
+//! page. A chunk that was not mentioned takes no room.
 //!
 //! Runs come from the tracker and from the frozen copy; they end below 2^57, so that page numbers never overflow.
 

@@ -1,15 +1,15 @@
 //! The order of the flush: ranks of pages, and how dirty pages become runs in that order. Used by [`crate::queue`].
 //!
-//! Pages somebody waits for and pages that hold a slot are the queue's business. What is left goes, in the order
-//! [`Order::Classes`], by the class of the predicted epoch as in AI-Ckpt (HPDC'13, section 3.2 and algorithm 4): WAIT, COW,
-//! AVOIDED, each earliest first, then AFTER by time, then pages of which nothing is known, then UNTOUCHED ones. Within a
-//! rank: by address.
+//! Pages a thread waits for and pages that hold a slot are the queue's business. What is left goes, in the order
+//! [`Order::Classes`], by the class of the predicted epoch as in AI-Ckpt (HPDC'13, section 3.2 and algorithm 4):
+//! WAIT, COW, AVOIDED, each earliest first, then AFTER by time, then pages of which nothing is known, then UNTOUCHED
+//! ones. Within a rank: by address.
 //!
-//! [`Order::History`] makes one class of WAIT, COW and AVOIDED, by time alone. What became of a page last time follows
-//! from the order then more than from the program: the paper's order stores last time's waits first, which lets this time's
-//! waits come elsewhere, and so on. By the time of the first write the program is held as little as any order allows
-//! (`tests/simulation.rs`); what the paper's order gains, fewer copies, is gained by leaving for last what the program will
-//! write before the flush can be there ([`Prediction::with_room`]).
+//! [`Order::History`] makes one class of WAIT, COW and AVOIDED, by time alone. What became of a page last time
+//! follows from the order then more than from the program: the paper's order stores last time's waits first, which
+//! lets this time's waits come elsewhere, and so on. By the time of the first write the program is held as little as
+//! any order allows (`tests/simulation.rs`); what the paper's order gains, fewer copies, is gained by leaving for
+//! last what the program will write before the flush can be there ([`Prediction::with_copies`]).
 
 use crate::access::Packed;
 use crate::chunk::{pieces, run_at};
@@ -21,7 +21,7 @@ use holdfast_image::{Addr, PAGE_SIZE, PageCount};
 use std::fmt;
 use std::str::FromStr;
 
-/// In which order the pages of a flush go out, apart from those that somebody waits for.
+/// In which order the pages of a flush go out, apart from those that a thread waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Order {
     /// As the access history says: pages written during the flush by the time of their first write, whatever became of
@@ -136,29 +136,29 @@ const MARGIN_PART: u64 = 8;
 /// Moves the pages to which the program will come before the flush in any case behind the others that it will write
 /// during the flush, up to the room for copies.
 ///
-/// With `flushed(t)` pages stored by the time t, the flush is late for the i-th page, written at `t(i)`, by
-/// `i - flushed(t(i))` pages. The greatest such lead of the program, taken off the front, makes it in time for all
-/// others: as many copies as the lead, and none for the rest, where the plain order would copy every page just before it
-/// is stored. The time that the program is held stays the least possible: at any time it can have written no more
-/// pages than are stored and copied, and only pages that it writes early are stored.
+/// With `flushed(t)` pages stored by the time t, the flush is late for the i-th page, written at `t(i)`, by `i -
+/// flushed(t(i))` pages. The greatest such lead of the program, taken off the front, makes it in time for all others:
+/// as many copies as the lead, and none for the rest, where the plain order would copy every page just before it is
+/// stored. The time that the program is held stays the least possible: at any time it can have written no more pages
+/// than are stored and copied, and only pages that it writes early are stored.
 ///
-/// A page counts as stored some time after it was handed out, and the flush begins some time after the cut: the flush is
-/// to be half of the room ahead, or one part in [`MARGIN_PART`] of these pages if that is less.
+/// A page counts as stored some time after it was handed out, and the flush begins some time after the cut: the flush
+/// is to be half of the room ahead, or one part in [`MARGIN_PART`] of these pages if that is less.
 fn concede(ranked: &mut [(Rank, PageRun)], prediction: &Prediction) {
     let during = ranked.partition_point(|(rank, _)| rank.is_during());
     let (during, _) = ranked.split_at_mut(during);
     let all: u64 = during.iter().map(|(_, run)| run.pages.0).sum();
-    let mut before = (prediction.room().0 / 2).min(all / MARGIN_PART);
+    let mut before = (prediction.copies().0 / 2).min(all / MARGIN_PART);
     let mut lead = 0;
     for (rank, run) in during.iter() {
         let Some(flushed) = prediction.flushed_by(rank.us()) else { return };
         lead = before.saturating_sub(flushed).max(lead);
         before += run.pages.0;
     }
-    let mut room = lead.min(prediction.room().0);
+    let mut left = lead.min(prediction.copies().0);
     let ahead = during.iter().take_while(|(_, run)| {
-        let fits = run.pages.0 <= room;
-        room = room.saturating_sub(run.pages.0);
+        let fits = run.pages.0 <= left;
+        left = left.saturating_sub(run.pages.0);
         fits
     });
     let ahead = ahead.count();

@@ -1,8 +1,8 @@
 //! Whether to copy the dirty pages inside the stop or to freeze the program by a fork, and which memory to keep out of
 //! the clone. Asked by the agent between the last scan and the copy, with the program stopped: two walks over the sets.
 //!
-//! The choice is by stop time alone. Costs are from docs/mechanics.md, measured on Linux 6.18, one thread, but for those that
-//! say otherwise.
+//! The choice is by stop time alone. Costs are from docs/mechanics.md, measured on Linux 6.18, one thread, but for
+//! those that say otherwise.
 
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
@@ -16,14 +16,14 @@ pub const COPY_RUN_NS: u64 = 400;
 pub const FORK_NS: u64 = 350_000;
 /// Each present page that stays in the clone: 17 ms per GiB of 4 KiB pages (docs/mechanics.md, 7: 11.7 to 20).
 pub const FORK_PAGE_NS: u64 = 65;
-/// One call of MADV_DONTFORK or MADV_DOFORK on a range, the split of its mapping included. Assumed, for calls made in one
-/// batch; injected one by one they were measured at 18 and 14 us (docs/stop.md, B.2).
+/// One call of MADV_DONTFORK or MADV_DOFORK on a range, the split of its mapping included. Assumed, for calls made in
+/// one batch; injected one by one they were measured at 18 and 14 us (docs/stop.md, B.2).
 pub const ADVICE_NS: u64 = 2_000;
 /// Ranges kept out of the clone are at least so long, and begin and end at multiples of it inside a mapping, so that no
 /// huge page is split.
 pub const KEEP_OUT_BYTES: u64 = 2 << 20;
-/// Ranges kept out of the clone, at most: no more than one batch of injected calls takes (`process`, KEEP_OUT_MAX), so that
-/// what is dropped there is never a range that this estimate counted.
+/// Ranges kept out of the clone, at most: no more than one batch of injected calls takes (`process`, KEEP_OUT_MAX),
+/// so that what is dropped there is never a range that this estimate counted.
 pub const KEEP_OUT_MOST: usize = 400;
 
 /// How the state of memory at the cut is kept.
@@ -40,8 +40,8 @@ pub enum Engine {
 pub struct Plan {
     /// The cheaper one.
     pub engine: Engine,
-    /// Ranges without dirty pages that are worth keeping out of a clone; the one with most present pages first. Each lies
-    /// inside one mapping. Also filled in if the engine is `copy`.
+    /// Ranges without dirty pages that are worth keeping out of a clone; the one with most present pages first. Each
+    /// lies inside one mapping. Also filled in if the engine is `copy`.
     pub keep_out: Vec<PageRun>,
     /// Estimated stop time of a copy.
     pub copy_ns: u64,

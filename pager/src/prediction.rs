@@ -18,7 +18,7 @@ pub struct Prediction {
     chunks: BTreeMap<u64, PackedChunk>,
     /// Pages of an earlier flush and how long it took in microseconds (not 0).
     speed: Option<(PageCount, u64)>,
-    room: PageCount,
+    copies: PageCount,
 }
 
 impl Prediction {
@@ -45,15 +45,15 @@ impl Prediction {
     pub(crate) fn with_speed(self, speed: Option<(PageCount, u64)>) -> Prediction {
         Prediction { speed, ..self }
     }
-    /// With the room for copies that the flush order may count on: pages that the program will write before the flush can
-    /// reach them are then left for last. The caller keeps some of the bound back for what the program does before
-    /// anybody sees it. None at first.
+    /// With the room for copies that the flush order may count on: pages that the program will write before the flush
+    /// can reach them are then left for last. The caller keeps some of the bound back for what the program does
+    /// before it is seen. None at first.
     #[must_use]
-    pub fn with_room(self, room: PageCount) -> Prediction {
-        Prediction { room, ..self }
+    pub fn with_copies(self, copies: PageCount) -> Prediction {
+        Prediction { copies, ..self }
     }
-    pub(crate) fn room(&self) -> PageCount {
-        self.room
+    pub(crate) fn copies(&self) -> PageCount {
+        self.copies
     }
     /// How many pages a flush as fast as an earlier one has stored by `at_us`; `None`: no flush is known.
     pub(crate) fn flushed_by(&self, at_us: u64) -> Option<u64> {
@@ -97,9 +97,10 @@ impl Prediction {
         }
         found
     }
-    /// Pages that are predicted to cost a copy or a wait, together with a neighbour at most [`Prediction::NEXT_TICKS`]
-    /// away in time: whoever writes one of them will soon write the other, so that one fault may resolve both. Not pages
-    /// that are predicted to be stored by then: copying those early would be in vain.
+    /// Pages that are predicted to cost a copy or a wait, together with a neighbour at most
+    /// [`Prediction::NEXT_TICKS`] away in time: a program that writes one of them will soon write the other, so that
+    /// one fault may resolve both. Not pages that are predicted to be stored by then: copying those early would be in
+    /// vain.
     pub fn together(&self) -> PageSet {
         let mut found = PageSet::new();
         let mut before: Option<(PageRun, Tick)> = None;

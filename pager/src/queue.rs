@@ -1,15 +1,15 @@
 //! The pages that are still to be stored, shared by the flush workers (take), the watcher and the engine `slots`
 //! (promote, slot).
 //!
-//! Three queues, chosen from in this order: pages somebody waits for, pages that hold a slot, the list made by
-//! [`crate::order`] when the flush begins. A bit per page says whether it is still here: whoever hands a page out
+//! Three queues, chosen from in this order: pages a thread waits for, pages that hold a slot, the list made by
+//! [`crate::order`] when the flush begins. A bit per page says whether it is still here: who hands a page out
 //! clears it, so that each page goes out exactly once although it may stand in several queues. Every step of a
 //! selection removes an entry or a page: O(1) amortised.
 //!
 //! AI-Ckpt, algorithm 4 (SELECT_PAGE, HPDC'13). Avoided here: `WaitedPage` is one variable there, which several
 //! waiting threads overwrite (here a set, first come first served); the search for the next page is linear, O(n^2) for
-//! a flush; and CHECKPOINT waits for a flag that nobody signals (here the end is [`FlushQueue::take`] handing out
-//! nothing, and who waits for pages is told by whoever stored them).
+//! a flush; and CHECKPOINT waits for a flag that is never signalled (here the end is [`FlushQueue::take`] handing out
+//! nothing, and a thread that waits for pages is told when they are stored).
 //!
 //! Invariants: a page of the dirty set is either still here or has been handed out; `left` counts the former. Runs in:
 //! any thread of the agent; the lock is held for at most the pages of one `take`, never across I/O.
@@ -60,7 +60,8 @@ struct State {
 
 impl FlushQueue {
     /// All of `dirty`. `first`: runs that go out before everything else but waited pages and slots, in the same order
-    /// among themselves (what is not dirty of them is ignored). Without a prediction the order is that of the addresses.
+    /// among themselves (what is not dirty of them is ignored). Without a prediction the order is that of the
+    /// addresses.
     pub fn new(
         dirty: &PageSet,
         order: Order,
@@ -99,29 +100,31 @@ impl FlushQueue {
         PageCount(self.lock().left)
     }
     /// Takes what is to be stored next: appends runs of at most `most` pages in all to `into`. Nothing appended (with
-    /// `most` > 0): all is taken. Pages somebody waits for come alone, without others behind which they would wait.
+    /// `most` > 0): all is taken. Pages a thread waits for come alone, without others behind which they would wait.
     pub fn take(&self, most: PageCount, into: &mut Vec<PageRun>) {
         self.lock().take(most.0, into);
     }
-    /// Somebody waits for `page`: it goes out next. `false`: it is not here (handed out already, or was never dirty).
+    /// A thread waits for `page`: it goes out next. `false`: it is not here (handed out already, or was never dirty).
     pub fn promote(&self, page: Addr) -> bool {
-        let (number, place) = locate(page);
-        let state = &mut *self.lock();
-        let chunk = state.chunks.get_mut(&number).filter(|chunk| has(&chunk.left, place));
-        let fresh = chunk.map(|chunk| set(&mut chunk.waited, place));
-        if fresh == Some(true) {
-            state.waited.push_back(page.page_floor());
-        }
-        fresh.is_some()
+        self.put_ahead(page, |chunk| &mut chunk.waited, |state| &mut state.waited)
     }
-    /// `page` holds a slot: it goes out after the pages somebody waits for. `false`: it is not here.
+    /// `page` holds a slot: it goes out after the pages a thread waits for. `false`: it is not here.
     pub fn slot(&self, page: Addr) -> bool {
+        self.put_ahead(page, |chunk| &mut chunk.slots, |state| &mut state.slots)
+    }
+    /// Puts a page into one of the queues that come before the order, unless the chunk's bits say that it is there.
+    fn put_ahead(
+        &self,
+        page: Addr,
+        bits: fn(&mut Chunk) -> &mut Bits,
+        queue: fn(&mut State) -> &mut VecDeque<Addr>,
+    ) -> bool {
         let (number, place) = locate(page);
         let state = &mut *self.lock();
         let chunk = state.chunks.get_mut(&number).filter(|chunk| has(&chunk.left, place));
-        let fresh = chunk.map(|chunk| set(&mut chunk.slots, place));
+        let fresh = chunk.map(|chunk| set(bits(chunk), place));
         if fresh == Some(true) {
-            state.slots.push_back(page.page_floor());
+            queue(state).push_back(page.page_floor());
         }
         fresh.is_some()
     }
@@ -301,7 +304,7 @@ mod tests {
         ) {
             let dirty: PageSet = dirty.iter().map(|(from, pages)| run(*from, *pages)).collect();
             let first: Vec<PageRun> = first.iter().map(|(from, pages)| run(*from, *pages)).collect();
-            let prediction = prediction(&writes).with_room(PageCount(room));
+            let prediction = prediction(&writes).with_copies(PageCount(room));
             let queue = FlushQueue::new(&dirty, order, Some(&prediction), &first);
 
             let first: PageSet = first.into_iter().collect();
@@ -414,7 +417,7 @@ mod interleavings {
         runs.iter().flat_map(|run| run.start.0 / PAGE_SIZE..run.end().0 / PAGE_SIZE)
     }
 
-    /// Two takers empty the queue while somebody promotes a page in the middle of a run. Each page goes out exactly
+    /// Two takers empty the queue while a third promotes a page in the middle of a run. Each page goes out exactly
     /// once; after a promotion that found the page still here, the next batch of pages begins with it.
     #[test]
     fn takers_and_a_promoter() {

@@ -14,9 +14,10 @@ impl Rank {
     /// The rank of a page of which nothing is known.
     pub const UNKNOWN: Rank = Rank(4 << 16);
     const UNTOUCHED: Rank = Rank(5 << 16);
-    /// Neighbours are joined as long as their ticks lie no further apart than this: 1 ms at first, one part in 32 of the
-    /// time later. Not more for pages written after the flush either: where the program was held, the next flush will
-    /// have time to reach them first, and a program that goes downwards would meet each long run at its wrong end.
+    /// Neighbours are joined as long as their ticks lie no further apart than this: 1 ms at first, one part in 32 of
+    /// the time later. Not more for pages written after the flush either: where the program was held, the next flush
+    /// will have time to reach them first, and a program that goes downwards would meet each long run at its wrong
+    /// end.
     const JOIN: u32 = 16;
 
     /// The rank of what is predicted for a page.

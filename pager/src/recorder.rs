@@ -186,8 +186,8 @@ impl Recorder {
         chunk.access[place] = Packed::new(PageAccess { access, at, flushed: true });
     }
 
-    /// The flush has ended, `at_us` after the cut: no copy is held any more, and first writes from now on are AFTER. The
-    /// image is committed, or has failed.
+    /// The flush has ended, `at_us` after the cut: no copy is held any more, and first writes from now on are AFTER.
+    /// The image is committed, or has failed.
     pub fn flush_done(&mut self, at_us: u64) {
         if self.at_done.is_none() {
             self.at_done = Some(self.during());

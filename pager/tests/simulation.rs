@@ -1,6 +1,6 @@
 //! The parts together, without a kernel: a program that writes its memory in a fixed order, a flusher of fixed speed,
-//! copies as a fork would make them, held at the bound. What the paper's benchmark (AI-Ckpt, HPDC'13, figure 2) shows in
-//! seconds shows here in counts.
+//! copies as a fork would make them, held at the bound. What the paper's benchmark (AI-Ckpt, HPDC'13, figure 2) shows
+//! in seconds shows here in counts.
 #![cfg(not(loom))]
 
 use holdfast_image::manifest::AccessCounts;
@@ -45,7 +45,7 @@ fn epoch(
     speed: usize,
 ) -> Outcome {
     let all: PageSet = order.iter().map(|number| page(*number)).collect();
-    let prediction = history.predict().with_room(PageCount(room));
+    let prediction = history.predict().with_copies(PageCount(room));
     let queue = FlushQueue::new(&all, by, Some(&prediction), &[]);
     let copied = if bound == Bound::Fork { all.clone() } else { PageSet::new() };
     let mut recorder = Recorder::new(&all, &copied);
@@ -82,15 +82,15 @@ fn epoch(
                 }
             }
         }
-        let mut room = STORED;
-        while room > 0 {
+        let mut left = STORED;
+        while left > 0 {
             let mut runs = Vec::new();
-            queue.take(PageCount(room), &mut runs);
+            queue.take(PageCount(left), &mut runs);
             if runs.is_empty() {
                 break;
             }
             for run in runs {
-                room -= run.pages.0;
+                left -= run.pages.0;
                 recorder.stored(run);
                 stored.extend((0..run.pages.0).map(|index| (run.start.0 - (1 << 20)) / PAGE_SIZE + index));
             }
@@ -130,8 +130,8 @@ fn patterns() -> [(&'static str, Vec<u64>); 3] {
     [("ascending", ascending), ("scattered", scattered), ("descending", descending)]
 }
 
-/// Pages that are written and neither stored nor copied do not exist; so no order lets the program be done before all pages
-/// but the bound are stored. Steps of that which are not the program's own, in seven epochs.
+/// Pages that are written and neither stored nor copied do not exist; so no order lets the program be done before all
+/// pages but the bound are stored. Steps of that which are not the program's own, in seven epochs.
 fn least_held(speed: usize) -> u64 {
     7 * ((PAGES - LIMIT) / STORED).saturating_sub(PAGES / speed as u64)
 }

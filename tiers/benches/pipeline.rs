@@ -16,14 +16,15 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-struct Slice<'a> {
+/// Pages that are made when they are read.
+struct Made<F> {
     runs: TakeList,
-    bytes: &'a [u8],
+    fill: F,
 }
 
 const BASE: u64 = 1 << 40;
 
-impl PageSource for Slice<'_> {
+impl<F: Fn(Addr, &mut [u8]) + Sync> PageSource for Made<F> {
     fn pages(&self) -> PageCount {
         self.runs.pages()
     }
@@ -31,8 +32,7 @@ impl PageSource for Slice<'_> {
         self.runs.take(most, into);
     }
     fn read(&self, start: Addr, buffer: &mut [u8]) -> Result<bool, PageError> {
-        let from = (start.0 - BASE) as usize;
-        buffer.copy_from_slice(&self.bytes[from..from + buffer.len()]);
+        (self.fill)(start, buffer);
         Ok(true)
     }
     fn release(&self, _: PageRun) {}
@@ -90,7 +90,11 @@ fn floor(dir: &Path, bytes: &[u8]) {
 
 fn measure(job: &Job, epoch: Epoch, runs: &[PageRun], bytes: &[u8], options: PipelineOptions) {
     let lock = job.lock().unwrap();
-    let source = &Slice { runs: TakeList::new(runs.to_vec()), bytes };
+    let fill = |start: Addr, buffer: &mut [u8]| {
+        let from = (start.0 - BASE) as usize;
+        buffer.copy_from_slice(&bytes[from..from + buffer.len()]);
+    };
+    let source = &Made { runs: TakeList::new(runs.to_vec()), fill };
     let len = runs.iter().map(|run| run.pages.bytes() as usize).sum();
     let start = Instant::now();
     let mut writer = job.begin(&lock, epoch, None).unwrap();
@@ -130,40 +134,26 @@ fn measure(job: &Job, epoch: Epoch, runs: &[PageRun], bytes: &[u8], options: Pip
 /// A million runs of one page each, and an increment that leaves them as they are: what the index costs.
 fn fragmented(job: &Job) {
     const RUNS: u64 = 1_000_000;
-    struct Numbered(TakeList);
-    impl PageSource for Numbered {
-        fn pages(&self) -> PageCount {
-            self.0.pages()
-        }
-        fn take(&self, most: PageCount, into: &mut Vec<PageRun>) {
-            self.0.take(most, into);
-        }
-        fn read(&self, start: Addr, buffer: &mut [u8]) -> Result<bool, PageError> {
+    let source = |runs: &[PageRun]| Made {
+        runs: TakeList::new(runs.to_vec()),
+        fill: |start: Addr, buffer: &mut [u8]| {
             buffer.fill(1);
             buffer[..8].copy_from_slice(&start.0.to_le_bytes());
-            Ok(true)
-        }
-        fn release(&self, _: PageRun) {}
-        fn is_urgent(&self) -> bool {
-            false
-        }
-        fn has_several(&self) -> bool {
-            false
-        }
-    }
+        },
+    };
     let lock = job.lock().unwrap();
     let runs: Vec<PageRun> = (0..RUNS).map(|n| run(BASE / PAGE_SIZE + 2 * n, 1)).collect();
     println!("--- {RUNS} runs of one page");
     let mut parent = None;
     for epoch in [Epoch(1), Epoch(2)] {
-        let (source, unchanged) = match &parent {
-            None => (Numbered(TakeList::new(runs.clone())), Vec::new()),
-            Some(_) => (Numbered(TakeList::new(runs[..100].to_vec())), runs[100..].to_vec()),
+        let (made, unchanged) = match &parent {
+            None => (source(&runs), Vec::new()),
+            Some(_) => (source(&runs[..100]), runs[100..].to_vec()),
         };
         let mut writer = job.begin(&lock, epoch, parent.take()).unwrap();
         let start = Instant::now();
         let inherited = Inherited { unchanged, mapped: Vec::new() };
-        writer.write_pages(&source, &inherited, &options(2), &|_| ()).unwrap();
+        writer.write_pages(&made, &inherited, &options(2), &|_| ()).unwrap();
         let written = start.elapsed();
         let (info, lineage) = writer.commit(commit_record()).unwrap();
         println!(

@@ -1,7 +1,7 @@
 //! Joins what the passes have stored with what is inherited: the tables of a new image.
 //!
 //! Called by [`crate::ImageWriter`] at the end of the flush and at the commit. Pure but for the names of files.
-//! Invariants: a page gets a place only if somebody stored it; frames and segments that no page needs are not named;
+//! Invariants: a page gets a place only if it was stored; frames and segments that no page needs are not named;
 //! the tables are in the order that the format demands, whatever the order in which workers stored.
 
 use crate::format::manifest::{IndexRun, Place, SegmentEntry};

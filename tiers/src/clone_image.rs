@@ -1,8 +1,8 @@
 //! An image in a second job: many copies of a program can be restarted from one image, each a job of its own.
 //!
-//! Called by `holdfast restart --name`. The files are linked, not copied: they are never written again, and each job may
-//! delete its own names. Invariants: as for a commit, the manifest comes last, when all segments are durable; what a
-//! crash leaves is removed by `clean`.
+//! Called by `holdfast restart --name`. The files are linked, not copied: they are never written again, and each job
+//! may delete its own names. Invariants: as for a commit, the manifest comes last, when all segments are durable;
+//! what a crash leaves is removed by `clean`.
 
 use crate::StoreError;
 use crate::files;
@@ -19,7 +19,7 @@ impl Job {
     ///
     /// # Errors
     /// There is no such image, it is damaged, or `to` has images.
-    pub fn give_image(&self, epoch: Epoch, to: &Job, lock: &JobLock) -> Result<(), StoreError> {
+    pub fn clone_image(&self, epoch: Epoch, to: &Job, lock: &JobLock) -> Result<(), StoreError> {
         to.check_lock(lock)?;
         if !to.images()?.is_empty() {
             return Err(StoreError::misuse(to.dir(), "it has images of its own"));

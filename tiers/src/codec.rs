@@ -1,9 +1,10 @@
 //! Whether a frame is worth compressing.
 //!
-//! Called by the pipeline's workers, one [`Chooser`] each, and for the sections of a manifest. A frame stays compressed only if it becomes at most 85 % of
-//! its size: below that the restart pays more for decompression, and loses the mappable extent, than the disk gains.
-//! Data that does not compress comes in long stretches (random doubles, compressed media), so after a few misses only
-//! a sample of the frame is tried first: 16 KiB of 1 MiB cost 2 % of the work.
+//! Called by the pipeline's workers, one [`Chooser`] each, and for the sections of a manifest. A frame stays
+//! compressed only if it becomes at most 85 % of its size: below that the restart pays more for decompression, and
+//! loses the mappable extent, than the disk gains. Data that does not compress comes in long stretches (random
+//! doubles, compressed media), so after a few misses only a sample of the frame is tried first: 16 KiB of 1 MiB cost
+//! 2 % of the work.
 
 use holdfast_image::PAGE_SIZE;
 

@@ -1,9 +1,9 @@
 //! Pages that are in an image twice: a child that a program has made by fork has its parent's pages until one of them
 //! writes, and they are stored once.
 //!
-//! Used by the pipeline's workers, all at once, while an image of several processes is made. Pages are told apart by their
-//! hashes of 128 bits, as pages of the parent image are. What must hold: a place is noted only when the page lies in its
-//! file; a page that is looked for before that is stored a second time, which costs space only.
+//! Used by the pipeline's workers, all at once, while an image of several processes is made. Pages are told apart by
+//! their hashes of 128 bits, as pages of the parent image are. What must hold: a place is noted only when the page
+//! lies in its file; a page that is looked for before that is stored a second time, which costs space only.
 
 use crate::lineage::Lineage;
 use crate::locations::Origin;
@@ -17,20 +17,20 @@ const SHARDS: usize = 64;
 const MOST_SPACES: usize = 8;
 
 /// See the head of the file.
-pub(crate) struct Twins {
+pub(crate) struct Dedup {
     shards: Vec<Mutex<HashMap<u128, Origin>>>,
     /// Address spaces that the parent image has.
     spaces: Vec<u32>,
 }
 
-impl Twins {
-    pub(crate) fn new(parent: Option<&Lineage>) -> Twins {
+impl Dedup {
+    pub(crate) fn new(parent: Option<&Lineage>) -> Dedup {
         let index = parent.map_or(&[][..], |parent| &parent.tables.index[..]);
         let mut spaces: Vec<u32> =
             index.iter().map(|entry| address_space::split(entry.run.start).0).collect();
         spaces.dedup();
         spaces.truncate(MOST_SPACES);
-        Twins { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), spaces }
+        Dedup { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), spaces }
     }
 
     fn shard(&self, hash: u128) -> MutexGuard<'_, HashMap<u128, Origin>> {

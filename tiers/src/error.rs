@@ -24,7 +24,8 @@ pub enum StoreError {
     },
     /// There is no store yet, and none can be made.
     #[error(
-        "{path}: the store cannot be made: {source}; name a folder that you may write to, with --store or HOLDFAST_STORE",
+        "{path}: the store cannot be made: {source}; name a folder that you may write to, \
+         with --store or HOLDFAST_STORE",
         path = path.display()
     )]
     NoStore {
@@ -35,8 +36,8 @@ pub enum StoreError {
     },
     /// No space, quota or file size left.
     #[error(
-        "{path}: no space left (or a quota or `ulimit -f` is reached), up to {needed} bytes more are needed; free space or use another \
-         --store (the unfinished image was removed, earlier images are intact)",
+        "{path}: no space left (or a quota or `ulimit -f` is reached), up to {needed} bytes more are needed; \
+         free space or use another --store (the unfinished image was removed, earlier images are intact)",
         path = path.display()
     )]
     Full {
@@ -71,7 +72,8 @@ pub enum StoreError {
     },
     /// The folder is not the one that was locked.
     #[error(
-        "{path}: the job was removed, or another was made in its place, while its agent runs; nothing is stored there any more",
+        "{path}: the job was removed, or another was made in its place, while its agent runs; \
+         nothing is stored there any more",
         path = path.display()
     )]
     Replaced {
@@ -110,7 +112,7 @@ pub enum StoreError {
         /// The newest version that can be read.
         supported: u32,
     },
-    /// A folder or file that somebody else could change under us.
+    /// A folder or file that another user could change under us.
     #[error("{path}: {why}; images can hold secrets and are trusted at restart: use a folder of your own, mode 0700",
         path = path.display())]
     Permissions {

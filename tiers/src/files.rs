@@ -82,7 +82,7 @@ pub(crate) fn make_folder(path: &Path) -> Result<(), StoreError> {
     check_folder(path)
 }
 
-/// Refuses a folder that somebody else owns or may write to.
+/// Refuses a folder that another user owns or may write to.
 pub(crate) fn check_folder(path: &Path) -> Result<(), StoreError> {
     let meta = fs::metadata(path).map_err(StoreError::io("look at", path))?;
     if !meta.is_dir() {

@@ -98,8 +98,8 @@ impl Image {
     pub fn protected_only(&self) -> bool {
         self.figures.protected_only
     }
-    /// Has what several address spaces have in common mapped by all of them. Before anything else is asked of the pages. `raw`: what is not
-    /// compressed too; else that is mapped from the segments.
+    /// Has what several address spaces have in common mapped by all of them. Before anything else is asked of the
+    /// pages. `raw`: what is not compressed too; else that is mapped from the segments.
     pub fn share(&mut self, raw: bool) {
         let tables = &self.tables;
         let shared = SharedPages::of(&tables.index, &tables.frames, &tables.entries, raw);

@@ -35,7 +35,7 @@ pub struct Job {
     dir: PathBuf,
 }
 
-/// The right to change a job's images; let go when dropped or when the process dies.
+/// The right to change a job's images; released when dropped or when the process dies.
 #[derive(Debug)]
 pub struct JobLock {
     /// Holds the lock.
@@ -46,8 +46,8 @@ pub struct JobLock {
 }
 
 impl JobLock {
-    /// Whether the job's folder is still the one that was locked. Otherwise it was removed, and what is there now, if anything, belongs to
-    /// somebody else.
+    /// Whether the job's folder is still the one that was locked. Otherwise it was removed, and what is there now, if
+    /// anything, belongs to another agent.
     pub fn is_in_place(&self) -> bool {
         let here = fs::symlink_metadata(self.dir.join(LOCK)).map(|there| (there.dev(), there.ino()));
         let held = self.file.metadata().map(|held| (held.dev(), held.ino()));
@@ -56,7 +56,8 @@ impl JobLock {
 }
 
 impl Drop for JobLock {
-    /// Not by closing alone: a process that another thread has just made has a copy of the descriptor until it executes something.
+    /// Not by closing alone: a process that another thread has just made has a copy of the descriptor until it
+    /// executes something.
     fn drop(&mut self) {
         // Should it fail, closing lets go of it.
         let _ = lock::unlock(&self.file);
@@ -288,8 +289,8 @@ impl Job {
         Image::open(&self.dir, epoch)
     }
 
-    /// Removes an image, manifest first, and every segment that nobody needs any more. Returns the bytes that this made
-    /// free: none of the segments of which later images still need pages.
+    /// Removes an image, manifest first, and every segment that no image needs any more. Returns the bytes that this
+    /// made free: none of the segments of which later images still need pages.
     ///
     /// # Errors
     /// There is no such image, or a file cannot be removed.
@@ -362,8 +363,8 @@ fn offset_of(bytes: &[u8], error: &serde_json::Error) -> u64 {
     (before + error.column().saturating_sub(1)) as u64
 }
 
-/// Whether a temporary file is older than anybody needs to give it its name. A recipe is written without the lock: the job
-/// may run, or somebody may just be listing it.
+/// Whether a temporary file is older than anybody needs to give it its name. A recipe is written without the lock:
+/// the job may run, or it may just be listed.
 fn is_left_behind(path: &Path) -> bool {
     const PATIENCE: Duration = Duration::from_secs(60);
     let age = fs::symlink_metadata(path).and_then(|meta| meta.modified()).map(|time| time.elapsed());

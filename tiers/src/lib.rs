@@ -34,6 +34,7 @@ mod shared_pages;
 mod store;
 mod tables;
 mod throttle;
+mod workers;
 mod writer;
 mod writing;
 

@@ -183,7 +183,8 @@ mod tests {
             prop_assert!(overlap(&both).is_none());
             let mut found = Vec::new();
             let missing = pick(&a, |entry| *entry, &pages_of(&b), &mut found);
-            let expected: BTreeMap<_, _> = ma.iter().filter(|(n, _)| mb.contains_key(n)).map(|(n, o)| (*n, *o)).collect();
+            let both = ma.iter().filter(|(n, _)| mb.contains_key(n));
+            let expected: BTreeMap<_, _> = both.map(|(n, o)| (*n, *o)).collect();
             prop_assert_eq!(model(&found), expected);
             prop_assert_eq!(missing, pages_of(&b).difference(&pages_of(&a)));
         }

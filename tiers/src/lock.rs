@@ -29,7 +29,7 @@ fn whole_file(kind: i32) -> libc::flock {
     }
 }
 
-/// Takes the exclusive lock of a file open for writing, without waiting. `false`: somebody else has it.
+/// Takes the exclusive lock of a file open for writing, without waiting. `false`: another process has it.
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     match set(file, libc::F_WRLCK) {
         Ok(()) => Ok(true),
@@ -53,7 +53,7 @@ fn set(file: &File, kind: i32) -> io::Result<()> {
     Err(io::Error::last_os_error())
 }
 
-/// Whether somebody else has the lock; changes nothing.
+/// Whether another process has the lock; changes nothing.
 pub(crate) fn is_locked(file: &File) -> io::Result<bool> {
     let mut lock = whole_file(libc::F_WRLCK);
     // SAFETY: needed because std cannot ask for a lock; the descriptor is open as long as `file` is borrowed, and the

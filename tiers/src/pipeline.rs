@@ -1,4 +1,5 @@
-//! The pipeline: read runs, drop zero pages and pages that are as in the parent, compress where it pays, append, release.
+//! The pipeline: read runs, drop zero pages and pages that are as in the parent, compress where it pays, append,
+//! release.
 //!
 //! Called by [`crate::ImageWriter`] in the agent while the program runs. Each worker has a segment file of its own and
 //! takes the next part of the source's runs, in the source's order, when it has stored the last one.
@@ -11,20 +12,20 @@
 use crate::StoreError;
 use crate::buffer::{AlignedBuffer, is_zero};
 use crate::codec::Chooser;
-use crate::dedup::Twins;
+use crate::dedup::Dedup;
 use crate::format::segment::{Codec, MAX_FRAME_BYTES, MAX_FRAME_PAGES, SegmentHeader};
 use crate::hashes::{Hashes, hash_of};
 use crate::lineage::{Comparer, Lineage};
 use crate::locations::{Located, Origin};
 use crate::segment_writer::SegmentWriter;
 use crate::throttle::Throttle;
+use crate::workers;
 use holdfast_image::manifest::FlushFigures;
 use holdfast_image::pages::{PageRun, PageSource};
 use holdfast_image::{Addr, PAGE_SIZE, PageCount};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::thread;
 
 const PAGE: usize = PAGE_SIZE as usize;
 /// Runs of at least this many pages get frames of their own: they are worth a mapping at restart.
@@ -40,12 +41,13 @@ const PARTS_PER_WORKER: u64 = 64;
 /// How the pipeline works.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PipelineOptions {
-    /// Threads, at least 1; little is stored by fewer. Each of them waits for the disk while others read, so that two more than the processors
-    /// that the program leaves free is not too many.
+    /// Threads, at least 1; little is stored by fewer. Each of them waits for the disk while others read, so that two
+    /// more than the processors that the program leaves free is not too many.
     pub workers: usize,
     /// Compress by LZ4 where it pays.
     pub compress: bool,
-    /// Most bytes stored in a second, by all workers together; `None`: as many as the disk takes. Frames are small then.
+    /// Most bytes stored in a second, by all workers together; `None`: as many as the disk takes. Frames are small
+    /// then.
     pub rate: Option<u64>,
     /// Most pages that a worker takes from the source at once; they are stored and released before it takes more.
     /// `None`: by the size of the whole.
@@ -72,7 +74,7 @@ pub(crate) struct Pass<'a> {
     /// Pages that are as in this image are not stored.
     pub(crate) parent: Option<&'a Lineage>,
     /// In an image of several processes: pages that are the same.
-    pub(crate) twins: Option<&'a Twins>,
+    pub(crate) dedup: Option<&'a Dedup>,
     pub(crate) throttle: &'a Throttle,
     pub(crate) options: PipelineOptions,
     /// Pages that are not there any more are an error.
@@ -103,26 +105,7 @@ pub(crate) fn run(pass: &Pass<'_>, lanes: &mut [Lane]) -> Result<(), StoreError>
         read_pages: AtomicU64::new(0),
         failed: AtomicBool::new(false),
     };
-    thread::scope(|scope| {
-        let shared = &shared;
-        let mut lanes = lanes.iter_mut();
-        let own = lanes.next();
-        // A thread that cannot be started leaves its work to the others.
-        let others: Vec<_> = lanes
-            .filter_map(|lane| {
-                thread::Builder::new()
-                    .name("flush".into())
-                    .spawn_scoped(scope, move || Worker::new(shared, lane).run())
-                    .ok()
-            })
-            .collect();
-        let mut result = own.map_or(Ok(()), |lane| Worker::new(shared, lane).run());
-        for other in others {
-            let ended = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            result = result.and(ended);
-        }
-        result
-    })
+    workers::run("flush", lanes, |lane| Worker::new(&shared, lane).run())
 }
 
 impl Shared<'_> {
@@ -246,9 +229,9 @@ impl<'a> Worker<'a> {
                 figures.pages_unchanged += 1;
                 continue;
             }
-            if let Some(origin) = pass.twins.and_then(|twins| twin(twins, &self.comparer, start, hash)) {
+            if let Some(origin) = pass.dedup.and_then(|dedup| twin(dedup, &self.comparer, start, hash)) {
                 place(origin).push_to(&mut self.lane.index);
-                figures.pages_twins += 1;
+                figures.pages_deduplicated += 1;
                 continue;
             }
             if kept != page {
@@ -300,10 +283,10 @@ impl<'a> Worker<'a> {
             let origin = |page| Origin::Own { segment, frame, page };
             for (run, page) in gathered.placed.drain(..) {
                 self.lane.index.push(Located { run, origin: origin(page) });
-                let Some(twins) = pass.twins else { continue };
+                let Some(dedup) = pass.dedup else { continue };
                 for number in 0..run.pages.0 {
                     let hash = self.lane.hashes.get(Addr(run.start.0 + number * PAGE_SIZE));
-                    twins.note(hash, origin(page + number as u32));
+                    dedup.note(hash, origin(page + number as u32));
                 }
             }
             gathered.filled = 0;
@@ -316,9 +299,9 @@ impl<'a> Worker<'a> {
 }
 
 /// Where a page with this content is, of whatever process.
-fn twin(twins: &Twins, comparer: &Comparer<'_>, start: Addr, hash: u128) -> Option<Origin> {
-    twins.find(hash).or_else(|| {
-        let (frame, page) = twins.elsewhere(start).find_map(|other| comparer.same_hash(other, hash))?;
+fn twin(dedup: &Dedup, comparer: &Comparer<'_>, start: Addr, hash: u128) -> Option<Origin> {
+    dedup.find(hash).or_else(|| {
+        let (frame, page) = dedup.elsewhere(start).find_map(|other| comparer.same_hash(other, hash))?;
         Some(Origin::Parent { frame, page })
     })
 }

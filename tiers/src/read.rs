@@ -10,6 +10,7 @@ use crate::format::manifest::{IndexRun, Place};
 use crate::format::segment::{BLOCK_LEN, Block, Codec, Frame, FrameHeader, SegmentHeader};
 use crate::image::Image;
 use crate::tables::{Scratch, check_identity};
+use crate::workers;
 use holdfast_image::pages::{Extent, PageError, PageProvider};
 use holdfast_image::{Addr, PAGE_SIZE};
 use std::collections::BTreeMap;
@@ -40,7 +41,7 @@ impl Image {
         check: &(dyn Fn(usize, &mut Scratch) -> Result<(), StoreError> + Sync),
     ) -> Result<(), StoreError> {
         let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let work = || {
+        let work = |_| {
             let mut scratch = Scratch::default();
             while !failed.load(Ordering::Relaxed) {
                 let from = next.fetch_add(FRAMES_AT_ONCE, Ordering::Relaxed);
@@ -56,17 +57,7 @@ impl Image {
         };
         let threads = thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let threads = threads.min(self.tables.frames.len().div_ceil(FRAMES_AT_ONCE));
-        thread::scope(|scope| {
-            // A thread that cannot be started leaves its work to the others.
-            let others: Vec<_> =
-                (1..threads).filter_map(|_| thread::Builder::new().spawn_scoped(scope, work).ok()).collect();
-            let mut result = work();
-            for other in others {
-                let ended = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-                result = result.and(ended);
-            }
-            result
-        })
+        workers::run("verify", 0..threads.max(1), work)
     }
 
     /// Reads every byte of every frame and every header, and unpacks what is compressed. `progress` gets the bytes

@@ -1,9 +1,9 @@
-//! What several address spaces of an image have by copy-on-write: a restart unpacks it once, into a file in memory that all of
-//! them map. What is not compressed a lazy restart maps from the segments instead.
+//! What several address spaces of an image have by copy-on-write: a restart unpacks it once, into a file in memory
+//! that all of them map. What is not compressed a lazy restart maps from the segments instead.
 //!
-//! Laid out by [`crate::Image::share`], before extents are asked for; filled by `read`; carried along by [`crate::Lineage`], so that later
-//! images know what is still mapped from there. Invariant: a frame is known by its segment's name and its offset there, which
-//! never change.
+//! Laid out by [`crate::Image::share`], before extents are asked for; filled by `read`; carried along by
+//! [`crate::Lineage`], so that later images know what is still mapped from there. Invariant: a frame is known by its
+//! segment's name and its offset there, which never change.
 
 use crate::format::manifest::{IndexRun, Place, SegmentEntry};
 use crate::format::segment::{Codec, Frame};

@@ -1,7 +1,7 @@
 //! A store: a folder of one user with a folder for each job.
 //!
-//! Called by every command. Invariants: the store and its jobs belong to the caller and nobody else may write to them,
-//! because what is read from them becomes a running program.
+//! Called by every command. Invariants: the store and its jobs belong to the caller and no other user may write to
+//! them, because what is read from them becomes a running program.
 
 use crate::{Job, StoreError, files, lock};
 use std::env;

@@ -10,7 +10,7 @@
 use crate::StoreError;
 use crate::assemble::{Assembled, assemble};
 use crate::compact::Moving;
-use crate::dedup::Twins;
+use crate::dedup::Dedup;
 use crate::fault;
 use crate::files::{self, FileName};
 use crate::format::manifest::{Figures, MAX_LEN, Parts, Place};
@@ -75,7 +75,7 @@ pub struct ImageWriter {
     segments: AtomicU32,
     throttle: Throttle,
     /// Made when several processes are to be stored.
-    twins: Option<Twins>,
+    dedup: Option<Dedup>,
     /// What the pre-copy has stored, ascending.
     precopied: Vec<Located>,
     /// Where all pages of the image are, ascending: known after `write_pages`.
@@ -117,7 +117,7 @@ impl ImageWriter {
             lanes: Vec::new(),
             segments: AtomicU32::new(0),
             throttle: Throttle::default(),
-            twins: None,
+            dedup: None,
             precopied: Vec::new(),
             located: None,
             hashes: Hashes::default(),
@@ -158,7 +158,7 @@ impl ImageWriter {
     /// stores the rest, and releases what is stored. Then finds the place of every inherited page: for
     /// `inherited.unchanged` that of the pre-copy, else the parent's; for `inherited.mapped` the parent's if that is
     /// the place that is mapped, else the page is read as well (but not released: it was not taken from the source).
-    /// To be called once, after the cut; pages that are named by nobody are not in the image. `progress` as for
+    /// To be called once, after the cut; pages that are not named are not in the image. `progress` as for
     /// [`ImageWriter::precopy`].
     ///
     /// # Errors
@@ -204,8 +204,8 @@ impl ImageWriter {
         if self.lanes.len() < workers {
             self.lanes.resize_with(workers, Lane::default);
         }
-        if source.has_several() && self.twins.is_none() {
-            self.twins = Some(Twins::new(self.parent.as_deref()));
+        if source.has_several() && self.dedup.is_none() {
+            self.dedup = Some(Dedup::new(self.parent.as_deref()));
         }
         let pass = Pass {
             dir: &self.dir,
@@ -213,7 +213,7 @@ impl ImageWriter {
             segments: &self.segments,
             source,
             parent: self.parent.as_deref().filter(|_| compare),
-            twins: self.twins.as_ref(),
+            dedup: self.dedup.as_ref(),
             throttle: &self.throttle,
             options: *options,
             must_read,

@@ -249,7 +249,7 @@ fn clean_removes_what_is_dead_and_nothing_else() {
     }
     job.write_recipe(&serde_json::json!({"command": ["./sim"]})).unwrap();
     let lock = job.lock().unwrap();
-    // Image 1 cannot be read: its segments may still be of use to somebody.
+    // Image 1 cannot be read: its segments may still be of use.
     let manifest = job.dir().join("manifest-000001");
     let mut bytes = fs::read(&manifest).unwrap();
     bytes[100] ^= 1;
@@ -276,7 +276,7 @@ fn clean_removes_what_is_dead_and_nothing_else() {
     assert_eq!(names(&job), keep);
 
     let live = UnixListener::bind(job.socket_path()).unwrap();
-    assert!(job.clean(&lock).unwrap().removed.is_empty(), "somebody listens");
+    assert!(job.clean(&lock).unwrap().removed.is_empty(), "an agent listens");
     drop(live);
     let images = job.images().unwrap();
     assert!(images[0].broken.as_ref().unwrap().contains("manifest-000001: at byte 64"), "{images:?}");
@@ -316,16 +316,19 @@ fn an_image_is_given_to_a_job_without_one() {
     }
     let other = Store::open(job.dir().parent().unwrap()).unwrap().create_job("other").unwrap();
     let lock = other.lock().unwrap();
-    assert!(matches!(job.give_image(Epoch(7), &other, &lock), Err(StoreError::NoImage { .. })));
-    assert!(matches!(job.give_image(Epoch(2), &other, &job.lock().unwrap()), Err(StoreError::Misuse { .. })));
+    assert!(matches!(job.clone_image(Epoch(7), &other, &lock), Err(StoreError::NoImage { .. })));
+    assert!(matches!(
+        job.clone_image(Epoch(2), &other, &job.lock().unwrap()),
+        Err(StoreError::Misuse { .. })
+    ));
     // Left by an attempt that did not end.
     fs::write(other.dir().join("segment-000002-000"), "half").unwrap();
-    job.give_image(Epoch(2), &other, &lock).unwrap();
+    job.clone_image(Epoch(2), &other, &lock).unwrap();
     job.remove_image(&job.lock().unwrap(), Epoch(2)).unwrap();
     let given = other.open_image(Epoch(2)).unwrap();
     given.verify(&|_| ()).unwrap();
     assert!(read_all(&given).unwrap() == small_source().pages);
-    assert!(matches!(job.give_image(Epoch(1), &other, &lock), Err(StoreError::Misuse { .. })), "it has one");
+    assert!(matches!(job.clone_image(Epoch(1), &other, &lock), Err(StoreError::Misuse { .. })), "it has one");
     assert_eq!(other.next_epoch().unwrap(), Epoch(3));
 }
 

@@ -1,8 +1,8 @@
-//! An agent that was started by libholdfast in a program that somebody ran with LD_PRELOAD alone.
+//! An agent that was started by libholdfast in a program that was run with LD_PRELOAD alone.
 //!
 //! Settings come from the environment: HOLDFAST_STORE, HOLDFAST_NAME, HOLDFAST_EVERY, HOLDFAST_KEEP, HOLDFAST_ENGINE,
-//! HOLDFAST_ORDER, HOLDFAST_COW, HOLDFAST_RATE, HOLDFAST_SAVE_FILES. The path of the socket is printed on standard output, which is then
-//! closed: that is the library's sign that it may connect.
+//! HOLDFAST_ORDER, HOLDFAST_COW, HOLDFAST_RATE, HOLDFAST_SAVE_FILES. The path of the socket is printed on standard
+//! output, which is then closed: that is the library's sign that it may connect.
 
 use super::job_lock;
 use crate::exit::{Exit, Failure};
@@ -23,7 +23,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub fn open(store: &Store) -> Result<(Job, JobLock, Recipe), Failure> {
     let settings = settings(|name| std::env::var(name).ok())?;
     let name = std::env::var("HOLDFAST_NAME").ok();
-    // Who the program is shows only at its registration, when the job must have its name already.
+    // Which program it is shows only when it registers, and then the job must have its name already.
     names::claim_job(store, name.as_deref(), Path::new("attached"), |job| {
         let lock = job_lock::take(job)?;
         let created_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
@@ -71,7 +71,7 @@ fn settings(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, Failu
 /// Tells the library where the socket is, and leaves its session.
 ///
 /// # Errors
-/// Standard output is closed: whoever started this agent is gone.
+/// Standard output is closed: the program that started this agent has ended.
 pub fn announce(job: &Job) -> Result<(), Failure> {
     let log = log::open(job)?;
     let path = job.socket_path();

@@ -5,7 +5,7 @@
 //! Fails by: nothing. A history that cannot be read costs the order of the next flush, never a page.
 
 use super::write_monitor::WriteMonitor;
-use super::write_rate::Pace;
+use super::write_rate::WriteRate;
 use holdfast_image::PAGE_SIZE;
 use holdfast_pager::History;
 use holdfast_tiers::{Image, Lineage};
@@ -20,11 +20,11 @@ pub struct CarryOver {
     /// The epochs that have ended.
     pub history: History,
     /// The one that runs.
-    pub watch: Option<WriteMonitor>,
+    pub monitor: Option<WriteMonitor>,
     /// How fast flushes were.
-    pub rate: Rate,
+    pub flush_rate: FlushRate,
     /// How fast the program wrote.
-    pub pace: Pace,
+    pub write_rate: WriteRate,
 }
 
 impl CarryOver {
@@ -44,16 +44,16 @@ impl CarryOver {
 
 /// How many bytes a flush reads in a second: the mean of the last ones, the newest counting one half.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Rate(u64);
+pub struct FlushRate(u64);
 
-impl Default for Rate {
+impl Default for FlushRate {
     /// Before the first flush: a middling disk.
-    fn default() -> Rate {
-        Rate(500_000_000)
+    fn default() -> FlushRate {
+        FlushRate(500_000_000)
     }
 }
 
-impl Rate {
+impl FlushRate {
     /// Flushes of less say nothing: bytes.
     const LEAST: u64 = 4 << 20;
 
@@ -61,7 +61,7 @@ impl Rate {
     pub fn learn(&mut self, pages: u64, took: Duration) {
         let bytes = pages.saturating_mul(PAGE_SIZE);
         let seconds = took.as_secs_f64();
-        if bytes >= Rate::LEAST && seconds > 0.0 {
+        if bytes >= FlushRate::LEAST && seconds > 0.0 {
             self.0 = (self.0 / 2).saturating_add((bytes as f64 / seconds / 2.0) as u64).max(1);
         }
     }
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn the_rate_follows_what_was_measured() {
-        let mut rate = Rate::default();
+        let mut rate = FlushRate::default();
         let pages = 100_000_000 / PAGE_SIZE;
         let second = Duration::from_secs(1);
         assert_eq!(rate.time_for(pages, Some(PAGE_SIZE * pages)), second);

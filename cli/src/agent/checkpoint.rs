@@ -1,10 +1,10 @@
-//! One checkpoint, from the pre-copy to the commit, in a thread of its own: the agent's loop goes on answering meanwhile.
+//! One checkpoint, from the pre-copy to the commit, in a thread of its own: the agent's loop goes on answering
+//! meanwhile.
 //!
-//! The order of steps is here; [`precopy`], [`cut`], the flush ([`FlushSource`]) and the [`WriteMonitor`] have files of their own.
-//! Invariants: at most one runs at a time; whatever fails, the writer is dropped (its files vanish), the frozen copy is
-//! dropped (the program runs on), and what was written stays written down for the next image; the program is ended
-//! only after the commit.
-//! Fails by: [`Event::Done`] with the reason.
+//! The order of steps is here; [`precopy`], [`cut`], the flush ([`FlushSource`]) and the [`WriteMonitor`] have files
+//! of their own. Invariants: at most one runs at a time; whatever fails, the writer is dropped (its files vanish),
+//! the frozen copy is dropped (the program runs on), and what was written stays written down for the next image; the
+//! program is ended only after the commit. Fails by: [`Event::Done`] with the reason.
 
 use super::carry_over::CarryOver;
 use super::context::JobContext;
@@ -98,7 +98,7 @@ struct Attempt<'a> {
 
 /// A flush that is about to begin.
 struct Flush {
-    watch: WriteMonitor,
+    monitor: WriteMonitor,
     queue: Arc<FlushQueue>,
     /// See [`slot_waiters::run`].
     copies_first: Option<PageCount>,
@@ -110,9 +110,9 @@ fn bound(limit: Option<PageCount>) -> u64 {
     limit.map_or(u64::MAX, |limit| limit.0)
 }
 
-/// On how many copies the order of the flush may count: half of the bound. The rest is for what the program does otherwise
-/// than predicted.
-fn room_for_copies(engine: UsedEngine, limit: Option<PageCount>) -> PageCount {
+/// On how many copies the order of the flush may count: half of the bound. The rest is for what the program does
+/// otherwise than predicted.
+fn copies_for_order(engine: UsedEngine, limit: Option<PageCount>) -> PageCount {
     PageCount(if engine.copies_on_write() { bound(limit) / 2 } else { 0 })
 }
 
@@ -135,16 +135,16 @@ impl Attempt<'_> {
         if precopy::is_wanted(self.settings, self.request) {
             precopied = precopy::run(&mut writer, &self.members, self.carry_over, &options, &|_| ())?;
         }
-        if let Some(watch) = &self.carry_over.watch {
-            watch.written(&precopied.dirty);
-            watch.pause();
+        if let Some(monitor) = &self.carry_over.monitor {
+            monitor.written(&precopied.dirty);
+            monitor.pause();
         }
         let (mut cut, first) =
             match cut::make(self.context, self.settings, self.tracer, self.request, &self.carry_over.history)
             {
                 Ok(made) => made,
                 Err(failed) => {
-                    self.carry_over.watch.iter().for_each(WriteMonitor::go_on);
+                    self.carry_over.monitor.iter().for_each(WriteMonitor::go_on);
                     return Err(failed);
                 }
             };
@@ -155,12 +155,12 @@ impl Attempt<'_> {
         self.reporter.report(Event::Cut { epoch, stop_ns: cut.breakdown.total_ns });
         // At once: from now on writes may cost copies.
         let limit = self.settings.cow.0.pages(cut.tracked);
-        let watch = self.start_watch(&mut cut, limit)?;
+        let monitor = self.start_monitor(&mut cut, limit)?;
         let figures = self.end_epoch(&cut, &precopied, limit);
         let queue = self.queue(&cut, &first, limit);
-        watch.set_queue(Arc::clone(&queue));
+        monitor.set_queue(Arc::clone(&queue));
         let copies_first = self.copies_first(limit);
-        self.flush(writer, cut, Flush { watch, queue, copies_first, figures }, committed)
+        self.flush(writer, cut, Flush { monitor, queue, copies_first, figures }, committed)
     }
 
     fn pipeline(&self, limit: Option<PageCount>) -> PipelineOptions {
@@ -177,11 +177,11 @@ impl Attempt<'_> {
     /// Ends the epoch before: what it has taught goes into the history. Returns what is known of the new image so far.
     fn end_epoch(&mut self, cut: &Cut, precopied: &Precopied, limit: Option<PageCount>) -> EpochFigures {
         let tracker = self.members.kind();
-        let ended = self.carry_over.watch.take().filter(|watch| watch.is_of(&self.members));
+        let ended = self.carry_over.monitor.take().filter(|monitor| monitor.is_of(&self.members));
         let mut counts = AccessCounts::default();
-        if let (Some(watch), Tracker::Userfaultfd) = (ended, tracker) {
-            let (epoch, pace) = watch.finish(&cut.dirty);
-            self.carry_over.pace = pace.next_epoch();
+        if let (Some(monitor), Tracker::Userfaultfd) = (ended, tracker) {
+            let (epoch, write_rate) = monitor.finish(&cut.dirty);
+            self.carry_over.write_rate = write_rate.next_epoch();
             counts = epoch.counts();
             self.carry_over.history.push(epoch);
         }
@@ -200,7 +200,11 @@ impl Attempt<'_> {
         }
     }
 
-    fn start_watch(&self, cut: &mut Cut, limit: Option<PageCount>) -> Result<WriteMonitor, CheckpointError> {
+    fn start_monitor(
+        &self,
+        cut: &mut Cut,
+        limit: Option<PageCount>,
+    ) -> Result<WriteMonitor, CheckpointError> {
         let threads: usize = cut.record.processes().map(|process| process.threads.len()).sum();
         let threads = u32::try_from(threads).unwrap_or(u32::MAX);
         let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
@@ -211,14 +215,14 @@ impl Attempt<'_> {
             frozen: cut.frozen.clone(),
             others: PageSet::from(cut.inherited.unchanged.clone()),
             writers: threads.min(u32::try_from(cores).unwrap_or(u32::MAX)),
-            // With engine slots nobody has to watch the bound.
+            // With engine slots the bound keeps itself.
             limit: limit.filter(|_| cut.engine != UsedEngine::Slots),
             begun: cut.resumed_at,
-            pace: self.carry_over.pace,
+            write_rate: self.carry_over.write_rate,
             parked: cut.parked.take(),
         })
         .map_err(|error| {
-            CheckpointError::Failed(format!("starting the thread that watches the program: {error}"))
+            CheckpointError::Failed(format!("starting the thread that monitors the program: {error}"))
         })
     }
 
@@ -228,7 +232,7 @@ impl Attempt<'_> {
             OrderChoice::History => QueueOrder::History,
             OrderChoice::Address | OrderChoice::Sync => QueueOrder::Address,
         };
-        let prediction = self.carry_over.history.predict().with_room(room_for_copies(cut.engine, limit));
+        let prediction = self.carry_over.history.predict().with_copies(copies_for_order(cut.engine, limit));
         Arc::new(FlushQueue::new(&cut.dirty, order, Some(&prediction), first))
     }
 
@@ -250,14 +254,14 @@ impl Attempt<'_> {
         flush: Flush,
         committed: &mut bool,
     ) -> Result<ImageInfo, CheckpointError> {
-        let Flush { watch, queue, copies_first, mut figures } = flush;
+        let Flush { monitor, queue, copies_first, mut figures } = flush;
         let Cut { record, mut breakdown, begun, resumed_at, engine, inherited, memory, .. } = cut;
         let bounded = figures.copies_limit > 0 && engine.copies_on_write();
         let options = self.pipeline(bounded.then_some(PageCount(figures.copies_limit)));
         let source = FlushSource {
             memory: &memory,
             queue: &queue,
-            watch: &watch,
+            monitor: &monitor,
             several: self.members.targets().len() > 1,
         };
         let flushing = Instant::now();
@@ -269,7 +273,7 @@ impl Attempt<'_> {
             }
         }
         stored?;
-        self.carry_over.rate.learn(queue.pages().0, flushing.elapsed());
+        self.carry_over.flush_rate.learn(queue.pages().0, flushing.elapsed());
         if memory.is_held() {
             breakdown.total_ns = elapsed_ns(begun);
         }
@@ -280,7 +284,7 @@ impl Attempt<'_> {
             drop(memory);
             None
         };
-        note(&mut figures, &watch.flush_done());
+        note(&mut figures, &monitor.flush_done());
         let (info, lineage) = writer.commit(CommitRecord {
             record,
             stop: breakdown,
@@ -295,7 +299,7 @@ impl Attempt<'_> {
         if !self.settings.only_protected {
             self.carry_over.lineage = Some(lineage);
         }
-        self.carry_over.watch = Some(watch);
+        self.carry_over.monitor = Some(monitor);
         if let Some(memory) = held {
             self.end_program(memory, info.epoch)?;
         }
@@ -315,7 +319,7 @@ impl Attempt<'_> {
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
             if let Some(guard) = source.memory.guard() {
-                scope.spawn(|| slot_waiters::run(guard, source.queue, source.watch, copies_first, &over));
+                scope.spawn(|| slot_waiters::run(guard, source.queue, source.monitor, copies_first, &over));
             }
             let result = writer.write_pages(source, inherited, options, &done);
             over.store(true, Ordering::Relaxed);

@@ -1,8 +1,8 @@
 //! `holdfast check`: what of the program could not be checkpointed, looked up in a thread of its own while the agent's
 //! loop goes on.
 //!
-//! Used by the loop. What must hold: one look at a time, however many ask, and nobody gets what was found before the
-//! request; every request gets one answer. Fails by: [`Reply::Error`] with the reason.
+//! Used by the loop. What must hold: one look at a time, however many ask, and no request gets what was found before
+//! the request; every request gets one answer. Fails by: [`Reply::Error`] with the reason.
 
 use super::context::JobContext;
 use super::cut;
@@ -31,7 +31,7 @@ impl Checks {
     pub fn ask(&mut self, client: u64) {
         self.next.push(client);
     }
-    /// Takes those that the next look is for; `None`: nobody waits, or a look is under way.
+    /// Takes those that the next look is for; `None`: no request waits, or a look is under way.
     pub fn begin(&mut self) -> Option<Vec<u64>> {
         let free = self.now.is_none() && !self.next.is_empty();
         free.then(|| std::mem::take(&mut self.next))
@@ -119,7 +119,7 @@ mod tests {
     use holdfast_image::refusal::{Refusal, Subject};
 
     #[test]
-    fn nobody_gets_what_was_found_before_the_request() {
+    fn no_request_gets_what_was_found_before_it() {
         let mut checks = Checks::default();
         assert_eq!(checks.begin(), None);
         checks.ask(1);

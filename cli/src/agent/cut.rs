@@ -24,12 +24,14 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a stop that passed its deadline is tried again: a disk that is slow for some seconds keeps threads from stopping.
+/// How long a stop that passed its deadline is tried again: a disk that is slow for some seconds keeps threads from
+/// stopping.
 const BUSY: Duration = Duration::from_secs(10);
 /// The first pause, doubled each time, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(800);
-/// How long a process may take from its birth to its registration, while it has a processor, and how often that is looked for.
+/// How long a process may take from its birth to its registration, while it has a processor, and how often that is
+/// looked for.
 const PATIENCE: Duration = Duration::from_secs(3);
 const MOMENT: Duration = Duration::from_millis(3);
 /// Longest stop before everything is resumed.
@@ -61,7 +63,7 @@ impl Roster for Known {
     fn adopted(&self, adopted: Adopted) {
         let Adopted { pid, area, userfault } = adopted;
         if let Err(error) = self.processes().register(pid, area, true, userfault) {
-            tracing::debug!("process {pid}, taken in just now, is gone: {error}");
+            tracing::debug!("process {pid}, registered just now, has ended: {error}");
         }
     }
 }
@@ -98,7 +100,7 @@ pub fn make(
                 let first = options.first.iter().map(|run| address_space::global_run(program.space, *run));
                 return Ok((cut, first.collect()));
             }
-            // A process that was made just now speaks in a moment. All stood still for it: not too often.
+            // A process that was made just now registers in a moment. All were stopped for it: not too often.
             Err(CutError::Unsettled(met)) if !awaited.has_had(PATIENCE, &met) => {
                 if begun.elapsed() > BUSY {
                     return Err(never_settled(&met));
@@ -111,7 +113,7 @@ pub fn make(
                 // Once may be chance. A look inside the stop makes it longer.
                 changing |= tries > 1 && matches!(error, CutError::Changed { .. });
                 let what = error;
-                tracing::info!("stop {tries} let go: {what}; again in {pause:?}");
+                tracing::info!("stop {tries} was given up: {what}; again in {pause:?}");
                 thread::sleep(pause);
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }

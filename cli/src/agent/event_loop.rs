@@ -92,7 +92,7 @@ pub struct EventLoop {
     due: Option<Instant>,
     newest: Option<Epoch>,
     last_error: Option<String>,
-    /// Since when nobody is left, and options long that may last.
+    /// Since when no process is left, and how long that may last.
     alone: Option<(Instant, Duration)>,
     /// How long that may last once processes were there.
     grace: Duration,
@@ -104,8 +104,8 @@ pub struct EventLoop {
 }
 
 impl EventLoop {
-    /// The event loop of the job, with SIGTERM blocked and turned into `signals`. `patience`: options long to wait for a first
-    /// hello where no front holds the link.
+    /// The event loop of the job, with SIGTERM blocked and turned into `signals`. `patience`: how long to wait for a
+    /// first registration where no front holds the link.
     ///
     /// # Errors
     /// EMFILE; the tracer's thread cannot be made.
@@ -292,7 +292,7 @@ impl EventLoop {
                 self.remember_program();
             }
             Ended::Alone => {
-                tracing::info!("process {pid} ended, and nobody is left");
+                tracing::info!("process {pid} ended, and no process is left");
                 self.alone = Some((Instant::now(), self.grace));
             }
         }
@@ -302,17 +302,18 @@ impl EventLoop {
         while let Ok(socket) = unix_socket::accept(self.listener.as_fd()) {
             let Ok(who) = unix_socket::peer(socket.as_fd()) else { continue };
             if who.uid != unix_socket::effective_user() && who.uid != 0 {
-                tracing::warn!("process {} of user {} was sent away", who.pid, who.uid);
+                tracing::warn!("process {} of user {} was rejected", who.pid, who.uid);
                 continue;
             }
             if self.clients.len() >= MOST_CLIENTS {
-                tracing::warn!("too many connections: process {} was sent away", who.pid);
+                tracing::warn!("too many connections: process {} was rejected", who.pid);
                 continue;
             }
             self.next_client += 1;
             self.clients.push(Client { id: self.next_client, socket, pid: who.pid });
-            // What it has sent already is read at once: its registration may be its last sign of life. What came before on
-            // other connections is read first: a program may ask for a checkpoint right after its registration.
+            // What it has sent already is read at once: its registration may be its last sign of life. What came
+            // before on other connections is read first: a program may ask for a checkpoint right after its
+            // registration.
             let ids: Vec<u64> = self.clients.iter().map(|client| client.id).collect();
             for id in ids {
                 self.client_event(id);
@@ -413,28 +414,28 @@ impl EventLoop {
 
     fn register(&mut self, pid: i32, event: &str, version: &str, area: InjectArea, passed: Option<OwnedFd>) {
         if !area.is_valid() || pid <= 0 {
-            tracing::warn!("process {pid} said hello with an area that is not valid");
+            tracing::warn!("process {pid} was rejected: its injection area is not valid");
             return;
         }
         if !is_of_job(pid, &self.processes().pids(), &self.context.job.socket_path()) {
-            tracing::info!("hello ({event}) from process {pid}, which is of another job");
+            tracing::info!("process {pid} was rejected ({event}): it is of another job");
             return;
         }
         // A session leader keeps its address space; at "load" and "fork" it is new.
-        let heard = self.processes().register(pid, area, event != EVENT_SETSID, passed);
-        match heard {
+        let registered = self.processes().register(pid, area, event != EVENT_SETSID, passed);
+        match registered {
             Ok(()) => {
                 self.alone = None;
                 if self.program_pid() == Some(pid) {
-                    tracing::info!("hello ({event}) from process {pid}, libholdfast {version}");
+                    tracing::info!("process {pid} registered ({event}), libholdfast {version}");
                     self.meet_program(pid);
                 } else {
                     // A job may make thousands.
-                    tracing::debug!("hello ({event}) from process {pid}");
+                    tracing::debug!("process {pid} registered ({event})");
                 }
             }
             // As those are that end at once.
-            Err(error) => tracing::debug!("hello from process {pid}, which is gone: {error}"),
+            Err(error) => tracing::debug!("process {pid} registered and has ended: {error}"),
         }
         if self.processes().is_empty() {
             self.alone = Some((Instant::now(), self.grace));
@@ -454,7 +455,7 @@ impl EventLoop {
         if let Some(pid) = self.program_pid()
             && let Err(error) = pidfile::remember(&self.context.job, pid)
         {
-            tracing::warn!("remembering the program: {error}");
+            tracing::warn!("recording the program: {error}");
         }
     }
 
@@ -581,8 +582,8 @@ impl EventLoop {
 }
 
 impl Drop for EventLoop {
-    /// No socket is left behind by an agent that ends in order, and no word of a program that has ended. Unless the job was removed: what is
-    /// there by now is somebody else's.
+    /// No socket is left behind by an agent that ends in order, and no word of a program that has ended. Unless the
+    /// job was removed: what is there by now is another agent's.
     fn drop(&mut self) {
         if !self.context.lock.is_in_place() {
             return;

@@ -47,7 +47,7 @@ pub struct Reporter {
 impl Reporter {
     /// Tells it.
     pub fn report(&self, event: Event) {
-        // The receiver lives as long as the loop; without it nobody needs to know.
+        // The receiver lives as long as the loop; without it there is none to tell.
         let _ = self.events.send(event);
         self.bell.ring();
     }

@@ -16,7 +16,7 @@ pub struct FlushSource<'a> {
     /// What is next.
     pub queue: &'a FlushQueue,
     /// Who counts the copies.
-    pub watch: &'a WriteMonitor,
+    pub monitor: &'a WriteMonitor,
     /// There are several processes.
     pub several: bool,
 }
@@ -34,10 +34,10 @@ impl PageSource for FlushSource<'_> {
     }
     fn release(&self, run: PageRun) {
         self.memory.release(run);
-        self.watch.stored(run);
+        self.monitor.stored(run);
     }
     fn is_urgent(&self) -> bool {
-        self.watch.is_urgent()
+        self.monitor.is_urgent()
     }
     fn has_several(&self) -> bool {
         self.several

@@ -45,7 +45,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// How long an agent that was started by the library waits for its registration.
+/// How long an agent that was started by the library waits for the program to register.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs the agent until the job ends.

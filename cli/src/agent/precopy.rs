@@ -1,8 +1,8 @@
 //! Pre-copy: pages that changed are stored while the program still runs, so that little is left at the stop.
 //!
-//! Runs in: the checkpoint thread, before the cut. Nothing is torn by it: the tracker is armed before a page is read, and
-//! a page that is written again is stored again. What it costs in vain is bandwidth; the rules here keep that small.
-//! Fails by: a store that fails fails the image. A program that went away meanwhile is the cut's business.
+//! Runs in: the checkpoint thread, before the cut. Nothing is torn by it: the tracker is armed before a page is read,
+//! and a page that is written again is stored again. What it costs in vain is bandwidth; the rules here keep that
+//! small. Fails by: a store that fails fails the image. A program that went away meanwhile is the cut's business.
 
 use super::carry_over::CarryOver;
 use super::error::CheckpointError;
@@ -36,7 +36,8 @@ pub struct Precopied {
 
 /// Whether this checkpoint may have one.
 pub fn is_wanted(settings: &Settings, request: &CheckpointRequest) -> bool {
-    // Who waits for the cut would wait for it; who waits for the commit does so anyway, and all others run on meanwhile.
+    // Who waits for the cut would wait for it; who waits for the commit does so anyway, and all others run on
+    // meanwhile.
     !request.options.until_cut
         && !settings.only_protected
         && !settings.is_sync()
@@ -110,7 +111,7 @@ fn choose(
     let begun = Instant::now();
     thread::sleep(SAMPLE);
     let again = members.written(&pages).ok()?;
-    let flush = carry_over.rate.time_for(pages.pages().0, options.rate);
+    let flush = carry_over.flush_rate.time_for(pages.pages().0, options.rate);
     if is_worth(pages.pages(), again.pages(), begun.elapsed(), flush) {
         return Some(pages.difference(&again)).filter(|pages| !pages.is_empty());
     }

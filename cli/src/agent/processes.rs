@@ -1,8 +1,8 @@
 //! Which processes belong to the job, and which of them is *the* program.
 //!
-//! Kept by the agent's loop, asked by the checkpoint thread. The first process that registers is the program; others are remembered with their
-//! areas. When the program ends, the one of them that spoke last takes its place: that is how a daemonising program
-//! is followed into its child.
+//! Kept by the agent's loop, asked by the checkpoint thread. The first process that registers is the program; others
+//! are remembered with their areas. When the program ends, the one of them that registered last takes its place: that
+//! is how a daemonising program is followed into its child.
 
 use holdfast_image::address_space;
 use holdfast_image::record::InjectArea;
@@ -30,9 +30,10 @@ struct Known {
 /// The processes that registered and live.
 #[derive(Debug, Default)]
 pub struct Processes {
-    /// The program first, the others in the order in which they spoke last.
+    /// The program first, the others in the order in which they registered last.
     known: Vec<Known>,
-    /// The front is to tell who the program is ([`Processes::expect`]); until then there is none, whoever speaks.
+    /// The front is to tell who the program is ([`Processes::expect`]); until then there is none, whichever process
+    /// registers.
     pub awaited: bool,
 }
 
@@ -43,12 +44,12 @@ pub enum Ended {
     Other,
     /// This one is the program now.
     Succeeded(i32),
-    /// Nobody is left.
+    /// None is left.
     Alone,
 }
 
 impl Processes {
-    /// A process registered from `area`, and brought a userfaultfd with it. A repeated registration (after exec, or after fork
+    /// A process registers with its `area` and a userfaultfd. A repeated registration (after exec, or after fork
     /// in the child) replaces its area, and its tracking if its address space is new; otherwise the descriptor is
     /// closed, because memory belongs to the one that it was registered with first.
     ///
@@ -100,7 +101,7 @@ impl Processes {
     ) -> io::Result<()> {
         self.known.retain(|known| known.pid != pid);
         if self.known.len() >= MOST {
-            return Err(io::Error::other(format!("{MOST} processes are known already")));
+            return Err(io::Error::other(format!("{MOST} processes are registered already")));
         }
         let pidfd = Arc::new(clone::pidfd_open(pid)?);
         self.known.push(Known { pid, pidfd, area, space, tracking });
@@ -141,7 +142,7 @@ impl Processes {
     pub fn has(&self, pid: i32) -> bool {
         self.known.iter().any(|known| known.pid == pid)
     }
-    /// Whether nobody is known.
+    /// Whether none is known.
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_cannot_speak_is_the_program_even_if_its_children_spoke_before() {
+    fn a_program_that_cannot_register_is_the_program_even_if_its_children_did_before() {
         let (children, pids) = sleepers();
         let mut processes = Processes { awaited: true, ..Processes::default() };
         processes.register(pids[1], area(1), true, None).unwrap();

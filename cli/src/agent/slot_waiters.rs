@@ -14,15 +14,15 @@ use std::time::Duration;
 /// Time between two looks. A thread that waits for a page looks as often.
 const GAP: Duration = Duration::from_micros(100);
 
-/// Feeds queue and watch until `over`.
+/// Feeds queue and monitor until `over`.
 ///
-/// `copies_first`: once more copies than that are held, or somebody waits, copies go out before the order of the flush,
-/// for each makes room for another one. Not earlier: what is copied need not be stored soon, and the order may have left
-/// it for last so that the flush gets ahead of the program. None: never.
+/// `copies_first`: once more copies than that are held, or a thread waits, copies go out before the order of the
+/// flush, for each makes room for another one. Not earlier: what is copied need not be stored soon, and the order may
+/// have left it for last so that the flush gets ahead of the program. None: never.
 pub fn run(
     guard: &Guard,
     queue: &FlushQueue,
-    watch: &WriteMonitor,
+    monitor: &WriteMonitor,
     copies_first: Option<PageCount>,
     over: &AtomicBool,
 ) {
@@ -37,7 +37,7 @@ pub fn run(
             queue.promote(page);
         }
         for seen in events.seen {
-            watch.fault(&seen);
+            monitor.fault(&seen);
             if seen.class == Class::Cow && copies_first.is_some() {
                 copied.push(seen.page);
             }

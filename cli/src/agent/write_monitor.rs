@@ -1,16 +1,17 @@
 //! Watches what the program writes, from a cut to the next one.
 //!
-//! During the flush its thread ([`sampler`]) feeds the recorder, says when the flush must hurry, and holds the program
-//! while there is no room for more copies. After the flush it goes on slowly, so that it is known which pages are written
-//! late and which never.
+//! During the flush its thread ([`sampler`]) feeds the recorder, says when the flush must hurry, and stops the
+//! program while there is no room for more copies. After the flush it goes on slowly, so that it is known which pages
+//! are written late and which never.
 //!
-//! Invariants: the program is never held once [`WriteMonitor::flush_done`] or [`WriteMonitor::finish`] has returned, or the watch is
-//! dropped; a scan that was begun before [`WriteMonitor::pause`] is not recorded after it. Lock order: `gate`, then `state`.
+//! Invariants: the program is never stopped once [`WriteMonitor::flush_done`] or [`WriteMonitor::finish`] has
+//! returned, or the monitor is dropped; a scan that was begun before [`WriteMonitor::pause`] is not recorded after
+//! it. Lock order: `gate`, then `state`.
 
 mod sampler;
 mod state;
 
-use super::write_rate::Pace;
+use super::write_rate::WriteRate;
 use holdfast_image::PageCount;
 use holdfast_image::manifest::AccessCounts;
 use holdfast_image::page_set::PageSet;
@@ -34,12 +35,12 @@ pub struct Costs {
     pub writes: AccessCounts,
     /// Most copies at a time.
     pub copies_peak: PageCount,
-    /// How long the program was held, and how often.
+    /// How long the program was stopped, and how often.
     pub held: Duration,
     /// See `held`.
     pub holds: u64,
     /// For the next flush.
-    pub pace: Pace,
+    pub write_rate: WriteRate,
 }
 
 /// See the head of the file.
@@ -64,7 +65,7 @@ impl WriteMonitor {
             generation: 0,
             held: Duration::ZERO,
             holds: u64::from(gate.is_some()),
-            pace: scene.pace,
+            write_rate: scene.write_rate,
         };
         let shared = Arc::new(Shared {
             scene,
@@ -75,7 +76,7 @@ impl WriteMonitor {
             urgent: AtomicBool::new(false),
         });
         let own = Arc::clone(&shared);
-        let thread = thread::Builder::new().name("watch".into()).spawn(move || {
+        let thread = thread::Builder::new().name("monitor".into()).spawn(move || {
             if let Some(sampler) = Sampler::new(&own) {
                 sampler.run();
             }
@@ -99,7 +100,7 @@ impl WriteMonitor {
     pub fn is_of(&self, members: &Members) -> bool {
         self.shared.scene.members.are(members)
     }
-    /// These pages were written, as somebody else has found out.
+    /// These pages were written, as was found out elsewhere.
     pub fn written(&self, pages: &PageSet) {
         let at_us = self.shared.at_us();
         let mut state = self.shared.state.lock();
@@ -130,7 +131,7 @@ impl WriteMonitor {
         self.shared.state.lock().paused = false;
         self.shared.bell.notify_all();
     }
-    /// All pages are stored, or there will be no image: nobody is held any more. Returns what it cost.
+    /// All pages are stored, or there will be no image: the program is stopped no more. Returns what it cost.
     pub fn flush_done(&self) -> Costs {
         let at_us = self.shared.at_us();
         {
@@ -138,7 +139,7 @@ impl WriteMonitor {
             state.flushing = false;
             state.recorder.flush_done(at_us);
         }
-        self.shared.let_go();
+        self.shared.resume();
         self.shared.bell.notify_all();
         let state = self.shared.state.lock();
         Costs {
@@ -146,16 +147,16 @@ impl WriteMonitor {
             copies_peak: state.recorder.copies_peak(),
             held: state.held,
             holds: state.holds,
-            pace: state.pace,
+            write_rate: state.write_rate,
         }
     }
     /// The epoch is over; `dirty`: what the cut has found written. Returns what is known of the program's speed, too.
-    pub fn finish(mut self, dirty: &PageSet) -> (EpochAccess, Pace) {
+    pub fn finish(mut self, dirty: &PageSet) -> (EpochAccess, WriteRate) {
         self.flush_done();
         self.written(dirty);
         self.end();
         let mut state = self.shared.state.lock();
-        (std::mem::take(&mut state.recorder).finish(), state.pace)
+        (std::mem::take(&mut state.recorder).finish(), state.write_rate)
     }
     fn end(&mut self) {
         {
@@ -163,7 +164,7 @@ impl WriteMonitor {
             state.ended = true;
             state.flushing = false;
         }
-        self.shared.let_go();
+        self.shared.resume();
         self.shared.bell.notify_all();
         if let Some(thread) = self.thread.take() {
             // It ends after the sample under way, and cannot panic: there is nothing to be learned from the result.
@@ -201,7 +202,7 @@ mod tests {
         };
         let own = members();
         let dirty = set(100, 10);
-        let watch = WriteMonitor::start(Scene {
+        let monitor = WriteMonitor::start(Scene {
             members: own.clone(),
             tracer: Arc::new(Tracer::spawn().unwrap()),
             frozen: dirty.clone(),
@@ -210,22 +211,22 @@ mod tests {
             writers: 1,
             limit: Some(PageCount(5)),
             begun: Instant::now(),
-            pace: Pace::default(),
+            write_rate: WriteRate::default(),
             parked: None,
         })
         .unwrap();
-        watch.set_queue(Arc::new(FlushQueue::new(&set(100, 10), Order::History, None, &[])));
-        assert!(watch.is_of(&own));
-        assert!(!watch.is_of(&members()));
-        watch.written(&set(100, 2));
-        watch.stored(set(100, 5).runs()[0]);
-        watch.written(&set(100, 3));
-        let costs = watch.flush_done();
+        monitor.set_queue(Arc::new(FlushQueue::new(&set(100, 10), Order::History, None, &[])));
+        assert!(monitor.is_of(&own));
+        assert!(!monitor.is_of(&members()));
+        monitor.written(&set(100, 2));
+        monitor.stored(set(100, 5).runs()[0]);
+        monitor.written(&set(100, 3));
+        let costs = monitor.flush_done();
         let writes = AccessCounts { cow: 2, avoided: 1, untouched: 7, ..AccessCounts::default() };
         assert_eq!((costs.writes, costs.copies_peak, costs.holds), (writes, PageCount(2), 0));
-        watch.pause();
-        watch.go_on();
-        let (ended, _) = watch.finish(&set(104, 100));
+        monitor.pause();
+        monitor.go_on();
+        let (ended, _) = monitor.finish(&set(104, 100));
         assert_eq!(ended.counts(), AccessCounts { after: 6, untouched: 1, ..writes });
         assert!(ended.get(Addr(203 * PAGE_SIZE)).is_some_and(|page| !page.flushed));
     }

@@ -2,8 +2,8 @@
 //! looks at it. Pure; owned by the watcher, passed on from one checkpoint to the next.
 //!
 //! The kernel makes a copy in [`COPY_US`] at least, so that a bound could be kept by looking ahead at that speed. Few
-//! programs write so fast: once it is known how fast this one does, twice that is expected of it. The watcher itself may
-//! have to wait for a processor, and holding the program takes a moment: both are expected to happen again.
+//! programs write so fast: once it is known how fast this one does, twice that is expected of it. The watcher itself
+//! may have to wait for a processor, and holding the program takes a moment: both are expected to happen again.
 //! Invariant: nothing here depends on the clock; times come in.
 
 use holdfast_pager::budget::COPY_US;
@@ -17,7 +17,7 @@ const LEAST: Duration = Duration::from_micros(500);
 
 /// See the head of the file.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Pace {
+pub struct WriteRate {
     /// How much later than planned the watcher looks.
     late: Duration,
     /// How long it takes to hold the program.
@@ -26,9 +26,9 @@ pub struct Pace {
     rate: Option<f64>,
 }
 
-impl Default for Pace {
-    fn default() -> Pace {
-        Pace { late: Duration::from_micros(500), park: Duration::from_micros(500), rate: None }
+impl Default for WriteRate {
+    fn default() -> WriteRate {
+        WriteRate { late: Duration::from_micros(500), park: Duration::from_micros(500), rate: None }
     }
 }
 
@@ -37,7 +37,7 @@ fn mean(old: Duration, new: Duration) -> Duration {
     (old * 7 + new.min(LATEST)) / 8
 }
 
-impl Pace {
+impl WriteRate {
     /// The watcher looked so much later than planned.
     pub fn was_late(&mut self, by: Duration) {
         self.late = mean(self.late, by);
@@ -46,8 +46,8 @@ impl Pace {
     pub fn parked_in(&mut self, took: Duration) {
         self.park = mean(self.park, took);
     }
-    /// So many pages were written for the first time within this time, in which the program ran. False: too short a time
-    /// to say anything, to be asked again with more.
+    /// So many pages were written for the first time within this time, in which the program ran. False: too short a
+    /// time to say anything, to be asked again with more.
     pub fn saw(&mut self, pages: u64, within: Duration) -> bool {
         if within < LEAST {
             return false;
@@ -58,8 +58,8 @@ impl Pace {
     }
     /// The epoch is over: a program that has become slower is trusted more.
     #[must_use]
-    pub fn next_epoch(self) -> Pace {
-        Pace { rate: self.rate.map(|rate| rate / 2.0), ..self }
+    pub fn next_epoch(self) -> WriteRate {
+        WriteRate { rate: self.rate.map(|rate| rate / 2.0), ..self }
     }
     /// Part of the greatest possible speed that is expected of so many threads.
     fn share(&self, writers: u32) -> f64 {
@@ -81,38 +81,38 @@ mod tests {
 
     #[test]
     fn an_unknown_program_is_expected_to_write_as_fast_as_the_kernel_copies() {
-        let pace = Pace::default();
-        assert_eq!(pace.ahead_us(MS, 1), 2000);
-        assert_eq!(pace.ahead_us(MS, 8), 2000);
+        let write_rate = WriteRate::default();
+        assert_eq!(write_rate.ahead_us(MS, 1), 2000);
+        assert_eq!(write_rate.ahead_us(MS, 8), 2000);
     }
 
     #[test]
     fn a_slow_program_is_trusted_as_far_as_twice_its_speed() {
-        let mut pace = Pace::default();
-        assert!(pace.saw(50, MS) && pace.saw(1, MS));
-        assert!(!pace.saw(1_000_000, MS / 4));
-        assert_eq!(pace.ahead_us(MS, 1), 400);
-        assert_eq!(pace.next_epoch().ahead_us(MS, 1), 200);
+        let mut write_rate = WriteRate::default();
+        assert!(write_rate.saw(50, MS) && write_rate.saw(1, MS));
+        assert!(!write_rate.saw(1_000_000, MS / 4));
+        assert_eq!(write_rate.ahead_us(MS, 1), 400);
+        assert_eq!(write_rate.next_epoch().ahead_us(MS, 1), 200);
         // Never more than is possible, never nothing.
-        pace.saw(1_000_000, MS);
-        assert_eq!(pace.ahead_us(MS, 1), 2000);
-        let mut idle = Pace::default();
+        write_rate.saw(1_000_000, MS);
+        assert_eq!(write_rate.ahead_us(MS, 1), 2000);
+        let mut idle = WriteRate::default();
         idle.saw(0, MS);
         assert_eq!(idle.ahead_us(9 * MS, 1), 100);
     }
 
     #[test]
     fn lateness_is_a_mean_without_accidents() {
-        let mut pace = Pace::default();
+        let mut write_rate = WriteRate::default();
         for _ in 0..100 {
-            pace.was_late(Duration::from_secs(1));
-            pace.parked_in(2 * MS);
+            write_rate.was_late(Duration::from_secs(1));
+            write_rate.parked_in(2 * MS);
         }
-        let ahead = pace.ahead_us(MS, 1);
+        let ahead = write_rate.ahead_us(MS, 1);
         assert!((6_900..=7_000).contains(&ahead), "{ahead}");
         for _ in 0..100 {
-            pace.was_late(Duration::ZERO);
+            write_rate.was_late(Duration::ZERO);
         }
-        assert!(pace.ahead_us(MS, 1) < 3_100);
+        assert!(write_rate.ahead_us(MS, 1) < 3_100);
     }
 }

@@ -1,5 +1,5 @@
-//! `holdfast doctor`: what this host and this user can do, and what would make more work; with `--job`, what of a program
-//! could not be checkpointed.
+//! `holdfast doctor`: what this host and this user can do, and what would make more work; with `--job`, what of a
+//! program could not be checkpointed.
 
 use crate::exit::Failure;
 use crate::{front, inspect, report};
@@ -95,7 +95,8 @@ fn host(probe: &Probe) -> Vec<Finding> {
             good: probe.can_choose_pid || probe.user_namespace,
             required: false,
             value: ids.to_owned(),
-            advice: "allow unprivileged user namespaces, or give holdfast CAP_CHECKPOINT_RESTORE, to get the same ids back",
+            advice: "allow unprivileged user namespaces, or give holdfast CAP_CHECKPOINT_RESTORE, \
+                 to get the same ids back",
         },
         Finding {
             what: "user namespaces",
@@ -109,7 +110,8 @@ fn host(probe: &Probe) -> Vec<Finding> {
             good: probe.can_choose_pid,
             required: false,
             value: yes(probe.can_choose_pid),
-            advice: "a user namespace is used instead: files of other users appear as owned by 65534 inside, and the parent is 1",
+            advice: "a user namespace is used instead: files of other users appear as owned by 65534 inside, \
+                 and the parent is 1",
         },
         Finding {
             what: "memory file systems may be executed (memfd)",
@@ -124,7 +126,8 @@ fn host(probe: &Probe) -> Vec<Finding> {
             good: probe.proc_children,
             required: false,
             value: yes(probe.proc_children),
-            advice: "the kernel was built without CONFIG_PROC_CHILDREN: child processes are not noticed at a checkpoint",
+            advice: "the kernel was built without CONFIG_PROC_CHILDREN: child processes are not noticed \
+                 at a checkpoint",
         },
         Finding {
             what: "exact rest of interrupted timeouts",
@@ -138,7 +141,8 @@ fn host(probe: &Probe) -> Vec<Finding> {
             good: probe.kcmp,
             required: false,
             value: yes(probe.kcmp),
-            advice: "the kernel was built without CONFIG_KCMP: descriptors that share an offset are told apart by guess",
+            advice: "the kernel was built without CONFIG_KCMP: descriptors that share an offset are \
+                 told apart by guess",
         },
     ]
 }
@@ -152,8 +156,8 @@ fn tracker(probe: &Probe) -> Finding {
         ),
         Probe { userfaultfd_user: false, .. } => (
             "found by content: userfaultfd is refused to this user",
-            "all memory is read at each checkpoint, and what changed is stored; have the seccomp filter (of a container) \
-             allow userfaultfd, or use a kernel with CONFIG_USERFAULTFD",
+            "all memory is read at each checkpoint, and what changed is stored; have the seccomp filter (of a \
+             container) allow userfaultfd, or use a kernel with CONFIG_USERFAULTFD",
         ),
         Probe { userfaultfd_wp_async: false, .. } => (
             "found by content: userfaultfd cannot write-protect asynchronously",

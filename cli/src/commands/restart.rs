@@ -57,6 +57,6 @@ fn copy(store: &Store, from: &Job, image: Epoch, name: &str) -> Result<Job, Fail
         return Err(Failure::new(Exit::Refused, text));
     }
     Recipe::read(from)?.write(&job)?;
-    from.give_image(image, &job, &lock)?;
+    from.clone_image(image, &job, &lock)?;
     Ok(job)
 }

@@ -5,7 +5,7 @@ use crate::exit::Failure;
 use crate::front::launch::c_string;
 use crate::front::restart::restart;
 use crate::front::restart_request::{MemoryMode, RestartRequest};
-use crate::front::run::run_program;
+use crate::front::run::{RunRequest, run_program};
 use crate::front::supervise::{Ending, StartState};
 use crate::names::claim_job;
 use crate::settings::{Recipe, Settings};
@@ -41,7 +41,9 @@ pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
         // Before the recipe is written: that of a running job is not ours.
         front::wait_for_lock::wait(job)?;
         recipe(args, &settings)?.write(job)?;
-        run_program(&store, job, &settings, &path, arguments.clone(), &[], &state)
+        let (settings, arguments) = (&settings, arguments.clone());
+        let run = RunRequest { store: &store, job, settings, program: &path, arguments, extra: &[] };
+        run_program(run, &state)
     })
 }
 

@@ -7,7 +7,8 @@ use holdfast_image::PAGE_SIZE;
 use holdfast_image::bytes::Name;
 use holdfast_image::manifest::{AccessCounts, EpochFigures, FlushFigures, StopBreakdown};
 use holdfast_image::record::{
-    Backing, FileTable, IpcContent, IpcObject, NamelessKind, Object, ProcessRecord, Segment, SocketState,
+    Backing, FileTable, IpcContent, IpcObject, NamelessKind, Object, ProcessRecord, SocketState,
+    SysvShmRecord,
 };
 use holdfast_tiers::Image;
 use std::collections::BTreeMap;
@@ -98,7 +99,7 @@ fn text(job: &str, image: &Image) -> String {
 
 /// Shared memory, semaphores and queues, each with what is in it.
 fn system_v(files: &FileTable) -> Vec<Vec<String>> {
-    let segment = |segment: &Segment| {
+    let segment = |segment: &SysvShmRecord| {
         let gone = if segment.removed { ", removed" } else { "" };
         vec![format!("  shared memory {}", segment.id), size(segment.size) + gone]
     };
@@ -172,7 +173,7 @@ fn pages_table(epoch: &EpochFigures, flush: &FlushFigures) -> String {
         ("dirty", pages(epoch.pages_dirty)),
         ("stored", pages(flush.pages_stored)),
         ("unchanged", pages(flush.pages_unchanged)),
-        ("shared", pages(flush.pages_twins)),
+        ("shared", pages(flush.pages_deduplicated)),
         ("all zero", pages(flush.pages_zero)),
         ("from parent", pages(flush.pages_parent)),
         ("pre-copied", format!("{}, {} of them for good", pages(epoch.pages_precopy), flush.pages_precopied)),

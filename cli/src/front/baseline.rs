@@ -1,7 +1,8 @@
 //! `run --cpu-baseline`: what libraries are told by the environment, so that they choose no code beyond a level.
 //!
-//! Called by [`super::environment`]. What must hold: what the user has set stays; those that ask the processor themselves cannot be
-//! told here (README, "On other processors"). How it fails: an entry that the kernel would not take.
+//! Called by [`super::environment`]. What must hold: what the user has set stays; those that ask the processor
+//! themselves cannot be told here (README, "On other processors"). How it fails: an entry that the kernel would not
+//! take.
 
 use super::launch::variable;
 use crate::exit::Failure;
@@ -11,16 +12,16 @@ use std::os::unix::ffi::OsStrExt;
 
 const TUNABLES: &str = "GLIBC_TUNABLES";
 const HWCAPS: &str = "glibc.cpu.hwcaps=";
-/// What each level does not have yet of what the C library chooses by, in its own names (sysdeps/x86/cpu-tunables.c); RTM and XSAVEC
-/// are in none.
+/// What each level does not have yet of what the C library chooses by, in its own names (sysdeps/x86/cpu-tunables.c);
+/// RTM and XSAVEC are in none.
 const BEYOND: [(CpuLevel, &str); 3] = [
     (CpuLevel::V4, "-RTM,-HLE,-XSAVEC"),
     (CpuLevel::V3, "-AVX512F,-AVX512BW,-AVX512CD,-AVX512DQ,-AVX512VL,-AVX512ER,-AVX512PF"),
     (CpuLevel::V2, "-AVX,-AVX2,-BMI1,-BMI2,-FMA,-FMA4,-F16C,-LZCNT,-MOVBE"),
 ];
-/// Variables of numeric libraries, with their words for V2, V3 and V4: OpenBLAS (README, "Setting the processor at run time"), NumPy
-/// (reference, "CPU dispatcher"), MKL (developer guide, "Instruction Set Specific Dispatching"), oneDNN (developer guide, "CPU Dispatcher
-/// Control"), PyTorch (aten/src/ATen/native/DispatchStub.cpp).
+/// Variables of numeric libraries, with their words for V2, V3 and V4: OpenBLAS (README, "Setting the processor at
+/// run time"), NumPy (reference, "CPU dispatcher"), MKL (developer guide, "Instruction Set Specific Dispatching"),
+/// oneDNN (developer guide, "CPU Dispatcher Control"), PyTorch (aten/src/ATen/native/DispatchStub.cpp).
 const LIBRARIES: [(&str, [&str; 3]); 5] = [
     ("OPENBLAS_CORETYPE", ["Nehalem", "Haswell", "SkylakeX"]),
     (
@@ -37,8 +38,9 @@ const LIBRARIES: [(&str, [&str; 3]); 5] = [
 ];
 
 const OPENSSL: &str = "OPENSSL_ia32cap";
-/// What each level does not have yet of what OpenSSL chooses by (OPENSSL_ia32cap(3)): bits of EDX and ECX of CPUID leaf 1, of EBX and ECX
-/// of leaf 7. AES, PCLMULQDQ and RDRAND stay: `rebuild::processor` looks for them whatever the level.
+/// What each level does not have yet of what OpenSSL chooses by (OPENSSL_ia32cap(3)): bits of EDX and ECX of CPUID
+/// leaf 1, of EBX and ECX of leaf 7. AES, PCLMULQDQ and RDRAND stay: `rebuild::processor` looks for them whatever the
+/// level.
 const CIPHERS: [(CpuLevel, &[u64], &[u64]); 3] = [
     // XOP; RDSEED, ADX, AVX512_IFMA, SHA, VAES, VPCLMULQDQ
     (CpuLevel::V4, &[43], &[18, 19, 21, 29, 41, 42]),

@@ -1,5 +1,5 @@
-//! The environment of a program that runs under Holdfast: LD_PRELOAD and a few HOLDFAST_* variables, nothing else but what
-//! `--cpu-baseline` asks for.
+//! The environment of a program that runs under Holdfast: LD_PRELOAD and a few HOLDFAST_* variables, nothing else but
+//! what `--cpu-baseline` asks for.
 
 use super::baseline;
 use super::launch::{c_string, own_environment, variable};

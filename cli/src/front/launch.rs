@@ -24,19 +24,19 @@ pub struct Launched {
 
 /// What an agent is started for.
 #[derive(Debug)]
-pub enum Order {
+pub enum AgentTask {
     /// A program that the front starts next.
     Start {
         /// It cannot load libholdfast: the front will tell who it is.
         silent: bool,
     },
     /// A program that it restarts.
-    Restart(RestartOrder),
+    Restart(RestartTask),
 }
 
 /// What an agent that is to restart a program needs.
 #[derive(Debug)]
-pub struct RestartOrder {
+pub struct RestartTask {
     /// Number of the image.
     pub epoch: u64,
     /// Its end of the socket to the process.
@@ -70,7 +70,7 @@ pub fn variable(name: &str, value: &OsStr) -> Result<CString, Failure> {
     c_string(&entry)
 }
 
-/// The environment as it is, in its order.
+/// The environment as it is, in its task.
 ///
 /// # Errors
 /// None in practice: variables cannot hold a NUL.
@@ -92,7 +92,7 @@ pub fn launch(
     store: &Store,
     job: &Job,
     inherited_fds: &[InheritedFd],
-    order: Order,
+    task: AgentTask,
 ) -> Result<Launched, Failure> {
     let system = |what: &'static str| move |error: io::Error| Failure::system(what, &error);
     let (ours, theirs) = fd::socketpair(libc::SOCK_SEQPACKET).map_err(system("socketpair for the agent"))?;
@@ -113,18 +113,18 @@ pub fn launch(
     }
     let mut descriptors = vec![null, log, second_log, theirs];
     let (epoch, map);
-    match order {
-        Order::Start { silent: true } => words.push("--silent".as_ref()),
-        Order::Start { silent: false } => {}
-        Order::Restart(order) => {
-            (epoch, map) = (order.epoch.to_string(), order.map);
+    match task {
+        AgentTask::Start { silent: true } => words.push("--silent".as_ref()),
+        AgentTask::Start { silent: false } => {}
+        AgentTask::Restart(task) => {
+            (epoch, map) = (task.epoch.to_string(), task.map);
             words.extend(["--restart", &epoch, "--seed", "4"].map(OsStr::new));
             for pair in &map {
                 words.extend(["--map".as_ref(), pair.as_os_str()]);
             }
-            let flags = [(order.lazy, "--lazy"), (order.share, "--share")];
+            let flags = [(task.lazy, "--lazy"), (task.share, "--share")];
             words.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| OsStr::new(flag)));
-            descriptors.push(order.seed);
+            descriptors.push(task.seed);
         }
     }
     let program = std::env::current_exe().map_err(system("finding the binary holdfast"))?;

@@ -5,7 +5,7 @@
 
 use super::launch::c_string;
 use super::restart_request::RestartRequest;
-use super::run::run_program;
+use super::run::{RunRequest, run_program};
 use super::supervise::{Ending, StartState};
 use crate::exit::{self, Exit, Failure};
 use crate::protected::{self, Region};
@@ -42,7 +42,9 @@ pub fn restart(request: &RestartRequest<'_>, image: &Image, state: &StartState) 
     let path = crate::program::find_and_check(program)?;
     let words = command.iter().map(|word| c_string(word)).collect::<Result<Vec<_>, _>>()?;
     let extra = [(ENV_PROTECTED_DIR, OsString::from(&folder.0))];
-    run_program(request.store, request.job, request.settings, &path, words, &extra, state)
+    let RestartRequest { store, job, settings, .. } = *request;
+    let run = RunRequest { store, job, settings, program: &path, arguments: words, extra: &extra };
+    run_program(run, state)
 }
 
 /// The folder; removed when dropped.

@@ -3,7 +3,7 @@
 //! The front creates the process (so that it is its child, with its standard streams); the agent, which is started
 //! first, rebuilds it and then serves the job. Until `birth` the front must stay single-threaded.
 
-use super::launch::{Launched, Order, RestartOrder, launch};
+use super::launch::{AgentTask, Launched, RestartTask, launch};
 use super::restart_request::{MemoryMode, RestartRequest};
 use super::supervise::{Ending, Program, StartState, supervise};
 use crate::exit::{Exit, Failure, FailureKind};
@@ -22,7 +22,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::process::ExitStatus;
 
-/// So often a restart is tried that fails by what goes by.
+/// So often a restart is tried that fails for a reason that passes.
 const TRIES: u32 = 3;
 
 impl Program for Spawned {
@@ -100,14 +100,14 @@ fn restart_one(request: &RestartRequest<'_>, epoch: Epoch, state: &StartState) -
         .map_err(|error| Failure::system("socketpair for the seed", &error))?;
     let lazy = is_lazy(request.memory, &image);
     let several = !record.others.is_empty();
-    let order = RestartOrder {
+    let task = RestartTask {
         epoch: epoch.0,
         seed: theirs,
         lazy,
         share: several && request.memory != MemoryMode::Eager && (lazy || !has_go(&image)),
         map: request.map.iter().map(Moved::to_argument).collect(),
     };
-    let agent = launch(request.store, request.job, &state.inherited_fds, Order::Restart(order))?;
+    let agent = launch(request.store, request.job, &state.inherited_fds, AgentTask::Restart(task))?;
     let options = SpawnOptions { ids: None };
     let spawned = rebuild::spawn(&record, ours, &options);
     let mut spawned = spawned.map_err(|error| why_none_was_spawned(&error, &agent, state, request.job))?;

@@ -8,7 +8,7 @@ use holdfast_tiers::{Job, Store};
 /// How memory is restored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemoryMode {
-    /// Lazily where that is possible, the store is on this host, and nothing speaks against it.
+    /// Lazily where that is possible, the store is on this host, and nothing forbids it.
     Auto,
     /// Lazily where that is possible.
     Lazy,

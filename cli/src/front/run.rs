@@ -10,25 +10,35 @@ use holdfast_sys::{signals, spawn::Start};
 use holdfast_tiers::{Job, Store};
 use std::ffi::{CString, OsString};
 
+/// What is to be run.
+#[derive(Debug)]
+pub struct RunRequest<'a> {
+    /// The store.
+    pub store: &'a Store,
+    /// The job.
+    pub job: &'a Job,
+    /// Its settings.
+    pub settings: &'a Settings,
+    /// The program.
+    pub program: &'a Program,
+    /// Its arguments, with its name as the first.
+    pub arguments: Vec<CString>,
+    /// More variables of its environment.
+    pub extra: &'a [(&'a str, OsString)],
+}
+
 /// Starts the agent and then the program, and waits for its end.
 ///
 /// # Errors
 /// The agent or the program cannot be started; nothing runs then.
-pub fn run_program(
-    store: &Store,
-    job: &Job,
-    settings: &Settings,
-    program: &Program,
-    arguments: Vec<CString>,
-    extra: &[(&str, OsString)],
-    state: &StartState,
-) -> Result<Ending, Failure> {
+pub fn run_program(request: RunRequest<'_>, state: &StartState) -> Result<Ending, Failure> {
+    let RunRequest { store, job, settings, program, arguments, extra } = request;
     let environment = environment::for_program(&job.socket_path(), settings, extra)?;
     let agent = launch::launch(
         store,
         job,
         &state.inherited_fds,
-        launch::Order::Start { silent: !program.loads_libraries },
+        launch::AgentTask::Start { silent: !program.loads_libraries },
     )?;
     let closed =
         (0..).zip(signals::at_start().closed).filter(|(_, closed)| *closed).map(|(fd, _)| fd).collect();

@@ -14,7 +14,7 @@ const NOTICE: Duration = Duration::from_millis(500);
 /// How long one may take that has neither a program nor a flush: a busy disk may hold up the last of what it writes.
 const LEAVE: Duration = Duration::from_secs(10);
 
-/// Waits until nobody serves the job.
+/// Waits until no agent serves the job.
 ///
 /// # Errors
 /// Its program runs.

@@ -5,7 +5,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Session and group of whoever starts jobs.
+/// Session and group of the shell that starts jobs.
 const OUTSIDE: i32 = 5;
 const INIT: i32 = 1;
 const FIRST: i32 = 10;
@@ -129,7 +129,7 @@ impl Restart {
         for _ in 0..=restart.joins.len() {
             restart.joins.retain(|(pid, group)| !restart.world.set_group(*pid, *group));
         }
-        assert!(restart.joins.is_empty(), "groups that nobody made: {:?} in {plan:?}", restart.joins);
+        assert!(restart.joins.is_empty(), "groups that were not made: {:?} in {plan:?}", restart.joins);
         for zombie in restart.zombies {
             restart.world.end(zombie);
         }
@@ -223,7 +223,7 @@ fn check(first: (i32, i32), steps: &[(u8, u8, u8)], subreapers: bool) -> Result<
             prop_assert_eq!(now.map(ids), Some(ids(was)), "process {} of {:?} by {:?}", pid, world.all, plan);
         }
     }
-    prop_assert_eq!(again.all.len(), world.all.len(), "nobody is left over");
+    prop_assert_eq!(again.all.len(), world.all.len(), "none is left over");
     Ok(())
 }
 

@@ -29,7 +29,7 @@ use crate::thread_pool;
 use crate::track::tracking::Collected;
 use holdfast_image::bytes::Name;
 use holdfast_image::manifest::StopBreakdown;
-use holdfast_image::record::{FileTable, Segment, ZombieRecord};
+use holdfast_image::record::{FileTable, SysvShmRecord, ZombieRecord};
 use holdfast_image::refusal::Refusal;
 use holdfast_sys::clock::elapsed_ns;
 use std::collections::HashMap;
@@ -297,7 +297,7 @@ fn contents(
 }
 
 /// The System V shared memory of all.
-fn attached(all: &[StoppedProcess<Observed>], options: &CutOptions) -> Result<Vec<Segment>, CutError> {
+fn attached(all: &[StoppedProcess<Observed>], options: &CutOptions) -> Result<Vec<SysvShmRecord>, CutError> {
     let processes = all.iter().map(|one| sysv_shm::Process {
         pid: one.target.pid,
         area: Some(&one.target.area),

@@ -3,16 +3,16 @@
 //! Called inside the stop with what is read already. Only root's agent can find such processes: one of an ordinary user
 //! may not trace them. Fails by: a line that is not understood counts as no difference.
 
-use holdfast_image::credentials::Rights;
+use holdfast_image::credentials::Credentials;
 use holdfast_sys::procfs::Status;
 use holdfast_sys::unix_socket;
 
 const IDS: [&str; 3] = ["Uid", "Gid", "Groups"];
-/// In the order of [`Rights::capabilities`].
+/// In the order of [`Credentials::capabilities`].
 const SETS: [&str; 5] = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
 
 /// `None`: the process is who the agent is, and so is a new one at a restart.
-pub fn of(status: &Status) -> Option<Rights> {
+pub fn of(status: &Status) -> Option<Credentials> {
     if unix_socket::effective_user() != 0 {
         return None;
     }
@@ -22,12 +22,12 @@ pub fn of(status: &Status) -> Option<Rights> {
     IDS.iter().chain(&SETS).any(differs).then(|| parse(status))?
 }
 
-fn parse(status: &Status) -> Option<Rights> {
+fn parse(status: &Status) -> Option<Credentials> {
     let numbers = |key: &str| -> Option<Vec<u32>> {
         status.get(key)?.split_whitespace().map(|word| word.parse().ok()).collect()
     };
     let first_three = |key: &str| numbers(key)?.get(..3)?.try_into().ok();
-    Some(Rights {
+    Some(Credentials {
         users: first_three("Uid")?,
         groups: first_three("Gid")?,
         more_groups: numbers("Groups").unwrap_or_default(),

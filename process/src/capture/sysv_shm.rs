@@ -6,7 +6,7 @@
 
 use super::maps::{self, Kind, Mapped};
 use holdfast_abi::SharedPage;
-use holdfast_image::record::{InjectArea, Segment};
+use holdfast_image::record::{InjectArea, SysvShmRecord};
 use holdfast_image::refusal::Refusal;
 use holdfast_sys::procfs::{self, Mapping};
 use holdfast_sys::procmem;
@@ -18,7 +18,7 @@ use std::io;
 #[derive(Debug, Default)]
 pub struct Attached {
     /// All segments.
-    pub segments: Vec<Segment>,
+    pub segments: Vec<SysvShmRecord>,
     /// What cannot be restored.
     pub refusals: Vec<(usize, Refusal)>,
     /// What somebody else has attached too: a process that is just ending, perhaps.
@@ -61,7 +61,7 @@ pub fn attached<'a>(processes: impl Iterator<Item = Process<'a>>) -> Attached {
             Ok(SegmentFacts { key, size, mode, removed, attached }) => {
                 let kernel = Some(id);
                 let (id, kernel) = shown(process, id).map_or((id, None), |shown| (shown, kernel));
-                found.segments.push(Segment { id, kernel, key, size, mode, removed });
+                found.segments.push(SysvShmRecord { id, kernel, key, size, mode, removed });
                 if attached > own {
                     let reason = format!(
                         "System V shared memory {id} is attached outside the job too, which is not supported: end what \

@@ -1,12 +1,13 @@
 //! The thread of a [`super::WriteMonitor`]: looks at what the program writes, and keeps the bound on copies.
 //!
 //! All pages are scanned, as often as that costs a hundredth of the time. In between the program's page faults are
-//! counted, which costs next to nothing: every copy is a fault, so there are no more copies than the last scan has found
-//! and faults since. Where those might have used up half of the room, the pages that can cost a copy are scanned; where
-//! the next ones might use up all of it, the program is held, and scanned then.
+//! counted, which costs next to nothing: every copy is a fault, so there are no more copies than the last scan has
+//! found and faults since. Where those might have used up half of the room, the pages that can cost a copy are
+//! scanned; where the next ones might use up all of it, the program is stopped, and scanned then.
 //!
 //! Invariant: a page counts as copied at the latest when the program has had as many faults as there is room for.
-//! Fails by: a tracker or a counter that cannot be read any more ends the thread; what was not seen counts as not written.
+//! Fails by: a tracker or a counter that cannot be read any more ends the thread; what was not seen counts as not
+//! written.
 
 use super::state::Shared;
 use holdfast_image::kinds::Tracker;
@@ -26,7 +27,7 @@ const CLOSEST: Duration = Duration::from_millis(1);
 /// After the flush they are no closer, and no further apart, than this.
 const CLOSEST_AFTER: Duration = Duration::from_millis(20);
 const FURTHEST: Duration = Duration::from_secs(1);
-/// How often it is looked whether a held program has room again.
+/// How often it is looked whether a stopped program has room again.
 const HELD: Duration = Duration::from_millis(1);
 /// Fewer faults say nothing about how many of them are copies.
 const TELLING: u64 = 64;
@@ -67,12 +68,12 @@ pub(super) struct Sampler<'a> {
     copied: PageSet,
     /// Copied pages that were moved up in the queue.
     moved_up: PageSet,
-    /// The program was held: what it writes first now, it had to wait for.
+    /// The program was stopped: what it writes first now, it had to wait for.
     was_held: bool,
 }
 
 impl<'a> Sampler<'a> {
-    /// `None`: there is nothing to be seen, or nobody there.
+    /// `None`: there is nothing to be seen, or the program has ended.
     pub(super) fn new(shared: &'a Shared) -> Option<Sampler<'a>> {
         if shared.scene.members.kind() != Tracker::Userfaultfd {
             return None;
@@ -85,7 +86,7 @@ impl<'a> Sampler<'a> {
             all: PageSet::new(),
             next: now + CLOSEST,
             due: now,
-            // The first look is at the frozen pages: how much was written since the cut nobody has counted.
+            // The first look is at the frozen pages: what was written since the cut is not counted yet.
             base: 0,
             since: u64::MAX,
             share: 1.0,
@@ -150,13 +151,13 @@ impl<'a> Sampler<'a> {
         if self.since != u64::MAX {
             self.since = faults.saturating_sub(self.base);
         }
-        let pace = &mut self.shared.state.lock().pace;
-        pace.was_late(at.saturating_duration_since(self.due));
+        let write_rate = &mut self.shared.state.lock().write_rate;
+        write_rate.was_late(at.saturating_duration_since(self.due));
         match self.counted {
             _ if now.paused || now.held => self.counted = None,
             Some((since, before)) => {
                 let copies = faults.saturating_sub(before) as f64 * self.share;
-                if pace.saw(copies as u64, at.saturating_duration_since(since)) {
+                if write_rate.saw(copies as u64, at.saturating_duration_since(since)) {
                     self.counted = Some((at, faults));
                 }
             }
@@ -230,20 +231,20 @@ impl<'a> Sampler<'a> {
                 true => FURTHEST,
                 false => Duration::from_micros(state.budget.gap_us(copies, left, writers)),
             };
-            let ahead_us = state.pace.ahead_us(gap, writers);
+            let ahead_us = state.write_rate.ahead_us(gap, writers);
             (state.budget.judge(copies, left, ahead_us, writers), gap)
         };
         self.shared.urgent.store(verdict != Verdict::Run, Ordering::Relaxed);
         if verdict == Verdict::Hold {
-            self.was_held |= self.shared.hold();
+            self.was_held |= self.shared.stop();
         } else {
-            self.shared.let_go();
+            self.shared.resume();
         }
         if verdict != Verdict::Run {
             self.move_up();
         }
         match verdict {
-            // Scanned at once: maybe it need not be held.
+            // Scanned at once: maybe it need not be stopped.
             Verdict::Hold if self.was_held && self.since > 0 => Duration::ZERO,
             Verdict::Hold => HELD,
             _ => gap,

@@ -1,7 +1,7 @@
 //! What a [`super::WriteMonitor`] and its thread share: what is watched, what was seen of it, and the program while it
 //! is stopped. Lock order: `gate`, then `state`.
 
-use crate::agent::write_rate::Pace;
+use crate::agent::write_rate::WriteRate;
 use holdfast_image::PageCount;
 use holdfast_image::page_set::PageSet;
 use holdfast_pager::{Budget, FlushQueue, Recorder};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 pub struct Scene {
     /// The programs.
     pub members: Members,
-    /// Holds it.
+    /// Stops it.
     pub tracer: Arc<Tracer>,
     /// Pages of the flush.
     pub dirty: PageSet,
@@ -30,8 +30,8 @@ pub struct Scene {
     /// When the cut was made.
     pub begun: Instant,
     /// What is known of the program's speed and of ours.
-    pub pace: Pace,
-    /// The program, if the cut has left it held.
+    pub write_rate: WriteRate,
+    /// The program, if the cut has left it stopped.
     pub parked: Option<Parked>,
 }
 
@@ -54,7 +54,7 @@ pub struct State {
     /// How often.
     pub holds: u64,
     /// How fast it writes.
-    pub pace: Pace,
+    pub write_rate: WriteRate,
 }
 
 /// What the monitor and its thread share.
@@ -67,7 +67,7 @@ pub struct Shared {
     pub state: Mutex<State>,
     /// Rung when the state changes.
     pub bell: Condvar,
-    /// The program is held as long as something is in here.
+    /// The program is stopped as long as something is in here.
     pub gate: Mutex<Option<(Parked, Instant)>>,
     /// The flush should do without compression.
     pub urgent: AtomicBool,
@@ -79,8 +79,8 @@ impl Shared {
         u64::try_from(self.scene.begun.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Holds the program, unless the flush is over.
-    pub fn hold(&self) -> bool {
+    /// Stops the program, unless the flush is over.
+    pub fn stop(&self) -> bool {
         let mut gate = self.gate.lock();
         if gate.is_some() || !self.state.lock().flushing {
             return gate.is_some();
@@ -91,18 +91,18 @@ impl Shared {
                 *gate = Some((parked, Instant::now()));
                 let mut state = self.state.lock();
                 state.holds += 1;
-                state.pace.parked_in(begun.elapsed());
+                state.write_rate.parked_in(begun.elapsed());
                 true
             }
             Err(error) => {
-                tracing::debug!("the program could not be held: {error}");
+                tracing::debug!("the program could not be stopped: {error}");
                 false
             }
         }
     }
 
     /// Resumes it.
-    pub fn let_go(&self) {
+    pub fn resume(&self) {
         let mut gate = self.gate.lock();
         if let Some((parked, since)) = gate.take() {
             drop(parked);

@@ -9,7 +9,7 @@ use super::remote_calls::{Batch, Need};
 use super::threads::NewThread;
 use crate::inject::stub::Row;
 use crate::rebuild::error::RebuildError;
-use holdfast_image::credentials::Rights;
+use holdfast_image::credentials::Credentials;
 use holdfast_image::record::{ProcessRecord, ThreadRecord};
 
 const PR_SET_PDEATHSIG: u64 = 1;
@@ -47,7 +47,7 @@ pub fn restore(threads: &[NewThread<'_>], record: &ProcessRecord) -> Result<(), 
 }
 
 /// The bounding set, which only root can make smaller.
-fn drop_bounding_set(batch: &mut Batch, rights: &Rights) -> Result<(), RebuildError> {
+fn drop_bounding_set(batch: &mut Batch, rights: &Credentials) -> Result<(), RebuildError> {
     let lacking = (0..CAPABILITIES).filter(|capability| rights.capabilities[3] >> capability & 1 == 0);
     for capability in lacking {
         batch.call(libc::SYS_prctl, &[PR_CAPBSET_DROP, capability], Need::May)?;
@@ -55,7 +55,7 @@ fn drop_bounding_set(batch: &mut Batch, rights: &Rights) -> Result<(), RebuildEr
     Ok(())
 }
 
-fn set_ids(batch: &mut Batch, rights: &Rights, thread: &ThreadRecord) -> Result<(), RebuildError> {
+fn set_ids(batch: &mut Batch, rights: &Credentials, thread: &ThreadRecord) -> Result<(), RebuildError> {
     let id = u64::from(thread.tid.cast_unsigned());
     let wide = |ids: [u32; 3]| ids.map(u64::from);
     let groups: Vec<u8> = rights.more_groups.iter().flat_map(|group| group.to_le_bytes()).collect();
@@ -72,7 +72,7 @@ fn set_ids(batch: &mut Batch, rights: &Rights, thread: &ThreadRecord) -> Result<
     batch.call(libc::SYS_setresuid, &wide(rights.users), Need::Must("set the user ids of thread", id))
 }
 
-fn capabilities(batch: &mut Batch, rights: &Rights, thread: &ThreadRecord) -> Result<(), RebuildError> {
+fn capabilities(batch: &mut Batch, rights: &Credentials, thread: &ThreadRecord) -> Result<(), RebuildError> {
     /// SECBIT_KEEP_CAPS (include/uapi/linux/securebits.h).
     const KEEP_CAPS: u32 = 1 << 4;
     let id = u64::from(thread.tid.cast_unsigned());

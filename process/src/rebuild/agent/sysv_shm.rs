@@ -17,7 +17,7 @@ use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Job;
 use holdfast_abi::SharedPage;
 use holdfast_image::pages::{ExtentSource, PageError, PageProvider};
-use holdfast_image::record::{Backing, ProcessRecord, Region, Segment};
+use holdfast_image::record::{Backing, ProcessRecord, Region, SysvShmRecord};
 use holdfast_sys::procmem::ForcedMemory;
 use holdfast_sys::sysv_shm::{self, Attached, SegmentFacts};
 use std::collections::BTreeSet;
@@ -40,7 +40,7 @@ pub struct SysvShm(Vec<Claimed>);
 struct Claimed {
     /// The kernel's id; the program knows that of `about`.
     id: i32,
-    about: Segment,
+    about: SysvShmRecord,
     /// Until it is filled.
     attached: Option<Attached>,
     /// It is new: all zero, and goes if the restart fails.
@@ -192,7 +192,7 @@ fn extents(record: &ProcessRecord) -> Vec<u64> {
 }
 
 /// One that was not removed: that with its id, or the one that has its key now, or a new one.
-fn claim(about: &Segment, len: u64) -> Result<Claimed, RebuildError> {
+fn claim(about: &SysvShmRecord, len: u64) -> Result<Claimed, RebuildError> {
     match take(about, about.kernel_id())? {
         Some(found) => Ok(found),
         None => make(about, len),
@@ -200,7 +200,7 @@ fn claim(about: &Segment, len: u64) -> Result<Claimed, RebuildError> {
 }
 
 /// One that is there, alone. `None`: it is gone, or is another one.
-fn take(about: &Segment, id: i32) -> Result<Option<Claimed>, RebuildError> {
+fn take(about: &SysvShmRecord, id: i32) -> Result<Option<Claimed>, RebuildError> {
     let begun = Instant::now();
     loop {
         // One that may not even be looked at is another program's.
@@ -234,8 +234,8 @@ fn take(about: &Segment, id: i32) -> Result<Option<Claimed>, RebuildError> {
 }
 
 /// A new one of `size` bytes and ordinary pages, with the old id if that can be had.
-fn make(about: &Segment, size: u64) -> Result<Claimed, RebuildError> {
-    let Segment { id, key, mode, removed, .. } = *about;
+fn make(about: &SysvShmRecord, size: u64) -> Result<Claimed, RebuildError> {
+    let SysvShmRecord { id, key, mode, removed, .. } = *about;
     // A removed one has lost its key.
     let key = if removed { libc::IPC_PRIVATE } else { key };
     let create = || sysv_shm::create(key, size, mode | OWNER);
@@ -261,8 +261,8 @@ fn make(about: &Segment, size: u64) -> Result<Claimed, RebuildError> {
 
 /// The one that was made with the same key after the checkpoint, by the old program perhaps: as a file is found by its
 /// name.
-fn adopt(about: &Segment) -> Result<Claimed, RebuildError> {
-    let Segment { id, key, size, .. } = *about;
+fn adopt(about: &SysvShmRecord) -> Result<Claimed, RebuildError> {
+    let SysvShmRecord { id, key, size, .. } = *about;
     let what = format!("looking for the System V shared memory with key {key:#x}");
     let found = sysv_shm::find(key).map_err(RebuildError::io(what))?;
     take(about, found)?.ok_or_else(|| {
@@ -361,7 +361,7 @@ mod tests {
     use super::*;
     use crate::rebuild::testing::record;
 
-    fn of(segments: Vec<Segment>) -> ProcessRecord {
+    fn of(segments: Vec<SysvShmRecord>) -> ProcessRecord {
         let mut record = record(Vec::new());
         record.files.segments = segments;
         record
@@ -370,15 +370,15 @@ mod tests {
     #[test]
     fn what_is_found_stays_and_what_somebody_has_is_left_alone() {
         let id = sysv_shm::create(libc::IPC_PRIVATE, 8192, 0o600).unwrap();
-        let about = Segment { id, kernel: None, key: 0, size: 8192, mode: 0o600, removed: false };
+        let about = SysvShmRecord { id, kernel: None, key: 0, size: 8192, mode: 0o600, removed: false };
         let found = SysvShm::claim(&Job::new(&of(vec![about]))).unwrap();
         assert_eq!((found.ids(), found.0[0].made), (vec![id], false));
         let refused = SysvShm::claim(&Job::new(&of(vec![about]))).unwrap_err().to_string();
         assert!(refused.contains(&id.to_string()) && refused.contains("another program"), "{refused}");
         drop(found);
-        let renamed = Segment { id: 5, kernel: Some(id), ..about };
+        let renamed = SysvShmRecord { id: 5, kernel: Some(id), ..about };
         assert_eq!(SysvShm::claim(&Job::new(&of(vec![renamed]))).unwrap().ids(), [id]);
-        let other = SysvShm::claim(&Job::new(&of(vec![Segment { size: 4096, ..about }]))).unwrap();
+        let other = SysvShm::claim(&Job::new(&of(vec![SysvShmRecord { size: 4096, ..about }]))).unwrap();
         let made = other.ids()[0];
         assert!(made != id && sysv_shm::segment(made).unwrap().size == 4096);
         assert!(other.notes()[0].contains(&format!("memory {id} was gone and is {made} now")));
@@ -394,11 +394,11 @@ mod tests {
         let gone = sysv_shm::create(libc::IPC_PRIVATE, 4096, 0o600).unwrap();
         sysv_shm::remove(gone).unwrap();
         let id = sysv_shm::create(key, 8192, 0o600).unwrap();
-        let about = Segment { id: gone, kernel: None, key, size: 8192, mode: 0o600, removed: false };
+        let about = SysvShmRecord { id: gone, kernel: None, key, size: 8192, mode: 0o600, removed: false };
         let found = SysvShm::claim(&Job::new(&of(vec![about]))).unwrap();
         assert_eq!((found.ids(), found.0[0].made), (vec![id], false));
         drop(found);
-        let refused = SysvShm::claim(&Job::new(&of(vec![Segment { size: 5, ..about }]))).unwrap_err();
+        let refused = SysvShm::claim(&Job::new(&of(vec![SysvShmRecord { size: 5, ..about }]))).unwrap_err();
         let refused = refused.to_string();
         assert!(refused.contains(&format!("ipcrm -m {id}")), "{refused}");
         sysv_shm::remove(id).unwrap();
@@ -406,7 +406,7 @@ mod tests {
 
     #[test]
     fn what_was_removed_is_made_anew_and_goes_with_the_restart() {
-        let about = Segment { id: 77, kernel: None, key: 5, size: 5000, mode: 0o400, removed: true };
+        let about = SysvShmRecord { id: 77, kernel: None, key: 5, size: 5000, mode: 0o400, removed: true };
         let record = of(vec![about, about]);
         let mut made = SysvShm::claim(&Job::new(&record)).unwrap();
         let ids = made.ids();

@@ -1,0 +1,58 @@
+//! Several threads at one piece of work: the flush and the checks of an image.
+//!
+//! Fails by: the first error by order of the workers. A worker that fails must see to it itself that the others end.
+
+use crate::StoreError;
+use std::thread;
+
+/// Calls `work` once for each of `shares`, for the first in this thread and for each other in a thread called `name`.
+///
+/// The workers must share the whole among themselves as they go: a thread that cannot be started leaves its work to the
+/// others.
+pub(crate) fn run<T: Send>(
+    name: &str,
+    shares: impl IntoIterator<Item = T>,
+    work: impl Fn(T) -> Result<(), StoreError> + Sync,
+) -> Result<(), StoreError> {
+    let work = &work;
+    let mut shares = shares.into_iter();
+    let own = shares.next();
+    thread::scope(|scope| {
+        let others: Vec<_> = shares
+            .filter_map(|share| {
+                let thread = thread::Builder::new().name(name.into());
+                thread.spawn_scoped(scope, move || work(share)).ok()
+            })
+            .collect();
+        let mut result = own.map_or(Ok(()), work);
+        for other in others {
+            let ended = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            result = result.and(ended);
+        }
+        result
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn all_work_and_the_first_error_counts() {
+        let done = AtomicUsize::new(0);
+        let count = |share: usize| {
+            done.fetch_add(share, Ordering::Relaxed);
+            Ok(())
+        };
+        assert!(run("test", [1, 10, 100], count).is_ok());
+        assert_eq!(done.into_inner(), 111);
+        assert!(run("test", [], |(): ()| Ok(())).is_ok());
+        let failed = run("test", [0, 1, 2], |share| match share {
+            0 => Ok(()),
+            _ => Err(StoreError::misuse(Path::new("/"), share.to_string())),
+        });
+        assert!(failed.is_err_and(|error| error.to_string().contains("/: 1;")));
+    }
+}
