@@ -15,7 +15,7 @@ pub struct FakeImage {
     pub fill: fn(Addr, &mut [u8]),
     /// See [`PageProvider::shared_pages`]; the file becomes one page, that of address 0.
     pub shared_pages: Option<u32>,
-    /// Checks find a wrong byte.
+    /// Reading and checking it finds a wrong byte.
     pub is_damaged: bool,
 }
 
@@ -34,6 +34,7 @@ impl PageProvider for FakeImage {
         &[]
     }
     fn read(&self, start: Addr, buffer: &mut [u8]) -> Result<(), PageError> {
+        self.verify_mappable()?;
         for (at, page) in (start.0..).step_by(PAGE_SIZE as usize).zip(buffer.chunks_mut(PAGE_SIZE as usize)) {
             (self.fill)(Addr(at), page);
         }

@@ -172,6 +172,21 @@ mod tests {
     }
 
     #[test]
+    fn damage_of_the_image_is_not_taken_for_a_file_in_the_way() {
+        let path = std::env::temp_dir().join(format!("damaged-content-{}", std::process::id()));
+        fs::write(&path, [3; 4096]).unwrap();
+        let (name, start) = (Name::from(path.as_path()), Addr(5 * PAGE_SIZE));
+        let content = FileContent { path: name, device: 0, inode: 0, size: PAGE_SIZE, mode: 0o640, start };
+        let table = FileTable { contents: vec![content], ..FileTable::default() };
+        let pages = FakeImage { is_damaged: true, ..image() };
+        let error = put_back(&table, &pages, Path::new("/nonexistent")).unwrap_err();
+        let is_damage = matches!(error, RebuildError::Pages { source: PageError::Damaged { .. }, .. });
+        assert!(is_damage, "{table:?}");
+        assert_eq!(fs::read(&path).unwrap(), [3; 4096], "nothing was written");
+        fs::remove_file(path).unwrap();
+    }
+
+    #[test]
     fn a_file_becomes_what_it_was_and_nothing_is_lost() {
         let folder = std::env::temp_dir().join(format!("put-back-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
