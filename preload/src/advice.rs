@@ -1,19 +1,19 @@
 //! `madvise` after a lazy restart.
 //!
-//! A lazy restart maps the image's segments, privately, where the program had memory without a file. Two calls tell the
-//! difference, this one and mremap(2), which is [`mremap`]'s: MADV_DONTNEED and MADV_FREE must leave zeros (allocators
-//! count on it), and so must MADV_GUARD_INSTALL once the guard is taken away, while a mapping of a file goes back to the
-//! file's bytes, which are the image's. Here the ranges that are advised away become memory without a file. Everything else (writing, protecting, locking, forking, unmapping) is
-//! alike.
+//! A lazy restart maps the image's segments, privately, where the program had memory without a file. Two calls tell
+//! the difference, this one and mremap(2), which is [`mremap`]'s: MADV_DONTNEED and MADV_FREE must leave zeros
+//! (allocators count on it), and so must MADV_GUARD_INSTALL once the guard is taken away, while a mapping of a file
+//! goes back to the file's bytes, which are the image's. Here the ranges that are advised away become memory without
+//! a file. Everything else (writing, protecting, locking, forking, unmapping) is alike.
 //!
 //! Runs in: the host program, any thread, also in signal handlers; jemalloc of this library comes here too.
-//! Invariants: with [`SharedPage::LAZY_COUNT`] 0 (always, but after a lazy restart) it costs one load more than the plain
-//! call. The table of ranges may hold too much: what counts is that a mapping is private and of one of the files in the
-//! table, so a file that the program itself maps there later stays one. Memory with MADV_WIPEONFORK, MADV_DONTFORK or a
-//! lock is never mapped lazily, so those flags are not lost.
-//! Fails by: EAGAIN where the mappings cannot be looked at, with nothing changed.
-//! Not hooked: calls by the C library itself (they count on no zeros, and take a failed mremap for "copy it"), and
-//! system calls not made through the C library: a restart does not map lazily where it knows of such (Go).
+//! Invariants: with [`SharedPage::LAZY_COUNT`] 0 (always, but after a lazy restart) it costs one load more than the
+//! plain call. The table of ranges may hold too much: what counts is that a mapping is private and of one of the
+//! files in the table, so a file that the program itself maps there later stays one. Memory with MADV_WIPEONFORK,
+//! MADV_DONTFORK or a lock is never mapped lazily, so those flags are not lost. Fails by: EAGAIN where the mappings
+//! cannot be looked at, with nothing changed. Not hooked: calls by the C library itself (they count on no zeros, and
+//! take a failed mremap for "copy it"), and system calls not made through the C library: a restart does not map
+//! lazily where it knows of such (Go).
 //!
 //! # Safety
 //! The export has the C signature; memory is replaced only where the program asked for just that.
@@ -168,9 +168,9 @@ unsafe fn advise_opened(args: [usize; 6]) -> isize {
     }
 }
 
-/// Whether the program has mapped a file privately there. A guard in such a mapping is refused, as by kernels before 6.15:
-/// where pages of it are tracked the call never ends, because dropping them leaves markers in their places, which are
-/// dropped again and again (Linux 6.18; mm/madvise.c, madvise_guard_install, and mm/memory.c,
+/// Whether the program has mapped a file privately there. A guard in such a mapping is refused, as by kernels before
+/// 6.15: where pages of it are tracked the call never ends, because dropping them leaves markers in their places,
+/// which are dropped again and again (Linux 6.18; mm/madvise.c, madvise_guard_install, and mm/memory.c,
 /// zap_install_uffd_wp_if_needed).
 #[cold]
 fn holds_file(start: usize, end: usize) -> bool {

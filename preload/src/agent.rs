@@ -1,10 +1,10 @@
 //! The way to the agent: a connection for one message, checked, bounded in time, closed again.
 //!
-//! Runs in: the host program; constructor, fork handlers, signal handlers, C API.
-//! Invariants: no descriptor stays open. While one is open its number stands in [`SharedPage::OWN_FD`], so that an image
-//! taken at that moment knows it as ours; while it is being opened or closed `u64::MAX` stands there, and the agent
-//! waits a moment. The peer must run as our user or as root, otherwise nothing is said to it.
-//! Fails by: `Err(Trouble)`; connecting and sending end after [`PATIENCE_MS`] at the latest.
+//! Runs in: the host program; constructor, fork handlers, signal handlers, C API. Invariants: no descriptor stays
+//! open. While one is open its number stands in [`SharedPage::OWN_FD`], so that an image taken at that moment knows
+//! it as ours; while it is being opened or closed `u64::MAX` stands there, and the agent waits a moment. The peer
+//! must run as our user or as root, otherwise nothing is said to it. Fails by: `Err(Trouble)`; connecting and sending
+//! end after [`PATIENCE_MS`] at the latest.
 
 use crate::message::Text;
 use crate::shared;
@@ -52,7 +52,8 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         self.publish(0);
-        // A call that does nothing: here a process stops that was let run to here only (process/src/job/finish_registration.rs).
+        // A call that does nothing: here a process stops that was let run to here only
+        // (process/src/job/finish_registration.rs).
         sys::process_id();
     }
 }

@@ -1,5 +1,5 @@
-//! Calls whose effect cannot be read from outside: counted, so that the agent asks threads again only when something may
-//! have changed, or kept where even the thread cannot ask for it.
+//! Calls whose effect cannot be read from outside: counted, so that the agent asks threads again only when something
+//! may have changed, or kept where even the thread cannot ask for it.
 //!
 //! Runs in: the host program, any thread, also in signal handlers.
 //! Invariants: a count moves before the call and after it, so that a stop in between asks, and so does the next one.

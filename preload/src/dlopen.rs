@@ -1,15 +1,15 @@
 //! `dlopen` without RTLD_DEEPBIND, as long as jemalloc serves.
 //!
-//! Called by: the program and its libraries, any thread.
-//! Why: a library that is loaded with that flag finds the C library's `malloc` and `free` before ours (PHP loads its extensions so), and
-//! the first block that goes from it to others, or back, ends the program. It would not find our other functions either. Without the
-//! flag it uses what the rest of the program uses, as on systems that do not have it.
-//! Invariant: the C library sees the caller's return address, by which it knows the caller's search path and namespace (glibc,
-//! dlfcn/dlopen.c, RETURN_ADDRESS): so there is no frame of ours.
+//! Called by: the program and its libraries, any thread. Why: a library that is loaded with that flag finds the C
+//! library's `malloc` and `free` before ours (PHP loads its extensions so), and the first block that goes from it to
+//! others, or back, ends the program. It would not find our other functions either. Without the flag it uses what the
+//! rest of the program uses, as on systems that do not have it. Invariant: the C library sees the caller's return
+//! address, by which it knows the caller's search path and namespace (glibc, dlfcn/dlopen.c, RETURN_ADDRESS): so
+//! there is no frame of ours.
 //!
 //! # Safety
-//! The export has the C function's signature and keeps all arguments but for the flag; where it leads was found by the loader under
-//! that name.
+//! The export has the C function's signature and keeps all arguments but for the flag; where it leads was found by
+//! the loader under that name.
 #![allow(unsafe_code)]
 
 use crate::{host, malloc};

@@ -17,8 +17,9 @@ unsafe extern "C" {
     fn __errno_location() -> *mut c_int;
 }
 
-/// Whether the program lives on the C library that this one was made for. Others load it, too (LD_PRELOAD is theirs as well),
-/// and must find nothing in it that they do not know, or they end the program: every name of glibc's own is looked up.
+/// Whether the program lives on the C library that this one was made for. Others load it, too (LD_PRELOAD is theirs
+/// as well), and must find nothing in it that they do not know, or they end the program: every name of glibc's own is
+/// looked up.
 pub fn is_glibc() -> bool {
     !next_definition(c"gnu_get_libc_version").is_null()
 }
@@ -154,8 +155,8 @@ unsafe extern "C" fn register_atfork(
     for name in [c"__register_atfork", c"pthread_atfork"] {
         let found = next_definition(name);
         if !found.is_null() {
-            // SAFETY: the function that has this name. The last argument names the library, for dlclose(3), which this one
-            // does not live to see; the second function takes three, and does not look at a fourth.
+            // SAFETY: the function that has this name. The last argument names the library, for dlclose(3), which
+            // this one does not live to see; the second function takes three, and does not look at a fourth.
             return unsafe {
                 mem::transmute::<*mut c_void, Register>(found)(prepare, parent, child, ptr::null_mut())
             };
@@ -207,8 +208,8 @@ pub fn is_entry_to_another(address: *const c_void) -> bool {
     if dladdr1.is_null() {
         return false;
     }
-    // SAFETY: the function of this name writes `found` and, with this flag, a pointer to a symbol of a loaded object (man
-    // dladdr(3)).
+    // SAFETY: the function of this name writes `found` and, with this flag, a pointer to a symbol of a loaded object
+    // (man dladdr(3)).
     let known = unsafe {
         let dladdr1 = mem::transmute::<*mut c_void, Dladdr1>(dladdr1);
         dladdr1(address, &raw mut found, (&raw mut symbol).cast(), RTLD_DL_SYMENT) != 0

@@ -1,5 +1,5 @@
-//! System V semaphores and message queues: which ones the program uses, which the kernel does not tell, and their ids after a
-//! restart in which the kernel did not give the old ones back.
+//! System V semaphores and message queues: which ones the program uses, which the kernel does not tell, and their ids
+//! after a restart in which the kernel did not give the old ones back.
 //!
 //! Runs in: the host program, any thread.
 //! Invariants: as in [`crate::sysv`]. A call that waits over such a restart is made again with the new id.
@@ -18,7 +18,8 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use holdfast_abi::SharedPage;
 
-/// Commands of semctl(2) and msgctl(2) that are about the system, or take a place in its table (include/uapi/linux/sem.h, msg.h).
+/// Commands of semctl(2) and msgctl(2) that are about the system, or take a place in its table
+/// (include/uapi/linux/sem.h, msg.h).
 const BY_PLACE: [c_int; 7] = [3, 11, 12, 13, 18, 19, 20];
 /// Semaphore sets or message queues.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -93,8 +94,8 @@ impl Kind {
         }
     }
 
-    /// Whether a command is about the system, or takes a place in its table. 11 and 12 are commands of queues and, as GETPID
-    /// and GETVAL, of semaphores; 13 (GETALL) likewise.
+    /// Whether a command is about the system, or takes a place in its table. 11 and 12 are commands of queues and, as
+    /// GETPID and GETVAL, of semaphores; 13 (GETALL) likewise.
     fn is_by_place(self, command: c_int) -> bool {
         BY_PLACE.contains(&command) && (self == Kind::Queues || !matches!(command, 11..=13))
     }
@@ -183,7 +184,8 @@ pub unsafe extern "C" fn semtimedop(
     c_call(libc::SYS_semtimedop, args) as c_int
 }
 
-/// `semctl(2)`: its fourth argument, which some commands have, comes in a register like any other (System V ABI, 3.2.3).
+/// `semctl(2)`: its fourth argument, which some commands have, comes in a register like any other (System V ABI,
+/// 3.2.3).
 ///
 /// # Safety
 /// As for the C function.

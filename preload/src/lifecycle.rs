@@ -1,11 +1,11 @@
 //! From load to end: tells the agent when this process begins, is forked, or leaves its session.
 //!
-//! Runs in: the constructor (before `main`, one thread), the destructor; the child's fork handler (raw calls only); wrappers.
-//! Invariants: without an agent nothing of this does anything. `vfork` and `posix_spawn` are not hooked: the program
-//! that is executed registers by its own constructor. `exec` is not hooked either: a program that clears its
-//! environment is not followed (documented). [`sigaltstack`] is counted, because a debugger cannot read alternate
-//! stacks: the agent asks again only when the count has moved (as for the calls in `attributes.rs`).
-//! Fails by: not being followed.
+//! Runs in: the constructor (before `main`, one thread), the destructor; the child's fork handler (raw calls only);
+//! wrappers. Invariants: without an agent nothing of this does anything. `vfork` and `posix_spawn` are not hooked:
+//! the program that is executed registers by its own constructor. `exec` is not hooked either: a program that clears
+//! its environment is not followed (documented). [`sigaltstack`] is counted, because a debugger cannot read alternate
+//! stacks: the agent asks again only when the count has moved (as for the calls in `attributes.rs`). Fails by: not
+//! being followed.
 //!
 //! # Safety
 //! The exports have the C signatures of the functions that they stand in for; pointers are passed on, not looked at.
@@ -42,9 +42,9 @@ extern "C" fn unload() {
 /// The constructor.
 extern "C" fn load() {
     host::keep_errno(|| {
-        // A program with more rights than its caller takes no orders from its caller's environment. Where another C library
-        // serves, functions are not what they are here; the agent does without us (`process/src/job/adopt.rs`).
-        // SAFETY: getauxval reads a table that the C library keeps.
+        // A program with more rights than its caller takes no orders from its caller's environment. Where another C
+        // library serves, functions are not what they are here; the agent does without us
+        // (`process/src/job/adopt.rs`). SAFETY: getauxval reads a table that the C library keeps.
         if unsafe { libc::getauxval(libc::AT_SECURE) } == 0 && host::is_glibc() {
             let outcome = attach();
             if host::variable_is(ENV_DEBUG, "1") {

@@ -1,13 +1,13 @@
 //! `malloc` and its family for the whole program.
 //!
-//! Runs in: the host program, any thread, from the loader's first allocation on.
-//! Who serves: jemalloc, unless `HOLDFAST_MALLOC=system` is set or the program brings an allocator of its own (linked in,
-//! or from a library other than the C library: it may use that allocator's own names too, which are not hooked): then
-//! every call goes to the definition after ours, as if this library were not there. Decided once, as soon as the C library is up; what is allocated before comes from [`bootstrap`].
-//! Why jemalloc: freed memory goes back to the kernel as zero pages within a second, so it is in no image; and its fork
-//! handlers make it usable in a forked child.
-//! Invariants: results, alignment and `errno` are those of malloc(3), posix_memalign(3) and their glibc versions; `free`
-//! keeps `errno`. jemalloc takes pthread mutexes of its own, never one of ours.
+//! Runs in: the host program, any thread, from the loader's first allocation on. Who serves: jemalloc, unless
+//! `HOLDFAST_MALLOC=system` is set or the program brings an allocator of its own (linked in, or from a library other
+//! than the C library: it may use that allocator's own names too, which are not hooked): then every call goes to the
+//! definition after ours, as if this library were not there. Decided once, as soon as the C library is up; what is
+//! allocated before comes from [`bootstrap`]. Why jemalloc: freed memory goes back to the kernel as zero pages within
+//! a second, so it is in no image; and its fork handlers make it usable in a forked child. Invariants: results,
+//! alignment and `errno` are those of malloc(3), posix_memalign(3) and their glibc versions; `free` keeps `errno`.
+//! jemalloc takes pthread mutexes of its own, never one of ours.
 //!
 //! # Safety
 //! The exports have the C signatures; blocks are told apart by address ([`bootstrap::owns`]) and go to whoever gave
@@ -49,7 +49,8 @@ static MODE: AtomicU8 = AtomicU8::new(UNDECIDED);
 // - oversize_threshold: what is larger goes back at once. By default from 8 MiB on, which costs numpy with 16 MB
 //   temporaries half of its speed; 32 MiB is the size from which glibc does the same (DEFAULT_MMAP_THRESHOLD_MAX).
 // - slab_sizes: small blocks come from runs of up to 16 pages instead of 1 to 7. Neighbours in time are neighbours in
-//   memory, as with glibc: python with PYTHONMALLOC=malloc was 14 % slower without it, and is a little faster than glibc with it.
+//   memory, as with glibc: python with PYTHONMALLOC=malloc was 14 % slower without it, and is a little faster than
+//   glibc with it.
 #[cfg(not(test))]
 core::arch::global_asm!(
     ".pushsection .rodata.holdfast_malloc_conf,\"a\",@progbits",
@@ -215,8 +216,8 @@ pub unsafe extern "C" fn free(block: *mut c_void) {
         return;
     }
     match mode() {
-        // SAFETY: not from `bootstrap`, so from jemalloc, or null. errno is kept, as glibc does since 2.33: giving pages
-        // back to the kernel may fail (locked memory).
+        // SAFETY: not from `bootstrap`, so from jemalloc, or null. errno is kept, as glibc does since 2.33: giving
+        // pages back to the kernel may fail (locked memory).
         JEMALLOC => host::keep_errno(|| unsafe {
             forget(block);
             jemalloc::free(block);

@@ -1,10 +1,9 @@
 //! Ids of System V shared memory after a restart in which the kernel did not give the old ones back.
 //!
-//! Runs in: the host program, any thread, also in signal handlers.
-//! Invariants: ids that the program gives are turned into the kernel's, results into those that it knows. While the table is
-//! empty (always, but after such a restart) each call costs one load more than the plain one.
-//! Fails by: nothing of its own; the result is the kernel's.
-//! Not hooked: system calls not made through the C library; `/proc/sysvipc/shm` shows the kernel's ids.
+//! Runs in: the host program, any thread, also in signal handlers. Invariants: ids that the program gives are turned
+//! into the kernel's, results into those that it knows. While the table is empty (always, but after such a restart)
+//! each call costs one load more than the plain one. Fails by: nothing of its own; the result is the kernel's. Not
+//! hooked: system calls not made through the C library; `/proc/sysvipc/shm` shows the kernel's ids.
 //!
 //! # Safety
 //! The exports have the C signatures of the functions that they stand in for and pass pointers on as they are.

@@ -1,8 +1,7 @@
 //! The page of shared variables: memory of the program that the agent reads, and writes while the program is stopped.
 //!
-//! Runs in: the host program, any thread, also in signal handlers.
-//! Invariants: the layout is [`SharedPage`]; the page lies in the library's .bss, so it is inherited by fork, is part of
-//! every image, and costs nothing until touched.
+//! Runs in: the host program, any thread, also in signal handlers. Invariants: the layout is [`SharedPage`]; the page
+//! lies in the library's .bss, so it is inherited by fork, is part of every image, and costs nothing until touched.
 //! Words that the agent writes are read volatile: the compiler sees no store to them anywhere.
 //!
 //! # Safety

@@ -1,9 +1,8 @@
 //! Raw system calls of the library, without the C library and without `errno`.
 //!
-//! Runs in: the host program, any thread, also in signal handlers and in a child between fork and exec.
-//! Invariants: never touches `errno`, never allocates, is no cancellation point. The one home of inline assembly of this
-//! crate besides the `syscall` export in `ids.rs`.
-//! Fails by: `Err(number)` with the positive error number of the kernel.
+//! Runs in: the host program, any thread, also in signal handlers and in a child between fork and exec. Invariants:
+//! never touches `errno`, never allocates, is no cancellation point. The one home of inline assembly of this crate
+//! besides the `syscall` export in `ids.rs`. Fails by: `Err(number)` with the positive error number of the kernel.
 //!
 //! # Safety
 //! A system call may do anything to memory. The functions here that take plain numbers and references are safe: the
@@ -14,8 +13,8 @@ use core::arch::asm;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem::size_of;
 
-// The precompiled core library names the unwinder's personality routine in its tables. Nothing unwinds here, but without
-// optimisation the linker keeps the name, and the loader would refuse the library for want of it.
+// The precompiled core library names the unwinder's personality routine in its tables. Nothing unwinds here, but
+// without optimisation the linker keeps the name, and the loader would refuse the library for want of it.
 #[cfg(panic = "abort")]
 core::arch::global_asm!(
     ".hidden rust_eh_personality",
@@ -23,7 +22,8 @@ core::arch::global_asm!(
     "rust_eh_personality: ud2"
 );
 
-// With unwinding, std would be linked into the program. `cargo check` and the lints do not come as far as to the assembler.
+// With unwinding, std would be linked into the program. `cargo check` and the lints do not come as far as to the
+// assembler.
 #[cfg(all(panic = "unwind", not(test)))]
 core::arch::global_asm!(
     ".error \"libholdfast.so needs -C panic=abort, which cargo cannot set for one crate: make build\""

@@ -53,8 +53,8 @@ impl Table {
         self.find(|known, kernel| (kernel == id).then_some(known)).unwrap_or(id)
     }
 
-    /// Takes note of an object that is used, by the kernel's id. `is_gone`: whether there is none with an id any more; only
-    /// asked when there is no room.
+    /// Takes note of an object that is used, by the kernel's id. `is_gone`: whether there is none with an id any
+    /// more; only asked when there is no room.
     pub fn used(&self, kernel: i32, is_gone: impl Fn(i32) -> bool) {
         if kernel < 0 || self.find(|_, other| (other == kernel).then_some(())).is_some() || self.enter(kernel)
         {
@@ -96,8 +96,8 @@ impl Table {
         }
     }
 
-    /// Gets an id by `call`. One that the program knows as that of something else cannot be used; the kernel gives another one
-    /// next time, and `remove` removes the first.
+    /// Gets an id by `call`. One that the program knows as that of something else cannot be used; the kernel gives
+    /// another one next time, and `remove` removes the first.
     pub fn get(&self, call: impl Fn() -> isize, remove: impl FnOnce(isize)) -> isize {
         let first = call();
         let is_taken = |id: isize| {

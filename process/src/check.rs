@@ -1,10 +1,10 @@
 //! What of a process could not be checkpointed now, found while it runs on.
 //!
-//! Called by the agent for `holdfast check JOB`, and by the command itself for a process that belongs to no job. What must
-//! hold: nothing is stopped, set or consumed in the process; what is refused here is refused by the cut, in the same
-//! words (`refuse`, `capture`). A thing that is there for an instant only (a descriptor of libholdfast, a child that the
-//! agent makes during a cut) must not count, so a finding is one that a second look finds too. What only a stopped
-//! thread tells is not seen.
+//! Called by the agent for `holdfast check JOB`, and by the command itself for a process that belongs to no job. What
+//! must hold: nothing is stopped, set or consumed in the process; what is refused here is refused by the cut, in the
+//! same words (`refuse`, `capture`). A thing that is there for an instant only (a descriptor of libholdfast, a child
+//! that the agent makes during a cut) must not count, so a finding is one that a second look finds too. What only a
+//! stopped thread tells is not seen.
 //!
 //! Fails by: [`CheckError`], when there is nothing to look at, or it may not be looked at.
 
@@ -248,8 +248,8 @@ fn look_at<'a>(
     Ok(Some(Open { pid, live, inner_pid, own, area, mapped }))
 }
 
-/// Processes of the job that have not registered: those that a cut takes in all the same, and others. Of a process that is not
-/// of a job: none, and all its children.
+/// Processes of the job that have not registered: those that a cut takes in all the same, and others. Of a process
+/// that is not of a job: none, and all its children.
 fn unknown(options: &CheckOptions) -> (Vec<i32>, Vec<i32>) {
     let others = options.others.iter().map(|(pid, _)| *pid);
     let mut all: Vec<i32> = std::iter::once(options.pid).chain(others).collect();

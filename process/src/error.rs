@@ -45,14 +45,15 @@ pub enum CutError {
         /// What was in the way.
         what: String,
     },
-    /// A mapping changed between the look before the stop and the stop; try again, with [`crate::CutOptions::changing`].
+    /// A mapping changed between the look before the stop and the stop; try again, with
+    /// [`crate::CutOptions::changing`].
     #[error("{what}")]
     Changed {
         /// Which, and how.
         what: String,
     },
-    /// Processes of the job come and go, or have not registered (yet), or something is under way that no image can hold; try
-    /// again in a moment.
+    /// Processes of the job come and go, or have not registered (yet), or something is under way that no image can
+    /// hold; try again in a moment.
     #[error("{}", lines(.0))]
     Unsettled(Vec<Refusal>),
     /// The program ended.

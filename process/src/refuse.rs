@@ -132,8 +132,8 @@ pub fn keys(pid: i32, of_process: bool, threads: impl Iterator<Item = i32>) -> V
     own.into_iter().chain(threads.map(|inner| thread(inner, reason("thread")))).collect()
 }
 
-/// Threads that have for themselves what all others share, by their ids and as they know themselves. What the kernel does
-/// not tell is no reason to refuse.
+/// Threads that have for themselves what all others share, by their ids and as they know themselves. What the kernel
+/// does not tell is no reason to refuse.
 pub fn unshared(threads: &[(i32, i32)]) -> Vec<Refusal> {
     let Some((&(first, _), others)) = threads.split_first() else { return Vec::new() };
     let differs = |tid, what| have_in_common(first, tid, what).is_ok_and(|common| !common);

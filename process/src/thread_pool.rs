@@ -1,10 +1,12 @@
 //! The same work for each of many things, by several threads at once.
 //!
-//! Called inside the stop, for what is read of stopped processes without tracing them (ptrace binds to one thread: what it has
-//! to do is done meanwhile), and for scans of large memory: the programs are stopped and leave us their processors.
+//! Called inside the stop, for what is read of stopped processes without tracing them (ptrace binds to one thread:
+//! what it has to do is done meanwhile), and for scans of large memory: the programs are stopped and leave us their
+//! processors.
 //!
-//! The threads live as long as the agent. They keep off the processor of the thread that calls them: a scheduler that has just seen the
-//! other processors busy with programs that are being stopped puts them there otherwise, and nothing is done at once for some milliseconds.
+//! The threads live as long as the agent. They keep off the processor of the thread that calls them: a scheduler that
+//! has just seen the other processors busy with programs that are being stopped puts them there otherwise, and
+//! nothing is done at once for some milliseconds.
 
 use holdfast_sys::clock;
 use parking_lot::Mutex;

@@ -105,8 +105,8 @@ impl Tracer {
         Ok(Tracer { commands, queue })
     }
 
-    /// Stops the programs of a job, records them, freezes their memory, lets them run on. `roster`: tells who they are, on
-    /// the tracer thread.
+    /// Stops the programs of a job, records them, freezes their memory, lets them run on. `roster`: tells who they
+    /// are, on the tracer thread.
     ///
     /// # Errors
     /// See [`CutError`]; the programs run on as if nothing had happened.
@@ -198,8 +198,8 @@ impl Worker {
         }
         self.unpark();
         let made = cut::make(roster, options, &mut self.state, &self.queue).map_err(|error| {
-            // Killed in the middle of it: what could not be read is no failure of ours, and what was read of a process that is
-            // ending (no descriptors any more) no reason to refuse.
+            // Killed in the middle of it: what could not be read is no failure of ours, and what was read of a
+            // process that is ending (no descriptors any more) no reason to refuse.
             let targets = roster.targets();
             let ended = targets.iter().find(|target| interrupt::is_dying(target.pid));
             match (error, ended) {

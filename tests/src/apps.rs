@@ -28,8 +28,8 @@ pub struct App {
     pub prepare: Option<String>,
     /// It does not run as root.
     pub refuses_root: bool,
-    /// It replaces files by others that it has just written: an image from before has them open, and nobody has them any more, and
-    /// its restart is refused.
+    /// It replaces files by others that it has just written: an image from before has them open, and nobody has them
+    /// any more, and its restart is refused.
     pub renames: bool,
     /// What it uses would be taken by another one of its kind: one chain at a time.
     pub alone: bool,

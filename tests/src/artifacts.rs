@@ -1,8 +1,9 @@
 //! The binary, the library and the test programs, in a folder that every user may read.
 //!
-//! The tests run as root and as uid 1000, and the checkout may lie in a home that uid 1000 cannot enter; so everything
-//! that is executed is copied to `/tmp/holdfast-kit-…`, one folder per checkout. It is brought up to date by whoever comes
-//! first, under a lock; a file is replaced by rename, so programs that run from the old one are not disturbed.
+//! The tests run as root and as uid 1000, and the checkout may lie in a home that uid 1000 cannot enter; so
+//! everything that is executed is copied to `/tmp/holdfast-kit-…`, one folder per checkout. It is brought up to date
+//! by whoever comes first, under a lock; a file is replaced by rename, so programs that run from the old one are not
+//! disturbed.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File};
@@ -56,7 +57,8 @@ const STATIC: &[&str] = &[
     "waits",
 ];
 
-/// Those that are there for another C library, too, as `NAME-musl`: into them libholdfast is loaded, but does not speak.
+/// Those that are there for another C library, too, as `NAME-musl`: into them libholdfast is loaded, but does not
+/// speak.
 const MUSL: &[&str] = &["pingpong", "tree_spawn"];
 
 impl Kit {
@@ -76,7 +78,8 @@ impl Kit {
     pub fn program(&self, name: &str) -> PathBuf {
         self.root.join("programs").join(name)
     }
-    /// A script of `tests/apps`, `classes` for the compiled Java program, or `hasher`, `hasher-static` for the one in Go.
+    /// A script of `tests/apps`, `classes` for the compiled Java program, or `hasher`, `hasher-static` for the one in
+    /// Go.
     pub fn app(&self, name: &str) -> PathBuf {
         self.root.join("apps").join(name)
     }

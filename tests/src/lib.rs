@@ -3,16 +3,17 @@
 //! * [`artifacts`]: the binary, the library and the test programs, in a folder that every user may read.
 //! * [`sandbox`]: a folder of one test, the user that it runs as, and the certainty that nothing is left behind.
 //! * [`apps`]: the programs that the tests run, and what they print when nobody disturbs them.
-//! * [`restart_chain`]: start, checkpoint, kill -9, restart, again and again; the joined output must equal the undisturbed one.
+//! * [`restart_chain`]: start, checkpoint, kill -9, restart, again and again; the joined output must equal the
+//!   undisturbed one.
 //! * [`refused`]: the list of things that a checkpoint refuses by name, and how they are tried.
 //! * [`suite`]: the list of self-checking programs, each with the feature that it stands for.
 //! * [`processes`]: what is running, from `/proc`.
 //! * [`segments`]: somebody outside all jobs who has shared memory of theirs.
 //! * [`random`]: moments and bits, from a seed that a failing test prints.
 //!
-//! Settings, all by environment:
-//! `HOLDFAST_TEST_FULL=1` all rounds, `HOLDFAST_TEST_SEED=N` the moments of an earlier run,
-//! `HOLDFAST_TEST_BIN=DIR` where `holdfast` and `libholdfast.so` are, `HOLDFAST_TEST_KEEP=1` keep the folders of the tests.
+//! Settings, all by environment: `HOLDFAST_TEST_FULL=1` all rounds, `HOLDFAST_TEST_SEED=N` the moments of an earlier
+//! run, `HOLDFAST_TEST_BIN=DIR` where `holdfast` and `libholdfast.so` are, `HOLDFAST_TEST_KEEP=1` keep the folders of
+//! the tests.
 
 pub mod apps;
 pub mod artifacts;

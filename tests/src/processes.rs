@@ -57,8 +57,8 @@ pub fn signal(pid: i32, name: &str) {
     let _ = Command::new("kill").args(["-s", name, "--", &pid.to_string()]).stderr(Stdio::null()).status();
 }
 
-/// `kill -9`, at one go, the youngest first: the end of a terminal's owner would wake up those in it, stopped or not. Those that
-/// are gone already are no error.
+/// `kill -9`, at one go, the youngest first: the end of a terminal's owner would wake up those in it, stopped or not.
+/// Those that are gone already are no error.
 pub fn kill(pids: &[i32]) {
     if !pids.is_empty() {
         let pids = pids.iter().rev().map(i32::to_string);

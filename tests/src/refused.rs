@@ -1,8 +1,9 @@
 //! What a checkpoint refuses by name: the list, and how each line is tried.
 //!
-//! One list for all who try it: `tests/e2e/refusals.rs` makes its tests of it by [`refused!`](crate::refused), and the
-//! conformance run (`bin/support.rs`) reads it as [`REFUSED`]. `refused KIND` (`programs/refused.c` and its relatives) holds
-//! the thing and counts; the checkpoint must fail with 69 and say all the words, and the program must end as if nothing was.
+//! One list for all who try it: `tests/e2e/refusals.rs` makes its tests of it by [`refused!`](crate::refused), and
+//! the conformance run (`bin/support.rs`) reads it as [`REFUSED`]. `refused KIND` (`programs/refused.c` and its
+//! relatives) holds the thing and counts; the checkpoint must fail with 69 and say all the words, and the program
+//! must end as if nothing was.
 
 use crate::apps::{App, NOT_HERE, PYTHON};
 use crate::sandbox::{Bed, User, shell_code, wait};
@@ -199,7 +200,8 @@ impl Outside {
         Ok(word.replace("@tcp", &self.tcp.local_addr()?.port().to_string()).replace("@unix", &self.path))
     }
 
-    /// The line that a helper tells; it is started when it is asked for first. It is not of the bed: its end is not waited for.
+    /// The line that a helper tells; it is started when it is asked for first. It is not of the bed: its end is not
+    /// waited for.
     fn helper(&mut self, bed: &Bed, script: &str) -> Result<String> {
         if self.helpers.is_empty() {
             let mut command = bed.command(Path::new(PYTHON));

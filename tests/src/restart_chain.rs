@@ -81,9 +81,9 @@ impl Plan {
     }
 }
 
-/// The program was over before all rounds: nothing is wrong with it, but nothing is shown either. The undisturbed run that
-/// its time was taken from may have had less of the machine. Or it had gone on, before it was killed, to where its image cannot be
-/// restarted any more ([`App::renames`]). Or its image is for this kernel only, and says so.
+/// The program was over before all rounds: nothing is wrong with it, but nothing is shown either. The undisturbed run
+/// that its time was taken from may have had less of the machine. Or it had gone on, before it was killed, to where
+/// its image cannot be restarted any more ([`App::renames`]). Or its image is for this kernel only, and says so.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct TooSoon(String);
@@ -98,7 +98,8 @@ pub fn few() -> u32 {
     if crate::full() { 3 } else { 2 }
 }
 
-/// The chain for one of the two users: both in the long form (`make test-full`, `make support`), in the short form the one whose turn it is.
+/// The chain for one of the two users: both in the long form (`make test-full`, `make support`), in the short form
+/// the one whose turn it is.
 pub fn chain_in_turn(app: &App, user: User, turn: User, plan: Plan) {
     if user == turn || full() || !am_root() {
         return chain(app, user, plan);
@@ -131,7 +132,8 @@ pub fn alone() -> MutexGuard<'static, ()> {
 }
 
 const JOB: &str = "x";
-/// Of a whole chain; its turn, where it must be alone, and the undisturbed run are in it, which take minutes on a slow machine.
+/// Of a whole chain; its turn, where it must be alone, and the undisturbed run are in it, which take minutes on a
+/// slow machine.
 const LIMIT: Duration = Duration::from_secs(900);
 /// Status of a restart that is refused, and of one that cannot make something again.
 const REFUSED: i32 = 69;
@@ -222,8 +224,8 @@ fn checkpoint(bed: &Bed, front: &mut Child) -> Result<bool> {
         if front.try_wait()?.is_some() || ended.stderr.contains("the program has ended") {
             return Ok(false);
         }
-        // The deadline of a stop may pass on a busy machine, and a program that was just started may not have loaded the
-        // library yet: the answer is to ask again.
+        // The deadline of a stop may pass on a busy machine, and a program that was just started may not have loaded
+        // the library yet: the answer is to ask again.
         ensure!(
             (ended.stderr.contains("again") || ended.stderr.contains("(yet)")) && Instant::now() < end,
             "checkpoint: status {}: {}",
@@ -265,15 +267,15 @@ fn family(bed: &Bed) -> Vec<i32> {
     processes::of(bed.dir()).into_iter().filter(|&pid| !ours(pid)).collect()
 }
 
-/// `kill -9` for all processes of the bed that are not Holdfast's own, as a power cut would, and the end of the `holdfast`
-/// in front of them, whose status is returned. What one of them may still have done when others were dead already is undone by
-/// the restart.
+/// `kill -9` for all processes of the bed that are not Holdfast's own, as a power cut would, and the end of the
+/// `holdfast` in front of them, whose status is returned. What one of them may still have done when others were dead
+/// already is undone by the restart.
 ///
 /// # Errors
 /// Some of it does not end.
 pub fn kill_job(bed: &Bed, front: &mut Child) -> Result<ExitStatus> {
-    // All at once: one that sees the end of another must not come to write files of a half-done job. No image may be under way: it
-    // would be one of a stopped program.
+    // All at once: one that sees the end of another must not come to write files of a half-done job. No image may be
+    // under way: it would be one of a stopped program.
     family(bed).into_iter().for_each(|pid| processes::signal(pid, "STOP"));
     bed.until("the end of the program after kill -9", Duration::from_secs(20), || {
         let pids = family(bed);

@@ -1,10 +1,12 @@
-//! The suite: every program of `tests/programs` that checks itself, with its arguments, and the feature that it stands for.
+//! The suite: every program of `tests/programs` that checks itself, with its arguments, and the feature that it
+//! stands for.
 //!
-//! One list for all who run it: `tests/e2e/chains_programs.rs` makes its tests of it by [`suite!`](crate::suite), and the
-//! conformance run (`bin/support.rs`) reads it as [`ENTRIES`]. Each line is one feature in plain words; `with "…"` is an option
-//! of `holdfast run` that it needs; `open "…"` says why it does not work yet (its tests are ignored), `root "…"` why only root can
-//! have it. `make test` runs those that are marked `#[short]`, a sample that has every kind of kernel object and every topic
-//! (waits are in `stops.rs`, too, advice, guards, heap and locked memory in other chains); `make test-full` runs all.
+//! One list for all who run it: `tests/e2e/chains_programs.rs` makes its tests of it by [`suite!`](crate::suite), and
+//! the conformance run (`bin/support.rs`) reads it as [`ENTRIES`]. Each line is one feature in plain words; `with
+//! "…"` is an option of `holdfast run` that it needs; `open "…"` says why it does not work yet (its tests are
+//! ignored), `root "…"` why only root can have it. `make test` runs those that are marked `#[short]`, a sample that
+//! has every kind of kernel object and every topic (waits are in `stops.rs`, too, advice, guards, heap and locked
+//! memory in other chains); `make test-full` runs all.
 
 use crate::apps::App;
 use crate::sandbox::User;

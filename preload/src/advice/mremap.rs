@@ -1,17 +1,17 @@
 //! `mremap`, where the kernel wants one mapping and would have found one without Holdfast.
 //!
-//! Three things make several mappings of what was one, or keep the kernel from taking several: a lazy restart maps the
-//! image's segments, privately, where the program had memory without a file (and a file's mapping grows into the rest of
-//! that file); memory that is mapped next to tracked memory is not joined with it before the next scan; and tracked
-//! mappings are not moved several at a time (Linux 6.17 on, mm/mremap.c, vma_multi_allowed: none that userfaultfd is
-//! armed for), others are. Here what grows or moves does so mapping by mapping.
+//! Three things make several mappings of what was one, or keep the kernel from taking several: a lazy restart maps
+//! the image's segments, privately, where the program had memory without a file (and a file's mapping grows into the
+//! rest of that file); memory that is mapped next to tracked memory is not joined with it before the next scan; and
+//! tracked mappings are not moved several at a time (Linux 6.17 on, mm/mremap.c, vma_multi_allowed: none that
+//! userfaultfd is armed for), others are. Here what grows or moves does so mapping by mapping.
 //!
 //! Runs in: the host program, any thread, also in signal handlers; jemalloc of this library comes here too.
-//! Invariants: a call that the kernel carries out costs one load more; only one that moves memory of unchanged length to
-//! a fixed place looks at the mappings first, because the kernel may have moved a part of it when it fails.
+//! Invariants: a call that the kernel carries out costs one load more; only one that moves memory of unchanged length
+//! to a fixed place looks at the mappings first, because the kernel may have moved a part of it when it fails.
 //! Allowed and not on plain Linux: the same with several mappings that were never one, if they are private, without a
-//! file and protected alike, and before 6.17 also if they are not.
-//! Fails by: ENOMEM after a lazy restart where the mappings cannot be looked at, with nothing changed; else as the kernel.
+//! file and protected alike, and before 6.17 also if they are not. Fails by: ENOMEM after a lazy restart where the
+//! mappings cannot be looked at, with nothing changed; else as the kernel.
 //!
 //! # Safety
 //! The export has the C signature; memory is moved only where the program asked for just that.
@@ -260,8 +260,8 @@ unsafe fn relocate(walk: &mut Walk, start: usize, end: usize, place: usize, plac
     result
 }
 
-/// Moves mapping by mapping: the bytes that were moved, and 0 or the error that ended it. As in the kernel (mm/mremap.c,
-/// remap_move) there must be memory at the start, and gaps after it stay gaps.
+/// Moves mapping by mapping: the bytes that were moved, and 0 or the error that ended it. As in the kernel
+/// (mm/mremap.c, remap_move) there must be memory at the start, and gaps after it stay gaps.
 ///
 /// # Safety
 /// As for mremap(2) with MREMAP_MAYMOVE and MREMAP_FIXED, which must be among the flags.

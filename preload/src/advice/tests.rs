@@ -1,6 +1,7 @@
 //! Real mappings of a file stand for segments: what they are after each call, and what is in them.
 //!
-//! Each test runs in a process of its own: it makes holes in its memory, where stacks of other tests' threads would be put.
+//! Each test runs in a process of its own: it makes holes in its memory, where stacks of other tests' threads would
+//! be put.
 
 use super::mremap::{remap, unmap};
 use super::*;

@@ -1,5 +1,5 @@
-//! Which allocations are large: only those, and protected memory, are ever guarded by engine `slots`. Stacks, thread-local
-//! storage, small blocks and the data of libraries never are.
+//! Which allocations are large: only those, and protected memory, are ever guarded by engine `slots`. Stacks,
+//! thread-local storage, small blocks and the data of libraries never are.
 //!
 //! Runs in: the host program, in `malloc` and its family, with jemalloc serving.
 //! Invariants: an entry is in force while its length is not 0; it belongs to the thread that changed its start from 0

@@ -1,9 +1,8 @@
 //! The area of engine `slots`: typed access to its tables.
 //!
-//! Runs in: the host program, any thread, also in the handler of SIGSEGV.
-//! Invariants: the layout is [`GuardArea`]. The area is reserved once, in the constructor, and never unmapped; untouched
-//! pages cost nothing.
-//! Fails by: [`current`] is `None` where the program was not started with the engine or the room was refused.
+//! Runs in: the host program, any thread, also in the handler of SIGSEGV. Invariants: the layout is [`GuardArea`].
+//! The area is reserved once, in the constructor, and never unmapped; untouched pages cost nothing. Fails by:
+//! [`current`] is `None` where the program was not started with the engine or the room was refused.
 //!
 //! # Safety
 //! Tables are reached by numbers that are bounded here; all entries are atomics, valid at any content.

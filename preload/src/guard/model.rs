@@ -1,7 +1,8 @@
 //! All interleavings of [`table`]'s protocol: threads of the program that write, and an agent that stores.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p holdfast-preload --lib --release model`. The file `table.rs` is compiled once
-//! more here, over tables and pages that loom knows; the agent's half follows `process/src/freeze/guard/pages.rs` step by step.
+//! `RUSTFLAGS="--cfg loom" cargo test -p holdfast-preload --lib --release model`. The file `table.rs` is compiled
+//! once more here, over tables and pages that loom knows; the agent's half follows
+//! `process/src/freeze/guard/pages.rs` step by step.
 //!
 //! # Safety
 //! `unsafe` only as `table.rs` wants it of its platform: nothing here is.

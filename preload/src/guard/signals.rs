@@ -1,13 +1,13 @@
 //! SIGSEGV as the program sees it: its action and its place in signal masks, while the handler of `fault.rs` stays in
 //! force and SIGSEGV is never blocked.
 //!
-//! Runs in: the host program, any thread, also in signal handlers. [`deliver`] runs in the handler of SIGSEGV.
-//! Where the program blocks SIGSEGV, SIGSTKFLT is blocked in its place, which no kernel on x86 sends (man signal(7)): so
+//! Runs in: the host program, any thread, also in signal handlers. [`deliver`] runs in the handler of SIGSEGV. Where
+//! the program blocks SIGSEGV, SIGSTKFLT is blocked in its place, which no kernel on x86 sends (man signal(7)): so
 //! whatever saves and restores masks (siglongjmp, returning from handlers, new threads) keeps what the program means.
 //! Invariants: with the kernel no thread blocks SIGSEGV by a call that goes through here, and no handler of another
-//! signal does while it runs. What the program asks back is what it has set.
-//! Differences that remain: a handler without SA_ONSTACK runs on the alternate stack if there is one; a mask read from a
-//! ucontext_t has the other signal; sigwait(3) and signalfd(2) see no SIGSEGV.
+//! signal does while it runs. What the program asks back is what it has set. Differences that remain: a handler
+//! without SA_ONSTACK runs on the alternate stack if there is one; a mask read from a ucontext_t has the other
+//! signal; sigwait(3) and signalfd(2) see no SIGSEGV.
 //!
 //! # Safety
 //! The functions have the C signatures of those that they stand in for; what the kernel gave the handler is given on.

@@ -30,8 +30,8 @@ const NAP_NS: i64 = 50_000;
 /// An agent that gave no sign for so long is looked after, milliseconds.
 const SILENCE_MS: i64 = 200;
 
-/// So many pages were opened one by one: each may have made two mappings, of which a process has 65530. From then on all
-/// stored pages around a page are opened with it, up to [`WIDE`] on each side.
+/// So many pages were opened one by one: each may have made two mappings, of which a process has 65530. From then on
+/// all stored pages around a page are opened with it, up to [`WIDE`] on each side.
 const MANY: u64 = 8192;
 const WIDE: usize = 512;
 

@@ -1,7 +1,7 @@
 //! Settings that only the process or the thread itself can be asked for: the calls, and what their results say.
 //!
-//! Used by `state`, which runs the calls inside the stop, and by `cut`. A setting that this kernel does not know, or tells only the
-//! privileged, is recorded as a new process has it.
+//! Used by `state`, which runs the calls inside the stop, and by `cut`. A setting that this kernel does not know, or
+//! tells only the privileged, is recorded as a new process has it.
 
 use super::maps::Mapped;
 use crate::error::TraceError;
@@ -36,8 +36,8 @@ const PR_TSC_ENABLE: u32 = 1;
 /// include/uapi/linux/membarrier.h
 const MEMBARRIER_CMD_GET_REGISTRATIONS: u64 = 1 << 9;
 
-/// include/uapi/linux/keyctl.h: KEYCTL_GET_KEYRING_ID of KEY_SPEC_THREAD_KEYRING or KEY_SPEC_PROCESS_KEYRING, without making one. A
-/// session's is not asked for: that makes one (security/keys/process_keys.c, lookup_user_key).
+/// include/uapi/linux/keyctl.h: KEYCTL_GET_KEYRING_ID of KEY_SPEC_THREAD_KEYRING or KEY_SPEC_PROCESS_KEYRING, without
+/// making one. A session's is not asked for: that makes one (security/keys/process_keys.c, lookup_user_key).
 const KEYCTL_GET_KEYRING_ID: u64 = 0;
 const THREAD_KEYRING: i64 = -1;
 const PROCESS_KEYRING: i64 = -2;
@@ -138,15 +138,16 @@ fn told(results: &[i64], index: usize) -> Option<u32> {
     results.get(index).and_then(|&result| u32::try_from(result).ok())
 }
 
-/// What a thread has chosen of what it may choose. Enabled is how a new thread has it, where the host has no other default.
+/// What a thread has chosen of what it may choose. Enabled is how a new thread has it, where the host has no other
+/// default.
 fn chosen(state: u32) -> Option<u32> {
     const PR_SPEC_PRCTL: u32 = 1;
     const PR_SPEC_ENABLE: u32 = 2;
     (state & PR_SPEC_PRCTL != 0).then_some(state & !PR_SPEC_PRCTL).filter(|state| *state != PR_SPEC_ENABLE)
 }
 
-/// Policies of ranges of memory (mbind(2)) of all mappings; none as long as libholdfast, if it is there, has not seen that call.
-/// Inside the stop; the host is stopped at its marker afterwards.
+/// Policies of ranges of memory (mbind(2)) of all mappings; none as long as libholdfast, if it is there, has not seen
+/// that call. Inside the stop; the host is stopped at its marker afterwards.
 ///
 /// # Errors
 /// As [`LiveThread::run`].

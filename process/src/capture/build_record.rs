@@ -206,8 +206,9 @@ fn describe_all(
     Ok((record, members, sets))
 }
 
-/// A connect(2) that the stop has interrupted goes on here. In the image its connection is there, or made by the restart, and made again
-/// the call would fail with EISCONN (net/ipv4/af_inet.c, __inet_stream_connect): there it has succeeded.
+/// A connect(2) that the stop has interrupted goes on here. In the image its connection is there, or made by the
+/// restart, and made again the call would fail with EISCONN (net/ipv4/af_inet.c, __inet_stream_connect): there it has
+/// succeeded.
 fn end_connects(processes: &mut [CapturedProcess]) {
     let is_connected = |description: &Description| match &description.object {
         Object::Socket(socket) => {
@@ -388,8 +389,8 @@ fn flags(
     Ok(settled)
 }
 
-/// The copy has all pages that are to be read from it. Otherwise the program changed a flag of a mapping between the look
-/// before the stop and the stop, and the clone left it out or wiped it.
+/// The copy has all pages that are to be read from it. Otherwise the program changed a flag of a mapping between the
+/// look before the stop and the stop, and the clone left it out or wiped it.
 fn check_copy(pid: i32, cut_memory: &CutMemory) -> Result<(), CutError> {
     let expected = cut_memory.frozen.difference(&cut_memory.of_files);
     match expected.difference(&tracking::existing(pid, &expected)?).runs().first() {

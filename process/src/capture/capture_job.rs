@@ -1,9 +1,9 @@
 //! What is read inside the stop, of all processes of a job together.
 //!
-//! Called by `cut`, on the tracer thread. What one process looks like is the business of [`capture_process`]; here it is asked of all of
-//! them, by several threads where nothing has to be traced, and what only all of them together have is added: open files,
-//! shared memory, who has been told of whose stop.
-//! Fails by: [`Aborted`]; the caller resumes all processes.
+//! Called by `cut`, on the tracer thread. What one process looks like is the business of [`capture_process`]; here it
+//! is asked of all of them, by several threads where nothing has to be traced, and what only all of them together
+//! have is added: open files, shared memory, who has been told of whose stop. Fails by: [`Aborted`]; the caller
+//! resumes all processes.
 
 use crate::capture::capture_process;
 use crate::capture::contents::{self, Taken, Unsaved};
@@ -144,8 +144,8 @@ struct Outline {
     comms: HashMap<i32, Name>,
 }
 
-/// Asks all processes what only they can tell, each answering while the next is being asked; other threads read meanwhile what
-/// needs no tracing.
+/// Asks all processes what only they can tell, each answering while the next is being asked; other threads read
+/// meanwhile what needs no tracing.
 fn observe(
     mut processes: Vec<StoppedProcess<Repaired>>,
     options: &CutOptions,

@@ -1,8 +1,8 @@
 //! One process inside the stop: what the kernel knows of it is read.
 //!
-//! Called by `capture_job`, on the tracer thread: [`ask`] and [`look`] for all processes, whose calls are repaired by then. What needs no
-//! tracing is read by several threads: [`surroundings`] beside [`ask`] and [`look`], and [`scenery`] afterwards.
-//! Fails by: [`CutError`]; the caller resumes all processes.
+//! Called by `capture_job`, on the tracer thread: [`ask`] and [`look`] for all processes, whose calls are repaired by
+//! then. What needs no tracing is read by several threads: [`surroundings`] beside [`ask`] and [`look`], and
+//! [`scenery`] afterwards. Fails by: [`CutError`]; the caller resumes all processes.
 
 use crate::capture::attributes;
 use crate::capture::cwd::{self};
@@ -38,8 +38,8 @@ pub struct Asked {
     question: Question,
 }
 
-/// Refuses what cannot be restored, and begins to ask the process what only it can tell: [`look`] must follow, or its end
-/// ([`StoppedProgram::resume`]); meanwhile others can be asked.
+/// Refuses what cannot be restored, and begins to ask the process what only it can tell: [`look`] must follow, or its
+/// end ([`StoppedProgram::resume`]); meanwhile others can be asked.
 ///
 /// # Errors
 /// It holds what cannot be restored; a call in it failed.
@@ -92,7 +92,8 @@ pub fn look(process: &mut StoppedProcess<()>, asked: Asked, kept: &mut Kept) -> 
         let inner =
             |tid| held.threads.iter().find(|thread| thread.tid == tid).map_or(tid, |thread| thread.inner);
         let timers = state::ask_timers(pid, &host, area, inner)?;
-        // Timers run on in a stopped process: one that expired in between would be lost, being neither armed nor pending.
+        // Timers run on in a stopped process: one that expired in between would be lost, being neither armed nor
+        // pending.
         if !has_expired(held, &mut shared_pending, &timers)? {
             break (process, timers);
         }
@@ -128,8 +129,8 @@ pub fn ids(threads: &[Thread]) -> Vec<(i32, i32)> {
     threads.iter().map(|thread| (thread.tid, thread.inner)).collect()
 }
 
-/// Reads what needs no tracing and stays as it is while calls are injected. By any thread of ours. `ids`: of its threads; `comms`: their
-/// names.
+/// Reads what needs no tracing and stays as it is while calls are injected. By any thread of ours. `ids`: of its
+/// threads; `comms`: their names.
 ///
 /// # Errors
 /// It holds what cannot be restored; it has ended.

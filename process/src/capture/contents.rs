@@ -1,12 +1,13 @@
 //! What is in the regular files that the programs write, where a job saves it (`run --save-files`).
 //!
-//! Without it a restart finds files as they are then: cut back to their lengths, but not unwritten where they were overwritten,
-//! and not made anew where they were removed. [`Contents::take`] is called inside the stop; what it reads becomes pages
-//! of a space that no process has ([`holdfast_image::address_space::FILES`]), which the store compares, compresses and keeps like memory.
-//! Files that are only mapped are not looked at: the pages of shared mappings are part of the image anyway.
-//! What must hold: a file counts as unchanged only if the last committed image has it, it was read when its times had been
-//! the same for a while (a file system's clock may stand still for some milliseconds), they are the same now, and nobody
-//! maps it for writing, which may change no time. How it fails: by [`Unsaved`]; no image then.
+//! Without it a restart finds files as they are then: cut back to their lengths, but not unwritten where they were
+//! overwritten, and not made anew where they were removed. [`Contents::take`] is called inside the stop; what it
+//! reads becomes pages of a space that no process has ([`holdfast_image::address_space::FILES`]), which the store
+//! compares, compresses and keeps like memory. Files that are only mapped are not looked at: the pages of shared
+//! mappings are part of the image anyway. What must hold: a file counts as unchanged only if the last committed image
+//! has it, it was read when its times had been the same for a while (a file system's clock may stand still for some
+//! milliseconds), they are the same now, and nobody maps it for writing, which may change no time. How it fails: by
+//! [`Unsaved`]; no image then.
 
 use super::files::unlinked;
 use super::maps::{Kind, Mapped};
@@ -24,7 +25,8 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::{Duration, Instant};
 
-/// How long the times of a file must have been the same before what is read of it is trusted to change them when it changes.
+/// How long the times of a file must have been the same before what is read of it is trusted to change them when it
+/// changes.
 const SETTLED: Duration = Duration::from_secs(2);
 /// Least room of a file's place, so that it keeps it when it grows, and the room of a whole space.
 const LEAST_ROOM: u64 = 1 << 30;
@@ -203,8 +205,8 @@ impl Written<'_> {
 }
 
 impl State {
-    /// What is known of a file; of a new one: a place for so many bytes that no other has, before or `now`. One that has outgrown its place is
-    /// new.
+    /// What is known of a file; of a new one: a place for so many bytes that no other has, before or `now`. One that
+    /// has outgrown its place is new.
     fn place(&self, key: Key, now: &HashMap<Key, Known>, size: u64) -> io::Result<Known> {
         if let Some(known) = self.known.get(&key).filter(|known| size <= known.room) {
             return Ok(known.clone());

@@ -1,4 +1,5 @@
-//! Identity of files that a restart needs unchanged: path, size, time, build-id. Outside the stop, but for [`SharedFiles`]; cached.
+//! Identity of files that a restart needs unchanged: path, size, time, build-id. Outside the stop, but for
+//! [`SharedFiles`]; cached.
 
 use super::maps::{self, Kind, Mapped};
 use holdfast_image::bytes::{Blob, Name};
@@ -41,8 +42,8 @@ fn at_once(path: &Path, inode: Option<u64>) -> Option<FileIdentity> {
     Some(FileIdentity { path: Name::from(path), size, mtime_ns, build_id: None, mode })
 }
 
-/// Files that are mapped shared, as they are inside the stop: as soon as the program runs on it may remove or replace them, and what
-/// it shares with them would be memory of its own in the image.
+/// Files that are mapped shared, as they are inside the stop: as soon as the program runs on it may remove or replace
+/// them, and what it shares with them would be memory of its own in the image.
 #[derive(Debug, Default)]
 pub struct SharedFiles(HashMap<(Vec<u8>, u64), FileIdentity>);
 
@@ -62,8 +63,8 @@ impl SharedFiles {
         SharedFiles(found)
     }
 
-    /// Refuses those among `all` that are not at their paths: in another mount namespace, or under a file system that was mounted
-    /// over them.
+    /// Refuses those among `all` that are not at their paths: in another mount namespace, or under a file system that
+    /// was mounted over them.
     pub fn missing(&self, all: &[Mapped]) -> Vec<Refusal> {
         let shared =
             all.iter().filter(|mapped| mapped.kind == Kind::SharedFile).map(|mapped| &mapped.mapping);
@@ -72,7 +73,8 @@ impl SharedFiles {
         missing.map(|mapping| maps::refuse(mapping, reason.to_owned())).collect()
     }
 
-    /// What the image says of one. `now`: the file at its path after the stop, if it is the same one; it knows the build-id.
+    /// What the image says of one. `now`: the file at its path after the stop, if it is the same one; it knows the
+    /// build-id.
     pub fn identity(&self, mapping: &Mapping, now: Option<FileIdentity>) -> Option<FileIdentity> {
         let then = self.0.get(&(mapping.name.clone(), mapping.inode))?;
         let facts = |one: &FileIdentity| (one.size, one.mtime_ns, one.mode);

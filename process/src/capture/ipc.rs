@@ -1,8 +1,8 @@
 //! System V semaphores and message queues: their values and messages.
 //!
-//! Called by the cut inside the stop, and by `check`. Which of them a process uses only libholdfast knows, from the calls that
-//! it makes (`preload/src/ipc.rs`). Others on the host may use them too: what these do after the cut is lost at a restart, as
-//! cannot be known. Fails by: a refusal that names the object.
+//! Called by the cut inside the stop, and by `check`. Which of them a process uses only libholdfast knows, from the
+//! calls that it makes (`preload/src/ipc.rs`). Others on the host may use them too: what these do after the cut is
+//! lost at a restart, as cannot be known. Fails by: a refusal that names the object.
 
 use super::files::Look;
 use super::sysv_shm::is_elsewhere;
@@ -47,8 +47,8 @@ pub struct User<'a> {
     pub area: Option<&'a InjectArea>,
 }
 
-/// The objects that processes use; refusals with the place of the process. A process that runs on ([`Look::Running`]) may have
-/// become another, or have ended.
+/// The objects that processes use; refusals with the place of the process. A process that runs on ([`Look::Running`])
+/// may have become another, or have ended.
 ///
 /// # Errors
 /// What cannot be restored.

@@ -1,7 +1,8 @@
 //! Which id was given last in the pid namespace of a job: a restart goes on behind it.
 //!
-//! Programs remember processes by id, also after their end: a shell keeps the statuses of its jobs so. A new namespace would give
-//! the same ids again at once, where a kernel takes all others first. Used by `state`, inside the stop, and by `build_record`.
+//! Programs remember processes by id, also after their end: a shell keeps the statuses of its jobs so. A new
+//! namespace would give the same ids again at once, where a kernel takes all others first. Used by `state`, inside
+//! the stop, and by `build_record`.
 
 use crate::error::TraceError;
 use crate::inject::stub::{PREVIOUS, PREVIOUS_BUT_ONE, Row};

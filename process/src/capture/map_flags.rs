@@ -1,4 +1,5 @@
-//! Flags of mappings (`VmFlags`, proc_pid_smaps(5)) at the instant of the stop, put together from looks before and after it.
+//! Flags of mappings (`VmFlags`, proc_pid_smaps(5)) at the instant of the stop, put together from looks before and
+//! after it.
 //!
 //! Used by `build_record`, after the stop. Fails by: a flag that changed between two looks; the cut is tried again.
 
@@ -29,8 +30,8 @@ pub fn all_known(all: &[Mapped], before: &Flags) -> bool {
 }
 
 /// The flags of all mappings at the stop. `copy`: those of the frozen copy (or of the program, held), which are the
-/// ones of that instant but for what was kept out of the copy. The rest was looked at before the stop and after it; locks
-/// before it ([`super::mlock`] checks them); what was mapped since is locked as `lock_future` says.
+/// ones of that instant but for what was kept out of the copy. The rest was looked at before the stop and after it;
+/// locks before it ([`super::mlock`] checks them); what was mapped since is locked as `lock_future` says.
 ///
 /// # Errors
 /// A flag changed between the two looks: which came first, the change or the stop, is not known.

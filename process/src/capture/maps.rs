@@ -60,8 +60,9 @@ pub struct Mapped {
     pub kind: Kind,
     /// Private, or of System V, and kept out of children, or wiped in them: a clone does not freeze it.
     pub outside_clone: bool,
-    /// A clone must not have it, though the program's children may: the kernel counts who has a segment of System V attached, for
-    /// everybody to see; and a write to a huge page that a clone has takes another one from a pool that may be empty.
+    /// A clone must not have it, though the program's children may: the kernel counts who has a segment of System V
+    /// attached, for everybody to see; and a write to a huge page that a clone has takes another one from a pool that
+    /// may be empty.
     pub kept_out: bool,
 }
 

@@ -1,8 +1,8 @@
-//! Locks of memory (mlock(2)), which a frozen copy does not inherit (kernel/fork.c, dup_mmap): looked at before the stop
-//! and after it.
+//! Locks of memory (mlock(2)), which a frozen copy does not inherit (kernel/fork.c, dup_mmap): looked at before the
+//! stop and after it.
 //!
-//! Called by `build_record`, after the stop, for a program that has locked anything. How it fails: a lock that changed between the
-//! two looks; which came first, the change or the stop, is not known, and the cut is tried again.
+//! Called by `build_record`, after the stop, for a program that has locked anything. How it fails: a lock that
+//! changed between the two looks; which came first, the change or the stop, is not known, and the cut is tried again.
 
 use super::maps::{self, Flags, Kind, Mapped};
 
@@ -18,7 +18,8 @@ pub fn any(flags: &Flags) -> bool {
     flags.iter().any(|(_, _, flags)| locks(flags).next().is_some())
 }
 
-/// Checks the locks of the look before the stop against those after it; mappings that only the second look knows have those.
+/// Checks the locks of the look before the stop against those after it; mappings that only the second look knows have
+/// those.
 ///
 /// # Errors
 /// See the head of the file.

@@ -1,9 +1,9 @@
 //! What the processor can do: recorded with an image, compared before a restart.
 //!
-//! Libraries choose their code by what the processor has when they start (`ifunc`), so a program that is restarted on a
-//! lesser one dies of SIGILL, at once or hours later. Names are those of /proc/cpuinfo
-//! (arch/x86/include/asm/cpufeatures.h). Only what adds instructions counts: hints about speed (erms, fsrm, rep_good) must
-//! not keep a program from a processor that runs it as well.
+//! Libraries choose their code by what the processor has when they start (`ifunc`), so a program that is restarted on
+//! a lesser one dies of SIGILL, at once or hours later. Names are those of /proc/cpuinfo
+//! (arch/x86/include/asm/cpufeatures.h). Only what adds instructions counts: hints about speed (erms, fsrm, rep_good)
+//! must not keep a program from a processor that runs it as well.
 
 use crate::stop::xstate;
 use holdfast_image::processor::CpuLevel;
@@ -97,8 +97,9 @@ const LEVELS: [(CpuLevel, &[&str]); 3] = [
     (CpuLevel::V3, &["abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"]),
     (CpuLevel::V4, &["avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"]),
 ];
-/// Used whatever a program is told, from V2 on: by XSAVE ld.so keeps registers when it finds a function at its first call
-/// (sysdeps/x86_64/dl-trampoline.h); the others have been in all processors since long before V3, and ciphers are slow without them.
+/// Used whatever a program is told, from V2 on: by XSAVE ld.so keeps registers when it finds a function at its first
+/// call (sysdeps/x86_64/dl-trampoline.h); the others have been in all processors since long before V3, and ciphers
+/// are slow without them.
 const ALWAYS: [&str; 4] = ["aes", "pclmulqdq", "rdrand", "xsave"];
 
 /// A processor.

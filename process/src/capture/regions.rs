@@ -26,7 +26,8 @@ pub struct Files<'a> {
 }
 
 /// The regions of the record, the files behind them, and which file mappings must be stored whole (deleted or
-/// replaced files; all, if the image is to be self-contained). `policies`: one for each mapping, or none. After the stop.
+/// replaced files; all, if the image is to be self-contained). `policies`: one for each mapping, or none. After the
+/// stop.
 pub fn regions(
     all: &[Mapped],
     flags: &Flags,

@@ -84,7 +84,8 @@ pub struct FactCache {
 }
 
 impl FactCache {
-    /// Drops everything if `sigaltstack` and the like were called since. The library counts those calls; `None`: nobody does.
+    /// Drops everything if `sigaltstack` and the like were called since. The library counts those calls; `None`:
+    /// nobody does.
     pub fn renew(&mut self, generation: Option<u64>) {
         if generation.is_none_or(|generation| self.generation != generation) {
             self.generation = generation.unwrap_or(0);

@@ -41,8 +41,8 @@ pub struct Copy {
 
 /// Makes the copy from a stopped thread, without the ranges `keep_out`. The thread is stopped at its marker afterwards.
 ///
-/// The ranges are marked and unmarked (MADV_DONTFORK) in the table that holds the clone: should the agent die meanwhile,
-/// the thread works through it to its end, and a later fork of the program has all its memory.
+/// The ranges are marked and unmarked (MADV_DONTFORK) in the table that holds the clone: should the agent die
+/// meanwhile, the thread works through it to its end, and a later fork of the program has all its memory.
 ///
 /// # Errors
 /// The kernel refused a clone (EAGAIN: process limit; ENOMEM; EPERM: seccomp), or a thread died. Nothing is left over.

@@ -1,8 +1,8 @@
 //! What keeps the memory of the instant: pages copied inside the stop, or a frozen copy, or the program held.
 //!
-//! The last steps of a stop: [`collect`] re-arms the tracker, and from what is dirty [`take`] says which engine costs less.
-//! What must hold: nothing of the agent's own writes into the program after the scan matters for the image (they go to
-//! the scratch range alone); whatever fails, the caller resumes the program.
+//! The last steps of a stop: [`collect`] re-arms the tracker, and from what is dirty [`take`] says which engine costs
+//! less. What must hold: nothing of the agent's own writes into the program after the scan matters for the image
+//! (they go to the scratch range alone); whatever fails, the caller resumes the program.
 
 use crate::capture::maps::{self, Kind, Mapped, SharedPages};
 use crate::capture::state::{ProcessFacts, ThreadFacts};
@@ -103,8 +103,8 @@ fn pagemap_of(target: &Target, live: i32) -> Result<File, TraceError> {
     Ok(File::open(format!("/proc/{}/task/{live}/pagemap", target.pid))?)
 }
 
-/// Looks which pages were written, and re-arms the tracker. `live`, `mapped`: as in [`Scene`]. By any thread, but of all
-/// processes before the first is [taken](take).
+/// Looks which pages were written, and re-arms the tracker. `live`, `mapped`: as in [`Scene`]. By any thread, but of
+/// all processes before the first is [taken](take).
 ///
 /// # Errors
 /// Memory that cannot be looked at, or not be restored.

@@ -1,7 +1,7 @@
 //! The pages of one instant, handed to the store.
 //!
-//! [`FrozenMemory`] reads from the frozen copy (or, held, from the stopped program), from buffers filled inside the stop
-//! (engine copy, and what a clone does not freeze: shared memory and ranges that the program keeps out of its
+//! [`FrozenMemory`] reads from the frozen copy (or, held, from the stopped program), from buffers filled inside the
+//! stop (engine copy, and what a clone does not freeze: shared memory and ranges that the program keeps out of its
 //! children), from segment files that the program has mapped, and from memory that the running program is kept from
 //! changing (engine slots). Dropping it ends the copy, lets the held program run on, or lifts the guard.
 //!
@@ -28,8 +28,8 @@ const MUCH: u64 = 1024;
 /// Shares of each: one thread may be slower than the others.
 const SHARES: usize = 4;
 
-/// Buffers whose memory the kernel has given already: filling fresh memory inside a stop would cost a fault per page. One for
-/// memory and one for files, the larger one last.
+/// Buffers whose memory the kernel has given already: filling fresh memory inside a stop would cost a fault per page.
+/// One for memory and one for files, the larger one last.
 static SPARE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 const SPARES: usize = 2;
 
@@ -166,8 +166,9 @@ impl Drop for SavedPages {
 /// Where pages are read that were not copied inside the stop.
 #[derive(Debug)]
 pub(crate) struct Living {
-    /// `/proc/PID/mem` of the copy, or the held program: it reads what its owner may not (PROT_NONE), and what is shared since a fork stays shared. process_vm_readv(2)
-    /// would give the process pages of its own first (mm/gup.c, gup_must_unshare: it pins them).
+    /// `/proc/PID/mem` of the copy, or the held program: it reads what its owner may not (PROT_NONE), and what is
+    /// shared since a fork stays shared. process_vm_readv(2) would give the process pages of its own first (mm/gup.c,
+    /// gup_must_unshare: it pins them).
     pub(crate) forced: File,
 }
 

@@ -1,4 +1,5 @@
-//! What a cut left behind of one process, until its memory is stored: the frozen copy, the stopped program, or guarded memory.
+//! What a cut left behind of one process, until its memory is stored: the frozen copy, the stopped program, or
+//! guarded memory.
 //!
 //! Made by `capture::build_record`, owned by the tracer thread, which ends it.
 

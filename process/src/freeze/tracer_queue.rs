@@ -10,8 +10,8 @@ use std::sync::Arc;
 pub trait TracerQueue: Debug + Send + Sync {
     /// These pages are stored.
     fn release(&self, run: PageRun);
-    /// The memory of the cut is not needed any more; with `kill` a stopped program is ended by SIGKILL instead of resumed.
-    /// False: the tracer thread is gone.
+    /// The memory of the cut is not needed any more; with `kill` a stopped program is ended by SIGKILL instead of
+    /// resumed. False: the tracer thread is gone.
     fn end(&self, kill: bool) -> bool;
     /// Programs that were held for lack of room run on.
     fn unpark(&self);

@@ -1,12 +1,12 @@
-//! Processes in which libholdfast cannot register: statically linked, for another C library, or started without LD_PRELOAD; those in which
-//! it speaks to the agent of another job ([`registers_elsewhere`]); and children that stand since their birth. The agent makes itself the
-//! room there that the library would have told it of.
+//! Processes in which libholdfast cannot register: statically linked, for another C library, or started without
+//! LD_PRELOAD; those in which it speaks to the agent of another job ([`registers_elsewhere`]); and children that
+//! stand since their birth. The agent makes itself the room there that the library would have told it of.
 //!
-//! Called by `cut` before the stop, for those that it knows of, and by `stopped_group` for those that are born meanwhile, on the tracer
-//! thread; [`cannot_register`] by `check` and by the commands, too. A process is adopted once: the room stays, its children inherit it.
-//! What must hold: the process stands as a whole while it is done, and goes on as after any stop. One that shares its
-//! memory with another (a child of vfork) is left alone: it executes a program in a moment.
-//! Fails by: [`CutError`]; the process runs on.
+//! Called by `cut` before the stop, for those that it knows of, and by `stopped_group` for those that are born
+//! meanwhile, on the tracer thread; [`cannot_register`] by `check` and by the commands, too. A process is adopted
+//! once: the room stays, its children inherit it. What must hold: the process stands as a whole while it is done, and
+//! goes on as after any stop. One that shares its memory with another (a child of vfork) is left alone: it executes a
+//! program in a moment. Fails by: [`CutError`]; the process runs on.
 
 use crate::error::CutError;
 use crate::inject::area;
@@ -57,7 +57,8 @@ pub fn loads_libraries(program: &File) -> Result<bool, ElfError> {
     Ok(name.is_some_and(|name| name.starts_with(b"ld-linux-x86-64.")))
 }
 
-/// Whether a process is one of those that the head of the file speaks of. What has ended, or may not be looked at, is not.
+/// Whether a process is one of those that the head of the file speaks of. What has ended, or may not be looked at, is
+/// not.
 pub fn cannot_register(pid: i32) -> bool {
     let Ok(program) = File::open(format!("/proc/{pid}/exe")) else { return false };
     match loads_libraries(&program) {
@@ -80,9 +81,9 @@ pub fn cannot_register(pid: i32) -> bool {
     }
 }
 
-/// Whether libholdfast in a process speaks to another agent than that at `socket`, as its environment has it: what a process of a job has
-/// executed that was restarted under another name. A child made by fork knows what its parent has been told, if that has spoken (`known`:
-/// the rooms of the job's processes).
+/// Whether libholdfast in a process speaks to another agent than that at `socket`, as its environment has it: what a
+/// process of a job has executed that was restarted under another name. A child made by fork knows what its parent
+/// has been told, if that has spoken (`known`: the rooms of the job's processes).
 pub fn registers_elsewhere(pid: i32, known: &[InjectArea], socket: &Path) -> bool {
     let Ok(Environment::Is(environment)) = environment::of(pid) else { return false };
     let told: Vec<InjectArea> = known.iter().filter(|area| area.shared.0 != 0).copied().collect();
@@ -113,8 +114,8 @@ fn maps_of(pid: i32) -> io::Result<Vec<Mapping>> {
     procfs::by_any_thread(pid, |tid| procfs::maps(pid, tid).ok())
 }
 
-/// Adopts those that need it before a stop: processes that the agent knows, but has no room in (any more), and their children.
-/// Returns who is known then, and the orphans there are.
+/// Adopts those that need it before a stop: processes that the agent knows, but has no room in (any more), and their
+/// children. Returns who is known then, and the orphans there are.
 ///
 /// # Errors
 /// A process cannot be adopted, or is silent though it could register.
@@ -167,8 +168,8 @@ pub fn strangers(error: &CutError) -> Vec<i32> {
     refuse::processes(refusals)
 }
 
-/// Adopts one, and tells the agent. One that is gone, executes a program just now, or is not of the job after all (who are
-/// its processes and its orphans?), is no failure.
+/// Adopts one, and tells the agent. One that is gone, executes a program just now, or is not of the job after all
+/// (who are its processes and its orphans?), is no failure.
 ///
 /// # Errors
 /// It cannot be, and why; not now.

@@ -1,12 +1,13 @@
 //! Processes that job control has stopped while libholdfast was connecting to the agent, mostly to tell of a fork(2).
 //!
-//! As long as they stand they would never be done with it, and half a connection cannot be in an image. So such a process is let run
-//! on, call by call, until it is; it stays stopped for all others to see: a tracer may let a thread run in spite of a group stop, which
-//! is in force again when it is resumed (kernel/ptrace.c, `__ptrace_unlink`), also by the death of the tracer. Nothing of the program
-//! itself runs: the last call of libholdfast follows the end of its connection (`preload/src/agent.rs`).
+//! As long as they stand they would never be done with it, and half a connection cannot be in an image. So such a
+//! process is let run on, call by call, until it is; it stays stopped for all others to see: a tracer may let a
+//! thread run in spite of a group stop, which is in force again when it is resumed (kernel/ptrace.c,
+//! `__ptrace_unlink`), also by the death of the tracer. Nothing of the program itself runs: the last call of
+//! libholdfast follows the end of its connection (`preload/src/agent.rs`).
 //!
-//! Called by `stopped_group` inside the stop, on the tracer thread. How it fails: the process stands as before, or a little later, and
-//! [`area::own_descriptor`] says what is in the way.
+//! Called by `stopped_group` inside the stop, on the tracer thread. How it fails: the process stands as before, or a
+//! little later, and [`area::own_descriptor`] says what is in the way.
 
 use crate::inject::area;
 use crate::inject::remote_thread::pause;
@@ -21,7 +22,8 @@ const STEPS: usize = 64;
 /// How long it may take.
 const LIMIT: Duration = Duration::from_millis(20);
 
-/// Lets a stopped process finish what it has to say. Only if it has one thread: of several it cannot be told which it is.
+/// Lets a stopped process finish what it has to say. Only if it has one thread: of several it cannot be told which it
+/// is.
 pub fn finish(pid: i32, area: &InjectArea, stopped: &mut Stopped) {
     if stopped.threads.len() != 1 {
         return;

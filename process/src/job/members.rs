@@ -1,7 +1,8 @@
 //! The processes of a job as the agent sees them: one tracker, one counter of faults, one source of pages of them all.
 //!
-//! Used by the agent's checkpoint thread and its watcher, which work with global addresses ([`holdfast_image::address_space`]).
-//! What must hold: a process that has ended meanwhile is no failure; what it wrote is the next cut's business.
+//! Used by the agent's checkpoint thread and its watcher, which work with global addresses
+//! ([`holdfast_image::address_space`]). What must hold: a process that has ended meanwhile is no failure; what it
+//! wrote is the next cut's business.
 
 use crate::job::target::Target;
 use crate::track::precopy_source;

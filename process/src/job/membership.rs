@@ -1,9 +1,11 @@
-//! What ties a process to a job when nothing else does: `HOLDFAST_SOCKET` in its environment, which names the job's agent.
+//! What ties a process to a job when nothing else does: `HOLDFAST_SOCKET` in its environment, which names the job's
+//! agent.
 //!
-//! Used by `orphans` and `adopt`, and by the agent for processes that register. The environment is in the memory of the program, and a restart
-//! changes nothing there: in a job that was restarted under another name, or from a store that was moved, it names an agent that is no
-//! more, or one that has another job by now. What such processes execute speaks to that one.
-//! What must hold: marks alone do not tell a job from its copy; the ancestors do, or the pid namespace.
+//! Used by `orphans` and `adopt`, and by the agent for processes that register. The environment is in the memory of
+//! the program, and a restart changes nothing there: in a job that was restarted under another name, or from a store
+//! that was moved, it names an agent that is no more, or one that has another job by now. What such processes execute
+//! speaks to that one. What must hold: marks alone do not tell a job from its copy; the ancestors do, or the pid
+//! namespace.
 
 use holdfast_abi::environment::ENV_SOCKET;
 use holdfast_sys::environment::{self, Environment};
@@ -43,10 +45,11 @@ pub fn leads_elsewhere(environment: &[u8], socket: &Path) -> bool {
     named_in(environment).is_some_and(|path| path != socket.as_os_str().as_bytes())
 }
 
-/// Whether a process that registers to the agent at `socket` is of its job. `known`: the job's processes; without any, everybody is.
+/// Whether a process that registers to the agent at `socket` is of its job. `known`: the job's processes; without
+/// any, everybody is.
 ///
-/// A copy of the job that runs beside it has the same environment. But its ancestors are not of the job, and `holdfast restart` is among
-/// them, which has no such mark; or they are in a pid namespace of their own.
+/// A copy of the job that runs beside it has the same environment. But its ancestors are not of the job, and
+/// `holdfast restart` is among them, which has no such mark; or they are in a pid namespace of their own.
 pub fn is_of_job(pid: i32, known: &[i32], socket: &Path) -> bool {
     if known.is_empty() || known.contains(&pid) {
         return true;

@@ -1,7 +1,8 @@
-//! Names of System V semaphores and queues: nobody can see who uses one, so the agent whose program does holds a name for it, that
-//! of a unix socket without a file (unix(7)), as long as it lives. Copies of a job then leave it alone.
+//! Names of System V semaphores and queues: nobody can see who uses one, so the agent whose program does holds a name
+//! for it, that of a unix socket without a file (unix(7)), as long as it lives. Copies of a job then leave it alone.
 //!
-//! Used by `cut` (what the program uses) and by `rebuild::ipc` (what a restart takes). How it fails: somebody else has the name.
+//! Used by `cut` (what the program uses) and by `rebuild::ipc` (what a restart takes). How it fails: somebody else
+//! has the name.
 
 use crate::capture::ipc;
 use holdfast_image::record::IpcObject;

@@ -1,9 +1,10 @@
 //! Processes of the job that have lost their parent before the agent heard of them.
 //!
-//! Used by `adopt` and `stopped_group`, on the tracer thread. Children of a process that ends go to a reaper above the job (kernel/exit.c,
-//! `find_new_reaper`); one that has not registered by then is tied to the job by nothing but its environment.
-//! What must hold: [`Orphans::look`] comes before the stop, so that inside it only what is new must be looked at. Of whom it is not
-//! known whose they are, they are taken for the job's: the checkpoint fails rather than leave one out.
+//! Used by `adopt` and `stopped_group`, on the tracer thread. Children of a process that ends go to a reaper above
+//! the job (kernel/exit.c, `find_new_reaper`); one that has not registered by then is tied to the job by nothing but
+//! its environment. What must hold: [`Orphans::look`] comes before the stop, so that inside it only what is new must
+//! be looked at. Of whom it is not known whose they are, they are taken for the job's: the checkpoint fails rather
+//! than leave one out.
 
 use crate::error::CutError;
 use crate::job::membership::{self, Marks, parent};
@@ -133,7 +134,8 @@ fn busy() -> CutError {
     CutError::Busy { what: what.into() }
 }
 
-/// Whether it is gone or a zombie: it has given its children away, as all of its threads have (kernel/exit.c, exit_notify).
+/// Whether it is gone or a zombie: it has given its children away, as all of its threads have (kernel/exit.c,
+/// exit_notify).
 fn has_ended(pid: i32) -> bool {
     let ended = |tid: i32| Status::read(pid, tid).map_or(true, |status| status.has_ended());
     procfs::tasks(pid).map_or(true, |tids| tids.into_iter().all(ended))

@@ -22,8 +22,8 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Bytes that the buffer for pages copied inside the stop has ready, at least and at most, and for how much of a program: fresh memory
-/// takes ten times as long to fill (43 MB: 95 ms instead of 8, on a virtual machine).
+/// Bytes that the buffer for pages copied inside the stop has ready, at least and at most, and for how much of a
+/// program: fresh memory takes ten times as long to fill (43 MB: 95 ms instead of 8, on a virtual machine).
 const READY_LEN: (usize, usize) = (2 << 20, 256 << 20);
 const READY_SHARE: u64 = 64;
 /// A process that is older does not end at once, mostly.
@@ -35,8 +35,8 @@ pub struct Before {
     pub flags: Flags,
     /// Who sleeps in a timed call.
     pub samples: Samples,
-    /// The flags of mappings are to be looked at inside the stop: its mappings change all the time, or it is one of several
-    /// that has just been made, as those are that soon end and cannot be looked at afterwards.
+    /// The flags of mappings are to be looked at inside the stop: its mappings change all the time, or it is one of
+    /// several that has just been made, as those are that soon end and cannot be looked at afterwards.
     pub flags_inside: bool,
     /// Where its vdso is.
     vdso: Range<u64>,
@@ -68,8 +68,8 @@ pub fn prepare(
     if status.has_ended() && tids.len() <= 1 {
         return Err(CutError::Gone);
     }
-    // Opens the files of those that are new: inside the stop it takes longer, tens of milliseconds where the table of descriptors grows
-    // (fs/file.c, expand_fdtable, waits for all processors).
+    // Opens the files of those that are new: inside the stop it takes longer, tens of milliseconds where the table of
+    // descriptors grows (fs/file.c, expand_fdtable, waits for all processors).
     kept.tasks.look(pid, &tids);
     let mut refusals: Vec<Refusal> = refuse::area(pid, &target.area).into_iter().collect();
     refusals.extend(refuse::seccomp(pid, &status));

@@ -1,8 +1,8 @@
 //! How long a process has been there, and how much of that it could have run.
 //!
-//! Used by `adopt`, `stopped_group` and `orphans`, and by the checkpoint thread, to tell who will not register from who has not registered
-//! yet; by `cut`, to tell who is young. What must hold: a process that gets no processor is not counted older for it,
-//! however busy the machine is.
+//! Used by `adopt`, `stopped_group` and `orphans`, and by the checkpoint thread, to tell who will not register from
+//! who has not registered yet; by `cut`, to tell who is young. What must hold: a process that gets no processor is
+//! not counted older for it, however busy the machine is.
 
 use crate::refuse;
 use holdfast_image::refusal::Refusal;
@@ -10,7 +10,8 @@ use holdfast_sys::{clock, procfs};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// A process is not waited for any more when it is older and has not registered: the library cannot be loaded where it lives, perhaps.
+/// A process is not waited for any more when it is older and has not registered: the library cannot be loaded where
+/// it lives, perhaps.
 const SILENT: Duration = Duration::from_secs(5);
 
 /// When a process began, by the clock that counts from boot; `None`: it is gone.
@@ -57,7 +58,8 @@ impl Awaited {
         Awaited { begun, met: BTreeMap::new() }
     }
 
-    /// Whether something that a try has met has had that long: a process since it was met first, all else since the first try.
+    /// Whether something that a try has met has had that long: a process since it was met first, all else since the
+    /// first try.
     pub fn has_had(&mut self, long: Duration, met: &[Refusal]) -> bool {
         self.has_had_by(Instant::now(), long, met, waited)
     }

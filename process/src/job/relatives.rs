@@ -1,6 +1,7 @@
 //! The children of the processes of a job: those that have ended, and those that the agent does not know.
 //!
-//! Called inside the stop and before it, on the tracer thread. Fails by: [`CutError::Unsettled`], with those that are not known.
+//! Called inside the stop and before it, on the tracer thread. Fails by: [`CutError::Unsettled`], with those that are
+//! not known.
 
 use crate::error::CutError;
 use crate::job::target::Target;

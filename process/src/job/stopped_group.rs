@@ -183,8 +183,8 @@ impl StoppedGroup {
         }
     }
 
-    /// Whether other processes are of the job. `fresh`: those that have registered and are not in the group; one that executes
-    /// another program just now registers again.
+    /// Whether other processes are of the job. `fresh`: those that have registered and are not in the group; one that
+    /// executes another program just now registers again.
     fn outside(&self, fresh: &[Target]) -> Result<(), CutError> {
         let pids: Vec<i32> = self.processes.iter().map(|one| one.target.pid).collect();
         let orphans = self.orphans.besides(&pids)?;

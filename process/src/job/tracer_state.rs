@@ -1,7 +1,7 @@
 //! What the tracer thread keeps from cut to cut.
 //!
-//! Owned by the tracer thread. What must hold: nothing of it is needed for a right image, it only saves time, but for the
-//! continuation slots and interrupted calls, which the next stop must know.
+//! Owned by the tracer thread. What must hold: nothing of it is needed for a right image, it only saves time, but for
+//! the continuation slots and interrupted calls, which the next stop must know.
 
 use crate::capture::identity::Identities;
 use crate::capture::state::FactCache;

@@ -155,8 +155,8 @@ impl Slots {
         (slot.tid != 0).then_some((u32::try_from(index).ok()?, *slot))
     }
 
-    /// Gives back what no frame can return into any more. `threads`: id, rip and rsp of all living threads. `stack` reads what
-    /// can be read of the memory from an address on.
+    /// Gives back what no frame can return into any more. `threads`: id, rip and rsp of all living threads. `stack`
+    /// reads what can be read of the memory from an address on.
     pub fn collect(
         &mut self,
         area: &InjectArea,
@@ -205,8 +205,8 @@ impl Slots {
     }
 }
 
-/// Whether a signal frame above `rsp` may lead back into a slot whose call was made at `sp`: its handler runs, on the same
-/// stack or another one. Rather too often than not: stale words look like frames.
+/// Whether a signal frame above `rsp` may lead back into a slot whose call was made at `sp`: its handler runs, on the
+/// same stack or another one. Rather too often than not: stale words look like frames.
 fn returns_into(slot: &Range<u64>, sp: u64, rsp: u64, stack: impl Fn(u64, usize) -> Vec<u8>) -> bool {
     /// Most that handlers may have on the stack of the call, and on another one.
     const SAME: u64 = 8 << 20;

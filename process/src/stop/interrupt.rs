@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 
 /// How often threads that read the clock are let run a little.
 const CLOCK_TRIES: u32 = 12;
-/// So long; a function of the vdso takes some 30 ns. Longer after each time that none of them had a processor meanwhile.
+/// So long; a function of the vdso takes some 30 ns. Longer after each time that none of them had a processor
+/// meanwhile.
 const CLOCK_PAUSE: Duration = Duration::from_micros(5);
 /// How long in all.
 const CLOCK_LIMIT: Duration = Duration::from_millis(20);
@@ -37,8 +38,8 @@ const LATE_AND_STARVED: Duration = Duration::from_secs(30);
 pub struct Whom {
     /// Its id.
     pub pid: i32,
-    /// Where its threads should not stop, if they can help it: an image with one there needs the kernel that it was made under
-    /// (`rebuild::vdso`).
+    /// Where its threads should not stop, if they can help it: an image with one there needs the kernel that it was
+    /// made under (`rebuild::vdso`).
     pub vdso: Range<u64>,
 }
 
@@ -119,8 +120,8 @@ pub enum Why {
 /// Threads of the processes that are being stopped, by process: `None` as long as one has not stopped.
 type Seized = Vec<BTreeMap<i32, Option<Held>>>;
 
-/// Seizes and interrupts every thread of some processes until the task lists are stable. With the threads: when the first
-/// interrupt was. From then on the programs are stopped.
+/// Seizes and interrupts every thread of some processes until the task lists are stable. With the threads: when the
+/// first interrupt was. From then on the programs are stopped.
 ///
 /// # Errors
 /// After an error nothing is stopped but what [`StopFailure`] names.
@@ -219,8 +220,8 @@ fn halt(
     late.map_or(Ok(()), |what| Err(Why::Late(what)))
 }
 
-/// Lets threads that stand in the vdso run a little, until they stand elsewhere or it has taken too long. Not step by step: a
-/// program whose tracer dies meanwhile would be left with the trap flag, and a signal that kills it.
+/// Lets threads that stand in the vdso run a little, until they stand elsewhere or it has taken too long. Not step by
+/// step: a program whose tracer dies meanwhile would be left with the trap flag, and a signal that kills it.
 fn leave_vdso(
     whom: &[Whom],
     fresh: &[(usize, i32)],
@@ -305,8 +306,8 @@ pub fn has_ended(pid: i32) -> bool {
     procfs::tasks(pid).map_or(true, |tids| tids.iter().all(|&tid| is_ending(pid, tid)))
 }
 
-/// Whether it has ended, or its threads are about to end one after the other because it was killed (SIGKILL is pending for
-/// each: kernel/signal.c, complete_signal).
+/// Whether it has ended, or its threads are about to end one after the other because it was killed (SIGKILL is
+/// pending for each: kernel/signal.c, complete_signal).
 pub fn is_dying(pid: i32) -> bool {
     const KILL: u64 = 1 << (libc::SIGKILL - 1);
     let is_killed = |tid| Status::read(pid, tid).is_ok_and(|status| status.mask("SigPnd") & KILL != 0);
@@ -351,8 +352,8 @@ fn wait_stopped(
             Ok(Wait::Signal(signal)) => {
                 let _ = ptrace::cont(tid, signal);
             }
-            // An interrupt that came before such a stop is forgotten by it (kernel/signal.c, ptrace_stop: "any trap clears pending STOP
-            // trap"): the end of a call comes before the look at what is pending.
+            // An interrupt that came before such a stop is forgotten by it (kernel/signal.c, ptrace_stop: "any trap
+            // clears pending STOP trap"): the end of a call comes before the look at what is pending.
             Ok(Wait::Syscall | Wait::Event(_)) => {
                 let _ = ptrace::interrupt(tid);
                 let _ = ptrace::cont(tid, 0);
@@ -362,9 +363,9 @@ fn wait_stopped(
     }
 }
 
-/// Looks again at a thread that stood in a group stop: the signal of the stop, if it is in force still. SIGCONT ends it, and a tracer is
-/// not told while the thread is trapped; nor does the signal wait for the thread any more when another one has come that stops
-/// (kernel/signal.c, prepare_signal). So the thread is let look for itself.
+/// Looks again at a thread that stood in a group stop: the signal of the stop, if it is in force still. SIGCONT ends
+/// it, and a tracer is not told while the thread is trapped; nor does the signal wait for the thread any more when
+/// another one has come that stops (kernel/signal.c, prepare_signal). So the thread is let look for itself.
 pub fn stop_signal_again(pid: i32, tid: i32) -> Option<i32> {
     ptrace::listen(tid).ok()?;
     again(pid, tid).and_then(|held| held.stop_signal)
@@ -381,12 +382,13 @@ pub fn pauses(regs: &Registers) -> bool {
     (regs.orig_rax.cast_signed(), regs.rax.cast_signed()) == (libc::SYS_pause, ERESTARTNOHAND)
 }
 
-/// Lets new threads that waited in pause(2) go as far as the beginning of the call, where they stand again. Before anybody else is let
-/// go: a signal that came while they are in user code, about to make the call, would be handled there, and they would wait for another
-/// one for ever; after a restart one may well come at once, because what was to happen meanwhile happens then. From the beginning of
-/// the call on any signal ends it. (Other calls that signals end have something else to wait for, or a mask of their own, which holds
-/// the signal back.) Returns the signals that came first, to be given to the threads when they are resumed.
-/// Not after a checkpoint's stop: on a busy machine everybody would stand while such a thread waits for a processor.
+/// Lets new threads that waited in pause(2) go as far as the beginning of the call, where they stand again. Before
+/// anybody else is let go: a signal that came while they are in user code, about to make the call, would be handled
+/// there, and they would wait for another one for ever; after a restart one may well come at once, because what was
+/// to happen meanwhile happens then. From the beginning of the call on any signal ends it. (Other calls that signals
+/// end have something else to wait for, or a mask of their own, which holds the signal back.) Returns the signals
+/// that came first, to be given to the threads when they are resumed. Not after a checkpoint's stop: on a busy
+/// machine everybody would stand while such a thread waits for a processor.
 pub fn enter_pauses(tids: &[i32], limit: Duration) -> BTreeMap<i32, i32> {
     for &tid in tids {
         let _ = ptrace::cont_to_call(tid, 0); // gone threads are noticed by whoever lets them go

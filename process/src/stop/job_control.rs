@@ -1,7 +1,7 @@
 //! Job control inside the stop: which processes it has stopped, and what wait(2) has told their parents of it.
 //!
-//! Called by `cut`, on the tracer thread: [`settled`] before anything is run in a process, [`stops`] afterwards. Parents are asked
-//! with WNOWAIT: they are told nothing. Fails by: [`CutError`]; the caller resumes all processes.
+//! Called by `cut`, on the tracer thread: [`settled`] before anything is run in a process, [`stops`] afterwards.
+//! Parents are asked with WNOWAIT: they are told nothing. Fails by: [`CutError`]; the caller resumes all processes.
 
 use crate::error::{CutError, TraceError};
 use crate::inject::live_thread::BUFFERS;
@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 /// So long a parent may not have heard yet that a child goes on. Most never ask.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Looks whether a signal of job control has come while its receiver stood for us already: SIGSTOP would take effect when
-/// the first call is run in it, and its parent hear of that behind our back; SIGCONT ends a stop that we have seen
-/// already (kernel/signal.c, prepare_signal), and leaves no trace when another stop follows it. All are over as soon as the process is
-/// let go.
+/// Looks whether a signal of job control has come while its receiver stood for us already: SIGSTOP would take effect
+/// when the first call is run in it, and its parent hear of that behind our back; SIGCONT ends a stop that we have
+/// seen already (kernel/signal.c, prepare_signal), and leaves no trace when another stop follows it. All are over as
+/// soon as the process is let go.
 ///
 /// # Errors
 /// One is on its way.
@@ -132,8 +132,8 @@ fn to_be_told(parent: &Seen, area: &InjectArea, children: &[(i32, i32)]) -> Resu
         let mut infos = vec![0_u8; some.len() * LEN];
         procmem::read(parent.live, at(0), &mut infos)?;
         for ((&(_, what), result), info) in some.iter().zip(results).zip(infos.chunks_exact(LEN)) {
-            // Nothing to tell: siginfo_t stays as it is, all zero. What cannot be asked counts as usual: a stop is told when
-            // somebody asks, nobody asks for a go-on.
+            // Nothing to tell: siginfo_t stays as it is, all zero. What cannot be asked counts as usual: a stop is
+            // told when somebody asks, nobody asks for a go-on.
             told.push(if result == 0 { info[..4] != [0; 4] } else { what == libc::WSTOPPED });
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! * [`interrupt`]: seize, interrupt, wait, detach. [`resume`]: stopped programs, and how they go on.
 //! * [`threads`]: registers and states. [`syscall_restart`], [`continuation`]: how an interrupted call is repaired.
-//! * [`job_control`]: SIGSTOP and SIGCONT beside our stop. [`task_files`]: files of threads in /proc. [`xstate`]: vector state.
+//! * [`job_control`]: SIGSTOP and SIGCONT beside our stop. [`task_files`]: files of threads in /proc. [`xstate`]:
+//!   vector state.
 
 pub(crate) mod continuation;
 pub(crate) mod interrupt;

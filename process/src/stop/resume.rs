@@ -172,7 +172,8 @@ pub fn error_of(why: Why) -> CutError {
     }
 }
 
-/// Repairs the calls of a process that was stopped just now. `whole`: all threads are there, so that continuation slots which none of them is in are free.
+/// Repairs the calls of a process that was stopped just now. `whole`: all threads are there, so that continuation
+/// slots which none of them is in are free.
 ///
 /// # Errors
 /// It has ended or executed another program; a call that cannot be repaired.

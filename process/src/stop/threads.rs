@@ -195,7 +195,8 @@ impl Thread {
     }
 }
 
-/// The one of these threads that injected calls run in: one that can be asked quickly, if there is one. `None`: there are none.
+/// The one of these threads that injected calls run in: one that can be asked quickly, if there is one. `None`: there
+/// are none.
 pub fn host_of(
     threads: &[Thread],
     process: i32,
@@ -416,8 +417,8 @@ impl Repairer<'_> {
         }
     }
 
-    /// Puts what is left of a vector (its address and number of entries) into the slot's piece of scratch, `skip` bytes into it; `None`: nothing is left,
-    /// or too much to keep there.
+    /// Puts what is left of a vector (its address and number of entries) into the slot's piece of scratch, `skip`
+    /// bytes into it; `None`: nothing is left, or too much to keep there.
     fn rest_vector(
         &self,
         tid: i32,

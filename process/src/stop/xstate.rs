@@ -67,8 +67,8 @@ pub fn in_use(state: &[u8]) -> u64 {
     u64::from_le_bytes(array(state, XSTATE_BV))
 }
 
-/// Features that have something in their registers: some processors call them in use for good (AMD64 manual volume 2, 11.5.2). `parts`:
-/// where the processor of the state puts them; all that this applies to begin as zeros.
+/// Features that have something in their registers: some processors call them in use for good (AMD64 manual volume 2,
+/// 11.5.2). `parts`: where the processor of the state puts them; all that this applies to begin as zeros.
 pub fn filled(state: &[u8], parts: &[XstatePart]) -> u64 {
     let is_empty =
         |part: &&XstatePart| state.get(place(part)).is_some_and(|bytes| bytes.iter().all(|&byte| byte == 0));

@@ -1,8 +1,9 @@
 //! Explicit huge pages (MAP_HUGETLB, private): what the tracker cannot tell of them.
 //!
-//! One that was given back (MADV_DONTNEED) leaves a marker of its protection, and is protected when a read brings it in again, as
-//! zeros (mm/hugetlb.c, hugetlb_no_page): to the tracker nobody has written to it. But it holds zeros until somebody does, which the
-//! tracker reports. So what is found unchanged and holds something is unchanged; the rest counts as written.
+//! One that was given back (MADV_DONTNEED) leaves a marker of its protection, and is protected when a read brings it
+//! in again, as zeros (mm/hugetlb.c, hugetlb_no_page): to the tracker nobody has written to it. But it holds zeros
+//! until somebody does, which the tracker reports. So what is found unchanged and holds something is unchanged; the
+//! rest counts as written.
 //!
 //! Called by `tracking`, inside the stop. Cost: 1 us per huge page that holds something in its first word.
 
@@ -34,7 +35,8 @@ fn blocks(run: &PageRun) -> impl Iterator<Item = PageRun> + use<> {
     })
 }
 
-/// Looks at a word of each small page, at that of the first one first. What cannot be read is not known to hold anything.
+/// Looks at a word of each small page, at that of the first one first. What cannot be read is not known to hold
+/// anything.
 fn holds_something(tid: i32, block: &PageRun) -> bool {
     const WORD: usize = size_of::<u64>();
     let words: Vec<(u64, usize)> =

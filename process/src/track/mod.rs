@@ -1,7 +1,8 @@
 //! Where dirty pages are found.
 //!
 //! * [`tracking`]: write protection of a process from image to image. [`scan`]: one PAGEMAP_SCAN of all its memory.
-//! * [`scan_cache`]: what a scan need not ask again. [`hugetlb`]: explicit huge pages. [`precopy_source`]: pages before the stop.
+//! * [`scan_cache`]: what a scan need not ask again. [`hugetlb`]: explicit huge pages. [`precopy_source`]: pages
+//!   before the stop.
 
 pub(crate) mod hugetlb;
 pub(crate) mod precopy_source;

@@ -14,10 +14,10 @@ use std::os::unix::fs::FileExt;
 
 /// Whether a device may be writing to the memory of a process by itself: it has a descriptor open with O_DIRECT.
 ///
-/// The kernel pins the pages when such a read begins, which marks them as written, and the data come later without a page
-/// fault (block/bio.c, bio_iov_iter_get_pages). Were the tracker re-armed in between, the data would not be noticed. At a
-/// cut nothing is under way, because every thread has left its system call. To be asked after [`crate::Members::pass`]:
-/// a read that was under way then and is over now has been seen.
+/// The kernel pins the pages when such a read begins, which marks them as written, and the data come later without a
+/// page fault (block/bio.c, bio_iov_iter_get_pages). Were the tracker re-armed in between, the data would not be
+/// noticed. At a cut nothing is under way, because every thread has left its system call. To be asked after
+/// [`crate::Members::pass`]: a read that was under way then and is over now has been seen.
 ///
 /// # Errors
 /// The process is gone.
@@ -35,7 +35,8 @@ pub fn may_have_transfers(pid: i32) -> io::Result<bool> {
 /// See the head of the file. Used by the agent's pre-copy; with global addresses.
 #[derive(Debug)]
 pub struct LivePages {
-    /// By space, with `/proc/PID/mem` where there are several: what they share stays shared (see `Living` in `frozen_memory`).
+    /// By space, with `/proc/PID/mem` where there are several: what they share stays shared (see `Living` in
+    /// `frozen_memory`).
     processes: Vec<(u32, i32, Option<File>)>,
     runs: TakeList,
 }

@@ -1,10 +1,10 @@
 //! One scan of all private memory: which pages exist, which were written; what is reported is re-armed.
 //!
-//! Called by `tracking`, inside the stop or while the program runs. Cost (PAGEMAP_SCAN, Linux 6.18, 4 KiB pages): 1.2 ms per
-//! GiB that is clean, 3 ms that is wholly written; a quarter of the former where only what is not write-protected is asked for;
-//! asking whether a page is its file's costs 6 ms more and up to 28, because the kernel then looks at every struct page, so that
-//! is asked only of mappings of files, and not of what is `known`. Large memory is scanned by several threads: the program
-//! stands still and leaves them its processors.
+//! Called by `tracking`, inside the stop or while the program runs. Cost (PAGEMAP_SCAN, Linux 6.18, 4 KiB pages): 1.2
+//! ms per GiB that is clean, 3 ms that is wholly written; a quarter of the former where only what is not
+//! write-protected is asked for; asking whether a page is its file's costs 6 ms more and up to 28, because the kernel
+//! then looks at every struct page, so that is asked only of mappings of files, and not of what is `known`. Large
+//! memory is scanned by several threads: the program stands still and leaves them its processors.
 //!
 //! Invariant: a range whose scan failed half-way is reported as written, all of it.
 
@@ -25,20 +25,22 @@ use std::io;
 pub const ANY: u64 = IS_PRESENT | IS_SWAPPED;
 /// What is asked of each page; of mappings of files, also whether it is the file's.
 const WANTED: u64 = ANY | IS_WRITTEN | IS_PFNZERO;
-/// Large mappings are cut into pieces, the shares that threads take, of at least so many bytes. A multiple of the largest page of a
-/// page table, so that no transparent huge page is split for it.
+/// Large mappings are cut into pieces, the shares that threads take, of at least so many bytes. A multiple of the
+/// largest page of a page table, so that no transparent huge page is split for it.
 const SHARE: u64 = 64 << 20;
-/// Into so many at most, and one more: programs reserve terabytes of which they use next to nothing (MariaDB, Java, wasm).
+/// Into so many at most, and one more: programs reserve terabytes of which they use next to nothing (MariaDB, Java,
+/// wasm).
 const SHARES: u64 = 64;
 /// From this many pieces on several threads scan.
 const MANY: usize = 8;
 /// Gaps that are scanned with what lies around them, bytes.
 const GAP: u64 = 64 << 10;
-/// The same for memory without a file. Of 4 GiB with 1 % written all over, a scan took 10.4 ms with 64 KiB, 7.9 with 512 KiB, 7.6 with
-/// 1 MiB and 7.4 with 4 MiB: beyond, a longer way costs what fewer calls save.
+/// The same for memory without a file. Of 4 GiB with 1 % written all over, a scan took 10.4 ms with 64 KiB, 7.9 with
+/// 512 KiB, 7.6 with 1 MiB and 7.4 with 4 MiB: beyond, a longer way costs what fewer calls save.
 const WIDE_GAP: u64 = 1 << 20;
-/// Pieces that have pages in more page tables than this are asked in two steps where that is quicker. The second step takes a call for each
-/// of them, less than one that is full costs in one step, but twice what one with a few pages does (stacks). Less than a [`SHARE`] has.
+/// Pieces that have pages in more page tables than this are asked in two steps where that is quicker. The second step
+/// takes a call for each of them, less than one that is full costs in one step, but twice what one with a few pages
+/// does (stacks). Less than a [`SHARE`] has.
 const MANY_TABLES: usize = 16;
 const _: () = assert!((MANY_TABLES as u64) * TABLE < SHARE);
 /// What one page table is for, bytes.
@@ -70,8 +72,8 @@ impl Piece {
 #[derive(Debug, Default)]
 pub struct Swept {
     /// Pages among `written` that may not exist: in a mapping of a file the kernel leaves a marker in the place of a
-    /// protected page that was given back (mm/memory.c, zap_install_uffd_wp_if_needed), which is reported like a page in
-    /// swap. Reading such a page brings either.
+    /// protected page that was given back (mm/memory.c, zap_install_uffd_wp_if_needed), which is reported like a page
+    /// in swap. Reading such a page brings either.
     pub doubtful: PageSet,
     /// Pages that exist and are the program's own.
     pub present: PageSet,
@@ -90,8 +92,8 @@ pub fn is_private(mapping: &Mapping) -> bool {
     !mapping.shared && !kernel && !name.starts_with(b"anon_inode:")
 }
 
-/// Registers the private ones among `maps` (the flag), and cuts them into pieces. Neighbours are registered together, so
-/// that few calls do for thousands of mappings.
+/// Registers the private ones among `maps` (the flag), and cuts them into pieces. Neighbours are registered together,
+/// so that few calls do for thousands of mappings.
 pub fn pieces<'a>(
     maps: impl Iterator<Item = (&'a Mapping, bool)>,
     mut register: impl FnMut(u64, u64) -> bool,
@@ -200,9 +202,9 @@ fn scan(pagemap: &File, piece: &Piece, known: &Known) -> io::Result<Swept> {
     Ok(part)
 }
 
-/// The same for a piece without a file that had pages and guard regions at the scan before: first it is asked which are not write-protected
-/// (written since, or given back), for which the kernel has a fast way (fs/proc/task_mmu.c, pagemap_scan_pmd_entry), and then what these
-/// are. The rest is as it was, but where the page table itself is gone.
+/// The same for a piece without a file that had pages and guard regions at the scan before: first it is asked which
+/// are not write-protected (written since, or given back), for which the kernel has a fast way (fs/proc/task_mmu.c,
+/// pagemap_scan_pmd_entry), and then what these are. The rest is as it was, but where the page table itself is gone.
 fn scan_plain(pagemap: &File, piece: &Piece, present: &PageSet, guards: &PageSet) -> io::Result<Swept> {
     let mut open = PageSet::new();
     pagemap::scan_unprotected(pagemap, piece.start, piece.end, |found| {
@@ -254,8 +256,8 @@ fn tables_of(set: &PageSet) -> Vec<PageRun> {
     tables
 }
 
-/// The same for a piece whose pages were the program's `own` or its `files` at the scan before: of the rest only it is asked whose
-/// they are.
+/// The same for a piece whose pages were the program's `own` or its `files` at the scan before: of the rest only it
+/// is asked whose they are.
 fn scan_known(pagemap: &File, piece: &Piece, own: &PageSet, files: &PageSet) -> io::Result<Swept> {
     let mut part = Swept::default();
     // What is in swap may be a marker: see `Swept::doubtful`.

@@ -1,15 +1,16 @@
 //! What is remembered from scan to scan, so that the kernel need not be asked for everything again.
 //!
-//! * Of memory without a file: which pages there were. One that is write-protected still has only been protected by our scans, which saw
-//!   it; it is still there, and at the same address: mremap(2) takes the registration away (mm/userfaultfd.c, mremap_userfaultfd_prep), and
-//!   what must be registered anew is forgotten. To ask only for the others takes a fifth of the time.
-//! * Of memory that a restart has mapped from the store: which pages are the program's own; to ask makes the kernel look at every struct
-//!   page (up to 28 ms per GiB). One becomes the program's own only by a write, which the scan reports; the store's again only by
-//!   MADV_DONTNEED, which libholdfast turns into something else there (where that is passed by, the program itself already finds the
-//!   image's old content where it expects zeros).
+//! * Of memory without a file: which pages there were. One that is write-protected still has only been protected by
+//!   our scans, which saw it; it is still there, and at the same address: mremap(2) takes the registration away
+//!   (mm/userfaultfd.c, mremap_userfaultfd_prep), and what must be registered anew is forgotten. To ask only for the
+//!   others takes a fifth of the time.
+//! * Of memory that a restart has mapped from the store: which pages are the program's own; to ask makes the kernel
+//!   look at every struct page (up to 28 ms per GiB). One becomes the program's own only by a write, which the scan
+//!   reports; the store's again only by MADV_DONTNEED, which libholdfast turns into something else there (where that
+//!   is passed by, the program itself already finds the image's old content where it expects zeros).
 //!
-//! Used by `scan` for its scans and kept by `tracking`. What must hold: a page that is known is what it is called. How it fails: what is not
-//! known is asked.
+//! Used by `scan` for its scans and kept by `tracking`. What must hold: a page that is known is what it is called.
+//! How it fails: what is not known is asked.
 
 use crate::track::scan::{Piece, Swept};
 use holdfast_image::page_set::PageSet;

@@ -2,8 +2,8 @@
 //!
 //! The kernel is the only memory of what was written: a page that was never write-protected, was moved, or lies in a
 //! mapping that is new counts as written, because it has no protection. So nothing has to be known of mmap, mremap,
-//! brk, madvise or fork. Each scan re-arms what it reports; what it has reported is kept here ([`State::carried`]) until
-//! an image that holds it is committed.
+//! brk, madvise or fork. Each scan re-arms what it reports; what it has reported is kept here ([`State::carried`])
+//! until an image that holds it is committed.
 //!
 //! Invariant: a page that is present, is not reported as written and is not carried over has the content that it has
 //! in the last committed image. A page may be called written when it is not, never the other way round.

@@ -1,9 +1,9 @@
 //! The conformance run: `make support` writes docs/support.md from what it finds, nothing by hand.
 //!
-//! Each program of the suite (`suite.rs`), as root and as an ordinary user: plain under `holdfast run`; one checkpoint,
-//! kill -9, restart; three increments while it goes on, restart of the last; ten restarts in a chain. Each thing that is
-//! refused by name (`refused.rs`): the checkpoint is refused, the program goes on. A report of what works is of use only
-//! if it is whole: it needs root, which alone can be both users.
+//! Each program of the suite (`suite.rs`), as root and as an ordinary user: plain under `holdfast run`; one
+//! checkpoint, kill -9, restart; three increments while it goes on, restart of the last; ten restarts in a chain.
+//! Each thing that is refused by name (`refused.rs`): the checkpoint is refused, the program goes on. A report of
+//! what works is of use only if it is whole: it needs root, which alone can be both users.
 //!
 //! `support [--only NAME]… [--jobs N]`; with `--only` nothing is written. Status 1: something fails that should work.
 

@@ -1,5 +1,5 @@
-//! Real programs, as root and as ordinary user: chained checkpoint, kill -9, restart rounds at random moments; output and
-//! files must be those of an undisturbed run, byte by byte.
+//! Real programs, as root and as ordinary user: chained checkpoint, kill -9, restart rounds at random moments; output
+//! and files must be those of an undisturbed run, byte by byte.
 
 use holdfast_tests::apps::{App, PYTHON};
 use holdfast_tests::artifacts::kit;
@@ -75,8 +75,8 @@ apps! {
     ffmpeg: ffmpeg_app(), few();
 }
 
-/// As if each restart were under another kernel: the old entries of the vdso lead to the new ones, from restart to restart. A stop
-/// lets a thread that is reading the clock get out of there, if the program does anything else.
+/// As if each restart were under another kernel: the old entries of the vdso lead to the new ones, from restart to
+/// restart. A stop lets a thread that is reading the clock get out of there, if the program does anything else.
 #[test]
 fn under_other_kernels() {
     let line = ["/bin/bash", "@jobs.sh"];

@@ -1,5 +1,6 @@
-//! The programs of the suite (`tests/src/suite.rs`; `make test` runs a sample of them), as root and as ordinary user: chained
-//! checkpoint, kill -9, restart rounds at random moments; the joined output must be that of an undisturbed run.
+//! The programs of the suite (`tests/src/suite.rs`; `make test` runs a sample of them), as root and as ordinary user:
+//! chained checkpoint, kill -9, restart rounds at random moments; the joined output must be that of an undisturbed
+//! run.
 
 use holdfast_tests::apps::App;
 use holdfast_tests::full;
@@ -83,7 +84,8 @@ mod sharing {
     }
 }
 
-/// What each engine has its own way with: memory is locked and guarded in a frozen copy, or in memory made read-only, too.
+/// What each engine has its own way with: memory is locked and guarded in a frozen copy, or in memory made read-only,
+/// too.
 mod engines {
     use super::*;
 

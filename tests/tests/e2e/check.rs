@@ -1,4 +1,5 @@
-//! `holdfast check` says beforehand what a checkpoint would be refused for, in the same words, and leaves the program alone.
+//! `holdfast check` says beforehand what a checkpoint would be refused for, in the same words, and leaves the program
+//! alone.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::{App, Results, reference};

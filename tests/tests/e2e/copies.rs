@@ -84,7 +84,8 @@ fn first_line(child: &mut Child) -> Result<()> {
     Ok(())
 }
 
-/// Segments of System V that were removed are made anew for each copy; one that was not is the job's as long as it runs.
+/// Segments of System V that were removed are made anew for each copy; one that was not is the job's as long as it
+/// runs.
 #[test]
 fn copies_with_segments() {
     each_user(|bed| {
@@ -138,8 +139,9 @@ fn copies_with_semaphores() {
     });
 }
 
-/// What the programs of a copy execute has the environment of the job that it comes from, and would speak to its agent. Here all of
-/// them make orphans all the time, that job is still running, and none of the three may lose one, or take in another's.
+/// What the programs of a copy execute has the environment of the job that it comes from, and would speak to its
+/// agent. Here all of them make orphans all the time, that job is still running, and none of the three may lose one,
+/// or take in another's.
 fn that_make_orphans(program: &str) {
     each_user(|bed| {
         let program = bed.kit().program(program).to_string_lossy().into_owned();

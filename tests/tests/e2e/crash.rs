@@ -1,5 +1,5 @@
-//! Death at any moment: of the agent at every fault point and at random moments, of the program, of both, and a disk that
-//! fills up. The program goes on undamaged, the newest committed image restarts, nothing is left behind.
+//! Death at any moment: of the agent at every fault point and at random moments, of the program, of both, and a disk
+//! that fills up. The program goes on undamaged, the newest committed image restarts, nothing is left behind.
 
 use anyhow::{Context, Result, bail, ensure};
 use holdfast_tests::apps::{App, Results, reference};
@@ -78,8 +78,9 @@ fn try_to_die_at(user: User, engine: &str, fault: &str, app: &App) -> Result<Opt
         ensure!(ended.status.success(), "the agent lives, but: {}", ended.stderr);
     }
     if died {
-        // Only the commit itself may have come to its end: at its last point, or beside the release of the last pages, which
-        // the tracer thread does on its own (tracer.rs) and which may come after a small program's commit.
+        // Only the commit itself may have come to its end: at its last point, or beside the release of the last
+        // pages, which the tracer thread does on its own (tracer.rs) and which may come after a small program's
+        // commit.
         let committed = bed.images(JOB);
         let may_have = ["manifest-renamed", "release"].iter().any(|point| fault.starts_with(point));
         ensure!(committed.is_empty() || may_have, "an image exists: {committed:?}");

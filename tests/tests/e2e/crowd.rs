@@ -1,8 +1,9 @@
-//! `programs/tree_crowd.c`: twenty busy processes, checkpointed again and again at random moments; none of them ever sees an
-//! error, EINTR, an early end of a wait or a SIGCHLD too many. Then a sample of the images is restarted, and each lives on.
+//! `programs/tree_crowd.c`: twenty busy processes, checkpointed again and again at random moments; none of them ever
+//! sees an error, EINTR, an early end of a wait or a SIGCHLD too many. Then a sample of the images is restarted, and
+//! each lives on.
 //!
-//! `HOLDFAST_CROWD_CHECKPOINTS=N` and `HOLDFAST_CROWD_RESTARTS=N` say how many; the long form (`HOLDFAST_TEST_FULL=1`) takes
-//! 1000 checkpoints and restarts 50 of them, the short one 40 and 4.
+//! `HOLDFAST_CROWD_CHECKPOINTS=N` and `HOLDFAST_CROWD_RESTARTS=N` say how many; the long form
+//! (`HOLDFAST_TEST_FULL=1`) takes 1000 checkpoints and restarts 50 of them, the short one 40 and 4.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::App;
@@ -102,8 +103,9 @@ fn crowd(user: User) -> Result<()> {
     let mut random = Random::new();
     let app = App::program("tree_crowd", &[]);
     let mut words = app.words();
-    // It keeps all processors busy for so long that kernel threads of some virtual machines got none for a minute, among them one that
-    // held a lock which every fork needs (kdamond, in __rmap_walk_file). So in the short form the job has one of them, the first.
+    // It keeps all processors busy for so long that kernel threads of some virtual machines got none for a minute,
+    // among them one that held a lock which every fork needs (kdamond, in __rmap_walk_file). So in the short form the
+    // job has one of them, the first.
     let first = first_processor();
     if let Some(first) = first.as_deref().filter(|_| !full()) {
         words.splice(0..0, ["/usr/bin/taskset", "-c", first]);

@@ -1,5 +1,5 @@
-//! Damaged and foreign images: never a panic, never a wrong restart; an error that names the file, and `--fallback` takes
-//! the older image. Also: the C API, and `doctor`.
+//! Damaged and foreign images: never a panic, never a wrong restart; an error that names the file, and `--fallback`
+//! takes the older image. Also: the C API, and `doctor`.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::App;
@@ -53,8 +53,8 @@ fn files_of(bed: &Bed, epoch: u64) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// A restart from a damaged image: an orderly error that names the file, or (if the damage is in bytes that nobody needs)
-/// the right result. Returns whether it was refused.
+/// A restart from a damaged image: an orderly error that names the file, or (if the damage is in bytes that nobody
+/// needs) the right result. Returns whether it was refused.
 fn restart_damaged(bed: &Bed, file: &Path) -> Result<bool> {
     let ended = bed.output(bed.holdfast(&["restart", &format!("{JOB}@2"), "--eager"]), LIMIT)?;
     check_orderly(&ended)?;

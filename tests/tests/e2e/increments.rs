@@ -1,5 +1,6 @@
-//! Increments: small where little changed, exact in every way in which memory can change, also after a restart, after the
-//! death of the agent, without userfaultfd and as an ordinary user; and what an image builds on stays or is missed by name.
+//! Increments: small where little changed, exact in every way in which memory can change, also after a restart, after
+//! the death of the agent, without userfaultfd and as an ordinary user; and what an image builds on stays or is
+//! missed by name.
 
 use anyhow::{Context, Result, bail, ensure};
 use holdfast_tests::apps::{App, Results, reference};

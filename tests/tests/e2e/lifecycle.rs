@@ -494,7 +494,8 @@ fn huge_pages_that_the_host_of_the_restart_lacks() {
     });
 }
 
-/// Semaphores and queues that are gone at the restart: an ordinary user's get other ids, which the program does not notice.
+/// Semaphores and queues that are gone at the restart: an ordinary user's get other ids, which the program does not
+/// notice.
 #[test]
 fn semaphores_and_queues_that_are_gone() {
     each_user(|bed| {

@@ -1,5 +1,5 @@
-//! All end-to-end tests, in one binary: one link, and no processor idles while the last test of a file comes to its end.
-//! Each file says at its head what it shows; `tests/README.md` has the list.
+//! All end-to-end tests, in one binary: one link, and no processor idles while the last test of a file comes to its
+//! end. Each file says at its head what it shows; `tests/README.md` has the list.
 #![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
 
 mod chains_apps;

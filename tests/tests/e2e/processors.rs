@@ -1,5 +1,6 @@
-//! Another processor than that of the image, as far as one processor can show it: a restart is told that this one has what x86-64-v2
-//! has (HOLDFAST_FAULT=lesser-processor). A program that was told to keep to that runs on; others are refused by name.
+//! Another processor than that of the image, as far as one processor can show it: a restart is told that this one has
+//! what x86-64-v2 has (HOLDFAST_FAULT=lesser-processor). A program that was told to keep to that runs on; others are
+//! refused by name.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::{App, PYTHON, Results, reference};

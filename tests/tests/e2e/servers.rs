@@ -1,4 +1,5 @@
-//! Servers that were not written for it: killed and restarted, they serve the next client with what they held at the image.
+//! Servers that were not written for it: killed and restarted, they serve the next client with what they held at the
+//! image.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::restart_chain::kill_program;

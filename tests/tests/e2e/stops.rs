@@ -1,8 +1,10 @@
-//! Many stops during one wait: the program sees neither EINTR nor a short count nor an early end, and its wait ends though it
-//! is stopped again and again: the time that has passed does not begin afresh. The store is in memory, for many images.
+//! Many stops during one wait: the program sees neither EINTR nor a short count nor an early end, and its wait ends
+//! though it is stopped again and again: the time that has passed does not begin afresh. The store is in memory, for
+//! many images.
 //!
-//! The long form measures, too: the wait ends at most 20 ms later than the time that it was stopped. It runs one test at a
-//! time (a lock). A machine that does something else at the wrong moment may delay any program, so it tries again, twice.
+//! The long form measures, too: the wait ends at most 20 ms later than the time that it was stopped. It runs one test
+//! at a time (a lock). A machine that does something else at the wrong moment may delay any program, so it tries
+//! again, twice.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::App;

@@ -1,8 +1,9 @@
-//! `programs/torture.c`: eight threads that write everywhere, by stores and by system calls, while their mappings come, go
-//! and move. Every image of a run is restarted and must have exactly the checksum that the program logged at that epoch.
+//! `programs/torture.c`: eight threads that write everywhere, by stores and by system calls, while their mappings
+//! come, go and move. Every image of a run is restarted and must have exactly the checksum that the program logged at
+//! that epoch.
 //!
-//! The short form runs each engine once. The long form (`HOLDFAST_TEST_FULL=1`, or `HOLDFAST_TORTURE_RUNS=N` for N runs of
-//! each case) takes 200 epochs with every engine and bound; `HOLDFAST_TORTURE_EPOCHS=N` and
+//! The short form runs each engine once. The long form (`HOLDFAST_TEST_FULL=1`, or `HOLDFAST_TORTURE_RUNS=N` for N
+//! runs of each case) takes 200 epochs with every engine and bound; `HOLDFAST_TORTURE_EPOCHS=N` and
 //! `HOLDFAST_TORTURE_ONLY='fork 64K'` narrow it down. A case that fails names its seed and its options.
 
 use anyhow::{Context, Result, ensure};

@@ -51,7 +51,8 @@ impl Case {
         self
     }
 
-    /// Open MPI listens at the first ports above 1024 that are free: at those of a job that is just being restarted, too.
+    /// Open MPI listens at the first ports above 1024 that are free: at those of a job that is just being restarted,
+    /// too.
     fn alone(mut self) -> Case {
         self.app.alone = true;
         self
@@ -132,8 +133,8 @@ fn ring_built(kind: &str) -> String {
 /// Where `scripts/install-deps.sh trees` puts what Debian does not build for MPICH.
 const WHEELS: &str = "/opt/holdfast-tests";
 
-/// A line under so many ranks of Open MPI or MPICH, whose ranks wait by computing: no more than processors for long programs.
-/// The wheels find MPICH as libmpi.so.12.
+/// A line under so many ranks of Open MPI or MPICH, whose ranks wait by computing: no more than processors for long
+/// programs. The wheels find MPICH as libmpi.so.12.
 fn ranks(count: u32, kind: &str, line: &str) -> String {
     match kind {
         "openmpi" => format!("mpirun.openmpi --allow-run-as-root --oversubscribe -np {count} {line}"),

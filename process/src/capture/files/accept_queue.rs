@@ -1,9 +1,9 @@
 //! Connections that wait in the queue of a listener of the program: who made them has written maybe, and is gone maybe.
 //!
-//! Called by [`super::sockets`] for each listener, inside the stop. One whose other end the program still has is seen at that
-//! end. One from outside is lost by a restart like every connection to the outside; the listener serves new ones. One
-//! whose other end was closed is known to nobody but the queue, which cannot be looked into: the checkpoint waits until it
-//! is accepted.
+//! Called by [`super::sockets`] for each listener, inside the stop. One whose other end the program still has is seen
+//! at that end. One from outside is lost by a restart like every connection to the outside; the listener serves new
+//! ones. One whose other end was closed is known to nobody but the queue, which cannot be looked into: the checkpoint
+//! waits until it is accepted.
 
 use super::{FileReader, Look, Obstacle};
 use holdfast_sys::socket::TcpInfo;

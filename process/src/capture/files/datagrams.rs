@@ -1,7 +1,8 @@
 //! Sockets of single messages: what waits in unix datagram sockets and who sent it; netlink sockets.
 //!
-//! Called by `sockets`, inside the stop or for a look at a running program. Messages are seen with a moving peek offset, as in
-//! `in_flight`, and stay where they are. What came with them (descriptors) cannot be kept and is refused.
+//! Called by `sockets`, inside the stop or for a look at a running program. Messages are seen with a moving peek
+//! offset, as in `in_flight`, and stay where they are. What came with them (descriptors) cannot be kept and is
+//! refused.
 
 use super::in_flight::{DESCRIPTORS, glance, long_message, own_peek_offset, peek_messages, unreadable};
 use super::sockets::{directed, not_supported, record};

@@ -1,8 +1,8 @@
-//! What an epoll instance watches: it knows files by the number that they were added with, which may be closed by now, or
-//! another file's (epoll(7), questions 6 and 9: as long as a duplicate lives, somewhere in the job).
+//! What an epoll instance watches: it knows files by the number that they were added with, which may be closed by
+//! now, or another file's (epoll(7), questions 6 and 9: as long as a duplicate lives, somewhere in the job).
 //!
-//! Inside the stop, when all descriptions are known. The inode in fdinfo tells mostly that the number is still the file's;
-//! where it does not, kcmp(2) does.
+//! Inside the stop, when all descriptions are known. The inode in fdinfo tells mostly that the number is still the
+//! file's; where it does not, kcmp(2) does.
 
 use super::{FileReader, Found};
 use holdfast_image::record::{Description, FileTable, Object};
@@ -16,8 +16,8 @@ fn inode_of(line: &str) -> Option<u64> {
 }
 
 impl FileReader<'_> {
-    /// Tells for all epoll instances which entries are of other files than those that have their numbers. `firsts`: of each
-    /// description, one descriptor.
+    /// Tells for all epoll instances which entries are of other files than those that have their numbers. `firsts`:
+    /// of each description, one descriptor.
     pub(super) fn find_watched(
         &self,
         descriptions: &mut [Description],

@@ -1,7 +1,7 @@
 //! Data in flight in pipes and sockets: seen without being taken out.
 //!
-//! Called by `files` and `sockets`, on duplicates of the program's descriptors. Inside the stop everything is read, with tee(2) and
-//! MSG_PEEK; of a program that runs on only so much is looked at as changes nothing for it.
+//! Called by `files` and `sockets`, on duplicates of the program's descriptors. Inside the stop everything is read,
+//! with tee(2) and MSG_PEEK; of a program that runs on only so much is looked at as changes nothing for it.
 
 use super::Obstacle;
 use holdfast_sys::fd;

@@ -1,5 +1,5 @@
-//! Locks on files, from the `lock:` lines of fdinfo (fs/locks.c, lock_get_status): each is listed with the description that
-//! it was taken through.
+//! Locks on files, from the `lock:` lines of fdinfo (fs/locks.c, lock_get_status): each is listed with the
+//! description that it was taken through.
 //!
 //! Called by [`super::FileReader`], inside the stop.
 

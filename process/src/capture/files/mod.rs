@@ -114,8 +114,8 @@ enum Obstacle {
     Passing(String),
     /// It was closed while it was looked at.
     Closed(String),
-    /// Nobody of the job has the other end. It may be on its way from one to another, in a message that stands in the way too: then
-    /// both go by.
+    /// Nobody of the job has the other end. It may be on its way from one to another, in a message that stands in the
+    /// way too: then both go by.
     Apart(String),
 }
 
@@ -349,7 +349,8 @@ impl<'a> FileReader<'a> {
             }
             libc::S_IFCHR => self.terminal(found),
             libc::S_IFIFO => self.pipe(found, Some((target, metadata.mode() & 0o7777))),
-            // Libraries that walk along a path hold one for a moment (O_PATH; systemd's src/basic/chase.c does, behind getpwnam).
+            // Libraries that walk along a path hold one for a moment (O_PATH; systemd's src/basic/chase.c does,
+            // behind getpwnam).
             libc::S_IFLNK => Err(Obstacle::Passing(UNKNOWN.into())),
             _ => Err(UNKNOWN.into()),
         }

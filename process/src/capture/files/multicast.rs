@@ -1,7 +1,9 @@
-//! Multicast groups that a datagram socket has joined. The kernel lists the groups of interfaces, not of sockets, but a socket
-//! says of each whether it is a member (MCAST_MSFILTER: net/ipv4/igmp.c, ip_mc_gsfget; net/ipv6/mcast.c, ip6_mc_msfget).
+//! Multicast groups that a datagram socket has joined. The kernel lists the groups of interfaces, not of sockets, but
+//! a socket says of each whether it is a member (MCAST_MSFILTER: net/ipv4/igmp.c, ip_mc_gsfget; net/ipv6/mcast.c,
+//! ip6_mc_msfget).
 //!
-//! Inside the stop. What is found is a list of options, which a restart sets in this order. Interfaces are known by number.
+//! Inside the stop. What is found is a list of options, which a restart sets in this order. Interfaces are known by
+//! number.
 
 use super::FileReader;
 use holdfast_image::bytes::Blob;
@@ -75,7 +77,8 @@ fn socket_address(address: IpAddr) -> [u8; ADDRESS_LEN] {
     bytes
 }
 
-/// `/proc/net/igmp`: a line for each interface, then its groups, each as it is in memory (net/ipv4/igmp.c, igmp_mc_seq_show).
+/// `/proc/net/igmp`: a line for each interface, then its groups, each as it is in memory (net/ipv4/igmp.c,
+/// igmp_mc_seq_show).
 fn of_ipv4(text: &str) -> Vec<Group> {
     let (mut all, mut interface) = (Vec::new(), 0);
     for line in text.lines().skip(1) {

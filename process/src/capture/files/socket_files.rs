@@ -1,7 +1,7 @@
 //! The file of a unix socket: its permissions, and whether it still has the name that the socket was bound to.
 //!
-//! Called by `sockets`, inside the stop or for a look at a running program. A file that has got another name (as servers do that bind
-//! beside the old socket and then take its place) is looked for in its folder, by its inode.
+//! Called by `sockets`, inside the stop or for a look at a running program. A file that has got another name (as
+//! servers do that bind beside the old socket and then take its place) is looked for in its folder, by its inode.
 
 use crate::capture::hardlinks;
 use holdfast_image::bytes::Name;

@@ -1,7 +1,8 @@
 //! Sockets: who is connected with whom, what waits to be read, which options they have.
 //!
-//! Called by [`super::FileReader`], inside the stop or for a look at a running program. Nothing is consumed: data is seen
-//! with MSG_PEEK. A connection is whole only if everything that one end has sent waits at the other: what is still on its way cannot be seen.
+//! Called by [`super::FileReader`], inside the stop or for a look at a running program. Nothing is consumed: data is
+//! seen with MSG_PEEK. A connection is whole only if everything that one end has sent waits at the other: what is
+//! still on its way cannot be seen.
 
 use super::in_flight::{glance, peek};
 use super::socket_files;
@@ -24,7 +25,8 @@ const SOCKET_OPTIONS: [i32; 14] = [2, 15, 9, 6, 10, 12, 13, 16, 18, 20, 21, 29, 
 const TCP_OPTIONS: [i32; 11] = [1, 3, 4, 5, 6, 7, 8, 9, 18, 23, 25];
 /// Of IPv4 (ip(7)): type of service, time to live, packet information, path discovery, errors, free binding, multicast.
 const IP_OPTIONS: [i32; 10] = [1, 2, 8, 10, 11, 12, 15, 32, 33, 34];
-/// Of IPv6 (ipv6(7)): this family only, hops, multicast hops, interface and loop, errors, packet information, traffic class.
+/// Of IPv6 (ipv6(7)): this family only, hops, multicast hops, interface and loop, errors, packet information, traffic
+/// class.
 const IPV6_OPTIONS: [i32; 8] = [26, 16, 17, 18, 19, 25, 49, 67];
 /// Bytes on their way to the other end (tcp(7), unix(7)).
 const SIOCOUTQ: libc::c_ulong = 0x5411;
@@ -136,7 +138,8 @@ impl FileReader<'_> {
         Ok(object)
     }
 
-    /// What the kernel knows of a unix socket. Of many all are asked for at once: it looks for each among all of the host.
+    /// What the kernel knows of a unix socket. Of many all are asked for at once: it looks for each among all of the
+    /// host.
     fn kernels(&self, inode: u64) -> Option<UnixSocket> {
         if self.found.iter().filter(|found| found.is_socket()).nth(FEW_SOCKETS).is_none() {
             return sock_diag::unix_socket(inode).ok();
@@ -249,10 +252,10 @@ impl FileReader<'_> {
         }
     }
 
-    /// Lets a restart have the port of a listener, or of an end of a connection, at once: connections of a dead program stay in TIME_WAIT for a minute, in
-    /// which nobody can listen there unless they, too, had SO_REUSEADDR (net/ipv4/inet_connection_sock.c,
-    /// inet_csk_bind_conflict). Most servers set it. What a listener accepts has the option from it; nobody else can have
-    /// the address of a socket that listens, with it or without.
+    /// Lets a restart have the port of a listener, or of an end of a connection, at once: connections of a dead
+    /// program stay in TIME_WAIT for a minute, in which nobody can listen there unless they, too, had SO_REUSEADDR
+    /// (net/ipv4/inet_connection_sock.c, inet_csk_bind_conflict). Most servers set it. What a listener accepts has
+    /// the option from it; nobody else can have the address of a socket that listens, with it or without.
     fn free_after_death(&self, taken: &OwnedFd) {
         if self.look == Look::Stopped {
             let one = 1_i32.to_ne_bytes();
@@ -260,8 +263,8 @@ impl FileReader<'_> {
         }
     }
 
-    /// Has the ends acknowledge at once what they have: then the other one sends what it holds back (Nagle's algorithm waits
-    /// for that, and the acknowledgement for up to 40 ms), and the next try finds it.
+    /// Has the ends acknowledge at once what they have: then the other one sends what it holds back (Nagle's
+    /// algorithm waits for that, and the acknowledgement for up to 40 ms), and the next try finds it.
     fn hasten(&self, ends: &[&Stream]) {
         for found in ends.iter().flat_map(|end| self.with_inode(end.inode)).filter(|found| found.is_socket())
         {

@@ -1,10 +1,10 @@
 //! Pseudo-terminals whose master is in the program.
 //!
-//! Called by [`super::FileReader`], inside the stop or for a look at a running program. All that is asked can be asked at
-//! the master without changing anything; the slave is never opened here, because that would be seen at the master.
-//! What waits to be read at either end cannot be seen without being taken out: then there is no image just now. But a
-//! line that was begun and not ended (canonical mode: it waits as long as its typist) is taken out inside the stop, in
-//! which nobody reads, and put back ([`terminal::begun_line`]).
+//! Called by [`super::FileReader`], inside the stop or for a look at a running program. All that is asked can be
+//! asked at the master without changing anything; the slave is never opened here, because that would be seen at the
+//! master. What waits to be read at either end cannot be seen without being taken out: then there is no image just
+//! now. But a line that was begun and not ended (canonical mode: it waits as long as its typist) is taken out inside
+//! the stop, in which nobody reads, and put back ([`terminal::begun_line`]).
 
 use super::{FileReader, Found, Holder, Look, Obstacle};
 use holdfast_image::bytes::Blob;
@@ -23,8 +23,9 @@ const FIONREAD: libc::c_ulong = 0x541b;
 const ON_ITS_WAY: Duration = Duration::from_micros(300);
 
 impl Found {
-    /// A standard stream that is a slave. Of one that was opened by TIOCGPTPEER with O_CLOEXEC /proc shows that flag for
-    /// all duplicates (drivers/tty/pty.c, ptm_open_peer), and a standard stream is one because it outlives an exec.
+    /// A standard stream that is a slave. Of one that was opened by TIOCGPTPEER with O_CLOEXEC /proc shows that flag
+    /// for all duplicates (drivers/tty/pty.c, ptm_open_peer), and a standard stream is one because it outlives an
+    /// exec.
     pub(super) fn is_standard_terminal(&self) -> bool {
         (0..=2).contains(&self.fd) && self.target.starts_with(b"/dev/pts/")
     }

@@ -1,10 +1,10 @@
 //! Files without a name: memfds and deleted files, open or mapped.
 //!
-//! Called by [`super::FileReader`] for descriptors, and by the cut for files that are mapped only ([`add_mapped`]). Inside
-//! the stop: their content can change. A descriptor and a mapping belong together if /proc calls their file by the same
-//! inode and name: stat(2) and the maps file do not give the same device on every file system.
-//! What must hold: what shared mappings cover is saved with the pages ([`crate::capture::maps::save_shared`]); the rest is
-//! in the record.
+//! Called by [`super::FileReader`] for descriptors, and by the cut for files that are mapped only ([`add_mapped`]).
+//! Inside the stop: their content can change. A descriptor and a mapping belong together if /proc calls their file by
+//! the same inode and name: stat(2) and the maps file do not give the same device on every file system. What must
+//! hold: what shared mappings cover is saved with the pages ([`crate::capture::maps::save_shared`]); the rest is in
+//! the record.
 
 use super::{DELETED, FileReader, Found, Look, NAMELESS_LIMIT, Obstacle};
 use crate::capture::maps::{self, Kind, Mapped};
@@ -67,8 +67,8 @@ pub fn of_mapping(files: &[NamelessFile], mapping: &Mapping) -> Option<u32> {
     files.iter().position(is).and_then(|index| u32::try_from(index).ok())
 }
 
-/// Whether all of the content of a mapping's file is in the record or among the pages of shared mappings: what a private
-/// mapping has not written is there then.
+/// Whether all of the content of a mapping's file is in the record or among the pages of shared mappings: what a
+/// private mapping has not written is there then.
 pub fn is_known(files: &[NamelessFile], mapping: &Mapping) -> bool {
     let file = of_mapping(files, mapping).and_then(|index| files.get(index as usize));
     file.is_some_and(|file| !file.by_mapping)

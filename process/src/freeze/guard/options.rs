@@ -1,4 +1,5 @@
-//! How much is guarded, and why it may not be possible. Plain data, used by the other files of the folder and by the agent.
+//! How much is guarded, and why it may not be possible. Plain data, used by the other files of the folder and by the
+//! agent.
 
 use holdfast_image::PageCount;
 use holdfast_image::page_set::PageSet;

@@ -1,9 +1,10 @@
 //! The area of libholdfast in the program, read and written from here.
 //!
-//! Invariants: while the program runs only words of the agent are written (`holdfast_abi::GuardArea` says
-//! whose is which). What it changes meanwhile is read in whole words of 8 bytes: where the processor has no fast `rep movsb` the kernel
-//! copies those with one instruction each, and what is left over byte by byte (arch/x86/lib/copy_user_64.S, rep_movs_alternative), so that
-//! half of another value could be among them. Fails by: the error of process_vm_readv(2) or process_vm_writev(2); ESRCH when the program ended.
+//! Invariants: while the program runs only words of the agent are written (`holdfast_abi::GuardArea` says whose is
+//! which). What it changes meanwhile is read in whole words of 8 bytes: where the processor has no fast `rep movsb`
+//! the kernel copies those with one instruction each, and what is left over byte by byte
+//! (arch/x86/lib/copy_user_64.S, rep_movs_alternative), so that half of another value could be among them. Fails by:
+//! the error of process_vm_readv(2) or process_vm_writev(2); ESRCH when the program ended.
 
 use holdfast_abi::{GuardArea, SharedPage};
 use holdfast_image::record::InjectArea;
