@@ -1,11 +1,11 @@
-/* The benchmark of AI-Ckpt: a region, each page of which is written once per iteration, in one order; a checkpoint every
- * so many iterations, asked for by the program, which goes on as soon as it may. Run by benches/aickpt.py.
+/* The benchmark of AI-Ckpt: a region, each page of which is written once per iteration, in one order; a checkpoint
+ * every so many iterations, asked for by the program, which goes on as soon as it may. Run by benches/aickpt.py.
  *
  * `aickpt MIB ITERATIONS EVERY ascending|random|descending ITERATION_US`; EVERY 0: no checkpoints.
  *
- * Between two writes it computes for ITERATION_US / pages, counted anew after each write: a program that was delayed does
- * not catch up. Pages are noise, so they do not compress, and each write changes one word. An image is taken before the
- * region is filled, so that libraries and stacks are not part of what is measured, and one at the end.
+ * Between two writes it computes for ITERATION_US / pages, counted anew after each write: a program that was delayed
+ * does not catch up. Pages are noise, so they do not compress, and each write changes one word. An image is taken
+ * before the region is filled, so that libraries and stacks are not part of what is measured, and one at the end.
  *
  * Prints `ready PAGES`, and at the end `checkpoint NUMBER NS CODE` (the time inside the call), `iteration NUMBER NS`,
  * `total NS` (all iterations and calls) and `sum X`. */

@@ -80,7 +80,8 @@ int main(int argc, char **argv)
     size_t bytes = (size_t)number_argument(argc, argv, 1, 4096) << 20;
     int huge = argc > 2 && strcmp(argv[2], "huge") == 0;
     size_t align = 2u << 20;
-    unsigned char *area = mmap(NULL, bytes + align, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    unsigned char *area = mmap(NULL, bytes + align, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+        -1, 0);
     CHECK(area != MAP_FAILED);
     unsigned char *heap = area + (align - (uintptr_t)area % align) % align;
     CHECK(madvise(heap, bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE) == 0);

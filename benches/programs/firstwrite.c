@@ -1,10 +1,11 @@
-/* What the first write to a page costs: plain, by mprotect and SIGSEGV, tracked, and while an image is being flushed. Run
- * by benches/pager.py with `--order address` and a slow `--rate`, so that it is known which pages are stored already.
+/* What the first write to a page costs: plain, by mprotect and SIGSEGV, tracked, and while an image is being flushed.
+ * Run by benches/pager.py with `--order address` and a slow `--rate`, so that it is known which pages are stored
+ * already.
  *
  * `firstwrite REGION_MIB SAMPLE_MIB ROUNDS FLUSH_MS`; FLUSH_MS: how long a flush of the region takes.
  *
- * Every write is timed alone by the time stamp counter. Prints `KIND ROUND MEDIAN_NS MEAN_NS`, and for the two kinds that
- * need a flush under way `SINCE_NS`, the time from the cut to the last of its writes. Kinds:
+ * Every write is timed alone by the time stamp counter. Prints `KIND ROUND MEDIAN_NS MEAN_NS`, and for the two kinds
+ * that need a flush under way `SINCE_NS`, the time from the cut to the last of its writes. Kinds:
  *   plain          no protection; the cost of reading the counter is in all others too
  *   mprotect       one SIGSEGV and one mprotect per page
  *   mprotect-copy  the same, and the handler copies the page first (AI-Ckpt's mechanism)

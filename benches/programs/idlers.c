@@ -1,5 +1,5 @@
-/* Processes with threads that do nothing: `idlers PROCESSES THREADS`. Every thread sleeps in the kernel, each process's in
- * several ways; all are made before `ready` is printed. They end when standard input does. */
+/* Processes with threads that do nothing: `idlers PROCESSES THREADS`. Every thread sleeps in the kernel, each process's
+ * in several ways; all are made before `ready` is printed. They end when standard input does. */
 #include "common.h"
 #include <poll.h>
 #include <pthread.h>

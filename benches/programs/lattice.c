@@ -1,6 +1,6 @@
-/* A code with the memory pattern of an atmospheric model (CM1 and its kin): six fields on a grid, three time levels each,
- * a three-stage Runge-Kutta step with short acoustic steps inside. Each field is a block of its own, and blocks are written
- * in another order than they lie in memory, some of them once and some of them many times per step. Run by
+/* A code with the memory pattern of an atmospheric model (CM1 and its kin): six fields on a grid, three time levels
+ * each, a three-stage Runge-Kutta step with short acoustic steps inside. Each field is a block of its own, and blocks
+ * are written in another order than they lie in memory, some of them once and some of them many times per step. Run by
  * benches/figure4.py.
  *
  * `lattice MIB STEPS`: MIB is the size of all fields together. Prints `step N` after each step, then `loop SECONDS` for
@@ -18,7 +18,8 @@ static double *block(size_t cells, uint64_t seed, double scale)
 {
     double *values = malloc(cells * sizeof *values);
     CHECK(values != NULL);
-    for (size_t i = 0; i < cells; i++) values[i] = scale * ((double)(mix(seed << 40 ^ i) >> 11) / 9007199254740992.0 - 0.5);
+    for (size_t i = 0; i < cells; i++)
+        values[i] = scale * ((double)(mix(seed << 40 ^ i) >> 11) / 9007199254740992.0 - 0.5);
     return values;
 }
 

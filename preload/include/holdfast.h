@@ -5,15 +5,15 @@
  *
  * Linking. Nothing is to be linked: the functions come with libholdfast.so, which `holdfast run` preloads. They are
  * declared weak, so the same binary runs without it; HOLDFAST_LOADED says which it is, and no function may be called
- * where it is 0. (Linking with -lholdfast works too; a program linked that way still has to be started by `holdfast run`,
- * or with LD_PRELOAD, to have an agent.)
+ * where it is 0. (Linking with -lholdfast works too; a program linked that way still has to be started by
+ * `holdfast run`, or with LD_PRELOAD, to have an agent.)
  *
  * Without an agent (the library is there, but nobody checkpoints the program, or the agent has ended) every function
  * returns at once and does no harm; each says below what it returns then.
  *
  * Threads. Any thread may call any function at any time; no function holds a lock of the library while it waits. None
- * of them may be called in a signal handler. holdfast_restore_protected() reads the environment: no other thread may call
- * setenv() meanwhile.
+ * of them may be called in a signal handler. holdfast_restore_protected() reads the environment: no other thread may
+ * call setenv() meanwhile.
  *
  * fork. A child inherits protected memory as any other memory: it has its own copy, under the same names. The child of
  * a fork is a process of its own for the agent. After exec nothing is left of protected memory.
@@ -32,9 +32,12 @@ extern "C" {
 /* Errors. All are negative. */
 #define HOLDFAST_E_NO_AGENT (-1)  /* nobody checkpoints this program, or the agent has ended */
 #define HOLDFAST_E_BUSY (-2)      /* another thread is inside a call for a checkpoint; it may succeed */
-#define HOLDFAST_E_REFUSED (-3)   /* the program holds something open that cannot be restored; the agent's log names it */
-#define HOLDFAST_E_FAILED (-4)    /* the checkpoint failed (disk full, ...); the agent's log says why; older images are intact */
-#define HOLDFAST_E_ARGUMENT (-5)  /* null pointer, empty or too long name, size 0, memory that is not protected memory */
+#define HOLDFAST_E_REFUSED (-3)   /* the program holds something open that cannot be restored;
+                                   * the agent's log names it */
+#define HOLDFAST_E_FAILED (-4)    /* the checkpoint failed (disk full, ...); the agent's log says why;
+                                   * older images are intact */
+#define HOLDFAST_E_ARGUMENT (-5)  /* null pointer, empty or too long name, size 0,
+                                   * memory that is not protected memory */
 #define HOLDFAST_E_NO_IMAGE (-6)  /* this program was not started again from an image of protected memory */
 #define HOLDFAST_E_NOT_FOUND (-7) /* that image has no region of this name */
 #define HOLDFAST_E_SIZE (-8)      /* that image has this region with another size */
@@ -49,7 +52,8 @@ extern "C" {
 #define HOLDFAST_LOADED (holdfast_checkpoint != NULL)
 
 /* Takes a checkpoint of the whole program now, and waits until the image is committed (on disk under its final name).
- * The other threads run on, but for the stop itself; most of what has changed is stored before it (engines auto and copy).
+ * The other threads run on, but for the stop itself; most of what has changed is stored before it (engines auto and
+ * copy).
  *
  * Returns
  *   0  the image is committed, and this is the program going on;
@@ -60,8 +64,9 @@ extern "C" {
  * restarted from it, the call returns 1. */
 HOLDFAST_API int holdfast_checkpoint(void);
 
-/* The same, but returns as soon as the program may go on: its state is caught, and the image is written behind its back.
- * While an earlier image is still being written this call waits for that one first, so there is never more than one.
+/* The same, but returns as soon as the program may go on: its state is caught, and the image is written behind its
+ * back. While an earlier image is still being written this call waits for that one first, so there is never more than
+ * one.
  *
  * Returns
  *   0  the cut is made. Whether the image will be committed is not known yet: `holdfast list` and the agent's log tell
@@ -76,18 +81,19 @@ HOLDFAST_API int holdfast_restarted(void);
 
 /* Gives out `size` bytes of zeroed memory under a name, rounded up to whole pages and page-aligned.
  *
- * It differs from other memory in this: it is always tracked, it is the first to be flushed after a checkpoint, and with
- * `holdfast run --only-protected` the image holds nothing but these regions, by name: it is then as small as what the
- * program declares, and the program starts from its beginning and brings its regions back by
- * holdfast_restore_protected(). Without --only-protected it is part of the image like all memory, comes back at the same
- * address, and needs no call.
+ * It differs from other memory in this: it is always tracked, it is the first to be flushed after a checkpoint, and
+ * with `holdfast run --only-protected` the image holds nothing but these regions, by name: it is then as small as what
+ * the program declares, and the program starts from its beginning and brings its regions back by
+ * holdfast_restore_protected(). Without --only-protected it is part of the image like all memory, comes back at the
+ * same address, and needs no call.
  *
  * `name`: 1 to HOLDFAST_NAME_MAX bytes, any but NUL; unique among the regions that exist. It is copied.
  * At most 1024 regions exist at a time.
  *
  * Returns the memory, or NULL and errno:
  *   EINVAL  the name is NULL, empty or too long, or `size` is 0
- *   EEXIST  there is a region of this name (of two threads that ask for one new name at the same time both may get this)
+ *   EEXIST  there is a region of this name (of two threads that ask for one new name at the same time both may get
+ *           this)
  *   ENOSPC  1024 regions exist
  *   ENOMEM  no memory
  * Without an agent it gives out memory all the same, so that the program runs; nobody saves it. */

@@ -1,5 +1,5 @@
-/* A self-checking MPI program: messages round a ring, large and small, reductions, a broadcast, an exchange of all with all.
- * Rank 0 prints one line per turn. `ring [TURNS]` */
+/* A self-checking MPI program: messages round a ring, large and small, reductions, a broadcast, an exchange of all with
+ * all. Rank 0 prints one line per turn. `ring [TURNS]` */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

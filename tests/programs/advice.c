@@ -1,6 +1,6 @@
-/* Memory that is advised away is zero, and memory that mremap moves keeps its content, also when a restart has mapped it
- * from the image. Blocks of mmap, malloc and calloc of 1 to 4 MiB, full of numbers that do not compress, of which every
- * round checks all, takes pieces away and fills others. `advice [ROUNDS]` */
+/* Memory that is advised away is zero, and memory that mremap moves keeps its content, also when a restart has mapped
+ * it from the image. Blocks of mmap, malloc and calloc of 1 to 4 MiB, full of numbers that do not compress, of which
+ * every round checks all, takes pieces away and fills others. `advice [ROUNDS]` */
 #include "common.h"
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -72,8 +72,8 @@ static void advise(int area)
     }
 }
 
-/* An area is one mapping when a wall keeps it from its neighbours, and stays one for mremap as long as its pages have the
- * same protection. */
+/* An area is one mapping when a wall keeps it from its neighbours, and stays one for mremap as long as its pages have
+ * the same protection. */
 static void resize(int area)
 {
     size_t pages = 300 + throw(MAX_PAGES - 300), old = areas[area].pages;

@@ -73,7 +73,8 @@ static void disarmed_round(long round)
 
 int main(int argc, char **argv)
 {
-    static const struct kind kinds[] = {{"periodic", periodic_prepare, periodic_round}, {"absolute", wall, absolute_round},
+    static const struct kind kinds[] = {{"periodic", periodic_prepare, periodic_round},
+                                        {"absolute", wall, absolute_round},
                                         {"expired", monotonic, expired_round}, {"disarmed", monotonic, disarmed_round}};
     return RUN_KIND(kinds);
 }

@@ -1,5 +1,5 @@
-/* What the kernel has told the program at its start: the auxiliary vector, in memory and in /proc, the random bytes, the
- * place of the vdso. `auxiliary [ROUNDS]` */
+/* What the kernel has told the program at its start: the auxiliary vector, in memory and in /proc, the random bytes,
+ * the place of the vdso. `auxiliary [ROUNDS]` */
 #include "rounds.h"
 #include <elf.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-/* The break grows step by step with content, and goes back. No malloc here: the C library's own allocator would move the
- * break too. `break [ROUNDS]` */
+/* The break grows step by step with content, and goes back. No malloc here: the C library's own allocator would move
+ * the break too. `break [ROUNDS]` */
 #include "common.h"
 
 #define STEP 65536

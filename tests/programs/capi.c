@@ -1,6 +1,6 @@
-/* The C API: `capi` checkpoints itself and tells whether it came back from a restart; `capi alone` runs without an agent,
- * where every call must fail at once; `capi protected` keeps its state in protected memory, crashes after half of its
- * rounds in its first life, and goes on from that memory in the second. */
+/* The C API: `capi` checkpoints itself and tells whether it came back from a restart; `capi alone` runs without an
+ * agent, where every call must fail at once; `capi protected` keeps its state in protected memory, crashes after half
+ * of its rounds in its first life, and goes on from that memory in the second. */
 #include "common.h"
 #include "holdfast.h"
 #include <dlfcn.h>

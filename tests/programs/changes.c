@@ -1,6 +1,7 @@
 /* One way in which memory changes between two checkpoints: `changes CASE` prepares, takes a checkpoint, changes, takes
  * another, and checks what it holds: at once, and when it comes back from a restart of either image. Between the two
- * checkpoints nothing else touches the memory, so a change that the tracker misses is a page of the first image in the second.
+ * checkpoints nothing else touches the memory, so a change that the tracker misses is a page of the first image in the
+ * second.
  *
  * Lines `first`, `second` when an image exists, `restarted WHICH right` after a restart; ends with PASS. */
 #include "holdfast.h"

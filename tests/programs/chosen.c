@@ -1,4 +1,5 @@
-/* Functions that the loader chose for this processor (ifunc), and what the processor says of itself. `chosen [ROUNDS]` */
+/* Functions that the loader chose for this processor (ifunc), and what the processor says of itself.
+ * `chosen [ROUNDS]` */
 #include "rounds.h"
 #include <cpuid.h>
 

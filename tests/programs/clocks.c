@@ -4,8 +4,8 @@
 #include <sys/syscall.h>
 #include <sys/time.h>
 
-static const clockid_t ids[] = {CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_BOOTTIME, CLOCK_MONOTONIC_RAW, CLOCK_MONOTONIC_COARSE,
-                                CLOCK_REALTIME_COARSE, CLOCK_TAI};
+static const clockid_t ids[] = {CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_BOOTTIME, CLOCK_MONOTONIC_RAW,
+                                CLOCK_MONOTONIC_COARSE, CLOCK_REALTIME_COARSE, CLOCK_TAI};
 #define COUNT (sizeof ids / sizeof ids[0])
 static int64_t last[COUNT];
 

@@ -1,6 +1,7 @@
 /* Timers of timer_create: `clockworks KIND [ROUNDS]`
- * KIND: signal (periodic, queued with a value), thread (SIGEV_THREAD), one (SIGEV_THREAD_ID), silent (SIGEV_NONE), computing (a
- * clock of the time spent computing), absolute, numbers (their numbers, with gaps), overrun (expirations while it is blocked) */
+ * KIND: signal (periodic, queued with a value), thread (SIGEV_THREAD), one (SIGEV_THREAD_ID), silent (SIGEV_NONE),
+ * computing (a clock of the time spent computing), absolute, numbers (their numbers, with gaps), overrun (expirations
+ * while it is blocked) */
 #include "rounds.h"
 #include <pthread.h>
 #include <semaphore.h>
@@ -61,7 +62,9 @@ static void in_thread(union sigval value)
 static void thread_prepare(void)
 {
     CHECK(sem_init(&fired, 0, 0) == 0);
-    make(CLOCK_MONOTONIC, (struct sigevent){.sigev_notify = SIGEV_THREAD, .sigev_value = {.sival_int = 88}, .sigev_notify_function = in_thread});
+    make(CLOCK_MONOTONIC,
+        (struct sigevent){.sigev_notify = SIGEV_THREAD, .sigev_value = {.sival_int = 88},
+        .sigev_notify_function = in_thread});
     set(0, 20000000, 20000000);
 }
 
@@ -161,7 +164,8 @@ static void numbers_round(long round)
 {
     for (int i = 0; i < 6; i++) {
         struct itimerspec t;
-        CHECK(syscall(SYS_timer_gettime, numbers[i], &t) == 0 && t.it_interval.tv_sec == i + 1 && t.it_value.tv_sec > 90000);
+        CHECK(syscall(SYS_timer_gettime, numbers[i], &t) == 0 && t.it_interval.tv_sec == i + 1
+            && t.it_value.tv_sec > 90000);
     }
     int which = (int)(round * 5 % 6);
     CHECK(syscall(SYS_timer_delete, numbers[which]) == 0);
@@ -183,9 +187,12 @@ static void overrun_round(long round)
 
 int main(int argc, char **argv)
 {
-    static const struct kind kinds[] = {{"signal", signal_prepare, signal_round}, {"thread", thread_prepare, thread_round},
+    static const struct kind kinds[] = {{"signal", signal_prepare, signal_round},
+                                        {"thread", thread_prepare, thread_round},
                                         {"one", one_prepare, thread_round}, {"silent", silent_prepare, silent_round},
-                                        {"computing", computing_prepare, computing_round}, {"absolute", absolute_prepare, absolute_round},
-                                        {"numbers", numbers_prepare, numbers_round}, {"overrun", overrun_prepare, overrun_round}};
+                                        {"computing", computing_prepare, computing_round},
+                                        {"absolute", absolute_prepare, absolute_round},
+                                        {"numbers", numbers_prepare, numbers_round},
+                                        {"overrun", overrun_prepare, overrun_round}};
     return RUN_KIND(kinds);
 }

@@ -1,5 +1,5 @@
-/* Threads that the program makes by clone(2) itself, without the C library: no thread-local memory of their own, an id that
- * the kernel clears at their end. Two live on, one lives from round to round. `clones [ROUNDS]` */
+/* Threads that the program makes by clone(2) itself, without the C library: no thread-local memory of their own, an id
+ * that the kernel clears at their end. Two live on, one lives from round to round. `clones [ROUNDS]` */
 #include "rounds.h"
 #include <linux/futex.h>
 #include <sched.h>
@@ -16,7 +16,8 @@ static long raw(long number, long a, long b)
 {
     long result;
     register long third __asm__("r10") = 0;
-    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(0L), "r"(third) : "rcx", "r11", "memory");
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(0L), "r"(third)
+        : "rcx", "r11", "memory");
     return result;
 }
 
@@ -35,7 +36,8 @@ static int life(void *argument)
 
 static void start(long self)
 {
-    const int flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_CHILD_CLEARTID | CLONE_PARENT_SETTID;
+    const int flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM
+        | CLONE_CHILD_CLEARTID | CLONE_PARENT_SETTID;
     stop[self] = 0;
     int id = clone(life, stacks[self] + STACK, flags, (void *)(intptr_t)self, &ids[self], NULL, &ids[self]);
     CHECK(id > 0);

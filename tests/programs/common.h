@@ -1,8 +1,9 @@
 /* What all test programs share.
  *
  * A test program checks itself and prints numbered lines that are the same in every run, so that the output of an
- * undisturbed run and the joined output of any number of checkpoint, kill -9, restart rounds must be equal byte by byte.
- * It ends with "PASS" and status 0, or with what went wrong and status 1. Each line is written when it is complete.
+ * undisturbed run and the joined output of any number of checkpoint, kill -9, restart rounds must be equal byte by
+ * byte. It ends with "PASS" and status 0, or with what went wrong and status 1. Each line is written when it is
+ * complete.
  */
 #ifndef HOLDFAST_TEST_COMMON_H
 #define HOLDFAST_TEST_COMMON_H
@@ -61,8 +62,8 @@ UNUSED static struct timespec timespec_of_ns(int64_t ns)
     return t;
 }
 
-/* With HOLDFAST_TEST_STAY=FILE a program does not end before that file is there: what a test does with it meanwhile takes as
- * long as it takes. It changes some memory meanwhile, as programs do. */
+/* With HOLDFAST_TEST_STAY=FILE a program does not end before that file is there: what a test does with it meanwhile
+ * takes as long as it takes. It changes some memory meanwhile, as programs do. */
 UNUSED static int pass(void)
 {
     static volatile long turns;

@@ -1,4 +1,5 @@
-/* Clocks of the time that was spent computing, of the process and of a thread: they go on, never back. `consumed [ROUNDS]` */
+/* Clocks of the time that was spent computing, of the process and of a thread: they go on, never back.
+ * `consumed [ROUNDS]` */
 #include "rounds.h"
 #include <sys/resource.h>
 

@@ -1,6 +1,6 @@
 /* Who the program is, after root has changed it: `credentials KIND [ROUNDS]`; root only.
- * KIND: dropped (all ids of an ordinary user), effective (real, effective and saved ids that differ), groups (supplementary
- * ones), capabilities (a few kept, ambient and bounding sets), threads (each with ids of its own) */
+ * KIND: dropped (all ids of an ordinary user), effective (real, effective and saved ids that differ), groups
+ * (supplementary ones), capabilities (a few kept, ambient and bounding sets), threads (each with ids of its own) */
 #include "rounds.h"
 #include <grp.h>
 #include <linux/capability.h>
@@ -65,7 +65,8 @@ static void capabilities_round(long round)
     const uint32_t kept = 1u << CAP_CHOWN | 1u << CAP_KILL | 1u << CAP_NET_BIND_SERVICE | 1u << CAP_SETPCAP;
     (void)round;
     get(data);
-    CHECK(data[0].permitted == kept && data[0].effective == (kept & ~(1u << CAP_KILL)) && data[0].inheritable == 1u << CAP_CHOWN);
+    CHECK(data[0].permitted == kept && data[0].effective == (kept & ~(1u << CAP_KILL))
+        && data[0].inheritable == 1u << CAP_CHOWN);
     CHECK(prctl(PR_CAPBSET_READ, CAP_SYS_MODULE, 0, 0, 0) == 0 && prctl(PR_CAPBSET_READ, CAP_CHOWN, 0, 0, 0) == 1);
     CHECK(prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_IS_SET, CAP_CHOWN, 0, 0) == 1);
 }
@@ -93,8 +94,10 @@ static void threads_round(long round)
 
 int main(int argc, char **argv)
 {
-    static const struct kind kinds[] = {{"dropped", dropped_prepare, dropped_round}, {"effective", NULL, effective_round},
-                                        {"groups", NULL, groups_round}, {"capabilities", capabilities_prepare, capabilities_round},
+    static const struct kind kinds[] = {{"dropped", dropped_prepare, dropped_round},
+                                        {"effective", NULL, effective_round},
+                                        {"groups", NULL, groups_round},
+                                        {"capabilities", capabilities_prepare, capabilities_round},
                                         {"threads", threads_prepare, threads_round}};
     return RUN_KIND(kinds);
 }

@@ -43,7 +43,8 @@ static void open_all(void)
     make(&pairs[0], AF_INET, &four, sizeof four, 0);
     make(&pairs[1], AF_INET6, &six, sizeof six, 1);
     make(&pairs[2], AF_UNIX, &path, sizeof path, 1);
-    make(&pairs[3], AF_UNIX, &hidden, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(hidden.sun_path + 1)), 0);
+    make(&pairs[3], AF_UNIX, &hidden,
+        (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(hidden.sun_path + 1)), 0);
     CHECK(setsockopt(pairs[0].from, SOL_SOCKET, SO_BROADCAST, &one, sizeof one) == 0);
     CHECK(setsockopt(pairs[1].from, IPPROTO_IPV6, IPV6_UNICAST_HOPS, &hops, sizeof hops) == 0);
     CHECK((idle = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) >= 0);
@@ -82,7 +83,8 @@ int main(int argc, char **argv)
     open_all();
     for (uint64_t round = 0; round < (uint64_t)rounds; round++) {
         for (int i = 0; i < PAIRS; i++) use(&pairs[i], round);
-        CHECK(option(pairs[0].from, SOL_SOCKET, SO_BROADCAST) == 1 && option(pairs[0].to, SOL_SOCKET, SO_BROADCAST) == 0);
+        CHECK(option(pairs[0].from, SOL_SOCKET, SO_BROADCAST) == 1
+            && option(pairs[0].to, SOL_SOCKET, SO_BROADCAST) == 0);
         CHECK(option(pairs[1].from, IPPROTO_IPV6, IPV6_UNICAST_HOPS) == 5);
         CHECK(option(idle, SOL_SOCKET, SO_RCVBUF) == 100000 && option(idle, SOL_SOCKET, SO_TYPE) == SOCK_STREAM);
         sleep_ms(25);

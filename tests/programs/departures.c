@@ -1,5 +1,5 @@
-/* Threads that end in every way: joined later, detached, cancelled with handlers to run, by pthread_exit; and a thread that
- * sleeps in pthread_join across rounds. `departures [ROUNDS]` */
+/* Threads that end in every way: joined later, detached, cancelled with handlers to run, by pthread_exit; and a thread
+ * that sleeps in pthread_join across rounds. `departures [ROUNDS]` */
 #include "rounds.h"
 #include <pthread.h>
 #include <semaphore.h>

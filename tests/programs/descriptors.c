@@ -1,5 +1,5 @@
-/* Many descriptors: 600 of them, with numbers up to 4000, holes between them, some that share a file's position and some that
- * do not; every round closes, moves and duplicates a few. `descriptors [ROUNDS]` */
+/* Many descriptors: 600 of them, with numbers up to 4000, holes between them, some that share a file's position and
+ * some that do not; every round closes, moves and duplicates a few. `descriptors [ROUNDS]` */
 #include "rounds.h"
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -23,7 +23,8 @@ static void one_round(long round)
         /* those of one ten share a position */
         CHECK(lseek(numbers[which], 0, SEEK_CUR) == (which / 10 * 10 + round) % 1000);
     }
-    for (long ten = 0; ten < COUNT; ten += 10) CHECK(lseek(numbers[ten + round % 10], (ten + round + 1) % 1000, SEEK_SET) >= 0);
+    for (long ten = 0; ten < COUNT; ten += 10)
+        CHECK(lseek(numbers[ten + round % 10], (ten + round + 1) % 1000, SEEK_SET) >= 0);
     for (long which = round % 13; which < COUNT; which += 13) {
         int number = free_number(which, round);
         CHECK(dup3(numbers[which], number, which % 3 ? O_CLOEXEC : 0) == number && close(numbers[which]) == 0);

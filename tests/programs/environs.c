@@ -1,4 +1,5 @@
-/* Floating-point environment: rounding, masked exceptions, sticky flags, per thread, in C's own words. `environs [ROUNDS]` */
+/* Floating-point environment: rounding, masked exceptions, sticky flags, per thread, in C's own words.
+ * `environs [ROUNDS]` */
 #include "rounds.h"
 #include <fenv.h>
 #include <pthread.h>

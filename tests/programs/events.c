@@ -1,7 +1,8 @@
 /* Descriptors that tell of events: `events KIND [ROUNDS]`
- * KIND: oneshot (disabled until it is asked for again), edge, nested (an epoll in an epoll), closed (a watched descriptor that is
- * closed while a duplicate lives), reused (the same, and its number is another's), many (300 descriptors with data of 64 bits),
- * semaphore (EFD_SEMAPHORE), brim (an eventfd that is full), signals (signalfd: a mask that changes, signals that wait) */
+ * KIND: oneshot (disabled until it is asked for again), edge, nested (an epoll in an epoll), closed (a watched
+ * descriptor that is closed while a duplicate lives), reused (the same, and its number is another's), many (300
+ * descriptors with data of 64 bits), semaphore (EFD_SEMAPHORE), brim (an eventfd that is full), signals (signalfd: a
+ * mask that changes, signals that wait) */
 #include "rounds.h"
 #include <fcntl.h>
 #include <signal.h>
@@ -189,7 +190,8 @@ static void signals_round(long round)
     struct signalfd_siginfo info;
     union sigval value = {.sival_int = (int)round};
     if (round > 0) {
-        CHECK(read(fd, &info, sizeof info) == sizeof info && (int)info.ssi_signo == SIGRTMIN + 3 + (int)((round - 1) % 5));
+        CHECK(read(fd, &info, sizeof info) == sizeof info
+            && (int)info.ssi_signo == SIGRTMIN + 3 + (int)((round - 1) % 5));
         CHECK(info.ssi_int == round - 1 && (pid_t)info.ssi_pid == getpid());
     }
     CHECK(read(fd, &info, sizeof info) == -1 && errno == EAGAIN);
@@ -200,9 +202,12 @@ static void signals_round(long round)
 int main(int argc, char **argv)
 {
     static const struct kind kinds[] = {{"oneshot", oneshot_prepare, oneshot_round}, {"edge", edge_prepare, edge_round},
-                                        {"nested", nested_prepare, nested_round}, {"closed", closed_prepare, closed_round},
+                                        {"nested", nested_prepare, nested_round},
+                                        {"closed", closed_prepare, closed_round},
                                         {"reused", reused_prepare, reused_round},
-                                        {"many", many_prepare, many_round}, {"semaphore", semaphore_prepare, semaphore_round},
-                                        {"brim", brim_prepare, brim_round}, {"signals", signals_prepare, signals_round}};
+                                        {"many", many_prepare, many_round},
+                                        {"semaphore", semaphore_prepare, semaphore_round},
+                                        {"brim", brim_prepare, brim_round},
+                                        {"signals", signals_prepare, signals_round}};
     return RUN_KIND(kinds);
 }

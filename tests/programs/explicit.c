@@ -1,6 +1,6 @@
 /* Explicit huge pages (MAP_HUGETLB). `explicit KIND [ROUNDS]`
- *   private  filled, in part too, given back, read again without a write (zeros then, which the kernel gives the protection that was
- *            left), moved, made read-only; one is never touched
+ *   private  filled, in part too, given back, read again without a write (zeros then, which the kernel gives the
+ *            protection that was left), moved, made read-only; one is never touched
  *   shared   of two processes: what one writes the other reads, and answers
  *   kept     the same of System V, of which the last page is not whole
  *   removed  the same of what was removed (IPC_RMID) while it is attached */
@@ -156,7 +156,8 @@ static void round_shared(long round)
 
 int main(int argc, char **argv)
 {
-    static const struct kind kinds[] = {{"private", prepare_private, round_private}, {"shared", prepare_shared, round_shared},
+    static const struct kind kinds[] = {{"private", prepare_private, round_private},
+                                        {"shared", prepare_shared, round_shared},
                                         {"kept", prepare_kept, round_shared},
                                         {"removed", prepare_removed, round_shared}};
     return RUN_KIND(kinds);

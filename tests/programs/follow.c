@@ -1,7 +1,7 @@
 /* Life cycle: `follow exec [ROUNDS]` replaces itself by itself after each third of its rounds; `follow daemon FILE
- * [ROUNDS]` becomes a daemon that writes its lines to FILE; `follow exit STATUS`; `follow signal NUMBER` dies of a signal;
- * `follow trap [ROUNDS]` prints the name of each SIGTERM or SIGINT it gets and ends with status 42 after SIGINT;
- * `follow fds` prints the open descriptors and the number of threads. */
+ * [ROUNDS]` becomes a daemon that writes its lines to FILE; `follow exit STATUS`; `follow signal NUMBER` dies of a
+ * signal; `follow trap [ROUNDS]` prints the name of each SIGTERM or SIGINT it gets and ends with status 42 after
+ * SIGINT; `follow fds` prints the open descriptors and the number of threads. */
 #include "common.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -85,7 +85,8 @@ static int print_descriptors(void)
 int main(int argc, char **argv)
 {
     const char *kind = argc > 1 ? argv[1] : "";
-    if (strcmp(kind, "exec") == 0) return by_exec(argv, number_argument(argc, argv, 2, 45), number_argument(argc, argv, 3, 0));
+    if (strcmp(kind, "exec") == 0)
+        return by_exec(argv, number_argument(argc, argv, 2, 45), number_argument(argc, argv, 3, 0));
     if (strcmp(kind, "daemon") == 0 && argc > 2) return by_daemon(argv[2], number_argument(argc, argv, 3, 45));
     if (strcmp(kind, "exit") == 0) return (int)number_argument(argc, argv, 2, 7);
     if (strcmp(kind, "trap") == 0) return by_trap(number_argument(argc, argv, 2, 100));

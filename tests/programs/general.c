@@ -99,8 +99,8 @@ static void x87_round(long round)
     unsigned short mode = (unsigned short)(0x7f | (round % 4) << 10 | (round % 2 ? 3 : 2) << 8), after;
     for (int i = 0; i < 8; i++) in[i] = (double)(round * 8 + i) + 0.5;
     uint64_t spins = SPINS;
-    __asm__ volatile("fninit\n fldcw %4\n fldl (%1)\n fldl 8(%1)\n fldl 16(%1)\n fldl 24(%1)\n fldl 32(%1)\n fldl 40(%1)\n"
-                     "fldl 48(%1)\n fldl 56(%1)\n 1: dec %0\n jnz 1b\n fnstcw %3\n"
+    __asm__ volatile("fninit\n fldcw %4\n fldl (%1)\n fldl 8(%1)\n fldl 16(%1)\n fldl 24(%1)\n fldl 32(%1)\n"
+                     " fldl 40(%1)\nfldl 48(%1)\n fldl 56(%1)\n 1: dec %0\n jnz 1b\n fnstcw %3\n"
                      "fstpl 56(%2)\n fstpl 48(%2)\n fstpl 40(%2)\n fstpl 32(%2)\n fstpl 24(%2)\n fstpl 16(%2)\n"
                      "fstpl 8(%2)\n fstpl (%2)\n fninit\n"
                      : "+r"(spins)
@@ -112,6 +112,7 @@ static void x87_round(long round)
 int main(int argc, char **argv)
 {
     static const struct kind kinds[] = {
-        {"numbers", NULL, numbers_round}, {"redzone", NULL, redzone_round}, {"gs", gs_prepare, gs_round}, {"x87", NULL, x87_round}};
+        {"numbers", NULL, numbers_round}, {"redzone", NULL, redzone_round}, {"gs", gs_prepare, gs_round},
+        {"x87", NULL, x87_round}};
     return RUN_KIND(kinds);
 }

@@ -18,6 +18,7 @@ int main(int argc, char **argv)
     char *room = mmap(NULL, ROOM, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CHECK(room != MAP_FAILED && munmap(room, ROOM) == 0);
     top = room + ROOM;
-    CHECK(mmap(top - PAGE, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_GROWSDOWN | MAP_FIXED_NOREPLACE, -1, 0) == top - PAGE);
+    CHECK(mmap(top - PAGE, PAGE, PROT_READ | PROT_WRITE,
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_GROWSDOWN | MAP_FIXED_NOREPLACE, -1, 0) == top - PAGE);
     return run_rounds("growsdown", number_argument(argc, argv, 1, 45), one_round);
 }

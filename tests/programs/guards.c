@@ -1,5 +1,6 @@
-/* Guard regions (MADV_GUARD_INSTALL, Linux 6.13): in anonymous memory, in the stack of a thread, and in a private mapping
- * of a file (6.15; refused under holdfast as by an older kernel). Every round installs some, removes some, fills what was removed, and checks all. `guards [ROUNDS]` */
+/* Guard regions (MADV_GUARD_INSTALL, Linux 6.13): in anonymous memory, in the stack of a thread, and in a private
+ * mapping of a file (6.15; refused under holdfast as by an older kernel). Every round installs some, removes some,
+ * fills what was removed, and checks all. `guards [ROUNDS]` */
 #include "common.h"
 #include <fcntl.h>
 #include <pthread.h>

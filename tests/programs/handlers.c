@@ -1,5 +1,5 @@
-/* What happens at each of the 64 signals: handler, flags, mask, ignored or default, another set in every round; one that is
- * reset after its first signal. `handlers [ROUNDS]` */
+/* What happens at each of the 64 signals: handler, flags, mask, ignored or default, another set in every round; one
+ * that is reset after its first signal. `handlers [ROUNDS]` */
 #include "rounds.h"
 #include <signal.h>
 
@@ -20,7 +20,8 @@ static void once(int number)
 /* Not those of the C library, not those that cannot be caught, not those that Holdfast and the rounds need. */
 static int is_free(int number)
 {
-    return number != SIGKILL && number != SIGSTOP && number != 32 && number != 33 && number != SIGURG && number != SIGWINCH && number != SIGUSR1;
+    return number != SIGKILL && number != SIGSTOP && number != 32 && number != 33 && number != SIGURG
+        && number != SIGWINCH && number != SIGUSR1;
 }
 
 static struct sigaction made(long round, int number)
@@ -35,7 +36,8 @@ static struct sigaction made(long round, int number)
     default: action.sa_sigaction = two; action.sa_flags = SA_SIGINFO;
     }
     v /= 4;
-    action.sa_flags |= (v % 2 ? SA_RESTART : 0) | (v % 3 ? SA_NODEFER : 0) | (v % 5 ? SA_ONSTACK : 0) | (v % 7 ? 0 : SA_RESETHAND);
+    action.sa_flags |= (v % 2 ? SA_RESTART : 0) | (v % 3 ? SA_NODEFER : 0) | (v % 5 ? SA_ONSTACK : 0)
+        | (v % 7 ? 0 : SA_RESETHAND);
     if (number == SIGCHLD) action.sa_flags |= (v % 2 ? SA_NOCLDSTOP : 0) | (v % 3 ? SA_NOCLDWAIT : 0);
     for (int other = 1; other < 65; other++)
         if (is_free(other) && (v >> other % 40) % 3 == 0) sigaddset(&action.sa_mask, other);
@@ -53,7 +55,8 @@ static void one_round(long round)
             /* flags of the default action mean nothing, but for the ends of children */
             int means = now.sa_handler == SIG_DFL && number != SIGCHLD ? 0 : ~0x04000000;
             CHECK((now.sa_flags & means) == (before.sa_flags & means));
-            for (int other = 1; means && other < 65; other++) CHECK(sigismember(&now.sa_mask, other) == sigismember(&before.sa_mask, other));
+            for (int other = 1; means && other < 65; other++)
+                CHECK(sigismember(&now.sa_mask, other) == sigismember(&before.sa_mask, other));
             if ((before.sa_flags & SA_RESETHAND) == 0 && before.sa_handler == one) {
                 CHECK(raise(number) == 0 && seen == number);
             } else if ((before.sa_flags & (SA_RESETHAND | SA_SIGINFO)) == SA_SIGINFO) {

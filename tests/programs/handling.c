@@ -1,7 +1,7 @@
 /* Inside handlers: `handling KIND [ROUNDS]`
- * KIND: nested (three deep, each on the stack of the one before, left by return), left (by siglongjmp, with the mask), autodisarm
- * (SS_AUTODISARM: the alternate stack is off while the handler runs), faults (of the processor, with their addresses), inside (all of the
- * program runs in one), all (of all signals) */
+ * KIND: nested (three deep, each on the stack of the one before, left by return), left (by siglongjmp, with the mask),
+ * autodisarm (SS_AUTODISARM: the alternate stack is off while the handler runs), faults (of the processor, with their
+ * addresses), inside (all of the program runs in one), all (of all signals) */
 #include "rounds.h"
 #include <pthread.h>
 #include <setjmp.h>
@@ -79,7 +79,8 @@ static void disarmed(int number, siginfo_t *info, void *context)
     stack_t now;
     char here;
     spin_ms(20);
-    was_off = sigaltstack(NULL, &now) == 0 && (now.ss_flags & SS_DISABLE) && &here >= alternate && &here < alternate + sizeof alternate;
+    was_off = sigaltstack(NULL, &now) == 0 && (now.ss_flags & SS_DISABLE) && &here >= alternate
+        && &here < alternate + sizeof alternate;
 }
 
 static void autodisarm_prepare(void)
@@ -164,8 +165,8 @@ static int run_inside(long rounds)
     return inside_result;
 }
 
-/* A handler for every signal there can be one for, none of which may run but when it was asked for; and calls that any of them
- * would interrupt. */
+/* A handler for every signal there can be one for, none of which may run but when it was asked for; and calls that any
+ * of them would interrupt. */
 static volatile sig_atomic_t arrived[65];
 static int feed[2];
 static void count(int number, siginfo_t *info, void *context)

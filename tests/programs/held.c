@@ -1,5 +1,5 @@
-/* More things that an image cannot contain: `held KIND ROUNDS [PATH]`, as descriptor 9 where it is one. A checkpoint must name it
- * and leave the program alone: it counts on and ends by itself. Status 77: it is not to be had here. */
+/* More things that an image cannot contain: `held KIND ROUNDS [PATH]`, as descriptor 9 where it is one. A checkpoint
+ * must name it and leave the program alone: it counts on and ends by itself. Status 77: it is not to be had here. */
 #include "rounds.h"
 #include <fcntl.h>
 #include <linux/bpf.h>
@@ -48,7 +48,8 @@ static void elsewhere(void)
 {
     if (unshare(CLONE_NEWNS) != 0) not_here("unshare");
     CHECK(mkdir("held.mounted", 0700) == 0);
-    CHECK(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 && mount("tmpfs", "held.mounted", "tmpfs", 0, NULL) == 0);
+    CHECK(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0
+        && mount("tmpfs", "held.mounted", "tmpfs", 0, NULL) == 0);
     int fd = open("held.mounted/file", O_RDWR | O_CREAT, 0600);
     CHECK(fd >= 0 && ftruncate(fd, 4096) == 0);
     CHECK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) != MAP_FAILED && close(fd) == 0);
@@ -80,7 +81,8 @@ static void parent_process(void) { keep("pidfd_open", (int)syscall(SYS_pidfd_ope
 static void faults(void) { keep("userfaultfd", (int)syscall(SYS_userfaultfd, UFFD_USER_MODE_ONLY)); }
 static void counter(void)
 {
-    struct perf_event_attr attributes = {.type = PERF_TYPE_SOFTWARE, .size = sizeof attributes, .config = PERF_COUNT_SW_TASK_CLOCK, .exclude_kernel = 1, .exclude_hv = 1};
+    struct perf_event_attr attributes = {.type = PERF_TYPE_SOFTWARE, .size = sizeof attributes,
+        .config = PERF_COUNT_SW_TASK_CLOCK, .exclude_kernel = 1, .exclude_hv = 1};
     keep("perf_event_open", (int)syscall(SYS_perf_event_open, &attributes, 0, -1, -1, 0));
 }
 static void bpf_map(void)
@@ -156,7 +158,8 @@ static void send_descriptor(int to)
 {
     char control[CMSG_SPACE(sizeof(int))] = {0}, byte = 'h';
     struct iovec vector = {&byte, 1};
-    struct msghdr message = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct msghdr message = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = control,
+        .msg_controllen = sizeof control};
     struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
@@ -244,9 +247,12 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*hold)(void);
-    } kinds[] = {{"huge_file", huge_file}, {"secret", secret}, {"key", key}, {"elsewhere", elsewhere}, {"folder", folder},
-                 {"link", link_itself}, {"device", device}, {"terminal", from_outside}, {"pipe", pipe_from_outside}, {"watch", watch},
-                 {"process", parent_process}, {"faults", faults}, {"counter", counter}, {"bpf", bpf_map}, {"fanotify", fanotify},
+    } kinds[] = {{"huge_file", huge_file}, {"secret", secret}, {"key", key}, {"elsewhere", elsewhere},
+                 {"folder", folder},
+                 {"link", link_itself}, {"device", device}, {"terminal", from_outside}, {"pipe", pipe_from_outside},
+                 {"watch", watch},
+                 {"process", parent_process}, {"faults", faults}, {"counter", counter}, {"bpf", bpf_map},
+                 {"fanotify", fanotify},
                  {"rules", rules}, {"kernel_socket", kernel_socket}, {"kernel_answer", kernel_answer}, {"raw", raw},
                  {"multipath", multipath}, {"machine", machine}, {"empty_datagram", empty_datagram},
                  {"handing_datagram", handing_datagram}, {"half_named", half_named}, {"handing_stream", handing_stream},

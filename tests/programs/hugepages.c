@@ -1,5 +1,5 @@
-/* Transparent huge pages (MADV_HUGEPAGE): whole ones, ones of which a piece was given back, ones that were split by another
- * protection. `hugepages [ROUNDS]` */
+/* Transparent huge pages (MADV_HUGEPAGE): whole ones, ones of which a piece was given back, ones that were split by
+ * another protection. `hugepages [ROUNDS]` */
 #include "rounds.h"
 #include <sys/mman.h>
 
@@ -24,7 +24,9 @@ static void one_round(long round)
         CHECK(madvise(block + (huge + 100) * 4096, 50 * 4096, MADV_DONTNEED) == 0);
         for (size_t page = 100; page < 150; page++) filled[huge + page] = 0;
     }
-    if (round % 3 == 2) CHECK(mprotect(block + (huge + 7) * 4096, 4096, PROT_READ) == 0 && mprotect(block + (huge + 7) * 4096, 4096, PROT_READ | PROT_WRITE) == 0);
+    if (round % 3 == 2)
+        CHECK(mprotect(block + (huge + 7) * 4096, 4096, PROT_READ) == 0
+        && mprotect(block + (huge + 7) * 4096, 4096, PROT_READ | PROT_WRITE) == 0);
 }
 
 int main(int argc, char **argv)

@@ -67,8 +67,10 @@ int main(int argc, char **argv)
     process = getpid();
     cached[0] = gettid();
     CHECK_ZERO(pthread_mutexattr_init(&attributes));
-    CHECK_ZERO(pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_ERRORCHECK) | pthread_mutex_init(&checked, &attributes));
-    CHECK_ZERO(pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE) | pthread_mutex_init(&recursive, &attributes));
+    CHECK_ZERO(pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_ERRORCHECK)
+        | pthread_mutex_init(&checked, &attributes));
+    CHECK_ZERO(pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE)
+        | pthread_mutex_init(&recursive, &attributes));
     for (int i = 0; i < THREADS; i++) CHECK_ZERO(pthread_create(&threads[i], NULL, thread, (void *)(intptr_t)(i + 1)));
     sleep_ms(20);
     return run_rounds("ids", number_argument(argc, argv, 1, 45), one_round);

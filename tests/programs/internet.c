@@ -1,8 +1,8 @@
 /* Internet sockets, both ends in this program: `internet KIND [ROUNDS]`
- * KIND: backlog (connections that were not accepted yet), group (two listeners at one port, SO_REUSEPORT), waiting (20 kB
- * that wait to be read), urgent (data out of line), reset (connections that were reset), bound (a port that nobody listens at),
- * multicast (groups that a socket has joined), wildcard (a listener at all addresses, without SO_REUSEADDR),
- * options (of TCP and IP), pending (a connection that is made without waiting) */
+ * KIND: backlog (connections that were not accepted yet), group (two listeners at one port, SO_REUSEPORT), waiting (20
+ * kB that wait to be read), urgent (data out of line), reset (connections that were reset), bound (a port that nobody
+ * listens at), multicast (groups that a socket has joined), wildcard (a listener at all addresses, without
+ * SO_REUSEADDR), options (of TCP and IP), pending (a connection that is made without waiting) */
 #include "rounds.h"
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -21,7 +21,9 @@ static int tcp(int flags)
     return fd;
 }
 
-static void set(int fd, int level, int option, int value) { CHECK(setsockopt(fd, level, option, &value, sizeof value) == 0); }
+static void set(int fd, int level, int option, int value) {
+    CHECK(setsockopt(fd, level, option, &value, sizeof value) == 0);
+}
 static int get(int fd, int level, int option)
 {
     int value = -1;
@@ -140,7 +142,8 @@ static void urgent_round(long round)
     struct pollfd p = {server, POLLPRI, 0};
     CHECK(poll(&p, 1, -1) == 1 && recv(server, &byte, 1, MSG_OOB) == 1 && byte == '!');
     char text[16] = "";
-    CHECK(recv(server, text, 6, MSG_WAITALL) == 6 && recv(server, text + 6, 5, MSG_WAITALL) == 5 && strcmp(text, "beforeafter") == 0);
+    CHECK(recv(server, text, 6, MSG_WAITALL) == 6 && recv(server, text + 6, 5, MSG_WAITALL) == 5
+        && strcmp(text, "beforeafter") == 0);
 }
 
 static int dead = -1;
@@ -178,9 +181,11 @@ static const char *const addresses[] = {"239.1.2.3", "239.7.7.7"};
 static void multicast_prepare(void)
 {
     struct sockaddr_in any = {.sin_family = AF_INET};
-    CHECK((groups = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) >= 0 && bind(groups, (struct sockaddr *)&any, sizeof any) == 0);
+    CHECK((groups = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) >= 0
+        && bind(groups, (struct sockaddr *)&any, sizeof any) == 0);
     for (int i = 0; i < 2; i++) {
-        struct ip_mreqn join = {.imr_multiaddr = {inet_addr(addresses[i])}, .imr_address = {htonl(INADDR_LOOPBACK)}, .imr_ifindex = 1};
+        struct ip_mreqn join = {.imr_multiaddr = {inet_addr(addresses[i])}, .imr_address = {htonl(INADDR_LOOPBACK)},
+            .imr_ifindex = 1};
         if (setsockopt(groups, IPPROTO_IP, IP_ADD_MEMBERSHIP, &join, sizeof join) != 0) not_here("IP_ADD_MEMBERSHIP");
     }
     struct in_addr by = {htonl(INADDR_LOOPBACK)};
@@ -223,7 +228,8 @@ static void options_round(long round)
     if (round > 0) {
         CHECK(get(client, IPPROTO_TCP, TCP_NODELAY) == !(v % 2) && get(client, SOL_SOCKET, SO_KEEPALIVE) == v % 2);
         CHECK(get(client, IPPROTO_TCP, TCP_KEEPIDLE) == v + 9 && get(client, IPPROTO_TCP, TCP_KEEPCNT) == v % 7 + 2);
-        CHECK(get(client, IPPROTO_TCP, TCP_USER_TIMEOUT) == 999 + v && get(client, IPPROTO_IP, IP_TOS) == (v - 1) % 8 * 4);
+        CHECK(get(client, IPPROTO_TCP, TCP_USER_TIMEOUT) == 999 + v
+            && get(client, IPPROTO_IP, IP_TOS) == (v - 1) % 8 * 4);
         CHECK(get(server, IPPROTO_IP, IP_TTL) == v + 29 && get(server, SOL_SOCKET, SO_RCVLOWAT) == v % 5 + 1);
     }
     set(client, IPPROTO_TCP, TCP_NODELAY, v % 2);
@@ -254,10 +260,14 @@ static void pending_round(long round)
 
 int main(int argc, char **argv)
 {
-    static const struct kind kinds[] = {{"backlog", listen_prepare, backlog_round}, {"group", group_prepare, group_round},
-                                        {"waiting", waiting_prepare, waiting_round}, {"urgent", pair_prepare, urgent_round},
+    static const struct kind kinds[] = {{"backlog", listen_prepare, backlog_round},
+                                        {"group", group_prepare, group_round},
+                                        {"waiting", waiting_prepare, waiting_round},
+                                        {"urgent", pair_prepare, urgent_round},
                                         {"reset", listen_prepare, reset_round}, {"bound", bound_prepare, bound_round},
-                                        {"multicast", multicast_prepare, multicast_round}, {"wildcard", wildcard_prepare, exchange_round},
-                                        {"options", pair_prepare, options_round}, {"pending", listen_prepare, pending_round}};
+                                        {"multicast", multicast_prepare, multicast_round},
+                                        {"wildcard", wildcard_prepare, exchange_round},
+                                        {"options", pair_prepare, options_round},
+                                        {"pending", listen_prepare, pending_round}};
     return RUN_KIND(kinds);
 }

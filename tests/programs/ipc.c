@@ -1,8 +1,8 @@
 /* Semaphores and queues of the system: `ipc KIND [ROUNDS]`
  * A third argument: the file for the id of what is System V's.
- * KIND: semaphores (System V), undo (SEM_UNDO), messages (System V, of several types, from one round to the next), waiting (the same, and a
- * thread that waits for one), named (POSIX
- * semaphores with a name), queue (POSIX message queues, with priorities) */
+ * KIND: semaphores (System V), undo (SEM_UNDO), messages (System V, of several types, from one round to the next),
+ * waiting (the same, and a thread that waits for one), named (POSIX semaphores with a name), queue (POSIX message
+ * queues, with priorities) */
 #include "rounds.h"
 #include <fcntl.h>
 #include <mqueue.h>
@@ -62,7 +62,8 @@ static void messages_round(long round)
 {
     struct text message;
     for (long type = 3; round > 0 && type > 0; type--)
-        CHECK(msgrcv(id, &message, sizeof message.value, type, IPC_NOWAIT) == sizeof message.value && message.value == round - 1 + type);
+        CHECK(msgrcv(id, &message, sizeof message.value, type, IPC_NOWAIT) == sizeof message.value
+            && message.value == round - 1 + type);
     for (long type = 1; type <= 3; type++) {
         message = (struct text){type, round + type};
         CHECK(msgsnd(id, &message, sizeof message.value, IPC_NOWAIT) == 0);
@@ -141,8 +142,10 @@ static void queue_round(long round)
 
 int main(int argc, char **argv)
 {
-    static const struct kind kinds[] = {{"semaphores", semaphores_prepare, semaphores_round}, {"undo", semaphores_prepare, undo_round},
-                                        {"messages", messages_prepare, messages_round}, {"waiting", waiting_prepare, waiting_round},
+    static const struct kind kinds[] = {{"semaphores", semaphores_prepare, semaphores_round},
+                                        {"undo", semaphores_prepare, undo_round},
+                                        {"messages", messages_prepare, messages_round},
+                                        {"waiting", waiting_prepare, waiting_round},
                                         {"named", named_prepare, named_round},
                                         {"queue", queue_prepare, queue_round}};
     id_file = argc > 3 ? argv[3] : NULL;

@@ -30,7 +30,9 @@ static void prepare_dual(void)
     CHECK(close(fd) == 0);
 }
 
-static void prepare_open(void) { writable = executable = map(PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1); }
+static void prepare_open(void) {
+    writable = executable = map(PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+}
 
 /* mov $value, %eax; ret: 16 bytes apart */
 static void make(long place, uint32_t value)

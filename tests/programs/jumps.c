@@ -69,7 +69,8 @@ static void atexit_round(long round)
 
 int main(int argc, char **argv)
 {
-    static const struct kind kinds[] = {{"contexts", contexts_prepare, contexts_round}, {"atexit", atexit_prepare, atexit_round}};
+    static const struct kind kinds[] = {{"contexts", contexts_prepare, contexts_round},
+                                        {"atexit", atexit_prepare, atexit_round}};
     if (argc > 1 && strcmp(argv[1], "setjmp") == 0) {
         setjmp_rounds(number_argument(argc, argv, 2, 45));
         return pass();

@@ -5,7 +5,8 @@
 
 static void *kept, *passing;
 static double (*power)(double, double);
-static const char *const names[] = {"libutil.so.1", "libanl.so.1", "libnsl.so.1", "libBrokenLocale.so.1", "libthread_db.so.1", "libz.so.1", "libcrypt.so.1"};
+static const char *const names[] = {"libutil.so.1", "libanl.so.1", "libnsl.so.1", "libBrokenLocale.so.1",
+    "libthread_db.so.1", "libz.so.1", "libcrypt.so.1"};
 #define NAMES (long)(sizeof names / sizeof names[0])
 
 static void one_round(long round)

@@ -7,8 +7,9 @@ static struct rlimit before[16];
 static rlim_t soft(int which, long round)
 {
     static const rlim_t least[16] = {[RLIMIT_STACK] = 1 << 20, [RLIMIT_NOFILE] = 128, [RLIMIT_AS] = (rlim_t)1 << 40,
-                                     [RLIMIT_DATA] = (rlim_t)1 << 34, [RLIMIT_FSIZE] = (rlim_t)1 << 30, [RLIMIT_CPU] = 1000,
-                                     [RLIMIT_NPROC] = 2000, [RLIMIT_RSS] = 1 << 30, [RLIMIT_SIGPENDING] = 500};
+                                     [RLIMIT_DATA] = (rlim_t)1 << 34, [RLIMIT_FSIZE] = (rlim_t)1 << 30,
+                                     [RLIMIT_CPU] = 1000, [RLIMIT_NPROC] = 2000, [RLIMIT_RSS] = 1 << 30,
+                                     [RLIMIT_SIGPENDING] = 500};
     rlim_t wanted = least[which] + (rlim_t)(round * 7 + which) * 8;
     return before[which].rlim_max != RLIM_INFINITY && wanted > before[which].rlim_max ? before[which].rlim_max : wanted;
 }

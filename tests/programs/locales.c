@@ -1,5 +1,5 @@
-/* What the C library has loaded for a language: locale, conversions in the middle of a text, time zone, buffered streams,
- * a scan of the users. `locales [ROUNDS]` */
+/* What the C library has loaded for a language: locale, conversions in the middle of a text, time zone, buffered
+ * streams, a scan of the users. `locales [ROUNDS]` */
 #include "rounds.h"
 #include <iconv.h>
 #include <locale.h>
@@ -57,7 +57,8 @@ int main(int argc, char **argv)
     long rounds = number_argument(argc, argv, 1, 45);
     CHECK(setenv("TZ", "XYZ-5", 1) == 0);
     tzset();
-    CHECK(setlocale(LC_ALL, "C.UTF-8") != NULL && (own = newlocale(LC_ALL_MASK, "C.UTF-8", (locale_t)0)) && uselocale(own));
+    CHECK(setlocale(LC_ALL, "C.UTF-8") != NULL && (own = newlocale(LC_ALL_MASK, "C.UTF-8", (locale_t)0))
+        && uselocale(own));
     CHECK((conversion = iconv_open("UTF-16", "UTF-8")) != (iconv_t)-1);
     CHECK((stream = fopen("locales.file", "w+e")) != NULL && setvbuf(stream, NULL, _IOFBF, 1 << 16) == 0);
     CHECK((in_memory = open_memstream(&memory, &memory_len)) != NULL);

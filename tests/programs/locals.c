@@ -1,5 +1,5 @@
-/* Memory of threads: thread-local variables, initialised and zero, keys with destructors, errno; the stack's canary and the
- * guard of pointers stay what they were. `locals [ROUNDS]` */
+/* Memory of threads: thread-local variables, initialised and zero, keys with destructors, errno; the stack's canary and
+ * the guard of pointers stay what they were. `locals [ROUNDS]` */
 #include "rounds.h"
 #include <pthread.h>
 

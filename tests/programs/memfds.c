@@ -1,5 +1,5 @@
-/* Memory without a name: memfds with holes, seals and several descriptions, mapped shared and privately, open and closed;
- * a file in /dev/shm that was unlinked. `memfds [ROUNDS]` */
+/* Memory without a name: memfds with holes, seals and several descriptions, mapped shared and privately, open and
+ * closed; a file in /dev/shm that was unlinked. `memfds [ROUNDS]` */
 #include "common.h"
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,5 +1,5 @@
-/* Kinds of memory: PROT_NONE pages with content, shared anonymous, shared and private mappings of a file, and the advice
- * that must stay (DONTFORK, WIPEONFORK, DONTDUMP, NOHUGEPAGE). `memory [ROUNDS]` */
+/* Kinds of memory: PROT_NONE pages with content, shared anonymous, shared and private mappings of a file, and the
+ * advice that must stay (DONTFORK, WIPEONFORK, DONTDUMP, NOHUGEPAGE). `memory [ROUNDS]` */
 #include "common.h"
 #include "smaps.h"
 #include <fcntl.h>

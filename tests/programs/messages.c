@@ -105,7 +105,8 @@ static void check_unix(uint64_t round)
     struct stat status;
     CHECK(read(pipe_out, buffer, sizeof buffer) == 700 && memcmp(buffer, text, 700) == 0);
     CHECK(read(pipe_out, buffer, 1) == -1 && errno == EAGAIN);
-    CHECK(fstat(pipe_in, &status) == 0 && S_ISFIFO(status.st_mode) && (status.st_mode & 0777) == 0640 && status.st_nlink == 0);
+    CHECK(fstat(pipe_in, &status) == 0 && S_ISFIFO(status.st_mode) && (status.st_mode & 0777) == 0640
+        && status.st_nlink == 0);
 }
 
 /* A question is answered: the loopback device is there. */
@@ -120,7 +121,8 @@ static void check_netlink(uint32_t number)
     char answer[16384] __attribute__((aligned(8)));
     struct nlmsghdr *header = (struct nlmsghdr *)answer;
     int on = 0;
-    CHECK(getsockname(route, (struct sockaddr *)&address, &len) == 0 && address.nl_groups == RTMGRP_NOTIFY && address.nl_pid != 0);
+    CHECK(getsockname(route, (struct sockaddr *)&address, &len) == 0 && address.nl_groups == RTMGRP_NOTIFY
+        && address.nl_pid != 0);
     CHECK(send(route, &question, sizeof question, 0) == sizeof question);
     CHECK(recv(route, answer, sizeof answer, 0) > (ssize_t)sizeof *header);
     CHECK(header->nlmsg_type == RTM_NEWLINK && header->nlmsg_seq == number && header->nlmsg_pid == address.nl_pid);

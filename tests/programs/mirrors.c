@@ -1,5 +1,5 @@
-/* What /proc says of the program: its executable, its mappings by name, its descriptors, its status; files of it that stay
- * open. `mirrors [ROUNDS]` */
+/* What /proc says of the program: its executable, its mappings by name, its descriptors, its status; files of it that
+ * stay open. `mirrors [ROUNDS]` */
 #include "rounds.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -55,7 +55,8 @@ static void one_round(long round)
     size_t got = 0;
     for (ssize_t len; (len = read(maps, text + got, sizeof text - 1 - got)) > 0;) got += (size_t)len;
     text[got] = 0;
-    CHECK(maps >= 0 && close(maps) == 0 && strstr(text, start) != NULL && strstr(text, "[stack]") && strstr(text, "[heap]") && strstr(text, "[vdso]"));
+    CHECK(maps >= 0 && close(maps) == 0 && strstr(text, start) != NULL && strstr(text, "[stack]")
+        && strstr(text, "[heap]") && strstr(text, "[vdso]"));
     int now = count_descriptors();
     CHECK(round == 0 || now == descriptors);
     descriptors = now;

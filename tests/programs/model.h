@@ -62,7 +62,8 @@ UNUSED static void model_check(const char *what, const uint64_t *at, const struc
         const uint64_t *bad = at + page * WORDS;
         size_t zeros = 0;
         for (size_t i = 0; i < WORDS; i++) zeros += bad[i] == 0;
-        printf("FAIL %s: page %zu at %p: word %zu is %016llx, not %016llx (seed %llx, patch %llx; %zu of %zu words are 0)\n",
+        printf("FAIL %s: page %zu at %p: word %zu is %016llx, not %016llx "
+               "(seed %llx, patch %llx; %zu of %zu words are 0)\n",
                what, page, (const void *)bad, word, (unsigned long long)bad[word],
                (unsigned long long)model_word(&known[page], word), (unsigned long long)known[page].seed,
                (unsigned long long)known[page].patch, zeros, WORDS);

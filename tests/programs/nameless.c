@@ -1,6 +1,7 @@
 /* Files without a name: `nameless KIND [ROUNDS]`
- * KIND: unnamed (O_TMPFILE, named at the end), twins (two open descriptions of one deleted file), replaced (deleted, and
- * another file has its name), holes (a deleted sparse file), mapped (a deleted file that is mapped privately and shared) */
+ * KIND: unnamed (O_TMPFILE, named at the end), twins (two open descriptions of one deleted file), replaced (deleted,
+ * and another file has its name), holes (a deleted sparse file), mapped (a deleted file that is mapped privately and
+ * shared) */
 #include "rounds.h"
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -72,7 +73,8 @@ static void replaced_round(long round)
 {
     char text[16] = "";
     append(one, round);
-    CHECK(links(one) == 0 && links(two) == 1 && pread(two, text, sizeof text, 0) == 9 && strcmp(text, "the other") == 0);
+    CHECK(links(one) == 0 && links(two) == 1 && pread(two, text, sizeof text, 0) == 9
+        && strcmp(text, "the other") == 0);
 }
 
 static void holes_prepare(void)
@@ -113,8 +115,10 @@ static void mapped_round(long round)
 
 int main(int argc, char **argv)
 {
-    static const struct kind kinds[] = {{"unnamed", unnamed_prepare, unnamed_round}, {"twins", twins_prepare, twins_round},
-                                        {"replaced", replaced_prepare, replaced_round}, {"holes", holes_prepare, holes_round},
+    static const struct kind kinds[] = {{"unnamed", unnamed_prepare, unnamed_round},
+                                        {"twins", twins_prepare, twins_round},
+                                        {"replaced", replaced_prepare, replaced_round},
+                                        {"holes", holes_prepare, holes_round},
                                         {"mapped", mapped_prepare, mapped_round}};
     return RUN_KIND(kinds);
 }

@@ -1,7 +1,7 @@
 /* How a file is open: `opened KIND [ROUNDS]`
- * KIND: path (O_PATH), flags (O_SYNC, O_NOATIME, O_NONBLOCK, O_ASYNC … changed by fcntl), owner (F_SETOWN, F_SETSIG: who gets
- * which signal), listing (a directory that is read in the middle), reading (a read-only file whose mode was changed since),
- * namespaces (those of the process itself, in /proc/self/ns) */
+ * KIND: path (O_PATH), flags (O_SYNC, O_NOATIME, O_NONBLOCK, O_ASYNC … changed by fcntl), owner (F_SETOWN, F_SETSIG:
+ * who gets which signal), listing (a directory that is read in the middle), reading (a read-only file whose mode was
+ * changed since), namespaces (those of the process itself, in /proc/self/ns) */
 #include "rounds.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -102,7 +102,8 @@ static void listing_round(long round)
 
 static void reading_prepare(void)
 {
-    CHECK((two = open("of-reading", O_RDWR | O_CREAT, 0600)) >= 0 && write(two, "still there", 11) == 11 && close(two) == 0);
+    CHECK((two = open("of-reading", O_RDWR | O_CREAT, 0600)) >= 0 && write(two, "still there", 11) == 11
+        && close(two) == 0);
     CHECK((one = open("of-reading", O_RDONLY | O_CLOEXEC)) >= 0 && chmod("of-reading", 0400) == 0);
 }
 
@@ -110,14 +111,17 @@ static void reading_round(long round)
 {
     char text[16] = "";
     CHECK(pread(one, text, sizeof text, 0) == 11 && strcmp(text, "still there") == 0);
-    CHECK(lseek(one, 0, SEEK_CUR) == (round == 0 ? 0 : (round - 1) % 11) && lseek(one, round % 11, SEEK_SET) == round % 11);
+    CHECK(lseek(one, 0, SEEK_CUR) == (round == 0 ? 0 : (round - 1) % 11)
+        && lseek(one, round % 11, SEEK_SET) == round % 11);
 }
 
 /* Those that it is in; some restarts make a new one of some kinds. */
 static const char *const namespaces[] = {"cgroup", "ipc", "mnt", "net", "pid", "user", "uts"};
 enum { NAMESPACES = sizeof namespaces / sizeof namespaces[0] };
 static int entered[NAMESPACES];
-static void namespace_path(char *path, size_t room, int at) { snprintf(path, room, "/proc/self/ns/%s", namespaces[at]); }
+static void namespace_path(char *path, size_t room, int at) {
+    snprintf(path, room, "/proc/self/ns/%s", namespaces[at]);
+}
 
 static void namespaces_prepare(void)
 {
@@ -143,7 +147,8 @@ static void namespaces_round(long round)
 int main(int argc, char **argv)
 {
     static const struct kind kinds[] = {{"path", path_prepare, path_round}, {"flags", flags_prepare, flags_round},
-                                        {"owner", owner_prepare, owner_round}, {"listing", listing_prepare, listing_round},
+                                        {"owner", owner_prepare, owner_round},
+                                        {"listing", listing_prepare, listing_round},
                                         {"reading", reading_prepare, reading_round},
                                         {"namespaces", namespaces_prepare, namespaces_round}};
     return RUN_KIND(kinds);

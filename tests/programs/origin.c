@@ -1,6 +1,6 @@
 /* Where the program's own text comes from: `origin KIND [ROUNDS]`
- * KIND: copy (a copy of the file, executed by a relative name), link (a symbolic link), descriptor (fexecve), deleted (the file
- * is deleted once it runs), memfd (it has never had a name) */
+ * KIND: copy (a copy of the file, executed by a relative name), link (a symbolic link), descriptor (fexecve), deleted
+ * (the file is deleted once it runs), memfd (it has never had a name) */
 #include "rounds.h"
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -24,7 +24,8 @@ static void copy_to(int to)
 {
     struct stat s;
     int from = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
-    CHECK(from >= 0 && fstat(from, &s) == 0 && sendfile(to, from, NULL, (size_t)s.st_size) == s.st_size && close(from) == 0);
+    CHECK(from >= 0 && fstat(from, &s) == 0 && sendfile(to, from, NULL, (size_t)s.st_size) == s.st_size
+        && close(from) == 0);
 }
 
 static void again(char **argv)

@@ -35,8 +35,10 @@ static void speculation_prepare(void)
 static void speculation_round(long round)
 {
     const unsigned long before = (round - 1) % 2 ? PR_SPEC_ENABLE : PR_SPEC_DISABLE;
-    if (round > 0) CHECK(prctl(PR_GET_SPECULATION_CTRL, PR_SPEC_STORE_BYPASS, 0, 0, 0) == (int)(PR_SPEC_PRCTL | before));
-    CHECK(prctl(PR_SET_SPECULATION_CTRL, PR_SPEC_STORE_BYPASS, round % 2 ? PR_SPEC_ENABLE : PR_SPEC_DISABLE, 0, 0) == 0);
+    if (round > 0)
+        CHECK(prctl(PR_GET_SPECULATION_CTRL, PR_SPEC_STORE_BYPASS, 0, 0, 0) == (int)(PR_SPEC_PRCTL | before));
+    CHECK(prctl(PR_SET_SPECULATION_CTRL, PR_SPEC_STORE_BYPASS, round % 2 ? PR_SPEC_ENABLE : PR_SPEC_DISABLE, 0,
+        0) == 0);
 }
 
 static void privileges_round(long round)
@@ -79,7 +81,8 @@ static void dispatch_prepare(void)
 {
     struct sigaction action = {.sa_sigaction = dispatched, .sa_flags = SA_SIGINFO};
     CHECK(sigaction(SIGSYS, &action, NULL) == 0);
-    if (prctl(PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_ON, 0, 0, &selector) != 0) not_here("PR_SET_SYSCALL_USER_DISPATCH");
+    if (prctl(PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_ON, 0, 0, &selector) != 0)
+        not_here("PR_SET_SYSCALL_USER_DISPATCH");
 }
 
 static void dispatch_round(long round)

@@ -1,5 +1,5 @@
-/* Eight threads, or more, hand a token round by a mutex and condition variables; thread-local variables, jump buffers and
- * once-only initialisation live across checkpoints. `pingpong [TURNS [THREADS]]` */
+/* Eight threads, or more, hand a token round by a mutex and condition variables; thread-local variables, jump buffers
+ * and once-only initialisation live across checkpoints. `pingpong [TURNS [THREADS]]` */
 #include "common.h"
 #include <pthread.h>
 #include <setjmp.h>

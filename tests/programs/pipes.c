@@ -1,6 +1,7 @@
 /* Pipes: `pipes KIND [ROUNDS]`
- * KIND: full (1 MiB of room, full in every round), ended (the writer has gone, data is left), deaf (the reader has gone),
- * empty (O_NONBLOCK), spliced (splice, tee and vmsplice), many (200 pipes with a few bytes each), reopened (by /proc/self/fd) */
+ * KIND: full (1 MiB of room, full in every round), ended (the writer has gone, data is left), deaf (the reader has
+ * gone), empty (O_NONBLOCK), spliced (splice, tee and vmsplice), many (200 pipes with a few bytes each), reopened (by
+ * /proc/self/fd) */
 #include "rounds.h"
 #include <fcntl.h>
 #include <signal.h>
@@ -107,7 +108,8 @@ static void many_round(long round)
 {
     uint64_t value;
     for (int i = 0; i < MANY; i++) {
-        if (round > 0) CHECK(read(many[i][0], &value, 8) == 8 && value == mix((uint64_t)(round - 1) * MANY + (uint64_t)i));
+        if (round > 0)
+            CHECK(read(many[i][0], &value, 8) == 8 && value == mix((uint64_t)(round - 1) * MANY + (uint64_t)i));
         value = mix((uint64_t)round * MANY + (uint64_t)i);
         CHECK(write(many[i][1], &value, 8) == 8);
     }

@@ -1,5 +1,5 @@
-/* Nine hundred descriptors of a few kinds: pairs of sockets, pipes, event counters, and duplicates of some, with something in each.
- * `plenty [ROUNDS]` */
+/* Nine hundred descriptors of a few kinds: pairs of sockets, pipes, event counters, and duplicates of some, with
+ * something in each. `plenty [ROUNDS]` */
 #include "rounds.h"
 #include <fcntl.h>
 #include <sys/eventfd.h>

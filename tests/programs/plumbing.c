@@ -121,7 +121,8 @@ static void wait_for_tick(void)
         if (event.data.u64 == 0x2222222222222222u) break;
         /* an edge that was re-announced is allowed, but there must be nothing to read */
         char byte;
-        CHECK(event.data.u64 == 0x1111111111111111u && recv(stream[0], &byte, 1, MSG_DONTWAIT) == -1 && errno == EAGAIN);
+        CHECK(event.data.u64 == 0x1111111111111111u && recv(stream[0], &byte, 1, MSG_DONTWAIT) == -1
+            && errno == EAGAIN);
     }
     uint64_t ticks = 0;
     CHECK(read(timer, &ticks, 8) == 8 && ticks >= 1);

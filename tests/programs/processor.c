@@ -1,5 +1,5 @@
-/* Which processor a thread is on, as restartable sequences tell it: the area that the kernel keeps up to date is registered
- * again, and every thread's is its own. `processor [ROUNDS]` */
+/* Which processor a thread is on, as restartable sequences tell it: the area that the kernel keeps up to date is
+ * registered again, and every thread's is its own. `processor [ROUNDS]` */
 #include "rounds.h"
 #include <pthread.h>
 #include <sched.h>

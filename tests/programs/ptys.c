@@ -1,5 +1,5 @@
-/* Pseudo-terminals whose master is in the program: settings, window, packets, locks, a closed slave, a hung-up one, and one that
- * controls the program's own session. `ptys [ROUNDS]` */
+/* Pseudo-terminals whose master is in the program: settings, window, packets, locks, a closed slave, a hung-up one, and
+ * one that controls the program's own session. `ptys [ROUNDS]` */
 #include "common.h"
 #include <fcntl.h>
 #include <poll.h>
@@ -65,7 +65,8 @@ static void open_all(void)
     CHECK(close(gone) == 0);
     control[0] = master();
     control[1] = slave(control[0], O_RDWR);
-    if (getpgrp() == getpid()) CHECK(setpgid(0, getpgid(getppid())) == 0); /* who leads a group may not make a session */
+    /* who leads a group may not make a session */
+    if (getpgrp() == getpid()) CHECK(setpgid(0, getpgid(getppid())) == 0);
     CHECK(setsid() == getpid() && ioctl(control[1], TIOCSCTTY, 0) == 0);
     CHECK(signal(SIGINT, interrupted) != SIG_ERR && tcsetpgrp(control[1], getpgrp()) == 0);
 }
@@ -107,7 +108,8 @@ static void check_states(void)
     CHECK(write(packets_slave, "data", 4) == 4);
     char data[8];
     CHECK(read(packets, data, sizeof data) == 5 && data[0] == TIOCPKT_DATA && memcmp(data + 1, "data", 4) == 0);
-    CHECK(ioctl(packets_slave, TIOCGEXCL, &state) == 0 && state == 1 && ioctl(plain[1], TIOCGEXCL, &state) == 0 && state == 0);
+    CHECK(ioctl(packets_slave, TIOCGEXCL, &state) == 0 && state == 1 && ioctl(plain[1], TIOCGEXCL, &state) == 0
+        && state == 0);
     CHECK(ioctl(fresh, TIOCGPTLCK, &state) == 0 && state == 1 && open(ptsname(fresh), O_RDWR | O_NOCTTY) == -1);
     struct pollfd p = {fresh, POLLIN, 0};
     CHECK(poll(&p, 1, 0) == 0);

@@ -1,5 +1,5 @@
-/* Many signals in a queue, in the order in which they were sent, for the process and for a thread: 400 of a real-time signal
- * wait across rounds, some are taken, others added. `queued [ROUNDS]` */
+/* Many signals in a queue, in the order in which they were sent, for the process and for a thread: 400 of a real-time
+ * signal wait across rounds, some are taken, others added. `queued [ROUNDS]` */
 #include "rounds.h"
 #include <pthread.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
-/* What the kernel keeps of ranges of memory besides their content: locks, also on memory to come (mlockall), hints about
- * access, NUMA policies (mbind) and names; changed every round. `ranges [ROUNDS]` */
+/* What the kernel keeps of ranges of memory besides their content: locks, also on memory to come (mlockall), hints
+ * about access, NUMA policies (mbind) and names; changed every round. `ranges [ROUNDS]` */
 #include "common.h"
 #include "smaps.h"
 #include <sys/mman.h>

@@ -1,5 +1,5 @@
-/* A program that holds one thing which an image cannot contain: `refused KIND [ROUNDS [PORT, PATH or KEY]]`. A checkpoint must name it and
- * leave the program alone: it counts on and ends by itself. */
+/* A program that holds one thing which an image cannot contain: `refused KIND [ROUNDS [PORT, PATH or KEY]]`. A
+ * checkpoint must name it and leave the program alone: it counts on and ends by itself. */
 #include "common.h"
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -58,7 +58,8 @@ static pid_t small_program(void)
 /* To somebody who is not part of the program. */
 static void connected_tcp(long port)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((in_port_t)port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((in_port_t)port),
+        .sin_addr = {htonl(INADDR_LOOPBACK)}};
     int client = socket(AF_INET, SOCK_STREAM, 0);
     CHECK(connect(client, (struct sockaddr *)&address, sizeof address) == 0);
     keep_at_nine(client);

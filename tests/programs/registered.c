@@ -1,5 +1,5 @@
-/* What the kernel has noted of each thread: the list of robust mutexes, and the word that it clears at the thread's end, on
- * which others wait. `registered [ROUNDS]` */
+/* What the kernel has noted of each thread: the list of robust mutexes, and the word that it clears at the thread's
+ * end, on which others wait. `registered [ROUNDS]` */
 #include "rounds.h"
 #include <linux/futex.h>
 #include <pthread.h>

@@ -64,8 +64,8 @@ __attribute__((noinline, target("avx512f,avx512bw"))) static void spin_avx512(co
                      : [n] "+r"(n)
                      : [in] "r"(in->vectors), [out] "r"(out->vectors)
                      : "memory", "cc", LOW_CLOBBERS, "xmm16", "xmm17", "xmm18", "xmm19", "xmm20", "xmm21", "xmm22",
-                       "xmm23", "xmm24", "xmm25", "xmm26", "xmm27", "xmm28", "xmm29", "xmm30", "xmm31", "k1", "k2", "k3",
-                       "k4", "k5", "k6", "k7");
+                       "xmm23", "xmm24", "xmm25", "xmm26", "xmm27", "xmm28", "xmm29", "xmm30", "xmm31", "k1", "k2",
+                       "k3", "k4", "k5", "k6", "k7");
 }
 
 static void spin(const struct bank *in, struct bank *out, uint64_t n)

@@ -1,6 +1,6 @@
 /* Regular files in use: `regular KIND [ROUNDS]`
- * KIND: far (a sparse file of 100 GiB), shrinks (every round makes it longer or shorter), changed (in place: holes come and go), streams
- * (stdio in the middle of a line), direct (O_DIRECT), vectors (preadv, pwritev) */
+ * KIND: far (a sparse file of 100 GiB), shrinks (every round makes it longer or shorter), changed (in place: holes come
+ * and go), streams (stdio in the middle of a line), direct (O_DIRECT), vectors (preadv, pwritev) */
 #include "rounds.h"
 #include <fcntl.h>
 #include <linux/falloc.h>
@@ -25,7 +25,8 @@ static void far_round(long round)
     uint64_t value;
     off_t at = ((off_t)100 << 30) + round * 8;
     if (round > 0) CHECK(lseek(file, 0, SEEK_CUR) == at && size() == at);
-    for (long old = 0; old < round; old++) CHECK(pread(file, &value, 8, at - (round - old) * 8) == 8 && value == mix((uint64_t)old));
+    for (long old = 0; old < round; old++)
+        CHECK(pread(file, &value, 8, at - (round - old) * 8) == 8 && value == mix((uint64_t)old));
     value = mix((uint64_t)round);
     CHECK(lseek(file, at, SEEK_SET) == at && write(file, &value, 8) == 8);
     CHECK(pread(file, &value, 8, at / 2) == 8 && value == 0);
@@ -92,7 +93,8 @@ static void direct_round(long round)
     static char block[8192] __attribute__((aligned(4096)));
     CHECK((fcntl(file, F_GETFL) & O_DIRECT) != 0);
     for (long old = 0; old < round; old++) {
-        CHECK(pread(file, block, 4096, old * 4096) == 4096 && block[5] == (char)(old + 1) && block[4095] == (char)(old + 1));
+        CHECK(pread(file, block, 4096, old * 4096) == 4096 && block[5] == (char)(old + 1)
+            && block[4095] == (char)(old + 1));
     }
     CHECK(lseek(file, 0, SEEK_CUR) == round * 4096);
     memset(block, (int)round + 1, 4096);

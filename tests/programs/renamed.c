@@ -1,5 +1,6 @@
-/* Files that get another name while or after they are written, as programs do that want to leave whole files only: always the same
- * name while they are written, one of their own then. One is written on and read after its renaming, as logs are. `renamed [FILES]` */
+/* Files that get another name while or after they are written, as programs do that want to leave whole files only:
+ * always the same name while they are written, one of their own then. One is written on and read after its renaming, as
+ * logs are. `renamed [FILES]` */
 #include "common.h"
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,5 +1,5 @@
-/* Address space that is only reserved, 64 GiB of it, of which every round takes a piece into use and gives another one back.
- * `reserve [ROUNDS]` */
+/* Address space that is only reserved, 64 GiB of it, of which every round takes a piece into use and gives another one
+ * back. `reserve [ROUNDS]` */
 #include "rounds.h"
 #include <sys/mman.h>
 

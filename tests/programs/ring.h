@@ -1,5 +1,5 @@
-/* One read(2) by way of io_uring: the ring is made, used and taken away, as no image may hold one. Every other read goes
- * into a registered buffer, which the kernel pins and writes without any page fault. */
+/* One read(2) by way of io_uring: the ring is made, used and taken away, as no image may hold one. Every other read
+ * goes into a registered buffer, which the kernel pins and writes without any page fault. */
 #ifndef HOLDFAST_TEST_RING_H
 #define HOLDFAST_TEST_RING_H
 

@@ -1,5 +1,5 @@
-/* Robust and priority-inheriting mutexes: a thread that ends as the owner leaves EOWNERDEAD to the next one, also when it
- * took the mutex before a restart. `robust [ROUNDS]` */
+/* Robust and priority-inheriting mutexes: a thread that ends as the owner leaves EOWNERDEAD to the next one, also when
+ * it took the mutex before a restart. `robust [ROUNDS]` */
 #include "common.h"
 #include <pthread.h>
 

@@ -1,5 +1,6 @@
 /* How a thread is scheduled, one kind at a time: `scheduling KIND [ROUNDS]`
- * KIND: batch, idle, nice (of threads, and of the process), affinity, realtime (SCHED_FIFO, SCHED_RR; root), deadline (root) */
+ * KIND: batch, idle, nice (of threads, and of the process), affinity, realtime (SCHED_FIFO, SCHED_RR; root), deadline
+ * (root) */
 #include "rounds.h"
 #include <pthread.h>
 #include <sched.h>
@@ -37,13 +38,17 @@ static void policy(int id, int expected, int next, int priority)
 
 static void batch_round(long round)
 {
-    for (int i = 0; i <= THREADS; i++) policy(ids[i], round ? ((round - 1 + i) % 2 ? SCHED_BATCH : SCHED_OTHER) : -1, (round + i) % 2 ? SCHED_BATCH : SCHED_OTHER, 0);
+    for (int i = 0; i <= THREADS; i++)
+        policy(ids[i], round ? ((round - 1 + i) % 2 ? SCHED_BATCH : SCHED_OTHER) : -1,
+        (round + i) % 2 ? SCHED_BATCH : SCHED_OTHER, 0);
 }
 
 static void idle_round(long round)
 {
     /* nobody but root comes back from there */
-    for (int i = 1; i <= THREADS; i++) policy(ids[i], round < 1 ? -1 : round - 1 < i * 10 ? SCHED_OTHER : SCHED_IDLE, round < i * 10 ? SCHED_OTHER : SCHED_IDLE, 0);
+    for (int i = 1; i <= THREADS; i++)
+        policy(ids[i], round < 1 ? -1 : round - 1 < i * 10 ? SCHED_OTHER : SCHED_IDLE,
+        round < i * 10 ? SCHED_OTHER : SCHED_IDLE, 0);
 }
 
 static void nice_round(long round)
@@ -80,7 +85,8 @@ static void realtime_round(long round)
     for (int i = 0; i <= THREADS; i++) {
         struct sched_param now;
         if (round > 0) CHECK(sched_getparam(ids[i], &now) == 0 && now.sched_priority == (round - 1 + i) % 40 + 1);
-        policy(ids[i], round ? ((round - 1 + i) % 2 ? SCHED_FIFO : SCHED_RR) : -1, (round + i) % 2 ? SCHED_FIFO : SCHED_RR, (int)(round + i) % 40 + 1);
+        policy(ids[i], round ? ((round - 1 + i) % 2 ? SCHED_FIFO : SCHED_RR) : -1,
+            (round + i) % 2 ? SCHED_FIFO : SCHED_RR, (int)(round + i) % 40 + 1);
     }
 }
 
@@ -94,9 +100,12 @@ struct attributes {
 
 static void deadline_round(long round)
 {
-    struct attributes now, next = {sizeof next, 6 /* SCHED_DEADLINE */, 0, 0, 0, 1000000 + (uint64_t)round * 1000, 50000000, 100000000};
+    struct attributes now, next = {sizeof next, 6 /* SCHED_DEADLINE */, 0, 0, 0, 1000000 + (uint64_t)round * 1000,
+                                    50000000, 100000000};
     CHECK(syscall(SYS_sched_getattr, ids[1], &now, sizeof now, 0) == 0);
-    if (round > 0) CHECK(now.policy == 6 && now.runtime == next.runtime - 1000 && now.deadline == 50000000 && now.period == 100000000);
+    if (round > 0)
+        CHECK(now.policy == 6 && now.runtime == next.runtime - 1000 && now.deadline == 50000000
+            && now.period == 100000000);
     if (syscall(SYS_sched_setattr, ids[1], &next, 0) != 0) not_here("sched_setattr");
 }
 
@@ -104,6 +113,7 @@ int main(int argc, char **argv)
 {
     static const struct kind kinds[] = {{"batch", make_threads, batch_round}, {"idle", make_threads, idle_round},
                                         {"nice", make_threads, nice_round}, {"affinity", make_threads, affinity_round},
-                                        {"realtime", make_threads, realtime_round}, {"deadline", make_threads, deadline_round}};
+                                        {"realtime", make_threads, realtime_round},
+                                        {"deadline", make_threads, deadline_round}};
     return RUN_KIND(kinds);
 }

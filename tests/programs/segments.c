@@ -1,5 +1,5 @@
-/* System V shared memory: one segment that was removed and is still attached, one with a key, and one without that is attached
- * twice, in part, read-only, and anew by its id in each round. `segments [ROUNDS]` */
+/* System V shared memory: one segment that was removed and is still attached, one with a key, and one without that is
+ * attached twice, in part, read-only, and anew by its id in each round. `segments [ROUNDS]` */
 #include "common.h"
 #include <sys/ipc.h>
 #include <sys/mman.h>

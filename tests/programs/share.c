@@ -1,7 +1,7 @@
 /* A heap of which each round rewrites a tenth, then takes a checkpoint. `share MIB ROUNDS HOW [PAUSE_MS] [go-on|start]`
  *   HOW: scattered (every tenth page), block (neighbours), same (a tenth, with the bytes that it holds), none
- * Before each round it checks the whole heap. When it notices a restart it checks, says so and ends; with go-on it goes on.
- * With start it waits for the cuts alone, not for the commits. */
+ * Before each round it checks the whole heap. When it notices a restart it checks, says so and ends; with go-on it goes
+ * on. With start it waits for the cuts alone, not for the commits. */
 #include "common.h"
 #include "holdfast.h"
 
@@ -54,7 +54,8 @@ int main(int argc, char **argv)
     long rounds = number_argument(argc, argv, 2, 5), pause = number_argument(argc, argv, 4, 0);
     how = argc > 3 ? argv[3] : "scattered";
     int go_on = argc > 5 && strcmp(argv[5], "go-on") == 0, lives = 0;
-    int (*checkpoint)(void) = argc > 5 && strcmp(argv[5], "start") == 0 ? holdfast_checkpoint_start : holdfast_checkpoint;
+    int (*checkpoint)(void) = argc > 5 && strcmp(argv[5], "start") == 0
+        ? holdfast_checkpoint_start : holdfast_checkpoint;
     CHECK(HOLDFAST_LOADED && (heap = aligned_alloc(PAGE, (size_t)pages * PAGE)) != NULL);
     for (long page = 0; page < pages; page++) put(page, -1);
     for (long round = 0;; round++) {
@@ -67,7 +68,8 @@ int main(int argc, char **argv)
         lives = holdfast_restarted();
         if (round == rounds) break;
         for (long page = 0; page < pages; page++)
-            if (strcmp(how, "none") != 0 && part_of(page) == round % PARTS) put(page, strcmp(how, "same") == 0 ? -1 : round);
+            if (strcmp(how, "none") != 0 && part_of(page) == round % PARTS)
+                put(page, strcmp(how, "same") == 0 ? -1 : round);
         sleep_ms(pause);
     }
     return pass();

@@ -1,7 +1,7 @@
 /* Blocked, pending and queued signals, handlers on alternate stacks: `signals [ROUNDS]`.
  *
- * Each round sends a fixed set of signals to itself while they are blocked, idles (this is where a checkpoint finds them
- * pending), lets them in, and compares the siginfo of each with what must come: order, si_code, value, sender.
+ * Each round sends a fixed set of signals to itself while they are blocked, idles (this is where a checkpoint finds
+ * them pending), lets them in, and compares the siginfo of each with what must come: order, si_code, value, sender.
  */
 #include "common.h"
 #include <pthread.h>

@@ -1,5 +1,5 @@
-/* More calls in which a thread sleeps until another one does something: `sleeps CALL [ROUNDS]`. None may report EINTR or come
- * back early. CALL: see the table at the end. */
+/* More calls in which a thread sleeps until another one does something: `sleeps CALL [ROUNDS]`. None may report EINTR
+ * or come back early. CALL: see the table at the end. */
 #include "rounds.h"
 #include <fcntl.h>
 #include <limits.h>
@@ -54,7 +54,8 @@ static void sleep_in_recvmmsg(void)
 {
     char bytes[2];
     struct iovec vectors[2] = {{&bytes[0], 1}, {&bytes[1], 1}};
-    struct mmsghdr messages[2] = {{.msg_hdr = {.msg_iov = &vectors[0], .msg_iovlen = 1}}, {.msg_hdr = {.msg_iov = &vectors[1], .msg_iovlen = 1}}};
+    struct mmsghdr messages[2] = {{.msg_hdr = {.msg_iov = &vectors[0], .msg_iovlen = 1}},
+        {.msg_hdr = {.msg_iov = &vectors[1], .msg_iovlen = 1}}};
     CHECK(recvmmsg(pair[0], messages, 2, MSG_WAITFORONE, NULL) == 1 && bytes[0] == 'w');
 }
 static void sleep_in_signalfd(void)
@@ -77,7 +78,9 @@ static void sleep_in_join(void) { CHECK_ZERO(pthread_join(other, NULL)); }
 static void nothing(void) {}
 static void sleep_in_barrier(void) { pthread_barrier_wait(&barrier); }
 static void sleep_in_mutex(void) { CHECK_ZERO(pthread_mutex_lock(&mutex) | pthread_mutex_unlock(&mutex)); }
-static void sleep_in_inheriting(void) { CHECK_ZERO(pthread_mutex_lock(&inheriting) | pthread_mutex_unlock(&inheriting)); }
+static void sleep_in_inheriting(void) {
+    CHECK_ZERO(pthread_mutex_lock(&inheriting) | pthread_mutex_unlock(&inheriting));
+}
 static void sleep_in_rwlock(void) { CHECK_ZERO(pthread_rwlock_rdlock(&rwlock) | pthread_rwlock_unlock(&rwlock)); }
 static void sleep_in_sem(void) { CHECK(sem_wait(&semaphore) == 0); }
 static void wake_sem(void) { CHECK(sem_post(&semaphore) == 0); }
@@ -123,7 +126,8 @@ static void wake_waitv(void)
     __atomic_store_n(&word, 1, __ATOMIC_SEQ_CST);
     CHECK(syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0) >= 0);
 }
-/* A lock that a thread gets, of a file that it opened itself; only open file descriptions can wait inside one process. */
+/* A lock that a thread gets, of a file that it opened itself; only open file descriptions can wait inside one
+ * process. */
 static int lock_here, lock_there;
 static void put_lock(int fd, short type)
 {
@@ -210,12 +214,14 @@ static void prepare(void)
     CHECK((signals = signalfd(-1, &set, SFD_CLOEXEC)) >= 0 && sem_init(&semaphore, 0, 0) == 0);
     CHECK_ZERO(pthread_barrier_init(&barrier, NULL, 2) | pthread_barrier_init(&taken, NULL, 2));
     CHECK_ZERO(pthread_mutexattr_init(&attributes));
-    CHECK_ZERO(pthread_mutexattr_setprotocol(&attributes, PTHREAD_PRIO_INHERIT) | pthread_mutex_init(&inheriting, &attributes));
+    CHECK_ZERO(pthread_mutexattr_setprotocol(&attributes, PTHREAD_PRIO_INHERIT)
+        | pthread_mutex_init(&inheriting, &attributes));
     CHECK((lock_here = open("sleeps.lock", O_RDWR | O_CREAT | O_CLOEXEC, 0600)) >= 0);
     CHECK((lock_there = open("sleeps.lock", O_RDWR | O_CLOEXEC)) >= 0);
     CHECK(mkfifo("sleeps.fifo", 0600) == 0);
     if (strcmp(chosen->name, "inotify") == 0)
-        CHECK((watch = inotify_init1(IN_CLOEXEC)) >= 0 && mkdir("sleeps.watched", 0700) == 0 && inotify_add_watch(watch, "sleeps.watched", IN_CLOSE_WRITE) >= 0);
+        CHECK((watch = inotify_init1(IN_CLOEXEC)) >= 0 && mkdir("sleeps.watched", 0700) == 0
+            && inotify_add_watch(watch, "sleeps.watched", IN_CLOSE_WRITE) >= 0);
 }
 
 int main(int argc, char **argv)

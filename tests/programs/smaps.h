@@ -4,7 +4,8 @@
 
 #include "common.h"
 
-/* Whether the mapping that starts at or holds `at` carries a flag of the VmFlags line; -1: the text has no such mapping. */
+/* Whether the mapping that starts at or holds `at` carries a flag of the VmFlags line; -1: the text has no such
+ * mapping. */
 static int look_for_flag(const char *at, const char *flag)
 {
     FILE *f = fopen("/proc/self/smaps", "re");
@@ -22,7 +23,8 @@ static int look_for_flag(const char *at, const char *flag)
     return found;
 }
 
-/* The kernel makes the text while it is read: one that a restart falls into is of two processes, so it is read again. */
+/* The kernel makes the text while it is read: one that a restart falls into is of two processes, so it is read
+ * again. */
 static int has_flag(const char *at, const char *flag)
 {
     int found = look_for_flag(at, flag);

@@ -1,6 +1,8 @@
-/* Sockets with addresses, both ends in this program: `sockets KIND [ROUNDS]`. A listener to which every round connects anew;
- * a connection that lasts, with data in flight in both directions across every round; names and options that must stay.
- * KIND: tcp4, tcp6, mapped (IPv4 to an IPv6 listener), unix (a path), abstract, packets (unix SEQPACKET), shut (half-closed). */
+/* Sockets with addresses, both ends in this program: `sockets KIND [ROUNDS]`. A listener to which every round connects
+ * anew; a connection that lasts, with data in flight in both directions across every round; names and options that must
+ * stay.
+ * KIND: tcp4, tcp6, mapped (IPv4 to an IPv6 listener), unix (a path), abstract, packets (unix SEQPACKET), shut
+ * (half-closed). */
 #include "common.h"
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -57,7 +59,8 @@ static void choose(const char *name)
     if (strcmp(name, "tcp6") == 0 || strcmp(name, "mapped") == 0) {
         domain = AF_INET6;
         len = sizeof *six;
-        *six = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_addr = name[0] == 't' ? in6addr_loopback : in6addr_any};
+        *six = (struct sockaddr_in6){.sin6_family = AF_INET6,
+            .sin6_addr = name[0] == 't' ? in6addr_loopback : in6addr_any};
     } else if (strcmp(name, "tcp4") == 0 || half_closed) {
         len = sizeof *four;
         *four = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
@@ -85,7 +88,8 @@ static void open_all(const char *name)
     name_of(listener, 0, &address, &len);
     if (strcmp(name, "mapped") == 0) { /* its clients are of IPv4 */
         in_port_t port = ((struct sockaddr_in6 *)&address)->sin6_port;
-        struct sockaddr_in four = {.sin_family = domain = AF_INET, .sin_port = port, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+        struct sockaddr_in four = {.sin_family = domain = AF_INET, .sin_port = port,
+            .sin_addr = {htonl(INADDR_LOOPBACK)}};
         memcpy(&address, &four, len = sizeof four);
     }
     client = connected();

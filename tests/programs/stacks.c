@@ -81,7 +81,8 @@ int main(int argc, char **argv)
         pthread_attr_t attributes;
         CHECK_ZERO(pthread_attr_init(&attributes));
         if (i == 4) CHECK_ZERO(pthread_attr_setstack(&attributes, chosen, sizes[4]));
-        else CHECK_ZERO(pthread_attr_setstacksize(&attributes, sizes[i]) | pthread_attr_setguardsize(&attributes, guards[i]));
+        else CHECK_ZERO(pthread_attr_setstacksize(&attributes, sizes[i])
+            | pthread_attr_setguardsize(&attributes, guards[i]));
         CHECK_ZERO(pthread_create(&threads[i], &attributes, life, (void *)(intptr_t)i));
     }
     for (long round = 0; round < rounds; round++) {

@@ -1,6 +1,6 @@
 /* Standard streams that are not what they were at the start: `standard KIND [ROUNDS]`
- * KIND: closed (0 and 2 are closed, and stay so), reopened (0 is a file, read in pieces), copied (the output under other numbers),
- * piped (0 is a pipe of the program's own) */
+ * KIND: closed (0 and 2 are closed, and stay so), reopened (0 is a file, read in pieces), copied (the output under
+ * other numbers), piped (0 is a pipe of the program's own) */
 #include "rounds.h"
 #include <fcntl.h>
 
@@ -20,7 +20,8 @@ static void reopened_prepare(void)
     FILE *file = fopen("standard.file", "we");
     CHECK(file != NULL);
     for (int i = 0; i < 45; i++) CHECK(fprintf(file, "line %d\n", i) > 0);
-    CHECK(fclose(file) == 0 && freopen("standard.file", "r", stdin) != NULL && setvbuf(stdin, NULL, _IOFBF, 64) == 0 && fileno(stdin) == 0);
+    CHECK(fclose(file) == 0 && freopen("standard.file", "r", stdin) != NULL && setvbuf(stdin, NULL, _IOFBF, 64) == 0
+        && fileno(stdin) == 0);
 }
 
 static void reopened_round(long round)
@@ -52,7 +53,9 @@ static void piped_round(long round)
 
 int main(int argc, char **argv)
 {
-    static const struct kind kinds[] = {{"closed", closed_prepare, closed_round}, {"reopened", reopened_prepare, reopened_round},
-                                        {"copied", copied_prepare, copied_round}, {"piped", piped_prepare, piped_round}};
+    static const struct kind kinds[] = {{"closed", closed_prepare, closed_round},
+                                        {"reopened", reopened_prepare, reopened_round},
+                                        {"copied", copied_prepare, copied_round},
+                                        {"piped", piped_prepare, piped_round}};
     return RUN_KIND(kinds);
 }

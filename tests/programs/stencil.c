@@ -6,7 +6,8 @@ int main(int argc, char **argv)
 {
     long side = number_argument(argc, argv, 1, 700), sweeps = number_argument(argc, argv, 2, 10000);
     long every = number_argument(argc, argv, 3, 200);
-    double *now = malloc(sizeof(double) * (size_t)(side * side)), *next = malloc(sizeof(double) * (size_t)(side * side));
+    double *now = malloc(sizeof(double) * (size_t)(side * side)),
+        *next = malloc(sizeof(double) * (size_t)(side * side));
     CHECK(now != NULL && next != NULL);
     for (long i = 0; i < side * side; i++) now[i] = next[i] = (double)(mix((uint64_t)i) >> 11) / 9007199254740992.0;
     omp_set_num_threads(4);

@@ -1,6 +1,6 @@
-/* For measurements: touches a heap, keeps idle threads, wakes up every PERIOD_US and prints each gap between two wake-ups
- * that is longer than half a period above it: `MONOTONIC_NS GAP_US`. So the program itself sees how long it was stopped.
- * `ticker MIB IDLE_THREADS SECONDS [PERIOD_US]` */
+/* For measurements: touches a heap, keeps idle threads, wakes up every PERIOD_US and prints each gap between two
+ * wake-ups that is longer than half a period above it: `MONOTONIC_NS GAP_US`. So the program itself sees how long it
+ * was stopped. `ticker MIB IDLE_THREADS SECONDS [PERIOD_US]` */
 #include "common.h"
 #include <pthread.h>
 

@@ -25,7 +25,8 @@ static void run_timer(int which, int signal, const char *name, long count, long 
         /* 0: it has expired in this very call */
         do CHECK(getitimer(which, &now) == 0);
         while (now.it_value.tv_sec == 0 && now.it_value.tv_usec == 0);
-        CHECK(now.it_interval.tv_sec == 0 && now.it_interval.tv_usec >= period_us && now.it_interval.tv_usec < period_us + 8000);
+        CHECK(now.it_interval.tv_sec == 0 && now.it_interval.tv_usec >= period_us
+            && now.it_interval.tv_usec < period_us + 8000);
         CHECK(now.it_value.tv_sec == 0 && now.it_value.tv_usec > 0);
     }
     memset(&timer, 0, sizeof timer);

@@ -1,19 +1,19 @@
-/* Eight threads that write everywhere and in every way: heap, stacks, private mappings of a file and of a memfd, huge pages,
- * shared memory, memory of holdfast_malloc_protected(), the break; by stores and by system calls (recv, readv, pread,
- * O_DIRECT, getrandom, process_vm_writev, /proc/self/mem, io_uring); while mappings come, go, move, grow, change their
- * protection, are advised away and forked. Every page is known (model.h).
+/* Eight threads that write everywhere and in every way: heap, stacks, private mappings of a file and of a memfd, huge
+ * pages, shared memory, memory of holdfast_malloc_protected(), the break; by stores and by system calls (recv, readv,
+ * pread, O_DIRECT, getrandom, process_vm_writev, /proc/self/mem, io_uring); while mappings come, go, move, grow, change
+ * their protection, are advised away and forked. Every page is known (model.h).
  *
- * In epochs (default): at the end of each all threads meet, deep in their stacks; one computes a checksum over all of that
- * memory and over which of it is mapped how, appends `epoch N SUM` to the log, takes a checkpoint, computes the sum again
- * and prints `verified N SUM RESTARTS`. Every other checkpoint returns at its cut, so that the next epoch writes while
- * the image is still being stored.
+ * In epochs (default): at the end of each all threads meet, deep in their stacks; one computes a checksum over all of
+ * that memory and over which of it is mapped how, appends `epoch N SUM` to the log, takes a checkpoint, computes the
+ * sum again and prints `verified N SUM RESTARTS`. Every other checkpoint returns at its cut, so that the next epoch
+ * writes while the image is still being stored.
  * Freely (--free): nobody waits for anybody; checkpoints come from outside at any moment.
  *
- * When it notices that it was restarted it checks everything, says so and ends with status 0; with --go-on it goes on until
- * there is a file `enough`.
+ * When it notices that it was restarted it checks everything, says so and ends with status 0; with --go-on it goes on
+ * until there is a file `enough`.
  *
- *   torture [--epochs N (--free: seconds)] [--seed N] [--mib N (per thread)] [--threads N] [--log FILE] [--slots] [--free] [--go-on]
- *           [--without direct,ring,fork,memfd,...]
+ *   torture [--epochs N (--free: seconds)] [--seed N] [--mib N (per thread)] [--threads N] [--log FILE] [--slots]
+ *           [--free] [--go-on] [--without direct,ring,fork,memfd,...]
  */
 #include "torture.h"
 #include "holdfast.h"
@@ -121,7 +121,8 @@ static void take_checkpoint(long epoch)
     int restarted = holdfast_restarted() > lives;
     if (after != before) {
         check_all();
-        printf("FAIL epoch %ld: sum %016llx after the checkpoint, restarted %d\n", epoch, (unsigned long long)after, restarted);
+        printf("FAIL epoch %ld: sum %016llx after the checkpoint, restarted %d\n", epoch, (unsigned long long)after,
+            restarted);
         fflush(stdout);
         _exit(1);
     }

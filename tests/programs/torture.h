@@ -1,6 +1,7 @@
 /* What a thread of torture.c owns and does: areas of memory whose pages are known (model.h), blocks of malloc, and the
- * operations that change them. The choice follows from the thread's seed; nothing here is shared between threads but the
- * data file, which nobody writes. A thread that finds a page other than it left it ends the program and names the page. */
+ * operations that change them. The choice follows from the thread's seed; nothing here is shared between threads but
+ * the data file, which nobody writes. A thread that finds a page other than it left it ends the program and names the
+ * page. */
 #ifndef HOLDFAST_TEST_TORTURE_H
 #define HOLDFAST_TEST_TORTURE_H
 
@@ -58,7 +59,8 @@ struct worker {
 };
 
 /* What is not done, by name. */
-enum { NO_DIRECT = 1, NO_RING = 2, NO_FORK = 4, NO_MEMFD = 8, NO_RANDOM = 16, NO_REMOTE = 32, NO_PROTECT = 64, NO_MAPPINGS = 128, NO_MEMORY = 256 };
+enum { NO_DIRECT = 1, NO_RING = 2, NO_FORK = 4, NO_MEMFD = 8, NO_RANDOM = 16, NO_REMOTE = 32, NO_PROTECT = 64,
+    NO_MAPPINGS = 128, NO_MEMORY = 256 };
 static int without;
 static int data_file, direct_file = -1;
 static int has_ring, has_memfd;
@@ -115,7 +117,8 @@ static void check_range(const struct area *area, size_t from, size_t to)
 static void open_up(struct area *area)
 {
     if (area->shut_to > area->shut_from)
-        CHECK(mprotect(area->at + area->shut_from * WORDS, (area->shut_to - area->shut_from) * PAGE, PROT_READ | PROT_WRITE) == 0);
+        CHECK(mprotect(area->at + area->shut_from * WORDS, (area->shut_to - area->shut_from) * PAGE,
+            PROT_READ | PROT_WRITE) == 0);
     area->shut_from = area->shut_to = 0;
 }
 
@@ -209,7 +212,8 @@ static void overwrite(struct worker *w, struct area *area, size_t from, size_t p
         for (size_t i = 0; i < pages; i++) set(w, area, from + i, model_hash(to + i * WORDS) | RANDOM, 0);
     } else {
         uint64_t seeds[BATCH];
-        for (size_t i = 0; i < pages; i++) model_fill(buffer + i * WORDS, seeds[i] = throw(w, 8) == 0 ? 0 : fresh_seed(w));
+        for (size_t i = 0; i < pages; i++)
+            model_fill(buffer + i * WORDS, seeds[i] = throw(w, 8) == 0 ? 0 : fresh_seed(w));
         deliver(w, method, to, buffer, pages);
         for (size_t i = 0; i < pages; i++) set(w, area, from + i, seeds[i], 0);
     }
@@ -339,7 +343,8 @@ static int mappings(const char *call, const void *start, size_t len)
     while (fgets(line, sizeof line, smaps) != NULL) {
         if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
             count += inside = from < (uintptr_t)start + len && (uintptr_t)start < to;
-        if (call != NULL && inside && (strchr(line, '-') != NULL || strncmp(line, "Rss", 3) == 0 || strncmp(line, "VmFlags", 7) == 0))
+        if (call != NULL && inside
+            && (strchr(line, '-') != NULL || strncmp(line, "Rss", 3) == 0 || strncmp(line, "VmFlags", 7) == 0))
             fputs(line, stdout);
     }
     fclose(smaps);

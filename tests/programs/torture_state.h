@@ -187,8 +187,8 @@ static void torture_open(void)
 
 static void torture_tell(void)
 {
-    printf("O_DIRECT %s, io_uring %s, memfd %s\n", direct_file >= 0 ? "used" : "not used", has_ring ? "used" : "not used",
-           has_memfd ? "used" : "not used");
+    printf("O_DIRECT %s, io_uring %s, memfd %s\n", direct_file >= 0 ? "used" : "not used",
+           has_ring ? "used" : "not used", has_memfd ? "used" : "not used");
 }
 
 static void torture_without(const char *names)

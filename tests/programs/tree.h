@@ -105,8 +105,9 @@ UNUSED static void finish_all(int code)
     for (int i = 0; i < children_made; i++) finish(&children[i], code);
 }
 
-/* Moves a child, which does the same for itself, to a group: as shells do it, and whichever of the two comes first counts.
- * A child that was restored in between has executed a program, and its parent must not move it any more: EACCES. */
+/* Moves a child, which does the same for itself, to a group: as shells do it, and whichever of the two comes first
+ * counts. A child that was restored in between has executed a program, and its parent must not move it any more:
+ * EACCES. */
 UNUSED static void move_to_group(pid_t pid, pid_t group)
 {
     while (setpgid(pid, group) != 0 && getpgid(pid) != group) {

@@ -1,5 +1,5 @@
-/* A process that sleeps in write(2), because nobody has read yet, and one that sleeps in read(2): a single call moves more
- * than fits, and returns the full count. `tree_blocked KIND [ROUNDS]`, KIND: pipe, stream (a socket pair), tcp */
+/* A process that sleeps in write(2), because nobody has read yet, and one that sleeps in read(2): a single call moves
+ * more than fits, and returns the full count. `tree_blocked KIND [ROUNDS]`, KIND: pipe, stream (a socket pair), tcp */
 #include "tree.h"
 #include <netinet/in.h>
 #include <sys/socket.h>

@@ -1,5 +1,5 @@
-/* Starts /bin/true and other short programs all the time, in every way; each must end with the status that it gives, and no
- * other one. `tree_busy [TURNS] [SPAWNERS]` */
+/* Starts /bin/true and other short programs all the time, in every way; each must end with the status that it gives,
+ * and no other one. `tree_busy [TURNS] [SPAWNERS]` */
 #include "tree.h"
 #include <spawn.h>
 

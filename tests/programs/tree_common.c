@@ -1,5 +1,5 @@
-/* What processes have in common since fork(2) and nobody writes is one memory: for a restart too. Four processes look at all of it,
- * and each changes a part for itself: by writing, by giving pages back, by moving some; one forks again.
+/* What processes have in common since fork(2) and nobody writes is one memory: for a restart too. Four processes look
+ * at all of it, and each changes a part for itself: by writing, by giving pages back, by moving some; one forks again.
  * `tree_common [ROUNDS] [MIB] [shared]`: with the last word, memory must be shared as the kernel counts it. */
 #include "tree.h"
 

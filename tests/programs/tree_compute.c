@@ -1,4 +1,5 @@
-/* Five children that compute, each with an exit code of its own, collected by wait(2) at the end. `tree_compute [ROUNDS]` */
+/* Five children that compute, each with an exit code of its own, collected by wait(2) at the end.
+ * `tree_compute [ROUNDS]` */
 #include "tree.h"
 
 #define CHILDREN 5

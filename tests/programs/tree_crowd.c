@@ -1,6 +1,6 @@
-/* Twenty busy processes, each of which checks itself all the time: none may ever see an error, EINTR, a wait that ends early,
- * or a SIGCHLD or an exit code that it would not see otherwise. It goes on until there is a file `enough`, or for as many
- * rounds as asked. `tree_crowd [ROUNDS]`
+/* Twenty busy processes, each of which checks itself all the time: none may ever see an error, EINTR, a wait that ends
+ * early, or a SIGCHLD or an exit code that it would not see otherwise. It goes on until there is a file `enough`, or
+ * for as many rounds as asked. `tree_crowd [ROUNDS]`
  *
  * The first process prints `round N` whenever all others have got on. */
 #include "tree_crowd.h"

@@ -1,6 +1,6 @@
-/* Programs that are orphans from their first instruction on: whoever starts one ends at once, before libholdfast is loaded in it;
- * and they execute another program twice. Each says one thing by a pipe, after at most NAP_MS, and none may be lost.
- * `tree_daemons [ROUNDS [NAP_MS]]` */
+/* Programs that are orphans from their first instruction on: whoever starts one ends at once, before libholdfast is
+ * loaded in it; and they execute another program twice. Each says one thing by a pipe, after at most NAP_MS, and none
+ * may be lost. `tree_daemons [ROUNDS [NAP_MS]]` */
 #include "tree.h"
 #include <poll.h>
 #include <spawn.h>

@@ -1,5 +1,5 @@
-/* The signal at the death of the parent (PR_SET_PDEATHSIG): it does not come as long as the parent lives, whatever happens
- * to it, and it comes when the parent ends. `tree_deathsig [ROUNDS]` */
+/* The signal at the death of the parent (PR_SET_PDEATHSIG): it does not come as long as the parent lives, whatever
+ * happens to it, and it comes when the parent ends. `tree_deathsig [ROUNDS]` */
 #include "tree.h"
 #include <sys/prctl.h>
 

@@ -1,5 +1,5 @@
-/* The end of a pipe or of a connection comes when the last process that holds it lets go, and not before: nobody else may
- * hold it. `tree_eof [ROUNDS]` */
+/* The end of a pipe or of a connection comes when the last process that holds it lets go, and not before: nobody else
+ * may hold it. `tree_eof [ROUNDS]` */
 #include "tree.h"
 #include <poll.h>
 #include <sys/socket.h>

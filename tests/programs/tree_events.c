@@ -1,5 +1,5 @@
-/* An epoll, an eventfd and a timerfd that were made before fork(2) are one for all: who adds, writes or sets, does it for
- * the others. `tree_events [ROUNDS]` */
+/* An epoll, an eventfd and a timerfd that were made before fork(2) are one for all: who adds, writes or sets, does it
+ * for the others. `tree_events [ROUNDS]` */
 #include "tree.h"
 #include <sys/epoll.h>
 #include <sys/eventfd.h>

@@ -1,5 +1,5 @@
-/* Programs that become another one while they have relatives: the child executes itself anew in every round and keeps its
- * pipes; the first process does so once, in the middle, and still has its children. `tree_exec [ROUNDS]` */
+/* Programs that become another one while they have relatives: the child executes itself anew in every round and keeps
+ * its pipes; the first process does so once, in the middle, and still has its children. `tree_exec [ROUNDS]` */
 #include "tree.h"
 
 static const char *own_path;

@@ -1,5 +1,5 @@
-/* Futexes and semaphores between processes: children wait in the kernel for a word of shared memory, for a named and for an
- * unnamed semaphore. `tree_futex [ROUNDS]` */
+/* Futexes and semaphores between processes: children wait in the kernel for a word of shared memory, for a named and
+ * for an unnamed semaphore. `tree_futex [ROUNDS]` */
 #include "tree.h"
 #include <limits.h>
 #include <linux/futex.h>

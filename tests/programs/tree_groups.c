@@ -1,5 +1,5 @@
-/* Process groups and sessions: every process checks in every round that its ids, and those of its relatives, are what they
- * were. `tree_groups [ROUNDS]`
+/* Process groups and sessions: every process checks in every round that its ids, and those of its relatives, are what
+ * they were. `tree_groups [ROUNDS]`
  *
  *   first +- 0 leader of a session -+- 4 in its session, leader of a group
  *         +- 1 leader of a group    +- 5 in its session and group
@@ -30,7 +30,8 @@ static void arrange(uint64_t number)
     if (number == 1 || number == 4) CHECK(setpgid(0, 0) == 0);
     if (number == 2) CHECK(setpgid(0, all[1].pid) == 0);
     all[number] = found();
-    CHECK(all[number].group == (number == 2 ? all[1].pid : number == 3 ? getpgid(getppid()) : number == 5 ? all[0].pid : self));
+    CHECK(all[number].group == (number == 2 ? all[1].pid : number == 3 ? getpgid(getppid()) : number == 5 ? all[0].pid
+        : self));
     CHECK(all[number].session == (number == 0 ? self : number >= 4 ? all[0].pid : getsid(getppid())));
 }
 

@@ -1,5 +1,5 @@
-/* Who ignores SIGCHLD, or asks for no zombies, gets none: wait(2) sleeps until the last child has ended, and says ECHILD.
- * `tree_ignored [ROUNDS]` */
+/* Who ignores SIGCHLD, or asks for no zombies, gets none: wait(2) sleeps until the last child has ended, and says
+ * ECHILD. `tree_ignored [ROUNDS]` */
 #include "tree.h"
 
 static volatile sig_atomic_t counted;

@@ -1,5 +1,5 @@
-/* What each process has for itself: limits, umask, current directory, nice value, name, timer slack, oom_score_adj, affinity,
- * ignored signals. `tree_limits [ROUNDS]` */
+/* What each process has for itself: limits, umask, current directory, nice value, name, timer slack, oom_score_adj,
+ * affinity, ignored signals. `tree_limits [ROUNDS]` */
 #include "tree.h"
 #include <limits.h>
 #include <sched.h>
@@ -34,11 +34,13 @@ static rlim_t limit_of(int resource, rlim_t *hard)
 static void set(uint64_t number)
 {
     char name[16];
-    struct rlimit files = {100 + number, 200 + number}, core = {number, number}, stack = {(4 + number) << 20, RLIM_INFINITY};
+    struct rlimit files = {100 + number, 200 + number}, core = {number, number},
+        stack = {(4 + number) << 20, RLIM_INFINITY};
     rlim_t hard;
     limit_of(RLIMIT_STACK, &hard);
     stack.rlim_max = hard;
-    CHECK(setrlimit(RLIMIT_NOFILE, &files) == 0 && setrlimit(RLIMIT_CORE, &core) == 0 && setrlimit(RLIMIT_STACK, &stack) == 0);
+    CHECK(setrlimit(RLIMIT_NOFILE, &files) == 0 && setrlimit(RLIMIT_CORE, &core) == 0
+        && setrlimit(RLIMIT_STACK, &stack) == 0);
     umask((mode_t)(number * 9));
     snprintf(name, sizeof name, "limits.%lu", (unsigned long)number);
     CHECK((mkdir(name, 0700) == 0 || errno == EEXIST) && chdir(name) == 0);
@@ -76,7 +78,8 @@ static void check(uint64_t number, int nice_value)
     CHECK(prctl(PR_GET_TIMERSLACK) == 50000 + (int)number);
     CHECK(read_number("/proc/self/oom_score_adj") == 900 + (int)number);
     cpu_set_t cpus;
-    CHECK(sched_getaffinity(0, sizeof cpus, &cpus) == 0 && (number != 1 || (CPU_COUNT(&cpus) == 1 && CPU_ISSET(0, &cpus))));
+    CHECK(sched_getaffinity(0, sizeof cpus, &cpus) == 0
+        && (number != 1 || (CPU_COUNT(&cpus) == 1 && CPU_ISSET(0, &cpus))));
     struct sigaction action;
     CHECK(sigaction(SIGUSR1, NULL, &action) == 0 && (action.sa_handler == SIG_IGN) == (number % 2 == 1));
 }

@@ -1,5 +1,5 @@
-/* Locks on files, held by several processes: each its own ranges of one file, a flock shared over fork(2), a process that
- * sleeps until it gets a lock. `tree_locks [ROUNDS]` */
+/* Locks on files, held by several processes: each its own ranges of one file, a flock shared over fork(2), a process
+ * that sleeps until it gets a lock. `tree_locks [ROUNDS]` */
 #include "tree.h"
 #include <sys/file.h>
 

@@ -1,4 +1,5 @@
-/* Five processes hand a token round by a mutex and condition variables in shared anonymous memory. `tree_mutex [TURNS]` */
+/* Five processes hand a token round by a mutex and condition variables in shared anonymous memory.
+ * `tree_mutex [TURNS]` */
 #include "tree.h"
 #include <pthread.h>
 

@@ -17,7 +17,8 @@ static void put(int fd, uint64_t from, size_t size)
 static void take(int fd, uint64_t from, size_t size)
 {
     uint8_t buffer[4096];
-    CHECK(recv(fd, buffer, kind == SOCK_STREAM ? size : sizeof buffer, kind == SOCK_STREAM ? MSG_WAITALL : 0) == (ssize_t)size);
+    CHECK(recv(fd, buffer, kind == SOCK_STREAM ? size : sizeof buffer,
+        kind == SOCK_STREAM ? MSG_WAITALL : 0) == (ssize_t)size);
     for (size_t i = 0; i < size; i++) CHECK(buffer[i] == (uint8_t)mix(from + i));
 }
 

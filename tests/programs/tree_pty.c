@@ -82,7 +82,8 @@ int main(int argc, char **argv)
     long rounds = number_argument(argc, argv, 1, 100);
     int down[2], up[2], terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
     char name[64];
-    CHECK(terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0 && ptsname_r(terminal, name, sizeof name) == 0);
+    CHECK(terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0
+        && ptsname_r(terminal, name, sizeof name) == 0);
     CHECK(pipe2(down, O_CLOEXEC) == 0 && pipe2(up, O_CLOEXEC) == 0);
     pid_t pid = fork();
     CHECK(pid >= 0);

@@ -1,5 +1,5 @@
-/* Four processes with the same System V shared memory: a segment that was removed, one with a key, and one that only a child has.
- * One child attaches the second itself by its key, one has it read-only, one has it twice and in part.
+/* Four processes with the same System V shared memory: a segment that was removed, one with a key, and one that only a
+ * child has. One child attaches the second itself by its key, one has it read-only, one has it twice and in part.
  * `tree_segments KIND [ROUNDS]`; KIND: kept; removed (the second is too, once all have it, and only its id is used). */
 #include "tree.h"
 #include <sys/ipc.h>

@@ -1,5 +1,6 @@
 /* A server process and two clients, all children of the first process, which only sees that they answer: one connection
- * that lasts and a new one in every round, data in flight. `tree_server KIND [ROUNDS]`, KIND: tcp4, tcp6, unix, abstract */
+ * that lasts and a new one in every round, data in flight. `tree_server KIND [ROUNDS]`, KIND: tcp4, tcp6, unix,
+ * abstract */
 #include "tree.h"
 #include <netinet/in.h>
 #include <poll.h>
@@ -33,10 +34,12 @@ static void open_listener(const char *kind)
     struct sockaddr_un *local = (struct sockaddr_un *)&address;
     int one = 1;
     if (strcmp(kind, "tcp4") == 0) {
-        *(struct sockaddr_in *)&address = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+        *(struct sockaddr_in *)&address = (struct sockaddr_in){.sin_family = AF_INET,
+            .sin_addr = {htonl(INADDR_LOOPBACK)}};
         len = sizeof(struct sockaddr_in);
     } else if (strcmp(kind, "tcp6") == 0) {
-        *(struct sockaddr_in6 *)&address = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_addr = in6addr_loopback};
+        *(struct sockaddr_in6 *)&address = (struct sockaddr_in6){.sin6_family = AF_INET6,
+            .sin6_addr = in6addr_loopback};
         len = sizeof(struct sockaddr_in6);
     } else {
         int at = strcmp(kind, "abstract") == 0;

@@ -1,5 +1,5 @@
-/* Signals between processes: to one, to a group, queued with values, from the children to their parent; some wait, blocked,
- * from one round to the next. Nobody gets one too many. `tree_signals [ROUNDS]` */
+/* Signals between processes: to one, to a group, queued with values, from the children to their parent; some wait,
+ * blocked, from one round to the next. Nobody gets one too many. `tree_signals [ROUNDS]` */
 #include "tree.h"
 
 #define CHILDREN 3
@@ -74,7 +74,8 @@ static void take_answers(uint64_t round)
     siginfo_t info;
     for (int i = 0; i < CHILDREN; i++) {
         CHECK(sigwaitinfo(&set, &info) == SIGRTMIN + 5);
-        CHECK(info.si_code == SI_QUEUE && info.si_pid == children[i].pid && info.si_value.sival_int == (int)round * 10 + i);
+        CHECK(info.si_code == SI_QUEUE && info.si_pid == children[i].pid
+            && info.si_value.sival_int == (int)round * 10 + i);
     }
 }
 

@@ -1,5 +1,6 @@
-/* Starts itself with other arguments, by fork + exec, vfork + exec and posix_spawn in turn; what it started works a while,
- * answers on descriptor 7 and ends with a code. `tree_spawn [ROUNDS]`; `tree_spawn worker N` is what it starts. */
+/* Starts itself with other arguments, by fork + exec, vfork + exec and posix_spawn in turn; what it started works a
+ * while, answers on descriptor 7 and ends with a code. `tree_spawn [ROUNDS]`; `tree_spawn worker N` is what it
+ * starts. */
 #include "tree.h"
 #include <spawn.h>
 

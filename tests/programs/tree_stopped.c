@@ -119,7 +119,8 @@ static void in_group(long rounds)
         }
         rest(0, 3);
         CHECK(kill(-children[0].pid, SIGCONT) == 0);
-        for (int i = 0; i < 3; i++) CHECK(waitpid(children[i].pid, &status, WCONTINUED) == children[i].pid && WIFCONTINUED(status));
+        for (int i = 0; i < 3; i++)
+            CHECK(waitpid(children[i].pid, &status, WCONTINUED) == children[i].pid && WIFCONTINUED(status));
         step("group stopped and continued in round %ld", round);
     }
 }
@@ -139,7 +140,8 @@ int main(int argc, char **argv)
     else if (strcmp(how, "group") == 0)
         in_group(rounds);
     else
-        for_long(rounds, strcmp(how, "lasting") == 0 || strcmp(how, "early") == 0, strcmp(how, "paused") == 0 ? SIGTSTP : SIGSTOP);
+        for_long(rounds, strcmp(how, "lasting") == 0 || strcmp(how, "early") == 0,
+            strcmp(how, "paused") == 0 ? SIGTSTP : SIGSTOP);
     block(SIGCHLD);
     if (strcmp(how, "early") == 0) CHECK(hear(children[0].from) == 0);
     for (int i = 0; i < children_made; i++) finish(&children[i], 0);

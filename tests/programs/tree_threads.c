@@ -1,5 +1,5 @@
-/* Threads and fork(2): three threads, each of which makes children and waits for them; one child lives on and has threads
- * of its own. `tree_threads [ROUNDS]` */
+/* Threads and fork(2): three threads, each of which makes children and waits for them; one child lives on and has
+ * threads of its own. `tree_threads [ROUNDS]` */
 #include "tree.h"
 #include <pthread.h>
 

@@ -10,7 +10,8 @@ static void count_on(int in, int out, uint64_t number)
 {
     long period_us = 4000 + 1500 * (long)number;
     struct itimerval every = {{0, period_us}, {0, period_us}};
-    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGRTMIN + 1, .sigev_value.sival_int = (int)number};
+    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGRTMIN + 1,
+        .sigev_value.sival_int = (int)number};
     struct itimerspec once = {{0, 0}, {0, 5000000}};
     sigset_t alarms = set_of(SIGALRM), single = set_of(SIGRTMIN + 1);
     timer_t timer;

@@ -1,6 +1,6 @@
 /* Processes that root has made and that became somebody else; root only. `tree_users KIND [ROUNDS]`
- * KIND: servants (three children, each with other ids; their parent stays root and may signal them, they may not signal it),
- * families (a child gives up its ids and forks in every round) */
+ * KIND: servants (three children, each with other ids; their parent stays root and may signal them, they may not signal
+ * it), families (a child gives up its ids and forks in every round) */
 #include "tree.h"
 #include <grp.h>
 
@@ -49,7 +49,8 @@ int main(int argc, char **argv)
     for (long round = 0; round < rounds; round++) {
         step("%s round %ld", argv[1], round);
         for (int i = 0; i < 3; i++) tell(children[i].to, (uint64_t)round);
-        for (int i = 0; i < 3; i++) CHECK(hear(children[i].from) == (uint64_t)(round + i) && kill(children[i].pid, 0) == 0);
+        for (int i = 0; i < 3; i++)
+            CHECK(hear(children[i].from) == (uint64_t)(round + i) && kill(children[i].pid, 0) == 0);
         CHECK(getuid() == 0);
         sleep_ms(ROUND_MS);
     }

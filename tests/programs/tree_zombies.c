@@ -1,5 +1,5 @@
-/* Children that have ended and that nobody has waited for: by an exit code, by a signal; some stay for the whole run, one is
- * made and one waited for in every round. No SIGCHLD comes but those of the ends. `tree_zombies [ROUNDS]` */
+/* Children that have ended and that nobody has waited for: by an exit code, by a signal; some stay for the whole run,
+ * one is made and one waited for in every round. No SIGCHLD comes but those of the ends. `tree_zombies [ROUNDS]` */
 #include "tree.h"
 #include <sys/resource.h>
 

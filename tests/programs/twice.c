@@ -1,7 +1,7 @@
 /* One file in memory at several places: `twice KIND [ROUNDS]`
- * KIND: shared (two shared mappings of the same pages, one of the middle that grows by mremap; a change at one is seen at the
- * others, and in the file), private (a private mapping besides, some pages of which were written), removed (mapped in every other
- * round and removed in the next: what was mapped at a checkpoint is gone at the restart) */
+ * KIND: shared (two shared mappings of the same pages, one of the middle that grows by mremap; a change at one is seen
+ * at the others, and in the file), private (a private mapping besides, some pages of which were written), removed
+ * (mapped in every other round and removed in the next: what was mapped at a checkpoint is gone at the restart) */
 #include "rounds.h"
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -60,7 +60,8 @@ static void removed_round(long round)
     if (round % 2 == 0) {
         unlink(name); /* of an earlier life */
         mode_t mask = umask(0);
-        CHECK((file = open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0646)) >= 0 && ftruncate(file, PAGES * PAGE) == 0);
+        CHECK((file = open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0646)) >= 0
+            && ftruncate(file, PAGES * PAGE) == 0);
         umask(mask);
         first = map(PROT_READ | PROT_WRITE, MAP_SHARED, PAGES, 0);
         CHECK(close(file) == 0);
@@ -83,6 +84,7 @@ static void removed_round(long round)
 int main(int argc, char **argv)
 {
     static const struct kind kinds[] = {
-        {"shared", shared_prepare, one_round}, {"private", private_prepare, one_round}, {"removed", NULL, removed_round}};
+        {"shared", shared_prepare, one_round}, {"private", private_prepare, one_round},
+        {"removed", NULL, removed_round}};
     return RUN_KIND(kinds);
 }

@@ -1,7 +1,7 @@
 /* Unix sockets: `unixes KIND [ROUNDS]`
- * KIND: shut (a pair of which one direction is closed), unlinked (a listener whose file was deleted), renamed (whose file has another
- * name), credentials (SO_PEERCRED, SO_PASSCRED), backlog (connections that were not accepted yet), handed (descriptors that
- * were received), buffers (sizes of the buffers, full), options */
+ * KIND: shut (a pair of which one direction is closed), unlinked (a listener whose file was deleted), renamed (whose
+ * file has another name), credentials (SO_PEERCRED, SO_PASSCRED), backlog (connections that were not accepted yet),
+ * handed (descriptors that were received), buffers (sizes of the buffers, full), options */
 #include "rounds.h"
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -96,7 +96,8 @@ static void credentials_round(long round)
     CHECK(peer.pid == getpid() && peer.uid == getuid() && peer.gid == getgid());
     char byte, control[256];
     struct iovec vector = {&byte, 1};
-    struct msghdr message = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct msghdr message = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = control,
+        .msg_controllen = sizeof control};
     CHECK(send(pair[0], "c", 1, 0) == 1 && recvmsg(pair[1], &message, 0) == 1);
     struct cmsghdr *first = CMSG_FIRSTHDR(&message);
     CHECK(first != NULL && first->cmsg_type == SCM_CREDENTIALS);
@@ -122,7 +123,8 @@ static void handed_round(long round)
 {
     char control[CMSG_SPACE(sizeof(int))] = {0}, byte = 'h';
     struct iovec vector = {&byte, 1};
-    struct msghdr message = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct msghdr message = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = control,
+        .msg_controllen = sizeof control};
     long value;
     if (received >= 0) {
         CHECK(pread(received, &value, sizeof value, 0) == sizeof value && value == round - 1);
@@ -146,7 +148,8 @@ static void buffers_prepare(void)
 {
     int size = 30000;
     make(SOCK_STREAM);
-    CHECK(setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &size, sizeof size) == 0 && fcntl(pair[0], F_SETFL, O_NONBLOCK) == 0);
+    CHECK(setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &size, sizeof size) == 0
+        && fcntl(pair[0], F_SETFL, O_NONBLOCK) == 0);
 }
 
 /* As many bytes as fit, and in the next round all of them come. */
@@ -176,7 +179,8 @@ static void options_round(long round)
     int priority;
     socklen_t len = sizeof now;
     if (round > 0) {
-        CHECK(getsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &now, &len) == 0 && now.tv_sec == round && now.tv_usec == 500000);
+        CHECK(getsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &now, &len) == 0 && now.tv_sec == round
+            && now.tv_usec == 500000);
         len = sizeof priority;
         CHECK(getsockopt(pair[1], SOL_SOCKET, SO_PRIORITY, &priority, &len) == 0 && priority == (round - 1) % 6);
         len = sizeof priority;
@@ -190,9 +194,12 @@ static void options_round(long round)
 
 int main(int argc, char **argv)
 {
-    static const struct kind kinds[] = {{"shut", shut_prepare, shut_round}, {"unlinked", unlinked_prepare, unlinked_round},
-                                        {"renamed", renamed_prepare, renamed_round}, {"credentials", credentials_prepare, credentials_round},
+    static const struct kind kinds[] = {{"shut", shut_prepare, shut_round},
+                                        {"unlinked", unlinked_prepare, unlinked_round},
+                                        {"renamed", renamed_prepare, renamed_round},
+                                        {"credentials", credentials_prepare, credentials_round},
                                         {"backlog", listen_at, backlog_round}, {"handed", handed_prepare, handed_round},
-                                        {"buffers", buffers_prepare, buffers_round}, {"options", options_prepare, options_round}};
+                                        {"buffers", buffers_prepare, buffers_round},
+                                        {"options", options_prepare, options_round}};
     return RUN_KIND(kinds);
 }

@@ -63,6 +63,7 @@ static void files_round(long round)
 
 int main(int argc, char **argv)
 {
-    static const struct kind kinds[] = {{"folder", folder_prepare, folder_round}, {"files", files_prepare, files_round}};
+    static const struct kind kinds[] = {{"folder", folder_prepare, folder_round},
+                                        {"files", files_prepare, files_round}};
     return RUN_KIND(kinds);
 }

@@ -1,5 +1,5 @@
-/* A program that is in another directory in every round, by name and by descriptor, and has another umask; files that it
- * opens by relative names. `wandering [ROUNDS]` */
+/* A program that is in another directory in every round, by name and by descriptor, and has another umask; files that
+ * it opens by relative names. `wandering [ROUNDS]` */
 #include "rounds.h"
 #include <fcntl.h>
 #include <sys/stat.h>

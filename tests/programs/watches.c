@@ -1,5 +1,5 @@
-/* inotify with numbers that were used up before, several files and folders, and all kinds of masks; descriptors of processes.
- * `watches [ROUNDS]` */
+/* inotify with numbers that were used up before, several files and folders, and all kinds of masks; descriptors of
+ * processes. `watches [ROUNDS]` */
 #include "common.h"
 #include <fcntl.h>
 #include <poll.h>
@@ -53,7 +53,8 @@ static void open_all(void)
     CHECK(child > 0 && (ended = (int)syscall(SYS_pidfd_open, child, 0)) >= 0 && waitpid(child, NULL, 0) == child);
 }
 
-/* A name that no file has: an earlier life may have been killed before it removed its own, and its round comes again. */
+/* A name that no file has: an earlier life may have been killed before it removed its own, and its round comes
+ * again. */
 static const char *fresh_name(char *path, const char *folder)
 {
     snprintf(path, 64, "%s/n%012lx", folder, (unsigned long)now_ns() & 0xffffffffffff);

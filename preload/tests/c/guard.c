@@ -120,8 +120,11 @@ static void guarded(void) {
         size_t n = 0, m = 0;
         if (!strncmp(line, "close", 5)) syscall(SYS_mprotect, region, pages * 4096, PROT_READ);
         else if (sscanf(line, "write %zu", &n) == 1) region[n * 4096] = 'w';
-        else if (sscanf(line, "thread %zu", &n) == 1) { pthread_t t; pthread_create(&t, 0, writer, (void *)n); pthread_detach(t); }
-        else if (sscanf(line, "read %zu", &n) == 1) {
+        else if (sscanf(line, "thread %zu", &n) == 1) {
+            pthread_t t;
+            pthread_create(&t, 0, writer, (void *)n);
+            pthread_detach(t);
+        } else if (sscanf(line, "read %zu", &n) == 1) {
             int ends[2]; pipe(ends); write(ends[1], "xyz", 3);
             printf("%zd ", read(ends[0], region + n * 4096, 3)); close(ends[0]); close(ends[1]);
         } else if (sscanf(line, "readv %zu %zu", &n, &m) == 2) {
@@ -132,7 +135,11 @@ static void guarded(void) {
         else if (sscanf(line, "unmap %zu", &n) == 1) printf("%d ", munmap(region + n * 4096, 4096));
         else if (sscanf(line, "fork %zu", &n) == 1) {
             pid_t child = fork(); int status;
-            if (!child) { region[n * 4096] = 'c'; region[(n + 1) * 4096] = 'c'; _exit(region[n * 4096] == 'c' ? 5 : 6); }
+            if (!child) {
+                region[n * 4096] = 'c';
+                region[(n + 1) * 4096] = 'c';
+                _exit(region[n * 4096] == 'c' ? 5 : 6);
+            }
             waitpid(child, &status, 0); printf("%d %c ", WEXITSTATUS(status), region[n * 4096]);
         } else if (!strncmp(line, "free", 4)) printf("%d ", holdfast_free_protected(region));
         else if (sscanf(line, "get %zu", &n) == 1) printf("%c ", region[n * 4096]);

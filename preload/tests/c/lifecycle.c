@@ -46,7 +46,8 @@ static void *api_in_thread(void *nothing) {
 
 static void ids(void) {
     pid_t pid = getpid();
-    printf("ids %d %d %d\n", pid == syscall(SYS_getpid), gettid() == syscall(SYS_gettid), getppid() == syscall(SYS_getppid));
+    printf("ids %d %d %d\n", pid == syscall(SYS_getpid), gettid() == syscall(SYS_gettid),
+        getppid() == syscall(SYS_getppid));
     errno = 0;
     int none = kill(0x7ffffff0, 0);
     printf("kill %d %d %d\n", kill(pid, 0), none, errno == ESRCH);
@@ -72,7 +73,8 @@ static void ids(void) {
     union sigval value = {.sival_int = 4711};
     printf("sigqueue %d\n", sigqueue(pid, SIGRTMIN, value));
     sigwaitinfo(&mask, &info);
-    printf("siginfo %d %d %d %d\n", info.si_value.sival_int, info.si_pid == pid, info.si_uid == getuid(), info.si_code == SI_QUEUE);
+    printf("siginfo %d %d %d %d\n", info.si_value.sival_int, info.si_pid == pid, info.si_uid == getuid(),
+        info.si_code == SI_QUEUE);
     pid_t child = syscall(SYS_fork);
     if (child == 0)
         _exit(7);
