@@ -165,7 +165,8 @@ macro_rules! plain {
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
             let mut args = [0; 6];
-            for (place, value) in args.iter_mut().zip([$($argument as usize),*] as [usize; plain!(@count $($argument)*)]) {
+            let given: [usize; plain!(@count $($argument)*)] = [$($argument as usize),*];
+            for (place, value) in args.iter_mut().zip(given) {
                 *place = value;
             }
             // SAFETY: the C function makes just this call with these arguments.

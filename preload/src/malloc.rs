@@ -55,7 +55,8 @@ static MODE: AtomicU8 = AtomicU8::new(UNDECIDED);
 core::arch::global_asm!(
     ".pushsection .rodata.holdfast_malloc_conf,\"a\",@progbits",
     ".Lholdfast_malloc_conf:",
-    ".asciz \"background_thread:false,dirty_decay_ms:1000,muzzy_decay_ms:0,oversize_threshold:33554432,slab_sizes:1-4096:16\"",
+    ".asciz \"background_thread:false,dirty_decay_ms:1000,muzzy_decay_ms:0,\
+     oversize_threshold:33554432,slab_sizes:1-4096:16\"",
     ".popsection",
     ".pushsection .data.rel.ro.holdfast_malloc_conf,\"aw\",@progbits",
     ".p2align 3",

@@ -16,16 +16,17 @@ fn nm(options: &[&str]) -> Vec<String> {
 fn only_the_intended_names_are_exported() {
     let expected: BTreeSet<&str> = "
         aligned_alloc calloc free malloc malloc_usable_size memalign posix_memalign pvalloc realloc reallocarray valloc
-        holdfast_checkpoint holdfast_checkpoint_start holdfast_free_protected holdfast_malloc_protected holdfast_restarted
-        holdfast_restore_protected
+        holdfast_checkpoint holdfast_checkpoint_start holdfast_free_protected holdfast_malloc_protected
+        holdfast_restarted holdfast_restore_protected
         daemon dlopen setsid sigaltstack madvise mremap prctl personality mlockall munlockall
         shmget shmat shmctl semget semop semtimedop semctl msgget msgsnd msgrcv msgctl
         munmap mprotect mmap mmap64 sigaction signal sigprocmask pthread_sigmask
-        read pread pread64 readv preadv preadv64 recv recvfrom recvmsg getrandom fread fread_unlocked __read_chk __pread_chk
-        __pread64_chk __recv_chk __recvfrom_chk __fread_chk poll epoll_wait stat fstat lstat fstatat stat64 fstat64 lstat64
-        fstatat64 readlink readlinkat getcwd waitpid sigsuspend ppoll pselect epoll_pwait
+        read pread pread64 readv preadv preadv64 recv recvfrom recvmsg getrandom fread fread_unlocked __read_chk
+        __pread_chk __pread64_chk __recv_chk __recvfrom_chk __fread_chk poll epoll_wait stat fstat lstat fstatat
+        stat64 fstat64 lstat64 fstatat64 readlink readlinkat getcwd waitpid sigsuspend ppoll pselect epoll_pwait
         getpgid getpgrp getpid getppid getpriority getsid gettid kill sched_getaffinity sched_getparam
-        sched_getscheduler sched_setaffinity sched_setparam sched_setscheduler setpgid setpriority sigqueue syscall tgkill
+        sched_getscheduler sched_setaffinity sched_setparam sched_setscheduler setpgid setpriority sigqueue syscall
+        tgkill
     "
     .split_whitespace()
     .collect();

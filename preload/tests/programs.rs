@@ -91,7 +91,8 @@ fn lua() {
 
 #[test]
 fn sqlite() {
-    let query = "with recursive c(x) as (select 1 union all select x + 1 from c where x < 50000) select count(*), sum(x) from c;";
+    let query = "with recursive c(x) as (select 1 union all select x + 1 from c where x < 50000) \
+                 select count(*), sum(x) from c;";
     same("/usr/bin/sqlite3", &[":memory:", query]);
 }
 
@@ -101,7 +102,8 @@ fn shells_and_pipelines() {
         "/bin/bash",
         &[
             "-c",
-            "for i in 1 2 3 4 5; do x=$(echo $i | tr 1-5 a-e); echo $x; done; (exit 3); echo $?; seq 2000 | sort -R | sort -n | md5sum; exit 5",
+            "for i in 1 2 3 4 5; do x=$(echo $i | tr 1-5 a-e); echo $x; done; (exit 3); echo $?; \
+             seq 2000 | sort -R | sort -n | md5sum; exit 5",
         ],
     );
 }

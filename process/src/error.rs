@@ -25,7 +25,8 @@ pub enum TraceError {
     },
     /// Something else interrupted and continued its call before.
     #[error(
-        "thread {tid} is in a call that a signal stop or another tracer interrupted before; try again when it has returned"
+        "thread {tid} is in a call that a signal stop or another tracer interrupted before; \
+         try again when it has returned"
     )]
     UnknownCall {
         /// Its id.

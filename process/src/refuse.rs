@@ -108,7 +108,8 @@ pub fn stranger(pid: i32) -> Refusal {
         Ok(Err(error @ (ElfError::Small | ElfError::Machine(_)))) => process(pid, error),
         _ => process(
             pid,
-            "the process is not registered: libholdfast is not loaded in it; without it a program that is set-user-id, or belongs to another user, cannot be checkpointed",
+            "the process is not registered: libholdfast is not loaded in it; without it a program \
+             that is set-user-id, or belongs to another user, cannot be checkpointed",
         ),
     }
 }

@@ -39,7 +39,11 @@ pub fn offset() -> i64 {
     let offset: i64;
     // SAFETY: loads one word of the library's own table of addresses.
     unsafe {
-        asm!("mov {}, qword ptr [rip + holdfast_guard_thread@GOTTPOFF]", out(reg) offset, options(pure, readonly, nostack));
+        asm!(
+            "mov {}, qword ptr [rip + holdfast_guard_thread@GOTTPOFF]",
+            out(reg) offset,
+            options(pure, readonly, nostack)
+        );
     }
     offset
 }

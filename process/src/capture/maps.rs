@@ -337,7 +337,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_brought_back_is_named_with_its_range() {
-        let text = b"1000-3000 rw-s 00000000 00:05 9 /dev/dri/card0\n5000-6000 rw-s 00000000 00:01 7 /[aio] (deleted)\n";
+        let text = b"1000-3000 rw-s 00000000 00:05 9 /dev/dri/card0\n\
+            5000-6000 rw-s 00000000 00:01 7 /[aio] (deleted)\n";
         let lines: Vec<String> = classify(parse_maps(text).unwrap(), &Vec::new(), &[])
             .unwrap_err()
             .iter()

@@ -163,7 +163,8 @@ mod tests {
 
     #[test]
     fn instructions_count_and_hints_do_not() {
-        let text = "processor\t: 0\nmodel name\t: Some CPU\nflags\t\t: fpu sse4_1 erms avx2 fsrm avx\n\nprocessor\t: 1\n";
+        let text = "processor\t: 0\nmodel name\t: Some CPU\nflags\t\t: fpu sse4_1 erms avx2 fsrm avx\n\n\
+                    processor\t: 1\n";
         let processor = parse(text);
         assert_eq!(processor.model, "Some CPU");
         assert_eq!(processor.instructions, ["avx", "avx2", "sse4_1"]);

@@ -357,7 +357,8 @@ mod tests {
 
     #[test]
     fn reserved_terabytes_are_few_pieces() {
-        let text = b"770000000000-7f0000000000 ---p 00000000 00:00 0 \n7f0000000000-7f0004800000 rw-s 00000000 00:01 9 /x\n";
+        let text = b"770000000000-7f0000000000 ---p 00000000 00:00 0 \n\
+            7f0000000000-7f0004800000 rw-s 00000000 00:01 9 /x\n";
         let maps = parse_maps(text).unwrap();
         let all = pieces(maps.iter().map(|m| (m, is_private(m))), |_, _| true);
         assert!((2..=65).contains(&all.len()), "{}", all.len());

@@ -25,13 +25,14 @@ fn sqlite_app() -> App {
 }
 
 fn xz_app() -> App {
-    let prepare = "i=0; while [ $i -lt 150000 ]; do echo \"$((i * 7919 % 100003)) line $i $((i * i % 9973))\"; i=$((i + 1)); done > in";
+    let prepare = "i=0; while [ $i -lt 150000 ]; do \
+                   echo \"$((i * 7919 % 100003)) line $i $((i * i % 9973))\"; i=$((i + 1)); done > in";
     App::real("xz", &["/usr/bin/xz", "-T1", "-6", "-c"]).reading("in", prepare)
 }
 
 fn ffmpeg_app() -> App {
-    let line = "/usr/bin/ffmpeg -nostdin -v error -y -f lavfi -i testsrc2=size=1280x720:rate=25 -t 40 -c:v mpeg4 -q:v 4 \
-                -threads 2 -flags +bitexact -fflags +bitexact -f avi video.avi";
+    let line = "/usr/bin/ffmpeg -nostdin -v error -y -f lavfi -i testsrc2=size=1280x720:rate=25 -t 40 -c:v mpeg4 \
+                -q:v 4 -threads 2 -flags +bitexact -fflags +bitexact -f avi video.avi";
     App::real("ffmpeg", &line.split_whitespace().collect::<Vec<_>>()).leaving(&["video.avi"])
 }
 

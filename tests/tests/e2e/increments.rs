@@ -130,7 +130,8 @@ fn without_userfaultfd() {
     }
 }
 
-const IDLE: &str = "import os,sys,time\nx = bytearray(os.urandom(1 << 20)) * 300\nprint('ready', flush=True)\nwhile True: time.sleep(0.05)\n";
+const IDLE: &str = "import os,sys,time\nx = bytearray(os.urandom(1 << 20)) * 300\n\
+    print('ready', flush=True)\nwhile True: time.sleep(0.05)\n";
 
 /// An idle python with 300 MB, 20 images.
 fn idle_python(user: User) -> Result<()> {

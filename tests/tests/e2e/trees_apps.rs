@@ -93,8 +93,10 @@ fn make() -> Case {
 /// An archive of generated files, compressed and summed by three processes.
 fn archive() -> Case {
     let prepare = "mkdir data; for f in 1 2 3 4 5 6 7 8; do i=0; while [ $i -lt 40000 ]; do \
-                   echo \"$((i * 7919 % 100003)) line $i of $f $((i * f * 31 % 9973))\"; i=$((i + 1)); done > data/$f; done";
-    let line = "tar --sort=name --mtime=@0 --owner=0 --group=0 --mode=644 -cf - data | xz -T1 -6 | tee out.xz | sha256sum";
+                   echo \"$((i * 7919 % 100003)) line $i of $f $((i * f * 31 % 9973))\"; i=$((i + 1)); \
+                   done > data/$f; done";
+    let line = "tar --sort=name --mtime=@0 --owner=0 --group=0 --mode=644 -cf - data | xz -T1 -6 | \
+                tee out.xz | sha256sum";
     Case::line("tar | xz | sha256sum", line, &["/usr/bin/xz"]).prepared(prepare).leaving(&["out.xz"])
 }
 

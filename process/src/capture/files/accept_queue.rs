@@ -12,7 +12,8 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 
-const ENDED: &str = "a connection that was not accepted yet, and whose other end is closed already: it would be lost; try again";
+const ENDED: &str = "a connection that was not accepted yet, and whose other end is closed already: it would be lost; \
+                     try again";
 /// State of a connection whose other end was closed, as /proc/net/tcp prints it (include/net/tcp_states.h).
 const CLOSE_WAIT: &str = "08";
 
@@ -84,7 +85,8 @@ mod tests {
     fn lines_of_the_kernel_are_understood() {
         let line = |peer: &str, state: &str, inode: &str| {
             format!(
-                "   3: 0100007F:1F90 {peer} {state} 00000000:00000005 00:00000000 00000000     0        0 {inode} 1 0 20"
+                "   3: 0100007F:1F90 {peer} {state} 00000000:00000005 00:00000000 00000000     \
+                 0        0 {inode} 1 0 20"
             )
         };
         assert!(is_ended(&line("0100007F:C001", "08", "0"), 8080));

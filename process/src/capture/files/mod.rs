@@ -49,8 +49,8 @@ use unlinked::Covered;
 const NAMELESS_LIMIT: u64 = 64 << 20;
 /// What /proc appends to the path of a file that was deleted.
 pub(crate) const DELETED: &[u8] = b" (deleted)";
-const OTHER_NAME: &str = "the name by which it was opened was removed, and the other that it has is not in that folder: a \
-                          restart could not find it";
+const OTHER_NAME: &str = "the name by which it was opened was removed, and the other that it has is not in that \
+                          folder: a restart could not find it";
 /// Devices without state.
 const PLAIN_DEVICES: [&[u8]; 5] = [b"/dev/null", b"/dev/zero", b"/dev/full", b"/dev/random", b"/dev/urandom"];
 

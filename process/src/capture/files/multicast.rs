@@ -112,7 +112,8 @@ mod tests {
     #[test]
     fn lists_of_groups_are_understood() {
         let text = "Idx\tDevice    : Count Querier\tGroup    Users Timer\tReporter\n1\tlo        :     1      V3\n\
-                    \t\t\t\t010000E0     1 0:00000000\t\t0\n4\teth0      :     2      V3\n\t\t\t\tFB0000E0     1 0:0\t\t0\n";
+                    \t\t\t\t010000E0     1 0:00000000\t\t0\n4\teth0      :     2      V3\n\
+                    \t\t\t\tFB0000E0     1 0:0\t\t0\n";
         let v4 = |a, d| IpAddr::V4(Ipv4Addr::new(a, 0, 0, d));
         assert_eq!(of_ipv4(text), [(1, v4(224, 1)), (4, v4(224, 251))]);
         let text = "1    lo              ff020000000000000000000000000001     1 0000000C 0\nnonsense\n";
