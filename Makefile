@@ -9,7 +9,8 @@ JOBS ?= 12
 REAPER = /usr/bin/python3 scripts/reaper.py
 SAY = @printf '\n==> %s\n'
 
-.PHONY: help demo build test test-full support check unit loom e2e deps bench bench-aickpt bench-figure4 bench-pager bench-tree install clean
+.PHONY: help demo build test test-full support check unit loom e2e deps install clean
+.PHONY: bench bench-aickpt bench-figure4 bench-pager bench-tree
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
@@ -51,11 +52,13 @@ unit: ## tests of the crates
 # A folder of its own: other flags would make cargo build everything anew each time.
 loom: ## all interleavings of what runs concurrently: the flush queue, the slots of engine slots
 	$(SAY) "interleavings"
-	RUSTFLAGS="--cfg loom" $(CARGO) test --release --locked --target-dir target/loom -p holdfast-pager -p holdfast-preload --lib -- interleavings model
+	RUSTFLAGS="--cfg loom" $(CARGO) test --release --locked --target-dir target/loom \
+		-p holdfast-pager -p holdfast-preload --lib -- interleavings model
 
 e2e: build ## real programs: checkpoint, kill, restart (tests/); JOBS=N tests at a time
 	$(SAY) "end-to-end tests"
-	$(REAPER) $(CARGO) test --release --locked -p holdfast-tests --lib --test e2e --no-fail-fast -- --test-threads=$(JOBS)
+	$(REAPER) $(CARGO) test --release --locked -p holdfast-tests --lib --test e2e --no-fail-fast \
+		-- --test-threads=$(JOBS)
 
 test: deps check unit loom e2e ## all of the above: what CI runs (< 15 minutes on two cores, from nothing < 25)
 
@@ -72,11 +75,14 @@ fuzz-check: ## the fuzz targets (a workspace of their own) still compile
 	$(SAY) "fuzz targets"
 	cd fuzz && $(CARGO) check --locked
 
-test-full: deps check unit loom miri deny fuzz-check build ## the long form: ten rounds, 200 deaths, 1000 flipped bits (hours)
+test-full: deps check unit loom miri deny fuzz-check build
+test-full: ## the long form: ten rounds, 200 deaths, 1000 flipped bits (hours)
 	$(SAY) "end-to-end tests, long form"
-	HOLDFAST_TEST_FULL=1 $(REAPER) $(CARGO) test --release --locked -p holdfast-tests --lib --test e2e --no-fail-fast -- --test-threads=$(JOBS)
+	HOLDFAST_TEST_FULL=1 $(REAPER) $(CARGO) test --release --locked -p holdfast-tests --lib --test e2e --no-fail-fast \
+		-- --test-threads=$(JOBS)
 
-support: deps build ## every program of the suite in four forms, as root and as uid 1000: writes docs/support.md (as root)
+support: deps build
+support: ## every program of the suite in four forms, as root and as uid 1000: writes docs/support.md (as root)
 	$(SAY) "conformance run"
 	$(REAPER) $(CARGO) run --release --locked -p holdfast-tests --bin support -- $(if $(ONLY),$(ONLY:%=--only %))
 
@@ -86,7 +92,8 @@ bench: deps build ## stop time, restart time, image size, overhead; beside --eng
 bench-aickpt: build ## AI-Ckpt's benchmark at 1/16 of its size, beside an ideal flusher (< 30 minutes; SCALE=1: hours)
 	@/usr/bin/python3 benches/aickpt.py
 
-bench-figure4: build ## LAMMPS and a lattice code: added time by the bound on copies (< 20 minutes; installs lammps as root)
+bench-figure4: build
+bench-figure4: ## LAMMPS and a lattice code: added time by the bound on copies (< 20 minutes; installs lammps as root)
 	@scripts/install-deps.sh figure4
 	@/usr/bin/python3 benches/figure4.py
 

@@ -1,8 +1,8 @@
 """The benchmark of AI-Ckpt (HPDC 2013, section 4.3) with Holdfast; `make bench-aickpt`.
 
-A region of 256 MB, 39 iterations that write every page once, a checkpoint after iterations 10, 20 and 30 asked for by the
-program, a bound of 16 MB on copies, a store throttled to 55 MB/s. One iteration takes a given part (RATIOS) of the time
-of flushing the region, which is measured first. Beside each figure: what an ideal flusher reaches (ideal.py).
+A region of 256 MB, 39 iterations that write every page once, a checkpoint after iterations 10, 20 and 30 asked for by
+the program, a bound of 16 MB on copies, a store throttled to 55 MB/s. One iteration takes a given part (RATIOS) of the
+time of flushing the region, which is measured first. Beside each figure: what an ideal flusher reaches (ideal.py).
 
 Environment, all optional:
   SCALE=16        divides region and bound, so all times get shorter in proportion; 1 is the paper's size (3 to 4 hours)
@@ -135,7 +135,8 @@ def throttled(bench, program, flush_s, ratio, pattern, bases):
 
 
 HEAD = (
-    "pattern|strategy|added, s|added, %|less than sync, %|ideal, s|off, s|call, ms|flush, s|WAIT|COW|AVOIDED|AFTER|peak, MiB"
+    "pattern|strategy|added, s|added, %|less than sync, %|ideal, s|off, s|call, ms|flush, s|"
+    "WAIT|COW|AVOIDED|AFTER|peak, MiB"
 ).split("|")
 
 
@@ -150,18 +151,22 @@ def compare(added, ratio, pattern, flush_s):
     noise = 0.02 * EPOCHS * flush_s  # 2 % of what sync adds: less than this cannot be told from nothing
     if ratio in LEAST and slots is not None and sync:
         less = 100 * (1 - slots / sync)
-        verdict(f"{pattern} {ratio:g}: history-slots at least {LEAST[ratio]} % less than sync", f"{less:.0f} %", less >= LEAST[ratio])
+        least = LEAST[ratio]
+        verdict(f"{pattern} {ratio:g}: history-slots at least {least} % less than sync", f"{less:.0f} %", less >= least)
     if slots is not None and fork is not None:
-        verdict(f"{pattern} {ratio:g}: history-fork no worse than history-slots", f"{fork:.3f} s and {slots:.3f} s", fork <= slots + noise)
+        both = f"{fork:.3f} s and {slots:.3f} s"
+        verdict(f"{pattern} {ratio:g}: history-fork no worse than history-slots", both, fork <= slots + noise)
     for engine in ("slots", "fork"):
         history, address = added.get(f"history-{engine}"), added.get("address-slots")
         if history is None or address is None:
             continue
         both = f"{history:.3f} s and {address:.3f} s"
         if pattern == "ascending":
-            verdict(f"{pattern} {ratio:g}, {engine}: history no worse than address order", both, history <= address + noise)
+            text = f"{pattern} {ratio:g}, {engine}: history no worse than address order"
+            verdict(text, both, history <= address + noise)
         if pattern == "descending":
-            verdict(f"{pattern} {ratio:g}, {engine}: history at most half of address order", both, history <= address / 2 + noise)
+            text = f"{pattern} {ratio:g}, {engine}: history at most half of address order"
+            verdict(text, both, history <= address / 2 + noise)
 
 
 def real_disk(bench, program, flush_s, bases):
@@ -197,10 +202,11 @@ def main():
     flush_s = kit.median(call / 1000 for call in calibration.calls)
     print(f"## AI-Ckpt's benchmark at 1/{SCALE:g} of its size\n")
     print(
-        f"Region {REGION_MIB} MiB, bound {BOUND / kit.MIB:g} MiB, {ITERATIONS} iterations, {EPOCHS} checkpoints, store {RATE / 1e6:g} MB/s.\n"
+        f"Region {REGION_MIB} MiB, bound {BOUND / kit.MIB:g} MiB, {ITERATIONS} iterations, {EPOCHS} checkpoints, "
+        f"store {RATE / 1e6:g} MB/s.\n"
         f"Flush of the region: {flush_s:.3f} s measured ({nominal:.3f} s by the rate). Medians of {REPEAT} run(s).\n"
-        "WAIT, COW, AVOIDED, AFTER: first writes per checkpoint. `call`: how long the program's call takes. `ideal`: what\n"
-        "the strategy can reach at best; `off`: measured minus ideal."
+        "WAIT, COW, AVOIDED, AFTER: first writes per checkpoint. `call`: how long the program's call takes. `ideal`: "
+        "what\nthe strategy can reach at best; `off`: measured minus ideal."
     )
     bases, results = {}, {}
     for ratio in RATIOS:

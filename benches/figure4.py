@@ -1,8 +1,9 @@
-"""Two real codes with heaps of 500 MB and more: what history, address order and sync add to their run time, by the bound
-on copies (figure 4 of AI-Ckpt); `make bench-figure4`.
+"""Two real codes with heaps of 500 MB and more: what history, address order and sync add to their run time, by the
+bound on copies (figure 4 of AI-Ckpt); `make bench-figure4`.
 
 LAMMPS from Debian (melt.in, 1.7 million atoms) and a code with the memory pattern of an atmospheric model
-(programs/lattice.c), one thread each. Checkpoints are asked for from outside when the program has printed certain steps.
+(programs/lattice.c), one thread each. Checkpoints are asked for from outside when the program has printed certain
+steps.
 
 Environment, all optional:
   CODES="lattice lammps"     BOUNDS="0 4 16 64 256" (MiB)     ENGINES="fork" (also: slots)     ORDERS="history address"
@@ -91,7 +92,10 @@ def row(title, base, one):
     if one is None:
         return [*title, "failed", *[""] * 8]
     took, images = one
-    counts = [sum(kit.dig(image, f"epoch.flush.{name}") for image in images) // len(images) for name in ("wait", "cow", "avoided")]
+    counts = [
+        sum(kit.dig(image, f"epoch.flush.{name}") for image in images) // len(images)
+        for name in ("wait", "cow", "avoided")
+    ]
     after = [kit.dig(image, "epoch.ended.after") for image in images[1:]]
     return [
         *title,
@@ -125,7 +129,10 @@ def measure_code(bench, code):
     after = measure(bench, code, []) or before
     base = (before[0] + after[0]) / 2
     rows = [row(title, base, one) for title, one in found]
-    print(f"\n### {code.name}: {STEPS} steps in {base:.2f} s without checkpoints ({before[0]:.2f} before, {after[0]:.2f} after)\n")
+    print(
+        f"\n### {code.name}: {STEPS} steps in {base:.2f} s without checkpoints "
+        f"({before[0]:.2f} before, {after[0]:.2f} after)\n"
+    )
     kit.table(HEAD, rows)
 
 

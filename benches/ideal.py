@@ -8,9 +8,9 @@ when there is room for a copy of it: there is room for `bound` copies, and each 
 Otherwise the program waits, and its page is the next to be stored. Stops, faults and copying cost nothing, and the
 flusher has no pauses: that is what makes it ideal.
 
-Whatever the order of the flush, page number k of the writing order (from 0) cannot be written before k + 1 - bound pages
-are stored: the program is never faster than the disk once the bound is used. Storing in the order in which pages will be
-written reaches this, so the clairvoyant order is the optimum, not merely a good one.
+Whatever the order of the flush, page number k of the writing order (from 0) cannot be written before k + 1 - bound
+pages are stored: the program is never faster than the disk once the bound is used. Storing in the order in which pages
+will be written reaches this, so the clairvoyant order is the optimum, not merely a good one.
 """
 
 from collections import deque
@@ -138,8 +138,8 @@ def _mix(n):
 def added(strategy, pattern, pages, iteration, flush, bound, epochs):
     """Ideal added time of a run in seconds: `iteration` and `flush` are seconds for the whole region.
 
-    sync: the program stands still while the region is flushed. address: every epoch in address order. history: the first
-    epoch knows nothing, so it goes by address with holders of copies first; all later ones know what will come.
+    sync: the program stands still while the region is flushed. address: every epoch in address order. history: the
+    first epoch knows nothing, so it goes by address with holders of copies first; all later ones know what will come.
     best: knows what will come in every epoch.
     """
     if strategy == "sync":

@@ -1,13 +1,14 @@
 """What tracking and stops cost; `make bench-pager`. Measures and prints tables, beside the targets of the project.
 
   first writes   ns per page: plain, by mprotect and SIGSEGV, tracked, and during a flush (programs/firstwrite.c)
-  stop           of a heap of 4 GiB, by what is dirty, with 4 KiB and huge pages, engines auto and fork (programs/dirtier.c)
+  stop           of a heap of 4 GiB, by what is dirty, with 4 KiB and huge pages, engines auto and fork
+                 (programs/dirtier.c)
   increments     bytes of second images at 10 % dirty (from the rows above); a python3 that idles with 300 MB
   watcher        share of a core that the agent takes for watching a flush
 
 Environment, all optional: ONLY="writes stop idle watcher", HEAP=4096 (MiB), RUNS=5, PAGES="4k huge",
-ENGINES="auto auto-ask auto-cut fork" (auto-ask: engine auto, but the program itself asks and waits for the commit; auto-cut: for the cut
-alone, so that there is no pre-copy).
+ENGINES="auto auto-ask auto-cut fork" (auto-ask: engine auto, but the program itself asks and waits for the commit;
+auto-cut: for the cut alone, so that there is no pre-copy).
 Needs HEAP + 1 GiB of memory and twice that of disk in TMPDIR. Run it on a machine that does nothing else.
 """
 
@@ -86,8 +87,8 @@ STOPS = (("none", "nothing dirty", 4), ("spread 10", "1 % dirty, all over", 15),
 
 
 def stop_row(job, command, asks):
-    """Takes RUNS images, each after `command`; returns what they say and the gaps that the program saw, ms. `asks`: the program's own
-    command for it, if it asks itself."""
+    """Takes RUNS images, each after `command`; returns what they say and the gaps that the program saw, ms. `asks`: the
+    program's own command for it, if it asks itself."""
     shown, gaps = [], []
     for _ in range(RUNS):
         job.say(command)
@@ -144,10 +145,13 @@ def stops(bench):
         for engine in ENGINES:
             rows += stops_of(bench, program, engine, kind, sizes)
     print(f"\n### Stop of a {HEAP} MiB heap, ms ({RUNS} images each)\n")
-    print("`seen`: longest gap between two wake-ups of a 1 ms ticker in the program, so 1 ms is in it, and all of the checkpoint.\n")
+    print(
+        "`seen`: longest gap between two wake-ups of a 1 ms ticker in the program, so 1 ms is in it, "
+        "and all of the checkpoint.\n"
+    )
     kit.table(
-        ["pages", "engine", "written before", "median", "most", "target", "seen, median", "most", "longest parts of the median",
-         "froze by", "stored, MB"],
+        ["pages", "engine", "written before", "median", "most", "target", "seen, median", "most",
+         "longest parts of the median", "froze by", "stored, MB"],
         rows,
     )
     print("\n### Second images at 10 % dirty, before compression\n")
@@ -157,13 +161,17 @@ def stops(bench):
         if not for_good or not full:
             continue
         share = 100 * kit.median(for_good) / full
-        rows.append([kind, engine, f"{full / 1e6:.1f}", f"{kit.median(for_good) / 1e6:.1f}", f"{share:.2f}", mark(share, 10.5)])
+        increment = f"{kit.median(for_good) / 1e6:.1f}"
+        rows.append([kind, engine, f"{full / 1e6:.1f}", increment, f"{share:.2f}", mark(share, 10.5)])
     kit.table(["pages", "engine", "full image, MB", "increment, MB", "% of full", "target, %"], rows)
 
 
 # --- an idle program --------------------------------------------------------------------------------------------------
 
-IDLE = "import os, sys, time\nheap = [os.urandom(1 << 20) for _ in range(300)]\nprint('ready', flush=True)\ntime.sleep(100000)\n"
+IDLE = (
+    "import os, sys, time\nheap = [os.urandom(1 << 20) for _ in range(300)]\n"
+    "print('ready', flush=True)\ntime.sleep(100000)\n"
+)
 
 
 def idle(bench):
@@ -177,7 +185,8 @@ def idle(bench):
         print("\n### python3 that idles with 300 MB, 20 images\n")
         kit.table(
             ["first image, MB", "increments, MB: median", "most", "target"],
-            [[f"{kit.dig(first, 'flush.bytes_stored') / 1e6:.1f}", f"{kit.median(sizes) / 1e6:.3f}", f"{most:.3f}", mark(most, 1)]],
+            [[f"{kit.dig(first, 'flush.bytes_stored') / 1e6:.1f}", f"{kit.median(sizes) / 1e6:.3f}", f"{most:.3f}",
+              mark(most, 1)]],
         )
     except kit.Trouble as trouble:
         print(f"\nidle python3: {trouble}")

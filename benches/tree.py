@@ -1,10 +1,13 @@
-"""What a stop of many processes costs; `make bench-tree`. Measures and prints tables, beside the targets of the project.
+"""What a stop of many processes costs; `make bench-tree`.
+
+Measures and prints tables, beside the targets of the project.
 
   stop    of a job of 20 processes with 10 threads each (programs/idlers.c) that do nothing, so that nothing is dirty
   check   wall time of `holdfast check` on the same job
   restart wall time of its restart, until all processes are back
 
-Environment, all optional: SIZES="1x1 20x1 20x10" (processes x threads), RUNS=20. Run it on a machine that does nothing else.
+Environment, all optional: SIZES="1x1 20x1 20x10" (processes x threads), RUNS=20. Run it on a machine that does nothing
+else.
 """
 
 import os
@@ -68,8 +71,8 @@ def row_of(bench, program, size):
         parts = sorted(((kit.dig(shown[middle], f"stop.{part}_ns") / 1e6, part) for part in PARTS), reverse=True)
         looked = checks(bench, job)
         value, look = total[middle], kit.median(looked)
-        stop = [size, f"{kit.dig(first, 'stop.total_ns') / 1e6:.2f}", f"{value:.2f}", f"{max(total):.2f}", mark(value, 15, size),
-                ", ".join(f"{part} {ms:.2f}" for ms, part in parts[:4]),
+        stop = [size, f"{kit.dig(first, 'stop.total_ns') / 1e6:.2f}", f"{value:.2f}", f"{max(total):.2f}",
+                mark(value, 15, size), ", ".join(f"{part} {ms:.2f}" for ms, part in parts[:4]),
                 f"{kit.median(kit.dig(image, 'flush.bytes_stored') for image in shown) / 1e6:.2f}"]
         command = [size, f"{look:.1f}", f"{max(looked):.1f}", mark(look, 100, size)]
         try:
@@ -96,7 +99,10 @@ def main():
         stop_rows.append(stop)
         command_rows.append(command)
     print(f"## Many processes\n\n### Stop with nothing dirty, ms ({RUNS} images each)\n")
-    kit.table(["processes x threads", "first", "median", "most", "target", "longest parts of the median", "stored, MB"], stop_rows)
+    kit.table(
+        ["processes x threads", "first", "median", "most", "target", "longest parts of the median", "stored, MB"],
+        stop_rows,
+    )
     print(f"\n### Commands, ms ({RUNS} times each, restart once)\n")
     kit.table(["processes x threads", "check, median", "most", "target", "restart"], command_rows)
     print(f"\n{kit.machine(bench, load)}")

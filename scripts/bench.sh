@@ -2,8 +2,8 @@
 # Measures and prints tables; asserts nothing. `make bench`; docs/results.md has the figures of a named machine.
 #   RUNS=20   checkpoints per row        PAIRS=5   pairs of the overhead table
 #   ONLY=stop|restart|overhead           one part
-# Stop time is taken twice: as the program itself sees it (a 1 ms ticker prints every gap between two of its wake-ups, so
-# 1 ms is in it), and as the image's manifest has it (from the first interrupt to the last thread let go).
+# Stop time is taken twice: as the program itself sees it (a 1 ms ticker prints every gap between two of its wake-ups,
+# so 1 ms is in it), and as the image's manifest has it (from the first interrupt to the last thread let go).
 # Run it on a machine that does nothing else. Takes some minutes and 6 GB of disk in TMPDIR.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -33,7 +33,10 @@ cd "$work"
 now_ns() { date +%s%N; }
 monotonic_ns() { awk '{ printf "%.0f\n", $1 * 1e9 }' /proc/uptime; }
 # stats: median and largest of numbers on standard input
-stats() { sort -n | awk '{ v[NR] = $1 } END { m = NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2; printf "%.2f %.2f", m, v[NR] }'; }
+stats() {
+    sort -n | awk '{ v[NR] = $1 }
+        END { m = NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2; printf "%.2f %.2f", m, v[NR] }'
+}
 json() { /usr/bin/python3 -c 'import json, sys
 v = json.load(sys.stdin)
 for key in sys.argv[1].split("."):
@@ -43,7 +46,11 @@ program_pid() { holdfast list --json | /usr/bin/python3 -c 'import json, sys
 jobs = json.load(sys.stdin)
 jobs = jobs["jobs"] if isinstance(jobs, dict) else jobs
 print(next((j["pid"] for j in jobs if sys.argv[1] in (j.get("job"), j.get("name")) and j.get("pid")), ""))' "$1"; }
-wait_for() { for _ in $(seq 2000); do if "$@" >/dev/null 2>&1; then return 0; fi; sleep 0.01; done; echo "no $*" >&2; return 1; }
+wait_for() {
+    for _ in $(seq 2000); do if "$@" >/dev/null 2>&1; then return 0; fi; sleep 0.01; done
+    echo "no $*" >&2
+    return 1
+}
 end_job() { # JOB FRONT
     local pid
     pid=$(program_pid "$1")
@@ -52,10 +59,14 @@ end_job() { # JOB FRONT
     sleep 0.2
 }
 # largest gap in milliseconds that the ticker printed after a moment (its own clock)
-gap_since() { awk -v from="$1" 'NF == 2 && $1 > from && $2 > most { most = $2 } END { printf "%.3f\n", most / 1000 }' "$2"; }
+gap_since() {
+    awk -v from="$1" 'NF == 2 && $1 > from && $2 > most { most = $2 } END { printf "%.3f\n", most / 1000 }' "$2"
+}
 
-header() { printf '\n%-34s %19s %19s %14s %12s %10s\n' "$1" "stop seen, ms" "stop, manifest" "clone, ms" "besides" "image"; \
-    printf '%-34s %19s %19s %14s %12s %10s\n' "" "median      max" "median      max" "median" "median" "MB"; }
+header() {
+    printf '\n%-34s %19s %19s %14s %12s %10s\n' "$1" "stop seen, ms" "stop, manifest" "clone, ms" "besides" "image"
+    printf '%-34s %19s %19s %14s %12s %10s\n' "" "median      max" "median      max" "median" "median" "MB"
+}
 
 # stop_row NAME ENGINE MIB THREADS: the ticker under Holdfast, RUNS checkpoints
 stop_row() {
@@ -226,5 +237,5 @@ case $ONLY in
     restart) restarts ;;
     overhead) overheads ;;
 esac
-printf '\nmachine: %s, %s cores, Linux %s, %s\n' "$(sed -n 's/model name.*: //p' /proc/cpuinfo | head -n 1)" "$(nproc)" \
-    "$(uname -r)" "$(df --output=fstype "$work" | tail -n 1)"
+printf '\nmachine: %s, %s cores, Linux %s, %s\n' "$(sed -n 's/model name.*: //p' /proc/cpuinfo | head -n 1)" \
+    "$(nproc)" "$(uname -r)" "$(df --output=fstype "$work" | tail -n 1)"

@@ -29,7 +29,8 @@ for manifest in */Cargo.toml; do
         continue
     fi
     # names of all holdfast crates in any dependency section (tests of a crate may not break the arrows either)
-    uses=$(awk '/^\[/ { in_deps = /dependencies/ } in_deps && /^holdfast-[a-z-]+/ { sub(/[ .=].*/, ""); sub(/^holdfast-/, ""); print }' "$manifest")
+    uses=$(awk '/^\[/ { in_deps = /dependencies/ }
+        in_deps && /^holdfast-[a-z-]+/ { sub(/[ .=].*/, ""); sub(/^holdfast-/, ""); print }' "$manifest")
     for used in $uses; do
         case " $may " in
             *" $used "*) ;;

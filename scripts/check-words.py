@@ -23,7 +23,11 @@ GLOSSARY = "docs/glossary.md"
 NOT_OURS = ("tests/", "benches/", "examples/", "fuzz/", "docs/", "scripts/", "tiers/tests/", "preload/tests/", ".ci/")
 # (file or "*", what is found there, why it may stay)
 EXCEPTIONS = [
-    ("preload/src/message.rs", "hello", "a word of the protocol: the agent must know what libraries in older images say"),
+    (
+        "preload/src/message.rs",
+        "hello",
+        "a word of the protocol: the agent must know what libraries in older images say",
+    ),
 ]
 
 _PUBLIC = re.compile(

@@ -77,7 +77,8 @@ install_mpi_codes() {
     "$scripts/install-hpcc.sh" "$wheels/bin"
 }
 
-# A pool for the program with explicit huge pages, 128 MB, where this machine has memory enough. Where there is none the program is not run.
+# A pool for the program with explicit huge pages, 128 MB, where this machine has memory enough. Where there is none the
+# program is not run.
 pool=/proc/sys/vm/nr_hugepages
 if [ "${1:-all}" != build ] && [ "$(id -u)" = 0 ] && [ -w $pool ] && [ "$(cat $pool)" -lt 64 ]; then
     [ "$(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo)" -lt 4000000 ] || echo 64 >$pool

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds the HPC Challenge benchmark of Debian's source package with Open MPI and with MPICH: DIR/hpcc-openmpi, DIR/hpcc-mpich.
-# Called by install-deps.sh (trees). Two of its calls are older than MPI-3 and get their present names.
+# Builds the HPC Challenge benchmark of Debian's source package with Open MPI and with MPICH: DIR/hpcc-openmpi,
+# DIR/hpcc-mpich. Called by install-deps.sh (trees). Two of its calls are older than MPI-3 and get their present names.
 #   scripts/install-hpcc.sh DIR
 set -eu
 dir=$1

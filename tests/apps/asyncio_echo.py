@@ -1,5 +1,5 @@
-# A server and its clients in one event loop: connections that last, new ones every turn, timers, a queue, a thread pool,
-# by TCP and by a unix socket. One line per turn.
+# A server and its clients in one event loop: connections that last, new ones every turn, timers, a queue, a thread
+# pool, by TCP and by a unix socket. One line per turn.
 import asyncio, hashlib, os, sys
 
 turns = int(sys.argv[1]) if len(sys.argv) > 1 else 150

@@ -1,5 +1,5 @@
-// A cluster of three workers and its clients: connections are handed to the workers, answers and messages come back. One line
-// per turn.
+// A cluster of three workers and its clients: connections are handed to the workers, answers and messages come back.
+// One line per turn.
 'use strict';
 const cluster = require('cluster');
 const crypto = require('crypto');
@@ -16,7 +16,8 @@ if (cluster.isWorker) {
   server.keepAliveTimeout = 0;
   server.listen(0, '127.0.0.1');
   process.on('message', (message) => {
-    if (message.turn !== undefined) process.send({ turn: message.turn, sum: message.turn * cluster.worker.id, handled });
+    if (message.turn !== undefined)
+      process.send({ turn: message.turn, sum: message.turn * cluster.worker.id, handled });
     else process.exit(0);
   });
 } else {
@@ -36,7 +37,8 @@ function ask(worker, turn) {
 
 async function main() {
   const workers = [1, 2, 3].map(() => cluster.fork());
-  const ports = await Promise.all(workers.map((worker) => new Promise((ok) => worker.once('listening', (a) => ok(a.port)))));
+  const ports = await Promise.all(
+    workers.map((worker) => new Promise((ok) => worker.once('listening', (a) => ok(a.port)))));
   const lasting = new http.Agent({ keepAlive: true, maxSockets: 4 });
   for (let turn = 0; turn < turns; turn++) {
     const paths = [0, 1, 2, 3, 4, 5].map((i) => `/${turn}/${i}`);

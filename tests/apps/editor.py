@@ -1,9 +1,9 @@
 # vim in a terminal of its own, driven as by a person at the keyboard; its text is shown line by line. editor.py [TURNS]
 import fcntl, os, pty, re, select, struct, sys, termios, time
 
-# What vim has done it says on the terminal, which is part of the image. A file that it writes is not: after a restart it may tell
-# of things that are still to come. It is written once, at the end; not the one that it edits: it would ask before it overwrites
-# one that is newer than it knows.
+# What vim has done it says on the terminal, which is part of the image. A file that it writes is not: after a restart
+# it may tell of things that are still to come. It is written once, at the end; not the one that it edits: it would ask
+# before it overwrites one that is newer than it knows.
 NAME = "copy.txt"
 
 
@@ -12,7 +12,8 @@ class Editor:
         self.pid, self.terminal = pty.fork()
         if self.pid == 0:
             os.environ["TERM"] = "xterm"
-            # A swap file that it made after the checkpoint is there after the restart: it takes another one and does not ask.
+            # A swap file that it made after the checkpoint is there after the restart: it takes another one and does
+            # not ask.
             asks = ["--cmd", "set shortmess+=A"]
             os.execv("/usr/bin/vim", ["vim", "-u", "NONE", "-i", "NONE", "-N", *asks, "notes.txt"])
         fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 90, 0, 0))
@@ -28,7 +29,8 @@ class Editor:
         os.write(self.terminal, keys.encode())
 
     def answer(self, step):
-        """What it tells of a step (`echo`): number of lines, and the last one. Nothing is typed meanwhile: a shell would get it."""
+        """What it tells of a step (`echo`): number of lines, and the last one. Nothing is typed meanwhile: a shell
+        would get it."""
         end, seen = time.monotonic() + 20, b""
         while time.monotonic() < end:
             seen += self.look(0.01)

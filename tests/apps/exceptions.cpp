@@ -1,5 +1,5 @@
-// Exceptions that cross threads: each turn some threads fail, each in its own way; their exceptions are caught elsewhere, thrown
-// anew, wrapped, and what was thrown at last is printed. exceptions [TURNS]
+// Exceptions that cross threads: each turn some threads fail, each in its own way; their exceptions are caught
+// elsewhere, thrown anew, wrapped, and what was thrown at last is printed. exceptions [TURNS]
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>

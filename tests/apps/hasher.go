@@ -1,6 +1,6 @@
-// A Go program: workers that hash what they allocate, a TCP server and its client in the same process, a ticker, garbage
-// collections. Its runtime handles all signals and makes its system calls itself. Built with hasher_c.go it is linked dynamically,
-// with hasher_go.go statically.
+// A Go program: workers that hash what they allocate, a TCP server and its client in the same process, a ticker,
+// garbage collections. Its runtime handles all signals and makes its system calls itself. Built with hasher_c.go it is
+// linked dynamically, with hasher_go.go statically.
 package main
 
 import (

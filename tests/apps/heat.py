@@ -1,5 +1,6 @@
-# Heat in a plate whose rows several ranks share (mpi4py and numpy): each exchanges its edges with its neighbours, all find the
-# greatest change together, the first gets the whole plate at times. It prints one line per turn. heat.py [TURNS]
+# Heat in a plate whose rows several ranks share (mpi4py and numpy): each exchanges its edges with its neighbours, all
+# find the greatest change together, the first gets the whole plate at times. It prints one line per turn.
+# heat.py [TURNS]
 import hashlib, sys
 import numpy
 from mpi4py import MPI

@@ -13,7 +13,8 @@ for ((turn = 0; turn < turns; turn++)); do
         jobs+=($!)
     done
     most=$(seq "$turn" $((turn + 3000)) | awk '{ print $1 * 7919 % 10007 }' | sort -n | tail -n 1)
-    digest=$(for ((i = 0; i < 50; i++)); do echo "$turn $i"; done | while read -r a b; do echo "$b-$a"; done | sha256sum)
+    digest=$(for ((i = 0; i < 50; i++)); do echo "$turn $i"; done |
+        while read -r a b; do echo "$b-$a"; done | sha256sum)
     echo "question $turn" >&"${echo_server[1]}"
     read -r answer <&"${echo_server[0]}"
     (kill -USR1 $$) # the end of the subshell is waited for, then the trap runs

@@ -1,7 +1,10 @@
 -- Tables, closures, coroutines, string patterns, garbage collection. One line per turn.
 local turns = tonumber(arg[1]) or 240
 io.stdout:setvbuf("line")
-local steps = coroutine.wrap(function() local n = 1 while true do coroutine.yield(n) n = (n * 48271) % 2147483647 end end)
+local steps = coroutine.wrap(function()
+    local n = 1
+    while true do coroutine.yield(n) n = (n * 48271) % 2147483647 end
+end)
 local t = {}
 for turn = 0, turns - 1 do
   for i = 0, 59999 do

@@ -1,5 +1,5 @@
-# For a statically linked shell whose tools are the same program: pipelines, a background job that is told what to do by a
-# named pipe, and short sleeps.
+# For a statically linked shell whose tools are the same program: pipelines, a background job that is told what to do by
+# a named pipe, and short sleeps.
 mkfifo orders
 (while read -r order; do echo "job: $order"; sleep 0.01; done < orders; echo "job ends") > said &
 job=$!

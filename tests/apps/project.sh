@@ -1,8 +1,9 @@
 #!/bin/sh
-# Writes a small C project into the folder `project`: 24 files that are compiled on their own and a program that calls all of
-# them. `make -j2` builds and runs it.
-# -pipe: the compiler leaves no temporary file between its parts, which a later life of the job could have deleted. An object
-# gets its name when it is complete: whoever dies before that leaves nothing that a restarted `make` takes for one.
+# Writes a small C project into the folder `project`: 24 files that are compiled on their own and a program that calls
+# all of them. `make -j2` builds and runs it.
+# -pipe: the compiler leaves no temporary file between its parts, which a later life of the job could have deleted. An
+# object gets its name when it is complete: whoever dies before that leaves nothing that a restarted `make` takes for
+# one.
 set -e
 mkdir -p project
 cd project
@@ -18,8 +19,10 @@ for n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24; do
         echo '#include <math.h>'
         f=0
         while [ $f -lt 25 ]; do
-            echo "static uint64_t f$f(uint64_t x) { uint64_t a[16]; for (int i = 0; i < 16; i++) a[i] = x * $((f + 3)) + i;"
-            echo "  for (int i = 0; i < 500; i++) a[i % 16] ^= (a[(i * 7 + $f) % 16] << $((f % 13 + 1))) + $n; return a[x % 16]; }"
+            echo "static uint64_t f$f(uint64_t x) { uint64_t a[16];" \
+                "for (int i = 0; i < 16; i++) a[i] = x * $((f + 3)) + i;"
+            echo "  for (int i = 0; i < 500; i++) a[i % 16] ^= (a[(i * 7 + $f) % 16] << $((f % 13 + 1))) + $n;" \
+                "return a[x % 16]; }"
             f=$((f + 1))
         done
         echo "uint64_t part$n(uint64_t x) {"
@@ -48,6 +51,7 @@ result.txt: program
 program: main.o$files
 	\$(CC) -Wl,--build-id=none -o \$@ \$^
 main.o: parts.h
+# an earlier life may have moved it
 %.o: %.c
-	\$(CC) \$(CFLAGS) -c -o \$@.new \$< && { mv \$@.new \$@ 2> /dev/null || test -s \$@; } # an earlier life may have moved it
+	\$(CC) \$(CFLAGS) -c -o \$@.new \$< && { mv \$@.new \$@ 2> /dev/null || test -s \$@; }
 EOF

@@ -1,5 +1,5 @@
-# A redis server and its clients in one job: this script starts the server, two more processes and a pipeline of requests;
-# the server forks to save. One line per turn. redis_client.py [TURNS]
+# A redis server and its clients in one job: this script starts the server, two more processes and a pipeline of
+# requests; the server forks to save. One line per turn. redis_client.py [TURNS]
 import os, socket, subprocess, sys, time
 from ports import free_port
 

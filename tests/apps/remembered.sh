@@ -1,6 +1,6 @@
 #!/bin/bash
-# The end of a job is asked for only after many other processes have come and gone, more in each turn. `job` is its id, and a
-# turn goes on when its file `go` is there. One line per turn.
+# The end of a job is asked for only after many other processes have come and gone, more in each turn. `job` is its id,
+# and a turn goes on when its file `go` is there. One line per turn.
 set -u
 exec {never}<> <(:)
 for turn in 1 2 3; do

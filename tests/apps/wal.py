@@ -1,8 +1,9 @@
 # sqlite3 in WAL mode: a process that writes, and two that read all the time, by shared memory and locks on files. Every
 # transaction keeps the sum of all accounts. One line per turn of the writer.
-# wal.py prepare: makes the database. wal.py append [TURNS]: the log is only appended to while it runs, so that a restart that puts
-# files back to their lengths is enough. wal.py rewind [TURNS]: the log goes into the database and is written from its
-# beginning again, every few turns, and the database is made by the program itself: for `run --save-files`.
+# wal.py prepare: makes the database. wal.py append [TURNS]: the log is only appended to while it runs, so that a
+# restart that puts files back to their lengths is enough. wal.py rewind [TURNS]: the log goes into the database and is
+# written from its beginning again, every few turns, and the database is made by the program itself:
+# for `run --save-files`.
 import os, sqlite3, sys, time
 
 HOW = sys.argv[1]
@@ -34,11 +35,14 @@ def write():
         connection.execute("begin immediate")
         for i in range(20):
             move = (turn * 31 + i) % 17
-            connection.execute("update accounts set amount = amount - ? where id = ?", (move, (turn * 7 + i) % ACCOUNTS))
-            connection.execute("update accounts set amount = amount + ? where id = ?", (move, (turn * 13 + i * 3) % ACCOUNTS))
+            connection.execute("update accounts set amount = amount - ? where id = ?",
+                               (move, (turn * 7 + i) % ACCOUNTS))
+            connection.execute("update accounts set amount = amount + ? where id = ?",
+                               (move, (turn * 13 + i * 3) % ACCOUNTS))
         connection.execute("insert into moves values (?, ?)", (turn, "x" * (turn * 97 % 3000)))
         connection.execute("commit")
-        most, size = connection.execute("select max(amount), (select sum(length(text)) from moves) from accounts").fetchone()
+        most, size = connection.execute(
+            "select max(amount), (select sum(length(text)) from moves) from accounts").fetchone()
         print(turn, most, size, flush=True)
         time.sleep(0.008)
     assert connection.execute("pragma integrity_check").fetchone() == ("ok",)
