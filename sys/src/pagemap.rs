@@ -5,6 +5,7 @@
 //! The ioctl reads struct pm_scan_arg and writes at most `vec_len` regions into the vector given with it.
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -63,8 +64,13 @@ const WP_MATCHING: u64 = 1;
 const CHECK_WPASYNC: u64 = 2;
 /// Bytes.
 const PAGE: u64 = 4096;
-/// Regions per call, at most.
-const ROOM: usize = 4096;
+/// Regions per call, at most: as many as there can be in the shares that large memory is cut into.
+const ROOM: usize = 16384;
+
+thread_local! {
+    /// The vector of the last scan of this thread: fresh memory would cost a fault per page inside the stop.
+    static REGIONS: Cell<Vec<ScanRegion>> = const { Cell::new(Vec::new()) };
+}
 
 /// [`IS_GUARD`] where the kernel knows it, else nothing; asked once.
 pub fn guard_category() -> u64 {
@@ -191,7 +197,7 @@ pub fn scan_unregistered(
     walk(pagemap, start, end, masks, each)
 }
 
-/// Works through the range; `masks`: flags and categories.
+/// Works through the range; `masks`: flags and categories. What is reported ascends, but for the rare case of [`next`].
 fn walk(
     pagemap: &File,
     start: u64,
@@ -199,12 +205,17 @@ fn walk(
     masks: ScanArg,
     mut each: impl FnMut(ScanRegion),
 ) -> io::Result<()> {
+    let mut regions = REGIONS.take();
+    regions.clear();
     // No more than there are pages, and not cleared: most ranges are short, or empty, and it would cost more than their
     // scan.
     let pages = usize::try_from(end.saturating_sub(start).div_ceil(PAGE)).unwrap_or(ROOM);
-    let mut regions: Vec<ScanRegion> = Vec::with_capacity(pages.clamp(1, ROOM));
+    regions.reserve_exact(pages.clamp(1, ROOM));
     let mut from = start;
-    while from < end {
+    let result = loop {
+        if from >= end {
+            break Ok(());
+        }
         let mut arg = ScanArg {
             size: size_of::<ScanArg>() as u64,
             start: from,
@@ -215,18 +226,38 @@ fn walk(
         };
         // SAFETY: `arg` is a complete pm_scan_arg whose vector is the room of `regions`, alive through the call.
         let found = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) };
-        let found = usize::try_from(crate::check(i64::from(found))?).unwrap_or(0).min(regions.capacity());
+        let found = match crate::check(i64::from(found)) {
+            Ok(found) => usize::try_from(found).unwrap_or(0).min(regions.capacity()),
+            Err(error) => break Err(error),
+        };
         // SAFETY: the kernel has written so many, all of them numbers (fs/proc/task_mmu.c, pagemap_scan_flush_buffer).
         unsafe { regions.set_len(found) };
+        let went_to = next(&arg, &regions);
         regions.drain(..).for_each(&mut each);
-        // walk_end is where the kernel stopped: `end`, or after the last region that fitted; or where a huge page
-        // begins of which it was asked to protect a part (pagemap_scan_hugetlb_entry).
-        if arg.walk_end <= from {
-            return Err(io::Error::other(format!("the kernel does not scan beyond {from:#x}")));
+        if went_to <= from {
+            break Err(io::Error::other(format!("the kernel does not scan beyond {from:#x}")));
         }
-        from = arg.walk_end;
+        from = went_to;
+    };
+    REGIONS.set(regions);
+    result
+}
+
+/// Where the scan goes on after a call.
+///
+/// `walk_end` is where the kernel stopped: `end`, or after the last region that fitted; or where a huge page begins of
+/// which it was asked to protect a part (pagemap_scan_hugetlb_entry). But a call that came to the end of the range also
+/// has there what is left from within: the kernel collects 512 regions at a time, and the walk breaks off and begins
+/// again at `walk_end` when they are full, which the last walk does not set again (do_pagemap_scan). Gone on from there,
+/// up to 512 regions would be reported twice. It is told by that a region begins there; where none does (one that went
+/// away meanwhile), they are.
+fn next(arg: &ScanArg, regions: &[ScanRegion]) -> u64 {
+    let begins = || regions.binary_search_by_key(&arg.walk_end, |region| region.start).is_ok();
+    if (regions.len() as u64) < arg.vec_len && arg.walk_end < arg.end && begins() {
+        arg.end
+    } else {
+        arg.walk_end
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -254,5 +285,46 @@ mod tests {
         }
         // SAFETY: nothing uses the memory any more.
         unsafe { libc::munmap(base, 3 * PAGE) };
+    }
+
+    #[test]
+    fn every_region_is_reported_once_and_in_order() {
+        const PAGE: usize = 4096;
+        // More than the kernel collects at a time, more than fit into one call, and a few.
+        for pages in [2 * ROOM + 4001, 5461, 1025, 1023, 7] {
+            let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            // SAFETY: fresh memory at a place that the kernel chooses; only this test knows of it.
+            let base = unsafe { libc::mmap(std::ptr::null_mut(), pages * PAGE, prot, flags, -1, 0) };
+            assert_ne!(base, libc::MAP_FAILED);
+            // SAFETY: that memory.
+            unsafe { libc::madvise(base, pages * PAGE, libc::MADV_NOHUGEPAGE) };
+            for page in (0..pages).step_by(2) {
+                // SAFETY: a page of that memory.
+                unsafe { base.cast::<u8>().add(page * PAGE).write(1) };
+            }
+            let (own, start) = (File::open("/proc/self/pagemap").unwrap(), base.addr() as u64);
+            let mut found = Vec::new();
+            let each = |region: ScanRegion| found.push((region.start - start) / PAGE as u64);
+            scan(&own, start, start + (pages * PAGE) as u64, IS_PRESENT, IS_PRESENT, each).unwrap();
+            assert_eq!(found, (0..pages as u64).step_by(2).collect::<Vec<_>>());
+            // SAFETY: nothing uses the memory any more.
+            unsafe { libc::munmap(base, pages * PAGE) };
+        }
+    }
+
+    #[test]
+    fn a_walk_that_came_to_the_end_does_not_go_back() {
+        let region = |start, end| ScanRegion { start, end, categories: 0 };
+        let arg = |walk_end, vec_len| ScanArg { start: 0, end: 100, walk_end, vec_len, ..ScanArg::default() };
+        let regions = [region(10, 20), region(40, 50), region(60, 61)];
+        assert_eq!(next(&arg(100, 9), &regions), 100);
+        // The vector is full.
+        assert_eq!(next(&arg(61, 3), &regions), 61);
+        assert_eq!(next(&arg(40, 3), &regions), 40);
+        // Left from within.
+        assert_eq!(next(&arg(40, 9), &regions), 100);
+        // A huge page of which a part was asked for: nothing is reported of it.
+        assert_eq!(next(&arg(30, 9), &regions), 30);
+        assert_eq!(next(&arg(30, 9), &[]), 30);
     }
 }
