@@ -1,7 +1,8 @@
 //! A set of pages, as ascending runs that neither overlap nor touch.
 //!
 //! Used for dirty sets by `process`, `pager`, `tiers` and the agent. Invariants: runs are valid, ascending, with a gap
-//! between neighbours. All operations walk both sets once; a set of n runs takes 16 n bytes.
+//! between neighbours. All operations walk both sets once and sort nothing, because they run inside the stop; only what
+//! is made from a list that does not ascend is sorted. A set of n runs takes 16 n bytes.
 
 use crate::pages::{PageRun, coalesce};
 use crate::{Addr, PageCount};
@@ -15,6 +16,16 @@ pub struct PageSet {
 /// The run from `start` to `end` (bytes, page-aligned); `None` if it is empty.
 fn run(start: Addr, end: Addr) -> Option<PageRun> {
     (start < end).then(|| PageRun::between(start, end))
+}
+
+/// Puts a run behind others that begin no later than it.
+fn push(runs: &mut Vec<PageRun>, next: PageRun) {
+    match runs.last_mut() {
+        Some(last) if next.start <= last.end() => {
+            *last = PageRun::between(last.start, last.end().max(next.end()));
+        }
+        _ => runs.push(next),
+    }
 }
 
 impl PageSet {
@@ -49,19 +60,46 @@ impl PageSet {
         let to = self.runs.partition_point(|run| run.start < range.end());
         self.runs.get(from..to).unwrap_or_default()
     }
-    /// Adds a run. Cheap when runs come in ascending order.
+    /// Adds a run. Constant time when runs come in ascending order; else what lies behind it is moved.
     pub fn insert(&mut self, new: PageRun) {
-        match self.runs.last_mut() {
-            Some(last) if new.start < last.start || new.start < last.end() && new.end() > last.end() => {
-                self.runs.push(new);
-                coalesce(&mut self.runs);
-            }
-            Some(last) if new.start <= last.end() => {
-                let end = last.end().max(new.end());
-                *last = PageRun::between(last.start, end);
-            }
-            _ => self.runs.push(new),
+        let Some(last) = self.runs.last_mut().filter(|last| new.start <= last.end()) else {
+            self.runs.push(new);
+            return;
+        };
+        if last.start <= new.start {
+            *last = PageRun::between(last.start, last.end().max(new.end()));
+            return;
         }
+        // Those that overlap or touch it become one with it.
+        let from = self.runs.partition_point(|run| run.end() < new.start);
+        let to = self.runs.partition_point(|run| run.start <= new.end());
+        let met = self.runs.get(from..to).unwrap_or_default();
+        let start = met.first().map_or(new.start, |first| first.start.min(new.start));
+        let end = met.last().map_or(new.end(), |last| last.end().max(new.end()));
+        self.runs.splice(from..to, [PageRun::between(start, end)]);
+    }
+    /// Adds all pages of another set. Without a look at the runs that are here where the other one lies behind them.
+    pub fn append(&mut self, other: PageSet) {
+        match (self.runs.last(), other.runs.first()) {
+            (None, _) => *self = other,
+            (_, None) => {}
+            (Some(last), Some(first)) if last.end() <= first.start => {
+                let mut others = other.runs.into_iter();
+                others.next().into_iter().for_each(|first| self.insert(first));
+                self.runs.extend(others);
+            }
+            _ => *self = self.union(&other),
+        }
+    }
+    /// All pages of some sets; cheapest where each lies behind the one before.
+    pub fn concat(sets: Vec<PageSet>) -> PageSet {
+        let mut runs = Vec::with_capacity(sets.iter().map(|set| set.runs.len()).sum());
+        let mut sets = sets.into_iter();
+        // Into memory that has room for all, so that it does not grow set by set.
+        runs.extend(sets.next().unwrap_or_default().runs);
+        let mut all = PageSet { runs };
+        sets.for_each(|set| all.append(set));
+        all
     }
     /// Pages that are in either.
     #[must_use]
@@ -69,23 +107,47 @@ impl PageSet {
         if other.is_empty() {
             return self.clone();
         }
-        let mut runs = Vec::with_capacity(self.runs.len() + other.runs.len());
-        runs.extend_from_slice(&self.runs);
-        runs.extend_from_slice(&other.runs);
-        coalesce(&mut runs);
+        if self.is_empty() {
+            return other.clone();
+        }
+        let (mut a, mut b) = (self.runs.as_slice(), other.runs.as_slice());
+        let mut runs = Vec::with_capacity(a.len() + b.len());
+        while let ([left, after_left @ ..], [right, after_right @ ..]) = (a, b) {
+            if left.start <= right.start {
+                push(&mut runs, *left);
+                a = after_left;
+            } else {
+                push(&mut runs, *right);
+                b = after_right;
+            }
+        }
+        let mut rest = if a.is_empty() { b } else { a };
+        // What was put in last may reach over several of them.
+        while let [next, after @ ..] = rest
+            && runs.last().is_some_and(|last| next.start <= last.end())
+        {
+            push(&mut runs, *next);
+            rest = after;
+        }
+        runs.extend_from_slice(rest);
         PageSet { runs }
     }
     /// Pages that are in both.
     #[must_use]
     pub fn intersection(&self, other: &PageSet) -> PageSet {
-        let (mut a, mut b) = (self.runs.iter().copied().peekable(), other.runs.iter().copied().peekable());
-        let mut runs = Vec::new();
-        while let (Some(left), Some(right)) = (a.peek(), b.peek()) {
+        let (Some(first), Some(last)) = (other.runs.first(), other.runs.last()) else {
+            return PageSet::new();
+        };
+        let (mut a, mut b) =
+            (self.touching(PageRun::between(first.start, last.end())), other.runs.as_slice());
+        // The runs of the result end where one of either does, and no two at the same place.
+        let mut runs = Vec::with_capacity(a.len());
+        while let ([left, after_left @ ..], [right, after_right @ ..]) = (a, b) {
             runs.extend(run(left.start.max(right.start), left.end().min(right.end())));
             if left.end() <= right.end() {
-                a.next();
+                a = after_left;
             } else {
-                b.next();
+                b = after_right;
             }
         }
         PageSet { runs }
@@ -93,8 +155,13 @@ impl PageSet {
     /// Pages of this set that are not in the other.
     #[must_use]
     pub fn difference(&self, other: &PageSet) -> PageSet {
+        let (Some(first), Some(last)) = (self.runs.first(), self.runs.last()) else { return PageSet::new() };
+        let holes = other.touching(PageRun::between(first.start, last.end()));
+        if holes.is_empty() {
+            return self.clone();
+        }
         let mut runs = Vec::with_capacity(self.runs.len());
-        let mut holes = other.runs.iter().copied().peekable();
+        let mut holes = holes.iter().copied().peekable();
         for own in &self.runs {
             let mut start = own.start;
             while let Some(hole) = holes.peek() {
@@ -171,11 +238,18 @@ mod tests {
             check(&sa.union(&sb), &ma.union(&mb).copied().collect());
             check(&sa.intersection(&sb), &ma.intersection(&mb).copied().collect());
             check(&sa.difference(&sb), &ma.difference(&mb).copied().collect());
+            let mut appended = sa.clone();
+            appended.append(sb.clone());
+            prop_assert_eq!(&appended, &sa.union(&sb));
             let mut one_by_one = PageSet::new();
-            for run in a {
-                one_by_one.insert(run);
+            for run in &a {
+                one_by_one.insert(*run);
             }
             prop_assert_eq!(&one_by_one, &sa);
+            for run in a.iter().rev() {
+                one_by_one.insert(*run);
+            }
+            prop_assert_eq!(&one_by_one, &sa, "again, from the other end");
             for run in sb.runs() {
                 let met: Vec<PageRun> = sa
                     .runs()
@@ -185,6 +259,24 @@ mod tests {
                     .collect();
                 prop_assert_eq!(sa.touching(*run), &met[..]);
             }
+        }
+
+        #[test]
+        fn sets_one_behind_the_other_are_put_together(
+            a in runs(),
+            cuts in prop::collection::vec(0..WORLD + 10, 0..6),
+        ) {
+            let whole = PageSet::from(a);
+            let mut borders: Vec<u64> = cuts.into_iter().chain([0, 2 * WORLD]).collect();
+            borders.sort_unstable();
+            let at = |page: u64| Addr(page * PAGE_SIZE);
+            let part = |pair: &[u64]| {
+                PageSet::from(vec![PageRun::between(at(pair[0]), at(pair[1]))]).intersection(&whole)
+            };
+            let ranges = borders.windows(2).filter(|pair| pair[0] < pair[1]);
+            let parts: Vec<PageSet> = ranges.map(part).collect();
+            prop_assert_eq!(&PageSet::concat(parts.clone()), &whole);
+            prop_assert_eq!(&PageSet::concat(parts.into_iter().rev().collect()), &whole, "in any order");
         }
     }
 }

@@ -212,18 +212,16 @@ pub trait PageProvider: Sync {
     fn fill_shared_pages(&self, file: &std::fs::File) -> Result<(), PageError>;
 }
 
-/// Joins neighbouring runs of a list sorted by address. Overlaps are merged as well.
+/// Sorts runs by address, unless they are, and joins those that overlap or touch. In place.
 pub fn coalesce(runs: &mut Vec<PageRun>) {
-    runs.sort_unstable();
-    let mut kept: Vec<PageRun> = Vec::with_capacity(runs.len());
-    for run in runs.drain(..) {
-        match kept.last_mut() {
-            Some(last) if last.end() >= run.start => {
-                let end = last.end().max(run.end());
-                *last = PageRun::between(last.start, end);
-            }
-            _ => kept.push(run),
-        }
+    if !runs.is_sorted() {
+        runs.sort_unstable();
     }
-    *runs = kept;
+    runs.dedup_by(|next, last| {
+        let joins = last.end() >= next.start;
+        if joins {
+            *last = PageRun::between(last.start, last.end().max(next.end()));
+        }
+        joins
+    });
 }
