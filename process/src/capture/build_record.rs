@@ -9,7 +9,7 @@ use crate::capture::files::inotify;
 use crate::capture::maps::{Flags, Mapped};
 use crate::capture::{credentials, map_flags, mlock, regions, state};
 use crate::error::CutError;
-use crate::freeze::engine::CutMemory;
+use crate::freeze::engine::{self, CutMemory};
 use crate::freeze::frozen_memory::{FrozenMemory, Living, OwnMemory, StoreFiles};
 use crate::freeze::retained::Retained;
 use crate::freeze::tracer_queue::TracerQueue;
@@ -78,9 +78,9 @@ impl Sets {
                 ..mapping
             }),
         );
-        self.dirty = self.dirty.union(&address_space::global_set(space, cut_memory.dirty));
-        self.frozen = self.frozen.union(&address_space::global_set(space, cut_memory.frozen));
-        self.present = self.present.union(&address_space::global_set(space, cut_memory.present));
+        self.dirty.append(address_space::global_set(space, cut_memory.dirty));
+        self.frozen.append(address_space::global_set(space, cut_memory.frozen));
+        self.present.append(address_space::global_set(space, cut_memory.present));
         if self.engine != UsedEngine::Fork {
             self.engine = cut_memory.engine;
         }
@@ -143,11 +143,13 @@ pub fn after(
 
 /// Takes what keeps the memory of a process until it is stored out of what was read.
 fn retain(process: &mut CapturedProcess, held: Option<StoppedProgram>) -> Option<Retained> {
-    let cut_memory = &mut process.inside.cut_memory;
-    let surplus = std::mem::take(&mut cut_memory.surplus);
-    let guard = cut_memory.guard.take();
-    match (cut_memory.copy.take(), held) {
-        (Some(copy), _) => Some(Retained::Copy { copy: Box::new(copy), surplus }),
+    let inside = &mut process.inside;
+    let guard = inside.cut_memory.guard.take();
+    match (inside.cut_memory.copy.take(), held) {
+        (Some(copy), _) => {
+            let surplus = engine::surplus(&inside.seen.mapped, &inside.cut_memory, &process.target.area);
+            Some(Retained::Copy { copy: Box::new(copy), surplus })
+        }
         (None, Some(held)) => Some(Retained::Held(Box::new(held))),
         (None, None) => guard.map(|guard| Retained::Guarded {
             guard: Arc::new(guard),

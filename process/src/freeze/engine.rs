@@ -48,8 +48,8 @@ pub struct CutMemory {
     pub shared: usize,
     /// Those of `frozen` that may be pages of a file.
     pub of_files: PageSet,
-    /// Pages that the copy has and nobody needs.
-    pub surplus: Vec<PageRun>,
+    /// What was kept out of the copy.
+    pub kept_out: Vec<PageRun>,
     /// Present pages of tracked memory.
     pub present: PageSet,
     /// Guard regions.
@@ -176,7 +176,7 @@ pub fn take(
         let special = scene.mapped.iter().filter(|mapped| mapped.kept_out).map(Mapped::run);
         let keep_out: Vec<PageRun> = special.chain(keep_out).take(clone::KEEP_OUT_MAX).collect();
         cut_memory.copy = Some(clone::freeze(scene.host, area, &keep_out)?);
-        cut_memory.surplus = surplus(scene.mapped, &cut_memory.frozen, keep_out, area);
+        cut_memory.kept_out = keep_out;
     }
     breakdown.clone_ns += elapsed_ns(begun);
     cut_memory.shared = shared;
@@ -318,13 +318,13 @@ fn without_area(ranges: &[PageRun], area: &InjectArea) -> Vec<PageRun> {
     ranges
 }
 
-/// What the copy may drop at once: while it has a page, the program's next write to it costs a copy.
-fn surplus(all: &[Mapped], frozen: &PageSet, kept_out: Vec<PageRun>, area: &InjectArea) -> Vec<PageRun> {
+/// What the copy may drop at once: while it has a page, the program's next write to it costs a copy. After the stop.
+pub fn surplus(all: &[Mapped], cut_memory: &CutMemory, area: &InjectArea) -> Vec<PageRun> {
     let private = |mapped: &&Mapped| !mapped.is_saved() && mapped.is_private();
     let there: PageSet = all.iter().filter(private).map(Mapped::run).collect();
-    let mut needed = kept_out;
+    let mut needed = cut_memory.kept_out.clone();
     for (start, len) in [(area.code, area.code_len), (area.scratch, area.scratch_len)] {
         needed.push(PageRun::between(start, Addr(start.0 + len)));
     }
-    there.difference(frozen).difference(&PageSet::from(needed)).into_runs()
+    there.difference(&cut_memory.frozen).difference(&PageSet::from(needed)).into_runs()
 }

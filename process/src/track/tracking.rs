@@ -54,11 +54,10 @@ struct State {
 }
 
 impl State {
-    /// Takes note of what a scan has reported, or that it failed.
-    fn add(&mut self, swept: &io::Result<Swept>) {
+    /// Takes over what a scan has reported as written, or notes that it failed.
+    fn add(&mut self, swept: &mut io::Result<Swept>) {
         match swept {
-            Ok(swept) if self.carried.is_empty() => self.carried = swept.written.clone(),
-            Ok(swept) => self.carried = self.carried.union(&swept.written),
+            Ok(swept) => self.carried.append(std::mem::take(&mut swept.written)),
             Err(_) => self.lost = true,
         }
     }
@@ -188,9 +187,9 @@ impl Tracking {
         let (pieces, fresh) =
             self.pieces(&pagemap, maps.iter().map(|mapping| (mapping, scan::is_private(mapping))));
         let mut known = self.state().take_known(maps.iter(), &fresh);
-        let swept = scan::run(&pagemap, &pieces, &known);
+        let mut swept = scan::run(&pagemap, &pieces, &known);
         let mut state = self.state();
-        state.add(&swept);
+        state.add(&mut swept);
         known.learn(&pieces, &swept?);
         state.known = known;
         Ok(state.carried.clone())
@@ -240,9 +239,9 @@ impl Tracking {
         let (pieces, fresh) =
             self.pieces(pagemap, all.iter().map(|mapped| (&mapped.mapping, mapped.is_private())));
         let known = self.state().take_known(all.iter().map(|mapped| &mapped.mapping), &fresh);
-        let swept = scan::run(pagemap, &pieces, &known).map(|swept| with_huge(swept, live, all));
+        let mut swept = scan::run(pagemap, &pieces, &known).map(|swept| with_huge(swept, live, all));
         let mut state = self.state();
-        state.add(&swept);
+        state.add(&mut swept);
         let swept = swept?;
         state.known = Known::after(of_store(all).map(|mapped| &mapped.mapping), &pieces, &swept);
         let present = swept.present;
@@ -252,7 +251,7 @@ impl Tracking {
         }
         let dirty = state.carried.intersection(&present);
         let guards = swept.guards;
-        let mapped = inherited(all, &present.union(&guards));
+        let mapped = inherited(all, &present, &guards);
         Ok(Collected { dirty, present, of_files: swept.doubtful, mapped, guards })
     }
 
@@ -317,17 +316,15 @@ fn of_store(all: &[Mapped]) -> impl Iterator<Item = &Mapped> {
 }
 
 /// What is mapped from segment files and has no page of its own (`present`), nor a guard.
-fn inherited(all: &[Mapped], present: &PageSet) -> Vec<StoreMapping> {
+fn inherited(all: &[Mapped], present: &PageSet, guards: &PageSet) -> Vec<StoreMapping> {
     let mut mappings = Vec::new();
     for mapped in of_store(all) {
         let mapping = &mapped.mapping;
         let name = mapping.name.strip_suffix(b" (deleted)").unwrap_or(&mapping.name);
         let path = PathBuf::from(std::ffi::OsStr::from_bytes(name));
         let whole = PageSet::from(vec![mapped.run()]);
-        mappings.extend(whole.difference(present).into_runs().into_iter().map(|run| StoreMapping {
-            run,
-            path: path.clone(),
-            offset: mapping.offset + (run.start.0 - mapping.start),
+        mappings.extend(whole.difference(present).difference(guards).into_runs().into_iter().map(|run| {
+            StoreMapping { run, path: path.clone(), offset: mapping.offset + (run.start.0 - mapping.start) }
         }));
     }
     mappings
