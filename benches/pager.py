@@ -3,10 +3,11 @@
   first writes   ns per page: plain, by mprotect and SIGSEGV, tracked, and during a flush (programs/firstwrite.c)
   stop           of a heap of 4 GiB, by what is dirty, with 4 KiB and huge pages, engines auto and fork
                  (programs/dirtier.c)
+  scattered      stop of a heap of 1 GiB of which every third page was written, and the clone in it (programs/dirtier.c)
   increments     bytes of second images at 10 % dirty (from the rows above); a python3 that idles with 300 MB
   watcher        share of a core that the agent takes for watching a flush
 
-Environment, all optional: ONLY="writes stop idle watcher", HEAP=4096 (MiB), RUNS=5, PAGES="4k huge",
+Environment, all optional: ONLY="writes stop scattered idle watcher", HEAP=4096 (MiB), RUNS=5, PAGES="4k huge",
 ENGINES="auto auto-ask auto-cut fork" (auto-ask: engine auto, but the program itself asks and waits for the commit;
 auto-cut: for the cut alone, so that there is no pre-copy).
 Needs HEAP + 1 GiB of memory and twice that of disk in TMPDIR. Run it on a machine that does nothing else.
@@ -18,7 +19,7 @@ import time
 
 import kit
 
-ONLY = os.environ.get("ONLY", "writes stop idle watcher").split()
+ONLY = os.environ.get("ONLY", "writes stop scattered idle watcher").split()
 HEAP = int(os.environ.get("HEAP", "4096"))
 RUNS = int(os.environ.get("RUNS", "5"))
 KINDS = os.environ.get("PAGES", "4k huge").split()
@@ -166,6 +167,44 @@ def stops(bench):
     kit.table(["pages", "engine", "full image, MB", "increment, MB", "% of full", "target, %"], rows)
 
 
+# --- scattered pages --------------------------------------------------------------------------------------------------
+
+SCATTERED = "spread 333"  # every third page
+
+
+def scattered(bench):
+    """The stop where what is dirty is many runs of one page: what is done per run shows here."""
+    program = bench.compile("dirtier")
+    heap, rows = min(HEAP, 1024), []
+    # Without a pre-copy, which would leave nothing dirty to the stop.
+    for engine in ("fork", "auto-cut"):
+        engine_option, _, asks = engine.partition("-")
+        job = bench.start(["--engine", engine_option, "--keep", "2"], [program, str(heap), "4k"])
+        try:
+            job.wait_line("ready")
+            job.checkpoint()
+            shown, _ = stop_row(job, SCATTERED, asks)
+            figures = lambda part: [kit.dig(image, f"stop.{part}_ns") / 1e6 for image in shown]
+            ms = {part: figures(part) for part in ("total", "track", "clone")}
+            rest = [total - clone for total, clone in zip(ms["total"], ms["clone"])]
+            rows.append(
+                [engine, f"{kit.median(kit.dig(image, 'epoch.pages_dirty') for image in shown):.0f}",
+                 *(f"{kit.median(ms[part]):.2f}" for part in ("total", "track", "clone")), f"{min(rest):.2f}",
+                 f"{kit.median(rest):.2f}", f"{max(rest):.2f}", mark(kit.median(rest), 12)]
+            )
+        except kit.Trouble as trouble:
+            kit.note(f"  scattered {engine}: {trouble}")
+            rows.append([engine, "failed", *[""] * 7])
+        finally:
+            job.remove()
+    print(f"\n### Stop of a {heap} MiB heap of 4K pages, every third written, ms ({RUNS} images each)\n")
+    kit.table(
+        ["engine", "pages dirty", "stop, median", "scan, median", "clone, median", "stop without the clone, least",
+         "median", "most", "target"],
+        rows,
+    )
+
+
 # --- an idle program --------------------------------------------------------------------------------------------------
 
 IDLE = (
@@ -241,7 +280,8 @@ def watcher(bench):
 def main():
     bench, load = kit.Bench(), kit.LoadWatch()
     print("## The pager")
-    for name, part in {"writes": first_writes, "stop": stops, "idle": idle, "watcher": watcher}.items():
+    parts = {"writes": first_writes, "stop": stops, "scattered": scattered, "idle": idle, "watcher": watcher}
+    for name, part in parts.items():
         if name in ONLY:
             kit.note(name)
             part(bench)
