@@ -50,7 +50,8 @@ pub enum Outcome {
 macro_rules! refused {
     ($use:ident) => {
         $use! {
-            tcp_connection_to_the_outside: "refused" "tcp" "15" "@tcp" => "A TCP connection to the outside (without --tcp close)",
+            tcp_connection_to_the_outside: "refused" "tcp" "15" "@tcp" =>
+                "A TCP connection to the outside (without --tcp close)",
                 refused "fd 9" "stream socket" "127.0.0.1:@tcp";
             unix_connection_to_the_outside: "refused" "unix" "15" "@unix" => "A unix connection to the outside",
                 refused "fd 9" "unix stream socket";
@@ -62,19 +63,24 @@ macro_rules! refused {
             inotify_with_unread_events: "refused" "inotify" "60" => "inotify events that were not read yet",
                 refused "fd 9" "inotify" "try again";
             io_uring: "refused" "io_uring" "15" => "io_uring", refused "fd 9" "io_uring";
-            shared_mapping_of_a_kernel_object: "refused" "mapping" "15" => "Linux AIO (io_setup)", refused "mapping 0x" "kernel object";
+            shared_mapping_of_a_kernel_object: "refused" "mapping" "15" => "Linux AIO (io_setup)",
+                refused "mapping 0x" "kernel object";
             shared_memory_too_large_for_a_stop: "refused" "large" "15" => "More than 1 GiB of shared memory",
                 refused "mapping 0x" "1025 MiB of shared memory";
-            namespace_that_it_has_left: "refused" "namespace" "15" => "A namespace that it is not in, open", refused "fd 9" "uts:[" "not its own", only Root;
+            namespace_that_it_has_left: "refused" "namespace" "15" => "A namespace that it is not in, open",
+                refused "fd 9" "uts:[" "not its own", only Root;
             seccomp_filter: "refused" "seccomp" "15" => "A seccomp filter", refused "process" "seccomp filter";
             // The agent waits a few seconds for it to speak.
-            child_of_32_bits: "refused" "stranger" "60" => "A 32-bit child", refused "process" "(refused.small): is a 32-bit program";
-            segment_that_is_attached_outside: "refused" "segment" "60" "@segment" => "System V shared memory that somebody outside the job has attached",
+            child_of_32_bits: "refused" "stranger" "60" => "A 32-bit child",
+                refused "process" "(refused.small): is a 32-bit program";
+            segment_that_is_attached_outside: "refused" "segment" "60" "@segment" =>
+                "System V shared memory that somebody outside the job has attached",
                 refused "System V shared memory" "is attached outside the job too" "SYSV";
             guard_in_shared_memory: "refused" "guard" "15" => "A guard region in shared memory",
                 refused "guard region at 0x" "shared memory";
             // Root may look all the same.
-            process_that_forbids_to_look_at_it: "refused" "undumpable" "15" => "PR_SET_DUMPABLE 0, for an ordinary user",
+            process_that_forbids_to_look_at_it: "refused" "undumpable" "15" =>
+                "PR_SET_DUMPABLE 0, for an ordinary user",
                 refused "process" "PR_SET_DUMPABLE", only Ordinary;
             main_thread_has_left: "refused" "leaderless" "15" => "A main thread that has ended while others run",
                 refused "main thread";
@@ -82,57 +88,81 @@ macro_rules! refused {
                 refused "thread" "CLONE_FS";
             files_of_a_thread: "unshared" "files" "45" => "A thread with descriptors of its own (unshare CLONE_FILES)",
                 refused "thread" "CLONE_FILES";
-            deleted_program: "origin" "deleted" "60" => "A program whose file was deleted", refused "executable" "origin.copy" "deleted";
+            deleted_program: "origin" "deleted" "60" => "A program whose file was deleted",
+                refused "executable" "origin.copy" "deleted";
             program_in_a_memfd: "origin" "memfd" "60" => "A program in a memfd", refused "executable" "/memfd:origin";
             protection_keys: "keys" "60" => "Protection keys (pkey_mprotect)", refused "mapping 0x" "protection key";
             huge_file: "held" "huge_file" "15" => "A memfd of huge pages", refused "fd 9" "huge pages";
-            file_that_is_mapped_elsewhere: "held" "elsewhere" "60" => "A shared mapping of a file in another mount namespace",
+            file_that_is_mapped_elsewhere: "held" "elsewhere" "60" =>
+                "A shared mapping of a file in another mount namespace",
                 refused "mapping 0x" "held.mounted/file" "another mount namespace", only Root;
             secret_memory: "held" "secret" "15" => "Secret memory (memfd_secret)", refused "fd 9" "secret memory";
-            deleted_folder: "held" "folder" "15" => "An open directory that was removed", refused "fd 9" "deleted directory";
-            link_itself: "held" "link" "60" => "A symbolic link held by O_PATH", refused "fd 9 (" "held.link" "this kind of file";
-            device: "held" "device" "15" => "Devices other than null, zero, full, random and urandom", refused "fd 9 (/dev/kmsg)" "device";
-            terminal_of_others: "held" "terminal" "15" "@terminal" => "A terminal whose master is outside, not a standard stream",
+            deleted_folder: "held" "folder" "15" => "An open directory that was removed",
+                refused "fd 9" "deleted directory";
+            link_itself: "held" "link" "60" => "A symbolic link held by O_PATH",
+                refused "fd 9 (" "held.link" "this kind of file";
+            device: "held" "device" "15" => "Devices other than null, zero, full, random and urandom",
+                refused "fd 9 (/dev/kmsg)" "device";
+            terminal_of_others: "held" "terminal" "15" "@terminal" =>
+                "A terminal whose master is outside, not a standard stream",
                 refused "fd 9 (@terminal)" "terminal";
             pipe_of_others: "held" "pipe" "15" "@pipe" => "A pipe whose other end is outside, not a standard stream",
                 refused "fd 9 (pipe:" "outside the program";
             // Root finds every path.
-            watched_elsewhere: "held" "watch" "15" "/usr/share" => "inotify on what an ordinary user's agent does not find",
+            watched_elsewhere: "held" "watch" "15" "/usr/share" =>
+                "inotify on what an ordinary user's agent does not find",
                 refused "fd 9" "whose path cannot be found", only Ordinary;
-            process_outside: "held" "process" "15" => "A pidfd of a process outside the job", refused "fd 9" "leads to process";
+            process_outside: "held" "process" "15" => "A pidfd of a process outside the job",
+                refused "fd 9" "leads to process";
             userfaultfd: "held" "faults" "15" => "userfaultfd", refused "fd 9 (anon_inode:[userfaultfd])";
             perf_event: "held" "counter" "15" => "perf_event_open", refused "fd 9 (anon_inode:[perf_event])";
-            counter_memory: "held" "counter_memory" "15" => "Memory of a device, and what the kernel maps like that", refused "mapping 0x" "memory of a device";
-            ring_memory: "held" "ring_memory" "15" => "A private mapping of a kernel object", refused "mapping 0x" "private mapping of a kernel object";
-            shadow_stack: "held" "shadow_stack" "15" => "A shadow stack (map_shadow_stack)", refused "mapping 0x" "shadow stack";
-            many_semaphores: "held" "sets" "15" => "More than 126 System V semaphore sets, or message queues", refused "process" "semaphore sets";
+            counter_memory: "held" "counter_memory" "15" => "Memory of a device, and what the kernel maps like that",
+                refused "mapping 0x" "memory of a device";
+            ring_memory: "held" "ring_memory" "15" => "A private mapping of a kernel object",
+                refused "mapping 0x" "private mapping of a kernel object";
+            shadow_stack: "held" "shadow_stack" "15" => "A shadow stack (map_shadow_stack)",
+                refused "mapping 0x" "shadow stack";
+            many_semaphores: "held" "sets" "15" => "More than 126 System V semaphore sets, or message queues",
+                refused "process" "semaphore sets";
             bpf: "held" "bpf" "15" => "BPF maps", refused "fd 9 (anon_inode:bpf-map)";
             fanotify: "held" "fanotify" "15" => "fanotify", refused "fd 9 (anon_inode:[fanotify])";
             landlock: "held" "rules" "15" => "Landlock rule sets", refused "fd 9 (anon_inode:[landlock-ruleset])";
-            netlink_of_other_kinds: "held" "kernel_socket" "15" => "Netlink sockets other than for routes and device events",
+            netlink_of_other_kinds: "held" "kernel_socket" "15" =>
+                "Netlink sockets other than for routes and device events",
                 refused "fd 9" "not supported";
             netlink_with_messages: "held" "kernel_answer" "60" => "Netlink messages that were not read yet",
                 refused "fd 9" "netlink" "try again";
             raw_socket: "held" "raw" "15" => "Raw sockets", refused "fd 9" "raw socket";
             multipath_tcp: "held" "multipath" "15" => "Multipath TCP", refused "fd 9" "not supported";
             machine_socket: "held" "machine" "15" => "Sockets of AF_VSOCK", refused "fd 9" "address family 40";
-            empty_datagram: "held" "empty_datagram" "60" => "An empty unix datagram that was not read yet", refused "fd 9" "empty message";
-            datagram_with_descriptors: "held" "handing_datagram" "60" => "Descriptors in a datagram that was not read yet",
+            empty_datagram: "held" "empty_datagram" "60" => "An empty unix datagram that was not read yet",
+                refused "fd 9" "empty message";
+            datagram_with_descriptors: "held" "handing_datagram" "60" =>
+                "Descriptors in a datagram that was not read yet",
                 refused "fd 9" "a message with descriptors";
-            stream_with_descriptors: "held" "handing_stream" "60" => "Descriptors in a stream that were not received yet",
+            stream_with_descriptors: "held" "handing_stream" "60" =>
+                "Descriptors in a stream that were not received yet",
                 refused "fd 9" "a message with descriptors";
-            pair_with_one_name: "held" "half_named" "15" => "A datagram pair of which one end has a name", refused "a socket without a name";
-            full_connection: "held" "stuffed" "60" => "A TCP connection to oneself with more on its way than its reader has room for",
+            pair_with_one_name: "held" "half_named" "15" => "A datagram pair of which one end has a name",
+                refused "a socket without a name";
+            full_connection: "held" "stuffed" "60" =>
+                "A TCP connection to oneself with more on its way than its reader has room for",
                 refused "fd 9" "data on its way" "try again";
-            offset_for_peeking: "held" "peeking" "15" => "SO_PEEK_OFF with data that waits", refused "fd 9" "SO_PEEK_OFF";
-            semaphores_without_libholdfast: "ipc-static" "semaphores" "45" => "System V semaphores in a statically linked program",
+            offset_for_peeking: "held" "peeking" "15" => "SO_PEEK_OFF with data that waits",
+                refused "fd 9" "SO_PEEK_OFF";
+            semaphores_without_libholdfast: "ipc-static" "semaphores" "45" =>
+                "System V semaphores in a statically linked program",
                 refused "process" "it uses System V" "without libholdfast";
-            messages_without_libholdfast: "ipc-static" "messages" "45" => "System V message queues in a statically linked program",
+            messages_without_libholdfast: "ipc-static" "messages" "45" =>
+                "System V message queues in a statically linked program",
                 refused "process" "it uses System V" "without libholdfast";
             message_queue: "ipc" "queue" "45" => "POSIX message queues", refused "fd " "POSIX message queue";
-            dispatched_calls: "personal" "dispatch" "45" => "PR_SET_SYSCALL_USER_DISPATCH", refused "thread " "dispatched";
-            keys_of_a_process: "personal" "process_keys" "45" => "Keys of a process (KEY_SPEC_PROCESS_KEYRING)", refused "process " "process keyring";
-            keys_of_a_thread: "personal" "thread_keys" "45" => "Keys of a thread (KEY_SPEC_THREAD_KEYRING)", refused "thread " "thread keyring";
+            dispatched_calls: "personal" "dispatch" "45" => "PR_SET_SYSCALL_USER_DISPATCH",
+                refused "thread " "dispatched";
+            keys_of_a_process: "personal" "process_keys" "45" => "Keys of a process (KEY_SPEC_PROCESS_KEYRING)",
+                refused "process " "process keyring";
+            keys_of_a_thread: "personal" "thread_keys" "45" => "Keys of a thread (KEY_SPEC_THREAD_KEYRING)",
+                refused "thread " "thread keyring";
             traced: "held" "traced" "15" => "A program that somebody traces", refused "traced by process";
         }
     };
@@ -187,7 +217,8 @@ impl Outside {
     fn expand(&mut self, bed: &Bed, word: &str) -> Result<String> {
         const TERMINAL: &str =
             "import os, time; m, s = os.openpty(); print(os.ttyname(s), flush=True); time.sleep(60)";
-        const PIPE: &str = "import os, time; r, w = os.pipe(); print(f'/proc/{os.getpid()}/fd/{r}', flush=True); time.sleep(60)";
+        const PIPE: &str = "import os, time; r, w = os.pipe(); \
+            print(f'/proc/{os.getpid()}/fd/{r}', flush=True); time.sleep(60)";
         for (name, script) in [("@terminal", TERMINAL), ("@pipe", PIPE)] {
             if word.contains(name) {
                 return Ok(word.replace(name, &self.helper(bed, script)?));

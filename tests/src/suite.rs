@@ -53,14 +53,16 @@ macro_rules! suite {
         $use! {
             "Processor and memory" {
                 stencil: "stencil" => "OpenMP threads that compute";
-                #[short] registers: "registers" "50" => "Vector, mask and floating-point registers, rounding modes, in eight threads";
+                #[short] registers: "registers" "50" =>
+                    "Vector, mask and floating-point registers, rounding modes, in eight threads";
                 #[short] mainstack: "mainstack" => "64 MiB in use on the main stack; a raised stack limit";
                 #[short] mappings: "mappings" "10000" "60" => "10 000 mappings of alternating protection";
                 #[short] segments: "segments" => "System V shared memory";
                 sparse: "sparse" => "A sparse mapping of 2 GiB";
                 heap: "heap" => "malloc, calloc, realloc, aligned_alloc and free";
                 #[short] brk: "break" => "The break, growing and shrinking";
-                #[short] memory: "memory" => "PROT_NONE pages with content, shared anonymous memory, mappings of a file, advice that stays";
+                #[short] memory: "memory" =>
+                    "PROT_NONE pages with content, shared anonymous memory, mappings of a file, advice that stays";
                 #[short] memfds: "memfds" => "memfds: holes, seals, several descriptions; an unlinked file in /dev/shm";
                 mirror: "mirror" => "Open files of /proc/self (mem, maps)";
                 advice: "advice" => "madvise(DONTNEED) and mremap";
@@ -81,16 +83,20 @@ macro_rules! suite {
                 #[short] growsdown: "growsdown" => "A mapping that grows downwards";
                 reserve: "reserve" => "64 GiB of reserved address space";
                 hugepages: "hugepages" => "Transparent huge pages, whole, in part and split";
-                explicit_private: "explicit" "private" => "Explicit huge pages (MAP_HUGETLB): given back, moved, protected";
-                #[short] explicit_shared: "explicit" "shared" => "Explicit huge pages that processes share (ordinary pages after a restart)";
+                explicit_private: "explicit" "private" =>
+                    "Explicit huge pages (MAP_HUGETLB): given back, moved, protected";
+                #[short] explicit_shared: "explicit" "shared" =>
+                    "Explicit huge pages that processes share (ordinary pages after a restart)";
                 explicit_kept: "explicit" "kept" => "System V shared memory of huge pages (SHM_HUGETLB)",
                     root "only root, or a group that root names (vm.hugetlb_shm_group), may have it";
-                explicit_removed: "explicit" "removed" => "The same, removed while it is attached (ordinary pages after a restart)",
+                explicit_removed: "explicit" "removed" =>
+                    "The same, removed while it is attached (ordinary pages after a restart)",
                     root "only root, or a group that root names (vm.hugetlb_shm_group), may have it";
                 twice_shared: "twice" "shared" => "A file mapped shared at several places, with mremap";
                 twice_private: "twice" "private" => "A file mapped privately that changes by a shared mapping",
                     with "--save-files";
-                #[short] twice_removed: "twice" "removed" => "A file mapped shared that is removed after the checkpoint";
+                #[short] twice_removed: "twice" "removed" =>
+                    "A file mapped shared that is removed after the checkpoint";
                 #[short] auxiliary: "auxiliary" => "Auxiliary vector, AT_RANDOM, vdso";
                 words: "words" => "Arguments and environment, also those changed by the program";
                 #[short] libraries: "libraries" => "dlopen, dlclose";
@@ -101,8 +107,11 @@ macro_rules! suite {
                 origin_descriptor: "origin" "descriptor" => "A program executed by fexecve";
             }
             "Threads and signals" {
-                #[short] pingpong: "pingpong" => "Threads: mutexes, condition variables, thread-local storage, jump buffers, once-only initialisation";
-                #[short] signals: "signals" => "Blocked, pending and queued signals, with siginfo; handlers on alternate stacks";
+                #[short] pingpong: "pingpong" =>
+                    "Threads: mutexes, condition variables, thread-local storage, jump \
+                    buffers, once-only initialisation";
+                #[short] signals: "signals" =>
+                    "Blocked, pending and queued signals, with siginfo; handlers on alternate stacks";
                 #[short] robust: "robust" => "Robust and priority-inheriting mutexes";
                 #[short] churn: "churn" => "Thousands of short threads beside idle ones";
                 #[short] ids: "ids" => "Process and thread ids, by calls, inline instructions, /proc and mutexes";
@@ -120,7 +129,8 @@ macro_rules! suite {
                 handling_left: "handling" "left" => "Handlers left by siglongjmp";
                 #[short] handling_autodisarm: "handling" "autodisarm" => "SS_AUTODISARM";
                 handling_inside: "handling" "inside" => "A program that lives in a signal handler";
-                handling_all: "handling" "all" => "Handlers for every signal there is (the agent has no signal of its own then)";
+                handling_all: "handling" "all" =>
+                    "Handlers for every signal there is (the agent has no signal of its own then)";
                 handling_faults: "handling" "faults" => "Handlers of SIGSEGV, SIGFPE, SIGILL and SIGBUS";
             }
             "Waits" {
@@ -178,12 +188,15 @@ macro_rules! suite {
                 #[short] transfer_writev: "transfers" "writev" => "Transfer that arrives whole: writev to a pipe";
                 transfer_send: "transfers" "send" => "Transfer that arrives whole: send on a socket";
                 transfer_sendmsg: "transfers" "sendmsg" => "Transfer that arrives whole: sendmsg on a socket";
-                #[short] transfer_waitall: "transfers" "waitall" => "Transfer that arrives whole: recv with MSG_WAITALL";
+                #[short] transfer_waitall: "transfers" "waitall" =>
+                    "Transfer that arrives whole: recv with MSG_WAITALL";
                 transfer_getrandom: "transfers" "getrandom" => "Transfer that arrives whole: getrandom, a large one";
                 transfer_zero: "transfers" "zero" => "Transfer that arrives whole: read of /dev/zero, a large one";
             }
             "Files and folders" {
-                #[short] files: "files" => "Regular files: offsets, O_APPEND, dup, close-on-exec, deleted files; limits, nice value, thread names";
+                #[short] files: "files" =>
+                    "Regular files: offsets, O_APPEND, dup, close-on-exec, deleted files; \
+                    limits, nice value, thread names";
                 #[short] watches: "watches" => "inotify: watch numbers, masks, files and folders; pidfds";
                 #[short] locks: "locks" => "File locks: flock, POSIX, open file description, leases";
                 #[short] fifos: "fifos" => "Named pipes with data in flight; pipes in packet mode";
@@ -212,17 +225,20 @@ macro_rules! suite {
                 wandering: "wandering" => "A current directory and a umask that change";
                 mirrors: "mirrors" => "/proc/self: exe, maps, fd, status, limits";
                 standard_closed: "standard" "closed" => "Closed standard streams";
-                #[short] renamed: "renamed" => "Files that get another name after the checkpoint, and whose name another one gets";
+                #[short] renamed: "renamed" =>
+                    "Files that get another name after the checkpoint, and whose name another one gets";
                 standard_reopened: "standard" "reopened" => "Standard input from a file, read in pieces";
                 standard_copied: "standard" "copied" => "Standard output under other numbers";
                 #[short] standard_piped: "standard" "piped" => "Standard input from a pipe of the program's own";
             }
             "Pipes, sockets, terminals, event objects" {
                 #[short] plumbing: "plumbing" => "Pipes, socket pairs, epoll, eventfd, timerfd and signalfd together";
-                #[short] ptys: "ptys" => "Pseudo-terminals: settings, size, packet mode, locks, a closed slave, a controlling terminal";
+                #[short] ptys: "ptys" =>
+                    "Pseudo-terminals: settings, size, packet mode, locks, a closed slave, a controlling terminal";
                 #[short] datagrams: "datagrams" => "UDP (IPv4, IPv6) and unix datagram sockets";
                 #[short] messages: "messages" => "Unix datagrams in flight from several senders; netlink sockets";
-                sockets_tcp4: "sockets" "tcp4" => "TCP to oneself (IPv4): listener, connection with data in flight, options";
+                sockets_tcp4: "sockets" "tcp4" =>
+                    "TCP to oneself (IPv4): listener, connection with data in flight, options";
                 #[short] sockets_tcp6: "sockets" "tcp6" => "TCP to oneself (IPv6)";
                 sockets_mapped: "sockets" "mapped" => "TCP from IPv4 to an IPv6 listener";
                 sockets_unix: "sockets" "unix" => "Unix stream sockets with a path";
@@ -240,7 +256,8 @@ macro_rules! suite {
                 events_edge: "events" "edge" => "EPOLLET";
                 #[short] events_nested: "events" "nested" => "An epoll in an epoll";
                 events_closed: "events" "closed" => "A watched descriptor that is closed while a duplicate lives";
-                events_reused: "events" "reused" => "The same, and its number is another file's by now, which is watched too";
+                events_reused: "events" "reused" =>
+                    "The same, and its number is another file's by now, which is watched too";
                 events_many: "events" "many" => "An epoll of 300 descriptors, EPOLLEXCLUSIVE";
                 events_semaphore: "events" "semaphore" => "EFD_SEMAPHORE";
                 events_brim: "events" "brim" => "An eventfd that is full";
@@ -272,7 +289,8 @@ macro_rules! suite {
             }
             "Timers and settings" {
                 #[short] timers: "timers" => "Interval timers (real, virtual, prof) and alarm";
-                #[short] attributes: "attributes" => "Settings of process and threads (prctl, scheduling, affinity, timer slack, ...)";
+                #[short] attributes: "attributes" =>
+                    "Settings of process and threads (prctl, scheduling, affinity, timer slack, ...)";
                 clockworks_signal: "clockworks" "signal" => "timer_create with a signal";
                 #[short] clockworks_thread: "clockworks" "thread" => "SIGEV_THREAD";
                 clockworks_one: "clockworks" "one" => "SIGEV_THREAD_ID, CLOCK_BOOTTIME";
@@ -297,10 +315,14 @@ macro_rules! suite {
                 scheduling_realtime: "scheduling" "realtime" => "SCHED_FIFO, SCHED_RR", root "needs CAP_SYS_NICE";
                 scheduling_deadline: "scheduling" "deadline" => "SCHED_DEADLINE",
                     root "needs CAP_SYS_NICE";
-                credentials_dropped: "credentials" "dropped" => "Root that has become an ordinary user", root "only root may change who it is";
-                credentials_effective: "credentials" "effective" => "Real, effective and saved ids that differ", root "only root may change who it is";
-                credentials_groups: "credentials" "groups" => "Supplementary groups", root "only root may change who it is";
-                #[short] credentials_capabilities: "credentials" "capabilities" => "Capability sets", root "only root may change who it is";
+                credentials_dropped: "credentials" "dropped" => "Root that has become an ordinary user",
+                    root "only root may change who it is";
+                credentials_effective: "credentials" "effective" => "Real, effective and saved ids that differ",
+                    root "only root may change who it is";
+                credentials_groups: "credentials" "groups" => "Supplementary groups",
+                    root "only root may change who it is";
+                #[short] credentials_capabilities: "credentials" "capabilities" => "Capability sets",
+                    root "only root may change who it is";
                 credentials_threads: "credentials" "threads" => "A thread with ids of its own",
                     open "what a thread has set for itself, past the C library, is not brought back",
                     root "only root may change who it is";
@@ -316,10 +338,12 @@ macro_rules! suite {
                 #[short] tree_spawn: "tree_spawn" => "fork + exec, vfork + exec, posix_spawn";
                 #[short] tree_deep: "tree_deep" => "A chain of seven generations; all ids stay";
                 tree_many: "tree_many" => "Twenty workers with pipes";
-                tree_pairs_stream: "tree_pairs" "stream" => "Stream socket pairs between processes; descriptors handed over";
+                tree_pairs_stream: "tree_pairs" "stream" =>
+                    "Stream socket pairs between processes; descriptors handed over";
                 tree_pairs_datagram: "tree_pairs" "datagram" => "Datagram socket pairs between processes";
                 #[short] tree_pairs_packet: "tree_pairs" "packet" => "SEQPACKET socket pairs between processes";
-                #[short] tree_server_tcp4: "tree_server" "tcp4" => "TCP server and clients, processes of one job (IPv4)";
+                #[short] tree_server_tcp4: "tree_server" "tcp4" =>
+                    "TCP server and clients, processes of one job (IPv4)";
                 tree_server_tcp6: "tree_server" "tcp6" => "TCP server and clients, processes of one job (IPv6)";
                 tree_server_unix: "tree_server" "unix" => "Unix socket server and clients, by path";
                 tree_server_abstract: "tree_server" "abstract" => "Unix socket server and clients, by abstract name";
@@ -331,13 +355,16 @@ macro_rules! suite {
                 tree_memory_unlinked: "tree_memory" "unlinked" => "Unlinked POSIX shared memory between processes";
                 #[short] tree_memory_memfd: "tree_memory" "memfd" => "A memfd mapped by several processes";
                 tree_memory_file: "tree_memory" "file" => "A file mapped shared by several processes";
-                #[short] tree_links: "tree_links" => "Files that lost their first name after they got another one; named semaphores (sem_open)";
+                #[short] tree_links: "tree_links" =>
+                    "Files that lost their first name after they got another one; named semaphores (sem_open)";
                 #[short] tree_rights_stream: "tree_rights" "stream" => "Descriptors in flight in a stream socket";
                 tree_rights_packet: "tree_rights" "packet" => "Descriptors in flight in a SEQPACKET socket";
-                tree_rights_queued: "tree_rights" "queued" => "Descriptors in flight in connections that were not accepted yet";
+                tree_rights_queued: "tree_rights" "queued" =>
+                    "Descriptors in flight in connections that were not accepted yet";
                 tree_queue: "tree_queue" => "Connections in a listener's queue whose makers are gone";
                 tree_segments_kept: "tree_segments" "kept" => "System V shared memory between processes";
-                #[short] tree_segments_removed: "tree_segments" "removed" => "System V shared memory that was removed (IPC_RMID) while it is attached";
+                #[short] tree_segments_removed: "tree_segments" "removed" =>
+                    "System V shared memory that was removed (IPC_RMID) while it is attached";
                 #[short] tree_offsets: "tree_offsets" => "One open file description in two processes";
                 #[short] tree_groups: "tree_groups" => "Process groups and sessions";
                 tree_leaderless: "tree_leaderless" => "Groups and sessions whose leader has ended";
@@ -351,10 +378,12 @@ macro_rules! suite {
                 tree_users_families: "tree_users" "families" => "Processes that have become somebody else and fork",
                     root "only root may change who it is";
                 #[short] tree_subreaper: "tree_subreaper" => "A child subreaper";
-                tree_signals: "tree_signals" => "Signals between processes: to one, to a group, queued with values, blocked";
+                tree_signals: "tree_signals" =>
+                    "Signals between processes: to one, to a group, queued with values, blocked";
                 tree_stopped_turns: "tree_stopped" "turns" => "Children stopped and continued in turns";
                 tree_stopped_lasting: "tree_stopped" "lasting" => "A child that stays stopped, its stop told";
-                tree_stopped_paused: "tree_stopped" "paused" => "A child that a terminal's signal has stopped, its stop not told yet";
+                tree_stopped_paused: "tree_stopped" "paused" =>
+                    "A child that a terminal's signal has stopped, its stop not told yet";
                 tree_stopped_unseen: "tree_stopped" "unseen" => "A child that stays stopped, its stop not told yet";
                 tree_stopped_early: "tree_stopped" "early" => "A child stopped as soon as fork has made it";
                 #[short] tree_stopped_group: "tree_stopped" "group" => "A stopped process group";
@@ -372,8 +401,10 @@ macro_rules! suite {
                 #[short] tree_pidfd: "tree_pidfd" => "pidfds of children: poll, waitid, pidfd_send_signal";
                 tree_events: "tree_events" => "epoll, eventfd and timerfd shared over fork";
                 tree_heap: "tree_heap" => "Copy on write after fork";
-                tree_common: "tree_common" => "Memory that processes have in common since fork: written, given back, moved, forked again";
-                tree_limits: "tree_limits" => "Limits, umask, directory, nice value, affinity, ignored signals of each process";
+                tree_common: "tree_common" =>
+                    "Memory that processes have in common since fork: written, given back, moved, forked again";
+                tree_limits: "tree_limits" =>
+                    "Limits, umask, directory, nice value, affinity, ignored signals of each process";
                 tree_busy: "tree_busy" => "Short programs started all the time";
                 tree_churn: "tree_churn" => "A tree whose shape changes all the time";
                 tree_threads: "tree_threads" => "Threads that fork; children with threads";
@@ -382,17 +413,21 @@ macro_rules! suite {
                 tree_timers: "tree_timers" => "Timers of each process";
                 tree_fifo: "tree_fifo" => "Named pipes between processes; a sleep in open";
                 tree_blocked_pipe: "tree_blocked" "pipe" => "Sleeps in write and read of a pipe between processes";
-                tree_blocked_stream: "tree_blocked" "stream" => "Sleeps in write and read of a socket pair between processes";
-                tree_blocked_tcp: "tree_blocked" "tcp" => "Sleeps in write and read of a TCP connection between processes";
+                tree_blocked_stream: "tree_blocked" "stream" =>
+                    "Sleeps in write and read of a socket pair between processes";
+                tree_blocked_tcp: "tree_blocked" "tcp" =>
+                    "Sleeps in write and read of a TCP connection between processes";
                 #[short] tree_exec: "tree_exec" => "exec in a tree; pipes stay";
                 tree_eof: "tree_eof" => "The end of pipes and connections comes when the last holder lets go";
                 #[short] tree_pty: "tree_pty" => "Sessions, foreground groups and unread input of a pseudo-terminal";
             }
             "Programs without libholdfast" {
-                #[short] tree_bare: "tree_bare" => "Processes with and without libholdfast that make and become each other";
+                #[short] tree_bare: "tree_bare" =>
+                    "Processes with and without libholdfast that make and become each other";
                 static_tree_bare: "tree_bare-static" => "The same, and the first is statically linked";
                 musl_pingpong: "pingpong-musl" => "For another C library (musl): threads";
-                #[short] musl_tree_spawn: "tree_spawn-musl" => "For another C library (musl): fork + exec, vfork + exec, posix_spawn";
+                #[short] musl_tree_spawn: "tree_spawn-musl" =>
+                    "For another C library (musl): fork + exec, vfork + exec, posix_spawn";
                 static_plain: "plain-static" => "Statically linked: numbers, heap and output";
                 #[short] static_pingpong: "pingpong-static" => "Statically linked: threads";
                 static_queued: "queued-static" => "Statically linked: queued signals";
@@ -405,15 +440,18 @@ macro_rules! suite {
                 static_files: "files-static" => "Statically linked: files";
                 static_pipes: "pipes-static" "full" => "Statically linked: pipes";
                 #[short] static_sockets: "sockets-static" "tcp4" => "Statically linked: TCP";
-                static_toucher: "toucher-static" "64" "40" "50" => "Statically linked: a large heap that keeps changing";
+                static_toucher: "toucher-static" "64" "40" "50" =>
+                    "Statically linked: a large heap that keeps changing";
                 static_tree_spawn: "tree_spawn-static" => "Statically linked: fork + exec, vfork + exec, posix_spawn";
                 static_tree_futex: "tree_futex-static" => "Statically linked: futexes between processes";
-                static_tree_memory: "tree_memory-static" "anonymous" => "Statically linked: shared memory between processes";
+                static_tree_memory: "tree_memory-static" "anonymous" =>
+                    "Statically linked: shared memory between processes";
                 static_tree_groups: "tree_groups-static" => "Statically linked: process groups and sessions";
                 static_tree_churn: "tree_churn-static" => "Statically linked: a tree whose shape changes all the time";
                 #[short] static_tree_threads: "tree_threads-static" => "Statically linked: threads that fork";
                 static_tree_orphans: "tree_orphans-static" => "Statically linked: orphans and daemons";
-                static_tree_daemons: "tree_daemons-static" => "Statically linked: programs that are orphans before they begin";
+                static_tree_daemons: "tree_daemons-static" =>
+                    "Statically linked: programs that are orphans before they begin";
                 static_tree_zombies: "tree_zombies-static" => "Statically linked: zombies";
             }
         }
