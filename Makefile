@@ -37,12 +37,9 @@ check: ## format, lints, order of the house: what each check forbids is in tests
 	@scripts/check-unused.py
 	@scripts/check-licences.py
 	@scripts/check-links.py
+	@scripts/check-columns.py
+	@scripts/check-words.py
 	@/usr/bin/python3 -m unittest discover -q -s scripts
-
-# Checks of which the tree is not clean yet; each goes up to `check` when it is.
-.PHONY: check-texts
-check-texts: ## long lines, words that the glossary forbids
-	@scripts/check-columns.py; a=$$?; scripts/check-words.py; exit $$((a + $$?))
 
 unit: ## tests of the crates
 	$(SAY) "unit tests"
