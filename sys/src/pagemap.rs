@@ -248,9 +248,9 @@ fn walk(
 /// `walk_end` is where the kernel stopped: `end`, or after the last region that fitted; or where a huge page begins of
 /// which it was asked to protect a part (pagemap_scan_hugetlb_entry). But a call that came to the end of the range also
 /// has there what is left from within: the kernel collects 512 regions at a time, and the walk breaks off and begins
-/// again at `walk_end` when they are full, which the last walk does not set again (do_pagemap_scan). Gone on from there,
-/// up to 512 regions would be reported twice. It is told by that a region begins there; where none does (one that went
-/// away meanwhile), they are.
+/// again at `walk_end` when they are full, which the last walk does not set again (do_pagemap_scan). Gone on from
+/// there, up to 512 regions would be reported twice. It is told by that a region begins there; where none does (one
+/// that went away meanwhile), they are.
 fn next(arg: &ScanArg, regions: &[ScanRegion]) -> u64 {
     let begins = || regions.binary_search_by_key(&arg.walk_end, |region| region.start).is_ok();
     if (regions.len() as u64) < arg.vec_len && arg.walk_end < arg.end && begins() {
