@@ -55,7 +55,14 @@ pub struct SharedPage {
     pub protected_count: u64,
     /// Library: protected memory of the C API.
     pub protected_table: [ProtectedRegion; SharedPage::PROTECTED_MAX],
-    reserved_3: [u64; 511],
+    /// Library: number of calls of `semop` with SEM_UNDO that are under way.
+    pub undo_calls: u64,
+    /// Library: 1: there were more adjustments than `undo_table` has room for.
+    pub undo_lost: u64,
+    /// Library: adjustments that the kernel makes at the end of the process (SEM_UNDO): the kernel's id of the set
+    /// << 32, the semaphore << 16, the adjustment as 16 bits; 0: free. Those of one semaphore add up.
+    pub undo_table: [u64; SharedPage::UNDO_MAX],
+    reserved_3: [u64; 256],
     /// Number of entries of `lazy_table`; 0 after an eager restart.
     pub lazy_count: u64,
     /// Ranges where memory may be mapped from segment files: the agent's at a restart; the library adds to them when
@@ -126,6 +133,9 @@ offsets! { SharedPage {
     QUEUE_TABLE = queue_table;
     PROTECTED_COUNT = protected_count;
     PROTECTED_TABLE = protected_table;
+    UNDO_CALLS = undo_calls;
+    UNDO_LOST = undo_lost;
+    UNDO_TABLE = undo_table;
     LAZY_COUNT = lazy_count;
     LAZY_TABLE = lazy_table;
     LAZY_FILE_COUNT = lazy_file_count;
@@ -163,6 +173,8 @@ impl SharedPage {
     pub const IPC_MAX: usize = 126;
     /// Bit of the kernel's id in those two: the entry is in force.
     pub const IPC_VALID: u32 = 1 << 31;
+    /// Most adjustments of SEM_UNDO.
+    pub const UNDO_MAX: usize = 253;
     /// Most protected regions.
     pub const PROTECTED_MAX: usize = 1024;
     /// Bytes of one entry of their table.
@@ -219,6 +231,10 @@ mod tests {
             (SharedPage::PROTECTED_TABLE, 40_968),
             (SharedPage::PROTECTED_ENTRY, 128),
             (SharedPage::PROTECTED_MAX, 1024),
+            (SharedPage::UNDO_CALLS, 172_040),
+            (SharedPage::UNDO_LOST, 172_048),
+            (SharedPage::UNDO_TABLE, 172_056),
+            (SharedPage::UNDO_MAX, 253),
             (SharedPage::LAZY_COUNT, 176_128),
             (SharedPage::LAZY_TABLE, 176_136),
             (SharedPage::LAZY_MAX, 1024),

@@ -1,4 +1,4 @@
-//! The few functions of the C library that the library uses: `errno`, the environment, the loader, fork handlers.
+//! The few functions of the C library that the library uses: `errno`, the environment, the loader.
 //!
 //! Runs in: the host program, in constructors and in first calls; only [`keep_errno`] and [`set_errno`] also in signal
 //! handlers (`__errno_location` is async-signal-safe).
@@ -133,50 +133,6 @@ pub fn value_of<'a>(entry: &'a CStr, name: &str) -> Option<&'a CStr> {
     let rest = entry.to_bytes_with_nul().strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
     CStr::from_bytes_with_nul(rest).ok()
 }
-
-/// Runs `child` in every child made by fork().
-pub fn on_fork(child: extern "C" fn()) {
-    // SAFETY: registers a function that lives as long as the library, which is never unloaded once preloaded. ENOMEM
-    // means that children are not followed: nothing to be done about it.
-    let _ = unsafe { register_atfork(None, None, Some(child)) };
-}
-
-type Handler = unsafe extern "C" fn();
-
-/// pthread_atfork(3), for jemalloc, too. That of glibc lies in the program itself and calls `__register_atfork`
-/// (nptl/pthread_atfork.c), which no other C library has.
-unsafe extern "C" fn register_atfork(
-    prepare: Option<Handler>,
-    parent: Option<Handler>,
-    child: Option<Handler>,
-) -> c_int {
-    type Register =
-        unsafe extern "C" fn(Option<Handler>, Option<Handler>, Option<Handler>, *mut c_void) -> c_int;
-    for name in [c"__register_atfork", c"pthread_atfork"] {
-        let found = next_definition(name);
-        if !found.is_null() {
-            // SAFETY: the function that has this name. The last argument names the library, for dlclose(3), which
-            // this one does not live to see; the second function takes three, and does not look at a fourth.
-            return unsafe {
-                mem::transmute::<*mut c_void, Register>(found)(prepare, parent, child, ptr::null_mut())
-            };
-        }
-    }
-    libc::ENOSYS
-}
-
-// As jemalloc calls it; hidden, because the program's own calls are none of ours.
-#[cfg(not(test))]
-core::arch::global_asm!(
-    ".pushsection .text.holdfast_atfork,\"ax\",@progbits",
-    ".hidden pthread_atfork",
-    ".globl pthread_atfork",
-    ".type pthread_atfork, @function",
-    "pthread_atfork: jmp {register}",
-    ".size pthread_atfork, . - pthread_atfork",
-    ".popsection",
-    register = sym register_atfork,
-);
 
 /// The definition of `symbol` that comes after this library's, null if there is none.
 pub fn next_definition(symbol: &CStr) -> *mut c_void {

@@ -12,7 +12,7 @@
 
 use crate::shared;
 use crate::sysv::{QUEUES, SEMAPHORES, Table};
-use crate::{host, sys};
+use crate::{host, sys, undo};
 use core::ffi::{CStr, c_int, c_long, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
@@ -21,6 +21,11 @@ use holdfast_abi::SharedPage;
 /// Commands of semctl(2) and msgctl(2) that are about the system, or take a place in its table
 /// (include/uapi/linux/sem.h, msg.h).
 const BY_PLACE: [c_int; 7] = [3, 11, 12, 13, 18, 19, 20];
+/// Commands of semctl(2) that clear the adjustments of all processes (include/uapi/linux/sem.h).
+const SETVAL: c_int = 16;
+/// The same.
+const SETALL: c_int = 17;
+
 /// Semaphore sets or message queues.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -140,10 +145,27 @@ pub unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<isize> {
     }
     let [id, rest @ ..] = args;
     let with = |kernel: i32| call([kernel as usize, rest[0], rest[1], rest[2], rest[3], rest[4]]);
+    let undo = match number {
+        // SAFETY: the caller's promise.
+        libc::SYS_semop | libc::SYS_semtimedop => unsafe { undo::Call::begin(rest[0], rest[1]) },
+        _ => None,
+    };
     let result = kind.on(id as i32, with);
-    if result >= 0 && command == Some(libc::IPC_RMID) {
-        let removed = table.to_kernel(id as i32);
-        table.forget(|kernel| kernel == removed);
+    let now = table.to_kernel(id as i32);
+    if let Some(undo) = undo {
+        undo.end((result >= 0).then_some(now));
+    }
+    match (kind, command) {
+        _ if result < 0 => {}
+        (Kind::Semaphores, Some(SETVAL)) => undo::cleared(now, Some(rest[0] as u16)),
+        (Kind::Semaphores, Some(SETALL)) => undo::cleared(now, None),
+        (_, Some(libc::IPC_RMID)) => {
+            if kind == Kind::Semaphores {
+                undo::cleared(now, None);
+            }
+            table.forget(|kernel| kernel == now);
+        }
+        _ => {}
     }
     Some(result)
 }

@@ -12,13 +12,13 @@
 //! | --- | --- |
 //! | [`malloc`], [`bootstrap`] | the allocator behind `malloc`; who serves which call |
 //! | [`dlopen`] | `dlopen`, so that libraries use that allocator, too |
-//! | [`lifecycle`] | constructor, fork, `setsid`, `daemon`, `sigaltstack` |
+//! | [`lifecycle`], [`fork`] | constructor, fork handlers, `setsid`, `daemon`, `sigaltstack` |
 //! | [`area`], [`shared`] | memory that belongs to the agent, and the page of shared variables |
 //! | [`agent`], [`message`], [`launch`] | the control socket, what is said over it, starting the agent |
 //! | [`api`], [`protected`] | the C API of `include/holdfast.h` |
 //! | [`trigger`] | checkpoint by signal |
 //! | [`ids`], [`segments`] | ids of processes and of shared memory that differ from the kernel's after some restarts |
-//! | [`ipc`], [`sysv`] | semaphores and message queues: which are used, and their ids |
+//! | [`ipc`], [`sysv`], [`undo`] | semaphores and message queues: which are used, their ids, SEM_UNDO |
 //! | [`advice`], [`maps`] | `madvise` and `mremap` of memory that a lazy restart mapped from the image |
 //! | [`attributes`] | settings that the agent cannot see from outside |
 //! | [`guard`] | engine `slots`: copy-on-write by page |
@@ -36,6 +36,7 @@ mod area;
 mod attributes;
 mod bootstrap;
 mod dlopen;
+mod fork;
 mod guard;
 mod host;
 mod ids;
@@ -51,6 +52,7 @@ mod shared;
 mod sys;
 mod sysv;
 mod trigger;
+mod undo;
 
 /// Required by the language, never reached (rule 5).
 #[cfg(panic = "abort")]

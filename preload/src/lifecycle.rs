@@ -13,7 +13,7 @@
 
 use crate::message::Text;
 use crate::shared;
-use crate::{agent, area, attributes, guard, host, ids, launch, sys, trigger};
+use crate::{agent, area, attributes, fork, guard, host, ids, launch, sys, trigger, undo};
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 use holdfast_abi::SharedPage;
@@ -72,7 +72,7 @@ fn attach() -> &'static str {
         shared::set_text(SharedPage::SOCKET_PATH, SharedPage::SOCKET_PATH_LEN, b"");
         return "no agent answers at HOLDFAST_SOCKET";
     }
-    host::on_fork(forked);
+    fork::register();
     guard::start();
     trigger::install();
     "the agent knows this process"
@@ -86,11 +86,12 @@ fn debug_line(outcome: &str) {
     sys::write_note(libc::STDERR_FILENO, text.as_bytes());
 }
 
-/// Runs in every child made by fork(), before anything of the program does.
-extern "C" fn forked() {
+/// In every child made by fork(2), before anything of the program runs in it.
+pub fn forked() {
     host::keep_errno(|| {
         guard::forked();
         attributes::forked();
+        undo::forked();
         agent::abandon_inherited();
         tell(EVENT_FORK);
     });

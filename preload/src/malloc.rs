@@ -15,7 +15,7 @@
 #![allow(unsafe_code)]
 
 use crate::guard::large;
-use crate::{bootstrap, host, shared};
+use crate::{bootstrap, fork, host, shared};
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr::{self, null_mut};
 use core::sync::atomic::{
@@ -91,6 +91,8 @@ fn settle(mode: u8) -> u8 {
     let decision = if host::keep_errno(own_allocator_wanted) { JEMALLOC } else { SYSTEM };
     if decision == SYSTEM {
         host::keep_errno(find_next);
+    } else {
+        fork::register();
     }
     MODE.store(decision, Release);
     decision

@@ -18,7 +18,7 @@ fn only_the_intended_names_are_exported() {
         aligned_alloc calloc free malloc malloc_usable_size memalign posix_memalign pvalloc realloc reallocarray valloc
         holdfast_checkpoint holdfast_checkpoint_start holdfast_free_protected holdfast_malloc_protected
         holdfast_restarted holdfast_restore_protected
-        daemon dlopen setsid sigaltstack madvise mremap prctl personality mlockall munlockall
+        __register_atfork daemon dlopen setsid sigaltstack madvise mremap prctl personality mlockall munlockall
         shmget shmat shmctl semget semop semtimedop semctl msgget msgsnd msgrcv msgctl
         munmap mprotect mmap mmap64 sigaction signal sigprocmask pthread_sigmask
         read pread pread64 readv preadv preadv64 recv recvfrom recvmsg getrandom fread fread_unlocked __read_chk

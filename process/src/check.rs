@@ -342,7 +342,8 @@ fn attached(open: &[Open<'_>]) -> Vec<Found> {
         open.iter().map(|one| sysv_shm::Process { pid: one.pid, area: one.area, mapped: &one.mapped });
     let sysv_shm::Attached { refusals, shared, .. } = sysv_shm::attached(processes);
     let users = open.iter().map(|one| ipc::User { pid: one.pid, tid: one.live, area: one.area });
-    let unread = ipc::used(users, Look::Running).err().unwrap_or_default();
+    let unread =
+        ipc::used(users, Look::Running).err().map(|unreadable| unreadable.refusals).unwrap_or_default();
     let all = refusals.into_iter().chain(shared).chain(unread);
     all.filter_map(|(place, refusal)| Some((open.get(place)?.pid, refusal))).collect()
 }

@@ -1,6 +1,7 @@
 /* Semaphores and queues of the system: `ipc KIND [ROUNDS]`
  * A third argument: the file for the id of what is System V's.
- * KIND: semaphores (System V), undo (SEM_UNDO), messages (System V, of several types, from one round to the next),
+ * KIND: semaphores (System V), undo (SEM_UNDO), undo_waiting (a thread waits with it), lock (taken and
+ * released with it), messages (System V, of several types, from one round to the next),
  * waiting (the same, and a thread that waits for one), named (POSIX semaphores with a name), queue (POSIX message
  * queues, with priorities) */
 #include "rounds.h"
@@ -11,6 +12,7 @@
 #include <sys/ipc.h>
 #include <sys/msg.h>
 #include <sys/sem.h>
+#include <sys/wait.h>
 
 static int id = -1;
 static const char *id_file;
@@ -45,6 +47,40 @@ static void undo_round(long round)
 {
     if (round == 0) change(0, 5, SEM_UNDO);
     CHECK(value(0) == 5);
+}
+
+static void *wait_for_it(void *nothing)
+{
+    struct sembuf operation = {1, -1, SEM_UNDO};
+    semop(id, &operation, 1);
+    return nothing;
+}
+static void undo_waiting_prepare(void)
+{
+    pthread_t thread;
+    semaphores_prepare();
+    CHECK_ZERO(pthread_create(&thread, NULL, wait_for_it, NULL));
+}
+static void nothing_round(long round) { CHECK(value(0) == 0 && round >= 0); }
+
+/* A child that executes nothing releases it by its end, this process by a call; SETVAL ends what there is to undo. */
+static void lock_round(long round)
+{
+    int status;
+    if (round == 0) CHECK(semctl(id, 0, SETVAL, 1) == 0);
+    CHECK(value(0) == 1 && value(1) == round);
+    change(0, -1, SEM_UNDO);
+    CHECK(value(0) == 0);
+    change(0, 1, SEM_UNDO);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        change(0, -1, SEM_UNDO);
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0 && value(0) == 1);
+    change(1, 5, SEM_UNDO);
+    CHECK(semctl(id, 1, SETVAL, (int)round + 1) == 0);
 }
 
 struct text {
@@ -144,6 +180,8 @@ int main(int argc, char **argv)
 {
     static const struct kind kinds[] = {{"semaphores", semaphores_prepare, semaphores_round},
                                         {"undo", semaphores_prepare, undo_round},
+                                        {"undo_waiting", undo_waiting_prepare, nothing_round},
+                                        {"lock", semaphores_prepare, lock_round},
                                         {"messages", messages_prepare, messages_round},
                                         {"waiting", waiting_prepare, waiting_round},
                                         {"named", named_prepare, named_round},

@@ -98,6 +98,9 @@ macro_rules! suite {
                 #[short] twice_removed: "twice" "removed" =>
                     "A file mapped shared that is removed after the checkpoint";
                 #[short] auxiliary: "auxiliary" => "Auxiliary vector, AT_RANDOM, vdso";
+                #[short] vdso_gone: "vdso" "gone" => "A vdso that was unmapped, with its data";
+                vdso_code: "vdso" "code" => "A vdso whose code alone was unmapped";
+                vdso_moved: "vdso" "moved" => "A vdso that was moved";
                 words: "words" => "Arguments and environment, also those changed by the program";
                 #[short] libraries: "libraries" => "dlopen, dlclose";
                 #[short] sequences: "sequences" => "Pseudo-random sequences, getrandom, /dev/urandom";
@@ -281,8 +284,7 @@ macro_rules! suite {
                 internet_options: "internet" "options" => "Options of TCP and IP";
                 internet_pending: "internet" "pending" => "A TCP connection made without waiting";
                 #[short] ipc_semaphores: "ipc" "semaphores" => "System V semaphores";
-                ipc_undo: "ipc" "undo" => "SEM_UNDO",
-                    open "the values come back, but nothing is undone at the end of a restarted process";
+                ipc_lock: "ipc" "lock" => "SEM_UNDO: a lock that is free, taken by one process after the other";
                 ipc_waiting: "ipc" "waiting" => "A thread that waits for a System V message";
                 #[short] ipc_messages: "ipc" "messages" => "System V message queues";
                 ipc_named: "ipc" "named" => "POSIX semaphores with a name";
@@ -407,6 +409,8 @@ macro_rules! suite {
                     "Limits, umask, directory, nice value, affinity, ignored signals of each process";
                 tree_busy: "tree_busy" => "Short programs started all the time";
                 tree_churn: "tree_churn" => "A tree whose shape changes all the time";
+                #[short] forks: "forks" =>
+                    "Fork handlers that allocate, registered before all others, beside threads that allocate";
                 tree_threads: "tree_threads" => "Threads that fork; children with threads";
                 tree_deathsig: "tree_deathsig" => "PR_SET_PDEATHSIG between processes of the job";
                 #[short] tree_locks: "tree_locks" => "File locks of several processes; one that waits for a lock";

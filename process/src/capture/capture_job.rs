@@ -268,7 +268,10 @@ fn files(
             tid: one.stage.seen.live,
             area: Some(&one.target.area),
         });
-        first.ipc = ipc::used(users, Look::Stopped).map_err(|refusals| refused(&pids(all), refusals))?;
+        first.ipc = ipc::used(users, Look::Stopped).map_err(|unreadable| {
+            let refusals = named(&pids(all), unreadable.refusals);
+            if unreadable.passing { CutError::Unsettled(refusals) } else { CutError::Refused(refusals) }
+        })?;
     }
     Ok(tables)
 }

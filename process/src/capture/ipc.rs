@@ -47,16 +47,22 @@ pub struct User<'a> {
     pub area: Option<&'a InjectArea>,
 }
 
+/// What cannot be restored, each with the place of its process.
+#[derive(Debug)]
+pub struct Unreadable {
+    /// All.
+    pub refusals: Vec<(usize, Refusal)>,
+    /// It may be another matter in a moment: semaphores are held with SEM_UNDO, nothing else.
+    pub passing: bool,
+}
+
 /// The objects that processes use; refusals with the place of the process. A process that runs on ([`Look::Running`])
 /// may have become another, or have ended.
 ///
 /// # Errors
 /// What cannot be restored.
-pub fn used<'a>(
-    processes: impl Iterator<Item = User<'a>>,
-    look: Look,
-) -> Result<Vec<IpcObject>, Vec<(usize, Refusal)>> {
-    let (mut found, mut refusals) = (BTreeMap::new(), Vec::new());
+pub fn used<'a>(processes: impl Iterator<Item = User<'a>>, look: Look) -> Result<Vec<IpcObject>, Unreadable> {
+    let (mut found, mut refusals, mut to_be_undone) = (BTreeMap::new(), Vec::new(), Vec::new());
     for (place, User { pid, tid, area }) in processes.enumerate() {
         let page = match area.map(|area| area.shared.0) {
             None => continue,
@@ -66,6 +72,11 @@ pub fn used<'a>(
             }
             Some(page) => page,
         };
+        match outstanding(tid, page) {
+            Ok(reason) => to_be_undone.extend(reason.map(|reason| (place, refuse::process(pid, reason)))),
+            Err(error) if look == Look::Running && error.raw_os_error().is_some() => continue,
+            Err(error) => refusals.push((place, refuse::process(pid, error))),
+        }
         match both_tables(tid, page) {
             Ok(used) if used.is_empty() => {}
             Ok(_) if is_elsewhere(pid) => {
@@ -93,7 +104,9 @@ pub fn used<'a>(
             }
         }
     }
-    if refusals.is_empty() { Ok(all) } else { Err(refusals) }
+    let passing = refusals.is_empty();
+    refusals.append(&mut to_be_undone);
+    if refusals.is_empty() { Ok(all) } else { Err(Unreadable { refusals, passing }) }
 }
 
 /// What a process without libholdfast was the last to use: nobody could show it another id after a restart.
@@ -114,6 +127,46 @@ fn used_by(pid: i32) -> Vec<Refusal> {
         refusals.extend(own.map(|(id, _)| refusal(kind, id)));
     }
     refusals
+}
+
+/// What the kernel would undo at the end of a process (SEM_UNDO), in the words of a refusal: it could not be given
+/// back, and the value that it belongs to would be changed twice. An older libholdfast tells nothing of it.
+fn outstanding(tid: i32, page: u64) -> io::Result<Option<String>> {
+    const ENTRIES: usize = SharedPage::UNDO_TABLE - SharedPage::UNDO_CALLS;
+    let mut bytes = [0; ENTRIES + SharedPage::UNDO_MAX * 8];
+    procmem::read(tid, page + SharedPage::UNDO_CALLS as u64, &mut bytes)?;
+    let words: Vec<u64> = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+    let (&[calls, lost], entries) = words.split_first_chunk().unwrap_or((&[0; 2], &[]));
+    if lost != 0 {
+        let most = SharedPage::UNDO_MAX;
+        return Ok(Some(format!(
+            "it has changed more than {most} System V semaphores with SEM_UNDO: not supported"
+        )));
+    }
+    let adjusted = adjusted(entries).into_iter().find(|(set, _)| IpcKind::Semaphores.facts(*set).is_ok());
+    Ok(match adjusted {
+        Some((set, number)) => Some(format!(
+            "it holds System V semaphore {number} of set {set} with SEM_UNDO, and what the kernel would undo at its \
+             end cannot be restored: try again when it has released it"
+        )),
+        None if calls != 0 => Some(
+            "it waits for a System V semaphore with SEM_UNDO, which cannot be restored: try again when it \
+             has it no more"
+                .to_owned(),
+        ),
+        None => None,
+    })
+}
+
+/// The semaphores that have an adjustment: set and number.
+fn adjusted(entries: &[u64]) -> Vec<(i32, u16)> {
+    let mut sums: BTreeMap<u64, i32> = BTreeMap::new();
+    for entry in entries.iter().filter(|entry| **entry != 0) {
+        let [low, high, ..] = entry.to_le_bytes();
+        *sums.entry(entry >> 16).or_default() += i32::from(i16::from_le_bytes([low, high]));
+    }
+    let place = |which: u64| ((which >> 16) as u32 as i32, which as u16);
+    sums.into_iter().filter(|(_, sum)| *sum != 0).map(|(which, _)| place(which)).collect()
 }
 
 /// The kernel's ids of all that a process uses. `page`: libholdfast's.
@@ -182,6 +235,14 @@ mod tests {
         assert_eq!(with(3, &[(1, 7 | valid), (0, 0), (0, valid)]).unwrap(), [(1, 7), (0, 0)]);
         assert!(with(SharedPage::IPC_MAX as u64 + 1, &[]).unwrap_err().to_string().contains("126"));
         assert!(with(u64::MAX, &[]).is_err());
+    }
+
+    #[test]
+    fn adjustments_of_one_semaphore_add_up() {
+        let entry = |set: u64, number: u64, by: i16| set << 32 | number << 16 | u64::from(by.cast_unsigned());
+        let all = [entry(7, 2, 1), 0, entry(7, 2, -1), entry(8, 0, -5), entry(0, 1, 1), entry(0, 1, 1)];
+        assert_eq!(adjusted(&all), [(0, 1), (8, 0)]);
+        assert!(adjusted(&[]).is_empty());
     }
 
     #[test]

@@ -7,7 +7,8 @@ use crate::error::TraceError;
 use crate::inject::stub;
 use holdfast_abi::SharedPage;
 use holdfast_image::record::InjectArea;
-use holdfast_sys::procfs::Mapping;
+use holdfast_sys::attributes;
+use holdfast_sys::procfs::{self, Mapping};
 use holdfast_sys::procmem::{self, ForcedMemory};
 use std::io;
 
@@ -85,12 +86,24 @@ pub fn own_descriptor(tid: i32, area: &InjectArea) -> Result<Option<i32>, CutErr
     }
 }
 
-/// The bytes of the vdso.
+/// The bytes of this process's vdso: those of all others here.
+pub fn own_vdso() -> Option<Vec<u8>> {
+    let pid = attributes::own_pid();
+    let maps = procfs::maps(pid, pid).ok()?;
+    let vdso = maps.iter().find(|mapping| mapping.name == b"[vdso]")?;
+    let mut bytes = vec![0; usize::try_from(vdso.end - vdso.start).ok()?];
+    ForcedMemory::open(pid, pid).ok()?.read(vdso.start, &mut bytes).ok()?;
+    Some(bytes)
+}
+
+/// The bytes of the vdso; those of our own, which the kernel gives to all, where a program has unmapped its own.
 ///
 /// # Errors
 /// The thread ended.
 pub fn read_vdso<'a>(tid: i32, mut maps: impl Iterator<Item = &'a Mapping>) -> Result<Vec<u8>, TraceError> {
-    let Some(vdso) = maps.find(|mapping| mapping.name == b"[vdso]") else { return Ok(Vec::new()) };
+    let Some(vdso) = maps.find(|mapping| mapping.name == b"[vdso]") else {
+        return Ok(own_vdso().unwrap_or_default());
+    };
     let mut bytes = vec![0_u8; usize::try_from(vdso.end - vdso.start).unwrap_or(0)];
     procmem::read(tid, vdso.start, &mut bytes)?;
     Ok(bytes)

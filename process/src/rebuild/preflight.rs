@@ -132,8 +132,8 @@ fn missing(object: &Object, flags: u32) -> Option<String> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::inject::area::own_vdso;
     use crate::rebuild::testing::{record, region};
-    use crate::rebuild::vdso::own as own_vdso;
     use holdfast_image::bytes::{Blob, Name};
     use holdfast_sys::attributes;
     use std::path::Path;

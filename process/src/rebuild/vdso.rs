@@ -9,10 +9,11 @@
 //! kernel that it was made under.
 
 use super::error::RebuildError;
+use crate::inject::area::own_vdso;
 use holdfast_image::record::{Backing, HostRecord, ProcessRecord, Region};
 use holdfast_sys::procmem::ForcedMemory;
 use holdfast_sys::ptrace::Registers;
-use holdfast_sys::{attributes, fault, procfs};
+use holdfast_sys::{fault, procfs};
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSymbol, SymbolKind};
 use std::collections::BTreeMap;
@@ -33,16 +34,6 @@ const CALLS: [(&str, i64); 6] = [
 ];
 const GETRANDOM: &str = "__vdso_getrandom";
 
-/// The bytes of this process's vdso: those of all others here.
-pub fn own() -> Option<Vec<u8>> {
-    let pid = attributes::own_pid();
-    let maps = procfs::maps(pid, pid).ok()?;
-    let vdso = maps.iter().find(|mapping| mapping.name == b"[vdso]")?;
-    let mut bytes = vec![0; usize::try_from(vdso.end - vdso.start).ok()?];
-    ForcedMemory::open(pid, pid).ok()?.read(vdso.start, &mut bytes).ok()?;
-    Some(bytes)
-}
-
 /// An image was made under a kernel with another vdso.
 #[derive(Debug)]
 pub struct ForeignVdso<'a> {
@@ -53,7 +44,7 @@ pub struct ForeignVdso<'a> {
 impl<'a> ForeignVdso<'a> {
     /// `None`: this kernel's is the same.
     pub fn of(host: &'a HostRecord) -> Option<ForeignVdso<'a>> {
-        let new = own().unwrap_or_default();
+        let new = own_vdso().unwrap_or_default();
         let same = !fault::is_asked("other-vdso") && xxhash_rust::xxh3::xxh3_64(&new) == host.vdso_hash;
         (!same).then_some(ForeignVdso { host, new })
     }
@@ -198,7 +189,7 @@ mod tests {
 
     #[test]
     fn each_entry_leads_to_its_namesake() {
-        let own = own().unwrap();
+        let own = own_vdso().unwrap();
         let all = functions(&own).unwrap();
         let named =
             |name: &str| *all.iter().find(|(_, names)| names.iter().any(|own| own == name)).unwrap().0;
@@ -237,7 +228,7 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        let own = own().unwrap();
+        let own = own_vdso().unwrap();
         assert!(redirected(&[], &own, 0).unwrap_err().contains("does not have"));
         assert!(redirected(&own, &[], 0).is_err());
         for at in 0..own.len() {
