@@ -57,6 +57,9 @@ const STATIC: &[&str] = &[
     "waits",
 ];
 
+/// Those that are there with AddressSanitizer, too, as `NAME-asan`.
+const SANITIZED: &[&str] = &["heap"];
+
 /// Those that are there for another C library, too, as `NAME-musl`: into them libholdfast is loaded, but does not
 /// speak.
 const MUSL: &[&str] = &["pingpong", "tree_spawn"];
@@ -158,6 +161,9 @@ impl Kit {
             let stem = source.file_stem().context("a source file has a name")?.to_string_lossy().into_owned();
             if STATIC.contains(&stem.as_str()) {
                 wanted.push((source, format!("{stem}-static"), &["cc", "-fopenmp", "-static"][..]));
+            }
+            if SANITIZED.contains(&stem.as_str()) {
+                wanted.push((source, format!("{stem}-asan"), &["cc", "-fopenmp", "-fsanitize=address"]));
             }
             if MUSL.contains(&stem.as_str()) && Path::new("/usr/bin/musl-gcc").exists() {
                 wanted.push((source, format!("{stem}-musl"), &["musl-gcc"]));

@@ -1,5 +1,5 @@
 //! The environment of a program that runs under Holdfast: LD_PRELOAD and a few HOLDFAST_* variables, nothing else but
-//! what `--cpu-baseline` asks for.
+//! what `--cpu-baseline` asks for, and a word for AddressSanitizer.
 
 use super::baseline;
 use super::launch::{c_string, own_environment, variable};
@@ -8,7 +8,7 @@ use crate::settings::{Allocator, EngineChoice, Settings};
 use holdfast_abi::environment::{
     ENGINE_SLOTS, ENV_ENGINE, ENV_MALLOC, ENV_ON_STOP, ENV_SIGNAL, ENV_SOCKET, MALLOC_JEMALLOC, MALLOC_SYSTEM,
 };
-use std::ffi::{CString, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 const LIBRARY: &str = "libholdfast.so";
@@ -76,6 +76,11 @@ pub fn for_program(
             && !own.iter().any(|(own, _)| own.as_bytes() == name)
     });
     preload(&mut entries, &library)?;
+    let given = std::env::var_os(ASAN_OPTIONS);
+    if let Some(told) = for_address_sanitizer(given.as_deref()) {
+        own.push((ASAN_OPTIONS.into(), told));
+        entries.retain(|entry| !entry.as_bytes().starts_with(b"ASAN_OPTIONS="));
+    }
     if let Some(level) = settings.cpu_baseline {
         baseline::tell(&mut entries, level)?;
     }
@@ -83,6 +88,25 @@ pub fn for_program(
         entries.push(variable(&name, &value)?);
     }
     Ok(entries)
+}
+
+const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
+
+/// AddressSanitizer ends a program into which another library was loaded before its own (asan_linux.cpp,
+/// AsanCheckDynamicRTPrereqs), unless it is told not to look. `None`: the user has told it one or the other.
+fn for_address_sanitizer(given: Option<&OsStr>) -> Option<OsString> {
+    const OPTION: &str = "verify_asan_link_order";
+    let given = given.unwrap_or_default();
+    if given.as_encoded_bytes().windows(OPTION.len()).any(|part| part == OPTION.as_bytes()) {
+        return None;
+    }
+    let mut all = given.to_owned();
+    if !all.is_empty() {
+        all.push(":");
+    }
+    all.push(OPTION);
+    all.push("=0");
+    Some(all)
 }
 
 /// Puts the library first in LD_PRELOAD.
@@ -109,6 +133,14 @@ fn preload(entries: &mut Vec<CString>, library: &Path) -> Result<(), Failure> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn address_sanitizer_is_told_once() {
+        let told = |given: Option<&str>| for_address_sanitizer(given.map(OsStr::new));
+        assert_eq!(told(None).unwrap(), "verify_asan_link_order=0");
+        assert_eq!(told(Some("detect_leaks=0")).unwrap(), "detect_leaks=0:verify_asan_link_order=0");
+        assert_eq!(told(Some("verify_asan_link_order=1:detect_leaks=0")), None);
+    }
 
     #[test]
     fn the_library_comes_first_and_once() {
