@@ -17,6 +17,7 @@ use crate::capture::maps::{self, Mapped};
 use crate::capture::{ipc, sysv_shm};
 use crate::inject::area;
 use crate::job::adopt;
+use crate::namespaces::Namespaces;
 use crate::refuse;
 use crate::stop::interrupt;
 use holdfast_image::bytes::Name;
@@ -27,6 +28,7 @@ use holdfast_sys::{children, clone, unix_socket};
 use std::fs::{self, File};
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -49,6 +51,8 @@ pub struct CheckOptions {
     pub others: Vec<(i32, InjectArea)>,
     /// Socket of the job's agent.
     pub socket: PathBuf,
+    /// See [`crate::CutOptions::namespaces`]; `None`: the caller's.
+    pub namespaces: Option<Arc<Namespaces>>,
     /// See [`crate::CutOptions::own_files`].
     pub own_files: Vec<PathBuf>,
     /// See [`crate::CutOptions::inherited`].
@@ -65,7 +69,10 @@ impl CheckOptions {
     /// Whether a cut makes itself room in the process, which tells the agent of none.
     fn will_be_adopted(&self, pid: i32) -> bool {
         let areas: Vec<InjectArea> = self.others.iter().map(|(_, area)| *area).chain(self.area).collect();
-        adopt::cannot_register(pid) || adopt::registers_elsewhere(pid, &areas, &self.socket)
+        let is_known = || pid == self.pid || self.others.iter().any(|(other, _)| *other == pid);
+        adopt::cannot_register(pid)
+            || adopt::registers_elsewhere(pid, &areas, &self.socket)
+            || !is_known() && adopt::is_bare_copy(pid, &areas)
     }
 }
 
@@ -225,7 +232,10 @@ fn look_at<'a>(
     let living = threads.iter().find(|(_, status)| !status.has_ended());
     let (live, status) = living.ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))?;
     let live = *live;
-    found.extend(refuse::seccomp(pid, status));
+    let tids: Vec<i32> = threads.iter().map(|(tid, _)| *tid).collect();
+    let of_job = options.namespaces.clone().unwrap_or_else(|| Arc::new(Namespaces::own()));
+    found.extend(refuse::confined(pid, &tids, &of_job));
+    found.extend(refuse::shared_with_parent(pid, status));
     found.extend(traced(pid, &threads));
     found.extend(main_thread(pid, &threads));
     let others = threads.iter().filter(|(_, status)| !status.has_ended());

@@ -11,7 +11,7 @@
 //! * `freeze`: how the memory of the instant is kept: copied, cloned, guarded.
 //! * `capture`: the process record: descriptors, mappings, signals, settings.
 //! * [`rebuild`]: the way back.
-//! * Leaves: `error`, `options`, `refuse` (what cannot be checkpointed, in words), `thread_pool`.
+//! * Leaves: `error`, `options`, `namespaces`, `refuse` (what cannot be checkpointed, in words), `thread_pool`.
 //!
 //! See `docs/architecture.md`.
 #![deny(unsafe_code)]
@@ -23,6 +23,7 @@ mod error;
 mod freeze;
 mod inject;
 mod job;
+mod namespaces;
 mod options;
 pub mod rebuild;
 mod refuse;
@@ -43,6 +44,7 @@ pub use job::members::{FaultCounters, Members};
 pub use job::membership::is_of_job;
 pub use job::process_age::Awaited;
 pub use job::target::{Adopted, Roster, Target};
+pub use namespaces::Namespaces;
 pub use options::{CutOptions, Engine, Plan, Planner};
 pub use refuse::process as refuse_process;
 pub use tracer::Tracer;

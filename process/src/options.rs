@@ -2,6 +2,7 @@
 
 use crate::capture::contents::Contents;
 use crate::freeze::guard::GuardOptions;
+use crate::namespaces::Namespaces;
 use crate::rebuild::SharedMemfd;
 use holdfast_image::PageCount;
 use holdfast_image::page_set::PageSet;
@@ -59,6 +60,8 @@ pub struct CutOptions {
     pub baseline: Option<CpuLevel>,
     /// Socket of the agent: the environment of all processes of the job names it.
     pub socket: PathBuf,
+    /// Those of the job: what is in others is refused.
+    pub namespaces: Arc<Namespaces>,
     /// Mappings of the program change all the time: their flags are looked at inside the stop.
     pub changing: bool,
     /// Folders of the store, and [`SharedMemfd::shown`]: private mappings of files there are memory that a restart
@@ -92,6 +95,7 @@ impl Default for CutOptions {
             self_contained: false,
             baseline: None,
             socket: PathBuf::new(),
+            namespaces: Arc::default(),
             changing: false,
             own_files: Vec::new(),
             common: None,

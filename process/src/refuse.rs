@@ -5,6 +5,8 @@
 //! here fails: what has ended meanwhile is no reason to refuse.
 
 use crate::error::CutError;
+use crate::namespaces::Namespaces;
+use crate::thread_pool;
 use holdfast_image::record::InjectArea;
 use holdfast_image::refusal::{Refusal, Subject};
 use holdfast_sys::clone::{Common, have_in_common};
@@ -47,10 +49,60 @@ pub fn area(pid: i32, area: &InjectArea) -> Option<Refusal> {
     (!area.is_valid()).then(|| process(pid, "its libholdfast reserved no usable memory for the agent"))
 }
 
-/// A seccomp filter.
-pub fn seccomp(pid: i32, status: &Status) -> Option<Refusal> {
-    let filtered = status.number("Seccomp").is_some_and(|mode| mode != 0);
-    filtered.then(|| process(pid, "it runs under a seccomp filter, which is not supported yet"))
+/// What a thread is confined by, other than its job.
+struct Confinement {
+    tid: i32,
+    /// The id as the thread knows it.
+    inner: i32,
+    /// In its own words.
+    seccomp: Option<&'static str>,
+    namespaces: Namespaces,
+}
+
+impl Confinement {
+    fn of(pid: i32, tid: i32) -> Option<Confinement> {
+        let status = Status::read(pid, tid).ok().filter(|status| !status.has_ended())?;
+        // linux/seccomp.h: 1 SECCOMP_MODE_STRICT, 2 SECCOMP_MODE_FILTER.
+        let seccomp = match status.number("Seccomp") {
+            None | Some(0) => None,
+            Some(1) => Some("it runs in seccomp's strict mode, which is not supported yet"),
+            Some(_) => Some("it runs under a seccomp filter, which is not supported yet"),
+        };
+        let inner = status.innermost("NSpid").unwrap_or(tid);
+        Some(Confinement { tid, inner, seccomp, namespaces: Namespaces::of(pid, tid) })
+    }
+
+    fn reasons(&self, job: &Namespaces) -> Vec<String> {
+        let differing = self.namespaces.differing(job);
+        let namespaces = (!differing.is_empty()).then(|| {
+            format!(
+                "it has left the namespaces of its job ({}), which is not supported: start `holdfast run` inside the \
+                 new ones",
+                differing.join(", ")
+            )
+        });
+        let root = self.namespaces.has_other_root(job).then(|| {
+            "its root directory is not that of its job (chroot), which is not supported: start `holdfast run` inside it"
+                .to_owned()
+        });
+        self.seccomp.map(str::to_owned).into_iter().chain(namespaces).chain(root).collect()
+    }
+}
+
+/// A process, or threads of it (`tids`), under a seccomp filter, in other namespaces than its job, or with another root
+/// directory. What the first thread has is told of the process, once.
+pub fn confined(pid: i32, tids: &[i32], job: &Namespaces) -> Vec<Refusal> {
+    let look = |&tid: &i32| Confinement::of(pid, tid);
+    let all: Vec<Confinement> =
+        thread_pool::map(tids, thread_pool::workers(), look).into_iter().flatten().collect();
+    let Some(first) = all.iter().find(|one| one.tid == pid).or(all.first()) else { return Vec::new() };
+    let of_process = first.reasons(job);
+    let of_threads = all.iter().flat_map(|one| {
+        let own = one.reasons(job).into_iter().filter(|reason| !of_process.contains(reason));
+        own.map(|reason| thread(one.inner, reason)).collect::<Vec<_>>()
+    });
+    let of_threads: Vec<Refusal> = of_threads.collect();
+    of_process.iter().map(|reason| process(pid, reason)).chain(of_threads).collect()
 }
 
 /// The thread that traces the one with this status, if any.
@@ -148,6 +200,30 @@ pub fn unshared(threads: &[(i32, i32)]) -> Vec<Refusal> {
     others.iter().filter_map(|&(tid, inner)| Some(thread(inner, reason(tid)?))).collect()
 }
 
+/// A process that has descriptors or a directory together with its parent, as threads have: a child by clone(2) with
+/// CLONE_FILES or CLONE_FS. What the kernel does not tell is no reason to refuse.
+pub fn shared_with_parent(pid: i32, status: &Status) -> Vec<Refusal> {
+    let parent = status.number("PPid").and_then(|parent| i32::try_from(parent).ok());
+    let Some(parent) = parent.filter(|parent| *parent > 0) else { return Vec::new() };
+    let shares = |what| have_in_common(parent, pid, what).unwrap_or(false);
+    // One that shares its memory, too, has no injection area of its own and is refused for that, or executes a
+    // program in a moment (vfork).
+    if shares(Common::Memory) {
+        return Vec::new();
+    }
+    let reason = |what, flag| {
+        process(
+            pid,
+            format!(
+                "it shares {what} with its parent, process {parent} (clone {flag}), which is not supported"
+            ),
+        )
+    };
+    let files = shares(Common::Files).then(|| reason("its descriptors", "CLONE_FILES"));
+    let folders = shares(Common::Folders).then(|| reason("its directory and umask", "CLONE_FS"));
+    files.into_iter().chain(folders).collect()
+}
+
 /// Threads whose system calls are sent back to the program, ours in them too; by their ids and as they know themselves.
 pub fn dispatched(threads: &[(i32, i32)]) -> Vec<Refusal> {
     let reason = "its system calls are dispatched (PR_SET_SYSCALL_USER_DISPATCH), which is not supported";
@@ -175,5 +251,21 @@ mod tests {
         assert!(area(own, &InjectArea::default()).unwrap().to_string().contains("no usable memory"));
         assert_eq!(tracer(&Status::read(own, own).unwrap()), None);
         assert!(is_own_thread(i64::from(own)) && !is_own_thread(1));
+    }
+
+    #[test]
+    fn what_is_as_its_job_is_not_refused() {
+        let own = std::process::id().cast_signed();
+        let tids = holdfast_sys::procfs::tasks(own).unwrap();
+        assert_eq!(confined(own, &tids, &Namespaces::own()), []);
+        assert_eq!(confined(own, &tids, &Namespaces::default()), [], "nothing is known of the job");
+        let status = |pid| Status::read(pid, pid).unwrap();
+        assert_eq!(shared_with_parent(own, &status(own)), []);
+        let mut child = std::process::Command::new("sleep").arg("20").spawn().unwrap();
+        let pid = child.id().cast_signed();
+        let alike = (confined(pid, &[pid], &Namespaces::own()), shared_with_parent(pid, &status(pid)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(alike, (Vec::new(), Vec::new()));
     }
 }

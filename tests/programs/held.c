@@ -46,12 +46,23 @@ static void key(void)
 
 static void elsewhere(void)
 {
-    if (unshare(CLONE_NEWNS) != 0) not_here("unshare");
-    CHECK(mkdir("held.mounted", 0700) == 0);
-    CHECK(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0
-        && mount("tmpfs", "held.mounted", "tmpfs", 0, NULL) == 0);
-    int fd = open("held.mounted/file", O_RDWR | O_CREAT, 0600);
+    int told[2];
+    char byte, path[4096 + 64], here[4096];
+    CHECK(mkdir("held.mounted", 0700) == 0 && getcwd(here, sizeof here) != NULL && pipe2(told, O_CLOEXEC) == 0);
+    pid_t pid = fork(); /* to be in another namespace oneself is something else */
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        if (unshare(CLONE_NEWNS) != 0) _exit(1);
+        CHECK(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0);
+        CHECK(mount("tmpfs", "held.mounted", "tmpfs", 0, NULL) == 0 && write(told[1], "", 1) == 1);
+        for (;;) pause();
+    }
+    CHECK(close(told[1]) == 0);
+    if (read(told[0], &byte, 1) != 1) not_here("unshare");
+    snprintf(path, sizeof path, "/proc/%d/root%s/held.mounted/file", (int)pid, here);
+    int fd = open(path, O_RDWR | O_CREAT, 0600);
     CHECK(fd >= 0 && ftruncate(fd, 4096) == 0);
+    CHECK(close(told[0]) == 0 && kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
     CHECK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) != MAP_FAILED && close(fd) == 0);
 }
 static void folder(void)

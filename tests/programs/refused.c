@@ -155,6 +155,29 @@ static void attach(key_t key)
     CHECK(id >= 0 && shmat(id, NULL, 0) != (void *)-1);
 }
 
+/* Of a child that has ended; to be in another one oneself is something else. */
+static void foreign_namespace(void)
+{
+    int told[2];
+    char byte, path[64];
+    CHECK(pipe2(told, O_CLOEXEC) == 0);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        if (unshare(CLONE_NEWUTS) != 0) _exit(1);
+        CHECK(write(told[1], "", 1) == 1);
+        for (;;) pause();
+    }
+    CHECK(close(told[1]) == 0);
+    if (read(told[0], &byte, 1) != 1) {
+        puts("not here");
+        exit(77);
+    }
+    snprintf(path, sizeof path, "/proc/%d/ns/uts", (int)pid);
+    keep_at_nine(open(path, O_RDONLY));
+    CHECK(close(told[0]) == 0 && kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
+}
+
 static pid_t hold(const char *kind, const char *where)
 {
     if (strcmp(kind, "segment") == 0) attach((key_t)atol(where));
@@ -165,13 +188,7 @@ static pid_t hold(const char *kind, const char *where)
     if (strcmp(kind, "memfd") == 0) large_memfd();
     if (strcmp(kind, "pty") == 0) unread_terminal();
     if (strcmp(kind, "seccomp") == 0) filter();
-    if (strcmp(kind, "namespace") == 0) {
-        keep_at_nine(open("/proc/self/ns/uts", O_RDONLY));
-        if (unshare(CLONE_NEWUTS) != 0) {
-            puts("not here");
-            exit(77);
-        }
-    }
+    if (strcmp(kind, "namespace") == 0) foreign_namespace();
     if (strcmp(kind, "large") == 0) map(-1, (size_t)1025 << 20);
     if (strcmp(kind, "inotify") == 0) unread_events();
     if (strcmp(kind, "io_uring") == 0) {

@@ -70,6 +70,44 @@ macro_rules! refused {
             namespace_that_it_has_left: "refused" "namespace" "15" => "A namespace that it is not in, open",
                 refused "fd 9" "uts:[" "not its own", only Root;
             seccomp_filter: "refused" "seccomp" "15" => "A seccomp filter", refused "process" "seccomp filter";
+            mount_namespace: "confined" "mount" "45" =>
+                "A program in a mount namespace of its own (unshare, bwrap, containers)",
+                refused "process" "left the namespaces of its job" "mount";
+            uts_namespace: "confined" "uts" "45" => "A uts namespace of its own",
+                refused "process" "left the namespaces of its job" "uts";
+            ipc_namespace: "confined" "ipc" "45" => "An ipc namespace of its own",
+                refused "process" "left the namespaces of its job" "ipc";
+            network_namespace: "confined" "network" "45" => "A network namespace of its own",
+                refused "process" "left the namespaces of its job" "network";
+            user_namespace: "confined" "user" "45" => "A user namespace of its own",
+                refused "process" "left the namespaces of its job" "user";
+            cgroup_namespace: "confined" "cgroup" "45" => "A cgroup namespace of its own",
+                refused "process" "left the namespaces of its job" "cgroup";
+            pid_namespace: "confined" "pid" "45" => "A pid namespace for its children",
+                refused "process" "left the namespaces of its job" "pid";
+            time_namespace: "confined" "time" "45" => "A time namespace for its children",
+                refused "process" "left the namespaces of its job" "time";
+            namespace_of_a_child: "confined" "child_network" "45" =>
+                "A child in a network namespace of its own",
+                refused "process" "left the namespaces of its job" "network";
+            namespace_of_a_thread: "confined" "thread_uts" "45" => "A thread in a uts namespace of its own",
+                refused "thread" "left the namespaces of its job (uts)", only Root;
+            root_directory: "confined" "chroot" "45" => "Another root directory than the job's (chroot)",
+                refused "process" "its root directory" "chroot", only Root;
+            root_directory_of_a_child: "confined" "child_chroot" "45" =>
+                "A child with another root directory",
+                refused "process" "its root directory" "chroot", only Root;
+            seccomp_filter_of_a_thread: "confined" "thread_filter" "45" => "A seccomp filter of one thread",
+                refused "thread" "seccomp filter";
+            seccomp_strict_mode_of_a_thread: "confined" "thread_strict" "45" =>
+                "Seccomp's strict mode, of one thread",
+                refused "thread" "seccomp's strict mode";
+            descriptors_of_two_processes: "confined" "child_files" "60" =>
+                "Descriptors shared with a child (clone CLONE_FILES)",
+                refused "process" "shares its descriptors" "CLONE_FILES";
+            folder_of_two_processes: "confined" "child_folder" "60" =>
+                "A directory shared with a child (clone CLONE_FS)",
+                refused "process" "shares its directory" "CLONE_FS";
             // The agent waits a few seconds for it to speak.
             child_of_32_bits: "refused" "stranger" "60" => "A 32-bit child",
                 refused "process" "(refused.small): is a 32-bit program";
@@ -95,7 +133,7 @@ macro_rules! refused {
             huge_file: "held" "huge_file" "15" => "A memfd of huge pages", refused "fd 9" "huge pages";
             file_that_is_mapped_elsewhere: "held" "elsewhere" "60" =>
                 "A shared mapping of a file in another mount namespace",
-                refused "mapping 0x" "held.mounted/file" "another mount namespace", only Root;
+                refused "mapping 0x" "/file" "another mount namespace", only Root;
             secret_memory: "held" "secret" "15" => "Secret memory (memfd_secret)", refused "fd 9" "secret memory";
             deleted_folder: "held" "folder" "15" => "An open directory that was removed",
                 refused "fd 9" "deleted directory";
@@ -277,9 +315,18 @@ pub fn refuse(entry: &Refused, bed: &Bed) -> Result<Outcome> {
     bed.until("the first line", Duration::from_secs(10), || bed.text("out").contains("round 1"))?;
     let ended = bed.say(&["checkpoint", JOB])?;
     ensure!(ended.code() == STATUS, "checkpoint: status {}: {}", ended.code(), ended.stderr);
+    // Of the others some are told only by a stopped program.
+    let checked = if *program == "confined" { Some(bed.say(&["check", JOB])?) } else { None };
     for word in entry.words {
         let word = outside.expand(bed, word)?;
         ensure!(ended.stderr.contains(&word), "{word:?} is not in {:?}", ended.stderr);
+        if let Some(checked) = &checked {
+            let (code, text) = (checked.code(), &checked.stdout);
+            ensure!(
+                code == STATUS && text.contains(&word),
+                "check: status {code}, {word:?} is not in {text:?}"
+            );
+        }
     }
     ensure!(bed.images(JOB).is_empty(), "an image was made");
     let code = shell_code(wait(&mut front, Duration::from_secs(20))?);

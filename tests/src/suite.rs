@@ -59,6 +59,7 @@ macro_rules! suite {
                 #[short] mappings: "mappings" "10000" "60" => "10 000 mappings of alternating protection";
                 #[short] segments: "segments" => "System V shared memory";
                 sparse: "sparse" => "A sparse mapping of 2 GiB";
+                #[short] address_sanitizer: "heap-asan" => "A program built with -fsanitize=address";
                 heap: "heap" => "malloc, calloc, realloc, aligned_alloc and free";
                 #[short] brk: "break" => "The break, growing and shrinking";
                 #[short] memory: "memory" =>
@@ -373,6 +374,7 @@ macro_rules! suite {
                 #[short] tree_zombies: "tree_zombies" => "Children that ended and were not waited for";
                 tree_sigchld: "tree_sigchld" => "SIGCHLD, once for each end, also when blocked";
                 tree_ignored: "tree_ignored" => "Ignored SIGCHLD, SA_NOCLDWAIT";
+                #[short] tree_bareclone: "tree_bareclone" => "Children made by the system call clone(2) itself";
                 #[short] tree_orphans: "tree_orphans" => "Orphans and daemons";
                 tree_daemons: "tree_daemons" => "Programs that are orphans before they begin";
                 tree_users_servants: "tree_users" "servants" => "Children of root that have become somebody else",

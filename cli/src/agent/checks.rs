@@ -80,6 +80,7 @@ fn look(
         area: Some(program.area),
         others: others.map(|other| (other.pid, other.area)).collect(),
         socket: context.job.socket_path(),
+        namespaces: Some(Arc::clone(context.namespaces())),
         own_files: cut::own_files(context),
         inherited: inherited_fds.iter().map(InheritedFd::identity).collect(),
         lose_connections: context.settings.tcp == TcpChoice::Close,

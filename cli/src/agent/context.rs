@@ -8,8 +8,8 @@ use crate::link::Link;
 use crate::settings::{Recipe, Settings};
 use holdfast_image::Epoch;
 use holdfast_image::bytes::Name;
-use holdfast_process::Contents;
 use holdfast_process::rebuild::SharedMemfd;
+use holdfast_process::{Contents, Namespaces};
 use holdfast_tiers::{Job, JobLock};
 use parking_lot::Mutex;
 use std::fs;
@@ -33,6 +33,8 @@ pub struct JobContext {
     pub restarted_from: Option<Epoch>,
     /// What the restart has put where all processes map it.
     pub common: OnceLock<Arc<SharedMemfd>>,
+    /// See [`JobContext::namespaces`]; set by a restart.
+    pub namespaces: OnceLock<Arc<Namespaces>>,
     /// What is saved of files, and what the last image has of that.
     pub contents: Option<Arc<Contents>>,
     /// What one checkpoint leaves for the next; locked as long as one runs.
@@ -40,6 +42,11 @@ pub struct JobContext {
 }
 
 impl JobContext {
+    /// The namespaces that all processes of the job are in: those that the restart gave them, or else ours.
+    pub fn namespaces(&self) -> &Arc<Namespaces> {
+        self.namespaces.get_or_init(|| Arc::new(Namespaces::own()))
+    }
+
     /// Fills in the command line of a job that was started by the library alone, from its first process.
     pub fn complete_recipe(&self, pid: i32) {
         if !self.command.is_empty() {

@@ -237,6 +237,7 @@ fn options(
         self_contained: settings.self_contained,
         baseline: settings.cpu_baseline,
         socket: context.job.socket_path(),
+        namespaces: Arc::clone(context.namespaces()),
         changing: false,
         own_files: own_files(context),
         common: context.common.get().cloned(),

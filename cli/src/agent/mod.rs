@@ -113,6 +113,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         attached: args.attach_env,
         restarted_from: args.restart.map(Epoch),
         common: OnceLock::new(),
+        namespaces: OnceLock::new(),
         carry_over: Mutex::default(),
     });
     let inherited_fds = (!args.attach_env).then(|| args.inherited.clone());
@@ -183,6 +184,7 @@ fn rebuild_program(
     if let Some(common) = rebuilt.common {
         context.common.get_or_init(|| common);
     }
+    context.namespaces.get_or_init(|| rebuilt.namespaces);
     *context.carry_over.lock() = CarryOver::of_image(&image);
     for RebuiltMember { pid, space, area, tracking } in rebuilt.members {
         // One that ended at once is no failure: its parent, or the front, has its status.

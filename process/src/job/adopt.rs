@@ -1,6 +1,7 @@
 //! Processes in which libholdfast cannot register: statically linked, for another C library, or started without
-//! LD_PRELOAD; those in which it speaks to the agent of another job ([`registers_elsewhere`]); and children that
-//! stand since their birth. The agent makes itself the room there that the library would have told it of.
+//! LD_PRELOAD; those in which it speaks to the agent of another job ([`registers_elsewhere`]); children that are
+//! stopped since their birth; and those made by the bare system call clone(2) ([`is_bare_copy`]). The agent makes
+//! itself the room there that the library would have told it of.
 //!
 //! Called by `cut` before the stop, for those that it knows of, and by `stopped_group` for those that are born
 //! meanwhile, on the tracer thread; [`cannot_register`] by `check` and by the commands, too. A process is adopted
@@ -47,6 +48,9 @@ use std::time::Duration;
 const CODE_LEN: u64 = inject::CODE_LEN as u64;
 const SCRATCH_LEN: u64 = inject::SCRATCH_LEN as u64;
 
+/// What the C library's fork has made registers sooner: its handler runs before anything of the program's.
+const FORKED: Duration = Duration::from_millis(500);
+
 /// Whether libholdfast can be loaded into a program: by the linker of the C library that it is made for.
 ///
 /// # Errors
@@ -89,6 +93,14 @@ pub fn registers_elsewhere(pid: i32, known: &[InjectArea], socket: &Path) -> boo
     let told: Vec<InjectArea> = known.iter().filter(|area| area.shared.0 != 0).copied().collect();
     membership::leads_elsewhere(&environment, socket)
         && maps_of(pid).is_ok_and(|maps| has_library(&maps) && inherited(pid, pid, &told, &maps).is_none())
+}
+
+/// Whether a process that has not registered is a copy of one that has (`known`: the injection areas of the job's
+/// processes), made by the bare system call clone(2): libholdfast follows the C library's fork alone.
+pub fn is_bare_copy(pid: i32, known: &[InjectArea]) -> bool {
+    let told: Vec<InjectArea> = known.iter().filter(|area| area.shared.0 != 0).copied().collect();
+    let is_copy = |maps: Vec<Mapping>| has_library(&maps) && inherited(pid, pid, &told, &maps).is_some();
+    process_age::of(pid).is_some_and(|age| age > FORKED) && maps_of(pid).is_ok_and(is_copy)
 }
 
 /// The room of the process that this one was forked from.
@@ -146,16 +158,19 @@ pub fn all(
             return Ok((known, orphans));
         }
         for pid in all {
-            one(pid, (&known, &orphans), roster, options.deadline, state)
+            one(pid, (&known, &orphans), roster, options, state)
                 .map_err(|error| process_errors::named(error, pids != [pid], pid))?;
         }
         known = roster.targets();
     }
 }
 
-/// Whether a process must be adopted: it cannot register, or does so elsewhere.
+/// Whether a process must be adopted: it cannot register, does so elsewhere, or does not know that it is a new one.
 pub fn will_not_register(pid: i32, known: &[Target], socket: &Path) -> bool {
-    cannot_register(pid) || registers_elsewhere(pid, &areas(known), socket)
+    let is_known = || known.iter().any(|target| target.pid == pid);
+    cannot_register(pid)
+        || registers_elsewhere(pid, &areas(known), socket)
+        || !is_known() && is_bare_copy(pid, &areas(known))
 }
 
 fn areas(known: &[Target]) -> Vec<InjectArea> {
@@ -177,7 +192,7 @@ pub fn one(
     pid: i32,
     (known, orphans): (&[Target], &Orphans),
     roster: &dyn Roster,
-    deadline: Duration,
+    options: &CutOptions,
     state: &mut TracerState,
 ) -> Result<(), CutError> {
     let is_known = |pid: i32| known.iter().any(|target| target.pid == pid);
@@ -191,7 +206,7 @@ pub fn one(
     if others.into_iter().any(shares) {
         return Ok(());
     }
-    match adopt(pid, known, deadline, state) {
+    match adopt(pid, known, options, state) {
         Ok(adopted) => {
             tracing::debug!(pid, "adopted a process without libholdfast");
             roster.adopted(adopted);
@@ -208,15 +223,17 @@ pub fn one(
 fn adopt(
     pid: i32,
     known: &[Target],
-    deadline: Duration,
+    options: &CutOptions,
     state: &mut TracerState,
 ) -> Result<Adopted, CutError> {
     let status = Status::read(pid, pid).map_err(|_| CutError::Gone)?;
     // Before anything is called in it.
     let tracer = refuse::tracer(&status).filter(|tracer| !refuse::is_own_thread(*tracer));
     let tracer = tracer.map(|tracer| refuse::traced(pid, tracer));
-    let refusals = [refuse::seccomp(pid, &status), tracer, refuse::closed(pid)];
-    refuse::unless_empty(refusals.into_iter().flatten())?;
+    let tids = procfs::tasks(pid).map_err(|_| CutError::Gone)?;
+    let confined = refuse::confined(pid, &tids, &options.namespaces);
+    let shared = refuse::shared_with_parent(pid, &status);
+    refuse::unless_empty(confined.into_iter().chain(shared).chain(tracer).chain(refuse::closed(pid)))?;
     let maps = maps_of(pid).map_err(|_| CutError::Gone)?;
     let vdso = vdso_of(&maps);
     let samples = threads::sample(pid);
@@ -231,7 +248,7 @@ fn adopt(
         .ok_or_else(|| no_area(pid, NO_FOOTHOLD))?;
     let room = |stopped: &Stopped| make_area(pid, stopped, known);
     let target = |area| Target { pid, space: 0, area, tracking: Arc::new(Tracking::new(None)) };
-    match interrupt::stop(&[Whom { pid, vdso }], deadline) {
+    match interrupt::stop(&[Whom { pid, vdso }], options.deadline) {
         Ok((stopped, _)) => {
             let stopped = stopped.into_iter().next().unwrap_or_default();
             let made = room(&stopped);
@@ -364,6 +381,10 @@ mod tests {
     use std::process::{Child, Command};
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+    fn options() -> CutOptions {
+        CutOptions { deadline: Duration::from_secs(1), ..CutOptions::default() }
+    }
+
     fn sleeper() -> Child {
         let child = Command::new("sleep").arg("20").env_remove("LD_PRELOAD").spawn().unwrap();
         let pid = child.id().cast_signed();
@@ -380,7 +401,7 @@ mod tests {
         let pid = child.id().cast_signed();
         assert!(cannot_register(pid));
         let mut state = TracerState::default();
-        let mut again = |known: &[Target]| adopt(pid, known, Duration::from_secs(1), &mut state).unwrap();
+        let mut again = |known: &[Target]| adopt(pid, known, &options(), &mut state).unwrap();
         let before = (maps_of(pid).unwrap(), procfs::descriptors(pid, pid).unwrap());
         let adopted = again(&[]);
         let maps = maps_of(pid).unwrap();
@@ -408,7 +429,7 @@ mod tests {
         let mut state = TracerState::default();
         let mut taken = 0;
         for _ in 0..2000 {
-            let outcome = adopt(pid, &[], Duration::from_secs(1), &mut state);
+            let outcome = adopt(pid, &[], &options(), &mut state);
             assert!(matches!(outcome, Ok(_) | Err(CutError::Busy { .. } | CutError::Gone)), "{outcome:?}");
             taken += u32::from(outcome.is_ok());
         }
@@ -436,9 +457,9 @@ mod tests {
         let pid = child.id().cast_signed();
         let mut state = TracerState::default();
         let taken = Taken::default();
-        let limit = Duration::from_secs(1);
+        let options = options();
         let mut try_with = |known: &[Target]| {
-            one(pid, (known, &Orphans::default()), &taken, limit, &mut state).unwrap();
+            one(pid, (known, &Orphans::default()), &taken, &options, &mut state).unwrap();
             taken.0.load(Relaxed)
         };
         assert!(!try_with(&[]));

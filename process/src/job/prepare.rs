@@ -72,7 +72,8 @@ pub fn prepare(
     // descriptors grows (fs/file.c, expand_fdtable, waits for all processors).
     kept.tasks.look(pid, &tids);
     let mut refusals: Vec<Refusal> = refuse::area(pid, &target.area).into_iter().collect();
-    refusals.extend(refuse::seccomp(pid, &status));
+    refusals.extend(refuse::confined(pid, &tids, &options.namespaces));
+    refusals.extend(refuse::shared_with_parent(pid, &status));
     if let Some(tracer) = refuse::tracer(&status) {
         if refuse::is_own_thread(tracer) {
             return Err(CutError::Busy {

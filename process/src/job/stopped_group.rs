@@ -175,7 +175,7 @@ impl StoppedGroup {
                 let targets = self.targets();
                 let will_not = || adopt::will_not_register(pid, &targets, &options.socket);
                 if !registered.contains(&pid) && will_not() && tried.insert(pid) {
-                    adopt::one(pid, (&targets, &self.orphans), roster, options.deadline, state)
+                    adopt::one(pid, (&targets, &self.orphans), roster, options, state)
                         .map_err(|error| process_errors::named(error, true, pid))?;
                 }
             }

@@ -1,5 +1,6 @@
 //! What a restart is asked for in the agent, and what comes of it.
 
+use crate::namespaces::Namespaces;
 use crate::rebuild::shared_memfd::SharedMemfd;
 use crate::rebuild::timings::RebuildTimings;
 use crate::track::tracking::Tracking;
@@ -25,6 +26,8 @@ pub struct Rebuilt {
     pub members: Vec<RebuiltMember>,
     /// What they have in common until they write; for [`crate::CutOptions::common`].
     pub common: Option<Arc<SharedMemfd>>,
+    /// Those of all of them; for [`crate::CutOptions::namespaces`].
+    pub namespaces: Arc<Namespaces>,
     /// Restarts that it has behind it, this one included.
     pub restarts: u64,
     /// What the user should know, one line each.

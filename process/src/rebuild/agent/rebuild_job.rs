@@ -14,6 +14,7 @@ use super::seize::{receive_all, seize_all};
 use super::sysv_shm::SysvShm;
 use super::unlinked::UnlinkedFiles;
 use super::{contents, regular};
+use crate::namespaces::Namespaces;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Job;
 use crate::rebuild::kept_fds;
@@ -59,6 +60,8 @@ pub fn rebuild_job(
     timings.map_ns += elapsed_ns(phase);
     let (sysv_shm, ipc) = (SysvShm::claim(&job)?, IpcObjects::claim(&job)?);
     let first = ready_processes.first().map_or(0, |first| first.pid);
+    // It has not run yet: they are none of its own making.
+    let namespaces = Arc::new(Namespaces::of(first, first));
     let (unlinked, common) =
         (UnlinkedFiles::from(&job, first)?, SharedMemfd::take(&job, &shared, first, pages)?);
     let mut objects = JobObjects { unlinked, sysv_shm, ipc };
@@ -90,7 +93,7 @@ pub fn rebuild_job(
     timings.total_ns = elapsed_ns(begun);
     let restarts = processes.first().map_or(0, |process| process.restarts);
     let members = processes.into_iter().map(ProcessBuilder::into_member).collect();
-    Ok(Rebuilt { members, common: common.map(Arc::new), restarts, notes, timings })
+    Ok(Rebuilt { members, common: common.map(Arc::new), namespaces, restarts, notes, timings })
 }
 
 /// An error of one of several processes, by its id.

@@ -1,0 +1,120 @@
+//! The namespaces of a thread, and the root directory of its process. A restart makes none of them again: all processes
+//! of a job must have those of the job.
+//!
+//! Those are the agent's (the program was started beside it), or what the restart gave the first process: a user, a pid
+//! and a mount namespace, a time namespace. Used by `refuse`, and by `rebuild` for what it made.
+//! Fails by: nothing is known of what cannot be read, as of a thread that has ended, and of kinds that the kernel does
+//! not have.
+
+use holdfast_sys::procfs;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+/// Their files under /proc/PID/ns, and their names (namespaces(7)). For the children: a process that has left its pid
+/// or time namespace is in the new one with its children, or its next program, only.
+const KINDS: [(&str, &str); 8] = [
+    ("mnt", "mount"),
+    ("uts", "uts"),
+    ("ipc", "ipc"),
+    ("net", "network"),
+    ("user", "user"),
+    ("cgroup", "cgroup"),
+    (PID, "pid"),
+    ("time_for_children", "time"),
+];
+const PID: &str = "pid_for_children";
+
+/// See the head of the file.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Namespaces {
+    links: [Option<Vec<u8>>; KINDS.len()],
+    /// Device and inode of the root directory.
+    root: Option<(u64, u64)>,
+    /// Its pid namespace for children has no process yet: the kernel does not name it then (kernel/pid_namespace.c,
+    /// pidns_for_children_get).
+    empty_pid: bool,
+}
+
+impl Namespaces {
+    /// Those of a thread.
+    pub fn of(pid: i32, tid: i32) -> Namespaces {
+        let folder = format!("/proc/{pid}/task/{tid}");
+        let link = |kind: &str| procfs::link(&format!("{folder}/ns/{kind}")).ok();
+        let links = KINDS.map(|(kind, _)| link(kind));
+        let root = fs::metadata(format!("{folder}/root")).ok().map(|root| (root.dev(), root.ino()));
+        let unnamed = KINDS.iter().zip(&links).any(|((kind, _), link)| *kind == PID && link.is_none());
+        // Last: a thread that ends has none at all.
+        let empty_pid = unnamed && link("mnt").is_some();
+        Namespaces { links, root, empty_pid }
+    }
+
+    /// Our own.
+    pub fn own() -> Namespaces {
+        let own = std::process::id().cast_signed();
+        Namespaces::of(own, own)
+    }
+
+    /// The kinds that differ, by name.
+    pub fn differing(&self, other: &Namespaces) -> Vec<&'static str> {
+        let differ = |(one, other): (&Option<Vec<u8>>, &Option<Vec<u8>>)| match (one, other) {
+            (Some(one), Some(other)) => one != other,
+            _ => false,
+        };
+        let links = KINDS.iter().zip(self.links.iter().zip(&other.links));
+        links
+            .filter(|((kind, _), links)| {
+                differ(*links)
+                    || *kind == PID
+                        && self.empty_pid != other.empty_pid
+                        && links.0.is_some() != links.1.is_some()
+            })
+            .map(|((_, name), _)| *name)
+            .collect()
+    }
+
+    /// Whether the root directories differ.
+    pub fn has_other_root(&self, other: &Namespaces) -> bool {
+        self.root.zip(other.root).is_some_and(|(one, other)| one != other)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_child_has_ours_and_what_has_ended_none() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let pid = child.id().cast_signed();
+        let (own, of_child) = (Namespaces::own(), Namespaces::of(pid, pid));
+        assert_eq!(own.differing(&of_child), Vec::<&str>::new());
+        assert!(own.links[0].is_some() && own.root.is_some() && !own.has_other_root(&of_child));
+        child.kill().unwrap();
+        // A zombie.
+        while !procfs::Status::read(pid, pid).unwrap().has_ended() {
+            std::thread::yield_now();
+        }
+        let ended = Namespaces::of(pid, pid);
+        assert!(own.differing(&ended).is_empty() && !own.has_other_root(&ended));
+        child.wait().unwrap();
+        assert_eq!(Namespaces::of(pid, pid), Namespaces::default());
+    }
+
+    #[test]
+    fn differences_are_named() {
+        let own = Namespaces::own();
+        let mut other = own.clone();
+        other.links[1] = Some(b"uts:[1]".to_vec());
+        other.links[7] = None;
+        other.root = Some((0, 0));
+        assert_eq!((own.differing(&other), own.has_other_root(&other)), (vec!["uts"], true));
+        // As after unshare(CLONE_NEWPID), before the first child.
+        let empty = Namespaces { empty_pid: true, ..own.clone() };
+        assert_eq!(own.differing(&empty), Vec::<&str>::new(), "the name tells more");
+        let mut empty = empty;
+        empty.links[6] = None;
+        assert_eq!(own.differing(&empty), ["pid"]);
+    }
+}

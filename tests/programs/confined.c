@@ -1,0 +1,133 @@
+/* A program, a thread or a child of it that is confined otherwise than its job is: `confined KIND ROUNDS`
+ * KIND: a namespace (mount, uts, ipc, network, user, cgroup, pid, time), chroot, thread_uts, thread_filter,
+ * thread_strict, child_chroot, child_network, child_files, child_folder */
+#include "rounds.h"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#ifndef CLONE_NEWTIME
+#define CLONE_NEWTIME 0x80
+#endif
+
+static int quiet[2];
+
+/* An ordinary user needs a user namespace for all others. */
+static void leave(int namespace)
+{
+    if (unshare(namespace) != 0 && unshare(CLONE_NEWUSER | namespace) != 0) not_here("unshare");
+}
+
+static void mount_namespace(void) { leave(CLONE_NEWNS); }
+static void uts(void) { leave(CLONE_NEWUTS); }
+static void ipc(void) { leave(CLONE_NEWIPC); }
+static void network(void) { leave(CLONE_NEWNET); }
+static void user(void) { leave(CLONE_NEWUSER); }
+static void cgroup(void) { leave(CLONE_NEWCGROUP); }
+static void pid(void) { leave(CLONE_NEWPID); }
+static void time_namespace(void) { leave(CLONE_NEWTIME); }
+
+static void jail(void)
+{
+    CHECK(mkdir("confined.jail", 0755) == 0 || errno == EEXIST);
+    if (chroot("confined.jail") != 0) not_here("chroot");
+    CHECK(chdir("/") == 0);
+}
+
+/* --- one thread --- */
+
+static volatile int ready;
+
+static void *of_thread(void *confine)
+{
+    char byte;
+    ((void (*)(void))confine)();
+    ready = 1;
+    /* All that the strict mode allows. */
+    while (syscall(SYS_read, quiet[0], &byte, 1) == 1) {}
+    return NULL;
+}
+
+static void in_thread(void (*confine)(void))
+{
+    pthread_t thread;
+    CHECK_ZERO(pthread_create(&thread, NULL, of_thread, (void *)confine));
+    while (!ready) sleep_ms(1);
+}
+
+static void own_uts(void)
+{
+    if (unshare(CLONE_NEWUTS) != 0) not_here("unshare");
+}
+
+static void filter(void)
+{
+    struct sock_filter allow = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog program = {1, &allow};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+}
+
+static void strict(void) { CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) == 0); }
+
+static void thread_uts(void) { in_thread(own_uts); }
+static void thread_filter(void) { in_thread(filter); }
+static void thread_strict(void) { in_thread(strict); }
+
+/* --- a child --- */
+
+static pid_t child;
+
+/* Says when it is ready, or that it cannot be. */
+static void in_child(void (*confine)(void), unsigned long flags)
+{
+    int told[2];
+    char byte;
+    CHECK(pipe(told) == 0);
+    child = flags == 0 ? fork() : (pid_t)syscall(SYS_clone, flags | SIGCHLD, 0, 0, 0, 0);
+    CHECK(child >= 0);
+    if (child == 0) {
+        if (confine != NULL) confine();
+        CHECK(write(told[1], "", 1) == 1);
+        for (;;) pause();
+    }
+    /* With CLONE_FILES the descriptors are its, too. */
+    if (flags == 0) close(told[1]);
+    if (read(told[0], &byte, 1) != 1) exit(77);
+}
+
+static void child_chroot(void) { in_child(jail, 0); }
+static void child_network(void) { in_child(network, 0); }
+static void child_files(void) { in_child(NULL, CLONE_FILES); }
+static void child_folder(void) { in_child(NULL, CLONE_FS); }
+
+static const struct kind kinds[] = {
+    {"mount", mount_namespace, NULL}, {"uts", uts, NULL}, {"ipc", ipc, NULL}, {"network", network, NULL},
+    {"user", user, NULL}, {"cgroup", cgroup, NULL}, {"pid", pid, NULL},
+    {"time", time_namespace, NULL}, {"chroot", jail, NULL}, {"thread_uts", thread_uts, NULL},
+    {"thread_filter", thread_filter, NULL}, {"thread_strict", thread_strict, NULL},
+    {"child_chroot", child_chroot, NULL}, {"child_network", child_network, NULL},
+    {"child_files", child_files, NULL}, {"child_folder", child_folder, NULL}};
+
+int main(int argc, char **argv)
+{
+    long rounds = number_argument(argc, argv, 2, 15);
+    CHECK(pipe(quiet) == 0);
+    for (size_t i = 0; argc > 1 && i < sizeof kinds / sizeof kinds[0]; i++)
+        if (strcmp(kinds[i].name, argv[1]) == 0) kinds[i].prepare();
+    for (long round = 0; round < rounds; round++) {
+        step("confined round %ld", round);
+        sleep_ms(100);
+    }
+    if (child > 0) {
+        int status;
+        CHECK(waitpid(child, &status, WNOHANG) == 0);
+        CHECK(kill(child, SIGKILL) == 0 && waitpid(child, &status, 0) == child);
+    }
+    return pass();
+}

@@ -1,0 +1,60 @@
+/* Children made by the system call clone(2) itself, of which the C library's fork handlers, and libholdfast with them,
+ * know nothing; one has a child of its own by fork. `tree_bareclone [ROUNDS]` */
+#define _GNU_SOURCE
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+static pid_t bare_clone(void) { return (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0); }
+
+#define FORK bare_clone
+#include "tree.h"
+
+#define CHILDREN 3
+
+static void live(int in, int out, uint64_t number)
+{
+    pid_t self = getpid(), parent = getppid(), grandchild = 0;
+    uint64_t round, sum = 0;
+    if (number == 1) {
+        grandchild = fork();
+        CHECK(grandchild >= 0);
+        if (grandchild == 0)
+            for (;;) pause();
+    }
+    tell(out, (uint64_t)self);
+    while (hear_or_end(in, &round)) {
+        CHECK(getpid() == self && getppid() == parent);
+        sum += mix(round + number);
+        tell(out, sum);
+    }
+    if (grandchild > 0) {
+        int status;
+        CHECK(kill(grandchild, SIGKILL) == 0 && waitpid(grandchild, &status, 0) == grandchild);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    long rounds = number_argument(argc, argv, 1, 100);
+    uint64_t sums[CHILDREN] = {0};
+    for (uint64_t i = 0; i < CHILDREN; i++) {
+        struct child *child = fork_child(live, i);
+        CHECK(hear(child->from) == (uint64_t)child->pid);
+    }
+    for (uint64_t round = 0; round < (uint64_t)rounds; round++) {
+        sleep_ms(ROUND_MS);
+        for (uint64_t i = 0; i < CHILDREN; i++) {
+            sums[i] += mix(round + i);
+            tell(children[i].to, round);
+            CHECK(hear(children[i].from) == sums[i]);
+        }
+        step("bareclone round %lu", (unsigned long)round);
+    }
+    for (int i = 0; i < CHILDREN; i++) {
+        CHECK(close(children[i].to) == 0);
+        ended(children[i].pid, 0);
+    }
+    return pass();
+}
