@@ -144,9 +144,12 @@ pub fn all(
         let mut all: Vec<i32> = lost.map(|target| target.pid).collect();
         let (mut orphans, mut silent) = (Orphans::default(), Vec::new());
         if options.only.is_none() {
-            orphans = Orphans::look(&pids, &options.socket)?;
             let children = relatives::relatives(&known).err();
             let children = children.as_ref().map(strangers).unwrap_or_default();
+            // Their parents may end before the next look.
+            state.descendants.forget_gone();
+            state.descendants.see(&children);
+            orphans = Orphans::look(&pids, &options.socket, &state.descendants)?;
             all.extend(children.iter().copied().chain(orphans.besides(&pids)?));
             silent.extend(
                 children.into_iter().filter(|pid| process_age::is_silent(*pid)).map(refuse::stranger),

@@ -5,14 +5,63 @@
 //! the program, and a restart changes nothing there: in a job that was restarted under another name, or from a store
 //! that was moved, it names an agent that is no more, or one that has another job by now. What such processes execute
 //! speaks to that one. What must hold: marks alone do not tell a job from its copy; the ancestors do, or the pid
-//! namespace.
+//! namespace. And everybody can write a mark: it counts only in a process with the agent's own ids ([`has_own_ids`]),
+//! or in one that was seen as a descendant ([`Descendants`]).
 
 use holdfast_abi::environment::ENV_SOCKET;
 use holdfast_sys::environment::{self, Environment};
-use holdfast_sys::procfs;
-use std::collections::BTreeSet;
+use holdfast_sys::procfs::{self, Status};
+use holdfast_sys::{children, unix_socket};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+
+/// Whether all ids of a process (real, effective, saved, of the file system) are the agent's user. A mark in the environment of any other
+/// process says nothing: its user may have written it.
+///
+/// # Errors
+/// It is gone.
+pub fn has_own_ids(pid: i32) -> io::Result<bool> {
+    let status = Status::read(pid, pid)?;
+    let ids = status.get("Uid").unwrap_or_default().split_whitespace().map(str::parse::<u32>);
+    let own = unix_socket::effective_user();
+    let mut count = 0;
+    let all_are = ids.inspect(|_| count += 1).all(|id| id == Ok(own));
+    Ok(all_are && count == 4)
+}
+
+/// Processes that were seen below one of the job, each with when it began: the kernel alone says who descends from whom.
+#[derive(Clone, Debug, Default)]
+pub struct Descendants(BTreeMap<i32, String>);
+
+impl Descendants {
+    /// Notes these, and what is below them.
+    pub fn see(&mut self, pids: &[i32]) {
+        let mut left = pids.to_vec();
+        while let Some(pid) = left.pop() {
+            let Some(start) = start(pid) else { continue };
+            if self.0.insert(pid, start.clone()) != Some(start) {
+                left.extend(children::children(pid).unwrap_or_default());
+            }
+        }
+    }
+
+    /// Whether this one was seen. An id may be another process's by now.
+    pub fn has(&self, pid: i32) -> bool {
+        self.0.get(&pid).is_some_and(|seen| start(pid).as_ref() == Some(seen))
+    }
+
+    /// Forgets those that are gone.
+    pub fn forget_gone(&mut self) {
+        self.0.retain(|&pid, seen| start(pid).as_ref() == Some(&*seen));
+    }
+}
+
+/// When a process began, in ticks since boot (field 22 of proc_pid_stat(5)).
+fn start(pid: i32) -> Option<String> {
+    procfs::stat_fields(pid, pid).ok()?.get(22 - 3).cloned()
+}
 
 /// Paths of sockets that the environments of a job's processes name.
 #[derive(Debug, Default)]
@@ -49,7 +98,8 @@ pub fn leads_elsewhere(environment: &[u8], socket: &Path) -> bool {
 /// any, everybody is.
 ///
 /// A copy of the job that runs beside it has the same environment. But its ancestors are not of the job, and
-/// `holdfast restart` is among them, which has no such mark; or they are in a pid namespace of their own.
+/// `holdfast restart` is among them, which has no such mark; or they are in a pid namespace of their own. Where no
+/// ancestor is of the job, it and those between it and what is above the job must have the agent's own ids.
 pub fn is_of_job(pid: i32, known: &[i32], socket: &Path) -> bool {
     if known.is_empty() || known.contains(&pid) {
         return true;
@@ -66,7 +116,11 @@ pub fn is_of_job(pid: i32, known: &[i32], socket: &Path) -> bool {
     let above = known.iter().map(|&one| ancestors(one).collect::<Vec<i32>>()).find(|all| !all.is_empty());
     let Some(above) = above else { return true };
     let strangers: Vec<i32> = line.into_iter().take_while(|one| !above.contains(one)).collect();
-    may_all_be(&strangers, known, socket) && known.iter().any(|&one| are_together(pid, one))
+    let is_own = |pid: i32| has_own_ids(pid).unwrap_or(false);
+    is_own(pid)
+        && strangers.iter().all(|&pid| is_own(pid))
+        && may_all_be(&strangers, known, socket)
+        && known.iter().any(|&one| are_together(pid, one))
 }
 
 /// Whether no environment of `strangers` says that it is not of the job.
@@ -147,6 +201,30 @@ mod tests {
         assert!(is_of_job(copy.1[2], &[], socket) && is_of_job(copy.1[2], &[i32::MAX], socket));
         assert!(are_together(job.1[0], copy.1[2]) && are_together(job.1[0], i32::MAX));
         [job, copy, unmarked].into_iter().for_each(end);
+    }
+
+    #[test]
+    fn only_own_ids_or_descent_make_a_mark_count() {
+        let own = std::process::id().cast_signed();
+        assert!(has_own_ids(own).unwrap() && has_own_ids(i32::MAX).is_err());
+        if unix_socket::effective_user() == 0 {
+            use std::os::unix::process::CommandExt;
+            let mut other =
+                Command::new("sleep").arg("20").uid(2102).env(ENV_SOCKET, SOCKET).spawn().unwrap();
+            assert!(!has_own_ids(other.id().cast_signed()).unwrap());
+            other.kill().unwrap();
+            other.wait().unwrap();
+        }
+        let job = nested(&[true; 3]);
+        let mut seen = Descendants::default();
+        seen.see(&job.1[1..2]);
+        // With what is below it.
+        assert!(!seen.has(job.1[0]) && seen.has(job.1[1]) && seen.has(job.1[2]));
+        seen.0.insert(own, "0".into());
+        assert!(!seen.has(own), "another process had this id");
+        seen.forget_gone();
+        assert_eq!(seen.0.keys().copied().collect::<BTreeSet<i32>>(), job.1[1..].iter().copied().collect());
+        end(job);
     }
 
     #[test]

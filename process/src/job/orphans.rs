@@ -2,25 +2,30 @@
 //!
 //! Used by `adopt` and `stopped_group`, on the tracer thread. Children of a process that ends go to a reaper above
 //! the job (kernel/exit.c, `find_new_reaper`); one that has not registered by then is tied to the job by nothing but
-//! its environment. What must hold: [`Orphans::look`] comes before the stop, so that inside it only what is new must
-//! be looked at. Of whom it is not known whose they are, they are taken for the job's: the checkpoint fails rather
-//! than leave one out.
+//! its environment. Everybody can write an environment: it is asked only in processes with the agent's own ids, and
+//! in those that were seen as descendants of the job before. All others are not of the job, whatever they do: they
+//! are neither read nor waited for. What must hold: [`Orphans::look`] comes before the stop, so that inside it only
+//! what is new must be looked at. Of whom it is not known whose they are, they are taken for the job's: the
+//! checkpoint fails rather than leave one out.
 
 use crate::error::CutError;
-use crate::job::membership::{self, Marks, parent};
+use crate::job::membership::{self, Descendants, Marks, has_own_ids, parent};
 use crate::job::process_age;
 use holdfast_sys::children::all_children;
 use holdfast_sys::environment::{self, Environment};
 use holdfast_sys::procfs::{self, Status};
 use std::collections::{BTreeSet, HashSet};
+use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// A process that is ending and takes longer is not waited for: it may be anybody's.
 const ENDING: Duration = Duration::from_secs(2);
 /// So long it may take until two looks at the children of the reapers are the same. One takes some 50 us.
-const SETTLED: Duration = Duration::from_millis(20);
-/// And so long until none of them ends while it is looked at: the program may be standing.
+const SETTLED: Duration = Duration::from_millis(5);
+/// Nor longer until none of them ends while it is looked at: other users' processes may come and go there all the time.
+const QUICK: Duration = Duration::from_millis(10);
+/// And so long until two looks at all processes of the machine show the same of the agent's own user: the program may be stopped.
 const LOOKED_AT: Duration = Duration::from_millis(100);
 /// Who inherits orphans whose ancestors are all of another pid namespace: whoever has entered a container.
 const INIT: i32 = 1;
@@ -35,6 +40,8 @@ pub struct Orphans {
     reapers: BTreeSet<i32>,
     /// Their children that are not of the job.
     others: HashSet<i32>,
+    /// Those of other users that are.
+    descendants: Descendants,
 }
 
 /// Whose a child of a reaper is.
@@ -49,11 +56,11 @@ enum Whose {
 }
 
 impl Orphans {
-    /// Looks at the processes above those of the job. `socket`: of the job's agent.
+    /// Looks at the processes above those of the job. `socket`: of the job's agent; `descendants`: seen before.
     ///
     /// # Errors
     /// Busy: their children come and go all the time.
-    pub fn look(pids: &[i32], socket: &Path) -> Result<Orphans, CutError> {
+    pub fn look(pids: &[i32], socket: &Path, descendants: &Descendants) -> Result<Orphans, CutError> {
         let mut reapers: BTreeSet<i32> = (!pids.contains(&INIT)).then_some(INIT).into_iter().collect();
         for &pid in pids {
             let mut above = parent(pid);
@@ -63,9 +70,11 @@ impl Orphans {
             }
         }
         let marks = Marks::of(pids, socket);
-        let mut orphans = Orphans { marks, program: pids.first().copied(), reapers, others: HashSet::new() };
-        let children = orphans.children()?.into_iter();
-        orphans.others = children.filter(|child| orphans.whose(*child) != Whose::Ours).collect();
+        let (program, descendants) = (pids.first().copied(), descendants.clone());
+        let mut orphans = Orphans { marks, program, reapers, descendants, ..Orphans::default() };
+        let children = orphans.children().or_else(|_| orphans.children_by_scan(LOOKED_AT))?;
+        let others = children.into_iter().filter(|child| orphans.whose(*child) != Whose::Ours).collect();
+        orphans.others = others;
         Ok(orphans)
     }
 
@@ -74,15 +83,16 @@ impl Orphans {
     /// # Errors
     /// As [`Orphans::look`].
     pub fn besides(&self, pids: &[i32]) -> Result<Vec<i32>, CutError> {
-        self.besides_within(pids, LOOKED_AT)
+        self.besides_within(pids, QUICK, LOOKED_AT)
     }
 
-    fn besides_within(&self, pids: &[i32], limit: Duration) -> Result<Vec<i32>, CutError> {
+    /// By a look at the children of the reapers that takes no longer than `quick`, else at all processes of the machine.
+    fn besides_within(&self, pids: &[i32], quick: Duration, limit: Duration) -> Result<Vec<i32>, CutError> {
         let (begun, mut ended) = (Instant::now(), HashSet::new());
-        loop {
-            let known = |child: &i32| pids.contains(child) || self.others.contains(child);
-            let fresh = self.children()?.into_iter().filter(|child| !known(child));
-            let fresh: Vec<(i32, Whose)> = fresh.map(|child| (child, self.whose(child))).collect();
+        let is_new = |child: &i32| !pids.contains(child) && !self.others.contains(child);
+        while let Ok(children) = self.children() {
+            let fresh: Vec<(i32, Whose)> =
+                children.into_iter().filter(is_new).map(|child| (child, self.whose(child))).collect();
             let those =
                 |whose: Whose| fresh.iter().filter(move |(_, is)| *is == whose).map(|(child, _)| *child);
             let (ours, count) = (those(Whose::Ours).collect::<Vec<i32>>(), ended.len());
@@ -90,20 +100,47 @@ impl Orphans {
             if !ours.is_empty() || ended.len() == count {
                 return Ok(ours);
             }
+            if begun.elapsed() >= quick {
+                break;
+            }
+        }
+        let all = self.children_by_scan(limit)?.into_iter();
+        Ok(all.filter(|child| is_new(child) && self.whose(*child) == Whose::Ours).collect())
+    }
+
+    fn children(&self) -> io::Result<Vec<i32>> {
+        let reapers: Vec<i32> = self.reapers.iter().copied().collect();
+        all_children(&reapers, SETTLED)
+    }
+
+    /// The children of the reapers that may be of the job, among all processes of the machine: however many of other users come and go
+    /// meanwhile. None is left out, for two looks have shown the same, so that none that may be of the job has ended between them.
+    fn children_by_scan(&self, limit: Duration) -> Result<Vec<i32>, CutError> {
+        let begun = Instant::now();
+        let look = || -> Vec<i32> {
+            let all = procfs::processes().unwrap_or_default();
+            all.into_iter().filter(|pid| self.may_be_ours(*pid).unwrap_or(false)).collect()
+        };
+        let (mut before, mut now) = (look(), look());
+        while now != before {
             if begun.elapsed() > limit {
                 return Err(busy());
             }
+            (before, now) = (now, look());
         }
+        now.retain(|pid| parent(*pid).is_some_and(|parent| self.reapers.contains(&parent)));
+        Ok(now)
     }
 
-    fn children(&self) -> Result<Vec<i32>, CutError> {
-        let reapers: Vec<i32> = self.reapers.iter().copied().collect();
-        all_children(&reapers, SETTLED).map_err(|_| busy())
+    /// Whether its environment counts.
+    fn may_be_ours(&self, pid: i32) -> io::Result<bool> {
+        Ok(has_own_ids(pid)? || self.descendants.has(pid))
     }
 
     /// Whether the environment of a process says so: nothing else ties it to the job.
     pub fn is_marked(&self, pid: i32) -> bool {
-        matches!(environment::of(pid), Ok(Environment::Is(text)) if self.marks.are_in(&text))
+        self.may_be_ours(pid).unwrap_or(false)
+            && matches!(environment::of(pid), Ok(Environment::Is(text)) if self.marks.are_in(&text))
             && self.is_beside(pid)
     }
 
@@ -115,6 +152,11 @@ impl Orphans {
     fn whose(&self, pid: i32) -> Whose {
         if pid.cast_unsigned() == std::process::id() {
             return Whose::Others;
+        }
+        match self.may_be_ours(pid) {
+            Ok(true) => {}
+            Ok(false) => return Whose::Others,
+            Err(_) => return Whose::Nobodys,
         }
         match environment::of(pid) {
             Ok(Environment::Is(text)) if self.marks.are_in(&text) && self.is_beside(pid) => Whose::Ours,
@@ -159,7 +201,7 @@ mod tests {
         while !shows(stranger.id().cast_signed()) || !shows(known[0]) {
             std::thread::yield_now();
         }
-        let orphans = Orphans::look(&known, socket).unwrap();
+        let orphans = Orphans::look(&known, socket, &Descendants::default()).unwrap();
         assert!(orphans.reapers.contains(&own) && orphans.reapers.contains(&INIT), "{orphans:?}");
         assert!(orphans.others.contains(&stranger.id().cast_signed()));
         // A child of another test counts until it has executed its program.
@@ -197,7 +239,9 @@ mod tests {
             std::thread::yield_now();
         }
         let orphans = Orphans { reapers: BTreeSet::from([pid]), ..Orphans::default() };
-        assert!(matches!(orphans.besides_within(&[], Duration::ZERO), Err(CutError::Busy { .. })));
+        let now = Duration::ZERO;
+        // By both ways; other tests make processes all the time.
+        assert_eq!(orphans.besides_within(&[], now, Duration::from_secs(20)).unwrap(), [0; 0]);
         assert_eq!(orphans.besides(&[]).unwrap(), [0; 0]);
     }
 
@@ -222,7 +266,7 @@ mod tests {
         let pid = child.0.id().cast_signed();
         let mut orphans = Orphans::default();
         while !orphans.is_marked(pid) {
-            orphans = Orphans::look(&[], socket).unwrap();
+            orphans = Orphans::look(&[], socket, &Descendants::default()).unwrap();
         }
         // It grows older than what has just begun, too.
         let begun = std::time::Instant::now();

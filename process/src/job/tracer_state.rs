@@ -1,10 +1,12 @@
 //! What the tracer thread keeps from cut to cut.
 //!
 //! Owned by the tracer thread. What must hold: nothing of it is needed for a right image, it only saves time, but for
-//! the continuation slots and interrupted calls, which the next stop must know.
+//! the continuation slots and interrupted calls, which the next stop must know, and descendants that have become
+//! orphans.
 
 use crate::capture::identity::Identities;
 use crate::capture::state::FactCache;
+use crate::job::membership::Descendants;
 use crate::job::names::Names;
 use crate::job::target::Target;
 use crate::stop::continuation::Slots;
@@ -42,6 +44,8 @@ pub struct TracerState {
     pub names: Names,
     /// Threads that could not be stopped in time.
     pub stragglers: Stragglers,
+    /// Who was seen as a descendant of the job's processes.
+    pub descendants: Descendants,
 }
 
 impl TracerState {
