@@ -1,6 +1,7 @@
 //! Names on the command line: `JOB`, `JOB@N`, pids, and the name that a job gets when none is given.
 
 use crate::exit::{Exit, Failure};
+use holdfast_abi::SharedPage;
 use holdfast_image::Epoch;
 use holdfast_tiers::{Image, Job, Store};
 use std::path::Path;
@@ -71,7 +72,7 @@ pub fn candidates<'a>(program: &Path, taken: &'a [String]) -> impl Iterator<Item
         .map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' })
         .take(80)
         .collect();
-    if base.is_empty() || base.starts_with('.') {
+    if base.is_empty() || base.starts_with(['.', '-']) {
         base.insert_str(0, "job");
     }
     (1..100_000_u32).map(move |number| format!("{base}-{number}")).filter(|name| !taken.contains(name))
@@ -89,17 +90,40 @@ pub fn claim_job<T>(
     mut claim: impl FnMut(&Job) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     if let Some(name) = name {
-        return claim(&store.create_job(name)?);
+        // Jobs that have such names already are still opened.
+        if name.starts_with('-') {
+            let message = format!("{name:?} is not a job name: it looks like an option; give another one");
+            return Err(Failure::new(Exit::Usage, message));
+        }
+        let job = store.create_job(name)?;
+        return reachable(&job).and_then(|()| claim(&job));
     }
     let taken = store.jobs()?;
     let mut last = Failure::new(Exit::Internal, "no free name for the job; give one with --name");
     for name in candidates(program, &taken).take(20) {
-        match claim(&store.create_job(&name)?) {
+        let job = store.create_job(&name)?;
+        match reachable(&job).and_then(|()| claim(&job)) {
             Err(failure) if failure.exit == Exit::Refused => last = failure,
             result => return result,
         }
     }
     Err(last)
+}
+
+/// Whether the program's processes can register: libholdfast keeps the path of the socket in a buffer.
+fn reachable(job: &Job) -> Result<(), Failure> {
+    let (path, most) = (job.socket_path(), SharedPage::SOCKET_PATH_LEN - 1);
+    let len = path.as_os_str().len();
+    if len <= most {
+        return Ok(());
+    }
+    // Only what was made just now goes.
+    let _ = std::fs::remove_dir(job.dir());
+    let message = format!(
+        "the path of the job's socket, {}, has {len} bytes; {most} is the most: choose a shorter folder with --store",
+        path.display()
+    );
+    Err(Failure::new(Exit::Usage, message))
 }
 
 #[cfg(test)]
@@ -123,6 +147,7 @@ mod tests {
         assert_eq!(names, ["sim-2", "sim-4"]);
         assert_eq!(candidates(Path::new("./a b$ü"), &[]).next().unwrap(), "a_b__-1");
         assert_eq!(candidates(Path::new("..."), &[]).next().unwrap(), "job...-1");
+        assert_eq!(candidates(Path::new("-rf"), &[]).next().unwrap(), "job-rf-1");
         assert!(candidates(Path::new(&"x".repeat(300)), &[]).next().unwrap().len() < 100);
     }
 }

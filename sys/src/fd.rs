@@ -178,6 +178,15 @@ pub fn has_attribute(path: &std::path::Path, name: &std::ffi::CStr) -> bool {
     unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) > 0 }
 }
 
+/// Has a number lead to another open file, for this process and what it executes.
+///
+/// # Errors
+/// As dup2(2).
+pub fn replace(number: i32, by: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: numbers only. Standard streams, for which this is, are owned by nobody: `std` uses them by number.
+    crate::check(i64::from(unsafe { libc::dup2(by.as_raw_fd(), number) })).map(|_| ())
+}
+
 /// Takes over a descriptor that was inherited by number (said on the command line), and sets FD_CLOEXEC.
 ///
 /// # Errors

@@ -137,8 +137,7 @@ impl AsFd for SignalMessages {
 /// Ends this process as if `signal` had killed it, without a core file of its own. Returns only if it cannot be
 /// (a signal that does not kill).
 pub fn die_by(signal: i32) {
-    let _ = attributes::set_limit(0, libc::RLIMIT_CORE, 0, 0);
-    let _ = nix::sys::prctl::set_dumpable(false);
+    attributes::close_to_others();
     set_ignored(signal, false);
     change_mask(libc::SIG_UNBLOCK, bit(signal));
     let _ = ptrace::kill(attributes::own_pid(), signal);

@@ -31,6 +31,10 @@ impl Checks {
     pub fn ask(&mut self, client: u64) {
         self.next.push(client);
     }
+    /// Whether a connection waits for an answer.
+    pub fn has(&self, client: u64) -> bool {
+        self.next.contains(&client) || self.now.as_ref().is_some_and(|now| now.contains(&client))
+    }
     /// Takes those that the next look is for; `None`: no request waits, or a look is under way.
     pub fn begin(&mut self) -> Option<Vec<u64>> {
         let free = self.now.is_none() && !self.next.is_empty();

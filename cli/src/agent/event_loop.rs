@@ -35,6 +35,8 @@ use std::time::{Duration, Instant};
 
 /// Most connections at a time.
 const MOST_CLIENTS: usize = 128;
+/// Of them for others than the job's own processes: the commands.
+const KEPT_FREE: usize = 16;
 /// How long a job without processes may last: the child of a daemonising program needs a moment to register.
 const GRACE: Duration = Duration::from_millis(300);
 
@@ -305,7 +307,7 @@ impl EventLoop {
                 tracing::warn!("process {} of user {} was rejected", who.pid, who.uid);
                 continue;
             }
-            if self.clients.len() >= MOST_CLIENTS {
+            if !self.has_free_slot(who.pid) {
                 tracing::warn!("too many connections: process {} was rejected", who.pid);
                 continue;
             }
@@ -319,6 +321,31 @@ impl EventLoop {
                 self.client_event(id);
             }
         }
+    }
+
+    /// Whether a connection of this process may be served: the oldest that waits for no answer is closed for it. The last ones are
+    /// not for the job's own processes, or a program could keep everybody from its agent by holding as many.
+    fn has_free_slot(&mut self, pid: i32) -> bool {
+        let members = self.processes().pids();
+        let most = if members.contains(&pid) { MOST_CLIENTS - KEPT_FREE } else { MOST_CLIENTS };
+        let idle = |only: &[i32]| {
+            let is_idle = |client: &Client| !self.awaits_answer(client.id);
+            self.clients
+                .iter()
+                .position(|client| is_idle(client) && (only.is_empty() || only.contains(&client.pid)))
+        };
+        if self.clients.len() >= most
+            && let Some(idle) = idle(&members).or_else(|| idle(&[]))
+        {
+            let Client { pid, .. } = self.clients.remove(idle);
+            tracing::warn!("too many connections: an idle one of process {pid} was closed");
+        }
+        self.clients.len() < most
+    }
+
+    fn awaits_answer(&self, id: u64) -> bool {
+        let running = self.running.iter().flat_map(|running| &running.waiters);
+        running.chain(&self.queued).any(|waiter| waiter.client == Some(id)) || self.checks.has(id)
     }
 
     fn client_event(&mut self, id: u64) {

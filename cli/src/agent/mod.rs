@@ -26,6 +26,7 @@ mod write_rate;
 use crate::args::AgentArgs;
 use crate::exit::Failure;
 use crate::link::{Link, Tell};
+use crate::log;
 use crate::settings::Recipe;
 use carry_over::CarryOver;
 use context::JobContext;
@@ -34,11 +35,10 @@ use holdfast_image::Epoch;
 use holdfast_image::paths::move_files;
 use holdfast_process::Contents;
 use holdfast_process::rebuild::{self, RebuildOptions, RebuiltMember};
-use holdfast_sys::{fd, signals, unix_socket};
-use holdfast_tiers::Image;
+use holdfast_sys::{attributes, fd, signals, unix_socket};
+use holdfast_tiers::{Image, Job};
 use parking_lot::Mutex;
 use std::fs;
-use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -53,6 +53,8 @@ const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
 /// # Errors
 /// What went wrong; the front has been told.
 pub fn run(args: &AgentArgs, store: Option<&Path>) -> Result<(), Failure> {
+    // It holds what the program holds, and may trace it.
+    attributes::close_to_others();
     let link = match args.link {
         Some(number) => Some(Link::from(
             fd::inherited(number).map_err(|error| Failure::system("taking over the link", &error))?,
@@ -70,8 +72,10 @@ pub fn run(args: &AgentArgs, store: Option<&Path>) -> Result<(), Failure> {
     result
 }
 
-fn start_log() {
-    tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false).init();
+fn start_log(job: &Job) {
+    let path = log::path(job);
+    let writer = move || log::Bounded(path.clone());
+    tracing_subscriber::fmt().with_writer(writer).with_ansi(false).init();
     holdfast_tiers::set_fault_hook(holdfast_sys::fault::point);
 }
 
@@ -86,7 +90,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         let recipe = Recipe::read(&job)?;
         (job, lock, recipe)
     };
-    start_log();
+    start_log(&job);
     // A file that reaches RLIMIT_FSIZE is an error (EFBIG), not our end (setrlimit(2)).
     signals::set_ignored(libc::SIGXFSZ, true);
     let cleaned = job.clean(&lock)?;

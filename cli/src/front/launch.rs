@@ -105,7 +105,9 @@ pub fn launch(
     let log = log::open(job)?;
     let second_log = log.try_clone().map_err(system("duplicating the log"))?;
     let mut words: Vec<&OsStr> = ["holdfast", "--store"].map(OsStr::new).into();
-    words.extend([store.root().as_os_str(), "__agent".as_ref(), "--job".as_ref(), job.name().as_ref()]);
+    // With `=`: an older job may have a name that looks like an option.
+    let name = format!("--job={}", job.name());
+    words.extend([store.root().as_os_str(), "__agent".as_ref(), name.as_ref()]);
     words.extend(["--link", "3"].map(OsStr::new));
     let inherited_fds: Vec<String> = inherited_fds.iter().map(InheritedFd::to_string).collect();
     for text in &inherited_fds {

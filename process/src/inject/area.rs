@@ -92,7 +92,8 @@ pub fn own_vdso() -> Option<Vec<u8>> {
     let maps = procfs::maps(pid, pid).ok()?;
     let vdso = maps.iter().find(|mapping| mapping.name == b"[vdso]")?;
     let mut bytes = vec![0; usize::try_from(vdso.end - vdso.start).ok()?];
-    ForcedMemory::open(pid, pid).ok()?.read(vdso.start, &mut bytes).ok()?;
+    // Not through /proc/self/mem, which an agent that is closed to others may not open.
+    procmem::read(pid, vdso.start, &mut bytes).ok()?;
     Some(bytes)
 }
 
