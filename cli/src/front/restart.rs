@@ -15,6 +15,7 @@ use holdfast_image::pages::{ExtentSource, PageProvider};
 use holdfast_image::paths::{Moved, move_files};
 use holdfast_image::record::{Backing, ProcessRecord};
 use holdfast_process::rebuild::{self, RebuildError, SpawnOptions, Spawned};
+use holdfast_sys::signals::{self, SignalMessages};
 use holdfast_sys::{fd, poll};
 use holdfast_tiers::{Image, Job};
 use std::collections::BTreeSet;
@@ -80,6 +81,9 @@ pub fn restart(request: &RestartRequest<'_>, state: &StartState) -> Result<Endin
     result
 }
 
+/// Signals that end a restart.
+const ENDS: [i32; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
+
 fn restart_one(request: &RestartRequest<'_>, epoch: Epoch, state: &StartState) -> Result<Ending, Failure> {
     let image = request.job.open_image(epoch)?;
     if request.fallback {
@@ -108,7 +112,10 @@ fn restart_one(request: &RestartRequest<'_>, epoch: Epoch, state: &StartState) -
         map: request.map.iter().map(Moved::to_argument).collect(),
     };
     let agent = launch(request.store, request.job, &state.inherited_fds, AgentTask::Restart(task))?;
-    let options = SpawnOptions { ids: None };
+    // Blocked by `StartState`, which is told of them as well.
+    let interrupt = ENDS.iter().fold(0, |mask, signal| mask | signals::bit(*signal));
+    let interrupt = SignalMessages::new(interrupt).map_err(|error| Failure::system("signalfd", &error))?;
+    let options = SpawnOptions { ids: None, interrupt: Some(interrupt.as_fd()) };
     let spawned = rebuild::spawn(&record, ours, &options);
     let mut spawned = spawned.map_err(|error| why_none_was_spawned(&error, &agent, state, request.job))?;
     drop(image);
@@ -153,9 +160,8 @@ fn wait_until_it_runs(agent: &Launched, state: &StartState, job: &Job) -> Result
             }
         }
         while let Some(arrived) = state.next() {
-            let ends = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
-            if ends.contains(&arrived.signal) {
-                return Err(Failure::new(Exit::Internal, "interrupted by a signal before the program ran"));
+            if ENDS.contains(&arrived.signal) {
+                return Err(Failure::from(&RebuildError::Interrupted));
             }
         }
     }

@@ -65,6 +65,9 @@ pub enum RebuildError {
         /// What is wrong and what to do.
         what: String,
     },
+    /// The user wants no restart any more.
+    #[error("interrupted by a signal before the program ran")]
+    Interrupted,
     /// Told by the new process before it became the seed.
     #[error("{0}")]
     Reported(String),

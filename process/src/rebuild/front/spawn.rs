@@ -21,10 +21,12 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 /// How the new process is made.
-#[derive(Clone, Debug)]
-pub struct SpawnOptions {
+#[derive(Clone, Copy, Debug)]
+pub struct SpawnOptions<'a> {
     /// `None`: the first way that works.
     pub ids: Option<Ids>,
+    /// Readable when the user wants an end of it: opening a file may take for ever.
+    pub interrupt: Option<BorrowedFd<'a>>,
 }
 
 /// A new process that will soon be the program.
@@ -92,9 +94,7 @@ impl Spawned {
 
     /// Ends all processes, before they run.
     pub fn kill_all(&self) {
-        for process in self.others.iter().chain([&self.pidfd]) {
-            let _ = spawn::signal_pidfd(process, libc::SIGKILL);
-        }
+        kill_all(self.others.iter().chain([&self.pidfd]));
     }
 
     /// Sends the first process of the program a signal.
@@ -114,7 +114,7 @@ impl Spawned {
 pub fn spawn(
     record: &ProcessRecord,
     agent: OwnedFd,
-    options: &SpawnOptions,
+    options: &SpawnOptions<'_>,
 ) -> Result<Spawned, RebuildError> {
     record.check().map_err(RebuildError::Image)?;
     let ways: &[Ids] = match &options.ids {
@@ -133,19 +133,33 @@ pub fn spawn(
         };
         match attempt {
             Attempt::Refused(why) => reasons.push(why),
-            Attempt::Begun { child, status } => match listen(&front, ids, child, status)? {
-                Ok(mut spawned) => {
-                    // Said only where the best was asked for and could not be had.
-                    if ids == Ids::Virtual {
-                        spawned.notes.extend(reasons);
+            Attempt::Begun { child, status } => {
+                match listen(&front, ids, (child, status), options.interrupt)? {
+                    Ok(mut spawned) => {
+                        // Said only where the best was asked for and could not be had.
+                        if ids == Ids::Virtual {
+                            spawned.notes.extend(reasons);
+                        }
+                        return Ok(spawned);
                     }
-                    return Ok(spawned);
+                    Err(why) => reasons.push(why),
                 }
-                Err(why) => reasons.push(why),
-            },
+            }
         }
     }
     Err(RebuildError::Ids(reasons.join("; ")))
+}
+
+fn kill_all<'a>(processes: impl IntoIterator<Item = &'a OwnedFd>) {
+    for process in processes {
+        let _ = spawn::signal_pidfd(process, libc::SIGKILL);
+    }
+}
+
+/// Waits for a message, or for an interrupt.
+fn is_interrupted(front: &OwnedFd, interrupt: Option<BorrowedFd<'_>>) -> bool {
+    let Some(interrupt) = interrupt else { return false };
+    poll::readable(&[interrupt, front.as_fd()], None).is_ok_and(|ready| ready[0])
 }
 
 /// Receives messages of the new processes until the last exec. Inner error: this way is not open here. After an
@@ -153,13 +167,17 @@ pub fn spawn(
 fn listen(
     front: &OwnedFd,
     ids: Ids,
-    child: i32,
-    status: Option<OwnedFd>,
+    (child, status): (i32, Option<OwnedFd>),
+    interrupt: Option<BorrowedFd<'_>>,
 ) -> Result<Result<Spawned, String>, RebuildError> {
     let (mut pid, mut processes, mut ready) = (0, Vec::new(), false);
     let (mut notes, mut failure) = (Vec::new(), None);
     fault::point("front-hears");
     loop {
+        if failure.is_none() && is_interrupted(front, interrupt) {
+            failure = Some(Err(RebuildError::Interrupted));
+            kill_all(&processes);
+        }
         match handshake::receive(front) {
             Message::Spawned { pid: told, process: Some(process) } => {
                 if processes.is_empty() {
@@ -181,9 +199,7 @@ fn listen(
         }
         if failure.is_some() {
             // Those that are still to tell that they exist are ended when they do.
-            for process in &processes {
-                let _ = spawn::signal_pidfd(process, libc::SIGKILL);
-            }
+            kill_all(&processes);
         }
     }
     let how = |ended: Option<ExitStatus>| ended.map_or_else(|| "unknown".into(), |status| status.to_string());
