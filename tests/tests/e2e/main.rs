@@ -14,6 +14,7 @@ mod increments;
 mod lifecycle;
 mod processors;
 mod refusals;
+mod security;
 mod servers;
 mod stops;
 mod torture;
