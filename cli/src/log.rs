@@ -1,6 +1,7 @@
 //! The agent's log, in the folder of the job.
 //!
-//! A program can have its agent write lines without end: the log keeps the last [`LIMIT`] bytes and as many before them.
+//! A program can have its agent write lines without end: the log keeps the last [`LIMIT`] bytes and as many before
+//! them.
 
 use crate::exit::Failure;
 use holdfast_sys::fd;

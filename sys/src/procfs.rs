@@ -240,8 +240,8 @@ pub fn queued_ns(pid: i32) -> io::Result<u64> {
     number.ok_or_else(|| bad("schedstat", text.as_bytes()))
 }
 
-/// All processes that there are, in ascending order. One that is there before the call and after it is among them (fs/proc/base.c,
-/// `proc_pid_readdir`: it goes on from id to id, whatever ends meanwhile).
+/// All processes that there are, in ascending order. One that is there before the call and after it is among them
+/// (fs/proc/base.c, `proc_pid_readdir`: it goes on from id to id, whatever ends meanwhile).
 ///
 /// # Errors
 /// /proc cannot be read.

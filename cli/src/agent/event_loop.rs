@@ -8,6 +8,7 @@
 
 use super::checkpoint;
 use super::checks::{self, Checks};
+use super::connections::{Client, has_free_slot};
 use super::context::JobContext;
 use super::error::CheckpointError;
 use super::events::{Event, Progress, Reporter};
@@ -26,6 +27,7 @@ use holdfast_sys::poll::{self, Bell};
 use holdfast_sys::signals::SignalMessages;
 use holdfast_sys::{fd, unix_socket};
 use parking_lot::{Mutex, MutexGuard};
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -33,21 +35,11 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Most connections at a time.
-const MOST_CLIENTS: usize = 128;
-/// Of them for others than the job's own processes: the commands.
-const KEPT_FREE: usize = 16;
 /// How long a job without processes may last: the child of a daemonising program needs a moment to register.
 const GRACE: Duration = Duration::from_millis(300);
 
 /// What is wrong while there is no program.
 const NO_PROGRAM: &str = "the program has not loaded libholdfast (yet), or has ended";
-
-struct Client {
-    id: u64,
-    socket: OwnedFd,
-    pid: i32,
-}
 
 struct Waiter {
     /// Connection to answer; `None`: the interval.
@@ -323,24 +315,12 @@ impl EventLoop {
         }
     }
 
-    /// Whether a connection of this process may be served: the oldest that waits for no answer is closed for it. The last ones are
-    /// not for the job's own processes, or a program could keep everybody from its agent by holding as many.
+    /// As [`has_free_slot`].
     fn has_free_slot(&mut self, pid: i32) -> bool {
+        let waiting: BTreeSet<u64> =
+            self.clients.iter().map(|client| client.id).filter(|id| self.awaits_answer(*id)).collect();
         let members = self.processes().pids();
-        let most = if members.contains(&pid) { MOST_CLIENTS - KEPT_FREE } else { MOST_CLIENTS };
-        let idle = |only: &[i32]| {
-            let is_idle = |client: &Client| !self.awaits_answer(client.id);
-            self.clients
-                .iter()
-                .position(|client| is_idle(client) && (only.is_empty() || only.contains(&client.pid)))
-        };
-        if self.clients.len() >= most
-            && let Some(idle) = idle(&members).or_else(|| idle(&[]))
-        {
-            let Client { pid, .. } = self.clients.remove(idle);
-            tracing::warn!("too many connections: an idle one of process {pid} was closed");
-        }
-        self.clients.len() < most
+        has_free_slot(&mut self.clients, pid, &members, |id| waiting.contains(&id))
     }
 
     fn awaits_answer(&self, id: u64) -> bool {

@@ -8,6 +8,7 @@ mod attach;
 mod carry_over;
 mod checkpoint;
 mod checks;
+mod connections;
 mod context;
 mod cut;
 mod error;

@@ -17,8 +17,8 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Whether all ids of a process (real, effective, saved, of the file system) are the agent's user. A mark in the environment of any other
-/// process says nothing: its user may have written it.
+/// Whether all ids of a process (real, effective, saved, of the file system) are the agent's user. A mark in the
+/// environment of any other process says nothing: its user may have written it.
 ///
 /// # Errors
 /// It is gone.
@@ -31,7 +31,8 @@ pub fn has_own_ids(pid: i32) -> io::Result<bool> {
     Ok(all_are && count == 4)
 }
 
-/// Processes that were seen below one of the job, each with when it began: the kernel alone says who descends from whom.
+/// Processes that were seen below one of the job, each with when it began: the kernel alone says who descends from
+/// whom.
 #[derive(Clone, Debug, Default)]
 pub struct Descendants(BTreeMap<i32, String>);
 

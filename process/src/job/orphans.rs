@@ -25,7 +25,8 @@ const ENDING: Duration = Duration::from_secs(2);
 const SETTLED: Duration = Duration::from_millis(5);
 /// Nor longer until none of them ends while it is looked at: other users' processes may come and go there all the time.
 const QUICK: Duration = Duration::from_millis(10);
-/// And so long until two looks at all processes of the machine show the same of the agent's own user: the program may be stopped.
+/// And so long until two looks at all processes of the machine show the same of the agent's own user: the program may
+/// be stopped.
 const LOOKED_AT: Duration = Duration::from_millis(100);
 /// Who inherits orphans whose ancestors are all of another pid namespace: whoever has entered a container.
 const INIT: i32 = 1;
@@ -86,7 +87,8 @@ impl Orphans {
         self.besides_within(pids, QUICK, LOOKED_AT)
     }
 
-    /// By a look at the children of the reapers that takes no longer than `quick`, else at all processes of the machine.
+    /// By a look at the children of the reapers that takes no longer than `quick`, else at all processes of the
+    /// machine.
     fn besides_within(&self, pids: &[i32], quick: Duration, limit: Duration) -> Result<Vec<i32>, CutError> {
         let (begun, mut ended) = (Instant::now(), HashSet::new());
         let is_new = |child: &i32| !pids.contains(child) && !self.others.contains(child);
@@ -113,8 +115,9 @@ impl Orphans {
         all_children(&reapers, SETTLED)
     }
 
-    /// The children of the reapers that may be of the job, among all processes of the machine: however many of other users come and go
-    /// meanwhile. None is left out, for two looks have shown the same, so that none that may be of the job has ended between them.
+    /// The children of the reapers that may be of the job, among all processes of the machine: however many of other
+    /// users come and go meanwhile. None is left out, for two looks have shown the same, so that none that may be of
+    /// the job has ended between them.
     fn children_by_scan(&self, limit: Duration) -> Result<Vec<i32>, CutError> {
         let begun = Instant::now();
         let look = || -> Vec<i32> {

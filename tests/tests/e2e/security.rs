@@ -1,6 +1,7 @@
 //! What another user's processes can do to a job: nothing. As root, for they must become those users.
 //!
-//! `docs/security.md` has the rules. Everybody can write `HOLDFAST_SOCKET` into an environment; only ids and descent make a member.
+//! `docs/security.md` has the rules. Everybody can write `HOLDFAST_SOCKET` into an environment; only ids and descent
+//! make a member.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::PYTHON;
@@ -15,8 +16,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// A user that has nothing to do with the jobs.
 const OTHER: u32 = 2102;
 
-/// A process of the other user whose environment names the job's socket: a child of what is above the job, as an orphan of the job
-/// would be. It ends with the test.
+/// A process of the other user whose environment names the job's socket: a child of what is above the job, as an
+/// orphan of the job would be. It ends with the test.
 struct Stranger(Child);
 
 impl Stranger {
@@ -129,9 +130,10 @@ fn a_storm_of_strangers_fails_no_checkpoint() {
 /// Neither the folder lets it in, nor, where that was opened, the agent.
 #[test]
 fn a_stranger_gets_no_word_from_an_agent() {
-    let program = "import json, os, socket, sys\ns = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\ntry:\n  \
-                   s.connect(os.environ['HOLDFAST_SOCKET'])\n  s.settimeout(20)\n  s.send(b'{\"request\":\"status\"}')\n  \
-                   sys.exit(2 if s.recv(4096) else 1)\nexcept PermissionError: sys.exit(3)\n\
+    let program = "import os, socket, sys\ns = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\ntry:\n  \
+                   s.connect(os.environ['HOLDFAST_SOCKET'])\n  \
+                   s.settimeout(20)\n  s.send(b'{\"request\":\"status\"}')\n  sys.exit(2 if s.recv(4096) else 1)\n\
+                   except PermissionError: sys.exit(3)\n\
                    except (BrokenPipeError, ConnectionResetError): sys.exit(1)";
     each_user(|bed| {
         let (mut front, _) = start(bed)?;
@@ -259,7 +261,8 @@ fn a_log_is_bounded() -> Result<()> {
     bed.check_clean(JOB)
 }
 
-/// The new process opens a file that somebody has a lease on, for which the kernel has it wait (45 s by default, fcntl(2)).
+/// The new process opens a file that somebody has a lease on, for which the kernel has it wait (45 s by default,
+/// fcntl(2)).
 #[test]
 fn a_restart_that_waits_for_a_file_ends_at_sigterm() {
     let program = "import fcntl, os, signal, sys, time\nsignal.signal(signal.SIGIO, signal.SIG_IGN)\n\
