@@ -193,11 +193,8 @@ fn a_program_that_takes_all_connections_leaves_some_for_the_commands() -> Result
         bed.until("all connections", LIMIT, || bed.work().join("full").exists())?;
         ensure!(bed.pid(JOB)? == Some(pid), "the agent is silent");
         let said = bed.say(&["checkpoint", JOB])?;
-        ensure!(
-            said.code() == 69 && said.stderr.contains("python3") || said.status.success(),
-            "{}",
-            said.stderr
-        );
+        // Its sockets are in the way; but the agent has answered.
+        ensure!(said.code() == 69, "status {}: {}", said.code(), said.stderr);
         holdfast_tests::restart_chain::kill_program(pid, &mut front)?;
         bed.check_clean(JOB)?;
     }
