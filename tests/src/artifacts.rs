@@ -132,7 +132,10 @@ impl Kit {
     fn copy_apps(&self, from: &Path) -> Result<()> {
         for entry in fs::read_dir(from)? {
             let entry = entry?;
-            install(&entry.path(), &self.app(&entry.file_name().to_string_lossy()))?;
+            // Who has run one of them by hand has a folder __pycache__ beside them.
+            if entry.file_type()?.is_file() {
+                install(&entry.path(), &self.app(&entry.file_name().to_string_lossy()))?;
+            }
         }
         let class = self.app("classes/Main.class");
         if newer(&from.join("Main.java"), &class) && Path::new("/usr/bin/javac").exists() {
