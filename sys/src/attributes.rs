@@ -104,10 +104,15 @@ pub fn allow_tracing() {
     unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) };
 }
 
-/// Closes the caller to other processes of its user: they may not trace it, nor read its memory and what it holds
-/// through /proc, and it leaves no core file. It may do what it could before, to itself, too.
-pub fn close_to_others() {
+/// The caller leaves no core file.
+pub fn leave_no_core() {
     let _ = set_limit(0, libc::RLIMIT_CORE, 0, 0);
+}
+
+/// Closes the caller to other processes of its user: they may not trace it, nor read its memory and what it holds
+/// through /proc, and it leaves no core file. Nor may it look at itself through /proc, whose files are root's then.
+pub fn close_to_others() {
+    leave_no_core();
     let _ = nix::sys::prctl::set_dumpable(false);
 }
 

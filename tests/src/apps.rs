@@ -87,7 +87,7 @@ impl App {
         self
     }
 
-    /// With files that are renamed when they are done.
+    /// With files that are renamed when they are done, or folders that are removed at the end.
     pub fn renaming(mut self) -> App {
         self.renames = true;
         self

@@ -162,9 +162,9 @@ macro_rules! refused {
                 refused "mapping 0x" "shadow stack";
             many_semaphores: "held" "sets" "15" => "More than 126 System V semaphore sets, or message queues",
                 refused "process" "semaphore sets";
-            semaphore_to_be_undone: "ipc" "undo" "45" => "SEM_UNDO with something to undo at the end of a process",
+            semaphore_to_be_undone: "ipc" "undo" "300" => "SEM_UNDO with something to undo at the end of a process",
                 refused "process" "it holds System V semaphore 0 of set" "SEM_UNDO" "try again";
-            wait_to_be_undone: "ipc" "undo_waiting" "45" => "A wait for a System V semaphore with SEM_UNDO",
+            wait_to_be_undone: "ipc" "undo_waiting" "300" => "A wait for a System V semaphore with SEM_UNDO",
                 refused "process" "it waits for a System V semaphore with SEM_UNDO";
             bpf: "held" "bpf" "15" => "BPF maps", refused "fd 9 (anon_inode:bpf-map)";
             fanotify: "held" "fanotify" "15" => "fanotify", refused "fd 9 (anon_inode:[fanotify])";

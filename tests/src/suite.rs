@@ -507,7 +507,8 @@ mod tests {
         for entry in ENTRIES {
             assert!(names.insert(entry.name), "{} is there twice", entry.name);
             assert!(features.insert(entry.feature), "{:?} is there twice", entry.feature);
-            let program = entry.program.trim_end_matches("-static").trim_end_matches("-musl");
+            let program =
+                entry.program.trim_end_matches("-static").trim_end_matches("-musl").trim_end_matches("-asan");
             let source = format!("{}/programs/{program}.c", env!("CARGO_MANIFEST_DIR"));
             assert!(Path::new(&source).exists(), "{source} is missing");
         }

@@ -344,6 +344,9 @@ fn refuses(bed: &Bed, file: &std::path::Path, before: &str) -> Result<()> {
     Ok(())
 }
 
+/// A segment of so many bytes has a run of pages of the first image of which some were not written again.
+const LEAST_DAMAGED: usize = 1 << 20;
+
 #[test]
 fn a_damaged_ancestor_is_named() -> Result<()> {
     let bed = Bed::new(User::Ordinary).context("a bed")?;
@@ -351,13 +354,18 @@ fn a_damaged_ancestor_is_named() -> Result<()> {
     ensure!(bed.images(JOB) == [1, 2, 3, 4], "{:?}", bed.images(JOB));
     let before = bed.text("out");
     let segments = first_segments(&bed)?;
-    ensure!(!segments.is_empty(), "the first image has no segments");
+    let large = |file: &PathBuf| fs::metadata(file).is_ok_and(|file| file.len() >= LEAST_DAMAGED as u64);
+    ensure!(segments.iter().any(large), "the first image has no segments");
     for file in &segments {
         let good = fs::read(file)?;
         let aside = bed.dir().join("aside");
         fs::rename(file, &aside)?;
         refuses(&bed, file, &before).with_context(|| format!("without {}", file.display()))?;
         fs::rename(&aside, file)?;
+        // One worker may have got next to nothing to store: the last image need not take anything from that.
+        if good.len() < LEAST_DAMAGED {
+            continue;
+        }
         // a run of pages that the last image takes from the first: nine tenths of them
         let mut bad = good.clone();
         for at in (good.len() / 3..good.len() / 3 + 80 * 4096).step_by(4096).filter(|at| *at < good.len()) {

@@ -154,21 +154,12 @@ fn a_stranger_gets_no_word_from_an_agent() {
     });
 }
 
-/// Other processes of the same user may not look into an agent, and it leaves no core.
+/// An agent holds what its program holds: it leaves no core.
 #[test]
-fn an_agent_is_closed_to_its_own_user() -> Result<()> {
+fn an_agent_leaves_no_core() -> Result<()> {
     let bed = Bed::new(User::Ordinary).context("a bed")?;
     let (mut front, _) = start(&bed)?;
     let agent = bed.agent_pid(JOB)?.context("an agent")?;
-    for file in ["environ", "maps", "fd"] {
-        let mut command = bed.command(std::path::Path::new("/bin/ls"));
-        command.arg(format!("/proc/{agent}/{file}"));
-        if file != "fd" {
-            command = bed.command(std::path::Path::new("/bin/cat"));
-            command.arg(format!("/proc/{agent}/{file}"));
-        }
-        ensure!(!bed.output(command, LIMIT)?.status.success(), "{file} was read");
-    }
     let limits = std::fs::read_to_string(format!("/proc/{agent}/limits"))?;
     let core = limits.lines().find(|line| line.starts_with("Max core file size")).context("a limit")?;
     ensure!(core.split_whitespace().nth(4) == Some("0"), "{core}");

@@ -192,9 +192,9 @@ cases! {
     bash: Case::of("bash", &["/bin/bash", "@jobs.sh"], &[]);
     tar_xz: archive();
     make_j2: make();
-    multiprocessing_fork: python("multiprocessing, fork", &["@pool.py", "fork"], &[]);
-    multiprocessing_spawn: python("multiprocessing, spawn", &["@pool.py", "spawn"], &[]);
-    multiprocessing_forkserver: python("multiprocessing, forkserver", &["@pool.py", "forkserver"], &[]);
+    multiprocessing_fork: python("multiprocessing, fork", &["@pool.py", "fork"], &[]).renaming();
+    multiprocessing_spawn: python("multiprocessing, spawn", &["@pool.py", "spawn"], &[]).renaming();
+    multiprocessing_forkserver: python("multiprocessing, forkserver", &["@pool.py", "forkserver"], &[]).renaming();
     gnu_parallel: parallel();
     sqlite_wal: wal("append");
     sqlite_wal_saved: wal("rewind").with(&["--save-files"]);
