@@ -77,7 +77,8 @@ fn status_and_streams_are_the_programs() {
 
 /// What a program can see of how it was started, except what is said to change.
 const LOOK: &str = "ls /proc/self/fd; grep -E '^(SigBlk|SigIgn|SigCgt|Threads)' /proc/self/status; \
-                    tr '\\0' '\\n' < /proc/$$/environ | grep -vE '^(LD_PRELOAD|HOLDFAST_.*|ASAN_OPTIONS|_)=' ; pwd; umask; \
+                    tr '\\0' '\\n' < /proc/$$/environ | \
+                    grep -vE '^(LD_PRELOAD|HOLDFAST_.*|ASAN_OPTIONS|_)=' ; pwd; umask; \
                     ps -o pgid= -p $$ | wc -l";
 
 fn look(mut command: Command, wrapper: &str) -> String {

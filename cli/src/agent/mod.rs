@@ -54,8 +54,8 @@ const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
 /// # Errors
 /// What went wrong; the front has been told.
 pub fn run(args: &AgentArgs, store: Option<&Path>) -> Result<(), Failure> {
-    // It holds what the program holds. Not dumpable it cannot be: files of /proc/self would be root's, and with them the
-    // probes of an ordinary user's agent (guard regions in its own pagemap, names of its namespaces) would fail.
+    // It holds what the program holds. Not dumpable it cannot be: files of /proc/self would be root's, and with them
+    // the probes of an ordinary user's agent (guard regions in its own pagemap, names of its namespaces) would fail.
     attributes::leave_no_core();
     let link = match args.link {
         Some(number) => Some(Link::from(

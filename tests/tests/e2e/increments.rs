@@ -72,7 +72,8 @@ fn tenths(user: User, how: &str, options: &[&str], environment: &[(&str, &str)])
     let sizes = all_bytes(&bed)?;
     println!("{how} {options:?} {environment:?}: {sizes:?} bytes");
     ensure!(sizes.len() == 5 && sizes[0] > 64 << 20, "{sizes:?}");
-    // Stack, thread-local storage and libraries change all the same: 172 to 262 kB were seen (the latter beside much load).
+    // Stack, thread-local storage and libraries change all the same: 172 to 262 kB were seen (the latter beside much
+    // load).
     let bound = if how == "same" || how == "none" { 512 << 10 } else { sizes[0] * 105 / 1000 };
     ensure!(sizes[1..].iter().all(|size| *size <= bound), "{how}: {sizes:?}, the bound is {bound}");
     for image in bed.images(JOB).into_iter().rev() {
