@@ -140,7 +140,7 @@ macro_rules! refused {
             link_itself: "held" "link" "60" => "A symbolic link held by O_PATH",
                 refused "fd 9 (" "held.link" "this kind of file";
             device: "held" "device" "15" => "Devices other than null, zero, full, random and urandom",
-                refused "fd 9 (/dev/kmsg)" "device";
+                refused "fd 9 (/dev/kmsg)" "device", only Root;
             terminal_of_others: "held" "terminal" "15" "@terminal" =>
                 "A terminal whose master is outside, not a standard stream",
                 refused "fd 9 (@terminal)" "terminal";

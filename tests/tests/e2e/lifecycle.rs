@@ -319,10 +319,10 @@ fn jobs_are_named_by_pid_too() {
 #[test]
 fn a_job_removed_under_its_agent() {
     each_user(|bed| {
-        let (mut first, pid) = start(bed, &[], "plain", &["300", "20"])?;
+        let (mut first, pid) = start(bed, &[], "plain", &["3000", "20"])?;
         bed.until("a line", LIMIT, || bed.text("out").contains("round 2"))?;
         fs::remove_dir_all(bed.store().join("j"))?;
-        let (mut second, other) = start(bed, &[], "plain", &["300", "20"])?;
+        let (mut second, other) = start(bed, &[], "plain", &["3000", "20"])?;
         kill_program(pid, &mut first)?;
         sleep(Duration::from_millis(300)); // more than its agent needs to end
         bed.say(&["checkpoint", "j"])?.success()?;
