@@ -3,6 +3,7 @@
 #![allow(clippy::expect_used)]
 
 use super::*;
+use crate::testing::empty_record;
 use proptest::prelude::*;
 
 /// Session and group of the shell that starts jobs.
@@ -92,24 +93,6 @@ impl World {
         first.others = processes.collect();
         first
     }
-}
-
-fn empty_record() -> ProcessRecord {
-    let empty = serde_json::json!({
-        "pid": 5, "ppid": 1, "pgid": 5, "sid": 5,
-        "exe": {"path": "/x", "size": 0, "mtime_ns": 0, "build_id": null}, "cwd": "/", "umask": 0, "limits": [],
-        "host": {"kernel_release": "", "hostname": "", "vdso_hash": 0, "xcr0": 0, "cpu": "",
-                 "monotonic_ns": 0, "realtime_ns": 0, "boot_id": ""},
-        "layout": {"start_code": 0, "end_code": 0, "start_data": 0, "end_data": 0, "start_brk": 0, "brk": 0,
-                   "start_stack": 0, "arg_start": 0, "arg_end": 0, "env_start": 0, "env_end": 0, "auxv": ""},
-        "regions": [], "threads": [], "signals": {"actions": [], "pending": [], "job_stopped": false},
-        "itimers": [{"interval_us": 0, "value_us": 0}, {"interval_us": 0, "value_us": 0},
-                    {"interval_us": 0, "value_us": 0}],
-        "files": {"descriptors": [], "descriptions": [], "mapped": []},
-        "inject": {"code": 0, "code_len": 0, "scratch": 0, "scratch_len": 0, "shared": 0},
-        "flags": {"no_new_privs": false, "thp_disabled": false, "oom_score_adj": 0}
-    });
-    serde_json::from_value(empty).expect("a record")
 }
 
 /// A plan at work.

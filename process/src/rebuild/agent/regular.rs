@@ -139,24 +139,10 @@ mod tests {
     use crate::rebuild::file_role::Role;
     use crate::rebuild::new_process::regular::open;
     use crate::rebuild::renamed;
-    use crate::rebuild::testing::record;
+    use crate::rebuild::testing::{Folder, record};
     use holdfast_image::record::ProcessRecord;
     use std::io::Write;
     use std::path::PathBuf;
-
-    struct Folder(PathBuf);
-    impl Folder {
-        fn new(name: &str) -> Folder {
-            let folder = std::env::temp_dir().join(format!("regular-{name}-{}", std::process::id()));
-            fs::create_dir_all(&folder).unwrap();
-            Folder(folder)
-        }
-    }
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
 
     fn object(path: &Path, size: u64, position: u64) -> Object {
         let metadata = fs::metadata(path).ok();

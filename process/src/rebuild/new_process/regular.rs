@@ -141,23 +141,9 @@ pub fn make_unlinked(path: &Path) -> io::Result<File> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::rebuild::testing::Folder;
     use holdfast_image::bytes::{Blob, Name};
     use std::io::Read;
-    use std::path::PathBuf;
-
-    struct Folder(PathBuf);
-    impl Folder {
-        fn new(name: &str) -> Folder {
-            let folder = std::env::temp_dir().join(format!("regular-{name}-{}", std::process::id()));
-            fs::create_dir_all(&folder).unwrap();
-            Folder(folder)
-        }
-    }
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
 
     #[test]
     fn a_nameless_file_is_one_file_however_often_it_is_open() {
