@@ -92,7 +92,7 @@ pub fn own_vdso() -> Option<Vec<u8>> {
     let maps = procfs::maps(pid, pid).ok()?;
     let vdso = maps.iter().find(|mapping| mapping.name == b"[vdso]")?;
     let mut bytes = vec![0; usize::try_from(vdso.end - vdso.start).ok()?];
-    // Not through /proc/self/mem, which an agent that is closed to others may not open.
+    // By a call that needs no file: /proc/self/mem may be opened only where the process is dumpable.
     procmem::read(pid, vdso.start, &mut bytes).ok()?;
     Some(bytes)
 }
