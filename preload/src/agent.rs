@@ -22,8 +22,8 @@ const FD_FLOOR: c_int = 960;
 /// Why the agent could not be asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trouble {
-    /// There is none, or it did not answer the door in time.
-    Absent,
+    /// There is none, or it did not answer the door in time: what the kernel said, or 0.
+    Absent(c_int),
     /// Another thread is asking.
     Busy,
 }
@@ -70,14 +70,14 @@ impl Connection {
     /// Connects to the agent that the page of shared variables names.
     fn open(claim: Claim) -> Result<Connection, Trouble> {
         let mut room = [0; SharedPage::SOCKET_PATH_LEN];
-        let path = shared::text(SharedPage::SOCKET_PATH, &mut room).ok_or(Trouble::Absent)?;
+        let path = shared::text(SharedPage::SOCKET_PATH, &mut room).ok_or(Trouble::Absent(0))?;
         let life = shared::from_agent(SharedPage::RESTARTS);
-        let fd = sys::move_up(sys::socket().map_err(|_| Trouble::Absent)?, FD_FLOOR);
+        let fd = sys::move_up(sys::socket().map_err(Trouble::Absent)?, FD_FLOOR);
         let connection = Connection { fd, life, claim };
-        let peer = connection.reach(path).map_err(|_| Trouble::Absent)?;
+        let peer = connection.reach(path).map_err(Trouble::Absent)?;
         let trusted = peer.uid == 0 || peer.uid == sys::effective_uid();
         if !trusted {
-            return Err(Trouble::Absent);
+            return Err(Trouble::Absent(libc::EPERM));
         }
         // An agent outside of our pid namespace has no pid here; 0 would take the permission away again.
         if peer.pid > 0 {
@@ -95,15 +95,16 @@ impl Connection {
     /// Sends a request and waits for its answer: as long as the agent lives and the program is not restarted.
     pub fn ask(&self, text: &[u8]) -> Result<message::Answer, Trouble> {
         self.claim.publish(self.fd as u64 + 1);
-        sys::send(self.fd, text, None).map_err(|_| Trouble::Absent)?;
+        sys::send(self.fd, text, None).map_err(Trouble::Absent)?;
         let mut reply = [0; 256];
         loop {
             if self.restarted() {
-                return Err(Trouble::Absent);
+                return Err(Trouble::Absent(0));
             }
             match sys::receive(self.fd, &mut reply) {
                 Err(libc::EINTR) => {}
-                Err(_) | Ok(0) => return Err(Trouble::Absent),
+                Err(error) => return Err(Trouble::Absent(error)),
+                Ok(0) => return Err(Trouble::Absent(0)),
                 Ok(len) => return Ok(message::answer(reply.get(..len).unwrap_or(&[]))),
             }
         }
@@ -162,13 +163,15 @@ fn socket_address(path: &[u8]) -> Option<libc::sockaddr_un> {
 /// Tells the agent that this process is here after `event`, and where it may work; a userfaultfd goes with it.
 pub fn register(event: &str) -> Result<(), Trouble> {
     let connection = Connection::open(Claim::take())?;
-    let area = area::current().ok_or(Trouble::Absent)?;
+    let area = area::current().ok_or(Trouble::Absent(0))?;
+    let text = message::register(event, &area);
     let tracker = sys::userfaultfd().ok();
-    let sent = sys::send(connection.fd, message::register(event, &area).as_bytes(), tracker);
-    if let Some(tracker) = tracker {
-        sys::close(tracker);
-    }
-    sent.map_err(|_| Trouble::Absent)
+    let sent = sys::send(connection.fd, text.as_bytes(), tracker);
+    let Some(tracker) = tracker else { return sent.map_err(Trouble::Absent) };
+    sys::close(tracker);
+    // ETOOMANYREFS: the user has too many descriptors under way in sockets (unix(7)); the agent finds written pages
+    // without it, too.
+    sent.or_else(|_| sys::send(connection.fd, text.as_bytes(), None)).map_err(Trouble::Absent)
 }
 
 /// Whether somebody answers the door. For engine `slots`, when the agent gives no sign of life.
@@ -188,7 +191,7 @@ pub fn checkpoint(wait: bool) -> Result<message::Answer, Trouble> {
 /// Asks for a checkpoint and does not wait for the answer. For signal handlers.
 pub fn request_checkpoint(stop: bool) -> Result<(), Trouble> {
     let connection = Connection::open(Claim::take())?;
-    sys::send(connection.fd, message::checkpoint(stop, false), None).map_err(|_| Trouble::Absent)
+    sys::send(connection.fd, message::checkpoint(stop, false), None).map_err(Trouble::Absent)
 }
 
 /// In a child made by fork: closes the copy of a descriptor that another thread of the parent had open. Those of

@@ -54,7 +54,7 @@ fn checkpoint(wait: bool) -> c_int {
             Ok(Answer::Taken) => 0,
             Ok(Answer::Refused) => REFUSED,
             Ok(Answer::Failed) => FAILED,
-            Err(agent::Trouble::Absent) => NO_AGENT,
+            Err(agent::Trouble::Absent(_)) => NO_AGENT,
             Err(agent::Trouble::Busy) => BUSY,
         }
     })

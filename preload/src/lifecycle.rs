@@ -46,43 +46,56 @@ extern "C" fn load() {
         // library serves, functions are not what they are here; the agent does without us
         // (`process/src/job/adopt.rs`). SAFETY: getauxval reads a table that the C library keeps.
         if unsafe { libc::getauxval(libc::AT_SECURE) } == 0 && host::is_glibc() {
-            let outcome = attach();
+            let (outcome, error) = attach();
             if host::variable_is(ENV_DEBUG, "1") {
-                debug_line(outcome);
+                debug_line(outcome, error);
             }
         }
     });
 }
 
-/// Finds the agent, or starts it, and registers with it. What went on, in words for the debug line.
-fn attach() -> &'static str {
+/// Finds the agent, or starts it, and registers with it. What went on, in words for the debug line, and the number of
+/// the error, or 0.
+fn attach() -> (&'static str, c_int) {
     let socket = match host::variable(ENV_SOCKET) {
         Some(path) => path,
         None if launch::wanted() => match launch::start() {
             Some(path) => path,
-            None => return "the agent could not be started",
+            None => return ("the agent could not be started", 0),
         },
-        None => return "no agent asked for",
+        None => return ("no agent asked for", 0),
     };
     if !shared::set_text(SharedPage::SOCKET_PATH, SharedPage::SOCKET_PATH_LEN, socket.to_bytes()) {
-        return "HOLDFAST_SOCKET is longer than 511 bytes";
+        return ("HOLDFAST_SOCKET is longer than 511 bytes", 0);
     }
     shared::word(SharedPage::MAGIC).store(u64::from_le_bytes(SharedPage::MAGIC_BYTES), Relaxed);
-    if area::reserve().is_none() || agent::register(EVENT_LOAD).is_err() {
+    let failed = match area::reserve() {
+        None => Some(("no room for the agent could be reserved", 0)),
+        Some(_) => match agent::register(EVENT_LOAD) {
+            Ok(()) => None,
+            Err(agent::Trouble::Absent(error)) => Some(("no agent answers at HOLDFAST_SOCKET", error)),
+            Err(agent::Trouble::Busy) => Some(("the agent is being asked already", 0)),
+        },
+    };
+    if let Some(failed) = failed {
         shared::set_text(SharedPage::SOCKET_PATH, SharedPage::SOCKET_PATH_LEN, b"");
-        return "no agent answers at HOLDFAST_SOCKET";
+        return failed;
     }
     fork::register();
     guard::start();
     trigger::install();
-    "the agent knows this process"
+    ("the agent knows this process", 0)
 }
 
 /// The only output of this library, and only when asked for.
-fn debug_line(outcome: &str) {
+fn debug_line(outcome: &str, error: c_int) {
     let mut text = Text::<256>::new();
     text.push(b"holdfast: process ").push_number(sys::process_id() as u64);
-    text.push(b": ").push(outcome.as_bytes()).push(b"\n");
+    text.push(b": ").push(outcome.as_bytes());
+    if error != 0 {
+        text.push(b" (error ").push_number(error as u64).push(b")");
+    }
+    text.push(b"\n");
     sys::write_note(libc::STDERR_FILENO, text.as_bytes());
 }
 

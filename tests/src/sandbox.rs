@@ -375,19 +375,24 @@ impl Bed {
     /// Prints what helps to understand a failure.
     fn tell(&self) {
         for name in ["err", "restart.err"] {
-            println!("--- work/{name}\n{}", tail(&self.text(name)));
+            println!("--- work/{name}\n{}", tail(&self.text(name), 10));
         }
         for entry in fs::read_dir(self.store()).into_iter().flatten().flatten() {
             let log = fs::read(entry.path().join("agent.log")).unwrap_or_default();
-            println!("--- {}/agent.log\n{}", entry.path().display(), tail(&String::from_utf8_lossy(&log)));
+            println!(
+                "--- {}/agent.log\n{}",
+                entry.path().display(),
+                tail(&String::from_utf8_lossy(&log), 10)
+            );
         }
-        println!("--- end of work/out\n{}", tail(&self.text("out")));
+        println!("--- end of work/out\n{}", tail(&self.text("out"), 5));
     }
 }
 
-fn tail(text: &str) -> String {
+/// The last lines: CI shows the end of what a run prints, and the cause stands before all this.
+fn tail(text: &str, count: usize) -> String {
     let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(30)..].join("\n")
+    lines[lines.len().saturating_sub(count)..].join("\n")
 }
 
 /// Waits for a child; past the limit it is killed, and that is an error.

@@ -181,6 +181,8 @@ impl EventLoop {
             }
             self.check_clock();
         }
+        let why = if self.ending { "it was asked to" } else { "no process of the job is left" };
+        tracing::info!("the agent ends: {why}");
         Ok(())
     }
 
@@ -442,7 +444,10 @@ impl EventLoop {
                 }
             }
             // As those are that end at once.
-            Err(error) => tracing::debug!("process {pid} registered and has ended: {error}"),
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
+                tracing::debug!("process {pid} registered and has ended");
+            }
+            Err(error) => tracing::warn!("process {pid} ({event}) cannot be followed: {error}"),
         }
         if self.processes().is_empty() {
             self.alone = Some((Instant::now(), self.grace));

@@ -119,6 +119,8 @@ struct Front<'a> {
     program: &'a mut dyn Program,
     agent: Launched,
     link_open: bool,
+    /// It has been told that the link is closed.
+    lost_told: bool,
     job: &'a Job,
     settings: &'a Settings,
     /// A request for checkpoint and stop that is not answered yet, and the signal that asked for it.
@@ -139,7 +141,16 @@ pub fn supervise(
     settings: &Settings,
 ) -> Result<Ending, Failure> {
     inherited_fds::close_own(&state.inherited_fds);
-    let mut front = Front { program, agent, link_open: true, job, settings, stopping: None, stopped: false };
+    let mut front = Front {
+        program,
+        agent,
+        link_open: true,
+        lost_told: false,
+        job,
+        settings,
+        stopping: None,
+        stopped: false,
+    };
     loop {
         while let Some(arrived) = state.next() {
             front.signal(arrived);
@@ -150,6 +161,7 @@ pub fn supervise(
         if let Some(status) = status {
             return Ok(front.ending(status));
         }
+        front.tell_of_lost_agent();
         let mut fds = vec![state.as_fd()];
         fds.extend(front.program.watch());
         if front.link_open {
@@ -265,6 +277,19 @@ impl Front<'_> {
                 Err(_) => self.link_open = false,
             }
         }
+    }
+
+    /// Once, while the program runs on.
+    fn tell_of_lost_agent(&mut self) {
+        if self.link_open || self.lost_told || self.stopped {
+            return;
+        }
+        self.lost_told = true;
+        report::note(&format!(
+            "the agent of job {} has ended: the program runs on, without checkpoints; {} may say more",
+            self.job.name(),
+            crate::log::path(self.job).display()
+        ));
     }
 
     fn ending(mut self, status: ExitStatus) -> Ending {

@@ -90,6 +90,9 @@ fn try_to_die_at(user: User, engine: &str, fault: &str, app: &App) -> Result<Opt
                 .context("a listed image is not good")?;
         }
         no_copy_is_left(&bed, &[pid, front.id().cast_signed()])?;
+        bed.until("a word about the agent", LIMIT, || {
+            bed.text("err").contains("runs on, without checkpoints")
+        })?;
         let line = bed.text("out").len();
         bed.may_end()?;
         bed.until("new lines of the program", LIMIT, || bed.text("out").len() > line || is_over(&bed))?;

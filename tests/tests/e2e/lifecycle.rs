@@ -343,7 +343,11 @@ fn listing_does_not_disturb_a_start() {
                 });
             }
             let result = (0..15).try_for_each(|_| {
-                let (mut front, pid) = start(bed, &[], "plain", &["1000", "20"])?;
+                // With a word of the library in `err`: should a process not register, this says why.
+                let mut command =
+                    bed.run_command("j", &[], &App::program("plain", &["1000", "20"]).words())?;
+                let mut front = command.env("HOLDFAST_DEBUG", "1").spawn()?;
+                let pid = bed.wait_live("j", &mut front)?.with_context(|| bed.text("err"))?;
                 bed.say(&["checkpoint", "j"])?.success()?;
                 kill_program(pid, &mut front)?;
                 let mut front = bed.restart_command("j", &[])?.spawn()?;
