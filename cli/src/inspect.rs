@@ -9,8 +9,7 @@ use crate::exit::{Exit, Failure};
 use crate::names;
 use holdfast_image::control::{Reply, Request};
 use holdfast_image::refusal::Checked;
-use holdfast_process::{CheckError, CheckOptions, check};
-use holdfast_sys::procfs;
+use holdfast_process::{CheckError, CheckOptions, ancestors, check};
 use holdfast_tiers::{Job, Store};
 use serde_json::{Value, json};
 use std::fmt;
@@ -34,7 +33,8 @@ pub fn find(name_or_pid: &str, root: Option<&Path>) -> Result<Inspected, Failure
     let (Err(_), Some(pid)) = (&named, name_or_pid.parse().ok().filter(|&pid: &i32| pid > 0)) else {
         return ask(&named?);
     };
-    match job_of(&store, &with_ancestors(pid))? {
+    let with_ancestors: Vec<i32> = std::iter::once(pid).chain(ancestors(pid)).collect();
+    match job_of(&store, &with_ancestors)? {
         Some(job) => ask(&job),
         None => look(&store, pid),
     }
@@ -59,17 +59,6 @@ fn look(store: &Store, pid: i32) -> Result<Inspected, Failure> {
         }
     })?;
     Ok(Inspected { job: None, checked })
-}
-
-/// A process, its parent, and so on.
-fn with_ancestors(pid: i32) -> Vec<i32> {
-    /// Of proc_pid_stat(5), counted from its third field.
-    const PARENT: usize = 1;
-    const DEEPEST: usize = 1000;
-    let parent = |&pid: &i32| -> Option<i32> {
-        procfs::stat_fields(pid, pid).ok()?.get(PARENT)?.parse().ok().filter(|&pid| pid > 0)
-    };
-    std::iter::successors(Some(pid), parent).take(DEEPEST).collect()
 }
 
 impl Inspected {
@@ -153,13 +142,5 @@ mod tests {
         assert_eq!(value["findings"][0]["subject"]["fd"], 3);
         assert_eq!(inspected(&[], 0).to_json()["checkpointable"], true);
         assert!(!inspected(&[], 4).is_checkpointable());
-    }
-
-    #[test]
-    fn ancestors_end_with_the_first_process() {
-        let own = std::process::id().cast_signed();
-        let all = with_ancestors(own);
-        assert_eq!(all.first(), Some(&own));
-        assert!(all.len() > 1 && all.iter().all(|&pid| pid > 0), "{all:?}");
     }
 }

@@ -1,13 +1,14 @@
 //! Which processes belong to the job, and which of them is *the* program.
 //!
 //! Kept by the agent's loop, asked by the checkpoint thread. The first process that registers is the program; others
-//! are remembered with their areas. When the program ends, the one of them that registered last takes its place: that
-//! is how a daemonising program is followed into its child.
+//! are remembered with their areas. When the program ends, its oldest child takes its place: that is how a daemonising
+//! program is followed into its child, and a launcher into its server. What must hold: the program is no child of
+//! another process of the job, for a restart makes the program first.
 
 use holdfast_image::address_space;
 use holdfast_image::record::InjectArea;
-use holdfast_process::{Members, Target, Tracking};
-use holdfast_sys::clone;
+use holdfast_process::{Members, Target, Tracking, ancestors};
+use holdfast_sys::{clone, procfs};
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,6 +20,11 @@ const MOST: usize = 8192;
 #[derive(Debug)]
 struct Known {
     pid: i32,
+    /// The process of the job that made it, or the nearest one above that lives; 0: none, or one that had ended
+    /// before this one was heard.
+    parent: i32,
+    /// When it was made, in ticks since boot; of two made in the same tick the first on the list is the elder.
+    born: u64,
     pidfd: Arc<OwnedFd>,
     area: InjectArea,
     /// Number of its address space, once it was in a cut.
@@ -30,7 +36,7 @@ struct Known {
 /// The processes that registered and live.
 #[derive(Debug, Default)]
 pub struct Processes {
-    /// The program first, the others in the order in which they registered last.
+    /// The program first, the others in the order in which they were heard.
     known: Vec<Known>,
     /// The front is to tell who the program is ([`Processes::expect`]); until then there is none, whichever process
     /// registers.
@@ -67,10 +73,6 @@ impl Processes {
             if new_memory {
                 self.known[at].tracking = Arc::new(Tracking::new(userfault));
             }
-            if at > 0 {
-                let known = self.known.remove(at);
-                self.known.push(known);
-            }
             return Ok(());
         }
         self.add(pid, None, area, Arc::new(Tracking::new(userfault)))
@@ -85,8 +87,12 @@ impl Processes {
             self.add(pid, None, InjectArea::default(), Arc::new(Tracking::new(None)))?;
         }
         self.awaited = false;
-        self.known.sort_by_key(|known| known.pid != pid);
+        self.put_first(pid);
         Ok(())
+    }
+    fn put_first(&mut self, pid: i32) {
+        self.known.sort_by_key(|known| known.pid != pid);
+        self.known.first_mut().into_iter().for_each(|program| program.parent = 0);
     }
     /// A process that was rebuilt, with its address space and tracking.
     ///
@@ -104,8 +110,20 @@ impl Processes {
             return Err(io::Error::other(format!("{MOST} processes are registered already")));
         }
         let pidfd = Arc::new(clone::pidfd_open(pid)?);
-        self.known.push(Known { pid, pidfd, area, space, tracking });
+        let parent = ancestors(pid).find(|above| self.has(*above)).unwrap_or(0);
+        self.known.push(Known { pid, parent, born: born(pid), pidfd, area, space, tracking });
+        if parent == 0 {
+            self.begin_with_the_topmost();
+        }
         Ok(())
+    }
+    /// The program may have lost its place to a process above it that was heard later: a server without libholdfast
+    /// whose worker has it.
+    fn begin_with_the_topmost(&mut self) {
+        let Some(program) = self.known.first() else { return };
+        if let Some(above) = ancestors(program.pid).filter(|above| self.has(*above)).last() {
+            self.put_first(above);
+        }
     }
     /// All that live, the program first. Each has an address space of its own from now on: the first number that is
     /// free. (A number may have been another process's before; the tracking of a new one calls all of it written.)
@@ -150,19 +168,33 @@ impl Processes {
     pub fn descriptors(&self) -> Vec<(i32, Arc<OwnedFd>)> {
         self.known.iter().map(|known| (known.pid, Arc::clone(&known.pidfd))).collect()
     }
-    /// A process has ended.
+    /// A process has ended. Its children count as those of its parent from now on.
     pub fn ended(&mut self, pid: i32) -> Ended {
         let was_program = self.known.first().is_some_and(|known| known.pid == pid);
+        let parent = self.known.iter().find(|known| known.pid == pid).map_or(0, |known| known.parent);
         self.known.retain(|known| known.pid != pid);
-        match self.known.len() {
-            0 => Ended::Alone,
-            last if was_program => {
-                self.known.swap(0, last - 1);
+        // Without a child of its own: an orphan whose parent was not heard.
+        let next = self.known.iter().min_by_key(|known| (known.parent != pid, known.parent != 0, known.born));
+        let next = next.map(|known| known.pid);
+        for known in self.known.iter_mut().filter(|known| known.parent == pid) {
+            known.parent = parent;
+        }
+        match next {
+            None => Ended::Alone,
+            Some(_) if !was_program => Ended::Other,
+            Some(next) => {
+                self.put_first(next);
+                self.begin_with_the_topmost();
                 Ended::Succeeded(self.known[0].pid)
             }
-            _ => Ended::Other,
         }
     }
+}
+
+/// When a process was made (field 22 of proc_pid_stat(5)).
+fn born(pid: i32) -> u64 {
+    let fields = procfs::stat_fields(pid, pid).unwrap_or_default();
+    fields.get(22 - 3).and_then(|start| start.parse().ok()).unwrap_or(u64::MAX)
 }
 
 fn is_alive(pidfd: &OwnedFd) -> bool {
@@ -175,7 +207,8 @@ fn is_alive(pidfd: &OwnedFd) -> bool {
 mod tests {
     use super::*;
     use holdfast_image::Addr;
-    use std::process::{Child, Command};
+    use std::io::{BufRead, BufReader};
+    use std::process::{Child, Command, Stdio};
 
     fn area(code: u64) -> InjectArea {
         InjectArea { code: Addr(code), ..InjectArea::default() }
@@ -212,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_is_the_program_and_the_last_succeeds_it() {
+    fn the_first_is_the_program_and_the_oldest_succeeds_it() {
         let (children, pids) = sleepers();
         let mut processes = Processes::default();
         for &pid in &pids {
@@ -229,6 +262,7 @@ mod tests {
         };
         assert_eq!(program(&mut processes), Some((pids[0], area(2))));
         processes.register(pids[1], area(3), true, None).unwrap();
+        assert_eq!(spaces(&mut processes), [(pids[0], 0), (pids[1], 1), (pids[2], 2)]);
         assert_eq!(processes.ended(pids[0]), Ended::Succeeded(pids[1]));
         assert_eq!(processes.ended(pids[2]), Ended::Other);
         assert_eq!(program(&mut processes), Some((pids[1], area(3))));
@@ -242,5 +276,58 @@ mod tests {
         assert_eq!(processes.ended(pids[1]), Ended::Alone);
         end(children);
         assert!(processes.register(pids[0], area(1), true, None).is_err());
+    }
+
+    /// A shell, its children, and theirs.
+    fn family(script: &str, count: usize) -> (Child, Vec<i32>) {
+        let mut shell = Command::new("sh");
+        let mut shell = shell.args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(shell.stdout.take().unwrap()).lines().take(count);
+        let pids = lines.map(|line| line.unwrap().parse().unwrap()).collect();
+        (shell, pids)
+    }
+
+    fn kill(pids: &[i32], mut shell: Child) {
+        for pid in pids {
+            Command::new("kill").args(["-s", "KILL", &pid.to_string()]).status().unwrap();
+        }
+        shell.wait().unwrap();
+    }
+
+    #[test]
+    fn a_launcher_is_succeeded_by_its_oldest_child_whoever_is_heard_last() {
+        // The launcher, its first child (a helper that ends), that one's child (the server) and the server's worker.
+        let server = "sleep 50 & echo $!; exec sleep 50";
+        let script = format!("echo $$; (sh -c 'echo $$; {server}' & echo $!; exec sleep 50) & echo $!; wait");
+        let (shell, all) = family(&script, 5);
+        let (launcher, rest) = (all[0], &all[1..]);
+        let parent_of = |pid: i32| ancestors(pid).next().unwrap();
+        let helper = *rest.iter().find(|pid| parent_of(**pid) == launcher).unwrap();
+        let server = *rest.iter().find(|pid| parent_of(**pid) == helper).unwrap();
+        let worker = *rest.iter().find(|pid| parent_of(**pid) == server).unwrap();
+        let heard = |order: &[i32]| {
+            let mut processes = Processes::default();
+            order.iter().for_each(|&pid| processes.register(pid, area(1), true, None).unwrap());
+            processes
+        };
+        let order = [launcher, helper, server, worker];
+        let mut processes = heard(&order);
+        // As daemons say again who they are.
+        processes.register(server, area(1), false, None).unwrap();
+        assert_eq!(processes.ended(helper), Ended::Other);
+        assert_eq!(processes.ended(launcher), Ended::Succeeded(server));
+        assert_eq!(processes.ended(server), Ended::Succeeded(worker));
+        assert_eq!(processes.ended(worker), Ended::Alone);
+        let mut processes = heard(&order);
+        assert_eq!(processes.ended(launcher), Ended::Succeeded(helper));
+        assert_eq!(processes.ended(helper), Ended::Succeeded(server));
+        assert_eq!(processes.ended(worker), Ended::Other);
+        assert_eq!(processes.ended(server), Ended::Alone);
+        // The server is heard last, and by nothing but a checkpoint.
+        let mut processes = heard(&[worker]);
+        assert_eq!(processes.program_pid(), Some(worker));
+        processes.add(server, None, area(1), Arc::new(Tracking::new(None))).unwrap();
+        assert_eq!(processes.pids(), [server, worker]);
+        kill(&order, shell);
     }
 }

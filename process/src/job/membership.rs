@@ -142,7 +142,7 @@ pub fn are_together(one: i32, other: i32) -> bool {
 }
 
 /// Parent, its parent, and so on.
-fn ancestors(pid: i32) -> impl Iterator<Item = i32> {
+pub fn ancestors(pid: i32) -> impl Iterator<Item = i32> {
     std::iter::successors(parent(pid), |&pid| parent(pid))
 }
 

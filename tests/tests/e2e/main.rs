@@ -11,6 +11,7 @@ mod crowd;
 mod ids;
 mod images;
 mod increments;
+mod launchers;
 mod lifecycle;
 mod processors;
 mod refusals;

@@ -1,0 +1,108 @@
+//! Launchers: programs that start a server, and end. Who is the program then, and what comes back of the server.
+
+use anyhow::{Context, Result, ensure};
+use holdfast_tests::apps::App;
+use holdfast_tests::full;
+use holdfast_tests::processes;
+use holdfast_tests::random::Random;
+use holdfast_tests::restart_chain::kill_job;
+use holdfast_tests::sandbox::{Bed, User, each_user, shell_code, wait};
+use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
+
+const JOB: &str = "j";
+const LIMIT: Duration = Duration::from_secs(60);
+const OUT: &str = "server.out";
+
+fn lines(kind: &str) -> String {
+    let lines: String = (0..8).map(|n| format!("{:05} {kind} round {n}\n", n + 1)).collect();
+    lines + "PASS\n"
+}
+
+/// Launcher, checkpoint of the server and its worker, the end of both, restart.
+fn through_a_restart(bed: &Bed, kind: &str, user: Option<&str>) -> Result<()> {
+    let arguments: Vec<&str> = [kind, OUT].into_iter().chain(user).collect();
+    let mut front =
+        bed.staying_command(JOB, &[], &App::program("tree_launcher", &arguments).words())?.spawn()?;
+    let code = shell_code(wait(&mut front, LIMIT)?);
+    ensure!(code == 0 && bed.text("out") == "server started\n", "status {code}: {}", bed.text("err"));
+    bed.until("lines of the server", LIMIT, || bed.text(OUT).contains("round 3"))?;
+    let mut server = bed.pid(JOB)?.context("no program is listed")?;
+    for restarts in 0..if full() { 2 } else { 1 } {
+        let workers = processes::children(server);
+        ensure!(workers.len() == 1, "the program {server} has the children {workers:?}");
+        bed.say(&["checkpoint", JOB])?.success()?;
+        let both = [server, workers[0]];
+        processes::kill(&both);
+        bed.until("the end of both", LIMIT, || !both.into_iter().any(processes::runs))?;
+        if restarts > 0 {
+            wait(&mut front, LIMIT)?;
+        }
+        front = bed.restart_command(JOB, &[])?.spawn()?;
+        server = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("restart.err"))?;
+    }
+    bed.may_end()?;
+    let code = shell_code(wait(&mut front, LIMIT)?);
+    ensure!(code == 0 && bed.text(OUT) == lines(kind), "status {code}: {}", bed.text(OUT));
+    bed.check_clean(JOB)
+}
+
+#[test]
+fn a_server_and_its_worker() {
+    each_user(|bed| through_a_restart(bed, "plain", None));
+}
+
+#[test]
+fn a_worker_with_a_group_of_its_own() {
+    each_user(|bed| through_a_restart(bed, "group", None));
+}
+
+#[test]
+fn a_worker_with_a_session_of_its_own() {
+    each_user(|bed| through_a_restart(bed, "session", None));
+}
+
+/// Restarted three times, it has all that it was told, and is shut down in order: it does not miss one of its children.
+#[test]
+fn postgres_by_pg_ctl() -> Result<()> {
+    if !full() || !Path::new("/usr/lib/postgresql").exists() {
+        println!("not run: HOLDFAST_TEST_FULL=1; scripts/install-deps.sh trees");
+        return Ok(());
+    }
+    // Its server refuses to run as root.
+    let bed = Bed::lasting(User::Ordinary, 5 * LIMIT).context("a bed")?;
+    let script = bed.kit().app("bank.sh").to_string_lossy().into_owned();
+    let words = |turn: &str| ["/bin/bash".to_owned(), script.clone(), turn.to_owned()];
+    let ask = |turn: &str, line: &str| -> Result<String> {
+        let mut command = bed.command(Path::new("/bin/bash"));
+        command.args(&words(turn)[1..]).arg(line);
+        Ok(bed.output(command, LIMIT)?.success()?.stdout)
+    };
+    ask("prepare", "")?;
+    let start = words("start");
+    let start: Vec<&str> = start.iter().map(String::as_str).collect();
+    let mut front = bed.run_command(JOB, &[], &start)?.spawn()?;
+    let code = shell_code(wait(&mut front, LIMIT)?);
+    ensure!(code == 0, "pg_ctl start: status {code}: {}", bed.text("err"));
+    ask("sql", "create table told (number int)")?;
+    let mut random = Random::new();
+    for round in 1..=3 {
+        ask("sql", &format!("insert into told values ({round})"))?;
+        sleep(random.time(Duration::ZERO, Duration::from_millis(300)));
+        bed.say(&["checkpoint", JOB])?.success()?;
+        kill_job(&bed, &mut front)?;
+        front = bed.restart_command(JOB, &[])?.spawn()?;
+        bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("restart.err"))?;
+        let told = ask("sql", "select count(*), sum(number) from told")?;
+        ensure!(told.trim() == format!("{round}|{}", round * (round + 1) / 2), "{told}");
+    }
+    // As `pg_ctl stop` does, which knows the server by its id in the namespace of the restart.
+    processes::signal(bed.pid(JOB)?.context("no program is listed")?, "INT");
+    let code = shell_code(wait(&mut front, LIMIT)?);
+    let (log, state) = (bed.text("postgres.err"), ask("state", "")?);
+    ensure!(code == 0 && log.contains("database system is shut down"), "status {code}: {log}");
+    ensure!(!log.contains("was not properly shut down") && !log.contains("PANIC"), "{log}");
+    ensure!(state.contains("shut down\n") && !state.contains("in production"), "{state}");
+    bed.check_clean(JOB)
+}
