@@ -7,6 +7,7 @@
 //!   undisturbed one.
 //! * [`refused`]: the list of things that a checkpoint refuses by name, and how they are tried.
 //! * [`suite`]: the list of self-checking programs, each with the feature that it stands for.
+//! * [`own_ids`]: a pid namespace for tests that choose the ids of processes.
 //! * [`processes`]: what is running, from `/proc`.
 //! * [`segments`]: somebody outside all jobs who has shared memory of theirs.
 //! * [`random`]: moments and bits, from a seed that a failing test prints.
@@ -17,6 +18,7 @@
 
 pub mod apps;
 pub mod artifacts;
+pub mod own_ids;
 pub mod processes;
 pub mod random;
 pub mod refused;

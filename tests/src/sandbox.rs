@@ -4,6 +4,7 @@
 //! limit; when the bed's own limit passes, or when it is dropped, all that still runs from it is killed.
 
 use crate::artifacts::{Kit, kit};
+use crate::own_ids;
 use crate::processes;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -110,7 +111,7 @@ impl Bed {
             return None;
         }
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let dir = parent.join(format!("holdfast-test-{}-{number}-bed", std::process::id()));
+        let dir = parent.join(format!("holdfast-test-{}-{number}-bed", own_ids::of_process()));
         let bed = Bed { dir, user, kit: kit(), over: Arc::new(AtomicBool::new(false)), limit };
         bed.make_folders().expect("making the folder of a test");
         bed.watch();

@@ -3,6 +3,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use holdfast_tests::apps::{App, Results, reference};
+use holdfast_tests::own_ids::with_own_ids;
 use holdfast_tests::processes;
 use holdfast_tests::random::Random;
 use holdfast_tests::restart_chain::kill_program;
@@ -308,9 +309,13 @@ fn id_is_taken_in_restart(threads: usize, which: usize) -> Result<()> {
 
 #[test]
 fn an_id_that_somebody_takes_during_a_restart_is_no_reason_to_fail() {
-    must("the id of the last", id_is_taken_in_restart(8, 8));
-    // More than the calls of one table make.
-    must("an early one of many", id_is_taken_in_restart(1100, 30));
+    let both = || {
+        id_is_taken_in_restart(8, 8).context("the id of the last")?;
+        // More than the calls of one table make.
+        id_is_taken_in_restart(1100, 30).context("an early one of many")
+    };
+    let name = "crash::an_id_that_somebody_takes_during_a_restart_is_no_reason_to_fail";
+    must("with ids of its own", with_own_ids(name, both));
 }
 
 /// Who is killed at a random moment.
