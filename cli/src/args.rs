@@ -4,7 +4,7 @@ use crate::inherited_fds::InheritedFd;
 use crate::names::{ImageName, parse_image};
 use crate::settings::{
     Allocator, Changes, Cow, EngineChoice, OrderChoice, Settings, TcpChoice, parse_duration, parse_on,
-    parse_rate, parse_signal, parse_size,
+    parse_rate, parse_signal, parse_size, parse_wait,
 };
 use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
@@ -291,6 +291,10 @@ pub struct RestartArgs {
     /// Files and folders of the program that were at or below OLD are at NEW now (may be given more than once)
     #[arg(long, value_name = "OLD=NEW", value_parser = moved())]
     pub map: Vec<Moved>,
+    /// Wait at most so long for what is left of the program, where it was just killed: processes that have not given
+    /// back their memory, sockets, locks and ids yet; 0: not at all [default: 30s]
+    #[arg(long, value_name = "TIME", value_parser = parse_wait)]
+    pub wait: Option<Duration>,
     /// From now on.
     #[command(flatten)]
     pub changes: Changes,

@@ -126,6 +126,7 @@ fn of_rebuild(error: &RebuildError) -> Exit {
         RebuildError::File { .. }
         | RebuildError::Ids(_)
         | RebuildError::IdTaken(_)
+        | RebuildError::InUse(_)
         | RebuildError::Refused(_) => Exit::Refused,
         RebuildError::In { error, .. } => of_rebuild(error),
         RebuildError::Pages { source, .. } => of_pages(source),

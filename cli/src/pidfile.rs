@@ -4,7 +4,7 @@
 //! Written by the agent, removed by it at the end of the job. Compared with pid, start time and boot: a number that
 //! was given to another process is noticed. On another host nothing is known, and nothing is claimed.
 
-use holdfast_sys::procfs;
+use holdfast_sys::procfs::{self, Existence};
 use holdfast_tiers::{Job, JobLock};
 use std::fs;
 use std::io;
@@ -17,9 +17,9 @@ fn path(job: &Job) -> PathBuf {
 /// What tells a process from all others: pid, start time in ticks, boot. `None` if it has ended.
 fn identity(pid: i32) -> Option<String> {
     let fields = procfs::stat_fields(pid, pid).ok()?;
-    // proc_pid_stat(5): field 3 is the state, field 22 the start time; these fields begin with the third.
-    let (state, start) = (fields.first()?, fields.get(19)?);
-    if state == "Z" || state == "X" {
+    // proc_pid_stat(5): field 22 is the start time; these fields begin with the third.
+    let start = fields.get(19)?;
+    if procfs::existence(pid) == Existence::Ended {
         return None;
     }
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;

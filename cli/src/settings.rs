@@ -246,6 +246,14 @@ impl Recipe {
     }
 }
 
+/// As [`parse_duration`], or none: `0`.
+///
+/// # Errors
+/// Says what is accepted.
+pub fn parse_wait(text: &str) -> Result<Duration, String> {
+    if matches!(text, "0" | "0s") { Ok(Duration::ZERO) } else { parse_duration(text) }
+}
+
 /// Parses `30s`, `10m`, `1h`, `2d`, `90` (seconds) and sums such as `1h30m`.
 ///
 /// # Errors

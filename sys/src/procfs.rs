@@ -229,6 +229,52 @@ pub fn stat_fields(pid: i32, tid: i32) -> io::Result<Vec<String>> {
     Ok(after_name(&text).ok_or_else(|| bad("stat", &text))?.map(str::to_owned).collect())
 }
 
+/// How far a process is on its way out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Existence {
+    /// It runs, or could.
+    Living,
+    /// It was killed, or ends, and has not given back all that it had: memory, files, sockets, its id.
+    Dying,
+    /// It has given back all but its id (a zombie), or is gone.
+    Ended,
+}
+
+/// How far a process is on its way out. A thread that was killed has SIGKILL pending from the moment of the call on
+/// (kernel/signal.c, `complete_signal`), is marked when it begins to end (include/linux/sched.h, PF_EXITING, and
+/// PF_DUMPCORE while it writes a core file), and becomes a zombie when it has given back what it had
+/// (kernel/exit.c, `do_exit`).
+pub fn existence(pid: i32) -> Existence {
+    let mut found = Existence::Ended;
+    for tid in tasks(pid).unwrap_or_default() {
+        match stat_fields(pid, tid).ok().and_then(|fields| thread_existence(&fields)) {
+            Some(Existence::Living) => return Existence::Living,
+            Some(Existence::Dying) => found = Existence::Dying,
+            Some(Existence::Ended) | None => {}
+        }
+    }
+    found
+}
+
+/// Of one thread. `fields`: see [`stat_fields`].
+fn thread_existence(fields: &[String]) -> Option<Existence> {
+    const PF_EXITING: u64 = 4;
+    const PF_DUMPCORE: u64 = 0x200;
+    const KILLED: u64 = 1 << (libc::SIGKILL - 1);
+    let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
+    let (state, flags, pending) = (fields.first()?, number(9)?, number(31)?);
+    Some(match state.as_str() {
+        "Z" | "X" => Existence::Ended,
+        _ if flags & (PF_EXITING | PF_DUMPCORE) != 0 || pending & KILLED != 0 => Existence::Dying,
+        _ => Existence::Living,
+    })
+}
+
+/// The name of a process, for messages.
+pub fn name(pid: i32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm")).map_or_else(|_| "?".into(), |name| name.trim().to_owned())
+}
+
 /// How long the main thread has waited for a processor in its life, ns; 0: this kernel does not count it
 /// (Documentation/scheduler/sched-stats.rst, /proc/PID/schedstat). What it waits just now counts when it is over.
 ///
@@ -532,6 +578,31 @@ mod tests {
             })
         });
         assert!(agree);
+    }
+
+    #[test]
+    fn a_process_that_ends_is_dying_and_then_ended() {
+        let of = |text: &str| {
+            let fields: Vec<String> = after_name(text.as_bytes()).unwrap().map(str::to_owned).collect();
+            thread_existence(&fields)
+        };
+        let line = |state: &str, flags: u32, pending: u32| {
+            format!("7 (a) b) {state} 1 2 3 4 5 {flags} {} {pending} 0 0", ["0"; 21].join(" "))
+        };
+        assert_eq!(of(&line("R", 0x400000, 0)), Some(Existence::Living));
+        assert_eq!(of(&line("R", 0x400000, 1 << 8)), Some(Existence::Dying));
+        assert_eq!(of(&line("R", 0x40004c, 0)), Some(Existence::Dying));
+        assert_eq!(of(&line("D", 0x400200, 0)), Some(Existence::Dying));
+        assert_eq!(of(&line("Z", 0x40004c, 1 << 8)), Some(Existence::Ended));
+        assert_eq!(of("7 (a) R 1"), None);
+        let mut child = std::process::Command::new("sleep").arg("20").spawn().unwrap();
+        let pid = child.id().cast_signed();
+        assert_eq!((existence(pid), name(pid).is_empty()), (Existence::Living, false));
+        child.kill().unwrap();
+        assert_ne!(existence(pid), Existence::Living, "at once");
+        while existence(pid) != Existence::Ended {}
+        child.wait().unwrap();
+        assert_eq!(existence(pid), Existence::Ended);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::args::PruneArgs;
 use crate::exit::Failure;
+use crate::front::patience::Patience;
 use crate::report;
 use holdfast_tiers::{ImageInfo, Job};
 use std::fs;
@@ -14,7 +15,7 @@ use std::path::Path;
 pub fn run(args: &PruneArgs, root: Option<&Path>) -> Result<(), Failure> {
     let store = crate::names::open_store(root)?;
     let job = crate::names::open_job(&store, &args.job)?;
-    crate::front::wait_for_lock::wait(&job)?;
+    crate::front::wait_for_lock::wait(&job, &Patience::default())?;
     let lock = job.lock()?;
     let images = job.images()?;
     let keep = if args.all { 0 } else { args.keep.unwrap_or(usize::MAX) };

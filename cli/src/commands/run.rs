@@ -3,6 +3,7 @@
 use crate::args::RunArgs;
 use crate::exit::Failure;
 use crate::front::launch::c_string;
+use crate::front::patience::Patience;
 use crate::front::restart::restart;
 use crate::front::restart_request::{MemoryMode, RestartRequest};
 use crate::front::run::{RunRequest, run_program};
@@ -39,7 +40,7 @@ pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
     let arguments = args.command.iter().map(|word| c_string(word)).collect::<Result<Vec<_>, _>>()?;
     claim_job(&store, args.name.as_deref(), Path::new(name), |job| {
         // Before the recipe is written: that of a running job is not ours.
-        front::wait_for_lock::wait(job)?;
+        front::wait_for_lock::wait(job, &Patience::default())?;
         recipe(args, &settings)?.write(job)?;
         let (settings, arguments) = (&settings, arguments.clone());
         let run = RunRequest { store: &store, job, settings, program: &path, arguments, extra: &[] };
@@ -59,13 +60,15 @@ fn resume(
     if job.images()?.is_empty() {
         return Ok(None);
     }
-    front::wait_for_lock::wait(&job)?;
+    let patience = &Patience::default();
+    front::wait_for_lock::wait(&job, patience)?;
     let old = Recipe::read(&job)?;
     // What it was told at its start.
     let settings = &Settings { cpu_baseline: old.settings.cpu_baseline, ..settings.clone() };
     Recipe { settings: settings.clone(), ..old }.write(&job)?;
     let (fallback, memory) = (true, MemoryMode::Auto);
-    let request = RestartRequest { store, job: &job, settings, epoch: None, fallback, memory, map: &[] };
+    let request =
+        RestartRequest { store, job: &job, settings, epoch: None, fallback, memory, map: &[], patience };
     restart(&request, state).map(Some)
 }
 

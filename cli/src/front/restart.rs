@@ -14,7 +14,7 @@ use holdfast_image::Epoch;
 use holdfast_image::pages::{ExtentSource, PageProvider};
 use holdfast_image::paths::{Moved, move_files};
 use holdfast_image::record::{Backing, ProcessRecord};
-use holdfast_process::rebuild::{self, RebuildError, SpawnOptions, Spawned};
+use holdfast_process::rebuild::{self, NamedProcess, RebuildError, SpawnOptions, Spawned};
 use holdfast_sys::signals::{self, SignalMessages};
 use holdfast_sys::{fd, poll};
 use holdfast_tiers::{Image, Job};
@@ -46,7 +46,7 @@ impl Program for Spawned {
 /// rebuilding. The program does not run then.
 pub fn restart(request: &RestartRequest<'_>, state: &StartState) -> Result<Ending, Failure> {
     let job = request.job;
-    super::wait_for_lock::wait(job)?;
+    super::wait_for_lock::wait(job, request.patience)?;
     let mut epochs: Vec<Epoch> = job.images()?.iter().map(|image| image.epoch).collect();
     if let Some(epoch) = request.epoch {
         epochs.retain(|other| *other <= epoch);
@@ -61,7 +61,7 @@ pub fn restart(request: &RestartRequest<'_>, state: &StartState) -> Result<Endin
             if !result.as_ref().is_err_and(|failure| failure.kind == FailureKind::Transient) {
                 break;
             }
-            super::wait_for_lock::wait(job)?;
+            super::wait_for_lock::wait(job, request.patience)?;
             result = restart_one(request, epoch, state);
         }
         match &result {
@@ -96,19 +96,51 @@ fn restart_one(request: &RestartRequest<'_>, epoch: Epoch, state: &StartState) -
     let mut record = image.record().clone();
     move_files(&mut record, request.map);
     rebuild::renamed::find(&mut record, &request.job.saved_dir());
+    wait_for_the_dying(request, &record)?;
     let differences = rebuild::preflight(&record);
     if !differences.is_empty() {
         return Err(Failure::new(Exit::Refused, differences.join("\n")));
     }
+    let (mut spawned, agent) = match start(request, &image, &record, state) {
+        Ok(started) => started,
+        // Killed meanwhile, it was in the way.
+        Err(failure) if failure.exit != Exit::BadImage && !rebuild::dying::of_program(&record).is_empty() => {
+            return Err(Failure { kind: FailureKind::Transient, ..failure });
+        }
+        Err(failure) => return Err(failure),
+    };
+    drop(image);
+    supervise(&mut spawned, state, agent, request.job, request.settings)
+}
+
+/// What is left of the program, which was just killed, has what the new one needs.
+fn wait_for_the_dying(request: &RestartRequest<'_>, record: &ProcessRecord) -> Result<(), Failure> {
+    let is_left = |first: &NamedProcess, all: usize| match all {
+        1 => first.to_string(),
+        all => format!("{first} and {} more of the program", all - 1),
+    };
+    request.patience.wait(|| {
+        let left = rebuild::dying::of_program(record);
+        left.first().map(|first| is_left(first, left.len()))
+    })
+}
+
+/// Starts the agent and rebuilds the program, up to the moment when it runs.
+fn start(
+    request: &RestartRequest<'_>,
+    image: &Image,
+    record: &ProcessRecord,
+    state: &StartState,
+) -> Result<(Spawned, Launched), Failure> {
     let (ours, theirs) = fd::socketpair(libc::SOCK_SEQPACKET)
         .map_err(|error| Failure::system("socketpair for the seed", &error))?;
-    let lazy = is_lazy(request.memory, &image);
+    let lazy = is_lazy(request.memory, image);
     let several = !record.others.is_empty();
     let task = RestartTask {
-        epoch: epoch.0,
+        epoch: image.epoch().0,
         seed: theirs,
         lazy,
-        share: several && request.memory != MemoryMode::Eager && (lazy || !has_go(&image)),
+        share: several && request.memory != MemoryMode::Eager && (lazy || !has_go(image)),
         map: request.map.iter().map(Moved::to_argument).collect(),
     };
     let agent = launch(request.store, request.job, &state.inherited_fds, AgentTask::Restart(task))?;
@@ -116,9 +148,11 @@ fn restart_one(request: &RestartRequest<'_>, epoch: Epoch, state: &StartState) -
     let interrupt = ENDS.iter().fold(0, |mask, signal| mask | signals::bit(*signal));
     let interrupt = SignalMessages::new(interrupt).map_err(|error| Failure::system("signalfd", &error))?;
     let options = SpawnOptions { ids: None, interrupt: Some(interrupt.as_fd()) };
-    let spawned = rebuild::spawn(&record, ours, &options);
-    let mut spawned = spawned.map_err(|error| why_none_was_spawned(&error, &agent, state, request.job))?;
-    drop(image);
+    let spawned = rebuild::spawn(record, ours, &options);
+    let mut spawned = spawned.map_err(|error| {
+        let failure = why_none_was_spawned(&error, &agent, state, request.job);
+        if matches!(error, RebuildError::InUse(_)) { with_holders(failure, record) } else { failure }
+    })?;
     let runs = wait_until_it_runs(&agent, state, request.job);
     let put_back = match runs {
         Ok(put_back) => put_back,
@@ -131,7 +165,13 @@ fn restart_one(request: &RestartRequest<'_>, epoch: Epoch, state: &StartState) -
     for line in spawned.notes.iter().chain(&put_back) {
         report::note(line);
     }
-    supervise(&mut spawned, state, agent, request.job, request.settings)
+    Ok((spawned, agent))
+}
+
+/// Names who has the program's addresses.
+fn with_holders(failure: Failure, record: &ProcessRecord) -> Failure {
+    let lines = std::iter::once(failure.message).chain(rebuild::dying::holders(record));
+    Failure { message: lines.collect::<Vec<String>>().join("\n"), ..failure }
 }
 
 /// New processes that are left by the agent, or ended by it, do not know why; it does.

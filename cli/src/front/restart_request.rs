@@ -1,5 +1,6 @@
 //! What is asked of a restart. Made by the commands `run --resume` and `restart`.
 
+use super::patience::Patience;
 use crate::settings::Settings;
 use holdfast_image::Epoch;
 use holdfast_image::paths::Moved;
@@ -17,7 +18,7 @@ pub enum MemoryMode {
 }
 
 /// What to restart, and how.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct RestartRequest<'a> {
     /// The store.
     pub store: &'a Store,
@@ -33,4 +34,6 @@ pub struct RestartRequest<'a> {
     pub memory: MemoryMode,
     /// Files that were moved.
     pub map: &'a [Moved],
+    /// How long what is left of the program may take to be gone.
+    pub patience: &'a Patience,
 }

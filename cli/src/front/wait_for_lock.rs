@@ -1,9 +1,12 @@
 //! Waiting until a job is free: the agent of a program that has just ended needs a moment, or the time of a flush.
 
+use super::patience::Patience;
 use crate::client::Agent;
 use crate::exit::{Exit, Failure};
 use crate::pidfile;
 use crate::report;
+use holdfast_process::rebuild::NamedProcess;
+use holdfast_sys::procfs::{self, Existence};
 use holdfast_tiers::Job;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,23 +14,44 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_millis(20);
 /// How long an agent may take that has something to tell of a program: it may not have noticed its end yet.
 const NOTICE: Duration = Duration::from_millis(500);
-/// How long one may take that has neither a program nor a flush: a busy disk may hold up the last of what it writes.
-const LEAVE: Duration = Duration::from_secs(10);
 
-/// Waits until no agent serves the job.
+/// Waits until no agent serves the job, and its program is gone. An agent that has neither a program nor a flush is
+/// waited for like what is dying: a busy disk may hold up the last of what it writes.
 ///
 /// # Errors
-/// Its program runs.
-pub fn wait(job: &Job) -> Result<(), Failure> {
+/// Its program runs, or does not come to its end.
+pub fn wait(job: &Job, patience: &Patience) -> Result<(), Failure> {
+    wait_for_agent(job, patience)?;
+    let is_alive = |pid: i32| procfs::existence(pid) == Existence::Living;
+    let dying = || pidfile::program(job).filter(|pid| !is_alive(*pid)).map(NamedProcess::of);
+    patience.wait(|| dying().map(|process| format!("{process}, the program of job {}", job.name())))?;
+    match pidfile::program(job) {
+        None => Ok(()),
+        Some(pid) => Err(Failure::new(
+            Exit::Refused,
+            format!(
+                "the program of job {} still runs as process {pid}, without an agent (which was killed): it cannot be \
+                 checkpointed any more; end it before the job is started again",
+                job.name()
+            ),
+        )),
+    }
+}
+
+fn wait_for_agent(job: &Job, limits: &Patience) -> Result<(), Failure> {
     let mut told = false;
     // Since when it has been as it is: what the flush before took is not part of the time to leave.
     let (mut begun, mut before) = (Instant::now(), None);
     while job.is_live() {
         let status = Agent::connect(job).and_then(|agent| agent.status()).ok();
         let patience = match &status {
-            Some(status) if status.pid.is_some() => NOTICE,
+            Some(status) if let Some(pid) = status.pid => {
+                let is_dying = || procfs::existence(pid) == Existence::Dying;
+                limits.wait(|| is_dying().then(|| NamedProcess::of(pid).to_string()))?;
+                NOTICE
+            }
             Some(status) if status.flushing.is_some() => Duration::MAX,
-            _ => LEAVE,
+            _ => limits.left().max(NOTICE),
         };
         if before.replace(patience) != Some(patience) {
             begun = Instant::now();
@@ -47,15 +71,5 @@ pub fn wait(job: &Job) -> Result<(), Failure> {
         }
         thread::sleep(PAUSE);
     }
-    match pidfile::program(job) {
-        None => Ok(()),
-        Some(pid) => Err(Failure::new(
-            Exit::Refused,
-            format!(
-                "the program of job {} still runs as process {pid}, without an agent (which was killed): it cannot be \
-                 checkpointed any more; end it before the job is started again",
-                job.name()
-            ),
-        )),
-    }
+    Ok(())
 }

@@ -97,6 +97,9 @@ pub enum RebuildError {
     /// Something on this host is in the way.
     #[error("{0}")]
     Refused(String),
+    /// Another program has what only one can have: an address, a name.
+    #[error("{0}")]
+    InUse(String),
     /// The image does not fit this host, or contradicts itself.
     #[error("{0}")]
     Image(String),

@@ -32,6 +32,10 @@ pub enum Message {
     Refused(String),
     /// It could not be done.
     Failed(String),
+    /// Something on this host is in the way.
+    Hindered(String),
+    /// Another program has what only one can have.
+    InUse(String),
     /// The agent went away, and has said why over its own link if it could.
     AgentLeft,
     /// All is ready; the next thing is the exec. Told by the first process only, when the agent has taken over all.
@@ -86,6 +90,8 @@ pub fn send(socket: &OwnedFd, message: &Message) {
         Message::Note(text) => (b'n', text.as_str()),
         Message::Refused(text) => (b'u', text.as_str()),
         Message::Failed(text) => (b'e', text.as_str()),
+        Message::Hindered(text) => (b'h', text.as_str()),
+        Message::InUse(text) => (b'i', text.as_str()),
         Message::AgentLeft => (b'a', ""),
         Message::Ready => (b'r', ""),
         Message::Spawned { .. } | Message::End => return,
@@ -100,6 +106,12 @@ pub fn failure_message(error: &RebuildError) -> Message {
     match error {
         RebuildError::Ids(why) => Message::Refused(why.clone()),
         RebuildError::PeerGone(_) => Message::AgentLeft,
+        RebuildError::InUse(why) => Message::InUse(why.clone()),
+        RebuildError::File { .. } | RebuildError::Refused(_) => Message::Hindered(error.to_string()),
+        RebuildError::In { error: inner, .. } => match failure_message(inner) {
+            Message::Hindered(_) => Message::Hindered(error.to_string()),
+            _ => Message::Failed(error.to_string()),
+        },
         other => Message::Failed(other.to_string()),
     }
 }
@@ -115,6 +127,8 @@ pub fn receive(socket: &OwnedFd) -> Message {
         Some(b'n') => Message::Note(text()),
         Some(b'u') => Message::Refused(text()),
         Some(b'e') => Message::Failed(text()),
+        Some(b'h') => Message::Hindered(text()),
+        Some(b'i') => Message::InUse(text()),
         Some(b'a') => Message::AgentLeft,
         Some(b'r') => Message::Ready,
         _ => Message::End,
@@ -167,8 +181,14 @@ mod tests {
     fn messages_arrive_in_order_and_end() {
         let (front, process) = channel().unwrap();
         announce(&process).unwrap();
-        let sent =
-            [Message::Note("a".into()), Message::Failed(String::new()), Message::AgentLeft, Message::Ready];
+        let sent = [
+            Message::Note("a".into()),
+            Message::Failed(String::new()),
+            Message::Hindered("b".into()),
+            Message::InUse("c".into()),
+            Message::AgentLeft,
+            Message::Ready,
+        ];
         sent.iter().for_each(|message| send(&process, message));
         let Message::Spawned { pid, process: Some(opened) } = receive(&front) else { panic!("the first") };
         assert_eq!(pid, std::process::id().cast_signed());

@@ -36,6 +36,7 @@ mod vdso;
 pub use agent::options::{RebuildOptions, Rebuilt, RebuiltMember};
 pub use agent::rebuild_job::rebuild_job;
 pub use error::{Peer, RebuildError};
+pub use front::dying::{self, NamedProcess};
 pub use front::ids::Ids;
 pub use front::spawn::{SpawnOptions, Spawned, spawn};
 pub use preflight::preflight;

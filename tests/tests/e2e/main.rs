@@ -2,6 +2,7 @@
 //! end. Each file says at its head what it shows; `tests/README.md` has the list.
 #![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used)]
 
+mod again;
 mod chains_apps;
 mod chains_programs;
 mod check;

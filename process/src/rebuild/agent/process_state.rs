@@ -89,6 +89,17 @@ pub fn descriptors_and_signals(leader: SeedThread, member: Member<'_>) -> Result
 /// # Errors
 /// Names the file: another program has locked it meanwhile.
 pub fn locks(leader: SeedThread, member: Member<'_>) -> Result<(), RebuildError> {
+    lock_all(leader, member).map_err(|error| match error {
+        RebuildError::Call { what, source }
+            if matches!(source.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) =>
+        {
+            RebuildError::InUse(format!("the new process could not {what}: {source}"))
+        }
+        other => other,
+    })
+}
+
+fn lock_all(leader: SeedThread, member: Member<'_>) -> Result<(), RebuildError> {
     const F_OFD_SETLK: u64 = 37;
     let mut batch = leader.batch();
     for (index, description) in member.job.descriptions().iter().enumerate() {

@@ -2,6 +2,7 @@
 //! after the other.
 
 mod attempt;
+pub mod dying;
 pub mod ids;
 mod last_pid;
 mod namespace;

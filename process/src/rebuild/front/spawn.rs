@@ -194,6 +194,8 @@ fn listen(
             Message::Ready => ready = true,
             Message::Refused(why) => drop(failure.get_or_insert(Ok(why))),
             Message::Failed(why) => drop(failure.get_or_insert(Err(RebuildError::Reported(why)))),
+            Message::Hindered(why) => drop(failure.get_or_insert(Err(RebuildError::Refused(why)))),
+            Message::InUse(why) => drop(failure.get_or_insert(Err(RebuildError::InUse(why)))),
             Message::AgentLeft => drop(failure.get_or_insert(Err(RebuildError::PeerGone(Peer::Agent)))),
             Message::End => break,
         }

@@ -57,7 +57,7 @@ impl NewProcess<'_> {
                 .ok_or_else(|| RebuildError::Image(format!("there is no process {index}")))?;
             self.prepare_and_execute(member, floor, &made, &removed).map_err(|error| match (index, &error) {
                 (0, _) | (_, RebuildError::PeerGone(_)) => error,
-                _ => RebuildError::Reported(format!("process {}: {error}", member.own.pid)),
+                _ => RebuildError::In { pid: member.own.pid, error: Box::new(error) },
             })
         });
         if let Err(error) = outcome {

@@ -5,7 +5,6 @@
 //! is left alone.
 
 use crate::rebuild::error::RebuildError;
-use holdfast_image::bytes::Name;
 use holdfast_image::record::SocketRecord;
 use holdfast_sys::socket;
 use std::fs;
@@ -64,8 +63,9 @@ pub fn remove_dead(path: &Path, record: &SocketRecord) -> Result<(), RebuildErro
     if dead {
         return fs::remove_file(path).map_err(failed("removing the dead socket"));
     }
-    let why = "another program uses this name: end that program, or move the file away".to_owned();
-    Err(RebuildError::file(&Name::from(path), why))
+    let (name, what) =
+        (path.display(), "another program uses this name: end that program, or move the file away");
+    Err(RebuildError::InUse(format!("{name}: {what}")))
 }
 
 /// Bytes of a struct sockaddr_un. `None`: the path is too long for one.
@@ -80,7 +80,7 @@ fn address_of(path: &Path) -> Option<Vec<u8>> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use holdfast_image::bytes::Blob;
+    use holdfast_image::bytes::{Blob, Name};
     use holdfast_image::record::SocketState;
     use std::os::unix::net::UnixListener;
 

@@ -191,9 +191,8 @@ fn join(
 fn listen_at(end: End<'_>, listeners: &mut HashMap<Vec<u8>, OwnedFd>) -> Result<(), RebuildError> {
     let address = end.socket.local.0.as_slice();
     if !listeners.contains_key(address) {
-        let failed = || RebuildError::io(format!("listening at {}", end.socket.address()));
         let listener = bound(end.socket)?;
-        socket::listen(listener.as_fd(), 8).map_err(failed())?;
+        socket::listen(listener.as_fd(), 8).map_err(|error| not_bound(end.socket, error))?;
         listeners.insert(address.to_vec(), listener);
     }
     Ok(())
@@ -255,7 +254,7 @@ pub fn make(record: &SocketRecord) -> Result<OwnedFd, RebuildError> {
             let made = bound(record)?;
             if let SocketState::Listening { backlog } = state {
                 let backlog = i32::try_from(*backlog).unwrap_or(i32::MAX);
-                socket::listen(made.as_fd(), backlog).map_err(failed("listening at"))?;
+                socket::listen(made.as_fd(), backlog).map_err(|error| not_bound(record, error))?;
             }
             // The program's own choice whether the address may be used again, now that it has been.
             set_options(&made, &record.options);
@@ -288,11 +287,11 @@ fn bound(record: &SocketRecord) -> Result<OwnedFd, RebuildError> {
     let address = &record.local.0;
     if domain == libc::AF_UNIX {
         let Some(path) = record.path() else {
-            socket::bind(made.as_fd(), address).map_err(failed("binding a socket to"))?;
+            bind_patiently(&made, address).map_err(|error| not_bound(record, error))?;
             return Ok(made);
         };
         socket_files::remove_dead(path, record)?;
-        socket::bind(made.as_fd(), address).map_err(failed("binding a socket to"))?;
+        socket::bind(made.as_fd(), address).map_err(|error| not_bound(record, error))?;
         fs::set_permissions(path, Permissions::from_mode(record.mode)).map_err(failed("chmod of"))?;
         return Ok(made);
     }
@@ -301,15 +300,27 @@ fn bound(record: &SocketRecord) -> Result<OwnedFd, RebuildError> {
         socket::set_option(made.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, &value.to_ne_bytes())
     };
     reuse(1).map_err(failed("preparing the address of"))?;
-    match bind_patiently(&made, address) {
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            let name = holdfast_image::bytes::Name(record.address().into_bytes());
-            Err(RebuildError::file(
-                &name,
-                "another program has this address: end that program, or wait for its end",
-            ))
+    bind_patiently(&made, address).map(|()| made).map_err(|error| not_bound(record, error))
+}
+
+/// Why a socket cannot have its address, or listen there.
+fn not_bound(record: &SocketRecord, error: io::Error) -> RebuildError {
+    let name = record.address();
+    match error.kind() {
+        io::ErrorKind::AddrInUse => RebuildError::InUse(format!(
+            "{name}: another program has this address: end that program, or wait for its end"
+        )),
+        _ if record.path().is_some() => {
+            RebuildError::Refused(format!("{name}: the socket of the program cannot be made here: {error}"))
         }
-        result => result.map(|()| made).map_err(failed("binding a socket to")),
+        io::ErrorKind::AddrNotAvailable => RebuildError::Refused(format!(
+            "{name}: this host does not have the address (ip address add gives it one)"
+        )),
+        io::ErrorKind::PermissionDenied => RebuildError::Refused(format!(
+            "{name}: a socket cannot be bound to it ({error}): ports below \
+             net.ipv4.ip_unprivileged_port_start are for the privileged"
+        )),
+        _ => RebuildError::io(format!("binding a socket to {name}"))(error),
     }
 }
 
@@ -320,11 +331,17 @@ fn bind_patiently(made: &OwnedFd, address: &[u8]) -> io::Result<()> {
     loop {
         let result = socket::bind(made.as_fd(), address);
         let in_use = result.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EADDRINUSE));
-        if !in_use || begun.elapsed() > patience(address.get(2..4)) {
+        // An abstract name is free as soon as no message holds its socket any more.
+        let port = address.get(2..4).filter(|_| !is_unix(address));
+        if !in_use || begun.elapsed() > patience(port) {
             return result;
         }
         std::thread::sleep(PAUSE);
     }
+}
+
+fn is_unix(address: &[u8]) -> bool {
+    address.first_chunk().is_some_and(|family| i32::from(u16::from_ne_bytes(*family)) == libc::AF_UNIX)
 }
 
 /// How long a port is tried for: longer if no living process has it.

@@ -1,0 +1,83 @@
+//! A restart in the same moment as `kill -9` of everything: what is dying is waited for; what lives is named.
+
+use anyhow::{Context, Result, ensure};
+use holdfast_tests::apps::App;
+use holdfast_tests::full;
+use holdfast_tests::processes;
+use holdfast_tests::sandbox::{Bed, User, each_user, shell_code, wait};
+use std::fs;
+use std::os::unix::net::UnixListener;
+use std::process::Child;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+const JOB: &str = "j";
+
+/// Starts the program and takes an image of it.
+fn start(bed: &Bed, mebibytes: u32) -> Result<Child> {
+    let app = App::program("served", &[&mebibytes.to_string()]);
+    let mut front = bed.staying_command(JOB, &[], &app.words())?.spawn()?;
+    bed.wait_live(JOB, &mut front)?.with_context(|| format!("it ended at once: {}", bed.text("err")))?;
+    bed.until("sockets, locks and memory", LIMIT, || bed.text("out").contains("served"))?;
+    bed.say(&["checkpoint", JOB])?.success()?;
+    Ok(front)
+}
+
+/// `kill -9` for the program, its agent and the `holdfast` in front of it.
+fn kill_everything(bed: &Bed) {
+    processes::kill(&processes::of(bed.dir()));
+    let _ = fs::remove_file(bed.work().join("alive"));
+}
+
+fn again(bed: &Bed, mebibytes: u32, times: u32) -> Result<()> {
+    let mut front = start(bed, mebibytes)?;
+    for turn in 1..=times {
+        kill_everything(bed);
+        let mut next = bed.restart_command(JOB, &[])?.spawn()?;
+        wait(&mut front, LIMIT)?;
+        let mut ended = None;
+        bed.until("the program", LIMIT, || {
+            ended = next.try_wait().ok().flatten();
+            ended.is_some() || bed.work().join("alive").exists()
+        })?;
+        ensure!(ended.is_none(), "restart {turn} ended with {ended:?}: {}", bed.text("restart.err"));
+        front = next;
+    }
+    bed.may_end()?;
+    let code = shell_code(wait(&mut front, LIMIT)?);
+    ensure!(code == 0 && bed.text("out") == "00001 served\nPASS\n", "status {code}: {}", bed.text("out"));
+    bed.check_clean(JOB)
+}
+
+/// The long form: 1.5 GB, a hundred times.
+#[test]
+fn a_restart_at_once_after_a_kill() {
+    if full() {
+        for user in [User::Root, User::Ordinary] {
+            if let Some(bed) = Bed::lasting(user, Duration::from_secs(3600)) {
+                again(&bed, 1500, 50).unwrap_or_else(|error| panic!("as {user:?}: {error:#}"));
+            }
+        }
+    }
+    each_user(|bed| again(bed, 48, 3));
+}
+
+/// A living program that has what is needed is not waited for, but named, where this user can see whose it is.
+#[test]
+fn a_name_that_another_program_has() {
+    each_user(|bed| {
+        let mut front = start(bed, 1)?;
+        kill_everything(bed);
+        wait(&mut front, LIMIT)?;
+        let path = bed.work().join("stream.socket");
+        fs::remove_file(&path)?;
+        let _listener = UnixListener::bind(&path)?;
+        let ended = bed.say(&["restart", JOB])?;
+        let own = format!("process {} (", std::process::id());
+        let named = ended.stderr.contains("stream.socket: another program uses this name")
+            && (bed.user() == User::Ordinary || ended.stderr.contains(&own));
+        ensure!(ended.code() == 69 && named, "status {}: {}", ended.code(), ended.stderr);
+        fs::remove_file(&path)?;
+        bed.check_clean(JOB)
+    });
+}
