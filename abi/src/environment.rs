@@ -2,6 +2,9 @@
 
 /// Path of the agent's socket. It also ties a process to its job.
 pub const ENV_SOCKET: &str = "HOLDFAST_SOCKET";
+/// A secret of a job that root has started, 32 hexadecimal digits: it ties processes to the job that have other ids.
+/// libholdfast does not read it.
+pub const ENV_KEY: &str = "HOLDFAST_KEY";
 /// Engine that the program was started for; only [`ENGINE_SLOTS`] means something to libholdfast.
 pub const ENV_ENGINE: &str = "HOLDFAST_ENGINE";
 /// Value of [`ENV_ENGINE`] that makes libholdfast ready for engine `slots` when it is loaded.

@@ -41,7 +41,7 @@ pub use freeze::guard::{Class, Events, Guard, GuardOptions, Seen, SlotCount};
 pub use freeze::tracer_queue::Parked;
 pub use job::adopt::{cannot_register, loads_libraries};
 pub use job::members::{FaultCounters, Members};
-pub use job::membership::{ancestors, is_of_job};
+pub use job::membership::{Kinship, ancestors, is_of_job};
 pub use job::process_age::Awaited;
 pub use job::target::{Adopted, Roster, Target};
 pub use namespaces::Namespaces;

@@ -22,7 +22,7 @@ use holdfast_abi::registration::EVENT_SETSID;
 use holdfast_image::Epoch;
 use holdfast_image::control::{JobStatus, MAX_MESSAGE, Reply, Request};
 use holdfast_image::record::InjectArea;
-use holdfast_process::{Tracer, Tracking, is_of_job};
+use holdfast_process::{Kinship, Tracer, Tracking, is_of_job};
 use holdfast_sys::poll::{self, Bell};
 use holdfast_sys::signals::SignalMessages;
 use holdfast_sys::{fd, unix_socket};
@@ -95,6 +95,8 @@ pub struct EventLoop {
     /// Descriptors above 2 that the program was started with; unknown before the registration of one that was started
     /// without a front.
     inherited_fds: Option<Vec<InheritedFd>>,
+    /// Finds what went on as another user.
+    kinship: Kinship,
 }
 
 impl EventLoop {
@@ -135,6 +137,7 @@ impl EventLoop {
             link_open,
             ending: false,
             inherited_fds,
+            kinship: Kinship::default(),
             context,
         })
     }
@@ -174,7 +177,7 @@ impl EventLoop {
     /// # Errors
     /// poll(2) failed: nothing can be done any more.
     pub fn serve(mut self) -> io::Result<()> {
-        while !self.is_finished() {
+        while !self.is_finished() || !self.ending && self.program_pid().is_none() && self.follow_kin() {
             let timeout = self.timeout();
             for source in self.wait(timeout)? {
                 self.handle(source);
@@ -287,11 +290,23 @@ impl EventLoop {
                 tracing::info!("process {pid} ended; {next} is the program now");
                 self.remember_program();
             }
+            Ended::Alone if self.follow_kin() => {}
             Ended::Alone => {
                 tracing::info!("process {pid} ended, and no process is left");
                 self.alone = Some((Instant::now(), self.grace));
             }
         }
+    }
+
+    /// Takes over those that went on as another user, and could not register. Whether there are any.
+    fn follow_kin(&mut self) -> bool {
+        let found = self.kinship.find();
+        self.processes().follow(found);
+        let Some(pid) = self.program_pid() else { return false };
+        tracing::info!("{pid} is the program now, which is another user's");
+        self.alone = None;
+        self.remember_program();
+        true
     }
 
     fn accept(&mut self) {
@@ -463,10 +478,10 @@ impl EventLoop {
         }
     }
 
-    fn remember_program(&self) {
-        if let Some(pid) = self.program_pid()
-            && let Err(error) = pidfile::remember(&self.context.job, pid)
-        {
+    fn remember_program(&mut self) {
+        let Some(pid) = self.program_pid() else { return };
+        self.kinship.learn(pid, &self.context.job.socket_path());
+        if let Err(error) = pidfile::remember(&self.context.job, pid) {
             tracing::warn!("recording the program: {error}");
         }
     }

@@ -117,6 +117,14 @@ impl Processes {
         }
         Ok(())
     }
+    /// Processes that were found when none was left: the oldest is the program.
+    pub fn follow(&mut self, mut pids: Vec<i32>) {
+        pids.sort_by_key(|pid| born(*pid));
+        for pid in pids {
+            // One that has ended meanwhile is none.
+            let _ = self.add(pid, None, InjectArea::default(), Arc::new(Tracking::new(None)));
+        }
+    }
     /// The program may have lost its place to a process above it that was heard later: a server without libholdfast
     /// whose worker has it.
     fn begin_with_the_topmost(&mut self) {

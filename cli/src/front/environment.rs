@@ -6,9 +6,13 @@ use super::launch::{c_string, own_environment, variable};
 use crate::exit::{Exit, Failure};
 use crate::settings::{Allocator, EngineChoice, Settings};
 use holdfast_abi::environment::{
-    ENGINE_SLOTS, ENV_ENGINE, ENV_MALLOC, ENV_ON_STOP, ENV_SIGNAL, ENV_SOCKET, MALLOC_JEMALLOC, MALLOC_SYSTEM,
+    ENGINE_SLOTS, ENV_ENGINE, ENV_KEY, ENV_MALLOC, ENV_ON_STOP, ENV_SIGNAL, ENV_SOCKET, MALLOC_JEMALLOC,
+    MALLOC_SYSTEM,
 };
+use holdfast_sys::unix_socket;
 use std::ffi::{CString, OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 const LIBRARY: &str = "libholdfast.so";
@@ -55,6 +59,9 @@ pub fn for_program(
 ) -> Result<Vec<CString>, Failure> {
     let library = library()?;
     let mut own: Vec<(String, OsString)> = vec![(ENV_SOCKET.into(), socket.into())];
+    if let Some(key) = key()? {
+        own.push((ENV_KEY.into(), key.into()));
+    }
     let malloc = match settings.malloc {
         Allocator::Jemalloc => MALLOC_JEMALLOC,
         Allocator::System => MALLOC_SYSTEM,
@@ -72,7 +79,7 @@ pub fn for_program(
     let mut entries = own_environment()?;
     entries.retain(|entry| {
         let name = entry.as_bytes().split(|&c| c == b'=').next().unwrap_or_default();
-        ![ENV_SIGNAL, ENV_ON_STOP, ENV_ENGINE].iter().any(|unset| unset.as_bytes() == name)
+        ![ENV_SIGNAL, ENV_ON_STOP, ENV_ENGINE, ENV_KEY].iter().any(|unset| unset.as_bytes() == name)
             && !own.iter().any(|(own, _)| own.as_bytes() == name)
     });
     preload(&mut entries, &library)?;
@@ -88,6 +95,17 @@ pub fn for_program(
         entries.push(variable(&name, &value)?);
     }
     Ok(entries)
+}
+
+/// What no other user can know. Only what root has started can have processes with other ids that may be looked at.
+fn key() -> Result<Option<String>, Failure> {
+    if unix_socket::effective_user() != 0 {
+        return Ok(None);
+    }
+    let mut random = [0; 16];
+    let read = File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut random));
+    read.map_err(|error| Failure::system("reading /dev/urandom", &error))?;
+    Ok(Some(format!("{:032x}", u128::from_le_bytes(random))))
 }
 
 const ASAN_OPTIONS: &str = "ASAN_OPTIONS";

@@ -1,7 +1,8 @@
 //! Processes in which libholdfast cannot register: statically linked, for another C library, or started without
-//! LD_PRELOAD; those in which it speaks to the agent of another job ([`registers_elsewhere`]); children that are
-//! stopped since their birth; and those made by the bare system call clone(2) ([`is_bare_copy`]). The agent makes
-//! itself the room there that the library would have told it of.
+//! LD_PRELOAD; those in which it speaks to the agent of another job ([`registers_elsewhere`]); those that are no
+//! longer root, and cannot reach root's agent ([`cannot_reach`]); children that are stopped since their birth; and
+//! those made by the bare system call clone(2) ([`is_bare_copy`]). The agent makes itself the room there that the
+//! library would have told it of.
 //!
 //! Called by `cut` before the stop, for those that it knows of, and by `stopped_group` for those that are born
 //! meanwhile, on the tracer thread; [`cannot_register`] by `check` and by the commands, too. A process is adopted
@@ -34,6 +35,7 @@ use holdfast_sys::environment::{self, Environment};
 use holdfast_sys::procfs::{self, Mapping, Status};
 use holdfast_sys::procmem::{self, ForcedMemory};
 use holdfast_sys::ptrace::{self, Registers};
+use holdfast_sys::unix_socket;
 use holdfast_sys::userfault;
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -78,11 +80,16 @@ pub fn cannot_register(pid: i32) -> bool {
     let is_told = environment.split(|byte| *byte == 0).any(preloads);
     match maps_of(pid) {
         // Some programs write over their environment.
-        Ok(maps) if has_library(&maps) => is_job_stopped(pid),
+        Ok(maps) if has_library(&maps) => cannot_reach(pid) || is_job_stopped(pid),
         Ok(_) if is_told => process_age::is_silent(pid),
         Ok(_) => true,
         Err(_) => false,
     }
+}
+
+/// Whether the socket of this agent, which is root's, is closed to a process: it is somebody else.
+fn cannot_reach(pid: i32) -> bool {
+    unix_socket::effective_user() == 0 && membership::file_system_user(pid).is_ok_and(|user| user != 0)
 }
 
 /// Whether libholdfast in a process speaks to another agent than that at `socket`, as its environment has it: what a

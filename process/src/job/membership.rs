@@ -6,9 +6,10 @@
 //! that was moved, it names an agent that is no more, or one that has another job by now. What such processes execute
 //! speaks to that one. What must hold: marks alone do not tell a job from its copy; the ancestors do, or the pid
 //! namespace. And everybody can write a mark: it counts only in a process with the agent's own ids ([`has_own_ids`]),
-//! or in one that was seen as a descendant ([`Descendants`]).
+//! in one that was seen as a descendant ([`Descendants`]), or beside the job's key (`HOLDFAST_KEY`), which nobody
+//! knows who may not look into a process of the job ([`Marks::prove`]).
 
-use holdfast_abi::environment::ENV_SOCKET;
+use holdfast_abi::environment::{ENV_KEY, ENV_SOCKET};
 use holdfast_sys::environment::{self, Environment};
 use holdfast_sys::procfs::{self, Status};
 use holdfast_sys::{children, unix_socket};
@@ -16,6 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Whether all ids of a process (real, effective, saved, of the file system) are the agent's user. A mark in the
 /// environment of any other process says nothing: its user may have written it.
@@ -23,12 +26,24 @@ use std::path::Path;
 /// # Errors
 /// It is gone.
 pub fn has_own_ids(pid: i32) -> io::Result<bool> {
-    let status = Status::read(pid, pid)?;
-    let ids = status.get("Uid").unwrap_or_default().split_whitespace().map(str::parse::<u32>);
     let own = unix_socket::effective_user();
-    let mut count = 0;
-    let all_are = ids.inspect(|_| count += 1).all(|id| id == Ok(own));
-    Ok(all_are && count == 4)
+    Ok(user_ids(pid)?.iter().all(|id| *id == own))
+}
+
+/// As whom a process opens files.
+///
+/// # Errors
+/// It is gone.
+pub fn file_system_user(pid: i32) -> io::Result<u32> {
+    user_ids(pid).map(|ids| ids[3])
+}
+
+/// Real, effective, saved, of the file system (proc_pid_status(5)).
+fn user_ids(pid: i32) -> io::Result<[u32; 4]> {
+    let status = Status::read(pid, pid)?;
+    let ids = status.get("Uid").unwrap_or_default().split_whitespace().map_while(|id| id.parse().ok());
+    let ids: Vec<u32> = ids.collect();
+    ids.try_into().map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
 /// Processes that were seen below one of the job, each with when it began: the kernel alone says who descends from
@@ -64,30 +79,94 @@ fn start(pid: i32) -> Option<String> {
     procfs::stat_fields(pid, pid).ok()?.get(22 - 3).cloned()
 }
 
-/// Paths of sockets that the environments of a job's processes name.
+/// What the environments of a job's processes name.
 #[derive(Debug, Default)]
-pub struct Marks(BTreeSet<Vec<u8>>);
+pub struct Marks {
+    /// Paths of sockets.
+    sockets: BTreeSet<Vec<u8>>,
+    /// See [`ENV_KEY`].
+    keys: BTreeSet<Vec<u8>>,
+}
+
+/// How long a process is waited for that executes a program just now.
+const EXECUTING: Duration = Duration::from_millis(20);
+/// Length of a key.
+const KEY_LEN: usize = 32;
 
 impl Marks {
     /// Of a job with these processes. `socket`: of its agent.
     pub fn of(pids: &[i32], socket: &Path) -> Marks {
-        let named = pids.iter().filter_map(|&pid| match environment::of(pid) {
-            Ok(Environment::Is(text)) => named_in(&text).map(<[u8]>::to_vec),
-            _ => None,
-        });
-        Marks(named.chain([socket.as_os_str().as_bytes().to_vec()]).collect())
+        let mut marks = Marks::default();
+        marks.sockets.insert(socket.as_os_str().as_bytes().to_vec());
+        for &pid in pids {
+            let Ok(Environment::Is(text)) = environment::of(pid) else { continue };
+            marks.sockets.extend(named_in(&text).map(<[u8]>::to_vec));
+            let key = value_in(&text, ENV_KEY).filter(|key| key.len() == KEY_LEN);
+            marks.keys.extend(key.map(<[u8]>::to_vec));
+        }
+        marks
     }
 
     /// Whether an environment has one of them.
     pub fn are_in(&self, environment: &[u8]) -> bool {
-        named_in(environment).is_some_and(|path| self.0.contains(path))
+        named_in(environment).is_some_and(|path| self.sockets.contains(path))
+    }
+
+    /// Whether nobody can have written an environment but who has been let into the job.
+    pub fn prove(&self, environment: &[u8]) -> bool {
+        self.are_in(environment) && value_in(environment, ENV_KEY).is_some_and(|key| self.keys.contains(key))
+    }
+
+    /// Whether that can be.
+    pub fn have_key(&self) -> bool {
+        !self.keys.is_empty()
+    }
+}
+
+/// What is known of a job of root's when its last process has ended: it finds those that went on as another user.
+#[derive(Debug, Default)]
+pub struct Kinship {
+    marks: Marks,
+    /// The pid namespace: a copy of the job has the same environment, in another one.
+    namespace: Option<Vec<u8>>,
+}
+
+impl Kinship {
+    /// Learns it from a process of the job. `socket`: of its agent.
+    pub fn learn(&mut self, pid: i32, socket: &Path) {
+        let begun = Instant::now();
+        while matches!(environment::of(pid), Ok(Environment::Executing)) && begun.elapsed() < EXECUTING {
+            thread::sleep(EXECUTING / 20);
+        }
+        let marks = Marks::of(&[pid], socket);
+        // Some programs write over their environment.
+        if marks.have_key() {
+            *self = Kinship { marks, namespace: pid_namespace(pid) };
+        }
+    }
+
+    /// All processes of the machine, with ids other than the agent's, that have the job's key.
+    pub fn find(&self) -> Vec<i32> {
+        if !self.marks.have_key() {
+            return Vec::new();
+        }
+        let is_of_it = |pid: &i32| {
+            has_own_ids(*pid).is_ok_and(|own| !own)
+                && matches!(environment::of(*pid), Ok(Environment::Is(text)) if self.marks.prove(&text))
+                && pid_namespace(*pid) == self.namespace
+        };
+        procfs::processes().unwrap_or_default().into_iter().filter(is_of_it).collect()
     }
 }
 
 /// The socket that an environment names.
 fn named_in(environment: &[u8]) -> Option<&[u8]> {
+    value_in(environment, ENV_SOCKET)
+}
+
+fn value_in<'a>(environment: &'a [u8], name: &str) -> Option<&'a [u8]> {
     let mut entries = environment.split(|&byte| byte == 0);
-    entries.find_map(|entry| entry.strip_prefix(ENV_SOCKET.as_bytes())?.strip_prefix(b"="))
+    entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
 }
 
 /// Whether libholdfast in what has this environment speaks to another agent than that at `socket`.
@@ -137,8 +216,11 @@ fn may_all_be(strangers: &[i32], known: &[i32], socket: &Path) -> bool {
 
 /// Whether two processes are in the same pid namespace, as far as that can be seen.
 pub fn are_together(one: i32, other: i32) -> bool {
-    let namespace = |pid: i32| procfs::link(&format!("/proc/{pid}/ns/pid")).ok();
-    namespace(one).zip(namespace(other)).is_none_or(|(one, other)| one == other)
+    pid_namespace(one).zip(pid_namespace(other)).is_none_or(|(one, other)| one == other)
+}
+
+fn pid_namespace(pid: i32) -> Option<Vec<u8>> {
+    procfs::link(&format!("/proc/{pid}/ns/pid")).ok()
 }
 
 /// Parent, its parent, and so on.
@@ -229,6 +311,38 @@ mod tests {
     }
 
     #[test]
+    fn a_key_proves_what_a_socket_does_not() {
+        let (socket, key, kin) = (Path::new(SOCKET), "0123456789abcdef".repeat(2), pid_namespace);
+        let start = |key: &str| {
+            Command::new("sleep").arg("20").env(ENV_SOCKET, SOCKET).env(ENV_KEY, key).spawn().unwrap()
+        };
+        let (mut job, mut short) = (start(&key), start("0123"));
+        let pids = [&job, &short].map(|child| child.id().cast_signed());
+        let shows = |pid: i32| matches!(environment::of(pid), Ok(Environment::Is(text)) if !text.is_empty());
+        while !pids.into_iter().all(shows) {
+            thread::yield_now();
+        }
+        let proven = |marks: &Marks, socket: &str, key: &str| {
+            marks.prove(format!("A=1\0{ENV_SOCKET}={socket}\0{ENV_KEY}={key}\0").as_bytes())
+        };
+        let marks = Marks::of(&pids, socket);
+        assert!(marks.have_key() && proven(&marks, SOCKET, &key));
+        assert!(!proven(&marks, SOCKET, &key.replace('f', "e")) && !proven(&marks, SOCKET, ""));
+        assert!(!proven(&marks, "/run/other/agent.sock", &key));
+        assert!(!Marks::of(&pids[1..], socket).have_key(), "a word that is too short is no key");
+        let mut kinship = Kinship::default();
+        assert_eq!(kinship.find(), [0; 0]);
+        kinship.learn(pids[0], socket);
+        assert!(kinship.marks.have_key() && kinship.namespace == kin(pids[0]));
+        kinship.learn(pids[1], socket);
+        assert!(proven(&kinship.marks, SOCKET, &key), "what is known is not forgotten");
+        for child in [&mut job, &mut short] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    #[test]
     fn a_job_has_the_marks_of_its_processes_and_its_own() {
         let (other, named) =
             (Path::new("/run/copy/agent.sock"), |path: &str| format!("A=1\0{ENV_SOCKET}={path}\0B=2\0"));
@@ -243,6 +357,7 @@ mod tests {
                 && !marks.are_in(b"A=1\0")
         );
         assert!(!Marks::of(&[], other).are_in(named(SOCKET).as_bytes()));
+        assert!(!marks.have_key() && !marks.prove(named(SOCKET).as_bytes()));
         assert!(leads_elsewhere(named(SOCKET).as_bytes(), other) && !leads_elsewhere(b"A=1\0", other));
         assert!(!leads_elsewhere(named(SOCKET).as_bytes(), Path::new(SOCKET)));
         end(job);

@@ -2,11 +2,12 @@
 //!
 //! Used by `adopt` and `stopped_group`, on the tracer thread. Children of a process that ends go to a reaper above
 //! the job (kernel/exit.c, `find_new_reaper`); one that has not registered by then is tied to the job by nothing but
-//! its environment. Everybody can write an environment: it is asked only in processes with the agent's own ids, and
-//! in those that were seen as descendants of the job before. All others are not of the job, whatever they do: they
-//! are neither read nor waited for. What must hold: [`Orphans::look`] comes before the stop, so that inside it only
-//! what is new must be looked at. Of whom it is not known whose they are, they are taken for the job's: the
-//! checkpoint fails rather than leave one out.
+//! its environment. Everybody can write an environment: what it says counts only in processes with the agent's own
+//! ids, in those that were seen as descendants of the job before, and where the job's key is in it. All others are not
+//! of the job, whatever they do: they are not stopped, and not waited for inside the stop. What must hold:
+//! [`Orphans::look`] comes before the stop, so that inside it only what is new must be looked at. Of whom it is not
+//! known whose they are, they are taken for the job's if they have the agent's ids: the checkpoint fails rather than
+//! leave one out.
 
 use crate::error::CutError;
 use crate::job::membership::{self, Descendants, Marks, has_own_ids, parent};
@@ -17,6 +18,7 @@ use holdfast_sys::procfs::{self, Status};
 use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::path::Path;
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// A process that is ending and takes longer is not waited for: it may be anybody's.
@@ -28,6 +30,10 @@ const QUICK: Duration = Duration::from_millis(10);
 /// And so long until two looks at all processes of the machine show the same of the agent's own user: the program may
 /// be stopped.
 const LOOKED_AT: Duration = Duration::from_millis(100);
+/// And what executes a program and has other ids than the agent, until its environment can be read.
+const EXECUTING: Duration = Duration::from_millis(20);
+/// How often that is tried.
+const MOMENT: Duration = Duration::from_millis(1);
 /// Who inherits orphans whose ancestors are all of another pid namespace: whoever has entered a container.
 const INIT: i32 = 1;
 
@@ -54,6 +60,8 @@ enum Whose {
     Others,
     /// It has ended. Its own children may have got to the reaper after that was looked at.
     Nobodys,
+    /// It has other ids, and executes a program just now: it may be anybody's.
+    Unknown,
 }
 
 impl Orphans {
@@ -74,7 +82,14 @@ impl Orphans {
         let (program, descendants) = (pids.first().copied(), descendants.clone());
         let mut orphans = Orphans { marks, program, reapers, descendants, ..Orphans::default() };
         let children = orphans.children().or_else(|_| orphans.children_by_scan(LOOKED_AT))?;
-        let others = children.into_iter().filter(|child| orphans.whose(*child) != Whose::Ours).collect();
+        let begun = Instant::now();
+        let is_other = |child: &i32| loop {
+            match orphans.whose(*child) {
+                Whose::Unknown if begun.elapsed() < EXECUTING => thread::sleep(MOMENT),
+                whose => return matches!(whose, Whose::Others | Whose::Nobodys),
+            }
+        };
+        let others = children.into_iter().filter(is_other).collect();
         orphans.others = others;
         Ok(orphans)
     }
@@ -122,7 +137,9 @@ impl Orphans {
         let begun = Instant::now();
         let look = || -> Vec<i32> {
             let all = procfs::processes().unwrap_or_default();
-            all.into_iter().filter(|pid| self.may_be_ours(*pid).unwrap_or(false)).collect()
+            all.into_iter()
+                .filter(|pid| self.may_be_ours(*pid).unwrap_or(false) || self.is_proven(*pid))
+                .collect()
         };
         let (mut before, mut now) = (look(), look());
         while now != before {
@@ -135,16 +152,41 @@ impl Orphans {
         Ok(now)
     }
 
-    /// Whether its environment counts.
+    /// Whether its environment counts without a key.
     fn may_be_ours(&self, pid: i32) -> io::Result<bool> {
         Ok(has_own_ids(pid)? || self.descendants.has(pid))
     }
 
     /// Whether the environment of a process says so: nothing else ties it to the job.
     pub fn is_marked(&self, pid: i32) -> bool {
-        self.may_be_ours(pid).unwrap_or(false)
-            && matches!(environment::of(pid), Ok(Environment::Is(text)) if self.marks.are_in(&text))
-            && self.is_beside(pid)
+        match self.may_be_ours(pid) {
+            Ok(true) => {
+                matches!(environment::of(pid), Ok(Environment::Is(text)) if self.marks.are_in(&text))
+                    && self.is_beside(pid)
+            }
+            Ok(false) => self.whose_by_key(pid) == Whose::Ours,
+            Err(_) => false,
+        }
+    }
+
+    /// Whether a child of a reaper is the job's though it has other ids.
+    fn is_proven(&self, pid: i32) -> bool {
+        self.marks.have_key()
+            && !self.others.contains(&pid)
+            && parent(pid).is_some_and(|parent| self.reapers.contains(&parent))
+            && self.whose_by_key(pid) == Whose::Ours
+    }
+
+    /// Of a process with other ids. It is not waited for: others may do what they like.
+    fn whose_by_key(&self, pid: i32) -> Whose {
+        if !self.marks.have_key() {
+            return Whose::Others;
+        }
+        match environment::of(pid) {
+            Ok(Environment::Is(text)) if self.marks.prove(&text) && self.is_beside(pid) => Whose::Ours,
+            Ok(Environment::Executing) => Whose::Unknown,
+            _ => Whose::Others,
+        }
     }
 
     /// Another copy of the job has the same marks.
@@ -158,7 +200,7 @@ impl Orphans {
         }
         match self.may_be_ours(pid) {
             Ok(true) => {}
-            Ok(false) => return Whose::Others,
+            Ok(false) => return self.whose_by_key(pid),
             Err(_) => return Whose::Nobodys,
         }
         match environment::of(pid) {

@@ -7,6 +7,8 @@ use holdfast_tests::processes;
 use holdfast_tests::random::Random;
 use holdfast_tests::restart_chain::kill_job;
 use holdfast_tests::sandbox::{Bed, User, each_user, shell_code, wait};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
@@ -20,11 +22,12 @@ fn lines(kind: &str) -> String {
     lines + "PASS\n"
 }
 
-/// Launcher, checkpoint of the server and its worker, the end of both, restart.
-fn through_a_restart(bed: &Bed, kind: &str, user: Option<&str>) -> Result<()> {
-    let arguments: Vec<&str> = [kind, OUT].into_iter().chain(user).collect();
-    let mut front =
-        bed.staying_command(JOB, &[], &App::program("tree_launcher", &arguments).words())?.spawn()?;
+/// Launcher, checkpoint of the server and its worker, the end of both, restart. `words`: before and behind those of the
+/// launcher.
+fn through_a_restart(bed: &Bed, kind: &str, words: [&[&str]; 2]) -> Result<()> {
+    let app = App::program("tree_launcher", &[kind, OUT]);
+    let words = [words[0], &app.words(), words[1]].concat();
+    let mut front = bed.staying_command(JOB, &[], &words)?.spawn()?;
     let code = shell_code(wait(&mut front, LIMIT)?);
     ensure!(code == 0 && bed.text("out") == "server started\n", "status {code}: {}", bed.text("err"));
     bed.until("lines of the server", LIMIT, || bed.text(OUT).contains("round 3"))?;
@@ -50,17 +53,37 @@ fn through_a_restart(bed: &Bed, kind: &str, user: Option<&str>) -> Result<()> {
 
 #[test]
 fn a_server_and_its_worker() {
-    each_user(|bed| through_a_restart(bed, "plain", None));
+    each_user(|bed| through_a_restart(bed, "plain", [&[]; 2]));
 }
 
 #[test]
 fn a_worker_with_a_group_of_its_own() {
-    each_user(|bed| through_a_restart(bed, "group", None));
+    each_user(|bed| through_a_restart(bed, "group", [&[]; 2]));
 }
 
 #[test]
 fn a_worker_with_a_session_of_its_own() {
-    each_user(|bed| through_a_restart(bed, "session", None));
+    each_user(|bed| through_a_restart(bed, "session", [&[]; 2]));
+}
+
+/// Nothing of it but the launcher has told the agent that it is there.
+#[test]
+fn a_launcher_that_root_has_started_becomes_somebody_else() -> Result<()> {
+    as_root(|bed| through_a_restart(bed, "session", [&[], &["1000"]]))
+}
+
+/// Not even that, for it is another program by then.
+#[test]
+fn a_launcher_is_executed_as_somebody_else() -> Result<()> {
+    let setpriv = ["/usr/bin/setpriv", "--reuid=1000", "--regid=1000", "--clear-groups"];
+    as_root(|bed| through_a_restart(bed, "plain", [&setpriv, &[]]))
+}
+
+/// In a bed with a file for the server.
+fn as_root(test: impl Fn(&Bed) -> Result<()>) -> Result<()> {
+    let Some(bed) = Bed::new(User::Root) else { return Ok(()) };
+    bed.create(OUT)?.set_permissions(Permissions::from_mode(0o666))?;
+    test(&bed)
 }
 
 /// Restarted three times, it has all that it was told, and is shut down in order: it does not miss one of its children.

@@ -1,7 +1,7 @@
 //! What another user's processes can do to a job: nothing. As root, for they must become those users.
 //!
-//! `docs/security.md` has the rules. Everybody can write `HOLDFAST_SOCKET` into an environment; only ids and descent
-//! make a member.
+//! `docs/security.md` has the rules. Everybody can write `HOLDFAST_SOCKET` into an environment; only ids, descent and
+//! the job's key make a member.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::PYTHON;
@@ -25,6 +25,8 @@ impl Stranger {
         let mut command = Command::new(program);
         command.args(arguments).uid(OTHER).gid(OTHER).current_dir("/").process_group(0);
         command.env("HOLDFAST_SOCKET", bed.job(JOB).join("agent.sock"));
+        // As long as a key is.
+        command.env("HOLDFAST_KEY", "0123456789abcdef".repeat(2));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().with_context(|| format!("starting {program}"))?;
         let stranger = Stranger(child);
