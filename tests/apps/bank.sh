@@ -1,8 +1,8 @@
 #!/bin/bash
 # PostgreSQL and its clients in one job: a cluster is filled and used by pgbench; the balances must agree.
-# `bank.sh prepare` makes the cluster before; start, state and sql are for a server by itself. Its checkpoints and its
-# background writer are off, that at its end too: a restart puts files back to their length, it does not unwrite what
-# was overwritten in the middle, or bring back what was deleted. Not as root: the server refuses it.
+# `bank.sh prepare` makes the cluster before; start, stop, state and sql are for a server by itself. Its checkpoints and
+# its background writer are off, that at its end too: a restart puts files back to their length, it does not unwrite
+# what was overwritten in the middle, or bring back what was deleted. Not as root: the server refuses it.
 set -eu
 PATH=$(echo /usr/lib/postgresql/*/bin):$PATH
 turns=${1:-5000}
@@ -22,7 +22,7 @@ EOF
     exit
 fi
 case $turns in
-start) exec pg_ctl start -s -w -l postgres.err ;;
+start | stop) exec pg_ctl "$turns" -s -w -l postgres.err ;;
 state) exec pg_controldata ;;
 sql) exec psql -qAt -c "$2" ;;
 esac

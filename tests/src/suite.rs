@@ -379,6 +379,8 @@ macro_rules! suite {
                 tree_daemons: "tree_daemons" => "Programs that are orphans before they begin";
                 tree_users_servants: "tree_users" "servants" => "Children of root that have become somebody else",
                     root "only root may change who it is";
+                tree_users_heirs: "tree_users" "heirs" => "A process that has become somebody else, and its children",
+                    root "only root may change who it is";
                 tree_users_families: "tree_users" "families" => "Processes that have become somebody else and fork",
                     root "only root may change who it is";
                 #[short] tree_subreaper: "tree_subreaper" => "A child subreaper";

@@ -8,7 +8,7 @@ use holdfast_tests::random::Random;
 use holdfast_tests::restart_chain::kill_job;
 use holdfast_tests::sandbox::{Bed, User, each_user, shell_code, wait};
 use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
@@ -16,6 +16,7 @@ use std::time::Duration;
 const JOB: &str = "j";
 const LIMIT: Duration = Duration::from_secs(60);
 const OUT: &str = "server.out";
+const SETPRIV: [&str; 4] = ["/usr/bin/setpriv", "--reuid=1000", "--regid=1000", "--clear-groups"];
 
 fn lines(kind: &str) -> String {
     let lines: String = (0..8).map(|n| format!("{:05} {kind} round {n}\n", n + 1)).collect();
@@ -75,8 +76,7 @@ fn a_launcher_that_root_has_started_becomes_somebody_else() -> Result<()> {
 /// Not even that, for it is another program by then.
 #[test]
 fn a_launcher_is_executed_as_somebody_else() -> Result<()> {
-    let setpriv = ["/usr/bin/setpriv", "--reuid=1000", "--regid=1000", "--clear-groups"];
-    as_root(|bed| through_a_restart(bed, "plain", [&setpriv, &[]]))
+    as_root(|bed| through_a_restart(bed, "plain", [&SETPRIV, &[]]))
 }
 
 /// In a bed with a file for the server.
@@ -87,25 +87,27 @@ fn as_root(test: impl Fn(&Bed) -> Result<()>) -> Result<()> {
 }
 
 /// Restarted three times, it has all that it was told, and is shut down in order: it does not miss one of its children.
-#[test]
-fn postgres_by_pg_ctl() -> Result<()> {
+/// `before`: what makes it another user's, for its server refuses to run as root.
+fn postgres(user: User, before: &[&str]) -> Result<()> {
     if !full() || !Path::new("/usr/lib/postgresql").exists() {
         println!("not run: HOLDFAST_TEST_FULL=1; scripts/install-deps.sh trees");
         return Ok(());
     }
-    // Its server refuses to run as root.
-    let bed = Bed::lasting(User::Ordinary, 5 * LIMIT).context("a bed")?;
-    let script = bed.kit().app("bank.sh").to_string_lossy().into_owned();
-    let words = |turn: &str| ["/bin/bash".to_owned(), script.clone(), turn.to_owned()];
-    let ask = |turn: &str, line: &str| -> Result<String> {
-        let mut command = bed.command(Path::new("/bin/bash"));
-        command.args(&words(turn)[1..]).arg(line);
+    let Some(bed) = Bed::lasting(user, 5 * LIMIT) else { return Ok(()) };
+    if user == User::Root {
+        chown(bed.work(), Some(1000), Some(1000))?;
+    }
+    let script = bed.kit().app("bank.sh");
+    let script = script.to_string_lossy();
+    let words = |turn: &'static str| [before, &["/bin/bash", &script, turn]].concat();
+    let ask = |turn: &'static str, line: &str| -> Result<String> {
+        let words = words(turn);
+        let mut command = bed.command(Path::new(words[0]));
+        command.args(&words[1..]).arg(line);
         Ok(bed.output(command, LIMIT)?.success()?.stdout)
     };
     ask("prepare", "")?;
-    let start = words("start");
-    let start: Vec<&str> = start.iter().map(String::as_str).collect();
-    let mut front = bed.run_command(JOB, &[], &start)?.spawn()?;
+    let mut front = bed.run_command(JOB, &[], &words("start"))?.spawn()?;
     let code = shell_code(wait(&mut front, LIMIT)?);
     ensure!(code == 0, "pg_ctl start: status {code}: {}", bed.text("err"));
     ask("sql", "create table told (number int)")?;
@@ -120,12 +122,26 @@ fn postgres_by_pg_ctl() -> Result<()> {
         let told = ask("sql", "select count(*), sum(number) from told")?;
         ensure!(told.trim() == format!("{round}|{}", round * (round + 1) / 2), "{told}");
     }
-    // As `pg_ctl stop` does, which knows the server by its id in the namespace of the restart.
-    processes::signal(bed.pid(JOB)?.context("no program is listed")?, "INT");
+    if user == User::Root {
+        ask("stop", "")?;
+    } else {
+        // As `pg_ctl stop` does, which knows the server by its id in the namespace of the restart.
+        processes::signal(bed.pid(JOB)?.context("no program is listed")?, "INT");
+    }
     let code = shell_code(wait(&mut front, LIMIT)?);
     let (log, state) = (bed.text("postgres.err"), ask("state", "")?);
     ensure!(code == 0 && log.contains("database system is shut down"), "status {code}: {log}");
     ensure!(!log.contains("was not properly shut down") && !log.contains("PANIC"), "{log}");
     ensure!(state.contains("shut down\n") && !state.contains("in production"), "{state}");
     bed.check_clean(JOB)
+}
+
+#[test]
+fn postgres_by_pg_ctl() -> Result<()> {
+    postgres(User::Ordinary, &[])
+}
+
+#[test]
+fn postgres_by_pg_ctl_that_root_has_started() -> Result<()> {
+    postgres(User::Root, &SETPRIV)
 }
