@@ -3,8 +3,8 @@
 use crate::inherited_fds::InheritedFd;
 use crate::names::{ImageName, parse_image};
 use crate::settings::{
-    Allocator, Changes, Cow, EngineChoice, OrderChoice, Settings, TcpChoice, parse_duration, parse_on,
-    parse_rate, parse_signal, parse_size, parse_wait,
+    Allocator, Changes, Cow, EngineChoice, OrderChoice, SaveFiles, Settings, TcpChoice, parse_duration,
+    parse_on, parse_rate, parse_signal, parse_wait,
 };
 use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
@@ -204,18 +204,19 @@ pub struct RunArgs {
     /// Store all pages uncompressed (larger images, which can be restarted lazily as a whole)
     #[arg(long)]
     pub no_compress: bool,
-    /// Save what is in the files that the program has open for writing, too, all together up to SIZE: a restart finds
-    /// them as they were, whatever became of them [default SIZE: 256M]
+    /// Which files are saved with what is in them, so that a restart finds them as they were, whatever became of them.
+    /// auto: those that the program changes in place, up to 256M all together; what is too much gives a warning. SIZE
+    /// (without it: 256M): all that the program has open for writing; what is too much is refused. none
+    /// [default: auto]
     #[arg(
         long,
-        value_name = "SIZE",
-        value_parser = parse_size,
+        value_name = "auto|none|SIZE",
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "256M",
         conflicts_with = "only_protected"
     )]
-    pub save_files: Option<u64>,
+    pub save_files: Option<SaveFiles>,
     /// TCP connections to peers outside: refuse a checkpoint, or let a restart find them closed
     #[arg(long, value_enum, default_value_t = TcpChoice::Refuse)]
     pub tcp: TcpChoice,
@@ -239,7 +240,7 @@ impl RunArgs {
             cpu_baseline: self.cpu_baseline,
             only_protected: self.only_protected,
             no_compress: self.no_compress,
-            save_files: self.save_files,
+            save_files: self.save_files.unwrap_or_default(),
             tcp: self.tcp,
             signal: self.signal,
             stop_signal: self.on,

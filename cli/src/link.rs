@@ -39,6 +39,11 @@ pub enum Tell {
     },
     /// From the front: the program was killed or failed, so no daemon was left behind.
     Over,
+    /// What the user should know of an image.
+    Warning {
+        /// One line.
+        text: String,
+    },
     /// The image is committed and the program is about to be ended.
     Stopping {
         /// Number of the image.

@@ -3,6 +3,8 @@
 //! A closed pipe on standard output is not an error: `holdfast list | head -1` ends quietly.
 
 use crate::exit::{Exit, Failure};
+use crate::settings::SaveFiles;
+use holdfast_image::record::UnsavedFile;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
@@ -35,6 +37,32 @@ pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|error| Failure::new(Exit::Internal, format!("encoding JSON: {error}")))?;
     print(&format!("{text}\n"))
+}
+
+/// A line for each file that is not in an image, though the program may have changed it in place.
+pub fn unsaved(files: &[UnsavedFile]) -> Vec<String> {
+    /// More are counted.
+    const LINES: usize = 20;
+    const MORE: &str = "`holdfast run --save-files=SIZE` saves more";
+    let line = |file: &UnsavedFile| {
+        let (path, bytes) = (&file.path, size(file.bytes));
+        let (what, remedy) = match &file.reason {
+            Some(reason) => (format!("it cannot be read: {reason}"), "make it readable"),
+            None => {
+                let limit = size(SaveFiles::LIMIT);
+                (format!("it has {bytes}, and all such files together more than {limit}"), MORE)
+            }
+        };
+        format!(
+            "warning: {path}: the program changes it in place, and it is not in the image: {what}; a restart finds it \
+             as it is then; {remedy}"
+        )
+    };
+    let mut lines: Vec<String> = files.iter().take(LINES).map(line).collect();
+    if files.len() > LINES {
+        lines.push(format!("warning: {} more files are not in the image", files.len() - LINES));
+    }
+    lines
 }
 
 /// Bytes for people: `512 B`, `1.5 MiB`.

@@ -10,6 +10,7 @@ use holdfast_image::bytes::Name;
 use holdfast_image::control::Wishes;
 use holdfast_image::processor::CpuLevel;
 use holdfast_pager::CowLimit;
+use holdfast_process::Saving;
 use holdfast_tiers::Job;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -109,6 +110,72 @@ pub enum TcpChoice {
     Close,
 }
 
+/// What is in the files that the program writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SaveFiles {
+    /// Saved of those that it changes in place, if it is not too much.
+    #[default]
+    Auto,
+    /// Not saved.
+    None,
+    /// Saved of all of them up to so many bytes, else a checkpoint is refused.
+    UpTo(u64),
+}
+
+impl SaveFiles {
+    /// Most bytes that are saved of all files together, if nothing else was asked for.
+    pub const LIMIT: u64 = 256 << 20;
+
+    /// In the words of the capture.
+    pub fn saving(self) -> Option<Saving> {
+        match self {
+            SaveFiles::Auto => Some(Saving::InPlace(SaveFiles::LIMIT)),
+            SaveFiles::None => None,
+            SaveFiles::UpTo(limit) => Some(Saving::All(limit)),
+        }
+    }
+
+    fn is_auto(&self) -> bool {
+        *self == SaveFiles::Auto
+    }
+}
+
+impl FromStr for SaveFiles {
+    type Err = String;
+    fn from_str(text: &str) -> Result<SaveFiles, String> {
+        match text {
+            "auto" => Ok(SaveFiles::Auto),
+            "none" => Ok(SaveFiles::None),
+            _ => parse_size(text).map(SaveFiles::UpTo).map_err(|why| format!("{why}, auto or none")),
+        }
+    }
+}
+
+impl Serialize for SaveFiles {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            SaveFiles::Auto => serializer.serialize_str("auto"),
+            SaveFiles::None => serializer.serialize_str("none"),
+            SaveFiles::UpTo(limit) => serializer.serialize_u64(*limit),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for SaveFiles {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<SaveFiles, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Written {
+            Limit(u64),
+            Word(String),
+        }
+        match Written::deserialize(deserializer)? {
+            Written::Limit(limit) => Ok(SaveFiles::UpTo(limit)),
+            Written::Word(word) => word.parse().map_err(D::Error::custom),
+        }
+    }
+}
+
 /// Settings of a job.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -136,9 +203,9 @@ pub struct Settings {
     pub only_protected: bool,
     /// Store all pages as they are.
     pub no_compress: bool,
-    /// Most bytes saved of files that the program has open for writing; none: they are not saved.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub save_files: Option<u64>,
+    /// What is in the files that the program writes.
+    #[serde(skip_serializing_if = "SaveFiles::is_auto")]
+    pub save_files: SaveFiles,
     /// TCP connections to peers outside.
     pub tcp: TcpChoice,
     /// The signal that asks for a checkpoint.
@@ -460,6 +527,17 @@ mod tests {
             assert_eq!(serde_json::from_str::<Settings>(&text).unwrap(), settings, "{text}");
         }
         assert!(serde_json::from_str::<Settings>(r#"{"cow": "much"}"#).is_err());
+        for (text, save_files) in [
+            (r#"{"save_files": 7}"#, SaveFiles::UpTo(7)),
+            (r#"{"save_files": "none"}"#, SaveFiles::None),
+            ("{}", SaveFiles::Auto),
+        ] {
+            let settings: Settings = serde_json::from_str(text).unwrap();
+            assert_eq!(settings.save_files, save_files);
+            let again = serde_json::to_string(&settings).unwrap();
+            assert_eq!(serde_json::from_str::<Settings>(&again).unwrap(), settings, "{again}");
+        }
+        assert!("much".parse::<SaveFiles>().is_err());
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! What was in files with names: those that the programs of a job write, if the job saves them (`run --save-files`).
+//! What was in files with names: those that the programs of a job change in place, or all that they write
+//! (`run --save-files`).
 //!
 //! Part of the files part of the process record. Written by `process::capture::contents`, read by
 //! `process::rebuild::contents`. The bytes are in the page index, in a space of their own
@@ -26,9 +27,32 @@ pub struct FileContent {
     pub mode: u32,
     /// Where its first byte is in its space.
     pub start: Addr,
+    /// What shared mappings cover of it, by offset: that is in the image with their pages.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub covered: Vec<PageRun>,
+    /// What is appended to its path for files that belong to it (the journals of a database), and that were not there:
+    /// one that is there at a restart was left by what the restart undoes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub absent: Vec<Name>,
+}
+
+/// A file that the programs may have changed in place, and that is not in the image.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct UnsavedFile {
+    /// Where it is.
+    pub path: Name,
+    /// Bytes of data in it.
+    pub bytes: u64,
+    /// Why it cannot be read; none: all together they are too large.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 impl FileContent {
+    /// The paths of [`FileContent::absent`].
+    pub fn absent_paths(&self) -> impl Iterator<Item = Name> {
+        self.absent.iter().map(|suffix| Name([&self.path.0[..], &suffix.0[..]].concat()))
+    }
     /// Its place.
     pub fn run(&self) -> PageRun {
         PageRun::between(self.start, Addr(self.start.0 + self.size.next_multiple_of(PAGE_SIZE)))
@@ -49,6 +73,17 @@ pub(crate) fn check(files: &[FileContent]) -> Result<(), String> {
         let Some(end) = end.filter(|_| file.start.0.is_multiple_of(PAGE_SIZE)) else {
             return Err(format!("the saved content of {} is out of place", file.path));
         };
+        let is_inside = |run: &PageRun| {
+            let len = run.pages.0.checked_mul(PAGE_SIZE);
+            let end = len.and_then(|len| run.start.0.checked_add(len));
+            run.start.0.is_multiple_of(PAGE_SIZE) && end.is_some_and(|end| end <= END)
+        };
+        if !file.covered.iter().all(is_inside) {
+            return Err(format!("what mappings cover of {} is out of place", file.path));
+        }
+        if file.absent.iter().any(|suffix| suffix.0.is_empty() || suffix.0.contains(&b'/')) {
+            return Err(format!("what belongs to {} is in another folder", file.path));
+        }
         places.push((file.start.0, end, &file.path));
     }
     places.sort_unstable();
@@ -61,6 +96,7 @@ pub(crate) fn check(files: &[FileContent]) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::PageCount;
 
     #[test]
     fn places_are_apart_and_in_their_space() {
@@ -71,9 +107,24 @@ mod tests {
             size,
             mode: 0o600,
             start: Addr(start),
+            covered: Vec::new(),
+            absent: Vec::new(),
         };
+        let beside = |suffix: &str| vec![FileContent { absent: vec![Name::from(suffix)], ..file(0, 7) }];
+        assert_eq!(beside("-wal")[0].absent_paths().collect::<Vec<_>>(), [Name::from("/x-wal")]);
+        assert!(check(&beside("-wal")).is_ok());
         assert!(check(&[file(PAGE_SIZE, PAGE_SIZE + 1), file(0, 7), file(3 * PAGE_SIZE, 0)]).is_ok());
+        let covered = |start, pages| {
+            let covered = vec![PageRun { start: Addr(start), pages: PageCount(pages) }];
+            vec![FileContent { covered, ..file(0, 7) }]
+        };
+        assert!(check(&covered(PAGE_SIZE, 1)).is_ok());
         for wrong in [
+            beside("/../y"),
+            beside(""),
+            covered(1, 1),
+            covered(PAGE_SIZE, u64::MAX),
+            covered(u64::MAX - PAGE_SIZE + 1, 1),
             vec![file(0, 7), file(0, 7)],
             vec![file(PAGE_SIZE, 1), file(0, PAGE_SIZE + 1)],
             vec![file(1, 7)],

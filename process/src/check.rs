@@ -14,6 +14,7 @@ use crate::capture::files::{FileReader, Holder, Look, Outside, inotify};
 use crate::capture::hardlinks;
 use crate::capture::identity::SharedFiles;
 use crate::capture::maps::{self, Mapped};
+use crate::capture::written_files::Saving;
 use crate::capture::{ipc, sysv_shm};
 use crate::inject::area;
 use crate::job::adopt;
@@ -59,8 +60,8 @@ pub struct CheckOptions {
     pub inherited: Vec<(i32, u64, u64)>,
     /// See [`crate::CutOptions::lose_connections`].
     pub lose_connections: bool,
-    /// Most bytes of files that are to be saved, if they are: see [`crate::Contents`].
-    pub save_files: Option<u64>,
+    /// Which files are to be saved, if any are: see [`crate::Contents`].
+    pub save_files: Option<Saving>,
     /// Only protected memory is stored: other memory may be as large as it likes.
     pub only_protected: bool,
 }
@@ -386,8 +387,8 @@ fn files(options: &CheckOptions, open: &[Open<'_>]) -> io::Result<Vec<Found>> {
             let folder = |pid: i32| fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
             let processes: Vec<(i32, PathBuf)> = open.iter().map(|one| (one.pid, folder(one.pid))).collect();
             let mut refusals = inotify::find_paths(&mut tables.iter_mut().collect::<Vec<_>>(), &processes);
-            if let Some(limit) = options.save_files.filter(|_| !options.only_protected) {
-                refusals.extend(unsaved(limit, &tables, open));
+            if let Some(saving) = options.save_files.filter(|_| !options.only_protected) {
+                refusals.extend(unsaved(saving, &tables, open));
             }
             refusals
         }
@@ -397,12 +398,12 @@ fn files(options: &CheckOptions, open: &[Open<'_>]) -> io::Result<Vec<Found>> {
 }
 
 /// Files that are to be saved and cannot be.
-fn unsaved(limit: u64, tables: &[FileTable], open: &[Open<'_>]) -> Vec<(usize, Refusal)> {
+fn unsaved(saving: Saving, tables: &[FileTable], open: &[Open<'_>]) -> Vec<(usize, Refusal)> {
     let processes: Vec<contents::Process<'_>> = open
         .iter()
         .map(|one| contents::Process { pid: one.pid, tid: one.live, mapped: &one.mapped })
         .collect();
-    contents::obstacles(limit, tables, &processes)
+    contents::obstacles(saving, tables, &processes)
 }
 
 /// The program's file. A thread of the kernel has none.

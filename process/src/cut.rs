@@ -22,7 +22,7 @@ use holdfast_image::kinds::UsedEngine;
 use holdfast_image::manifest::StopBreakdown;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::Inherited;
-use holdfast_image::record::ProcessRecord;
+use holdfast_image::record::{ProcessRecord, UnsavedFile};
 use holdfast_sys::clock::elapsed_ns;
 use std::sync::Arc;
 use std::time::Instant;
@@ -50,6 +50,8 @@ pub struct Cut {
     pub tracked: PageCount,
     /// What the image takes from its parent and from elsewhere.
     pub inherited: Inherited,
+    /// Files that the programs may have changed in place, and that are not among what was read.
+    pub unsaved: Vec<UnsavedFile>,
     /// Reads the pages.
     pub memory: FrozenMemory,
     /// The program, if it is still held; see [`CutOptions::park_above`].
@@ -89,7 +91,8 @@ pub fn make(
         }
     };
     let read = capture_job::read(group.processes, &zombies, options, state, &mut breakdown);
-    let (stopped, contents) = read.map_err(|aborted| aborted.resume(state))?;
+    let (stopped, mut contents) = read.map_err(|aborted| aborted.resume(state))?;
+    let unsaved = std::mem::take(&mut contents.unsaved);
     let (processes, programs): (Vec<CapturedProcess>, Vec<StoppedProgram>) =
         stopped.into_iter().map(StoppedProcess::into_captured).unzip();
     breakdown.threads = processes.iter().map(|one| one.inside.seen.threads.len() as u64).sum();
@@ -130,6 +133,7 @@ pub fn make(
         frozen,
         tracked,
         inherited,
+        unsaved,
         memory,
         parked: handle,
     };

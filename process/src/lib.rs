@@ -33,6 +33,7 @@ mod tracer;
 mod track;
 
 pub use capture::contents::Contents;
+pub use capture::written_files::Saving;
 pub use check::{CheckError, CheckOptions, check};
 pub use cut::Cut;
 pub use error::{CutError, TraceError};

@@ -80,7 +80,7 @@ pub struct CutOptions {
     pub inherited: Vec<(i32, u64, u64)>,
     /// TCP connections to peers outside are lost at a restart, instead of refused.
     pub lose_connections: bool,
-    /// What is in files that the programs write is part of the image.
+    /// What is in files that the programs change is part of the image.
     pub contents: Option<Arc<Contents>>,
 }
 

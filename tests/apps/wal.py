@@ -2,8 +2,7 @@
 # transaction keeps the sum of all accounts. One line per turn of the writer.
 # wal.py prepare: makes the database. wal.py append [TURNS]: the log is only appended to while it runs, so that a
 # restart that puts files back to their lengths is enough. wal.py rewind [TURNS]: the log goes into the database and is
-# written from its beginning again, every few turns, and the database is made by the program itself:
-# for `run --save-files`.
+# written from its beginning again, every few turns, and the database is made by the program itself.
 import os, sqlite3, sys, time
 
 HOW = sys.argv[1]

@@ -2,11 +2,10 @@
 //! stands for.
 //!
 //! One list for all who run it: `tests/e2e/chains_programs.rs` makes its tests of it by [`suite!`](crate::suite), and
-//! the conformance run (`bin/support.rs`) reads it as [`ENTRIES`]. Each line is one feature in plain words; `with
-//! "…"` is an option of `holdfast run` that it needs; `open "…"` says why it does not work yet (its tests are
-//! ignored), `root "…"` why only root can have it. `make test` runs those that are marked `#[short]`, a sample that
-//! has every kind of kernel object and every topic (waits are in `stops.rs`, too, advice, guards, heap and locked
-//! memory in other chains); `make test-full` runs all.
+//! the conformance run (`bin/support.rs`) reads it as [`ENTRIES`]. Each line is one feature in plain words; `open
+//! "…"` says why it does not work yet (its tests are ignored), `root "…"` why only root can have it. `make test`
+//! runs those that are marked `#[short]`, a sample that has every kind of kernel object and every topic (waits are in
+//! `stops.rs`, too, advice, guards, heap and locked memory in other chains); `make test-full` runs all.
 
 use crate::apps::App;
 use crate::sandbox::User;
@@ -24,8 +23,6 @@ pub struct Entry {
     pub program: &'static str,
     /// Its arguments.
     pub arguments: &'static [&'static str],
-    /// Options of `holdfast run` that it needs.
-    pub options: &'static [&'static str],
     /// Why it does not work yet.
     pub open: Option<&'static str>,
     /// Why an ordinary user cannot run it, with or without Holdfast.
@@ -38,15 +35,12 @@ impl Entry {
     /// How it is started.
     pub fn app(&self) -> App {
         // Terminals have numbers that another program would take.
-        App {
-            alone: self.program.contains("pty"),
-            ..App::program(self.program, self.arguments).with(self.options)
-        }
+        App { alone: self.program.contains("pty"), ..App::program(self.program, self.arguments) }
     }
 }
 
 /// Hands the list to a macro: groups of lines
-/// `[#[short]] NAME: PROGRAM ARGUMENTS => FEATURE [, with OPTION] [, open WHY] [, root WHY];`.
+/// `[#[short]] NAME: PROGRAM ARGUMENTS => FEATURE [, open WHY] [, root WHY];`.
 #[macro_export]
 macro_rules! suite {
     ($use:ident) => {
@@ -94,8 +88,7 @@ macro_rules! suite {
                     "The same, removed while it is attached (ordinary pages after a restart)",
                     root "only root, or a group that root names (vm.hugetlb_shm_group), may have it";
                 twice_shared: "twice" "shared" => "A file mapped shared at several places, with mremap";
-                twice_private: "twice" "private" => "A file mapped privately that changes by a shared mapping",
-                    with "--save-files";
+                twice_private: "twice" "private" => "A file mapped privately that changes by a shared mapping";
                 #[short] twice_removed: "twice" "removed" =>
                     "A file mapped shared that is removed after the checkpoint";
                 #[short] auxiliary: "auxiliary" => "Auxiliary vector, AT_RANDOM, vdso";
@@ -208,10 +201,8 @@ macro_rules! suite {
                 plenty: "plenty" => "900 descriptors: socket pairs, pipes, event counters, duplicates";
                 #[short] descriptors: "descriptors" => "600 descriptors, numbers up to 4000, shared positions";
                 regular_far: "regular" "far" => "A sparse file of 100 GiB";
-                #[short] regular_shrinks: "regular" "shrinks" => "Files that grow and shrink",
-                    with "--save-files";
-                regular_changed: "regular" "changed" => "Files that are written over in place",
-                    with "--save-files";
+                #[short] regular_shrinks: "regular" "shrinks" => "Files that grow and shrink";
+                regular_changed: "regular" "changed" => "Files that are written over in place";
                 regular_streams: "regular" "streams" => "stdio streams in the middle of a line";
                 regular_direct: "regular" "direct" => "O_DIRECT";
                 regular_vectors: "regular" "vectors" => "preadv, pwritev";
@@ -468,7 +459,7 @@ macro_rules! suite {
 
 macro_rules! entries {
     ($($group:literal { $($(#[$short:ident])? $name:ident: $program:literal $($argument:literal)* => $feature:literal
-        $(, with $with:literal)? $(, open $open:literal)? $(, root $root:literal)?;)* })*) => {
+        $(, open $open:literal)? $(, root $root:literal)?;)* })*) => {
         /// All programs of the suite.
         pub const ENTRIES: &[Entry] = &[$($(Entry {
             name: stringify!($name),
@@ -476,7 +467,6 @@ macro_rules! entries {
             feature: $feature,
             program: $program,
             arguments: &[$($argument),*],
-            options: &[$($with)?],
             open: [None, $(Some($open))?][entries!(@count $($open)?)],
             root: [None, $(Some($root))?][entries!(@count $($root)?)],
             short: [false, $(entries!(@$short))?][entries!(@count $($short)?)],

@@ -3,6 +3,7 @@
 use crate::StoreError;
 use crate::files::{self, FileName};
 use crate::format::manifest::{Figures, MAX_LEN, Manifest, SegmentEntry};
+use holdfast_image::record::UnsavedFile;
 use holdfast_image::{Epoch, PAGE_SIZE};
 use serde::Serialize;
 use std::fs;
@@ -26,6 +27,8 @@ pub struct ImageInfo {
     pub stop_ns: u64,
     /// The image that it is an increment on.
     pub parent: Option<Epoch>,
+    /// Files that the program may have changed in place, and that are not in it.
+    pub unsaved: Vec<UnsavedFile>,
     /// Why it cannot be used, if so.
     pub broken: Option<String>,
     /// All files that it needs are there, with their length.
@@ -53,6 +56,7 @@ impl ImageInfo {
             program_bytes: pages.saturating_mul(PAGE_SIZE),
             stop_ns: figures.stop.total_ns,
             parent: figures.parent,
+            unsaved: figures.unsaved.clone(),
             broken: None,
             complete: true,
         }
@@ -96,6 +100,7 @@ impl ImageInfo {
             program_bytes: 0,
             stop_ns: 0,
             parent: None,
+            unsaved: Vec::new(),
             broken: Some(error.to_string()),
             complete: false,
         }

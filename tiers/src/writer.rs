@@ -28,7 +28,7 @@ use holdfast_image::bytes::Name;
 use holdfast_image::manifest::{EpochFigures, FlushFigures, StopBreakdown};
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::{Inherited, PageError, PageRun, PageSource, TakeList};
-use holdfast_image::record::ProcessRecord;
+use holdfast_image::record::{ProcessRecord, UnsavedFile};
 use holdfast_image::{Addr, Epoch, PageCount};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -60,6 +60,8 @@ pub struct CommitRecord {
     pub protected_only: bool,
     /// What the pager knows of the checkpoint.
     pub epoch: EpochFigures,
+    /// Files that the program may have changed in place, and that are not in the image.
+    pub unsaved: Vec<UnsavedFile>,
     /// What the pager wants to remember; the store does not look into it.
     pub history: Vec<u8>,
 }
@@ -417,6 +419,7 @@ impl ImageWriter {
             stop: image.stop,
             flush,
             epoch: image.epoch.clone(),
+            unsaved: image.unsaved.clone(),
             program_pages: Some(made.index.iter().map(|entry| entry.run.pages.0).sum()),
         }
     }

@@ -6,7 +6,7 @@
 
 use super::job_lock;
 use crate::exit::{Exit, Failure};
-use crate::settings::{Changes, Recipe, Settings, parse_duration, parse_rate, parse_size};
+use crate::settings::{Changes, Recipe, SaveFiles, Settings, parse_duration, parse_rate};
 use crate::{log, names};
 use holdfast_abi::environment::ENV_ENGINE;
 use holdfast_image::control::Wishes;
@@ -55,8 +55,8 @@ fn settings(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, Failu
         None => None,
     };
     let save_files = match variable("HOLDFAST_SAVE_FILES") {
-        Some(text) => Some(parse_size(&text).map_err(|why| wrong("HOLDFAST_SAVE_FILES", why))?),
-        None => None,
+        Some(text) => text.parse().map_err(|why| wrong("HOLDFAST_SAVE_FILES", why))?,
+        None => SaveFiles::default(),
     };
     let wishes = Wishes {
         engine: variable(ENV_ENGINE),
@@ -104,7 +104,7 @@ mod tests {
         let read =
             with(&[("HOLDFAST_ENGINE", "copy"), ("HOLDFAST_COW", "none"), ("HOLDFAST_RATE", "1M")]).unwrap();
         assert_eq!((read.engine, read.rate), (EngineChoice::Copy, Some(1 << 20)));
-        assert_eq!(with(&[("HOLDFAST_SAVE_FILES", "2m")]).unwrap().save_files, Some(2 << 20));
+        assert_eq!(with(&[("HOLDFAST_SAVE_FILES", "2m")]).unwrap().save_files, SaveFiles::UpTo(2 << 20));
         assert_eq!(with(&[("HOLDFAST_SAVE_FILES", "yes")]).unwrap_err().exit, Exit::Usage);
         assert_eq!(read.cow.to_string(), "none");
         assert_eq!(with(&[("HOLDFAST_ORDER", "random")]).unwrap_err().exit, Exit::Usage);

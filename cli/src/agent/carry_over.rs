@@ -7,6 +7,7 @@
 use super::write_monitor::WriteMonitor;
 use super::write_rate::WriteRate;
 use holdfast_image::PAGE_SIZE;
+use holdfast_image::bytes::Name;
 use holdfast_pager::History;
 use holdfast_tiers::{Image, Lineage};
 use std::sync::Arc;
@@ -25,6 +26,8 @@ pub struct CarryOver {
     pub flush_rate: FlushRate,
     /// How fast the program wrote.
     pub write_rate: WriteRate,
+    /// Files that the last image does not have: said once.
+    pub unsaved: Vec<Name>,
 }
 
 impl CarryOver {

@@ -18,11 +18,14 @@ use super::retention;
 use super::slot_waiters;
 use super::write_monitor::{Costs, Scene, WriteMonitor};
 use crate::link::Tell;
+use crate::report;
 use crate::settings::{OrderChoice, Settings};
+use holdfast_image::bytes::Name;
 use holdfast_image::kinds::{Tracker, UsedEngine};
 use holdfast_image::manifest::{AccessCounts, EpochFigures};
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::{Inherited, PageRun};
+use holdfast_image::record::UnsavedFile;
 use holdfast_image::{Epoch, PageCount};
 use holdfast_pager::{FlushQueue, Order as QueueOrder};
 use holdfast_process::{Cut, FrozenMemory, Members, Tracer, Tracking};
@@ -138,6 +141,10 @@ impl Attempt<'_> {
         if let Some(monitor) = &self.carry_over.monitor {
             monitor.written(&precopied.dirty);
             monitor.pause();
+        }
+        if let Some(contents) = self.context.contents.as_ref().filter(|_| !self.settings.only_protected) {
+            let pids: Vec<i32> = self.members.targets().iter().map(|target| target.pid).collect();
+            contents.read_ahead(&pids);
         }
         let (mut cut, first) =
             match cut::make(self.context, self.settings, self.tracer, self.request, &self.carry_over.history)
@@ -255,7 +262,8 @@ impl Attempt<'_> {
         committed: &mut bool,
     ) -> Result<ImageInfo, CheckpointError> {
         let Flush { monitor, queue, copies_first, mut figures } = flush;
-        let Cut { record, mut breakdown, begun, resumed_at, engine, inherited, memory, .. } = cut;
+        let Cut { record, mut breakdown, begun, resumed_at, engine, inherited, unsaved, memory, .. } = cut;
+        self.tell_unsaved(&unsaved);
         let bounded = figures.copies_limit > 0 && engine.copies_on_write();
         let options = self.pipeline(bounded.then_some(PageCount(figures.copies_limit)));
         let source = FlushSource {
@@ -293,6 +301,7 @@ impl Attempt<'_> {
             command: self.context.command.clone(),
             protected_only: self.settings.only_protected,
             epoch: figures,
+            unsaved,
             history: self.carry_over.history.encode(),
         })?;
         *committed = true;
@@ -304,6 +313,20 @@ impl Attempt<'_> {
             self.end_program(memory, info.epoch)?;
         }
         Ok(info)
+    }
+
+    /// Says which files are not in the image, if it has not said so of the last.
+    fn tell_unsaved(&mut self, unsaved: &[UnsavedFile]) {
+        let names: Vec<&Name> = unsaved.iter().map(|file| &file.path).collect();
+        if self.carry_over.unsaved.iter().ne(names.iter().copied()) {
+            for line in report::unsaved(unsaved) {
+                tracing::warn!("{line}");
+                if let Some(link) = &self.context.link {
+                    link.tell(&Tell::Warning { text: line });
+                }
+            }
+            self.carry_over.unsaved = names.into_iter().cloned().collect();
+        }
     }
 
     /// Stores all pages of the source.

@@ -88,7 +88,7 @@ fn look(
         own_files: cut::own_files(context),
         inherited: inherited_fds.iter().map(InheritedFd::identity).collect(),
         lose_connections: context.settings.tcp == TcpChoice::Close,
-        save_files: context.settings.save_files,
+        save_files: context.settings.save_files.saving(),
         only_protected,
     })?;
     let nothing =

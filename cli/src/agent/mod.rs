@@ -112,7 +112,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
     let context = Arc::new(JobContext {
         job,
         lock,
-        contents: recipe.settings.save_files.map(Contents::new).map(Arc::new),
+        contents: recipe.settings.save_files.saving().map(Contents::new).map(Arc::new),
         settings: recipe.settings,
         command: recipe.command,
         link: own_link,

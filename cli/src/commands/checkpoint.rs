@@ -35,8 +35,11 @@ pub fn run(args: &CheckpointArgs, root: Option<&Path>) -> Result<(), Failure> {
             "committed": committed,
             "bytes": info.as_ref().map(|image| image.bytes),
             "program_bytes": info.as_ref().map(|image| image.program_bytes),
+            "unsaved": info.as_ref().map(|image| &image.unsaved),
         }));
     }
+    let lines = info.as_ref().map_or_else(Vec::new, |image| report::unsaved(&image.unsaved));
+    lines.iter().for_each(|line| report::note(line));
     let stop = report::short_time(stop_ns);
     report::print(&match info {
         Some(image) => format!(

@@ -95,12 +95,22 @@ fn images(row: &Row) -> String {
             report::short_time(image.stop_ns),
             report::size(image.program_bytes),
             report::size(image.bytes),
-            image.broken.clone().unwrap_or_default(),
+            remark(image),
         ]
     };
     let rows: Vec<Vec<String>> = row.images.iter().map(cells).collect();
-    let head = ["IMAGE", "PARENT", "AGE", "STOP TIME", "MEMORY", "ADDED", "DAMAGE"];
+    let head = ["IMAGE", "PARENT", "AGE", "STOP TIME", "MEMORY", "ADDED", "REMARK"];
     report::table(&head, &rows, &[0, 1, 2, 3, 4, 5])
+}
+
+/// What is wrong with an image.
+fn remark(image: &ImageInfo) -> String {
+    match (&image.broken, image.unsaved.len()) {
+        (Some(broken), _) => broken.clone(),
+        (None, 0) => String::new(),
+        (None, 1) => "warning: a file is not saved".to_owned(),
+        (None, count) => format!("warning: {count} files are not saved"),
+    }
 }
 
 fn cells(row: &Row) -> Vec<String> {
@@ -117,7 +127,12 @@ fn cells(row: &Row) -> Vec<String> {
         row.job.clone(),
         row.state.to_owned(),
         row.pid.map_or_else(dash, |pid| pid.to_string()),
-        if broken > 0 { format!("{count} ({broken} damaged)") } else { count.to_string() },
+        match newest.map_or(0, |image| image.unsaved.len()) {
+            _ if broken > 0 => format!("{count} ({broken} damaged)"),
+            0 => count.to_string(),
+            1 => format!("{count} (warning: a file is not saved)"),
+            files => format!("{count} (warning: {files} files are not saved)"),
+        },
         newest.map_or_else(dash, |image| image.epoch.to_string()),
         newest.and_then(|image| image.parent).map_or_else(dash, |parent| parent.to_string()),
         newest.map_or_else(dash, |image| report::age(image.created_ns)),
@@ -130,6 +145,7 @@ fn cells(row: &Row) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_image::record::UnsavedFile;
 
     fn image(epoch: u64, parent: Option<u64>, bytes: u64) -> ImageInfo {
         ImageInfo {
@@ -140,6 +156,7 @@ mod tests {
             program_bytes: 1 << 20,
             stop_ns: 1_000_000,
             parent: parent.map(Epoch),
+            unsaved: Vec::new(),
             broken: None,
             complete: true,
         }
@@ -159,11 +176,16 @@ mod tests {
         };
         assert_eq!(
             images(&row),
-            "IMAGE  PARENT  AGE  STOP TIME   MEMORY    ADDED  DAMAGE\n    \
+            "IMAGE  PARENT  AGE  STOP TIME   MEMORY    ADDED  REMARK\n    \
              1       -   0s    1.00 ms  1.0 MiB  4.0 KiB\n    \
              2       1   0s    1.00 ms  1.0 MiB    512 B\n"
         );
         assert_eq!(cells(&row), ["sim", "stopped", "-", "2", "2", "1", "0s", "512 B", "4.5 KiB", "./sim"]);
+        let unsaved = UnsavedFile { path: Name::from("/data"), bytes: 7, reason: None };
+        let image = ImageInfo { unsaved: vec![unsaved], ..image(3, None, 1) };
+        assert_eq!(remark(&image), "warning: a file is not saved");
+        let row = Row { images: vec![image], ..row };
+        assert_eq!(cells(&row)[3], "1 (warning: a file is not saved)");
         assert_eq!(images(&Row { images: Vec::new(), ..row }), "job sim has no image\n");
     }
 }

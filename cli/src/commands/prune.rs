@@ -74,6 +74,7 @@ mod tests {
             program_bytes: 1,
             stop_ns: 1,
             parent: None,
+            unsaved: Vec::new(),
             broken: broken.then(|| "x".to_owned()),
             complete: !broken,
         }

@@ -67,6 +67,9 @@ fn text(job: &str, image: &Image) -> String {
     if image.protected_only() {
         let _ = writeln!(out, "  content    protected memory only");
     }
+    for line in report::unsaved(&info.unsaved) {
+        let _ = writeln!(out, "  {line}");
+    }
     let _ = writeln!(out, "\nstop time");
     out.push_str(&stop_table(image.stop()));
     let _ = writeln!(out, "\npages");

@@ -272,6 +272,7 @@ impl Front<'_> {
         while self.link_open {
             match self.agent.link.next(false) {
                 Ok(Some(Tell::Stopping { .. })) => self.stopped = true,
+                Ok(Some(Tell::Warning { text })) => report::note(&text),
                 Ok(Some(_)) => {}
                 Ok(None) => return,
                 Err(_) => self.link_open = false,

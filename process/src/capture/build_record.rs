@@ -88,7 +88,7 @@ impl Sets {
 
     /// Adds what is in files, in its space; the files for the record.
     fn add_files(&mut self, contents: Taken, members: &mut Vec<(u32, OwnMemory)>) -> Vec<FileContent> {
-        let Taken { files, saved, dirty, unchanged } = contents;
+        let Taken { files, saved, dirty, unchanged, .. } = contents;
         if files.is_empty() {
             return files;
         }

@@ -1,39 +1,40 @@
-//! What is in the regular files that the programs write, where a job saves it (`run --save-files`).
+//! What is in the regular files that the programs change: read inside the stop, as far as it is not known.
 //!
-//! Without it a restart finds files as they are then: cut back to their lengths, but not unwritten where they were
-//! overwritten, and not made anew where they were removed. [`Contents::take`] is called inside the stop; what it
-//! reads becomes pages of a space that no process has ([`holdfast_image::address_space::FILES`]), which the store
-//! compares, compresses and keeps like memory. Files that are only mapped are not looked at: the pages of shared
-//! mappings are part of the image anyway. What must hold: a file counts as unchanged only if the last committed image
-//! has it, it was read when its times had been the same for a while (a file system's clock may stand still for some
-//! milliseconds), they are the same now, and nobody maps it for writing, which may change no time. How it fails: by
-//! [`Unsaved`]; no image then.
+//! Which files these are [`super::written_files`] says. Without it a restart finds files as they are then: cut back to
+//! their lengths, but not unwritten where they were overwritten, and not made anew where they were removed.
+//! [`Contents::take`] is called inside the stop; what it reads becomes pages of a space that no process has
+//! ([`holdfast_image::address_space::FILES`]), which the store compares, compresses and keeps like memory. What was
+//! not written for a while [`Contents::read_ahead`] has read before the stop.
+//!
+//! What must hold: what was read before counts only if it was read when the file's times had been the same for a while
+//! (a file system's clock may stand still for some milliseconds), they are the same now, and nobody maps it for
+//! writing, then or now: that may change no time. How it fails: by [`Unsaved`]; no image then.
 
 use super::files::unlinked;
-use super::maps::{Kind, Mapped};
+use super::maps::Mapped;
+use super::running_files::{changed_in_place, mapped_for_writing, pass_through};
+use super::written_files::{self, Key, Saving, Sight, Survey, Written, unreadable};
 use crate::freeze::frozen_memory::SavedPages;
-use holdfast_image::bytes::Name;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
-use holdfast_image::record::{FileContent, FileTable, Object};
-use holdfast_image::refusal::{Refusal, Subject};
+use holdfast_image::record::{FileContent, FileTable, UnsavedFile};
+use holdfast_image::refusal::Refusal;
 use holdfast_image::{Addr, PAGE_SIZE};
+use holdfast_sys::{clock, fd};
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::fs::{File, Metadata};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::Duration;
 
-/// How long the times of a file must have been the same before what is read of it is trusted to change them when it
-/// changes.
+/// How old the times of a file must be before what is read of it is trusted to change them when it changes.
 const SETTLED: Duration = Duration::from_secs(2);
 /// Least room of a file's place, so that it keeps it when it grows, and the room of a whole space.
 const LEAST_ROOM: u64 = 1 << 30;
 const SPACE_LEN: u64 = 1 << 47;
-
-/// Device and inode.
-type Key = (u64, u64);
 
 /// Length, and times of content and of status: seconds and nanoseconds.
 type Stamp = (u64, [i64; 4]);
@@ -44,9 +45,7 @@ struct Known {
     start: Addr,
     room: u64,
     stamp: Stamp,
-    /// When it was first seen with these times.
-    since: Instant,
-    /// It was read after these times were [`SETTLED`].
+    /// It was read when these times were old, and nobody mapped it for writing: when it is changed, they are.
     settled: bool,
     pages: PageSet,
     /// A committed image has it.
@@ -56,15 +55,25 @@ struct Known {
 #[derive(Debug, Default)]
 struct State {
     known: HashMap<Key, Known>,
+    /// What was read before the stop.
+    ahead: Option<Ahead>,
     /// Bytes that were read last.
     last_len: usize,
+}
+
+/// What was read before a stop.
+#[derive(Debug, Default)]
+struct Ahead {
+    saved: SavedPages,
+    files: HashMap<Key, Known>,
+    /// The processes that had nothing of them mapped.
+    pids: Vec<i32>,
 }
 
 /// What a job saves, and what its last image has of it.
 #[derive(Debug)]
 pub struct Contents {
-    /// Most bytes of all files together.
-    limit: u64,
+    saving: Saving,
     state: Mutex<State>,
 }
 
@@ -73,6 +82,8 @@ pub struct Contents {
 pub struct Taken {
     /// The files.
     pub files: Vec<FileContent>,
+    /// Those that were left out.
+    pub unsaved: Vec<UnsavedFile>,
     /// Their pages, as far as they were read.
     pub saved: SavedPages,
     /// Which these are, at their addresses in the space.
@@ -90,17 +101,6 @@ pub enum Unsaved {
     Failed(io::Error),
 }
 
-/// A file that is written.
-struct Written<'a> {
-    path: &'a Name,
-    key: Key,
-    /// Place of a process that has it open, and its number there.
-    holder: usize,
-    fd: i32,
-    /// All that write it append to it.
-    appends: bool,
-}
-
 /// A process, as far as it matters here.
 #[derive(Clone, Copy, Debug)]
 pub struct Process<'a> {
@@ -113,9 +113,9 @@ pub struct Process<'a> {
 }
 
 impl Contents {
-    /// For a new agent. `limit`: most bytes of all files together.
-    pub fn new(limit: u64) -> Contents {
-        Contents { limit, state: Mutex::default() }
+    /// For a new agent.
+    pub fn new(saving: Saving) -> Contents {
+        Contents { saving, state: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -129,7 +129,52 @@ impl Contents {
 
     /// Nothing is taken for unchanged any more.
     pub fn doubt(&self) {
-        self.state().known.clear();
+        *self.state() = State::default();
+    }
+
+    /// Before the stop: reads what was not written for a while, and brings the rest into memory, so that it is read
+    /// fast then. What cannot be read now may be then.
+    pub fn read_ahead(&self, pids: &[i32]) {
+        let mut state = self.state();
+        let saved = SavedPages::with_capacity(state.last_len);
+        let mut ahead = Ahead { saved, pids: pids.to_vec(), ..Ahead::default() };
+        let (mut left, mut later) = (self.saving.limit(), 0);
+        // Before they are read: what is mapped later, and written then, has other times.
+        let mapped = mapped_for_writing(pids);
+        let is_mapped = |inode| mapped.as_ref().is_some_and(|inodes| inodes.contains(&inode));
+        for (key, file, metadata) in changed_in_place(pids) {
+            let stamp = stamp(&metadata);
+            let is_stored = |known: &Known| known.stored && known.settled && known.stamp == stamp;
+            // What is mapped is saved with the pages, mostly.
+            let is_stored = state.known.get(&key).is_some_and(is_stored);
+            if ahead.files.contains_key(&key) || is_stored || is_mapped(metadata.ino()) {
+                continue;
+            }
+            let Ok(data) = unlinked::data_of(&file, metadata.len(), None) else { continue };
+            let len: u64 = data.iter().map(|(from, to)| to - from).sum();
+            if len > left {
+                continue;
+            }
+            left -= len;
+            let known = state.place(key, &ahead.files, metadata.len()).map(|known| known.seen(stamp, &file));
+            match known {
+                Ok(known) if known.settled && mapped.is_some() => {
+                    let read = known.read(&mut ahead.saved, &file, metadata.len(), &data);
+                    let is_same = || file.metadata().is_ok_and(|now| self::stamp(&now) == stamp);
+                    match read {
+                        Ok(known) if is_same() => drop(ahead.files.insert(key, known)),
+                        Ok(known) => ahead.saved.remove(known.place()),
+                        Err(_) => {}
+                    }
+                }
+                _ => {
+                    pass_through(&file, &data);
+                    later += len + PAGE_SIZE * data.len() as u64;
+                }
+            }
+        }
+        ahead.saved.prepare(later);
+        state.ahead = Some(ahead);
     }
 
     /// Saves what the processes write. `tables`: their files.
@@ -137,21 +182,38 @@ impl Contents {
     /// # Errors
     /// See [`Unsaved`].
     pub fn take(&self, tables: &[FileTable], processes: &[Process<'_>]) -> Result<Taken, Unsaved> {
-        let sights = survey(self.limit, tables, processes)?;
-        let mapped: BTreeSet<u64> = processes.iter().flat_map(|process| shared(process.mapped)).collect();
+        let Survey { files, unsaved } = written_files::survey(self.saving, tables, processes)?;
         let mut state = self.state();
-        let saved = SavedPages::with_capacity(state.last_len);
-        let mut taken = Taken { saved, ..Taken::default() };
-        let mut now = HashMap::with_capacity(sights.len());
-        for (written, sight) in sights {
-            let is_mapped = mapped.contains(&sight.metadata.ino());
-            let added = state
-                .place(written.key, &now, sight.metadata.len())
-                .and_then(|known| taken.add(&sight, known, is_mapped));
-            let known = added.map_err(|error| Unsaved::Refused(vec![written.refuse(unreadable(&error))]))?;
-            taken.files.push(sight.record(&written, known.start));
-            now.insert(written.key, known);
+        let are_the_same = |ahead: &Ahead| processes.iter().all(|process| ahead.pids.contains(&process.pid));
+        let last_len = state.last_len;
+        let ahead = state.ahead.take().filter(are_the_same);
+        let Ahead { saved, files: mut ahead, .. } =
+            ahead.unwrap_or_else(|| Ahead { saved: SavedPages::with_capacity(last_len), ..Ahead::default() });
+        let mut taken = Taken { unsaved, saved, ..Taken::default() };
+        let mut now = HashMap::with_capacity(files.len());
+        for (written, sight) in &files {
+            let ahead = ahead.remove(&written.key);
+            let place = match &ahead {
+                Some(known) => Ok(known.clone()),
+                None => state.place(written.key, &now, sight.metadata.len()),
+            };
+            let added = place.and_then(|known| taken.add(sight, known, ahead.is_some()));
+            match (added, self.saving) {
+                (Ok(known), _) => {
+                    taken.files.push(record(written, sight, known.start));
+                    now.insert(written.key, known);
+                }
+                (Err(error), Saving::InPlace(_)) => {
+                    let (path, reason) = (written.path.clone(), Some(error.to_string()));
+                    taken.unsaved.push(UnsavedFile { path, bytes: sight.len(), reason });
+                }
+                (Err(error), Saving::All(_)) => {
+                    return Err(Unsaved::Refused(vec![written.refuse(unreadable(&error))]));
+                }
+            }
         }
+        // Closed meanwhile.
+        ahead.values().for_each(|known| taken.saved.remove(known.place()));
         taken.saved.sort();
         state.last_len = usize::try_from(taken.dirty.pages().bytes()).unwrap_or(0);
         state.known = now;
@@ -159,48 +221,11 @@ impl Contents {
     }
 }
 
-/// All files that are to be saved. `limit`: see [`Contents::new`].
-///
-/// # Errors
-/// See [`Unsaved`].
-fn survey<'a>(
-    limit: u64,
-    tables: &'a [FileTable],
-    processes: &[Process<'_>],
-) -> Result<Vec<(Written<'a>, Sight)>, Unsaved> {
-    let (mut sights, mut refusals, mut left) = (Vec::new(), Vec::new(), limit);
-    for written in all_written(tables) {
-        let Some(process) = processes.get(written.holder) else { continue };
-        match Sight::of(process, written.fd) {
-            Ok(sight) if sight.len() <= left => {
-                left -= sight.len();
-                sights.push((written, sight));
-            }
-            // Cut back to its length such a file is what it was.
-            Ok(_) if written.appends => {}
-            Ok(_) => refusals.push(written.refuse(too_much(limit))),
-            // It ends, or, of a program that runs, the file was just closed.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT)) => {
-                return Err(Unsaved::Failed(error));
-            }
-            Err(error) => refusals.push(written.refuse(unreadable(&error))),
-        }
-    }
-    if refusals.is_empty() { Ok(sights) } else { Err(Unsaved::Refused(refusals)) }
-}
-
 /// What of running processes could not be saved.
-pub fn obstacles(limit: u64, tables: &[FileTable], processes: &[Process<'_>]) -> Vec<(usize, Refusal)> {
-    match survey(limit, tables, processes) {
+pub fn obstacles(saving: Saving, tables: &[FileTable], processes: &[Process<'_>]) -> Vec<(usize, Refusal)> {
+    match written_files::survey(saving, tables, processes) {
         Err(Unsaved::Refused(refusals)) => refusals,
         Ok(_) | Err(Unsaved::Failed(_)) => Vec::new(),
-    }
-}
-
-impl Written<'_> {
-    fn refuse(&self, reason: String) -> (usize, Refusal) {
-        let subject = Subject::Descriptor { fd: self.fd, name: self.path.to_string() };
-        (self.holder, Refusal { subject, reason })
     }
 }
 
@@ -226,26 +251,34 @@ impl State {
         if start.checked_add(room).is_none_or(|end| end > SPACE_LEN) {
             return Err(io::Error::from_raw_os_error(libc::EFBIG));
         }
-        let (stamp, since, pages) = ((u64::MAX, [0; 4]), Instant::now(), PageSet::new());
-        Ok(Known { start: Addr(start), room, stamp, since, settled: false, pages, stored: false })
+        let (stamp, pages) = ((u64::MAX, [0; 4]), PageSet::new());
+        Ok(Known { start: Addr(start), room, stamp, settled: false, pages, stored: false })
     }
 }
 
-impl Taken {
-    /// Adds the pages of a file; what is known of it now.
-    fn add(&mut self, sight: &Sight, mut known: Known, is_mapped: bool) -> io::Result<Known> {
-        let stamp = stamp(&sight.metadata);
-        if known.stored && known.settled && known.stamp == stamp && !is_mapped {
-            self.unchanged = self.unchanged.union(&known.pages);
-            return Ok(known);
-        }
-        if known.stamp != stamp {
-            (known.stamp, known.since) = (stamp, Instant::now());
-        }
-        (known.settled, known.stored) = (known.since.elapsed() >= SETTLED, false);
-        let (start, size) = (known.start.0, sight.metadata.len());
-        let runs: Vec<PageRun> = sight.data.iter().flat_map(|&(from, to)| pieces(start, from, to)).collect();
-        self.saved.add_all(&runs, |runs, buffer| {
+impl Known {
+    /// Its place.
+    fn place(&self) -> PageRun {
+        PageRun::between(self.start, Addr(self.start.0 + self.room))
+    }
+
+    /// It has these times now, and is about to be read.
+    fn seen(mut self, stamp: Stamp, file: &File) -> Known {
+        (self.stamp, self.settled, self.stored) = (stamp, tells_of_changes(&stamp, file), false);
+        self
+    }
+
+    /// Reads what is in it.
+    fn read(
+        mut self,
+        saved: &mut SavedPages,
+        file: &File,
+        size: u64,
+        data: &[(u64, u64)],
+    ) -> io::Result<Known> {
+        let start = self.start.0;
+        let runs: Vec<PageRun> = data.iter().flat_map(|&(from, to)| pieces(start, from, to)).collect();
+        saved.add_all(&runs, |runs, buffer| {
             let mut rest = buffer;
             for run in runs {
                 let (now, later) =
@@ -253,49 +286,51 @@ impl Taken {
                 let from = run.start.0 - start;
                 let there = usize::try_from((size - from).min(now.len() as u64)).unwrap_or(0);
                 let (content, behind) = now.split_at_mut(there);
-                sight.file.read_exact_at(content, from)?;
+                file.read_exact_at(content, from)?;
                 behind.fill(0);
                 rest = later;
             }
             Ok(())
         })?;
-        known.pages = PageSet::from(runs);
+        self.pages = PageSet::from(runs);
+        Ok(self)
+    }
+}
+
+impl Taken {
+    /// Adds the pages of a file; what is known of it now. `is_ahead`: they were read before the stop.
+    fn add(&mut self, sight: &Sight, known: Known, is_ahead: bool) -> io::Result<Known> {
+        let stamp = stamp(&sight.metadata);
+        let is_known = known.settled && known.stamp == stamp && !sight.is_mapped;
+        if is_known && known.stored {
+            self.unchanged = self.unchanged.union(&known.pages);
+            return Ok(known);
+        }
+        let known = if is_known && is_ahead {
+            known
+        } else {
+            if is_ahead {
+                self.saved.remove(known.place());
+            }
+            let mut known = known.seen(stamp, &sight.file);
+            known.settled &= !sight.is_mapped;
+            known.read(&mut self.saved, &sight.file, sight.metadata.len(), &sight.data)?
+        };
         self.dirty = self.dirty.union(&known.pages);
         Ok(known)
     }
 }
 
-/// A file as it is now.
-struct Sight {
-    file: File,
-    metadata: Metadata,
-    /// Where there are data: first byte, first byte after them.
-    data: Vec<(u64, u64)>,
-}
-
-impl Sight {
-    fn of(process: &Process<'_>, fd: i32) -> io::Result<Sight> {
-        // Opened anew: the offset of the program's own stays where it is.
-        let file = File::open(format!("/proc/{}/task/{}/fd/{fd}", process.pid, process.tid))?;
-        let metadata = file.metadata()?;
-        let data = unlinked::data_of(&file, metadata.len(), None)?;
-        Ok(Sight { file, metadata, data })
-    }
-
-    /// Bytes of data.
-    fn len(&self) -> u64 {
-        self.data.iter().map(|(from, to)| to - from).sum()
-    }
-
-    fn record(&self, written: &Written<'_>, start: Addr) -> FileContent {
-        FileContent {
-            path: written.path.clone(),
-            device: written.key.0,
-            inode: written.key.1,
-            size: self.metadata.len(),
-            mode: self.metadata.mode() & 0o7777,
-            start,
-        }
+fn record(written: &Written, sight: &Sight, start: Addr) -> FileContent {
+    FileContent {
+        path: written.path.clone(),
+        device: written.key.0,
+        inode: written.key.1,
+        size: sight.metadata.len(),
+        mode: sight.metadata.mode() & 0o7777,
+        start,
+        covered: sight.covered.runs().to_vec(),
+        absent: sight.absent.clone(),
     }
 }
 
@@ -313,65 +348,28 @@ fn stamp(metadata: &Metadata) -> Stamp {
     (metadata.len(), times)
 }
 
-fn unreadable(error: &io::Error) -> String {
-    format!("--save-files is to save it, and it cannot be read: {error}; make it readable, or do without")
-}
-
-fn too_much(limit: u64) -> String {
-    format!(
-        "--save-files is to save it, and goes no further than {} bytes for all files: give a larger limit",
-        limit
-    )
-}
-
-/// Inodes of files that are mapped for writing.
-fn shared(all: &[Mapped]) -> impl Iterator<Item = u64> {
-    let written = all.iter().filter(|mapped| mapped.kind == Kind::SharedFile && mapped.mapping.prot & 2 != 0);
-    written.map(|mapped| mapped.mapping.inode)
-}
-
-/// Each file that has a name and is open for writing, once, in the order of descriptions.
-fn all_written(tables: &[FileTable]) -> Vec<Written<'_>> {
-    let Some(first) = tables.first() else { return Vec::new() };
-    let mut holders: BTreeMap<u32, (usize, i32)> = BTreeMap::new();
-    for (place, table) in tables.iter().enumerate() {
-        for descriptor in &table.descriptors {
-            holders.entry(descriptor.description).or_insert((place, descriptor.fd));
-        }
-    }
-    let mut all: Vec<Written<'_>> = Vec::new();
-    for (number, description) in (0..).zip(&first.descriptions) {
-        let Object::Regular { path, device, inode, deleted_content: None, .. } = &description.object else {
-            continue;
-        };
-        let (flags, key) = (description.flags.cast_signed(), (*device, *inode));
-        let writes = flags & libc::O_ACCMODE != libc::O_RDONLY && flags & libc::O_PATH == 0;
-        if !writes || is_of_kernel(path) {
-            continue;
-        }
-        let appends = flags & libc::O_APPEND != 0;
-        match all.iter_mut().find(|written| written.key == key) {
-            Some(known) => known.appends &= appends,
-            None => {
-                if let Some(&(holder, fd)) = holders.get(&number) {
-                    all.push(Written { path, key, holder, fd, appends });
-                }
-            }
-        }
-    }
-    all
-}
-
-/// What is written there is a request.
-fn is_of_kernel(path: &Name) -> bool {
-    [&b"/proc/"[..], b"/sys/"].iter().any(|folder| path.0.starts_with(folder))
+/// Whether a file that has these times has others when it is changed, by write(2) or by a mapping that is made later:
+/// they are old by the clock that gives them, and its file system does so. Those below do, by the clock of this host
+/// (file_update_time, called in their page_mkwrite, too); tmpfs does not where it is mapped, nor overlayfs over it; and
+/// a server has a clock of its own.
+fn tells_of_changes(stamp: &Stamp, file: &File) -> bool {
+    /// ext4, XFS, btrfs, F2FS (include/uapi/linux/magic.h).
+    const THESE: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
+    let ns = |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
+    let [changed, changed_ns, touched, touched_ns] = stamp.1;
+    let last_ns = ns(changed, changed_ns).max(ns(touched, touched_ns));
+    let age_ns = i128::from(clock::now_ns(libc::CLOCK_REALTIME)) - last_ns;
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let is_one = || fd::file_system_type(Path::new(&path)).is_ok_and(|kind| THESE.contains(&kind));
+    u128::try_from(age_ns).is_ok_and(|age| age >= SETTLED.as_nanos()) && is_one()
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use holdfast_image::record::{Description, Descriptor};
+    use holdfast_image::bytes::Name;
+    use holdfast_image::record::{Description, Descriptor, Object};
     use holdfast_sys::attributes;
     use std::os::fd::AsRawFd;
 
@@ -406,6 +404,11 @@ mod tests {
             Bed { file, table: FileTable { descriptors, descriptions, ..FileTable::default() } }
         }
 
+        fn key(&self) -> Key {
+            let metadata = self.file.metadata().unwrap();
+            (metadata.dev(), metadata.ino())
+        }
+
         fn take(&self, contents: &Contents) -> Result<Taken, Unsaved> {
             let pid = attributes::own_pid();
             let process = Process { pid, tid: pid, mapped: &[] };
@@ -431,7 +434,7 @@ mod tests {
 
     #[test]
     fn what_is_known_to_be_stored_is_not_read_again() {
-        let (bed, contents) = (Bed::new("known", libc::O_RDWR), Contents::new(1 << 20));
+        let (bed, contents) = (Bed::new("known", libc::O_RDWR), Contents::new(Saving::InPlace(1 << 20)));
         bed.file.write_all_at(b"end", 5 * PAGE_SIZE).unwrap();
         let taken = bed.take(&contents).unwrap();
         assert_eq!((counts(&taken), taken.files[0].size), ((1, 0), 5 * PAGE_SIZE + 3), "holes are not read");
@@ -453,28 +456,81 @@ mod tests {
     }
 
     #[test]
-    fn too_much_is_refused_unless_it_is_only_appended_to() {
-        for (flags, refused) in [(libc::O_RDWR, true), (libc::O_WRONLY | libc::O_APPEND, false)] {
+    fn too_much_is_refused_or_told_unless_it_is_only_appended_to() {
+        let append = libc::O_WRONLY | libc::O_APPEND;
+        for (flags, saving, refused, told) in [
+            (libc::O_RDWR, Saving::All(4999), 1, 0),
+            (append, Saving::All(4999), 0, 0),
+            (libc::O_RDWR, Saving::InPlace(4999), 0, 1),
+            (append, Saving::InPlace(4999), 0, 0),
+        ] {
             let bed = Bed::new("large", flags);
             bed.file.write_all_at(&[1; 5000], 0).unwrap();
-            match bed.take(&Contents::new(4999)) {
+            match bed.take(&Contents::new(saving)) {
                 Err(Unsaved::Refused(refusals)) => {
-                    assert!(refused && refusals[0].1.reason.contains("4999"), "{refusals:?}");
+                    assert!(
+                        refusals.len() == refused && refusals[0].1.reason.contains("4999"),
+                        "{refusals:?}"
+                    );
                 }
-                other => assert!(!refused && other.unwrap().files.is_empty()),
+                other => {
+                    let taken = other.unwrap();
+                    let unsaved: Vec<u64> = taken.unsaved.iter().map(|file| file.bytes).collect();
+                    assert!(
+                        refused == 0 && taken.files.is_empty() && unsaved == vec![5000; told],
+                        "{unsaved:?}"
+                    );
+                }
             }
-            assert_eq!(counts(&bed.take(&Contents::new(5000)).unwrap()), (2, 0));
+            assert_eq!(counts(&bed.take(&Contents::new(Saving::All(5000))).unwrap()), (2, 0));
         }
     }
 
     #[test]
     fn what_is_read_only_or_the_kernels_is_left_alone() {
-        let contents = Contents::new(1 << 20);
-        assert!(Bed::new("read", libc::O_RDONLY).take(&contents).unwrap().files.is_empty());
-        assert!(Bed::new("path", libc::O_RDWR | libc::O_PATH).take(&contents).unwrap().files.is_empty());
+        for saving in [Saving::InPlace(1 << 20), Saving::All(1 << 20)] {
+            let contents = Contents::new(saving);
+            assert!(Bed::new("read", libc::O_RDONLY).take(&contents).unwrap().files.is_empty());
+            assert!(Bed::new("path", libc::O_RDWR | libc::O_PATH).take(&contents).unwrap().files.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_was_read_before_the_stop_is_taken_if_it_has_not_changed() {
+        let (bed, contents) = (Bed::new("ahead", libc::O_RDWR), Contents::new(Saving::InPlace(1 << 20)));
+        bed.file.write_all_at(b"before", PAGE_SIZE).unwrap();
+        let pid = attributes::own_pid();
+        let ahead = |settled: bool| {
+            let (mut state, size) = (contents.state(), bed.file.metadata().unwrap().len());
+            let key = bed.key();
+            let known = state.place(key, &HashMap::new(), size).unwrap();
+            let known = known.seen(stamp(&bed.file.metadata().unwrap()), &bed.file);
+            let mut saved = SavedPages::default();
+            let data = [(PAGE_SIZE, size)];
+            let known = known.read(&mut saved, &bed.file, size, &data).unwrap();
+            let files = HashMap::from([(key, Known { settled, ..known })]);
+            state.ahead = Some(Ahead { saved, files, pids: vec![pid] });
+        };
+        let pieces = |taken: &Taken| taken.saved.pieces();
+        ahead(true);
+        let taken = bed.take(&contents).unwrap();
+        assert_eq!((counts(&taken), pieces(&taken)), ((1, 0), 1));
+        // It was written meanwhile: another page, and what was read is not kept beside it.
+        ahead(true);
+        std::thread::sleep(Duration::from_millis(20));
+        bed.file.write_all_at(b"after", 0).unwrap();
+        let taken = bed.take(&contents).unwrap();
+        assert_eq!((counts(&taken), pieces(&taken)), ((2, 0), 1), "both pages are one piece");
+        // A process that was not there then may have it mapped.
+        ahead(true);
+        contents.state().ahead.as_mut().unwrap().pids = vec![pid + 1];
+        assert_eq!(pieces(&bed.take(&contents).unwrap()), 1);
+        contents.read_ahead(&[pid]);
         assert!(
-            is_of_kernel(&Name::from("/proc/self/oom_score_adj")) && !is_of_kernel(&Name::from("/process"))
+            !contents.state().ahead.as_ref().unwrap().files.contains_key(&bed.key()),
+            "its times are young"
         );
+        assert_eq!(counts(&bed.take(&contents).unwrap()), (2, 0));
     }
 
     #[test]

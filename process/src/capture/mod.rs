@@ -4,6 +4,7 @@
 //! * [`hardlinks`]: files whose name was removed while they have another one. * [`cwd`]: the current directory.
 //! * [`credentials`]: ids and capabilities. * [`sysv_shm`]: System V shared memory.
 //! * [`attributes`]: what a process and its threads tell of their settings.
+//! * [`written_files`], [`contents`]: which files are saved, and what is in them; [`running_files`]: before the stop.
 //! * [`state`]: signals, timers, limits, layout, threads. * [`processor`]: instruction sets.
 //!
 //! Called by the tracer thread. What runs inside the stop and what after it is said at each function: inside the stop
@@ -26,5 +27,7 @@ pub mod maps;
 pub mod mlock;
 pub mod processor;
 pub mod regions;
+pub mod running_files;
 pub mod state;
 pub mod sysv_shm;
+pub mod written_files;

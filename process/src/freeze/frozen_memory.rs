@@ -76,6 +76,14 @@ impl SavedPages {
             self.bytes.resize(end, 0);
         }
     }
+    /// The same before the stop: with memory that the kernel has given.
+    pub fn prepare(&mut self, len: u64) {
+        let end = self.used.saturating_add(usize::try_from(len).unwrap_or(0));
+        if self.bytes.len() < end {
+            // Not zeros: see `warm`.
+            self.bytes.resize(end, 1);
+        }
+    }
     /// Adds a run, whose bytes `fill` brings.
     ///
     /// # Errors
@@ -124,6 +132,10 @@ impl SavedPages {
             self.used += len(std::slice::from_ref(run));
         }
         Ok(())
+    }
+    /// Forgets what was added inside `place`.
+    pub fn remove(&mut self, place: PageRun) {
+        self.pieces.retain(|(run, _)| run.end() <= place.start || run.start >= place.end());
     }
     /// Number of pieces so far.
     pub fn pieces(&self) -> usize {

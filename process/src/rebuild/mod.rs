@@ -29,7 +29,7 @@ pub mod processor;
 pub mod renamed;
 mod shared_memfd;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod timings;
 mod vdso;
 

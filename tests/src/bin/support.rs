@@ -65,14 +65,6 @@ impl Line {
         }
     }
 
-    /// What `holdfast run` is given for it.
-    fn options(self) -> &'static [&'static str] {
-        match self {
-            Line::Runs(entry) => entry.options,
-            Line::Refused(_) => &[],
-        }
-    }
-
     fn find(self, user: User) -> Found {
         match self {
             Line::Runs(Entry { root: Some(why), .. }) if user == User::Ordinary => {
@@ -240,7 +232,6 @@ fn remark(line: Line, found: &[Option<&Found>]) -> String {
             _ => remarks.push(format!("{}: {text}", name_of(*user))),
         }
     }
-    remarks.extend(line.options().iter().map(|option| format!("with `run {option}`")));
     remarks.extend(line.open().map(|why| format!("open: {why}")));
     remarks.join("; ")
 }

@@ -24,6 +24,11 @@ fn sqlite_app() -> App {
         .reading("long.sql", &format!("cp {} long.sql", kit().app("long.sql").display()))
 }
 
+/// sqlite that writes its file in place: see the program.
+fn ledger(how: &str) -> App {
+    App::real(&format!("sqlite, {how}"), &[PYTHON, "@ledger.py", how])
+}
+
 fn xz_app() -> App {
     let prepare = "i=0; while [ $i -lt 150000 ]; do \
                    echo \"$((i * 7919 % 100003)) line $i $((i * i % 9973))\"; i=$((i + 1)); done > in";
@@ -60,6 +65,11 @@ apps! {
     python: App::real("python3", &[PYTHON, "@loop.py"]), many();
     python_numpy: numpy_app(), few();
     sqlite: sqlite_app(), few();
+    sqlite_rollback: ledger("rollback"), few();
+    sqlite_persist: ledger("persist"), few();
+    sqlite_truncate: ledger("truncate"), few();
+    sqlite_wal: ledger("wal"), few();
+    sqlite_mmap: ledger("mmap"), few();
     python_asyncio: asyncio_app(), many();
     perl: App::real("perl", &["/usr/bin/perl", "@loop.pl"]), few();
     ruby: App::real("ruby", &["/usr/bin/ruby", "@loop.rb"]), few();

@@ -10,7 +10,7 @@ use holdfast_tests::suite::ENTRIES;
 
 macro_rules! programs {
     ($($group:literal { $($(#[$short:ident])? $test:ident: $program:literal $($argument:literal)* => $feature:literal
-        $(, with $with:literal)? $(, open $open:literal)? $(, root $root:literal)?;)* })*) => {
+        $(, open $open:literal)? $(, root $root:literal)?;)* })*) => {
         mod root {
             use super::*;
             $($(#[test] $(#[ignore = $open])? fn $test() { run(stringify!($test), User::Root); })*)*

@@ -16,6 +16,7 @@ mod launchers;
 mod lifecycle;
 mod processors;
 mod refusals;
+mod saved_files;
 mod security;
 mod servers;
 mod stops;

@@ -41,11 +41,6 @@ impl Case {
         self
     }
 
-    fn with(mut self, options: &'static [&'static str]) -> Case {
-        self.app = self.app.with(options);
-        self
-    }
-
     fn leaving(mut self, results: &[&str]) -> Case {
         self.app = self.app.leaving(results);
         self
@@ -197,7 +192,7 @@ cases! {
     multiprocessing_forkserver: python("multiprocessing, forkserver", &["@pool.py", "forkserver"], &[]).renaming();
     gnu_parallel: parallel();
     sqlite_wal: wal("append");
-    sqlite_wal_saved: wal("rewind").with(&["--save-files"]);
+    sqlite_wal_rewound: wal("rewind");
     redis: python("redis and its clients", &["@redis_client.py"], &["/usr/bin/redis-server"]).renaming();
     nginx: python("nginx and its clients", &["@nginx_client.py"], &["/usr/sbin/nginx"]);
     node_cluster: Case::of("node cluster", &["/usr/bin/node", "@cluster.js"], &["/usr/bin/node"]);
@@ -211,8 +206,7 @@ cases! {
     open_mpi_hpcc: hpcc("openmpi", "/opt/holdfast-tests/bin/hpcc-openmpi", "/usr/bin/mpirun.openmpi");
     mpich_hpcc: hpcc("mpich", "/opt/holdfast-tests/bin/hpcc-mpich", "/usr/bin/mpirun.mpich");
     exceptions: cpp("C++ exceptions", "exceptions.cpp", "300");
-    // Its swap file is gone when it has ended between the checkpoint and the end of all.
-    vim: python("vim in a terminal", &["@editor.py"], &["/usr/bin/vim"]).with(&["--save-files"]);
+    vim: python("vim in a terminal", &["@editor.py"], &["/usr/bin/vim"]);
     tmux: Case::of("tmux", &["/bin/bash", "@terminal.sh", "tmux"], &["/usr/bin/tmux"]);
     screen: Case::of("screen", &["/bin/bash", "@terminal.sh", "screen"], &["/usr/bin/screen"]);
 }

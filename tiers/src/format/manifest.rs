@@ -11,7 +11,7 @@ use super::{Fields, FormatError, HEADER_LEN, Kind, bad, begin_header, open_heade
 use holdfast_image::bytes::Name;
 use holdfast_image::manifest::{EpochFigures, FlushFigures, StopBreakdown};
 use holdfast_image::pages::PageRun;
-use holdfast_image::record::ProcessRecord;
+use holdfast_image::record::{ProcessRecord, UnsavedFile};
 use holdfast_image::{Addr, Epoch, PageCount};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -53,6 +53,9 @@ pub struct Figures {
     /// Pages in the index. Absent in version 1: all that were read.
     #[serde(default)]
     pub program_pages: Option<u64>,
+    /// Files that the program may have changed in place, and that are not in the image.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unsaved: Vec<UnsavedFile>,
 }
 
 /// One segment file that an image needs.

@@ -298,6 +298,7 @@ pub fn commit_record() -> CommitRecord {
         command: vec![Name::from("./sim"), Name(b"\xff\xfe".to_vec())],
         protected_only: false,
         epoch: EpochFigures { order: "history".into(), pages_tracked: 7, ..EpochFigures::default() },
+        unsaved: Vec::new(),
         history: b"what the pager remembers; ".repeat(400),
     }
 }

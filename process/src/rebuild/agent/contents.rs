@@ -1,22 +1,24 @@
-//! What was in files with names, put back: those that the job saved (`run --save-files`).
+//! What was in files with names, put back: those that the image has (`run --save-files`). A journal that was not there
+//! is put aside: it was left by what the restart undoes, and would be played back into what is put back here.
 //!
 //! Called by [`super::rebuild_job`] in the agent, when all else has succeeded. The files are there: what was gone
 //! the first new process has made anew, empty ([`crate::rebuild::new_process`]). The rule of [`super::regular`]
 //! holds: no byte is ever lost. A file that is what it was is not touched; one that has only grown is cut back; of
-//! any other all that is in it now is kept first. Invariant: the record was checked. How it fails: an error names
-//! the file; those before it are put back.
+//! any other all that is in it now is kept first. What shared mappings cover has come with their pages. Invariant:
+//! the record was checked. How it fails: an error names the file; those before it are put back.
 
 use super::regular;
 use super::saved_files::keep_tail;
 use crate::capture::files::unlinked;
 use crate::rebuild::error::RebuildError;
+use holdfast_image::bytes::Name;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::{ExtentSource, PageError, PageProvider, PageRun};
-use holdfast_image::record::{FileContent, FileTable};
+use holdfast_image::record::{FileContent, FileTable, Object};
 use holdfast_image::{Addr, PAGE_SIZE};
-use std::fs::{File, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 /// Bytes that are compared at once.
@@ -33,7 +35,9 @@ pub fn put_back(
     saved_dir: &Path,
 ) -> Result<Vec<String>, RebuildError> {
     let mut notes = Vec::new();
+    refuse_parted(table)?;
     for content in &table.contents {
+        notes.extend(put_aside(content, saved_dir)?);
         let failed = |error: io::Error| {
             RebuildError::file(&content.path, format!("it cannot be put back as it was: {error}"))
         };
@@ -43,7 +47,10 @@ pub fn put_back(
             source => RebuildError::Pages { what: format!("restoring {}", content.path), source },
         };
         let path = content.path.as_path();
-        let file = File::options().read(true).write(true).open(path).map_err(failed)?;
+        // A companion that is gone nobody has made anew yet.
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false).mode(content.mode);
+        let file = options.open(path).map_err(failed)?;
         let now = file.metadata().map_err(failed)?;
         let is_same = now.len() >= content.size && is_same(&file, content, pages).map_err(unread)?;
         if is_same && now.len() > content.size {
@@ -65,6 +72,50 @@ pub fn put_back(
     Ok(notes)
 }
 
+/// Puts aside what must not be there. One line per file.
+fn put_aside(content: &FileContent, saved_dir: &Path) -> Result<Vec<String>, RebuildError> {
+    let mut notes = Vec::new();
+    for path in content.absent_paths() {
+        if !fs::symlink_metadata(path.as_path()).is_ok_and(|found| found.is_file()) {
+            continue;
+        }
+        let moved = keep_tail(&path, 0, saved_dir)
+            .and_then(|kept| fs::remove_file(path.as_path()).map(|()| kept))
+            .map_err(|error| {
+                let what = format!(
+                    "it was not there at the checkpoint, belongs to {} and cannot be put aside: {error}; move it \
+                     elsewhere",
+                    content.path
+                );
+                RebuildError::file(&path, what)
+            })?;
+        let what = "it belongs to what the restart undoes";
+        notes
+            .push(format!("{path}: it was not there at the checkpoint; {what}; kept in {}", moved.display()));
+    }
+    Ok(notes)
+}
+
+/// Several names of one file that are names of several now: only one of them would be put back.
+fn refuse_parted(table: &FileTable) -> Result<(), RebuildError> {
+    let now = |path: &Name| fs::metadata(path.as_path()).map(|now| (now.dev(), now.ino())).ok();
+    for description in &table.descriptions {
+        let Object::Regular { path, .. } = &description.object else { continue };
+        let Some(content) = table.content_of(&description.object).filter(|content| content.path != *path)
+        else {
+            continue;
+        };
+        if now(path) != now(&content.path) {
+            let what = format!(
+                "it was the same file as {0} and is another one now; make it that again (ln {0})",
+                content.path
+            );
+            return Err(RebuildError::file(path, what));
+        }
+    }
+    Ok(())
+}
+
 /// Where the file has data, now or in the image: by offset in it. All else is zero here and there, and may be long.
 fn data_ranges(file: &File, content: &FileContent, pages: &dyn PageProvider) -> io::Result<PageSet> {
     let whole = content.run();
@@ -77,7 +128,8 @@ fn data_ranges(file: &File, content: &FileContent, pages: &dyn PageProvider) -> 
         let (from, to) = (extent.run.start.max(whole.start), extent.run.end().min(whole.end()));
         in_file(from.0 - whole.start.0, to.0 - whole.start.0)
     });
-    Ok(now.chain(was).collect())
+    let all: PageSet = now.chain(was).collect();
+    Ok(all.difference(&content.covered.iter().copied().collect()))
 }
 
 /// All of it that is not zero now as before, piece by piece: offset, and the bytes that were there. `each` says
@@ -149,11 +201,10 @@ fn write(file: &File, content: &FileContent, pages: &dyn PageProvider) -> Result
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::rebuild::testing::Folder;
     use holdfast_image::PageCount;
-    use holdfast_image::bytes::Name;
     use holdfast_image::pages::Extent;
     use holdfast_image::testing::FakeImage;
-    use std::fs;
 
     /// Pages from the fifth on: the first full of ones, a hole, and one that begins with a two.
     fn image() -> FakeImage {
@@ -171,12 +222,53 @@ mod tests {
         })
     }
 
+    fn content() -> FileContent {
+        FileContent {
+            path: Name::from("/"),
+            device: 0,
+            inode: 0,
+            size: 0,
+            mode: 0o640,
+            start: Addr(5 * PAGE_SIZE),
+            covered: Vec::new(),
+            absent: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_mappings_cover_is_left_and_what_was_not_there_is_put_aside() {
+        let folder = Folder::new("beside");
+        let (path, saved) = (folder.0.join("data"), folder.0.join("saved"));
+        let journal = folder.0.join("data-journal");
+        // The first page comes with a mapping; the second is a hole.
+        let mut now = vec![7; 4096];
+        now.extend([8; 4097]);
+        fs::write(&path, &now).unwrap();
+        fs::write(&journal, b"hot").unwrap();
+        let content = FileContent {
+            path: Name::from(path.as_path()),
+            size: 2 * PAGE_SIZE + 1,
+            covered: vec![PageRun::between(Addr(0), Addr(PAGE_SIZE))],
+            absent: vec![Name::from("-journal"), Name::from("-wal")],
+            ..content()
+        };
+        let table = FileTable { contents: vec![content], ..FileTable::default() };
+        let notes = put_back(&table, &image(), &saved).unwrap();
+        assert_eq!(notes.len(), 2, "{notes:?}");
+        now[4096..].fill(0);
+        now[8192] = 2;
+        assert_eq!((fs::read(&path).unwrap(), journal.exists()), (now, false));
+        let kept = fs::read_dir(&saved).unwrap().map(|one| fs::read(one.unwrap().path()).unwrap());
+        assert!(kept.into_iter().any(|kept| kept == b"hot"));
+        assert_eq!(put_back(&table, &image(), &saved).unwrap(), [""; 0]);
+    }
+
     #[test]
     fn damage_of_the_image_is_not_taken_for_a_file_in_the_way() {
         let path = std::env::temp_dir().join(format!("damaged-content-{}", std::process::id()));
         fs::write(&path, [3; 4096]).unwrap();
         let (name, start) = (Name::from(path.as_path()), Addr(5 * PAGE_SIZE));
-        let content = FileContent { path: name, device: 0, inode: 0, size: PAGE_SIZE, mode: 0o640, start };
+        let content = FileContent { path: name, size: PAGE_SIZE, start, ..content() };
         let table = FileTable { contents: vec![content], ..FileTable::default() };
         let pages = FakeImage { is_damaged: true, ..image() };
         let error = put_back(&table, &pages, Path::new("/nonexistent")).unwrap_err();
@@ -193,14 +285,7 @@ mod tests {
         let (path, saved) = (folder.join("data"), folder.join("saved"));
         let pages = image();
         let size = 2 * PAGE_SIZE + 1;
-        let content = FileContent {
-            path: Name::from(path.as_path()),
-            device: 0,
-            inode: 0,
-            size,
-            mode: 0o640,
-            start: Addr(5 * PAGE_SIZE),
-        };
+        let content = FileContent { path: Name::from(path.as_path()), size, ..content() };
         let table = FileTable { contents: vec![content], ..FileTable::default() };
         let mut was = vec![1; 4096];
         was.resize(8192, 0);

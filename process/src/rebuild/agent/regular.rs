@@ -63,8 +63,8 @@ fn note_overwritten(description: &Description, now: &fs::Metadata) -> Option<Str
     (!grows && identity::mtime_ns(now) != *mtime_ns).then(|| {
         format!(
             "{path}: it was written since the checkpoint; what was written over stays so (`holdfast run \
-             --save-files` saves \
-             what is in files)"
+             --save-files=SIZE` saves \
+             what is in larger files)"
         )
     })
 }

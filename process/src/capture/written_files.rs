@@ -1,0 +1,389 @@
+//! Which files a job saves, and what of them: chosen inside the stop, before anything of them is read
+//! ([`super::contents`]).
+//!
+//! By default those that the programs change in place: open for reading and writing, mapped for writing, or open for
+//! writing before their end. What is only appended to is cut back at a restart, and is right then. With them the files
+//! that belong to them by their names: a database's journals ([`COMPANIONS`]), which tell those who open it what is in
+//! it; one that was not there is noted, because one that is left by what a restart undoes would be played back into
+//! what the restart puts back. What shared mappings cover is saved with the pages (`super::maps`). How it fails: by
+//! [`Unsaved`].
+
+use super::contents::{Process, Unsaved};
+use super::files::unlinked;
+use super::maps::{Kind, Mapped};
+use holdfast_image::bytes::Name;
+use holdfast_image::page_set::PageSet;
+use holdfast_image::pages::PageRun;
+use holdfast_image::record::{FileTable, Object, UnsavedFile};
+use holdfast_image::refusal::{Refusal, Subject};
+use holdfast_image::{Addr, PAGE_SIZE};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+
+/// What sqlite appends to the name of a database for the files beside it (sqlite.org/tempfiles.html): a rollback
+/// journal, the write-ahead log, and that log's index.
+pub const COMPANIONS: [&str; 3] = ["-journal", "-wal", "-shm"];
+
+/// Device and inode.
+pub type Key = (u64, u64);
+
+/// Which files are saved, and up to how many bytes all together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Saving {
+    /// Those that are changed in place. What is too much is told.
+    InPlace(u64),
+    /// All that are open for writing. What is too much is refused.
+    All(u64),
+}
+
+impl Saving {
+    /// Most bytes.
+    pub fn limit(self) -> u64 {
+        match self {
+            Saving::InPlace(limit) | Saving::All(limit) => limit,
+        }
+    }
+}
+
+/// A file that is written, or belongs to one.
+#[derive(Clone, Debug)]
+pub struct Written {
+    /// Its path.
+    pub path: Name,
+    /// Which it is.
+    pub key: Key,
+    /// Place of a process that has it open, and its number there; of a companion that of the other file.
+    holder: usize,
+    fd: i32,
+    /// All that write it append to it.
+    appends: bool,
+    /// Some of those that write it may change what is in it.
+    in_place: bool,
+}
+
+/// A file as it is now.
+pub struct Sight {
+    /// Open for reading.
+    pub file: File,
+    /// Of it.
+    pub metadata: Metadata,
+    /// Where there are data: first byte, first byte after them.
+    pub data: Vec<(u64, u64)>,
+    /// What shared mappings cover of it, by offset.
+    pub covered: PageSet,
+    /// Somebody maps it for writing, which may change no time of it.
+    pub is_mapped: bool,
+    /// See [`holdfast_image::record::FileContent::absent`].
+    pub absent: Vec<Name>,
+}
+
+/// What is to be saved, and what is not.
+#[derive(Default)]
+pub struct Survey {
+    /// In the order of descriptions.
+    pub files: Vec<(Written, Sight)>,
+    /// With [`Saving::InPlace`] only.
+    pub unsaved: Vec<UnsavedFile>,
+}
+
+/// Shared mappings for writing: what they cover of each file, by inode and name as the maps file has them, and the
+/// inodes of all of them.
+struct Mappings {
+    covered: HashMap<(u64, Vec<u8>), PageSet>,
+    inodes: BTreeSet<u64>,
+}
+
+/// All files that are to be saved.
+///
+/// # Errors
+/// See [`Unsaved`].
+pub fn survey(saving: Saving, tables: &[FileTable], processes: &[Process<'_>]) -> Result<Survey, Unsaved> {
+    let mappings = Mappings::of(processes);
+    let mut choice = Choice { saving, left: saving.limit(), survey: Survey::default(), refusals: Vec::new() };
+    for written in all_written(tables, &mappings.inodes) {
+        if matches!(saving, Saving::InPlace(_)) && !written.in_place {
+            continue;
+        }
+        let Some(process) = processes.get(written.holder) else { continue };
+        let sight = Sight::of(process, &written, &mappings);
+        choice.add(written, sight)?;
+    }
+    choice.add_companions(&mappings)?;
+    if choice.refusals.is_empty() { Ok(choice.survey) } else { Err(Unsaved::Refused(choice.refusals)) }
+}
+
+/// A survey under way.
+struct Choice {
+    saving: Saving,
+    left: u64,
+    survey: Survey,
+    refusals: Vec<(usize, Refusal)>,
+}
+
+impl Choice {
+    fn add(&mut self, written: Written, sight: io::Result<Sight>) -> Result<(), Unsaved> {
+        match sight {
+            Ok(sight) if sight.len() <= self.left => {
+                self.left -= sight.len();
+                self.survey.files.push((written, sight));
+            }
+            Ok(sight) => self.leave(&written, sight.len(), None),
+            // It ends, or, of a program that runs, the file was just closed.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT)) => {
+                return Err(Unsaved::Failed(error));
+            }
+            Err(error) => self.leave(&written, 0, Some(&error)),
+        }
+        Ok(())
+    }
+
+    /// What is too large, or cannot be read.
+    fn leave(&mut self, written: &Written, bytes: u64, error: Option<&io::Error>) {
+        match self.saving {
+            Saving::InPlace(_) => {
+                let reason = error.map(ToString::to_string);
+                self.survey.unsaved.push(UnsavedFile { path: written.path.clone(), bytes, reason });
+            }
+            // Cut back to its length such a file is what it was.
+            Saving::All(_) if written.appends && error.is_none() => {}
+            Saving::All(limit) => {
+                let reason = error.map_or_else(|| too_much(limit), unreadable);
+                self.refusals.push(written.refuse(reason));
+            }
+        }
+    }
+
+    /// The files beside those that are saved.
+    fn add_companions(&mut self, mappings: &Mappings) -> Result<(), Unsaved> {
+        let mut known: BTreeSet<Key> = self.survey.files.iter().map(|(written, _)| written.key).collect();
+        for place in 0..self.survey.files.len() {
+            let main = self.survey.files[place].0.clone();
+            if COMPANIONS.iter().any(|suffix| main.path.0.ends_with(suffix.as_bytes())) {
+                continue;
+            }
+            let mut absent = Vec::new();
+            for suffix in COMPANIONS {
+                let path = Name([&main.path.0[..], suffix.as_bytes()].concat());
+                let left_out = self.survey.unsaved.iter().any(|unsaved| unsaved.path == path);
+                match fs::symlink_metadata(path.as_path()) {
+                    Ok(found) if found.is_file() && !left_out && known.insert((found.dev(), found.ino())) => {
+                        let key = (found.dev(), found.ino());
+                        let beside = Written { path, key, appends: false, ..main.clone() };
+                        match Sight::beside(&beside, mappings) {
+                            // Just now.
+                            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                                absent.push(suffix.into())
+                            }
+                            sight => self.add(beside, sight)?,
+                        }
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => absent.push(suffix.into()),
+                    _ => {}
+                }
+            }
+            self.survey.files[place].1.absent = absent;
+        }
+        Ok(())
+    }
+}
+
+impl Written {
+    /// A refusal because of it.
+    pub fn refuse(&self, reason: String) -> (usize, Refusal) {
+        let subject = Subject::Descriptor { fd: self.fd, name: self.path.to_string() };
+        (self.holder, Refusal { subject, reason })
+    }
+}
+
+impl Mappings {
+    fn of(processes: &[Process<'_>]) -> Mappings {
+        let (mut covered, mut inodes) = (HashMap::<_, PageSet>::new(), BTreeSet::new());
+        for mapping in
+            processes.iter().flat_map(|process| shared(process.mapped)).map(|mapped| &mapped.mapping)
+        {
+            inodes.insert(mapping.inode);
+            let own = covered.entry((mapping.inode, mapping.name.clone())).or_default();
+            let end = mapping.offset + (mapping.end - mapping.start);
+            *own = own.union(&PageSet::from(vec![PageRun::between(Addr(mapping.offset), Addr(end))]));
+        }
+        Mappings { covered, inodes }
+    }
+}
+
+impl Sight {
+    fn of(process: &Process<'_>, written: &Written, mappings: &Mappings) -> io::Result<Sight> {
+        // Opened anew: the offset of the program's own stays where it is.
+        let file = File::open(format!("/proc/{}/task/{}/fd/{}", process.pid, process.tid, written.fd))?;
+        Sight::new(file, written, mappings)
+    }
+
+    /// Of a file that nobody needs to have open.
+    fn beside(written: &Written, mappings: &Mappings) -> io::Result<Sight> {
+        // Whatever it has become since it was looked at, this does not wait.
+        let mut options = File::options();
+        options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY);
+        Sight::new(options.open(written.path.as_path())?, written, mappings)
+    }
+
+    fn new(file: File, written: &Written, mappings: &Mappings) -> io::Result<Sight> {
+        let metadata = file.metadata()?;
+        let end = Addr(metadata.len().next_multiple_of(PAGE_SIZE));
+        let whole = PageSet::from(vec![PageRun::between(Addr(0), end)]);
+        let covered = mappings.covered.get(&(metadata.ino(), written.path.0.clone()));
+        let covered = covered.map_or_else(PageSet::new, |covered| covered.intersection(&whole));
+        let data = unlinked::data_of(&file, metadata.len(), Some(&covered))?;
+        let is_mapped = mappings.inodes.contains(&metadata.ino());
+        Ok(Sight { file, metadata, data, covered, is_mapped, absent: Vec::new() })
+    }
+
+    /// Bytes of data.
+    pub fn len(&self) -> u64 {
+        self.data.iter().map(|(from, to)| to - from).sum()
+    }
+}
+
+/// Of what cannot be read.
+pub fn unreadable(error: &io::Error) -> String {
+    format!("--save-files is to save it, and it cannot be read: {error}; make it readable, or do without")
+}
+
+fn too_much(limit: u64) -> String {
+    format!(
+        "--save-files is to save it, and goes no further than {limit} bytes for all files: give a larger limit"
+    )
+}
+
+/// What is mapped for writing, of files with names. The same that is saved with the pages.
+fn shared(all: &[Mapped]) -> impl Iterator<Item = &Mapped> {
+    all.iter().filter(|mapped| mapped.kind == Kind::SharedFile && mapped.mapping.prot & 2 != 0)
+}
+
+/// Each file that has a name and is open for writing, once, in the order of descriptions. `mapped`: inodes of what is
+/// mapped for writing.
+fn all_written(tables: &[FileTable], mapped: &BTreeSet<u64>) -> Vec<Written> {
+    let Some(first) = tables.first() else { return Vec::new() };
+    let mut holders: BTreeMap<u32, (usize, i32)> = BTreeMap::new();
+    for (place, table) in tables.iter().enumerate() {
+        for descriptor in &table.descriptors {
+            holders.entry(descriptor.description).or_insert((place, descriptor.fd));
+        }
+    }
+    let (mut all, mut places): (Vec<Written>, HashMap<Key, usize>) = (Vec::new(), HashMap::new());
+    for (number, description) in (0..).zip(&first.descriptions) {
+        let Object::Regular { path, position, size, device, inode, deleted_content: None, .. } =
+            &description.object
+        else {
+            continue;
+        };
+        let (flags, key) = (description.flags.cast_signed(), (*device, *inode));
+        if !writes(flags) || is_of_kernel(path) {
+            continue;
+        }
+        let appends = flags & libc::O_APPEND != 0;
+        let in_place = changes_in_place(flags, *position, *size) || mapped.contains(inode);
+        match places.get(&key).and_then(|&place| all.get_mut(place)) {
+            Some(known) => {
+                known.appends &= appends;
+                known.in_place |= in_place;
+            }
+            None => {
+                if let Some(&(holder, fd)) = holders.get(&number) {
+                    places.insert(key, all.len());
+                    let path = path.clone();
+                    all.push(Written { path, key, holder, fd, appends, in_place });
+                }
+            }
+        }
+    }
+    all
+}
+
+fn writes(flags: i32) -> bool {
+    flags & libc::O_ACCMODE != libc::O_RDONLY && flags & libc::O_PATH == 0
+}
+
+/// Whether who has a file open like this may change what is in it, rather than let it grow.
+pub fn changes_in_place(flags: i32, position: u64, size: u64) -> bool {
+    let reads = flags & libc::O_ACCMODE == libc::O_RDWR;
+    writes(flags) && flags & libc::O_APPEND == 0 && (reads || position < size)
+}
+
+/// What is written there is a request.
+pub fn is_of_kernel(path: &Name) -> bool {
+    [&b"/proc/"[..], b"/sys/"].iter().any(|folder| path.0.starts_with(folder))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::rebuild::testing::Folder;
+    use holdfast_image::record::{Description, Descriptor};
+    use holdfast_sys::attributes;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn what_only_grows_is_not_changed_in_place() {
+        let (read_write, write, append) = (libc::O_RDWR, libc::O_WRONLY, libc::O_APPEND);
+        for (flags, position, is) in [
+            (read_write, 9, true),
+            (read_write | append, 0, false),
+            (read_write | libc::O_PATH, 0, false),
+            (write, 8, true),
+            (write, 9, false),
+            (write | append, 0, false),
+            (libc::O_RDONLY, 0, false),
+        ] {
+            assert_eq!(changes_in_place(flags, position, 9), is, "{flags:o} at {position}");
+        }
+        assert!(
+            is_of_kernel(&Name::from("/proc/self/oom_score_adj")) && !is_of_kernel(&Name::from("/process"))
+        );
+    }
+
+    /// A file of ours that is open, and the table of this process that has it.
+    fn table(path: &std::path::Path, file: &File) -> FileTable {
+        let metadata = file.metadata().unwrap();
+        let object = Object::Regular {
+            path: Name::from(path),
+            position: 0,
+            size: metadata.len(),
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            mtime_ns: 0,
+            born_ns: None,
+            now: None,
+            mode: 0o600,
+            deleted_content: None,
+        };
+        let flags = libc::O_RDWR.cast_unsigned();
+        let descriptions = vec![Description { flags, object, locks: Vec::new(), owner: None }];
+        let descriptors = vec![Descriptor { fd: file.as_raw_fd(), cloexec: false, description: 0 }];
+        FileTable { descriptors, descriptions, ..FileTable::default() }
+    }
+
+    #[test]
+    fn journals_go_with_their_database() {
+        let folder = Folder::new("journals");
+        let path = folder.0.join("db");
+        fs::write(&path, b"data").unwrap();
+        fs::write(folder.0.join("db-journal"), b"journal").unwrap();
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        let pid = attributes::own_pid();
+        let process = Process { pid, tid: pid, mapped: &[] };
+        let survey = |limit| {
+            let found = survey(Saving::InPlace(limit), &[table(&path, &file)], &[process]).unwrap();
+            let files = found.files.iter().map(|(written, sight)| {
+                (written.path.as_path().file_name().unwrap().to_owned(), sight.len(), sight.absent.clone())
+            });
+            (files.collect::<Vec<_>>(), found.unsaved.len())
+        };
+        let absent = vec![Name::from("-wal"), Name::from("-shm")];
+        let database = ("db".into(), 4, absent);
+        assert_eq!(survey(11), (vec![database.clone(), ("db-journal".into(), 7, Vec::new())], 0));
+        assert_eq!(survey(10), (vec![database], 1), "it is told, and not taken for absent");
+        assert_eq!(survey(3), (Vec::new(), 1));
+    }
+}
