@@ -282,6 +282,12 @@ impl EventLoop {
         }
     }
 
+    /// Who has ended by now, so that a checkpoint is not one of a launcher that has just ended.
+    fn notice_ends(&mut self) {
+        let ended = self.processes().ended_by_now();
+        ended.into_iter().for_each(|pid| self.process_ended(pid));
+    }
+
     fn process_ended(&mut self, pid: i32) {
         let ended = self.processes().ended(pid);
         match ended {
@@ -522,6 +528,7 @@ impl EventLoop {
         let (waiters, rest): (Vec<_>, Vec<_>) =
             waiters.into_iter().partition(|waiter| options.serves(&waiter.options));
         self.queued = rest;
+        self.notice_ends();
         if let Some(seconds) = self.context.settings.every_s {
             self.due = Some(Instant::now() + Duration::from_secs(seconds));
         }

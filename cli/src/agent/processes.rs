@@ -176,6 +176,10 @@ impl Processes {
     pub fn descriptors(&self) -> Vec<(i32, Arc<OwnedFd>)> {
         self.known.iter().map(|known| (known.pid, Arc::clone(&known.pidfd))).collect()
     }
+    /// Those that have ended and were not told of by [`Processes::ended`].
+    pub fn ended_by_now(&self) -> Vec<i32> {
+        self.known.iter().filter(|known| !is_alive(&known.pidfd)).map(|known| known.pid).collect()
+    }
     /// A process has ended. Its children count as those of its parent from now on.
     pub fn ended(&mut self, pid: i32) -> Ended {
         let was_program = self.known.first().is_some_and(|known| known.pid == pid);
@@ -279,6 +283,7 @@ mod tests {
         let tracking = tracking_of(&mut processes);
         processes.register(pids[1], area(3), false, None).unwrap();
         assert!(Arc::ptr_eq(&tracking_of(&mut processes), &tracking));
+        assert_eq!(processes.ended_by_now(), [0; 0]);
         processes.register(pids[1], area(3), true, None).unwrap();
         assert!(!Arc::ptr_eq(&tracking_of(&mut processes), &tracking));
         assert_eq!(processes.ended(pids[1]), Ended::Alone);

@@ -31,6 +31,8 @@ fn through_a_restart(bed: &Bed, kind: &str, words: [&[&str]; 2]) -> Result<()> {
     let mut front = bed.staying_command(JOB, &[], &words)?.spawn()?;
     let code = shell_code(wait(&mut front, LIMIT)?);
     ensure!(code == 0 && bed.text("out") == "server started\n", "status {code}: {}", bed.text("err"));
+    // At once: the agent may not have heard of the launcher's end.
+    bed.say(&["checkpoint", JOB])?.success()?;
     bed.until("lines of the server", LIMIT, || bed.text(OUT).contains("round 3"))?;
     let mut server = bed.pid(JOB)?.context("no program is listed")?;
     for restarts in 0..if full() { 2 } else { 1 } {
