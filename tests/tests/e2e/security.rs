@@ -94,6 +94,35 @@ fn a_stranger_with_the_mark_is_no_member() {
     });
 }
 
+/// What a process of root's job has started as that user, and left to itself before any checkpoint: it cannot have
+/// registered.
+#[test]
+fn an_orphan_of_the_job_that_is_another_user_is_a_member() {
+    let line = format!(
+        "setpriv --reuid={OTHER} --regid={OTHER} --clear-groups /bin/sh -c '/bin/sleep 300 & exit 0'; touch left; \
+         exec /bin/sleep 300"
+    );
+    each_user(|bed| {
+        if bed.user() != User::Root {
+            return Ok(());
+        }
+        let mut front = bed.run_command(JOB, &[], &["/bin/sh", "-c", &line])?.spawn()?;
+        bed.until("an orphan", LIMIT, || bed.work().join("left").exists())?;
+        let _stranger = Stranger::start(bed, "/bin/sleep", &["300"])?;
+        for _ in 0..2 {
+            bed.say(&["checkpoint", JOB])?.success()?;
+            ensure!(in_image(bed)? == 2, "{}", bed.say(&["show", JOB])?.stdout);
+        }
+        bed.say(&["checkpoint", "--stop", JOB])?.success()?;
+        wait(&mut front, LIMIT)?;
+        let mut front = bed.restart_command(JOB, &[])?.spawn()?;
+        let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("restart.err"))?;
+        bed.say(&["checkpoint", "--stop", JOB])?.success()?;
+        ensure!(in_image(bed)? == 2 && !processes::runs(pid));
+        wait(&mut front, LIMIT).map(drop)
+    });
+}
+
 /// One that cannot be checkpointed at all: it holds a socket with a peer outside.
 #[test]
 fn a_stranger_that_holds_a_socket_keeps_nobody_from_a_checkpoint() {
