@@ -1,6 +1,8 @@
 /* Children made by the system call clone(2) itself, of which the C library's fork handlers, and libholdfast with them,
- * know nothing; one has a child of its own by fork. `tree_bareclone [ROUNDS]` */
+ * know nothing; one has a child of its own by fork, and the last one is made by the C library's clone(), with a stack
+ * of its own. `tree_bareclone [ROUNDS]` */
 #define _GNU_SOURCE
+#include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
@@ -11,7 +13,8 @@ static pid_t bare_clone(void) { return (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 
 #define FORK bare_clone
 #include "tree.h"
 
-#define CHILDREN 3
+#define CHILDREN 4
+#define STACK 65536
 
 static void live(int in, int out, uint64_t number)
 {
@@ -35,12 +38,32 @@ static void live(int in, int out, uint64_t number)
     }
 }
 
+static int begin(void *ends)
+{
+    int *pipes = ends;
+    for (int i = 0; i < children_made; i++) CHECK(close(children[i].to) == 0 && close(children[i].from) == 0);
+    CHECK(close(pipes[1]) == 0 && close(pipes[2]) == 0);
+    live(pipes[0], pipes[3], CHILDREN - 1);
+    return 0;
+}
+
+static struct child *clone_child(void)
+{
+    int pipes[4];
+    char *stack = malloc(STACK);
+    CHECK(stack != NULL && pipe2(pipes, O_CLOEXEC) == 0 && pipe2(pipes + 2, O_CLOEXEC) == 0);
+    pid_t pid = clone(begin, stack + STACK, SIGCHLD, pipes);
+    CHECK(pid > 0 && close(pipes[0]) == 0 && close(pipes[3]) == 0);
+    children[children_made] = (struct child){pid, pipes[1], pipes[2]};
+    return &children[children_made++];
+}
+
 int main(int argc, char **argv)
 {
     long rounds = number_argument(argc, argv, 1, 100);
     uint64_t sums[CHILDREN] = {0};
     for (uint64_t i = 0; i < CHILDREN; i++) {
-        struct child *child = fork_child(live, i);
+        struct child *child = i < CHILDREN - 1 ? fork_child(live, i) : clone_child();
         CHECK(hear(child->from) == (uint64_t)child->pid);
     }
     for (uint64_t round = 0; round < (uint64_t)rounds; round++) {
