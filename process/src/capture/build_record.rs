@@ -86,12 +86,9 @@ impl Sets {
         }
     }
 
-    /// Adds what is in files, in its space; the files for the record.
-    fn add_files(&mut self, contents: Taken, members: &mut Vec<(u32, OwnMemory)>) -> Vec<FileContent> {
-        let Taken { files, saved, dirty, unchanged, .. } = contents;
-        if files.is_empty() {
-            return files;
-        }
+    /// Adds what is in files, in its space.
+    fn add_files(&mut self, contents: Taken, members: &mut Vec<(u32, OwnMemory)>) {
+        let Taken { saved, dirty, unchanged, .. } = contents;
         let dirty = address_space::global_set(address_space::FILES, dirty);
         let unchanged = address_space::global_set(address_space::FILES, unchanged);
         self.dirty = self.dirty.union(&dirty);
@@ -99,7 +96,6 @@ impl Sets {
         self.inherited.unchanged.extend(unchanged.into_runs());
         let memory = OwnMemory { saved, files: StoreFiles::default(), living: None, guard: None };
         members.push((address_space::FILES, memory));
-        files
     }
 
     fn sort(&mut self) {
@@ -115,7 +111,7 @@ impl Sets {
 /// A copy died, or a program changed meanwhile; copies are ended, held programs resumed.
 pub fn after(
     mut processes: Vec<CapturedProcess>,
-    contents: Taken,
+    mut contents: Taken,
     held: Vec<StoppedProgram>,
     options: &CutOptions,
     state: &mut TracerState,
@@ -127,9 +123,13 @@ pub fn after(
     for process in &mut processes {
         retained.extend(retain(process, held.next()).map(|retained| (process.target.space, retained)));
     }
-    match describe_all(processes, &retained, options, state) {
-        Ok((mut record, mut members, mut sets)) => {
-            record.files.contents = sets.add_files(contents, &mut members);
+    let files = std::mem::take(&mut contents.files);
+    let has_files = !files.is_empty();
+    match describe_all(processes, &retained, options, state, files) {
+        Ok((record, mut members, mut sets)) => {
+            if has_files {
+                sets.add_files(contents, &mut members);
+            }
             sets.sort();
             let memory = FrozenMemory { members, held: is_held, tracer: Arc::clone(queue), ended: false };
             Ok(Described { record, memory, retained, sets })
@@ -165,6 +165,7 @@ fn describe_all(
     retained: &[(u32, Retained)],
     options: &CutOptions,
     state: &mut TracerState,
+    contents: Vec<FileContent>,
 ) -> Result<AllDescribed, CutError> {
     find_watched(&mut processes)?;
     end_connects(&mut processes);
@@ -199,6 +200,7 @@ fn describe_all(
     }
     (record.files.nameless, record.files.segments, record.files.ipc) =
         (once.nameless, once.segments, once.ipc);
+    record.files.contents = contents;
     record.check().map_err(|what| CutError::Failed {
         what: format!("the record of the program is not sound: {what}"),
     })?;

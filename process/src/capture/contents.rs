@@ -22,7 +22,7 @@ use holdfast_image::refusal::Refusal;
 use holdfast_image::{Addr, PAGE_SIZE};
 use holdfast_sys::{clock, fd};
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -142,12 +142,13 @@ impl Contents {
         // Before they are read: what is mapped later, and written then, has other times.
         let mapped = mapped_for_writing(pids);
         let is_mapped = |inode| mapped.as_ref().is_some_and(|inodes| inodes.contains(&inode));
+        let mut seen = HashSet::new();
         for (key, file, metadata) in changed_in_place(pids) {
             let stamp = stamp(&metadata);
             let is_stored = |known: &Known| known.stored && known.settled && known.stamp == stamp;
             // What is mapped is saved with the pages, mostly.
             let is_stored = state.known.get(&key).is_some_and(is_stored);
-            if ahead.files.contains_key(&key) || is_stored || is_mapped(metadata.ino()) {
+            if !seen.insert(key) || is_stored || is_mapped(metadata.ino()) {
                 continue;
             }
             let Ok(data) = unlinked::data_of(&file, metadata.len(), None) else { continue };
@@ -162,7 +163,7 @@ impl Contents {
                     let read = known.read(&mut ahead.saved, &file, metadata.len(), &data);
                     let is_same = || file.metadata().is_ok_and(|now| self::stamp(&now) == stamp);
                     match read {
-                        Ok(known) if is_same() => drop(ahead.files.insert(key, known)),
+                        Ok(known) if is_same() => state.keep(&mut ahead, key, known),
                         Ok(known) => ahead.saved.remove(known.place()),
                         Err(_) => {}
                     }
@@ -192,10 +193,15 @@ impl Contents {
         let mut taken = Taken { unsaved, saved, ..Taken::default() };
         let mut now = HashMap::with_capacity(files.len());
         for (written, sight) in &files {
-            let ahead = ahead.remove(&written.key);
+            let size = sight.metadata.len();
+            let (ahead, outgrown) = match ahead.remove(&written.key) {
+                Some(known) if known.room < size => (None, Some(known)),
+                known => (known, None),
+            };
+            outgrown.iter().for_each(|known| taken.saved.remove(known.place()));
             let place = match &ahead {
                 Some(known) => Ok(known.clone()),
-                None => state.place(written.key, &now, sight.metadata.len()),
+                None => state.place(written.key, &now, size),
             };
             let added = place.and_then(|known| taken.add(sight, known, ahead.is_some()));
             match (added, self.saving) {
@@ -230,6 +236,12 @@ pub fn obstacles(saving: Saving, tables: &[FileTable], processes: &[Process<'_>]
 }
 
 impl State {
+    /// A file was read before the stop. No other gets its place.
+    fn keep(&mut self, ahead: &mut Ahead, key: Key, known: Known) {
+        self.known.insert(key, known.clone());
+        ahead.files.insert(key, known);
+    }
+
     /// What is known of a file; of a new one: a place for so many bytes that no other has, before or `now`. One that
     /// has outgrown its place is new.
     fn place(&self, key: Key, now: &HashMap<Key, Known>, size: u64) -> io::Result<Known> {
@@ -508,8 +520,9 @@ mod tests {
             let mut saved = SavedPages::default();
             let data = [(PAGE_SIZE, size)];
             let known = known.read(&mut saved, &bed.file, size, &data).unwrap();
-            let files = HashMap::from([(key, Known { settled, ..known })]);
-            state.ahead = Some(Ahead { saved, files, pids: vec![pid] });
+            let mut ahead = Ahead { saved, files: HashMap::new(), pids: vec![pid] };
+            state.keep(&mut ahead, key, Known { settled, ..known });
+            state.ahead = Some(ahead);
         };
         let pieces = |taken: &Taken| taken.saved.pieces();
         ahead(true);
@@ -521,6 +534,17 @@ mod tests {
         bed.file.write_all_at(b"after", 0).unwrap();
         let taken = bed.take(&contents).unwrap();
         assert_eq!((counts(&taken), pieces(&taken)), ((2, 0), 1), "both pages are one piece");
+        // One that was not read, and comes first, gets another place.
+        let other = Bed::new("other", libc::O_RDWR);
+        other.file.write_all_at(b"other", 0).unwrap();
+        contents.doubt();
+        ahead(true);
+        let mut table = other.table.clone();
+        table.descriptions.extend(bed.table.descriptions.clone());
+        table.descriptors.push(Descriptor { description: 1, ..bed.table.descriptors[0] });
+        let taken = contents.take(&[table], &[Process { pid, tid: pid, mapped: &[] }]).unwrap();
+        assert_ne!(taken.files[0].start, taken.files[1].start);
+        assert_eq!(counts(&taken), (2, 0));
         // A process that was not there then may have it mapped.
         ahead(true);
         contents.state().ahead.as_mut().unwrap().pids = vec![pid + 1];
