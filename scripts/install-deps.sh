@@ -55,6 +55,9 @@ if [ "${1:-all}" = trees ]; then
     need openmpi-bin mpirun.openmpi
     # their mpicc comes without the headers, too
     [ -e /usr/lib/x86_64-linux-gnu/openmpi/include/mpi.h ] || missing="$missing libopenmpi-dev"
+    need valgrind valgrind
+    need fakeroot fakeroot
+    [ -d /usr/lib/python3/dist-packages/torch ] || missing="$missing python3-torch"
     need mpich mpirun.mpich
     [ -e /usr/include/x86_64-linux-gnu/mpich/mpi.h ] || missing="$missing libmpich-dev"
     need lammps lmp

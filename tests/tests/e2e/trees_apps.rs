@@ -19,11 +19,15 @@ const ROUNDS: u32 = 3;
 struct Case {
     app: App,
     needs: Vec<&'static str>,
+    /// In the long form only.
+    is_long: bool,
+    /// Why only root can have it restarted.
+    root: Option<&'static str>,
 }
 
 impl Case {
     fn of(name: &str, argv: &[&str], needs: &[&'static str]) -> Case {
-        Case { app: App::real(name, argv), needs: needs.to_vec() }
+        Case { app: App::real(name, argv), needs: needs.to_vec(), is_long: false, root: None }
     }
 
     /// A line of shell.
@@ -53,7 +57,24 @@ impl Case {
         self
     }
 
+    fn long(mut self) -> Case {
+        self.is_long = true;
+        self
+    }
+
+    /// Only root's restarts are right.
+    fn of_root(mut self, why: &'static str) -> Case {
+        self.root = Some(why);
+        self
+    }
+
     fn run(self, user: User) {
+        if let Some(why) = self.root.filter(|_| user == User::Ordinary) {
+            return println!("not run: {why}");
+        }
+        if self.is_long && !full() {
+            return println!("not run: HOLDFAST_TEST_FULL=1");
+        }
         if is_missing(&self.needs) {
             return;
         }
@@ -123,6 +144,9 @@ fn mpi(kind: &str, turns: &str, needs: &[&'static str]) -> Case {
 const OPEN_MPI: &str = "/usr/lib/x86_64-linux-gnu/openmpi/include/mpi.h";
 const MPICH: &str = "/usr/include/x86_64-linux-gnu/mpich/mpi.h";
 
+/// Debian's, without CUDA.
+const TORCH: &str = "/usr/lib/python3/dist-packages/torch";
+
 fn ring_built(kind: &str) -> String {
     format!("mpicc.{kind} -O2 -w -o ring {}", app_file("ring.c"))
 }
@@ -170,6 +194,12 @@ fn cpp(name: &str, file: &str, turns: &str) -> Case {
     Case::of(name, &["./program", turns], &["/usr/bin/g++"]).prepared(&prepare)
 }
 
+/// The same under AddressSanitizer, and under valgrind.
+fn checked(name: &str, words: &[&str], options: &str, needs: &[&'static str]) -> Case {
+    let prepare = format!("g++ -O1 -g {options} -pthread -o program {}", app_file("exceptions.cpp"));
+    Case::of(name, words, needs).prepared(&prepare).long()
+}
+
 macro_rules! cases {
     ($($(#[$attribute:meta])? $test:ident: $case:expr;)*) => {
         mod root {
@@ -207,6 +237,13 @@ cases! {
     mpich_hpcc: hpcc("mpich", "/opt/holdfast-tests/bin/hpcc-mpich", "/usr/bin/mpirun.mpich");
     exceptions: cpp("C++ exceptions", "exceptions.cpp", "300");
     vim: python("vim in a terminal", &["@editor.py"], &["/usr/bin/vim"]);
+    address_sanitizer: checked("an ASan program", &["./program", "250"], "-fsanitize=address", &["/usr/bin/g++"]);
+    // It takes the last descriptors below the hard limit, and a restart needs some above them.
+    valgrind: checked("valgrind", &["/bin/bash", "-c", "ulimit -n 1000; exec valgrind -q ./program 40"], "",
+        &["/usr/bin/valgrind"]);
+    fakeroot: Case::of("fakeroot", &["/usr/bin/fakeroot", "/bin/bash", "@owners.sh"], &["/usr/bin/fakeroot"])
+        .of_root("in a user namespace chown(2) to an unknown id fails with EINVAL: it ignores EPERM only").long();
+    pytorch: python("PyTorch DataLoader", &["@loader.py"], &[TORCH]).long();
     tmux: Case::of("tmux", &["/bin/bash", "@terminal.sh", "tmux"], &["/usr/bin/tmux"]);
     screen: Case::of("screen", &["/bin/bash", "@terminal.sh", "screen"], &["/usr/bin/screen"]);
 }
