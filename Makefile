@@ -10,7 +10,7 @@ REAPER = /usr/bin/python3 scripts/reaper.py
 SAY = @printf '\n==> %s\n'
 
 .PHONY: help demo build test test-full support check unit loom e2e deps install clean
-.PHONY: bench bench-aickpt bench-figure4 bench-pager bench-tree
+.PHONY: bench bench-aickpt bench-exec bench-figure4 bench-pager bench-tree
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
@@ -88,6 +88,9 @@ bench: deps build ## stop time, restart time, image size, overhead; beside --eng
 
 bench-aickpt: build ## AI-Ckpt's benchmark at 1/16 of its size, beside an ideal flusher (< 30 minutes; SCALE=1: hours)
 	@/usr/bin/python3 benches/aickpt.py
+
+bench-exec: build ## programs that a script starts, beside an empty preloaded library (< 2 minutes)
+	@/usr/bin/python3 benches/exec.py
 
 bench-figure4: build
 bench-figure4: ## LAMMPS and a lattice code: added time by the bound on copies (< 20 minutes; installs lammps as root)

@@ -1,6 +1,6 @@
 """What the measurements share: a folder of their own, compiled programs, jobs under holdfast, tables.
 
-Used by aickpt.py, figure4.py, pager.py and tree.py in this folder; they measure and print, and assert nothing. Standard
+Used by aickpt.py, exec.py, figure4.py, pager.py and tree.py here; they measure and print, and assert nothing. Standard
 library only. Everything lies in a folder under TMPDIR (default /tmp) that is removed at the end; only processes that
 were started here are ended.
 

@@ -13,10 +13,13 @@ use crate::{area, message};
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use holdfast_abi::SharedPage;
+use holdfast_abi::registration::EVENT_SETSID;
 
 /// How long connecting or sending may take, milliseconds.
 const PATIENCE_MS: i64 = 250;
-/// Our descriptors go up here, so that the program's next `open` gets the number that it expects.
+/// Our descriptors go up here, so that the program's next `open` gets the number that it expects. Not where there is
+/// but one thread, which has none open when it goes on: the kernel would make a larger table of files for it, which a
+/// short-lived process has no other use for.
 const FD_FLOOR: c_int = 960;
 
 /// Why the agent could not be asked.
@@ -67,12 +70,13 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects to the agent that the page of shared variables names.
-    fn open(claim: Claim) -> Result<Connection, Trouble> {
+    /// Connects to the agent that the page of shared variables names. `alone`: this process has one thread.
+    fn open(claim: Claim, alone: bool) -> Result<Connection, Trouble> {
         let mut room = [0; SharedPage::SOCKET_PATH_LEN];
         let path = shared::text(SharedPage::SOCKET_PATH, &mut room).ok_or(Trouble::Absent(0))?;
         let life = shared::from_agent(SharedPage::RESTARTS);
-        let fd = sys::move_up(sys::socket().map_err(Trouble::Absent)?, FD_FLOOR);
+        let fd = sys::socket().map_err(Trouble::Absent)?;
+        let fd = if alone { fd } else { sys::move_up(fd, FD_FLOOR) };
         let connection = Connection { fd, life, claim };
         let peer = connection.reach(path).map_err(Trouble::Absent)?;
         let trusted = peer.uid == 0 || peer.uid == sys::effective_uid();
@@ -162,7 +166,9 @@ fn socket_address(path: &[u8]) -> Option<libc::sockaddr_un> {
 
 /// Tells the agent that this process is here after `event`, and where it may work; a userfaultfd goes with it.
 pub fn register(event: &str) -> Result<(), Trouble> {
-    let connection = Connection::open(Claim::take())?;
+    // A constructor, or the child of a fork.
+    let alone = event != EVENT_SETSID;
+    let connection = Connection::open(Claim::take(), alone)?;
     let area = area::current().ok_or(Trouble::Absent(0))?;
     let text = message::register(event, &area);
     let tracker = sys::userfaultfd().ok();
@@ -176,7 +182,7 @@ pub fn register(event: &str) -> Result<(), Trouble> {
 
 /// Whether somebody answers the door. For engine `slots`, when the agent gives no sign of life.
 pub fn is_there() -> bool {
-    Connection::open(Claim::take()).is_ok()
+    Connection::open(Claim::take(), false).is_ok()
 }
 
 /// Asks for a checkpoint and waits for the answer, which comes after its commit (`wait`) or after its cut.
@@ -185,20 +191,21 @@ pub fn checkpoint(wait: bool) -> Result<message::Answer, Trouble> {
     if !claim.published {
         return Err(Trouble::Busy);
     }
-    Connection::open(claim)?.ask(message::checkpoint(false, wait))
+    Connection::open(claim, false)?.ask(message::checkpoint(false, wait))
 }
 
 /// Asks for a checkpoint and does not wait for the answer. For signal handlers.
 pub fn request_checkpoint(stop: bool) -> Result<(), Trouble> {
-    let connection = Connection::open(Claim::take())?;
+    let connection = Connection::open(Claim::take(), false)?;
     sys::send(connection.fd, message::checkpoint(stop, false), None).map_err(Trouble::Absent)
 }
 
 /// In a child made by fork: closes the copy of a descriptor that another thread of the parent had open. Those of
 /// [`crate::maps`] are not known; they end with the next exec.
 pub fn abandon_inherited() {
-    shared::word(SharedPage::WALKERS).store(0, Relaxed);
-    let value = shared::word(SharedPage::OWN_FD).swap(0, Relaxed);
+    shared::clear(shared::word(SharedPage::WALKERS));
+    let value = shared::word(SharedPage::OWN_FD).load(Relaxed);
+    shared::clear(shared::word(SharedPage::OWN_FD));
     if value != 0 && value != SharedPage::OWN_FD_CHANGING {
         sys::close((value - 1) as c_int);
     }

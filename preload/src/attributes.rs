@@ -14,7 +14,7 @@
 use crate::shared;
 use crate::{host, sys};
 use core::ffi::{c_int, c_long, c_ulong};
-use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::Ordering::SeqCst;
 use holdfast_abi::SharedPage;
 
 /// Makes a call of [`by_number`]'s list; `None`: it is not in there.
@@ -78,7 +78,7 @@ fn locking(flags: usize, call: impl FnOnce() -> isize) -> isize {
 
 /// In a child made by fork: locks are not inherited (man mlockall(2)).
 pub fn forked() {
-    shared::word(SharedPage::LOCK_FUTURE).store(0, Relaxed);
+    shared::clear(shared::word(SharedPage::LOCK_FUTURE));
 }
 
 /// `personality(2)`.

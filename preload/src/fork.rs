@@ -5,7 +5,9 @@
 //! Invariants: our handlers are the first that the C library knows. It runs those of preparation from the last to
 //! the first and those after the fork from the first to the last (pthread_atfork(3)): every handler of the program's
 //! runs while the allocator is open, and a child has registered before anything of the program's runs in it.
-//! jemalloc's handlers are called by ours, whenever it registers them.
+//! jemalloc's handlers are called by ours, whenever it registers them; while the process has one thread they are not:
+//! nobody can be in the allocator then, and they would write to twenty pages of it in the parent and in the child,
+//! each of which has to be copied (a third of what fork costs in a shell).
 //! Fails by: children that are not followed, and an allocator that is not locked, where the C library has no memory
 //! for three pointers. Not seen: a handler that is registered by the C library's own `__register_atfork`, looked up
 //! in it by name, before the first allocation.
@@ -38,22 +40,37 @@ static LIST_LOCK: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static LIST_UNLOCK: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static LIST_RESET: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
+/// `__libc_single_threaded` (glibc 2.32 on): false from the first pthread_create on, before there is a second thread.
+static SINGLE_THREADED: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+
 /// Registers our handlers, once. The process has one thread, or it was done before.
 pub fn register() {
-    if REGISTERED.swap(true, AcqRel) {
-        return;
-    }
-    host::keep_errno(|| {
-        for (place, name) in [
-            (&LIST_LOCK, c"_IO_list_lock"),
-            (&LIST_UNLOCK, c"_IO_list_unlock"),
-            (&LIST_RESET, c"_IO_list_resetlock"),
-        ] {
-            place.store(host::next_definition(name), Release);
-        }
+    if !REGISTERED.swap(true, AcqRel) {
         // ENOMEM means that children are not followed: nothing to be done about it.
-        let _ = pass_on(Some(prepare), Some(parent), Some(child), null_mut());
-    });
+        let _ = host::keep_errno(|| pass_on(Some(prepare), Some(parent), Some(child), null_mut()));
+    }
+}
+
+/// Gets ready to lock the allocator over forks. Called before jemalloc has given out its first block.
+pub fn guard_allocator() {
+    register();
+    for (place, name) in [
+        (&LIST_LOCK, c"_IO_list_lock"),
+        (&LIST_UNLOCK, c"_IO_list_unlock"),
+        (&LIST_RESET, c"_IO_list_resetlock"),
+    ] {
+        place.store(host::next_definition(name), Release);
+    }
+    // The one that is in use: the executable may have it (a copy relocation).
+    SINGLE_THREADED.store(host::global_definition(c"__libc_single_threaded"), Release);
+}
+
+/// Whether no other thread can be in the allocator: glibc's own fork takes no lock then either (posix/fork.c).
+fn is_alone() -> bool {
+    let flag = SINGLE_THREADED.load(Acquire);
+    // SAFETY: the C library's variable of one byte (sys/single_threaded.h). It is written by this thread alone as long
+    // as it is true, hence no data race that could be read otherwise than false; volatile, as others write it.
+    !flag.is_null() && unsafe { flag.cast::<u8>().read_volatile() } != 0
 }
 
 /// Name of the function behind pthread_atfork(3), which lies in the program itself (nptl/pthread_atfork.c).
@@ -117,11 +134,17 @@ fn call(place: &AtomicPtr<c_void>) {
     }
 }
 
+/// Whether [`prepare`] has locked the allocator; not any more then. Memory that both sides of a fork have costs a copy
+/// when it is written: it is only where there was a lock.
+fn was_locked() -> bool {
+    LOCKED.load(Acquire) && LOCKED.swap(false, AcqRel)
+}
+
 /// Before the fork, after all others. fork(2) itself takes the lock of the list of files before that of the C
 /// library's allocator, because a thread that has it may wait for one that allocates (sysdeps/nptl/fork.c): so do
 /// we. It may be taken again.
 extern "C" fn prepare() {
-    if malloc::is_own() && !PREPARE.load(Acquire).is_null() {
+    if malloc::is_own() && !PREPARE.load(Acquire).is_null() && !is_alone() {
         call(&LIST_LOCK);
         call(&PREPARE);
         LOCKED.store(true, Release);
@@ -130,7 +153,7 @@ extern "C" fn prepare() {
 
 /// After the fork, in the parent, before all others.
 extern "C" fn parent() {
-    if LOCKED.swap(false, AcqRel) {
+    if was_locked() {
         call(&PARENT);
         call(&LIST_UNLOCK);
     }
@@ -138,7 +161,7 @@ extern "C" fn parent() {
 
 /// After the fork, in the child, before all others.
 extern "C" fn child() {
-    if LOCKED.swap(false, AcqRel) {
+    if was_locked() {
         call(&CHILD);
         // The C library has made the lock anew, but not where the parent had one thread.
         call(&LIST_RESET);

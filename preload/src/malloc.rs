@@ -7,7 +7,7 @@
 //! allocated before comes from [`bootstrap`]. Why jemalloc: freed memory goes back to the kernel as zero pages within
 //! a second, so it is in no image; and its fork handlers make it usable in a forked child. Invariants: results,
 //! alignment and `errno` are those of malloc(3), posix_memalign(3) and their glibc versions; `free` keeps `errno`.
-//! jemalloc takes pthread mutexes of its own, never one of ours.
+//! jemalloc takes pthread mutexes of its own, never one of ours; its constructor is not called (`build.rs`).
 //!
 //! # Safety
 //! The exports have the C signatures; blocks are told apart by address ([`bootstrap::owns`]) and go to whoever gave
@@ -68,6 +68,18 @@ core::arch::global_asm!(
     ".popsection",
 );
 
+// jemalloc's report of statistics, which nobody can ask for here (build.rs).
+#[cfg(not(test))]
+core::arch::global_asm!(
+    ".pushsection .text.holdfast_stats_print,\"ax\",@progbits",
+    ".hidden __wrap__rjem_je_stats_print",
+    ".globl __wrap__rjem_je_stats_print",
+    ".type __wrap__rjem_je_stats_print, @function",
+    "__wrap__rjem_je_stats_print: ret",
+    ".size __wrap__rjem_je_stats_print, . - __wrap__rjem_je_stats_print",
+    ".popsection",
+);
+
 #[inline(always)]
 fn mode() -> u8 {
     let mode = MODE.load(Acquire);
@@ -92,10 +104,20 @@ fn settle(mode: u8) -> u8 {
     if decision == SYSTEM {
         host::keep_errno(find_next);
     } else {
-        fork::register();
+        host::keep_errno(|| {
+            fork::guard_allocator();
+            get_ready();
+        });
     }
     MODE.store(decision, Release);
     decision
+}
+
+/// Has jemalloc set itself up, with what that does to errno. The process has one thread: pthread_create allocates before
+/// there is a second one (nptl/allocatestack.c, _dl_allocate_tls).
+fn get_ready() {
+    // SAFETY: any size is allowed, and the block is freed once.
+    unsafe { jemalloc::free(jemalloc::malloc(1)) };
 }
 
 /// Whether jemalloc is to serve this program.

@@ -9,7 +9,7 @@
 #![allow(unsafe_code)]
 
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use holdfast_abi::SharedPage;
 
 /// The area itself.
@@ -36,6 +36,14 @@ pub fn from_agent(offset: usize) -> u64 {
     // SAFETY: a reference is valid for reads. Volatile, because the store to it is outside of all that the compiler
     // sees; no data race, because the agent writes only while every thread of the program is stopped.
     unsafe { word(offset).as_ptr().read_volatile() }
+}
+
+/// Makes a word 0, in a child made by fork: memory that was never written stays so, and what both sides of the fork have
+/// is not copied for nothing.
+pub fn clear(word: &'static AtomicU64) {
+    if word.load(SeqCst) != 0 {
+        word.store(0, SeqCst);
+    }
 }
 
 /// Copies the NUL-terminated text at `offset` into `buffer`; `None` if it is empty or not ended within it.

@@ -117,17 +117,11 @@ pub fn cleared(set: i32, number: Option<u16>) {
 
 /// In a child made by fork(2), which has no adjustments.
 pub fn forked() {
-    // Memory that was never written stays so.
-    let clear = |word: &'static AtomicU64| {
-        if word.load(SeqCst) != 0 {
-            word.store(0, SeqCst);
-        }
-    };
     [SharedPage::UNDO_CALLS, SharedPage::UNDO_LOST]
         .map(shared::word)
         .into_iter()
         .chain(entries())
-        .for_each(clear);
+        .for_each(shared::clear);
 }
 
 #[cfg(test)]
