@@ -2,8 +2,9 @@
 
 Shells that wait for orders run /bin/true, by turns, in batches: one as it is, one with an empty library preloaded (what
 LD_PRELOAD costs, whatever is in the library), one with libholdfast and no agent, one under `holdfast run`; the last two
-with jemalloc and without (`--malloc system`). Printed of one /bin/true, over all batches: the least and the median time, and
-the processor time of the shell and its children, which others on the machine change least (the agent's is not in it).
+with jemalloc and without (`--malloc system`). Printed of one /bin/true, over all batches: the least and the median
+time, and the processor time of the shell and its children, which others on the machine change least (the agent's is
+not in it).
 
 Environment, all optional: ROUNDS=100 (batches of each), BATCH=20 (programs in one), PROGRAM=/bin/true.
 """
@@ -100,7 +101,8 @@ def main():
     for name, values in figures.items():
         ratios = [value / base for value, base in zip(values, figures["plain"])]
         verdict = f"{TARGET} {'met' if ratios[0] <= TARGET else '**missed**'}" if name == "holdfast run" else ""
-        rows.append([name, *(text for pair in zip(values, ratios) for text in (f"{pair[0]:.0f}", f"{pair[1]:.2f}")), verdict])
+        cells = (text for pair in zip(values, ratios) for text in (f"{pair[0]:.0f}", f"{pair[1]:.2f}"))
+        rows.append([name, *cells, verdict])
     print(f"## {PROGRAM} in a shell script, us ({ROUNDS} batches of {BATCH} each, by turns)\n")
     kit.table(["", "least", "times plain", "median", "times plain", "processor", "times plain", "target"], rows)
     print(f"\n{kit.machine(bench, load)}")

@@ -1,8 +1,8 @@
 //! How `libholdfast.so` is linked, so that a program that allocates nothing pays next to nothing for jemalloc: each
 //! `exec` of a short-lived program loads the library anew.
 //!
-//! - jemalloc's own constructor is left out: it gets ready when the first block is wanted (`malloc.rs`; malloc_init in
-//!   src/jemalloc.c), which costs some fifty page faults.
+//! - jemalloc's own constructor is left out: it gets ready when the first block is wanted (`malloc.rs`), which costs
+//!   some fifty page faults.
 //! - its report of statistics is left out (`malloc.rs` has an empty one), and with it the tree of names of mallctl(3):
 //!   five pages that the loader would have to relocate.
 

@@ -45,7 +45,10 @@ pub fn open_store(root: Option<&Path>) -> Result<Store, Failure> {
 /// # Errors
 /// No such job.
 pub fn open_job(store: &Store, name: &str) -> Result<Job, Failure> {
-    Ok(store.job(name)?)
+    let job = store.job(name)?;
+    // Whatever is done with it: a killed agent cannot remove it.
+    job.remove_dead_socket();
+    Ok(job)
 }
 
 /// The image that was named, or the newest good one.

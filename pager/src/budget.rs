@@ -29,13 +29,20 @@ pub enum Verdict {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Budget {
     limit: Option<PageCount>,
+    room: Option<PageCount>,
     holding: bool,
 }
 
 impl Budget {
     /// `None`: no bound.
     pub fn new(limit: Option<PageCount>) -> Budget {
-        Budget { limit, holding: false }
+        Budget { limit, room: None, holding: false }
+    }
+    /// There is no memory for more copies than `room`, which is at least the bound: the writers are held while there
+    /// could be more, however late the next look is.
+    #[must_use]
+    pub fn within(self, room: Option<PageCount>) -> Budget {
+        Budget { room, ..self }
     }
     /// The bound.
     pub fn limit(&self) -> Option<PageCount> {
@@ -54,6 +61,9 @@ impl Budget {
         verdict
     }
     fn verdict(&self, copies: u64, unreleased: u64, gap_us: u64, writers: u32) -> Verdict {
+        if self.room.is_some_and(|room| unreleased > room.0) {
+            return Verdict::Hold;
+        }
         let Some(PageCount(limit)) = self.limit else { return Verdict::Run };
         if unreleased <= limit {
             return Verdict::Run;
@@ -219,6 +229,9 @@ mod tests {
 
     #[test]
     fn no_bound_and_no_room() {
+        let mut tight = Budget::new(Some(PageCount(1000))).within(Some(PageCount(2000)));
+        assert_eq!(tight.judge(PageCount(0), PageCount(2001), 0, 1), Verdict::Hold);
+        assert_eq!(tight.judge(PageCount(0), PageCount(2000), 0, 1), Verdict::Run);
         let mut none = Budget::new(None);
         assert_eq!(none.judge(PageCount(1 << 40), PageCount(1 << 41), 1 << 30, 1000), Verdict::Run);
         let mut zero = Budget::new(Some(PageCount(0)));

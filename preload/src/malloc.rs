@@ -113,8 +113,8 @@ fn settle(mode: u8) -> u8 {
     decision
 }
 
-/// Has jemalloc set itself up, with what that does to errno. The process has one thread: pthread_create allocates before
-/// there is a second one (nptl/allocatestack.c, _dl_allocate_tls).
+/// Has jemalloc set itself up, with what that does to errno. The process has one thread: pthread_create allocates
+/// before there is a second one (nptl/allocatestack.c, _dl_allocate_tls).
 fn get_ready() {
     // SAFETY: any size is allowed, and the block is freed once.
     unsafe { jemalloc::free(jemalloc::malloc(1)) };

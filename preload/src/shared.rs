@@ -38,8 +38,8 @@ pub fn from_agent(offset: usize) -> u64 {
     unsafe { word(offset).as_ptr().read_volatile() }
 }
 
-/// Makes a word 0, in a child made by fork: memory that was never written stays so, and what both sides of the fork have
-/// is not copied for nothing.
+/// Makes a word 0, in a child made by fork: memory that was never written stays so, and what both sides of the fork
+/// have is not copied for nothing.
 pub fn clear(word: &'static AtomicU64) {
     if word.load(SeqCst) != 0 {
         word.store(0, SeqCst);

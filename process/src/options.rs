@@ -47,6 +47,8 @@ pub struct CutOptions {
     pub engine: Engine,
     /// Decides between copy and fork, and what the frozen copy goes without.
     pub planner: Planner,
+    /// More pages of a process are not copied inside the stop, whatever the engine: there is no memory for it.
+    pub most_copied: Option<PageCount>,
     /// For engine `slots`.
     pub guard: GuardOptions,
     /// Keep the program stopped afterwards: it is to be ended once the image is committed.
@@ -89,6 +91,7 @@ impl Default for CutOptions {
         CutOptions {
             engine: Engine::Fork,
             planner: |_, _, _| Plan::default(),
+            most_copied: None,
             guard: GuardOptions::default(),
             hold: false,
             park_above: None,

@@ -109,6 +109,15 @@ pub fn leave_no_core() {
     let _ = set_limit(0, libc::RLIMIT_CORE, 0, 0);
 }
 
+/// Where memory is short, the kernel ends this process before all others (oom_score_adj in proc_pid_oom_score_adj(5),
+/// which may be raised by everybody).
+///
+/// # Errors
+/// It is gone, or another user's.
+pub fn end_first(pid: i32) -> io::Result<()> {
+    std::fs::write(format!("/proc/{pid}/oom_score_adj"), "1000")
+}
+
 /// Closes the caller to other processes of its user: they may not trace it, nor read its memory and what it holds
 /// through /proc, and it leaves no core file. Nor may it look at itself through /proc, whose files are root's then.
 pub fn close_to_others() {

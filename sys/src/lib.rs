@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 pub mod attributes;
+pub mod cgroup;
 pub mod children;
 pub mod clock;
 pub mod clone;

@@ -235,6 +235,19 @@ impl Job {
         Ok(report)
     }
 
+    /// Removes the socket of an agent that was killed; nothing while one lives, or somebody else has the lock. Fails by
+    /// leaving it there.
+    pub fn remove_dead_socket(&self) {
+        let path = self.socket_path();
+        // Whoever holds the lock is the agent, or removes it himself.
+        if fs::symlink_metadata(&path).is_ok()
+            && let Ok(_lock) = self.lock()
+            && self.socket_is_dead()
+        {
+            let _ = files::remove(&path);
+        }
+    }
+
     /// Nobody listens on the socket. The folder is reached by a short path, since addresses have 107 bytes; a live
     /// socket of another type answers EPROTOTYPE (unix(7), net/unix/af_unix.c: unix_find_bsd).
     fn socket_is_dead(&self) -> bool {

@@ -12,6 +12,7 @@ use super::cut;
 use super::error::CheckpointError;
 use super::events::{Event, Progress, Reporter};
 use super::flush::FlushSource;
+use super::headroom::Headroom;
 use super::precopy::{self, Precopied};
 use super::request::CheckpointRequest;
 use super::retention;
@@ -64,12 +65,15 @@ fn make(
     progress: &Progress,
     reporter: &Reporter,
 ) -> Result<ImageInfo, CheckpointError> {
-    let settings = context.settings.with(&request.options.changes);
     let mut carry_over = context.carry_over.lock();
     let members = request.members()?;
+    let settings = context.settings.with(&request.options.changes);
+    let headroom = Headroom::of(&members)?;
+    let settings = headroom.bounded(settings);
     let mut attempt = Attempt {
         context,
         settings: &settings,
+        headroom,
         tracer,
         request,
         members,
@@ -90,6 +94,7 @@ fn make(
 struct Attempt<'a> {
     context: &'a JobContext,
     settings: &'a Settings,
+    headroom: Headroom,
     tracer: &'a Arc<Tracer>,
     request: &'a CheckpointRequest,
     /// Who was there when it was looked last.
@@ -224,6 +229,7 @@ impl Attempt<'_> {
             writers: threads.min(u32::try_from(cores).unwrap_or(u32::MAX)),
             // With engine slots the bound keeps itself.
             limit: limit.filter(|_| cut.engine != UsedEngine::Slots),
+            room: self.headroom.most_copied(1),
             begun: cut.resumed_at,
             write_rate: self.carry_over.write_rate,
             parked: cut.parked.take(),

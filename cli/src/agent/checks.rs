@@ -6,7 +6,9 @@
 
 use super::context::JobContext;
 use super::cut;
+use super::error::CheckpointError;
 use super::events::{Event, Reporter};
+use super::headroom::Headroom;
 use crate::inherited_fds::InheritedFd;
 use crate::protected;
 use crate::settings::TcpChoice;
@@ -96,6 +98,10 @@ fn look(
     if only_protected && nothing() {
         let refusal = cut::nothing_protected(program.pid);
         checked.findings.insert(0, Finding::new(checked.pid, &checked.comm, refusal));
+    }
+    if let Err(CheckpointError::Refused(refusals)) = Headroom::of(members) {
+        let findings = refusals.into_iter().map(|refusal| Finding::new(checked.pid, &checked.comm, refusal));
+        checked.findings.extend(findings.collect::<Vec<_>>());
     }
     Ok(checked)
 }

@@ -4,6 +4,7 @@
 
 use super::context::JobContext;
 use super::error::CheckpointError;
+use super::headroom::Headroom;
 use super::processes::Processes;
 use super::request::CheckpointRequest;
 use crate::inherited_fds::InheritedFd;
@@ -227,13 +228,14 @@ fn options(
             return Err(CheckpointError::Failed(format!("reading the protected regions: {error}")));
         }
     };
-    let engine = engine(settings);
+    let (engine, headroom) = (engine(settings), Headroom::of(members)?);
     Ok(CutOptions {
         engine,
         planner,
+        most_copied: headroom.most_copied(members.targets().len()),
         guard: guard(settings, engine, history),
         hold: request.options.stop,
-        park_above: small_bound(settings.cow.0),
+        park_above: small_bound(settings.cow.0).into_iter().chain(headroom.most_copied(1)).min(),
         self_contained: settings.self_contained,
         baseline: settings.cpu_baseline,
         socket: context.job.socket_path(),

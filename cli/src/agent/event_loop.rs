@@ -14,6 +14,8 @@ use super::error::CheckpointError;
 use super::events::{Event, Progress, Reporter};
 use super::processes::{Ended, Processes};
 use super::request::{CheckpointOptions, CheckpointRequest};
+use super::rush::Rush;
+use crate::exit::Failure;
 use crate::inherited_fds::InheritedFd;
 use crate::link::Tell;
 use crate::pidfile;
@@ -25,7 +27,7 @@ use holdfast_image::record::InjectArea;
 use holdfast_process::{Kinship, Tracer, Tracking, is_of_job};
 use holdfast_sys::poll::{self, Bell};
 use holdfast_sys::signals::SignalMessages;
-use holdfast_sys::{fd, unix_socket};
+use holdfast_sys::{clone, fd, unix_socket};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::io;
@@ -97,6 +99,9 @@ pub struct EventLoop {
     inherited_fds: Option<Vec<InheritedFd>>,
     /// Finds what went on as another user.
     kinship: Kinship,
+    /// For what clients send.
+    buffer: Vec<u8>,
+    rush: Rush,
 }
 
 impl EventLoop {
@@ -138,6 +143,8 @@ impl EventLoop {
             ending: false,
             inherited_fds,
             kinship: Kinship::default(),
+            buffer: Vec::new(),
+            rush: Rush::default(),
             context,
         })
     }
@@ -145,6 +152,15 @@ impl EventLoop {
     /// The program will not register: the front tells of it.
     pub fn await_program(&self) {
         self.processes().awaited = true;
+    }
+
+    /// Readable when the agent is told to end.
+    ///
+    /// # Errors
+    /// EMFILE.
+    pub fn stop_signals(&self) -> Result<Arc<OwnedFd>, Failure> {
+        let duplicate = self.signals.as_fd().try_clone_to_owned();
+        duplicate.map(Arc::new).map_err(|error| Failure::system("duplicating the signalfd", &error))
     }
 
     /// Adds a process that the agent itself has rebuilt.
@@ -183,6 +199,10 @@ impl EventLoop {
                 self.handle(source);
             }
             self.check_clock();
+            // A checkpoint waits for registrations.
+            if let Some(pause) = self.rush.pause(Instant::now()).filter(|_| self.running.is_none()) {
+                std::thread::sleep(pause);
+            }
         }
         let why = if self.ending { "it was asked to" } else { "no process of the job is left" };
         tracing::info!("the agent ends: {why}");
@@ -352,12 +372,20 @@ impl EventLoop {
     }
 
     fn client_event(&mut self, id: u64) {
+        // Kept, as it is large and a job may make a thousand processes in a second.
+        let mut buffer = std::mem::take(&mut self.buffer);
         // One byte more than allowed: a longer message is noticed instead of being cut.
-        let mut buffer = vec![0_u8; MAX_MESSAGE + 1];
+        buffer.resize(MAX_MESSAGE + 1, 0);
+        self.receive_all(id, &mut buffer);
+        self.buffer = buffer;
+    }
+
+    /// Everything that a client has sent.
+    fn receive_all(&mut self, id: u64, buffer: &mut [u8]) {
         loop {
             let Some(client) = self.clients.iter().find(|client| client.id == id) else { return };
             let pid = client.pid;
-            match fd::receive_with(client.socket.as_fd(), &mut buffer, libc::MSG_DONTWAIT) {
+            match fd::receive_with(client.socket.as_fd(), buffer, libc::MSG_DONTWAIT) {
                 Ok((0, _)) => return self.clients.retain(|client| client.id != id),
                 Ok((len, _)) if len > MAX_MESSAGE => {
                     self.answer(
@@ -447,12 +475,20 @@ impl EventLoop {
             tracing::warn!("process {pid} was rejected: its injection area is not valid");
             return;
         }
-        if !is_of_job(pid, &self.processes().pids(), &self.context.job.socket_path()) {
+        self.rush.registered(Instant::now());
+        // What a script has run is often gone before it is heard: its relatives cannot be looked up any more.
+        let is_gone = clone::pidfd_open(pid).is_err();
+        if !is_gone && !is_of_job(pid, &self.processes().pids(), &self.context.job.socket_path()) {
             tracing::info!("process {pid} was rejected ({event}): it is of another job");
             return;
         }
         // A session leader keeps its address space; at "load" and "fork" it is new.
-        let registered = self.processes().register(pid, area, event != EVENT_SETSID, passed);
+        let new_memory = event != EVENT_SETSID;
+        let registered = match is_gone {
+            // Its id may be another's by now.
+            true => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+            false => self.processes().register(pid, area, new_memory, passed),
+        };
         match registered {
             Ok(()) => {
                 self.alone = None;

@@ -15,11 +15,13 @@ mod error;
 mod event_loop;
 mod events;
 mod flush;
+mod headroom;
 mod job_lock;
 mod precopy;
 mod processes;
 mod request;
 mod retention;
+mod rush;
 mod slot_waiters;
 mod write_monitor;
 mod write_rate;
@@ -57,6 +59,8 @@ pub fn run(args: &AgentArgs, store: Option<&Path>) -> Result<(), Failure> {
     // It holds what the program holds. Not dumpable it cannot be: files of /proc/self would be root's, and with them
     // the probes of an ordinary user's agent (guard regions in its own pagemap, names of its namespaces) would fail.
     attributes::leave_no_core();
+    // The program is the last to die of memory.
+    let _ = attributes::end_first(attributes::own_pid());
     let link = match args.link {
         Some(number) => Some(Link::from(
             fd::inherited(number).map_err(|error| Failure::system("taking over the link", &error))?,
@@ -82,6 +86,9 @@ fn start_log(job: &Job) {
 }
 
 fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>) -> Result<(), Failure> {
+    // From the beginning: an agent that is told to end leaves no socket behind.
+    let stop_signals = signals::bit(libc::SIGTERM) | signals::bit(libc::SIGINT);
+    signals::block(stop_signals);
     let store = crate::names::open_store(root)?;
     let (job, lock, recipe) = if args.attach_env {
         attach::open(&store)?
@@ -100,8 +107,6 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         tracing::info!("{} files of an agent that died were removed", cleaned.removed.len());
     }
     let listener = listen(&job.socket_path())?;
-    let stop_signals = signals::bit(libc::SIGTERM) | signals::bit(libc::SIGINT);
-    signals::block(stop_signals);
     let messages =
         signals::SignalMessages::new(stop_signals).map_err(|error| Failure::system("signalfd", &error))?;
     // The job context keeps its own end of the link; the one above only tells of failures.
@@ -176,7 +181,12 @@ fn rebuild_program(
     if let Some(link) = link {
         link.tell(&Tell::Ready);
     }
-    let options = RebuildOptions { lazy: args.lazy, socket_path: context.job.socket_path(), saved_dir };
+    let options = RebuildOptions {
+        lazy: args.lazy,
+        socket_path: context.job.socket_path(),
+        saved_dir,
+        interrupt: Some(event_loop.stop_signals()?),
+    };
     let rebuilt =
         rebuild::rebuild_job(&record, &image, seed, &options).map_err(|error| Failure::from(&error))?;
     let pids: Vec<String> = rebuilt.members.iter().map(|member| member.pid.to_string()).collect();

@@ -58,7 +58,7 @@ impl WriteMonitor {
         let gate = scene.parked.take().map(|parked| (parked, scene.begun));
         let state = State {
             recorder: Recorder::new(&scene.dirty, &scene.frozen),
-            budget: Budget::new(scene.limit),
+            budget: Budget::new(scene.limit).within(scene.room),
             flushing: true,
             paused: false,
             ended: false,
@@ -210,6 +210,7 @@ mod tests {
             others: set(200, 10),
             writers: 1,
             limit: Some(PageCount(5)),
+            room: None,
             begun: Instant::now(),
             write_rate: WriteRate::default(),
             parked: None,

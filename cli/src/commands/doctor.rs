@@ -3,6 +3,7 @@
 
 use crate::exit::Failure;
 use crate::{front, inspect, report};
+use holdfast_sys::cgroup::{self, Room};
 use holdfast_sys::probe::Probe;
 use holdfast_sys::{fd, unix_socket};
 use holdfast_tiers::Store;
@@ -194,6 +195,7 @@ fn installation(root: Option<&Path>) -> Vec<Finding> {
             },
             advice: "install it next to holdfast or in ../lib/holdfast, or set HOLDFAST_LIB",
         },
+        memory(cgroup::tightest(std::process::id()).as_ref()),
         Finding {
             what: "store",
             good: store.is_ok(),
@@ -205,6 +207,26 @@ fn installation(root: Option<&Path>) -> Vec<Finding> {
             advice: "name a folder of yours with --store or HOLDFAST_STORE",
         },
     ]
+}
+
+/// How much a checkpoint may take beside the program. The figures are those of `agent/headroom.rs`.
+fn memory(room: Option<&Room>) -> Finding {
+    let mib = |bytes: u64| bytes >> 20;
+    Finding {
+        what: "memory beside the program",
+        // Of a gigabyte's copies, by default.
+        good: room.is_none_or(|room| room.left() >= 128 << 20),
+        required: false,
+        value: room.map_or_else(
+            || "not limited by a control group".to_owned(),
+            |room| {
+                let (group, left, limit) = (room.group.display(), mib(room.left()), mib(room.limit));
+                format!("{left} MiB left of {limit} MiB ({group})")
+            },
+        ),
+        advice: "a checkpoint needs 22 MiB and the program's shared memory; with less than 5 % of the program's size \
+                 besides (--cow) the program waits for the flush more often",
+    }
 }
 
 fn describe(folder: &Path) -> String {

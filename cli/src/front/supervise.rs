@@ -298,6 +298,8 @@ impl Front<'_> {
         if !status.success() {
             self.agent.link.tell(&Tell::Over);
         }
+        // Where the agent was killed, too, nobody else would.
+        self.job.remove_dead_socket();
         let killed = status.signal() == Some(libc::SIGKILL);
         if self.stopped && killed { Ending::Stopped } else { Ending::Program(status) }
     }

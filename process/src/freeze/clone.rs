@@ -13,7 +13,7 @@ use crate::inject::stub::{self, LEAVE_CHILD, PREVIOUS, Row};
 use holdfast_image::pages::PageRun;
 use holdfast_image::record::InjectArea;
 use holdfast_sys::ptrace::{self, Registers, Wait};
-use holdfast_sys::{fault, procfs, procmem};
+use holdfast_sys::{attributes, fault, procfs, procmem};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -71,6 +71,10 @@ pub fn freeze(host: &LiveThread, area: &InjectArea, keep_out: &[PageRun]) -> Res
     };
     if let Some(failed) = results.iter().skip(keep_out.len() + 2).find(|&&result| result < 0) {
         tracing::error!("a range of the program stays out of its children: madvise(MADV_DOFORK): {failed}");
+    }
+    // The program is the last to die of memory.
+    if let Err(error) = attributes::end_first(pid) {
+        tracing::warn!("the frozen copy is not the first to die of memory: oom_score_adj: {error}");
     }
     fault::point("clone-done");
     let inner = procfs::Status::read(pid, pid)?.innermost("NSpid").unwrap_or(pid);

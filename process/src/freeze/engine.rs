@@ -242,10 +242,11 @@ fn plan(scene: &Scene<'_>, cut_memory: &CutMemory) -> Plan {
     if scene.no_clone {
         return Plan { copy: true, keep_out: Vec::new() };
     }
+    let fits = scene.options.most_copied.is_none_or(|most| cut_memory.dirty.pages() <= most);
     match scene.options.engine {
-        Engine::Copy => return Plan { copy: true, keep_out: Vec::new() },
+        Engine::Copy if fits => return Plan { copy: true, keep_out: Vec::new() },
         Engine::Sync => return Plan::default(),
-        Engine::Auto | Engine::Fork | Engine::Slots => {}
+        Engine::Copy | Engine::Auto | Engine::Fork | Engine::Slots => {}
     }
     let private: Vec<PageRun> = scene
         .mapped
@@ -256,7 +257,7 @@ fn plan(scene: &Scene<'_>, cut_memory: &CutMemory) -> Plan {
         .map(Mapped::run)
         .collect();
     let mut plan = (scene.options.planner)(&cut_memory.dirty, &cut_memory.present, &private);
-    plan.copy &= scene.options.engine == Engine::Auto && scene.flags_known;
+    plan.copy &= scene.options.engine == Engine::Auto && scene.flags_known && fits;
     // Where only some memory is asked for, absent pages of it are read as well.
     plan.copy &= scene.options.only.is_none();
     // Pages of files that were never written are not the program's own: only the frozen copy has them for sure.

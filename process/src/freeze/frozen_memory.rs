@@ -184,11 +184,20 @@ pub(crate) struct Living {
     pub(crate) forced: File,
 }
 
+fn killed() -> io::Error {
+    io::Error::other(
+        "the frozen copy of the program was killed, as the kernel does where memory is short so that the program lives",
+    )
+}
+
 impl Living {
     fn read(&self, start: u64, buffer: &mut [u8]) -> io::Result<()> {
         self.forced.read_exact_at(buffer, start).map_err(|error| match error.kind() {
             // Its memory is gone (fs/proc/base.c, mem_rw).
-            io::ErrorKind::UnexpectedEof => io::Error::other("the frozen copy of the program was killed"),
+            io::ErrorKind::UnexpectedEof => killed(),
+            // It is just being taken from it: what is gone reads as no zeros (mm/oom_kill.c, __oom_reap_task_mm;
+            // check_stable_address_space).
+            _ if error.raw_os_error() == Some(libc::EIO) => killed(),
             _ => io::Error::other(format!(
                 "reading {} bytes at {start:#x} of the frozen copy: {error}",
                 buffer.len()

@@ -239,6 +239,65 @@ fn agent_dies_in_restart(user: User, point: &str) -> Result<()> {
     goes_on_without_the_agent(&bed, &app, &mut front)
 }
 
+/// What an agent has to say of its job: its lock is open to its own user. `None`: it has none yet.
+fn locked_by(bed: &Bed) -> Option<i32> {
+    fs::read_to_string(bed.job(JOB).join("lock")).ok()?.trim().parse().ok()
+}
+
+/// Told to end while it makes processes anew: the restart fails in those words, and the next one is whole.
+#[test]
+fn an_agent_that_is_told_to_end_gives_a_restart_up() -> Result<()> {
+    let app = App::program("pingpong", &["2000"]);
+    let bed = Bed::new(User::Ordinary).context("a bed")?;
+    let mut front = bed.staying_command(JOB, &[], &app.words())?.spawn()?;
+    let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
+    bed.until("a line", LIMIT, || bed.text("out").lines().count() > 1)?;
+    bed.say(&["checkpoint", JOB])?.success()?;
+    let before = locked_by(&bed).context("the lock names an agent")?;
+    kill_program(pid, &mut front)?;
+    bed.may_end()?;
+    let socket = bed.job(JOB).join("agent.sock");
+    bed.until("the end of the agent", LIMIT, || !socket.exists())?;
+    let mut front = bed.restart_command(JOB, &[])?.env("HOLDFAST_FAULT", "seed-born+1500").spawn()?;
+    bed.until("the next agent", LIMIT, || socket.exists() && locked_by(&bed) != Some(before))?;
+    processes::signal(locked_by(&bed).context("the lock names an agent")?, "TERM");
+    let code = shell_code(wait(&mut front, LIMIT)?);
+    let said = bed.text("restart.err");
+    ensure!(code != 0 && said.contains("interrupted by a signal"), "status {code}: {said}");
+    bed.check_clean(JOB)?;
+    let mut front = bed.restart_command(JOB, &[])?.spawn()?;
+    goes_on_without_the_agent(&bed, &app, &mut front)
+}
+
+/// The front of a job whose agent was killed removes its socket; if that was killed too, the next command does.
+#[test]
+fn the_socket_of_a_killed_agent_goes_with_whoever_sees_it_next() -> Result<()> {
+    for kill_front in [false, true] {
+        let bed = Bed::new(User::Ordinary).context("a bed")?;
+        let mut front = bed.run_command(JOB, &[], &["/bin/sleep", "300"])?.spawn()?;
+        let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
+        let agent = bed.agent_pid(JOB)?.context("an agent")?;
+        let socket = bed.job(JOB).join("agent.sock");
+        if kill_front {
+            processes::signal(front.id().cast_signed(), "KILL");
+            wait(&mut front, LIMIT)?;
+        }
+        processes::signal(agent, "KILL");
+        bed.until("the end of the agent", LIMIT, || !processes::runs(agent))?;
+        ensure!(socket.exists(), "a killed agent has removed its socket");
+        processes::signal(pid, "KILL");
+        if kill_front {
+            ensure!(bed.say(&["checkpoint", JOB])?.code() == 66, "there is no agent");
+        } else {
+            wait(&mut front, LIMIT)?;
+        }
+        ensure!(!socket.exists(), "left behind (front killed: {kill_front})");
+        bed.until("the end of the program", LIMIT, || !processes::runs(pid))?;
+        bed.check_clean(JOB)?;
+    }
+    Ok(())
+}
+
 /// Processes that come and go: with them at first, then alone, the first one ends before anybody hears of its birth.
 fn ends_before_the_front_hears(user: User) -> Result<()> {
     let Some(bed) = Bed::new(user) else { return Ok(()) };

@@ -14,6 +14,7 @@ mod images;
 mod increments;
 mod launchers;
 mod lifecycle;
+mod memory;
 mod processors;
 mod refusals;
 mod saved_files;

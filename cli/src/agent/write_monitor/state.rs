@@ -27,6 +27,8 @@ pub struct Scene {
     pub writers: u32,
     /// Most copies; none: no bound.
     pub limit: Option<PageCount>,
+    /// Most copies that there is memory for, where that is limited.
+    pub room: Option<PageCount>,
     /// When the cut was made.
     pub begun: Instant,
     /// What is known of the program's speed and of ours.

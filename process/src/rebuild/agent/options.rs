@@ -1,12 +1,16 @@
 //! What a restart is asked for in the agent, and what comes of it.
 
 use crate::namespaces::Namespaces;
+use crate::rebuild::error::RebuildError;
 use crate::rebuild::shared_memfd::SharedMemfd;
 use crate::rebuild::timings::RebuildTimings;
 use crate::track::tracking::Tracking;
 use holdfast_image::record::InjectArea;
+use holdfast_sys::poll;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How the agent finishes a restart.
 #[derive(Clone, Debug)]
@@ -15,8 +19,22 @@ pub struct RebuildOptions {
     pub lazy: bool,
     /// The agent's socket, told to the library in the program.
     pub socket_path: PathBuf,
+    /// Readable: the agent is told to end. Looked at until the processes are resumed.
+    pub interrupt: Option<Arc<OwnedFd>>,
     /// Where ends of files go that are cut off because they were written after the checkpoint.
     pub saved_dir: PathBuf,
+}
+
+impl RebuildOptions {
+    /// # Errors
+    /// The agent is told to end: nothing of the program has run yet.
+    pub fn go_on(&self) -> Result<(), RebuildError> {
+        let told = |fd: &Arc<OwnedFd>| poll::readable(&[fd.as_fd()], Some(Duration::ZERO));
+        match self.interrupt.as_ref().map(told) {
+            Some(Ok(ready)) if ready == [true] => Err(RebuildError::Interrupted),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A program that runs again.

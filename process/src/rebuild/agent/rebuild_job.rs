@@ -2,8 +2,8 @@
 //!
 //! Order: all processes are met, seized and let execute; each is rebuilt ([`super::rebuild_process`]) but for what
 //! runs from then on; all get the rest (locks, timers, registers); all are resumed, children before their parents.
-//! Until the last step the processes die with the agent (PTRACE_O_EXITKILL), and any error kills all of them: there
-//! is no half-restarted program.
+//! Until the last step the processes die with the agent (PTRACE_O_EXITKILL), and any error kills all of them, as does
+//! a signal that tells the agent to end: there is no half-restarted program.
 
 use super::ipc::IpcObjects;
 use super::options::{RebuildOptions, Rebuilt};
@@ -51,7 +51,7 @@ pub fn rebuild_job(
     let other = ForeignVdso::of(&record.host);
     let plan = |member| ProcessPlan::new(member, pages, &checked, &shared, other.as_ref(), options.lazy);
     let plans = job.members().map(plan).collect::<Result<Vec<ProcessPlan<'_>>, RebuildError>>()?;
-    let ready_processes = receive_all(&front, &job)?;
+    let ready_processes = receive_all(&front, &job, options)?;
     let mut timings = RebuildTimings { files_ns: elapsed_ns(begun), ..RebuildTimings::default() };
     let phase = Instant::now();
     let mut not_resumed = KillOnDrop(ready_processes.iter().map(|ready_process| ready_process.pid).collect());
@@ -67,6 +67,7 @@ pub fn rebuild_job(
     let mut objects = JobObjects { unlinked, sysv_shm, ipc };
     let mut processes = Vec::with_capacity(plans.len());
     for (plan, ready_process) in plans.into_iter().zip(ready_processes) {
+        options.go_on()?;
         plan.count(&mut timings);
         let process = ProcessBuilder::rebuild(plan, ready_process, &objects, options, &mut timings)
             .map_err(|error| of(&job, processes.len(), error))?;
@@ -86,6 +87,7 @@ pub fn rebuild_job(
     notes.extend(regular::put_back(&record.files, &options.saved_dir)?);
     inotify::drain(&job, |index| processes.get(index).map(ProcessBuilder::pid))?;
     objects.fill(&job, of_space)?;
+    options.go_on()?;
     fault::point("seed-let-go");
     resume_all(&processes, &mut not_resumed)?;
     objects.keep();

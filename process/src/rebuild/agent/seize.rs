@@ -1,5 +1,6 @@
 //! The new processes are met, seized and let execute.
 
+use super::options::RebuildOptions;
 use super::remote_calls::ended;
 use crate::error::TraceError;
 use crate::rebuild::error::{Peer, RebuildError};
@@ -21,15 +22,19 @@ pub struct ReadyProcess {
 }
 
 /// Waits until the new processes have all their files; by their places in the job.
-pub fn receive_all(front: &OwnedFd, job: &Job<'_>) -> Result<Vec<ReadyProcess>, RebuildError> {
+pub fn receive_all(
+    front: &OwnedFd,
+    job: &Job<'_>,
+    options: &RebuildOptions,
+) -> Result<Vec<ReadyProcess>, RebuildError> {
     scm::expect(front.as_fd()).map_err(RebuildError::io("waiting for the new processes"))?;
     if job.record.others.is_empty() {
-        return Ok(vec![receive_one(front)?]);
+        return Ok(vec![receive_one(front, options)?]);
     }
     let wanted: Vec<i32> = job.members().map(|member| member.own.pid).collect();
     let mut met: BTreeMap<i32, ReadyProcess> = BTreeMap::new();
     while met.len() < wanted.len() {
-        let ready_process = receive_one(front)?;
+        let ready_process = receive_one(front, options)?;
         let id = ready_process.ready.inner_pid;
         if !wanted.contains(&id) {
             return Err(RebuildError::Ids(format!("a new process has the id {id}, which no process had")));
@@ -40,11 +45,16 @@ pub fn receive_all(front: &OwnedFd, job: &Job<'_>) -> Result<Vec<ReadyProcess>, 
 }
 
 /// Waits for one; its id as seen here, and what it says of itself.
-fn receive_one(front: &OwnedFd) -> Result<ReadyProcess, RebuildError> {
+fn receive_one(front: &OwnedFd, options: &RebuildOptions) -> Result<ReadyProcess, RebuildError> {
     let io = || RebuildError::io("waiting for the new process");
     let mut buffer = [0_u8; 64];
     let Received { len, pid, .. } = loop {
-        if poll::readable(&[front.as_fd()], None).map_err(io())? == [true] {
+        // One of them may wait for ever, at a fifo or for a server of files.
+        let wakes: Vec<_> =
+            [Some(front), options.interrupt.as_deref()].into_iter().flatten().map(AsFd::as_fd).collect();
+        let ready = poll::readable(&wakes, None).map_err(io())?;
+        options.go_on()?;
+        if ready.first() == Some(&true) {
             match scm::receive(front.as_fd(), &mut buffer) {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                 other => break other.map_err(io())?,
