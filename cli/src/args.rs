@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use holdfast_image::paths::Moved;
 use holdfast_image::processor::CpuLevel;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Checkpoint running programs and restart them: unmodified, without root.
@@ -146,7 +146,21 @@ Examples:
 
 /// Reads `OLD=NEW`; paths need not be text.
 fn moved() -> impl TypedValueParser<Value = Moved> {
-    OsStringValueParser::new().try_map(|text| Moved::parse(&text))
+    let read = |text: OsString| {
+        let moved = Moved::parse(&text)?;
+        Ok::<_, String>(Moved { new: without_links(&moved.new), ..moved })
+    };
+    OsStringValueParser::new().try_map(read)
+}
+
+/// The same place without symbolic links on the way, as far as it is there: a restart follows none.
+fn without_links(path: &Path) -> PathBuf {
+    let found = path.ancestors().find_map(|there| Some((there, there.canonicalize().ok()?)));
+    let Some((there, real)) = found else { return path.to_owned() };
+    match path.strip_prefix(there) {
+        Ok(rest) if !rest.as_os_str().is_empty() => real.join(rest),
+        _ => real,
+    }
 }
 
 /// Names are completed by shells.
@@ -296,6 +310,10 @@ pub struct RestartArgs {
     /// back their memory, sockets, locks and ids yet; 0: not at all [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = parse_wait)]
     pub wait: Option<Duration>,
+    /// Use the file at PATH though it is another one than at the checkpoint, of another owner or open to more users
+    /// (may be given more than once)
+    #[arg(long, value_name = "PATH")]
+    pub accept_replaced: Vec<PathBuf>,
     /// From now on.
     #[command(flatten)]
     pub changes: Changes,
@@ -341,6 +359,9 @@ pub struct AgentArgs {
     /// Files that were moved.
     #[arg(long, value_parser = moved())]
     pub map: Vec<Moved>,
+    /// Files that are used though they are another user's.
+    #[arg(long)]
+    pub accept_replaced: Vec<PathBuf>,
     /// A descriptor that the program was started with.
     #[arg(long, value_name = "FD:DEVICE:INODE")]
     pub inherited: Vec<InheritedFd>,

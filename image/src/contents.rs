@@ -8,6 +8,7 @@
 //! not overlap ([`check`]).
 
 use crate::bytes::Name;
+use crate::inode::Ownership;
 use crate::pages::PageRun;
 use crate::{Addr, PAGE_SIZE};
 use serde::{Deserialize, Serialize};
@@ -34,6 +35,9 @@ pub struct FileContent {
     /// one that is there at a restart was left by what the restart undoes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub absent: Vec<Name>,
+    /// Whose it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Ownership>,
 }
 
 /// A file that the programs may have changed in place, and that is not in the image.
@@ -109,6 +113,7 @@ mod tests {
             start: Addr(start),
             covered: Vec::new(),
             absent: Vec::new(),
+            owner: None,
         };
         let beside = |suffix: &str| vec![FileContent { absent: vec![Name::from(suffix)], ..file(0, 7) }];
         assert_eq!(beside("-wal")[0].absent_paths().collect::<Vec<_>>(), [Name::from("/x-wal")]);

@@ -12,6 +12,9 @@ pub struct Credentials {
     pub users: [u32; 3],
     /// The same of the group.
     pub groups: [u32; 3],
+    /// User and group id by which files are opened. `None`: the effective ones (images of old).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<[u32; 2]>,
     /// Supplementary groups.
     pub more_groups: Vec<u32>,
     /// Sets of capabilities, as bits: inheritable, permitted, effective, bounding, ambient.

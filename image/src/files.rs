@@ -5,6 +5,7 @@
 
 use crate::bytes::{Blob, Name};
 pub use crate::contents::*;
+pub use crate::inode::*;
 pub use crate::inotify::*;
 pub use crate::ipc::*;
 use crate::region::FileIdentity;
@@ -168,6 +169,9 @@ pub enum Object {
         now: Option<Name>,
         /// Permission bits, to create it anew when it is gone.
         mode: u32,
+        /// Whose it was.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        owner: Option<Ownership>,
         /// Content of a file that had no name any more (in images made before there was [`Object::Nameless`]).
         deleted_content: Option<Blob>,
     },
@@ -184,6 +188,9 @@ pub enum Object {
         path: Name,
         /// Offset as `lseek` knows it.
         position: u64,
+        /// Which one it was, and whose.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        inode: Option<Inode>,
     },
     /// `/dev/null`, `/dev/zero`, `/dev/full`, `/dev/random`, `/dev/urandom`.
     Device {
@@ -228,6 +235,9 @@ pub enum Object {
         /// Of a named pipe: it was deleted, and the path is where it was.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         deleted: bool,
+        /// Of a named pipe: which one it was, and whose.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        inode: Option<Inode>,
     },
     /// One end of a pair of nameless unix sockets both of whose ends are in the process, or whose other end was closed.
     SocketPair {
@@ -306,6 +316,17 @@ impl Object {
         let saved = (content.device, content.inode);
         matches!(self, Object::Regular { device, inode, .. } if (*device, *inode) == saved)
     }
+
+    /// Of what has a path: which file it was, and whose.
+    pub fn inode(&self) -> Option<Inode> {
+        match self {
+            Object::Regular { device, inode, born_ns, mode, owner, .. } => {
+                Some(Inode::regular((*device, *inode), *born_ns, *mode, *owner))
+            }
+            Object::Directory { inode, .. } | Object::Pipe { inode, .. } => *inode,
+            _ => None,
+        }
+    }
 }
 
 /// A socket with an address, or one that is not connected.
@@ -325,6 +346,9 @@ pub struct SocketRecord {
     pub options: Vec<SocketOption>,
     /// Permission bits of the file of a unix socket with a path.
     pub mode: u32,
+    /// Whose that file was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Ownership>,
     /// That file was deleted, or another one has its name.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deleted: bool,
@@ -460,6 +484,7 @@ mod tests {
             state,
             options: Vec::new(),
             mode: 0,
+            owner: None,
             deleted: false,
             renamed: None,
             messages: Vec::new(),

@@ -26,6 +26,7 @@ pub mod control;
 pub mod credentials;
 mod files;
 pub mod fork_plan;
+mod inode;
 mod inotify;
 mod ipc;
 pub mod kinds;

@@ -1,6 +1,7 @@
-//! Files that are at other paths at the restart than at the checkpoint.
+//! Files that are at other paths at the restart than at the checkpoint, or that may be another user's.
 //!
-//! Used by the front and by the agent, each on its own copy of the process record (`restart --map OLD=NEW`).
+//! Used by the front and by the agent, each on its own copy of the process record (`restart --map OLD=NEW`,
+//! `--accept-replaced PATH`).
 //! Invariants: pure; a path is changed by one pair at most, the one with the longest old path.
 
 use crate::bytes::Name;
@@ -79,10 +80,71 @@ pub fn move_files(record: &mut ProcessRecord, moved: &[Moved]) {
     }
 }
 
+/// Forgets whose the files at these paths were: whatever is there now is taken. Returns the paths that no file of the
+/// program has.
+pub fn accept_replaced<'a>(record: &mut ProcessRecord, accepted: &'a [PathBuf]) -> Vec<&'a Path> {
+    let mut used = vec![false; accepted.len()];
+    accept(record, accepted, &mut used);
+    let unused = accepted.iter().zip(used).filter(|(_, used)| !used);
+    unused.map(|(path, _)| path.as_path()).collect()
+}
+
+fn accept(record: &mut ProcessRecord, accepted: &[PathBuf], used: &mut [bool]) {
+    let mut is_accepted = |path: &Path| {
+        let found = accepted.iter().position(|other| other == path);
+        found.and_then(|at| used.get_mut(at)).map(|used| *used = true).is_some()
+    };
+    for (path, inode) in [(&record.cwd, &mut record.cwd_inode), (&record.exe.path, &mut record.exe.inode)] {
+        if is_accepted(path.as_path()) {
+            *inode = None;
+        }
+    }
+    for file in record.files.mapped.iter_mut().filter(|file| is_accepted(file.path.as_path())) {
+        file.inode = None;
+    }
+    for description in &mut record.files.descriptions {
+        match &mut description.object {
+            Object::Regular { path, now, owner, .. } => {
+                let now = now.as_ref().map_or(path.as_path(), Name::as_path);
+                if is_accepted(path.as_path()) || is_accepted(now) {
+                    *owner = None;
+                }
+            }
+            Object::Directory { path, inode, .. } | Object::Pipe { path: Some(path), inode, .. }
+                if is_accepted(path.as_path()) =>
+            {
+                *inode = None;
+            }
+            Object::Socket(socket) if socket.path().is_some_and(&mut is_accepted) => socket.owner = None,
+            _ => {}
+        }
+    }
+    for content in record.files.contents.iter_mut().filter(|content| is_accepted(content.path.as_path())) {
+        content.owner = None;
+    }
+    for other in &mut record.others {
+        accept(other, accepted, used);
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::record::{Inode, Ownership};
+
+    #[test]
+    fn what_is_accepted_is_nobodys() {
+        let mut record = crate::testing::empty_record();
+        let owner = Some(Ownership { user: 1, group: 1 });
+        record.cwd_inode = Some(Inode::regular((1, 2), None, 0, owner));
+        record.exe.inode = record.cwd_inode;
+        record.others.push(record.clone());
+        let accepted = ["/", "/none"].map(PathBuf::from);
+        assert_eq!(accept_replaced(&mut record, &accepted), [Path::new("/none")]);
+        let forgotten = |record: &ProcessRecord| (record.cwd_inode.is_none(), record.exe.inode.is_none());
+        assert_eq!((forgotten(&record), forgotten(&record.others[0])), ((true, false), (true, false)));
+    }
 
     fn moved(pairs: &[&str]) -> Vec<Moved> {
         pairs.iter().map(|pair| Moved::parse(OsStr::new(pair)).unwrap()).collect()

@@ -35,6 +35,9 @@ pub struct ProcessRecord {
     /// That directory was removed: its permission bits.
     #[serde(default)]
     pub cwd_deleted: Option<u32>,
+    /// Which directory it was, and whose.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd_inode: Option<Inode>,
     /// `Umask` of `/proc/PID/status`.
     pub umask: u32,
     /// `prlimit(2)`, all resources.

@@ -5,6 +5,7 @@
 use crate::Addr;
 use crate::attributes::MemoryPolicy;
 use crate::bytes::{Blob, Name};
+use crate::inode::Inode;
 use serde::{Deserialize, Serialize};
 
 /// One mapping (a line of `/proc/PID/maps`).
@@ -113,6 +114,9 @@ pub struct FileIdentity {
     /// Permission bits. Absent: 0600.
     #[serde(default = "private")]
     pub mode: u32,
+    /// Which one it was, and whose.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inode: Option<Inode>,
 }
 
 fn private() -> u32 {

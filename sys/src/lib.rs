@@ -5,6 +5,7 @@
 //! them; the head of a module says what is by hand and why: ptrace, clone3, process memory, pagemap, System V and more.
 #![deny(unsafe_code)]
 
+pub mod at;
 pub mod attributes;
 pub mod cgroup;
 pub mod children;
@@ -14,6 +15,7 @@ pub mod elf;
 pub mod environment;
 pub mod fault;
 pub mod fd;
+pub mod fs_ids;
 pub mod ids;
 pub mod inotify;
 pub mod memfd;

@@ -35,7 +35,7 @@ use carry_over::CarryOver;
 use context::JobContext;
 use event_loop::EventLoop;
 use holdfast_image::Epoch;
-use holdfast_image::paths::move_files;
+use holdfast_image::paths::{accept_replaced, move_files};
 use holdfast_process::Contents;
 use holdfast_process::rebuild::{self, RebuildOptions, RebuiltMember};
 use holdfast_sys::{attributes, fd, signals, unix_socket};
@@ -177,6 +177,7 @@ fn rebuild_program(
     move_files(&mut record, &args.map);
     let saved_dir = context.job.saved_dir();
     rebuild::renamed::find(&mut record, &saved_dir);
+    accept_replaced(&mut record, &args.accept_replaced);
     rebuild::processor::fit(&mut record);
     if let Some(link) = link {
         link.tell(&Tell::Ready);

@@ -46,6 +46,7 @@ pub fn run(args: &RestartArgs, root: Option<&Path>) -> Result<Ending, Failure> {
         memory,
         map: &args.map,
         patience: &patience,
+        accept_replaced: &args.accept_replaced,
     };
     restart(&request, &StartState::take()?)
 }

@@ -67,8 +67,17 @@ fn resume(
     let settings = &Settings { cpu_baseline: old.settings.cpu_baseline, ..settings.clone() };
     Recipe { settings: settings.clone(), ..old }.write(&job)?;
     let (fallback, memory) = (true, MemoryMode::Auto);
-    let request =
-        RestartRequest { store, job: &job, settings, epoch: None, fallback, memory, map: &[], patience };
+    let request = RestartRequest {
+        store,
+        job: &job,
+        settings,
+        epoch: None,
+        fallback,
+        memory,
+        map: &[],
+        accept_replaced: &[],
+        patience,
+    };
     restart(&request, state).map(Some)
 }
 

@@ -12,6 +12,7 @@ use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
 /// A running agent.
 #[derive(Debug)]
@@ -47,6 +48,8 @@ pub struct RestartTask {
     pub share: bool,
     /// Files that were moved.
     pub map: Vec<OsString>,
+    /// Files that are used though they are another user's.
+    pub accept_replaced: Vec<PathBuf>,
 }
 
 /// A string for the kernel.
@@ -114,15 +117,18 @@ pub fn launch(
         words.extend(["--inherited", text].map(OsStr::new));
     }
     let mut descriptors = vec![null, log, second_log, theirs];
-    let (epoch, map);
+    let (epoch, map, accepted);
     match task {
         AgentTask::Start { silent: true } => words.push("--silent".as_ref()),
         AgentTask::Start { silent: false } => {}
         AgentTask::Restart(task) => {
-            (epoch, map) = (task.epoch.to_string(), task.map);
+            (epoch, map, accepted) = (task.epoch.to_string(), task.map, task.accept_replaced);
             words.extend(["--restart", &epoch, "--seed", "4"].map(OsStr::new));
             for pair in &map {
                 words.extend(["--map".as_ref(), pair.as_os_str()]);
+            }
+            for path in &accepted {
+                words.extend(["--accept-replaced".as_ref(), path.as_os_str()]);
             }
             let flags = [(task.lazy, "--lazy"), (task.share, "--share")];
             words.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| OsStr::new(flag)));

@@ -12,7 +12,7 @@ use crate::program;
 use crate::report;
 use holdfast_image::Epoch;
 use holdfast_image::pages::{ExtentSource, PageProvider};
-use holdfast_image::paths::{Moved, move_files};
+use holdfast_image::paths::{Moved, accept_replaced, move_files};
 use holdfast_image::record::{Backing, ProcessRecord};
 use holdfast_process::rebuild::{self, NamedProcess, RebuildError, SpawnOptions, Spawned};
 use holdfast_sys::signals::{self, SignalMessages};
@@ -96,6 +96,10 @@ fn restart_one(request: &RestartRequest<'_>, epoch: Epoch, state: &StartState) -
     let mut record = image.record().clone();
     move_files(&mut record, request.map);
     rebuild::renamed::find(&mut record, &request.job.saved_dir());
+    if let Some(path) = accept_replaced(&mut record, request.accept_replaced).first() {
+        let what = format!("--accept-replaced {}: the program has no file of this path", path.display());
+        return Err(Failure::new(Exit::Usage, what));
+    }
     wait_for_the_dying(request, &record)?;
     let differences = rebuild::preflight(&record);
     if !differences.is_empty() {
@@ -142,6 +146,7 @@ fn start(
         lazy,
         share: several && request.memory != MemoryMode::Eager && (lazy || !has_go(image)),
         map: request.map.iter().map(Moved::to_argument).collect(),
+        accept_replaced: request.accept_replaced.to_vec(),
     };
     let agent = launch(request.store, request.job, &state.inherited_fds, AgentTask::Restart(task))?;
     // Blocked by `StartState`, which is told of them as well.

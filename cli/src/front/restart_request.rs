@@ -5,6 +5,7 @@ use crate::settings::Settings;
 use holdfast_image::Epoch;
 use holdfast_image::paths::Moved;
 use holdfast_tiers::{Job, Store};
+use std::path::PathBuf;
 
 /// How memory is restored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,4 +37,6 @@ pub struct RestartRequest<'a> {
     pub map: &'a [Moved],
     /// How long what is left of the program may take to be gone.
     pub patience: &'a Patience,
+    /// Files that are used though they are another user's.
+    pub accept_replaced: &'a [PathBuf],
 }

@@ -437,6 +437,7 @@ fn record(
         exe,
         cwd: surroundings.cwd.path,
         cwd_deleted: surroundings.cwd.deleted,
+        cwd_inode: Some(surroundings.cwd.inode),
         umask: status.get("Umask").and_then(|text| u32::from_str_radix(text, 8).ok()).unwrap_or(0o22),
         limits: surroundings.limits,
         host: state::host(pid, &scenery.vdso)?,

@@ -11,6 +11,7 @@
 //! writing, then or now: that may change no time. How it fails: by [`Unsaved`]; no image then.
 
 use super::files::unlinked;
+use super::identity::owner_of;
 use super::maps::Mapped;
 use super::running_files::{changed_in_place, mapped_for_writing, pass_through};
 use super::written_files::{self, Key, Saving, Sight, Survey, Written, unreadable};
@@ -343,6 +344,7 @@ fn record(written: &Written, sight: &Sight, start: Addr) -> FileContent {
         start,
         covered: sight.covered.runs().to_vec(),
         absent: sight.absent.clone(),
+        owner: Some(owner_of(&sight.metadata)),
     }
 }
 
@@ -407,6 +409,7 @@ mod tests {
                 born_ns: None,
                 now: None,
                 mode: 0o600,
+                owner: None,
                 deleted_content: None,
             };
             let flags = flags.cast_unsigned();

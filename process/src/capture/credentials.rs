@@ -30,6 +30,8 @@ fn parse(status: &Status) -> Option<Credentials> {
     Some(Credentials {
         users: first_three("Uid")?,
         groups: first_three("Gid")?,
+        // The fourth of each line (fs/proc/array.c, task_state).
+        files: Some([*numbers("Uid")?.get(3)?, *numbers("Gid")?.get(3)?]),
         more_groups: numbers("Groups").unwrap_or_default(),
         capabilities: SETS.map(|key| status.mask(key)),
     })

@@ -2,7 +2,9 @@
 //!
 //! Called by `cut`, inside the stop. How it fails: the program is gone.
 
+use super::identity::inode_of;
 use holdfast_image::bytes::Name;
+use holdfast_image::record::Inode;
 use holdfast_sys::procfs;
 use std::ffi::OsStr;
 use std::fs;
@@ -23,6 +25,8 @@ pub struct Folder {
     pub path: Name,
     /// It was removed: its permission bits.
     pub deleted: Option<u32>,
+    /// Which it is, and whose.
+    pub inode: Inode,
 }
 
 /// Looks at that of a process.
@@ -32,14 +36,14 @@ pub struct Folder {
 pub fn current(pid: i32) -> io::Result<Folder> {
     let link = format!("/proc/{pid}/cwd");
     let path = procfs::link(&link)?;
-    let Some(was) = path.strip_suffix(DELETED) else { return Ok(Folder { path: Name(path), deleted: None }) };
-    // A living directory may have such a name.
     let here = fs::metadata(&link)?;
+    let inode = inode_of(&here);
+    let named = |path| Ok(Folder { path: Name(path), deleted: None, inode });
+    let Some(was) = path.strip_suffix(DELETED) else { return named(path) };
+    // A living directory may have such a name.
     let identity = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino());
-    let named =
-        fs::metadata(Path::new(OsStr::from_bytes(&path))).is_ok_and(|m| identity(&m) == identity(&here));
-    if named {
-        return Ok(Folder { path: Name(path), deleted: None });
+    if fs::metadata(Path::new(OsStr::from_bytes(&path))).is_ok_and(|m| identity(&m) == identity(&here)) {
+        return named(path);
     }
-    Ok(Folder { path: Name(was.to_vec()), deleted: Some(here.mode() & PERMISSIONS) })
+    Ok(Folder { path: Name(was.to_vec()), deleted: Some(here.mode() & PERMISSIONS), inode })
 }

@@ -3,7 +3,7 @@
 
 use super::maps::{self, Kind, Mapped};
 use holdfast_image::bytes::{Blob, Name};
-use holdfast_image::record::FileIdentity;
+use holdfast_image::record::{FileIdentity, Inode, Ownership};
 use holdfast_image::refusal::Refusal;
 use holdfast_sys::procfs::Mapping;
 use std::collections::HashMap;
@@ -39,7 +39,8 @@ fn at_once(path: &Path, inode: Option<u64>) -> Option<FileIdentity> {
         return None;
     }
     let (size, mode, mtime_ns) = (metadata.len(), metadata.mode() & 0o7777, mtime_ns(&metadata));
-    Some(FileIdentity { path: Name::from(path), size, mtime_ns, build_id: None, mode })
+    let inode = Some(inode_of(&metadata));
+    Some(FileIdentity { path: Name::from(path), size, mtime_ns, build_id: None, mode, inode })
 }
 
 /// Files that are mapped shared, as they are inside the stop: as soon as the program runs on it may remove or replace
@@ -80,6 +81,22 @@ impl SharedFiles {
         let facts = |one: &FileIdentity| (one.size, one.mtime_ns, one.mode);
         Some(now.filter(|now| facts(now) == facts(then)).unwrap_or_else(|| then.clone()))
     }
+}
+
+/// Which file it is, and whose.
+pub fn inode_of(metadata: &fs::Metadata) -> Inode {
+    Inode {
+        device: metadata.dev(),
+        inode: metadata.ino(),
+        born_ns: born_ns(metadata),
+        mode: metadata.mode(),
+        owner: Some(owner_of(metadata)),
+    }
+}
+
+/// Whose file it is.
+pub fn owner_of(metadata: &fs::Metadata) -> Ownership {
+    Ownership { user: metadata.uid(), group: metadata.gid() }
 }
 
 /// Modification time in nanoseconds since 1970.

@@ -356,6 +356,7 @@ mod tests {
             born_ns: None,
             now: None,
             mode: 0o600,
+            owner: None,
             deleted_content: None,
         };
         let flags = libc::O_RDWR.cast_unsigned();

@@ -5,12 +5,14 @@
 
 use super::error::RebuildError;
 use super::job::Job;
+use super::paths::Opener;
 use holdfast_image::record::{Object, Watch};
-use holdfast_sys::{clone, fd, inotify};
-use std::ffi::CString;
+use holdfast_sys::{at, clone, fd, inotify};
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 
 const FIONREAD: libc::c_ulong = 0x541b;
 /// Numbers are given in rising order: to a larger one than this the way is too long.
@@ -18,22 +20,38 @@ const HIGHEST: i32 = 1 << 20;
 /// What inotify_add_watch takes of what fdinfo tells (fs/notify/inotify/inotify_user.c).
 const TAKEN: u32 = libc::IN_ALL_EVENTS | libc::IN_ONESHOT | libc::IN_EXCL_UNLINK;
 
-/// Adds watches, in the order of their numbers; a note for each that there is not.
-pub fn add(inotify: BorrowedFd<'_>, watches: &[Watch]) -> Vec<String> {
+/// Adds watches, in the order of their numbers; a note for each that there is not. `opener`: of the process.
+pub fn add(inotify: BorrowedFd<'_>, watches: &[Watch], opener: &Opener) -> Vec<String> {
     let mut notes = Vec::new();
     for wanted in watches {
-        if let Err(error) = add_one(inotify, wanted) {
+        if let Err(error) = add_one(inotify, wanted, opener) {
             notes.push(format!("{} is not watched any more (inotify): {error}", wanted.path));
         }
     }
     notes
 }
 
+/// The very file that was watched, opened. What has its place by now may not be the process's to watch.
+fn same(wanted: &Watch, path: &CStr) -> Option<File> {
+    let flags = (libc::O_PATH | libc::O_NOFOLLOW).cast_unsigned();
+    let file = File::from(at::open_without_links(path, flags).ok()?);
+    let now = file.metadata().ok()?;
+    // As the kernel has it (include/linux/kdev_t.h).
+    let device = u64::from(libc::major(now.dev())) << 20 | u64::from(libc::minor(now.dev()));
+    (now.ino() == wanted.inode && device == wanted.device).then_some(file)
+}
+
 /// The kernel gives the next number each time (idr_alloc_cyclic).
-fn add_one(inotify: BorrowedFd<'_>, wanted: &Watch) -> io::Result<()> {
+fn add_one(inotify: BorrowedFd<'_>, wanted: &Watch, opener: &Opener) -> io::Result<()> {
     let path = CString::new(wanted.path.0.clone())?;
+    let same = same(wanted, &path);
+    let _acting = if same.is_some() { None } else { opener.act()? };
+    let (path, follow) = match &same {
+        Some(file) => (CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?, 0),
+        None => (path, libc::IN_DONT_FOLLOW),
+    };
     loop {
-        let wd = inotify::add(inotify, &path, wanted.mask & TAKEN | libc::IN_DONT_FOLLOW)?;
+        let wd = inotify::add(inotify, &path, wanted.mask & TAKEN | follow)?;
         if wd == wanted.wd {
             return Ok(());
         }
@@ -93,7 +111,9 @@ mod tests {
             handle: None,
         };
         let inotify = inotify::inotify().unwrap();
-        let notes = add(inotify.as_fd(), &[watch(3, "/"), watch(200, "/proc"), watch(300, "/no/such")]);
+        let all = [watch(3, "/"), watch(200, "/proc"), watch(300, "/no/such")];
+        let opener = Opener::of(&crate::rebuild::testing::record(Vec::new()));
+        let notes = add(inotify.as_fd(), &all, &opener);
         assert!(notes.len() == 1 && notes[0].starts_with("/no/such is not watched"), "{notes:?}");
         take_out(inotify.as_fd()).unwrap();
         let info = std::fs::read_to_string(format!(

@@ -23,6 +23,7 @@ mod inotify;
 mod job;
 mod kept_fds;
 mod new_process;
+mod paths;
 mod preflight;
 mod proc_self;
 pub mod processor;

@@ -3,10 +3,15 @@
 //! Called by the front and by `holdfast doctor`-like listings. Pure looking; nothing is changed. Each line names the
 //! object and what to do.
 
+use super::new_process::socket_files;
+use super::paths::Opener;
 use super::processor;
+use super::renamed;
 use super::vdso::ForeignVdso;
 use crate::capture::identity;
-use holdfast_image::record::{Backing, FileContent, FileIdentity, Object, ProcessRecord};
+use holdfast_image::record::{
+    Backing, Description, FileContent, FileIdentity, Object, ProcessRecord, Region,
+};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -25,11 +30,20 @@ pub fn preflight(record: &ProcessRecord) -> Vec<String> {
     for process in record.processes() {
         own(process, &record.files.contents, &mut lines);
     }
-    for description in &record.files.descriptions {
-        lines.extend(match record.files.content_of(&description.object) {
+    for (index, description) in (0..).zip(&record.files.descriptions) {
+        let holder = record.holder(index).and_then(|(holder, _)| record.processes().nth(holder));
+        let Object::Socket(socket) = &description.object else { continue };
+        lines.extend(socket_files::other_owner(socket, holder.unwrap_or(record).cwd.as_path()));
+    }
+    let openers: Vec<Opener> = record.processes().map(Opener::of).collect();
+    for (index, description) in (0..).zip(&record.files.descriptions) {
+        let obstacle = match record.files.content_of(&description.object) {
             Some(content) => without_folder(content),
             None => missing(&description.object, description.flags),
-        });
+        };
+        let holder = record.holder(index).map_or(0, |(holder, _)| holder);
+        let not_own = || openers.get(holder).and_then(|opener| not_own(description, opener));
+        lines.extend(obstacle.or_else(not_own));
     }
     // What several processes have is said once.
     let mut said = BTreeSet::new();
@@ -53,13 +67,46 @@ fn own(record: &ProcessRecord, contents: &[FileContent], lines: &mut Vec<String>
     let mapped = private.iter().filter_map(|&file| record.files.mapped.get(file as usize));
     let executable = record.files.mapped.iter().any(|file| file.path == record.exe.path);
     let is_saved = |file: &&FileIdentity| contents.iter().any(|content| content.path == file.path);
-    lines.extend(mapped.filter(|file| !is_saved(file)).filter_map(changed));
+    let opener = Opener::of(record);
+    let other = |file: &FileIdentity| opener.obstacle(&file.path, file.inode.as_ref(), 0);
+    let obstacle = |file| changed(file).or_else(|| other(file).map(|error| error.to_string()));
+    lines.extend(mapped.filter(|file| !is_saved(file)).filter_map(obstacle));
     if !executable {
-        lines.extend(changed(&record.exe));
+        lines.extend(obstacle(&record.exe));
     }
-    if record.cwd_deleted.is_none() && !record.cwd.as_path().is_dir() {
+    lines.extend(shared_of_others(record, &opener));
+    if record.cwd_deleted.is_some() {
+        return;
+    }
+    if !record.cwd.as_path().is_dir() {
         lines.push(format!("{}: the working folder of the program is gone; {REMEDY}", record.cwd));
+    } else if let Err(error) = opener.find(&record.cwd, record.cwd_inode.as_ref()) {
+        lines.push(error.to_string());
     }
+}
+
+/// Files that it shares for writing and that are another user's now.
+fn shared_of_others(record: &ProcessRecord, opener: &Opener) -> Vec<String> {
+    let file = |region: &Region| match region.backing {
+        Backing::SharedFile { file, writable: true, .. } => record.files.mapped.get(file as usize),
+        _ => None,
+    };
+    let found = record.regions.iter().filter_map(file);
+    let found = found.filter_map(|file| opener.find(&file.path, file.inode.as_ref()).err());
+    found.map(|error| error.to_string()).collect()
+}
+
+/// Why what has the name of an open file is not the program's.
+fn not_own(description: &Description, opener: &Opener) -> Option<String> {
+    let object = &description.object;
+    let path = match object {
+        Object::Regular { now: Some(now), path, .. } if !renamed::is_kept(path, now) => now,
+        Object::Regular { path, deleted_content: None, .. }
+        | Object::Directory { path, .. }
+        | Object::Pipe { path: Some(path), deleted: false, .. } => path,
+        _ => return None,
+    };
+    opener.obstacle(path, object.inode().as_ref(), description.flags).map(|error| error.to_string())
 }
 
 /// Whether a mapped file is another one now. An equal build-id says that it is the same program, whenever it was
@@ -148,6 +195,7 @@ mod tests {
             mtime_ns: 1,
             build_id: identity::build_id(path),
             mode: 0o755,
+            inode: None,
         };
         assert_eq!(changed(&file), None, "the build-id counts, not the time");
         let without = FileIdentity { build_id: None, ..file.clone() };

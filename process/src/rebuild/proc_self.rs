@@ -8,7 +8,7 @@ pub const NOT_AGAIN: u32 = (libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc:
 
 /// A file or folder of /proc/self; what comes after that.
 pub fn of_self(object: &Object) -> Option<(&[u8], u64)> {
-    let (Object::Regular { path, position, .. } | Object::Directory { path, position }) = object else {
+    let (Object::Regular { path, position, .. } | Object::Directory { path, position, .. }) = object else {
         return None;
     };
     let rest = path.0.strip_prefix(b"/proc/self")?;

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 /// Notes of each file of the job where it is, if that is not where it was. `saved_dir`: the job's folder for what
 /// restarts keep.
 pub fn find(record: &mut ProcessRecord, saved_dir: &Path) {
+    let saved_dir = &fs::canonicalize(saved_dir).unwrap_or_else(|_| saved_dir.to_owned());
     let FileTable { descriptions, contents, .. } = &mut record.files;
     for description in descriptions {
         // What was in it will be put where it was.
@@ -42,6 +43,11 @@ fn elsewhere(object: &Object, saved_dir: &Path) -> Option<PathBuf> {
     let found = same.find(|entry| entry.metadata().is_ok_and(|now| now.is_file() && is_it(&now)));
     let kept = || Some(kept(saved_dir, *inode, *born)).filter(|kept| kept.is_file());
     found.map(|entry| entry.path()).or_else(kept)
+}
+
+/// Whether it is what a restart has kept: it was not found in the folder where it was.
+pub(super) fn is_kept(path: &Name, now: &Name) -> bool {
+    path.as_path().parent() != now.as_path().parent()
 }
 
 /// Where a restart keeps it under another name.

@@ -9,6 +9,7 @@ mod check;
 mod copies;
 mod crash;
 mod crowd;
+mod file_owners;
 mod ids;
 mod images;
 mod increments;

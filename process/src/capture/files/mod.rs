@@ -21,7 +21,7 @@ mod terminals;
 pub mod unlinked;
 
 use super::hardlinks;
-use super::identity::{born_ns, mtime_ns};
+use super::identity::{born_ns, inode_of, mtime_ns, owner_of};
 use crate::refuse;
 use crate::thread_pool;
 use holdfast_image::bytes::{Blob, Name};
@@ -345,10 +345,14 @@ impl<'a> FileReader<'a> {
             libc::S_IFDIR if target.ends_with(b" (deleted)") => Err("a deleted directory".into()),
             libc::S_IFDIR => {
                 let path = Name(self.own_proc_path(found, target));
-                Ok(Object::Directory { path, position: found.info.position })
+                Ok(Object::Directory {
+                    path,
+                    position: found.info.position,
+                    inode: Some(inode_of(&metadata)),
+                })
             }
             libc::S_IFCHR => self.terminal(found),
-            libc::S_IFIFO => self.pipe(found, Some((target, metadata.mode() & 0o7777))),
+            libc::S_IFIFO => self.pipe(found, Some((target, &metadata))),
             // Libraries that walk along a path hold one for a moment (O_PATH; systemd's src/basic/chase.c does,
             // behind getpwnam).
             libc::S_IFLNK => Err(Obstacle::Passing(UNKNOWN.into())),
@@ -417,6 +421,7 @@ impl<'a> FileReader<'a> {
             born_ns: born_ns(metadata),
             now: None,
             mode: metadata.mode() & 0o7777,
+            owner: Some(owner_of(metadata)),
             deleted_content: None,
         })
     }
@@ -460,8 +465,8 @@ impl<'a> FileReader<'a> {
             .map_err(|error| Obstacle::of("cannot be looked into: ", &error))
     }
 
-    /// `name`: path and permission bits of a FIFO.
-    fn pipe(&self, found: &Found, name: Option<(&[u8], u32)>) -> Result<Object, Obstacle> {
+    /// `name`: path of a FIFO, and what its file is.
+    fn pipe(&self, found: &Found, name: Option<(&[u8], &fs::Metadata)>) -> Result<Object, Obstacle> {
         const DIRECT: u32 = libc::O_DIRECT.cast_unsigned();
         let mode = |info: &DescriptorInfo| info.flags & libc::O_ACCMODE.cast_unsigned();
         let reads = |info: &DescriptorInfo| mode(info) != libc::O_WRONLY.cast_unsigned();
@@ -474,7 +479,7 @@ impl<'a> FileReader<'a> {
             return self.inherited(found, "");
         }
         let deleted = name.is_some_and(|(path, _)| path.ends_with(DELETED));
-        let name = name.map(|(path, mode)| (path.strip_suffix(DELETED).unwrap_or(path), mode));
+        let name = name.map(|(path, file)| (path.strip_suffix(DELETED).unwrap_or(path), file));
         let taken = self.take(found)?;
         // POLLHUP at a read end, POLLERR at a write end: the other end is closed everywhere (fs/pipe.c, pipe_poll).
         let alone =
@@ -497,8 +502,9 @@ impl<'a> FileReader<'a> {
             packets: if in_packets { lengths.collect() } else { Vec::new() },
             data: Blob(pieces.concat()),
             path: name.map(|(path, _)| Name(path.to_vec())),
-            mode: name.map_or(0, |(_, mode)| mode),
+            mode: name.map_or(0, |(_, file)| file.mode() & 0o7777),
             deleted,
+            inode: name.map(|(_, file)| inode_of(file)),
         })
     }
 }

@@ -4,6 +4,7 @@
 //! servers do that bind beside the old socket and then take its place) is looked for in its folder, by its inode.
 
 use crate::capture::hardlinks;
+use crate::capture::identity::owner_of;
 use holdfast_image::bytes::Name;
 use holdfast_image::record::SocketRecord;
 use std::ffi::OsString;
@@ -25,6 +26,7 @@ pub(super) fn look(pid: i32, inode: Option<u32>, record: &mut SocketRecord) {
         && let Some((name, found)) = inode.and_then(|inode| elsewhere(&path, inode))
     {
         record.mode = found.mode() & 0o7777;
+        record.owner = Some(owner_of(&found));
         record.renamed = Some(Name(name.into_vec()));
         return;
     }
@@ -32,6 +34,7 @@ pub(super) fn look(pid: i32, inode: Option<u32>, record: &mut SocketRecord) {
     record.deleted = here
         .as_ref()
         .map_or_else(|error| error.kind() == io::ErrorKind::NotFound, |found| !found.file_type().is_socket());
+    record.owner = here.as_ref().ok().filter(|_| !record.deleted).map(owner_of);
     record.mode = here.map_or(0o777, |found| found.mode()) & 0o7777;
 }
 
@@ -80,6 +83,7 @@ mod tests {
                 state: SocketState::Idle,
                 options: Vec::new(),
                 mode: 0,
+                owner: None,
                 deleted: false,
                 renamed: None,
                 messages: Vec::new(),

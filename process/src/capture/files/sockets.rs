@@ -383,6 +383,7 @@ pub(super) fn record(
         state,
         options: options(taken, domain, protocol),
         mode: 0,
+        owner: None,
         deleted: false,
         renamed: None,
         messages: Vec::new(),

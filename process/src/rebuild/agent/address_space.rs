@@ -12,12 +12,15 @@ use crate::inject::stub::Row;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Job;
 use crate::rebuild::kept_fds::{self, SharedObject};
+use crate::rebuild::paths::Opener;
 use holdfast_image::pages::PageProvider;
-use holdfast_image::record::{Backing, ProcessRecord, Region};
+use holdfast_image::record::{Backing, FileIdentity, ProcessRecord, Region};
 use holdfast_sys::fault;
 use holdfast_sys::procfs::{self, Mapping};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 
 const PROT_READ: u64 = 1;
 const PROT_WRITE: u64 = 2;
@@ -31,6 +34,9 @@ const MAP_HUGETLB: u64 = libc::MAP_HUGETLB as u64;
 const NOREPLACE: u64 = libc::MAP_FIXED_NOREPLACE as u64;
 /// include/uapi/asm-generic/mman-common.h, Linux 6.13.
 const MADV_GUARD_INSTALL: u64 = 102;
+/// struct open_how (include/uapi/linux/openat2.h) and what it takes in a batch.
+const RESOLVE_NO_SYMLINKS: u64 = 0x04;
+const OPEN_HOW: usize = 32;
 /// As argument: no descriptor.
 const NO_FD: u64 = u64::MAX;
 
@@ -238,22 +244,52 @@ impl AddressSpaceBuilder<'_> {
             want(FileKey::Segment(mapped.segment), path.as_os_str().as_bytes(), libc::O_RDONLY);
         }
         let mut batch = self.batch();
-        for (_, path, flags) in &wanted {
+        for (key, path, flags) in &wanted {
             let name = String::from_utf8_lossy(path).into_owned();
             let mut path = path.clone();
             path.push(0);
-            batch.reserve(path.len())?;
+            batch.reserve(path.len() + OPEN_HOW)?;
             let address = batch.data(&path);
-            let args = [libc::AT_FDCWD as u64, address, (flags | libc::O_CLOEXEC) as u64, 0];
-            batch.row(Row::new(libc::SYS_openat, &args), Need::MustOn("open", name));
+            let flags = (flags | libc::O_CLOEXEC) as u64;
+            if matches!(key, FileKey::Mapped { .. }) {
+                let how: Vec<u8> =
+                    [flags, 0, RESOLVE_NO_SYMLINKS].iter().flat_map(|w| w.to_le_bytes()).collect();
+                let how = (batch.data(&how), how.len() as u64);
+                let args = [libc::AT_FDCWD as u64, address, how.0, how.1];
+                batch.row(Row::new(libc::SYS_openat2, &args), Need::MustOn("open", name));
+            } else {
+                let args = [libc::AT_FDCWD as u64, address, flags, 0];
+                batch.row(Row::new(libc::SYS_openat, &args), Need::MustOn("open", name));
+            }
         }
         let (results, _) = batch.finish()?;
         let open: Vec<u64> = results.iter().map(|fd| fd.cast_unsigned()).collect();
+        self.check_opened(wanted.iter().zip(&open))?;
         let mut by_key: HashMap<FileKey, u64> = known.into_iter().map(|(key, at)| (key, open[at])).collect();
         // It lies open there, and is closed by `unlinked`.
         let number = u64::from(kept_fds::of_common(self.job, self.shared).cast_unsigned());
         by_key.extend(common.map(|segment| (FileKey::Segment(segment), number)));
         Ok(Files { open, by_key })
+    }
+
+    /// Whether what the seed has opened with the rights of the restart is what its process may have: see
+    /// [`crate::rebuild::paths`].
+    fn check_opened<'w>(
+        &self,
+        opened: impl Iterator<Item = (&'w (FileKey, Vec<u8>, i32), &'w u64)>,
+    ) -> Result<(), RebuildError> {
+        let opener = Opener::of(self.record);
+        for ((key, _, flags), fd) in opened {
+            let FileKey::Mapped { .. } = key else { continue };
+            let FileIdentity { path, inode, .. } = &self.record.files.mapped[key.index()];
+            let (_, found) = opener.open(path, inode.as_ref(), flags.cast_unsigned())?;
+            let link = format!("/proc/{}/fd/{fd}", self.leader.remote.tid);
+            let now = fs::metadata(link).map_err(RebuildError::io(format!("looking at {path}")))?;
+            if (now.dev(), now.ino()) != (found.now.dev(), found.now.ino()) {
+                return Err(RebuildError::file(path, "it was replaced while it was opened; restart again"));
+            }
+        }
+        Ok(())
     }
 
     /// Regions of explicit huge pages, as far as this host has enough of them; where they begin. The kernel sets

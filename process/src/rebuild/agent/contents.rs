@@ -9,17 +9,22 @@
 
 use super::regular;
 use super::saved_files::keep_tail;
+use super::taken_files::TakenFiles;
 use crate::capture::files::unlinked;
 use crate::rebuild::error::RebuildError;
+use crate::rebuild::file_role::may_write;
+use crate::rebuild::paths::{Opener, Place, explain};
 use holdfast_image::bytes::Name;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::{ExtentSource, PageError, PageProvider, PageRun};
-use holdfast_image::record::{FileContent, FileTable, Object};
+use holdfast_image::record::{Description, FileContent, FileTable, Object};
 use holdfast_image::{Addr, PAGE_SIZE};
+use holdfast_sys::at;
 use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 
 /// Bytes that are compared at once.
 const PIECE_LEN: u64 = 1 << 20;
@@ -31,13 +36,14 @@ const PIECE_LEN: u64 = 1 << 20;
 /// Names the file.
 pub fn put_back(
     table: &FileTable,
+    files: &TakenFiles<'_>,
     pages: &dyn PageProvider,
     saved_dir: &Path,
 ) -> Result<Vec<String>, RebuildError> {
     let mut notes = Vec::new();
     refuse_parted(table)?;
     for content in &table.contents {
-        notes.extend(put_aside(content, saved_dir)?);
+        notes.extend(put_aside(content, &files.opener_beside(&content.path), saved_dir)?);
         let failed = |error: io::Error| {
             RebuildError::file(&content.path, format!("it cannot be put back as it was: {error}"))
         };
@@ -46,19 +52,15 @@ pub fn put_back(
             PageError::System(error) => failed(error),
             source => RebuildError::Pages { what: format!("restoring {}", content.path), source },
         };
-        let path = content.path.as_path();
-        // A companion that is gone nobody has made anew yet.
-        let mut options = File::options();
-        options.read(true).write(true).create(true).truncate(false).mode(content.mode);
-        let file = options.open(path).map_err(failed)?;
+        let file = open(table, content, files)?;
         let now = file.metadata().map_err(failed)?;
         let is_same = now.len() >= content.size && is_same(&file, content, pages).map_err(unread)?;
         if is_same && now.len() > content.size {
-            notes.push(regular::put_back_length(&content.path, content.size, now.len(), saved_dir)?);
+            notes.push(regular::put_back_length(&file, &content.path, (content.size, now.len()), saved_dir)?);
         } else if !is_same {
             let mut note = format!("{}: put back as it was, {} bytes", content.path, content.size);
             if now.len() > 0 {
-                let kept = keep_tail(&content.path, 0, saved_dir).map_err(failed)?;
+                let kept = keep_tail(&file, &content.path, 0, saved_dir).map_err(failed)?;
                 note.push_str(&format!("; what was there is kept in {}", kept.display()));
             }
             write(&file, content, pages).map_err(unread)?;
@@ -73,27 +75,45 @@ pub fn put_back(
 }
 
 /// Puts aside what must not be there. One line per file.
-fn put_aside(content: &FileContent, saved_dir: &Path) -> Result<Vec<String>, RebuildError> {
+fn put_aside(content: &FileContent, opener: &Opener, saved_dir: &Path) -> Result<Vec<String>, RebuildError> {
     let mut notes = Vec::new();
     for path in content.absent_paths() {
-        if !fs::symlink_metadata(path.as_path()).is_ok_and(|found| found.is_file()) {
-            continue;
-        }
-        let moved = keep_tail(&path, 0, saved_dir)
-            .and_then(|kept| fs::remove_file(path.as_path()).map(|()| kept))
-            .map_err(|error| {
-                let what = format!(
-                    "it was not there at the checkpoint, belongs to {} and cannot be put aside: {error}; move it \
-                     elsewhere",
-                    content.path
-                );
-                RebuildError::file(&path, what)
-            })?;
+        let moved = put_one_aside(&path, opener, saved_dir).map_err(|error| {
+            let what = format!(
+                "it was not there at the checkpoint, belongs to {} and cannot be put aside: {}; move it elsewhere",
+                content.path,
+                explain(&error)
+            );
+            RebuildError::file(&path, what)
+        })?;
+        let Some(moved) = moved else { continue };
         let what = "it belongs to what the restart undoes";
         notes
             .push(format!("{path}: it was not there at the checkpoint; {what}; kept in {}", moved.display()));
     }
     Ok(notes)
+}
+
+/// Where it is kept, if it is there.
+fn put_one_aside(path: &Name, opener: &Opener, saved_dir: &Path) -> io::Result<Option<PathBuf>> {
+    let acting = opener.act()?;
+    let place = match Place::of(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other?,
+    };
+    let file = match place.look() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other?,
+    };
+    if !file.metadata()?.is_file() {
+        return Ok(None);
+    }
+    let file = File::from(at::reopen(file.as_fd(), 0)?);
+    // The folder of the job is not the process's.
+    drop(acting);
+    let kept = keep_tail(&file, path, 0, saved_dir)?;
+    let _acting = opener.act()?;
+    place.remove().map(|()| Some(kept))
 }
 
 /// Several names of one file that are names of several now: only one of them would be put back.
@@ -114,6 +134,22 @@ fn refuse_parted(table: &FileTable) -> Result<(), RebuildError> {
         }
     }
     Ok(())
+}
+
+/// The file that a process will write, opened for reading and writing.
+fn open(table: &FileTable, content: &FileContent, files: &TakenFiles<'_>) -> Result<File, RebuildError> {
+    let is_path = |flags: u32| flags & libc::O_PATH.cast_unsigned() != 0;
+    let is_it = |one: &&Description| one.object.is_saved_as(content) && !is_path(one.flags);
+    let all = || table.descriptions.iter();
+    let writer = all().position(|one| is_it(&one) && may_write(one.flags));
+    let Some(index) = writer.or_else(|| all().position(|one| is_it(&one))) else {
+        return files.at_path(content);
+    };
+    let file = files.take(index, &content.path)?;
+    let opened = at::reopen(file.as_fd(), libc::O_RDWR.cast_unsigned());
+    opened.map(File::from).map_err(|error| {
+        RebuildError::file(&content.path, format!("it cannot be opened to be put back as it was: {error}"))
+    })
 }
 
 /// Where the file has data, now or in the image: by offset in it. All else is zero here and there, and may be long.
@@ -201,7 +237,8 @@ fn write(file: &File, content: &FileContent, pages: &dyn PageProvider) -> Result
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::rebuild::testing::Folder;
+    use crate::rebuild::job::Job;
+    use crate::rebuild::testing::{Folder, record};
     use holdfast_image::PageCount;
     use holdfast_image::pages::Extent;
     use holdfast_image::testing::FakeImage;
@@ -232,7 +269,50 @@ mod tests {
             start: Addr(5 * PAGE_SIZE),
             covered: Vec::new(),
             absent: Vec::new(),
+            owner: None,
         }
+    }
+
+    /// With the files where they are: no process has them open.
+    fn put_back(
+        table: &FileTable,
+        pages: &dyn PageProvider,
+        saved: &Path,
+    ) -> Result<Vec<String>, RebuildError> {
+        let record = record(Vec::new());
+        let take = |_| Err(io::ErrorKind::NotFound.into());
+        super::put_back(table, &TakenFiles::new(&Job::new(&record), &take), pages, saved)
+    }
+
+    /// The descriptor of the process may append, and be for writing only.
+    #[test]
+    fn a_file_that_a_process_has_open_is_put_back_by_its_descriptor() {
+        let folder = Folder::new("taken");
+        let (path, saved) = (folder.0.join("elsewhere"), folder.0.join("saved"));
+        fs::write(&path, b"short").unwrap();
+        let object = Object::Regular {
+            path: Name::from("/no/such"),
+            position: 0,
+            size: 0,
+            device: 0,
+            inode: 0,
+            mtime_ns: 0,
+            born_ns: None,
+            now: None,
+            mode: 0o640,
+            owner: None,
+            deleted_content: None,
+        };
+        let flags = (libc::O_WRONLY | libc::O_APPEND).cast_unsigned();
+        let content = FileContent { path: Name::from("/no/such"), size: 2 * PAGE_SIZE + 1, ..content() };
+        let descriptions = vec![Description { flags, object, locks: Vec::new(), owner: None }];
+        let table = FileTable { contents: vec![content], descriptions, ..FileTable::default() };
+        let record = record(Vec::new());
+        let take = |_| File::options().append(true).open(&path);
+        let job = Job::new(&record);
+        super::put_back(&table, &TakenFiles::new(&job, &take), &image(), &saved).unwrap();
+        let now = fs::read(&path).unwrap();
+        assert_eq!((now.len(), now[0], now[8192]), (8193, 1, 2));
     }
 
     #[test]

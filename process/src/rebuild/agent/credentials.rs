@@ -67,9 +67,18 @@ fn set_ids(batch: &mut Batch, rights: &Credentials, thread: &ThreadRecord) -> Re
         Need::Must("set the supplementary groups of thread", id),
     );
     batch.call(libc::SYS_setresgid, &wide(rights.groups), Need::Must("set the group ids of thread", id))?;
+    // Those of files follow the effective ones, unless they were set by themselves (setfsuid(2)).
+    let of_files = rights.files.filter(|files| *files != [rights.users[1], rights.groups[1]]);
+    if let Some([_, group]) = of_files {
+        batch.call(libc::SYS_setfsgid, &[u64::from(group)], Need::May)?;
+    }
     // Else they would go with the ids; `capabilities` says which of them stay.
     batch.call(libc::SYS_prctl, &[PR_SET_KEEPCAPS, 1], Need::May)?;
-    batch.call(libc::SYS_setresuid, &wide(rights.users), Need::Must("set the user ids of thread", id))
+    batch.call(libc::SYS_setresuid, &wide(rights.users), Need::Must("set the user ids of thread", id))?;
+    if let Some([user, _]) = of_files {
+        batch.call(libc::SYS_setfsuid, &[u64::from(user)], Need::May)?;
+    }
+    Ok(())
 }
 
 fn capabilities(batch: &mut Batch, rights: &Credentials, thread: &ThreadRecord) -> Result<(), RebuildError> {

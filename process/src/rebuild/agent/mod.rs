@@ -28,6 +28,7 @@ mod saved_files;
 mod seed;
 mod seize;
 mod sysv_shm;
+mod taken_files;
 mod threads;
 mod tracker;
 mod unlinked;

@@ -8,14 +8,17 @@
 //! that fails leaves the files as they are.
 
 use super::saved_files::{self, keep_tail};
+use super::taken_files::TakenFiles;
 use crate::capture::identity;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::file_role::{may_write, refuse_shrunk};
 use holdfast_image::bytes::Name;
 use holdfast_image::record::{Description, FileTable, Object};
+use holdfast_sys::at;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::Path;
 
@@ -23,32 +26,39 @@ use std::path::Path;
 ///
 /// # Errors
 /// Names the file; those before it are put back, and their ends kept.
-pub fn put_back(table: &FileTable, saved_dir: &Path) -> Result<Vec<String>, RebuildError> {
+pub fn put_back(
+    table: &FileTable,
+    files: &TakenFiles<'_>,
+    saved_dir: &Path,
+) -> Result<Vec<String>, RebuildError> {
     let mut notes = Vec::new();
     let (mut copied, mut said) = (BTreeSet::new(), BTreeSet::new());
-    for description in &table.descriptions {
+    for (index, description) in table.descriptions.iter().enumerate() {
         if let Object::Regular { path, size, now: other, deleted_content: None, .. } = &description.object
             && table.content_of(&description.object).is_none()
             && may_write(description.flags)
             && description.flags & libc::O_PATH.cast_unsigned() == 0
         {
+            let file = files.take(index, path)?;
+            let now = file
+                .metadata()
+                .map_err(|error| RebuildError::file(path, format!("asking for its length: {error}")))?;
             if let Some(other) = other {
                 if copied.insert(path) {
-                    refuse_taken(table, path)?;
-                    notes.push(copy_back(path, other, *size, saved_dir)?);
-                    saved_files::keep(&description.object, saved_dir);
+                    refuse_taken(table, path, &now)?;
+                    let source = files.source(index, path, other)?;
+                    notes.push(copy_back(path, (&source, other), (&file, *size), saved_dir)?);
+                    saved_files::keep(&description.object, &source, saved_dir);
                 }
                 continue;
             }
-            let now = fs::metadata(path.as_path())
-                .map_err(|error| RebuildError::file(path, format!("asking for its length: {error}")))?;
             if said.insert(path) {
                 notes.extend(note_overwritten(description, &now));
             }
             let now = now.len();
             refuse_shrunk(path, *size, now)?;
             if now > *size {
-                notes.push(put_back_length(path, *size, now, saved_dir)?);
+                notes.push(put_back_length(&file, path, (*size, now), saved_dir)?);
             }
         }
     }
@@ -70,10 +80,9 @@ fn note_overwritten(description: &Description, now: &fs::Metadata) -> Option<Str
 }
 
 /// A place that another file of the program has now: one of them would be lost.
-fn refuse_taken(table: &FileTable, path: &Name) -> Result<(), RebuildError> {
-    let now = fs::metadata(path.as_path()).map(|now| (now.dev(), now.ino())).ok();
+fn refuse_taken(table: &FileTable, path: &Name, now: &fs::Metadata) -> Result<(), RebuildError> {
     let is_there = |object: &Object| match object {
-        Object::Regular { device, inode, .. } => now == Some((*device, *inode)),
+        Object::Regular { device, inode, .. } => (now.dev(), now.ino()) == (*device, *inode),
         _ => false,
     };
     if table.descriptions.iter().any(|description| is_there(&description.object)) {
@@ -83,21 +92,29 @@ fn refuse_taken(table: &FileTable, path: &Name) -> Result<(), RebuildError> {
     Ok(())
 }
 
-/// Makes of the file at `path`, which is another one, what was there: the first bytes of `other`.
-fn copy_back(path: &Name, other: &Name, size: u64, saved_dir: &Path) -> Result<String, RebuildError> {
+/// Makes of the file at `path`, which is another one, what was there: the first bytes of `source`, which is called
+/// `other` now.
+fn copy_back(
+    path: &Name,
+    (source, other): (&File, &Name),
+    (file, size): (&File, u64),
+    saved_dir: &Path,
+) -> Result<String, RebuildError> {
     let failed = |error: io::Error| {
         let what = format!("it cannot be made anew of {other}, as it is called now: {error}");
         RebuildError::file(path, what)
     };
-    let now = fs::metadata(other.as_path()).map_err(failed)?;
+    let now = source.metadata().map_err(failed)?;
     refuse_shrunk(path, size, now.len())?;
     let mut note = format!("{path}: it is called {other} now; made anew of its first {size} bytes");
-    if fs::metadata(path.as_path()).map_err(failed)?.len() > 0 {
-        let kept = keep_tail(path, 0, saved_dir).map_err(failed)?;
+    if file.metadata().map_err(failed)?.len() > 0 {
+        let kept = keep_tail(file, path, 0, saved_dir).map_err(failed)?;
         note.push_str(&format!("; what was there is kept in {}", kept.display()));
     }
-    let mut file = File::options().write(true).truncate(true).open(path.as_path()).map_err(failed)?;
-    let source = File::open(other.as_path()).map_err(failed)?;
+    // The program's own may append.
+    let writing = at::reopen(file.as_fd(), libc::O_WRONLY.cast_unsigned()).map_err(failed)?;
+    let mut file = File::from(writing);
+    file.set_len(0).map_err(failed)?;
     let copied = io::copy(&mut source.take(size), &mut file).map_err(failed)?;
     if copied != size {
         return Err(failed(io::Error::other(format!("only {copied} of {size} bytes can be read"))));
@@ -108,12 +125,17 @@ fn copy_back(path: &Name, other: &Name, size: u64, saved_dir: &Path) -> Result<S
     Ok(note)
 }
 
-/// Cuts a file that has grown.
+/// Cuts a file that has grown: `size` bytes stay of those that it has `now`.
 ///
 /// # Errors
 /// What would be cut off cannot be kept.
-pub fn put_back_length(path: &Name, size: u64, now: u64, saved_dir: &Path) -> Result<String, RebuildError> {
-    let kept = keep_tail(path, size, saved_dir).map_err(|error| {
+pub fn put_back_length(
+    file: &File,
+    path: &Name,
+    (size, now): (u64, u64),
+    saved_dir: &Path,
+) -> Result<String, RebuildError> {
+    let kept = keep_tail(file, path, size, saved_dir).map_err(|error| {
         RebuildError::file(
             path,
             format!(
@@ -124,8 +146,7 @@ pub fn put_back_length(path: &Name, size: u64, now: u64, saved_dir: &Path) -> Re
             ),
         )
     })?;
-    let cut = File::options().write(true).open(path.as_path()).and_then(|file| file.set_len(size));
-    cut.map_err(|error| {
+    file.set_len(size).map_err(|error| {
         RebuildError::file(path, format!("it cannot be put back from {now} to {size} bytes: {error}"))
     })?;
     Ok(format!("{path}: put back from {now} to {size} bytes; the rest is kept in {}", kept.display()))
@@ -137,11 +158,14 @@ mod tests {
     use super::*;
     use crate::capture::identity::born_ns;
     use crate::rebuild::file_role::Role;
-    use crate::rebuild::new_process::regular::open;
+    use crate::rebuild::job::Job;
+    use crate::rebuild::new_process::regular;
+    use crate::rebuild::paths::Opener;
     use crate::rebuild::renamed;
     use crate::rebuild::testing::{Folder, record};
     use holdfast_image::record::ProcessRecord;
     use std::io::Write;
+    use std::os::fd::OwnedFd;
     use std::path::PathBuf;
 
     fn object(path: &Path, size: u64, position: u64) -> Object {
@@ -155,9 +179,31 @@ mod tests {
             mtime_ns: 0,
             born_ns: metadata.as_ref().and_then(born_ns),
             now: None,
-            mode: 0o640,
+            mode: metadata.as_ref().map_or(0o640, |metadata| metadata.mode() & 0o7777),
+            owner: metadata.as_ref().map(identity::owner_of),
             deleted_content: None,
         }
+    }
+
+    /// With the files where they are, as if processes had them open.
+    fn put_back(table: &FileTable, saved: &Path) -> Result<Vec<String>, RebuildError> {
+        let mut record = record(Vec::new());
+        record.files = table.clone();
+        let path = |index: usize| match &table.descriptions[index].object {
+            Object::Regular { path, .. } => path.as_path().to_owned(),
+            _ => PathBuf::new(),
+        };
+        let take = |index| File::options().append(true).open(path(index));
+        super::put_back(table, &TakenFiles::new(&Job::new(&record), &take), saved)
+    }
+
+    fn open(
+        object: &Object,
+        flags: u32,
+        role: Role,
+        notes: &mut Vec<String>,
+    ) -> Result<OwnedFd, RebuildError> {
+        regular::open(object, flags, role, &Opener::of(&record(Vec::new())), notes)
     }
 
     const WRITING: u32 = (libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND).cast_unsigned();

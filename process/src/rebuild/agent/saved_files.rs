@@ -5,7 +5,8 @@
 use crate::rebuild::renamed::kept;
 use holdfast_image::bytes::Name;
 use holdfast_image::record::Object;
-use holdfast_sys::{clock, memfd};
+use holdfast_sys::{at, clock, memfd};
+use std::ffi::CString;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
@@ -21,13 +22,14 @@ pub fn make_saved_dir(saved_dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Copies what lies behind `size` into a new file of the store.
+/// Copies what lies behind `size` in a file, which need not be open for reading, into a new file of the store.
+/// `path`: for its name.
 ///
 /// # Errors
 /// As open; ENOSPC.
-pub fn keep_tail(path: &Name, size: u64, saved_dir: &Path) -> io::Result<PathBuf> {
+pub fn keep_tail(file: &File, path: &Name, size: u64, saved_dir: &Path) -> io::Result<PathBuf> {
     make_saved_dir(saved_dir)?;
-    let source = File::open(path.as_path())?;
+    let source = File::from(at::reopen(file.as_fd(), 0)?);
     let base = path.as_path().file_name().unwrap_or_default();
     let stamp = clock::now_ns(libc::CLOCK_REALTIME) / 1_000_000;
     for attempt in 0_u32..1000 {
@@ -67,17 +69,24 @@ fn copy_tail(mut source: &File, from: u64, mut target: &File) -> io::Result<()> 
     target.set_len(len.saturating_sub(from))
 }
 
-/// Keeps a file that was found: another name for it, or a copy. How it fails: the same image may not be restarted
-/// again.
-pub fn keep(object: &Object, saved_dir: &Path) {
+/// Keeps a file that was found, which is open: another name for it, or a copy. How it fails: the same image may not be
+/// restarted again.
+pub fn keep(object: &Object, mut file: &File, saved_dir: &Path) {
     let Object::Regular { inode, born_ns: Some(born), now: Some(now), .. } = object else { return };
-    let (from, to) = (now.as_path(), kept(saved_dir, *inode, *born));
+    let to = kept(saved_dir, *inode, *born);
     if to.exists() {
         return;
     }
-    let kept = make_saved_dir(saved_dir)
-        .and_then(|()| fs::hard_link(from, &to).or_else(|_| fs::copy(from, &to).map(|_| ())));
-    if let Err(error) = kept {
+    let mut keep = || {
+        make_saved_dir(saved_dir)?;
+        let name = CString::new(to.as_os_str().as_bytes())?;
+        at::link(file.as_fd(), &name).or_else(|_| {
+            file.rewind()?;
+            let mut copy = File::options().write(true).create_new(true).mode(0o600).open(&to)?;
+            io::copy(&mut file, &mut copy).map(drop)
+        })
+    };
+    if let Err(error) = keep() {
         tracing::warn!("{now} is not kept for another restart: {error}");
     }
 }

@@ -249,6 +249,7 @@ mod tests {
             state: SocketState::Idle,
             options: Vec::new(),
             mode: 0,
+            owner: None,
             deleted: false,
             renamed: None::<Name>,
             messages: Vec::new(),
@@ -293,6 +294,7 @@ mod tests {
             born_ns: None,
             now: None,
             mode: 0o600,
+            owner: None,
             deleted_content: None,
         };
         record.files.descriptions.push(Description {

@@ -8,17 +8,16 @@
 use super::cwd::{self, RemovedDirs};
 use super::files::{self, OpenFiles};
 use super::fork_tree::ForkTree;
-use super::open::{open_path, raise};
+use super::open::raise;
 use crate::rebuild::error::{Peer, RebuildError};
 use crate::rebuild::handshake::{self, GO, Message, ReadyMessage};
 use crate::rebuild::job::{Job, Member};
+use crate::rebuild::paths::{Opener, explain};
 use holdfast_image::fork_plan;
 use holdfast_image::record::{Backing, ProcessRecord};
 use holdfast_sys::{attributes, clock, fd, scm, signals};
 use std::fs::File;
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 
 /// CAP_CHECKPOINT_RESTORE (include/uapi/linux/capability.h).
 const CAP_CHECKPOINT_RESTORE: u32 = 40;
@@ -85,7 +84,7 @@ impl NewProcess<'_> {
         self.keep_clocks_forward();
         attributes::umask(0o077);
         let removed = RemovedDirs::make(job.record.processes().skip(1), |fd| raise(&fd, floor))?;
-        cwd::enter(self.record).map_err(|error| cwd::failure(self.record, &error))?;
+        cwd::enter(self.record)?;
         for process in job.record.processes() {
             create_shared_files(process)?;
         }
@@ -111,9 +110,10 @@ impl NewProcess<'_> {
         self.settle_terminals(member, made)?;
         let path = libc::O_PATH.cast_unsigned();
         // Nothing may be open below the floor from here on.
-        let executable = raise(&open_path(&own.exe.path, path)?, floor)?;
+        let (executable, _) = Opener::of(own).open(&own.exe.path, own.exe.inode.as_ref(), path)?;
+        let executable = raise(&executable, floor)?;
         if index > 0 {
-            removed.enter(own).map_err(|error| cwd::failure(own, &error))?;
+            removed.enter(own)?;
         }
         made.put_in_place(member, &self.report)?;
         attributes::umask(own.umask);
@@ -186,29 +186,21 @@ impl NewProcess<'_> {
 /// after a kill) are made anew; their content comes with the pages. Those that are shorter than they were get their
 /// length back.
 fn create_shared_files(record: &ProcessRecord) -> Result<(), RebuildError> {
+    let opener = Opener::of(record);
     for region in &record.regions {
         let Backing::SharedFile { file, writable: true, .. } = region.backing else { continue };
         let identity = &record.files.mapped[file as usize];
-        let lengthen = || -> io::Result<()> {
-            let mut options = File::options();
-            options.read(true).write(true);
-            let path = identity.path.as_path();
-            let file = match options.open(path) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    let file = options.create_new(true).mode(0o600).open(path)?;
-                    // Whatever the mask of the moment.
-                    file.set_permissions(PermissionsExt::from_mode(identity.mode))?;
-                    file
-                }
-                other => other?,
-            };
-            if file.metadata()?.len() < identity.size { file.set_len(identity.size) } else { Ok(()) }
+        let (path, was) = (&identity.path, identity.inode.as_ref());
+        let made = match opener.find(path, was)? {
+            None => opener.create(path, was, identity.mode),
+            Some(found) => opener.open_found(&found, libc::O_RDWR.cast_unsigned()).map(File::from),
         };
-        lengthen().map_err(|error| {
-            RebuildError::file(
-                &identity.path,
-                format!("a file that the program shares cannot be made anew: {error}"),
-            )
+        let lengthened = made.and_then(|file| {
+            if file.metadata()?.len() < identity.size { file.set_len(identity.size) } else { Ok(()) }
+        });
+        lengthened.map_err(|error| {
+            let what = "a file that the program shares cannot be made anew";
+            RebuildError::file(path, format!("{what}: {}", explain(&error)))
         })?;
     }
     Ok(())

@@ -8,42 +8,47 @@
 //! removed.
 
 use crate::rebuild::error::RebuildError;
+use crate::rebuild::paths::{self, Opener, Place};
 use holdfast_image::bytes::Name;
 use holdfast_image::record::ProcessRecord;
-use std::ffi::OsString;
-use std::fs::{self, File, Permissions};
+use holdfast_sys::at;
+use std::ffi::{CString, OsString};
+use std::fs::{File, Permissions};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Enters the directory that a process was in.
 ///
 /// # Errors
 /// See the head.
-pub fn enter(record: &ProcessRecord) -> io::Result<()> {
-    let path = record.cwd.as_path();
-    let Some(mode) = record.cwd_deleted else { return std::env::set_current_dir(path) };
+pub fn enter(record: &ProcessRecord) -> Result<(), RebuildError> {
+    let opener = Opener::of(record);
+    match record.cwd_deleted {
+        None => opener.enter(&record.cwd, record.cwd_inode.as_ref()),
+        Some(mode) => {
+            let _acting = opener.acting()?;
+            enter_removed(record.cwd.as_path(), mode).map_err(|error| {
+                let what = format!(
+                    "the removed working folder of the program cannot be made for the moment of its restart \
+                     ({}); make the folder above it writable",
+                    paths::explain(&error)
+                );
+                RebuildError::file(&record.cwd, what)
+            })
+        }
+    }
+}
+
+fn enter_removed(path: &Path, mode: u32) -> io::Result<()> {
     let mut made = TemporaryDirs::default();
     if let Some(parent) = path.parent() {
         made.with_parents(parent)?;
     }
-    let path_made = made.beside(path)?;
-    std::env::set_current_dir(&path_made)?;
-    fs::set_permissions(&path_made, Permissions::from_mode(mode))
-}
-
-/// Why it could not be entered, and what to do.
-pub fn failure(record: &ProcessRecord, error: &io::Error) -> RebuildError {
-    let what = match record.cwd_deleted {
-        None => format!("the working folder of the program cannot be entered ({error}); make it anew"),
-        Some(_) => format!(
-            "the removed working folder of the program cannot be made for the moment of its restart \
-             ({error}); make the \
-             folder above it writable"
-        ),
-    };
-    RebuildError::file(&record.cwd, what)
+    let folder = made.beside(path)?;
+    paths::enter(folder.as_fd())?;
+    folder.set_permissions(Permissions::from_mode(mode))
 }
 
 /// Removed directories that processes are in, by the names that they had.
@@ -62,9 +67,9 @@ impl RemovedDirs {
         let mut all = RemovedDirs::default();
         for record in records.filter(|record| record.cwd_deleted.is_some()) {
             if all.find(&record.cwd).is_none() {
-                let folder = enter(record)
-                    .and_then(|()| File::options().read(true).custom_flags(libc::O_PATH).open("."));
-                let folder = folder.map_err(|error| failure(record, &error))?;
+                enter(record)?;
+                let folder = File::options().read(true).custom_flags(libc::O_PATH).open(".");
+                let folder = folder.map_err(RebuildError::io("opening a working folder"))?;
                 all.0.push((record.cwd.clone(), raise(folder.into())?));
             }
         }
@@ -79,37 +84,45 @@ impl RemovedDirs {
     ///
     /// # Errors
     /// See the head.
-    pub fn enter(&self, record: &ProcessRecord) -> io::Result<()> {
+    pub fn enter(&self, record: &ProcessRecord) -> Result<(), RebuildError> {
         match record.cwd_deleted.and_then(|_| self.find(&record.cwd)) {
-            Some(folder) => std::env::set_current_dir(format!("/proc/self/fd/{}", folder.as_raw_fd())),
+            Some(folder) => {
+                paths::enter(folder.as_fd()).map_err(RebuildError::io("entering a removed folder"))
+            }
             None => enter(record),
         }
     }
 }
 
-/// Directories that exist only until this is dropped, outermost first.
+/// Directories that exist only until this is dropped, outermost first: each by the folder that it is in.
 #[derive(Debug, Default)]
-struct TemporaryDirs(Vec<PathBuf>);
+struct TemporaryDirs(Vec<Place>);
 
 impl TemporaryDirs {
-    fn make(&mut self, path: &Path) -> io::Result<()> {
-        fs::create_dir(path)?;
-        self.0.push(path.to_owned());
-        Ok(())
+    /// Makes one; it is open then.
+    fn make(&mut self, path: &Path) -> io::Result<File> {
+        let place = Place::of(&Name::from(path))?;
+        at::make_folder(place.folder(), &place.name, 0o700)?;
+        let made = at::open(place.folder(), &place.name, libc::O_DIRECTORY.cast_unsigned(), 0);
+        self.0.push(place);
+        made.map(File::from)
     }
 
     fn with_parents(&mut self, path: &Path) -> io::Result<()> {
-        if path.is_dir() {
-            return Ok(());
+        let flags = (libc::O_PATH | libc::O_DIRECTORY).cast_unsigned();
+        let name = CString::new(path.as_os_str().as_encoded_bytes())?;
+        match at::open_without_links(&name, flags) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            other => return other.map(drop),
         }
         if let Some(parent) = path.parent() {
             self.with_parents(parent)?;
         }
-        self.make(path)
+        self.make(path).map(drop)
     }
 
     /// Makes the directory; under another name beside it where the name was taken since.
-    fn beside(&mut self, path: &Path) -> io::Result<PathBuf> {
+    fn beside(&mut self, path: &Path) -> io::Result<File> {
         let mut path_made = path.to_owned();
         for number in 0_u32.. {
             match self.make(&path_made) {
@@ -118,7 +131,7 @@ impl TemporaryDirs {
                     name.push(format!(".{number}"));
                     path_made.set_file_name(name);
                 }
-                made => return made.map(|()| path_made),
+                made => return made,
             }
         }
         Err(io::Error::from(io::ErrorKind::AlreadyExists))
@@ -127,9 +140,9 @@ impl TemporaryDirs {
 
 impl Drop for TemporaryDirs {
     fn drop(&mut self) {
-        for path in self.0.iter().rev() {
-            // Somebody else may have put something into it meanwhile: then it stays.
-            let _ = fs::remove_dir(path);
+        for place in self.0.iter().rev() {
+            // It may have been filled meanwhile: then it stays.
+            let _ = at::remove(place.folder(), &place.name, true);
         }
     }
 }
@@ -138,6 +151,7 @@ impl Drop for TemporaryDirs {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn what_was_made_goes_again_and_a_taken_name_is_left_alone() {
@@ -148,8 +162,8 @@ mod tests {
         {
             let mut made = TemporaryDirs::default();
             made.with_parents(&base.join("a/b")).unwrap();
-            assert_eq!(made.beside(&base.join("a/b/c")).unwrap(), base.join("a/b/c"));
-            assert_eq!(made.beside(&taken).unwrap(), base.join("taken.0"));
+            made.beside(&base.join("a/b/c")).unwrap();
+            made.beside(&taken).unwrap();
             assert!(base.join("a/b/c").is_dir() && base.join("taken.0").is_dir());
         }
         assert!(taken.is_dir() && !base.join("a").exists() && !base.join("taken.0").exists());

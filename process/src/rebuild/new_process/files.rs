@@ -6,7 +6,6 @@
 //! ([`super::child`]). How it fails: an error names the descriptor or file; nothing but file lengths was changed then.
 
 use super::objects::{ObjectBuilder, open_process};
-use super::open::open_path;
 use super::regular::{self, OldUnlinkedFiles};
 use super::shared_memory;
 use super::terminals::Ptys;
@@ -17,6 +16,7 @@ use crate::rebuild::handshake::{self, Message};
 use crate::rebuild::inotify;
 use crate::rebuild::job::{Job, Member};
 use crate::rebuild::kept_fds::{self, SharedObject};
+use crate::rebuild::paths::Opener;
 use crate::rebuild::proc_self::{self, NOT_AGAIN};
 use holdfast_image::bytes::Name;
 use holdfast_image::record::{Description, FileTable, Object};
@@ -47,6 +47,8 @@ struct OpenFilesBuilder<'a> {
     /// Descriptors of the front that the program takes over, by number.
     inherited: HashMap<i32, OwnedFd>,
     object_builder: ObjectBuilder,
+    /// One for each process.
+    openers: Vec<Opener>,
     old_unlinked: OldUnlinkedFiles,
     unlinked: UnlinkedFiles,
     ptys: Ptys,
@@ -103,16 +105,18 @@ impl OpenFiles {
     pub fn all(job: &Job<'_>, floor: i32, report: &OwnedFd) -> Result<OpenFiles, RebuildError> {
         let table = &job.record.files;
         let inherited = take_inherited(table, floor);
+        let openers: Vec<Opener> = job.record.processes().map(Opener::of).collect();
         let mut notes = Vec::new();
         let mut builder = OpenFilesBuilder {
             job,
             floor,
             inherited,
-            object_builder: ObjectBuilder::new(table)?,
+            object_builder: ObjectBuilder::new(job, &openers)?,
             old_unlinked: OldUnlinkedFiles::default(),
-            unlinked: UnlinkedFiles::make(&table.nameless, floor)?,
+            unlinked: UnlinkedFiles::make(job, &openers, floor)?,
             ptys: Ptys::make(&table.ptys, floor, &mut notes)?,
             notes,
+            openers,
         };
         let descriptions = builder.make_all();
         for note in builder.notes.drain(..) {
@@ -160,12 +164,13 @@ impl OpenFiles {
                     .map_err(RebuildError::io("handing down memory that several processes share"))?;
             }
         }
+        let opener = Opener::of(member.own);
         for (index, description) in member.job.descriptions().iter().enumerate() {
             if let (Object::Inotify { watches }, Some(fd)) = (&description.object, member.held(index))
                 && let Some(Some(made)) = self.descriptions.get(index)
             {
                 debug_assert!(present.contains(&fd));
-                for note in inotify::add(made.as_fd(), watches) {
+                for note in inotify::add(made.as_fd(), watches, &opener) {
                     handshake::send(report, &Message::Note(note));
                 }
             }
@@ -259,8 +264,8 @@ impl OpenFilesBuilder<'_> {
         for (index, description) in job.descriptions().iter().enumerate() {
             let (place, holder) = job.holder(index).unwrap_or((0, -1));
             let fd = match proc_self::stand_in(&description.object, place) {
-                Some(path) => Some(open_path(&path, description.flags)?),
-                None => self.make(description, holder)?,
+                Some(path) => Some(self.opener(place)?.open(&path, None, description.flags)?.0),
+                None => self.make(description, (place, holder))?,
             };
             let raised = fd
                 .map(|fd| {
@@ -281,7 +286,18 @@ impl OpenFilesBuilder<'_> {
         Ok(made)
     }
 
-    fn make(&mut self, description: &Description, holder: i32) -> Result<Option<OwnedFd>, RebuildError> {
+    /// Who opens what a process has.
+    fn opener(&self, place: usize) -> Result<&Opener, RebuildError> {
+        let none = || RebuildError::Image(format!("there is no process {place}"));
+        self.openers.get(place).ok_or_else(none)
+    }
+
+    fn make(
+        &mut self,
+        description: &Description,
+        (place, holder): (usize, i32),
+    ) -> Result<Option<OwnedFd>, RebuildError> {
+        let opener = self.opener(place)?.clone();
         let io = || RebuildError::io(format!("making descriptor {holder}"));
         let flags = description.flags;
         Ok(Some(match &description.object {
@@ -289,6 +305,7 @@ impl OpenFilesBuilder<'_> {
             // When it is there: see `OpenFiles::processes`.
             Object::PidFd { pid } if *pid != -1 => return Ok(None),
             Object::Regular { deleted_content: Some(content), .. } => {
+                let _acting = opener.acting()?;
                 self.old_unlinked.open(&description.object, flags, &content.0)?
             }
             Object::Nameless { file, position } => {
@@ -298,18 +315,18 @@ impl OpenFilesBuilder<'_> {
             Object::PtySlave { pty } => self.ptys.slave(*pty, flags).map_err(io())?,
             Object::Regular { .. } => {
                 let role = Role::of(&self.job.record.files, &description.object);
-                regular::open(&description.object, flags, role, &mut self.notes)?
+                regular::open(&description.object, flags, role, &opener, &mut self.notes)?
             }
-            Object::Directory { path, position } => {
-                let folder = open_path(path, flags)?;
+            Object::Directory { path, position, inode } => {
+                let (folder, _) = opener.open(path, inode.as_ref(), flags)?;
                 if *position != 0 {
                     objects::seek(folder.as_fd(), *position).map_err(io())?;
                 }
                 folder
             }
-            Object::Device { path } => open_path(path, flags)?,
+            Object::Device { path } => opener.open(path, None, flags)?.0,
             Object::Inherited { from, was } => return self.inherit(*from, was, flags, holder),
-            other => self.object_builder.make(other, flags, holder)?,
+            other => self.object_builder.make(other, flags, holder, &opener)?,
         }))
     }
 

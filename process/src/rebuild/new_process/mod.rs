@@ -12,7 +12,7 @@ mod objects;
 mod open;
 pub mod regular;
 mod shared_memory;
-mod socket_files;
+pub mod socket_files;
 mod sockets;
 mod terminals;
 mod unlinked;

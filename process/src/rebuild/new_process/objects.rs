@@ -2,20 +2,19 @@
 //! the new process ([`super::child`]).
 
 use super::datagrams::Senders;
-use super::open::c_path;
 use super::sockets::{self, Connections};
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Job;
+use crate::rebuild::paths::{Opener, Place, explain};
 use holdfast_image::bytes::{Blob, Name};
-use holdfast_image::record::{FileTable, Object, SocketState};
-use holdfast_sys::{attributes, clock, clone, fd, inotify, objects, spawn};
+use holdfast_image::record::{Inode, Object, SocketState};
+use holdfast_sys::{at, attributes, clock, clone, fd, inotify, objects, spawn};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Pipes and pairs in the making: each end is asked for on its own.
 #[derive(Debug, Default)]
@@ -83,12 +82,14 @@ fn set_flags(fd: BorrowedFd<'_>, flags: u32) -> io::Result<()> {
 }
 
 impl ObjectBuilder {
-    /// For all objects of a table. Makes its connections.
+    /// For all objects of a job. Makes its connections. `openers`: of all processes.
     ///
     /// # Errors
     /// Names an address that cannot be used.
-    pub fn new(table: &FileTable) -> Result<ObjectBuilder, RebuildError> {
-        Ok(ObjectBuilder { connections: Connections::make(table)?, ..ObjectBuilder::default() })
+    pub fn new(job: &Job<'_>, openers: &[Opener]) -> Result<ObjectBuilder, RebuildError> {
+        let opener = |index| openers.get(job.holder(index).map_or(0, |(place, _)| place));
+        let connections = Connections::make(&job.record.files, opener)?;
+        Ok(ObjectBuilder { connections, ..ObjectBuilder::default() })
     }
 
     /// What is not as it was, for the user.
@@ -100,10 +101,20 @@ impl ObjectBuilder {
     ///
     /// # Errors
     /// Of the system call that makes it.
-    pub fn make(&mut self, object: &Object, flags: u32, holder: i32) -> Result<OwnedFd, RebuildError> {
+    pub fn make(
+        &mut self,
+        object: &Object,
+        flags: u32,
+        holder: i32,
+        opener: &Opener,
+    ) -> Result<OwnedFd, RebuildError> {
         let failed = || RebuildError::io(format!("making descriptor {holder}"));
-        let Object::Socket(socket) = object else {
-            return self.make_nameless(object, flags).map_err(failed());
+        let socket = match object {
+            Object::Socket(socket) => socket,
+            Object::Pipe { pipe, capacity, .. } => {
+                return self.pipe_end((*pipe, *capacity), object, flags, opener);
+            }
+            _ => return self.make_nameless(object, flags).map_err(failed()),
         };
         let made = match &socket.state {
             SocketState::Connected { connection, .. } => {
@@ -114,7 +125,7 @@ impl ObjectBuilder {
                     || RebuildError::Image(format!("descriptor {holder}: a connection with three ends"));
                 end.ok_or_else(none)?.try_clone().map_err(failed())?
             }
-            _ => sockets::make(socket)?,
+            _ => sockets::make(socket, opener)?,
         };
         self.senders.note(socket, &made).map_err(failed())?;
         if socket.domain.cast_signed() == libc::AF_NETLINK
@@ -132,10 +143,6 @@ impl ObjectBuilder {
 
     fn make_nameless(&mut self, object: &Object, flags: u32) -> io::Result<OwnedFd> {
         let made = match object {
-            Object::Pipe { pipe, capacity, path, mode, deleted, .. } => {
-                let name = path.as_ref().map(|path| (path, *mode, *deleted));
-                return self.pipe_end(*pipe, *capacity, name, flags);
-            }
             Object::SocketPair {
                 pair,
                 socket_type,
@@ -175,18 +182,22 @@ impl ObjectBuilder {
     /// A pipe is opened anew through /proc for each description, so that each has flags of its own.
     fn pipe_end(
         &mut self,
-        pipe: u64,
-        capacity: u64,
-        name: Option<(&Name, u32, bool)>,
+        (pipe, capacity): (u64, u64),
+        object: &Object,
         flags: u32,
-    ) -> io::Result<OwnedFd> {
+        opener: &Opener,
+    ) -> Result<OwnedFd, RebuildError> {
         let (reader, writer) = match self.pipes.entry(pipe) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
-                let (reader, writer) = match name {
-                    Some((path, mode, false)) => named_pipe(path, mode)?,
-                    Some((path, mode, true)) => deleted_pipe(path, mode)?,
-                    None => fd::pipe(0)?,
+                let (reader, writer) = match object {
+                    Object::Pipe { path: Some(path), mode, deleted: true, .. } => {
+                        deleted_pipe(path, *mode, opener)?
+                    }
+                    Object::Pipe { path: Some(path), mode, inode, .. } => {
+                        named_pipe(path, inode.as_ref(), *mode, opener)?
+                    }
+                    _ => fd::pipe(0).map_err(RebuildError::io("making a pipe"))?,
                 };
                 let capacity = i64::try_from(capacity).unwrap_or(i64::MAX);
                 // Refused above /proc/sys/fs/pipe-max-size; an error only if the data does not fit then.
@@ -195,11 +206,10 @@ impl ObjectBuilder {
             }
         };
         let end = if is_write_end(flags) { writer } else { reader };
-        let path = CString::new(format!("/proc/self/fd/{}", end.as_raw_fd())).unwrap_or_default();
         let access = flags & libc::O_ACCMODE.cast_unsigned();
-        let fd = objects::open(&path, access | libc::O_NONBLOCK.cast_unsigned(), 0)?;
-        set_flags(fd.as_fd(), flags)?;
-        Ok(fd)
+        at::reopen(end.as_fd(), access | libc::O_NONBLOCK.cast_unsigned())
+            .and_then(|fd| set_flags(fd.as_fd(), flags).map(|()| fd))
+            .map_err(RebuildError::io("opening an end of a pipe"))
     }
 
     fn pair_end(&mut self, pair: u64, socket_type: u32) -> io::Result<OwnedFd> {
@@ -311,42 +321,61 @@ fn unread(pipe: &OwnedFd) -> io::Result<i32> {
 }
 
 /// Both ends of a named pipe, which is made anew if it is gone.
-fn named_pipe(path: &Name, mode: u32) -> io::Result<(OwnedFd, OwnedFd)> {
-    let name = c_path(path).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-    let nonblocking = libc::O_NONBLOCK.cast_unsigned();
-    // A reader of a FIFO need not wait for a writer then, and the writer finds the reader (fifo(7)).
-    let open = || objects::open(&name, nonblocking, 0);
-    let reader = match open() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            objects::make_fifo(&name, mode)?;
-            // Whatever the mask of the moment.
-            std::fs::set_permissions(path.as_path(), std::os::unix::fs::PermissionsExt::from_mode(mode))?;
-            open()?
-        }
-        result => result?,
+fn named_pipe(
+    path: &Name,
+    was: Option<&Inode>,
+    mode: u32,
+    opener: &Opener,
+) -> Result<(OwnedFd, OwnedFd), RebuildError> {
+    let failed = |error: io::Error| {
+        RebuildError::file(path, format!("the named pipe cannot be opened: {}", explain(&error)))
     };
-    let metadata = File::from(reader.try_clone()?).metadata()?;
-    if !std::os::unix::fs::FileTypeExt::is_fifo(&metadata.file_type()) {
-        return Err(io::Error::other(format!("{path} is not a named pipe any more")));
+    let make = || {
+        let _acting = opener.act_at(path.as_path(), was.and_then(|was| was.owner))?;
+        make_fifo(&Place::of(path)?, mode)
+    };
+    let found = match opener.find(path, was)? {
+        Some(found) => found,
+        None => {
+            make().map_err(failed)?;
+            opener.find(path, None)?.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?
+        }
+    };
+    if !std::os::unix::fs::FileTypeExt::is_fifo(&found.now.file_type()) {
+        return Err(RebuildError::file(path, "it is not a named pipe any more"));
     }
-    let writer = objects::open(&name, nonblocking | libc::O_WRONLY.cast_unsigned(), 0)?;
+    // A reader need not wait for a writer then, and the writer finds the reader (fifo(7)).
+    let nonblocking = libc::O_NONBLOCK.cast_unsigned();
+    let reader = opener.open_found(&found, nonblocking).map_err(failed)?;
+    let writer = opener.open_found(&found, nonblocking | libc::O_WRONLY.cast_unsigned()).map_err(failed)?;
     Ok((reader, writer))
 }
 
+/// With exactly these permission bits.
+fn make_fifo(place: &Place, mode: u32) -> io::Result<()> {
+    let mask = attributes::umask(0);
+    let made = at::make_fifo(place.folder(), &place.name, mode);
+    attributes::umask(mask);
+    made
+}
+
 /// Both ends of a named pipe that was deleted: made in its folder, or where temporary files go, and deleted again.
-fn deleted_pipe(path: &Name, mode: u32) -> io::Result<(OwnedFd, OwnedFd)> {
-    let in_folder = |folder: &Path| {
-        let name = folder.join(format!(".holdfast-{}-{}", std::process::id(), clock::monotonic_ns()));
-        objects::make_fifo(&c_path(&Name::from(&*name)).map_err(io::Error::other)?, mode)?;
-        let made = named_pipe(&Name::from(&*name), mode).and_then(|made| {
-            // Whatever the mask of the moment.
-            std::fs::set_permissions(&name, std::os::unix::fs::PermissionsExt::from_mode(mode)).map(|()| made)
-        });
-        std::fs::remove_file(&name)?;
-        made
+fn deleted_pipe(path: &Name, mode: u32, opener: &Opener) -> Result<(OwnedFd, OwnedFd), RebuildError> {
+    let _acting = opener.acting()?;
+    let in_folder = |place: io::Result<Place>| {
+        let name = format!(".holdfast-{}-{}", std::process::id(), clock::monotonic_ns());
+        let place = place?.named(CString::new(name)?);
+        make_fifo(&place, mode)?;
+        let nonblocking = libc::O_NONBLOCK.cast_unsigned();
+        let open = |flags| at::open(place.folder(), &place.name, nonblocking | flags, 0);
+        let ends = open(0).and_then(|reader| Ok((reader, open(libc::O_WRONLY.cast_unsigned())?)));
+        place.remove()?;
+        ends
     };
-    let folder = path.as_path().parent().unwrap_or(Path::new("/"));
-    in_folder(folder).or_else(|_| in_folder(&std::env::temp_dir()))
+    let elsewhere = || Place::as_given(&std::env::temp_dir().join("fifo"));
+    in_folder(Place::of(path)).or_else(|_| in_folder(elsewhere())).map_err(|error| {
+        RebuildError::file(path, format!("a deleted named pipe cannot be made anew: {error}"))
+    })
 }
 
 fn send_back(socket: &OwnedFd, message: &[u8]) -> io::Result<()> {
@@ -368,7 +397,7 @@ fn send_back(socket: &OwnedFd, message: &[u8]) -> io::Result<()> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use holdfast_image::record::{Description, Descriptor};
+    use holdfast_image::record::{Description, Descriptor, FileTable};
     use std::io::Read;
 
     fn table(objects: Vec<(u32, Object)>) -> FileTable {
@@ -390,10 +419,11 @@ mod tests {
     fn make_all(table: &FileTable) -> Vec<OwnedFd> {
         let mut record = crate::rebuild::testing::record(Vec::new());
         record.files = table.clone();
-        let mut object_builder = ObjectBuilder::new(table).unwrap();
-        let made =
-            table.descriptions.iter().map(|d| object_builder.make(&d.object, d.flags, 0).unwrap()).collect();
-        object_builder.fill(&Job::new(&record)).unwrap();
+        let (job, opener) = (Job::new(&record), Opener::of(&record));
+        let mut object_builder = ObjectBuilder::new(&job, std::slice::from_ref(&opener)).unwrap();
+        let mut make = |d: &Description| object_builder.make(&d.object, d.flags, 0, &opener).unwrap();
+        let made = table.descriptions.iter().map(&mut make).collect();
+        object_builder.fill(&job).unwrap();
         made
     }
 
@@ -407,6 +437,7 @@ mod tests {
             mode: 0,
             packets: Vec::new(),
             deleted: false,
+            inode: None,
         };
         let write = (libc::O_WRONLY | libc::O_NONBLOCK).cast_unsigned();
         let all = table(vec![(write, pipe(b"")), (0, pipe(&[42; 100_000]))]);

@@ -1,18 +1,21 @@
 //! Regular files: opened where they are; nothing is changed yet ([`crate::rebuild::agent`] puts lengths and content
 //! back when all else has succeeded). One that was renamed since ([`crate::rebuild::renamed`]) is read where it is.
 
-use super::open::{c_path, open_path};
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::file_role::{Role, may_write, refuse_shrunk};
+use crate::rebuild::paths::{Found, Opener, Place, Verdict, c_path, explain};
+use crate::rebuild::proc_self::NOT_AGAIN;
+use crate::rebuild::renamed;
+use holdfast_image::bytes::Name;
 use holdfast_image::record::Object;
-use holdfast_sys::{clock, objects};
+use holdfast_sys::{at, clock, objects};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::CString;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 /// O_TMPFILE contains O_DIRECTORY; neither is for a file that exists.
@@ -26,60 +29,78 @@ pub fn open(
     object: &Object,
     flags: u32,
     role: Role,
+    opener: &Opener,
     notes: &mut Vec<String>,
 ) -> Result<OwnedFd, RebuildError> {
-    let Object::Regular { path, position, size, device, inode, mode, now: other, .. } = object else {
+    let Object::Regular { path, position, size, now: other, .. } = object else {
         return Err(RebuildError::Image("not a regular file".into()));
     };
     let is_copied = role == Role::Saved || other.is_some() && role == Role::Written;
-    if ((*size == 0 && may_write(flags)) || is_copied) && !path.as_path().exists() {
-        // Nothing of it is lost: it was empty, or is filled in time.
-        let flags = (libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY).cast_unsigned();
-        match objects::open(&c_path(path)?, flags, 0o600).and_then(|made| {
-            // Whatever the mask of the moment.
-            File::from(made).set_permissions(PermissionsExt::from_mode(*mode))
-        }) {
-            // Another one of the new processes was quicker.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            other => other.map_err(|error| {
-                RebuildError::file(path, format!("it is gone and cannot be made anew: {error}"))
-            })?,
-        }
-        if !is_copied {
-            notes.push(format!("{path}: it was gone; made anew, empty as it was"));
-        }
-    }
+    let may_be_made = *size == 0 && may_write(flags) || is_copied;
     let now = other.as_ref().filter(|_| !is_copied);
     if let Some(now) = now {
         notes.push(format!("{path}: it is called {now} now"));
     }
-    let fd = open_path(now.unwrap_or(path), flags & !TMPFILE_BITS)?;
+    let (fd, found) = match now.filter(|now| renamed::is_kept(path, now)) {
+        Some(kept) => (open_kept(path, kept, flags)?, None),
+        None => open_or_make(object, now.unwrap_or(path), flags, opener, may_be_made)?,
+    };
     if flags & libc::O_PATH.cast_unsigned() != 0 {
         return Ok(fd);
     }
+    match &found {
+        None if now.is_none() && !is_copied => {
+            notes.push(format!("{path}: it was gone; made anew, empty as it was"));
+        }
+        Some(found) if found.verdict == Verdict::Replaced && !is_copied => notes.push(format!(
+            "{path}: it is another file than at the checkpoint (it was replaced); used all the same"
+        )),
+        _ => {}
+    }
     let file = File::from(fd);
     let io = |what: &str| RebuildError::io(format!("{path}: {what}"));
-    let now = file.metadata().map_err(io("asking for its length"))?;
-    if !now.is_file() {
-        return Err(RebuildError::file(path, "it was a regular file and is none now; put it back"));
-    }
-    if !is_copied && (now.dev(), now.ino()) != (*device, *inode) {
-        notes.push(format!(
-            "{path}: it is another file than at the checkpoint (it was replaced); used all the same"
-        ));
-    }
+    let now = file.metadata().map_err(io("asking for its length"))?.len();
     if is_copied {
         // It has no content yet: `put_back`.
     } else if may_write(flags) {
-        refuse_shrunk(path, *size, now.len())?;
-    } else if now.len() < *position {
-        notes.push(format!("{path}: it is {} bytes long and was read up to {position}", now.len()));
+        refuse_shrunk(path, *size, now)?;
+    } else if now < *position {
+        notes.push(format!("{path}: it is {now} bytes long and was read up to {position}"));
     }
     // Not all of them have one: a namespace has not.
     if *position > 0 {
         objects::seek(file.as_fd(), *position).map_err(io("setting the offset"))?;
     }
     Ok(file.into())
+}
+
+/// Opens what is at `path`; `None`: there was nothing, and it was made. Nothing of it is lost: it was empty, or is
+/// filled in time.
+fn open_or_make(
+    object: &Object,
+    path: &Name,
+    flags: u32,
+    opener: &Opener,
+    may_be_made: bool,
+) -> Result<(OwnedFd, Option<Found>), RebuildError> {
+    let was = object.inode();
+    let flags = flags & !TMPFILE_BITS;
+    if may_be_made && opener.find(path, was.as_ref())?.is_none() {
+        let mode = was.map_or(0o600, |was| was.mode & 0o7777);
+        let failed = |error: io::Error| {
+            RebuildError::file(path, format!("it is gone and cannot be made anew: {}", explain(&error)))
+        };
+        let made = opener.create(path, was.as_ref(), mode).map_err(failed)?;
+        return Ok((opener.open_made(&made, flags).map_err(failed)?, None));
+    }
+    opener.open(path, was.as_ref(), flags).map(|(fd, found)| (fd, Some(found)))
+}
+
+/// What an earlier restart has kept in the folder of the job, where no other user makes files.
+fn open_kept(path: &Name, kept: &Name, flags: u32) -> Result<OwnedFd, RebuildError> {
+    let failed =
+        |error| RebuildError::file(path, format!("{kept}, as it is called now, cannot be opened: {error}"));
+    objects::open(&c_path(kept)?, flags & !(TMPFILE_BITS | NOT_AGAIN), 0).map_err(failed)
 }
 
 /// Files without a name, each made once however often it was open; from images made before they had a table of
@@ -123,18 +144,22 @@ impl OldUnlinkedFiles {
 /// # Errors
 /// As open.
 pub fn make_unlinked(path: &Path) -> io::Result<File> {
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    let in_folder = |folder: &Path| -> io::Result<File> {
-        let mut options = File::options();
-        options.read(true).write(true).mode(0o600);
-        options.clone().custom_flags(libc::O_TMPFILE).open(folder).or_else(|_| {
+    let in_folder = |place: io::Result<Place>| -> io::Result<File> {
+        let place = place?;
+        let own = c".";
+        let flags = (libc::O_TMPFILE | libc::O_RDWR).cast_unsigned();
+        let made = at::open(place.folder(), own, flags, 0o600).or_else(|_| {
             // Not every file system has O_TMPFILE.
-            let name = folder.join(format!(".holdfast-{}-{}", std::process::id(), clock::monotonic_ns()));
-            let file = options.create_new(true).open(&name)?;
-            fs::remove_file(&name).map(|()| file)
-        })
+            let name = format!(".holdfast-{}-{}", std::process::id(), clock::monotonic_ns());
+            let name = CString::new(name)?;
+            let flags = (libc::O_RDWR | libc::O_CREAT | libc::O_EXCL).cast_unsigned();
+            let file = at::open(place.folder(), &name, flags, 0o600)?;
+            at::remove(place.folder(), &name, false).map(|()| file)
+        });
+        made.map(File::from)
     };
-    in_folder(folder).or_else(|_| in_folder(&std::env::temp_dir()))
+    let elsewhere = || Place::as_given(&std::env::temp_dir().join("file"));
+    in_folder(Place::of(&Name::from(path))).or_else(|_| in_folder(elsewhere()))
 }
 
 #[cfg(test)]
@@ -142,7 +167,8 @@ pub fn make_unlinked(path: &Path) -> io::Result<File> {
 mod tests {
     use super::*;
     use crate::rebuild::testing::Folder;
-    use holdfast_image::bytes::{Blob, Name};
+    use holdfast_image::bytes::Blob;
+    use std::fs;
     use std::io::Read;
 
     #[test]
@@ -158,6 +184,7 @@ mod tests {
             born_ns: None,
             now: None,
             mode: 0o600,
+            owner: None,
             deleted_content: Some(Blob(b"contents".to_vec())),
         };
         let mut nameless = OldUnlinkedFiles::default();

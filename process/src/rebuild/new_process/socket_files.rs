@@ -5,67 +5,132 @@
 //! is left alone.
 
 use crate::rebuild::error::RebuildError;
+use crate::rebuild::paths::{self, Opener, Place};
+use holdfast_image::bytes::Name;
 use holdfast_image::record::SocketRecord;
-use holdfast_sys::socket;
-use std::fs;
+use holdfast_sys::{at, attributes, socket};
+use std::ffi::CString;
+use std::fs::Metadata;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
 
 /// Most bytes of a path in an address; a zero ends it where it is shorter (unix(7)).
 const ADDRESS_PATH: usize = 108;
 
-/// Where the file is now that a socket was bound to.
-fn target_of(record: &SocketRecord) -> Option<PathBuf> {
-    Some(record.path()?.with_file_name(record.renamed.as_ref()?.as_path()))
+/// Binds a socket to its path, as the process that had it.
+///
+/// # Errors
+/// Another program uses that name; the process may not make it.
+pub fn bind(made: &OwnedFd, path: &Path, record: &SocketRecord, opener: &Opener) -> Result<(), RebuildError> {
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::AddrInUse => RebuildError::InUse(format!(
+            "{}: another program has this address: end that program, or wait for its end",
+            path.display()
+        )),
+        _ => RebuildError::Refused(format!(
+            "{}: the socket of the program cannot be made here: {error}",
+            path.display()
+        )),
+    };
+    let _acting = opener.act_at(path, record.owner).map_err(failed)?;
+    let place = Place::as_given(path).map_err(failed)?;
+    remove_dead(&place, path, record)?;
+    bind_with_mode(made, record, &place).map_err(failed)
+}
+
+/// Its file has its permission bits from the start (net/unix/af_unix.c, unix_bind_bsd), so
+/// that the path need not be resolved again.
+fn bind_with_mode(made: &OwnedFd, record: &SocketRecord, place: &Place) -> io::Result<()> {
+    let mask = attributes::umask(!record.mode & 0o777);
+    let bound = socket::bind(made.as_fd(), &record.local.0);
+    attributes::umask(mask);
+    bound?;
+    if record.mode & !0o777 != 0 {
+        paths::change_mode(place.look()?.as_fd(), record.mode)?;
+    }
+    Ok(())
 }
 
 /// Has the file of a socket that was just bound be where it was: nowhere, or under another name.
 ///
 /// # Errors
-/// Somebody else uses that name; the file cannot get it.
-pub fn settle(record: &SocketRecord) -> Result<(), RebuildError> {
-    let (Some(path), Some(target)) = (record.path(), target_of(record)) else {
-        remove(record);
+/// Another program uses that name; the file cannot get it.
+pub fn settle(record: &SocketRecord, opener: &Opener) -> Result<(), RebuildError> {
+    let (Some(path), Some(renamed)) = (record.path(), &record.renamed) else {
+        remove(record, opener);
         return Ok(());
     };
-    remove_dead(&target, record)?;
-    fs::rename(path, &target).map_err(RebuildError::io(format!(
-        "renaming {} to {}",
-        path.display(),
-        target.display()
-    )))
+    let target = path.with_file_name(renamed.as_path());
+    let failed = || RebuildError::io(format!("renaming {} to {}", path.display(), target.display()));
+    let _acting = opener.act_at(path, record.owner).map_err(failed())?;
+    let place = Place::as_given(path).map_err(failed())?;
+    let name = CString::new(renamed.0.clone()).map_err(|error| failed()(error.into()))?;
+    let from = place.name.clone();
+    let place = place.named(name);
+    remove_dead(&place, &target, record)?;
+    at::rename(place.folder(), &from, &place.name).map_err(failed())
 }
 
 /// Removes the file that a socket was just bound to, where it had lost it, or has another by and by; others may not
 /// have one.
-pub fn remove(record: &SocketRecord) {
+pub fn remove(record: &SocketRecord, opener: &Opener) {
     if let Some(path) = record.path().filter(|_| record.deleted || record.renamed.is_some()) {
-        let _ = fs::remove_file(path);
+        let _ = opener.act_at(path, record.owner).and_then(|_acting| Place::as_given(path)?.remove());
     }
 }
 
-/// Removes the file of a socket that no process has any more.
+/// Removes the file of a socket that no process has any more. `path`: for messages.
 ///
 /// # Errors
-/// Somebody has it; it is no socket.
-pub fn remove_dead(path: &Path, record: &SocketRecord) -> Result<(), RebuildError> {
+/// A process has it; it is no socket; it is another user's.
+fn remove_dead(place: &Place, path: &Path, record: &SocketRecord) -> Result<(), RebuildError> {
     let failed = |what: &str| RebuildError::io(format!("{what} {}", path.display()));
-    let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
+    let refused = |why: String| RebuildError::file(&Name::from(path), why);
+    let file = match place.look() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other.map_err(failed("looking at"))?,
+    };
+    let now = file.metadata().map_err(failed("looking at"))?;
     let asked = socket::new(libc::AF_UNIX, record.socket_type.cast_signed(), 0).map_err(failed("asking"))?;
-    let dead = metadata.file_type().is_socket()
-        && address_of(path).is_some_and(|address| {
+    // The same file, whatever has its name by now.
+    let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let dead = now.file_type().is_socket()
+        && address_of(Path::new(&itself)).is_some_and(|address| {
             socket::connect(asked.as_fd(), &address)
                 .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
         });
-    if dead {
-        return fs::remove_file(path).map_err(failed("removing the dead socket"));
+    if !dead {
+        let (name, what) =
+            (path.display(), "another program uses this name: end that program, or move the file away");
+        return Err(RebuildError::InUse(format!("{name}: {what}")));
     }
-    let (name, what) =
-        (path.display(), "another program uses this name: end that program, or move the file away");
-    Err(RebuildError::InUse(format!("{name}: {what}")))
+    match owner_differs(record, &now, path) {
+        Some(why) => Err(refused(why)),
+        None => place.remove().map_err(failed("removing the dead socket")),
+    }
+}
+
+/// Why a file that has the name of a socket may not be removed, whether it is in use or not.
+fn owner_differs(record: &SocketRecord, now: &Metadata, path: &Path) -> Option<String> {
+    let owner = record.owner.filter(|owner| owner.user != now.uid())?;
+    Some(format!(
+        "a file of user {} has this name, and the program's socket was user {}'s: remove it, or take its name \
+         (restart --accept-replaced {})",
+        now.uid(),
+        owner.user,
+        path.display()
+    ))
+}
+
+/// The same for a look before the restart. `folder`: where the process was.
+pub fn other_owner(record: &SocketRecord, folder: &Path) -> Option<String> {
+    let path = record.path().filter(|_| !record.deleted && record.renamed.is_none())?;
+    let there = folder.join(path);
+    let why = owner_differs(record, &there.symlink_metadata().ok()?, path)?;
+    Some(format!("{}: {why}", there.display()))
 }
 
 /// Bytes of a struct sockaddr_un. `None`: the path is too long for one.
@@ -80,8 +145,10 @@ fn address_of(path: &Path) -> Option<Vec<u8>> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use holdfast_image::bytes::{Blob, Name};
+    use crate::rebuild::testing;
+    use holdfast_image::bytes::Blob;
     use holdfast_image::record::SocketState;
+    use std::fs;
     use std::os::unix::net::UnixListener;
 
     fn record(path: &Path, renamed: Option<&str>) -> SocketRecord {
@@ -93,6 +160,7 @@ mod tests {
             state: SocketState::Idle,
             options: Vec::new(),
             mode: 0o755,
+            owner: None,
             deleted: false,
             renamed: renamed.map(|name| Name(name.as_bytes().to_vec())),
             messages: Vec::new(),
@@ -104,23 +172,24 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("holdfast-socket-files-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let (first, second) = (folder.join("first"), folder.join("second"));
+        let opener = Opener::of(&testing::record(Vec::new()));
         let record = record(&first, Some("second"));
         for _ in 0..2 {
             // The second time what is left of the first has the name.
             let made = UnixListener::bind(&first).unwrap();
-            settle(&record).unwrap();
+            settle(&record, &opener).unwrap();
             assert!(!first.exists() && second.exists());
             drop(made);
         }
         fs::remove_file(&second).unwrap();
         let other = UnixListener::bind(&second).unwrap();
         let made = UnixListener::bind(&first).unwrap();
-        assert!(settle(&record).is_err());
+        assert!(settle(&record, &opener).is_err());
         drop((other, made));
         fs::remove_file(&second).unwrap();
         fs::write(&second, "x").unwrap();
-        assert!(settle(&record).is_err());
-        remove(&record);
+        assert!(settle(&record, &opener).is_err());
+        remove(&record, &opener);
         assert!(!first.exists() && second.exists());
         let length = |path: usize| address_of(Path::new(&"x".repeat(path))).map(|address| address.len());
         assert_eq!([107, 108, 109].map(length), [Some(110), Some(110), None]);

@@ -10,14 +10,14 @@
 use super::datagrams;
 use super::socket_files;
 use crate::rebuild::error::RebuildError;
+use crate::rebuild::paths::Opener;
 use holdfast_image::bytes::Blob;
 use holdfast_image::record::{Description, FileTable, Object, SocketOption, SocketRecord, SocketState};
 use holdfast_sys::{fd, socket};
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 /// How long a port is waited for.
@@ -43,14 +43,24 @@ struct End<'a> {
     peer: &'a [u8],
     /// Nobody has the other.
     ended: bool,
+    /// Who binds it.
+    opener: &'a Opener,
 }
 
-fn ends(table: &FileTable) -> impl Iterator<Item = End<'_>> {
-    table.descriptions.iter().filter_map(|description| match &description.object {
+/// `opener`: of the process that has a description.
+fn ends<'a>(
+    table: &'a FileTable,
+    opener: &impl Fn(usize) -> Option<&'a Opener>,
+) -> impl Iterator<Item = End<'a>> {
+    table.descriptions.iter().enumerate().filter_map(|(index, description)| match &description.object {
         Object::Socket(socket) => match &socket.state {
-            SocketState::Connected { connection, peer, ended, .. } => {
-                Some(End { socket, number: *connection, peer: &peer.0, ended: *ended })
-            }
+            SocketState::Connected { connection, peer, ended, .. } => Some(End {
+                socket,
+                number: *connection,
+                peer: &peer.0,
+                ended: *ended,
+                opener: opener(index)?,
+            }),
             _ => None,
         },
         _ => None,
@@ -58,16 +68,19 @@ fn ends(table: &FileTable) -> impl Iterator<Item = End<'_>> {
 }
 
 impl Connections {
-    /// Makes all of a table.
+    /// Makes all of a table. `opener`: of the process that has a description.
     ///
     /// # Errors
     /// Names an address that cannot be used.
-    pub fn make(table: &FileTable) -> Result<Connections, RebuildError> {
+    pub fn make<'a>(
+        table: &'a FileTable,
+        opener: impl Fn(usize) -> Option<&'a Opener>,
+    ) -> Result<Connections, RebuildError> {
         let mut first: HashMap<u64, End<'_>> = HashMap::new();
         let mut listeners = HashMap::new();
         let mut made = HashMap::new();
         let served = served(table);
-        for end in ends(table) {
+        for end in ends(table, &opener) {
             if end.ended {
                 // The other end is closed when what waits at this one is in it.
                 let other = SocketRecord {
@@ -84,7 +97,7 @@ impl Connections {
                 first.insert(end.number, end);
             }
         }
-        ends(table).for_each(|end| socket_files::remove(end.socket));
+        ends(table, &opener).for_each(|end| socket_files::remove(end.socket, end.opener));
         match first.into_values().next() {
             Some(end) => {
                 Err(RebuildError::Image(format!("a connection of {} has one end", end.socket.address())))
@@ -157,7 +170,7 @@ fn join(
     listen_at(accepted, listeners)?;
     let client = match without_binding(connecting.socket) {
         Some(client) => client,
-        None => bound(connecting.socket)?,
+        None => bound(connecting.socket, connecting.opener)?,
     };
     let begun = Instant::now();
     loop {
@@ -191,7 +204,7 @@ fn join(
 fn listen_at(end: End<'_>, listeners: &mut HashMap<Vec<u8>, OwnedFd>) -> Result<(), RebuildError> {
     let address = end.socket.local.0.as_slice();
     if !listeners.contains_key(address) {
-        let listener = bound(end.socket)?;
+        let listener = bound(end.socket, end.opener)?;
         socket::listen(listener.as_fd(), 8).map_err(|error| not_bound(end.socket, error))?;
         listeners.insert(address.to_vec(), listener);
     }
@@ -245,20 +258,20 @@ fn without_binding(record: &SocketRecord) -> Option<OwnedFd> {
 ///
 /// # Errors
 /// Names the address.
-pub fn make(record: &SocketRecord) -> Result<OwnedFd, RebuildError> {
+pub fn make(record: &SocketRecord, opener: &Opener) -> Result<OwnedFd, RebuildError> {
     let failed = |what: &str| RebuildError::io(format!("{what} {}", record.address()));
     match &record.state {
         SocketState::Lost => lost(record).map_err(failed("making a lost connection of")),
         SocketState::Connected { .. } => Err(RebuildError::Image("a connection out of place".into())),
         state => {
-            let made = bound(record)?;
+            let made = bound(record, opener)?;
             if let SocketState::Listening { backlog } = state {
                 let backlog = i32::try_from(*backlog).unwrap_or(i32::MAX);
                 socket::listen(made.as_fd(), backlog).map_err(|error| not_bound(record, error))?;
             }
             // The program's own choice whether the address may be used again, now that it has been.
             set_options(&made, &record.options);
-            socket_files::settle(record)?;
+            socket_files::settle(record, opener)?;
             Ok(made)
         }
     }
@@ -273,7 +286,7 @@ fn unbound(record: &SocketRecord) -> io::Result<OwnedFd> {
 }
 
 /// A socket at its address, if it had one.
-fn bound(record: &SocketRecord) -> Result<OwnedFd, RebuildError> {
+fn bound(record: &SocketRecord, opener: &Opener) -> Result<OwnedFd, RebuildError> {
     let failed = |what: &str| RebuildError::io(format!("{what} {}", record.address()));
     let made = unbound(record).map_err(failed("making a socket for"))?;
     let domain = record.domain.cast_signed();
@@ -290,9 +303,7 @@ fn bound(record: &SocketRecord) -> Result<OwnedFd, RebuildError> {
             bind_patiently(&made, address).map_err(|error| not_bound(record, error))?;
             return Ok(made);
         };
-        socket_files::remove_dead(path, record)?;
-        socket::bind(made.as_fd(), address).map_err(|error| not_bound(record, error))?;
-        fs::set_permissions(path, Permissions::from_mode(record.mode)).map_err(failed("chmod of"))?;
+        socket_files::bind(&made, path, record, opener)?;
         return Ok(made);
     }
     // The port may be in TIME_WAIT, or shared by a listener and what it has accepted. The program's own choice follows.
@@ -486,6 +497,7 @@ pub fn set_buffer(socket: &OwnedFd, option: i32, wanted: u32) {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::rebuild::testing::record;
     use std::net::{TcpListener, TcpStream};
 
     fn end_of(stream: &impl AsFd) -> SocketRecord {
@@ -504,6 +516,7 @@ mod tests {
             state: connected,
             options: Vec::new(),
             mode: 0,
+            owner: None,
             deleted: false,
             renamed: None,
             messages: Vec::new(),
@@ -544,6 +557,7 @@ mod tests {
     /// was in an image but the first.
     #[test]
     fn connections_come_back_while_the_old_ones_are_in_time_wait() {
+        let opener = Opener::of(&record(Vec::new()));
         for pattern in 0..8 {
             let (mut both, table) = connection();
             for client_first in [1, 2, 4].map(|bit| pattern & bit != 0) {
@@ -554,9 +568,9 @@ mod tests {
                     close(server, client);
                 }
                 let begun = Instant::now();
-                let made = Connections::make(&table).unwrap();
+                let made = Connections::make(&table, |_| Some(&opener)).unwrap();
                 assert!(begun.elapsed() < DEATH / 3, "{pattern}: {:?}", begun.elapsed());
-                for (end, made) in ends(&table).zip(made.get(1).unwrap()) {
+                for (end, made) in ends(&table, &|_| Some(&opener)).zip(made.get(1).unwrap()) {
                     assert_eq!(socket::local_address(made.as_fd()).unwrap(), end.socket.local.0);
                     assert_eq!(socket::peer_address(made.as_fd()).unwrap(), end.peer);
                 }
@@ -580,12 +594,13 @@ mod tests {
             options: vec![SocketOption { level, name, value: Blob(0_i32.to_ne_bytes().to_vec()) }],
             ..end_of(&client)
         };
+        let opener = Opener::of(&crate::rebuild::testing::record(Vec::new()));
         // As the cut sets it.
         socket::set_option(client.as_fd(), level, name, &1_i32.to_ne_bytes()).unwrap();
         for _ in 0..3 {
             close(client, listener.accept().unwrap().0);
             let begun = Instant::now();
-            client = make(&record).unwrap();
+            client = make(&record, &opener).unwrap();
             connect_later(&client, &peer.0).unwrap();
             assert!(begun.elapsed() < DEATH / 3, "{:?}", begun.elapsed());
         }
@@ -593,9 +608,10 @@ mod tests {
 
     #[test]
     fn a_port_in_time_wait_is_taken_and_can_be_listened_at() {
+        let opener = Opener::of(&record(Vec::new()));
         let ([client, server], table) = connection();
         close(client, server);
-        let all: Vec<End<'_>> = ends(&table).collect();
+        let all: Vec<End<'_>> = ends(&table, &|_| Some(&opener)).collect();
         let again = without_binding(all[0].socket).unwrap();
         let error = socket::connect(again.as_fd(), all[0].peer).unwrap_err();
         assert!(is_taken(&error), "the client's port is in TIME_WAIT: {error}");

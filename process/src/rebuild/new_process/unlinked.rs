@@ -6,7 +6,8 @@ use super::regular::make_unlinked;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Job;
 use crate::rebuild::kept_fds;
-use holdfast_image::record::{NamelessFile, NamelessKind};
+use crate::rebuild::paths::Opener;
+use holdfast_image::record::{Backing, NamelessFile, NamelessKind, Object};
 use holdfast_sys::memfd::{self, F_SEAL_EXEC};
 use holdfast_sys::objects;
 use std::ffi::CString;
@@ -23,12 +24,15 @@ const NOT_AGAIN: u32 =
 pub struct UnlinkedFiles(Vec<OwnedFd>);
 
 impl UnlinkedFiles {
-    /// Makes all, as descriptors of at least `floor`, with what the record has of their content.
+    /// Makes all, each as the process that has it (`openers`: of all), as descriptors of at least `floor`, with what
+    /// the record has of their content.
     ///
     /// # Errors
     /// Names the file.
-    pub fn make(files: &[NamelessFile], floor: i32) -> Result<UnlinkedFiles, RebuildError> {
-        let made = files.iter().map(|file| {
+    pub fn make(job: &Job<'_>, openers: &[Opener], floor: i32) -> Result<UnlinkedFiles, RebuildError> {
+        let made = job.record.files.nameless.iter().enumerate().map(|(index, file)| {
+            let opener = u32::try_from(index).ok().and_then(|index| openers.get(holder(job, index)));
+            let _acting = opener.map(Opener::acting).transpose()?.flatten();
             let made = make(file).and_then(|made| objects::duplicate_above(made.as_raw_fd(), floor));
             made.map_err(|error| RebuildError::file(&file.name, format!("it cannot be made anew: {error}")))
         });
@@ -61,6 +65,19 @@ impl UnlinkedFiles {
     }
 }
 
+/// The process that has a file: open, or mapped alone.
+fn holder(job: &Job<'_>, file: u32) -> usize {
+    let is_it = |object: &Object| matches!(object, Object::Nameless { file: other, .. } if *other == file);
+    let mut all = job.descriptions().iter().enumerate();
+    let open = all.find_map(|(index, one)| is_it(&one.object).then(|| job.holder(index))?);
+    let maps = |backing: &Backing| matches!(backing, Backing::Nameless { file: other, .. } if *other == file);
+    let mapped = || {
+        let mut members = job.members();
+        members.find(|member| member.own.regions.iter().any(|region| maps(&region.backing)))
+    };
+    open.map(|(place, _)| place).or_else(|| mapped().map(|member| member.index)).unwrap_or(0)
+}
+
 fn make(file: &NamelessFile) -> io::Result<File> {
     let made = match file.kind {
         NamelessKind::Deleted => make_unlinked(file.name.as_path())?,
@@ -80,6 +97,7 @@ fn make(file: &NamelessFile) -> io::Result<File> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::rebuild::testing::record;
     use holdfast_image::bytes::{Blob, Name};
     use holdfast_image::record::ContentPiece;
 
@@ -96,7 +114,9 @@ mod tests {
             by_mapping: false,
             content,
         };
-        let files = UnlinkedFiles::make(&[file], 100).unwrap();
+        let mut record = record(Vec::new());
+        record.files.nameless.push(file);
+        let files = UnlinkedFiles::make(&Job::new(&record), &[Opener::of(&record)], 100).unwrap();
         let reading = File::from(files.open(0, 0, 5).unwrap());
         let writing = File::from(files.open(0, libc::O_RDWR.cast_unsigned(), 0).unwrap());
         assert!(reading.as_raw_fd() != writing.as_raw_fd() && files.0[0].as_raw_fd() >= 100);
