@@ -17,7 +17,11 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitStatus;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// How long the agent of another program of that name may take to leave, if it has neither a program nor a flush: it
+/// may serve one that has not loaded libholdfast, too.
+const LEAVE: Duration = Duration::from_secs(10);
 
 /// Runs the program to its end.
 ///
@@ -40,7 +44,7 @@ pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
     let arguments = args.command.iter().map(|word| c_string(word)).collect::<Result<Vec<_>, _>>()?;
     claim_job(&store, args.name.as_deref(), Path::new(name), |job| {
         // Before the recipe is written: that of a running job is not ours.
-        front::wait_for_lock::wait(job, &Patience::default())?;
+        front::wait_for_lock::wait(job, &Patience::new(LEAVE))?;
         recipe(args, &settings)?.write(job)?;
         let (settings, arguments) = (&settings, arguments.clone());
         let run = RunRequest { store: &store, job, settings, program: &path, arguments, extra: &[] };
