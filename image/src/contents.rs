@@ -38,6 +38,9 @@ pub struct FileContent {
     /// Whose it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Ownership>,
+    /// It is small, and not changed in place: a restart uses it only where the file is gone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub only_if_gone: bool,
 }
 
 /// A file that the programs may have changed in place, and that is not in the image.
@@ -114,6 +117,7 @@ mod tests {
             covered: Vec::new(),
             absent: Vec::new(),
             owner: None,
+            only_if_gone: false,
         };
         let beside = |suffix: &str| vec![FileContent { absent: vec![Name::from(suffix)], ..file(0, 7) }];
         assert_eq!(beside("-wal")[0].absent_paths().collect::<Vec<_>>(), [Name::from("/x-wal")]);

@@ -5,6 +5,7 @@
 
 use crate::bytes::{Blob, Name};
 pub use crate::contents::*;
+use crate::folders::FolderRecord;
 pub use crate::inode::*;
 pub use crate::inotify::*;
 pub use crate::ipc::*;
@@ -48,6 +49,9 @@ pub struct FileTable {
     /// What was in files with names, if the job saves them; of all processes in the record of the first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub contents: Vec<FileContent>,
+    /// Folders that things of all processes were in, and those above them, in the record of the first process.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub folders: Vec<FolderRecord>,
     /// Of a process that leads its session: which of [`FileTable::ptys`] is its controlling terminal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controlling: Option<u32>,
@@ -62,6 +66,7 @@ impl FileTable {
             || !self.segments.is_empty()
             || !self.ipc.is_empty()
             || !self.contents.is_empty()
+            || !self.folders.is_empty()
     }
 
     /// What was in the file that an object is, if it was saved.

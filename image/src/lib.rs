@@ -25,6 +25,7 @@ mod contents;
 pub mod control;
 pub mod credentials;
 mod files;
+pub mod folders;
 pub mod fork_plan;
 mod inode;
 mod inotify;

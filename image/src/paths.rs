@@ -65,6 +65,9 @@ pub fn move_files(record: &mut ProcessRecord, moved: &[Moved]) {
     for file in record.files.nameless.iter_mut().filter(|file| file.kind == NamelessKind::Deleted) {
         apply(moved, &mut file.name);
     }
+    for folder in &mut record.files.folders {
+        apply(moved, &mut folder.path);
+    }
     for content in &mut record.files.contents {
         apply(moved, &mut content.path);
     }

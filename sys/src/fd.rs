@@ -214,6 +214,12 @@ pub fn is_noexec(path: &std::path::Path) -> io::Result<bool> {
     Ok(nix::sys::statvfs::statvfs(path)?.flags().contains(FsFlags::ST_NOEXEC))
 }
 
+/// Whether something may be made in a folder, by the effective ids.
+pub fn may_make_in(folder: &std::path::Path) -> bool {
+    let wanted = nix::unistd::AccessFlags::W_OK | nix::unistd::AccessFlags::X_OK;
+    nix::unistd::faccessat(nix::fcntl::AT_FDCWD, folder, wanted, nix::fcntl::AtFlags::AT_EACCESS).is_ok()
+}
+
 /// Whether a descriptor is open and stays open across exec.
 pub fn is_inherited_by_programs(fd: i32) -> bool {
     fcntl_of_number(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC == 0)

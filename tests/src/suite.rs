@@ -198,6 +198,15 @@ macro_rules! suite {
                 #[short] locks: "locks" => "File locks: flock, POSIX, open file description, leases";
                 #[short] fifos: "fifos" => "Named pipes with data in flight; pipes in packet mode";
                 #[short] folder: "folder" => "A current directory that was removed; the umask";
+                gone_cwd: "gone" "cwd" => "A working folder that is gone at the restart";
+                gone_dirfd: "gone" "dirfd" => "An open folder that is gone at the restart";
+                gone_fifo: "gone" "fifo" => "A named pipe that is gone with its folder at the restart";
+                gone_sharedmap: "gone" "sharedmap" =>
+                    "A file that is mapped for writing, and gone with its folder at the restart";
+                #[short] gone_reading: "gone" "reading" =>
+                    "A small file that is open for reading, and gone with its folder at the restart";
+                gone_writing: "gone" "writing" =>
+                    "A small file that is open for writing, and gone with its folder at the restart";
                 plenty: "plenty" => "900 descriptors: socket pairs, pipes, event counters, duplicates";
                 #[short] descriptors: "descriptors" => "600 descriptors, numbers up to 4000, shared positions";
                 regular_far: "regular" "far" => "A sparse file of 100 GiB";
@@ -260,6 +269,11 @@ macro_rules! suite {
                 unixes_shut: "unixes" "shut" => "A socket pair with one direction closed";
                 unixes_unlinked: "unixes" "unlinked" => "A unix listener whose file was deleted";
                 unixes_renamed: "unixes" "renamed" => "A unix listener whose file was renamed";
+                #[short] gone_listener: "gone" "listener" =>
+                    "A unix listener whose folder is gone at the restart";
+                gone_dgram: "gone" "dgram" => "A unix datagram socket whose folder is gone at the restart";
+                gone_accepted: "gone" "accepted" => "A unix connection whose folder is gone at the restart";
+                gone_before: "gone" "before" => "A unix listener whose folder had gone before the checkpoint";
                 unixes_credentials: "unixes" "credentials" => "SO_PEERCRED, SO_PASSCRED";
                 #[short] unixes_backlog: "unixes" "backlog" => "Unix connections that were not accepted yet";
                 #[short] unixes_handed: "unixes" "handed" => "Descriptors received by SCM_RIGHTS";

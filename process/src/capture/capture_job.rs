@@ -9,6 +9,7 @@ use crate::capture::capture_process;
 use crate::capture::contents::{self, Taken, Unsaved};
 use crate::capture::files::unlinked::{self, Covered};
 use crate::capture::files::{FileReader, Holder, Look, Outside};
+use crate::capture::folders;
 use crate::capture::map_flags;
 use crate::capture::maps::SharedPages;
 use crate::capture::regions;
@@ -202,8 +203,11 @@ fn read_together(
     let reader = reader(all, options)?;
     // This thread looks at the files, which lead from one process to another; others at the memory of each.
     let (files, memories) = thread_pool::beside(all, thread_pool::workers(), memory, || {
-        let tables = files(&reader, all, options)?;
+        let mut tables = files(&reader, all, options)?;
         let contents = contents(all, options, &tables)?;
+        if let Some(first) = tables.first_mut() {
+            first.folders = folders::of(all, first, &contents.files);
+        }
         laps.end(&mut breakdown.files_ns);
         Ok::<_, CutError>((tables, contents))
     });

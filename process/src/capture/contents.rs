@@ -210,6 +210,7 @@ impl Contents {
                     taken.files.push(record(written, sight, known.start));
                     now.insert(written.key, known);
                 }
+                (Err(_), _) if written.only_if_gone => {}
                 (Err(error), Saving::InPlace(_)) => {
                     let (path, reason) = (written.path.clone(), Some(error.to_string()));
                     taken.unsaved.push(UnsavedFile { path, bytes: sight.len(), reason });
@@ -345,6 +346,7 @@ fn record(written: &Written, sight: &Sight, start: Addr) -> FileContent {
         covered: sight.covered.runs().to_vec(),
         absent: sight.absent.clone(),
         owner: Some(owner_of(&sight.metadata)),
+        only_if_gone: written.only_if_gone,
     }
 }
 
@@ -502,10 +504,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_only_or_the_kernels_is_left_alone() {
+    fn what_is_only_read_is_saved_for_the_case_that_it_is_gone_if_it_is_small() {
         for saving in [Saving::InPlace(1 << 20), Saving::All(1 << 20)] {
             let contents = Contents::new(saving);
-            assert!(Bed::new("read", libc::O_RDONLY).take(&contents).unwrap().files.is_empty());
+            let taken = Bed::new("read", libc::O_RDONLY).take(&contents).unwrap();
+            assert!(taken.files.len() == 1 && taken.files[0].only_if_gone);
+            let large = Bed::new("long", libc::O_RDONLY);
+            large.file.write_all_at(&[1; (256 << 10) + 1], 0).unwrap();
+            assert!(large.take(&contents).unwrap().files.is_empty());
             assert!(Bed::new("path", libc::O_RDWR | libc::O_PATH).take(&contents).unwrap().files.is_empty());
         }
     }

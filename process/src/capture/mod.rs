@@ -18,6 +18,7 @@ pub mod contents;
 pub mod credentials;
 pub mod cwd;
 pub mod files;
+mod folders;
 pub mod hardlinks;
 pub mod identity;
 pub mod ipc;

@@ -5,7 +5,8 @@
 //! writing before their end. What is only appended to is cut back at a restart, and is right then. With them the files
 //! that belong to them by their names: a database's journals ([`COMPANIONS`]), which tell those who open it what is in
 //! it; one that was not there is noted, because one that is left by what a restart undoes would be played back into
-//! what the restart puts back. What shared mappings cover is saved with the pages (`super::maps`). How it fails: by
+//! what the restart puts back. Small files that are only read, or only grow, are saved too: a restart uses them only if
+//! they are gone then. What shared mappings cover is saved with the pages (`super::maps`). How it fails: by
 //! [`Unsaved`].
 
 use super::contents::{Process, Unsaved};
@@ -25,6 +26,12 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 /// What sqlite appends to the name of a database for the files beside it (sqlite.org/tempfiles.html): a rollback
 /// journal, the write-ahead log, and that log's index.
 pub const COMPANIONS: [&str; 3] = ["-journal", "-wal", "-shm"];
+
+/// Most bytes of a file that is saved for the case that it is gone at the restart, and of all of them, and how many:
+/// they are read in the stop.
+const SMALL: u64 = 256 << 10;
+const SMALL_TOGETHER: u64 = 4 << 20;
+const SMALL_COUNT: usize = 64;
 
 /// Device and inode.
 pub type Key = (u64, u64);
@@ -61,6 +68,8 @@ pub struct Written {
     appends: bool,
     /// Some of those that write it may change what is in it.
     in_place: bool,
+    /// See [`holdfast_image::record::FileContent::only_if_gone`].
+    pub only_if_gone: bool,
 }
 
 /// A file as it is now.
@@ -111,6 +120,7 @@ pub fn survey(saving: Saving, tables: &[FileTable], processes: &[Process<'_>]) -
         choice.add(written, sight)?;
     }
     choice.add_companions(&mappings)?;
+    choice.add_small(tables, processes, &mappings);
     if choice.refusals.is_empty() { Ok(choice.survey) } else { Err(Unsaved::Refused(choice.refusals)) }
 }
 
@@ -153,6 +163,44 @@ impl Choice {
                 self.refusals.push(written.refuse(reason));
             }
         }
+    }
+
+    /// Small files that are only read, or only grow: at a restart they may be gone. What cannot be read, or is too
+    /// much, is left out.
+    fn add_small(&mut self, tables: &[FileTable], processes: &[Process<'_>], mappings: &Mappings) {
+        let saved = self.survey.files.iter().map(|(written, _)| written.key);
+        let unsaved = self.survey.unsaved.iter().map(|unsaved| &unsaved.path);
+        let (mut known, unsaved): (BTreeSet<Key>, BTreeSet<&Name>) = (saved.collect(), unsaved.collect());
+        let (mut left, mut found) = (SMALL_TOGETHER.min(self.left), Vec::new());
+        let holders = holders(tables);
+        let descriptions = tables.first().map_or(&[][..], |first| &first.descriptions);
+        for (number, description) in (0..).zip(descriptions) {
+            let Object::Regular { path, size, device, inode, deleted_content: None, .. } =
+                &description.object
+            else {
+                continue;
+            };
+            let (key, is_path) = ((*device, *inode), description.flags & libc::O_PATH.cast_unsigned() != 0);
+            if *size > SMALL.min(left) || is_path || is_of_kernel(path) || unsaved.contains(path) {
+                continue;
+            }
+            if found.len() >= SMALL_COUNT || !known.insert(key) {
+                continue;
+            }
+            let Some(&(holder, fd)) = holders.get(&number) else { continue };
+            let Some(process) = processes.get(holder) else { continue };
+            let (path, appends) = (path.clone(), false);
+            let small = Written { path, key, holder, fd, appends, in_place: false, only_if_gone: true };
+            // What is mapped for writing is made anew with its pages.
+            if let Ok(sight) = Sight::of(process, &small, mappings)
+                && !sight.is_mapped
+                && sight.len() <= left.min(SMALL)
+            {
+                left -= sight.len();
+                found.push((small, sight));
+            }
+        }
+        self.survey.files.append(&mut found);
     }
 
     /// The files beside those that are saved.
@@ -260,16 +308,22 @@ fn shared(all: &[Mapped]) -> impl Iterator<Item = &Mapped> {
     all.iter().filter(|mapped| mapped.kind == Kind::SharedFile && mapped.mapping.prot & 2 != 0)
 }
 
-/// Each file that has a name and is open for writing, once, in the order of descriptions. `mapped`: inodes of what is
-/// mapped for writing.
-fn all_written(tables: &[FileTable], mapped: &BTreeSet<u64>) -> Vec<Written> {
-    let Some(first) = tables.first() else { return Vec::new() };
-    let mut holders: BTreeMap<u32, (usize, i32)> = BTreeMap::new();
+/// The first place of a process that has each description, and its number there.
+fn holders(tables: &[FileTable]) -> BTreeMap<u32, (usize, i32)> {
+    let mut holders = BTreeMap::new();
     for (place, table) in tables.iter().enumerate() {
         for descriptor in &table.descriptors {
             holders.entry(descriptor.description).or_insert((place, descriptor.fd));
         }
     }
+    holders
+}
+
+/// Each file that has a name and is open for writing, once, in the order of descriptions. `mapped`: inodes of what is
+/// mapped for writing.
+fn all_written(tables: &[FileTable], mapped: &BTreeSet<u64>) -> Vec<Written> {
+    let Some(first) = tables.first() else { return Vec::new() };
+    let holders = holders(tables);
     let (mut all, mut places): (Vec<Written>, HashMap<Key, usize>) = (Vec::new(), HashMap::new());
     for (number, description) in (0..).zip(&first.descriptions) {
         let Object::Regular { path, position, size, device, inode, deleted_content: None, .. } =
@@ -292,7 +346,7 @@ fn all_written(tables: &[FileTable], mapped: &BTreeSet<u64>) -> Vec<Written> {
                 if let Some(&(holder, fd)) = holders.get(&number) {
                     places.insert(key, all.len());
                     let path = path.clone();
-                    all.push(Written { path, key, holder, fd, appends, in_place });
+                    all.push(Written { path, key, holder, fd, appends, in_place, only_if_gone: false });
                 }
             }
         }

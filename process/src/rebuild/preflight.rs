@@ -78,7 +78,7 @@ fn own(record: &ProcessRecord, contents: &[FileContent], lines: &mut Vec<String>
     if record.cwd_deleted.is_some() {
         return;
     }
-    if !record.cwd.as_path().is_dir() {
+    if !may_be_made(record.cwd.as_path()) {
         lines.push(format!("{}: the working folder of the program is gone; {REMEDY}", record.cwd));
     } else if let Err(error) = opener.find(&record.cwd, record.cwd_inode.as_ref()) {
         lines.push(error.to_string());
@@ -138,10 +138,16 @@ fn changed(file: &FileIdentity) -> Option<String> {
     ))
 }
 
+/// Whether a folder is there, or can be made anew, as far as can be seen.
+fn may_be_made(folder: &Path) -> bool {
+    let there = folder.ancestors().find(|part| part.symlink_metadata().is_ok());
+    there.is_some_and(|there| there.is_dir() && (there == folder || holdfast_sys::fd::may_make_in(there)))
+}
+
 /// Whether a file that was saved has no place to be put back to.
 fn without_folder(content: &FileContent) -> Option<String> {
     let path = content.path.as_path();
-    let there = path.exists() || path.parent().is_some_and(Path::is_dir);
+    let there = path.exists() || path.parent().is_some_and(may_be_made);
     (!there).then(|| format!("{}: the folder of this file is gone; {REMEDY}", content.path))
 }
 
@@ -168,7 +174,7 @@ fn missing(object: &Object, flags: u32) -> Option<String> {
             Err(_) if writes && *size == 0 => None,
             Err(error) => Some(format!("{path}: the program had it open: {error}; {REMEDY}")),
         },
-        Object::Directory { path, .. } if !path.as_path().is_dir() => {
+        Object::Directory { path, .. } if !may_be_made(path.as_path()) => {
             Some(format!("{path}: the program had this folder open, and it is gone; {REMEDY}"))
         }
         _ => None,

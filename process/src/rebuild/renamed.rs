@@ -9,7 +9,7 @@
 
 use crate::capture::identity::born_ns;
 use holdfast_image::bytes::Name;
-use holdfast_image::record::{FileTable, Object, ProcessRecord};
+use holdfast_image::record::{FileContent, FileTable, Object, ProcessRecord};
 use std::fs;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -19,14 +19,25 @@ use std::path::{Path, PathBuf};
 pub fn find(record: &mut ProcessRecord, saved_dir: &Path) {
     let saved_dir = &fs::canonicalize(saved_dir).unwrap_or_else(|_| saved_dir.to_owned());
     let FileTable { descriptions, contents, .. } = &mut record.files;
+    // What is there is used as it is.
+    contents.retain(|content| !content.only_if_gone || is_gone(content.path.as_path()));
     for description in descriptions {
         // What was in it will be put where it was.
-        let is_saved = contents.iter().any(|content| description.object.is_saved_as(content));
+        let saved_as = |content: &FileContent| description.object.is_saved_as(content);
+        let is_saved = contents.iter().any(|content| !content.only_if_gone && saved_as(content));
         let found = if is_saved { None } else { elsewhere(&description.object, saved_dir) };
+        if found.is_some() {
+            contents.retain(|content| !saved_as(content));
+        }
         if let Object::Regular { now, .. } = &mut description.object {
             *now = found.map(|path| Name::from(path.as_path()));
         }
     }
+}
+
+fn is_gone(path: &Path) -> bool {
+    let found = path.symlink_metadata().map_err(|error| error.raw_os_error());
+    matches!(found, Err(Some(libc::ENOENT | libc::ENOTDIR)))
 }
 
 fn elsewhere(object: &Object, saved_dir: &Path) -> Option<PathBuf> {

@@ -6,6 +6,7 @@ use holdfast_tests::full;
 use holdfast_tests::processes;
 use holdfast_tests::sandbox::{Bed, User, each_user, shell_code, wait};
 use std::fs;
+use std::os::unix::fs::{MetadataExt, chown};
 use std::os::unix::net::UnixListener;
 use std::process::Child;
 use std::time::Duration;
@@ -72,6 +73,8 @@ fn a_name_that_another_program_has() {
         let path = bed.work().join("stream.socket");
         fs::remove_file(&path)?;
         let _listener = UnixListener::bind(&path)?;
+        let owner = fs::metadata(bed.work())?;
+        chown(&path, Some(owner.uid()), Some(owner.gid()))?;
         let ended = bed.say(&["restart", JOB])?;
         let own = format!("process {} (", std::process::id());
         let named = ended.stderr.contains("stream.socket: another program uses this name")

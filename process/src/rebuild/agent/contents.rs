@@ -270,6 +270,7 @@ mod tests {
             covered: Vec::new(),
             absent: Vec::new(),
             owner: None,
+            only_if_gone: false,
         }
     }
 

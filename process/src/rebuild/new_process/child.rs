@@ -8,6 +8,7 @@
 use super::cwd::{self, RemovedDirs};
 use super::files::{self, OpenFiles};
 use super::fork_tree::ForkTree;
+use super::missing_folders::MissingFolders;
 use super::open::raise;
 use crate::rebuild::error::{Peer, RebuildError};
 use crate::rebuild::handshake::{self, GO, Message, ReadyMessage};
@@ -83,12 +84,16 @@ impl NewProcess<'_> {
         let plan = fork_plan::plan(job.record).map_err(RebuildError::Image)?;
         self.keep_clocks_forward();
         attributes::umask(0o077);
+        let folders = MissingFolders::make(job.record)?;
         let removed = RemovedDirs::make(job.record.processes().skip(1), |fd| raise(&fd, floor))?;
         cwd::enter(self.record)?;
         for process in job.record.processes() {
             create_shared_files(process)?;
         }
         let made = OpenFiles::all(job, floor, &self.report)?;
+        for note in folders.keep() {
+            handshake::send(&self.report, &Message::Note(note));
+        }
         let tree = ForkTree::new(job, &plan, &self.report)?;
         let index = tree.make(
             &plan,

@@ -8,6 +8,7 @@ mod cwd;
 mod datagrams;
 mod files;
 mod fork_tree;
+mod missing_folders;
 mod objects;
 mod open;
 pub mod regular;

@@ -86,7 +86,9 @@ fn open_or_make(
     let was = object.inode();
     let flags = flags & !TMPFILE_BITS;
     if may_be_made && opener.find(path, was.as_ref())?.is_none() {
-        let mode = was.map_or(0o600, |was| was.mode & 0o7777);
+        // What is filled in time gets its own then (`agent::contents`).
+        let more = if object_is_empty(object) { 0 } else { 0o600 };
+        let mode = was.map_or(0o600, |was| was.mode & 0o7777) | more;
         let failed = |error: io::Error| {
             RebuildError::file(path, format!("it is gone and cannot be made anew: {}", explain(&error)))
         };
@@ -94,6 +96,10 @@ fn open_or_make(
         return Ok((opener.open_made(&made, flags).map_err(failed)?, None));
     }
     opener.open(path, was.as_ref(), flags).map(|(fd, found)| (fd, Some(found)))
+}
+
+fn object_is_empty(object: &Object) -> bool {
+    matches!(object, Object::Regular { size: 0, .. })
 }
 
 /// What an earlier restart has kept in the folder of the job, where no other user makes files.

@@ -1,0 +1,151 @@
+//! The folders that things of a program were in: they are made anew at a restart when they are gone (an emptied
+//! TMPDIR, a reboot).
+//!
+//! Part of the files part of the process record. Invariants: plain data; [`Needs`] is pure, and the same at the
+//! checkpoint, which notes what those folders were, and at the restart.
+
+use crate::bytes::Name;
+use crate::record::{Backing, Description, FileContent, Object, ProcessRecord};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// A folder, or one above it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FolderRecord {
+    /// Absolute path.
+    pub path: Name,
+    /// Permission bits.
+    pub mode: u32,
+    /// Whose it was: user id.
+    pub user: u32,
+    /// Group id.
+    pub group: u32,
+}
+
+/// What a folder is needed for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Need {
+    /// For a moment: the file of a socket is made there, and removed again, as it was.
+    Passing,
+    /// What was in it is in it again.
+    Lasting,
+}
+
+/// What lies in folders.
+#[derive(Clone, Debug)]
+pub struct Needs<'a> {
+    /// The working folders of all processes, the first one first; `None`: removed.
+    pub cwds: Vec<Option<&'a Path>>,
+    /// Files that are mapped shared for writing.
+    pub shared: Vec<&'a Path>,
+    /// What is open.
+    pub descriptions: &'a [Description],
+    /// Files that are saved.
+    pub contents: &'a [FileContent],
+}
+
+impl Needs<'_> {
+    /// Of all processes of a record.
+    pub fn of(record: &ProcessRecord) -> Needs<'_> {
+        let cwd = |process: &'_ ProcessRecord| process.cwd_deleted.is_none();
+        let shared = record.processes().flat_map(|process| {
+            process.regions.iter().filter_map(|region| match region.backing {
+                Backing::SharedFile { file, writable: true, .. } => process.files.mapped.get(file as usize),
+                _ => None,
+            })
+        });
+        let cwds = record.processes().map(|process| cwd(process).then(|| process.cwd.as_path()));
+        Needs {
+            cwds: cwds.collect(),
+            shared: shared.map(|file| file.path.as_path()).collect(),
+            descriptions: &record.files.descriptions,
+            contents: &record.files.contents,
+        }
+    }
+
+    /// All folders that a restart needs and can make anew.
+    pub fn folders(&self) -> BTreeMap<PathBuf, Need> {
+        let mut all = BTreeMap::new();
+        let mut add = |folder: Option<&Path>, need: Need| {
+            if let Some(folder) = folder.filter(|folder| folder.is_absolute()) {
+                let known = all.entry(folder.to_owned()).or_insert(need);
+                *known = need.max(*known);
+            }
+        };
+        self.cwds.iter().for_each(|cwd| add(*cwd, Need::Lasting));
+        self.shared.iter().for_each(|file| add(file.parent(), Need::Lasting));
+        for description in self.descriptions {
+            let writes = description.flags & O_ACCMODE != 0;
+            match &description.object {
+                Object::Directory { path, .. } => add(Some(path.as_path()), Need::Lasting),
+                Object::Pipe { path: Some(path), deleted: false, .. } => {
+                    add(path.as_path().parent(), Need::Lasting);
+                }
+                object @ Object::Regular { path, size, deleted_content: None, .. }
+                    if writes && *size == 0 || self.contents.iter().any(|one| object.is_saved_as(one)) =>
+                {
+                    add(path.as_path().parent(), Need::Lasting);
+                }
+                Object::Socket(socket) => {
+                    let need = if socket.deleted { Need::Passing } else { Need::Lasting };
+                    let cwd = self.cwds.first().copied().flatten();
+                    // Joined with nothing a relative path stays relative: it is left out.
+                    let path = socket.path().map(|path| cwd.unwrap_or(Path::new("")).join(path));
+                    add(path.as_deref().and_then(Path::parent), need);
+                }
+                _ => {}
+            }
+        }
+        all
+    }
+}
+
+/// O_ACCMODE (fcntl.h).
+const O_ACCMODE: u32 = 3;
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::bytes::Blob;
+    use crate::record::{SocketRecord, SocketState};
+    use crate::testing;
+
+    #[test]
+    fn what_lies_in_a_folder_says_for_how_long_it_is_needed() {
+        let mut record = testing::empty_record();
+        record.cwd = Name::from(Path::new("/home/u"));
+        let socket = |path: &[u8], deleted| {
+            Object::Socket(Box::new(SocketRecord {
+                domain: 1,
+                socket_type: 1,
+                protocol: 0,
+                local: Blob([&[1, 0], path, &[0]].concat()),
+                state: SocketState::Idle,
+                options: Vec::new(),
+                mode: 0o755,
+                owner: None,
+                deleted,
+                renamed: None,
+                messages: Vec::new(),
+            }))
+        };
+        let folder = Object::Directory { path: Name::from(Path::new("/data")), position: 0, inode: None };
+        let objects = [socket(b"/run/a/x", true), socket(b"sd/x", true), socket(b"/tmp/b/x", false), folder];
+        let description = |object| Description { flags: 2, object, locks: Vec::new(), owner: None };
+        record.files.descriptions = objects.map(description).to_vec();
+        let found: Vec<(PathBuf, Need)> = Needs::of(&record).folders().into_iter().collect();
+        let (passing, lasting) = (Need::Passing, Need::Lasting);
+        let expected = [
+            ("/data", lasting),
+            ("/home/u", lasting),
+            ("/home/u/sd", passing),
+            ("/run/a", passing),
+            ("/tmp/b", lasting),
+        ];
+        assert_eq!(found, expected.map(|(path, need)| (PathBuf::from(path), need)));
+        record.files.descriptions.push(description(socket(b"/run/a/y", false)));
+        assert_eq!(Needs::of(&record).folders().get(Path::new("/run/a")), Some(&lasting));
+    }
+}
