@@ -4,6 +4,7 @@
 //! `process::rebuild::sysv_shm`. Invariants: plain data.
 
 use crate::PAGE_SIZE;
+use crate::inode::Ownership;
 use crate::region::{Backing, Region};
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +24,12 @@ pub struct SysvShmRecord {
     pub mode: u32,
     /// It was removed (IPC_RMID), and goes when it is detached last.
     pub removed: bool,
+    /// Whose it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Ownership>,
+    /// The user that had made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub creator: Option<u32>,
 }
 
 impl SysvShmRecord {
@@ -60,8 +67,16 @@ mod tests {
 
     #[test]
     fn a_mapping_lies_within_its_segment() {
-        let segments =
-            [SysvShmRecord { id: 1, kernel: None, key: 0, size: 5000, mode: 0o600, removed: false }];
+        let segments = [SysvShmRecord {
+            id: 1,
+            kernel: None,
+            key: 0,
+            size: 5000,
+            mode: 0o600,
+            removed: false,
+            owner: None,
+            creator: None,
+        }];
         let checked_as = |flags: &[&str], segment, offset, pages: u64| {
             let region = Region {
                 start: Addr(0x10000),

@@ -24,6 +24,10 @@ pub struct SegmentFacts {
     pub removed: bool,
     /// How many mappings there are of it, in all processes.
     pub attached: u64,
+    /// Owner: user and group.
+    pub owner: (u32, u32),
+    /// The user that has made it, who may do what the owner may.
+    pub creator: u32,
 }
 
 fn status(id: i32) -> io::Result<libc::shmid_ds> {
@@ -47,6 +51,8 @@ pub fn segment(id: i32) -> io::Result<SegmentFacts> {
         mode: mode & 0o777,
         removed: mode & REMOVED != 0,
         attached: facts.shm_nattch,
+        owner: (facts.shm_perm.uid, facts.shm_perm.gid),
+        creator: facts.shm_perm.cuid,
     })
 }
 
@@ -79,6 +85,17 @@ pub fn find(key: i32) -> io::Result<i32> {
 pub fn set_mode(id: i32, mode: u32) -> io::Result<()> {
     let mut facts = status(id)?;
     facts.shm_perm.mode = u16::try_from(mode & 0o777).unwrap_or(0);
+    // SAFETY: the call reads one shmid_ds.
+    check(i64::from(unsafe { libc::shmctl(id, libc::IPC_SET, &raw mut facts) })).map(|_| ())
+}
+
+/// Gives a segment to a user and a group.
+///
+/// # Errors
+/// EPERM: it is another user's.
+pub fn set_owner(id: i32, (user, group): (u32, u32)) -> io::Result<()> {
+    let mut facts = status(id)?;
+    (facts.shm_perm.uid, facts.shm_perm.gid) = (user, group);
     // SAFETY: the call reads one shmid_ds.
     check(i64::from(unsafe { libc::shmctl(id, libc::IPC_SET, &raw mut facts) })).map(|_| ())
 }
@@ -176,8 +193,12 @@ mod tests {
     fn a_segment_is_described_until_it_is_removed() {
         let id = create(libc::IPC_PRIVATE, 5000, 0o600).unwrap();
         set_mode(id, 0o640).unwrap();
-        let facts = SegmentFacts { key: 0, size: 5000, mode: 0o640, removed: false, attached: 0 };
-        assert_eq!(segment(id).unwrap(), facts);
+        let now = segment(id).unwrap();
+        let SegmentFacts { owner, creator, .. } = now;
+        let facts =
+            SegmentFacts { key: 0, size: 5000, mode: 0o640, removed: false, attached: 0, owner, creator };
+        assert_eq!((now, owner.0), (facts, crate::unix_socket::effective_user()));
+        set_owner(id, owner).unwrap();
         remove(id).unwrap();
         assert!(segment(id).is_err() && Attached::new(id).is_err());
     }

@@ -6,7 +6,7 @@
 
 use super::maps::{self, Kind, Mapped};
 use holdfast_abi::SharedPage;
-use holdfast_image::record::{InjectArea, SysvShmRecord};
+use holdfast_image::record::{InjectArea, Ownership, SysvShmRecord};
 use holdfast_image::refusal::Refusal;
 use holdfast_sys::procfs::{self, Mapping};
 use holdfast_sys::procmem;
@@ -58,10 +58,12 @@ pub fn attached<'a>(processes: impl Iterator<Item = Process<'a>>) -> Attached {
     }
     for (id, (own, place, process, mapping)) in known {
         match sysv_shm::segment(id) {
-            Ok(SegmentFacts { key, size, mode, removed, attached }) => {
+            Ok(SegmentFacts { key, size, mode, removed, attached, owner: (user, group), creator }) => {
                 let kernel = Some(id);
                 let (id, kernel) = shown(process, id).map_or((id, None), |shown| (shown, kernel));
-                found.segments.push(SysvShmRecord { id, kernel, key, size, mode, removed });
+                let (owner, creator) = (Some(Ownership { user, group }), Some(creator));
+                let record = SysvShmRecord { id, kernel, key, size, mode, removed, owner, creator };
+                found.segments.push(record);
                 if attached > own {
                     let reason = format!(
                         "System V shared memory {id} is attached outside the job too, which is not supported: end what \

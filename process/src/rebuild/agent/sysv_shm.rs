@@ -20,6 +20,7 @@ use holdfast_image::pages::{ExtentSource, PageError, PageProvider};
 use holdfast_image::record::{Backing, ProcessRecord, Region, SysvShmRecord};
 use holdfast_sys::procmem::ForcedMemory;
 use holdfast_sys::sysv_shm::{self, Attached, SegmentFacts};
+use holdfast_sys::unix_socket;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -204,12 +205,12 @@ fn take(about: &SysvShmRecord, id: i32) -> Result<Option<Claimed>, RebuildError>
     let begun = Instant::now();
     loop {
         // One that may not even be looked at is another program's.
-        let Ok(SegmentFacts { key, size, removed, attached, .. }) = sysv_shm::segment(id) else {
-            return Ok(None);
-        };
+        let Ok(facts) = sysv_shm::segment(id) else { return Ok(None) };
+        let SegmentFacts { key, size, removed, attached, .. } = facts;
         if !removed && (key, size) != (about.key, about.size) {
             return Ok(None);
         }
+        refuse_others(about, id, &facts)?;
         if !removed && attached == 0 {
             let what = format!("attaching System V shared memory {id} to put its content back");
             let own = Attached::new(id).map_err(RebuildError::io(what))?;
@@ -233,6 +234,21 @@ fn take(about: &SysvShmRecord, id: i32) -> Result<Option<Claimed>, RebuildError>
     }
 }
 
+/// One that another user has made or owns would show that user the program's memory.
+fn refuse_others(about: &SysvShmRecord, id: i32, now: &SegmentFacts) -> Result<(), RebuildError> {
+    let Some(owner) = about.owner else { return Ok(()) };
+    let known = [Some(owner.user), about.creator, Some(unix_socket::effective_user())];
+    let other = [now.owner.0, now.creator].into_iter().find(|user| !known.contains(&Some(*user)));
+    match other.filter(|_| !now.removed) {
+        Some(other) => Err(RebuildError::Refused(format!(
+            "System V shared memory {id} is user {other}'s, and that of the program was user {}'s: remove it \
+             (ipcrm -m {id})",
+            owner.user
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// A new one of `size` bytes and ordinary pages, with the old id if that can be had.
 fn make(about: &SysvShmRecord, size: u64) -> Result<Claimed, RebuildError> {
     let SysvShmRecord { id, key, mode, removed, .. } = *about;
@@ -250,6 +266,10 @@ fn make(about: &SysvShmRecord, size: u64) -> Result<Claimed, RebuildError> {
     let attached = Attached::new(made).inspect_err(|_| drop(sysv_shm::remove(made)));
     let attached = attached.map_err(RebuildError::io(format!("attaching System V shared memory {made}")))?;
     let attached = Some(attached);
+    // Others can only have had their own; whose id this is here may be another user.
+    if let Some(owner) = about.owner.filter(|_| unix_socket::effective_user() == 0) {
+        let _ = sysv_shm::set_owner(made, (owner.user, owner.group));
+    }
     let mut claimed = Claimed { id: made, about: *about, attached, made: true, lasting: true };
     if removed {
         sysv_shm::remove(made)
@@ -360,6 +380,7 @@ fn attach_pieces(
 mod tests {
     use super::*;
     use crate::rebuild::testing::record;
+    use holdfast_image::record::Ownership;
 
     fn of(segments: Vec<SysvShmRecord>) -> ProcessRecord {
         let mut record = record(Vec::new());
@@ -370,7 +391,16 @@ mod tests {
     #[test]
     fn what_is_found_stays_and_what_somebody_has_is_left_alone() {
         let id = sysv_shm::create(libc::IPC_PRIVATE, 8192, 0o600).unwrap();
-        let about = SysvShmRecord { id, kernel: None, key: 0, size: 8192, mode: 0o600, removed: false };
+        let about = SysvShmRecord {
+            id,
+            kernel: None,
+            key: 0,
+            size: 8192,
+            mode: 0o600,
+            removed: false,
+            owner: None,
+            creator: None,
+        };
         let found = SysvShm::claim(&Job::new(&of(vec![about]))).unwrap();
         assert_eq!((found.ids(), found.0[0].made), (vec![id], false));
         let refused = SysvShm::claim(&Job::new(&of(vec![about]))).unwrap_err().to_string();
@@ -394,7 +424,16 @@ mod tests {
         let gone = sysv_shm::create(libc::IPC_PRIVATE, 4096, 0o600).unwrap();
         sysv_shm::remove(gone).unwrap();
         let id = sysv_shm::create(key, 8192, 0o600).unwrap();
-        let about = SysvShmRecord { id: gone, kernel: None, key, size: 8192, mode: 0o600, removed: false };
+        let about = SysvShmRecord {
+            id: gone,
+            kernel: None,
+            key,
+            size: 8192,
+            mode: 0o600,
+            removed: false,
+            owner: None,
+            creator: None,
+        };
         let found = SysvShm::claim(&Job::new(&of(vec![about]))).unwrap();
         assert_eq!((found.ids(), found.0[0].made), (vec![id], false));
         drop(found);
@@ -404,9 +443,48 @@ mod tests {
         sysv_shm::remove(id).unwrap();
     }
 
+    /// As after a reboot, when another user was quicker with the key.
+    #[test]
+    fn a_segment_of_another_user_is_refused() {
+        if unix_socket::effective_user() != 0 {
+            return println!("not run: this test needs root");
+        }
+        let key = (0x4c00_0000 | std::process::id()).cast_signed();
+        let id = sysv_shm::create(key, 8192, 0o666).unwrap();
+        let about = SysvShmRecord {
+            id: id + 1,
+            kernel: None,
+            key,
+            size: 8192,
+            mode: 0o600,
+            removed: false,
+            owner: Some(Ownership { user: 0, group: 0 }),
+            creator: Some(0),
+        };
+        let claim = || SysvShm::claim(&Job::new(&of(vec![about]))).map(|found| found.ids());
+        assert_eq!(claim().unwrap(), [id]);
+        sysv_shm::set_owner(id, (2102, 2102)).unwrap();
+        let refused = claim().unwrap_err().to_string();
+        assert!(refused.contains("2102") && refused.contains(&format!("ipcrm -m {id}")), "{refused}");
+        sysv_shm::remove(id).unwrap();
+        let theirs = SysvShmRecord { owner: Some(Ownership { user: 2102, group: 2103 }), ..about };
+        let made = SysvShm::claim(&Job::new(&of(vec![theirs]))).unwrap();
+        let facts = sysv_shm::segment(made.ids()[0]).unwrap();
+        assert_eq!((facts.owner, facts.creator), ((2102, 2103), 0));
+    }
+
     #[test]
     fn what_was_removed_is_made_anew_and_goes_with_the_restart() {
-        let about = SysvShmRecord { id: 77, kernel: None, key: 5, size: 5000, mode: 0o400, removed: true };
+        let about = SysvShmRecord {
+            id: 77,
+            kernel: None,
+            key: 5,
+            size: 5000,
+            mode: 0o400,
+            removed: true,
+            owner: None,
+            creator: None,
+        };
         let record = of(vec![about, about]);
         let mut made = SysvShm::claim(&Job::new(&record)).unwrap();
         let ids = made.ids();
