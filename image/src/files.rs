@@ -268,6 +268,9 @@ pub enum Object {
         /// This end has sent its last.
         #[serde(default)]
         shut: bool,
+        /// Of datagrams: this end receives nothing any more (of streams, the other one has sent its last then).
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        shut_reading: bool,
     },
     /// Any other socket.
     Socket(Box<SocketRecord>),
@@ -363,6 +366,19 @@ pub struct SocketRecord {
     /// What waits to be read in a unix datagram socket.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<Datagram>,
+    /// Of a datagram socket, what was shut down: 1 reading, 2 writing.
+    #[serde(default, skip_serializing_if = "is_open")]
+    pub shut: u8,
+    /// The program of a classic filter (SO_ATTACH_FILTER), as SO_GET_FILTER gives it: struct sock_filter, 8 bytes each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filter: Option<Blob>,
+    /// Of a unix datagram socket whose name is gone: its number, by which others are connected to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub number: Option<u64>,
+}
+
+fn is_open(shut: &u8) -> bool {
+    *shut == 0
 }
 
 /// A message, and where it came from.
@@ -425,6 +441,9 @@ pub enum SocketState {
     Directed {
         /// Bytes of its struct sockaddr.
         peer: Blob,
+        /// A socket of the program whose name is gone: [`SocketRecord::number`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        number: Option<u64>,
     },
     /// A connection to a listener in the process that was not accepted, and through which nothing went.
     Pending {
@@ -447,6 +466,11 @@ pub enum SocketState {
     },
     /// A connection that was lost: to a peer outside, by the choice of the user (`--tcp close`).
     Lost,
+    /// A TCP connection that both ends have shut for writing: after what waits to be read comes the end.
+    Over {
+        /// What waits to be read.
+        data: Vec<Blob>,
+    },
 }
 
 /// An option of a socket.
@@ -493,6 +517,9 @@ mod tests {
             deleted: false,
             renamed: None,
             messages: Vec::new(),
+            shut: 0,
+            filter: None,
+            number: None,
         }
     }
 

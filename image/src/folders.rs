@@ -129,6 +129,9 @@ mod tests {
                 deleted,
                 renamed: None,
                 messages: Vec::new(),
+                shut: 0,
+                filter: None,
+                number: None,
             }))
         };
         let folder = Object::Directory { path: Name::from(Path::new("/data")), position: 0, inode: None };

@@ -1,4 +1,4 @@
-//! What only the kernel knows of unix sockets, by NETLINK_SOCK_DIAG (sock_diag(7); allowed to every user).
+//! What only the kernel knows of unix and UDP sockets, by NETLINK_SOCK_DIAG (sock_diag(7); allowed to every user).
 //!
 //! # Safety
 //! A netlink socket, one send and one recv with local buffers; the answer is parsed from bytes with bounds checked.
@@ -25,6 +25,12 @@ const UNIX_DIAG_SHUTDOWN: u16 = 6;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const TCP_LISTEN: u8 = 10;
+/// Bytes of struct unix_diag_msg.
+const UNIX_DIAG_MSG: usize = 16;
+/// Bytes of struct inet_diag_msg, whose last word is the inode, and of struct inet_diag_sockid (linux/inet_diag.h).
+const INET_DIAG_MSG: usize = 72;
+const INET_DIAG_SOCKID: usize = 48;
+const INET_DIAG_SHUTDOWN: u16 = 8;
 
 /// A unix socket (include/uapi/linux/unix_diag.h).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -39,6 +45,8 @@ pub struct UnixSocket {
     pub backlog: u32,
     /// Nothing can be sent any more: this end was shut for writing, or the other for reading.
     pub shut: bool,
+    /// Nothing will be received any more: this end was shut for reading.
+    pub shut_reading: bool,
     /// Nor will anything come: so it is when the other end was closed.
     pub ended: bool,
     /// The lower 32 bits of the inode of the file that it was bound to, whatever that is called now.
@@ -58,10 +66,41 @@ pub fn unix_socket(inode: u64) -> io::Result<UnixSocket> {
 /// # Errors
 /// The kernel has no unix diag, or cannot tell all.
 pub fn unix_sockets() -> io::Result<HashMap<u64, UnixSocket>> {
-    let socket = request(0, SHOWN, NLM_F_REQUEST | NLM_F_DUMP)?;
     let mut all = HashMap::new();
+    read_all(&request(0, SHOWN, NLM_F_REQUEST | NLM_F_DUMP)?, |answer| {
+        all.insert(u64::from(word(answer, 16 + 4).unwrap_or(0)), understand(answer));
+    })?;
+    Ok(all)
+}
+
+/// What was shut down of each UDP socket of this network namespace of which something was, by inode: 1 reading, 2
+/// writing.
+///
+/// # Errors
+/// The kernel has no diag of UDP, or cannot tell all.
+pub fn udp_shut() -> io::Result<HashMap<u64, u8>> {
+    let mut all = HashMap::new();
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        // struct inet_diag_req_v2: family, protocol, extensions, padding, states, struct inet_diag_sockid.
+        let mut body =
+            vec![u8::try_from(family).unwrap_or(0), u8::try_from(libc::IPPROTO_UDP).unwrap_or(0), 0, 0];
+        body.extend_from_slice(&u32::MAX.to_ne_bytes());
+        body.extend_from_slice(&[0; INET_DIAG_SOCKID]);
+        read_all(&ask_for(&body, NLM_F_REQUEST | NLM_F_DUMP)?, |answer| {
+            let shut = attributes(answer, INET_DIAG_MSG).find(|(kind, _)| *kind == INET_DIAG_SHUTDOWN);
+            let bits = shut.and_then(|(_, value)| value.first().copied()).unwrap_or(0);
+            if bits != 0 {
+                all.insert(u64::from(word(answer, 16 + INET_DIAG_MSG - 4).unwrap_or(0)), bits);
+            }
+        })?;
+    }
+    Ok(all)
+}
+
+/// Reads all messages of an answer.
+fn read_all(socket: &OwnedFd, mut each: impl FnMut(&[u8])) -> io::Result<()> {
     loop {
-        let answers = receive(&socket)?;
+        let answers = receive(socket)?;
         let mut rest = answers.as_slice();
         // Messages begin at multiples of four bytes (netlink(7)).
         while let Some(len) =
@@ -69,9 +108,9 @@ pub fn unix_sockets() -> io::Result<HashMap<u64, UnixSocket>> {
         {
             let answer = &rest[..len];
             match half(answer, 4) {
-                Some(NLMSG_DONE) => return Ok(all),
+                Some(NLMSG_DONE) => return Ok(()),
                 Some(NLMSG_ERROR) => return Err(error_of(answer)),
-                _ => drop(all.insert(u64::from(word(answer, 16 + 4).unwrap_or(0)), understand(answer))),
+                _ => each(answer),
             }
             rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
         }
@@ -84,7 +123,7 @@ pub fn unix_sockets() -> io::Result<HashMap<u64, UnixSocket>> {
 /// A message about one socket.
 fn understand(answer: &[u8]) -> UnixSocket {
     let mut found = UnixSocket { listens: answer.get(16 + 2) == Some(&TCP_LISTEN), ..UnixSocket::default() };
-    for (kind, value) in attributes(answer) {
+    for (kind, value) in attributes(answer, UNIX_DIAG_MSG) {
         match kind {
             // struct unix_diag_vfs: inode, device.
             UNIX_DIAG_VFS => found.file = word(value, 0),
@@ -95,7 +134,7 @@ fn understand(answer: &[u8]) -> UnixSocket {
             // RCV_SHUTDOWN 1, SEND_SHUTDOWN 2 (include/net/sock.h).
             UNIX_DIAG_SHUTDOWN => {
                 let bits = value.first().copied().unwrap_or(0);
-                (found.shut, found.ended) = (bits & 2 != 0, bits & 3 == 3);
+                (found.shut, found.shut_reading, found.ended) = (bits & 2 != 0, bits & 1 != 0, bits & 3 == 3);
             }
             _ => {}
         }
@@ -110,7 +149,7 @@ fn understand(answer: &[u8]) -> UnixSocket {
 /// As [`unix_socket`]; EMSGSIZE: there are too many.
 pub fn waiting_connections(inode: u64) -> io::Result<Vec<u64>> {
     let answer = ask(inode, UDIAG_SHOW_ICONS)?;
-    let icons = attributes(&answer).find(|(kind, _)| *kind == UNIX_DIAG_ICONS);
+    let icons = attributes(&answer, UNIX_DIAG_MSG).find(|(kind, _)| *kind == UNIX_DIAG_ICONS);
     let words = icons.map_or(&[][..], |(_, value)| value).chunks_exact(4);
     Ok(words.filter_map(|bytes| word(bytes, 0).map(u64::from)).collect())
 }
@@ -121,24 +160,29 @@ fn ask(inode: u64, what: u32) -> io::Result<Vec<u8>> {
     if half(&answer, 4) == Some(NLMSG_ERROR) { Err(error_of(&answer)) } else { Ok(answer) }
 }
 
-/// Asks; the answer comes from the result.
+/// Asks for unix sockets; the answer comes from the result.
 fn request(inode: u64, what: u32, flags: u16) -> io::Result<OwnedFd> {
+    let mut body = vec![1, 0, 0, 0]; // struct unix_diag_req: AF_UNIX
+    body.extend_from_slice(&u32::MAX.to_ne_bytes()); // all states
+    body.extend_from_slice(&u32::try_from(inode).unwrap_or(0).to_ne_bytes());
+    body.extend_from_slice(&what.to_ne_bytes());
+    body.extend_from_slice(&[0xff; 8]); // no cookie
+    ask_for(&body, flags)
+}
+
+fn ask_for(body: &[u8], flags: u16) -> io::Result<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
     const NETLINK_SOCK_DIAG: i32 = 4;
     // SAFETY: numbers only; the result is a new descriptor.
     let fd = crate::check(i64::from(unsafe { libc::socket(libc::AF_NETLINK, kind, NETLINK_SOCK_DIAG) }))?;
     // SAFETY: as above.
     let socket = unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap_or(-1)) };
-    let mut request = Vec::with_capacity(40);
-    request.extend_from_slice(&40_u32.to_ne_bytes()); // struct nlmsghdr
+    let len = u32::try_from(16 + body.len()).unwrap_or(0);
+    let mut request = len.to_ne_bytes().to_vec(); // struct nlmsghdr
     request.extend_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     request.extend_from_slice(&flags.to_ne_bytes());
     request.extend_from_slice(&[0; 8]);
-    request.extend_from_slice(&[1, 0, 0, 0]); // struct unix_diag_req: AF_UNIX
-    request.extend_from_slice(&u32::MAX.to_ne_bytes()); // all states
-    request.extend_from_slice(&u32::try_from(inode).unwrap_or(0).to_ne_bytes());
-    request.extend_from_slice(&what.to_ne_bytes());
-    request.extend_from_slice(&[0xff; 8]); // no cookie
+    request.extend_from_slice(body);
     crate::fd::send(socket.as_fd(), &request, 0)?;
     Ok(socket)
 }
@@ -164,9 +208,9 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4).map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]))
 }
 
-/// Kinds and values.
-fn attributes(answer: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    let mut at = 16 + 16; // nlmsghdr, unix_diag_msg
+/// Kinds and values, behind struct nlmsghdr and a structure of so many bytes.
+fn attributes(answer: &[u8], before: usize) -> impl Iterator<Item = (u16, &[u8])> {
+    let mut at = 16 + before;
     std::iter::from_fn(move || {
         let (len, kind) = (usize::from(half(answer, at)?), half(answer, at + 2)?);
         let value = answer.get(at + 4..at.checked_add(len)?)?;
@@ -206,6 +250,25 @@ mod tests {
         for end in pairs.iter().flat_map(|(a, b)| [a, b]) {
             assert_eq!(all.get(&inode(end)), Some(&unix_socket(inode(end)).unwrap()));
         }
+    }
+
+    #[test]
+    fn what_was_shut_down_of_datagram_sockets_is_told() {
+        let (a, b) = crate::fd::socketpair(libc::SOCK_DGRAM).unwrap();
+        crate::socket::shut(a.as_fd(), 1).unwrap();
+        let (one, other) = (unix_socket(inode(&a)).unwrap(), unix_socket(inode(&b)).unwrap());
+        assert_eq!((one.shut, one.shut_reading, other.shut, other.shut_reading), (false, true, false, false));
+        let udp = |bits: u8| {
+            let made = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+            made.connect(made.local_addr().unwrap()).unwrap();
+            crate::socket::shut(made.as_fd(), bits).unwrap();
+            OwnedFd::from(made)
+        };
+        let sockets = [0, 1, 2, 3].map(udp);
+        // A kernel may be built without.
+        let Ok(all) = udp_shut() else { return };
+        let found = sockets.each_ref().map(|socket| all.get(&inode(socket)).copied());
+        assert_eq!(found, [None, Some(1), Some(2), Some(3)]);
     }
 
     #[test]

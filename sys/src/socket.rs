@@ -5,7 +5,8 @@
 //! image holds comes back as the same bytes and numbers. Its backlog has an upper bound, SOMAXCONN of its headers.
 //!
 //! # Safety
-//! Calls take descriptors that the caller borrows, and local buffers with their lengths.
+//! Calls take descriptors that the caller borrows, and local buffers with their lengths, in instructions where the
+//! kernel counts those.
 #![allow(unsafe_code)]
 
 use crate::fd::owned;
@@ -146,6 +147,90 @@ pub fn shut_writing(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(nix::sys::socket::shutdown(fd.as_raw_fd(), Shutdown::Write)?)
 }
 
+/// Shuts down what the bits say: 1 reading, 2 writing. A datagram socket without a destination says ENOTCONN, and does
+/// it all the same (net/ipv4/af_inet.c, inet_shutdown).
+///
+/// # Errors
+/// As `shutdown(2)`.
+pub fn shut(fd: BorrowedFd<'_>, bits: u8) -> io::Result<()> {
+    let how = match bits & 3 {
+        0 => return Ok(()),
+        1 => Shutdown::Read,
+        2 => Shutdown::Write,
+        _ => Shutdown::Both,
+    };
+    match nix::sys::socket::shutdown(fd.as_raw_fd(), how) {
+        Err(nix::errno::Errno::ENOTCONN) => Ok(()),
+        result => Ok(result?),
+    }
+}
+
+/// The classic program of a socket's filter, 8 bytes for each instruction (struct sock_filter); `None`: it has no
+/// filter.
+///
+/// # Errors
+/// EACCES: it is one of eBPF, which nobody is told (net/core/filter.c, sk_get_filter).
+pub fn filter(fd: BorrowedFd<'_>) -> io::Result<Option<Vec<u8>>> {
+    // Lengths are counted in instructions here.
+    let mut count: libc::socklen_t = 0;
+    let mut none = [0_u64; 1];
+    // SAFETY: with a length of 0 nothing but the length is written.
+    let result = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_GET_FILTER,
+            none.as_mut_ptr().cast(),
+            &raw mut count,
+        )
+    };
+    check(i64::from(result))?;
+    if count == 0 {
+        return Ok(None);
+    }
+    let mut program = vec![0_u64; count as usize];
+    // SAFETY: the kernel writes `count` instructions of 8 bytes at most, or none if the program has more by now.
+    let result = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_GET_FILTER,
+            program.as_mut_ptr().cast(),
+            &raw mut count,
+        )
+    };
+    check(i64::from(result))?;
+    program.truncate(count as usize);
+    Ok(Some(program.iter().flat_map(|instruction| instruction.to_ne_bytes()).collect()))
+}
+
+/// Gives a socket such a filter.
+///
+/// # Errors
+/// EINVAL: it is no program of instructions; as `setsockopt(2)`.
+pub fn set_filter(fd: BorrowedFd<'_>, program: &[u8]) -> io::Result<()> {
+    let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
+    let (instructions, rest) = program.as_chunks::<8>();
+    let len = u16::try_from(instructions.len()).map_err(|_| invalid())?;
+    if !rest.is_empty() {
+        return Err(invalid());
+    }
+    let mut aligned: Vec<u64> = instructions.iter().map(|bytes| u64::from_ne_bytes(*bytes)).collect();
+    let whole = libc::sock_fprog { len, filter: aligned.as_mut_ptr().cast() };
+    let size = libc::socklen_t::try_from(size_of::<libc::sock_fprog>()).unwrap_or(0);
+    // SAFETY: the kernel reads the structure, and `len` instructions behind its pointer, which live until then.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            (&raw const whole).cast(),
+            size,
+        )
+    };
+    check(i64::from(result)).map(|_| ())
+}
+
 /// An option as the bytes that the kernel gives, 64 at most.
 ///
 /// # Errors
@@ -252,6 +337,17 @@ mod tests {
         address[..2].copy_from_slice(&2_u16.to_ne_bytes());
         address[4..8].copy_from_slice(&[127, 0, 0, 1]);
         address
+    }
+
+    #[test]
+    fn a_filter_is_read_as_it_was_given() {
+        let socket = new(libc::AF_INET, libc::SOCK_DGRAM, 0).unwrap();
+        assert_eq!(filter(socket.as_fd()).unwrap(), None);
+        // Returns the length of the packet: two instructions (BPF_LD+BPF_W+BPF_LEN, BPF_RET+BPF_A).
+        let program = [0x80_u64.to_ne_bytes(), 0x16_u64.to_ne_bytes()].concat();
+        set_filter(socket.as_fd(), &program).unwrap();
+        assert_eq!(filter(socket.as_fd()).unwrap(), Some(program.clone()));
+        assert!(set_filter(socket.as_fd(), &program[..7]).is_err());
     }
 
     #[test]

@@ -316,6 +316,7 @@ fn socket_state(state: &SocketState) -> String {
         }
         SocketState::Pending { .. } => "connection that waits to be accepted".into(),
         SocketState::Lost => "a connection that is lost at a restart".into(),
+        SocketState::Over { .. } => "a connection that both ends have shut".into(),
     }
 }
 

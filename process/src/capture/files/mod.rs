@@ -16,6 +16,7 @@ mod locks;
 mod multicast;
 mod proc_self;
 mod socket_files;
+mod socket_options;
 mod sockets;
 mod terminals;
 pub mod unlinked;
@@ -164,6 +165,8 @@ pub struct FileReader<'a> {
     streams: OnceCell<HashMap<u64, sockets::Stream>>,
     /// Their inodes, by the address here and there.
     stream_ends: OnceCell<HashMap<(SocketAddr, SocketAddr), u64>>,
+    /// What was shut down of UDP sockets, once somebody has asked; `None`: the kernel does not tell.
+    udp: OnceCell<Option<HashMap<u64, u8>>>,
     /// Multicast groups that somebody on the host has joined, once somebody has asked.
     groups: OnceCell<Vec<multicast::Group>>,
     /// What shared mappings cover of files without a name.
@@ -200,6 +203,7 @@ impl<'a> FileReader<'a> {
             unixes: OnceCell::new(),
             streams: OnceCell::new(),
             stream_ends: OnceCell::new(),
+            udp: OnceCell::new(),
             groups: OnceCell::new(),
             covered: Covered::default(),
             nameless: RefCell::default(),
@@ -336,6 +340,10 @@ impl<'a> FileReader<'a> {
         }
         if PLAIN_DEVICES.contains(&target) {
             return Ok(Object::Device { path: Name(target.to_vec()) });
+        }
+        if let Some(pid) = self.foreign_process(target) {
+            let what = "which is not the program's or has ended: close it, or try again";
+            return Err(Obstacle::Passing(format!("a file of /proc about process {pid}, {what}")));
         }
         let path = self.link_path(found);
         let metadata = fs::metadata(&path).map_err(|error| Obstacle::of("", &error))?;

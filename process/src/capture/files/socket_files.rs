@@ -7,6 +7,7 @@ use crate::capture::hardlinks;
 use crate::capture::identity::owner_of;
 use holdfast_image::bytes::Name;
 use holdfast_image::record::SocketRecord;
+use holdfast_sys::fd;
 use std::ffi::OsString;
 use std::fs::{self, Metadata};
 use std::io;
@@ -30,12 +31,21 @@ pub(super) fn look(pid: i32, inode: Option<u32>, record: &mut SocketRecord) {
         record.renamed = Some(Name(name.into_vec()));
         return;
     }
-    // Where the kernel's inodes are not those of the files (overlayfs), the socket that has the name is taken for it.
-    record.deleted = here
-        .as_ref()
-        .map_or_else(|error| error.kind() == io::ErrorKind::NotFound, |found| !found.file_type().is_socket());
+    record.deleted = here.as_ref().map_or_else(
+        |error| error.kind() == io::ErrorKind::NotFound,
+        |found| !is_it(found) && !may_be(&path, found),
+    );
     record.owner = here.as_ref().ok().filter(|_| !record.deleted).map(owner_of);
     record.mode = here.map_or(0o777, |found| found.mode()) & 0o7777;
+}
+
+/// Whether a file may be it though it has another inode: where the kernel's inodes are not those of the files
+/// (overlayfs), the socket that has the name is taken for it.
+fn may_be(path: &Path, found: &Metadata) -> bool {
+    /// include/uapi/linux/magic.h.
+    const OVERLAYFS: u64 = 0x794c_7630;
+    found.file_type().is_socket()
+        && path.parent().is_none_or(|folder| fd::file_system_type(folder).is_ok_and(|kind| kind == OVERLAYFS))
 }
 
 fn lower(inode: u64) -> u32 {
@@ -87,6 +97,9 @@ mod tests {
                 deleted: false,
                 renamed: None,
                 messages: Vec::new(),
+                shut: 0,
+                filter: None,
+                number: None,
             };
             look(own, sock_diag::unix_socket(inode).unwrap().file, &mut record);
             (record.deleted, record.renamed)
@@ -97,9 +110,10 @@ mod tests {
         assert_eq!(seen(), (false, name(&second)));
         let other = UnixListener::bind(&first).unwrap();
         assert_eq!(seen(), (false, name(&second)), "another one has the name");
+        fs::remove_file(&second).unwrap();
+        assert_eq!(seen(), (true, None), "its own name is gone, and another one has its old one");
         drop(other);
         fs::remove_file(&first).unwrap();
-        fs::remove_file(&second).unwrap();
         assert_eq!(seen(), (true, None));
         fs::write(&first, "x").unwrap();
         assert_eq!(seen(), (true, None));

@@ -6,6 +6,7 @@
 
 use super::in_flight::{glance, peek};
 use super::socket_files;
+use super::socket_options::options;
 use super::{FileReader, Found, Look, Obstacle};
 use holdfast_image::bytes::Blob;
 use holdfast_image::record::{Object, SocketOption, SocketRecord, SocketState, internet_address};
@@ -17,17 +18,6 @@ use std::fs;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Options of every socket (asm-generic/socket.h): reuse of addresses and ports, keep-alive, broadcast, urgent data in
-/// line, priority, linger, credentials, time-outs, time stamps, least bytes to read, device.
-const SOCKET_OPTIONS: [i32; 14] = [2, 15, 9, 6, 10, 12, 13, 16, 18, 20, 21, 29, 35, 25];
-/// Of TCP (tcp(7)): no delay, cork, keep-alive times and count, syn count, linger, deferred accept, user time-out, fast
-/// open, low mark of unsent data.
-const TCP_OPTIONS: [i32; 11] = [1, 3, 4, 5, 6, 7, 8, 9, 18, 23, 25];
-/// Of IPv4 (ip(7)): type of service, time to live, packet information, path discovery, errors, free binding, multicast.
-const IP_OPTIONS: [i32; 10] = [1, 2, 8, 10, 11, 12, 15, 32, 33, 34];
-/// Of IPv6 (ipv6(7)): this family only, hops, multicast hops, interface and loop, errors, packet information, traffic
-/// class.
-const IPV6_OPTIONS: [i32; 8] = [26, 16, 17, 18, 19, 25, 49, 67];
 /// Bytes on their way to the other end (tcp(7), unix(7)).
 const SIOCOUTQ: libc::c_ulong = 0x5411;
 /// So many sockets are asked for one by one.
@@ -35,8 +25,6 @@ const FEW_SOCKETS: usize = 16;
 const NOT_ACCEPTED: &str =
     "a connection to the program itself that was not accepted yet, with data in it; try again";
 const ON_ITS_WAY: &str = "a TCP connection with data on its way, or that is being closed; try again";
-/// SO_BUF_LOCK (Linux 5.14): which buffer sizes were set by the program; 1: for sending, 2: for receiving.
-const SO_BUF_LOCK: i32 = 72;
 const AF_INET: i32 = libc::AF_INET;
 const AF_INET6: i32 = libc::AF_INET6;
 
@@ -85,7 +73,7 @@ impl FileReader<'_> {
             (None, _) => SocketState::Idle,
             // Closed by whoever had it: what it has sent can still be read.
             (Some(0), _) if kernel.ended && !is_datagram => {
-                return self.pair(taken, found.inode, socket_type, kernel.shut);
+                return self.pair(taken, found.inode, socket_type, &kernel);
             }
             (Some(0), _) if !is_datagram => {
                 let peer = peer_of(taken)?;
@@ -103,10 +91,10 @@ impl FileReader<'_> {
                     |end: &OwnedFd| socket::local_address(end.as_fd()).is_ok_and(|name| name.len() > 2);
                 let mutual = self.kernels(number).is_some_and(|other| other.peer == Some(found.inode));
                 if mutual && !named(taken) && !named(&other) {
-                    return self.pair(taken, found.inode.min(number), socket_type, kernel.shut);
+                    return self.pair(taken, found.inode.min(number), socket_type, &kernel);
                 }
                 if is_datagram {
-                    directed(taken)?
+                    directed_to(taken, Some(number))?
                 } else {
                     let data = self.data(taken, socket_type)?;
                     let connection = found.inode.min(number);
@@ -134,8 +122,21 @@ impl FileReader<'_> {
         if let Object::Socket(socket) = &mut object {
             socket.messages = messages;
             socket_files::look(pid, kernel.file, socket);
+            socket.number = (is_datagram && socket.deleted).then_some(found.inode);
+            if is_datagram {
+                socket.shut = u8::from(kernel.shut_reading) | u8::from(kernel.shut) << 1;
+            }
         }
         Ok(object)
+    }
+
+    /// What was shut down of a UDP socket. A kernel without diag of UDP tells of reading alone (net/core/datagram.c,
+    /// datagram_poll).
+    fn udp_shut(&self, found: &Found, taken: &OwnedFd) -> u8 {
+        match self.udp.get_or_init(|| sock_diag::udp_shut().ok()) {
+            Some(all) => all.get(&found.inode).copied().unwrap_or(0),
+            None => u8::from(fd::poll_state(taken.as_fd()).is_ok_and(|state| state & libc::POLLRDHUP != 0)),
+        }
     }
 
     /// What the kernel knows of a unix socket. Of many all are asked for at once: it looks for each among all of the
@@ -157,6 +158,7 @@ impl FileReader<'_> {
         let protocol = fd::socket_option(taken.as_fd(), libc::SO_PROTOCOL).unwrap_or(0);
         let kind = (socket_type, protocol);
         let state = if kind == (libc::SOCK_STREAM, libc::IPPROTO_TCP) {
+            refuse_layers(taken)?;
             match self.stream(found, taken)? {
                 Some(state) => state,
                 None => return self.inherited(found, not_supported(taken, found.inode)),
@@ -177,11 +179,21 @@ impl FileReader<'_> {
             && socket_type == libc::SOCK_DGRAM
         {
             socket.options.extend(self.joined(taken, domain));
+            socket.shut = self.udp_shut(found, taken);
         }
         Ok(object)
     }
 
-    fn pair(&self, taken: &OwnedFd, number: u64, socket_type: i32, shut: bool) -> Result<Object, Obstacle> {
+    fn pair(
+        &self,
+        taken: &OwnedFd,
+        number: u64,
+        socket_type: i32,
+        kernel: &UnixSocket,
+    ) -> Result<Object, Obstacle> {
+        if filter(taken)?.is_some() {
+            return Err("a filter of a socket pair is not supported".into());
+        }
         let option = |option| fd::socket_option(taken.as_fd(), option).unwrap_or(0).cast_unsigned();
         Ok(Object::SocketPair {
             pair: number,
@@ -192,7 +204,8 @@ impl FileReader<'_> {
             send_timeout_us: objects::socket_timeout_us(taken.as_fd(), libc::SO_SNDTIMEO).unwrap_or(0),
             receive_timeout_us: objects::socket_timeout_us(taken.as_fd(), libc::SO_RCVTIMEO).unwrap_or(0),
             options: options(taken, libc::AF_UNIX, 0).into_iter().filter(is_of_pairs).collect(),
-            shut,
+            shut: kernel.shut,
+            shut_reading: kernel.shut_reading && socket_type == libc::SOCK_DGRAM,
         })
     }
 
@@ -205,8 +218,13 @@ impl FileReader<'_> {
             return Ok(Some(SocketState::Listening { backlog: info.backlog }));
         }
         if info.state == tcp_state::CLOSE {
-            let was_connected = info.sent > 0 || info.received > 0;
-            return Ok(Some(if was_connected { SocketState::Lost } else { SocketState::Idle }));
+            if info.sent == 0 && info.received == 0 {
+                return Ok(Some(SocketState::Idle));
+            }
+            // An error waits to be told: it was reset. Otherwise both ends have sent their last, or it was told.
+            let is_reset = fd::poll_state(taken.as_fd()).is_ok_and(|state| state & libc::POLLERR != 0);
+            let over = || Ok(SocketState::Over { data: self.data(taken, libc::SOCK_STREAM)? });
+            return if is_reset { Ok(SocketState::Lost) } else { over() }.map(Some);
         }
         let all = self.streams.get_or_init(|| self.internet_streams());
         let own = all.get(&found.inode);
@@ -360,11 +378,41 @@ fn peer_of(taken: &OwnedFd) -> Result<Blob, String> {
 
 /// With a default destination.
 pub(super) fn directed(taken: &OwnedFd) -> Result<SocketState, String> {
+    directed_to(taken, None)
+}
+
+/// The same; `number`: of that socket, if it is the program's.
+fn directed_to(taken: &OwnedFd, number: Option<u64>) -> Result<SocketState, String> {
     let peer = peer_of(taken)?;
     if peer.0.len() <= 2 {
         return Err("it sends to a socket without a name: not supported yet".into());
     }
-    Ok(SocketState::Directed { peer })
+    Ok(SocketState::Directed { peer, number })
+}
+
+/// The program of a socket's filter.
+fn filter(taken: &OwnedFd) -> Result<Option<Blob>, String> {
+    match socket::filter(taken.as_fd()) {
+        Ok(program) => Ok(program.map(Blob)),
+        Err(error) if error.raw_os_error() == Some(libc::EACCES) => Err(
+            "a socket with a filter of eBPF (SO_ATTACH_BPF), which the kernel does not tell: not supported"
+                .into(),
+        ),
+        // A kernel without filters.
+        Err(_) => Ok(None),
+    }
+}
+
+/// Refuses a TCP socket in which another protocol runs (kernel TLS, SMC): its keys are not told.
+fn refuse_layers(taken: &OwnedFd) -> Result<(), String> {
+    const TCP_ULP: i32 = 31;
+    let name = socket::option(taken.as_fd(), libc::IPPROTO_TCP, TCP_ULP).unwrap_or_default();
+    let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+    if name.is_empty() {
+        return Ok(());
+    }
+    let name = String::from_utf8_lossy(name);
+    Err(format!("a TCP socket with {name} in the kernel (TCP_ULP) is not supported: do that in the program"))
 }
 
 /// The record of a socket that does something.
@@ -387,6 +435,9 @@ pub(super) fn record(
         deleted: false,
         renamed: None,
         messages: Vec::new(),
+        shut: 0,
+        filter: filter(taken)?,
+        number: None,
     };
     Ok(Object::Socket(Box::new(record)))
 }
@@ -394,40 +445,6 @@ pub(super) fn record(
 /// What is left to be set of a pair: its buffers and time-outs are kept by themselves.
 fn is_of_pairs(option: &SocketOption) -> bool {
     ![libc::SO_SNDBUF, libc::SO_RCVBUF, libc::SO_SNDTIMEO, libc::SO_RCVTIMEO].contains(&option.name)
-}
-
-/// All options that can be read; what cannot is not there for this kind.
-fn options(taken: &OwnedFd, domain: i32, protocol: i32) -> Vec<SocketOption> {
-    let mut found = Vec::new();
-    let mut ask = |level: i32, names: &[i32]| {
-        for &name in names {
-            if let Ok(value) = socket::option(taken.as_fd(), level, name)
-                && !value.is_empty()
-            {
-                found.push(SocketOption { level, name, value: Blob(value) });
-            }
-        }
-    };
-    ask(libc::SOL_SOCKET, &SOCKET_OPTIONS);
-    match domain {
-        AF_INET => ask(libc::IPPROTO_IP, &IP_OPTIONS),
-        AF_INET6 => ask(libc::IPPROTO_IPV6, &IPV6_OPTIONS),
-        _ => {}
-    }
-    if protocol == libc::IPPROTO_TCP {
-        ask(libc::IPPROTO_TCP, &TCP_OPTIONS);
-    }
-    // What the program has not set the kernel adapts by itself.
-    let locked = fd::socket_option(taken.as_fd(), SO_BUF_LOCK).unwrap_or(0);
-    for (bit, name) in [(1, libc::SO_SNDBUF), (2, libc::SO_RCVBUF)] {
-        if locked & bit != 0
-            && let Ok(doubled) = fd::socket_option(taken.as_fd(), name)
-        {
-            let value = Blob((doubled / 2).to_ne_bytes().to_vec());
-            found.push(SocketOption { level: libc::SOL_SOCKET, name, value });
-        }
-    }
-    found
 }
 
 /// An address; one of IPv4 is the same in either family.

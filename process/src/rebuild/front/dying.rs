@@ -253,6 +253,9 @@ mod tests {
             deleted: false,
             renamed: None::<Name>,
             messages: Vec::new(),
+            shut: 0,
+            filter: None,
+            number: None,
         };
         let object = Object::Socket(Box::new(socket));
         let mut record = testing::record(Vec::new());

@@ -4,9 +4,11 @@
 //! Runs in the new process ([`super::objects`]), when all sockets are bound and none is connected: a socket that is
 //! takes messages from one sender only (net/unix/af_unix.c, unix_may_send). How it fails: an error names the socket.
 
+use super::socket_files::address_of_held;
 use crate::rebuild::error::RebuildError;
 use holdfast_image::record::{Object, SocketRecord};
 use holdfast_sys::socket;
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -31,19 +33,28 @@ impl Senders {
         Ok(())
     }
 
-    /// Sends what waited in a socket; what came from outside has no sender now, which the note says.
+    /// Sends what waited in a socket; what came from outside has no sender now, which the note says. `held`: files of
+    /// sockets whose names are gone.
     ///
     /// # Errors
     /// Names the socket.
-    pub fn send_again(&self, object: &Object, notes: &mut Vec<String>) -> Result<(), RebuildError> {
+    pub fn send_again(
+        &self,
+        object: &Object,
+        held: &HashMap<u64, OwnedFd>,
+        notes: &mut Vec<String>,
+    ) -> Result<(), RebuildError> {
         let Object::Socket(record) = object else { return Ok(()) };
         let failed = || RebuildError::io(format!("putting back a message for {}", record.address()));
+        let file = record.number.and_then(|number| held.get(&number));
+        let address = file.and_then(address_of_held);
+        let address = address.as_ref().unwrap_or(&record.local.0);
         for message in &record.messages {
             let sender = self.0.iter().find(|(address, _)| *address == message.from.0);
             let sent = match sender {
-                Some((_, sender)) => socket::send_to(sender.as_fd(), &message.data.0, &record.local.0),
+                Some((_, sender)) => socket::send_to(sender.as_fd(), &message.data.0, address),
                 None => socket::new(libc::AF_UNIX, libc::SOCK_DGRAM, 0)
-                    .and_then(|stranger| socket::send_to(stranger.as_fd(), &message.data.0, &record.local.0)),
+                    .and_then(|stranger| socket::send_to(stranger.as_fd(), &message.data.0, address)),
             };
             sent.map_err(failed())?;
             if sender.is_none() && message.from.0.len() > 2 {

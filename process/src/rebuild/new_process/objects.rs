@@ -2,13 +2,14 @@
 //! the new process ([`super::child`]).
 
 use super::datagrams::Senders;
+use super::socket_files::address_of_held;
 use super::sockets::{self, Connections};
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Job;
 use crate::rebuild::paths::{Opener, Place, explain};
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::record::{Inode, Object, SocketState};
-use holdfast_sys::{at, attributes, clock, clone, fd, inotify, objects, spawn};
+use holdfast_sys::{at, attributes, clock, clone, fd, inotify, objects, socket, spawn};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
@@ -24,8 +25,12 @@ pub struct ObjectBuilder {
     connections: Connections,
     /// How many ends of a connection have been given out.
     given: HashMap<u64, usize>,
-    /// To be connected when all sockets are there: socket, address, name.
-    pending: Vec<(OwnedFd, Vec<u8>, String)>,
+    /// To be connected when all sockets are there: socket, address, number of the socket there, name.
+    pending: Vec<(OwnedFd, Vec<u8>, Option<u64>, String)>,
+    /// Files of sockets whose names are gone, and that others are connected to, by number.
+    held: HashMap<u64, OwnedFd>,
+    /// What is done to sockets last, for nothing would come into them afterwards: what was shut, filters; with names.
+    last: Vec<(OwnedFd, u8, Option<Blob>, String)>,
     /// Pipes whose data is back.
     filled: HashSet<u64>,
     /// Who may have sent what waits in datagram sockets.
@@ -125,17 +130,21 @@ impl ObjectBuilder {
                     || RebuildError::Image(format!("descriptor {holder}: a connection with three ends"));
                 end.ok_or_else(none)?.try_clone().map_err(failed())?
             }
-            _ => sockets::make(socket, opener)?,
+            _ => sockets::make(socket, opener, &mut self.held)?,
         };
         self.senders.note(socket, &made).map_err(failed())?;
         if socket.domain.cast_signed() == libc::AF_NETLINK
-            && holdfast_sys::socket::local_address(made.as_fd()).map_err(failed())? != socket.local.0
+            && socket::local_address(made.as_fd()).map_err(failed())? != socket.local.0
         {
             self.notes.push(format!("descriptor {holder} (netlink socket) has another port now"));
         }
-        if let Some(peer) = sockets::leads_to(socket) {
+        let name = || format!("descriptor {holder} ({})", socket.address());
+        if let Some((peer, number)) = sockets::leads_to(socket) {
+            self.pending.push((made.try_clone().map_err(failed())?, peer.to_vec(), number, name()));
+        }
+        if socket.shut != 0 || socket.filter.is_some() {
             let end = made.try_clone().map_err(failed())?;
-            self.pending.push((end, peer.to_vec(), format!("descriptor {holder} ({})", socket.address())));
+            self.last.push((end, socket.shut, socket.filter.clone(), name()));
         }
         set_flags(made.as_fd(), flags).map_err(failed())?;
         Ok(made)
@@ -151,9 +160,13 @@ impl ObjectBuilder {
                 send_timeout_us,
                 receive_timeout_us,
                 options,
+                shut_reading,
                 ..
             } => {
                 let end = self.pair_end(*pair, *socket_type)?;
+                if *shut_reading {
+                    self.last.push((end.try_clone()?, 1, None, "a socket pair".into()));
+                }
                 sockets::set_options(&end, options);
                 sockets::set_buffer(&end, libc::SO_SNDBUF, *send_buffer);
                 sockets::set_buffer(&end, libc::SO_RCVBUF, *receive_buffer);
@@ -252,19 +265,26 @@ impl ObjectBuilder {
             filled.map_err(io)?;
         }
         for description in job.descriptions() {
-            self.senders.send_again(&description.object, &mut self.notes)?;
+            self.senders.send_again(&description.object, &self.held, &mut self.notes)?;
         }
         self.senders = Senders::default();
-        for (end, peer, name) in self.pending.drain(..) {
+        for (end, peer, number, name) in self.pending.drain(..) {
+            let held = number.and_then(|number| self.held.get(&number)).and_then(address_of_held);
             // As to the log of a system that has none.
-            if let Err(error) = sockets::connect_later(&end, &peer) {
+            if let Err(error) = sockets::connect_later(&end, held.as_ref().unwrap_or(&peer)) {
                 self.notes.push(format!("{name} is not connected any more: {error}"));
             }
         }
         for end in shut {
-            let shut = end.and_then(|end| holdfast_sys::socket::shut_writing(end.as_fd()));
+            let shut = end.and_then(|end| socket::shut_writing(end.as_fd()));
             shut.map_err(RebuildError::io("shutting a connection"))?;
         }
+        for (end, shut, filter, name) in self.last.drain(..) {
+            let filter = filter.map_or(Ok(()), |filter| socket::set_filter(end.as_fd(), &filter.0));
+            filter.map_err(RebuildError::io(format!("{name}: setting its filter")))?;
+            socket::shut(end.as_fd(), shut).map_err(RebuildError::io(format!("{name}: shutting it down")))?;
+        }
+        self.held.clear();
         self.pipes.clear();
         self.pairs.clear();
         self.connections = Connections::default();
@@ -464,6 +484,7 @@ mod tests {
             receive_timeout_us: 2_500_000,
             options: Vec::new(),
             shut: false,
+            shut_reading: false,
         };
         let all = table(vec![(2, pair(&[b"to first"])), (2, pair(&[b"to", b"second"]))]);
         let made = make_all(&all);

@@ -74,6 +74,22 @@ pub fn settle(record: &SocketRecord, opener: &Opener) -> Result<(), RebuildError
     at::rename(place.folder(), &from, &place.name).map_err(failed())
 }
 
+/// The file of a socket that was just bound, and whose name is gone: what holds it leads to the socket ([`address_of_held`])
+/// when the name is removed.
+///
+/// # Errors
+/// It is not there.
+pub fn hold(record: &SocketRecord, opener: &Opener) -> io::Result<Option<OwnedFd>> {
+    let Some(path) = record.path().filter(|_| record.number.is_some()) else { return Ok(None) };
+    let _acting = opener.act_at(path, record.owner)?;
+    Ok(Some(Place::as_given(path)?.look()?.into()))
+}
+
+/// The address of a socket whose file is held.
+pub fn address_of_held(file: &OwnedFd) -> Option<Vec<u8>> {
+    address_of(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())))
+}
+
 /// Removes the file that a socket was just bound to, where it had lost it, or has another by and by; others may not
 /// have one.
 pub fn remove(record: &SocketRecord, opener: &Opener) {
@@ -96,9 +112,9 @@ fn remove_dead(place: &Place, path: &Path, record: &SocketRecord) -> Result<(), 
     let now = file.metadata().map_err(failed("looking at"))?;
     let asked = socket::new(libc::AF_UNIX, record.socket_type.cast_signed(), 0).map_err(failed("asking"))?;
     // The same file, whatever has its name by now.
-    let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let file = OwnedFd::from(file);
     let dead = now.file_type().is_socket()
-        && address_of(Path::new(&itself)).is_some_and(|address| {
+        && address_of_held(&file).is_some_and(|address| {
             socket::connect(asked.as_fd(), &address)
                 .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
         });
@@ -164,6 +180,9 @@ mod tests {
             deleted: false,
             renamed: renamed.map(|name| Name(name.as_bytes().to_vec())),
             messages: Vec::new(),
+            shut: 0,
+            filter: None,
+            number: None,
         }
     }
 

@@ -258,10 +258,17 @@ fn without_binding(record: &SocketRecord) -> Option<OwnedFd> {
 ///
 /// # Errors
 /// Names the address.
-pub fn make(record: &SocketRecord, opener: &Opener) -> Result<OwnedFd, RebuildError> {
+pub fn make(
+    record: &SocketRecord,
+    opener: &Opener,
+    held: &mut HashMap<u64, OwnedFd>,
+) -> Result<OwnedFd, RebuildError> {
     let failed = |what: &str| RebuildError::io(format!("{what} {}", record.address()));
     match &record.state {
         SocketState::Lost => lost(record).map_err(failed("making a lost connection of")),
+        SocketState::Over { data } => {
+            over(record, data).map_err(failed("making a connection that both ends have shut of"))
+        }
         SocketState::Connected { .. } => Err(RebuildError::Image("a connection out of place".into())),
         state => {
             let made = bound(record, opener)?;
@@ -271,6 +278,8 @@ pub fn make(record: &SocketRecord, opener: &Opener) -> Result<OwnedFd, RebuildEr
             }
             // The program's own choice whether the address may be used again, now that it has been.
             set_options(&made, &record.options);
+            let file = socket_files::hold(record, opener).map_err(failed("holding the file of"))?;
+            held.extend(record.number.zip(file));
             socket_files::settle(record, opener)?;
             Ok(made)
         }
@@ -385,6 +394,26 @@ fn has_address(record: &SocketRecord) -> bool {
 fn lost(record: &SocketRecord) -> io::Result<OwnedFd> {
     /// struct linger: on, no time: closing resets.
     const RESET: [u8; 8] = [1, 0, 0, 0, 0, 0, 0, 0];
+    let (made, other) = apart(record)?;
+    socket::set_option(other.as_fd(), libc::SOL_SOCKET, libc::SO_LINGER, &RESET)?;
+    drop(other);
+    set_options(&made, &record.options);
+    Ok(made)
+}
+
+/// A connection that both ends have shut: what waits can be read, then comes the end.
+fn over(record: &SocketRecord, data: &[Blob]) -> io::Result<OwnedFd> {
+    let (made, other) = apart(record)?;
+    set_options(&made, &record.options);
+    data.iter().try_for_each(|piece| refill(&other, &piece.0))?;
+    // It is closed first: nothing of it is left that another socket would have to wait for.
+    drop(other);
+    socket::shut_writing(made.as_fd())?;
+    Ok(made)
+}
+
+/// Two ends of a TCP connection at ports of the kernel's choice; the first is of the family of the record.
+fn apart(record: &SocketRecord) -> io::Result<(OwnedFd, OwnedFd)> {
     let new = |domain| socket::new(domain, libc::SOCK_STREAM, 0);
     let listener = new(libc::AF_INET)?;
     let four = [&2_u16.to_ne_bytes()[..], &[0, 0], &[127, 0, 0, 1], &[0; 8]].concat();
@@ -400,11 +429,7 @@ fn lost(record: &SocketRecord) -> io::Result<OwnedFd> {
         address
     };
     socket::connect(made.as_fd(), &address)?;
-    let other = socket::accept(listener.as_fd())?;
-    socket::set_option(other.as_fd(), libc::SOL_SOCKET, libc::SO_LINGER, &RESET)?;
-    drop(other);
-    set_options(&made, &record.options);
-    Ok(made)
+    Ok((made, socket::accept(listener.as_fd())?))
 }
 
 /// Best effort: another kernel may not have an option, or have lower limits.
@@ -414,10 +439,11 @@ pub fn set_options(made: &OwnedFd, options: &[SocketOption]) {
     }
 }
 
-/// Where a socket is to be connected once all sockets are there.
-pub fn leads_to(record: &SocketRecord) -> Option<&[u8]> {
+/// Where a socket is to be connected once all sockets are there: the address, and the number of the socket there.
+pub fn leads_to(record: &SocketRecord) -> Option<(&[u8], Option<u64>)> {
     match &record.state {
-        SocketState::Pending { peer } | SocketState::Directed { peer } => Some(&peer.0),
+        SocketState::Pending { peer } => Some((&peer.0, None)),
+        SocketState::Directed { peer, number } => Some((&peer.0, *number)),
         _ => None,
     }
 }
@@ -520,6 +546,9 @@ mod tests {
             deleted: false,
             renamed: None,
             messages: Vec::new(),
+            shut: 0,
+            filter: None,
+            number: None,
         }
     }
 
@@ -600,7 +629,7 @@ mod tests {
         for _ in 0..3 {
             close(client, listener.accept().unwrap().0);
             let begun = Instant::now();
-            client = make(&record, &opener).unwrap();
+            client = make(&record, &opener, &mut HashMap::new()).unwrap();
             connect_later(&client, &peer.0).unwrap();
             assert!(begun.elapsed() < DEATH / 3, "{:?}", begun.elapsed());
         }
