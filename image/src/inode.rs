@@ -47,6 +47,11 @@ impl Inode {
         Inode { device, inode, born_ns, mode: REGULAR | mode & !KIND, owner }
     }
 
+    /// Whether it is this very file now. A device has another number after a reboot, on some file systems.
+    pub fn is(&self, now: &Inode) -> bool {
+        (self.inode, self.born_ns) == (now.inode, now.born_ns)
+    }
+
     /// Whether another file is of the same kind.
     pub fn is_kind_of(&self, mode: u32) -> bool {
         self.mode & KIND == mode & KIND

@@ -8,6 +8,9 @@ use crate::bytes::{Blob, Name};
 use crate::inode::Inode;
 use serde::{Deserialize, Serialize};
 
+/// PROT_WRITE (include/uapi/asm-generic/mman-common.h).
+const PROT_WRITE: u32 = 2;
+
 /// One mapping (a line of `/proc/PID/maps`).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Region {
@@ -19,8 +22,8 @@ pub struct Region {
     pub prot: u32,
     /// What backs it.
     pub backing: Backing,
-    /// `VmFlags` that matter at restart, two letters each as in `/proc/PID/smaps` (gd, ac, nr, hg, nh, dc, wf, dd, lo,
-    /// lf, mg, sr, rr …); of explicit huge pages also their size: hp21 (2 MiB), hp30 (1 GiB).
+    /// `VmFlags` that matter at restart, two letters each as in `/proc/PID/smaps` (gd, hg, nh, dc, wf, dd, lo, lf,
+    /// mg, sr, rr, dp); of explicit huge pages also their size: hp21 (2 MiB), hp30 (1 GiB).
     pub vm_flags: Vec<String>,
     /// What the program called it (`PR_SET_VMA_ANON_NAME`).
     #[serde(default)]
@@ -31,6 +34,12 @@ pub struct Region {
 }
 
 impl Region {
+    /// Whether the image has the content of what it maps shared: it was mapped for writing. What may merely become
+    /// writable is what the file is.
+    pub fn is_written(&self) -> bool {
+        self.prot & PROT_WRITE != 0
+    }
+
     /// Of explicit huge pages: the shift of their size.
     pub fn huge_shift(&self) -> Option<u32> {
         self.vm_flags.iter().find_map(|flag| match flag.as_str() {

@@ -32,11 +32,21 @@ pub struct NamelessFile {
     pub mode: u32,
     /// F_GET_SEALS; 0 for what has none.
     pub seals: u32,
+    /// User and group that own it. Absent: not recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<(u32, u32)>,
+    /// When it was last written, in nanoseconds since the epoch. Absent: not recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtime_ns: Option<i64>,
     /// It was known by mappings alone: what these do not show is not known, and no process can come to it any more.
     #[serde(default)]
     pub by_mapping: bool,
     /// Content that no shared mapping covers, ascending, without holes.
     pub content: Vec<ContentPiece>,
+    /// At a checkpoint: its device, and all names by which it was opened, as /proc prints them: a file that had two
+    /// names is one file.
+    #[serde(skip)]
+    pub opened_as: (u64, Vec<Name>),
 }
 
 /// Some content of a file.

@@ -7,8 +7,8 @@ use super::maps::{Flags, Kind, Mapped, flags_at};
 use holdfast_sys::procfs::Mapping;
 
 /// Flags of `VmFlags` that a restart sets again (proc_pid_smaps(5)), and `procfs::HUGE_PAGES`.
-const KEPT_FLAGS: [&str; 13] =
-    ["gd", "hg", "nh", "dc", "wf", "dd", "lo", "lf", "mg", "sr", "rr", "hp21", "hp30"];
+const KEPT_FLAGS: [&str; 14] =
+    ["gd", "hg", "nh", "dc", "wf", "dd", "lo", "lf", "mg", "sr", "rr", "dp", "hp21", "hp30"];
 
 /// The flags of a mapping that has exactly these borders.
 fn flags_of<'a>(flags: &'a Flags, mapping: &Mapping) -> Option<&'a [String]> {

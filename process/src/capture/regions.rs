@@ -66,7 +66,7 @@ pub fn regions(
             },
             Kind::SharedFile => match file() {
                 Some(file) => {
-                    let writable = mapping.prot & 2 != 0;
+                    let writable = may_write(mapping, flags_at(flags, mapping.start));
                     (Backing::SharedFile { file, offset: mapping.offset, writable }, false)
                 }
                 None => (shared_anonymous(mapping), false),
@@ -90,9 +90,14 @@ fn given_name(mapping: &Mapping) -> Option<Name> {
     name.strip_suffix(b"]").map(|name| Name(name.to_vec()))
 }
 
+/// Whether a shared mapping is writable, or may become so.
+fn may_write(mapping: &Mapping, flags: &[String]) -> bool {
+    mapping.prot & 2 != 0 || flags.iter().any(|flag| flag == "mw")
+}
+
 fn of_nameless(nameless: &[NamelessFile], mapping: &Mapping, flags: &[String]) -> Backing {
     let Some(file) = unlinked::of_mapping(nameless, mapping) else { return shared_anonymous(mapping) };
-    let writable = mapping.prot & 2 != 0 || flags.iter().any(|flag| flag == "mw");
+    let writable = may_write(mapping, flags);
     Backing::Nameless { file, offset: mapping.offset, shared: mapping.shared, writable }
 }
 
@@ -100,7 +105,7 @@ fn of_nameless(nameless: &[NamelessFile], mapping: &Mapping, flags: &[String]) -
 fn system_v(once: &FileTable, mapping: &Mapping, flags: &[String]) -> Backing {
     let is = |id: i32| i64::from(id) == mapping.inode.cast_signed();
     let segment = once.segments.iter().position(|segment| is(segment.kernel_id()));
-    let writable = mapping.prot & 2 != 0 || flags.iter().any(|flag| flag == "mw");
+    let writable = may_write(mapping, flags);
     match segment.and_then(|segment| u32::try_from(segment).ok()) {
         Some(segment) => Backing::SystemV { segment, offset: mapping.offset, writable },
         None => shared_anonymous(mapping),

@@ -12,7 +12,7 @@ use crate::capture::identity;
 use holdfast_image::record::{
     Backing, Description, FileContent, FileIdentity, Object, ProcessRecord, Region,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -53,24 +53,34 @@ pub fn preflight(record: &ProcessRecord) -> Vec<String> {
 
 /// What one process needs besides open files. `contents`: what is put back.
 fn own(record: &ProcessRecord, contents: &[FileContent], lines: &mut Vec<String>) {
-    let mut private: Vec<u32> = Vec::new();
+    // Which file, and of those that are only mapped shared for reading how much of it.
+    let mut mapped: BTreeMap<u32, Option<u64>> = BTreeMap::new();
     for region in &record.regions {
         match region.backing {
-            Backing::PrivateFile { file, .. } | Backing::SharedFile { file, writable: false, .. } => {
-                private.push(file)
+            Backing::PrivateFile { file, .. } => drop(mapped.insert(file, None)),
+            Backing::SharedFile { file, offset, .. } if !region.is_written() => {
+                let end = offset.saturating_add(region.end.0 - region.start.0);
+                if let Some(known) = mapped.entry(file).or_insert(Some(0)) {
+                    *known = end.max(*known);
+                }
             }
             _ => {}
         }
     }
-    private.sort_unstable();
-    private.dedup();
-    let mapped = private.iter().filter_map(|&file| record.files.mapped.get(file as usize));
     let executable = record.files.mapped.iter().any(|file| file.path == record.exe.path);
-    let is_saved = |file: &&FileIdentity| contents.iter().any(|content| content.path == file.path);
     let opener = Opener::of(record);
     let other = |file: &FileIdentity| opener.obstacle(&file.path, file.inode.as_ref(), 0);
-    let obstacle = |file| changed(file).or_else(|| other(file).map(|error| error.to_string()));
-    lines.extend(mapped.filter(|file| !is_saved(file)).filter_map(obstacle));
+    let or_other = |file, why: Option<String>| why.or_else(|| other(file).map(|error| error.to_string()));
+    let obstacle = |file| or_other(file, changed(file));
+    for (file, shown) in mapped {
+        let Some(file) = record.files.mapped.get(file as usize) else { continue };
+        if contents.iter().all(|content| content.path != file.path) {
+            lines.extend(match shown {
+                Some(end) if file.build_id.is_none() => or_other(file, shorter(file, end)),
+                _ => obstacle(file),
+            });
+        }
+    }
     if !executable {
         lines.extend(obstacle(&record.exe));
     }
@@ -83,6 +93,22 @@ fn own(record: &ProcessRecord, contents: &[FileContent], lines: &mut Vec<String>
     } else if let Err(error) = opener.find(&record.cwd, record.cwd_inode.as_ref()) {
         lines.push(error.to_string());
     }
+}
+
+/// Whether a data file that is mapped shared for reading, up to `end`, has lost something of that. What it has become
+/// otherwise is what the program would see by now.
+fn shorter(file: &FileIdentity, end: u64) -> Option<String> {
+    let path = &file.path;
+    let now = match fs::metadata(path.as_path()) {
+        // Another file has nothing to do with it.
+        Ok(now) if file.inode.is_some_and(|was| !was.is(&identity::inode_of(&now))) => return changed(file),
+        Ok(now) => now.len(),
+        Err(error) => return Some(format!("{path}: the program maps this file: {error}; {REMEDY}")),
+    };
+    let needed = file.size.min(end);
+    (now < needed).then(|| {
+        format!("{path}: the program maps {needed} bytes of this file, and it has {now} now; {REMEDY}")
+    })
 }
 
 /// Files that it shares for writing and that are another user's now.
@@ -210,6 +236,28 @@ mod tests {
         assert!(changed(&other).is_some_and(|line| line.contains("build")));
         let gone = FileIdentity { path: Name::from("/no/such/file"), ..file };
         assert!(changed(&gone).is_some_and(|line| line.contains("/no/such/file")));
+    }
+
+    #[test]
+    fn a_data_file_that_is_mapped_shared_may_grow_but_not_shrink() {
+        let path = std::env::temp_dir().join(format!("holdfast-grown-{}", std::process::id()));
+        let file = FileIdentity {
+            path: Name::from(path.as_path()),
+            size: 6000,
+            mtime_ns: 1,
+            build_id: None,
+            mode: 0o644,
+            inode: None,
+        };
+        let line = |len: usize, end: u64| {
+            fs::write(&path, vec![1; len]).unwrap();
+            shorter(&file, end)
+        };
+        assert_eq!((line(6000, 8192), line(9000, 8192), line(4096, 4096)), (None, None, None));
+        let short = line(5999, 8192).unwrap();
+        assert!(short.contains("6000 bytes") && short.contains("5999 now"), "{short}");
+        fs::remove_file(&path).unwrap();
+        assert!(shorter(&file, 1).is_some());
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! Files without a name: memfds and deleted files, open or mapped.
 //!
 //! Called by [`super::FileReader`] for descriptors, and by the cut for files that are mapped only ([`add_mapped`]).
-//! Inside the stop: their content can change. A descriptor and a mapping belong together if /proc calls their file by
-//! the same inode and name: stat(2) and the maps file do not give the same device on every file system. What must
-//! hold: what shared mappings cover is saved with the pages ([`crate::capture::maps::save_shared`]); the rest is in
-//! the record.
+//! Inside the stop: their content can change. A file may have been opened by several names. Descriptors belong together
+//! by device and inode, mappings too; a descriptor and a mapping by the inode, and the name or the device: stat(2) and
+//! the maps file do not give the same device on every file system. What must hold: what shared mappings cover is saved
+//! with the pages ([`crate::capture::maps::save_shared`]); the rest is in the record.
 
 use super::{DELETED, FileReader, Found, Look, NAMELESS_LIMIT, Obstacle};
+use crate::capture::identity::mtime_ns;
 use crate::capture::maps::{self, Kind, Mapped};
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::page_set::PageSet;
@@ -16,7 +17,7 @@ use holdfast_image::{Addr, PAGE_SIZE};
 use holdfast_sys::procfs::Mapping;
 use holdfast_sys::procmem::ForcedMemory;
 use holdfast_sys::{fd, memfd};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::AsFd;
@@ -29,21 +30,47 @@ const MEMFD: &[u8] = b"/memfd:";
 const HUGETLBFS: u64 = 0x9584_58f6;
 const SECRETMEM: u64 = 0x5345_434d;
 
-/// Inode, and name as /proc prints it.
-pub(super) type Key = (u64, Vec<u8>);
+/// Device and inode.
+pub(super) type Key = (u64, u64);
 
-/// What shared mappings cover of each file without a name, by offset in it.
+/// What shared mappings show of one file.
 #[derive(Debug, Default)]
-pub struct Covered(HashMap<Key, PageSet>);
+struct Shown {
+    /// How /proc calls it, each time that it was opened.
+    names: BTreeSet<Vec<u8>>,
+    /// By offset in it.
+    pages: PageSet,
+}
+
+/// What shared mappings cover of each file without a name, by device and inode as the maps file has them.
+#[derive(Debug, Default)]
+pub struct Covered(HashMap<Key, Shown>);
 
 impl Covered {
     /// Adds the mappings of a process.
     pub fn add(&mut self, all: &[Mapped]) {
         for mapping in all.iter().filter(|m| m.kind == Kind::SharedNameless).map(|m| &m.mapping) {
-            let known = self.0.entry((mapping.inode, mapping.name.clone())).or_default();
-            *known = known.union(&PageSet::from(vec![in_file(mapping)]));
+            let known = self.0.entry((mapping.device, mapping.inode)).or_default();
+            known.pages = known.pages.union(&PageSet::from(vec![in_file(mapping)]));
+            known.names.insert(mapping.name.clone());
         }
     }
+
+    /// What is shown of a file that is open: its device there, its inode, and its names, to which those of the mappings
+    /// are added.
+    fn of(&self, device: u64, inode: u64, names: &mut BTreeSet<Vec<u8>>) -> Option<&PageSet> {
+        let is = |(key, shown): &(&Key, &Shown)| {
+            key.1 == inode && (key.0 == device || shown.names.iter().any(|name| names.contains(name)))
+        };
+        let shown = self.0.iter().find(is)?.1;
+        names.extend(shown.names.iter().cloned());
+        Some(&shown.pages)
+    }
+}
+
+/// A device of stat(2) as the maps file has it.
+fn device_in_maps(device: u64) -> u64 {
+    u64::from(libc::major(device)) << 32 | u64::from(libc::minor(device))
 }
 
 /// The pages that a mapping shows, by their offset in the file.
@@ -62,8 +89,11 @@ fn understand(target: &[u8]) -> (NamelessKind, &[u8]) {
 
 /// The file of a mapping in a table.
 pub fn of_mapping(files: &[NamelessFile], mapping: &Mapping) -> Option<u32> {
-    let (kind, name) = understand(&mapping.name);
-    let is = |file: &NamelessFile| (file.inode, file.kind, &file.name.0[..]) == (mapping.inode, kind, name);
+    let is = |file: &NamelessFile| {
+        let (device, names) = &file.opened_as;
+        file.inode == mapping.inode
+            && (*device == mapping.device || names.iter().any(|name| name.0 == mapping.name))
+    };
     files.iter().position(is).and_then(|index| u32::try_from(index).ok())
 }
 
@@ -85,10 +115,20 @@ pub fn add_mapped(table: &mut FileTable, all: &[Mapped], memory: &ForcedMemory) 
             None => {
                 let (kind, name) = understand(&mapping.name);
                 let (name, inode) = (Name(name.to_vec()), mapping.inode);
-                let content = Vec::new();
-                let file =
-                    NamelessFile { kind, name, inode, size, mode: 0, seals: 0, by_mapping: true, content };
-                table.nameless.push(file);
+                let opened_as = (mapping.device, vec![Name(mapping.name.clone())]);
+                table.nameless.push(NamelessFile {
+                    kind,
+                    name,
+                    inode,
+                    size,
+                    mode: 0,
+                    seals: 0,
+                    owner: None,
+                    mtime_ns: None,
+                    by_mapping: true,
+                    content: Vec::new(),
+                    opened_as,
+                });
             }
         }
     }
@@ -101,13 +141,13 @@ impl FileReader<'_> {
     /// Why it cannot be restored.
     pub(super) fn nameless(&self, found: &Found, metadata: &Metadata) -> Result<Object, Obstacle> {
         let position = found.info.position;
-        let key = (found.inode, found.target.clone());
+        let key = (metadata.dev(), metadata.ino());
         let mut files = self.nameless.borrow_mut();
         let known = files.iter().position(|(known, _)| *known == key);
         let index = match known {
             Some(index) => index,
             None => {
-                let file = self.nameless_file(found, metadata, &key)?;
+                let file = self.nameless_file(found, metadata)?;
                 files.push((key, file));
                 files.len() - 1
             }
@@ -115,7 +155,7 @@ impl FileReader<'_> {
         Ok(Object::Nameless { file: u32::try_from(index).unwrap_or(u32::MAX), position })
     }
 
-    fn nameless_file(&self, found: &Found, metadata: &Metadata, key: &Key) -> Result<NamelessFile, Obstacle> {
+    fn nameless_file(&self, found: &Found, metadata: &Metadata) -> Result<NamelessFile, Obstacle> {
         let (kind, name) = understand(&found.target);
         let path = self.link_path(found);
         match fd::file_system_type(Path::new(&path)) {
@@ -126,7 +166,11 @@ impl FileReader<'_> {
         let unreadable = |error: io::Error| Obstacle::of("its content cannot be read: ", &error);
         // Opened anew: the offset of the program's own stays where it is.
         let file = File::open(&path).map_err(unreadable)?;
-        let data = data_of(&file, metadata.len(), self.covered.0.get(key)).map_err(unreadable)?;
+        let same = self.with_inode(found.inode).filter(|other| other.device == found.device);
+        let mut names: BTreeSet<Vec<u8>> = same.map(|other| other.target.clone()).collect();
+        let device = device_in_maps(metadata.dev());
+        let covered = self.covered.of(device, found.inode, &mut names);
+        let data = data_of(&file, metadata.len(), covered).map_err(unreadable)?;
         let len: u64 = data.iter().map(|piece| piece.1 - piece.0).sum();
         if len > NAMELESS_LIMIT {
             return Err(too_long(kind, len).into());
@@ -148,8 +192,11 @@ impl FileReader<'_> {
             mode: metadata.mode() & 0o7777,
             // Other files in memory have a seal against seals (mm/shmem.c, __shmem_get_inode).
             seals: if kind == NamelessKind::Memfd { memfd::seals(file.as_fd()) } else { 0 },
+            owner: Some((metadata.uid(), metadata.gid())),
+            mtime_ns: Some(mtime_ns(metadata)),
             by_mapping: false,
             content,
+            opened_as: (device, names.into_iter().map(Name).collect()),
         })
     }
 }
@@ -188,6 +235,7 @@ pub fn data_of(file: &File, size: u64, covered: Option<&PageSet>) -> io::Result<
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use holdfast_sys::procfs::parse_maps;
 
     #[test]
     fn only_data_that_nobody_maps_is_kept() {
@@ -201,6 +249,27 @@ mod tests {
         assert_eq!(data_of(&file, size, None).unwrap(), [page(1), page(4), (10 * PAGE_SIZE, size)]);
         let covered = PageSet::from(vec![PageRun::between(Addr(0), Addr(5 * PAGE_SIZE))]);
         assert_eq!(data_of(&file, size, Some(&covered)).unwrap(), [(10 * PAGE_SIZE, size)]);
+    }
+
+    #[test]
+    fn one_file_is_shown_whatever_it_was_opened_as() {
+        let text = b"1000-3000 rw-s 00000000 fe:01 7 /tmp/b (deleted)\n\
+            3000-4000 rw-s 00002000 fe:01 7 /tmp/c (deleted)\n\
+            5000-6000 rw-s 00000000 fe:02 7 /tmp/a (deleted)\n";
+        let all = maps::classify(parse_maps(text).unwrap(), &Vec::new(), &[]).unwrap();
+        let mut covered = Covered::default();
+        covered.add(&all);
+        let seen = |device: u64, name: &str| {
+            let mut names = BTreeSet::from([format!("/tmp/{name} (deleted)").into_bytes()]);
+            (covered.of(device, 7, &mut names).map(|pages| pages.pages().0), names.len())
+        };
+        // By the device; by a name, where the device is another one (btrfs, overlayfs); neither.
+        assert_eq!(
+            [seen(0xfe_0000_0001, "x"), seen(9, "b"), seen(9, "y")],
+            [(Some(3), 3), (Some(3), 2), (None, 1)]
+        );
+        let device = libc::makedev(0xfe, 0x12345);
+        assert_eq!(device_in_maps(device), 0xfe_0001_2345);
     }
 
     #[test]

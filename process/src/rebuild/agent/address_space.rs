@@ -31,6 +31,8 @@ const MAP_ANONYMOUS: u64 = libc::MAP_ANONYMOUS as u64;
 const MAP_NORESERVE: u64 = libc::MAP_NORESERVE as u64;
 const MAP_GROWSDOWN: u64 = libc::MAP_GROWSDOWN as u64;
 const MAP_HUGETLB: u64 = libc::MAP_HUGETLB as u64;
+/// Instead of MAP_PRIVATE (include/uapi/linux/mman.h, Linux 6.11): pages may vanish, children do not have them.
+const MAP_DROPPABLE: u64 = 0x08;
 const NOREPLACE: u64 = libc::MAP_FIXED_NOREPLACE as u64;
 /// include/uapi/asm-generic/mman-common.h, Linux 6.13.
 const MADV_GUARD_INSTALL: u64 = 102;
@@ -339,7 +341,8 @@ impl AddressSpaceBuilder<'_> {
                 }
                 Backing::Anonymous => {
                     let grows = if has(region, "gd") { MAP_GROWSDOWN } else { 0 };
-                    let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | NOREPLACE | grows;
+                    let kind = if has(region, "dp") { MAP_DROPPABLE } else { MAP_PRIVATE };
+                    let flags = kind | MAP_ANONYMOUS | MAP_NORESERVE | NOREPLACE | grows;
                     [start, len, prot, flags, NO_FD, 0]
                 }
                 Backing::PrivateFile { offset, .. } | Backing::Nameless { offset, shared: false, .. } => {

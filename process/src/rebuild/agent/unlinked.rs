@@ -19,7 +19,8 @@ use holdfast_sys::memfd::F_ADD_SEALS;
 use holdfast_sys::{clone, fd};
 use std::fs::{File, Permissions};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, fchown};
+use std::time::{Duration, UNIX_EPOCH};
 
 /// The file of a shared mapping, and the mapping's offset in it.
 fn shared(region: &Region) -> Option<(u32, u64)> {
@@ -77,12 +78,13 @@ impl<'a> UnlinkedFiles<'a> {
         Ok(())
     }
 
-    /// Sets permission bits and seals. After all mappings and all content of all processes.
+    /// Sets owner, permission bits, time and seals. After all mappings and all content of all processes.
     ///
     /// # Errors
     /// Names the file.
     pub fn seal(&self) -> Result<(), RebuildError> {
         for (file, about) in self.files.iter().zip(self.about).filter(|(_, about)| !about.by_mapping) {
+            restore_owner_and_time(file, about);
             let failed = |what: &str| RebuildError::io(format!("{what} {}", about.name));
             file.set_permissions(Permissions::from_mode(about.mode))
                 .map_err(failed("setting the permission bits of"))?;
@@ -92,6 +94,18 @@ impl<'a> UnlinkedFiles<'a> {
             }
         }
         Ok(())
+    }
+}
+
+/// As far as this user may: a file of another owner that an ordinary user had open stays that user's.
+fn restore_owner_and_time(file: &File, about: &NamelessFile) {
+    if let (Some(owner), Ok(now)) = (about.owner, file.metadata())
+        && owner != (now.uid(), now.gid())
+    {
+        let _ = fchown(file, Some(owner.0), Some(owner.1));
+    }
+    if let Some(time) = about.mtime_ns.and_then(|time| u64::try_from(time).ok()) {
+        let _ = file.set_modified(UNIX_EPOCH + Duration::from_nanos(time));
     }
 }
 

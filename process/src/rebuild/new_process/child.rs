@@ -193,7 +193,10 @@ impl NewProcess<'_> {
 fn create_shared_files(record: &ProcessRecord) -> Result<(), RebuildError> {
     let opener = Opener::of(record);
     for region in &record.regions {
-        let Backing::SharedFile { file, writable: true, .. } = region.backing else { continue };
+        let Backing::SharedFile { file, .. } = region.backing else { continue };
+        if !region.is_written() {
+            continue;
+        }
         let identity = &record.files.mapped[file as usize];
         let (path, was) = (&identity.path, identity.inode.as_ref());
         let made = match opener.find(path, was)? {

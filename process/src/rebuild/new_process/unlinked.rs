@@ -111,8 +111,11 @@ mod tests {
             size: 1 << 20,
             mode: 0o600,
             seals: 0,
+            owner: None,
+            mtime_ns: None,
             by_mapping: false,
             content,
+            opened_as: (0, Vec::new()),
         };
         let mut record = record(Vec::new());
         record.files.nameless.push(file);
