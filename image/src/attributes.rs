@@ -23,6 +23,9 @@ pub struct ProcessAttributes {
     pub membarrier: u32,
     /// `MCL_FUTURE` and `MCL_ONFAULT` of `mlockall(2)`: how memory is locked that is mapped from now on; 0: not.
     pub lock_future: u32,
+    /// `PR_GET_MEMORY_MERGE`: all memory may be merged with equal one (KSM).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub memory_merge: bool,
 }
 
 /// Parameters of SCHED_DEADLINE (sched_setattr(2)), nanoseconds.

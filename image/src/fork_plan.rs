@@ -415,14 +415,19 @@ impl<'a> Planner<'a> {
             let group = self.group_of(at).map_err(|what| format!("process {}: {what}", self.all[at].pid))?;
             self.nodes[at].group = group;
         }
-        for Zombie { record, node, in_session } in self.zombies.values() {
-            let leads = self.leader_of(record.pgid, record.sid) == Some(true);
-            self.nodes[*node].group = if record.sid == record.pid {
+        let zombies: Vec<Zombie<'_>> = self.zombies.values().copied().collect();
+        for Zombie { record, node, in_session } in zombies {
+            let (group, session) = (record.pgid, record.sid);
+            self.nodes[node].group = if session == record.pid {
                 Group::Inherited
-            } else if record.pgid == record.pid {
+            } else if group == record.pid {
                 Group::Own
-            } else if *in_session && leads {
-                Group::Joined(record.pgid)
+            } else if in_session && group != 0 && !self.is_first_group(group, session) {
+                match self.leader_of(group, session) {
+                    Some(true) => Group::Joined(group),
+                    Some(false) => Group::Inherited,
+                    None => self.group_without_leader(group, session).unwrap_or(Group::Inherited),
+                }
             } else {
                 Group::Inherited
             };
@@ -443,12 +448,16 @@ impl<'a> Planner<'a> {
             return Ok(Group::Inherited);
         }
         match self.leader_of(group, session) {
-            Some(true) => return Ok(Group::Joined(group)),
+            Some(true) => Ok(Group::Joined(group)),
             Some(false) => {
-                return Err(format!("the process that led its group {group} cannot be in that group again"));
+                Err(format!("the process that led its group {group} cannot be in that group again"))
             }
-            None => {}
+            None => self.group_without_leader(group, session),
         }
+    }
+
+    /// A group whose leader is gone gets one that will be.
+    fn group_without_leader(&mut self, group: i32, session: i32) -> Result<Group, String> {
         // Whatever group the restart is in takes the place of those of the shell that started the job.
         if self.is_outside(session) && leads_session(self.all[0]) {
             return Ok(Group::Inherited);

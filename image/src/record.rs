@@ -326,6 +326,9 @@ pub struct ProcessFlags {
     pub thp_disabled: bool,
     /// `oom_score_adj`.
     pub oom_score_adj: i32,
+    /// `coredump_filter`. Absent: not recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub coredump_filter: Option<u32>,
 }
 
 /// Memory in the program that libholdfast reserved for the agent, told when it registered.

@@ -44,6 +44,32 @@ static void key(void)
 
 /* --- files --- */
 
+/* What /proc tells of a process that is no more. */
+static void ended_process(void)
+{
+    char path[64];
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) _exit(0);
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    keep(path, open(path, O_RDONLY | O_CLOEXEC));
+    CHECK(waitpid(pid, NULL, 0) == pid);
+}
+
+/* A filter of eBPF: r0 = 0, exit. */
+static void bpf_filter(void)
+{
+    struct bpf_insn program[] = {{.code = BPF_ALU64 | BPF_MOV | BPF_K}, {.code = BPF_JMP | BPF_EXIT}};
+    union bpf_attr load = {.prog_type = BPF_PROG_TYPE_SOCKET_FILTER, .insn_cnt = 2};
+    load.insns = (uintptr_t)program;
+    load.license = (uintptr_t) "GPL";
+    int loaded = (int)syscall(SYS_bpf, BPF_PROG_LOAD, &load, sizeof load);
+    if (loaded < 0) not_here("bpf");
+    keep("socket", socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (setsockopt(9, SOL_SOCKET, SO_ATTACH_BPF, &loaded, sizeof loaded) != 0) not_here("SO_ATTACH_BPF");
+    CHECK(close(loaded) == 0);
+}
+
 static void elsewhere(void)
 {
     int told[2];
@@ -259,7 +285,7 @@ int main(int argc, char **argv)
         const char *name;
         void (*hold)(void);
     } kinds[] = {{"huge_file", huge_file}, {"secret", secret}, {"key", key}, {"elsewhere", elsewhere},
-                 {"folder", folder},
+                 {"ended_process", ended_process}, {"bpf_filter", bpf_filter}, {"folder", folder},
                  {"link", link_itself}, {"device", device}, {"terminal", from_outside}, {"pipe", pipe_from_outside},
                  {"watch", watch},
                  {"process", parent_process}, {"faults", faults}, {"counter", counter}, {"bpf", bpf_map},

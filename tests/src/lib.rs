@@ -8,6 +8,7 @@
 //! * [`refused`]: the list of things that a checkpoint refuses by name, and how they are tried.
 //! * [`suite`]: the list of self-checking programs, each with the feature that it stands for.
 //! * [`own_ids`]: a pid namespace for tests that choose the ids of processes.
+//! * [`known_losses`]: what is not as it was after a restart, though nothing is refused.
 //! * [`processes`]: what is running, from `/proc`.
 //! * [`segments`]: somebody outside all jobs who has shared memory of theirs.
 //! * [`random`]: moments and bits, from a seed that a failing test prints.
@@ -18,6 +19,7 @@
 
 pub mod apps;
 pub mod artifacts;
+pub mod known_losses;
 pub mod own_ids;
 pub mod processes;
 pub mod random;

@@ -135,6 +135,10 @@ macro_rules! refused {
                 "A shared mapping of a file in another mount namespace",
                 refused "mapping 0x" "/file" "another mount namespace", only Root;
             secret_memory: "held" "secret" "15" => "Secret memory (memfd_secret)", refused "fd 9" "secret memory";
+            file_of_an_ended_process: "held" "ended_process" "60" => "A file of /proc about a process that has ended",
+                refused "fd 9 (/proc/" "has ended" "close it";
+            filter_of_ebpf: "held" "bpf_filter" "15" => "A socket with a filter of eBPF (SO_ATTACH_BPF)",
+                refused "fd 9" "eBPF", only Root;
             deleted_folder: "held" "folder" "15" => "An open directory that was removed",
                 refused "fd 9" "deleted directory";
             link_itself: "held" "link" "60" => "A symbolic link held by O_PATH",

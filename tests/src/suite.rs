@@ -76,6 +76,7 @@ macro_rules! suite {
                 #[short] jit_dual: "jit" "dual" => "Generated code, by a memfd that is mapped twice";
                 jit_open: "jit" "open" => "Memory that is writable and executable";
                 #[short] growsdown: "growsdown" => "A mapping that grows downwards";
+                leftovers_droppable: "leftovers" "droppable" => "Memory that may vanish (MAP_DROPPABLE)";
                 reserve: "reserve" => "64 GiB of reserved address space";
                 hugepages: "hugepages" => "Transparent huge pages, whole, in part and split";
                 explicit_private: "explicit" "private" =>
@@ -216,6 +217,13 @@ macro_rules! suite {
                 regular_direct: "regular" "direct" => "O_DIRECT";
                 regular_vectors: "regular" "vectors" => "preadv, pwritev";
                 nameless_unnamed: "nameless" "unnamed" => "O_TMPFILE";
+                #[short] leftovers_links: "leftovers" "links" => "A deleted file that was opened by two names";
+                leftovers_linked: "leftovers" "linked" => "The same, opened by one of them and mapped by the other";
+                leftovers_later: "leftovers" "later" =>
+                    "A file that is mapped shared for reading, and may become writable";
+                #[short] leftovers_grows: "leftovers" "grows" =>
+                    "A file that is mapped shared for reading, and grows after the checkpoint";
+                leftovers_times: "leftovers" "times" => "Owner, mode and time of a deleted file";
                 nameless_twins: "nameless" "twins" => "Two open descriptions of a deleted file";
                 nameless_replaced: "nameless" "replaced" => "A deleted file whose name another one has";
                 nameless_holes: "nameless" "holes" => "A deleted sparse file";
@@ -266,6 +274,14 @@ macro_rules! suite {
                 events_semaphore: "events" "semaphore" => "EFD_SEMAPHORE";
                 events_brim: "events" "brim" => "An eventfd that is full";
                 #[short] events_signals: "events" "signals" => "signalfd with signals that wait";
+                #[short] leftovers_over: "leftovers" "over" => "A TCP connection that both ends have shut for writing";
+                leftovers_udp: "leftovers" "udp" => "UDP sockets that were shut down";
+                leftovers_pair: "leftovers" "pair" => "A pair of datagram sockets of which one was shut for reading";
+                #[short] leftovers_filter: "leftovers" "filter" => "A socket filter (SO_ATTACH_FILTER)";
+                leftovers_gone: "leftovers" "gone" => "A unix datagram server whose name was removed, and its client";
+                leftovers_rebound: "leftovers" "rebound" => "Two unix listeners of one name, the first without it";
+                leftovers_bound: "leftovers" "bound" => "A listener at an address that the host does not have";
+                leftovers_stamps: "leftovers" "stamps" => "Time stamps and other rare options of UDP sockets";
                 unixes_shut: "unixes" "shut" => "A socket pair with one direction closed";
                 unixes_unlinked: "unixes" "unlinked" => "A unix listener whose file was deleted";
                 unixes_renamed: "unixes" "renamed" => "A unix listener whose file was renamed";
@@ -335,6 +351,7 @@ macro_rules! suite {
                     open "what a thread has set for itself, past the C library, is not brought back",
                     root "only root may change who it is";
                 personal_personality: "personal" "personality" => "personality(2)";
+                leftovers_settings: "leftovers" "settings" => "coredump_filter, PR_SET_MEMORY_MERGE";
                 personal_memory_errors: "personal" "memory_errors" => "PR_MCE_KILL";
                 personal_speculation: "personal" "speculation" => "PR_SET_SPECULATION_CTRL";
                 personal_no_new_privileges: "personal" "no_new_privileges" => "PR_SET_NO_NEW_PRIVS";
@@ -376,6 +393,7 @@ macro_rules! suite {
                 #[short] tree_offsets: "tree_offsets" => "One open file description in two processes";
                 #[short] tree_groups: "tree_groups" => "Process groups and sessions";
                 tree_leaderless: "tree_leaderless" => "Groups and sessions whose leader has ended";
+                leftovers_group: "leftovers" "group" => "A child that has ended in a group whose leader is gone";
                 #[short] tree_zombies: "tree_zombies" => "Children that ended and were not waited for";
                 tree_sigchld: "tree_sigchld" => "SIGCHLD, once for each end, also when blocked";
                 tree_ignored: "tree_ignored" => "Ignored SIGCHLD, SA_NOCLDWAIT";

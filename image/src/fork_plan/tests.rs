@@ -257,6 +257,16 @@ fn a_daemon_gets_the_session_of_a_leader_that_is_gone() {
 }
 
 #[test]
+fn a_child_that_ended_in_a_group_whose_leader_is_gone_is_in_it_again() {
+    let mut record = job(&[(10, 1, 10, 10)]);
+    let (pid, pgid, sid, comm) = (14, 12, 10, crate::bytes::Name::from("gone"));
+    record.zombies.push(ZombieRecord { pid, pgid, sid, status: 0, comm });
+    let made = plan(&record).expect("a plan");
+    let group = |pid: i32| made.all().into_iter().find(|birth| birth.pid == pid).map(|birth| birth.group);
+    assert_eq!((group(12), group(14)), (Some(Group::Own), Some(Group::Joined(12))));
+}
+
+#[test]
 fn what_cannot_be_is_refused_by_name() {
     let refusal = |processes: &[(i32, i32, i32, i32)]| plan(&job(processes)).expect_err("no plan");
     // A child in a session that its parent never saw.

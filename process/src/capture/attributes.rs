@@ -31,6 +31,7 @@ const PR_GET_CHILD_SUBREAPER: u64 = 37;
 const PR_GET_THP_DISABLE: u64 = 42;
 const PR_GET_IO_FLUSHER: u64 = 58;
 const PR_GET_MDWE: u64 = 66;
+const PR_GET_MEMORY_MERGE: u64 = 68;
 const PR_MCE_KILL_DEFAULT: u32 = 2;
 const PR_TSC_ENABLE: u32 = 1;
 /// include/uapi/linux/membarrier.h
@@ -78,6 +79,7 @@ pub fn process_rows(buffer: u64) -> Vec<Row> {
         prctl(&[PR_GET_THP_DISABLE]),
         Row::new(libc::SYS_membarrier, &[MEMBARRIER_CMD_GET_REGISTRATIONS]),
         keyring(PROCESS_KEYRING),
+        prctl(&[PR_GET_MEMORY_MERGE]),
     ]
 }
 
@@ -95,6 +97,7 @@ pub fn of_process(results: &[i64], bytes: &[u8], lock_future: u32) -> ProcessAtt
         thp_disable: value(results, 3),
         membarrier: value(results, 4),
         lock_future,
+        memory_merge: value(results, 6) == 1,
     }
 }
 

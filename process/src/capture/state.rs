@@ -324,10 +324,12 @@ pub fn limits(pid: i32) -> Vec<Limit> {
 /// Flags of the process. Inside the stop.
 pub fn flags(pid: i32, status: &Status) -> ProcessFlags {
     let score = proctext::record_text(format!("/proc/{pid}/oom_score_adj")).unwrap_or_default();
+    let filter = proctext::record_text(format!("/proc/{pid}/coredump_filter")).unwrap_or_default();
     ProcessFlags {
         no_new_privs: status.number("NoNewPrivs") == Some(1),
         thp_disabled: status.number("THP_enabled") == Some(0),
         oom_score_adj: score.trim().parse().unwrap_or(0),
+        coredump_filter: u32::from_str_radix(filter.trim(), 16).ok(),
     }
 }
 

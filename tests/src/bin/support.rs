@@ -3,12 +3,14 @@
 //! Each program of the suite (`suite.rs`), as root and as an ordinary user: plain under `holdfast run`; one
 //! checkpoint, kill -9, restart; three increments while it goes on, restart of the last; ten restarts in a chain.
 //! Each thing that is refused by name (`refused.rs`): the checkpoint is refused, the program goes on. A report of
-//! what works is of use only if it is whole: it needs root, which alone can be both users.
+//! what works is of use only if it is whole: it needs root, which alone can be both users. At the end comes what is
+//! known to be lost (`known_losses.rs`).
 //!
 //! `support [--only NAME]… [--jobs N]`; with `--only` nothing is written. Status 1: something fails that should work.
 
 use anyhow::{Context, Result, bail, ensure};
 use holdfast_tests::apps::NotHere;
+use holdfast_tests::known_losses;
 use holdfast_tests::random::Random;
 use holdfast_tests::refused::{self, Outcome, REFUSED, Refused};
 use holdfast_tests::restart_chain::{Plan, TooSoon, run_chain};
@@ -275,6 +277,7 @@ fn page(lines: &[Line], results: &Results, commit: &str) -> Result<String> {
         let remark = remark(line, &found);
         writeln!(page, "| {feature} | {} | {} | {remark} | `{name}` |", cells[0], cells[1])?;
     }
+    page.push_str(&known_losses::chapter());
     Ok(page)
 }
 

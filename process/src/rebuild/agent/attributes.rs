@@ -26,6 +26,7 @@ const PR_MCE_KILL: u64 = 33;
 const PR_MCE_KILL_SET: u64 = 1;
 const PR_SET_SPECULATION_CTRL: u64 = 53;
 const PR_SET_MDWE: u64 = 65;
+const PR_SET_MEMORY_MERGE: u64 = 67;
 /// arch/x86/include/uapi/asm/prctl.h.
 const ARCH_SET_CPUID: u64 = 0x1012;
 /// SECBIT_KEEP_CAPS (include/uapi/linux/securebits.h), which needs no privilege.
@@ -189,6 +190,9 @@ pub fn at_the_end(leader: SeedThread, record: &ProcessRecord) -> Result<Vec<Stri
     if wanted.lock_future != 0 {
         let args = [u64::from(wanted.lock_future)];
         calls.call(libc::SYS_mlockall, &args, "the lock on memory to come (mlockall)")?;
+    }
+    if wanted.memory_merge {
+        calls.call(libc::SYS_prctl, &[PR_SET_MEMORY_MERGE, 1], "PR_SET_MEMORY_MERGE")?;
     }
     if wanted.mdwe != 0 {
         calls.call(libc::SYS_prctl, &[PR_SET_MDWE, u64::from(wanted.mdwe)], "PR_SET_MDWE")?;

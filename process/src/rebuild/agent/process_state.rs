@@ -388,6 +388,16 @@ pub fn scheduling(tid: i32, thread: &ThreadRecord) {
     }
 }
 
+/// What of its memory a core dump has, if that is not as a new process has it here. While the process may be looked at.
+pub fn coredump_filter(pid: i32, record: &ProcessRecord) {
+    let Some(filter) = record.flags.coredump_filter else { return };
+    let path = format!("/proc/{pid}/coredump_filter");
+    let is_it = |now: String| u32::from_str_radix(now.trim(), 16) == Ok(filter);
+    if !fs::read_to_string(&path).is_ok_and(is_it) {
+        let _ = fs::write(path, format!("{filter:#x}"));
+    }
+}
+
 /// Limits and out-of-memory score of the process, as far as this user may set them.
 pub fn limits(pid: i32, record: &ProcessRecord) {
     for limit in &record.limits {

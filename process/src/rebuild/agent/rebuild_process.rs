@@ -223,6 +223,7 @@ impl<'a> ProcessBuilder<'a> {
         job_control::forget_stops(leader, self.member)?;
         process_state::locks(leader, self.member)?;
         process_state::owners(leader, self.member)?;
+        process_state::coredump_filter(leader.remote.tid, record);
         credentials::restore(&self.threads, record)?;
         self.notes.extend(attributes::at_the_end(leader, record)?);
         process_state::pending_and_timers(leader, self.member)?;

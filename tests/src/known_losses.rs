@@ -1,0 +1,379 @@
+//! What is known to be lost by a restart, as data: `make support` writes it into docs/support.md.
+//!
+//! Used by `bin/support.rs`. What must hold: everything that the kernel tells of sockets, files and processes is in the
+//! record, is refused, is no state ([`TOLD`]), or is in [`LOSSES`]. The tests below compare that with the headers and
+//! with /proc of the machine that they run on, up to the newest that is known here.
+
+/// One thing that is not as it was after a restart.
+#[derive(Clone, Copy, Debug)]
+pub struct Loss {
+    /// What it belongs to.
+    pub of: &'static str,
+    /// What it is.
+    pub what: &'static str,
+    /// What a program may notice.
+    pub effect: &'static str,
+}
+
+const fn loss(of: &'static str, what: &'static str, effect: &'static str) -> Loss {
+    Loss { of, what, effect }
+}
+
+/// All that is known.
+pub const LOSSES: &[Loss] = &[
+    loss(
+        "sockets",
+        "SO_PEERCRED, SO_PEERPIDFD, SO_PEERGROUPS, SO_PEERSEC of a connection",
+        "the other end is the first process of the job, with the ids of whoever restarted it",
+    ),
+    loss("sockets", "SO_TXTIME", "to be set again: whether it was set is not told"),
+    loss("sockets", "SO_LOCK_FILTER", "the filter can be taken away again"),
+    loss(
+        "sockets",
+        "SO_ATTACH_REUSEPORT_CBPF, SO_ATTACH_REUSEPORT_EBPF",
+        "connections are spread by their hash",
+    ),
+    loss("sockets", "SO_INCOMING_CPU, SO_RESERVE_MEM, SO_DEBUG", "speed"),
+    loss(
+        "sockets",
+        "SO_COOKIE, SO_MEMINFO, SO_INCOMING_NAPI_ID",
+        "others: they name the socket or the moment",
+    ),
+    loss("TCP", "TCP_MAXSEG, TCP_WINDOW_CLAMP", "chosen by the kernel again: what was set is not told"),
+    loss("TCP", "TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_KEY, TCP_SAVED_SYN", "to be set again; gone"),
+    loss("TCP", "TCP_MD5SIG, TCP authentication (TCP-AO)", "keys are not told: connections are made without"),
+    loss("TCP", "TCP_TIMESTAMP, counters of TCP_INFO", "begin anew"),
+    loss("TCP", "the port of a connection that both ends have shut", "another one"),
+    loss(
+        "UDP",
+        "datagrams that were not read, UDP_CORK with data, UDP_ENCAP",
+        "lost, as the network may lose them",
+    ),
+    loss("UDP", "shutdown for writing, where the kernel has no diag of UDP", "open again"),
+    loss(
+        "IP",
+        "IP_IPSEC_POLICY, IP_XFRM_POLICY, sticky IPv6 headers, flow labels, anycast",
+        "to be set again",
+    ),
+    loss("IP", "IP_BIND_ADDRESS_NO_PORT", "to be set again"),
+    loss("files", "F_SET_RW_HINT", "speed"),
+    loss("files", "O_LARGEFILE in F_GETFL of a pipe", "it is set"),
+    loss(
+        "files",
+        "number of a netlink port, of a pseudo-terminal, where another program has it",
+        "another one; noted",
+    ),
+    loss("files", "access and change time, birth, inode and device of files that are made anew", "new ones"),
+    loss("files", "directory notifications (F_NOTIFY)", "to be set again"),
+    loss(
+        "memory",
+        "accounting (MAP_NORESERVE, VmFlags ac)",
+        "private memory is not counted: vm.overcommit_memory=2",
+    ),
+    loss("memory", "which page is in which kind of memory, swapped, huge, merged, of which node", "speed"),
+    loss("memory", "MADV_COLD, MADV_PAGEOUT, MADV_POPULATE and other advice for the moment", "speed"),
+    loss("memory", "data of a mapping that is poisoned (MADV_HWPOISON)", "healthy memory"),
+    loss("processes", "nice value of the session's autogroup", "that of a new session"),
+    loss("processes", "core scheduling (PR_SCHED_CORE)", "no cookie"),
+    loss(
+        "processes",
+        "CPU time, page faults, context switches, I/O counters, peak of memory, start time",
+        "begin anew",
+    ),
+    loss("processes", "PR_SET_PTRACER (Yama)", "to be set again"),
+    loss(
+        "processes",
+        "cgroup, CPU sets, audit session (loginuid), security label",
+        "those of holdfast restart",
+    ),
+    loss("processes", "keyring of the session", "that of holdfast restart"),
+    loss("threads", "utilisation clamps of sched_setattr(2), SCHED_EXT", "none, SCHED_OTHER"),
+];
+
+/// What becomes of what the kernel tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Told {
+    /// In the record.
+    Recorded,
+    /// Refused by name at a checkpoint where it is set.
+    Refused,
+    /// A fact of the object, another one's, or an action: no state of its own.
+    Fact,
+    /// In [`LOSSES`].
+    Lost,
+}
+
+use Told::{Fact, Lost, Recorded, Refused};
+
+/// By the names of the headers and of /proc; a prefix that ends in `*` stands for all that begin so.
+pub const TOLD: &[(&[&str], Told)] = &[
+    // getsockopt(2), asm-generic/socket.h.
+    (
+        &[
+            "SO_REUSEADDR",
+            "SO_DONTROUTE",
+            "SO_BROADCAST",
+            "SO_SNDBUF",
+            "SO_RCVBUF",
+            "SO_KEEPALIVE",
+            "SO_OOBINLINE",
+            "SO_NO_CHECK",
+            "SO_PRIORITY",
+            "SO_LINGER",
+            "SO_REUSEPORT",
+            "SO_PASSCRED",
+            "SO_RCVLOWAT",
+            "SO_RCVTIMEO*",
+            "SO_SNDTIMEO*",
+            "SO_BINDTODEVICE",
+            "SO_BINDTOIFINDEX",
+            "SO_ATTACH_FILTER",
+            "SO_PASSSEC",
+            "SO_MARK",
+            "SO_RXQ_OVFL",
+            "SO_WIFI_STATUS",
+            "SO_NOFCS",
+            "SO_SELECT_ERR_QUEUE",
+            "SO_BUSY_POLL*",
+            "SO_PREFER_BUSY_POLL",
+            "SO_MAX_PACING_RATE",
+            "SO_ZEROCOPY",
+            "SO_TIMESTAMP*",
+            "SO_BUF_LOCK",
+            "SO_TXREHASH",
+            "SO_RCVMARK",
+            "SO_PASSPIDFD",
+            "SO_RCVPRIORITY",
+            "SO_PASSRIGHTS",
+            "SO_INQ",
+            "SO_TYPE",
+            "SO_PROTOCOL",
+            "SO_DOMAIN",
+            "SO_ACCEPTCONN",
+            "SO_PEERNAME",
+        ],
+        Recorded,
+    ),
+    (&["SO_ATTACH_BPF", "SO_PEEK_OFF", "SO_DEVMEM*"], Refused),
+    (
+        &[
+            "SO_ERROR",
+            "SO_SNDLOWAT",
+            "SO_BSDCOMPAT",
+            "SO_SECURITY_*",
+            "SO_DETACH_*",
+            "SO_BPF_EXTENSIONS",
+            "SO_CNX_ADVICE",
+            "SO_NETNS_COOKIE",
+            "SO_SNDBUFFORCE",
+            "SO_RCVBUFFORCE",
+        ],
+        Fact,
+    ),
+    (
+        &[
+            "SO_DEBUG",
+            "SO_PEERCRED",
+            "SO_PEERSEC",
+            "SO_PEERGROUPS",
+            "SO_PEERPIDFD",
+            "SO_LOCK_FILTER",
+            "SO_INCOMING_*",
+            "SO_ATTACH_REUSEPORT_*",
+            "SO_MEMINFO",
+            "SO_COOKIE",
+            "SO_TXTIME",
+            "SO_RESERVE_MEM",
+        ],
+        Lost,
+    ),
+    // fcntl(2).
+    (
+        &[
+            "F_GETFD",
+            "F_GETFL",
+            "F_GETLEASE",
+            "F_GETLK*",
+            "F_OFD_GETLK",
+            "F_GETOWN",
+            "F_GETOWN_EX",
+            "F_GETSIG",
+            "F_GETPIPE_SZ",
+            "F_GET_SEALS",
+        ],
+        Recorded,
+    ),
+    (&["F_GETOWNER_UIDS", "F_GETDELEG"], Fact),
+    (&["F_GET_RW_HINT", "F_GET_FILE_RW_HINT"], Lost),
+    // /proc/PID/status.
+    (
+        &[
+            "Name",
+            "Umask",
+            "State",
+            "Tgid",
+            "Pid",
+            "PPid",
+            "Uid",
+            "Gid",
+            "Groups",
+            "NStgid",
+            "NSpid",
+            "NSpgid",
+            "NSsid",
+            "VmLck",
+            "VmSize",
+            "VmData",
+            "VmStk",
+            "VmExe",
+            "VmLib",
+            "HugetlbPages",
+            "THP_enabled",
+            "Threads",
+            "SigPnd",
+            "ShdPnd",
+            "SigBlk",
+            "SigIgn",
+            "SigCgt",
+            "CapInh",
+            "CapPrm",
+            "CapEff",
+            "CapBnd",
+            "CapAmb",
+            "NoNewPrivs",
+            "Speculation*",
+            "Cpus_allowed*",
+        ],
+        Recorded,
+    ),
+    (&["Seccomp*", "TracerPid"], Refused),
+    (
+        &["Ngid", "FDSize", "Kthread", "SigQ", "CoreDumping", "untag_mask", "x86_Thread_features*", "VmPin"],
+        Fact,
+    ),
+    (
+        &["VmPeak", "VmHWM", "VmRSS", "Rss*", "VmPTE", "VmSwap", "Mems_allowed*", "*voluntary_ctxt_switches"],
+        Lost,
+    ),
+    // prctl(2); what other architectures have is none of x86-64.
+    (
+        &[
+            "PR_GET_CHILD_SUBREAPER",
+            "PR_GET_DUMPABLE",
+            "PR_GET_IO_FLUSHER",
+            "PR_GET_KEEPCAPS",
+            "PR_GET_NAME",
+            "PR_GET_NO_NEW_PRIVS",
+            "PR_GET_PDEATHSIG",
+            "PR_GET_SECUREBITS",
+            "PR_GET_SPECULATION_CTRL",
+            "PR_GET_THP_DISABLE",
+            "PR_GET_TID_ADDRESS",
+            "PR_GET_TIMERSLACK",
+            "PR_GET_TSC",
+            "PR_GET_MDWE",
+            "PR_GET_MEMORY_MERGE",
+            "PR_GET_AUXV",
+            "PR_MCE_KILL_GET",
+        ],
+        Recorded,
+    ),
+    (&["PR_GET_SECCOMP", "PR_GET_SHADOW_STACK_STATUS"], Refused),
+    (
+        &[
+            "PR_GET_ENDIAN",
+            "PR_GET_FPEMU",
+            "PR_GET_FPEXC",
+            "PR_GET_FP_MODE",
+            "PR_GET_TAGGED_ADDR_CTRL",
+            "PR_GET_TIMING",
+            "PR_GET_UNALIGN",
+            "PR_PAC_*",
+            "PR_SME_*",
+            "PR_SVE_*",
+            "PR_RISCV_*",
+            "PR_PPC_*",
+        ],
+        Fact,
+    ),
+    (&["PR_SCHED_CORE_GET"], Lost),
+];
+
+/// The chapter for docs/support.md.
+pub fn chapter() -> String {
+    let rows = LOSSES.iter().map(|loss| format!("| {} | {} | {} |\n", loss.of, loss.what, loss.effect));
+    let head = "\n## Known to be lost\n\nWhat is not as it was after a restart, and is neither refused nor noted \
+                unless it says so (`tests/src/known_losses.rs`).\n\n\
+                | of | what | what a program may notice |\n|---|---|---|\n";
+    std::iter::once(head.to_owned()).chain(rows).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn told(name: &str) -> Option<Told> {
+        let is = |pattern: &&str| match (pattern.strip_suffix('*'), pattern.strip_prefix('*')) {
+            (Some(start), _) => name.starts_with(start),
+            (None, Some(end)) => name.ends_with(end),
+            (None, None) => name == *pattern,
+        };
+        TOLD.iter().find(|(names, _)| names.iter().any(is)).map(|(_, told)| *told)
+    }
+
+    /// Names that a header defines as numbers up to `last`.
+    fn defined(header: &str, prefix: &str, last: u64) -> Vec<String> {
+        let text = fs::read_to_string(header).unwrap_or_default();
+        let name = |line: &str| {
+            let mut words = line.split_whitespace();
+            let name = words.nth(1).filter(|_| line.starts_with("#define"))?;
+            let number: u64 = words.next()?.parse().ok()?;
+            (name.starts_with(prefix) && number <= last).then(|| name.to_owned())
+        };
+        text.lines().filter_map(name).collect()
+    }
+
+    /// Names of a file that begin so, wherever they are in it.
+    fn named(header: &str, prefixes: &[&str]) -> Vec<String> {
+        let text = fs::read_to_string(header).unwrap_or_default();
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        words
+            .filter(|word| prefixes.iter().any(|prefix| word.starts_with(prefix)))
+            .map(str::to_owned)
+            .collect()
+    }
+
+    #[test]
+    fn what_the_kernel_tells_is_recorded_refused_or_known_to_be_lost() {
+        // Newer ones are none of this list's.
+        const NEWEST_SOCKET_OPTION: u64 = 84;
+        let headers = [
+            defined("/usr/include/asm-generic/socket.h", "SO_", NEWEST_SOCKET_OPTION),
+            named("/usr/include/asm-generic/fcntl.h", &["F_GET"]),
+            named("/usr/include/linux/fcntl.h", &["F_GET"]),
+            named("/usr/include/linux/prctl.h", &["PR_GET_"]),
+        ];
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let version = |text: &str| -> Option<(u32, u32)> {
+            let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+            Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+        };
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let keys = status.lines().filter_map(|line| line.split_once(':')).map(|(key, _)| key.to_owned());
+        let is_known_kernel = version(&release).is_some_and(|version| version <= (6, 18));
+        let all = headers.into_iter().flatten().chain(keys.filter(|_| is_known_kernel));
+        let unknown: Vec<String> = all.filter(|name| told(name).is_none()).collect();
+        assert!(unknown.is_empty(), "neither in the record nor known to be lost: {unknown:?}");
+    }
+
+    #[test]
+    fn what_is_lost_is_in_the_list() {
+        let listed: String = LOSSES.iter().map(|loss| format!("{} {} ", loss.what, loss.effect)).collect();
+        let lost = TOLD.iter().filter(|(_, told)| *told == Lost).flat_map(|(names, _)| *names);
+        let by_name = lost.filter(|name| name.starts_with("SO_")).map(|name| name.trim_end_matches('*'));
+        let missing: Vec<&str> = by_name.filter(|name| !listed.contains(*name)).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+        assert!(chapter().lines().count() == LOSSES.len() + 7);
+    }
+}
