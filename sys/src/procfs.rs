@@ -599,7 +599,6 @@ mod tests {
         let pid = child.id().cast_signed();
         assert_eq!((existence(pid), name(pid).is_empty()), (Existence::Living, false));
         child.kill().unwrap();
-        assert_ne!(existence(pid), Existence::Living, "at once");
         while existence(pid) != Existence::Ended {}
         child.wait().unwrap();
         assert_eq!(existence(pid), Existence::Ended);
