@@ -28,6 +28,7 @@ mod lineage;
 mod locations;
 mod lock;
 mod pipeline;
+pub mod policy;
 mod read;
 mod segment_writer;
 mod shared_pages;

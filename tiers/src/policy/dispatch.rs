@@ -1,0 +1,148 @@
+//! Which copies begin now.
+//!
+//! Part of [`super::Hierarchy`]; called at the end of each step. Down before up: what is written makes room below.
+//! Invariants: at most one copy per link and direction; a segment has at most one copy under way to a tier.
+
+use super::fragments::Fragments;
+use super::hierarchy::{Action, Hierarchy, Place, PolicyError, SegmentId, Transfer};
+use super::room::Room;
+use super::state::Change;
+use std::collections::VecDeque;
+
+/// A prefetch looks at so many hints at most.
+const HINTS_LOOKED_AT: usize = 1024;
+
+impl Hierarchy {
+    pub(super) fn dispatch(&mut self, actions: &mut Vec<Action>) -> Result<(), PolicyError> {
+        // From the slowest link, so that a tier has got rid of what it can before it gets more; and what does not fit
+        // a tier goes to the link of the next one, which is then asked once more.
+        loop {
+            let mut skipped = false;
+            for link in (0..self.tiers.len()).rev() {
+                skipped |= self.start_down(link, actions)?;
+            }
+            if !skipped {
+                break;
+            }
+        }
+        for link in 0..self.tiers.len() {
+            if self.tiers[link].up.active.is_none() && !self.start_restore(link, actions)? && link > 0 {
+                self.start_prefetch(link, actions)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The next segment that waits for a link. Whether one was sent on to the next link.
+    fn start_down(&mut self, link: usize, actions: &mut Vec<Action>) -> Result<bool, PolicyError> {
+        while self.tiers[link].down.active.is_none() {
+            let Some(&id) = self.tiers[link].down.queue.front() else { break };
+            if self.tiers[link].down.not_before > self.now {
+                actions.push(Action::Wake(self.tiers[link].down.not_before));
+                break;
+            }
+            let Some(from) = self.source(id, link) else {
+                self.tiers[link].down.queue.pop_front();
+                continue;
+            };
+            match self.room(link, id, None, actions)? {
+                Room::Placed(offset) => {
+                    self.tiers[link].down.queue.pop_front();
+                    self.new_instance(id, link, Change::WriteStarted)?;
+                    self.begin(id, from, Place::Tier(link), offset, actions);
+                }
+                Room::Wait => break,
+                Room::Never if link + 1 < self.tiers.len() => {
+                    self.tiers[link].down.queue.pop_front();
+                    self.tiers[link + 1].down.queue.push_back(id);
+                    return Ok(true);
+                }
+                // More than the slowest tier can hold: it stays where it is.
+                Room::Never => {
+                    self.tiers[link].down.queue.pop_front();
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// From where a segment goes down; `None`: it need not, or cannot any more.
+    fn source(&self, id: SegmentId, link: usize) -> Option<Place> {
+        let segment = self.segments.get(&id)?;
+        if segment.tiers[link].is_some() {
+            return None;
+        }
+        match (0..link).rev().find(|&tier| segment.complete(tier)) {
+            Some(tier) => Some(Place::Tier(tier)),
+            None if segment.tiers.iter().all(Option::is_none) => Some(Place::Application),
+            None => None,
+        }
+    }
+
+    /// The first restore whose segment is on this tier and on no faster one. Whether there was one.
+    fn start_restore(&mut self, link: usize, actions: &mut Vec<Action>) -> Result<bool, PolicyError> {
+        let (known, lost): (VecDeque<_>, VecDeque<_>) =
+            self.restores.drain(..).partition(|id| self.segments.contains_key(id));
+        self.restores = known;
+        actions.extend(lost.into_iter().map(Action::Lost));
+        let ready = |id: &SegmentId| {
+            // What is on its way to a faster tier is there before it would be delivered from here.
+            self.segments
+                .get(id)
+                .is_some_and(|segment| segment.fastest() == Some(link) && !self.promoting(*id))
+        };
+        let Some(index) = self.restores.iter().position(ready) else { return Ok(false) };
+        let Some(id) = self.restores.remove(index) else { return Ok(false) };
+        self.begin(id, Place::Tier(link), Place::Application, 0, actions);
+        Ok(true)
+    }
+
+    /// A copy of the segment to a faster tier is under way.
+    fn promoting(&self, id: SegmentId) -> bool {
+        self.tiers.iter().any(|tier| {
+            tier.up
+                .active
+                .is_some_and(|(transfer, _)| transfer.segment == id && transfer.to != Place::Application)
+        })
+    }
+
+    /// The nearest hint whose segment is on this tier and on no faster one.
+    fn start_prefetch(&mut self, link: usize, actions: &mut Vec<Action>) -> Result<(), PolicyError> {
+        if !self.prefetching {
+            return Ok(());
+        }
+        let most = self.tiers[link - 1].cache.as_ref().map_or(u64::MAX, Fragments::capacity);
+        let wanted = |&(_, id): &(usize, SegmentId)| {
+            self.segments.get(&id).is_some_and(|segment| {
+                let read = segment.tiers[link].is_some_and(|instance| instance.readers > 0);
+                segment.fastest() == Some(link)
+                    && !read
+                    && segment.tiers[link - 1].is_none()
+                    && segment.bytes <= most
+            }) && !self.restores.contains(&id)
+        };
+        let Some((distance, id)) = self.hints.iter().take(HINTS_LOOKED_AT).enumerate().find(wanted) else {
+            return Ok(());
+        };
+        if let Room::Placed(offset) = self.room(link - 1, id, Some(distance as u64), actions)? {
+            self.new_instance(id, link - 1, Change::ReadStarted)?;
+            self.begin(id, Place::Tier(link), Place::Tier(link - 1), offset, actions);
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, id: SegmentId, from: Place, to: Place, offset: u64, actions: &mut Vec<Action>) {
+        let Some(segment) = self.segments.get_mut(&id) else { return };
+        let transfer = Transfer { segment: id, from, to, bytes: segment.bytes, offset };
+        if let Place::Tier(tier) = from
+            && !transfer.is_down()
+            && let Some(instance) = segment.tiers[tier].as_mut()
+        {
+            instance.readers += 1;
+        }
+        let tier = &mut self.tiers[transfer.link()];
+        let lane = if transfer.is_down() { &mut tier.down } else { &mut tier.up };
+        lane.active = Some((transfer, self.now));
+        actions.push(Action::Copy(transfer));
+    }
+}

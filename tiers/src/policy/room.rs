@@ -1,0 +1,221 @@
+//! Room in a cache: what may be evicted, and what that costs.
+//!
+//! Part of [`super::Hierarchy`]; called when a copy is about to begin.
+//! What is written or flushed may evict all that has a copy below, or will have: the caller waits for that. A
+//! prefetch waits for nothing and takes nothing that is worth more than itself: what is consumed; what another cache
+//! has as well, if its hint is farther away; and a small part of the cache from what has no hint, or one farther away.
+//! Invariant: as long as copies end, something that is written or flushed gets room in the end: what is there for a
+//! restore is blocked only while there is another window.
+
+use super::fragments::Fragment;
+use super::hierarchy::{Action, Hierarchy, Instance, PolicyError, Segment, SegmentId};
+use super::rates::transfer_ns;
+use super::state::{Change, State};
+use super::window::{Weight, best_pieces, best_window};
+use std::collections::BTreeMap;
+
+/// A prefetch may evict the only cached copy of what has no hint, as long as this part of the cache is not there for
+/// restores yet: what is restored makes room for what is prefetched next.
+const SHARE: u64 = 8;
+/// The same of what has a hint farther away: it must be read once more.
+const SHARE_HINTED: u64 = 64;
+/// Distances of what has no hint begin here (greater for what was not used for longer), then what is consumed, gaps.
+const NO_HINT: u64 = 1 << 30;
+const CONSUMED: u64 = 1 << 40;
+const GAP: u64 = CONSUMED + 1;
+
+/// For what room is wanted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Bytes from a faster tier or the application.
+    Write,
+    /// The same, where there is no window without what waits for a restore.
+    WriteInstead,
+    /// A segment whose hint is so far away; `instead`: a share of the cache may be taken from what is worth more.
+    Prefetch {
+        /// The distance.
+        wanted: u64,
+        /// See above.
+        instead: bool,
+    },
+}
+
+/// What came of it.
+pub(super) enum Room {
+    /// It is there, at this offset.
+    Placed(u64),
+    /// It will be there when other copies have ended.
+    Wait,
+    /// The cache is smaller than this.
+    Never,
+}
+
+impl Hierarchy {
+    /// Makes room for a segment on a tier, if that can be had now, by erasing what is in the way.
+    pub(super) fn room(
+        &mut self,
+        tier: usize,
+        id: SegmentId,
+        prefetch: Option<u64>,
+        actions: &mut Vec<Action>,
+    ) -> Result<Room, PolicyError> {
+        let bytes = self.segments.get(&id).ok_or(PolicyError::Unknown(id))?.bytes;
+        let Some(cache) = &self.tiers[tier].cache else { return Ok(Room::Placed(0)) };
+        if bytes > cache.capacity() {
+            return Ok(Room::Never);
+        }
+        let purposes: &[Purpose] = match prefetch {
+            None => &[Purpose::Write, Purpose::WriteInstead],
+            Some(wanted) => {
+                &[Purpose::Prefetch { wanted, instead: false }, Purpose::Prefetch { wanted, instead: true }]
+            }
+        };
+        // What a link that fails has yet to take may stay for ever: nothing waits for it as long as there is a choice.
+        let failing = self.tiers[tier + 1..].iter().any(|below| below.down.failures > 0);
+        for &purpose in purposes {
+            match self.choose(tier, bytes, purpose) {
+                Some((chosen, 0)) => return self.evict(tier, &chosen, id, bytes, actions).map(Room::Placed),
+                Some(_) if !failing => return Ok(Room::Wait),
+                _ => {}
+            }
+        }
+        Ok(Room::Wait)
+    }
+
+    /// The fragments to be evicted, and how long that takes.
+    fn choose(&self, tier: usize, bytes: u64, purpose: Purpose) -> Option<(Vec<usize>, u128)> {
+        let cache = self.tiers[tier].cache.as_ref()?;
+        let ahead = self.flush_times(tier);
+        let held = self.held(tier);
+        let share = |part: u64| {
+            matches!(purpose, Purpose::Prefetch { instead: true, .. }) && held < cache.capacity() / part
+        };
+        let shares = (share(SHARE), share(SHARE_HINTED));
+        if matches!(purpose, Purpose::Prefetch { instead: true, .. }) && !shares.0 {
+            return None;
+        }
+        let weigh = |fragment: &Fragment| match fragment.owner {
+            None => Weight { bytes: fragment.bytes, wait_ns: 0, distance: GAP, blocked: false },
+            Some(owner) => self.weigh((tier, owner), fragment.bytes, purpose, shares, &ahead),
+        };
+        let weights: Vec<Weight> = cache.list().iter().map(weigh).collect();
+        if cache.is_contiguous() {
+            best_window(&weights, bytes, self.ties).map(|window| (window.range.collect(), window.wait_ns))
+        } else {
+            best_pieces(&weights, bytes)
+        }
+    }
+
+    /// Bytes on a tier that were prefetched or restored, and are not free yet.
+    fn held(&self, tier: usize) -> u64 {
+        let fragments = self.tiers[tier].cache.iter().flat_map(|cache| cache.list());
+        let held = |id: SegmentId| {
+            matches!(self.state(id, tier), Some(State::Reading | State::Ready | State::Consumed))
+        };
+        fragments.filter(|fragment| fragment.owner.is_some_and(held)).map(|fragment| fragment.bytes).sum()
+    }
+
+    /// When each segment that waits for its flush from a tier will be below.
+    fn flush_times(&self, tier: usize) -> BTreeMap<SegmentId, u64> {
+        let mut times = BTreeMap::new();
+        for below in self.tiers.iter().skip(tier + 1) {
+            let mut bytes = 0;
+            if let Some((transfer, since)) = below.down.active {
+                let whole = transfer_ns(transfer.bytes, below.rate);
+                times.insert(transfer.segment, whole.saturating_sub(self.now.saturating_sub(since)).max(1));
+                bytes += transfer.bytes;
+            }
+            for id in &below.down.queue {
+                bytes += self.segments.get(id).map_or(0, |segment| segment.bytes);
+                times.entry(*id).or_insert(transfer_ns(bytes, below.rate).max(1));
+            }
+        }
+        times
+    }
+
+    /// `shares`: whether a prefetch may evict what no other cache has and what has no hint; what has a farther one.
+    fn weigh(
+        &self,
+        (tier, id): (usize, SegmentId),
+        bytes: u64,
+        purpose: Purpose,
+        shares: (bool, bool),
+        flush_times: &BTreeMap<SegmentId, u64>,
+    ) -> Weight {
+        let blocked = Weight { bytes, wait_ns: 0, distance: 0, blocked: true };
+        let Some(segment) = self.segments.get(&id) else { return blocked };
+        let Some(instance) = segment.tiers[tier].filter(|i| i.state.complete() && i.readers == 0) else {
+            return blocked;
+        };
+        if self.restores.contains(&id) {
+            return blocked;
+        }
+        let hint = self.hints.distance(id);
+        let spent = segment.delivered || instance.state == State::Consumed;
+        let distance = match hint {
+            _ if spent => CONSUMED,
+            Some(hint) => hint,
+            None => NO_HINT + (self.steps - instance.used),
+        };
+        let free = segment.copied_below(tier) || (segment.delivered && segment.discardable);
+        let wait_ns = match flush_times.get(&id) {
+            _ if free && !self.flush_reads(id, tier) => 0,
+            Some(&ns) => ns,
+            None => return blocked,
+        };
+        let allowed = match purpose {
+            Purpose::Write => spent || instance.state != State::Ready,
+            Purpose::WriteInstead => true,
+            Purpose::Prefetch { wanted, .. } => {
+                let share = if hint.is_none() { shares.0 } else { shares.1 };
+                let worth_less =
+                    hint.is_none_or(|hint| hint > wanted) && (share || self.elsewhere(segment, tier));
+                wait_ns == 0 && (spent || worth_less)
+            }
+        };
+        Weight { bytes, wait_ns, distance, blocked: !allowed }
+    }
+
+    /// Another cache has the segment too.
+    fn elsewhere(&self, segment: &Segment, tier: usize) -> bool {
+        (0..self.tiers.len())
+            .any(|other| other != tier && self.tiers[other].cache.is_some() && segment.complete(other))
+    }
+
+    fn evict(
+        &mut self,
+        tier: usize,
+        chosen: &[usize],
+        id: SegmentId,
+        bytes: u64,
+        actions: &mut Vec<Action>,
+    ) -> Result<u64, PolicyError> {
+        let Some(cache) = self.tiers[tier].cache.as_mut() else { return Ok(0) };
+        // Who is there is asked before it is overwritten.
+        let owners: Vec<SegmentId> = chosen.iter().filter_map(|&index| cache.list()[index].owner).collect();
+        let offset = cache.place(chosen, id, bytes).unwrap_or(0);
+        for owner in owners {
+            if self.state(owner, tier) == Some(State::Ready) {
+                self.change(owner, tier, Change::Demoted)?;
+            }
+            actions.push(Action::Erase(owner, tier));
+            if let Some(segment) = self.segments.get_mut(&owner) {
+                segment.tiers[tier] = None;
+            }
+            self.gone(owner, tier)?;
+        }
+        Ok(offset)
+    }
+
+    pub(super) fn new_instance(
+        &mut self,
+        id: SegmentId,
+        tier: usize,
+        change: Change,
+    ) -> Result<(), PolicyError> {
+        let used = self.steps;
+        let segment = self.segments.get_mut(&id).ok_or(PolicyError::Unknown(id))?;
+        segment.tiers[tier] = Some(Instance { state: State::Init, readers: 0, used });
+        self.change(id, tier, change)
+    }
+}
