@@ -10,7 +10,7 @@ REAPER = /usr/bin/python3 scripts/reaper.py
 SAY = @printf '\n==> %s\n'
 
 .PHONY: help demo build test test-full support check unit loom e2e deps install clean
-.PHONY: bench bench-aickpt bench-exec bench-figure4 bench-pager bench-tree
+.PHONY: bench bench-aickpt bench-exec bench-figure4 bench-pager bench-tree bench-policy
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
@@ -99,6 +99,9 @@ bench-figure4: ## LAMMPS and a lattice code: added time by the bound on copies (
 
 bench-pager: build ## cost of first writes, stop of a 4 GiB heap, size of increments (< 15 minutes, 6 GB of memory)
 	@/usr/bin/python3 benches/pager.py
+
+bench-policy: ## eviction, prefetch and compression schedules in virtual time, beside LRU, UVM, Belady (< 2 minutes)
+	@$(CARGO) bench -q --locked -p holdfast-tiers --bench policy
 
 bench-tree: build ## stop of a job of 20 processes and 200 threads, holdfast check on it (< 2 minutes)
 	@/usr/bin/python3 benches/tree.py

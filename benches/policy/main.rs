@@ -1,0 +1,13 @@
+//! The policy of the tiers in virtual time: prints tables, asserts nothing but that programs end. `make bench-policy`.
+
+#![allow(clippy::panic)] // what cannot happen ends the run
+
+mod rivals;
+mod schedules;
+mod simulator;
+mod tiers;
+
+fn main() {
+    tiers::print();
+    schedules::print();
+}

@@ -1,0 +1,216 @@
+//! Accumulate and compress in front of a link: the setting of the paper on accumulated compression (HiPC 2023): a link
+//! of 25 GB/s, a codec of 0.08 ms + bytes / 550 GB/s whose temporary buffer is as large as its input, 100 segments of
+//! 2 MB, a buffer of 128 MB, ratio 8, unless a table varies one of these.
+//!
+//! The figure is bytes / (end of the flush - time that the application computes). "Ensemble" are 20 runs by `step`: the
+//! first has no profile and is greedy, the others obey the plan; all are charged.
+
+use holdfast_tiers::policy::{
+    BatchAction, BatchEvent, Batcher, Choice, Codec, Limits, Objective, Plan, Profile, Sample, SegmentId,
+    schedule, transfer_ns,
+};
+
+const GB: u64 = 1_000_000_000;
+const MB: u64 = 1_000_000;
+/// The link reports what it has taken in such parts.
+const PART: u64 = 50_000;
+const RUNS: u64 = 20;
+
+#[derive(Clone, Copy)]
+struct Setting {
+    count: u64,
+    bytes: u64,
+    /// Bytes per second that the application makes while it computes.
+    made: u64,
+    ratio: u64,
+    buffer: u64,
+    link: u64,
+    /// Sizes grow from a quarter to seven quarters.
+    grow: bool,
+}
+
+const USUAL: Setting = Setting {
+    count: 100,
+    bytes: 2 * MB,
+    made: 100 * GB,
+    ratio: 8,
+    buffer: 128 * MB,
+    link: 25 * GB,
+    grow: false,
+};
+
+impl Setting {
+    fn profile(&self) -> Profile {
+        let interval_ns = transfer_ns(self.bytes, self.made);
+        let sample = |index| {
+            let bytes = if self.grow {
+                self.bytes / 4 + self.bytes * 3 * index / (2 * self.count)
+            } else {
+                self.bytes
+            };
+            Sample { interval_ns, bytes, compressed: bytes / self.ratio }
+        };
+        let curve = vec![(1, 80_000), (550 * GB, 80_000 + GB)];
+        Profile {
+            samples: (0..self.count).map(sample).collect(),
+            codec: Codec { curve, temporary_per_mille: 1000 },
+            rate: self.link,
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { buffer: self.buffer, most_together: 64, grain_ns: 500 }
+    }
+}
+
+/// A run by `step`.
+struct Run<'a> {
+    samples: &'a [Sample],
+    codec: &'a Codec,
+    rate: u64,
+    batcher: Batcher,
+    now: u64,
+    /// Bytes that the link has yet to take, and when it has its next part.
+    link: u64,
+    part: Option<(u64, u64)>,
+    /// When the application has its next segment; `None`: it waits.
+    next: Option<u64>,
+    index: usize,
+    coding: Option<(u64, u64)>,
+}
+
+impl Run<'_> {
+    fn step(&mut self, event: BatchEvent) {
+        for action in self.batcher.step(self.now, event) {
+            match action {
+                BatchAction::Admit(_) => {
+                    self.index += 1;
+                    self.next = Some(self.now + self.samples.get(self.index).map_or(0, |s| s.interval_ns));
+                    self.step(BatchEvent::Filled);
+                }
+                BatchAction::Compress(ids) => {
+                    let of = |value: fn(&Sample) -> u64| {
+                        ids.iter().map(|id| value(&self.samples[id.0 as usize])).sum()
+                    };
+                    let ns = self.codec.ns(of(|sample| sample.bytes));
+                    self.coding = Some((self.now + ns, of(|sample| sample.compressed)));
+                    // The codec keeps the application from computing.
+                    self.next = self.next.map(|at| at + ns);
+                }
+                BatchAction::SendCompressed(bytes) => self.link += bytes,
+                BatchAction::SendRaw(id) => self.link += self.samples[id.0 as usize].bytes,
+                BatchAction::PassBy(_) | BatchAction::Drifted => panic!("{action:?}"),
+            }
+        }
+        if self.part.is_none() && self.link > 0 {
+            let bytes = self.link.min(PART);
+            self.part = Some((self.now + transfer_ns(bytes, self.rate), bytes));
+        }
+    }
+
+    /// To the end; when the flush was over.
+    fn finish(mut self) -> u64 {
+        loop {
+            let times = [self.coding.map(|coding| coding.0), self.part.map(|part| part.0), self.next];
+            let Some(first) = times.into_iter().flatten().min() else { return self.now };
+            self.now = first;
+            if let Some((_, bytes)) = self.coding.take_if(|coding| coding.0 == first) {
+                self.step(BatchEvent::Compressed(bytes));
+            } else if let Some((_, bytes)) = self.part.take_if(|part| part.0 == first) {
+                self.link -= bytes;
+                self.step(BatchEvent::Sent(bytes));
+            } else {
+                self.next = None;
+                let event = self.samples.get(self.index).map_or(BatchEvent::End, |sample| {
+                    BatchEvent::Wants(SegmentId(self.index as u64), sample.bytes)
+                });
+                self.step(event);
+            }
+        }
+    }
+}
+
+fn by_step(setting: &Setting, known: bool) -> u64 {
+    let profile = setting.profile();
+    let empty = Profile { samples: Vec::new(), ..profile.clone() };
+    let batcher =
+        Batcher::new(if known { profile.clone() } else { empty }, setting.limits(), Objective::FlushEnd);
+    let next = Some(profile.samples[0].interval_ns);
+    let (samples, codec, rate) = (&profile.samples[..], &profile.codec, profile.rate);
+    Run { samples, codec, rate, batcher, now: 0, link: 0, part: None, next, index: 0, coding: None }.finish()
+}
+
+/// One row: GB/s of raw, single compression, the greedy rule, the plan; and of the ensemble with what it is better by.
+fn row(name: &str, setting: &Setting) {
+    let (profile, limits) = (setting.profile(), setting.limits());
+    let computes: u64 = profile.samples.iter().map(|sample| sample.interval_ns).sum();
+    let bytes: u64 = profile.samples.iter().map(|sample| sample.bytes).sum();
+    let speed = |extra: u64| bytes as f64 / extra.max(1) as f64;
+    let fixed = |choice| {
+        let plan = Plan::of(&profile, &limits, vec![choice; profile.samples.len()]);
+        plan.map_or(u64::MAX, |plan| plan.flush_ns - computes)
+    };
+    let (raw, single) = (fixed(Choice::Raw), fixed(Choice::Compress(1)));
+    let plan =
+        schedule(&profile, &limits, Objective::FlushEnd).map_or(u64::MAX, |plan| plan.flush_ns - computes);
+    let (greedy, obeyed) = (by_step(setting, false) - computes, by_step(setting, true) - computes);
+    let ensemble = (greedy + (RUNS - 1) * obeyed) / RUNS;
+    let values = [raw, single, greedy, plan, ensemble].map(|extra| format!("{:.1}", speed(extra)));
+    let better = [raw, single].map(|extra| format!("{:.2} x", extra as f64 / ensemble as f64));
+    println!("| {name} | {} | {} |", values.join(" | "), better.join(" | "));
+}
+
+fn head(title: &str, varied: &str) {
+    println!("\n### {title}\n");
+    println!("| {varied} | raw | single | greedy | plan | ensemble | over raw | over single |");
+    println!("{}", "| --- ".repeat(8) + "|");
+}
+
+/// The choices as letters: U raw, C compressed alone, A and how many together.
+fn letters(setting: &Setting) -> String {
+    let plan = schedule(&setting.profile(), &setting.limits(), Objective::FlushEnd);
+    let choices = plan.map(|plan| plan.choices).unwrap_or_default();
+    let letter = |choice: &Choice| match choice {
+        Choice::Raw => "U".to_owned(),
+        Choice::Compress(1) => "C".to_owned(),
+        Choice::Compress(several) => format!("A{several}"),
+    };
+    let runs = choices.chunk_by(|a, b| a == b);
+    runs.map(|run| if run.len() > 1 { format!("{} {}", run.len(), letter(&run[0])) } else { letter(&run[0]) })
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// Growing frequency: grids and so segments grow with its cube, steps take longer. The paper has no sizes: assumed.
+fn migration(hertz: u64) -> Setting {
+    let bytes = 62_500 * hertz.pow(3);
+    Setting { count: 66, bytes, made: bytes * GB / (25_000 * hertz), grow: true, ..USUAL }
+}
+
+/// Prints the tables.
+pub fn print() {
+    head("Figure 6: migration, 66 segments that grow, GB/s", "frequency");
+    for hertz in 2..=8 {
+        row(&format!("{hertz} Hz"), &migration(hertz));
+    }
+    println!("\n### Figure 7: the plans of figure 6 (U raw, C compressed, A compressed together)\n");
+    (2..=8).for_each(|hertz| println!("* {hertz} Hz: {}", letters(&migration(hertz))));
+    head("Figure 8: size of the buffer, GB/s", "MB");
+    for buffer in [64, 128, 256, 512, 1024] {
+        row(&buffer.to_string(), &Setting { buffer: buffer * MB, ..USUAL });
+    }
+    for ratio in [4, 8, 28] {
+        head(&format!("Figure 9: rate of the application, ratio {ratio}, GB/s"), "made, GB/s");
+        for made in [40, 100, 200, 300, 400] {
+            row(&made.to_string(), &Setting { made: made * GB, ratio, ..USUAL });
+        }
+    }
+    head("Figure 10: ratio, GB/s", "ratio");
+    for ratio in [4, 8, 12, 16, 20, 24, 28] {
+        row(&ratio.to_string(), &Setting { ratio, ..USUAL });
+    }
+    head("Figure 11: processes that share the link, GB/s of each", "processes");
+    for count in [1, 2, 4, 8] {
+        row(&count.to_string(), &Setting { link: USUAL.link / count, ..USUAL });
+    }
+}
