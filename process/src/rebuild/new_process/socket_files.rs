@@ -74,8 +74,8 @@ pub fn settle(record: &SocketRecord, opener: &Opener) -> Result<(), RebuildError
     at::rename(place.folder(), &from, &place.name).map_err(failed())
 }
 
-/// The file of a socket that was just bound, and whose name is gone: what holds it leads to the socket ([`address_of_held`])
-/// when the name is removed.
+/// The file of a socket that was just bound, and whose name is gone: what holds it leads to the socket
+/// ([`address_of_held`]) when the name is removed.
 ///
 /// # Errors
 /// It is not there.
