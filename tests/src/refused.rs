@@ -312,7 +312,14 @@ pub fn refuse(entry: &Refused, bed: &Bed) -> Result<Outcome> {
         entry.arguments.iter().map(|word| outside.expand(bed, word)).collect::<Result<_>>()?;
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let (program, arguments) = arguments.split_first().context("a program")?;
-    let mut front = bed.run_command(JOB, &[], &App::program(program, arguments).words())?.spawn()?;
+    let app = App::program(program, arguments);
+    let words = app.words();
+    // In another root directory there is nothing to wait for.
+    let command = match *program == "confined" {
+        true => bed.run_command(JOB, &[], &words)?,
+        false => bed.staying_command(JOB, &[], &words)?,
+    };
+    let mut front = { command }.spawn()?;
     if bed.wait_live(JOB, &mut front)?.is_none() && shell_code(front.wait()?) == NOT_HERE {
         return Ok(Outcome::NotHere(bed.text("out").trim().to_owned()));
     }
@@ -333,6 +340,7 @@ pub fn refuse(entry: &Refused, bed: &Bed) -> Result<Outcome> {
         }
     }
     ensure!(bed.images(JOB).is_empty(), "an image was made");
+    bed.may_end()?;
     let code = shell_code(wait(&mut front, Duration::from_secs(20))?);
     ensure!(code == 0 && bed.text("out").ends_with("PASS\n"), "status {code}: {}", bed.text("out"));
     let numbers = arguments.iter().filter_map(|word| word.parse::<usize>().ok());

@@ -20,6 +20,7 @@ use crate::inherited_fds::InheritedFd;
 use crate::link::Tell;
 use crate::pidfile;
 use crate::settings::Changes;
+use holdfast_abi::environment::ENV_KEY;
 use holdfast_abi::registration::EVENT_SETSID;
 use holdfast_image::Epoch;
 use holdfast_image::control::{JobStatus, MAX_MESSAGE, Reply, Request};
@@ -121,6 +122,8 @@ impl EventLoop {
         let (sender, events) = mpsc::channel();
         let newest = context.job.images().ok().and_then(|all| all.last().map(|image| image.epoch));
         let link_open = context.link.is_some();
+        let key = std::env::var_os(ENV_KEY).unwrap_or_default();
+        let kinship = Kinship::of_key(key.as_encoded_bytes(), &context.job.socket_path());
         Ok(EventLoop {
             tracer: Arc::new(Tracer::spawn()?),
             listener,
@@ -142,7 +145,7 @@ impl EventLoop {
             link_open,
             ending: false,
             inherited_fds,
-            kinship: Kinship::default(),
+            kinship,
             buffer: Vec::new(),
             rush: Rush::default(),
             context,
@@ -565,6 +568,10 @@ impl EventLoop {
             waiters.into_iter().partition(|waiter| options.serves(&waiter.options));
         self.queued = rest;
         self.notice_ends();
+        if self.program_pid().is_none() && !self.processes().awaited {
+            // The launcher may have ended before it was heard.
+            self.follow_kin();
+        }
         if let Some(seconds) = self.context.settings.every_s {
             self.due = Some(Instant::now() + Duration::from_secs(seconds));
         }

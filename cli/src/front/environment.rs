@@ -108,6 +108,14 @@ fn key() -> Result<Option<String>, Failure> {
     Ok(Some(format!("{:032x}", u128::from_le_bytes(random))))
 }
 
+/// The entry with the job's key.
+pub fn key_in(environment: &[CString]) -> Option<CString> {
+    let is_key = |entry: &&CString| {
+        entry.as_bytes().strip_prefix(ENV_KEY.as_bytes()).is_some_and(|rest| rest.starts_with(b"="))
+    };
+    environment.iter().find(is_key).cloned()
+}
+
 const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
 
 /// AddressSanitizer ends a program into which another library was loaded before its own (asan_linux.cpp,

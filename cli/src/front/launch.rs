@@ -6,6 +6,7 @@ use crate::exit::Failure;
 use crate::inherited_fds::InheritedFd;
 use crate::link::{self, Link, Tell};
 use crate::log;
+use holdfast_abi::environment::ENV_KEY;
 use holdfast_sys::{fd, spawn::Start};
 use holdfast_tiers::{Job, Store};
 use std::ffi::{CString, OsStr, OsString};
@@ -30,6 +31,8 @@ pub enum AgentTask {
     Start {
         /// It cannot load libholdfast: the front will tell who it is.
         silent: bool,
+        /// The entry of the program's environment that has the job's key, if it has one.
+        key: Option<CString>,
     },
     /// A program that it restarts.
     Restart(RestartTask),
@@ -117,10 +120,13 @@ pub fn launch(
         words.extend(["--inherited", text].map(OsStr::new));
     }
     let mut descriptors = vec![null, log, second_log, theirs];
+    let mut environment = agent_environment()?;
     let (epoch, map, accepted);
     match task {
-        AgentTask::Start { silent: true } => words.push("--silent".as_ref()),
-        AgentTask::Start { silent: false } => {}
+        AgentTask::Start { silent, key } => {
+            words.extend(silent.then_some(OsStr::new("--silent")));
+            environment.extend(key);
+        }
         AgentTask::Restart(task) => {
             (epoch, map, accepted) = (task.epoch.to_string(), task.map, task.accept_replaced);
             words.extend(["--restart", &epoch, "--seed", "4"].map(OsStr::new));
@@ -139,7 +145,7 @@ pub fn launch(
     let start = Start {
         path: c_string(program.as_os_str())?,
         arguments: words.into_iter().map(c_string).collect::<Result<_, _>>()?,
-        environment: agent_environment()?,
+        environment,
         mask: 0,
         ignored: vec![(libc::SIGPIPE, false), (libc::SIGCHLD, false), (libc::SIGTERM, false)],
         closed: Vec::new(),
@@ -157,10 +163,14 @@ pub fn launch(
     }
 }
 
-/// Ours without LD_PRELOAD: what is meant for the program must not be loaded into the agent.
+/// Ours without LD_PRELOAD: what is meant for the program must not be loaded into the agent. And without the key of a
+/// job that we are in.
 fn agent_environment() -> Result<Vec<CString>, Failure> {
     let mut all = own_environment()?;
-    all.retain(|entry| !entry.as_bytes().starts_with(b"LD_PRELOAD="));
+    let is_other = |entry: &CString, name: &str| {
+        entry.as_bytes().strip_prefix(name.as_bytes()).is_none_or(|rest| !rest.starts_with(b"="))
+    };
+    all.retain(|entry| is_other(entry, "LD_PRELOAD") && is_other(entry, ENV_KEY));
     Ok(all)
 }
 

@@ -38,7 +38,7 @@ pub fn run_program(request: RunRequest<'_>, state: &StartState) -> Result<Ending
         store,
         job,
         &state.inherited_fds,
-        launch::AgentTask::Start { silent: !program.loads_libraries },
+        launch::AgentTask::Start { silent: !program.loads_libraries, key: environment::key_in(&environment) },
     )?;
     let closed =
         (0..).zip(signals::at_start().closed).filter(|(_, closed)| *closed).map(|(fd, _)| fd).collect();

@@ -132,6 +132,15 @@ pub struct Kinship {
 }
 
 impl Kinship {
+    /// Of a job whose key is known before any of its processes was heard: a launcher may have ended by then.
+    /// `socket`: of its agent, which is in the same pid namespace.
+    pub fn of_key(key: &[u8], socket: &Path) -> Kinship {
+        let mut marks = Marks::default();
+        marks.sockets.insert(socket.as_os_str().as_bytes().to_vec());
+        marks.keys.extend((key.len() == KEY_LEN).then(|| key.to_vec()));
+        Kinship { marks, namespace: pid_namespace(std::process::id().cast_signed()) }
+    }
+
     /// Learns it from a process of the job. `socket`: of its agent.
     pub fn learn(&mut self, pid: i32, socket: &Path) {
         let begun = Instant::now();
@@ -184,23 +193,35 @@ pub fn is_of_job(pid: i32, known: &[i32], socket: &Path) -> bool {
     if known.is_empty() || known.contains(&pid) {
         return true;
     }
+    /// How often one between it and the job may end while that is looked at.
+    const LOOKS: usize = 20;
+    (0..LOOKS).find_map(|_| is_below_or_beside(pid, known, socket)).unwrap_or(false)
+}
+
+/// The same for one that is not known. `None`: a process above it has ended meanwhile, and it has another parent now.
+fn is_below_or_beside(pid: i32, known: &[i32], socket: &Path) -> Option<bool> {
     let mut line = Vec::new();
     for one in ancestors(pid) {
         // Mostly the first.
         if known.contains(&one) {
-            return true;
+            return Some(true);
         }
         line.push(one);
     }
     // An orphan, or below one that has not registered (yet).
     let above = known.iter().map(|&one| ancestors(one).collect::<Vec<i32>>()).find(|all| !all.is_empty());
-    let Some(above) = above else { return true };
+    let Some(above) = above else { return Some(true) };
+    let Ok(true) = has_own_ids(pid) else { return Some(false) };
     let strangers: Vec<i32> = line.into_iter().take_while(|one| !above.contains(one)).collect();
-    let is_own = |pid: i32| has_own_ids(pid).unwrap_or(false);
-    is_own(pid)
-        && strangers.iter().all(|&pid| is_own(pid))
-        && may_all_be(&strangers, known, socket)
-        && known.iter().any(|&one| are_together(pid, one))
+    for stranger in &strangers {
+        match has_own_ids(*stranger) {
+            Ok(true) => {}
+            Ok(false) => return Some(false),
+            Err(_) => return None,
+        }
+    }
+    let is_together = || known.iter().any(|&one| are_together(pid, one));
+    Some(may_all_be(&strangers, known, socket) && is_together())
 }
 
 /// Whether no environment of `strangers` says that it is not of the job.
