@@ -14,17 +14,35 @@ use holdfast_sys::procfs::{self, Status};
 
 /// Children that have ended, each with the pid of its parent.
 ///
-/// # Errors
-/// There is a child that lives and is not among the processes of the job.
-pub fn relatives(targets: &[Target]) -> Result<Vec<(i32, ZombieRecord)>, CutError> {
-    let children = |target: &Target| (target.pid, children::children(target.pid).unwrap_or_default());
-    relatives_among(&thread_pool::map(targets, thread_pool::workers(), children))
-}
-
-/// The same as [`relatives`], where the children of each process are known.
+/// They are looked at until a second look shows the same children: one that lived at the first look and has ended by
+/// the time that its state is read has left its own children to one of these processes, and that look does not have
+/// them (kernel/exit.c, exit_notify: they are handed on first).
 ///
 /// # Errors
-/// The same.
+/// There is a child that lives and is not among the processes of the job, or there are other children at each look.
+pub fn relatives(targets: &[Target]) -> Result<Vec<(i32, ZombieRecord)>, CutError> {
+    /// More than can end while the processes are stopped, but for those of a storm.
+    const LOOKS: usize = 100;
+    let children = |target: &Target| (target.pid, children::children(target.pid).unwrap_or_default());
+    let look = || thread_pool::map(targets, thread_pool::workers(), children);
+    let mut before = look();
+    for _ in 0..LOOKS {
+        let zombies = relatives_among(&before)?;
+        let now = look();
+        if now == before {
+            return Ok(zombies);
+        }
+        before = now;
+    }
+    Err(CutError::Busy {
+        what: "children of the job's processes end all the time, each with children of its own".into(),
+    })
+}
+
+/// One look, where the children of each process are known.
+///
+/// # Errors
+/// There is a child that lives and is not among the processes of the job.
 pub fn relatives_among(job: &[(i32, Vec<i32>)]) -> Result<Vec<(i32, ZombieRecord)>, CutError> {
     let is_of_job = |pid: i32| job.iter().any(|(other, _)| *other == pid);
     let (mut zombies, mut strangers) = (Vec::new(), Vec::new());

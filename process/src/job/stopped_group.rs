@@ -44,7 +44,7 @@ pub struct StoppedGroup {
     /// The processes, the program first.
     pub processes: Vec<StoppedProcess<Repaired>>,
     orphans: Orphans,
-    /// The children of each are those that it has now: none has run since they were read.
+    /// The children of each were read when all had been stopped.
     children_are_known: bool,
     /// When the first was interrupted.
     pub begun: Instant,
@@ -135,11 +135,15 @@ impl StoppedGroup {
 
     /// The children of all that have ended.
     fn zombies(&mut self) -> Result<Vec<(i32, ZombieRecord)>, CutError> {
-        if !std::mem::take(&mut self.children_are_known) {
-            return relatives::relatives(&self.targets());
+        if std::mem::take(&mut self.children_are_known) {
+            let children = self.processes.iter().map(|one| (one.target.pid, one.stage.children.clone()));
+            let zombies = relatives::relatives_among(&children.collect::<Vec<_>>())?;
+            // One that has ended since may have had children.
+            if zombies.is_empty() {
+                return Ok(zombies);
+            }
         }
-        let children = self.processes.iter().map(|one| (one.target.pid, one.stage.children.clone()));
-        relatives::relatives_among(&children.collect::<Vec<_>>())
+        relatives::relatives(&self.targets())
     }
 
     /// Takes in what was made meanwhile, until all processes of the job are stopped. Returns the children that have
