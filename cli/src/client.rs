@@ -7,13 +7,14 @@ use holdfast_sys::{fd, poll, unix_socket};
 use holdfast_tiers::{Job, Store};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// A connection to the agent of a job.
 #[derive(Debug)]
 pub struct Agent {
     socket: OwnedFd,
-    job: String,
+    job: Job,
 }
 
 impl Agent {
@@ -36,7 +37,7 @@ impl Agent {
                 format!("{} is served by user {}, not by you", path.display(), who.uid),
             ));
         }
-        Ok(Agent { socket, job: job.name().to_owned() })
+        Ok(Agent { socket, job: job.clone() })
     }
     /// Sends a request without waiting for its reply.
     ///
@@ -60,7 +61,7 @@ impl Agent {
         }
         let mut buffer = vec![0_u8; MAX_MESSAGE];
         match fd::receive(self.socket.as_fd(), &mut buffer, 0) {
-            Ok(0) => Err(self.lost(&io::Error::from_raw_os_error(libc::ECONNRESET))),
+            Ok(0) => Err(self.lost(&io::ErrorKind::UnexpectedEof.into())),
             Ok(len) => serde_json::from_slice(&buffer[..len])
                 .map(Some)
                 .map_err(|error| Failure::new(Exit::Internal, format!("answer of the agent: {error}"))),
@@ -91,7 +92,7 @@ impl Agent {
             Some(Reply::Status(status)) => Ok(status),
             None => Err(Failure::new(
                 Exit::Internal,
-                format!("the agent of job {} does not answer yet; try again", self.job),
+                format!("the agent of job {} does not answer yet; try again", self.job.name()),
             )),
             Some(other) => {
                 Err(Failure::new(Exit::Internal, format!("unexpected answer of the agent: {other:?}")))
@@ -99,10 +100,25 @@ impl Agent {
         }
     }
     fn lost(&self, error: &io::Error) -> Failure {
+        // What it had not read yet when it ended (unix(7)): its program had ended before.
+        let is_unread = matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe);
+        if is_unread && error.raw_os_error().is_some() && self.has_left() {
+            return not_running(&self.job);
+        }
         Failure::new(
             Exit::Internal,
-            format!("the agent of job {} went away ({error}); its agent.log says more", self.job),
+            format!("the agent of job {} went away ({error}); its agent.log says more", self.job.name()),
         )
+    }
+
+    /// Whether the agent has ended in order, or does so in a moment: it forgets its program then.
+    fn has_left(&self) -> bool {
+        const LEAVE: Duration = Duration::from_secs(1);
+        let begun = Instant::now();
+        while self.job.is_live() && begun.elapsed() < LEAVE {
+            thread::sleep(LEAVE / 200);
+        }
+        !self.job.is_live() && pidfile::program(&self.job).is_none()
     }
 }
 
