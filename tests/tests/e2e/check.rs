@@ -137,6 +137,8 @@ fn a_job_is_found_by_name_and_by_pid() {
         ensure!(doctor["program"] == value && doctor["host"].is_array(), "{doctor}");
         processes::signal(pid, "TERM");
         wait(&mut front, Duration::from_secs(20))?;
+        let socket = bed.job("p").join("agent.sock");
+        bed.until("the agent's end", Duration::from_secs(20), || !socket.exists())?;
         // The job is there, but runs no more.
         let ended = bed.say(&["check", "p"])?;
         ensure!(ended.code() == NOT_FOUND, "status {}: {}", ended.code(), ended.stderr);
