@@ -314,12 +314,11 @@ pub fn refuse(entry: &Refused, bed: &Bed) -> Result<Outcome> {
     let (program, arguments) = arguments.split_first().context("a program")?;
     let app = App::program(program, arguments);
     let words = app.words();
+    let confined = *program == "confined";
     // In another root directory there is nothing to wait for.
-    let command = match *program == "confined" {
-        true => bed.run_command(JOB, &[], &words)?,
-        false => bed.staying_command(JOB, &[], &words)?,
-    };
-    let mut front = { command }.spawn()?;
+    let mut command =
+        if confined { bed.run_command(JOB, &[], &words)? } else { bed.staying_command(JOB, &[], &words)? };
+    let mut front = command.spawn()?;
     if bed.wait_live(JOB, &mut front)?.is_none() && shell_code(front.wait()?) == NOT_HERE {
         return Ok(Outcome::NotHere(bed.text("out").trim().to_owned()));
     }
@@ -327,7 +326,7 @@ pub fn refuse(entry: &Refused, bed: &Bed) -> Result<Outcome> {
     let ended = bed.say(&["checkpoint", JOB])?;
     ensure!(ended.code() == STATUS, "checkpoint: status {}: {}", ended.code(), ended.stderr);
     // Of the others some are told only by a stopped program.
-    let checked = if *program == "confined" { Some(bed.say(&["check", JOB])?) } else { None };
+    let checked = if confined { Some(bed.say(&["check", JOB])?) } else { None };
     for word in entry.words {
         let word = outside.expand(bed, word)?;
         ensure!(ended.stderr.contains(&word), "{word:?} is not in {:?}", ended.stderr);

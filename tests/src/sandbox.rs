@@ -50,6 +50,14 @@ pub fn each_user(test: impl Fn(&Bed) -> Result<()>) {
     }
 }
 
+/// The same where only root can make what the test needs, for the jobs of both users.
+pub fn each_user_by_root(test: impl Fn(&Bed) -> Result<()>) {
+    if !am_root() {
+        return println!("not run: these tests need root");
+    }
+    each_user(test);
+}
+
 /// Result of a command that ended.
 pub struct Ended {
     /// How.

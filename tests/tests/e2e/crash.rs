@@ -258,7 +258,7 @@ fn an_agent_that_is_told_to_end_gives_a_restart_up() -> Result<()> {
     bed.may_end()?;
     let socket = bed.job(JOB).join("agent.sock");
     bed.until("the end of the agent", LIMIT, || !socket.exists())?;
-    let mut front = bed.restart_command(JOB, &[])?.env("HOLDFAST_FAULT", "seed-born+1500").spawn()?;
+    let mut front = bed.restart_command(JOB, &[])?.env("HOLDFAST_FAULT", "seed-born+5000").spawn()?;
     bed.until("the next agent", LIMIT, || socket.exists() && locked_by(&bed) != Some(before))?;
     processes::signal(locked_by(&bed).context("the lock names an agent")?, "TERM");
     let code = shell_code(wait(&mut front, LIMIT)?);

@@ -5,18 +5,11 @@ use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::{App, PYTHON};
 use holdfast_tests::full;
 use holdfast_tests::restart_chain::kill_program;
-use holdfast_tests::sandbox::{Bed, User, shell_code, wait};
+use holdfast_tests::sandbox::{Bed, User, each_user, shell_code, wait};
 use std::fs;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
-
-fn each_user(test: impl Fn(&Bed) -> Result<()>) {
-    for user in [User::Root, User::Ordinary] {
-        let Some(bed) = Bed::new(user) else { continue };
-        test(&bed).unwrap_or_else(|error| panic!("as {user:?}: {error:#}"));
-    }
-}
 
 /// A journal that the killed program left, and that was not there at the checkpoint, would be played back into the
 /// database that the restart has put back.

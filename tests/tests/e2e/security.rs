@@ -6,7 +6,7 @@
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::PYTHON;
 use holdfast_tests::processes;
-use holdfast_tests::sandbox::{Bed, User, am_root, shell_code, wait};
+use holdfast_tests::sandbox::{Bed, User, each_user_by_root, shell_code, wait};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -49,13 +49,6 @@ impl Drop for Stranger {
     }
 }
 
-fn each_user(test: impl Fn(&Bed) -> Result<()>) {
-    if !am_root() {
-        return println!("not run: these tests need root");
-    }
-    holdfast_tests::sandbox::each_user(test);
-}
-
 fn start(bed: &Bed) -> Result<(Child, i32)> {
     let mut front = bed.run_command(JOB, &[], &["/bin/sleep", "300"])?.spawn()?;
     let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("err"))?;
@@ -74,7 +67,7 @@ fn in_image(bed: &Bed) -> Result<usize> {
 
 #[test]
 fn a_stranger_with_the_mark_is_no_member() {
-    each_user(|bed| {
+    each_user_by_root(|bed| {
         let (mut front, _) = start(bed)?;
         let stranger = Stranger::start(bed, "/bin/sleep", &["300"])?;
         for _ in 0..2 {
@@ -102,7 +95,7 @@ fn an_orphan_of_the_job_that_is_another_user_is_a_member() {
         "setpriv --reuid={OTHER} --regid={OTHER} --clear-groups /bin/sh -c '/bin/sleep 300 & exit 0'; touch left; \
          exec /bin/sleep 300"
     );
-    each_user(|bed| {
+    each_user_by_root(|bed| {
         if bed.user() != User::Root {
             return Ok(());
         }
@@ -118,8 +111,10 @@ fn an_orphan_of_the_job_that_is_another_user_is_a_member() {
         let mut front = bed.restart_command(JOB, &[])?.spawn()?;
         let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("restart.err"))?;
         bed.say(&["checkpoint", "--stop", JOB])?.success()?;
+        // What is answered is the commit: the program is about to be ended.
+        wait(&mut front, LIMIT)?;
         ensure!(in_image(bed)? == 2 && !processes::runs(pid));
-        wait(&mut front, LIMIT).map(drop)
+        Ok(())
     });
 }
 
@@ -129,7 +124,7 @@ fn a_stranger_that_holds_a_socket_keeps_nobody_from_a_checkpoint() {
     let program = "import socket, time\na = socket.create_server(('127.0.0.1', 0))\n\
                    b = socket.create_connection(a.getsockname())\nc = a.accept()\n\
                    time.sleep(300)";
-    each_user(|bed| {
+    each_user_by_root(|bed| {
         let (mut front, _) = start(bed)?;
         let _stranger = Stranger::start(bed, PYTHON, &["-c", program])?;
         bed.say(&["checkpoint", JOB])?.success()?;
@@ -144,7 +139,7 @@ fn a_stranger_that_holds_a_socket_keeps_nobody_from_a_checkpoint() {
 fn a_storm_of_strangers_fails_no_checkpoint() {
     let program = "import os, time\nn = 0\nwhile True:\n  n += 1\n  child = os.fork()\n  if child == 0:\n    \
                    if os.fork() == 0 and n % 8 == 0: time.sleep(0.02)\n    os._exit(0)\n  os.waitpid(child, 0)";
-    each_user(|bed| {
+    each_user_by_root(|bed| {
         let (mut front, _) = start(bed)?;
         let stranger = Stranger::start(bed, PYTHON, &["-c", program])?;
         for _ in 0..5 {
@@ -166,7 +161,7 @@ fn a_stranger_gets_no_word_from_an_agent() {
                    s.settimeout(20)\n  s.send(b'{\"request\":\"status\"}')\n  sys.exit(2 if s.recv(4096) else 1)\n\
                    except PermissionError: sys.exit(3)\n\
                    except (BrokenPipeError, ConnectionResetError): sys.exit(1)";
-    each_user(|bed| {
+    each_user_by_root(|bed| {
         let (mut front, _) = start(bed)?;
         let ask = || -> Result<i32> {
             let mut stranger = Stranger::start(bed, PYTHON, &["-c", program])?;
@@ -287,7 +282,7 @@ fn a_restart_that_waits_for_a_file_ends_at_sigterm() {
     let program = "import fcntl, os, signal, sys, time\nsignal.signal(signal.SIGIO, signal.SIG_IGN)\n\
                    f = os.open(sys.argv[1], os.O_RDWR)\nfcntl.fcntl(f, fcntl.F_SETLEASE, fcntl.F_WRLCK)\n\
                    open(sys.argv[1] + '.leased', 'w').close()\ntime.sleep(300)";
-    each_user(|bed| {
+    each_user_by_root(|bed| {
         let data = bed.work().join("data");
         drop(bed.create("data")?);
         let words = ["/bin/sh", "-c", "exec sleep 300 3>>data"];
