@@ -9,6 +9,7 @@
 
 use super::SegmentId;
 use super::profile::{Profile, Sample};
+use super::rates::part;
 use super::schedule::{Choice, Limits, Objective, schedule};
 use std::collections::VecDeque;
 
@@ -257,12 +258,6 @@ impl Batcher {
         self.pending += self.held_bytes();
         actions.extend(self.held.drain(..).map(|held| BatchAction::SendRaw(held.segment)));
     }
-}
-
-/// `whole * numerator / denominator`
-fn part(whole: u64, numerator: u64, denominator: u64) -> u64 {
-    let value = u128::from(whole) * u128::from(numerator) / u128::from(denominator.max(1));
-    u64::try_from(value).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

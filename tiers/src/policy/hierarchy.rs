@@ -402,9 +402,7 @@ impl Hierarchy {
         let number = segment.number;
         // A guess that this one comes again is not one of the application.
         let hinted = self.hints.is_hinted(id);
-        if let Some(segment) = self.segments.get_mut(&id) {
-            segment.delivered = !hinted;
-        }
+        segment.delivered = !hinted;
         let named = |number: u64| {
             let id = self.written.get(&number)?;
             self.segments.get(id).filter(|segment| !segment.delivered).map(|_| *id)

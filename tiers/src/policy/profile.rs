@@ -4,7 +4,7 @@
 //! longer fits and has to be measured anew. The policy neither reads nor writes it: it is data.
 //! Invariant: nothing here is trusted; a profile without a sample or a curve gives a plan for nothing.
 
-use super::rates::transfer_ns;
+use super::rates::{part, transfer_ns};
 
 /// One segment of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -31,22 +31,19 @@ impl Codec {
     /// speed, below the first as long as for the first.
     pub fn ns(&self, bytes: u64) -> u64 {
         let after = self.curve.partition_point(|&(size, _)| size < bytes);
-        let scaled = |part: u64, of: u64, ns: u64| {
-            u64::try_from(u128::from(part) * u128::from(ns) / u128::from(of.max(1))).unwrap_or(u64::MAX)
-        };
         match (after.checked_sub(1).and_then(|before| self.curve.get(before)), self.curve.get(after)) {
             (None, None) => u64::MAX,
             (None, Some(&(_, ns))) => ns,
-            (Some(&(size, ns)), None) => scaled(bytes, size, ns),
+            (Some(&(size, ns)), None) => part(bytes, ns, size),
             (Some(&(size0, ns0)), Some(&(size1, ns1))) => {
-                ns0.saturating_add(scaled(bytes - size0, size1 - size0, ns1.saturating_sub(ns0)))
+                ns0.saturating_add(part(bytes - size0, ns1.saturating_sub(ns0), size1 - size0))
             }
         }
     }
 
     /// Bytes of buffer beside so many of input.
     pub fn temporary(&self, bytes: u64) -> u64 {
-        u64::try_from(u128::from(bytes) * u128::from(self.temporary_per_mille) / 1000).unwrap_or(u64::MAX)
+        part(bytes, self.temporary_per_mille, 1000)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Bytes, bytes per second and nanoseconds.
 //!
-//! Used by all of `policy`. Rounded up: nothing is predicted to be over too early.
+//! Used by all of `policy`. Times are rounded up: nothing is predicted to be over too early.
 
 const SECOND: u128 = 1_000_000_000;
 
@@ -10,6 +10,12 @@ pub fn transfer_ns(bytes: u64, rate: u64) -> u64 {
         return if bytes == 0 { 0 } else { u64::MAX };
     }
     u64::try_from((u128::from(bytes) * SECOND).div_ceil(u128::from(rate))).unwrap_or(u64::MAX)
+}
+
+/// `whole * numerator / denominator`, rounded down.
+pub(super) fn part(whole: u64, numerator: u64, denominator: u64) -> u64 {
+    let value = u128::from(whole) * u128::from(numerator) / u128::from(denominator.max(1));
+    u64::try_from(value).unwrap_or(u64::MAX)
 }
 
 /// The longest time in which no more than so many bytes pass.
