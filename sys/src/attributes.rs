@@ -9,7 +9,7 @@
 //! Numbers and locals of the right type; nothing is kept by the kernel after a call.
 #![allow(unsafe_code)]
 
-use crate::check;
+use crate::{check, fs_ids};
 use nix::fcntl::AtFlags;
 use nix::mount::MsFlags;
 use nix::sys::stat::Mode;
@@ -130,15 +130,10 @@ pub fn close_to_others() {
 /// # Errors
 /// EPERM: the caller does not have it.
 pub fn keep_capability(bit: u32) -> io::Result<()> {
-    const VERSION_3: u32 = 0x2008_0522;
-    let header = [VERSION_3, 0_u32];
-    let mut data = [0_u32; 6]; // effective, permitted, inheritable; low words, then high words
-    // SAFETY: version 3 reads 8 bytes of header and writes 24 bytes of data (linux/capability.h).
-    check(unsafe { libc::syscall(libc::SYS_capget, header.as_ptr(), data.as_mut_ptr()) })?;
-    let word = if bit < 32 { 2 } else { 5 };
-    data[word] |= 1 << (bit % 32);
-    // SAFETY: as above; both are only read.
-    check(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), data.as_ptr()) })?;
+    let mut sets = fs_ids::sets()?;
+    let inheritable = if bit < 32 { 2 } else { 5 };
+    sets[inheritable] |= 1 << (bit % 32);
+    fs_ids::set_sets(&sets)?;
     // SAFETY: numbers only.
     let result = unsafe {
         libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE, libc::c_ulong::from(bit), 0, 0)

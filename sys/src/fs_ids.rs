@@ -41,7 +41,7 @@ pub struct ActingAs {
 }
 
 /// The sets of the calling thread as capget(2) has them: effective, permitted, inheritable; low words, then high words.
-fn sets() -> io::Result<[u32; 6]> {
+pub(crate) fn sets() -> io::Result<[u32; 6]> {
     let header = [VERSION_3, 0_u32];
     let mut data = [0_u32; 6];
     // SAFETY: version 3 reads 8 bytes of header and writes 24 bytes of data (linux/capability.h).
@@ -59,8 +59,13 @@ fn set_effective(wanted: u64) -> io::Result<()> {
     let permitted = u64::from(data[1]) | u64::from(data[4]) << 32;
     let wanted = wanted & permitted;
     (data[0], data[3]) = ((wanted & 0xFFFF_FFFF) as u32, (wanted >> 32) as u32);
+    set_sets(&data)
+}
+
+/// Sets them all (capset(2)).
+pub(crate) fn set_sets(data: &[u32; 6]) -> io::Result<()> {
     let header = [VERSION_3, 0_u32];
-    // SAFETY: as above; both are only read.
+    // SAFETY: version 3 reads 8 bytes of header and 24 bytes of data.
     check(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), data.as_ptr()) }).map(|_| ())
 }
 

@@ -270,6 +270,11 @@ fn thread_existence(fields: &[String]) -> Option<Existence> {
     })
 }
 
+/// When a process was made, in ticks since boot (field 22 of proc_pid_stat(5)); `None`: it is gone.
+pub fn start_time(pid: i32) -> Option<u64> {
+    stat_fields(pid, pid).ok()?.get(22 - 3)?.parse().ok()
+}
+
 /// The name of a process, for messages.
 pub fn name(pid: i32) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm")).map_or_else(|_| "?".into(), |name| name.trim().to_owned())

@@ -83,10 +83,7 @@ pub fn find(key: i32) -> io::Result<i32> {
 /// # Errors
 /// EPERM: it is another user's.
 pub fn set_mode(id: i32, mode: u32) -> io::Result<()> {
-    let mut facts = status(id)?;
-    facts.shm_perm.mode = u16::try_from(mode & 0o777).unwrap_or(0);
-    // SAFETY: the call reads one shmid_ds.
-    check(i64::from(unsafe { libc::shmctl(id, libc::IPC_SET, &raw mut facts) })).map(|_| ())
+    change(id, |facts| facts.mode = u16::try_from(mode & 0o777).unwrap_or(0))
 }
 
 /// Gives a segment to a user and a group.
@@ -94,8 +91,12 @@ pub fn set_mode(id: i32, mode: u32) -> io::Result<()> {
 /// # Errors
 /// EPERM: it is another user's.
 pub fn set_owner(id: i32, (user, group): (u32, u32)) -> io::Result<()> {
+    change(id, |facts| (facts.uid, facts.gid) = (user, group))
+}
+
+fn change(id: i32, change: impl FnOnce(&mut libc::ipc_perm)) -> io::Result<()> {
     let mut facts = status(id)?;
-    (facts.shm_perm.uid, facts.shm_perm.gid) = (user, group);
+    change(&mut facts.shm_perm);
     // SAFETY: the call reads one shmid_ds.
     check(i64::from(unsafe { libc::shmctl(id, libc::IPC_SET, &raw mut facts) })).map(|_| ())
 }

@@ -203,10 +203,9 @@ impl Processes {
     }
 }
 
-/// When a process was made (field 22 of proc_pid_stat(5)).
+/// When a process was made; one that is gone, last of all.
 fn born(pid: i32) -> u64 {
-    let fields = procfs::stat_fields(pid, pid).unwrap_or_default();
-    fields.get(22 - 3).and_then(|start| start.parse().ok()).unwrap_or(u64::MAX)
+    procfs::start_time(pid).unwrap_or(u64::MAX)
 }
 
 fn is_alive(pidfd: &OwnedFd) -> bool {

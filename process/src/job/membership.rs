@@ -49,15 +49,15 @@ fn user_ids(pid: i32) -> io::Result<[u32; 4]> {
 /// Processes that were seen below one of the job, each with when it began: the kernel alone says who descends from
 /// whom.
 #[derive(Clone, Debug, Default)]
-pub struct Descendants(BTreeMap<i32, String>);
+pub struct Descendants(BTreeMap<i32, u64>);
 
 impl Descendants {
     /// Notes these, and what is below them.
     pub fn see(&mut self, pids: &[i32]) {
         let mut left = pids.to_vec();
         while let Some(pid) = left.pop() {
-            let Some(start) = start(pid) else { continue };
-            if self.0.insert(pid, start.clone()) != Some(start) {
+            let Some(start) = procfs::start_time(pid) else { continue };
+            if self.0.insert(pid, start) != Some(start) {
                 left.extend(children::children(pid).unwrap_or_default());
             }
         }
@@ -65,18 +65,13 @@ impl Descendants {
 
     /// Whether this one was seen. An id may be another process's by now.
     pub fn has(&self, pid: i32) -> bool {
-        self.0.get(&pid).is_some_and(|seen| start(pid).as_ref() == Some(seen))
+        self.0.get(&pid).is_some_and(|seen| procfs::start_time(pid) == Some(*seen))
     }
 
     /// Forgets those that are gone.
     pub fn forget_gone(&mut self) {
-        self.0.retain(|&pid, seen| start(pid).as_ref() == Some(&*seen));
+        self.0.retain(|&pid, seen| procfs::start_time(pid) == Some(*seen));
     }
-}
-
-/// When a process began, in ticks since boot (field 22 of proc_pid_stat(5)).
-fn start(pid: i32) -> Option<String> {
-    procfs::stat_fields(pid, pid).ok()?.get(22 - 3).cloned()
 }
 
 /// What the environments of a job's processes name.
@@ -324,7 +319,7 @@ mod tests {
         seen.see(&job.1[1..2]);
         // With what is below it.
         assert!(!seen.has(job.1[0]) && seen.has(job.1[1]) && seen.has(job.1[2]));
-        seen.0.insert(own, "0".into());
+        seen.0.insert(own, 0);
         assert!(!seen.has(own), "another process had this id");
         seen.forget_gone();
         assert_eq!(seen.0.keys().copied().collect::<BTreeSet<i32>>(), job.1[1..].iter().copied().collect());

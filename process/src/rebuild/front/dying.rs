@@ -45,13 +45,8 @@ impl fmt::Display for NamedProcess {
 /// Processes that are dying and still have something that the program needs. Those that began after the caller are
 /// of a restart that has failed, not of the program.
 pub fn of_program(record: &ProcessRecord) -> Vec<NamedProcess> {
-    let own = start_time(attributes::own_pid());
-    older(record, |pid| start_time(pid) < own)
-}
-
-/// Field 22 of /proc/PID/stat, ticks.
-fn start_time(pid: i32) -> Option<u64> {
-    procfs::stat_fields(pid, pid).ok()?.get(22 - 3)?.parse().ok()
+    let own = procfs::start_time(attributes::own_pid());
+    older(record, |pid| procfs::start_time(pid) < own)
 }
 
 fn older(record: &ProcessRecord, is_older: impl Fn(i32) -> bool) -> Vec<NamedProcess> {
