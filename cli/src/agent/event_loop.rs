@@ -479,18 +479,16 @@ impl EventLoop {
             return;
         }
         self.rush.registered(Instant::now());
-        // What a script has run is often gone before it is heard: its relatives cannot be looked up any more.
-        let is_gone = clone::pidfd_open(pid).is_err();
-        if !is_gone && !is_of_job(pid, &self.processes().pids(), &self.context.job.socket_path()) {
-            tracing::info!("process {pid} was rejected ({event}): it is of another job");
-            return;
-        }
-        // A session leader keeps its address space; at "load" and "fork" it is new.
-        let new_memory = event != EVENT_SETSID;
-        let registered = match is_gone {
-            // Its id may be another's by now.
-            true => Err(io::Error::from_raw_os_error(libc::ESRCH)),
-            false => self.processes().register(pid, area, new_memory, passed),
+        // What a script has run is often gone before it is heard: its relatives cannot be looked up any more, and its
+        // id may be another's by now.
+        let registered = match clone::pidfd_open(pid) {
+            Err(error) => Err(error),
+            Ok(_) if !is_of_job(pid, &self.processes().pids(), &self.context.job.socket_path()) => {
+                tracing::info!("process {pid} was rejected ({event}): it is of another job");
+                return;
+            }
+            // A session leader keeps its address space; at "load" and "fork" it is new.
+            Ok(_) => self.processes().register(pid, area, event != EVENT_SETSID, passed),
         };
         match registered {
             Ok(()) => {
