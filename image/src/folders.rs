@@ -7,7 +7,7 @@
 use crate::bytes::Name;
 use crate::record::{Backing, Description, FileContent, Object, ProcessRecord};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// A folder, or one above it.
@@ -66,6 +66,7 @@ impl Needs<'_> {
 
     /// All folders that a restart needs and can make anew.
     pub fn folders(&self) -> BTreeMap<PathBuf, Need> {
+        let saved: BTreeSet<(u64, u64)> = self.contents.iter().map(|one| (one.device, one.inode)).collect();
         let mut all = BTreeMap::new();
         let mut add = |folder: Option<&Path>, need: Need| {
             if let Some(folder) = folder.filter(|folder| folder.is_absolute()) {
@@ -82,8 +83,8 @@ impl Needs<'_> {
                 Object::Pipe { path: Some(path), deleted: false, .. } => {
                     add(path.as_path().parent(), Need::Lasting);
                 }
-                object @ Object::Regular { path, size, deleted_content: None, .. }
-                    if writes && *size == 0 || self.contents.iter().any(|one| object.is_saved_as(one)) =>
+                Object::Regular { path, size, device, inode, deleted_content: None, .. }
+                    if writes && *size == 0 || saved.contains(&(*device, *inode)) =>
                 {
                     add(path.as_path().parent(), Need::Lasting);
                 }

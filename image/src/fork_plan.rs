@@ -422,12 +422,8 @@ impl<'a> Planner<'a> {
                 Group::Inherited
             } else if group == record.pid {
                 Group::Own
-            } else if in_session && group != 0 && !self.is_first_group(group, session) {
-                match self.leader_of(group, session) {
-                    Some(true) => Group::Joined(group),
-                    Some(false) => Group::Inherited,
-                    None => self.group_without_leader(group, session).unwrap_or(Group::Inherited),
-                }
+            } else if in_session {
+                self.join(group, session).unwrap_or(Group::Inherited)
             } else {
                 Group::Inherited
             };
@@ -444,6 +440,11 @@ impl<'a> Planner<'a> {
         if group == process.pid {
             return Ok(Group::Own);
         }
+        self.join(group, session)
+    }
+
+    /// The group of one that leads neither it nor a session.
+    fn join(&mut self, group: i32, session: i32) -> Result<Group, String> {
         if group == 0 || self.is_first_group(group, session) {
             return Ok(Group::Inherited);
         }

@@ -374,15 +374,6 @@ impl ProcessRecord {
         std::iter::once(self).chain(&self.others)
     }
 
-    /// Who has a description, and by which number: the first of all processes that has it. Theirs is what is done once
-    /// for a description. `(place of the process, descriptor)`.
-    pub fn holder(&self, description: u32) -> Option<(usize, i32)> {
-        self.processes().enumerate().find_map(|(place, process)| {
-            let holds = |descriptor: &&Descriptor| descriptor.description == description;
-            process.files.descriptors.iter().find(holds).map(|descriptor| (place, descriptor.fd))
-        })
-    }
-
     /// Checks what a hostile or broken file could have wrong and a restart would compute with.
     ///
     /// # Errors

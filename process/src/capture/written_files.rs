@@ -15,7 +15,7 @@ use super::maps::{Kind, Mapped};
 use holdfast_image::bytes::Name;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
-use holdfast_image::record::{FileTable, Object, UnsavedFile};
+use holdfast_image::record::{Description, FileTable, Object, UnsavedFile};
 use holdfast_image::refusal::{Refusal, Subject};
 use holdfast_image::{Addr, PAGE_SIZE};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -111,7 +111,9 @@ struct Mappings {
 pub fn survey(saving: Saving, tables: &[FileTable], processes: &[Process<'_>]) -> Result<Survey, Unsaved> {
     let mappings = Mappings::of(processes);
     let mut choice = Choice { saving, left: saving.limit(), survey: Survey::default(), refusals: Vec::new() };
-    for written in all_written(tables, &mappings.inodes) {
+    let holders = holders(tables);
+    let descriptions = tables.first().map_or(&[][..], |first| &first.descriptions);
+    for written in all_written(descriptions, &holders, &mappings.inodes) {
         if matches!(saving, Saving::InPlace(_)) && !written.in_place {
             continue;
         }
@@ -120,7 +122,7 @@ pub fn survey(saving: Saving, tables: &[FileTable], processes: &[Process<'_>]) -
         choice.add(written, sight)?;
     }
     choice.add_companions(&mappings)?;
-    choice.add_small(tables, processes, &mappings);
+    choice.add_small((descriptions, &holders), processes, &mappings);
     if choice.refusals.is_empty() { Ok(choice.survey) } else { Err(Unsaved::Refused(choice.refusals)) }
 }
 
@@ -167,13 +169,16 @@ impl Choice {
 
     /// Small files that are only read, or only grow: at a restart they may be gone. What cannot be read, or is too
     /// much, is left out.
-    fn add_small(&mut self, tables: &[FileTable], processes: &[Process<'_>], mappings: &Mappings) {
+    fn add_small(
+        &mut self,
+        (descriptions, holders): (&[Description], &Holders),
+        processes: &[Process<'_>],
+        mappings: &Mappings,
+    ) {
         let saved = self.survey.files.iter().map(|(written, _)| written.key);
         let unsaved = self.survey.unsaved.iter().map(|unsaved| &unsaved.path);
         let (mut known, unsaved): (BTreeSet<Key>, BTreeSet<&Name>) = (saved.collect(), unsaved.collect());
         let (mut left, mut found) = (SMALL_TOGETHER.min(self.left), Vec::new());
-        let holders = holders(tables);
-        let descriptions = tables.first().map_or(&[][..], |first| &first.descriptions);
         for (number, description) in (0..).zip(descriptions) {
             let Object::Regular { path, size, device, inode, deleted_content: None, .. } =
                 &description.object
@@ -309,7 +314,9 @@ fn shared(all: &[Mapped]) -> impl Iterator<Item = &Mapped> {
 }
 
 /// The first place of a process that has each description, and its number there.
-fn holders(tables: &[FileTable]) -> BTreeMap<u32, (usize, i32)> {
+type Holders = BTreeMap<u32, (usize, i32)>;
+
+fn holders(tables: &[FileTable]) -> Holders {
     let mut holders = BTreeMap::new();
     for (place, table) in tables.iter().enumerate() {
         for descriptor in &table.descriptors {
@@ -321,11 +328,9 @@ fn holders(tables: &[FileTable]) -> BTreeMap<u32, (usize, i32)> {
 
 /// Each file that has a name and is open for writing, once, in the order of descriptions. `mapped`: inodes of what is
 /// mapped for writing.
-fn all_written(tables: &[FileTable], mapped: &BTreeSet<u64>) -> Vec<Written> {
-    let Some(first) = tables.first() else { return Vec::new() };
-    let holders = holders(tables);
+fn all_written(descriptions: &[Description], holders: &Holders, mapped: &BTreeSet<u64>) -> Vec<Written> {
     let (mut all, mut places): (Vec<Written>, HashMap<Key, usize>) = (Vec::new(), HashMap::new());
-    for (number, description) in (0..).zip(&first.descriptions) {
+    for (number, description) in (0..).zip(descriptions) {
         let Object::Regular { path, position, size, device, inode, deleted_content: None, .. } =
             &description.object
         else {
@@ -374,7 +379,7 @@ pub fn is_of_kernel(path: &Name) -> bool {
 mod tests {
     use super::*;
     use crate::rebuild::testing::Folder;
-    use holdfast_image::record::{Description, Descriptor};
+    use holdfast_image::record::Descriptor;
     use holdfast_sys::attributes;
     use std::os::fd::AsRawFd;
 

@@ -7,7 +7,7 @@ use super::error::RebuildError;
 use super::job::Job;
 use super::paths::Opener;
 use holdfast_image::record::{Object, Watch};
-use holdfast_sys::{at, clone, fd, inotify};
+use holdfast_sys::{at, fd, inotify};
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{self, Read};
@@ -75,19 +75,17 @@ fn take_out(inotify: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes out all events, while all processes are stopped. `pid`: of the process with an index.
+/// Takes out all events, while all processes are stopped. `take`: a description, from its holder.
 ///
 /// # Errors
 /// A process is gone.
-pub fn drain(job: &Job<'_>, pid: impl Fn(usize) -> Option<i32>) -> Result<(), RebuildError> {
+pub fn drain(job: &Job<'_>, take: impl Fn(usize) -> io::Result<File>) -> Result<(), RebuildError> {
     for (index, description) in job.descriptions().iter().enumerate() {
         if !matches!(description.object, Object::Inotify { .. }) {
             continue;
         }
-        let Some((holder, fd)) = job.holder(index) else { continue };
-        let Some(pid) = pid(holder) else { continue };
-        let taken = clone::pidfd_open(pid).and_then(|process| clone::pidfd_getfd(&process, fd));
-        taken
+        let Some((_, fd)) = job.holder(index) else { continue };
+        take(index)
             .and_then(|taken| take_out(taken.as_fd()))
             .map_err(RebuildError::io(format!("emptying descriptor {fd} (inotify)")))?;
     }

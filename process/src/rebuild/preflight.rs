@@ -3,6 +3,7 @@
 //! Called by the front and by `holdfast doctor`-like listings. Pure looking; nothing is changed. Each line names the
 //! object and what to do.
 
+use super::job::Job;
 use super::new_process::socket_files;
 use super::paths::Opener;
 use super::processor;
@@ -27,22 +28,22 @@ pub fn preflight(record: &ProcessRecord) -> Vec<String> {
     lines.extend(record.check().err());
     lines.extend(processor::obstacles(record));
     lines.extend(ForeignVdso::of(&record.host).into_iter().flat_map(|other| other.obstacles(record)));
-    for process in record.processes() {
-        own(process, &record.files.contents, &mut lines);
+    let (job, openers) = (Job::new(record), record.processes().map(Opener::of).collect::<Vec<_>>());
+    for (process, opener) in record.processes().zip(&openers) {
+        own(process, opener, &record.files.contents, &mut lines);
     }
-    for (index, description) in (0..).zip(&record.files.descriptions) {
-        let holder = record.holder(index).and_then(|(holder, _)| record.processes().nth(holder));
+    let holder = |index: usize| job.holder(index).map_or(0, |(place, _)| place);
+    for (index, description) in job.descriptions().iter().enumerate() {
         let Object::Socket(socket) = &description.object else { continue };
-        lines.extend(socket_files::other_owner(socket, holder.unwrap_or(record).cwd.as_path()));
+        let cwd = job.member(holder(index)).map_or(record, |member| member.own).cwd.as_path();
+        lines.extend(socket_files::other_owner(socket, cwd));
     }
-    let openers: Vec<Opener> = record.processes().map(Opener::of).collect();
-    for (index, description) in (0..).zip(&record.files.descriptions) {
+    for (index, description) in job.descriptions().iter().enumerate() {
         let obstacle = match record.files.content_of(&description.object) {
             Some(content) => without_folder(content),
             None => missing(&description.object, description.flags),
         };
-        let holder = record.holder(index).map_or(0, |(holder, _)| holder);
-        let not_own = || openers.get(holder).and_then(|opener| not_own(description, opener));
+        let not_own = || openers.get(holder(index)).and_then(|opener| not_own(description, opener));
         lines.extend(obstacle.or_else(not_own));
     }
     // What several processes have is said once.
@@ -52,7 +53,7 @@ pub fn preflight(record: &ProcessRecord) -> Vec<String> {
 }
 
 /// What one process needs besides open files. `contents`: what is put back.
-fn own(record: &ProcessRecord, contents: &[FileContent], lines: &mut Vec<String>) {
+fn own(record: &ProcessRecord, opener: &Opener, contents: &[FileContent], lines: &mut Vec<String>) {
     // Which file, and of those that are only mapped shared for reading how much of it.
     let mut mapped: BTreeMap<u32, Option<u64>> = BTreeMap::new();
     for region in &record.regions {
@@ -68,7 +69,6 @@ fn own(record: &ProcessRecord, contents: &[FileContent], lines: &mut Vec<String>
         }
     }
     let executable = record.files.mapped.iter().any(|file| file.path == record.exe.path);
-    let opener = Opener::of(record);
     let other = |file: &FileIdentity| opener.obstacle(&file.path, file.inode.as_ref(), 0);
     let or_other = |file, why: Option<String>| why.or_else(|| other(file).map(|error| error.to_string()));
     let obstacle = |file| or_other(file, changed(file));
@@ -84,7 +84,7 @@ fn own(record: &ProcessRecord, contents: &[FileContent], lines: &mut Vec<String>
     if !executable {
         lines.extend(obstacle(&record.exe));
     }
-    lines.extend(shared_of_others(record, &opener));
+    lines.extend(shared_of_others(record, opener));
     if record.cwd_deleted.is_some() {
         return;
     }

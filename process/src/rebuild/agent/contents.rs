@@ -43,7 +43,9 @@ pub fn put_back(
     let mut notes = Vec::new();
     refuse_parted(table)?;
     for content in &table.contents {
-        notes.extend(put_aside(content, &files.opener_beside(&content.path), saved_dir)?);
+        if !content.absent.is_empty() {
+            notes.extend(put_aside(content, &files.opener_beside(&content.path), saved_dir)?);
+        }
         let failed = |error: io::Error| {
             RebuildError::file(&content.path, format!("it cannot be put back as it was: {error}"))
         };
@@ -97,11 +99,7 @@ fn put_aside(content: &FileContent, opener: &Opener, saved_dir: &Path) -> Result
 /// Where it is kept, if it is there.
 fn put_one_aside(path: &Name, opener: &Opener, saved_dir: &Path) -> io::Result<Option<PathBuf>> {
     let acting = opener.act()?;
-    let place = match Place::of(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        other => other?,
-    };
-    let file = match place.look() {
+    let (file, place) = match Place::of(path).and_then(|place| Ok((place.look()?, place))) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other?,
     };

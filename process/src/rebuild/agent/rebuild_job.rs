@@ -89,7 +89,7 @@ pub fn rebuild_job(
     let (files, saved_dir) = (TakenFiles::new(&job, &take), &options.saved_dir);
     notes.extend(contents::put_back(&record.files, &files, &of_space(address_space::FILES), saved_dir)?);
     notes.extend(regular::put_back(&record.files, &files, saved_dir)?);
-    inotify::drain(&job, pid)?;
+    inotify::drain(&job, take)?;
     objects.fill(&job, of_space)?;
     options.go_on()?;
     fault::point("seed-let-go");

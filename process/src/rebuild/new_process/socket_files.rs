@@ -4,6 +4,7 @@
 //! Called by `sockets`, in the new process, in its working folder. What must hold: a name that another program uses
 //! is left alone.
 
+use super::sockets;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::paths::{self, Opener, Place};
 use holdfast_image::bytes::Name;
@@ -25,16 +26,7 @@ const ADDRESS_PATH: usize = 108;
 /// # Errors
 /// Another program uses that name; the process may not make it.
 pub fn bind(made: &OwnedFd, path: &Path, record: &SocketRecord, opener: &Opener) -> Result<(), RebuildError> {
-    let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::AddrInUse => RebuildError::InUse(format!(
-            "{}: another program has this address: end that program, or wait for its end",
-            path.display()
-        )),
-        _ => RebuildError::Refused(format!(
-            "{}: the socket of the program cannot be made here: {error}",
-            path.display()
-        )),
-    };
+    let failed = |error: io::Error| sockets::not_bound(record, error);
     let _acting = opener.act_at(path, record.owner).map_err(failed)?;
     let place = Place::as_given(path).map_err(failed)?;
     remove_dead(&place, path, record)?;

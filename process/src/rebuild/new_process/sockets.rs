@@ -324,7 +324,7 @@ fn bound(record: &SocketRecord, opener: &Opener) -> Result<OwnedFd, RebuildError
 }
 
 /// Why a socket cannot have its address, or listen there.
-fn not_bound(record: &SocketRecord, error: io::Error) -> RebuildError {
+pub(super) fn not_bound(record: &SocketRecord, error: io::Error) -> RebuildError {
     let name = record.address();
     match error.kind() {
         io::ErrorKind::AddrInUse => RebuildError::InUse(format!(
