@@ -4,6 +4,7 @@
 //! * [`ImageWriter`]: pages of a [`holdfast_image::pages::PageSource`] into segments, then the commit.
 //! * [`Lineage`]: what the next image, an increment, needs of the one before.
 //! * [`Image`]: an image opened for restart; a [`holdfast_image::pages::PageProvider`].
+//! * [`tier`]: the door to what keeps the bytes: one trait, a module for each kind of tier.
 //! * [`format`]: the bytes, as in `docs/format.md`.
 //!
 //! Runs in the agent and the commands, never in the program. It knows nothing of processes: the agent joins it with
@@ -35,6 +36,7 @@ mod shared_pages;
 mod store;
 mod tables;
 mod throttle;
+pub mod tier;
 mod workers;
 mod writer;
 mod writing;
