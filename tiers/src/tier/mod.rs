@@ -12,9 +12,12 @@
 //! * everything may be called from several threads at once, and nothing waits for another call.
 
 mod error;
+mod local;
 mod name;
+mod posix;
 
 pub use error::TierError;
+pub use local::LocalTier;
 pub use name::BlobName;
 
 use std::fs::File;
@@ -101,7 +104,7 @@ pub trait Tier: Send + Sync {
     /// there, and looks.
     fn publish(&self, name: &BlobName, bytes: &[u8]) -> Result<(), TierError>;
 
-    /// Removes a blob; one that is gone already is no error. Durable no later than the next `publish`.
+    /// Removes a blob, durably; one that is gone already is no error.
     ///
     /// # Errors
     /// The tier cannot be reached, or refuses.
@@ -143,7 +146,8 @@ pub trait BlobWriter: Send {
     /// [`TierError::Full`], or the tier cannot be reached.
     fn append(&mut self, bytes: &[u8]) -> Result<(), TierError>;
 
-    /// Gives the blob its name, and makes it durable. Its length is that of all that was appended.
+    /// Gives the blob its name, and makes its bytes durable (its name no later than with the next [`Tier::publish`] in
+    /// its folder). Returns its length: that of all that was appended.
     ///
     /// # Errors
     /// [`TierError::Exists`], or the tier cannot be reached: the blob is not there, or (the answer was lost) the caller

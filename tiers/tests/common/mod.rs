@@ -1,6 +1,8 @@
 //! What the tests of the store share: a source of pages made of a model, and a process record that passes its checks.
 #![allow(dead_code, missing_docs)] // each test binary uses a part of it
 
+pub mod conformance;
+
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::manifest::{EpochFigures, StopBreakdown};
 use holdfast_image::pages::{PageError, PageProvider, PageRun, PageSource, TakeList, coalesce};
