@@ -1,7 +1,7 @@
 //! The programs that the tests run, and what they print when nobody disturbs them.
 
 use crate::artifacts::kit;
-use crate::sandbox::{Bed, User, am_root, shell_code, wait};
+use crate::sandbox::{Bed, PATIENCE, User, am_root, shell_code, wait};
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::HashMap;
 use std::fs;
@@ -116,9 +116,7 @@ impl App {
         let Some(script) = &self.prepare else { return Ok(()) };
         let mut command = bed.command(Path::new("/bin/sh"));
         command.args(["-ec", script]);
-        bed.output(command, Duration::from_secs(60))?
-            .success()
-            .with_context(|| format!("preparing {}", self.name))?;
+        bed.output(command, PATIENCE)?.success().with_context(|| format!("preparing {}", self.name))?;
         Ok(())
     }
 

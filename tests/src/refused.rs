@@ -6,7 +6,7 @@
 //! must end as if nothing was.
 
 use crate::apps::{App, NOT_HERE, PYTHON};
-use crate::sandbox::{Bed, User, shell_code, wait};
+use crate::sandbox::{Bed, PATIENCE, User, shell_code, wait};
 use crate::segments;
 use anyhow::{Context, Result, ensure};
 use std::fs;
@@ -16,7 +16,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Child, Stdio};
-use std::time::Duration;
 
 /// Exit status of what is refused.
 pub const STATUS: i32 = 69;
@@ -322,7 +321,7 @@ pub fn refuse(entry: &Refused, bed: &Bed) -> Result<Outcome> {
     if bed.wait_live(JOB, &mut front)?.is_none() && shell_code(front.wait()?) == NOT_HERE {
         return Ok(Outcome::NotHere(bed.text("out").trim().to_owned()));
     }
-    bed.until("the first line", Duration::from_secs(10), || bed.text("out").contains("round 1"))?;
+    bed.until("the first line", PATIENCE, || bed.text("out").contains("round 1"))?;
     let ended = bed.say(&["checkpoint", JOB])?;
     ensure!(ended.code() == STATUS, "checkpoint: status {}: {}", ended.code(), ended.stderr);
     // Of the others some are told only by a stopped program.
@@ -340,7 +339,7 @@ pub fn refuse(entry: &Refused, bed: &Bed) -> Result<Outcome> {
     }
     ensure!(bed.images(JOB).is_empty(), "an image was made");
     bed.may_end()?;
-    let code = shell_code(wait(&mut front, Duration::from_secs(20))?);
+    let code = shell_code(wait(&mut front, PATIENCE)?);
     ensure!(code == 0 && bed.text("out").ends_with("PASS\n"), "status {code}: {}", bed.text("out"));
     let numbers = arguments.iter().filter_map(|word| word.parse::<usize>().ok());
     let rounds = numbers.min().context("the number of rounds")?;

@@ -4,7 +4,7 @@ use crate::apps::{App, NotHere, Reference, Results, reference};
 use crate::full;
 use crate::processes;
 use crate::random::Random;
-use crate::sandbox::{Bed, User, am_root, shell_code, wait};
+use crate::sandbox::{Bed, PATIENCE, User, am_root, shell_code, wait};
 use anyhow::{Context, Result, bail, ensure};
 use std::process::{Child, ExitStatus};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -173,7 +173,7 @@ pub fn run_chain(bed: &Bed, app: &App, plan: Plan, random: &mut Random) -> Resul
         front = restart(bed, plan, random)?;
         done += 1;
     }
-    let limit = Duration::from_secs(60) + reference.took * (5 + plan.slowness);
+    let limit = PATIENCE + reference.took * (5 + plan.slowness);
     let code = shell_code(wait(&mut front, limit).context("the end of the program")?);
     let restart = bed.text("restart.err");
     if [REFUSED, NOT_MADE].contains(&code) && restart.contains("No such file") && (app.renames || over) {
@@ -215,7 +215,7 @@ fn said(bed: &Bed) -> String {
 
 /// One committed image. `false`: the program had ended already.
 fn checkpoint(bed: &Bed, front: &mut Child) -> Result<bool> {
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + PATIENCE;
     loop {
         let ended = bed.say(&["checkpoint", JOB, "--wait"])?;
         if ended.status.success() {
@@ -239,7 +239,7 @@ fn checkpoint(bed: &Bed, front: &mut Child) -> Result<bool> {
 /// `kill -9`, and the end of the `holdfast` in front of it with the status that this gives.
 pub fn kill_program(pid: i32, front: &mut Child) -> Result<()> {
     processes::signal(pid, "KILL");
-    let code = shell_code(wait(front, Duration::from_secs(20)).context("the end of holdfast after kill -9")?);
+    let code = shell_code(wait(front, PATIENCE).context("the end of holdfast after kill -9")?);
     // 0 and other statuses: the program was quicker and ended by itself; the image is from before
     if code != 137 && processes::state(pid).is_some_and(|state| state != 'Z') {
         bail!("holdfast ended with status {code}, but the program {pid} lives");
@@ -253,7 +253,7 @@ pub fn kill_program(pid: i32, front: &mut Child) -> Result<()> {
 /// Some of it does not end.
 pub fn kill_all(bed: &Bed, pid: i32, front: &mut Child) -> Result<()> {
     kill_program(pid, front)?;
-    bed.until("the end of what it had forked", Duration::from_secs(20), || {
+    bed.until("the end of what it had forked", PATIENCE, || {
         let left = family(bed);
         processes::kill(&left);
         left.is_empty()
@@ -277,12 +277,12 @@ pub fn kill_job(bed: &Bed, front: &mut Child) -> Result<ExitStatus> {
     // All at once: one that sees the end of another must not come to write files of a half-done job. No image may be
     // under way: it would be one of a stopped program.
     family(bed).into_iter().for_each(|pid| processes::signal(pid, "STOP"));
-    bed.until("the end of the program after kill -9", Duration::from_secs(20), || {
+    bed.until("the end of the program after kill -9", PATIENCE, || {
         let pids = family(bed);
         processes::kill(&pids);
         pids.is_empty()
     })?;
-    wait(front, Duration::from_secs(20)).context("the end of holdfast after kill -9")
+    wait(front, PATIENCE).context("the end of holdfast after kill -9")
 }
 
 fn restart(bed: &Bed, plan: Plan, random: &mut Random) -> Result<Child> {

@@ -3,6 +3,7 @@
 //! Used by the tests of refusals. The segment goes with it.
 
 use crate::artifacts::kit;
+use crate::sandbox::PATIENCE;
 use anyhow::{Context, Result};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -26,7 +27,7 @@ impl Outside {
         let outside = Outside { process: command.spawn()?, key };
         let (begun, maps) = (Instant::now(), format!("/proc/{}/maps", outside.process.id()));
         while !std::fs::read_to_string(&maps)?.contains("/SYSV") {
-            (begun.elapsed() < Duration::from_secs(10)).then_some(()).context("no segment is attached")?;
+            (begun.elapsed() < PATIENCE).then_some(()).context("no segment is attached")?;
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(outside)

@@ -4,14 +4,13 @@ use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::App;
 use holdfast_tests::full;
 use holdfast_tests::processes;
-use holdfast_tests::sandbox::{Bed, User, each_user, shell_code, wait};
+use holdfast_tests::sandbox::{Bed, PATIENCE, User, each_user, shell_code, wait};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
 use std::os::unix::net::UnixListener;
 use std::process::Child;
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(60);
 const JOB: &str = "j";
 
 /// Starts the program and takes an image of it.
@@ -19,7 +18,7 @@ fn start(bed: &Bed, mebibytes: u32) -> Result<Child> {
     let app = App::program("served", &[&mebibytes.to_string()]);
     let mut front = bed.staying_command(JOB, &[], &app.words())?.spawn()?;
     bed.wait_live(JOB, &mut front)?.with_context(|| format!("it ended at once: {}", bed.text("err")))?;
-    bed.until("sockets, locks and memory", LIMIT, || bed.text("out").contains("served"))?;
+    bed.until("sockets, locks and memory", PATIENCE, || bed.text("out").contains("served"))?;
     bed.say(&["checkpoint", JOB])?.success()?;
     Ok(front)
 }
@@ -35,9 +34,9 @@ fn again(bed: &Bed, mebibytes: u32, times: u32) -> Result<()> {
     for turn in 1..=times {
         kill_everything(bed);
         let mut next = bed.restart_command(JOB, &[])?.spawn()?;
-        wait(&mut front, LIMIT)?;
+        wait(&mut front, PATIENCE)?;
         let mut ended = None;
-        bed.until("the program", LIMIT, || {
+        bed.until("the program", PATIENCE, || {
             ended = next.try_wait().ok().flatten();
             ended.is_some() || bed.work().join("alive").exists()
         })?;
@@ -45,7 +44,7 @@ fn again(bed: &Bed, mebibytes: u32, times: u32) -> Result<()> {
         front = next;
     }
     bed.may_end()?;
-    let code = shell_code(wait(&mut front, LIMIT)?);
+    let code = shell_code(wait(&mut front, PATIENCE)?);
     ensure!(code == 0 && bed.text("out") == "00001 served\nPASS\n", "status {code}: {}", bed.text("out"));
     bed.check_clean(JOB)
 }
@@ -69,7 +68,7 @@ fn a_name_that_another_program_has() {
     each_user(|bed| {
         let mut front = start(bed, 1)?;
         kill_everything(bed);
-        wait(&mut front, LIMIT)?;
+        wait(&mut front, PATIENCE)?;
         let path = bed.work().join("stream.socket");
         fs::remove_file(&path)?;
         let _listener = UnixListener::bind(&path)?;

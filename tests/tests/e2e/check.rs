@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::{App, Results, reference};
 use holdfast_tests::processes;
-use holdfast_tests::sandbox::{Bed, Ended, User, am_root, shell_code, wait};
+use holdfast_tests::sandbox::{Bed, Ended, PATIENCE, User, am_root, shell_code, wait};
 use holdfast_tests::segments::Outside;
 use serde_json::Value;
 use std::fs;
@@ -35,7 +35,7 @@ fn start(bed: &Bed, job: &str, app: &App) -> Result<Option<(Child, i32)>> {
         ensure!(shell_code(front.wait()?) == 77, "it has ended: {}", bed.text("out"));
         return Ok(None);
     };
-    bed.until("the first line", Duration::from_secs(10), || bed.text("out").contains('\n'))?;
+    bed.until("the first line", PATIENCE, || bed.text("out").contains('\n'))?;
     Ok(Some((front, pid)))
 }
 
@@ -72,7 +72,7 @@ fn look_often(program: &str) {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        let code = shell_code(wait(&mut front, Duration::from_secs(60))?);
+        let code = shell_code(wait(&mut front, PATIENCE)?);
         Results::read(&app, bed, code)?.check(&undisturbed.results)?;
         bed.check_clean("g")
     });
@@ -136,9 +136,9 @@ fn a_job_is_found_by_name_and_by_pid() {
         let doctor = json(&bed.say(&["doctor", "--json", "--job", "p"])?.success()?)?;
         ensure!(doctor["program"] == value && doctor["host"].is_array(), "{doctor}");
         processes::signal(pid, "TERM");
-        wait(&mut front, Duration::from_secs(20))?;
+        wait(&mut front, PATIENCE)?;
         let socket = bed.job("p").join("agent.sock");
-        bed.until("the agent's end", Duration::from_secs(20), || !socket.exists())?;
+        bed.until("the agent's end", PATIENCE, || !socket.exists())?;
         // The job is there, but runs no more.
         let ended = bed.say(&["check", "p"])?;
         ensure!(ended.code() == NOT_FOUND, "status {}: {}", ended.code(), ended.stderr);
@@ -180,7 +180,7 @@ fn agree_with(arguments: &[&str], subject: &str, number: Option<(&str, i64)>) {
         ensure!(number.is_none_or(|(key, number)| one["subject"][key] == number), "{value}");
         ensure!(one["pid"] == pid || kind == "stranger", "{value}");
         // It goes on as if nothing had been.
-        let code = shell_code(wait(&mut front, Duration::from_secs(20))?);
+        let code = shell_code(wait(&mut front, PATIENCE)?);
         ensure!(code == 0 && bed.text("out").ends_with("PASS\n"), "status {code}: {}", bed.text("out"));
         let rounds: usize = arguments[1].parse()?;
         ensure!(bed.text("out").lines().count() == rounds + 1, "lines are missing: {}", bed.text("out"));
@@ -204,9 +204,9 @@ fn tcp_connection_that_may_be_lost() {
         let app = App::program("refused", &["tcp", "25", &port]);
         let mut front = bed.run_command("l", &["--tcp", "close"], &app.words())?.spawn()?;
         bed.wait_live("l", &mut front)?.context("a pid")?;
-        bed.until("the first line", Duration::from_secs(10), || bed.text("out").contains('\n'))?;
+        bed.until("the first line", PATIENCE, || bed.text("out").contains('\n'))?;
         good(bed, "l")?;
-        let code = shell_code(wait(&mut front, Duration::from_secs(20))?);
+        let code = shell_code(wait(&mut front, PATIENCE)?);
         ensure!(code == 0 && bed.text("out").ends_with("PASS\n"), "status {code}: {}", bed.text("out"));
         bed.check_clean("l")
     });
@@ -292,7 +292,7 @@ fn a_checkpoint_under_way_is_not_in_the_way() {
         let words = app.words();
         let mut front = bed.run_command("f", &["--engine", "fork", "--rate", "24M"], &words)?.spawn()?;
         let pid = bed.wait_live("f", &mut front)?.context("a pid")?;
-        bed.until("the first line", Duration::from_secs(30), || bed.text("out").contains("ready"))?;
+        bed.until("the first line", PATIENCE, || bed.text("out").contains("ready"))?;
         for _ in 0..3 {
             let mut checkpoint = bed.holdfast(&["checkpoint", "f"]).spawn()?;
             while checkpoint.try_wait()?.is_none() {
@@ -302,7 +302,7 @@ fn a_checkpoint_under_way_is_not_in_the_way() {
             ensure!(wait(&mut checkpoint, Duration::ZERO)?.success(), "the checkpoint failed");
         }
         processes::signal(pid, "TERM");
-        wait(&mut front, Duration::from_secs(20))?;
+        wait(&mut front, PATIENCE)?;
         bed.check_clean("f")
     });
 }
@@ -314,14 +314,14 @@ fn a_child_belongs_to_the_job() {
         let app = App::real("sh", &["/bin/sh", "-c", "echo; sleep 20 | sleep 20; true"]);
         let (mut front, pid) = start(bed, "c", &app)?.context("a program")?;
         let children = || processes::children(pid);
-        bed.until("two children", Duration::from_secs(10), || children().len() == 2)?;
+        bed.until("two children", PATIENCE, || children().len() == 2)?;
         let child = children()[0];
-        bed.until("their hello", Duration::from_secs(10), || good(bed, "c").is_ok())?;
+        bed.until("their hello", PATIENCE, || good(bed, "c").is_ok())?;
         let of_child = json(&bed.say(&["check", &child.to_string(), "--json"])?)?;
         ensure!(of_child["job"] == "c" && of_child["pid"] == pid, "{of_child}");
         ensure!(of_child["findings"].as_array().is_some_and(Vec::is_empty), "{of_child}");
         children().into_iter().for_each(|child| processes::signal(child, "TERM"));
-        wait(&mut front, Duration::from_secs(20))?;
+        wait(&mut front, PATIENCE)?;
         bed.check_clean("c")
     });
 }
@@ -336,12 +336,12 @@ fn what_the_program_was_started_with_is_accepted() {
         command.arg(bed.kit().holdfast()).arg(&program).stdout(bed.create("out")?);
         let mut shell = command.spawn()?;
         let pid = bed.wait_live("h", &mut shell)?.context("a pid")?;
-        bed.until("the first line", Duration::from_secs(10), || bed.text("out").contains('\n'))?;
+        bed.until("the first line", PATIENCE, || bed.text("out").contains('\n'))?;
         let target = std::fs::read_link(format!("/proc/{pid}/fd/7"))?;
         ensure!(target.to_string_lossy().starts_with("pipe:"), "fd 7 is {}", target.display());
         good(bed, "h")?;
         processes::kill_all(bed.dir());
-        wait(&mut shell, Duration::from_secs(20)).map(drop)
+        wait(&mut shell, PATIENCE).map(drop)
     });
 }
 
@@ -351,12 +351,12 @@ fn a_program_that_was_not_started_under_holdfast() {
     as_both(|bed| {
         let mut command = bed.command(&bed.kit().program("refused"));
         let mut program = command.args(["inotify", "10"]).stdout(bed.create("out")?).spawn()?;
-        bed.until("the first line", Duration::from_secs(10), || bed.text("out").contains('\n'))?;
+        bed.until("the first line", PATIENCE, || bed.text("out").contains('\n'))?;
         let checked = bed.say(&["check", &program.id().to_string()])?;
         ensure!(checked.code() == REFUSED, "status {}: {}", checked.code(), checked.stderr);
         ensure!(checked.stdout.contains("libholdfast is not loaded"), "{}", checked.stdout);
         ensure!(checked.stdout.contains("(refused): fd 9 (anon_inode:inotify): "), "{}", checked.stdout);
-        let code = shell_code(wait(&mut program, Duration::from_secs(20))?);
+        let code = shell_code(wait(&mut program, PATIENCE)?);
         ensure!(code == 0 && bed.text("out").lines().count() == 11, "status {code}: {}", bed.text("out"));
         bed.check_clean("none")
     });

@@ -2,20 +2,18 @@
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::restart_chain::kill_all;
-use holdfast_tests::sandbox::{Bed, STAY, each_user, wait};
+use holdfast_tests::sandbox::{Bed, PATIENCE, STAY, each_user, wait};
 use std::fs;
 use std::io::Read;
 use std::process::{Child, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(30);
-
 /// An image of a job, as soon as it has a program.
 fn checkpoint(bed: &Bed, job: &str) -> Result<()> {
-    bed.until("a program", LIMIT, || bed.pid(job).is_ok_and(|pid| pid.is_some()))?;
+    bed.until("a program", PATIENCE, || bed.pid(job).is_ok_and(|pid| pid.is_some()))?;
     let mut last = String::new();
-    let taken = bed.until("an image", LIMIT, || {
+    let taken = bed.until("an image", PATIENCE, || {
         bed.say(&["checkpoint", job]).is_ok_and(|ended| {
             last = ended.stderr.clone();
             ended.status.success()
@@ -50,7 +48,7 @@ fn copies_at_the_same_time() {
         let heap = bed.kit().program("heap").to_string_lossy().into_owned();
         let whole = piped(bed, &["run", "--name", "plain", "--", &heap, "40"])?.wait_with_output()?.stdout;
         let first = piped(bed, &["run", "--name", "j", "--", &heap, "40"])?;
-        bed.until("a program", LIMIT, || bed.pid("j").is_ok_and(|pid| pid.is_some()))?;
+        bed.until("a program", PATIENCE, || bed.pid("j").is_ok_and(|pid| pid.is_some()))?;
         sleep(Duration::from_millis(300));
         bed.say(&["checkpoint", "j"])?.success()?;
         let names = ["one", "two", "three"];
@@ -58,7 +56,7 @@ fn copies_at_the_same_time() {
             .iter()
             .map(|name| piped(bed, &["restart", "--name", name, "j"]))
             .collect::<Result<_, _>>()?;
-        bed.until("an image of a copy", LIMIT, || {
+        bed.until("an image of a copy", PATIENCE, || {
             bed.say(&["checkpoint", "one"]).is_ok_and(|ended| ended.status.success())
         })?;
         for (child, name) in [first].into_iter().chain(copies).zip(["j", "one", "two", "three"]) {
@@ -161,7 +159,7 @@ fn that_make_orphans(program: &str) {
         let pid = bed.pid("j")?.context("j has ended")?;
         kill_all(bed, pid, &mut first)?;
         for mut copy in copies {
-            wait(&mut copy, LIMIT)?;
+            wait(&mut copy, PATIENCE)?;
         }
         bed.may_end()?;
         let again: Vec<Child> = ["j", "one", "two"]
@@ -203,7 +201,7 @@ fn from_a_store_that_was_moved() {
         let elsewhere = moved.to_string_lossy().into_owned();
         let again = piped(bed, &["restart", "--store", &elsewhere, "j"])?;
         for _ in 0..3 {
-            bed.until("an image", LIMIT, || {
+            bed.until("an image", PATIENCE, || {
                 let ended = bed.say(&["checkpoint", "--store", &elsewhere, "j"]);
                 ended.is_ok_and(|ended| ended.status.success())
             })?;

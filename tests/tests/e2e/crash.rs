@@ -7,14 +7,13 @@ use holdfast_tests::own_ids::with_own_ids;
 use holdfast_tests::processes;
 use holdfast_tests::random::Random;
 use holdfast_tests::restart_chain::kill_program;
-use holdfast_tests::sandbox::{Bed, STAY, User, am_root, shell_code, wait};
+use holdfast_tests::sandbox::{Bed, PATIENCE, STAY, User, am_root, shell_code, wait};
 use std::collections::BTreeSet;
 use std::fs;
 use std::process::{Child, Command};
 use std::thread::sleep;
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(30);
 const JOB: &str = "j";
 
 /// Runs `test`; a failure is reported with what it was about.
@@ -28,7 +27,7 @@ fn must(what: &str, result: Result<()>) {
 fn goes_on_without_the_agent(bed: &Bed, app: &App, front: &mut Child) -> Result<()> {
     let expected = reference(app)?;
     bed.may_end()?;
-    let code = shell_code(wait(front, LIMIT + expected.took * 4).context("the end of the program")?);
+    let code = shell_code(wait(front, PATIENCE + expected.took * 4).context("the end of the program")?);
     Results::read(app, bed, code)?.check(&expected.results)?;
     bed.check_clean(JOB)
 }
@@ -65,7 +64,7 @@ fn try_to_die_at(user: User, engine: &str, fault: &str, app: &App) -> Result<Opt
     let mut front = command.env("HOLDFAST_FAULT", fault).spawn()?;
     let Some(pid) = bed.wait_live(JOB, &mut front)? else { return Ok(None) };
     let agent = bed.agent_pid(JOB)?.context("the agent's pid is not listed")?;
-    bed.until("the first line", LIMIT, || bed.text("out").lines().count() > 1)?;
+    bed.until("the first line", PATIENCE, || bed.text("out").lines().count() > 1)?;
     let ended = bed.say(&["checkpoint", JOB])?;
     let gone = bed
         .until("death", Duration::from_millis(300), || processes::state(agent).is_none_or(|s| s == 'Z'))
@@ -91,12 +90,12 @@ fn try_to_die_at(user: User, engine: &str, fault: &str, app: &App) -> Result<Opt
                 .context("a listed image is not good")?;
         }
         no_copy_is_left(&bed, &[pid, front.id().cast_signed()])?;
-        bed.until("a word about the agent", LIMIT, || {
+        bed.until("a word about the agent", PATIENCE, || {
             bed.text("err").contains("runs on, without checkpoints")
         })?;
         let line = bed.text("out").len();
         bed.may_end()?;
-        bed.until("new lines of the program", LIMIT, || bed.text("out").len() > line || is_over(&bed))?;
+        bed.until("new lines of the program", PATIENCE, || bed.text("out").len() > line || is_over(&bed))?;
     }
     goes_on_without_the_agent(&bed, app, &mut front)?;
     Ok(Some(died))
@@ -224,12 +223,12 @@ fn agent_dies_in_restart(user: User, point: &str) -> Result<()> {
     let Some(bed) = Bed::new(user) else { return Ok(()) };
     let mut front = bed.staying_command(JOB, &[], &app.words())?.spawn()?;
     let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
-    bed.until("a line", LIMIT, || bed.text("out").lines().count() > 1)?;
+    bed.until("a line", PATIENCE, || bed.text("out").lines().count() > 1)?;
     bed.say(&["checkpoint", JOB])?.success()?;
     kill_program(pid, &mut front)?;
     bed.may_end()?;
     let mut front = bed.restart_command(JOB, &[])?.env("HOLDFAST_FAULT", point).spawn()?;
-    let code = shell_code(wait(&mut front, LIMIT)?);
+    let code = shell_code(wait(&mut front, PATIENCE)?);
     // Past the last point the program runs; it may then go on without its agent.
     if code != 0 {
         ensure!(!bed.text("restart.err").is_empty(), "status {code} without a word");
@@ -251,17 +250,17 @@ fn an_agent_that_is_told_to_end_gives_a_restart_up() -> Result<()> {
     let bed = Bed::new(User::Ordinary).context("a bed")?;
     let mut front = bed.staying_command(JOB, &[], &app.words())?.spawn()?;
     let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
-    bed.until("a line", LIMIT, || bed.text("out").lines().count() > 1)?;
+    bed.until("a line", PATIENCE, || bed.text("out").lines().count() > 1)?;
     bed.say(&["checkpoint", JOB])?.success()?;
     let before = locked_by(&bed).context("the lock names an agent")?;
     kill_program(pid, &mut front)?;
     bed.may_end()?;
     let socket = bed.job(JOB).join("agent.sock");
-    bed.until("the end of the agent", LIMIT, || !socket.exists())?;
+    bed.until("the end of the agent", PATIENCE, || !socket.exists())?;
     let mut front = bed.restart_command(JOB, &[])?.env("HOLDFAST_FAULT", "seed-born+5000").spawn()?;
-    bed.until("the next agent", LIMIT, || socket.exists() && locked_by(&bed) != Some(before))?;
+    bed.until("the next agent", PATIENCE, || socket.exists() && locked_by(&bed) != Some(before))?;
     processes::signal(locked_by(&bed).context("the lock names an agent")?, "TERM");
-    let code = shell_code(wait(&mut front, LIMIT)?);
+    let code = shell_code(wait(&mut front, PATIENCE)?);
     let said = bed.text("restart.err");
     ensure!(code != 0 && said.contains("interrupted by a signal"), "status {code}: {said}");
     bed.check_clean(JOB)?;
@@ -280,19 +279,19 @@ fn the_socket_of_a_killed_agent_goes_with_whoever_sees_it_next() -> Result<()> {
         let socket = bed.job(JOB).join("agent.sock");
         if kill_front {
             processes::signal(front.id().cast_signed(), "KILL");
-            wait(&mut front, LIMIT)?;
+            wait(&mut front, PATIENCE)?;
         }
         processes::signal(agent, "KILL");
-        bed.until("the end of the agent", LIMIT, || !processes::runs(agent))?;
+        bed.until("the end of the agent", PATIENCE, || !processes::runs(agent))?;
         ensure!(socket.exists(), "a killed agent has removed its socket");
         processes::signal(pid, "KILL");
         if kill_front {
             ensure!(bed.say(&["checkpoint", JOB])?.code() == 66, "there is no agent");
         } else {
-            wait(&mut front, LIMIT)?;
+            wait(&mut front, PATIENCE)?;
         }
         ensure!(!socket.exists(), "left behind (front killed: {kill_front})");
-        bed.until("the end of the program", LIMIT, || !processes::runs(pid))?;
+        bed.until("the end of the program", PATIENCE, || !processes::runs(pid))?;
         bed.check_clean(JOB)?;
     }
     Ok(())
@@ -304,15 +303,15 @@ fn ends_before_the_front_hears(user: User) -> Result<()> {
     let script = "echo begun; until [ -e over ]; do sleep 0.02; done; echo PASS; exit 7";
     let mut front = bed.run_command(JOB, &[], &["/bin/bash", "-c", script])?.spawn()?;
     let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
-    bed.until("a line", LIMIT, || !bed.text("out").is_empty())?;
+    bed.until("a line", PATIENCE, || !bed.text("out").is_empty())?;
     bed.say(&["checkpoint", JOB])?.success()?;
     kill_program(pid, &mut front)?;
     bed.create("over")?;
     let mut front = bed.restart_command(JOB, &[])?.env("HOLDFAST_FAULT", "front-hears+4000").spawn()?;
-    bed.until("the end of the output", LIMIT, || bed.text("out").ends_with("PASS\n"))?;
+    bed.until("the end of the output", PATIENCE, || bed.text("out").ends_with("PASS\n"))?;
     sleep(Duration::from_millis(300));
     ensure!(front.try_wait()?.is_none(), "the front was not late");
-    let code = shell_code(wait(&mut front, LIMIT)?);
+    let code = shell_code(wait(&mut front, PATIENCE)?);
     ensure!(code == 7, "status {code}: {}", bed.text("restart.err"));
     bed.check_clean(JOB)
 }
@@ -346,7 +345,7 @@ fn id_is_taken_in_restart(threads: usize, which: usize) -> Result<()> {
     let Some(bed) = Bed::new(User::Root) else { return Ok(()) };
     let mut front = bed.staying_command(JOB, &[], &app.words())?.spawn()?;
     let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
-    bed.until("a line", LIMIT, || bed.text("out").lines().count() > 1)?;
+    bed.until("a line", PATIENCE, || bed.text("out").lines().count() > 1)?;
     bed.say(&["checkpoint", JOB])?.success()?;
     let tasks = fs::read_dir(format!("/proc/{pid}/task"))?
         .filter_map(|task| task.ok()?.file_name().into_string().ok());
@@ -356,7 +355,7 @@ fn id_is_taken_in_restart(threads: usize, which: usize) -> Result<()> {
     kill_program(pid, &mut front)?;
     let mut front = bed.restart_command(JOB, &[])?.env("HOLDFAST_FAULT", "seed-ready:1+1500").spawn()?;
     let process = format!("/proc/{pid}/status");
-    bed.until("the new process", LIMIT, || fs::exists(&process).unwrap_or(false))?;
+    bed.until("the new process", PATIENCE, || fs::exists(&process).unwrap_or(false))?;
     let mut other = take(thread)?;
     let result = goes_on_without_the_agent(&bed, &app, &mut front).with_context(|| bed.text("restart.err"));
     other.kill()?;
@@ -392,7 +391,7 @@ fn one_death(victim: Victim, user: User, random: &mut Random) -> Result<()> {
     let mut front = bed.staying_command(JOB, &[], &app.words())?.spawn()?;
     let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
     let agent = bed.agent_pid(JOB)?.context("the agent's pid is not listed")?;
-    bed.until("a line", LIMIT, || bed.text("out").lines().count() > 1)?;
+    bed.until("a line", PATIENCE, || bed.text("out").lines().count() > 1)?;
     bed.say(&["checkpoint", JOB])?.success()?;
     let mut asking = bed.holdfast(&["checkpoint", JOB]).spawn()?;
     sleep(random.time(Duration::ZERO, Duration::from_millis(60)));
@@ -402,12 +401,12 @@ fn one_death(victim: Victim, user: User, random: &mut Random) -> Result<()> {
     if victim != Victim::Agent {
         processes::signal(pid, "KILL");
     }
-    wait(&mut asking, LIMIT).context("the checkpoint that was under way")?;
+    wait(&mut asking, PATIENCE).context("the checkpoint that was under way")?;
     if victim == Victim::Agent {
         goes_on_without_the_agent(&bed, &app, &mut front)
             .context("the program after the death of its agent")?;
     } else {
-        wait(&mut front, LIMIT).context("holdfast run after the death")?;
+        wait(&mut front, PATIENCE).context("holdfast run after the death")?;
     }
     for epoch in bed.images(JOB) {
         bed.say(&["verify", &format!("{JOB}@{epoch}")])?.success().context("a listed image is not good")?;
@@ -483,11 +482,11 @@ fn disk_full(user: User) -> Result<()> {
     let _mounted = Mounted(bed.store());
     let mut front = bed.run_command(JOB, &["--engine", "fork"], &app.words())?.spawn()?;
     let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
-    bed.until("a line", LIMIT, || bed.text("out").lines().count() > 2)?;
+    bed.until("a line", PATIENCE, || bed.text("out").lines().count() > 2)?;
     bed.say(&["checkpoint", JOB])?.success().context("the first image")?;
     let used = used_kib(&bed)?;
     let lines = bed.text("out").lines().count();
-    bed.until("memory that has changed", LIMIT, || bed.text("out").lines().count() > lines + 2)?;
+    bed.until("memory that has changed", PATIENCE, || bed.text("out").lines().count() > lines + 2)?;
     let ended = bed.say(&["checkpoint", JOB])?;
     ensure!(ended.code() == 73, "status {} of the second checkpoint: {}", ended.code(), ended.stderr);
     ensure!(ended.stderr.contains("space"), "the reason is missing: {}", ended.stderr);
@@ -499,7 +498,7 @@ fn disk_full(user: User) -> Result<()> {
         used_kib(&bed)?
     );
     let line = bed.text("out").len();
-    bed.until("new lines of the program", LIMIT, || bed.text("out").len() > line)?;
+    bed.until("new lines of the program", PATIENCE, || bed.text("out").len() > line)?;
     let grow =
         std::process::Command::new("mount").args(["-o", "remount,size=400m"]).arg(bed.store()).status()?;
     ensure!(grow.success(), "remount");
@@ -525,7 +524,7 @@ fn file_size_limit_during_the_flush() -> Result<()> {
     command.env(STAY, bed.stay_file());
     let mut front = command.stdout(bed.create("out")?).stderr(bed.create("err")?).spawn()?;
     bed.wait_live(JOB, &mut front)?.context("a pid")?;
-    bed.until("a line", LIMIT, || bed.text("out").lines().count() > 2)?;
+    bed.until("a line", PATIENCE, || bed.text("out").lines().count() > 2)?;
     let ended = bed.say(&["checkpoint", JOB])?;
     if ended.status.success() {
         bail!("64 MiB were stored under a limit of 10 MiB: {:?}", bed.images(JOB));

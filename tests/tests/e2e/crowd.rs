@@ -10,7 +10,7 @@ use holdfast_tests::apps::App;
 use holdfast_tests::full;
 use holdfast_tests::random::Random;
 use holdfast_tests::restart_chain::{alone, kill_job};
-use holdfast_tests::sandbox::{Bed, User, shell_code, wait};
+use holdfast_tests::sandbox::{Bed, PATIENCE, User, shell_code, wait};
 use std::fs;
 use std::path::Path;
 use std::process::Child;
@@ -38,7 +38,7 @@ fn said(bed: &Bed) -> String {
 
 /// One image; a stop that passed its deadline on a busy machine is asked for again. The number of attempts.
 fn checkpoint(bed: &Bed, front: &mut Child) -> Result<usize> {
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + PATIENCE;
     for attempt in 1.. {
         let ended = bed.say(&["checkpoint", JOB, "--wait"])?;
         if ended.status.success() {
@@ -56,7 +56,7 @@ fn checkpoint(bed: &Bed, front: &mut Child) -> Result<usize> {
 /// Asks the program to come to its end, which it does if all its processes are well.
 fn end_well(bed: &Bed, front: &mut Child) -> Result<()> {
     drop(bed.create("enough")?);
-    let code = shell_code(wait(front, Duration::from_secs(60)).with_context(|| said(bed))?);
+    let code = shell_code(wait(front, PATIENCE).with_context(|| said(bed))?);
     fs::remove_file(bed.work().join("enough"))?;
     ensure!(code == 0 && bed.text("out").ends_with("PASS\n"), "status {code}: {}", said(bed));
     Ok(())
@@ -82,7 +82,7 @@ fn live_again(bed: &Bed, image: u64, random: &mut Random) -> Result<()> {
     bed.wait_live(JOB, &mut front)?.with_context(|| said(bed))?;
     let rounds = || bed.text("out").lines().count();
     let before = rounds();
-    bed.until("five more rounds", Duration::from_secs(60), || {
+    bed.until("five more rounds", PATIENCE, || {
         rounds() > before + 5 || front.try_wait().is_ok_and(|s| s.is_some())
     })
     .with_context(|| said(bed))?;
@@ -112,7 +112,7 @@ fn crowd(user: User) -> Result<()> {
     }
     let mut front = bed.run_command(JOB, &[], &words)?.spawn()?;
     bed.wait_live(JOB, &mut front)?.with_context(|| said(&bed))?;
-    bed.until("the first round", Duration::from_secs(60), || bed.text("out").contains("round 0"))?;
+    bed.until("the first round", PATIENCE, || bed.text("out").contains("round 0"))?;
     let mut attempts = 0;
     for number in 1..=checkpoints {
         sleep(random.time(Duration::ZERO, Duration::from_millis(60)));
@@ -123,7 +123,7 @@ fn crowd(user: User) -> Result<()> {
     println!("{checkpoints} checkpoints, {attempts} attempts");
     // the program is well after all of them
     let rounds = bed.text("out").lines().count();
-    bed.until("more rounds", Duration::from_secs(60), || bed.text("out").lines().count() > rounds + 2)
+    bed.until("more rounds", PATIENCE, || bed.text("out").lines().count() > rounds + 2)
         .with_context(|| said(&bed))?;
     kill_job(&bed, &mut front)?;
     fs::create_dir(bed.dir().join("all"))?;

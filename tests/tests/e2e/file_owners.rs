@@ -4,16 +4,14 @@
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::PYTHON;
 use holdfast_tests::restart_chain::kill_program;
-use holdfast_tests::sandbox::{Bed, User, each_user_by_root, shell_code, wait};
+use holdfast_tests::sandbox::{Bed, PATIENCE, User, each_user_by_root, shell_code, wait};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 const JOB: &str = "j";
-const LIMIT: Duration = Duration::from_secs(60);
 /// A user that has nothing to do with the jobs.
 const OTHER: u32 = 2102;
 
@@ -23,10 +21,10 @@ fn checkpoint(bed: &Bed, options: &[&str], program: &str) -> Result<()> {
         format!("import mmap, os, socket, time\n{program}\nopen('ready', 'w').close()\ntime.sleep(300)");
     fs::set_permissions(bed.work(), Permissions::from_mode(0o777))?;
     let mut front = bed.run_command(JOB, options, &[PYTHON, "-c", &program])?.spawn()?;
-    bed.until("a program that is ready", LIMIT, || bed.work().join("ready").exists())
+    bed.until("a program that is ready", PATIENCE, || bed.work().join("ready").exists())
         .with_context(|| bed.text("err"))?;
     bed.say(&["checkpoint", "--stop", JOB])?.success()?;
-    wait(&mut front, LIMIT)?;
+    wait(&mut front, PATIENCE)?;
     Ok(())
 }
 
@@ -44,7 +42,7 @@ fn restarts(bed: &Bed, options: &[&str], look: impl FnOnce(i32) -> Result<()>) -
 /// A restart that must fail, and say these words.
 fn refused(bed: &Bed, words: &[&str]) -> Result<()> {
     let mut front = bed.restart_command(JOB, &[])?.spawn()?;
-    let code = shell_code(wait(&mut front, LIMIT)?);
+    let code = shell_code(wait(&mut front, PATIENCE)?);
     let said = bed.text("restart.err");
     ensure!(code == 69 && words.iter().all(|word| said.contains(word)), "status {code}: {said}");
     Ok(())
@@ -254,7 +252,7 @@ fn no_socket_is_removed_in_a_folder_that_the_process_could_not_write() -> Result
     let moved = dropped.swap()?;
     // The folder of an address may have links in it, as the program has written it; it is the process that goes there.
     let mut front = bed.restart_command(JOB, &[])?.spawn()?;
-    let code = shell_code(wait(&mut front, LIMIT)?);
+    let code = shell_code(wait(&mut front, PATIENCE)?);
     ensure!(code != 0 && bed.text("restart.err").contains("socket"), "{}", bed.text("restart.err"));
     ensure!(fs::symlink_metadata(&socket)?.file_type().is_socket());
     fs::remove_file(&dropped.theirs)?;

@@ -4,11 +4,9 @@ use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::App;
 use holdfast_tests::own_ids::{is_inner, with_own_ids};
 use holdfast_tests::restart_chain::kill_all;
-use holdfast_tests::sandbox::{Bed, User, shell_code, wait};
+use holdfast_tests::sandbox::{Bed, PATIENCE, User, shell_code, wait};
 use std::fs;
-use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(60);
 const JOB: &str = "j";
 
 /// A shell keeps what its jobs ended with, by their ids. It is restarted between the end of each and the question.
@@ -19,11 +17,11 @@ fn jobs_are_remembered(user: User) -> Result<()> {
     for turn in 1..=3 {
         let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
         let name = format!("job{turn}");
-        bed.until("a job", LIMIT, || !bed.text(&name).is_empty())?;
+        bed.until("a job", PATIENCE, || !bed.text(&name).is_empty())?;
         let id: i32 = bed.text(&name).trim().parse()?;
         let is_known = || fs::exists(format!("/proc/{id}")).unwrap_or(true);
         // Its namespace has other ids than ours from the first restart on.
-        bed.until("the job's end", LIMIT, || user == User::Ordinary && turn > 1 || !is_known())?;
+        bed.until("the job's end", PATIENCE, || user == User::Ordinary && turn > 1 || !is_known())?;
         bed.say(&["checkpoint", JOB])?.success()?;
         kill_all(&bed, pid, &mut front)?;
         if user == User::Root {
@@ -33,7 +31,7 @@ fn jobs_are_remembered(user: User) -> Result<()> {
         bed.create(&format!("go{turn}"))?;
         front = bed.restart_command(JOB, &[])?.spawn()?;
     }
-    let code = shell_code(wait(&mut front, LIMIT)?);
+    let code = shell_code(wait(&mut front, PATIENCE)?);
     let out = bed.text("out");
     ensure!(code == 0 && out == "1 27\n2 27\n3 27\nPASS\n", "status {code}: {out}{}", bed.text("err"));
     bed.check_clean(JOB)

@@ -5,12 +5,10 @@ use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::App;
 use holdfast_tests::random::Random;
 use holdfast_tests::restart_chain::kill_program;
-use holdfast_tests::sandbox::{Bed, Ended, User, shell_code, wait};
+use holdfast_tests::sandbox::{Bed, Ended, PATIENCE, User, shell_code, wait};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(30);
 const JOB: &str = "j";
 
 /// A job with two images whose program has been killed; one bed for many damages.
@@ -18,7 +16,7 @@ fn two_images(bed: &Bed, app: &App) -> Result<()> {
     let mut front = bed.staying_command(JOB, &[], &app.words())?.spawn()?;
     let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
     for lines in [5, 10] {
-        bed.until("lines", LIMIT, || bed.text("out").lines().count() >= lines)?;
+        bed.until("lines", PATIENCE, || bed.text("out").lines().count() >= lines)?;
         bed.say(&["checkpoint", JOB])?.success()?;
     }
     kill_program(pid, &mut front)?;
@@ -56,7 +54,7 @@ fn files_of(bed: &Bed, epoch: u64) -> Result<Vec<PathBuf>> {
 /// A restart from a damaged image: an orderly error that names the file, or (if the damage is in bytes that nobody
 /// needs) the right result. Returns whether it was refused.
 fn restart_damaged(bed: &Bed, file: &Path) -> Result<bool> {
-    let ended = bed.output(bed.holdfast(&["restart", &format!("{JOB}@2"), "--eager"]), LIMIT)?;
+    let ended = bed.output(bed.holdfast(&["restart", &format!("{JOB}@2"), "--eager"]), PATIENCE)?;
     check_orderly(&ended)?;
     if ended.status.success() {
         ensure!(bed.text("out") == right_output(), "restarted with a wrong result: {}", bed.text("out"));
@@ -128,7 +126,7 @@ fn damage_is_named_by_a_front_that_comes_late() -> Result<()> {
     fs::write(&segment, &bad)?;
     let mut command = bed.holdfast(&["restart", &format!("{JOB}@2"), "--eager"]);
     command.env("HOLDFAST_FAULT", "front-hears+700");
-    let ended = bed.output(command, LIMIT)?;
+    let ended = bed.output(command, PATIENCE)?;
     let name = segment.file_name().unwrap_or_default().to_string_lossy().into_owned();
     ensure!(ended.code() == 65 && ended.stderr.contains(&name), "status {}: {}", ended.code(), ended.stderr);
     let log = fs::read_to_string(bed.job(JOB).join("agent.log"))?;
@@ -149,7 +147,7 @@ fn truncated_files() -> Result<()> {
                 continue;
             }
             fs::write(&file, &good[..keep])?;
-            let ended = bed.output(bed.holdfast(&["restart", &format!("{JOB}@2"), "--eager"]), LIMIT)?;
+            let ended = bed.output(bed.holdfast(&["restart", &format!("{JOB}@2"), "--eager"]), PATIENCE)?;
             check_orderly(&ended)?;
             ensure!(!ended.status.success(), "{} cut to {keep} of {len} bytes: restarted", file.display());
             let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -233,9 +231,9 @@ fn a_program_that_restores_itself() -> Result<()> {
         let Some(bed) = Bed::new(user) else { continue };
         let program = App::program("capi", &["protected"]);
         let mut front = bed.run_command(JOB, &["--only-protected"], &program.words())?.spawn()?;
-        let code = shell_code(wait(&mut front, LIMIT)?);
+        let code = shell_code(wait(&mut front, PATIENCE)?);
         ensure!(code == 134, "status {code} of the first life: {}{}", bed.text("out"), bed.text("err"));
-        let ended = bed.output(bed.holdfast(&["restart", JOB]), LIMIT)?.success()?;
+        let ended = bed.output(bed.holdfast(&["restart", JOB]), PATIENCE)?.success()?;
         let first = ended.stdout.lines().next().context("a line")?;
         ensure!(
             first.contains("round 10 sum") && !first.contains("sum 0000000000000000"),
@@ -256,10 +254,10 @@ fn protected_memory_and_the_c_api() -> Result<()> {
         // without an agent everything is a no-op that says so
         let mut alone = bed.command(Path::new(&api.argv[0]));
         alone.arg("alone").env("LD_PRELOAD", bed.kit().library()).env("HOLDFAST_NO_AGENT", "1");
-        let ended = bed.output(alone, LIMIT)?.success()?;
+        let ended = bed.output(alone, PATIENCE)?.success()?;
         ensure!(ended.stdout.ends_with("PASS\n"), "{}", ended.stdout);
         let mut front = bed.run_command(JOB, &[], &api.words())?.spawn()?;
-        let code = shell_code(wait(&mut front, LIMIT)?);
+        let code = shell_code(wait(&mut front, PATIENCE)?);
         ensure!(
             code == 0 && bed.text("out").ends_with("PASS\n"),
             "status {code}: {}{}",
@@ -269,7 +267,7 @@ fn protected_memory_and_the_c_api() -> Result<()> {
         ensure!(bed.images(JOB) == [1], "images {:?}", bed.images(JOB));
         // the same image again: the program notices that it was restarted
         let mut front = bed.restart_command(JOB, &[])?.spawn()?;
-        let code = shell_code(wait(&mut front, LIMIT)?);
+        let code = shell_code(wait(&mut front, PATIENCE)?);
         ensure!(code == 0 && bed.text("out").contains("restarted 1"), "status {code}: {}", bed.text("out"));
         bed.check_clean(JOB)?;
     }

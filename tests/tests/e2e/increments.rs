@@ -7,13 +7,12 @@ use holdfast_tests::apps::{App, Results, reference};
 use holdfast_tests::full;
 use holdfast_tests::processes;
 use holdfast_tests::restart_chain::kill_program;
-use holdfast_tests::sandbox::{Bed, Ended, User, am_root, shell_code, wait};
+use holdfast_tests::sandbox::{Bed, Ended, PATIENCE, User, am_root, shell_code, wait};
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
 const JOB: &str = "i";
-const LIMIT: Duration = Duration::from_secs(60);
 const USERS: [User; 2] = [User::Root, User::Ordinary];
 /// The tracker that works without userfaultfd.
 const HASHES: (&str, &str) = ("HOLDFAST_TRACKER", "hashes");
@@ -37,7 +36,7 @@ fn all_bytes(bed: &Bed) -> Result<Vec<u64>> {
 fn run(bed: &Bed, options: &[&str], app: &App, environment: &[(&str, &str)]) -> Result<()> {
     let mut command = bed.run_command(JOB, options, &app.words())?;
     let mut front = command.envs(environment.iter().copied()).spawn()?;
-    let code = shell_code(wait(&mut front, LIMIT * 2)?);
+    let code = shell_code(wait(&mut front, PATIENCE * 2)?);
     let out = bed.text("out");
     let log = || fs::read_to_string(bed.dir().join("store").join(JOB).join("agent.log")).unwrap_or_default();
     ensure!(code == 0 && out.ends_with("PASS\n"), "status {code}: {out}{}{}", bed.text("err"), log());
@@ -47,7 +46,7 @@ fn run(bed: &Bed, options: &[&str], app: &App, environment: &[(&str, &str)]) -> 
 /// Restarts an image of a program that checks itself then and ends. Returns its last line.
 fn restart(bed: &Bed, image: u64, option: &str) -> Result<String> {
     let mut front = bed.restart_command(&format!("{JOB}@{image}"), &[option])?.spawn()?;
-    let code = shell_code(wait(&mut front, LIMIT)?);
+    let code = shell_code(wait(&mut front, PATIENCE)?);
     let out = bed.text("out");
     let last = out.lines().last().unwrap_or_default().to_owned();
     ensure!(
@@ -141,7 +140,7 @@ fn idle_python(user: User) -> Result<()> {
     let python = [holdfast_tests::apps::PYTHON, "-c", IDLE];
     let mut front = bed.run_command(JOB, &[], &python)?.spawn()?;
     let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
-    bed.until("ready", LIMIT, || bed.text("out").contains("ready"))?;
+    bed.until("ready", PATIENCE, || bed.text("out").contains("ready"))?;
     for _ in 0..20 {
         bed.say(&["checkpoint", JOB, "--wait"])?.success()?;
     }
@@ -187,7 +186,7 @@ fn cases() -> Result<Vec<String>> {
 fn run_names(bed: &Bed) -> Result<Vec<String>> {
     let mut command = bed.command(&bed.kit().program("changes"));
     command.arg("names").env("LD_PRELOAD", bed.kit().library()).env("HOLDFAST_NO_AGENT", "1");
-    let names = bed.output(command, LIMIT)?.success()?.stdout;
+    let names = bed.output(command, PATIENCE)?.success()?.stdout;
     let names: Vec<String> = names.lines().map(str::to_owned).chain(["stack".to_owned()]).collect();
     ensure!(names.len() > 20, "{names:?}");
     Ok(names)
@@ -243,7 +242,7 @@ fn ends_while_it_is_stored(engine: &str) -> Result<()> {
     bed.check_clean(JOB)?;
     ensure!(bed.images(JOB) == [1], "{:?}: {}", bed.images(JOB), bed.text("err"));
     let mut front = bed.restart_command(JOB, &[])?.spawn()?;
-    let code = shell_code(wait(&mut front, LIMIT)?);
+    let code = shell_code(wait(&mut front, PATIENCE)?);
     let out = bed.text("out");
     ensure!(
         code == 0 && out.ends_with("restarted\nPASS\n"),
@@ -273,7 +272,7 @@ fn lives(user: User, option: &str, environment: &[(&str, &str)]) -> Result<()> {
             .wait_live(JOB, &mut front)?
             .with_context(|| format!("life {life}: {}", bed.text("restart.err")))?;
         let newest = bed.images(JOB).last().copied().unwrap_or(0);
-        bed.until("two images more", LIMIT, || {
+        bed.until("two images more", PATIENCE, || {
             bed.images(JOB).last().is_some_and(|n| *n >= newest + 2)
                 || front.try_wait().is_ok_and(|s| s.is_some())
         })?;
@@ -282,7 +281,7 @@ fn lives(user: User, option: &str, environment: &[(&str, &str)]) -> Result<()> {
         let mut command = bed.restart_command(JOB, &[option])?;
         front = command.envs(environment.iter().copied()).spawn()?;
     }
-    let code = shell_code(wait(&mut front, LIMIT)?);
+    let code = shell_code(wait(&mut front, PATIENCE)?);
     let out = bed.text("out");
     ensure!(code == 0 && out.ends_with("PASS\n"), "status {code}: {out}{}", bed.text("restart.err"));
     let sizes = all_bytes(&bed)?;
@@ -319,7 +318,7 @@ fn keep_keeps_what_increments_need() -> Result<()> {
     for user in USERS {
         let Some(bed) = Bed::new(user) else { continue };
         run(&bed, &["--keep", "2"], &App::program("share", &["32", "6", "scattered"]), &[])?;
-        bed.until("the end of old images", LIMIT, || bed.images(JOB).len() == 2)?;
+        bed.until("the end of old images", PATIENCE, || bed.images(JOB).len() == 2)?;
         ensure!(bed.images(JOB) == [6, 7], "{:?}", bed.images(JOB));
         ensure!(restart(&bed, 7, "--eager")? == "round 6, restarts 1");
         ensure!(restart(&bed, 6, "--lazy")? == "round 5, restarts 1");
@@ -335,7 +334,7 @@ fn keep_keeps_what_increments_need() -> Result<()> {
 
 /// Without the segment of an ancestor, or with a damaged one: an error with its name, and nothing has run.
 fn refuses(bed: &Bed, file: &std::path::Path, before: &str) -> Result<()> {
-    let ended: Ended = bed.output(bed.holdfast(&["restart", &format!("{JOB}@4"), "--eager"]), LIMIT)?;
+    let ended: Ended = bed.output(bed.holdfast(&["restart", &format!("{JOB}@4"), "--eager"]), PATIENCE)?;
     let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
     ensure!(!ended.status.success(), "restarted all the same: {}", bed.text("out"));
     ensure!(ended.code() == 65, "status {}: {}", ended.code(), ended.stderr);
@@ -400,7 +399,7 @@ fn agent_dies(point: &str, user: User) -> Result<bool> {
     let mut front = command.env("HOLDFAST_FAULT", point).spawn()?;
     let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
     let agent = bed.agent_pid(JOB)?.context("the agent's pid")?;
-    bed.until("a line", LIMIT, || bed.text("out").lines().count() > 1)?;
+    bed.until("a line", PATIENCE, || bed.text("out").lines().count() > 1)?;
     let dead = || processes::state(agent).is_none_or(|state| state == 'Z');
     for _ in 0..3 {
         bed.say(&["checkpoint", JOB, "--wait"])?;
@@ -410,14 +409,14 @@ fn agent_dies(point: &str, user: User) -> Result<bool> {
     }
     let died = dead();
     kill_program(pid, &mut front)?;
-    bed.until("the end of everything", LIMIT, || processes::of(bed.dir()).is_empty())?;
+    bed.until("the end of everything", PATIENCE, || processes::of(bed.dir()).is_empty())?;
     let restarts = if bed.images(JOB).is_empty() { 0 } else { 2 };
     for _ in 0..restarts {
         let mut front = bed.restart_command(JOB, &[])?.spawn()?;
         let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("restart.err"))?;
         let lines = bed.text("out").lines().count();
         let wanted = (lines + 1).min(LINES);
-        bed.until("a line of the next life", LIMIT, || bed.text("out").lines().count() >= wanted)?;
+        bed.until("a line of the next life", PATIENCE, || bed.text("out").lines().count() >= wanted)?;
         bed.say(&["checkpoint", JOB, "--wait"])?.success()?;
         kill_program(pid, &mut front)?;
     }
@@ -425,7 +424,7 @@ fn agent_dies(point: &str, user: User) -> Result<bool> {
         bed.may_end()?;
         let mut front = bed.restart_command(JOB, &[])?.spawn()?;
         let expected = reference(&app)?;
-        let code = shell_code(wait(&mut front, LIMIT + expected.took * 4)?);
+        let code = shell_code(wait(&mut front, PATIENCE + expected.took * 4)?);
         Results::read(&app, &bed, code)?.check(&expected.results)?;
     }
     bed.check_clean(JOB).with_context(|| format!("died {died}, images {:?}", bed.images(JOB)))?;
@@ -461,7 +460,7 @@ fn trackers_take_turns() -> Result<()> {
         let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("restart.err"))?;
         let lines = bed.text("out").lines().count();
         let wanted = (lines + 3).min(LINES);
-        bed.until("lines", LIMIT, || bed.text("out").lines().count() >= wanted)?;
+        bed.until("lines", PATIENCE, || bed.text("out").lines().count() >= wanted)?;
         bed.say(&["checkpoint", JOB, "--wait"])?.success()?;
         bed.say(&["checkpoint", JOB, "--wait"])?.success()?;
         kill_program(pid, &mut front)?;
@@ -473,7 +472,7 @@ fn trackers_take_turns() -> Result<()> {
     }
     bed.may_end()?;
     let expected = reference(&app)?;
-    let code = shell_code(wait(&mut front, LIMIT + expected.took * 4)?);
+    let code = shell_code(wait(&mut front, PATIENCE + expected.took * 4)?);
     Results::read(&app, &bed, code)?.check(&expected.results)?;
     bed.check_clean(JOB)
 }

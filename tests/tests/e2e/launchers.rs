@@ -6,7 +6,7 @@ use holdfast_tests::full;
 use holdfast_tests::processes;
 use holdfast_tests::random::Random;
 use holdfast_tests::restart_chain::kill_job;
-use holdfast_tests::sandbox::{Bed, User, each_user, shell_code, wait};
+use holdfast_tests::sandbox::{Bed, PATIENCE, User, each_user, shell_code, wait};
 use std::fs::Permissions;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
@@ -14,7 +14,6 @@ use std::thread::sleep;
 use std::time::Duration;
 
 const JOB: &str = "j";
-const LIMIT: Duration = Duration::from_secs(60);
 const OUT: &str = "server.out";
 const SETPRIV: [&str; 4] = ["/usr/bin/setpriv", "--reuid=1000", "--regid=1000", "--clear-groups"];
 
@@ -29,11 +28,11 @@ fn through_a_restart(bed: &Bed, kind: &str, words: [&[&str]; 2]) -> Result<()> {
     let app = App::program("tree_launcher", &[kind, OUT]);
     let words = [words[0], &app.words(), words[1]].concat();
     let mut front = bed.staying_command(JOB, &[], &words)?.spawn()?;
-    let code = shell_code(wait(&mut front, LIMIT)?);
+    let code = shell_code(wait(&mut front, PATIENCE)?);
     ensure!(code == 0 && bed.text("out") == "server started\n", "status {code}: {}", bed.text("err"));
     // At once: the agent may not have heard of the launcher's end.
     bed.say(&["checkpoint", JOB])?.success()?;
-    bed.until("lines of the server", LIMIT, || bed.text(OUT).contains("round 3"))?;
+    bed.until("lines of the server", PATIENCE, || bed.text(OUT).contains("round 3"))?;
     let mut server = bed.pid(JOB)?.context("no program is listed")?;
     for restarts in 0..if full() { 2 } else { 1 } {
         let workers = processes::children(server);
@@ -41,15 +40,15 @@ fn through_a_restart(bed: &Bed, kind: &str, words: [&[&str]; 2]) -> Result<()> {
         bed.say(&["checkpoint", JOB])?.success()?;
         let both = [server, workers[0]];
         processes::kill(&both);
-        bed.until("the end of both", LIMIT, || !both.into_iter().any(processes::runs))?;
+        bed.until("the end of both", PATIENCE, || !both.into_iter().any(processes::runs))?;
         if restarts > 0 {
-            wait(&mut front, LIMIT)?;
+            wait(&mut front, PATIENCE)?;
         }
         front = bed.restart_command(JOB, &[])?.spawn()?;
         server = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("restart.err"))?;
     }
     bed.may_end()?;
-    let code = shell_code(wait(&mut front, LIMIT)?);
+    let code = shell_code(wait(&mut front, PATIENCE)?);
     ensure!(code == 0 && bed.text(OUT) == lines(kind), "status {code}: {}", bed.text(OUT));
     bed.check_clean(JOB)
 }
@@ -95,7 +94,7 @@ fn postgres(user: User, before: &[&str]) -> Result<()> {
         println!("not run: HOLDFAST_TEST_FULL=1; scripts/install-deps.sh trees");
         return Ok(());
     }
-    let Some(bed) = Bed::lasting(user, 5 * LIMIT) else { return Ok(()) };
+    let Some(bed) = Bed::lasting(user, 5 * PATIENCE) else { return Ok(()) };
     if user == User::Root {
         chown(bed.work(), Some(1000), Some(1000))?;
     }
@@ -106,11 +105,11 @@ fn postgres(user: User, before: &[&str]) -> Result<()> {
         let words = words(turn);
         let mut command = bed.command(Path::new(words[0]));
         command.args(&words[1..]).arg(line);
-        Ok(bed.output(command, LIMIT)?.success()?.stdout)
+        Ok(bed.output(command, PATIENCE)?.success()?.stdout)
     };
     ask("prepare", "")?;
     let mut front = bed.run_command(JOB, &[], &words("start"))?.spawn()?;
-    let code = shell_code(wait(&mut front, LIMIT)?);
+    let code = shell_code(wait(&mut front, PATIENCE)?);
     ensure!(code == 0, "pg_ctl start: status {code}: {}", bed.text("err"));
     ask("sql", "create table told (number int)")?;
     let mut random = Random::new();
@@ -130,7 +129,7 @@ fn postgres(user: User, before: &[&str]) -> Result<()> {
         // As `pg_ctl stop` does, which knows the server by its id in the namespace of the restart.
         processes::signal(bed.pid(JOB)?.context("no program is listed")?, "INT");
     }
-    let code = shell_code(wait(&mut front, LIMIT)?);
+    let code = shell_code(wait(&mut front, PATIENCE)?);
     let (log, state) = (bed.text("postgres.err"), ask("state", "")?);
     ensure!(code == 0 && log.contains("database system is shut down"), "status {code}: {log}");
     ensure!(!log.contains("was not properly shut down") && !log.contains("PANIC"), "{log}");

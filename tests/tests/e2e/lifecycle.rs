@@ -5,13 +5,11 @@ use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::{App, NotHere, Results, reference};
 use holdfast_tests::processes;
 use holdfast_tests::restart_chain::kill_program;
-use holdfast_tests::sandbox::{Bed, User, each_user, shell_code, wait};
+use holdfast_tests::sandbox::{Bed, PATIENCE, User, each_user, shell_code, wait};
 use std::fs;
 use std::process::Child;
 use std::thread::sleep;
 use std::time::Duration;
-
-const LIMIT: Duration = Duration::from_secs(30);
 
 fn start(bed: &Bed, options: &[&str], program: &str, arguments: &[&str]) -> Result<(Child, i32)> {
     let mut front = bed.run_command("j", options, &App::program(program, arguments).words())?.spawn()?;
@@ -34,7 +32,7 @@ fn exit_status_and_signals_of_the_program_come_through() {
         {
             let command = bed.run_command("j", &[], &App::program("follow", &arguments).words())?;
             let mut child = { command }.spawn()?;
-            let found = shell_code(wait(&mut child, LIMIT)?);
+            let found = shell_code(wait(&mut child, PATIENCE)?);
             ensure!(found == code, "{arguments:?}: status {found}: {}", bed.text("err"));
         }
         Ok(())
@@ -45,17 +43,17 @@ fn exit_status_and_signals_of_the_program_come_through() {
 fn exit_status_comes_through_after_a_restart_too() {
     each_user(|bed| {
         let (mut front, pid) = start(bed, &[], "follow", &["trap", "500"])?;
-        bed.until("a line", LIMIT, || bed.text("out").contains("round 2"))?;
+        bed.until("a line", PATIENCE, || bed.text("out").contains("round 2"))?;
         bed.say(&["checkpoint", "j"])?.success()?;
         kill_program(pid, &mut front)?;
         let mut front = bed.restart_command("j", &[])?.spawn()?;
         bed.wait_live("j", &mut front)?.context("a pid")?;
         let lines = bed.text("out").lines().count();
-        bed.until("new lines", LIMIT, || bed.text("out").lines().count() > lines + 3)?;
+        bed.until("new lines", PATIENCE, || bed.text("out").lines().count() > lines + 3)?;
         processes::signal(front.id().cast_signed(), "TERM");
-        bed.until("SIGTERM at the program", LIMIT, || bed.text("out").contains("SIGTERM"))?;
+        bed.until("SIGTERM at the program", PATIENCE, || bed.text("out").contains("SIGTERM"))?;
         processes::signal(front.id().cast_signed(), "INT");
-        let code = shell_code(wait(&mut front, LIMIT)?);
+        let code = shell_code(wait(&mut front, PATIENCE)?);
         ensure!(code == 42 && bed.text("out").contains("SIGINT"), "status {code}: {}", bed.text("out"));
         bed.check_clean("j")
     });
@@ -65,13 +63,15 @@ fn exit_status_comes_through_after_a_restart_too() {
 fn signals_pass_through_run() {
     each_user(|bed| {
         let (mut front, _) = start(bed, &[], "follow", &["trap", "500"])?;
-        bed.until("a line", LIMIT, || bed.text("out").contains("round 2"))?;
+        bed.until("a line", PATIENCE, || bed.text("out").contains("round 2"))?;
         for n in 1..=3 {
             processes::signal(front.id().cast_signed(), "TERM");
-            bed.until("SIGTERM at the program", LIMIT, || bed.text("out").matches("SIGTERM").count() == n)?;
+            bed.until("SIGTERM at the program", PATIENCE, || {
+                bed.text("out").matches("SIGTERM").count() == n
+            })?;
         }
         processes::signal(front.id().cast_signed(), "INT");
-        let code = shell_code(wait(&mut front, LIMIT)?);
+        let code = shell_code(wait(&mut front, PATIENCE)?);
         ensure!(code == 42 && bed.text("out").contains("SIGINT"), "status {code}: {}", bed.text("out"));
         bed.check_clean("j")
     });
@@ -82,14 +82,14 @@ fn exec_is_followed() {
     each_user(|bed| {
         let (mut front, pid) = start(bed, &[], "follow", &["exec", "90"])?;
         for stage in 1..=2 {
-            bed.until("the next stage", LIMIT, || {
+            bed.until("the next stage", PATIENCE, || {
                 bed.text("out").contains(&format!("stage {stage} round 2"))
             })?;
             bed.say(&["checkpoint", "j"])?.success()?;
         }
         kill_program(pid, &mut front)?;
         let mut front = bed.restart_command("j@1", &[])?.spawn()?;
-        let code = shell_code(wait(&mut front, LIMIT)?);
+        let code = shell_code(wait(&mut front, PATIENCE)?);
         let stages = (0..3)
             .map(|s| (0..30).map(|n| format!("{:05} exec stage {s} round {n}\n", n + 1)).collect::<String>());
         ensure!(
@@ -107,7 +107,7 @@ fn a_daemon_is_followed_into_its_child() {
         let mut front = bed
             .run_command("j", &[], &App::program("follow", &["daemon", "daemon.out", "60"]).words())?
             .spawn()?;
-        bed.until("lines of the daemon", LIMIT, || bed.text("daemon.out").contains("round 3"))?;
+        bed.until("lines of the daemon", PATIENCE, || bed.text("daemon.out").contains("round 3"))?;
         let pid = bed.pid("j")?.context("the daemon's pid is not listed")?;
         ensure!(
             processes::command_line(pid).contains("daemon.out"),
@@ -116,11 +116,11 @@ fn a_daemon_is_followed_into_its_child() {
         );
         bed.say(&["checkpoint", "j"])?.success()?;
         processes::signal(pid, "KILL");
-        wait(&mut front, LIMIT)?;
-        bed.until("the end of the daemon", LIMIT, || processes::state(pid).is_none_or(|s| s == 'Z'))?;
+        wait(&mut front, PATIENCE)?;
+        bed.until("the end of the daemon", PATIENCE, || processes::state(pid).is_none_or(|s| s == 'Z'))?;
         let mut front = bed.restart_command("j", &[])?.spawn()?;
-        wait(&mut front, LIMIT)?;
-        bed.until("the end", LIMIT, || bed.text("daemon.out").contains("PASS"))?;
+        wait(&mut front, PATIENCE)?;
+        bed.until("the end", PATIENCE, || bed.text("daemon.out").contains("PASS"))?;
         let lines: String = (0..60).map(|n| format!("{:05} daemon round {n}\n", n + 1)).collect();
         ensure!(bed.text("daemon.out") == lines + "PASS\n", "{}", bed.text("daemon.out"));
         bed.check_clean("j")
@@ -131,10 +131,10 @@ fn a_daemon_is_followed_into_its_child() {
 fn two_checkpoints_and_restart_from_the_older() {
     each_user(|bed| {
         let (mut front, pid) = start(bed, &[], "plain", &["120", "20"])?;
-        bed.until("lines", LIMIT, || bed.text("out").contains("round 10"))?;
+        bed.until("lines", PATIENCE, || bed.text("out").contains("round 10"))?;
         bed.say(&["checkpoint", "j"])?.success()?;
         let at_first = bed.text("out");
-        bed.until("more lines", LIMIT, || bed.text("out").contains("round 40"))?;
+        bed.until("more lines", PATIENCE, || bed.text("out").contains("round 40"))?;
         bed.say(&["checkpoint", "j"])?.success()?;
         ensure!(bed.images("j") == [1, 2], "images {:?}", bed.images("j"));
         kill_program(pid, &mut front)?;
@@ -144,7 +144,7 @@ fn two_checkpoints_and_restart_from_the_older() {
             bed.text("out").len() < at_first.len() + 600,
             "the output was not put back to the older image"
         );
-        let code = shell_code(wait(&mut front, LIMIT)?);
+        let code = shell_code(wait(&mut front, PATIENCE)?);
         ensure!(code == 0 && bed.text("out") == plain_output(120), "status {code}: {}", bed.text("out"));
         ensure!(
             bed.text("restart.err").contains("out"),
@@ -161,12 +161,12 @@ fn two_checkpoints_and_restart_from_the_older() {
 fn the_same_image_restarts_twice() {
     each_user(|bed| {
         let (mut front, pid) = start(bed, &[], "plain", &["60", "20"])?;
-        bed.until("lines", LIMIT, || bed.text("out").contains("round 10"))?;
+        bed.until("lines", PATIENCE, || bed.text("out").contains("round 10"))?;
         bed.say(&["checkpoint", "j"])?.success()?;
         kill_program(pid, &mut front)?;
         for options in [&["--eager"][..], &["--lazy"], &[]] {
             let mut front = bed.restart_command("j@1", options)?.spawn()?;
-            let code = shell_code(wait(&mut front, LIMIT)?);
+            let code = shell_code(wait(&mut front, PATIENCE)?);
             ensure!(
                 code == 0 && bed.text("out") == plain_output(60),
                 "{options:?}: status {code}: {}",
@@ -183,9 +183,9 @@ fn checkpoint_and_stop_then_resume() {
         let program = App::program("plain", &["80", "20"]);
         let options = ["--resume", "--on", "TERM=checkpoint-stop"];
         let (mut front, _) = start(bed, &options, "plain", &["80", "20"])?;
-        bed.until("lines", LIMIT, || bed.text("out").contains("round 15"))?;
+        bed.until("lines", PATIENCE, || bed.text("out").contains("round 15"))?;
         processes::signal(front.id().cast_signed(), "TERM");
-        let code = shell_code(wait(&mut front, LIMIT)?);
+        let code = shell_code(wait(&mut front, PATIENCE)?);
         ensure!(code == 75, "status {code}: {}", bed.text("err"));
         ensure!(bed.images("j").len() == 1, "images {:?}", bed.images("j"));
         let lines = bed.text("out").lines().count();
@@ -194,12 +194,12 @@ fn checkpoint_and_stop_then_resume() {
         let mut again = bed.holdfast(&["run", "--name", "j"]);
         let mut front = again.args(options).arg("--").args(program.words()).spawn()?;
         bed.wait_live("j", &mut front)?.context("a pid")?;
-        bed.until("more lines", LIMIT, || bed.text("out").lines().count() > lines + 3)?;
+        bed.until("more lines", PATIENCE, || bed.text("out").lines().count() > lines + 3)?;
         processes::signal(front.id().cast_signed(), "TERM");
-        let code = shell_code(wait(&mut front, LIMIT)?);
+        let code = shell_code(wait(&mut front, PATIENCE)?);
         ensure!(code == 75, "second status {code}");
         let mut front = again.spawn()?;
-        let code = shell_code(wait(&mut front, LIMIT)?);
+        let code = shell_code(wait(&mut front, PATIENCE)?);
         ensure!(code == 0 && bed.text("out") == plain_output(80), "status {code}: {}", bed.text("out"));
         bed.check_clean("j")
     });
@@ -219,14 +219,14 @@ fn a_signal_of_job_control_inside_the_stop() {
                 |pid: i32, states: &[char]| processes::state(pid).is_some_and(|s| states.contains(&s));
             if name == "CONT" {
                 processes::signal(pid, "STOP");
-                bed.until("the stop", LIMIT, || is_in(pid, &STOPPED[..1]))?;
+                bed.until("the stop", PATIENCE, || is_in(pid, &STOPPED[..1]))?;
             }
             let mut asking = bed.holdfast(&["checkpoint", job]).spawn()?;
-            bed.until("the stop of the checkpoint", LIMIT, || is_in(pid, &STOPPED[1..]))?;
+            bed.until("the stop of the checkpoint", PATIENCE, || is_in(pid, &STOPPED[1..]))?;
             processes::signal(pid, name);
-            ensure!(wait(&mut asking, LIMIT)?.success(), "{name}: {}", bed.text("err"));
+            ensure!(wait(&mut asking, PATIENCE)?.success(), "{name}: {}", bed.text("err"));
             let right = |pid: i32| is_in(pid, &STOPPED) == (name == "STOP");
-            bed.until("the effect of the signal", LIMIT, || right(pid))?;
+            bed.until("the effect of the signal", PATIENCE, || right(pid))?;
             kill_program(pid, &mut front)?;
             let mut front = bed.restart_command(job, &[])?.spawn()?;
             let pid = bed.wait_live(job, &mut front)?.context("a pid after the restart")?;
@@ -238,7 +238,7 @@ fn a_signal_of_job_control_inside_the_stop() {
             );
             processes::signal(pid, "CONT");
             let lines = bed.text("out").len();
-            bed.until("new lines", LIMIT, || bed.text("out").len() > lines)?;
+            bed.until("new lines", PATIENCE, || bed.text("out").len() > lines)?;
             kill_program(pid, &mut front)?;
         }
         Ok(())
@@ -249,13 +249,13 @@ fn a_signal_of_job_control_inside_the_stop() {
 fn checkpoint_with_stop_ends_the_program() {
     each_user(|bed| {
         let (mut front, pid) = start(bed, &[], "plain", &["80", "20"])?;
-        bed.until("lines", LIMIT, || bed.text("out").contains("round 15"))?;
+        bed.until("lines", PATIENCE, || bed.text("out").contains("round 15"))?;
         bed.say(&["checkpoint", "--stop", "j"])?.success()?;
-        wait(&mut front, LIMIT)?;
+        wait(&mut front, PATIENCE)?;
         ensure!(processes::state(pid).is_none_or(|s| s == 'Z'), "the program lives");
         let at_stop = bed.text("out");
         let mut front = bed.restart_command("j", &[])?.spawn()?;
-        let code = shell_code(wait(&mut front, LIMIT)?);
+        let code = shell_code(wait(&mut front, PATIENCE)?);
         ensure!(code == 0 && bed.text("out") == plain_output(80), "status {code}: {}", bed.text("out"));
         // held from the cut to its end: nothing was written that had to be cut off
         ensure!(bed.text("out").starts_with(&at_stop), "output after the cut");
@@ -268,7 +268,7 @@ fn checkpoint_with_stop_ends_the_program() {
 fn triggers_by_interval_and_by_signal() {
     each_user(|bed| {
         let (mut front, _) = start(bed, &["--every", "1s", "--keep", "2"], "plain", &["180", "20"])?;
-        wait(&mut front, LIMIT)?;
+        wait(&mut front, PATIENCE)?;
         ensure!(bed.text("out") == plain_output(180), "{}", bed.text("out"));
         let images = bed.images("j");
         ensure!(
@@ -284,9 +284,9 @@ fn triggers_by_interval_and_by_signal() {
         let pid = bed.wait_live("j", &mut front)?.context("a pid")?;
         for (n, target) in [front.id().cast_signed(), pid].into_iter().enumerate() {
             processes::signal(target, "USR1");
-            bed.until("an image after the signal", LIMIT, || bed.images("j").len() == n + 1)?;
+            bed.until("an image after the signal", PATIENCE, || bed.images("j").len() == n + 1)?;
         }
-        let code = shell_code(wait(&mut front, LIMIT)?);
+        let code = shell_code(wait(&mut front, PATIENCE)?);
         let expected = reference(&program)?;
         Results::read(&program, bed, code)?.check(&expected.results)?;
         bed.check_clean("j")
@@ -303,9 +303,9 @@ fn jobs_are_named_by_pid_too() {
         ensure!(listed.contains('j') && listed.contains(&pid.to_string()), "{listed}");
         let shown = bed.say(&["show", "j"])?.success()?.stdout;
         ensure!(shown.contains("stop"), "{shown}");
-        wait(&mut front, LIMIT)?;
+        wait(&mut front, PATIENCE)?;
         bed.say(&["verify", "j"])?.success()?;
-        bed.until("the end of the agent", LIMIT, || !bed.job("j").join("agent.sock").exists())?;
+        bed.until("the end of the agent", PATIENCE, || !bed.job("j").join("agent.sock").exists())?;
         ensure!(bed.say(&["checkpoint", "j"])?.code() == 66, "a job that does not run");
         ensure!(bed.say(&["restart", "nobody"])?.code() == 66, "a job that does not exist");
         bed.say(&["prune", "j", "--all"])?.success()?;
@@ -320,7 +320,7 @@ fn jobs_are_named_by_pid_too() {
 fn a_job_removed_under_its_agent() {
     each_user(|bed| {
         let (mut first, pid) = start(bed, &[], "plain", &["3000", "20"])?;
-        bed.until("a line", LIMIT, || bed.text("out").contains("round 2"))?;
+        bed.until("a line", PATIENCE, || bed.text("out").contains("round 2"))?;
         fs::remove_dir_all(bed.store().join("j"))?;
         let (mut second, other) = start(bed, &[], "plain", &["3000", "20"])?;
         kill_program(pid, &mut first)?;
@@ -367,9 +367,9 @@ fn nothing_is_added_to_the_program() {
         let fds = bed.kit().program("follow");
         let mut plain = bed.command(&fds);
         plain.arg("fds");
-        let plain = bed.output(plain, LIMIT)?.success()?;
+        let plain = bed.output(plain, PATIENCE)?.success()?;
         let under = bed.holdfast(&["run", "--name", "j", "--", &fds.to_string_lossy(), "fds"]);
-        let under = bed.output(under, LIMIT)?.success()?;
+        let under = bed.output(under, PATIENCE)?.success()?;
         ensure!(plain.stdout == under.stdout, "without: {}under Holdfast: {}", plain.stdout, under.stdout);
         ensure!(under.stderr.is_empty(), "extra output: {}", under.stderr);
         Ok(())
@@ -384,13 +384,13 @@ fn preloaded_without_run() {
         command.args(["100", "20"]).env("LD_PRELOAD", bed.kit().library()).env("HOLDFAST_NAME", "j");
         let mut program = command.stdout(bed.create("out")?).spawn()?;
         let pid = bed.wait_live("j", &mut program)?.context("a pid")?;
-        bed.until("lines", LIMIT, || bed.text("out").contains("round 10"))?;
+        bed.until("lines", PATIENCE, || bed.text("out").contains("round 10"))?;
         bed.say(&["checkpoint", "j"])?.success()?;
         processes::signal(pid, "KILL");
-        wait(&mut program, LIMIT)?;
+        wait(&mut program, PATIENCE)?;
         // the image may lie at a moment before the last lines
         let mut front = bed.restart_command("j", &[])?.spawn()?;
-        let code = shell_code(wait(&mut front, LIMIT)?);
+        let code = shell_code(wait(&mut front, PATIENCE)?);
         ensure!(code == 0 && bed.text("out") == plain_output(100), "status {code}: {}", bed.text("out"));
         bed.check_clean("j")
     });
@@ -408,7 +408,7 @@ fn standard_output_may_be_a_pipe() {
         bed.say(&["checkpoint", "j"])?.success()?;
         kill_program(pid, &mut front)?;
         let before = std::io::read_to_string(front.stdout.take().context("a pipe")?)?;
-        let ended = bed.output(bed.holdfast(&["restart", "j"]), LIMIT)?.success()?;
+        let ended = bed.output(bed.holdfast(&["restart", "j"]), PATIENCE)?.success()?;
         let after = ended.stdout;
         ensure!(after.ends_with("PASS\n"), "{after}");
         let first = after.lines().next().context("a line")?;
@@ -425,9 +425,9 @@ fn checkpoints_leave_memory_shared() {
     each_user(|bed| {
         for engine in ["copy", "fork", "auto", "sync"] {
             let (mut front, _) = start(bed, &["--engine", engine], "tree_common", &["60", "32", "shared"])?;
-            bed.until("the first lines", LIMIT, || bed.text("out").contains("round 5"))?;
+            bed.until("the first lines", PATIENCE, || bed.text("out").contains("round 5"))?;
             bed.say(&["checkpoint", "j"])?.success()?;
-            let code = shell_code(wait(&mut front, LIMIT)?);
+            let code = shell_code(wait(&mut front, PATIENCE)?);
             ensure!(
                 code == 0 && bed.text("out").ends_with("PASS\n"),
                 "{engine}: {code}: {}",
@@ -444,7 +444,7 @@ fn files_that_have_moved() {
     each_user(|bed| {
         // What is in the image could be made anew where it was.
         let (mut front, pid) = start(bed, &["--save-files=none"], "fifos", &["200"])?;
-        bed.until("the first lines", LIMIT, || bed.text("out").contains("round 2"))?;
+        bed.until("the first lines", PATIENCE, || bed.text("out").contains("round 2"))?;
         bed.say(&["checkpoint", "j"])?.success()?;
         kill_program(pid, &mut front)?;
         let (old, new) = (bed.work(), bed.dir().join("elsewhere"));
@@ -453,7 +453,7 @@ fn files_that_have_moved() {
         let restart = |arguments: &[&str]| {
             let mut command = bed.holdfast(&["restart"]);
             command.args(arguments).arg("j").current_dir(bed.dir());
-            bed.output(command, LIMIT)
+            bed.output(command, PATIENCE)
         };
         let refused = restart(&[])?;
         ensure!(
@@ -484,11 +484,11 @@ fn huge_pages_that_the_host_of_the_restart_lacks() {
             expected => expected?,
         };
         let (mut front, pid) = start(bed, &[], "explicit", &["private", "60"])?;
-        bed.until("some lines", LIMIT, || bed.text("out").contains("round 9"))?;
+        bed.until("some lines", PATIENCE, || bed.text("out").contains("round 9"))?;
         bed.say(&["checkpoint", "j"])?.success()?;
         kill_program(pid, &mut front)?;
         let mut front = bed.restart_command("j", &[])?.env("HOLDFAST_FAULT", "no-huge-pages").spawn()?;
-        let code = shell_code(wait(&mut front, LIMIT)?);
+        let code = shell_code(wait(&mut front, PATIENCE)?);
         Results::read(&app, bed, code)?.check(&expected.results)?;
         let told = bed.text("restart.err");
         ensure!(
@@ -509,13 +509,13 @@ fn semaphores_and_queues_that_are_gone() {
             let app = App::program("ipc", &[kind, "45", &file.to_string_lossy()]);
             let mut front = bed.run_command(kind, &[], &app.words())?.spawn()?;
             let pid = bed.wait_live(kind, &mut front)?.context("a pid")?;
-            bed.until("some rounds", LIMIT, || bed.text("out").contains("round 5"))?;
+            bed.until("some rounds", PATIENCE, || bed.text("out").contains("round 5"))?;
             bed.say(&["checkpoint", kind])?.success()?;
             kill_program(pid, &mut front)?;
             let id = fs::read_to_string(&file)?.trim().to_owned();
             std::process::Command::new("ipcrm").args([option, &id]).status()?;
             let mut front = bed.restart_command(kind, &[])?.spawn()?;
-            let code = shell_code(wait(&mut front, LIMIT)?);
+            let code = shell_code(wait(&mut front, PATIENCE)?);
             ensure!(code == 0 && bed.text("out").ends_with("PASS\n"), "{kind}: {code}: {}", bed.text("out"));
             // Root chooses ids.
             let noted = bed.text("restart.err").contains("is shown the old id");

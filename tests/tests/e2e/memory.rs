@@ -3,14 +3,13 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use holdfast_tests::apps::App;
-use holdfast_tests::sandbox::{Bed, User, am_root, wait};
+use holdfast_tests::sandbox::{Bed, PATIENCE, User, am_root, wait};
 use holdfast_tests::{full, processes};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(60);
 const JOB: &str = "j";
 
 /// A control group of this test; its processes end with it.
@@ -96,7 +95,7 @@ fn start(bed: &Bed, group: &Group, mib: u64, dirty: u64) -> Result<(Child, i32)>
         group.add(one)?;
     }
     bed.create("go")?;
-    bed.until("its first line", LIMIT, || bed.text("out").contains("counter 1"))?;
+    bed.until("its first line", PATIENCE, || bed.text("out").contains("counter 1"))?;
     Ok((front, pid))
 }
 
@@ -130,7 +129,7 @@ fn a_program_in_a_tight_control_group_outlives_its_checkpoints() -> Result<()> {
             let named = said.stderr.contains("memory");
             ensure!(named, "checkpoint {number}: status {}: {}", said.code(), said.stderr);
         }
-        bed.until("its next line", LIMIT, || lines(&bed) > before || !processes::runs(pid))?;
+        bed.until("its next line", PATIENCE, || lines(&bed) > before || !processes::runs(pid))?;
         ensure!(processes::runs(pid), "checkpoint {number} has killed the program; {images} images");
         if bed.agent_pid(JOB)?.is_none() {
             println!("the agent has died of memory in checkpoint {number}");
@@ -165,7 +164,7 @@ fn a_checkpoint_without_room_is_refused_before_the_stop() -> Result<()> {
     );
     group.limit_to(1 << 30)?;
     bed.say(&["checkpoint", "--stop", JOB])?.success()?;
-    if wait(&mut front, LIMIT)?.code() != Some(75) {
+    if wait(&mut front, PATIENCE)?.code() != Some(75) {
         bail!("it was not stopped: {}", bed.text("err"));
     }
     bed.check_clean(JOB)

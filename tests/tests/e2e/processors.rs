@@ -5,10 +5,8 @@
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::{App, PYTHON, Results, reference};
 use holdfast_tests::restart_chain::kill_program;
-use holdfast_tests::sandbox::{Bed, Ended, User};
-use std::time::Duration;
+use holdfast_tests::sandbox::{Bed, Ended, PATIENCE, User};
 
-const LIMIT: Duration = Duration::from_secs(60);
 const JOB: &str = "j";
 const KEEPING: &[&str] = &["--cpu-baseline", "x86-64-v2"];
 const REFUSED: i32 = 69;
@@ -19,7 +17,7 @@ fn image(bed: &Bed, app: &App, options: &[&str]) -> Result<()> {
     let mut front = bed.staying_command(JOB, options, &app.words())?.spawn()?;
     let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
     // Some lines: what it does at last it does in the first round, not at its beginning.
-    bed.until("some lines", LIMIT, || bed.text("out").lines().count() > 3)?;
+    bed.until("some lines", PATIENCE, || bed.text("out").lines().count() > 3)?;
     bed.say(&["checkpoint", JOB])?.success()?;
     kill_program(pid, &mut front)?;
     bed.may_end()
@@ -28,7 +26,7 @@ fn image(bed: &Bed, app: &App, options: &[&str]) -> Result<()> {
 fn restart(bed: &Bed) -> Result<Ended> {
     let mut command = bed.holdfast(&["restart", JOB]);
     command.env("HOLDFAST_FAULT", "lesser-processor");
-    bed.output(command, LIMIT)
+    bed.output(command, PATIENCE)
 }
 
 /// Whether this processor has more than the one that restarts are told of.
@@ -88,7 +86,7 @@ fn so_does_python() {
 fn libraries_are_told() {
     with_bed(User::Ordinary, |bed| {
         let said = |options: &[&str], words: &[&str]| {
-            let ended = bed.output(bed.run_command("told", options, words)?, LIMIT)?;
+            let ended = bed.output(bed.run_command("told", options, words)?, PATIENCE)?;
             anyhow::Ok(ended.success()?.stdout)
         };
         let ld = ["/bin/bash", "-c", "exec /lib64/ld-linux-x86-64.so.2 --help"];

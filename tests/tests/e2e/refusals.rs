@@ -4,11 +4,10 @@ use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::App;
 use holdfast_tests::refused::{self, Outcome};
 use holdfast_tests::restart_chain::kill_program;
-use holdfast_tests::sandbox::{Bed, User, am_root, shell_code, wait};
+use holdfast_tests::sandbox::{Bed, PATIENCE, User, am_root, shell_code, wait};
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
-use std::time::Duration;
 
 /// One test for each line of the list in `tests/src/refused.rs`, as all whom it names.
 macro_rules! tests {
@@ -41,12 +40,12 @@ fn tcp_connection_that_may_be_lost() {
             let app = App::program("refused", &["lost", "300", &port]);
             let mut front = bed.run_command("r", &["--tcp", "close"], &app.words())?.spawn()?;
             let pid = bed.wait_live("r", &mut front)?.context("a pid")?;
-            bed.until("the first line", Duration::from_secs(10), || bed.text("out").contains("round 1"))?;
+            bed.until("the first line", PATIENCE, || bed.text("out").contains("round 1"))?;
             bed.say(&["checkpoint", "r"])?.success()?;
-            bed.until("more", Duration::from_secs(10), || bed.text("out").contains("round 5"))?;
+            bed.until("more", PATIENCE, || bed.text("out").contains("round 5"))?;
             kill_program(pid, &mut front)?;
             let mut front = bed.restart_command("r", &[])?.spawn()?;
-            let code = shell_code(wait(&mut front, Duration::from_secs(20))?);
+            let code = shell_code(wait(&mut front, PATIENCE)?);
             ensure!(code == 0 && bed.text("out").ends_with("PASS\n"), "status {code}: {}", bed.text("out"));
             bed.check_clean("r")
         })();
@@ -67,7 +66,7 @@ fn files_that_are_too_large_to_be_saved() {
             let app = App::real("sh", &["/bin/sh", "-c", SCRIPT]).with(&["--save-files=1M"]);
             let mut front = bed.run_command("r", app.options, &app.words())?.spawn()?;
             bed.wait_live("r", &mut front)?.context("a pid")?;
-            bed.until("the first line", Duration::from_secs(10), || bed.text("out").contains("begun"))?;
+            bed.until("the first line", PATIENCE, || bed.text("out").contains("begun"))?;
             for command in [&["check", "r"][..], &["checkpoint", "r"]] {
                 let ended = bed.say(command)?;
                 let said = format!("{}{}", ended.stdout, ended.stderr);
@@ -79,7 +78,7 @@ fn files_that_are_too_large_to_be_saved() {
                 ensure!(!said.contains("fd 8"), "what only grows is refused too: {said}");
             }
             fs::write(bed.work().join("enough"), "")?;
-            let code = shell_code(wait(&mut front, Duration::from_secs(20))?);
+            let code = shell_code(wait(&mut front, PATIENCE)?);
             ensure!(code == 0 && bed.text("out") == "begun\nPASS\n", "status {code}: {}", bed.text("out"));
             bed.check_clean("r")
         })();
@@ -91,8 +90,7 @@ fn files_that_are_too_large_to_be_saved() {
 
 /// Runs `holdfast run -- PROGRAM`, which must fail with 69, say `words`, and not start the program.
 fn refuse_to_run(bed: &Bed, program: &str, words: &[&str]) -> Result<()> {
-    let ended =
-        bed.output(bed.holdfast(&["run", "--name", "s", "--", program, "1"]), Duration::from_secs(20))?;
+    let ended = bed.output(bed.holdfast(&["run", "--name", "s", "--", program, "1"]), PATIENCE)?;
     ensure!(ended.code() == refused::STATUS, "status {}: {}{}", ended.code(), ended.stdout, ended.stderr);
     ensure!(ended.stdout.is_empty(), "the program has run: {}", ended.stdout);
     ensure!(ended.stderr.contains(program), "the program is not named: {}", ended.stderr);
@@ -160,14 +158,14 @@ fn lock_that_was_taken_by_another() {
         let app = App::program("locks", &["200"]);
         let mut front = bed.run_command("r", &[], &app.words())?.spawn()?;
         let pid = bed.wait_live("r", &mut front)?.context("a pid")?;
-        bed.until("the first line", Duration::from_secs(10), || bed.text("out").contains("round 1"))?;
+        bed.until("the first line", PATIENCE, || bed.text("out").contains("round 1"))?;
         bed.say(&["checkpoint", "r"])?.success()?;
         kill_program(pid, &mut front)?;
         let file = fs::File::open(bed.work().join("lock.one"))?;
         file.lock()?;
         let before = bed.text("out");
         let mut front = bed.restart_command("r", &[])?.spawn()?;
-        let code = shell_code(wait(&mut front, Duration::from_secs(20))?);
+        let code = shell_code(wait(&mut front, PATIENCE)?);
         let said = bed.text("restart.err");
         ensure!(
             code != 0 && said.contains("lock.one") && said.contains("end the program that has it"),

@@ -5,11 +5,8 @@ use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::{App, PYTHON};
 use holdfast_tests::full;
 use holdfast_tests::restart_chain::kill_program;
-use holdfast_tests::sandbox::{Bed, User, each_user, shell_code, wait};
+use holdfast_tests::sandbox::{Bed, PATIENCE, User, each_user, shell_code, wait};
 use std::fs;
-use std::time::Duration;
-
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// A journal that the killed program left, and that was not there at the checkpoint, would be played back into the
 /// database that the restart has put back.
@@ -19,17 +16,17 @@ fn a_journal_of_later_is_put_aside() {
         let app = App::real("sqlite", &[PYTHON, "@interrupted.py"]);
         let mut front = bed.run_command("j", &[], &app.words())?.spawn()?;
         let pid = bed.wait_live("j", &mut front)?.context("a pid")?;
-        bed.until("the database", LIMIT, || bed.text("out").contains("ready"))?;
+        bed.until("the database", PATIENCE, || bed.text("out").contains("ready"))?;
         bed.say(&["checkpoint", "j"])?.success()?;
         fs::write(bed.work().join("go"), "")?;
-        bed.until("a transaction", LIMIT, || bed.text("out").contains("inside 0 True"))?;
+        bed.until("a transaction", PATIENCE, || bed.text("out").contains("inside 0 True"))?;
         let journal = bed.work().join("data.db-journal");
         let left = fs::read(&journal)?;
         kill_program(pid, &mut front)?;
         ensure!(journal.exists(), "it left no journal");
         fs::write(bed.work().join("end"), "")?;
         let mut front = bed.restart_command("j", &[])?.spawn()?;
-        let code = shell_code(wait(&mut front, LIMIT)?);
+        let code = shell_code(wait(&mut front, PATIENCE)?);
         let said = bed.text("restart.err");
         ensure!(code == 0 && bed.text("out").ends_with("PASS\n"), "status {code}: {}{said}", bed.text("err"));
         ensure!(said.contains("data.db-journal: it was not there at the checkpoint"), "{said}");
@@ -53,7 +50,7 @@ fn what_is_too_large_gives_a_warning() {
             let app = App::real("sh", &["/bin/sh", "-c", SCRIPT]);
             let mut front = bed.run_command("j", &[], &app.words())?.spawn()?;
             bed.wait_live("j", &mut front)?.context("a pid")?;
-            bed.until("the file", LIMIT, || bed.text("out").contains("begun"))?;
+            bed.until("the file", PATIENCE, || bed.text("out").contains("begun"))?;
             let warned =
                 |said: &str| said.contains("/data: the program changes it") && said.contains("300.0 MiB");
             for _ in 0..2 {
@@ -69,7 +66,7 @@ fn what_is_too_large_gives_a_warning() {
                 ensure!(said.contains("warning: a file is not saved"), "{command:?}: {said}");
             }
             fs::write(bed.work().join("enough"), "")?;
-            let code = shell_code(wait(&mut front, LIMIT)?);
+            let code = shell_code(wait(&mut front, PATIENCE)?);
             ensure!(code == 0 && bed.text("out") == "begun\nPASS\n", "status {code}: {}", bed.text("out"));
             bed.check_clean("j")
         })();

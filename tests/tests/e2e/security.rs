@@ -6,13 +6,11 @@
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::PYTHON;
 use holdfast_tests::processes;
-use holdfast_tests::sandbox::{Bed, User, each_user_by_root, shell_code, wait};
+use holdfast_tests::sandbox::{Bed, PATIENCE, User, each_user_by_root, shell_code, wait};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 const JOB: &str = "j";
-const LIMIT: Duration = Duration::from_secs(60);
 /// A user that has nothing to do with the jobs.
 const OTHER: u32 = 2102;
 
@@ -31,7 +29,10 @@ impl Stranger {
         let child = command.spawn().with_context(|| format!("starting {program}"))?;
         let stranger = Stranger(child);
         let name = program.rsplit('/').next().unwrap_or_default();
-        bed.until("a stranger", LIMIT, || processes::command_line(stranger.pid()).contains(name))?;
+        // One that has ended has executed before.
+        let executed =
+            || !processes::runs(stranger.pid()) || processes::command_line(stranger.pid()).contains(name);
+        bed.until("a stranger", PATIENCE, executed)?;
         Ok(stranger)
     }
 
@@ -75,13 +76,13 @@ fn a_stranger_with_the_mark_is_no_member() {
             ensure!(in_image(bed)? == 1, "{}", bed.say(&["show", JOB])?.stdout);
         }
         bed.say(&["checkpoint", "--stop", JOB])?.success()?;
-        wait(&mut front, LIMIT)?;
+        wait(&mut front, PATIENCE)?;
         ensure!(processes::runs(stranger.pid()), "--stop has ended it");
         let mut front = bed.restart_command(JOB, &[])?.spawn()?;
         bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("restart.err"))?;
         ensure!(in_image(bed)? == 1 && processes::runs(stranger.pid()));
         bed.say(&["checkpoint", "--stop", JOB])?.success()?;
-        wait(&mut front, LIMIT)?;
+        wait(&mut front, PATIENCE)?;
         drop(stranger);
         bed.check_clean(JOB)
     });
@@ -100,19 +101,19 @@ fn an_orphan_of_the_job_that_is_another_user_is_a_member() {
             return Ok(());
         }
         let mut front = bed.run_command(JOB, &[], &["/bin/sh", "-c", &line])?.spawn()?;
-        bed.until("an orphan", LIMIT, || bed.work().join("left").exists())?;
+        bed.until("an orphan", PATIENCE, || bed.work().join("left").exists())?;
         let _stranger = Stranger::start(bed, "/bin/sleep", &["300"])?;
         for _ in 0..2 {
             bed.say(&["checkpoint", JOB])?.success()?;
             ensure!(in_image(bed)? == 2, "{}", bed.say(&["show", JOB])?.stdout);
         }
         bed.say(&["checkpoint", "--stop", JOB])?.success()?;
-        wait(&mut front, LIMIT)?;
+        wait(&mut front, PATIENCE)?;
         let mut front = bed.restart_command(JOB, &[])?.spawn()?;
         let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("restart.err"))?;
         bed.say(&["checkpoint", "--stop", JOB])?.success()?;
         // What is answered is the commit: the program is about to be ended.
-        wait(&mut front, LIMIT)?;
+        wait(&mut front, PATIENCE)?;
         ensure!(in_image(bed)? == 2 && !processes::runs(pid));
         Ok(())
     });
@@ -130,7 +131,7 @@ fn a_stranger_that_holds_a_socket_keeps_nobody_from_a_checkpoint() {
         bed.say(&["checkpoint", JOB])?.success()?;
         ensure!(in_image(bed)? == 1);
         bed.say(&["checkpoint", "--stop", JOB])?.success()?;
-        wait(&mut front, LIMIT).map(drop)
+        wait(&mut front, PATIENCE).map(drop)
     });
 }
 
@@ -149,7 +150,7 @@ fn a_storm_of_strangers_fails_no_checkpoint() {
         ensure!(processes::runs(stranger.pid()), "the storm is over");
         drop(stranger);
         bed.say(&["checkpoint", "--stop", JOB])?.success()?;
-        wait(&mut front, LIMIT).map(drop)
+        wait(&mut front, PATIENCE).map(drop)
     });
 }
 
@@ -165,7 +166,7 @@ fn a_stranger_gets_no_word_from_an_agent() {
         let (mut front, _) = start(bed)?;
         let ask = || -> Result<i32> {
             let mut stranger = Stranger::start(bed, PYTHON, &["-c", program])?;
-            Ok(shell_code(wait(&mut stranger.0, LIMIT)?))
+            Ok(shell_code(wait(&mut stranger.0, PATIENCE)?))
         };
         ensure!(ask()? == 3, "the folder let it in");
         let socket = bed.job(JOB).join("agent.sock");
@@ -176,7 +177,7 @@ fn a_stranger_gets_no_word_from_an_agent() {
         ensure!(ask()? == 1, "the agent has answered");
         bed.say(&["checkpoint", JOB])?.success()?;
         bed.say(&["checkpoint", "--stop", JOB])?.success()?;
-        wait(&mut front, LIMIT).map(drop)
+        wait(&mut front, PATIENCE).map(drop)
     });
 }
 
@@ -190,7 +191,7 @@ fn an_agent_leaves_no_core() -> Result<()> {
     let core = limits.lines().find(|line| line.starts_with("Max core file size")).context("a limit")?;
     ensure!(core.split_whitespace().nth(4) == Some("0"), "{core}");
     bed.say(&["checkpoint", "--stop", JOB])?.success()?;
-    wait(&mut front, LIMIT)?;
+    wait(&mut front, PATIENCE)?;
     bed.check_clean(JOB)
 }
 
@@ -207,7 +208,7 @@ fn a_program_that_takes_all_connections_leaves_some_for_the_commands() -> Result
         );
         let mut front = bed.run_command(JOB, &[], &[PYTHON, "-c", &program])?.spawn()?;
         let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("err"))?;
-        bed.until("all connections", LIMIT, || bed.work().join("full").exists())?;
+        bed.until("all connections", PATIENCE, || bed.work().join("full").exists())?;
         ensure!(bed.pid(JOB)? == Some(pid), "the agent is silent");
         let said = bed.say(&["checkpoint", JOB])?;
         // Its sockets are in the way; but the agent has answered.
@@ -225,7 +226,7 @@ fn a_name_that_looks_like_an_option_is_refused_and_an_older_one_works() -> Resul
     ensure!(refused.code() == 64 && refused.stderr.contains("-rf"), "{}: {}", refused.code(), refused.stderr);
     let (mut front, _) = start(&bed)?;
     bed.say(&["checkpoint", "--stop", JOB])?.success()?;
-    wait(&mut front, LIMIT)?;
+    wait(&mut front, PATIENCE)?;
     std::fs::rename(bed.job(JOB), bed.job("-rf"))?;
     let mut command = bed.holdfast(&["restart", "--", "-rf"]);
     let mut front = command.stderr(bed.create("restart.err")?).spawn()?;
@@ -246,15 +247,15 @@ fn a_path_of_a_socket_may_be_long_but_not_too_long() -> Result<()> {
     };
     let store = long(100);
     let mut front = at(&store, &["run", "--name", JOB, "--", "/bin/sleep", "300"]).spawn()?;
-    bed.until("a registration", LIMIT, || {
-        let said = bed.output(at(&store, &["checkpoint", JOB]), LIMIT);
+    bed.until("a registration", PATIENCE, || {
+        let said = bed.output(at(&store, &["checkpoint", JOB]), PATIENCE);
         said.is_ok_and(|said| said.status.success())
     })?;
-    bed.output(at(&store, &["checkpoint", "--stop", JOB]), LIMIT)?.success()?;
-    wait(&mut front, LIMIT)?;
+    bed.output(at(&store, &["checkpoint", "--stop", JOB]), PATIENCE)?.success()?;
+    wait(&mut front, PATIENCE)?;
     for name in [&["--name", JOB][..], &[]] {
         let words = [&["run"], name, &["--", "/bin/true"]].concat();
-        let refused = bed.output(at(&long(200).join("u".repeat(100)), &words), LIMIT)?;
+        let refused = bed.output(at(&long(200).join("u".repeat(100)), &words), PATIENCE)?;
         ensure!(refused.code() == 64 && refused.stderr.contains("--store"), "{}", refused.stderr);
     }
     bed.check_clean(JOB)
@@ -268,7 +269,7 @@ fn a_log_is_bounded() -> Result<()> {
     std::fs::File::options().append(true).open(&log)?.set_len(17 << 20)?;
     bed.say(&["checkpoint", JOB])?.success()?;
     bed.say(&["checkpoint", "--stop", JOB])?.success()?;
-    wait(&mut front, LIMIT)?;
+    wait(&mut front, PATIENCE)?;
     let text = std::fs::read_to_string(&log)?;
     ensure!(text.len() < 1 << 20 && text.contains("image 2 committed"), "{text}");
     ensure!(std::fs::metadata(&old)?.len() >= 17 << 20);
@@ -289,20 +290,20 @@ fn a_restart_that_waits_for_a_file_ends_at_sigterm() {
         let mut front = bed.run_command(JOB, &[], &words)?.spawn()?;
         let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("err"))?;
         let is_open = || std::fs::read_link(format!("/proc/{pid}/fd/3")).is_ok_and(|file| file == data);
-        bed.until("an open file", LIMIT, is_open)?;
+        bed.until("an open file", PATIENCE, is_open)?;
         bed.say(&["checkpoint", "--stop", JOB])?.success()?;
-        wait(&mut front, LIMIT)?;
+        wait(&mut front, PATIENCE)?;
         let mut command = bed.command(std::path::Path::new(PYTHON));
         let mut holder = command.args(["-c", program, &data.to_string_lossy()]).spawn()?;
-        bed.until("a lease", LIMIT, || bed.work().join("data.leased").exists())?;
+        bed.until("a lease", PATIENCE, || bed.work().join("data.leased").exists())?;
         let mut front = bed.restart_command(JOB, &[])?.spawn()?;
         let waits = |pid: &i32| {
             std::fs::read_to_string(format!("/proc/{pid}/stack"))
                 .is_ok_and(|stack| stack.contains("break_lease"))
         };
-        bed.until("a new process that waits", LIMIT, || processes::of(bed.dir()).iter().any(waits))?;
+        bed.until("a new process that waits", PATIENCE, || processes::of(bed.dir()).iter().any(waits))?;
         processes::signal(front.id().cast_signed(), "TERM");
-        let code = shell_code(wait(&mut front, Duration::from_secs(10))?);
+        let code = shell_code(wait(&mut front, PATIENCE)?);
         let said = bed.text("restart.err");
         ensure!(code == 70 && said.contains("interrupted by a signal"), "status {code}: {said}");
         holder.kill()?;

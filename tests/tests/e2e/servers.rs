@@ -3,10 +3,9 @@
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::restart_chain::kill_program;
-use holdfast_tests::sandbox::{Bed, User};
+use holdfast_tests::sandbox::{Bed, PATIENCE, User};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::time::Duration;
 
 const JOB: &str = "server";
 /// Values and their length: 300 MB in all.
@@ -39,7 +38,7 @@ struct Client {
 impl Client {
     fn new(port: u16) -> Result<Client> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
-        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
         Ok(Client { stream: BufReader::new(stream) })
     }
     fn send(&mut self, parts: &[&[u8]]) -> Result<()> {
@@ -114,7 +113,7 @@ impl Protocol for Memcached {
 
 fn connect(bed: &Bed, port: u16) -> Result<Client> {
     let mut client = None;
-    bed.until("a server that answers", Duration::from_secs(20), || {
+    bed.until("a server that answers", PATIENCE, || {
         client = Client::new(port).ok();
         client.is_some()
     })?;
@@ -138,7 +137,7 @@ fn serve(protocol: &dyn Protocol, user: User) -> Result<()> {
         protocol.set(&mut client, "round", round.to_string().as_bytes())?;
         drop(client);
         // The server may not have heard yet that its client has gone.
-        bed.until("an image", Duration::from_secs(20), || {
+        bed.until("an image", PATIENCE, || {
             bed.say(&["checkpoint", JOB]).is_ok_and(|ended| ended.status.success())
         })?;
         let mut last = connect(&bed, port)?;

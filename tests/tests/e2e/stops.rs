@@ -9,16 +9,14 @@
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::App;
 use holdfast_tests::full;
-use holdfast_tests::sandbox::{Bed, User, am_root, shell_code, wait};
+use holdfast_tests::sandbox::{Bed, PATIENCE, User, am_root, shell_code, wait};
 use serde_json::Value;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// So many stops are enough to show it; on a slow machine the wait is longer until they fit into it.
 const LEAST_STOPS: usize = 10;
 const WAITS_MS: [i64; 3] = [1000, 4000, 16_000];
-/// Of all that is waited for.
-const LIMIT: Duration = Duration::from_secs(60);
 const TOLERANCE_NS: i64 = 20_000_000;
 
 static ALONE: Mutex<()> = Mutex::new(());
@@ -74,7 +72,7 @@ fn stop_in_one_wait(bed: &Bed, job: &str, call: &str, wait_ms: i64, end: End) ->
     let mut front = bed.run_command(job, &[], &app.words())?.spawn()?;
     bed.wait_live(job, &mut front)?;
     let mut stops = 0;
-    let limit = Instant::now() + LIMIT;
+    let limit = Instant::now() + PATIENCE;
     while bed.text(&file).is_empty() && (end == End::InTime || stops < 2 * LEAST_STOPS) {
         ensure!(Instant::now() < limit, "it still waits after {stops} stops");
         if bed.say(&["checkpoint", job])?.status.success() {
@@ -84,7 +82,7 @@ fn stop_in_one_wait(bed: &Bed, job: &str, call: &str, wait_ms: i64, end: End) ->
             break;
         }
     }
-    let code = shell_code(wait(&mut front, LIMIT)?);
+    let code = shell_code(wait(&mut front, PATIENCE)?);
     ensure!(code == 0 && bed.text("out").contains("PASS"), "status {code}: {}", bed.text("out"));
     Ok((stops, bed.text(&file).trim().parse().context("the side file")?))
 }
@@ -187,7 +185,7 @@ fn stopped_transfers(kind: &str, rounds: u32) -> Result<u32> {
     while front.try_wait()?.is_none() {
         stops += u32::from(bed.say(&["checkpoint", "t"])?.status.success());
     }
-    let code = shell_code(wait(&mut front, LIMIT)?);
+    let code = shell_code(wait(&mut front, PATIENCE)?);
     ensure!(code == 0 && bed.text("out").contains("PASS"), "status {code}: {}", bed.text("out"));
     Ok(stops)
 }

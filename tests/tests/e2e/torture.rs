@@ -11,7 +11,7 @@ use holdfast_tests::apps::App;
 use holdfast_tests::full;
 use holdfast_tests::random::Random;
 use holdfast_tests::restart_chain::{kill_all, kill_program};
-use holdfast_tests::sandbox::{Bed, User, shell_code, wait};
+use holdfast_tests::sandbox::{Bed, PATIENCE, User, shell_code, wait};
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::Child;
@@ -20,7 +20,7 @@ use std::time::Duration;
 
 const JOB: &str = "t";
 const RUN_LIMIT: Duration = Duration::from_secs(600);
-const RESTART_LIMIT: Duration = Duration::from_secs(60);
+const RESTART_LIMIT: Duration = PATIENCE;
 
 /// One run.
 #[derive(Clone, Debug)]
@@ -138,7 +138,7 @@ fn freely(case: &Case, images: usize, random: &mut Random) -> Result<()> {
     let program = case.program(&["--free", "--without", "ring"]);
     let mut front = bed.run_command(JOB, &case.options(), &program.words())?.spawn()?;
     let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
-    bed.until("the first line", Duration::from_secs(30), || bed.text("out").contains("round"))?;
+    bed.until("the first line", PATIENCE, || bed.text("out").contains("round"))?;
     let (mut attempts, mut last) = (0, String::new());
     while bed.images(JOB).len() < images {
         sleep(random.time(Duration::from_millis(5), Duration::from_millis(250)));
@@ -172,7 +172,7 @@ fn in_lives(case: &Case, lives: u32, random: &mut Random) -> Result<()> {
     for life in 0..lives {
         let pid = bed.wait_live(JOB, &mut front)?.with_context(|| format!("life {life}: {}", said(&bed)))?;
         let newest = bed.images(JOB).last().copied().unwrap_or(0);
-        bed.until("three images", Duration::from_secs(60), || {
+        bed.until("three images", PATIENCE, || {
             bed.images(JOB).last().is_some_and(|image| *image >= newest + 3) || !alive(&mut front)
         })
         .with_context(|| said(&bed))?;

@@ -8,9 +8,8 @@ use holdfast_tests::apps::{App, PYTHON};
 use holdfast_tests::artifacts::kit;
 use holdfast_tests::full;
 use holdfast_tests::restart_chain::{Plan, alone, chain, chain_in_turn};
-use holdfast_tests::sandbox::{Bed, User, am_root, shell_code, wait};
+use holdfast_tests::sandbox::{Bed, PATIENCE, User, am_root, shell_code, wait};
 use std::path::Path;
-use std::time::Duration;
 
 /// Checkpoints of each.
 const ROUNDS: u32 = 3;
@@ -258,8 +257,6 @@ fn postgres() {
     case.run(User::Ordinary);
 }
 
-const LIMIT: Duration = Duration::from_secs(90);
-
 /// Each rank starts Holdfast, and all of them are one job.
 fn ranks_chain(bed: &Bed, kind: &str) -> Result<()> {
     let shell = |line: &str| {
@@ -268,20 +265,20 @@ fn ranks_chain(bed: &Bed, kind: &str) -> Result<()> {
         anyhow::Ok(command)
     };
     let line = |program: &str| ranks(4, kind, program);
-    bed.output(shell(&ring_built(kind))?, LIMIT)?.success()?;
+    bed.output(shell(&ring_built(kind))?, PATIENCE)?.success()?;
     let holdfast = kit().holdfast();
     let under = |name: &str| line(&format!("{} run --name {name} -- ./ring 150", holdfast.display()));
-    let plain = bed.output(shell(&line("./ring 150"))?, LIMIT)?.success()?.stdout;
-    let whole = bed.output(shell(&under("whole"))?, LIMIT)?.success()?.stdout;
+    let plain = bed.output(shell(&line("./ring 150"))?, PATIENCE)?.success()?.stdout;
+    let whole = bed.output(shell(&under("whole"))?, PATIENCE)?.success()?.stdout;
     ensure!(whole == plain, "--- plain\n{plain}--- under Holdfast\n{whole}");
     let mut launcher = shell(&under("j"))?.stdout(bed.create("out")?).spawn()?;
     bed.wait_live("j", &mut launcher)?.with_context(|| format!("ended at once: {}", bed.text("err")))?;
-    bed.until("the first lines", LIMIT, || bed.text("out").lines().count() > 3)?;
+    bed.until("the first lines", PATIENCE, || bed.text("out").lines().count() > 3)?;
     bed.say(&["checkpoint", "--stop", "j"])?.success()?;
-    let code = shell_code(wait(&mut launcher, LIMIT)?);
+    let code = shell_code(wait(&mut launcher, PATIENCE)?);
     ensure!(code == 75, "the launcher ends with {code}: {}", bed.text("err"));
     let before = bed.text("out");
-    let after = bed.output(bed.holdfast(&["restart", "j"]), LIMIT)?.success()?.stdout;
+    let after = bed.output(bed.holdfast(&["restart", "j"]), PATIENCE)?.success()?.stdout;
     ensure!(format!("{before}{after}") == plain, "--- before\n{before}--- after\n{after}");
     bed.check_clean("j")
 }
