@@ -5,6 +5,7 @@
 //! * [`Lineage`]: what the next image, an increment, needs of the one before.
 //! * [`Image`]: an image opened for restart; a [`holdfast_image::pages::PageProvider`].
 //! * [`tier`]: the door to what keeps the bytes: one trait, a module for each kind of tier.
+//! * [`layer`]: tiers around tiers: throttle, verify, faults for tests.
 //! * [`format`]: the bytes, as in `docs/format.md`.
 //!
 //! Runs in the agent and the commands, never in the program. It knows nothing of processes: the agent joins it with
@@ -25,6 +26,7 @@ mod hashes;
 mod image;
 mod image_info;
 mod job;
+pub mod layer;
 mod lineage;
 mod locations;
 mod lock;

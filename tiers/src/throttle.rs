@@ -1,8 +1,8 @@
 //! A bound on the bytes that are written in a second, by all workers together.
 //!
 //! Called by the pipeline before each frame is appended, when the user asked for a rate: the flush then leaves the disk
-//! to others (or stands for a slower disk). Invariant: after a wait all bytes so far fit the rate, but for [`BURST`]
-//! bytes that make up for sleeps that took too long.
+//! to others (or stands for a slower disk); by the layer that throttles a tier. Invariant: after a wait all bytes so
+//! far fit the rate, but for [`BURST`] bytes that make up for sleeps that took too long.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,10 +14,9 @@ const BURST: u64 = 256 << 10;
 /// Longest single sleep: another worker's error ends the wait after it.
 const STEP: Duration = Duration::from_millis(5);
 
-/// See the head of the file.
+/// When the bytes of all threads have had their time.
 #[derive(Default)]
-pub(crate) struct Throttle {
-    /// When everything let through so far has had its time.
+pub(crate) struct Pace {
     busy_until: Mutex<Option<Instant>>,
 }
 
@@ -26,18 +25,28 @@ fn time_for(bytes: u64, rate: u64) -> Duration {
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
+impl Pace {
+    /// When `bytes` more, that somebody wants to move `now`, have had their time at `rate` bytes a second.
+    pub(crate) fn reserve(&self, now: Instant, bytes: u64, rate: u64) -> Instant {
+        let mut busy_until = self.busy_until.lock();
+        let earliest = now.checked_sub(time_for(BURST, rate)).unwrap_or(now);
+        let from = busy_until.unwrap_or(now).max(earliest);
+        let due = from.checked_add(time_for(bytes, rate)).unwrap_or(from);
+        *busy_until = Some(due);
+        due
+    }
+}
+
+/// See the head of the file.
+#[derive(Default)]
+pub(crate) struct Throttle {
+    pace: Pace,
+}
+
 impl Throttle {
     /// Waits until `bytes` more have had their time at `rate` bytes a second, or `stop` is set.
     pub(crate) fn wait(&self, bytes: u64, rate: u64, stop: &AtomicBool) {
-        let due = {
-            let mut busy_until = self.busy_until.lock();
-            let now = Instant::now();
-            let earliest = now.checked_sub(time_for(BURST, rate)).unwrap_or(now);
-            let from = busy_until.unwrap_or(now).max(earliest);
-            let due = from.checked_add(time_for(bytes, rate)).unwrap_or(from);
-            *busy_until = Some(due);
-            due
-        };
+        let due = self.pace.reserve(Instant::now(), bytes, rate);
         while !stop.load(Ordering::Relaxed)
             && let Some(left) = due.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
         {
@@ -61,7 +70,7 @@ mod tests {
         assert!(start.elapsed() >= Duration::from_millis(100));
         let stop = AtomicBool::new(true);
         throttle.wait(u64::MAX, 1, &stop);
-        let busy = throttle.busy_until.lock().unwrap();
+        let busy = throttle.pace.busy_until.lock().unwrap();
         assert!(busy > Instant::now() + Duration::from_secs(1 << 30));
     }
 }

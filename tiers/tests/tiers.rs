@@ -4,7 +4,9 @@
 mod common;
 
 use common::{TempDir, conformance::conforms};
+use holdfast_tiers::layer::{Depth, Faults, Faulty, Limits, Model, SystemClock, Throttled, Verified};
 use holdfast_tiers::tier::{LocalTier, Survives, Tier};
+use std::sync::Arc;
 
 #[test]
 fn a_local_folder_conforms() {
@@ -14,4 +16,13 @@ fn a_local_folder_conforms() {
     assert_eq!(tier.info().survives, Survives::Host);
     // What is there is there for the next one, too.
     conforms(&LocalTier::open(&dir.store()).unwrap());
+}
+
+#[test]
+fn the_model_of_the_tests_and_every_layer_conform() {
+    let model = || Box::new(Model::new("model"));
+    conforms(&*model());
+    conforms(&Throttled::new(model(), Limits::default(), Arc::new(SystemClock)));
+    conforms(&Verified::new(model(), Depth::Bytes));
+    conforms(&Faulty::new(model(), Faults::none()));
 }

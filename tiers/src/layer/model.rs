@@ -1,0 +1,398 @@
+//! A tier in a map, no kinder than the door allows: for tests, below [`super::Faulty`].
+//!
+//! It has two states: what can be seen, and what would be there after the host has lost its power. A blob that is
+//! finished, or removed, is so for good when the next blob is published in the same folder; until then a power cut
+//! may undo it, each by itself. What writers have left unfinished takes up space until it is cleaned away.
+//! Invariant: the same calls and the same seed give the same states.
+
+use crate::tier::{Blob, BlobName, BlobWriter, Entry, Listing, Survives, Tier, TierError, TierInfo};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+type Blobs = BTreeMap<BlobName, Stored>;
+
+/// What may be wrong with a blob that is read back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Damage {
+    /// It is not there.
+    Missing,
+    /// It ends there.
+    Truncate(usize),
+    /// It has no bytes.
+    Zero,
+    /// A bit of this byte (modulo its length) is another.
+    Flip(usize),
+    /// It has a byte more.
+    Extend,
+}
+
+#[derive(Clone)]
+struct Stored {
+    bytes: Arc<Vec<u8>>,
+    /// Its place in the order of all that was finished: the time, as far as this tier knows.
+    order: u64,
+}
+
+#[derive(Clone, Default)]
+struct State {
+    visible: Blobs,
+    durable: Blobs,
+    /// What was done since and may be undone by a power cut, in order: finished, or (none) removed.
+    undurable: Vec<(BlobName, Option<Stored>)>,
+    /// By number of the writer.
+    unfinished: BTreeMap<u64, (BlobName, Vec<u8>)>,
+    /// Counts writers and finished blobs.
+    counter: u64,
+}
+
+impl State {
+    fn used(&self) -> u64 {
+        let finished = self.visible.values().map(|stored| stored.bytes.len());
+        finished.chain(self.unfinished.values().map(|(_, bytes)| bytes.len())).map(|len| len as u64).sum()
+    }
+
+    fn next(&mut self) -> u64 {
+        self.counter += 1;
+        self.counter
+    }
+
+    /// Makes durable what was done in a folder.
+    fn sync(&mut self, folder: &str) {
+        let all = std::mem::take(&mut self.undurable);
+        for (name, stored) in all {
+            if name.folder() == folder {
+                apply(&mut self.durable, name, stored);
+            } else {
+                self.undurable.push((name, stored));
+            }
+        }
+    }
+}
+
+fn apply(blobs: &mut Blobs, name: BlobName, stored: Option<Stored>) {
+    match stored {
+        Some(stored) => blobs.insert(name, stored),
+        None => blobs.remove(&name),
+    };
+}
+
+/// A number that looks random, of a seed and a count (splitmix64).
+pub(super) fn mix(seed: u64, count: u64) -> u64 {
+    let mut z = seed.wrapping_add(count.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// See the head of the file. A clone is the same tier.
+#[derive(Clone)]
+pub struct Model {
+    info: Arc<TierInfo>,
+    state: Arc<Mutex<State>>,
+}
+
+impl Model {
+    /// An empty tier of any size that outlives the host.
+    pub fn new(name: &str) -> Model {
+        Model::of(TierInfo {
+            name: name.to_owned(),
+            survives: Survives::Site,
+            capacity_bytes: None,
+            bandwidth: None,
+            mappable: false,
+            single_writer: None,
+        })
+    }
+
+    /// An empty tier with these properties; it is full when it has `capacity_bytes`.
+    pub fn of(info: TierInfo) -> Model {
+        Model { info: Arc::new(TierInfo { mappable: false, ..info }), state: Arc::default() }
+    }
+
+    /// Bytes that it takes up, those of unfinished blobs included.
+    pub fn used_bytes(&self) -> u64 {
+        self.state.lock().used()
+    }
+
+    /// A tier of its own with what is there when the host has lost its power now. The seed decides what of that
+    /// which was not durable is there. (A tier as it is when only its user has died is a clone.)
+    pub fn after_power_cut(&self, seed: u64) -> Model {
+        let old = self.state.lock().clone();
+        let mut blobs = old.durable;
+        for (count, (name, stored)) in old.undurable.into_iter().enumerate() {
+            if mix(seed, count as u64) & 1 == 0 {
+                apply(&mut blobs, name, stored);
+            }
+        }
+        let state = State {
+            visible: blobs.clone(),
+            durable: blobs,
+            undurable: Vec::new(),
+            unfinished: old.unfinished,
+            counter: old.counter,
+        };
+        Model { info: Arc::clone(&self.info), state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Damages a blob, if it is there.
+    pub fn damage(&self, name: &BlobName, damage: Damage) {
+        let mut state = self.state.lock();
+        let Some(stored) = state.visible.get(name) else { return };
+        let mut bytes = stored.bytes.to_vec();
+        match damage {
+            Damage::Missing => {}
+            Damage::Truncate(len) => bytes.truncate(len),
+            Damage::Zero => bytes.clear(),
+            Damage::Extend => bytes.push(0),
+            Damage::Flip(at) => {
+                let len = bytes.len().max(1);
+                bytes.iter_mut().skip(at % len).take(1).for_each(|byte| *byte ^= 1);
+            }
+        }
+        let order = stored.order;
+        let stored = (damage != Damage::Missing).then(|| Stored { bytes: Arc::new(bytes), order });
+        state.undurable.retain(|(other, _)| other != name);
+        apply(&mut state.durable, name.clone(), stored.clone());
+        apply(&mut state.visible, name.clone(), stored);
+    }
+
+    fn object(&self, name: &BlobName) -> String {
+        format!("{}/{name}", self.info.name)
+    }
+
+    fn check_room(&self, state: &State, name: &BlobName, more: usize) -> Result<(), TierError> {
+        match self.info.capacity_bytes {
+            Some(capacity) if state.used() + more as u64 > capacity => {
+                Err(TierError::Full { object: self.object(name) })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_free(&self, state: &State, name: &BlobName) -> Result<(), TierError> {
+        if state.visible.contains_key(name) {
+            return Err(TierError::Exists { object: self.object(name) });
+        }
+        Ok(())
+    }
+}
+
+impl Tier for Model {
+    fn info(&self) -> &TierInfo {
+        &self.info
+    }
+
+    fn list(&self, folder: &str) -> Result<Listing, TierError> {
+        let state = self.state.lock();
+        let mut blobs = Vec::new();
+        let mut folders = BTreeSet::new();
+        for (name, stored) in &state.visible {
+            if name.folder() == folder {
+                let modified = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(stored.order));
+                blobs.push(Entry { name: name.clone(), len: stored.bytes.len() as u64, modified });
+            } else if let Some(below) = below(name.folder(), folder) {
+                folders.insert(below.to_owned());
+            }
+        }
+        Ok(Listing { blobs, folders: folders.into_iter().collect() })
+    }
+
+    fn open(&self, name: &BlobName) -> Result<Box<dyn Blob>, TierError> {
+        match self.state.lock().visible.get(name) {
+            Some(stored) => {
+                Ok(Box::new(ModelBlob { bytes: Arc::clone(&stored.bytes), object: self.object(name) }))
+            }
+            None => Err(TierError::NotFound { object: self.object(name) }),
+        }
+    }
+
+    fn create(&self, name: &BlobName, _expected: Option<u64>) -> Result<Box<dyn BlobWriter>, TierError> {
+        let mut state = self.state.lock();
+        self.check_free(&state, name)?;
+        let number = state.next();
+        state.unfinished.insert(number, (name.clone(), Vec::new()));
+        Ok(Box::new(ModelWriter { tier: self.clone(), name: name.clone(), number }))
+    }
+
+    fn publish(&self, name: &BlobName, bytes: &[u8]) -> Result<(), TierError> {
+        let mut state = self.state.lock();
+        self.check_free(&state, name)?;
+        self.check_room(&state, name, bytes.len())?;
+        let stored = Stored { bytes: Arc::new(bytes.to_vec()), order: state.next() };
+        state.visible.insert(name.clone(), stored.clone());
+        state.undurable.push((name.clone(), Some(stored)));
+        state.sync(name.folder());
+        Ok(())
+    }
+
+    fn remove(&self, name: &BlobName) -> Result<(), TierError> {
+        let mut state = self.state.lock();
+        if state.visible.remove(name).is_some() {
+            state.undurable.push((name.clone(), None));
+        }
+        Ok(())
+    }
+
+    fn clean(&self, folder: &str) -> Result<u64, TierError> {
+        let mut state = self.state.lock();
+        let before = state.used();
+        state.unfinished.retain(|_, (name, _)| name.folder() != folder);
+        Ok(before - state.used())
+    }
+}
+
+/// The name of the folder in `folder` on the way to `path`, if it is one.
+fn below<'a>(path: &'a str, folder: &str) -> Option<&'a str> {
+    let rest = if folder.is_empty() { path } else { path.strip_prefix(folder)?.strip_prefix('/')? };
+    rest.split('/').next().filter(|part| !part.is_empty())
+}
+
+struct ModelBlob {
+    bytes: Arc<Vec<u8>>,
+    object: String,
+}
+
+impl Blob for ModelBlob {
+    fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), TierError> {
+        let found = usize::try_from(offset)
+            .ok()
+            .and_then(|from| self.bytes.get(from..from.checked_add(buffer.len())?))
+            .ok_or_else(|| TierError::Short { object: self.object.clone(), len: self.len() })?;
+        buffer.copy_from_slice(found);
+        Ok(())
+    }
+
+    fn mapping(&self) -> Option<(&File, u64)> {
+        None
+    }
+}
+
+struct ModelWriter {
+    tier: Model,
+    name: BlobName,
+    number: u64,
+}
+
+impl ModelWriter {
+    fn vanished(&self) -> TierError {
+        TierError::NotFound { object: self.tier.object(&self.name) }
+    }
+}
+
+impl BlobWriter for ModelWriter {
+    fn append(&mut self, bytes: &[u8]) -> Result<(), TierError> {
+        let mut state = self.tier.state.lock();
+        self.tier.check_room(&state, &self.name, bytes.len())?;
+        let (_, unfinished) = state.unfinished.get_mut(&self.number).ok_or_else(|| self.vanished())?;
+        unfinished.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>) -> Result<u64, TierError> {
+        let mut state = self.tier.state.lock();
+        let (name, bytes) = state.unfinished.remove(&self.number).ok_or_else(|| self.vanished())?;
+        self.tier.check_free(&state, &name)?;
+        let len = bytes.len() as u64;
+        let stored = Stored { bytes: Arc::new(bytes), order: state.next() };
+        state.visible.insert(name.clone(), stored.clone());
+        state.undurable.push((name, Some(stored)));
+        Ok(len)
+    }
+}
+
+impl Drop for ModelWriter {
+    fn drop(&mut self) {
+        self.tier.state.lock().unfinished.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> BlobName {
+        BlobName::new(text).unwrap()
+    }
+
+    fn put(tier: &Model, text: &str, bytes: &[u8]) {
+        let mut writer = tier.create(&name(text), None).unwrap();
+        writer.append(bytes).unwrap();
+        writer.finish().unwrap();
+    }
+
+    fn names(tier: &Model, folder: &str) -> Vec<String> {
+        tier.list(folder).unwrap().blobs.iter().map(|entry| entry.name.to_string()).collect()
+    }
+
+    #[test]
+    fn a_power_cut_keeps_what_was_published_and_what_was_finished_before_that() {
+        let tier = Model::new("model");
+        put(&tier, "a/s1", &[1; 10]);
+        put(&tier, "b/s1", &[1; 10]);
+        tier.publish(&name("a/m1"), &[2]).unwrap();
+        tier.remove(&name("a/s1")).unwrap();
+        put(&tier, "a/s2", &[3; 10]);
+        let _unfinished = tier.create(&name("a/s3"), None).unwrap().append(&[1; 10]);
+        let seen: BTreeSet<Vec<String>> = (0..64)
+            .map(|seed| {
+                let after = tier.after_power_cut(seed);
+                [names(&after, "a"), names(&after, "b")].concat()
+            })
+            .collect();
+        assert_eq!(seen.len(), 8, "each of three is there or not: {seen:?}");
+        assert!(seen.iter().all(|names| names.contains(&"a/m1".to_owned())));
+        tier.publish(&name("a/m2"), &[2]).unwrap();
+        for seed in 0..8 {
+            assert_eq!(names(&tier.after_power_cut(seed), "a"), ["a/m1", "a/m2", "a/s2"]);
+        }
+    }
+
+    #[test]
+    fn what_is_left_unfinished_takes_up_space_until_it_is_cleaned_away() {
+        let tier = Model::of(TierInfo { capacity_bytes: Some(100), ..Model::new("model").info().clone() });
+        let mut writer = tier.create(&name("a/s"), None).unwrap();
+        writer.append(&[0; 60]).unwrap();
+        assert!(matches!(writer.append(&[0; 60]), Err(TierError::Full { .. })));
+        let after = tier.after_power_cut(0);
+        drop(writer);
+        assert_eq!((tier.used_bytes(), after.used_bytes()), (0, 60));
+        assert_eq!((after.clean("b").unwrap(), after.clean("a").unwrap(), after.used_bytes()), (0, 60, 0));
+        assert!(matches!(tier.publish(&name("a/m"), &[0; 101]), Err(TierError::Full { .. })));
+    }
+
+    #[test]
+    fn folders_are_listed_one_level_at_a_time() {
+        let tier = Model::new("model");
+        for text in ["top", "a/x", "a/b/y", "a/b/c/z", "ab/x"] {
+            tier.publish(&name(text), &[]).unwrap();
+        }
+        let folders = |folder| tier.list(folder).unwrap().folders;
+        assert_eq!((names(&tier, ""), folders("")), (vec!["top".to_owned()], vec!["a".into(), "ab".into()]));
+        assert_eq!((names(&tier, "a"), folders("a")), (vec!["a/x".to_owned()], vec!["b".into()]));
+        assert_eq!(tier.list("c").unwrap(), Listing::default());
+    }
+
+    #[test]
+    fn a_damaged_blob_is_damaged_after_a_power_cut_too() {
+        let tier = Model::new("model");
+        put(&tier, "x", &[1, 2, 3]);
+        tier.damage(&name("x"), Damage::Flip(4));
+        let after = tier.after_power_cut(1);
+        let mut bytes = [0; 3];
+        let blob = after.open(&name("x")).unwrap();
+        blob.read_at(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [1, 3, 3]);
+        assert!(matches!(blob.read_at(1, &mut bytes), Err(TierError::Short { len: 3, .. })));
+        assert!(matches!(blob.read_at(u64::MAX, &mut bytes), Err(TierError::Short { len: 3, .. })));
+        tier.damage(&name("x"), Damage::Missing);
+        assert!(matches!(tier.open(&name("x")), Err(TierError::NotFound { .. })));
+    }
+}
