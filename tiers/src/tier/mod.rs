@@ -11,12 +11,15 @@
 //!   the only commit, and the fence between two writers;
 //! * everything may be called from several threads at once, and nothing waits for another call.
 
+pub mod address;
 mod error;
+mod folder;
 mod local;
 mod name;
 mod posix;
 
 pub use error::TierError;
+pub use folder::FolderTier;
 pub use local::LocalTier;
 pub use name::BlobName;
 
