@@ -55,7 +55,7 @@ pub fn restart(request: &RestartRequest<'_>, state: &StartState) -> Result<Endin
         }
     }
     let mut result = Err(Failure::new(Exit::NotFound, format!("job {} has no image", job.name())));
-    for epoch in epochs.into_iter().rev() {
+    while let Some(epoch) = epochs.pop() {
         result = restart_one(request, epoch, state);
         for _ in 1..TRIES {
             if !result.as_ref().is_err_and(|failure| failure.kind == FailureKind::Transient) {
@@ -73,7 +73,11 @@ pub fn restart(request: &RestartRequest<'_>, state: &StartState) -> Result<Endin
                     );
                     return Err(Failure::new(Exit::BadImage, hint));
                 }
-                report::note(&format!("image {epoch} is damaged, trying an older one: {failure}"));
+                let next = epochs.last().map_or_else(
+                    || "there is no older one".to_owned(),
+                    |older| format!("image {older} is tried"),
+                );
+                report::note(&format!("image {epoch} is damaged, {next}: {failure}"));
             }
             _ => return result,
         }
