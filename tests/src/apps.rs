@@ -26,6 +26,8 @@ pub struct App {
     pub results: Vec<String>,
     /// Shell commands that prepare `work/`.
     pub prepare: Option<String>,
+    /// Folder of `work/` that is emptied between each kill and restart.
+    pub emptied: Option<&'static str>,
     /// It does not run as root.
     pub refuses_root: bool,
     /// It replaces files by others that it has just written: an image from before has them open, and nobody has them
@@ -62,6 +64,7 @@ impl App {
             stdin: None,
             results: Vec::new(),
             prepare: None,
+            emptied: None,
             refuses_root: false,
             renames: false,
             alone: false,
@@ -117,6 +120,23 @@ impl App {
         let mut command = bed.command(Path::new("/bin/sh"));
         command.args(["-ec", script]);
         bed.output(command, PATIENCE)?.success().with_context(|| format!("preparing {}", self.name))?;
+        Ok(())
+    }
+
+    /// Empties what is to be gone at a restart.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub fn empty(&self, bed: &Bed) -> Result<()> {
+        let Some(folder) = self.emptied.map(|name| bed.work().join(name)) else { return Ok(()) };
+        for entry in fs::read_dir(&folder).with_context(|| format!("emptying {}", folder.display()))? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                fs::remove_dir_all(entry.path())?;
+            } else {
+                fs::remove_file(entry.path())?;
+            }
+        }
         Ok(())
     }
 

@@ -170,6 +170,7 @@ pub fn run_chain(bed: &Bed, app: &App, plan: Plan, random: &mut Random) -> Resul
             break; // it was over before: some programs tidy up then what their images need
         }
         over = has_said_all(bed, app, &reference);
+        app.empty(bed)?;
         front = restart(bed, plan, random)?;
         done += 1;
     }

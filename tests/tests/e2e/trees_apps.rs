@@ -44,6 +44,11 @@ impl Case {
         self
     }
 
+    fn emptied(mut self, folder: &'static str) -> Case {
+        self.app.emptied = Some(folder);
+        self
+    }
+
     fn leaving(mut self, results: &[&str]) -> Case {
         self.app = self.app.leaving(results);
         self
@@ -244,6 +249,8 @@ cases! {
         .of_root("in a user namespace chown(2) to an unknown id fails with EINVAL: it ignores EPERM only").long();
     pytorch: python("PyTorch DataLoader", &["@loader.py"], &[TORCH]).long();
     tmux: Case::of("tmux", &["/bin/bash", "@terminal.sh", "tmux"], &["/usr/bin/tmux"]);
+    tmux_with_an_emptied_folder: Case::of("tmux", &["/bin/bash", "@terminal.sh", "tmux", "40", "temporary"],
+        &["/usr/bin/tmux"]).prepared("mkdir temporary").emptied("temporary").long();
     screen: Case::of("screen", &["/bin/bash", "@terminal.sh", "screen"], &["/usr/bin/screen"]);
 }
 
