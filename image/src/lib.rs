@@ -7,6 +7,7 @@
 //! * [`page_set`]: sets of pages.
 //! * [`address_space`]: the address spaces of several processes in one.
 //! * [`fork_plan`]: in which order the processes of a job are forked at a restart.
+//! * [`spare_numbers`]: where a restart keeps descriptors besides the program's own.
 //! * [`paths`]: files that were moved between checkpoint and restart.
 //! * [`processor`]: what of a processor an image depends on.
 //! * [`manifest`]: the commit of an image: process record, frame table, page index, figures.
@@ -39,6 +40,7 @@ pub mod processor;
 pub mod record;
 pub mod refusal;
 mod region;
+pub mod spare_numbers;
 mod sysv_shm;
 mod terminals;
 #[doc(hidden)]

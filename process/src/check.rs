@@ -13,7 +13,7 @@ use crate::capture::files::unlinked::Covered;
 use crate::capture::files::{FileReader, Holder, Look, Outside, inotify};
 use crate::capture::hardlinks;
 use crate::capture::identity::SharedFiles;
-use crate::capture::maps::{self, Mapped};
+use crate::capture::maps::{self, Kind, Mapped};
 use crate::capture::written_files::Saving;
 use crate::capture::{ipc, sysv_shm};
 use crate::inject::area;
@@ -24,8 +24,10 @@ use crate::stop::interrupt;
 use holdfast_image::bytes::Name;
 use holdfast_image::record::{FileTable, InjectArea};
 use holdfast_image::refusal::{Checked, Finding, Refusal};
+use holdfast_image::spare_numbers::OpenNumbers;
 use holdfast_sys::procfs::{self, Mapping, Status};
-use holdfast_sys::{children, clone, unix_socket};
+use holdfast_sys::{attributes, children, clone, unix_socket};
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::path::PathBuf;
@@ -387,6 +389,7 @@ fn files(options: &CheckOptions, open: &[Open<'_>]) -> io::Result<Vec<Found>> {
             let folder = |pid: i32| fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
             let processes: Vec<(i32, PathBuf)> = open.iter().map(|one| (one.pid, folder(one.pid))).collect();
             let mut refusals = inotify::find_paths(&mut tables.iter_mut().collect::<Vec<_>>(), &processes);
+            refusals.extend(too_many(&tables, open).map(|refusal| (0, refusal)));
             if let Some(saving) = options.save_files.filter(|_| !options.only_protected) {
                 refusals.extend(unsaved(saving, &tables, open));
             }
@@ -395,6 +398,15 @@ fn files(options: &CheckOptions, open: &[Open<'_>]) -> io::Result<Vec<Found>> {
         Err(unreadable) => unreadable.refusals,
     };
     Ok(refusals.into_iter().filter_map(|(place, refusal)| Some((open.get(place)?.pid, refusal))).collect())
+}
+
+/// More descriptors than a restart can make.
+fn too_many(tables: &[FileTable], open: &[Open<'_>]) -> Option<Refusal> {
+    let first = open.first()?;
+    let shared = open.iter().flat_map(|one| &one.mapped).filter(|one| one.kind == Kind::SharedAnonymous);
+    let shared: BTreeSet<u64> = shared.map(|one| one.mapping.inode).collect();
+    let (_, hard) = attributes::limit(first.pid, libc::RLIMIT_NOFILE).ok()?;
+    refuse::open_numbers(first.pid, &OpenNumbers::of(tables, shared.len()).spare(Some(hard)))
 }
 
 /// Files that are to be saved and cannot be.

@@ -9,6 +9,8 @@ use crate::namespaces::Namespaces;
 use crate::thread_pool;
 use holdfast_image::record::InjectArea;
 use holdfast_image::refusal::{Refusal, Subject};
+use holdfast_image::spare_numbers::SpareNumbers;
+use holdfast_sys::attributes;
 use holdfast_sys::clone::{Common, have_in_common};
 use holdfast_sys::elf::{self, ElfError};
 use holdfast_sys::procfs::Status;
@@ -19,6 +21,9 @@ use std::io;
 /// A ring of io_uring, open or mapped.
 pub const IO_URING: &str =
     "io_uring is not supported; many programs can be told to do without (MariaDB: --innodb-use-native-aio=0)";
+
+/// Bit of a capability set (include/uapi/linux/capability.h).
+const CAP_SYS_RESOURCE: u64 = 1 << 24;
 
 /// Refuses the cut if there is anything to refuse.
 ///
@@ -230,6 +235,29 @@ pub fn dispatched(threads: &[(i32, i32)]) -> Vec<Refusal> {
     // A kernel before 6.4 does not tell.
     let is_on = |&&(tid, _): &&(i32, i32)| ptrace::user_dispatch(tid).unwrap_or(false);
     threads.iter().filter(is_on).map(|&(_, inner)| thread(inner, reason)).collect()
+}
+
+/// More open files than a restart can make under the limit of the caller, which is that of `holdfast run`.
+pub fn open_numbers(pid: i32, spare: &SpareNumbers) -> Option<Refusal> {
+    let (_, hard) = attributes::limit(0, libc::RLIMIT_NOFILE).ok()?;
+    if spare.limit <= hard {
+        return None;
+    }
+    let own = std::process::id().cast_signed();
+    let capabilities = Status::read(own, own).ok()?.get("CapEff").map(|text| u64::from_str_radix(text, 16));
+    let largest = std::fs::read_to_string("/proc/sys/fs/nr_open").ok()?.trim().parse::<u64>().ok()?;
+    let may_raise = capabilities?.is_ok_and(|bits| bits & CAP_SYS_RESOURCE != 0);
+    if may_raise && spare.limit <= largest {
+        return None;
+    }
+    Some(process(
+        pid,
+        format!(
+            "a restart needs RLIMIT_NOFILE {} for the descriptors of all processes, and here the hard limit is {hard}: \
+             start `holdfast run` under a higher one (ulimit -Hn), which `holdfast restart` needs, too",
+            spare.limit
+        ),
+    ))
 }
 
 /// The file of the program, when nothing can be known of it.

@@ -1,5 +1,6 @@
 /* Many descriptors: 600 of them, with numbers up to 4000, holes between them, some that share a file's position and
- * some that do not; every round closes, moves and duplicates a few. `descriptors [ROUNDS]` */
+ * some that do not; every round closes, moves and duplicates a few. `descriptors [ROUNDS [high]]`; high: the numbers
+ * are the last ones that the hard limit allows. */
 #include "rounds.h"
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -7,12 +8,14 @@
 #define COUNT 600
 static int numbers[COUNT];
 
-static int number_of(long which, long round) { return 100 + (int)(mix((uint64_t)(which * 1000 + round)) % 3900); }
+static int first = 100;
+
+static int number_of(long which, long round) { return first + (int)(mix((uint64_t)(which * 1000 + round)) % 3900); }
 
 static int free_number(long which, long round)
 {
     int number = number_of(which, round);
-    while (fcntl(number, F_GETFD) != -1) number = 100 + (number + 1) % 3900;
+    while (fcntl(number, F_GETFD) != -1) number = first + (number - first + 1) % 3900;
     return number;
 }
 
@@ -39,6 +42,10 @@ int main(int argc, char **argv)
     struct rlimit limit;
     CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
     limit.rlim_cur = 4096;
+    if (argc > 2) {
+        limit.rlim_cur = limit.rlim_max < 1 << 20 ? limit.rlim_max : 1 << 20;
+        first = (int)limit.rlim_cur - 3900;
+    }
     CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
     int file = open("descriptors.file", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     CHECK(file >= 0 && ftruncate(file, 5000) == 0);

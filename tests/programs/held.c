@@ -44,6 +44,12 @@ static void key(void)
 
 /* --- files --- */
 
+/* The limit is 300. */
+static void many_files(void)
+{
+    for (int number = 0; number < 280; number = dup(open("/dev/null", O_RDONLY | O_CLOEXEC))) CHECK(number >= 0);
+}
+
 /* What /proc tells of a process that is no more. */
 static void ended_process(void)
 {
@@ -293,7 +299,8 @@ int main(int argc, char **argv)
                  {"rules", rules}, {"kernel_socket", kernel_socket}, {"kernel_answer", kernel_answer}, {"raw", raw},
                  {"multipath", multipath}, {"machine", machine}, {"empty_datagram", empty_datagram},
                  {"handing_datagram", handing_datagram}, {"half_named", half_named}, {"handing_stream", handing_stream},
-                 {"stuffed", stuffed}, {"peeking", peeking}, {"traced", traced}, {"counter_memory", counter_memory},
+                 {"stuffed", stuffed}, {"many_files", many_files}, {"peeking", peeking}, {"traced", traced},
+                 {"counter_memory", counter_memory},
                  {"ring_memory", ring_memory}, {"shadow_stack", shadow_stack}, {"sets", sets}};
     if (argc < 3) return 2;
     outside = argc > 3 ? argv[3] : "";

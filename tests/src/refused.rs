@@ -6,7 +6,7 @@
 //! must end as if nothing was.
 
 use crate::apps::{App, NOT_HERE, PYTHON};
-use crate::sandbox::{Bed, PATIENCE, User, shell_code, wait};
+use crate::sandbox::{Bed, PATIENCE, STAY, User, shell_code, wait};
 use crate::segments;
 use anyhow::{Context, Result, ensure};
 use std::fs;
@@ -15,7 +15,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 /// Exit status of what is refused.
 pub const STATUS: i32 = 69;
@@ -28,7 +28,7 @@ pub struct Refused {
     /// What it is, in plain words.
     pub feature: &'static str,
     /// C program, its kind, its rounds of 100 ms, and what it needs from outside: a port (`@tcp`), a key
-    /// (`@segment`), or a path (`@unix`, `@terminal`, `@pipe`).
+    /// (`@segment`), a path (`@unix`, `@terminal`, `@pipe`), or that RLIMIT_NOFILE is low (`@limit`).
     pub arguments: &'static [&'static str],
     /// All of this is in the refusal; `@tcp` and the like stand for the same as among the arguments.
     pub words: &'static [&'static str],
@@ -65,7 +65,10 @@ macro_rules! refused {
             shared_mapping_of_a_kernel_object: "refused" "mapping" "15" => "Linux AIO (io_setup)",
                 refused "mapping 0x" "kernel object";
             shared_memory_too_large_for_a_stop: "refused" "large" "15" => "More than 1 GiB of shared memory",
-                refused "mapping 0x" "1025 MiB of shared memory";
+                refused "mapping 0x" "1025 MiB of shared memory" "share less, in several mappings";
+            more_files_than_a_restart_can_make: "held" "many_files" "15" "@limit" =>
+                "More open files, in all processes together, than a restart can make under RLIMIT_NOFILE",
+                refused "process" "needs RLIMIT_NOFILE" "hard limit is 300" "ulimit -Hn", only Ordinary;
             namespace_that_it_has_left: "refused" "namespace" "15" => "A namespace that it is not in, open",
                 refused "fd 9" "uts:[" "not its own", only Root;
             seccomp_filter: "refused" "seccomp" "15" => "A seccomp filter", refused "process" "seccomp filter";
@@ -174,7 +177,7 @@ macro_rules! refused {
             landlock: "held" "rules" "15" => "Landlock rule sets", refused "fd 9 (anon_inode:[landlock-ruleset])";
             netlink_of_other_kinds: "held" "kernel_socket" "15" =>
                 "Netlink sockets other than for routes and device events",
-                refused "fd 9" "not supported";
+                refused "fd 9" "netlink socket of NETLINK_GENERIC" "not supported" "close it";
             netlink_with_messages: "held" "kernel_answer" "60" => "Netlink messages that were not read yet",
                 refused "fd 9" "netlink" "try again";
             raw_socket: "held" "raw" "15" => "Raw sockets", refused "fd 9" "raw socket";
@@ -192,7 +195,7 @@ macro_rules! refused {
                 refused "a socket without a name";
             full_connection: "held" "stuffed" "60" =>
                 "A TCP connection to oneself with more on its way than its reader has room for",
-                refused "fd 9" "data on its way" "try again";
+                refused "fd 9" "whose reader is slow" "bytes of data on its way" "try again" "SO_RCVBUF" "unix socket";
             offset_for_peeking: "held" "peeking" "15" => "SO_PEEK_OFF with data that waits",
                 refused "fd 9" "SO_PEEK_OFF";
             semaphores_without_libholdfast: "ipc-static" "semaphores" "45" =>
@@ -300,6 +303,18 @@ impl Drop for Outside {
     }
 }
 
+/// [`Bed::staying_command`] where no process may have 300 descriptors.
+fn limited_command(bed: &Bed, job: &str, program: &[&str]) -> Result<Command> {
+    let mut command = bed.command(Path::new("prlimit"));
+    command
+        .arg("--nofile=300:300")
+        .arg(bed.kit().holdfast())
+        .args(["run", "--name", job, "--"])
+        .args(program);
+    command.stdout(bed.create("out")?).stderr(bed.create("err")?).env(STAY, bed.stay_file());
+    Ok(command)
+}
+
 /// One try as the user of the bed.
 ///
 /// # Errors
@@ -315,8 +330,11 @@ pub fn refuse(entry: &Refused, bed: &Bed) -> Result<Outcome> {
     let words = app.words();
     let confined = *program == "confined";
     // In another root directory there is nothing to wait for.
-    let mut command =
-        if confined { bed.run_command(JOB, &[], &words)? } else { bed.staying_command(JOB, &[], &words)? };
+    let mut command = match confined {
+        true => bed.run_command(JOB, &[], &words)?,
+        false if entry.arguments.contains(&"@limit") => limited_command(bed, JOB, &words)?,
+        false => bed.staying_command(JOB, &[], &words)?,
+    };
     let mut front = command.spawn()?;
     if bed.wait_live(JOB, &mut front)?.is_none() && shell_code(front.wait()?) == NOT_HERE {
         return Ok(Outcome::NotHere(bed.text("out").trim().to_owned()));

@@ -210,6 +210,8 @@ macro_rules! suite {
                     "A small file that is open for writing, and gone with its folder at the restart";
                 plenty: "plenty" => "900 descriptors: socket pairs, pipes, event counters, duplicates";
                 #[short] descriptors: "descriptors" => "600 descriptors, numbers up to 4000, shared positions";
+                #[short] descriptors_high: "descriptors" "45" "high" =>
+                    "600 descriptors at the last numbers that the hard limit allows (valgrind's own are there)";
                 regular_far: "regular" "far" => "A sparse file of 100 GiB";
                 #[short] regular_shrinks: "regular" "shrinks" => "Files that grow and shrink";
                 regular_changed: "regular" "changed" => "Files that are written over in place";

@@ -32,7 +32,7 @@ use holdfast_image::record::{
     Description, FileContent, FileIdentity, FileTable, Object, ProcessRecord, Region, SignalRecord,
     SocketState,
 };
-use holdfast_image::{address_space, fork_plan};
+use holdfast_image::{address_space, fork_plan, spare_numbers};
 use holdfast_sys::{ids, procfs};
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -207,6 +207,7 @@ fn describe_all(
     if let Err(why) = fork_plan::plan(&record) {
         return Err(CutError::Refused(vec![refuse::process(program, why)]));
     }
+    refuse::unless_empty(refuse::open_numbers(program, &spare_numbers::of(&record)))?;
     Ok((record, members, sets))
 }
 

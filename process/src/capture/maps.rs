@@ -235,7 +235,8 @@ pub fn refuse_large(all: &[Mapped]) -> Vec<Refusal> {
         .filter(|(_, run)| run.pages.bytes() > SHARED_LIMIT)
         .map(|(mapping, run)| {
             let reason = format!(
-                "{} MiB of shared memory, which are copied inside the stop: the limit is {} MiB",
+                "{} MiB of shared memory, touched or not, which are copied inside the stop: the limit is {} MiB for \
+                 one mapping; share less, in several mappings, or let threads have it as private memory",
                 run.pages.bytes() >> 20,
                 SHARED_LIMIT >> 20
             );

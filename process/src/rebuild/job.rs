@@ -4,6 +4,7 @@
 //! description is done by its *holder*, the first process that has it. Invariant: the record was checked.
 
 use holdfast_image::record::{Description, ProcessRecord};
+use holdfast_image::spare_numbers::{self, SpareNumbers};
 
 /// All processes.
 #[derive(Debug)]
@@ -12,6 +13,8 @@ pub struct Job<'a> {
     pub record: &'a ProcessRecord,
     /// Of each description: the index of its holder, and its number there.
     holders: Vec<Option<(usize, i32)>>,
+    /// Numbers for descriptors of the restart.
+    pub spare: SpareNumbers,
 }
 
 impl<'a> Job<'a> {
@@ -25,7 +28,7 @@ impl<'a> Job<'a> {
                 }
             }
         }
-        Job { record, holders }
+        Job { record, holders, spare: spare_numbers::of(record) }
     }
 
     /// All descriptions.
@@ -47,12 +50,6 @@ impl<'a> Job<'a> {
     /// All processes, the first one first.
     pub fn members(&'a self) -> impl Iterator<Item = Member<'a>> {
         self.record.processes().enumerate().map(|(index, own)| Member { job: self, index, own })
-    }
-
-    /// The first descriptor number that no process has.
-    pub fn free_number(&self) -> i32 {
-        let last = |process: &ProcessRecord| process.files.descriptors.last().map_or(0, |last| last.fd);
-        self.record.processes().map(last).max().unwrap_or(0).max(2) + 1
     }
 }
 

@@ -1,6 +1,6 @@
 //! Descriptors that the new processes have open over their exec, for the agent: their numbers, which both halves of
-//! a restart compute from the record. They lie right above all that the program has: unlinked files, then memory
-//! that several processes share, then what processes have in common by copy-on-write.
+//! a restart compute from the record ([`holdfast_image::spare_numbers`]): unlinked files, then memory that several
+//! processes share, then what processes have in common by copy-on-write.
 
 use super::job::Job;
 use holdfast_image::record::{Backing, Region};
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// The number at which a file stays open until all is mapped; the first of them is the first that no process uses.
 pub fn of_unlinked(job: &Job<'_>, file: usize) -> i32 {
-    job.free_number() + i32::try_from(file).unwrap_or(i32::MAX / 2)
+    job.spare.first + i32::try_from(file).unwrap_or(i32::MAX / 2)
 }
 
 /// One object.

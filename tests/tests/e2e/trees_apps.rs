@@ -242,9 +242,8 @@ cases! {
     exceptions: cpp("C++ exceptions", "exceptions.cpp", "300");
     vim: python("vim in a terminal", &["@editor.py"], &["/usr/bin/vim"]);
     address_sanitizer: checked("an ASan program", &["./program", "250"], "-fsanitize=address", &["/usr/bin/g++"]);
-    // It takes the last descriptors below the hard limit, and a restart needs some above them.
-    valgrind: checked("valgrind", &["/bin/bash", "-c", "ulimit -n 1000; exec valgrind -q ./program 40"], "",
-        &["/usr/bin/valgrind"]);
+    // It takes the last descriptors below the hard limit.
+    valgrind: checked("valgrind", &["/usr/bin/valgrind", "-q", "./program", "40"], "", &["/usr/bin/valgrind"]);
     fakeroot: Case::of("fakeroot", &["/usr/bin/fakeroot", "/bin/bash", "@owners.sh"], &["/usr/bin/fakeroot"])
         .of_root("in a user namespace chown(2) to an unknown id fails with EINVAL: it ignores EPERM only").long();
     pytorch: python("PyTorch DataLoader", &["@loader.py"], &[TORCH]).long();

@@ -253,7 +253,8 @@ impl FileReader<'_> {
         let whole = is_whole(&own.info, &other.info) && is_whole(&other.info, &own.info);
         if !whole && !self.moves(own) && !self.moves(other) {
             self.hasten(&[own, other]);
-            return Err(Obstacle::Passing(ON_ITS_WAY.into()));
+            let unsent = own.info.not_sent.max(other.info.not_sent);
+            return Err(Obstacle::Passing(if unsent > 0 { unsent_data(unsent) } else { ON_ITS_WAY.into() }));
         }
         self.free_after_death(taken);
         let data = self.data(taken, libc::SOCK_STREAM)?;
@@ -372,6 +373,16 @@ fn is_whole(sender: &TcpInfo, receiver: &TcpInfo) -> bool {
         && receiver.received == sender.sent + u64::from(is_shut(sender))
 }
 
+/// More than the reader's buffer takes: it stays in the sender's queue, which only TCP_REPAIR reads (CAP_NET_ADMIN;
+/// net/ipv4/tcp.c, tcp_peek_sndq).
+fn unsent_data(bytes: u32) -> String {
+    format!(
+        "a TCP connection of the program with itself whose reader is slow: {bytes} bytes of data on its way wait at \
+         their sender, where they cannot be read from outside; try again when the reader has caught up, or give it a \
+         larger buffer (SO_RCVBUF), or let them use a unix socket or a pipe, which are read whole"
+    )
+}
+
 fn peer_of(taken: &OwnedFd) -> Result<Blob, String> {
     socket::peer_address(taken.as_fd()).map(Blob).map_err(|error| error.to_string())
 }
@@ -454,7 +465,36 @@ pub(super) fn canonical(bytes: &[u8]) -> Option<SocketAddr> {
 
 /// How a socket is refused.
 pub(super) fn not_supported(socket: &OwnedFd, inode: u64) -> String {
-    format!("{}: not supported yet", describe(socket, inode))
+    let what = describe(socket, inode);
+    let remedy =
+        if what.starts_with("netlink") { ": close it before a checkpoint, or do without" } else { "" };
+    format!("{what}: not supported yet{remedy}")
+}
+
+/// As include/uapi/linux/netlink.h calls a family.
+fn netlink_name(family: i32) -> String {
+    const NAMES: [(i32, &str); 18] = [
+        (0, "ROUTE"),
+        (2, "USERSOCK"),
+        (4, "SOCK_DIAG"),
+        (5, "NFLOG"),
+        (6, "XFRM"),
+        (7, "SELINUX"),
+        (8, "ISCSI"),
+        (9, "AUDIT"),
+        (10, "FIB_LOOKUP"),
+        (11, "CONNECTOR"),
+        (12, "NETFILTER"),
+        (15, "KOBJECT_UEVENT"),
+        (16, "GENERIC"),
+        (18, "SCSITRANSPORT"),
+        (19, "ECRYPTFS"),
+        (20, "RDMA"),
+        (21, "CRYPTO"),
+        (22, "SMC"),
+    ];
+    let name = NAMES.iter().find(|(number, _)| *number == family).map(|(_, name)| *name);
+    name.map_or_else(|| format!("family {family}"), |name| format!("NETLINK_{name}"))
 }
 
 /// Kind and peer of a socket, for refusals.
@@ -470,7 +510,10 @@ fn describe(socket: &OwnedFd, inode: u64) -> String {
         libc::AF_INET | libc::AF_INET6 => {
             format!("{kind} socket, {}", internet_peer(inode).unwrap_or_else(|| "not connected".into()))
         }
-        libc::AF_NETLINK => "netlink socket".into(),
+        libc::AF_NETLINK => match fd::socket_option(socket.as_fd(), libc::SO_PROTOCOL) {
+            Ok(family) => format!("netlink socket of {}", netlink_name(family)),
+            Err(_) => "netlink socket".into(),
+        },
         other => format!("socket of address family {other}"),
     }
 }

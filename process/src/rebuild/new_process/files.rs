@@ -1,8 +1,9 @@
 //! All descriptors of the program, at their numbers, before it exists.
 //!
-//! The first process makes every object of the job at a number above all that the program has ([`OpenFiles::all`]). The
-//! others are forked then; in each of them everything below is closed and what it has is duplicated down
-//! ([`OpenFiles::put_in_place`]). What stays above is close-on-exec and goes with the exec. Runs in the new processes
+//! The first process makes every object of the job at a number that the program does not have, from the *floor* on
+//! ([`OpenFiles::all`]; above all of the program's, or in a gap: [`holdfast_image::spare_numbers`]). The others are
+//! forked then; in each of them everything else is closed and what it has is duplicated to its numbers
+//! ([`OpenFiles::put_in_place`]). What stays is close-on-exec and goes with the exec. Runs in the new processes
 //! ([`super::child`]). How it fails: an error names the descriptor or file; nothing but file lengths was changed then.
 
 use super::objects::{ObjectBuilder, open_process};
@@ -24,12 +25,9 @@ use holdfast_sys::{attributes, fd, objects};
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-/// Descriptors above those of the program, besides one for each description: pairs in the making, folders, the rest.
-const SPARE: u64 = 64;
-
 /// All objects of the job.
 pub struct OpenFiles {
-    /// Lowest number that the program does not use, nor what is left open for the agent.
+    /// Lowest of the numbers that the program does not use, nor what is left open for the agent.
     floor: i32,
     /// Every description; `None` for what is restored as closed, and for processes, which there are not yet.
     descriptions: Vec<Option<OwnedFd>>,
@@ -69,32 +67,31 @@ fn take_inherited(table: &FileTable, floor: i32) -> HashMap<i32, OwnedFd> {
     taken
 }
 
-/// The lowest number that the program does not use, nor what is left open for the agent; above it is space for
-/// everything that is made.
+/// The lowest number that the program does not use, nor what is left open for the agent; from it on there are numbers
+/// for everything that is made, and no others until it is put in place.
 ///
 /// # Errors
 /// RLIMIT_NOFILE is too low.
 pub fn floor(job: &Job<'_>) -> Result<i32, RebuildError> {
-    let FileTable { nameless, ptys, .. } = &job.record.files;
     let several = kept_fds::of_several(job);
-    let floor = kept_fds::of_common(job, &several) + 1;
-    let objects = job.descriptions().len() + several.len() + nameless.len() + ptys.len();
-    raise_limit(u64::from(floor.cast_unsigned()) + objects as u64 + SPARE)?;
-    Ok(floor)
+    raise_limit(job)?;
+    Ok(kept_fds::of_common(job, &several) + 1)
 }
 
-/// Raises the soft limit of descriptors, as far as needed and allowed; the agent sets the program's own at the end.
-fn raise_limit(wanted: u64) -> Result<(), RebuildError> {
+/// Raises the hard limit of descriptors, as far as needed and allowed, and lets none be made at numbers that the
+/// program has behind the gap. The agent sets the program's own limits at the end.
+fn raise_limit(job: &Job<'_>) -> Result<(), RebuildError> {
+    let wanted = job.spare.limit;
     let (_, hard) =
         attributes::limit(0, libc::RLIMIT_NOFILE).map_err(RebuildError::io("asking for RLIMIT_NOFILE"))?;
-    if hard < wanted {
-        return Err(RebuildError::Image(format!(
-            "the program's descriptors need RLIMIT_NOFILE {wanted}, and the hard limit here is {hard}: \
-             raise it (ulimit -Hn)"
-        )));
-    }
-    attributes::set_limit(0, libc::RLIMIT_NOFILE, hard, hard)
-        .map_err(RebuildError::io("raising RLIMIT_NOFILE"))
+    let hard = hard.max(wanted);
+    let soft = hard.min(u64::from(job.spare.end.cast_unsigned()));
+    attributes::set_limit(0, libc::RLIMIT_NOFILE, soft, hard).map_err(|error| {
+        RebuildError::Refused(format!(
+            "the program's descriptors need RLIMIT_NOFILE {wanted} at a restart, which cannot be had here ({error}): \
+             raise the hard limit of `holdfast restart` (ulimit -Hn {wanted})"
+        ))
+    })
 }
 
 impl OpenFiles {
@@ -139,8 +136,14 @@ impl OpenFiles {
     /// # Errors
     /// RLIMIT_NOFILE is too low.
     pub fn put_in_place(&self, member: Member<'_>, report: &OwnedFd) -> Result<(), RebuildError> {
-        let last = u32::try_from(self.floor - 1).unwrap_or(2);
-        objects::close_range(0, last).map_err(RebuildError::io("closing the front's descriptors"))?;
+        let (last, end) = (u32::try_from(self.floor - 1).unwrap_or(2), member.job.spare.end.cast_unsigned());
+        objects::close_range(0, last)
+            .and_then(|()| objects::close_range(end, u32::MAX))
+            .map_err(RebuildError::io("closing the front's descriptors"))?;
+        let (_, hard) = attributes::limit(0, libc::RLIMIT_NOFILE)
+            .map_err(RebuildError::io("asking for RLIMIT_NOFILE"))?;
+        attributes::set_limit(0, libc::RLIMIT_NOFILE, hard, hard)
+            .map_err(RebuildError::io("raising RLIMIT_NOFILE"))?;
         let own = self.processes(member)?;
         let mut present = Vec::new();
         for descriptor in &member.own.files.descriptors {
