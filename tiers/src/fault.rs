@@ -11,7 +11,22 @@ static HOOK: OnceLock<fn(&str)> = OnceLock::new();
 pub const POINTS: &[&str] =
     &["segment-created", "segment-half", "segment-synced", "manifest-temp", "manifest-renamed"];
 
-/// Sets the function that is called with each name of [`POINTS`]. The first call wins.
+/// The steps of the cascade (down) and of a fetch (up): after each piece of a segment, each segment, the recipe, the
+/// manifest; and of what a lower tier gives up: after each blob.
+pub const STACK_POINTS: &[&str] = &[
+    "cascade-piece",
+    "cascade-segment",
+    "cascade-recipe",
+    "cascade-manifest",
+    "remove-manifest",
+    "remove-segment",
+    "fetch-piece",
+    "fetch-segment",
+    "fetch-recipe",
+    "fetch-manifest",
+];
+
+/// Sets the function that is called with each name of [`POINTS`] and [`STACK_POINTS`]. The first call wins.
 pub fn set_fault_hook(hook: fn(&str)) {
     let _ = HOOK.set(hook);
 }

@@ -6,6 +6,7 @@
 //! * [`Image`]: an image opened for restart; a [`holdfast_image::pages::PageProvider`].
 //! * [`tier`]: the door to what keeps the bytes: one trait, a module for each kind of tier.
 //! * [`layer`]: tiers around tiers: throttle, verify, faults for tests.
+//! * [`stack`]: several tiers: committed versions move down by themselves.
 //! * [`format`]: the bytes, as in `docs/format.md`.
 //!
 //! Runs in the agent and the commands, never in the program. It knows nothing of processes: the agent joins it with
@@ -35,6 +36,7 @@ pub mod policy;
 mod read;
 mod segment_writer;
 mod shared_pages;
+pub mod stack;
 mod store;
 mod tables;
 mod throttle;
@@ -44,7 +46,7 @@ mod writer;
 mod writing;
 
 pub use error::StoreError;
-pub use fault::{POINTS as FAULT_POINTS, set_fault_hook};
+pub use fault::{POINTS as FAULT_POINTS, STACK_POINTS, set_fault_hook};
 pub use image::Image;
 pub use image_info::ImageInfo;
 pub use job::{CleanReport, Job, JobLock};

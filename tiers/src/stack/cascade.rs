@@ -1,0 +1,455 @@
+//! The threads that keep the lower tiers as their rules say: one for each, so that none waits for another.
+//!
+//! Started by the agent, and by `holdfast sync` where there is none. A commit wakes them; what fails is tried again,
+//! each time after a longer wait. Invariants: no caller ever waits for a tier: all that they are told is kept here; a
+//! thread that is caught in a call on a dead server is left behind at the end; a version that cannot be read at its
+//! source is left out, and said; memory is one buffer, and the tables of a manifest, per tier.
+
+use super::TierSpec;
+use super::backoff::Backoff;
+use super::copy::{CopyError, Pace, Way, copy_version};
+use super::inventory::Place;
+use super::link::Link;
+use super::local::LocalVersions;
+use super::plan::{LocalRules, local_removals, wanted};
+use super::record::{TierRecord, TiersRecord};
+use super::remove::{self, SegmentTables};
+use crate::tier::{LocalTier, Tier, TierError};
+use crate::{Job, files};
+use holdfast_image::Epoch;
+use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Longest `job.json` that is copied, bytes.
+const MAX_RECIPE: u64 = 16 << 20;
+/// A tier on which nothing has moved for so long is not waited for at the end.
+const STALLED: Duration = Duration::from_secs(30);
+
+/// Opens a tier.
+pub type Opener = Arc<dyn Fn(&TierSpec) -> Result<Box<dyn Tier>, TierError> + Send + Sync>;
+
+/// What a cascade is made of.
+pub struct CascadeOptions {
+    /// Whose versions.
+    pub job: Job,
+    /// The job's folder in each lower tier.
+    pub folder: String,
+    /// The lower tiers.
+    pub tiers: Vec<TierSpec>,
+    /// How they are opened.
+    pub open: Opener,
+    /// Called by each thread when it begins.
+    pub on_thread: fn(),
+}
+
+/// What a tier is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Activity {
+    /// It is looked what is there.
+    Looking,
+    /// It has all that it wants.
+    Idle,
+    /// A version is being copied.
+    Copying {
+        /// Its number.
+        epoch: u64,
+        /// Bytes copied.
+        done: u64,
+        /// Bytes to be copied.
+        total: u64,
+    },
+    /// Something failed; it is tried again then.
+    Failed {
+        /// When.
+        again: Instant,
+    },
+}
+
+/// What is known of a tier.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TierState {
+    /// The tier and its rules.
+    pub spec: TierSpec,
+    /// Versions that it has.
+    pub versions: BTreeSet<u64>,
+    /// Versions that it is to get.
+    pub waiting: BTreeSet<u64>,
+    /// What it is doing.
+    pub activity: Activity,
+    /// The last failure, until it is over.
+    pub error: Option<String>,
+    /// Failures in a row.
+    pub failures: u32,
+    /// When something has moved last.
+    moved: Instant,
+    /// Versions that cannot be read at their source.
+    unusable: BTreeSet<u64>,
+    /// The newest version that its rules have removed.
+    removed: Option<u64>,
+    /// The last commit or request that it has looked after.
+    seen: u64,
+}
+
+struct Inner {
+    states: Vec<TierState>,
+    /// Number of the last commit or request.
+    asked: u64,
+    /// Number of the last request to try again at once.
+    hurried: u64,
+    stopping: bool,
+}
+
+struct Shared {
+    job: Job,
+    folder: String,
+    local: LocalVersions,
+    open: Opener,
+    inner: Mutex<Inner>,
+    changed: Condvar,
+    /// Held while what is known is written down.
+    recording: Mutex<()>,
+}
+
+/// See the head of the file.
+pub struct Cascade {
+    shared: Arc<Shared>,
+}
+
+impl Cascade {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// EAGAIN: no thread can be made.
+    pub fn start(options: CascadeOptions) -> io::Result<Cascade> {
+        let record = TiersRecord::read(&options.job);
+        let state = |spec: &TierSpec| TierState {
+            spec: spec.clone(),
+            versions: record
+                .of(&spec.address)
+                .map(|tier| tier.versions.iter().copied().collect())
+                .unwrap_or_default(),
+            waiting: BTreeSet::new(),
+            activity: Activity::Looking,
+            error: None,
+            failures: 0,
+            moved: Instant::now(),
+            unusable: BTreeSet::new(),
+            removed: None,
+            seen: 0,
+        };
+        let states: Vec<TierState> = options.tiers.iter().map(state).collect();
+        let count = states.len();
+        let shared = Arc::new(Shared {
+            local: LocalVersions::new(options.job.clone()),
+            job: options.job,
+            folder: options.folder,
+            open: options.open,
+            inner: Mutex::new(Inner { states, asked: 1, hurried: 0, stopping: false }),
+            changed: Condvar::new(),
+            recording: Mutex::default(),
+        });
+        let cascade = Cascade { shared };
+        for index in 0..count {
+            let (shared, on_thread) = (Arc::clone(&cascade.shared), options.on_thread);
+            thread::Builder::new().name("cascade".into()).spawn(move || {
+                on_thread();
+                Worker::new(shared, index).run();
+            })?;
+        }
+        Ok(cascade)
+    }
+
+    /// A version was committed.
+    pub fn wake(&self) {
+        self.shared.inner.lock().asked += 1;
+        self.shared.changed.notify_all();
+    }
+
+    /// What failed is tried again now.
+    pub fn hurry(&self) {
+        let mut inner = self.shared.inner.lock();
+        inner.asked += 1;
+        inner.hurried += 1;
+        drop(inner);
+        self.shared.changed.notify_all();
+    }
+
+    /// What is known of each tier.
+    pub fn states(&self) -> Vec<TierState> {
+        self.shared.inner.lock().states.clone()
+    }
+
+    /// Whether something moves, or is about to. What failed, or has not moved for long, does not count.
+    pub fn is_busy(&self) -> bool {
+        let inner = self.shared.inner.lock();
+        inner.states.iter().any(|state| match state.activity {
+            Activity::Failed { .. } => false,
+            Activity::Idle => state.seen < inner.asked,
+            Activity::Looking | Activity::Copying { .. } => state.moved.elapsed() < STALLED,
+        })
+    }
+
+    /// Which images of the first tier go by its rules, and which of them a lower tier will not get therefore. `pinned`
+    /// stays.
+    pub fn removals(&self, rules: &LocalRules, pinned: Option<u64>) -> (Vec<u64>, Vec<u64>) {
+        let here = match self.shared.local.numbers() {
+            Ok(here) => here,
+            Err(_) => return Default::default(),
+        };
+        let waiting: BTreeSet<u64> = {
+            let inner = self.shared.inner.lock();
+            inner.states.iter().flat_map(|state| state.wanted(&here)).collect()
+        };
+        local_removals(rules, &self.shared.local.held(&waiting, pinned))
+    }
+
+    /// Ends the threads, at their next piece; does not wait for them.
+    pub fn stop(&self) {
+        self.shared.inner.lock().stopping = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Drop for Cascade {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl TierState {
+    fn wanted(&self, here: &BTreeSet<u64>) -> Vec<u64> {
+        let usable = here.difference(&self.unusable).copied().collect();
+        wanted(&self.spec.rules, &usable, &self.versions, self.removed)
+    }
+}
+
+/// The thread of one tier.
+struct Worker {
+    shared: Arc<Shared>,
+    index: usize,
+    spec: TierSpec,
+    link: Option<Link>,
+    tier: Option<Box<dyn Tier>>,
+    tables: SegmentTables,
+    backoff: Backoff,
+    /// What an agent that died left unfinished was removed.
+    cleaned: bool,
+}
+
+impl Worker {
+    fn new(shared: Arc<Shared>, index: usize) -> Worker {
+        let spec = shared.inner.lock().states[index].spec.clone();
+        let link = spec.rate.map(|rate| Link::new(&spec.address, rate));
+        let (tier, tables, backoff) = (None, SegmentTables::new(), Backoff::default());
+        Worker { shared, index, spec, link, tier, tables, backoff, cleaned: false }
+    }
+
+    fn run(mut self) {
+        loop {
+            let (asked, hurried) = {
+                let inner = self.shared.inner.lock();
+                (inner.asked, inner.hurried)
+            };
+            match self.round() {
+                Ok(problem) => {
+                    self.backoff.succeeded();
+                    self.change(|state| {
+                        (state.activity, state.error, state.failures) = (Activity::Idle, problem, 0);
+                        state.seen = asked;
+                    });
+                    self.wait(None, |inner| inner.asked > asked);
+                }
+                Err(CopyError::Stopped) => return,
+                Err(error) => {
+                    let again = Instant::now() + self.backoff.failed(chance());
+                    self.change(|state| {
+                        state.activity = Activity::Failed { again };
+                        state.error = Some(bounded(error.to_string()));
+                        state.failures = state.failures.saturating_add(1);
+                        state.seen = asked;
+                    });
+                    // What is wrong may be wrong with the connection.
+                    self.tier = None;
+                    self.wait(Some(again), |inner| inner.hurried > hurried);
+                }
+            }
+            if self.shared.inner.lock().stopping {
+                return;
+            }
+        }
+    }
+
+    /// Waits for the moment, or until `enough`, or the end.
+    fn wait(&self, until: Option<Instant>, enough: impl Fn(&Inner) -> bool) {
+        let mut inner = self.shared.inner.lock();
+        while !inner.stopping && !enough(&inner) {
+            match until {
+                None => self.shared.changed.wait(&mut inner),
+                Some(until) => {
+                    if self.shared.changed.wait_until(&mut inner, until).timed_out() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Copies what is wanted, then removes what is kept no longer. Returns what is wrong with versions at the source.
+    fn round(&mut self) -> Result<Option<String>, CopyError> {
+        self.change(|state| state.activity = Activity::Looking);
+        let tier = match self.tier.take() {
+            Some(tier) => tier,
+            None => (self.shared.open)(&self.spec).map_err(CopyError::Target)?,
+        };
+        let shared = Arc::clone(&self.shared);
+        let place = Place { tier: &*tier, folder: &shared.folder };
+        if !self.cleaned {
+            // The job's lock is ours: no other writer of this folder is at work.
+            tier.clean(&shared.folder).map_err(CopyError::Target)?;
+            self.cleaned = true;
+        }
+        let mut problem = None;
+        loop {
+            let there = place.inventory().map_err(CopyError::Target)?.versions;
+            let here = shared.local.numbers().unwrap_or_default();
+            let mut next = None;
+            self.change(|state| {
+                state.versions = there;
+                let wanted = state.wanted(&here);
+                next = wanted.first().copied();
+                state.waiting = wanted.into_iter().collect();
+            });
+            let Some(epoch) = next else { break };
+            match self.copy(&place, Epoch(epoch)) {
+                Err(CopyError::Source(error)) => {
+                    // One that was removed meanwhile needs no word.
+                    if shared.local.numbers().is_ok_and(|here| here.contains(&epoch)) {
+                        problem = Some(bounded(format!("image {epoch} stays where it is: {error}")));
+                    }
+                    self.change(|state| {
+                        state.unusable.insert(epoch);
+                    });
+                }
+                other => other?,
+            }
+        }
+        self.change(|state| state.activity = Activity::Looking);
+        self.learn_tables();
+        if let Some(removed) = remove::apply(&place, &self.spec.rules, &mut self.tables)? {
+            let there = place.inventory().map_err(CopyError::Target)?.versions;
+            self.change(|state| {
+                state.removed = state.removed.max(Some(removed));
+                state.versions = there;
+            });
+        }
+        self.tier = Some(tier);
+        Ok(problem)
+    }
+
+    /// The segment tables that need not be read from the tier.
+    fn learn_tables(&mut self) {
+        let versions = self.shared.inner.lock().states[self.index].versions.clone();
+        for number in versions {
+            if let Some(table) = self.shared.local.table(number) {
+                self.tables.entry(number).or_insert(Some(table));
+            }
+        }
+    }
+
+    fn copy(&self, to: &Place<'_>, epoch: Epoch) -> Result<(), CopyError> {
+        let folder = LocalTier::at(self.shared.job.dir().to_owned());
+        let from = Place { tier: &folder, folder: "" };
+        let recipe = self.shared.job.dir().join("job.json");
+        let recipe = files::read_checked(&recipe, MAX_RECIPE).map_err(|error| {
+            CopyError::Source(TierError::Settings { object: "job.json".into(), why: error.to_string() })
+        })?;
+        let pace = WorkerPace { worker: self, epoch: epoch.0 };
+        copy_version(&from, to, epoch, Some(&recipe), Way::Down, &pace).map(drop)
+    }
+
+    /// Changes the state of the tier; what a listing says of it is written down.
+    fn change(&self, change: impl FnOnce(&mut TierState)) {
+        let mut inner = self.shared.inner.lock();
+        let state = &mut inner.states[self.index];
+        let told = |state: &TierState| (state.versions.clone(), state.waiting.clone(), state.error.clone());
+        let before = told(state);
+        change(state);
+        state.moved = Instant::now();
+        let is_news = told(state) != before;
+        drop(inner);
+        self.shared.changed.notify_all();
+        if is_news {
+            self.shared.write_record();
+        }
+    }
+}
+
+impl Shared {
+    fn write_record(&self) {
+        let _recording = self.recording.lock();
+        let states = self.inner.lock().states.clone();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let tier = |state: &TierState| TierRecord {
+            tier: state.spec.address.clone(),
+            versions: state.versions.iter().copied().collect(),
+            waiting: state.waiting.iter().copied().collect(),
+            error: state.error.clone(),
+            known_ns: u64::try_from(now.as_nanos()).unwrap_or(0),
+        };
+        let record = TiersRecord { tiers: states.iter().map(tier).collect() };
+        // Advice only: what cannot be written is not known.
+        let _ = record.write(&self.job);
+    }
+}
+
+/// Progress and speed of one copy.
+struct WorkerPace<'a> {
+    worker: &'a Worker,
+    epoch: u64,
+}
+
+impl Pace for WorkerPace<'_> {
+    fn begin(&self, total: u64) {
+        self.worker.change(|state| {
+            state.activity = Activity::Copying { epoch: self.epoch, done: 0, total };
+        });
+    }
+
+    fn pass(&self, bytes: u64) -> bool {
+        let wait = self.worker.link.as_ref().map(|link| link.take(bytes)).filter(|wait| !wait.is_zero());
+        if let Some(wait) = wait {
+            self.worker.wait(Some(Instant::now() + wait), |_| false);
+        }
+        self.worker.change(|state| {
+            if let Activity::Copying { done, .. } = &mut state.activity {
+                *done += bytes;
+            }
+        });
+        !self.worker.shared.inner.lock().stopping
+    }
+
+    fn piece(&self) -> u64 {
+        self.worker.spec.rate.map_or(u64::MAX, |rate| rate / 8)
+    }
+}
+
+/// Any number.
+fn chance() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    xxh3_64(&[now.as_nanos().to_le_bytes(), u128::from(std::process::id()).to_le_bytes()].concat())
+}
+
+/// As much of a message as a listing can bear.
+fn bounded(message: String) -> String {
+    const MOST: usize = 500;
+    if message.chars().count() <= MOST {
+        message
+    } else {
+        message.chars().take(MOST).chain(['…']).collect()
+    }
+}

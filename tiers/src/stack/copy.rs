@@ -1,0 +1,310 @@
+//! One version from one tier to another: segments that are missing, each checked against the manifest's frames while it
+//! is copied, then `job-N`, then the manifest. That is the commit there.
+//!
+//! Called by the cascade (down) and by `holdfast fetch` (up), which holds the job's lock. Memory: one manifest with its
+//! frame table, and one buffer. Invariants: nothing of a damaged segment is ever finished at the target; a blob that
+//! another version of the target may need is never removed; what is there already is not copied again. A crash leaves
+//! segments that no manifest names: the next attempt uses them.
+
+use super::inventory::{Inventory, Place, check_number, damaged, recipe_name};
+use crate::fault;
+use crate::files;
+use crate::format::manifest::{Manifest, SegmentEntry};
+use crate::format::segment::Frame;
+use crate::tier::{Blob, BlobName, TierError};
+use holdfast_image::Epoch;
+use xxhash_rust::xxh3::Xxh3;
+
+/// Largest piece that is read and written at once.
+const PIECE: u64 = 1 << 20;
+/// Bytes at each end of a segment by which it is known: the first block of headers is there, and the last.
+const ENDS: u64 = 4096;
+
+/// Which way a version goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// To a lower tier. Segments that are there already are known by their ends.
+    Down,
+    /// Back to the first tier. Segments that are there already are checked as a whole: they may be why it is needed.
+    Up,
+}
+
+impl Way {
+    fn point(self, down: &'static str, up: &'static str) {
+        fault::point(if self == Way::Down { down } else { up });
+    }
+}
+
+/// How fast a copy may go, and who wants to know how far it is.
+pub trait Pace {
+    /// Bytes that will be copied in all.
+    fn begin(&self, total: u64);
+    /// Waits until so many bytes may follow. `false`: stop here.
+    fn pass(&self, bytes: u64) -> bool;
+    /// Largest piece, bytes.
+    fn piece(&self) -> u64 {
+        PIECE
+    }
+}
+
+/// What was done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Copied {
+    /// Bytes of segments that were copied.
+    pub bytes: u64,
+    /// Segments that were there already.
+    pub found: usize,
+}
+
+/// Why a version was not copied.
+#[derive(Debug, thiserror::Error)]
+pub enum CopyError {
+    /// It cannot be read where it is, or is damaged there.
+    #[error("{0}")]
+    Source(TierError),
+    /// It cannot be written where it is to go.
+    #[error("{0}")]
+    Target(TierError),
+    /// Another agent has written there under the same names.
+    #[error(
+        "{object}: it is of another image; the job was continued from this tier elsewhere: restart one of the two with \
+         --name, or give it another tier"
+    )]
+    Foreign {
+        /// The blob.
+        object: String,
+    },
+    /// The pace said so.
+    #[error("stopped")]
+    Stopped,
+}
+
+/// Copies version `epoch`, with `recipe` as its `job-N`. Does nothing where it is there already.
+///
+/// # Errors
+/// See [`CopyError`]; the target has no version then that it had not before.
+pub fn copy_version(
+    from: &Place<'_>,
+    to: &Place<'_>,
+    epoch: Epoch,
+    recipe: Option<&[u8]>,
+    way: Way,
+    pace: &dyn Pace,
+) -> Result<Copied, CopyError> {
+    let bytes = from.manifest(epoch).map_err(CopyError::Source)?;
+    let named = || from.name(&files::manifest_name(epoch));
+    let bad = |error| CopyError::Source(damaged(&named(), error));
+    let manifest = Manifest::open(&bytes).map_err(bad)?;
+    check_number(&named(), manifest.epoch, epoch).map_err(CopyError::Source)?;
+    let segments = manifest.segments().map_err(bad)?;
+    let frames = manifest.frames(&segments).map_err(bad)?;
+    let copier = Copier { from, to, way, pace, there: to.inventory().map_err(CopyError::Target)? };
+    let mut copied = Copied::default();
+    let mut missing = Vec::new();
+    for (index, entry) in (0..).zip(&segments) {
+        let first = frames.partition_point(|frame| frame.segment < index);
+        let count = frames[first..].partition_point(|frame| frame.segment == index);
+        let frames = &frames[first..first + count];
+        if copier.has(entry, frames)? {
+            copied.found += 1;
+        } else {
+            missing.push((entry, frames));
+        }
+    }
+    pace.begin(missing.iter().map(|(entry, _)| entry.len).sum());
+    for (entry, frames) in missing {
+        copier.segment(entry, frames)?;
+        copied.bytes += entry.len;
+    }
+    if let Some(recipe) = recipe {
+        copier.publish(&recipe_name(epoch), recipe, false)?;
+        way.point("cascade-recipe", "fetch-recipe");
+    }
+    copier.publish(&files::manifest_name(epoch), &bytes, true)?;
+    way.point("cascade-manifest", "fetch-manifest");
+    Ok(copied)
+}
+
+struct Copier<'a> {
+    from: &'a Place<'a>,
+    to: &'a Place<'a>,
+    way: Way,
+    pace: &'a dyn Pace,
+    there: Inventory,
+}
+
+impl Copier<'_> {
+    /// Whether the target has this segment. One that is another image's, of which the target has no version any more,
+    /// is removed; so is a damaged one on the way up.
+    fn has(&self, entry: &SegmentEntry, frames: &[Frame]) -> Result<bool, CopyError> {
+        let file = files::segment_name(entry.epoch, entry.number);
+        let Some(&len) = self.there.segments.get(&(entry.epoch.0, entry.number)) else { return Ok(false) };
+        let name = self.to.name(&file).map_err(CopyError::Target)?;
+        if len == entry.len && self.is_same(&name, entry, frames)? {
+            return Ok(true);
+        }
+        // Only versions of its own epoch and later ones can name it.
+        if self.way == Way::Down && self.there.versions.range(entry.epoch.0..).next().is_some() {
+            return Err(CopyError::Foreign { object: self.to.object(&name) });
+        }
+        self.to.tier.remove(&name).map_err(CopyError::Target)?;
+        Ok(false)
+    }
+
+    fn is_same(&self, name: &BlobName, entry: &SegmentEntry, frames: &[Frame]) -> Result<bool, CopyError> {
+        let ours = self.from.name(name.file()).map_err(CopyError::Source)?;
+        let ours = self.from.tier.open(&ours).map_err(CopyError::Source)?;
+        let theirs = self.to.tier.open(name).map_err(CopyError::Target)?;
+        for offset in [0, entry.len.saturating_sub(ENDS)] {
+            let len = usize::try_from(ENDS.min(entry.len - offset)).unwrap_or(0);
+            let (mut a, mut b) = (vec![0; len], vec![0; len]);
+            ours.read_at(offset, &mut a).map_err(CopyError::Source)?;
+            theirs.read_at(offset, &mut b).map_err(CopyError::Target)?;
+            if a != b {
+                return Ok(false);
+            }
+        }
+        if self.way == Way::Down {
+            return Ok(true);
+        }
+        let mut check = FrameCheck::new(frames);
+        let all = read_all(&*theirs, entry.len, PIECE, |piece| Ok(check.feed(piece).is_ok()));
+        all.map_err(CopyError::Target)
+    }
+
+    fn segment(&self, entry: &SegmentEntry, frames: &[Frame]) -> Result<(), CopyError> {
+        let file = files::segment_name(entry.epoch, entry.number);
+        let source = self.from.name(&file).map_err(CopyError::Source)?;
+        let blob = self.from.tier.open(&source).map_err(CopyError::Source)?;
+        if blob.len() != entry.len {
+            let error = TierError::Short { object: self.from.object(&source), len: blob.len() };
+            return Err(CopyError::Source(error));
+        }
+        let name = self.to.name(&file).map_err(CopyError::Target)?;
+        let mut writer = self.to.tier.create(&name, Some(entry.len)).map_err(CopyError::Target)?;
+        let mut check = FrameCheck::new(frames);
+        let mut failed = None;
+        let read = read_all(&*blob, entry.len, self.pace.piece().clamp(ENDS, PIECE), |piece| {
+            failed = self.piece(&mut check, &mut *writer, piece, &source).err();
+            Ok(failed.is_none())
+        });
+        read.map_err(CopyError::Source)?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        writer.finish().map_err(CopyError::Target)?;
+        self.way.point("cascade-segment", "fetch-segment");
+        Ok(())
+    }
+
+    fn piece(
+        &self,
+        check: &mut FrameCheck<'_>,
+        writer: &mut dyn crate::tier::BlobWriter,
+        piece: &[u8],
+        source: &BlobName,
+    ) -> Result<(), CopyError> {
+        if !self.pace.pass(piece.len() as u64) {
+            return Err(CopyError::Stopped);
+        }
+        check.feed(piece).map_err(|offset| {
+            let what = "bytes from here on do not match their checksum".to_owned();
+            CopyError::Source(TierError::Damaged { object: self.from.object(source), offset, what })
+        })?;
+        writer.append(piece).map_err(CopyError::Target)?;
+        self.way.point("cascade-piece", "fetch-piece");
+        Ok(())
+    }
+
+    /// A name that is taken is no error where the same is there. `own`: else it is another agent's.
+    fn publish(&self, file: &str, bytes: &[u8], own: bool) -> Result<(), CopyError> {
+        let name = self.to.name(file).map_err(CopyError::Target)?;
+        match self.to.tier.publish(&name, bytes) {
+            Ok(()) => Ok(()),
+            Err(TierError::Exists { .. }) if !own => Ok(()),
+            Err(error) => {
+                // Whether it is there is not known after any error.
+                let len = bytes.len() as u64;
+                match self.to.tier.open(&name) {
+                    Ok(blob) if blob.len() == len && equals(&*blob, bytes).map_err(CopyError::Target)? => {
+                        Ok(())
+                    }
+                    Ok(_) if own => Err(CopyError::Foreign { object: self.to.object(&name) }),
+                    _ => Err(CopyError::Target(error)),
+                }
+            }
+        }
+    }
+}
+
+fn equals(blob: &dyn Blob, bytes: &[u8]) -> Result<bool, TierError> {
+    let mut at = 0;
+    read_all(blob, bytes.len() as u64, PIECE, |piece| {
+        let same = bytes[at..].starts_with(piece);
+        at += piece.len();
+        Ok(same)
+    })
+}
+
+/// Hands all bytes over, piece by piece, until `each` says that it is enough: then `false`.
+fn read_all(
+    blob: &dyn Blob,
+    len: u64,
+    piece: u64,
+    mut each: impl FnMut(&[u8]) -> Result<bool, TierError>,
+) -> Result<bool, TierError> {
+    let mut buffer = vec![0; usize::try_from(piece.min(len)).unwrap_or(0)];
+    let mut at = 0;
+    while at < len {
+        let now = usize::try_from((len - at).min(piece)).unwrap_or(0);
+        blob.read_at(at, &mut buffer[..now])?;
+        if !each(&buffer[..now])? {
+            return Ok(false);
+        }
+        at += now as u64;
+    }
+    Ok(true)
+}
+
+/// Compares the bytes of a segment, as they pass, with the checksums of its frames.
+struct FrameCheck<'a> {
+    /// Those that are not over, ascending.
+    frames: &'a [Frame],
+    hash: Xxh3,
+    at: u64,
+}
+
+impl<'a> FrameCheck<'a> {
+    fn new(frames: &'a [Frame]) -> FrameCheck<'a> {
+        FrameCheck { frames, hash: Xxh3::new(), at: 0 }
+    }
+
+    /// The next bytes. An error is where the frame begins that is damaged.
+    fn feed(&mut self, mut bytes: &[u8]) -> Result<(), u64> {
+        while let Some((frame, rest)) = self.frames.split_first() {
+            let part = |bytes: &[u8], until: u64, at: u64| {
+                usize::try_from(until.saturating_sub(at)).unwrap_or(usize::MAX).min(bytes.len())
+            };
+            let gap = part(bytes, frame.offset, self.at);
+            self.at += gap as u64;
+            bytes = &bytes[gap..];
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            let data = part(bytes, frame.end(), self.at);
+            self.hash.update(&bytes[..data]);
+            self.at += data as u64;
+            bytes = &bytes[data..];
+            if self.at < frame.end() {
+                return Ok(());
+            }
+            if self.hash.digest() != frame.checksum {
+                return Err(frame.offset);
+            }
+            self.hash.reset();
+            self.frames = rest;
+        }
+        self.at += bytes.len() as u64;
+        Ok(())
+    }
+}

@@ -1,0 +1,64 @@
+//! The images of the first tier, with the segments that they name. Read once: images never change.
+//!
+//! Used by the cascade's threads and by the agent after a commit.
+
+use super::plan::HeldVersion;
+use crate::files::{self, FileName};
+use crate::format::manifest::SegmentEntry;
+use crate::policy::SegmentId;
+use crate::stack::Place;
+use crate::tier::LocalTier;
+use crate::{Job, StoreError};
+use holdfast_image::Epoch;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// See the head of the file.
+pub(crate) struct LocalVersions {
+    job: Job,
+    /// None: its manifest cannot be read.
+    known: Mutex<BTreeMap<u64, Option<Vec<SegmentEntry>>>>,
+}
+
+impl LocalVersions {
+    pub(crate) fn new(job: Job) -> LocalVersions {
+        LocalVersions { job, known: Mutex::default() }
+    }
+
+    /// Numbers of the images whose manifests can be read.
+    pub(crate) fn numbers(&self) -> Result<BTreeSet<u64>, StoreError> {
+        let there: BTreeSet<u64> = files::list(self.job.dir())?
+            .into_iter()
+            .filter_map(|(name, _)| if let FileName::Manifest(epoch) = name { Some(epoch.0) } else { None })
+            .collect();
+        let folder = LocalTier::at(self.job.dir().to_owned());
+        let place = Place { tier: &folder, folder: "" };
+        let mut known = self.known.lock();
+        known.retain(|number, _| there.contains(number));
+        for number in there {
+            known.entry(number).or_insert_with(|| place.segments(Epoch(number)).ok());
+        }
+        Ok(known.iter().filter(|(_, table)| table.is_some()).map(|(&number, _)| number).collect())
+    }
+
+    /// The segments of an image, if that is known.
+    pub(crate) fn table(&self, number: u64) -> Option<Vec<SegmentEntry>> {
+        self.known.lock().get(&number)?.clone()
+    }
+
+    /// All images, for the decision which of them go.
+    pub(crate) fn held(&self, waiting: &BTreeSet<u64>, pinned: Option<u64>) -> Vec<HeldVersion> {
+        let mut ids = BTreeMap::new();
+        let mut id = |entry: &SegmentEntry| {
+            let next = ids.len() as u64;
+            SegmentId(*ids.entry((entry.epoch.0, entry.number)).or_insert(next))
+        };
+        let known = self.known.lock();
+        let held = known.iter().filter_map(|(&number, table)| {
+            let segments = table.as_ref()?.iter().map(|entry| (id(entry), entry.len)).collect();
+            let waits = waiting.contains(&number);
+            Some(HeldVersion { number, segments, waits, pinned: pinned == Some(number) })
+        });
+        held.collect()
+    }
+}

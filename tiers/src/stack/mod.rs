@@ -1,0 +1,31 @@
+//! The store over several tiers: committed versions move down by themselves, and up again when they are missing.
+//!
+//! * [`TierSpec`]: a tier as the user names it, with its rules.
+//! * [`copy_version`]: one version from one tier to another: segments, then the commit. Both ways.
+//! * [`Cascade`]: the threads that keep lower tiers as their rules say; [`TierState`] is what they tell.
+//! * [`local_removals`]: which images of the first tier may go.
+//!
+//! Called by the agent, by `holdfast sync` (what a dead agent left) and by `holdfast fetch` (up). What a tier takes and
+//! keeps is decided by [`crate::policy::Retention`]. `policy::Hierarchy` is not asked: it moves segments between caches
+//! that fill up, one at a time; here versions move as a whole, each from the first tier, which has them all.
+//! Invariants: a version is on a tier when its manifest is, and that is published when everything it names is there and
+//! was checked while it was copied; nothing here is waited for by a checkpoint; a version that a lower tier wants is
+//! never removed above because of `keep` alone.
+
+mod backoff;
+mod cascade;
+mod copy;
+mod inventory;
+mod link;
+mod local;
+mod plan;
+mod record;
+mod remove;
+mod spec;
+
+pub use cascade::{Activity, Cascade, CascadeOptions, Opener, TierState};
+pub use copy::{Copied, CopyError, Pace, Way, copy_version};
+pub use inventory::{Inventory, Place};
+pub use plan::{HeldVersion, LocalRules, local_removals};
+pub use record::{TierRecord, TiersRecord};
+pub use spec::TierSpec;

@@ -1,0 +1,59 @@
+//! `tiers.json` in the job's folder: what is known of its tiers, for listings that ask no tier.
+//!
+//! Written by the cascade when something changes, read by `holdfast list` and by the next cascade. Advice only: one
+//! that is missing or cannot be read is as if nothing were known.
+
+use crate::Job;
+use crate::files::{self, TEMP};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io::Write;
+
+/// Its name, and its greatest length, bytes.
+const NAME: &str = "tiers.json";
+const MOST: u64 = 4 << 20;
+
+/// What is known of one tier.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TierRecord {
+    /// Its address.
+    pub tier: String,
+    /// Numbers of the images that it has.
+    pub versions: Vec<u64>,
+    /// Those that it is to get and has not got.
+    pub waiting: Vec<u64>,
+    /// Why not, if something failed.
+    pub error: Option<String>,
+    /// CLOCK_REALTIME of this knowledge, nanoseconds.
+    pub known_ns: u64,
+}
+
+/// See the head of the file.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TiersRecord {
+    /// The lower tiers, the fastest first.
+    pub tiers: Vec<TierRecord>,
+}
+
+impl TiersRecord {
+    /// Reads what is known of a job's tiers.
+    pub fn read(job: &Job) -> TiersRecord {
+        let bytes = files::read_checked(&job.dir().join(NAME), MOST).unwrap_or_default();
+        serde_json::from_slice(&bytes).unwrap_or_default()
+    }
+
+    /// Writes it, atomically; not durable: after a crash of the host the tiers are asked again.
+    pub(crate) fn write(&self, job: &Job) -> std::io::Result<()> {
+        let (path, temp) = (job.dir().join(NAME), job.dir().join(format!("{TEMP}{NAME}")));
+        let _ = fs::remove_file(&temp);
+        files::create_new(&temp, 0)?.write_all(&serde_json::to_vec_pretty(self)?)?;
+        fs::rename(temp, path)
+    }
+
+    /// The tier of this address, if something is known.
+    pub fn of(&self, address: &str) -> Option<&TierRecord> {
+        self.tiers.iter().find(|tier| tier.tier == address)
+    }
+}

@@ -1,0 +1,73 @@
+//! What a lower tier no longer keeps goes: manifests first, then segments that no manifest of that tier names.
+//!
+//! Called by the cascade when a tier has all that it wants. Invariants: the newest version stays; a segment goes only
+//! when every manifest that could name it was read; segments newer than the newest version are left alone: a copy that
+//! is under way, or will be tried again, uses them.
+
+use super::copy::CopyError;
+use super::inventory::{Place, recipe_name};
+use crate::fault;
+use crate::files;
+use crate::format::manifest::SegmentEntry;
+use crate::policy::{Retention, SegmentId, Version};
+use crate::tier::TierError;
+use holdfast_image::Epoch;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The segment tables of a tier's versions, as far as they were read. None: damaged.
+pub(crate) type SegmentTables = BTreeMap<u64, Option<Vec<SegmentEntry>>>;
+
+/// Removes what the rules no longer keep, and what crashes left. Returns the newest version that was removed.
+pub(crate) fn apply(
+    place: &Place<'_>,
+    rules: &Retention,
+    tables: &mut SegmentTables,
+) -> Result<Option<u64>, CopyError> {
+    let there = place.inventory().map_err(CopyError::Target)?;
+    tables.retain(|number, _| there.versions.contains(number));
+    for &number in &there.versions {
+        if let Entry::Vacant(entry) = tables.entry(number) {
+            entry.insert(match place.segments(Epoch(number)) {
+                Ok(table) => Some(table),
+                Err(TierError::Damaged { .. } | TierError::Short { .. }) => None,
+                Err(error) => return Err(CopyError::Target(error)),
+            });
+        }
+    }
+    let mut ids = BTreeMap::new();
+    let versions: Vec<Version> =
+        tables.iter().map(|(&number, table)| version(number, table.as_deref(), &mut ids)).collect();
+    let removed = rules.removes(&versions);
+    for &number in &removed {
+        for file in [files::manifest_name(Epoch(number)), recipe_name(Epoch(number))] {
+            let name = place.name(&file).map_err(CopyError::Target)?;
+            place.tier.remove(&name).map_err(CopyError::Target)?;
+            fault::point("remove-manifest");
+        }
+        tables.remove(&number);
+    }
+    let Some(&newest) = there.versions.last() else { return Ok(None) };
+    // One that cannot be read may need any segment of its own and earlier epochs.
+    let unknown = tables.iter().rev().find(|(_, table)| table.is_none()).map_or(0, |(&number, _)| number);
+    let named: BTreeSet<(u64, u32)> =
+        tables.values().flatten().flatten().map(|entry| (entry.epoch.0, entry.number)).collect();
+    for &(epoch, number) in there.segments.keys() {
+        if epoch <= newest && epoch > unknown && !named.contains(&(epoch, number)) {
+            let file = files::segment_name(Epoch(epoch), number);
+            let name = place.name(&file).map_err(CopyError::Target)?;
+            place.tier.remove(&name).map_err(CopyError::Target)?;
+            fault::point("remove-segment");
+        }
+    }
+    Ok(removed.last().copied())
+}
+
+fn version(number: u64, table: Option<&[SegmentEntry]>, ids: &mut BTreeMap<(u64, u32), u64>) -> Version {
+    let mut id = |entry: &SegmentEntry| {
+        let next = ids.len() as u64;
+        SegmentId(*ids.entry((entry.epoch.0, entry.number)).or_insert(next))
+    };
+    let segments = table.unwrap_or_default().iter().map(|entry| (id(entry), entry.len)).collect();
+    Version { number, segments, wanted_below: false }
+}

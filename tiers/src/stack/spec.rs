@@ -1,0 +1,192 @@
+//! A tier as the user names it: `ADDRESS[,keep=N][,every=N][,max=SIZE][,rate=SIZE/s]`.
+//!
+//! Read from the command line, from `job.json` and, by parts, from configuration files. Pure.
+//! Invariant: there is no password in an address: credentials come from the environment and its files, so that none
+//! reaches `job.json`, a listing or a log.
+
+use crate::policy::Retention;
+use crate::tier::address::Address;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+use std::str::FromStr;
+
+/// The address of the first tier, the store itself, where only rules can be given.
+const LOCAL: &str = "local";
+
+/// A tier and its rules.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TierSpec {
+    /// Where it is.
+    pub address: String,
+    /// What it takes and keeps.
+    pub rules: Retention,
+    /// Most bytes per second towards it, for all jobs of the user on this host together; none: as fast as it goes.
+    pub rate: Option<u64>,
+}
+
+impl TierSpec {
+    /// A tier without rules.
+    ///
+    /// # Errors
+    /// The address cannot be one, or holds credentials.
+    pub fn new(address: &str) -> Result<TierSpec, String> {
+        let spec = TierSpec { address: check_address(address)?, rules: Retention::default(), rate: None };
+        Ok(spec)
+    }
+
+    /// Whether this is the first tier, the store itself.
+    pub fn is_local(&self) -> bool {
+        self.address == LOCAL
+    }
+
+    /// Sets one rule: `keep`, `every`, `max` or `rate`.
+    ///
+    /// # Errors
+    /// Says what is accepted.
+    pub fn set(&mut self, rule: &str, value: &str) -> Result<(), String> {
+        match rule {
+            "keep" => self.rules.keep = Some(count(rule, value)?),
+            "every" if self.is_local() => {
+                return Err("every= is for lower tiers: local has all images".into());
+            }
+            "every" => self.rules.every = Some(count(rule, value)?),
+            "max" => self.rules.max_bytes = Some(size(value)?),
+            "rate" if self.is_local() => return Err("rate= is for lower tiers: see `run --rate`".into()),
+            "rate" => self.rate = Some(size(value.strip_suffix("/s").unwrap_or(value))?),
+            _ => {
+                return Err(format!(
+                    "{rule:?} is no rule of a tier; write keep=N, every=N, max=SIZE or rate=SIZE/s"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The address in its usual form.
+fn check_address(address: &str) -> Result<String, String> {
+    if address == LOCAL {
+        return Ok(address.to_owned());
+    }
+    Address::parse(address).map(|address| address.to_string()).map_err(|error| error.to_string())
+}
+
+fn count(rule: &str, value: &str) -> Result<u64, String> {
+    match value.parse() {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err(format!("{rule}={value}: a number from 1 on is needed")),
+    }
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?} is not a size; write bytes, for example 64M, 200G or 2T");
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number: u64 = text[..digits].parse().map_err(|_| wrong())?;
+    let shift = match text[digits..].to_ascii_uppercase().as_str() {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return Err(wrong()),
+    };
+    number.checked_mul(1 << shift).filter(|&bytes| bytes > 0).ok_or_else(wrong)
+}
+
+/// A size in the words that [`size`] reads.
+struct Size(u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
+        match units.into_iter().find(|(shift, _)| self.0 > 0 && self.0.trailing_zeros() >= *shift) {
+            Some((shift, unit)) => write!(out, "{}{unit}", self.0 >> shift),
+            None => write!(out, "{}", self.0),
+        }
+    }
+}
+
+impl FromStr for TierSpec {
+    type Err = String;
+    fn from_str(text: &str) -> Result<TierSpec, String> {
+        let mut parts = text.split(',');
+        let mut spec = TierSpec::new(parts.next().unwrap_or_default())?;
+        for part in parts {
+            let (rule, value) = part.split_once('=').unwrap_or((part, ""));
+            spec.set(rule, value).map_err(|why| format!("{text:?}: {why}"))?;
+        }
+        Ok(spec)
+    }
+}
+
+impl fmt::Display for TierSpec {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.address)?;
+        let numbers = [("keep", self.rules.keep), ("every", self.rules.every)];
+        for (rule, value) in numbers.into_iter().filter_map(|(rule, value)| Some((rule, value?))) {
+            write!(out, ",{rule}={value}")?;
+        }
+        let sizes = [("max", self.rules.max_bytes), ("rate", self.rate)];
+        for (rule, value) in sizes.into_iter().filter_map(|(rule, value)| Some((rule, value?))) {
+            write!(out, ",{rule}={}", Size(value))?;
+        }
+        Ok(())
+    }
+}
+
+impl Serialize for TierSpec {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for TierSpec {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<TierSpec, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<TierSpec, String> {
+        text.parse()
+    }
+
+    #[test]
+    fn a_tier_is_an_address_and_rules() {
+        let spec = read("dir=/pfs/me,keep=8,every=4,max=200G,rate=50M/s").unwrap();
+        assert_eq!(spec.address, "dir=/pfs/me");
+        let rules = Retention { keep: Some(8), every: Some(4), max_bytes: Some(200 << 30) };
+        assert_eq!((spec.rules, spec.rate), (rules, Some(50 << 20)));
+        assert_eq!(spec.to_string(), "dir=/pfs/me,keep=8,every=4,max=200G,rate=50M");
+        assert_eq!(read(&spec.to_string()).unwrap(), spec);
+        assert_eq!(read("s3://bucket/prefix").unwrap().to_string(), "s3://bucket/prefix");
+        assert_eq!(read("dir=/x,max=1000").unwrap().to_string(), "dir=/x,max=1000");
+        assert!(read("local,keep=2,max=1T").unwrap().is_local());
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_said() {
+        for text in [
+            "",
+            ",keep=1",
+            "dir=/x,keep",
+            "dir=/x,keep=0",
+            "dir=/x,every=-1",
+            "dir=/x,max=lots",
+            "dir=/x,max=0",
+            "dir=/x,max=99999999T",
+            "dir=/x,speed=3",
+            "local,every=2",
+            "local,rate=1M",
+            "s3://me:secret@bucket/prefix",
+            "http://host/x?token=secret",
+        ] {
+            assert!(read(text).is_err(), "{text:?}");
+        }
+        assert!(!read("s3://me:secret@bucket/prefix").unwrap_err().contains("secret"));
+    }
+}
