@@ -10,7 +10,7 @@ REAPER = /usr/bin/python3 scripts/reaper.py
 SAY = @printf '\n==> %s\n'
 
 .PHONY: help demo build test test-full support check unit loom e2e deps install clean
-.PHONY: bench bench-aickpt bench-exec bench-figure4 bench-pager bench-tree bench-policy
+.PHONY: bench bench-aickpt bench-exec bench-figure4 bench-memory-tier bench-pager bench-tree bench-policy
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
@@ -96,6 +96,9 @@ bench-figure4: build
 bench-figure4: ## LAMMPS and a lattice code: added time by the bound on copies (< 20 minutes; installs lammps as root)
 	@scripts/install-deps.sh figure4
 	@/usr/bin/python3 benches/figure4.py
+
+bench-memory-tier: ## puts into the memory tier, beside memcpy and plain files in tmpfs (< 2 minutes, 2 GB of memory)
+	@$(CARGO) bench -q --locked -p holdfast-tiers --bench memory_tier
 
 bench-pager: build ## cost of first writes, stop of a 4 GiB heap, size of increments (< 15 minutes, 6 GB of memory)
 	@/usr/bin/python3 benches/pager.py

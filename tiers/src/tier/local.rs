@@ -52,12 +52,18 @@ impl LocalTier {
         LocalTier { root, info }
     }
 
-    fn path(&self, name: &BlobName) -> PathBuf {
+    /// Its folder.
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Where a blob is.
+    pub(super) fn path(&self, name: &BlobName) -> PathBuf {
         self.root.join(name.as_str())
     }
 
     /// Looks at the folders above a blob, from the uppermost on; makes those that are not there if `make`.
-    fn folder(&self, folder: &str, make: bool) -> Result<PathBuf, TierError> {
+    pub(super) fn folder(&self, folder: &str, make: bool) -> Result<PathBuf, TierError> {
         let mut path = self.root.clone();
         for part in folder.split('/').filter(|part| !part.is_empty()) {
             path.push(part);

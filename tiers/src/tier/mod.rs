@@ -15,12 +15,14 @@ pub mod address;
 mod error;
 mod folder;
 mod local;
+mod memory;
 mod name;
 mod posix;
 
 pub use error::TierError;
 pub use folder::FolderTier;
 pub use local::LocalTier;
+pub use memory::MemoryTier;
 pub use name::BlobName;
 
 use std::fs::File;

@@ -2,6 +2,7 @@
 #![allow(dead_code, missing_docs)] // each test binary uses a part of it
 
 pub mod conformance;
+pub mod memory;
 
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::manifest::{EpochFigures, StopBreakdown};
