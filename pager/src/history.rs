@@ -11,8 +11,9 @@
 
 use crate::access::{EpochAccess, Packed, PackedChunk, unknown_chunk};
 use crate::agreement::agreement_permille;
-use crate::chunk::CHUNK_PAGES;
+use crate::chunk::{CHUNK_PAGES, CHUNK_PAGES_U64};
 use crate::prediction::Prediction;
+use holdfast_image::{Addr, PAGE_SIZE};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -26,8 +27,8 @@ const CLEARLY_PERMILLE: u32 = 80;
 const MIN_COMPARED: u32 = 2;
 const MAGIC: &[u8; 4] = b"HFAH";
 const VERSION: u16 = 1;
-/// End of user space in chunks of 2 MiB: 2^57 bytes.
-const END_CHUNK: u64 = 1 << 36;
+/// End of all address spaces ([`holdfast_image::address_space`]) in chunks; what was in files is in the last of them.
+const END_CHUNK: u64 = Addr::END.0 / (CHUNK_PAGES_U64 * PAGE_SIZE);
 
 /// How well the epoch `lag` before predicts, over the epochs seen.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -237,7 +238,7 @@ fn decode_epoch(reader: &mut Reader<'_>, room: &mut usize) -> Result<EpochAccess
     for _ in 0..chunks {
         let number = u64::from_le_bytes(reader.array()?);
         if number < least || number >= END_CHUNK {
-            return Err(reader.damaged("chunks that are out of order or beyond user space"));
+            return Err(reader.damaged("chunks that are out of order or beyond all address spaces"));
         }
         least = number + 1;
         decoded.insert(number, decode_chunk(reader)?);
@@ -296,7 +297,7 @@ mod tests {
     use crate::recorder::Recorder;
     use holdfast_image::page_set::PageSet;
     use holdfast_image::pages::PageRun;
-    use holdfast_image::{Addr, PAGE_SIZE, PageCount};
+    use holdfast_image::{PageCount, address_space};
     use proptest::prelude::*;
 
     const PAGES: u64 = 2048;
@@ -407,6 +408,18 @@ mod tests {
         assert!(idle.len() < 500, "{} bytes", idle.len());
         let steady = pushed((0..4).map(|_| epoch(&ascending, 5000)));
         assert_eq!(History::decode(&steady.encode()), Ok(steady));
+    }
+
+    /// What was in files has pages, too.
+    #[test]
+    fn a_history_may_reach_to_the_last_address_space() {
+        let page = address_space::global_run(address_space::FILES, run(0, 1));
+        let all: PageSet = [run(0, PAGES), page].into_iter().collect();
+        let mut recorder = Recorder::new(&all, &all);
+        recorder.written(page, 1);
+        recorder.flush_done(2);
+        let history = pushed([recorder.finish()]);
+        assert_eq!(History::decode(&history.encode()), Ok(history));
     }
 
     #[test]
