@@ -20,10 +20,10 @@ import sys
 
 from check_common import ROOT, comments, finish, read, tracked
 
-# What comments cite of the kernel, of glibc, systemd and lz4, and the headers of the system.
+# What comments cite of the kernel, of glibc, systemd, SSSD and lz4, and the headers of the system.
 NOT_OURS = re.compile(
     r"(arch|block|drivers|fs|include|io_uring|ipc|kernel|lib|mm|net|security|uapi|Documentation)/"
-    r"|lz4_Block_format\.md|(dlfcn|elf|malloc|nptl|posix|sysdeps)/|src/basic/|(asm-generic|asm|linux|sys)/\w+\.h$"
+    r"|lz4_Block_format\.md|(dlfcn|elf|malloc|nptl|nscd|posix|sysdeps)/|src/(basic|sss_client|util)/|(asm-generic|asm|linux|sys)/\w+\.h$"
 )
 # What a path of the repository ends in.
 _ENDING = r"(?:rs|md|c|h|py|sh|js|toml)"

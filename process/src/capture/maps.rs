@@ -3,6 +3,7 @@
 //! [`classify`], [`refuse_large`] and [`save_shared`] run inside the stop. The pages of private memory are the
 //! tracker's business (`track`).
 
+use crate::capture::name_caches;
 use crate::error::TraceError;
 use crate::freeze::frozen_memory::SavedPages;
 use crate::track::hugetlb;
@@ -49,6 +50,8 @@ pub enum Kind {
     SystemV,
     /// Shared memory without a name.
     SharedAnonymous,
+    /// A database of nscd or SSSD, in a client: in the image as private memory ([`super::name_caches`]).
+    NameCache,
 }
 
 /// A mapping, understood.
@@ -123,6 +126,9 @@ fn kind_of(mapping: &Mapping, flags: &[String], own_files: &[PathBuf]) -> Result
         return Err("memory with a protection key (pkey_mprotect) is not supported".into());
     }
     let path = path_of(name);
+    if name_caches::is_of_client(mapping, mapping.prot & 2 != 0 || has("mw")) {
+        return Ok(Kind::NameCache);
+    }
     if !mapping.shared {
         let own = own_files.iter().any(|own| path.starts_with(own));
         return Ok(match name.first() {
@@ -254,7 +260,7 @@ pub fn refuse_guards(pagemap: &File, all: &[Mapped]) -> Vec<Refusal> {
             Some("in shared memory")
         }
         Kind::PrivateFile => Some("in a private mapping of a file"),
-        Kind::Kernel | Kind::Anonymous { .. } | Kind::Huge => None,
+        Kind::Kernel | Kind::Anonymous { .. } | Kind::Huge | Kind::NameCache => None,
     };
     let refused = |mapped: &Mapped| {
         let (mapping, place, mut found) = (&mapped.mapping, place(mapped.kind)?, None);
@@ -267,7 +273,7 @@ pub fn refuse_guards(pagemap: &File, all: &[Mapped]) -> Vec<Refusal> {
     all.iter().filter_map(refused).collect()
 }
 
-/// Copies shared memory that is not in `objects` yet. Inside the stop, after [`refuse_large`].
+/// Copies shared memory that is not in `objects` yet, and databases of names. Inside the stop, after [`refuse_large`].
 ///
 /// # Errors
 /// Memory that cannot be read.
@@ -289,6 +295,18 @@ pub fn save_shared(
         saved.add(run, |buffer| {
             procmem::read(tid, run.start.0, buffer).or_else(|_| memory.read(run.start.0, buffer))
         })?;
+    }
+    let caches = all.iter().filter(|mapped| mapped.kind == Kind::NameCache).map(|mapped| &mapped.mapping);
+    for mapping in caches {
+        let end = readable_end(memory, mapping.start, mapping.end);
+        let run = PageRun::between(Addr(mapping.start), Addr(end));
+        if run.pages.0 > 0 {
+            saved.add(run, |buffer| {
+                memory.read(run.start.0, buffer)?;
+                name_caches::mark(mapping, buffer);
+                Ok(())
+            })?;
+        }
     }
     Ok(())
 }

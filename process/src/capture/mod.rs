@@ -1,6 +1,7 @@
 //! The process record: what the kernel knows of a stopped process.
 //!
 //! * [`maps`], [`mlock`]: mappings, their flags and where their pages are. * [`files`]: descriptors and data in flight.
+//! * [`name_caches`]: what nscd and SSSD have given the process.
 //! * [`hardlinks`]: files whose name was removed while they have another one. * [`cwd`]: the current directory.
 //! * [`credentials`]: ids and capabilities. * [`sysv_shm`]: System V shared memory.
 //! * [`attributes`]: what a process and its threads tell of their settings.
@@ -26,6 +27,7 @@ pub mod last_pid;
 pub mod map_flags;
 pub mod maps;
 pub mod mlock;
+pub mod name_caches;
 pub mod processor;
 pub mod regions;
 pub mod running_files;

@@ -16,6 +16,7 @@ mod increments;
 mod launchers;
 mod lifecycle;
 mod memory;
+mod name_caches;
 mod processors;
 mod refusals;
 mod saved_files;

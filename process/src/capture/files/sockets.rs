@@ -8,6 +8,7 @@ use super::in_flight::{glance, peek};
 use super::socket_files;
 use super::socket_options::options;
 use super::{FileReader, Found, Look, Obstacle};
+use crate::capture::name_caches;
 use holdfast_image::bytes::Blob;
 use holdfast_image::record::{Object, SocketOption, SocketRecord, SocketState, internet_address};
 use holdfast_sys::sock_diag::UnixSocket;
@@ -71,6 +72,10 @@ impl FileReader<'_> {
                 SocketState::Listening { backlog: kernel.backlog }
             }
             (None, _) => SocketState::Idle,
+            // The library notices that the other end is closed.
+            (Some(_), None) if peer_of(taken).is_ok_and(|peer| name_caches::is_server(&peer.0)) => {
+                return self.pair(taken, found.inode, socket_type, &kernel);
+            }
             // Closed by whoever had it: what it has sent can still be read.
             (Some(0), _) if kernel.ended && !is_datagram => {
                 return self.pair(taken, found.inode, socket_type, &kernel);
