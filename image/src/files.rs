@@ -271,6 +271,9 @@ pub enum Object {
         /// Of datagrams: this end receives nothing any more (of streams, the other one has sent its last then).
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         shut_reading: bool,
+        /// SO_PEERCRED, if that is not who has started the job.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        peer_ids: Option<Ownership>,
     },
     /// Any other socket.
     Socket(Box<SocketRecord>),
@@ -375,6 +378,10 @@ pub struct SocketRecord {
     /// Of a unix datagram socket whose name is gone: its number, by which others are connected to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<u64>,
+    /// Of a unix socket, SO_PEERCRED, if that is not who has started the job: of the other end of a connection, or of
+    /// who listens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer_ids: Option<Ownership>,
 }
 
 fn is_open(shut: &u8) -> bool {
@@ -520,6 +527,7 @@ mod tests {
             shut: 0,
             filter: None,
             number: None,
+            peer_ids: None,
         }
     }
 

@@ -133,6 +133,7 @@ mod tests {
                 shut: 0,
                 filter: None,
                 number: None,
+                peer_ids: None,
             }))
         };
         let folder = Object::Directory { path: Name::from(Path::new("/data")), position: 0, inode: None };

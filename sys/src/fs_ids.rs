@@ -1,9 +1,9 @@
-//! The ids and capabilities by which a thread opens files, as long as it works for another user.
+//! The ids and capabilities by which a thread opens files, or makes connections, as long as it works for another user.
 //!
-//! Root's threads only. By hand: setfsuid(2), setfsgid(2) and setgroups(2) of one thread (those of the C library and of
-//! `nix` change all threads), capget(2) and capset(2). A change of these ids takes away what PR_SET_DUMPABLE and
-//! PR_SET_PDEATHSIG have set (kernel/cred.c, commit_creds): both are set again. How it fails: an error, with all as it
-//! was; what cannot be undone ends the process, which would go on as another user.
+//! Root's threads only. By hand: setfsuid(2), setfsgid(2), setresuid(2), setresgid(2) and setgroups(2) of one thread
+//! (those of the C library and of `nix` change all threads), capget(2) and capset(2). A change of these ids takes away
+//! what PR_SET_DUMPABLE and PR_SET_PDEATHSIG have set (kernel/cred.c, commit_creds): both are set again. How it fails:
+//! an error, with all as it was; what cannot be undone ends the process, which would go on as another user.
 //!
 //! # Safety
 //! Numbers and locals of the right type; nothing is kept by the kernel after a call.
@@ -99,21 +99,37 @@ fn option(get: libc::c_int) -> i32 {
     if get == libc::PR_GET_DUMPABLE { told } else { value }
 }
 
+/// What the calling thread opens files by.
+fn current() -> io::Result<FsIds> {
+    // SAFETY: numbers only; an id that cannot be is not set, and the present one is told.
+    let id = |call| unsafe { libc::syscall(call, u32::MAX) };
+    let now = |call| u32::try_from(id(call)).map_err(io::Error::other);
+    Ok(FsIds {
+        user: now(libc::SYS_setfsuid)?,
+        group: now(libc::SYS_setfsgid)?,
+        groups: groups()?,
+        capabilities: effective(&sets()?),
+    })
+}
+
+/// Sets again what a change of ids has taken away: dumpable, and the signal at the end of the parent.
+fn give_back((dumpable, death_signal): (i32, i32)) {
+    if option(libc::PR_GET_DUMPABLE) != dumpable {
+        let _ = nix::sys::prctl::set_dumpable(dumpable == 1);
+    }
+    if death_signal != 0 {
+        // SAFETY: numbers only.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, death_signal) };
+    }
+}
+
 /// The thread opens files as `ids` says until the answer is dropped.
 ///
 /// # Errors
 /// EPERM: it is not root's.
 pub fn act_as(ids: &FsIds) -> io::Result<ActingAs> {
-    let own = effective(&sets()?);
-    // SAFETY: numbers only; an id that cannot be is not set, and the present one is told.
-    let id = |call| unsafe { libc::syscall(call, u32::MAX) };
-    let now = |call| u32::try_from(id(call)).map_err(io::Error::other);
-    let before = FsIds {
-        user: now(libc::SYS_setfsuid)?,
-        group: now(libc::SYS_setfsgid)?,
-        groups: groups()?,
-        capabilities: own,
-    };
+    let before = current()?;
+    let own = before.capabilities;
     let (dumpable, death_signal) = (option(libc::PR_GET_DUMPABLE), option(libc::PR_GET_PDEATHSIG));
     let acting = ActingAs { before, dumpable, death_signal, thread: PhantomData };
     become_user(ids)?;
@@ -130,14 +146,48 @@ impl Drop for ActingAs {
         if undone.is_err() {
             std::process::abort();
         }
-        if option(libc::PR_GET_DUMPABLE) != self.dumpable {
-            let _ = nix::sys::prctl::set_dumpable(self.dumpable == 1);
-        }
-        if self.death_signal != 0 {
-            // SAFETY: numbers only.
-            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, self.death_signal) };
-        }
+        give_back((self.dumpable, self.death_signal));
     }
+}
+
+/// Calls `act` with other effective ids, and all capabilities and ids for files that the thread has: for calls of which
+/// the kernel notes who made them, as connect(2) and listen(2) do for SO_PEERCRED.
+///
+/// # Errors
+/// EPERM: it is not root's; EINVAL: the user namespace does not have such an id. Nothing was called.
+pub fn with_effective<T>(user: u32, group: u32, act: impl FnOnce() -> T) -> io::Result<T> {
+    // SAFETY: no arguments.
+    let before = unsafe { (libc::geteuid(), libc::getegid()) };
+    if before == (user, group) {
+        return Ok(act());
+    }
+    // It has all ids for files and capabilities when it is dropped; nothing of that is changed meanwhile.
+    let own = current()?;
+    let options = (option(libc::PR_GET_DUMPABLE), option(libc::PR_GET_PDEATHSIG));
+    let result = set_effective_ids(user, group, &own).map(|()| act());
+    // CAP_SETUID is permitted still, for the real id is root's (capabilities(7)).
+    if set_effective_ids(before.0, before.1, &own).is_err() {
+        std::process::abort();
+    }
+    give_back(options);
+    result
+}
+
+/// Sets them, then what goes with them: the ids for files, and the effective capabilities.
+fn set_effective_ids(user: u32, group: u32, own: &FsIds) -> io::Result<()> {
+    const AS_IT_IS: u32 = u32::MAX;
+    let set = |call, id: u32| {
+        // SAFETY: numbers only.
+        check(unsafe { libc::syscall(call, AS_IT_IS, id, AS_IT_IS) }).map(|_| ())
+    };
+    let done = set_effective(own.capabilities)
+        .and_then(|()| set(libc::SYS_setresgid, group))
+        .and_then(|()| set(libc::SYS_setresuid, user));
+    set_effective(own.capabilities)?;
+    set_id(libc::SYS_setfsgid, own.group)?;
+    set_id(libc::SYS_setfsuid, own.user)?;
+    set_effective(own.capabilities)?;
+    done
 }
 
 #[cfg(test)]
@@ -146,6 +196,7 @@ mod tests {
     use super::*;
     use crate::unix_socket::effective_user;
     use std::fs::{self, File, Permissions};
+    use std::os::fd::AsFd;
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
     #[test]
@@ -175,5 +226,22 @@ mod tests {
         assert!(File::open(&secret).is_ok());
         drop(acting);
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn what_is_connected_by_another_user_says_so() {
+        if effective_user() != 0 {
+            return println!("not run: this test needs root");
+        }
+        let before = (sets().unwrap(), option(libc::PR_GET_DUMPABLE), current().unwrap());
+        let (one, _other) = with_effective(2102, 2103, || {
+            assert!(File::open("/etc/shadow").is_ok(), "it has its capabilities");
+            std::os::unix::net::UnixStream::pair().unwrap()
+        })
+        .unwrap();
+        let ids = crate::socket::option(one.as_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED).unwrap();
+        assert_eq!(ids[4..], [&2102_u32.to_ne_bytes()[..], &2103_u32.to_ne_bytes()].concat());
+        assert_eq!(effective_user(), 0);
+        assert_eq!((sets().unwrap(), option(libc::PR_GET_DUMPABLE), current().unwrap()), before);
     }
 }

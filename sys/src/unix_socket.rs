@@ -82,6 +82,11 @@ pub fn effective_user() -> u32 {
     nix::unistd::geteuid().as_raw()
 }
 
+/// The effective group of the caller.
+pub fn effective_group() -> u32 {
+    nix::unistd::getegid().as_raw()
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {

@@ -23,8 +23,8 @@ const fn loss(of: &'static str, what: &'static str, effect: &'static str) -> Los
 pub const LOSSES: &[Loss] = &[
     loss(
         "sockets",
-        "SO_PEERCRED, SO_PEERPIDFD, SO_PEERGROUPS, SO_PEERSEC of a connection",
-        "the other end is the first process of the job, with the ids of whoever restarted it",
+        "the process in SO_PEERCRED, SO_PEERPIDFD, SO_PEERGROUPS, SO_PEERSEC of a connection",
+        "the other end is the first process of the job; user and group in SO_PEERCRED are as they were",
     ),
     loss("sockets", "SO_TXTIME", "to be set again: whether it was set is not told"),
     loss("sockets", "SO_LOCK_FILTER", "the filter can be taken away again"),

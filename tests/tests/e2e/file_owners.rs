@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::PYTHON;
-use holdfast_tests::restart_chain::kill_program;
+use holdfast_tests::restart_chain::{self, kill_program};
 use holdfast_tests::sandbox::{Bed, PATIENCE, User, each_user_by_root, shell_code, wait};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown, symlink};
@@ -262,5 +262,65 @@ fn no_socket_is_removed_in_a_folder_that_the_process_could_not_write() -> Result
         ensure!((made.uid(), made.gid()) == (OTHER, OTHER) && made.file_type().is_socket(), "{made:?}");
         Ok(())
     })?;
+    bed.check_clean(JOB)
+}
+
+/// A process that has become another user, its connections with one that has not, and its own. Root's restart makes
+/// all of them: servers ask who is at the other end (SO_PEERCRED).
+const PEERS: &str = "
+import os, socket, struct, time
+def ids(s): return struct.unpack('3i', s.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1:]
+def listen(name):
+    s = socket.socket(socket.AF_UNIX)
+    s.bind(name)
+    os.chmod(name, 0o777)
+    s.listen()
+    return s
+def connect(name):
+    s = socket.socket(socket.AF_UNIX)
+    s.connect(name)
+    return s
+def tell(name, sockets):
+    while not os.path.exists('tell'): time.sleep(0.01)
+    with open(name + '.new', 'w') as file: print(*map(ids, sockets()), file=file)
+    os.rename(name + '.new', name)
+    time.sleep(300)
+roots, (reader, writer) = listen('roots'), os.pipe()
+if os.fork() == 0:
+    os.setgroups([])
+    os.setresgid(2103, 2103, 2103)
+    os.setresuid(2102, 2102, 2102)
+    client, pair, own = connect('roots'), socket.socketpair(), listen('own')
+    waiting = connect('own')
+    os.write(writer, b'x')
+    tell('child', lambda: [client, *pair, own, *sorted((own.accept()[0], own.accept()[0]), key=ids)])
+os.read(reader, 1)
+served = roots.accept()[0]
+client = connect('own')
+open('ready', 'w').close()
+tell('parent', lambda: [served, client, connect('own'), roots])
+";
+
+#[test]
+fn connections_keep_their_users() -> Result<()> {
+    let Some(bed) = Bed::new(User::Root) else { return Ok(()) };
+    fs::set_permissions(bed.work(), Permissions::from_mode(0o777))?;
+    let mut front = bed.run_command(JOB, &[], &[PYTHON, "-c", PEERS])?.spawn()?;
+    bed.until("all connections", PATIENCE, || bed.work().join("ready").exists())
+        .with_context(|| bed.text("err"))?;
+    bed.say(&["checkpoint", "--stop", JOB])?.success()?;
+    wait(&mut front, PATIENCE)?;
+    let mut front = bed.restart_command(JOB, &[])?.spawn()?;
+    let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("restart.err"))?;
+    fs::write(bed.work().join("tell"), "")?;
+    let both = ["parent", "child"].map(|name| bed.work().join(name));
+    bed.until("what they are told", PATIENCE, || both.iter().all(|path| path.exists()))
+        .with_context(|| bed.text("err"))?;
+    let (root, other) = ("(0, 0)", "(2102, 2103)");
+    let parent = [other, other, other, root].join(" ");
+    ensure!(bed.text("parent").trim() == parent, "root is told {}", bed.text("parent"));
+    let child = [root, other, other, other, root, other].join(" ");
+    ensure!(bed.text("child").trim() == child, "the other is told {}", bed.text("child"));
+    restart_chain::kill_all(&bed, pid, &mut front)?;
     bed.check_clean(JOB)
 }

@@ -100,6 +100,7 @@ mod tests {
                 shut: 0,
                 filter: None,
                 number: None,
+                peer_ids: None,
             };
             look(own, sock_diag::unix_socket(inode).unwrap().file, &mut record);
             (record.deleted, record.renamed)

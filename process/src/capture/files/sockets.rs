@@ -10,10 +10,10 @@ use super::socket_options::options;
 use super::{FileReader, Found, Look, Obstacle};
 use crate::capture::name_caches;
 use holdfast_image::bytes::Blob;
-use holdfast_image::record::{Object, SocketOption, SocketRecord, SocketState, internet_address};
+use holdfast_image::record::{Object, Ownership, SocketOption, SocketRecord, SocketState, internet_address};
 use holdfast_sys::sock_diag::UnixSocket;
 use holdfast_sys::socket::{self, TcpInfo, tcp_state};
-use holdfast_sys::{fd, objects, sock_diag};
+use holdfast_sys::{fd, objects, sock_diag, unix_socket};
 use std::collections::HashMap;
 use std::fs;
 use std::net::SocketAddr;
@@ -211,6 +211,7 @@ impl FileReader<'_> {
             options: options(taken, libc::AF_UNIX, 0).into_iter().filter(is_of_pairs).collect(),
             shut: kernel.shut,
             shut_reading: kernel.shut_reading && socket_type == libc::SOCK_DGRAM,
+            peer_ids: peer_ids(taken),
         })
     }
 
@@ -454,8 +455,20 @@ pub(super) fn record(
         shut: 0,
         filter: filter(taken)?,
         number: None,
+        peer_ids: (domain == libc::AF_UNIX).then(|| peer_ids(taken)).flatten(),
     };
     Ok(Object::Socket(Box::new(record)))
+}
+
+/// Who has made a unix connection at its other end, or listens, where that is not who makes it at a restart by the same
+/// user.
+fn peer_ids(taken: &OwnedFd) -> Option<Ownership> {
+    let told = socket::option(taken.as_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED).ok()?;
+    // struct ucred of unix(7): process, user, group; of a socket that nobody has made anything of, none.
+    let number = |at: usize| Some(u32::from_ne_bytes(told.get(at..at + 4)?.try_into().ok()?));
+    let ids = Ownership { user: number(4)?, group: number(8)? };
+    let own = Ownership { user: unix_socket::effective_user(), group: unix_socket::effective_group() };
+    (ids.user != u32::MAX && ids != own).then_some(ids)
 }
 
 /// What is left to be set of a pair: its buffers and time-outs are kept by themselves.

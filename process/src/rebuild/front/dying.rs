@@ -251,6 +251,7 @@ mod tests {
             shut: 0,
             filter: None,
             number: None,
+            peer_ids: None,
         };
         let object = Object::Socket(Box::new(socket));
         let mut record = testing::record(Vec::new());

@@ -8,7 +8,7 @@ use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Job;
 use crate::rebuild::paths::{Opener, Place, explain};
 use holdfast_image::bytes::{Blob, Name};
-use holdfast_image::record::{Inode, Object, SocketState};
+use holdfast_image::record::{Inode, Object, Ownership, SocketState};
 use holdfast_sys::{at, attributes, clock, clone, fd, inotify, objects, socket, spawn};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -25,8 +25,8 @@ pub struct ObjectBuilder {
     connections: Connections,
     /// How many ends of a connection have been given out.
     given: HashMap<u64, usize>,
-    /// To be connected when all sockets are there: socket, address, number of the socket there, name.
-    pending: Vec<(OwnedFd, Vec<u8>, Option<u64>, String)>,
+    /// To be connected when all sockets are there.
+    pending: Vec<Pending>,
     /// Files of sockets whose names are gone, and that others are connected to, by number.
     held: HashMap<u64, OwnedFd>,
     /// What is done to sockets last, for nothing would come into them afterwards: what was shut, filters; with names.
@@ -37,6 +37,18 @@ pub struct ObjectBuilder {
     senders: Senders,
     /// What is not as it was.
     notes: Vec<String>,
+}
+
+/// A socket that leads to another one.
+#[derive(Debug)]
+struct Pending {
+    socket: OwnedFd,
+    address: Vec<u8>,
+    /// Of the socket there.
+    number: Option<u64>,
+    name: String,
+    /// Who has it.
+    ids: Option<Ownership>,
 }
 
 #[derive(Debug)]
@@ -140,7 +152,9 @@ impl ObjectBuilder {
         }
         let name = || format!("descriptor {holder} ({})", socket.address());
         if let Some((peer, number)) = sockets::leads_to(socket) {
-            self.pending.push((made.try_clone().map_err(failed())?, peer.to_vec(), number, name()));
+            let socket = made.try_clone().map_err(failed())?;
+            let (address, name, ids) = (peer.to_vec(), name(), opener.ids());
+            self.pending.push(Pending { socket, address, number, name, ids });
         }
         if socket.shut != 0 || socket.filter.is_some() {
             let end = made.try_clone().map_err(failed())?;
@@ -161,9 +175,10 @@ impl ObjectBuilder {
                 receive_timeout_us,
                 options,
                 shut_reading,
+                peer_ids,
                 ..
             } => {
-                let end = self.pair_end(*pair, *socket_type)?;
+                let end = sockets::made_by(*peer_ids, || self.pair_end(*pair, *socket_type))?;
                 if *shut_reading {
                     self.last.push((end.try_clone()?, 1, None, "a socket pair".into()));
                 }
@@ -268,10 +283,11 @@ impl ObjectBuilder {
             self.senders.send_again(&description.object, &self.held, &mut self.notes)?;
         }
         self.senders = Senders::default();
-        for (end, peer, number, name) in self.pending.drain(..) {
+        for Pending { socket, address, number, name, ids } in self.pending.drain(..) {
             let held = number.and_then(|number| self.held.get(&number)).and_then(address_of_held);
+            let connect = || sockets::connect_later(&socket, held.as_ref().unwrap_or(&address));
             // As to the log of a system that has none.
-            if let Err(error) = sockets::connect_later(&end, held.as_ref().unwrap_or(&peer)) {
+            if let Err(error) = sockets::made_by(ids, connect) {
                 self.notes.push(format!("{name} is not connected any more: {error}"));
             }
         }
@@ -485,6 +501,7 @@ mod tests {
             options: Vec::new(),
             shut: false,
             shut_reading: false,
+            peer_ids: None,
         };
         let all = table(vec![(2, pair(&[b"to first"])), (2, pair(&[b"to", b"second"]))]);
         let made = make_all(&all);

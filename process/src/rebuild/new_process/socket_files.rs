@@ -175,6 +175,7 @@ mod tests {
             shut: 0,
             filter: None,
             number: None,
+            peer_ids: None,
         }
     }
 

@@ -12,8 +12,10 @@ use super::socket_files;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::paths::Opener;
 use holdfast_image::bytes::Blob;
-use holdfast_image::record::{Description, FileTable, Object, SocketOption, SocketRecord, SocketState};
-use holdfast_sys::{fd, socket};
+use holdfast_image::record::{
+    Description, FileTable, Object, Ownership, SocketOption, SocketRecord, SocketState,
+};
+use holdfast_sys::{fd, fs_ids, socket};
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
@@ -167,14 +169,15 @@ fn join(
 ) -> Result<(OwnedFd, OwnedFd), RebuildError> {
     let failed = || RebuildError::io(format!("connecting {} with itself", accepted.socket.address()));
     let address = accepted.socket.local.0.as_slice();
-    listen_at(accepted, listeners)?;
+    listen_at(accepted, connecting, listeners)?;
     let client = match without_binding(connecting.socket) {
         Some(client) => client,
         None => bound(connecting.socket, connecting.opener)?,
     };
     let begun = Instant::now();
     loop {
-        match socket::connect(client.as_fd(), connecting.peer) {
+        let connect = || socket::connect(client.as_fd(), connecting.peer);
+        match made_by(accepted.socket.peer_ids, connect) {
             Ok(()) => break,
             Err(error) if !is_taken(&error) => return Err(failed()(error)),
             Err(error) => {
@@ -188,7 +191,7 @@ fn join(
                 if begun.elapsed() > patience(Some(&port)) {
                     return Err(failed()(error));
                 }
-                listen_at(accepted, listeners)?;
+                listen_at(accepted, connecting, listeners)?;
                 std::thread::sleep(PAUSE);
             }
         }
@@ -200,12 +203,23 @@ fn join(
     Ok((server, client))
 }
 
-/// Has a listener at the address of an end.
-fn listen_at(end: End<'_>, listeners: &mut HashMap<Vec<u8>, OwnedFd>) -> Result<(), RebuildError> {
+/// Calls `act` as these ids, where they are given and can be had: the other end of a connection is told them.
+pub fn made_by<T>(ids: Option<Ownership>, mut act: impl FnMut() -> T) -> T {
+    let Some(Ownership { user, group }) = ids else { return act() };
+    fs_ids::with_effective(user, group, &mut act).unwrap_or_else(|_| act())
+}
+
+/// Has a listener at the address of an end, made by whom the other one is told.
+fn listen_at(
+    end: End<'_>,
+    other: End<'_>,
+    listeners: &mut HashMap<Vec<u8>, OwnedFd>,
+) -> Result<(), RebuildError> {
     let address = end.socket.local.0.as_slice();
     if !listeners.contains_key(address) {
         let listener = bound(end.socket, end.opener)?;
-        socket::listen(listener.as_fd(), 8).map_err(|error| not_bound(end.socket, error))?;
+        made_by(other.socket.peer_ids, || socket::listen(listener.as_fd(), 8))
+            .map_err(|error| not_bound(end.socket, error))?;
         listeners.insert(address.to_vec(), listener);
     }
     Ok(())
@@ -274,7 +288,8 @@ pub fn make(
             let made = bound(record, opener)?;
             if let SocketState::Listening { backlog } = state {
                 let backlog = i32::try_from(*backlog).unwrap_or(i32::MAX);
-                socket::listen(made.as_fd(), backlog).map_err(|error| not_bound(record, error))?;
+                made_by(record.peer_ids, || socket::listen(made.as_fd(), backlog))
+                    .map_err(|error| not_bound(record, error))?;
             }
             // The program's own choice whether the address may be used again, now that it has been.
             set_options(&made, &record.options);
@@ -549,6 +564,7 @@ mod tests {
             shut: 0,
             filter: None,
             number: None,
+            peer_ids: None,
         }
     }
 

@@ -132,6 +132,11 @@ impl Opener {
         self.act().map_err(RebuildError::io("opening files as the user whom the process is"))
     }
 
+    /// The user and group whose the files are that it makes, if they are not the caller's.
+    pub fn ids(&self) -> Option<Ownership> {
+        self.ids.as_ref().map(|ids| Ownership { user: ids.user, group: ids.group })
+    }
+
     /// What is at a path; `None`: nothing.
     ///
     /// # Errors
