@@ -10,6 +10,7 @@
 //! * [`prediction`]: what the history says of the next epoch.
 //! * [`Rank`]: where a page comes in the order of the flush. [`order`]: how pages are joined to runs in it.
 //! * [`queue`]: the pages that are still to be stored, shared by flush workers, watcher and fault handler.
+//! * [`intake`]: what a pre-copy stores, so that little of it has to be stored again.
 //! * [`budget`]: when the program must be held because it copies too much.
 //! * [`mod@plan`]: whether to copy inside the stop or to fork, and what to keep out of the clone.
 //!
@@ -23,6 +24,7 @@ mod agreement;
 pub mod budget;
 mod chunk;
 pub mod history;
+pub mod intake;
 pub mod order;
 pub mod plan;
 pub mod prediction;
@@ -33,6 +35,7 @@ pub mod recorder;
 pub use access::{Access, EpochAccess, PageAccess, Tick};
 pub use budget::{Budget, CowLimit, CowLimitError, Verdict};
 pub use history::{History, HistoryError, Period};
+pub use intake::Intake;
 pub use order::Order;
 pub use plan::{Engine, Plan, plan};
 pub use prediction::Prediction;

@@ -7,7 +7,7 @@
 //! * `job`: who is of the job, and its processes as they are stopped together.
 //! * `stop`: seize, interrupt, wait, repair interrupted calls, resume.
 //! * `inject`: system calls run inside a stopped thread.
-//! * `track`: which pages were written; [`LivePages`], pages before the stop.
+//! * `track`: which pages were written; [`LiveMemory`], pages before the stop.
 //! * `freeze`: how the memory of the instant is kept: copied, cloned, guarded.
 //! * `capture`: the process record: descriptors, mappings, signals, settings.
 //! * [`rebuild`]: the way back.
@@ -49,5 +49,5 @@ pub use namespaces::Namespaces;
 pub use options::{CutOptions, Engine, Plan, Planner};
 pub use refuse::process as refuse_process;
 pub use tracer::Tracer;
-pub use track::precopy_source::LivePages;
+pub use track::precopy_source::LiveMemory;
 pub use track::tracking::Tracking;

@@ -1,26 +1,37 @@
 //! Pre-copy: pages that changed are stored while the program still runs, so that little is left at the stop.
 //!
 //! Runs in: the checkpoint thread, before the cut. Nothing is torn by it: the tracker is armed before a page is read,
-//! and a page that is written again is stored again. What it costs in vain is bandwidth; the rules here keep that
-//! small. Fails by: a store that fails fails the image. A program that went away meanwhile is the cut's business.
+//! and a page that is written again is stored again. What it costs in vain is bandwidth: [`Intake`] says what may be
+//! stored, from what the program is seen to write before and meanwhile. Fails by: a store that fails fails the image. A
+//! program that went away meanwhile is the cut's business.
 
 use super::carry_over::CarryOver;
 use super::error::CheckpointError;
 use super::request::CheckpointRequest;
 use crate::settings::{EngineChoice, Settings};
-use holdfast_image::PageCount;
 use holdfast_image::page_set::PageSet;
-use holdfast_image::pages::PageSource;
-use holdfast_process::{LivePages, Members};
+use holdfast_image::pages::{PageError, PageRun, PageSource};
+use holdfast_image::{Addr, PageCount};
+use holdfast_pager::Intake;
+use holdfast_process::{LiveMemory, Members};
 use holdfast_tiers::{ImageWriter, PipelineOptions};
+use parking_lot::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long it is watched what the program writes. The history does not make up for it: it tells what is written first
-/// after a cut, not whether the program goes over all of its memory once more before the next.
-const SAMPLE: Duration = Duration::from_millis(20);
-/// Storing so few pages twice costs less than finding out whether that will happen.
-const FEW: PageCount = PageCount((16 << 20) / holdfast_image::PAGE_SIZE);
+/// How long it is watched what the program writes before anything is stored, and how often meanwhile. The history does
+/// not make up for it: it tells what is written first after a cut, not whether the program goes over all of its memory
+/// once more before the next.
+const LOOK: Duration = Duration::from_millis(20);
+/// Looks take at most this part of the time.
+const LOOKING: u32 = 10;
+/// From the last page that is taken to the stop: what workers have in hand is stored, the stop is prepared.
+const TAIL: Duration = Duration::from_millis(60);
+/// How long it is waited until it is known what is written all the time.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// Least and most pages that a worker takes at once, as many as are stored until the next look: what it has in hand
+/// cannot be given up.
+const PART: (u64, u64) = (16, (4 << 20) / holdfast_image::PAGE_SIZE);
 /// A second pass is worth its scan if the first one took longer and stored more than this.
 const SECOND_AFTER: Duration = Duration::from_millis(50);
 const SECOND_ABOVE: PageCount = PageCount((64 << 20) / holdfast_image::PAGE_SIZE);
@@ -44,12 +55,10 @@ pub fn is_wanted(settings: &Settings, request: &CheckpointRequest) -> bool {
         && matches!(settings.engine, EngineChoice::Auto | EngineChoice::Copy)
 }
 
-/// Whether storing these pages now is worth it: not if more than half of them would be written again before the flush
-/// after the stop could begin, as long as the program goes on as in the time `sampled`, in which it wrote `rewritten`
-/// of `dirty` pages again.
-fn is_worth(dirty: PageCount, rewritten: PageCount, sampled: Duration, flush: Duration) -> bool {
-    let again = rewritten.0 as f64 * (flush.as_secs_f64() / sampled.as_secs_f64()).max(1.0);
-    again <= dirty.0 as f64 / 2.0
+/// How many of `pages` a worker takes at once if all are stored in `flush`.
+fn part(pages: PageCount, flush: Duration) -> PageCount {
+    let speed = pages.0 as f64 / flush.as_secs_f64().max(1e-6);
+    PageCount(((speed * LOOK.as_secs_f64()) as u64).clamp(PART.0, PART.1))
 }
 
 fn wants_second(took: Duration, stored: PageCount) -> bool {
@@ -69,19 +78,24 @@ pub fn run(
 ) -> Result<Precopied, CheckpointError> {
     let mut result = Precopied::default();
     let begun = Instant::now();
-    let Some(first) = pass(members, &mut result) else { return Ok(result) };
-    if members.may_have_transfers() {
-        tracing::info!("no pre-copy: the program has files open with O_DIRECT");
-        return Ok(result);
-    }
-    let Some(pages) = choose(members, carry_over, first, options) else { return Ok(result) };
-    let stored = store(writer, members, pages, options, done, &mut result)?;
-    if wants_second(begun.elapsed(), stored)
-        && let Some(second) = pass(members, &mut result)
-        && !members.may_have_transfers()
-        && let Some(pages) = leave_hot_out(carry_over, second)
-    {
-        store(writer, members, pages, options, done, &mut result)?;
+    let mut live: Option<Live<'_>> = None;
+    for number in 0..2 {
+        let Some(dirty) = pass(members, &mut result) else { break };
+        if members.may_have_transfers() {
+            tracing::info!("no pre-copy: the program has files open with O_DIRECT");
+            break;
+        }
+        let pages = dirty.difference(&carry_over.history.predict().hot(&dirty));
+        let flush = carry_over.flush_rate.time_for(pages.pages().0, options.rate);
+        let live = live.get_or_insert_with(|| Live::new(members, dirty.pages()));
+        live.begin(pages, &dirty, flush);
+        let stored = writer.precopy(live, options, done)?;
+        members.precopied(&stored);
+        result.stored += stored.pages().0;
+        tracing::debug!("pre-copy, pass {number}: {} of {} pages", stored.pages().0, dirty.pages().0);
+        if live.has_ended() || !wants_second(begun.elapsed(), stored.pages()) {
+            break;
+        }
     }
     Ok(result)
 }
@@ -93,52 +107,109 @@ fn pass(members: &Members, result: &mut Precopied) -> Option<PageSet> {
     Some(dirty)
 }
 
-fn leave_hot_out(carry_over: &CarryOver, dirty: PageSet) -> Option<PageSet> {
-    let prediction = carry_over.history.predict();
-    Some(dirty.difference(&prediction.hot(&dirty))).filter(|pages| !pages.is_empty())
+/// The memory of the running program, and what of it is worth storing.
+struct Live<'a> {
+    members: &'a Members,
+    memory: LiveMemory,
+    watch: Mutex<Watch>,
 }
 
-fn choose(
-    members: &Members,
-    carry_over: &CarryOver,
-    dirty: PageSet,
-    options: &PipelineOptions,
-) -> Option<PageSet> {
-    let pages = leave_hot_out(carry_over, dirty)?;
-    if pages.pages() <= FEW {
-        return Some(pages);
-    }
-    let begun = Instant::now();
-    thread::sleep(SAMPLE);
-    let again = members.written(&pages).ok()?;
-    let flush = carry_over.flush_rate.time_for(pages.pages().0, options.rate);
-    if is_worth(pages.pages(), again.pages(), begun.elapsed(), flush) {
-        return Some(pages.difference(&again)).filter(|pages| !pages.is_empty());
-    }
-    tracing::info!(
-        "no pre-copy: {} of {} pages were written again in {:?}",
-        again.pages().0,
-        pages.pages().0,
-        begun.elapsed()
-    );
-    None
+struct Watch {
+    intake: Intake,
+    looked: Instant,
+    /// How long after that it is time for the next look.
+    pause: Duration,
+    /// Until when it is waited for the program to show what it writes all the time.
+    patience: Instant,
+    /// Most pages that a worker takes at once.
+    part: PageCount,
+    /// Nothing more was worth storing.
+    ended: bool,
 }
 
-fn store(
-    writer: &mut ImageWriter,
-    members: &Members,
-    pages: PageSet,
-    options: &PipelineOptions,
-    done: &(dyn Fn(u64) + Sync),
-    result: &mut Precopied,
-) -> Result<PageCount, CheckpointError> {
-    let source = LivePages::new(members.targets(), pages);
-    let wanted = source.pages();
-    let stored = writer.precopy(&source, options, done)?;
-    members.precopied(&stored);
-    tracing::debug!("pre-copy: {} of {} pages", stored.pages().0, wanted.0);
-    result.stored += stored.pages().0;
-    Ok(stored.pages())
+impl Live<'_> {
+    fn new(members: &Members, dirty: PageCount) -> Live<'_> {
+        let now = Instant::now();
+        let intake = Intake::new(dirty, members.pages().max(dirty));
+        let part = PageCount(PART.0);
+        let watch = Watch { intake, looked: now, pause: LOOK, patience: now, part, ended: false };
+        Live { members, memory: LiveMemory::new(members.targets()), watch: Mutex::new(watch) }
+    }
+    /// A pass has found `dirty` and is to store `pages`, which would take as long as `flush`. If they are more than may
+    /// be stored in vain, the program is watched first.
+    fn begin(&self, pages: PageSet, dirty: &PageSet, flush: Duration) {
+        let mut watch = self.watch.lock();
+        watch.intake.begin(pages, dirty);
+        watch.looked = Instant::now();
+        watch.pause = LOOK.min(flush / 2);
+        watch.part = part(watch.intake.waiting(), flush);
+        watch.patience = watch.looked + watch.pause + PATIENCE.min(flush);
+        if watch.intake.waiting() > watch.intake.left() {
+            thread::sleep(watch.pause);
+            self.look(&mut watch);
+        }
+    }
+    fn has_ended(&self) -> bool {
+        self.watch.lock().ended
+    }
+    /// Finds out what was written since. If that cannot be found out, nothing more is handed out.
+    fn look(&self, watch: &mut Watch) {
+        let now = Instant::now();
+        match self.members.written(&watch.intake.watched()) {
+            Ok(written) => watch.intake.saw(&written, now - watch.looked),
+            Err(_) => watch.end(),
+        }
+        watch.looked = now;
+        watch.pause = LOOK.max(now.elapsed() * LOOKING);
+    }
+}
+
+impl Watch {
+    /// How long it may be until the next look and the stop after it.
+    fn ahead(&self) -> Duration {
+        self.pause + TAIL
+    }
+    fn due(&self) -> Instant {
+        self.looked + self.pause
+    }
+    fn end(&mut self) {
+        self.intake.give_up();
+        self.ended = true;
+    }
+}
+
+impl PageSource for Live<'_> {
+    fn pages(&self) -> PageCount {
+        self.watch.lock().intake.waiting()
+    }
+    fn take(&self, most: PageCount, into: &mut Vec<PageRun>) {
+        let mut watch = self.watch.lock();
+        if Instant::now() >= watch.due() {
+            self.look(&mut watch);
+        }
+        while watch.intake.waiting().0 > 0 && !watch.intake.has_room(watch.ahead()) {
+            if watch.intake.has_begun() || watch.due() > watch.patience {
+                tracing::debug!("pre-copy ends early: {} pages are not worth it", watch.intake.waiting().0);
+                watch.end();
+                return;
+            }
+            thread::sleep(watch.due().saturating_duration_since(Instant::now()));
+            self.look(&mut watch);
+        }
+        let part = watch.part;
+        watch.intake.take(most.min(part), into);
+    }
+    fn read(&self, start: Addr, buffer: &mut [u8]) -> Result<bool, PageError> {
+        Ok(self.memory.read(start, buffer))
+    }
+    fn release(&self, _: PageRun) {}
+    fn is_urgent(&self) -> bool {
+        // No copies are made before the cut.
+        false
+    }
+    fn has_several(&self) -> bool {
+        self.memory.has_several()
+    }
 }
 
 #[cfg(test)]
@@ -151,15 +222,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_all_the_time_is_not_stored_before_the_stop() {
-        let (sample, flush) = (Duration::from_millis(20), Duration::from_secs(1));
-        assert!(is_worth(pages(100_000), pages(0), sample, flush));
-        assert!(is_worth(pages(100_000), pages(1000), sample, flush));
-        assert!(!is_worth(pages(100_000), pages(1001), sample, flush));
-        assert!(!is_worth(pages(100_000), pages(100_000), sample, flush));
-        // A flush that is shorter than the sample is as good as one that lasts as long.
-        assert!(!is_worth(pages(100), pages(51), sample, Duration::ZERO));
-        assert!(is_worth(pages(100), pages(50), sample, Duration::ZERO));
+    fn what_a_worker_has_in_hand_is_stored_soon() {
+        let second = Duration::from_secs(1);
+        assert_eq!(part(pages(1000), second), pages(20));
+        assert_eq!(part(pages(100), second), pages(PART.0));
+        assert_eq!(part(pages(1_000_000), second), pages(PART.1));
+        assert_eq!(part(pages(1), Duration::ZERO), pages(20_000).min(pages(PART.1)));
     }
 
     #[test]

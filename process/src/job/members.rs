@@ -7,6 +7,7 @@
 use crate::job::target::Target;
 use crate::track::precopy_source;
 use crate::track::tracking::Tracking;
+use holdfast_image::PageCount;
 use holdfast_image::address_space;
 use holdfast_image::kinds::Tracker;
 use holdfast_image::page_set::PageSet;
@@ -62,6 +63,10 @@ impl Members {
             own if own.is_empty() => Ok(own),
             own => target.tracking.written(target.pid, &own),
         })
+    }
+    /// [`Tracking::pages`] of all.
+    pub fn pages(&self) -> PageCount {
+        PageCount(self.0.iter().map(|target| target.tracking.pages().0).sum())
     }
     fn gather(&self, look: impl Fn(&Target) -> io::Result<PageSet>) -> io::Result<PageSet> {
         let (mut all, mut failure) = (None::<PageSet>, None);

@@ -4,9 +4,7 @@
 //! reported as written at the cut, and stored again. What cannot be read (it was unmapped meanwhile) is left out.
 
 use crate::job::target::Target;
-use holdfast_image::page_set::PageSet;
-use holdfast_image::pages::{PageError, PageRun, PageSource, TakeList};
-use holdfast_image::{Addr, PageCount, address_space};
+use holdfast_image::{Addr, address_space};
 use holdfast_sys::{procfs, procmem};
 use std::fs::File;
 use std::io;
@@ -34,45 +32,31 @@ pub fn may_have_transfers(pid: i32) -> io::Result<bool> {
 
 /// See the head of the file. Used by the agent's pre-copy; with global addresses.
 #[derive(Debug)]
-pub struct LivePages {
+pub struct LiveMemory {
     /// By space, with `/proc/PID/mem` where there are several: what they share stays shared (see `Living` in
     /// `frozen_memory`).
     processes: Vec<(u32, i32, Option<File>)>,
-    runs: TakeList,
 }
 
-impl LivePages {
-    /// These pages of some processes.
-    pub fn new(targets: &[Target], pages: PageSet) -> LivePages {
+impl LiveMemory {
+    /// Of these processes.
+    pub fn new(targets: &[Target]) -> LiveMemory {
         let several = targets.len() > 1;
         let memory = |pid| File::open(format!("/proc/{pid}/mem")).ok();
         let one = |target: &Target| (target.space, target.pid, several.then(|| memory(target.pid)).flatten());
-        let processes = targets.iter().map(one).collect();
-        LivePages { processes, runs: TakeList::new(pages.into_runs()) }
+        LiveMemory { processes: targets.iter().map(one).collect() }
     }
-}
-
-impl PageSource for LivePages {
-    fn pages(&self) -> PageCount {
-        self.runs.pages()
+    /// Whether there are several processes.
+    pub fn has_several(&self) -> bool {
+        self.processes.len() > 1
     }
-    fn take(&self, most: PageCount, into: &mut Vec<PageRun>) {
-        self.runs.take(most, into);
-    }
-    fn read(&self, start: Addr, buffer: &mut [u8]) -> Result<bool, PageError> {
+    /// Fills `buffer` with the pages from `start` on. False: they are not there any more.
+    pub fn read(&self, start: Addr, buffer: &mut [u8]) -> bool {
         let (space, own) = address_space::split(start);
         let process = self.processes.iter().find(|(other, ..)| *other == space);
-        Ok(process.is_some_and(|(_, pid, memory)| match memory {
+        process.is_some_and(|(_, pid, memory)| match memory {
             Some(memory) => memory.read_exact_at(buffer, own.0).is_ok(),
             None => procmem::read(*pid, own.0, buffer).is_ok(),
-        }))
-    }
-    fn release(&self, _: PageRun) {}
-    fn is_urgent(&self) -> bool {
-        // No copies are made before the cut.
-        false
-    }
-    fn has_several(&self) -> bool {
-        self.processes.len() > 1
+        })
     }
 }
