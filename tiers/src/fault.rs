@@ -19,6 +19,7 @@ pub const STACK_POINTS: &[&str] = &[
     "cascade-recipe",
     "cascade-manifest",
     "remove-manifest",
+    "remove-recipe",
     "remove-segment",
     "fetch-piece",
     "fetch-segment",

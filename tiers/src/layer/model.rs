@@ -1,8 +1,8 @@
 //! A tier in a map, no kinder than the door allows: for tests, below [`super::Faulty`].
 //!
 //! It has two states: what can be seen, and what would be there after the host has lost its power. A blob that is
-//! finished, or removed, is so for good when the next blob is published in the same folder; until then a power cut
-//! may undo it, each by itself. What writers have left unfinished takes up space until it is cleaned away.
+//! finished is there for good when the next one is published in the same folder; until then a power cut may undo that,
+//! of each by itself. What writers have left unfinished takes up space until it is cleaned away.
 //! Invariant: the same calls and the same seed give the same states.
 
 use crate::tier::{Blob, BlobName, BlobWriter, Entry, Listing, Survives, Tier, TierError, TierInfo};
@@ -40,8 +40,8 @@ struct Stored {
 struct State {
     visible: Blobs,
     durable: Blobs,
-    /// What was done since and may be undone by a power cut, in order: finished, or (none) removed.
-    undurable: Vec<(BlobName, Option<Stored>)>,
+    /// What was finished since and may be gone after a power cut.
+    undurable: Blobs,
     /// By number of the writer.
     unfinished: BTreeMap<u64, (BlobName, Vec<u8>)>,
     /// Counts writers and finished blobs.
@@ -59,24 +59,25 @@ impl State {
         self.counter
     }
 
-    /// Makes durable what was done in a folder.
+    /// Makes durable what was finished in a folder.
     fn sync(&mut self, folder: &str) {
         let all = std::mem::take(&mut self.undurable);
-        for (name, stored) in all {
-            if name.folder() == folder {
-                apply(&mut self.durable, name, stored);
-            } else {
-                self.undurable.push((name, stored));
-            }
-        }
+        let (now, later) = all.into_iter().partition(|(name, _)| name.folder() == folder);
+        self.undurable = later;
+        let now: Blobs = now;
+        self.durable.extend(now);
     }
-}
 
-fn apply(blobs: &mut Blobs, name: BlobName, stored: Option<Stored>) {
-    match stored {
-        Some(stored) => blobs.insert(name, stored),
-        None => blobs.remove(&name),
-    };
+    /// Puts another blob, or none, in the place of one, for good.
+    fn replace(&mut self, name: &BlobName, stored: Option<Stored>) {
+        for blobs in [&mut self.visible, &mut self.durable] {
+            match &stored {
+                Some(stored) => blobs.insert(name.clone(), stored.clone()),
+                None => blobs.remove(name),
+            };
+        }
+        self.undurable.remove(name);
+    }
 }
 
 /// A number that looks random, of a seed and a count (splitmix64).
@@ -122,15 +123,15 @@ impl Model {
     pub fn after_power_cut(&self, seed: u64) -> Model {
         let old = self.state.lock().clone();
         let mut blobs = old.durable;
-        for (count, (name, stored)) in old.undurable.into_iter().enumerate() {
-            if mix(seed, count as u64) & 1 == 0 {
-                apply(&mut blobs, name, stored);
+        for (count, (name, stored)) in (0..).zip(old.undurable) {
+            if mix(seed, count) & 1 == 0 {
+                blobs.insert(name, stored);
             }
         }
         let state = State {
             visible: blobs.clone(),
             durable: blobs,
-            undurable: Vec::new(),
+            undurable: Blobs::new(),
             unfinished: old.unfinished,
             counter: old.counter,
         };
@@ -154,9 +155,7 @@ impl Model {
         }
         let order = stored.order;
         let stored = (damage != Damage::Missing).then(|| Stored { bytes: Arc::new(bytes), order });
-        state.undurable.retain(|(other, _)| other != name);
-        apply(&mut state.durable, name.clone(), stored.clone());
-        apply(&mut state.visible, name.clone(), stored);
+        state.replace(name, stored);
     }
 
     fn object(&self, name: &BlobName) -> String {
@@ -223,16 +222,14 @@ impl Tier for Model {
         self.check_room(&state, name, bytes.len())?;
         let stored = Stored { bytes: Arc::new(bytes.to_vec()), order: state.next() };
         state.visible.insert(name.clone(), stored.clone());
-        state.undurable.push((name.clone(), Some(stored)));
+        state.durable.insert(name.clone(), stored);
         state.sync(name.folder());
         Ok(())
     }
 
     fn remove(&self, name: &BlobName) -> Result<(), TierError> {
         let mut state = self.state.lock();
-        if state.visible.remove(name).is_some() {
-            state.undurable.push((name.clone(), None));
-        }
+        state.replace(name, None);
         Ok(())
     }
 
@@ -302,7 +299,7 @@ impl BlobWriter for ModelWriter {
         let len = bytes.len() as u64;
         let stored = Stored { bytes: Arc::new(bytes), order: state.next() };
         state.visible.insert(name.clone(), stored.clone());
-        state.undurable.push((name, Some(stored)));
+        state.undurable.insert(name, stored);
         Ok(len)
     }
 }
@@ -340,6 +337,7 @@ mod tests {
         tier.publish(&name("a/m1"), &[2]).unwrap();
         tier.remove(&name("a/s1")).unwrap();
         put(&tier, "a/s2", &[3; 10]);
+        put(&tier, "a/s4", &[3; 10]);
         let _unfinished = tier.create(&name("a/s3"), None).unwrap().append(&[1; 10]);
         let seen: BTreeSet<Vec<String>> = (0..64)
             .map(|seed| {
@@ -348,10 +346,11 @@ mod tests {
             })
             .collect();
         assert_eq!(seen.len(), 8, "each of three is there or not: {seen:?}");
-        assert!(seen.iter().all(|names| names.contains(&"a/m1".to_owned())));
+        let has = |names: &Vec<String>, one: &str| names.iter().any(|name| name == one);
+        assert!(seen.iter().all(|names| has(names, "a/m1") && !has(names, "a/s1")));
         tier.publish(&name("a/m2"), &[2]).unwrap();
         for seed in 0..8 {
-            assert_eq!(names(&tier.after_power_cut(seed), "a"), ["a/m1", "a/m2", "a/s2"]);
+            assert_eq!(names(&tier.after_power_cut(seed), "a"), ["a/m1", "a/m2", "a/s2", "a/s4"]);
         }
     }
 

@@ -35,10 +35,18 @@ pub struct Inventory {
     pub versions: BTreeSet<u64>,
     /// Segments with their lengths, by epoch and number.
     pub segments: BTreeMap<(u64, u32), u64>,
+    /// Versions that have a `job-N`.
+    pub recipes: BTreeSet<u64>,
 }
 
 pub(crate) fn recipe_name(epoch: Epoch) -> String {
     format!("job-{:06}", epoch.0)
+}
+
+/// The version of a `job-N`; only names as [`recipe_name`] writes them.
+fn recipe_of(file: &str) -> Option<u64> {
+    let number = file.strip_prefix("job-")?.parse().ok()?;
+    (recipe_name(Epoch(number)) == file).then_some(number)
 }
 
 impl Place<'_> {
@@ -64,7 +72,9 @@ impl Place<'_> {
                 FileName::Segment(epoch, number) => {
                     found.segments.insert((epoch.0, number), entry.len);
                 }
-                FileName::TempManifest(_) | FileName::Temp | FileName::Other => {}
+                FileName::TempManifest(_) | FileName::Temp | FileName::Other => {
+                    found.recipes.extend(recipe_of(entry.name.file()));
+                }
             }
         }
         Ok(found)

@@ -1,4 +1,5 @@
-//! What a lower tier no longer keeps goes: manifests first, then segments that no manifest of that tier names.
+//! What a lower tier no longer keeps goes: manifests first, then `job-N` and segments of which no manifest of that tier
+//! is left.
 //!
 //! Called by the cascade when a tier has all that it wants. Invariants: the newest version stays; a segment goes only
 //! when every manifest that could name it was read; segments newer than the newest version are left alone: a copy that
@@ -40,27 +41,30 @@ pub(crate) fn apply(
         tables.iter().map(|(&number, table)| version(number, table.as_deref(), &mut ids)).collect();
     let removed = rules.removes(&versions);
     for &number in &removed {
-        for file in [files::manifest_name(Epoch(number)), recipe_name(Epoch(number))] {
-            let name = place.name(&file).map_err(CopyError::Target)?;
-            place.tier.remove(&name).map_err(CopyError::Target)?;
-            fault::point("remove-manifest");
-        }
+        remove(place, &files::manifest_name(Epoch(number)), "remove-manifest")?;
         tables.remove(&number);
     }
     let Some(&newest) = there.versions.last() else { return Ok(None) };
+    for &number in there.recipes.range(..newest).filter(|number| !tables.contains_key(number)) {
+        remove(place, &recipe_name(Epoch(number)), "remove-recipe")?;
+    }
     // One that cannot be read may need any segment of its own and earlier epochs.
     let unknown = tables.iter().rev().find(|(_, table)| table.is_none()).map_or(0, |(&number, _)| number);
     let named: BTreeSet<(u64, u32)> =
         tables.values().flatten().flatten().map(|entry| (entry.epoch.0, entry.number)).collect();
     for &(epoch, number) in there.segments.keys() {
         if epoch <= newest && epoch > unknown && !named.contains(&(epoch, number)) {
-            let file = files::segment_name(Epoch(epoch), number);
-            let name = place.name(&file).map_err(CopyError::Target)?;
-            place.tier.remove(&name).map_err(CopyError::Target)?;
-            fault::point("remove-segment");
+            remove(place, &files::segment_name(Epoch(epoch), number), "remove-segment")?;
         }
     }
     Ok(removed.last().copied())
+}
+
+fn remove(place: &Place<'_>, file: &str, point: &'static str) -> Result<(), CopyError> {
+    let name = place.name(file).map_err(CopyError::Target)?;
+    place.tier.remove(&name).map_err(CopyError::Target)?;
+    fault::point(point);
+    Ok(())
 }
 
 fn version(number: u64, table: Option<&[SegmentEntry]>, ids: &mut BTreeMap<(u64, u32), u64>) -> Version {

@@ -1,0 +1,257 @@
+//! The cascade over a tier that fails: its user dies before each operation, its host loses its power there, each
+//! operation fails in each way. What is listed is whole, what was published stays, and nothing is left over.
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use common::{Content, MemorySource, TempDir, commit_record, options, page_of, run};
+use holdfast_image::Epoch;
+use holdfast_image::pages::Inherited;
+use holdfast_tiers::format::manifest::Manifest;
+use holdfast_tiers::layer::{Call, Damage, Fault, Faults, Faulty, Model};
+use holdfast_tiers::stack::{
+    Activity, Cascade, CascadeOptions, CopyError, Pace, Place, TierSpec, Way, copy_version,
+};
+use holdfast_tiers::tier::{Blob, BlobName, LocalTier, Tier, TierError};
+use holdfast_tiers::{Job, Store};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const FOLDER: &str = "job/0123abcd";
+const PAGES: std::ops::Range<u64> = 1000..1064;
+/// Of the tier under test.
+const KEEP: &str = "dir=/tier,keep=2";
+
+struct Free;
+
+impl Pace for Free {
+    fn begin(&self, _total: u64) {}
+    fn pass(&self, _bytes: u64) -> bool {
+        true
+    }
+}
+
+/// A job with four images: 2 builds on 1, 4 on 3.
+struct World {
+    job: Job,
+    _dir: TempDir,
+}
+
+impl World {
+    fn new() -> World {
+        let dir = TempDir::new();
+        let job = Store::open(&dir.store()).unwrap().create_job("job").unwrap();
+        job.write_recipe(&serde_json::json!({ "command": ["sim"] })).unwrap();
+        let lock = job.lock().unwrap();
+        let mut parent = None;
+        let mut pages: common::Model = PAGES.map(|page| (page, page_of(Content::Noise, page))).collect();
+        for number in 1..=4 {
+            let increment = number % 2 == 0;
+            let dirty: BTreeSet<u64> = PAGES.filter(|page| !increment || page % 4 == 0).collect();
+            for page in &dirty {
+                pages.insert(*page, page_of(Content::Noise, page + 10_000 * number));
+            }
+            let unchanged = PAGES.filter(|page| !dirty.contains(page)).map(|page| run(page, 1)).collect();
+            let lineage = parent.take().filter(|_| increment);
+            let mut writer = job.begin(&lock, Epoch(number), lineage).unwrap();
+            let source = MemorySource::of_model(&pages, &dirty);
+            let inherited = Inherited { unchanged, mapped: Vec::new() };
+            writer.write_pages(&source, &inherited, &options(1), &|_| ()).unwrap();
+            parent = Some(writer.commit(commit_record()).unwrap().1);
+        }
+        World { job, _dir: dir }
+    }
+
+    /// A tier that has images 1 and 2: 3 and 4 are wanted there, then 1 and 2 go.
+    fn tier(&self) -> Model {
+        let model = Model::new("tier");
+        let folder = LocalTier::open(self.job.dir()).unwrap();
+        let (from, to) = (Place { tier: &folder, folder: "" }, Place { tier: &model, folder: FOLDER });
+        for number in 1..=2 {
+            let recipe = std::fs::read(self.job.dir().join("job.json")).unwrap();
+            copy_version(&from, &to, Epoch(number), Some(&recipe), Way::Down, &Free).unwrap();
+        }
+        model
+    }
+
+    fn cascade(&self, model: &Model, faults: &Faults) -> Cascade {
+        let (model, faults) = (model.clone(), faults.clone());
+        let open = move |_: &TierSpec| -> Result<Box<dyn Tier>, TierError> {
+            Ok(Box::new(Faulty::new(Box::new(model.clone()), faults.clone())))
+        };
+        Cascade::start(CascadeOptions {
+            job: self.job.clone(),
+            folder: FOLDER.into(),
+            tiers: vec![KEEP.parse().unwrap()],
+            open: Arc::new(open),
+            on_thread: || (),
+        })
+        .unwrap()
+    }
+
+    /// Has the cascade do what there is to do; what fails is tried again at once. Ends earlier where its user has
+    /// died.
+    fn settle(&self, model: &Model, faults: &Faults) {
+        let cascade = self.cascade(model, faults);
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            let state = cascade.states().remove(0);
+            match state.activity {
+                _ if faults.stopped() => return,
+                Activity::Idle if !cascade.is_busy() => return,
+                Activity::Failed { .. } => cascade.hurry(),
+                _ => {}
+            }
+            assert!(Instant::now() < end, "{state:?}");
+            std::thread::sleep(Duration::from_micros(300));
+        }
+    }
+
+    /// A version that is listed has the bytes that it has here.
+    fn check_whole(&self, model: &Model, what: &str) {
+        let place = Place { tier: model, folder: FOLDER };
+        for number in place.inventory().unwrap().versions {
+            let manifest = place.manifest(Epoch(number)).unwrap();
+            let named = Manifest::open(&manifest).unwrap().segments().unwrap();
+            let segments =
+                named.iter().map(|entry| format!("segment-{:06}-{:03}", entry.epoch.0, entry.number));
+            for file in segments.chain([format!("manifest-{number:06}")]) {
+                let name = BlobName::within(FOLDER, &file).unwrap();
+                let blob = model.open(&name).unwrap_or_else(|error| panic!("{what}: {number}: {error}"));
+                assert!(read(&*blob) == std::fs::read(self.job.dir().join(&file)).unwrap(), "{what}: {file}");
+            }
+        }
+    }
+}
+
+fn read(blob: &dyn Blob) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(blob.len()).unwrap()];
+    blob.read_at(0, &mut bytes).unwrap();
+    bytes
+}
+
+/// Names and lengths of all that is there.
+fn listing(model: &Model) -> Vec<(String, u64)> {
+    model.list(FOLDER).unwrap().blobs.iter().map(|entry| (entry.name.to_string(), entry.len)).collect()
+}
+
+fn place(model: &Model) -> Place<'_> {
+    Place { tier: model, folder: FOLDER }
+}
+
+fn bytes_of(listing: &[(String, u64)]) -> u64 {
+    listing.iter().map(|(_, len)| len).sum()
+}
+
+fn versions(model: &Model) -> BTreeSet<u64> {
+    place(model).inventory().unwrap().versions
+}
+
+/// What there is after a run that nothing disturbs, and its operations.
+fn undisturbed(world: &World) -> (Vec<(String, u64)>, Faults) {
+    let (model, faults) = (world.tier(), Faults::none());
+    world.settle(&model, &faults);
+    assert_eq!(versions(&model), BTreeSet::from([3, 4]));
+    world.check_whole(&model, "undisturbed");
+    let listing = listing(&model);
+    assert_eq!(model.used_bytes(), bytes_of(&listing));
+    (listing, faults)
+}
+
+/// The versions that were published by one of these operations, and not removed by one.
+fn published(faults: &Faults) -> BTreeSet<u64> {
+    let mut there = BTreeSet::from([1, 2]);
+    let log = faults.log();
+    // The last one was not made.
+    for operation in &log[..log.len() - 1] {
+        let Some((_, number)) = operation.object.split_once("/manifest-") else { continue };
+        let number = number.parse().unwrap();
+        match operation.call {
+            Call::Publish => there.insert(number),
+            Call::Remove => there.remove(&number),
+            _ => continue,
+        };
+    }
+    there
+}
+
+#[test]
+fn the_agent_or_the_host_may_die_before_every_operation() {
+    let world = World::new();
+    let (wanted, counted) = undisturbed(&world);
+    assert!(counted.operations() > 20, "{:?}", counted.log());
+    for number in 0..counted.operations() {
+        let (model, faults) = (world.tier(), Faults::stop_at(number));
+        world.settle(&model, &faults);
+        let what = format!("before {:?}", faults.log().last().unwrap());
+        let cuts = (0..3).map(|seed| model.after_power_cut(seed)).collect::<Vec<_>>();
+        for after in cuts.into_iter().chain([model]) {
+            assert_eq!(versions(&after), published(&faults), "{what}");
+            world.check_whole(&after, &what);
+            world.settle(&after, &Faults::none());
+            world.check_whole(&after, &what);
+            assert_eq!(listing(&after), wanted, "{what}");
+            assert_eq!(after.used_bytes(), bytes_of(&wanted), "{what}: nothing is left over");
+        }
+    }
+}
+
+#[test]
+fn every_operation_may_fail_in_every_way() {
+    let world = World::new();
+    let (wanted, counted) = undisturbed(&world);
+    let down = |object| TierError::Unavailable { object, why: "try later".into() };
+    let full = |object| TierError::Full { object };
+    for fault in [Fault::Fail(down), Fault::LoseAnswer(down), Fault::Fail(full), Fault::Tear(5000)] {
+        for number in 0..counted.operations() {
+            let (model, faults) = (world.tier(), Faults::once(number, fault));
+            world.settle(&model, &faults);
+            let what = format!("{fault:?} at {:?}", faults.log()[usize::try_from(number).unwrap()]);
+            world.check_whole(&model, &what);
+            assert_eq!(listing(&model), wanted, "{what}");
+            assert_eq!(model.used_bytes(), bytes_of(&wanted), "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_third_of_all_operations_may_fail() {
+    let world = World::new();
+    let (wanted, _) = undisturbed(&world);
+    let down = |object| TierError::Unavailable { object, why: "try later".into() };
+    for seed in 0..10 {
+        for fault in [Fault::Fail(down), Fault::LoseAnswer(down)] {
+            let (model, faults) = (world.tier(), Faults::random(seed, 3, fault));
+            world.settle(&model, &faults);
+            world.check_whole(&model, "at random");
+            assert_eq!(listing(&model), wanted, "{seed} {fault:?}");
+        }
+    }
+}
+
+#[test]
+fn a_damaged_blob_of_a_lower_tier_is_never_restored() {
+    let world = World::new();
+    let good = world.tier();
+    for (name, len) in listing(&good) {
+        let file = name.rsplit_once('/').unwrap().1.to_owned();
+        let len = usize::try_from(len).unwrap();
+        // The middle of a segment is in a frame; headers between them are for `verify`, a restart does not read them.
+        for damage in [Damage::Flip(len / 2), Damage::Missing, Damage::Zero, Damage::Truncate(len / 2)] {
+            let (model, target) = (world.tier(), Model::new("target"));
+            model.damage(&BlobName::new(&name).unwrap(), damage);
+            let result = copy_version(&place(&model), &place(&target), Epoch(2), None, Way::Up, &Free);
+            let needed = file == "manifest-000002" || file.starts_with("segment");
+            match result {
+                Ok(_) => world.check_whole(&target, &format!("{damage:?} of {name}")),
+                Err(CopyError::Source(error)) => {
+                    assert!(needed && error.to_string().contains(&file), "{damage:?} of {name}: {error}");
+                    assert!(versions(&target).is_empty());
+                    assert_eq!(target.used_bytes(), bytes_of(&listing(&target)));
+                }
+                Err(error) => panic!("{damage:?} of {name}: {error}"),
+            }
+        }
+    }
+}
