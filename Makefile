@@ -59,7 +59,7 @@ e2e: build ## real programs: checkpoint, kill, restart (tests/); JOBS=N tests at
 
 test: deps check unit loom e2e ## all of the above: what CI runs (< 15 minutes on two cores, from nothing < 25)
 
-.PHONY: miri deny fuzz-check
+.PHONY: miri deny fuzz-check s3
 miri: ## unit tests of the pure crates under miri, where a nightly compiler has it (no test of system calls)
 	$(SAY) "undefined behaviour"
 	@scripts/miri.sh
@@ -72,7 +72,11 @@ fuzz-check: ## the fuzz targets (a workspace of their own) still compile
 	$(SAY) "fuzz targets"
 	cd fuzz && $(CARGO) check --locked
 
-test-full: deps check unit loom miri deny fuzz-check build
+s3: ## the remote tier at a real S3 server (a workspace of its own: the server takes minutes to compile)
+	$(SAY) "S3"
+	cd tests/s3 && $(CARGO) test --release --locked --target-dir ../../target/s3
+
+test-full: deps check unit loom miri deny fuzz-check s3 build
 test-full: ## the long form: ten rounds, 200 deaths, 1000 flipped bits (hours)
 	$(SAY) "end-to-end tests, long form"
 	HOLDFAST_TEST_FULL=1 $(REAPER) $(CARGO) test --release --locked -p holdfast-tests --lib --test e2e --no-fail-fast \

@@ -3,9 +3,9 @@
 
 Why: who passes the program on has to know under what; and a package from elsewhere can change without notice.
 
-Reads `cargo metadata` of the workspace and of fuzz/, for the one platform there is. Packages in two versions are named,
-which is no error. The same list serves cargo-deny (`make deny`), which knows the advisories besides, but takes minutes
-to install and needs the network.
+Reads `cargo metadata` of the workspace, of fuzz/ and of tests/s3/, for the one platform there is. Packages in two
+versions are named, which is no error. The same list serves cargo-deny (`make deny`), which knows the advisories
+besides, but takes minutes to install and needs the network.
 
 Run: scripts/check-licences.py
 """
@@ -79,7 +79,7 @@ def check(packages, licences, lock):
 
 def main():
     findings, versions, licences = [], {}, allowed(ROOT)
-    for folder in ("", "fuzz/"):
+    for folder in ("", "fuzz/", "tests/s3/"):
         packages = metadata(ROOT, f"{folder}Cargo.toml")
         findings += check(packages, licences, f"{folder}Cargo.lock")
         for package in packages if folder == "" else []:

@@ -13,6 +13,10 @@
 //! them through the two traits of `holdfast_image::pages`.
 //! Invariants: a committed image is never changed; what is read is checked before it is computed with.
 
+// Its unit tests share files with those of tests/, which use its name.
+#[cfg(test)]
+extern crate self as holdfast_tiers;
+
 mod assemble;
 mod buffer;
 mod clone_image;

@@ -1,4 +1,4 @@
-//! Addresses of tiers, as users write them, and the tier that an address means.
+//! Addresses of tiers, as users write them.
 //!
 //! ```text
 //! memory  memory=/mnt/pmem/log       a log in memory
@@ -7,11 +7,13 @@
 //! s3://bucket/prefix                 an object store: S3 and what speaks it, gs:// (Google), az:// (Azure)
 //! https://host:8443/path             a WebDAV server
 //! ```
-//! Called by whatever reads a command line or a configuration; only [`open`] touches anything but the text.
+//! Called by whatever reads a command line or a configuration, which then calls [`open`]; here nothing is touched but
+//! the text.
 //! Invariants: an address never holds credentials, and no message shows what was given as such; `Address::parse` takes
 //! what `Display` writes, and both mean the same place.
 
-use super::{FolderTier, LocalTier, Tier, TierError};
+use super::TierError;
+pub use super::opening::open;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -62,28 +64,6 @@ impl Cloud {
             Cloud::S3 => "s3",
             Cloud::Google => "gs",
             Cloud::Azure => "az",
-        }
-    }
-}
-
-/// The tier that an address means.
-///
-/// # Errors
-/// The address makes no sense ([`TierError::Settings`]), or what it means cannot be used.
-pub fn open(address: &str) -> Result<Box<dyn Tier>, TierError> {
-    let parsed = Address::parse(address)?;
-    let name = parsed.to_string();
-    match parsed {
-        Address::Folder(path) => {
-            let folder = FolderTier::open(&path, name)?;
-            if folder.is_private_disk() {
-                Ok(Box::new(LocalTier::open(&path)?))
-            } else {
-                Ok(Box::new(folder))
-            }
-        }
-        Address::Memory(_) | Address::Bucket { .. } | Address::Http { .. } => {
-            Err(refused(address, "this version has no such tier yet; use dir=/path"))
         }
     }
 }

@@ -17,13 +17,16 @@ mod folder;
 mod local;
 mod memory;
 mod name;
+mod opening;
 mod posix;
+mod remote;
 
 pub use error::TierError;
 pub use folder::FolderTier;
 pub use local::LocalTier;
 pub use memory::MemoryTier;
 pub use name::BlobName;
+pub use remote::RemoteTier;
 
 use std::fs::File;
 use std::time::SystemTime;

@@ -1,0 +1,224 @@
+//! Object stores as tiers: S3 and what speaks it, Google Cloud Storage, Azure, and web servers for reading.
+//!
+//! ```text
+//! BUCKET/PREFIX/sim/manifest-000001   sim/segment-000001-000   .holdfast-probe
+//! ```
+//! Called through `tier::address::open`. A blob is an object; [`Tier::publish`] is a put that the server refuses where
+//! the key is taken. Whether it does is tried when the tier is opened: `.holdfast-probe` is created, which must fail
+//! once it is there. At a server that replaces it all the same, or knows no such put, names are looked up before they
+//! are taken, and [`TierInfo::single_writer`] says so. A server that cannot be asked is asked again before the first
+//! write; until then it counts as such a server.
+//! Invariants: no wait without a limit; no credentials in a message; a web server is only read.
+
+mod aws_files;
+mod blob;
+mod connect;
+mod courier;
+mod failure;
+mod place;
+mod requests;
+#[cfg(test)]
+mod tests;
+mod upload;
+
+use self::blob::RemoteBlob;
+use self::courier::Patience;
+use self::place::Place;
+use self::requests::Requests;
+use self::upload::RemoteWriter;
+use super::address::Address;
+use super::{Blob, BlobName, BlobWriter, Entry, Listing, Survives, Tier, TierError, TierInfo};
+use bytes::Bytes;
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, path::Path};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, SystemTime};
+
+/// The object that every opening tries to create.
+const PROBE: &str = ".holdfast-probe";
+/// What it says to whoever finds it.
+const PROBE_TEXT: &[u8] =
+    b"Holdfast tries to create this object whenever it uses this place: it must not be replaced.\n";
+/// Longest wait for the probe while a tier is opened.
+const OPENING: Duration = Duration::from_secs(10);
+
+/// A tier at a server.
+#[derive(Debug)]
+pub struct RemoteTier {
+    place: Arc<Place>,
+    /// Until it is known what the server can do.
+    unknown: TierInfo,
+    known: OnceLock<TierInfo>,
+    writable: bool,
+}
+
+impl RemoteTier {
+    /// Opens the place that an address means. A server that is down is no error.
+    ///
+    /// # Errors
+    /// [`TierError::Settings`]: the address or the environment makes no sense, or there is no such bucket.
+    /// [`TierError::Denied`]: the server does not take the credentials, not for reading either.
+    pub fn open(address: &Address) -> Result<RemoteTier, TierError> {
+        let name = address.to_string();
+        let prefix = match address {
+            Address::Bucket { prefix, .. } | Address::Http { path: prefix, .. } => prefix.clone(),
+            Address::Folder(_) | Address::Memory(_) => String::new(),
+        };
+        let patience = connect::patience(&name)?;
+        let store = connect::store(address, &name, patience)?;
+        let writable = !matches!(address, Address::Http { .. });
+        let tier = RemoteTier::over(store, prefix, name, patience, writable)?;
+        if writable {
+            tier.first_probe()?;
+        }
+        Ok(tier)
+    }
+
+    fn over(
+        store: Arc<dyn ObjectStore>,
+        prefix: String,
+        name: String,
+        patience: Patience,
+        writable: bool,
+    ) -> Result<RemoteTier, TierError> {
+        let why = if writable { "the server could not be asked yet" } else { "a web server is only read" };
+        let unknown = TierInfo {
+            name: name.clone(),
+            survives: Survives::Site,
+            capacity_bytes: None,
+            bandwidth: None,
+            mappable: false,
+            single_writer: Some(why.to_owned()),
+        };
+        let requests = Requests::new(&name)?;
+        let place = Place { store, requests, patience, prefix, name, left: Mutex::default() };
+        Ok(RemoteTier { place: Arc::new(place), unknown, known: OnceLock::new(), writable })
+    }
+
+    /// The probe at opening: what can be made up for later is no error.
+    fn first_probe(&self) -> Result<(), TierError> {
+        match self.probe(OPENING) {
+            Err(TierError::Denied { .. }) => self.list("").map(drop),
+            Err(error @ TierError::Settings { .. }) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the server refuses to replace an object; asked until there is an answer.
+    fn conditional(&self) -> Result<bool, TierError> {
+        if !self.writable {
+            let why = "a web server is only read; write to the file system or the object store behind it"
+                .to_owned();
+            return Err(TierError::Settings { object: self.place.name.clone(), why });
+        }
+        if self.known.get().is_none() {
+            self.probe(self.place.limit(0))?;
+        }
+        Ok(self.info().single_writer.is_none())
+    }
+
+    fn probe(&self, patience: Duration) -> Result<(), TierError> {
+        let single_writer = if self.refuses_to_replace(patience)? {
+            None
+        } else {
+            Some("this server replaces an object where it is asked to create one".to_owned())
+        };
+        // Another thread that was first has found the same.
+        let _ = self.known.set(TierInfo { single_writer, ..self.unknown.clone() });
+        Ok(())
+    }
+
+    fn refuses_to_replace(&self, patience: Duration) -> Result<bool, TierError> {
+        let path = self.place.path_of(PROBE)?;
+        let object = format!("{}/{PROBE}", self.place.name);
+        // Once where an earlier probe has left it; a lost answer makes no difference.
+        for _ in 0..2 {
+            let put = self.place.store.put_opts(
+                &path,
+                Bytes::from_static(PROBE_TEXT).into(),
+                PutMode::Create.into(),
+            );
+            let asked = self.place.requests.ask(&object, patience, put);
+            match asked.result {
+                Ok(_) => {}
+                Err(TierError::Exists { .. }) => return Ok(true),
+                // 501 of a server that does not know the header, or of the library for a store that has none.
+                Err(_) if asked.unsupported => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl Tier for RemoteTier {
+    fn info(&self) -> &TierInfo {
+        self.known.get().unwrap_or(&self.unknown)
+    }
+
+    fn list(&self, folder: &str) -> Result<Listing, TierError> {
+        let mut listing = Listing::default();
+        if !folder.is_empty() && BlobName::new(folder).is_none() {
+            return Ok(listing);
+        }
+        let path = self.place.path_of(folder)?;
+        let prefix = (!path.as_ref().is_empty()).then_some(&path);
+        let object = format!("{}/{folder}", self.place.name);
+        // A long listing is many requests.
+        let patience = self.place.limit(0) * 10;
+        let found =
+            match self.place.requests.wait(&object, patience, self.place.store.list_with_delimiter(prefix)) {
+                // A web server knows folders, and that there is none.
+                Err(TierError::NotFound { .. }) => return Ok(listing),
+                other => other?,
+            };
+        // A server may list what was not asked for.
+        let name_of = |location: &Path| {
+            let mut below = location.prefix_match(&path)?;
+            let name = BlobName::within(folder, below.next()?.as_ref());
+            if below.next().is_none() { name } else { None }
+        };
+        for meta in found.objects {
+            if let Some(name) = name_of(&meta.location) {
+                let modified = Some(SystemTime::from(meta.last_modified));
+                listing.blobs.push(Entry { name, len: meta.size, modified });
+            }
+        }
+        listing.folders =
+            found.common_prefixes.iter().filter_map(|at| Some(name_of(at)?.file().to_owned())).collect();
+        listing.blobs.sort_by(|one, other| one.name.cmp(&other.name));
+        listing.folders.sort();
+        Ok(listing)
+    }
+
+    fn open(&self, name: &BlobName) -> Result<Box<dyn Blob>, TierError> {
+        Ok(Box::new(RemoteBlob::open(&self.place, name)?))
+    }
+
+    fn create(&self, name: &BlobName, expected: Option<u64>) -> Result<Box<dyn BlobWriter>, TierError> {
+        let conditional = self.conditional()?;
+        Ok(Box::new(RemoteWriter::new(&self.place, name, conditional, expected)?))
+    }
+
+    fn publish(&self, name: &BlobName, bytes: &[u8]) -> Result<(), TierError> {
+        let conditional = self.conditional()?;
+        let (path, object) = (self.place.path(name)?, self.place.object(name));
+        self.place.put_new(&path, &object, Bytes::copy_from_slice(bytes), conditional)
+    }
+
+    fn remove(&self, name: &BlobName) -> Result<(), TierError> {
+        if !self.writable {
+            return self.conditional().map(drop);
+        }
+        let (path, object) = (self.place.path(name)?, self.place.object(name));
+        match self.place.requests.wait(&object, self.place.limit(0), self.place.store.delete(&path)) {
+            Err(TierError::NotFound { .. }) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Of uploads in parts only those can be found that this tier has begun and could not end; for what a crash has
+    /// left there is a rule at the server.
+    fn clean(&self, folder: &str) -> Result<u64, TierError> {
+        Ok(self.place.abort_left(folder))
+    }
+}
