@@ -10,6 +10,7 @@ use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser}
 use clap::{Args, Parser, Subcommand};
 use holdfast_image::paths::Moved;
 use holdfast_image::processor::CpuLevel;
+use holdfast_tiers::stack::TierSpec;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -49,6 +50,7 @@ pub enum Command {
 Examples:
   holdfast run -- python3 train.py
   holdfast run --name sim --every 10m --keep 2 -- ./sim input.dat
+  holdfast run --tier dir=/pfs/me,keep=8,every=4 --tier s3://bucket/prefix -- ./sim
   holdfast run --name sim --resume --on TERM=checkpoint-stop -- ./sim input.dat   (in a batch job)
   holdfast run --name sim -- mpirun -np 4 ./sim    (mpirun -np 4 holdfast run --name sim -- ./sim comes to the same)")]
     Run(RunArgs),
@@ -89,6 +91,9 @@ Examples:
     List {
         /// Name of the job whose images are listed
         job: Option<String>,
+        /// List what is on this tier, instead of the store
+        #[arg(long, value_name = "ADDRESS")]
+        tier: Option<TierSpec>,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -116,6 +121,26 @@ Examples:
         #[arg(long)]
         json: bool,
     },
+    /// Copy to the job's tiers what they have not got yet
+    #[command(after_help = "\
+Examples:
+  holdfast sync sim                 (what a dead agent left; a live one tries again at once)
+  holdfast sync --wait sim          (until all is there)")]
+    Sync {
+        /// Name of the job
+        job: String,
+        /// Try again until every tier has all that it is to get
+        #[arg(long)]
+        wait: bool,
+    },
+    /// Copy an image from a lower tier back into the store
+    #[command(after_help = "\
+Examples:
+  holdfast fetch sim                (the newest image that any of the job's tiers has)
+  holdfast fetch --tier s3://bucket/prefix sim@12
+
+`restart` does it by itself where the image is not in the store.")]
+    Fetch(FetchArgs),
     /// Delete images of a job that is not running
     Prune(PruneArgs),
     /// Say what this host and user can do, and what of a program could not be checkpointed
@@ -180,6 +205,14 @@ pub struct RunArgs {
     /// Keep only the newest N images
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub keep: Option<u32>,
+    /// Copy images to this tier too, behind the program's back: ADDRESS[,keep=N][,every=N][,max=SIZE][,rate=SIZE/s],
+    /// for example dir=/pfs/me,keep=8,every=4 (may be given more than once, the fastest first; ADDRESS local: rules of
+    /// the store itself) [default: those of config.toml in the store, else in ~/.config/holdfast]
+    #[arg(long, value_name = "SPEC")]
+    pub tier: Vec<TierSpec>,
+    /// No tiers, whatever the configuration files say
+    #[arg(long, conflicts_with = "tier")]
+    pub no_tiers: bool,
     /// How memory is frozen
     #[arg(long, value_enum, default_value_t = EngineChoice::Auto)]
     pub engine: EngineChoice,
@@ -258,6 +291,7 @@ impl RunArgs {
             tcp: self.tcp,
             signal: self.signal,
             stop_signal: self.on,
+            tiers: self.tier.clone(),
         }
     }
 }
@@ -300,6 +334,9 @@ pub struct RestartArgs {
     /// If the image is damaged, take the next older one
     #[arg(long)]
     pub fallback: bool,
+    /// From now on these are the job's tiers, as for `run`; an image that is not in the store is fetched from them
+    #[arg(long, value_name = "SPEC")]
+    pub tier: Vec<TierSpec>,
     /// Restart a copy, as a job of its own with this name: any number of copies may run at once
     #[arg(long, value_name = "NEW", conflicts_with = "fallback")]
     pub name: Option<String>,
@@ -317,6 +354,17 @@ pub struct RestartArgs {
     /// From now on.
     #[command(flatten)]
     pub changes: Changes,
+}
+
+/// `holdfast fetch`.
+#[derive(Debug, Args)]
+pub struct FetchArgs {
+    /// JOB (the newest image that any tier has) or JOB@N
+    #[arg(value_name = "JOB[@N]", value_parser = parse_image)]
+    pub image: ImageName,
+    /// Tiers to look at [default: those of the job, else of the configuration files]
+    #[arg(long, value_name = "SPEC")]
+    pub tier: Vec<TierSpec>,
 }
 
 /// `holdfast prune`.

@@ -2,7 +2,8 @@
 //!
 //! * [`args`]: the command line. [`commands`]: one file per command. [`exit`]: exit codes and failures.
 //! * [`front`]: what `run` and `restart` are while the program runs. [`agent`]: the process that makes the images.
-//! * [`client`], [`link`]: how they talk; [`pidfile`]: what is known when they cannot. [`settings`], [`names`],
+//! * [`client`], [`link`]: how they talk; [`pidfile`]: what is known when they cannot. [`settings`], [`config`],
+//!   [`tiers`], [`names`],
 //!   [`program`], [`protected`], [`mpi`], [`report`], [`inspect`]: the rest.
 #![forbid(unsafe_code)]
 
@@ -10,6 +11,7 @@ mod agent;
 mod args;
 mod client;
 mod commands;
+mod config;
 mod exit;
 mod front;
 mod inherited_fds;
@@ -23,6 +25,7 @@ mod program;
 mod protected;
 mod report;
 mod settings;
+mod tiers;
 
 use args::{Cli, Command};
 use clap::Parser;
@@ -77,10 +80,15 @@ fn run(cli: &Cli) -> Result<Option<Ending>, Failure> {
         Command::Restart(args) => return commands::restart::run(args, root).map(Some),
         Command::Checkpoint(args) => commands::checkpoint::run(args, root),
         Command::Check { program, json } => commands::check::run(program, *json, root),
-        Command::List { job, json } => commands::list::run(job.as_deref(), *json, root),
+        Command::List { job, tier: None, json } => commands::list::run(job.as_deref(), *json, root),
+        Command::List { job, tier: Some(tier), json } => {
+            commands::tier_list::run(job.as_deref(), tier, *json)
+        }
         Command::Show { image, json } => commands::show::run(image, *json, root),
         Command::Watch { job } => commands::watch::run(job, root),
         Command::Verify { image, json } => commands::verify::run(image, *json, root),
+        Command::Sync { job, wait } => commands::sync::run(job, *wait, root),
+        Command::Fetch(args) => commands::fetch::run(args, root),
         Command::Prune(args) => commands::prune::run(args, root),
         Command::Doctor { job, json } => commands::doctor::run(job.as_deref(), *json, root),
         Command::Completions { shell } => commands::completions::run(*shell),

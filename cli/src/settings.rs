@@ -12,6 +12,7 @@ use holdfast_image::processor::CpuLevel;
 use holdfast_pager::CowLimit;
 use holdfast_process::Saving;
 use holdfast_tiers::Job;
+use holdfast_tiers::stack::TierSpec;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
@@ -212,6 +213,9 @@ pub struct Settings {
     pub signal: Option<i32>,
     /// The signal that asks for a checkpoint and the end of the program.
     pub stop_signal: Option<i32>,
+    /// Tiers: the rules of the first, and those below it, the fastest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tiers: Vec<TierSpec>,
 }
 
 /// Options that change how images are made, each only if it was given: of `restart` for the rest of the job, of
@@ -286,6 +290,9 @@ pub struct Recipe {
     pub created_ns: u64,
     /// Settings.
     pub settings: Settings,
+    /// Names the job's folder in lower tiers; empty in jobs that never had any.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub id: String,
 }
 
 impl Recipe {

@@ -42,6 +42,8 @@ pub enum Request {
     Check,
     /// How are things?
     Status,
+    /// Try again now what could not be copied to a lower tier.
+    Sync,
     /// End the agent; the program goes on without it.
     Quit,
     /// From the C API: ranges of protected memory were added or removed.
@@ -127,6 +129,44 @@ pub struct JobStatus {
     pub flush_total_bytes: u64,
     /// Last failure, if the last checkpoint failed.
     pub last_error: Option<String>,
+    /// The lower tiers, the fastest first.
+    #[serde(default)]
+    pub tiers: Vec<TierStatus>,
+    /// Something is being copied to one of them, or will be at once.
+    #[serde(default)]
+    pub tiers_busy: bool,
+    /// The program has ended, and the agent is there for the tiers only.
+    #[serde(default)]
+    pub lingering: bool,
+}
+
+/// State of a lower tier of a job.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TierStatus {
+    /// Its address.
+    pub tier: String,
+    /// The newest image that it has.
+    pub newest: Option<Epoch>,
+    /// Number of images that it is to get and has not got.
+    pub waiting: u64,
+    /// What is being copied to it.
+    pub copying: Option<CopyStatus>,
+    /// The last failure, until it is over.
+    pub error: Option<String>,
+    /// In how many milliseconds it is tried again.
+    pub again_ms: Option<u64>,
+}
+
+/// A copy under way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CopyStatus {
+    /// Number of the image.
+    pub epoch: Epoch,
+    /// Bytes copied.
+    pub done: u64,
+    /// Bytes to be copied.
+    pub total: u64,
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// All points, in the order in which a checkpoint and a restart pass them (`holdfast __faults` prints them).
+/// Those of the cascade and of what fetches an image come last: only jobs with tiers pass them.
 /// `inject` and `resume` are passed many times: use `inject:N`; `foothold` only in a program without libholdfast.
 pub const POINTS: &[&str] = &[
     "foothold",
@@ -35,6 +36,16 @@ pub const POINTS: &[&str] = &[
     "seed-memory",
     "seed-threads",
     "seed-let-go",
+    "cascade-piece",
+    "cascade-segment",
+    "cascade-recipe",
+    "cascade-manifest",
+    "remove-manifest",
+    "remove-recipe",
+    "remove-segment",
+    "fetch-piece",
+    "fetch-segment",
+    "fetch-manifest",
 ];
 
 struct Plan {

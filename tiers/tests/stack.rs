@@ -95,6 +95,7 @@ fn cascade(
         tiers,
         open: Arc::new(open),
         on_thread: || (),
+        on_failure: Box::new(|_, _| ()),
     };
     Cascade::start(options).unwrap()
 }

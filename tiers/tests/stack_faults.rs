@@ -86,6 +86,7 @@ impl World {
             tiers: vec![KEEP.parse().unwrap()],
             open: Arc::new(open),
             on_thread: || (),
+            on_failure: Box::new(|_, _| ()),
         })
         .unwrap()
     }

@@ -1,13 +1,13 @@
 //! An agent that was started by libholdfast in a program that was run with LD_PRELOAD alone.
 //!
 //! Settings come from the environment: HOLDFAST_STORE, HOLDFAST_NAME, HOLDFAST_EVERY, HOLDFAST_KEEP, HOLDFAST_ENGINE,
-//! HOLDFAST_ORDER, HOLDFAST_COW, HOLDFAST_RATE, HOLDFAST_SAVE_FILES. The path of the socket is printed on standard
-//! output, which is then closed: that is the library's sign that it may connect.
+//! HOLDFAST_ORDER, HOLDFAST_COW, HOLDFAST_RATE, HOLDFAST_SAVE_FILES; tiers from the configuration files. The path of
+//! the socket is printed on standard output, which is then closed: that is the library's sign that it may connect.
 
 use super::job_lock;
 use crate::exit::{Exit, Failure};
 use crate::settings::{Changes, Recipe, SaveFiles, Settings, parse_duration, parse_rate};
-use crate::{log, names};
+use crate::{log, names, tiers};
 use holdfast_abi::environment::ENV_ENGINE;
 use holdfast_image::control::Wishes;
 use holdfast_tiers::{Job, JobLock, Store};
@@ -21,7 +21,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// # Errors
 /// A variable is wrong, or the store cannot be used.
 pub fn open(store: &Store) -> Result<(Job, JobLock, Recipe), Failure> {
-    let settings = settings(|name| std::env::var(name).ok())?;
+    let mut settings = settings(|name| std::env::var(name).ok())?;
+    settings.tiers = tiers::chosen(&[], false, store)?;
     let name = std::env::var("HOLDFAST_NAME").ok();
     // Which program it is shows only when it registers, and then the job must have its name already.
     names::claim_job(store, name.as_deref(), Path::new("attached"), |job| {
@@ -30,6 +31,7 @@ pub fn open(store: &Store) -> Result<(Job, JobLock, Recipe), Failure> {
         let recipe = Recipe {
             created_ns: u64::try_from(created_ns).unwrap_or(u64::MAX),
             settings: settings.clone(),
+            id: if settings.tiers.is_empty() { String::new() } else { tiers::new_id()? },
             ..Recipe::default()
         };
         recipe.write(job)?;

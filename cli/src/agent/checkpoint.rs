@@ -31,6 +31,7 @@ use holdfast_image::{Epoch, PageCount};
 use holdfast_pager::{FlushQueue, Order as QueueOrder};
 use holdfast_process::{Cut, FrozenMemory, Members, Tracer, Tracking};
 use holdfast_sys::clock::elapsed_ns;
+use holdfast_tiers::stack::Cascade;
 use holdfast_tiers::{CommitRecord, ImageInfo, ImageWriter, PipelineOptions, StoreError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -134,7 +135,9 @@ fn note(figures: &mut EpochFigures, costs: &Costs) {
 
 impl Attempt<'_> {
     fn run(&mut self, committed: &mut bool) -> Result<ImageInfo, CheckpointError> {
-        let epoch = self.context.job.next_epoch()?;
+        // Behind the images that only lower tiers have, too.
+        let lower = self.context.cascade.as_ref().map_or(0, Cascade::newest);
+        let epoch = self.context.job.next_epoch()?.max(Epoch(lower.saturating_add(1)));
         let parent = self.carry_over.lineage.clone().filter(|_| !self.settings.only_protected);
         // Before the stop: a store that cannot be written must not cost the program anything.
         let mut writer = self.context.job.begin(&self.context.lock, epoch, parent)?;

@@ -10,6 +10,7 @@ use holdfast_image::Epoch;
 use holdfast_image::bytes::Name;
 use holdfast_process::rebuild::SharedMemfd;
 use holdfast_process::{Contents, Namespaces};
+use holdfast_tiers::stack::Cascade;
 use holdfast_tiers::{Job, JobLock};
 use parking_lot::Mutex;
 use std::fs;
@@ -37,6 +38,8 @@ pub struct JobContext {
     pub namespaces: OnceLock<Arc<Namespaces>>,
     /// What is saved of files, and what the last image has of that.
     pub contents: Option<Arc<Contents>>,
+    /// Copies images to lower tiers, if the job has tiers.
+    pub cascade: Option<Cascade>,
     /// What one checkpoint leaves for the next; locked as long as one runs.
     pub carry_over: Mutex<CarryOver>,
 }

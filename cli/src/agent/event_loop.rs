@@ -15,6 +15,7 @@ use super::events::{Event, Progress, Reporter};
 use super::processes::{Ended, Processes};
 use super::request::{CheckpointOptions, CheckpointRequest};
 use super::rush::Rush;
+use super::{retention, tiers};
 use crate::exit::Failure;
 use crate::inherited_fds::InheritedFd;
 use crate::link::Tell;
@@ -29,6 +30,7 @@ use holdfast_process::{Kinship, Tracer, Tracking, is_of_job};
 use holdfast_sys::poll::{self, Bell};
 use holdfast_sys::signals::SignalMessages;
 use holdfast_sys::{clone, fd, unix_socket};
+use holdfast_tiers::stack::Cascade;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::io;
@@ -40,6 +42,9 @@ use std::time::{Duration, Instant};
 
 /// How long a job without processes may last: the child of a daemonising program needs a moment to register.
 const GRACE: Duration = Duration::from_millis(300);
+
+/// How often it is looked whether the tiers keep an agent without a program.
+const TIERS_LOOK: Duration = Duration::from_millis(50);
 
 /// What is wrong while there is no program.
 const NO_PROGRAM: &str = "the program has not loaded libholdfast (yet), or has ended";
@@ -207,19 +212,49 @@ impl EventLoop {
                 std::thread::sleep(pause);
             }
         }
+        self.leave_tiers();
         let why = if self.ending { "it was asked to" } else { "no process of the job is left" };
         tracing::info!("the agent ends: {why}");
         Ok(())
     }
 
     fn is_finished(&self) -> bool {
-        let alone = self.alone.is_some_and(|(since, patience)| since.elapsed() >= patience);
-        self.running.is_none() && (self.ending || alone)
+        self.running.is_none() && (self.ending || self.is_alone() && !self.lingers())
+    }
+
+    /// Whether no process has been there for long enough.
+    fn is_alone(&self) -> bool {
+        self.alone.is_some_and(|(since, patience)| since.elapsed() >= patience)
+    }
+
+    /// Whether the tiers are what keeps the agent.
+    fn lingers(&self) -> bool {
+        let cascade = self.context.cascade.as_ref();
+        self.is_alone() && self.alone.is_some_and(|(since, _)| tiers::lingers(cascade, since))
+    }
+
+    /// What the tiers have by now may go from the store; what they have not is said.
+    fn leave_tiers(&self) {
+        let Some(cascade) = self.context.cascade.as_ref().filter(|_| self.context.lock.is_in_place()) else {
+            return;
+        };
+        cascade.stop();
+        if let Some(newest) = self.newest {
+            retention::apply(&self.context, newest);
+        }
+        for line in tiers::left_over(self.context.job.name(), Some(cascade)) {
+            tracing::warn!("{line}");
+            if let Some(link) = &self.context.link {
+                link.tell(&Tell::Warning { text: line });
+            }
+        }
     }
 
     fn timeout(&self) -> Option<Duration> {
         let now = Instant::now();
         let end = self.alone.filter(|_| self.running.is_none()).map(|(since, patience)| since + patience);
+        // Until the tiers are done, which tell nobody.
+        let end = end.map(|end| if end <= now { now + TIERS_LOOK } else { end });
         let due = self.due.filter(|_| self.running.is_none() && self.program_pid().is_some());
         end.into_iter().chain(due).min().map(|moment| moment.saturating_duration_since(now))
     }
@@ -436,6 +471,10 @@ impl EventLoop {
                 self.checks.ask(id);
                 self.start_checks();
             }
+            Request::Sync => {
+                self.context.cascade.iter().for_each(Cascade::hurry);
+                self.answer(id, &Reply::Ok);
+            }
             Request::Quit => {
                 self.ending = true;
                 self.answer(id, &Reply::Ok);
@@ -544,6 +583,9 @@ impl EventLoop {
             flushed_bytes: load(|progress| &progress.done),
             flush_total_bytes: load(|progress| &progress.total),
             last_error: self.last_error.clone(),
+            tiers: tiers::status(self.context.cascade.as_ref()),
+            tiers_busy: self.context.cascade.as_ref().is_some_and(Cascade::is_busy),
+            lingering: self.running.is_none() && self.is_alone(),
         }
     }
 
@@ -645,6 +687,7 @@ impl EventLoop {
                 let (epoch, stop_ns) = (info.epoch, info.stop_ns);
                 tracing::info!("image {epoch} committed: {} bytes, stop {stop_ns} ns", info.bytes);
                 self.newest = Some(epoch);
+                self.context.cascade.iter().for_each(Cascade::wake);
                 self.last_error = None;
                 for id in running.waiters.into_iter().filter_map(|waiter| waiter.client) {
                     self.answer(id, &Reply::Checkpointed { epoch, stop_ns, committed: true });

@@ -23,6 +23,7 @@ mod request;
 mod retention;
 mod rush;
 mod slot_waiters;
+pub mod tiers;
 mod write_monitor;
 mod write_rate;
 
@@ -114,7 +115,13 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         Some(link) => Some(Link::from(duplicate(link)?)),
         None => None,
     };
+    let for_tiers = match link {
+        Some(link) => Some(Link::from(duplicate(link)?)),
+        None => None,
+    };
+    let cascade = tiers::start(&job, &recipe, for_tiers)?;
     let context = Arc::new(JobContext {
+        cascade,
         job,
         lock,
         contents: recipe.settings.save_files.saving().map(Contents::new).map(Arc::new),

@@ -4,10 +4,16 @@
 //! from, which it may still be mapped from, is deleted.
 
 use super::context::JobContext;
+use crate::link::Tell;
+use crate::tiers;
 use holdfast_image::Epoch;
+use holdfast_tiers::stack::Cascade;
 
 /// Deletes what `--keep` no longer wants. A failure is only logged: the new image is safe.
 pub fn apply(context: &JobContext, newest: Epoch) {
+    if let Some(cascade) = &context.cascade {
+        return apply_with_tiers(context, cascade, newest);
+    }
     let Some(keep) = context.settings.keep else { return };
     let images = match context.job.images() {
         Ok(images) => images,
@@ -19,9 +25,33 @@ pub fn apply(context: &JobContext, newest: Epoch) {
         if epoch == newest || context.restarted_from == Some(epoch) {
             continue;
         }
-        match context.job.remove_image(&context.lock, epoch) {
-            Ok(bytes) => tracing::info!("image {epoch} deleted, {bytes} bytes"),
-            Err(error) => tracing::warn!("deleting image {epoch}: {error}"),
+        remove(context, epoch);
+    }
+}
+
+fn remove(context: &JobContext, epoch: Epoch) {
+    match context.job.remove_image(&context.lock, epoch) {
+        Ok(bytes) => tracing::info!("image {epoch} deleted, {bytes} bytes"),
+        Err(error) => tracing::warn!("deleting image {epoch}: {error}"),
+    }
+}
+
+/// What a lower tier has yet to get stays, within bounds.
+fn apply_with_tiers(context: &JobContext, cascade: &Cascade, newest: Epoch) {
+    let rules = tiers::local_rules(&context.settings);
+    let pinned = context.restarted_from.map(|epoch| epoch.0);
+    let (removals, given_up) = cascade.removals(&rules, pinned);
+    for epoch in given_up {
+        let text = format!(
+            "warning: image {epoch} is deleted before its tiers have it: what waits for them has reached the bound \
+             (max= of tier local)"
+        );
+        tracing::warn!("{text}");
+        if let Some(link) = &context.link {
+            link.tell(&Tell::Warning { text });
         }
+    }
+    for epoch in removals.into_iter().map(Epoch).filter(|epoch| *epoch != newest) {
+        remove(context, epoch);
     }
 }

@@ -7,8 +7,11 @@ use crate::report;
 use crate::settings::Recipe;
 use holdfast_image::Epoch;
 use holdfast_image::bytes::Name;
+use holdfast_image::control::{CopyStatus, JobStatus};
+use holdfast_tiers::stack::{TierRecord, TiersRecord};
 use holdfast_tiers::{ImageInfo, Job};
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// One job.
@@ -23,7 +26,29 @@ struct Row {
     command: Vec<Name>,
     newest: Option<Epoch>,
     last_error: Option<String>,
-    images: Vec<ImageInfo>,
+    images: Vec<ImageRow>,
+    /// What is known of the lower tiers; the agent is asked where there is one, the tiers are not.
+    tiers: Vec<TierRow>,
+}
+
+/// One image.
+#[derive(Debug, Serialize)]
+struct ImageRow {
+    #[serde(flatten)]
+    info: ImageInfo,
+    /// Where it is: "local", the store, and addresses of lower tiers.
+    tiers: Vec<String>,
+}
+
+/// One lower tier.
+#[derive(Debug, Serialize)]
+struct TierRow {
+    #[serde(flatten)]
+    record: TierRecord,
+    /// What is being copied to it.
+    copying: Option<CopyStatus>,
+    /// In how many milliseconds it is tried again.
+    again_ms: Option<u64>,
 }
 
 /// Lists all jobs, or the images of one.
@@ -65,7 +90,9 @@ fn row(job: &Job) -> Result<Row, Failure> {
     let running = lock.is_err() && job.is_live();
     drop(lock);
     let status = if running { Agent::connect(job).and_then(|agent| agent.status()).ok() } else { None };
-    let images = job.images()?;
+    let record = TiersRecord::read(job);
+    let images = job.images()?.into_iter().map(|info| image_row(info, &record)).collect::<Vec<_>>();
+    let tiers = tier_rows(record, status.as_ref());
     Ok(Row {
         job: job.name().to_owned(),
         state: match (running, &status, left) {
@@ -77,17 +104,63 @@ fn row(job: &Job) -> Result<Row, Failure> {
         pid: if running { status.as_ref().and_then(|status| status.pid) } else { left },
         agent_pid: status.as_ref().map(|status| status.agent_pid),
         command: Recipe::read(job).map(|recipe| recipe.command).unwrap_or_default(),
-        newest: images.iter().rev().find(|image| image.broken.is_none()).map(|image| image.epoch),
+        newest: images.iter().rev().find(|image| image.info.broken.is_none()).map(|image| image.info.epoch),
         last_error: status.and_then(|status| status.last_error),
         images,
+        tiers,
     })
 }
 
-fn images(row: &Row) -> String {
-    if row.images.is_empty() {
-        return format!("job {} has no image\n", row.job);
+fn image_row(info: ImageInfo, record: &TiersRecord) -> ImageRow {
+    let lower = record.tiers.iter().filter(|tier| tier.versions.contains(&info.epoch.0));
+    let tiers =
+        std::iter::once("local").chain(lower.map(|tier| tier.tier.as_str())).map(str::to_owned).collect();
+    ImageRow { info, tiers }
+}
+
+/// What the agent says is newer than what was written down.
+fn tier_rows(record: TiersRecord, status: Option<&JobStatus>) -> Vec<TierRow> {
+    let live = |tier: &str| status?.tiers.iter().find(|status| status.tier == tier);
+    let row = |record: TierRecord| {
+        let live = live(&record.tier);
+        TierRow {
+            copying: live.and_then(|live| live.copying),
+            again_ms: live.and_then(|live| live.again_ms),
+            record,
+        }
+    };
+    record.tiers.into_iter().map(row).collect()
+}
+
+/// A line for each tier: what it has, and what is under way or wrong.
+fn tier_text(row: &TierRow) -> String {
+    let TierRecord { tier, versions, waiting, error, .. } = &row.record;
+    let mut line = match versions.last() {
+        Some(newest) if versions.len() == 1 => format!("tier {tier}: image {newest}"),
+        Some(newest) => format!("tier {tier}: {} images, newest {newest}", versions.len()),
+        None => format!("tier {tier}: no image"),
+    };
+    if let Some(copy) = &row.copying {
+        let (done, total) = (report::size(copy.done), report::size(copy.total));
+        line.push_str(&format!(", copying image {}: {done} of {total}", copy.epoch));
     }
-    let cells = |image: &ImageInfo| {
+    if !waiting.is_empty() {
+        line.push_str(&format!(", {} wait", waiting.len()));
+    }
+    if let Some(error) = error {
+        let again = row.again_ms.map(|ms| format!(" (tried again in {} s)", ms.div_ceil(1000)));
+        line.push_str(&format!(": {error}{}", again.unwrap_or_default()));
+    }
+    line + "\n"
+}
+
+fn images(row: &Row) -> String {
+    let elsewhere = elsewhere(row);
+    let tiers: String = row.tiers.iter().map(tier_text).collect();
+    if row.images.is_empty() && elsewhere.is_empty() {
+        return format!("job {} has no image\n{tiers}", row.job);
+    }
+    let cells = |ImageRow { info: image, tiers }: &ImageRow| {
         vec![
             image.epoch.to_string(),
             image.parent.map_or_else(|| "-".to_owned(), |parent| parent.to_string()),
@@ -95,12 +168,34 @@ fn images(row: &Row) -> String {
             report::short_time(image.stop_ns),
             report::size(image.program_bytes),
             report::size(image.bytes),
+            tiers.join(", "),
             remark(image),
         ]
     };
-    let rows: Vec<Vec<String>> = row.images.iter().map(cells).collect();
-    let head = ["IMAGE", "PARENT", "AGE", "STOP TIME", "MEMORY", "ADDED", "REMARK"];
-    report::table(&head, &rows, &[0, 1, 2, 3, 4, 5])
+    let mut rows: Vec<Vec<String>> = row.images.iter().map(cells).collect();
+    rows.extend(elsewhere);
+    rows.sort_by_key(|cells| cells[0].parse::<u64>().unwrap_or(0));
+    let mut head = vec!["IMAGE", "PARENT", "AGE", "STOP TIME", "MEMORY", "ADDED", "TIERS", "REMARK"];
+    if row.tiers.is_empty() {
+        head.remove(6);
+        rows.iter_mut().for_each(|cells| drop(cells.remove(6)));
+    }
+    report::table(&head, &rows, &[0, 1, 2, 3, 4, 5]) + &tiers
+}
+
+/// Images that only lower tiers have.
+fn elsewhere(row: &Row) -> Vec<Vec<String>> {
+    let here: BTreeSet<u64> = row.images.iter().map(|image| image.info.epoch.0).collect();
+    let there: BTreeSet<u64> =
+        row.tiers.iter().flat_map(|tier| tier.record.versions.iter().copied()).collect();
+    let cells = |epoch: &u64| {
+        let has = row.tiers.iter().filter(|tier| tier.record.versions.contains(epoch));
+        let tiers: Vec<&str> = has.map(|tier| tier.record.tier.as_str()).collect();
+        let dash = || "-".to_owned();
+        let number = epoch.to_string();
+        vec![number, dash(), dash(), dash(), dash(), dash(), tiers.join(", "), "not in the store".to_owned()]
+    };
+    there.difference(&here).map(cells).collect()
 }
 
 /// What is wrong with an image.
@@ -114,8 +209,9 @@ fn remark(image: &ImageInfo) -> String {
 }
 
 fn cells(row: &Row) -> Vec<String> {
-    let newest = row.images.iter().rev().find(|image| image.broken.is_none());
-    let broken = row.images.iter().filter(|image| image.broken.is_some()).count();
+    let all = || row.images.iter().map(|image| &image.info);
+    let newest = all().rev().find(|image| image.broken.is_none());
+    let broken = all().filter(|image| image.broken.is_some()).count();
     let dash = || "-".to_owned();
     let count = row.images.len();
     let command: Vec<String> = row.command.iter().map(Name::to_string).collect();
@@ -137,7 +233,7 @@ fn cells(row: &Row) -> Vec<String> {
         newest.and_then(|image| image.parent).map_or_else(dash, |parent| parent.to_string()),
         newest.map_or_else(dash, |image| report::age(image.created_ns)),
         newest.map_or_else(dash, |image| report::size(image.bytes)),
-        report::size(row.images.iter().map(|image| image.bytes).sum()),
+        report::size(all().map(|image| image.bytes).sum()),
         command,
     ]
 }
@@ -145,6 +241,7 @@ fn cells(row: &Row) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_image::control::TierStatus;
     use holdfast_image::record::UnsavedFile;
 
     fn image(epoch: u64, parent: Option<u64>, bytes: u64) -> ImageInfo {
@@ -162,6 +259,10 @@ mod tests {
         }
     }
 
+    fn local(info: ImageInfo) -> ImageRow {
+        image_row(info, &TiersRecord::default())
+    }
+
     #[test]
     fn images_tell_their_parent_and_what_they_added() {
         let row = Row {
@@ -172,7 +273,8 @@ mod tests {
             command: vec![Name(b"./sim".to_vec())],
             newest: Some(Epoch(2)),
             last_error: None,
-            images: vec![image(1, None, 4096), image(2, Some(1), 512)],
+            images: vec![local(image(1, None, 4096)), local(image(2, Some(1), 512))],
+            tiers: Vec::new(),
         };
         assert_eq!(
             images(&row),
@@ -184,8 +286,45 @@ mod tests {
         let unsaved = UnsavedFile { path: Name::from("/data"), bytes: 7, reason: None };
         let image = ImageInfo { unsaved: vec![unsaved], ..image(3, None, 1) };
         assert_eq!(remark(&image), "warning: a file is not saved");
-        let row = Row { images: vec![image], ..row };
+        let row = Row { images: vec![local(image)], ..row };
         assert_eq!(cells(&row)[3], "1 (warning: a file is not saved)");
         assert_eq!(images(&Row { images: Vec::new(), ..row }), "job sim has no image\n");
+    }
+
+    #[test]
+    fn tiers_tell_where_an_image_is_and_what_waits() {
+        let record = TierRecord {
+            tier: "dir=/pfs".into(),
+            versions: vec![1, 2],
+            waiting: vec![3, 4],
+            error: Some("not reachable".into()),
+            known_ns: 0,
+        };
+        let record = TiersRecord { tiers: vec![record] };
+        let live = TierStatus { tier: "dir=/pfs".into(), again_ms: Some(1), ..TierStatus::default() };
+        let status = JobStatus { tiers: vec![live], ..JobStatus::default() };
+        let row = Row {
+            job: "sim".into(),
+            state: "running",
+            pid: None,
+            agent_pid: None,
+            command: Vec::new(),
+            newest: Some(Epoch(3)),
+            last_error: None,
+            images: vec![image_row(image(2, None, 1), &record), image_row(image(3, Some(2), 1), &record)],
+            tiers: tier_rows(record, Some(&status)),
+        };
+        assert_eq!(
+            images(&row),
+            "IMAGE  PARENT  AGE  STOP TIME   MEMORY  ADDED  TIERS            REMARK\n    \
+             1       -    -          -        -      -  dir=/pfs         not in the store\n    \
+             2       -   0s    1.00 ms  1.0 MiB    1 B  local, dir=/pfs\n    \
+             3       2   0s    1.00 ms  1.0 MiB    1 B  local\n\
+             tier dir=/pfs: 2 images, newest 2, 2 wait: not reachable (tried again in 1 s)\n"
+        );
+        let json = serde_json::to_value(&row).unwrap_or_default();
+        assert_eq!(json["images"][0]["tiers"], serde_json::json!(["local", "dir=/pfs"]));
+        assert_eq!(json["images"][0]["epoch"], 2);
+        assert_eq!(json["tiers"][0]["waiting"], serde_json::json!([3, 4]));
     }
 }

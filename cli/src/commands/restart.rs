@@ -1,6 +1,7 @@
 //! `holdfast restart`: the program goes on from an image.
 
 use crate::args::RestartArgs;
+use crate::commands::fetch;
 use crate::exit::{Exit, Failure};
 use crate::front::patience::Patience;
 use crate::front::restart::restart;
@@ -8,6 +9,7 @@ use crate::front::restart_request::{MemoryMode, RestartRequest};
 use crate::front::supervise::{Ending, StartState};
 use crate::front::wait_for_lock;
 use crate::settings::Recipe;
+use crate::tiers;
 use holdfast_image::Epoch;
 use holdfast_tiers::{Job, Store};
 use std::path::Path;
@@ -18,6 +20,7 @@ use std::path::Path;
 /// The program does not run.
 pub fn run(args: &RestartArgs, root: Option<&Path>) -> Result<Ending, Failure> {
     let store = crate::names::open_store(root)?;
+    fetch_if_missing(args, &store)?;
     let mut job = crate::names::open_job(&store, &args.image.job)?;
     let mut epoch = args.image.epoch;
     let patience = args.wait.map_or_else(Patience::default, Patience::new);
@@ -26,11 +29,15 @@ pub fn run(args: &RestartArgs, root: Option<&Path>) -> Result<Ending, Failure> {
         (job, epoch) = (copy(&store, &job, image, name, &patience)?, Some(image));
     }
     let old = Recipe::read(&job)?;
-    let settings = old.settings.with(&args.changes);
-    if settings != old.settings {
+    let mut settings = old.settings.with(&args.changes);
+    if !args.tier.is_empty() {
+        settings.tiers = tiers::chosen(&args.tier, false, &store)?;
+    }
+    let id = if settings.tiers.is_empty() || !old.id.is_empty() { old.id.clone() } else { tiers::new_id()? };
+    if settings != old.settings || id != old.id {
         // The settings of a running job are not ours.
         wait_for_lock::wait(&job, &patience)?;
-        Recipe { settings: settings.clone(), ..old }.write(&job)?;
+        Recipe { settings: settings.clone(), id, ..old }.write(&job)?;
     }
     let memory = match (args.lazy, args.eager) {
         (true, _) => MemoryMode::Lazy,
@@ -51,6 +58,27 @@ pub fn run(args: &RestartArgs, root: Option<&Path>) -> Result<Ending, Failure> {
     restart(&request, &StartState::take()?)
 }
 
+/// The image may be on a lower tier alone: this host may have nothing of the job.
+fn fetch_if_missing(args: &RestartArgs, store: &Store) -> Result<(), Failure> {
+    let (name, epoch) = (&args.image.job, args.image.epoch);
+    let old = store.job(name).ok().and_then(|job| Recipe::read(&job).ok());
+    let has_tiers = !args.tier.is_empty()
+        || match &old {
+            Some(old) => !tiers::lower(&old.settings.tiers).is_empty(),
+            None => !tiers::lower(&tiers::chosen(&[], false, store)?).is_empty(),
+        };
+    if !has_tiers || !fetch::is_needed(store, name, epoch) {
+        return Ok(());
+    }
+    let fetched = fetch::in_a_process(store, name, epoch, &args.tier);
+    let whole = |job: Job| job.images().is_ok_and(|images| images.iter().any(|image| image.complete));
+    match fetched {
+        // An older image is better than none.
+        Err(_) if epoch.is_none() && store.job(name).is_ok_and(whole) => Ok(()),
+        result => result,
+    }
+}
+
 /// A new job with one image of another one. A job of that name which has no image is taken.
 fn copy(store: &Store, from: &Job, image: Epoch, name: &str, patience: &Patience) -> Result<Job, Failure> {
     let job = store.create_job(name)?;
@@ -60,7 +88,10 @@ fn copy(store: &Store, from: &Job, image: Epoch, name: &str, patience: &Patience
         let text = format!("job {name} has images of its own; give the copy another name, or restart {name}");
         return Err(Failure::new(Exit::Refused, text));
     }
-    Recipe::read(from)?.write(&job)?;
+    let recipe = Recipe::read(from)?;
+    // A folder of its own in the tiers.
+    let id = if recipe.settings.tiers.is_empty() { String::new() } else { tiers::new_id()? };
+    Recipe { id, ..recipe }.write(&job)?;
     from.clone_image(image, &job, &lock)?;
     Ok(job)
 }

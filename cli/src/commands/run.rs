@@ -1,7 +1,8 @@
 //! `holdfast run`: checks the program, makes the job, starts agent and program.
 
 use crate::args::RunArgs;
-use crate::exit::Failure;
+use crate::commands::fetch;
+use crate::exit::{Exit, Failure};
 use crate::front::launch::c_string;
 use crate::front::patience::Patience;
 use crate::front::restart::restart;
@@ -10,9 +11,9 @@ use crate::front::run::{RunRequest, run_program};
 use crate::front::supervise::{Ending, StartState};
 use crate::names::claim_job;
 use crate::settings::{Recipe, Settings};
-use crate::{front, mpi, program};
+use crate::{front, mpi, program, tiers};
 use holdfast_image::bytes::Name;
-use holdfast_tiers::Store;
+use holdfast_tiers::{Job, Store};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -31,10 +32,12 @@ pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
     if mpi::gather(args.command.len())? {
         return Ok(Ending::Program(ExitStatus::default()));
     }
-    let settings = args.settings();
+    let mut settings = args.settings();
     let name = args.command.first().map(|word| word.as_os_str()).unwrap_or_default();
     let path = program::find_and_check(name)?;
     let store = crate::names::open_store(root)?;
+    settings.tiers = tiers::chosen(&args.tier, args.no_tiers, &store)?;
+    fetch_to_resume(args, &store, &settings)?;
     let state = StartState::take()?;
     if args.resume
         && let Some(ending) = resume(args, &store, &settings, &state)?
@@ -45,7 +48,7 @@ pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
     claim_job(&store, args.name.as_deref(), Path::new(name), |job| {
         // Before the recipe is written: that of a running job is not ours.
         front::wait_for_lock::wait(job, &Patience::new(LEAVE))?;
-        recipe(args, &settings)?.write(job)?;
+        recipe(args, &settings, job)?.write(job)?;
         let (settings, arguments) = (&settings, arguments.clone());
         let run = RunRequest { store: &store, job, settings, program: &path, arguments, extra: &[] };
         run_program(run, &state)
@@ -69,7 +72,8 @@ fn resume(
     let old = Recipe::read(&job)?;
     // What it was told at its start.
     let settings = &Settings { cpu_baseline: old.settings.cpu_baseline, ..settings.clone() };
-    Recipe { settings: settings.clone(), ..old }.write(&job)?;
+    let id = id_for(settings, old.id)?;
+    Recipe { settings: settings.clone(), id, ..old }.write(&job)?;
     let (fallback, memory) = (true, MemoryMode::Auto);
     let request = RestartRequest {
         store,
@@ -85,7 +89,33 @@ fn resume(
     restart(&request, state).map(Some)
 }
 
-fn recipe(args: &RunArgs, settings: &Settings) -> Result<Recipe, Failure> {
+/// Fetches what a lower tier has, where the store has no image to go on from. Not knowing whether there is one is an
+/// error: a program that starts afresh writes over what it has written.
+fn fetch_to_resume(args: &RunArgs, store: &Store, settings: &Settings) -> Result<(), Failure> {
+    let name = args.name.as_deref().unwrap_or_default();
+    let tiers = tiers::lower(&settings.tiers);
+    if !args.resume || tiers.is_empty() || !fetch::is_needed(store, name, None) {
+        return Ok(());
+    }
+    match fetch::in_a_process(store, name, None, &tiers) {
+        Err(failure) if failure.exit == Exit::NotFound => Ok(()),
+        Err(failure) => {
+            let message =
+                "the job's tiers cannot be asked for an image; without --resume the program starts afresh";
+            Err(Failure { message: message.into(), ..failure })
+        }
+        Ok(()) => Ok(()),
+    }
+}
+
+/// The job's number, where it needs one.
+fn id_for(settings: &Settings, old: String) -> Result<String, Failure> {
+    if settings.tiers.is_empty() || !old.is_empty() { Ok(old) } else { tiers::new_id() }
+}
+
+fn recipe(args: &RunArgs, settings: &Settings, job: &Job) -> Result<Recipe, Failure> {
+    // A job of this name goes on with its numbers, and in its folders.
+    let old = Recipe::read(job).map(|old| old.id).unwrap_or_default();
     let cwd =
         std::env::current_dir().map_err(|error| Failure::system("finding the working folder", &error))?;
     let created_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
@@ -95,5 +125,6 @@ fn recipe(args: &RunArgs, settings: &Settings) -> Result<Recipe, Failure> {
         cwd: Name::from(cwd.as_path()),
         created_ns: u64::try_from(created_ns).unwrap_or(u64::MAX),
         settings: settings.clone(),
+        id: id_for(settings, old)?,
     })
 }

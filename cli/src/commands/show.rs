@@ -3,6 +3,7 @@
 use crate::exit::Failure;
 use crate::names::ImageName;
 use crate::report::{self, short_time, size};
+use crate::tiers;
 use holdfast_image::PAGE_SIZE;
 use holdfast_image::bytes::Name;
 use holdfast_image::manifest::{AccessCounts, EpochFigures, FlushFigures, StopBreakdown};
@@ -35,12 +36,13 @@ pub fn run(name: &ImageName, json: bool, root: Option<&Path>) -> Result<(), Fail
             "flush_bytes_per_s": flush_rate(image.figures()),
             "epoch": image.epoch_figures(),
             "record": image.record(),
+            "tiers": tiers::names_of(&job, image.epoch(), true),
         }));
     }
-    report::print(&text(job.name(), &image))
+    report::print(&text(job.name(), &image, &tiers::names_of(&job, image.epoch(), true)))
 }
 
-fn text(job: &str, image: &Image) -> String {
+fn text(job: &str, image: &Image, tiers: &[String]) -> String {
     let (info, record) = (image.info(), image.record());
     let command: Vec<String> = image.command().iter().map(Name::to_string).collect();
     let mut out = String::new();
@@ -64,6 +66,9 @@ fn text(job: &str, image: &Image) -> String {
     let _ = writeln!(out, "  tracker    {}", known(&epoch.tracker));
     let _ =
         writeln!(out, "  size       {} of memory in {} on disk", size(info.program_bytes), size(info.bytes));
+    if tiers.len() > 1 {
+        let _ = writeln!(out, "  tiers      {}", tiers.join(", "));
+    }
     if image.protected_only() {
         let _ = writeln!(out, "  content    protected memory only");
     }

@@ -3,7 +3,7 @@
 use crate::client::Agent;
 use crate::exit::Failure;
 use crate::report;
-use holdfast_image::control::JobStatus;
+use holdfast_image::control::{JobStatus, TierStatus};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::path::Path;
@@ -54,8 +54,46 @@ fn line(status: &JobStatus) -> String {
         let (done, total) = (report::size(status.flushed_bytes), report::size(status.flush_total_bytes));
         line.push_str(&format!(", writing image {epoch}: {done} of {total}"));
     }
+    for tier in &status.tiers {
+        line.push_str(&tier_text(tier));
+    }
     if let Some(error) = &status.last_error {
         line.push_str(&format!(", last checkpoint failed: {error}"));
     }
     line
+}
+
+/// What a tier is doing; nothing where it has all that it is to get.
+fn tier_text(status: &TierStatus) -> String {
+    let TierStatus { tier, waiting, .. } = status;
+    match (&status.copying, &status.error) {
+        (Some(copy), _) => {
+            let (done, total) = (report::size(copy.done), report::size(copy.total));
+            format!(", copying image {} to {tier}: {done} of {total}", copy.epoch)
+        }
+        (None, Some(error)) => {
+            let again = status.again_ms.map(|ms| format!(", tried again in {} s", ms.div_ceil(1000)));
+            format!(", {waiting} images wait for {tier} ({error}{})", again.unwrap_or_default())
+        }
+        (None, None) if *waiting > 0 => format!(", {waiting} images wait for {tier}"),
+        (None, None) => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_image::Epoch;
+    use holdfast_image::control::CopyStatus;
+
+    #[test]
+    fn a_tier_tells_what_it_does_and_what_is_wrong() {
+        let idle = TierStatus { tier: "dir=/pfs".into(), ..TierStatus::default() };
+        assert_eq!(tier_text(&idle), "");
+        let copy = CopyStatus { epoch: Epoch(3), done: 512, total: 1024 };
+        let copying = TierStatus { copying: Some(copy), waiting: 1, ..idle.clone() };
+        assert_eq!(tier_text(&copying), ", copying image 3 to dir=/pfs: 512 B of 1.0 KiB");
+        let failed = TierStatus { error: Some("full".into()), again_ms: Some(1500), waiting: 2, ..idle };
+        assert_eq!(tier_text(&failed), ", 2 images wait for dir=/pfs (full, tried again in 2 s)");
+    }
 }

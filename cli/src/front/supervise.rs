@@ -11,6 +11,7 @@ use crate::inherited_fds::{self, InheritedFd};
 use crate::link::Tell;
 use crate::report;
 use crate::settings::{Settings, signal_name};
+use crate::tiers;
 use holdfast_image::control::{Reply, Request, Wishes};
 use holdfast_sys::signals::{self, Arrived, SignalMessages};
 use holdfast_sys::{poll, spawn};
@@ -19,6 +20,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::time::Duration;
 
 /// si_code of signals that the kernel itself sends (include/uapi/asm-generic/siginfo.h).
 const SI_KERNEL: i32 = 0x80;
@@ -159,7 +161,7 @@ pub fn supervise(
         let status =
             front.program.ended().map_err(|error| Failure::system("waiting for the program", &error))?;
         if let Some(status) = status {
-            return Ok(front.ending(status));
+            return Ok(front.ending(status, state));
         }
         front.tell_of_lost_agent();
         let mut fds = vec![state.as_fd()];
@@ -251,7 +253,7 @@ impl Front<'_> {
     fn check_stop(&mut self) {
         let Some((agent, signal)) = &self.stopping else { return };
         let signal = *signal;
-        let reply = match agent.receive(Some(std::time::Duration::ZERO)) {
+        let reply = match agent.receive(Some(Duration::ZERO)) {
             Ok(None) => return,
             Ok(Some(reply)) => crate::client::accepted(reply),
             Err(failure) => Err(failure),
@@ -280,6 +282,35 @@ impl Front<'_> {
         }
     }
 
+    /// The image that the program was ended for may be on this host alone, and the host may go when we end. Until the
+    /// agent ends, which has a bound of its own, or a signal arrives.
+    fn wait_for_tiers(&mut self, state: &StartState) {
+        const MOMENT: Duration = Duration::from_secs(1);
+        let name = self.job.name();
+        let mut timeout = Some(MOMENT);
+        while self.link_open {
+            let ready = poll::readable(&[self.agent.link.as_fd(), state.as_fd()], timeout);
+            match ready.as_deref() {
+                Ok([false, false]) => {
+                    report::note(&format!(
+                        "waiting for the tiers of job {name}; Ctrl-C leaves the rest to `holdfast sync {name}`"
+                    ));
+                    timeout = None;
+                }
+                Ok([_, true]) => {
+                    while let Some(arrived) = state.next() {
+                        if [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].contains(&arrived.signal) {
+                            return;
+                        }
+                    }
+                }
+                Ok(_) => {}
+                Err(_) => return,
+            }
+            self.hear();
+        }
+    }
+
     /// Once, while the program runs on.
     fn tell_of_lost_agent(&mut self) {
         if self.link_open || self.lost_told || self.stopped {
@@ -293,10 +324,13 @@ impl Front<'_> {
         ));
     }
 
-    fn ending(mut self, status: ExitStatus) -> Ending {
+    fn ending(mut self, status: ExitStatus, state: &StartState) -> Ending {
         self.hear();
         if !status.success() {
             self.agent.link.tell(&Tell::Over);
+        }
+        if self.stopped && !tiers::lower(&self.settings.tiers).is_empty() {
+            self.wait_for_tiers(state);
         }
         // Where the agent was killed, too, nobody else would.
         self.job.remove_dead_socket();

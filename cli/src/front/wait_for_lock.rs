@@ -5,6 +5,7 @@ use crate::client::Agent;
 use crate::exit::{Exit, Failure};
 use crate::pidfile;
 use crate::report;
+use holdfast_image::control::Request;
 use holdfast_process::rebuild::NamedProcess;
 use holdfast_sys::procfs::{self, Existence};
 use holdfast_tiers::Job;
@@ -39,7 +40,7 @@ pub fn wait(job: &Job, patience: &Patience) -> Result<(), Failure> {
 }
 
 fn wait_for_agent(job: &Job, limits: &Patience) -> Result<(), Failure> {
-    let mut told = false;
+    let (mut told, mut asked) = (false, false);
     // Since when it has been as it is: what the flush before took is not part of the time to leave.
     let (mut begun, mut before) = (Instant::now(), None);
     while job.is_live() {
@@ -51,6 +52,12 @@ fn wait_for_agent(job: &Job, limits: &Patience) -> Result<(), Failure> {
                 NOTICE
             }
             Some(status) if status.flushing.is_some() => Duration::MAX,
+            Some(status) if status.lingering && !asked => {
+                // It copies to lower tiers, which the next agent does as well.
+                asked = true;
+                let _ = Agent::connect(job).and_then(|agent| agent.send(&Request::Quit));
+                limits.left().max(NOTICE)
+            }
             _ => limits.left().max(NOTICE),
         };
         if before.replace(patience) != Some(patience) {

@@ -204,8 +204,11 @@ fn all_points() -> Vec<String> {
 }
 
 fn checkpoint_points() -> Vec<String> {
-    let elsewhere =
-        |point: &String| ["seed-", "front-", "foothold"].iter().any(|begin| point.starts_with(begin));
+    let elsewhere = |point: &String| {
+        ["seed-", "front-", "foothold", "cascade-", "remove-", "fetch-"]
+            .iter()
+            .any(|begin| point.starts_with(begin))
+    };
     all_points().into_iter().filter(|point| !elsewhere(point)).collect()
 }
 

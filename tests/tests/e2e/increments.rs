@@ -386,7 +386,10 @@ fn a_damaged_ancestor_is_named() -> Result<()> {
 fn checkpoint_points() -> Result<Vec<String>> {
     let bed = Bed::new(User::Ordinary).context("a bed")?;
     let points = bed.say(&["__faults"])?.success()?.stdout;
-    Ok(points.split_whitespace().filter(|point| !point.starts_with("seed-")).map(str::to_owned).collect())
+    let elsewhere = ["seed-", "cascade-", "remove-", "fetch-"];
+    let points =
+        points.split_whitespace().filter(|point| !elsewhere.iter().any(|other| point.starts_with(other)));
+    Ok(points.map(str::to_owned).collect())
 }
 
 /// The agent dies at a point of one of three checkpoints; the program is killed; the newest image restarts, gets an

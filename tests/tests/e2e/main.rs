@@ -23,5 +23,6 @@ mod saved_files;
 mod security;
 mod servers;
 mod stops;
+mod tiers;
 mod torture;
 mod trees_apps;

@@ -33,6 +33,9 @@ const STALLED: Duration = Duration::from_secs(30);
 /// Opens a tier.
 pub type Opener = Arc<dyn Fn(&TierSpec) -> Result<Box<dyn Tier>, TierError> + Send + Sync>;
 
+/// Is told of a tier that fails.
+pub type OnFailure = Box<dyn Fn(&TierState, bool) + Send + Sync>;
+
 /// What a cascade is made of.
 pub struct CascadeOptions {
     /// Whose versions.
@@ -45,6 +48,8 @@ pub struct CascadeOptions {
     pub open: Opener,
     /// Called by each thread when it begins.
     pub on_thread: fn(),
+    /// Called when a tier fails that did not fail before; `true`: for the first time.
+    pub on_failure: OnFailure,
 }
 
 /// What a tier is doing.
@@ -91,8 +96,9 @@ pub struct TierState {
     unusable: BTreeSet<u64>,
     /// The newest version that its rules have removed.
     removed: Option<u64>,
-    /// The last commit or request that it has looked after.
+    /// The last commit, and the last request to hurry, that it has looked after.
     seen: u64,
+    hurried: u64,
 }
 
 struct Inner {
@@ -109,6 +115,7 @@ struct Shared {
     folder: String,
     local: LocalVersions,
     open: Opener,
+    on_failure: OnFailure,
     inner: Mutex<Inner>,
     changed: Condvar,
     /// Held while what is known is written down.
@@ -141,6 +148,7 @@ impl Cascade {
             unusable: BTreeSet::new(),
             removed: None,
             seen: 0,
+            hurried: 0,
         };
         let states: Vec<TierState> = options.tiers.iter().map(state).collect();
         let count = states.len();
@@ -149,6 +157,7 @@ impl Cascade {
             job: options.job,
             folder: options.folder,
             open: options.open,
+            on_failure: options.on_failure,
             inner: Mutex::new(Inner { states, asked: 1, hurried: 0, stopping: false }),
             changed: Condvar::new(),
             recording: Mutex::default(),
@@ -179,6 +188,12 @@ impl Cascade {
         self.shared.changed.notify_all();
     }
 
+    /// The greatest number that an image has on any tier, as far as is known: a new one gets a greater number.
+    pub fn newest(&self) -> u64 {
+        let inner = self.shared.inner.lock();
+        inner.states.iter().filter_map(|state| state.versions.last().copied()).max().unwrap_or(0)
+    }
+
     /// What is known of each tier.
     pub fn states(&self) -> Vec<TierState> {
         self.shared.inner.lock().states.clone()
@@ -188,7 +203,7 @@ impl Cascade {
     pub fn is_busy(&self) -> bool {
         let inner = self.shared.inner.lock();
         inner.states.iter().any(|state| match state.activity {
-            Activity::Failed { .. } => false,
+            Activity::Failed { .. } => state.hurried < inner.hurried,
             Activity::Idle => state.seen < inner.asked,
             Activity::Looking | Activity::Copying { .. } => state.moved.elapsed() < STALLED,
         })
@@ -239,6 +254,7 @@ struct Worker {
     backoff: Backoff,
     /// What an agent that died left unfinished was removed.
     cleaned: bool,
+    has_failed: bool,
 }
 
 impl Worker {
@@ -246,7 +262,7 @@ impl Worker {
         let spec = shared.inner.lock().states[index].spec.clone();
         let link = spec.rate.map(|rate| Link::new(&spec.address, rate));
         let (tier, tables, backoff) = (None, SegmentTables::new(), Backoff::default());
-        Worker { shared, index, spec, link, tier, tables, backoff, cleaned: false }
+        Worker { shared, index, spec, link, tier, tables, backoff, cleaned: false, has_failed: false }
     }
 
     fn run(mut self) {
@@ -260,7 +276,7 @@ impl Worker {
                     self.backoff.succeeded();
                     self.change(|state| {
                         (state.activity, state.error, state.failures) = (Activity::Idle, problem, 0);
-                        state.seen = asked;
+                        (state.seen, state.hurried) = (asked, hurried);
                     });
                     self.wait(None, |inner| inner.asked > asked);
                 }
@@ -271,14 +287,32 @@ impl Worker {
                         state.activity = Activity::Failed { again };
                         state.error = Some(bounded(error.to_string()));
                         state.failures = state.failures.saturating_add(1);
-                        state.seen = asked;
+                        (state.seen, state.hurried) = (asked, hurried);
                     });
+                    let state = self.shared.inner.lock().states[self.index].clone();
+                    if state.failures == 1 {
+                        (self.shared.on_failure)(&state, !std::mem::replace(&mut self.has_failed, true));
+                    }
                     // What is wrong may be wrong with the connection.
                     self.tier = None;
-                    self.wait(Some(again), |inner| inner.hurried > hurried);
+                    self.pause(again, hurried);
                 }
             }
             if self.shared.inner.lock().stopping {
+                return;
+            }
+        }
+    }
+
+    /// Waits until something that failed is to be tried again. What is committed meanwhile waits as well.
+    fn pause(&self, again: Instant, hurried: u64) {
+        loop {
+            let asked = self.shared.inner.lock().asked;
+            let here = self.shared.local.numbers().unwrap_or_default();
+            self.change(|state| state.waiting = state.wanted(&here).into_iter().collect());
+            self.wait(Some(again), |inner| inner.hurried > hurried || inner.asked > asked);
+            let inner = self.shared.inner.lock();
+            if inner.stopping || inner.hurried > hurried || Instant::now() >= again {
                 return;
             }
         }

@@ -23,7 +23,7 @@ mod record;
 mod remove;
 mod spec;
 
-pub use cascade::{Activity, Cascade, CascadeOptions, Opener, TierState};
+pub use cascade::{Activity, Cascade, CascadeOptions, OnFailure, Opener, TierState};
 pub use copy::{Copied, CopyError, Pace, Way, copy_version};
 pub use inventory::{Inventory, Place};
 pub use plan::{HeldVersion, LocalRules, local_removals};

@@ -1,7 +1,7 @@
 //! `tiers.json` in the job's folder: what is known of its tiers, for listings that ask no tier.
 //!
-//! Written by the cascade when something changes, read by `holdfast list` and by the next cascade. Advice only: one
-//! that is missing or cannot be read is as if nothing were known.
+//! Written by the cascade when something changes, and by a fetch; read by `holdfast list` and by the next cascade.
+//! Advice only: one that is missing or cannot be read is as if nothing were known.
 
 use crate::Job;
 use crate::files::{self, TEMP};
@@ -45,7 +45,10 @@ impl TiersRecord {
     }
 
     /// Writes it, atomically; not durable: after a crash of the host the tiers are asked again.
-    pub(crate) fn write(&self, job: &Job) -> std::io::Result<()> {
+    ///
+    /// # Errors
+    /// As open(2), write(2), rename(2).
+    pub fn write(&self, job: &Job) -> std::io::Result<()> {
         let (path, temp) = (job.dir().join(NAME), job.dir().join(format!("{TEMP}{NAME}")));
         let _ = fs::remove_file(&temp);
         files::create_new(&temp, 0)?.write_all(&serde_json::to_vec_pretty(self)?)?;

@@ -1,0 +1,213 @@
+//! `holdfast fetch`: copies an image from a lower tier back into the store.
+//!
+//! Run by users, and by `restart` and `run --resume` in a process of its own where the image that they need is not in
+//! the store: they create processes, and must have no threads. Everything is checked on the way; a crash leaves no
+//! image that was not there before.
+
+use crate::args::FetchArgs;
+use crate::exit::{Exit, Failure};
+use crate::front::patience::Patience;
+use crate::front::wait_for_lock;
+use crate::report;
+use crate::settings::Recipe;
+use crate::tiers::{self, Found};
+use holdfast_image::Epoch;
+use holdfast_tiers::stack::{CopyError, Pace, Place, TierRecord, TierSpec, TiersRecord, Way, copy_version};
+use holdfast_tiers::tier::{LocalTier, Tier, TierError};
+use holdfast_tiers::{Job, Store};
+use indicatif::ProgressBar;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A tier that has a version that is wanted.
+struct Source {
+    spec: TierSpec,
+    tier: Box<dyn Tier>,
+    found: Found,
+    /// All that it has of the job.
+    versions: Vec<u64>,
+}
+
+/// Copies an image back.
+///
+/// # Errors
+/// No tier has it, or none that can be reached has it intact.
+pub fn run(args: &FetchArgs, root: Option<&Path>) -> Result<(), Failure> {
+    holdfast_tiers::set_fault_hook(holdfast_sys::fault::point);
+    let store = crate::names::open_store(root)?;
+    let old = store.job(&args.image.job).ok().and_then(|job| Recipe::read(&job).ok());
+    let given = match &old {
+        Some(old) if args.tier.is_empty() && !old.settings.tiers.is_empty() => old.settings.tiers.clone(),
+        _ => tiers::chosen(&args.tier, false, &store)?,
+    };
+    let (sources, failed) = sources(&tiers::lower(&given), args, old.as_ref());
+    if sources.is_empty() {
+        return match failed {
+            Some(error) => Err(Failure::new(tiers::exit_of(&error), error.to_string())),
+            None => Err(Failure::new(Exit::NotFound, nowhere(args, &given))),
+        };
+    }
+    let job = store.create_job(&args.image.job)?;
+    let mut result = Ok(());
+    for source in &sources {
+        result =
+            fetch(&store, &job, source, old.as_ref(), &args.tier).and_then(|()| remember(&job, &sources));
+        match &result {
+            Ok(()) => return Ok(()),
+            Err(failure) => report::note(&format!("tier {}: {failure}", source.spec.address)),
+        }
+    }
+    result.map_err(|failure| Failure { message: "no tier gave the image back".into(), ..failure })
+}
+
+fn nowhere(args: &FetchArgs, tiers: &[TierSpec]) -> String {
+    let (job, names) = (&args.image.job, tiers.iter().map(|tier| tier.address.as_str()).collect::<Vec<_>>());
+    match (args.image.epoch, names.as_slice()) {
+        (_, []) => format!("job {job} has no tiers; name one with --tier"),
+        (Some(epoch), names) => format!("no tier has image {epoch} of job {job} ({})", names.join(", ")),
+        (None, names) => format!("no tier has an image of job {job} ({})", names.join(", ")),
+    }
+}
+
+/// The tiers that have the image: the one that is asked for, or the newest that any has. The fastest first.
+fn sources(specs: &[TierSpec], args: &FetchArgs, old: Option<&Recipe>) -> (Vec<Source>, Option<TierError>) {
+    let (mut sources, mut failed) = (Vec::new(), None);
+    let id = old.map(|old| old.id.as_str()).filter(|id| !id.is_empty());
+    for spec in specs {
+        let found = tiers::open(spec).and_then(|tier| {
+            let found = tiers::versions(&*tier, &args.image.job, id)?;
+            Ok((tier, found))
+        });
+        match found {
+            Ok((tier, found)) => {
+                let wanted = |found: &&Found| args.image.epoch.is_none_or(|epoch| epoch == found.epoch);
+                if let Some(wanted) = found.iter().rev().find(wanted).cloned() {
+                    let same = found.iter().filter(|other| other.folder == wanted.folder);
+                    let versions = same.map(|found| found.epoch.0).collect();
+                    sources.push(Source { spec: spec.clone(), tier, found: wanted, versions });
+                }
+            }
+            Err(error) => {
+                report::note(&format!("tier {}: {error}", spec.address));
+                failed = Some(error);
+            }
+        }
+    }
+    // Versions of one number in two folders are of two jobs: those of the first are taken.
+    let newest = sources.iter().map(|source| source.found.epoch).max();
+    let folder =
+        sources.iter().find(|source| Some(source.found.epoch) == newest).map(|s| s.found.folder.clone());
+    sources.retain(|s| Some(s.found.epoch) == newest && Some(&s.found.folder) == folder.as_ref());
+    (sources, failed)
+}
+
+fn fetch(
+    store: &Store,
+    job: &Job,
+    source: &Source,
+    old: Option<&Recipe>,
+    given: &[TierSpec],
+) -> Result<(), Failure> {
+    let of_tier = |error: TierError| Failure::new(tiers::exit_of(&error), error.to_string());
+    wait_for_lock::wait(job, &Patience::default())?;
+    let lock = job.lock()?;
+    job.clean(&lock)?;
+    let epoch = source.found.epoch;
+    let from = Place { tier: &*source.tier, folder: &source.found.folder };
+    if old.is_none() {
+        let bytes = from.recipe(epoch).map_err(of_tier)?;
+        let mut recipe: Recipe = serde_json::from_slice(&bytes).map_err(|error| {
+            let what = format!("job-{:06} of tier {}: {error}", epoch.0, source.spec.address);
+            Failure::new(Exit::BadImage, what)
+        })?;
+        recipe.id = source.found.folder.rsplit('/').next().unwrap_or_default().to_owned();
+        if !given.is_empty() {
+            recipe.settings.tiers = given.to_vec();
+        }
+        recipe.write(job)?;
+    }
+    let local = LocalTier::open(store.root()).map_err(of_tier)?;
+    let to = Place { tier: &local, folder: job.name() };
+    let pace = Bar(report::progress(&format!("image {epoch} from {}", source.spec.address), 0));
+    let copied = copy_version(&from, &to, epoch, None, Way::Up, &pace);
+    pace.0.finish_and_clear();
+    let copied = copied.map_err(|error| match error {
+        CopyError::Source(error) | CopyError::Target(error) => of_tier(error),
+        CopyError::Foreign { .. } => Failure::new(Exit::Refused, error.to_string()),
+        CopyError::Stopped => Failure::new(Exit::Internal, error.to_string()),
+    })?;
+    drop(lock);
+    let (name, tier) = (job.name(), &source.spec.address);
+    report::note(&format!(
+        "image {epoch} of job {name} was fetched from {tier}, {}",
+        report::size(copied.bytes)
+    ));
+    Ok(())
+}
+
+/// What the tiers have is known from now on: the next image gets a number that none has.
+fn remember(job: &Job, sources: &[Source]) -> Result<(), Failure> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    let mut record = TiersRecord::read(job);
+    for source in sources {
+        record.tiers.retain(|tier| tier.tier != source.spec.address);
+        record.tiers.push(TierRecord {
+            tier: source.spec.address.clone(),
+            versions: source.versions.clone(),
+            known_ns: u64::try_from(now).unwrap_or(0),
+            ..TierRecord::default()
+        });
+    }
+    let path = job.dir().display();
+    record.write(job).map_err(|error| Failure::system(format_args!("writing tiers.json in {path}"), &error))
+}
+
+/// A progress bar.
+struct Bar(ProgressBar);
+
+impl Pace for Bar {
+    fn begin(&self, total: u64) {
+        self.0.set_length(total);
+    }
+    fn pass(&self, bytes: u64) -> bool {
+        self.0.inc(bytes);
+        true
+    }
+}
+
+/// Whether the image that is needed has to be fetched first: it is not whole in the store, or a tier is known to have a
+/// newer one than the newest there.
+pub fn is_needed(store: &Store, job: &str, epoch: Option<Epoch>) -> bool {
+    let Ok(job) = store.job(job) else { return true };
+    let images = job.images().unwrap_or_default();
+    let newest = images.iter().rev().find(|image| epoch.is_none_or(|epoch| epoch == image.epoch));
+    let Some(newest) = newest.filter(|image| image.complete) else { return true };
+    let record = TiersRecord::read(&job);
+    epoch.is_none()
+        && record.tiers.iter().flat_map(|tier| &tier.versions).any(|&there| there > newest.epoch.0)
+}
+
+/// Fetches an image in a process of its own.
+///
+/// # Errors
+/// The exit code of that process, which has told the user why.
+pub fn in_a_process(
+    store: &Store,
+    job: &str,
+    epoch: Option<Epoch>,
+    given: &[TierSpec],
+) -> Result<(), Failure> {
+    let program =
+        std::env::current_exe().map_err(|error| Failure::system("finding the binary holdfast", &error))?;
+    let mut command = std::process::Command::new(program);
+    command.arg("--store").arg(store.root()).arg("fetch").env_remove("LD_PRELOAD");
+    for tier in given {
+        command.args(["--tier", &tier.to_string()]);
+    }
+    command.arg(epoch.map_or_else(|| job.to_owned(), |epoch| format!("{job}@{epoch}")));
+    let status = command.status().map_err(|error| Failure::system("starting holdfast fetch", &error))?;
+    let codes =
+        [Exit::Usage, Exit::BadImage, Exit::NotFound, Exit::Refused, Exit::CannotCreate, Exit::Permission];
+    let code = codes.into_iter().find(|code| status.code() == Some(*code as i32)).unwrap_or(Exit::Internal);
+    if status.success() { Ok(()) } else { Err(Failure::new(code, "")) }
+}

@@ -1,0 +1,74 @@
+//! `holdfast list --tier`: the jobs that a tier has, or the images of one.
+//!
+//! Asks the tier, and nothing of this host: a job need not be known here.
+
+use crate::exit::{Exit, Failure};
+use crate::report;
+use crate::settings::Recipe;
+use crate::tiers;
+use holdfast_image::Epoch;
+use holdfast_image::bytes::Name;
+use holdfast_tiers::stack::{Place, TierSpec};
+use holdfast_tiers::tier::{Tier, TierError};
+use serde::Serialize;
+
+/// A job on a tier. Two that have one name, from two places, are two rows.
+#[derive(Debug, Serialize)]
+struct Row {
+    job: String,
+    id: String,
+    command: Vec<Name>,
+    /// Numbers of its images, ascending.
+    images: Vec<Epoch>,
+}
+
+/// Lists what a tier has.
+///
+/// # Errors
+/// Of the tier; it has no such job.
+pub fn run(job: Option<&str>, spec: &TierSpec, json: bool) -> Result<(), Failure> {
+    let of_tier = |error: TierError| Failure::new(tiers::exit_of(&error), error.to_string());
+    let tier = tiers::open(spec).map_err(of_tier)?;
+    let jobs = match job {
+        Some(job) => vec![job.to_owned()],
+        None => tier.list("").map_err(of_tier)?.folders,
+    };
+    let mut rows = Vec::new();
+    for name in jobs {
+        rows.extend(rows_of(&*tier, &name).map_err(of_tier)?);
+    }
+    if let Some(job) = job.filter(|_| rows.is_empty()) {
+        let message = format!("tier {} has no image of job {job}", spec.address);
+        return Err(Failure::new(Exit::NotFound, message));
+    }
+    if json {
+        return report::print_json(&rows);
+    }
+    if rows.is_empty() {
+        return report::print(&format!("no jobs on tier {}\n", spec.address));
+    }
+    let cells = |row: &Row| {
+        let words: Vec<String> = row.command.iter().map(Name::to_string).collect();
+        let images: Vec<String> = row.images.iter().map(Epoch::to_string).collect();
+        vec![row.job.clone(), row.id.clone(), images.join(" "), words.join(" ")]
+    };
+    let rows: Vec<Vec<String>> = rows.iter().map(cells).collect();
+    report::print(&report::table(&["JOB", "ID", "IMAGES", "COMMAND"], &rows, &[]))
+}
+
+fn rows_of(tier: &dyn Tier, job: &str) -> Result<Vec<Row>, TierError> {
+    let mut rows: Vec<Row> = Vec::new();
+    for found in tiers::versions(tier, job, None)? {
+        let id = found.folder.rsplit('/').next().unwrap_or_default().to_owned();
+        match rows.iter_mut().find(|row| row.id == id) {
+            Some(row) => row.images.push(found.epoch),
+            None => {
+                let recipe = Place { tier, folder: &found.folder }.recipe(found.epoch).ok();
+                let recipe = recipe.and_then(|bytes| serde_json::from_slice::<Recipe>(&bytes).ok());
+                let command = recipe.map(|recipe| recipe.command).unwrap_or_default();
+                rows.push(Row { job: job.to_owned(), id, command, images: vec![found.epoch] });
+            }
+        }
+    }
+    Ok(rows)
+}

@@ -1,0 +1,178 @@
+//! Configuration files: `config.toml` in the store, else in `$XDG_CONFIG_HOME/holdfast` (`~/.config` without it).
+//!
+//! ```toml
+//! [tiers.local]              # the store itself
+//! keep = 2
+//! [tiers.pfs]                # any name; the order in the file is that of the tiers
+//! address = "dir=/pfs/me"
+//! keep = 8
+//! every = 4
+//! max = "200G"
+//! rate = "50M"
+//! ```
+//! Read by `run`, and by whatever needs the tiers of a job that is not here. Invariants: a key that is not known is an
+//! error that names file and line: a rule that is misspelled must not be one that is not there.
+
+use crate::exit::{Exit, Failure};
+use holdfast_tiers::Store;
+use holdfast_tiers::stack::TierSpec;
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Longest file that is read, bytes.
+const MOST: u64 = 1 << 20;
+
+/// A whole file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Config {
+    tiers: Tiers,
+}
+
+/// The table of tiers, in the order of the file.
+#[derive(Debug, Default)]
+struct Tiers(Vec<TierSpec>);
+
+/// One of them.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rules {
+    address: Option<String>,
+    keep: Option<u64>,
+    every: Option<u64>,
+    max: Option<String>,
+    rate: Option<String>,
+}
+
+impl<'de> Deserialize<'de> for Tiers {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Tiers, D::Error> {
+        struct Table;
+        impl<'de> Visitor<'de> for Table {
+            type Value = Tiers;
+            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                out.write_str("a table of tiers, for example [tiers.pfs] with address = \"dir=/pfs/me\"")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Tiers, A::Error> {
+                let mut tiers = Vec::new();
+                while let Some(name) = map.next_key::<String>()? {
+                    let rules: Rules = map.next_value()?;
+                    let spec =
+                        spec(&name, &rules).map_err(|why| A::Error::custom(format!("tier {name}: {why}")))?;
+                    tiers.push(spec);
+                }
+                Ok(Tiers(tiers))
+            }
+        }
+        deserializer.deserialize_map(Table)
+    }
+}
+
+fn spec(name: &str, rules: &Rules) -> Result<TierSpec, String> {
+    let address = match (&rules.address, name) {
+        (Some(address), _) => address.as_str(),
+        (None, "local") => name,
+        (None, _) => return Err("it needs address = \"...\", for example \"dir=/pfs/me\"".into()),
+    };
+    let mut spec = TierSpec::new(address)?;
+    let numbers = [("keep", rules.keep), ("every", rules.every)];
+    for (rule, value) in numbers.into_iter().filter_map(|(rule, value)| Some((rule, value?))) {
+        spec.set(rule, &value.to_string())?;
+    }
+    let sizes = [("max", &rules.max), ("rate", &rules.rate)];
+    for (rule, value) in sizes.into_iter().filter_map(|(rule, value)| Some((rule, value.as_ref()?))) {
+        spec.set(rule, value)?;
+    }
+    Ok(spec)
+}
+
+/// The tiers that the configuration of this store, or else that of the user, names.
+///
+/// # Errors
+/// A file cannot be read, or is wrong.
+pub fn tiers(store: &Store) -> Result<Vec<TierSpec>, Failure> {
+    for path in [Some(store.root().join("config.toml")), user_file()].into_iter().flatten() {
+        if let Some(text) = read(&path)? {
+            let tiers = parse(&path, &text)?;
+            if !tiers.is_empty() {
+                return Ok(tiers);
+            }
+        }
+    }
+    Ok(Vec::new())
+}
+
+fn user_file() -> Option<PathBuf> {
+    // The XDG base directory specification: a relative path in such a variable is to be ignored.
+    let config = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = || std::env::home_dir().filter(|home| home.is_absolute()).map(|home| home.join(".config"));
+    config.or_else(home).map(|folder| folder.join("holdfast/config.toml"))
+}
+
+fn read(path: &Path) -> Result<Option<String>, Failure> {
+    let failed = |error| Failure::system(format_args!("reading {}", path.display()), &error);
+    match std::fs::metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error)),
+        Ok(meta) if !meta.is_file() || meta.len() > MOST => {
+            return Err(Failure::new(
+                Exit::Usage,
+                format!("{}: this is no configuration file", path.display()),
+            ));
+        }
+        Ok(_) => {}
+    }
+    std::fs::read_to_string(path).map(Some).map_err(failed)
+}
+
+fn parse(path: &Path, text: &str) -> Result<Vec<TierSpec>, Failure> {
+    let config: Config = toml::from_str(text).map_err(|error| {
+        let before = error.span().map_or(0, |span| span.start.min(text.len()));
+        let line = text.as_bytes()[..before].iter().filter(|&&c| c == b'\n').count() + 1;
+        let message = error.message().trim().replace('\n', "; ");
+        Failure::new(Exit::Usage, format!("{}: line {line}: {message}", path.display()))
+    })?;
+    Ok(config.tiers.0)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Vec<String>, String> {
+        let specs = parse(Path::new("/x/config.toml"), text).map_err(|failure| failure.message)?;
+        Ok(specs.iter().map(TierSpec::to_string).collect())
+    }
+
+    #[test]
+    fn tiers_come_in_the_order_of_the_file() {
+        let text = "\
+            [tiers.scratch]\naddress = \"dir=/scratch\"\nkeep = 8\n\
+            [tiers.archive]\naddress = \"s3://bucket/prefix\"\nevery = 4\nmax = \"200G\"\nrate = \"50M\"\n\
+            [tiers.local]\nkeep = 2\n";
+        let expected =
+            ["dir=/scratch,keep=8", "s3://bucket/prefix,every=4,max=200G,rate=50M", "local,keep=2"];
+        assert_eq!(read(text).unwrap(), expected);
+        assert!(read("").unwrap().is_empty() && read("[tiers]\n").unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_line() {
+        for (text, line, word) in [
+            ("[tiers.a]\naddress = \"dir=/x\"\nkep = 2\n", 3, "kep"),
+            ("\n[tires.a]\n", 2, "tires"),
+            ("[tiers.a]\nkeep = 2\n", 1, "address"),
+            ("[tiers.a]\naddress = \"dir=/x\"\nkeep = \"two\"\n", 3, "two"),
+            ("[tiers.a]\naddress = \"dir=/x\"\nmax = \"lots\"\n", 1, "lots"),
+            ("[tiers.a]\naddress = \"s3://a:b@c/d\"\n", 1, "credentials"),
+            ("tiers = 3\n", 1, "table"),
+            ("[tiers.a\n", 1, ""),
+        ] {
+            let message = read(text).unwrap_err();
+            let begin = format!("/x/config.toml: line {line}: ");
+            assert!(message.starts_with(&begin) && message.contains(word), "{text}: {message}");
+        }
+    }
+}

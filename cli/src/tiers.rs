@@ -1,0 +1,150 @@
+//! The tiers of a job: which they are, how they are opened, and where the job lies in them.
+//!
+//! Used by the commands and the agent. Invariants: what was given on the command line comes before the configuration of
+//! the store, and that before the user's; each gives the whole list, so that no rule of one is mixed with another;
+//! every job that was ever started has a folder of its own in a tier (`JOB/ID`), so that two jobs of one name, from
+//! wherever, never meet there.
+
+use crate::config;
+use crate::exit::{Exit, Failure};
+use crate::settings::Settings;
+use holdfast_image::Epoch;
+use holdfast_tiers::stack::{LocalRules, Opener, Place, TierSpec};
+use holdfast_tiers::tier::{Tier, TierError, address};
+use holdfast_tiers::{Job, Store};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read;
+use std::sync::Arc;
+
+/// The tiers of a job that is started, or read back, now.
+///
+/// # Errors
+/// A tier is given twice, or a configuration file is wrong.
+pub fn chosen(given: &[TierSpec], none: bool, store: &Store) -> Result<Vec<TierSpec>, Failure> {
+    let tiers = match given {
+        _ if none => Vec::new(),
+        [] => config::tiers(store)?,
+        given => given.to_vec(),
+    };
+    let mut seen = BTreeSet::new();
+    match tiers.iter().find(|tier| !seen.insert(tier.address.as_str())) {
+        None => Ok(tiers),
+        Some(tier) => Err(Failure::new(Exit::Usage, format!("tier {} is given twice", tier.address))),
+    }
+}
+
+/// Those below the first.
+pub fn lower(tiers: &[TierSpec]) -> Vec<TierSpec> {
+    tiers.iter().filter(|tier| !tier.is_local()).cloned().collect()
+}
+
+/// The rules of the first.
+pub fn local_rules(settings: &Settings) -> LocalRules {
+    let given = settings.tiers.iter().find(|tier| tier.is_local()).map(|tier| tier.rules);
+    let keep = settings.keep.and_then(|keep| u64::try_from(keep).ok());
+    LocalRules {
+        keep: given.and_then(|rules| rules.keep).or(keep),
+        max_bytes: given.and_then(|rules| rules.max_bytes),
+    }
+}
+
+/// How tiers are opened.
+pub fn opener() -> Opener {
+    Arc::new(open)
+}
+
+/// Opens a tier.
+///
+/// # Errors
+/// Of the tier.
+pub fn open(spec: &TierSpec) -> Result<Box<dyn Tier>, TierError> {
+    address::open(&spec.address)
+}
+
+/// The folder of a job in a tier.
+pub fn folder(job: &str, id: &str) -> String {
+    format!("{job}/{id}")
+}
+
+/// A number that no other job has.
+///
+/// # Errors
+/// /dev/urandom cannot be read.
+pub fn new_id() -> Result<String, Failure> {
+    let mut bytes = [0; 8];
+    File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .map_err(|error| Failure::system("reading /dev/urandom", &error))?;
+    Ok(format!("{:016x}", u64::from_le_bytes(bytes)))
+}
+
+/// A version of a job on a tier.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// Folder of the job there.
+    pub folder: String,
+    /// Its number.
+    pub epoch: Epoch,
+}
+
+/// All versions of a job on a tier, ascending; of the job with this id only, if it is given.
+///
+/// # Errors
+/// Of the tier.
+pub fn versions(tier: &dyn Tier, job: &str, id: Option<&str>) -> Result<Vec<Found>, TierError> {
+    let mut found = Vec::new();
+    for name in tier.list(job)?.folders {
+        if id.is_none_or(|id| id == name) {
+            let folder = folder(job, &name);
+            let there = Place { tier, folder: &folder }.inventory()?;
+            found.extend(
+                there.versions.into_iter().map(|epoch| Found { folder: folder.clone(), epoch: Epoch(epoch) }),
+            );
+        }
+    }
+    found.sort_by_key(|found| found.epoch);
+    Ok(found)
+}
+
+/// The exit code that fits an error of a tier.
+pub fn exit_of(error: &TierError) -> Exit {
+    match error {
+        TierError::NotFound { .. } => Exit::NotFound,
+        TierError::Damaged { .. } | TierError::Short { .. } => Exit::BadImage,
+        TierError::Denied { .. } => Exit::Permission,
+        TierError::Full { .. } => Exit::CannotCreate,
+        TierError::Settings { .. } => Exit::Usage,
+        TierError::Exists { .. } => Exit::Refused,
+        TierError::Unavailable { .. } | TierError::Io { .. } => Exit::Internal,
+    }
+}
+
+/// What a listing says of the tiers of an image: the store, and those below that have it.
+pub fn names_of(job: &Job, epoch: Epoch, in_store: bool) -> Vec<String> {
+    let record = holdfast_tiers::stack::TiersRecord::read(job);
+    let local = in_store.then(|| "local".to_owned());
+    let lower = record.tiers.into_iter().filter(|tier| tier.versions.contains(&epoch.0));
+    local.into_iter().chain(lower.map(|tier| tier.tier)).collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_long_and_differ() {
+        let (one, other) = (new_id().unwrap(), new_id().unwrap());
+        assert!(one.len() == 16 && one != other && one.bytes().all(|c| c.is_ascii_hexdigit()));
+        assert_eq!(folder("sim", "00ff"), "sim/00ff");
+    }
+
+    #[test]
+    fn the_first_tier_has_rules_of_its_own() {
+        let tiers = vec!["local,max=1G".parse().unwrap(), "dir=/pfs,keep=9".parse().unwrap()];
+        let settings = Settings { keep: Some(3), tiers, ..Settings::default() };
+        assert_eq!(local_rules(&settings), LocalRules { keep: Some(3), max_bytes: Some(1 << 30) });
+        assert_eq!(lower(&settings.tiers).len(), 1);
+    }
+}

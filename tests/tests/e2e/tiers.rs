@@ -1,0 +1,229 @@
+//! Images on several tiers: they move down by themselves, the store is lost, the program goes on from a lower tier;
+//! what is wrong with a tier is said, and harms nothing; what a killed agent left, `holdfast sync` finishes.
+
+use anyhow::{Context, Result, ensure};
+use holdfast_tests::apps::App;
+use holdfast_tests::processes;
+use holdfast_tests::restart_chain::kill_program;
+use holdfast_tests::sandbox::{Bed, User, am_root, each_user, shell_code, wait};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Child;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(180);
+const JOB: &str = "j";
+
+fn right_output() -> String {
+    let lines: String = (0..30).map(|n| format!("{:05} plain round {n}\n", n + 1)).collect();
+    lines + "PASS\n"
+}
+
+/// The address of a tier in the bed, with rules.
+fn tier(bed: &Bed, rules: &str) -> String {
+    format!("dir={}/pfs{rules}", bed.work().display())
+}
+
+fn program() -> App {
+    App::program("plain", &["30", "10"])
+}
+
+/// A running program; its pid.
+fn start(bed: &Bed, options: &[&str], fault: Option<&str>) -> Result<(Child, i32)> {
+    let mut command = bed.staying_command(JOB, options, &program().words())?;
+    if let Some(fault) = fault {
+        command.env("HOLDFAST_FAULT", fault);
+    }
+    let mut front = command.spawn()?;
+    let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
+    bed.until("the first line", LIMIT, || !bed.text("out").is_empty())?;
+    Ok((front, pid))
+}
+
+/// The job's row of `holdfast list --json`.
+fn listed(bed: &Bed) -> Result<Value> {
+    let ended = bed.say(&["list", JOB, "--json"])?.success()?;
+    let rows: Value = serde_json::from_str(&ended.stdout)?;
+    Ok(rows[0].clone())
+}
+
+/// Waits until what is listed of the tier is so.
+fn until_tier(bed: &Bed, what: &str, enough: impl Fn(&Value) -> bool) -> Result<()> {
+    let mut last = Value::Null;
+    let waited = bed.until(what, LIMIT, || {
+        last = listed(bed).map(|row| row["tiers"][0].clone()).unwrap_or_default();
+        enough(&last)
+    });
+    waited.with_context(|| last.to_string())
+}
+
+fn has(tier: &Value, images: &[u64]) -> bool {
+    tier["versions"] == serde_json::json!(images) && tier["waiting"] == serde_json::json!([])
+}
+
+/// No process is left, and nothing half-made. (`check_clean` asks for a manifest for each segment: some are inherited.)
+fn all_has_ended(bed: &Bed) -> Result<()> {
+    bed.until("the end of all", LIMIT, || processes::of(bed.dir()).is_empty())?;
+    bed.say(&["list"])?.success()?;
+    let names =
+        fs::read_dir(bed.job(JOB))?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    let names = names.collect::<Result<Vec<String>>>()?;
+    ensure!(!names.iter().any(|name| name.starts_with('.') || name == "agent.sock"), "{names:?}");
+    Ok(())
+}
+
+/// Agent and program are killed, the job's folder goes.
+fn lose_the_host(bed: &Bed, front: &mut Child, pid: i32) -> Result<()> {
+    if let Some(agent) = bed.agent_pid(JOB)? {
+        processes::signal(agent, "KILL");
+    }
+    kill_program(pid, front)?;
+    bed.until("the end of all", LIMIT, || processes::of(bed.dir()).is_empty())?;
+    fs::remove_dir_all(bed.job(JOB))?;
+    bed.may_end()
+}
+
+/// Restarts with what the command line says, to the right end.
+fn restarts(bed: &Bed, image: &str, options: &[&str]) -> Result<()> {
+    let mut front = bed.restart_command(image, options)?.spawn()?;
+    let code = shell_code(wait(&mut front, LIMIT)?);
+    ensure!(code == 0, "status {code}: {}", bed.text("restart.err"));
+    ensure!(bed.text("out") == right_output(), "{}", bed.text("out"));
+    Ok(())
+}
+
+#[test]
+fn the_store_is_lost_and_the_program_goes_on_from_a_lower_tier() {
+    each_user(|bed| {
+        let (mut front, pid) = start(bed, &["--tier", &tier(bed, ",keep=2")], None)?;
+        for _ in 0..3 {
+            bed.say(&["checkpoint", JOB])?.success()?;
+        }
+        until_tier(bed, "images 2 and 3 on the tier", |tier| has(tier, &[2, 3]))?;
+        let images = listed(bed)?["images"].clone();
+        let places = serde_json::json!(["local", tier(bed, "")]);
+        ensure!(
+            images[0]["tiers"] == serde_json::json!(["local"]) && images[2]["tiers"] == places,
+            "{images}"
+        );
+        let text = bed.say(&["list", JOB])?.success()?.stdout;
+        ensure!(text.contains("2 images, newest 3") && text.contains("TIERS"), "{text}");
+        ensure!(bed.show("j@3")?["tiers"] == places);
+        lose_the_host(bed, &mut front, pid)?;
+        let text = bed.say(&["list", "--tier", &tier(bed, ""), JOB])?.success()?.stdout;
+        ensure!(text.contains("2 3") && text.contains("plain"), "{text}");
+        ensure!(bed.say(&["restart", JOB])?.code() == 66, "nothing names the tier");
+        let missing = bed.say(&["restart", "j@1", "--tier", &tier(bed, "")])?;
+        ensure!(missing.code() == 66 && missing.stderr.contains("no tier has image 1"), "{}", missing.stderr);
+        restarts(bed, JOB, &["--tier", &tier(bed, "")])?;
+        ensure!(
+            bed.text("restart.err").contains("image 3 of job j was fetched"),
+            "{}",
+            bed.text("restart.err")
+        );
+        // The job knows its tiers again, and a second loss needs no word of them but a configuration.
+        fs::remove_dir_all(bed.job(JOB))?;
+        let config = format!("[tiers.pfs]\naddress = \"{}\"\n", tier(bed, ""));
+        fs::write(bed.store().join("config.toml"), config)?;
+        bed.say(&["fetch", "j@2"])?.success()?;
+        bed.say(&["verify", "j@2"])?.success()?;
+        all_has_ended(bed)
+    });
+}
+
+#[test]
+fn a_tier_that_is_not_there_harms_nothing_and_gets_all_when_it_comes() {
+    each_user(|bed| {
+        let absent = format!("dir={}/mount/pfs", bed.work().display());
+        let (mut front, pid) = start(bed, &["--tier", &absent, "--keep", "1"], None)?;
+        for _ in 0..2 {
+            bed.say(&["checkpoint", JOB])?.success()?;
+        }
+        until_tier(bed, "an error", |tier| tier["error"].is_string())?;
+        until_tier(bed, "what waits", |tier| tier["waiting"] == serde_json::json!([1, 2]))?;
+        ensure!(bed.images(JOB) == [1, 2], "--keep 1 leaves what the tier is to get: {:?}", bed.images(JOB));
+        bed.until("a warning", LIMIT, || bed.text("err").contains("warning: tier dir="))?;
+        let failed = bed.say(&["sync", JOB])?;
+        ensure!(failed.code() == 73 && failed.stderr.contains("not there"), "{}", failed.stderr);
+        fs::create_dir(bed.work().join("mount"))?;
+        if bed.user() == User::Ordinary {
+            fs::set_permissions(bed.work().join("mount"), fs::Permissions::from_mode(0o777))?;
+        }
+        bed.say(&["sync", JOB, "--wait"])?.success()?;
+        until_tier(bed, "both images", |tier| has(tier, &[1, 2]) && tier["error"].is_null())?;
+        ensure!(processes::runs(pid), "the program runs on");
+        bed.may_end()?;
+        let code = shell_code(wait(&mut front, LIMIT)?);
+        ensure!(code == 0 && bed.text("out") == right_output(), "status {code}: {}", bed.text("out"));
+        all_has_ended(bed)?;
+        ensure!(bed.images(JOB) == [2], "the tier has it: {:?}", bed.images(JOB));
+        Ok(())
+    });
+}
+
+#[test]
+fn what_a_killed_agent_left_is_finished_by_sync() {
+    let faults = ["cascade-piece", "cascade-segment", "cascade-recipe", "cascade-manifest"];
+    for (n, fault) in faults.into_iter().enumerate() {
+        let user = if n % 2 == 0 || !am_root() { User::Ordinary } else { User::Root };
+        let Some(bed) = Bed::new(user) else { continue };
+        sync_after(&bed, fault).with_context(|| fault.to_owned()).unwrap();
+    }
+}
+
+fn sync_after(bed: &Bed, fault: &str) -> Result<()> {
+    let (mut front, pid) = start(bed, &["--tier", &tier(bed, "")], Some(fault))?;
+    let agent = bed.agent_pid(JOB)?.context("an agent")?;
+    // The agent may die before it can answer.
+    bed.say(&["checkpoint", JOB])?;
+    bed.until("the death of the agent", LIMIT, || processes::state(agent).is_none_or(|state| state == 'Z'))?;
+    ensure!(bed.images(JOB) == [1], "the image is committed");
+    bed.say(&["sync", JOB])?.success()?;
+    until_tier(bed, "the image", |tier| has(tier, &[1]))?;
+    ensure!(processes::runs(pid), "the program runs on");
+    kill_program(pid, &mut front)?;
+    fs::remove_dir_all(bed.job(JOB))?;
+    bed.may_end()?;
+    // A fetch that is killed leaves no image, and the next one ends it.
+    let mut command = bed.holdfast(&["fetch", "--tier", &tier(bed, ""), JOB]);
+    command.env("HOLDFAST_FAULT", "fetch-segment");
+    ensure!(
+        bed.output(command, LIMIT)?.code() == 137 && bed.images(JOB).is_empty(),
+        "a fetch that was killed"
+    );
+    restarts(bed, JOB, &[])?;
+    bed.check_clean(JOB)
+}
+
+#[test]
+fn checkpoint_and_stop_waits_for_the_tiers() {
+    each_user(|bed| {
+        let config = format!("[tiers.pfs]\naddress = \"{}\"\nevery = 1\n", tier(bed, ""));
+        fs::write(bed.store().join("config.toml"), &config)?;
+        let (mut front, _) = start(bed, &[], None)?;
+        bed.say(&["checkpoint", JOB, "--stop"])?.success()?;
+        let code = shell_code(wait(&mut front, LIMIT)?);
+        ensure!(code == 75, "status {code}: {}", bed.text("err"));
+        until_tier(bed, "the image", |tier| has(tier, &[1]))?;
+        fs::remove_dir_all(bed.job(JOB))?;
+        bed.may_end()?;
+        // The same command as before goes on from the tier.
+        let mut command = bed.holdfast(&["run", "--name", JOB, "--resume", "--"]);
+        command.args(program().words());
+        let ended = bed.output(command, LIMIT)?;
+        ensure!(
+            ended.code() == 0 && bed.text("out") == right_output(),
+            "{}{}",
+            ended.stderr,
+            bed.text("out")
+        );
+        // What is wrong in a configuration is named with its line, before anything is started.
+        fs::write(bed.store().join("config.toml"), config.replace("every", "evry"))?;
+        let wrong = bed.say(&["run", "--", "true"])?;
+        let named = wrong.stderr.contains("config.toml: line 3: ") && wrong.stderr.contains("evry");
+        ensure!(wrong.code() == 64 && named, "{}: {}", wrong.code(), wrong.stderr);
+        bed.say(&["run", "--no-tiers", "--", "true"])?.success()?;
+        bed.check_clean(JOB)
+    });
+}
