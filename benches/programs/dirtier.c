@@ -1,8 +1,9 @@
 /* A heap that is dirtied by command, for measurements of the stop. Run by benches/pager.py.
  *
- * `dirtier MIB 4k|huge`. It fills the heap with noise, prints `ready`, and then obeys lines on standard input:
+ * `dirtier MIB 4k|huge|plain`. It fills the heap with noise, prints `ready`, and then obeys lines on standard input:
  *   none             nothing
  *   spread PERMILLE  writes to that share of all pages, at equal distances
+ *   scatter PERMILLE the same, but each time to other pages
  *   tenth            writes to every page of one tenth of the heap
  *   all              writes to every page
  *   keep             goes on writing to that tenth, page after page, until one of the commands above comes
@@ -10,7 +11,9 @@
  *   cut              the same, and waits for the cut alone
  *   gap              prints `gap US`: the longest time between two wake-ups of a 1 ms ticker since the last `gap`
  *   end              ends
- * Every command but `gap` is answered by `done`. A write changes one word of the page. */
+ *   sum              prints `sum HEX` of all words of the heap
+ * Every other command but `gap` is answered by `done`. A write changes one word of the page. `plain`: no advice about
+ * huge pages. */
 #include "common.h"
 #include "holdfast.h"
 
@@ -42,6 +45,13 @@ static void dirty(unsigned char *from, size_t pages, size_t step)
     for (size_t page = 0; page < pages; page += step) *(uint64_t *)(from + page * PAGE) = mix(value + page);
 }
 
+static uint64_t sum_of(const unsigned char *heap, size_t pages)
+{
+    uint64_t sum = 0;
+    for (size_t at = 0; at < pages * PAGE; at += 8) sum = (sum << 1 | sum >> 63) ^ *(const uint64_t *)(heap + at);
+    return sum;
+}
+
 static int is_command_waiting(void)
 {
     struct pollfd input = {.fd = 0, .events = POLLIN};
@@ -52,12 +62,15 @@ static int is_command_waiting(void)
 static int obey(const char *line, unsigned char *heap, size_t pages)
 {
     static int keeping;
+    static size_t scattered;
     char word[16] = "";
     unsigned long permille = 0;
     int words = sscanf(line, "%15s %lu", word, &permille);
     unsigned char *tenth = heap + pages / 10 * 4 * PAGE;
     if (strcmp(word, "gap") == 0) {
         printf("gap %lld\n", (long long)atomic_exchange(&longest_ns, 0) / 1000);
+    } else if (strcmp(word, "sum") == 0) {
+        printf("sum %016llx\n", (unsigned long long)sum_of(heap, pages));
     } else {
         if (strcmp(word, "ask") == 0)
             CHECK(HOLDFAST_LOADED && holdfast_checkpoint() == 0);
@@ -66,6 +79,10 @@ static int obey(const char *line, unsigned char *heap, size_t pages)
         else
             keeping = strcmp(word, "keep") == 0;
         if (strcmp(word, "spread") == 0 && words == 2 && permille > 0) dirty(heap, pages, 1000 / permille);
+        if (strcmp(word, "scatter") == 0 && words == 2 && permille > 0) {
+            size_t first = scattered++ % (1000 / permille);
+            dirty(heap + first * PAGE, pages - first, 1000 / permille);
+        }
         if (strcmp(word, "tenth") == 0 || keeping) dirty(tenth, pages / 10, 1);
         if (strcmp(word, "all") == 0) dirty(heap, pages, 1);
         puts("done");
@@ -78,13 +95,14 @@ static int obey(const char *line, unsigned char *heap, size_t pages)
 int main(int argc, char **argv)
 {
     size_t bytes = (size_t)number_argument(argc, argv, 1, 4096) << 20;
-    int huge = argc > 2 && strcmp(argv[2], "huge") == 0;
+    const char *kind = argc > 2 ? argv[2] : "4k";
     size_t align = 2u << 20;
     unsigned char *area = mmap(NULL, bytes + align, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
         -1, 0);
     CHECK(area != MAP_FAILED);
     unsigned char *heap = area + (align - (uintptr_t)area % align) % align;
-    CHECK(madvise(heap, bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE) == 0);
+    if (strcmp(kind, "plain") != 0)
+        CHECK(madvise(heap, bytes, strcmp(kind, "huge") == 0 ? MADV_HUGEPAGE : MADV_NOHUGEPAGE) == 0);
     for (size_t at = 0; at < bytes; at += 8) *(uint64_t *)(heap + at) = mix(at);
     pthread_t ticker;
     CHECK_ZERO(pthread_create(&ticker, NULL, tick, NULL));
