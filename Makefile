@@ -10,7 +10,8 @@ REAPER = /usr/bin/python3 scripts/reaper.py
 SAY = @printf '\n==> %s\n'
 
 .PHONY: help demo build test test-full support check unit loom e2e deps install clean
-.PHONY: bench bench-aickpt bench-exec bench-figure4 bench-memory-tier bench-pager bench-precopy bench-tree bench-policy
+.PHONY: bench bench-aickpt bench-exec bench-figure4 bench-memory-tier
+.PHONY: bench-pager bench-precopy bench-restart bench-tree bench-policy
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
@@ -112,6 +113,9 @@ bench-policy: ## eviction, prefetch and compression schedules in virtual time, b
 
 bench-precopy: build ## what a pre-copy stores in vain, and what it spares the stop, by pattern and pace (< 5 minutes)
 	@/usr/bin/python3 benches/precopy.py
+
+bench-restart: build ## restart by how the image came about, beside the floor (< 2 minutes, 3 GB of memory)
+	@/usr/bin/python3 benches/restart.py
 
 bench-tree: build ## stop of a job of 20 processes and 200 threads, holdfast check on it (< 2 minutes)
 	@/usr/bin/python3 benches/tree.py

@@ -3,7 +3,8 @@
 A heap of noise (programs/dirtier.c), all of it in the first image, then INCREMENTS images of which each holds SPREAD
 permille of its pages, one here and one there, each time others. Every way of restarting is measured on both, from the
 start of `holdfast restart` to the first line that the program prints because of a line to its standard input. After
-each restart the sum of all words of the heap is compared. What the parts of it cost (`files` to `total`) is what the agent notes.
+each restart the sum of all words of the heap is compared. What the parts of it cost (`files` to `total`) is what the
+agent notes.
 
   floor          the segments' bytes read into fresh memory by as many threads as there are processors
                  (programs/fillfloor.c): a thread that checks nothing and copies once

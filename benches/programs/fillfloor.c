@@ -22,13 +22,18 @@ static struct part parts[MANY];
 static int count;
 static _Atomic int64_t next_piece;
 
+static int64_t pieces_of(const struct part *part)
+{
+    return (part->size + PIECE - 1) / PIECE;
+}
+
 /* Reads piece after piece of all files, until none is left. */
 static void *fill(void *nothing)
 {
     for (;;) {
         int64_t piece = atomic_fetch_add(&next_piece, 1);
         int n = 0;
-        while (n < count && piece >= (parts[n].size + PIECE - 1) / PIECE) piece -= (parts[n++].size + PIECE - 1) / PIECE;
+        for (; n < count && piece >= pieces_of(&parts[n]); n++) piece -= pieces_of(&parts[n]);
         if (n == count) return nothing;
         off_t from = piece * PIECE, len = parts[n].size - from;
         if (len > PIECE) len = PIECE;
@@ -43,8 +48,8 @@ int main(int argc, char **argv)
     for (int n = 2; n < argc && count < MANY; n++) {
         struct stat is;
         CHECK((parts[count].fd = open(argv[n], O_RDONLY | O_CLOEXEC)) >= 0 && fstat(parts[count].fd, &is) == 0);
-        parts[count++].size = is.st_size;
-        bytes += ((size_t)is.st_size + PIECE - 1) / PIECE * PIECE;
+        parts[count].size = is.st_size;
+        bytes += (size_t)pieces_of(&parts[count++]) * PIECE;
     }
     unsigned char *area = mmap(NULL, bytes + align, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
         -1, 0);
@@ -53,7 +58,7 @@ int main(int argc, char **argv)
     CHECK(madvise(area, bytes, strcmp(argv[1], "huge") == 0 ? MADV_HUGEPAGE : MADV_NOHUGEPAGE) == 0);
     for (int n = 0; n < count; n++) {
         parts[n].at = area;
-        area += ((size_t)parts[n].size + PIECE - 1) / PIECE * PIECE;
+        area += (size_t)pieces_of(&parts[n]) * PIECE;
     }
     long threads = sysconf(_SC_NPROCESSORS_ONLN);
     pthread_t thread[64];

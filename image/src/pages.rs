@@ -185,6 +185,9 @@ pub struct Extent {
     pub source: ExtentSource,
 }
 
+/// What [`PageProvider::gather`] calls with pages: the address of each run, and its bytes.
+pub type PutPages<'a> = dyn Fn(&[(Addr, &[u8])]) -> Result<(), PageError> + Sync + 'a;
+
 /// An image opened for restart. Everything it hands out has been verified against its checksums.
 pub trait PageProvider: Sync {
     /// All extents, by ascending address, without overlap.
@@ -196,6 +199,14 @@ pub trait PageProvider: Sync {
     /// # Errors
     /// Names the file and the offset that could not be read or does not match its checksum.
     fn read(&self, start: Addr, buffer: &mut [u8]) -> Result<(), PageError>;
+    /// Hands out all pages of `wanted` that are not zero, in the order in which they are stored, so that every piece
+    /// of a file is read and unpacked once: `put` gets what one piece has of them, from several threads at once.
+    /// `wanted` ascends and lies within extents.
+    ///
+    /// # Errors
+    /// As [`PageProvider::read`]; and what `put` fails with. Nothing is handed out after an error but what is under
+    /// way.
+    fn gather(&self, wanted: &[PageRun], put: &PutPages<'_>) -> Result<(), PageError>;
     /// Checks the content of every mappable extent, so that mapping it cannot restore a wrong byte.
     ///
     /// # Errors

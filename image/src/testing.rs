@@ -1,7 +1,7 @@
 //! The one fake image of all tests, whose pages are made when they are read, and an empty record. No part of the
 //! interface.
 
-use crate::pages::{Extent, PageError, PageProvider};
+use crate::pages::{Extent, PageError, PageProvider, PageRun, PutPages};
 use crate::record::ProcessRecord;
 use crate::{Addr, PAGE_SIZE};
 use std::fs::File;
@@ -59,6 +59,14 @@ impl PageProvider for FakeImage {
         self.verify_mappable()?;
         for (at, page) in (start.0..).step_by(PAGE_SIZE as usize).zip(buffer.chunks_mut(PAGE_SIZE as usize)) {
             (self.fill)(Addr(at), page);
+        }
+        Ok(())
+    }
+    fn gather(&self, wanted: &[PageRun], put: &PutPages<'_>) -> Result<(), PageError> {
+        for run in wanted {
+            let mut bytes = vec![0; usize::try_from(run.pages.bytes()).unwrap_or(0)];
+            self.read(run.start, &mut bytes)?;
+            put(&[(run.start, &bytes)])?;
         }
         Ok(())
     }

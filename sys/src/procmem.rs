@@ -70,6 +70,22 @@ pub fn write(tid: i32, address: u64, data: &[u8]) -> io::Result<()> {
     whole(done as i64, data.len(), "writing memory", address)
 }
 
+/// Writes several parts (address and data), at most [`MANY`], as [`write`] does each of them.
+///
+/// # Errors
+/// As [`read`]; some of the parts may have been written.
+pub fn write_many(tid: i32, parts: &[(u64, &[u8])]) -> io::Result<()> {
+    let of = |base: *mut libc::c_void, data: &[u8]| libc::iovec { iov_base: base, iov_len: data.len() };
+    let local: Vec<libc::iovec> =
+        parts.iter().map(|(_, data)| of(data.as_ptr().cast_mut().cast(), data)).collect();
+    let remote: Vec<libc::iovec> = parts.iter().map(|&(start, data)| of(start as *mut _, data)).collect();
+    let count = parts.len() as libc::c_ulong;
+    // SAFETY: `local` describes the data, which the call only reads; `remote` is not touched in this address space.
+    let done = unsafe { libc::process_vm_writev(tid, local.as_ptr(), count, remote.as_ptr(), count, 0) };
+    let wanted = parts.iter().map(|(_, data)| data.len()).sum();
+    whole(done as i64, wanted, "writing memory", parts.first().map_or(0, |part| part.0))
+}
+
 /// `/proc/PID/task/TID/mem`: writes through protections (FOLL_FORCE, mm/gup.c), for stub code and relocated data.
 #[derive(Debug)]
 pub struct ForcedMemory(File);

@@ -28,6 +28,10 @@ const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
 const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
 /// `_IOR(0xAA, 0x01, struct uffdio_range)`.
 const UFFDIO_UNREGISTER: libc::c_ulong = 0x8010_aa01;
+/// `_IOWR(0xAA, 0x03, struct uffdio_copy)`.
+const UFFDIO_COPY: libc::c_ulong = 0xc028_aa03;
+const COPY_DONTWAKE: u64 = 1;
+const MODE_MISSING: u64 = 1;
 const MODE_WP: u64 = 2;
 
 /// A userfaultfd in WP_ASYNC mode.
@@ -70,10 +74,20 @@ impl Userfault {
     /// EBUSY: a mapping belongs to another userfaultfd; EINVAL: nothing is mapped there, or a mapping cannot be
     /// registered; ENOMEM: too many mappings; ESRCH: the address space is gone.
     pub fn register(&self, start: u64, end: u64) -> io::Result<()> {
-        let mut arg = [start, end.saturating_sub(start), MODE_WP, 0];
-        // SAFETY: struct uffdio_register is four u64, alive through the call.
-        check(i64::from(unsafe { libc::ioctl(self.0.as_raw_fd(), UFFDIO_REGISTER, &raw mut arg) })).map(drop)
+        register(&self.0, start, end, MODE_WP)
     }
+}
+
+fn register(fd: &OwnedFd, start: u64, end: u64, mode: u64) -> io::Result<()> {
+    let mut arg = [start, end.saturating_sub(start), mode, 0];
+    // SAFETY: struct uffdio_register is four u64, alive through the call.
+    check(i64::from(unsafe { libc::ioctl(fd.as_raw_fd(), UFFDIO_REGISTER, &raw mut arg) })).map(drop)
+}
+
+fn unregister(fd: &OwnedFd, start: u64, end: u64) -> io::Result<()> {
+    let mut arg = [start, end.saturating_sub(start)];
+    // SAFETY: struct uffdio_range is two u64, alive through the call.
+    check(i64::from(unsafe { libc::ioctl(fd.as_raw_fd(), UFFDIO_UNREGISTER, &raw mut arg) })).map(drop)
 }
 
 impl Userfault {
@@ -83,10 +97,73 @@ impl Userfault {
     /// # Errors
     /// As [`Userfault::register`].
     pub fn unregister(&self, start: u64, end: u64) -> io::Result<()> {
-        let mut arg = [start, end.saturating_sub(start)];
-        // SAFETY: struct uffdio_range is two u64, alive through the call.
-        check(i64::from(unsafe { libc::ioctl(self.0.as_raw_fd(), UFFDIO_UNREGISTER, &raw mut arg) }))
-            .map(drop)
+        unregister(&self.0, start, end)
+    }
+}
+
+/// A userfaultfd by which pages are put into private memory that has none there yet, of a process that does not run:
+/// each is made with its content and never zeroed, and never more than what is put, whatever the kernel's huge pages
+/// are set to. Nothing waits for faults: what runs into one would get SIGBUS. Closing it leaves ordinary memory.
+#[derive(Debug)]
+pub struct PageFiller(OwnedFd);
+
+impl PageFiller {
+    /// Sets up a descriptor that some process has made for its address space, with [`FLAGS`].
+    ///
+    /// # Errors
+    /// EINVAL: not a userfaultfd, or set up before.
+    pub fn take_over(fd: OwnedFd) -> io::Result<PageFiller> {
+        let mut api = [UFFD_API, 0, 0];
+        // SAFETY: struct uffdio_api is three u64, alive through the call.
+        check(i64::from(unsafe { libc::ioctl(fd.as_raw_fd(), UFFDIO_API, &raw mut api) }))?;
+        Ok(PageFiller(fd))
+    }
+
+    /// For memory of this process.
+    ///
+    /// # Errors
+    /// As [`PageFiller::take_over`]; EPERM: userfaultfd is refused.
+    pub fn of_this_process() -> io::Result<PageFiller> {
+        PageFiller::take_over(create(true)?)
+    }
+
+    /// Has a range filled by it from here on.
+    ///
+    /// # Errors
+    /// As [`Userfault::register`]; EINVAL as well where memory is that of a file.
+    pub fn register(&self, start: u64, end: u64) -> io::Result<()> {
+        register(&self.0, start, end, MODE_MISSING)
+    }
+
+    /// Leaves a range to ordinary writes again.
+    ///
+    /// # Errors
+    /// As [`Userfault::register`].
+    pub fn unregister(&self, start: u64, end: u64) -> io::Result<()> {
+        unregister(&self.0, start, end)
+    }
+
+    /// Makes the pages from `address` on, of whole pages of bytes.
+    ///
+    /// # Errors
+    /// EEXIST: there is a page already; ENOENT: the range is not registered; ENOMEM. Some of the pages may be there.
+    pub fn put(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let rest = &bytes[done..];
+            let (to, from) = (address + done as u64, rest.as_ptr().addr() as u64);
+            let mut arg = [to, from, rest.len() as u64, COPY_DONTWAKE, 0];
+            // SAFETY: struct uffdio_copy is five u64, alive through the call; the kernel reads `rest`, which is as long
+            // as it says; the destination is memory of the address space that the descriptor belongs to.
+            let result = unsafe { libc::ioctl(self.0.as_raw_fd(), UFFDIO_COPY, &raw mut arg) };
+            // What was copied before it broke off (mm/userfaultfd.c, mfill_atomic), or a negative errno.
+            match (check(i64::from(result)), usize::try_from(arg[4].cast_signed())) {
+                (Ok(_), Ok(copied)) | (Err(_), Ok(copied)) if copied > 0 => done += copied,
+                (Err(error), _) => return Err(error),
+                (Ok(_), _) => return Err(io::Error::other("the kernel has copied nothing")),
+            }
+        }
+        Ok(())
     }
 }
 
@@ -156,6 +233,30 @@ pub fn is_exact() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[allow(clippy::unwrap_used)]
+    fn pages_are_put_where_there_are_none_and_nowhere_else() {
+        const PAGE: usize = 4096;
+        let Ok(filler) = PageFiller::of_this_process() else { return };
+        let (prot, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: fresh memory at a place that the kernel chooses.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), 4 * PAGE, prot, flags, -1, 0) };
+        assert_ne!(base, libc::MAP_FAILED);
+        let memory = Memory(base, 4 * PAGE);
+        let start = memory.0.addr() as u64;
+        let error = |result: io::Result<()>| result.err().and_then(|error| error.raw_os_error());
+        let bytes = [7_u8; 2 * PAGE];
+        assert_eq!(error(filler.put(start, &bytes)), Some(libc::ENOENT));
+        filler.register(start, start + 4 * PAGE as u64).unwrap();
+        filler.put(start + PAGE as u64, &bytes).unwrap();
+        assert_eq!(error(filler.put(start + 2 * PAGE as u64, &bytes[..PAGE])), Some(libc::EEXIST));
+        assert_eq!(error(filler.put(start, &bytes)), Some(libc::EEXIST), "the first is made");
+        drop(filler);
+        // SAFETY: that memory, which is readable; nobody writes to it.
+        let seen = unsafe { std::slice::from_raw_parts(memory.0.cast::<u8>(), 4 * PAGE) };
+        assert_eq!(seen.iter().map(|byte| usize::from(*byte)).sum::<usize>(), 3 * PAGE * 7);
+    }
 
     #[test]
     fn this_kernel_tracks_exactly() {

@@ -27,6 +27,7 @@ mod error;
 mod fault;
 mod files;
 pub mod format;
+mod gather;
 mod hashes;
 mod image;
 mod image_info;

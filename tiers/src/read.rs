@@ -11,7 +11,7 @@ use crate::format::segment::{BLOCK_LEN, Block, Codec, Frame, FrameHeader, Segmen
 use crate::image::Image;
 use crate::tables::{Scratch, check_identity};
 use crate::workers;
-use holdfast_image::pages::{Extent, PageError, PageProvider};
+use holdfast_image::pages::{Extent, PageError, PageProvider, PageRun, PutPages};
 use holdfast_image::{Addr, PAGE_SIZE};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -35,11 +35,11 @@ pub struct VerifyReport {
 
 impl Image {
     /// Calls `check` for all frames that `wanted` names, on all processors. The first error ends it.
-    fn for_frames(
+    pub(crate) fn for_frames<E: From<StoreError> + Send>(
         &self,
         wanted: &(dyn Fn(&Frame) -> bool + Sync),
-        check: &(dyn Fn(usize, &mut Scratch) -> Result<(), StoreError> + Sync),
-    ) -> Result<(), StoreError> {
+        check: &(dyn Fn(usize, &mut Scratch) -> Result<(), E> + Sync),
+    ) -> Result<(), E> {
         let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
         let work = |_| {
             let mut scratch = Scratch::default();
@@ -68,7 +68,7 @@ impl Image {
     pub fn verify(&self, progress: &(dyn Fn(u64) + Sync)) -> Result<VerifyReport, StoreError> {
         self.verify_headers()?;
         let bytes = AtomicU64::new(0);
-        self.for_frames(&|_| true, &|number, scratch| {
+        self.for_frames::<StoreError>(&|_| true, &|number, scratch| {
             let frame = &self.tables.frames[number];
             scratch.pages.resize(frame.raw_len(), 0);
             self.tables.unpack(number, &mut scratch.pages, &mut scratch.stored)?;
@@ -141,8 +141,14 @@ impl PageProvider for Image {
         }
         Ok(())
     }
+    fn gather(&self, wanted: &[PageRun], put: &PutPages<'_>) -> Result<(), PageError> {
+        self.gather_by_frame(wanted, put)
+    }
     fn verify_mappable(&self) -> Result<(), PageError> {
-        self.for_frames(&|frame| frame.codec == Codec::Raw, &|number, scratch| {
+        self.for_frames::<StoreError>(&|frame| frame.codec == Codec::Raw, &|number, scratch| {
+            if self.tables.is_checked(number) {
+                return Ok(());
+            }
             scratch.stored.resize(self.tables.frames[number].raw_len(), 0);
             self.tables.read_stored(number, &mut scratch.stored)
         })
@@ -162,7 +168,7 @@ impl PageProvider for Image {
             let at = place(frame).unwrap_or(0);
             file.write_all_at(&scratch.pages, at).map_err(StoreError::io("unpack", self.dir()))
         };
-        self.for_frames(&|frame| place(frame).is_some(), &unpack)?;
+        self.for_frames::<StoreError>(&|frame| place(frame).is_some(), &unpack)?;
         shared.set_path(PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())));
         Ok(())
     }

@@ -95,6 +95,11 @@ impl Tables {
         }
     }
 
+    /// Whether the data of a frame has matched its checksum once.
+    pub(crate) fn is_checked(&self, number: usize) -> bool {
+        self.checked[number].load(Ordering::Relaxed)
+    }
+
     /// Reads the stored data of a frame and checks it.
     pub(crate) fn read_stored(&self, number: usize, stored: &mut [u8]) -> Result<(), StoreError> {
         let frame = &self.frames[number];
@@ -139,7 +144,7 @@ impl Tables {
             if out.len() == frame.raw_len() {
                 return self.unpack(at, out, stored);
             }
-            if frame.codec == Codec::Raw && self.checked[at].load(Ordering::Relaxed) {
+            if frame.codec == Codec::Raw && self.is_checked(at) {
                 return self.read_at(frame, frame.offset + from, out);
             }
             let from = usize::try_from(from).unwrap_or(usize::MAX);

@@ -2,18 +2,17 @@
 //!
 //! Fails by: the first error by order of the workers. A worker that fails must see to it itself that the others end.
 
-use crate::StoreError;
 use std::thread;
 
 /// Calls `work` once for each of `shares`, for the first in this thread and for each other in a thread called `name`.
 ///
 /// The workers must share the whole among themselves as they go: a thread that cannot be started leaves its work to the
 /// others.
-pub(crate) fn run<T: Send>(
+pub(crate) fn run<T: Send, E: Send>(
     name: &str,
     shares: impl IntoIterator<Item = T>,
-    work: impl Fn(T) -> Result<(), StoreError> + Sync,
-) -> Result<(), StoreError> {
+    work: impl Fn(T) -> Result<(), E> + Sync,
+) -> Result<(), E> {
     let work = &work;
     let mut shares = shares.into_iter();
     let own = shares.next();
@@ -36,6 +35,7 @@ pub(crate) fn run<T: Send>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::StoreError;
     use std::path::Path;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -44,11 +44,11 @@ mod tests {
         let done = AtomicUsize::new(0);
         let count = |share: usize| {
             done.fetch_add(share, Ordering::Relaxed);
-            Ok(())
+            Ok::<(), StoreError>(())
         };
         assert!(run("test", [1, 10, 100], count).is_ok());
         assert_eq!(done.into_inner(), 111);
-        assert!(run("test", [], |(): ()| Ok(())).is_ok());
+        assert!(run("test", [], |(): ()| Ok::<(), StoreError>(())).is_ok());
         let failed = run("test", [0, 1, 2], |share| match share {
             0 => Ok(()),
             _ => Err(StoreError::misuse(Path::new("/"), share.to_string())),

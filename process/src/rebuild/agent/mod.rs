@@ -1,7 +1,7 @@
 //! The agent's half of a restart, in new processes that are stopped at their exec.
 //!
 //! [`rebuild_job`] is the order of all processes, [`rebuild_process`] that of one. Memory: [`seed`],
-//! [`address_space`], [`pages`], [`lazy`], [`tracker`], [`vdso`](super::vdso). Kernel state: [`threads`],
+//! [`address_space`], [`pages`], [`fill`], [`lazy`], [`tracker`], [`vdso`](super::vdso). Kernel state: [`threads`],
 //! [`process_state`], [`attributes`], [`credentials`], [`job_control`], [`proc_files`]. What outlives processes:
 //! [`regular`], [`contents`], [`unlinked`], [`sysv_shm`], [`ipc`].
 
@@ -10,6 +10,7 @@ mod attributes;
 mod choose_id;
 mod contents;
 mod credentials;
+mod fill;
 mod ipc;
 mod job_control;
 mod lazy;

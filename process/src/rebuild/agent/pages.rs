@@ -1,31 +1,21 @@
-//! Bringing the pages in: which are copied, which are mapped from segment files, and the copying by several threads.
+//! Which pages of an image are copied, and which are mapped from segment files.
 //!
-//! [`PagesPlan::new`] is pure and runs before anything is mapped; [`PagesPlan::fill`] runs in the agent once the
-//! address space is complete. Copies go by process_vm_writev(2) where the mapping is writable and through
-//! `/proc/PID/mem` where it is not. Pages without an extent are what a fresh mapping holds: zeros, or the file's
-//! bytes.
+//! [`PagesPlan::new`] is pure and runs before anything is mapped; [`super::fill`] copies once the address space is
+//! complete. Pages without an extent are what a fresh mapping holds: zeros, or the file's bytes.
 
 use crate::rebuild::error::RebuildError;
 use holdfast_abi::SharedPage;
-use holdfast_image::pages::{Extent, ExtentSource, PageProvider};
+use holdfast_image::PAGE_SIZE;
+use holdfast_image::pages::{Extent, ExtentSource};
 use holdfast_image::record::{Backing, ProcessRecord, Region};
-use holdfast_image::{Addr, PAGE_SIZE};
-use holdfast_sys::procmem::{self, ForcedMemory};
 use std::collections::BTreeSet;
-use std::ops::Range;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes that one thread reads and writes at a time: fits a second-level cache.
-const PIECE_LEN: u64 = 1 << 20;
 /// Shorter runs are copied: a mapping costs more than 64 pages of copying.
 const MIN_MAPPED_LEN: u64 = 64 * PAGE_SIZE;
 /// Mappings of segments, at most: the kernel's limit is 65530 for all (`vm.max_map_count`).
 const MAX_MAPPED: usize = 20_000;
 /// From this many bytes on a protected region is made writable for the copy instead of written past its protection.
 const FORCED_LIMIT: u64 = 256 * PAGE_SIZE;
-/// Threads that copy, at most: beyond, the kernel's page allocation is the limit.
-const MAX_WORKERS: usize = 8;
 
 /// A run of pages that is mapped from a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,15 +32,24 @@ pub struct MappedRun {
     pub offset: u64,
 }
 
-/// A run of bytes that one thread brings in at once.
+/// A run of bytes that is copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Piece {
-    start: u64,
-    len: u64,
+pub struct CopiedRun {
+    /// First byte.
+    pub start: u64,
+    /// Bytes.
+    pub len: u64,
     /// All zero: not read.
-    zero: bool,
+    pub zero: bool,
     /// Its mapping is not writable.
-    forced: bool,
+    pub forced: bool,
+}
+
+impl CopiedRun {
+    /// First byte after it.
+    pub fn end(&self) -> u64 {
+        self.start + self.len
+    }
 }
 
 /// What is to be done for all pages of an image.
@@ -60,7 +59,8 @@ pub struct PagesPlan {
     pub mapped: Vec<MappedRun>,
     /// For each region: it is mapped writable first, and gets its protection after the copy.
     pub early_write: Vec<bool>,
-    pieces: Vec<Piece>,
+    /// Runs to be copied, by address; each within one region.
+    pub copied: Vec<CopiedRun>,
 }
 
 /// A part of an extent that lies in one region.
@@ -155,129 +155,32 @@ impl PagesPlan {
             let writable = region.prot & libc::PROT_WRITE.cast_unsigned() != 0
                 || plan.early_write[part.region]
                 || matches!(region.backing, Backing::SharedAnonymous { .. });
-            plan.add(part.start, part.len, zero, !writable);
+            let run = CopiedRun { start: part.start, len: part.len, zero, forced: !writable };
+            plan.add(run, part.start > region.start.0);
         }
         Ok(plan)
     }
 
-    /// Adds a run, joined with the one before or cut, so that pieces are near [`PIECE_LEN`].
-    fn add(&mut self, start: u64, len: u64, zero: bool, forced: bool) {
-        let (mut start, mut len) = (start, len);
-        if let Some(last) = self.pieces.last_mut()
-            && (last.start + last.len, last.zero, last.forced) == (start, zero, forced)
-            && last.len + len <= PIECE_LEN
-        {
-            last.len += len;
-            return;
-        }
-        while len > 0 {
-            let part = len.min(PIECE_LEN);
-            self.pieces.push(Piece { start, len: part, zero, forced });
-            start += part;
-            len -= part;
+    /// Adds a run, joined with the one before if it goes on in the same region, `within` which it begins.
+    fn add(&mut self, run: CopiedRun, within: bool) {
+        match self.copied.last_mut() {
+            Some(last)
+                if within && (last.end(), last.zero, last.forced) == (run.start, run.zero, run.forced) =>
+            {
+                last.len += run.len;
+            }
+            _ => self.copied.push(run),
         }
     }
 
     /// Bytes that are copied.
     pub fn copied_bytes(&self) -> u64 {
-        self.pieces.iter().map(|piece| piece.len).sum()
+        self.copied.iter().map(|run| run.len).sum()
     }
 
     /// Bytes that are mapped.
     pub fn mapped_bytes(&self) -> u64 {
         self.mapped.iter().map(|run| run.len).sum()
-    }
-
-    /// Copies everything into the process of `tid`, and checks what was mapped meanwhile.
-    ///
-    /// # Errors
-    /// Names the file and offset that could not be read, or the address that could not be written.
-    pub fn fill(
-        &self,
-        pages: &dyn PageProvider,
-        tid: i32,
-        forced: &ForcedMemory,
-    ) -> Result<(), RebuildError> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_WORKERS);
-        let groups = self.groups(cores);
-        let next = AtomicUsize::new(0);
-        let failure: Mutex<Option<RebuildError>> = Mutex::new(None);
-        let fail = |error: RebuildError| {
-            next.store(groups.len(), Ordering::Relaxed);
-            if let Ok(mut slot) = failure.lock() {
-                slot.get_or_insert(error);
-            }
-        };
-        let work = || {
-            let mut buffer = vec![0_u8; PIECE_LEN as usize];
-            while let Some(group) = groups.get(next.fetch_add(1, Ordering::Relaxed)) {
-                for piece in &self.pieces[group.clone()] {
-                    if let Err(error) = piece.copy(&mut buffer, pages, tid, forced) {
-                        return fail(error);
-                    }
-                }
-            }
-        };
-        let verify = || {
-            if let Err(error) = pages.verify_mappable().map_err(RebuildError::pages("checking the image")) {
-                fail(error);
-            }
-        };
-        std::thread::scope(|scope| {
-            // A thread that cannot be started leaves its work to this one.
-            for _ in 1..cores.min(groups.len()) {
-                let _ = std::thread::Builder::new().spawn_scoped(scope, work);
-            }
-            let verified =
-                self.mapped.is_empty() || std::thread::Builder::new().spawn_scoped(scope, verify).is_ok();
-            work();
-            if !verified {
-                verify();
-            }
-        });
-        match failure.into_inner() {
-            Ok(Some(error)) => Err(error),
-            _ => Ok(()),
-        }
-    }
-
-    /// Neighbouring pieces go to one thread: they share frames, which are unpacked as a whole.
-    fn groups(&self, workers: usize) -> Vec<Range<usize>> {
-        let share = self.copied_bytes() / (4 * workers.max(1) as u64);
-        let target = share.clamp(PIECE_LEN, 8 * PIECE_LEN);
-        let mut groups = Vec::new();
-        let (mut first, mut bytes) = (0, 0);
-        for (at, piece) in self.pieces.iter().enumerate() {
-            bytes += piece.len;
-            if bytes >= target || at + 1 == self.pieces.len() {
-                groups.push(first..at + 1);
-                (first, bytes) = (at + 1, 0);
-            }
-        }
-        groups
-    }
-}
-
-impl Piece {
-    fn copy(
-        &self,
-        buffer: &mut [u8],
-        pages: &dyn PageProvider,
-        tid: i32,
-        forced: &ForcedMemory,
-    ) -> Result<(), RebuildError> {
-        let bytes = &mut buffer[..usize::try_from(self.len).unwrap_or(0)];
-        if self.zero {
-            bytes.fill(0);
-        } else {
-            pages.read(Addr(self.start), bytes).map_err(RebuildError::pages("reading the image"))?;
-        }
-        let written = if self.forced {
-            forced.write(self.start, bytes)
-        } else {
-            procmem::write(tid, self.start, bytes)
-        };
-        written.map_err(RebuildError::io(format!("filling memory at {:#x}", self.start)))
     }
 }
 
@@ -324,8 +227,8 @@ fn mapping_floor(regions: &[Region], parts: &[Part], map: impl Fn(u32) -> bool) 
 mod tests {
     use super::*;
     use crate::rebuild::testing::{record, region};
-    use holdfast_image::PageCount;
     use holdfast_image::pages::PageRun;
+    use holdfast_image::{Addr, PageCount};
 
     fn extent(start: u64, pages: u64, source: ExtentSource) -> Extent {
         Extent { run: PageRun { start: Addr(start), pages: PageCount(pages) }, source }
@@ -346,7 +249,8 @@ mod tests {
         assert_eq!((eager.mapped.len(), eager.copied_bytes()), (0, 400 * PAGE_SIZE));
         // 300 pages in a read-only region: writable during the copy; nothing is written past a protection.
         assert_eq!(eager.early_write, [false, true]);
-        assert!(eager.pieces.iter().all(|piece| !piece.forced && piece.len <= PIECE_LEN));
+        assert!(eager.copied.iter().all(|run| !run.forced));
+        assert_eq!(eager.copied.iter().map(|run| run.len / PAGE_SIZE).collect::<Vec<_>>(), [100, 300]);
     }
 
     #[test]
@@ -375,7 +279,8 @@ mod tests {
         let record = record(vec![region(0x10000, 4, 3, Backing::Anonymous), region(0x20000, 4, 1, file)]);
         let extents = [extent(0x10000, 4, ExtentSource::Zero), extent(0x20000, 4, ExtentSource::Zero)];
         let plan = PagesPlan::new(&record, &extents, |_| true).unwrap();
-        assert_eq!(plan.pieces, [Piece { start: 0x20000, len: 4 * PAGE_SIZE, zero: true, forced: true }]);
+        let all = CopiedRun { start: 0x20000, len: 4 * PAGE_SIZE, zero: true, forced: true };
+        assert_eq!(plan.copied, [all]);
     }
 
     #[test]
@@ -391,21 +296,12 @@ mod tests {
     }
 
     #[test]
-    fn groups_cover_all_pieces_once() {
-        let record = record(vec![region(0x10000, 10_000, 3, Backing::Anonymous)]);
-        let extents: Vec<Extent> =
-            (0..5000).map(|n| extent(0x10000 + 2 * n * PAGE_SIZE, 1, ExtentSource::Stored)).collect();
-        let plan = PagesPlan::new(&record, &extents, |_| false).unwrap();
-        let all: Vec<usize> = plan.groups(2).into_iter().flatten().collect();
-        assert_eq!(all, (0..plan.pieces.len()).collect::<Vec<usize>>());
-        assert!(PagesPlan::default().groups(2).is_empty());
-    }
-
-    #[test]
     fn neighbours_are_joined() {
         let record = record(vec![region(0x10000, 1000, 3, Backing::Anonymous)]);
         let extents: Vec<Extent> =
             (0..1000).map(|n| extent(0x10000 + n * PAGE_SIZE, 1, ExtentSource::Stored)).collect();
-        assert_eq!(PagesPlan::new(&record, &extents, |_| false).unwrap().pieces.len(), 4);
+        let plan = PagesPlan::new(&record, &extents, |_| false).unwrap();
+        let all = CopiedRun { start: 0x10000, len: 1000 * PAGE_SIZE, zero: false, forced: false };
+        assert_eq!(plan.copied, [all]);
     }
 }

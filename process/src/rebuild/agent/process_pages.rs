@@ -3,7 +3,7 @@
 //!
 //! Made by [`super::rebuild_job`] for each process. Invariant: processes are rebuilt one after the other.
 
-use holdfast_image::pages::{Extent, PageError, PageProvider};
+use holdfast_image::pages::{Extent, PageError, PageProvider, PageRun, PutPages};
 use holdfast_image::{Addr, address_space};
 use std::fs::File;
 use std::path::PathBuf;
@@ -42,6 +42,15 @@ impl PageProvider for ProcessPages<'_> {
     fn read(&self, start: Addr, buffer: &mut [u8]) -> Result<(), PageError> {
         self.all.read(address_space::global(self.space, start), buffer)
     }
+    fn gather(&self, wanted: &[PageRun], put: &PutPages<'_>) -> Result<(), PageError> {
+        let wanted: Vec<PageRun> =
+            wanted.iter().map(|run| address_space::global_run(self.space, *run)).collect();
+        self.all.gather(&wanted, &|runs| {
+            let own: Vec<(Addr, &[u8])> =
+                runs.iter().map(|(start, bytes)| (address_space::split(*start).1, *bytes)).collect();
+            put(&own)
+        })
+    }
     fn verify_mappable(&self) -> Result<(), PageError> {
         if self.checked.swap(true, Ordering::Relaxed) { Ok(()) } else { self.all.verify_mappable() }
     }
@@ -57,7 +66,7 @@ impl PageProvider for ProcessPages<'_> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use holdfast_image::pages::{ExtentSource, PageRun};
+    use holdfast_image::pages::ExtentSource;
     use holdfast_image::testing::FakeImage;
     use holdfast_image::{PAGE_SIZE, PageCount};
 

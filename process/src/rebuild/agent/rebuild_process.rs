@@ -16,7 +16,7 @@ use super::seize::ReadyProcess;
 use super::sysv_shm::SysvShm;
 use super::threads::NewThread;
 use super::unlinked::{self, UnlinkedFiles};
-use super::{attributes, credentials, job_control, lazy, proc_files, process_state, threads, tracker};
+use super::{attributes, credentials, fill, job_control, lazy, proc_files, process_state, threads, tracker};
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::handshake::ReadyMessage;
 use crate::rebuild::job::{Job, Member};
@@ -103,7 +103,7 @@ impl<'a> ProcessPlan<'a> {
 
         let phase = Instant::now();
         let memory = open_memory(pid)?;
-        self.pages_plan.fill(&self.pages, pid, &memory)?;
+        fill::fill(&builder, &self.pages_plan, &self.pages, pid, &memory)?;
         objects.unlinked.fill(record, &self.pages)?;
         builder.protect(&self.pages_plan)?;
         unlinked::close(&builder, job)?;

@@ -30,7 +30,7 @@ pub fn make(builder: &AddressSpaceBuilder<'_>, pid: i32, extents: &[Extent]) -> 
 }
 
 /// Has the process make a userfaultfd, and takes it over.
-fn descriptor(builder: &AddressSpaceBuilder<'_>, pid: i32) -> Result<Option<OwnedFd>, RebuildError> {
+pub fn descriptor(builder: &AddressSpaceBuilder<'_>, pid: i32) -> Result<Option<OwnedFd>, RebuildError> {
     let mut batch = builder.batch();
     let flags = u64::from(userfault::FLAGS.cast_unsigned());
     batch.call(libc::SYS_userfaultfd, &[flags], Need::May)?;
