@@ -50,7 +50,7 @@ impl Server {
                             async move {
                                 let alone = request.headers().contains_key("if-none-match");
                                 let _turn = if alone { Some(conditional.lock().await) } else { None };
-                                service.call(request).await
+                                Service::call(&service, request).await
                             }
                         });
                         let served = hyper::server::conn::http1::Builder::new()

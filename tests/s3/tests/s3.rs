@@ -46,15 +46,14 @@ impl Place {
 
     /// Executes the test `test` of this file again.
     fn inner(&self, test: &str) -> Child {
-        Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", test, "--nocapture", "--test-threads=1"])
-            .env_clear()
-            .env("HOME", &self.0)
-            .env("AWS_ALLOW_HTTP", "true")
-            .env(PLACE, &self.0)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap()
+        self.command(test).spawn().unwrap()
+    }
+
+    fn command(&self, test: &str) -> Command {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env_clear().env("HOME", &self.0);
+        command.env("AWS_ALLOW_HTTP", "true").env(PLACE, &self.0).stdout(Stdio::piped());
+        command
     }
 }
 
@@ -71,8 +70,9 @@ fn inside() -> Option<PathBuf> {
 
 fn ended_well(child: Child) -> String {
     let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    text
 }
 
 fn open() -> Box<dyn Tier> {
@@ -165,6 +165,22 @@ fn wrong_credentials_are_refused_and_not_shown() {
     let server = Server::start(&place.0.join("store"));
     place.write_files(&server.url, "another-secret");
     ended_well(place.inner("wrong_credentials_are_refused_and_not_shown"));
+}
+
+#[test]
+fn a_host_without_certificates_of_authorities_is_told_so() {
+    if inside().is_some() {
+        let error = address::open("s3://bucket/one").map(drop).unwrap_err();
+        assert!(error.to_string().contains("ca-certificates"), "{error}");
+        return;
+    }
+    let place = Place::new("certificates");
+    place.write_files("https://127.0.0.1:1", KEY.1);
+    // rustls-native-certs reads what these name, and nothing else.
+    std::fs::write(place.0.join("none"), "").unwrap();
+    let mut inner = place.command("a_host_without_certificates_of_authorities_is_told_so");
+    inner.env("SSL_CERT_FILE", place.0.join("none"));
+    ended_well(inner.spawn().unwrap());
 }
 
 #[test]

@@ -213,6 +213,10 @@ fn shared<S: ObjectStore>(
         Err(object_store::Error::UnknownConfigurationKey { key, .. }) => {
             Err(settings(name, format!("{key} is no setting of this store")))
         }
+        Err(error) if chain(&error).any(|cause| cause.contains("CA certificates")) => {
+            let why = "this host has no certificates of authorities to check a server by; install ca-certificates";
+            Err(settings(name, why.to_owned()))
+        }
         Err(_) => Err(settings(
             name,
             "the settings in the environment are not complete or not right; docs/remote.md has what each kind of \
@@ -220,4 +224,10 @@ fn shared<S: ObjectStore>(
                 .to_owned(),
         )),
     }
+}
+
+/// The texts of an error and of what has caused it.
+fn chain(error: &object_store::Error) -> impl Iterator<Item = String> + '_ {
+    std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source())
+        .map(ToString::to_string)
 }
