@@ -41,6 +41,7 @@ pub use freeze::frozen_memory::FrozenMemory;
 pub use freeze::guard::{Class, Events, Guard, GuardOptions, Seen, SlotCount};
 pub use freeze::tracer_queue::Parked;
 pub use job::adopt::{cannot_register, loads_libraries};
+pub use job::births::Births;
 pub use job::members::{FaultCounters, Members};
 pub use job::membership::{Kinship, ancestors, is_of_job};
 pub use job::process_age::Awaited;

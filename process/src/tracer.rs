@@ -9,6 +9,8 @@ use crate::error::CutError;
 use crate::freeze::guard::{self, Guard};
 use crate::freeze::retained::Retained;
 use crate::freeze::tracer_queue::{Parked, TracerQueue};
+use crate::job::births::Births;
+use crate::job::membership::Descendants;
 use crate::job::target::{Roster, Target};
 use crate::job::tracer_state::TracerState;
 use crate::options::CutOptions;
@@ -67,6 +69,7 @@ impl fmt::Debug for CutRequest {
 pub struct Tracer {
     commands: Sender<Command>,
     queue: Arc<dyn TracerQueue>,
+    births: Option<Arc<Births>>,
 }
 
 impl TracerQueue for Sender<Command> {
@@ -90,19 +93,19 @@ impl Tracer {
         let (commands, inbox) = unbounded();
         let queue: Arc<dyn TracerQueue> = Arc::new(commands.clone());
         let own = Arc::clone(&queue);
+        let births = Births::listen();
+        let state = TracerState::with(Descendants::and(births.clone()));
         std::thread::Builder::new().name("tracer".into()).spawn(move || {
             holdfast_sys::clock::no_timer_slack();
-            Worker {
-                inbox,
-                queue: own,
-                state: TracerState::default(),
-                retained: Vec::new(),
-                unlifted: None,
-                parked: Vec::new(),
-            }
-            .run();
+            Worker { inbox, queue: own, state, retained: Vec::new(), unlifted: None, parked: Vec::new() }
+                .run();
         })?;
-        Ok(Tracer { commands, queue })
+        Ok(Tracer { commands, queue, births })
+    }
+
+    /// Who is born below the job's processes, if the kernel tells; it must be told who they are.
+    pub fn births(&self) -> Option<Arc<Births>> {
+        self.births.clone()
     }
 
     /// Stops the programs of a job, records them, freezes their memory, lets them run on. `roster`: tells who they

@@ -23,6 +23,7 @@ pub mod objects;
 pub mod pagemap;
 pub mod poll;
 pub mod probe;
+pub mod proc_events;
 pub mod procfs;
 pub mod procmem;
 pub mod proctext;

@@ -129,14 +129,16 @@ impl EventLoop {
         let link_open = context.link.is_some();
         let key = std::env::var_os(ENV_KEY).unwrap_or_default();
         let kinship = Kinship::of_key(key.as_encoded_bytes(), &context.job.socket_path());
+        let tracer = Arc::new(Tracer::spawn()?);
+        let processes = Processes::told_to(tracer.births());
         Ok(EventLoop {
-            tracer: Arc::new(Tracer::spawn()?),
+            tracer,
             listener,
             signals,
             reporter: Reporter { events: sender, bell: Arc::clone(&bell) },
             bell,
             events,
-            processes: Arc::default(),
+            processes: Arc::new(Mutex::new(processes)),
             clients: Vec::new(),
             next_client: 0,
             running: None,
@@ -364,7 +366,8 @@ impl EventLoop {
 
     /// Takes over those that went on as another user, and could not register. Whether there are any.
     fn follow_kin(&mut self) -> bool {
-        let found = self.kinship.find();
+        let born = self.tracer.births().map(|births| births.all()).unwrap_or_default();
+        let found = self.kinship.find(&born);
         self.processes().follow(found);
         let Some(pid) = self.program_pid() else { return false };
         tracing::info!("{pid} is the program now, which is another user's");

@@ -7,7 +7,7 @@
 
 use holdfast_image::address_space;
 use holdfast_image::record::InjectArea;
-use holdfast_process::{Members, Target, Tracking, ancestors};
+use holdfast_process::{Births, Members, Target, Tracking, ancestors};
 use holdfast_sys::{clone, procfs};
 use std::collections::BTreeSet;
 use std::io;
@@ -41,6 +41,8 @@ pub struct Processes {
     /// The front is to tell who the program is ([`Processes::expect`]); until then there is none, whichever process
     /// registers.
     pub awaited: bool,
+    /// Is told of each.
+    births: Option<Arc<Births>>,
 }
 
 /// What became of the program when a process ended.
@@ -55,6 +57,10 @@ pub enum Ended {
 }
 
 impl Processes {
+    /// None yet. `births`: is told of each.
+    pub fn told_to(births: Option<Arc<Births>>) -> Processes {
+        Processes { births, ..Processes::default() }
+    }
     /// A process registers with its `area` and a userfaultfd. A repeated registration (after exec, or after fork
     /// in the child) replaces its area, and its tracking if its address space is new; otherwise the descriptor is
     /// closed, because memory belongs to the one that it was registered with first.
@@ -111,6 +117,9 @@ impl Processes {
         }
         let pidfd = Arc::new(clone::pidfd_open(pid)?);
         let parent = ancestors(pid).find(|above| self.has(*above)).unwrap_or(0);
+        if let Some(births) = &self.births {
+            births.member(pid);
+        }
         self.known.push(Known { pid, parent, born: born(pid), pidfd, area, space, tracking });
         if parent == 0 {
             self.begin_with_the_topmost();

@@ -9,14 +9,19 @@
 //! in one that was seen as a descendant ([`Descendants`]), or beside the job's key (`HOLDFAST_KEY`), which nobody
 //! knows who may not look into a process of the job ([`Marks::prove`]).
 
+use crate::job::births::Births;
+use crate::refuse;
 use holdfast_abi::environment::{ENV_KEY, ENV_SOCKET};
 use holdfast_sys::environment::{self, Environment};
 use holdfast_sys::procfs::{self, Status};
 use holdfast_sys::{children, unix_socket};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -49,15 +54,34 @@ fn user_ids(pid: i32) -> io::Result<[u32; 4]> {
 /// Processes that were seen below one of the job, each with when it began: the kernel alone says who descends from
 /// whom.
 #[derive(Clone, Debug, Default)]
-pub struct Descendants(BTreeMap<i32, u64>);
+pub struct Descendants {
+    seen: BTreeMap<i32, u64>,
+    /// Who was born below one, of root's job.
+    births: Option<Arc<Births>>,
+}
 
 impl Descendants {
+    /// With those that the kernel tells of.
+    pub fn and(births: Option<Arc<Births>>) -> Descendants {
+        Descendants { births, ..Descendants::default() }
+    }
+
+    /// Whether the kernel tells of them.
+    pub fn are_told(&self) -> bool {
+        self.births.is_some()
+    }
+
+    /// Whether the kernel has told that this one was born below one of the job. Not Holdfast itself, for another job.
+    pub fn was_born(&self, pid: i32) -> bool {
+        self.births.as_ref().is_some_and(|births| births.have(pid)) && !is_holdfast(pid)
+    }
+
     /// Notes these, and what is below them.
     pub fn see(&mut self, pids: &[i32]) {
         let mut left = pids.to_vec();
         while let Some(pid) = left.pop() {
             let Some(start) = procfs::start_time(pid) else { continue };
-            if self.0.insert(pid, start) != Some(start) {
+            if self.seen.insert(pid, start) != Some(start) {
                 left.extend(children::children(pid).unwrap_or_default());
             }
         }
@@ -65,13 +89,27 @@ impl Descendants {
 
     /// Whether this one was seen. An id may be another process's by now.
     pub fn has(&self, pid: i32) -> bool {
-        self.0.get(&pid).is_some_and(|seen| procfs::start_time(pid) == Some(*seen))
+        self.seen.get(&pid).is_some_and(|seen| procfs::start_time(pid) == Some(*seen))
     }
 
     /// Forgets those that are gone.
     pub fn forget_gone(&mut self) {
-        self.0.retain(|&pid, seen| procfs::start_time(pid) == Some(*seen));
+        self.seen.retain(|&pid, seen| procfs::start_time(pid) == Some(*seen));
     }
+}
+
+/// Whether the caller itself traces a process that nobody asked for: the memory of one that may have ended.
+fn is_frozen_copy(pid: i32) -> bool {
+    Status::read(pid, pid).is_ok_and(|status| refuse::tracer(&status).is_some_and(refuse::is_own_thread))
+}
+
+/// Whether a process executes what the caller does.
+fn is_holdfast(pid: i32) -> bool {
+    let of = |process: &str| {
+        let file = fs::metadata(format!("/proc/{process}/exe")).ok()?;
+        Some((file.dev(), file.ino()))
+    };
+    of("self").is_some_and(|own| of(&pid.to_string()) == Some(own))
 }
 
 /// What the environments of a job's processes name.
@@ -149,17 +187,21 @@ impl Kinship {
         }
     }
 
-    /// All processes of the machine, with ids other than the agent's, that have the job's key.
-    pub fn find(&self) -> Vec<i32> {
-        if !self.marks.have_key() {
-            return Vec::new();
-        }
+    /// All processes of the machine, with ids other than the agent's, that have the job's key, or are among `born`:
+    /// below one of the job, as the kernel has told.
+    pub fn find(&self, born: &[i32]) -> Vec<i32> {
+        let is_proven = |pid: i32| {
+            self.marks.have_key()
+                && matches!(environment::of(pid), Ok(Environment::Is(text)) if self.marks.prove(&text))
+        };
         let is_of_it = |pid: &i32| {
             has_own_ids(*pid).is_ok_and(|own| !own)
-                && matches!(environment::of(*pid), Ok(Environment::Is(text)) if self.marks.prove(&text))
+                && (born.contains(pid) && !is_holdfast(*pid) || is_proven(*pid))
+                && !is_frozen_copy(*pid)
                 && pid_namespace(*pid) == self.namespace
         };
-        procfs::processes().unwrap_or_default().into_iter().filter(is_of_it).collect()
+        let all = if self.marks.have_key() { procfs::processes().unwrap_or_default() } else { born.to_vec() };
+        all.into_iter().filter(is_of_it).collect()
     }
 }
 
@@ -319,10 +361,13 @@ mod tests {
         seen.see(&job.1[1..2]);
         // With what is below it.
         assert!(!seen.has(job.1[0]) && seen.has(job.1[1]) && seen.has(job.1[2]));
-        seen.0.insert(own, 0);
+        seen.seen.insert(own, 0);
         assert!(!seen.has(own), "another process had this id");
         seen.forget_gone();
-        assert_eq!(seen.0.keys().copied().collect::<BTreeSet<i32>>(), job.1[1..].iter().copied().collect());
+        assert_eq!(
+            seen.seen.keys().copied().collect::<BTreeSet<i32>>(),
+            job.1[1..].iter().copied().collect()
+        );
         end(job);
     }
 
@@ -347,7 +392,7 @@ mod tests {
         assert!(!proven(&marks, "/run/other/agent.sock", &key));
         assert!(!Marks::of(&pids[1..], socket).have_key(), "a word that is too short is no key");
         let mut kinship = Kinship::default();
-        assert_eq!(kinship.find(), [0; 0]);
+        assert_eq!(kinship.find(&[]), [0; 0]);
         kinship.learn(pids[0], socket);
         assert!(kinship.marks.have_key() && kinship.namespace == kin(pids[0]));
         kinship.learn(pids[1], socket);

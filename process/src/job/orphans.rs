@@ -3,8 +3,9 @@
 //! Used by `adopt` and `stopped_group`, on the tracer thread. Children of a process that ends go to a reaper above
 //! the job (kernel/exit.c, `find_new_reaper`); one that has not registered by then is tied to the job by nothing but
 //! its environment. Everybody can write an environment: what it says counts only in processes with the agent's own
-//! ids, in those that were seen as descendants of the job before, and where the job's key is in it. All others are not
-//! of the job, whatever they do: they are not stopped, and not waited for inside the stop. What must hold:
+//! ids, in those that were seen as descendants of the job before, and where the job's key is in it; those that root's
+//! agent was told of from birth ([`crate::job::births`]) are of the job whatever it says. All others are not, whatever
+//! they do: they are not stopped, and not waited for inside the stop. What must hold:
 //! [`Orphans::look`] comes before the stop, so that inside it only what is new must be looked at. Of whom it is not
 //! known whose they are, they are taken for the job's if they have the agent's ids: the checkpoint fails rather than
 //! leave one out.
@@ -160,18 +161,18 @@ impl Orphans {
     /// Whether the environment of a process says so: nothing else ties it to the job.
     pub fn is_marked(&self, pid: i32) -> bool {
         match self.may_be_ours(pid) {
-            Ok(true) => {
+            Ok(true) if !self.was_born(pid) => {
                 matches!(environment::of(pid), Ok(Environment::Is(text)) if self.marks.are_in(&text))
                     && self.is_beside(pid)
             }
-            Ok(false) => self.whose_by_key(pid) == Whose::Ours,
+            Ok(_) => self.whose_by_key(pid) == Whose::Ours,
             Err(_) => false,
         }
     }
 
     /// Whether a child of a reaper is the job's though it has other ids.
     fn is_proven(&self, pid: i32) -> bool {
-        self.marks.have_key()
+        (self.marks.have_key() || self.descendants.are_told())
             && !self.others.contains(&pid)
             && parent(pid).is_some_and(|parent| self.reapers.contains(&parent))
             && self.whose_by_key(pid) == Whose::Ours
@@ -179,6 +180,9 @@ impl Orphans {
 
     /// Of a process with other ids. It is not waited for: others may do what they like.
     fn whose_by_key(&self, pid: i32) -> Whose {
+        if self.was_born(pid) {
+            return if has_ended(pid) { Whose::Nobodys } else { Whose::Ours };
+        }
         if !self.marks.have_key() {
             return Whose::Others;
         }
@@ -187,6 +191,11 @@ impl Orphans {
             Ok(Environment::Executing) => Whose::Unknown,
             _ => Whose::Others,
         }
+    }
+
+    /// Whether it has other ids, and was born below one of the job.
+    fn was_born(&self, pid: i32) -> bool {
+        self.descendants.was_born(pid) && has_own_ids(pid).is_ok_and(|own| !own) && self.is_beside(pid)
     }
 
     /// Another copy of the job has the same marks.
@@ -199,8 +208,8 @@ impl Orphans {
             return Whose::Others;
         }
         match self.may_be_ours(pid) {
-            Ok(true) => {}
-            Ok(false) => return self.whose_by_key(pid),
+            Ok(true) if !self.was_born(pid) => {}
+            Ok(_) => return self.whose_by_key(pid),
             Err(_) => return Whose::Nobodys,
         }
         match environment::of(pid) {

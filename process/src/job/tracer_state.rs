@@ -49,6 +49,11 @@ pub struct TracerState {
 }
 
 impl TracerState {
+    /// At first.
+    pub fn with(descendants: Descendants) -> TracerState {
+        TracerState { descendants, ..TracerState::default() }
+    }
+
     /// What is kept of a process; nothing when it is another one by now (exec, fork).
     pub fn of(&mut self, target: &Target) -> &mut Kept {
         let kept = self.processes.entry(target.pid).or_default();

@@ -119,6 +119,39 @@ fn an_orphan_of_the_job_that_is_another_user_is_a_member() {
     });
 }
 
+/// The same, of whom its environment says nothing: the kernel has told of its birth.
+#[test]
+fn an_orphan_that_is_another_user_without_an_environment_is_a_member() -> Result<()> {
+    let line = format!(
+        "env -i setpriv --reuid={OTHER} --regid={OTHER} --clear-groups /bin/sh -c '/bin/sleep 300 & exit 0'; \
+         touch left; exec /bin/sleep 300"
+    );
+    let Some(bed) = Bed::new(User::Root) else { return Ok(()) };
+    let mut front = bed.run_command(JOB, &[], &["/bin/sh", "-c", &line])?.spawn()?;
+    bed.until("an orphan", PATIENCE, || bed.work().join("left").exists())?;
+    let log = std::fs::read_to_string(bed.job(JOB).join("agent.log"))?;
+    if log.contains("does not tell of forks") {
+        println!("not run: the kernel does not tell of forks");
+        holdfast_tests::processes::kill_all(bed.dir());
+        wait(&mut front, PATIENCE)?;
+        return Ok(());
+    }
+    let stranger = Stranger::start(&bed, "/bin/sleep", &["300"])?;
+    for _ in 0..2 {
+        bed.say(&["checkpoint", JOB])?.success()?;
+        ensure!(in_image(&bed)? == 2, "{}", bed.say(&["show", JOB])?.stdout);
+    }
+    bed.say(&["checkpoint", "--stop", JOB])?.success()?;
+    wait(&mut front, PATIENCE)?;
+    let mut front = bed.restart_command(JOB, &[])?.spawn()?;
+    bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("restart.err"))?;
+    bed.say(&["checkpoint", "--stop", JOB])?.success()?;
+    wait(&mut front, PATIENCE)?;
+    ensure!(in_image(&bed)? == 2 && processes::runs(stranger.pid()));
+    drop(stranger);
+    bed.check_clean(JOB)
+}
+
 /// One that cannot be checkpointed at all: it holds a socket with a peer outside.
 #[test]
 fn a_stranger_that_holds_a_socket_keeps_nobody_from_a_checkpoint() {
