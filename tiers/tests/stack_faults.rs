@@ -12,7 +12,7 @@ use holdfast_tiers::layer::{Call, Damage, Fault, Faults, Faulty, Model};
 use holdfast_tiers::stack::{
     Activity, Cascade, CascadeOptions, CopyError, Pace, Place, TierSpec, Way, copy_version,
 };
-use holdfast_tiers::tier::{Blob, BlobName, LocalTier, Tier, TierError};
+use holdfast_tiers::tier::{Blob, BlobName, LocalTier, Tier, TierError, TierInfo};
 use holdfast_tiers::{Job, Store};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -255,4 +255,40 @@ fn a_damaged_blob_of_a_lower_tier_is_never_restored() {
             }
         }
     }
+}
+
+#[test]
+fn what_the_rules_would_remove_goes_first_where_there_is_no_room() {
+    let world = World::new();
+    let folder = LocalTier::open(world.job.dir()).unwrap();
+    let from = Place { tier: &folder, folder: "" };
+    // Two images of 64 pages fit, and not the 16 of the next.
+    let info = TierInfo { capacity_bytes: Some(560_000), ..Model::new("tier").info().clone() };
+    let model = Model::of(info);
+    for number in [1, 3] {
+        copy_version(&from, &place(&model), Epoch(number), None, Way::Down, &Free).unwrap();
+    }
+    world.settle(&model, &Faults::none());
+    assert_eq!(versions(&model), BTreeSet::from([3, 4]));
+    world.check_whole(&model, "without room");
+}
+
+#[test]
+fn a_tier_that_is_too_small_keeps_what_it_has() {
+    let world = World::new();
+    let folder = LocalTier::open(world.job.dir()).unwrap();
+    let info = TierInfo { capacity_bytes: Some(300_000), ..Model::new("tier").info().clone() };
+    let model = Model::of(info);
+    copy_version(&Place { tier: &folder, folder: "" }, &place(&model), Epoch(1), None, Way::Down, &Free)
+        .unwrap();
+    let cascade = world.cascade(&model, &Faults::none());
+    let end = Instant::now() + Duration::from_secs(60);
+    while cascade.states()[0].failures < 3 {
+        cascade.hurry();
+        assert!(Instant::now() < end, "{:?}", cascade.states());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(cascade.states()[0].error.as_ref().is_some_and(|error| error.contains("no space left")));
+    assert_eq!(versions(&model), BTreeSet::from([1]));
+    world.check_whole(&model, "too small");
 }

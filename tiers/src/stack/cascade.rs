@@ -369,20 +369,30 @@ impl Worker {
                         state.unusable.insert(epoch);
                     });
                 }
+                Err(CopyError::Target(TierError::Full { .. })) if self.trim(&place, Some(epoch))? => {}
                 other => other?,
             }
         }
         self.change(|state| state.activity = Activity::Looking);
+        self.trim(&place, None)?;
+        self.tier = Some(tier);
+        Ok(problem)
+    }
+
+    /// Removes what the rules no longer keep, or would no longer keep if a version were there that finds no room.
+    /// Whether a version went.
+    fn trim(&mut self, place: &Place<'_>, coming: Option<u64>) -> Result<bool, CopyError> {
         self.learn_tables();
-        if let Some(removed) = remove::apply(&place, &self.spec.rules, &mut self.tables)? {
+        let coming = coming.map(|number| (number, self.shared.local.table(number).unwrap_or_default()));
+        let removed = remove::apply(place, &self.spec.rules, &mut self.tables, coming)?;
+        if removed.is_some() {
             let there = place.inventory().map_err(CopyError::Target)?.versions;
             self.change(|state| {
-                state.removed = state.removed.max(Some(removed));
+                state.removed = state.removed.max(removed);
                 state.versions = there;
             });
         }
-        self.tier = Some(tier);
-        Ok(problem)
+        Ok(removed.is_some())
     }
 
     /// The segment tables that need not be read from the tier.

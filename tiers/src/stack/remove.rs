@@ -19,11 +19,13 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The segment tables of a tier's versions, as far as they were read. None: damaged.
 pub(crate) type SegmentTables = BTreeMap<u64, Option<Vec<SegmentEntry>>>;
 
-/// Removes what the rules no longer keep, and what crashes left. Returns the newest version that was removed.
+/// Removes what the rules no longer keep, and what crashes left; with `coming`, a version for which there is no room,
+/// what they would no longer keep if that were there, but for the newest. Returns the newest version that was removed.
 pub(crate) fn apply(
     place: &Place<'_>,
     rules: &Retention,
     tables: &mut SegmentTables,
+    coming: Option<(u64, Vec<SegmentEntry>)>,
 ) -> Result<Option<u64>, CopyError> {
     let there = place.inventory().map_err(CopyError::Target)?;
     tables.retain(|number, _| there.versions.contains(number));
@@ -37,8 +39,15 @@ pub(crate) fn apply(
         }
     }
     let mut ids = BTreeMap::new();
-    let versions: Vec<Version> =
+    let mut versions: Vec<Version> =
         tables.iter().map(|(&number, table)| version(number, table.as_deref(), &mut ids)).collect();
+    if let Some((number, table)) = &coming {
+        if let Some(newest) = versions.last_mut() {
+            newest.wanted_below = true;
+        }
+        versions.push(Version { wanted_below: true, ..version(*number, Some(table), &mut ids) });
+        versions.sort_by_key(|version| version.number);
+    }
     let removed = rules.removes(&versions);
     for &number in &removed {
         remove(place, &files::manifest_name(Epoch(number)), "remove-manifest")?;
@@ -50,14 +59,19 @@ pub(crate) fn apply(
     }
     // One that cannot be read may need any segment of its own and earlier epochs.
     let unknown = tables.iter().rev().find(|(_, table)| table.is_none()).map_or(0, |(&number, _)| number);
+    let coming = coming.iter().flat_map(|(_, table)| table);
     let named: BTreeSet<(u64, u32)> =
-        tables.values().flatten().flatten().map(|entry| (entry.epoch.0, entry.number)).collect();
+        tables.values().flatten().flatten().chain(coming).map(name_of).collect();
     for &(epoch, number) in there.segments.keys() {
         if epoch <= newest && epoch > unknown && !named.contains(&(epoch, number)) {
             remove(place, &files::segment_name(Epoch(epoch), number), "remove-segment")?;
         }
     }
     Ok(removed.last().copied())
+}
+
+fn name_of(entry: &SegmentEntry) -> (u64, u32) {
+    (entry.epoch.0, entry.number)
 }
 
 fn remove(place: &Place<'_>, file: &str, point: &'static str) -> Result<(), CopyError> {
