@@ -7,6 +7,7 @@
 use holdfast_image::pages::PageError;
 use holdfast_process::rebuild::{Peer, RebuildError};
 use holdfast_tiers::StoreError;
+use holdfast_tiers::tier::TierError;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;
@@ -95,6 +96,10 @@ pub fn of_store(error: &StoreError) -> Exit {
         StoreError::Foreign { .. } | StoreError::Corrupt { .. } | StoreError::Version { .. } => {
             Exit::BadImage
         }
+        StoreError::Nowhere { .. } => Exit::BadImage,
+        StoreError::Tier(TierError::NotFound { .. }) => Exit::NotFound,
+        StoreError::Tier(TierError::Denied { .. }) => Exit::Permission,
+        StoreError::Tier(TierError::Settings { .. }) => Exit::Usage,
         StoreError::Io { source, .. } | StoreError::NoStore { source, .. } => {
             Failure::system("", source).exit
         }

@@ -3,7 +3,8 @@
 use crate::exit::{Exit, Failure};
 use holdfast_abi::SharedPage;
 use holdfast_image::Epoch;
-use holdfast_tiers::{Image, Job, Store};
+use holdfast_image::record::ProcessRecord;
+use holdfast_tiers::{Image, Job, Store, StoreError};
 use std::path::Path;
 
 /// `JOB` or `JOB@N`.
@@ -65,6 +66,15 @@ pub fn open_image(job: &Job, epoch: Option<Epoch>) -> Result<Image, Failure> {
             .ok_or_else(|| Failure::new(Exit::NotFound, format!("job {} has no image", job.name())))?,
     };
     Ok(job.open_image(epoch)?)
+}
+
+/// The record of an image of processes, checked.
+///
+/// # Errors
+/// It is damaged, or the image is of something else.
+pub fn record_of(image: &Image) -> Result<ProcessRecord, StoreError> {
+    let record = image.record();
+    ProcessRecord::decode(record.kind, &record.bytes).map_err(|what| image.bad_record(what))
 }
 
 /// Names that a job of this program may get, in the order in which they are to be tried: `sim-1`, `sim-2` …

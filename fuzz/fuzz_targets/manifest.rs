@@ -1,6 +1,7 @@
 //! A manifest of any bytes: decoded or refused, and what is decoded holds together.
 #![no_main]
 
+use holdfast_image::record::ProcessRecord;
 use holdfast_tiers::format::VERSION;
 use holdfast_tiers::format::manifest::{Manifest, Place};
 use libfuzzer_sys::fuzz_target;
@@ -24,7 +25,9 @@ fn with_header(version: u32, body: &[u8]) -> Vec<u8> {
 fn decode(file: &[u8]) {
     let Ok(manifest) = Manifest::open(file) else { return };
     let _ = manifest.figures();
-    let _ = manifest.record();
+    if let Ok(record) = manifest.record() {
+        let _ = ProcessRecord::decode(record.kind, &record.bytes);
+    }
     let _ = manifest.history();
     let Ok(segments) = manifest.segments() else { return };
     let Ok(frames) = manifest.frames(&segments) else { return };

@@ -369,9 +369,33 @@ impl InjectArea {
 }
 
 impl ProcessRecord {
+    /// The kind of record that this is, among those that a store keeps.
+    pub const KIND: u32 = 1;
+
     /// All processes: this one first.
     pub fn processes(&self) -> impl Iterator<Item = &ProcessRecord> {
         std::iter::once(self).chain(&self.others)
+    }
+
+    /// The bytes that a store keeps: JSON, so that fields can be added.
+    ///
+    /// # Errors
+    /// A value cannot be written as JSON.
+    pub fn encode(&self) -> Result<Vec<u8>, String> {
+        serde_json::to_vec(self).map_err(|error| error.to_string())
+    }
+
+    /// Reads what [`ProcessRecord::encode`] has written, and checks it.
+    ///
+    /// # Errors
+    /// It is of another kind, cannot be decoded, or a restart could not compute with it.
+    pub fn decode(kind: u32, bytes: &[u8]) -> Result<ProcessRecord, String> {
+        if kind != ProcessRecord::KIND {
+            return Err(format!("the record is of kind {kind}: this is no image of processes"));
+        }
+        let record: ProcessRecord = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        record.check()?;
+        Ok(record)
     }
 
     /// Checks what a hostile or broken file could have wrong and a restart would compute with.

@@ -55,13 +55,7 @@ pub(crate) fn assemble(
     }
     for (number, slots) in &mut own_frames {
         let (Some(segment), true) = (own.get(number), slots.contains(&0)) else { continue };
-        let header = segment.header();
-        made.entries.push(SegmentEntry {
-            epoch: header.epoch,
-            number: header.number,
-            len: segment.final_len(),
-            image_id: header.image_id,
-        });
+        made.entries.push(segment.entry());
         for (frame, slot) in segment.frames().iter().zip(slots).filter(|(_, slot)| **slot == 0) {
             *slot = made.push_frame(frame)?;
         }

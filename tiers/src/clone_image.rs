@@ -8,7 +8,7 @@ use crate::StoreError;
 use crate::files;
 use crate::format::manifest::MAX_LEN;
 use crate::job::{Job, JobLock};
-use crate::tables::segment_path;
+use crate::names;
 use holdfast_image::Epoch;
 use std::fs;
 use std::io;
@@ -27,13 +27,14 @@ impl Job {
         // Opened: a job that deletes its image meanwhile does not make it a broken one here.
         let image = self.open_image(epoch)?;
         for entry in &image.tables.entries {
-            link(&segment_path(self.dir(), entry), &segment_path(to.dir(), entry))?;
+            let name = names::segment_name(entry.epoch, entry.number);
+            link(&self.dir().join(&name), &to.dir().join(&name))?;
         }
-        files::sync_folder(to.dir())?;
-        let name = files::manifest_name(epoch);
-        let bytes = files::read_checked(&self.dir().join(&name), MAX_LEN)?;
-        let temp = files::write_temp(to.dir(), &name, &bytes)?;
-        files::rename(to.dir(), &temp, &name).map(|_| ())
+        let name = names::manifest_name(epoch);
+        match self.folder().read(&name, MAX_LEN)? {
+            Some(bytes) => to.folder().publish(&name, &bytes),
+            None => Err(StoreError::NoImage { path: self.dir().into(), epoch }),
+        }
     }
 }
 

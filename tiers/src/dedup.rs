@@ -1,9 +1,9 @@
-//! Pages that are in an image twice: a child that a program has made by fork has its parent's pages until one of them
-//! writes, and they are stored once.
+//! Pages that are in an image twice: an address space that is a copy of another has its pages until one of them is
+//! written, and they are stored once.
 //!
-//! Used by the pipeline's workers, all at once, while an image of several processes is made. Pages are told apart by
-//! their hashes of 128 bits, as pages of the parent image are. What must hold: a place is noted only when the page
-//! lies in its file; a page that is looked for before that is stored a second time, which costs space only.
+//! Used by the workers of the pipeline, all at once, while an image of several is made. Pages are told apart by their
+//! hashes of 128 bits, as pages of the parent image are. What must hold: a place is noted only when the page lies in
+//! its file; a page that is looked for before that is stored a second time, which costs space only.
 
 use crate::lineage::Lineage;
 use crate::locations::Origin;
@@ -50,7 +50,7 @@ impl Dedup {
         self.shard(hash).get(&hash).copied()
     }
 
-    /// Where other processes of the parent image may have the same page: at the same address.
+    /// Where other address spaces of the parent image may have the same page: at the same address.
     pub(crate) fn elsewhere(&self, page: Addr) -> impl Iterator<Item = Addr> {
         let (own, address) = address_space::split(page);
         let others = self.spaces.iter().filter(move |other| **other != own);

@@ -4,6 +4,7 @@
 //! do. An error while writing leaves the previous images untouched; an error while reading changes nothing.
 
 use crate::format::FormatError;
+use crate::tier::TierError;
 use holdfast_image::pages::{PageError, PageRun};
 use holdfast_image::{Addr, Epoch};
 use std::io;
@@ -151,6 +152,17 @@ pub enum StoreError {
         /// Its errno.
         source: io::Error,
     },
+    /// No tier has it intact.
+    #[error("{what}: no tier has it intact: {}", reasons.join("; "))]
+    Nowhere {
+        /// Name of the blob.
+        what: String,
+        /// What each tier said, fastest first.
+        reasons: Vec<String>,
+    },
+    /// A tier refuses or cannot be reached.
+    #[error(transparent)]
+    Tier(TierError),
     /// The caller broke a rule of this crate; the image is not written.
     #[error("{path}: {what}; this is a defect of holdfast: please report it", path = path.display())]
     Misuse {
@@ -206,11 +218,61 @@ impl StoreError {
         };
         StoreError::Source { start: run.start, bytes: run.pages.bytes(), source }
     }
+    /// The same error for who asks again.
+    pub(crate) fn again(&self) -> StoreError {
+        match self {
+            StoreError::Io { call, path, source } => {
+                let source = source.raw_os_error().map_or_else(
+                    || io::Error::new(source.kind(), source.to_string()),
+                    io::Error::from_raw_os_error,
+                );
+                StoreError::Io { call, path: path.clone(), source }
+            }
+            StoreError::Foreign { path } => StoreError::Foreign { path: path.clone() },
+            StoreError::Corrupt { path, offset, what } => StoreError::corrupt(path, *offset, what.clone()),
+            StoreError::Version { path, found, supported } => {
+                StoreError::Version { path: path.clone(), found: *found, supported: *supported }
+            }
+            // Whether that was so for a while, who asks again learns by opening the image anew.
+            other => StoreError::Nowhere { what: "a segment".into(), reasons: vec![other.to_string()] },
+        }
+    }
+    /// None of the copies of `what` is good: the error of the one that there is, or one that has them all.
+    pub(crate) fn nowhere(mut failed: Vec<StoreError>, what: &str) -> StoreError {
+        if failed.len() == 1 {
+            return failed.remove(0);
+        }
+        let reasons = failed.iter().map(StoreError::to_string).collect();
+        StoreError::Nowhere { what: what.to_owned(), reasons }
+    }
+    /// Says how many bytes were still to come when a tier was full.
+    pub(crate) fn needing(self, bytes: u64) -> StoreError {
+        match self {
+            StoreError::Full { path, .. } => StoreError::Full { path, needed: bytes },
+            other => other,
+        }
+    }
     pub(crate) fn corrupt(path: &Path, offset: u64, what: impl Into<String>) -> StoreError {
         StoreError::Corrupt { path: path.to_owned(), offset, what: what.into() }
     }
     pub(crate) fn misuse(path: &Path, what: impl Into<String>) -> StoreError {
         StoreError::Misuse { path: path.to_owned(), what: what.into() }
+    }
+}
+
+impl From<TierError> for StoreError {
+    fn from(error: TierError) -> StoreError {
+        match error {
+            TierError::Full { object } => StoreError::Full { path: object.into(), needed: 0 },
+            TierError::Io { call, object, source } => StoreError::Io { call, path: object.into(), source },
+            TierError::Damaged { object, offset, what } => {
+                StoreError::Corrupt { path: object.into(), offset, what }
+            }
+            TierError::Short { object, len } => {
+                StoreError::Corrupt { path: object.into(), offset: len, what: "the file ends here".into() }
+            }
+            other => StoreError::Tier(other),
+        }
     }
 }
 

@@ -105,7 +105,7 @@ impl Image {
             let found: Option<Vec<(Addr, &[u8])>> =
                 parts.iter().map(|part| Some((part.start, bytes(part)?))).collect();
             // Cannot be: the index was compared with the frames when the image was opened.
-            let short = || StoreError::corrupt(&self.tables.dir, frame.offset, "a frame is too short");
+            let short = || StoreError::corrupt(&self.dir(), frame.offset, "a frame is too short");
             put(&found.ok_or_else(short)?)
         })
     }

@@ -1,29 +1,32 @@
 //! An image opened for restart or verification: manifest decoded and checked, segments open.
 //!
-//! Called by `restart`, `show` and `verify`. Invariants: all numbers of the manifest have been checked against each
-//! other and against the length of the files; every segment says that it belongs to this image; the segments stay
-//! open, so that the image stays readable even if it is removed meanwhile.
+//! Called by `restart`, `show` and `verify`. The manifest and each segment come from the fastest tier that has them
+//! intact. Invariants: all numbers of the manifest have been checked against each other and against the length of the
+//! segments; every segment says that it belongs to this image; the segments stay open, so that the image stays readable
+//! even if it is removed meanwhile.
 //! See `read` for the pages.
 
 use crate::StoreError;
-use crate::files;
-use crate::format::manifest::{Figures, MAX_LEN, Place};
-use crate::format::segment::{Codec, Frame};
+use crate::format::manifest::{Figures, MAX_LEN, Place, Record};
+use crate::format::segment::Frame;
 use crate::image_info::{ImageInfo, open_manifest};
+use crate::names;
+use crate::segment_file::SegmentFile;
 use crate::shared_pages::SharedPages;
-use crate::tables::{Tables, open_segment};
+use crate::tables::Tables;
+use crate::tier_folder::TierFolder;
 use holdfast_image::bytes::Name;
 use holdfast_image::manifest::{EpochFigures, FlushFigures, StopBreakdown};
 use holdfast_image::pages::{Extent, ExtentSource};
-use holdfast_image::record::ProcessRecord;
 use holdfast_image::{Epoch, PAGE_SIZE};
-use std::io;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// An image whose manifest is intact.
 pub struct Image {
-    record: ProcessRecord,
+    record: Record,
+    /// Path or address of the manifest, and where the record lies in it, for messages.
+    manifest: (PathBuf, u64),
     figures: Figures,
     history: Vec<u8>,
     info: ImageInfo,
@@ -34,13 +37,33 @@ pub struct Image {
 }
 
 impl Image {
-    pub(crate) fn open(dir: &Path, epoch: Epoch) -> Result<Image, StoreError> {
-        let path = dir.join(files::manifest_name(epoch));
-        let bytes = match files::read_checked(&path, MAX_LEN) {
-            Err(StoreError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                return Err(StoreError::NoImage { path: dir.into(), epoch });
+    /// Opens an image for restart: manifest and index are checked, and that its segments are there, each in one of
+    /// `folders` at least. Those are the job's folders on the tiers that may have it, fastest first.
+    ///
+    /// # Errors
+    /// There is no such image, or it is intact nowhere.
+    pub fn open(folders: &[TierFolder], epoch: Epoch) -> Result<Image, StoreError> {
+        let mut failed = Vec::new();
+        for folder in folders {
+            match Image::open_by(folder, folders, epoch) {
+                Ok(image) => return Ok(image),
+                // The tier has never had it: that tells nothing where another one has.
+                Err(StoreError::NoImage { .. }) if folders.len() > 1 => {}
+                Err(error) => failed.push(error),
             }
-            other => other?,
+        }
+        match folders.first() {
+            Some(folder) if failed.is_empty() => Err(StoreError::NoImage { path: folder.shown(), epoch }),
+            _ => Err(StoreError::nowhere(failed, &names::manifest_name(epoch))),
+        }
+    }
+
+    /// Opens it by the manifest in one folder.
+    fn open_by(folder: &TierFolder, folders: &[TierFolder], epoch: Epoch) -> Result<Image, StoreError> {
+        let name = names::manifest_name(epoch);
+        let path = folder.address(&name);
+        let Some(bytes) = folder.read(&name, MAX_LEN)? else {
+            return Err(StoreError::NoImage { path: folder.shown(), epoch });
         };
         let manifest = open_manifest(&path, epoch, &bytes)?;
         let damaged = StoreError::format(&path);
@@ -52,19 +75,24 @@ impl Image {
         let index = manifest.index(&frames).map_err(&damaged)?;
         let info = ImageInfo::new(epoch, &figures, bytes.len() as u64, &entries);
         let open: Result<Vec<_>, _> =
-            entries.iter().map(|entry| open_segment(dir, entry).map(Arc::new)).collect();
-        let tables = Arc::new(Tables::new(dir, epoch, entries, open?, frames, index));
+            entries.iter().map(|entry| SegmentFile::open(folders, entry).map(Arc::new)).collect();
+        let tables = Arc::new(Tables::new(&folders[0], epoch, entries, open?, frames, index));
         let extents = extents(&tables, None);
-        Ok(Image { record, figures, history, info, tables, extents, shared: None })
+        let manifest = (path.clone(), manifest.record_offset());
+        Ok(Image { record, manifest, figures, history, info, tables, extents, shared: None })
     }
 
     /// Its number.
     pub fn epoch(&self) -> Epoch {
         self.tables.epoch
     }
-    /// Everything but the pages.
-    pub fn record(&self) -> &ProcessRecord {
+    /// What the caller of the store has kept besides the pages: the record given at the commit.
+    pub fn record(&self) -> &Record {
         &self.record
+    }
+    /// What is said of a record that its kind does not allow.
+    pub fn bad_record(&self, what: impl Into<String>) -> StoreError {
+        StoreError::corrupt(&self.manifest.0, self.manifest.1, what)
     }
     /// Where the stop time went.
     pub fn stop(&self) -> &StopBreakdown {
@@ -94,7 +122,7 @@ impl Image {
     pub fn command(&self) -> &[Name] {
         &self.figures.command
     }
-    /// Whether it holds protected regions only, and cannot be restarted as a process.
+    /// Whether it holds protected regions only.
     pub fn protected_only(&self) -> bool {
         self.figures.protected_only
     }
@@ -108,9 +136,17 @@ impl Image {
             self.shared = Some(Arc::new(shared));
         }
     }
-    /// Folder of the job.
-    pub fn dir(&self) -> &Path {
-        &self.tables.dir
+    /// Whether all its segments are on the tier that was asked first: an increment there may build on it.
+    pub fn is_on_first_tier(&self) -> bool {
+        self.tables.segments.iter().all(|segment| segment.is_in_first_folder())
+    }
+    /// The job's folder on the tier that was asked first.
+    pub fn folder(&self) -> &TierFolder {
+        &self.tables.folder
+    }
+    /// Its path or address.
+    pub fn dir(&self) -> PathBuf {
+        self.tables.folder.shown()
     }
 }
 
@@ -124,7 +160,7 @@ fn extents(tables: &Tables, shared: Option<&SharedPages>) -> Vec<Extent> {
                 let frame = &tables.frames[frame as usize];
                 let found = match place(frame) {
                     Some(offset) => Some((tables.shared_pages_number(), offset)),
-                    None => (frame.codec == Codec::Raw).then_some((frame.segment, frame.offset)),
+                    None => tables.mapped_at(frame).map(|offset| (frame.segment, offset)),
                 };
                 let page = u64::from(page) * PAGE_SIZE;
                 found.map_or(ExtentSource::Stored, |(segment, offset)| ExtentSource::Mappable {

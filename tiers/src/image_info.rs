@@ -1,12 +1,13 @@
 //! What `list` says about an image without decoding its tables.
 
 use crate::StoreError;
-use crate::files::{self, FileName};
 use crate::format::manifest::{Figures, MAX_LEN, Manifest, SegmentEntry};
+use crate::names::{self, FileName};
+use crate::tier::Entry;
+use crate::tier_folder::TierFolder;
 use holdfast_image::record::UnsavedFile;
 use holdfast_image::{Epoch, PAGE_SIZE};
 use serde::Serialize;
-use std::fs;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
@@ -62,10 +63,31 @@ impl ImageInfo {
         }
     }
 
-    /// Reads the manifest at `path` as far as a listing needs it.
-    pub(crate) fn read(dir: &Path, epoch: Epoch, path: &Path) -> ImageInfo {
+    /// All images whose manifest is in a folder, ascending. One whose manifest or segments cannot be used is there with
+    /// the reason.
+    ///
+    /// # Errors
+    /// The folder cannot be listed.
+    pub fn of_folder(folder: &TierFolder) -> Result<Vec<ImageInfo>, StoreError> {
+        let found = folder.list()?;
+        let mut images: Vec<ImageInfo> = found
+            .iter()
+            .filter_map(|(name, entry)| match name {
+                FileName::Manifest(epoch) => Some(ImageInfo::read(folder, &found, *epoch, entry)),
+                FileName::Segment(..) => None,
+            })
+            .collect();
+        images.sort_unstable_by_key(|image| image.epoch);
+        Ok(images)
+    }
+
+    /// Reads a manifest as far as a listing needs it.
+    fn read(folder: &TierFolder, found: &[(FileName, Entry)], epoch: Epoch, entry: &Entry) -> ImageInfo {
+        let path = &folder.address(entry.name.file());
         let read = || {
-            let bytes = files::read_checked(path, MAX_LEN)?;
+            let Some(bytes) = folder.read(entry.name.file(), MAX_LEN)? else {
+                return Err(StoreError::corrupt(path, 0, "the file was removed"));
+            };
             let manifest = open_manifest(path, epoch, &bytes)?;
             let figures = manifest.figures().map_err(StoreError::format(path))?;
             let segments = manifest.segments().map_err(StoreError::format(path))?;
@@ -74,24 +96,18 @@ impl ImageInfo {
         match read() {
             Ok((len, figures, segments)) => {
                 let mut info = ImageInfo::new(epoch, &figures, len, &segments);
-                info.broken = segments.iter().find_map(|segment| missing(dir, segment));
+                info.broken = segments.iter().find_map(|segment| missing(folder, found, segment));
                 info.complete = info.broken.is_none();
                 info
             }
-            Err(error) => ImageInfo::broken(dir, epoch, path, &error),
+            Err(error) => ImageInfo::broken(found, epoch, entry, &error),
         }
     }
 
-    fn broken(dir: &Path, epoch: Epoch, path: &Path, error: &StoreError) -> ImageInfo {
-        let meta = fs::symlink_metadata(path).ok();
-        let created = meta.as_ref().and_then(|m| m.modified().ok()?.duration_since(UNIX_EPOCH).ok());
-        let segments = files::list(dir)
-            .unwrap_or_default()
-            .into_iter()
-            .filter(|(name, _)| matches!(name, FileName::Segment(e, _) if *e == epoch))
-            .filter_map(|(_, path)| fs::symlink_metadata(path).ok())
-            .map(|meta| meta.len());
-        let bytes = meta.map_or(0, |m| m.len()).saturating_add(segments.sum::<u64>());
+    fn broken(found: &[(FileName, Entry)], epoch: Epoch, entry: &Entry, error: &StoreError) -> ImageInfo {
+        let created = entry.modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        let own = found.iter().filter(|(name, _)| name.epoch() == epoch);
+        let bytes = own.fold(0_u64, |sum, (_, entry)| sum.saturating_add(entry.len));
         ImageInfo {
             epoch,
             created_ns: created.and_then(|c| u64::try_from(c.as_nanos()).ok()).unwrap_or(0),
@@ -124,13 +140,21 @@ pub(crate) fn open_manifest<'a>(
     Ok(manifest)
 }
 
-/// Why a segment is not the file that its manifest names, as far as its length tells.
-pub(crate) fn missing(dir: &Path, segment: &SegmentEntry) -> Option<String> {
-    let path = dir.join(files::segment_name(segment.epoch, segment.number));
-    match files::open_checked(&path) {
-        Ok((_, len)) if len == segment.len => None,
-        Ok((_, len)) => Some(wrong_len(&path, len, segment.len).to_string()),
-        Err(error) => Some(error.to_string()),
+/// Why a segment is not among the blobs that were `found`, as far as their lengths tell.
+pub(crate) fn missing(
+    folder: &TierFolder,
+    found: &[(FileName, Entry)],
+    segment: &SegmentEntry,
+) -> Option<String> {
+    let path = folder.address(&names::segment_name(segment.epoch, segment.number));
+    let wanted = FileName::Segment(segment.epoch, segment.number);
+    match found.iter().find(|(name, _)| *name == wanted) {
+        Some((_, entry)) if entry.len == segment.len => None,
+        Some((_, entry)) => Some(wrong_len(&path, entry.len, segment.len).to_string()),
+        None => {
+            let what = "the file is missing, and the image needs it";
+            Some(StoreError::corrupt(&path, 0, what).to_string())
+        }
     }
 }
 

@@ -1,14 +1,18 @@
-//! A job's folder: its lock, its recipe, its images, and what a crash may have left in it.
+//! A job: its run-time folder (lock, recipe, socket, saved files), its images, and what a crash may have left of them.
 //!
-//! Called by every command and by the agent.
+//! Called by every command and by the agent. The run-time folder is always local; images are blobs of tiers, of which
+//! the first is that same folder.
 //! Invariants: only the holder of the lock creates or removes files of images; only a manifest under its final name
 //! makes an image; an image is removed manifest first, so that no manifest ever names segments that were removed.
 
-use crate::files::{self, FileName};
+use crate::files;
 use crate::format::manifest::{MAX_LEN, Manifest};
 use crate::image::Image;
 use crate::image_info::ImageInfo;
 use crate::lineage::Lineage;
+use crate::names::{self, FileName};
+use crate::tier::{Entry, LocalTier};
+use crate::tier_folder::TierFolder;
 use crate::writer::ImageWriter;
 use crate::writing::{SegmentNames, WritingImages};
 use crate::{StoreError, lock};
@@ -33,15 +37,17 @@ const LOCK: &str = "lock";
 pub struct Job {
     name: String,
     dir: PathBuf,
+    /// Where images are written and looked for first.
+    folder: TierFolder,
 }
 
-/// The right to change a job's images; released when dropped or when the process dies.
+/// The right to change a job's images; released when dropped or when its holder dies.
 #[derive(Debug)]
 pub struct JobLock {
     /// Holds the lock.
     file: File,
     dir: PathBuf,
-    /// Images that are being written by this process.
+    /// Images that are being written under this lock.
     writing: WritingImages,
 }
 
@@ -56,8 +62,8 @@ impl JobLock {
 }
 
 impl Drop for JobLock {
-    /// Not by closing alone: a process that another thread has just made has a copy of the descriptor until it
-    /// executes something.
+    /// Not by closing alone: a child that another thread has just made has a copy of the descriptor until it executes
+    /// something.
     fn drop(&mut self) {
         // Should it fail, closing lets go of it.
         let _ = lock::unlock(&self.file);
@@ -67,17 +73,26 @@ impl Drop for JobLock {
 /// What [`Job::clean`] did.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CleanReport {
-    /// Files that were removed.
+    /// Files that were removed, but for unfinished blobs.
     pub removed: Vec<PathBuf>,
-    /// Bytes that this made free.
+    /// Bytes that all this made free.
     pub bytes: u64,
     /// Images whose manifest cannot be read; their segments were left alone.
     pub unreadable: Vec<Epoch>,
 }
 
 impl Job {
-    pub(crate) fn new(name: &str, dir: PathBuf) -> Job {
-        Job { name: name.to_owned(), dir }
+    /// `dir` was checked.
+    pub(crate) fn new(name: &str, dir: PathBuf) -> Result<Job, StoreError> {
+        let tier = Arc::new(LocalTier::at(dir.clone()));
+        let folder =
+            TierFolder::new(tier, "").ok_or_else(|| StoreError::misuse(&dir, "no folder of a tier"))?;
+        Ok(Job { name: name.to_owned(), dir, folder })
+    }
+    /// The same job, whose images are written to this folder, and looked for there first. All else stays where it is.
+    pub fn with_first_tier(mut self, folder: TierFolder) -> Job {
+        self.folder = folder;
+        self
     }
     /// Its name.
     pub fn name(&self) -> &str {
@@ -86,6 +101,10 @@ impl Job {
     /// Its folder.
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+    /// Where its images are written and looked for first.
+    pub fn folder(&self) -> &TierFolder {
+        &self.folder
     }
     /// Where restarts keep what they take from files of the program.
     pub fn saved_dir(&self) -> PathBuf {
@@ -103,7 +122,7 @@ impl Job {
     /// Takes the job's lock, without waiting.
     ///
     /// # Errors
-    /// [`StoreError::Locked`] when a live process has it.
+    /// [`StoreError::Locked`] when somebody alive has it.
     pub fn lock(&self) -> Result<JobLock, StoreError> {
         let path = self.lock_path();
         let mut file = OpenOptions::new()
@@ -133,7 +152,7 @@ impl Job {
         Ok(JobLock { file, dir: self.dir.clone(), writing: WritingImages::default() })
     }
 
-    /// Whether a live process has the lock.
+    /// Whether somebody alive has the lock.
     pub fn is_live(&self) -> bool {
         let opened = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(self.lock_path());
         opened.and_then(|file| lock::is_locked(&file)).unwrap_or(false)
@@ -166,70 +185,58 @@ impl Job {
     /// It cannot be written; the old one is still there.
     pub fn write_recipe(&self, recipe: &serde_json::Value) -> Result<(), StoreError> {
         let text = format!("{recipe:#}\n");
-        let temp = files::write_temp(&self.dir, "job.json", text.as_bytes())?;
-        files::rename(&self.dir, &temp, "job.json").map(|_| ())
+        files::replace(&self.dir, "job.json", text.as_bytes())
     }
 
-    /// All committed images, ascending. One whose manifest or segments cannot be used is listed with the reason.
+    /// All committed images of the first tier, ascending. One whose manifest or segments cannot be used is listed with
+    /// the reason.
     ///
     /// # Errors
     /// The folder cannot be listed.
     pub fn images(&self) -> Result<Vec<ImageInfo>, StoreError> {
-        let mut images: Vec<ImageInfo> = files::list(&self.dir)?
-            .into_iter()
-            .filter_map(|(name, path)| match name {
-                FileName::Manifest(epoch) => Some(ImageInfo::read(&self.dir, epoch, &path)),
-                _ => None,
-            })
-            .collect();
-        images.sort_unstable_by_key(|image| image.epoch);
-        Ok(images)
+        ImageInfo::of_folder(&self.folder)
     }
 
-    /// 1 + the largest number that any file name in the folder has.
+    /// 1 + the largest number that the name of any manifest or segment has.
     ///
     /// # Errors
     /// The folder cannot be listed.
     pub fn next_epoch(&self) -> Result<Epoch, StoreError> {
-        let largest = files::list(&self.dir)?
-            .into_iter()
-            .filter_map(|(name, _)| match name {
-                FileName::Manifest(e) | FileName::Segment(e, _) | FileName::TempManifest(e) => Some(e.0),
-                FileName::Temp | FileName::Other => None,
-            })
-            .max();
+        let largest = self.folder.list()?.into_iter().map(|(name, _)| name.epoch().0).max();
         match largest.unwrap_or(0).checked_add(1) {
             Some(next) => Ok(Epoch(next)),
             None => Err(StoreError::misuse(&self.dir, "no number is left for a new image")),
         }
     }
 
-    /// Removes what a crash left: segments that no manifest names, temporary files, the socket of a dead agent.
+    /// Removes what a crash left: unfinished blobs, segments that no manifest names, temporary files, the socket of a
+    /// dead agent.
     ///
-    /// Segments that a manifest which cannot be read might name are left alone: a copy of it may exist. Files of images
-    /// that this process is writing, and what they may need of their parents, are left alone as well.
+    /// Segments that a manifest which cannot be read might name are left alone: a copy of it may exist. What belongs to
+    /// images that are being written under this lock, and what they may need of their parents, is left alone as well.
     ///
     /// # Errors
     /// A file cannot be removed.
     pub fn clean(&self, lock: &JobLock) -> Result<CleanReport, StoreError> {
         self.check_lock(lock)?;
-        let found = files::list(&self.dir)?;
-        let needed = Needed::by(&found, lock);
         let mut report = CleanReport::default();
-        for (name, path) in &found {
-            let garbage = match name {
-                FileName::Segment(epoch, number) => !needed.segment(*epoch, *number),
-                FileName::TempManifest(epoch) => !needed.writing.contains_key(epoch),
-                FileName::Temp => is_left_behind(path),
-                FileName::Manifest(_) | FileName::Other => {
-                    *path == self.socket_path() && self.socket_is_dead()
-                }
-            };
-            if garbage {
-                report.bytes += fs::symlink_metadata(path).map_or(0, |meta| meta.len());
-                files::remove(path)?;
-                report.removed.push(path.clone());
-            }
+        let mut garbage: Vec<PathBuf> =
+            files::temporary(&self.dir)?.into_iter().filter(|path| is_left_behind(path)).collect();
+        garbage.extend(Some(self.socket_path()).filter(|path| path.exists() && self.socket_is_dead()));
+        for path in garbage {
+            report.bytes += fs::symlink_metadata(&path).map_or(0, |meta| meta.len());
+            files::remove(&path)?;
+            report.removed.push(path);
+        }
+        let found = self.folder.list()?;
+        let needed = Needed::by(&self.folder, &found, lock);
+        if needed.writing.is_empty() {
+            report.bytes += self.folder.clean()?;
+        }
+        for entry in needed.garbage(&found) {
+            self.folder.remove(entry.name.file())?;
+            report.bytes += entry.len;
+            report.removed.push(self.folder.address(entry.name.file()));
         }
         report.unreadable = needed.unreadable.into_iter().collect();
         Ok(report)
@@ -269,19 +276,23 @@ impl Job {
     ) -> Result<ImageWriter, StoreError> {
         self.check_lock(lock)?;
         if let Some(parent) = &parent
-            && (parent.tables.dir != self.dir || parent.epoch() >= epoch)
+            && (parent.tables.folder.shown() != self.folder.shown() || parent.epoch() >= epoch)
         {
             let what = format!(
                 "image {} of {} cannot be the parent of image {epoch}",
                 parent.epoch(),
-                parent.tables.dir.display()
+                parent.tables.folder.shown().display()
             );
             return Err(StoreError::misuse(&self.dir, what));
         }
-        let used = files::list(&self.dir)?.into_iter().any(|(name, _)| match name {
-            FileName::Manifest(e) | FileName::Segment(e, _) => e == epoch,
-            FileName::TempManifest(_) | FileName::Temp | FileName::Other => false,
-        });
+        if let Some(parent) = &parent
+            && !parent.tables.segments.iter().all(|segment| segment.is_in_first_folder())
+        {
+            let what =
+                format!("image {} has segments on other tiers: no increment can build on it", parent.epoch());
+            return Err(StoreError::misuse(&self.dir, what));
+        }
+        let used = self.folder.list()?.into_iter().any(|(name, _)| name.epoch() == epoch);
         let inherited: SegmentNames = parent
             .iter()
             .flat_map(|parent| &parent.tables.entries)
@@ -291,40 +302,44 @@ impl Job {
         let Some(writing) = writing.and_then(|epoch| lock.writing.begin(epoch, inherited)) else {
             return Err(StoreError::misuse(&self.dir, format!("image number {epoch} is in use")));
         };
-        ImageWriter::new(&self.dir, epoch, parent, writing)
+        ImageWriter::new(&self.folder, epoch, parent, writing)
     }
 
-    /// Opens an image for restart: manifest, process record and index are checked, and that its segments are there.
+    /// Opens an image of the first tier for restart: manifest and index are checked, and that its segments are there.
     ///
     /// # Errors
     /// There is no such image, or it is not intact.
     pub fn open_image(&self, epoch: Epoch) -> Result<Image, StoreError> {
-        Image::open(&self.dir, epoch)
+        self.open_image_from(epoch, &[])
     }
 
-    /// Removes an image, manifest first, and every segment that no image needs any more. Returns the bytes that this
-    /// made free: none of the segments of which later images still need pages.
+    /// Opens an image whose manifest and segments may be on the first tier or on those `below`, fastest first.
+    ///
+    /// # Errors
+    /// There is no such image, or it is intact nowhere.
+    pub fn open_image_from(&self, epoch: Epoch, below: &[TierFolder]) -> Result<Image, StoreError> {
+        let folders: Vec<TierFolder> = [&self.folder].into_iter().chain(below).cloned().collect();
+        Image::open(&folders, epoch)
+    }
+
+    /// Removes an image from the first tier, manifest first, and every segment that no image needs any more. Returns
+    /// the bytes that this made free: none of the segments of which later images still need pages.
     ///
     /// # Errors
     /// There is no such image, or a file cannot be removed.
     pub fn remove_image(&self, lock: &JobLock, epoch: Epoch) -> Result<u64, StoreError> {
         self.check_lock(lock)?;
-        let manifest = self.dir.join(files::manifest_name(epoch));
-        let mut bytes = match fs::symlink_metadata(&manifest) {
-            Ok(meta) => meta.len(),
-            Err(_) => return Err(StoreError::NoImage { path: self.dir.clone(), epoch }),
+        let mut found = self.folder.list()?;
+        let Some(at) = found.iter().position(|(name, _)| *name == FileName::Manifest(epoch)) else {
+            return Err(StoreError::NoImage { path: self.dir.clone(), epoch });
         };
-        files::remove(&manifest)?;
-        files::sync_folder(&self.dir)?;
-        let found = files::list(&self.dir)?;
-        let needed = Needed::by(&found, lock);
-        for (name, path) in &found {
-            if let FileName::Segment(e, number) = name
-                && !needed.segment(*e, *number)
-            {
-                bytes += fs::symlink_metadata(path).map_or(0, |meta| meta.len());
-                files::remove(path)?;
-            }
+        let (_, manifest) = found.swap_remove(at);
+        self.folder.remove(&names::manifest_name(epoch))?;
+        let needed = Needed::by(&self.folder, &found, lock);
+        let mut bytes = manifest.len;
+        for entry in needed.garbage(&found) {
+            self.folder.remove(entry.name.file())?;
+            bytes += entry.len;
         }
         Ok(bytes)
     }
@@ -341,22 +356,29 @@ struct Needed {
 }
 
 impl Needed {
-    fn by(found: &[(FileName, PathBuf)], lock: &JobLock) -> Needed {
+    fn by(folder: &TierFolder, found: &[(FileName, Entry)], lock: &JobLock) -> Needed {
         let writing = lock.writing.all();
         let mut needed = Needed { named: BTreeSet::new(), unreadable: BTreeSet::new(), writing };
-        for (name, path) in found {
+        for (name, entry) in found {
             let FileName::Manifest(epoch) = name else { continue };
-            let segments = files::read_checked(path, MAX_LEN).and_then(|bytes| {
-                Manifest::open(&bytes).and_then(|m| m.segments()).map_err(StoreError::format(path))
-            });
+            let bytes = folder.read(entry.name.file(), MAX_LEN).ok().flatten();
+            let segments = bytes.and_then(|bytes| Manifest::open(&bytes).and_then(|m| m.segments()).ok());
             match segments {
-                Ok(segments) => needed.named.extend(segments.into_iter().map(|s| (s.epoch, s.number))),
-                Err(_) => {
+                Some(segments) => needed.named.extend(segments.into_iter().map(|s| (s.epoch, s.number))),
+                None => {
                     needed.unreadable.insert(*epoch);
                 }
             }
         }
         needed
+    }
+
+    /// The segments that may go.
+    fn garbage<'a>(&self, found: &'a [(FileName, Entry)]) -> impl Iterator<Item = &'a Entry> {
+        found.iter().filter_map(|(name, entry)| match *name {
+            FileName::Segment(epoch, number) if !self.segment(epoch, number) => Some(entry),
+            _ => None,
+        })
     }
 
     /// Whether a segment must stay. An image names segments of its own and earlier epochs, so that one whose manifest

@@ -9,8 +9,8 @@
 //! * [`stack`]: several tiers: committed versions move down by themselves.
 //! * [`format`]: the bytes, as in `docs/format.md`.
 //!
-//! Runs in the agent and the commands, never in the program. It knows nothing of processes: the agent joins it with
-//! them through the two traits of `holdfast_image::pages`.
+//! Runs in the agent and the commands, never in the program. It knows nothing of what it stores: the agent joins it
+//! with that through the two traits of `holdfast_image::pages`.
 //! Invariants: a committed image is never changed; what is read is checked before it is computed with.
 
 // Its unit tests share files with those of tests/, which use its name.
@@ -36,9 +36,11 @@ pub mod layer;
 mod lineage;
 mod locations;
 mod lock;
+mod names;
 mod pipeline;
 pub mod policy;
 mod read;
+mod segment_file;
 mod segment_writer;
 mod shared_pages;
 pub mod stack;
@@ -46,12 +48,14 @@ mod store;
 mod tables;
 mod throttle;
 pub mod tier;
+mod tier_folder;
 mod workers;
 mod writer;
 mod writing;
 
 pub use error::StoreError;
 pub use fault::{POINTS as FAULT_POINTS, STACK_POINTS, set_fault_hook};
+pub use format::manifest::Record;
 pub use image::Image;
 pub use image_info::ImageInfo;
 pub use job::{CleanReport, Job, JobLock};
@@ -59,4 +63,5 @@ pub use lineage::Lineage;
 pub use pipeline::PipelineOptions;
 pub use read::VerifyReport;
 pub use store::Store;
+pub use tier_folder::TierFolder;
 pub use writer::{CommitRecord, ImageWriter};

@@ -7,7 +7,7 @@
 
 use crate::Image;
 use crate::format::manifest::{IndexRun, Place};
-use crate::format::segment::{Codec, Frame};
+use crate::format::segment::Frame;
 use crate::hashes::Hashes;
 use crate::locations::{Located, Origin, pick};
 use crate::shared_pages::SharedPages;
@@ -21,15 +21,15 @@ use std::sync::Arc;
 pub struct Lineage {
     pub(crate) tables: Arc<Tables>,
     pub(crate) hashes: Hashes,
-    /// What the restart before has unpacked for several processes.
+    /// What the restart before has unpacked for several address spaces.
     pub(crate) shared: Option<Arc<SharedPages>>,
 }
 
 /// A file that pages are mapped from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum MappedFile {
-    /// A segment of the parent.
-    Segment(u32),
+    /// The one that this segment of the parent is mapped from; others may lie in it too.
+    OfSegment(u32),
     /// See [`Common`].
     SharedPages,
 }
@@ -53,14 +53,17 @@ impl Lineage {
             return Some(MappedFile::SharedPages);
         }
         let at = self.tables.paths.iter().position(|own| same_file(own, path))?;
-        u32::try_from(at).ok().map(MappedFile::Segment)
+        u32::try_from(at).ok().map(MappedFile::OfSegment)
     }
 
     /// Where a frame lies in a file that pages are mapped from, uncompressed.
     fn place_in(&self, file: MappedFile, frame: &Frame) -> Option<u64> {
         match file {
-            MappedFile::Segment(segment) => {
-                (frame.codec == Codec::Raw && frame.segment == segment).then_some(frame.offset)
+            MappedFile::OfSegment(segment) => {
+                let paths = &self.tables.paths;
+                let is_there =
+                    frame.segment == segment || paths[frame.segment as usize] == paths[segment as usize];
+                self.tables.mapped_at(frame).filter(|_| is_there)
             }
             MappedFile::SharedPages => self.shared.as_ref()?.place(&self.tables.entries, frame),
         }
@@ -105,7 +108,7 @@ impl Lineage {
 
 /// Whether two paths name the same file of a store: the kernel shows a mapping's path without links.
 fn same_file(ours: &Path, mapped: &Path) -> bool {
-    if ours == mapped {
+    if ours == mapped && !ours.as_os_str().is_empty() {
         return true;
     }
     ours.file_name() == mapped.file_name()

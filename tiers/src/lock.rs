@@ -13,7 +13,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// The effective uid of this process.
+/// The effective uid.
 pub(crate) fn euid() -> u32 {
     // SAFETY: needed because std has no such call; no arguments, cannot fail (geteuid(2)).
     unsafe { libc::geteuid() }
@@ -29,7 +29,7 @@ fn whole_file(kind: i32) -> libc::flock {
     }
 }
 
-/// Takes the exclusive lock of a file open for writing, without waiting. `false`: another process has it.
+/// Takes the exclusive lock of a file open for writing, without waiting. `false`: another one has it.
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     match set(file, libc::F_WRLCK) {
         Ok(()) => Ok(true),
@@ -38,7 +38,7 @@ pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Lets go of it, in all processes that have a copy of the descriptor.
+/// Lets go of it, whoever has a copy of the descriptor.
 pub(crate) fn unlock(file: &File) -> io::Result<()> {
     set(file, libc::F_UNLCK)
 }
@@ -53,7 +53,7 @@ fn set(file: &File, kind: i32) -> io::Result<()> {
     Err(io::Error::last_os_error())
 }
 
-/// Whether another process has the lock; changes nothing.
+/// Whether another one has the lock; changes nothing.
 pub(crate) fn is_locked(file: &File) -> io::Result<bool> {
     let mut lock = whole_file(libc::F_WRLCK);
     // SAFETY: needed because std cannot ask for a lock; the descriptor is open as long as `file` is borrowed, and the

@@ -19,12 +19,12 @@ use crate::lineage::{Comparer, Lineage};
 use crate::locations::{Located, Origin};
 use crate::segment_writer::SegmentWriter;
 use crate::throttle::Throttle;
+use crate::tier_folder::TierFolder;
 use crate::workers;
 use holdfast_image::manifest::FlushFigures;
 use holdfast_image::pages::{PageRun, PageSource};
 use holdfast_image::{Addr, PAGE_SIZE, PageCount};
 use std::io;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 const PAGE: usize = PAGE_SIZE as usize;
@@ -65,7 +65,7 @@ pub(crate) struct Lane {
 
 /// One source to be stored.
 pub(crate) struct Pass<'a> {
-    pub(crate) dir: &'a Path,
+    pub(crate) folder: &'a TierFolder,
     /// Header of the image's segments, but for their numbers.
     pub(crate) header: SegmentHeader,
     /// Counts the image's segment files, which are made when a worker has something to store.
@@ -73,7 +73,7 @@ pub(crate) struct Pass<'a> {
     pub(crate) source: &'a dyn PageSource,
     /// Pages that are as in this image are not stored.
     pub(crate) parent: Option<&'a Lineage>,
-    /// In an image of several processes: pages that are the same.
+    /// In an image of several address spaces: pages that are the same.
     pub(crate) dedup: Option<&'a Dedup>,
     pub(crate) throttle: &'a Throttle,
     pub(crate) options: PipelineOptions,
@@ -268,7 +268,7 @@ impl<'a> Worker<'a> {
                 none => {
                     let number = pass.segments.fetch_add(1, Ordering::Relaxed);
                     let header = SegmentHeader { number, ..pass.header };
-                    none.insert(SegmentWriter::create(pass.dir, header, needed)?)
+                    none.insert(SegmentWriter::create(pass.folder, header, needed)?)
                 }
             };
             let first = gathered.placed.first().map_or(Addr(0), |(run, _)| run.start);
@@ -298,7 +298,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Where a page with this content is, of whatever process.
+/// Where a page with this content is, of whatever address space.
 fn twin(dedup: &Dedup, comparer: &Comparer<'_>, start: Addr, hash: u128) -> Option<Origin> {
     dedup.find(hash).or_else(|| {
         let (frame, page) = dedup.elsewhere(start).find_map(|other| comparer.same_hash(other, hash))?;

@@ -7,9 +7,10 @@
 
 use crate::StoreError;
 use crate::format::manifest::{IndexRun, Place};
-use crate::format::segment::{BLOCK_LEN, Block, Codec, Frame, FrameHeader, SegmentHeader};
+use crate::format::segment::{BLOCK_LEN, Block, FOLLOWING, Frame, FrameHeader, first_block};
 use crate::image::Image;
-use crate::tables::{Scratch, check_identity};
+use crate::segment_file::{SegmentFile, check_identity};
+use crate::tables::Scratch;
 use crate::workers;
 use holdfast_image::pages::{Extent, PageError, PageProvider, PageRun, PutPages};
 use holdfast_image::{Addr, PAGE_SIZE};
@@ -80,30 +81,52 @@ impl Image {
 
     /// Walks the blocks of headers of each segment and compares them with the frame table.
     fn verify_headers(&self) -> Result<(), StoreError> {
-        for (number, (segment, path)) in self.tables.files.iter().zip(&self.tables.paths).enumerate() {
-            let mut headers: BTreeMap<u64, FrameHeader> = BTreeMap::new();
-            let (mut next, mut count) = (Some(0), 0);
-            while let Some(base) = next {
-                let mut bytes = [0; BLOCK_LEN];
-                segment.file.read_exact_at(&mut bytes, base).map_err(StoreError::io("read", path))?;
-                let block = Block::decode(&bytes, base, segment.len).map_err(StoreError::format(path))?;
-                let expected = SegmentHeader { block: count, ..segment.header };
-                check_identity(path, base, &block.segment, &expected)?;
-                headers.extend(block.frames.iter().map(|header| (header.frame.offset, *header)));
-                next = block.next(segment.len);
-                count += 1;
-            }
+        for (number, segment) in self.tables.segments.iter().enumerate() {
+            let headers = read_headers(segment)?;
             for frame in self.tables.frames.iter().filter(|frame| frame.segment as usize == number) {
                 let header =
                     headers.get(&frame.offset).map(|header| Frame { segment: frame.segment, ..header.frame });
                 if header != Some(*frame) {
                     let what = "the frame has no header in its segment, or a different one";
-                    return Err(StoreError::corrupt(path, frame.offset, what));
+                    return Err(StoreError::corrupt(segment.address(), frame.offset, what));
                 }
             }
         }
         Ok(())
     }
+}
+
+/// All frame headers of a segment by the offset of their frames.
+fn read_headers(segment: &SegmentFile) -> Result<BTreeMap<u64, FrameHeader>, StoreError> {
+    let entry = &segment.entry;
+    let mut headers = BTreeMap::new();
+    let (mut next, mut last) = (first_block(entry.version, entry.len), None);
+    while let Some(base) = next {
+        let decode = |bytes: &[u8]| {
+            let block =
+                Block::decode(bytes, base, entry.len).map_err(StoreError::format(segment.address()))?;
+            check_identity(segment.address(), base, &block.segment, entry)?;
+            // Forwards from 0 in old versions, backwards to 0 else.
+            let expected = match (last, block.segment.version < FOLLOWING) {
+                (None, true) => Some(0),
+                (Some(last), true) => u64::checked_add(last, 1),
+                (None, false) => Some(block.segment.block),
+                (Some(last), false) => u64::checked_sub(last, 1),
+            };
+            if expected != Some(block.segment.block) {
+                let what = format!("this is block {}, which does not belong here", block.segment.block);
+                return Err(StoreError::corrupt(segment.address(), base, what));
+            }
+            Ok(block)
+        };
+        let mut bytes = [0; BLOCK_LEN];
+        segment
+            .read(base, &mut bytes, &|bytes| decode(bytes).map(|_| ()).map_err(|error| error.to_string()))?;
+        let block = decode(&bytes)?;
+        headers.extend(block.frames.iter().map(|header| (header.frame.offset, *header)));
+        (next, last) = (block.next, Some(block.segment.block));
+    }
+    Ok(headers)
 }
 
 impl PageProvider for Image {
@@ -145,12 +168,12 @@ impl PageProvider for Image {
         self.gather_by_frame(wanted, put)
     }
     fn verify_mappable(&self) -> Result<(), PageError> {
-        self.for_frames::<StoreError>(&|frame| frame.codec == Codec::Raw, &|number, scratch| {
-            if self.tables.is_checked(number) {
+        self.for_frames::<StoreError>(&|frame| self.tables.mapped_at(frame).is_some(), &|number, scratch| {
+            if self.tables.is_mapped_checked(number) {
                 return Ok(());
             }
             scratch.stored.resize(self.tables.frames[number].raw_len(), 0);
-            self.tables.read_stored(number, &mut scratch.stored)
+            self.tables.check_mapped(number, &mut scratch.stored)
         })
         .map_err(PageError::from)
     }
@@ -166,7 +189,7 @@ impl PageProvider for Image {
             scratch.pages.resize(frame.raw_len(), 0);
             self.tables.unpack(number, &mut scratch.pages, &mut scratch.stored)?;
             let at = place(frame).unwrap_or(0);
-            file.write_all_at(&scratch.pages, at).map_err(StoreError::io("unpack", self.dir()))
+            file.write_all_at(&scratch.pages, at).map_err(StoreError::io("unpack", &self.dir()))
         };
         self.for_frames::<StoreError>(&|frame| place(frame).is_some(), &unpack)?;
         shared.set_path(PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())));

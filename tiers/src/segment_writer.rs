@@ -1,97 +1,85 @@
-//! Appends frames to one segment file by large sequential writes.
+//! Appends frames to one segment: their data, and after it the blocks of headers that describe it.
 //!
-//! Used by one pipeline worker at a time, so that there is no lock. Data is copied into a staging buffer of 4 MiB that
-//! is written as a whole with O_DIRECT where the file system has it: the flush must not push the program's own files
-//! out of the page cache, nor wait for the writeback of others.
-//! Invariants: everything that was appended lies in the staging buffer or in the file; a block of headers has its
-//! place in the file before the frames that it describes, and is written when it is full or the segment ends.
-//! Fails by: an error that names the file; the image must then be given up.
+//! Used by one pipeline worker at a time, so that there is no lock. Nothing is written twice: any tier can take it.
+//! Invariants: everything that was appended is with the tier's writer; a block of headers follows the frames that it
+//! describes when it is full or the segment ends.
+//! Fails by: an error that names the blob; the image must then be given up.
 
 use crate::StoreError;
-use crate::buffer::AlignedBuffer;
 use crate::fault;
-use crate::files;
+use crate::format::VERSION;
+use crate::format::manifest::SegmentEntry;
 use crate::format::segment::{BLOCK_LEN, Codec, FRAMES_PER_BLOCK, Frame, FrameHeader, SegmentHeader};
-use holdfast_image::{Addr, PAGE_SIZE};
-use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use crate::names;
+use crate::tier::{BlobWriter, TierError};
+use crate::tier_folder::TierFolder;
+use holdfast_image::{Addr, Epoch, PAGE_SIZE};
+use std::path::PathBuf;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Length of the staging buffer, bytes.
-const STAGING_LEN: usize = 4 << 20;
-
-/// A segment file that is being written.
+/// A segment that is being written.
 pub(crate) struct SegmentWriter {
-    file: File,
-    path: PathBuf,
-    /// Whether `file` is open with O_DIRECT.
-    direct: bool,
+    /// Until it is finished or given up.
+    blob: Option<Box<dyn BlobWriter>>,
+    /// The blob may have its name.
+    named: bool,
+    /// Path or address, for messages.
+    address: PathBuf,
     header: SegmentHeader,
-    staging: AlignedBuffer,
-    /// Bytes in the staging buffer.
-    staged: usize,
-    /// Bytes in the file; the staging buffer goes there.
-    written: u64,
-    /// The block of headers that is being filled, and its place.
-    block: AlignedBuffer,
-    block_at: u64,
+    /// Bytes handed to the tier.
+    len: u64,
+    /// The block of headers that is being filled, how much of it is used, and where its data begins.
+    block: Box<[u8; BLOCK_LEN]>,
     slots: usize,
+    data_at: u64,
     frames: Vec<Frame>,
 }
 
+/// The segment of a new image that has this number, but for its blocks.
+pub(crate) fn header(epoch: Epoch, image_id: [u8; 16]) -> SegmentHeader {
+    SegmentHeader { version: VERSION, epoch, image_id, number: 0, block: 0, data_pages: 0 }
+}
+
 impl SegmentWriter {
-    /// Makes the file, which must not exist.
+    /// Begins the blob, which must not exist.
     pub(crate) fn create(
-        dir: &Path,
+        folder: &TierFolder,
         header: SegmentHeader,
         needed: u64,
     ) -> Result<SegmentWriter, StoreError> {
-        let path = dir.join(files::segment_name(header.epoch, header.number));
-        let failed = StoreError::write("create", &path, needed);
-        let mut direct = true;
-        let file = match files::create_new(&path, libc::O_DIRECT) {
-            // open(2): a file system without O_DIRECT answers EINVAL, and some have made the file by then.
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                direct = false;
-                files::remove(&path)?;
-                files::create_new(&path, 0).map_err(failed)?
-            }
-            other => other.map_err(failed)?,
-        };
-        let mut writer = SegmentWriter {
-            file,
-            path,
-            direct,
-            header,
-            staging: AlignedBuffer::new(STAGING_LEN),
-            staged: 0,
-            written: 0,
-            block: AlignedBuffer::new(BLOCK_LEN),
-            block_at: 0,
-            slots: 0,
-            frames: Vec::new(),
-        };
-        writer.begin_block(needed)?;
+        let name = names::segment_name(header.epoch, header.number);
+        let blob = folder.create(&name).map_err(|error| error.needing(needed))?;
         fault::point("segment-created");
-        Ok(writer)
+        Ok(SegmentWriter {
+            blob: Some(blob),
+            named: false,
+            address: folder.address(&name),
+            header,
+            len: 0,
+            block: Box::new([0; BLOCK_LEN]),
+            slots: 0,
+            data_at: 0,
+            frames: Vec::new(),
+        })
     }
 
     pub(crate) fn header(&self) -> &SegmentHeader {
         &self.header
     }
-    /// Frames appended so far, in order; their `segment` is the number in the file's name.
+    /// Frames appended so far, in order; their `segment` is the number in the blob's name.
     pub(crate) fn frames(&self) -> &[Frame] {
         &self.frames
     }
-    /// Length that the file has or will have, bytes.
-    pub(crate) fn len(&self) -> u64 {
-        self.written + self.staged as u64
+    /// Whether there may be a blob of this name, and it is this one.
+    pub(crate) fn is_named(&self) -> bool {
+        self.named
     }
-    /// Length that the file will have when it is finished, bytes.
-    pub(crate) fn final_len(&self) -> u64 {
-        self.len().next_multiple_of(PAGE_SIZE)
+    /// Its entry in the segment table, when nothing else is appended.
+    pub(crate) fn entry(&self) -> SegmentEntry {
+        let SegmentHeader { epoch, number, image_id, version, .. } = self.header;
+        let last =
+            if self.slots > 0 { self.len.next_multiple_of(PAGE_SIZE) + BLOCK_LEN as u64 } else { self.len };
+        SegmentEntry { epoch, number, len: last, image_id, version }
     }
 
     /// Appends the data of a frame, and returns the frame's number within this segment. `needed` is the number of
@@ -105,11 +93,10 @@ impl SegmentWriter {
         needed: u64,
     ) -> Result<u32, StoreError> {
         let Ok(number) = u32::try_from(self.frames.len()) else {
-            return Err(StoreError::misuse(&self.path, "too many frames"));
+            return Err(StoreError::misuse(&self.address, "too many frames"));
         };
         if self.slots == FRAMES_PER_BLOCK {
-            self.finish_block(needed)?;
-            self.begin_block(needed)?;
+            self.end_block(needed)?;
         }
         if codec == Codec::Raw {
             self.pad_to_page(needed)?;
@@ -117,7 +104,7 @@ impl SegmentWriter {
         let frame = Frame {
             segment: self.header.number,
             codec,
-            offset: self.len(),
+            offset: self.len,
             stored_len: data.len() as u64,
             pages,
             checksum: xxh3_64(data),
@@ -134,77 +121,57 @@ impl SegmentWriter {
         Ok(number)
     }
 
-    /// Writes what is staged and makes the file durable.
+    /// Writes the last block, and makes the segment durable under its name.
     pub(crate) fn finish(&mut self) -> Result<(), StoreError> {
-        // A buffered file may meet the full disk only now, with anything up to its whole length.
-        let needed = self.len() + BLOCK_LEN as u64;
-        self.pad_to_page(needed)?;
-        self.flush(needed)?;
-        self.finish_block(needed)?;
-        self.file.sync_all().map_err(StoreError::write("sync", &self.path, needed))
-    }
-
-    fn begin_block(&mut self, needed: u64) -> Result<(), StoreError> {
-        self.pad_to_page(needed)?;
-        self.header.block = (self.frames.len() / FRAMES_PER_BLOCK) as u64;
-        self.block_at = self.len();
-        self.slots = 0;
-        self.block.fill(0);
-        let slot = self.header.encode();
-        self.block[..slot.len()].copy_from_slice(&slot);
-        self.put(&[0; BLOCK_LEN], needed)
-    }
-
-    /// Puts the headers into their place: into the staging buffer if that still holds it, else into the file.
-    fn finish_block(&mut self, needed: u64) -> Result<(), StoreError> {
-        if let Some(at) = self.block_at.checked_sub(self.written).and_then(|at| usize::try_from(at).ok())
-            && at < self.staged
-        {
-            self.staging[at..at + BLOCK_LEN].copy_from_slice(&self.block);
+        // What was taken by a buffer may meet the full disk only now.
+        let needed = self.len + BLOCK_LEN as u64;
+        let entry = self.entry();
+        if self.slots > 0 {
+            self.end_block(needed)?;
+        }
+        let Some(blob) = self.blob.take() else {
+            return Err(StoreError::misuse(&self.address, "a segment was to be finished twice"));
+        };
+        let result = blob.finish();
+        // Another writer's is there; after any other error it may be this one.
+        self.named = !matches!(result, Err(TierError::Exists { .. }));
+        let len = result.map_err(|error| StoreError::from(error).needing(needed))?;
+        if len == entry.len {
             return Ok(());
         }
-        write_at(&mut self.file, &mut self.direct, &self.path, &self.block, self.block_at)
-            .map_err(StoreError::write("write", &self.path, needed))
+        Err(StoreError::misuse(&self.address, format!("{len} bytes were written, not {}", entry.len)))
+    }
+
+    /// Gives it up: nothing of it stays.
+    pub(crate) fn abandon(&mut self) {
+        self.blob = None;
+    }
+
+    fn end_block(&mut self, needed: u64) -> Result<(), StoreError> {
+        self.pad_to_page(needed)?;
+        // A block describes 63 frames of at most 257 pages.
+        self.header.data_pages = u32::try_from((self.len - self.data_at) / PAGE_SIZE).unwrap_or(u32::MAX);
+        let slot = self.header.encode();
+        self.block[..slot.len()].copy_from_slice(&slot);
+        let block = std::mem::replace(&mut self.block, Box::new([0; BLOCK_LEN]));
+        self.put(&block[..], needed)?;
+        self.header.block += 1;
+        self.slots = 0;
+        self.data_at = self.len;
+        Ok(())
     }
 
     fn pad_to_page(&mut self, needed: u64) -> Result<(), StoreError> {
-        let page = PAGE_SIZE as usize;
-        let missing = self.staged.next_multiple_of(page) - self.staged;
+        let missing = (self.len.next_multiple_of(PAGE_SIZE) - self.len) as usize;
         self.put(&[0; PAGE_SIZE as usize][..missing], needed)
     }
 
-    fn put(&mut self, mut data: &[u8], needed: u64) -> Result<(), StoreError> {
-        while !data.is_empty() {
-            let (now, later) = data.split_at(data.len().min(STAGING_LEN - self.staged));
-            self.staging[self.staged..self.staged + now.len()].copy_from_slice(now);
-            self.staged += now.len();
-            data = later;
-            if self.staged == STAGING_LEN {
-                self.flush(needed)?;
-            }
-        }
+    fn put(&mut self, data: &[u8], needed: u64) -> Result<(), StoreError> {
+        let Some(blob) = &mut self.blob else {
+            return Err(StoreError::misuse(&self.address, "a segment that was finished was to grow"));
+        };
+        blob.append(data).map_err(|error| StoreError::from(error).needing(needed))?;
+        self.len += data.len() as u64;
         Ok(())
-    }
-
-    /// Writes the staging buffer, which holds whole pages.
-    fn flush(&mut self, needed: u64) -> Result<(), StoreError> {
-        let data = &self.staging[..self.staged];
-        write_at(&mut self.file, &mut self.direct, &self.path, data, self.written)
-            .map_err(StoreError::write("write", &self.path, needed))?;
-        self.written += self.staged as u64;
-        self.staged = 0;
-        Ok(())
-    }
-}
-
-/// Writes all of `data`; goes over to buffered writes for good if the file system refuses direct ones only now.
-fn write_at(file: &mut File, direct: &mut bool, path: &Path, data: &[u8], offset: u64) -> io::Result<()> {
-    match file.write_all_at(data, offset) {
-        Err(error) if *direct && error.raw_os_error() == Some(libc::EINVAL) => {
-            *file = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
-            *direct = false;
-            file.write_all_at(data, offset)
-        }
-        other => other,
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct SharedPages {
     /// Where each frame lies in the file: bytes.
     places: HashMap<FrameName, u64>,
     len: u64,
-    /// By what path this process has the file, once it is filled.
+    /// By what path the file is open, once it is filled.
     path: OnceLock<PathBuf>,
 }
 
@@ -80,7 +80,7 @@ impl SharedPages {
         self.len
     }
 
-    /// It is filled, and this process has it there.
+    /// It is filled, and open there.
     pub(crate) fn set_path(&self, path: PathBuf) {
         // Filled once: a second file would be as good.
         let _ = self.path.set(path);

@@ -83,7 +83,7 @@ impl Store {
             return Err(StoreError::NotAJob { path: dir });
         }
         files::check_folder(&dir)?;
-        Ok(Job::new(name, dir))
+        Job::new(name, dir)
     }
 
     /// The job, made if it is not there.
@@ -95,7 +95,7 @@ impl Store {
         let dir = self.root.join(name);
         files::make_folder(&dir)?;
         files::sync_folder(&self.root)?;
-        Ok(Job::new(name, dir))
+        Job::new(name, dir)
     }
 }
 

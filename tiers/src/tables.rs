@@ -1,54 +1,42 @@
 //! The tables of an image with its segments open: what a restart and the next image need to find and read pages.
 //!
 //! Made when an image is opened ([`crate::Image`]) and when one is committed ([`crate::Lineage`]).
-//! Invariants: all numbers have been checked against each other and against the length of the files; every segment
-//! says that it is the one that the table names; segments stay open, so that pages stay readable when the files are
-//! removed; no byte is handed out before the whole frame it lies in has matched its checksum once.
-//! Fails by: an error that names the segment file and the offset of the frame.
+//! Invariants: all numbers have been checked against each other and against the length of the segments; no byte is
+//! handed out before the whole frame it lies in has matched its checksum once, in the copy that it is read from.
+//! Fails by: an error that names the segment and the offset of the frame.
 
 use crate::StoreError;
 use crate::codec::decompress;
-use crate::files;
-use crate::format::HEADER_LEN;
 use crate::format::manifest::{IndexRun, SegmentEntry};
-use crate::format::segment::{Codec, Frame, MAX_FRAME_BYTES, SegmentHeader};
-use crate::image_info::wrong_len;
+use crate::format::segment::{Codec, Frame, MAX_FRAME_BYTES};
+use crate::segment_file::SegmentFile;
+use crate::tier_folder::TierFolder;
 use holdfast_image::{Epoch, PAGE_SIZE};
 use std::cell::RefCell;
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// See the head of the file.
 pub(crate) struct Tables {
-    /// Folder of the job.
-    pub(crate) dir: PathBuf,
+    /// The job's folder on the tier that is asked first.
+    pub(crate) folder: TierFolder,
     pub(crate) epoch: Epoch,
-    /// Distinguishes the tables of this process in the threads' caches.
+    /// Distinguishes these tables from others of the same thread in its caches.
     serial: u64,
     pub(crate) entries: Vec<SegmentEntry>,
-    pub(crate) files: Vec<Arc<SegmentFile>>,
+    pub(crate) segments: Vec<Arc<SegmentFile>>,
+    /// By what path each segment can be mapped; empty: not at all.
     pub(crate) paths: Vec<PathBuf>,
     pub(crate) frames: Vec<Frame>,
-    /// Frames whose data has matched its checksum once.
-    checked: Vec<AtomicBool>,
+    /// For each frame: 1 + the number of the copy whose data has matched its checksum once; 0: none.
+    checked: Vec<AtomicU8>,
     pub(crate) index: Vec<IndexRun>,
 }
 
 /// Unpacked frames that a thread keeps: neighbours in the program often lie in frames of different segments.
 const KEPT_FRAMES: usize = 16;
-
-/// One open segment.
-pub(crate) struct SegmentFile {
-    pub(crate) file: File,
-    pub(crate) len: u64,
-    /// What its first block says.
-    pub(crate) header: SegmentHeader,
-}
 
 /// Buffers of one thread.
 #[derive(Default)]
@@ -64,53 +52,75 @@ thread_local! {
 }
 
 impl Tables {
-    /// Joins tables that fit each other. `files` are those of `entries`, open.
+    /// Joins tables that fit each other. `segments` are those of `entries`, open.
     pub(crate) fn new(
-        dir: &Path,
+        folder: &TierFolder,
         epoch: Epoch,
         entries: Vec<SegmentEntry>,
-        files: Vec<Arc<SegmentFile>>,
+        segments: Vec<Arc<SegmentFile>>,
         frames: Vec<Frame>,
         index: Vec<IndexRun>,
     ) -> Tables {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
-        let paths = entries.iter().map(|entry| segment_path(dir, entry)).collect();
+        let path = |segment: &Arc<SegmentFile>| segment.mapping.as_ref().map(|mapping| mapping.path.clone());
+        let paths = segments.iter().map(|segment| path(segment).unwrap_or_default()).collect();
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let checked = frames.iter().map(|_| AtomicBool::new(false)).collect();
-        Tables { dir: dir.to_owned(), epoch, serial, entries, files, paths, frames, checked, index }
+        let checked = frames.iter().map(|_| AtomicU8::new(0)).collect();
+        Tables { folder: folder.clone(), epoch, serial, entries, segments, paths, frames, checked, index }
     }
 
     /// The number after those of the segments: that of shared pages ([`crate::shared_pages`]).
     pub(crate) fn shared_pages_number(&self) -> u32 {
-        u32::try_from(self.paths.len()).unwrap_or(u32::MAX)
+        u32::try_from(self.segments.len()).unwrap_or(u32::MAX)
     }
 
-    fn read_at(&self, frame: &Frame, offset: u64, out: &mut [u8]) -> Result<(), StoreError> {
-        let (segment, path) = (&self.files[frame.segment as usize], &self.paths[frame.segment as usize]);
-        match segment.file.read_exact_at(out, offset) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                Err(StoreError::corrupt(path, offset, "the file has become shorter"))
-            }
-            other => other.map_err(StoreError::io("read", path)),
-        }
+    /// Where in the file that its segment is mapped from a frame lies as it is in memory, if it does.
+    pub(crate) fn mapped_at(&self, frame: &Frame) -> Option<u64> {
+        let mapping = self.segments[frame.segment as usize].mapping.as_ref()?;
+        (frame.codec == Codec::Raw).then(|| mapping.offset.saturating_add(frame.offset))
     }
 
-    /// Whether the data of a frame has matched its checksum once.
-    pub(crate) fn is_checked(&self, number: usize) -> bool {
-        self.checked[number].load(Ordering::Relaxed)
+    /// Whether the data of a frame has matched its checksum once where it is mapped from.
+    pub(crate) fn is_mapped_checked(&self, number: usize) -> bool {
+        let mapping = self.segments[self.frames[number].segment as usize].mapping.as_ref();
+        let checked = self.checked[number].load(Ordering::Relaxed).checked_sub(1);
+        checked.is_some_and(|copy| mapping.is_some_and(|mapping| mapping.copy == usize::from(copy)))
     }
 
-    /// Reads the stored data of a frame and checks it.
+    fn corrupt(&self, frame: &Frame, what: String) -> StoreError {
+        StoreError::corrupt(self.segments[frame.segment as usize].address(), frame.offset, what)
+    }
+
+    /// Reads the stored data of a frame, from the fastest copy that matches its checksum.
     pub(crate) fn read_stored(&self, number: usize, stored: &mut [u8]) -> Result<(), StoreError> {
         let frame = &self.frames[number];
-        self.read_at(frame, frame.offset, stored)?;
-        if xxh3_64(stored) == frame.checksum {
-            self.checked[number].store(true, Ordering::Relaxed);
-            Ok(())
-        } else {
-            let what = format!("{} bytes from here on do not match their checksum", frame.stored_len);
-            Err(StoreError::corrupt(&self.paths[frame.segment as usize], frame.offset, what))
-        }
+        let copy =
+            self.segments[frame.segment as usize].read(frame.offset, stored, &|data| check(frame, data))?;
+        let copy = u8::try_from(copy + 1).unwrap_or(0);
+        self.checked[number].store(copy, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Checks a frame that is to be mapped, where it is mapped from; `buffer` has its length.
+    pub(crate) fn check_mapped(&self, number: usize, buffer: &mut [u8]) -> Result<(), StoreError> {
+        let frame = &self.frames[number];
+        let segment = &self.segments[frame.segment as usize];
+        let Some(mapping) = &segment.mapping else { return Ok(()) };
+        segment.read_copy(mapping.copy, frame.offset, buffer)?;
+        check(frame, buffer).map_err(|what| StoreError::corrupt(&mapping.path, frame.offset, what))?;
+        self.checked[number].store(u8::try_from(mapping.copy + 1).unwrap_or(0), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Reads a part of an uncompressed frame from the copy that has matched as a whole. `false`: none has, or it cannot
+    /// be read any more.
+    fn read_part(&self, number: usize, from: u64, out: &mut [u8]) -> bool {
+        let frame = &self.frames[number];
+        let checked = self.checked[number].load(Ordering::Relaxed).checked_sub(1);
+        checked.is_some_and(|copy| {
+            let segment = &self.segments[frame.segment as usize];
+            segment.read_copy(copy.into(), frame.offset + from, out).is_ok()
+        })
     }
 
     /// Fills `pages` with all pages of a frame.
@@ -129,8 +139,7 @@ impl Tables {
             stored.resize(len, 0);
         }
         self.read_stored(number, &mut stored[..len])?;
-        decompress(&stored[..len], pages)
-            .map_err(|what| StoreError::corrupt(&self.paths[frame.segment as usize], frame.offset, what))
+        decompress(&stored[..len], pages).map_err(|what| self.corrupt(frame, what))
     }
 
     /// Copies pages of a frame from page `page` on. A frame is read and checked as a whole when the first of its pages
@@ -144,8 +153,8 @@ impl Tables {
             if out.len() == frame.raw_len() {
                 return self.unpack(at, out, stored);
             }
-            if frame.codec == Codec::Raw && self.is_checked(at) {
-                return self.read_at(frame, frame.offset + from, out);
+            if frame.codec == Codec::Raw && self.read_part(at, from, out) {
+                return Ok(());
             }
             let from = usize::try_from(from).unwrap_or(usize::MAX);
             if frame.codec == Codec::Raw {
@@ -172,48 +181,9 @@ impl Tables {
     }
 }
 
-/// Where the file of an entry is.
-pub(crate) fn segment_path(dir: &Path, entry: &SegmentEntry) -> PathBuf {
-    dir.join(files::segment_name(entry.epoch, entry.number))
-}
-
-/// Opens a segment and checks its length and that it is the one that the entry names.
-pub(crate) fn open_segment(dir: &Path, entry: &SegmentEntry) -> Result<SegmentFile, StoreError> {
-    let path = &segment_path(dir, entry);
-    let (file, found) = files::open_checked(path).map_err(|error| match error {
-        StoreError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
-            StoreError::corrupt(path, 0, "the file is missing, and the image needs it")
-        }
-        other => other,
-    })?;
-    if found != entry.len {
-        return Err(wrong_len(path, found, entry.len));
+fn check(frame: &Frame, stored: &[u8]) -> Result<(), String> {
+    match xxh3_64(stored) == frame.checksum {
+        true => Ok(()),
+        false => Err(format!("{} bytes from here on do not match their checksum", frame.stored_len)),
     }
-    let mut header = [0; HEADER_LEN];
-    file.read_exact_at(&mut header, 0).map_err(StoreError::io("read", path))?;
-    let header = SegmentHeader::decode(&header, 0).map_err(StoreError::format(path))?;
-    let expected =
-        SegmentHeader { epoch: entry.epoch, image_id: entry.image_id, number: entry.number, block: 0 };
-    check_identity(path, 0, &header, &expected)?;
-    Ok(SegmentFile { file, len: entry.len, header })
-}
-
-/// Compares slot 0 of a block with what it must say.
-pub(crate) fn check_identity(
-    path: &Path,
-    base: u64,
-    found: &SegmentHeader,
-    expected: &SegmentHeader,
-) -> Result<(), StoreError> {
-    if found.image_id != expected.image_id || found.epoch != expected.epoch {
-        return Err(StoreError::Foreign { path: path.to_owned() });
-    }
-    if found.number != expected.number || found.block != expected.block {
-        let what = format!(
-            "this is block {} of segment {}, not block {} of segment {}",
-            found.block, found.number, expected.block, expected.number
-        );
-        return Err(StoreError::corrupt(path, base, what));
-    }
-    Ok(())
 }

@@ -1,9 +1,9 @@
-//! Writes one image: segments while the program runs, then the manifest, whose final name is the commit.
+//! Writes one image: segments while the program runs, then the manifest, whose publishing is the commit.
 //!
 //! Called by the agent with the job's lock held: [`ImageWriter::precopy`] any number of times before the stop,
 //! [`ImageWriter::write_pages`] once after it, [`ImageWriter::commit`].
 //! Invariants: files of earlier images and the parent's [`Lineage`] are never touched; a page that is said to be
-//! unchanged has a place or the image fails; the manifest gets its final name only when everything that it names is
+//! unchanged has a place or the image fails; the manifest is published only when everything that it names is
 //! durable; an image that is not committed leaves no file behind, unless the agent is killed, and then
 //! [`crate::Job::clean`] removes what is left.
 
@@ -12,28 +12,30 @@ use crate::assemble::{Assembled, assemble};
 use crate::compact::Moving;
 use crate::dedup::Dedup;
 use crate::fault;
-use crate::files::{self, FileName};
-use crate::format::manifest::{Figures, MAX_LEN, Parts, Place};
-use crate::format::segment::SegmentHeader;
+use crate::format::manifest::{Figures, MAX_LEN, Parts, Place, Record};
 use crate::hashes::Hashes;
 use crate::image_info::{ImageInfo, missing};
 use crate::lineage::{Lineage, MappedFile};
 use crate::locations::{Located, overlap, overlay, pages_of, pick};
+use crate::names;
 use crate::pipeline::{self, Lane, Pass, PipelineOptions};
-use crate::segment_writer::SegmentWriter;
-use crate::tables::{Tables, open_segment, segment_path};
+use crate::segment_file::SegmentFile;
+use crate::segment_writer::{self, SegmentWriter};
+use crate::tables::Tables;
 use crate::throttle::Throttle;
+use crate::tier::TierError;
+use crate::tier_folder::TierFolder;
 use crate::writing::Writing;
 use holdfast_image::bytes::Name;
 use holdfast_image::manifest::{EpochFigures, FlushFigures, StopBreakdown};
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::{Inherited, PageError, PageRun, PageSource, TakeList};
-use holdfast_image::record::{ProcessRecord, UnsavedFile};
+use holdfast_image::record::UnsavedFile;
 use holdfast_image::{Addr, Epoch, PageCount};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -46,8 +48,8 @@ const WORKER_PAGES: u64 = 256;
 /// What a manifest holds besides the pages.
 #[derive(Clone, Debug)]
 pub struct CommitRecord {
-    /// Everything but the pages.
-    pub record: ProcessRecord,
+    /// What the caller keeps besides the pages; the store does not look into it.
+    pub record: Record,
     /// Where the stop time went.
     pub stop: StopBreakdown,
     /// When the program ran again: the flush is measured from here to the commit.
@@ -68,7 +70,7 @@ pub struct CommitRecord {
 
 /// An image that is being written. Dropped without [`ImageWriter::commit`], its files are removed.
 pub struct ImageWriter {
-    dir: PathBuf,
+    folder: TierFolder,
     epoch: Epoch,
     image_id: [u8; 16],
     parent: Option<Arc<Lineage>>,
@@ -76,7 +78,7 @@ pub struct ImageWriter {
     /// Number of segment files made so far.
     segments: AtomicU32,
     throttle: Throttle,
-    /// Made when several processes are to be stored.
+    /// Made when several address spaces are to be stored.
     dedup: Option<Dedup>,
     /// What the pre-copy has stored, ascending.
     precopied: Vec<Located>,
@@ -87,6 +89,8 @@ pub struct ImageWriter {
     figures: FlushFigures,
     /// A pass has failed: pages are missing.
     failed: bool,
+    /// The manifest may be there, and not yet durable.
+    published: bool,
     committed: bool,
     _writing: Writing,
 }
@@ -101,7 +105,7 @@ struct Stored {
 
 impl ImageWriter {
     pub(crate) fn new(
-        dir: &Path,
+        folder: &TierFolder,
         epoch: Epoch,
         parent: Option<Arc<Lineage>>,
         writing: Writing,
@@ -112,7 +116,7 @@ impl ImageWriter {
             .and_then(|mut file| file.read_exact(&mut image_id))
             .map_err(StoreError::io("read", random))?;
         Ok(ImageWriter {
-            dir: dir.to_owned(),
+            folder: folder.clone(),
             epoch,
             image_id,
             parent,
@@ -125,6 +129,7 @@ impl ImageWriter {
             hashes: Hashes::default(),
             figures: FlushFigures::default(),
             failed: false,
+            published: false,
             committed: false,
             _writing: writing,
         })
@@ -210,8 +215,8 @@ impl ImageWriter {
             self.dedup = Some(Dedup::new(self.parent.as_deref()));
         }
         let pass = Pass {
-            dir: &self.dir,
-            header: SegmentHeader { epoch: self.epoch, image_id: self.image_id, number: 0, block: 0 },
+            folder: &self.folder,
+            header: segment_writer::header(self.epoch, self.image_id),
             segments: &self.segments,
             source,
             parent: self.parent.as_deref().filter(|_| compare),
@@ -290,7 +295,7 @@ impl ImageWriter {
         let index = self.parent.as_ref().map_or(&[][..], |parent| &parent.tables.index[..]);
         let lost = pick(index, Located::in_parent, &rest, &mut located);
         if let Some(run) = lost.runs().first() {
-            return Err(StoreError::Lost { path: self.dir.clone(), start: run.start, pages: run.pages.0 });
+            return Err(StoreError::Lost { path: self.folder.shown(), start: run.start, pages: run.pages.0 });
         }
         let left = pages_of(&mapped).difference(&read);
         pick(&mapped, |entry| *entry, &left, &mut located);
@@ -318,8 +323,8 @@ impl ImageWriter {
         Ok(())
     }
 
-    /// Makes the segments durable, writes the manifest under a temporary name, makes it durable, and gives it its
-    /// final name. When this returns, the image survives a power cut. The lineage is the parent for the next image.
+    /// Makes the segments durable and publishes the manifest. When this returns, the image survives what its tier
+    /// survives. The lineage is the parent for the next image.
     ///
     /// # Errors
     /// The image does not exist; earlier ones are intact.
@@ -352,11 +357,7 @@ impl ImageWriter {
         };
         for segment in self.lanes.iter_mut().filter_map(|lane| lane.segment.as_mut()) {
             let number = segment.header().number;
-            if named(number) {
-                segment.finish()?;
-            } else {
-                files::remove(&self.dir.join(files::segment_name(self.epoch, number)))?;
-            }
+            if named(number) { segment.finish()? } else { segment.abandon() }
         }
         Ok(made)
     }
@@ -364,13 +365,15 @@ impl ImageWriter {
     /// An increment is worth no more than the segments that it builds on.
     fn check_inherited(&self, made: &Assembled) -> Result<(), StoreError> {
         let inherited = &made.entries[..made.inherited.len()];
-        match inherited.iter().find_map(|entry| missing(&self.dir, entry).map(|why| (entry, why))) {
-            None => Ok(()),
-            Some((entry, why)) => {
-                let what = format!("a segment of the parent is gone: {why}");
-                Err(StoreError::corrupt(&segment_path(&self.dir, entry), 0, what))
-            }
+        if inherited.is_empty() {
+            return Ok(());
         }
+        let found = self.folder.list()?;
+        let gone = inherited.iter().find_map(|entry| Some((entry, missing(&self.folder, &found, entry)?)));
+        gone.map_or(Ok(()), |(entry, why)| {
+            let path = self.folder.address(&names::segment_name(entry.epoch, entry.number));
+            Err(StoreError::corrupt(&path, 0, format!("a segment of the parent is gone: {why}")))
+        })
     }
 
     /// The manifest's bytes, and the figures in it.
@@ -390,7 +393,10 @@ impl ImageWriter {
                 frames: &made.frames,
                 index: &made.index,
             };
-            rest.map_or_else(|| parts.encode_rest(), |rest| parts.join(rest)).map_err(failed)
+            match rest {
+                None => Ok(parts.encode_rest()),
+                Some(rest) => parts.join(rest).map_err(failed),
+            }
         };
         let rest = parts(&figures, None)?;
         let mut bytes = parts(&figures, Some(&rest))?;
@@ -428,35 +434,33 @@ impl ImageWriter {
     fn lineage(&mut self, made: Assembled) -> Result<Lineage, StoreError> {
         let mut open = Vec::with_capacity(made.entries.len());
         if let Some(parent) = &self.parent {
-            open.extend(made.inherited.iter().map(|&at| Arc::clone(&parent.tables.files[at])));
+            open.extend(made.inherited.iter().map(|&at| Arc::clone(&parent.tables.segments[at])));
         }
         for entry in &made.entries[made.inherited.len()..] {
-            open.push(Arc::new(open_segment(&self.dir, entry)?));
+            open.push(Arc::new(SegmentFile::open(std::slice::from_ref(&self.folder), entry)?));
         }
         let mut hashes = self.parent.as_ref().map(|parent| parent.hashes.clone()).unwrap_or_default();
         hashes.overlay(std::mem::take(&mut self.hashes));
         let framed = made.index.iter().filter(|entry| entry.place != Place::Zero);
         hashes.keep(framed.map(|entry| entry.run));
         let Assembled { entries, frames, index, .. } = made;
-        let tables = Arc::new(Tables::new(&self.dir, self.epoch, entries, open, frames, index));
+        let tables = Arc::new(Tables::new(&self.folder, self.epoch, entries, open, frames, index));
         let shared = self.parent.as_ref().and_then(|parent| parent.shared.clone());
         Ok(Lineage { tables, hashes, shared })
     }
 
     fn publish(&mut self, manifest: &[u8]) -> Result<(), StoreError> {
-        let name = files::manifest_name(self.epoch);
-        let temp = files::write_temp(&self.dir, &name, manifest)?;
-        // The names of the segments must be durable before the name that refers to them.
-        files::sync_folder(&self.dir)?;
-        fault::point("manifest-temp");
-        files::rename(&self.dir, &temp, &name)?;
+        self.published = true;
+        let result = self.folder.publish(&names::manifest_name(self.epoch), manifest);
+        // The one that is there is another writer's.
+        self.published = !matches!(result, Err(StoreError::Tier(TierError::Exists { .. })));
+        result.map_err(|error| error.needing(manifest.len() as u64))?;
         self.committed = true;
-        fault::point("manifest-renamed");
         Ok(())
     }
 
     fn misuse(&self, what: impl Into<String>) -> StoreError {
-        StoreError::misuse(&self.dir, what)
+        StoreError::misuse(&self.folder.shown(), what)
     }
 }
 
@@ -501,14 +505,14 @@ impl Drop for ImageWriter {
         if self.committed {
             return;
         }
-        // Manifest first: if its rename happened but could not be made durable, nothing may name removed segments.
-        // What cannot be removed now is removed by `clean`. All files of this number are ours: `begin` found none.
-        let manifest = self.dir.join(files::manifest_name(self.epoch));
-        if files::remove(&manifest).is_ok() {
-            for (name, path) in files::list(&self.dir).unwrap_or_default() {
-                if matches!(name, FileName::Segment(e, _) | FileName::TempManifest(e) if e == self.epoch) {
-                    let _ = files::remove(&path);
-                }
+        // Manifest first: if it got its name but could not be made durable, nothing may name removed segments. What
+        // cannot be removed now is removed by `clean`; unfinished segments vanish by themselves.
+        if self.published && self.folder.remove(&names::manifest_name(self.epoch)).is_err() {
+            return;
+        }
+        for segment in self.lanes.iter().filter_map(|lane| lane.segment.as_ref()) {
+            if segment.is_named() {
+                let _ = self.folder.remove(&names::segment_name(self.epoch, segment.header().number));
             }
         }
     }

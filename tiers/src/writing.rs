@@ -1,4 +1,4 @@
-//! Which images a process is writing: their files, and the segments of their parents, are left alone by
+//! Which images are being written under a lock: their files, and the segments of their parents, are left alone by
 //! [`crate::Job::clean`] and [`crate::Job::remove_image`].
 //!
 //! Held by the job's lock; an image is in it as long as its [`crate::ImageWriter`] lives.

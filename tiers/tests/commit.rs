@@ -107,9 +107,11 @@ fn a_crash_at_any_step_leaves_the_images_before() {
         for image in &images {
             assert!(read_all(&job.open_image(image.epoch).unwrap()).unwrap() == source.pages);
         }
-        assert_eq!(job.next_epoch().unwrap(), Epoch(3), "no number is used twice");
+        // A number that nobody has seen is free.
+        let seen = !["segment-created", "segment-half"].contains(point);
+        assert_eq!(job.next_epoch().unwrap(), Epoch(if seen { 3 } else { 2 }), "{point}");
         let report = job.clean(&job.lock().unwrap()).unwrap();
-        assert_eq!(report.removed.is_empty(), done, "{point}");
+        assert_eq!(report.removed.is_empty(), done || !seen, "{point}");
         // Before the staging buffer is full, the segment is there but empty.
         let written = ["segment-synced", "manifest-temp"].contains(point);
         assert_eq!(report.bytes > 0, written, "{point}: {report:?}");

@@ -6,10 +6,12 @@
 
 mod common;
 
-use common::{Content, MemorySource, TempDir, commit_record, options, page_of, read_all, record, run};
+use common::{
+    Content, MemorySource, Model, TempDir, commit_record, options, page_of, read_all, record, record_of, run,
+};
 use holdfast_image::pages::{Inherited, PageProvider};
 use holdfast_image::{Epoch, PAGE_SIZE};
-use holdfast_tiers::{Job, Store, format};
+use holdfast_tiers::{Image, Job, Lineage, Store, format};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -57,7 +59,7 @@ fn images_of_all_versions_are_read() {
         let image = job.open_image(Epoch(1)).unwrap();
         image.verify(&|_| ()).unwrap();
         assert!(read_all(&image).unwrap() == source().pages);
-        assert_eq!(image.record(), &record(4242));
+        assert_eq!(record_of(&image), record(4242));
         assert_eq!(image.stop().total_ns, 7_000_000);
         assert_eq!(image.engine(), "fork");
         assert_eq!(image.command(), commit_record().command);
@@ -65,19 +67,38 @@ fn images_of_all_versions_are_read() {
         if version > 1 {
             check_increment(&job);
         }
+        build_on(&job, &image);
     }
 }
 
-fn check_increment(job: &Job) {
-    let image = job.open_image(Epoch(2)).unwrap();
-    image.verify(&|_| ()).unwrap();
+/// An increment of this version on an image of any: its segments are named by the version that they were written in.
+fn build_on(job: &Job, image: &Image) {
+    let lock = job.lock().unwrap();
+    let mut writer = job.begin(&lock, Epoch(7), Some(Lineage::of_image(image))).unwrap();
+    let (changed, inherited) = increment();
+    writer.write_pages(&changed, &inherited, &options(1), &|_| ()).unwrap();
+    let (info, _) = writer.commit(commit_record()).unwrap();
+    let made = job.open_image(Epoch(7)).unwrap();
+    assert!(made.is_on_first_tier() && made.segments().len() == 3);
+    made.verify(&|_| ()).unwrap();
+    assert!(read_all(&made).unwrap() == increment_model());
+    assert_eq!(job.images().unwrap().last(), Some(&info));
+}
+
+fn increment_model() -> Model {
     let (changed, inherited) = increment();
     let unchanged =
         |page: u64| inherited.unchanged.iter().any(|run| run.start.0 <= page && page < run.end().0);
     let mut model = source().pages;
     model.retain(|number, _| unchanged(number * PAGE_SIZE));
     model.extend(changed.pages);
-    assert!(read_all(&image).unwrap() == model);
+    model
+}
+
+fn check_increment(job: &Job) {
+    let image = job.open_image(Epoch(2)).unwrap();
+    image.verify(&|_| ()).unwrap();
+    assert!(read_all(&image).unwrap() == increment_model());
     assert_eq!(image.segments().len(), 3, "both of image 1 and one of its own");
     assert_eq!(image.info().parent, Some(Epoch(1)));
     assert_eq!(image.history(), &commit_record().history[..]);

@@ -40,7 +40,8 @@ impl CarryOver {
                 History::new()
             }),
         };
-        let lineage = (!image.protected_only()).then(|| Lineage::of_image(image));
+        let may_build_on = !image.protected_only() && image.is_on_first_tier();
+        let lineage = may_build_on.then(|| Lineage::of_image(image));
         CarryOver { lineage, history, ..CarryOver::default() }
     }
 }

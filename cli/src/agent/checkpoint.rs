@@ -26,13 +26,13 @@ use holdfast_image::kinds::{Tracker, UsedEngine};
 use holdfast_image::manifest::{AccessCounts, EpochFigures};
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::{Inherited, PageRun};
-use holdfast_image::record::UnsavedFile;
+use holdfast_image::record::{ProcessRecord, UnsavedFile};
 use holdfast_image::{Epoch, PageCount};
 use holdfast_pager::{FlushQueue, Order as QueueOrder};
 use holdfast_process::{Cut, FrozenMemory, Members, Tracer, Tracking};
 use holdfast_sys::clock::elapsed_ns;
 use holdfast_tiers::stack::Cascade;
-use holdfast_tiers::{CommitRecord, ImageInfo, ImageWriter, PipelineOptions, StoreError};
+use holdfast_tiers::{CommitRecord, ImageInfo, ImageWriter, PipelineOptions, Record, StoreError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -302,8 +302,9 @@ impl Attempt<'_> {
             None
         };
         note(&mut figures, &monitor.flush_done());
+        let bytes = record.encode().map_err(CheckpointError::Failed)?;
         let (info, lineage) = writer.commit(CommitRecord {
-            record,
+            record: Record { kind: ProcessRecord::KIND, bytes },
             stop: breakdown,
             resumed_at,
             engine: engine.to_string(),

@@ -104,8 +104,9 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
     // A file that reaches RLIMIT_FSIZE is an error (EFBIG), not our end (setrlimit(2)).
     signals::set_ignored(libc::SIGXFSZ, true);
     let cleaned = job.clean(&lock)?;
-    if !cleaned.removed.is_empty() {
-        tracing::info!("{} files of an agent that died were removed", cleaned.removed.len());
+    if !cleaned.removed.is_empty() || cleaned.bytes > 0 {
+        let (files, bytes) = (cleaned.removed.len(), cleaned.bytes);
+        tracing::info!("{files} files and {bytes} bytes in all of an agent that died were removed");
     }
     let listener = listen(&job.socket_path())?;
     let messages =
@@ -180,7 +181,7 @@ fn rebuild_program(
     if args.share {
         image.share(!args.lazy);
     }
-    let mut record = image.record().clone();
+    let mut record = crate::names::record_of(&image)?;
     move_files(&mut record, &args.map);
     let saved_dir = context.job.saved_dir();
     rebuild::renamed::find(&mut record, &saved_dir);

@@ -24,6 +24,7 @@ pub fn run(name: &ImageName, json: bool, root: Option<&Path>) -> Result<(), Fail
     let store = crate::names::open_store(root)?;
     let job = crate::names::open_job(&store, &name.job)?;
     let image = crate::names::open_image(&job, name.epoch)?;
+    let record = crate::names::record_of(&image)?;
     if json {
         return report::print_json(&serde_json::json!({
             "job": job.name(),
@@ -35,15 +36,15 @@ pub fn run(name: &ImageName, json: bool, root: Option<&Path>) -> Result<(), Fail
             "flush": image.figures(),
             "flush_bytes_per_s": flush_rate(image.figures()),
             "epoch": image.epoch_figures(),
-            "record": image.record(),
+            "record": record,
             "tiers": tiers::names_of(&job, image.epoch(), true),
         }));
     }
-    report::print(&text(job.name(), &image, &tiers::names_of(&job, image.epoch(), true)))
+    report::print(&text(job.name(), &image, &record, &tiers::names_of(&job, image.epoch(), true)))
 }
 
-fn text(job: &str, image: &Image, tiers: &[String]) -> String {
-    let (info, record) = (image.info(), image.record());
+fn text(job: &str, image: &Image, record: &ProcessRecord, tiers: &[String]) -> String {
+    let info = image.info();
     let command: Vec<String> = image.command().iter().map(Name::to_string).collect();
     let mut out = String::new();
     // Writing to a string cannot fail.

@@ -52,7 +52,8 @@ fn verify(job: &Job, epoch: Epoch, named: bool) -> Result<Verdict, Failure> {
         let bar = report::progress(&format!("image {epoch}"), image.info().bytes);
         let result = image.verify(&|done| bar.set_position(done));
         bar.finish_and_clear();
-        result
+        // The store does not know what is in it.
+        crate::names::record_of(&image).and(result)
     });
     match result {
         Ok(report) => Ok(Verdict { epoch, good: true, bytes: report.bytes, error: None }),

@@ -70,7 +70,8 @@ impl Drop for Folder {
 
 fn regions(image: &Image) -> Result<Vec<Region>, Failure> {
     let mut table = Vec::new();
-    copy(image, protected::table_run(image.record().inject.shared), &mut table)
+    let record = crate::names::record_of(image)?;
+    copy(image, protected::table_run(record.inject.shared), &mut table)
         .map_err(|error| Failure::new(exit::of_pages(&error), error.to_string()))?;
     protected::parse(&table)
         .ok_or_else(|| Failure::new(Exit::BadImage, "the image holds no table of protected regions"))

@@ -97,7 +97,7 @@ fn restart_one(request: &RestartRequest<'_>, epoch: Epoch, state: &StartState) -
     if image.protected_only() {
         return super::protected_restart::restart(request, &image, state);
     }
-    let mut record = image.record().clone();
+    let mut record = crate::names::record_of(&image)?;
     move_files(&mut record, request.map);
     rebuild::renamed::find(&mut record, &request.job.saved_dir());
     if let Some(path) = accept_replaced(&mut record, request.accept_replaced).first() {
@@ -142,13 +142,13 @@ fn start(
 ) -> Result<(Spawned, Launched), Failure> {
     let (ours, theirs) = fd::socketpair(libc::SOCK_SEQPACKET)
         .map_err(|error| Failure::system("socketpair for the seed", &error))?;
-    let lazy = is_lazy(request.memory, image);
+    let lazy = is_lazy(request.memory, image, record);
     let several = !record.others.is_empty();
     let task = RestartTask {
         epoch: image.epoch().0,
         seed: theirs,
         lazy,
-        share: several && request.memory != MemoryMode::Eager && (lazy || !has_go(image)),
+        share: several && request.memory != MemoryMode::Eager && (lazy || !has_go(record)),
         map: request.map.iter().map(Moved::to_argument).collect(),
         accept_replaced: request.accept_replaced.to_vec(),
     };
@@ -216,25 +216,25 @@ fn wait_until_it_runs(agent: &Launched, state: &StartState, job: &Job) -> Result
     }
 }
 
-fn is_lazy(memory: MemoryMode, image: &Image) -> bool {
+fn is_lazy(memory: MemoryMode, image: &Image, record: &ProcessRecord) -> bool {
     let mappable = || image.extents().iter().any(|e| matches!(e.source, ExtentSource::Mappable { .. }));
     // Just-in-time compilers make code of memory that was data at the checkpoint.
-    let may_be_code = || !fd::is_noexec(image.dir()).unwrap_or(false);
+    let may_be_code = || !fd::is_noexec(&image.dir()).unwrap_or(false);
     match memory {
         MemoryMode::Eager => false,
-        MemoryMode::Lazy if has_go(image) => {
+        MemoryMode::Lazy if has_go(record) => {
             report::note("--lazy is not safe for code in Go: all memory is read before the program runs");
             false
         }
         MemoryMode::Lazy => true,
-        MemoryMode::Auto => mappable() && is_local(image.dir()) && may_be_code() && !has_go(image),
+        MemoryMode::Auto => mappable() && is_local(&image.dir()) && may_be_code() && !has_go(record),
     }
 }
 
 /// Whether the program has code in Go, which gives memory back to the kernel past libholdfast, and counts on finding
 /// zeros there later: in memory that is mapped from the image it would find old content.
-fn has_go(image: &Image) -> bool {
-    image.record().processes().any(has_go_in)
+fn has_go(record: &ProcessRecord) -> bool {
+    record.processes().any(has_go_in)
 }
 
 fn has_go_in(record: &ProcessRecord) -> bool {

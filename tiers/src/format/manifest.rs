@@ -1,17 +1,17 @@
-//! Manifest files: header, then six sections: figures, process record, history, segment table, frame table, page index.
+//! Manifest files: header, then six sections: figures, record, history, segment table, frame table, page index.
 //!
 //! A manifest is written once and read often: by `list` (header, figures, segments), by `restart` (everything).
 //! [`Manifest::open`] checks header and body checksum; each part is decoded when it is asked for.
-//! The figures and the process record are JSON, so that fields can be added; the tables, which may have millions of
-//! entries, are binary.
+//! The figures are JSON, so that fields can be added; the record is the caller's, of a kind that only the caller knows;
+//! the tables, which may have millions of entries, are binary.
 
 use super::section::{self, Section};
-use super::segment::{Codec, Frame};
-use super::{Fields, FormatError, HEADER_LEN, Kind, bad, begin_header, open_header, seal_header};
+use super::segment::{self, Codec, Frame};
+use super::{Fields, FormatError, HEADER_LEN, Kind, VERSION, bad, begin_header, open_header, seal_header};
 use holdfast_image::bytes::Name;
 use holdfast_image::manifest::{EpochFigures, FlushFigures, StopBreakdown};
 use holdfast_image::pages::PageRun;
-use holdfast_image::record::{ProcessRecord, UnsavedFile};
+use holdfast_image::record::UnsavedFile;
 use holdfast_image::{Addr, Epoch, PageCount};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -26,7 +26,15 @@ const FRAME_ENTRY: usize = 40;
 /// Bytes of an entry of the page index.
 const INDEX_ENTRY: usize = 32;
 /// Tags of the sections, in the order in which they stand in the file.
-const SECTIONS: [[u8; 4]; 6] = [*b"FIGU", *b"PROC", HISTORY, *b"SEGM", *b"FRAM", *b"INDX"];
+const SECTIONS: [[u8; 4]; 6] = [*b"FIGU", RECORD, HISTORY, *b"SEGM", *b"FRAM", *b"INDX"];
+/// Tag of the record.
+const RECORD: [u8; 4] = *b"RECO";
+/// Tag of the record in versions 1 and 2, which has no kind there.
+const OLD_RECORD: [u8; 4] = *b"PROC";
+/// The kind of all records of versions 1 and 2.
+const OLD_KIND: u32 = 1;
+/// Bytes of a record that say its kind.
+const KIND_LEN: usize = 8;
 /// Tag of the section that version 1 does not have.
 const HISTORY: [u8; 4] = *b"HIST";
 
@@ -41,7 +49,7 @@ pub struct Figures {
     pub engine: String,
     /// Command line of the program.
     pub command: Vec<Name>,
-    /// The image holds protected regions only: it cannot be restarted as a process.
+    /// The image holds protected regions only.
     pub protected_only: bool,
     /// Where the stop time went.
     pub stop: StopBreakdown,
@@ -69,6 +77,17 @@ pub struct SegmentEntry {
     pub len: u64,
     /// Random number of the image that it was written for.
     pub image_id: [u8; 16],
+    /// Version of the format that it was written in.
+    pub version: u32,
+}
+
+/// What the caller of the store keeps besides the pages.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Record {
+    /// What it is: the caller's number.
+    pub kind: u32,
+    /// The caller's bytes.
+    pub bytes: Vec<u8>,
 }
 
 /// Where the pages of a run are.
@@ -104,8 +123,8 @@ pub struct Parts<'a> {
     pub image_id: [u8; 16],
     /// Figures.
     pub figures: &'a Figures,
-    /// Process record.
-    pub record: &'a ProcessRecord,
+    /// The caller's record.
+    pub record: &'a Record,
     /// What the pager wants to remember.
     pub history: &'a [u8],
     /// Segment table.
@@ -116,12 +135,20 @@ pub struct Parts<'a> {
     pub index: &'a [IndexRun],
 }
 
+fn encode_record(record: &Record) -> Vec<u8> {
+    let mut out = Vec::with_capacity(KIND_LEN + record.bytes.len());
+    out.extend_from_slice(&record.kind.to_le_bytes());
+    out.extend_from_slice(&0_u32.to_le_bytes());
+    out.extend_from_slice(&record.bytes);
+    out
+}
+
 fn encode_segments(segments: &[SegmentEntry]) -> Vec<u8> {
     let mut out = Vec::with_capacity(segments.len() * SEGMENT_ENTRY);
     for entry in segments {
         out.extend_from_slice(&entry.epoch.0.to_le_bytes());
         out.extend_from_slice(&entry.number.to_le_bytes());
-        out.extend_from_slice(&0_u32.to_le_bytes());
+        out.extend_from_slice(&entry.version.to_le_bytes());
         out.extend_from_slice(&entry.len.to_le_bytes());
         out.extend_from_slice(&entry.image_id);
     }
@@ -160,15 +187,15 @@ impl Parts<'_> {
     /// The whole file.
     ///
     /// # Errors
-    /// The figures or the process record cannot be written as JSON.
+    /// The figures cannot be written as JSON.
     pub fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
-        self.join(&self.encode_rest()?)
+        self.join(&self.encode_rest())
     }
 
     /// All sections but the figures, which may depend on their length.
-    pub(crate) fn encode_rest(&self) -> Result<Vec<u8>, serde_json::Error> {
+    pub(crate) fn encode_rest(&self) -> Vec<u8> {
         let data = [
-            (serde_json::to_vec(self.record)?, 1),
+            (encode_record(self.record), 1),
             (self.history.to_vec(), 1),
             (encode_segments(self.segments), SEGMENT_ENTRY),
             (encode_frames(self.frames), FRAME_ENTRY),
@@ -178,7 +205,7 @@ impl Parts<'_> {
         for (tag, (data, entry_len)) in SECTIONS.into_iter().skip(1).zip(&data) {
             section::push(&mut rest, tag, data, *entry_len, true);
         }
-        Ok(rest)
+        rest
     }
 
     /// The whole file, with `rest` from [`Parts::encode_rest`].
@@ -205,6 +232,7 @@ pub struct Manifest<'a> {
     pub epoch: Epoch,
     /// Random number of the image.
     pub image_id: [u8; 16],
+    version: u32,
     sections: [Section<'a>; 6],
 }
 
@@ -232,6 +260,7 @@ impl<'a> Manifest<'a> {
         let mut fields = Fields::new(body, HEADER_LEN as u64);
         let mut sections = [Section::EMPTY; 6];
         for (tag, section) in SECTIONS.into_iter().zip(&mut sections) {
+            let tag = if version < 3 && tag == RECORD { OLD_RECORD } else { tag };
             if version > 1 || tag != HISTORY {
                 *section = Section::take(&mut fields, tag, version > 1)?;
             }
@@ -239,12 +268,7 @@ impl<'a> Manifest<'a> {
         if !fields.is_empty() {
             return Err(bad(fields.offset(), "bytes after the last section"));
         }
-        Ok(Manifest { epoch, image_id, sections })
-    }
-
-    fn json<T: serde::de::DeserializeOwned>(&self, section: usize) -> Result<T, FormatError> {
-        let data = self.sections[section].data(1)?;
-        serde_json::from_slice(&data).map_err(|error| bad(self.sections[section].base, error.to_string()))
+        Ok(Manifest { epoch, image_id, version, sections })
     }
 
     /// The figures.
@@ -252,17 +276,28 @@ impl<'a> Manifest<'a> {
     /// # Errors
     /// They cannot be decoded.
     pub fn figures(&self) -> Result<Figures, FormatError> {
-        self.json(0)
+        let data = self.sections[0].data(1)?;
+        serde_json::from_slice(&data).map_err(|error| bad(self.sections[0].base, error.to_string()))
     }
 
-    /// The process record, checked by [`ProcessRecord::check`].
+    /// The caller's record.
     ///
     /// # Errors
-    /// It cannot be decoded, or a restart could not compute with it.
-    pub fn record(&self) -> Result<ProcessRecord, FormatError> {
-        let record: ProcessRecord = self.json(1)?;
-        record.check().map_err(|what| bad(self.sections[1].base, what))?;
-        Ok(record)
+    /// It cannot be decompressed, or is too short to have a kind.
+    pub fn record(&self) -> Result<Record, FormatError> {
+        let data = self.sections[1].data(1)?;
+        if self.version < 3 {
+            return Ok(Record { kind: OLD_KIND, bytes: data.into_owned() });
+        }
+        let mut fields = self.sections[1].fields(&data);
+        let kind = fields.u32()?;
+        fields.reserved_u32()?;
+        Ok(Record { kind, bytes: data[KIND_LEN..].to_vec() })
+    }
+
+    /// Where in the file the record lies, for messages of who decodes it.
+    pub fn record_offset(&self) -> u64 {
+        self.sections[1].base
     }
 
     /// What the pager wanted to remember; empty in version 1.
@@ -285,13 +320,19 @@ impl<'a> Manifest<'a> {
             let at = fields.offset();
             let epoch = Epoch(fields.u64()?);
             let number = fields.u32()?;
-            fields.reserved_u32()?;
+            let version = match self.version {
+                1 | 2 => fields.reserved_u32().map(|()| self.version)?,
+                _ => fields.u32()?,
+            };
+            if !(1..=VERSION.min(self.version)).contains(&version) {
+                return Err(bad(at, format!("a segment of format version {version}")));
+            }
             let len = fields.u64()?;
             let image_id = fields.array()?;
             if segments.last().is_some_and(|last| (last.epoch, last.number) >= (epoch, number)) {
                 return Err(bad(at, "segments are not in ascending order"));
             }
-            segments.push(SegmentEntry { epoch, number, len, image_id });
+            segments.push(SegmentEntry { epoch, number, len, image_id, version });
         }
         Ok(segments)
     }
@@ -323,7 +364,7 @@ impl<'a> Manifest<'a> {
             let Some(entry) = segments.get(segment as usize) else {
                 return Err(bad(at, format!("a frame refers to segment {segment} of {}", segments.len())));
             };
-            frame.check(entry.len).map_err(|what| bad(at, what))?;
+            frame.check(&segment::data_of(entry.version, entry.len)).map_err(|what| bad(at, what))?;
             if frames.last().is_some_and(|last| (last.segment, last.end()) > (segment, offset)) {
                 return Err(bad(at, "frames overlap or are not in the order of their data"));
             }

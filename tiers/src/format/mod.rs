@@ -1,4 +1,4 @@
-//! The bytes of an image: manifest files and segment files, versions 1 and 2. See `docs/format.md`.
+//! The bytes of an image: manifest files and segment files, versions 1 to 3. See `docs/format.md`.
 //!
 //! Pure functions between bytes and values; no file is opened here. Called by the writer, by [`crate::Image`] and by
 //! the fuzz targets.
@@ -16,7 +16,7 @@ use xxhash_rust::xxh3::xxh3_64;
 /// First bytes of every file of an image.
 pub const MAGIC: [u8; 8] = *b"HOLDFAST";
 /// The version that is written, and the newest that is read.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Length of the fixed header of both kinds of file, bytes.
 pub const HEADER_LEN: usize = 64;
 /// Where the header's own checksum lies: after everything that it covers.

@@ -1,17 +1,22 @@
-//! Segment files: blocks of headers, each followed by the frames that they describe.
+//! Segments: frames, and blocks of headers that describe them.
 //!
 //! ```text
-//!  0        block 0: slot 0 = segment header, slots 1..63 = frame headers, 64 bytes each
-//!  4096     data of up to 63 frames; raw frames page-aligned and back to back
-//!  ...      block 1 (on a page boundary), data of the next 63 frames, ...
+//!  0        data of up to 63 frames; raw frames page-aligned and back to back
+//!  ...      block 0 (on a page boundary): slot 0 = segment header, slots 1..63 = frame headers, 64 bytes each
+//!  ...      data of the next 63 frames, block 1, ...
+//!  end      the last block: a reader begins there and goes back, each block says where its data begins
 //! ```
-//! Headers are gathered in blocks, and do not stand before each frame, so that the raw frames of a long run lie
-//! contiguous in the file: a restart maps tens of MiB with one mapping instead of one mapping per MiB.
+//! Headers follow their frames, so that a segment is written by appending alone. They are gathered in blocks, and do
+//! not stand at each frame, so that the raw frames of a long run lie contiguous in the file: a restart maps tens of MiB
+//! with one mapping instead of one mapping per MiB. In versions 1 and 2 each block stood before its frames.
 //! A restart believes the manifest and the data checksums; the headers make a segment readable by itself and let
 //! `verify` find damage that the manifest does not cover.
 
-use super::{Fields, FormatError, HEADER_LEN, Kind, bad, begin_header, check_sum, open_header, seal_header};
+use super::{
+    Fields, FormatError, HEADER_LEN, Kind, VERSION, bad, begin_header, check_sum, open_header, seal_header,
+};
 use holdfast_image::{Addr, Epoch, PAGE_SIZE};
+use std::ops::Range;
 
 /// Length of a block of headers, bytes.
 pub const BLOCK_LEN: usize = 4096;
@@ -23,6 +28,25 @@ pub const MAX_FRAME_PAGES: u64 = 256;
 pub const MAX_FRAME_BYTES: usize = (MAX_FRAME_PAGES * PAGE_SIZE) as usize;
 /// First bytes of a frame header.
 const FRAME_MAGIC: [u8; 4] = *b"HFRM";
+/// The version since which blocks follow their frames.
+pub(crate) const FOLLOWING: u32 = 3;
+
+/// Where the block of headers lies that is read first, and says which segment this is; `None`: it is too short.
+pub fn first_block(version: u32, segment_len: u64) -> Option<u64> {
+    let last = segment_len.checked_sub(BLOCK_LEN as u64)?;
+    match version < FOLLOWING {
+        true => Some(0),
+        false => last.is_multiple_of(PAGE_SIZE).then_some(last),
+    }
+}
+
+/// What of a segment may be the data of frames, as far as its length tells.
+pub(crate) fn data_of(version: u32, segment_len: u64) -> Range<u64> {
+    match version < FOLLOWING {
+        true => BLOCK_LEN as u64..segment_len,
+        false => 0..segment_len.saturating_sub(BLOCK_LEN as u64),
+    }
+}
 
 /// How the data of a frame is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,11 +95,12 @@ impl Frame {
     pub fn raw_len(&self) -> usize {
         usize::try_from(self.pages.saturating_mul(PAGE_SIZE)).unwrap_or(usize::MAX)
     }
-    /// Checks every number before a reader computes with it or allocates by it.
+    /// Checks every number before a reader computes with it or allocates by it. `room`: where in the segment the data
+    /// may lie.
     ///
     /// # Errors
     /// Says what is wrong.
-    pub fn check(&self, segment_len: u64) -> Result<(), String> {
+    pub(crate) fn check(&self, room: &Range<u64>) -> Result<(), String> {
         if self.pages == 0 || self.pages > MAX_FRAME_PAGES {
             return Err(format!("a frame of {} pages; 1 to {MAX_FRAME_PAGES} are possible", self.pages));
         }
@@ -92,10 +117,10 @@ impl Frame {
             }
             Codec::Raw | Codec::Lz4 => {}
         }
-        if self.offset < BLOCK_LEN as u64 || self.end() > segment_len {
+        if self.offset < room.start || self.end() > room.end {
             return Err(format!(
-                "a frame at {} of {} bytes does not fit into a segment of {segment_len}",
-                self.offset, self.stored_len
+                "a frame at {} of {} bytes does not lie between byte {} and {}",
+                self.offset, self.stored_len, room.start, room.end
             ));
         }
         Ok(())
@@ -106,6 +131,8 @@ impl Frame {
 /// swapped with its neighbour, is known by it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentHeader {
+    /// Version of the format that the segment was written in.
+    pub version: u32,
     /// Epoch of the image that the segment was written for.
     pub epoch: Epoch,
     /// Random number of that image.
@@ -114,16 +141,19 @@ pub struct SegmentHeader {
     pub number: u32,
     /// Number of the block within the segment, from 0.
     pub block: u64,
+    /// Pages between the block before, or the beginning of the segment, and this block. 0 in versions 1 and 2.
+    pub data_pages: u32,
 }
 
 impl SegmentHeader {
-    /// The 64 bytes of slot 0.
+    /// The 64 bytes of slot 0; `version` must be that of this program.
     pub fn encode(&self) -> Vec<u8> {
+        debug_assert_eq!(self.version, VERSION);
         let mut header = begin_header(Kind::Segment);
         header.extend_from_slice(&self.epoch.0.to_le_bytes());
         header.extend_from_slice(&self.image_id);
         header.extend_from_slice(&self.number.to_le_bytes());
-        header.extend_from_slice(&0_u32.to_le_bytes());
+        header.extend_from_slice(&self.data_pages.to_le_bytes());
         header.extend_from_slice(&self.block.to_le_bytes());
         seal_header(&mut header);
         header
@@ -133,13 +163,32 @@ impl SegmentHeader {
     /// # Errors
     /// Not a segment, another version, or damaged.
     pub fn decode(bytes: &[u8], base: u64) -> Result<SegmentHeader, FormatError> {
-        let (_, mut fields) = open_header(bytes, base, Kind::Segment)?;
+        let (version, mut fields) = open_header(bytes, base, Kind::Segment)?;
         let epoch = Epoch(fields.u64()?);
         let image_id = fields.array()?;
         let number = fields.u32()?;
-        fields.reserved_u32()?;
+        let data_pages = match version < FOLLOWING {
+            true => fields.reserved_u32().map(|()| 0)?,
+            false => fields.u32()?,
+        };
         let block = fields.u64()?;
-        Ok(SegmentHeader { epoch, image_id, number, block })
+        Ok(SegmentHeader { version, epoch, image_id, number, block, data_pages })
+    }
+
+    /// Where the data of the block's frames may lie, if the block is at `base`.
+    fn data(&self, base: u64, segment_len: u64) -> Result<Range<u64>, FormatError> {
+        if self.version < FOLLOWING {
+            return Ok(base.saturating_add(BLOCK_LEN as u64)..segment_len);
+        }
+        let from = base.checked_sub(u64::from(self.data_pages) * PAGE_SIZE);
+        // The first block's data begins where the segment does; before that of all others a block must have room.
+        match from.filter(|from| if self.block == 0 { *from == 0 } else { *from >= BLOCK_LEN as u64 }) {
+            Some(from) => Ok(from..base),
+            None => Err(bad(
+                base,
+                format!("block {} cannot have {} pages of data before it", self.block, self.data_pages),
+            )),
+        }
     }
 }
 
@@ -166,15 +215,15 @@ impl FrameHeader {
         seal_header(&mut header);
         header
     }
-    /// Reads a slot that lies at `base` in segment number `segment` of `segment_len` bytes; `None`: not used.
+    /// Reads a slot that lies at `base` in segment number `segment`, with data in `room`; `None`: not used.
     ///
     /// # Errors
     /// Damaged, or the numbers in it cannot be true.
-    pub fn decode(
+    fn decode(
         bytes: &[u8],
         base: u64,
         segment: u32,
-        segment_len: u64,
+        room: &Range<u64>,
     ) -> Result<Option<FrameHeader>, FormatError> {
         if bytes.len() != HEADER_LEN {
             return Err(bad(base, format!("a frame header has {HEADER_LEN} bytes, not {}", bytes.len())));
@@ -195,7 +244,7 @@ impl FrameHeader {
         let stored_len = fields.u64()?;
         let checksum = fields.u64()?;
         let frame = Frame { segment, codec, offset, stored_len, pages, checksum };
-        frame.check(segment_len).map_err(|what| bad(base, what))?;
+        frame.check(room).map_err(|what| bad(base, what))?;
         Ok(Some(FrameHeader { first, frame }))
     }
 }
@@ -207,24 +256,27 @@ pub struct Block {
     pub segment: SegmentHeader,
     /// The used slots; only the last block of a segment has fewer than [`FRAMES_PER_BLOCK`].
     pub frames: Vec<FrameHeader>,
+    /// Where the block that is to be read after this one lies.
+    pub next: Option<u64>,
 }
 
 impl Block {
     /// Reads the block that lies at `base` in a segment of `segment_len` bytes.
     ///
     /// # Errors
-    /// Damaged, or frames that overlap or lie before their block.
+    /// Damaged, or frames that overlap or lie where they cannot.
     pub fn decode(bytes: &[u8], base: u64, segment_len: u64) -> Result<Block, FormatError> {
         if bytes.len() != BLOCK_LEN {
             return Err(bad(base, format!("a block of headers has {BLOCK_LEN} bytes, not {}", bytes.len())));
         }
         let segment = SegmentHeader::decode(bytes, base)?;
+        let room = segment.data(base, segment_len)?;
         let mut frames: Vec<FrameHeader> = Vec::new();
-        let mut floor = base.saturating_add(BLOCK_LEN as u64);
+        let mut floor = room.start;
         let mut ended = false;
         for (slot, header) in bytes.chunks_exact(HEADER_LEN).enumerate().skip(1) {
             let at = base.saturating_add((slot * HEADER_LEN) as u64);
-            let Some(header) = FrameHeader::decode(header, at, segment.number, segment_len)? else {
+            let Some(header) = FrameHeader::decode(header, at, segment.number, &room)? else {
                 ended = true;
                 continue;
             };
@@ -234,11 +286,13 @@ impl Block {
             floor = header.frame.end();
             frames.push(header);
         }
-        Ok(Block { segment, frames })
-    }
-    /// Offset of the next block, if this one is full and the file goes on.
-    pub fn next(&self, segment_len: u64) -> Option<u64> {
-        let last = self.frames.get(FRAMES_PER_BLOCK - 1)?;
-        last.frame.end().checked_next_multiple_of(PAGE_SIZE).filter(|&next| next < segment_len)
+        let next = if segment.version < FOLLOWING {
+            let last = frames.get(FRAMES_PER_BLOCK - 1);
+            let end = last.and_then(|last| last.frame.end().checked_next_multiple_of(PAGE_SIZE));
+            end.filter(|&next| next < segment_len)
+        } else {
+            room.start.checked_sub(BLOCK_LEN as u64)
+        };
+        Ok(Block { segment, frames, next })
     }
 }

@@ -295,7 +295,7 @@ impl Drop for FaultyWriter {
         if self.faults.stopped()
             && let Some(below) = self.below.take()
         {
-            // A dead process drops nothing: what it has left unfinished must stay.
+            // Who is dead drops nothing: what it has left unfinished must stay.
             std::mem::forget(below);
         }
     }

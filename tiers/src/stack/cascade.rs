@@ -14,7 +14,7 @@ use super::local::LocalVersions;
 use super::plan::{LocalRules, local_removals, wanted};
 use super::record::{TierRecord, TiersRecord};
 use super::remove::{self, SegmentTables};
-use crate::tier::{LocalTier, Tier, TierError};
+use crate::tier::{Tier, TierError};
 use crate::{Job, files};
 use holdfast_image::Epoch;
 use parking_lot::{Condvar, Mutex};
@@ -406,8 +406,8 @@ impl Worker {
     }
 
     fn copy(&self, to: &Place<'_>, epoch: Epoch) -> Result<(), CopyError> {
-        let folder = LocalTier::at(self.shared.job.dir().to_owned());
-        let from = Place { tier: &folder, folder: "" };
+        let folder = self.shared.job.folder();
+        let from = Place { tier: &**folder.tier(), folder: folder.folder() };
         let recipe = self.shared.job.dir().join("job.json");
         let recipe = files::read_checked(&recipe, MAX_RECIPE).map_err(|error| {
             CopyError::Source(TierError::Settings { object: "job.json".into(), why: error.to_string() })

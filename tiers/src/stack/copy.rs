@@ -8,9 +8,9 @@
 
 use super::inventory::{Inventory, Place, check_number, damaged, recipe_name};
 use crate::fault;
-use crate::files;
 use crate::format::manifest::{Manifest, SegmentEntry};
 use crate::format::segment::Frame;
+use crate::names;
 use crate::tier::{Blob, BlobName, TierError};
 use holdfast_image::Epoch;
 use xxhash_rust::xxh3::Xxh3;
@@ -92,7 +92,7 @@ pub fn copy_version(
     pace: &dyn Pace,
 ) -> Result<Copied, CopyError> {
     let bytes = from.manifest(epoch).map_err(CopyError::Source)?;
-    let named = || from.name(&files::manifest_name(epoch));
+    let named = || from.name(&names::manifest_name(epoch));
     let bad = |error| CopyError::Source(damaged(&named(), error));
     let manifest = Manifest::open(&bytes).map_err(bad)?;
     check_number(&named(), manifest.epoch, epoch).map_err(CopyError::Source)?;
@@ -120,7 +120,7 @@ pub fn copy_version(
         copier.publish(&recipe_name(epoch), recipe, false)?;
         way.point("cascade-recipe", "fetch-recipe");
     }
-    copier.publish(&files::manifest_name(epoch), &bytes, true)?;
+    copier.publish(&names::manifest_name(epoch), &bytes, true)?;
     way.point("cascade-manifest", "fetch-manifest");
     Ok(copied)
 }
@@ -137,7 +137,7 @@ impl Copier<'_> {
     /// Whether the target has this segment. One that is another image's, of which the target has no version any more,
     /// is removed; so is a damaged one on the way up.
     fn has(&self, entry: &SegmentEntry, frames: &[Frame]) -> Result<bool, CopyError> {
-        let file = files::segment_name(entry.epoch, entry.number);
+        let file = names::segment_name(entry.epoch, entry.number);
         let Some(&len) = self.there.segments.get(&(entry.epoch.0, entry.number)) else { return Ok(false) };
         let name = self.to.name(&file).map_err(CopyError::Target)?;
         if len == entry.len && self.is_same(&name, entry, frames)? {
@@ -173,7 +173,7 @@ impl Copier<'_> {
     }
 
     fn segment(&self, entry: &SegmentEntry, frames: &[Frame]) -> Result<(), CopyError> {
-        let file = files::segment_name(entry.epoch, entry.number);
+        let file = names::segment_name(entry.epoch, entry.number);
         let source = self.from.name(&file).map_err(CopyError::Source)?;
         let blob = self.from.tier.open(&source).map_err(CopyError::Source)?;
         if blob.len() != entry.len {

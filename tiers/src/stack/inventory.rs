@@ -7,9 +7,9 @@
 //! of the first tier. Called by the copier, by the cascade and by whatever lists a tier.
 //! Invariant: what is read has at most the length that it may have, whatever the tier says.
 
-use crate::files::{self, FileName};
 use crate::format::FormatError;
 use crate::format::manifest::{MAX_LEN, Manifest, SegmentEntry};
+use crate::names::{self, FileName};
 use crate::tier::{Blob, BlobName, Tier, TierError};
 use holdfast_image::Epoch;
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,14 +65,14 @@ impl Place<'_> {
     pub fn inventory(&self) -> Result<Inventory, TierError> {
         let mut found = Inventory::default();
         for entry in self.tier.list(self.folder)?.blobs {
-            match files::parse_name(entry.name.file()) {
-                FileName::Manifest(epoch) => {
+            match names::parse_name(entry.name.file()) {
+                Some(FileName::Manifest(epoch)) => {
                     found.versions.insert(epoch.0);
                 }
-                FileName::Segment(epoch, number) => {
+                Some(FileName::Segment(epoch, number)) => {
                     found.segments.insert((epoch.0, number), entry.len);
                 }
-                FileName::TempManifest(_) | FileName::Temp | FileName::Other => {
+                None => {
                     found.recipes.extend(recipe_of(entry.name.file()));
                 }
             }
@@ -85,7 +85,7 @@ impl Place<'_> {
     /// # Errors
     /// Of the tier; it is longer than a manifest can be.
     pub fn manifest(&self, epoch: Epoch) -> Result<Vec<u8>, TierError> {
-        self.read(&files::manifest_name(epoch), MAX_LEN)
+        self.read(&names::manifest_name(epoch), MAX_LEN)
     }
 
     /// `job.json` as it was when this version was copied.
@@ -102,7 +102,7 @@ impl Place<'_> {
     /// Of the tier; the manifest is damaged, or another version's.
     pub(crate) fn segments(&self, epoch: Epoch) -> Result<Vec<SegmentEntry>, TierError> {
         let bytes = self.manifest(epoch)?;
-        let named = || self.name(&files::manifest_name(epoch));
+        let named = || self.name(&names::manifest_name(epoch));
         let manifest = Manifest::open(&bytes).map_err(|error| damaged(&named(), error))?;
         check_number(&named(), manifest.epoch, epoch)?;
         manifest.segments().map_err(|error| damaged(&named(), error))

@@ -21,7 +21,7 @@ const AHEAD: Duration = Duration::from_secs(60);
 /// See the head of the file.
 pub(crate) struct Link {
     rate: u64,
-    /// Shared with other processes.
+    /// Shared with the agents of other jobs.
     file: Option<File>,
     /// Where there is no file.
     alone: Mutex<u64>,

@@ -3,11 +3,9 @@
 //! Used by the cascade's threads and by the agent after a commit.
 
 use super::plan::HeldVersion;
-use crate::files::{self, FileName};
 use crate::format::manifest::SegmentEntry;
 use crate::policy::SegmentId;
 use crate::stack::Place;
-use crate::tier::LocalTier;
 use crate::{Job, StoreError};
 use holdfast_image::Epoch;
 use parking_lot::Mutex;
@@ -27,12 +25,9 @@ impl LocalVersions {
 
     /// Numbers of the images whose manifests can be read.
     pub(crate) fn numbers(&self) -> Result<BTreeSet<u64>, StoreError> {
-        let there: BTreeSet<u64> = files::list(self.job.dir())?
-            .into_iter()
-            .filter_map(|(name, _)| if let FileName::Manifest(epoch) = name { Some(epoch.0) } else { None })
-            .collect();
-        let folder = LocalTier::at(self.job.dir().to_owned());
-        let place = Place { tier: &folder, folder: "" };
+        let folder = self.job.folder();
+        let place = Place { tier: &**folder.tier(), folder: folder.folder() };
+        let there = place.inventory()?.versions;
         let mut known = self.known.lock();
         known.retain(|number, _| there.contains(number));
         for number in there {

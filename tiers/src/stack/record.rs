@@ -5,6 +5,7 @@
 
 use crate::Job;
 use crate::files::{self, TEMP};
+use crate::tier::posix;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::Write;
@@ -51,7 +52,7 @@ impl TiersRecord {
     pub fn write(&self, job: &Job) -> std::io::Result<()> {
         let (path, temp) = (job.dir().join(NAME), job.dir().join(format!("{TEMP}{NAME}")));
         let _ = fs::remove_file(&temp);
-        files::create_new(&temp, 0)?.write_all(&serde_json::to_vec_pretty(self)?)?;
+        posix::create_new(&temp, 0)?.write_all(&serde_json::to_vec_pretty(self)?)?;
         fs::rename(temp, path)
     }
 

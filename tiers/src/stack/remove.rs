@@ -8,8 +8,8 @@
 use super::copy::CopyError;
 use super::inventory::{Place, recipe_name};
 use crate::fault;
-use crate::files;
 use crate::format::manifest::SegmentEntry;
+use crate::names;
 use crate::policy::{Retention, SegmentId, Version};
 use crate::tier::TierError;
 use holdfast_image::Epoch;
@@ -50,7 +50,7 @@ pub(crate) fn apply(
     }
     let removed = rules.removes(&versions);
     for &number in &removed {
-        remove(place, &files::manifest_name(Epoch(number)), "remove-manifest")?;
+        remove(place, &names::manifest_name(Epoch(number)), "remove-manifest")?;
         tables.remove(&number);
     }
     let Some(&newest) = there.versions.last() else { return Ok(None) };
@@ -64,7 +64,7 @@ pub(crate) fn apply(
         tables.values().flatten().flatten().chain(coming).map(name_of).collect();
     for &(epoch, number) in there.segments.keys() {
         if epoch <= newest && epoch > unknown && !named.contains(&(epoch, number)) {
-            remove(place, &files::segment_name(Epoch(epoch), number), "remove-segment")?;
+            remove(place, &names::segment_name(Epoch(epoch), number), "remove-segment")?;
         }
     }
     Ok(removed.last().copied())

@@ -18,7 +18,7 @@ mod local;
 mod memory;
 mod name;
 mod opening;
-mod posix;
+pub(crate) mod posix;
 mod remote;
 
 pub use error::TierError;

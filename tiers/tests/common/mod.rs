@@ -12,7 +12,7 @@ use holdfast_image::record::{
     SignalRecord, ThreadRecord,
 };
 use holdfast_image::{Addr, PAGE_SIZE, PageCount};
-use holdfast_tiers::{CommitRecord, Image, PipelineOptions};
+use holdfast_tiers::{CommitRecord, Image, PipelineOptions, Record};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -293,9 +293,19 @@ pub fn record(pid: i32) -> ProcessRecord {
     }
 }
 
+/// What images keep besides the pages: the tiers do not look into it.
+pub fn kept_record() -> Record {
+    Record { kind: ProcessRecord::KIND, bytes: record(4242).encode().unwrap() }
+}
+
+/// What an image has kept.
+pub fn record_of(image: &Image) -> ProcessRecord {
+    ProcessRecord::decode(image.record().kind, &image.record().bytes).unwrap()
+}
+
 pub fn commit_record() -> CommitRecord {
     CommitRecord {
-        record: record(4242),
+        record: kept_record(),
         stop: StopBreakdown { total_ns: 7_000_000, threads: 2, ..StopBreakdown::default() },
         resumed_at: Instant::now(),
         engine: "fork".into(),

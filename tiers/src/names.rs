@@ -1,0 +1,67 @@
+//! Names of the blobs of images: `manifest-000001`, `segment-000001-000`.
+//!
+//! They are the same on every tier; what is in them is in `docs/format.md`.
+
+use holdfast_image::Epoch;
+
+/// What a name in a job's folder means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FileName {
+    Manifest(Epoch),
+    Segment(Epoch, u32),
+}
+
+impl FileName {
+    /// The image that it was written for.
+    pub(crate) fn epoch(self) -> Epoch {
+        match self {
+            FileName::Manifest(epoch) | FileName::Segment(epoch, _) => epoch,
+        }
+    }
+}
+
+pub(crate) fn manifest_name(epoch: Epoch) -> String {
+    format!("manifest-{:06}", epoch.0)
+}
+
+pub(crate) fn segment_name(epoch: Epoch, number: u32) -> String {
+    format!("segment-{:06}-{number:03}", epoch.0)
+}
+
+/// Understands exactly the names that the two functions above make.
+pub(crate) fn parse_name(name: &str) -> Option<FileName> {
+    if let Some(epoch) = name.strip_prefix("manifest-").and_then(|n| n.parse().ok()).map(Epoch)
+        && manifest_name(epoch) == name
+    {
+        return Some(FileName::Manifest(epoch));
+    }
+    let numbers = name.strip_prefix("segment-").and_then(|n| n.split_once('-'));
+    if let Some((epoch, number)) = numbers
+        && let (Ok(epoch), Ok(number)) = (epoch.parse().map(Epoch), number.parse())
+        && segment_name(epoch, number) == name
+    {
+        return Some(FileName::Segment(epoch, number));
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_understood_only_as_they_are_written() {
+        for epoch in [1, 42, 999_999, 1_000_000, u64::MAX] {
+            assert_eq!(parse_name(&manifest_name(Epoch(epoch))), Some(FileName::Manifest(Epoch(epoch))));
+            for number in [0, 999, 1000] {
+                let name = segment_name(Epoch(epoch), number);
+                assert_eq!(parse_name(&name), Some(FileName::Segment(Epoch(epoch), number)));
+            }
+        }
+        for name in
+            ["manifest-1", "manifest-0000001", "manifest-+00001", "segment-000001", "segment-000001-1", "x"]
+        {
+            assert_eq!(parse_name(name), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! One open segment: the copies of it on all tiers that may have one, fastest first.
+//!
+//! Made when an image is opened or committed, shared by all later images that need it. Copies below the first that is
+//! good are opened when they are needed.
+//! Invariants: a copy counts only if it has the length that the manifest names and says, in the block that is read
+//! first, that it is this segment; what comes out of [`SegmentFile::read`] has passed the caller's check; copies stay
+//! open, so that pages stay readable when the blobs are removed.
+//! Fails by: the error of the copy, if there is one; else one that names all of them.
+
+use crate::StoreError;
+use crate::format::HEADER_LEN;
+use crate::format::manifest::SegmentEntry;
+use crate::format::segment::{SegmentHeader, data_of, first_block};
+use crate::image_info::wrong_len;
+use crate::names::segment_name;
+use crate::tier::{Blob, TierError};
+use crate::tier_folder::TierFolder;
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// See the head of the file.
+pub(crate) struct SegmentFile {
+    pub(crate) entry: SegmentEntry,
+    copies: Vec<Copy>,
+    /// The copy that is asked first: those before it could not be read.
+    first: AtomicUsize,
+    /// Which copy is mapped, by what path, and where in that file it begins.
+    pub(crate) mapping: Option<Mapping>,
+}
+
+/// A copy that pages can be mapped from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Mapping {
+    pub(crate) copy: usize,
+    pub(crate) path: PathBuf,
+    pub(crate) offset: u64,
+}
+
+struct Copy {
+    folder: TierFolder,
+    /// Path or address, for messages.
+    address: PathBuf,
+    blob: OnceLock<Result<Box<dyn Blob>, StoreError>>,
+}
+
+impl Copy {
+    fn new(folder: &TierFolder, entry: &SegmentEntry) -> Copy {
+        let address = folder.address(&segment_name(entry.epoch, entry.number));
+        Copy { folder: folder.clone(), address, blob: OnceLock::new() }
+    }
+
+    /// The blob, if it is the one that the entry names.
+    fn get(&self, entry: &SegmentEntry) -> Result<&dyn Blob, StoreError> {
+        let opened = self.blob.get_or_init(|| open(&self.folder, &self.address, entry));
+        opened.as_ref().map(|blob| &**blob).map_err(StoreError::again)
+    }
+}
+
+/// Opens a blob and checks its length and that it is the one that the entry names.
+fn open(folder: &TierFolder, address: &Path, entry: &SegmentEntry) -> Result<Box<dyn Blob>, StoreError> {
+    let name = folder.blob(&segment_name(entry.epoch, entry.number))?;
+    let blob = folder.tier().open(&name).map_err(|error| match error {
+        TierError::NotFound { .. } => {
+            StoreError::corrupt(address, 0, "the file is missing, and the image needs it")
+        }
+        other => other.into(),
+    })?;
+    if blob.len() != entry.len {
+        return Err(wrong_len(address, blob.len(), entry.len));
+    }
+    let Some(base) = first_block(entry.version, entry.len) else {
+        return Err(StoreError::corrupt(address, 0, format!("no segment has {} bytes", entry.len)));
+    };
+    let mut header = [0; HEADER_LEN];
+    blob.read_at(base, &mut header)?;
+    let header = SegmentHeader::decode(&header, base).map_err(StoreError::format(address))?;
+    check_identity(address, base, &header, entry)?;
+    Ok(blob)
+}
+
+/// Compares slot 0 of a block with the segment that it must belong to.
+pub(crate) fn check_identity(
+    address: &Path,
+    base: u64,
+    found: &SegmentHeader,
+    entry: &SegmentEntry,
+) -> Result<(), StoreError> {
+    if found.image_id != entry.image_id || found.epoch != entry.epoch {
+        return Err(StoreError::Foreign { path: address.to_owned() });
+    }
+    if found.number != entry.number || data_of(found.version, entry.len) != data_of(entry.version, entry.len)
+    {
+        let what = format!(
+            "this is segment {} of format version {}, not segment {} of version {}",
+            found.number, found.version, entry.number, entry.version
+        );
+        return Err(StoreError::corrupt(address, base, what));
+    }
+    Ok(())
+}
+
+/// Where the file of a blob can be mapped from: by its path, which the kernel tells of the mapping, too.
+fn mapping(copy: usize, blob: &dyn Blob) -> Option<Mapping> {
+    let (file, offset) = blob.mapping()?;
+    let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
+    // Removed meanwhile, or of another mount namespace: it cannot be opened by a path.
+    fs::symlink_metadata(&path).ok().filter(|meta| meta.is_file())?;
+    Some(Mapping { copy, path, offset })
+}
+
+impl SegmentFile {
+    /// Opens the fastest copy that is good.
+    pub(crate) fn open(folders: &[TierFolder], entry: &SegmentEntry) -> Result<SegmentFile, StoreError> {
+        let copies: Vec<Copy> = folders.iter().map(|folder| Copy::new(folder, entry)).collect();
+        let mut failed = Vec::new();
+        for (at, copy) in copies.iter().enumerate() {
+            match copy.get(entry) {
+                Ok(blob) => {
+                    let mapping = mapping(at, blob);
+                    return Ok(SegmentFile { entry: *entry, first: at.into(), copies, mapping });
+                }
+                Err(error) => failed.push(error),
+            }
+        }
+        Err(StoreError::nowhere(failed, &segment_name(entry.epoch, entry.number)))
+    }
+
+    /// Path or address of the copy that is asked first, for messages.
+    pub(crate) fn address(&self) -> &Path {
+        let first = self.copies.get(self.first.load(Ordering::Relaxed));
+        first.map_or(Path::new(""), |copy| &copy.address)
+    }
+
+    /// Fills `out` from `offset` on, from the fastest copy whose bytes pass the check; returns which that is.
+    pub(crate) fn read(
+        &self,
+        offset: u64,
+        out: &mut [u8],
+        check: &dyn Fn(&[u8]) -> Result<(), String>,
+    ) -> Result<usize, StoreError> {
+        let (count, first) = (self.copies.len(), self.first.load(Ordering::Relaxed));
+        let mut failed = Vec::new();
+        for at in (first..count).chain(0..first.min(count)) {
+            match self.read_copy(at, offset, out) {
+                Ok(()) => match check(out) {
+                    Ok(()) => return Ok(at),
+                    Err(what) => failed.push(StoreError::corrupt(&self.copies[at].address, offset, what)),
+                },
+                Err(error) => {
+                    // Not asked first again: a tier that does not answer costs time at each frame.
+                    let next = (at + 1) % count;
+                    let _ = self.first.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
+                    failed.push(error);
+                }
+            }
+        }
+        Err(StoreError::nowhere(failed, &segment_name(self.entry.epoch, self.entry.number)))
+    }
+
+    /// Fills `out` from this copy alone.
+    pub(crate) fn read_copy(&self, at: usize, offset: u64, out: &mut [u8]) -> Result<(), StoreError> {
+        let copy = &self.copies[at];
+        copy.get(&self.entry)?.read_at(offset, out).map_err(|error| match error {
+            TierError::Short { .. } => {
+                StoreError::corrupt(&copy.address, offset, "the file has become shorter")
+            }
+            other => other.into(),
+        })
+    }
+
+    /// Whether the copy that was opened is in the folder that was asked first.
+    pub(crate) fn is_in_first_folder(&self) -> bool {
+        self.copies.first().is_some_and(|copy| copy.blob.get().is_some_and(Result::is_ok))
+    }
+}

@@ -1,0 +1,252 @@
+//! An image that is on several tiers: each manifest, segment and frame from the fastest one that has it intact, or an
+//! error that names them all. Never a wrong byte.
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use common::{MemorySource, Model, TempDir, commit_record, options, read_all, record, record_of, run};
+use holdfast_image::pages::{ExtentSource, Inherited, PageProvider};
+use holdfast_image::{Addr, Epoch, PAGE_SIZE};
+use holdfast_tiers::tier::{Blob, BlobName, BlobWriter, Listing, LocalTier, Tier, TierError, TierInfo};
+use holdfast_tiers::{Image, Job, Lineage, PipelineOptions, Store, StoreError, TierFolder};
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A job with one image of two segments, and a copy of it on a tier below.
+struct Bed {
+    dir: TempDir,
+    job: Job,
+    model: Model,
+}
+
+impl Bed {
+    fn new() -> Bed {
+        let dir = TempDir::new();
+        let job = Store::open(&dir.store()).unwrap().create_job("job").unwrap();
+        let lock = job.lock().unwrap();
+        let source = MemorySource::two_segments(1000, 5);
+        let mut writer = job.begin(&lock, Epoch(1), None).unwrap();
+        // Small parts: segments of several frames.
+        let options = PipelineOptions { part_pages: Some(16), ..options(2) };
+        writer.write_pages(&source, &Inherited::default(), &options, &|_| ()).unwrap();
+        writer.commit(commit_record()).unwrap();
+        drop(lock);
+        let bed = Bed { dir, job, model: source.pages };
+        LocalTier::open(&bed.below_root()).unwrap().publish(&BlobName::new("job/x").unwrap(), b"").unwrap();
+        for name in NAMES {
+            fs::copy(bed.job.dir().join(name), bed.below().join(name)).unwrap();
+        }
+        bed
+    }
+    fn below_root(&self) -> PathBuf {
+        self.dir.0.join("below")
+    }
+    /// The job's folder on the tier below.
+    fn below(&self) -> PathBuf {
+        self.below_root().join("job")
+    }
+    fn folder(&self) -> TierFolder {
+        TierFolder::new(Arc::new(LocalTier::open(&self.below_root()).unwrap()), "job").unwrap()
+    }
+    fn open(&self) -> Result<Image, StoreError> {
+        self.job.open_image_from(Epoch(1), &[self.folder()])
+    }
+    fn read(&self) -> Result<Model, String> {
+        let image = self.open().map_err(|error| error.to_string())?;
+        assert_eq!(record_of(&image), record(4242));
+        read_pages(&image).map_err(|error| error.to_string())
+    }
+}
+
+const NAMES: [&str; 3] = ["manifest-000001", "segment-000001-000", "segment-000001-001"];
+
+/// Page by page, as faults do, and in long runs.
+fn read_pages(image: &Image) -> Result<Model, holdfast_image::pages::PageError> {
+    let mut model = Model::new();
+    for extent in image.extents() {
+        for page in 0..extent.run.pages.0 {
+            let at = extent.run.start.0 + page * PAGE_SIZE;
+            let mut content = vec![0xee; PAGE_SIZE as usize];
+            image.read(Addr(at), &mut content)?;
+            model.insert(at / PAGE_SIZE, content);
+        }
+        let mut all = vec![0xee; extent.run.pages.bytes() as usize];
+        image.read(extent.run.start, &mut all)?;
+        for (number, content) in (extent.run.start.0 / PAGE_SIZE..).zip(all.chunks(PAGE_SIZE as usize)) {
+            assert!(model[&number] == content, "page {number}");
+        }
+    }
+    Ok(model)
+}
+
+/// Ways in which a blob is not what it was.
+#[derive(Clone, Copy, Debug)]
+enum Harm {
+    Missing,
+    Truncated,
+    Flipped,
+    Zero,
+    Others,
+}
+
+fn harm(path: &Path, how: Harm) {
+    let mut bytes = fs::read(path).unwrap();
+    match how {
+        Harm::Missing => return fs::remove_file(path).unwrap(),
+        Harm::Truncated => bytes.truncate(bytes.len() / 2),
+        // In the middle: of the frames of a segment, of the body of a manifest.
+        Harm::Flipped => bytes.chunks_mut(4096).for_each(|page| page[page.len() / 2] ^= 0x10),
+        Harm::Zero => bytes.fill(0),
+        Harm::Others => {
+            fs::copy(path.with_file_name("segment-000001-001"), path).unwrap();
+            return;
+        }
+    }
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn what_one_tier_has_not_intact_is_read_from_the_next() {
+    for how in [Harm::Missing, Harm::Truncated, Harm::Flipped, Harm::Zero, Harm::Others] {
+        for name in NAMES {
+            for (above, below) in [(true, false), (false, true), (true, true)] {
+                let bed = Bed::new();
+                let paths = [(above, bed.job.dir().join(name)), (below, bed.below().join(name))];
+                for (_, path) in paths.iter().filter(|(harmed, _)| *harmed) {
+                    harm(path, how);
+                }
+                let what = format!("{how:?} {name}, above {above}, below {below}");
+                let is_same = matches!(how, Harm::Others) && name == "segment-000001-001";
+                match bed.read() {
+                    Ok(read) => assert!(read == bed.model && (!(above && below) || is_same), "{what}"),
+                    Err(error) => {
+                        assert!(above && below, "{what}: {error}");
+                        // One that is on no tier at all is simply not there.
+                        let named = paths.iter().all(|(_, path)| error.contains(path.to_str().unwrap()));
+                        let gone = name == NAMES[0] && matches!(how, Harm::Missing);
+                        assert!(named || gone, "{what}: {error}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn halves_of_an_image_on_two_tiers_are_one() {
+    let bed = Bed::new();
+    // Of the segment with the most frames another one is damaged on each tier: the first, and the last.
+    let len = |name: &&&str| fs::metadata(bed.job.dir().join(name)).unwrap().len();
+    let name = NAMES[1..].iter().max_by_key(len).unwrap();
+    for (path, at_end) in [(bed.job.dir().join(name), false), (bed.below().join(name), true)] {
+        let mut bytes = fs::read(&path).unwrap();
+        let blocks = bytes.len() - 4096;
+        let end = bytes[..blocks].iter().rposition(|&byte| byte != 0).unwrap();
+        bytes[if at_end { end } else { 100 }] ^= 1;
+        fs::write(&path, bytes).unwrap();
+    }
+    assert!(bed.read().unwrap() == bed.model);
+    assert!(bed.job.open_image(Epoch(1)).unwrap().verify(&|_| ()).is_err(), "each alone is damaged");
+}
+
+#[test]
+fn an_image_that_is_below_only_is_read_and_nothing_builds_on_it() {
+    let bed = Bed::new();
+    assert!(bed.open().unwrap().is_on_first_tier());
+    for name in NAMES {
+        fs::remove_file(bed.job.dir().join(name)).unwrap();
+    }
+    assert!(matches!(bed.job.open_image(Epoch(1)), Err(StoreError::NoImage { .. })));
+    assert!(matches!(bed.job.open_image_from(Epoch(2), &[bed.folder()]), Err(StoreError::NoImage { .. })));
+    let image = bed.open().unwrap();
+    assert!(read_all(&image).unwrap() == bed.model);
+    image.verify(&|_| ()).unwrap();
+    assert!(!image.is_on_first_tier());
+    let lock = bed.job.lock().unwrap();
+    let begun = bed.job.begin(&lock, Epoch(2), Some(Lineage::of_image(&image)));
+    assert!(begun.is_err_and(|error| error.to_string().contains("other tiers")));
+    // What it maps lies below.
+    let mapped: Vec<&PathBuf> = image.segments().iter().collect();
+    assert!(mapped.iter().all(|path| path.starts_with(bed.below().canonicalize().unwrap())), "{mapped:?}");
+    assert!(image.extents().iter().any(|extent| matches!(extent.source, ExtentSource::Mappable { .. })));
+}
+
+/// A tier that hands no file out, and from some time on answers no read.
+struct Remote {
+    inner: LocalTier,
+    down: Arc<std::sync::atomic::AtomicBool>,
+}
+
+struct RemoteBlob(Box<dyn Blob>, Arc<std::sync::atomic::AtomicBool>);
+
+impl Blob for RemoteBlob {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), TierError> {
+        if self.1.load(std::sync::atomic::Ordering::Relaxed) {
+            return Err(TierError::Unavailable { object: "s3://x".into(), why: "no route".into() });
+        }
+        self.0.read_at(offset, buffer)
+    }
+    fn mapping(&self) -> Option<(&File, u64)> {
+        None
+    }
+}
+
+impl Tier for Remote {
+    fn info(&self) -> &TierInfo {
+        self.inner.info()
+    }
+    fn list(&self, folder: &str) -> Result<Listing, TierError> {
+        self.inner.list(folder)
+    }
+    fn open(&self, name: &BlobName) -> Result<Box<dyn Blob>, TierError> {
+        Ok(Box::new(RemoteBlob(self.inner.open(name)?, Arc::clone(&self.down))))
+    }
+    fn create(&self, name: &BlobName, expected: Option<u64>) -> Result<Box<dyn BlobWriter>, TierError> {
+        self.inner.create(name, expected)
+    }
+    fn publish(&self, name: &BlobName, bytes: &[u8]) -> Result<(), TierError> {
+        self.inner.publish(name, bytes)
+    }
+    fn remove(&self, name: &BlobName) -> Result<(), TierError> {
+        self.inner.remove(name)
+    }
+    fn clean(&self, folder: &str) -> Result<u64, TierError> {
+        self.inner.clean(folder)
+    }
+}
+
+#[test]
+fn a_tier_that_goes_down_in_the_middle_is_left_for_the_next() {
+    let bed = Bed::new();
+    let down = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let remote = Remote { inner: LocalTier::open(&bed.below_root()).unwrap(), down: Arc::clone(&down) };
+    let remote = TierFolder::new(Arc::new(remote), "job").unwrap();
+    let image = Image::open(&[remote.clone(), bed.job.folder().clone()], Epoch(1)).unwrap();
+    assert!(
+        !image.extents().iter().any(|extent| matches!(extent.source, ExtentSource::Mappable { .. })),
+        "what has no file is not mapped"
+    );
+    image.verify_mappable().unwrap();
+    let mut page = vec![0; PAGE_SIZE as usize];
+    image.read(run(1000, 1).start, &mut page).unwrap();
+    down.store(true, std::sync::atomic::Ordering::Relaxed);
+    assert!(read_pages(&image).unwrap() == bed.model);
+    // Alone, it says what is wrong.
+    let error = Image::open(&[remote], Epoch(1)).map(|_| ()).unwrap_err();
+    assert!(error.to_string().contains("no route"), "{error}");
+}
+
+#[test]
+fn a_folder_of_others_below_is_no_reason_to_fail() {
+    let bed = Bed::new();
+    fs::set_permissions(bed.below(), Permissions::from_mode(0o777)).unwrap();
+    assert!(bed.read().unwrap() == bed.model);
+    fs::remove_file(bed.job.dir().join(NAMES[1])).unwrap();
+    let error = bed.read().unwrap_err();
+    assert!(error.contains("others may write to it") && error.contains("is missing"), "{error}");
+}
