@@ -10,7 +10,7 @@ REAPER = /usr/bin/python3 scripts/reaper.py
 SAY = @printf '\n==> %s\n'
 
 .PHONY: help demo build test test-full support check unit loom e2e deps install clean
-.PHONY: bench bench-aickpt bench-exec bench-figure4 bench-memory-tier
+.PHONY: bench bench-aickpt bench-codecs bench-exec bench-figure4 bench-memory-tier
 .PHONY: bench-pager bench-precopy bench-restart bench-tree bench-policy
 
 help: ## this list
@@ -93,6 +93,9 @@ bench: deps build ## stop time, restart time, image size, overhead; beside --eng
 
 bench-aickpt: build ## AI-Ckpt's benchmark at 1/16 of its size, beside an ideal flusher (< 30 minutes; SCALE=1: hours)
 	@/usr/bin/python3 benches/aickpt.py
+
+bench-codecs: ## the choice of codecs beside each fixed one, by kind of data and speed of the link (< 3 minutes)
+	@$(CARGO) bench -q --locked -p holdfast-tiers --bench codecs
 
 bench-exec: build ## programs that a script starts, beside an empty preloaded library (< 2 minutes)
 	@/usr/bin/python3 benches/exec.py

@@ -7,6 +7,7 @@
 //! * [`tier`]: the door to what keeps the bytes: one trait, a module for each kind of tier.
 //! * [`layer`]: tiers around tiers: throttle, verify, faults for tests.
 //! * [`stack`]: several tiers: committed versions move down by themselves.
+//! * [`codec`]: how frames are packed, and which codec is worth it.
 //! * [`format`]: the bytes, as in `docs/format.md`.
 //!
 //! Runs in the agent and the commands, never in the program. It knows nothing of what it stores: the agent joins it
@@ -20,7 +21,7 @@ extern crate self as holdfast_tiers;
 mod assemble;
 mod buffer;
 mod clone_image;
-mod codec;
+pub mod codec;
 mod compact;
 mod dedup;
 mod error;

@@ -1,4 +1,4 @@
-//! Whether a frame is worth compressing.
+//! Whether a frame is worth compressing by LZ4, and that.
 //!
 //! Called by the pipeline's workers, one [`Chooser`] each, and for the sections of a manifest. A frame stays
 //! compressed only if it becomes at most 85 % of its size: below that the restart pays more for decompression, and
@@ -63,7 +63,7 @@ impl Chooser {
     }
 }
 
-/// Length of the compressed data in `out`.
+/// Length of the LZ4 block in `out`.
 pub(crate) fn compress_into(raw: &[u8], out: &mut Vec<u8>) -> Option<usize> {
     let most = lz4_flex::block::get_maximum_output_size(raw.len());
     if out.len() < most {
@@ -72,7 +72,7 @@ pub(crate) fn compress_into(raw: &[u8], out: &mut Vec<u8>) -> Option<usize> {
     lz4_flex::block::compress_into(raw, out).ok()
 }
 
-/// Decompresses into exactly `raw`.
+/// Unpacks an LZ4 block into exactly `raw`.
 ///
 /// # Errors
 /// Says what is wrong with the data; never panics on any data (the safe decoder is built in, see `Cargo.toml`).
