@@ -355,7 +355,8 @@ impl Bed {
             fs::read_dir(self.job(job)).map(|d| d.flatten().collect::<Vec<_>>()).unwrap_or_default();
         for entry in entries {
             let name = entry.file_name().to_string_lossy().into_owned();
-            ensure!(!name.starts_with(".tmp") && name != "agent.sock", "left behind in the store: {name}");
+            let unfinished = name.starts_with(".tmp") || name.starts_with(".part-");
+            ensure!(!unfinished && name != "agent.sock", "left behind in the store: {name}");
             if let Some(segment) = name.strip_prefix("segment-") {
                 let epoch = segment.split('-').next().unwrap_or_default();
                 ensure!(

@@ -1,7 +1,7 @@
 //! A job: its run-time folder (lock, recipe, socket, saved files), its images, and what a crash may have left of them.
 //!
 //! Called by every command and by the agent. The run-time folder is always local; images are blobs of tiers, of which
-//! the first is that same folder.
+//! the first is that same folder: the memory tier where it is in a tmpfs, else the local one.
 //! Invariants: only the holder of the lock creates or removes files of images; only a manifest under its final name
 //! makes an image; an image is removed manifest first, so that no manifest ever names segments that were removed.
 
@@ -11,7 +11,7 @@ use crate::image::Image;
 use crate::image_info::ImageInfo;
 use crate::lineage::Lineage;
 use crate::names::{self, FileName};
-use crate::tier::{Entry, LocalTier};
+use crate::tier::{Entry, LocalTier, MemoryTier, Tier};
 use crate::tier_folder::TierFolder;
 use crate::writer::ImageWriter;
 use crate::writing::{SegmentNames, WritingImages};
@@ -84,7 +84,10 @@ pub struct CleanReport {
 impl Job {
     /// `dir` was checked.
     pub(crate) fn new(name: &str, dir: PathBuf) -> Result<Job, StoreError> {
-        let tier = Arc::new(LocalTier::at(dir.clone()));
+        let tier: Arc<dyn Tier> = match MemoryTier::of_folder(&dir) {
+            Some(memory) => Arc::new(memory),
+            None => Arc::new(LocalTier::at(dir.clone())),
+        };
         let folder =
             TierFolder::new(tier, "").ok_or_else(|| StoreError::misuse(&dir, "no folder of a tier"))?;
         Ok(Job { name: name.to_owned(), dir, folder })

@@ -8,7 +8,12 @@ mod common;
 
 use common::conformance::conforms;
 use common::memory::{Folder, MIB, bytes, name, put, read};
+use common::{Content, MemorySource, commit_record, options, read_all, run};
+use holdfast_image::Epoch;
+use holdfast_image::pages::Inherited;
+use holdfast_tiers::Store;
 use holdfast_tiers::tier::{Survives, Tier, TierError};
+use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -48,6 +53,8 @@ fn the_memory_of_a_removed_blob_is_the_next_ones_whatever_their_lengths() {
     assert_eq!(folder.inode("other/second"), inode, "the same memory");
     drop(tier);
     assert_eq!(folder.files("job"), 0, "the end of the agent gives the memory back");
+    folder.open(16 * MIB).remove(&name("other/second")).unwrap();
+    assert_eq!(folder.files("other"), 0, "a command that writes nothing keeps nothing");
 }
 
 #[test]
@@ -144,4 +151,31 @@ fn writers_readers_and_removers_meet_no_others_bytes() {
         assert!(results.iter().all(Result::is_ok) && seen > 0);
     });
     assert_eq!(tier.list("job").unwrap().blobs.len(), 9);
+}
+
+/// The store of a job in memory: what an image that is removed took is what the next ones are written into.
+#[test]
+fn a_job_in_memory_writes_its_images_into_the_memory_of_older_ones() {
+    let folder = Folder::new();
+    let job = Store::open(&folder.0).unwrap().create_job("job").unwrap();
+    let lock = job.lock().unwrap();
+    let mut inodes = BTreeSet::new();
+    for epoch in 1..=8 {
+        let content =
+            |page: u64| if (page + epoch).is_multiple_of(3) { Content::Text } else { Content::Noise };
+        let source = MemorySource::new(vec![run(1000, 300), run(5000, 1)], content);
+        let mut writer = job.begin(&lock, Epoch(epoch), None).unwrap();
+        writer.write_pages(&source, &Inherited::default(), &options(1), &|_| ()).unwrap();
+        writer.commit(commit_record()).unwrap();
+        if epoch > 2 {
+            job.remove_image(&lock, Epoch(epoch - 2)).unwrap();
+        }
+        inodes.insert(folder.inode(&format!("job/segment-{epoch:06}-000")));
+        let image = job.open_image(Epoch(epoch)).unwrap();
+        image.verify(&|_| ()).unwrap();
+        assert!(read_all(&image).unwrap() == source.pages, "{epoch}");
+    }
+    assert!((3..=5).contains(&inodes.len()), "{inodes:?}");
+    let images = job.images().unwrap();
+    assert!(images.len() == 2 && images.iter().all(|image| image.complete));
 }

@@ -132,3 +132,41 @@ fn a_writer_may_be_killed_at_any_moment() {
     // Another kind of tier in the same place understands all of it.
     assert_eq!(newest(&LocalTier::open(&folder.0).unwrap()), Some(before));
 }
+
+/// Not a test by itself: runs in a tmpfs of 8 MiB.
+#[test]
+#[ignore = "run by another test"]
+fn child_in_8_mib() {
+    let Some(root) = std::env::var_os("TEST_SMALL").map(std::path::PathBuf::from) else { return };
+    let tier = MemoryTier::open(&root.join("tier"), u64::MAX).unwrap();
+    assert_eq!(tier.info().capacity_bytes, Some(8 * MIB));
+    put(&tier, "job/blob", &bytes(3 << 20, 1), None).unwrap();
+    tier.remove(&name("job/blob")).unwrap();
+    std::fs::write(root.join("other"), bytes(4 << 20, 2)).unwrap();
+    // No spare is taken for it.
+    put(&tier, "job/next", &bytes(2 << 20, 3), Some(1)).unwrap();
+    assert!(read(&*tier.open(&name("job/next")).unwrap()) == bytes(2 << 20, 3));
+    let full = put(&tier, "job/more", &bytes(3 << 20, 4), None);
+    assert!(matches!(full, Err(TierError::Full { .. })), "{full:?}");
+    assert_eq!(std::fs::read_dir(root.join("tier/job")).unwrap().count(), 1);
+}
+
+#[test]
+fn spares_make_way_where_others_fill_the_tmpfs() {
+    let works = Command::new("unshare").args(["-rm", "true"]).status().is_ok_and(|status| status.success());
+    if !works {
+        println!("no mount namespace here: a full tmpfs was not tried");
+        return;
+    }
+    let dir = common::TempDir::new();
+    let script =
+        "mount -t tmpfs -o size=8m tmpfs \"$TEST_SMALL\" && exec \"$0\" --exact child_in_8_mib --ignored";
+    let status = Command::new("unshare")
+        .args(["-rm", "sh", "-c", script])
+        .arg(std::env::current_exe().unwrap())
+        .env("TEST_SMALL", &dir.0)
+        .stdout(Stdio::null())
+        .status()
+        .unwrap();
+    assert!(status.success());
+}

@@ -151,7 +151,11 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         link.tell(&Tell::Ready);
     }
     tracing::info!("job {} has agent {}", context.job.name(), std::process::id());
-    event_loop.serve().map_err(|error| Failure::system("waiting for events", &error))
+    let served = event_loop.serve().map_err(|error| Failure::system("waiting for events", &error));
+    // The memory that a store in a tmpfs keeps for the next image. What stays is removed by the next agent.
+    let folder = context.job.folder();
+    let _ = folder.tier().clean(folder.folder());
+    served
 }
 
 fn duplicate(link: &Link) -> Result<OwnedFd, Failure> {

@@ -1,7 +1,7 @@
 //! The memory tier: a folder in memory (tmpfs, or a file system with DAX), each blob a file.
 //!
-//! Called as every tier, by the settings `memory=PATH,max=SIZE`. Blobs are put at the speed of memory, survive the
-//! program and the agent, and with tmpfs not the host.
+//! Called as every tier: it is the first one of a job whose store is in a tmpfs. Blobs are put at the speed of memory,
+//! survive the program and the agent, and with tmpfs not the host.
 //!
 //! Why a file for each blob, and not one log for all: what is read from memory is mapped, by restarts and by programs
 //! that run on for days after them. The space of a log could not be used again without knowing of every such mapping;
@@ -20,7 +20,7 @@ mod writer;
 
 use super::{Blob, BlobName, BlobWriter, Listing, LocalTier, Survives, Tier, TierError, TierInfo, posix};
 use mapped::Mapped;
-use nix::sys::statfs::{FsType, TMPFS_MAGIC, statfs};
+use nix::sys::statfs::{FsType, Statfs, TMPFS_MAGIC, statfs};
 use pool::Pool;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::MetadataExt;
@@ -47,15 +47,25 @@ impl MemoryTier {
     pub fn open(root: &Path, max: u64) -> Result<MemoryTier, TierError> {
         let files = LocalTier::open(root)?;
         let root = files.root().to_owned();
-        let system =
-            statfs(&root).map_err(|error| TierError::io("look at", posix::shown(&root))(error.into()))?;
-        let kind = system.filesystem_type();
-        let dax = !(kind == TMPFS_MAGIC || kind == RAMFS_MAGIC);
+        let system = statfs(&root);
+        let system = system.map_err(|error| TierError::io("look at", posix::shown(&root))(error.into()))?;
+        let dax = !is_memory(&system);
         if dax && !is_dax(&root)? {
             let why = "it is not in memory: give a folder in a tmpfs (/dev/shm) or on a file system with DAX, or use \
                        dir= for a disk";
             return Err(TierError::Settings { object: posix::shown(&root), why: why.into() });
         }
+        Ok(MemoryTier::at(files, &system, max, dax))
+    }
+
+    /// The tier of a folder of the user's that was checked, bounded by its file system alone; `None`: it is in no
+    /// tmpfs.
+    pub(crate) fn of_folder(root: &Path) -> Option<MemoryTier> {
+        let system = statfs(root).ok().filter(is_memory)?;
+        Some(MemoryTier::at(LocalTier::at(root.to_owned()), &system, u64::MAX, false))
+    }
+
+    fn at(files: LocalTier, system: &Statfs, max: u64, dax: bool) -> MemoryTier {
         let size = system.blocks().saturating_mul(u64::try_from(system.block_size()).unwrap_or(0));
         // ramfs, and a tmpfs without limit, say 0.
         let max = if size == 0 { max } else { max.min(size) };
@@ -64,7 +74,8 @@ impl MemoryTier {
             capacity_bytes: Some(max),
             ..files.info().clone()
         };
-        Ok(MemoryTier { files, pool: Arc::new(Pool::new(root, max, dax)), info })
+        let pool = Arc::new(Pool::new(files.root().to_owned(), max, dax));
+        MemoryTier { files, pool, info }
     }
 
     /// Takes memory for blobs that will be written in a folder: the first ones would have to wait for it otherwise.
@@ -75,6 +86,10 @@ impl MemoryTier {
         let folder = self.files.folder(folder, true)?;
         self.pool.add(&folder, bytes)
     }
+}
+
+fn is_memory(system: &Statfs) -> bool {
+    matches!(system.filesystem_type(), TMPFS_MAGIC | RAMFS_MAGIC)
 }
 
 /// Whether files in this folder are mapped without a page cache: MAP_SYNC is granted for nothing else.

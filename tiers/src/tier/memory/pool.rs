@@ -48,11 +48,25 @@ pub(super) struct Pool {
 
 struct State {
     spares: Vec<Memory>,
+    /// Blobs are written here: what is removed will be used again. A command that only removes gives it back.
+    writes: bool,
     /// Files of blobs, which stay mapped: to unmap them, and to map them again, would take longer than to fill them.
     kept: HashMap<PathBuf, Memory>,
     /// Bytes in use, by the last look and what was done since.
     used: u64,
-    looked: Instant,
+    looked: Option<Instant>,
+}
+
+impl State {
+    fn give_up_largest(&mut self) -> bool {
+        let Some(at) = (0..self.spares.len()).max_by_key(|at| self.spares[*at].mapped.len()) else {
+            return false;
+        };
+        let spare = self.spares.swap_remove(at);
+        self.used = self.used.saturating_sub(spare.mapped.len() as u64);
+        discard(&spare);
+        true
+    }
 }
 
 /// Bytes of the memory that the files in a folder take.
@@ -70,9 +84,8 @@ fn bytes_in(folder: &Path, depth: u32) -> u64 {
 
 impl Pool {
     pub(super) fn new(root: PathBuf, max: u64, dax: bool) -> Pool {
-        let used = bytes_in(&root, DEPTH);
-        let state =
-            Mutex::new(State { spares: Vec::new(), kept: HashMap::new(), used, looked: Instant::now() });
+        let state = State { spares: Vec::new(), writes: false, kept: HashMap::new(), used: 0, looked: None };
+        let state = Mutex::new(state);
         Pool { root, max, dax, state }
     }
 
@@ -85,23 +98,24 @@ impl Pool {
     pub(super) fn reserve(&self, bytes: u64, object: &Path) -> Result<(), TierError> {
         let mut state = self.state.lock();
         let is_full = |state: &State| state.used.saturating_add(bytes) > self.max;
-        if is_full(&state) || state.looked.elapsed() > FRESH {
+        if is_full(&state) || state.looked.is_none_or(|looked| looked.elapsed() > FRESH) {
             state.used = bytes_in(&self.root, DEPTH);
-            state.looked = Instant::now();
+            state.looked = Some(Instant::now());
             // What other processes have removed would keep its memory as long as it is mapped here.
             state.kept.retain(|_, kept| is_named(&kept.file));
         }
         while is_full(&state) {
-            let largest = (0..state.spares.len()).max_by_key(|at| state.spares[*at].mapped.len());
-            let Some(largest) = largest else {
+            if !state.give_up_largest() {
                 return Err(TierError::Full { object: posix::shown(object) });
-            };
-            let spare = state.spares.swap_remove(largest);
-            state.used = state.used.saturating_sub(spare.mapped.len() as u64);
-            discard(&spare);
+            }
         }
         state.used += bytes;
         Ok(())
+    }
+
+    /// Gives up a spare, if there is one.
+    pub(super) fn give_up_largest(&self) -> bool {
+        self.state.lock().give_up_largest()
     }
 
     /// Gives bytes back that were reserved and are not, or no longer, in use.
@@ -114,6 +128,7 @@ impl Pool {
     /// mostly cut off; else the longest.
     pub(super) fn take(&self, expected: Option<u64>) -> Option<Memory> {
         let mut state = self.state.lock();
+        state.writes = true;
         let fits = |len: u64| expected.is_none_or(|expected| len / 2 <= expected);
         loop {
             let lens = state.spares.iter().map(|spare| spare.mapped.len() as u64).enumerate();
@@ -163,8 +178,9 @@ impl Pool {
 
     /// Whether a spare of this length may be kept: all of them take at most half of what there is.
     fn wants(&self, len: u64) -> bool {
-        let spares: u64 = self.state.lock().spares.iter().map(|spare| spare.mapped.len() as u64).sum();
-        spares + len <= self.max / 2
+        let state = self.state.lock();
+        let spares: u64 = state.spares.iter().map(|spare| spare.mapped.len() as u64).sum();
+        state.writes && spares + len <= self.max / 2
     }
 
     /// Makes a spare of a file. After an error it has its name, or none.

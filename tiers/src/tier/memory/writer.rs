@@ -78,7 +78,12 @@ impl MemoryWriter {
         if !rest.is_empty() {
             self.pool.reserve(rest.len() as u64, &self.path)?;
             self.len += rest.len() as u64;
-            self.file.write_all_at(rest, at).map_err(failed())?;
+            while let Err(error) = self.file.write_all_at(rest, at) {
+                // Others fill the tmpfs too: spares make way.
+                if error.raw_os_error() != Some(libc::ENOSPC) || !self.pool.give_up_largest() {
+                    return Err(failed()(error));
+                }
+            }
         }
         self.written += bytes.len() as u64;
         Ok(())
