@@ -128,6 +128,11 @@ fn the_store_is_lost_and_the_program_goes_on_from_a_lower_tier() {
         fs::write(bed.store().join("config.toml"), config)?;
         bed.say(&["fetch", "j@2"])?.success()?;
         bed.say(&["verify", "j@2"])?.success()?;
+        let manifest = bed.job(JOB).join("manifest-000002");
+        fs::write(&manifest, &fs::read(&manifest)?[..100])?;
+        ensure!(bed.say(&["verify", "j@2"])?.code() == 65, "it is damaged");
+        bed.say(&["fetch", "j@2"])?.success()?;
+        bed.say(&["verify", "j@2"])?.success()?;
         all_has_ended(bed)
     });
 }

@@ -98,6 +98,9 @@ pub fn copy_version(
     check_number(&named(), manifest.epoch, epoch).map_err(CopyError::Source)?;
     let segments = manifest.segments().map_err(bad)?;
     let frames = manifest.frames(&segments).map_err(bad)?;
+    if way == Way::Up {
+        remove_damaged(to, epoch)?;
+    }
     let copier = Copier { from, to, way, pace, there: to.inventory().map_err(CopyError::Target)? };
     let mut copied = Copied::default();
     let mut missing = Vec::new();
@@ -123,6 +126,20 @@ pub fn copy_version(
     copier.publish(&names::manifest_name(epoch), &bytes, true)?;
     way.point("cascade-manifest", "fetch-manifest");
     Ok(copied)
+}
+
+/// A manifest that cannot be read keeps its name from the good one.
+fn remove_damaged(to: &Place<'_>, epoch: Epoch) -> Result<(), CopyError> {
+    let is_damaged = match to.manifest(epoch) {
+        Ok(bytes) => Manifest::open(&bytes).is_err(),
+        Err(TierError::NotFound { .. }) => false,
+        Err(error) => return Err(CopyError::Target(error)),
+    };
+    if is_damaged {
+        let name = to.name(&files::manifest_name(epoch)).map_err(CopyError::Target)?;
+        to.tier.remove(&name).map_err(CopyError::Target)?;
+    }
+    Ok(())
 }
 
 struct Copier<'a> {
