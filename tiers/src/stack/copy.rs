@@ -136,7 +136,7 @@ fn remove_damaged(to: &Place<'_>, epoch: Epoch) -> Result<(), CopyError> {
         Err(error) => return Err(CopyError::Target(error)),
     };
     if is_damaged {
-        let name = to.name(&files::manifest_name(epoch)).map_err(CopyError::Target)?;
+        let name = to.name(&names::manifest_name(epoch)).map_err(CopyError::Target)?;
         to.tier.remove(&name).map_err(CopyError::Target)?;
     }
     Ok(())
