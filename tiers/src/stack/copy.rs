@@ -8,6 +8,7 @@
 
 use super::inventory::{Inventory, Place, check_number, damaged, recipe_name};
 use crate::fault;
+use crate::format::FormatError;
 use crate::format::manifest::{Manifest, SegmentEntry};
 use crate::format::segment::Frame;
 use crate::names;
@@ -131,7 +132,8 @@ pub fn copy_version(
 /// A manifest that cannot be read keeps its name from the good one.
 fn remove_damaged(to: &Place<'_>, epoch: Epoch) -> Result<(), CopyError> {
     let is_damaged = match to.manifest(epoch) {
-        Ok(bytes) => Manifest::open(&bytes).is_err(),
+        // One of a newer format is not damaged.
+        Ok(bytes) => matches!(Manifest::open(&bytes), Err(FormatError::Bad { .. })),
         Err(TierError::NotFound { .. }) => false,
         Err(error) => return Err(CopyError::Target(error)),
     };
