@@ -16,14 +16,18 @@ use std::time::{Duration, Instant};
 
 /// How long an agent without a program goes on copying.
 pub const LINGER: Duration = Duration::from_secs(300);
-/// `IOPRIO_CLASS_IDLE` with level 0, as `IOPRIO_PRIO_VALUE` makes it (include/uapi/linux/ioprio.h).
-const IO_IDLE: u32 = 3 << 13;
+/// `IOPRIO_CLASS_BE` with the lowest level, 7, as `IOPRIO_PRIO_VALUE` makes it (include/uapi/linux/ioprio.h). Not
+/// `IOPRIO_CLASS_IDLE`: on a disk that is never idle mq-deadline lets each request of that class wait for ten seconds
+/// (block/mq-deadline.c, `prio_aging_expire`), and images would reach no tier.
+const IO_LOW: u32 = 2 << 13 | 7;
+/// Not the lowest: beside a program that keeps all processors busy that is one hundredth of one.
+const NICE: i32 = 10;
 
 /// The program comes first: the processor and the disk are for it.
 fn low_priority() {
     // 0 is the calling thread (setpriority(2), NOTES; ioprio_set(2)). Without it the copies are only less polite.
-    let _ = attributes::set_nice(0, 19);
-    let _ = sched::set_io_priority(0, IO_IDLE);
+    let _ = attributes::set_nice(0, NICE);
+    let _ = sched::set_io_priority(0, IO_LOW);
 }
 
 /// Starts the cascade of a job that has tiers. `link` is told of the first failure of each.

@@ -6,6 +6,7 @@ use crate::exit::Failure;
 use crate::inherited_fds::InheritedFd;
 use crate::link::{self, Link, Tell};
 use crate::log;
+use crate::report;
 use holdfast_abi::environment::ENV_KEY;
 use holdfast_sys::{fd, spawn::Start};
 use holdfast_tiers::{Job, Store};
@@ -176,8 +177,11 @@ fn agent_environment() -> Result<Vec<CString>, Failure> {
 
 fn wait_for(link: &Link) -> io::Result<Tell> {
     loop {
-        if let Some(tell) = link.next(true)? {
-            return Ok(tell);
+        match link.next(true)? {
+            // A tier may fail before the agent is ready: no reason not to start.
+            Some(Tell::Warning { text }) => report::note(&text),
+            Some(tell) => return Ok(tell),
+            None => {}
         }
     }
 }
