@@ -73,8 +73,12 @@ fn it_is_full_at_its_bound_and_not_before_with_what_others_have_counted() {
     assert!(matches!(tier.publish(&name("a/m"), &piece), Err(TierError::Full { .. })));
     assert!(matches!(tier.prepare("a", MIB), Err(TierError::Full { .. })));
     assert_eq!(folder.files("a"), 6, "nothing is left of what did not fit");
+    // Where there was no room, nothing is kept until something is published.
+    tier.remove(&name("a/blob-0")).unwrap();
+    assert_eq!(folder.files("a"), 5);
+    tier.publish(&name("a/small"), b"small").unwrap();
     // Spares make way for others.
-    for number in 0..4 {
+    for number in 1..5 {
         tier.remove(&name(&format!("a/blob-{number}"))).unwrap();
     }
     assert_eq!(folder.files("a"), 6);

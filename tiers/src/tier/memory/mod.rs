@@ -66,12 +66,9 @@ impl MemoryTier {
     }
 
     fn at(files: LocalTier, system: &Statfs, max: u64, dax: bool) -> MemoryTier {
-        let size = system.blocks().saturating_mul(u64::try_from(system.block_size()).unwrap_or(0));
-        // ramfs, and a tmpfs without limit, say 0.
-        let max = if size == 0 { max } else { max.min(size) };
         let info = TierInfo {
             survives: if dax { Survives::Host } else { Survives::Program },
-            capacity_bytes: Some(max),
+            capacity_bytes: Some(max.min(size_of(system))),
             ..files.info().clone()
         };
         let pool = Arc::new(Pool::new(files.root().to_owned(), max, dax));
@@ -85,6 +82,15 @@ impl MemoryTier {
     pub fn prepare(&self, folder: &str, bytes: u64) -> Result<(), TierError> {
         let folder = self.files.folder(folder, true)?;
         self.pool.add(&folder, bytes)
+    }
+}
+
+/// Bytes that a file system can hold. What it has may change while it is in use: its own answer to a write counts.
+fn size_of(system: &Statfs) -> u64 {
+    match system.blocks().saturating_mul(u64::try_from(system.block_size()).unwrap_or(0)) {
+        // ramfs, and a tmpfs without limit.
+        0 => u64::MAX,
+        size => size,
     }
 }
 
@@ -140,7 +146,20 @@ impl Tier for MemoryTier {
     fn publish(&self, name: &BlobName, bytes: &[u8]) -> Result<(), TierError> {
         let len = bytes.len() as u64;
         self.pool.reserve(len, &self.files.path(name))?;
-        self.files.publish(name, bytes).inspect_err(|_| self.pool.release(len))
+        loop {
+            match self.files.publish(name, bytes) {
+                // Others fill the tmpfs too: spares make way.
+                Err(TierError::Full { .. }) if self.pool.give_up_largest() => {}
+                Err(error) => {
+                    self.pool.release(len);
+                    return Err(error);
+                }
+                Ok(()) => {
+                    self.pool.published();
+                    return Ok(());
+                }
+            }
+        }
     }
 
     fn remove(&self, name: &BlobName) -> Result<(), TierError> {

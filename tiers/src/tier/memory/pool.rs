@@ -10,7 +10,9 @@
 //! spare has been alone with this process since its name was lost.
 
 use super::mapped::{Mapped, is_alone};
+use super::size_of;
 use crate::tier::{TierError, posix};
+use nix::sys::statfs::statfs;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -50,6 +52,8 @@ struct State {
     spares: Vec<Memory>,
     /// Blobs are written here: what is removed will be used again. A command that only removes gives it back.
     writes: bool,
+    /// There was no room, and nothing was published since: what is removed makes room.
+    full: bool,
     /// Files of blobs, which stay mapped: to unmap them, and to map them again, would take longer than to fill them.
     kept: HashMap<PathBuf, Memory>,
     /// Bytes in use, by the last look and what was done since.
@@ -84,9 +88,9 @@ fn bytes_in(folder: &Path, depth: u32) -> u64 {
 
 impl Pool {
     pub(super) fn new(root: PathBuf, max: u64, dax: bool) -> Pool {
-        let state = State { spares: Vec::new(), writes: false, kept: HashMap::new(), used: 0, looked: None };
-        let state = Mutex::new(state);
-        Pool { root, max, dax, state }
+        let (spares, kept) = (Vec::new(), HashMap::new());
+        let state = State { spares, writes: false, full: false, kept, used: 0, looked: None };
+        Pool { root, max, dax, state: Mutex::new(state) }
     }
 
     /// Whether files are to be made durable: those of DAX.
@@ -106,6 +110,7 @@ impl Pool {
         }
         while is_full(&state) {
             if !state.give_up_largest() {
+                state.full = true;
                 return Err(TierError::Full { object: posix::shown(object) });
             }
         }
@@ -113,9 +118,17 @@ impl Pool {
         Ok(())
     }
 
-    /// Gives up a spare, if there is one.
+    /// The file system has no room: gives up a spare, if there is one.
     pub(super) fn give_up_largest(&self) -> bool {
-        self.state.lock().give_up_largest()
+        let mut state = self.state.lock();
+        let given_up = state.give_up_largest();
+        state.full |= !given_up;
+        given_up
+    }
+
+    /// A blob was published: there is room.
+    pub(super) fn published(&self) {
+        self.state.lock().full = false;
     }
 
     /// Gives bytes back that were reserved and are not, or no longer, in use.
@@ -178,9 +191,10 @@ impl Pool {
 
     /// Whether a spare of this length may be kept: all of them take at most half of what there is.
     fn wants(&self, len: u64) -> bool {
+        let size = statfs(&self.root).map_or(0, |system| size_of(&system));
         let state = self.state.lock();
         let spares: u64 = state.spares.iter().map(|spare| spare.mapped.len() as u64).sum();
-        state.writes && spares + len <= self.max / 2
+        state.writes && !state.full && spares + len <= self.max.min(size) / 2
     }
 
     /// Makes a spare of a file. After an error it has its name, or none.
