@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Longest `job.json` that is read, bytes.
-const MAX_RECIPE_LEN: u64 = 16 << 20;
+pub(crate) const MAX_RECIPE_LEN: u64 = 16 << 20;
 
 /// The file that is locked.
 const LOCK: &str = "lock";

@@ -15,8 +15,7 @@ use std::os::fd::AsRawFd;
 
 /// The effective uid.
 pub(crate) fn euid() -> u32 {
-    // SAFETY: needed because std has no such call; no arguments, cannot fail (geteuid(2)).
-    unsafe { libc::geteuid() }
+    nix::unistd::geteuid().as_raw()
 }
 
 fn whole_file(kind: i32) -> libc::flock {

@@ -20,7 +20,8 @@ pub(crate) struct Pace {
     busy_until: Mutex<Option<Instant>>,
 }
 
-fn time_for(bytes: u64, rate: u64) -> Duration {
+/// How long `bytes` take at `rate` bytes a second.
+pub(crate) fn time_for(bytes: u64, rate: u64) -> Duration {
     let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }

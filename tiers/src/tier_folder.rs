@@ -6,7 +6,7 @@
 
 use crate::StoreError;
 use crate::names::{self, FileName};
-use crate::tier::{BlobName, BlobWriter, Entry, Tier, TierError};
+use crate::tier::{BlobName, BlobWriter, Entry, Tier, TierError, read_whole};
 use holdfast_image::Epoch;
 use std::fmt;
 use std::path::PathBuf;
@@ -97,13 +97,6 @@ impl TierFolder {
             Err(TierError::NotFound { .. }) => return Ok(None),
             other => other?,
         };
-        let len = blob.len();
-        if len > limit {
-            let what = format!("{len} bytes; at most {limit} are possible");
-            return Err(StoreError::corrupt(&self.address(file), limit, what));
-        }
-        let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
-        blob.read_at(0, &mut bytes)?;
-        Ok(Some(bytes))
+        Ok(Some(read_whole(&*blob, limit, || self.address(file).display().to_string())?))
     }
 }

@@ -87,20 +87,8 @@ pub(crate) fn decompress(stored: &[u8], raw: &mut [u8]) -> Result<(), String> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use super::super::tests::noise;
     use super::*;
-
-    /// A cheap generator of bytes that do not compress.
-    fn noise(len: usize) -> Vec<u8> {
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut out = Vec::new();
-        while out.len() < len {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            out.extend_from_slice(&state.to_le_bytes());
-        }
-        out
-    }
 
     #[test]
     fn noise_is_left_and_text_is_compressed_again_after_noise() {

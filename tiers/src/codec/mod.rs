@@ -142,6 +142,19 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// A cheap generator of bytes that do not compress.
+    pub(super) fn noise(len: usize) -> Vec<u8> {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut out = Vec::new();
+        while out.len() < len {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            out.extend_from_slice(&state.to_le_bytes());
+        }
+        out
+    }
+
     fn packed(codec: Codec, raw: &[u8]) -> Option<Vec<u8>> {
         Coder::default().encode(codec, raw).map(<[u8]>::to_vec)
     }

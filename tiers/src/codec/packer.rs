@@ -176,21 +176,10 @@ impl Choices {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::noise;
     use super::*;
 
     const SLOW: Relief = Relief { link: 1e6, processors: 2.0 };
-
-    fn noise(len: usize) -> Vec<u8> {
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut out = Vec::new();
-        while out.len() < len {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            out.extend_from_slice(&state.to_le_bytes());
-        }
-        out
-    }
 
     #[test]
     fn noise_is_left_and_text_is_packed_again_after_noise() {

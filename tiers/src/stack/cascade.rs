@@ -14,6 +14,7 @@ use super::local::LocalVersions;
 use super::plan::{LocalRules, local_removals, wanted};
 use super::record::{TierRecord, TiersRecord};
 use super::remove::{self, SegmentTables};
+use crate::job::MAX_RECIPE_LEN;
 use crate::tier::{Tier, TierError};
 use crate::{Job, files};
 use holdfast_image::Epoch;
@@ -25,8 +26,6 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Longest `job.json` that is copied, bytes.
-const MAX_RECIPE: u64 = 16 << 20;
 /// A tier on which nothing has moved for so long is not waited for at the end.
 const STALLED: Duration = Duration::from_secs(30);
 
@@ -409,7 +408,7 @@ impl Worker {
         let folder = self.shared.job.folder();
         let from = Place { tier: &**folder.tier(), folder: folder.folder() };
         let recipe = self.shared.job.dir().join("job.json");
-        let recipe = files::read_checked(&recipe, MAX_RECIPE).map_err(|error| {
+        let recipe = files::read_checked(&recipe, MAX_RECIPE_LEN).map_err(|error| {
             CopyError::Source(TierError::Settings { object: "job.json".into(), why: error.to_string() })
         })?;
         let pace = WorkerPace { worker: self, epoch: epoch.0 };
@@ -469,12 +468,13 @@ impl Pace for WorkerPace<'_> {
         if let Some(wait) = wait {
             self.worker.wait(Some(Instant::now() + wait), |_| false);
         }
-        self.worker.change(|state| {
-            if let Activity::Copying { done, .. } = &mut state.activity {
-                *done += bytes;
-            }
-        });
-        !self.worker.shared.inner.lock().stopping
+        let mut inner = self.worker.shared.inner.lock();
+        let state = &mut inner.states[self.worker.index];
+        if let Activity::Copying { done, .. } = &mut state.activity {
+            *done += bytes;
+        }
+        state.moved = Instant::now();
+        !inner.stopping
     }
 
     fn piece(&self) -> u64 {

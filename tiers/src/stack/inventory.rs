@@ -9,15 +9,11 @@
 
 use crate::format::FormatError;
 use crate::format::manifest::{MAX_LEN, Manifest, SegmentEntry};
+use crate::job::MAX_RECIPE_LEN;
 use crate::names::{self, FileName};
-use crate::tier::{Blob, BlobName, Tier, TierError};
+use crate::tier::{BlobName, Tier, TierError, read_whole};
 use holdfast_image::Epoch;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Longest `job-N` that is read, bytes.
-const MAX_RECIPE: u64 = 16 << 20;
-/// Bytes that are read at once where the length is only what the tier says.
-const PIECE: u64 = 4 << 20;
 
 /// Where the versions of a job are on a tier.
 #[derive(Clone, Copy)]
@@ -93,7 +89,7 @@ impl Place<'_> {
     /// # Errors
     /// Of the tier; it is not there.
     pub fn recipe(&self, epoch: Epoch) -> Result<Vec<u8>, TierError> {
-        self.read(&recipe_name(epoch), MAX_RECIPE)
+        self.read(&recipe_name(epoch), MAX_RECIPE_LEN)
     }
 
     /// The segments that a version names.
@@ -111,11 +107,7 @@ impl Place<'_> {
     fn read(&self, file: &str, most: u64) -> Result<Vec<u8>, TierError> {
         let name = self.name(file)?;
         let blob = self.tier.open(&name)?;
-        if blob.len() > most {
-            let what = format!("{} bytes; at most {most} are possible", blob.len());
-            return Err(TierError::Damaged { object: self.object(&name), offset: most, what });
-        }
-        read_whole(&*blob)
+        read_whole(&*blob, most, || self.object(&name))
     }
 
     /// How a blob is called in messages.
@@ -143,16 +135,4 @@ pub(crate) fn damaged(name: &Result<BlobName, TierError>, error: FormatError) ->
 
 fn object(name: &Result<BlobName, TierError>) -> String {
     name.as_ref().map(BlobName::to_string).unwrap_or_default()
-}
-
-/// Piece by piece: a length that is not true is found before memory is taken for it.
-fn read_whole(blob: &dyn Blob) -> Result<Vec<u8>, TierError> {
-    let mut bytes = Vec::new();
-    while (bytes.len() as u64) < blob.len() {
-        let from = bytes.len();
-        let more = (blob.len() - from as u64).min(PIECE);
-        bytes.resize(from + usize::try_from(more).unwrap_or(0), 0);
-        blob.read_at(from as u64, &mut bytes[from..])?;
-    }
-    Ok(bytes)
 }

@@ -5,6 +5,7 @@
 //! link. Invariants: the file is locked only while eight bytes are read and written; a file that cannot be used, or
 //! holds nonsense (a clock that was set back), costs at most [`AHEAD`] of waiting.
 
+use crate::throttle::time_for;
 use parking_lot::Mutex;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -34,7 +35,7 @@ impl Link {
             crate::lock::euid(),
             xxh3_64(link(address).as_bytes())
         ));
-        Link { rate: rate.max(1), file: open(&path).ok(), alone: Mutex::default() }
+        Link { rate, file: open(&path).ok(), alone: Mutex::default() }
     }
 
     /// Takes the link for so many bytes. Returns how long to wait before they are sent.
@@ -56,19 +57,14 @@ impl Link {
             file.unlock()?;
             written.map(|()| wait)
         };
-        shared().unwrap_or_else(|_| self.time_of(bytes))
-    }
-
-    fn time_of(&self, bytes: u64) -> Duration {
-        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.rate);
-        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+        shared().unwrap_or_else(|_| time_for(bytes, self.rate))
     }
 
     /// What `until` becomes, and how long that is from now.
     fn next(&self, now: Duration, until: u64, bytes: u64) -> (Duration, u64) {
         let earliest = now.saturating_sub(BURST);
         let from = Duration::from_nanos(until).clamp(earliest, now.saturating_add(AHEAD));
-        let next = from.saturating_add(self.time_of(bytes));
+        let next = from.saturating_add(time_for(bytes, self.rate));
         (next.saturating_sub(now), u64::try_from(next.as_nanos()).unwrap_or(u64::MAX))
     }
 }

@@ -2,9 +2,8 @@
 //!
 //! Used by the cascade's threads and by the agent after a commit.
 
-use super::plan::HeldVersion;
+use super::plan::{HeldVersion, SegmentIds};
 use crate::format::manifest::SegmentEntry;
-use crate::policy::SegmentId;
 use crate::stack::Place;
 use crate::{Job, StoreError};
 use holdfast_image::Epoch;
@@ -43,14 +42,10 @@ impl LocalVersions {
 
     /// All images, for the decision which of them go.
     pub(crate) fn held(&self, waiting: &BTreeSet<u64>, pinned: Option<u64>) -> Vec<HeldVersion> {
-        let mut ids = BTreeMap::new();
-        let mut id = |entry: &SegmentEntry| {
-            let next = ids.len() as u64;
-            SegmentId(*ids.entry((entry.epoch.0, entry.number)).or_insert(next))
-        };
+        let mut ids = SegmentIds::default();
         let known = self.known.lock();
         let held = known.iter().filter_map(|(&number, table)| {
-            let segments = table.as_ref()?.iter().map(|entry| (id(entry), entry.len)).collect();
+            let segments = ids.of(table.as_ref()?);
             let waits = waiting.contains(&number);
             Some(HeldVersion { number, segments, waits, pinned: pinned == Some(number) })
         });

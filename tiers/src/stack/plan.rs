@@ -3,12 +3,28 @@
 //! Called by the cascade and, after a commit, by the agent. Invariants: the newest version is wanted first; what a tier
 //! would remove at once is not wanted; the newest image of the first tier never goes.
 
+use crate::format::manifest::SegmentEntry;
 use crate::policy::{Retention, SegmentId, Version};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Without `max=`, images of the first tier that wait for a lower one may have so many times the bytes of the newest
 /// image.
 const WAITING: u64 = 4;
+
+/// Numbers for segments, by which the policy knows them.
+#[derive(Default)]
+pub(crate) struct SegmentIds(BTreeMap<(u64, u32), u64>);
+
+impl SegmentIds {
+    /// The segments of a version, with their bytes.
+    pub(crate) fn of(&mut self, table: &[SegmentEntry]) -> Vec<(SegmentId, u64)> {
+        let mut id = |entry: &SegmentEntry| {
+            let next = self.0.len() as u64;
+            SegmentId(*self.0.entry((entry.epoch.0, entry.number)).or_insert(next))
+        };
+        table.iter().map(|entry| (id(entry), entry.len)).collect()
+    }
+}
 
 /// The versions that a tier with these rules is to get, the newest first: of those that are at the source (`here`) and
 /// not on the tier (`there`). What is not newer than `removed`, the newest version that was removed there, is over.
@@ -60,25 +76,20 @@ pub fn local_removals(rules: &LocalRules, held: &[HeldVersion]) -> (Vec<u64>, Ve
     let needed: u64 = newest.segments.iter().map(|(_, bytes)| bytes).sum();
     let retention = Retention { keep: rules.keep, every: None, max_bytes: rules.max_bytes };
     let most = rules.max_bytes.unwrap_or(needed.saturating_mul(WAITING));
+    let removes = |waits: &dyn Fn(&HeldVersion) -> bool| {
+        let version = |version: &HeldVersion| Version {
+            number: version.number,
+            segments: version.segments.clone(),
+            wanted_below: version.pinned || waits(version),
+        };
+        retention.removes(&held.iter().map(version).collect::<Vec<_>>())
+    };
+    // What would go if nothing waited.
+    let without: BTreeSet<u64> = removes(&|_| false).into_iter().collect();
     let mut given_up: BTreeSet<u64> = BTreeSet::new();
     loop {
         let waits = |version: &HeldVersion| version.waits && !given_up.contains(&version.number);
-        let versions: Vec<Version> = held
-            .iter()
-            .map(|version| Version {
-                number: version.number,
-                segments: version.segments.clone(),
-                wanted_below: version.pinned || waits(version),
-            })
-            .collect();
-        let removes = retention.removes(&versions);
-        // What stays though the rules would have it go.
-        let none_waits: Vec<Version> = versions
-            .iter()
-            .zip(held)
-            .map(|(version, held)| Version { wanted_below: held.pinned, ..version.clone() })
-            .collect();
-        let without: BTreeSet<u64> = retention.removes(&none_waits).into_iter().collect();
+        let removes = removes(&waits);
         let oldest = held.iter().filter(|v| waits(v) && without.contains(&v.number)).map(|v| v.number).min();
         match oldest {
             Some(oldest) if bytes_of(held, &removes) > most => given_up.insert(oldest),

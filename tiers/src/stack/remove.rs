@@ -7,10 +7,11 @@
 
 use super::copy::CopyError;
 use super::inventory::{Place, recipe_name};
+use super::plan::SegmentIds;
 use crate::fault;
 use crate::format::manifest::SegmentEntry;
 use crate::names;
-use crate::policy::{Retention, SegmentId, Version};
+use crate::policy::{Retention, Version};
 use crate::tier::TierError;
 use holdfast_image::Epoch;
 use std::collections::btree_map::Entry;
@@ -38,7 +39,7 @@ pub(crate) fn apply(
             });
         }
     }
-    let mut ids = BTreeMap::new();
+    let mut ids = SegmentIds::default();
     let mut versions: Vec<Version> =
         tables.iter().map(|(&number, table)| version(number, table.as_deref(), &mut ids)).collect();
     if let Some((number, table)) = &coming {
@@ -81,11 +82,6 @@ fn remove(place: &Place<'_>, file: &str, point: &'static str) -> Result<(), Copy
     Ok(())
 }
 
-fn version(number: u64, table: Option<&[SegmentEntry]>, ids: &mut BTreeMap<(u64, u32), u64>) -> Version {
-    let mut id = |entry: &SegmentEntry| {
-        let next = ids.len() as u64;
-        SegmentId(*ids.entry((entry.epoch.0, entry.number)).or_insert(next))
-    };
-    let segments = table.unwrap_or_default().iter().map(|entry| (id(entry), entry.len)).collect();
-    Version { number, segments, wanted_below: false }
+fn version(number: u64, table: Option<&[SegmentEntry]>, ids: &mut SegmentIds) -> Version {
+    Version { number, segments: ids.of(table.unwrap_or_default()), wanted_below: false }
 }

@@ -1,7 +1,7 @@
 //! Addresses of tiers, as users write them.
 //!
 //! ```text
-//! memory  memory=/mnt/pmem/log       a log in memory
+//! memory  memory=/mnt/pmem/log       memory: tmpfs, or a file system with DAX
 //! dir=/nvme/ckpt  /nvme/ckpt         a folder: a disk, or a file system of several hosts (NFS, Lustre)
 //! file:///nvme/ckpt                  the same, as a URL
 //! s3://bucket/prefix                 an object store: S3 and what speaks it, gs:// (Google), az:// (Azure)
@@ -23,7 +23,7 @@ const MAX_ADDRESS: usize = 4096;
 /// What an address says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Address {
-    /// A log in memory; in a file (tmpfs or DAX), if one is named.
+    /// Memory; in this folder (tmpfs or DAX), if one is named.
     Memory(Option<PathBuf>),
     /// A folder of a file system; absolute.
     Folder(PathBuf),

@@ -9,6 +9,7 @@
 //! link inside the folder is followed, and nothing is read that another user could have written.
 //! Fails by: an error that names the path.
 
+use super::posix::FileBlob;
 use super::{Blob, BlobName, BlobWriter, Entry, Listing, Survives, Tier, TierError, TierInfo, posix};
 use crate::buffer::AlignedBuffer;
 use crate::fault;
@@ -71,6 +72,16 @@ impl LocalTier {
         }
         Ok(path)
     }
+
+    /// Where a blob will be, if there is none; its folder is made.
+    pub(super) fn vacant(&self, name: &BlobName) -> Result<PathBuf, TierError> {
+        self.folder(name.folder(), true)?;
+        let path = self.path(name);
+        if fs::symlink_metadata(&path).is_ok() {
+            return Err(TierError::Exists { object: posix::shown(&path) });
+        }
+        Ok(path)
+    }
 }
 
 impl Tier for LocalTier {
@@ -80,7 +91,7 @@ impl Tier for LocalTier {
 
     fn list(&self, folder: &str) -> Result<Listing, TierError> {
         let mut listing = Listing::default();
-        if !folder.is_empty() && BlobName::new(folder).is_none() {
+        if !BlobName::is_folder(folder) {
             return Ok(listing);
         }
         let found = self.folder(folder, false).and_then(|path| {
@@ -115,16 +126,12 @@ impl Tier for LocalTier {
         self.folder(name.folder(), false)?;
         let path = self.path(name);
         let (file, len) = posix::open_checked(&path)?;
-        Ok(Box::new(LocalBlob { file, len, object: posix::shown(&path) }))
+        Ok(Box::new(FileBlob { file, len, object: posix::shown(&path), mappable: true }))
     }
 
     fn create(&self, name: &BlobName, _expected: Option<u64>) -> Result<Box<dyn BlobWriter>, TierError> {
-        self.folder(name.folder(), true)?;
-        let path = self.path(name);
+        let path = self.vacant(name)?;
         let object = posix::shown(&path);
-        if fs::symlink_metadata(&path).is_ok() {
-            return Err(TierError::Exists { object });
-        }
         let (direct, made) = match posix::create_part(&path, libc::O_DIRECT) {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => (false, posix::create_part(&path, 0)),
             other => (true, other),
@@ -144,18 +151,14 @@ impl Tier for LocalTier {
     }
 
     fn publish(&self, name: &BlobName, bytes: &[u8]) -> Result<(), TierError> {
-        let folder = self.folder(name.folder(), true)?;
-        let path = self.path(name);
-        let object = posix::shown(&path);
-        if fs::symlink_metadata(&path).is_ok() {
-            return Err(TierError::Exists { object });
-        }
+        let path = self.vacant(name)?;
+        let (folder, object) = (path.parent().unwrap_or(&self.root), posix::shown(&path));
         let (mut file, part) =
             posix::create_part(&path, 0).map_err(TierError::io("create", object.clone()))?;
         let written = file.write_all(bytes).and_then(|()| file.sync_all());
         let published = written.map_err(TierError::io("write", object.clone())).and_then(|()| {
             // The names of what this one refers to must be durable before its own.
-            posix::sync_folder(&folder)?;
+            posix::sync_folder(folder)?;
             fault::point("manifest-temp");
             posix::rename_new(&part, &path).map_err(TierError::io("rename", object))
         });
@@ -164,7 +167,7 @@ impl Tier for LocalTier {
             let _ = fs::remove_file(&part);
             return Err(error);
         }
-        posix::sync_folder(&folder)?;
+        posix::sync_folder(folder)?;
         fault::point("manifest-renamed");
         Ok(())
     }
@@ -192,33 +195,6 @@ impl Tier for LocalTier {
             }
         }
         Ok(bytes)
-    }
-}
-
-/// An open file.
-struct LocalBlob {
-    file: File,
-    len: u64,
-    object: String,
-}
-
-impl Blob for LocalBlob {
-    fn len(&self) -> u64 {
-        self.len
-    }
-
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), TierError> {
-        match self.file.read_exact_at(buffer, offset) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                let len = self.file.metadata().map_or(self.len, |meta| meta.len());
-                Err(TierError::Short { object: self.object.clone(), len })
-            }
-            other => other.map_err(TierError::io("read", self.object.clone())),
-        }
-    }
-
-    fn mapping(&self) -> Option<(&File, u64)> {
-        Some((&self.file, 0))
     }
 }
 

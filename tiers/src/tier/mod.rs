@@ -162,3 +162,26 @@ pub trait BlobWriter: Send {
     /// looks.
     fn finish(self: Box<Self>) -> Result<u64, TierError>;
 }
+
+/// All bytes of a blob that has at most `most`; `object`: how messages call it. Piece by piece: a length that is not
+/// true is found before memory is taken for it.
+pub(crate) fn read_whole(
+    blob: &dyn Blob,
+    most: u64,
+    object: impl Fn() -> String,
+) -> Result<Vec<u8>, TierError> {
+    const PIECE: u64 = 4 << 20;
+    let len = blob.len();
+    if len > most {
+        let what = format!("{len} bytes; at most {most} are possible");
+        return Err(TierError::Damaged { object: object(), offset: most, what });
+    }
+    let mut bytes = Vec::new();
+    while (bytes.len() as u64) < len {
+        let from = bytes.len();
+        let more = (len - from as u64).min(PIECE);
+        bytes.resize(from + usize::try_from(more).unwrap_or(0), 0);
+        blob.read_at(from as u64, &mut bytes[from..])?;
+    }
+    Ok(bytes)
+}

@@ -26,6 +26,11 @@ impl BlobName {
         if folder.is_empty() { BlobName::new(file) } else { BlobName::new(&format!("{folder}/{file}")) }
     }
 
+    /// Whether blobs can be in a folder of this name ("" is the uppermost).
+    pub fn is_folder(folder: &str) -> bool {
+        folder.is_empty() || BlobName::new(folder).is_some()
+    }
+
     /// The whole name.
     pub fn as_str(&self) -> &str {
         &self.0

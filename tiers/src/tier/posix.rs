@@ -5,11 +5,12 @@
 //! program, and are trusted at a restart.
 //! Fails by: an error that names the path.
 
-use super::TierError;
+use super::{Blob, TierError};
+use crate::lock::euid;
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,11 +24,16 @@ pub(crate) fn shown(path: &Path) -> String {
 
 /// Why a file or folder is not the caller's alone, if so.
 pub(crate) fn others_may_write(meta: &Metadata) -> Option<String> {
-    let own = nix::unistd::geteuid().as_raw();
-    if meta.uid() != own {
-        return Some(format!("it belongs to uid {}, you are uid {own}", meta.uid()));
+    not_own(meta.uid(), meta.mode())
+}
+
+/// The same of an owner and a mode.
+pub(super) fn not_own(owner: u32, mode: u32) -> Option<String> {
+    let own = euid();
+    if owner != own {
+        return Some(format!("it belongs to uid {owner}, you are uid {own}"));
     }
-    (meta.mode() & 0o022 != 0).then(|| format!("others may write to it (mode {:04o})", meta.mode() & 0o7777))
+    (mode & 0o022 != 0).then(|| format!("others may write to it (mode {:04o})", mode & 0o7777))
 }
 
 fn check_owner(path: &Path, meta: &Metadata) -> Result<(), TierError> {
@@ -78,13 +84,18 @@ pub(crate) fn create_new(path: &Path, flags: i32) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes an unfinished file for the blob `path`, under a name that no other writer has.
-pub(crate) fn create_part(path: &Path, flags: i32) -> io::Result<(File, PathBuf)> {
+/// A name for what is no blob `path` yet, or no longer, in the same folder; each has another one.
+pub(super) fn part_of(path: &Path) -> PathBuf {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    path.with_file_name(format!("{PART}{name}.{}.{number}", std::process::id()))
+}
+
+/// Makes an unfinished file for the blob `path`, under a name that no other writer has.
+pub(crate) fn create_part(path: &Path, flags: i32) -> io::Result<(File, PathBuf)> {
     loop {
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let part = path.with_file_name(format!("{PART}{name}.{}.{number}", std::process::id()));
+        let part = part_of(path);
         match create_new(&part, flags) {
             // A writer on another host, or one that was killed, has it.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -133,5 +144,35 @@ pub(crate) fn remove(path: &Path) -> Result<bool, TierError> {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(TierError::io("remove", shown(path))(error)),
+    }
+}
+
+/// A blob that is a file.
+pub(super) struct FileBlob {
+    pub(super) file: File,
+    pub(super) len: u64,
+    /// For messages.
+    pub(super) object: String,
+    /// Whether it may be mapped.
+    pub(super) mappable: bool,
+}
+
+impl Blob for FileBlob {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), TierError> {
+        match self.file.read_exact_at(buffer, offset) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                let len = self.file.metadata().map_or(self.len, |meta| meta.len());
+                Err(TierError::Short { object: self.object.clone(), len })
+            }
+            other => other.map_err(TierError::io("read", self.object.clone())),
+        }
+    }
+
+    fn mapping(&self) -> Option<(&File, u64)> {
+        self.mappable.then_some((&self.file, 0))
     }
 }

@@ -18,11 +18,9 @@ mod unfinished;
 use self::file_system::survives;
 use self::opened::Opened;
 use self::unfinished::Unfinished;
-use super::posix::others_may_write;
+use super::posix::{FileBlob, others_may_write};
 use super::{Blob, BlobName, BlobWriter, Entry, Listing, Survives, Tier, TierError, TierInfo};
-use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// A tier in a folder.
@@ -75,7 +73,7 @@ impl FolderTier {
     }
 
     fn existing(&self, folder: &str) -> Result<Option<Opened>, TierError> {
-        if !folder.is_empty() && BlobName::new(folder).is_none() {
+        if !BlobName::is_folder(folder) {
             return Ok(None);
         }
         Opened::walk(&self.root, folder)
@@ -128,7 +126,7 @@ impl Tier for FolderTier {
         let object = || self.root.join(name.as_str()).display().to_string();
         let folder = self.existing(name.folder())?.ok_or_else(|| TierError::NotFound { object: object() })?;
         let (file, len) = folder.open_file(name.file())?;
-        Ok(Box::new(FolderBlob { file, len, object: object(), mappable: self.info.mappable }))
+        Ok(Box::new(FileBlob { file, len, object: object(), mappable: self.info.mappable }))
     }
 
     fn create(&self, name: &BlobName, _expected: Option<u64>) -> Result<Box<dyn BlobWriter>, TierError> {
@@ -172,33 +170,6 @@ impl FolderTier {
             folder = above;
         }
         Ok(())
-    }
-}
-
-struct FolderBlob {
-    file: File,
-    len: u64,
-    object: String,
-    mappable: bool,
-}
-
-impl Blob for FolderBlob {
-    fn len(&self) -> u64 {
-        self.len
-    }
-
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), TierError> {
-        self.file.read_exact_at(buffer, offset).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => TierError::Short {
-                object: self.object.clone(),
-                len: self.file.metadata().map_or(self.len, |meta| meta.len()),
-            },
-            _ => TierError::io("read", &self.object)(error),
-        })
-    }
-
-    fn mapping(&self) -> Option<(&File, u64)> {
-        self.mappable.then_some((&self.file, 0))
     }
 }
 

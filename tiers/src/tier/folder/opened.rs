@@ -5,11 +5,12 @@
 //! Invariant: an [`Opened`] below the root of a tier is a folder of this user that no other may write to, found without
 //! following a link. The root itself may be anybody's.
 
-use crate::tier::TierError;
+use crate::lock::euid;
+use crate::tier::{TierError, posix};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat};
 use nix::sys::stat::{FchmodatFlags, FileStat, Mode, SFlag, fchmodat, fstat, fstatat, mkdirat};
-use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -27,7 +28,7 @@ pub(super) struct Meta(FileStat);
 
 impl Meta {
     pub(super) fn is_ours(&self) -> bool {
-        self.0.st_uid == geteuid().as_raw()
+        self.0.st_uid == euid()
     }
 
     pub(super) fn is_folder(&self) -> bool {
@@ -67,19 +68,13 @@ impl Meta {
     /// Refuses what another user owns or may write to.
     fn check(&self, object: &str) -> Result<(), TierError> {
         let refused = |why: String| Err(TierError::Denied { object: object.to_owned(), why });
-        let (owner, user, mode) = (self.0.st_uid, geteuid().as_raw(), self.0.st_mode & 0o7777);
-        if owner != user && user == 0 && owner >= 65534 {
+        let owner = self.0.st_uid;
+        if euid() == 0 && owner >= 65534 {
             return refused(format!(
                 "it belongs to uid {owner}: this server does not trust root (root_squash)"
             ));
         }
-        if owner != user {
-            return refused(format!("it belongs to uid {owner}, you are uid {user}"));
-        }
-        if mode & 0o022 != 0 {
-            return refused(format!("others may write to it (mode {mode:04o})"));
-        }
-        Ok(())
+        posix::not_own(owner, self.0.st_mode).map_or(Ok(()), refused)
     }
 }
 

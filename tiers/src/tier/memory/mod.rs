@@ -135,12 +135,7 @@ impl Tier for MemoryTier {
     }
 
     fn create(&self, name: &BlobName, expected: Option<u64>) -> Result<Box<dyn BlobWriter>, TierError> {
-        self.files.folder(name.folder(), true)?;
-        let path = self.files.path(name);
-        if fs::symlink_metadata(&path).is_ok() {
-            return Err(TierError::Exists { object: posix::shown(&path) });
-        }
-        Ok(Box::new(MemoryWriter::new(&self.pool, path, expected)?))
+        Ok(Box::new(MemoryWriter::new(&self.pool, self.files.vacant(name)?, expected)?))
     }
 
     fn publish(&self, name: &BlobName, bytes: &[u8]) -> Result<(), TierError> {

@@ -19,7 +19,6 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Smaller files are not worth being kept.
@@ -66,10 +65,14 @@ impl State {
         let Some(at) = (0..self.spares.len()).max_by_key(|at| self.spares[*at].mapped.len()) else {
             return false;
         };
+        self.give_up(at);
+        true
+    }
+
+    fn give_up(&mut self, at: usize) {
         let spare = self.spares.swap_remove(at);
         self.used = self.used.saturating_sub(spare.mapped.len() as u64);
         discard(&spare);
-        true
     }
 }
 
@@ -149,13 +152,11 @@ impl Pool {
                 Some(expected) if *len >= expected => (0, len - expected),
                 _ => (1, u64::MAX - len),
             })?;
-            let spare = state.spares.swap_remove(at);
-            // Another process has removed its name, and it could not be given a new one.
-            if is_named(&spare.file) {
-                return Some(spare);
+            if is_named(&state.spares[at].file) {
+                return Some(state.spares.swap_remove(at));
             }
-            state.used = state.used.saturating_sub(spare.mapped.len() as u64);
-            discard(&spare);
+            // Another process has removed its name, and it could not be given a new one.
+            state.give_up(at);
         }
     }
 
@@ -203,7 +204,7 @@ impl Pool {
             Some(Memory { file, mapped, .. }) => (file, Some(mapped)),
             None => (open(path)?, None),
         };
-        let part = part_of(path);
+        let part = posix::part_of(&path.with_file_name("spare"));
         posix::rename_new(path, &part)?;
         match prepare(file, mapped, part.clone(), self.dax) {
             Ok(Some(spare)) => self.state.lock().spares.push(spare),
@@ -246,9 +247,7 @@ impl Pool {
         let mut state = self.state.lock();
         for at in (0..state.spares.len()).rev() {
             if state.spares[at].path.parent() == Some(folder) {
-                let spare = state.spares.swap_remove(at);
-                state.used = state.used.saturating_sub(spare.mapped.len() as u64);
-                discard(&spare);
+                state.give_up(at);
             }
         }
     }
@@ -263,13 +262,6 @@ impl Drop for Pool {
 fn discard(spare: &Memory) {
     // One that cannot be removed now is removed by `clean`.
     let _ = fs::remove_file(&spare.path);
-}
-
-/// A name for what is no blob any more, in the same folder.
-fn part_of(path: &Path) -> PathBuf {
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    path.with_file_name(format!("{}spare.{}.{number}", posix::PART, std::process::id()))
 }
 
 /// Has the kernel give a file its pages; an error where a store into a mapping would end the process.

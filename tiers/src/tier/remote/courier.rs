@@ -92,19 +92,19 @@ impl Courier {
         let metadata = request.uri().host().is_some_and(|host| METADATA_HOSTS.contains(&host));
         let limit = self.patience.limit(request.body().content_length() as u64);
         let noted = |error: HttpError| {
-            seen.note(Some(if metadata { Answer::NoCredentials } else { Answer::lost(&error) }));
+            seen.note(if metadata { Answer::NoCredentials } else { Answer::lost(&error) });
             error
         };
         let response = within(limit, self.inner.execute(request)).await.map_err(noted)?;
         let status = response.status();
         if status.is_success() {
             // What comes behind it may still be cut off.
-            seen.note(Some(Answer::of(status.as_u16(), b"")));
+            seen.note(Answer::of(status.as_u16(), b""));
             return Ok(response);
         }
         let (parts, body) = response.into_parts();
         let body = within(self.patience.answer, beginning(body)).await.map_err(noted)?;
-        seen.note(Some(if metadata { Answer::NoCredentials } else { Answer::of(status.as_u16(), &body) }));
+        seen.note(if metadata { Answer::NoCredentials } else { Answer::of(status.as_u16(), &body) });
         Ok(HttpResponse::from_parts(parts, body.into()))
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::tier::TierError;
 use object_store::client::HttpError;
-use std::sync::Mutex;
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Most characters of a server's words in a message.
@@ -46,12 +46,12 @@ impl Seen {
         self.attempts.load(Ordering::Relaxed)
     }
 
-    pub(super) fn note(&self, answer: Option<Answer>) {
-        *self.answer.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = answer;
+    pub(super) fn note(&self, answer: Answer) {
+        *self.answer.lock() = Some(answer);
     }
 
     pub(super) fn answer(&self) -> Option<Answer> {
-        self.answer.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+        self.answer.lock().clone()
     }
 
     /// Whether the server does not know the operation.
@@ -157,7 +157,7 @@ mod tests {
 
     fn seen(answer: Answer) -> Seen {
         let seen = Seen::default();
-        seen.note(Some(answer));
+        seen.note(answer);
         seen
     }
 

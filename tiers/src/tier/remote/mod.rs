@@ -30,7 +30,7 @@ use super::address::Address;
 use super::{Blob, BlobName, BlobWriter, Entry, Listing, Survives, Tier, TierError, TierInfo};
 use bytes::Bytes;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, path::Path};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 /// The object that every opening tries to create.
@@ -90,7 +90,7 @@ impl RemoteTier {
             single_writer: Some(why.to_owned()),
         };
         let requests = Requests::new(&name)?;
-        let place = Place { store, requests, patience, prefix, name, left: Mutex::default() };
+        let place = Place { store, requests, patience, prefix, name, left: Default::default() };
         Ok(RemoteTier { place: Arc::new(place), unknown, known: OnceLock::new(), writable })
     }
 
@@ -157,7 +157,7 @@ impl Tier for RemoteTier {
 
     fn list(&self, folder: &str) -> Result<Listing, TierError> {
         let mut listing = Listing::default();
-        if !folder.is_empty() && BlobName::new(folder).is_none() {
+        if !BlobName::is_folder(folder) {
             return Ok(listing);
         }
         let path = self.place.path_of(folder)?;

@@ -8,7 +8,8 @@ use crate::tier::{BlobName, TierError};
 use bytes::Bytes;
 use object_store::path::Path;
 use object_store::{MultipartUpload, ObjectStore, ObjectStoreExt, PutMode};
-use std::sync::{Arc, Mutex, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How often a write that another one is in the way of is tried, and how long to wait between.
@@ -128,17 +129,14 @@ impl Place {
         let ended = self.requests.wait(&self.name, patience, left.upload.abort());
         let ended = matches!(ended, Ok(()) | Err(TierError::NotFound { .. }));
         if !ended {
-            self.left.lock().unwrap_or_else(PoisonError::into_inner).push(left);
+            self.left.lock().push(left);
         }
         ended
     }
 
     /// Ends the uploads in `folder` that could not be ended before. Their bytes.
     pub(super) fn abort_left(&self, folder: &str) -> u64 {
-        let taken: Vec<LeftUpload> = {
-            let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-            left.extract_if(.., |left| left.folder == folder).collect()
-        };
+        let taken: Vec<LeftUpload> = self.left.lock().extract_if(.., |left| left.folder == folder).collect();
         let mut freed = 0;
         for left in taken {
             let bytes = left.bytes;
