@@ -107,6 +107,25 @@ pub fn of_store(error: &StoreError) -> Exit {
     }
 }
 
+/// The exit code that fits an error of a tier.
+pub fn of_tier(error: &TierError) -> Exit {
+    match error {
+        TierError::NotFound { .. } => Exit::NotFound,
+        TierError::Damaged { .. } | TierError::Short { .. } => Exit::BadImage,
+        TierError::Denied { .. } => Exit::Permission,
+        TierError::Full { .. } => Exit::CannotCreate,
+        TierError::Settings { .. } => Exit::Usage,
+        TierError::Exists { .. } => Exit::Refused,
+        TierError::Unavailable { .. } | TierError::Io { .. } => Exit::Internal,
+    }
+}
+
+impl From<TierError> for Failure {
+    fn from(error: TierError) -> Failure {
+        Failure::new(of_tier(&error), error.to_string())
+    }
+}
+
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Failure {
         Failure::new(of_store(&error), error.to_string())

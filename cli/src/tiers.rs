@@ -9,13 +9,12 @@ use crate::config;
 use crate::exit::{Exit, Failure};
 use crate::settings::Settings;
 use holdfast_image::Epoch;
-use holdfast_tiers::stack::{LocalRules, Opener, Place, TierSpec};
+use holdfast_tiers::Store;
+use holdfast_tiers::stack::{LocalRules, Place, TierSpec, TiersRecord};
 use holdfast_tiers::tier::{Tier, TierError, address};
-use holdfast_tiers::{Job, Store};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
-use std::sync::Arc;
 
 /// The tiers of a job that is started, or read back, now.
 ///
@@ -49,11 +48,6 @@ pub fn local_rules(settings: &Settings) -> LocalRules {
     }
 }
 
-/// How tiers are opened.
-pub fn opener() -> Opener {
-    Arc::new(open)
-}
-
 /// Opens a tier.
 ///
 /// # Errors
@@ -77,6 +71,14 @@ pub fn new_id() -> Result<String, Failure> {
         .and_then(|mut file| file.read_exact(&mut bytes))
         .map_err(|error| Failure::system("reading /dev/urandom", &error))?;
     Ok(format!("{:016x}", u64::from_le_bytes(bytes)))
+}
+
+/// The number of a job with these settings, which had `old` (may be empty): those without tiers need none.
+///
+/// # Errors
+/// As [`new_id`].
+pub fn id_for(settings: &Settings, old: String) -> Result<String, Failure> {
+    if settings.tiers.is_empty() || !old.is_empty() { Ok(old) } else { new_id() }
 }
 
 /// A version of a job on a tier.
@@ -107,25 +109,10 @@ pub fn versions(tier: &dyn Tier, job: &str, id: Option<&str>) -> Result<Vec<Foun
     Ok(found)
 }
 
-/// The exit code that fits an error of a tier.
-pub fn exit_of(error: &TierError) -> Exit {
-    match error {
-        TierError::NotFound { .. } => Exit::NotFound,
-        TierError::Damaged { .. } | TierError::Short { .. } => Exit::BadImage,
-        TierError::Denied { .. } => Exit::Permission,
-        TierError::Full { .. } => Exit::CannotCreate,
-        TierError::Settings { .. } => Exit::Usage,
-        TierError::Exists { .. } => Exit::Refused,
-        TierError::Unavailable { .. } | TierError::Io { .. } => Exit::Internal,
-    }
-}
-
-/// What a listing says of the tiers of an image: the store, and those below that have it.
-pub fn names_of(job: &Job, epoch: Epoch, in_store: bool) -> Vec<String> {
-    let record = holdfast_tiers::stack::TiersRecord::read(job);
-    let local = in_store.then(|| "local".to_owned());
-    let lower = record.tiers.into_iter().filter(|tier| tier.versions.contains(&epoch.0));
-    local.into_iter().chain(lower.map(|tier| tier.tier)).collect()
+/// What a listing says of the tiers of an image in the store: that, and those below that have it.
+pub fn names_of(record: &TiersRecord, epoch: Epoch) -> Vec<String> {
+    let lower = record.tiers.iter().filter(|tier| tier.versions.contains(&epoch.0));
+    std::iter::once("local").chain(lower.map(|tier| tier.tier.as_str())).map(str::to_owned).collect()
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ pub fn open(store: &Store) -> Result<(Job, JobLock, Recipe), Failure> {
         let recipe = Recipe {
             created_ns: u64::try_from(created_ns).unwrap_or(u64::MAX),
             settings: settings.clone(),
-            id: if settings.tiers.is_empty() { String::new() } else { tiers::new_id()? },
+            id: tiers::id_for(&settings, String::new())?,
             ..Recipe::default()
         };
         recipe.write(job)?;

@@ -4,7 +4,7 @@
 //! `carry_over`.
 
 use super::carry_over::CarryOver;
-use crate::link::Link;
+use crate::link::{Link, Tell};
 use crate::settings::{Recipe, Settings};
 use holdfast_image::Epoch;
 use holdfast_image::bytes::Name;
@@ -45,6 +45,14 @@ pub struct JobContext {
 }
 
 impl JobContext {
+    /// Says something in the log, and to the front.
+    pub fn warn(&self, text: String) {
+        tracing::warn!("{text}");
+        if let Some(link) = &self.link {
+            link.tell(&Tell::Warning { text });
+        }
+    }
+
     /// The namespaces that all processes of the job are in: those that the restart gave them, or else ours.
     pub fn namespaces(&self) -> &Arc<Namespaces> {
         self.namespaces.get_or_init(|| Arc::new(Namespaces::own()))

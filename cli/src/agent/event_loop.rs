@@ -245,10 +245,7 @@ impl EventLoop {
             retention::apply(&self.context, newest);
         }
         for line in tiers::left_over(self.context.job.name(), Some(cascade)) {
-            tracing::warn!("{line}");
-            if let Some(link) = &self.context.link {
-                link.tell(&Tell::Warning { text: line });
-            }
+            self.context.warn(line);
         }
     }
 

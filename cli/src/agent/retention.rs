@@ -4,7 +4,6 @@
 //! from, which it may still be mapped from, is deleted.
 
 use super::context::JobContext;
-use crate::link::Tell;
 use crate::tiers;
 use holdfast_image::Epoch;
 use holdfast_tiers::stack::Cascade;
@@ -42,14 +41,10 @@ fn apply_with_tiers(context: &JobContext, cascade: &Cascade, newest: Epoch) {
     let pinned = context.restarted_from.map(|epoch| epoch.0);
     let (removals, given_up) = cascade.removals(&rules, pinned);
     for epoch in given_up {
-        let text = format!(
+        context.warn(format!(
             "warning: image {epoch} is deleted before its tiers have it: what waits for them has reached the bound \
              (max= of tier local)"
-        );
-        tracing::warn!("{text}");
-        if let Some(link) = &context.link {
-            link.tell(&Tell::Warning { text });
-        }
+        ));
     }
     for epoch in removals.into_iter().map(Epoch).filter(|epoch| *epoch != newest) {
         remove(context, epoch);

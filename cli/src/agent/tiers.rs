@@ -12,6 +12,7 @@ use holdfast_image::control::{CopyStatus, TierStatus};
 use holdfast_sys::{attributes, sched};
 use holdfast_tiers::Job;
 use holdfast_tiers::stack::{Activity, Cascade, CascadeOptions, TierState};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long an agent without a program goes on copying.
@@ -43,7 +44,7 @@ pub fn start(job: &Job, recipe: &Recipe, link: Option<Link>) -> Result<Option<Ca
         job: job.clone(),
         folder: tiers::folder(job.name(), &recipe.id),
         tiers: tiers::lower(&recipe.settings.tiers),
-        open: tiers::opener(),
+        open: Arc::new(tiers::open),
         on_thread: low_priority,
         on_failure: Box::new(move |state: &TierState, is_first| {
             let error = state.error.as_deref().unwrap_or("unknown error");

@@ -43,7 +43,7 @@ pub fn run(args: &FetchArgs, root: Option<&Path>) -> Result<(), Failure> {
     let (sources, failed) = sources(&tiers::lower(&given), args, old.as_ref());
     if sources.is_empty() {
         return match failed {
-            Some(error) => Err(Failure::new(tiers::exit_of(&error), error.to_string())),
+            Some(error) => Err(error.into()),
             None => Err(Failure::new(Exit::NotFound, nowhere(args, &given))),
         };
     }
@@ -108,14 +108,13 @@ fn fetch(
     old: Option<&Recipe>,
     given: &[TierSpec],
 ) -> Result<(), Failure> {
-    let of_tier = |error: TierError| Failure::new(tiers::exit_of(&error), error.to_string());
     wait_for_lock::wait(job, &Patience::default())?;
     let lock = job.lock()?;
     job.clean(&lock)?;
     let epoch = source.found.epoch;
     let from = Place { tier: &*source.tier, folder: &source.found.folder };
     if old.is_none() {
-        let bytes = from.recipe(epoch).map_err(of_tier)?;
+        let bytes = from.recipe(epoch)?;
         let mut recipe: Recipe = serde_json::from_slice(&bytes).map_err(|error| {
             let what = format!("job-{:06} of tier {}: {error}", epoch.0, source.spec.address);
             Failure::new(Exit::BadImage, what)
@@ -126,13 +125,13 @@ fn fetch(
         }
         recipe.write(job)?;
     }
-    let local = LocalTier::open(store.root()).map_err(of_tier)?;
+    let local = LocalTier::open(store.root())?;
     let to = Place { tier: &local, folder: job.name() };
     let pace = Bar(report::progress(&format!("image {epoch} from {}", source.spec.address), 0));
     let copied = copy_version(&from, &to, epoch, None, Way::Up, &pace);
     pace.0.finish_and_clear();
     let copied = copied.map_err(|error| match error {
-        CopyError::Source(error) | CopyError::Target(error) => of_tier(error),
+        CopyError::Source(error) | CopyError::Target(error) => error.into(),
         CopyError::Foreign { .. } => Failure::new(Exit::Refused, error.to_string()),
         CopyError::Stopped => Failure::new(Exit::Internal, error.to_string()),
     })?;

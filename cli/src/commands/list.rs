@@ -5,6 +5,7 @@ use crate::exit::Failure;
 use crate::pidfile;
 use crate::report;
 use crate::settings::Recipe;
+use crate::tiers;
 use holdfast_image::Epoch;
 use holdfast_image::bytes::Name;
 use holdfast_image::control::{CopyStatus, JobStatus};
@@ -112,9 +113,7 @@ fn row(job: &Job) -> Result<Row, Failure> {
 }
 
 fn image_row(info: ImageInfo, record: &TiersRecord) -> ImageRow {
-    let lower = record.tiers.iter().filter(|tier| tier.versions.contains(&info.epoch.0));
-    let tiers =
-        std::iter::once("local").chain(lower.map(|tier| tier.tier.as_str())).map(str::to_owned).collect();
+    let tiers = tiers::names_of(record, info.epoch);
     ImageRow { info, tiers }
 }
 

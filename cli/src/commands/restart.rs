@@ -33,7 +33,7 @@ pub fn run(args: &RestartArgs, root: Option<&Path>) -> Result<Ending, Failure> {
     if !args.tier.is_empty() {
         settings.tiers = tiers::chosen(&args.tier, false, &store)?;
     }
-    let id = if settings.tiers.is_empty() || !old.id.is_empty() { old.id.clone() } else { tiers::new_id()? };
+    let id = tiers::id_for(&settings, old.id.clone())?;
     if settings != old.settings || id != old.id {
         // The settings of a running job are not ours.
         wait_for_lock::wait(&job, &patience)?;
@@ -90,7 +90,7 @@ fn copy(store: &Store, from: &Job, image: Epoch, name: &str, patience: &Patience
     }
     let recipe = Recipe::read(from)?;
     // A folder of its own in the tiers.
-    let id = if recipe.settings.tiers.is_empty() { String::new() } else { tiers::new_id()? };
+    let id = tiers::id_for(&recipe.settings, String::new())?;
     Recipe { id, ..recipe }.write(&job)?;
     from.clone_image(image, &job, &lock)?;
     Ok(job)

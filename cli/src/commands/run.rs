@@ -72,7 +72,7 @@ fn resume(
     let old = Recipe::read(&job)?;
     // What it was told at its start.
     let settings = &Settings { cpu_baseline: old.settings.cpu_baseline, ..settings.clone() };
-    let id = id_for(settings, old.id)?;
+    let id = tiers::id_for(settings, old.id)?;
     Recipe { settings: settings.clone(), id, ..old }.write(&job)?;
     let (fallback, memory) = (true, MemoryMode::Auto);
     let request = RestartRequest {
@@ -108,11 +108,6 @@ fn fetch_to_resume(args: &RunArgs, store: &Store, settings: &Settings) -> Result
     }
 }
 
-/// The job's number, where it needs one.
-fn id_for(settings: &Settings, old: String) -> Result<String, Failure> {
-    if settings.tiers.is_empty() || !old.is_empty() { Ok(old) } else { tiers::new_id() }
-}
-
 fn recipe(args: &RunArgs, settings: &Settings, job: &Job) -> Result<Recipe, Failure> {
     // A job of this name goes on with its numbers, and in its folders.
     let old = Recipe::read(job).map(|old| old.id).unwrap_or_default();
@@ -125,6 +120,6 @@ fn recipe(args: &RunArgs, settings: &Settings, job: &Job) -> Result<Recipe, Fail
         cwd: Name::from(cwd.as_path()),
         created_ns: u64::try_from(created_ns).unwrap_or(u64::MAX),
         settings: settings.clone(),
-        id: id_for(settings, old)?,
+        id: tiers::id_for(settings, old)?,
     })
 }

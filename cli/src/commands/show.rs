@@ -12,6 +12,7 @@ use holdfast_image::record::{
     SysvShmRecord,
 };
 use holdfast_tiers::Image;
+use holdfast_tiers::stack::TiersRecord;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
@@ -25,6 +26,7 @@ pub fn run(name: &ImageName, json: bool, root: Option<&Path>) -> Result<(), Fail
     let job = crate::names::open_job(&store, &name.job)?;
     let image = crate::names::open_image(&job, name.epoch)?;
     let record = crate::names::record_of(&image)?;
+    let tiers = tiers::names_of(&TiersRecord::read(&job), image.epoch());
     if json {
         return report::print_json(&serde_json::json!({
             "job": job.name(),
@@ -37,10 +39,10 @@ pub fn run(name: &ImageName, json: bool, root: Option<&Path>) -> Result<(), Fail
             "flush_bytes_per_s": flush_rate(image.figures()),
             "epoch": image.epoch_figures(),
             "record": record,
-            "tiers": tiers::names_of(&job, image.epoch(), true),
+            "tiers": tiers,
         }));
     }
-    report::print(&text(job.name(), &image, &record, &tiers::names_of(&job, image.epoch(), true)))
+    report::print(&text(job.name(), &image, &record, &tiers))
 }
 
 fn text(job: &str, image: &Image, record: &ProcessRecord, tiers: &[String]) -> String {

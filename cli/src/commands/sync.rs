@@ -10,7 +10,6 @@ use crate::report;
 use crate::settings::Recipe;
 use crate::tiers;
 use holdfast_image::control::{Reply, Request, TierStatus};
-use holdfast_tiers::stack::Cascade;
 use holdfast_tiers::{Job, StoreError};
 use indicatif::ProgressBar;
 use std::path::Path;
@@ -58,12 +57,7 @@ fn alone(job: &Job, recipe: &mut Recipe, wait: bool) -> Result<(), Failure> {
         recipe.write(job)?;
     }
     let Some(cascade) = cascade::start(job, recipe, None)? else { return Ok(()) };
-    follow(job.name(), wait, || Ok((cascade::status(Some(&cascade)), is_settled(&cascade))))
-}
-
-/// No tier is at work, or will be soon.
-fn is_settled(cascade: &Cascade) -> bool {
-    !cascade.is_busy()
+    follow(job.name(), wait, || Ok((cascade::status(Some(&cascade)), !cascade.is_busy())))
 }
 
 fn by_agent(job: &Job, wait: bool) -> Result<(), Failure> {

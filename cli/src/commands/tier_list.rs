@@ -27,15 +27,14 @@ struct Row {
 /// # Errors
 /// Of the tier; it has no such job.
 pub fn run(job: Option<&str>, spec: &TierSpec, json: bool) -> Result<(), Failure> {
-    let of_tier = |error: TierError| Failure::new(tiers::exit_of(&error), error.to_string());
-    let tier = tiers::open(spec).map_err(of_tier)?;
+    let tier = tiers::open(spec)?;
     let jobs = match job {
         Some(job) => vec![job.to_owned()],
-        None => tier.list("").map_err(of_tier)?.folders,
+        None => tier.list("")?.folders,
     };
     let mut rows = Vec::new();
     for name in jobs {
-        rows.extend(rows_of(&*tier, &name).map_err(of_tier)?);
+        rows.extend(rows_of(&*tier, &name)?);
     }
     if let Some(job) = job.filter(|_| rows.is_empty()) {
         let message = format!("tier {} has no image of job {job}", spec.address);

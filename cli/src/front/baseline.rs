@@ -80,11 +80,13 @@ fn ciphers(level: CpuLevel) -> String {
     format!("~{first:#x}:~{seventh:#x}")
 }
 
+/// Whether an entry is that of a variable.
+pub fn is_of(entry: &CString, name: &str) -> bool {
+    entry.as_bytes().strip_prefix(name.as_bytes()).is_some_and(|rest| rest.starts_with(b"="))
+}
+
 fn place(entries: &[CString], name: &str) -> Option<usize> {
-    let is_it = |entry: &CString| {
-        entry.as_bytes().strip_prefix(name.as_bytes()).is_some_and(|rest| rest.starts_with(b"="))
-    };
-    entries.iter().position(is_it)
+    entries.iter().position(|entry| is_of(entry, name))
 }
 
 /// Takes the value of a variable out.

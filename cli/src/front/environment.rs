@@ -110,10 +110,7 @@ fn key() -> Result<Option<String>, Failure> {
 
 /// The entry with the job's key.
 pub fn key_in(environment: &[CString]) -> Option<CString> {
-    let is_key = |entry: &&CString| {
-        entry.as_bytes().strip_prefix(ENV_KEY.as_bytes()).is_some_and(|rest| rest.starts_with(b"="))
-    };
-    environment.iter().find(is_key).cloned()
+    environment.iter().find(|entry| baseline::is_of(entry, ENV_KEY)).cloned()
 }
 
 const ASAN_OPTIONS: &str = "ASAN_OPTIONS";

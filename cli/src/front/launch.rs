@@ -2,6 +2,7 @@
 //!
 //! The agent gets nothing of ours but its log, the link and, for a restart, the socket to the process to be rebuilt.
 
+use super::baseline;
 use crate::exit::Failure;
 use crate::inherited_fds::InheritedFd;
 use crate::link::{self, Link, Tell};
@@ -168,10 +169,7 @@ pub fn launch(
 /// job that we are in.
 fn agent_environment() -> Result<Vec<CString>, Failure> {
     let mut all = own_environment()?;
-    let is_other = |entry: &CString, name: &str| {
-        entry.as_bytes().strip_prefix(name.as_bytes()).is_none_or(|rest| !rest.starts_with(b"="))
-    };
-    all.retain(|entry| is_other(entry, "LD_PRELOAD") && is_other(entry, ENV_KEY));
+    all.retain(|entry| !["LD_PRELOAD", ENV_KEY].iter().any(|name| baseline::is_of(entry, name)));
     Ok(all)
 }
 
