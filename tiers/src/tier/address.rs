@@ -125,11 +125,9 @@ fn parse(address: &str) -> Result<Address, String> {
         Some(("memory", path)) => absolute(path).map(|path| Address::Memory(Some(path))),
         _ if address == "memory" => Ok(Address::Memory(None)),
         _ if address.starts_with('/') => absolute(address).map(Address::Folder),
-        _ => Err(
-            "this is no address of a tier; write dir=/path, memory, s3://bucket/prefix, gs://bucket/prefix, \
+        _ => Err("this is no address of a tier; write dir=/path, s3://bucket/prefix, gs://bucket/prefix, \
              az://container/prefix or https://host/path"
-                .to_owned(),
-        ),
+            .to_owned()),
     }
 }
 

@@ -19,7 +19,7 @@ pub fn open(address: &str) -> Result<Box<dyn Tier>, TierError> {
         }
         Address::Bucket { .. } | Address::Http { .. } => Ok(Box::new(RemoteTier::open(&parsed)?)),
         Address::Memory(_) => {
-            let why = "how much memory it may take has to be known; only a job can open it, by memory=PATH,max=SIZE";
+            let why = "memory is no lower tier yet; a store in a tmpfs is in memory: --store /dev/shm/NAME";
             Err(TierError::Settings { object: parsed.to_string(), why: why.to_owned() })
         }
     }
