@@ -35,15 +35,16 @@ def get(connection, path, start, end):
     return body
 
 
-def connect(port):
-    for _ in range(500):
+def connect(port, server):
+    """Waits for the server, as long as it lives: how long it takes to begin says nothing."""
+    while server.poll() is None:
         try:
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
             connection.connect()
             return connection
         except OSError:
             time.sleep(0.01)
-    raise SystemExit("no server")
+    raise SystemExit(f"no server: it has ended with {server.returncode}")
 
 
 def reload(server):
@@ -64,10 +65,10 @@ def main():
     port = free_port()
     configure(port, 2)
     server = subprocess.Popen(["nginx", "-p", os.getcwd(), "-c", "nginx.conf", "-e", "nginx.err"])
-    lasting = [connect(port) for _ in range(4)]
+    lasting = [connect(port, server) for _ in range(4)]
     for turn in range(TURNS):
         digest = hashlib.sha256()
-        for number, connection in enumerate([*lasting, connect(port)]):
+        for number, connection in enumerate([*lasting, connect(port, server)]):
             start, path = (turn * 9973 + number * 77777) % 1000000, "/proxy/large" if number % 2 else "/large"
             body = get(connection, path, start, start + 60000)
             assert body == data[start : start + 60001]
@@ -79,7 +80,7 @@ def main():
         if turn == TURNS // 2:
             configure(port, 3)
             reload(server)
-            lasting = [connect(port) for _ in range(4)]
+            lasting = [connect(port, server) for _ in range(4)]
     server.send_signal(signal.SIGQUIT)
     [connection.close() for connection in lasting]
     assert server.wait() == 0

@@ -30,13 +30,14 @@ class Client:
         return self.answer()
 
 
-def connect(address):
-    for _ in range(500):
+def connect(address, server=None):
+    """Waits for the server, as long as it lives: how long it takes to begin says nothing."""
+    while server is None or server.poll() is None:
         try:
             return Client(address)
         except OSError:
             time.sleep(0.01)
-    raise SystemExit(f"no server at {address}")
+    raise SystemExit(f"no server at {address}: it has ended with {server.returncode}")
 
 
 def increment(port):
@@ -68,7 +69,7 @@ def main(turns):
     port = free_port()
     line = f"redis-server --port {port} --bind 127.0.0.1 --unixsocket redis.socket --appendonly no --loglevel warning"
     server = subprocess.Popen([*line.split(), "--save", ""], stdout=subprocess.DEVNULL)
-    client, local = connect(("127.0.0.1", port)), connect("redis.socket")
+    client, local = connect(("127.0.0.1", port), server), connect("redis.socket", server)
     children = [subprocess.Popen([sys.executable, __file__, "increment", str(port)]) for _ in range(2)]
     for turn in range(turns):
         for i in range(50):
