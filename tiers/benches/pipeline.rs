@@ -4,7 +4,7 @@
 //! does without us (the floor): a plain write of the same bytes, and the checksum alone.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/all/common/mod.rs"]
 mod common;
 
 use common::{PAGE, commit_record, options, run};

@@ -4,7 +4,7 @@
 //! with an environment of its own.
 #![allow(missing_docs)]
 
-#[path = "../../../tiers/tests/common/conformance.rs"]
+#[path = "../../../tiers/tests/all/common/conformance.rs"]
 mod conformance;
 
 use conformance::conforms;

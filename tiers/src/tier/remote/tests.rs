@@ -2,7 +2,7 @@
 //! a test has written down. A real server is in tests/s3.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-#[path = "../../../tests/common/conformance.rs"]
+#[path = "../../../tests/all/common/conformance.rs"]
 mod conformance;
 
 use super::*;

@@ -1,9 +1,6 @@
 //! Every kind of tier keeps what the trait promises.
-#![allow(missing_docs, clippy::unwrap_used)]
 
-mod common;
-
-use common::{TempDir, conformance::conforms};
+use crate::common::{TempDir, conformance::conforms};
 use holdfast_tiers::layer::{Depth, Faults, Faulty, Limits, Model, SystemClock, Throttled, Verified};
 use holdfast_tiers::tier::{LocalTier, Survives, Tier};
 use std::sync::Arc;

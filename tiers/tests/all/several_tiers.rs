@@ -1,10 +1,7 @@
 //! An image that is on several tiers: each manifest, segment and frame from the fastest one that has it intact, or an
 //! error that names them all. Never a wrong byte.
-#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
-use common::{MemorySource, Model, TempDir, commit_record, options, read_all, record, record_of, run};
+use crate::common::{MemorySource, Model, TempDir, commit_record, options, read_all, record, record_of, run};
 use holdfast_image::pages::{ExtentSource, Inherited, PageProvider};
 use holdfast_image::{Addr, Epoch, PAGE_SIZE};
 use holdfast_tiers::tier::{Blob, BlobName, BlobWriter, Listing, LocalTier, Tier, TierError, TierInfo};

@@ -1,10 +1,7 @@
 //! Versions on several tiers: they move down as the rules say, come back whole, and nothing half is ever there,
 //! whatever fails, or dies, in between.
-#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
-use common::{Content, MemorySource, Model, TempDir, commit_record, options, page_of, read_all, run};
+use crate::common::{Content, MemorySource, Model, TempDir, commit_record, options, page_of, read_all, run};
 use holdfast_image::Epoch;
 use holdfast_image::pages::Inherited;
 use holdfast_tiers::stack::{
@@ -350,7 +347,7 @@ fn what_fails_is_tried_again_until_all_is_there() {
 
 fn in_child(store: &Path, root: &Path, action: &str) -> Option<i32> {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "child", "--ignored", "--nocapture"]).stdout(std::process::Stdio::null());
+    command.args(["--exact", "stack::child", "--ignored", "--nocapture"]).stdout(std::process::Stdio::null());
     command.env("TEST_STORE", store).env("TEST_ROOT", root).env("TEST_ACTION", action);
     command.status().unwrap().code()
 }

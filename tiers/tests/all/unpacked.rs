@@ -1,9 +1,6 @@
 //! What several processes have in common is unpacked once, and what is mapped from there is known again.
-#![allow(missing_docs, clippy::unwrap_used)]
 
-mod common;
-
-use common::{Content, MemorySource, Model, PAGE, TempDir, commit_record, options, page_of, read_all};
+use crate::common::{Content, MemorySource, Model, PAGE, TempDir, commit_record, options, page_of, read_all};
 use holdfast_image::pages::{Extent, ExtentSource, Inherited, PageProvider, StoreMapping};
 use holdfast_image::{Addr, Epoch, PAGE_SIZE, PageCount, address_space};
 use holdfast_tiers::{Image, Job, JobLock, Lineage, Store};
@@ -47,7 +44,7 @@ impl Shop {
             .flat_map(|mapping| (0..mapping.run.pages.0).map(|n| mapping.run.start.0 / PAGE_SIZE + n))
             .collect();
         let rest = memory.keys().filter(|page| !dirty.contains_key(page) && !of_file.contains(page));
-        let unchanged = common::runs_of(&rest.copied().collect());
+        let unchanged = crate::common::runs_of(&rest.copied().collect());
         let epoch = self.job.next_epoch().unwrap();
         let mut writer = self.job.begin(&self.lock, epoch, parent).unwrap();
         writer.write_pages(&source, &Inherited { unchanged, mapped }, &options(2), &|_| ()).unwrap();

@@ -1,10 +1,7 @@
 //! The cascade over a tier that fails: its user dies before each operation, its host loses its power there, each
 //! operation fails in each way. What is listed is whole, what was published stays, and nothing is left over.
-#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
-use common::{Content, MemorySource, TempDir, commit_record, options, page_of, run};
+use crate::common::{Content, MemorySource, TempDir, commit_record, options, page_of, run};
 use holdfast_image::Epoch;
 use holdfast_image::pages::Inherited;
 use holdfast_tiers::format::manifest::Manifest;
@@ -45,7 +42,8 @@ impl World {
         job.write_recipe(&serde_json::json!({ "command": ["sim"] })).unwrap();
         let lock = job.lock().unwrap();
         let mut parent = None;
-        let mut pages: common::Model = PAGES.map(|page| (page, page_of(Content::Noise, page))).collect();
+        let mut pages: crate::common::Model =
+            PAGES.map(|page| (page, page_of(Content::Noise, page))).collect();
         for number in 1..=4 {
             let increment = number % 2 == 0;
             let dirty: BTreeSet<u64> = PAGES.filter(|page| !increment || page % 4 == 0).collect();

@@ -1,9 +1,6 @@
 //! Whatever pages go in come out again, wherever the pipeline put them.
-#![allow(missing_docs, clippy::unwrap_used)]
 
-mod common;
-
-use common::{
+use crate::common::{
     Content, MemorySource, Model, PAGE, TempDir, commit_record, kept_record, options, read_all, run,
 };
 use holdfast_image::pages::{ExtentSource, Inherited, PageProvider, PageRun};

@@ -1,9 +1,6 @@
 //! The commit: what a crash, a full disk or a failing source leaves behind, and who may touch it.
-#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
-use common::{Content, MemorySource, TempDir, commit_record, options, read_all, run};
+use crate::common::{Content, MemorySource, TempDir, commit_record, options, read_all, run};
 use holdfast_image::Epoch;
 use holdfast_image::pages::Inherited;
 use holdfast_tiers::{FAULT_POINTS, ImageInfo, Job, PipelineOptions, Store, StoreError};
@@ -43,7 +40,7 @@ fn names(job: &Job) -> Vec<String> {
 /// Runs the test `child` of this binary in a process of its own, after some shell commands.
 fn in_child(setup: &str, store: &Path, action: &str) -> ExitStatus {
     Command::new("sh")
-        .args(["-c", &format!("{setup}\nexec \"$0\" --exact child --ignored --nocapture")])
+        .args(["-c", &format!("{setup}\nexec \"$0\" --exact commit::child --ignored --nocapture")])
         .arg(std::env::current_exe().unwrap())
         .env("TEST_STORE", store)
         .env("TEST_ACTION", action)
@@ -132,7 +129,7 @@ fn a_full_disk_fails_the_checkpoint_only() {
     let works = Command::new("unshare").args(["-rm", "true"]).status().is_ok_and(|status| status.success());
     if works {
         let setup = "test -n \"$INSIDE\" || INSIDE=1 exec unshare -rm sh -c 'mount -t tmpfs -o size=6m tmpfs \"$1\" && \
-                     TEST_STORE=\"$1/store\" exec \"$0\" --exact child --ignored --nocapture' \"$0\" \
+                     TEST_STORE=\"$1/store\" exec \"$0\" --exact commit::child --ignored --nocapture' \"$0\" \
                      \"$(dirname \"$TEST_STORE\")\"";
         assert!(in_child(setup, &dir.store(), "full").success());
     } else {

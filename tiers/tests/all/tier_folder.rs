@@ -1,9 +1,6 @@
 //! A folder as a tier: what it promises to two writers, two hosts and two users.
-#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod common;
-
-use common::conformance::conforms;
+use crate::common::conformance::conforms;
 use holdfast_tiers::tier::{BlobName, FolderTier, Survives, Tier, TierError, address};
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -257,7 +254,11 @@ fn another_users_files_are_neither_shown_nor_touched() {
 
 /// Runs [`whole_life`] in a process of its own, after `shell`.
 fn in_surroundings(command: &mut Command, shell: &str, place: &Place, what: &str) -> bool {
-    command.args(["sh", "-c", &format!("{shell} && exec \"$0\" --exact whole_life --nocapture")]);
+    command.args([
+        "sh",
+        "-c",
+        &format!("{shell} && exec \"$0\" --exact tier_folder::whole_life --nocapture"),
+    ]);
     command.arg(std::env::current_exe().unwrap()).env(INNER, what).env("PLACE", &place.0);
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);

@@ -1,12 +1,9 @@
 //! Images of every released version of the format stay readable.
 //!
 //! `golden/vN/` holds one job. Files of an old version are never written again; a new version adds a folder, made by
-//! `cargo test -p holdfast-tiers --test golden -- --ignored`.
-#![allow(missing_docs, clippy::unwrap_used)]
+//! `cargo test -p holdfast-tiers --test all -- golden --ignored`.
 
-mod common;
-
-use common::{
+use crate::common::{
     Content, MemorySource, Model, TempDir, commit_record, options, page_of, read_all, record, record_of, run,
 };
 use holdfast_image::pages::{Inherited, PageProvider};

@@ -1,10 +1,7 @@
 //! Images that build on earlier ones: whatever happens between two checkpoints, every image gives back the memory of
 //! its cut, as long as it exists.
-#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
-use common::{
+use crate::common::{
     Content, MemorySource, Model, TempDir, commit_record, options, page_of, read_all, run, runs_of,
 };
 use holdfast_image::pages::{ExtentSource, Inherited, PageProvider, PageRun, StoreMapping};

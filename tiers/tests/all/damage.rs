@@ -1,10 +1,7 @@
 //! Damaged and foreign files: an error that names the file and the offset, or exactly the original data. Never a
 //! panic, never a wrong byte.
-#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
-use common::{MemorySource, Model, TempDir, commit_record, options, read_all, record, record_of};
+use crate::common::{MemorySource, Model, TempDir, commit_record, options, read_all, record, record_of};
 use holdfast_image::Epoch;
 use holdfast_image::pages::{Inherited, PageProvider};
 use holdfast_tiers::{Job, Store, StoreError, format};

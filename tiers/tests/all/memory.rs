@@ -2,13 +2,10 @@
 //!
 //! Makes no process: a child that is being made has copies of all descriptors for a moment, and a file that is open
 //! elsewhere is not used again.
-#![allow(missing_docs, clippy::unwrap_used)]
 
-mod common;
-
-use common::conformance::conforms;
-use common::memory::{Folder, MIB, bytes, name, put, read};
-use common::{Content, MemorySource, commit_record, options, read_all, run};
+use crate::common::conformance::conforms;
+use crate::common::memory::{Folder, MIB, bytes, name, put, read};
+use crate::common::{Content, MemorySource, commit_record, options, read_all, run};
 use holdfast_image::Epoch;
 use holdfast_image::pages::Inherited;
 use holdfast_tiers::Store;

@@ -1,9 +1,6 @@
 //! The memory tier and other processes: readers that keep their bytes, death at any moment, folders that are refused.
-#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
-use common::memory::{Folder, MIB, bytes, name, put, read};
+use crate::common::memory::{Folder, MIB, bytes, name, put, read};
 use holdfast_tiers::tier::{LocalTier, MemoryTier, Survives, Tier, TierError};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -39,7 +36,7 @@ fn what_is_not_in_memory_or_not_the_users_is_refused() {
     drop(folder.open(MIB));
     std::fs::set_permissions(&folder.0, std::fs::Permissions::from_mode(0o770)).unwrap();
     assert!(matches!(MemoryTier::open(&folder.0, MIB), Err(TierError::Denied { .. })));
-    let disk = common::TempDir::new();
+    let disk = crate::common::TempDir::new();
     // A checkout may be in memory itself.
     let in_memory = is_in_memory(&disk.0);
     match MemoryTier::open(&disk.0.join("m"), MIB) {
@@ -95,7 +92,7 @@ fn a_writer_may_be_killed_at_any_moment() {
     let mut before = 0;
     for round in 0..8_u32 {
         let mut writer = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child", "--ignored"])
+            .args(["--exact", "memory_processes::child", "--ignored"])
             .env("TEST_MEMORY", &folder.0)
             .stdout(Stdio::null())
             .spawn()
@@ -158,13 +155,14 @@ fn spares_make_way_where_others_fill_the_tmpfs() {
         println!("no mount namespace here: a full tmpfs was not tried");
         return;
     }
-    let dir = common::TempDir::new();
+    let dir = crate::common::TempDir::new();
     let script =
-        "mount -t tmpfs -o size=8m tmpfs \"$TEST_SMALL\" && exec \"$0\" --exact child_in_8_mib --ignored";
+        "mount -t tmpfs -o size=8m tmpfs \"$TEST_SMALL\" && exec \"$0\" --exact \"$TEST_NAME\" --ignored";
     let status = Command::new("unshare")
         .args(["-rm", "sh", "-c", script])
         .arg(std::env::current_exe().unwrap())
         .env("TEST_SMALL", &dir.0)
+        .env("TEST_NAME", "memory_processes::child_in_8_mib")
         .stdout(Stdio::null())
         .status()
         .unwrap();

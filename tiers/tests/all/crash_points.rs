@@ -1,11 +1,8 @@
 //! An agent that dies, a host that loses its power, a call that fails or whose answer is lost, at each single operation
 //! on the first tier: the newest image that was reported as committed is there, nothing half is listed, and nothing
 //! leaks after the next run.
-#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
-use common::{
+use crate::common::{
     Content, MemorySource, Model as Pages, TempDir, commit_record, options, page_of, read_all, run,
 };
 use holdfast_image::Epoch;

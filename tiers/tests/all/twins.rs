@@ -1,9 +1,6 @@
 //! Pages that several processes have are stored once, in one image and from image to image.
-#![allow(missing_docs, clippy::unwrap_used)]
 
-mod common;
-
-use common::{Content, MemorySource, Model, TempDir, commit_record, options, page_of, read_all};
+use crate::common::{Content, MemorySource, Model, TempDir, commit_record, options, page_of, read_all};
 use holdfast_image::pages::{Inherited, PageSource};
 use holdfast_image::{PAGE_SIZE, address_space};
 use holdfast_tiers::{Job, JobLock, Lineage, Store};
@@ -34,7 +31,7 @@ fn store(
     let mut source = MemorySource::of_model(memory, &dirty.keys().copied().collect());
     source.several = true;
     let unchanged: BTreeSet<u64> = memory.keys().filter(|page| !dirty.contains_key(page)).copied().collect();
-    let inherited = Inherited { unchanged: common::runs_of(&unchanged), mapped: Vec::new() };
+    let inherited = Inherited { unchanged: crate::common::runs_of(&unchanged), mapped: Vec::new() };
     let epoch = job.next_epoch().unwrap();
     let mut writer = job.begin(lock, epoch, parent).unwrap();
     assert_eq!(source.pages().0, dirty.len() as u64);
