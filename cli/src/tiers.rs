@@ -9,12 +9,13 @@ use crate::config;
 use crate::exit::{Exit, Failure};
 use crate::settings::Settings;
 use holdfast_image::Epoch;
-use holdfast_tiers::Store;
-use holdfast_tiers::stack::{LocalRules, Place, TierSpec, TiersRecord};
+use holdfast_tiers::stack::{LocalRules, TierSpec, TiersRecord};
 use holdfast_tiers::tier::{Tier, TierError, address};
+use holdfast_tiers::{Store, TierFolder};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
+use std::sync::Arc;
 
 /// The tiers of a job that is started, or read back, now.
 ///
@@ -52,8 +53,8 @@ pub fn local_rules(settings: &Settings) -> LocalRules {
 ///
 /// # Errors
 /// Of the tier.
-pub fn open(spec: &TierSpec) -> Result<Box<dyn Tier>, TierError> {
-    address::open(&spec.address)
+pub fn open(spec: &TierSpec) -> Result<Arc<dyn Tier>, TierError> {
+    address::open(&spec.address).map(Arc::from)
 }
 
 /// The folder of a job in a tier.
@@ -82,27 +83,32 @@ pub fn id_for(settings: &Settings, old: String) -> Result<String, Failure> {
 }
 
 /// A version of a job on a tier.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Found {
     /// Folder of the job there.
-    pub folder: String,
+    pub folder: TierFolder,
     /// Its number.
     pub epoch: Epoch,
+}
+
+impl Found {
+    /// The number of the job that it is of.
+    pub fn id(&self) -> &str {
+        self.folder.folder().rsplit('/').next().unwrap_or_default()
+    }
 }
 
 /// All versions of a job on a tier, ascending; of the job with this id only, if it is given.
 ///
 /// # Errors
 /// Of the tier.
-pub fn versions(tier: &dyn Tier, job: &str, id: Option<&str>) -> Result<Vec<Found>, TierError> {
+pub fn versions(tier: &Arc<dyn Tier>, job: &str, id: Option<&str>) -> Result<Vec<Found>, TierError> {
     let mut found = Vec::new();
     for name in tier.list(job)?.folders {
         if id.is_none_or(|id| id == name) {
-            let folder = folder(job, &name);
-            let there = Place { tier, folder: &folder }.inventory()?;
-            found.extend(
-                there.versions.into_iter().map(|epoch| Found { folder: folder.clone(), epoch: Epoch(epoch) }),
-            );
+            let folder = TierFolder::of(Arc::clone(tier), &folder(job, &name))?;
+            let versions = folder.inventory()?.versions.into_iter();
+            found.extend(versions.map(|epoch| Found { folder: folder.clone(), epoch: Epoch(epoch) }));
         }
     }
     found.sort_by_key(|found| found.epoch);

@@ -33,6 +33,15 @@ impl TierFolder {
         Some(TierFolder { tier, folder: folder.to_owned() })
     }
 
+    /// The same; a name that no tier knows is an error.
+    ///
+    /// # Errors
+    /// See above.
+    pub fn of(tier: Arc<dyn Tier>, folder: &str) -> Result<TierFolder, TierError> {
+        let object = format!("{}: {folder}", tier.info().name);
+        TierFolder::new(tier, folder).ok_or_else(|| bad_name(object))
+    }
+
     /// The tier.
     pub fn tier(&self) -> &Arc<dyn Tier> {
         &self.tier
@@ -47,9 +56,13 @@ impl TierFolder {
     ///
     /// # Errors
     /// No tier knows such a name.
-    pub fn blob(&self, file: &str) -> Result<BlobName, StoreError> {
-        BlobName::within(&self.folder, file)
-            .ok_or_else(|| StoreError::misuse(&self.address(file), "no tier knows such a name"))
+    pub fn blob(&self, file: &str) -> Result<BlobName, TierError> {
+        BlobName::within(&self.folder, file).ok_or_else(|| bad_name(self.object(file)))
+    }
+
+    /// How a file is called in messages of tiers.
+    pub(crate) fn object(&self, file: &str) -> String {
+        self.address(file).display().to_string()
     }
 
     /// Path or address of a file, for messages.
@@ -97,6 +110,13 @@ impl TierFolder {
             Err(TierError::NotFound { .. }) => return Ok(None),
             other => other?,
         };
-        Ok(Some(read_whole(&*blob, limit, || self.address(file).display().to_string())?))
+        Ok(Some(read_whole(&*blob, limit, || self.object(file))?))
+    }
+}
+
+fn bad_name(object: String) -> TierError {
+    TierError::Settings {
+        object,
+        why: "no tier takes such a name; give the job another one with --name".into(),
     }
 }

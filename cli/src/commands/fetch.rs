@@ -12,8 +12,8 @@ use crate::report;
 use crate::settings::Recipe;
 use crate::tiers::{self, Found};
 use holdfast_image::Epoch;
-use holdfast_tiers::stack::{CopyError, Pace, Place, TierRecord, TierSpec, TiersRecord, Way, copy_version};
-use holdfast_tiers::tier::{LocalTier, Tier, TierError};
+use holdfast_tiers::stack::{CopyError, Pace, TierRecord, TierSpec, TiersRecord, Way, copy_version};
+use holdfast_tiers::tier::TierError;
 use holdfast_tiers::{Job, Store};
 use indicatif::ProgressBar;
 use std::path::Path;
@@ -22,7 +22,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// A tier that has a version that is wanted.
 struct Source {
     spec: TierSpec,
-    tier: Box<dyn Tier>,
     found: Found,
     /// All that it has of the job.
     versions: Vec<u64>,
@@ -50,8 +49,7 @@ pub fn run(args: &FetchArgs, root: Option<&Path>) -> Result<(), Failure> {
     let job = store.create_job(&args.image.job)?;
     let mut result = Ok(());
     for source in &sources {
-        result =
-            fetch(&store, &job, source, old.as_ref(), &args.tier).and_then(|()| remember(&job, &sources));
+        result = fetch(&job, source, old.as_ref(), &args.tier).and_then(|()| remember(&job, &sources));
         match &result {
             Ok(()) => return Ok(()),
             Err(failure) => report::note(&format!("tier {}: {failure}", source.spec.address)),
@@ -74,17 +72,13 @@ fn sources(specs: &[TierSpec], args: &FetchArgs, old: Option<&Recipe>) -> (Vec<S
     let (mut sources, mut failed) = (Vec::new(), None);
     let id = old.map(|old| old.id.as_str()).filter(|id| !id.is_empty());
     for spec in specs {
-        let found = tiers::open(spec).and_then(|tier| {
-            let found = tiers::versions(&*tier, &args.image.job, id)?;
-            Ok((tier, found))
-        });
-        match found {
-            Ok((tier, found)) => {
+        match tiers::open(spec).and_then(|tier| tiers::versions(&tier, &args.image.job, id)) {
+            Ok(found) => {
                 let wanted = |found: &&Found| args.image.epoch.is_none_or(|epoch| epoch == found.epoch);
                 if let Some(wanted) = found.iter().rev().find(wanted).cloned() {
-                    let same = found.iter().filter(|other| other.folder == wanted.folder);
+                    let same = found.iter().filter(|other| other.id() == wanted.id());
                     let versions = same.map(|found| found.epoch.0).collect();
-                    sources.push(Source { spec: spec.clone(), tier, found: wanted, versions });
+                    sources.push(Source { spec: spec.clone(), found: wanted, versions });
                 }
             }
             Err(error) => {
@@ -95,40 +89,32 @@ fn sources(specs: &[TierSpec], args: &FetchArgs, old: Option<&Recipe>) -> (Vec<S
     }
     // Versions of one number in two folders are of two jobs: those of the first are taken.
     let newest = sources.iter().map(|source| source.found.epoch).max();
-    let folder =
-        sources.iter().find(|source| Some(source.found.epoch) == newest).map(|s| s.found.folder.clone());
-    sources.retain(|s| Some(s.found.epoch) == newest && Some(&s.found.folder) == folder.as_ref());
+    let of_newest = sources.iter().find(|source| Some(source.found.epoch) == newest);
+    let id = of_newest.map(|source| source.found.id().to_owned());
+    sources.retain(|s| Some(s.found.epoch) == newest && Some(s.found.id()) == id.as_deref());
     (sources, failed)
 }
 
-fn fetch(
-    store: &Store,
-    job: &Job,
-    source: &Source,
-    old: Option<&Recipe>,
-    given: &[TierSpec],
-) -> Result<(), Failure> {
+fn fetch(job: &Job, source: &Source, old: Option<&Recipe>, given: &[TierSpec]) -> Result<(), Failure> {
     wait_for_lock::wait(job, &Patience::default())?;
     let lock = job.lock()?;
     job.clean(&lock)?;
     let epoch = source.found.epoch;
-    let from = Place { tier: &*source.tier, folder: &source.found.folder };
+    let from = &source.found.folder;
     if old.is_none() {
         let bytes = from.recipe(epoch)?;
         let mut recipe: Recipe = serde_json::from_slice(&bytes).map_err(|error| {
             let what = format!("job-{:06} of tier {}: {error}", epoch.0, source.spec.address);
             Failure::new(Exit::BadImage, what)
         })?;
-        recipe.id = source.found.folder.rsplit('/').next().unwrap_or_default().to_owned();
+        recipe.id = source.found.id().to_owned();
         if !given.is_empty() {
             recipe.settings.tiers = given.to_vec();
         }
         recipe.write(job)?;
     }
-    let local = LocalTier::open(store.root())?;
-    let to = Place { tier: &local, folder: job.name() };
     let pace = Bar(report::progress(&format!("image {epoch} from {}", source.spec.address), 0));
-    let copied = copy_version(&from, &to, epoch, None, Way::Up, &pace);
+    let copied = copy_version(from, job.folder(), epoch, None, Way::Up, &pace);
     pace.0.finish_and_clear();
     let copied = copied.map_err(|error| match error {
         CopyError::Source(error) | CopyError::Target(error) => error.into(),

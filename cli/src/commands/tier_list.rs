@@ -8,9 +8,10 @@ use crate::settings::Recipe;
 use crate::tiers;
 use holdfast_image::Epoch;
 use holdfast_image::bytes::Name;
-use holdfast_tiers::stack::{Place, TierSpec};
+use holdfast_tiers::stack::TierSpec;
 use holdfast_tiers::tier::{Tier, TierError};
 use serde::Serialize;
+use std::sync::Arc;
 
 /// A job on a tier. Two that have one name, from two places, are two rows.
 #[derive(Debug, Serialize)]
@@ -34,7 +35,7 @@ pub fn run(job: Option<&str>, spec: &TierSpec, json: bool) -> Result<(), Failure
     };
     let mut rows = Vec::new();
     for name in jobs {
-        rows.extend(rows_of(&*tier, &name)?);
+        rows.extend(rows_of(&tier, &name)?);
     }
     if let Some(job) = job.filter(|_| rows.is_empty()) {
         let message = format!("tier {} has no image of job {job}", spec.address);
@@ -55,14 +56,14 @@ pub fn run(job: Option<&str>, spec: &TierSpec, json: bool) -> Result<(), Failure
     report::print(&report::table(&["JOB", "ID", "IMAGES", "COMMAND"], &rows, &[]))
 }
 
-fn rows_of(tier: &dyn Tier, job: &str) -> Result<Vec<Row>, TierError> {
+fn rows_of(tier: &Arc<dyn Tier>, job: &str) -> Result<Vec<Row>, TierError> {
     let mut rows: Vec<Row> = Vec::new();
     for found in tiers::versions(tier, job, None)? {
-        let id = found.folder.rsplit('/').next().unwrap_or_default().to_owned();
+        let id = found.id().to_owned();
         match rows.iter_mut().find(|row| row.id == id) {
             Some(row) => row.images.push(found.epoch),
             None => {
-                let recipe = Place { tier, folder: &found.folder }.recipe(found.epoch).ok();
+                let recipe = found.folder.recipe(found.epoch).ok();
                 let recipe = recipe.and_then(|bytes| serde_json::from_slice::<Recipe>(&bytes).ok());
                 let command = recipe.map(|recipe| recipe.command).unwrap_or_default();
                 rows.push(Row { job: job.to_owned(), id, command, images: vec![found.epoch] });

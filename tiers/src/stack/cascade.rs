@@ -7,8 +7,8 @@
 
 use super::TierSpec;
 use super::backoff::Backoff;
-use super::copy::{CopyError, Pace, Way, copy_version};
-use super::inventory::Place;
+use super::copy::{Copier, CopyError, Pace, Way};
+use super::inventory::Inventory;
 use super::link::Link;
 use super::local::LocalVersions;
 use super::plan::{LocalRules, local_removals, wanted};
@@ -16,7 +16,7 @@ use super::record::{TierRecord, TiersRecord};
 use super::remove::{self, SegmentTables};
 use crate::job::MAX_RECIPE_LEN;
 use crate::tier::{Tier, TierError};
-use crate::{Job, files};
+use crate::{Job, TierFolder, files};
 use holdfast_image::Epoch;
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeSet;
@@ -30,7 +30,7 @@ use xxhash_rust::xxh3::xxh3_64;
 const STALLED: Duration = Duration::from_secs(30);
 
 /// Opens a tier.
-pub type Opener = Arc<dyn Fn(&TierSpec) -> Result<Box<dyn Tier>, TierError> + Send + Sync>;
+pub type Opener = Arc<dyn Fn(&TierSpec) -> Result<Arc<dyn Tier>, TierError> + Send + Sync>;
 
 /// Is told of a tier that fails.
 pub type OnFailure = Box<dyn Fn(&TierState, bool) + Send + Sync>;
@@ -248,7 +248,7 @@ struct Worker {
     index: usize,
     spec: TierSpec,
     link: Option<Link>,
-    tier: Option<Box<dyn Tier>>,
+    tier: Option<TierFolder>,
     tables: SegmentTables,
     backoff: Backoff,
     /// What an agent that died left unfinished was removed.
@@ -335,30 +335,33 @@ impl Worker {
     /// Copies what is wanted, then removes what is kept no longer. Returns what is wrong with versions at the source.
     fn round(&mut self) -> Result<Option<String>, CopyError> {
         self.change(|state| state.activity = Activity::Looking);
-        let tier = match self.tier.take() {
-            Some(tier) => tier,
-            None => (self.shared.open)(&self.spec).map_err(CopyError::Target)?,
-        };
         let shared = Arc::clone(&self.shared);
-        let place = Place { tier: &*tier, folder: &shared.folder };
+        let to = match self.tier.take() {
+            Some(to) => to,
+            None => {
+                let tier = (shared.open)(&self.spec).map_err(CopyError::Target)?;
+                TierFolder::of(tier, &shared.folder).map_err(CopyError::Target)?
+            }
+        };
         if !self.cleaned {
             // The job's lock is ours: no other writer of this folder is at work.
-            tier.clean(&shared.folder).map_err(CopyError::Target)?;
+            to.tier().clean(&shared.folder).map_err(CopyError::Target)?;
             self.cleaned = true;
         }
+        // Listed once: nobody else writes here, and what is done here is noted.
+        let mut there = to.inventory().map_err(CopyError::Target)?;
         let mut problem = None;
         loop {
-            let there = place.inventory().map_err(CopyError::Target)?.versions;
             let here = shared.local.numbers().unwrap_or_default();
             let mut next = None;
             self.change(|state| {
-                state.versions = there;
+                state.versions.clone_from(&there.versions);
                 let wanted = state.wanted(&here);
                 next = wanted.first().copied();
                 state.waiting = wanted.into_iter().collect();
             });
             let Some(epoch) = next else { break };
-            match self.copy(&place, Epoch(epoch)) {
+            match self.copy(&to, Epoch(epoch), &mut there) {
                 Err(CopyError::Source(error)) => {
                     // One that was removed meanwhile needs no word.
                     if shared.local.numbers().is_ok_and(|here| here.contains(&epoch)) {
@@ -368,27 +371,32 @@ impl Worker {
                         state.unusable.insert(epoch);
                     });
                 }
-                Err(CopyError::Target(TierError::Full { .. })) if self.trim(&place, Some(epoch))? => {}
+                Err(CopyError::Target(TierError::Full { .. }))
+                    if self.trim(&to, &mut there, Some(epoch))? => {}
                 other => other?,
             }
         }
         self.change(|state| state.activity = Activity::Looking);
-        self.trim(&place, None)?;
-        self.tier = Some(tier);
+        self.trim(&to, &mut there, None)?;
+        self.tier = Some(to);
         Ok(problem)
     }
 
     /// Removes what the rules no longer keep, or would no longer keep if a version were there that finds no room.
     /// Whether a version went.
-    fn trim(&mut self, place: &Place<'_>, coming: Option<u64>) -> Result<bool, CopyError> {
+    fn trim(
+        &mut self,
+        to: &TierFolder,
+        there: &mut Inventory,
+        coming: Option<u64>,
+    ) -> Result<bool, CopyError> {
         self.learn_tables();
         let coming = coming.map(|number| (number, self.shared.local.table(number).unwrap_or_default()));
-        let removed = remove::apply(place, &self.spec.rules, &mut self.tables, coming)?;
+        let removed = remove::apply(to, there, &self.spec.rules, &mut self.tables, coming)?;
         if removed.is_some() {
-            let there = place.inventory().map_err(CopyError::Target)?.versions;
             self.change(|state| {
                 state.removed = state.removed.max(removed);
-                state.versions = there;
+                state.versions.clone_from(&there.versions);
             });
         }
         Ok(removed.is_some())
@@ -404,15 +412,14 @@ impl Worker {
         }
     }
 
-    fn copy(&self, to: &Place<'_>, epoch: Epoch) -> Result<(), CopyError> {
-        let folder = self.shared.job.folder();
-        let from = Place { tier: &**folder.tier(), folder: folder.folder() };
+    fn copy(&self, to: &TierFolder, epoch: Epoch, there: &mut Inventory) -> Result<(), CopyError> {
         let recipe = self.shared.job.dir().join("job.json");
         let recipe = files::read_checked(&recipe, MAX_RECIPE_LEN).map_err(|error| {
             CopyError::Source(TierError::Settings { object: "job.json".into(), why: error.to_string() })
         })?;
         let pace = WorkerPace { worker: self, epoch: epoch.0 };
-        copy_version(&from, to, epoch, Some(&recipe), Way::Down, &pace).map(drop)
+        let copier = Copier { from: self.shared.job.folder(), to, way: Way::Down, pace: &pace };
+        copier.version(epoch, Some(&recipe), there).map(drop)
     }
 
     /// Changes the state of the tier; what a listing says of it is written down.

@@ -1,20 +1,21 @@
-//! One version from one tier to another: segments that are missing, each checked against the manifest's frames while it
-//! is copied, then `job-N`, then the manifest. That is the commit there.
+//! One version from one tier to another: segments that are missing, each checked against the manifest while it is
+//! copied ([`super::segment_check`]), then `job-N`, then the manifest. That is the commit there.
 //!
 //! Called by the cascade (down) and by `holdfast fetch` (up), which holds the job's lock. Memory: one manifest with its
 //! frame table, and one buffer. Invariants: nothing of a damaged segment is ever finished at the target; a blob that
 //! another version of the target may need is never removed; what is there already is not copied again. A crash leaves
 //! segments that no manifest names: the next attempt uses them.
 
-use super::inventory::{Inventory, Place, check_number, damaged, recipe_name};
+use super::inventory::{Inventory, open_manifest, recipe_name};
+use super::segment_check::SegmentCheck;
 use crate::fault;
 use crate::format::FormatError;
 use crate::format::manifest::{Manifest, SegmentEntry};
 use crate::format::segment::Frame;
 use crate::names;
-use crate::tier::{Blob, BlobName, TierError};
+use crate::tier::{Blob, BlobName, BlobWriter, TierError};
+use crate::tier_folder::TierFolder;
 use holdfast_image::Epoch;
-use xxhash_rust::xxh3::Xxh3;
 
 /// Largest piece that is read and written at once.
 const PIECE: u64 = 1 << 20;
@@ -85,52 +86,19 @@ pub enum CopyError {
 /// # Errors
 /// See [`CopyError`]; the target has no version then that it had not before.
 pub fn copy_version(
-    from: &Place<'_>,
-    to: &Place<'_>,
+    from: &TierFolder,
+    to: &TierFolder,
     epoch: Epoch,
     recipe: Option<&[u8]>,
     way: Way,
     pace: &dyn Pace,
 ) -> Result<Copied, CopyError> {
-    let bytes = from.manifest(epoch).map_err(CopyError::Source)?;
-    let named = || from.name(&names::manifest_name(epoch));
-    let bad = |error| CopyError::Source(damaged(&named(), error));
-    let manifest = Manifest::open(&bytes).map_err(bad)?;
-    check_number(&named(), manifest.epoch, epoch).map_err(CopyError::Source)?;
-    let segments = manifest.segments().map_err(bad)?;
-    let frames = manifest.frames(&segments).map_err(bad)?;
-    if way == Way::Up {
-        remove_damaged(to, epoch)?;
-    }
-    let copier = Copier { from, to, way, pace, there: to.inventory().map_err(CopyError::Target)? };
-    let mut copied = Copied::default();
-    let mut missing = Vec::new();
-    for (index, entry) in (0..).zip(&segments) {
-        let first = frames.partition_point(|frame| frame.segment < index);
-        let count = frames[first..].partition_point(|frame| frame.segment == index);
-        let frames = &frames[first..first + count];
-        if copier.has(entry, frames)? {
-            copied.found += 1;
-        } else {
-            missing.push((entry, frames));
-        }
-    }
-    pace.begin(missing.iter().map(|(entry, _)| entry.len).sum());
-    for (entry, frames) in missing {
-        copier.segment(entry, frames)?;
-        copied.bytes += entry.len;
-    }
-    if let Some(recipe) = recipe {
-        copier.publish(&recipe_name(epoch), recipe, false)?;
-        way.point("cascade-recipe", "fetch-recipe");
-    }
-    copier.publish(&names::manifest_name(epoch), &bytes, true)?;
-    way.point("cascade-manifest", "fetch-manifest");
-    Ok(copied)
+    let mut there = to.inventory().map_err(CopyError::Target)?;
+    Copier { from, to, way, pace }.version(epoch, recipe, &mut there)
 }
 
 /// A manifest that cannot be read keeps its name from the good one.
-fn remove_damaged(to: &Place<'_>, epoch: Epoch) -> Result<(), CopyError> {
+fn remove_damaged(to: &TierFolder, epoch: Epoch) -> Result<(), CopyError> {
     let is_damaged = match to.manifest(epoch) {
         // One of a newer format is not damaged.
         Ok(bytes) => matches!(Manifest::open(&bytes), Err(FormatError::Bad { .. })),
@@ -138,42 +106,88 @@ fn remove_damaged(to: &Place<'_>, epoch: Epoch) -> Result<(), CopyError> {
         Err(error) => return Err(CopyError::Target(error)),
     };
     if is_damaged {
-        let name = to.name(&names::manifest_name(epoch)).map_err(CopyError::Target)?;
-        to.tier.remove(&name).map_err(CopyError::Target)?;
+        let name = to.blob(&names::manifest_name(epoch)).map_err(CopyError::Target)?;
+        to.tier().remove(&name).map_err(CopyError::Target)?;
     }
     Ok(())
 }
 
-struct Copier<'a> {
-    from: &'a Place<'a>,
-    to: &'a Place<'a>,
-    way: Way,
-    pace: &'a dyn Pace,
-    there: Inventory,
+/// From where to where, and how.
+pub(crate) struct Copier<'a> {
+    pub(crate) from: &'a TierFolder,
+    pub(crate) to: &'a TierFolder,
+    pub(crate) way: Way,
+    pub(crate) pace: &'a dyn Pace,
 }
 
 impl Copier<'_> {
+    /// As [`copy_version`]. `there`: what the target has; what it gets is added.
+    pub(crate) fn version(
+        &self,
+        epoch: Epoch,
+        recipe: Option<&[u8]>,
+        there: &mut Inventory,
+    ) -> Result<Copied, CopyError> {
+        let bytes = self.from.manifest(epoch).map_err(CopyError::Source)?;
+        let object = self.from.object(&names::manifest_name(epoch));
+        let manifest = open_manifest(&object, epoch, &bytes).map_err(CopyError::Source)?;
+        let bad = |error| CopyError::Source(super::inventory::damaged(&object, error));
+        let segments = manifest.segments().map_err(bad)?;
+        let frames = manifest.frames(&segments).map_err(bad)?;
+        if self.way == Way::Up {
+            remove_damaged(self.to, epoch)?;
+        }
+        let mut copied = Copied::default();
+        let mut missing = Vec::new();
+        for (index, entry) in (0..).zip(&segments) {
+            let first = frames.partition_point(|frame| frame.segment < index);
+            let count = frames[first..].partition_point(|frame| frame.segment == index);
+            let frames = &frames[first..first + count];
+            if self.has(entry, frames, there)? {
+                copied.found += 1;
+            } else {
+                missing.push((entry, frames));
+            }
+        }
+        self.pace.begin(missing.iter().map(|(entry, _)| entry.len).sum());
+        for (entry, frames) in missing {
+            self.segment(entry, frames)?;
+            there.segments.insert((entry.epoch.0, entry.number), entry.len);
+            copied.bytes += entry.len;
+        }
+        if let Some(recipe) = recipe {
+            self.publish(&recipe_name(epoch), recipe, false)?;
+            there.recipes.insert(epoch.0);
+            self.way.point("cascade-recipe", "fetch-recipe");
+        }
+        self.publish(&names::manifest_name(epoch), &bytes, true)?;
+        there.versions.insert(epoch.0);
+        self.way.point("cascade-manifest", "fetch-manifest");
+        Ok(copied)
+    }
+
     /// Whether the target has this segment. One that is another image's, of which the target has no version any more,
     /// is removed; so is a damaged one on the way up.
-    fn has(&self, entry: &SegmentEntry, frames: &[Frame]) -> Result<bool, CopyError> {
+    fn has(&self, entry: &SegmentEntry, frames: &[Frame], there: &mut Inventory) -> Result<bool, CopyError> {
         let file = names::segment_name(entry.epoch, entry.number);
-        let Some(&len) = self.there.segments.get(&(entry.epoch.0, entry.number)) else { return Ok(false) };
-        let name = self.to.name(&file).map_err(CopyError::Target)?;
+        let Some(&len) = there.segments.get(&(entry.epoch.0, entry.number)) else { return Ok(false) };
+        let name = self.to.blob(&file).map_err(CopyError::Target)?;
         if len == entry.len && self.is_same(&name, entry, frames)? {
             return Ok(true);
         }
         // Only versions of its own epoch and later ones can name it.
-        if self.way == Way::Down && self.there.versions.range(entry.epoch.0..).next().is_some() {
-            return Err(CopyError::Foreign { object: self.to.object(&name) });
+        if self.way == Way::Down && there.versions.range(entry.epoch.0..).next().is_some() {
+            return Err(CopyError::Foreign { object: self.to.object(&file) });
         }
-        self.to.tier.remove(&name).map_err(CopyError::Target)?;
+        self.to.tier().remove(&name).map_err(CopyError::Target)?;
+        there.segments.remove(&(entry.epoch.0, entry.number));
         Ok(false)
     }
 
     fn is_same(&self, name: &BlobName, entry: &SegmentEntry, frames: &[Frame]) -> Result<bool, CopyError> {
-        let ours = self.from.name(name.file()).map_err(CopyError::Source)?;
-        let ours = self.from.tier.open(&ours).map_err(CopyError::Source)?;
-        let theirs = self.to.tier.open(name).map_err(CopyError::Target)?;
+        let ours = self.from.blob(name.file()).map_err(CopyError::Source)?;
+        let ours = self.from.tier().open(&ours).map_err(CopyError::Source)?;
+        let theirs = self.to.tier().open(name).map_err(CopyError::Target)?;
         for offset in [0, entry.len.saturating_sub(ENDS)] {
             let len = usize::try_from(ENDS.min(entry.len - offset)).unwrap_or(0);
             let (mut a, mut b) = (vec![0; len], vec![0; len]);
@@ -186,50 +200,44 @@ impl Copier<'_> {
         if self.way == Way::Down {
             return Ok(true);
         }
-        let mut check = FrameCheck::new(frames);
+        let mut check = SegmentCheck::new(entry, frames);
         let all = read_all(&*theirs, entry.len, PIECE, |piece| Ok(check.feed(piece).is_ok()));
-        all.map_err(CopyError::Target)
+        Ok(all.map_err(CopyError::Target)? && check.finish().is_ok())
     }
 
     fn segment(&self, entry: &SegmentEntry, frames: &[Frame]) -> Result<(), CopyError> {
         let file = names::segment_name(entry.epoch, entry.number);
-        let source = self.from.name(&file).map_err(CopyError::Source)?;
-        let blob = self.from.tier.open(&source).map_err(CopyError::Source)?;
+        let object = self.from.object(&file);
+        let source = self.from.blob(&file).map_err(CopyError::Source)?;
+        let blob = self.from.tier().open(&source).map_err(CopyError::Source)?;
         if blob.len() != entry.len {
-            let error = TierError::Short { object: self.from.object(&source), len: blob.len() };
-            return Err(CopyError::Source(error));
+            return Err(CopyError::Source(TierError::Short { object, len: blob.len() }));
         }
-        let name = self.to.name(&file).map_err(CopyError::Target)?;
-        let mut writer = self.to.tier.create(&name, Some(entry.len)).map_err(CopyError::Target)?;
-        let mut check = FrameCheck::new(frames);
+        let name = self.to.blob(&file).map_err(CopyError::Target)?;
+        let mut writer = self.to.tier().create(&name, Some(entry.len)).map_err(CopyError::Target)?;
+        let mut check = SegmentCheck::new(entry, frames);
         let mut failed = None;
+        let damaged =
+            |(offset, what)| CopyError::Source(TierError::Damaged { object: object.clone(), offset, what });
         let read = read_all(&*blob, entry.len, self.pace.piece().clamp(ENDS, PIECE), |piece| {
-            failed = self.piece(&mut check, &mut *writer, piece, &source).err();
+            let checked = check.feed(piece).map_err(damaged);
+            failed = checked.and_then(|()| self.piece(&mut *writer, piece)).err();
             Ok(failed.is_none())
         });
         read.map_err(CopyError::Source)?;
         if let Some(error) = failed {
             return Err(error);
         }
+        check.finish().map_err(damaged)?;
         writer.finish().map_err(CopyError::Target)?;
         self.way.point("cascade-segment", "fetch-segment");
         Ok(())
     }
 
-    fn piece(
-        &self,
-        check: &mut FrameCheck<'_>,
-        writer: &mut dyn crate::tier::BlobWriter,
-        piece: &[u8],
-        source: &BlobName,
-    ) -> Result<(), CopyError> {
+    fn piece(&self, writer: &mut dyn BlobWriter, piece: &[u8]) -> Result<(), CopyError> {
         if !self.pace.pass(piece.len() as u64) {
             return Err(CopyError::Stopped);
         }
-        check.feed(piece).map_err(|offset| {
-            let what = "bytes from here on do not match their checksum".to_owned();
-            CopyError::Source(TierError::Damaged { object: self.from.object(source), offset, what })
-        })?;
         writer.append(piece).map_err(CopyError::Target)?;
         self.way.point("cascade-piece", "fetch-piece");
         Ok(())
@@ -237,18 +245,18 @@ impl Copier<'_> {
 
     /// A name that is taken is no error where the same is there. `own`: else it is another agent's.
     fn publish(&self, file: &str, bytes: &[u8], own: bool) -> Result<(), CopyError> {
-        let name = self.to.name(file).map_err(CopyError::Target)?;
-        match self.to.tier.publish(&name, bytes) {
+        let name = self.to.blob(file).map_err(CopyError::Target)?;
+        match self.to.tier().publish(&name, bytes) {
             Ok(()) => Ok(()),
             Err(TierError::Exists { .. }) if !own => Ok(()),
             Err(error) => {
                 // Whether it is there is not known after any error.
                 let len = bytes.len() as u64;
-                match self.to.tier.open(&name) {
+                match self.to.tier().open(&name) {
                     Ok(blob) if blob.len() == len && equals(&*blob, bytes).map_err(CopyError::Target)? => {
                         Ok(())
                     }
-                    Ok(_) if own => Err(CopyError::Foreign { object: self.to.object(&name) }),
+                    Ok(_) if own => Err(CopyError::Foreign { object: self.to.object(file) }),
                     _ => Err(CopyError::Target(error)),
                 }
             }
@@ -283,47 +291,4 @@ fn read_all(
         at += now as u64;
     }
     Ok(true)
-}
-
-/// Compares the bytes of a segment, as they pass, with the checksums of its frames.
-struct FrameCheck<'a> {
-    /// Those that are not over, ascending.
-    frames: &'a [Frame],
-    hash: Xxh3,
-    at: u64,
-}
-
-impl<'a> FrameCheck<'a> {
-    fn new(frames: &'a [Frame]) -> FrameCheck<'a> {
-        FrameCheck { frames, hash: Xxh3::new(), at: 0 }
-    }
-
-    /// The next bytes. An error is where the frame begins that is damaged.
-    fn feed(&mut self, mut bytes: &[u8]) -> Result<(), u64> {
-        while let Some((frame, rest)) = self.frames.split_first() {
-            let part = |bytes: &[u8], until: u64, at: u64| {
-                usize::try_from(until.saturating_sub(at)).unwrap_or(usize::MAX).min(bytes.len())
-            };
-            let gap = part(bytes, frame.offset, self.at);
-            self.at += gap as u64;
-            bytes = &bytes[gap..];
-            if bytes.is_empty() {
-                return Ok(());
-            }
-            let data = part(bytes, frame.end(), self.at);
-            self.hash.update(&bytes[..data]);
-            self.at += data as u64;
-            bytes = &bytes[data..];
-            if self.at < frame.end() {
-                return Ok(());
-            }
-            if self.hash.digest() != frame.checksum {
-                return Err(frame.offset);
-            }
-            self.hash.reset();
-            self.frames = rest;
-        }
-        self.at += bytes.len() as u64;
-        Ok(())
-    }
 }

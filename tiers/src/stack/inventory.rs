@@ -11,18 +11,10 @@ use crate::format::FormatError;
 use crate::format::manifest::{MAX_LEN, Manifest, SegmentEntry};
 use crate::job::MAX_RECIPE_LEN;
 use crate::names::{self, FileName};
-use crate::tier::{BlobName, Tier, TierError, read_whole};
+use crate::tier::{TierError, read_whole};
+use crate::tier_folder::TierFolder;
 use holdfast_image::Epoch;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Where the versions of a job are on a tier.
-#[derive(Clone, Copy)]
-pub struct Place<'a> {
-    /// The tier.
-    pub tier: &'a dyn Tier,
-    /// The folder in it.
-    pub folder: &'a str,
-}
 
 /// What is there.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -45,22 +37,14 @@ fn recipe_of(file: &str) -> Option<u64> {
     (recipe_name(Epoch(number)) == file).then_some(number)
 }
 
-impl Place<'_> {
-    /// The name of a file in the folder.
-    pub(crate) fn name(&self, file: &str) -> Result<BlobName, TierError> {
-        BlobName::within(self.folder, file).ok_or_else(|| TierError::Settings {
-            object: format!("{}: {}/{file}", self.tier.info().name, self.folder),
-            why: "no tier takes such a name; give the job another one with --name".into(),
-        })
-    }
-
+impl TierFolder {
     /// Lists the folder.
     ///
     /// # Errors
     /// Of the tier.
     pub fn inventory(&self) -> Result<Inventory, TierError> {
         let mut found = Inventory::default();
-        for entry in self.tier.list(self.folder)?.blobs {
+        for entry in self.tier().list(self.folder())?.blobs {
             match names::parse_name(entry.name.file()) {
                 Some(FileName::Manifest(epoch)) => {
                     found.versions.insert(epoch.0);
@@ -81,7 +65,7 @@ impl Place<'_> {
     /// # Errors
     /// Of the tier; it is longer than a manifest can be.
     pub fn manifest(&self, epoch: Epoch) -> Result<Vec<u8>, TierError> {
-        self.read(&names::manifest_name(epoch), MAX_LEN)
+        self.whole(&names::manifest_name(epoch), MAX_LEN)
     }
 
     /// `job.json` as it was when this version was copied.
@@ -89,7 +73,7 @@ impl Place<'_> {
     /// # Errors
     /// Of the tier; it is not there.
     pub fn recipe(&self, epoch: Epoch) -> Result<Vec<u8>, TierError> {
-        self.read(&recipe_name(epoch), MAX_RECIPE_LEN)
+        self.whole(&recipe_name(epoch), MAX_RECIPE_LEN)
     }
 
     /// The segments that a version names.
@@ -98,41 +82,36 @@ impl Place<'_> {
     /// Of the tier; the manifest is damaged, or another version's.
     pub(crate) fn segments(&self, epoch: Epoch) -> Result<Vec<SegmentEntry>, TierError> {
         let bytes = self.manifest(epoch)?;
-        let named = || self.name(&names::manifest_name(epoch));
-        let manifest = Manifest::open(&bytes).map_err(|error| damaged(&named(), error))?;
-        check_number(&named(), manifest.epoch, epoch)?;
-        manifest.segments().map_err(|error| damaged(&named(), error))
+        let object = self.object(&names::manifest_name(epoch));
+        let manifest = open_manifest(&object, epoch, &bytes)?;
+        manifest.segments().map_err(|error| damaged(&object, error))
     }
 
-    fn read(&self, file: &str, most: u64) -> Result<Vec<u8>, TierError> {
-        let name = self.name(file)?;
-        let blob = self.tier.open(&name)?;
-        read_whole(&*blob, most, || self.object(&name))
-    }
-
-    /// How a blob is called in messages.
-    pub(crate) fn object(&self, name: &BlobName) -> String {
-        format!("{}/{name}", self.tier.info().name.trim_end_matches('/'))
+    /// A blob that must be there.
+    fn whole(&self, file: &str, most: u64) -> Result<Vec<u8>, TierError> {
+        let blob = self.tier().open(&self.blob(file)?)?;
+        read_whole(&*blob, most, || self.object(file))
     }
 }
 
-pub(crate) fn check_number(
-    name: &Result<BlobName, TierError>,
-    found: Epoch,
+/// A manifest, if it is that of this version; `object`: how messages call it.
+pub(crate) fn open_manifest<'a>(
+    object: &str,
     epoch: Epoch,
-) -> Result<(), TierError> {
-    let what = format!("this is the manifest of image {found}");
-    if found == epoch { Ok(()) } else { Err(TierError::Damaged { object: object(name), offset: 32, what }) }
+    bytes: &'a [u8],
+) -> Result<Manifest<'a>, TierError> {
+    let manifest = Manifest::open(bytes).map_err(|error| damaged(object, error))?;
+    if manifest.epoch == epoch {
+        return Ok(manifest);
+    }
+    let what = format!("this is the manifest of image {}", manifest.epoch);
+    Err(TierError::Damaged { object: object.to_owned(), offset: 32, what })
 }
 
-pub(crate) fn damaged(name: &Result<BlobName, TierError>, error: FormatError) -> TierError {
+pub(crate) fn damaged(object: &str, error: FormatError) -> TierError {
     let (offset, what) = match error {
         FormatError::Bad { offset, what } => (offset, what),
         FormatError::Version { found } => (8, format!("format version {found} is newer than this holdfast")),
     };
-    TierError::Damaged { object: object(name), offset, what }
-}
-
-fn object(name: &Result<BlobName, TierError>) -> String {
-    name.as_ref().map(BlobName::to_string).unwrap_or_default()
+    TierError::Damaged { object: object.to_owned(), offset, what }
 }

@@ -4,7 +4,6 @@
 
 use super::plan::{HeldVersion, SegmentIds};
 use crate::format::manifest::SegmentEntry;
-use crate::stack::Place;
 use crate::{Job, StoreError};
 use holdfast_image::Epoch;
 use parking_lot::Mutex;
@@ -25,12 +24,11 @@ impl LocalVersions {
     /// Numbers of the images whose manifests can be read.
     pub(crate) fn numbers(&self) -> Result<BTreeSet<u64>, StoreError> {
         let folder = self.job.folder();
-        let place = Place { tier: &**folder.tier(), folder: folder.folder() };
-        let there = place.inventory()?.versions;
+        let there = folder.inventory()?.versions;
         let mut known = self.known.lock();
         known.retain(|number, _| there.contains(number));
         for number in there {
-            known.entry(number).or_insert_with(|| place.segments(Epoch(number)).ok());
+            known.entry(number).or_insert_with(|| folder.segments(Epoch(number)).ok());
         }
         Ok(known.iter().filter(|(_, table)| table.is_some()).map(|(&number, _)| number).collect())
     }

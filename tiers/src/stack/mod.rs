@@ -21,11 +21,12 @@ mod local;
 mod plan;
 mod record;
 mod remove;
+mod segment_check;
 mod spec;
 
 pub use cascade::{Activity, Cascade, CascadeOptions, OnFailure, Opener, TierState};
 pub use copy::{Copied, CopyError, Pace, Way, copy_version};
-pub use inventory::{Inventory, Place};
+pub use inventory::Inventory;
 pub use plan::{HeldVersion, LocalRules, local_removals};
 pub use record::{TierRecord, TiersRecord};
 pub use spec::TierSpec;

@@ -6,13 +6,14 @@
 //! is under way, or will be tried again, uses them.
 
 use super::copy::CopyError;
-use super::inventory::{Place, recipe_name};
+use super::inventory::{Inventory, recipe_name};
 use super::plan::SegmentIds;
 use crate::fault;
 use crate::format::manifest::SegmentEntry;
 use crate::names;
 use crate::policy::{Retention, Version};
 use crate::tier::TierError;
+use crate::tier_folder::TierFolder;
 use holdfast_image::Epoch;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,18 +22,19 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) type SegmentTables = BTreeMap<u64, Option<Vec<SegmentEntry>>>;
 
 /// Removes what the rules no longer keep, and what crashes left; with `coming`, a version for which there is no room,
-/// what they would no longer keep if that were there, but for the newest. Returns the newest version that was removed.
+/// what they would no longer keep if that were there, but for the newest. `there`: what the folder has; what goes is
+/// taken out. Returns the newest version that was removed.
 pub(crate) fn apply(
-    place: &Place<'_>,
+    folder: &TierFolder,
+    there: &mut Inventory,
     rules: &Retention,
     tables: &mut SegmentTables,
     coming: Option<(u64, Vec<SegmentEntry>)>,
 ) -> Result<Option<u64>, CopyError> {
-    let there = place.inventory().map_err(CopyError::Target)?;
     tables.retain(|number, _| there.versions.contains(number));
     for &number in &there.versions {
         if let Entry::Vacant(entry) = tables.entry(number) {
-            entry.insert(match place.segments(Epoch(number)) {
+            entry.insert(match folder.segments(Epoch(number)) {
                 Ok(table) => Some(table),
                 Err(TierError::Damaged { .. } | TierError::Short { .. }) => None,
                 Err(error) => return Err(CopyError::Target(error)),
@@ -50,23 +52,28 @@ pub(crate) fn apply(
         versions.sort_by_key(|version| version.number);
     }
     let removed = rules.removes(&versions);
+    let newest = there.versions.last().copied();
     for &number in &removed {
-        remove(place, &names::manifest_name(Epoch(number)), "remove-manifest")?;
+        remove(folder, &names::manifest_name(Epoch(number)), "remove-manifest")?;
+        there.versions.remove(&number);
         tables.remove(&number);
     }
-    let Some(&newest) = there.versions.last() else { return Ok(None) };
-    for &number in there.recipes.range(..newest).filter(|number| !tables.contains_key(number)) {
-        remove(place, &recipe_name(Epoch(number)), "remove-recipe")?;
+    let Some(newest) = newest else { return Ok(None) };
+    let recipes: Vec<u64> = there.recipes.range(..newest).copied().collect();
+    for number in recipes.into_iter().filter(|number| !tables.contains_key(number)) {
+        remove(folder, &recipe_name(Epoch(number)), "remove-recipe")?;
+        there.recipes.remove(&number);
     }
     // One that cannot be read may need any segment of its own and earlier epochs.
     let unknown = tables.iter().rev().find(|(_, table)| table.is_none()).map_or(0, |(&number, _)| number);
     let coming = coming.iter().flat_map(|(_, table)| table);
     let named: BTreeSet<(u64, u32)> =
         tables.values().flatten().flatten().chain(coming).map(name_of).collect();
-    for &(epoch, number) in there.segments.keys() {
-        if epoch <= newest && epoch > unknown && !named.contains(&(epoch, number)) {
-            remove(place, &names::segment_name(Epoch(epoch), number), "remove-segment")?;
-        }
+    let is_garbage = |name: &(u64, u32)| name.0 <= newest && name.0 > unknown && !named.contains(name);
+    let garbage: Vec<(u64, u32)> = there.segments.keys().copied().filter(is_garbage).collect();
+    for (epoch, number) in garbage {
+        remove(folder, &names::segment_name(Epoch(epoch), number), "remove-segment")?;
+        there.segments.remove(&(epoch, number));
     }
     Ok(removed.last().copied())
 }
@@ -75,9 +82,9 @@ fn name_of(entry: &SegmentEntry) -> (u64, u32) {
     (entry.epoch.0, entry.number)
 }
 
-fn remove(place: &Place<'_>, file: &str, point: &'static str) -> Result<(), CopyError> {
-    let name = place.name(file).map_err(CopyError::Target)?;
-    place.tier.remove(&name).map_err(CopyError::Target)?;
+fn remove(folder: &TierFolder, file: &str, point: &'static str) -> Result<(), CopyError> {
+    let name = folder.blob(file).map_err(CopyError::Target)?;
+    folder.tier().remove(&name).map_err(CopyError::Target)?;
     fault::point(point);
     Ok(())
 }

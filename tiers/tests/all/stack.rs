@@ -5,11 +5,11 @@ use crate::common::{Content, MemorySource, Model, TempDir, commit_record, option
 use holdfast_image::Epoch;
 use holdfast_image::pages::Inherited;
 use holdfast_tiers::stack::{
-    Activity, Cascade, CascadeOptions, CopyError, LocalRules, Pace, Place, TierRecord, TierSpec, TierState,
+    Activity, Cascade, CascadeOptions, CopyError, LocalRules, Pace, TierRecord, TierSpec, TierState,
     TiersRecord, Way, copy_version,
 };
 use holdfast_tiers::tier::{LocalTier, Tier, TierError};
-use holdfast_tiers::{Job, JobLock, Lineage, STACK_POINTS, Store};
+use holdfast_tiers::{Job, JobLock, Lineage, STACK_POINTS, Store, TierFolder};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -75,15 +75,20 @@ impl World {
     }
 }
 
-fn open_at(root: &Path) -> impl Fn(&TierSpec) -> Result<Box<dyn Tier>, TierError> + use<> {
+/// The job's folder on the tier there.
+fn at(root: &Path) -> TierFolder {
+    TierFolder::new(Arc::new(LocalTier::open(root).unwrap()), FOLDER).unwrap()
+}
+
+fn open_at(root: &Path) -> impl Fn(&TierSpec) -> Result<Arc<dyn Tier>, TierError> + use<> {
     let root = root.to_owned();
-    move |_| Ok(Box::new(LocalTier::open(&root).unwrap()) as Box<dyn Tier>)
+    move |_| Ok(Arc::new(LocalTier::open(&root).unwrap()) as Arc<dyn Tier>)
 }
 
 fn cascade(
     job: &Job,
     rules: &[&str],
-    open: impl Fn(&TierSpec) -> Result<Box<dyn Tier>, TierError> + Send + Sync + 'static,
+    open: impl Fn(&TierSpec) -> Result<Arc<dyn Tier>, TierError> + Send + Sync + 'static,
 ) -> Cascade {
     let tiers = rules.iter().map(|rules| format!("dir=/{rules}").parse().unwrap()).collect();
     let options = CascadeOptions {
@@ -134,9 +139,8 @@ fn numbers(versions: &BTreeSet<u64>) -> Vec<u64> {
 /// Takes a version back into a store that has nothing, and compares it.
 fn comes_back(root: &Path, store: &Path, epoch: u64, then: &Model) {
     let job = Store::open(store).unwrap().create_job("job").unwrap();
-    let (tier, folder) = (LocalTier::open(root).unwrap(), LocalTier::open(job.dir()).unwrap());
-    let (from, to) = (Place { tier: &tier, folder: FOLDER }, Place { tier: &folder, folder: "" });
-    copy_version(&from, &to, Epoch(epoch), None, Way::Up, &Free).unwrap();
+    let from = at(root);
+    copy_version(&from, job.folder(), Epoch(epoch), None, Way::Up, &Free).unwrap();
     let image = job.open_image(Epoch(epoch)).unwrap();
     image.verify(&|_| ()).unwrap();
     assert!(read_all(&image).unwrap() == *then);
@@ -188,7 +192,7 @@ fn a_tier_takes_and_keeps_what_its_rules_say() {
     let both = roots.clone();
     let open = move |spec: &TierSpec| {
         let root = &both[usize::from(spec.address == "dir=/b")];
-        Ok(Box::new(LocalTier::open(root).unwrap()) as Box<dyn Tier>)
+        Ok(Arc::new(LocalTier::open(root).unwrap()) as Arc<dyn Tier>)
     };
     let cascade = cascade(&world.job, &["a,keep=2", "b,every=2"], open);
     let states = settled(&cascade);
@@ -220,7 +224,7 @@ fn what_waits_for_a_lower_tier_stays_above() {
     let reachable = Arc::new(AtomicBool::new(false));
     let (root, door) = (dir.0.join("pfs"), Arc::clone(&reachable));
     let open = move |_: &TierSpec| match door.load(Ordering::SeqCst) {
-        true => Ok(Box::new(LocalTier::open(&root).unwrap()) as Box<dyn Tier>),
+        true => Ok(Arc::new(LocalTier::open(&root).unwrap()) as Arc<dyn Tier>),
         false => Err(TierError::Unavailable { object: "dir=/pfs".into(), why: "no answer".into() }),
     };
     let cascade = cascade(&world.job, &["pfs,every=2"], open);
@@ -332,7 +336,7 @@ fn what_fails_is_tried_again_until_all_is_there() {
     let at = root.clone();
     let open = move |_: &TierSpec| {
         let (inner, calls) = (LocalTier::open(&at).unwrap(), Arc::clone(&calls));
-        Ok(Box::new(Failing { inner, calls, every: 3 }) as Box<dyn Tier>)
+        Ok(Arc::new(Failing { inner, calls, every: 3 }) as Arc<dyn Tier>)
     };
     let cascade = cascade(&world.job, &["pfs,keep=2"], open);
     let end = Instant::now() + Duration::from_secs(60);
@@ -364,13 +368,10 @@ fn child() {
         }
     });
     let job = Store::open(Path::new(&store)).unwrap().create_job("job").unwrap();
-    let folder = LocalTier::open(job.dir()).unwrap();
     if std::env::var("TEST_ACTION").unwrap().starts_with("fetch") {
-        let tier = LocalTier::open(&root).unwrap();
-        let from = Place { tier: &tier, folder: FOLDER };
+        let from = at(&root);
         let recipe = from.recipe(Epoch(3)).unwrap();
-        copy_version(&from, &Place { tier: &folder, folder: "" }, Epoch(3), Some(&recipe), Way::Up, &Free)
-            .unwrap();
+        copy_version(&from, job.folder(), Epoch(3), Some(&recipe), Way::Up, &Free).unwrap();
     } else {
         settled(&cascade(&job, &["pfs,keep=2"], open_at(&root)));
     }
@@ -383,10 +384,7 @@ fn a_crash_at_any_step_costs_nothing_but_time() {
         let dir = TempDir::new();
         let (root, store) = (dir.0.join("pfs"), dir.store());
         let mut world = World::checkpoints(&store, 2);
-        let versions = |root: &Path| {
-            let tier = LocalTier::open(root).unwrap();
-            Place { tier: &tier, folder: FOLDER }.inventory().unwrap().versions
-        };
+        let versions = |root: &Path| at(root).inventory().unwrap().versions;
         if !point.starts_with("cascade") {
             settled(&cascade(&world.job, &["pfs,keep=2"], open_at(&root)));
             // Something has to go: the heap is stored anew.
@@ -423,11 +421,10 @@ fn a_crash_at_any_step_costs_nothing_but_time() {
 
 /// The segments that these versions name.
 fn segments_named(root: &Path, versions: &BTreeSet<u64>) -> BTreeSet<String> {
-    let tier = LocalTier::open(root).unwrap();
-    let place = Place { tier: &tier, folder: FOLDER };
+    let folder = at(root);
     let mut named = BTreeSet::new();
     for &version in versions {
-        let bytes = place.manifest(Epoch(version)).unwrap();
+        let bytes = folder.manifest(Epoch(version)).unwrap();
         let manifest = holdfast_tiers::format::manifest::Manifest::open(&bytes).unwrap();
         let names = manifest.segments().unwrap();
         named.extend(names.iter().map(|entry| format!("segment-{:06}-{:03}", entry.epoch.0, entry.number)));
@@ -448,14 +445,12 @@ fn a_copy_that_is_stopped_leaves_no_version() {
     }
     let dir = TempDir::new();
     let world = World::checkpoints(&dir.store(), 1);
-    let (tier, folder) =
-        (LocalTier::open(&dir.0.join("pfs")).unwrap(), LocalTier::open(world.job.dir()).unwrap());
-    let (from, to) = (Place { tier: &folder, folder: "" }, Place { tier: &tier, folder: FOLDER });
-    let result = copy_version(&from, &to, Epoch(1), None, Way::Down, &Stop);
+    let (from, to) = (world.job.folder(), at(&dir.0.join("pfs")));
+    let result = copy_version(from, &to, Epoch(1), None, Way::Down, &Stop);
     assert!(matches!(result, Err(CopyError::Stopped)), "{result:?}");
     assert_eq!(to.inventory().unwrap(), Default::default());
-    let copied = copy_version(&from, &to, Epoch(1), None, Way::Down, &Free).unwrap();
+    let copied = copy_version(from, &to, Epoch(1), None, Way::Down, &Free).unwrap();
     assert!(copied.bytes > 0 && copied.found == 0);
-    let again = copy_version(&from, &to, Epoch(1), None, Way::Down, &Free).unwrap();
+    let again = copy_version(from, &to, Epoch(1), None, Way::Down, &Free).unwrap();
     assert!(again.bytes == 0 && again.found > 0, "{again:?}");
 }

@@ -7,10 +7,10 @@ use holdfast_image::pages::Inherited;
 use holdfast_tiers::format::manifest::Manifest;
 use holdfast_tiers::layer::{Call, Damage, Fault, Faults, Faulty, Model};
 use holdfast_tiers::stack::{
-    Activity, Cascade, CascadeOptions, CopyError, Pace, Place, TierSpec, Way, copy_version,
+    Activity, Cascade, CascadeOptions, CopyError, Pace, TierSpec, Way, copy_version,
 };
-use holdfast_tiers::tier::{Blob, BlobName, LocalTier, Tier, TierError, TierInfo};
-use holdfast_tiers::{Job, Store};
+use holdfast_tiers::tier::{Blob, BlobName, Tier, TierError, TierInfo};
+use holdfast_tiers::{Job, Store, TierFolder};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -64,19 +64,18 @@ impl World {
     /// A tier that has images 1 and 2: 3 and 4 are wanted there, then 1 and 2 go.
     fn tier(&self) -> Model {
         let model = Model::new("tier");
-        let folder = LocalTier::open(self.job.dir()).unwrap();
-        let (from, to) = (Place { tier: &folder, folder: "" }, Place { tier: &model, folder: FOLDER });
         for number in 1..=2 {
             let recipe = std::fs::read(self.job.dir().join("job.json")).unwrap();
-            copy_version(&from, &to, Epoch(number), Some(&recipe), Way::Down, &Free).unwrap();
+            copy_version(self.job.folder(), &place(&model), Epoch(number), Some(&recipe), Way::Down, &Free)
+                .unwrap();
         }
         model
     }
 
     fn cascade(&self, model: &Model, faults: &Faults) -> Cascade {
         let (model, faults) = (model.clone(), faults.clone());
-        let open = move |_: &TierSpec| -> Result<Box<dyn Tier>, TierError> {
-            Ok(Box::new(Faulty::new(Box::new(model.clone()), faults.clone())))
+        let open = move |_: &TierSpec| -> Result<Arc<dyn Tier>, TierError> {
+            Ok(Arc::new(Faulty::new(Box::new(model.clone()), faults.clone())))
         };
         Cascade::start(CascadeOptions {
             job: self.job.clone(),
@@ -109,7 +108,7 @@ impl World {
 
     /// A version that is listed has the bytes that it has here.
     fn check_whole(&self, model: &Model, what: &str) {
-        let place = Place { tier: model, folder: FOLDER };
+        let place = place(model);
         for number in place.inventory().unwrap().versions {
             let manifest = place.manifest(Epoch(number)).unwrap();
             let named = Manifest::open(&manifest).unwrap().segments().unwrap();
@@ -135,8 +134,8 @@ fn listing(model: &Model) -> Vec<(String, u64)> {
     model.list(FOLDER).unwrap().blobs.iter().map(|entry| (entry.name.to_string(), entry.len)).collect()
 }
 
-fn place(model: &Model) -> Place<'_> {
-    Place { tier: model, folder: FOLDER }
+fn place(model: &Model) -> TierFolder {
+    TierFolder::new(Arc::new(model.clone()), FOLDER).unwrap()
 }
 
 fn bytes_of(listing: &[(String, u64)]) -> u64 {
@@ -236,7 +235,7 @@ fn a_damaged_blob_of_a_lower_tier_is_never_restored() {
     for (name, len) in listing(&good) {
         let file = name.rsplit_once('/').unwrap().1.to_owned();
         let len = usize::try_from(len).unwrap();
-        // The middle of a segment is in a frame; headers between them are for `verify`, a restart does not read them.
+        // The middle of a segment is in a frame.
         for damage in [Damage::Flip(len / 2), Damage::Missing, Damage::Zero, Damage::Truncate(len / 2)] {
             let (model, target) = (world.tier(), Model::new("target"));
             model.damage(&BlobName::new(&name).unwrap(), damage);
@@ -256,15 +255,38 @@ fn a_damaged_blob_of_a_lower_tier_is_never_restored() {
 }
 
 #[test]
+fn no_flipped_bit_of_a_segment_travels_in_either_direction() {
+    let world = World::new();
+    let good = world.tier();
+    for (name, len) in listing(&good) {
+        let file = name.rsplit_once('/').unwrap().1.to_owned();
+        if !file.starts_with("segment") {
+            continue;
+        }
+        // All of the block of headers at the end, and some bytes of each page before it.
+        let block = usize::try_from(len).unwrap() - 4096;
+        for at in (0..block).step_by(1021).chain((block..block + 4096).step_by(61)) {
+            let name = BlobName::new(&name).unwrap();
+            for way in [Way::Up, Way::Down] {
+                let (model, target) = (world.tier(), Model::new("target"));
+                model.damage(&name, Damage::Flip(at));
+                let result = copy_version(&place(&model), &place(&target), Epoch(2), None, way, &Free);
+                let error = result.expect_err("a flipped bit").to_string();
+                assert!(error.contains(&file), "byte {at} of {name}: {error}");
+                assert!(versions(&target).is_empty());
+            }
+        }
+    }
+}
+
+#[test]
 fn what_the_rules_would_remove_goes_first_where_there_is_no_room() {
     let world = World::new();
-    let folder = LocalTier::open(world.job.dir()).unwrap();
-    let from = Place { tier: &folder, folder: "" };
     // Two images of 64 pages fit, and not the 16 of the next.
     let info = TierInfo { capacity_bytes: Some(560_000), ..Model::new("tier").info().clone() };
     let model = Model::of(info);
     for number in [1, 3] {
-        copy_version(&from, &place(&model), Epoch(number), None, Way::Down, &Free).unwrap();
+        copy_version(world.job.folder(), &place(&model), Epoch(number), None, Way::Down, &Free).unwrap();
     }
     world.settle(&model, &Faults::none());
     assert_eq!(versions(&model), BTreeSet::from([3, 4]));
@@ -274,11 +296,9 @@ fn what_the_rules_would_remove_goes_first_where_there_is_no_room() {
 #[test]
 fn a_tier_that_is_too_small_keeps_what_it_has() {
     let world = World::new();
-    let folder = LocalTier::open(world.job.dir()).unwrap();
     let info = TierInfo { capacity_bytes: Some(300_000), ..Model::new("tier").info().clone() };
     let model = Model::of(info);
-    copy_version(&Place { tier: &folder, folder: "" }, &place(&model), Epoch(1), None, Way::Down, &Free)
-        .unwrap();
+    copy_version(world.job.folder(), &place(&model), Epoch(1), None, Way::Down, &Free).unwrap();
     let cascade = world.cascade(&model, &Faults::none());
     let end = Instant::now() + Duration::from_secs(60);
     while cascade.states()[0].failures < 3 {
