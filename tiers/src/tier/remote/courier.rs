@@ -2,10 +2,11 @@
 //!
 //! Called by `object_store` for every attempt of every request. It adds three things to its client:
 //! * a limit of time that grows with what is sent, so that neither a slow link fails nor a silent server holds us;
-//! * notes of what was answered ([`super::failure`]);
+//! * notes of what was answered ([`super::failure`]), and limits for what is ([`super::answer`]);
 //! * at S3, the end of an upload in parts is made conditional as a put of one piece is (`If-None-Match: *`): the
 //!   library has that for copies alone. A server that does not know it (501) is asked again without.
 
+use super::answer::Expected;
 use super::failure::{Answer, SEEN};
 use async_trait::async_trait;
 use http_body_util::{BodyExt, Limited};
@@ -91,6 +92,7 @@ impl Courier {
         seen.attempt();
         let metadata = request.uri().host().is_some_and(|host| METADATA_HOSTS.contains(&host));
         let limit = self.patience.limit(request.body().content_length() as u64);
+        let expected = Expected::of(&request);
         let noted = |error: HttpError| {
             seen.note(if metadata { Answer::NoCredentials } else { Answer::lost(&error) });
             error
@@ -98,9 +100,7 @@ impl Courier {
         let response = within(limit, self.inner.execute(request)).await.map_err(noted)?;
         let status = response.status();
         if status.is_success() {
-            // What comes behind it may still be cut off.
-            seen.note(Answer::of(status.as_u16(), b""));
-            return Ok(response);
+            return expected.take(response, &seen, self.patience).await;
         }
         let (parts, body) = response.into_parts();
         let body = within(self.patience.answer, beginning(body)).await.map_err(noted)?;

@@ -8,7 +8,7 @@
 use crate::tier::TierError;
 use object_store::client::HttpError;
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Most characters of a server's words in a message.
 const MAX_WORDS: usize = 160;
@@ -22,6 +22,7 @@ tokio::task_local! {
 #[derive(Default, Debug)]
 pub(super) struct Seen {
     attempts: AtomicU32,
+    received: AtomicU64,
     answer: Mutex<Option<Answer>>,
 }
 
@@ -30,8 +31,10 @@ pub(super) struct Seen {
 pub(super) enum Answer {
     /// A status, and what the server says to it.
     Status { status: u16, code: String, message: String },
-    /// No answer.
+    /// No answer, or not all of it.
     Lost(String),
+    /// A success that is none.
+    Nonsense(String),
     /// The host's own service for credentials does not answer: there are none.
     NoCredentials,
 }
@@ -44,6 +47,16 @@ impl Seen {
     /// How many requests were made.
     pub(super) fn attempts(&self) -> u32 {
         self.attempts.load(Ordering::Relaxed)
+    }
+
+    /// Bytes came that are no part of an object.
+    pub(super) fn receive(&self, bytes: u64) {
+        self.received.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// How many did.
+    pub(super) fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
     }
 
     pub(super) fn note(&self, answer: Answer) {
@@ -99,6 +112,9 @@ pub(super) fn error(object: &str, error: &object_store::Error, seen: &Seen) -> T
     let object = object.to_owned();
     let answer = seen.answer();
     match (&answer, error) {
+        (_, object_store::Error::InvalidPath { source }) => {
+            TierError::Settings { object, why: impossible_key(source) }
+        }
         (Some(Answer::NoCredentials), _) => TierError::Denied {
             object,
             why: "there are no credentials: neither in the environment nor in the usual files nor from this host \
@@ -106,6 +122,9 @@ pub(super) fn error(object: &str, error: &object_store::Error, seen: &Seen) -> T
                 .to_owned(),
         },
         (Some(Answer::Lost(why)), _) => TierError::Unavailable { object, why: why.clone() },
+        (Some(Answer::Nonsense(why)), _) => {
+            TierError::Unavailable { object, why: format!("the answer of the server makes no sense: {why}") }
+        }
         (Some(Answer::Status { status, code, message }), _) => of_status(object, *status, code, message),
         (None, object_store::Error::NotFound { .. }) => TierError::NotFound { object },
         (None, object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => {
@@ -143,12 +162,22 @@ fn of_status(object: String, status: u16, code: &str, message: &str) -> TierErro
         300..=399 => {
             TierError::Settings { object, why: format!("{why}; set the region of the bucket (AWS_REGION)") }
         }
-        // A success that ended in an error was cut off.
+        // A success that ended in an error, and was not cut off.
         200..=299 => {
-            TierError::Unavailable { object, why: "the answer of the server was cut off".to_owned() }
+            let why =
+                "the answer of the server makes no sense: is there a server of this kind at the address?";
+            TierError::Unavailable { object, why: why.to_owned() }
         }
         _ => TierError::Settings { object, why },
     }
+}
+
+/// A listing has a key that is no path; the library shows the whole of none.
+fn impossible_key(error: &object_store::path::Error) -> String {
+    format!(
+        "the server lists an object that Holdfast did not make and cannot name ({}); remove it, or use another prefix",
+        shortened(&error.to_string())
+    )
 }
 
 #[cfg(test)]

@@ -10,13 +10,18 @@
 //! write; until then it counts as such a server.
 //! Invariants: no wait without a limit; no credentials in a message; a web server is only read.
 
+mod answer;
 mod aws_files;
 mod blob;
 mod connect;
 mod courier;
 mod failure;
+#[cfg(test)]
+mod hostile;
 mod place;
 mod requests;
+#[cfg(test)]
+mod test_server;
 #[cfg(test)]
 mod tests;
 mod upload;
@@ -168,7 +173,13 @@ impl Tier for RemoteTier {
         let found =
             match self.place.requests.wait(&object, patience, self.place.store.list_with_delimiter(prefix)) {
                 // A web server knows folders, and that there is none.
-                Err(TierError::NotFound { .. }) => return Ok(listing),
+                Err(TierError::NotFound { .. }) if !self.writable => return Ok(listing),
+                // An object store has none: what nothing is in is listed as empty.
+                Err(TierError::NotFound { object }) => {
+                    let why =
+                        "the server answers that there is no such bucket: make it, or correct the address";
+                    return Err(TierError::Settings { object, why: why.to_owned() });
+                }
                 other => other?,
             };
         // A server may list what was not asked for.

@@ -5,11 +5,9 @@
 #[path = "../../../tests/all/common/conformance.rs"]
 mod conformance;
 
+use super::test_server::{at, error_body, server};
 use super::*;
-use object_store::aws::AmazonS3Builder;
 use object_store::memory::InMemory;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
 
 const PATIENCE: Patience = Patience { answer: Duration::from_secs(30) };
 
@@ -52,70 +50,6 @@ fn a_long_blob_goes_up_in_parts_and_replaces_none() {
     let refused = bytes.chunks(3_000_000).find_map(|piece| third.append(piece).err());
     assert!(matches!(refused, Some(TierError::Exists { .. })), "{refused:?}");
     assert!(third.append(b"x").is_err() && third.finish().is_err());
-}
-
-/// A request as the server below sees it.
-struct Asked {
-    line: String,
-    headers: String,
-}
-
-/// An S3 server that answers each request by a function: status and headers, then the body. `None`: closes.
-fn server(answer: impl Fn(&Asked) -> Option<(&'static str, String)> + Send + Sync + 'static) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    let answer = Arc::new(answer);
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let answer = Arc::clone(&answer);
-            std::thread::spawn(move || serve(stream, &*answer));
-        }
-    });
-    url
-}
-
-fn serve(stream: TcpStream, answer: &dyn Fn(&Asked) -> Option<(&'static str, String)>) {
-    let mut reader = BufReader::new(stream.try_clone().unwrap());
-    let (mut line, mut headers, mut len) = (String::new(), String::new(), 0);
-    if reader.read_line(&mut line).unwrap_or(0) == 0 {
-        return;
-    }
-    loop {
-        let mut header = String::new();
-        if reader.read_line(&mut header).unwrap_or(0) <= 2 {
-            break;
-        }
-        let header = header.to_ascii_lowercase();
-        len = header.strip_prefix("content-length:").map_or(len, |value| value.trim().parse().unwrap());
-        headers += &header;
-    }
-    let mut body = vec![0; len];
-    if reader.read_exact(&mut body).is_err() {
-        return;
-    }
-    if let Some((status, body)) = answer(&Asked { line, headers }) {
-        let head =
-            format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
-        // The client may have gone.
-        let _ = (&stream).write_all((head + &body).as_bytes());
-    }
-}
-
-fn at(url: &str, seconds: u64) -> RemoteTier {
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let builder = AmazonS3Builder::new()
-        .with_allow_http(true)
-        .with_endpoint(url)
-        .with_bucket_name("bucket")
-        .with_access_key_id("KEY")
-        .with_secret_access_key("SECRET");
-    let patience = Patience { answer: Duration::from_secs(seconds) };
-    let store = connect::with_client(builder, "s3://bucket", patience).unwrap();
-    RemoteTier::over(store, String::new(), "s3://bucket".into(), patience, true).unwrap()
-}
-
-fn error_body(code: &str) -> String {
-    format!("<Error><Code>{code}</Code><Message>words</Message></Error>")
 }
 
 #[test]
@@ -199,7 +133,7 @@ fn where_a_server_replaces_what_is_there_names_are_looked_up_and_it_is_said() {
         let tier = at(
             &server(move |asked| {
                 let conditional = asked.headers.contains("if-none-match");
-                Some(match asked.line.split(' ').next().unwrap() {
+                Some(match asked.method() {
                     "PUT" if conditional => {
                         (if status == "200 OK" { "200 OK\r\netag: x" } else { status }, "".into())
                     }
@@ -229,7 +163,7 @@ fn an_answer_that_was_lost_is_made_up_for_by_looking() {
                 let found = "200 OK\r\netag: x\r\nlast-modified: Thu, 01 Jan 2026 00:00:00 GMT";
                 let ranged = "206 Partial Content\r\netag: x\r\ncontent-range: bytes 0-3/4\r\n\
                               last-modified: Thu, 01 Jan 2026 00:00:00 GMT";
-                match asked.line.split(' ').next().unwrap() {
+                match asked.method() {
                     "PUT" if asked.line.contains(PROBE) => Some(("412 Precondition Failed", error_body("x"))),
                     // Done, but the answer says that it was not; so it is tried again, and refused.
                     "PUT" if first.swap(false, std::sync::atomic::Ordering::SeqCst) => {
@@ -257,7 +191,7 @@ fn the_end_of_an_upload_is_conditional_where_the_server_knows_that() {
                 let id =
                     "<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>";
                 let done = "<CompleteMultipartUploadResult><ETag>x</ETag></CompleteMultipartUploadResult>";
-                Some(match asked.line.split(' ').next().unwrap() {
+                Some(match asked.method() {
                     "PUT" if asked.line.contains(PROBE) => ("412 Precondition Failed", error_body("x")),
                     "PUT" => ("200 OK\r\netag: x", String::new()),
                     "POST" if asked.line.contains("uploads") => ("200 OK", id.to_owned()),
@@ -291,7 +225,7 @@ fn an_upload_that_cannot_be_ended_is_ended_by_clean() {
         &server(move |asked| {
             let id = "<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>";
             let up = now.load(std::sync::atomic::Ordering::SeqCst);
-            Some(match asked.line.split(' ').next().unwrap() {
+            Some(match asked.method() {
                 _ if !up => ("400 Bad Request", error_body("Down")),
                 "PUT" if asked.line.contains(PROBE) => ("412 Precondition Failed", error_body("x")),
                 "PUT" => ("200 OK\r\netag: x", String::new()),
@@ -333,7 +267,7 @@ fn a_web_server_is_only_read() {
             entry("/dav/sim/m", ""),
             entry("/dav/sim/x/", "<D:collection/>")
         );
-        Some(match asked.line.split(' ').next().unwrap() {
+        Some(match asked.method() {
             "HEAD" => (found, "four".into()),
             "GET" => (ranged, "ou".into()),
             "PROPFIND" => ("207 Multi-Status", list),
