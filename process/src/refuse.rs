@@ -120,6 +120,19 @@ pub fn is_own_thread(tracer: i64) -> bool {
     std::fs::exists(format!("/proc/self/task/{tracer}")).unwrap_or(false)
 }
 
+/// Whether a tracer shares the memory of what it traces: it is the program itself that looks at its own threads, for a
+/// moment. LeakSanitizer does so when the program ends (compiler-rt, sanitizer_stoptheworld_linux_libcdep.cpp,
+/// StopTheWorld: clone with CLONE_VM, then PTRACE_ATTACH to each thread).
+pub fn is_part_of(tracer: i64, pid: i32) -> bool {
+    let shares = |tracer| have_in_common(tracer, pid, Common::Memory).unwrap_or(false);
+    i32::try_from(tracer).is_ok_and(shares)
+}
+
+/// What such a program is.
+pub fn inspected(tracer: i64) -> String {
+    format!("traced by a part of itself, process {tracer} (a sanitizer, at its end?)")
+}
+
 fn debugger(tracer: i64) -> String {
     format!("traced by process {tracer} (a debugger?): end that first")
 }

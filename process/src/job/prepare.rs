@@ -83,6 +83,9 @@ pub fn prepare(
                 ),
             });
         }
+        if refuse::is_part_of(tracer, pid) {
+            return Err(CutError::Busy { what: format!("it is {}", refuse::inspected(tracer)) });
+        }
         refusals.push(refuse::traced(pid, tracer));
     }
     refusals.extend(refuse::closed(pid));

@@ -276,7 +276,7 @@ fn seize_new(whom: &[Whom], seized: &mut Seized) -> Result<Vec<(usize, i32)>, Wh
             if seized.contains_key(&tid) {
                 continue;
             }
-            match ptrace::seize(tid, OPTIONS) {
+            match ptrace::seize(tid, OPTIONS).or_else(|error| seize_let_go(pid, tid, error)) {
                 Ok(()) => {
                     seized.insert(tid, None);
                     fresh.push((at, tid));
@@ -290,6 +290,14 @@ fn seize_new(whom: &[Whom], seized: &mut Seized) -> Result<Vec<(usize, i32)>, Wh
         }
     }
     Ok(fresh)
+}
+
+/// Once more, where whoever traced it has let go of it meanwhile.
+fn seize_let_go(pid: i32, tid: i32, error: io::Error) -> io::Result<()> {
+    match Status::read(pid, tid).ok().as_ref().and_then(refuse::tracer) {
+        None if error.raw_os_error() == Some(libc::EPERM) => ptrace::seize(tid, OPTIONS),
+        _ => Err(error),
+    }
 }
 
 /// A zombie, or on its way there (PF_EXITING, include/linux/sched.h): what it had may be gone already.
@@ -318,6 +326,9 @@ fn refused(pid: i32, tid: i32, error: &io::Error) -> Why {
     match Status::read(pid, tid).ok().as_ref().and_then(refuse::tracer) {
         Some(tracer) if refuse::is_own_thread(tracer) => {
             Why::Late(format!("thread {tid} {} is still being resumed after the last stop", doing(pid, tid)))
+        }
+        Some(tracer) if refuse::is_part_of(tracer, pid) => {
+            Why::Late(format!("thread {tid} is {}", refuse::inspected(tracer)))
         }
         Some(tracer) => Why::Refused(refuse::traced_thread(tid, tracer)),
         None => Why::Refused(refuse::untraceable(tid, error)),
