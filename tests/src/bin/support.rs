@@ -246,12 +246,11 @@ fn page(lines: &[Line], results: &Results, commit: &str) -> Result<String> {
         |user: usize| results.iter().filter(|(at, found)| at.1 == user && found.cell() == "yes").count();
     let mut page = format!(
         "# What is supported\n\n\
-         Written by `make support` on {date}, at commit {commit}, on Linux {kernel}; nothing in it is by hand. \
-         Each line is a\nprogram of `tests/programs` that checks itself (`tests/src/suite.rs`), run in four forms: \
-         {forms}. \"yes\": all\n\
-         four are right, with the output of an undisturbed run. Of {all} programs {root} work as root and \
-         {ordinary} as an\n\
-         ordinary user (uid 1000, no capabilities). {refused} things are refused by name, and the program goes on.\n",
+         Written by `make support` on {date}, at commit {commit},\non Linux {kernel}; nothing in it is by hand.\n\
+         Each line is a program of `tests/programs` that checks itself (`tests/src/suite.rs`), run in four forms:\n\
+         {forms}. \"yes\": all four are right, with the\noutput of an undisturbed run.\n\
+         Of {all} programs {root} work as root and {ordinary} as an ordinary user (uid 1000, no capabilities).\n\
+         {refused} things are refused by name, and the program goes on.\n",
         date = output("date", &["-u", "+%F"])?,
         kernel = kernel.trim(),
         all = ENTRIES.len(),
