@@ -1,5 +1,6 @@
 /* A program that a part of itself traces for a moment, again and again, as LeakSanitizer does once at the end of a
- * program: a process that shares its memory (clone with CLONE_VM) attaches to it, looks, and ends. `inspected [ROUNDS]` */
+ * program: a process that shares its memory (clone with CLONE_VM) attaches to it, looks, and ends.
+ * `inspected [ROUNDS]` */
 #include "common.h"
 #include "rounds.h"
 #include <sched.h>

@@ -54,7 +54,7 @@ macro_rules! suite {
                 #[short] segments: "segments" => "System V shared memory";
                 sparse: "sparse" => "A sparse mapping of 2 GiB";
                 #[short] address_sanitizer: "heap-asan" => "A program built with -fsanitize=address";
-                #[short] inspected: "inspected" => "A program that a part of itself traces for a moment (LeakSanitizer)";
+                #[short] inspected: "inspected" => "A program that a part of itself traces (LeakSanitizer)";
                 heap: "heap" => "malloc, calloc, realloc, aligned_alloc and free";
                 #[short] brk: "break" => "The break, growing and shrinking";
                 #[short] memory: "memory" =>
