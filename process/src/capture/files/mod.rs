@@ -14,6 +14,7 @@ mod in_flight;
 pub mod inotify;
 mod locks;
 mod multicast;
+mod obstacle;
 mod proc_self;
 mod socket_files;
 mod socket_options;
@@ -34,6 +35,7 @@ use holdfast_sys::procfs::{self, DescriptorFolder, DescriptorInfo, Status};
 use holdfast_sys::sock_diag::UnixSocket;
 use holdfast_sys::{clone, fd};
 use in_flight::{peek_pipe, unreadable};
+use obstacle::Obstacle;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -106,20 +108,6 @@ pub enum Look {
 
 const UNKNOWN: &str = "this kind of file is not supported";
 
-/// Why there is no object.
-#[derive(PartialEq, Eq, Debug)]
-enum Obstacle {
-    /// It cannot be restored.
-    Refused(String),
-    /// Not now; it goes by while the programs run on.
-    Passing(String),
-    /// It was closed while it was looked at.
-    Closed(String),
-    /// Nobody of the job has the other end. It may be on its way from one to another, in a message that stands in the
-    /// way too: then both go by.
-    Apart(String),
-}
-
 /// Why there are no tables.
 #[derive(Debug)]
 pub struct Unreadable {
@@ -127,27 +115,6 @@ pub struct Unreadable {
     pub refusals: Vec<(usize, Refusal)>,
     /// All of it goes by: a moment later there may be none.
     pub passing: bool,
-}
-
-impl From<String> for Obstacle {
-    fn from(reason: String) -> Obstacle {
-        Obstacle::Refused(reason)
-    }
-}
-impl From<&str> for Obstacle {
-    fn from(reason: &str) -> Obstacle {
-        Obstacle::Refused(reason.to_owned())
-    }
-}
-impl Obstacle {
-    /// A call on it failed.
-    fn of(what: &str, error: &io::Error) -> Obstacle {
-        let text = format!("{what}{error}");
-        match error.raw_os_error() {
-            Some(libc::ENOENT | libc::EBADF | libc::ESRCH) => Obstacle::Closed(text),
-            _ => Obstacle::Refused(text),
-        }
-    }
 }
 
 /// Reads the descriptor tables of a job, all processes together: a pipe between two of them is theirs.

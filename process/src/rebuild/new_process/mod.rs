@@ -13,6 +13,8 @@ mod objects;
 mod open;
 pub mod regular;
 mod shared_memory;
+mod socket_addresses;
+mod socket_buffers;
 pub mod socket_files;
 mod sockets;
 mod terminals;

@@ -2,6 +2,7 @@
 //! the new process ([`super::child`]).
 
 use super::datagrams::Senders;
+use super::socket_buffers;
 use super::socket_files::address_of_held;
 use super::sockets::{self, Connections};
 use crate::rebuild::error::RebuildError;
@@ -183,8 +184,8 @@ impl ObjectBuilder {
                     self.last.push((end.try_clone()?, 1, None, "a socket pair".into()));
                 }
                 sockets::set_options(&end, options);
-                sockets::set_buffer(&end, libc::SO_SNDBUF, *send_buffer);
-                sockets::set_buffer(&end, libc::SO_RCVBUF, *receive_buffer);
+                socket_buffers::set_buffer(&end, libc::SO_SNDBUF, *send_buffer);
+                socket_buffers::set_buffer(&end, libc::SO_RCVBUF, *receive_buffer);
                 objects::set_socket_timeout_us(end.as_fd(), libc::SO_SNDTIMEO, *send_timeout_us)?;
                 objects::set_socket_timeout_us(end.as_fd(), libc::SO_RCVTIMEO, *receive_timeout_us)?;
                 end
@@ -319,7 +320,7 @@ impl ObjectBuilder {
                     return None;
                 };
                 let packets = socket.socket_type.cast_signed() == libc::SOCK_SEQPACKET;
-                let put_back = if packets { send_back } else { sockets::refill };
+                let put_back = if packets { send_back } else { socket_buffers::refill };
                 let ends = self.connections.get(*connection)?;
                 Some(Flight { number: *connection, ends, data, shut: *shut, put_back })
             }
@@ -422,9 +423,9 @@ fn send_back(socket: &OwnedFd, message: &[u8]) -> io::Result<()> {
     {
         // It did fit before: the kernel counts its own overhead, which depends on how the data was sent.
         let now = fd::socket_option(socket.as_fd(), libc::SO_SNDBUF)?;
-        sockets::set_buffer(socket, libc::SO_SNDBUF, now.saturating_mul(4).cast_unsigned());
+        socket_buffers::set_buffer(socket, libc::SO_SNDBUF, now.saturating_mul(4).cast_unsigned());
         sent = fd::send(socket.as_fd(), message, flags);
-        sockets::set_buffer(socket, libc::SO_SNDBUF, now.cast_unsigned());
+        socket_buffers::set_buffer(socket, libc::SO_SNDBUF, now.cast_unsigned());
     }
     if sent? == message.len() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EMSGSIZE)) }
 }

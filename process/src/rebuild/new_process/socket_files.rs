@@ -4,7 +4,7 @@
 //! Called by `sockets`, in the new process, in its working folder. What must hold: a name that another program uses
 //! is left alone.
 
-use super::sockets;
+use super::socket_addresses;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::paths::{self, Opener, Place};
 use holdfast_image::bytes::Name;
@@ -26,7 +26,7 @@ const ADDRESS_PATH: usize = 108;
 /// # Errors
 /// Another program uses that name; the process may not make it.
 pub fn bind(made: &OwnedFd, path: &Path, record: &SocketRecord, opener: &Opener) -> Result<(), RebuildError> {
-    let failed = |error: io::Error| sockets::not_bound(record, error);
+    let failed = |error: io::Error| socket_addresses::not_bound(record, error);
     let _acting = opener.act_at(path, record.owner).map_err(failed)?;
     let place = Place::as_given(path).map_err(failed)?;
     remove_dead(&place, path, record)?;

@@ -8,6 +8,8 @@
 //! nothing else changed.
 
 use super::datagrams;
+use super::socket_addresses::{PATIENCE, PAUSE, bind_patiently, is_taken, not_bound, patience};
+use super::socket_buffers::refill;
 use super::socket_files;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::paths::Opener;
@@ -20,15 +22,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
-
-/// How long a port is waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Longer than TIME_WAIT (include/net/tcp.h, TCP_TIMEWAIT_LEN).
-const DEATH: Duration = Duration::from_secs(65);
-const PAUSE: Duration = Duration::from_millis(20);
-/// SO_BUF_LOCK (asm-generic/socket.h).
-const SO_BUF_LOCK: i32 = 72;
+use std::time::Instant;
 
 /// include/uapi/linux/in.h, since Linux 6.3.
 const IP_LOCAL_PORT_RANGE: i32 = 51;
@@ -338,65 +332,6 @@ fn bound(record: &SocketRecord, opener: &Opener) -> Result<OwnedFd, RebuildError
     bind_patiently(&made, address).map(|()| made).map_err(|error| not_bound(record, error))
 }
 
-/// Why a socket cannot have its address, or listen there.
-pub(super) fn not_bound(record: &SocketRecord, error: io::Error) -> RebuildError {
-    let name = record.address();
-    match error.kind() {
-        io::ErrorKind::AddrInUse => RebuildError::InUse(format!(
-            "{name}: another program has this address: end that program, or wait for its end"
-        )),
-        _ if record.path().is_some() => {
-            RebuildError::Refused(format!("{name}: the socket of the program cannot be made here: {error}"))
-        }
-        io::ErrorKind::AddrNotAvailable => RebuildError::Refused(format!(
-            "{name}: this host does not have the address (ip address add gives it one)"
-        )),
-        io::ErrorKind::PermissionDenied => RebuildError::Refused(format!(
-            "{name}: a socket cannot be bound to it ({error}): ports below \
-             net.ipv4.ip_unprivileged_port_start are for the privileged"
-        )),
-        _ => RebuildError::io(format!("binding a socket to {name}"))(error),
-    }
-}
-
-/// Binds a socket whose address may be in TIME_WAIT: when that is over. (Force, as TCP_REPAIR gives it to root,
-/// does not help a listener: listen(2) looks again whether the address is in use.)
-fn bind_patiently(made: &OwnedFd, address: &[u8]) -> io::Result<()> {
-    let begun = Instant::now();
-    loop {
-        let result = socket::bind(made.as_fd(), address);
-        let in_use = result.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EADDRINUSE));
-        // An abstract name is free as soon as no message holds its socket any more.
-        let port = address.get(2..4).filter(|_| !is_unix(address));
-        if !in_use || begun.elapsed() > patience(port) {
-            return result;
-        }
-        std::thread::sleep(PAUSE);
-    }
-}
-
-fn is_unix(address: &[u8]) -> bool {
-    address.first_chunk().is_some_and(|family| i32::from(u16::from_ne_bytes(*family)) == libc::AF_UNIX)
-}
-
-/// How long a port is tried for: longer if no living process has it.
-fn patience(port: Option<&[u8]>) -> Duration {
-    if port.is_some_and(only_waits) { DEATH } else { PATIENCE }
-}
-
-/// Whether all that has a TCP port is in TIME_WAIT. `port`: as in an address.
-fn only_waits(port: &[u8]) -> bool {
-    const TIME_WAIT: &str = "06";
-    let wanted = format!(":{:02X}{:02X}", port[0], port[1]);
-    let lives = |line: &str| {
-        let mut words = line.split_whitespace().skip(1);
-        let (local, state) = (words.next(), words.nth(1));
-        local.is_some_and(|local| local.ends_with(&wanted)) && state != Some(TIME_WAIT)
-    };
-    let tables = ["tcp", "tcp6"].map(|table| fs::read_to_string(format!("/proc/net/{table}")));
-    tables.iter().all(|text| text.as_ref().is_ok_and(|text| !text.lines().any(lives)))
-}
-
 fn has_address(record: &SocketRecord) -> bool {
     match record.domain.cast_signed() {
         libc::AF_UNIX => record.local.0.len() > 2,
@@ -485,58 +420,10 @@ pub fn connect_later(end: &OwnedFd, peer: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Whether the address is in use.
-fn is_taken(error: &io::Error) -> bool {
-    [Some(libc::EADDRINUSE), Some(libc::EADDRNOTAVAIL)].contains(&error.raw_os_error())
-}
-
-/// Puts a piece of a stream on its way again. The receiver reads later: all must fit into the buffers.
-///
-/// # Errors
-/// ENOBUFS: it does not fit.
-pub fn refill(end: &OwnedFd, data: &[u8]) -> io::Result<()> {
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    let (mut rest, begun) = (data, Instant::now());
-    while !rest.is_empty() {
-        match fd::send(end.as_fd(), rest, flags) {
-            Ok(sent) => rest = &rest[sent..],
-            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
-            Err(_) if begun.elapsed() > PATIENCE => return Err(io::Error::from_raw_os_error(libc::ENOBUFS)),
-            Err(_) => {
-                grow(end, data.len());
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Sets the buffer to so much, and leaves the size to the kernel again.
-fn grow(end: &OwnedFd, len: usize) {
-    let locked = fd::socket_option(end.as_fd(), SO_BUF_LOCK).unwrap_or(0);
-    set_buffer(end, libc::SO_SNDBUF, u32::try_from(len.saturating_mul(4)).unwrap_or(u32::MAX));
-    let _ = fd::set_socket_option(end.as_fd(), SO_BUF_LOCK, locked);
-}
-
-/// Sets SO_SNDBUF or SO_RCVBUF as the kernel reports it (twice what is asked for), where it differs. Best effort: the
-/// limits of this host may be lower.
-pub fn set_buffer(socket: &OwnedFd, option: i32, wanted: u32) {
-    // For the privileged, beyond the limits (asm-generic/socket.h).
-    const SO_SNDBUFFORCE: i32 = 32;
-    const SO_RCVBUFFORCE: i32 = 33;
-    if fd::socket_option(socket.as_fd(), option).is_ok_and(|now| now.cast_unsigned() == wanted) {
-        return;
-    }
-    let force = if option == libc::SO_SNDBUF { SO_SNDBUFFORCE } else { SO_RCVBUFFORCE };
-    let half = (wanted / 2).cast_signed();
-    if fd::set_socket_option(socket.as_fd(), force, half).is_err() {
-        let _ = fd::set_socket_option(socket.as_fd(), option, half);
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use super::super::socket_addresses::DEATH;
     use super::*;
     use crate::rebuild::testing::record;
     use std::net::{TcpListener, TcpStream};
