@@ -1,5 +1,6 @@
 //! The command line: the one definition that help, errors and shell completions come from.
 
+use crate::commands::places::Which;
 use crate::inherited_fds::InheritedFd;
 use crate::names::{ImageName, parse_image};
 use crate::settings::{
@@ -112,15 +113,13 @@ Examples:
         /// Name of the job
         job: String,
     },
-    /// Check every byte of an image against its checksums
-    Verify {
-        /// JOB (all its images) or JOB@N
-        #[arg(value_name = "JOB[@N]", value_parser = parse_image)]
-        image: ImageName,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
+    /// Check every byte of images against their checksums, on any tier, and put back what another tier has intact
+    #[command(after_help = "\
+Examples:
+  holdfast verify sim               (all images in the store)
+  holdfast verify sim@3 --tier dir=/pfs/me
+  holdfast verify sim --all-tiers --repair")]
+    Verify(VerifyArgs),
     /// Copy to the job's tiers what they have not got yet
     #[command(after_help = "\
 Examples:
@@ -365,6 +364,23 @@ pub struct FetchArgs {
     /// Tiers to look at [default: those of the job, else of the configuration files]
     #[arg(long, value_name = "SPEC")]
     pub tier: Vec<TierSpec>,
+}
+
+/// `holdfast verify`.
+#[derive(Debug, Args)]
+pub struct VerifyArgs {
+    /// JOB (all its images) or JOB@N
+    #[arg(value_name = "JOB[@N]", value_parser = parse_image)]
+    pub image: ImageName,
+    /// Where.
+    #[command(flatten)]
+    pub which: Which,
+    /// Put back what is damaged or missing from another tier of the job that has it intact (not while the job runs)
+    #[arg(long)]
+    pub repair: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `holdfast prune`.

@@ -86,7 +86,7 @@ fn run(cli: &Cli) -> Result<Option<Ending>, Failure> {
         }
         Command::Show { image, json } => commands::show::run(image, *json, root),
         Command::Watch { job } => commands::watch::run(job, root),
-        Command::Verify { image, json } => commands::verify::run(image, *json, root),
+        Command::Verify(args) => commands::verify::run(args, root),
         Command::Sync { job, wait } => commands::sync::run(job, *wait, root),
         Command::Fetch(args) => commands::fetch::run(args, root),
         Command::Prune(args) => commands::prune::run(args, root),

@@ -27,7 +27,11 @@ pub const STACK_POINTS: &[&str] = &[
     "fetch-manifest",
 ];
 
-/// Sets the function that is called with each name of [`POINTS`] and [`STACK_POINTS`]. The first call wins.
+/// The steps of a repair: the new blob is beside the damaged one, that is removed, the new one has its name.
+pub const HYGIENE_POINTS: &[&str] = &["repair-mended", "repair-removed", "repair-named"];
+
+/// Sets the function that is called with each name of [`POINTS`], [`STACK_POINTS`] and [`HYGIENE_POINTS`]. The first
+/// call wins.
 pub fn set_fault_hook(hook: fn(&str)) {
     let _ = HOOK.set(hook);
 }

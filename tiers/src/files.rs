@@ -16,6 +16,9 @@ use std::path::{Path, PathBuf};
 /// Beginning of the name of every file that is not finished.
 pub(crate) const TEMP: &str = ".tmp-";
 
+/// Longest `job.json` that is read, bytes.
+pub(crate) const MAX_RECIPE_LEN: u64 = 16 << 20;
+
 /// Makes a folder with mode 0700 if it is not there, and checks it.
 pub(crate) fn make_folder(path: &Path) -> Result<(), StoreError> {
     match DirBuilder::new().mode(0o700).create(path) {

@@ -7,6 +7,7 @@
 
 use crate::files;
 use crate::format::manifest::{MAX_LEN, Manifest};
+use crate::hygiene::finish_repairs;
 use crate::image::Image;
 use crate::image_info::ImageInfo;
 use crate::lineage::Lineage;
@@ -25,9 +26,6 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Longest `job.json` that is read, bytes.
-pub(crate) const MAX_RECIPE_LEN: u64 = 16 << 20;
 
 /// The file that is locked.
 const LOCK: &str = "lock";
@@ -177,7 +175,7 @@ impl Job {
     /// It is not there or is not JSON.
     pub fn recipe(&self) -> Result<serde_json::Value, StoreError> {
         let path = self.dir.join("job.json");
-        let bytes = files::read_checked(&path, MAX_RECIPE_LEN)?;
+        let bytes = files::read_checked(&path, files::MAX_RECIPE_LEN)?;
         serde_json::from_slice(&bytes)
             .map_err(|error| StoreError::corrupt(&path, offset_of(&bytes, &error), error.to_string()))
     }
@@ -231,6 +229,7 @@ impl Job {
             files::remove(&path)?;
             report.removed.push(path);
         }
+        finish_repairs(&self.folder)?;
         let found = self.folder.list()?;
         let needed = Needed::by(&self.folder, &found, lock);
         if needed.writing.is_empty() {

@@ -7,6 +7,7 @@
 //! * [`tier`]: the door to what keeps the bytes: one trait, a module for each kind of tier.
 //! * [`layer`]: tiers around tiers: throttle, verify, faults for tests.
 //! * [`stack`]: several tiers: committed versions move down by themselves.
+//! * [`hygiene`]: verification and repair on any tier.
 //! * [`codec`]: how frames are packed, and which codec is worth it.
 //! * [`format`]: the bytes, as in `docs/format.md`.
 //!
@@ -30,6 +31,7 @@ mod files;
 pub mod format;
 mod gather;
 mod hashes;
+pub mod hygiene;
 mod image;
 mod image_info;
 mod job;
@@ -55,7 +57,7 @@ mod writer;
 mod writing;
 
 pub use error::StoreError;
-pub use fault::{POINTS as FAULT_POINTS, STACK_POINTS, set_fault_hook};
+pub use fault::{HYGIENE_POINTS, POINTS as FAULT_POINTS, STACK_POINTS, set_fault_hook};
 pub use format::manifest::Record;
 pub use image::Image;
 pub use image_info::ImageInfo;

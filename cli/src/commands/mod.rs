@@ -7,6 +7,7 @@ pub mod completions;
 pub mod doctor;
 pub mod fetch;
 pub mod list;
+pub mod places;
 pub mod prune;
 pub mod restart;
 pub mod run;

@@ -10,6 +10,7 @@ mod copies;
 mod crash;
 mod crowd;
 mod file_owners;
+mod hygiene;
 mod ids;
 mod images;
 mod increments;

@@ -14,7 +14,7 @@ use super::local::LocalVersions;
 use super::plan::{LocalRules, local_removals, wanted};
 use super::record::{TierRecord, TiersRecord};
 use super::remove::{self, SegmentTables};
-use crate::job::MAX_RECIPE_LEN;
+use crate::files::MAX_RECIPE_LEN;
 use crate::tier::{Tier, TierError};
 use crate::{Job, TierFolder, files};
 use holdfast_image::Epoch;

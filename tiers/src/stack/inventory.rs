@@ -7,11 +7,11 @@
 //! of the first tier. Called by the copier, by the cascade and by whatever lists a tier.
 //! Invariant: what is read has at most the length that it may have, whatever the tier says.
 
+use crate::files::MAX_RECIPE_LEN;
 use crate::format::FormatError;
 use crate::format::manifest::{MAX_LEN, Manifest, SegmentEntry};
-use crate::job::MAX_RECIPE_LEN;
 use crate::names::{self, FileName};
-use crate::tier::{TierError, read_whole};
+use crate::tier::{Blob, TierError, read_whole};
 use crate::tier_folder::TierFolder;
 use holdfast_image::Epoch;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +32,7 @@ pub(crate) fn recipe_name(epoch: Epoch) -> String {
 }
 
 /// The version of a `job-N`; only names as [`recipe_name`] writes them.
-fn recipe_of(file: &str) -> Option<u64> {
+pub(crate) fn recipe_of(file: &str) -> Option<u64> {
     let number = file.strip_prefix("job-")?.parse().ok()?;
     (recipe_name(Epoch(number)) == file).then_some(number)
 }
@@ -87,9 +87,14 @@ impl TierFolder {
         manifest.segments().map_err(|error| damaged(&object, error))
     }
 
+    /// Opens a blob that must be there.
+    pub(crate) fn open(&self, file: &str) -> Result<Box<dyn Blob>, TierError> {
+        self.tier().open(&self.blob(file)?)
+    }
+
     /// A blob that must be there.
-    fn whole(&self, file: &str, most: u64) -> Result<Vec<u8>, TierError> {
-        let blob = self.tier().open(&self.blob(file)?)?;
+    pub(crate) fn whole(&self, file: &str, most: u64) -> Result<Vec<u8>, TierError> {
+        let blob = self.open(file)?;
         read_whole(&*blob, most, || self.object(file))
     }
 }

@@ -27,6 +27,7 @@ mod spec;
 pub use cascade::{Activity, Cascade, CascadeOptions, OnFailure, Opener, TierState};
 pub use copy::{Copied, CopyError, Pace, Way, copy_version};
 pub use inventory::Inventory;
+pub(crate) use inventory::{recipe_name, recipe_of};
 pub use plan::{HeldVersion, LocalRules, local_removals};
 pub use record::{TierRecord, TiersRecord};
 pub use spec::TierSpec;

@@ -9,6 +9,7 @@ mod commit;
 mod crash_points;
 mod damage;
 mod golden;
+mod hygiene;
 mod increments;
 mod memory;
 mod memory_processes;

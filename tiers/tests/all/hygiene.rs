@@ -1,0 +1,304 @@
+//! What is damaged on a tier is found and put back from the others, whatever dies in between; nothing intact is lost.
+
+use crate::common::{Content, MemorySource, Model, TempDir, commit_record, options, page_of, read_all, run};
+use holdfast_image::Epoch;
+use holdfast_image::pages::Inherited;
+use holdfast_tiers::hygiene::{Mended, Verified, Verify, finish_repairs, repair, verify};
+use holdfast_tiers::stack::{Pace, Way, copy_version};
+use holdfast_tiers::tier::LocalTier;
+use holdfast_tiers::{HYGIENE_POINTS, Image, Job, Store, TierFolder};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const FOLDER: &str = "job/0123abcd";
+
+struct Free;
+
+impl Pace for Free {
+    fn begin(&self, _total: u64) {}
+    fn pass(&self, _bytes: u64) -> bool {
+        true
+    }
+}
+
+/// A job with three images, on its store and on two lower tiers.
+struct World {
+    dir: TempDir,
+    job: Job,
+    then: Vec<Model>,
+}
+
+impl World {
+    fn new() -> World {
+        let dir = TempDir::new();
+        let job = Store::open(&dir.store()).unwrap().create_job("job").unwrap();
+        job.write_recipe(&serde_json::json!({ "command": ["sim"] })).unwrap();
+        let lock = job.lock().unwrap();
+        let all: BTreeSet<u64> = (1000..1300).collect();
+        let mut pages: Model = Model::new();
+        let (mut parent, mut then) = (None, Vec::new());
+        for epoch in 1..=3 {
+            let dirty: BTreeSet<u64> =
+                all.iter().copied().filter(|page| epoch == 1 || page % 10 == epoch).collect();
+            let content = |page: u64| if page.is_multiple_of(3) { Content::Text } else { Content::Noise };
+            pages.extend(dirty.iter().map(|&page| (page, page_of(content(page), page + 10_000 * epoch))));
+            let unchanged = all.difference(&dirty).map(|&page| run(page, 1)).collect();
+            let mut writer = job.begin(&lock, Epoch(epoch), parent).unwrap();
+            let source = MemorySource::of_model(&pages, &dirty);
+            let inherited = Inherited { unchanged, mapped: Vec::new() };
+            writer.write_pages(&source, &inherited, &options(1), &|_| ()).unwrap();
+            parent = Some(writer.commit(commit_record()).unwrap().1);
+            then.push(pages.clone());
+        }
+        let world = World { dir, job, then };
+        for root in ["a", "b"] {
+            for epoch in 1..=3 {
+                let (from, to) = (world.at(""), world.at(root));
+                copy_version(&from, &to, Epoch(epoch), Some(b"{}"), Way::Down, &Free).unwrap();
+            }
+        }
+        world
+    }
+
+    fn file(&self, root: &str, name: &str) -> PathBuf {
+        if root.is_empty() {
+            self.job.dir().join(name)
+        } else {
+            self.dir.0.join(root).join(FOLDER).join(name)
+        }
+    }
+
+    /// Changes a byte.
+    fn flip(&self, root: &str, name: &str, at: u64) {
+        let path = self.file(root, name);
+        let mut bytes = fs::read(&path).unwrap();
+        let at = usize::try_from(at).unwrap() % bytes.len();
+        bytes[at] ^= 0x10;
+        fs::write(path, bytes).unwrap();
+    }
+
+    fn at(&self, root: &str) -> TierFolder {
+        at(&self.dir.0, root)
+    }
+
+    fn verify(&self, root: &str) -> Verified {
+        verify(&self.at(root), &all()).unwrap()
+    }
+
+    /// Repairs one tier from the two others.
+    fn repair(&self, root: &str) -> Vec<Mended> {
+        repair_at(&self.dir.0, root)
+    }
+
+    /// Restarts from one tier alone.
+    fn reads(&self, root: &str, epoch: u64) -> bool {
+        let image = Image::open(&[self.at(root)], Epoch(epoch));
+        let pages = image.ok().and_then(|image| read_all(&image).ok());
+        pages.is_some_and(|pages| pages == self.then[usize::try_from(epoch).unwrap() - 1])
+    }
+}
+
+/// The job's folder in the store (""), or on a lower tier.
+fn at(dir: &Path, root: &str) -> TierFolder {
+    let (path, folder) = match root {
+        "" => (dir.join("store/job"), ""),
+        root => (dir.join(root), FOLDER),
+    };
+    TierFolder::new(Arc::new(LocalTier::open(&path).unwrap()), folder).unwrap()
+}
+
+fn all() -> Verify<'static> {
+    Verify { epoch: None, record: &|_| Ok(()), total: &|_| (), passed: &|_| () }
+}
+
+fn repair_at(dir: &Path, root: &str) -> Vec<Mended> {
+    let others = ["", "a", "b"].into_iter().filter(|other| *other != root);
+    let others: Vec<TierFolder> = others.map(|other| at(dir, other)).collect();
+    let found = verify(&at(dir, root), &all()).unwrap();
+    repair(&at(dir, root), &others, &found, &|_| Ok(()), &|_| ()).unwrap()
+}
+
+#[test]
+fn what_is_whole_is_good_and_every_byte_is_counted() {
+    let world = World::new();
+    for root in ["", "a"] {
+        let (total, passed) = (AtomicU64::new(0), AtomicU64::new(0));
+        let note_total = |bytes| total.store(bytes, Ordering::Relaxed);
+        let note_passed = |bytes| _ = passed.fetch_add(bytes, Ordering::Relaxed);
+        let options = Verify { total: &note_total, passed: &note_passed, ..all() };
+        let found = verify(&world.at(root), &options).unwrap();
+        assert_eq!(found.versions.keys().copied().collect::<Vec<_>>(), [1, 2, 3]);
+        assert!(found.findings.is_empty() && found.unneeded.is_empty(), "{found:?}");
+        assert!(passed.into_inner() > 0 && total.into_inner() > 0);
+    }
+    let one = verify(&world.at("a"), &Verify { epoch: Some(Epoch(2)), ..all() }).unwrap();
+    assert_eq!(one.versions.len(), 1);
+    let none = verify(&world.at("a"), &Verify { epoch: Some(Epoch(9)), ..all() });
+    assert!(none.is_err());
+}
+
+#[test]
+fn damage_is_named_with_its_place_and_with_the_versions_that_need_it() {
+    let world = World::new();
+    // The first frame of the first image: pages of which the later ones need some.
+    world.flip("a", "segment-000001-000", 4097);
+    let found = world.verify("a");
+    let [finding] = found.findings.as_slice() else { panic!("{found:?}") };
+    assert_eq!(finding.file, "segment-000001-000");
+    assert!(finding.offset <= 4097 && finding.what.contains("checksum"), "{finding:?}");
+    assert!(finding.object.contains("a/job/0123abcd/segment-000001-000"), "{finding:?}");
+    assert_eq!(found.damaged(), BTreeSet::from([1, 2, 3]));
+    // A segment of the last image is needed by that alone; so is its manifest.
+    fs::remove_file(world.file("a", "segment-000003-000")).unwrap();
+    world.flip("a", "manifest-000002", 100);
+    let found = world.verify("a");
+    let of =
+        |file: &str| found.findings.iter().find(|finding| finding.file == file).unwrap().versions.clone();
+    assert_eq!(of("segment-000003-000"), BTreeSet::from([3]));
+    assert_eq!(of("manifest-000002"), BTreeSet::from([2]));
+    // What no manifest names any more is told, and is no version's damage.
+    fs::write(world.file("b", "segment-000009-000"), [7; 5000]).unwrap();
+    let found = world.verify("b");
+    assert_eq!(found.unneeded, [("segment-000009-000".to_owned(), 5000)]);
+    assert!(found.damaged().is_empty() && found.findings.len() == 1, "{found:?}");
+}
+
+#[test]
+fn a_tier_is_mended_from_the_others() {
+    let world = World::new();
+    for root in ["", "a"] {
+        world.flip(root, "segment-000001-000", 4097);
+        fs::write(world.file(root, "segment-000002-000"), [0; 77]).unwrap();
+        fs::remove_file(world.file(root, "segment-000003-000")).unwrap();
+        world.flip(root, "manifest-000003", 77);
+    }
+    fs::write(world.file("a", "job-000001"), "nonsense").unwrap();
+    for root in ["", "a"] {
+        let mended = world.repair(root);
+        assert!(mended.iter().all(|mended| mended.lost.is_none()), "{mended:?}");
+        assert_eq!(mended.len(), if root.is_empty() { 4 } else { 5 }, "{mended:?}");
+        let found = world.verify(root);
+        assert!(
+            found.findings.is_empty() && found.unneeded.is_empty() && found.versions.len() == 3,
+            "{found:?}"
+        );
+        assert!((1..=3).all(|epoch| world.reads(root, epoch)));
+        for name in fs::read_dir(world.file(root, "x").parent().unwrap()).unwrap() {
+            assert!(!name.unwrap().file_name().to_str().unwrap().contains("mended"));
+        }
+    }
+}
+
+#[test]
+fn what_no_tier_has_is_lost_by_name_and_nothing_else() {
+    let world = World::new();
+    for root in ["", "a", "b"] {
+        world.flip(root, "segment-000003-000", 10);
+    }
+    let before = fs::read(world.file("a", "segment-000003-000")).unwrap();
+    let mended = world.repair("a");
+    let [lost] = mended.as_slice() else { panic!("{mended:?}") };
+    assert!(lost.object.ends_with("segment-000003-000") && lost.versions == BTreeSet::from([3]), "{lost:?}");
+    assert!(lost.lost.as_ref().unwrap().contains("byte"), "{lost:?}");
+    assert_eq!(fs::read(world.file("a", "segment-000003-000")).unwrap(), before, "it is left as it is");
+    assert!(world.reads("a", 1) && world.reads("a", 2) && !world.reads("a", 3));
+}
+
+/// Another run of the job has the same numbers: its bytes are not mixed with ours.
+#[test]
+fn another_image_of_the_same_number_is_no_copy() {
+    let (world, other) = (World::new(), World::new());
+    world.flip("a", "manifest-000001", 90);
+    for root in ["", "b"] {
+        fs::copy(other.file(root, "manifest-000001"), world.file(root, "manifest-000001")).unwrap();
+    }
+    let mended = world.repair("a");
+    assert!(
+        mended.iter().any(|m| m.lost.as_ref().is_some_and(|why| why.contains("another run"))),
+        "{mended:?}"
+    );
+    // And a segment of another run is damage, which the right one replaces.
+    let world = World::new();
+    fs::copy(other.file("a", "segment-000001-000"), world.file("a", "segment-000001-000")).unwrap();
+    assert_eq!(world.verify("a").damaged(), BTreeSet::from([1, 2, 3]));
+    assert!(world.repair("a").iter().all(|mended| mended.lost.is_none()));
+    assert!((1..=3).all(|epoch| world.reads("a", epoch)));
+}
+
+/// Runs [`act_in_child`] to its death at a fault point.
+fn in_child(dir: &Path, point: &str) -> Option<i32> {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--ignored", "--exact", "hygiene::act_in_child"])
+        .env("TEST_DIR", dir)
+        .env("TEST_POINT", point);
+    command.output().unwrap().status.code()
+}
+
+#[test]
+#[ignore = "run by the test below, to be killed"]
+fn act_in_child() {
+    let dir = PathBuf::from(std::env::var("TEST_DIR").unwrap());
+    holdfast_tiers::set_fault_hook(|name| {
+        if std::env::var("TEST_POINT").unwrap() == name {
+            std::process::exit(77);
+        }
+    });
+    repair_at(&dir, "a");
+}
+
+#[test]
+fn a_repair_that_is_killed_is_finished_and_leaves_nothing() {
+    for point in HYGIENE_POINTS.iter().filter(|point| point.starts_with("repair")) {
+        for file in ["segment-000001-000", "manifest-000002", "job-000003"] {
+            let world = World::new();
+            world.flip("a", file, 0);
+            assert_eq!(in_child(&world.dir.0, point), Some(77), "{point} {file}");
+            finish_repairs(&world.at("a")).unwrap();
+            let names: Vec<String> = fs::read_dir(world.file("a", "x").parent().unwrap())
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .collect();
+            assert!(!names.iter().any(|name| name.contains("mended") || name.starts_with('.')), "{names:?}");
+            let found = world.verify("a");
+            assert!(found.findings.is_empty() && found.versions.len() == 3, "{point} {file}: {found:?}");
+            assert!((1..=3).all(|epoch| world.reads("a", epoch)), "{point} {file}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(8))]
+    /// Any bytes of any blob on any two tiers: as long as the third is whole, all is whole again; and whatever
+    /// happens, what one tier could read it can still read.
+    #[test]
+    fn any_damage_that_leaves_one_copy_is_mended(
+        flips in prop::collection::vec((0..3_usize, 0..6_usize, any::<u32>()), 1..12),
+        spare in 0..4_usize,
+    ) {
+        let world = World::new();
+        let files = ["segment-000001-000", "segment-000002-000", "segment-000003-000",
+            "manifest-000001", "manifest-000002", "manifest-000003"];
+        for (root, file, at) in flips {
+            if root != spare {
+                world.flip(["", "a", "b"][root], files[file], at.into());
+            }
+        }
+        let read = |root: &str| (1..=3).map(|epoch| world.reads(root, epoch)).collect::<Vec<_>>();
+        let before = ["", "a", "b"].map(read);
+        for root in ["", "a", "b", ""] {
+            world.repair(root);
+        }
+        for (root, before) in ["", "a", "b"].into_iter().zip(before) {
+            for (epoch, (before, after)) in (1..).zip(before.into_iter().zip(read(root))) {
+                prop_assert!(after || !before, "image {} on {:?} was lost", epoch, root);
+                prop_assert!(after || spare > 2, "image {} on {:?}", epoch, root);
+            }
+        }
+    }
+}
