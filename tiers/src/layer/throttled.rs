@@ -1,8 +1,9 @@
 //! A tier that is no faster than the user wants it: bytes per second in each direction, and a delay before each call.
 //!
 //! For links that others use too, and as a stand-in for slow tiers in tests and measurements.
-//! Invariants: all threads together keep to one rate in each direction; time is that of a [`Clock`], so that a test
-//! need not wait. Nothing can be mapped: mapped bytes would pass the layer by.
+//! Invariants: all threads together keep to one rate in each direction; what the tier below takes itself is part of
+//! that time, not added to it: a writer is at most [`AHEAD`] before its time, and not at all when it has finished; time
+//! is that of a [`Clock`], so that a test need not wait. Nothing can be mapped: mapped bytes would pass the layer by.
 
 use crate::throttle::Pace;
 use crate::tier::{Blob, BlobName, BlobWriter, Listing, Tier, TierError, TierInfo};
@@ -10,6 +11,9 @@ use std::fs::File;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
+
+/// So far may a writer be before the time that its bytes have, as a device with a cache of its own.
+const AHEAD: Duration = Duration::from_millis(20);
 
 /// Where a [`Throttled`] tier has its time from.
 pub trait Clock: Send + Sync {
@@ -52,28 +56,47 @@ pub struct Throttled {
 
 /// What the blobs of a tier share.
 struct Link {
-    limits: Limits,
-    written: Pace,
-    read: Pace,
+    write: Direction,
+    read: Direction,
+    delay: Duration,
     clock: Arc<dyn Clock>,
 }
 
+struct Direction {
+    pace: Pace,
+    rate: Option<u64>,
+}
+
 impl Link {
-    fn pass(&self, pace: &Pace, rate: Option<u64>, bytes: usize) {
+    /// Until when so many bytes have their time.
+    fn due(&self, direction: &Direction, bytes: usize) -> Instant {
         let now = self.clock.now();
-        let due = rate.map_or(now, |rate| pace.reserve(now, bytes as u64, rate));
-        let wait = due.saturating_duration_since(now).saturating_add(self.limits.delay);
+        let rate = direction.rate.filter(|_| bytes > 0);
+        rate.map_or(now, |rate| direction.pace.reserve(now, bytes as u64, rate))
+    }
+
+    /// Waits until then, and for the time of a call.
+    fn wait(&self, due: Instant) {
+        let wait = due.saturating_duration_since(self.clock.now()).saturating_add(self.delay);
         if !wait.is_zero() {
             self.clock.sleep(wait);
         }
     }
 
-    fn write(&self, bytes: usize) {
-        self.pass(&self.written, self.limits.write, bytes);
+    /// A call that moves so many bytes.
+    fn pass<T>(&self, direction: &Direction, bytes: usize, call: impl FnOnce() -> T) -> T {
+        let due = self.due(direction, bytes);
+        let done = call();
+        self.wait(due);
+        done
     }
 
-    fn read(&self, bytes: usize) {
-        self.pass(&self.read, self.limits.read, bytes);
+    fn write<T>(&self, bytes: usize, call: impl FnOnce() -> T) -> T {
+        self.pass(&self.write, bytes, call)
+    }
+
+    fn read<T>(&self, bytes: usize, call: impl FnOnce() -> T) -> T {
+        self.pass(&self.read, bytes, call)
     }
 }
 
@@ -86,7 +109,9 @@ impl Throttled {
             (Some(own), Some(limit)) => Some(own.min(limit)),
             (own, limit) => own.or(limit),
         };
-        let link = Arc::new(Link { limits, written: Pace::default(), read: Pace::default(), clock });
+        let direction = |rate| Direction { pace: Pace::default(), rate };
+        let (write, read) = (direction(limits.write), direction(limits.read));
+        let link = Arc::new(Link { write, read, delay: limits.delay, clock });
         Throttled { below, info, link }
     }
 }
@@ -97,33 +122,29 @@ impl Tier for Throttled {
     }
 
     fn list(&self, folder: &str) -> Result<Listing, TierError> {
-        self.link.read(0);
-        self.below.list(folder)
+        self.link.read(0, || self.below.list(folder))
     }
 
     fn open(&self, name: &BlobName) -> Result<Box<dyn Blob>, TierError> {
-        self.link.read(0);
-        Ok(Box::new(SlowBlob { below: self.below.open(name)?, link: Arc::clone(&self.link) }))
+        let below = self.link.read(0, || self.below.open(name))?;
+        Ok(Box::new(SlowBlob { below, link: Arc::clone(&self.link) }))
     }
 
     fn create(&self, name: &BlobName, expected: Option<u64>) -> Result<Box<dyn BlobWriter>, TierError> {
-        self.link.write(0);
-        Ok(Box::new(SlowWriter { below: self.below.create(name, expected)?, link: Arc::clone(&self.link) }))
+        let below = self.link.write(0, || self.below.create(name, expected))?;
+        Ok(Box::new(SlowWriter { below, link: Arc::clone(&self.link), due: None }))
     }
 
     fn publish(&self, name: &BlobName, bytes: &[u8]) -> Result<(), TierError> {
-        self.link.write(bytes.len());
-        self.below.publish(name, bytes)
+        self.link.write(bytes.len(), || self.below.publish(name, bytes))
     }
 
     fn remove(&self, name: &BlobName) -> Result<(), TierError> {
-        self.link.write(0);
-        self.below.remove(name)
+        self.link.write(0, || self.below.remove(name))
     }
 
     fn clean(&self, folder: &str) -> Result<u64, TierError> {
-        self.link.write(0);
-        self.below.clean(folder)
+        self.link.write(0, || self.below.clean(folder))
     }
 }
 
@@ -138,8 +159,7 @@ impl Blob for SlowBlob {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), TierError> {
-        self.link.read(buffer.len());
-        self.below.read_at(offset, buffer)
+        self.link.read(buffer.len(), || self.below.read_at(offset, buffer))
     }
 
     fn mapping(&self) -> Option<(&File, u64)> {
@@ -150,17 +170,23 @@ impl Blob for SlowBlob {
 struct SlowWriter {
     below: Box<dyn BlobWriter>,
     link: Arc<Link>,
+    /// Until when all that was appended has its time.
+    due: Option<Instant>,
 }
 
 impl BlobWriter for SlowWriter {
     fn append(&mut self, bytes: &[u8]) -> Result<(), TierError> {
-        self.link.write(bytes.len());
-        self.below.append(bytes)
+        let due = self.link.due(&self.link.write, bytes.len());
+        self.due = Some(due);
+        let done = self.below.append(bytes);
+        self.link.wait(due.checked_sub(AHEAD).unwrap_or(due));
+        done
     }
 
     fn finish(self: Box<Self>) -> Result<u64, TierError> {
-        self.link.write(0);
-        self.below.finish()
+        let done = self.below.finish();
+        self.link.wait(self.due.unwrap_or_else(|| self.link.clock.now()));
+        done
     }
 }
 

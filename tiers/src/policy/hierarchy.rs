@@ -97,7 +97,8 @@ pub enum Event {
     Copied(Transfer),
     /// This tier is to have the segment no longer, though it may be the only copy: its versions were removed there.
     Remove(SegmentId, usize),
-    /// A copy has failed: down it is tried again after a while, up another copy is taken.
+    /// A copy has failed: from the application the next tier takes it at once, else down it is tried again after a
+    /// while; up another copy is taken.
     Failed(Transfer),
     /// Time has passed.
     Tick,
@@ -112,7 +113,8 @@ pub enum Action {
     Copy(Transfer),
     /// Send a [`Event::Tick`] at this time, if nothing else has happened by then.
     Wake(u64),
-    /// The only copy cannot be read, or there is none: the restore has failed.
+    /// The only copy cannot be read, or there is none: the restore has failed. Or no tier takes it: the write has, and
+    /// is as if it had never been.
     Lost(SegmentId),
 }
 
@@ -256,6 +258,11 @@ impl Hierarchy {
         self.tiers.iter().all(|tier| tier.down.active.is_none() && tier.down.queue.is_empty())
     }
 
+    /// Whether it has a segment: it was written, or is being written, and was not given up on all tiers.
+    pub fn knows(&self, segment: SegmentId) -> bool {
+        self.segments.contains_key(&segment)
+    }
+
     /// The state of a segment on a tier; `None`: it has no instance there.
     pub fn state(&self, segment: SegmentId, tier: usize) -> Option<State> {
         Some((*self.segments.get(&segment)?.tiers.get(tier)?)?.state)
@@ -310,13 +317,18 @@ impl Hierarchy {
     pub(super) fn gone(&mut self, id: SegmentId, tier: usize) -> Result<(), PolicyError> {
         let Some(segment) = self.segments.get(&id) else { return Ok(()) };
         if segment.tiers.iter().all(Option::is_none) {
-            self.written.remove(&segment.number);
-            self.segments.remove(&id);
-            self.hints.forget(id);
+            self.forget(id);
         } else if !segment.delivered {
             self.needed(id, tier + 1)?;
         }
         Ok(())
+    }
+
+    fn forget(&mut self, id: SegmentId) {
+        if let Some(segment) = self.segments.remove(&id) {
+            self.written.remove(&segment.number);
+        }
+        self.hints.forget(id);
     }
 
     pub(super) fn change(&mut self, id: SegmentId, tier: usize, change: Change) -> Result<(), PolicyError> {
@@ -427,7 +439,17 @@ impl Hierarchy {
         if let Place::Tier(to) = transfer.to {
             self.drop_instance(id, to, actions);
         }
-        if transfer.is_down() {
+        if transfer.from == Place::Application {
+            // It waits for no tier that has failed before.
+            let open = |tier: &Tier| tier.down.not_before <= self.now;
+            match self.tiers.iter().skip(transfer.link() + 1).position(open) {
+                Some(next) => self.tiers[transfer.link() + 1 + next].down.queue.push_back(id),
+                None => {
+                    self.forget(id);
+                    actions.push(Action::Lost(id));
+                }
+            }
+        } else if transfer.is_down() {
             let lane = &mut self.tiers[transfer.link()].down;
             let pause = (PAUSES.0 << lane.failures.min(20)).min(PAUSES.1);
             lane.failures += 1;

@@ -4,10 +4,11 @@
 //! * [`copy_version`]: one version from one tier to another: segments, then the commit. Both ways.
 //! * [`Cascade`]: the threads that keep lower tiers as their rules say; [`TierState`] is what they tell.
 //! * [`local_removals`]: which images of the first tier may go.
+//! * [`Mover`]: single segments between caches that fill up, as [`crate::policy::Hierarchy`] says.
 //!
 //! Called by the agent, by `holdfast sync` (what a dead agent left) and by `holdfast fetch` (up). What a tier takes and
-//! keeps is decided by [`crate::policy::Retention`]. `policy::Hierarchy` is not asked: it moves segments between caches
-//! that fill up, one at a time; here versions move as a whole, each from the first tier, which has them all.
+//! keeps is decided by [`crate::policy::Retention`]. The cascade does not ask `policy::Hierarchy`: versions move as a
+//! whole, each from the first tier, which has them all.
 //! Invariants: a version is on a tier when its manifest is, and that is published when everything it names is there and
 //! was checked while it was copied; nothing here is waited for by a checkpoint; a version that a lower tier wants is
 //! never removed above because of `keep` alone.
@@ -18,6 +19,7 @@ mod copy;
 mod inventory;
 mod link;
 mod local;
+mod mover;
 mod plan;
 mod record;
 mod remove;
@@ -28,6 +30,7 @@ pub use cascade::{Activity, Cascade, CascadeOptions, OnFailure, Opener, TierStat
 pub use copy::{Copied, CopyError, Pace, Way, copy_version};
 pub use inventory::Inventory;
 pub(crate) use inventory::{recipe_name, recipe_of};
+pub use mover::{MoveError, Mover, MoverTier};
 pub use plan::{HeldVersion, LocalRules, local_removals};
 pub use record::{TierRecord, TiersRecord};
 pub use spec::TierSpec;

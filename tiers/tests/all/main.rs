@@ -13,6 +13,7 @@ mod hygiene;
 mod increments;
 mod memory;
 mod memory_processes;
+mod mover;
 mod roundtrip;
 mod several_tiers;
 mod stack;
