@@ -10,7 +10,7 @@ REAPER = /usr/bin/python3 scripts/reaper.py
 SAY = @printf '\n==> %s\n'
 
 .PHONY: help demo build test test-full support check unit loom e2e deps install clean
-.PHONY: bench bench-aickpt bench-codecs bench-exec bench-figure4 bench-memory-tier
+.PHONY: bench bench-aickpt bench-codecs bench-exec bench-figure4 bench-flush bench-hierarchy bench-memory-tier
 .PHONY: bench-pager bench-precopy bench-restart bench-tree bench-policy
 
 help: ## this list
@@ -104,6 +104,13 @@ bench-figure4: build
 bench-figure4: ## LAMMPS and a lattice code: added time by the bound on copies (< 20 minutes; installs lammps as root)
 	@scripts/install-deps.sh figure4
 	@/usr/bin/python3 benches/figure4.py
+
+bench-flush: ## the flush of 4 GiB of noise beside fio, with the same durability (< 3 minutes; installs fio as root)
+	@scripts/install-deps.sh flush
+	@$(CARGO) bench -q --locked -p holdfast-tiers --bench flush
+
+bench-hierarchy: ## the policy with real threads and bytes, beside its simulator (< 3 minutes)
+	@$(CARGO) bench -q --locked -p holdfast-tiers --bench hierarchy
 
 bench-memory-tier: ## puts into the memory tier, beside memcpy and plain files in tmpfs (< 2 minutes, 2 GB of memory)
 	@$(CARGO) bench -q --locked -p holdfast-tiers --bench memory_tier

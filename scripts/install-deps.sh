@@ -4,6 +4,7 @@
 #   scripts/install-deps.sh          what the build, `make demo`, `make test` and `make bench` need
 #   scripts/install-deps.sh build    the build alone (and the demo: python3 and numpy)
 #   scripts/install-deps.sh figure4  the build, and what `make bench-figure4` needs
+#   scripts/install-deps.sh flush    the build, and what `make bench-flush` needs
 #   scripts/install-deps.sh trees    what `make test` needs, and the large programs of tests/tests/e2e/trees_apps.rs
 set -eu
 
@@ -26,6 +27,8 @@ need util-linux setpriv unshare
 [ -e /usr/include/stdio.h ] || missing="$missing libc6-dev"
 if [ "${1:-all}" = figure4 ]; then
     need lammps lmp
+elif [ "${1:-all}" = flush ]; then
+    need fio fio
 elif [ "${1:-all}" != build ]; then
     need g++ g++
     need perl perl

@@ -6,6 +6,7 @@ mod rivals;
 mod schedules;
 mod simulator;
 mod tiers;
+mod workload;
 
 fn main() {
     tiers::print();

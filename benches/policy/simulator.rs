@@ -3,7 +3,7 @@
 //! A link has its own rate in each direction and one copy at a time; a copy past several tiers takes what the slowest
 //! link on its way takes, and uses that one only. Nothing is measured: the same numbers in every run.
 
-use holdfast_tiers::policy::{Action, Event, Place, SegmentId, Transfer, transfer_ns};
+use holdfast_tiers::policy::{Action, Event, Hierarchy, Place, SegmentId, Transfer, transfer_ns};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -16,6 +16,16 @@ pub trait Engine {
     /// The program waits for that.
     fn drain(&mut self, _now: u64) -> Vec<Action> {
         Vec::new()
+    }
+}
+
+impl Engine for Hierarchy {
+    fn step(&mut self, now: u64, event: Event) -> Vec<Action> {
+        Hierarchy::step(self, now, event).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn is_flushed(&self) -> bool {
+        Hierarchy::is_flushed(self)
     }
 }
 

@@ -3,83 +3,12 @@
 //! its share of the links.
 
 use crate::rivals::{Kind, Rival};
-use crate::simulator::{Engine, Links, Op, Outcome, simulate};
-use holdfast_tiers::policy::{Action, Event, Hierarchy, SegmentId, TierLimits, Ties};
+use crate::simulator::{Engine, Links, Outcome, simulate};
+use crate::workload::{DEVICE, HOST, MB, order, program, sizes};
+use holdfast_tiers::policy::{Hierarchy, TierLimits, Ties};
 
-const COUNT: u64 = 384;
-const MB: u64 = 1_000_000;
-const DEVICE: u64 = 32 * 128 * MB;
-const HOST: u64 = 256 * 128 * MB;
-const INTERVAL_NS: u64 = 10_000_000;
 /// 1 TB/s on the device; 25 GB/s of a pair of devices; 16 GB/s of eight.
 const RATES: [u64; 3] = [1_000_000 * MB, 12_500 * MB, 2_000 * MB];
-
-impl Engine for Hierarchy {
-    fn step(&mut self, now: u64, event: Event) -> Vec<Action> {
-        Hierarchy::step(self, now, event).unwrap_or_else(|error| panic!("{error}"))
-    }
-
-    fn is_flushed(&self) -> bool {
-        Hierarchy::is_flushed(self)
-    }
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
-}
-
-/// Uniform, or 0.25 to 1.75 times that, growing, each up to a fifth less or more: 49 GB.
-fn sizes(grow: bool) -> Vec<u64> {
-    let mut random = Random(3);
-    let grown = |index: u64, random: &mut Random| {
-        let mean = 32 * MB + 192 * MB * index / COUNT;
-        mean * (80 + random.below(41)) / 100
-    };
-    (0..COUNT).map(|index| if grow { grown(index, &mut random) } else { 128 * MB }).collect()
-}
-
-fn order(name: &str) -> Vec<SegmentId> {
-    let mut order: Vec<SegmentId> = (0..COUNT).map(SegmentId).collect();
-    match name {
-        "reverse" => order.reverse(),
-        "irregular" => {
-            let mut random = Random(7);
-            for index in (1..order.len()).rev() {
-                order.swap(index, random.below(index as u64 + 1) as usize);
-            }
-        }
-        _ => {}
-    }
-    order
-}
-
-fn program(sizes: &[u64], order: &[SegmentId], hints: &str, wait: bool) -> Vec<Op> {
-    let mut ops = Vec::new();
-    if hints == "all" {
-        ops.extend(order.iter().map(|&id| Op::Hint(id)));
-    }
-    for (index, &bytes) in sizes.iter().enumerate() {
-        ops.extend([Op::Compute(INTERVAL_NS), Op::Write(SegmentId(index as u64), bytes)]);
-    }
-    if wait {
-        ops.push(Op::WaitFlushed);
-    }
-    ops.push(Op::StartPrefetch);
-    for (index, &id) in order.iter().enumerate() {
-        // The next one is known while this one is computed with.
-        ops.push(Op::Restore(id));
-        if hints == "one" {
-            ops.extend(order.get(index + 1).map(|&next| Op::Hint(next)));
-        }
-        ops.push(Op::Compute(INTERVAL_NS));
-    }
-    ops
-}
 
 struct Cell {
     name: String,
@@ -91,7 +20,7 @@ struct Cell {
 const KINDS: [Kind; 4] = [Kind::Lru, Kind::Fifo, Kind::Uvm, Kind::Adios];
 
 fn cell(grow: bool, order_name: &str, hints: &'static str, wait: bool) -> Cell {
-    let (sizes, order) = (sizes(grow), order(order_name));
+    let (sizes, order) = (sizes(grow, 1), order(order_name));
     let links = Links { down: RATES.to_vec(), up: RATES.to_vec() };
     let ops = program(&sizes, &order, hints, wait);
     let run = |engine: &mut dyn Engine| simulate(engine, &links, &ops, true);
