@@ -60,7 +60,7 @@ e2e: build ## real programs: checkpoint, kill, restart (tests/); JOBS=N tests at
 
 test: deps check unit loom e2e ## all of the above: what CI runs (< 15 minutes on two cores, from nothing < 25)
 
-.PHONY: miri deny fuzz-check s3
+.PHONY: miri deny fuzz-check fuzz s3
 miri: ## unit tests of the pure crates under miri, where a nightly compiler has it (no test of system calls)
 	$(SAY) "undefined behaviour"
 	@scripts/miri.sh
@@ -72,6 +72,10 @@ deny: ## licences, sources and known vulnerabilities of all packages by cargo-de
 fuzz-check: ## the fuzz targets (a workspace of their own) still compile
 	$(SAY) "fuzz targets"
 	cd fuzz && $(CARGO) check --locked
+
+fuzz: ## every fuzz target for FUZZ_SECONDS (60), where there are a nightly compiler and cargo-fuzz
+	$(SAY) "fuzzing"
+	@scripts/fuzz.sh
 
 s3: ## the remote tier at a real S3 server (a workspace of its own: the server takes minutes to compile)
 	$(SAY) "S3"

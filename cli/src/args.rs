@@ -11,6 +11,7 @@ use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser}
 use clap::{Args, Parser, Subcommand};
 use holdfast_image::paths::Moved;
 use holdfast_image::processor::CpuLevel;
+use holdfast_tiers::codec::{Codec, Compression};
 use holdfast_tiers::stack::TierSpec;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -247,8 +248,15 @@ pub struct RunArgs {
     /// Store only memory from holdfast_malloc_protected(); the program restores itself
     #[arg(long)]
     pub only_protected: bool,
-    /// Store all pages uncompressed (larger images, which can be restarted lazily as a whole)
-    #[arg(long)]
+    /// How pages are compressed. auto: by the codec that makes an image durable soonest, by samples and the measured
+    /// speed of the store: not at all where that is faster than every codec. none (larger images, which can be
+    /// restarted lazily as a whole), lz4, zstd, shuffle-lz4 or shuffle-zstd (for arrays of numbers): always so, but for
+    /// what hardly becomes smaller. Example: --compress zstd [default: that of config.toml in the store, else in
+    /// ~/.config/holdfast, else auto]
+    #[arg(long, value_name = "auto|none|CODEC")]
+    pub compress: Option<Compression>,
+    /// The same as --compress none
+    #[arg(long, conflicts_with = "compress", hide = true)]
     pub no_compress: bool,
     /// Which files are saved with what is in them, so that a restart finds them as they were, whatever became of them.
     /// auto: those that the program changes in place, up to 256M all together; what is too much gives a warning. SIZE
@@ -272,6 +280,10 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
+    /// How pages are to be compressed, if it was said.
+    pub fn compression(&self) -> Option<Compression> {
+        if self.no_compress { Some(Compression::By(Codec::Raw)) } else { self.compress }
+    }
     /// The settings of the job that these arguments ask for.
     pub fn settings(&self) -> Settings {
         Settings {
@@ -285,7 +297,7 @@ impl RunArgs {
             self_contained: self.self_contained,
             cpu_baseline: self.cpu_baseline,
             only_protected: self.only_protected,
-            no_compress: self.no_compress,
+            compress: self.compression().unwrap_or_default(),
             save_files: self.save_files.unwrap_or_default(),
             tcp: self.tcp,
             signal: self.signal,

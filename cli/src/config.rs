@@ -1,6 +1,7 @@
 //! Configuration files: `config.toml` in the store, else in `$XDG_CONFIG_HOME/holdfast` (`~/.config` without it).
 //!
 //! ```toml
+//! compress = "zstd"          # as run --compress
 //! [tiers.local]              # the store itself
 //! keep = 2
 //! [tiers.pfs]                # any name; the order in the file is that of the tiers
@@ -15,6 +16,7 @@
 
 use crate::exit::{Exit, Failure};
 use holdfast_tiers::Store;
+use holdfast_tiers::codec::Compression;
 use holdfast_tiers::stack::TierSpec;
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -28,7 +30,13 @@ const MOST: u64 = 1 << 20;
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Config {
+    #[serde(deserialize_with = "read_compression")]
+    compress: Option<Compression>,
     tiers: Tiers,
+}
+
+fn read_compression<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Compression>, D::Error> {
+    String::deserialize(deserializer)?.parse().map(Some).map_err(D::Error::custom)
 }
 
 /// The table of tiers, in the order of the file.
@@ -92,15 +100,28 @@ fn spec(name: &str, rules: &Rules) -> Result<TierSpec, String> {
 /// # Errors
 /// A file cannot be read, or is wrong.
 pub fn tiers(store: &Store) -> Result<Vec<TierSpec>, Failure> {
+    let found = first(store, |config| (!config.tiers.0.is_empty()).then_some(config.tiers.0))?;
+    Ok(found.unwrap_or_default())
+}
+
+/// How pages are to be compressed, if the configuration of this store, or else that of the user, says so.
+///
+/// # Errors
+/// A file cannot be read, or is wrong.
+pub fn compression(store: &Store) -> Result<Option<Compression>, Failure> {
+    first(store, |config| config.compress)
+}
+
+/// What the first file has of it that has any.
+fn first<T>(store: &Store, get: impl Fn(Config) -> Option<T>) -> Result<Option<T>, Failure> {
     for path in [Some(store.root().join("config.toml")), user_file()].into_iter().flatten() {
-        if let Some(text) = read(&path)? {
-            let tiers = parse(&path, &text)?;
-            if !tiers.is_empty() {
-                return Ok(tiers);
-            }
+        let Some(text) = read(&path)? else { continue };
+        let found = get(parse(&path, &text)?);
+        if found.is_some() {
+            return Ok(found);
         }
     }
-    Ok(Vec::new())
+    Ok(None)
 }
 
 fn user_file() -> Option<PathBuf> {
@@ -126,14 +147,13 @@ fn read(path: &Path) -> Result<Option<String>, Failure> {
     std::fs::read_to_string(path).map(Some).map_err(failed)
 }
 
-fn parse(path: &Path, text: &str) -> Result<Vec<TierSpec>, Failure> {
-    let config: Config = toml::from_str(text).map_err(|error| {
+fn parse(path: &Path, text: &str) -> Result<Config, Failure> {
+    toml::from_str(text).map_err(|error| {
         let before = error.span().map_or(0, |span| span.start.min(text.len()));
         let line = text.as_bytes()[..before].iter().filter(|&&c| c == b'\n').count() + 1;
         let message = error.message().trim().replace('\n', "; ");
         Failure::new(Exit::Usage, format!("{}: line {line}: {message}", path.display()))
-    })?;
-    Ok(config.tiers.0)
+    })
 }
 
 #[cfg(test)]
@@ -142,8 +162,8 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<Vec<String>, String> {
-        let specs = parse(Path::new("/x/config.toml"), text).map_err(|failure| failure.message)?;
-        Ok(specs.iter().map(TierSpec::to_string).collect())
+        let config = parse(Path::new("/x/config.toml"), text).map_err(|failure| failure.message)?;
+        Ok(config.tiers.0.iter().map(TierSpec::to_string).collect())
     }
 
     #[test]
@@ -159,6 +179,13 @@ mod tests {
     }
 
     #[test]
+    fn compression_is_a_word_or_not_there() {
+        let read = |text| parse(Path::new("/x"), text).unwrap().compress.map(|compress| compress.to_string());
+        assert_eq!(read("compress = \"shuffle-lz4\"\n[tiers.local]\n").as_deref(), Some("shuffle-lz4"));
+        assert_eq!(read("[tiers.local]\n"), None);
+    }
+
+    #[test]
     fn what_is_wrong_is_named_with_its_line() {
         for (text, line, word) in [
             ("[tiers.a]\naddress = \"dir=/x\"\nkep = 2\n", 3, "kep"),
@@ -168,6 +195,7 @@ mod tests {
             ("[tiers.a]\naddress = \"dir=/x\"\nmax = \"lots\"\n", 1, "lots"),
             ("[tiers.a]\naddress = \"s3://a:b@c/d\"\n", 1, "credentials"),
             ("tiers = 3\n", 1, "table"),
+            ("\ncompress = \"brotli\"\n", 2, "brotli"),
             ("[tiers.a\n", 1, ""),
         ] {
             let message = read(text).unwrap_err();

@@ -12,6 +12,7 @@ use holdfast_image::processor::CpuLevel;
 use holdfast_pager::CowLimit;
 use holdfast_process::Saving;
 use holdfast_tiers::Job;
+use holdfast_tiers::codec::{Codec, Compression, UnknownCompression};
 use holdfast_tiers::stack::TierSpec;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -177,6 +178,29 @@ impl<'de> Deserialize<'de> for SaveFiles {
     }
 }
 
+fn is_auto(compression: &Compression) -> bool {
+    *compression == Compression::Auto
+}
+
+fn write_compression<S: Serializer>(compression: &Compression, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(compression)
+}
+
+/// Earlier versions wrote only whether pages were to be stored as they are.
+fn read_compression<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Compression, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        None(bool),
+        Word(String),
+    }
+    match Written::deserialize(deserializer)? {
+        Written::None(false) => Ok(Compression::Auto),
+        Written::None(true) => Ok(Compression::By(Codec::Raw)),
+        Written::Word(word) => word.parse().map_err(D::Error::custom),
+    }
+}
+
 /// Settings of a job.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -202,8 +226,14 @@ pub struct Settings {
     pub cpu_baseline: Option<CpuLevel>,
     /// Store protected regions only.
     pub only_protected: bool,
-    /// Store all pages as they are.
-    pub no_compress: bool,
+    /// How frames are packed.
+    #[serde(
+        alias = "no_compress",
+        serialize_with = "write_compression",
+        deserialize_with = "read_compression",
+        skip_serializing_if = "is_auto"
+    )]
+    pub compress: Compression,
     /// What is in the files that the program writes.
     #[serde(skip_serializing_if = "SaveFiles::is_auto")]
     pub save_files: SaveFiles,
@@ -231,6 +261,9 @@ pub struct Changes {
     /// Most memory copied for the program while an image is written: 5%, 256M or none [default: as the job was started]
     #[arg(long, value_name = "LIMIT")]
     pub cow: Option<Cow>,
+    /// How pages are compressed: auto, none, lz4, zstd, shuffle-lz4 or shuffle-zstd [default: as the job was started]
+    #[arg(long, value_name = "auto|none|CODEC")]
+    pub compress: Option<Compression>,
 }
 
 impl Changes {
@@ -243,10 +276,12 @@ impl Changes {
             word.map(|word| T::from_str(word, false).map_err(|_| format!("{option} {word:?} is not known")))
                 .transpose()
         }
+        let codec = |error: UnknownCompression| error.to_string();
         Ok(Changes {
             engine: choice("engine", wishes.engine.as_ref())?,
             order: choice("order", wishes.order.as_ref())?,
             cow: wishes.cow.as_ref().map(|text| text.parse()).transpose()?,
+            compress: wishes.compress.as_ref().map(|text| text.parse()).transpose().map_err(codec)?,
         })
     }
     /// The request to the agent.
@@ -258,6 +293,7 @@ impl Changes {
             engine: word(self.engine),
             order: word(self.order),
             cow: self.cow.map(|limit| limit.to_string()),
+            compress: self.compress.map(|compression| compression.to_string()),
         }
     }
 }
@@ -270,6 +306,7 @@ impl Settings {
             engine: changes.engine.unwrap_or(self.engine),
             order: changes.order.unwrap_or(self.order),
             cow: changes.cow.unwrap_or(self.cow),
+            compress: changes.compress.unwrap_or(self.compress),
             ..self.clone()
         }
     }
@@ -504,8 +541,10 @@ mod tests {
                 engine: Some(EngineChoice::Copy),
                 order: Some(OrderChoice::Address),
                 cow: Some("256M".parse().unwrap()),
+                compress: Some(Compression::By(Codec::Zstd)),
             },
             Changes { cow: Some("none".parse().unwrap()), ..Changes::default() },
+            Changes { compress: Some("shuffle-zstd".parse().unwrap()), ..Changes::default() },
         ] {
             assert_eq!(Changes::of_wishes(&changes.wishes()).unwrap(), changes);
         }
@@ -513,6 +552,8 @@ mod tests {
         let wishes = Wishes { engine: Some("steam".into()), ..Wishes::default() };
         assert!(Changes::of_wishes(&wishes).unwrap_err().contains("steam"));
         assert!(Changes::of_wishes(&Wishes { cow: Some("much".into()), ..Wishes::default() }).is_err());
+        let wishes = Wishes { compress: Some("brotli".into()), ..Wishes::default() };
+        assert!(Changes::of_wishes(&wishes).unwrap_err().contains("brotli"));
     }
 
     #[test]
@@ -545,6 +586,18 @@ mod tests {
             assert_eq!(serde_json::from_str::<Settings>(&again).unwrap(), settings, "{again}");
         }
         assert!("much".parse::<SaveFiles>().is_err());
+        for (text, compress) in [
+            (r#"{"compress": "zstd"}"#, Compression::By(Codec::Zstd)),
+            // As versions before wrote it.
+            (r#"{"no_compress": true}"#, Compression::By(Codec::Raw)),
+            (r#"{"no_compress": false}"#, Compression::Auto),
+        ] {
+            let settings: Settings = serde_json::from_str(text).unwrap();
+            assert_eq!(settings.compress, compress);
+            let again = serde_json::to_string(&settings).unwrap();
+            assert_eq!(serde_json::from_str::<Settings>(&again).unwrap(), settings, "{again}");
+        }
+        assert!(serde_json::from_str::<Settings>(r#"{"compress": "brotli"}"#).is_err());
     }
 
     #[test]

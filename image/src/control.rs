@@ -70,6 +70,9 @@ pub struct Wishes {
     /// `--cow`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cow: Option<String>,
+    /// `--compress`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compress: Option<String>,
 }
 
 impl Wishes {

@@ -10,6 +10,7 @@ mod common;
 use common::{PAGE, commit_record, options, run};
 use holdfast_image::pages::{Inherited, PageError, PageProvider, PageRun, PageSource, TakeList};
 use holdfast_image::{Addr, Epoch, PAGE_SIZE, PageCount};
+use holdfast_tiers::codec::{Codec, Compression};
 use holdfast_tiers::{Job, PipelineOptions, Store};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -186,8 +187,9 @@ fn main() {
             floor(&dir, &bytes);
         }
         let runs = [run(BASE / PAGE_SIZE, pages)];
-        for (workers, compress) in [(1, true), (2, true), (4, true), (4, false)] {
-            measure(&job, Epoch(1), &runs, &bytes, PipelineOptions { compress, ..options(workers) });
+        let (lz4, none) = (Compression::By(Codec::Lz4), Compression::By(Codec::Raw));
+        for (workers, compression) in [(1, lz4), (2, lz4), (4, lz4), (4, none), (4, Compression::Auto)] {
+            measure(&job, Epoch(1), &runs, &bytes, PipelineOptions { compression, ..options(workers) });
         }
     }
     let bytes = fill(mib << 20, false);

@@ -7,6 +7,7 @@
 //! See `read` for the pages.
 
 use crate::StoreError;
+use crate::codec::Codec;
 use crate::format::manifest::{Figures, MAX_LEN, Place, Record};
 use crate::format::segment::Frame;
 use crate::image_info::{ImageInfo, open_manifest};
@@ -34,6 +35,19 @@ pub struct Image {
     pub(crate) extents: Vec<Extent>,
     /// See [`Image::share`].
     pub(crate) shared: Option<Arc<SharedPages>>,
+}
+
+/// What one codec has made of frames of an image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FramesOf {
+    /// The codec.
+    pub codec: Codec,
+    /// How many.
+    pub frames: u64,
+    /// Bytes of their pages.
+    pub bytes: u64,
+    /// Bytes of their data.
+    pub stored: u64,
 }
 
 impl Image {
@@ -143,6 +157,19 @@ impl Image {
     /// The job's folder on the tier that was asked first.
     pub fn folder(&self) -> &TierFolder {
         &self.tables.folder
+    }
+    /// How its frames are stored, those of earlier images included; by codec.
+    pub fn frames_by_codec(&self) -> Vec<FramesOf> {
+        let of = |codec: Codec| {
+            let own = self.tables.frames.iter().filter(|frame| frame.codec == codec);
+            own.fold(FramesOf { codec, frames: 0, bytes: 0, stored: 0 }, |sum, frame| FramesOf {
+                codec,
+                frames: sum.frames + 1,
+                bytes: sum.bytes.saturating_add(frame.raw_len() as u64),
+                stored: sum.stored.saturating_add(frame.stored_len),
+            })
+        };
+        Codec::ALL.into_iter().map(of).filter(|of| of.frames > 0).collect()
     }
     /// Its path or address.
     pub fn dir(&self) -> PathBuf {

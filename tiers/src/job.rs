@@ -11,6 +11,7 @@ use crate::hygiene::finish_repairs;
 use crate::image::Image;
 use crate::image_info::ImageInfo;
 use crate::lineage::Lineage;
+use crate::link_meter::LinkMeter;
 use crate::names::{self, FileName};
 use crate::tier::{Entry, LocalTier, MemoryTier, Tier};
 use crate::tier_folder::TierFolder;
@@ -47,6 +48,8 @@ pub struct JobLock {
     dir: PathBuf,
     /// Images that are being written under this lock.
     writing: WritingImages,
+    /// How fast they were written.
+    link: Arc<LinkMeter>,
 }
 
 impl JobLock {
@@ -150,7 +153,7 @@ impl Job {
             .set_len(0)
             .and_then(|()| file.rewind())
             .and_then(|()| writeln!(file, "{}", std::process::id()));
-        Ok(JobLock { file, dir: self.dir.clone(), writing: WritingImages::default() })
+        Ok(JobLock { file, dir: self.dir.clone(), writing: WritingImages::default(), link: Arc::default() })
     }
 
     /// Whether somebody alive has the lock.
@@ -304,7 +307,7 @@ impl Job {
         let Some(writing) = writing.and_then(|epoch| lock.writing.begin(epoch, inherited)) else {
             return Err(StoreError::misuse(&self.dir, format!("image number {epoch} is in use")));
         };
-        ImageWriter::new(&self.folder, epoch, parent, writing)
+        ImageWriter::new(&self.folder, epoch, parent, Arc::clone(&lock.link), writing)
     }
 
     /// Opens an image of the first tier for restart: manifest and index are checked, and that its segments are there.

@@ -3,7 +3,7 @@
 //!
 //! Called by [`crate::ImageWriter`] in the agent while the program runs. Each worker has a segment file of its own and
 //! takes the next part of the source's runs, in the source's order, when it has stored the last one.
-//! Invariants: memory is bounded (about 7 MiB a worker, 16 MiB more where compressed pages of the parent have to be
+//! Invariants: memory is bounded (about 9 MiB a worker, 16 MiB more where compressed pages of the parent have to be
 //! compared, besides the index and 16 bytes for the hash of each page); a run
 //! is released only when its content lies in a staging buffer or in the file; pages of a long run stay together in the
 //! file, so that a restart can map them; the index is complete when all workers have returned without an error.
@@ -11,11 +11,13 @@
 
 use crate::StoreError;
 use crate::buffer::{AlignedBuffer, is_zero};
-use crate::codec::Chooser;
+use crate::codec::choice::Relief;
+use crate::codec::{Choices, Codec, Compression, Packer};
 use crate::dedup::Dedup;
-use crate::format::segment::{Codec, MAX_FRAME_BYTES, MAX_FRAME_PAGES, SegmentHeader};
+use crate::format::segment::{MAX_FRAME_BYTES, MAX_FRAME_PAGES, SegmentHeader};
 use crate::hashes::{Hashes, hash_of};
 use crate::lineage::{Comparer, Lineage};
+use crate::link_meter::LinkMeter;
 use crate::locations::{Located, Origin};
 use crate::segment_writer::SegmentWriter;
 use crate::throttle::Throttle;
@@ -26,6 +28,7 @@ use holdfast_image::pages::{PageRun, PageSource};
 use holdfast_image::{Addr, PAGE_SIZE, PageCount};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::thread;
 
 const PAGE: usize = PAGE_SIZE as usize;
 /// Runs of at least this many pages get frames of their own: they are worth a mapping at restart.
@@ -44,8 +47,8 @@ pub struct PipelineOptions {
     /// Threads, at least 1; little is stored by fewer. Each of them waits for the disk while others read, so that two
     /// more than the processors that the program leaves free is not too many.
     pub workers: usize,
-    /// Compress by LZ4 where it pays.
-    pub compress: bool,
+    /// How frames are packed.
+    pub compression: Compression,
     /// Most bytes stored in a second, by all workers together; `None`: as many as the disk takes. Frames are small
     /// then.
     pub rate: Option<u64>,
@@ -76,6 +79,8 @@ pub(crate) struct Pass<'a> {
     /// In an image of several address spaces: pages that are the same.
     pub(crate) dedup: Option<&'a Dedup>,
     pub(crate) throttle: &'a Throttle,
+    pub(crate) choices: &'a Choices,
+    pub(crate) link: &'a LinkMeter,
     pub(crate) options: PipelineOptions,
     /// Pages that are not there any more are an error.
     pub(crate) must_read: bool,
@@ -88,6 +93,8 @@ struct Shared<'a> {
     part_pages: u64,
     frame_pages: u64,
     total_pages: u64,
+    /// Processors that pack frames.
+    processors: usize,
     read_pages: AtomicU64,
     failed: AtomicBool,
 }
@@ -102,6 +109,7 @@ pub(crate) fn run(pass: &Pass<'_>, lanes: &mut [Lane]) -> Result<(), StoreError>
         part_pages: part_pages(total_pages, lanes.len()).min(part),
         frame_pages: most.min(part),
         total_pages,
+        processors: thread::available_parallelism().map_or(1, |cores| cores.get().min(lanes.len())),
         read_pages: AtomicU64::new(0),
         failed: AtomicBool::new(false),
     };
@@ -113,6 +121,12 @@ impl Shared<'_> {
     fn take(&self, part: &mut Vec<PageRun>) {
         part.clear();
         self.pass.source.take(PageCount(self.part_pages), part);
+    }
+
+    /// What packing relieves.
+    fn relief(&self) -> Relief {
+        let link = self.pass.link.speed(self.pass.options.rate);
+        Relief { link, processors: self.processors as f64 }
     }
 
     /// Upper bound of the bytes that are still to be stored.
@@ -147,14 +161,14 @@ impl Gathering {
 struct Worker<'a> {
     shared: &'a Shared<'a>,
     lane: &'a mut Lane,
-    chooser: Chooser,
+    packer: Packer,
     comparer: Comparer<'a>,
 }
 
 impl<'a> Worker<'a> {
     fn new(shared: &'a Shared<'a>, lane: &'a mut Lane) -> Worker<'a> {
         let comparer = Comparer::new(shared.pass.parent);
-        Worker { shared, lane, chooser: Chooser::new(shared.pass.options.compress), comparer }
+        Worker { shared, lane, packer: Packer::new(shared.pass.options.compression), comparer }
     }
 
     fn run(mut self) -> Result<(), StoreError> {
@@ -257,8 +271,12 @@ impl<'a> Worker<'a> {
         let pass = self.shared.pass;
         if gathered.filled > 0 {
             let raw = &gathered.buffer[..gathered.filled as usize * PAGE];
-            let packed = if pass.source.is_urgent() { None } else { self.chooser.compress(raw) };
-            let (codec, data) = packed.map_or((Codec::Raw, raw), |data| (Codec::Lz4, data));
+            let first = gathered.placed.first().map_or(Addr(0), |(run, _)| run.start);
+            let (codec, data) = if pass.source.is_urgent() {
+                (Codec::Raw, raw)
+            } else {
+                self.packer.pack(pass.choices, first, raw, self.shared.relief())
+            };
             if let Some(rate) = pass.options.rate {
                 pass.throttle.wait(data.len() as u64, rate, &self.shared.failed);
             }
@@ -271,12 +289,12 @@ impl<'a> Worker<'a> {
                     none.insert(SegmentWriter::create(pass.folder, header, needed)?)
                 }
             };
-            let first = gathered.placed.first().map_or(Addr(0), |(run, _)| run.start);
-            let frame = segment.append(first, gathered.filled, codec, data, needed)?;
+            let append = || segment.append(first, gathered.filled, codec, data, needed);
+            let frame = pass.link.measure(data.len() as u64, append)?;
             let segment = segment.header().number;
             let figures = &mut self.lane.figures;
             figures.pages_stored += gathered.filled;
-            if codec == Codec::Lz4 {
+            if codec != Codec::Raw {
                 figures.bytes_compressed_from += raw.len() as u64;
                 figures.bytes_compressed_to += data.len() as u64;
             }

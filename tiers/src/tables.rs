@@ -6,7 +6,7 @@
 //! Fails by: an error that names the segment and the offset of the frame.
 
 use crate::StoreError;
-use crate::codec::decompress;
+use crate::codec::decode;
 use crate::format::manifest::{IndexRun, SegmentEntry};
 use crate::format::segment::{Codec, Frame, MAX_FRAME_BYTES};
 use crate::segment_file::SegmentFile;
@@ -139,7 +139,7 @@ impl Tables {
             stored.resize(len, 0);
         }
         self.read_stored(number, &mut stored[..len])?;
-        decompress(&stored[..len], pages).map_err(|what| self.corrupt(frame, what))
+        decode(frame.codec, &stored[..len], pages).map_err(|what| self.corrupt(frame, what))
     }
 
     /// Copies pages of a frame from page `page` on. A frame is read and checked as a whole when the first of its pages

@@ -9,6 +9,7 @@
 
 use crate::StoreError;
 use crate::assemble::{Assembled, assemble};
+use crate::codec::Choices;
 use crate::compact::Moving;
 use crate::dedup::Dedup;
 use crate::fault;
@@ -16,6 +17,7 @@ use crate::format::manifest::{Figures, MAX_LEN, Parts, Place, Record};
 use crate::hashes::Hashes;
 use crate::image_info::{ImageInfo, missing};
 use crate::lineage::{Lineage, MappedFile};
+use crate::link_meter::LinkMeter;
 use crate::locations::{Located, overlap, overlay, pages_of, pick};
 use crate::names;
 use crate::pipeline::{self, Lane, Pass, PipelineOptions};
@@ -78,6 +80,9 @@ pub struct ImageWriter {
     /// Number of segment files made so far.
     segments: AtomicU32,
     throttle: Throttle,
+    /// Which codecs were chosen, and how fast the tier is.
+    choices: Choices,
+    link: Arc<LinkMeter>,
     /// Made when several address spaces are to be stored.
     dedup: Option<Dedup>,
     /// What the pre-copy has stored, ascending.
@@ -108,6 +113,7 @@ impl ImageWriter {
         folder: &TierFolder,
         epoch: Epoch,
         parent: Option<Arc<Lineage>>,
+        link: Arc<LinkMeter>,
         writing: Writing,
     ) -> Result<ImageWriter, StoreError> {
         let mut image_id = [0; 16];
@@ -123,6 +129,8 @@ impl ImageWriter {
             lanes: Vec::new(),
             segments: AtomicU32::new(0),
             throttle: Throttle::default(),
+            choices: Choices::default(),
+            link,
             dedup: None,
             precopied: Vec::new(),
             located: None,
@@ -222,6 +230,8 @@ impl ImageWriter {
             parent: self.parent.as_deref().filter(|_| compare),
             dedup: self.dedup.as_ref(),
             throttle: &self.throttle,
+            choices: &self.choices,
+            link: &self.link,
             options: *options,
             must_read,
             progress,
@@ -357,7 +367,7 @@ impl ImageWriter {
         };
         for segment in self.lanes.iter_mut().filter_map(|lane| lane.segment.as_mut()) {
             let number = segment.header().number;
-            if named(number) { segment.finish()? } else { segment.abandon() }
+            if named(number) { self.link.measure(0, || segment.finish())? } else { segment.abandon() }
         }
         Ok(made)
     }

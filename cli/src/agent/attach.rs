@@ -1,13 +1,14 @@
 //! An agent that was started by libholdfast in a program that was run with LD_PRELOAD alone.
 //!
 //! Settings come from the environment: HOLDFAST_STORE, HOLDFAST_NAME, HOLDFAST_EVERY, HOLDFAST_KEEP, HOLDFAST_ENGINE,
-//! HOLDFAST_ORDER, HOLDFAST_COW, HOLDFAST_RATE, HOLDFAST_SAVE_FILES; tiers from the configuration files. The path of
-//! the socket is printed on standard output, which is then closed: that is the library's sign that it may connect.
+//! HOLDFAST_ORDER, HOLDFAST_COW, HOLDFAST_RATE, HOLDFAST_SAVE_FILES, HOLDFAST_COMPRESS; tiers, and compression where
+//! the last is not there, from the configuration files. The path of the socket is printed on standard output, which is
+//! then closed: that is the library's sign that it may connect.
 
 use super::job_lock;
 use crate::exit::{Exit, Failure};
 use crate::settings::{Changes, Recipe, SaveFiles, Settings, parse_duration, parse_rate};
-use crate::{log, names, tiers};
+use crate::{config, log, names, tiers};
 use holdfast_abi::environment::ENV_ENGINE;
 use holdfast_image::control::Wishes;
 use holdfast_tiers::{Job, JobLock, Store};
@@ -16,12 +17,18 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// As `run --compress`.
+const COMPRESS: &str = "HOLDFAST_COMPRESS";
+
 /// Makes or opens the job that the environment asks for, and locks it.
 ///
 /// # Errors
 /// A variable is wrong, or the store cannot be used.
 pub fn open(store: &Store) -> Result<(Job, JobLock, Recipe), Failure> {
     let mut settings = settings(|name| std::env::var(name).ok())?;
+    if std::env::var_os(COMPRESS).is_none() {
+        settings.compress = config::compression(store)?.unwrap_or_default();
+    }
     settings.tiers = tiers::chosen(&[], false, store)?;
     let name = std::env::var("HOLDFAST_NAME").ok();
     // Which program it is shows only when it registers, and then the job must have its name already.
@@ -64,9 +71,10 @@ fn settings(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, Failu
         engine: variable(ENV_ENGINE),
         order: variable("HOLDFAST_ORDER"),
         cow: variable("HOLDFAST_COW"),
+        compress: variable(COMPRESS),
     };
     let changes = Changes::of_wishes(&wishes)
-        .map_err(|why| wrong("HOLDFAST_ENGINE, HOLDFAST_ORDER, HOLDFAST_COW", why))?;
+        .map_err(|why| wrong("HOLDFAST_ENGINE, HOLDFAST_ORDER, HOLDFAST_COW, HOLDFAST_COMPRESS", why))?;
     Ok(Settings { every_s, keep, rate, save_files, ..Settings::default() }.with(&changes))
 }
 

@@ -182,7 +182,7 @@ impl Attempt<'_> {
         let workers = thread::available_parallelism().map_or(1, |cores| cores.get().min(4));
         PipelineOptions {
             workers,
-            compress: !self.settings.no_compress,
+            compression: self.settings.compress,
             rate: self.settings.rate,
             // What a worker has in hand cannot be overtaken by pages that make room.
             part_pages: limit.map(|limit| (limit.0 / (8 * workers as u64)).clamp(16, 1024)),

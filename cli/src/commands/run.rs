@@ -11,7 +11,7 @@ use crate::front::run::{RunRequest, run_program};
 use crate::front::supervise::{Ending, StartState};
 use crate::names::claim_job;
 use crate::settings::{Recipe, Settings};
-use crate::{front, mpi, program, tiers};
+use crate::{config, front, mpi, program, tiers};
 use holdfast_image::bytes::Name;
 use holdfast_tiers::{Job, Store};
 use std::ffi::OsStr;
@@ -36,6 +36,9 @@ pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
     let name = args.command.first().map(|word| word.as_os_str()).unwrap_or_default();
     let path = program::find_and_check(name)?;
     let store = crate::names::open_store(root)?;
+    if args.compression().is_none() {
+        settings.compress = config::compression(&store)?.unwrap_or_default();
+    }
     settings.tiers = tiers::chosen(&args.tier, args.no_tiers, &store)?;
     fetch_to_resume(args, &store, &settings)?;
     let state = StartState::take()?;

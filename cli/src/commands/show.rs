@@ -11,8 +11,8 @@ use holdfast_image::record::{
     Backing, FileTable, IpcContent, IpcObject, NamelessKind, Object, ProcessRecord, SocketState,
     SysvShmRecord,
 };
-use holdfast_tiers::Image;
 use holdfast_tiers::stack::TiersRecord;
+use holdfast_tiers::{FramesOf, Image};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
@@ -37,6 +37,7 @@ pub fn run(name: &ImageName, json: bool, root: Option<&Path>) -> Result<(), Fail
             "stop": image.stop(),
             "flush": image.figures(),
             "flush_bytes_per_s": flush_rate(image.figures()),
+            "codecs": image.frames_by_codec().iter().map(codec_json).collect::<Vec<_>>(),
             "epoch": image.epoch_figures(),
             "record": record,
             "tiers": tiers,
@@ -85,6 +86,8 @@ fn text(job: &str, image: &Image, record: &ProcessRecord, tiers: &[String]) -> S
     let _ = writeln!(out, "\nflush");
     out.push_str(&flush_table(image.figures()));
     out.push_str(&copies_table(epoch));
+    let _ = writeln!(out, "\nframes");
+    out.push_str(&codecs_table(&image.frames_by_codec()));
     let _ = writeln!(out, "\nfirst writes after a cut");
     out.push_str(&writes_table(epoch));
     if !record.others.is_empty() || !record.zombies.is_empty() {
@@ -208,6 +211,21 @@ fn flush_table(flush: &FlushFigures) -> String {
         ),
         ("on disk", size(flush.bytes_stored)),
     ])
+}
+
+fn codec_json(of: &FramesOf) -> serde_json::Value {
+    serde_json::json!({
+        "codec": of.codec.name(), "frames": of.frames, "bytes": of.bytes, "stored": of.stored,
+    })
+}
+
+/// How the pages of the image are stored, whichever image they were stored for.
+fn codecs_table(codecs: &[FramesOf]) -> String {
+    let row = |of: &FramesOf| {
+        vec![format!("  {}", of.codec.name()), of.frames.to_string(), size(of.bytes), size(of.stored)]
+    };
+    let rows: Vec<Vec<String>> = codecs.iter().map(row).collect();
+    report::table(&["  CODEC", "FRAMES", "OF", "STORED"], &rows, &[1, 2, 3])
 }
 
 fn copies_table(epoch: &EpochFigures) -> String {

@@ -37,7 +37,7 @@ mod lazy {
     use super::*;
 
     fn lazily(program: &str, user: User) {
-        let plan = Plan::of(many()).with(&["--no-compress"], Memory::Lazy);
+        let plan = Plan::of(many()).with(&["--compress", "none"], Memory::Lazy);
         chain(&App::program(program, &[]), user, plan);
     }
     #[test]

@@ -483,7 +483,8 @@ fn disk_full(user: User) -> Result<()> {
         return Ok(());
     }
     let _mounted = Mounted(bed.store());
-    let mut front = bed.run_command(JOB, &["--engine", "fork"], &app.words())?.spawn()?;
+    let mut front =
+        bed.run_command(JOB, &["--engine", "fork", "--compress", "lz4"], &app.words())?.spawn()?;
     let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
     bed.until("a line", PATIENCE, || bed.text("out").lines().count() > 2)?;
     bed.say(&["checkpoint", JOB])?.success().context("the first image")?;

@@ -64,7 +64,7 @@ fn tenths(user: User, how: &str, options: &[&str], environment: &[(&str, &str)])
     let Some(bed) = Bed::new(user) else { return Ok(()) };
     run(
         &bed,
-        &[&["--no-compress"][..], options].concat(),
+        &[&["--compress", "none"][..], options].concat(),
         &App::program("share", &["64", "4", how]),
         environment,
     )?;
@@ -198,9 +198,10 @@ fn all_changes(options: &[&str], environment: &[(&str, &str)], every: usize) {
     let mut failed = Vec::new();
     for (n, case) in cases.iter().enumerate().filter(|(n, _)| full() || n % every == 0) {
         for (m, user) in USERS.into_iter().enumerate().filter(|(m, _)| full() || (n + m) % 2 == 0) {
-            let raw: &[&str] = if (n / 2 + m) % 2 == 0 { &[] } else { &["--no-compress"] };
-            if let Err(error) = change(case, user, &[options, raw].concat(), environment) {
-                failed.push(format!("{case} as {user:?} {raw:?}: {error:#}"));
+            let codec =
+                ["lz4", "none", "zstd", "none", "shuffle-zstd", "none", "auto", "none"][(n / 2 + m) % 8];
+            if let Err(error) = change(case, user, &[options, &["--compress", codec]].concat(), environment) {
+                failed.push(format!("{case} as {user:?} by {codec}: {error:#}"));
             }
         }
     }
@@ -237,7 +238,7 @@ fn every_change_by_hashes() {
 /// The image is stored although the program has ended; it has what was there at the cut.
 fn ends_while_it_is_stored(engine: &str) -> Result<()> {
     let Some(bed) = Bed::new(User::Ordinary) else { return Ok(()) };
-    let options = ["--engine", engine, "--rate", "40000000", "--no-compress"];
+    let options = ["--engine", engine, "--rate", "40000000", "--compress", "none"];
     run(&bed, &options, &App::program("farewell", &[]), &[])?;
     bed.check_clean(JOB)?;
     ensure!(bed.images(JOB) == [1], "{:?}: {}", bed.images(JOB), bed.text("err"));
@@ -265,7 +266,7 @@ fn the_program_may_end_while_its_image_is_stored() {
 fn lives(user: User, option: &str, environment: &[(&str, &str)]) -> Result<()> {
     let Some(bed) = Bed::new(user) else { return Ok(()) };
     let app = App::program("share", &["32", "40", "scattered", "100", "go-on"]);
-    let mut command = bed.run_command(JOB, &["--no-compress"], &app.words())?;
+    let mut command = bed.run_command(JOB, &["--compress", "none"], &app.words())?;
     let mut front = command.envs(environment.iter().copied()).spawn()?;
     for life in 0..5 {
         let pid = bed
@@ -350,7 +351,7 @@ const LEAST_DAMAGED: usize = 1 << 20;
 #[test]
 fn a_damaged_ancestor_is_named() -> Result<()> {
     let bed = Bed::new(User::Ordinary).context("a bed")?;
-    run(&bed, &["--no-compress"], &App::program("share", &["16", "3", "scattered"]), &[])?;
+    run(&bed, &["--compress", "none"], &App::program("share", &["16", "3", "scattered"]), &[])?;
     ensure!(bed.images(JOB) == [1, 2, 3, 4], "{:?}", bed.images(JOB));
     let before = bed.text("out");
     let segments = first_segments(&bed)?;

@@ -6,6 +6,7 @@ mod again;
 mod chains_apps;
 mod chains_programs;
 mod check;
+mod compression;
 mod copies;
 mod crash;
 mod crowd;

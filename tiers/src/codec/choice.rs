@@ -10,7 +10,7 @@
 use super::Codec;
 
 /// A codec must make so much less of the time, and of the size, than storing as it is.
-const GAIN: f64 = 0.95;
+pub(super) const GAIN: f64 = 0.95;
 
 /// What a codec made of a sample.
 #[derive(Clone, Copy, PartialEq, Debug)]

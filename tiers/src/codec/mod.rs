@@ -3,19 +3,21 @@
 //! * [`Codec`], [`Coder`], [`decode`]: what each makes of a frame, and back.
 //! * [`choice`]: which makes a frame durable soonest, from what each made of a sample. Pure.
 //! * [`Packer`]: takes the samples, remembers the choice, and notices when the data have changed.
-//! * `lz4`: what the pipeline goes by today, because frames of format 2 know LZ4 alone; and sections of a manifest.
+//! * `lz4`: sections of a manifest, too.
 //!
-//! [`Packer`] is driven by `benches/codecs` alone until frames have the numbers of all codecs.
-//! Invariant: [`decode`] gives an error for any bytes that are not those of the frame, never a panic, and takes no more
-//! memory than the frame has.
+//! Called by the pipeline's workers, which share the choices, and by whatever reads frames.
+//! Invariant: [`decode`] gives an error for any bytes that are no frame's, never a panic, and takes no more memory than
+//! the frame has, and what a thread keeps: as much again, and 160 KiB.
 
 pub mod choice;
 mod lz4;
 mod packer;
 mod shuffle;
 
-pub(crate) use lz4::{Chooser, compress_into, decompress};
+pub(crate) use lz4::{compress_into, decompress};
 pub use packer::{Choices, Compression, Packer, UnknownCompression};
+
+use std::cell::RefCell;
 
 /// How the data of a frame is stored. The numbers stand in segments and manifests (docs/format.md).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -101,24 +103,45 @@ fn zstd_into(
     zstd.as_mut()?.compress_to_buffer(raw, &mut out[..]).ok()
 }
 
+/// What a thread keeps from one frame to the next.
+#[derive(Default)]
+struct Decoder {
+    shuffled: Vec<u8>,
+    zstd: Option<zstd::bulk::Decompressor<'static>>,
+}
+
+thread_local! {
+    static DECODER: RefCell<Decoder> = RefCell::default();
+}
+
 /// Unpacks into exactly `raw`.
 ///
 /// # Errors
 /// Says what is wrong with the data; never panics on any data.
 pub fn decode(codec: Codec, stored: &[u8], raw: &mut [u8]) -> Result<(), String> {
-    if codec.shuffles() {
-        let mut shuffled = vec![0; raw.len()];
-        decode(if codec == Codec::ShuffleLz4 { Codec::Lz4 } else { Codec::Zstd }, stored, &mut shuffled)?;
-        shuffle::unshuffle(&shuffled, raw);
-        return Ok(());
+    DECODER.with_borrow_mut(|decoder| decoder.decode(codec, stored, raw))
+}
+
+impl Decoder {
+    fn decode(&mut self, codec: Codec, stored: &[u8], raw: &mut [u8]) -> Result<(), String> {
+        let Decoder { shuffled, zstd } = self;
+        if codec.shuffles() {
+            shuffled.resize(raw.len(), 0);
+            match codec {
+                Codec::ShuffleLz4 => decompress(stored, shuffled)?,
+                _ => zstd_decode(zstd, stored, shuffled)?,
+            }
+            shuffle::unshuffle(shuffled, raw);
+            return Ok(());
+        }
+        match codec {
+            Codec::Raw if stored.len() == raw.len() => raw.copy_from_slice(stored),
+            Codec::Raw => return Err(wrong_len(stored.len(), raw.len())),
+            Codec::Zstd | Codec::ShuffleZstd => zstd_decode(zstd, stored, raw)?,
+            Codec::Lz4 | Codec::ShuffleLz4 => decompress(stored, raw)?,
+        }
+        Ok(())
     }
-    match codec {
-        Codec::Raw if stored.len() == raw.len() => raw.copy_from_slice(stored),
-        Codec::Raw => return Err(wrong_len(stored.len(), raw.len())),
-        Codec::Zstd | Codec::ShuffleZstd => zstd_decode(stored, raw)?,
-        Codec::Lz4 | Codec::ShuffleLz4 => decompress(stored, raw)?,
-    }
-    Ok(())
 }
 
 fn wrong_len(is: usize, should: usize) -> String {
@@ -126,10 +149,17 @@ fn wrong_len(is: usize, should: usize) -> String {
 }
 
 /// libzstd writes within the slice that it is given, and keeps its window there (zstd.h, ZSTD_decompress).
-fn zstd_decode(stored: &[u8], raw: &mut [u8]) -> Result<(), String> {
+fn zstd_decode(
+    zstd: &mut Option<zstd::bulk::Decompressor<'static>>,
+    stored: &[u8],
+    raw: &mut [u8],
+) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("the data cannot be decompressed: {error}");
-    let mut decompressor = zstd::bulk::Decompressor::new().map_err(failed)?;
-    match decompressor.decompress_to_buffer(stored, raw) {
+    let zstd = match zstd {
+        Some(zstd) => zstd,
+        none => none.insert(zstd::bulk::Decompressor::new().map_err(failed)?),
+    };
+    match zstd.decompress_to_buffer(stored, raw) {
         Ok(len) if len == raw.len() => Ok(()),
         Ok(len) => Err(wrong_len(len, raw.len())),
         Err(error) => Err(failed(error)),

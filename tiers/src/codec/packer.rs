@@ -5,7 +5,7 @@
 //! for a region of 16 MiB, by all workers, and made anew when a frame becomes more than a tenth larger or smaller
 //! than the sample promised, once in a while where no frame can tell, and when the link has become another.
 
-use super::choice::{Relief, Trial, best};
+use super::choice::{GAIN, Relief, Trial, best};
 use super::{Codec, Coder};
 use holdfast_image::{Addr, PAGE_SIZE};
 use nix::time::{ClockId, clock_gettime};
@@ -35,7 +35,7 @@ pub enum Compression {
     /// By the codec that makes them durable soonest.
     #[default]
     Auto,
-    /// By this one, unless a frame does not become shorter by it.
+    /// By this one, unless a frame becomes hardly shorter by it.
     By(Codec),
 }
 
@@ -113,7 +113,7 @@ impl Packer {
         let part = |of: f64| of / raw.len().max(1) as f64;
         let (size, cost) = (packed.map_or(1.0, |data| part(data.len() as f64)), part(thread_ns() - begun));
         choices.note(region, Trial { codec: trial.codec, size, cost }, relief);
-        packed.map_or((Codec::Raw, raw), |data| (trial.codec, data))
+        packed.filter(|_| size <= GAIN).map_or((Codec::Raw, raw), |data| (trial.codec, data))
     }
 
     fn choose(&mut self, choices: &Choices, region: u64, raw: &[u8], relief: Relief) -> Trial {

@@ -364,7 +364,8 @@ impl<'a> Manifest<'a> {
             let Some(entry) = segments.get(segment as usize) else {
                 return Err(bad(at, format!("a frame refers to segment {segment} of {}", segments.len())));
             };
-            frame.check(&segment::data_of(entry.version, entry.len)).map_err(|what| bad(at, what))?;
+            let room = segment::data_of(entry.version, entry.len);
+            frame.check(entry.version, &room).map_err(|what| bad(at, what))?;
             if frames.last().is_some_and(|last| (last.segment, last.end()) > (segment, offset)) {
                 return Err(bad(at, "frames overlap or are not in the order of their data"));
             }

@@ -30,6 +30,8 @@ pub const MAX_FRAME_BYTES: usize = (MAX_FRAME_PAGES * PAGE_SIZE) as usize;
 const FRAME_MAGIC: [u8; 4] = *b"HFRM";
 /// The version since which blocks follow their frames.
 pub(crate) const FOLLOWING: u32 = 3;
+/// The version since which there are more codecs than LZ4.
+const SEVERAL_CODECS: u32 = 3;
 
 /// Where the block of headers lies that is read first, and says which segment this is; `None`: it is too short.
 pub fn first_block(version: u32, segment_len: u64) -> Option<u64> {
@@ -48,26 +50,7 @@ pub(crate) fn data_of(version: u32, segment_len: u64) -> Range<u64> {
     }
 }
 
-/// How the data of a frame is stored.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
-pub enum Codec {
-    /// The pages themselves, page-aligned in the file.
-    Raw = 0,
-    /// One LZ4 block (without a length in front).
-    Lz4 = 1,
-}
-
-impl Codec {
-    /// The codec with this number in a file.
-    pub fn from_number(number: u32) -> Option<Codec> {
-        match number {
-            0 => Some(Codec::Raw),
-            1 => Some(Codec::Lz4),
-            _ => None,
-        }
-    }
-}
+pub use crate::codec::Codec;
 
 /// Where a frame's data is and what it must be. The manifest's frame table and the frame headers hold the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,12 +78,15 @@ impl Frame {
     pub fn raw_len(&self) -> usize {
         usize::try_from(self.pages.saturating_mul(PAGE_SIZE)).unwrap_or(usize::MAX)
     }
-    /// Checks every number before a reader computes with it or allocates by it. `room`: where in the segment the data
-    /// may lie.
+    /// Checks every number before a reader computes with it or allocates by it. `version`: of the segment; `room`:
+    /// where in it the data may lie.
     ///
     /// # Errors
     /// Says what is wrong.
-    pub(crate) fn check(&self, room: &Range<u64>) -> Result<(), String> {
+    pub(crate) fn check(&self, version: u32, room: &Range<u64>) -> Result<(), String> {
+        if version < SEVERAL_CODECS && !matches!(self.codec, Codec::Raw | Codec::Lz4) {
+            return Err(format!("{} is no codec of format version {version}", self.codec.name()));
+        }
         if self.pages == 0 || self.pages > MAX_FRAME_PAGES {
             return Err(format!("a frame of {} pages; 1 to {MAX_FRAME_PAGES} are possible", self.pages));
         }
@@ -112,10 +98,11 @@ impl Frame {
             Codec::Raw if !self.offset.is_multiple_of(PAGE_SIZE) => {
                 return Err(format!("a raw frame at {} is not page-aligned", self.offset));
             }
-            Codec::Lz4 if self.stored_len == 0 || self.stored_len >= raw => {
+            Codec::Raw => {}
+            _ if self.stored_len == 0 || self.stored_len >= raw => {
                 return Err(format!("{} bytes became {} by compression", raw, self.stored_len));
             }
-            Codec::Raw | Codec::Lz4 => {}
+            _ => {}
         }
         if self.offset < room.start || self.end() > room.end {
             return Err(format!(
@@ -215,14 +202,14 @@ impl FrameHeader {
         seal_header(&mut header);
         header
     }
-    /// Reads a slot that lies at `base` in segment number `segment`, with data in `room`; `None`: not used.
+    /// Reads a slot that lies at `base` in `segment`, with data in `room`; `None`: not used.
     ///
     /// # Errors
     /// Damaged, or the numbers in it cannot be true.
     fn decode(
         bytes: &[u8],
         base: u64,
-        segment: u32,
+        segment: &SegmentHeader,
         room: &Range<u64>,
     ) -> Result<Option<FrameHeader>, FormatError> {
         if bytes.len() != HEADER_LEN {
@@ -243,8 +230,8 @@ impl FrameHeader {
         let offset = fields.u64()?;
         let stored_len = fields.u64()?;
         let checksum = fields.u64()?;
-        let frame = Frame { segment, codec, offset, stored_len, pages, checksum };
-        frame.check(room).map_err(|what| bad(base, what))?;
+        let frame = Frame { segment: segment.number, codec, offset, stored_len, pages, checksum };
+        frame.check(segment.version, room).map_err(|what| bad(base, what))?;
         Ok(Some(FrameHeader { first, frame }))
     }
 }
@@ -276,7 +263,7 @@ impl Block {
         let mut ended = false;
         for (slot, header) in bytes.chunks_exact(HEADER_LEN).enumerate().skip(1) {
             let at = base.saturating_add((slot * HEADER_LEN) as u64);
-            let Some(header) = FrameHeader::decode(header, at, segment.number, &room)? else {
+            let Some(header) = FrameHeader::decode(header, at, &segment, &room)? else {
                 ended = true;
                 continue;
             };
@@ -294,5 +281,23 @@ impl Block {
             room.start.checked_sub(BLOCK_LEN as u64)
         };
         Ok(Block { segment, frames, next })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn further_codecs_came_with_version_3() {
+        let room = 0..1 << 20;
+        for codec in Codec::ALL {
+            let stored_len = if codec == Codec::Raw { 8192 } else { 100 };
+            let frame = Frame { segment: 0, codec, offset: 4096, stored_len, pages: 2, checksum: 0 };
+            let is_old = matches!(codec, Codec::Raw | Codec::Lz4);
+            assert_eq!(frame.check(1, &room).is_ok(), is_old);
+            assert_eq!(frame.check(2, &room).is_ok(), is_old);
+            assert_eq!(frame.check(3, &room), Ok(()));
+        }
     }
 }

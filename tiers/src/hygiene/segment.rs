@@ -4,7 +4,7 @@
 //! [`Problem`], so that the next byte is looked at as well; an error is a tier that does not answer. Padding has no
 //! meaning and is not looked at.
 
-use crate::codec::decompress;
+use crate::codec::decode;
 use crate::format::FormatError;
 use crate::format::manifest::SegmentEntry;
 use crate::format::segment::{BLOCK_LEN, Block, Codec, FOLLOWING, Frame, SegmentHeader, first_block};
@@ -250,7 +250,7 @@ fn read_frame(
         return Ok(None);
     }
     pages.resize(frame.raw_len(), 0);
-    Ok(decompress(stored, pages).err())
+    Ok(decode(frame.codec, stored, pages).err())
 }
 
 /// A part of a segment that means something.

@@ -1,20 +1,51 @@
 //! Images of every released version of the format stay readable.
 //!
-//! `golden/vN/` holds one job. Files of an old version are never written again; a new version adds a folder, made by
-//! `cargo test -p holdfast-tiers --test all -- golden --ignored`.
+//! `golden/vN/` holds one job, `golden/v3-codecs/` one with an image by each further codec. Files of an old version are
+//! never written again; a new version adds a folder, made by
+//! `cargo test -p holdfast-tiers --test all -- write_golden --ignored`.
 
 use crate::common::{
     Content, MemorySource, Model, TempDir, commit_record, options, page_of, read_all, record, record_of, run,
 };
 use holdfast_image::pages::{Inherited, PageProvider};
 use holdfast_image::{Epoch, PAGE_SIZE};
-use holdfast_tiers::{Image, Job, Lineage, Store, format};
+use holdfast_tiers::codec::{Codec, Compression};
+use holdfast_tiers::{Image, Job, Lineage, PipelineOptions, Store, format};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 fn folder(version: u32) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/v{version}"))
+    golden(&format!("v{version}"))
+}
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+}
+
+/// Copies golden files into a job; how many there are.
+fn copy_to(job: &Job, folder: &Path) -> usize {
+    let mut count = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let entry = entry.unwrap();
+        let copy = job.dir().join(entry.file_name());
+        fs::copy(entry.path(), &copy).unwrap();
+        // A checkout has the modes of the umask.
+        fs::set_permissions(&copy, Permissions::from_mode(0o600)).unwrap();
+        count += 1;
+    }
+    count
+}
+
+/// Copies what a job has become to where golden files are kept.
+fn keep(job: &Job, folder: &Path) {
+    fs::create_dir_all(folder).unwrap();
+    for entry in fs::read_dir(job.dir()).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_name() != "lock" {
+            fs::copy(entry.path(), folder.join(entry.file_name())).unwrap();
+        }
+    }
 }
 
 /// What every golden image holds: raw frames, compressed frames, zero pages, two segments.
@@ -43,16 +74,7 @@ fn images_of_all_versions_are_read() {
     for version in 1..=format::VERSION {
         let dir = TempDir::new();
         let job = Store::open(&dir.store()).unwrap().create_job("golden").unwrap();
-        let mut count = 0;
-        for entry in fs::read_dir(folder(version)).unwrap() {
-            let entry = entry.unwrap();
-            let copy = job.dir().join(entry.file_name());
-            fs::copy(entry.path(), &copy).unwrap();
-            // A checkout has the modes of the umask.
-            fs::set_permissions(&copy, Permissions::from_mode(0o600)).unwrap();
-            count += 1;
-        }
-        assert!(count >= 3, "manifest and two segments of version {version}");
+        assert!(copy_to(&job, &folder(version)) >= 3, "manifest and two segments of version {version}");
         let image = job.open_image(Epoch(1)).unwrap();
         image.verify(&|_| ()).unwrap();
         assert!(read_all(&image).unwrap() == source().pages);
@@ -118,11 +140,53 @@ fn write_golden() {
     writer.write_pages(&changed, &inherited, &options(1), &|_| ()).unwrap();
     writer.commit(commit_record()).unwrap();
     check_increment(&job);
-    fs::create_dir_all(&folder).unwrap();
-    for entry in fs::read_dir(job.dir()).unwrap() {
-        let entry = entry.unwrap();
-        if entry.file_name() != "lock" {
-            fs::copy(entry.path(), folder.join(entry.file_name())).unwrap();
-        }
+    keep(&job, &folder);
+}
+
+/// What each image of `v3-codecs` holds, by this codec.
+fn source_by(codec: Codec) -> MemorySource {
+    let first = 0x400 * u64::from(codec as u32);
+    MemorySource::new(vec![run(first, 30), run(first + 100, 3)], |page| match page % 100 {
+        7 => Content::Zero,
+        8..10 => Content::Noise,
+        _ => Content::Text,
+    })
+}
+
+/// Image N is by codec N + 1.
+const FURTHER: [Codec; 3] = [Codec::Zstd, Codec::ShuffleLz4, Codec::ShuffleZstd];
+
+fn check_codecs(job: &Job) {
+    for (epoch, codec) in (1..).zip(FURTHER) {
+        let image = job.open_image(Epoch(epoch)).unwrap();
+        image.verify(&|_| ()).unwrap();
+        assert!(image.frames_by_codec().iter().any(|of| of.codec == codec && of.stored < of.bytes / 2));
+        assert!(read_all(&image).unwrap() == source_by(codec).pages);
     }
+}
+
+#[test]
+fn images_by_all_codecs_are_read() {
+    let dir = TempDir::new();
+    let job = Store::open(&dir.store()).unwrap().create_job("golden").unwrap();
+    assert_eq!(copy_to(&job, &golden("v3-codecs")), 6);
+    check_codecs(&job);
+}
+
+#[test]
+#[ignore = "writes golden images by the codecs that came with version 3, once"]
+fn write_golden_codecs() {
+    let folder = golden("v3-codecs");
+    assert!(!folder.exists(), "{} exists: released bytes do not change", folder.display());
+    let dir = TempDir::new();
+    let job = Store::open(&dir.store()).unwrap().create_job("golden").unwrap();
+    let lock = job.lock().unwrap();
+    for (epoch, codec) in (1..).zip(FURTHER) {
+        let mut writer = job.begin(&lock, Epoch(epoch), None).unwrap();
+        let options = PipelineOptions { compression: Compression::By(codec), ..options(1) };
+        writer.write_pages(&source_by(codec), &Inherited::default(), &options, &|_| ()).unwrap();
+        writer.commit(commit_record()).unwrap();
+    }
+    check_codecs(&job);
+    keep(&job, &folder);
 }

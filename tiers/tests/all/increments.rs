@@ -506,7 +506,7 @@ fn a_bound_on_the_rate_makes_small_steps_and_need_makes_none_of_compression() {
 fn zero_neighbours_are_counted() {
     let dir = TempDir::new();
     let store = Store::open(&dir.store()).unwrap();
-    let options = PipelineOptions { workers: 1, compress: true, rate: None, part_pages: None };
+    let options = options(1);
     let mut world = World::new(&store, options);
     let interval = |steps| Interval { steps, fails: None, remove: None, reopen: false, mapped: None };
     world.interval(&interval(vec![Step::Write { page: 178, pages: 179, content: Content::Zero, salt: 0 }]));

@@ -5,6 +5,7 @@ use crate::common::{
 };
 use holdfast_image::pages::{ExtentSource, Inherited, PageProvider, PageRun};
 use holdfast_image::{Addr, Epoch, PAGE_SIZE};
+use holdfast_tiers::codec::{Codec, Compression};
 use holdfast_tiers::{Image, PipelineOptions, Store};
 use proptest::prelude::*;
 use std::fs::File;
@@ -63,10 +64,16 @@ fn check_extents(image: &Image, model: &Model) {
     assert!(pages.next().is_none(), "a page is missing from the extents");
 }
 
+fn compression() -> impl Strategy<Value = Compression> {
+    let codecs = Codec::ALL.map(Compression::By);
+    prop_oneof![Just(Compression::Auto), prop::sample::select(codecs.to_vec())]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
     #[test]
-    fn any_pages_come_back(runs in runs(), split in 0..12_usize, workers in 1..5_usize, compress: bool,
+    fn any_pages_come_back(runs in runs(), split in 0..12_usize, workers in 1..5_usize,
+        compression in compression(),
         part_pages in prop_oneof![Just(None), (1..80_u64).prop_map(Some)]) {
         let dir = TempDir::new();
         let job = Store::open(&dir.store()).unwrap().create_job("job").unwrap();
@@ -74,7 +81,7 @@ proptest! {
         let (first, second) = runs.split_at(split.min(runs.len()));
         let sources = [source(first), source(second)];
         let mut writer = job.begin(&lock, Epoch(1), None).unwrap();
-        let options = PipelineOptions { compress, part_pages, rate: None, workers };
+        let options = PipelineOptions { compression, part_pages, rate: None, workers };
         let most = AtomicU64::new(0);
         let progress = |bytes| { most.fetch_max(bytes, Ordering::Relaxed); };
         let early = writer.precopy(&sources[0], &options, &progress).unwrap();

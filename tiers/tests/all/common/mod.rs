@@ -12,6 +12,7 @@ use holdfast_image::record::{
     SignalRecord, ThreadRecord,
 };
 use holdfast_image::{Addr, PAGE_SIZE, PageCount};
+use holdfast_tiers::codec::{Codec, Compression};
 use holdfast_tiers::{CommitRecord, Image, PipelineOptions, Record};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -319,5 +320,5 @@ pub fn commit_record() -> CommitRecord {
 
 /// The usual options, with this many workers.
 pub const fn options(workers: usize) -> PipelineOptions {
-    PipelineOptions { workers, compress: true, rate: None, part_pages: None }
+    PipelineOptions { workers, compression: Compression::By(Codec::Lz4), rate: None, part_pages: None }
 }

@@ -1,0 +1,30 @@
+#!/bin/sh
+# Every fuzz target for a while: bytes that others may have written are decoded or refused, without a panic, and without
+# more memory than they may take. Called by `make fuzz`.
+#
+# Needs a nightly compiler and cargo-fuzz (`cargo install cargo-fuzz`). Where they are not, it says so and exits with 0.
+# FUZZ_SECONDS: for each target (60); arguments: targets, if not all.
+set -eu
+cd "$(dirname "$0")/../fuzz"
+
+TOOLCHAIN=${FUZZ_TOOLCHAIN:-nightly}
+if ! cargo "+$TOOLCHAIN" fuzz --version >/dev/null 2>&1; then
+    echo "fuzz: SKIPPED: no toolchain $TOOLCHAIN or no cargo-fuzz; where the network allows it: rustup toolchain" \
+        "install $TOOLCHAIN, cargo install cargo-fuzz"
+    exit 0
+fi
+
+# Seeds: what is right.
+GOLDEN=../tiers/tests/golden
+for target in manifest segment codecs history records; do mkdir -p "corpus/$target"; done
+for version in v1 v2 v3 v3-codecs; do
+    for file in "$GOLDEN/$version"/manifest-*; do cp "$file" "corpus/manifest/$version-${file##*-}"; done
+    for file in "$GOLDEN/$version"/segment-*; do tail -c 4096 "$file" >"corpus/segment/$version-${file#*segment-}"; done
+done
+
+for target in ${*:-$(sed -n 's/^name = "\([a-z]*\)"$/\1/p' Cargo.toml)}; do
+    echo "== $target"
+    # A frame is unpacked into 1 MiB, a manifest into what is in proportion to its length.
+    cargo "+$TOOLCHAIN" fuzz run "$target" -- \
+        -max_total_time="${FUZZ_SECONDS:-60}" -rss_limit_mb=1024 -malloc_limit_mb=64 -print_final_stats=0 -verbosity=0
+done

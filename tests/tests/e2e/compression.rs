@@ -1,0 +1,154 @@
+//! `--compress`: what is compressed comes back, whichever codec it was; damage in it is refused, and
+//! repaired from another tier, never handed to the program.
+
+use anyhow::{Context, Result, bail, ensure};
+use holdfast_tests::apps::App;
+use holdfast_tests::processes;
+use holdfast_tests::restart_chain::kill_program;
+use holdfast_tests::sandbox::{Bed, each_user, shell_code, wait};
+use std::fs;
+use std::path::PathBuf;
+use std::process::Child;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(180);
+const JOB: &str = "j";
+const ROUNDS: usize = 20;
+
+fn program() -> App {
+    App::program("plain", &[&ROUNDS.to_string(), "10"])
+}
+
+fn right_output() -> String {
+    let lines: String = (0..ROUNDS).map(|n| format!("{:05} plain round {n}\n", n + 1)).collect();
+    lines + "PASS\n"
+}
+
+/// A running program; its pid.
+fn start(bed: &Bed, job: &str, options: &[&str]) -> Result<(Child, i32)> {
+    let mut front = bed.staying_command(job, options, &program().words())?.spawn()?;
+    let pid = bed.wait_live(job, &mut front)?.context("a pid")?;
+    bed.until("the first line", LIMIT, || !bed.text("out").is_empty())?;
+    Ok((front, pid))
+}
+
+/// Frames of an image by a codec, and how often they are smaller than their pages.
+fn frames(bed: &Bed, image: &str, codec: &str) -> Result<(u64, f64)> {
+    let shown = bed.show(image)?;
+    let all = shown["codecs"].as_array().context("codecs")?;
+    let Some(of) = all.iter().find(|of| of["codec"] == codec) else { return Ok((0, 1.0)) };
+    let number = |key: &str| of[key].as_u64().with_context(|| shown["codecs"].to_string());
+    Ok((number("frames")?, number("bytes")? as f64 / number("stored")? as f64))
+}
+
+/// Agent and program are killed.
+fn kill(bed: &Bed, job: &str, front: &mut Child, pid: i32) -> Result<()> {
+    if let Some(agent) = bed.agent_pid(job)? {
+        processes::signal(agent, "KILL");
+    }
+    kill_program(pid, front)?;
+    bed.until("the end of all", LIMIT, || processes::of(bed.dir()).is_empty())?;
+    bed.may_end()
+}
+
+fn restarts(bed: &Bed, image: &str, options: &[&str]) -> Result<()> {
+    let mut front = bed.restart_command(image, options)?.spawn()?;
+    let code = shell_code(wait(&mut front, LIMIT)?);
+    ensure!(code == 0, "status {code}: {}", bed.text("restart.err"));
+    ensure!(bed.text("out") == right_output(), "{}", bed.text("out"));
+    Ok(())
+}
+
+#[test]
+fn zstd_is_used_shown_and_comes_back() {
+    each_user(|bed| {
+        let (mut front, pid) = start(bed, JOB, &["--compress", "zstd"])?;
+        bed.say(&["checkpoint", JOB])?.success()?;
+        let (count, ratio) = frames(bed, "j@1", "zstd")?;
+        ensure!(count > 0 && ratio > 1.05, "{count} frames, {ratio}");
+        ensure!(frames(bed, "j@1", "lz4")?.0 == 0, "no codec but zstd was asked for");
+        let text = bed.say(&["show", "j@1"])?.success()?.stdout;
+        ensure!(text.contains("CODEC") && text.contains("  zstd"), "{text}");
+        // One image otherwise, and the job from now on.
+        bed.say(&["checkpoint", JOB, "--compress", "shuffle-lz4"])?.success()?;
+        ensure!(frames(bed, "j@2", "shuffle-lz4")?.0 > 0, "shuffle-lz4 was asked for");
+        kill(bed, JOB, &mut front, pid)?;
+        bed.say(&["verify", "j@2"])?.success()?;
+        restarts(bed, "j@2", &["--compress", "none"])
+    });
+}
+
+#[test]
+fn the_choice_is_made_by_itself_and_configured() {
+    each_user(|bed| {
+        fs::write(bed.store().join("config.toml"), "compress = \"brotli\"\n")?;
+        let refused = bed.say(&["run", "--name", JOB, "--", "/bin/true"])?;
+        let right = refused.stderr.contains("config.toml: line 1") && refused.stderr.contains("brotli");
+        ensure!(refused.code() == 64 && right, "{}: {}", refused.code(), refused.stderr);
+        let refused = bed.say(&["run", "--compress", "brotli", "--", "/bin/true"])?;
+        ensure!(refused.code() == 64 && refused.stderr.contains("shuffle-zstd"), "{}", refused.stderr);
+        fs::write(bed.store().join("config.toml"), "compress = \"lz4\"\n")?;
+        // The command line comes first.
+        let (mut front, pid) = start(bed, JOB, &["--compress", "auto"])?;
+        bed.say(&["checkpoint", JOB])?.success()?;
+        kill(bed, JOB, &mut front, pid)?;
+        bed.say(&["verify", "j@1"])?.success()?;
+        restarts(bed, "j@1", &[])?;
+        fs::remove_file(bed.stay_file())?;
+        let (mut front, pid) = start(bed, "k", &[])?;
+        bed.say(&["checkpoint", "k"])?.success()?;
+        ensure!(frames(bed, "k@1", "lz4")?.0 > 0, "the configuration says lz4");
+        kill(bed, "k", &mut front, pid)
+    });
+}
+
+/// Changes a byte in the middle of the first compressed frame of an image's segments, wherever its headers
+/// (docs/format.md) say that it is. The segment.
+fn damage(bed: &Bed) -> Result<PathBuf> {
+    for entry in fs::read_dir(bed.job(JOB))? {
+        let path = entry?.path();
+        if !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("segment-")) {
+            continue;
+        }
+        let mut bytes = fs::read(&path)?;
+        let block = bytes[bytes.len() - 4096..].to_vec();
+        let field =
+            |slot: &[u8], at: usize| u64::from_le_bytes(slot[at..at + 8].try_into().unwrap_or([0; 8]));
+        for slot in block.chunks_exact(64).skip(1) {
+            if &slot[..4] == b"HFRM" && slot[4] == 2 {
+                let at = usize::try_from(field(slot, 24) + field(slot, 32) / 2)?;
+                bytes[at] = bytes[at].wrapping_add(1);
+                fs::write(&path, bytes)?;
+                return Ok(path);
+            }
+        }
+    }
+    bail!("no frame by zstd")
+}
+
+#[test]
+fn damage_is_refused_and_repaired_from_another_tier() {
+    each_user(|bed| {
+        let tier = format!("dir={}/pfs", bed.work().display());
+        let (mut front, pid) = start(bed, JOB, &["--compress", "zstd", "--tier", &tier])?;
+        bed.say(&["checkpoint", JOB])?.success()?;
+        bed.until("the image on the tier", LIMIT, || {
+            bed.show("j@1").is_ok_and(|shown| shown["tiers"] == serde_json::json!(["local", tier]))
+        })?;
+        kill(bed, JOB, &mut front, pid)?;
+        let segment = damage(bed)?;
+        let found = bed.say(&["verify", "j@1"])?;
+        let told = found.stdout.clone() + &found.stderr;
+        let name = segment.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        ensure!(found.code() == 65 && told.contains(&name), "{}: {told}", found.code());
+        let printed = bed.text("out");
+        let mut front = bed.restart_command("j@1", &[])?.spawn()?;
+        let code = shell_code(wait(&mut front, LIMIT)?);
+        let said = bed.text("restart.err");
+        ensure!(code == 65 && said.contains(&name), "status {code}: {said}");
+        ensure!(bed.text("out") == printed, "nothing ran");
+        bed.say(&["fetch", "j@1"])?.success()?;
+        restarts(bed, "j@1", &[])?;
+        Ok(())
+    });
+}
