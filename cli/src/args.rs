@@ -164,6 +164,9 @@ Examples:
     /// The agent of a job; started by `run`, `restart` and libholdfast.
     #[command(name = "__agent", hide = true)]
     Agent(AgentArgs),
+    /// Serves the pages of an image; started by `restart`.
+    #[command(name = "__pages", hide = true)]
+    Pages(PagesArgs),
     /// Names of the fault points, for tests.
     #[command(name = "__faults", hide = true)]
     Faults,
@@ -336,7 +339,7 @@ pub struct RestartArgs {
     /// JOB (the newest image) or JOB@N
     #[arg(value_name = "JOB[@N]", value_parser = parse_image)]
     pub image: ImageName,
-    /// Map memory from the image where that is possible: the program runs at once
+    /// Memory is read from the image when it is touched, where that is possible: the program runs at once
     #[arg(long, conflicts_with = "eager")]
     pub lazy: bool,
     /// Read all memory before the program runs
@@ -432,6 +435,9 @@ pub struct AgentArgs {
     /// Have processes map what they have in common.
     #[arg(long)]
     pub share: bool,
+    /// The first of the new processes has the file of a page server.
+    #[arg(long)]
+    pub served: bool,
     /// Files that were moved.
     #[arg(long, value_parser = moved())]
     pub map: Vec<Moved>,
@@ -447,6 +453,20 @@ pub struct AgentArgs {
     /// Started by libholdfast: settings come from HOLDFAST_*, the socket's path goes to standard output.
     #[arg(long)]
     pub attach_env: bool,
+}
+
+/// `holdfast __pages`.
+#[derive(Debug, Args)]
+pub struct PagesArgs {
+    /// Name of the job.
+    #[arg(long)]
+    pub job: String,
+    /// Number of the image.
+    #[arg(long)]
+    pub image: u64,
+    /// Descriptor of the socket to `holdfast restart`.
+    #[arg(long)]
+    pub front: i32,
 }
 
 #[cfg(test)]

@@ -22,6 +22,8 @@ pub enum Tell {
         figures: String,
         /// What the user should know.
         notes: Vec<String>,
+        /// Why not all memory was mapped, for who has asked for that.
+        copied: Option<String>,
     },
     /// It could not be done; the agent ends.
     Failed {

@@ -13,13 +13,16 @@ mod client;
 mod commands;
 mod config;
 mod exit;
+mod file_system;
 mod front;
 mod inherited_fds;
 mod inspect;
+mod last_restart;
 mod link;
 mod log;
 mod mpi;
 mod names;
+mod page_server;
 mod pidfile;
 mod program;
 mod protected;
@@ -93,6 +96,7 @@ fn run(cli: &Cli) -> Result<Option<Ending>, Failure> {
         Command::Doctor { job, json } => commands::doctor::run(job.as_deref(), *json, root),
         Command::Completions { shell } => commands::completions::run(*shell),
         Command::Agent(args) => agent::run(args, root),
+        Command::Pages(args) => page_server::run(args, root),
         Command::Faults => report::print(&format!("{}\n", holdfast_sys::fault::POINTS.join("\n"))),
     }
     .map(|()| None)

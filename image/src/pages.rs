@@ -216,7 +216,10 @@ pub trait PageProvider: Sync {
     /// and that no segment holds uncompressed: they lie in a file that [`PageProvider::fill_shared_pages`] fills.
     /// `None`: there are none.
     fn shared_pages(&self) -> Option<u32>;
-    /// Fills that file, which the caller keeps open as long as anything is mapped from it.
+    /// Whether that file is served: it has every page of this image at its address, and zeros elsewhere, and is read
+    /// when it is touched. Else it is filled before.
+    fn is_served(&self) -> bool;
+    /// Fills that file, unless it is served. The caller keeps it open as long as anything is mapped from it.
     ///
     /// # Errors
     /// As [`PageProvider::read`], or the file cannot be written.

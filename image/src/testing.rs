@@ -77,6 +77,9 @@ impl PageProvider for FakeImage {
         }
         Ok(())
     }
+    fn is_served(&self) -> bool {
+        false
+    }
     fn shared_pages(&self) -> Option<u32> {
         self.shared_pages
     }

@@ -16,6 +16,7 @@ pub mod environment;
 pub mod fault;
 pub mod fd;
 pub mod fs_ids;
+pub mod fuse;
 pub mod ids;
 pub mod inotify;
 pub mod memfd;

@@ -427,6 +427,13 @@ pub fn wait(child: &mut Child, limit: Duration) -> Result<ExitStatus> {
     }
 }
 
+/// Opens /dev/fuse to all users, as udev's rules do: bare test machines have no udev.
+pub fn allow_fuse() {
+    if am_root() {
+        let _ = fs::set_permissions("/dev/fuse", fs::Permissions::from_mode(0o666));
+    }
+}
+
 /// Whether the tests themselves run as root.
 pub fn am_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)

@@ -13,6 +13,7 @@ use crate::format::segment::Frame;
 use crate::image_info::{ImageInfo, open_manifest};
 use crate::names;
 use crate::segment_file::SegmentFile;
+use crate::served_pages::ServedPages;
 use crate::shared_pages::SharedPages;
 use crate::tables::Tables;
 use crate::tier_folder::TierFolder;
@@ -35,6 +36,8 @@ pub struct Image {
     pub(crate) extents: Vec<Extent>,
     /// See [`Image::share`].
     pub(crate) shared: Option<Arc<SharedPages>>,
+    /// See [`Image::serve`].
+    pub(crate) served: Option<Arc<ServedPages>>,
 }
 
 /// What one codec has made of frames of an image.
@@ -93,7 +96,7 @@ impl Image {
         let tables = Arc::new(Tables::new(&folders[0], epoch, entries, open?, frames, index));
         let extents = extents(&tables, None);
         let manifest = (path.clone(), manifest.record_offset());
-        Ok(Image { record, manifest, figures, history, info, tables, extents, shared: None })
+        Ok(Image { record, manifest, figures, history, info, tables, extents, shared: None, served: None })
     }
 
     /// Its number.
@@ -149,6 +152,13 @@ impl Image {
             self.extents = extents(tables, Some(&shared));
             self.shared = Some(Arc::new(shared));
         }
+    }
+    /// Has all its pages mapped from a file that a page server serves, which has each at its address. Before anything
+    /// else is asked of the pages; instead of [`Image::share`].
+    pub fn serve(&mut self) {
+        let served = ServedPages::new(Arc::clone(&self.tables));
+        self.extents = served.extents(self.tables.shared_pages_number());
+        self.served = Some(Arc::new(served));
     }
     /// Whether all its segments are on the tier that was asked first: an increment there may build on it.
     pub fn is_on_first_tier(&self) -> bool {

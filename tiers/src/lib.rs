@@ -46,6 +46,7 @@ pub mod policy;
 mod read;
 mod segment_file;
 mod segment_writer;
+mod served_pages;
 mod shared_pages;
 pub mod stack;
 mod store;

@@ -10,6 +10,7 @@ use crate::format::manifest::{IndexRun, Place};
 use crate::format::segment::Frame;
 use crate::hashes::Hashes;
 use crate::locations::{Located, Origin, pick};
+use crate::served_pages::ServedPages;
 use crate::shared_pages::SharedPages;
 use crate::tables::Tables;
 use holdfast_image::page_set::PageSet;
@@ -23,6 +24,8 @@ pub struct Lineage {
     pub(crate) hashes: Hashes,
     /// What the restart before has unpacked for several address spaces.
     pub(crate) shared: Option<Arc<SharedPages>>,
+    /// What is served since.
+    pub(crate) served: Option<Arc<ServedPages>>,
 }
 
 /// A file that pages are mapped from.
@@ -30,16 +33,18 @@ pub struct Lineage {
 pub(crate) enum MappedFile {
     /// The one that this segment of the parent is mapped from; others may lie in it too.
     OfSegment(u32),
-    /// See [`Common`].
+    /// See [`SharedPages`].
     SharedPages,
+    /// See [`ServedPages`].
+    Served,
 }
 
 impl Lineage {
     /// The parent of the first image after a restart. No hashes are known: contents are compared by reading the
     /// parent.
     pub fn of_image(image: &Image) -> Arc<Lineage> {
-        let (tables, shared) = (Arc::clone(&image.tables), image.shared.clone());
-        Arc::new(Lineage { tables, hashes: Hashes::default(), shared })
+        let (shared, served) = (image.shared.clone(), image.served.clone());
+        Arc::new(Lineage { tables: Arc::clone(&image.tables), hashes: Hashes::default(), shared, served })
     }
 
     /// Number of the image.
@@ -51,6 +56,9 @@ impl Lineage {
     pub(crate) fn file_at(&self, path: &Path) -> Option<MappedFile> {
         if self.shared.as_ref().is_some_and(|shared| shared.is_at(path)) {
             return Some(MappedFile::SharedPages);
+        }
+        if self.served.as_ref().is_some_and(|served| served.is_at(path)) {
+            return Some(MappedFile::Served);
         }
         let at = self.tables.paths.iter().position(|own| same_file(own, path))?;
         u32::try_from(at).ok().map(MappedFile::OfSegment)
@@ -66,6 +74,7 @@ impl Lineage {
                 self.tables.mapped_at(frame).filter(|_| is_there)
             }
             MappedFile::SharedPages => self.shared.as_ref()?.place(&self.tables.entries, frame),
+            MappedFile::Served => None,
         }
     }
 
@@ -78,6 +87,9 @@ impl Lineage {
         wanted: &PageSet,
         found: &mut Vec<Located>,
     ) -> PageSet {
+        if let (MappedFile::Served, Some(served)) = (file, &self.served) {
+            return served.match_mapping(&self.tables, offset, wanted, found);
+        }
         let (Some(first), Some(last)) = (wanted.runs().first(), wanted.runs().last()) else {
             return PageSet::new();
         };

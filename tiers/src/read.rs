@@ -129,6 +129,29 @@ fn read_headers(segment: &SegmentFile) -> Result<BTreeMap<u64, FrameHeader>, Sto
     Ok(headers)
 }
 
+impl Image {
+    /// Fills `buffer` with the pages from `start` on; those that the image has not are zero. For a page server.
+    ///
+    /// # Errors
+    /// As [`PageProvider::read`].
+    pub fn read_or_zero(&self, start: Addr, buffer: &mut [u8]) -> Result<(), PageError> {
+        let end = Addr(start.0.saturating_add(buffer.len() as u64));
+        let index = &self.tables.index;
+        let mut at = start;
+        let first = index.partition_point(|entry| entry.run.end() <= start);
+        for entry in index[first..].iter().take_while(|entry| entry.run.start < end) {
+            let part = PageRun::between(entry.run.start.max(start), entry.run.end().min(end));
+            let place = |addr: Addr| usize::try_from(addr.0 - start.0).unwrap_or(usize::MAX);
+            buffer[place(at)..place(part.start)].fill(0);
+            self.read(part.start, &mut buffer[place(part.start)..place(part.end())])?;
+            at = part.end();
+        }
+        let rest = usize::try_from(at.0 - start.0).unwrap_or(usize::MAX);
+        buffer[rest..].fill(0);
+        Ok(())
+    }
+}
+
 impl PageProvider for Image {
     fn extents(&self) -> &[Extent] {
         &self.extents
@@ -168,6 +191,10 @@ impl PageProvider for Image {
         self.gather_by_frame(wanted, put)
     }
     fn verify_mappable(&self) -> Result<(), PageError> {
+        if self.is_served() {
+            // Each frame is checked when it is touched.
+            return Ok(());
+        }
         self.for_frames::<StoreError>(&|frame| self.tables.mapped_at(frame).is_some(), &|number, scratch| {
             if self.tables.is_mapped_checked(number) {
                 return Ok(());
@@ -178,9 +205,17 @@ impl PageProvider for Image {
         .map_err(PageError::from)
     }
     fn shared_pages(&self) -> Option<u32> {
-        self.shared.as_ref().map(|_| self.tables.shared_pages_number())
+        (self.shared.is_some() || self.is_served()).then(|| self.tables.shared_pages_number())
+    }
+    fn is_served(&self) -> bool {
+        self.served.is_some()
     }
     fn fill_shared_pages(&self, file: &File) -> Result<(), PageError> {
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        if let Some(served) = &self.served {
+            served.set_path(path);
+            return Ok(());
+        }
         let Some(shared) = &self.shared else { return Ok(()) };
         file.set_len(shared.len())?;
         let place = |frame: &Frame| shared.place(&self.tables.entries, frame);
@@ -192,7 +227,7 @@ impl PageProvider for Image {
             file.write_all_at(&scratch.pages, at).map_err(StoreError::io("unpack", &self.dir()))
         };
         self.for_frames::<StoreError>(&|frame| place(frame).is_some(), &unpack)?;
-        shared.set_path(PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())));
+        shared.set_path(path);
         Ok(())
     }
 }

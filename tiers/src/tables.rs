@@ -153,11 +153,13 @@ impl Tables {
             if out.len() == frame.raw_len() {
                 return self.unpack(at, out, stored);
             }
-            if frame.codec == Codec::Raw && self.read_part(at, from, out) {
+            // Elsewhere than in a file a part costs as much as all of it.
+            let in_a_file = self.segments[frame.segment as usize].mapping.is_some();
+            if frame.codec == Codec::Raw && in_a_file && self.read_part(at, from, out) {
                 return Ok(());
             }
             let from = usize::try_from(from).unwrap_or(usize::MAX);
-            if frame.codec == Codec::Raw {
+            if frame.codec == Codec::Raw && in_a_file {
                 pages.resize(frame.raw_len(), 0);
                 self.read_stored(at, pages)?;
                 out.copy_from_slice(&pages[from..from + out.len()]);

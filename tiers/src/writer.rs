@@ -455,8 +455,10 @@ impl ImageWriter {
         hashes.keep(framed.map(|entry| entry.run));
         let Assembled { entries, frames, index, .. } = made;
         let tables = Arc::new(Tables::new(&self.folder, self.epoch, entries, open, frames, index));
-        let shared = self.parent.as_ref().and_then(|parent| parent.shared.clone());
-        Ok(Lineage { tables, hashes, shared })
+        let parent = self.parent.as_ref();
+        let shared = parent.and_then(|parent| parent.shared.clone());
+        let served = parent.and_then(|parent| parent.served.clone());
+        Ok(Lineage { tables, hashes, shared, served })
     }
 
     fn publish(&mut self, manifest: &[u8]) -> Result<(), StoreError> {

@@ -6,6 +6,7 @@
 
 mod attach;
 mod carry_over;
+mod checked;
 mod checkpoint;
 mod checks;
 mod connections;
@@ -29,10 +30,12 @@ mod write_rate;
 
 use crate::args::AgentArgs;
 use crate::exit::Failure;
+use crate::last_restart::LastRestart;
 use crate::link::{Link, Tell};
 use crate::log;
 use crate::settings::Recipe;
 use carry_over::CarryOver;
+use checked::CheckedImage;
 use context::JobContext;
 use event_loop::EventLoop;
 use holdfast_image::Epoch;
@@ -182,7 +185,9 @@ fn rebuild_program(
     let seed =
         fd::inherited(seed).map_err(|error| Failure::system("taking over the seed's socket", &error))?;
     let mut image: Image = context.job.open_image(epoch)?;
-    if args.share {
+    if args.served {
+        image.serve();
+    } else if args.share {
         image.share(!args.lazy);
     }
     let mut record = crate::names::record_of(&image)?;
@@ -200,8 +205,9 @@ fn rebuild_program(
         saved_dir,
         interrupt: Some(event_loop.stop_signals()?),
     };
+    let pages = CheckedImage::new(&image, context.job.dir());
     let rebuilt =
-        rebuild::rebuild_job(&record, &image, seed, &options).map_err(|error| Failure::from(&error))?;
+        rebuild::rebuild_job(&record, &pages, seed, &options).map_err(|error| Failure::from(&error))?;
     let pids: Vec<String> = rebuilt.members.iter().map(|member| member.pid.to_string()).collect();
     let figures = format!(
         "image {epoch}: restart number {} as process {}: {:?}",
@@ -210,6 +216,10 @@ fn rebuild_program(
         rebuilt.timings
     );
     tracing::info!("{figures}");
+    let last = LastRestart::of(epoch.0, args.served, &rebuilt.timings);
+    if let Err(error) = last.write(&context.job) {
+        tracing::info!("`holdfast show` does not know how memory came back: {error}");
+    }
     if let Some(common) = rebuilt.common {
         context.common.get_or_init(|| common);
     }
@@ -222,7 +232,8 @@ fn rebuild_program(
         }
     }
     if let Some(link) = link {
-        link.tell(&Tell::Restarted { figures, notes: rebuilt.notes });
+        let copied = (args.lazy && !last.is_lazy()).then(|| last.line());
+        link.tell(&Tell::Restarted { figures, notes: rebuilt.notes, copied });
     }
     Ok(())
 }

@@ -75,6 +75,8 @@ fn host(probe: &Probe) -> Vec<Finding> {
         (false, true) => "the same as before, in a user and pid namespace",
         (false, false) => "virtual, at the boundary to the C library",
     };
+    let device = std::fs::File::options().read(true).write(true).open("/dev/fuse");
+    let can_serve = device.is_ok() && (probe.user_namespace || unix_socket::effective_user() == 0);
     vec![
         Finding {
             what: "page size of 4096 bytes",
@@ -105,6 +107,14 @@ fn host(probe: &Probe) -> Vec<Finding> {
             required: false,
             value: yes(probe.user_namespace),
             advice: "sysctl kernel.unprivileged_userns_clone, user.max_user_namespaces or AppArmor forbid them",
+        },
+        Finding {
+            what: "any memory can be restored lazily (FUSE)",
+            good: can_serve,
+            required: false,
+            value: yes(can_serve),
+            advice: "restart --lazy copies what is compressed or scattered: it takes /dev/fuse, open to this user \
+                 (udev's rules say 0666), and root or user namespaces",
         },
         Finding {
             what: "ids may be chosen (CAP_CHECKPOINT_RESTORE)",

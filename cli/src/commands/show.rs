@@ -1,6 +1,7 @@
 //! `holdfast show`: what an image holds, what its epoch changed, and where its stop time went.
 
 use crate::exit::Failure;
+use crate::last_restart::LastRestart;
 use crate::names::ImageName;
 use crate::report::{self, short_time, size};
 use crate::tiers;
@@ -27,6 +28,7 @@ pub fn run(name: &ImageName, json: bool, root: Option<&Path>) -> Result<(), Fail
     let image = crate::names::open_image(&job, name.epoch)?;
     let record = crate::names::record_of(&image)?;
     let tiers = tiers::names_of(&TiersRecord::read(&job), image.epoch());
+    let last_restart = LastRestart::read(&job);
     if json {
         return report::print_json(&serde_json::json!({
             "job": job.name(),
@@ -41,9 +43,19 @@ pub fn run(name: &ImageName, json: bool, root: Option<&Path>) -> Result<(), Fail
             "epoch": image.epoch_figures(),
             "record": record,
             "tiers": tiers,
+            "last_restart": last_restart,
         }));
     }
-    report::print(&text(job.name(), &image, &record, &tiers))
+    let mut text = text(job.name(), &image, &record, &tiers);
+    if let Some(last) = last_restart {
+        let time = short_time(last.ns);
+        text.push_str(&format!(
+            "\nlast restart of the job\n  image {}, {time}: {}\n",
+            last.image,
+            last.line()
+        ));
+    }
+    report::print(&text)
 }
 
 fn text(job: &str, image: &Image, record: &ProcessRecord, tiers: &[String]) -> String {

@@ -51,6 +51,8 @@ pub struct RestartTask {
     pub lazy: bool,
     /// Have processes map what they have in common.
     pub share: bool,
+    /// The first of them has the file of a page server.
+    pub served: bool,
     /// Files that were moved.
     pub map: Vec<OsString>,
     /// Files that are used though they are another user's.
@@ -104,14 +106,6 @@ pub fn launch(
 ) -> Result<Launched, Failure> {
     let system = |what: &'static str| move |error: io::Error| Failure::system(what, &error);
     let (ours, theirs) = fd::socketpair(libc::SOCK_SEQPACKET).map_err(system("socketpair for the agent"))?;
-    let null: OwnedFd = std::fs::File::options()
-        .read(true)
-        .write(true)
-        .open("/dev/null")
-        .map_err(system("opening /dev/null"))?
-        .into();
-    let log = log::open(job)?;
-    let second_log = log.try_clone().map_err(system("duplicating the log"))?;
     let mut words: Vec<&OsStr> = ["holdfast", "--store"].map(OsStr::new).into();
     // With `=`: an older job may have a name that looks like an option.
     let name = format!("--job={}", job.name());
@@ -121,8 +115,9 @@ pub fn launch(
     for text in &inherited_fds {
         words.extend(["--inherited", text].map(OsStr::new));
     }
-    let mut descriptors = vec![null, log, second_log, theirs];
-    let mut environment = agent_environment()?;
+    let mut descriptors = log_descriptors(job)?;
+    descriptors.push(theirs);
+    let mut environment = helper_environment()?;
     let (epoch, map, accepted);
     match task {
         AgentTask::Start { silent, key } => {
@@ -138,7 +133,7 @@ pub fn launch(
             for path in &accepted {
                 words.extend(["--accept-replaced".as_ref(), path.as_os_str()]);
             }
-            let flags = [(task.lazy, "--lazy"), (task.share, "--share")];
+            let flags = [(task.lazy, "--lazy"), (task.share, "--share"), (task.served, "--served")];
             words.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| OsStr::new(flag)));
             descriptors.push(task.seed);
         }
@@ -165,9 +160,24 @@ pub fn launch(
     }
 }
 
-/// Ours without LD_PRELOAD: what is meant for the program must not be loaded into the agent. And without the key of a
-/// job that we are in.
-fn agent_environment() -> Result<Vec<CString>, Failure> {
+/// The first three descriptors of a process of ours: nothing, and the log of a job twice.
+///
+/// # Errors
+/// Names what cannot be opened.
+pub(super) fn log_descriptors(job: &Job) -> Result<Vec<OwnedFd>, Failure> {
+    let null = std::fs::File::options().read(true).write(true).open("/dev/null");
+    let null = null.map_err(|error| Failure::system("opening /dev/null", &error))?;
+    let log = log::open(job)?;
+    let again = log.try_clone().map_err(|error| Failure::system("duplicating the log", &error))?;
+    Ok(vec![null.into(), log, again])
+}
+
+/// Ours without LD_PRELOAD: what is meant for the program must not be loaded into the agent, nor into a page server.
+/// And without the key of a job that we are in.
+///
+/// # Errors
+/// As [`own_environment`].
+pub(super) fn helper_environment() -> Result<Vec<CString>, Failure> {
     let mut all = own_environment()?;
     all.retain(|entry| !["LD_PRELOAD", ENV_KEY].iter().any(|name| baseline::is_of(entry, name)));
     Ok(all)

@@ -4,9 +4,12 @@
 //! first, rebuilds it and then serves the job. Until `birth` the front must stay single-threaded.
 
 use super::launch::{AgentTask, Launched, RestartTask, launch};
+use super::page_server;
 use super::restart_request::{MemoryMode, RestartRequest};
 use super::supervise::{Ending, Program, StartState, supervise};
 use crate::exit::{Exit, Failure, FailureKind};
+use crate::file_system;
+use crate::last_restart::LastRestart;
 use crate::link::{self, Tell};
 use crate::program;
 use crate::report;
@@ -20,7 +23,8 @@ use holdfast_sys::{fd, poll};
 use holdfast_tiers::{Image, Job};
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
 /// So often a restart is tried that fails for a reason that passes.
@@ -118,7 +122,20 @@ fn restart_one(request: &RestartRequest<'_>, epoch: Epoch, state: &StartState) -
         Err(failure) => return Err(failure),
     };
     drop(image);
-    supervise(&mut spawned, state, agent, request.job, request.settings)
+    let ending = supervise(&mut spawned, state, agent, request.job, request.settings)?;
+    if request.memory == MemoryMode::Lazy && is_for_want_of_pages(ending, request.job) {
+        let log = crate::log::path(request.job);
+        let what =
+            "the program was ended by SIGBUS, perhaps by a page that its page server could not give it";
+        report::note(&format!("{what}: {} says more; restart --eager reads all before", log.display()));
+    }
+    Ok(ending)
+}
+
+/// Whether a program that was served may have ended because it was not.
+fn is_for_want_of_pages(ending: Ending, job: &Job) -> bool {
+    let is_sigbus = matches!(ending, Ending::Program(status) if status.signal() == Some(libc::SIGBUS));
+    is_sigbus && LastRestart::read(job).is_some_and(|last| last.served)
 }
 
 /// What is left of the program, which was just killed, has what the new one needs.
@@ -144,11 +161,16 @@ fn start(
         .map_err(|error| Failure::system("socketpair for the seed", &error))?;
     let lazy = is_lazy(request.memory, image, record);
     let several = !record.others.is_empty();
+    let served = page_server(request, image, lazy);
     let task = RestartTask {
         epoch: image.epoch().0,
         seed: theirs,
         lazy,
-        share: several && request.memory != MemoryMode::Eager && (lazy || !has_go(record)),
+        share: several
+            && served.is_none()
+            && request.memory != MemoryMode::Eager
+            && (lazy || !has_go(record)),
+        served: served.is_some(),
         map: request.map.iter().map(Moved::to_argument).collect(),
         accept_replaced: request.accept_replaced.to_vec(),
     };
@@ -156,25 +178,46 @@ fn start(
     // Blocked by `StartState`, which is told of them as well.
     let interrupt = ENDS.iter().fold(0, |mask, signal| mask | signals::bit(*signal));
     let interrupt = SignalMessages::new(interrupt).map_err(|error| Failure::system("signalfd", &error))?;
-    let options = SpawnOptions { ids: None, interrupt: Some(interrupt.as_fd()) };
+    let options = SpawnOptions {
+        ids: None,
+        interrupt: Some(interrupt.as_fd()),
+        served: served.as_ref().map(AsFd::as_fd),
+    };
     let spawned = rebuild::spawn(record, ours, &options);
+    // The page server ends when nobody has it any more.
+    drop(served);
     let mut spawned = spawned.map_err(|error| {
         let failure = why_none_was_spawned(&error, &agent, state, request.job);
         if matches!(error, RebuildError::InUse(_)) { with_holders(failure, record) } else { failure }
     })?;
     let runs = wait_until_it_runs(&agent, state, request.job);
-    let put_back = match runs {
-        Ok(put_back) => put_back,
+    let told = match runs {
+        Ok(told) => told,
         Err(failure) => {
             spawned.kill_all();
             let _ = spawned.wait();
             return Err(failure);
         }
     };
-    for line in spawned.notes.iter().chain(&put_back) {
+    let copied = told.copied.filter(|_| request.memory == MemoryMode::Lazy);
+    for line in spawned.notes.iter().chain(&told.notes).chain(&copied) {
         report::note(line);
     }
     Ok((spawned, agent))
+}
+
+/// The file of a page server, if one is asked for and would be of use.
+fn page_server(request: &RestartRequest<'_>, image: &Image, lazy: bool) -> Option<OwnedFd> {
+    if !lazy || request.memory != MemoryMode::Lazy || !page_server::is_worth_it(image) {
+        return None;
+    }
+    match page_server::start(request.store, request.job, image) {
+        Ok(file) => Some(file),
+        Err(why) => {
+            report::note(&format!("memory that cannot be mapped from the image is copied: {why}"));
+            None
+        }
+    }
 }
 
 /// Names who has the program's addresses.
@@ -193,14 +236,21 @@ fn why_none_was_spawned(error: &RebuildError, agent: &Launched, state: &StartSta
     told.filter(|told| told.kind != FailureKind::FrontGone).unwrap_or(own)
 }
 
-/// What the agent has to tell the user, once the program runs.
-fn wait_until_it_runs(agent: &Launched, state: &StartState, job: &Job) -> Result<Vec<String>, Failure> {
+/// What the agent has to tell the user.
+struct Told {
+    notes: Vec<String>,
+    /// See [`Tell::Restarted`].
+    copied: Option<String>,
+}
+
+/// Waits for it.
+fn wait_until_it_runs(agent: &Launched, state: &StartState, job: &Job) -> Result<Told, Failure> {
     loop {
         let ready = poll::readable(&[agent.link.as_fd(), state.as_fd()], None)
             .map_err(|error| Failure::system("waiting for the agent", &error))?;
         if ready[0] {
             match agent.link.next(false) {
-                Ok(Some(Tell::Restarted { notes, .. })) => return Ok(notes),
+                Ok(Some(Tell::Restarted { notes, copied, .. })) => return Ok(Told { notes, copied }),
                 Ok(Some(Tell::Failed { exit, message, kind })) => {
                     return Err(Failure { exit, message, kind });
                 }
@@ -227,7 +277,9 @@ fn is_lazy(memory: MemoryMode, image: &Image, record: &ProcessRecord) -> bool {
             false
         }
         MemoryMode::Lazy => true,
-        MemoryMode::Auto => mappable() && is_local(&image.dir()) && may_be_code() && !has_go(record),
+        MemoryMode::Auto => {
+            mappable() && file_system::is_local(&image.dir()) && may_be_code() && !has_go(record)
+        }
     }
 }
 
@@ -249,23 +301,4 @@ fn has_go_in(record: &ProcessRecord) -> bool {
         .collect();
     let libraries = mapped.iter().filter_map(|&file| record.files.mapped.get(file as usize));
     libraries.chain([&record.exe]).any(|file| program::has_go(file.path.as_path()))
-}
-
-/// Whether a folder is on a file system of this host: memory mapped from elsewhere would hang or end the program when
-/// the network does. Numbers: include/uapi/linux/magic.h and the file systems' own sources.
-fn is_local(folder: &std::path::Path) -> bool {
-    const REMOTE: [u64; 11] = [
-        0x6969,      // nfs
-        0x517B,      // smb
-        0xFF53_4D42, // cifs
-        0xFE53_4D42, // smb2
-        0x0BD0_0BD0, // lustre
-        0x6573_5546, // fuse
-        0x00C3_6400, // ceph
-        0x4750_4653, // gpfs
-        0x1983_0326, // beegfs
-        0x5346_414F, // afs
-        0x0102_1997, // 9p
-    ];
-    fd::file_system_type(folder).is_ok_and(|kind| !REMOTE.contains(&(kind & 0xFFFF_FFFF)))
 }

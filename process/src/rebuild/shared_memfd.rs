@@ -4,8 +4,9 @@
 //! The first new process makes the file; all inherit it at a number that both halves of a restart know
 //! ([`kept_fds`]). The agent fills it ([`SharedMemfd::take`]) before anything is mapped, and seals it: nobody can
 //! change it any more. What is mapped from it is to all that follow as what a lazy restart maps from segments (see
-//! `agent::lazy`, `agent::pages`). Only jobs of several processes have one. How it fails: an error; nothing runs
-//! then.
+//! `agent::lazy`, `agent::pages`). Only jobs of several processes have one. Instead of it the front may have given the
+//! first new process a file that a page server serves ([`PageProvider::is_served`]): nothing is filled and sealed then.
+//! How it fails: an error; nothing runs then.
 
 use super::error::RebuildError;
 use super::job::Job;
@@ -44,7 +45,8 @@ impl SharedMemfd {
         pid: i32,
         pages: &dyn PageProvider,
     ) -> Result<Option<SharedMemfd>, RebuildError> {
-        if !kept_fds::has_common(job) || pages.shared_pages().is_none() {
+        let is_there = pages.is_served() || kept_fds::has_common(job);
+        if !is_there || pages.shared_pages().is_none() {
             return Ok(None);
         }
         const WHAT: &str = "filling the memory that the processes share (restart --eager does without)";
@@ -54,7 +56,9 @@ impl SharedMemfd {
         };
         let file = taken().map_err(io())?;
         pages.fill_shared_pages(&file).map_err(RebuildError::pages(WHAT))?;
-        fd::fcntl(file.as_fd(), memfd::F_ADD_SEALS, i64::from(SEALS)).map_err(io())?;
+        if !pages.is_served() {
+            fd::fcntl(file.as_fd(), memfd::F_ADD_SEALS, i64::from(SEALS)).map_err(io())?;
+        }
         let shown = procfs::link(&format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(io())?;
         Ok(Some(SharedMemfd { file, shown: PathBuf::from(OsString::from_vec(shown)) }))
     }
@@ -66,7 +70,8 @@ impl SharedMemfd {
 
     /// Whether it is the file of a mapping with this path, from which the mark of deleted files was taken.
     pub fn is_at(&self, path: &Path) -> bool {
-        self.shown.as_os_str().as_bytes().strip_suffix(DELETED) == Some(path.as_os_str().as_bytes())
+        let shown = self.shown.as_os_str().as_bytes();
+        shown.strip_suffix(DELETED).unwrap_or(shown) == path.as_os_str().as_bytes()
     }
 
     /// By what path this process can open it.

@@ -19,4 +19,8 @@ pub struct RebuildTimings {
     pub mapped_bytes: u64,
     /// Mappings made for the latter.
     pub mapped_runs: u64,
+    /// Bytes of those copied that could have been mapped, were they not compressed.
+    pub compressed_bytes: u64,
+    /// The same, were there not so few of them in a row.
+    pub scattered_bytes: u64,
 }

@@ -7,7 +7,7 @@ use holdfast_tests::apps::{App, Results, reference};
 use holdfast_tests::full;
 use holdfast_tests::processes;
 use holdfast_tests::restart_chain::kill_program;
-use holdfast_tests::sandbox::{Bed, Ended, PATIENCE, User, am_root, shell_code, wait};
+use holdfast_tests::sandbox::{Bed, Ended, PATIENCE, User, allow_fuse, am_root, shell_code, wait};
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -297,6 +297,38 @@ fn five_lives() {
     must("lazy", lives(User::Root, "--lazy", &[]));
     must("lazy as ordinary user", lives(User::Ordinary, "--lazy", &[]));
     must("by hashes", lives(User::Ordinary, "--eager", &[HASHES]));
+}
+
+/// Memory of all kinds comes back right from increments of scattered pages, eagerly and lazily by turns, and is then
+/// the base of further increments.
+fn all_kinds(user: User, options: [&str; 4]) -> Result<()> {
+    let Some(bed) = Bed::new(user) else { return Ok(()) };
+    allow_fuse();
+    let app = App::program("areas", &["1", "40", "20"]);
+    let mut front = bed.run_command(JOB, &[], &app.words())?.spawn()?;
+    for option in options {
+        let pid = bed
+            .wait_live(JOB, &mut front)?
+            .with_context(|| format!("before {option}: {}", bed.text("restart.err")))?;
+        let newest = bed.images(JOB).last().copied().unwrap_or(0);
+        bed.until("five images more", PATIENCE, || {
+            bed.images(JOB).last().is_some_and(|n| *n >= newest + 5)
+                || front.try_wait().is_ok_and(|s| s.is_some())
+        })?;
+        ensure!(front.try_wait()?.is_none(), "before {option}: {}{}", bed.text("out"), bed.text("err"));
+        kill_program(pid, &mut front)?;
+        front = bed.restart_command(JOB, &[option])?.spawn()?;
+    }
+    let code = shell_code(wait(&mut front, PATIENCE)?);
+    let out = bed.text("out");
+    ensure!(code == 0 && out.ends_with("PASS\n"), "status {code}: {out}{}", bed.text("restart.err"));
+    bed.check_clean(JOB)
+}
+
+#[test]
+fn memory_of_all_kinds() {
+    must("root", all_kinds(User::Root, ["--eager", "--lazy", "--eager", "--lazy"]));
+    must("ordinary user", all_kinds(User::Ordinary, ["--lazy", "--eager", "--lazy", "--eager"]));
 }
 
 // --- What an image builds on ---

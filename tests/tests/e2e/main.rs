@@ -16,6 +16,7 @@ mod ids;
 mod images;
 mod increments;
 mod launchers;
+mod lazy;
 mod lifecycle;
 mod memory;
 mod name_caches;

@@ -15,6 +15,7 @@ mod memory;
 mod memory_processes;
 mod mover;
 mod roundtrip;
+mod served;
 mod several_tiers;
 mod stack;
 mod stack_faults;

@@ -9,6 +9,7 @@ use holdfast_image::PAGE_SIZE;
 use holdfast_image::pages::{Extent, ExtentSource};
 use holdfast_image::record::{Backing, ProcessRecord, Region};
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// Shorter runs are copied: a mapping costs more than 64 pages of copying.
 const MIN_MAPPED_LEN: u64 = 64 * PAGE_SIZE;
@@ -61,9 +62,14 @@ pub struct PagesPlan {
     pub early_write: Vec<bool>,
     /// Runs to be copied, by address; each within one region.
     pub copied: Vec<CopiedRun>,
+    /// Bytes of those that are compressed, in memory that could be mapped.
+    pub compressed: u64,
+    /// The same of those that are not, but too few in a row.
+    pub scattered: u64,
 }
 
 /// A part of an extent that lies in one region.
+#[derive(Clone, Copy)]
 struct Part {
     region: usize,
     start: u64,
@@ -101,7 +107,8 @@ fn parts(regions: &[Region], extents: &[Extent]) -> Result<Vec<Part>, RebuildErr
 }
 
 impl PagesPlan {
-    /// Decides. `map`: whether to map what can be mapped from a segment.
+    /// Decides. `map`: whether to map what can be mapped from a segment. `served`: the number in a segment's place of a
+    /// file that has each page at its address ([`holdfast_image::pages::PageProvider::is_served`]).
     ///
     /// # Errors
     /// The image has pages where the record has no mapping.
@@ -109,43 +116,36 @@ impl PagesPlan {
         record: &ProcessRecord,
         extents: &[Extent],
         map: impl Fn(u32) -> bool,
+        served: Option<u32>,
     ) -> Result<PagesPlan, RebuildError> {
         let regions = &record.regions;
         let parts = parts(regions, extents)?;
-        let floor = mapping_floor(regions, &parts, &map);
+        let groups = groups(regions, &parts, served);
+        let floor = mapping_floor(regions, groups.iter().map(|group| whole(&parts[group.clone()])), &map);
         let mut plan = PagesPlan::default();
         let mut copied = vec![0_u64; regions.len()];
         let mut copies = Vec::with_capacity(parts.len());
         let mut segments = BTreeSet::new();
-        for part in parts {
+        for group in groups {
+            let part = whole(&parts[group.clone()]);
             let region = &regions[part.region];
-            match (part.source, &region.backing) {
-                (ExtentSource::Mappable { segment, offset }, _)
-                    if part.len >= floor
-                        && map(segment)
-                        && may_be_mapped(region)
-                        && plan.mapped.len() < MAX_MAPPED
-                        // What libholdfast's table holds.
-                        && (segments.len() < SharedPage::LAZY_FILE_MAX || segments.contains(&segment)) =>
-                {
-                    segments.insert(segment);
-                    let (start, len, prot) = (part.start, part.len, region.prot);
-                    plan.mapped.push(MappedRun { start, len, prot, segment, offset });
-                }
-                // Fresh memory is zero; a read-only shared file is what it is; files without a name are filled
-                // through their descriptors (`unlinked`), System V shared memory by the agent (`sysv_shm`); the
-                // kernel's pages are its own.
-                (ExtentSource::Zero, Backing::Anonymous | Backing::SharedAnonymous { .. })
-                | (
-                    _,
-                    Backing::SharedFile { writable: false, .. }
-                    | Backing::Nameless { shared: true, .. }
-                    | Backing::SystemV { .. }
-                    | Backing::Kernel { .. },
-                ) => {}
-                (source, _) => {
+            if let ExtentSource::Mappable { segment, offset } = part.source
+                && part.len >= floor
+                && map(segment)
+                && may_be_mapped(region)
+                && plan.mapped.len() < MAX_MAPPED
+                // What libholdfast's table holds.
+                && (segments.len() < SharedPage::LAZY_FILE_MAX || segments.contains(&segment))
+            {
+                segments.insert(segment);
+                let (start, len, prot) = (part.start, part.len, region.prot);
+                plan.mapped.push(MappedRun { start, len, prot, segment, offset });
+                continue;
+            }
+            for part in &parts[group] {
+                if plan.is_copied(region, part, &map) {
                     copied[part.region] += part.len;
-                    copies.push((part, source == ExtentSource::Zero));
+                    copies.push((*part, part.source == ExtentSource::Zero));
                 }
             }
         }
@@ -159,6 +159,32 @@ impl PagesPlan {
             plan.add(run, part.start > region.start.0);
         }
         Ok(plan)
+    }
+
+    /// Whether what is not mapped is copied; counts why.
+    fn is_copied(&mut self, region: &Region, part: &Part, map: impl Fn(u32) -> bool) -> bool {
+        match (part.source, &region.backing) {
+            // Fresh memory is zero; a read-only shared file is what it is; files without a name are filled through
+            // their descriptors (`unlinked`), System V shared memory by the agent (`sysv_shm`); the kernel's pages are
+            // its own.
+            (ExtentSource::Zero, Backing::Anonymous | Backing::SharedAnonymous { .. })
+            | (
+                _,
+                Backing::SharedFile { writable: false, .. }
+                | Backing::Nameless { shared: true, .. }
+                | Backing::SystemV { .. }
+                | Backing::Kernel { .. },
+            ) => false,
+            (source, _) => {
+                match source {
+                    _ if !may_be_mapped(region) => {}
+                    ExtentSource::Mappable { segment, .. } if map(segment) => self.scattered += part.len,
+                    ExtentSource::Stored => self.compressed += part.len,
+                    _ => {}
+                }
+                true
+            }
+        }
     }
 
     /// Adds a run, joined with the one before if it goes on in the same region, `within` which it begins.
@@ -182,6 +208,43 @@ impl PagesPlan {
     pub fn mapped_bytes(&self) -> u64 {
         self.mapped.iter().map(|run| run.len).sum()
     }
+}
+
+/// Parts that are mapped together or not at all: each by itself, but for those that are `served` and lie near each
+/// other in one region: the file has zeros between. Else memory with pages here and there would be as many mappings.
+fn groups(regions: &[Region], parts: &[Part], served: Option<u32>) -> Vec<Range<usize>> {
+    let offset_of = |part: &Part| match part.source {
+        ExtentSource::Mappable { segment, offset } if Some(segment) == served => Some(offset),
+        _ => None,
+    };
+    let is_near = |last: &Part, next: &Part| {
+        last.region == next.region
+            && may_be_mapped(&regions[next.region])
+            && next.start - (last.start + last.len) <= MIN_MAPPED_LEN
+            && offset_of(last)
+                .zip(offset_of(next))
+                .is_some_and(|(last_at, next_at)| next_at - last_at == next.start - last.start)
+    };
+    let mut groups: Vec<Range<usize>> = Vec::with_capacity(parts.len());
+    for (at, part) in parts.iter().enumerate().filter(|(_, part)| part.source != ExtentSource::Zero) {
+        match groups.last_mut() {
+            Some(last) if is_near(&parts[last.end - 1], part) => last.end = at + 1,
+            last => {
+                let zeros = last.map_or(0, |last| last.end)..at;
+                groups.extend(zeros.map(|zero| zero..zero + 1));
+                groups.push(at..at + 1);
+            }
+        }
+    }
+    let zeros = groups.last().map_or(0, |last| last.end)..parts.len();
+    groups.extend(zeros.map(|zero| zero..zero + 1));
+    groups
+}
+
+/// From the first part of a group to its last.
+fn whole(group: &[Part]) -> Part {
+    let (first, last) = (group[0], group[group.len() - 1]);
+    Part { len: last.start + last.len - first.start, ..first }
 }
 
 /// Which regions are mapped writable until their pages are copied. `copied`: bytes, of each.
@@ -208,9 +271,8 @@ fn may_be_mapped(region: &Region) -> bool {
 }
 
 /// The length from which on runs are mapped, such that there are not too many.
-fn mapping_floor(regions: &[Region], parts: &[Part], map: impl Fn(u32) -> bool) -> u64 {
+fn mapping_floor(regions: &[Region], parts: impl Iterator<Item = Part>, map: impl Fn(u32) -> bool) -> u64 {
     let mut lengths: Vec<u64> = parts
-        .iter()
         .filter(|part| {
             matches!(part.source, ExtentSource::Mappable { segment, .. } if map(segment))
                 && may_be_mapped(&regions[part.region])
@@ -241,11 +303,11 @@ mod tests {
             region(0x10000 + 100 * PAGE_SIZE, 300, 1, Backing::Anonymous),
         ]);
         let extents = [extent(0x10000, 400, ExtentSource::Mappable { segment: 0, offset: 8192 })];
-        let plan = PagesPlan::new(&record, &extents, |_| true).unwrap();
+        let plan = PagesPlan::new(&record, &extents, |_| true, None).unwrap();
         assert_eq!(plan.mapped.len(), 2);
         assert_eq!(plan.mapped[1].offset, 8192 + 100 * PAGE_SIZE);
         assert_eq!((plan.mapped[0].prot, plan.mapped[1].prot, plan.copied_bytes()), (3, 1, 0));
-        let eager = PagesPlan::new(&record, &extents, |_| false).unwrap();
+        let eager = PagesPlan::new(&record, &extents, |_| false, None).unwrap();
         assert_eq!((eager.mapped.len(), eager.copied_bytes()), (0, 400 * PAGE_SIZE));
         // 300 pages in a read-only region: writable during the copy; nothing is written past a protection.
         assert_eq!(eager.early_write, [false, true]);
@@ -268,9 +330,40 @@ mod tests {
         let extents: Vec<Extent> = (0..many + 5)
             .map(|n| extent(at(n), 128, ExtentSource::Mappable { segment: segment(n), offset: 0 }))
             .collect();
-        let plan = PagesPlan::new(&record, &extents, |_| true).unwrap();
-        assert_eq!(plan.mapped.len(), SharedPage::LAZY_FILE_MAX);
+        let plan = PagesPlan::new(&record, &extents, |_| true, None).unwrap();
+        assert_eq!((plan.mapped.len(), plan.scattered), (SharedPage::LAZY_FILE_MAX, 128 * PAGE_SIZE));
         assert_eq!(plan.copied_bytes(), 6 * 128 * PAGE_SIZE);
+    }
+
+    #[test]
+    fn what_is_served_is_joined_within_a_region() {
+        let at = |page: u64| 0x100_0000 + page * PAGE_SIZE;
+        let record = record(vec![
+            region(at(0), 200, 3, Backing::Anonymous),
+            region(at(200), 100, 3, Backing::Anonymous),
+            region(at(300), 100, 5, Backing::Anonymous),
+            // So little is copied, without what lies between.
+            region(at(1000), 9, 3, Backing::Anonymous),
+        ]);
+        let served = |page: u64| ExtentSource::Mappable { segment: 4, offset: 7 * PAGE_SIZE + at(page) };
+        let extents: Vec<Extent> = (0..400)
+            .chain(1000..1008)
+            .step_by(4)
+            .flat_map(|page| [extent(at(page), 1, served(page)), extent(at(page + 2), 1, ExtentSource::Zero)])
+            .collect();
+        let plan = PagesPlan::new(&record, &extents, |_| true, Some(4)).unwrap();
+        let run = |page, pages| MappedRun {
+            start: at(page),
+            len: pages * PAGE_SIZE,
+            prot: 3,
+            segment: 4,
+            offset: 7 * PAGE_SIZE + at(page),
+        };
+        assert_eq!(plan.mapped, [run(0, 197), run(200, 97)]);
+        // Code is copied, page by page: what lies between is not the image's.
+        assert_eq!(plan.copied.len(), 27);
+        assert_eq!(plan.scattered, 2 * PAGE_SIZE);
+        assert!(PagesPlan::new(&record, &extents, |_| true, None).unwrap().mapped.is_empty());
     }
 
     #[test]
@@ -278,7 +371,7 @@ mod tests {
         let file = Backing::PrivateFile { file: 0, offset: 0 };
         let record = record(vec![region(0x10000, 4, 3, Backing::Anonymous), region(0x20000, 4, 1, file)]);
         let extents = [extent(0x10000, 4, ExtentSource::Zero), extent(0x20000, 4, ExtentSource::Zero)];
-        let plan = PagesPlan::new(&record, &extents, |_| true).unwrap();
+        let plan = PagesPlan::new(&record, &extents, |_| true, None).unwrap();
         let all = CopiedRun { start: 0x20000, len: 4 * PAGE_SIZE, zero: true, forced: true };
         assert_eq!(plan.copied, [all]);
     }
@@ -288,11 +381,13 @@ mod tests {
         let record = record(vec![region(0x10000, 4, 3, Backing::Anonymous)]);
         for start in [0x8000, 0x14000, 0xf000] {
             assert!(
-                PagesPlan::new(&record, &[extent(start, 1, ExtentSource::Stored)], |_| false).is_err(),
+                PagesPlan::new(&record, &[extent(start, 1, ExtentSource::Stored)], |_| false, None).is_err(),
                 "{start:#x}"
             );
         }
-        assert!(PagesPlan::new(&record, &[extent(0x13000, 2, ExtentSource::Stored)], |_| false).is_err());
+        assert!(
+            PagesPlan::new(&record, &[extent(0x13000, 2, ExtentSource::Stored)], |_| false, None).is_err()
+        );
     }
 
     #[test]
@@ -300,7 +395,7 @@ mod tests {
         let record = record(vec![region(0x10000, 1000, 3, Backing::Anonymous)]);
         let extents: Vec<Extent> =
             (0..1000).map(|n| extent(0x10000 + n * PAGE_SIZE, 1, ExtentSource::Stored)).collect();
-        let plan = PagesPlan::new(&record, &extents, |_| false).unwrap();
+        let plan = PagesPlan::new(&record, &extents, |_| false, None).unwrap();
         let all = CopiedRun { start: 0x10000, len: 1000 * PAGE_SIZE, zero: false, forced: false };
         assert_eq!(plan.copied, [all]);
     }

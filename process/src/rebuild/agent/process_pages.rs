@@ -54,6 +54,9 @@ impl PageProvider for ProcessPages<'_> {
     fn verify_mappable(&self) -> Result<(), PageError> {
         if self.checked.swap(true, Ordering::Relaxed) { Ok(()) } else { self.all.verify_mappable() }
     }
+    fn is_served(&self) -> bool {
+        self.all.is_served()
+    }
     fn shared_pages(&self) -> Option<u32> {
         self.all.shared_pages()
     }

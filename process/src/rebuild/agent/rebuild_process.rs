@@ -66,8 +66,9 @@ impl<'a> ProcessPlan<'a> {
         // Without its page the library could not make up for the difference (see `lazy`).
         let can_map = record.inject.shared.0 != 0;
         let common = pages.shared_pages();
-        let pages_plan =
-            PagesPlan::new(record, pages.extents(), |segment| can_map && (lazy || Some(segment) == common))?;
+        let map = |segment| can_map && (lazy || Some(segment) == common);
+        let served = common.filter(|_| pages.is_served());
+        let pages_plan = PagesPlan::new(record, pages.extents(), map, served)?;
         Ok(ProcessPlan { member, pages, layout, pages_plan, shared, other_vdso })
     }
 
@@ -76,6 +77,8 @@ impl<'a> ProcessPlan<'a> {
         timings.copied_bytes += self.pages_plan.copied_bytes();
         timings.mapped_bytes += self.pages_plan.mapped_bytes();
         timings.mapped_runs += self.pages_plan.mapped.len() as u64;
+        timings.compressed_bytes += self.pages_plan.compressed;
+        timings.scattered_bytes += self.pages_plan.scattered;
     }
 
     /// The address space of a process that is stopped at its exec, with its pages; and what finds later changes.
@@ -106,7 +109,7 @@ impl<'a> ProcessPlan<'a> {
         fill::fill(&builder, &self.pages_plan, &self.pages, pid, &memory)?;
         objects.unlinked.fill(record, &self.pages)?;
         builder.protect(&self.pages_plan)?;
-        unlinked::close(&builder, job)?;
+        unlinked::close(&builder, job, self.pages.is_served())?;
         let tracking = Arc::new(tracker::make(&builder, pid, self.pages.extents()));
         fault::point("seed-memory");
         timings.memory_ns += elapsed_ns(phase);

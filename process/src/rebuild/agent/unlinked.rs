@@ -109,14 +109,14 @@ fn restore_owner_and_time(file: &File, about: &NamelessFile) {
     }
 }
 
-/// Closes what stayed open for the agent, in one process.
+/// Closes what stayed open for the agent, in one process. `served`: see [`PageProvider::is_served`].
 ///
 /// # Errors
 /// The process is gone.
-pub fn close(builder: &AddressSpaceBuilder<'_>, job: &Job<'_>) -> Result<(), RebuildError> {
+pub fn close(builder: &AddressSpaceBuilder<'_>, job: &Job<'_>, served: bool) -> Result<(), RebuildError> {
     let mut batch = builder.batch();
     let files = (0..job.record.files.nameless.len()).map(|file| kept_fds::of_unlinked(job, file));
-    let common = kept_fds::has_common(job).then(|| kept_fds::of_common(job, builder.shared));
+    let common = (served || kept_fds::has_common(job)).then(|| kept_fds::of_common(job, builder.shared));
     for fd in files.chain(common) {
         let fd = u64::from(fd.cast_unsigned());
         batch.call(libc::SYS_close, &[fd], Need::Must("close descriptor", fd))?;

@@ -21,12 +21,14 @@ pub enum Attempt {
 pub struct Parts<'a> {
     pub record: &'a ProcessRecord,
     pub agent: OwnedFd,
+    /// See [`super::spawn::SpawnOptions::served`].
+    pub served: Option<OwnedFd>,
 }
 
 impl Parts<'_> {
     /// Goes on as the new process.
     pub fn become_new_process(self, report: OwnedFd, ids_chosen: bool, own_user_namespace: bool) -> ! {
-        let Parts { record, agent } = self;
-        NewProcess { record, agent, report, ids_chosen, own_user_namespace }.run()
+        let Parts { record, agent, served } = self;
+        NewProcess { record, agent, report, served, ids_chosen, own_user_namespace }.run()
     }
 }

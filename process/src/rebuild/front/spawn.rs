@@ -27,6 +27,8 @@ pub struct SpawnOptions<'a> {
     pub ids: Option<Ids>,
     /// Readable when the user wants an end of it: opening a file may take for ever.
     pub interrupt: Option<BorrowedFd<'a>>,
+    /// The file of a page server, from which memory is mapped.
+    pub served: Option<BorrowedFd<'a>>,
 }
 
 /// A new process that will soon be the program.
@@ -125,7 +127,9 @@ pub fn spawn(
     for &ids in ways {
         let (front, process) = handshake::channel()?;
         let copy = agent.try_clone().map_err(RebuildError::io("duplicating the socket to the agent"))?;
-        let parts = Parts { record, agent: copy };
+        let served = options.served.map(|served| served.try_clone_to_owned()).transpose();
+        let served = served.map_err(RebuildError::io("duplicating the file of the page server"))?;
+        let parts = Parts { record, agent: copy, served };
         let attempt = match ids {
             Ids::Same => same(parts, process)?,
             Ids::Namespace => namespace::enter(parts, process)?,

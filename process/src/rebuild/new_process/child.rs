@@ -31,6 +31,8 @@ pub struct NewProcess<'a> {
     pub agent: OwnedFd,
     /// Leads to the front.
     pub report: OwnedFd,
+    /// The file of a page server.
+    pub served: Option<OwnedFd>,
     /// The ids of its threads can be chosen.
     pub ids_chosen: bool,
     /// It is in a user namespace of its own, and must keep one capability over the exec.
@@ -70,6 +72,7 @@ impl NewProcess<'_> {
         let floor = files::floor(job)?;
         self.agent = raise(&self.agent, floor)?;
         self.report = raise(&self.report, floor)?;
+        self.served = self.served.take().map(|served| raise(&served, floor)).transpose()?;
         Ok(floor)
     }
 
@@ -90,7 +93,7 @@ impl NewProcess<'_> {
         for process in job.record.processes() {
             create_shared_files(process)?;
         }
-        let made = OpenFiles::all(job, floor, &self.report)?;
+        let made = OpenFiles::all(job, floor, &self.report, self.served.as_ref())?;
         for note in folders.keep() {
             handshake::send(&self.report, &Message::Note(note));
         }

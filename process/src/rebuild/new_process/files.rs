@@ -7,6 +7,7 @@
 //! ([`super::child`]). How it fails: an error names the descriptor or file; nothing but file lengths was changed then.
 
 use super::objects::{ObjectBuilder, open_process};
+use super::open::raise;
 use super::regular::{self, OldUnlinkedFiles};
 use super::shared_memory;
 use super::terminals::Ptys;
@@ -95,11 +96,16 @@ fn raise_limit(job: &Job<'_>) -> Result<(), RebuildError> {
 }
 
 impl OpenFiles {
-    /// Makes and opens everything. `report` leads to the front.
+    /// Makes and opens everything. `report` leads to the front; `served` is the file of a page server.
     ///
     /// # Errors
     /// Names the descriptor or file and what to do.
-    pub fn all(job: &Job<'_>, floor: i32, report: &OwnedFd) -> Result<OpenFiles, RebuildError> {
+    pub fn all(
+        job: &Job<'_>,
+        floor: i32,
+        report: &OwnedFd,
+        served: Option<&OwnedFd>,
+    ) -> Result<OpenFiles, RebuildError> {
         let table = &job.record.files;
         let inherited = take_inherited(table, floor);
         let openers: Vec<Opener> = job.record.processes().map(Opener::of).collect();
@@ -120,7 +126,10 @@ impl OpenFiles {
             handshake::send(report, &Message::Note(note));
         }
         let shared = shared_memory::make(&kept_fds::of_several(job), floor)?;
-        let common = shared_memory::make_common(job, floor)?;
+        let common = match served {
+            Some(served) => Some(raise(served, floor)?),
+            None => shared_memory::make_common(job, floor)?,
+        };
         let OpenFilesBuilder { unlinked, ptys, .. } = builder;
         Ok(OpenFiles { floor, descriptions: descriptions?, unlinked, ptys, shared, common })
     }

@@ -1,0 +1,153 @@
+//! An image whose mappable bytes need not be read again before they are mapped, if that was done before on this boot.
+//!
+//! Used by the agent at a restart. A lazy restart maps pages that nobody can check any more when they are touched, so
+//! all of them are read and compared with their checksums first. A note in the job's folder says for which files that
+//! was done: those with the same inode, length and time of change (which nobody can set) hold what they held. Bytes
+//! that a disk has lost since are not found by it; `holdfast verify` reads them.
+//! What must hold: a note counts only if it is a file of our own that nobody else may write, of this boot, for these
+//! very files, and if they had not just been changed when they were read; on file systems of other hosts none counts.
+//! How it fails: everything is checked.
+
+use crate::file_system;
+use holdfast_image::Addr;
+use holdfast_image::pages::{Extent, ExtentSource, PageError, PageProvider, PageRun, PutPages};
+use holdfast_tiers::Image;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// Name of the note.
+const NAME: &str = "checked";
+/// Longer ones are not ours: bytes.
+const LONGEST: u64 = 4 << 20;
+/// Files that were changed less long ago may be changed again within the same tick of the clock of their times.
+const SETTLED: Duration = Duration::from_secs(2);
+
+/// See the head of the file.
+pub struct CheckedImage<'a> {
+    image: &'a Image,
+    folder: &'a Path,
+}
+
+impl<'a> CheckedImage<'a> {
+    /// An image, with the note in the job's `folder`.
+    pub fn new(image: &'a Image, folder: &'a Path) -> CheckedImage<'a> {
+        CheckedImage { image, folder }
+    }
+
+    /// What the note says once all is checked. `None`: the files may change without notice.
+    fn expected(&self) -> Option<String> {
+        if !file_system::is_local(self.folder) {
+            return None;
+        }
+        let mut mapped = DefaultHasher::new();
+        for extent in self.image.extents() {
+            if let ExtentSource::Mappable { segment, offset } = extent.source {
+                (segment, offset, extent.run).hash(&mut mapped);
+            }
+        }
+        of_files(self.image.segments(), &format!("{} {:016x}", self.image.epoch(), mapped.finish()))
+    }
+}
+
+/// The text of the note for files, of which `what` was checked.
+fn of_files(files: &[PathBuf], what: &str) -> Option<String> {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let mut text = format!("{} {what}\n", boot.trim());
+    // Of segments that are mapped from nowhere there is no path, and nothing to be checked.
+    for path in files.iter().filter(|path| !path.as_os_str().is_empty()) {
+        let is = fs::symlink_metadata(path).ok()?;
+        let (seconds, nanoseconds) = (u64::try_from(is.ctime()).ok()?, u32::try_from(is.ctime_nsec()).ok()?);
+        let changed = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds);
+        SystemTime::now().duration_since(changed).ok().filter(|since| *since >= SETTLED)?;
+        let (device, inode, len) = (is.dev(), is.ino(), is.len());
+        writeln!(text, "{device} {inode} {len} {seconds}.{nanoseconds:09}").ok()?;
+    }
+    Some(text)
+}
+
+/// The note, if nobody but this user can have written it.
+fn read(folder: &Path) -> Option<String> {
+    let mut text = String::new();
+    file_system::open_own(&folder.join(NAME))?.take(LONGEST).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+impl PageProvider for CheckedImage<'_> {
+    fn extents(&self) -> &[Extent] {
+        self.image.extents()
+    }
+    fn segments(&self) -> &[PathBuf] {
+        self.image.segments()
+    }
+    fn read(&self, start: Addr, buffer: &mut [u8]) -> Result<(), PageError> {
+        self.image.read(start, buffer)
+    }
+    fn gather(&self, wanted: &[PageRun], put: &PutPages<'_>) -> Result<(), PageError> {
+        self.image.gather(wanted, put)
+    }
+    fn verify_mappable(&self) -> Result<(), PageError> {
+        if self.is_served() {
+            return Ok(());
+        }
+        let expected = self.expected();
+        if expected.is_some() && expected == read(self.folder) {
+            tracing::info!("image {}: its segments were checked before on this boot", self.image.epoch());
+            return Ok(());
+        }
+        self.image.verify_mappable()?;
+        if let Some(text) = expected.filter(|text| self.expected().as_ref() == Some(text))
+            && let Err(error) = file_system::write_own(&self.folder.join(NAME), text.as_bytes())
+        {
+            tracing::info!("the next restart checks everything again: {error}");
+        }
+        Ok(())
+    }
+    fn is_served(&self) -> bool {
+        self.image.is_served()
+    }
+    fn shared_pages(&self) -> Option<u32> {
+        self.image.shared_pages()
+    }
+    fn fill_shared_pages(&self, file: &File) -> Result<(), PageError> {
+        self.image.fill_shared_pages(file)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("checked-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    #[test]
+    fn files_that_have_just_changed_have_no_note() {
+        let folder = folder("files");
+        let path = folder.join("segment");
+        fs::write(&path, "x").unwrap();
+        assert_eq!(of_files(std::slice::from_ref(&path), "1"), None);
+        assert_eq!(of_files(&[folder.join("gone")], "1"), None);
+        // Some file that is older than a test.
+        let old = PathBuf::from("/proc/self/exe")
+            .canonicalize()
+            .unwrap()
+            .parent()
+            .unwrap()
+            .join("../../Cargo.lock");
+        let settled =
+            fs::metadata(&old).ok().and_then(|is| SystemTime::now().duration_since(is.modified().ok()?).ok());
+        if settled.is_some_and(|since| since > SETTLED) {
+            assert_ne!(of_files(std::slice::from_ref(&old), "1"), of_files(&[old], "2"));
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

@@ -1,0 +1,85 @@
+//! What file system a folder of the store is on, and small files of our own in it.
+//!
+//! Asked by a restart: what is mapped from files of other hosts may change, and be slow, without notice. Notes that a
+//! restart leaves for the next one count only if nobody else can have written them.
+
+use holdfast_sys::{fd, unix_socket};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Whether a folder is on a file system of this host: memory mapped from elsewhere would hang or end the program when
+/// the network does. Numbers: include/uapi/linux/magic.h and the file systems' own sources.
+pub fn is_local(folder: &Path) -> bool {
+    const REMOTE: [u64; 11] = [
+        0x6969,      // nfs
+        0x517B,      // smb
+        0xFF53_4D42, // cifs
+        0xFE53_4D42, // smb2
+        0x0BD0_0BD0, // lustre
+        0x6573_5546, // fuse
+        0x00C3_6400, // ceph
+        0x4750_4653, // gpfs
+        0x1983_0326, // beegfs
+        0x5346_414F, // afs
+        0x0102_1997, // 9p
+    ];
+    fd::file_system_type(folder).is_ok_and(|kind| !REMOTE.contains(&(kind & 0xFFFF_FFFF)))
+}
+
+/// Opens a file of this user that nobody else may write or read.
+pub fn open_own(path: &Path) -> Option<File> {
+    let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
+    let file = File::options().read(true).custom_flags(flags).open(path).ok()?;
+    let is = file.metadata().ok()?;
+    (is.is_file() && is.uid() == unix_socket::effective_user() && is.mode() & 0o077 == 0).then_some(file)
+}
+
+/// Writes such a file, whole or not at all. Nobody else writes the same at this time.
+///
+/// # Errors
+/// As the calls.
+pub fn write_own(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    // What a crash leaves of it goes with the next agent (`Job::clean`).
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let fresh = path.with_file_name(format!(".tmp-{name}"));
+    match fs::remove_file(&fresh) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(&fresh)?;
+    file.write_all(bytes)?;
+    fs::rename(&fresh, path)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn only_a_file_of_our_own_is_opened() {
+        let folder = std::env::temp_dir().join(format!("own-files-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let note = folder.join("note");
+        let read = || {
+            let mut text = String::new();
+            open_own(&note)?.read_to_string(&mut text).ok()?;
+            Some(text)
+        };
+        assert_eq!(read(), None);
+        write_own(&note, b"a").unwrap();
+        write_own(&note, b"b").unwrap();
+        assert_eq!(read().as_deref(), Some("b"));
+        fs::set_permissions(&note, fs::Permissions::from_mode(0o620)).unwrap();
+        assert_eq!(read(), None);
+        fs::set_permissions(&note, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::rename(&note, folder.join("elsewhere")).unwrap();
+        std::os::unix::fs::symlink("elsewhere", &note).unwrap();
+        assert_eq!(read(), None);
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

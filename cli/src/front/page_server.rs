@@ -1,0 +1,70 @@
+//! Starting a page server (`crate::page_server`) for a restart that is asked to be lazy.
+//!
+//! Only where much of the memory can be mapped from no segment: it is compressed, or lies in too many places. The front
+//! gets the file of the pages and hands it to the new processes. How it fails: in words, and memory is copied instead.
+
+use super::launch::{c_string, helper_environment, log_descriptors};
+use crate::exit::Failure;
+use crate::page_server::READY;
+use holdfast_image::PAGE_SIZE;
+use holdfast_image::pages::{ExtentSource, PageProvider};
+use holdfast_sys::{fd, spawn::Start};
+use holdfast_tiers::{Image, Job, Store};
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// From so many bytes on that would be copied otherwise.
+const WORTH_IT: u64 = 4 << 20;
+/// Shorter runs are not mapped from segments (`process/src/rebuild/agent/pages.rs`): pages.
+const LEAST_RUN: u64 = 64;
+
+/// Whether an image has that much.
+pub fn is_worth_it(image: &Image) -> bool {
+    let copied = image.extents().iter().filter(|extent| match extent.source {
+        ExtentSource::Zero => false,
+        ExtentSource::Stored => true,
+        ExtentSource::Mappable { .. } => extent.run.pages.0 < LEAST_RUN,
+    });
+    copied.map(|extent| extent.run.pages.0 * PAGE_SIZE).sum::<u64>() >= WORTH_IT
+}
+
+/// Starts one; its file.
+///
+/// # Errors
+/// Why there is none.
+pub fn start(store: &Store, job: &Job, image: &Image) -> Result<OwnedFd, Failure> {
+    let system = |what: &'static str| move |error: std::io::Error| Failure::system(what, &error);
+    let (ours, theirs) =
+        fd::socketpair(libc::SOCK_SEQPACKET).map_err(system("socketpair for the page server"))?;
+    let name = format!("--job={}", job.name());
+    let number = image.epoch().0.to_string();
+    let words = ["holdfast", "--store"].map(OsStr::new).into_iter().chain([store.root().as_os_str()]);
+    let words = words.chain(["__pages", &name, "--image", &number, "--front", "3"].map(OsStr::new));
+    let program = std::env::current_exe().map_err(system("finding the binary holdfast"))?;
+    let mut descriptors = log_descriptors(job)?;
+    descriptors.push(theirs);
+    let start = Start {
+        path: c_string(program.as_os_str())?,
+        arguments: words.map(c_string).collect::<Result<_, _>>()?,
+        environment: helper_environment()?,
+        mask: 0,
+        ignored: vec![(libc::SIGPIPE, false), (libc::SIGCHLD, false)],
+        closed: Vec::new(),
+        descriptors,
+        detached: true,
+    };
+    start.spawn().map_err(system("starting the page server"))?;
+    // Our copy of its end must go, or its death would not close the socket.
+    drop(start);
+    let mut answer = [0; 1024];
+    let (len, file) =
+        fd::receive_with(ours.as_fd(), &mut answer, 0).map_err(system("waiting for the page server"))?;
+    match file {
+        Some(file) if answer[..len] == *READY => Ok(file),
+        _ => {
+            let told = String::from_utf8_lossy(&answer[..len]);
+            let why = if told.is_empty() { "it ended; agent.log says more".into() } else { told };
+            Err(Failure::new(crate::exit::Exit::Internal, format!("no page server: {why}")))
+        }
+    }
+}

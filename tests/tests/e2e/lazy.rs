@@ -1,0 +1,119 @@
+//! Memory that is served by a page server, because it cannot be mapped from the image: it comes when it is touched,
+//! checked, without the agent too, and is the base of later images; without a server it is copied, and that is said.
+
+use anyhow::{Context, Result, ensure};
+use holdfast_tests::apps::App;
+use holdfast_tests::processes;
+use holdfast_tests::restart_chain::kill_program;
+use holdfast_tests::sandbox::{Bed, PATIENCE, allow_fuse, each_user, shell_code, wait};
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::process::Child;
+
+const JOB: &str = "z";
+const SIGBUS: i32 = 7;
+const BAD_IMAGE: i32 = 65;
+const SERVED: &str = "served by a process of its own";
+
+/// A job with an image of a program that waits, and is dead.
+fn waiting(bed: &Bed) -> Result<()> {
+    let app = App::program("untouched", &["24"]);
+    let mut front = bed.run_command(JOB, &[], &app.words())?.spawn()?;
+    let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
+    bed.until("memory", PATIENCE, || bed.text("out").contains("ready"))?;
+    bed.say(&["checkpoint", JOB])?.success()?;
+    kill_program(pid, &mut front)
+}
+
+/// Restarts it lazily; its pid.
+fn restart(bed: &Bed) -> Result<(Child, i32)> {
+    let mut front = bed.restart_command(JOB, &["--lazy"])?.spawn()?;
+    let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("restart.err"))?;
+    Ok((front, pid))
+}
+
+/// Whether there can be a page server on this host.
+fn can_serve(bed: &Bed) -> bool {
+    allow_fuse();
+    bed.say(&["doctor"])
+        .is_ok_and(|ended| ended.stdout.contains("ok       any memory can be restored lazily"))
+}
+
+fn is_right(bed: &Bed, front: &mut Child) -> Result<()> {
+    bed.create("go")?;
+    let code = shell_code(wait(front, PATIENCE)?);
+    let out = bed.text("out");
+    ensure!(
+        code == 0 && out.ends_with("all as it was\nPASS\n"),
+        "status {code}: {out}{}",
+        bed.text("restart.err")
+    );
+    bed.check_clean(JOB)
+}
+
+#[test]
+fn memory_is_served_without_the_agent_too() {
+    each_user(|bed| {
+        waiting(bed)?;
+        let served = can_serve(bed);
+        let (mut front, pid) = restart(bed)?;
+        let told = bed.text("restart.err");
+        ensure!(told.contains(SERVED) == served, "{told}");
+        ensure!(served || told.contains("is copied: no page server: "), "{told}");
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
+        ensure!(maps.contains("/holdfast-pages-") == served, "{maps}");
+        let shown = bed.show(JOB)?;
+        ensure!(shown["last_restart"]["served"] == served, "{}", shown["last_restart"]);
+        processes::kill(&[bed.agent_pid(JOB)?.context("an agent")?]);
+        is_right(bed, &mut front)
+    });
+}
+
+#[test]
+fn what_was_never_touched_is_in_the_next_image() {
+    each_user(|bed| {
+        waiting(bed)?;
+        can_serve(bed);
+        let (mut front, pid) = restart(bed)?;
+        let first = bed.images(JOB);
+        bed.say(&["checkpoint", JOB])?.success()?;
+        let shown = bed.show(JOB)?;
+        // Stack and libraries; not the 24 MiB that are still served.
+        let stored = shown["flush"]["pages_stored"].as_u64().context("a figure")?;
+        ensure!(bed.images(JOB).len() > first.len() && stored < 1000, "{stored} pages");
+        kill_program(pid, &mut front)?;
+        // From an image of a process that was served itself.
+        let (mut front, _) = restart(bed)?;
+        is_right(bed, &mut front)
+    });
+}
+
+#[test]
+fn a_damaged_page_is_never_handed_out() {
+    each_user(|bed| {
+        waiting(bed)?;
+        if !can_serve(bed) {
+            return Ok(());
+        }
+        for entry in fs::read_dir(bed.job(JOB))?.flatten() {
+            if entry.file_name().to_string_lossy().starts_with("segment-") {
+                let file = fs::File::options().read(true).write(true).open(entry.path())?;
+                let (middle, mut byte) = (file.metadata()?.len() / 2, [0]);
+                file.read_exact_at(&mut byte, middle)?;
+                file.write_all_at(&[!byte[0]], middle)?;
+            }
+        }
+        let mut front = bed.restart_command(JOB, &["--lazy"])?.spawn()?;
+        bed.create("go")?;
+        let code = shell_code(wait(&mut front, PATIENCE)?);
+        let (out, told) = (bed.text("out"), bed.text("restart.err"));
+        let is_sigbus = code == 128 + SIGBUS;
+        // Or it was refused, where what is damaged was copied.
+        ensure!(
+            (is_sigbus || code == BAD_IMAGE) && !out.contains("FAIL") && !out.contains("PASS"),
+            "{code}: {out}{told}"
+        );
+        ensure!(!is_sigbus || told.contains("ended by SIGBUS, perhaps by a page"), "{told}");
+        bed.check_clean(JOB)
+    });
+}
