@@ -224,16 +224,3 @@ fn a_server_that_goes_away_in_the_middle_loses_nothing_that_was_published() {
     let place = Place::new("away");
     ended_well(place.inner("a_server_that_goes_away_in_the_middle_loses_nothing_that_was_published"));
 }
-
-/// Any other server, where the environment names a place in it: HOLDFAST_TEST_TIER=s3://bucket/prefix, with what that
-/// needs besides.
-#[test]
-fn the_server_of_the_environment_conforms() {
-    let Ok(place) = std::env::var("HOLDFAST_TEST_TIER") else {
-        println!("SKIPPED: HOLDFAST_TEST_TIER names no server");
-        return;
-    };
-    let tier = address::open(&place).unwrap();
-    println!("{place}: single writer: {:?}", tier.info().single_writer);
-    conforms(&*tier);
-}

@@ -98,7 +98,9 @@ impl Answer {
 
 fn element(text: &str, name: &str) -> String {
     let inner = text.split_once(&format!("<{name}>")).and_then(|(_, rest)| rest.split_once("</"));
-    shortened(inner.map_or("", |(inner, _)| inner))
+    let plain = [("&quot;", "\""), ("&apos;", "'"), ("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&")];
+    let inner = inner.map_or("", |(inner, _)| inner).to_owned();
+    shortened(&plain.iter().fold(inner, |text, (escaped, plain)| text.replace(escaped, plain)))
 }
 
 /// The beginning of a text that a server has sent, in one line.
@@ -213,6 +215,7 @@ mod tests {
         for status in [408, 429, 500, 502, 503, 504, 200] {
             assert!(of(status, "SlowDown").is_transient(), "{status}");
         }
+        assert_eq!(element("<Message>a &lt;&quot;b&amp;lt;</Message>", "Message"), "a <\"b&lt;");
         assert!(mapped(Answer::Lost("Connection refused".into())).is_transient());
         assert!(matches!(mapped(Answer::NoCredentials), TierError::Denied { .. }));
         assert_eq!(

@@ -30,8 +30,12 @@ fn every_kind_of_prefix_conforms() {
 
 #[test]
 fn a_long_blob_goes_up_in_parts_and_replaces_none() {
-    let tier = in_memory("p");
-    let to = name("sim/long");
+    long_blobs(&in_memory("p"));
+}
+
+fn long_blobs(tier: &dyn Tier) {
+    let to = name("long/blob");
+    tier.remove(&to).unwrap();
     let bytes: Vec<u8> = (0..20_000_000_u32).map(|at| (at / 7) as u8).collect();
     let (mut first, mut second) = (tier.create(&to, None).unwrap(), tier.create(&to, None).unwrap());
     for writer in [&mut first, &mut second] {
@@ -39,7 +43,7 @@ fn a_long_blob_goes_up_in_parts_and_replaces_none() {
             writer.append(piece).unwrap();
         }
     }
-    assert!(tier.list("sim").unwrap().blobs.is_empty());
+    assert!(tier.list("long").unwrap().blobs.is_empty());
     assert_eq!(second.finish().unwrap(), 20_000_000);
     assert!(matches!(first.finish(), Err(TierError::Exists { .. })));
     let blob = tier.open(&to).unwrap();
@@ -293,4 +297,20 @@ fn a_web_server_is_only_read() {
         );
     }
     assert!(tier.info().single_writer.is_some());
+}
+
+/// Any server, where the environment names a place in it: HOLDFAST_TEST_TIER=s3://bucket/prefix, with what that needs
+/// besides; HOLDFAST_TEST_SINGLE_WRITER=1 (or 0) says what the probe must find.
+#[test]
+fn the_server_of_the_environment_conforms() {
+    let Ok(place) = std::env::var("HOLDFAST_TEST_TIER") else {
+        return println!("not run: HOLDFAST_TEST_TIER names no server");
+    };
+    let tier = crate::tier::address::open(&place).unwrap();
+    println!("{place}: single writer: {:?}", tier.info().single_writer);
+    if let Ok(expected) = std::env::var("HOLDFAST_TEST_SINGLE_WRITER") {
+        assert_eq!(tier.info().single_writer.is_some(), expected == "1");
+    }
+    conformance::conforms(&*tier);
+    long_blobs(&*tier);
 }

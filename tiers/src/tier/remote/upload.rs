@@ -154,14 +154,17 @@ impl RemoteWriter {
             Err(error @ TierError::Exists { .. }) if asked.attempts <= 1 => return Err(error),
             // An answer was lost: what counts is what is there.
             Err(_) if self.place.ends_with(&self.path, &self.object, self.sent, &last) => {}
-            Err(TierError::NotFound { object }) => {
-                let why = "the server has forgotten the parts of this upload".to_owned();
-                return Err(TierError::Unavailable { object, why });
-            }
             Err(error) => return Err(error),
         }
         self.upload = None;
         Ok(self.sent)
+    }
+
+    /// An upload that is not there any more: Garage ends those of a name that another one has got.
+    fn explained(&self, error: TierError) -> TierError {
+        let TierError::NotFound { object } = error else { return error };
+        let why = "the server has forgotten the parts of this upload".to_owned();
+        self.refuse_taken().err().unwrap_or(TierError::Unavailable { object, why })
     }
 
     fn failed_before(&self) -> TierError {
@@ -188,7 +191,7 @@ impl BlobWriter for RemoteWriter {
         if self.failed {
             return Err(self.failed_before());
         }
-        let added = self.add(bytes);
+        let added = self.add(bytes).map_err(|error| self.explained(error));
         if added.is_err() {
             self.failed = true;
             self.abort();
@@ -202,7 +205,7 @@ impl BlobWriter for RemoteWriter {
             return Err(self.failed_before());
         }
         if self.upload.is_some() {
-            return self.complete();
+            return self.complete().map_err(|error| self.explained(error));
         }
         let bytes = Bytes::from(std::mem::take(&mut self.buffer));
         let len = bytes.len() as u64;
