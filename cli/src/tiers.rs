@@ -54,7 +54,12 @@ pub fn local_rules(settings: &Settings) -> LocalRules {
 /// # Errors
 /// Of the tier.
 pub fn open(spec: &TierSpec) -> Result<Arc<dyn Tier>, TierError> {
-    address::open(&spec.address).map(Arc::from)
+    let tier = address::open(&spec.address)?;
+    // In the agent's log; `list --tier` says it too.
+    if let Some(why) = &tier.info().single_writer {
+        tracing::info!("tier {}: for a single writer: {why}", spec.address);
+    }
+    Ok(Arc::from(tier))
 }
 
 /// The folder of a job in a tier.

@@ -44,6 +44,12 @@ pub fn run(job: Option<&str>, spec: &TierSpec, json: bool) -> Result<(), Failure
     if json {
         return report::print_json(&rows);
     }
+    if let Some(why) = &tier.info().single_writer {
+        report::note(&format!(
+            "tier {}: for a single writer: {why}; restart no job from it on two hosts at a time (docs/remote.md)",
+            spec.address
+        ));
+    }
     if rows.is_empty() {
         return report::print(&format!("no jobs on tier {}\n", spec.address));
     }
