@@ -60,7 +60,7 @@ e2e: build ## real programs: checkpoint, kill, restart (tests/); JOBS=N tests at
 
 test: deps check unit loom e2e ## all of the above: what CI runs (< 15 minutes on two cores, from nothing < 25)
 
-.PHONY: miri deny fuzz-check fuzz s3
+.PHONY: miri deny fuzz-check fuzz s3 garage
 miri: ## unit tests of the pure crates under miri, where a nightly compiler has it (no test of system calls)
 	$(SAY) "undefined behaviour"
 	@scripts/miri.sh
@@ -81,7 +81,17 @@ s3: ## the remote tier at a real S3 server (a workspace of its own: the server t
 	$(SAY) "S3"
 	cd tests/s3 && $(CARGO) test --release --locked --target-dir ../../target/s3
 
-test-full: deps check unit loom miri deny fuzz-check s3 build
+garage: build
+garage: ## images on three Garage nodes, one of them killed (builds the server, once: 10 to 40 minutes; 1 GB)
+	$(SAY) "Garage"
+	@tests/garage/cluster.py build
+	HOLDFAST_TEST_GARAGE=1 $(REAPER) $(CARGO) test --release --locked -p holdfast-tests --test e2e -- \
+		garage:: --test-threads=1
+	@folder=$$(mktemp -d)/cluster; trap 'tests/garage/down "$$folder"; rmdir "$${folder%/*}"' EXIT; \
+	settings=$$(tests/garage/up "$$folder") && eval "$$settings" && HOLDFAST_TEST_SINGLE_WRITER=1 \
+		$(CARGO) test --release --locked -p holdfast-tiers --lib the_server_of_the_environment
+
+test-full: deps check unit loom miri deny fuzz-check s3 garage build
 test-full: ## the long form: ten rounds, 200 deaths, 1000 flipped bits (hours)
 	$(SAY) "end-to-end tests, long form"
 	HOLDFAST_TEST_FULL=1 $(REAPER) $(CARGO) test --release --locked -p holdfast-tests --lib --test e2e --no-fail-fast \

@@ -11,6 +11,7 @@ mod copies;
 mod crash;
 mod crowd;
 mod file_owners;
+mod garage;
 mod hygiene;
 mod ids;
 mod images;

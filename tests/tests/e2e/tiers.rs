@@ -42,14 +42,14 @@ fn start(bed: &Bed, options: &[&str], fault: Option<&str>) -> Result<(Child, i32
 }
 
 /// The job's row of `holdfast list --json`.
-fn listed(bed: &Bed) -> Result<Value> {
+pub fn listed(bed: &Bed) -> Result<Value> {
     let ended = bed.say(&["list", JOB, "--json"])?.success()?;
     let rows: Value = serde_json::from_str(&ended.stdout)?;
     Ok(rows[0].clone())
 }
 
 /// Waits until what is listed of the tier is so.
-fn until_tier(bed: &Bed, what: &str, enough: impl Fn(&Value) -> bool) -> Result<()> {
+pub fn until_tier(bed: &Bed, what: &str, enough: impl Fn(&Value) -> bool) -> Result<()> {
     let mut last = Value::Null;
     let waited = bed.until(what, LIMIT, || {
         last = listed(bed).map(|row| row["tiers"][0].clone()).unwrap_or_default();
@@ -63,7 +63,7 @@ fn has(tier: &Value, images: &[u64]) -> bool {
 }
 
 /// No process is left, and nothing half-made. (`check_clean` asks for a manifest for each segment: some are inherited.)
-fn all_has_ended(bed: &Bed) -> Result<()> {
+pub fn all_has_ended(bed: &Bed) -> Result<()> {
     bed.until("the end of all", LIMIT, || processes::of(bed.dir()).is_empty())?;
     bed.say(&["list"])?.success()?;
     let names =
@@ -74,7 +74,7 @@ fn all_has_ended(bed: &Bed) -> Result<()> {
 }
 
 /// Agent and program are killed, the job's folder goes.
-fn lose_the_host(bed: &Bed, front: &mut Child, pid: i32) -> Result<()> {
+pub fn lose_the_host(bed: &Bed, front: &mut Child, pid: i32) -> Result<()> {
     if let Some(agent) = bed.agent_pid(JOB)? {
         processes::signal(agent, "KILL");
     }
