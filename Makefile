@@ -11,7 +11,7 @@ SAY = @printf '\n==> %s\n'
 
 .PHONY: help demo build test test-full support check unit loom e2e deps install clean
 .PHONY: bench bench-aickpt bench-codecs bench-exec bench-figure4 bench-flush bench-hierarchy bench-memory-tier
-.PHONY: bench-pager bench-precopy bench-restart bench-tree bench-policy
+.PHONY: bench-pager bench-precopy bench-remote bench-restart bench-tree bench-policy
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
@@ -137,6 +137,9 @@ bench-policy: ## eviction, prefetch and compression schedules in virtual time, b
 
 bench-precopy: build ## what a pre-copy stores in vain, and what it spares the stop, by pattern and pace (< 5 minutes)
 	@/usr/bin/python3 benches/precopy.py
+
+bench-remote: build ## an image to three Garage nodes and back, beside curl (< 10 minutes; builds the server, once)
+	@/usr/bin/python3 benches/remote.py
 
 bench-restart: build ## restart by how the image came about, beside the floor (< 2 minutes, 3 GB of memory)
 	@/usr/bin/python3 benches/restart.py
