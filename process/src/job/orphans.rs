@@ -131,16 +131,16 @@ impl Orphans {
         all_children(&reapers, SETTLED)
     }
 
-    /// The children of the reapers that may be of the job, among all processes of the machine: however many of other
-    /// users come and go meanwhile. None is left out, for two looks have shown the same, so that none that may be of
-    /// the job has ended between them.
+    /// The children of the reapers that may be of the job, among all processes of the machine: however many others
+    /// come and go meanwhile, of whatever user. None is left out, for two looks have shown the same, so that none that
+    /// may be of the job has ended between them; of those whose environment says that they are not of the job nothing
+    /// else is born that counts.
     fn children_by_scan(&self, limit: Duration) -> Result<Vec<i32>, CutError> {
         let begun = Instant::now();
-        let look = || -> Vec<i32> {
+        let mut strangers = HashSet::new();
+        let mut look = || -> Vec<i32> {
             let all = procfs::processes().unwrap_or_default();
-            all.into_iter()
-                .filter(|pid| self.may_be_ours(*pid).unwrap_or(false) || self.is_proven(*pid))
-                .collect()
+            all.into_iter().filter(|pid| self.counts(*pid, &mut strangers)).collect()
         };
         let (mut before, mut now) = (look(), look());
         while now != before {
@@ -151,6 +151,22 @@ impl Orphans {
         }
         now.retain(|pid| parent(*pid).is_some_and(|parent| self.reapers.contains(&parent)));
         Ok(now)
+    }
+
+    /// Whether a process may be the job's. `strangers`: known not to be; one that is found not to be is added.
+    fn counts(&self, pid: i32, strangers: &mut HashSet<i32>) -> bool {
+        if strangers.contains(&pid) || self.others.contains(&pid) {
+            return false;
+        }
+        match self.may_be_ours(pid) {
+            Ok(true) => {}
+            _ => return self.is_proven(pid),
+        }
+        let is_stranger = self.whose(pid) == Whose::Others;
+        if is_stranger {
+            strangers.insert(pid);
+        }
+        !is_stranger
     }
 
     /// Whether its environment counts without a key.
@@ -297,6 +313,24 @@ mod tests {
         // By both ways; other tests make processes all the time.
         assert_eq!(orphans.besides_within(&[], now, Duration::from_secs(20)).unwrap(), [0; 0]);
         assert_eq!(orphans.besides(&[]).unwrap(), [0; 0]);
+    }
+
+    /// What the same user does besides, however fast, keeps nobody from a look at all processes.
+    #[test]
+    fn a_storm_of_others_of_the_same_user_is_looked_through() {
+        let storm = || {
+            let forever = ["-c", "while :; do /bin/true; done"];
+            Killed(Command::new("sh").args(forever).env(ENV_SOCKET, "/run/other").spawn().unwrap())
+        };
+        let storms = [storm(), storm(), storm()];
+        let socket = Path::new("/run/job/storm.sock");
+        let orphan = Killed(Command::new("sleep").arg("60").env(ENV_SOCKET, socket).spawn().unwrap());
+        let pid = orphan.0.id().cast_signed();
+        let reapers = storms.iter().map(|storm| storm.0.id().cast_signed());
+        let reapers = reapers.chain([std::process::id().cast_signed()]).collect();
+        let orphans = Orphans { marks: Marks::of(&[], socket), reapers, ..Orphans::default() };
+        let found = orphans.children_by_scan(Duration::from_secs(60)).unwrap();
+        assert!(found.contains(&pid), "{found:?}");
     }
 
     /// No failure of a test leaves it behind.
