@@ -16,11 +16,13 @@ fi
 
 # Seeds: what is right.
 GOLDEN=../tiers/tests/golden
-for target in manifest segment codecs history records; do mkdir -p "corpus/$target"; done
+for target in manifest segment archive codecs history records; do mkdir -p "corpus/$target"; done
 for version in v1 v2 v3 v3-codecs; do
     for file in "$GOLDEN/$version"/manifest-*; do cp "$file" "corpus/manifest/$version-${file##*-}"; done
     for file in "$GOLDEN/$version"/segment-*; do tail -c 4096 "$file" >"corpus/segment/$version-${file#*segment-}"; done
 done
+
+cp "$GOLDEN"/export-v3/* corpus/archive/
 
 for target in ${*:-$(sed -n 's/^name = "\([a-z]*\)"$/\1/p' Cargo.toml)}; do
     echo "== $target"

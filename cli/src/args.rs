@@ -5,7 +5,7 @@ use crate::inherited_fds::InheritedFd;
 use crate::names::{ImageName, parse_image};
 use crate::settings::{
     Allocator, Changes, Cow, EngineChoice, OrderChoice, SaveFiles, Settings, TcpChoice, parse_duration,
-    parse_on, parse_rate, parse_signal, parse_wait,
+    parse_on, parse_rate, parse_signal, parse_size, parse_wait,
 };
 use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
@@ -141,8 +141,31 @@ Examples:
 
 `restart` does it by itself where the image is not in the store.")]
     Fetch(FetchArgs),
-    /// Delete images of a job that is not running
+    /// Delete images of a job that is not running, from the store and from its tiers
+    #[command(after_help = "\
+Examples:
+  holdfast prune sim --dry-run      (what the rules of the job's tiers do not keep, on all of them)
+  holdfast prune sim --keep 2       (all but the newest two, in the store)
+  holdfast prune sim --every 10 --max 200G --tier dir=/pfs/me
+  holdfast prune sim@3 sim@4 --all-tiers
+  holdfast prune sim --all          (all images in the store, and the job)
+
+What is going is printed first, with the space that it makes free. An image that others build on goes without what they
+need.")]
     Prune(PruneArgs),
+    /// Write an image, with all that it needs, to one file
+    #[command(after_help = "\
+Examples:
+  holdfast export sim sim.img       (the newest image)
+  holdfast export sim@3 - | ssh host holdfast import -
+  holdfast export sim sim.img --tier s3://bucket/prefix")]
+    Export(ExportArgs),
+    /// Make a job of a file that `export` has written
+    #[command(after_help = "\
+Examples:
+  holdfast import sim.img && holdfast restart sim
+  holdfast import sim.img --name copy")]
+    Import(ImportArgs),
     /// Say what this host and user can do, and what of a program could not be checkpointed
     #[command(after_help = "\
 Examples:
@@ -216,6 +239,10 @@ pub struct RunArgs {
     /// No tiers, whatever the configuration files say
     #[arg(long, conflicts_with = "tier")]
     pub no_tiers: bool,
+    /// Most space that the job's images may take in the store, for example 20G: old ones go first; where even the
+    /// newest would not fit, a checkpoint fails [default: max_space of the configuration files, else no bound]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub max_space: Option<u64>,
     /// How memory is frozen
     #[arg(long, value_enum, default_value_t = EngineChoice::Auto)]
     pub engine: EngineChoice,
@@ -292,6 +319,7 @@ impl RunArgs {
         Settings {
             every_s: self.every.map(|time| time.as_secs()),
             keep: self.keep.and_then(|n| usize::try_from(n).ok()),
+            max_space: self.max_space,
             engine: self.engine,
             order: self.order,
             cow: self.cow,
@@ -351,6 +379,9 @@ pub struct RestartArgs {
     /// From now on these are the job's tiers, as for `run`; an image that is not in the store is fetched from them
     #[arg(long, value_name = "SPEC")]
     pub tier: Vec<TierSpec>,
+    /// From now on the job's images may take so much space in the store, as for `run`
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub max_space: Option<u64>,
     /// Restart a copy, as a job of its own with this name: any number of copies may run at once
     #[arg(long, value_name = "NEW", conflicts_with = "fallback")]
     pub name: Option<String>,
@@ -401,17 +432,68 @@ pub struct VerifyArgs {
 /// `holdfast prune`.
 #[derive(Debug, Args)]
 pub struct PruneArgs {
-    /// Name of the job
-    pub job: String,
+    /// JOB, or the images that are to go: JOB@3 JOB@4. Without images and rules: what the job's own rules do not keep,
+    /// on the store and all tiers
+    #[arg(value_name = "JOB[@N]", value_parser = parse_image, required = true)]
+    pub images: Vec<ImageName>,
     /// Keep the newest N images
-    #[arg(long, value_name = "N", required_unless_present = "all", conflicts_with = "all")]
-    pub keep: Option<usize>,
-    /// Delete all images, and the job
+    #[arg(long, value_name = "N", conflicts_with = "all")]
+    pub keep: Option<u64>,
+    /// Of all but the newest image, keep those whose number is a multiple of N
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "all")]
+    pub every: Option<u64>,
+    /// Keep the newest images that have at most SIZE bytes together, for example 200G
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "all")]
+    pub max: Option<u64>,
+    /// Delete all images, and (in the store) the job
     #[arg(long)]
     pub all: bool,
+    /// Where.
+    #[command(flatten)]
+    pub which: Which,
+    /// Also the last image that can be restarted, and what a tier has yet to get
+    #[arg(long)]
+    pub anyway: bool,
     /// Only say what would be deleted
     #[arg(long)]
     pub dry_run: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl PruneArgs {
+    /// Whether rules are given.
+    pub fn has_rules(&self) -> bool {
+        self.all || self.keep.is_some() || self.every.is_some() || self.max.is_some()
+    }
+    /// Whether images or rules are given.
+    pub fn asks(&self) -> bool {
+        self.has_rules() || self.images.iter().any(|image| image.epoch.is_some())
+    }
+}
+
+/// `holdfast export`.
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    /// JOB (the newest image) or JOB@N
+    #[arg(value_name = "JOB[@N]", value_parser = parse_image)]
+    pub image: ImageName,
+    /// The file, which must not exist; `-`: standard output
+    pub file: PathBuf,
+    /// Where.
+    #[command(flatten)]
+    pub which: Which,
+}
+
+/// `holdfast import`.
+#[derive(Debug, Args)]
+pub struct ImportArgs {
+    /// The file; `-`: standard input
+    pub file: PathBuf,
+    /// Name of the job, which must have no image [default: that of the exported job]
+    #[arg(long, value_name = "JOB")]
+    pub name: Option<String>,
 }
 
 /// `holdfast __agent`.
@@ -516,7 +598,9 @@ mod tests {
             "holdfast restart",
             "holdfast restart a@x",
             "holdfast restart --lazy --eager a",
-            "holdfast prune a",
+            "holdfast prune",
+            "holdfast prune a --every 0",
+            "holdfast import",
             "holdfast prune a --keep 1 --all",
             "holdfast list a extra",
             "holdfast frobnicate",

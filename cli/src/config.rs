@@ -2,6 +2,7 @@
 //!
 //! ```toml
 //! compress = "zstd"          # as run --compress
+//! max_space = "50G"          # as `run --max-space`
 //! [tiers.local]              # the store itself
 //! keep = 2
 //! [tiers.pfs]                # any name; the order in the file is that of the tiers
@@ -15,6 +16,7 @@
 //! error that names file and line: a rule that is misspelled must not be one that is not there.
 
 use crate::exit::{Exit, Failure};
+use crate::settings::parse_size;
 use holdfast_tiers::Store;
 use holdfast_tiers::codec::Compression;
 use holdfast_tiers::stack::TierSpec;
@@ -33,6 +35,18 @@ struct Config {
     #[serde(deserialize_with = "read_compression")]
     compress: Option<Compression>,
     tiers: Tiers,
+    /// See `run --max-space`.
+    max_space: Option<MaxSpace>,
+}
+
+/// A number of bytes, as on the command line.
+#[derive(Clone, Copy, Debug)]
+struct MaxSpace(u64);
+
+impl<'de> Deserialize<'de> for MaxSpace {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<MaxSpace, D::Error> {
+        parse_size(&String::deserialize(deserializer)?).map(MaxSpace).map_err(D::Error::custom)
+    }
 }
 
 fn read_compression<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Compression>, D::Error> {
@@ -110,6 +124,14 @@ pub fn tiers(store: &Store) -> Result<Vec<TierSpec>, Failure> {
 /// A file cannot be read, or is wrong.
 pub fn compression(store: &Store) -> Result<Option<Compression>, Failure> {
     first(store, |config| config.compress)
+}
+
+/// The bound on a job's space in the store that they name.
+///
+/// # Errors
+/// A file cannot be read, or is wrong.
+pub fn max_space(store: &Store) -> Result<Option<u64>, Failure> {
+    first(store, |config| config.max_space.map(|max| max.0))
 }
 
 /// What the first file has of it that has any.

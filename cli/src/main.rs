@@ -93,6 +93,8 @@ fn run(cli: &Cli) -> Result<Option<Ending>, Failure> {
         Command::Sync { job, wait } => commands::sync::run(job, *wait, root),
         Command::Fetch(args) => commands::fetch::run(args, root),
         Command::Prune(args) => commands::prune::run(args, root),
+        Command::Export(args) => commands::export::run(args, root),
+        Command::Import(args) => commands::import::run(args, root),
         Command::Doctor { job, json } => commands::doctor::run(job.as_deref(), *json, root),
         Command::Completions { shell } => commands::completions::run(*shell),
         Command::Agent(args) => agent::run(args, root),

@@ -9,6 +9,7 @@ use holdfast_image::PAGE_SIZE;
 use holdfast_image::bytes::Name;
 use holdfast_image::control::Wishes;
 use holdfast_image::processor::CpuLevel;
+use holdfast_image::size;
 use holdfast_pager::CowLimit;
 use holdfast_process::Saving;
 use holdfast_tiers::Job;
@@ -209,6 +210,9 @@ pub struct Settings {
     pub every_s: Option<u64>,
     /// Newest images to keep, older ones are deleted after each commit; none: all are kept.
     pub keep: Option<usize>,
+    /// Most bytes that the job's images may have in the store.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_space: Option<u64>,
     /// How memory is frozen.
     pub engine: EngineChoice,
     /// What is flushed first.
@@ -401,7 +405,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 /// Says what is accepted.
 pub fn parse_rate(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not a rate; write bytes per second, for example 55M or 1G");
-    match bytes(text) {
+    match size::parse(text) {
         Some(rate) if rate >= PAGE_SIZE => Ok(rate),
         Some(_) => Err(format!("a rate of {text} is less than a page in a second")),
         None => Err(wrong()),
@@ -410,20 +414,7 @@ pub fn parse_rate(text: &str) -> Result<u64, String> {
 
 /// Reads a number of bytes.
 pub fn parse_size(text: &str) -> Result<u64, String> {
-    bytes(text).ok_or_else(|| format!("{text:?} is not a size; write bytes, for example 64M or 2G"))
-}
-
-fn bytes(text: &str) -> Option<u64> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let number: u64 = text[..digits].parse().ok()?;
-    let shift = match &text[digits..] {
-        "" => 0,
-        "K" | "k" => 10,
-        "M" | "m" => 20,
-        "G" | "g" => 30,
-        _ => return None,
-    };
-    number.checked_mul(1 << shift)
+    size::parse(text).ok_or_else(|| format!("{text:?} is not a size; write bytes, for example 64M or 2G"))
 }
 
 const SIGNALS: &[(&str, i32)] = &[

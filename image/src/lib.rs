@@ -13,6 +13,7 @@
 //! * [`manifest`]: the commit of an image: process record, frame table, page index, figures.
 //! * [`kinds`]: how a checkpoint was made: engine, tracker.
 //! * [`control`]: messages between libholdfast, the agent and the commands.
+//! * [`size`]: numbers of bytes as users write them.
 //! * [`refusal`]: what a checkpoint cannot contain, and why.
 //!
 //! Invariants: no system call, no file, no unsafe in this crate; everything that is decoded from bytes is checked
@@ -40,6 +41,7 @@ pub mod processor;
 pub mod record;
 pub mod refusal;
 mod region;
+pub mod size;
 pub mod spare_numbers;
 mod sysv_shm;
 mod terminals;

@@ -4,6 +4,7 @@
 //! AI-Ckpt (HPDC'13, algorithm 2) bounds the copies by a pool of slots of fixed size; with a frozen copy the kernel
 //! makes the copies, and the bound is kept by holding the program.
 
+use holdfast_image::size::{self, Size};
 use holdfast_image::{PAGE_SIZE, PageCount};
 use std::fmt;
 use std::str::FromStr;
@@ -130,8 +131,6 @@ impl CowLimit {
 #[error("`{0}` is not a bound on copies; use a share like 5% or 0.5%, a size like 256M or 64K, 0, or none")]
 pub struct CowLimitError(String);
 
-const UNITS: [(char, u32); 4] = [('T', 40), ('G', 30), ('M', 20), ('K', 10)];
-
 impl FromStr for CowLimit {
     type Err = CowLimitError;
     fn from_str(text: &str) -> Result<CowLimit, CowLimitError> {
@@ -158,13 +157,7 @@ fn parse(text: &str) -> Option<CowLimit> {
         let share = digits(whole)?.checked_mul(100)?.checked_add(hundredths)?;
         return u32::try_from(share).ok().filter(|share| *share <= 10_000).map(CowLimit::Share);
     }
-    for (unit, shift) in UNITS {
-        let number = text.strip_suffix([unit, unit.to_ascii_lowercase()]);
-        if let Some(number) = number {
-            return digits(number)?.checked_mul(1 << shift).map(CowLimit::Bytes);
-        }
-    }
-    digits(text).map(CowLimit::Bytes)
+    size::parse(text).map(CowLimit::Bytes)
 }
 
 impl fmt::Display for CowLimit {
@@ -173,13 +166,7 @@ impl fmt::Display for CowLimit {
             CowLimit::Unlimited => f.write_str("none"),
             CowLimit::Share(share) if share % 100 == 0 => write!(f, "{}%", share / 100),
             CowLimit::Share(share) => write!(f, "{}.{:02}%", share / 100, share % 100),
-            CowLimit::Bytes(bytes) => {
-                let unit = UNITS.iter().find(|(_, shift)| bytes > 0 && bytes.is_multiple_of(1 << shift));
-                match unit {
-                    Some((unit, shift)) => write!(f, "{}{unit}", bytes >> shift),
-                    None => write!(f, "{bytes}"),
-                }
-            }
+            CowLimit::Bytes(bytes) => Size(bytes).fmt(f),
         }
     }
 }

@@ -27,8 +27,19 @@ pub const STACK_POINTS: &[&str] = &[
     "fetch-manifest",
 ];
 
-/// The steps of a repair: the new blob is beside the damaged one, that is removed, the new one has its name.
-pub const HYGIENE_POINTS: &[&str] = &["repair-mended", "repair-removed", "repair-named"];
+/// The steps of a repair: the new blob is beside the damaged one, that is removed, the new one has its name; of a prune
+/// on a lower tier, after each blob; of an import, after each segment and the manifest.
+pub const HYGIENE_POINTS: &[&str] = &[
+    "repair-mended",
+    "repair-removed",
+    "repair-named",
+    "prune-manifest",
+    "prune-recipe",
+    "prune-segment",
+    "prune-leftover",
+    "import-segment",
+    "import-manifest",
+];
 
 /// Sets the function that is called with each name of [`POINTS`], [`STACK_POINTS`] and [`HYGIENE_POINTS`]. The first
 /// call wins.

@@ -30,6 +30,7 @@ pub fn open(store: &Store) -> Result<(Job, JobLock, Recipe), Failure> {
         settings.compress = config::compression(store)?.unwrap_or_default();
     }
     settings.tiers = tiers::chosen(&[], false, store)?;
+    settings.max_space = config::max_space(store)?;
     let name = std::env::var("HOLDFAST_NAME").ok();
     // Which program it is shows only when it registers, and then the job must have its name already.
     names::claim_job(store, name.as_deref(), Path::new("attached"), |job| {

@@ -17,6 +17,7 @@ use super::precopy::{self, Precopied};
 use super::request::CheckpointRequest;
 use super::retention;
 use super::slot_waiters;
+use super::space;
 use super::write_monitor::{Costs, Scene, WriteMonitor};
 use crate::link::Tell;
 use crate::report;
@@ -51,6 +52,7 @@ pub fn start(
 ) -> std::io::Result<thread::JoinHandle<()>> {
     thread::Builder::new().name("checkpoint".into()).spawn(move || {
         let result = make(&context, &tracer, &request, &progress, &reporter);
+        let result = result.map_err(|error| space::explain(&context, error));
         if let Ok(info) = &result {
             retention::apply(&context, info.epoch);
         }

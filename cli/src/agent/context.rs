@@ -10,6 +10,7 @@ use holdfast_image::Epoch;
 use holdfast_image::bytes::Name;
 use holdfast_process::rebuild::SharedMemfd;
 use holdfast_process::{Contents, Namespaces};
+use holdfast_tiers::layer::Bounded;
 use holdfast_tiers::stack::Cascade;
 use holdfast_tiers::{Job, JobLock};
 use parking_lot::Mutex;
@@ -40,6 +41,8 @@ pub struct JobContext {
     pub contents: Option<Arc<Contents>>,
     /// Copies images to lower tiers, if the job has tiers.
     pub cascade: Option<Cascade>,
+    /// The bound on the space of the job's images, if there is one.
+    pub bounded: Option<Arc<Bounded>>,
     /// What one checkpoint leaves for the next; locked as long as one runs.
     pub carry_over: Mutex<CarryOver>,
 }

@@ -24,6 +24,7 @@ mod request;
 mod retention;
 mod rush;
 mod slot_waiters;
+mod space;
 pub mod tiers;
 mod write_monitor;
 mod write_rate;
@@ -111,6 +112,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         let (files, bytes) = (cleaned.removed.len(), cleaned.bytes);
         tracing::info!("{files} files and {bytes} bytes in all of an agent that died were removed");
     }
+    let (job, bounded) = space::bound(job, &recipe.settings)?;
     let listener = listen(&job.socket_path())?;
     let messages =
         signals::SignalMessages::new(stop_signals).map_err(|error| Failure::system("signalfd", &error))?;
@@ -126,6 +128,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
     let cascade = tiers::start(&job, &recipe, for_tiers)?;
     let context = Arc::new(JobContext {
         cascade,
+        bounded,
         job,
         lock,
         contents: recipe.settings.save_files.saving().map(Contents::new).map(Arc::new),
@@ -138,6 +141,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         namespaces: OnceLock::new(),
         carry_over: Mutex::default(),
     });
+    space::serve(&context);
     let inherited_fds = (!args.attach_env).then(|| args.inherited.clone());
     let mut event_loop =
         EventLoop::new(Arc::clone(&context), listener, messages, ATTACH_PATIENCE, inherited_fds)

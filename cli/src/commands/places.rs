@@ -1,6 +1,6 @@
 //! Where a job's images are: the store, and the job's folder on each tier that a command names.
 //!
-//! Used by `verify`. Invariant: the store comes first, the tiers after it as the job has them,
+//! Used by `verify`, `prune` and `export`. Invariant: the store comes first, the tiers after it as the job has them,
 //! the fastest first; a tier that cannot be asked is told, and left out.
 
 use crate::exit::{Exit, Failure};
@@ -24,6 +24,13 @@ pub struct Which {
     /// On the store and all tiers of the job
     #[arg(long)]
     pub all_tiers: bool,
+}
+
+impl Which {
+    /// Whether tiers were named.
+    pub fn is_given(&self) -> bool {
+        self.all_tiers || !self.tier.is_empty()
+    }
 }
 
 /// The job's folder on one tier.
@@ -90,7 +97,8 @@ pub fn specs(store: &Store, job: Option<&Job>) -> Result<Vec<TierSpec>, Failure>
 
 /// The places of a job on these tiers. A tier on which the job has several folders, from several hosts, gives several.
 pub fn of(job_name: &str, job: Option<&Job>, specs: &[TierSpec]) -> Places {
-    let id = job.and_then(|job| Recipe::read(job).ok()).map(|recipe| recipe.id).filter(|id| !id.is_empty());
+    // A job of this store has one folder there, or none; of one that is not here all folders of its name count.
+    let id = job.map(|job| Recipe::read(job).map(|recipe| recipe.id).unwrap_or_default());
     let mut places = Places::default();
     for spec in specs {
         if spec.is_local() {
@@ -108,6 +116,7 @@ pub fn of(job_name: &str, job: Option<&Job>, specs: &[TierSpec]) -> Places {
 fn folders(spec: &TierSpec, job: &str, id: Option<&str>) -> Result<Vec<JobPlace>, TierError> {
     let tier = tiers::open(spec)?;
     let ids = match id {
+        Some("") => Vec::new(),
         Some(id) => vec![id.to_owned()],
         None => tier.list(job)?.folders,
     };

@@ -33,6 +33,7 @@ pub fn run(args: &RestartArgs, root: Option<&Path>) -> Result<Ending, Failure> {
     if !args.tier.is_empty() {
         settings.tiers = tiers::chosen(&args.tier, false, &store)?;
     }
+    settings.max_space = args.max_space.or(settings.max_space);
     let id = tiers::id_for(&settings, old.id.clone())?;
     if settings != old.settings || id != old.id {
         // The settings of a running job are not ours.

@@ -40,6 +40,7 @@ pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
         settings.compress = config::compression(&store)?.unwrap_or_default();
     }
     settings.tiers = tiers::chosen(&args.tier, args.no_tiers, &store)?;
+    settings.max_space = settings.max_space.map_or_else(|| config::max_space(&store), |max| Ok(Some(max)))?;
     fetch_to_resume(args, &store, &settings)?;
     let state = StartState::take()?;
     if args.resume

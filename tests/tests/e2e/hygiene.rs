@@ -1,4 +1,5 @@
-//! The store is kept clean by hand: what is damaged on any tier is found, and put back from another.
+//! The store is kept clean by hand: what is damaged on any tier is found, and put back from another; what is too much
+//! goes; an image becomes a file, and a job again; the space of a job has a bound.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::App;
@@ -7,6 +8,7 @@ use holdfast_tests::restart_chain::kill_program;
 use holdfast_tests::sandbox::{Bed, each_user, shell_code, wait};
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::Duration;
@@ -23,21 +25,33 @@ fn tier(bed: &Bed) -> String {
     format!("dir={}/pfs", bed.work().display())
 }
 
-/// A job whose program was killed after so many images; with a tier, that has them all.
-fn job_with_images(bed: &Bed, options: &[&str], count: u64) -> Result<()> {
+/// A running program that stays.
+fn start(bed: &Bed, options: &[&str]) -> Result<(Child, i32)> {
+    let _ = fs::remove_file(bed.stay_file());
     let app = App::program("plain", &["30", "10"]);
-    let mut front: Child = bed.staying_command(JOB, options, &app.words())?.spawn()?;
+    let mut front = bed.staying_command(JOB, options, &app.words())?.spawn()?;
     let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
     bed.until("the first line", LIMIT, || !bed.text("out").is_empty())?;
+    Ok((front, pid))
+}
+
+/// Kills the program, and waits for its agent.
+fn end(bed: &Bed, (mut front, pid): (Child, i32)) -> Result<()> {
+    kill_program(pid, &mut front)?;
+    bed.may_end()?;
+    bed.until("the end of the agent", LIMIT, || processes::of(bed.dir()).is_empty())
+}
+
+/// A job whose program was killed after so many images; with a tier, that has them all.
+fn job_with_images(bed: &Bed, options: &[&str], count: u64) -> Result<()> {
+    let running = start(bed, options)?;
     for _ in 0..count {
         bed.say(&["checkpoint", JOB])?.success()?;
     }
     if !options.is_empty() {
         bed.say(&["sync", JOB, "--wait"])?.success()?;
     }
-    kill_program(pid, &mut front)?;
-    bed.may_end()?;
-    bed.until("the end of the agent", LIMIT, || processes::of(bed.dir()).is_empty())
+    end(bed, running)
 }
 
 /// Restarts to the right end.
@@ -103,6 +117,111 @@ fn what_is_damaged_in_the_store_is_put_back_from_a_tier_and_the_other_way() {
         ensure!(told["repaired"][0]["images"][0] == 1, "{told}");
         flip(&here)?;
         bed.say(&["verify", JOB, "--all-tiers", "--repair"])?.success()?;
+        restarts(bed, JOB)
+    });
+}
+
+#[test]
+fn an_image_becomes_a_file_and_a_job_again() {
+    each_user(|bed| {
+        job_with_images(bed, &[], 2)?;
+        let file = bed.work().join("sim.img");
+        let file = file.to_str().context("a path")?;
+        bed.say(&["export", JOB, file])?.success()?;
+        let mode = fs::metadata(file)?.permissions().mode() & 0o777;
+        ensure!(mode == 0o600, "mode {mode:o}");
+        let again = bed.say(&["export", JOB, file])?;
+        ensure!(again.code() == 73 && again.stderr.contains("there already"), "{}", again.stderr);
+        ensure!(bed.say(&["export", "j@9", file])?.code() == 66, "there is no such image");
+        let taken = bed.say(&["import", file])?;
+        ensure!(taken.code() == 69 && taken.stderr.contains("--name"), "{}", taken.stderr);
+        // Damaged: nothing of it becomes a job.
+        let good = fs::read(file)?;
+        let bad = bed.work().join("bad.img");
+        let bad = bad.to_str().context("a path")?;
+        for (at, what) in [(good.len() / 2, "checksum"), (3, "Holdfast")] {
+            let mut bytes = good.clone();
+            bytes[at] ^= 1;
+            fs::write(bad, bytes)?;
+            fs::set_permissions(bad, fs::Permissions::from_mode(0o644))?;
+            let refused = bed.say(&["import", bad, "--name", "bad"])?;
+            ensure!(refused.code() == 65 && refused.stderr.contains("at byte"), "{what}: {}", refused.stderr);
+            ensure!(!bed.job("bad").exists(), "a job is left");
+        }
+        bed.say(&["import", file, "--name", "copy"])?.success()?;
+        bed.say(&["verify", "copy"])?.success()?;
+        bed.say(&["prune", JOB, "--all"])?.success()?;
+        bed.say(&["import", file])?.success()?;
+        restarts(bed, JOB)?;
+        ensure!(bed.images("copy") == [2], "{:?}", bed.images("copy"));
+        Ok(())
+    });
+}
+
+#[test]
+fn prune_plans_over_the_tiers_and_never_takes_the_last_image() {
+    each_user(|bed| {
+        job_with_images(bed, &["--tier", &tier(bed)], 3)?;
+        let plan =
+            bed.say(&["prune", JOB, "--keep", "1", "--all-tiers", "--dry-run", "--json"])?.success()?;
+        let plan: Value = serde_json::from_str(&plan.stdout)?;
+        ensure!(plan["removals"].as_array().is_some_and(|lines| lines.len() == 4), "{plan}");
+        ensure!(plan["removals"][0]["frees"].as_u64().is_some_and(|bytes| bytes > 0), "{plan}");
+        ensure!(bed.images(JOB) == [1, 2, 3], "a dry run");
+        bed.say(&["prune", "j@1", "j@2", "--all-tiers"])?.success()?;
+        ensure!(bed.images(JOB) == [3], "{:?}", bed.images(JOB));
+        bed.say(&["verify", JOB, "--all-tiers"])?.success()?;
+        ensure!(bed.say(&["prune", "j@1"])?.code() == 66, "it is gone");
+        let last = bed.say(&["prune", "j@3", "--all-tiers"])?;
+        ensure!(
+            last.code() == 69 && last.stderr.contains("no other image can be restarted"),
+            "{}",
+            last.stderr
+        );
+        bed.say(&["prune", "j@3", "--tier", &tier(bed)])?.success()?;
+        let waits = bed.say(&["prune", "j@3"])?;
+        ensure!(waits.code() == 69 && waits.stderr.contains("yet to get"), "{}", waits.stderr);
+        restarts(bed, JOB)
+    });
+}
+
+/// Bytes of all images of the job.
+fn space(bed: &Bed) -> Result<u64> {
+    let mut sum = 0;
+    for entry in fs::read_dir(bed.job(JOB))? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with("manifest-") || name.starts_with("segment-") {
+            sum += entry.metadata()?.len();
+        }
+    }
+    Ok(sum)
+}
+
+#[test]
+fn the_space_of_a_job_has_a_bound() {
+    each_user(|bed| {
+        // Nothing fits: the checkpoint fails by name, and the program goes on.
+        let running = start(bed, &["--max-space", "16K"])?;
+        let failed = bed.say(&["checkpoint", JOB])?;
+        ensure!(!failed.status.success() && failed.stderr.contains("--max-space 16K"), "{}", failed.stderr);
+        ensure!(processes::runs(running.1) && space(bed)? == 0, "{} bytes", space(bed)?);
+        end(bed, running)?;
+        bed.say(&["prune", JOB, "--all"])?.success()?;
+        // Room for one image and a little: old ones go, and the newest good one is always there.
+        job_with_images(bed, &[], 1)?;
+        let most = space(bed)? + space(bed)? / 2;
+        bed.say(&["prune", JOB, "--all"])?.success()?;
+        let running = start(bed, &["--max-space", &most.to_string()])?;
+        for _ in 0..6 {
+            let taken = bed.say(&["checkpoint", JOB])?;
+            ensure!(taken.status.success() || taken.stderr.contains("--max-space"), "{}", taken.stderr);
+            let now = space(bed)?;
+            ensure!(now <= most && now > 0, "{now} of {most} bytes");
+        }
+        ensure!(processes::runs(running.1), "the program runs on");
+        end(bed, running)?;
+        bed.say(&["verify", JOB])?.success()?;
         restarts(bed, JOB)
     });
 }

@@ -7,6 +7,7 @@
 //! reader can say which version it has met.
 //! Fails by: [`FormatError`], which says at which byte of the file; never by a panic.
 
+pub mod archive;
 pub mod manifest;
 mod section;
 pub mod segment;
@@ -54,6 +55,8 @@ pub enum Kind {
     Manifest = 1,
     /// `segment-EEEEEE-NNN`
     Segment = 2,
+    /// A version as one file.
+    Archive = 3,
 }
 
 /// Reads little-endian fields from bytes that begin at `base` in their file.
@@ -144,7 +147,7 @@ fn open_header(bytes: &[u8], base: u64, kind: Kind) -> Result<(u32, Fields<'_>),
     check_sum(header, base)?;
     let at = fields.offset();
     if fields.u32()? != kind as u32 {
-        return Err(bad(at, "this is the other kind of file (manifest or segment)"));
+        return Err(bad(at, "this is another kind of file (manifest, segment or exported image)"));
     }
     Ok((found, fields))
 }

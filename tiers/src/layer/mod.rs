@@ -7,11 +7,13 @@
 //! Called by what opens the tiers of a store, which puts layers around them as the settings say; by tests.
 //! Invariant: a layer keeps the promises of the door (`crate::tier`) if the tier below does, but for [`Faulty`].
 
+mod bounded;
 mod faulty;
 mod model;
 mod throttled;
 mod verified;
 
+pub use bounded::{Bounded, MakeRoom};
 pub use faulty::{Call, Fault, Faults, Faulty, Operation};
 pub use model::{Damage, Model};
 pub use throttled::{Clock, Limits, SystemClock, Throttled};

@@ -4,7 +4,7 @@
 //!   `window` finds what in a cache makes room at the least cost.
 //! * [`schedule`]: which segments go raw, which are accumulated and compressed, from a [`Profile`]; [`Batcher`] obeys
 //!   it, and has a rule of its own where there is no profile.
-//! * [`Retention`]: which versions a tier takes and keeps.
+//! * [`Retention`]: which versions a tier takes and keeps; [`prune()`]: what goes when a user asks for it.
 //!
 //! Called by the threads that move bytes, and by the simulator (`benches/policy`), which has a clock of its own.
 //! Invariants: nothing here reads a clock, does I/O, waits or starts a thread; what the caller is to do comes back as
@@ -16,6 +16,7 @@ mod dispatch;
 mod fragments;
 mod hierarchy;
 mod profile;
+mod prune;
 mod rates;
 mod restore_queue;
 mod retention;
@@ -30,6 +31,7 @@ mod tests;
 pub use batch::{BatchAction, BatchEvent, Batcher};
 pub use hierarchy::{Action, Event, Hierarchy, Place, PolicyError, SegmentId, TierLimits, Transfer};
 pub use profile::{Codec, Profile, Sample};
+pub use prune::{Held, PrunePlan, Removal, TierHolds, Why, Wish, prune};
 pub use rates::transfer_ns;
 pub use retention::{Retention, Version};
 pub use schedule::{Choice, Limits, Objective, Plan, schedule};

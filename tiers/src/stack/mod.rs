@@ -31,6 +31,7 @@ pub use copy::{Copied, CopyError, Pace, Way, copy_version};
 pub use inventory::Inventory;
 pub(crate) use inventory::{recipe_name, recipe_of};
 pub use mover::{MoveError, Mover, MoverTier};
-pub use plan::{HeldVersion, LocalRules, local_removals};
+pub use plan::{HeldVersion, LocalRules, local_removals, wanted};
 pub use record::{TierRecord, TiersRecord};
+pub(crate) use segment_check::SegmentCheck;
 pub use spec::TierSpec;

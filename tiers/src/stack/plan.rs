@@ -28,7 +28,7 @@ impl SegmentIds {
 
 /// The versions that a tier with these rules is to get, the newest first: of those that are at the source (`here`) and
 /// not on the tier (`there`). What is not newer than `removed`, the newest version that was removed there, is over.
-pub(crate) fn wanted(
+pub fn wanted(
     rules: &Retention,
     here: &BTreeSet<u64>,
     there: &BTreeSet<u64>,

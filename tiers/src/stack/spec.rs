@@ -6,6 +6,7 @@
 
 use crate::policy::Retention;
 use crate::tier::address::Address;
+use holdfast_image::size::{self, Size};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
@@ -50,9 +51,9 @@ impl TierSpec {
                 return Err("every= is for lower tiers: local has all images".into());
             }
             "every" => self.rules.every = Some(count(rule, value)?),
-            "max" => self.rules.max_bytes = Some(size(value)?),
+            "max" => self.rules.max_bytes = Some(bytes(value)?),
             "rate" if self.is_local() => return Err("rate= is for lower tiers: see `run --rate`".into()),
-            "rate" => self.rate = Some(size(value.strip_suffix("/s").unwrap_or(value))?),
+            "rate" => self.rate = Some(bytes(value.strip_suffix("/s").unwrap_or(value))?),
             _ => {
                 return Err(format!(
                     "{rule:?} is no rule of a tier; write keep=N, every=N, max=SIZE or rate=SIZE/s"
@@ -78,32 +79,9 @@ fn count(rule: &str, value: &str) -> Result<u64, String> {
     }
 }
 
-fn size(text: &str) -> Result<u64, String> {
+fn bytes(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not a size; write bytes, for example 64M, 200G or 2T");
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let number: u64 = text[..digits].parse().map_err(|_| wrong())?;
-    let shift = match text[digits..].to_ascii_uppercase().as_str() {
-        "" => 0,
-        "K" => 10,
-        "M" => 20,
-        "G" => 30,
-        "T" => 40,
-        _ => return Err(wrong()),
-    };
-    number.checked_mul(1 << shift).filter(|&bytes| bytes > 0).ok_or_else(wrong)
-}
-
-/// A size in the words that [`size`] reads.
-struct Size(u64);
-
-impl fmt::Display for Size {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
-        match units.into_iter().find(|(shift, _)| self.0 > 0 && self.0.trailing_zeros() >= *shift) {
-            Some((shift, unit)) => write!(out, "{}{unit}", self.0 >> shift),
-            None => write!(out, "{}", self.0),
-        }
-    }
+    size::parse(text).filter(|&bytes| bytes > 0).ok_or_else(wrong)
 }
 
 impl FromStr for TierSpec {

@@ -1,0 +1,118 @@
+//! `holdfast import`: an image that was exported becomes a job of this store.
+//!
+//! Everything in the file is checked before it is believed; the job has no image before all of it was there. Names of
+//! files are made here; that of the job is the exported one or `--name`. The job is a new one: tiers are those of this
+//! host's configuration. `-` is standard input.
+
+use crate::args::ImportArgs;
+use crate::exit::{Exit, Failure};
+use crate::front::patience::Patience;
+use crate::front::wait_for_lock;
+use crate::report;
+use crate::settings::Recipe;
+use crate::tiers;
+use holdfast_image::record::ProcessRecord;
+use holdfast_tiers::hygiene::{Archive, ArchiveError};
+use holdfast_tiers::{Job, Record, Store, StoreError};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read};
+use std::path::Path;
+
+/// Where an image is from.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Origin {
+    /// Name of the job.
+    pub job: String,
+    /// How it was started.
+    pub settings: Recipe,
+}
+
+impl Origin {
+    /// For a file.
+    ///
+    /// # Errors
+    /// It cannot be written as JSON.
+    pub fn encode(mut self) -> Result<Vec<u8>, Failure> {
+        // They are this host's.
+        self.settings.id.clear();
+        self.settings.settings.tiers.clear();
+        serde_json::to_vec(&self).map_err(|error| Failure::new(Exit::Internal, format!("encoding: {error}")))
+    }
+}
+
+/// The exit code and message of a failed export or import; `what`: the file.
+pub fn of_archive(what: &str, error: ArchiveError) -> Failure {
+    match error {
+        ArchiveError::File(error) => Failure::system(format_args!("reading {what}"), &error),
+        ArchiveError::Bad { .. } => Failure::new(Exit::BadImage, format!("{what}: {error}")),
+        // With the words of a store: which path is full.
+        ArchiveError::Tier(error) => StoreError::from(error).into(),
+    }
+}
+
+/// Makes a job of a file.
+///
+/// # Errors
+/// It is no such file or is damaged; the job has images; the store cannot be written.
+pub fn run(args: &ImportArgs, root: Option<&Path>) -> Result<(), Failure> {
+    holdfast_tiers::set_fault_hook(holdfast_sys::fault::point);
+    let store = crate::names::open_store(root)?;
+    if args.file == Path::new("-") {
+        return import(&store, args, "standard input", &mut io::stdin().lock());
+    }
+    let name = args.file.display().to_string();
+    let file =
+        File::open(&args.file).map_err(|error| Failure::system(format_args!("opening {name}"), &error))?;
+    import(&store, args, &name, &mut BufReader::with_capacity(1 << 20, file))
+}
+
+fn import(store: &Store, args: &ImportArgs, file: &str, input: &mut dyn Read) -> Result<(), Failure> {
+    let record = |record: &Record| ProcessRecord::decode(record.kind, &record.bytes).map(drop);
+    let archive = Archive::open(input, &record).map_err(|error| of_archive(file, error))?;
+    let origin: Origin = serde_json::from_slice(archive.origin())
+        .map_err(|error| Failure::new(Exit::BadImage, format!("{file}: settings of the job: {error}")))?;
+    let name = args.name.as_ref().unwrap_or(&origin.job);
+    let is_new = store.job(name).is_err();
+    let job = store.create_job(name)?;
+    let (epoch, bytes) = (archive.epoch(), archive.bytes());
+    wait_for_lock::wait(&job, &Patience::default())?;
+    let lock = job.lock()?;
+    job.clean(&lock)?;
+    if let Err(failure) = into_job(store, &job, archive, origin.settings, file) {
+        if is_new {
+            // What was made just now; the failure is what counts.
+            let _ = fs::remove_dir_all(job.dir());
+        }
+        return Err(failure);
+    }
+    drop(lock);
+    report::note(&format!(
+        "image {epoch} was imported as job {name}, {}; `holdfast restart {name}` goes on from it",
+        report::size(bytes)
+    ));
+    Ok(())
+}
+
+/// The job's lock is held.
+fn into_job(
+    store: &Store,
+    job: &Job,
+    archive: Archive<'_>,
+    mut recipe: Recipe,
+    file: &str,
+) -> Result<(), Failure> {
+    if !job.images()?.is_empty() {
+        let name = job.name();
+        let text =
+            format!("job {name} has images of its own; give the imported one another name with --name");
+        return Err(Failure::new(Exit::Refused, text));
+    }
+    recipe.settings.tiers = tiers::chosen(&[], false, store)?;
+    recipe.id = tiers::id_for(&recipe.settings, String::new())?;
+    recipe.write(job)?;
+    let bar = report::progress(&format!("importing image {}", archive.epoch()), archive.bytes());
+    let done = archive.unpack(job.folder(), &|bytes| bar.inc(bytes));
+    bar.finish_and_clear();
+    done.map_err(|error| of_archive(file, error))
+}
