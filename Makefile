@@ -11,7 +11,7 @@ SAY = @printf '\n==> %s\n'
 
 .PHONY: help demo build test test-full support check unit loom e2e deps install clean
 .PHONY: bench bench-aickpt bench-codecs bench-exec bench-figure4 bench-flush bench-hierarchy bench-memory-tier
-.PHONY: bench-pager bench-precopy bench-remote bench-restart bench-tree bench-policy
+.PHONY: bench-pager bench-precopy bench-remote bench-restart bench-tiers bench-tree bench-policy
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
@@ -143,6 +143,9 @@ bench-remote: build ## an image to three Garage nodes and back, beside curl (< 1
 
 bench-restart: build ## restart by how the image came about, beside the floor (< 2 minutes, 3 GB of memory)
 	@/usr/bin/python3 benches/restart.py
+
+bench-tiers: build ## run time with a lower tier that is down, slow, full or refuses, beside none (< 15 minutes)
+	@/usr/bin/python3 benches/tiers.py
 
 bench-tree: build ## stop of a job of 20 processes and 200 threads, holdfast check on it (< 2 minutes)
 	@/usr/bin/python3 benches/tree.py

@@ -233,7 +233,8 @@ pub struct RunArgs {
     pub keep: Option<u32>,
     /// Copy images to this tier too, behind the program's back: ADDRESS[,keep=N][,every=N][,max=SIZE][,rate=SIZE/s],
     /// for example dir=/pfs/me,keep=8,every=4 (may be given more than once, the fastest first; ADDRESS local: rules of
-    /// the store itself) [default: those of config.toml in the store, else in ~/.config/holdfast]
+    /// the store itself; memory[,keep=N][,max=SIZE]: images go into memory first, and to the store from there)
+    /// [default: those of config.toml in the store, else in ~/.config/holdfast]
     #[arg(long, value_name = "SPEC")]
     pub tier: Vec<TierSpec>,
     /// No tiers, whatever the configuration files say

@@ -11,11 +11,15 @@ use crate::settings::Settings;
 use holdfast_image::Epoch;
 use holdfast_tiers::stack::{LocalRules, TierSpec, TiersRecord};
 use holdfast_tiers::tier::{Tier, TierError, address};
-use holdfast_tiers::{Store, TierFolder};
+use holdfast_tiers::{Job, Store, TierFolder};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
+use std::path::PathBuf;
 use std::sync::Arc;
+
+/// What listings call the store.
+pub const LOCAL: &str = "local";
 
 /// The tiers of a job that is started, or read back, now.
 ///
@@ -27,16 +31,57 @@ pub fn chosen(given: &[TierSpec], none: bool, store: &Store) -> Result<Vec<TierS
         [] => config::tiers(store)?,
         given => given.to_vec(),
     };
+    let usage = |what: String| Err(Failure::new(Exit::Usage, what));
+    if let Some(at) = tiers.iter().rposition(TierSpec::is_memory).filter(|at| *at > 0) {
+        return usage(format!(
+            "tier {} has to be named first, and once: it is the fastest",
+            tiers[at].address
+        ));
+    }
     let mut seen = BTreeSet::new();
     match tiers.iter().find(|tier| !seen.insert(tier.address.as_str())) {
         None => Ok(tiers),
-        Some(tier) => Err(Failure::new(Exit::Usage, format!("tier {} is given twice", tier.address))),
+        Some(tier) => usage(format!("tier {} is given twice", tier.address)),
     }
 }
 
-/// Those below the first.
+/// Those below the store.
 pub fn lower(tiers: &[TierSpec]) -> Vec<TierSpec> {
-    tiers.iter().filter(|tier| !tier.is_local()).cloned().collect()
+    tiers.iter().filter(|tier| !tier.is_local() && !tier.is_memory()).cloned().collect()
+}
+
+/// Whether images move by themselves after a commit.
+pub fn move_down(tiers: &[TierSpec]) -> bool {
+    tiers.iter().any(|tier| !tier.is_local())
+}
+
+/// The one above the store, if there is one.
+pub fn memory(tiers: &[TierSpec]) -> Option<&TierSpec> {
+    tiers.iter().find(|tier| tier.is_memory())
+}
+
+/// The job with the memory that its settings ask for, and what there is to be said of it.
+pub fn with_memory(job: Job, settings: &Settings) -> (Job, Option<String>) {
+    let Some(spec) = memory(&settings.tiers) else { return (job, None) };
+    if job.is_in_memory() {
+        return (job, Some("the store is in memory itself: tier memory changes nothing".into()));
+    }
+    let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
+    let bases = match spec.memory_folder() {
+        Some(folder) => vec![folder.to_owned()],
+        None => std::iter::once(PathBuf::from("/dev/shm")).chain(own).collect(),
+    };
+    let mut why = None;
+    for base in bases {
+        match job.with_memory(&base) {
+            Ok(job) => return (job, None),
+            Err(error) => {
+                why.get_or_insert(error);
+            }
+        }
+    }
+    let why = why.map(|error| format!("tier memory cannot be had ({error}): images go to the store at once"));
+    (job, why)
 }
 
 /// The rules of the first.
@@ -121,9 +166,11 @@ pub fn versions(tier: &Arc<dyn Tier>, job: &str, id: Option<&str>) -> Result<Vec
 }
 
 /// What a listing says of the tiers of an image in the store: that, and those below that have it.
-pub fn names_of(record: &TiersRecord, epoch: Epoch) -> Vec<String> {
-    let lower = record.tiers.iter().filter(|tier| tier.versions.contains(&epoch.0));
-    std::iter::once("local").chain(lower.map(|tier| tier.tier.as_str())).map(str::to_owned).collect()
+pub fn names_of(job: &Job, record: &TiersRecord, epoch: Epoch) -> Vec<String> {
+    let (memory, folder) = job.places(epoch);
+    let own = [("memory", memory), (LOCAL, folder)].into_iter().filter_map(|(name, is)| is.then_some(name));
+    let lower = record.tiers.iter().filter(|tier| tier.tier != LOCAL && tier.versions.contains(&epoch.0));
+    own.chain(lower.map(|tier| tier.tier.as_str())).map(str::to_owned).collect()
 }
 
 #[cfg(test)]

@@ -159,6 +159,8 @@ pub struct TierStatus {
     pub error: Option<String>,
     /// In how many milliseconds it is tried again.
     pub again_ms: Option<u64>,
+    /// Why it is only read, if so.
+    pub read_only: Option<String>,
 }
 
 /// A copy under way.

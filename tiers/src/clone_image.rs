@@ -8,6 +8,7 @@ use crate::StoreError;
 use crate::files;
 use crate::format::manifest::MAX_LEN;
 use crate::job::{Job, JobLock};
+use crate::memory_first::MemoryFirst;
 use crate::names;
 use holdfast_image::Epoch;
 use std::fs;
@@ -28,7 +29,9 @@ impl Job {
         let image = self.open_image(epoch)?;
         for entry in &image.tables.entries {
             let name = names::segment_name(entry.epoch, entry.number);
-            link(&self.dir().join(&name), &to.dir().join(&name))?;
+            let here = [Some(self.dir()), self.memory().map(MemoryFirst::root)].into_iter().flatten();
+            let here = here.map(|folder| folder.join(&name)).find(|path| path.exists());
+            link(&here.unwrap_or_else(|| self.dir().join(&name)), &to.dir().join(&name))?;
         }
         let name = names::manifest_name(epoch);
         match self.folder().read(&name, MAX_LEN)? {

@@ -12,13 +12,15 @@ use crate::image::Image;
 use crate::image_info::ImageInfo;
 use crate::lineage::Lineage;
 use crate::link_meter::LinkMeter;
+use crate::memory_first::MemoryFirst;
 use crate::names::{self, FileName};
-use crate::tier::{Entry, LocalTier, MemoryTier, Tier};
+use crate::tier::{Entry, LocalTier, MemoryTier, Tier, TierError};
 use crate::tier_folder::TierFolder;
 use crate::writer::ImageWriter;
 use crate::writing::{SegmentNames, WritingImages};
 use crate::{StoreError, lock};
 use holdfast_image::Epoch;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, Write};
@@ -38,6 +40,10 @@ pub struct Job {
     dir: PathBuf,
     /// Where images are written and looked for first.
     folder: TierFolder,
+    /// What of that is in memory, if the job has such a tier.
+    memory: Option<MemoryFirst>,
+    /// Held while an image is removed, and while one is published below memory.
+    settling: Arc<Mutex<()>>,
 }
 
 /// The right to change a job's images; released when dropped or when its holder dies.
@@ -85,13 +91,54 @@ pub struct CleanReport {
 impl Job {
     /// `dir` was checked.
     pub(crate) fn new(name: &str, dir: PathBuf) -> Result<Job, StoreError> {
-        let tier: Arc<dyn Tier> = match MemoryTier::of_folder(&dir) {
-            Some(memory) => Arc::new(memory),
-            None => Arc::new(LocalTier::at(dir.clone())),
+        let memory = MemoryFirst::of_job(&dir);
+        let tier: Arc<dyn Tier> = match (&memory, MemoryTier::of_folder(&dir)) {
+            (Some(first), _) => Arc::new(first.clone()),
+            (None, Some(memory)) => Arc::new(memory),
+            (None, None) => Arc::new(LocalTier::at(dir.clone())),
         };
         let folder =
             TierFolder::new(tier, "").ok_or_else(|| StoreError::misuse(&dir, "no folder of a tier"))?;
-        Ok(Job { name: name.to_owned(), dir, folder })
+        Ok(Job { name: name.to_owned(), dir, folder, memory, settling: Arc::default() })
+    }
+
+    /// The same job, whose images are put into memory first: below `base`, which is in a tmpfs or on a file system with
+    /// DAX.
+    ///
+    /// # Errors
+    /// The memory cannot be had.
+    pub fn with_memory(&self, base: &Path) -> Result<Job, TierError> {
+        let made = MemoryFirst::make(base, &self.dir, &self.name)?;
+        let folder = TierFolder::of(Arc::new(made.clone()), "")?;
+        Ok(Job { folder, memory: Some(made), ..self.clone() })
+    }
+
+    /// The memory that its images are put into first, if it has such a tier.
+    pub fn memory(&self) -> Option<&MemoryFirst> {
+        self.memory.as_ref()
+    }
+
+    /// Where of the first tier an image is: in memory, in the folder.
+    pub fn places(&self, epoch: Epoch) -> (bool, bool) {
+        self.memory.as_ref().map_or((false, true), |memory| memory.has(epoch))
+    }
+
+    /// Whether the store itself is in memory.
+    pub fn is_in_memory(&self) -> bool {
+        MemoryTier::of_folder(&self.dir).is_some()
+    }
+
+    /// Its memory goes, with the images that are only there.
+    ///
+    /// # Errors
+    /// As rmdir(2).
+    pub fn discard_memory(&self) -> io::Result<()> {
+        self.memory.as_ref().map_or(Ok(()), MemoryFirst::discard)
+    }
+
+    /// Held while no image of the first tier is removed.
+    pub(crate) fn settle(&self) -> MutexGuard<'_, ()> {
+        self.settling.lock()
     }
     /// The same job, whose images are written to this folder, and looked for there first. All else stays where it is.
     pub fn with_first_tier(mut self, folder: TierFolder) -> Job {
@@ -323,7 +370,11 @@ impl Job {
     /// # Errors
     /// There is no such image, or it is intact nowhere.
     pub fn open_image_from(&self, epoch: Epoch, below: &[TierFolder]) -> Result<Image, StoreError> {
-        let folders: Vec<TierFolder> = [&self.folder].into_iter().chain(below).cloned().collect();
+        // Where a copy in memory is damaged, that of the folder below is read.
+        let own =
+            self.memory.as_ref().and_then(|memory| TierFolder::new(Arc::new(memory.folder().clone()), ""));
+        let folders: Vec<TierFolder> =
+            [self.folder.clone()].into_iter().chain(own).chain(below.iter().cloned()).collect();
         Image::open(&folders, epoch)
     }
 
@@ -334,6 +385,7 @@ impl Job {
     /// There is no such image, or a file cannot be removed.
     pub fn remove_image(&self, lock: &JobLock, epoch: Epoch) -> Result<u64, StoreError> {
         self.check_lock(lock)?;
+        let _settled = self.settle();
         let mut found = self.folder.list()?;
         let Some(at) = found.iter().position(|(name, _)| *name == FileName::Manifest(epoch)) else {
             return Err(StoreError::NoImage { path: self.dir.clone(), epoch });

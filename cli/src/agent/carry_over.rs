@@ -28,6 +28,8 @@ pub struct CarryOver {
     pub write_rate: WriteRate,
     /// Files that the last image does not have: said once.
     pub unsaved: Vec<Name>,
+    /// It was said that an image found no room in memory.
+    pub told_passed_by: bool,
 }
 
 impl CarryOver {

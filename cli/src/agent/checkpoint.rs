@@ -22,6 +22,7 @@ use super::write_monitor::{Costs, Scene, WriteMonitor};
 use crate::link::Tell;
 use crate::report;
 use crate::settings::{OrderChoice, Settings};
+use crate::tiers;
 use holdfast_image::bytes::Name;
 use holdfast_image::kinds::{Tracker, UsedEngine};
 use holdfast_image::manifest::{AccessCounts, EpochFigures};
@@ -33,7 +34,9 @@ use holdfast_pager::{FlushQueue, Order as QueueOrder};
 use holdfast_process::{Cut, FrozenMemory, Members, Tracer, Tracking};
 use holdfast_sys::clock::elapsed_ns;
 use holdfast_tiers::stack::Cascade;
-use holdfast_tiers::{CommitRecord, ImageInfo, ImageWriter, PipelineOptions, Record, StoreError};
+use holdfast_tiers::{
+    CommitRecord, ImageInfo, ImageWriter, MemoryFirst, PipelineOptions, Record, StoreError,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -71,7 +74,12 @@ fn make(
     let mut carry_over = context.carry_over.lock();
     let members = request.members()?;
     let settings = context.settings.with(&request.options.changes);
-    let headroom = Headroom::of(&members)?;
+    let mut headroom = Headroom::of(&members)?;
+    if let Some(memory) = context.job.memory().filter(|memory| memory.is_written()) {
+        let most = tiers::memory(&context.settings.tiers).and_then(|spec| spec.rules.max_bytes);
+        let share = memory.used().saturating_add(headroom.share_with_tier());
+        memory.limit(share.min(most.unwrap_or(u64::MAX)));
+    }
     let settings = headroom.bounded(settings);
     let mut attempt = Attempt {
         context,
@@ -86,6 +94,7 @@ fn make(
     };
     let mut committed = false;
     let result = attempt.run(&mut committed);
+    attempt.tell_passed_by(&result);
     attempt.members.tell(if committed { Tracking::committed } else { Tracking::failed });
     if let Some(contents) = context.contents.as_ref().filter(|_| committed) {
         contents.committed();
@@ -338,6 +347,18 @@ impl Attempt<'_> {
                 }
             }
             self.carry_over.unsaved = names.into_iter().cloned().collect();
+        }
+    }
+
+    /// Says once that an image found no room in memory.
+    fn tell_passed_by(&mut self, result: &Result<ImageInfo, CheckpointError>) {
+        let why = self.context.job.memory().and_then(MemoryFirst::passed_by);
+        let (Some(why), Ok(info)) = (why, result) else { return };
+        let text = format!("image {} went past tier memory, to the store: {why}", info.epoch);
+        if std::mem::replace(&mut self.carry_over.told_passed_by, true) {
+            tracing::info!("{text}");
+        } else {
+            self.context.warn(text);
         }
     }
 

@@ -201,7 +201,8 @@ pub fn nothing_protected(pid: i32) -> Refusal {
 /// Below which private mappings of files are memory that a restart mapped.
 pub fn own_files(context: &JobContext) -> Vec<PathBuf> {
     let common = context.common.get().map(|common| common.shown().to_owned());
-    [context.job.dir().to_owned()].into_iter().chain(common).collect()
+    let memory = context.job.memory().map(|memory| memory.root().to_owned());
+    [context.job.dir().to_owned()].into_iter().chain(memory).chain(common).collect()
 }
 
 fn options(

@@ -61,10 +61,35 @@ impl Headroom {
         Settings { cow: Cow(CowLimit::Bytes(most)), ..settings }
     }
 
+    /// What of it the memory tier may take for an image: half of what there is, so that as much is left for copies;
+    /// where no group limits it, half of what the host has left. Copies get the rest.
+    pub fn share_with_tier(&mut self) -> u64 {
+        match &mut self.most {
+            Some(most) => {
+                let share = most.saturating_sub(LEAST) / 2;
+                *most -= share;
+                share
+            }
+            None => of_host().map_or(0, |host| host.left() / 2),
+        }
+    }
+
     /// Most pages that may be copied inside the stop, of each of `processes` processes.
     pub fn most_copied(&self, processes: usize) -> Option<PageCount> {
         self.most.map(|most| PageCount(most / PAGE_SIZE / (processes.max(1) as u64)))
     }
+}
+
+/// What the whole host has (proc_meminfo(5)).
+pub fn of_host() -> Option<Room> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let bytes = |name: &str| {
+        let number = line(name)?.split_whitespace().next()?.parse::<u64>().ok()?;
+        Some(number.saturating_mul(1024))
+    };
+    let (limit, left) = (bytes("MemTotal")?, bytes("MemAvailable")?);
+    Some(Room { group: "/".into(), limit, used: limit.saturating_sub(left) })
 }
 
 fn kilobytes(status: &Status, name: &str) -> u64 {
@@ -121,5 +146,11 @@ mod tests {
         assert_eq!(bound(Some(32 << 20), "16M"), "16M");
         assert_eq!(headroom(Some(32 << 20)).most_copied(4), Some(PageCount(2048)));
         assert_eq!(headroom(None).most_copied(4), None);
+        // The memory tier takes from the same.
+        let mut tight = headroom(Some(LEAST + (32 << 20)));
+        assert_eq!(tight.share_with_tier(), 16 << 20);
+        assert_eq!(tight.most, Some(LEAST + (16 << 20)));
+        assert_eq!(headroom(Some(LEAST)).share_with_tier(), 0);
+        assert!(of_host().unwrap().left() > 0 && headroom(None).share_with_tier() > 0);
     }
 }

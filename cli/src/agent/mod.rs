@@ -35,6 +35,7 @@ use crate::last_restart::LastRestart;
 use crate::link::{Link, Tell};
 use crate::log;
 use crate::settings::Recipe;
+use crate::tiers as tiers_of_jobs;
 use carry_over::CarryOver;
 use checked::CheckedImage;
 use context::JobContext;
@@ -105,6 +106,11 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         (job, lock, recipe)
     };
     start_log(&job);
+    let (job, memory_told) = tiers_of_jobs::with_memory(job, &recipe.settings);
+    if let (Some(memory), Some(epoch)) = (job.memory(), args.restart) {
+        // The program may be mapped from it.
+        memory.pin(Epoch(epoch));
+    }
     // A file that reaches RLIMIT_FSIZE is an error (EFBIG), not our end (setrlimit(2)).
     signals::set_ignored(libc::SIGXFSZ, true);
     let cleaned = job.clean(&lock)?;
@@ -142,6 +148,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         carry_over: Mutex::default(),
     });
     space::serve(&context);
+    memory_told.into_iter().for_each(|text| context.warn(text));
     let inherited_fds = (!args.attach_env).then(|| args.inherited.clone());
     let mut event_loop =
         EventLoop::new(Arc::clone(&context), listener, messages, ATTACH_PATIENCE, inherited_fds)

@@ -3,16 +3,20 @@
 //! Used by the agent's start and its loop. Invariants: nothing here waits for a tier; what a tier does or fails to do
 //! is never a failure of the job.
 
+use super::headroom;
 use crate::exit::Failure;
 use crate::link::{Link, Tell};
 use crate::settings::Recipe;
 use crate::tiers;
 use holdfast_image::Epoch;
 use holdfast_image::control::{CopyStatus, TierStatus};
+use holdfast_sys::cgroup::{self, Room};
 use holdfast_sys::{attributes, sched};
-use holdfast_tiers::Job;
-use holdfast_tiers::stack::{Activity, Cascade, CascadeOptions, TierState};
+use holdfast_tiers::policy::Retention;
+use holdfast_tiers::stack::{Activity, Cascade, CascadeOptions, TierSpec, TierState};
+use holdfast_tiers::{Job, MemoryFirst};
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long an agent without a program goes on copying.
@@ -36,19 +40,35 @@ fn low_priority() {
 /// # Errors
 /// No thread can be made.
 pub fn start(job: &Job, recipe: &Recipe, link: Option<Link>) -> Result<Option<Cascade>, Failure> {
-    if recipe.settings.tiers.is_empty() || recipe.id.is_empty() {
+    // What is in memory has to be in the store, too, before the host goes.
+    let home = job.memory().and_then(|_| TierSpec::new(tiers::LOCAL).ok());
+    let lower = if recipe.id.is_empty() { Vec::new() } else { tiers::lower(&recipe.settings.tiers) };
+    if home.is_none() && (recipe.settings.tiers.is_empty() || recipe.id.is_empty()) {
         return Ok(None);
+    }
+    let keep = tiers::local_rules(&recipe.settings).keep;
+    let home = home.map(|spec| TierSpec { rules: Retention { keep, ..Retention::default() }, ..spec });
+    let in_memory = tiers::memory(&recipe.settings.tiers).and_then(|spec| spec.rules.keep);
+    if let Some(memory) = job.memory() {
+        watch_memory(memory.clone())?;
     }
     let name = job.name().to_owned();
     let options = CascadeOptions {
         job: job.clone(),
         folder: tiers::folder(job.name(), &recipe.id),
-        tiers: tiers::lower(&recipe.settings.tiers),
+        tiers: home.into_iter().chain(lower).collect(),
+        keep_in_memory: in_memory.and_then(|keep| usize::try_from(keep).ok()).unwrap_or(1),
         open: Arc::new(tiers::open),
         on_thread: low_priority,
         on_failure: Box::new(move |state: &TierState, is_first| {
-            let error = state.error.as_deref().unwrap_or("unknown error");
             let tier = &state.spec.address;
+            if let Some(why) = &state.read_only {
+                let text = format!("tier {tier} is only read: {why}; no image goes there");
+                tracing::info!("{text}");
+                link.iter().for_each(|link| link.tell(&Tell::Warning { text: text.clone() }));
+                return;
+            }
+            let error = state.error.as_deref().unwrap_or("unknown error");
             let text = format!("warning: tier {tier}: {error}; images wait for it, and it is tried again");
             tracing::warn!("{text}");
             if let Some(link) = link.as_ref().filter(|_| is_first) {
@@ -59,6 +79,27 @@ pub fn start(job: &Job, recipe: &Recipe, link: Option<Link>) -> Result<Option<Ca
         }),
     };
     Cascade::start(options).map(Some).map_err(|error| Failure::system("starting the cascade", &error))
+}
+
+/// What the program needs is worth more than a restart that is fast: when little is left of its control group, or of
+/// the host, all that the store has leaves memory.
+fn watch_memory(memory: MemoryFirst) -> Result<(), Failure> {
+    const LOOK: Duration = Duration::from_millis(500);
+    let watch = move || loop {
+        thread::sleep(LOOK);
+        if memory.used() > 0 && is_short(cgroup::tightest(std::process::id()).as_ref(), headroom::of_host()) {
+            // What cannot be removed now is tried again.
+            let _ = memory.trim(0);
+        }
+    };
+    let made = thread::Builder::new().name("memory".into()).spawn(watch);
+    made.map(drop).map_err(|error| Failure::system("starting the thread that watches memory", &error))
+}
+
+/// Whether less than an eighth is left of what the group may have, or than a sixteenth of the host's.
+fn is_short(group: Option<&Room>, host: Option<Room>) -> bool {
+    group.is_some_and(|room| room.left() < room.limit / 8)
+        || host.is_some_and(|room| room.left() < room.limit / 16)
 }
 
 /// What `status` says of tiers.
@@ -72,6 +113,7 @@ pub fn status(cascade: Option<&Cascade>) -> Vec<TierStatus> {
             _ => None,
         },
         error: state.error,
+        read_only: state.read_only,
         again_ms: match state.activity {
             Activity::Failed { again } => {
                 let left = again.saturating_duration_since(Instant::now());
@@ -99,4 +141,18 @@ pub fn left_over(job: &str, cascade: Option<&Cascade>) -> Vec<String> {
         })
     };
     cascade.map(|cascade| cascade.states().into_iter().filter_map(line).collect()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_left_when_the_program_may_need_it() {
+        let room = |left: u64| Room { group: "/".into(), limit: 1600, used: 1600 - left };
+        assert!(!is_short(None, None));
+        assert!(!is_short(Some(&room(200)), Some(room(100))));
+        assert!(is_short(Some(&room(199)), Some(room(1600))));
+        assert!(is_short(None, Some(room(99))));
+    }
 }

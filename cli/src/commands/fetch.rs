@@ -121,6 +121,8 @@ fn fetch(job: &Job, source: &Source, old: Option<&Recipe>, given: &[TierSpec]) -
         CopyError::Foreign { .. } => Failure::new(Exit::Refused, error.to_string()),
         CopyError::Stopped => Failure::new(Exit::Internal, error.to_string()),
     })?;
+    // A copy in memory may be what was damaged.
+    job.memory().map_or(Ok(0), |memory| memory.trim(0))?;
     drop(lock);
     let (name, tier) = (job.name(), &source.spec.address);
     report::note(&format!(
@@ -169,7 +171,12 @@ pub fn is_needed(store: &Store, job: &str, epoch: Option<Epoch>) -> bool {
     let Some(newest) = newest.filter(|image| image.complete) else { return true };
     let record = TiersRecord::read(&job);
     epoch.is_none()
-        && record.tiers.iter().flat_map(|tier| &tier.versions).any(|&there| there > newest.epoch.0)
+        && record
+            .tiers
+            .iter()
+            .filter(|tier| tier.tier != tiers::LOCAL)
+            .flat_map(|tier| &tier.versions)
+            .any(|&there| there > newest.epoch.0)
 }
 
 /// Fetches an image in a process of its own.

@@ -92,7 +92,7 @@ fn row(job: &Job) -> Result<Row, Failure> {
     drop(lock);
     let status = if running { Agent::connect(job).and_then(|agent| agent.status()).ok() } else { None };
     let record = TiersRecord::read(job);
-    let images = job.images()?.into_iter().map(|info| image_row(info, &record)).collect::<Vec<_>>();
+    let images = job.images()?.into_iter().map(|info| image_row(job, info, &record)).collect::<Vec<_>>();
     let tiers = tier_rows(record, status.as_ref());
     Ok(Row {
         job: job.name().to_owned(),
@@ -112,8 +112,8 @@ fn row(job: &Job) -> Result<Row, Failure> {
     })
 }
 
-fn image_row(info: ImageInfo, record: &TiersRecord) -> ImageRow {
-    let tiers = tiers::names_of(record, info.epoch);
+fn image_row(job: &Job, info: ImageInfo, record: &TiersRecord) -> ImageRow {
+    let tiers = tiers::names_of(job, record, info.epoch);
     ImageRow { info, tiers }
 }
 
@@ -142,6 +142,9 @@ fn tier_text(row: &TierRow) -> String {
     if let Some(copy) = &row.copying {
         let (done, total) = (report::size(copy.done), report::size(copy.total));
         line.push_str(&format!(", copying image {}: {done} of {total}", copy.epoch));
+    }
+    if let Some(why) = &row.record.read_only {
+        line.push_str(&format!(", only read: {why}"));
     }
     if !waiting.is_empty() {
         line.push_str(&format!(", {} wait", waiting.len()));
@@ -259,7 +262,7 @@ mod tests {
     }
 
     fn local(info: ImageInfo) -> ImageRow {
-        image_row(info, &TiersRecord::default())
+        ImageRow { info, tiers: vec!["local".into()] }
     }
 
     #[test]
@@ -297,9 +300,11 @@ mod tests {
             versions: vec![1, 2],
             waiting: vec![3, 4],
             error: Some("not reachable".into()),
-            known_ns: 0,
+            ..TierRecord::default()
         };
         let record = TiersRecord { tiers: vec![record] };
+        let at =
+            |info, tiers: &[&str]| ImageRow { info, tiers: tiers.iter().map(|&t| t.to_owned()).collect() };
         let live = TierStatus { tier: "dir=/pfs".into(), again_ms: Some(1), ..TierStatus::default() };
         let status = JobStatus { tiers: vec![live], ..JobStatus::default() };
         let row = Row {
@@ -310,7 +315,7 @@ mod tests {
             command: Vec::new(),
             newest: Some(Epoch(3)),
             last_error: None,
-            images: vec![image_row(image(2, None, 1), &record), image_row(image(3, Some(2), 1), &record)],
+            images: vec![at(image(2, None, 1), &["local", "dir=/pfs"]), local(image(3, Some(2), 1))],
             tiers: tier_rows(record, Some(&status)),
         };
         assert_eq!(

@@ -282,6 +282,9 @@ fn finish(args: &PruneArgs, job: &Job, report: &Report) -> Result<(), Failure> {
 
 /// Removes the folder of a job without images. File tails that a restart cut off belong to the user: they stay.
 fn remove_job(job: &Job) -> String {
+    if let Err(error) = job.discard_memory() {
+        return format!("memory of job {} stays: {error}\n", job.name());
+    }
     let saved = job.saved_dir();
     if fs::read_dir(&saved).is_ok_and(|mut entries| entries.next().is_some()) {
         return format!("kept {}: parts of your files that restarts cut off\n", saved.display());

@@ -27,7 +27,7 @@ pub fn run(name: &ImageName, json: bool, root: Option<&Path>) -> Result<(), Fail
     let job = crate::names::open_job(&store, &name.job)?;
     let image = crate::names::open_image(&job, name.epoch)?;
     let record = crate::names::record_of(&image)?;
-    let tiers = tiers::names_of(&TiersRecord::read(&job), image.epoch());
+    let tiers = tiers::names_of(&job, &TiersRecord::read(&job), image.epoch());
     let last_restart = LastRestart::read(&job);
     if json {
         return report::print_json(&serde_json::json!({

@@ -30,7 +30,7 @@ pub fn run(name: &str, wait: bool, root: Option<&Path>) -> Result<(), Failure> {
     if recipe.settings.tiers.is_empty() {
         recipe.settings.tiers = tiers::chosen(&[], false, &store)?;
     }
-    if tiers::lower(&recipe.settings.tiers).is_empty() {
+    if tiers::lower(&recipe.settings.tiers).is_empty() && job.memory().is_none() {
         return Err(Failure::new(
             Exit::Usage,
             format!("job {name} has no tiers; name some with --tier at `restart`"),
@@ -110,6 +110,10 @@ fn finish(job: &str, states: &[TierStatus]) -> Result<(), Failure> {
         match (&state.error, state.newest) {
             (Some(error), _) => {
                 lines.push(format!("tier {tier}: {waiting} images of job {job} wait: {error}"))
+            }
+            (None, _) if state.read_only.is_some() => {
+                let why = state.read_only.as_deref().unwrap_or_default();
+                report::print(&format!("tier {tier} is only read: {why}\n"))?;
             }
             (None, Some(newest)) => report::print(&format!("tier {tier}: newest image {newest}\n"))?,
             (None, None) => report::print(&format!("tier {tier}: no image\n"))?,

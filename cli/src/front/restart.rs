@@ -25,6 +25,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::ExitStatus;
 
 /// So often a restart is tried that fails for a reason that passes.
@@ -159,7 +160,7 @@ fn start(
 ) -> Result<(Spawned, Launched), Failure> {
     let (ours, theirs) = fd::socketpair(libc::SOCK_SEQPACKET)
         .map_err(|error| Failure::system("socketpair for the seed", &error))?;
-    let lazy = is_lazy(request.memory, image, record);
+    let lazy = is_lazy(request, image, record);
     let several = !record.others.is_empty();
     let served = page_server(request, image, lazy);
     let task = RestartTask {
@@ -254,6 +255,7 @@ fn wait_until_it_runs(agent: &Launched, state: &StartState, job: &Job) -> Result
                 Ok(Some(Tell::Failed { exit, message, kind })) => {
                     return Err(Failure { exit, message, kind });
                 }
+                Ok(Some(Tell::Warning { text })) => report::note(&text),
                 Ok(_) => {}
                 Err(_) => return Err(link::lost(&job.dir().join("agent.log"))),
             }
@@ -266,11 +268,13 @@ fn wait_until_it_runs(agent: &Launched, state: &StartState, job: &Job) -> Result
     }
 }
 
-fn is_lazy(memory: MemoryMode, image: &Image, record: &ProcessRecord) -> bool {
+fn is_lazy(request: &RestartRequest<'_>, image: &Image, record: &ProcessRecord) -> bool {
     let mappable = || image.extents().iter().any(|e| matches!(e.source, ExtentSource::Mappable { .. }));
     // Just-in-time compilers make code of memory that was data at the checkpoint.
-    let may_be_code = || !fd::is_noexec(&image.dir()).unwrap_or(false);
-    match memory {
+    let in_memory = request.job.memory().map(|memory| memory.root().to_owned());
+    let folders: Vec<PathBuf> = in_memory.into_iter().chain([image.dir()]).collect();
+    let may_be_code = || !folders.iter().any(|folder| fd::is_noexec(folder).unwrap_or(false));
+    match request.memory {
         MemoryMode::Eager => false,
         MemoryMode::Lazy if has_go(record) => {
             report::note("--lazy is not safe for code in Go: all memory is read before the program runs");

@@ -16,6 +16,7 @@ use holdfast_image::control::{Reply, Request, Wishes};
 use holdfast_sys::signals::{self, Arrived, SignalMessages};
 use holdfast_sys::{poll, spawn};
 use holdfast_tiers::Job;
+use holdfast_tiers::stack::TiersRecord;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
@@ -324,13 +325,33 @@ impl Front<'_> {
         ));
     }
 
+    /// What the agent has yet to copy, as it has written that down: nobody is waited for.
+    fn tell_of_waiting(&self) {
+        let name = self.job.name();
+        for tier in TiersRecord::read(self.job).tiers.iter().filter(|tier| !tier.waiting.is_empty()) {
+            let why = tier.error.as_ref().map(|error| format!(" ({error})")).unwrap_or_default();
+            let what = match tier.waiting.as_slice() {
+                [image] => format!("image {image} of job {name} is"),
+                more => format!("{} images of job {name} are", more.len()),
+            };
+            report::note(&format!(
+                "{what} not on tier {} yet{why}; its agent goes on for a while, and `holdfast sync {name}` does the \
+                 rest",
+                tier.tier
+            ));
+        }
+    }
+
     fn ending(mut self, status: ExitStatus, state: &StartState) -> Ending {
         self.hear();
         if !status.success() {
             self.agent.link.tell(&Tell::Over);
         }
-        if self.stopped && !tiers::lower(&self.settings.tiers).is_empty() {
-            self.wait_for_tiers(state);
+        if tiers::move_down(&self.settings.tiers) {
+            if self.stopped {
+                self.wait_for_tiers(state);
+            }
+            self.tell_of_waiting();
         }
         // Where the agent was killed, too, nobody else would.
         self.job.remove_dead_socket();

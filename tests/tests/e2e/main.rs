@@ -28,5 +28,7 @@ mod security;
 mod servers;
 mod stops;
 mod tiers;
+mod tiers_faults;
+mod tiers_memory;
 mod torture;
 mod trees_apps;

@@ -82,11 +82,11 @@ impl Drop for Group {
 
 /// A program that touches `mib` of heap and writes `dirty` of them anew all the time, alone with its agent in the
 /// group. It begins when all of them are there: what was touched before would be counted elsewhere.
-fn start(bed: &Bed, group: &Group, mib: u64, dirty: u64) -> Result<(Child, i32)> {
+fn start(bed: &Bed, group: &Group, options: &[&str], mib: u64, dirty: u64) -> Result<(Child, i32)> {
     let app = App::program("toucher", &[&mib.to_string(), "1000000", "20", &dirty.to_string()]);
     let script = "until [ -e go ]; do sleep 0.02; done; exec \"$@\"";
     let words = [&["/bin/sh", "-c", script, "sh"][..], &app.words()].concat();
-    let mut front = bed.run_command(JOB, &[], &words)?.spawn()?;
+    let mut front = bed.run_command(JOB, options, &words)?.spawn()?;
     let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
     let agent = bed.agent_pid(JOB)?.context("an agent")?;
     let score = fs::read_to_string(format!("/proc/{agent}/oom_score_adj"))?;
@@ -115,10 +115,22 @@ fn group(bed: &Bed) -> Option<Group> {
 #[test]
 fn a_program_in_a_tight_control_group_outlives_its_checkpoints() -> Result<()> {
     let (mib, limit, count) = if full() { (300, 400, 20) } else { (120, 180, 2) };
+    outlives(&[], mib, limit, count)
+}
+
+/// What images take of memory counts for the group: it is what is left beside the program and the copies, and what
+/// does not fit goes to the store.
+#[test]
+fn images_in_memory_take_nothing_that_the_program_needs() -> Result<()> {
+    let (mib, limit, count) = if full() { (300, 450, 20) } else { (120, 200, 2) };
+    outlives(&["--tier", "memory,keep=1"], mib, limit, count)
+}
+
+fn outlives(options: &[&str], mib: u64, limit: u64, count: usize) -> Result<()> {
     let bed = Bed::new(User::Ordinary).context("a bed")?;
     let Some(group) = group(&bed) else { return Ok(()) };
     group.limit_to(limit << 20)?;
-    let (mut front, pid) = start(&bed, &group, mib, mib / 3)?;
+    let (mut front, pid) = start(&bed, &group, options, mib, mib / 3)?;
     let mut images = 0;
     for number in 1..=count {
         let before = lines(&bed);
@@ -136,12 +148,14 @@ fn a_program_in_a_tight_control_group_outlives_its_checkpoints() -> Result<()> {
             break;
         }
     }
+    bed.until("all images in the store", PATIENCE, || bed.images(JOB).len() >= images)?;
     for image in bed.images(JOB) {
         bed.say(&["verify", &format!("{JOB}@{image}")])?.success()?;
     }
     ensure!(bed.images(JOB).len() == images, "{images} were taken, there are {:?}", bed.images(JOB));
     holdfast_tests::restart_chain::kill_program(pid, &mut front)?;
-    bed.check_clean(JOB)
+    bed.check_clean(JOB)?;
+    bed.say(&["prune", JOB, "--all"])?.success().map(drop)
 }
 
 #[test]
@@ -149,7 +163,7 @@ fn a_checkpoint_without_room_is_refused_before_the_stop() -> Result<()> {
     let bed = Bed::new(User::Ordinary).context("a bed")?;
     let Some(group) = group(&bed) else { return Ok(()) };
     group.limit_to(1 << 30)?;
-    let (mut front, _) = start(&bed, &group, 32, 1)?;
+    let (mut front, _) = start(&bed, &group, &[], 32, 1)?;
     // The program's size changes no more.
     group.limit_to(group.used()? + (12 << 20))?;
     let said = bed.say(&["checkpoint", JOB])?;

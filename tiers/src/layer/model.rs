@@ -105,6 +105,7 @@ impl Model {
             bandwidth: None,
             mappable: false,
             single_writer: None,
+            read_only: None,
         })
     }
 

@@ -16,7 +16,7 @@ use super::record::{TierRecord, TiersRecord};
 use super::remove::{self, SegmentTables};
 use crate::files::MAX_RECIPE_LEN;
 use crate::tier::{Tier, TierError};
-use crate::{Job, TierFolder, files};
+use crate::{Job, MemoryFirst, TierFolder, files, names};
 use holdfast_image::Epoch;
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeSet;
@@ -32,7 +32,7 @@ const STALLED: Duration = Duration::from_secs(30);
 /// Opens a tier.
 pub type Opener = Arc<dyn Fn(&TierSpec) -> Result<Arc<dyn Tier>, TierError> + Send + Sync>;
 
-/// Is told of a tier that fails.
+/// Is told of a tier that fails, or is only read.
 pub type OnFailure = Box<dyn Fn(&TierState, bool) + Send + Sync>;
 
 /// What a cascade is made of.
@@ -41,13 +41,15 @@ pub struct CascadeOptions {
     pub job: Job,
     /// The job's folder in each lower tier.
     pub folder: String,
-    /// The lower tiers.
+    /// The lower tiers; with memory above the job's folder that as well, as `local`.
     pub tiers: Vec<TierSpec>,
+    /// So many of the newest images stay in memory.
+    pub keep_in_memory: usize,
     /// How they are opened.
     pub open: Opener,
     /// Called by each thread when it begins.
     pub on_thread: fn(),
-    /// Called when a tier fails that did not fail before; `true`: for the first time.
+    /// Called when a tier fails that did not fail before; `true`: for the first time. Once for one that is only read.
     pub on_failure: OnFailure,
 }
 
@@ -89,6 +91,8 @@ pub struct TierState {
     pub error: Option<String>,
     /// Failures in a row.
     pub failures: u32,
+    /// Why it is only read, if so: it is to get nothing.
+    pub read_only: Option<String>,
     /// When something has moved last.
     moved: Instant,
     /// Versions that cannot be read at their source.
@@ -112,6 +116,7 @@ struct Inner {
 struct Shared {
     job: Job,
     folder: String,
+    keep_in_memory: usize,
     local: LocalVersions,
     open: Opener,
     on_failure: OnFailure,
@@ -143,6 +148,7 @@ impl Cascade {
             activity: Activity::Looking,
             error: None,
             failures: 0,
+            read_only: None,
             moved: Instant::now(),
             unusable: BTreeSet::new(),
             removed: None,
@@ -155,6 +161,7 @@ impl Cascade {
             local: LocalVersions::new(options.job.clone()),
             job: options.job,
             folder: options.folder,
+            keep_in_memory: options.keep_in_memory,
             open: options.open,
             on_failure: options.on_failure,
             inner: Mutex::new(Inner { states, asked: 1, hurried: 0, stopping: false }),
@@ -237,6 +244,9 @@ impl Drop for Cascade {
 
 impl TierState {
     fn wanted(&self, here: &BTreeSet<u64>) -> Vec<u64> {
+        if self.read_only.is_some() {
+            return Vec::new();
+        }
         let usable = here.difference(&self.unusable).copied().collect();
         wanted(&self.spec.rules, &usable, &self.versions, self.removed)
     }
@@ -336,14 +346,24 @@ impl Worker {
     fn round(&mut self) -> Result<Option<String>, CopyError> {
         self.change(|state| state.activity = Activity::Looking);
         let shared = Arc::clone(&self.shared);
-        let to = match self.tier.take() {
-            Some(to) => to,
-            None => {
+        let home = shared.job.memory().filter(|_| self.spec.is_local());
+        let to = match (self.tier.take(), home) {
+            (Some(to), _) => to,
+            (None, Some(memory)) => {
+                TierFolder::of(Arc::new(memory.folder().clone()), "").map_err(CopyError::Target)?
+            }
+            (None, None) => {
                 let tier = (shared.open)(&self.spec).map_err(CopyError::Target)?;
                 TierFolder::of(tier, &shared.folder).map_err(CopyError::Target)?
             }
         };
-        if !self.cleaned {
+        if let Some(why) = to.tier().info().read_only.clone() {
+            let looked = self.read_only(&to, why).map(|()| None);
+            self.tier = Some(to);
+            return looked;
+        }
+        // The job's own folder is cleaned by the agent, which may be writing there.
+        if !self.cleaned && home.is_none() {
             // The job's lock is ours: no other writer of this folder is at work.
             to.tier().clean(&shared.folder).map_err(CopyError::Target)?;
             self.cleaned = true;
@@ -352,6 +372,10 @@ impl Worker {
         let mut there = to.inventory().map_err(CopyError::Target)?;
         let mut problem = None;
         loop {
+            if home.is_some() {
+                // The agent writes there too.
+                there = to.inventory().map_err(CopyError::Target)?;
+            }
             let here = shared.local.numbers().unwrap_or_default();
             let mut next = None;
             self.change(|state| {
@@ -372,14 +396,39 @@ impl Worker {
                     });
                 }
                 Err(CopyError::Target(TierError::Full { .. }))
-                    if self.trim(&to, &mut there, Some(epoch))? => {}
+                    if home.is_none() && self.trim(&to, &mut there, Some(epoch))? => {}
                 other => other?,
             }
         }
         self.change(|state| state.activity = Activity::Looking);
-        self.trim(&to, &mut there, None)?;
+        match home {
+            Some(memory) => self.leave_memory(memory)?,
+            None => drop(self.trim(&to, &mut there, None)?),
+        }
         self.tier = Some(to);
         Ok(problem)
+    }
+
+    /// What the job's folder has now is removed from memory, but for the newest images.
+    fn leave_memory(&self, memory: &MemoryFirst) -> Result<(), CopyError> {
+        let keep = if memory.is_written() { self.shared.keep_in_memory } else { 0 };
+        memory.trim(keep).map(drop).map_err(CopyError::Source)
+    }
+
+    /// Looks once what there is on a tier that is only read, and says that nothing will come.
+    fn read_only(&mut self, to: &TierFolder, why: String) -> Result<(), CopyError> {
+        if std::mem::replace(&mut self.cleaned, true) {
+            return Ok(());
+        }
+        self.change(|state| state.read_only = Some(why));
+        self.change(|state| state.waiting.clear());
+        let looked = to.inventory().map_err(CopyError::Target);
+        self.cleaned = looked.is_ok();
+        let there = looked?.versions;
+        self.change(|state| state.versions = there);
+        let state = self.shared.inner.lock().states[self.index].clone();
+        (self.shared.on_failure)(&state, true);
+        Ok(())
     }
 
     /// Removes what the rules no longer keep, or would no longer keep if a version were there that finds no room.
@@ -418,15 +467,18 @@ impl Worker {
             CopyError::Source(TierError::Settings { object: "job.json".into(), why: error.to_string() })
         })?;
         let pace = WorkerPace { worker: self, epoch: epoch.0 };
+        let recipe = (!self.spec.is_local()).then_some(&recipe[..]);
         let copier = Copier { from: self.shared.job.folder(), to, way: Way::Down, pace: &pace };
-        copier.version(epoch, Some(&recipe), there).map(drop)
+        copier.version(epoch, recipe, there).map(drop)
     }
 
     /// Changes the state of the tier; what a listing says of it is written down.
     fn change(&self, change: impl FnOnce(&mut TierState)) {
         let mut inner = self.shared.inner.lock();
         let state = &mut inner.states[self.index];
-        let told = |state: &TierState| (state.versions.clone(), state.waiting.clone(), state.error.clone());
+        let told = |state: &TierState| {
+            (state.versions.clone(), state.waiting.clone(), state.error.clone(), state.read_only.clone())
+        };
         let before = told(state);
         change(state);
         state.moved = Instant::now();
@@ -449,6 +501,7 @@ impl Shared {
             versions: state.versions.iter().copied().collect(),
             waiting: state.waiting.iter().copied().collect(),
             error: state.error.clone(),
+            read_only: state.read_only.clone(),
             known_ns: u64::try_from(now.as_nanos()).unwrap_or(0),
         };
         let record = TiersRecord { tiers: states.iter().map(tier).collect() };
@@ -482,6 +535,18 @@ impl Pace for WorkerPace<'_> {
         }
         state.moved = Instant::now();
         !inner.stopping
+    }
+
+    /// An image that is removed while it is copied to the job's own folder must not be there afterwards: what it names
+    /// may be gone.
+    fn commit(&self, commit: &mut dyn FnMut() -> Result<(), CopyError>) -> Result<(), CopyError> {
+        let _settled = self.worker.spec.is_local().then(|| self.worker.shared.job.settle());
+        let folder = self.worker.shared.job.folder();
+        let name = folder.blob(&names::manifest_name(Epoch(self.epoch)));
+        match name.map(|name| folder.tier().open(&name)) {
+            Ok(Err(error @ TierError::NotFound { .. })) => Err(CopyError::Source(error)),
+            _ => commit(),
+        }
     }
 
     fn piece(&self) -> u64 {

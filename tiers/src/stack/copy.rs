@@ -47,6 +47,13 @@ pub trait Pace {
     fn piece(&self) -> u64 {
         PIECE
     }
+    /// Runs the commit, if the version may still be committed.
+    ///
+    /// # Errors
+    /// Of the commit.
+    fn commit(&self, commit: &mut dyn FnMut() -> Result<(), CopyError>) -> Result<(), CopyError> {
+        commit()
+    }
 }
 
 /// What was done.
@@ -160,7 +167,7 @@ impl Copier<'_> {
             there.recipes.insert(epoch.0);
             self.way.point("cascade-recipe", "fetch-recipe");
         }
-        self.publish(&names::manifest_name(epoch), &bytes, true)?;
+        self.pace.commit(&mut || self.publish(&names::manifest_name(epoch), &bytes, true))?;
         there.versions.insert(epoch.0);
         self.way.point("cascade-manifest", "fetch-manifest");
         Ok(copied)

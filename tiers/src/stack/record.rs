@@ -26,6 +26,8 @@ pub struct TierRecord {
     pub waiting: Vec<u64>,
     /// Why not, if something failed.
     pub error: Option<String>,
+    /// Why it is only read, if so.
+    pub read_only: Option<String>,
     /// CLOCK_REALTIME of this knowledge, nanoseconds.
     pub known_ns: u64,
 }

@@ -9,10 +9,13 @@ use crate::tier::address::Address;
 use holdfast_image::size::{self, Size};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 
 /// The address of the first tier, the store itself, where only rules can be given.
-const LOCAL: &str = "local";
+pub(crate) const LOCAL: &str = "local";
+/// What the address of the tier above it begins with.
+const MEMORY: &str = "memory";
 
 /// A tier and its rules.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -40,6 +43,16 @@ impl TierSpec {
         self.address == LOCAL
     }
 
+    /// Whether this is memory, above the store.
+    pub fn is_memory(&self) -> bool {
+        self.address == MEMORY || self.address.starts_with("memory=")
+    }
+
+    /// The folder that it names, if this is memory and it names one.
+    pub fn memory_folder(&self) -> Option<&Path> {
+        self.address.strip_prefix("memory=").map(Path::new)
+    }
+
     /// Sets one rule: `keep`, `every`, `max` or `rate`.
     ///
     /// # Errors
@@ -49,6 +62,11 @@ impl TierSpec {
             "keep" => self.rules.keep = Some(count(rule, value)?),
             "every" if self.is_local() => {
                 return Err("every= is for lower tiers: local has all images".into());
+            }
+            "every" | "rate" if self.is_memory() => {
+                return Err(format!(
+                    "{rule}= is for lower tiers: memory takes each image as fast as it goes"
+                ));
             }
             "every" => self.rules.every = Some(count(rule, value)?),
             "max" => self.rules.max_bytes = Some(bytes(value)?),
@@ -144,6 +162,9 @@ mod tests {
         assert_eq!(read("s3://bucket/prefix").unwrap().to_string(), "s3://bucket/prefix");
         assert_eq!(read("dir=/x,max=1000").unwrap().to_string(), "dir=/x,max=1000");
         assert!(read("local,keep=2,max=1T").unwrap().is_local());
+        let memory = read("memory=/mnt/pmem,keep=2,max=1G").unwrap();
+        assert!(memory.is_memory() && memory.memory_folder() == Some(Path::new("/mnt/pmem")));
+        assert!(read("memory").unwrap().memory_folder().is_none());
     }
 
     #[test]
@@ -160,6 +181,8 @@ mod tests {
             "dir=/x,speed=3",
             "local,every=2",
             "local,rate=1M",
+            "memory,every=2",
+            "memory=/mnt,rate=1M",
             "s3://me:secret@bucket/prefix",
             "http://host/x?token=secret",
         ] {

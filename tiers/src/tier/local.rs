@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 const STAGING_LEN: usize = 4 << 20;
 
 /// See the head of the file.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct LocalTier {
     root: PathBuf,
     info: TierInfo,
@@ -37,7 +37,9 @@ impl LocalTier {
     pub fn open(root: &Path) -> Result<LocalTier, TierError> {
         let root = std::path::absolute(root).map_err(TierError::io("find", posix::shown(root)))?;
         posix::make_folder(&root, true)?;
-        Ok(LocalTier::at(root))
+        let mut tier = LocalTier::at(root);
+        tier.info.read_only = posix::why_read_only(&tier.root);
+        Ok(tier)
     }
 
     /// The tier in a folder that was checked.
@@ -49,6 +51,7 @@ impl LocalTier {
             bandwidth: None,
             mappable: true,
             single_writer: None,
+            read_only: None,
         };
         LocalTier { root, info }
     }

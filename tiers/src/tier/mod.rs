@@ -25,6 +25,7 @@ pub use error::TierError;
 pub use folder::FolderTier;
 pub use local::LocalTier;
 pub use memory::MemoryTier;
+pub(crate) use memory::MemoryWriter;
 pub use name::BlobName;
 pub use remote::RemoteTier;
 
@@ -57,6 +58,8 @@ pub struct TierInfo {
     pub mappable: bool,
     /// Why [`Tier::publish`] is no fence between two hosts, if so: the caller must see to it that only one writes.
     pub single_writer: Option<String>,
+    /// Why nothing can be written there, if so: the tier is listed and read alone.
+    pub read_only: Option<String>,
 }
 
 /// One blob in a listing.

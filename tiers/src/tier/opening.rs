@@ -19,7 +19,8 @@ pub fn open(address: &str) -> Result<Box<dyn Tier>, TierError> {
         }
         Address::Bucket { .. } | Address::Http { .. } => Ok(Box::new(RemoteTier::open(&parsed)?)),
         Address::Memory(_) => {
-            let why = "memory is no lower tier yet; a store in a tmpfs is in memory: --store /dev/shm/NAME";
+            let why =
+                "memory is the first tier of a job that runs: the job's images are listed with its store";
             Err(TierError::Settings { object: parsed.to_string(), why: why.to_owned() })
         }
     }

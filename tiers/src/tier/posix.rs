@@ -7,7 +7,9 @@
 
 use super::{Blob, TierError};
 use crate::lock::euid;
+use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+use nix::unistd::{AccessFlags, eaccess};
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -34,6 +36,16 @@ pub(super) fn not_own(owner: u32, mode: u32) -> Option<String> {
         return Some(format!("it belongs to uid {owner}, you are uid {own}"));
     }
     (mode & 0o022 != 0).then(|| format!("others may write to it (mode {:04o})", mode & 0o7777))
+}
+
+/// Why nothing can be written to a folder that is there, if so: its mode, or a file system that is mounted for reading.
+/// What cannot be asked is found out by the first write.
+pub(crate) fn why_read_only(path: &Path) -> Option<String> {
+    match eaccess(path, AccessFlags::W_OK) {
+        Err(Errno::EACCES) => Some("this user may not write to the folder".into()),
+        Err(Errno::EROFS) => Some("its file system is mounted for reading alone".into()),
+        _ => None,
+    }
 }
 
 fn check_owner(path: &Path, meta: &Metadata) -> Result<(), TierError> {

@@ -12,6 +12,7 @@ mod golden;
 mod hygiene;
 mod increments;
 mod memory;
+mod memory_first;
 mod memory_processes;
 mod mover;
 mod roundtrip;

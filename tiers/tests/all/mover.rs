@@ -43,6 +43,7 @@ fn models() -> [Model; 3] {
             bandwidth: None,
             mappable: false,
             single_writer: None,
+            read_only: None,
         })
     };
     [model("fast", Some(CAPACITY[0])), model("middle", Some(CAPACITY[1])), model("slow", None)]

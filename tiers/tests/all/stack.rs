@@ -30,25 +30,28 @@ impl Pace for Free {
 }
 
 /// A job of which each image changes a tenth of 600 pages.
-struct World {
-    job: Job,
-    lock: JobLock,
+pub struct World {
+    pub job: Job,
+    pub lock: JobLock,
     parent: Option<Arc<Lineage>>,
     pages: Model,
     /// Its content at each image.
-    then: Vec<Model>,
+    pub then: Vec<Model>,
 }
 
 impl World {
     fn new(store: &Path) -> World {
-        let job = Store::open(store).unwrap().create_job("job").unwrap();
+        World::of(Store::open(store).unwrap().create_job("job").unwrap())
+    }
+
+    pub fn of(job: Job) -> World {
         job.write_recipe(&serde_json::json!({ "command": ["sim"] })).unwrap();
         let lock = job.lock().unwrap();
         let pages = (1000..1600).map(|page| (page, page_of(Content::Noise, page))).collect();
         World { job, lock, parent: None, pages, then: Vec::new() }
     }
 
-    fn checkpoint(&mut self) -> u64 {
+    pub fn checkpoint(&mut self) -> u64 {
         let epoch = self.job.next_epoch().unwrap();
         let dirty: BTreeSet<u64> = match &self.parent {
             None => (1000..1600).collect(),
@@ -94,6 +97,7 @@ fn cascade(
     let options = CascadeOptions {
         job: job.clone(),
         folder: FOLDER.into(),
+        keep_in_memory: 1,
         tiers,
         open: Arc::new(open),
         on_thread: || (),
@@ -114,7 +118,7 @@ fn until(cascade: &Cascade, what: &str, enough: impl Fn(&[TierState]) -> bool) -
     }
 }
 
-fn settled(cascade: &Cascade) -> Vec<TierState> {
+pub fn settled(cascade: &Cascade) -> Vec<TierState> {
     let end = Instant::now() + Duration::from_secs(60);
     while cascade.is_busy() {
         assert!(Instant::now() < end, "{:?}", cascade.states());

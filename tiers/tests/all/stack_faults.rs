@@ -78,6 +78,7 @@ impl World {
             Ok(Arc::new(Faulty::new(Box::new(model.clone()), faults.clone())))
         };
         Cascade::start(CascadeOptions {
+            keep_in_memory: 1,
             job: self.job.clone(),
             folder: FOLDER.into(),
             tiers: vec![KEEP.parse().unwrap()],

@@ -18,7 +18,7 @@ mod unfinished;
 use self::file_system::survives;
 use self::opened::Opened;
 use self::unfinished::Unfinished;
-use super::posix::{FileBlob, others_may_write};
+use super::posix::{FileBlob, others_may_write, why_read_only};
 use super::{Blob, BlobName, BlobWriter, Entry, Listing, Survives, Tier, TierError, TierInfo};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -61,6 +61,8 @@ impl FolderTier {
             bandwidth: None,
             mappable: survives != Survives::Site,
             single_writer: None,
+            // One that is not there yet is made when something is written.
+            read_only: if existing == path { why_read_only(path) } else { None },
         };
         Ok(FolderTier { root: path.to_owned(), info })
     }

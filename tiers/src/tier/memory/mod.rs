@@ -26,7 +26,7 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
-use writer::MemoryWriter;
+pub(crate) use writer::MemoryWriter;
 
 /// linux/magic.h: a tmpfs without swap and without limit.
 const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
@@ -73,6 +73,21 @@ impl MemoryTier {
         };
         let pool = Arc::new(Pool::new(files.root().to_owned(), max, dax));
         MemoryTier { files, pool, info }
+    }
+
+    /// Most bytes that it may take from now on; what it has already stays.
+    pub(crate) fn limit(&self, max: u64) {
+        self.pool.limit(max);
+    }
+
+    /// Bytes that it has now, spares included.
+    pub(crate) fn used(&self) -> u64 {
+        self.pool.look()
+    }
+
+    /// As [`Tier::create`].
+    pub(crate) fn writer(&self, name: &BlobName, expected: Option<u64>) -> Result<MemoryWriter, TierError> {
+        MemoryWriter::new(&self.pool, self.files.vacant(name)?, expected)
     }
 
     /// Takes memory for blobs that will be written in a folder: the first ones would have to wait for it otherwise.
@@ -135,7 +150,7 @@ impl Tier for MemoryTier {
     }
 
     fn create(&self, name: &BlobName, expected: Option<u64>) -> Result<Box<dyn BlobWriter>, TierError> {
-        Ok(Box::new(MemoryWriter::new(&self.pool, self.files.vacant(name)?, expected)?))
+        Ok(Box::new(self.writer(name, expected)?))
     }
 
     fn publish(&self, name: &BlobName, bytes: &[u8]) -> Result<(), TierError> {

@@ -19,6 +19,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Smaller files are not worth being kept.
@@ -42,7 +43,7 @@ pub(super) struct Memory {
 /// See the head of the file.
 pub(super) struct Pool {
     root: PathBuf,
-    max: u64,
+    max: AtomicU64,
     dax: bool,
     state: Mutex<State>,
 }
@@ -93,7 +94,24 @@ impl Pool {
     pub(super) fn new(root: PathBuf, max: u64, dax: bool) -> Pool {
         let (spares, kept) = (Vec::new(), HashMap::new());
         let state = State { spares, writes: false, full: false, kept, used: 0, looked: None };
-        Pool { root, max, dax, state: Mutex::new(state) }
+        Pool { root, max: max.into(), dax, state: Mutex::new(state) }
+    }
+
+    /// Changes what may be used.
+    pub(super) fn limit(&self, max: u64) {
+        self.max.store(max, Ordering::Relaxed);
+    }
+
+    fn max(&self) -> u64 {
+        self.max.load(Ordering::Relaxed)
+    }
+
+    /// Bytes in use, looked up now.
+    pub(super) fn look(&self) -> u64 {
+        let mut state = self.state.lock();
+        state.used = bytes_in(&self.root, DEPTH);
+        state.looked = Some(Instant::now());
+        state.used
     }
 
     /// Whether files are to be made durable: those of DAX.
@@ -104,7 +122,7 @@ impl Pool {
     /// Takes `bytes` of what may be used; for that, gives up spares.
     pub(super) fn reserve(&self, bytes: u64, object: &Path) -> Result<(), TierError> {
         let mut state = self.state.lock();
-        let is_full = |state: &State| state.used.saturating_add(bytes) > self.max;
+        let is_full = |state: &State| state.used.saturating_add(bytes) > self.max();
         if is_full(&state) || state.looked.is_none_or(|looked| looked.elapsed() > FRESH) {
             state.used = bytes_in(&self.root, DEPTH);
             state.looked = Some(Instant::now());
@@ -195,7 +213,7 @@ impl Pool {
         let size = statfs(&self.root).map_or(0, |system| size_of(&system));
         let state = self.state.lock();
         let spares: u64 = state.spares.iter().map(|spare| spare.mapped.len() as u64).sum();
-        state.writes && !state.full && spares + len <= self.max.min(size) / 2
+        state.writes && !state.full && spares + len <= self.max().min(size) / 2
     }
 
     /// Makes a spare of a file. After an error it has its name, or none.

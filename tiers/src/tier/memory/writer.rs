@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// See the head of the file.
-pub(super) struct MemoryWriter {
+pub(crate) struct MemoryWriter {
     pool: Arc<Pool>,
     file: File,
     /// The pages of a spare.
@@ -68,6 +68,31 @@ impl MemoryWriter {
         }
     }
 
+    /// As [`BlobWriter::append`]; after [`TierError::Full`] it may be called again with the same bytes.
+    pub(crate) fn try_append(&mut self, bytes: &[u8]) -> Result<(), TierError> {
+        let done = self.write(bytes);
+        self.failed |= done.as_ref().is_err_and(|error| !matches!(error, TierError::Full { .. }));
+        done
+    }
+
+    /// Hands over what was appended so far.
+    pub(crate) fn read_back(
+        &self,
+        each: &mut dyn FnMut(&[u8]) -> Result<(), TierError>,
+    ) -> Result<(), TierError> {
+        let failed = || TierError::io("read", posix::shown(&self.part));
+        let file = File::open(&self.part).map_err(failed())?;
+        let mut buffer = vec![0; usize::try_from(self.written.min(1 << 20)).unwrap_or(0)];
+        let mut at = 0;
+        while at < self.written {
+            let count = usize::try_from(self.written - at).unwrap_or(usize::MAX).min(buffer.len());
+            file.read_exact_at(&mut buffer[..count], at).map_err(failed())?;
+            each(&buffer[..count])?;
+            at += count as u64;
+        }
+        Ok(())
+    }
+
     fn write(&mut self, bytes: &[u8]) -> Result<(), TierError> {
         let failed = || TierError::io("write", posix::shown(&self.path));
         let copied = match (&mut self.mapped, usize::try_from(self.written)) {
@@ -77,13 +102,14 @@ impl MemoryWriter {
         let (at, rest) = (self.written + copied as u64, &bytes[copied..]);
         if !rest.is_empty() {
             self.pool.reserve(rest.len() as u64, &self.path)?;
-            self.len += rest.len() as u64;
             while let Err(error) = self.file.write_all_at(rest, at) {
                 // Others fill the tmpfs too: spares make way.
                 if error.raw_os_error() != Some(libc::ENOSPC) || !self.pool.give_up_largest() {
+                    self.pool.release(rest.len() as u64);
                     return Err(failed()(error));
                 }
             }
+            self.len += rest.len() as u64;
         }
         self.written += bytes.len() as u64;
         Ok(())

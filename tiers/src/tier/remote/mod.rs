@@ -85,14 +85,14 @@ impl RemoteTier {
         patience: Patience,
         writable: bool,
     ) -> Result<RemoteTier, TierError> {
-        let why = if writable { "the server could not be asked yet" } else { "a web server is only read" };
         let unknown = TierInfo {
             name: name.clone(),
             survives: Survives::Site,
             capacity_bytes: None,
             bandwidth: None,
             mappable: false,
-            single_writer: Some(why.to_owned()),
+            single_writer: writable.then(|| "the server could not be asked yet".to_owned()),
+            read_only: (!writable).then(|| "a web server is only read".to_owned()),
         };
         let requests = Requests::new(&name)?;
         let place = Place { store, requests, patience, prefix, name, left: Default::default() };

@@ -296,7 +296,7 @@ fn a_web_server_is_only_read() {
             "{refused:?}"
         );
     }
-    assert!(tier.info().single_writer.is_some());
+    assert!(tier.info().read_only.is_some());
 }
 
 /// Any server, where the environment names a place in it: HOLDFAST_TEST_TIER=s3://bucket/prefix, with what that needs

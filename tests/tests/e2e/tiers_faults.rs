@@ -1,0 +1,217 @@
+//! Lower tiers that are down, silent, full, refuse, or are only read: the program and its checkpoints take no notice,
+//! what is wrong is said by every listing, and nothing is lost when they are well again.
+
+use anyhow::{Context, Result, ensure};
+use holdfast_tests::apps::App;
+use holdfast_tests::object_server::{Mood, ObjectServer};
+use holdfast_tests::processes;
+use holdfast_tests::restart_chain::kill_program;
+use holdfast_tests::sandbox::{Bed, User, each_user, shell_code, wait};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Child, Command};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(180);
+const JOB: &str = "j";
+const BUCKET: &str = "s3://bucket/images";
+
+fn right_output() -> String {
+    let lines: String = (0..30).map(|n| format!("{:05} plain round {n}\n", n + 1)).collect();
+    lines + "PASS\n"
+}
+
+/// A command that knows the server.
+fn knowing(mut command: Command, server: &ObjectServer) -> Command {
+    command.envs(server.environment()).env("HOLDFAST_REMOTE_TIMEOUT", "1");
+    command
+}
+
+/// `holdfast ARGUMENTS…` with the server known.
+fn say(bed: &Bed, server: &ObjectServer, arguments: &[&str]) -> Result<holdfast_tests::sandbox::Ended> {
+    bed.output(knowing(bed.holdfast(arguments), server), LIMIT)
+}
+
+/// A running program, and its pid.
+fn start(bed: &Bed, server: &ObjectServer, options: &[&str]) -> Result<(Child, i32)> {
+    let program = App::program("plain", &["30", "10"]);
+    let mut front = knowing(bed.staying_command(JOB, options, &program.words())?, server).spawn()?;
+    let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
+    bed.until("the first line", LIMIT, || !bed.text("out").is_empty())?;
+    Ok((front, pid))
+}
+
+/// What is listed of the first lower tier.
+fn tier(bed: &Bed) -> Result<Value> {
+    let rows: Value = serde_json::from_str(&bed.say(&["list", JOB, "--json"])?.success()?.stdout)?;
+    Ok(rows[0]["tiers"][0].clone())
+}
+
+fn until_tier(bed: &Bed, what: &str, enough: impl Fn(&Value) -> bool) -> Result<()> {
+    let mut last = Value::Null;
+    let waited = bed.until(what, LIMIT, || {
+        last = tier(bed).unwrap_or_default();
+        enough(&last)
+    });
+    waited.with_context(|| last.to_string())
+}
+
+/// Ends everything of the job, and takes its folder away.
+fn lose_the_host(bed: &Bed, front: &mut Child, pid: i32) -> Result<()> {
+    if let Some(agent) = bed.agent_pid(JOB)? {
+        processes::signal(agent, "KILL");
+    }
+    kill_program(pid, front)?;
+    bed.until("the end of all", LIMIT, || processes::of(bed.dir()).is_empty())?;
+    fs::remove_dir_all(bed.job(JOB))?;
+    bed.may_end()
+}
+
+fn restarts(bed: &Bed, server: &ObjectServer, options: &[&str]) -> Result<()> {
+    let mut front = knowing(bed.restart_command(JOB, options)?, server).spawn()?;
+    let code = shell_code(wait(&mut front, LIMIT)?);
+    ensure!(code == 0, "status {code}: {}", bed.text("restart.err"));
+    ensure!(bed.text("out") == right_output(), "{}", bed.text("out"));
+    Ok(())
+}
+
+#[test]
+fn a_server_that_is_down_full_silent_or_refuses_harms_nothing() {
+    each_user(|bed| {
+        let server = ObjectServer::start()?;
+        server.set(Mood::Down);
+        let (mut front, pid) = start(bed, &server, &["--keep", "1", "--tier", BUCKET])?;
+        let moods = [
+            (Mood::Down, "not reachable"),
+            (Mood::Full, "no space left"),
+            (Mood::Silent, "not reachable"),
+            (Mood::Refusing, "403 AccessDenied"),
+        ];
+        for (image, (mood, why)) in (1_u64..).zip(moods) {
+            server.set(mood);
+            bed.say(&["checkpoint", JOB])?.success()?;
+            // It is tried again now, and fails as it does now; nobody is kept waiting.
+            let failed = say(bed, &server, &["sync", JOB])?;
+            ensure!(failed.code() == 73 && failed.stderr.contains(why), "{mood:?}: {}", failed.stderr);
+            let waiting: Vec<u64> = (1..=image).collect();
+            until_tier(bed, "what waits", |tier| {
+                tier["waiting"] == serde_json::json!(waiting)
+                    && tier["error"].as_str().is_some_and(|error| error.contains(why))
+            })?;
+            ensure!(bed.images(JOB) == waiting, "--keep 1 leaves what waits: {:?}", bed.images(JOB));
+            let text = bed.say(&["list", JOB])?.success()?.stdout;
+            ensure!(text.contains(&format!(", {image} wait: ")) && text.contains(why), "{text}");
+            ensure!(processes::runs(pid), "the program runs on");
+        }
+        let told = bed.text("err").matches("warning: tier s3://").count();
+        ensure!(told == 1, "said once: {}", bed.text("err"));
+        watched(bed, "4 images wait for s3://bucket/images (")?;
+        server.set(Mood::Well);
+        say(bed, &server, &["sync", JOB, "--wait"])?.success()?;
+        until_tier(bed, "all images", |tier| {
+            tier["versions"] == serde_json::json!([1, 2, 3, 4]) && tier["error"].is_null()
+        })?;
+        bed.say(&["checkpoint", JOB])?.success()?;
+        until_tier(bed, "the next image", |tier| tier["waiting"] == serde_json::json!([]))?;
+        lose_the_host(bed, &mut front, pid)?;
+        restarts(bed, &server, &["--tier", BUCKET])
+    });
+}
+
+/// Waits until `holdfast watch` says something.
+fn watched(bed: &Bed, what: &str) -> Result<()> {
+    let mut watch = bed.holdfast(&["watch", JOB]).stdout(bed.create("watch")?).spawn()?;
+    let said = bed.until("a line of watch", LIMIT, || bed.text("watch").contains(what));
+    watch.kill()?;
+    watch.wait()?;
+    said.with_context(|| bed.text("watch"))
+}
+
+#[test]
+fn a_program_that_ends_waits_for_no_tier_and_sync_does_the_rest() {
+    each_user(|bed| {
+        let server = ObjectServer::start()?;
+        server.set(Mood::Refusing);
+        let (mut front, _) = start(bed, &server, &["--tier", BUCKET])?;
+        bed.say(&["checkpoint", JOB])?.success()?;
+        until_tier(bed, "an error", |tier| tier["error"].is_string())?;
+        bed.may_end()?;
+        let code = shell_code(wait(&mut front, LIMIT)?);
+        ensure!(code == 0 && bed.text("out") == right_output(), "status {code}: {}", bed.text("out"));
+        let said = bed.text("err");
+        ensure!(said.contains("image 1 of job j is not on tier s3://bucket/images yet"), "{said}");
+        ensure!(said.contains("403") && said.contains("`holdfast sync j`"), "{said}");
+        bed.until("the end of all", LIMIT, || processes::of(bed.dir()).is_empty())?;
+        server.set(Mood::Well);
+        say(bed, &server, &["sync", JOB])?.success()?;
+        // An image of little memory is three objects, in an order in which the last makes it one.
+        let puts = server.puts();
+        let files: Vec<&str> = puts.iter().filter_map(|key| key.rsplit('/').next()).collect();
+        let image: Vec<&str> = files.iter().filter(|file| !file.starts_with(".holdfast")).copied().collect();
+        ensure!(image == ["segment-000001-000", "job-000001", "manifest-000001"], "{puts:?}");
+        bed.check_clean(JOB)
+    });
+}
+
+#[test]
+fn a_tier_that_is_only_read_is_listed_and_restarted_from_and_never_written() {
+    each_user(|bed| {
+        // Two images in a bucket; then the same is what a web server has.
+        let server = ObjectServer::start()?;
+        let (mut front, pid) = start(bed, &server, &["--tier", BUCKET])?;
+        bed.say(&["checkpoint", JOB])?.success()?;
+        bed.say(&["checkpoint", JOB])?.success()?;
+        say(bed, &server, &["sync", JOB, "--wait"])?.success()?;
+        lose_the_host(bed, &mut front, pid)?;
+        fs::remove_file(bed.stay_file())?;
+        let web = format!("http://{}/bucket/images", server.host());
+        let before = server.keys();
+        let text = bed.say(&["list", "--tier", &web, JOB])?.success()?.stdout;
+        ensure!(text.contains("1 2") && text.contains("plain"), "{text}");
+        let mut restarting = bed.restart_command(JOB, &["--tier", &web])?;
+        let mut front = restarting.env("HOLDFAST_TEST_STAY", bed.stay_file()).spawn()?;
+        let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
+        bed.say(&["checkpoint", JOB])?.success()?;
+        until_tier(bed, "what it has", |tier| {
+            tier["versions"] == serde_json::json!([1, 2])
+                && tier["read_only"].is_string()
+                && tier["waiting"] == serde_json::json!([])
+                && tier["error"].is_null()
+        })?;
+        let text = bed.say(&["list", JOB])?.success()?.stdout;
+        ensure!(text.contains(", only read: a web server is only read"), "{text}");
+        bed.say(&["sync", JOB])?.success()?;
+        bed.until("a word", LIMIT, || bed.text("restart.err").contains(" is only read: "))?;
+        let said = bed.text("restart.err").matches(" is only read: ").count();
+        ensure!(said == 1, "{}", bed.text("restart.err"));
+        ensure!(server.keys() == before, "nothing was written");
+        bed.may_end()?;
+        let code = shell_code(wait(&mut front, LIMIT)?);
+        ensure!(code == 0 && bed.text("out") == right_output(), "status {code}: {pid} {}", bed.text("out"));
+        Ok(())
+    });
+}
+
+#[test]
+fn a_folder_without_write_permission_is_only_read() {
+    // Root may write everywhere.
+    let Some(bed) = Bed::new(User::Ordinary) else { return };
+    read_only_folder(&bed).unwrap();
+}
+
+fn read_only_folder(bed: &Bed) -> Result<()> {
+    let server = ObjectServer::start()?;
+    let folder = bed.work().join("pfs");
+    let address = format!("dir={}", folder.display());
+    let (mut front, pid) = start(bed, &server, &["--tier", &address])?;
+    bed.say(&["checkpoint", JOB])?.success()?;
+    say(bed, &server, &["sync", JOB, "--wait"])?.success()?;
+    lose_the_host(bed, &mut front, pid)?;
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o555))?;
+    restarts(bed, &server, &["--tier", &address])?;
+    let said = bed.text("restart.err");
+    ensure!(said.contains(" is only read: this user may not write to the folder"), "{said}");
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755))?;
+    Ok(())
+}
