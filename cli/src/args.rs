@@ -377,7 +377,7 @@ pub struct RestartArgs {
     /// If the image is damaged, take the next older one
     #[arg(long)]
     pub fallback: bool,
-    /// From now on these are the job's tiers, as for `run`; an image that is not in the store is fetched from them
+    /// From now on these are the job's tiers, as for `run`; an image that is not whole in the store is read from them
     #[arg(long, value_name = "SPEC")]
     pub tier: Vec<TierSpec>,
     /// From now on the job's images may take so much space in the store, as for `run`
@@ -411,6 +411,9 @@ pub struct FetchArgs {
     /// Tiers to look at [default: those of the job, else of the configuration files]
     #[arg(long, value_name = "SPEC")]
     pub tier: Vec<TierSpec>,
+    /// Copy nothing: number and manifest go to standard output, for `restart`
+    #[arg(long, hide = true)]
+    pub manifest: bool,
 }
 
 /// `holdfast verify`.

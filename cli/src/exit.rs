@@ -96,7 +96,7 @@ pub fn of_store(error: &StoreError) -> Exit {
         StoreError::Foreign { .. } | StoreError::Corrupt { .. } | StoreError::Version { .. } => {
             Exit::BadImage
         }
-        StoreError::Nowhere { .. } => Exit::BadImage,
+        StoreError::Nowhere { .. } | StoreError::Missing { .. } => Exit::BadImage,
         StoreError::Tier(TierError::NotFound { .. }) => Exit::NotFound,
         StoreError::Tier(TierError::Denied { .. }) => Exit::Permission,
         StoreError::Tier(TierError::Settings { .. }) => Exit::Usage,

@@ -12,6 +12,7 @@
 
 use crate::args::PagesArgs;
 use crate::exit::Failure;
+use crate::settings::Recipe;
 use crate::{log, names};
 use holdfast_image::pages::{ExtentSource, PageError, PageProvider};
 use holdfast_image::{Addr, Epoch, PAGE_SIZE};
@@ -113,7 +114,8 @@ fn serve(args: &PagesArgs, root: Option<&Path>, front: BorrowedFd<'_>) -> Result
     let job = store.job(&args.job)?;
     let log_path = log::path(&job);
     tracing_subscriber::fmt().with_writer(move || log::Bounded(log_path.clone())).with_ansi(false).init();
-    let image = job.open_image(Epoch(args.image))?;
+    let below = crate::tiers::folders(job.name(), &Recipe::read(&job)?);
+    let image = job.open_image_from(Epoch(args.image), &below)?;
     let note = job.dir().join(TOUCHED);
     let served =
         Served { image, touched: Mutex::default(), requests: AtomicU64::new(0), bytes: AtomicU64::new(0) };

@@ -7,8 +7,9 @@
 
 use crate::config;
 use crate::exit::{Exit, Failure};
-use crate::settings::Settings;
+use crate::settings::{Recipe, Settings};
 use holdfast_image::Epoch;
+use holdfast_tiers::layer::OnDemand;
 use holdfast_tiers::stack::{LocalRules, TierSpec, TiersRecord};
 use holdfast_tiers::tier::{Tier, TierError, address};
 use holdfast_tiers::{Job, Store, TierFolder};
@@ -105,6 +106,20 @@ pub fn open(spec: &TierSpec) -> Result<Arc<dyn Tier>, TierError> {
         tracing::info!("tier {}: for a single writer: {why}", spec.address);
     }
     Ok(Arc::from(tier))
+}
+
+/// The job's folders on its lower tiers, the fastest first. A tier is opened when something is read there.
+pub fn folders(job: &str, recipe: &Recipe) -> Vec<TierFolder> {
+    let folder = folder(job, &recipe.id);
+    let tier = |spec: TierSpec| {
+        let address = spec.address.clone();
+        let tier = OnDemand::new(&spec.address, move || address::open(&address));
+        TierFolder::new(Arc::new(tier), &folder)
+    };
+    match recipe.id.as_str() {
+        "" => Vec::new(),
+        _ => lower(&recipe.settings.tiers).into_iter().filter_map(tier).collect(),
+    }
 }
 
 /// The folder of a job in a tier.

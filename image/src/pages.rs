@@ -3,8 +3,9 @@
 //! `process` has a frozen copy full of pages, `tiers` writes them to segments; neither knows the other. The agent
 //! (`cli`) joins them through [`PageSource`]; a restart goes the other way through [`PageProvider`].
 
-use crate::{Addr, PAGE_SIZE, PageCount};
+use crate::{Addr, Epoch, PAGE_SIZE, PageCount};
 use serde::{Deserialize, Serialize};
+use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -149,15 +150,42 @@ pub struct Inherited {
     pub mapped: Vec<StoreMapping>,
 }
 
-/// Pages of the program that are still those of a segment file, mapped by a lazy restart.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// What of the store pages are mapped from.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum MappedFrom {
+    /// A segment.
+    Segment {
+        /// The version that it was written for.
+        version: Epoch,
+        /// Its number in that.
+        number: u32,
+    },
+    /// What the restart has unpacked for several address spaces ([`PageProvider::shared_pages`]).
+    SharedPages,
+}
+
+/// Pages of the program that are still what a lazy restart has mapped them from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StoreMapping {
     /// The pages.
     pub run: PageRun,
-    /// The segment file.
-    pub path: std::path::PathBuf,
-    /// Byte offset in it.
+    /// What they are mapped from.
+    pub from: MappedFrom,
+    /// Byte offset in that.
     pub offset: u64,
+}
+
+/// An open file that holds a segment as it is.
+#[derive(Clone, Copy, Debug)]
+pub struct MappableSegment<'a> {
+    /// Which one.
+    pub from: MappedFrom,
+    /// The file.
+    pub file: &'a File,
+    /// Where the segment begins in it; page-aligned.
+    pub begin: u64,
+    /// Bytes of the segment.
+    pub len: u64,
 }
 
 /// Where one extent of the restarted address space comes from.
@@ -165,9 +193,9 @@ pub struct StoreMapping {
 pub enum ExtentSource {
     /// Uncompressed and page-aligned in a segment file: may be mapped privately.
     Mappable {
-        /// Index into [`PageProvider::segments`].
+        /// Number for [`PageProvider::segment`], or that of [`PageProvider::shared_pages`].
         segment: u32,
-        /// Byte offset in that file, page-aligned.
+        /// Byte offset in the segment, page-aligned.
         offset: u64,
     },
     /// Only reachable through [`PageProvider::read`].
@@ -192,8 +220,8 @@ pub type PutPages<'a> = dyn Fn(&[(Addr, &[u8])]) -> Result<(), PageError> + Sync
 pub trait PageProvider: Sync {
     /// All extents, by ascending address, without overlap.
     fn extents(&self) -> &[Extent];
-    /// Paths of the segment files that [`ExtentSource::Mappable`] refers to.
-    fn segments(&self) -> &[std::path::PathBuf];
+    /// The segment of this number, if it lies in a file of this host.
+    fn segment(&self, number: u32) -> Option<MappableSegment<'_>>;
     /// Fills `buffer` with the pages from `start` on, all of which must lie within extents.
     ///
     /// # Errors
@@ -207,11 +235,13 @@ pub trait PageProvider: Sync {
     /// As [`PageProvider::read`]; and what `put` fails with. Nothing is handed out after an error but what is under
     /// way.
     fn gather(&self, wanted: &[PageRun], put: &PutPages<'_>) -> Result<(), PageError>;
-    /// Checks the content of every mappable extent, so that mapping it cannot restore a wrong byte.
+    /// Checks the content of what is to be mapped, so that mapping it cannot restore a wrong byte. `wanted` ascends and
+    /// lies within mappable extents. Returns those pages of it that are damaged where they would be mapped from; some
+    /// other copy may have them intact: they are to be read instead.
     ///
     /// # Errors
-    /// As [`PageProvider::read`].
-    fn verify_mappable(&self) -> Result<(), PageError>;
+    /// As [`PageProvider::read`], but for damage.
+    fn check_mapped(&self, wanted: &[PageRun]) -> Result<Vec<PageRun>, PageError>;
     /// The number in the place of a segment's ([`ExtentSource::Mappable`]) of pages that several address spaces have
     /// and that no segment holds uncompressed: they lie in a file that [`PageProvider::fill_shared_pages`] fills.
     /// `None`: there are none.
@@ -223,7 +253,7 @@ pub trait PageProvider: Sync {
     ///
     /// # Errors
     /// As [`PageProvider::read`], or the file cannot be written.
-    fn fill_shared_pages(&self, file: &std::fs::File) -> Result<(), PageError>;
+    fn fill_shared_pages(&self, file: &File) -> Result<(), PageError>;
 }
 
 /// Sorts runs by address, unless they are, and joins those that overlap or touch. In place.

@@ -1,7 +1,7 @@
 //! The one fake image of all tests, whose pages are made when they are read, and an empty record. No part of the
 //! interface.
 
-use crate::pages::{Extent, PageError, PageProvider, PageRun, PutPages};
+use crate::pages::{Extent, MappableSegment, PageError, PageProvider, PageRun, PutPages};
 use crate::record::ProcessRecord;
 use crate::{Addr, PAGE_SIZE};
 use std::fs::File;
@@ -52,11 +52,14 @@ impl PageProvider for FakeImage {
     fn extents(&self) -> &[Extent] {
         &self.extents
     }
-    fn segments(&self) -> &[PathBuf] {
-        &[]
+    fn segment(&self, _number: u32) -> Option<MappableSegment<'_>> {
+        None
     }
     fn read(&self, start: Addr, buffer: &mut [u8]) -> Result<(), PageError> {
-        self.verify_mappable()?;
+        if self.is_damaged {
+            let what = "a page does not match its checksum".to_owned();
+            return Err(PageError::Damaged { path: PathBuf::from("/fake"), offset: 0, what });
+        }
         for (at, page) in (start.0..).step_by(PAGE_SIZE as usize).zip(buffer.chunks_mut(PAGE_SIZE as usize)) {
             (self.fill)(Addr(at), page);
         }
@@ -70,12 +73,8 @@ impl PageProvider for FakeImage {
         }
         Ok(())
     }
-    fn verify_mappable(&self) -> Result<(), PageError> {
-        if self.is_damaged {
-            let what = "a page does not match its checksum".to_owned();
-            return Err(PageError::Damaged { path: PathBuf::from("/fake"), offset: 0, what });
-        }
-        Ok(())
+    fn check_mapped(&self, wanted: &[PageRun]) -> Result<Vec<PageRun>, PageError> {
+        Ok(if self.is_damaged { wanted.to_vec() } else { Vec::new() })
     }
     fn is_served(&self) -> bool {
         false

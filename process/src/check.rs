@@ -18,6 +18,7 @@ use crate::capture::written_files::Saving;
 use crate::capture::{ipc, sysv_shm};
 use crate::inject::area;
 use crate::job::adopt;
+use crate::mapped_files::MappedFiles;
 use crate::namespaces::Namespaces;
 use crate::refuse;
 use crate::stop::interrupt;
@@ -56,8 +57,8 @@ pub struct CheckOptions {
     pub socket: PathBuf,
     /// See [`crate::CutOptions::namespaces`]; `None`: the caller's.
     pub namespaces: Option<Arc<Namespaces>>,
-    /// See [`crate::CutOptions::own_files`].
-    pub own_files: Vec<PathBuf>,
+    /// See [`crate::CutOptions::mapped`].
+    pub mapped: Arc<MappedFiles>,
     /// See [`crate::CutOptions::inherited`].
     pub inherited: Vec<(i32, u64, u64)>,
     /// See [`crate::CutOptions::lose_connections`].
@@ -332,7 +333,7 @@ fn memory(
         }
         Some(_) => {}
     }
-    match maps::classify(maps, &flags, &options.own_files) {
+    match maps::classify(maps, &flags, &options.mapped) {
         Ok(mapped) => {
             if !options.only_protected {
                 found.extend(maps::refuse_large(&mapped));

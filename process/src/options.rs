@@ -2,8 +2,8 @@
 
 use crate::capture::contents::Contents;
 use crate::freeze::guard::GuardOptions;
+use crate::mapped_files::MappedFiles;
 use crate::namespaces::Namespaces;
-use crate::rebuild::SharedMemfd;
 use holdfast_image::PageCount;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
@@ -66,11 +66,8 @@ pub struct CutOptions {
     pub namespaces: Arc<Namespaces>,
     /// Mappings of the program change all the time: their flags are looked at inside the stop.
     pub changing: bool,
-    /// Folders of the store, and [`SharedMemfd::shown`]: private mappings of files there are memory that a restart
-    /// mapped.
-    pub own_files: Vec<PathBuf>,
-    /// What the restart before has put where all processes map it.
-    pub common: Option<Arc<SharedMemfd>>,
+    /// What the restart before has mapped of its image.
+    pub mapped: Arc<MappedFiles>,
     /// Longest time from the first interrupt to the last thread's stop.
     pub deadline: Duration,
     /// Store just these ranges.
@@ -100,8 +97,7 @@ impl Default for CutOptions {
             socket: PathBuf::new(),
             namespaces: Arc::default(),
             changing: false,
-            own_files: Vec::new(),
-            common: None,
+            mapped: Arc::default(),
             deadline: Duration::from_millis(50),
             only: None,
             first: Vec::new(),

@@ -72,6 +72,18 @@ pub fn send(socket: BorrowedFd<'_>, data: &[u8], passed: Option<BorrowedFd<'_>>)
     Ok(())
 }
 
+/// Sends a message with descriptors, of which the kernel takes 253 (include/net/scm.h, SCM_MAX_FD).
+///
+/// # Errors
+/// As [`send`].
+pub fn send_many(socket: BorrowedFd<'_>, data: &[u8], passed: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let numbers: Vec<i32> = passed.iter().map(AsRawFd::as_raw_fd).collect();
+    let data = [io::IoSlice::new(data)];
+    let along = [ControlMessage::ScmRights(&numbers)];
+    sendmsg::<()>(socket.as_raw_fd(), &data, &along, MsgFlags::MSG_NOSIGNAL, None)?;
+    Ok(())
+}
+
 /// Reads a message from a socket that was asked for the senders ([`expect`]).
 ///
 /// # Errors

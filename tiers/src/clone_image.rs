@@ -1,19 +1,30 @@
 //! An image in a second job: many copies of a program can be restarted from one image, each a job of its own.
 //!
-//! Called by `holdfast restart --name`. The files are linked, not copied: they are never written again, and each job
-//! may delete its own names. Invariants: as for a commit, the manifest comes last, when all segments are durable;
-//! what a crash leaves is removed by `clean`.
+//! Called by `holdfast restart --name`. Segments that lie in files are linked, not copied: they are never written
+//! again, and each job may remove its own names. Invariants: as for a commit, the manifest comes last, when all
+//! segments are durable; what a crash leaves is removed by `clean`.
 
 use crate::StoreError;
 use crate::files;
-use crate::format::manifest::MAX_LEN;
 use crate::job::{Job, JobLock};
-use crate::memory_first::MemoryFirst;
 use crate::names;
+use crate::stack::{CopyError, Pace, Way, copy_version};
 use holdfast_image::Epoch;
-use std::fs;
-use std::io;
+use nix::fcntl::{AT_FDCWD, AtFlags};
+use nix::unistd::linkat;
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::path::Path;
+
+/// As fast as it goes.
+struct Unhurried;
+
+impl Pace for Unhurried {
+    fn begin(&self, _total: u64) {}
+    fn pass(&self, _bytes: u64) -> bool {
+        true
+    }
+}
 
 impl Job {
     /// Puts an image of this job into another one of the same user that has none, under the same number.
@@ -27,29 +38,26 @@ impl Job {
         }
         // Opened: a job that deletes its image meanwhile does not make it a broken one here.
         let image = self.open_image(epoch)?;
-        for entry in &image.tables.entries {
-            let name = names::segment_name(entry.epoch, entry.number);
-            let here = [Some(self.dir()), self.memory().map(MemoryFirst::root)].into_iter().flatten();
-            let here = here.map(|folder| folder.join(&name)).find(|path| path.exists());
-            link(&here.unwrap_or_else(|| self.dir().join(&name)), &to.dir().join(&name))?;
+        for (entry, segment) in image.tables.entries.iter().zip(&image.tables.segments) {
+            if let Some(there) = segment.mappable().filter(|there| there.begin == 0) {
+                link(there.file, &to.dir().join(names::segment_name(entry.epoch, entry.number)))?;
+            }
         }
-        let name = names::manifest_name(epoch);
-        match self.folder().read(&name, MAX_LEN)? {
-            Some(bytes) => to.folder().publish(&name, &bytes),
-            None => Err(StoreError::NoImage { path: self.dir().into(), epoch }),
-        }
+        copy_version(self.folder(), to.folder(), epoch, None, Way::Down, &Unhurried).map(drop).map_err(
+            |error| match error {
+                CopyError::Source(error) | CopyError::Target(error) => error.into(),
+                error => StoreError::misuse(to.dir(), error.to_string()),
+            },
+        )
     }
 }
 
-/// A second name, or a copy where the file system has no links. What is there is of an attempt that did not end.
-fn link(from: &Path, to: &Path) -> Result<(), StoreError> {
+/// A second name for an open file, as far as that is possible: else it is copied. What is there is of an attempt that
+/// did not end.
+fn link(file: &File, to: &Path) -> Result<(), StoreError> {
     files::remove(to)?;
-    match fs::hard_link(from, to) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            let len = fs::copy(from, to).map_err(StoreError::write("copy", to, 0))?;
-            let durable = fs::File::open(to).and_then(|file| file.sync_all());
-            durable.map_err(StoreError::write("sync", to, len))
-        }
-        result => result.map_err(StoreError::io("link", from)),
-    }
+    // open(2), O_TMPFILE: a link to a descriptor, without privileges.
+    let from = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let _ = linkat(AT_FDCWD, from.as_str(), AT_FDCWD, to, AtFlags::AT_SYMLINK_FOLLOW);
+    Ok(())
 }

@@ -88,6 +88,13 @@ pub enum StoreError {
         /// The file.
         path: PathBuf,
     },
+    /// A file that an image needs is not there.
+    #[error("{path}: the file is missing, and the image needs it; use an older image or a copy of this one",
+        path = path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
     /// Bytes that are not those that were written.
     #[error("{path}: at byte {offset}: {what}; the file is damaged: use an older image or a copy of this one",
         path = path.display())]
@@ -229,6 +236,7 @@ impl StoreError {
                 StoreError::Io { call, path: path.clone(), source }
             }
             StoreError::Foreign { path } => StoreError::Foreign { path: path.clone() },
+            StoreError::Missing { path } => StoreError::Missing { path: path.clone() },
             StoreError::Corrupt { path, offset, what } => StoreError::corrupt(path, *offset, what.clone()),
             StoreError::Version { path, found, supported } => {
                 StoreError::Version { path: path.clone(), found: *found, supported: *supported }
@@ -244,6 +252,16 @@ impl StoreError {
         }
         let reasons = failed.iter().map(StoreError::to_string).collect();
         StoreError::Nowhere { what: what.to_owned(), reasons }
+    }
+    /// The same without what the user can do.
+    pub(crate) fn short(&self) -> String {
+        match self {
+            StoreError::Corrupt { path, offset, what } => {
+                format!("{}: at byte {offset}: {what}", path.display())
+            }
+            StoreError::Missing { path } => format!("{}: the file is missing", path.display()),
+            other => other.to_string(),
+        }
     }
     /// Says how many bytes were still to come when a tier was full.
     pub(crate) fn needing(self, bytes: u64) -> StoreError {
@@ -282,6 +300,13 @@ impl From<StoreError> for PageError {
         match error {
             StoreError::Io { call, path, source } => PageError::File { call, path, source },
             StoreError::Corrupt { path, offset, what } => PageError::Damaged { path, offset, what },
+            StoreError::Missing { path } => {
+                PageError::Damaged { path, offset: 0, what: "the file is missing".into() }
+            }
+            StoreError::Nowhere { what, reasons } => {
+                let reasons = format!("no tier has it intact: {}", reasons.join("; "));
+                PageError::Damaged { path: what.into(), offset: 0, what: reasons }
+            }
             // All others were met when the image was opened.
             other => PageError::Misuse(other.to_string()),
         }

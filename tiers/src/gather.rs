@@ -13,11 +13,11 @@ use holdfast_image::{Addr, PAGE_SIZE};
 
 /// Pages of one frame that belong together in the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Part {
-    start: Addr,
+pub(crate) struct Part {
+    pub(crate) start: Addr,
     /// Of the first of them in the frame.
     page: u32,
-    pages: u32,
+    pub(crate) pages: u32,
 }
 
 /// Parts by their frames.
@@ -54,7 +54,7 @@ impl Parts {
 }
 
 /// Calls `each` with every part that is in a frame, and its frame, by address.
-fn each_part(
+pub(crate) fn each_part(
     index: &[IndexRun],
     wanted: &[PageRun],
     mut each: impl FnMut(u32, Part),
@@ -90,7 +90,7 @@ impl Image {
     pub(crate) fn gather_by_frame(&self, wanted: &[PageRun], put: &PutPages<'_>) -> Result<(), PageError> {
         let tables = &self.tables;
         let parts = Parts::of(&tables.index, tables.frames.len(), wanted)?;
-        self.for_frames(&|_| true, &|number, scratch| {
+        self.for_frames(&|_, _| true, &|number, scratch| {
             let parts = parts.of_frame(number);
             if parts.is_empty() {
                 return Ok(());

@@ -12,7 +12,7 @@ use crate::format::manifest::{Figures, MAX_LEN, Place, Record};
 use crate::format::segment::Frame;
 use crate::image_info::{ImageInfo, open_manifest};
 use crate::names;
-use crate::segment_file::SegmentFile;
+use crate::segment_file::{Detour, SegmentFile};
 use crate::served_pages::ServedPages;
 use crate::shared_pages::SharedPages;
 use crate::tables::Tables;
@@ -21,6 +21,7 @@ use holdfast_image::bytes::Name;
 use holdfast_image::manifest::{EpochFigures, FlushFigures, StopBreakdown};
 use holdfast_image::pages::{Extent, ExtentSource};
 use holdfast_image::{Epoch, PAGE_SIZE};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -34,6 +35,8 @@ pub struct Image {
     info: ImageInfo,
     pub(crate) tables: Arc<Tables>,
     pub(crate) extents: Vec<Extent>,
+    /// Manifests that were of no use.
+    failed: Vec<String>,
     /// See [`Image::share`].
     pub(crate) shared: Option<Arc<SharedPages>>,
     /// See [`Image::serve`].
@@ -63,7 +66,10 @@ impl Image {
         let mut failed = Vec::new();
         for folder in folders {
             match Image::open_by(folder, folders, epoch) {
-                Ok(image) => return Ok(image),
+                Ok(image) => {
+                    let failed = failed.iter().map(StoreError::short).collect();
+                    return Ok(Image { failed, ..image });
+                }
                 // The tier has never had it: that tells nothing where another one has.
                 Err(StoreError::NoImage { .. }) if folders.len() > 1 => {}
                 Err(error) => failed.push(error),
@@ -78,11 +84,28 @@ impl Image {
     /// Opens it by the manifest in one folder.
     fn open_by(folder: &TierFolder, folders: &[TierFolder], epoch: Epoch) -> Result<Image, StoreError> {
         let name = names::manifest_name(epoch);
-        let path = folder.address(&name);
         let Some(bytes) = folder.read(&name, MAX_LEN)? else {
             return Err(StoreError::NoImage { path: folder.shown(), epoch });
         };
-        let manifest = open_manifest(&path, epoch, &bytes)?;
+        Image::decode(folder.address(&name), &folders[0], (epoch, &bytes), folders)
+    }
+
+    /// What a manifest tells: an image whose pages cannot be read, but all else. `job`: the job's folder.
+    ///
+    /// # Errors
+    /// It is damaged, or that of another image.
+    pub fn of_manifest(job: &TierFolder, epoch: Epoch, manifest: &[u8]) -> Result<Image, StoreError> {
+        Image::decode(job.address(&names::manifest_name(epoch)), job, (epoch, manifest), &[])
+    }
+
+    /// `path`: of the manifest, for messages. `folders`: where segments are looked for; in none, they are not opened.
+    fn decode(
+        path: PathBuf,
+        first: &TierFolder,
+        (epoch, bytes): (Epoch, &[u8]),
+        folders: &[TierFolder],
+    ) -> Result<Image, StoreError> {
+        let manifest = open_manifest(&path, epoch, bytes)?;
         let damaged = StoreError::format(&path);
         let figures = manifest.figures().map_err(&damaged)?;
         let record = manifest.record().map_err(&damaged)?;
@@ -91,12 +114,26 @@ impl Image {
         let frames = manifest.frames(&entries).map_err(&damaged)?;
         let index = manifest.index(&frames).map_err(&damaged)?;
         let info = ImageInfo::new(epoch, &figures, bytes.len() as u64, &entries);
-        let open: Result<Vec<_>, _> =
-            entries.iter().map(|entry| SegmentFile::open(folders, entry).map(Arc::new)).collect();
-        let tables = Arc::new(Tables::new(&folders[0], epoch, entries, open?, frames, index));
+        let open = |entry| match folders {
+            [] => Ok(SegmentFile::nowhere(entry)),
+            folders => SegmentFile::open(folders, entry),
+        };
+        let open: Result<Vec<_>, _> = entries.iter().map(|entry| open(entry).map(Arc::new)).collect();
+        let tables = Arc::new(Tables::new(first, epoch, entries, open?, frames, index));
         let extents = extents(&tables, None);
-        let manifest = (path.clone(), manifest.record_offset());
-        Ok(Image { record, manifest, figures, history, info, tables, extents, shared: None, served: None })
+        let manifest = (path, manifest.record_offset());
+        Ok(Image {
+            record,
+            manifest,
+            figures,
+            history,
+            info,
+            tables,
+            extents,
+            failed: Vec::new(),
+            shared: None,
+            served: None,
+        })
     }
 
     /// Its number.
@@ -160,9 +197,40 @@ impl Image {
         self.extents = served.extents(self.tables.shared_pages_number());
         self.served = Some(Arc::new(served));
     }
-    /// Whether all its segments are on the tier that was asked first: an increment there may build on it.
+    /// Whether all its segments are on the tier that was asked first, and intact as far as they were read: an increment
+    /// there may build on it.
     pub fn is_on_first_tier(&self) -> bool {
         self.tables.segments.iter().all(|segment| segment.is_in_first_folder())
+    }
+    /// What was damaged on one tier, and read from another: one line each.
+    pub fn detours(&self) -> Vec<String> {
+        const MOST: usize = 8;
+        let mut lines: Vec<String> =
+            self.failed.iter().map(|why| format!("{why}; another tier has it")).collect();
+        let (mut missing, mut more) = (BTreeMap::<PathBuf, usize>::new(), 0);
+        for Detour { why, is_missing, count, read_from } in
+            self.tables.segments.iter().flat_map(|segment| segment.detours())
+        {
+            if is_missing {
+                // What a lower tier alone has is not damaged.
+                let folder = read_from.parent().map(PathBuf::from).unwrap_or_default();
+                *missing.entry(folder).or_default() += 1;
+            } else if lines.len() >= MOST {
+                more += 1;
+            } else {
+                let so_often = if count > 1 { format!(" ({count} times)") } else { String::new() };
+                lines.push(format!("{why}{so_often}: read from {} instead", read_from.display()));
+            }
+        }
+        lines.extend(
+            (more > 0)
+                .then(|| format!("{more} more segments are damaged on one tier, and were read elsewhere")),
+        );
+        let line = |(folder, count): (PathBuf, usize)| {
+            format!("{count} segments were read from {}", folder.display())
+        };
+        lines.extend(missing.into_iter().map(line));
+        lines
     }
     /// The job's folder on the tier that was asked first.
     pub fn folder(&self) -> &TierFolder {

@@ -151,10 +151,7 @@ pub(crate) fn missing(
     match found.iter().find(|(name, _)| *name == wanted) {
         Some((_, entry)) if entry.len == segment.len => None,
         Some((_, entry)) => Some(wrong_len(&path, entry.len, segment.len).to_string()),
-        None => {
-            let what = "the file is missing, and the image needs it";
-            Some(StoreError::corrupt(&path, 0, what).to_string())
-        }
+        None => Some(StoreError::Missing { path }.to_string()),
     }
 }
 

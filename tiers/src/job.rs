@@ -338,7 +338,7 @@ impl Job {
             return Err(StoreError::misuse(&self.dir, what));
         }
         if let Some(parent) = &parent
-            && !parent.tables.segments.iter().all(|segment| segment.is_in_first_folder())
+            && !parent.may_be_parent()
         {
             let what =
                 format!("image {} has segments on other tiers: no increment can build on it", parent.epoch());

@@ -7,15 +7,15 @@
 
 use crate::Image;
 use crate::format::manifest::{IndexRun, Place};
-use crate::format::segment::Frame;
+use crate::format::segment::{Codec, Frame};
 use crate::hashes::Hashes;
 use crate::locations::{Located, Origin, pick};
 use crate::served_pages::ServedPages;
 use crate::shared_pages::SharedPages;
 use crate::tables::Tables;
 use holdfast_image::page_set::PageSet;
+use holdfast_image::pages::MappedFrom;
 use holdfast_image::{Addr, Epoch, PAGE_SIZE};
-use std::path::Path;
 use std::sync::Arc;
 
 /// See the head of the file. Its size is that of the page index, and 16 bytes for each page whose hash is known.
@@ -28,17 +28,6 @@ pub struct Lineage {
     pub(crate) served: Option<Arc<ServedPages>>,
 }
 
-/// A file that pages are mapped from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum MappedFile {
-    /// The one that this segment of the parent is mapped from; others may lie in it too.
-    OfSegment(u32),
-    /// See [`SharedPages`].
-    SharedPages,
-    /// See [`ServedPages`].
-    Served,
-}
-
 impl Lineage {
     /// The parent of the first image after a restart. No hashes are known: contents are compared by reading the
     /// parent.
@@ -47,62 +36,54 @@ impl Lineage {
         Arc::new(Lineage { tables: Arc::clone(&image.tables), hashes: Hashes::default(), shared, served })
     }
 
+    /// Whether an increment may build on it: all its segments are on the first tier, and intact as far as they were
+    /// read.
+    pub fn may_be_parent(&self) -> bool {
+        self.tables.segments.iter().all(|segment| segment.is_in_first_folder())
+    }
+
     /// Number of the image.
     pub fn epoch(&self) -> Epoch {
         self.tables.epoch
     }
 
-    /// What the file at `path` is, if anything.
-    pub(crate) fn file_at(&self, path: &Path) -> Option<MappedFile> {
-        if self.shared.as_ref().is_some_and(|shared| shared.is_at(path)) {
-            return Some(MappedFile::SharedPages);
-        }
-        if self.served.as_ref().is_some_and(|served| served.is_at(path)) {
-            return Some(MappedFile::Served);
-        }
-        let at = self.tables.paths.iter().position(|own| same_file(own, path))?;
-        u32::try_from(at).ok().map(MappedFile::OfSegment)
-    }
-
-    /// Where a frame lies in a file that pages are mapped from, uncompressed.
-    fn place_in(&self, file: MappedFile, frame: &Frame) -> Option<u64> {
-        match file {
-            MappedFile::OfSegment(segment) => {
-                let paths = &self.tables.paths;
-                let is_there =
-                    frame.segment == segment || paths[frame.segment as usize] == paths[segment as usize];
-                self.tables.mapped_at(frame).filter(|_| is_there)
+    /// Where a frame lies, uncompressed, in what pages are mapped from.
+    fn place_in(&self, from: MappedFrom, frame: &Frame) -> Option<u64> {
+        let entry = self.tables.entries.get(frame.segment as usize)?;
+        match from {
+            MappedFrom::Segment { version, number } => {
+                let is_there = (entry.epoch, entry.number) == (version, number) && frame.codec == Codec::Raw;
+                is_there.then_some(frame.offset)
             }
-            MappedFile::SharedPages => self.shared.as_ref()?.place(&self.tables.entries, frame),
-            MappedFile::Served => None,
+            MappedFrom::SharedPages => self.shared.as_ref()?.place(&self.tables.entries, frame),
         }
     }
 
-    /// Picks those of the `wanted` pages, which are mapped from `offset` of a file on, that the index places exactly
-    /// there; returns the others. `offset` belongs to the address 0: it may wrap around.
+    /// Picks those of the `wanted` pages, mapped with an `offset` in what they are `from`, that the index places
+    /// exactly there; returns the others. `offset` belongs to the address 0: it may wrap around.
     pub(crate) fn match_mapping(
         &self,
-        file: MappedFile,
+        from: MappedFrom,
         offset: u64,
         wanted: &PageSet,
         found: &mut Vec<Located>,
     ) -> PageSet {
-        if let (MappedFile::Served, Some(served)) = (file, &self.served) {
+        if let (MappedFrom::SharedPages, Some(served)) = (from, &self.served) {
             return served.match_mapping(&self.tables, offset, wanted, found);
         }
         let (Some(first), Some(last)) = (wanted.runs().first(), wanted.runs().last()) else {
             return PageSet::new();
         };
         let index = &self.tables.index;
-        let from = index.partition_point(|entry| entry.run.end() <= first.start);
-        let to = index.partition_point(|entry| entry.run.start < last.end());
-        let index = index.get(from..to).unwrap_or_default();
+        let begin = index.partition_point(|entry| entry.run.end() <= first.start);
+        let end = index.partition_point(|entry| entry.run.start < last.end());
+        let index = index.get(begin..end).unwrap_or_default();
         let mut in_index = Vec::new();
         let mut others = pick(index, Located::in_parent, wanted, &mut in_index).into_runs();
         for part in in_index {
             let is_there = match part.origin {
                 Origin::Parent { frame, page } => {
-                    let place = self.place_in(file, &self.tables.frames[frame as usize]);
+                    let place = self.place_in(from, &self.tables.frames[frame as usize]);
                     let mapped = offset.wrapping_add(part.run.start.0);
                     place.is_some_and(|place| place + u64::from(page) * PAGE_SIZE == mapped)
                 }
@@ -116,18 +97,6 @@ impl Lineage {
         }
         PageSet::from(others)
     }
-}
-
-/// Whether two paths name the same file of a store: the kernel shows a mapping's path without links.
-fn same_file(ours: &Path, mapped: &Path) -> bool {
-    if ours == mapped && !ours.as_os_str().is_empty() {
-        return true;
-    }
-    ours.file_name() == mapped.file_name()
-        && match (ours.parent().map(Path::canonicalize), mapped.parent().map(Path::canonicalize)) {
-            (Some(Ok(ours)), Some(Ok(mapped))) => ours == mapped,
-            _ => false,
-        }
 }
 
 /// Finds out for one worker whether a page is still what the parent holds.

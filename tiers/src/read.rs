@@ -8,17 +8,17 @@
 use crate::StoreError;
 use crate::format::manifest::{IndexRun, Place};
 use crate::format::segment::{BLOCK_LEN, Block, FOLLOWING, Frame, FrameHeader, first_block};
+use crate::gather::each_part;
 use crate::image::Image;
 use crate::segment_file::{SegmentFile, check_identity};
 use crate::tables::Scratch;
 use crate::workers;
-use holdfast_image::pages::{Extent, PageError, PageProvider, PageRun, PutPages};
-use holdfast_image::{Addr, PAGE_SIZE};
-use std::collections::BTreeMap;
+use holdfast_image::pages::{Extent, MappableSegment, PageError, PageProvider, PageRun, PutPages, coalesce};
+use holdfast_image::{Addr, PAGE_SIZE, PageCount};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
@@ -38,7 +38,7 @@ impl Image {
     /// Calls `check` for all frames that `wanted` names, on all processors. The first error ends it.
     pub(crate) fn for_frames<E: From<StoreError> + Send>(
         &self,
-        wanted: &(dyn Fn(&Frame) -> bool + Sync),
+        wanted: &(dyn Fn(usize, &Frame) -> bool + Sync),
         check: &(dyn Fn(usize, &mut Scratch) -> Result<(), E> + Sync),
     ) -> Result<(), E> {
         let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
@@ -50,7 +50,7 @@ impl Image {
                     break;
                 };
                 let frames = (from..).zip(rest.iter().take(FRAMES_AT_ONCE));
-                for (number, _) in frames.filter(|(_, frame)| wanted(frame)) {
+                for (number, _) in frames.filter(|(number, frame)| wanted(*number, frame)) {
                     check(number, &mut scratch).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
                 }
             }
@@ -69,7 +69,7 @@ impl Image {
     pub fn verify(&self, progress: &(dyn Fn(u64) + Sync)) -> Result<VerifyReport, StoreError> {
         self.verify_headers()?;
         let bytes = AtomicU64::new(0);
-        self.for_frames::<StoreError>(&|_| true, &|number, scratch| {
+        self.for_frames::<StoreError>(&|_, _| true, &|number, scratch| {
             let frame = &self.tables.frames[number];
             scratch.pages.resize(frame.raw_len(), 0);
             self.tables.unpack(number, &mut scratch.pages, &mut scratch.stored)?;
@@ -156,8 +156,8 @@ impl PageProvider for Image {
     fn extents(&self) -> &[Extent] {
         &self.extents
     }
-    fn segments(&self) -> &[PathBuf] {
-        &self.tables.paths
+    fn segment(&self, number: u32) -> Option<MappableSegment<'_>> {
+        self.tables.segments.get(number as usize)?.mappable()
     }
     fn read(&self, start: Addr, buffer: &mut [u8]) -> Result<(), PageError> {
         if !start.is_page_aligned() || !(buffer.len() as u64).is_multiple_of(PAGE_SIZE) {
@@ -190,19 +190,37 @@ impl PageProvider for Image {
     fn gather(&self, wanted: &[PageRun], put: &PutPages<'_>) -> Result<(), PageError> {
         self.gather_by_frame(wanted, put)
     }
-    fn verify_mappable(&self) -> Result<(), PageError> {
+    fn check_mapped(&self, wanted: &[PageRun]) -> Result<Vec<PageRun>, PageError> {
         if self.is_served() {
             // Each frame is checked when it is touched.
-            return Ok(());
+            return Ok(Vec::new());
         }
-        self.for_frames::<StoreError>(&|frame| self.tables.mapped_at(frame).is_some(), &|number, scratch| {
+        let mut parts: Vec<(u32, PageRun)> = Vec::new();
+        let mut is_wanted = vec![false; self.tables.frames.len()];
+        each_part(&self.tables.index, wanted, |frame, part| {
+            is_wanted[frame as usize] = true;
+            parts.push((frame, PageRun { start: part.start, pages: PageCount(part.pages.into()) }));
+        })?;
+        let damaged = Mutex::new(BTreeSet::new());
+        self.for_frames::<StoreError>(&|number, _| is_wanted[number], &|number, scratch| {
             if self.tables.is_mapped_checked(number) {
                 return Ok(());
             }
             scratch.stored.resize(self.tables.frames[number].raw_len(), 0);
-            self.tables.check_mapped(number, &mut scratch.stored)
-        })
-        .map_err(PageError::from)
+            // Whatever is wrong: it cannot be mapped.
+            if self.tables.check_mapped(number, &mut scratch.stored).is_err() {
+                damaged.lock().insert(number);
+            }
+            Ok(())
+        })?;
+        let damaged = damaged.into_inner();
+        let mut runs: Vec<PageRun> = parts
+            .into_iter()
+            .filter(|(frame, _)| damaged.contains(&(*frame as usize)))
+            .map(|(_, run)| run)
+            .collect();
+        coalesce(&mut runs);
+        Ok(runs)
     }
     fn shared_pages(&self) -> Option<u32> {
         (self.shared.is_some() || self.is_served()).then(|| self.tables.shared_pages_number())
@@ -211,11 +229,6 @@ impl PageProvider for Image {
         self.served.is_some()
     }
     fn fill_shared_pages(&self, file: &File) -> Result<(), PageError> {
-        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        if let Some(served) = &self.served {
-            served.set_path(path);
-            return Ok(());
-        }
         let Some(shared) = &self.shared else { return Ok(()) };
         file.set_len(shared.len())?;
         let place = |frame: &Frame| shared.place(&self.tables.entries, frame);
@@ -226,8 +239,6 @@ impl PageProvider for Image {
             let at = place(frame).unwrap_or(0);
             file.write_all_at(&scratch.pages, at).map_err(StoreError::io("unpack", &self.dir()))
         };
-        self.for_frames::<StoreError>(&|frame| place(frame).is_some(), &unpack)?;
-        shared.set_path(path);
-        Ok(())
+        Ok(self.for_frames::<StoreError>(&|_, frame| place(frame).is_some(), &unpack)?)
     }
 }

@@ -4,7 +4,7 @@
 //! good are opened when they are needed.
 //! Invariants: a copy counts only if it has the length that the manifest names and says, in the block that is read
 //! first, that it is this segment; what comes out of [`SegmentFile::read`] has passed the caller's check; copies stay
-//! open, so that pages stay readable when the blobs are removed.
+//! open, so that pages stay readable when the blobs are removed, and can be mapped without a path.
 //! Fails by: the error of the copy, if there is one; else one that names all of them.
 
 use crate::StoreError;
@@ -15,8 +15,9 @@ use crate::image_info::wrong_len;
 use crate::names::segment_name;
 use crate::tier::{Blob, TierError};
 use crate::tier_folder::TierFolder;
-use std::fs;
-use std::os::fd::AsRawFd;
+use holdfast_image::pages::{MappableSegment, MappedFrom};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,16 +28,23 @@ pub(crate) struct SegmentFile {
     copies: Vec<Copy>,
     /// The copy that is asked first: those before it could not be read.
     first: AtomicUsize,
-    /// Which copy is mapped, by what path, and where in that file it begins.
-    pub(crate) mapping: Option<Mapping>,
+    /// The copy that can be mapped, if one can.
+    mapped: Option<usize>,
+    /// What was read from another copy because these could not be.
+    detours: Mutex<BTreeMap<usize, Detour>>,
 }
 
-/// A copy that pages can be mapped from.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Mapping {
-    pub(crate) copy: usize,
-    pub(crate) path: PathBuf,
-    pub(crate) offset: u64,
+/// What a copy has not intact, and where it was read instead.
+#[derive(Clone, Debug)]
+pub(crate) struct Detour {
+    /// What is wrong with it: the first that was found.
+    pub(crate) why: String,
+    /// It is not there at all.
+    pub(crate) is_missing: bool,
+    /// How often that was so.
+    pub(crate) count: u64,
+    /// Path or address of the copy that was read instead.
+    pub(crate) read_from: PathBuf,
 }
 
 struct Copy {
@@ -63,9 +71,7 @@ impl Copy {
 fn open(folder: &TierFolder, address: &Path, entry: &SegmentEntry) -> Result<Box<dyn Blob>, StoreError> {
     let name = folder.blob(&segment_name(entry.epoch, entry.number))?;
     let blob = folder.tier().open(&name).map_err(|error| match error {
-        TierError::NotFound { .. } => {
-            StoreError::corrupt(address, 0, "the file is missing, and the image needs it")
-        }
+        TierError::NotFound { .. } => StoreError::Missing { path: address.to_owned() },
         other => other.into(),
     })?;
     if blob.len() != entry.len {
@@ -102,16 +108,13 @@ pub(crate) fn check_identity(
     Ok(())
 }
 
-/// Where the file of a blob can be mapped from: by its path, which the kernel tells of the mapping, too.
-fn mapping(copy: usize, blob: &dyn Blob) -> Option<Mapping> {
-    let (file, offset) = blob.mapping()?;
-    let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
-    // Removed meanwhile, or of another mount namespace: it cannot be opened by a path.
-    fs::symlink_metadata(&path).ok().filter(|meta| meta.is_file())?;
-    Some(Mapping { copy, path, offset })
-}
-
 impl SegmentFile {
+    /// One of which there is no copy.
+    pub(crate) fn nowhere(entry: &SegmentEntry) -> SegmentFile {
+        let (first, detours) = (AtomicUsize::new(0), Mutex::default());
+        SegmentFile { entry: *entry, first, copies: Vec::new(), mapped: None, detours }
+    }
+
     /// Opens the fastest copy that is good.
     pub(crate) fn open(folders: &[TierFolder], entry: &SegmentEntry) -> Result<SegmentFile, StoreError> {
         let copies: Vec<Copy> = folders.iter().map(|folder| Copy::new(folder, entry)).collect();
@@ -119,13 +122,50 @@ impl SegmentFile {
         for (at, copy) in copies.iter().enumerate() {
             match copy.get(entry) {
                 Ok(blob) => {
-                    let mapping = mapping(at, blob);
-                    return Ok(SegmentFile { entry: *entry, first: at.into(), copies, mapping });
+                    let mapped = blob.mapping().map(|_| at);
+                    let detours = Mutex::default();
+                    let segment = SegmentFile { entry: *entry, first: at.into(), copies, mapped, detours };
+                    segment.note(&failed.into_iter().enumerate().collect::<Vec<_>>(), at);
+                    return Ok(segment);
                 }
                 Err(error) => failed.push(error),
             }
         }
         Err(StoreError::nowhere(failed, &segment_name(entry.epoch, entry.number)))
+    }
+
+    /// Its name.
+    pub(crate) fn name(&self) -> MappedFrom {
+        MappedFrom::Segment { version: self.entry.epoch, number: self.entry.number }
+    }
+
+    /// The copy that can be mapped.
+    pub(crate) fn mapped(&self) -> Option<usize> {
+        self.mapped
+    }
+
+    /// The file of that, and where the segment begins in it.
+    pub(crate) fn mappable(&self) -> Option<MappableSegment<'_>> {
+        let (file, begin) = self.copies.get(self.mapped?)?.get(&self.entry).ok()?.mapping()?;
+        Some(MappableSegment { from: self.name(), file, begin, len: self.entry.len })
+    }
+
+    /// What was read elsewhere than where it was looked for first, by copy.
+    pub(crate) fn detours(&self) -> Vec<Detour> {
+        self.detours.lock().values().cloned().collect()
+    }
+
+    /// Notes which copies were of no use before this one was read.
+    fn note(&self, failed: &[(usize, StoreError)], read: usize) {
+        for (at, error) in failed {
+            let detour = || Detour {
+                why: error.short(),
+                is_missing: matches!(error, StoreError::Missing { .. }),
+                count: 0,
+                read_from: self.copies[read].address.clone(),
+            };
+            self.detours.lock().entry(*at).or_insert_with(detour).count += 1;
+        }
     }
 
     /// Path or address of the copy that is asked first, for messages.
@@ -146,17 +186,23 @@ impl SegmentFile {
         for at in (first..count).chain(0..first.min(count)) {
             match self.read_copy(at, offset, out) {
                 Ok(()) => match check(out) {
-                    Ok(()) => return Ok(at),
-                    Err(what) => failed.push(StoreError::corrupt(&self.copies[at].address, offset, what)),
+                    Ok(()) => {
+                        self.note(&failed, at);
+                        return Ok(at);
+                    }
+                    Err(what) => {
+                        failed.push((at, StoreError::corrupt(&self.copies[at].address, offset, what)));
+                    }
                 },
                 Err(error) => {
                     // Not asked first again: a tier that does not answer costs time at each frame.
-                    let next = (at + 1) % count;
+                    let next = (at + 1) % count.max(1);
                     let _ = self.first.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
-                    failed.push(error);
+                    failed.push((at, error));
                 }
             }
         }
+        let failed = failed.into_iter().map(|(_, error)| error).collect();
         Err(StoreError::nowhere(failed, &segment_name(self.entry.epoch, self.entry.number)))
     }
 
@@ -171,8 +217,9 @@ impl SegmentFile {
         })
     }
 
-    /// Whether the copy that was opened is in the folder that was asked first.
+    /// Whether there is a copy in the folder that was asked first, and nothing of it had to be read elsewhere.
     pub(crate) fn is_in_first_folder(&self) -> bool {
-        self.copies.first().is_some_and(|copy| copy.blob.get().is_some_and(Result::is_ok))
+        let is_open = self.copies.first().is_some_and(|copy| copy.blob.get().is_some_and(Result::is_ok));
+        is_open && !self.detours.lock().contains_key(&0)
     }
 }

@@ -12,14 +12,11 @@ use crate::tables::Tables;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::{Extent, ExtentSource, PageRun};
 use holdfast_image::{Addr, Epoch, PAGE_SIZE};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// See the head of the file.
 pub(crate) struct ServedPages {
     tables: Arc<Tables>,
-    /// By what path the file is open.
-    path: OnceLock<PathBuf>,
 }
 
 /// Segment, offset of the frame in it, number of the page in the frame.
@@ -55,7 +52,7 @@ fn name(entries: &[SegmentEntry], frames: &[Frame], frame: u32, page: u32) -> Op
 impl ServedPages {
     /// Of an open image.
     pub(crate) fn new(tables: Arc<Tables>) -> ServedPages {
-        ServedPages { tables, path: OnceLock::new() }
+        ServedPages { tables }
     }
 
     /// Where all pages are, if the file has `number` in the place of a segment's.
@@ -78,17 +75,6 @@ impl ServedPages {
             }
         }
         extents
-    }
-
-    /// It is open there.
-    pub(crate) fn set_path(&self, path: PathBuf) {
-        // Once: it is the same file.
-        let _ = self.path.set(path);
-    }
-
-    /// Whether a path is that of the file.
-    pub(crate) fn is_at(&self, path: &Path) -> bool {
-        self.path.get().is_some_and(|own| own == path)
     }
 
     /// Picks those of the `wanted` pages, which are mapped from `offset` of the file on, that `parent` has just so;

@@ -10,8 +10,6 @@ use crate::format::segment::{Codec, Frame};
 use holdfast_image::{Epoch, address_space};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
 /// Shorter runs do not count: a restart maps none, and they would cost memory for nothing. Pages.
 const LEAST: u64 = 16;
@@ -25,8 +23,6 @@ pub(crate) struct SharedPages {
     /// Where each frame lies in the file: bytes.
     places: HashMap<FrameName, u64>,
     len: u64,
-    /// By what path the file is open, once it is filled.
-    path: OnceLock<PathBuf>,
 }
 
 fn name(entries: &[SegmentEntry], frame: &Frame) -> Option<FrameName> {
@@ -78,16 +74,5 @@ impl SharedPages {
     /// Bytes of the file.
     pub(crate) fn len(&self) -> u64 {
         self.len
-    }
-
-    /// It is filled, and open there.
-    pub(crate) fn set_path(&self, path: PathBuf) {
-        // Filled once: a second file would be as good.
-        let _ = self.path.set(path);
-    }
-
-    /// Whether a path is that of the file.
-    pub(crate) fn is_at(&self, path: &Path) -> bool {
-        self.path.get().is_some_and(|own| own == path)
     }
 }

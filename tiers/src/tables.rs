@@ -13,7 +13,6 @@ use crate::segment_file::SegmentFile;
 use crate::tier_folder::TierFolder;
 use holdfast_image::{Epoch, PAGE_SIZE};
 use std::cell::RefCell;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use xxhash_rust::xxh3::xxh3_64;
@@ -27,8 +26,6 @@ pub(crate) struct Tables {
     serial: u64,
     pub(crate) entries: Vec<SegmentEntry>,
     pub(crate) segments: Vec<Arc<SegmentFile>>,
-    /// By what path each segment can be mapped; empty: not at all.
-    pub(crate) paths: Vec<PathBuf>,
     pub(crate) frames: Vec<Frame>,
     /// For each frame: 1 + the number of the copy whose data has matched its checksum once; 0: none.
     checked: Vec<AtomicU8>,
@@ -62,11 +59,9 @@ impl Tables {
         index: Vec<IndexRun>,
     ) -> Tables {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
-        let path = |segment: &Arc<SegmentFile>| segment.mapping.as_ref().map(|mapping| mapping.path.clone());
-        let paths = segments.iter().map(|segment| path(segment).unwrap_or_default()).collect();
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let checked = frames.iter().map(|_| AtomicU8::new(0)).collect();
-        Tables { folder: folder.clone(), epoch, serial, entries, segments, paths, frames, checked, index }
+        Tables { folder: folder.clone(), epoch, serial, entries, segments, frames, checked, index }
     }
 
     /// The number after those of the segments: that of shared pages ([`crate::shared_pages`]).
@@ -74,17 +69,17 @@ impl Tables {
         u32::try_from(self.segments.len()).unwrap_or(u32::MAX)
     }
 
-    /// Where in the file that its segment is mapped from a frame lies as it is in memory, if it does.
+    /// Where in its segment a frame lies as it is in memory, if it does and the segment can be mapped.
     pub(crate) fn mapped_at(&self, frame: &Frame) -> Option<u64> {
-        let mapping = self.segments[frame.segment as usize].mapping.as_ref()?;
-        (frame.codec == Codec::Raw).then(|| mapping.offset.saturating_add(frame.offset))
+        let is_there = self.segments[frame.segment as usize].mapped().is_some();
+        (is_there && frame.codec == Codec::Raw).then_some(frame.offset)
     }
 
     /// Whether the data of a frame has matched its checksum once where it is mapped from.
     pub(crate) fn is_mapped_checked(&self, number: usize) -> bool {
-        let mapping = self.segments[self.frames[number].segment as usize].mapping.as_ref();
+        let mapped = self.segments[self.frames[number].segment as usize].mapped();
         let checked = self.checked[number].load(Ordering::Relaxed).checked_sub(1);
-        checked.is_some_and(|copy| mapping.is_some_and(|mapping| mapping.copy == usize::from(copy)))
+        checked.is_some_and(|copy| mapped == Some(usize::from(copy)))
     }
 
     fn corrupt(&self, frame: &Frame, what: String) -> StoreError {
@@ -105,10 +100,10 @@ impl Tables {
     pub(crate) fn check_mapped(&self, number: usize, buffer: &mut [u8]) -> Result<(), StoreError> {
         let frame = &self.frames[number];
         let segment = &self.segments[frame.segment as usize];
-        let Some(mapping) = &segment.mapping else { return Ok(()) };
-        segment.read_copy(mapping.copy, frame.offset, buffer)?;
-        check(frame, buffer).map_err(|what| StoreError::corrupt(&mapping.path, frame.offset, what))?;
-        self.checked[number].store(u8::try_from(mapping.copy + 1).unwrap_or(0), Ordering::Relaxed);
+        let Some(copy) = segment.mapped() else { return Ok(()) };
+        segment.read_copy(copy, frame.offset, buffer)?;
+        check(frame, buffer).map_err(|what| StoreError::corrupt(segment.address(), frame.offset, what))?;
+        self.checked[number].store(u8::try_from(copy + 1).unwrap_or(0), Ordering::Relaxed);
         Ok(())
     }
 
@@ -154,7 +149,7 @@ impl Tables {
                 return self.unpack(at, out, stored);
             }
             // Elsewhere than in a file a part costs as much as all of it.
-            let in_a_file = self.segments[frame.segment as usize].mapping.is_some();
+            let in_a_file = self.segments[frame.segment as usize].mapped().is_some();
             if frame.codec == Codec::Raw && in_a_file && self.read_part(at, from, out) {
                 return Ok(());
             }

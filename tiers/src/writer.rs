@@ -16,7 +16,7 @@ use crate::fault;
 use crate::format::manifest::{Figures, MAX_LEN, Parts, Place, Record};
 use crate::hashes::Hashes;
 use crate::image_info::{ImageInfo, missing};
-use crate::lineage::{Lineage, MappedFile};
+use crate::lineage::Lineage;
 use crate::link_meter::LinkMeter;
 use crate::locations::{Located, overlap, overlay, pages_of, pick};
 use crate::names;
@@ -262,22 +262,15 @@ impl ImageWriter {
     fn match_mapped(&self, inherited: &Inherited, unchanged: &PageSet) -> (Vec<Located>, PageSet) {
         let all: PageSet = inherited.mapped.iter().map(|mapping| mapping.run).collect();
         let all = all.difference(unchanged);
-        // A lazy restart makes tens of thousands of mappings of few files.
-        let mut files: BTreeMap<&Path, Option<MappedFile>> = BTreeMap::new();
         let (mut found, mut others) = (Vec::new(), Vec::new());
         for mapping in &inherited.mapped {
             let run = mapping.run;
             let part = |own: &PageRun| PageRun::between(own.start.max(run.start), own.end().min(run.end()));
             let wanted: PageSet = all.touching(run).iter().map(part).collect();
-            let file = self.parent.as_ref().and_then(|parent| {
-                let path = mapping.path.as_path();
-                let file = *files.entry(path).or_insert_with(|| parent.file_at(path));
-                file.map(|file| (parent, file))
-            });
-            let rest = match file {
-                Some((parent, file)) => {
+            let rest = match &self.parent {
+                Some(parent) => {
                     let offset = mapping.offset.wrapping_sub(run.start.0);
-                    parent.match_mapping(file, offset, &wanted, &mut found)
+                    parent.match_mapping(mapping.from, offset, &wanted, &mut found)
                 }
                 None => wanted,
             };

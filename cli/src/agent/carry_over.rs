@@ -42,6 +42,7 @@ impl CarryOver {
                 History::new()
             }),
         };
+        // What lies below is not fetched for it: the first image after such a restart is a whole one.
         let may_build_on = !image.protected_only() && image.is_on_first_tier();
         let lineage = may_build_on.then(|| Lineage::of_image(image));
         CarryOver { lineage, history, ..CarryOver::default() }

@@ -10,14 +10,17 @@
 
 use crate::file_system;
 use holdfast_image::Addr;
-use holdfast_image::pages::{Extent, ExtentSource, PageError, PageProvider, PageRun, PutPages};
+use holdfast_image::pages::{
+    Extent, ExtentSource, MappableSegment, PageError, PageProvider, PageRun, PutPages,
+};
 use holdfast_tiers::Image;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 /// Name of the note.
@@ -39,28 +42,32 @@ impl<'a> CheckedImage<'a> {
         CheckedImage { image, folder }
     }
 
-    /// What the note says once all is checked. `None`: the files may change without notice.
-    fn expected(&self) -> Option<String> {
+    /// What the note says once these pages are checked. `None`: the files may change without notice.
+    fn expected(&self, wanted: &[PageRun]) -> Option<String> {
         if !file_system::is_local(self.folder) {
             return None;
         }
         let mut mapped = DefaultHasher::new();
+        wanted.hash(&mut mapped);
+        let mut segments = BTreeSet::new();
         for extent in self.image.extents() {
             if let ExtentSource::Mappable { segment, offset } = extent.source {
                 (segment, offset, extent.run).hash(&mut mapped);
+                segments.insert(segment);
             }
         }
-        of_files(self.image.segments(), &format!("{} {:016x}", self.image.epoch(), mapped.finish()))
+        let files = segments.into_iter().filter_map(|segment| self.image.segment(segment));
+        let what = format!("{} {:016x}", self.image.epoch(), mapped.finish());
+        of_files(files.map(|segment| segment.file), &what)
     }
 }
 
 /// The text of the note for files, of which `what` was checked.
-fn of_files(files: &[PathBuf], what: &str) -> Option<String> {
+fn of_files<'f>(files: impl Iterator<Item = &'f File>, what: &str) -> Option<String> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let mut text = format!("{} {what}\n", boot.trim());
-    // Of segments that are mapped from nowhere there is no path, and nothing to be checked.
-    for path in files.iter().filter(|path| !path.as_os_str().is_empty()) {
-        let is = fs::symlink_metadata(path).ok()?;
+    for file in files {
+        let is = file.metadata().ok()?;
         let (seconds, nanoseconds) = (u64::try_from(is.ctime()).ok()?, u32::try_from(is.ctime_nsec()).ok()?);
         let changed = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds);
         SystemTime::now().duration_since(changed).ok().filter(|since| *since >= SETTLED)?;
@@ -81,8 +88,8 @@ impl PageProvider for CheckedImage<'_> {
     fn extents(&self) -> &[Extent] {
         self.image.extents()
     }
-    fn segments(&self) -> &[PathBuf] {
-        self.image.segments()
+    fn segment(&self, number: u32) -> Option<MappableSegment<'_>> {
+        self.image.segment(number)
     }
     fn read(&self, start: Addr, buffer: &mut [u8]) -> Result<(), PageError> {
         self.image.read(start, buffer)
@@ -90,22 +97,23 @@ impl PageProvider for CheckedImage<'_> {
     fn gather(&self, wanted: &[PageRun], put: &PutPages<'_>) -> Result<(), PageError> {
         self.image.gather(wanted, put)
     }
-    fn verify_mappable(&self) -> Result<(), PageError> {
+    fn check_mapped(&self, wanted: &[PageRun]) -> Result<Vec<PageRun>, PageError> {
         if self.is_served() {
-            return Ok(());
+            return Ok(Vec::new());
         }
-        let expected = self.expected();
+        let expected = self.expected(wanted);
         if expected.is_some() && expected == read(self.folder) {
             tracing::info!("image {}: its segments were checked before on this boot", self.image.epoch());
-            return Ok(());
+            return Ok(Vec::new());
         }
-        self.image.verify_mappable()?;
-        if let Some(text) = expected.filter(|text| self.expected().as_ref() == Some(text))
+        let damaged = self.image.check_mapped(wanted)?;
+        let is_still = |text: &String| damaged.is_empty() && self.expected(wanted).as_ref() == Some(text);
+        if let Some(text) = expected.filter(is_still)
             && let Err(error) = file_system::write_own(&self.folder.join(NAME), text.as_bytes())
         {
             tracing::info!("the next restart checks everything again: {error}");
         }
-        Ok(())
+        Ok(damaged)
     }
     fn is_served(&self) -> bool {
         self.image.is_served()
@@ -122,6 +130,7 @@ impl PageProvider for CheckedImage<'_> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use std::path::PathBuf;
 
     fn folder(name: &str) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("checked-{name}-{}", std::process::id()));
@@ -132,10 +141,9 @@ mod tests {
     #[test]
     fn files_that_have_just_changed_have_no_note() {
         let folder = folder("files");
-        let path = folder.join("segment");
-        fs::write(&path, "x").unwrap();
-        assert_eq!(of_files(std::slice::from_ref(&path), "1"), None);
-        assert_eq!(of_files(&[folder.join("gone")], "1"), None);
+        fs::write(folder.join("segment"), "x").unwrap();
+        let file = File::open(folder.join("segment")).unwrap();
+        assert_eq!(of_files([&file].into_iter(), "1"), None);
         // Some file that is older than a test.
         let old = PathBuf::from("/proc/self/exe")
             .canonicalize()
@@ -146,7 +154,8 @@ mod tests {
         let settled =
             fs::metadata(&old).ok().and_then(|is| SystemTime::now().duration_since(is.modified().ok()?).ok());
         if settled.is_some_and(|since| since > SETTLED) {
-            assert_ne!(of_files(std::slice::from_ref(&old), "1"), of_files(&[old], "2"));
+            let old = File::open(old).unwrap();
+            assert_ne!(of_files([&old].into_iter(), "1"), of_files([&old].into_iter(), "2"));
         }
         fs::remove_dir_all(folder).unwrap();
     }

@@ -35,7 +35,7 @@ use holdfast_process::{Cut, FrozenMemory, Members, Tracer, Tracking};
 use holdfast_sys::clock::elapsed_ns;
 use holdfast_tiers::stack::Cascade;
 use holdfast_tiers::{
-    CommitRecord, ImageInfo, ImageWriter, MemoryFirst, PipelineOptions, Record, StoreError,
+    CommitRecord, ImageInfo, ImageWriter, Lineage, MemoryFirst, PipelineOptions, Record, StoreError,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -149,7 +149,7 @@ impl Attempt<'_> {
         // Behind the images that only lower tiers have, too.
         let lower = self.context.cascade.as_ref().map_or(0, Cascade::newest);
         let epoch = self.context.job.next_epoch()?.max(Epoch(lower.saturating_add(1)));
-        let parent = self.carry_over.lineage.clone().filter(|_| !self.settings.only_protected);
+        let parent = self.parent();
         // Before the stop: a store that cannot be written must not cost the program anything.
         let mut writer = self.context.job.begin(&self.context.lock, epoch, parent)?;
         let options = self.pipeline(None);
@@ -187,6 +187,26 @@ impl Attempt<'_> {
         monitor.set_queue(Arc::clone(&queue));
         let copies_first = self.copies_first(limit);
         self.flush(writer, cut, Flush { monitor, queue, copies_first, figures }, committed)
+    }
+
+    /// The image that the new one builds on. Where what it has on the first tier turned out to be damaged, all memory
+    /// is stored.
+    fn parent(&mut self) -> Option<Arc<Lineage>> {
+        if self.settings.only_protected {
+            return None;
+        }
+        let lineage = self.carry_over.lineage.clone()?;
+        if lineage.may_be_parent() {
+            return Some(lineage);
+        }
+        let epoch = lineage.epoch();
+        tracing::warn!("image {epoch} is not whole in the store: the next one stores all memory");
+        self.members.tell(Tracking::doubt);
+        if let Some(contents) = &self.context.contents {
+            contents.doubt();
+        }
+        self.carry_over.lineage = None;
+        None
     }
 
     fn pipeline(&self, limit: Option<PageCount>) -> PipelineOptions {

@@ -87,7 +87,7 @@ fn look(
         others: others.map(|other| (other.pid, other.area)).collect(),
         socket: context.job.socket_path(),
         namespaces: Some(Arc::clone(context.namespaces())),
-        own_files: cut::own_files(context),
+        mapped: context.mapped(),
         inherited: inherited_fds.iter().map(InheritedFd::identity).collect(),
         lose_connections: context.settings.tcp == TcpChoice::Close,
         save_files: context.settings.save_files.saving(),

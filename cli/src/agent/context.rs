@@ -8,8 +8,7 @@ use crate::link::{Link, Tell};
 use crate::settings::{Recipe, Settings};
 use holdfast_image::Epoch;
 use holdfast_image::bytes::Name;
-use holdfast_process::rebuild::SharedMemfd;
-use holdfast_process::{Contents, Namespaces};
+use holdfast_process::{Contents, MappedFiles, Namespaces};
 use holdfast_tiers::layer::Bounded;
 use holdfast_tiers::stack::Cascade;
 use holdfast_tiers::{Job, JobLock};
@@ -33,8 +32,8 @@ pub struct JobContext {
     pub attached: bool,
     /// The image that the program was restarted from: it may be mapped from it, so it is never deleted.
     pub restarted_from: Option<Epoch>,
-    /// What the restart has put where all processes map it.
-    pub common: OnceLock<Arc<SharedMemfd>>,
+    /// See [`JobContext::mapped`]; set by a restart.
+    pub mapped: OnceLock<Arc<MappedFiles>>,
     /// See [`JobContext::namespaces`]; set by a restart.
     pub namespaces: OnceLock<Arc<Namespaces>>,
     /// What is saved of files, and what the last image has of that.
@@ -54,6 +53,11 @@ impl JobContext {
         if let Some(link) = &self.link {
             link.tell(&Tell::Warning { text });
         }
+    }
+
+    /// What the restart has mapped of its image.
+    pub fn mapped(&self) -> Arc<MappedFiles> {
+        self.mapped.get().cloned().unwrap_or_default()
     }
 
     /// The namespaces that all processes of the job are in: those that the restart gave them, or else ours.

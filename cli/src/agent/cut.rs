@@ -20,7 +20,6 @@ use holdfast_process::{
     Target, Tracer, refuse_process,
 };
 use parking_lot::{Mutex, MutexGuard};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -198,13 +197,6 @@ pub fn nothing_protected(pid: i32) -> Refusal {
     refuse_process(pid, reason)
 }
 
-/// Below which private mappings of files are memory that a restart mapped.
-pub fn own_files(context: &JobContext) -> Vec<PathBuf> {
-    let common = context.common.get().map(|common| common.shown().to_owned());
-    let memory = context.job.memory().map(|memory| memory.root().to_owned());
-    [context.job.dir().to_owned()].into_iter().chain(memory).chain(common).collect()
-}
-
 fn options(
     context: &JobContext,
     settings: &Settings,
@@ -242,8 +234,7 @@ fn options(
         socket: context.job.socket_path(),
         namespaces: Arc::clone(context.namespaces()),
         changing: false,
-        own_files: own_files(context),
-        common: context.common.get().cloned(),
+        mapped: context.mapped(),
         deadline: DEADLINE,
         only,
         // An unreadable table only costs the order.

@@ -131,7 +131,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         Some(link) => Some(Link::from(duplicate(link)?)),
         None => None,
     };
-    let cascade = tiers::start(&job, &recipe, for_tiers)?;
+    let cascade = tiers::start(&job, &recipe, args.restart, for_tiers)?;
     let context = Arc::new(JobContext {
         cascade,
         bounded,
@@ -143,7 +143,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         link: own_link,
         attached: args.attach_env,
         restarted_from: args.restart.map(Epoch),
-        common: OnceLock::new(),
+        mapped: OnceLock::new(),
         namespaces: OnceLock::new(),
         carry_over: Mutex::default(),
     });
@@ -168,7 +168,9 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
     let served = event_loop.serve().map_err(|error| Failure::system("waiting for events", &error));
     // The memory that a store in a tmpfs keeps for the next image. What stays is removed by the next agent.
     let folder = context.job.folder();
-    let _ = folder.tier().clean(folder.folder());
+    if context.lock.is_in_place() {
+        let _ = folder.tier().clean(folder.folder());
+    }
     served
 }
 
@@ -195,7 +197,8 @@ fn rebuild_program(
 ) -> Result<(), Failure> {
     let seed =
         fd::inherited(seed).map_err(|error| Failure::system("taking over the seed's socket", &error))?;
-    let mut image: Image = context.job.open_image(epoch)?;
+    let below = crate::tiers::folders(context.job.name(), &Recipe::read(&context.job)?);
+    let mut image: Image = context.job.open_image_from(epoch, &below)?;
     if args.served {
         image.serve();
     } else if args.share {
@@ -231,12 +234,15 @@ fn rebuild_program(
     if let Err(error) = last.write(&context.job) {
         tracing::info!("`holdfast show` does not know how memory came back: {error}");
     }
-    if let Some(common) = rebuilt.common {
-        context.common.get_or_init(|| common);
-    }
+    context.mapped.get_or_init(|| rebuilt.mapped);
     context.namespaces.get_or_init(|| rebuilt.namespaces);
-    *context.carry_over.lock() = CarryOver::of_image(&image);
+    let carry_over = CarryOver::of_image(&image);
+    let has_parent = carry_over.lineage.is_some();
+    *context.carry_over.lock() = carry_over;
     for RebuiltMember { pid, space, area, tracking } in rebuilt.members {
+        if !has_parent {
+            tracking.doubt();
+        }
         // One that ended at once is no failure: its parent, or the front, has its status.
         if let Err(error) = event_loop.adopt(pid, space, area, tracking) {
             tracing::info!("process {pid} has ended already: {error}");
@@ -244,7 +250,8 @@ fn rebuild_program(
     }
     if let Some(link) = link {
         let copied = (args.lazy && !last.is_lazy()).then(|| last.line());
-        link.tell(&Tell::Restarted { figures, notes: rebuilt.notes, copied });
+        let notes = rebuilt.notes.into_iter().chain(image.detours()).collect();
+        link.tell(&Tell::Restarted { figures, notes, copied });
     }
     Ok(())
 }

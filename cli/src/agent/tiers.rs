@@ -35,11 +35,17 @@ fn low_priority() {
     let _ = sched::set_io_priority(0, IO_LOW);
 }
 
-/// Starts the cascade of a job that has tiers. `link` is told of the first failure of each.
+/// Starts the cascade of a job that has tiers. `pinned`: the image that the program was restarted from, which stays.
+/// `link` is told of the first failure of each.
 ///
 /// # Errors
 /// No thread can be made.
-pub fn start(job: &Job, recipe: &Recipe, link: Option<Link>) -> Result<Option<Cascade>, Failure> {
+pub fn start(
+    job: &Job,
+    recipe: &Recipe,
+    pinned: Option<u64>,
+    link: Option<Link>,
+) -> Result<Option<Cascade>, Failure> {
     // What is in memory has to be in the store, too, before the host goes.
     let home = job.memory().and_then(|_| TierSpec::new(tiers::LOCAL).ok());
     let lower = if recipe.id.is_empty() { Vec::new() } else { tiers::lower(&recipe.settings.tiers) };
@@ -58,6 +64,7 @@ pub fn start(job: &Job, recipe: &Recipe, link: Option<Link>) -> Result<Option<Ca
         folder: tiers::folder(job.name(), &recipe.id),
         tiers: home.into_iter().chain(lower).collect(),
         keep_in_memory: in_memory.and_then(|keep| usize::try_from(keep).ok()).unwrap_or(1),
+        pinned,
         open: Arc::new(tiers::open),
         on_thread: low_priority,
         on_failure: Box::new(move |state: &TierState, is_first| {

@@ -1,8 +1,7 @@
 //! `holdfast fetch`: copies an image from a lower tier back into the store.
 //!
-//! Run by users, and by `restart` and `run --resume` in a process of its own where the image that they need is not in
-//! the store: they create processes, and must have no threads. Everything is checked on the way; a crash leaves no
-//! image that was not there before.
+//! Run by users; and by the front ([`crate::front::locate`]) in a process of its own, to be told an image that is not
+//! whole in the store. Everything is checked on the way; a crash leaves no image that was not there before.
 
 use crate::args::FetchArgs;
 use crate::exit::{Exit, Failure};
@@ -11,11 +10,11 @@ use crate::front::wait_for_lock;
 use crate::report;
 use crate::settings::Recipe;
 use crate::tiers::{self, Found};
-use holdfast_image::Epoch;
 use holdfast_tiers::stack::{CopyError, Pace, TierRecord, TierSpec, TiersRecord, Way, copy_version};
 use holdfast_tiers::tier::TierError;
-use holdfast_tiers::{Job, Store};
+use holdfast_tiers::{Image, Job, JobLock};
 use indicatif::ProgressBar;
+use std::io::Write;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -49,7 +48,9 @@ pub fn run(args: &FetchArgs, root: Option<&Path>) -> Result<(), Failure> {
     let job = store.create_job(&args.image.job)?;
     let mut result = Ok(());
     for source in &sources {
-        result = fetch(&job, source, old.as_ref(), &args.tier).and_then(|()| remember(&job, &sources));
+        result = prepare(&job, source, old.clone(), (args, &given[..]))
+            .and_then(|lock| if args.manifest { tell(source) } else { fetch(&job, source, lock) })
+            .and_then(|()| remember(&job, &sources));
         match &result {
             Ok(()) => return Ok(()),
             Err(failure) => report::note(&format!("tier {}: {failure}", source.spec.address)),
@@ -95,24 +96,55 @@ fn sources(specs: &[TierSpec], args: &FetchArgs, old: Option<&Recipe>) -> (Vec<S
     (sources, failed)
 }
 
-fn fetch(job: &Job, source: &Source, old: Option<&Recipe>, given: &[TierSpec]) -> Result<(), Failure> {
+/// The job's folder as it has to be.
+fn prepare(
+    job: &Job,
+    source: &Source,
+    old: Option<Recipe>,
+    (args, tiers): (&FetchArgs, &[TierSpec]),
+) -> Result<JobLock, Failure> {
     wait_for_lock::wait(job, &Patience::default())?;
     let lock = job.lock()?;
     job.clean(&lock)?;
-    let epoch = source.found.epoch;
-    let from = &source.found.folder;
-    if old.is_none() {
-        let bytes = from.recipe(epoch)?;
-        let mut recipe: Recipe = serde_json::from_slice(&bytes).map_err(|error| {
-            let what = format!("job-{:06} of tier {}: {error}", epoch.0, source.spec.address);
+    let Source { spec, found: Found { folder, epoch, .. }, .. } = source;
+    let is_new = old.is_none();
+    let mut recipe = match old {
+        Some(old) => old,
+        None => serde_json::from_slice(&folder.recipe(*epoch)?).map_err(|error| {
+            let what = format!("job-{:06} of tier {}: {error}", epoch.0, spec.address);
             Failure::new(Exit::BadImage, what)
-        })?;
-        recipe.id = source.found.id().to_owned();
-        if !given.is_empty() {
-            recipe.settings.tiers = given.to_vec();
+        })?,
+    };
+    if is_new && !args.tier.is_empty() {
+        recipe.settings.tiers = args.tier.clone();
+    }
+    if is_new || args.manifest {
+        // It goes on there; and the agent has to find it.
+        if is_new || recipe.id.is_empty() {
+            recipe.id = source.found.id().to_owned();
+        }
+        if !recipe.settings.tiers.iter().any(|tier| tier.address == spec.address) {
+            recipe.settings.tiers = tiers.to_vec();
         }
         recipe.write(job)?;
     }
+    Ok(lock)
+}
+
+/// Tells the front the number of the image and its manifest.
+fn tell(source: &Source) -> Result<(), Failure> {
+    let Found { folder, epoch, .. } = &source.found;
+    let manifest = folder.manifest(*epoch)?;
+    Image::of_manifest(folder, *epoch, &manifest)?;
+    let mut out = std::io::stdout().lock();
+    out.write_all(&epoch.0.to_le_bytes())
+        .and_then(|()| out.write_all(&manifest))
+        .and_then(|()| out.flush())
+        .map_err(|error| Failure::system("telling the front the image", &error))
+}
+
+fn fetch(job: &Job, source: &Source, lock: JobLock) -> Result<(), Failure> {
+    let (from, epoch) = (&source.found.folder, source.found.epoch);
     let pace = Bar(report::progress(&format!("image {epoch} from {}", source.spec.address), 0));
     let copied = copy_version(from, job.folder(), epoch, None, Way::Up, &pace);
     pace.0.finish_and_clear();
@@ -160,46 +192,4 @@ impl Pace for Bar {
         self.0.inc(bytes);
         true
     }
-}
-
-/// Whether the image that is needed has to be fetched first: it is not whole in the store, or a tier is known to have a
-/// newer one than the newest there.
-pub fn is_needed(store: &Store, job: &str, epoch: Option<Epoch>) -> bool {
-    let Ok(job) = store.job(job) else { return true };
-    let images = job.images().unwrap_or_default();
-    let newest = images.iter().rev().find(|image| epoch.is_none_or(|epoch| epoch == image.epoch));
-    let Some(newest) = newest.filter(|image| image.complete) else { return true };
-    let record = TiersRecord::read(&job);
-    epoch.is_none()
-        && record
-            .tiers
-            .iter()
-            .filter(|tier| tier.tier != tiers::LOCAL)
-            .flat_map(|tier| &tier.versions)
-            .any(|&there| there > newest.epoch.0)
-}
-
-/// Fetches an image in a process of its own.
-///
-/// # Errors
-/// The exit code of that process, which has told the user why.
-pub fn in_a_process(
-    store: &Store,
-    job: &str,
-    epoch: Option<Epoch>,
-    given: &[TierSpec],
-) -> Result<(), Failure> {
-    let program =
-        std::env::current_exe().map_err(|error| Failure::system("finding the binary holdfast", &error))?;
-    let mut command = std::process::Command::new(program);
-    command.arg("--store").arg(store.root()).arg("fetch").env_remove("LD_PRELOAD");
-    for tier in given {
-        command.args(["--tier", &tier.to_string()]);
-    }
-    command.arg(epoch.map_or_else(|| job.to_owned(), |epoch| format!("{job}@{epoch}")));
-    let status = command.status().map_err(|error| Failure::system("starting holdfast fetch", &error))?;
-    let codes =
-        [Exit::Usage, Exit::BadImage, Exit::NotFound, Exit::Refused, Exit::CannotCreate, Exit::Permission];
-    let code = codes.into_iter().find(|code| status.code() == Some(*code as i32)).unwrap_or(Exit::Internal);
-    if status.success() { Ok(()) } else { Err(Failure::new(code, "")) }
 }

@@ -1,8 +1,8 @@
 //! `holdfast restart`: the program goes on from an image.
 
 use crate::args::RestartArgs;
-use crate::commands::fetch;
 use crate::exit::{Exit, Failure};
+use crate::front::locate::{self, Located};
 use crate::front::patience::Patience;
 use crate::front::restart::restart;
 use crate::front::restart_request::{MemoryMode, RestartRequest};
@@ -20,7 +20,7 @@ use std::path::Path;
 /// The program does not run.
 pub fn run(args: &RestartArgs, root: Option<&Path>) -> Result<Ending, Failure> {
     let store = crate::names::open_store(root)?;
-    fetch_if_missing(args, &store)?;
+    let located = locate(args, &store)?;
     let mut job = crate::names::open_job(&store, &args.image.job)?;
     let mut epoch = args.image.epoch;
     let patience = args.wait.map_or_else(Patience::default, Patience::new);
@@ -50,6 +50,7 @@ pub fn run(args: &RestartArgs, root: Option<&Path>) -> Result<Ending, Failure> {
         job: &job,
         settings: &settings,
         epoch,
+        located: located.as_ref(),
         fallback: args.fallback,
         memory,
         map: &args.map,
@@ -60,7 +61,7 @@ pub fn run(args: &RestartArgs, root: Option<&Path>) -> Result<Ending, Failure> {
 }
 
 /// The image may be on a lower tier alone: this host may have nothing of the job.
-fn fetch_if_missing(args: &RestartArgs, store: &Store) -> Result<(), Failure> {
+fn locate(args: &RestartArgs, store: &Store) -> Result<Option<Located>, Failure> {
     let (name, epoch) = (&args.image.job, args.image.epoch);
     let old = store.job(name).ok().and_then(|job| Recipe::read(&job).ok());
     let has_tiers = !args.tier.is_empty()
@@ -68,14 +69,18 @@ fn fetch_if_missing(args: &RestartArgs, store: &Store) -> Result<(), Failure> {
             Some(old) => !tiers::lower(&old.settings.tiers).is_empty(),
             None => !tiers::lower(&tiers::chosen(&[], false, store)?).is_empty(),
         };
-    if !has_tiers || !fetch::is_needed(store, name, epoch) {
-        return Ok(());
+    if !has_tiers || !locate::is_needed(store, name, epoch) {
+        return Ok(None);
     }
-    let fetched = fetch::in_a_process(store, name, epoch, &args.tier);
+    // A job of its own needs a copy of its own.
+    let found = match args.name {
+        Some(_) => locate::copy(store, name, epoch, &args.tier).map(|()| None),
+        None => locate::locate(store, name, epoch, &args.tier).map(Some),
+    };
     let whole = |job: Job| job.images().is_ok_and(|images| images.iter().any(|image| image.complete));
-    match fetched {
+    match found {
         // An older image is better than none.
-        Err(_) if epoch.is_none() && store.job(name).is_ok_and(whole) => Ok(()),
+        Err(_) if epoch.is_none() && store.job(name).is_ok_and(whole) => Ok(None),
         result => result,
     }
 }

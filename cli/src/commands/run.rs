@@ -1,9 +1,9 @@
 //! `holdfast run`: checks the program, makes the job, starts agent and program.
 
 use crate::args::RunArgs;
-use crate::commands::fetch;
 use crate::exit::{Exit, Failure};
 use crate::front::launch::c_string;
+use crate::front::locate::{self, Located};
 use crate::front::patience::Patience;
 use crate::front::restart::restart;
 use crate::front::restart_request::{MemoryMode, RestartRequest};
@@ -41,10 +41,10 @@ pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
     }
     settings.tiers = tiers::chosen(&args.tier, args.no_tiers, &store)?;
     settings.max_space = settings.max_space.map_or_else(|| config::max_space(&store), |max| Ok(Some(max)))?;
-    fetch_to_resume(args, &store, &settings)?;
+    let located = locate_to_resume(args, &store, &settings)?;
     let state = StartState::take()?;
     if args.resume
-        && let Some(ending) = resume(args, &store, &settings, &state)?
+        && let Some(ending) = resume((args, &store), located.as_ref(), &settings, &state)?
     {
         return Ok(ending);
     }
@@ -61,14 +61,14 @@ pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
 
 /// Restarts the job if it has an image.
 fn resume(
-    args: &RunArgs,
-    store: &Store,
+    (args, store): (&RunArgs, &Store),
+    located: Option<&Located>,
     settings: &Settings,
     state: &StartState,
 ) -> Result<Option<Ending>, Failure> {
     let name = args.name.as_deref().unwrap_or_default();
     let Ok(job) = store.job(name) else { return Ok(None) };
-    if job.images()?.is_empty() {
+    if job.images()?.is_empty() && located.is_none() {
         return Ok(None);
     }
     let patience = &Patience::default();
@@ -84,6 +84,7 @@ fn resume(
         job: &job,
         settings,
         epoch: None,
+        located,
         fallback,
         memory,
         map: &[],
@@ -93,22 +94,22 @@ fn resume(
     restart(&request, state).map(Some)
 }
 
-/// Fetches what a lower tier has, where the store has no image to go on from. Not knowing whether there is one is an
+/// Looks for what a lower tier has, where the store has no image to go on from. Not knowing whether there is one is an
 /// error: a program that starts afresh writes over what it has written.
-fn fetch_to_resume(args: &RunArgs, store: &Store, settings: &Settings) -> Result<(), Failure> {
+fn locate_to_resume(args: &RunArgs, store: &Store, settings: &Settings) -> Result<Option<Located>, Failure> {
     let name = args.name.as_deref().unwrap_or_default();
     let tiers = tiers::lower(&settings.tiers);
-    if !args.resume || tiers.is_empty() || !fetch::is_needed(store, name, None) {
-        return Ok(());
+    if !args.resume || tiers.is_empty() || !locate::is_needed(store, name, None) {
+        return Ok(None);
     }
-    match fetch::in_a_process(store, name, None, &tiers) {
-        Err(failure) if failure.exit == Exit::NotFound => Ok(()),
+    match locate::locate(store, name, None, &tiers) {
+        Err(failure) if failure.exit == Exit::NotFound => Ok(None),
         Err(failure) => {
             let message =
                 "the job's tiers cannot be asked for an image; without --resume the program starts afresh";
             Err(Failure { message: message.into(), ..failure })
         }
-        Ok(()) => Ok(()),
+        Ok(located) => Ok(Some(located)),
     }
 }
 

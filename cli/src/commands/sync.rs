@@ -56,7 +56,7 @@ fn alone(job: &Job, recipe: &mut Recipe, wait: bool) -> Result<(), Failure> {
         recipe.id = tiers::new_id()?;
         recipe.write(job)?;
     }
-    let Some(cascade) = cascade::start(job, recipe, None)? else { return Ok(()) };
+    let Some(cascade) = cascade::start(job, recipe, None, None)? else { return Ok(()) };
     follow(job.name(), wait, || Ok((cascade::status(Some(&cascade)), !cascade.is_busy())))
 }
 

@@ -7,6 +7,7 @@
 mod baseline;
 pub mod environment;
 pub mod launch;
+pub mod locate;
 mod page_server;
 pub mod patience;
 mod protected_restart;

@@ -4,6 +4,7 @@
 //! first, rebuilds it and then serves the job. Until `birth` the front must stay single-threaded.
 
 use super::launch::{AgentTask, Launched, RestartTask, launch};
+use super::locate;
 use super::page_server;
 use super::restart_request::{MemoryMode, RestartRequest};
 use super::supervise::{Ending, Program, StartState, supervise};
@@ -13,6 +14,7 @@ use crate::last_restart::LastRestart;
 use crate::link::{self, Tell};
 use crate::program;
 use crate::report;
+use crate::tiers;
 use holdfast_image::Epoch;
 use holdfast_image::pages::{ExtentSource, PageProvider};
 use holdfast_image::paths::{Moved, accept_replaced, move_files};
@@ -52,7 +54,9 @@ impl Program for Spawned {
 pub fn restart(request: &RestartRequest<'_>, state: &StartState) -> Result<Ending, Failure> {
     let job = request.job;
     super::wait_for_lock::wait(job, request.patience)?;
-    let mut epochs: Vec<Epoch> = job.images()?.iter().map(|image| image.epoch).collect();
+    let mut epochs: BTreeSet<Epoch> = job.images()?.iter().map(|image| image.epoch).collect();
+    epochs.extend(request.located.map(|located| located.epoch));
+    let mut epochs: Vec<Epoch> = epochs.into_iter().collect();
     if let Some(epoch) = request.epoch {
         epochs.retain(|other| *other <= epoch);
         if epochs.last() != Some(&epoch) {
@@ -94,11 +98,7 @@ pub fn restart(request: &RestartRequest<'_>, state: &StartState) -> Result<Endin
 const ENDS: [i32; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
 
 fn restart_one(request: &RestartRequest<'_>, epoch: Epoch, state: &StartState) -> Result<Ending, Failure> {
-    let image = request.job.open_image(epoch)?;
-    if request.fallback {
-        // Damage must be found before files are put back and before anything of the program runs.
-        image.verify(&|_| ())?;
-    }
+    let image = open(request, epoch)?;
     if image.protected_only() {
         return super::protected_restart::restart(request, &image, state);
     }
@@ -137,6 +137,43 @@ fn restart_one(request: &RestartRequest<'_>, epoch: Epoch, state: &StartState) -
 fn is_for_want_of_pages(ending: Ending, job: &Job) -> bool {
     let is_sigbus = matches!(ending, Ending::Program(status) if status.signal() == Some(libc::SIGBUS));
     is_sigbus && LastRestart::read(job).is_some_and(|last| last.served)
+}
+
+/// Opens the image; without its pages where it is not whole in the store, and the agent reads it below.
+fn open(request: &RestartRequest<'_>, epoch: Epoch) -> Result<Image, Failure> {
+    let job = request.job;
+    let located = request.located.filter(|located| located.epoch == epoch);
+    let whole = match located {
+        Some(located) => located.open(job),
+        None => whole(request, epoch),
+    };
+    let has_lower = !tiers::lower(&request.settings.tiers).is_empty();
+    let image = match whole {
+        Err(failure) if failure.exit == Exit::BadImage && located.is_none() && has_lower => {
+            // What is damaged in the store a tier may have.
+            match locate::locate(request.store, job.name(), Some(epoch), &[]) {
+                Ok(located) => located.open(job)?,
+                Err(_) => return Err(failure),
+            }
+        }
+        other => other?,
+    };
+    if !image.protected_only() || image.is_on_first_tier() {
+        return Ok(image);
+    }
+    // The front reads such an image itself.
+    locate::copy(request.store, job.name(), Some(epoch), &[])?;
+    Ok(job.open_image(epoch)?)
+}
+
+/// The image as the store has it.
+fn whole(request: &RestartRequest<'_>, epoch: Epoch) -> Result<Image, Failure> {
+    let image = request.job.open_image(epoch)?;
+    if request.fallback {
+        // Damage must be found before files are put back and before anything of the program runs.
+        image.verify(&|_| ())?;
+    }
+    Ok(image)
 }
 
 /// What is left of the program, which was just killed, has what the new one needs.

@@ -1,5 +1,6 @@
 //! What is asked of a restart. Made by the commands `run --resume` and `restart`.
 
+use super::locate::Located;
 use super::patience::Patience;
 use crate::settings::Settings;
 use holdfast_image::Epoch;
@@ -19,7 +20,6 @@ pub enum MemoryMode {
 }
 
 /// What to restart, and how.
-#[derive(Debug)]
 pub struct RestartRequest<'a> {
     /// The store.
     pub store: &'a Store,
@@ -29,6 +29,8 @@ pub struct RestartRequest<'a> {
     pub settings: &'a Settings,
     /// A certain image; none: the newest.
     pub epoch: Option<Epoch>,
+    /// One that is not whole in the store.
+    pub located: Option<&'a Located>,
     /// If an image is damaged, take the next older one.
     pub fallback: bool,
     /// How memory is restored.

@@ -16,6 +16,7 @@ use crate::freeze::tracer_queue::TracerQueue;
 use crate::job::prepare::Before;
 use crate::job::target::Target;
 use crate::job::tracer_state::{Kept, TracerState};
+use crate::mapped_files::MappedFiles;
 use crate::options::CutOptions;
 use crate::refuse;
 use crate::stop::process_errors;
@@ -327,7 +328,7 @@ fn describe(
     let shared: PageSet = cut_memory.saved.first(cut_memory.shared).collect();
     cut_memory.dirty = cut_memory.dirty.union(&shared);
     cut_memory.saved.sort();
-    let memory = memory(&target, &mut cut_memory, retained)?;
+    let memory = memory(&target, &mut cut_memory, retained, &options.mapped)?;
     let guards = cut_memory.guards.runs().iter();
     let guards = guards.map(|run| GuardRegion { start: run.start, end: run.end() }).collect();
     let mut record = ProcessRecord { guards, ..record(&target, kept, inside, regions, mapped_files)? };
@@ -340,6 +341,7 @@ fn memory(
     target: &Target,
     cut_memory: &mut CutMemory,
     retained: Option<&Retained>,
+    files: &Arc<MappedFiles>,
 ) -> Result<OwnMemory, CutError> {
     let pid = match retained {
         Some(Retained::Copy { copy, .. }) => Some(copy.pid),
@@ -352,7 +354,7 @@ fn memory(
     };
     Ok(OwnMemory {
         saved: std::mem::take(&mut cut_memory.saved),
-        files: StoreFiles::new(cut_memory.files.clone()),
+        files: StoreFiles::new(cut_memory.files.clone(), Arc::clone(files)),
         living,
         guard: match retained {
             Some(Retained::Guarded { guard, .. }) => Some(Arc::clone(guard)),

@@ -20,6 +20,7 @@ use crate::job::prepare::Before;
 use crate::job::stopped_process::{Aborted, StoppedProcess, advance, join};
 use crate::job::target::Target;
 use crate::job::tracer_state::TracerState;
+use crate::mapped_files::MappedFiles;
 use crate::options::CutOptions;
 use crate::refuse;
 use crate::stop::job_control;
@@ -202,6 +203,7 @@ fn read_together(
     laps.end(&mut breakdown.inject_ns);
     let reader = reader(all, options)?;
     // This thread looks at the files, which lead from one process to another; others at the memory of each.
+    let memory = |one: &StoppedProcess<Observed>| memory(one, &options.mapped);
     let (files, memories) = thread_pool::beside(all, thread_pool::workers(), memory, || {
         let mut tables = files(&reader, all, options)?;
         let contents = contents(all, options, &tables)?;
@@ -229,9 +231,9 @@ fn read_together(
 type Memory = Result<(Scenery, Collected), CutError>;
 
 /// The rest of what needs no tracing, and which pages of one were written.
-fn memory(one: &StoppedProcess<Observed>) -> Memory {
+fn memory(one: &StoppedProcess<Observed>, files: &MappedFiles) -> Memory {
     let (target, seen) = (&one.target, &one.stage.seen);
-    Ok((capture_process::scenery(target, seen)?, engine::collect(target, seen.live, &seen.mapped)?))
+    Ok((capture_process::scenery(target, seen)?, engine::collect(target, seen.live, &seen.mapped, files)?))
 }
 
 /// The descriptors of all.

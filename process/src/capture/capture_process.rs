@@ -57,7 +57,7 @@ pub fn ask(
     };
     let known = mapping_flags.as_ref().unwrap_or(&before.flags);
     let maps = std::mem::take(&mut repaired.maps);
-    let mapped = maps::classify(maps, known, &options.own_files).map_err(CutError::Refused)?;
+    let mapped = maps::classify(maps, known, &options.mapped).map_err(CutError::Refused)?;
     if options.only.is_none() {
         refuse::unless_empty(maps::refuse_large(&mapped))?;
     }

@@ -82,6 +82,7 @@ pub fn settle_flags(
 mod tests {
     use super::super::maps::classify;
     use super::*;
+    use crate::mapped_files::MappedFiles;
     use holdfast_sys::procfs::parse_maps;
 
     fn flags(entries: &[(u64, u64, &str)]) -> Flags {
@@ -91,7 +92,7 @@ mod tests {
 
     fn settle(before: &Flags, copy: Option<&Flags>, after: &Flags) -> Result<Flags, String> {
         let text = b"1000-3000 rw-p 00000000 00:00 0 \n5000-6000 rw-p 00000000 00:00 0 \n";
-        let all = classify(parse_maps(text).unwrap(), before, &[]).unwrap();
+        let all = classify(parse_maps(text).unwrap(), before, &MappedFiles::default()).unwrap();
         settle_flags(&all, before, copy, libc::MCL_FUTURE.cast_unsigned(), || Ok(after.clone()))
     }
 

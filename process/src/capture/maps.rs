@@ -6,6 +6,7 @@
 use crate::capture::name_caches;
 use crate::error::TraceError;
 use crate::freeze::frozen_memory::SavedPages;
+use crate::mapped_files::MappedFiles;
 use crate::track::hugetlb;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
@@ -17,7 +18,7 @@ use holdfast_sys::procmem::{self, ForcedMemory};
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Shared memory larger than this is not copied inside a stop.
 const SHARED_LIMIT: u64 = 1 << 30;
@@ -100,7 +101,7 @@ const SEGMENT: &[u8] = b"/SYSV";
 ///
 /// # Errors
 /// Why it cannot be restored.
-fn kind_of(mapping: &Mapping, flags: &[String], own_files: &[PathBuf]) -> Result<Kind, String> {
+fn kind_of(mapping: &Mapping, flags: &[String], files: &MappedFiles) -> Result<Kind, String> {
     let has = |flag: &str| flags.iter().any(|f| f == flag);
     let name = mapping.name.as_slice();
     if matches!(name, b"[vdso]" | b"[vvar]" | b"[vvar_vclock]") {
@@ -125,14 +126,12 @@ fn kind_of(mapping: &Mapping, flags: &[String], own_files: &[PathBuf]) -> Result
     if has(procfs::HAS_KEY) && mapping.prot != libc::PROT_EXEC.cast_unsigned() {
         return Err("memory with a protection key (pkey_mprotect) is not supported".into());
     }
-    let path = path_of(name);
     if name_caches::is_of_client(mapping, mapping.prot & 2 != 0 || has("mw")) {
         return Ok(Kind::NameCache);
     }
     if !mapping.shared {
-        let own = own_files.iter().any(|own| path.starts_with(own));
         return Ok(match name.first() {
-            Some(b'/') if own => Kind::Anonymous { whole: true },
+            Some(b'/') if files.has(mapping) => Kind::Anonymous { whole: true },
             Some(b'/') => Kind::PrivateFile,
             _ if name.starts_with(b"anon_inode:") => return Err("private mapping of a kernel object".into()),
             _ => Kind::Anonymous { whole: false },
@@ -170,16 +169,12 @@ fn kind_of(mapping: &Mapping, flags: &[String], own_files: &[PathBuf]) -> Result
 ///
 /// # Errors
 /// One per mapping that cannot be restored.
-pub fn classify(
-    maps: Vec<Mapping>,
-    flags: &Flags,
-    own_files: &[PathBuf],
-) -> Result<Vec<Mapped>, Vec<Refusal>> {
+pub fn classify(maps: Vec<Mapping>, flags: &Flags, files: &MappedFiles) -> Result<Vec<Mapped>, Vec<Refusal>> {
     let mut all = Vec::with_capacity(maps.len());
     let mut refusals = Vec::new();
     for mapping in maps.into_iter().filter(|m| m.name != b"[vsyscall]") {
         let own_flags = flags_at(flags, mapping.start);
-        match kind_of(&mapping, own_flags, own_files) {
+        match kind_of(&mapping, own_flags, files) {
             Ok(kind) => {
                 let outside = own_flags.iter().any(|f| f == "dc" || f == "wf");
                 let own = !mapping.shared || kind == Kind::SystemV;
@@ -358,7 +353,7 @@ mod tests {
     fn what_cannot_be_brought_back_is_named_with_its_range() {
         let text = b"1000-3000 rw-s 00000000 00:05 9 /dev/dri/card0\n\
             5000-6000 rw-s 00000000 00:01 7 /[aio] (deleted)\n";
-        let lines: Vec<String> = classify(parse_maps(text).unwrap(), &Vec::new(), &[])
+        let lines: Vec<String> = classify(parse_maps(text).unwrap(), &Vec::new(), &MappedFiles::default())
             .unwrap_err()
             .iter()
             .map(Refusal::to_string)
@@ -369,7 +364,8 @@ mod tests {
 
     #[test]
     fn shared_memory_is_counted_once_and_refused_when_it_is_large() {
-        let classified = |text: &[u8]| classify(parse_maps(text).unwrap(), &Vec::new(), &[]).unwrap();
+        let classified =
+            |text: &[u8]| classify(parse_maps(text).unwrap(), &Vec::new(), &MappedFiles::default()).unwrap();
         let twice = b"40000000-80001000 rw-s 00000000 00:01 5 /dev/zero (deleted)\n\
                       100000000-140001000 rw-s 00000000 00:01 5 /dev/zero (deleted)\n";
         let refusals = refuse_large(&classified(twice));

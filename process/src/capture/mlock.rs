@@ -46,6 +46,7 @@ pub fn settle(all: &[Mapped], before: &Flags, after: &Flags, settled: &mut Flags
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::mapped_files::MappedFiles;
     use holdfast_sys::procfs::parse_maps;
 
     fn flags(all: &[(u64, u64, &str)]) -> Flags {
@@ -56,7 +57,7 @@ mod tests {
     #[test]
     fn locks_that_changed_are_not_guessed() {
         let text = b"1000-3000 rw-p 00000000 00:00 0 \n5000-6000 rw-p 00000000 00:00 0 \n";
-        let all = maps::classify(parse_maps(text).unwrap(), &Vec::new(), &[]).unwrap();
+        let all = maps::classify(parse_maps(text).unwrap(), &Vec::new(), &MappedFiles::default()).unwrap();
         let before = flags(&[(0x1000, 0x3000, "rd lo")]);
         let same = flags(&[(0x1000, 0x3000, "rd hg lo"), (0x5000, 0x6000, "rd lo lf")]);
         assert!(any(&before) && !any(&flags(&[(0x1000, 0x3000, "rd hg")])));

@@ -153,6 +153,7 @@ pub fn replaced(maps: &[Mapping], identities: &mut Identities) -> HashSet<(Vec<u
 mod tests {
     use super::super::maps::classify;
     use super::*;
+    use crate::mapped_files::MappedFiles;
     use holdfast_sys::procfs::{self, parse_maps};
 
     fn known<'a>(shared: &'a SharedFiles, identities: &'a mut Identities, once: &'a FileTable) -> Files<'a> {
@@ -165,7 +166,7 @@ mod tests {
         let nothing = (FileTable::default(), SharedFiles::default());
         for (flag, shift) in procfs::HUGE_PAGES {
             let flags = vec![(0x4000_0000, 0x8000_0000, vec!["rd".to_owned(), flag.to_owned()])];
-            let all = classify(parse_maps(text).unwrap(), &flags, &[]).unwrap();
+            let all = classify(parse_maps(text).unwrap(), &flags, &MappedFiles::default()).unwrap();
             let (regions, _, _) =
                 regions(&all, &flags, &[], known(&nothing.1, &mut Identities::default(), &nothing.0));
             assert_eq!(
@@ -181,7 +182,8 @@ mod tests {
         std::fs::write(&path, [1; 4096]).unwrap();
         let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&path).unwrap());
         let text = format!("1000-2000 rw-s 00000000 00:01 {inode} {}\n", path.display());
-        let all = classify(parse_maps(text.as_bytes()).unwrap(), &Vec::new(), &[]).unwrap();
+        let all =
+            classify(parse_maps(text.as_bytes()).unwrap(), &Vec::new(), &MappedFiles::default()).unwrap();
         let shared = SharedFiles::of(&all);
         let backing = |shared: &SharedFiles| {
             let (none, table) = (Vec::new(), FileTable::default());

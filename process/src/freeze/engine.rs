@@ -13,6 +13,7 @@ use crate::freeze::frozen_memory::SavedPages;
 use crate::freeze::guard::{self, Guard, Survey};
 use crate::inject::live_thread::LiveThread;
 use crate::job::target::Target;
+use crate::mapped_files::MappedFiles;
 use crate::options::{CutOptions, Engine, Plan};
 use crate::refuse;
 use crate::stop::threads::Thread;
@@ -103,14 +104,20 @@ fn pagemap_of(target: &Target, live: i32) -> Result<File, TraceError> {
     Ok(File::open(format!("/proc/{}/task/{live}/pagemap", target.pid))?)
 }
 
-/// Looks which pages were written, and re-arms the tracker. `live`, `mapped`: as in [`Scene`]. By any thread, but of
+/// Looks which pages were written, and re-arms the tracker. `live`, `mapped`: as in [`Scene`]; `files`: what
+/// a restart has mapped. By any thread, but of
 /// all processes before the first is [taken](take).
 ///
 /// # Errors
 /// Memory that cannot be looked at, or not be restored.
-pub fn collect(target: &Target, live: i32, mapped: &[Mapped]) -> Result<Collected, CutError> {
+pub fn collect(
+    target: &Target,
+    live: i32,
+    mapped: &[Mapped],
+    files: &MappedFiles,
+) -> Result<Collected, CutError> {
     let pagemap = pagemap_of(target, live)?;
-    let collected = target.tracking.collect(&pagemap, live, mapped)?;
+    let collected = target.tracking.collect(&pagemap, live, mapped, files)?;
     let of_files = mapped.iter().filter(|mapped| mapped.kind == Kind::PrivateFile).map(Mapped::run);
     if !collected.guards.intersection(&of_files.collect()).is_empty() {
         refuse::unless_empty(maps::refuse_guards(&pagemap, mapped))?;
@@ -196,11 +203,7 @@ fn sort(options: &CutOptions, collected: Collected) -> CutMemory {
         None => cut_memory.dirty = dirty,
     }
     cut_memory.present = present;
-    let readable = |mapping: StoreMapping| match &options.common {
-        Some(common) if common.is_at(&mapping.path) => StoreMapping { path: common.path(), ..mapping },
-        _ => mapping,
-    };
-    cut_memory.files = mapped.into_iter().map(readable).collect();
+    cut_memory.files = mapped;
     cut_memory
 }
 

@@ -9,15 +9,14 @@
 
 use crate::freeze::guard::Guard;
 use crate::freeze::tracer_queue::TracerQueue;
+use crate::mapped_files::MappedFiles;
 use crate::thread_pool;
 use holdfast_image::pages::{PageRun, StoreMapping};
 use holdfast_image::{Addr, PAGE_SIZE, address_space};
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Buffers larger than this are not kept for the next stop, bytes.
@@ -206,16 +205,16 @@ impl Living {
     }
 }
 
-/// Pages of the program that lie in segment files.
+/// Pages of the program that lie in the store.
 #[derive(Debug, Default)]
 pub(crate) struct StoreFiles {
     mappings: Vec<StoreMapping>,
-    open: Mutex<HashMap<PathBuf, File>>,
+    files: Arc<MappedFiles>,
 }
 
 impl StoreFiles {
-    pub(crate) fn new(mappings: Vec<StoreMapping>) -> StoreFiles {
-        StoreFiles { mappings, open: Mutex::default() }
+    pub(crate) fn new(mappings: Vec<StoreMapping>, files: Arc<MappedFiles>) -> StoreFiles {
+        StoreFiles { mappings, files }
     }
 
     /// Reads from `start` on, as far as one mapping and the buffer reach; the number of bytes, 0 if none is there;
@@ -227,13 +226,8 @@ impl StoreFiles {
             return Ok(Err(mapping.run.start.0 - start));
         }
         let here = usize::try_from(mapping.run.end().0 - start).unwrap_or(usize::MAX).min(buffer.len());
-        let mut open = self.open.lock();
-        if !open.contains_key(&mapping.path) {
-            open.insert(mapping.path.clone(), File::open(&mapping.path)?);
-        }
-        if let Some(file) = open.get(&mapping.path) {
-            file.read_exact_at(&mut buffer[..here], mapping.offset + (start - mapping.run.start.0))?;
-        }
+        let offset = mapping.offset + (start - mapping.run.start.0);
+        self.files.read(mapping.from, offset, &mut buffer[..here])?;
         Ok(Ok(here))
     }
 }

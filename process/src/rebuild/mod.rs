@@ -41,5 +41,4 @@ pub use front::dying::{self, NamedProcess};
 pub use front::ids::Ids;
 pub use front::spawn::{SpawnOptions, Spawned, spawn};
 pub use preflight::preflight;
-pub use shared_memfd::SharedMemfd;
 pub use timings::RebuildTimings;

@@ -2,7 +2,7 @@
 //! without a name that all of them map privately, so that they share it again until they write.
 //!
 //! The first new process makes the file; all inherit it at a number that both halves of a restart know
-//! ([`kept_fds`]). The agent fills it ([`SharedMemfd::take`]) before anything is mapped, and seals it: nobody can
+//! ([`kept_fds`]). The agent fills it ([`take`]) before anything is mapped, and seals it: nobody can
 //! change it any more. What is mapped from it is to all that follow as what a lazy restart maps from segments (see
 //! `agent::lazy`, `agent::pages`). Only jobs of several processes have one. Instead of it the front may have given the
 //! first new process a file that a page server serves ([`PageProvider::is_served`]): nothing is filled and sealed then.
@@ -12,70 +12,36 @@ use super::error::RebuildError;
 use super::job::Job;
 use super::kept_fds::{self, SharedObject};
 use holdfast_image::pages::PageProvider;
-use holdfast_sys::{clone, fd, memfd, procfs};
+use holdfast_sys::{clone, fd, memfd};
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::os::fd::AsFd;
 
-/// What the kernel appends to the names of files that have none.
-const DELETED: &[u8] = b" (deleted)";
 /// Its size and content stay as they are (include/uapi/linux/fcntl.h).
 const SEALS: i32 = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
 
-/// The file, in the agent, which keeps it open as long as anything may be mapped from it: unchanged pages are read
-/// there.
-#[derive(Debug)]
-pub struct SharedMemfd {
-    file: File,
-    /// See [`SharedMemfd::shown`].
-    shown: PathBuf,
-}
-
-impl SharedMemfd {
-    /// From the first new process, filled. `None`: no pages are in common.
-    ///
-    /// # Errors
-    /// The process is gone; the image cannot be read; there is no memory.
-    pub fn take(
-        job: &Job<'_>,
-        several: &BTreeMap<u64, SharedObject>,
-        pid: i32,
-        pages: &dyn PageProvider,
-    ) -> Result<Option<SharedMemfd>, RebuildError> {
-        let is_there = pages.is_served() || kept_fds::has_common(job);
-        if !is_there || pages.shared_pages().is_none() {
-            return Ok(None);
-        }
-        const WHAT: &str = "filling the memory that the processes share (restart --eager does without)";
-        let io = || RebuildError::io(WHAT);
-        let taken = || {
-            clone::pidfd_getfd(&clone::pidfd_open(pid)?, kept_fds::of_common(job, several)).map(File::from)
-        };
-        let file = taken().map_err(io())?;
-        pages.fill_shared_pages(&file).map_err(RebuildError::pages(WHAT))?;
-        if !pages.is_served() {
-            fd::fcntl(file.as_fd(), memfd::F_ADD_SEALS, i64::from(SEALS)).map_err(io())?;
-        }
-        let shown = procfs::link(&format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(io())?;
-        Ok(Some(SharedMemfd { file, shown: PathBuf::from(OsString::from_vec(shown)) }))
+/// Takes the file from the first new process, and fills it. `None`: no pages are in common.
+///
+/// # Errors
+/// The process is gone; the image cannot be read; there is no memory.
+pub fn take(
+    job: &Job<'_>,
+    several: &BTreeMap<u64, SharedObject>,
+    pid: i32,
+    pages: &dyn PageProvider,
+) -> Result<Option<File>, RebuildError> {
+    let is_there = pages.is_served() || kept_fds::has_common(job);
+    if !is_there || pages.shared_pages().is_none() {
+        return Ok(None);
     }
-
-    /// The path of its mappings as maps(5) shows it.
-    pub fn shown(&self) -> &Path {
-        &self.shown
+    const WHAT: &str = "filling the memory that the processes share (restart --eager does without)";
+    let io = || RebuildError::io(WHAT);
+    let taken =
+        || clone::pidfd_getfd(&clone::pidfd_open(pid)?, kept_fds::of_common(job, several)).map(File::from);
+    let file = taken().map_err(io())?;
+    pages.fill_shared_pages(&file).map_err(RebuildError::pages(WHAT))?;
+    if !pages.is_served() {
+        fd::fcntl(file.as_fd(), memfd::F_ADD_SEALS, i64::from(SEALS)).map_err(io())?;
     }
-
-    /// Whether it is the file of a mapping with this path, from which the mark of deleted files was taken.
-    pub fn is_at(&self, path: &Path) -> bool {
-        let shown = self.shown.as_os_str().as_bytes();
-        shown.strip_suffix(DELETED).unwrap_or(shown) == path.as_os_str().as_bytes()
-    }
-
-    /// By what path this process can open it.
-    pub fn path(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
-    }
+    Ok(Some(file))
 }

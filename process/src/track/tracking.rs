@@ -14,6 +14,7 @@
 
 use crate::capture::maps::{self, Kind, Mapped};
 use crate::error::TraceError;
+use crate::mapped_files::MappedFiles;
 use crate::track::hugetlb;
 use crate::track::scan::{self, ANY, Piece, Swept};
 use crate::track::scan_cache::Known;
@@ -28,8 +29,6 @@ use parking_lot::{Mutex, MutexGuard};
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 
 /// Ranges to be sampled that are nearer than this are scanned as one, bytes.
 const NEAR: u64 = 2 << 20;
@@ -77,7 +76,7 @@ pub struct Collected {
     pub present: PageSet,
     /// Those of them that may be pages of a file: they need not exist.
     pub of_files: PageSet,
-    /// Pages that are still those of a segment file.
+    /// Pages that are still what they were mapped from.
     pub mapped: Vec<StoreMapping>,
     /// Guard regions, which no image holds pages of.
     pub guards: PageSet,
@@ -231,11 +230,17 @@ impl Tracking {
         look(pid, within, |pagemap, start, end, each| pagemap::scan_written(pagemap, start, end, ANY, each))
     }
 
-    /// The scan inside the stop. `live`: any thread of the program.
+    /// The scan inside the stop. `live`: any thread of the program. `files`: what a restart has mapped.
     ///
     /// # Errors
     /// The pages cannot be looked at, or hold what cannot be restored. Nothing that was seen is lost.
-    pub fn collect(&self, pagemap: &File, live: i32, all: &[Mapped]) -> Result<Collected, TraceError> {
+    pub fn collect(
+        &self,
+        pagemap: &File,
+        live: i32,
+        all: &[Mapped],
+        files: &MappedFiles,
+    ) -> Result<Collected, TraceError> {
         let (pieces, fresh) =
             self.pieces(pagemap, all.iter().map(|mapped| (&mapped.mapping, mapped.is_private())));
         let known = self.state().take_known(all.iter().map(|mapped| &mapped.mapping), &fresh);
@@ -251,7 +256,7 @@ impl Tracking {
         }
         let dirty = state.carried.intersection(&present);
         let guards = swept.guards;
-        let mapped = inherited(all, &present, &guards);
+        let mapped = inherited(all, files, &present, &guards);
         Ok(Collected { dirty, present, of_files: swept.doubtful, mapped, guards })
     }
 
@@ -315,17 +320,13 @@ fn of_store(all: &[Mapped]) -> impl Iterator<Item = &Mapped> {
     all.iter().filter(|mapped| mapped.kind == Kind::Anonymous { whole: true })
 }
 
-/// What is mapped from segment files and has no page of its own (`present`), nor a guard.
-fn inherited(all: &[Mapped], present: &PageSet, guards: &PageSet) -> Vec<StoreMapping> {
+/// What is mapped from the store and has no page of its own (`present`), nor a guard.
+fn inherited(all: &[Mapped], files: &MappedFiles, present: &PageSet, guards: &PageSet) -> Vec<StoreMapping> {
     let mut mappings = Vec::new();
     for mapped in of_store(all) {
-        let mapping = &mapped.mapping;
-        let name = mapping.name.strip_suffix(b" (deleted)").unwrap_or(&mapping.name);
-        let path = PathBuf::from(std::ffi::OsStr::from_bytes(name));
         let whole = PageSet::from(vec![mapped.run()]);
-        mappings.extend(whole.difference(present).difference(guards).into_runs().into_iter().map(|run| {
-            StoreMapping { run, path: path.clone(), offset: mapping.offset + (run.start.0 - mapping.start) }
-        }));
+        let runs = whole.difference(present).difference(guards).into_runs();
+        mappings.extend(runs.into_iter().flat_map(|run| files.name(&mapped.mapping, run)));
     }
     mappings
 }

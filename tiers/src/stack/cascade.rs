@@ -45,6 +45,8 @@ pub struct CascadeOptions {
     pub tiers: Vec<TierSpec>,
     /// So many of the newest images stay in memory.
     pub keep_in_memory: usize,
+    /// A version that stays on all of them: the program may be served from it.
+    pub pinned: Option<u64>,
     /// How they are opened.
     pub open: Opener,
     /// Called by each thread when it begins.
@@ -117,6 +119,7 @@ struct Shared {
     job: Job,
     folder: String,
     keep_in_memory: usize,
+    pinned: Option<u64>,
     local: LocalVersions,
     open: Opener,
     on_failure: OnFailure,
@@ -162,6 +165,7 @@ impl Cascade {
             job: options.job,
             folder: options.folder,
             keep_in_memory: options.keep_in_memory,
+            pinned: options.pinned,
             open: options.open,
             on_failure: options.on_failure,
             inner: Mutex::new(Inner { states, asked: 1, hurried: 0, stopping: false }),
@@ -441,7 +445,8 @@ impl Worker {
     ) -> Result<bool, CopyError> {
         self.learn_tables();
         let coming = coming.map(|number| (number, self.shared.local.table(number).unwrap_or_default()));
-        let removed = remove::apply(to, there, &self.spec.rules, &mut self.tables, coming)?;
+        let removed =
+            remove::apply(to, there, (&self.spec.rules, self.shared.pinned), &mut self.tables, coming)?;
         if removed.is_some() {
             self.change(|state| {
                 state.removed = state.removed.max(removed);

@@ -23,11 +23,11 @@ pub(crate) type SegmentTables = BTreeMap<u64, Option<Vec<SegmentEntry>>>;
 
 /// Removes what the rules no longer keep, and what crashes left; with `coming`, a version for which there is no room,
 /// what they would no longer keep if that were there, but for the newest. `there`: what the folder has; what goes is
-/// taken out. Returns the newest version that was removed.
+/// taken out. `pinned` stays. Returns the newest version that was removed.
 pub(crate) fn apply(
     folder: &TierFolder,
     there: &mut Inventory,
-    rules: &Retention,
+    (rules, pinned): (&Retention, Option<u64>),
     tables: &mut SegmentTables,
     coming: Option<(u64, Vec<SegmentEntry>)>,
 ) -> Result<Option<u64>, CopyError> {
@@ -44,6 +44,9 @@ pub(crate) fn apply(
     let mut ids = SegmentIds::default();
     let mut versions: Vec<Version> =
         tables.iter().map(|(&number, table)| version(number, table.as_deref(), &mut ids)).collect();
+    for version in versions.iter_mut().filter(|version| Some(version.number) == pinned) {
+        version.wanted_below = true;
+    }
     if let Some((number, table)) = &coming {
         if let Some(newest) = versions.last_mut() {
             newest.wanted_below = true;

@@ -7,6 +7,7 @@ use crate::common::{
 };
 use holdfast_image::Epoch;
 use holdfast_image::pages::Inherited;
+use holdfast_tiers::format::manifest::Manifest;
 use holdfast_tiers::layer::{Fault, Faults, Faulty, Model};
 use holdfast_tiers::tier::{Tier, TierError};
 use holdfast_tiers::{Job, Store, StoreError, TierFolder};
@@ -36,12 +37,23 @@ fn second() -> (MemorySource, Inherited) {
     (source, Inherited { unchanged: vec![run(100, 20), run(122, 48)], mapped: Vec::new() })
 }
 
+/// Leaves two pages of the first image's segment, which are moved.
+fn third() -> (MemorySource, Inherited) {
+    let mut source = MemorySource::new(vec![run(102, 68)], |_| Content::Noise);
+    for page in 102..170 {
+        source.pages.insert(page, page_of(Content::Noise, page + 1000));
+    }
+    (source, Inherited { unchanged: vec![run(100, 2)], mapped: Vec::new() })
+}
+
 fn contents() -> BTreeMap<u64, Pages> {
     let one = first().pages;
     let mut two = one.clone();
     two.retain(|page, _| *page < 200);
     two.extend(second().0.pages);
-    BTreeMap::from([(1, one), (2, two)])
+    let mut three = two.clone();
+    three.extend(third().0.pages);
+    BTreeMap::from([(1, one), (2, two), (3, three)])
 }
 
 fn open_job(store: &Path, tier: Arc<dyn Tier>) -> Job {
@@ -49,7 +61,8 @@ fn open_job(store: &Path, tier: Arc<dyn Tier>) -> Job {
     job.with_first_tier(TierFolder::new(tier, "job").unwrap())
 }
 
-/// Two images, the second an increment; then the first is deleted. Stops at the first error.
+/// Three images, increments but for the first; the last is compacted. The first goes before it, the second after it.
+/// Stops at the first error.
 fn live(job: &Job, done: &mut Done) -> Result<(), StoreError> {
     let lock = job.lock()?;
     job.clean(&lock)?;
@@ -60,10 +73,17 @@ fn live(job: &Job, done: &mut Done) -> Result<(), StoreError> {
     let (source, inherited) = second();
     let mut writer = job.begin(&lock, Epoch(2), Some(parent))?;
     writer.write_pages(&source, &inherited, &options(1), &|_| ())?;
-    writer.commit(commit_record())?;
+    let (_, parent) = writer.commit(commit_record())?;
     done.committed.push(2);
     job.remove_image(&lock, Epoch(1))?;
     done.removed.push(1);
+    let (source, inherited) = third();
+    let mut writer = job.begin(&lock, Epoch(3), Some(parent))?;
+    writer.write_pages(&source, &inherited, &options(1), &|_| ())?;
+    writer.commit(commit_record())?;
+    done.committed.push(3);
+    job.remove_image(&lock, Epoch(2))?;
+    done.removed.push(2);
     Ok(())
 }
 
@@ -83,10 +103,16 @@ fn check(store: &Path, tier: &Model, done: &Done, what: &str) {
     assert!(done.removed.iter().all(|gone| !found.contains(gone)), "{what}: {found:?}");
     let lock = job.lock().unwrap();
     job.clean(&lock).unwrap();
-    let needed: u64 = job.images().unwrap().iter().map(|image| image.bytes).sum();
     // Of an image that is gone, what a later one needs stays.
-    let inherited = if found == [2] { images[0].total_bytes - images[0].bytes } else { 0 };
-    assert_eq!(tier.used_bytes(), needed + inherited, "{what}: {found:?}");
+    let (mut manifests, mut segments) = (0, BTreeMap::new());
+    for number in &found {
+        let bytes = job.folder().manifest(Epoch(*number)).unwrap();
+        let named = Manifest::open(&bytes).unwrap().segments().unwrap();
+        segments.extend(named.iter().map(|entry| ((entry.epoch, entry.number), entry.len)));
+        manifests += bytes.len() as u64;
+    }
+    let needed = manifests + segments.values().sum::<u64>();
+    assert_eq!(tier.used_bytes(), needed, "{what}: {found:?}");
 }
 
 fn operations(store: &Path) -> u64 {
@@ -94,7 +120,9 @@ fn operations(store: &Path) -> u64 {
     let mut done = Done::default();
     live(&open_job(store, Arc::new(Faulty::new(Box::new(tier.clone()), faults.clone()))), &mut done).unwrap();
     check(store, &tier, &done, "no fault");
-    assert_eq!((&done.committed[..], &done.removed[..]), (&[1, 2][..], &[1][..]));
+    assert_eq!((&done.committed[..], &done.removed[..]), (&[1, 2, 3][..], &[1, 2][..]));
+    let compacted = open_job(store, Arc::new(tier.clone())).open_image(Epoch(3)).unwrap();
+    assert_eq!(compacted.figures().pages_moved, 2);
     faults.operations()
 }
 

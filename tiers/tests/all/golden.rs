@@ -6,8 +6,9 @@
 
 use crate::common::{
     Content, MemorySource, Model, TempDir, commit_record, options, page_of, read_all, record, record_of, run,
+    segments_of,
 };
-use holdfast_image::pages::{Inherited, PageProvider};
+use holdfast_image::pages::Inherited;
 use holdfast_image::{Epoch, PAGE_SIZE};
 use holdfast_tiers::codec::{Codec, Compression};
 use holdfast_tiers::{Image, Job, Lineage, PipelineOptions, Store, format};
@@ -98,7 +99,7 @@ fn build_on(job: &Job, image: &Image) {
     writer.write_pages(&changed, &inherited, &options(1), &|_| ()).unwrap();
     let (info, _) = writer.commit(commit_record()).unwrap();
     let made = job.open_image(Epoch(7)).unwrap();
-    assert!(made.is_on_first_tier() && made.segments().len() == 3);
+    assert!(made.is_on_first_tier() && segments_of(&made).len() == 3);
     made.verify(&|_| ()).unwrap();
     assert!(read_all(&made).unwrap() == increment_model());
     assert_eq!(job.images().unwrap().last(), Some(&info));
@@ -118,7 +119,7 @@ fn check_increment(job: &Job) {
     let image = job.open_image(Epoch(2)).unwrap();
     image.verify(&|_| ()).unwrap();
     assert!(read_all(&image).unwrap() == increment_model());
-    assert_eq!(image.segments().len(), 3, "both of image 1 and one of its own");
+    assert_eq!(segments_of(&image).len(), 3, "both of image 1 and one of its own");
     assert_eq!(image.info().parent, Some(Epoch(1)));
     assert_eq!(image.history(), &commit_record().history[..]);
     assert_eq!(image.epoch_figures(), &commit_record().epoch);

@@ -3,8 +3,9 @@
 
 use crate::common::{
     Content, MemorySource, Model, TempDir, commit_record, options, page_of, read_all, run, runs_of,
+    segments_of,
 };
-use holdfast_image::pages::{ExtentSource, Inherited, PageProvider, PageRun, StoreMapping};
+use holdfast_image::pages::{ExtentSource, Inherited, MappedFrom, PageProvider, PageRun, StoreMapping};
 use holdfast_image::{Addr, Epoch, PAGE_SIZE};
 use holdfast_tiers::{ImageWriter, Job, JobLock, Lineage, PipelineOptions, Store};
 use proptest::prelude::*;
@@ -151,8 +152,8 @@ impl World {
                     .collect();
                 for run in runs_of(&pages) {
                     let offset = offset + run.start.0 - extent.run.start.0 + if lie { PAGE_SIZE } else { 0 };
-                    let path = image.segments()[segment as usize].clone();
-                    inherited.mapped.push(StoreMapping { run, path, offset });
+                    let from = image.segment(segment).unwrap().from;
+                    inherited.mapped.push(StoreMapping { run, from, offset });
                     read += if lie { run.pages.0 } else { 0 };
                 }
             }
@@ -214,7 +215,13 @@ impl World {
             let image = self.job.open_image(*epoch).unwrap();
             assert!(read_all(&image).unwrap() == *model, "image {epoch}");
             image.verify(&|_| ()).unwrap();
-            needed.extend(image.segments().to_vec());
+            let path = |from| match from {
+                MappedFrom::Segment { version, number } => {
+                    self.job.dir().join(format!("segment-{:06}-{number:03}", version.0))
+                }
+                MappedFrom::SharedPages => unreachable!(),
+            };
+            needed.extend(segments_of(&image).iter().map(|segment| path(segment.from)));
         }
         assert!(self.job.images().unwrap().iter().all(|image| image.complete));
         assert!(self.job.clean(&self.lock).unwrap().removed.is_empty());
@@ -460,19 +467,19 @@ fn compaction_bounds_space_and_number_of_segments() {
     world.interval(&only(vec![write(0, 390, Content::Noise, 1)]));
     // What is left of the first segment was moved.
     let image = world.job.open_image(Epoch(2)).unwrap();
-    assert_eq!((image.figures().pages_moved, image.segments().len()), (10, 1));
+    assert_eq!((image.figures().pages_moved, segments_of(&image).len()), (10, 1));
     assert_eq!(image.figures().pages_parent, 10);
     // More is left than may be moved.
     world.interval(&only(vec![write(0, 370, Content::Noise, 2)]));
     let image = world.job.open_image(Epoch(3)).unwrap();
-    assert_eq!((image.figures().pages_moved, image.segments().len()), (0, 2));
+    assert_eq!((image.figures().pages_moved, segments_of(&image).len()), (0, 2));
     let mut moved = 0;
     let old = world.images.pop_first().unwrap().0;
     world.job.remove_image(&world.lock, old).unwrap();
     for epoch in 0..110 {
         world.interval(&only(vec![write(500 + epoch, 1, Content::Noise, 0)]));
         let image = world.job.open_image(world.parent.as_ref().unwrap().epoch()).unwrap();
-        assert!(image.segments().len() <= 96);
+        assert!(segments_of(&image).len() <= 96);
         moved += image.figures().pages_moved;
         assert!(image.figures().pages_moved < 10, "the small ones are moved");
         let old = world.images.pop_first().unwrap().0;

@@ -3,12 +3,11 @@
 use crate::common::{
     Content, MemorySource, Model, PAGE, TempDir, commit_record, kept_record, options, read_all, run,
 };
-use holdfast_image::pages::{ExtentSource, Inherited, PageProvider, PageRun};
+use holdfast_image::pages::{ExtentSource, Inherited, MappableSegment, PageProvider, PageRun};
 use holdfast_image::{Addr, Epoch, PAGE_SIZE};
 use holdfast_tiers::codec::{Codec, Compression};
 use holdfast_tiers::{Image, PipelineOptions, Store};
 use proptest::prelude::*;
-use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -52,8 +51,8 @@ fn check_extents(image: &Image, model: &Model) {
             match extent.source {
                 ExtentSource::Mappable { segment, offset } => {
                     let mut page = vec![0; PAGE];
-                    let file = File::open(&image.segments()[segment as usize]).unwrap();
-                    file.read_exact_at(&mut page, offset + n * PAGE_SIZE).unwrap();
+                    let MappableSegment { file, begin, .. } = image.segment(segment).unwrap();
+                    file.read_exact_at(&mut page, begin + offset + n * PAGE_SIZE).unwrap();
                     assert!(offset.is_multiple_of(PAGE_SIZE) && page == *content, "page {number}");
                 }
                 ExtentSource::Zero => assert!(content.iter().all(|&byte| byte == 0)),

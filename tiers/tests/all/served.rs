@@ -2,20 +2,17 @@
 use crate::common::{
     self, Content, MemorySource, Model, PAGE, TempDir, commit_record, options, page_of, read_all,
 };
-use holdfast_image::pages::{Extent, ExtentSource, Inherited, PageProvider, StoreMapping};
+use holdfast_image::pages::{Extent, ExtentSource, Inherited, MappedFrom, PageProvider, StoreMapping};
 use holdfast_image::{Addr, PAGE_SIZE};
 use holdfast_tiers::{Image, Job, JobLock, Lineage, Store};
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::os::fd::AsRawFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 const FIRST: u64 = 5000;
 const PAGES: u64 = 600;
 
 struct Shop {
-    folder: TempDir,
+    _folder: TempDir,
     job: Job,
     lock: JobLock,
 }
@@ -24,7 +21,7 @@ impl Shop {
     fn new() -> Shop {
         let folder = TempDir::new();
         let job = Store::open(&folder.store()).unwrap().create_job("served").unwrap();
-        Shop { lock: job.lock().unwrap(), job, folder }
+        Shop { lock: job.lock().unwrap(), job, _folder: folder }
     }
 
     /// `memory` of which `dirty` is read; returns how many pages were, and the open image.
@@ -99,12 +96,9 @@ fn what_is_still_served_is_unchanged_and_what_was_moved_is_read() {
     let shop = Shop::new();
     let (mut memory, mut image) = shop.scattered();
     image.serve();
-    let file = File::create(shop.folder.store().join("file")).unwrap();
-    image.fill_shared_pages(&file).unwrap();
-    let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
     let map = |page: u64, pages: u64, from: u64| StoreMapping {
         run: common::run(page, pages),
-        path: path.clone(),
+        from: MappedFrom::SharedPages,
         offset: from * PAGE_SIZE,
     };
     // The whole range is one mapping: what was missing is zero now.

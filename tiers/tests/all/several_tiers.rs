@@ -1,17 +1,22 @@
 //! An image that is on several tiers: each manifest, segment and frame from the fastest one that has it intact, or an
 //! error that names them all. Never a wrong byte.
 
-use crate::common::{MemorySource, Model, TempDir, commit_record, options, read_all, record, record_of, run};
-use holdfast_image::pages::{ExtentSource, Inherited, PageProvider};
+use crate::common::{
+    MemorySource, Model, TempDir, commit_record, options, read_all, record, record_of, run, segments_of,
+};
+use holdfast_image::pages::{ExtentSource, Inherited, MappedFrom, PageProvider, PageRun};
 use holdfast_image::{Addr, Epoch, PAGE_SIZE};
-use holdfast_tiers::tier::{Blob, BlobName, BlobWriter, Listing, LocalTier, Tier, TierError, TierInfo};
+use holdfast_tiers::tier::{
+    Blob, BlobName, BlobWriter, Listing, LocalTier, Tier, TierError, TierInfo, address,
+};
 use holdfast_tiers::{Image, Job, Lineage, PipelineOptions, Store, StoreError, TierFolder};
 use std::fs::{self, File, Permissions};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A job with one image of two segments, and a copy of it on a tier below.
+/// A job with one image of two segments, and a copy of it on each of two tiers below: a folder, and an object store.
 struct Bed {
     dir: TempDir,
     job: Job,
@@ -32,10 +37,22 @@ impl Bed {
         drop(lock);
         let bed = Bed { dir, job, model: source.pages };
         LocalTier::open(&bed.below_root()).unwrap().publish(&BlobName::new("job/x").unwrap(), b"").unwrap();
+        fs::create_dir_all(bed.lowest()).unwrap();
         for name in NAMES {
             fs::copy(bed.job.dir().join(name), bed.below().join(name)).unwrap();
+            fs::copy(bed.job.dir().join(name), bed.lowest().join(name)).unwrap();
         }
         bed
+    }
+    /// The job's folder on the lowest tier.
+    fn lowest(&self) -> PathBuf {
+        self.dir.0.join("lowest/job")
+    }
+    /// Those below the first.
+    fn all_below(&self) -> Vec<TierFolder> {
+        let address = format!("file://{}", self.dir.0.join("lowest").display());
+        let lowest: Arc<dyn Tier> = Arc::from(address::open(&address).unwrap());
+        vec![self.folder(), TierFolder::new(lowest, "job").unwrap()]
     }
     fn below_root(&self) -> PathBuf {
         self.dir.0.join("below")
@@ -51,7 +68,10 @@ impl Bed {
         self.job.open_image_from(Epoch(1), &[self.folder()])
     }
     fn read(&self) -> Result<Model, String> {
-        let image = self.open().map_err(|error| error.to_string())?;
+        self.read_from(self.open())
+    }
+    fn read_from(&self, image: Result<Image, StoreError>) -> Result<Model, String> {
+        let image = image.map_err(|error| error.to_string())?;
         assert_eq!(record_of(&image), record(4242));
         read_pages(&image).map_err(|error| error.to_string())
     }
@@ -108,18 +128,21 @@ fn harm(path: &Path, how: Harm) {
 fn what_one_tier_has_not_intact_is_read_from_the_next() {
     for how in [Harm::Missing, Harm::Truncated, Harm::Flipped, Harm::Zero, Harm::Others] {
         for name in NAMES {
-            for (above, below) in [(true, false), (false, true), (true, true)] {
+            // Any of the three tiers, and all of them.
+            for which in 1..8 {
                 let bed = Bed::new();
-                let paths = [(above, bed.job.dir().join(name)), (below, bed.below().join(name))];
+                let folders = [bed.job.dir().to_owned(), bed.below(), bed.lowest()];
+                let paths: Vec<(bool, PathBuf)> =
+                    (0..).zip(folders).map(|(n, folder)| (which >> n & 1 == 1, folder.join(name))).collect();
                 for (_, path) in paths.iter().filter(|(harmed, _)| *harmed) {
                     harm(path, how);
                 }
-                let what = format!("{how:?} {name}, above {above}, below {below}");
+                let what = format!("{how:?} {name} on tiers {which:03b}");
                 let is_same = matches!(how, Harm::Others) && name == "segment-000001-001";
-                match bed.read() {
-                    Ok(read) => assert!(read == bed.model && (!(above && below) || is_same), "{what}"),
+                match bed.read_from(bed.job.open_image_from(Epoch(1), &bed.all_below())) {
+                    Ok(read) => assert!(read == bed.model && (which != 7 || is_same), "{what}"),
                     Err(error) => {
-                        assert!(above && below, "{what}: {error}");
+                        assert!(which == 7, "{what}: {error}");
                         // One that is on no tier at all is simply not there.
                         let named = paths.iter().all(|(_, path)| error.contains(path.to_str().unwrap()));
                         let gone = name == NAMES[0] && matches!(how, Harm::Missing);
@@ -165,9 +188,53 @@ fn an_image_that_is_below_only_is_read_and_nothing_builds_on_it() {
     let begun = bed.job.begin(&lock, Epoch(2), Some(Lineage::of_image(&image)));
     assert!(begun.is_err_and(|error| error.to_string().contains("other tiers")));
     // What it maps lies below.
-    let mapped: Vec<&PathBuf> = image.segments().iter().collect();
-    assert!(mapped.iter().all(|path| path.starts_with(bed.below().canonicalize().unwrap())), "{mapped:?}");
+    for segment in segments_of(&image) {
+        let path = fs::read_link(format!("/proc/self/fd/{}", segment.file.as_raw_fd())).unwrap();
+        assert!(path.starts_with(bed.below().canonicalize().unwrap()), "{path:?}");
+    }
+    assert!(
+        image.detours().iter().any(|line| line.contains("2 segments were read from")),
+        "{:?}",
+        image.detours()
+    );
     assert!(image.extents().iter().any(|extent| matches!(extent.source, ExtentSource::Mappable { .. })));
+}
+
+#[test]
+fn what_is_damaged_where_it_would_be_mapped_is_read_from_below() {
+    let bed = Bed::new();
+    let whole = bed.open().unwrap();
+    let place = whole.extents().iter().find_map(|extent| match extent.source {
+        ExtentSource::Mappable { segment, offset } => Some((segment, offset)),
+        _ => None,
+    });
+    let (segment, offset) = place.unwrap();
+    let MappedFrom::Segment { number, .. } = whole.segment(segment).unwrap().from else { panic!() };
+    let name = bed.job.dir().join(format!("segment-000001-{number:03}"));
+    let mut bytes = fs::read(&name).unwrap();
+    bytes[offset as usize + 100] ^= 1;
+    fs::write(&name, bytes).unwrap();
+    let image = bed.open().unwrap();
+    let mapped = image.extents().iter().filter(|e| matches!(e.source, ExtentSource::Mappable { .. }));
+    let mapped: Vec<_> = mapped.map(|extent| extent.run).collect();
+    let damaged = image.check_mapped(&mapped).unwrap();
+    let pages = |runs: &[PageRun]| runs.iter().map(|run| run.pages.0).sum::<u64>();
+    assert!(!damaged.is_empty() && pages(&damaged) < pages(&mapped), "{damaged:?} of {mapped:?}");
+    assert_eq!(image.check_mapped(&mapped[mapped.len() - 1..]).unwrap(), [], "only what is asked for");
+    for run in &damaged {
+        let mut bytes = vec![0; run.pages.bytes() as usize];
+        image.read(run.start, &mut bytes).unwrap();
+        for (page, found) in (run.start.0 / PAGE_SIZE..).zip(bytes.chunks(PAGE_SIZE as usize)) {
+            assert!(bed.model[&page] == found, "page {page}");
+        }
+    }
+    let lines = image.detours();
+    let paths = [name, bed.below()].map(|path| path.display().to_string());
+    assert!(lines.len() == 1 && paths.iter().all(|path| lines[0].contains(path)), "{lines:?}");
+    // Where no other tier has it, reading says so.
+    let alone = bed.job.open_image(Epoch(1)).unwrap();
+    let damaged = alone.check_mapped(&mapped).unwrap();
+    assert!(alone.read(damaged[0].start, &mut vec![0; PAGE_SIZE as usize]).is_err());
 }
 
 /// A tier that hands no file out, and from some time on answers no read.
@@ -228,7 +295,6 @@ fn a_tier_that_goes_down_in_the_middle_is_left_for_the_next() {
         !image.extents().iter().any(|extent| matches!(extent.source, ExtentSource::Mappable { .. })),
         "what has no file is not mapped"
     );
-    image.verify_mappable().unwrap();
     let mut page = vec![0; PAGE_SIZE as usize];
     image.read(run(1000, 1).start, &mut page).unwrap();
     down.store(true, std::sync::atomic::Ordering::Relaxed);

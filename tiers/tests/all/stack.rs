@@ -99,6 +99,7 @@ fn cascade(
         folder: FOLDER.into(),
         keep_in_memory: 1,
         tiers,
+        pinned: None,
         open: Arc::new(open),
         on_thread: || (),
         on_failure: Box::new(|_, _| ()),

@@ -82,6 +82,7 @@ impl World {
             job: self.job.clone(),
             folder: FOLDER.into(),
             tiers: vec![KEEP.parse().unwrap()],
+            pinned: None,
             open: Arc::new(open),
             on_thread: || (),
             on_failure: Box::new(|_, _| ()),

@@ -1,14 +1,12 @@
 //! What several processes have in common is unpacked once, and what is mapped from there is known again.
 
 use crate::common::{Content, MemorySource, Model, PAGE, TempDir, commit_record, options, page_of, read_all};
-use holdfast_image::pages::{Extent, ExtentSource, Inherited, PageProvider, StoreMapping};
+use holdfast_image::pages::{Extent, ExtentSource, Inherited, MappedFrom, PageProvider, StoreMapping};
 use holdfast_image::{Addr, Epoch, PAGE_SIZE, PageCount, address_space};
 use holdfast_tiers::{Image, Job, JobLock, Lineage, Store};
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 const PAGES: u64 = 2000;
@@ -132,8 +130,8 @@ fn what_is_mapped_from_it_is_unchanged_and_what_was_moved_is_read() {
     let file =
         File::options().read(true).write(true).create_new(true).open(shop.job.dir().join("x")).unwrap();
     image.fill_shared_pages(&file).unwrap();
-    let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-    let map = |extent: &Extent, offset| StoreMapping { run: extent.run, path: path.clone(), offset };
+    let map =
+        |extent: &Extent, offset| StoreMapping { run: extent.run, from: MappedFrom::SharedPages, offset };
     let mapped: Vec<StoreMapping> =
         in_common(&image).iter().map(|(extent, offset)| map(extent, *offset)).collect();
     let lineage = Lineage::of_image(&image);

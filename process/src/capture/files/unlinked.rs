@@ -235,6 +235,7 @@ pub fn data_of(file: &File, size: u64, covered: Option<&PageSet>) -> io::Result<
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::mapped_files::MappedFiles;
     use holdfast_sys::procfs::parse_maps;
 
     #[test]
@@ -256,7 +257,7 @@ mod tests {
         let text = b"1000-3000 rw-s 00000000 fe:01 7 /tmp/b (deleted)\n\
             3000-4000 rw-s 00002000 fe:01 7 /tmp/c (deleted)\n\
             5000-6000 rw-s 00000000 fe:02 7 /tmp/a (deleted)\n";
-        let all = maps::classify(parse_maps(text).unwrap(), &Vec::new(), &[]).unwrap();
+        let all = maps::classify(parse_maps(text).unwrap(), &Vec::new(), &MappedFiles::default()).unwrap();
         let mut covered = Covered::default();
         covered.add(&all);
         let seen = |device: u64, name: &str| {

@@ -5,6 +5,7 @@
 //! is an error, never a silent replacement.
 
 use super::pages::PagesPlan;
+use super::passed_files;
 use super::remote_calls::{Batch, Need, SeedThread};
 use super::seed::Layout;
 use super::sysv_shm;
@@ -19,7 +20,7 @@ use holdfast_sys::fault;
 use holdfast_sys::procfs::{self, Mapping};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 
 const PROT_READ: u64 = 1;
@@ -86,7 +87,7 @@ impl AddressSpaceBuilder<'_> {
         self.map_regions(plan, &files, &huge)?;
         self.map_shared_objects()?;
         sysv_shm::attach(self.batch(), self.record, self.segments, self.layout.staging)?;
-        self.map_segments(plan, &files)?;
+        self.map_segments(plan, &files, pages)?;
         self.advise()?;
         let mut batch = self.batch();
         for fd in files.open {
@@ -237,14 +238,6 @@ impl AddressSpaceBuilder<'_> {
                 }
             }
         }
-        let common = pages.shared_pages();
-        for mapped in plan.mapped.iter().filter(|mapped| Some(mapped.segment) != common) {
-            let path = pages
-                .segments()
-                .get(mapped.segment as usize)
-                .ok_or_else(|| RebuildError::Image(format!("the image has no segment {}", mapped.segment)))?;
-            want(FileKey::Segment(mapped.segment), path.as_os_str().as_bytes(), libc::O_RDONLY);
-        }
         let mut batch = self.batch();
         for (key, path, flags) in &wanted {
             let name = String::from_utf8_lossy(path).into_owned();
@@ -265,9 +258,18 @@ impl AddressSpaceBuilder<'_> {
             }
         }
         let (results, _) = batch.finish()?;
-        let open: Vec<u64> = results.iter().map(|fd| fd.cast_unsigned()).collect();
+        let mut open: Vec<u64> = results.iter().map(|fd| fd.cast_unsigned()).collect();
         self.check_opened(wanted.iter().zip(&open))?;
         let mut by_key: HashMap<FileKey, u64> = known.into_iter().map(|(key, at)| (key, open[at])).collect();
+        let common = pages.shared_pages();
+        let segments: BTreeSet<u32> = plan.mapped.iter().map(|mapped| mapped.segment).collect();
+        let segments: Vec<u32> = segments.into_iter().filter(|segment| Some(*segment) != common).collect();
+        let file = |segment: &u32| pages.segment(*segment).map(|segment| segment.file.as_fd());
+        let files: Option<Vec<BorrowedFd<'_>>> = segments.iter().map(file).collect();
+        let files = files.ok_or_else(|| RebuildError::Image("a segment has no file to be mapped".into()))?;
+        let passed = passed_files::pass(self.leader, &files)?;
+        by_key.extend(segments.into_iter().map(FileKey::Segment).zip(passed.iter().copied()));
+        open.extend(passed);
         // It lies open there, and is closed by `unlinked`.
         let number = u64::from(kept_fds::of_common(self.job, self.shared).cast_unsigned());
         by_key.extend(common.map(|segment| (FileKey::Segment(segment), number)));
@@ -403,13 +405,19 @@ impl AddressSpaceBuilder<'_> {
         batch.finish().map(|_| ())
     }
 
-    /// A lazy restart: runs of pages are mapped from the segment files, over the anonymous memory made before.
-    fn map_segments(&self, plan: &PagesPlan, files: &Files) -> Result<(), RebuildError> {
+    /// A lazy restart: runs of pages are mapped from the segments, over the anonymous memory made before.
+    fn map_segments(
+        &self,
+        plan: &PagesPlan,
+        files: &Files,
+        pages: &dyn PageProvider,
+    ) -> Result<(), RebuildError> {
         let mut batch = self.batch();
         for run in &plan.mapped {
             let fd = files.by_key.get(&FileKey::Segment(run.segment)).copied().unwrap_or(NO_FD);
             let flags = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE;
-            let args = [run.start, run.len, u64::from(run.prot), flags, fd, run.offset];
+            let begin = pages.segment(run.segment).map_or(0, |segment| segment.begin);
+            let args = [run.start, run.len, u64::from(run.prot), flags, fd, begin + run.offset];
             batch.call(libc::SYS_mmap, &args, Need::Must("map the image at", run.start))?;
         }
         batch.finish().map(|_| ())

@@ -5,12 +5,13 @@
 //! for the use.
 
 use super::pages::MappedRun;
+use crate::mapped_files::FileNumber;
 use crate::rebuild::error::RebuildError;
 use holdfast_abi::SharedPage;
 use holdfast_image::record::ProcessRecord;
 use holdfast_sys::procfs::{self, Mapping};
 use holdfast_sys::procmem::ForcedMemory;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Runs that are nearer to each other are one range: bytes.
 const NEAR: u64 = 1 << 20;
@@ -35,9 +36,20 @@ fn ranges(runs: &[MappedRun], max: usize) -> Vec<(u64, u64)> {
     all
 }
 
-/// The files behind the runs, as the kernel numbers them: stat(2) gives other devices on some file systems.
-fn files(runs: &[MappedRun], maps: &[Mapping]) -> Result<BTreeSet<(u64, u64)>, RebuildError> {
-    let mut all = BTreeSet::new();
+/// The file behind each segment that is mapped in the process of `pid`.
+///
+/// # Errors
+/// The mappings cannot be read, or are not there.
+pub fn files(pid: i32, runs: &[MappedRun]) -> Result<BTreeMap<u32, FileNumber>, RebuildError> {
+    if runs.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let maps = procfs::maps(pid, pid).map_err(RebuildError::io("reading the mappings of the new process"))?;
+    files_of(runs, &maps)
+}
+
+fn files_of(runs: &[MappedRun], maps: &[Mapping]) -> Result<BTreeMap<u32, FileNumber>, RebuildError> {
+    let mut all = BTreeMap::new();
     for run in runs {
         // What the kernel has joined into one mapping is one file too.
         let at = maps.partition_point(|mapping| mapping.end <= run.start);
@@ -45,20 +57,20 @@ fn files(runs: &[MappedRun], maps: &[Mapping]) -> Result<BTreeSet<(u64, u64)>, R
         let mapping = mapping.ok_or_else(|| {
             RebuildError::Image(format!("no file is mapped at {:#x}, where the image was mapped", run.start))
         })?;
-        all.insert((mapping.device, mapping.inode));
+        all.insert(run.segment, (mapping.device, mapping.inode));
     }
     Ok(all)
 }
 
-/// Writes the tables into the page of the library in the program of `pid`.
+/// Writes the tables into the page of the library in the program. `files`: those behind the runs.
 ///
 /// # Errors
-/// The mappings cannot be read, or the page cannot be written.
+/// The page cannot be written.
 pub fn write_ranges(
     memory: &ForcedMemory,
     record: &ProcessRecord,
-    pid: i32,
     runs: &[MappedRun],
+    files: &BTreeMap<u32, FileNumber>,
 ) -> Result<(), RebuildError> {
     let page = record.inject.shared.0;
     if page == 0 {
@@ -69,8 +81,7 @@ pub fn write_ranges(
     if runs.is_empty() {
         return write(SharedPage::LAZY_COUNT, &[0; 8]);
     }
-    let maps = procfs::maps(pid, pid).map_err(RebuildError::io("reading the mappings of the new process"))?;
-    let files = files(runs, &maps)?;
+    let files: BTreeSet<FileNumber> = files.values().copied().collect();
     if files.len() > SharedPage::LAZY_FILE_MAX {
         return Err(RebuildError::Image(format!(
             "{} segments are mapped: restart with --eager",
@@ -128,9 +139,9 @@ mod tests {
     fn files_are_those_of_the_mappings() {
         let text = b"1000-5000 rw-p 00000000 fd:01 7 /s\n5000-6000 rw-p 00000000 00:00 0 \n";
         let maps = procfs::parse_maps(text).unwrap();
-        let found = files(&[run(0x1000, 0x1000), run(0x3000, 0x1000)], &maps).unwrap();
-        assert_eq!(found.into_iter().collect::<Vec<_>>(), [(0xfd_0000_0001, 7)]);
-        assert!(files(&[run(0x5000, 0x1000)], &maps).is_err());
-        assert!(files(&[run(0x6000, 0x1000)], &maps).is_err());
+        let found = files_of(&[run(0x1000, 0x1000), run(0x3000, 0x1000)], &maps).unwrap();
+        assert_eq!(found.into_iter().collect::<Vec<_>>(), [(0, (0xfd_0000_0001, 7))]);
+        assert!(files_of(&[run(0x5000, 0x1000)], &maps).is_err());
+        assert!(files_of(&[run(0x6000, 0x1000)], &maps).is_err());
     }
 }

@@ -16,6 +16,7 @@ mod job_control;
 mod lazy;
 pub mod options;
 mod pages;
+mod passed_files;
 mod proc_files;
 mod process_pages;
 mod process_state;

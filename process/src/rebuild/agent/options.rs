@@ -1,8 +1,8 @@
 //! What a restart is asked for in the agent, and what comes of it.
 
+use crate::mapped_files::MappedFiles;
 use crate::namespaces::Namespaces;
 use crate::rebuild::error::RebuildError;
-use crate::rebuild::shared_memfd::SharedMemfd;
 use crate::rebuild::timings::RebuildTimings;
 use crate::track::tracking::Tracking;
 use holdfast_image::record::InjectArea;
@@ -42,8 +42,8 @@ impl RebuildOptions {
 pub struct Rebuilt {
     /// Its processes, the first one first.
     pub members: Vec<RebuiltMember>,
-    /// What they have in common until they write; for [`crate::CutOptions::common`].
-    pub common: Option<Arc<SharedMemfd>>,
+    /// What they have mapped of the image; for [`crate::CutOptions::mapped`].
+    pub mapped: Arc<MappedFiles>,
     /// Those of all of them; for [`crate::CutOptions::namespaces`].
     pub namespaces: Arc<Namespaces>,
     /// Restarts that it has behind it, this one included.

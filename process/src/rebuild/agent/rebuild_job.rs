@@ -15,22 +15,24 @@ use super::sysv_shm::SysvShm;
 use super::taken_files::{self, TakenFiles};
 use super::unlinked::UnlinkedFiles;
 use super::{contents, regular};
+use crate::mapped_files::MappedFiles;
 use crate::namespaces::Namespaces;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Job;
 use crate::rebuild::kept_fds;
-use crate::rebuild::shared_memfd::SharedMemfd;
+use crate::rebuild::shared_memfd;
 use crate::rebuild::timings::RebuildTimings;
 use crate::rebuild::vdso::{self, ForeignVdso};
 use crate::rebuild::{inotify, processor};
 use holdfast_image::address_space;
-use holdfast_image::pages::PageProvider;
+use holdfast_image::page_set::PageSet;
+use holdfast_image::pages::{MappableSegment, MappedFrom, PageProvider, PageRun, coalesce};
 use holdfast_image::record::ProcessRecord;
 use holdfast_sys::clock::elapsed_ns;
 use holdfast_sys::fault;
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 /// Takes over the processes made by [`crate::rebuild::spawn`] at the other end of `front` and makes the program of
@@ -48,10 +50,12 @@ pub fn rebuild_job(
     record.check().map_err(RebuildError::Image)?;
     let job = Job::new(record);
     let shared = kept_fds::of_several(&job);
-    let checked = AtomicBool::new(false);
     let other = ForeignVdso::of(&record.host);
-    let plan = |member| ProcessPlan::new(member, pages, &checked, &shared, other.as_ref(), options.lazy);
-    let plans = job.members().map(plan).collect::<Result<Vec<ProcessPlan<'_>>, RebuildError>>()?;
+    let plan = |damaged: &PageSet| {
+        let plan = |member| ProcessPlan::new(member, pages, damaged, &shared, other.as_ref(), options.lazy);
+        job.members().map(plan).collect::<Result<Vec<ProcessPlan<'_>>, RebuildError>>()
+    };
+    let plans = plan(&PageSet::new())?;
     let ready_processes = receive_all(&front, &job, options)?;
     let mut timings = RebuildTimings { files_ns: elapsed_ns(begun), ..RebuildTimings::default() };
     let phase = Instant::now();
@@ -59,12 +63,16 @@ pub fn rebuild_job(
     seize_all(&ready_processes, &front)?;
     drop(front);
     timings.map_ns += elapsed_ns(phase);
+    let phase = Instant::now();
+    let damaged = damaged(&plans, pages)?;
+    let plans = if damaged.is_empty() { plans } else { plan(&damaged)? };
+    timings.memory_ns += elapsed_ns(phase);
     let (sysv_shm, ipc) = (SysvShm::claim(&job)?, IpcObjects::claim(&job)?);
     let first = ready_processes.first().map_or(0, |first| first.pid);
     // It has not run yet: they are none of its own making.
     let namespaces = Arc::new(Namespaces::of(first, first));
     let (unlinked, common) =
-        (UnlinkedFiles::from(&job, first)?, SharedMemfd::take(&job, &shared, first, pages)?);
+        (UnlinkedFiles::from(&job, first)?, shared_memfd::take(&job, &shared, first, pages)?);
     let mut objects = JobObjects { unlinked, sysv_shm, ipc };
     let mut processes = Vec::with_capacity(plans.len());
     for (plan, ready_process) in plans.into_iter().zip(ready_processes) {
@@ -83,7 +91,7 @@ pub fn rebuild_job(
     notes.extend(objects.notes());
     notes.extend(vdso::note(&record.host));
     notes.extend(processor::note(&record.host));
-    let of_space = |space: u32| ProcessPages::new(pages, space, &checked);
+    let of_space = |space: u32| ProcessPages::new(pages, space, &damaged);
     let pid = |index: usize| processes.get(index).map(ProcessBuilder::pid);
     let take = |index: usize| taken_files::take(&job, index, pid);
     let (files, saved_dir) = (TakenFiles::new(&job, &take), &options.saved_dir);
@@ -93,13 +101,42 @@ pub fn rebuild_job(
     objects.fill(&job, of_space)?;
     options.go_on()?;
     fault::point("seed-let-go");
+    let mapped = Arc::new(mapped_files(&processes, pages, common)?);
     resume_all(&processes, &mut not_resumed)?;
     objects.keep();
     timings.threads_ns += elapsed_ns(phase);
     timings.total_ns = elapsed_ns(begun);
     let restarts = processes.first().map_or(0, |process| process.restarts);
     let members = processes.into_iter().map(ProcessBuilder::into_member).collect();
-    Ok(Rebuilt { members, common: common.map(Arc::new), namespaces, restarts, notes, timings })
+    Ok(Rebuilt { members, mapped, namespaces, restarts, notes, timings })
+}
+
+/// Checks what is to be mapped; what of it is damaged where it would be mapped from.
+fn damaged(plans: &[ProcessPlan<'_>], pages: &dyn PageProvider) -> Result<PageSet, RebuildError> {
+    let mut wanted: Vec<PageRun> = plans.iter().flat_map(ProcessPlan::mapped).collect();
+    coalesce(&mut wanted);
+    pages.check_mapped(&wanted).map(PageSet::from).map_err(RebuildError::pages("checking the image"))
+}
+
+/// What the processes have mapped. `common`: see [`shared_memfd`].
+fn mapped_files(
+    processes: &[ProcessBuilder<'_>],
+    pages: &dyn PageProvider,
+    common: Option<File>,
+) -> Result<MappedFiles, RebuildError> {
+    let mut mapped = MappedFiles::default();
+    for (&segment, &number) in processes.iter().flat_map(|process| &process.files) {
+        let common = common.as_ref().filter(|_| pages.shared_pages() == Some(segment));
+        let is = match common {
+            Some(file) => {
+                Some(MappableSegment { from: MappedFrom::SharedPages, file, begin: 0, len: u64::MAX })
+            }
+            None => pages.segment(segment),
+        };
+        let is = is.ok_or_else(|| RebuildError::Image(format!("the image has no segment {segment}")))?;
+        mapped.add(number, is).map_err(RebuildError::io("keeping the files of the image open"))?;
+    }
+    Ok(mapped)
 }
 
 /// An error of one of several processes, by its id.

@@ -17,6 +17,7 @@ use super::sysv_shm::SysvShm;
 use super::threads::NewThread;
 use super::unlinked::{self, UnlinkedFiles};
 use super::{attributes, credentials, fill, job_control, lazy, proc_files, process_state, threads, tracker};
+use crate::mapped_files::FileNumber;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::handshake::ReadyMessage;
 use crate::rebuild::job::{Job, Member};
@@ -26,14 +27,15 @@ use crate::rebuild::timings::RebuildTimings;
 use crate::rebuild::vdso::ForeignVdso;
 use crate::stop::continuation;
 use crate::track::tracking::Tracking;
-use holdfast_image::pages::PageProvider;
+use holdfast_image::Addr;
+use holdfast_image::page_set::PageSet;
+use holdfast_image::pages::{PageProvider, PageRun};
 use holdfast_image::record::ProcessRecord;
 use holdfast_sys::clock::elapsed_ns;
 use holdfast_sys::fault;
 use holdfast_sys::procmem::ForcedMemory;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 /// What is known of a process before it is there.
@@ -47,14 +49,14 @@ pub struct ProcessPlan<'a> {
 }
 
 impl<'a> ProcessPlan<'a> {
-    /// Of one process. `checked`: see [`ProcessPages`].
+    /// Of one process. `damaged`: see [`ProcessPages`].
     ///
     /// # Errors
     /// Its memory cannot be rebuilt.
     pub fn new(
         member: Member<'a>,
         pages: &'a dyn PageProvider,
-        checked: &'a AtomicBool,
+        damaged: &PageSet,
         shared: &'a BTreeMap<u64, SharedObject>,
         other_vdso: Option<&'a ForeignVdso<'a>>,
         lazy: bool,
@@ -62,7 +64,7 @@ impl<'a> ProcessPlan<'a> {
         let record = member.own;
         let segments = member.job.record.files.segments.iter().map(|segment| segment.size);
         let layout = Layout::choose(record, segments.max().unwrap_or(0))?;
-        let pages = ProcessPages::new(pages, record.space, checked);
+        let pages = ProcessPages::new(pages, record.space, damaged);
         // Without its page the library could not make up for the difference (see `lazy`).
         let can_map = record.inject.shared.0 != 0;
         let common = pages.shared_pages();
@@ -70,6 +72,14 @@ impl<'a> ProcessPlan<'a> {
         let served = common.filter(|_| pages.is_served());
         let pages_plan = PagesPlan::new(record, pages.extents(), map, served)?;
         Ok(ProcessPlan { member, pages, layout, pages_plan, shared, other_vdso })
+    }
+
+    /// What will be mapped from segments, as all processes together have it. Ascending.
+    pub fn mapped(&self) -> Vec<PageRun> {
+        let common = self.pages.shared_pages();
+        let of_segments = self.pages_plan.mapped.iter().filter(|run| Some(run.segment) != common);
+        let runs = of_segments.map(|run| PageRun::between(Addr(run.start), Addr(run.start + run.len)));
+        self.pages.global(&runs.collect::<Vec<PageRun>>())
     }
 
     /// Adds what will be copied and mapped.
@@ -165,6 +175,8 @@ pub struct ProcessBuilder<'a> {
     pub threads: Vec<NewThread<'a>>,
     /// Restarts that it has behind it.
     pub restarts: u64,
+    /// The files behind the segments that are mapped.
+    pub files: BTreeMap<u32, FileNumber>,
     memory: ForcedMemory,
     tracking: Arc<Tracking>,
     notes: Vec<String>,
@@ -198,12 +210,13 @@ impl<'a> ProcessBuilder<'a> {
         if !ready.ids_chosen {
             process_state::virtual_ids(&memory, record, &threads)?;
         }
-        lazy::write_ranges(&memory, record, pid, &plan.pages_plan.mapped)?;
+        let files = lazy::files(pid, &plan.pages_plan.mapped)?;
+        lazy::write_ranges(&memory, record, &plan.pages_plan.mapped, &files)?;
         objects.sysv_shm.write_ids(&memory, record)?;
         let restarts = process_state::update_library_page(&memory, record, &options.socket_path)?;
         timings.threads_ns += elapsed_ns(phase);
         objects.ipc.write_ids(&memory, record)?;
-        Ok(ProcessBuilder { member, threads, restarts, memory, tracking, notes })
+        Ok(ProcessBuilder { member, threads, restarts, files, memory, tracking, notes })
     }
 
     /// Its id as the agent sees it.

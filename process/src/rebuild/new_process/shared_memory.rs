@@ -2,8 +2,8 @@
 //! files in memory, made by the first of the new processes.
 //!
 //! All inherit them at numbers that both halves of a restart know ([`kept_fds`]), over the exec: the agent has
-//! shared memory mapped where the process had it, and fills what is in common ([`crate::rebuild::SharedMemfd`]). Memory
-//! that one process has alone is made by its seed.
+//! shared memory mapped where the process had it, and fills what is in common
+//! ([`crate::rebuild::shared_memfd`]). Memory that one process has alone is made by its seed.
 
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Job;

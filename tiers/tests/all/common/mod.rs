@@ -6,7 +6,9 @@ pub mod memory;
 
 use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::manifest::{EpochFigures, StopBreakdown};
-use holdfast_image::pages::{PageError, PageProvider, PageRun, PageSource, TakeList, coalesce};
+use holdfast_image::pages::{
+    ExtentSource, MappableSegment, PageError, PageProvider, PageRun, PageSource, TakeList, coalesce,
+};
 use holdfast_image::record::{
     AltStack, FileIdentity, FileTable, HostRecord, InjectArea, LayoutRecord, ProcessFlags, ProcessRecord,
     SignalRecord, ThreadRecord,
@@ -198,9 +200,15 @@ impl PageSource for MemorySource {
     }
 }
 
+/// Its segments, as far as they can be mapped.
+pub fn segments_of(image: &Image) -> Vec<MappableSegment<'_>> {
+    (0..).map_while(|number| image.segment(number)).collect()
+}
+
 /// Everything that the image gives, page by page.
 pub fn read_all(image: &Image) -> Result<Model, PageError> {
-    image.verify_mappable()?;
+    let mapped = image.extents().iter().filter(|e| matches!(e.source, ExtentSource::Mappable { .. }));
+    image.check_mapped(&mapped.map(|extent| extent.run).collect::<Vec<_>>())?;
     let mut model = Model::new();
     for extent in image.extents() {
         let first = extent.run.start.0 / PAGE_SIZE;
