@@ -9,8 +9,8 @@ long as the flush of an image, nearly.
 Environment, all optional:
   CODES="lattice lammps"     BOUNDS="4 16 64 256" (MiB)     ENGINES="slots" (also: fork)     ORDERS="history address"
   RATE=55000000              bytes per second of the store; with 220000000 a quarter of the STEPS is enough
-  STEPS=80                   steps per run, for both codes (else 80 of lattice, 36 of LAMMPS)
-  CHECKPOINTS="20 40 60"     the steps after which an image is taken (else after each quarter but the last)
+  STEPS=72                   steps per run, for both codes (else 72 of lattice, 28 of LAMMPS)
+  CHECKPOINTS="18 36 54"     the steps after which an image is taken (else after each quarter but the last)
   REPEAT=1                   runs per cell; medians are shown. The program without checkpoints runs before and after.
 """
 
@@ -24,7 +24,7 @@ BOUNDS = kit.numbers("BOUNDS", "4 16 64 256", int)
 ENGINES = os.environ.get("ENGINES", "slots").split()
 ORDERS = os.environ.get("ORDERS", "history address").split()
 RATE = int(os.environ.get("RATE", "55000000"))
-STEPS = {"lattice": 80, "lammps": 36}
+STEPS = {"lattice": 72, "lammps": 28}
 REPEAT = int(os.environ.get("REPEAT", "1"))
 # No network and no helper process of Open MPI: one process computes, and neither could be checkpointed.
 MPI = {
