@@ -278,7 +278,8 @@ fn checkpoint_and_stop_waits_for_the_tiers() {
         let wrong = bed.say(&["run", "--", "true"])?;
         let named = wrong.stderr.contains("config.toml: line 3: ") && wrong.stderr.contains("evry");
         ensure!(wrong.code() == 64 && named, "{}: {}", wrong.code(), wrong.stderr);
-        bed.say(&["run", "--no-tiers", "--compress", "auto", "--", "true"])?.success()?;
+        let given = ["run", "--no-tiers", "--compress", "auto", "--max-space", "1G", "--", "true"];
+        bed.say(&given)?.success()?;
         bed.check_clean(JOB)
     });
 }
