@@ -123,9 +123,12 @@ pub fn is_own_thread(tracer: i64) -> bool {
 /// Whether a tracer shares the memory of what it traces: it is the program itself that looks at its own threads, for a
 /// moment. LeakSanitizer does so when the program ends (compiler-rt, sanitizer_stoptheworld_linux_libcdep.cpp,
 /// StopTheWorld: clone with CLONE_VM, then PTRACE_ATTACH to each thread).
+/// One that has ended meanwhile was no debugger that stays.
 pub fn is_part_of(tracer: i64, pid: i32) -> bool {
-    let shares = |tracer| have_in_common(tracer, pid, Common::Memory).unwrap_or(false);
-    i32::try_from(tracer).is_ok_and(shares)
+    let Ok(tracer) = i32::try_from(tracer) else { return false };
+    // Asked in this order: it may end between the two.
+    have_in_common(tracer, pid, Common::Memory).unwrap_or(false)
+        || Status::read(tracer, tracer).map_or(true, |status| status.has_ended())
 }
 
 /// What such a program is.

@@ -244,9 +244,17 @@ fn start(
     Ok((spawned, agent))
 }
 
+/// Lets a lazy restart serve memory. Not the default: once a program that had been restarted so reported memory as
+/// leaked that it still used (docs/limitations.md), and the reason is not known yet.
+const SERVE: &str = "HOLDFAST_SERVE_PAGES";
+
 /// The file of a page server, if one is asked for and would be of use.
 fn page_server(request: &RestartRequest<'_>, image: &Image, lazy: bool) -> Option<OwnedFd> {
-    if !lazy || request.memory != MemoryMode::Lazy || !page_server::is_worth_it(image) {
+    if std::env::var_os(SERVE).is_none()
+        || !lazy
+        || request.memory != MemoryMode::Lazy
+        || !page_server::is_worth_it(image)
+    {
         return None;
     }
     match page_server::start(request.store, request.job, image) {

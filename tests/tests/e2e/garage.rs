@@ -1,4 +1,5 @@
-//! Images on three Garage nodes, one of which is killed while an image goes there, and another while a restart reads it.
+//! Images on three Garage nodes, one of which is killed while an image goes there, and another while a restart reads
+//! it.
 //!
 //! Run by `make garage`, part of `make test-full`: HOLDFAST_TEST_GARAGE=1 says that the server may be built, which
 //! takes a while, once (`tests/garage/cluster.py`). Each test has a cluster of its own. That Garage conforms to what

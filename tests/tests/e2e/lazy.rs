@@ -27,7 +27,7 @@ fn waiting(bed: &Bed) -> Result<()> {
 
 /// Restarts it lazily; its pid.
 fn restart(bed: &Bed) -> Result<(Child, i32)> {
-    let mut front = bed.restart_command(JOB, &["--lazy"])?.spawn()?;
+    let mut front = bed.restart_command(JOB, &["--lazy"])?.env("HOLDFAST_SERVE_PAGES", "1").spawn()?;
     let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("restart.err"))?;
     Ok((front, pid))
 }
@@ -103,7 +103,7 @@ fn a_damaged_page_is_never_handed_out() {
                 file.write_all_at(&[!byte[0]], middle)?;
             }
         }
-        let mut front = bed.restart_command(JOB, &["--lazy"])?.spawn()?;
+        let mut front = bed.restart_command(JOB, &["--lazy"])?.env("HOLDFAST_SERVE_PAGES", "1").spawn()?;
         bed.create("go")?;
         let code = shell_code(wait(&mut front, PATIENCE)?);
         let (out, told) = (bed.text("out"), bed.text("restart.err"));
