@@ -68,7 +68,6 @@ pub use job::{CleanReport, Job, JobLock};
 pub use lineage::Lineage;
 pub use memory_first::MemoryFirst;
 pub use pipeline::PipelineOptions;
-pub use read::VerifyReport;
 pub use store::Store;
 pub use tier_folder::TierFolder;
 pub use writer::{CommitRecord, ImageWriter};

@@ -50,13 +50,13 @@ impl State {
     fn end(&mut self, now: Instant, bytes: u64) {
         self.bytes += bytes;
         self.writers = self.writers.saturating_sub(1);
-        if self.writers == 0
-            && let Some(since) = self.since.take()
-        {
+        // The time up to now goes with the bytes, also where another one is still writing.
+        if let Some(since) = self.since.take() {
             self.busy += now.saturating_duration_since(since);
-            if self.bytes > HALVED {
-                (self.bytes, self.busy) = (self.bytes / 2, self.busy / 2);
-            }
+        }
+        self.since = (self.writers > 0).then_some(now);
+        if self.bytes > HALVED {
+            (self.bytes, self.busy) = (self.bytes / 2, self.busy / 2);
         }
     }
     fn speed(&self) -> f64 {
@@ -90,5 +90,19 @@ mod tests {
         assert!(meter.speed(Some(1000)) == 1000.0);
         assert!(meter.speed(Some(u64::MAX)) == meter.speed(None));
         assert_eq!(meter.measure(1, || 7), 7);
+    }
+
+    #[test]
+    fn it_knows_the_speed_though_somebody_always_writes() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut state = State::default();
+        state.begin(at(0));
+        for n in 0..100 {
+            state.begin(at(n * 100));
+            state.end(at(n * 100 + 100), 1 << 20);
+        }
+        let expected = f64::from(100 << 20) / 10.0;
+        assert!((state.speed() / expected - 1.0).abs() < 0.001, "{}", state.speed());
     }
 }

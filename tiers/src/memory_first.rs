@@ -17,7 +17,7 @@ use crate::names::{self, FileName};
 use crate::tier::posix;
 use crate::tier::{
     Blob, BlobName, BlobWriter, Entry, Listing, LocalTier, MemoryTier, MemoryWriter, Survives, Tier,
-    TierError, TierInfo, read_whole,
+    TierError, TierInfo, read_all, read_whole,
 };
 use holdfast_image::Epoch;
 use parking_lot::Mutex;
@@ -305,14 +305,7 @@ impl Inner {
     fn copy_down(&self, entry: &Entry) -> Result<(), TierError> {
         let blob = self.memory.open(&entry.name)?;
         let mut writer = self.folder.create(&entry.name, Some(entry.len))?;
-        let mut buffer = vec![0; 1 << 20];
-        let mut at = 0;
-        while at < blob.len() {
-            let count = usize::try_from(blob.len() - at).unwrap_or(usize::MAX).min(buffer.len());
-            blob.read_at(at, &mut buffer[..count])?;
-            writer.append(&buffer[..count])?;
-            at += count as u64;
-        }
+        read_all(&*blob, blob.len(), 1 << 20, |piece| writer.append(piece).map(|()| true))?;
         writer.finish().map(drop)
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::StoreError;
 use crate::format::manifest::{IndexRun, Place};
-use crate::format::segment::{BLOCK_LEN, Block, FOLLOWING, Frame, FrameHeader, first_block};
+use crate::format::segment::{BLOCK_LEN, Block, Frame, FrameHeader, first_block, follows};
 use crate::gather::each_part;
 use crate::image::Image;
 use crate::segment_file::{SegmentFile, check_identity};
@@ -24,15 +24,6 @@ use std::thread;
 
 /// Frames that a verifying thread takes at once.
 const FRAMES_AT_ONCE: usize = 16;
-
-/// What [`Image::verify`] has read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct VerifyReport {
-    /// Frames, all of which match their checksums.
-    pub frames: u64,
-    /// Bytes of their data in the files.
-    pub bytes: u64,
-}
 
 impl Image {
     /// Calls `check` for all frames that `wanted` names, on all processors. The first error ends it.
@@ -66,7 +57,7 @@ impl Image {
     ///
     /// # Errors
     /// The first damage found: file, offset and what is wrong.
-    pub fn verify(&self, progress: &(dyn Fn(u64) + Sync)) -> Result<VerifyReport, StoreError> {
+    pub fn verify(&self, progress: &(dyn Fn(u64) + Sync)) -> Result<(), StoreError> {
         self.verify_headers()?;
         let bytes = AtomicU64::new(0);
         self.for_frames::<StoreError>(&|_, _| true, &|number, scratch| {
@@ -75,8 +66,7 @@ impl Image {
             self.tables.unpack(number, &mut scratch.pages, &mut scratch.stored)?;
             progress(bytes.fetch_add(frame.stored_len, Ordering::Relaxed) + frame.stored_len);
             Ok(())
-        })?;
-        Ok(VerifyReport { frames: self.tables.frames.len() as u64, bytes: bytes.into_inner() })
+        })
     }
 
     /// Walks the blocks of headers of each segment and compares them with the frame table.
@@ -106,14 +96,7 @@ fn read_headers(segment: &SegmentFile) -> Result<BTreeMap<u64, FrameHeader>, Sto
             let block =
                 Block::decode(bytes, base, entry.len).map_err(StoreError::format(segment.address()))?;
             check_identity(segment.address(), base, &block.segment, entry)?;
-            // Forwards from 0 in old versions, backwards to 0 else.
-            let expected = match (last, block.segment.version < FOLLOWING) {
-                (None, true) => Some(0),
-                (Some(last), true) => u64::checked_add(last, 1),
-                (None, false) => Some(block.segment.block),
-                (Some(last), false) => u64::checked_sub(last, 1),
-            };
-            if expected != Some(block.segment.block) {
+            if !follows(block.segment.version, last, block.segment.block) {
                 let what = format!("this is block {}, which does not belong here", block.segment.block);
                 return Err(StoreError::corrupt(segment.address(), base, what));
             }
@@ -208,7 +191,7 @@ impl PageProvider for Image {
             }
             scratch.stored.resize(self.tables.frames[number].raw_len(), 0);
             // Whatever is wrong: it cannot be mapped.
-            if self.tables.check_mapped(number, &mut scratch.stored).is_err() {
+            if !self.tables.check_mapped(number, &mut scratch.stored) {
                 damaged.lock().insert(number);
             }
             Ok(())

@@ -81,6 +81,13 @@ pub struct SegmentEntry {
     pub version: u32,
 }
 
+impl SegmentEntry {
+    /// Epoch and number, which its name has.
+    pub(crate) fn key(&self) -> (u64, u32) {
+        (self.epoch.0, self.number)
+    }
+}
+
 /// What the caller of the store keeps besides the pages.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Record {

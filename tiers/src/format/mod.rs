@@ -42,6 +42,19 @@ pub enum FormatError {
     },
 }
 
+impl FormatError {
+    /// Where it is, and what is wrong there.
+    pub(crate) fn place(self) -> (u64, String) {
+        match self {
+            FormatError::Bad { offset, what } => (offset, what),
+            // The version is behind the magic bytes.
+            FormatError::Version { found } => {
+                (8, format!("format version {found} is newer than this holdfast"))
+            }
+        }
+    }
+}
+
 /// Shorthand for [`FormatError::Bad`].
 pub(crate) fn bad(offset: u64, what: impl Into<String>) -> FormatError {
     FormatError::Bad { offset, what: what.into() }

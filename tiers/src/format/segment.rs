@@ -50,6 +50,23 @@ pub(crate) fn data_of(version: u32, segment_len: u64) -> Range<u64> {
     }
 }
 
+/// Whether the block of this number may come behind that of number `before` (`None`: it is read first), as they are
+/// read: forwards from 0 in old versions, backwards to 0 else.
+pub(crate) fn follows(version: u32, before: Option<u64>, block: u64) -> bool {
+    match (before, version < FOLLOWING) {
+        (None, true) => block == 0,
+        (None, false) => true,
+        (Some(before), true) => before.checked_add(1) == Some(block),
+        (Some(before), false) => before.checked_sub(1) == Some(block),
+    }
+}
+
+/// Whether segments of both versions have their blocks in the same places. A manifest of an old version does not say of
+/// which one a segment is.
+pub(crate) fn same_layout(one: u32, other: u32) -> bool {
+    (one < FOLLOWING) == (other < FOLLOWING)
+}
+
 pub use crate::codec::Codec;
 
 /// Where a frame's data is and what it must be. The manifest's frame table and the frame headers hold the same.

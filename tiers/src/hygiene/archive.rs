@@ -19,7 +19,7 @@ use crate::format::segment::Frame;
 use crate::format::{FormatError, HEADER_LEN};
 use crate::names;
 use crate::stack::SegmentCheck;
-use crate::tier::{BlobName, TierError};
+use crate::tier::{BlobName, TierError, read_all};
 use crate::tier_folder::TierFolder;
 use holdfast_image::Epoch;
 use std::io::{self, Read, Write};
@@ -49,13 +49,8 @@ pub enum ArchiveError {
 
 impl From<FormatError> for ArchiveError {
     fn from(error: FormatError) -> ArchiveError {
-        match error {
-            FormatError::Bad { offset, what } => ArchiveError::Bad { offset, what },
-            FormatError::Version { found } => ArchiveError::Bad {
-                offset: 8,
-                what: format!("format version {found} is newer than this holdfast"),
-            },
-        }
+        let (offset, what) = error.place();
+        ArchiveError::Bad { offset, what }
     }
 }
 
@@ -117,17 +112,16 @@ fn export_segment(
     let part = Part { kind: PartKind::Segment, epoch: entry.epoch, number: entry.number, len: entry.len };
     out.write_all(&part.encode())?;
     let damaged = |(offset, what)| TierError::Damaged { object: object.clone(), offset, what };
-    let (mut check, mut sum, mut at) = (SegmentCheck::new(entry, frames), Xxh3::new(), 0);
-    let mut buffer = vec![0; usize::try_from(entry.len.min(PIECE)).unwrap_or(0)];
-    while at < entry.len {
-        let piece = &mut buffer[..usize::try_from((entry.len - at).min(PIECE)).unwrap_or(0)];
-        blob.read_at(at, piece)?;
+    let (mut check, mut sum) = (SegmentCheck::new(entry, frames), Xxh3::new());
+    let mut written = Ok(());
+    read_all(&*blob, entry.len, PIECE, |piece| {
         check.feed(piece).map_err(damaged)?;
         sum.update(piece);
-        out.write_all(piece)?;
-        at += piece.len() as u64;
+        written = out.write_all(piece);
         passed(piece.len() as u64);
-    }
+        Ok(written.is_ok())
+    })?;
+    written?;
     check.finish().map_err(damaged)?;
     Ok(out.write_all(&sum.digest().to_le_bytes())?)
 }

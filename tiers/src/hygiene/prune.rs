@@ -55,22 +55,22 @@ pub fn survey(folder: &TierFolder) -> Result<Survey, TierError> {
             }
         }
     }
+    let index: BTreeMap<(u64, u32), usize> = survey.segments.keys().copied().zip(1..).collect();
     for (&number, &len) in &manifests {
         let table = match folder.segments(Epoch(number)) {
             Ok(table) => Some(table),
             Err(error @ (TierError::Unavailable { .. } | TierError::Settings { .. })) => return Err(error),
             Err(_) => None,
         };
-        let index: BTreeMap<&(u64, u32), usize> = survey.segments.keys().zip(1..).collect();
         let own = |name: &(u64, u32)| Some((part(*index.get(name)?), survey.segments.get(name)?.len));
         let mut parts: Vec<(SegmentId, u64)> = match &table {
-            Some(table) => table.iter().filter_map(|entry| own(&(entry.epoch.0, entry.number))).collect(),
+            Some(table) => table.iter().filter_map(|entry| own(&entry.key())).collect(),
             None => survey.segments.keys().filter(|(epoch, _)| *epoch <= number).filter_map(own).collect(),
         };
         let recipe = survey.recipes.get(&number).map_or(0, |entry| entry.len);
         parts.push((SegmentId(u64::MAX - number), len + recipe));
         let is_there = |entry: &SegmentEntry| {
-            survey.segments.get(&(entry.epoch.0, entry.number)).is_some_and(|there| there.len == entry.len)
+            survey.segments.get(&entry.key()).is_some_and(|there| there.len == entry.len)
         };
         let whole = table.as_ref().is_some_and(|table| table.iter().all(is_there));
         survey.versions.push(Held { number, parts, whole });
@@ -96,30 +96,31 @@ impl Survey {
     /// What no version needs, with the bytes: what crashes left. `coming`: segments of versions that the folder is to
     /// get.
     pub fn leftovers(&self, coming: &BTreeSet<(u64, u32)>) -> Vec<(String, u64)> {
-        let named: BTreeSet<(u64, u32)> =
-            self.tables.values().flatten().map(name_of).chain(coming.clone()).collect();
-        let is_loose = |name: &(u64, u32)| name.0 > self.unknown && !named.contains(name);
-        let loose = self.segments.iter().filter(|(name, entry)| is_loose(name) && is_abandoned(entry));
-        let segments = loose.map(|(_, entry)| (entry.name.file().to_owned(), entry.len));
-        let there = |number: &u64| self.versions.iter().any(|held| held.number == *number);
-        let recipes = self.recipes.iter().filter(|(number, entry)| !there(number) && is_abandoned(entry));
-        segments.chain(recipes.map(|(_, entry)| (entry.name.file().to_owned(), entry.len))).collect()
+        self.unneeded(
+            |name, entry| name.0 > self.unknown && !coming.contains(name) && is_abandoned(entry),
+            is_abandoned,
+        )
     }
-}
 
-impl Survey {
     /// All that no version needs, however young: for a folder that is given up.
     pub fn loose(&self) -> Vec<(String, u64)> {
-        let named: BTreeSet<(u64, u32)> = self.tables.values().flatten().map(name_of).collect();
-        let loose = self.segments.iter().filter(|(name, _)| !named.contains(name)).map(|(_, entry)| entry);
-        let there = |number: &u64| self.versions.iter().any(|held| held.number == *number);
-        let recipes = self.recipes.iter().filter(|(number, _)| !there(number)).map(|(_, entry)| entry);
-        loose.chain(recipes).map(|entry| (entry.name.file().to_owned(), entry.len)).collect()
+        self.unneeded(|_, _| true, |_| true)
     }
-}
 
-fn name_of(entry: &SegmentEntry) -> (u64, u32) {
-    (entry.epoch.0, entry.number)
+    /// Segments and `job-N` that no version needs and that may go.
+    fn unneeded(
+        &self,
+        segment_goes: impl Fn(&(u64, u32), &Entry) -> bool,
+        recipe_goes: impl Fn(&Entry) -> bool,
+    ) -> Vec<(String, u64)> {
+        let named: BTreeSet<(u64, u32)> = self.tables.values().flatten().map(SegmentEntry::key).collect();
+        let loose =
+            self.segments.iter().filter(|(name, entry)| !named.contains(name) && segment_goes(name, entry));
+        let there = |number: &u64| self.versions.iter().any(|held| held.number == *number);
+        let recipes = self.recipes.iter().filter(|(number, entry)| !there(number) && recipe_goes(entry));
+        let entries = loose.map(|(_, entry)| entry).chain(recipes.map(|(_, entry)| entry));
+        entries.map(|entry| (entry.name.file().to_owned(), entry.len)).collect()
+    }
 }
 
 /// Nobody writes to it any more, as far as the clock of the tier tells. A time to come tells nothing.
@@ -140,10 +141,10 @@ pub fn remove(
 ) -> Result<u64, TierError> {
     let mut freed = 0;
     for &number in versions {
-        freed += gone(folder, &names::manifest_name(Epoch(number)), 0, "prune-manifest")?;
+        gone(folder, &names::manifest_name(Epoch(number)), "prune-manifest")?;
         freed += survey.versions.iter().find(|held| held.number == number).map_or(0, own_bytes);
         if survey.recipes.contains_key(&number) {
-            gone(folder, &recipe_name(Epoch(number)), 0, "prune-recipe")?;
+            gone(folder, &recipe_name(Epoch(number)), "prune-recipe")?;
         }
     }
     // What was published meanwhile by another host of the same job counts too.
@@ -152,15 +153,15 @@ pub fn remove(
     let mut needed: BTreeSet<(u64, u32)> = BTreeSet::new();
     for number in left {
         match survey.table(number) {
-            Some(table) => needed.extend(table.iter().map(name_of)),
+            Some(table) => needed.extend(table.iter().map(SegmentEntry::key)),
             None => match folder.segments(Epoch(number)) {
-                Ok(table) => needed.extend(table.iter().map(name_of)),
+                Ok(table) => needed.extend(table.iter().map(SegmentEntry::key)),
                 Err(_) => unknown = number,
             },
         }
     }
     let tables = versions.iter().filter_map(|number| survey.table(*number));
-    let mut going: BTreeSet<(u64, u32)> = tables.flatten().map(name_of).collect();
+    let mut going: BTreeSet<(u64, u32)> = tables.flatten().map(SegmentEntry::key).collect();
     // One that could not be read may have named all those that no other names.
     let lost = versions.iter().filter(|number| survey.table(**number).is_none()).max().copied().unwrap_or(0);
     going.extend(survey.segments.keys().filter(|(epoch, _)| *epoch <= lost));
@@ -169,10 +170,16 @@ pub fn remove(
         else {
             continue;
         };
-        freed += gone(folder, entry.name.file(), entry.len, "prune-segment")?;
+        gone(folder, entry.name.file(), "prune-segment")?;
+        freed += entry.len;
     }
     for (file, bytes) in leftovers {
-        freed += gone(folder, file, *bytes, "prune-leftover")?;
+        let is_needed = |name: (u64, u32)| needed.contains(&name) || name.0 <= unknown;
+        if matches!(names::parse_name(file), Some(FileName::Segment(of, part)) if is_needed((of.0, part))) {
+            continue;
+        }
+        gone(folder, file, "prune-leftover")?;
+        freed += bytes;
     }
     Ok(freed)
 }
@@ -181,8 +188,8 @@ fn own_bytes(held: &Held) -> u64 {
     held.parts.last().map_or(0, |(_, bytes)| *bytes)
 }
 
-fn gone(folder: &TierFolder, file: &str, bytes: u64, point: &'static str) -> Result<u64, TierError> {
+fn gone(folder: &TierFolder, file: &str, point: &'static str) -> Result<(), TierError> {
     folder.tier().remove(&folder.blob(file)?)?;
     fault::point(point);
-    Ok(bytes)
+    Ok(())
 }

@@ -51,7 +51,14 @@ pub fn repair(
     repair.manifests(found)?;
     // Only now is it known what all versions need, those included whose manifest was damaged.
     for number in target.inventory()?.versions {
-        let bytes = target.manifest(Epoch(number))?;
+        let bytes = match target.manifest(Epoch(number)) {
+            Ok(bytes) => bytes,
+            // It is among what is lost.
+            Err(error) => {
+                segment::of_tier(error, 0)?;
+                continue;
+            }
+        };
         if let Ok(tables) = decode(&bytes, Epoch(number), record) {
             repair.wanted.add(number, &tables);
         }
@@ -127,9 +134,13 @@ impl Repair<'_> {
     /// Of which image the segments are that the target has of this epoch.
     fn image_here(&self, epoch: Epoch) -> Result<Option<[u8; 16]>, TierError> {
         for &(of, number) in self.target.inventory()?.segments.keys().filter(|(of, _)| *of == epoch.0) {
-            let blob = self.target.open(&names::segment_name(Epoch(of), number))?;
-            if let Ok(entry) = segment::own_entry(&*blob, epoch, number)? {
-                return Ok(Some(entry.image_id));
+            match self.target.open(&names::segment_name(Epoch(of), number)) {
+                Ok(blob) => {
+                    if let Ok(entry) = segment::own_entry(&*blob, epoch, number)? {
+                        return Ok(Some(entry.image_id));
+                    }
+                }
+                Err(error) => drop(segment::of_tier(error, 0)?),
             }
         }
         Ok(None)

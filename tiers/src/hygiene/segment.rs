@@ -7,7 +7,9 @@
 use crate::codec::decode;
 use crate::format::FormatError;
 use crate::format::manifest::SegmentEntry;
-use crate::format::segment::{BLOCK_LEN, Block, Codec, FOLLOWING, Frame, SegmentHeader, first_block};
+use crate::format::segment::{
+    BLOCK_LEN, Block, Codec, Frame, SegmentHeader, first_block, follows, same_layout,
+};
 use crate::tier::{Blob, BlobWriter, TierError};
 use crate::workers;
 use holdfast_image::Epoch;
@@ -37,12 +39,8 @@ impl Problem {
     }
 
     pub(super) fn of_format(error: FormatError) -> Problem {
-        match error {
-            FormatError::Bad { offset, what } => Problem::new(offset, what),
-            FormatError::Version { found } => {
-                Problem::new(8, format!("format version {found} is newer than this holdfast"))
-            }
-        }
+        let (offset, what) = error.place();
+        Problem::new(offset, what)
     }
 }
 
@@ -79,7 +77,7 @@ pub(super) fn own_entry(
             return of_tier(error, base).map(Err);
         }
         match Block::decode(&block, base, len) {
-            Ok(Block { segment, .. }) if (segment.version < FOLLOWING) == (version < FOLLOWING) => {
+            Ok(Block { segment, .. }) if same_layout(segment.version, version) => {
                 let SegmentHeader { image_id, version, .. } = segment;
                 return Ok(Ok(SegmentEntry { epoch, number, len, image_id, version }));
             }
@@ -123,18 +121,10 @@ fn misplaced(found: &SegmentHeader, entry: &SegmentEntry, before: Option<u64>) -
     if found.image_id != entry.image_id || found.epoch != entry.epoch {
         return Some("it belongs to another image".into());
     }
-    let old = |version: u32| version < FOLLOWING;
-    if found.number != entry.number || old(found.version) != old(entry.version) {
+    if found.number != entry.number || !same_layout(found.version, entry.version) {
         return Some(format!("this is segment {} of version {}", found.number, found.version));
     }
-    // Forwards from 0 in old versions, backwards to 0 else.
-    let expected = match (before, old(found.version)) {
-        (None, true) => Some(0),
-        (Some(before), true) => before.checked_add(1),
-        (None, false) => Some(found.block),
-        (Some(before), false) => before.checked_sub(1),
-    };
-    (expected != Some(found.block))
+    (!follows(found.version, before, found.block))
         .then(|| format!("this is block {}, which does not belong here", found.block))
 }
 

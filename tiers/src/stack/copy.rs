@@ -13,7 +13,7 @@ use crate::format::FormatError;
 use crate::format::manifest::{Manifest, SegmentEntry};
 use crate::format::segment::Frame;
 use crate::names;
-use crate::tier::{Blob, BlobName, BlobWriter, TierError};
+use crate::tier::{Blob, BlobName, BlobWriter, TierError, read_all};
 use crate::tier_folder::TierFolder;
 use holdfast_image::Epoch;
 
@@ -278,24 +278,4 @@ fn equals(blob: &dyn Blob, bytes: &[u8]) -> Result<bool, TierError> {
         at += piece.len();
         Ok(same)
     })
-}
-
-/// Hands all bytes over, piece by piece, until `each` says that it is enough: then `false`.
-fn read_all(
-    blob: &dyn Blob,
-    len: u64,
-    piece: u64,
-    mut each: impl FnMut(&[u8]) -> Result<bool, TierError>,
-) -> Result<bool, TierError> {
-    let mut buffer = vec![0; usize::try_from(piece.min(len)).unwrap_or(0)];
-    let mut at = 0;
-    while at < len {
-        let now = usize::try_from((len - at).min(piece)).unwrap_or(0);
-        blob.read_at(at, &mut buffer[..now])?;
-        if !each(&buffer[..now])? {
-            return Ok(false);
-        }
-        at += now as u64;
-    }
-    Ok(true)
 }

@@ -114,9 +114,6 @@ pub(crate) fn open_manifest<'a>(
 }
 
 pub(crate) fn damaged(object: &str, error: FormatError) -> TierError {
-    let (offset, what) = match error {
-        FormatError::Bad { offset, what } => (offset, what),
-        FormatError::Version { found } => (8, format!("format version {found} is newer than this holdfast")),
-    };
+    let (offset, what) = error.place();
     TierError::Damaged { object: object.to_owned(), offset, what }
 }

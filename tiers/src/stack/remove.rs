@@ -71,7 +71,7 @@ pub(crate) fn apply(
     let unknown = tables.iter().rev().find(|(_, table)| table.is_none()).map_or(0, |(&number, _)| number);
     let coming = coming.iter().flat_map(|(_, table)| table);
     let named: BTreeSet<(u64, u32)> =
-        tables.values().flatten().flatten().chain(coming).map(name_of).collect();
+        tables.values().flatten().flatten().chain(coming).map(SegmentEntry::key).collect();
     let is_garbage = |name: &(u64, u32)| name.0 <= newest && name.0 > unknown && !named.contains(name);
     let garbage: Vec<(u64, u32)> = there.segments.keys().copied().filter(is_garbage).collect();
     for (epoch, number) in garbage {
@@ -79,10 +79,6 @@ pub(crate) fn apply(
         there.segments.remove(&(epoch, number));
     }
     Ok(removed.last().copied())
-}
-
-fn name_of(entry: &SegmentEntry) -> (u64, u32) {
-    (entry.epoch.0, entry.number)
 }
 
 fn remove(folder: &TierFolder, file: &str, point: &'static str) -> Result<(), CopyError> {

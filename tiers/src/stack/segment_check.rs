@@ -7,7 +7,7 @@
 //! bytes for each block.
 
 use crate::format::manifest::SegmentEntry;
-use crate::format::segment::{BLOCK_LEN, Block, FOLLOWING, Frame, first_block};
+use crate::format::segment::{BLOCK_LEN, Block, Frame, first_block, follows, same_layout};
 use holdfast_image::PAGE_SIZE;
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::Xxh3;
@@ -98,8 +98,9 @@ impl<'a> SegmentCheck<'a> {
         let entry = self.entry;
         let Ok(block) = Block::decode(&self.page, base, entry.len) else { return };
         let header = &block.segment;
-        let is_ours = header.image_id == entry.image_id
-            && (header.epoch, header.number, header.version) == (entry.epoch, entry.number, entry.version);
+        let is_ours = (header.image_id, header.epoch, header.number)
+            == (entry.image_id, entry.epoch, entry.number)
+            && same_layout(header.version, entry.version);
         if is_ours {
             let is_named = |frame: &Frame| {
                 let at = self.all.partition_point(|named| named.offset < frame.offset);
@@ -113,18 +114,11 @@ impl<'a> SegmentCheck<'a> {
     /// All bytes have passed.
     pub(crate) fn finish(&self) -> Result<(), Damage> {
         let (mut base, mut last, mut frames) = (first_block(self.entry.version, self.entry.len), None, 0);
-        let forwards = self.entry.version < FOLLOWING;
         while let Some(at) = base {
             let Some(found) = self.found.get(&at) else {
                 return Err((at, "a block of frame headers should be here".into()));
             };
-            let expected = match last {
-                None if forwards => Some(0),
-                None => Some(found.number),
-                Some(last) if forwards => u64::checked_add(last, 1),
-                Some(last) => u64::checked_sub(last, 1),
-            };
-            if expected != Some(found.number) {
+            if !follows(self.entry.version, last, found.number) {
                 return Err((at, format!("this is block {}, which does not belong here", found.number)));
             }
             frames += found.frames;
@@ -137,5 +131,34 @@ impl<'a> SegmentCheck<'a> {
             0,
             format!("{} of {} frames have no header", self.all.len().saturating_sub(frames), self.all.len()),
         ))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::format::manifest::Manifest;
+    use std::fs;
+    use std::path::Path;
+
+    /// A manifest of version 2 calls all its segments its own version's, those that it has from an image before, too.
+    #[test]
+    fn a_segment_of_version_1_is_good_in_a_manifest_of_version_2() {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1");
+        let bytes = fs::read(golden.join("manifest-000001")).unwrap();
+        let manifest = Manifest::open(&bytes).unwrap();
+        let entries = manifest.segments().unwrap();
+        let frames = manifest.frames(&entries).unwrap();
+        for (index, entry) in entries.iter().enumerate() {
+            let own: Vec<Frame> =
+                frames.iter().copied().filter(|frame| frame.segment as usize == index).collect();
+            let bytes = fs::read(golden.join(crate::names::segment_name(entry.epoch, entry.number))).unwrap();
+            let entry = SegmentEntry { version: 2, ..*entry };
+            let mut check = SegmentCheck::new(&entry, &own);
+            check.feed(&bytes).unwrap();
+            check.finish().unwrap();
+        }
+        assert_eq!(entries.len(), 2);
     }
 }

@@ -188,3 +188,23 @@ pub(crate) fn read_whole(
     }
     Ok(bytes)
 }
+
+/// Hands all bytes over, piece by piece, until `each` says that it is enough: then `false`.
+pub(crate) fn read_all(
+    blob: &dyn Blob,
+    len: u64,
+    piece: u64,
+    mut each: impl FnMut(&[u8]) -> Result<bool, TierError>,
+) -> Result<bool, TierError> {
+    let mut buffer = vec![0; usize::try_from(piece.min(len)).unwrap_or(0)];
+    let mut at = 0;
+    while at < len {
+        let now = usize::try_from((len - at).min(piece)).unwrap_or(0);
+        blob.read_at(at, &mut buffer[..now])?;
+        if !each(&buffer[..now])? {
+            return Ok(false);
+        }
+        at += now as u64;
+    }
+    Ok(true)
+}
