@@ -13,7 +13,7 @@
 //! MADV_DONTFORK or a lock is never mapped lazily, so those flags are not lost. Fails by: EAGAIN where the mappings
 //! cannot be looked at, with nothing changed. Not hooked: calls by the C library itself (they count on no zeros, and
 //! take a failed mremap for "copy it"), and system calls not made through the C library: a restart does not map
-//! lazily where it knows of such (Go).
+//! lazily where it knows of such (Go, sanitizers).
 //!
 //! # Safety
 //! The export has the C signature; memory is replaced only where the program asked for just that.

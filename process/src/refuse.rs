@@ -128,7 +128,10 @@ pub fn is_part_of(tracer: i64, pid: i32) -> bool {
     let Ok(tracer) = i32::try_from(tracer) else { return false };
     // Asked in this order: it may end between the two.
     have_in_common(tracer, pid, Common::Memory).unwrap_or(false)
-        || Status::read(tracer, tracer).map_or(true, |status| status.has_ended())
+        || match Status::read(tracer, tracer) {
+            Ok(status) => status.has_ended(),
+            Err(error) => matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)),
+        }
 }
 
 /// What such a program is.

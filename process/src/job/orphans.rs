@@ -158,11 +158,11 @@ impl Orphans {
         if strangers.contains(&pid) || self.others.contains(&pid) {
             return false;
         }
-        match self.may_be_ours(pid) {
-            Ok(true) => {}
-            _ => return self.is_proven(pid),
+        let may = self.may_be_ours(pid);
+        if !matches!(may, Ok(true)) {
+            return self.is_proven(pid);
         }
-        let is_stranger = self.whose(pid) == Whose::Others;
+        let is_stranger = self.whose_given(pid, may) == Whose::Others;
         if is_stranger {
             strangers.insert(pid);
         }
@@ -220,10 +220,15 @@ impl Orphans {
     }
 
     fn whose(&self, pid: i32) -> Whose {
+        self.whose_given(pid, self.may_be_ours(pid))
+    }
+
+    /// `may`: whether its environment counts without a key.
+    fn whose_given(&self, pid: i32, may: io::Result<bool>) -> Whose {
         if pid.cast_unsigned() == std::process::id() {
             return Whose::Others;
         }
-        match self.may_be_ours(pid) {
+        match may {
             Ok(true) if !self.was_born(pid) => {}
             Ok(_) => return self.whose_by_key(pid),
             Err(_) => return Whose::Nobodys,

@@ -35,6 +35,7 @@ mod timings;
 mod vdso;
 
 pub use agent::options::{RebuildOptions, Rebuilt, RebuiltMember};
+pub use agent::pages::MIN_MAPPED_LEN;
 pub use agent::rebuild_job::rebuild_job;
 pub use error::{Peer, RebuildError};
 pub use front::dying::{self, NamedProcess};

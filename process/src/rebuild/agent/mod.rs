@@ -15,7 +15,7 @@ mod ipc;
 mod job_control;
 mod lazy;
 pub mod options;
-mod pages;
+pub(super) mod pages;
 mod passed_files;
 mod proc_files;
 mod process_pages;

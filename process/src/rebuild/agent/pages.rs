@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// Shorter runs are copied: a mapping costs more than 64 pages of copying.
-const MIN_MAPPED_LEN: u64 = 64 * PAGE_SIZE;
+pub const MIN_MAPPED_LEN: u64 = 64 * PAGE_SIZE;
 /// Mappings of segments, at most: the kernel's limit is 65530 for all (`vm.max_map_count`).
 const MAX_MAPPED: usize = 20_000;
 /// From this many bytes on a protected region is made writable for the copy instead of written past its protection.
@@ -120,7 +120,7 @@ impl PagesPlan {
     ) -> Result<PagesPlan, RebuildError> {
         let regions = &record.regions;
         let parts = parts(regions, extents)?;
-        let groups = groups(regions, &parts, served);
+        let groups = groups(record, &parts, served);
         let floor = mapping_floor(regions, groups.iter().map(|group| whole(&parts[group.clone()])), &map);
         let mut plan = PagesPlan::default();
         let mut copied = vec![0_u64; regions.len()];
@@ -212,14 +212,20 @@ impl PagesPlan {
 
 /// Parts that are mapped together or not at all: each by itself, but for those that are `served` and lie near each
 /// other in one region: the file has zeros between. Else memory with pages here and there would be as many mappings.
-fn groups(regions: &[Region], parts: &[Part], served: Option<u32>) -> Vec<Range<usize>> {
+fn groups(record: &ProcessRecord, parts: &[Part], served: Option<u32>) -> Vec<Range<usize>> {
     let offset_of = |part: &Part| match part.source {
         ExtentSource::Mappable { segment, offset } if Some(segment) == served => Some(offset),
         _ => None,
     };
+    // A guard region cannot be made in a mapping of a file before Linux 6.15 (mm/madvise.c, is_valid_guard_vma).
+    let has_guard = |from: u64, to: u64| {
+        let at = record.guards.partition_point(|guard| guard.end.0 <= from);
+        record.guards.get(at).is_some_and(|guard| guard.start.0 < to)
+    };
     let is_near = |last: &Part, next: &Part| {
         last.region == next.region
-            && may_be_mapped(&regions[next.region])
+            && may_be_mapped(&record.regions[next.region])
+            && !has_guard(last.start + last.len, next.start)
             && next.start - (last.start + last.len) <= MIN_MAPPED_LEN
             && offset_of(last)
                 .zip(offset_of(next))
