@@ -1,10 +1,10 @@
 //! `holdfast __pages`: the process that serves the pages of an image to a program that was restarted lazily.
 //!
-//! Started by the front of `holdfast restart --lazy`, to which it sends a file that has each page at its address
-//! ([`holdfast_sys::fuse`]); the new processes map it. It outlives front and agent, and ends when no process has the
-//! file any more. Every frame is checked when it is read; what was touched at the last restart of the job, in the order
-//! of those touches, and then all other pages go into the kernel's cache of the file before they are asked for, behind
-//! what is asked for meanwhile.
+//! Started by the front of `holdfast restart --lazy`, to which it sends a file that has each
+//! page at its address ([`holdfast_sys::fuse`]); the new processes map it. It outlives front and agent, and ends when
+//! no process has the file any more. Every frame is checked when it is read; what was touched at the last restart of
+//! the job, in the order of those touches, and then all other pages go into the kernel's cache of the file before they
+//! are asked for, behind what is asked for meanwhile.
 //!
 //! What must hold: no wrong page leaves it, and no reader waits for ever. How it fails: a frame that is damaged
 //! on every tier, or on none of those that can be read for [`PATIENCE`], is an error in the log of the job, and who

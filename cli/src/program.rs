@@ -1,8 +1,8 @@
 //! Checks of the program that is to be run: everything that can be known to fail is refused before anything starts.
 //!
-//! Called by `holdfast run`, and [`has_go`] by `holdfast restart`. LD_PRELOAD needs the dynamic linker, and the
-//! linker ignores it where the kernel sets AT_SECURE (ld.so(8), "Secure-execution mode"): set-user-id, set-group-id
-//! and file capabilities.
+//! Called by `holdfast run`, and [`gives_back_by_itself`] by `holdfast restart`. LD_PRELOAD needs the dynamic linker,
+//! and the linker ignores it where the kernel sets AT_SECURE (ld.so(8), "Secure-execution mode"): set-user-id,
+//! set-group-id and file capabilities.
 
 use crate::exit::{Exit, Failure};
 use holdfast_process::loads_libraries;
@@ -155,7 +155,7 @@ fn check_script(path: &Path, line: &[u8], depth: usize) -> Result<bool, Failure>
 /// Whether an executable or library has code of the Go language in it: Go makes its system calls itself, past
 /// libholdfast. Its linker leaves a note with owner "Go" (cmd/link/internal/ld/elf.go, `ELF_NOTE_GO_NAME`). What cannot
 /// be read has none.
-pub fn has_go(path: &Path) -> bool {
+fn has_go(path: &Path) -> bool {
     /// Notes are a few hundred bytes.
     const LONGEST: u64 = 1 << 16;
     let notes = || -> Option<Vec<Vec<u8>>> {
@@ -186,6 +186,20 @@ fn has_note_of(mut notes: &[u8], owner: &[u8]) -> bool {
         let Some(rest) = next.and_then(|next| rest.get(next..)) else { return false };
         notes = rest;
     }
+}
+
+/// Whether a library is the runtime of a sanitizer, which gives memory back to the kernel by system calls of its own
+/// (compiler-rt, sanitizer_posix_libcdep.cpp, ReleaseMemoryPagesToOS; gcc has the same sources). A runtime that is
+/// linked into the executable is not found.
+fn is_sanitizer(path: &Path) -> bool {
+    const RUNTIMES: [&str; 5] = ["libasan.so", "libhwasan.so", "liblsan.so", "libtsan.so", "libclang_rt."];
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    RUNTIMES.iter().any(|runtime| name.starts_with(runtime))
+}
+
+/// Whether an executable or library gives memory back to the kernel past libholdfast.
+pub fn gives_back_by_itself(path: &Path) -> bool {
+    is_sanitizer(path) || has_go(path)
 }
 
 fn has_capabilities(path: &Path) -> bool {
@@ -286,6 +300,8 @@ mod tests {
         endless[..4].copy_from_slice(&u32::MAX.to_le_bytes());
         assert!(!has_go(&file("endless", &endless)));
         assert!(!has_go(&std::env::current_exe().unwrap()));
+        assert!(gives_back_by_itself(Path::new("/usr/lib/x86_64-linux-gnu/libasan.so.8.0.0")));
+        assert!(!gives_back_by_itself(&file("c", &gnu)));
     }
 
     #[test]

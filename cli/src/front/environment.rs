@@ -15,7 +15,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-const LIBRARY: &str = "libholdfast.so";
+pub const LIBRARY: &str = "libholdfast.so";
 
 /// Finds libholdfast.so: `$HOLDFAST_LIB`, next to the binary, or in `../lib/holdfast/`.
 ///

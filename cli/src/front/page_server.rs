@@ -1,4 +1,4 @@
-//! Starting a page server (`crate::page_server`) for a restart that is asked to be lazy.
+//! Starting a page server (`crate::page_server`) for a restart that is asked to be lazy and to serve memory.
 //!
 //! Only where much of the memory can be mapped from no segment: it is compressed, or lies in too many places. The front
 //! gets the file of the pages and hands it to the new processes. How it fails: in words, and memory is copied instead.
@@ -8,6 +8,7 @@ use crate::exit::Failure;
 use crate::page_server::READY;
 use holdfast_image::PAGE_SIZE;
 use holdfast_image::pages::{ExtentSource, PageProvider};
+use holdfast_process::rebuild::MIN_MAPPED_LEN;
 use holdfast_sys::{fd, spawn::Start};
 use holdfast_tiers::{Image, Job, Store};
 use std::ffi::OsStr;
@@ -15,15 +16,13 @@ use std::os::fd::{AsFd, OwnedFd};
 
 /// From so many bytes on that would be copied otherwise.
 const WORTH_IT: u64 = 4 << 20;
-/// Shorter runs are not mapped from segments (`process/src/rebuild/agent/pages.rs`): pages.
-const LEAST_RUN: u64 = 64;
 
 /// Whether an image has that much.
 pub fn is_worth_it(image: &Image) -> bool {
     let copied = image.extents().iter().filter(|extent| match extent.source {
         ExtentSource::Zero => false,
         ExtentSource::Stored => true,
-        ExtentSource::Mappable { .. } => extent.run.pages.0 < LEAST_RUN,
+        ExtentSource::Mappable { .. } => extent.run.pages.0 * PAGE_SIZE < MIN_MAPPED_LEN,
     });
     copied.map(|extent| extent.run.pages.0 * PAGE_SIZE).sum::<u64>() >= WORTH_IT
 }

@@ -3,6 +3,7 @@
 //! The front creates the process (so that it is its child, with its standard streams); the agent, which is started
 //! first, rebuilds it and then serves the job. Until `birth` the front must stay single-threaded.
 
+use super::environment::LIBRARY;
 use super::launch::{AgentTask, Launched, RestartTask, launch};
 use super::locate;
 use super::page_server;
@@ -207,7 +208,7 @@ fn start(
         share: several
             && served.is_none()
             && request.memory != MemoryMode::Eager
-            && (lazy || !has_go(record)),
+            && (lazy || !gives_back_by_itself(record)),
         served: served.is_some(),
         map: request.map.iter().map(Moved::to_argument).collect(),
         accept_replaced: request.accept_replaced.to_vec(),
@@ -244,17 +245,9 @@ fn start(
     Ok((spawned, agent))
 }
 
-/// Lets a lazy restart serve memory. Not the default: once a program that had been restarted so reported memory as
-/// leaked that it still used (docs/limitations.md), and the reason is not known yet.
-const SERVE: &str = "HOLDFAST_SERVE_PAGES";
-
 /// The file of a page server, if one is asked for and would be of use.
 fn page_server(request: &RestartRequest<'_>, image: &Image, lazy: bool) -> Option<OwnedFd> {
-    if std::env::var_os(SERVE).is_none()
-        || !lazy
-        || request.memory != MemoryMode::Lazy
-        || !page_server::is_worth_it(image)
-    {
+    if !lazy || request.memory != MemoryMode::Lazy || !page_server::is_worth_it(image) {
         return None;
     }
     match page_server::start(request.store, request.job, image) {
@@ -321,24 +314,32 @@ fn is_lazy(request: &RestartRequest<'_>, image: &Image, record: &ProcessRecord) 
     let may_be_code = || !folders.iter().any(|folder| fd::is_noexec(folder).unwrap_or(false));
     match request.memory {
         MemoryMode::Eager => false,
-        MemoryMode::Lazy if has_go(record) => {
-            report::note("--lazy is not safe for code in Go: all memory is read before the program runs");
+        MemoryMode::Lazy if gives_back_by_itself(record) => {
+            report::note(
+                "--lazy is not safe for code in Go, with a sanitizer, or without libholdfast: all memory is read before \
+                 the program runs",
+            );
             false
         }
         MemoryMode::Lazy => true,
         MemoryMode::Auto => {
-            mappable() && file_system::is_local(&image.dir()) && may_be_code() && !has_go(record)
+            mappable()
+                && image.is_on_first_tier()
+                && file_system::is_local(&image.dir())
+                && may_be_code()
+                && !gives_back_by_itself(record)
         }
     }
 }
 
-/// Whether the program has code in Go, which gives memory back to the kernel past libholdfast, and counts on finding
-/// zeros there later: in memory that is mapped from the image it would find old content.
-fn has_go(record: &ProcessRecord) -> bool {
-    record.processes().any(has_go_in)
+/// Whether a process has code that gives memory back to the kernel past libholdfast (Go, sanitizers, what has not
+/// loaded it), and may count on finding zeros there later: in memory that is mapped from the image it would find old
+/// content.
+fn gives_back_by_itself(record: &ProcessRecord) -> bool {
+    record.processes().any(gives_back_in)
 }
 
-fn has_go_in(record: &ProcessRecord) -> bool {
+fn gives_back_in(record: &ProcessRecord) -> bool {
     let mapped: BTreeSet<u32> = record
         .regions
         .iter()
@@ -348,6 +349,9 @@ fn has_go_in(record: &ProcessRecord) -> bool {
             _ => None,
         })
         .collect();
-    let libraries = mapped.iter().filter_map(|&file| record.files.mapped.get(file as usize));
-    libraries.chain([&record.exe]).any(|file| program::has_go(file.path.as_path()))
+    let libraries = || mapped.iter().filter_map(|&file| record.files.mapped.get(file as usize));
+    let has_ours =
+        libraries().any(|file| file.path.as_path().file_name().is_some_and(|name| name == LIBRARY));
+    !has_ours
+        || libraries().chain([&record.exe]).any(|file| program::gives_back_by_itself(file.path.as_path()))
 }
