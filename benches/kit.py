@@ -1,8 +1,7 @@
 """What the measurements share: a folder of their own, compiled programs, jobs under holdfast, tables.
 
-Used by aickpt.py, exec.py, figure4.py, pager.py, precopy.py and tree.py here; they measure and print, and assert
-nothing. Standard library only. Everything lies in a folder under TMPDIR (default /tmp) that is removed at the end; only
-processes that were started here are ended.
+Used by the measurements here, which print, and assert nothing. Standard library only. Everything lies in a folder
+under TMPDIR (default /tmp) that is removed at the end; only processes that were started here are ended.
 
 NICE=-15 in the environment, as root: programs and agents get this priority, also against other sessions (autogroup(7),
 sched(7)); for a machine that others use as well. It runs in a session of its own then: the priority of a session stays

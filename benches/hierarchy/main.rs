@@ -10,6 +10,9 @@
 //! Environment: CELLS="WAIT/sequential/all ..." (phases, order, hints); TMPDIR for the two folders (a disk), else /tmp.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // what cannot happen ends the run
 
+#[allow(dead_code)] // what tests need besides
+#[path = "../../tiers/tests/all/common/memory.rs"]
+mod memory;
 #[path = "../policy/simulator.rs"]
 mod simulator;
 #[path = "../policy/workload.rs"]
@@ -148,17 +151,6 @@ impl Run {
     }
 }
 
-fn noise(len: usize) -> Vec<u8> {
-    let mut state = 88_172_645_463_325_252_u64;
-    let word = |_| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    };
-    (0..len / 8).flat_map(word).collect()
-}
-
 /// Time blocked in writes and in restores, and copies that read the slowest tier.
 fn real(ops: &[Op], sizes: &[u64]) -> (Duration, Duration, u64) {
     let folders = Folders::new();
@@ -167,7 +159,7 @@ fn real(ops: &[Op], sizes: &[u64]) -> (Duration, Duration, u64) {
     let most = *sizes.iter().max().unwrap() as usize;
     let mut run = Run {
         mover,
-        noise: noise((1 << 20) + most.next_multiple_of(8)),
+        noise: memory::bytes((1 << 20) + most.next_multiple_of(8), 1),
         sizes: sizes.to_vec(),
         buffer: Vec::with_capacity(most),
         resumed: Instant::now(),

@@ -12,25 +12,16 @@ static volatile int stop[3];
 static char stacks[3][STACK] __attribute__((aligned(4096)));
 
 /* In such a thread the C library must not be called: errno would be that of the maker. */
-static long raw(long number, long a, long b)
-{
-    long result;
-    register long third __asm__("r10") = 0;
-    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(0L), "r"(third)
-        : "rcx", "r11", "memory");
-    return result;
-}
-
 static int life(void *argument)
 {
     long self = (long)(intptr_t)argument;
     struct timespec pause = {0, 3000000};
     while (!stop[self]) {
-        if (raw(SYS_gettid, 0, 0) != ids[self]) counts[self] = (uint64_t)1 << 40;
-        if (raw(SYS_nanosleep, (long)&pause, 0) != 0) counts[self] = (uint64_t)1 << 41;
+        if (raw_call(SYS_gettid, 0, 0) != ids[self]) counts[self] = (uint64_t)1 << 40;
+        if (raw_call(SYS_nanosleep, (long)&pause, 0) != 0) counts[self] = (uint64_t)1 << 41;
         counts[self]++;
     }
-    raw(SYS_exit, 0, 0);
+    raw_call(SYS_exit, 0, 0);
     return 0;
 }
 

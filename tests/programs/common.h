@@ -42,6 +42,17 @@ UNUSED static void fail_at(const char *file, int line, const char *what, int err
         if (error_ != 0) fail_at(__FILE__, __LINE__, #call, error_); \
     } while (0)
 
+/* A system call past the C library: where errno would be that of another thread, or what the library keeps is not to be
+ * asked. The result, or a negative error number. */
+UNUSED static long raw_call(long number, long a, long b)
+{
+    long result;
+    register long fourth __asm__("r10") = 0;
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(0L), "r"(fourth)
+        : "rcx", "r11", "memory");
+    return result;
+}
+
 static int step_number UNUSED;
 
 /* One numbered line. */

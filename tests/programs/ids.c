@@ -11,19 +11,11 @@ static long process;
 static pthread_mutex_t checked, recursive;
 static long cached[THREADS + 1];
 
-/* Past the C library. */
-static long raw(long number)
-{
-    long result;
-    __asm__ volatile("syscall" : "=a"(result) : "a"(number) : "rcx", "r11", "memory");
-    return result;
-}
-
 static void check(int self)
 {
     char link[64] = "", expected[64];
-    CHECK(getpid() == process && raw(SYS_getpid) == process && syscall(SYS_getpid) == process);
-    CHECK(gettid() == cached[self] && raw(SYS_gettid) == cached[self]);
+    CHECK(getpid() == process && raw_call(SYS_getpid, 0, 0) == process && syscall(SYS_getpid) == process);
+    CHECK(gettid() == cached[self] && raw_call(SYS_gettid, 0, 0) == cached[self]);
     CHECK(syscall(SYS_tgkill, process, cached[self], 0) == 0 && kill((pid_t)process, 0) == 0);
     CHECK(pthread_kill(pthread_self(), 0) == 0);
     snprintf(expected, sizeof expected, "%ld", process);

@@ -272,7 +272,7 @@ impl Bed {
         Ok(Ended { status, stdout: text(&out)?, stderr: text(&err)? })
     }
 
-    /// `holdfast ARGUMENTS…` to its end, 60 s at most.
+    /// `holdfast ARGUMENTS…` to its end, [`PATIENCE`] at most.
     pub fn say(&self, arguments: &[&str]) -> Result<Ended> {
         self.output(self.holdfast(arguments), PATIENCE)
     }

@@ -67,17 +67,6 @@ impl PageSource for Noise<'_> {
     }
 }
 
-fn noise() -> Vec<u8> {
-    let mut state = 88_172_645_463_325_252_u64;
-    let word = |_| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    };
-    (0..NOISE / 8).flat_map(word).collect()
-}
-
 /// Processor time so far, of this process and of children that have ended: proc_pid_stat(5), ticks of 10 ms.
 fn processor() -> f64 {
     let stat = fs::read_to_string("/proc/self/stat").unwrap();
@@ -139,8 +128,10 @@ fn main() {
     let number = |name: &str, usual| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
     let (mib, rounds) = (number("MIB", 4096), number("ROUNDS", 3));
     let workers = std::thread::available_parallelism().map_or(1, |count| count.get().min(4));
-    let (bytes, root) =
-        (noise(), std::env::temp_dir().join(format!("holdfast-bench-{}", std::process::id())));
+    let (bytes, root) = (
+        common::memory::bytes(NOISE, 1),
+        std::env::temp_dir().join(format!("holdfast-bench-{}", std::process::id())),
+    );
     let names =
         ["fio, 1 job".into(), format!("fio, {workers} jobs"), "a plain writer".into(), "Holdfast".into()];
     let mut took: [Vec<Took>; 4] = Default::default();

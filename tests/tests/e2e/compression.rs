@@ -1,36 +1,12 @@
 //! `--compress`: what is compressed comes back, whichever codec it was; damage in it is read from another tier, or
 //! refused, never handed to the program.
 
+use super::plain_job::{JOB, command, kill_all, none_is_left, restarts, right_output, start, started};
 use anyhow::{Context, Result, bail, ensure};
-use holdfast_tests::apps::App;
-use holdfast_tests::processes;
-use holdfast_tests::restart_chain::kill_program;
-use holdfast_tests::sandbox::{Bed, each_user, shell_code, wait};
+use holdfast_tests::sandbox::{Bed, PATIENCE, each_user, shell_code, wait};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Child;
-use std::time::Duration;
-
-const LIMIT: Duration = Duration::from_secs(180);
-const JOB: &str = "j";
-const ROUNDS: usize = 20;
-
-fn program() -> App {
-    App::program("plain", &[&ROUNDS.to_string(), "10"])
-}
-
-fn right_output() -> String {
-    let lines: String = (0..ROUNDS).map(|n| format!("{:05} plain round {n}\n", n + 1)).collect();
-    lines + "PASS\n"
-}
-
-/// A running program; its pid.
-fn start(bed: &Bed, job: &str, options: &[&str]) -> Result<(Child, i32)> {
-    let mut front = bed.staying_command(job, options, &program().words())?.spawn()?;
-    let pid = bed.wait_live(job, &mut front)?.context("a pid")?;
-    bed.until("the first line", LIMIT, || !bed.text("out").is_empty())?;
-    Ok((front, pid))
-}
 
 /// Frames of an image by a codec, and how often they are smaller than their pages.
 fn frames(bed: &Bed, image: &str, codec: &str) -> Result<(u64, f64)> {
@@ -41,28 +17,16 @@ fn frames(bed: &Bed, image: &str, codec: &str) -> Result<(u64, f64)> {
     Ok((number("frames")?, number("bytes")? as f64 / number("stored")? as f64))
 }
 
-/// Agent and program are killed.
+/// Agent and program are killed; the program may end when it is restarted.
 fn kill(bed: &Bed, job: &str, front: &mut Child, pid: i32) -> Result<()> {
-    if let Some(agent) = bed.agent_pid(job)? {
-        processes::signal(agent, "KILL");
-    }
-    kill_program(pid, front)?;
-    bed.until("the end of all", LIMIT, || processes::of(bed.dir()).is_empty())?;
+    kill_all(bed, job, front, pid)?;
     bed.may_end()
-}
-
-fn restarts(bed: &Bed, image: &str, options: &[&str]) -> Result<()> {
-    let mut front = bed.restart_command(image, options)?.spawn()?;
-    let code = shell_code(wait(&mut front, LIMIT)?);
-    ensure!(code == 0, "status {code}: {}", bed.text("restart.err"));
-    ensure!(bed.text("out") == right_output(), "{}", bed.text("out"));
-    Ok(())
 }
 
 #[test]
 fn zstd_is_used_shown_and_comes_back() {
     each_user(|bed| {
-        let (mut front, pid) = start(bed, JOB, &["--compress", "zstd"])?;
+        let (mut front, pid) = start(bed, &["--compress", "zstd"])?;
         bed.say(&["checkpoint", JOB])?.success()?;
         let (count, ratio) = frames(bed, "j@1", "zstd")?;
         ensure!(count > 0 && ratio > 1.05, "{count} frames, {ratio}");
@@ -89,13 +53,12 @@ fn the_choice_is_made_by_itself_and_configured() {
         ensure!(refused.code() == 64 && refused.stderr.contains("shuffle-zstd"), "{}", refused.stderr);
         fs::write(bed.store().join("config.toml"), "compress = \"lz4\"\n")?;
         // The command line comes first.
-        let (mut front, pid) = start(bed, JOB, &["--compress", "auto"])?;
+        let (mut front, pid) = start(bed, &["--compress", "auto"])?;
         bed.say(&["checkpoint", JOB])?.success()?;
         kill(bed, JOB, &mut front, pid)?;
         bed.say(&["verify", "j@1"])?.success()?;
         restarts(bed, "j@1", &[])?;
-        fs::remove_file(bed.stay_file())?;
-        let (mut front, pid) = start(bed, "k", &[])?;
+        let (mut front, pid) = started(bed, "k", &mut command(bed, "k", &[])?)?;
         bed.say(&["checkpoint", "k"])?.success()?;
         ensure!(frames(bed, "k@1", "lz4")?.0 > 0, "the configuration says lz4");
         kill(bed, "k", &mut front, pid)
@@ -130,9 +93,9 @@ fn damage(bed: &Bed) -> Result<PathBuf> {
 fn damage_is_read_from_another_tier_or_refused() {
     each_user(|bed| {
         let tier = format!("dir={}/pfs", bed.work().display());
-        let (mut front, pid) = start(bed, JOB, &["--compress", "zstd", "--tier", &tier])?;
+        let (mut front, pid) = start(bed, &["--compress", "zstd", "--tier", &tier])?;
         bed.say(&["checkpoint", JOB])?.success()?;
-        bed.until("the image on the tier", LIMIT, || {
+        bed.until("the image on the tier", PATIENCE, || {
             bed.show("j@1").is_ok_and(|shown| shown["tiers"] == serde_json::json!(["local", tier]))
         })?;
         kill(bed, JOB, &mut front, pid)?;
@@ -143,12 +106,12 @@ fn damage_is_read_from_another_tier_or_refused() {
         ensure!(found.code() == 65 && told.contains(&name), "{}: {told}", found.code());
         // What the program has printed meanwhile goes with the restart.
         restarts(bed, "j@1", &[])?;
-        bed.until("the end of all", LIMIT, || processes::of(bed.dir()).is_empty())?;
+        none_is_left(bed)?;
         // Damaged here and nowhere else to be had.
         fs::remove_dir_all(bed.work().join("pfs"))?;
         let _ = damage(bed)?;
         let mut front = bed.restart_command("j@1", &[])?.spawn()?;
-        let code = shell_code(wait(&mut front, LIMIT)?);
+        let code = shell_code(wait(&mut front, PATIENCE)?);
         let said = bed.text("restart.err");
         ensure!(code == 65 && said.contains(&name), "status {code}: {said}");
         ensure!(bed.text("out") == right_output(), "nothing ran: {}", bed.text("out"));

@@ -5,7 +5,8 @@
 //! takes a while, once (`tests/garage/cluster.py`). Each test has a cluster of its own. That Garage conforms to what
 //! every tier keeps is a unit test of tiers, `the_server_of_the_environment_conforms`.
 
-use super::tiers::{all_has_ended, listed, lose_the_host, until_tier};
+use super::plain_job::{JOB, listed, lose_the_host, started, until_tier};
+use super::tiers::all_has_ended;
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::App;
 use holdfast_tests::processes;
@@ -16,7 +17,6 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(300);
-const JOB: &str = "j";
 /// Size of the program's memory, which no codec makes shorter, and how much of an image is under way at least when a
 /// node is killed.
 const MIB: u64 = 48;
@@ -114,11 +114,8 @@ fn right_output(bed: &Bed) -> Result<String> {
 fn start(bed: &Bed, cluster: &Cluster) -> Result<(Child, i32)> {
     let mut command = bed.staying_command(JOB, &["--tier", &tier(bed)], &program().words())?;
     cluster.name_to(&mut command, 1);
-    command.env("HOLDFAST_FAULT", "cascade-piece:16+10000");
-    let mut front = command.spawn()?;
-    let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
-    bed.until("the first line", LIMIT, || !bed.text("out").is_empty())?;
-    Ok((front, pid))
+    command.env("HOLDFAST_FAULT", "cascade-piece:16+60000");
+    started(bed, JOB, &mut command)
 }
 
 /// Restarts from the tier by a node, and kills another as soon as there is an agent, which reads the image. Ends with

@@ -1,45 +1,26 @@
 //! The store is kept clean by hand: what is damaged on any tier is found, and put back from another; what is too much
 //! goes; an image becomes a file, and a job again; the space of a job has a bound.
 
+use super::plain_job::{JOB, none_is_left, restarts, start};
 use anyhow::{Context, Result, ensure};
-use holdfast_tests::apps::App;
 use holdfast_tests::processes;
 use holdfast_tests::restart_chain::kill_program;
-use holdfast_tests::sandbox::{Bed, each_user, shell_code, wait};
+use holdfast_tests::sandbox::{Bed, each_user};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Child;
-use std::time::Duration;
-
-const LIMIT: Duration = Duration::from_secs(180);
-const JOB: &str = "j";
-
-fn right_output() -> String {
-    let lines: String = (0..30).map(|n| format!("{:05} plain round {n}\n", n + 1)).collect();
-    lines + "PASS\n"
-}
 
 fn tier(bed: &Bed) -> String {
     format!("dir={}/pfs", bed.work().display())
-}
-
-/// A running program that stays.
-fn start(bed: &Bed, options: &[&str]) -> Result<(Child, i32)> {
-    let _ = fs::remove_file(bed.stay_file());
-    let app = App::program("plain", &["30", "10"]);
-    let mut front = bed.staying_command(JOB, options, &app.words())?.spawn()?;
-    let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
-    bed.until("the first line", LIMIT, || !bed.text("out").is_empty())?;
-    Ok((front, pid))
 }
 
 /// Kills the program, and waits for its agent.
 fn end(bed: &Bed, (mut front, pid): (Child, i32)) -> Result<()> {
     kill_program(pid, &mut front)?;
     bed.may_end()?;
-    bed.until("the end of the agent", LIMIT, || processes::of(bed.dir()).is_empty())
+    none_is_left(bed)
 }
 
 /// A job whose program was killed after so many images; with a tier, that has them all.
@@ -52,15 +33,6 @@ fn job_with_images(bed: &Bed, options: &[&str], count: u64) -> Result<()> {
         bed.say(&["sync", JOB, "--wait"])?.success()?;
     }
     end(bed, running)
-}
-
-/// Restarts to the right end.
-fn restarts(bed: &Bed, image: &str) -> Result<()> {
-    let mut front = bed.restart_command(image, &[])?.spawn()?;
-    let code = shell_code(wait(&mut front, LIMIT)?);
-    ensure!(code == 0, "status {code}: {}", bed.text("restart.err"));
-    ensure!(bed.text("out") == right_output(), "{}", bed.text("out"));
-    Ok(())
 }
 
 /// The job's folder on the tier.
@@ -117,7 +89,7 @@ fn what_is_damaged_in_the_store_is_put_back_from_a_tier_and_the_other_way() {
         ensure!(told["repaired"][0]["images"][0] == 1, "{told}");
         flip(&here)?;
         bed.say(&["verify", JOB, "--all-tiers", "--repair"])?.success()?;
-        restarts(bed, JOB)
+        restarts(bed, JOB, &[])
     });
 }
 
@@ -152,7 +124,7 @@ fn an_image_becomes_a_file_and_a_job_again() {
         bed.say(&["verify", "copy"])?.success()?;
         bed.say(&["prune", JOB, "--all"])?.success()?;
         bed.say(&["import", file])?.success()?;
-        restarts(bed, JOB)?;
+        restarts(bed, JOB, &[])?;
         ensure!(bed.images("copy") == [2], "{:?}", bed.images("copy"));
         Ok(())
     });
@@ -181,7 +153,7 @@ fn prune_plans_over_the_tiers_and_never_takes_the_last_image() {
         bed.say(&["prune", "j@3", "--tier", &tier(bed)])?.success()?;
         let waits = bed.say(&["prune", "j@3"])?;
         ensure!(waits.code() == 69 && waits.stderr.contains("yet to get"), "{}", waits.stderr);
-        restarts(bed, JOB)
+        restarts(bed, JOB, &[])
     });
 }
 
@@ -224,6 +196,6 @@ fn the_space_of_a_job_has_a_bound() {
         ensure!(processes::runs(running.1), "the program runs on");
         end(bed, running)?;
         bed.say(&["verify", JOB])?.success()?;
-        restarts(bed, JOB)
+        restarts(bed, JOB, &[])
     });
 }

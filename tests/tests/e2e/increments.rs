@@ -7,7 +7,7 @@ use holdfast_tests::apps::{App, Results, reference};
 use holdfast_tests::full;
 use holdfast_tests::processes;
 use holdfast_tests::restart_chain::kill_program;
-use holdfast_tests::sandbox::{Bed, Ended, PATIENCE, User, allow_fuse, am_root, shell_code, wait};
+use holdfast_tests::sandbox::{Bed, Ended, PATIENCE, User, am_root, shell_code, wait};
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -303,7 +303,6 @@ fn five_lives() {
 /// the base of further increments.
 fn all_kinds(user: User, options: [&str; 4]) -> Result<()> {
     let Some(bed) = Bed::new(user) else { return Ok(()) };
-    allow_fuse();
     let app = App::program("areas", &["1", "40", "20"]);
     let mut front = bed.run_command(JOB, &[], &app.words())?.spawn()?;
     for option in options {

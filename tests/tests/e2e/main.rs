@@ -21,6 +21,7 @@ mod lazy;
 mod lifecycle;
 mod memory;
 mod name_caches;
+mod plain_job;
 mod processors;
 mod refusals;
 mod saved_files;

@@ -1,61 +1,21 @@
 //! Images on several tiers: they move down by themselves, the store is lost, the program goes on from a lower tier;
 //! what is wrong with a tier is said, and harms nothing; what a killed agent left, `holdfast sync` finishes.
 
+use super::plain_job::{
+    JOB, checkpoint_kills_the_agent, kill_all, listed, lose_the_host, none_is_left, program, restarts,
+    right_output, start, start_with_fault, until_tier,
+};
 use anyhow::{Context, Result, ensure};
-use holdfast_tests::apps::App;
 use holdfast_tests::processes;
 use holdfast_tests::restart_chain::kill_program;
-use holdfast_tests::sandbox::{Bed, User, am_root, each_user, shell_code, wait};
+use holdfast_tests::sandbox::{Bed, PATIENCE, User, am_root, each_user, shell_code, wait};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Child;
-use std::time::Duration;
-
-const LIMIT: Duration = Duration::from_secs(180);
-const JOB: &str = "j";
-
-fn right_output() -> String {
-    let lines: String = (0..30).map(|n| format!("{:05} plain round {n}\n", n + 1)).collect();
-    lines + "PASS\n"
-}
 
 /// The address of a tier in the bed, with rules.
 fn tier(bed: &Bed, rules: &str) -> String {
     format!("dir={}/pfs{rules}", bed.work().display())
-}
-
-fn program() -> App {
-    App::program("plain", &["30", "10"])
-}
-
-/// A running program; its pid.
-fn start(bed: &Bed, options: &[&str], fault: Option<&str>) -> Result<(Child, i32)> {
-    let mut command = bed.staying_command(JOB, options, &program().words())?;
-    if let Some(fault) = fault {
-        command.env("HOLDFAST_FAULT", fault);
-    }
-    let mut front = command.spawn()?;
-    let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
-    bed.until("the first line", LIMIT, || !bed.text("out").is_empty())?;
-    Ok((front, pid))
-}
-
-/// The job's row of `holdfast list --json`.
-pub fn listed(bed: &Bed) -> Result<Value> {
-    let ended = bed.say(&["list", JOB, "--json"])?.success()?;
-    let rows: Value = serde_json::from_str(&ended.stdout)?;
-    Ok(rows[0].clone())
-}
-
-/// Waits until what is listed of the tier is so.
-pub fn until_tier(bed: &Bed, what: &str, enough: impl Fn(&Value) -> bool) -> Result<()> {
-    let mut last = Value::Null;
-    let waited = bed.until(what, LIMIT, || {
-        last = listed(bed).map(|row| row["tiers"][0].clone()).unwrap_or_default();
-        enough(&last)
-    });
-    waited.with_context(|| last.to_string())
 }
 
 fn has(tier: &Value, images: &[u64]) -> bool {
@@ -64,7 +24,7 @@ fn has(tier: &Value, images: &[u64]) -> bool {
 
 /// No process is left, and nothing half-made. (`check_clean` asks for a manifest for each segment: some are inherited.)
 pub fn all_has_ended(bed: &Bed) -> Result<()> {
-    bed.until("the end of all", LIMIT, || processes::of(bed.dir()).is_empty())?;
+    none_is_left(bed)?;
     bed.say(&["list"])?.success()?;
     let names =
         fs::read_dir(bed.job(JOB))?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
@@ -73,35 +33,10 @@ pub fn all_has_ended(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// Agent and program are killed, the job's folder goes.
-pub fn lose_the_host(bed: &Bed, front: &mut Child, pid: i32) -> Result<()> {
-    kill_all(bed, front, pid)?;
-    fs::remove_dir_all(bed.job(JOB))?;
-    bed.may_end()
-}
-
-/// Agent and program are killed.
-fn kill_all(bed: &Bed, front: &mut Child, pid: i32) -> Result<()> {
-    if let Some(agent) = bed.agent_pid(JOB)? {
-        processes::signal(agent, "KILL");
-    }
-    kill_program(pid, front)?;
-    bed.until("the end of all", LIMIT, || processes::of(bed.dir()).is_empty())
-}
-
-/// Restarts with what the command line says, to the right end.
-fn restarts(bed: &Bed, image: &str, options: &[&str]) -> Result<()> {
-    let mut front = bed.restart_command(image, options)?.spawn()?;
-    let code = shell_code(wait(&mut front, LIMIT)?);
-    ensure!(code == 0, "status {code}: {}", bed.text("restart.err"));
-    ensure!(bed.text("out") == right_output(), "{}", bed.text("out"));
-    Ok(())
-}
-
 #[test]
 fn the_store_is_lost_and_the_program_goes_on_from_a_lower_tier() {
     each_user(|bed| {
-        let (mut front, pid) = start(bed, &["--tier", &tier(bed, ",keep=2")], None)?;
+        let (mut front, pid) = start(bed, &["--tier", &tier(bed, ",keep=2")])?;
         for _ in 0..3 {
             bed.say(&["checkpoint", JOB])?.success()?;
         }
@@ -154,12 +89,12 @@ fn flip(bed: &Bed, which: impl Fn(usize) -> Vec<usize>) -> Result<()> {
 #[test]
 fn what_is_damaged_in_the_store_is_read_from_the_tier() {
     each_user(|bed| {
-        let (mut front, pid) = start(bed, &["--tier", &tier(bed, "")], None)?;
+        let (mut front, pid) = start(bed, &["--tier", &tier(bed, "")])?;
         for _ in 0..2 {
             bed.say(&["checkpoint", JOB])?.success()?;
         }
         until_tier(bed, "both images on the tier", |tier| has(tier, &[1, 2]))?;
-        kill_all(bed, &mut front, pid)?;
+        kill_all(bed, JOB, &mut front, pid)?;
         bed.may_end()?;
         // The first frame of each: of one that is mapped, or of one that is copied.
         flip(bed, |_| vec![10])?;
@@ -167,9 +102,10 @@ fn what_is_damaged_in_the_store_is_read_from_the_tier() {
         for how in ["--lazy", "--eager"] {
             restarts(bed, JOB, &[how])?;
             let said = bed.text("restart.err");
-            // A page server reads later, and has nobody to tell.
-            let told = said.contains("do not match their checksum") && said.contains("instead");
-            ensure!(told || how == "--lazy", "{how}: {said}");
+            ensure!(
+                said.contains("do not match their checksum") && said.contains("instead"),
+                "{how}: {said}"
+            );
             all_has_ended(bed)?;
         }
         // The headers at the end too: the store has not even the table.
@@ -191,14 +127,14 @@ fn what_is_damaged_in_the_store_is_read_from_the_tier() {
 fn a_tier_that_is_not_there_harms_nothing_and_gets_all_when_it_comes() {
     each_user(|bed| {
         let absent = format!("dir={}/mount/pfs", bed.work().display());
-        let (mut front, pid) = start(bed, &["--tier", &absent, "--keep", "1"], None)?;
+        let (mut front, pid) = start(bed, &["--tier", &absent, "--keep", "1"])?;
         for _ in 0..2 {
             bed.say(&["checkpoint", JOB])?.success()?;
         }
         until_tier(bed, "an error", |tier| tier["error"].is_string())?;
         until_tier(bed, "what waits", |tier| tier["waiting"] == serde_json::json!([1, 2]))?;
         ensure!(bed.images(JOB) == [1, 2], "--keep 1 leaves what the tier is to get: {:?}", bed.images(JOB));
-        bed.until("a warning", LIMIT, || bed.text("err").contains("warning: tier dir="))?;
+        bed.until("a warning", PATIENCE, || bed.text("err").contains("warning: tier dir="))?;
         let failed = bed.say(&["sync", JOB])?;
         ensure!(failed.code() == 73 && failed.stderr.contains("not there"), "{}", failed.stderr);
         fs::create_dir(bed.work().join("mount"))?;
@@ -209,7 +145,7 @@ fn a_tier_that_is_not_there_harms_nothing_and_gets_all_when_it_comes() {
         until_tier(bed, "both images", |tier| has(tier, &[1, 2]) && tier["error"].is_null())?;
         ensure!(processes::runs(pid), "the program runs on");
         bed.may_end()?;
-        let code = shell_code(wait(&mut front, LIMIT)?);
+        let code = shell_code(wait(&mut front, PATIENCE)?);
         ensure!(code == 0 && bed.text("out") == right_output(), "status {code}: {}", bed.text("out"));
         all_has_ended(bed)?;
         ensure!(bed.images(JOB) == [2], "the tier has it: {:?}", bed.images(JOB));
@@ -228,11 +164,8 @@ fn what_a_killed_agent_left_is_finished_by_sync() {
 }
 
 fn sync_after(bed: &Bed, fault: &str) -> Result<()> {
-    let (mut front, pid) = start(bed, &["--tier", &tier(bed, "")], Some(fault))?;
-    let agent = bed.agent_pid(JOB)?.context("an agent")?;
-    // The agent may die before it can answer.
-    bed.say(&["checkpoint", JOB])?;
-    bed.until("the death of the agent", LIMIT, || processes::state(agent).is_none_or(|state| state == 'Z'))?;
+    let (mut front, pid) = start_with_fault(bed, &["--tier", &tier(bed, "")], fault)?;
+    checkpoint_kills_the_agent(bed)?;
     ensure!(bed.images(JOB) == [1], "the image is committed");
     bed.say(&["sync", JOB])?.success()?;
     until_tier(bed, "the image", |tier| has(tier, &[1]))?;
@@ -244,7 +177,7 @@ fn sync_after(bed: &Bed, fault: &str) -> Result<()> {
     let mut command = bed.holdfast(&["fetch", "--tier", &tier(bed, ""), JOB]);
     command.env("HOLDFAST_FAULT", "fetch-segment");
     ensure!(
-        bed.output(command, LIMIT)?.code() == 137 && bed.images(JOB).is_empty(),
+        bed.output(command, PATIENCE)?.code() == 137 && bed.images(JOB).is_empty(),
         "a fetch that was killed"
     );
     restarts(bed, JOB, &[])?;
@@ -256,9 +189,9 @@ fn checkpoint_and_stop_waits_for_the_tiers() {
     each_user(|bed| {
         let config = format!("[tiers.pfs]\naddress = \"{}\"\nevery = 1\n", tier(bed, ""));
         fs::write(bed.store().join("config.toml"), &config)?;
-        let (mut front, _) = start(bed, &[], None)?;
+        let (mut front, _) = start(bed, &[])?;
         bed.say(&["checkpoint", JOB, "--stop"])?.success()?;
-        let code = shell_code(wait(&mut front, LIMIT)?);
+        let code = shell_code(wait(&mut front, PATIENCE)?);
         ensure!(code == 75, "status {code}: {}", bed.text("err"));
         until_tier(bed, "the image", |tier| has(tier, &[1]))?;
         fs::remove_dir_all(bed.job(JOB))?;
@@ -266,7 +199,7 @@ fn checkpoint_and_stop_waits_for_the_tiers() {
         // The same command as before goes on from the tier.
         let mut command = bed.holdfast(&["run", "--name", JOB, "--resume", "--"]);
         command.args(program().words());
-        let ended = bed.output(command, LIMIT)?;
+        let ended = bed.output(command, PATIENCE)?;
         ensure!(
             ended.code() == 0 && bed.text("out") == right_output(),
             "{}{}",

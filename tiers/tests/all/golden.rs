@@ -20,7 +20,7 @@ fn folder(version: u32) -> PathBuf {
     golden(&format!("v{version}"))
 }
 
-fn golden(name: &str) -> PathBuf {
+pub fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }
 

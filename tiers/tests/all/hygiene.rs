@@ -1,13 +1,15 @@
 //! What is damaged on a tier is found and put back from the others, whatever dies in between; nothing intact is lost.
 
-use crate::common::{Content, MemorySource, Model, TempDir, commit_record, options, page_of, read_all, run};
+use crate::common::{
+    Content, FOLDER, Free, MemorySource, Model, TempDir, commit_record, options, page_of, read_all, run,
+};
 use holdfast_image::Epoch;
 use holdfast_image::pages::Inherited;
 use holdfast_tiers::hygiene::{
     Archive, ArchiveError, Mended, Verified, Verify, export, finish_repairs, remove, repair, survey, verify,
 };
 use holdfast_tiers::layer;
-use holdfast_tiers::stack::{Pace, Way, copy_version};
+use holdfast_tiers::stack::{Way, copy_version};
 use holdfast_tiers::tier::LocalTier;
 use holdfast_tiers::{HYGIENE_POINTS, Image, Job, Store, TierFolder};
 use proptest::prelude::*;
@@ -17,17 +19,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-const FOLDER: &str = "job/0123abcd";
-
-struct Free;
-
-impl Pace for Free {
-    fn begin(&self, _total: u64) {}
-    fn pass(&self, _bytes: u64) -> bool {
-        true
-    }
-}
 
 /// A job with three images, on its store and on two lower tiers.
 struct World {
@@ -326,12 +317,12 @@ fn a_file_that_is_damaged_or_hostile_becomes_nothing() {
 }
 
 fn golden() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/export-v3/image-000002")
+    crate::golden::golden("export-v3").join("image-000002")
 }
 
 /// The golden images of version 3, in a folder of their own.
 fn golden_folder(dir: &Path) -> TierFolder {
-    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v3");
+    let from = crate::golden::golden("v3");
     let to = at(dir, "golden");
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();

@@ -1,7 +1,9 @@
 //! Versions on several tiers: they move down as the rules say, come back whole, and nothing half is ever there,
 //! whatever fails, or dies, in between.
 
-use crate::common::{Content, MemorySource, Model, TempDir, commit_record, options, page_of, read_all, run};
+use crate::common::{
+    Content, FOLDER, Free, MemorySource, Model, TempDir, commit_record, options, page_of, read_all, run,
+};
 use holdfast_image::Epoch;
 use holdfast_image::pages::Inherited;
 use holdfast_tiers::stack::{
@@ -17,17 +19,6 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-
-const FOLDER: &str = "job/0123abcd";
-
-struct Free;
-
-impl Pace for Free {
-    fn begin(&self, _total: u64) {}
-    fn pass(&self, _bytes: u64) -> bool {
-        true
-    }
-}
 
 /// A job of which each image changes a tenth of 600 pages.
 pub struct World {

@@ -1,33 +1,21 @@
 //! The cascade over a tier that fails: its user dies before each operation, its host loses its power there, each
 //! operation fails in each way. What is listed is whole, what was published stays, and nothing is left over.
 
-use crate::common::{Content, MemorySource, TempDir, commit_record, options, page_of, run};
+use crate::common::{Content, FOLDER, Free, MemorySource, TempDir, commit_record, options, page_of, run};
 use holdfast_image::Epoch;
 use holdfast_image::pages::Inherited;
 use holdfast_tiers::format::manifest::Manifest;
 use holdfast_tiers::layer::{Call, Damage, Fault, Faults, Faulty, Model};
-use holdfast_tiers::stack::{
-    Activity, Cascade, CascadeOptions, CopyError, Pace, TierSpec, Way, copy_version,
-};
+use holdfast_tiers::stack::{Activity, Cascade, CascadeOptions, CopyError, TierSpec, Way, copy_version};
 use holdfast_tiers::tier::{Blob, BlobName, Tier, TierError, TierInfo};
 use holdfast_tiers::{Job, Store, TierFolder};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const FOLDER: &str = "job/0123abcd";
 const PAGES: std::ops::Range<u64> = 1000..1064;
 /// Of the tier under test.
 const KEEP: &str = "dir=/tier,keep=2";
-
-struct Free;
-
-impl Pace for Free {
-    fn begin(&self, _total: u64) {}
-    fn pass(&self, _bytes: u64) -> bool {
-        true
-    }
-}
 
 /// A job with four images: 2 builds on 1, 4 on 3.
 struct World {

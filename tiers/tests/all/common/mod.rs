@@ -15,6 +15,7 @@ use holdfast_image::record::{
 };
 use holdfast_image::{Addr, PAGE_SIZE, PageCount};
 use holdfast_tiers::codec::{Codec, Compression};
+use holdfast_tiers::stack::Pace;
 use holdfast_tiers::{CommitRecord, Image, PipelineOptions, Record};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -24,6 +25,19 @@ use std::sync::{Barrier, Mutex};
 use std::time::Instant;
 
 pub const PAGE: usize = PAGE_SIZE as usize;
+
+/// A job's folder on a lower tier.
+pub const FOLDER: &str = "job/0123abcd";
+
+/// As fast as it goes.
+pub struct Free;
+
+impl Pace for Free {
+    fn begin(&self, _total: u64) {}
+    fn pass(&self, _bytes: u64) -> bool {
+        true
+    }
+}
 
 /// A folder that is removed at the end of the test.
 pub struct TempDir(pub PathBuf);
