@@ -113,7 +113,8 @@ fn host(probe: &Probe) -> Vec<Finding> {
             good: can_serve,
             required: false,
             value: yes(can_serve),
-            advice: "holdfast restart --lazy copies what is compressed or scattered: to serve it takes /dev/fuse, open to this user (udev's rules say 0666), and root or user namespaces",
+            advice: "holdfast restart --lazy copies what is compressed or scattered: to serve it takes /dev/fuse, \
+                 open to this user (udev's rules say 0666), and root or user namespaces",
         },
         Finding {
             what: "ids may be chosen (CAP_CHECKPOINT_RESTORE)",

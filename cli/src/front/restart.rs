@@ -316,8 +316,8 @@ fn is_lazy(request: &RestartRequest<'_>, image: &Image, record: &ProcessRecord) 
         MemoryMode::Eager => false,
         MemoryMode::Lazy if gives_back_by_itself(record) => {
             report::note(
-                "--lazy is not safe for code in Go, with a sanitizer, or without libholdfast: all memory is read before \
-                 the program runs",
+                "--lazy is not safe for code in Go, with a sanitizer, or without libholdfast: all memory is read \
+                 before the program runs",
             );
             false
         }
