@@ -308,9 +308,9 @@ impl<'a> FileReader<'a> {
         if PLAIN_DEVICES.contains(&target) {
             return Ok(Object::Device { path: Name(target.to_vec()) });
         }
-        if let Some(pid) = self.foreign_process(target) {
-            let what = "which is not the program's or has ended: close it, or try again";
-            return Err(Obstacle::Passing(format!("a file of /proc about process {pid}, {what}")));
+        if let Some(pid) = self.foreign_process(found, target) {
+            let what = "which has ended or is not the one that has it open: close it, or try again";
+            return Err(Obstacle::Passing(format!("a file of /proc about process or thread {pid}, {what}")));
         }
         let path = self.link_path(found);
         let metadata = fs::metadata(&path).map_err(|error| Obstacle::of("", &error))?;

@@ -4,7 +4,6 @@
 
 use super::{FileReader, Found, Holder};
 use holdfast_sys::procfs;
-use std::path::Path;
 
 impl FileReader<'_> {
     /// A file of the process's own folder in /proc is named so that it is its own in the next life too, whatever the
@@ -21,19 +20,19 @@ impl FileReader<'_> {
         path.to_vec()
     }
 
-    /// The process that a file of /proc is about, if a restart would not find it: it is not of the job, or has ended.
-    /// Process 1 is always there.
-    pub(super) fn foreign_process(&self, path: &[u8]) -> Option<i32> {
+    /// The process or thread that a file of /proc is about, if it is not there when a restart opens files: only
+    /// process 1 and the one that has the file are.
+    pub(super) fn foreign_process(&self, found: &Found, path: &[u8]) -> Option<i32> {
         let mut parts = path.strip_prefix(b"/proc/")?.split(|byte| *byte == b'/');
-        let pid = std::str::from_utf8(parts.next()?).ok()?.parse::<i32>().ok()?;
-        // Threads have such folders too; those of a program in another pid namespace have other numbers here.
-        let is_own = |holder: &Holder<'_>| {
-            [holder.pid, holder.inner_pid].contains(&pid)
-                || holder.pid != holder.inner_pid
-                || Path::new(&format!("/proc/{}/task/{pid}", holder.pid)).exists()
-        };
-        let is_known = pid == 1 || self.holders.iter().any(is_own) || self.inner_pid(pid).is_some();
-        (!is_known).then_some(pid)
+        let number = |part: &[u8]| std::str::from_utf8(part).ok()?.parse::<i32>().ok();
+        let pid = number(parts.next()?)?;
+        let Holder { pid: outer, inner_pid: inner, .. } = self.holders[found.holder];
+        if ![1, outer, inner].contains(&pid) {
+            return Some(pid);
+        }
+        // `/proc/PID/task/TID`
+        let tid = (parts.next()? == b"task").then(|| number(parts.next()?))??;
+        (tid != pid).then_some(tid)
     }
 
     /// Where the process finds a namespace that it has open (`net:[4026531840]`), if it is one that it is in.
