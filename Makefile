@@ -11,7 +11,7 @@ SAY = @printf '\n==> %s\n'
 
 .PHONY: help demo build test test-full support check unit loom e2e deps install clean
 .PHONY: bench bench-aickpt bench-codecs bench-exec bench-figure4 bench-flush bench-hierarchy bench-memory-tier
-.PHONY: bench-pager bench-precopy bench-remote bench-restart bench-tiers bench-tree bench-policy
+.PHONY: bench-pager bench-precopy bench-remote bench-remote-lazy bench-restart bench-tiers bench-tree bench-policy
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
@@ -140,6 +140,9 @@ bench-precopy: build ## what a pre-copy stores in vain, and what it spares the s
 
 bench-remote: build ## an image to three Garage nodes and back, beside curl (< 10 minutes; builds the server, once)
 	@/usr/bin/python3 benches/remote.py
+
+bench-remote-lazy: build ## 4 GiB back from behind a link of 100 MB/s, lazily and not (< 10 minutes, 13 GB of memory)
+	@/usr/bin/python3 benches/remote_lazy.py
 
 bench-restart: build ## restart by how the image came about, beside the floor (< 2 minutes, 3 GB of memory)
 	@/usr/bin/python3 benches/restart.py

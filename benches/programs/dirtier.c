@@ -12,8 +12,9 @@
  *   gap              prints `gap US`: the longest time between two wake-ups of a 1 ms ticker since the last `gap`
  *   end              ends
  *   sum              prints `sum HEX` of all words of the heap
- * Every other command but `gap` is answered by `done`. A write changes one word of the page. `plain`: no advice about
- * huge pages. */
+ *   some             prints `some HEX` of all words of the first hundredth of the heap
+ * Every other command but `gap`, `sum` and `some` is answered by `done`. A write changes one word of the page. `plain`:
+ * no advice about huge pages. */
 #include "common.h"
 #include "holdfast.h"
 
@@ -71,6 +72,8 @@ static int obey(const char *line, unsigned char *heap, size_t pages)
         printf("gap %lld\n", (long long)atomic_exchange(&longest_ns, 0) / 1000);
     } else if (strcmp(word, "sum") == 0) {
         printf("sum %016llx\n", (unsigned long long)sum_of(heap, pages));
+    } else if (strcmp(word, "some") == 0) {
+        printf("some %016llx\n", (unsigned long long)sum_of(heap, pages / 100));
     } else {
         if (strcmp(word, "ask") == 0)
             CHECK(HOLDFAST_LOADED && holdfast_checkpoint() == 0);
