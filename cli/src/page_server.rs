@@ -28,7 +28,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -39,6 +39,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(200);
 /// Bytes that are put into the cache at once, and by which touches are noted.
 const PIECE: u64 = 1 << 20;
+/// Threads that read ahead what does not lie in the store.
+const AHEAD: usize = 4;
 /// How much less the reading ahead gets of a processor (nice(2)).
 const LATER: i32 = 10;
 /// Name of the note of what was touched, of the job's last restart from whatever image.
@@ -146,24 +148,13 @@ fn serve(args: &PagesArgs, root: Option<&Path>, front: BorrowedFd<'_>) -> Result
 /// Puts all pages into the cache, and notes what was touched meanwhile.
 fn prefetch(device: &fuse::Device, served: &Served, note: &Path) {
     let begun = Instant::now();
-    // What is asked for goes first.
-    let _ = attributes::set_nice(0, LATER);
     let stored = served.image.extents().iter().filter(|extent| extent.source != ExtentSource::Zero);
     let all: BTreeSet<u64> =
         stored.flat_map(|extent| extent.run.start.0 / PIECE..=(extent.run.end().0 - 1) / PIECE).collect();
     let history = History::decode(served.image.history()).unwrap_or_default();
     let known = read_note(note);
     let pieces = in_order(&all, &known, &history.predict());
-    let mut bytes = 0;
-    for piece in pieces {
-        match store_piece(device, &served.image, piece) {
-            Ok(stored) => bytes += stored,
-            Err(error) => {
-                tracing::info!("nothing more is read ahead: {error}");
-                break;
-            }
-        }
-    }
+    let bytes = store_all(device, &served.image, &pieces);
     let (requests, asked) = (served.requests.load(Ordering::Relaxed), served.bytes.load(Ordering::Relaxed));
     tracing::info!(
         "image {}: {bytes} bytes read ahead in {:?}; meanwhile {requests} requests for {asked} bytes",
@@ -200,6 +191,31 @@ fn in_order(all: &BTreeSet<u64>, touched: &[u64], prediction: &Prediction) -> Ve
         .collect();
     pieces.sort_by_key(|(place, tick, piece)| (*place, tick.is_none(), *tick, *piece));
     pieces.into_iter().map(|(_, _, piece)| piece).collect()
+}
+
+/// Reads pieces ahead; bytes. Several are under way at a time where the image lies on another tier.
+fn store_all(device: &fuse::Device, image: &Image, pieces: &[u64]) -> u64 {
+    let (next, bytes) = (AtomicUsize::new(0), AtomicU64::new(0));
+    let work = || {
+        let _ = attributes::set_nice(0, LATER);
+        while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
+            match store_piece(device, image, *piece) {
+                Ok(stored) => bytes.fetch_add(stored, Ordering::Relaxed),
+                Err(error) => {
+                    tracing::info!("nothing more is read ahead: {error}");
+                    next.fetch_max(pieces.len(), Ordering::Relaxed);
+                    break;
+                }
+            };
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..if image.is_on_first_tier() { 1 } else { AHEAD } {
+            scope.spawn(work);
+        }
+        work();
+    });
+    bytes.into_inner()
 }
 
 /// Puts the pages of one piece into the cache; how many bytes. What cannot be read is left to who touches it.

@@ -29,6 +29,7 @@ mod error;
 mod fault;
 mod files;
 pub mod format;
+mod frame_cache;
 mod gather;
 mod hashes;
 pub mod hygiene;

@@ -9,12 +9,13 @@ use crate::StoreError;
 use crate::codec::decode;
 use crate::format::manifest::{IndexRun, SegmentEntry};
 use crate::format::segment::{Codec, Frame, MAX_FRAME_BYTES};
+use crate::frame_cache::FrameCache;
 use crate::segment_file::SegmentFile;
 use crate::tier_folder::TierFolder;
 use holdfast_image::{Epoch, PAGE_SIZE};
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// See the head of the file.
@@ -22,24 +23,19 @@ pub(crate) struct Tables {
     /// The job's folder on the tier that is asked first.
     pub(crate) folder: TierFolder,
     pub(crate) epoch: Epoch,
-    /// Distinguishes these tables from others of the same thread in its caches.
-    serial: u64,
     pub(crate) entries: Vec<SegmentEntry>,
     pub(crate) segments: Vec<Arc<SegmentFile>>,
     pub(crate) frames: Vec<Frame>,
     /// For each frame: 1 + the number of the copy whose data has matched its checksum once; 0: none.
     checked: Vec<AtomicU8>,
     pub(crate) index: Vec<IndexRun>,
+    /// Frames that were unpacked, or came from another tier, to serve a part of them.
+    cache: FrameCache,
 }
-
-/// Unpacked frames that a thread keeps: neighbours in the program often lie in frames of different segments.
-const KEPT_FRAMES: usize = 16;
 
 /// Buffers of one thread.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    /// Unpacked frames with the serial of their tables and their number, the last one used at the end.
-    kept: Vec<(u64, u32, Vec<u8>)>,
     pub(crate) pages: Vec<u8>,
     pub(crate) stored: Vec<u8>,
 }
@@ -58,10 +54,9 @@ impl Tables {
         frames: Vec<Frame>,
         index: Vec<IndexRun>,
     ) -> Tables {
-        static SERIAL: AtomicU64 = AtomicU64::new(0);
-        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let checked = frames.iter().map(|_| AtomicU8::new(0)).collect();
-        Tables { folder: folder.clone(), epoch, serial, entries, segments, frames, checked, index }
+        let cache = FrameCache::default();
+        Tables { folder: folder.clone(), epoch, entries, segments, frames, checked, index, cache }
     }
 
     /// The number after those of the segments: that of shared pages ([`crate::shared_pages`]).
@@ -139,13 +134,13 @@ impl Tables {
     }
 
     /// Copies pages of a frame from page `page` on. A frame is read and checked as a whole when the first of its pages
-    /// is asked for; after that, single pages of an uncompressed one are read by themselves, and each thread keeps the
-    /// compressed ones that it used last.
+    /// is asked for; after that, single pages of an uncompressed one in a file are read by themselves, and of others
+    /// those that were used last are kept, for all threads.
     pub(crate) fn read_frame(&self, number: u32, page: u64, out: &mut [u8]) -> Result<(), StoreError> {
         let (at, frame) = (number as usize, &self.frames[number as usize]);
         let from = page * PAGE_SIZE;
         SCRATCH.with_borrow_mut(|scratch| {
-            let Scratch { kept, pages, stored } = scratch;
+            let Scratch { pages, stored } = scratch;
             if out.len() == frame.raw_len() {
                 return self.unpack(at, out, stored);
             }
@@ -161,20 +156,14 @@ impl Tables {
                 out.copy_from_slice(&pages[from..from + out.len()]);
                 return Ok(());
             }
-            let found = kept.iter().position(|(serial, kept, _)| (*serial, *kept) == (self.serial, number));
-            let holds = match found {
-                Some(position) => kept.remove(position),
-                None => {
-                    let spare = if kept.len() == KEPT_FRAMES { Some(kept.remove(0).2) } else { None };
-                    let mut unpacked = spare.unwrap_or_default();
+            self.cache.with(
+                number,
+                |unpacked| {
                     unpacked.resize(frame.raw_len(), 0);
-                    self.unpack(at, &mut unpacked, stored)?;
-                    (self.serial, number, unpacked)
-                }
-            };
-            out.copy_from_slice(&holds.2[from..from + out.len()]);
-            kept.push(holds);
-            Ok(())
+                    self.unpack(at, unpacked, stored)
+                },
+                |unpacked| out.copy_from_slice(&unpacked[from..from + out.len()]),
+            )
         })
     }
 }
