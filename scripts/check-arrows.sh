@@ -7,11 +7,13 @@ cd "$(dirname "$0")/.."
 allowed() {
     case $1 in
         abi) echo "" ;;
-        image | sys | cuda-hooks) echo "abi" ;;
+        image | sys) echo "abi" ;;
+        cuda-hooks) echo "abi cuda-kernels" ;;
         pager) echo "image sys" ;;
         process) echo "abi image sys" ;;
         tiers) echo "image" ;;
         preload) echo "abi cuda-hooks image" ;;
+        cuda-hooks/kernels) echo "" ;;
         cuda-hooks/stand-in/ptx) echo "" ;; # for tests alone: nothing that is shipped may use it
         cli) echo "abi image sys pager tiers process cuda-hooks" ;;
         tests) echo "abi image sys pager tiers process cuda-hooks preload cli" ;;
@@ -19,8 +21,21 @@ allowed() {
     esac
 }
 
+# In [dev-dependencies] besides: what is for tests alone.
+allowed_in_tests() {
+    case $1 in
+        cuda-hooks/kernels) echo "ptx" ;;
+    esac
+}
+
+# names of all holdfast crates in the sections of dependencies: for tests (1), all others (0)
+names_in() {
+    awk -v tests="$1" '/^\[/ { in_deps = /dependencies/ && /dev-dependencies/ == tests }
+        in_deps && /^holdfast-[a-z-]+/ { sub(/[ .=].*/, ""); sub(/^holdfast-/, ""); print }' "$2"
+}
+
 bad=0
-for manifest in */Cargo.toml cuda-hooks/stand-in/*/Cargo.toml; do
+for manifest in */Cargo.toml cuda-hooks/*/Cargo.toml cuda-hooks/stand-in/*/Cargo.toml; do
     [ -f "$manifest" ] || continue
     crate=${manifest%/Cargo.toml}
     [ "$crate" = fuzz ] && continue
@@ -30,17 +45,18 @@ for manifest in */Cargo.toml cuda-hooks/stand-in/*/Cargo.toml; do
         bad=1
         continue
     fi
-    # names of all holdfast crates in any dependency section (tests of a crate may not break the arrows either)
-    uses=$(awk '/^\[/ { in_deps = /dependencies/ }
-        in_deps && /^holdfast-[a-z-]+/ { sub(/[ .=].*/, ""); sub(/^holdfast-/, ""); print }' "$manifest")
-    for used in $uses; do
-        case " $may " in
-            *" $used "*) ;;
-            *)
-                echo "check-arrows: $crate uses $used; it may use: ${may:-nothing}" >&2
-                bad=1
-                ;;
-        esac
+    # tests of a crate may not break the arrows either, but for what is there for them
+    for tests in 0 1; do
+        [ "$tests" = 0 ] || may="$may $(allowed_in_tests "$crate")"
+        for used in $(names_in "$tests" "$manifest"); do
+            case " $may " in
+                *" $used "*) ;;
+                *)
+                    echo "check-arrows: $crate uses $used; it may use: ${may:-nothing}" >&2
+                    bad=1
+                    ;;
+            esac
+        done
     done
 done
 [ "$bad" = 0 ] && echo "check-arrows: all crates keep to the table"
