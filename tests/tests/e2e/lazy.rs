@@ -4,6 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::App;
 use holdfast_tests::artifacts::kit;
+use holdfast_tests::object_server::ObjectServer;
 use holdfast_tests::processes;
 use holdfast_tests::restart_chain::kill_program;
 use holdfast_tests::sandbox::{Bed, PATIENCE, allow_fuse, each_user, shell_code, wait};
@@ -105,6 +106,35 @@ fn memory_is_served_without_the_agent_too() {
         let shown = bed.show(JOB)?;
         ensure!(shown["last_restart"]["served"] == served, "{}", shown["last_restart"]);
         processes::kill(&[bed.agent_pid(JOB)?.context("an agent")?]);
+        is_right(bed, &mut front)
+    });
+}
+
+/// The store is lost: manifest and frames come from the server.
+#[test]
+fn memory_is_served_from_another_tier() {
+    const BUCKET: &str = "s3://bucket/images";
+    each_user(|bed| {
+        let server = ObjectServer::start()?;
+        let app = App::program("untouched", &["24"]);
+        let mut command = bed.run_command(JOB, &["--tier", BUCKET], &app.words())?;
+        let mut front = command.envs(server.environment()).spawn()?;
+        let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
+        bed.until("memory", PATIENCE, || bed.text("out").contains("ready"))?;
+        bed.say(&["checkpoint", JOB])?.success()?;
+        let mut sync = bed.holdfast(&["sync", JOB, "--wait"]);
+        sync.envs(server.environment());
+        bed.output(sync, PATIENCE)?.success()?;
+        kill_program(pid, &mut front)?;
+        bed.until("the end of the agent", PATIENCE, || processes::of(bed.dir()).is_empty())?;
+        fs::remove_dir_all(bed.job(JOB))?;
+        let served = can_serve(bed);
+        let mut restart = bed.restart_command(JOB, &["--lazy", "--tier", BUCKET])?;
+        let mut front = restart.envs(server.environment()).spawn()?;
+        bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("restart.err"))?;
+        if served {
+            bed.until("a word of it", PATIENCE, || bed.text("restart.err").contains(SERVED))?;
+        }
         is_right(bed, &mut front)
     });
 }
