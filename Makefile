@@ -60,7 +60,7 @@ e2e: build ## real programs: checkpoint, kill, restart (tests/); JOBS=N tests at
 
 test: deps check unit loom e2e ## all of the above: what CI runs (< 15 minutes on two cores, from nothing < 25)
 
-.PHONY: miri deny fuzz-check fuzz s3 garage
+.PHONY: miri deny fuzz-check fuzz s3 garage gpu
 miri: ## unit tests of the pure crates under miri, where a nightly compiler has it (no test of system calls)
 	$(SAY) "undefined behaviour"
 	@scripts/miri.sh
@@ -152,6 +152,9 @@ bench-tiers: build ## run time with a lower tier that is down, slow, full or ref
 
 bench-tree: build ## stop of a job of 20 processes and 200 threads, holdfast check on it (< 2 minutes)
 	@/usr/bin/python3 benches/tree.py
+
+gpu: build ## what a machine with a GPU needs for tests/gpu/run, into target/gpu
+	@tests/gpu/build
 
 install: build ## into PREFIX (default /usr/local)
 	$(SAY) "installing into $(DESTDIR)$(PREFIX)"
