@@ -3,11 +3,14 @@
 A heap of noise (programs/dirtier.c) is checkpointed to an object server (a process of its own here that keeps objects
 in memory and answers as S3 does); then host and store are lost, and `holdfast restart --tier` brings it back on an
 empty store, lazily and eagerly by turns. The server then lets RATE MB/s through, all answers together. The program is
-asked for the sum of a hundredth of the heap (`some`), and then for the sum of all words (`sum`), twice.
+asked for the sum of a hundredth of the heap, pieces of 1 MiB here and there (`some`), and, when all was read ahead, for
+the sum of all words (`sum`), twice. `--lazy` knows nothing of what will be touched; `again` is the restart after that,
+which does.
 
   first line     from the start of `holdfast restart` to the first line that the program prints (nothing was touched)
   1 %            to the line that it prints when it has read a hundredth of its heap
-  all            to the sum of all words; `again`: seconds of the second sum, beside that before the checkpoint
+  requests       what the program asked for that had not been read ahead, while it was read ahead
+  all            to the sum of all words; `sum`: seconds of the second one, beside that before the checkpoint
   floor          bytes of the image over RATE
 
 Environment, all optional: HEAP=4096 (MiB), RATE=100, RUNS=2. Needs three times HEAP of memory.
@@ -29,7 +32,7 @@ import kit
 HEAP = int(os.environ.get("HEAP", "4096"))
 RATE = float(os.environ.get("RATE", "100")) * 1e6
 RUNS = int(os.environ.get("RUNS", "2"))
-WAYS = ("--lazy", "--eager")
+WAYS = ("--lazy", "again", "--eager")
 PIECE = 64 << 10
 
 
@@ -153,22 +156,36 @@ def serve():
     return int(os.read(ready, 16)), pid
 
 
+def requests(bench, job, patience=600):
+    """What the page server served while it read ahead; waits until it has."""
+    path = os.path.join(bench.store, job.name, "agent.log")
+    for _ in range(patience * 10):
+        with open(path, errors="replace") as log:
+            found = re.findall(r"bytes read ahead in .*; meanwhile (\d+) requests", log.read())
+        if found:
+            return int(found[-1])
+        time.sleep(0.1)
+    raise kit.Trouble(f"{job.name} is not read ahead")
+
+
 def restart(bench, job, tier, way, sums):
-    """Seconds until the first line, a hundredth, all; of the second sum; what `restart` said."""
+    """Seconds until the first line, a hundredth, all; of the second sum; requests of the program."""
     offset = job.offset
     os.truncate(job.output, offset)  # as it was when the image was made
     begun = time.monotonic()
     with open(job.errors, "wb") as errors, open(job.output, "ab") as out:
         job.front = subprocess.Popen(
-            [kit.HOLDFAST, "restart", "--tier", tier, way, job.name],
+            [kit.HOLDFAST, "restart", "--tier", tier, "--lazy" if way == "again" else way, job.name],
             stdin=subprocess.PIPE,
             stdout=out,
             stderr=errors,
             cwd=bench.work,
             env=bench.environment,
         )
-    taken = []
+    taken, asked = [], 0
     for question, expected in (("gap", None), ("some", sums[0]), ("sum", sums[1])):
+        if question == "sum" and way != "--eager":
+            asked = requests(bench, job)
         answer = job.ask(question)
         taken.append(time.monotonic() - begun)
         if expected not in (None, answer):
@@ -180,10 +197,12 @@ def restart(bench, job, tier, way, sums):
     job.front.wait()
     job.wait_end()
     job.offset = offset
-    with open(job.errors) as errors:
-        told = errors.read().strip().replace("\n", "; ")
-    shutil.rmtree(os.path.join(bench.store, job.name), ignore_errors=True)
-    return taken, told
+    log = os.path.join(bench.store, job.name, "agent.log")
+    if way == "--lazy":
+        os.unlink(log)  # what was touched stays
+    else:
+        shutil.rmtree(os.path.dirname(log))
+    return [*taken, asked]
 
 
 def main():
@@ -222,10 +241,10 @@ def main():
         os.kill(server, signal.SIGKILL)
     rows = []
     for way, runs in found.items():
-        columns = [kit.median(taken[at] for taken, _ in runs) for at in range(4)]
-        rows.append([way, *(f"{value:.2f}" for value in columns), runs[-1][1] or "-"])
+        columns = [kit.median(taken[at] for taken in runs) for at in range(5)]
+        rows.append([way, *(f"{value:.2f}" for value in columns[:4]), f"{columns[4]:.0f}"])
     print(f"\n### {HEAP} MiB from a remote tier of {RATE / 1e6:.0f} MB/s, s (median of {RUNS})\n")
-    kit.table(["way", "first line", "1 %", "all", "again", "said"], rows)
+    kit.table(["way", "first line", "1 %", "all", "sum", "requests"], rows)
     print(f"\nThe bytes of the image over the rate: {image / RATE:.1f} s; a sum before the checkpoint: {before:.2f} s.")
     print(f"\n{kit.machine(bench, load)}")
 
