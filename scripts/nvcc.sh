@@ -4,6 +4,8 @@
 #
 #     scripts/nvcc.sh ptx FOLDER [SOURCE.cu...]   makes the committed .ptx files from the .cu sources beside them; by
 #                                                 hand, whenever a source changes
+#     scripts/nvcc.sh programs FOLDER             builds tests/programs/cuda as nvcc does, on mini-cudart, runs them on
+#                                                 the stand-in driver, and compares with those of `make e2e`
 set -eu
 cd "$(dirname "$0")/.."
 what=$1
@@ -28,6 +30,30 @@ ptx() {
         (cd "$(dirname "$source")" && "$nvcc" ${options:-} -ptx "${source##*/}" -o "$folder/out.ptx")
         # without folders of this machine: they are in names of files, and as bytes in debug sections
         sed -e 's,^\(.*\.file.*"\)/[^"]*/,\1,' -e '/^\.b8 /d' "$folder/out.ptx" > "${source%.cu}.ptx"
+    done
+}
+
+programs() {
+    runtime=cuda-hooks/stand-in/mini-cudart
+    mkdir -p "$folder/programs" "$folder/stand-in"
+    cp target/release/libholdfast_stand_in.so "$folder/stand-in/libcuda.so.1"
+    cc -std=gnu11 -O2 -Wall -Wextra -Werror -pthread -c $runtime/mini_cudart.c -o "$folder/programs/mini_cudart.o"
+    for source in tests/programs/cuda/*.cu; do
+        name=$(basename "$source" .cu)
+        # the stand-in executes PTX alone, and reads it where it is not compressed
+        "$nvcc" -O2 -arch=compute_75 -no-compress -cudart none -Xcompiler -pthread,-ffp-contract=off "$source" \
+            "$folder/programs/mini_cudart.o" -o "$folder/programs/$name" -ldl -lm
+        cc -std=gnu11 -O2 -Wall -Wextra -Werror -pthread -ffp-contract=off -I $runtime \
+            -DPTX_FILE="\"${source%.cu}.ptx\"" -x c "$source" $runtime/mini_cudart.c \
+            -o "$folder/programs/$name-host" -ldl -lm
+        for program in "$name" "$name-host"; do
+            LD_LIBRARY_PATH=$folder/stand-in "$folder/programs/$program" 5 > "$folder/programs/$program.out" || {
+                cat "$folder/programs/$program.out"
+                exit 1
+            }
+        done
+        cmp "$folder/programs/$name.out" "$folder/programs/$name-host.out"
+        echo "$name: $(tail -n 1 "$folder/programs/$name.out")"
     done
 }
 

@@ -81,6 +81,14 @@ impl Kit {
     pub fn program(&self, name: &str) -> PathBuf {
         self.root.join("programs").join(name)
     }
+    /// A CUDA program of `tests/programs/cuda`, on mini-cudart.
+    pub fn cuda_program(&self, name: &str) -> PathBuf {
+        self.root.join("programs/cuda").join(name)
+    }
+    /// The folder with the stand-in driver, for LD_LIBRARY_PATH.
+    pub fn stand_in(&self) -> PathBuf {
+        self.root.join("stand-in")
+    }
     /// A script of `tests/apps`, `classes` for the compiled Java program, or `hasher`, `hasher-static` for the one in
     /// Go.
     pub fn app(&self, name: &str) -> PathBuf {
@@ -96,7 +104,7 @@ impl Kit {
             .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
             .collect();
         let root = std::env::temp_dir().join(format!("holdfast-kit{name}"));
-        for folder in ["", "bin", "programs", "apps"] {
+        for folder in ["", "bin", "programs", "programs/cuda", "stand-in", "apps"] {
             let path = root.join(folder);
             fs::create_dir_all(&path).with_context(|| format!("making {}", path.display()))?;
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
@@ -107,6 +115,7 @@ impl Kit {
         kit.copy_binaries()?;
         kit.copy_apps(&source.join("apps"))?;
         kit.build_programs(&source.join("programs"), checkout)?;
+        kit.build_cuda_programs(&source.join("programs/cuda"), checkout)?;
         Ok(kit)
     }
 
@@ -126,7 +135,11 @@ impl Kit {
             ensure!(path.exists(), "{} is missing: build it first, `make build`", path.display());
             install(&path, &self.bin().join(name))?;
         }
-        Ok(())
+        let driver = from.join("libholdfast_stand_in.so");
+        if !driver.exists() {
+            return Ok(());
+        }
+        install(&driver, &self.stand_in().join("libcuda.so.1"))
     }
 
     fn copy_apps(&self, from: &Path) -> Result<()> {
@@ -189,6 +202,52 @@ impl Kit {
                 Err(panic) => std::panic::resume_unwind(panic),
             })
         })
+    }
+
+    /// The host part of each, around the PTX beside its source; nvcc is not needed.
+    fn build_cuda_programs(&self, from: &Path, checkout: &Path) -> Result<()> {
+        let runtime = checkout.join("cuda-hooks/stand-in/mini-cudart");
+        let shared = [
+            runtime.join("mini_cudart.c"),
+            runtime.join("mini_cudart.h"),
+            from.join("cuda_program.h"),
+            from.with_file_name("common.h"),
+        ];
+        for entry in fs::read_dir(from)? {
+            let source = entry?.path();
+            if source.extension().is_none_or(|extension| extension != "cu") {
+                continue;
+            }
+            let name = source.file_stem().context("a source file has a name")?.to_string_lossy().into_owned();
+            let (ptx, to) = (source.with_extension("ptx"), self.cuda_program(&name));
+            if !shared.iter().chain([&source, &ptx]).any(|part| newer(part, &to)) {
+                continue;
+            }
+            let fresh = to.with_file_name(format!(".{name}.new"));
+            compile(
+                Command::new("cc")
+                    .args([
+                        "-std=gnu11",
+                        "-O2",
+                        "-g",
+                        "-Wall",
+                        "-Wextra",
+                        "-Werror",
+                        "-pthread",
+                        "-ffp-contract=off",
+                    ])
+                    .arg(format!("-DPTX_FILE=\"{}\"", ptx.display()))
+                    .arg("-I")
+                    .arg(&runtime)
+                    .args(["-x", "c"])
+                    .args([&source, &shared[0]])
+                    .arg("-o")
+                    .arg(&fresh)
+                    .args(["-ldl", "-lm"]),
+            )?;
+            fs::rename(&fresh, &to).with_context(|| format!("putting {} in place", to.display()))?;
+        }
+        Ok(())
     }
 
     fn build(&self, source: &Path, header: &Path, name: &str, by: &[&str], checkout: &Path) -> Result<()> {
