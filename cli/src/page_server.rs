@@ -19,7 +19,7 @@ use holdfast_image::{Addr, Epoch, PAGE_SIZE};
 use holdfast_pager::{Access, History, Prediction, Tick};
 use holdfast_sys::fuse::protocol::Identity;
 use holdfast_sys::fuse::{self, Content};
-use holdfast_sys::{attributes, fd, scm, signals, unix_socket};
+use holdfast_sys::{attributes, fault, fd, scm, signals, unix_socket};
 use holdfast_tiers::Image;
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::CString;
@@ -136,6 +136,7 @@ fn serve(args: &PagesArgs, root: Option<&Path>, front: BorrowedFd<'_>) -> Result
                 }
             });
         }
+        fault::point("pages-ready");
         let open = || mount.open(&CString::new(name.clone())?);
         let file = open().map_err(system("opening the file of the pages"))?;
         scm::send(front, READY, Some(file.as_fd())).map_err(system("sending the file of the pages"))?;

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// All points, in the order in which a checkpoint and a restart pass them (`holdfast __faults` prints them).
-/// Those of the cascade and of what fetches an image come last: only jobs with tiers pass them.
+/// Those of the cascade and of what fetches an image come last: only jobs with tiers pass them; then that of a page
+/// server.
 /// `inject` and `resume` are passed many times: use `inject:N`; `foothold` only in a program without libholdfast.
 pub const POINTS: &[&str] = &[
     "foothold",
@@ -46,6 +47,7 @@ pub const POINTS: &[&str] = &[
     "fetch-piece",
     "fetch-segment",
     "fetch-manifest",
+    "pages-ready",
 ];
 
 struct Plan {

@@ -9,10 +9,10 @@ use crate::page_server::READY;
 use holdfast_image::PAGE_SIZE;
 use holdfast_image::pages::{ExtentSource, PageProvider};
 use holdfast_process::rebuild::MIN_MAPPED_LEN;
-use holdfast_sys::{fd, spawn::Start};
+use holdfast_sys::{fd, poll, spawn::Start};
 use holdfast_tiers::{Image, Job, Store};
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// From so many bytes on that would be copied otherwise.
 const WORTH_IT: u64 = 4 << 20;
@@ -27,11 +27,11 @@ pub fn is_worth_it(image: &Image) -> bool {
     copied.map(|extent| extent.run.pages.0 * PAGE_SIZE).sum::<u64>() >= WORTH_IT
 }
 
-/// Starts one; its file.
+/// Starts one; its file. When `interrupt` has a signal to tell of, it is waited for no longer.
 ///
 /// # Errors
 /// Why there is none.
-pub fn start(store: &Store, job: &Job, image: &Image) -> Result<OwnedFd, Failure> {
+pub fn start(store: &Store, job: &Job, image: &Image, interrupt: BorrowedFd<'_>) -> Result<OwnedFd, Failure> {
     let system = |what: &'static str| move |error: std::io::Error| Failure::system(what, &error);
     let (ours, theirs) =
         fd::socketpair(libc::SOCK_SEQPACKET).map_err(system("socketpair for the page server"))?;
@@ -55,6 +55,15 @@ pub fn start(store: &Store, job: &Job, image: &Image) -> Result<OwnedFd, Failure
     start.spawn().map_err(system("starting the page server"))?;
     // Our copy of its end must go, or its death would not close the socket.
     drop(start);
+    // It opens the image first, perhaps at a server that is slow.
+    loop {
+        let ready = poll::readable(&[ours.as_fd(), interrupt], None);
+        match ready.map_err(system("waiting for the page server"))?[..] {
+            [true, _] => break,
+            [_, true] => return Err(Failure::new(crate::exit::Exit::Internal, "interrupted".to_owned())),
+            _ => {}
+        }
+    }
     let mut answer = [0; 1024];
     let (len, file) =
         fd::receive_with(ours.as_fd(), &mut answer, 0).map_err(system("waiting for the page server"))?;

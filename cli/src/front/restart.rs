@@ -200,7 +200,10 @@ fn start(
         .map_err(|error| Failure::system("socketpair for the seed", &error))?;
     let lazy = is_lazy(request, image, record);
     let several = !record.others.is_empty();
-    let served = page_server(request, image, lazy);
+    // Blocked by `StartState`, which is told of them as well.
+    let interrupt = ENDS.iter().fold(0, |mask, signal| mask | signals::bit(*signal));
+    let interrupt = SignalMessages::new(interrupt).map_err(|error| Failure::system("signalfd", &error))?;
+    let served = page_server(request, image, lazy, interrupt.as_fd());
     let task = RestartTask {
         epoch: image.epoch().0,
         seed: theirs,
@@ -214,9 +217,6 @@ fn start(
         accept_replaced: request.accept_replaced.to_vec(),
     };
     let agent = launch(request.store, request.job, &state.inherited_fds, AgentTask::Restart(task))?;
-    // Blocked by `StartState`, which is told of them as well.
-    let interrupt = ENDS.iter().fold(0, |mask, signal| mask | signals::bit(*signal));
-    let interrupt = SignalMessages::new(interrupt).map_err(|error| Failure::system("signalfd", &error))?;
     let options = SpawnOptions {
         ids: None,
         interrupt: Some(interrupt.as_fd()),
@@ -246,11 +246,16 @@ fn start(
 }
 
 /// The file of a page server, if one is asked for and would be of use.
-fn page_server(request: &RestartRequest<'_>, image: &Image, lazy: bool) -> Option<OwnedFd> {
+fn page_server(
+    request: &RestartRequest<'_>,
+    image: &Image,
+    lazy: bool,
+    interrupt: BorrowedFd<'_>,
+) -> Option<OwnedFd> {
     if !lazy || request.memory != MemoryMode::Lazy || !page_server::is_worth_it(image) {
         return None;
     }
-    match page_server::start(request.store, request.job, image) {
+    match page_server::start(request.store, request.job, image, interrupt) {
         Ok(file) => Some(file),
         Err(why) => {
             report::note(&format!("memory that cannot be mapped from the image is copied: {why}"));

@@ -140,6 +140,31 @@ fn memory_is_served_from_another_tier() {
 }
 
 #[test]
+fn who_waits_for_a_page_server_can_be_interrupted() {
+    each_user(|bed| {
+        waiting(bed)?;
+        if !can_serve(bed) {
+            return Ok(());
+        }
+        let mut restart = bed.restart_command(JOB, &["--lazy"])?;
+        let mut front = restart.env("HOLDFAST_FAULT", "pages-ready+100000000").spawn()?;
+        let server = || {
+            let mut all = processes::of(bed.dir()).into_iter();
+            all.find(|pid| processes::command_line(*pid).contains("__pages"))
+        };
+        bed.until("a page server", PATIENCE, || server().is_some())?;
+        processes::signal(front.id().cast_signed(), "INT");
+        let code = shell_code(wait(&mut front, PATIENCE)?);
+        let told = bed.text("restart.err");
+        ensure!(code == 70 && told.contains("interrupted by a signal"), "status {code}: {told}");
+        processes::kill(&[server().context("it sleeps on")?]);
+        // The image is as good as before.
+        let (mut front, _) = self::restart(bed)?;
+        is_right(bed, &mut front)
+    });
+}
+
+#[test]
 fn what_was_never_touched_is_in_the_next_image() {
     each_user(|bed| {
         waiting(bed)?;
