@@ -21,6 +21,11 @@ build: ## the binary and the library, target/release
 	$(CARGO) build --release --locked -p holdfast
 	$(CARGO) rustc --release --locked -p holdfast-preload --lib -- -C panic=abort
 
+.PHONY: stand-in
+stand-in: ## the CUDA driver of the tests, which needs no GPU: target/release/libholdfast_stand_in.so
+	$(SAY) "building the stand-in driver"
+	$(CARGO) build --release --locked -p holdfast-stand-in
+
 demo: ## python3 + numpy under holdfast: checkpoint, kill -9, restart, compare (installs what is missing; < 5 minutes)
 	@scripts/demo.sh
 
@@ -53,7 +58,7 @@ loom: ## all interleavings of what runs concurrently: the flush queue, the slots
 	RUSTFLAGS="--cfg loom" $(CARGO) test --release --locked --target-dir target/loom \
 		-p holdfast-pager -p holdfast-preload --lib -- interleavings model
 
-e2e: build ## real programs: checkpoint, kill, restart (tests/); JOBS=N tests at a time
+e2e: build stand-in ## real programs: checkpoint, kill, restart (tests/); JOBS=N tests at a time
 	$(SAY) "end-to-end tests"
 	$(REAPER) $(CARGO) test --release --locked -p holdfast-tests --lib --test e2e --no-fail-fast \
 		-- --test-threads=$(JOBS)

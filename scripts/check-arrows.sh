@@ -15,6 +15,7 @@ allowed() {
         preload) echo "abi cuda-hooks image" ;;
         cuda-hooks/kernels) echo "" ;;
         cuda-hooks/stand-in/ptx) echo "" ;; # for tests alone: nothing that is shipped may use it
+        cuda-hooks/stand-in/driver) echo "ptx" ;; # likewise
         cli) echo "abi image sys pager tiers process cuda-hooks" ;;
         tests) echo "abi image sys pager tiers process cuda-hooks preload cli" ;;
         *) echo "unknown" ;;

@@ -1,0 +1,130 @@
+//! Graphs, made by hand and by capture.
+
+use crate::driver::{NULL, allocate, event, float, get, kernel, launch, module, put, start, stream};
+use crate::{BASIC, cu, isolated, ok};
+
+fn instantiate(graph: usize) -> usize {
+    let mut executable = 0usize;
+    ok!("cuGraphInstantiate" 12000, &mut executable, graph, 0u64);
+    executable
+}
+
+#[repr(C)]
+struct Fill {
+    to: u64,
+    pitch: usize,
+    value: u32,
+    bytes: u32,
+    width: usize,
+    height: usize,
+}
+
+#[repr(C)]
+struct Kernel {
+    function: usize,
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared: u64,
+    parameters: *const u64,
+    extra: u64,
+    kernel: usize,
+    context: usize,
+}
+
+isolated! {
+    nodes_run_in_the_order_of_their_edges {
+        start();
+        let (x, y) = (put(&[1f32; 64]), allocate(256));
+        let mut graph = 0usize;
+        ok!("cuGraphCreate" 10000, &mut graph, 0u32);
+        let (mut fill, mut compute) = (0usize, 0usize);
+        let zeros = Fill { to: y, pitch: 0, value: 0, bytes: 4, width: 64, height: 1 };
+        ok!("cuGraphAddMemsetNode" 10000, &mut fill, graph, NULL, 0usize, &zeros, 0usize);
+        let parameters = [64, float(2.0), x, y];
+        let pointers: Vec<u64> = parameters.iter().map(|p| std::ptr::from_ref(p) as u64).collect();
+        let saxpy = Kernel {
+            function: kernel(module(BASIC), "saxpy"),
+            grid: [1; 3],
+            block: [64, 1, 1],
+            shared: 0,
+            parameters: pointers.as_ptr(),
+            extra: 0,
+            kernel: 0,
+            context: 0,
+        };
+        ok!("cuGraphAddKernelNode" 12000, &mut compute, graph, &[fill], 1usize, &saxpy);
+        let mut count = 0usize;
+        ok!("cuGraphGetNodes" 10000, graph, NULL, &mut count);
+        assert_eq!(count, 2);
+        let mut roots = [7usize; 3];
+        let mut count = 3usize;
+        ok!("cuGraphGetRootNodes" 10000, graph, &mut roots, &mut count);
+        assert_eq!((roots, count), ([fill, 0, 0], 1));
+        let executable = instantiate(graph);
+        // what happens to the graph afterwards is of no effect
+        ok!("cuGraphDestroy" 10000, graph);
+        let on = stream(0);
+        for _ in 0..3 {
+            ok!("cuGraphLaunch" 10000, executable, on);
+        }
+        assert_eq!(get::<f32>(y, 64), [2.0; 64]);
+        ok!("cuGraphExecDestroy" 10000, executable);
+    }
+}
+
+isolated! {
+    a_captured_stream_runs_when_its_graph_is_launched {
+        start();
+        let (x, y) = (put(&[3f32; 64]), put(&[0f32; 64]));
+        ok!("cuCtxSynchronize" 2000);
+        let saxpy = kernel(module(BASIC), "saxpy");
+        let (on, other) = (stream(1), stream(1));
+        let (fork, join) = (event(), event());
+        ok!("cuStreamBeginCapture" 12000, on, 0u32);
+        assert_eq!(launch(saxpy, 1, 64, on, &[64, float(1.0), x, y]), 0);
+        ok!("cuEventRecord" 2000, fork, on);
+        ok!("cuStreamWaitEvent" 3020, other, fork, 0u32);
+        assert_eq!(launch(saxpy, 1, 64, other, &[64, float(1.0), x, y]), 0);
+        ok!("cuEventRecord" 2000, join, other);
+        ok!("cuStreamWaitEvent" 3020, on, join, 0u32);
+        let mut status = 9u32;
+        ok!("cuStreamIsCapturing" 10000, on, &mut status);
+        assert_eq!(status, 1);
+        let mut graph = 0usize;
+        ok!("cuStreamEndCapture" 10000, on, &mut graph);
+        assert_eq!(get::<f32>(y, 1), [0.0], "nothing has run yet");
+        let executable = instantiate(graph);
+        ok!("cuGraphLaunch" 10000, executable, on);
+        ok!("cuGraphLaunch" 10000, executable, on);
+        ok!("cuStreamSynchronize" 2000, on);
+        assert_eq!(get::<f32>(y, 64), [12.0; 64]);
+    }
+}
+
+isolated! {
+    waiting_invalidates_a_capture {
+        start();
+        let on = stream(1);
+        ok!("cuStreamBeginCapture" 12000, on, 0u32);
+        assert_eq!(cu!("cuStreamSynchronize" 2000, on), 900);
+        let mut graph = 1usize;
+        assert_eq!(cu!("cuStreamEndCapture" 10000, on, &mut graph), 901);
+        assert_eq!(graph, 0);
+        ok!("cuStreamSynchronize" 2000, on);
+        assert_ne!(cu!("cuStreamEndCapture" 10000, on, &mut graph), 0);
+        assert_eq!(cu!("cuStreamBeginCapture" 12000, 0usize, 0u32), 900);
+    }
+}
+
+isolated! {
+    a_stream_that_is_not_joined_again_fails_the_capture {
+        start();
+        let (at, on, other, fork) = (allocate(4), stream(1), stream(1), event());
+        ok!("cuStreamBeginCapture" 12000, on, 2u32);
+        ok!("cuEventRecord" 2000, fork, on);
+        ok!("cuStreamWaitEvent" 3020, other, fork, 0u32);
+        ok!("cuMemsetD32Async" 3020, at, 1u32, 1usize, other);
+        let mut graph = 0usize;
+        assert_eq!(cu!("cuStreamEndCapture" 10000, on, &mut graph), 904);
+    }
+}
