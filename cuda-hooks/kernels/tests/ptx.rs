@@ -1,7 +1,7 @@
 //! The PTX and its twins: whatever ranges there are, in whatever order threads run, both compute the same.
 //!
 //! The short form runs a thousand chunks, `HOLDFAST_TEST_FULL=1` a million. Lengths and contents are of every kind;
-//! a chunk is hashed by the kernel and by the twin, listed, gathered, scattered, and hashed again.
+//! a chunk is hashed by the kernel and by the twin and listed; one in four is gathered, scattered and hashed again.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::cell::Cell;
@@ -267,7 +267,7 @@ impl Bench {
     }
 }
 
-/// A checkpoint and a restart of everything, by the PTX and by the twins. How many chunks.
+/// A checkpoint of everything by the PTX and by the twins; each fourth time a restart, too. How many chunks.
 fn round(program: &Program, random: &mut Random, least: u64) -> u64 {
     let bench = Bench::new(random, least);
     let chunks = bench.table.chunks;
@@ -303,10 +303,13 @@ fn round(program: &Program, random: &mut Random, least: u64) -> u64 {
     assert_eq!(Counts::from_bytes(found.try_into().unwrap(), chunks), Some(counts));
     assert_eq!(bench.numbers(bench.dirty, counts.dirty), dirty[..counts.dirty as usize]);
     assert_eq!(bench.numbers(bench.zero, counts.zero), zero[..counts.zero as usize]);
-    there_and_back(program, &bench, &dirty[..counts.dirty as usize], counts, order);
-    // after the restart nothing has changed, by the digests of this checkpoint
-    run(program, &bench.device, narrow(bench.hash(keys, bench.fresh, bench.previous)), 0);
-    assert_eq!(bench.device.read(bench.states, chunks), vec![State::Clean as u8; chunks as usize]);
+    // hashing is what has to be right most of all, and half of the time
+    if random.below(4) == 0 {
+        there_and_back(program, &bench, &dirty[..counts.dirty as usize], counts, order);
+        // after the restart nothing has changed, by the digests of this checkpoint
+        run(program, &bench.device, narrow(bench.hash(keys, bench.fresh, bench.previous)), 0);
+        assert_eq!(bench.device.read(bench.states, chunks), vec![State::Clean as u8; chunks as usize]);
+    }
     chunks
 }
 
@@ -353,7 +356,11 @@ fn ptx_and_twins_agree() {
                 while done.load(Ordering::Relaxed) < wanted {
                     let mut random = Random(next.fetch_add(1, Ordering::Relaxed));
                     let least = 1 + random.below(60);
-                    done.fetch_add(round(&program, &mut random, least), Ordering::Relaxed);
+                    let chunks = round(&program, &mut random, least);
+                    let before = done.fetch_add(chunks, Ordering::Relaxed);
+                    if (before + chunks) / 10_000 > before / 10_000 {
+                        println!("{} chunks", before + chunks);
+                    }
                 }
             });
         }
