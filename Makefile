@@ -86,6 +86,10 @@ s3: ## the remote tier at a real S3 server (a workspace of its own: the server t
 	$(SAY) "S3"
 	cd tests/s3 && $(CARGO) test --release --locked --target-dir ../../target/s3
 
+nvcc: stand-in ## the CUDA programs of the tests as nvcc builds them (nvcc from PyPI, 250 MB, into FOLDER=target/nvcc)
+	$(SAY) "CUDA programs by nvcc"
+	@scripts/nvcc.sh programs $(or $(FOLDER),target/nvcc)
+
 garage: build
 garage: ## images on three Garage nodes, one of them killed (builds the server, once: 10 to 40 minutes; 1 GB)
 	$(SAY) "Garage"
@@ -96,7 +100,7 @@ garage: ## images on three Garage nodes, one of them killed (builds the server, 
 	settings=$$(tests/garage/up "$$folder") && eval "$$settings" && HOLDFAST_TEST_SINGLE_WRITER=1 \
 		$(CARGO) test --release --locked -p holdfast-tiers --lib the_server_of_the_environment
 
-test-full: deps check unit loom miri deny fuzz-check s3 garage build
+test-full: deps check unit loom miri deny fuzz-check s3 garage nvcc build stand-in
 test-full: ## the long form: ten rounds, 200 deaths, 1000 flipped bits (hours)
 	$(SAY) "end-to-end tests, long form"
 	HOLDFAST_TEST_FULL=1 $(REAPER) $(CARGO) test --release --locked -p holdfast-tests --lib --test e2e --no-fail-fast \

@@ -6,6 +6,7 @@
 #                                                 hand, whenever a source changes
 #     scripts/nvcc.sh programs FOLDER             builds tests/programs/cuda as nvcc does, on mini-cudart, runs them on
 #                                                 the stand-in driver, and compares with those of `make e2e`
+#                                                 (`make nvcc`; part of `make test-full`)
 set -eu
 cd "$(dirname "$0")/.."
 what=$1
@@ -38,7 +39,7 @@ programs() {
     mkdir -p "$folder/programs" "$folder/stand-in"
     cp target/release/libholdfast_stand_in.so "$folder/stand-in/libcuda.so.1"
     cc -std=gnu11 -O2 -Wall -Wextra -Werror -pthread -c $runtime/mini_cudart.c -o "$folder/programs/mini_cudart.o"
-    for source in tests/programs/cuda/*.cu; do
+    for source in $(grep -l '^#include "cuda_program.h"' tests/programs/cuda/*.cu); do
         name=$(basename "$source" .cu)
         # the stand-in executes PTX alone, and reads it where it is not compressed
         "$nvcc" -O2 -arch=compute_75 -no-compress -cudart none -Xcompiler -pthread,-ffp-contract=off "$source" \

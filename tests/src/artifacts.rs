@@ -86,8 +86,16 @@ impl Kit {
         self.root.join("programs/cuda").join(name)
     }
     /// The folder with the stand-in driver, for LD_LIBRARY_PATH.
-    pub fn stand_in(&self) -> PathBuf {
-        self.root.join("stand-in")
+    ///
+    /// # Errors
+    /// It is not built.
+    pub fn stand_in(&self) -> Result<PathBuf> {
+        let folder = self.root.join("stand-in");
+        ensure!(
+            folder.join("libcuda.so.1").exists(),
+            "there is no stand-in driver: build it first, `make stand-in`"
+        );
+        Ok(folder)
     }
     /// A script of `tests/apps`, `classes` for the compiled Java program, or `hasher`, `hasher-static` for the one in
     /// Go.
@@ -137,9 +145,9 @@ impl Kit {
         }
         let driver = from.join("libholdfast_stand_in.so");
         if !driver.exists() {
-            return Ok(());
+            return Ok(()); // only tests of CUDA need it
         }
-        install(&driver, &self.stand_in().join("libcuda.so.1"))
+        install(&driver, &self.root.join("stand-in/libcuda.so.1"))
     }
 
     fn copy_apps(&self, from: &Path) -> Result<()> {

@@ -74,7 +74,7 @@ typedef struct CUfunc_st *CUfunction;
     X(cuLibraryGetGlobal, 12000, (CUdeviceptr *, size_t *, CUlibrary, const char *))                                  \
     X(cuStreamBeginCapture, 10010, (cudaStream_t, int))                                                               \
     X(cuStreamEndCapture, 10000, (cudaStream_t, cudaGraph_t *))                                                       \
-    X(cuGraphInstantiateWithFlags, 11040, (cudaGraphExec_t *, cudaGraph_t, unsigned long long))                       \
+    X(cuGraphInstantiate, 12000, (cudaGraphExec_t *, cudaGraph_t, unsigned long long))                                \
     X(cuGraphLaunch, 10000, (cudaGraphExec_t, cudaStream_t))                                                          \
     X(cuGraphExecDestroy, 10000, (cudaGraphExec_t))                                                                   \
     X(cuGraphDestroy, 10000, (cudaGraph_t))
@@ -396,7 +396,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *executable, cudaGraph_t graph, unsigned long long flags)
 {
-    FORWARD(driver.cuGraphInstantiateWithFlags(executable, graph, flags));
+    FORWARD(driver.cuGraphInstantiate(executable, graph, flags));
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream)

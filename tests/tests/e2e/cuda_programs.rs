@@ -1,0 +1,63 @@
+//! The CUDA programs of `tests/programs/cuda` on the stand-in driver, without Holdfast: right, and the same in every
+//! order in which the stand-in lets streams and threads run.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, Result, ensure};
+use holdfast_tests::sandbox::{Bed, PATIENCE, User, each_user};
+
+/// Each with the arguments of a short run.
+const PROGRAMS: &[(&str, &[&str])] = &[
+    ("saxpy", &["4"]),
+    ("pointers", &["4"]),
+    ("atomics", &["4"]),
+    ("structs", &["4"]),
+    ("globals", &["4"]),
+    ("streams", &["4"]),
+    ("pinned", &["4"]),
+    ("graph", &["4"]),
+    ("touches", &["4", "2", "3"]),
+    ("threads", &["4"]),
+    ("vmm", &["5"]),
+];
+
+fn output(bed: &Bed, name: &str, arguments: &[&str], seed: &str) -> Result<String> {
+    let mut command = bed.command(&bed.kit().cuda_program(name));
+    command.args(arguments).env("LD_LIBRARY_PATH", bed.kit().stand_in()?).env("STAND_IN_SEED", seed);
+    let ended = bed.output(command, PATIENCE)?.success().with_context(|| name.to_owned())?;
+    ensure!(ended.stdout.ends_with("PASS\n"), "{name}: {}", ended.stdout);
+    Ok(ended.stdout)
+}
+
+/// Each user has an order of its own.
+#[test]
+fn every_order_gives_the_same() {
+    let seen: Mutex<HashMap<&str, String>> = Mutex::default();
+    each_user(|bed| {
+        let seed = if bed.user() == User::Root { "1" } else { "2" };
+        for (name, arguments) in PROGRAMS {
+            let found = output(bed, name, arguments, seed)?;
+            let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let first = seen.entry(name).or_insert_with(|| found.clone());
+            ensure!(found == *first, "{name}: two runs differ:\n{first}\n{found}");
+        }
+        Ok(())
+    });
+}
+
+/// One that the list lacks would not be tested.
+#[test]
+fn every_program_is_in_the_list() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/cuda");
+    let stems = std::fs::read_dir(folder).expect("the folder").map(|entry| entry.expect("an entry").path());
+    let mut found: Vec<String> = stems
+        .filter(|path| path.extension().is_some_and(|extension| extension == "cu"))
+        .map(|path| path.with_extension("").file_name().expect("a name").to_string_lossy().into_owned())
+        .collect();
+    let mut listed: Vec<&str> = PROGRAMS.iter().map(|(name, _)| *name).collect();
+    found.sort();
+    listed.sort_unstable();
+    assert_eq!(found, listed);
+}
