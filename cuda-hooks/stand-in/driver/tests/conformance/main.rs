@@ -9,6 +9,7 @@ mod basics;
 mod checkpoints;
 mod driver;
 mod graphs;
+mod kernels;
 mod memory;
 mod modules;
 mod streams;
