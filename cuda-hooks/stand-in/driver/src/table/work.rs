@@ -222,7 +222,7 @@ functions! {
     Gated "cuGraphInstantiate" 11000 cuGraphInstantiate_v2
         (executable: Out<usize>, graph: usize, node: Out<usize>, _log: Out<u8>, _size: usize)
         => graph::instantiate_v1(executable, graph, node);
-    Gated "cuGraphInstantiate" 12000 cuGraphInstantiateWithFlags
+    Gated "cuGraphInstantiateWithFlags" 11040 cuGraphInstantiateWithFlags
         (executable: Out<usize>, graph: usize, flags: u64)
         => graph::instantiate(executable, graph, flags);
     Gated "cuGraphInstantiateWithParams" 12000 cuGraphInstantiateWithParams

@@ -31,6 +31,8 @@ isolated! {
         let saxpy = kernel(module, "saxpy");
         let on = stream(1);
         let (x, y) = (put(&[1f32; 64]), put(&[2f32; 64]));
+        // a copy from pageable memory may still run when it returns, and a non-blocking stream does not wait for it
+        ok!("cuCtxSynchronize" 2000);
         assert_eq!(launch(saxpy, 1, 64, on, &[64, float(3.0), x, y]), 0);
         let mut thread = 0;
         ok!("cuCheckpointProcessGetRestoreThreadId" 12080, own(), &mut thread);

@@ -5,7 +5,7 @@ use crate::{BASIC, cu, isolated, ok};
 
 fn instantiate(graph: usize) -> usize {
     let mut executable = 0usize;
-    ok!("cuGraphInstantiate" 12000, &mut executable, graph, 0u64);
+    ok!("cuGraphInstantiateWithFlags" 11040, &mut executable, graph, 0u64);
     executable
 }
 
