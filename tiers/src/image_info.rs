@@ -5,6 +5,7 @@ use crate::format::manifest::{Figures, MAX_LEN, Manifest, SegmentEntry};
 use crate::names::{self, FileName};
 use crate::tier::Entry;
 use crate::tier_folder::TierFolder;
+use crate::unpacked;
 use holdfast_image::record::UnsavedFile;
 use holdfast_image::{Epoch, PAGE_SIZE};
 use serde::Serialize;
@@ -150,7 +151,12 @@ pub(crate) fn missing(
     let wanted = FileName::Segment(segment.epoch, segment.number);
     match found.iter().find(|(name, _)| *name == wanted) {
         Some((_, entry)) if entry.len == segment.len => None,
-        Some((_, entry)) => Some(wrong_len(&path, entry.len, segment.len).to_string()),
+        // It may be packed.
+        Some((_, entry)) => match unpacked::open(&**folder.tier(), &entry.name, segment.len) {
+            Ok(blob) if blob.len() == segment.len => None,
+            Ok(blob) => Some(wrong_len(&path, blob.len(), segment.len).to_string()),
+            Err(error) => Some(error.to_string()),
+        },
         None => Some(StoreError::Missing { path }.to_string()),
     }
 }

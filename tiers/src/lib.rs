@@ -56,6 +56,7 @@ mod tables;
 mod throttle;
 pub mod tier;
 mod tier_folder;
+mod unpacked;
 mod workers;
 mod writer;
 mod writing;

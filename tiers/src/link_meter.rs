@@ -19,15 +19,27 @@ const HALVED: u64 = 1 << 30;
 #[derive(Default, Debug)]
 pub(crate) struct LinkMeter(Mutex<State>);
 
-#[derive(Default, Debug)]
+#[derive(Debug)]
 struct State {
+    /// What is believed before anything was measured.
+    believed: f64,
     writers: u32,
     since: Option<Instant>,
     busy: Duration,
     bytes: u64,
 }
 
+impl Default for State {
+    fn default() -> State {
+        State { believed: UNKNOWN, writers: 0, since: None, busy: Duration::ZERO, bytes: 0 }
+    }
+}
+
 impl LinkMeter {
+    /// One that believes in a speed, bytes per second, until it has measured it.
+    pub(crate) fn believing(speed: f64) -> LinkMeter {
+        LinkMeter(Mutex::new(State { believed: speed, ..State::default() }))
+    }
     /// Writes `bytes` by `write`.
     pub(crate) fn measure<T>(&self, bytes: u64, write: impl FnOnce() -> T) -> T {
         self.0.lock().begin(Instant::now());
@@ -61,7 +73,7 @@ impl State {
     }
     fn speed(&self) -> f64 {
         if self.bytes < LEAST || self.busy.is_zero() {
-            return UNKNOWN;
+            return self.believed;
         }
         self.bytes as f64 / self.busy.as_secs_f64()
     }

@@ -15,6 +15,7 @@ use crate::image_info::wrong_len;
 use crate::names::segment_name;
 use crate::tier::{Blob, TierError};
 use crate::tier_folder::TierFolder;
+use crate::unpacked;
 use holdfast_image::pages::{MappableSegment, MappedFrom};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -70,7 +71,7 @@ impl Copy {
 /// Opens a blob and checks its length and that it is the one that the entry names.
 fn open(folder: &TierFolder, address: &Path, entry: &SegmentEntry) -> Result<Box<dyn Blob>, StoreError> {
     let name = folder.blob(&segment_name(entry.epoch, entry.number))?;
-    let blob = folder.tier().open(&name).map_err(|error| match error {
+    let blob = unpacked::open(&**folder.tier(), &name, entry.len).map_err(|error| match error {
         TierError::NotFound { .. } => StoreError::Missing { path: address.to_owned() },
         other => other.into(),
     })?;

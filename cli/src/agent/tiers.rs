@@ -12,6 +12,7 @@ use holdfast_image::Epoch;
 use holdfast_image::control::{CopyStatus, TierStatus};
 use holdfast_sys::cgroup::{self, Room};
 use holdfast_sys::{attributes, sched};
+use holdfast_tiers::codec::{Codec, Compression};
 use holdfast_tiers::policy::Retention;
 use holdfast_tiers::stack::{Activity, Cascade, CascadeOptions, TierSpec, TierState};
 use holdfast_tiers::{Job, MemoryFirst};
@@ -66,6 +67,7 @@ pub fn start(
         keep_in_memory: in_memory.and_then(|keep| usize::try_from(keep).ok()).unwrap_or(1),
         pinned,
         open: Arc::new(tiers::open),
+        pack: recipe.settings.compress != Compression::By(Codec::Raw),
         on_thread: low_priority,
         on_failure: Box::new(move |state: &TierState, is_first| {
             let tier = &state.spec.address;

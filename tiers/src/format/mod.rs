@@ -9,6 +9,7 @@
 
 pub mod archive;
 pub mod manifest;
+pub mod packed;
 mod section;
 pub mod segment;
 

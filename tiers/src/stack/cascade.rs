@@ -11,6 +11,7 @@ use super::copy::{Copier, CopyError, Pace, Way};
 use super::inventory::Inventory;
 use super::link::Link;
 use super::local::LocalVersions;
+use super::packing::Packing;
 use super::plan::{LocalRules, local_removals, wanted};
 use super::record::{TierRecord, TiersRecord};
 use super::remove::{self, SegmentTables};
@@ -49,6 +50,8 @@ pub struct CascadeOptions {
     pub pinned: Option<u64>,
     /// How they are opened.
     pub open: Opener,
+    /// Whether segments are packed on their way where that pays.
+    pub pack: bool,
     /// Called by each thread when it begins.
     pub on_thread: fn(),
     /// Called when a tier fails that did not fail before; `true`: for the first time. Once for one that is only read.
@@ -122,6 +125,7 @@ struct Shared {
     pinned: Option<u64>,
     local: LocalVersions,
     open: Opener,
+    pack: bool,
     on_failure: OnFailure,
     inner: Mutex<Inner>,
     changed: Condvar,
@@ -167,6 +171,7 @@ impl Cascade {
             keep_in_memory: options.keep_in_memory,
             pinned: options.pinned,
             open: options.open,
+            pack: options.pack,
             on_failure: options.on_failure,
             inner: Mutex::new(Inner { states, asked: 1, hurried: 0, stopping: false }),
             changed: Condvar::new(),
@@ -262,6 +267,7 @@ struct Worker {
     index: usize,
     spec: TierSpec,
     link: Option<Link>,
+    packing: Option<Packing>,
     tier: Option<TierFolder>,
     tables: SegmentTables,
     backoff: Backoff,
@@ -274,8 +280,21 @@ impl Worker {
     fn new(shared: Arc<Shared>, index: usize) -> Worker {
         let spec = shared.inner.lock().states[index].spec.clone();
         let link = spec.rate.map(|rate| Link::new(&spec.address, rate));
+        // The store itself is mapped by restarts.
+        let packing = (shared.pack && !spec.is_local()).then(|| Packing::new(spec.rate));
         let (tier, tables, backoff) = (None, SegmentTables::new(), Backoff::default());
-        Worker { shared, index, spec, link, tier, tables, backoff, cleaned: false, has_failed: false }
+        Worker {
+            shared,
+            index,
+            spec,
+            link,
+            packing,
+            tier,
+            tables,
+            backoff,
+            cleaned: false,
+            has_failed: false,
+        }
     }
 
     fn run(mut self) {
@@ -535,11 +554,21 @@ impl Pace for WorkerPace<'_> {
         }
         let mut inner = self.worker.shared.inner.lock();
         let state = &mut inner.states[self.worker.index];
+        state.moved = Instant::now();
+        !inner.stopping
+    }
+
+    fn done(&self, bytes: u64) {
+        let mut inner = self.worker.shared.inner.lock();
+        let state = &mut inner.states[self.worker.index];
         if let Activity::Copying { done, .. } = &mut state.activity {
             *done += bytes;
         }
         state.moved = Instant::now();
-        !inner.stopping
+    }
+
+    fn packing(&self) -> Option<&Packing> {
+        self.worker.packing.as_ref()
     }
 
     /// An image that is removed while it is copied to the job's own folder must not be there afterwards: what it names

@@ -7,6 +7,7 @@
 //! segments that no manifest names: the next attempt uses them.
 
 use super::inventory::{Inventory, open_manifest, recipe_name};
+use super::packing::{Packing, SegmentPacker};
 use super::segment_check::SegmentCheck;
 use crate::fault;
 use crate::format::FormatError;
@@ -15,6 +16,7 @@ use crate::format::segment::Frame;
 use crate::names;
 use crate::tier::{Blob, BlobName, BlobWriter, TierError, read_all};
 use crate::tier_folder::TierFolder;
+use crate::unpacked;
 use holdfast_image::Epoch;
 
 /// Largest piece that is read and written at once.
@@ -53,6 +55,12 @@ pub trait Pace {
     /// Of the commit.
     fn commit(&self, commit: &mut dyn FnMut() -> Result<(), CopyError>) -> Result<(), CopyError> {
         commit()
+    }
+    /// So many bytes are done; unless [`Pace::packing`] packs, they are those that were let pass.
+    fn done(&self, _bytes: u64) {}
+    /// How segments are packed on their way; `None`: not at all.
+    fn packing(&self) -> Option<&Packing> {
+        None
     }
 }
 
@@ -177,9 +185,11 @@ impl Copier<'_> {
     /// is removed; so is a damaged one on the way up.
     fn has(&self, entry: &SegmentEntry, frames: &[Frame], there: &mut Inventory) -> Result<bool, CopyError> {
         let file = names::segment_name(entry.epoch, entry.number);
-        let Some(&len) = there.segments.get(&(entry.epoch.0, entry.number)) else { return Ok(false) };
+        if !there.segments.contains_key(&(entry.epoch.0, entry.number)) {
+            return Ok(false);
+        }
         let name = self.to.blob(&file).map_err(CopyError::Target)?;
-        if len == entry.len && self.is_same(&name, entry, frames)? {
+        if self.is_same(&name, entry, frames)? {
             return Ok(true);
         }
         // Only versions of its own epoch and later ones can name it.
@@ -193,8 +203,14 @@ impl Copier<'_> {
 
     fn is_same(&self, name: &BlobName, entry: &SegmentEntry, frames: &[Frame]) -> Result<bool, CopyError> {
         let ours = self.from.blob(name.file()).map_err(CopyError::Source)?;
-        let ours = self.from.tier().open(&ours).map_err(CopyError::Source)?;
-        let theirs = self.to.tier().open(name).map_err(CopyError::Target)?;
+        let ours = unpacked::open(&**self.from.tier(), &ours, entry.len).map_err(CopyError::Source)?;
+        let theirs = match unpacked::open(&**self.to.tier(), name, entry.len) {
+            Err(TierError::Damaged { .. }) => return Ok(false),
+            theirs => theirs.map_err(CopyError::Target)?,
+        };
+        if theirs.len() != entry.len {
+            return Ok(false);
+        }
         for offset in [0, entry.len.saturating_sub(ENDS)] {
             let len = usize::try_from(ENDS.min(entry.len - offset)).unwrap_or(0);
             let (mut a, mut b) = (vec![0; len], vec![0; len]);
@@ -216,19 +232,21 @@ impl Copier<'_> {
         let file = names::segment_name(entry.epoch, entry.number);
         let object = self.from.object(&file);
         let source = self.from.blob(&file).map_err(CopyError::Source)?;
-        let blob = self.from.tier().open(&source).map_err(CopyError::Source)?;
+        let blob = unpacked::open(&**self.from.tier(), &source, entry.len).map_err(CopyError::Source)?;
         if blob.len() != entry.len {
             return Err(CopyError::Source(TierError::Short { object, len: blob.len() }));
         }
         let name = self.to.blob(&file).map_err(CopyError::Target)?;
         let mut writer = self.to.tier().create(&name, Some(entry.len)).map_err(CopyError::Target)?;
         let mut check = SegmentCheck::new(entry, frames);
+        let packing = self.pace.packing().filter(|_| self.way == Way::Down);
+        let mut packer = packing.map(|packing| SegmentPacker::new(packing, entry.len));
         let mut failed = None;
         let damaged =
             |(offset, what)| CopyError::Source(TierError::Damaged { object: object.clone(), offset, what });
         let read = read_all(&*blob, entry.len, self.pace.piece().clamp(ENDS, PIECE), |piece| {
             let checked = check.feed(piece).map_err(damaged);
-            failed = checked.and_then(|()| self.piece(&mut *writer, piece)).err();
+            failed = checked.and_then(|()| self.pass_on(&mut *writer, packer.as_mut(), piece)).err();
             Ok(failed.is_none())
         });
         read.map_err(CopyError::Source)?;
@@ -236,17 +254,46 @@ impl Copier<'_> {
             return Err(error);
         }
         check.finish().map_err(damaged)?;
-        writer.finish().map_err(CopyError::Target)?;
+        let end = packer.map(|packer| packer.end()).unwrap_or_default();
+        self.send(&mut *writer, &end)?;
+        let finish = || writer.finish().map_err(CopyError::Target);
+        match packing {
+            Some(packing) => packing.link.measure(0, finish)?,
+            None => finish()?,
+        };
         self.way.point("cascade-segment", "fetch-segment");
         Ok(())
     }
 
-    fn piece(&self, writer: &mut dyn BlobWriter, piece: &[u8]) -> Result<(), CopyError> {
-        if !self.pace.pass(piece.len() as u64) {
-            return Err(CopyError::Stopped);
+    /// Writes the next bytes of a segment, packed or as they are.
+    fn pass_on(
+        &self,
+        writer: &mut dyn BlobWriter,
+        packer: Option<&mut SegmentPacker<'_>>,
+        piece: &[u8],
+    ) -> Result<(), CopyError> {
+        match packer {
+            Some(packer) => packer.take(piece, &mut |data| self.send(writer, data))?,
+            None => self.send(writer, piece)?,
         }
-        writer.append(piece).map_err(CopyError::Target)?;
+        self.pace.done(piece.len() as u64);
         self.way.point("cascade-piece", "fetch-piece");
+        Ok(())
+    }
+
+    /// Writes what goes over the link, as fast as it may.
+    fn send(&self, writer: &mut dyn BlobWriter, data: &[u8]) -> Result<(), CopyError> {
+        let piece = usize::try_from(self.pace.piece().clamp(ENDS, PIECE)).unwrap_or(ENDS as usize);
+        for piece in data.chunks(piece) {
+            if !self.pace.pass(piece.len() as u64) {
+                return Err(CopyError::Stopped);
+            }
+            let mut append = || writer.append(piece).map_err(CopyError::Target);
+            match self.pace.packing() {
+                Some(packing) => packing.link.measure(piece.len() as u64, append)?,
+                None => append()?,
+            }
+        }
         Ok(())
     }
 

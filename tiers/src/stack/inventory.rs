@@ -13,6 +13,7 @@ use crate::format::manifest::{MAX_LEN, Manifest, SegmentEntry};
 use crate::names::{self, FileName};
 use crate::tier::{Blob, TierError, read_whole};
 use crate::tier_folder::TierFolder;
+use crate::unpacked;
 use holdfast_image::Epoch;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -87,9 +88,12 @@ impl TierFolder {
         manifest.segments().map_err(|error| damaged(&object, error))
     }
 
-    /// Opens a blob that must be there.
+    /// Opens a blob that must be there; a segment as it was before it was packed.
     pub(crate) fn open(&self, file: &str) -> Result<Box<dyn Blob>, TierError> {
-        self.tier().open(&self.blob(file)?)
+        match names::parse_name(file) {
+            Some(FileName::Segment(..)) => unpacked::open(&**self.tier(), &self.blob(file)?, u64::MAX),
+            _ => self.tier().open(&self.blob(file)?),
+        }
     }
 
     /// A blob that must be there.

@@ -45,6 +45,7 @@ fn move_down(job: &Job, keep: usize) {
         keep_in_memory: keep,
         tiers: vec!["local".parse().unwrap()],
         open: Arc::new(|_| Err(TierError::NotFound { object: "not asked for".into() })),
+        pack: false,
         on_thread: || (),
         on_failure: Box::new(|_, _| ()),
     };

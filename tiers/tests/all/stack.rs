@@ -6,12 +6,15 @@ use crate::common::{
 };
 use holdfast_image::Epoch;
 use holdfast_image::pages::Inherited;
+use holdfast_tiers::codec::{Codec, Compression};
 use holdfast_tiers::stack::{
-    Activity, Cascade, CascadeOptions, CopyError, LocalRules, Pace, TierRecord, TierSpec, TierState,
+    Activity, Cascade, CascadeOptions, CopyError, LocalRules, Pace, Packing, TierRecord, TierSpec, TierState,
     TiersRecord, Way, copy_version,
 };
 use holdfast_tiers::tier::{LocalTier, Tier, TierError};
-use holdfast_tiers::{Job, JobLock, Lineage, STACK_POINTS, Store, TierFolder};
+use holdfast_tiers::{
+    Image, ImageInfo, Job, JobLock, Lineage, PipelineOptions, STACK_POINTS, Store, TierFolder,
+};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -92,6 +95,7 @@ fn cascade(
         tiers,
         pinned: None,
         open: Arc::new(open),
+        pack: false,
         on_thread: || (),
         on_failure: Box::new(|_, _| ()),
     };
@@ -449,4 +453,82 @@ fn a_copy_that_is_stopped_leaves_no_version() {
     assert!(copied.bytes > 0 && copied.found == 0);
     let again = copy_version(from, &to, Epoch(1), None, Way::Down, &Free).unwrap();
     assert!(again.bytes == 0 && again.found > 0, "{again:?}");
+}
+
+/// Packs for a link of this rate.
+struct Narrow(Packing);
+
+impl Pace for Narrow {
+    fn begin(&self, _total: u64) {}
+    fn pass(&self, _bytes: u64) -> bool {
+        true
+    }
+    fn packing(&self) -> Option<&Packing> {
+        Some(&self.0)
+    }
+}
+
+/// Bytes of segments below.
+fn stored(root: &Path) -> u64 {
+    let len = |name: &String| fs::metadata(root.join(FOLDER).join(name)).unwrap().len();
+    segments(root).iter().map(len).sum()
+}
+
+#[test]
+fn segments_are_packed_for_a_narrow_link_and_read_from_there_as_they_were() {
+    let dir = TempDir::new();
+    let root = dir.0.join("pfs");
+    // Raw frames of text, over several stripes.
+    let job = Store::open(&dir.store()).unwrap().create_job("job").unwrap();
+    let lock = job.lock().unwrap();
+    let source = MemorySource::new(vec![run(1000, 700)], |page| match page % 7 {
+        0 => Content::Noise,
+        _ => Content::Text,
+    });
+    let options = PipelineOptions { compression: Compression::By(Codec::Raw), ..options(1) };
+    let mut writer = job.begin(&lock, Epoch(1), None).unwrap();
+    writer.write_pages(&source, &Inherited::default(), &options, &|_| ()).unwrap();
+    writer.commit(commit_record()).unwrap();
+    let plain = fs::read(job.dir().join("segment-000001-000")).unwrap();
+    let (from, to) = (job.folder(), at(&root));
+    let pace = Narrow(Packing::new(Some(1 << 20)));
+    let copied = copy_version(from, &to, Epoch(1), Some(b"{}"), Way::Down, &pace).unwrap();
+    assert_eq!(copied.bytes, plain.len() as u64);
+    assert!(stored(&root) < copied.bytes / 2, "{} of {}", stored(&root), copied.bytes);
+    let again = copy_version(from, &to, Epoch(1), Some(b"{}"), Way::Down, &Free).unwrap();
+    assert!(again.bytes == 0 && again.found == 1, "{again:?}");
+    // Read where it lies, beside others, and copied back byte for byte.
+    let image = Image::open(std::slice::from_ref(&to), Epoch(1)).unwrap();
+    image.verify(&|_| ()).unwrap();
+    assert!(read_all(&image).unwrap() == source.pages);
+    assert!(ImageInfo::of_folder(&to).unwrap()[0].complete);
+    comes_back(&root, &dir.0.join("other"), 1, &source.pages);
+    assert!(fs::read(dir.0.join("other/job/segment-000001-000")).unwrap() == plain);
+    // A byte that changed is found by whoever needs it, and made up for by another tier.
+    let path = root.join(FOLDER).join("segment-000001-000");
+    let packed = fs::read(&path).unwrap();
+    for at in (0..packed.len()).step_by(packed.len() / 50) {
+        let mut bad = packed.clone();
+        bad[at] ^= 0x20;
+        fs::write(&path, bad).unwrap();
+        let there = Image::open(std::slice::from_ref(&to), Epoch(1)).and_then(|image| image.verify(&|_| ()));
+        assert!(there.is_err(), "byte {at}");
+        let either = Image::open(&[to.clone(), from.clone()], Epoch(1)).unwrap();
+        assert!(read_all(&either).unwrap() == source.pages, "byte {at}");
+    }
+    fs::write(&path, &packed[..packed.len() - 1]).unwrap();
+    assert!(Image::open(&[to], Epoch(1)).is_err());
+}
+
+#[test]
+fn what_does_not_become_smaller_is_copied_as_it_is() {
+    let dir = TempDir::new();
+    let root = dir.0.join("pfs");
+    let world = World::checkpoints(&dir.store(), 1);
+    let pace = Narrow(Packing::new(Some(1 << 20)));
+    copy_version(world.job.folder(), &at(&root), Epoch(1), None, Way::Down, &pace).unwrap();
+    for name in segments(&root) {
+        let (ours, theirs) = (world.job.dir().join(&name), root.join(FOLDER).join(&name));
+        assert!(fs::read(ours).unwrap() == fs::read(theirs).unwrap());
+    }
 }

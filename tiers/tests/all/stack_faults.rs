@@ -72,6 +72,7 @@ impl World {
             tiers: vec![KEEP.parse().unwrap()],
             pinned: None,
             open: Arc::new(open),
+            pack: false,
             on_thread: || (),
             on_failure: Box::new(|_, _| ()),
         })

@@ -1,0 +1,149 @@
+//! Segments as whoever reads them sees them: one that is packed ([`crate::format::packed`]) is unpacked on the way.
+//!
+//! Called by whatever opens a segment, on any tier. Invariants: what comes out has matched the checksum of its stripe,
+//! but for stripes that are stored as they are: frames have checksums of their own; memory is a few stripes per thread.
+//! Fails by: [`TierError::Damaged`], which names the blob and the stripe.
+
+use crate::codec::{Codec, decode};
+use crate::format::packed::{STRIPE, Stripe, TAIL, TRAILER_LEN, Trailer, stripe_len};
+use crate::format::{FormatError, HEADER_LEN};
+use crate::tier::{Blob, BlobName, Tier, TierError};
+use std::cell::RefCell;
+use std::fs::File;
+use std::sync::atomic::{AtomicU64, Ordering};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Unpacked stripes that a thread keeps: a frame may lie in two, and neighbours are read one after the other.
+const KEPT: usize = 3;
+
+/// Buffers of one thread.
+#[derive(Default)]
+struct Scratch {
+    /// Serial of the blob, number of the stripe, and its bytes; the last one used at the end.
+    kept: Vec<(u64, u64, Vec<u8>)>,
+    stored: Vec<u8>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// A packed segment.
+struct Unpacked {
+    blob: Box<dyn Blob>,
+    /// For messages.
+    object: String,
+    serial: u64,
+    len: u64,
+    /// With where each begins.
+    stripes: Vec<(u64, Stripe)>,
+    /// Where the tail begins.
+    tail: u64,
+}
+
+/// Opens a segment that has, or should have, `len` bytes. What is returned may have another length.
+///
+/// # Errors
+/// Of the tier; it is packed, and damaged.
+pub(crate) fn open(tier: &dyn Tier, name: &BlobName, len: u64) -> Result<Box<dyn Blob>, TierError> {
+    let blob = tier.open(name)?;
+    if blob.len() == len || blob.len() < TAIL + TRAILER_LEN {
+        return Ok(blob);
+    }
+    let object = || format!("{}/{name}", tier.info().name.trim_end_matches('/'));
+    let damaged = |error| damaged(object(), error);
+    let mut trailer = [0; HEADER_LEN];
+    blob.read_at(blob.len() - TRAILER_LEN, &mut trailer)?;
+    let Some(trailer) = Trailer::decode(&trailer, blob.len()).map_err(damaged)? else { return Ok(blob) };
+    let (at, table_len) = trailer.table();
+    let mut table = vec![0; table_len];
+    blob.read_at(at, &mut table)?;
+    let (stripes, tail) = trailer.stripes(&table).map_err(damaged)?;
+    static SERIAL: AtomicU64 = AtomicU64::new(0);
+    let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+    Ok(Box::new(Unpacked { blob, object: object(), serial, len: trailer.segment_len, stripes, tail }))
+}
+
+fn damaged(object: String, error: FormatError) -> TierError {
+    let (offset, what) = match error {
+        FormatError::Bad { offset, what } => (offset, what),
+        FormatError::Version { found } => (8, format!("format version {found} is newer than this holdfast")),
+    };
+    TierError::Damaged { object, offset, what }
+}
+
+impl Unpacked {
+    /// Fills `raw`, which is as long as the stripe.
+    fn stripe(&self, number: usize, stored: &mut Vec<u8>, raw: &mut [u8]) -> Result<(), TierError> {
+        let (offset, stripe) = self.stripes[number];
+        stored.resize(stripe.stored_len as usize, 0);
+        self.blob.read_at(offset, stored)?;
+        let what = match xxh3_64(stored) == stripe.checksum {
+            true => decode(stripe.codec, stored, raw),
+            false => Err(format!("a stripe of {} bytes does not match its checksum", stripe.stored_len)),
+        };
+        what.map_err(|what| TierError::Damaged { object: self.object.clone(), offset, what })
+    }
+
+    /// Fills `out` from byte `from` of a stripe on.
+    fn part(&self, number: u64, from: u64, out: &mut [u8]) -> Result<(), TierError> {
+        let at = usize::try_from(number).unwrap_or(usize::MAX);
+        let (offset, stripe) = self.stripes[at];
+        if stripe.codec == Codec::Raw {
+            return self.blob.read_at(offset + from, out);
+        }
+        SCRATCH.with_borrow_mut(|Scratch { kept, stored }| {
+            let len = usize::try_from(stripe_len(self.len, number)).unwrap_or(0);
+            let found = kept.iter().position(|(serial, kept, _)| (*serial, *kept) == (self.serial, number));
+            if found.is_none() && out.len() == len {
+                return self.stripe(at, stored, out);
+            }
+            let holds = match found {
+                Some(position) => kept.remove(position),
+                None => {
+                    let spare = if kept.len() == KEPT { kept.remove(0).2 } else { Vec::new() };
+                    let mut holds = (self.serial, number, spare);
+                    holds.2.resize(len, 0);
+                    self.stripe(at, stored, &mut holds.2)?;
+                    holds
+                }
+            };
+            let from = usize::try_from(from).unwrap_or(usize::MAX);
+            out.copy_from_slice(&holds.2[from..from + out.len()]);
+            kept.push(holds);
+            Ok(())
+        })
+    }
+}
+
+impl Blob for Unpacked {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), TierError> {
+        let end = offset.checked_add(buffer.len() as u64);
+        if end.is_none_or(|end| end > self.len) {
+            return Err(TierError::Short { object: self.object.clone(), len: self.len });
+        }
+        let (mut at, mut rest) = (offset, buffer);
+        let tail = self.len - TAIL;
+        while !rest.is_empty() {
+            if at >= tail {
+                return self.blob.read_at(self.tail + (at - tail), rest);
+            }
+            let (number, from) = (at / STRIPE, at % STRIPE);
+            let here = stripe_len(self.len, number) - from;
+            let here = usize::try_from(here).unwrap_or(usize::MAX).min(rest.len());
+            let (now, later) = rest.split_at_mut(here);
+            self.part(number, from, now)?;
+            at += here as u64;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn mapping(&self) -> Option<(&File, u64)> {
+        None
+    }
+}
