@@ -39,8 +39,11 @@ impl Job {
         // Opened: a job that deletes its image meanwhile does not make it a broken one here.
         let image = self.open_image(epoch)?;
         for (entry, segment) in image.tables.entries.iter().zip(&image.tables.segments) {
+            let path = to.dir().join(names::segment_name(entry.epoch, entry.number));
+            // What is there is of an attempt that did not end.
+            files::remove(&path)?;
             if let Some(there) = segment.mappable().filter(|there| there.begin == 0) {
-                link(there.file, &to.dir().join(names::segment_name(entry.epoch, entry.number)))?;
+                link(there.file, &path);
             }
         }
         copy_version(self.folder(), to.folder(), epoch, None, Way::Down, &Unhurried).map(drop).map_err(
@@ -52,12 +55,9 @@ impl Job {
     }
 }
 
-/// A second name for an open file, as far as that is possible: else it is copied. What is there is of an attempt that
-/// did not end.
-fn link(file: &File, to: &Path) -> Result<(), StoreError> {
-    files::remove(to)?;
+/// A second name for an open file, as far as that is possible: else it is copied.
+fn link(file: &File, to: &Path) {
     // open(2), O_TMPFILE: a link to a descriptor, without privileges.
     let from = format!("/proc/self/fd/{}", file.as_raw_fd());
     let _ = linkat(AT_FDCWD, from.as_str(), AT_FDCWD, to, AtFlags::AT_SYMLINK_FOLLOW);
-    Ok(())
 }

@@ -12,7 +12,7 @@ pub const POINTS: &[&str] =
     &["segment-created", "segment-half", "segment-synced", "manifest-temp", "manifest-renamed"];
 
 /// The steps of the cascade (down) and of a fetch (up): after each piece of a segment, each segment, the recipe, the
-/// manifest; and of what a lower tier gives up: after each blob.
+/// manifest; and of what a lower tier, or memory, gives up: after each blob.
 pub const STACK_POINTS: &[&str] = &[
     "cascade-piece",
     "cascade-segment",
@@ -21,6 +21,7 @@ pub const STACK_POINTS: &[&str] = &[
     "remove-manifest",
     "remove-recipe",
     "remove-segment",
+    "memory-left",
     "fetch-piece",
     "fetch-segment",
     "fetch-recipe",

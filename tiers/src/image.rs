@@ -8,7 +8,7 @@
 
 use crate::StoreError;
 use crate::codec::Codec;
-use crate::format::manifest::{Figures, MAX_LEN, Place, Record};
+use crate::format::manifest::{Figures, MAX_LEN, Place, Record, SegmentEntry};
 use crate::format::segment::Frame;
 use crate::image_info::{ImageInfo, open_manifest};
 use crate::names;
@@ -16,14 +16,18 @@ use crate::segment_file::{Detour, SegmentFile};
 use crate::served_pages::ServedPages;
 use crate::shared_pages::SharedPages;
 use crate::tables::Tables;
+use crate::tier::{TierError, read_whole};
 use crate::tier_folder::TierFolder;
+use crate::workers;
 use holdfast_image::bytes::Name;
 use holdfast_image::manifest::{EpochFigures, FlushFigures, StopBreakdown};
 use holdfast_image::pages::{Extent, ExtentSource};
 use holdfast_image::{Epoch, PAGE_SIZE};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// An image whose manifest is intact.
 pub struct Image {
@@ -84,10 +88,15 @@ impl Image {
     /// Opens it by the manifest in one folder.
     fn open_by(folder: &TierFolder, folders: &[TierFolder], epoch: Epoch) -> Result<Image, StoreError> {
         let name = names::manifest_name(epoch);
-        let Some(bytes) = folder.read(&name, MAX_LEN)? else {
-            return Err(StoreError::NoImage { path: folder.shown(), epoch });
+        let blob = match folder.open(&name) {
+            Err(TierError::NotFound { .. }) => {
+                return Err(StoreError::NoImage { path: folder.shown(), epoch });
+            }
+            blob => blob?,
         };
-        Image::decode(folder.address(&name), &folders[0], (epoch, &bytes), folders)
+        let bytes = read_whole(&*blob, MAX_LEN, || folder.object(&name))?;
+        let is_far = blob.mapping().is_none();
+        Image::decode(folder.address(&name), &folders[0], (epoch, &bytes), (folders, is_far))
     }
 
     /// What a manifest tells: an image whose pages cannot be read, but all else. `job`: the job's folder.
@@ -95,15 +104,16 @@ impl Image {
     /// # Errors
     /// It is damaged, or that of another image.
     pub fn of_manifest(job: &TierFolder, epoch: Epoch, manifest: &[u8]) -> Result<Image, StoreError> {
-        Image::decode(job.address(&names::manifest_name(epoch)), job, (epoch, manifest), &[])
+        Image::decode(job.address(&names::manifest_name(epoch)), job, (epoch, manifest), (&[], false))
     }
 
     /// `path`: of the manifest, for messages. `folders`: where segments are looked for; in none, they are not opened.
+    /// `is_far`: the manifest was read from a server.
     fn decode(
         path: PathBuf,
         first: &TierFolder,
         (epoch, bytes): (Epoch, &[u8]),
-        folders: &[TierFolder],
+        (folders, is_far): (&[TierFolder], bool),
     ) -> Result<Image, StoreError> {
         let manifest = open_manifest(&path, epoch, bytes)?;
         let damaged = StoreError::format(&path);
@@ -114,12 +124,11 @@ impl Image {
         let frames = manifest.frames(&entries).map_err(&damaged)?;
         let index = manifest.index(&frames).map_err(&damaged)?;
         let info = ImageInfo::new(epoch, &figures, bytes.len() as u64, &entries);
-        let open = |entry| match folders {
-            [] => Ok(SegmentFile::nowhere(entry)),
-            folders => SegmentFile::open(folders, entry),
+        let open = match folders {
+            [] => entries.iter().map(|entry| Arc::new(SegmentFile::nowhere(entry))).collect(),
+            folders => open_all(folders, &entries, is_far)?,
         };
-        let open: Result<Vec<_>, _> = entries.iter().map(|entry| open(entry).map(Arc::new)).collect();
-        let tables = Arc::new(Tables::new(first, epoch, entries, open?, frames, index));
+        let tables = Arc::new(Tables::new(first, epoch, entries, open, frames, index));
         let extents = extents(&tables, None);
         let manifest = (path, manifest.record_offset());
         Ok(Image {
@@ -253,6 +262,29 @@ impl Image {
     pub fn dir(&self) -> PathBuf {
         self.tables.folder.shown()
     }
+}
+
+/// Opens all segments; those of a server several at a time, for each takes some of its answers.
+fn open_all(
+    folders: &[TierFolder],
+    entries: &[SegmentEntry],
+    is_far: bool,
+) -> Result<Vec<Arc<SegmentFile>>, StoreError> {
+    if !is_far {
+        return entries.iter().map(|entry| SegmentFile::open(folders, entry).map(Arc::new)).collect();
+    }
+    let (next, open) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    let work = |_| {
+        while let Some((number, entry)) = entries.iter().enumerate().nth(next.fetch_add(1, Ordering::Relaxed))
+        {
+            let segment = SegmentFile::open(folders, entry)
+                .inspect_err(|_| next.store(entries.len(), Ordering::Relaxed))?;
+            open.lock().insert(number, Arc::new(segment));
+        }
+        Ok::<(), StoreError>(())
+    };
+    workers::run("open", 0..workers::count(entries.len(), true), work)?;
+    Ok(open.into_inner().into_values().collect())
 }
 
 /// The page index as extents; neighbours in the program that are neighbours in one file as well become one.

@@ -5,10 +5,12 @@ use crate::format::manifest::{Figures, MAX_LEN, Manifest, SegmentEntry};
 use crate::names::{self, FileName};
 use crate::tier::Entry;
 use crate::tier_folder::TierFolder;
-use crate::unpacked;
+use crate::unpacked::PlainLengths;
 use holdfast_image::record::UnsavedFile;
 use holdfast_image::{Epoch, PAGE_SIZE};
 use serde::Serialize;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
@@ -70,8 +72,9 @@ impl ImageInfo {
     /// # Errors
     /// The folder cannot be listed.
     pub fn of_folder(folder: &TierFolder) -> Result<Vec<ImageInfo>, StoreError> {
-        let found = folder.list()?;
+        let found = Found::of(folder)?;
         let mut images: Vec<ImageInfo> = found
+            .blobs
             .iter()
             .filter_map(|(name, entry)| match name {
                 FileName::Manifest(epoch) => Some(ImageInfo::read(folder, &found, *epoch, entry)),
@@ -83,7 +86,7 @@ impl ImageInfo {
     }
 
     /// Reads a manifest as far as a listing needs it.
-    fn read(folder: &TierFolder, found: &[(FileName, Entry)], epoch: Epoch, entry: &Entry) -> ImageInfo {
+    fn read(folder: &TierFolder, found: &Found, epoch: Epoch, entry: &Entry) -> ImageInfo {
         let path = &folder.address(entry.name.file());
         let read = || {
             let Some(bytes) = folder.read(entry.name.file(), MAX_LEN)? else {
@@ -97,15 +100,20 @@ impl ImageInfo {
         match read() {
             Ok((len, figures, segments)) => {
                 let mut info = ImageInfo::new(epoch, &figures, len, &segments);
-                info.broken = segments.iter().find_map(|segment| missing(folder, found, segment));
+                info.broken = segments.iter().find_map(|segment| found.missing(folder, segment));
                 info.complete = info.broken.is_none();
                 info
             }
-            Err(error) => ImageInfo::broken(found, epoch, entry, &error),
+            Err(error) => ImageInfo::broken(&found.blobs, epoch, entry, &error),
         }
     }
 
-    fn broken(found: &[(FileName, Entry)], epoch: Epoch, entry: &Entry, error: &StoreError) -> ImageInfo {
+    fn broken(
+        found: &BTreeMap<FileName, Entry>,
+        epoch: Epoch,
+        entry: &Entry,
+        error: &StoreError,
+    ) -> ImageInfo {
         let created = entry.modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         let own = found.iter().filter(|(name, _)| name.epoch() == epoch);
         let bytes = own.fold(0_u64, |sum, (_, entry)| sum.saturating_add(entry.len));
@@ -141,23 +149,29 @@ pub(crate) fn open_manifest<'a>(
     Ok(manifest)
 }
 
-/// Why a segment is not among the blobs that were `found`, as far as their lengths tell.
-pub(crate) fn missing(
-    folder: &TierFolder,
-    found: &[(FileName, Entry)],
-    segment: &SegmentEntry,
-) -> Option<String> {
-    let path = folder.address(&names::segment_name(segment.epoch, segment.number));
-    let wanted = FileName::Segment(segment.epoch, segment.number);
-    match found.iter().find(|(name, _)| *name == wanted) {
-        Some((_, entry)) if entry.len == segment.len => None,
-        // It may be packed.
-        Some((_, entry)) => match unpacked::open(&**folder.tier(), &entry.name, segment.len) {
-            Ok(blob) if blob.len() == segment.len => None,
-            Ok(blob) => Some(wrong_len(&path, blob.len(), segment.len).to_string()),
+/// What a folder has, for the question whether an image has all that it needs.
+pub(crate) struct Found {
+    blobs: BTreeMap<FileName, Entry>,
+    lengths: RefCell<PlainLengths>,
+}
+
+impl Found {
+    pub(crate) fn of(folder: &TierFolder) -> Result<Found, StoreError> {
+        Ok(Found { blobs: folder.list()?.into_iter().collect(), lengths: RefCell::default() })
+    }
+
+    /// Why a segment is not there, as far as its length tells.
+    pub(crate) fn missing(&self, folder: &TierFolder, segment: &SegmentEntry) -> Option<String> {
+        let path = folder.address(&names::segment_name(segment.epoch, segment.number));
+        let Some(entry) = self.blobs.get(&FileName::Segment(segment.epoch, segment.number)) else {
+            return Some(StoreError::Missing { path }.to_string());
+        };
+        match self.lengths.borrow_mut().of(&**folder.tier(), entry, segment.len) {
+            Ok(Ok(len)) if len == segment.len => None,
+            Ok(Ok(len)) => Some(wrong_len(&path, len, segment.len).to_string()),
+            Ok(Err(why)) => Some(why),
             Err(error) => Some(error.to_string()),
-        },
-        None => Some(StoreError::Missing { path }.to_string()),
+        }
     }
 }
 

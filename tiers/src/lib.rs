@@ -46,6 +46,7 @@ mod names;
 mod pipeline;
 pub mod policy;
 mod read;
+mod read_ahead;
 mod segment_file;
 mod segment_writer;
 mod served_pages;

@@ -12,6 +12,7 @@
 //! a blob that finds no room in memory goes to the folder, with what was written of it so far.
 //! Fails by: the error of the folder; of the memory tier only for what only memory has.
 
+use crate::fault;
 use crate::format::manifest::Manifest;
 use crate::names::{self, FileName};
 use crate::tier::posix;
@@ -196,6 +197,7 @@ impl MemoryFirst {
         let mut free = 0;
         for entry in self.0.in_both()?.into_iter().filter(|entry| !needed.contains(entry.name.file())) {
             self.0.memory.remove(&entry.name)?;
+            fault::point("memory-left");
             free += entry.len;
         }
         Ok(free)

@@ -5,7 +5,7 @@
 use holdfast_image::Epoch;
 
 /// What a name in a job's folder means.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum FileName {
     Manifest(Epoch),
     Segment(Epoch, u32),

@@ -20,12 +20,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::thread;
 
 /// Frames that a verifying thread takes at once.
 const FRAMES_AT_ONCE: usize = 16;
 
 impl Image {
+    /// Whether some of it is read from a server: several readers at once are faster there than one.
+    pub fn is_far(&self) -> bool {
+        self.tables.segments.iter().any(|segment| segment.mapped().is_none())
+    }
+
     /// Calls `check` for all frames that `wanted` names, on all processors. The first error ends it.
     pub(crate) fn for_frames<E: From<StoreError> + Send>(
         &self,
@@ -33,23 +37,27 @@ impl Image {
         check: &(dyn Fn(usize, &mut Scratch) -> Result<(), E> + Sync),
     ) -> Result<(), E> {
         let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let (count, is_far) = (self.tables.frames.len(), self.is_far());
+        let at_once = match is_far {
+            // Enough for all threads.
+            true => (count / (2 * workers::count(count, true))).clamp(1, FRAMES_AT_ONCE),
+            false => FRAMES_AT_ONCE,
+        };
         let work = |_| {
             let mut scratch = Scratch::default();
             while !failed.load(Ordering::Relaxed) {
-                let from = next.fetch_add(FRAMES_AT_ONCE, Ordering::Relaxed);
+                let from = next.fetch_add(at_once, Ordering::Relaxed);
                 let Some(rest) = self.tables.frames.get(from..).filter(|rest| !rest.is_empty()) else {
                     break;
                 };
-                let frames = (from..).zip(rest.iter().take(FRAMES_AT_ONCE));
+                let frames = (from..).zip(rest.iter().take(at_once));
                 for (number, _) in frames.filter(|(number, frame)| wanted(*number, frame)) {
                     check(number, &mut scratch).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
                 }
             }
             Ok(())
         };
-        let threads = thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let threads = threads.min(self.tables.frames.len().div_ceil(FRAMES_AT_ONCE));
-        workers::run("verify", 0..threads.max(1), work)
+        workers::run("verify", 0..workers::count(count.div_ceil(at_once), is_far), work)
     }
 
     /// Reads every byte of every frame and every header, and unpacks what is compressed. `progress` gets the bytes

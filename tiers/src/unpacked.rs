@@ -7,8 +7,9 @@
 use crate::codec::{Codec, decode};
 use crate::format::packed::{STRIPE, Stripe, TAIL, TRAILER_LEN, Trailer, stripe_len};
 use crate::format::{FormatError, HEADER_LEN};
-use crate::tier::{Blob, BlobName, Tier, TierError};
+use crate::tier::{Blob, BlobName, Entry, Tier, TierError};
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::atomic::{AtomicU64, Ordering};
 use xxhash_rust::xxh3::xxh3_64;
@@ -41,6 +42,9 @@ struct Unpacked {
     tail: u64,
 }
 
+/// Bytes at the end of a blob that are read at once: trailer and table of a segment of 1 GiB.
+const END: u64 = 16 << 10;
+
 /// Opens a segment that has, or should have, `len` bytes. What is returned may have another length.
 ///
 /// # Errors
@@ -51,25 +55,57 @@ pub(crate) fn open(tier: &dyn Tier, name: &BlobName, len: u64) -> Result<Box<dyn
         return Ok(blob);
     }
     let object = || format!("{}/{name}", tier.info().name.trim_end_matches('/'));
-    let damaged = |error| damaged(object(), error);
-    let mut trailer = [0; HEADER_LEN];
-    blob.read_at(blob.len() - TRAILER_LEN, &mut trailer)?;
-    let Some(trailer) = Trailer::decode(&trailer, blob.len()).map_err(damaged)? else { return Ok(blob) };
+    let damaged = |error: FormatError| {
+        let (offset, what) = error.place();
+        TierError::Damaged { object: object(), offset, what }
+    };
+    let mut end = vec![0; usize::try_from(blob.len().min(END)).unwrap_or(0)];
+    blob.read_at(blob.len() - end.len() as u64, &mut end)?;
+    let Some((before, trailer)) = end.split_last_chunk::<HEADER_LEN>() else { return Ok(blob) };
+    let Some(trailer) = Trailer::decode(trailer, blob.len()).map_err(damaged)? else { return Ok(blob) };
     let (at, table_len) = trailer.table();
-    let mut table = vec![0; table_len];
-    blob.read_at(at, &mut table)?;
+    let table = match before.len().checked_sub(table_len) {
+        Some(from) => before[from..].to_vec(),
+        None => {
+            let mut table = vec![0; table_len];
+            blob.read_at(at, &mut table)?;
+            table
+        }
+    };
     let (stripes, tail) = trailer.stripes(&table).map_err(damaged)?;
     static SERIAL: AtomicU64 = AtomicU64::new(0);
     let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
     Ok(Box::new(Unpacked { blob, object: object(), serial, len: trailer.segment_len, stripes, tail }))
 }
 
-fn damaged(object: String, error: FormatError) -> TierError {
-    let (offset, what) = match error {
-        FormatError::Bad { offset, what } => (offset, what),
-        FormatError::Version { found } => (8, format!("format version {found} is newer than this holdfast")),
-    };
-    TierError::Damaged { object, offset, what }
+/// How long segments in a listing are without packing. Each is looked at once.
+#[derive(Default)]
+pub(crate) struct PlainLengths(BTreeMap<BlobName, Result<u64, String>>);
+
+impl PlainLengths {
+    /// The length of one that should have `len` bytes; or why it cannot be told.
+    ///
+    /// # Errors
+    /// The tier cannot be asked.
+    pub(crate) fn of(
+        &mut self,
+        tier: &dyn Tier,
+        entry: &Entry,
+        len: u64,
+    ) -> Result<Result<u64, String>, TierError> {
+        if entry.len == len {
+            return Ok(Ok(len));
+        }
+        if let Some(known) = self.0.get(&entry.name) {
+            return Ok(known.clone());
+        }
+        let found = match open(tier, &entry.name, len) {
+            Ok(blob) => Ok(blob.len()),
+            Err(error @ (TierError::Unavailable { .. } | TierError::Settings { .. })) => return Err(error),
+            Err(error) => Err(error.to_string()),
+        };
+        Ok(self.0.entry(entry.name.clone()).or_insert(found).clone())
+    }
 }
 
 impl Unpacked {

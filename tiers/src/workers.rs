@@ -4,6 +4,17 @@
 
 use std::thread;
 
+/// So many at least ask a server: it answers each after a while, and several at once as fast as one.
+const FAR: usize = 8;
+
+/// How many workers there should be for so many parts of work: one for each processor. `is_far`: what they wait for is
+/// a server.
+pub(crate) fn count(parts: usize, is_far: bool) -> usize {
+    let processors = thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let most = if is_far { processors.max(FAR) } else { processors };
+    most.min(parts).max(1)
+}
+
 /// Calls `work` once for each of `shares`, for the first in this thread and for each other in a thread called `name`.
 ///
 /// The workers must share the whole among themselves as they go: a thread that cannot be started leaves its work to the

@@ -15,7 +15,7 @@ use crate::dedup::Dedup;
 use crate::fault;
 use crate::format::manifest::{Figures, MAX_LEN, Parts, Place, Record};
 use crate::hashes::Hashes;
-use crate::image_info::{ImageInfo, missing};
+use crate::image_info::{Found, ImageInfo};
 use crate::lineage::Lineage;
 use crate::link_meter::LinkMeter;
 use crate::locations::{Located, overlap, overlay, pages_of, pick};
@@ -371,8 +371,8 @@ impl ImageWriter {
         if inherited.is_empty() {
             return Ok(());
         }
-        let found = self.folder.list()?;
-        let gone = inherited.iter().find_map(|entry| Some((entry, missing(&self.folder, &found, entry)?)));
+        let found = Found::of(&self.folder)?;
+        let gone = inherited.iter().find_map(|entry| Some((entry, found.missing(&self.folder, entry)?)));
         gone.map_or(Ok(()), |(entry, why)| {
             let path = self.folder.address(&names::segment_name(entry.epoch, entry.number));
             Err(StoreError::corrupt(&path, 0, format!("a segment of the parent is gone: {why}")))

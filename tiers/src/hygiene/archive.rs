@@ -18,8 +18,9 @@ use crate::format::manifest::{MAX_LEN, Record, SegmentEntry};
 use crate::format::segment::Frame;
 use crate::format::{FormatError, HEADER_LEN};
 use crate::names;
+use crate::read_ahead::read_ahead;
 use crate::stack::SegmentCheck;
-use crate::tier::{BlobName, TierError, read_all};
+use crate::tier::{BlobName, TierError};
 use crate::tier_folder::TierFolder;
 use holdfast_image::Epoch;
 use std::io::{self, Read, Write};
@@ -114,7 +115,7 @@ fn export_segment(
     let damaged = |(offset, what)| TierError::Damaged { object: object.clone(), offset, what };
     let (mut check, mut sum) = (SegmentCheck::new(entry, frames), Xxh3::new());
     let mut written = Ok(());
-    read_all(&*blob, entry.len, PIECE, |piece| {
+    read_ahead(&*blob, entry.len, PIECE, |piece| {
         check.feed(piece).map_err(damaged)?;
         sum.update(piece);
         written = out.write_all(piece);
@@ -185,7 +186,8 @@ impl<'a> Archive<'a> {
     /// The file is damaged or ends early, or the folder cannot be written; there is no version then.
     pub fn unpack(mut self, to: &TierFolder, passed: &dyn Fn(u64)) -> Result<(), ArchiveError> {
         let mut made: Vec<BlobName> = Vec::new();
-        let result = self.unpack_into(to, &mut made, passed);
+        let unpacked = self.unpack_segments(to, &mut made, passed);
+        let result = unpacked.and_then(|()| self.publish(to, &mut made));
         if result.is_err() {
             for name in made {
                 // The error is what counts; the next start of the job's agent removes what is left.
@@ -195,7 +197,7 @@ impl<'a> Archive<'a> {
         result
     }
 
-    fn unpack_into(
+    fn unpack_segments(
         &mut self,
         to: &TierFolder,
         made: &mut Vec<BlobName>,
@@ -204,26 +206,37 @@ impl<'a> Archive<'a> {
         for index in 0..self.tables.segments.len() {
             let entry = self.tables.segments[index];
             let frames: Vec<Frame> = self.tables.frames_of(index).collect();
-            made.push(self.unpack_segment(&entry, &frames, to, passed)?);
+            self.unpack_segment((&entry, &frames), to, made, passed)?;
             fault::point("import-segment");
         }
         self.part(PartKind::End, |part| part.len == 0)?;
         if self.input.read(&mut [0])? != 0 {
             return Err(wrong(self.at, "there is more behind the end"));
         }
+        Ok(())
+    }
+
+    /// The commit. After a failure there is no manifest; where that cannot be seen to, the segments in `made` stay.
+    fn publish(&self, to: &TierFolder, made: &mut Vec<BlobName>) -> Result<(), ArchiveError> {
         let name = to.blob(&names::manifest_name(self.epoch))?;
-        to.tier().publish(&name, &self.manifest)?;
+        if let Err(error) = to.tier().publish(&name, &self.manifest) {
+            // It may be there for all that (fsync(2) failed, an answer was lost), unless it is another one's.
+            if !matches!(error, TierError::Exists { .. }) && to.tier().remove(&name).is_err() {
+                made.clear();
+            }
+            return Err(error.into());
+        }
         fault::point("import-manifest");
         Ok(())
     }
 
     fn unpack_segment(
         &mut self,
-        entry: &SegmentEntry,
-        frames: &[Frame],
+        (entry, frames): (&SegmentEntry, &[Frame]),
         to: &TierFolder,
+        made: &mut Vec<BlobName>,
         passed: &dyn Fn(u64),
-    ) -> Result<BlobName, ArchiveError> {
+    ) -> Result<(), ArchiveError> {
         let is_next =
             |part: &Part| (part.epoch, part.number, part.len) == (entry.epoch, entry.number, entry.len);
         self.part(PartKind::Segment, is_next)?;
@@ -245,8 +258,13 @@ impl<'a> Archive<'a> {
         }
         check.finish().map_err(inside)?;
         self.check_sum(sum.digest())?;
-        writer.finish()?;
-        Ok(name)
+        let finished = writer.finish();
+        // After an error it may be there all the same, unless it is another one's.
+        if !matches!(finished, Err(TierError::Exists { .. })) {
+            made.push(name);
+        }
+        finished?;
+        Ok(())
     }
 
     fn fill(&mut self, buffer: &mut [u8]) -> Result<(), ArchiveError> {

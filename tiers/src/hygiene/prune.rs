@@ -11,12 +11,9 @@ use crate::policy::{Held, SegmentId};
 use crate::stack::{recipe_name, recipe_of};
 use crate::tier::{Entry, TierError};
 use crate::tier_folder::TierFolder;
+use crate::unpacked::PlainLengths;
 use holdfast_image::Epoch;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, SystemTime};
-
-/// What is left unfinished for so long is not under way any more.
-const ABANDONED: Duration = Duration::from_secs(24 * 3600);
 
 /// What a folder has.
 #[derive(Default)]
@@ -55,6 +52,7 @@ pub fn survey(folder: &TierFolder) -> Result<Survey, TierError> {
             }
         }
     }
+    let mut lengths = PlainLengths::default();
     let index: BTreeMap<(u64, u32), usize> = survey.segments.keys().copied().zip(1..).collect();
     for (&number, &len) in &manifests {
         let table = match folder.segments(Epoch(number)) {
@@ -69,10 +67,13 @@ pub fn survey(folder: &TierFolder) -> Result<Survey, TierError> {
         };
         let recipe = survey.recipes.get(&number).map_or(0, |entry| entry.len);
         parts.push((SegmentId(u64::MAX - number), len + recipe));
-        let is_there = |entry: &SegmentEntry| {
-            survey.segments.get(&entry.key()).is_some_and(|there| there.len == entry.len)
-        };
-        let whole = table.as_ref().is_some_and(|table| table.iter().all(is_there));
+        let mut whole = table.is_some();
+        for entry in table.iter().flatten() {
+            whole &= match survey.segments.get(&entry.key()) {
+                Some(there) => lengths.of(&**folder.tier(), there, entry.len)? == Ok(entry.len),
+                None => false,
+            };
+        }
         survey.versions.push(Held { number, parts, whole });
         match table {
             Some(table) => drop(survey.tables.insert(number, table)),
@@ -97,8 +98,8 @@ impl Survey {
     /// get.
     pub fn leftovers(&self, coming: &BTreeSet<(u64, u32)>) -> Vec<(String, u64)> {
         self.unneeded(
-            |name, entry| name.0 > self.unknown && !coming.contains(name) && is_abandoned(entry),
-            is_abandoned,
+            |name, entry| name.0 > self.unknown && !coming.contains(name) && entry.is_abandoned(),
+            Entry::is_abandoned,
         )
     }
 
@@ -121,12 +122,6 @@ impl Survey {
         let entries = loose.map(|(_, entry)| entry).chain(recipes.map(|(_, entry)| entry));
         entries.map(|entry| (entry.name.file().to_owned(), entry.len)).collect()
     }
-}
-
-/// Nobody writes to it any more, as far as the clock of the tier tells. A time to come tells nothing.
-fn is_abandoned(entry: &Entry) -> bool {
-    let age = entry.modified.and_then(|at| SystemTime::now().duration_since(at).ok());
-    age.is_some_and(|age| age >= ABANDONED)
 }
 
 /// Removes versions, with all that only they need, and these leftovers. Returns the bytes that became free.

@@ -281,6 +281,8 @@ fn finish_segment(
         let is_better = match place.open(file) {
             // It was removed when the new one had been checked.
             Err(TierError::NotFound { .. }) => true,
+            // It is packed, and cannot be unpacked.
+            Err(TierError::Damaged { .. }) => is_whole(&*mended, &entry)?,
             there => !is_whole(&*there?, &entry)? && is_whole(&*mended, &entry)?,
         };
         if is_better {

@@ -16,7 +16,6 @@ use holdfast_image::Epoch;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Frames that a thread takes at once.
@@ -217,8 +216,7 @@ fn check_data(
         }
         Ok(())
     };
-    let threads = thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let threads = threads.min(frames.len().div_ceil(FRAMES_AT_ONCE)).max(1);
+    let threads = workers::count(frames.len().div_ceil(FRAMES_AT_ONCE), blob.mapping().is_none());
     workers::run("verify", 0..threads, work)?;
     Ok(problems.into_inner())
 }

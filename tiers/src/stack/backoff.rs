@@ -1,7 +1,8 @@
 //! How long to wait before a tier that failed is tried again: twice as long each time, up to a bound, with a part left
-//! to chance, so that many jobs do not come back to a server in one moment. Pure.
+//! to chance, so that many jobs do not come back to a server in one moment. Pure, but for [`chance`].
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// First and longest wait.
 const FIRST: Duration = Duration::from_millis(500);
@@ -27,6 +28,12 @@ impl Backoff {
     pub(crate) fn succeeded(&mut self) {
         self.failures = 0;
     }
+}
+
+/// Any number.
+pub(crate) fn chance() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    xxh3_64(&[now.as_nanos().to_le_bytes(), u128::from(std::process::id()).to_le_bytes()].concat())
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! source is left out, and said; memory is one buffer, and the tables of a manifest, per tier.
 
 use super::TierSpec;
-use super::backoff::Backoff;
+use super::backoff::{Backoff, chance};
 use super::copy::{Copier, CopyError, Pace, Way};
 use super::inventory::Inventory;
 use super::link::Link;
@@ -25,7 +25,6 @@ use std::io;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use xxhash_rust::xxh3::xxh3_64;
 
 /// A tier on which nothing has moved for so long is not waited for at the end.
 const STALLED: Duration = Duration::from_secs(30);
@@ -100,6 +99,8 @@ pub struct TierState {
     pub read_only: Option<String>,
     /// When something has moved last.
     moved: Instant,
+    /// The greatest number that anything there has.
+    greatest: u64,
     /// Versions that cannot be read at their source.
     unusable: BTreeSet<u64>,
     /// The newest version that its rules have removed.
@@ -157,6 +158,7 @@ impl Cascade {
             failures: 0,
             read_only: None,
             moved: Instant::now(),
+            greatest: record.of(&spec.address).map_or(0, |tier| tier.greatest),
             unusable: BTreeSet::new(),
             removed: None,
             seen: 0,
@@ -203,10 +205,12 @@ impl Cascade {
         self.shared.changed.notify_all();
     }
 
-    /// The greatest number that an image has on any tier, as far as is known: a new one gets a greater number.
+    /// The greatest number that an image has on any tier, also one that is not complete there, as far as is known: a
+    /// new one gets a greater number.
     pub fn newest(&self) -> u64 {
         let inner = self.shared.inner.lock();
-        inner.states.iter().filter_map(|state| state.versions.last().copied()).max().unwrap_or(0)
+        let greatest = |state: &TierState| state.versions.last().copied().unwrap_or(0).max(state.greatest);
+        inner.states.iter().map(greatest).max().unwrap_or(0)
     }
 
     /// What is known of each tier.
@@ -282,7 +286,7 @@ impl Worker {
         let link = spec.rate.map(|rate| Link::new(&spec.address, rate));
         // The store itself is mapped by restarts.
         let packing = (shared.pack && !spec.is_local()).then(|| Packing::new(spec.rate));
-        let (tier, tables, backoff) = (None, SegmentTables::new(), Backoff::default());
+        let (tier, tables, backoff) = (None, SegmentTables::default(), Backoff::default());
         Worker {
             shared,
             index,
@@ -391,18 +395,19 @@ impl Worker {
             to.tier().clean(&shared.folder).map_err(CopyError::Target)?;
             self.cleaned = true;
         }
-        // Listed once: nobody else writes here, and what is done here is noted.
         let mut there = to.inventory().map_err(CopyError::Target)?;
-        let mut problem = None;
+        let (mut problem, mut is_fresh) = (None, true);
         loop {
-            if home.is_some() {
+            if home.is_some() && !std::mem::take(&mut is_fresh) {
                 // The agent writes there too.
                 there = to.inventory().map_err(CopyError::Target)?;
             }
             let here = shared.local.numbers().unwrap_or_default();
+            shared.local.forget_lost(&to, &mut there).map_err(CopyError::Target)?;
             let mut next = None;
             self.change(|state| {
                 state.versions.clone_from(&there.versions);
+                state.greatest = state.greatest.max(there.greatest());
                 let wanted = state.wanted(&here);
                 next = wanted.first().copied();
                 state.waiting = wanted.into_iter().collect();
@@ -480,7 +485,7 @@ impl Worker {
         let versions = self.shared.inner.lock().states[self.index].versions.clone();
         for number in versions {
             if let Some(table) = self.shared.local.table(number) {
-                self.tables.entry(number).or_insert(Some(table));
+                self.tables.learn(number, table);
             }
         }
     }
@@ -501,7 +506,8 @@ impl Worker {
         let mut inner = self.shared.inner.lock();
         let state = &mut inner.states[self.index];
         let told = |state: &TierState| {
-            (state.versions.clone(), state.waiting.clone(), state.error.clone(), state.read_only.clone())
+            let TierState { versions, waiting, error, read_only, greatest, .. } = state;
+            (versions.clone(), waiting.clone(), error.clone(), read_only.clone(), *greatest)
         };
         let before = told(state);
         change(state);
@@ -526,6 +532,7 @@ impl Shared {
             waiting: state.waiting.iter().copied().collect(),
             error: state.error.clone(),
             read_only: state.read_only.clone(),
+            greatest: state.greatest,
             known_ns: u64::try_from(now.as_nanos()).unwrap_or(0),
         };
         let record = TiersRecord { tiers: states.iter().map(tier).collect() };
@@ -586,12 +593,6 @@ impl Pace for WorkerPace<'_> {
     fn piece(&self) -> u64 {
         self.worker.spec.rate.map_or(u64::MAX, |rate| rate / 8)
     }
-}
-
-/// Any number.
-fn chance() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    xxh3_64(&[now.as_nanos().to_le_bytes(), u128::from(std::process::id()).to_le_bytes()].concat())
 }
 
 /// As much of a message as a listing can bear.

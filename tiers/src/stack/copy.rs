@@ -2,9 +2,10 @@
 //! copied ([`super::segment_check`]), then `job-N`, then the manifest. That is the commit there.
 //!
 //! Called by the cascade (down) and by `holdfast fetch` (up), which holds the job's lock. Memory: one manifest with its
-//! frame table, and one buffer. Invariants: nothing of a damaged segment is ever finished at the target; a blob that
-//! another version of the target may need is never removed; what is there already is not copied again. A crash leaves
-//! segments that no manifest names: the next attempt uses them.
+//! frame table, and the pieces that are under way ([`crate::read_ahead`]). Invariants: nothing of a damaged segment is
+//! ever finished at the target; a blob that another version of the target may need is never removed, nor one that
+//! another host may be about to name; all segments are there when a manifest is published; what is there already is not
+//! copied again. A crash leaves segments that no manifest names: the next attempt uses them.
 
 use super::inventory::{Inventory, open_manifest, recipe_name};
 use super::packing::{Packing, SegmentPacker};
@@ -14,6 +15,7 @@ use crate::format::FormatError;
 use crate::format::manifest::{Manifest, SegmentEntry};
 use crate::format::segment::Frame;
 use crate::names;
+use crate::read_ahead::read_ahead;
 use crate::tier::{Blob, BlobName, BlobWriter, TierError, read_all};
 use crate::tier_folder::TierFolder;
 use crate::unpacked;
@@ -23,6 +25,8 @@ use holdfast_image::Epoch;
 const PIECE: u64 = 1 << 20;
 /// Bytes at each end of a segment by which it is known: the first block of headers is there, and the last.
 const ENDS: u64 = 4096;
+/// So often what vanishes while a version is copied is copied again.
+const LOST: u32 = 3;
 
 /// Which way a version goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -127,6 +131,22 @@ fn remove_damaged(to: &TierFolder, epoch: Epoch) -> Result<(), CopyError> {
     Ok(())
 }
 
+/// What a version needs beside its manifest.
+struct Needs {
+    segments: Vec<SegmentEntry>,
+    /// Ascending by segment.
+    frames: Vec<Frame>,
+}
+
+impl Needs {
+    fn frames_of(&self, index: usize) -> &[Frame] {
+        let index = u32::try_from(index).unwrap_or(u32::MAX);
+        let first = self.frames.partition_point(|frame| frame.segment < index);
+        let count = self.frames[first..].partition_point(|frame| frame.segment == index);
+        &self.frames[first..first + count]
+    }
+}
+
 /// From where to where, and how.
 pub(crate) struct Copier<'a> {
     pub(crate) from: &'a TierFolder,
@@ -152,28 +172,15 @@ impl Copier<'_> {
         if self.way == Way::Up {
             remove_damaged(self.to, epoch)?;
         }
-        let mut copied = Copied::default();
-        let mut missing = Vec::new();
-        for (index, entry) in (0..).zip(&segments) {
-            let first = frames.partition_point(|frame| frame.segment < index);
-            let count = frames[first..].partition_point(|frame| frame.segment == index);
-            let frames = &frames[first..first + count];
-            if self.has(entry, frames, there)? {
-                copied.found += 1;
-            } else {
-                missing.push((entry, frames));
-            }
-        }
-        self.pace.begin(missing.iter().map(|(entry, _)| entry.len).sum());
-        for (entry, frames) in missing {
-            self.segment(entry, frames)?;
-            there.segments.insert((entry.epoch.0, entry.number), entry.len);
-            copied.bytes += entry.len;
-        }
+        let needs = Needs { segments, frames };
+        let mut copied = self.bring(&needs, there)?;
         if let Some(recipe) = recipe {
             self.publish(&recipe_name(epoch), recipe, false)?;
             there.recipes.insert(epoch.0);
             self.way.point("cascade-recipe", "fetch-recipe");
+        }
+        if self.way == Way::Down {
+            copied.bytes += self.bring_lost(&needs, there)?;
         }
         self.pace.commit(&mut || self.publish(&names::manifest_name(epoch), &bytes, true))?;
         there.versions.insert(epoch.0);
@@ -181,11 +188,51 @@ impl Copier<'_> {
         Ok(copied)
     }
 
-    /// Whether the target has this segment. One that is another image's, of which the target has no version any more,
-    /// is removed; so is a damaged one on the way up.
+    /// Copies all segments that the target has not.
+    fn bring(&self, needs: &Needs, there: &mut Inventory) -> Result<Copied, CopyError> {
+        let mut copied = Copied::default();
+        let mut missing = Vec::new();
+        for (index, entry) in needs.segments.iter().enumerate() {
+            if self.has(entry, needs.frames_of(index), there)? {
+                copied.found += 1;
+            } else {
+                missing.push((entry, needs.frames_of(index)));
+            }
+        }
+        self.pace.begin(missing.iter().map(|(entry, _)| entry.len).sum());
+        for (entry, frames) in missing {
+            self.segment(entry, frames)?;
+            there.segments.insert(entry.key(), entry.len);
+            copied.bytes += entry.len;
+        }
+        Ok(copied)
+    }
+
+    /// Right before the commit: what another host has removed meanwhile, which continues the job and knew of no version
+    /// that needs it, is copied again. Returns the bytes.
+    fn bring_lost(&self, needs: &Needs, there: &mut Inventory) -> Result<u64, CopyError> {
+        let mut bytes = 0;
+        let mut tries = 0;
+        loop {
+            *there = self.to.inventory().map_err(CopyError::Target)?;
+            let lost = needs.segments.iter().find(|entry| !there.segments.contains_key(&entry.key()));
+            match lost {
+                None => return Ok(bytes),
+                Some(lost) if tries == LOST => {
+                    let object = self.to.object(&names::segment_name(lost.epoch, lost.number));
+                    return Err(CopyError::Target(TierError::NotFound { object }));
+                }
+                Some(_) => bytes += self.bring(needs, there)?.bytes,
+            }
+            tries += 1;
+        }
+    }
+
+    /// Whether the target has this segment. One that is another image's, of which the target has no version and which
+    /// nobody can be about to publish any more, is removed; so is a damaged one on the way up.
     fn has(&self, entry: &SegmentEntry, frames: &[Frame], there: &mut Inventory) -> Result<bool, CopyError> {
         let file = names::segment_name(entry.epoch, entry.number);
-        if !there.segments.contains_key(&(entry.epoch.0, entry.number)) {
+        if !there.segments.contains_key(&entry.key()) {
             return Ok(false);
         }
         let name = self.to.blob(&file).map_err(CopyError::Target)?;
@@ -193,11 +240,12 @@ impl Copier<'_> {
             return Ok(true);
         }
         // Only versions of its own epoch and later ones can name it.
-        if self.way == Way::Down && there.versions.range(entry.epoch.0..).next().is_some() {
+        let is_named = there.versions.range(entry.epoch.0..).next().is_some();
+        if self.way == Way::Down && (is_named || !there.abandoned.contains(&entry.key())) {
             return Err(CopyError::Foreign { object: self.to.object(&file) });
         }
         self.to.tier().remove(&name).map_err(CopyError::Target)?;
-        there.segments.remove(&(entry.epoch.0, entry.number));
+        there.segments.remove(&entry.key());
         Ok(false)
     }
 
@@ -224,7 +272,7 @@ impl Copier<'_> {
             return Ok(true);
         }
         let mut check = SegmentCheck::new(entry, frames);
-        let all = read_all(&*theirs, entry.len, PIECE, |piece| Ok(check.feed(piece).is_ok()));
+        let all = read_ahead(&*theirs, entry.len, PIECE, |piece| Ok(check.feed(piece).is_ok()));
         Ok(all.map_err(CopyError::Target)? && check.finish().is_ok())
     }
 
@@ -244,7 +292,7 @@ impl Copier<'_> {
         let mut failed = None;
         let damaged =
             |(offset, what)| CopyError::Source(TierError::Damaged { object: object.clone(), offset, what });
-        let read = read_all(&*blob, entry.len, self.pace.piece().clamp(ENDS, PIECE), |piece| {
+        let read = read_ahead(&*blob, entry.len, self.pace.piece().clamp(ENDS, PIECE), |piece| {
             let checked = check.feed(piece).map_err(damaged);
             failed = checked.and_then(|()| self.pass_on(&mut *writer, packer.as_mut(), piece)).err();
             Ok(failed.is_none())

@@ -24,8 +24,18 @@ pub struct Inventory {
     pub versions: BTreeSet<u64>,
     /// Segments with their lengths, by epoch and number.
     pub segments: BTreeMap<(u64, u32), u64>,
+    /// Segments to which nobody has written for a day.
+    pub abandoned: BTreeSet<(u64, u32)>,
     /// Versions that have a `job-N`.
     pub recipes: BTreeSet<u64>,
+}
+
+impl Inventory {
+    /// The greatest number that anything there has, also of a version that is not, or not yet, complete.
+    pub fn greatest(&self) -> u64 {
+        let segment = self.segments.last_key_value().map_or(0, |((epoch, _), _)| *epoch);
+        self.versions.last().copied().unwrap_or(0).max(segment)
+    }
 }
 
 pub(crate) fn recipe_name(epoch: Epoch) -> String {
@@ -52,6 +62,7 @@ impl TierFolder {
                 }
                 Some(FileName::Segment(epoch, number)) => {
                     found.segments.insert((epoch.0, number), entry.len);
+                    found.abandoned.extend(entry.is_abandoned().then_some((epoch.0, number)));
                 }
                 None => {
                     found.recipes.extend(recipe_of(entry.name.file()));

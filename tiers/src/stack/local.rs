@@ -2,9 +2,11 @@
 //!
 //! Used by the cascade's threads and by the agent after a commit.
 
+use super::inventory::Inventory;
 use super::plan::{HeldVersion, SegmentIds};
 use crate::format::manifest::SegmentEntry;
-use crate::{Job, StoreError};
+use crate::tier::TierError;
+use crate::{Job, StoreError, TierFolder};
 use holdfast_image::Epoch;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,12 +40,30 @@ impl LocalVersions {
         self.known.lock().get(&number)?.clone()
     }
 
+    /// A version of ours on a lower tier that lacks a segment there (another host that continues the job has removed
+    /// it) is taken out of what is there, so that it is copied again.
+    pub(crate) fn forget_lost(&self, to: &TierFolder, there: &mut Inventory) -> Result<(), TierError> {
+        let lacks = |number: &u64| {
+            let table = self.table(*number);
+            table.iter().flatten().any(|entry| !there.segments.contains_key(&entry.key()))
+        };
+        let lacking: Vec<u64> = there.versions.iter().copied().filter(lacks).collect();
+        for number in lacking {
+            // It may be another host's of that number.
+            let ours = self.job.folder().manifest(Epoch(number)).ok();
+            if ours.is_some() && ours == Some(to.manifest(Epoch(number))?) {
+                there.versions.remove(&number);
+            }
+        }
+        Ok(())
+    }
+
     /// All images, for the decision which of them go.
     pub(crate) fn held(&self, waiting: &BTreeSet<u64>, pinned: Option<u64>) -> Vec<HeldVersion> {
         let mut ids = SegmentIds::default();
         let known = self.known.lock();
         let held = known.iter().filter_map(|(&number, table)| {
-            let segments = ids.of(table.as_ref()?);
+            let segments = ids.of(table.as_ref()?, |entry| entry.len);
             let waits = waiting.contains(&number);
             Some(HeldVersion { number, segments, waits, pinned: pinned == Some(number) })
         });

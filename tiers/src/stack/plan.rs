@@ -16,13 +16,17 @@ const WAITING: u64 = 4;
 pub(crate) struct SegmentIds(BTreeMap<(u64, u32), u64>);
 
 impl SegmentIds {
-    /// The segments of a version, with their bytes.
-    pub(crate) fn of(&mut self, table: &[SegmentEntry]) -> Vec<(SegmentId, u64)> {
+    /// The segments of a version, with the bytes that `len` says.
+    pub(crate) fn of(
+        &mut self,
+        table: &[SegmentEntry],
+        len: impl Fn(&SegmentEntry) -> u64,
+    ) -> Vec<(SegmentId, u64)> {
         let mut id = |entry: &SegmentEntry| {
             let next = self.0.len() as u64;
             SegmentId(*self.0.entry((entry.epoch.0, entry.number)).or_insert(next))
         };
-        table.iter().map(|entry| (id(entry), entry.len)).collect()
+        table.iter().map(|entry| (id(entry), len(entry))).collect()
     }
 }
 

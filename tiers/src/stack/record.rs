@@ -28,6 +28,8 @@ pub struct TierRecord {
     pub error: Option<String>,
     /// Why it is only read, if so.
     pub read_only: Option<String>,
+    /// The greatest number that anything there has, also of what is not complete: new images get greater ones.
+    pub greatest: u64,
     /// CLOCK_REALTIME of this knowledge, nanoseconds.
     pub known_ns: u64,
 }

@@ -2,8 +2,10 @@
 //! is left.
 //!
 //! Called by the cascade when a tier has all that it wants. Invariants: the newest version stays; a segment goes only
-//! when every manifest that could name it was read; segments newer than the newest version are left alone: a copy that
-//! is under way, or will be tried again, uses them.
+//! when every manifest that could name it was read, those included that another host has published meanwhile, and if a
+//! version that was removed here has named it, or nobody has written to it for a day: else another host, which
+//! continues the job too, may be about to publish a version that names it. Segments newer than the newest version are
+//! left alone: a copy that is under way, or will be tried again, uses them.
 
 use super::copy::CopyError;
 use super::inventory::{Inventory, recipe_name};
@@ -18,8 +20,51 @@ use holdfast_image::Epoch;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The segment tables of a tier's versions, as far as they were read. None: damaged.
-pub(crate) type SegmentTables = BTreeMap<u64, Option<Vec<SegmentEntry>>>;
+/// What is known of the versions of a tier.
+#[derive(Default)]
+pub(crate) struct SegmentTables {
+    /// Their segments, as far as they were read. None: damaged.
+    known: BTreeMap<u64, Option<Vec<SegmentEntry>>>,
+    /// Segments of versions that were removed here.
+    given_up: BTreeSet<(u64, u32)>,
+}
+
+impl SegmentTables {
+    /// The segments of a version, so that they need not be read from the tier.
+    pub(crate) fn learn(&mut self, number: u64, table: Vec<SegmentEntry>) {
+        self.known.entry(number).or_insert(Some(table));
+    }
+
+    /// Reads what is not known of the versions that are there.
+    fn complete(&mut self, folder: &TierFolder, there: &Inventory) -> Result<(), CopyError> {
+        self.known.retain(|number, _| there.versions.contains(number));
+        for &number in &there.versions {
+            if let Entry::Vacant(entry) = self.known.entry(number) {
+                entry.insert(match folder.segments(Epoch(number)) {
+                    Ok(table) => Some(table),
+                    Err(TierError::Damaged { .. } | TierError::Short { .. }) => None,
+                    Err(error) => return Err(CopyError::Target(error)),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The segments that may go. `coming`: of a version that is to come.
+    fn garbage(&self, there: &Inventory, coming: &[SegmentEntry]) -> Vec<(u64, u32)> {
+        let Some(newest) = there.versions.last() else { return Vec::new() };
+        // One that cannot be read may need any segment of its own and earlier epochs.
+        let unknown =
+            self.known.iter().rev().find(|(_, table)| table.is_none()).map_or(0, |(&number, _)| number);
+        let named: BTreeSet<(u64, u32)> =
+            self.known.values().flatten().flatten().chain(coming).map(SegmentEntry::key).collect();
+        let goes = |key: &(u64, u32)| {
+            let is_ours = self.given_up.contains(key) || there.abandoned.contains(key);
+            is_ours && key.0 <= *newest && key.0 > unknown && !named.contains(key)
+        };
+        there.segments.keys().copied().filter(goes).collect()
+    }
+}
 
 /// Removes what the rules no longer keep, and what crashes left; with `coming`, a version for which there is no room,
 /// what they would no longer keep if that were there, but for the newest. `there`: what the folder has; what goes is
@@ -31,54 +76,59 @@ pub(crate) fn apply(
     tables: &mut SegmentTables,
     coming: Option<(u64, Vec<SegmentEntry>)>,
 ) -> Result<Option<u64>, CopyError> {
-    tables.retain(|number, _| there.versions.contains(number));
-    for &number in &there.versions {
-        if let Entry::Vacant(entry) = tables.entry(number) {
-            entry.insert(match folder.segments(Epoch(number)) {
-                Ok(table) => Some(table),
-                Err(TierError::Damaged { .. } | TierError::Short { .. }) => None,
-                Err(error) => return Err(CopyError::Target(error)),
-            });
-        }
-    }
-    let mut ids = SegmentIds::default();
-    let mut versions: Vec<Version> =
-        tables.iter().map(|(&number, table)| version(number, table.as_deref(), &mut ids)).collect();
-    for version in versions.iter_mut().filter(|version| Some(version.number) == pinned) {
-        version.wanted_below = true;
-    }
-    if let Some((number, table)) = &coming {
-        if let Some(newest) = versions.last_mut() {
-            newest.wanted_below = true;
-        }
-        versions.push(Version { wanted_below: true, ..version(*number, Some(table), &mut ids) });
-        versions.sort_by_key(|version| version.number);
-    }
-    let removed = rules.removes(&versions);
+    tables.complete(folder, there)?;
+    let removed = rules.removes(&versions(there, tables, pinned, coming.as_ref()));
     let newest = there.versions.last().copied();
     for &number in &removed {
         remove(folder, &names::manifest_name(Epoch(number)), "remove-manifest")?;
         there.versions.remove(&number);
-        tables.remove(&number);
+        let table = tables.known.remove(&number).flatten().unwrap_or_default();
+        tables.given_up.extend(table.iter().map(SegmentEntry::key));
     }
     let Some(newest) = newest else { return Ok(None) };
     let recipes: Vec<u64> = there.recipes.range(..newest).copied().collect();
-    for number in recipes.into_iter().filter(|number| !tables.contains_key(number)) {
+    for number in recipes.into_iter().filter(|number| !tables.known.contains_key(number)) {
         remove(folder, &recipe_name(Epoch(number)), "remove-recipe")?;
         there.recipes.remove(&number);
     }
-    // One that cannot be read may need any segment of its own and earlier epochs.
-    let unknown = tables.iter().rev().find(|(_, table)| table.is_none()).map_or(0, |(&number, _)| number);
-    let coming = coming.iter().flat_map(|(_, table)| table);
-    let named: BTreeSet<(u64, u32)> =
-        tables.values().flatten().flatten().chain(coming).map(SegmentEntry::key).collect();
-    let is_garbage = |name: &(u64, u32)| name.0 <= newest && name.0 > unknown && !named.contains(name);
-    let garbage: Vec<(u64, u32)> = there.segments.keys().copied().filter(is_garbage).collect();
-    for (epoch, number) in garbage {
-        remove(folder, &names::segment_name(Epoch(epoch), number), "remove-segment")?;
-        there.segments.remove(&(epoch, number));
+    let coming: &[SegmentEntry] = coming.as_ref().map_or(&[], |(_, table)| table);
+    if !tables.garbage(there, coming).is_empty() {
+        *there = folder.inventory().map_err(CopyError::Target)?;
+        tables.complete(folder, there)?;
+    }
+    for key in tables.garbage(there, coming) {
+        remove(folder, &names::segment_name(Epoch(key.0), key.1), "remove-segment")?;
+        there.segments.remove(&key);
+        tables.given_up.remove(&key);
     }
     Ok(removed.last().copied())
+}
+
+/// The versions that are there, and the one that is to come, as the rules see them.
+fn versions(
+    there: &Inventory,
+    tables: &SegmentTables,
+    pinned: Option<u64>,
+    coming: Option<&(u64, Vec<SegmentEntry>)>,
+) -> Vec<Version> {
+    let mut ids = SegmentIds::default();
+    // Of a packed one what it takes here.
+    let len = |entry: &SegmentEntry| there.segments.get(&entry.key()).copied().unwrap_or(entry.len);
+    let mut version = |number: u64, table: Option<&[SegmentEntry]>| Version {
+        number,
+        segments: ids.of(table.unwrap_or_default(), len),
+        wanted_below: Some(number) == pinned,
+    };
+    let mut versions: Vec<Version> =
+        tables.known.iter().map(|(&number, table)| version(number, table.as_deref())).collect();
+    if let Some((number, table)) = coming {
+        if let Some(newest) = versions.last_mut() {
+            newest.wanted_below = true;
+        }
+        versions.push(Version { wanted_below: true, ..version(*number, Some(table)) });
+        versions.sort_by_key(|version| version.number);
+    }
+    versions
 }
 
 fn remove(folder: &TierFolder, file: &str, point: &'static str) -> Result<(), CopyError> {
@@ -86,8 +136,4 @@ fn remove(folder: &TierFolder, file: &str, point: &'static str) -> Result<(), Co
     folder.tier().remove(&name).map_err(CopyError::Target)?;
     fault::point(point);
     Ok(())
-}
-
-fn version(number: u64, table: Option<&[SegmentEntry]>, ids: &mut SegmentIds) -> Version {
-    Version { number, segments: ids.of(table.unwrap_or_default()), wanted_below: false }
 }

@@ -30,7 +30,7 @@ pub use name::BlobName;
 pub use remote::RemoteTier;
 
 use std::fs::File;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// What a tier outlives.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -71,6 +71,18 @@ pub struct Entry {
     pub len: u64,
     /// When it was finished, as far as the tier knows.
     pub modified: Option<SystemTime>,
+}
+
+/// What is left unfinished for so long is not under way any more.
+const ABANDONED: Duration = Duration::from_secs(24 * 3600);
+
+impl Entry {
+    /// Nobody counts on it who has not said so, as far as the clock of the tier tells: it was finished a day ago. A
+    /// time to come tells nothing.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        let age = self.modified.and_then(|at| SystemTime::now().duration_since(at).ok());
+        age.is_some_and(|age| age >= ABANDONED)
+    }
 }
 
 /// What lies in a folder of a tier.

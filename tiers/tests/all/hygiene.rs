@@ -1,19 +1,22 @@
 //! What is damaged on a tier is found and put back from the others, whatever dies in between; nothing intact is lost.
 
 use crate::common::{
-    Content, FOLDER, Free, MemorySource, Model, TempDir, commit_record, options, page_of, read_all, run,
+    Content, FOLDER, Free, MemorySource, Model, Narrow, TempDir, commit_record, options, page_of, read_all,
+    run,
 };
 use holdfast_image::Epoch;
 use holdfast_image::pages::Inherited;
+use holdfast_tiers::codec::{Codec, Compression};
 use holdfast_tiers::hygiene::{
     Archive, ArchiveError, Mended, Verified, Verify, export, finish_repairs, remove, repair, survey, verify,
 };
-use holdfast_tiers::layer;
+use holdfast_tiers::layer::{self, Fault, Faults, Faulty};
+use holdfast_tiers::policy::SegmentId;
 use holdfast_tiers::stack::{Way, copy_version};
-use holdfast_tiers::tier::LocalTier;
-use holdfast_tiers::{HYGIENE_POINTS, Image, Job, Store, TierFolder};
+use holdfast_tiers::tier::{LocalTier, TierError};
+use holdfast_tiers::{HYGIENE_POINTS, Image, Job, PipelineOptions, Store, TierFolder};
 use proptest::prelude::*;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -420,6 +423,117 @@ fn a_repair_that_is_killed_is_finished_and_leaves_nothing() {
             assert!((1..=3).all(|epoch| world.reads("a", epoch)), "{point} {file}");
         }
     }
+}
+
+#[test]
+fn an_import_that_fails_at_any_operation_leaves_nothing() {
+    let world = World::new();
+    let mut file = Vec::new();
+    export(&world.at(""), Epoch(3), b"{}", &mut file, (&|_| (), &|_| ())).unwrap();
+    let place = |model: &layer::Model, faults: &Faults| {
+        let tier = Faulty::new(Box::new(model.clone()), faults.clone());
+        TierFolder::new(Arc::new(tier), FOLDER).unwrap()
+    };
+    let import = |to: &TierFolder| {
+        Archive::open(&mut &file[..], &|_| Ok(())).and_then(|archive| archive.unpack(to, &|_| ()))
+    };
+    let counted = Faults::none();
+    import(&place(&layer::Model::new("model"), &counted)).unwrap();
+    assert!(counted.operations() >= 10, "{:?}", counted.log());
+    let down = |object| TierError::Unavailable { object, why: "a fault of a test".into() };
+    for number in 0..counted.operations() {
+        for fault in [Fault::Fail(down), Fault::LoseAnswer(down)] {
+            let (model, faults) = (layer::Model::new("model"), Faults::once(number, fault));
+            let ended = import(&place(&model, &faults));
+            let what = format!("{fault:?} of {:?}: {ended:?}", faults.log().get(number as usize));
+            assert!(ended.is_err(), "{what}");
+            for after in [model.clone(), model.after_power_cut(1)] {
+                let left = place(&after, &Faults::none()).inventory().unwrap();
+                assert_eq!(left, Default::default(), "{what}");
+            }
+        }
+    }
+}
+
+/// Two images of text in raw frames, in the store and packed on the tier "a".
+fn packed_world() -> World {
+    let dir = TempDir::new();
+    let job = Store::open(&dir.store()).unwrap().create_job("job").unwrap();
+    job.write_recipe(&serde_json::json!({ "command": ["sim"] })).unwrap();
+    let lock = job.lock().unwrap();
+    let (mut parent, mut then) = (None, Vec::new());
+    let all: BTreeSet<u64> = (1000..1700).collect();
+    let mut pages: Model = Model::new();
+    for epoch in 1..=2 {
+        let dirty: BTreeSet<u64> = all.iter().copied().filter(|page| epoch == 1 || *page < 1100).collect();
+        pages.extend(dirty.iter().map(|&page| (page, page_of(Content::Text, page + 10_000 * epoch))));
+        let unchanged = all.difference(&dirty).map(|&page| run(page, 1)).collect();
+        let mut writer = job.begin(&lock, Epoch(epoch), parent).unwrap();
+        let raw = PipelineOptions { compression: Compression::By(Codec::Raw), ..options(1) };
+        let inherited = Inherited { unchanged, mapped: Vec::new() };
+        writer.write_pages(&MemorySource::of_model(&pages, &dirty), &inherited, &raw, &|_| ()).unwrap();
+        parent = Some(writer.commit(commit_record()).unwrap().1);
+        then.push(pages.clone());
+    }
+    let world = World { dir, job, then };
+    for epoch in 1..=2 {
+        let (from, to) = (world.at(""), world.at("a"));
+        copy_version(&from, &to, Epoch(epoch), Some(b"{}"), Way::Down, &Narrow::default()).unwrap();
+    }
+    for segment in ["segment-000001-000", "segment-000002-000"] {
+        let len = |root| fs::metadata(world.file(root, segment)).unwrap().len();
+        assert!(len("a") < len("") / 2, "{segment} is packed");
+    }
+    world
+}
+
+#[test]
+fn packed_segments_are_whole_versions_for_a_plan_and_count_as_what_they_take() {
+    let world = packed_world();
+    let found = survey(&world.at("a")).unwrap();
+    assert!(found.versions.len() == 2 && found.versions.iter().all(|held| held.whole));
+    let on_disk: u64 = fs::read_dir(world.file("a", "x").parent().unwrap())
+        .unwrap()
+        .map(|entry| entry.unwrap().metadata().unwrap().len())
+        .sum();
+    let parts: BTreeMap<SegmentId, u64> = found.versions.iter().flat_map(|held| held.parts.clone()).collect();
+    assert_eq!(parts.values().sum::<u64>(), on_disk);
+    let told = verify(&world.at("a"), &all()).unwrap();
+    assert!(told.findings.is_empty() && told.unneeded.is_empty(), "{told:?}");
+    // One that cannot be unpacked is none.
+    let path = world.file("a", "segment-000002-000");
+    let bytes = fs::read(&path).unwrap();
+    fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+    let whole = survey(&world.at("a")).unwrap().versions.iter().map(|held| held.whole).collect::<Vec<_>>();
+    assert_eq!(whole, [true, false]);
+}
+
+#[test]
+fn what_is_packed_is_put_back_whole_from_the_store_and_the_store_from_it() {
+    let world = packed_world();
+    let (from, to) = (world.at(""), world.at("a"));
+    for segment in ["segment-000001-000", "segment-000002-000"] {
+        let good = fs::read(world.file("", segment)).unwrap();
+        let packed = fs::read(world.file("a", segment)).unwrap();
+        for at in [100, packed.len() as u64 / 2, packed.len() as u64 - 100, packed.len() as u64 - 10] {
+            world.flip("a", segment, at);
+            let found = verify(&to, &all()).unwrap();
+            assert!(!found.findings.is_empty(), "{segment} byte {at}");
+            repair(&to, std::slice::from_ref(&from), &found, &|_| Ok(()), &|_| ()).unwrap();
+            assert_eq!(fs::read(world.file("a", segment)).unwrap(), good, "{segment} byte {at}");
+            fs::write(world.file("a", segment), &packed).unwrap();
+        }
+        world.flip("", segment, good.len() as u64 / 2);
+        let found = verify(&from, &all()).unwrap();
+        repair(&from, std::slice::from_ref(&to), &found, &|_| Ok(()), &|_| ()).unwrap();
+        assert_eq!(fs::read(world.file("", segment)).unwrap(), good);
+        // What a crash has left beside a packed one that cannot be unpacked takes its place.
+        fs::write(world.file("a", &format!("mended-{segment}")), &good).unwrap();
+        world.flip("a", segment, packed.len() as u64 - 10);
+        finish_repairs(&to).unwrap();
+        assert_eq!(fs::read(world.file("a", segment)).unwrap(), good);
+    }
+    assert!((1..=2).all(|epoch| world.reads("a", epoch) && world.reads("", epoch)));
 }
 
 proptest! {

@@ -23,4 +23,5 @@ mod stack_faults;
 mod tier_folder;
 mod tiers;
 mod twins;
+mod two_hosts;
 mod unpacked;

@@ -6,12 +6,13 @@ use crate::common::{Model, TempDir, read_all};
 use crate::stack::{World, settled};
 use holdfast_image::Epoch;
 use holdfast_tiers::stack::{Cascade, CascadeOptions};
-use holdfast_tiers::tier::TierError;
-use holdfast_tiers::{Job, MemoryFirst, Store};
+use holdfast_tiers::tier::{LocalTier, TierError};
+use holdfast_tiers::{Image, Job, MemoryFirst, Store, TierFolder};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const MOST: u64 = 1 << 30;
 
@@ -206,4 +207,57 @@ fn no_memory_is_another_jobs() {
     let other = other.with_memory(&base.0).unwrap();
     assert!(!memory(&copy).root().exists() && memory(&other).root().exists() && root.exists());
     check(&again(&dir), &all(&world));
+}
+
+/// Not a test by itself: moves all down in a process of its own, which dies at the step that it is told.
+#[test]
+#[ignore = "run by another test"]
+fn child() {
+    static PASSED: AtomicU64 = AtomicU64::new(0);
+    let Some(store) = std::env::var_os("TEST_STORE") else { return };
+    holdfast_tiers::set_fault_hook(|_| {
+        if std::env::var("TEST_STEP").unwrap() == PASSED.fetch_add(1, Ordering::Relaxed).to_string() {
+            std::process::exit(77); // no destructor runs
+        }
+    });
+    move_down(&Store::open(Path::new(&store)).unwrap().job("job").unwrap(), 0);
+}
+
+/// An agent that dies at any step of the way down leaves all images readable, and in the folder whole ones alone; the
+/// next one does the rest, and nothing is left over.
+#[test]
+fn who_dies_on_the_way_down_loses_nothing() {
+    for step in 0.. {
+        let (dir, base) = (TempDir::new(), Folder::new());
+        let mut world = world(&dir, &base);
+        for _ in 0..3 {
+            world.checkpoint();
+        }
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "memory_first::child", "--ignored"]).stdout(std::process::Stdio::null());
+        command.env("TEST_STORE", dir.store()).env("TEST_STEP", step.to_string());
+        let code = command.status().unwrap().code();
+        check(&again(&dir), &all(&world));
+        // What would be left if the host went now.
+        let below = TierFolder::new(Arc::new(LocalTier::open(again(&dir).dir()).unwrap()), "").unwrap();
+        for number in below.inventory().unwrap().versions {
+            let image = Image::open(std::slice::from_ref(&below), Epoch(number)).unwrap();
+            let then = &world.then[usize::try_from(number).unwrap() - 1];
+            assert!(read_all(&image).unwrap() == *then, "step {step}: image {number}");
+        }
+        world.job.clean(&world.lock).unwrap();
+        move_down(&again(&dir), 0);
+        assert_eq!(below.inventory().unwrap().versions.len(), 3, "step {step}");
+        assert!(files(memory(&world.job).root()).is_empty(), "step {step}: nothing is left in memory");
+        let hidden = fs::read_dir(again(&dir).dir()).unwrap().map(|entry| entry.unwrap().file_name());
+        assert!(hidden.into_iter().all(|name| !name.to_str().unwrap().starts_with('.')), "step {step}");
+        fs::remove_dir_all(memory(&world.job).root()).unwrap();
+        check(&again(&dir), &all(&world));
+        if code == Some(0) {
+            // Three pieces, segments and manifests at least, and as many blobs that leave memory.
+            assert!(step > 12, "{step} steps");
+            return;
+        }
+        assert_eq!(code, Some(77), "step {step}");
+    }
 }

@@ -2,13 +2,14 @@
 //! whatever fails, or dies, in between.
 
 use crate::common::{
-    Content, FOLDER, Free, MemorySource, Model, TempDir, commit_record, options, page_of, read_all, run,
+    Content, FOLDER, Free, MemorySource, Model, Narrow, TempDir, commit_record, options, page_of, read_all,
+    run,
 };
 use holdfast_image::Epoch;
 use holdfast_image::pages::Inherited;
 use holdfast_tiers::codec::{Codec, Compression};
 use holdfast_tiers::stack::{
-    Activity, Cascade, CascadeOptions, CopyError, LocalRules, Pace, Packing, TierRecord, TierSpec, TierState,
+    Activity, Cascade, CascadeOptions, CopyError, LocalRules, Pace, TierRecord, TierSpec, TierState,
     TiersRecord, Way, copy_version,
 };
 use holdfast_tiers::tier::{LocalTier, Tier, TierError};
@@ -21,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// A job of which each image changes a tenth of 600 pages.
 pub struct World {
@@ -65,7 +66,12 @@ impl World {
         epoch.0
     }
 
-    fn checkpoints(store: &Path, count: u64) -> World {
+    /// The next image stores all pages.
+    pub fn build_on_nothing(&mut self) {
+        self.parent = None;
+    }
+
+    pub fn checkpoints(store: &Path, count: u64) -> World {
         let mut world = World::new(store);
         assert_eq!((0..count).map(|_| world.checkpoint()).last(), Some(count));
         world
@@ -73,16 +79,16 @@ impl World {
 }
 
 /// The job's folder on the tier there.
-fn at(root: &Path) -> TierFolder {
+pub fn at(root: &Path) -> TierFolder {
     TierFolder::new(Arc::new(LocalTier::open(root).unwrap()), FOLDER).unwrap()
 }
 
-fn open_at(root: &Path) -> impl Fn(&TierSpec) -> Result<Arc<dyn Tier>, TierError> + use<> {
+pub fn open_at(root: &Path) -> impl Fn(&TierSpec) -> Result<Arc<dyn Tier>, TierError> + use<> {
     let root = root.to_owned();
     move |_| Ok(Arc::new(LocalTier::open(&root).unwrap()) as Arc<dyn Tier>)
 }
 
-fn cascade(
+pub fn cascade(
     job: &Job,
     rules: &[&str],
     open: impl Fn(&TierSpec) -> Result<Arc<dyn Tier>, TierError> + Send + Sync + 'static,
@@ -132,12 +138,12 @@ fn recorded(job: &Job, enough: impl Fn(&TierRecord) -> bool) {
     }
 }
 
-fn numbers(versions: &BTreeSet<u64>) -> Vec<u64> {
+pub fn numbers(versions: &BTreeSet<u64>) -> Vec<u64> {
     versions.iter().copied().collect()
 }
 
 /// Takes a version back into a store that has nothing, and compares it.
-fn comes_back(root: &Path, store: &Path, epoch: u64, then: &Model) {
+pub fn comes_back(root: &Path, store: &Path, epoch: u64, then: &Model) {
     let job = Store::open(store).unwrap().create_job("job").unwrap();
     let from = at(root);
     copy_version(&from, job.folder(), Epoch(epoch), None, Way::Up, &Free).unwrap();
@@ -380,7 +386,8 @@ fn child() {
 /// What is published is whole, the rest is finished later, and nothing is left over.
 #[test]
 fn a_crash_at_any_step_costs_nothing_but_time() {
-    for point in STACK_POINTS {
+    // What leaves memory has a test of its own.
+    for point in STACK_POINTS.iter().filter(|point| !point.starts_with("memory")) {
         let dir = TempDir::new();
         let (root, store) = (dir.0.join("pfs"), dir.store());
         let mut world = World::checkpoints(&store, 2);
@@ -388,7 +395,7 @@ fn a_crash_at_any_step_costs_nothing_but_time() {
         if !point.starts_with("cascade") {
             settled(&cascade(&world.job, &["pfs,keep=2"], open_at(&root)));
             // Something has to go: the heap is stored anew.
-            world.parent = None;
+            world.build_on_nothing();
             world.checkpoint();
             world.checkpoint();
         }
@@ -407,6 +414,8 @@ fn a_crash_at_any_step_costs_nothing_but_time() {
             let back = dir.0.join(format!("back-{version}"));
             comes_back(&root, &back, version, &world.then[version as usize - 1]);
         }
+        // What nobody needs may be another host's, until a day has passed.
+        age(&root.join(FOLDER));
         let states = settled(&cascade(&world.job, &["pfs,keep=2"], open_at(&root)));
         let all: u64 = if point.starts_with("cascade") { 2 } else { 4 };
         assert_eq!(numbers(&states[0].versions), [all - 1, all], "{point}");
@@ -416,6 +425,15 @@ fn a_crash_at_any_step_costs_nothing_but_time() {
         assert_eq!(hidden.filter(|name| name.to_str().unwrap().starts_with('.')).count(), 0, "{point}");
         let named = segments_named(&root, &states[0].versions);
         assert_eq!(mine, named, "{point}: neither more nor less than is named");
+    }
+}
+
+/// All files were written two days ago.
+fn age(folder: &Path) {
+    let then = SystemTime::now() - Duration::from_secs(2 * 24 * 3600);
+    for entry in fs::read_dir(folder).unwrap() {
+        let file = fs::File::options().append(true).open(entry.unwrap().path()).unwrap();
+        file.set_modified(then).unwrap();
     }
 }
 
@@ -455,19 +473,6 @@ fn a_copy_that_is_stopped_leaves_no_version() {
     assert!(again.bytes == 0 && again.found > 0, "{again:?}");
 }
 
-/// Packs for a link of this rate.
-struct Narrow(Packing);
-
-impl Pace for Narrow {
-    fn begin(&self, _total: u64) {}
-    fn pass(&self, _bytes: u64) -> bool {
-        true
-    }
-    fn packing(&self) -> Option<&Packing> {
-        Some(&self.0)
-    }
-}
-
 /// Bytes of segments below.
 fn stored(root: &Path) -> u64 {
     let len = |name: &String| fs::metadata(root.join(FOLDER).join(name)).unwrap().len();
@@ -491,7 +496,7 @@ fn segments_are_packed_for_a_narrow_link_and_read_from_there_as_they_were() {
     writer.commit(commit_record()).unwrap();
     let plain = fs::read(job.dir().join("segment-000001-000")).unwrap();
     let (from, to) = (job.folder(), at(&root));
-    let pace = Narrow(Packing::new(Some(1 << 20)));
+    let pace = Narrow::default();
     let copied = copy_version(from, &to, Epoch(1), Some(b"{}"), Way::Down, &pace).unwrap();
     assert_eq!(copied.bytes, plain.len() as u64);
     assert!(stored(&root) < copied.bytes / 2, "{} of {}", stored(&root), copied.bytes);
@@ -525,7 +530,7 @@ fn what_does_not_become_smaller_is_copied_as_it_is() {
     let dir = TempDir::new();
     let root = dir.0.join("pfs");
     let world = World::checkpoints(&dir.store(), 1);
-    let pace = Narrow(Packing::new(Some(1 << 20)));
+    let pace = Narrow::default();
     copy_version(world.job.folder(), &at(&root), Epoch(1), None, Way::Down, &pace).unwrap();
     for name in segments(&root) {
         let (ours, theirs) = (world.job.dir().join(&name), root.join(FOLDER).join(&name));

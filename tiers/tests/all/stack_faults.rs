@@ -6,9 +6,12 @@ use holdfast_image::Epoch;
 use holdfast_image::pages::Inherited;
 use holdfast_tiers::format::manifest::Manifest;
 use holdfast_tiers::layer::{Call, Damage, Fault, Faults, Faulty, Model};
-use holdfast_tiers::stack::{Activity, Cascade, CascadeOptions, CopyError, TierSpec, Way, copy_version};
+use holdfast_tiers::policy::{self, Retention, TierHolds, Wish};
+use holdfast_tiers::stack::{
+    Activity, Cascade, CascadeOptions, CopyError, LocalRules, TierSpec, TiersRecord, Way, copy_version,
+};
 use holdfast_tiers::tier::{Blob, BlobName, Tier, TierError, TierInfo};
-use holdfast_tiers::{Job, Store, TierFolder};
+use holdfast_tiers::{Job, Store, TierFolder, hygiene};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -300,4 +303,98 @@ fn a_tier_that_is_too_small_keeps_what_it_has() {
     assert!(cascade.states()[0].error.as_ref().is_some_and(|error| error.contains("no space left")));
     assert_eq!(versions(&model), BTreeSet::from([1]));
     world.check_whole(&model, "too small");
+}
+
+/// Images 1 to 3 go, by a plan of `holdfast prune`; stops at the first error.
+fn prune(model: &Model, faults: &Faults) -> Result<u64, TierError> {
+    let tier = Faulty::new(Box::new(model.clone()), faults.clone());
+    let place = TierFolder::new(Arc::new(tier), FOLDER).unwrap();
+    let survey = hygiene::survey(&place)?;
+    let wish = Wish::Rules(Retention { keep: Some(1), ..Retention::default() });
+    let holds = TierHolds { wish, versions: survey.versions.clone(), waiting: BTreeSet::new() };
+    let plan = policy::prune(&[holds], false);
+    let going = plan.removals.iter().map(|removal| removal.version).collect();
+    hygiene::remove(&place, &survey, &going, &survey.leftovers(&BTreeSet::new()))
+}
+
+#[test]
+fn a_prune_that_ends_or_fails_at_any_operation_leaves_whole_versions_and_the_next_does_the_rest() {
+    let world = World::new();
+    let four = || {
+        let model = world.tier();
+        for number in 3..=4 {
+            copy_version(world.job.folder(), &place(&model), Epoch(number), Some(b"{}"), Way::Down, &Free)
+                .unwrap();
+        }
+        model
+    };
+    let (model, counted) = (four(), Faults::none());
+    let before = model.used_bytes();
+    assert_eq!(prune(&model, &counted).unwrap(), before - model.used_bytes(), "as much as it says");
+    assert_eq!(versions(&model), BTreeSet::from([4]));
+    let wanted = listing(&model);
+    let down = |object| TierError::Unavailable { object, why: "try later".into() };
+    for number in 0..counted.operations() {
+        let ways = [
+            Faults::stop_at(number),
+            Faults::once(number, Fault::Fail(down)),
+            Faults::once(number, Fault::LoseAnswer(down)),
+        ];
+        for faults in ways {
+            let model = four();
+            let ended = prune(&model, &faults);
+            let what = format!("{:?}: {ended:?}", faults.log().get(usize::try_from(number).unwrap()));
+            let cuts = (0..3).map(|seed| model.after_power_cut(seed)).collect::<Vec<_>>();
+            for after in cuts.into_iter().chain([model]) {
+                assert!(versions(&after).contains(&4), "{what}: the newest stays");
+                world.check_whole(&after, &what);
+                prune(&after, &Faults::none()).unwrap();
+                world.check_whole(&after, &what);
+                assert_eq!(listing(&after), wanted, "{what}");
+                assert_eq!(after.used_bytes(), bytes_of(&wanted), "{what}: nothing is left over");
+            }
+        }
+    }
+}
+
+/// As often as it is tried in ten minutes, without the waits: it gets nothing, all that it is to get stays above, what
+/// is wrong is said; and when it is well again all is there.
+#[test]
+fn a_tier_that_is_down_full_or_refuses_for_long_loses_nothing() {
+    const TRIES: u32 = 12;
+    let world = World::new();
+    let down: fn(String) -> TierError = |object| TierError::Unavailable { object, why: "no answer".into() };
+    let full: fn(String) -> TierError = |object| TierError::Full { object };
+    let denied: fn(String) -> TierError = |object| TierError::Denied { object, why: "no credentials".into() };
+    for (error, said) in [(down, "no answer"), (full, "no space left"), (denied, "no credentials")] {
+        let (model, faults) = (world.tier(), Faults::none());
+        let is_written = |call| matches!(call, Call::Create | Call::Append | Call::Finish | Call::Publish);
+        faults.set(move |operation| is_written(operation.call).then_some(Fault::Fail(error)));
+        let cascade = world.cascade(&model, &faults);
+        for tries in 1..=TRIES {
+            let end = Instant::now() + Duration::from_secs(60);
+            let is_recorded = || {
+                let known = TiersRecord::read(&world.job).tiers.pop();
+                known.is_some_and(|known| known.waiting == [3, 4] && known.error.is_some())
+            };
+            while cascade.states()[0].failures < tries || !is_recorded() {
+                assert!(Instant::now() < end, "{said}: {:?}", cascade.states());
+                std::thread::sleep(Duration::from_micros(300));
+            }
+            let state = cascade.states().remove(0);
+            assert!(state.error.as_ref().is_some_and(|error| error.contains(said)), "{state:?}");
+            assert_eq!(state.waiting, BTreeSet::from([3, 4]), "{said}");
+            let rules = LocalRules { keep: Some(1), max_bytes: None };
+            assert_eq!(cascade.removals(&rules, None), (vec![1, 2], vec![]), "{said}: what waits stays");
+            // One that is full may have made room.
+            assert!(versions(&model).contains(&2), "{said}");
+            cascade.hurry();
+        }
+        faults.set(|_| None);
+        cascade.hurry();
+        drop(cascade);
+        world.settle(&model, &Faults::none());
+        assert_eq!(versions(&model), BTreeSet::from([3, 4]), "{said}");
+        world.check_whole(&model, said);
+    }
 }

@@ -15,7 +15,7 @@ use holdfast_image::record::{
 };
 use holdfast_image::{Addr, PAGE_SIZE, PageCount};
 use holdfast_tiers::codec::{Codec, Compression};
-use holdfast_tiers::stack::Pace;
+use holdfast_tiers::stack::{Pace, Packing};
 use holdfast_tiers::{CommitRecord, Image, PipelineOptions, Record};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -36,6 +36,25 @@ impl Pace for Free {
     fn begin(&self, _total: u64) {}
     fn pass(&self, _bytes: u64) -> bool {
         true
+    }
+}
+
+/// Packs for a link of 1 MiB/s, without being as slow.
+pub struct Narrow(Packing);
+
+impl Default for Narrow {
+    fn default() -> Narrow {
+        Narrow(Packing::new(Some(1 << 20)))
+    }
+}
+
+impl Pace for Narrow {
+    fn begin(&self, _total: u64) {}
+    fn pass(&self, _bytes: u64) -> bool {
+        true
+    }
+    fn packing(&self) -> Option<&Packing> {
+        Some(&self.0)
     }
 }
 
