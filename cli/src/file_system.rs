@@ -28,6 +28,9 @@ pub fn is_local(folder: &Path) -> bool {
     fd::file_system_type(folder).is_ok_and(|kind| !REMOTE.contains(&(kind & 0xFFFF_FFFF)))
 }
 
+/// So many unfinished files of one name there may be.
+const MOST_WRITERS: u32 = 100;
+
 /// Opens a file of this user that nobody else may write or read.
 pub fn open_own(path: &Path) -> Option<File> {
     let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
@@ -36,21 +39,27 @@ pub fn open_own(path: &Path) -> Option<File> {
     (is.is_file() && is.uid() == unix_socket::effective_user() && is.mode() & 0o077 == 0).then_some(file)
 }
 
-/// Writes such a file, whole or not at all. Nobody else writes the same at this time.
+/// Writes such a file, whole or not at all. Of several that do so at the same time the last one counts.
 ///
 /// # Errors
 /// As the calls.
 pub fn write_own(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    // What a crash leaves of it goes with the next agent (`Job::clean`).
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let fresh = path.with_file_name(format!(".tmp-{name}"));
-    match fs::remove_file(&fresh) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
+    let own = |number| path.with_file_name(format!(".tmp-{name}-{number}"));
+    let create = |fresh: &Path| File::options().write(true).create_new(true).mode(0o600).open(fresh);
+    // What a crash leaves of it goes with the next agent (`Job::clean`).
+    let (fresh, mut file) = (0..MOST_WRITERS)
+        .map(own)
+        .find_map(|fresh| match create(&fresh) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => None,
+            made => Some(made.map(|file| (fresh, file))),
+        })
+        .unwrap_or_else(|| Err(io::ErrorKind::AlreadyExists.into()))?;
+    let written = file.write_all(bytes).and_then(|()| fs::rename(&fresh, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&fresh);
     }
-    let mut file = File::options().write(true).create_new(true).mode(0o600).open(&fresh)?;
-    file.write_all(bytes)?;
-    fs::rename(&fresh, path)
+    written
 }
 
 #[cfg(test)]
@@ -72,8 +81,11 @@ mod tests {
         };
         assert_eq!(read(), None);
         write_own(&note, b"a").unwrap();
+        // One who writes at the same time has not finished yet.
+        fs::write(folder.join(".tmp-note-0"), b"other").unwrap();
         write_own(&note, b"b").unwrap();
         assert_eq!(read().as_deref(), Some("b"));
+        assert_eq!(fs::read(folder.join(".tmp-note-0")).unwrap(), b"other");
         fs::set_permissions(&note, fs::Permissions::from_mode(0o620)).unwrap();
         assert_eq!(read(), None);
         fs::set_permissions(&note, fs::Permissions::from_mode(0o600)).unwrap();

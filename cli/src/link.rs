@@ -16,6 +16,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 pub enum Tell {
     /// The socket listens, the job is locked.
     Ready,
+    /// Memory is being copied into the new processes.
+    Progress {
+        /// Bytes copied.
+        done: u64,
+        /// Bytes to be copied, as far as is known by now.
+        total: u64,
+    },
     /// The program runs again.
     Restarted {
         /// Ids, restarts and times, one line.

@@ -145,6 +145,35 @@ pub fn progress(what: &str, total_bytes: u64) -> ProgressBar {
     bar
 }
 
+/// A progress bar that appears when there is something to be told, and is gone when this is dropped.
+#[derive(Default)]
+pub struct Transient(Option<ProgressBar>);
+
+impl Transient {
+    /// So much is done.
+    pub fn show(&mut self, what: &str, done: u64, total: u64) {
+        let bar = self.0.get_or_insert_with(|| progress(what, total));
+        bar.set_length(total);
+        bar.set_position(done);
+    }
+
+    /// Prints something beside it.
+    pub fn without(&self, print: impl FnOnce()) {
+        match &self.0 {
+            Some(bar) => bar.suspend(print),
+            None => print(),
+        }
+    }
+}
+
+impl Drop for Transient {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

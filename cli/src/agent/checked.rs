@@ -8,6 +8,7 @@
 //! very files, and if they had not just been changed when they were read; on file systems of other hosts none counts.
 //! How it fails: everything is checked.
 
+use super::restart_progress::RestartProgress;
 use crate::file_system;
 use holdfast_image::Addr;
 use holdfast_image::pages::{
@@ -34,12 +35,13 @@ const SETTLED: Duration = Duration::from_secs(2);
 pub struct CheckedImage<'a> {
     image: &'a Image,
     folder: &'a Path,
+    progress: RestartProgress<'a>,
 }
 
 impl<'a> CheckedImage<'a> {
     /// An image, with the note in the job's `folder`.
-    pub fn new(image: &'a Image, folder: &'a Path) -> CheckedImage<'a> {
-        CheckedImage { image, folder }
+    pub fn new(image: &'a Image, folder: &'a Path, progress: RestartProgress<'a>) -> CheckedImage<'a> {
+        CheckedImage { image, folder, progress }
     }
 
     /// What the note says once these pages are checked. `None`: the files may change without notice.
@@ -95,7 +97,12 @@ impl PageProvider for CheckedImage<'_> {
         self.image.read(start, buffer)
     }
     fn gather(&self, wanted: &[PageRun], put: &PutPages<'_>) -> Result<(), PageError> {
-        self.image.gather(wanted, put)
+        self.progress.expect(wanted.iter().map(|run| run.pages.bytes()).sum());
+        self.image.gather(wanted, &|runs| {
+            put(runs)?;
+            self.progress.passed(runs.iter().map(|(_, bytes)| bytes.len() as u64).sum());
+            Ok(())
+        })
     }
     fn check_mapped(&self, wanted: &[PageRun]) -> Result<Vec<PageRun>, PageError> {
         if self.is_served() {

@@ -21,6 +21,7 @@ mod job_lock;
 mod precopy;
 mod processes;
 mod request;
+mod restart_progress;
 mod retention;
 mod rush;
 mod slot_waiters;
@@ -47,6 +48,7 @@ use holdfast_process::rebuild::{self, RebuildOptions, RebuiltMember};
 use holdfast_sys::{attributes, fd, signals, unix_socket};
 use holdfast_tiers::{Image, Job};
 use parking_lot::Mutex;
+use restart_progress::RestartProgress;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
@@ -219,7 +221,7 @@ fn rebuild_program(
         saved_dir,
         interrupt: Some(event_loop.stop_signals()?),
     };
-    let pages = CheckedImage::new(&image, context.job.dir());
+    let pages = CheckedImage::new(&image, context.job.dir(), RestartProgress::new(link.as_ref()));
     let rebuilt =
         rebuild::rebuild_job(&record, &pages, seed, &options).map_err(|error| Failure::from(&error))?;
     let pids: Vec<String> = rebuilt.members.iter().map(|member| member.pid.to_string()).collect();

@@ -173,6 +173,8 @@ fn remember(job: &Job, sources: &[Source]) -> Result<(), Failure> {
         record.tiers.push(TierRecord {
             tier: source.spec.address.clone(),
             versions: source.versions.clone(),
+            // Advice: an image that was on its way there has a number too.
+            greatest: source.found.folder.inventory().map_or(0, |there| there.greatest()),
             known_ns: u64::try_from(now).unwrap_or(0),
             ..TierRecord::default()
         });

@@ -62,8 +62,10 @@ pub fn run(args: &ImportArgs, root: Option<&Path>) -> Result<(), Failure> {
         return import(&store, args, "standard input", &mut io::stdin().lock());
     }
     let name = args.file.display().to_string();
-    let file =
-        File::open(&args.file).map_err(|error| Failure::system(format_args!("opening {name}"), &error))?;
+    let file = File::open(&args.file).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Failure::new(Exit::NotFound, format!("there is no file {name}")),
+        _ => Failure::system(format_args!("opening {name}"), &error),
+    })?;
     import(&store, args, &name, &mut BufReader::with_capacity(1 << 20, file))
 }
 

@@ -289,6 +289,7 @@ struct Told {
 
 /// Waits for it.
 fn wait_until_it_runs(agent: &Launched, state: &StartState, job: &Job) -> Result<Told, Failure> {
+    let mut bar = report::Transient::default();
     loop {
         let ready = poll::readable(&[agent.link.as_fd(), state.as_fd()], None)
             .map_err(|error| Failure::system("waiting for the agent", &error))?;
@@ -298,7 +299,8 @@ fn wait_until_it_runs(agent: &Launched, state: &StartState, job: &Job) -> Result
                 Ok(Some(Tell::Failed { exit, message, kind })) => {
                     return Err(Failure { exit, message, kind });
                 }
-                Ok(Some(Tell::Warning { text })) => report::note(&text),
+                Ok(Some(Tell::Progress { done, total })) => bar.show("restarting", done, total),
+                Ok(Some(Tell::Warning { text })) => bar.without(|| report::note(&text)),
                 Ok(_) => {}
                 Err(_) => return Err(link::lost(&job.dir().join("agent.log"))),
             }
