@@ -19,8 +19,18 @@ GOLDEN=../tiers/tests/golden
 for target in manifest segment archive codecs history records; do mkdir -p "corpus/$target"; done
 for version in v1 v2 v3 v3-codecs; do
     for file in "$GOLDEN/$version"/manifest-*; do cp "$file" "corpus/manifest/$version-${file##*-}"; done
-    for file in "$GOLDEN/$version"/segment-*; do tail -c 4096 "$file" >"corpus/segment/$version-${file#*segment-}"; done
 done
+# The target `segment` eats the offset of a block (4 bytes), the length of the segment (8) and the block: the last one,
+# in old versions the first.
+python3 - "$GOLDEN" corpus/segment <<'END'
+import pathlib, sys
+golden, corpus = map(pathlib.Path, sys.argv[1:])
+for file in sorted(golden.glob("v*/segment-*")):
+    segment = file.read_bytes()
+    base = 0 if file.parent.name in ("v1", "v2") else len(segment) - 4096
+    head = base.to_bytes(4, "little") + len(segment).to_bytes(8, "little")
+    (corpus / f"{file.parent.name}-{file.name}").write_bytes(head + segment[base : base + 4096])
+END
 
 cp "$GOLDEN"/export-v3/* corpus/archive/
 

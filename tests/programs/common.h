@@ -74,13 +74,19 @@ UNUSED static struct timespec timespec_of_ns(int64_t ns)
 }
 
 /* With HOLDFAST_TEST_STAY=FILE a program does not end before that file is there: what a test does with it meanwhile
- * takes as long as it takes. It changes some memory meanwhile, as programs do. */
+ * takes as long as it takes. */
+UNUSED static int has_to_stay(void)
+{
+    const char *awaited = getenv("HOLDFAST_TEST_STAY");
+    return awaited != NULL && access(awaited, F_OK) != 0;
+}
+
+/* It changes some memory meanwhile, as programs do. */
 UNUSED static int pass(void)
 {
     static volatile long turns;
-    const char *awaited = getenv("HOLDFAST_TEST_STAY");
     struct timespec pause = timespec_of_ns(2000000);
-    for (; awaited != NULL && access(awaited, F_OK) != 0; turns++) nanosleep(&pause, NULL);
+    for (; has_to_stay(); turns++) nanosleep(&pause, NULL);
     puts("PASS");
     fflush(stdout);
     return 0;

@@ -1,6 +1,7 @@
 /* Four processes with the same System V shared memory: a segment that was removed, one with a key, and one that only a
  * child has. One child attaches the second itself by its key, one has it read-only, one has it twice and in part.
- * `tree_segments KIND [ROUNDS]`; KIND: kept; removed (the second is too, once all have it, and only its id is used). */
+ * `tree_segments KIND [ROUNDS]`, and until HOLDFAST_TEST_STAY; KIND: kept; removed (the second is too, once all have
+ * it, and only its id is used). */
 #include "tree.h"
 #include <sys/ipc.h>
 #include <sys/shm.h>
@@ -101,7 +102,7 @@ int main(int argc, char **argv)
     for (uint64_t i = 1; i <= CHILDREN; i++) fork_child(share, i);
     for (int i = 0; i < CHILDREN; i++) hear(children[i].from);
     if (!is_kept) CHECK(shmctl(named, IPC_RMID, NULL) == 0);
-    for (uint64_t round = 0; round < (uint64_t)rounds; round++) {
+    for (uint64_t round = 0; round < (uint64_t)rounds || has_to_stay(); round++) {
         put(gone, 0, round);
         put(shared, 0, round);
         for (int phase = 0; phase < 2; phase++) {

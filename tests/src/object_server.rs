@@ -9,6 +9,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 /// Longest body that is taken.
 const MOST: usize = 64 << 20;
@@ -27,7 +28,12 @@ pub enum Mood {
     Full,
     /// No credentials are right.
     Refusing,
+    /// It takes and gives so many bytes per second on each connection.
+    Slow(u64),
 }
+
+/// Bytes between two looks at how fast it may be.
+const PIECE: usize = 8 << 10;
 
 #[derive(Debug)]
 struct State {
@@ -136,7 +142,7 @@ impl ObjectServer {
             return;
         }
         let Ok(copy) = stream.try_clone() else { return };
-        let Ok(Some(asked)) = read(&mut BufReader::new(copy)) else { return };
+        let Ok(Some(asked)) = read(&mut BufReader::new(copy), |bytes| self.pause(bytes)) else { return };
         let mut state = self.state();
         if state.mood == Mood::Silent {
             state.held.push(stream);
@@ -145,7 +151,15 @@ impl ObjectServer {
         let answer = state.answer(&asked);
         drop(state);
         // Who does not listen any more gets nothing.
-        let _ = write(stream, &answer);
+        let _ = write(stream, &answer, |bytes| self.pause(bytes));
+    }
+
+    /// The time of so many bytes, if it is slow by now.
+    fn pause(&self, bytes: usize) {
+        let mood = self.state().mood;
+        if let Mood::Slow(rate) = mood {
+            thread::sleep(Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64));
+        }
     }
 }
 
@@ -259,7 +273,7 @@ impl State {
 }
 
 /// Reads one request; `None`: the client has said nothing.
-fn read(stream: &mut BufReader<TcpStream>) -> io::Result<Option<Asked>> {
+fn read(stream: &mut BufReader<TcpStream>, pause: impl Fn(usize)) -> io::Result<Option<Asked>> {
     let mut line = String::new();
     stream.read_line(&mut line)?;
     let mut words = line.split_whitespace();
@@ -284,7 +298,10 @@ fn read(stream: &mut BufReader<TcpStream>) -> io::Result<Option<Asked>> {
     }
     let len = asked.headers.get("content-length").and_then(|len| len.parse().ok()).unwrap_or(0);
     asked.body.resize(len.min(MOST), 0);
-    stream.read_exact(&mut asked.body)?;
+    for piece in asked.body.chunks_mut(PIECE) {
+        stream.read_exact(piece)?;
+        pause(piece.len());
+    }
     Ok(Some(asked))
 }
 
@@ -307,12 +324,16 @@ fn unescaped(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-fn write(mut stream: TcpStream, answer: &Answer) -> io::Result<()> {
+fn write(mut stream: TcpStream, answer: &Answer, pause: impl Fn(usize)) -> io::Result<()> {
     let mut head = format!("HTTP/1.1 {}\r\nConnection: close\r\n", answer.status);
     for (name, value) in &answer.headers {
         head += &format!("{name}: {value}\r\n");
     }
     head += &format!("Content-Length: {}\r\n\r\n", answer.len.unwrap_or(answer.body.len()));
     stream.write_all(head.as_bytes())?;
-    stream.write_all(&answer.body)
+    for piece in answer.body.chunks(PIECE) {
+        stream.write_all(piece)?;
+        pause(piece.len());
+    }
+    Ok(())
 }

@@ -26,7 +26,7 @@ const FRAMES_AT_ONCE: usize = 16;
 
 impl Image {
     /// Whether some of it is read from a server: several readers at once are faster there than one.
-    pub fn is_far(&self) -> bool {
+    fn is_far(&self) -> bool {
         self.tables.segments.iter().any(|segment| segment.mapped().is_none())
     }
 

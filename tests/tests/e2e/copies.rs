@@ -88,7 +88,7 @@ fn first_line(child: &mut Child) -> Result<()> {
 fn copies_with_segments() {
     each_user(|bed| {
         let program = bed.kit().program("tree_segments").to_string_lossy().into_owned();
-        let mut first = piped(bed, &["run", "--name", "j", "--", &program, "removed", "150"])?;
+        let mut first = staying(bed, &["run", "--name", "j", "--", &program, "removed", "5"])?;
         first_line(&mut first)?; // by then it is removed
         checkpoint(bed, "j")?;
         let names = ["one", "two"];
@@ -97,17 +97,21 @@ fn copies_with_segments() {
             .map(|name| piped(bed, &["restart", "--name", name, "j"]))
             .collect::<Result<_, _>>()?;
         checkpoint(bed, "one")?;
+        checkpoint(bed, "two")?;
+        bed.may_end()?;
         for (child, name) in [first].into_iter().chain(copies).zip(["j", "one", "two"]) {
             let output = child.wait_with_output()?;
             let passed = output.status.success() && output.stdout.ends_with(b"PASS\n");
             ensure!(passed, "{name}: {:?}: {}", output.status, String::from_utf8_lossy(&output.stdout));
         }
-        let mut kept = piped(bed, &["run", "--name", "kept", "--", &program, "kept", "400"])?;
+        fs::remove_file(bed.stay_file())?;
+        let mut kept = staying(bed, &["run", "--name", "kept", "--", &program, "kept", "5"])?;
         first_line(&mut kept)?;
         checkpoint(bed, "kept")?;
         let refused = bed.say(&["restart", "--name", "copy", "kept"])?;
         let told = refused.stderr.contains("is attached by another program");
         ensure!(refused.code() == 69 && told, "{}: {}", refused.code(), refused.stderr);
+        bed.may_end()?;
         ensure!(kept.wait_with_output()?.status.success(), "what is refused changes nothing");
         ["j", "one", "two", "kept"].iter().try_for_each(|name| bed.check_clean(name))
     });

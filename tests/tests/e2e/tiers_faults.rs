@@ -2,15 +2,17 @@
 //! what is wrong is said by every listing, and nothing is lost when they are well again.
 
 use super::plain_job::{
-    JOB, command, ends_right, lose_the_host, none_is_left, right_output, started, until_tier,
+    JOB, command, ends_right, listed, lose_the_host, none_is_left, right_output, started, until_tier,
 };
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::object_server::{Mood, ObjectServer};
-use holdfast_tests::processes;
 use holdfast_tests::sandbox::{Bed, PATIENCE, User, each_user, shell_code, wait};
+use holdfast_tests::{full, processes};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command};
+use std::thread::sleep;
+use std::time::Duration;
 
 const BUCKET: &str = "s3://bucket/images";
 
@@ -73,6 +75,60 @@ fn a_server_that_is_down_full_silent_or_refuses_harms_nothing() {
         })?;
         bed.say(&["checkpoint", JOB])?.success()?;
         until_tier(bed, "the next image", |tier| tier["waiting"] == serde_json::json!([]))?;
+        lose_the_host(bed, &mut front, pid)?;
+        restarts(bed, &server, &["--tier", BUCKET])
+    });
+}
+
+/// At 10 kB/s, then at 1 MB/s: nobody waits for it, and what is under way is seen.
+#[test]
+fn a_server_that_is_slow_keeps_nobody_waiting() {
+    each_user(|bed| {
+        let server = ObjectServer::start()?;
+        server.set(Mood::Slow(10_000));
+        let options = ["--compress", "none", "--keep", "1", "--tier", BUCKET];
+        let mut run = knowing(command(bed, JOB, &options)?, &server);
+        let (mut front, pid) = started(bed, JOB, run.env("HOLDFAST_REMOTE_TIMEOUT", "60"))?;
+        bed.say(&["checkpoint", JOB])?.success()?;
+        until_tier(bed, "the copy that is under way", |tier| tier["copying"]["total"].as_u64() > Some(0))?;
+        watched(bed, "copying image 1 to s3://bucket/images")?;
+        for image in 2..=3 {
+            bed.say(&["checkpoint", JOB])?.success()?;
+            ensure!(bed.images(JOB).contains(&image), "{:?}", bed.images(JOB));
+        }
+        ensure!(bed.images(JOB).contains(&1), "--keep 1 leaves what is under way: {:?}", bed.images(JOB));
+        server.set(Mood::Slow(1_000_000));
+        until_tier(bed, "all images", |tier| tier["versions"] == serde_json::json!([1, 2, 3]))?;
+        server.set(Mood::Well);
+        lose_the_host(bed, &mut front, pid)?;
+        restarts(bed, &server, &["--tier", BUCKET])
+    });
+}
+
+/// Ten minutes of the real clock, with an image each minute; then all images get there by themselves.
+#[test]
+fn ten_minutes_without_the_server() {
+    if !full() {
+        return println!("not run: HOLDFAST_TEST_FULL=1");
+    }
+    each_user(|bed| {
+        let server = ObjectServer::start()?;
+        server.set(Mood::Down);
+        let (mut front, pid) = start(bed, &server, &["--keep", "1", "--tier", BUCKET])?;
+        let all: Vec<u64> = (1..=10).collect();
+        for image in &all {
+            bed.say(&["checkpoint", JOB])?.success()?;
+            until_tier(bed, "what waits", |tier| {
+                tier["waiting"] == serde_json::json!(all[..usize::try_from(*image).unwrap_or(0)])
+                    && tier["error"].is_string()
+            })?;
+            sleep(Duration::from_secs(60));
+        }
+        ensure!(processes::runs(pid) && bed.images(JOB) == all, "{:?}", bed.images(JOB));
+        server.set(Mood::Well);
+        // It is tried again within five minutes and a quarter.
+        let arrived = || listed(bed).is_ok_and(|row| row["tiers"][0]["versions"] == serde_json::json!(all));
+        bed.until("all images", Duration::from_secs(420), arrived)?;
         lose_the_host(bed, &mut front, pid)?;
         restarts(bed, &server, &["--tier", BUCKET])
     });
