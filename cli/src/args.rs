@@ -190,6 +190,9 @@ Examples:
     /// Serves the pages of an image; started by `restart`.
     #[command(name = "__pages", hide = true)]
     Pages(PagesArgs),
+    /// Calls the CUDA driver; started by agents and by `doctor`.
+    #[command(name = "__cuda", hide = true)]
+    Cuda(CudaArgs),
     /// Names of the fault points, for tests.
     #[command(name = "__faults", hide = true)]
     Faults,
@@ -553,6 +556,17 @@ pub struct PagesArgs {
     /// Descriptor of the socket to `holdfast restart`.
     #[arg(long)]
     pub front: i32,
+}
+
+/// `holdfast __cuda`.
+#[derive(Debug, Args)]
+pub struct CudaArgs {
+    /// Descriptor of the socket to the agent.
+    #[arg(long)]
+    pub agent: i32,
+    /// The libcuda to be loaded.
+    #[arg(long)]
+    pub library: PathBuf,
 }
 
 #[cfg(test)]

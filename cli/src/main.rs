@@ -2,9 +2,9 @@
 //!
 //! * [`args`]: the command line. [`commands`]: one file per command. [`exit`]: exit codes and failures.
 //! * [`front`]: what `run` and `restart` are while the program runs. [`agent`]: the process that makes the images.
-//! * [`client`], [`link`]: how they talk; [`pidfile`]: what is known when they cannot. [`settings`], [`config`],
-//!   [`tiers`], [`names`],
-//!   [`program`], [`protected`], [`mpi`], [`report`], [`inspect`]: the rest.
+//! * [`cuda`]: the process that calls the CUDA driver. [`client`], [`link`]: how they talk; [`pidfile`]: what is known
+//!   when they cannot. [`settings`], [`config`], [`tiers`], [`names`], [`program`], [`protected`], [`mpi`], [`report`],
+//!   [`inspect`]: the rest.
 #![forbid(unsafe_code)]
 
 mod agent;
@@ -12,6 +12,7 @@ mod args;
 mod client;
 mod commands;
 mod config;
+mod cuda;
 mod exit;
 mod file_system;
 mod front;
@@ -99,6 +100,7 @@ fn run(cli: &Cli) -> Result<Option<Ending>, Failure> {
         Command::Completions { shell } => commands::completions::run(*shell),
         Command::Agent(args) => agent::run(args, root),
         Command::Pages(args) => page_server::run(args, root),
+        Command::Cuda(args) => cuda::caller::run(args),
         Command::Faults => report::print(&format!("{}\n", holdfast_sys::fault::POINTS.join("\n"))),
     }
     .map(|()| None)

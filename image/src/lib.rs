@@ -10,6 +10,7 @@
 //! * [`spare_numbers`]: where a restart keeps descriptors besides the program's own.
 //! * [`paths`]: files that were moved between checkpoint and restart.
 //! * [`processor`]: what of a processor an image depends on.
+//! * [`cuda`]: what an image says of the CUDA state of a process.
 //! * [`manifest`]: the commit of an image: process record, frame table, page index, figures.
 //! * [`kinds`]: how a checkpoint was made: engine, tracker.
 //! * [`control`]: messages between libholdfast, the agent and the commands.
@@ -26,6 +27,7 @@ pub mod bytes;
 mod contents;
 pub mod control;
 pub mod credentials;
+pub mod cuda;
 mod files;
 pub mod folders;
 pub mod fork_plan;

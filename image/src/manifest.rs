@@ -2,12 +2,14 @@
 //!
 //! Here are the figures that a manifest carries; the byte format is in `tiers::format` and `docs/format.md`.
 
+use crate::cuda::CudaStop;
 use serde::{Deserialize, Serialize};
 
 /// Where the stop time went, nanoseconds each. The parts add up to `total_ns` but for what lies between them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct StopBreakdown {
-    /// From the first interrupt to the last thread resumed: what the program did not run.
+    /// From the first interrupt to the last thread resumed: what the program did not run. If it uses CUDA: from the
+    /// driver's lock to its unlock; its threads ran on for most of that, but for those in a call of CUDA.
     pub total_ns: u64,
     /// Seize, interrupt and wait for all threads.
     pub stop_ns: u64,
@@ -32,6 +34,9 @@ pub struct StopBreakdown {
     pub threads: u64,
     /// Mappings of the program.
     pub regions: u64,
+    /// What CUDA's part of it took, if processes use it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cuda: Option<CudaStop>,
 }
 
 /// What the flush did.

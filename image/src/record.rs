@@ -8,6 +8,7 @@ use crate::address_space;
 use crate::attributes::{GuardRegion, ProcessAttributes, ThreadAttributes};
 use crate::bytes::{Blob, Name};
 use crate::credentials::Credentials;
+use crate::cuda::CudaRecord;
 pub use crate::files::*;
 use crate::processor::{CpuLevel, XstatePart};
 pub use crate::region::*;
@@ -72,6 +73,9 @@ pub struct ProcessRecord {
     /// Who it is, if not who has started the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rights: Option<Credentials>,
+    /// Its CUDA state is in its memory: the driver must restore it before its calls go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cuda: Option<CudaRecord>,
     /// Number of its address space: where its pages are in the page index ([`crate::address_space`]).
     #[serde(default, skip_serializing_if = "is_zero")]
     pub space: u32,

@@ -16,6 +16,7 @@ use crate::capture::identity::SharedFiles;
 use crate::capture::maps::{self, Kind, Mapped};
 use crate::capture::written_files::Saving;
 use crate::capture::{ipc, sysv_shm};
+use crate::cuda::uses;
 use crate::inject::area;
 use crate::job::adopt;
 use crate::mapped_files::MappedFiles;
@@ -67,6 +68,8 @@ pub struct CheckOptions {
     pub save_files: Option<Saving>,
     /// Only protected memory is stored: other memory may be as large as it likes.
     pub only_protected: bool,
+    /// Processes whose CUDA state the driver will bring into their memory before a cut: their devices are no finding.
+    pub cuda: Vec<i32>,
 }
 
 impl CheckOptions {
@@ -319,6 +322,9 @@ fn memory(
 ) -> io::Result<Vec<Mapped>> {
     let flags = procfs::vm_flags(pid, live)?;
     let mut maps = procfs::maps(pid, live)?;
+    if options.cuda.contains(&pid) {
+        maps.retain(|mapping| !uses::is_device(&mapping.name));
+    }
     hardlinks::name_mappings(&mut maps);
     match area {
         None => found.push(refuse::process(pid, not_under_holdfast(&maps))),
@@ -380,6 +386,7 @@ fn files(options: &CheckOptions, open: &[Open<'_>]) -> io::Result<Vec<Found>> {
         tid: one.live,
         pidfd,
         own: one.own,
+        uses_cuda: options.cuda.contains(&one.pid),
     });
     let outside = Outside { inherited: &options.inherited, lose_connections: options.lose_connections };
     let mut covered = Covered::default();

@@ -10,6 +10,7 @@
 //! * `track`: which pages were written; [`LiveMemory`], pages before the stop.
 //! * `freeze`: how the memory of the instant is kept: copied, cloned, guarded.
 //! * `capture`: the process record: descriptors, mappings, signals, settings.
+//! * [`cuda`]: the driver's part of a checkpoint, before and after the stop.
 //! * [`rebuild`]: the way back.
 //! * Leaves: `error`, `options`, `namespaces`, `refuse` (what cannot be checkpointed, in words), `thread_pool`.
 //!
@@ -18,6 +19,7 @@
 
 mod capture;
 mod check;
+pub mod cuda;
 mod cut;
 mod error;
 mod freeze;

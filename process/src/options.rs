@@ -5,9 +5,11 @@ use crate::freeze::guard::GuardOptions;
 use crate::mapped_files::MappedFiles;
 use crate::namespaces::Namespaces;
 use holdfast_image::PageCount;
+use holdfast_image::cuda::CudaRecord;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
 use holdfast_image::processor::CpuLevel;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,6 +83,8 @@ pub struct CutOptions {
     pub lose_connections: bool,
     /// What is in files that the programs change is part of the image.
     pub contents: Option<Arc<Contents>>,
+    /// Processes whose CUDA state the driver has brought into their memory ([`crate::cuda`]), by their ids.
+    pub cuda: BTreeMap<i32, CudaRecord>,
 }
 
 impl Default for CutOptions {
@@ -104,6 +108,7 @@ impl Default for CutOptions {
             inherited: Vec::new(),
             lose_connections: false,
             contents: None,
+            cuda: BTreeMap::new(),
         }
     }
 }

@@ -22,6 +22,11 @@ use std::io;
 pub const IO_URING: &str =
     "io_uring is not supported; many programs can be told to do without (MariaDB: --innodb-use-native-aio=0)";
 
+/// A device of the NVIDIA driver, open or mapped, at a moment when the CUDA driver has given back all that are its own.
+pub const CUDA_DEVICE: &str = "a device of the NVIDIA driver that the CUDA driver does not give back: NVML, Vulkan or \
+                               a parent process has opened it, or the process does without libcuda; have the program \
+                               close it first (nvmlShutdown), or start children by exec";
+
 /// Bit of a capability set (include/uapi/linux/capability.h).
 const CAP_SYS_RESOURCE: u64 = 1 << 24;
 

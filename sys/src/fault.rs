@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// All points, in the order in which a checkpoint and a restart pass them (`holdfast __faults` prints them).
 /// Those of the cascade and of what fetches an image come last: only jobs with tiers pass them; then that of a page
-/// server.
+/// server, and those of programs that use CUDA.
 /// `inject` and `resume` are passed many times: use `inject:N`; `foothold` only in a program without libholdfast.
 pub const POINTS: &[&str] = &[
     "foothold",
@@ -48,6 +48,9 @@ pub const POINTS: &[&str] = &[
     "fetch-segment",
     "fetch-manifest",
     "pages-ready",
+    "cuda-locked",
+    "cuda-checkpointed",
+    "cuda-restored",
 ];
 
 struct Plan {

@@ -11,6 +11,7 @@ pub mod cgroup;
 pub mod children;
 pub mod clock;
 pub mod clone;
+pub mod cuda;
 pub mod elf;
 pub mod environment;
 pub mod fault;

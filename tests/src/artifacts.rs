@@ -103,6 +103,11 @@ impl Kit {
         self.root.join("apps").join(name)
     }
 
+    /// The folder with `libcuda.so.1`, the driver of `tests/driver`.
+    pub fn driver(&self) -> PathBuf {
+        self.root.join("driver")
+    }
+
     fn make() -> Result<Kit> {
         let source = Path::new(env!("CARGO_MANIFEST_DIR"));
         let checkout = source.parent().context("the tests folder has a parent")?;
@@ -112,7 +117,7 @@ impl Kit {
             .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
             .collect();
         let root = std::env::temp_dir().join(format!("holdfast-kit{name}"));
-        for folder in ["", "bin", "programs", "programs/cuda", "stand-in", "apps"] {
+        for folder in ["", "bin", "programs", "programs/cuda", "stand-in", "apps", "driver"] {
             let path = root.join(folder);
             fs::create_dir_all(&path).with_context(|| format!("making {}", path.display()))?;
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
@@ -122,6 +127,7 @@ impl Kit {
         let kit = Kit { root };
         kit.copy_binaries()?;
         kit.copy_apps(&source.join("apps"))?;
+        kit.build_driver(&source.join("driver/libcuda.c"))?;
         kit.build_programs(&source.join("programs"), checkout)?;
         kit.build_cuda_programs(&source.join("programs/cuda"), checkout)?;
         Ok(kit)
@@ -172,6 +178,19 @@ impl Kit {
             }
         }
         Ok(())
+    }
+
+    fn build_driver(&self, source: &Path) -> Result<()> {
+        let to = self.driver().join("libcuda.so.1");
+        if !newer(source, &to) {
+            return Ok(());
+        }
+        let fresh = to.with_extension("new");
+        let flags =
+            ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-fPIC", "-shared"];
+        let hidden = ["-fvisibility=hidden", "-Wl,-soname,libcuda.so.1", "-o"];
+        compile(Command::new("cc").args(flags).args(hidden).args([&fresh, source]))?;
+        fs::rename(&fresh, &to).with_context(|| format!("putting {} in place", to.display()))
     }
 
     fn build_programs(&self, from: &Path, checkout: &Path) -> Result<()> {

@@ -8,6 +8,7 @@
 
 use super::carry_over::CarryOver;
 use super::context::JobContext;
+use super::cuda::{AfterCut, Cuda};
 use super::cut;
 use super::error::CheckpointError;
 use super::events::{Event, Progress, Reporter};
@@ -31,6 +32,7 @@ use holdfast_image::pages::{Inherited, PageRun};
 use holdfast_image::record::{ProcessRecord, UnsavedFile};
 use holdfast_image::{Epoch, PageCount};
 use holdfast_pager::{FlushQueue, Order as QueueOrder};
+use holdfast_process::cuda::Suspended;
 use holdfast_process::{Cut, FrozenMemory, Members, Tracer, Tracking};
 use holdfast_sys::clock::elapsed_ns;
 use holdfast_tiers::stack::Cascade;
@@ -123,6 +125,7 @@ struct Flush {
     /// See [`slot_waiters::run`].
     copies_first: Option<PageCount>,
     figures: EpochFigures,
+    cuda: AfterCut,
 }
 
 /// The bound on copies as a number.
@@ -154,7 +157,8 @@ impl Attempt<'_> {
         let mut writer = self.context.job.begin(&self.context.lock, epoch, parent)?;
         let options = self.pipeline(None);
         let mut precopied = Precopied::default();
-        if precopy::is_wanted(self.settings, self.request) {
+        // All memory of a program that uses CUDA is read at the cut.
+        if precopy::is_wanted(self.settings, self.request) && Cuda::users(&self.members).is_empty() {
             precopied = precopy::run(&mut writer, &self.members, self.carry_over, &options, &|_| ())?;
         }
         if let Some(monitor) = &self.carry_over.monitor {
@@ -165,7 +169,7 @@ impl Attempt<'_> {
             let pids: Vec<i32> = self.members.targets().iter().map(|target| target.pid).collect();
             contents.read_ahead(&pids);
         }
-        let (mut cut, first) =
+        let cut::Made { mut cut, first, suspended } =
             match cut::make(self.context, self.settings, self.tracer, self.request, &self.carry_over.history)
             {
                 Ok(made) => made,
@@ -178,15 +182,25 @@ impl Attempt<'_> {
         self.members = Members::new(targets.remove(0), targets);
         self.progress.total.store(cut.dirty.pages().bytes(), Ordering::Relaxed);
         self.progress.epoch.store(epoch.0, Ordering::Relaxed);
-        self.reporter.report(Event::Cut { epoch, stop_ns: cut.breakdown.total_ns });
+        let host_ns = cut.breakdown.total_ns;
+        let stop_ns = suspended.as_ref().map_or(host_ns, |suspended| suspended.figures(host_ns).1);
+        self.reporter.report(Event::Cut { epoch, stop_ns });
+        let cuda = AfterCut::begin(suspended, cut.memory.is_held(), host_ns)?;
         // At once: from now on writes may cost copies.
         let limit = self.settings.cow.0.pages(cut.tracked);
-        let monitor = self.start_monitor(&mut cut, limit)?;
+        let monitor = match self.start_monitor(&mut cut, limit) {
+            Ok(monitor) => monitor,
+            Err(failed) => {
+                // Before the driver's part, which needs the program's threads.
+                drop(cut);
+                return Err(failed);
+            }
+        };
         let figures = self.end_epoch(&cut, &precopied, limit);
         let queue = self.queue(&cut, &first, limit);
         monitor.set_queue(Arc::clone(&queue));
         let copies_first = self.copies_first(limit);
-        self.flush(writer, cut, Flush { monitor, queue, copies_first, figures }, committed)
+        self.flush(writer, cut, Flush { monitor, queue, copies_first, figures, cuda }, committed)
     }
 
     /// The image that the new one builds on. Where what it has on the first tier turned out to be damaged, all memory
@@ -301,7 +315,8 @@ impl Attempt<'_> {
         flush: Flush,
         committed: &mut bool,
     ) -> Result<ImageInfo, CheckpointError> {
-        let Flush { monitor, queue, copies_first, mut figures } = flush;
+        // First, and so dropped last: the driver's part needs the program's threads.
+        let Flush { cuda, monitor, queue, copies_first, mut figures } = flush;
         let Cut { record, mut breakdown, begun, resumed_at, engine, inherited, unsaved, memory, .. } = cut;
         self.tell_unsaved(&unsaved);
         let bounded = figures.copies_limit > 0 && engine.copies_on_write();
@@ -333,6 +348,7 @@ impl Attempt<'_> {
             None
         };
         note(&mut figures, &monitor.flush_done());
+        let (suspended, restored) = cuda.finish(held.is_some(), &mut breakdown);
         let bytes = record.encode().map_err(CheckpointError::Failed)?;
         let (info, lineage) = writer.commit(CommitRecord {
             record: Record { kind: ProcessRecord::KIND, bytes },
@@ -352,7 +368,14 @@ impl Attempt<'_> {
         self.carry_over.monitor = Some(monitor);
         if let Some(memory) = held {
             self.end_program(memory, info.epoch)?;
+            suspended.into_iter().for_each(Suspended::ending);
         }
+        let epoch = info.epoch;
+        restored.map_err(|left| {
+            CheckpointError::Failed(format!(
+                "image {epoch} is committed, but {left}; end the program and restart it"
+            ))
+        })?;
         Ok(info)
     }
 

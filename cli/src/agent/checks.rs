@@ -5,6 +5,7 @@
 //! the request; every request gets one answer. Fails by: [`Reply::Error`] with the reason.
 
 use super::context::JobContext;
+use super::cuda::Cuda;
 use super::cut;
 use super::error::CheckpointError;
 use super::events::{Event, Reporter};
@@ -81,6 +82,8 @@ fn look(
     let only_protected = context.settings.only_protected;
     let program = members.program();
     let others = members.targets().iter().skip(1);
+    let used = Cuda::users(members);
+    let obstacles = context.cuda.obstacles(&used);
     let mut checked = check(&CheckOptions {
         pid: program.pid,
         area: Some(program.area),
@@ -92,7 +95,10 @@ fn look(
         lose_connections: context.settings.tcp == TcpChoice::Close,
         save_files: context.settings.save_files.saving(),
         only_protected,
+        cuda: used.iter().map(|one| one.pid).collect(),
     })?;
+    let (pid, comm) = (checked.pid, checked.comm.clone());
+    checked.findings.extend(obstacles.into_iter().map(|refusal| Finding::new(pid, &comm, refusal)));
     let nothing =
         || protected::read(program.pid, program.area.shared).is_ok_and(|regions| regions.is_empty());
     if only_protected && nothing() {

@@ -4,6 +4,7 @@
 //! `carry_over`.
 
 use super::carry_over::CarryOver;
+use super::cuda::Cuda;
 use crate::link::{Link, Tell};
 use crate::settings::{Recipe, Settings};
 use holdfast_image::Epoch;
@@ -42,6 +43,8 @@ pub struct JobContext {
     pub cascade: Option<Cascade>,
     /// The bound on the space of the job's images, if there is one.
     pub bounded: Option<Arc<Bounded>>,
+    /// The driver of those processes that use CUDA.
+    pub cuda: Cuda,
     /// What one checkpoint leaves for the next; locked as long as one runs.
     pub carry_over: Mutex<CarryOver>,
 }

@@ -3,6 +3,7 @@
 //! Runs in: the checkpoint thread. Fails by: [`CheckpointError`]; the program runs on.
 
 use super::context::JobContext;
+use super::cuda::{Cuda, Ready};
 use super::error::CheckpointError;
 use super::headroom::Headroom;
 use super::processes::Processes;
@@ -10,16 +11,19 @@ use super::request::CheckpointRequest;
 use crate::inherited_fds::InheritedFd;
 use crate::protected;
 use crate::settings::{EngineChoice, OrderChoice, Settings, TcpChoice};
+use holdfast_image::cuda::CudaRecord;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
 use holdfast_image::refusal::Refusal;
 use holdfast_image::{PAGE_SIZE, PageCount, address_space};
 use holdfast_pager::{CowLimit, History};
+use holdfast_process::cuda::Suspended;
 use holdfast_process::{
     Adopted, Awaited, Cut, CutError, CutOptions, Engine, GuardOptions, Members, Plan, Roster, SlotCount,
     Target, Tracer, refuse_process,
 };
 use parking_lot::{Mutex, MutexGuard};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -34,6 +38,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(800);
 /// looked for.
 const PATIENCE: Duration = Duration::from_secs(3);
 const MOMENT: Duration = Duration::from_millis(3);
+/// How often a cut is begun anew because a process has begun to use CUDA.
+const CUDA_TRIES: u32 = 3;
 /// Longest stop before everything is resumed.
 const DEADLINE: Duration = Duration::from_millis(50);
 
@@ -68,7 +74,18 @@ impl Roster for Known {
     }
 }
 
-/// Makes it. With it: what is to be flushed first.
+/// What comes of it.
+pub struct Made {
+    /// The cut.
+    pub cut: Cut,
+    /// What is to be flushed first.
+    pub first: Vec<PageRun>,
+    /// Processes that the CUDA driver has yet to restore.
+    pub suspended: Option<Suspended>,
+}
+
+/// Makes it. Before the stop the driver checkpoints the processes that use CUDA; one that begins to use it meanwhile is
+/// noticed in the stop, and all is begun anew.
 ///
 /// # Errors
 /// The program holds what is not supported, cannot be stopped, or has ended.
@@ -78,6 +95,40 @@ pub fn make(
     tracer: &Tracer,
     request: &CheckpointRequest,
     history: &History,
+) -> Result<Made, CheckpointError> {
+    let mut tries = 0;
+    loop {
+        let members = request.members()?;
+        let (suspended, records) = match context.cuda.suspend(&members)? {
+            Some(Ready { suspended, records }) => (Some(suspended), records),
+            None => (None, BTreeMap::new()),
+        };
+        let known: Vec<i32> = records.keys().copied().collect();
+        // A device may have written to pinned memory past all page tables: what is unchanged is found by content.
+        let users = members.targets().iter().filter(|target| known.contains(&target.pid));
+        users.for_each(|target| target.tracking.doubt());
+        let failed = match stop(context, settings, tracer, request, (history, &records)) {
+            Ok((cut, first)) => return Ok(Made { cut, first, suspended }),
+            Err(failed) => failed,
+        };
+        if let Err(left) = suspended.map_or(Ok(()), Suspended::undo) {
+            return Err(CheckpointError::Failed(format!("{}; {left}", failed.line())));
+        }
+        tries += 1;
+        let is_new = |members: Members| Cuda::users(&members).iter().any(|one| !known.contains(&one.pid));
+        if tries >= CUDA_TRIES || !request.members().is_ok_and(is_new) {
+            return Err(failed);
+        }
+    }
+}
+
+/// Stops the program and cuts. With it: what is to be flushed first.
+fn stop(
+    context: &JobContext,
+    settings: &Settings,
+    tracer: &Tracer,
+    request: &CheckpointRequest,
+    (history, cuda): (&History, &BTreeMap<i32, CudaRecord>),
 ) -> Result<(Cut, Vec<PageRun>), CheckpointError> {
     let (mut pause, mut moment) = (FIRST_PAUSE, MOMENT);
     let (mut tries, mut changing) = (0, false);
@@ -87,7 +138,8 @@ pub fn make(
     let roster: Arc<dyn Roster> = Arc::new(Known { processes, alone: settings.only_protected });
     loop {
         let members = request.members()?;
-        let options = CutOptions { changing, ..options(context, settings, request, &members, history)? };
+        let options = options(context, settings, request, &members, history)?;
+        let options = with_cuda(CutOptions { changing, ..options }, cuda);
         let program = members.program();
         let result = match tracer.cut(&roster, &options) {
             Ok(cut) if !protected::is_whole(&cut.memory, &options, program) => {
@@ -130,6 +182,17 @@ pub fn make(
             Err(CutError::Failed { what }) => return Err(CheckpointError::Failed(what)),
         }
     }
+}
+
+/// A guarded page cannot be pinned, and the driver pins pages when it restores (docs/cuda.md): the engine is another
+/// one then. What is to be ended is held, for it must end as it is.
+fn with_cuda(options: CutOptions, cuda: &BTreeMap<i32, CudaRecord>) -> CutOptions {
+    if cuda.is_empty() {
+        return options;
+    }
+    let engine = if options.engine == Engine::Slots { Engine::Fork } else { options.engine };
+    let park_above = options.park_above.filter(|_| !options.hold);
+    CutOptions { engine, park_above, cuda: cuda.clone(), ..options }
 }
 
 /// New processes all the time, or none that gets a processor.
@@ -242,6 +305,7 @@ fn options(
         inherited: request.inherited_fds.iter().map(InheritedFd::identity).collect(),
         lose_connections: settings.tcp == TcpChoice::Close,
         contents: context.contents.clone(),
+        cuda: BTreeMap::new(),
     })
 }
 

@@ -11,6 +11,7 @@ mod checkpoint;
 mod checks;
 mod connections;
 mod context;
+mod cuda;
 mod cut;
 mod error;
 mod event_loop;
@@ -40,6 +41,7 @@ use crate::tiers as tiers_of_jobs;
 use carry_over::CarryOver;
 use checked::CheckedImage;
 use context::JobContext;
+use cuda::Cuda;
 use event_loop::EventLoop;
 use holdfast_image::Epoch;
 use holdfast_image::paths::{accept_replaced, move_files};
@@ -147,6 +149,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         restarted_from: args.restart.map(Epoch),
         mapped: OnceLock::new(),
         namespaces: OnceLock::new(),
+        cuda: Cuda::new(),
         carry_over: Mutex::default(),
     });
     space::serve(&context);
@@ -212,6 +215,7 @@ fn rebuild_program(
     rebuild::renamed::find(&mut record, &saved_dir);
     accept_replaced(&mut record, &args.accept_replaced);
     rebuild::processor::fit(&mut record);
+    context.cuda.prepare(&record)?;
     if let Some(link) = link {
         link.tell(&Tell::Ready);
     }
@@ -224,6 +228,7 @@ fn rebuild_program(
     let pages = CheckedImage::new(&image, context.job.dir(), RestartProgress::new(link.as_ref()));
     let rebuilt =
         rebuild::rebuild_job(&record, &pages, seed, &options).map_err(|error| Failure::from(&error))?;
+    context.cuda.restore(&record, &rebuilt.members)?;
     let pids: Vec<String> = rebuilt.members.iter().map(|member| member.pid.to_string()).collect();
     let figures = format!(
         "image {epoch}: restart number {} as process {}: {:?}",

@@ -1,14 +1,20 @@
 //! `holdfast doctor`: what this host and this user can do, and what would make more work; with `--job`, what of a
 //! program could not be checkpointed.
 
+use crate::cuda::client::Caller;
+use crate::cuda::messages::Question;
+use crate::cuda::release;
 use crate::exit::Failure;
 use crate::{front, inspect, report};
+use holdfast_image::cuda::version;
 use holdfast_sys::cgroup::{self, Room};
 use holdfast_sys::probe::Probe;
 use holdfast_sys::{fd, unix_socket};
 use holdfast_tiers::Store;
 use serde::Serialize;
+use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 #[derive(Debug, Serialize)]
 struct Finding {
@@ -29,6 +35,7 @@ pub fn run(program: Option<&str>, json: bool, root: Option<&Path>) -> Result<(),
     let probe = Probe::ask();
     let mut findings = host(&probe);
     findings.extend(installation(root));
+    findings.push(cuda());
     let inspected = program.map(|program| inspect::find(program, root)).transpose()?;
     if json {
         return match &inspected {
@@ -217,6 +224,46 @@ fn installation(root: Option<&Path>) -> Vec<Finding> {
             advice: "name a folder of yours with --store or HOLDFAST_STORE",
         },
     ]
+}
+
+/// Whether programs that use CUDA can be checkpointed: two processes are started that use the driver, and one asks for
+/// the state of the other, as an agent asks for a program's.
+fn cuda() -> Finding {
+    let finding = |good, value| Finding {
+        what: "CUDA programs",
+        good,
+        required: false,
+        value,
+        advice: "a checkpoint of a program that uses CUDA needs NVIDIA's driver 570 or later, for CUDA 12.8, and one \
+                 that lets this user call it for another process (docs/cuda.md)",
+    };
+    match ask_driver() {
+        Ok(found) => finding(true, found),
+        Err(why) => finding(false, why),
+    }
+}
+
+fn ask_driver() -> Result<String, String> {
+    // Where the loader finds it, as programs do.
+    const LIBRARY: &str = "libcuda.so.1";
+    const QUESTION: Duration = Duration::from_secs(30);
+    let start = || {
+        let null = File::options().write(true).open("/dev/null").map_err(|error| error.to_string())?;
+        Caller::start(Path::new(LIBRARY), null.into())
+    };
+    let other = start()?;
+    let version = version(other.facts.api_version);
+    let release = release();
+    let driver = if release.is_empty() { String::new() } else { format!(" ({release})") };
+    let driver = format!("driver for CUDA {version}{driver}");
+    if !other.facts.can_checkpoint {
+        return Err(format!("{driver}, without the checkpoint API"));
+    }
+    let state = start()?.ask(Question::State { pid: other.pid }, QUESTION);
+    state.map_err(|cause| format!("{driver}, which this user cannot call for another process: {cause}"))?;
+    let devices: Vec<String> = other.facts.devices.iter().map(|device| device.name.clone()).collect();
+    let devices = if devices.is_empty() { "no device".to_owned() } else { devices.join(", ") };
+    Ok(format!("{driver} with the checkpoint API, {devices}"))
 }
 
 /// How much a checkpoint may take beside the program. The figures are those of `agent/headroom.rs`.

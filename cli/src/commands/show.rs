@@ -7,6 +7,7 @@ use crate::report::{self, short_time, size};
 use crate::tiers;
 use holdfast_image::PAGE_SIZE;
 use holdfast_image::bytes::Name;
+use holdfast_image::cuda::{CudaDevice, CudaRecord, version};
 use holdfast_image::manifest::{AccessCounts, EpochFigures, FlushFigures, StopBreakdown};
 use holdfast_image::record::{
     Backing, FileTable, IpcContent, IpcObject, NamelessKind, Object, ProcessRecord, SocketState,
@@ -73,6 +74,11 @@ fn text(job: &str, image: &Image, record: &ProcessRecord, tiers: &[String]) -> S
     );
     if let Some(level) = record.host.baseline {
         let _ = writeln!(out, "  baseline   {level}: what the program was told to keep to");
+    }
+    for process in record.processes() {
+        if let Some(cuda) = &process.cuda {
+            let _ = writeln!(out, "  CUDA       {}", cuda_line(process.pid, cuda));
+        }
     }
     let epoch = image.epoch_figures();
     let parent =
@@ -157,8 +163,23 @@ fn processes_table(record: &ProcessRecord) -> String {
     report::table(&["  PID", "PARENT", "GROUP", "SESSION", "THREADS", "NAME"], &rows, &[0, 1, 2, 3, 4])
 }
 
+/// What the driver has done for a process.
+fn cuda_line(pid: i32, cuda: &CudaRecord) -> String {
+    let release = if cuda.release.is_empty() { String::new() } else { format!(" ({})", cuda.release) };
+    let device = |device: &CudaDevice| match device.name.as_str() {
+        "" => device.uuid.clone(),
+        name => format!("{name} {}", device.uuid),
+    };
+    let devices: Vec<String> = cuda.devices.iter().map(device).collect();
+    let devices = if devices.is_empty() { String::new() } else { format!(", of {}", devices.join(", ")) };
+    let (state, version) = (&cuda.state, version(cuda.api_version));
+    format!("process {pid}: {state} by the driver for CUDA {version}{release}{devices}")
+}
+
 fn stop_table(stop: &StopBreakdown) -> String {
-    let parts = [
+    let before = stop.cuda.map(|cuda| [("CUDA lock", cuda.lock_ns), ("CUDA checkpoint", cuda.checkpoint_ns)]);
+    let after = stop.cuda.map(|cuda| [("CUDA restore", cuda.restore_ns), ("CUDA unlock", cuda.unlock_ns)]);
+    let host = [
         ("stop all threads", stop.stop_ns),
         ("registers and signals", stop.threads_ns),
         ("injected queries", stop.inject_ns),
@@ -168,13 +189,14 @@ fn stop_table(stop: &StopBreakdown) -> String {
         ("copied memory", stop.copy_ns),
         ("clone", stop.clone_ns),
         ("resume", stop.resume_ns),
-        ("total", stop.total_ns),
     ];
+    let parts = before.into_iter().flatten().chain(host).chain(after.into_iter().flatten());
+    let parts = parts.chain([("total", stop.total_ns)]);
     let row = |(name, ns): (&str, u64)| {
         let share = if stop.total_ns == 0 { 0.0 } else { ns as f64 * 100.0 / stop.total_ns as f64 };
         vec![format!("  {name}"), format!("{:.3}", ns as f64 / 1e6), format!("{share:.0}")]
     };
-    report::table(&["  PART", "MS", "%"], &parts.map(row), &[1, 2])
+    report::table(&["  PART", "MS", "%"], &parts.map(row).collect::<Vec<_>>(), &[1, 2])
 }
 
 /// What an image does not say was not known to the version that wrote it.
@@ -361,6 +383,7 @@ fn socket_state(state: &SocketState) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_image::cuda::CudaStop;
 
     #[test]
     fn an_epoch_is_told_in_full() {
@@ -396,6 +419,28 @@ mod tests {
              in the epoch before    11   12       13     14         15\n  \
              period           every epoch is like the one 2 before\n"
         );
+    }
+
+    #[test]
+    fn what_the_cuda_driver_took_is_a_part_of_the_stop() {
+        let cuda = CudaStop { lock_ns: 1_000_000, restore_ns: 2_000_000, ..CudaStop::default() };
+        let stop = StopBreakdown { total_ns: 4_000_000, cuda: Some(cuda), ..StopBreakdown::default() };
+        let text = stop_table(&stop);
+        assert!(
+            text.contains("CUDA lock              1.000   25") && text.contains("CUDA restore"),
+            "{text}"
+        );
+        assert!(!stop_table(&StopBreakdown::default()).contains("CUDA"));
+        let device = CudaDevice { uuid: "GPU-1".into(), name: "H200".into() };
+        let record = CudaRecord {
+            state: CudaRecord::STATE.into(),
+            api_version: 13000,
+            release: "580.159".into(),
+            devices: vec![device],
+            ..CudaRecord::default()
+        };
+        let line = "process 7: checkpointed by the driver for CUDA 13.0 (580.159), of H200 GPU-1";
+        assert_eq!(cuda_line(7, &record), line);
     }
 
     #[test]

@@ -172,12 +172,12 @@ pub(super) fn log_descriptors(job: &Job) -> Result<Vec<OwnedFd>, Failure> {
     Ok(vec![null.into(), log, again])
 }
 
-/// Ours without LD_PRELOAD: what is meant for the program must not be loaded into the agent, nor into a page server.
+/// Ours without LD_PRELOAD: what is meant for the program must not be loaded into the agent, nor into its helpers.
 /// And without the key of a job that we are in.
 ///
 /// # Errors
 /// As [`own_environment`].
-pub(super) fn helper_environment() -> Result<Vec<CString>, Failure> {
+pub fn helper_environment() -> Result<Vec<CString>, Failure> {
     let mut all = own_environment()?;
     all.retain(|entry| !["LD_PRELOAD", ENV_KEY].iter().any(|name| baseline::is_of(entry, name)));
     Ok(all)

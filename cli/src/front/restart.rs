@@ -211,7 +211,7 @@ fn start(
         share: several
             && served.is_none()
             && request.memory != MemoryMode::Eager
-            && (lazy || !gives_back_by_itself(record)),
+            && (lazy || !is_eager(record)),
         served: served.is_some(),
         map: request.map.iter().map(Moved::to_argument).collect(),
         accept_replaced: request.accept_replaced.to_vec(),
@@ -321,10 +321,10 @@ fn is_lazy(request: &RestartRequest<'_>, image: &Image, record: &ProcessRecord) 
     let may_be_code = || !folders.iter().any(|folder| fd::is_noexec(folder).unwrap_or(false));
     match request.memory {
         MemoryMode::Eager => false,
-        MemoryMode::Lazy if gives_back_by_itself(record) => {
+        MemoryMode::Lazy if is_eager(record) => {
             report::note(
-                "--lazy is not safe for code in Go, with a sanitizer, or without libholdfast: all memory is read \
-                 before the program runs",
+                "--lazy is not safe for code in Go, with a sanitizer, without libholdfast, or with CUDA: all memory is \
+                 read before the program runs",
             );
             false
         }
@@ -334,16 +334,17 @@ fn is_lazy(request: &RestartRequest<'_>, image: &Image, record: &ProcessRecord) 
                 && image.is_on_first_tier()
                 && file_system::is_local(&image.dir())
                 && may_be_code()
-                && !gives_back_by_itself(record)
+                && !is_eager(record)
         }
     }
 }
 
-/// Whether a process has code that gives memory back to the kernel past libholdfast (Go, sanitizers, what has not
-/// loaded it), and may count on finding zeros there later: in memory that is mapped from the image it would find old
-/// content.
-fn gives_back_by_itself(record: &ProcessRecord) -> bool {
-    record.processes().any(gives_back_in)
+/// Whether all memory must be read before the program runs. A process may have code that gives memory back to the
+/// kernel past libholdfast (Go, sanitizers, what has not loaded it), and may count on finding zeros there later: in
+/// memory that is mapped from the image it would find old content. The CUDA driver pins memory page by page, which is
+/// slow where each has to be read first (docs/cuda.md).
+fn is_eager(record: &ProcessRecord) -> bool {
+    record.processes().any(|process| process.cuda.is_some() || gives_back_in(process))
 }
 
 fn gives_back_in(record: &ProcessRecord) -> bool {

@@ -333,6 +333,7 @@ fn describe(
     let guards = guards.map(|run| GuardRegion { start: run.start, end: run.end() }).collect();
     let mut record = ProcessRecord { guards, ..record(&target, kept, inside, regions, mapped_files)? };
     record.host.baseline = options.baseline;
+    record.cuda = options.cuda.get(&target.pid).cloned();
     Ok((record, memory, cut_memory))
 }
 
@@ -462,6 +463,7 @@ fn record(
         flags: scenery.flags,
         attributes: seen.process.attributes,
         rights: credentials::of(status),
+        cuda: None,
         space: target.space,
         zombies,
         others: Vec::new(),

@@ -247,6 +247,7 @@ fn reader<'a>(
         tid: one.stage.seen.live,
         pidfd: &one.before.pidfd,
         own: one.stage.surroundings.own,
+        uses_cuda: false,
     });
     let outside = Outside { inherited: &options.inherited, lose_connections: options.lose_connections };
     let mut covered = Covered::default();

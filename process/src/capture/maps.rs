@@ -4,9 +4,11 @@
 //! tracker's business (`track`).
 
 use crate::capture::name_caches;
+use crate::cuda::uses;
 use crate::error::TraceError;
 use crate::freeze::frozen_memory::SavedPages;
 use crate::mapped_files::MappedFiles;
+use crate::refuse;
 use crate::track::hugetlb;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::PageRun;
@@ -107,6 +109,9 @@ fn kind_of(mapping: &Mapping, flags: &[String], files: &MappedFiles) -> Result<K
     if matches!(name, b"[vdso]" | b"[vvar]" | b"[vvar_vclock]") {
         return Ok(Kind::Kernel);
     }
+    if uses::is_device(name) {
+        return Err(refuse::CUDA_DEVICE.into());
+    }
     if has("io") || has("pf") {
         return Err("memory of a device".into());
     }
@@ -144,7 +149,7 @@ fn kind_of(mapping: &Mapping, flags: &[String], files: &MappedFiles) -> Result<K
         return Ok(Kind::SystemV);
     }
     if name == b"anon_inode:[io_uring]" {
-        return Err(crate::refuse::IO_URING.into());
+        return Err(refuse::IO_URING.into());
     }
     if name.starts_with(b"/memfd:") {
         return Ok(Kind::SharedNameless);
@@ -352,7 +357,8 @@ mod tests {
     #[test]
     fn what_cannot_be_brought_back_is_named_with_its_range() {
         let text = b"1000-3000 rw-s 00000000 00:05 9 /dev/dri/card0\n\
-            5000-6000 rw-s 00000000 00:01 7 /[aio] (deleted)\n";
+            5000-6000 rw-s 00000000 00:01 7 /[aio] (deleted)\n\
+            7000-8000 rw-s 00000000 00:05 9 /dev/nvidia0\n";
         let lines: Vec<String> = classify(parse_maps(text).unwrap(), &Vec::new(), &MappedFiles::default())
             .unwrap_err()
             .iter()
@@ -360,6 +366,7 @@ mod tests {
             .collect();
         assert_eq!(lines[0], "mapping 0x1000-0x3000 (/dev/dri/card0): a shared mapping of a device");
         assert!(lines[1].starts_with("mapping 0x5000-0x6000 (/[aio] (deleted)): "), "{}", lines[1]);
+        assert!(lines[2].ends_with(refuse::CUDA_DEVICE), "{}", lines[2]);
     }
 
     #[test]

@@ -205,7 +205,7 @@ fn all_points() -> Vec<String> {
 
 fn checkpoint_points() -> Vec<String> {
     let elsewhere = |point: &String| {
-        ["seed-", "front-", "foothold", "cascade-", "remove-", "fetch-", "pages-"]
+        ["seed-", "front-", "foothold", "cascade-", "remove-", "fetch-", "pages-", "cuda-"]
             .iter()
             .any(|begin| point.starts_with(begin))
     };

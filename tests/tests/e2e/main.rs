@@ -10,6 +10,7 @@ mod compression;
 mod copies;
 mod crash;
 mod crowd;
+mod cuda;
 mod cuda_programs;
 mod file_owners;
 mod garage;

@@ -24,6 +24,7 @@ pub mod unlinked;
 
 use super::hardlinks;
 use super::identity::{born_ns, inode_of, mtime_ns, owner_of};
+use crate::cuda::uses;
 use crate::refuse;
 use crate::thread_pool;
 use holdfast_image::bytes::{Blob, Name};
@@ -75,6 +76,8 @@ pub struct Holder<'a> {
     pub pidfd: &'a OwnedFd,
     /// The library's own connection, if it is waiting for an answer of ours.
     pub own: Option<i32>,
+    /// It runs on, and the CUDA driver will give back its devices before a cut: they are left out.
+    pub uses_cuda: bool,
 }
 
 /// A descriptor as found.
@@ -292,6 +295,9 @@ impl<'a> FileReader<'a> {
             return Ok(Object::Own);
         }
         let target = found.target.as_slice();
+        if uses::is_device(target) {
+            return Err(refuse::CUDA_DEVICE.into());
+        }
         if let Some(kind) = target.strip_prefix(b"anon_inode:") {
             return match kind {
                 b"inotify" => self.inotify(found),
@@ -497,6 +503,7 @@ fn find_all(at: usize, holder: &Holder<'_>, look: Look) -> io::Result<Vec<Found>
     let folder = DescriptorFolder::open(holder.pid, holder.tid)?;
     for fd in procfs::descriptors(holder.pid, holder.tid)? {
         match find(at, &folder, fd) {
+            Ok(one) if holder.uses_cuda && uses::is_device(&one.target) => {}
             Ok(one) if look == Look::Stopped || is_still(&folder, &one) => found.push(one),
             Err(error) if look == Look::Stopped => return Err(error),
             Ok(_) | Err(_) => {}

@@ -328,6 +328,7 @@ pub fn record(pid: i32) -> ProcessRecord {
         flags: ProcessFlags::default(),
         attributes: Default::default(),
         rights: None,
+        cuda: None,
         space: 0,
         zombies: Vec::new(),
         others: Vec::new(),

@@ -1,0 +1,256 @@
+//! Programs that use CUDA: which processes, by which driver, and the driver's part of a checkpoint and of a restart.
+//!
+//! Used by the cut (`super::cut`), by the checkpoint thread after it ([`AfterCut`]), by `check`, and by a restart. The
+//! order of calls and how failures are undone is `holdfast_process::cuda`'s business. What must hold: without a process
+//! that uses CUDA nothing is started; an image is cut only of processes that the driver has checkpointed; they are
+//! RUNNING again when the flush is done, whatever becomes of the image. Fails by: [`CheckpointError`], [`Failure`].
+
+use super::error::CheckpointError;
+use crate::cuda::driver::{AgentDriver, Patience};
+use crate::cuda::release;
+use crate::exit::{Exit, Failure};
+use holdfast_image::bytes::Name;
+use holdfast_image::cuda::{CudaRecord, CudaStop};
+use holdfast_image::manifest::StopBreakdown;
+use holdfast_image::record::ProcessRecord;
+use holdfast_image::refusal::Refusal;
+use holdfast_process::cuda::{
+    CudaUse, Libcuda, SuspendError, Suspended, obstacles, restore_all, suspend, uses,
+};
+use holdfast_process::rebuild::RebuiltMember;
+use holdfast_process::{Members, refuse_process};
+use holdfast_sys::ptrace;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+/// The driver, once a process has used it.
+pub struct Cuda {
+    patience: Patience,
+    driver: Mutex<Option<Arc<AgentDriver>>>,
+}
+
+/// Processes that are ready for a cut.
+pub struct Ready {
+    /// To be resumed after it.
+    pub suspended: Suspended,
+    /// What their records are to say, by their ids.
+    pub records: BTreeMap<i32, CudaRecord>,
+}
+
+impl Cuda {
+    /// Nothing is started yet.
+    pub fn new() -> Cuda {
+        let patience = Patience::of_environment(|name| std::env::var(name).ok());
+        Cuda { patience, driver: Mutex::default() }
+    }
+
+    /// Which of these processes use CUDA now.
+    pub fn users(members: &Members) -> Vec<CudaUse> {
+        let pids: Vec<i32> = members.targets().iter().map(|target| target.pid).collect();
+        uses::among(&pids)
+    }
+
+    fn driver(&self, library: &Libcuda) -> Result<Arc<AgentDriver>, String> {
+        if !library.is_there() {
+            return Err(format!("{} is not the file any more that it has mapped", library.path.display()));
+        }
+        let mut known = self.driver.lock();
+        if let Some(driver) = known.as_ref().filter(|driver| driver.library() == library.path) {
+            return Ok(Arc::clone(driver));
+        }
+        let log = io::stderr().as_fd().try_clone_to_owned();
+        let log = log.map_err(|error| format!("duplicating the log: {error}"))?;
+        let driver = Arc::new(AgentDriver::new(&library.path, self.patience, log));
+        *known = Some(Arc::clone(&driver));
+        Ok(driver)
+    }
+
+    /// What is in the way of checkpointing these processes.
+    pub fn obstacles(&self, used: &[CudaUse]) -> Vec<Refusal> {
+        let Some(first) = used.first() else { return Vec::new() };
+        match self.driver(&first.library) {
+            Ok(driver) => obstacles(&*driver, used),
+            Err(why) => {
+                vec![refuse_process(first.pid, format!("its CUDA state cannot be checkpointed: {why}"))]
+            }
+        }
+    }
+
+    /// Has the driver checkpoint all processes that use CUDA; none: nothing is to be done.
+    ///
+    /// # Errors
+    /// Why that cannot be; they are RUNNING again.
+    pub fn suspend(&self, members: &Members) -> Result<Option<Ready>, CheckpointError> {
+        let used = Cuda::users(members);
+        let Some(first) = used.first() else { return Ok(None) };
+        let found = self.obstacles(&used);
+        if !found.is_empty() {
+            return Err(CheckpointError::Refused(found));
+        }
+        let driver = self.driver(&first.library).map_err(CheckpointError::Failed)?;
+        let facts = driver.facts().map_err(CheckpointError::Failed)?;
+        let suspended = suspend(driver, &used).map_err(|error| match error {
+            SuspendError::Refused(refusals) => CheckpointError::Refused(refusals),
+            SuspendError::Failed(what) => CheckpointError::Failed(what),
+        })?;
+        let record = CudaRecord {
+            state: CudaRecord::STATE.to_owned(),
+            api_version: facts.api_version,
+            release: release(),
+            library: Name::from(first.library.path.as_path()),
+            devices: facts.devices,
+        };
+        let records = suspended.pids().iter().map(|pid| (*pid, record.clone())).collect();
+        Ok(Some(Ready { suspended, records }))
+    }
+
+    /// Before a restart: a driver that cannot be used is told of before anything runs.
+    ///
+    /// # Errors
+    /// It cannot.
+    pub fn prepare(&self, record: &ProcessRecord) -> Result<(), Failure> {
+        let Some(cuda) = record.processes().find_map(|process| process.cuda.as_ref()) else { return Ok(()) };
+        let path = cuda.library.as_path().to_owned();
+        let log = io::stderr().as_fd().try_clone_to_owned();
+        let log = log.map_err(|error| Failure::system("duplicating the log", &error))?;
+        let driver = Arc::new(AgentDriver::new(&path, self.patience, log));
+        driver.facts().map_err(|why| {
+            let what = format!("the CUDA state of the program cannot be restored here: {why}");
+            Failure::new(Exit::Refused, what)
+        })?;
+        *self.driver.lock() = Some(driver);
+        Ok(())
+    }
+
+    /// At the end of a restart, when the threads of all processes run: their CUDA state goes back to the devices.
+    ///
+    /// # Errors
+    /// It cannot: the processes are ended.
+    pub fn restore(&self, record: &ProcessRecord, members: &[RebuiltMember]) -> Result<(), Failure> {
+        // Both in the order of the record.
+        let both = record.processes().zip(members);
+        let pids: Vec<i32> =
+            both.filter_map(|(own, member)| own.cuda.is_some().then_some(member.pid)).collect();
+        let driver = self.driver.lock().clone().filter(|_| !pids.is_empty());
+        let Some(driver) = driver else { return Ok(()) };
+        let mut figures = CudaStop { processes: pids.len() as u64, ..CudaStop::default() };
+        restore_all(&*driver, &pids, &mut figures).map_err(|why| {
+            for member in members {
+                let _ = ptrace::kill(member.pid, libc::SIGKILL);
+            }
+            let what = format!(
+                "{why}; the program was ended, its image is as it was: restart again when its devices are free and \
+                 have the memory that it needs"
+            );
+            Failure::new(Exit::Refused, what)
+        })?;
+        tracing::info!("CUDA state restored: {figures:?}");
+        Ok(())
+    }
+}
+
+/// What the driver has to do after a cut.
+#[derive(Default)]
+pub enum AfterCut {
+    /// No process uses CUDA.
+    #[default]
+    Unused,
+    /// The program's threads run, and its CUDA state is being restored beside the flush.
+    Resuming(Resuming),
+    /// The program is held until the flush is done.
+    Held(Suspended),
+}
+
+impl AfterCut {
+    /// Begins. `held`: the program's threads do not run. `host_ns`: how long they were stopped.
+    ///
+    /// # Errors
+    /// No thread can be made; the program's CUDA state is restored.
+    pub fn begin(
+        suspended: Option<Suspended>,
+        held: bool,
+        host_ns: u64,
+    ) -> Result<AfterCut, CheckpointError> {
+        match suspended {
+            None => Ok(AfterCut::Unused),
+            Some(suspended) if held => Ok(AfterCut::Held(suspended)),
+            Some(suspended) => {
+                let resume = move || {
+                    let (stop, total_ns, result) = suspended.resume(host_ns);
+                    Resumed { stop, total_ns, result }
+                };
+                let thread = thread::Builder::new().name("cuda".into()).spawn(resume);
+                let thread = thread.map_err(|error| {
+                    CheckpointError::Failed(format!("starting the thread that restores CUDA: {error}"))
+                })?;
+                Ok(AfterCut::Resuming(Resuming(Some(thread))))
+            }
+        }
+    }
+
+    /// All pages are stored, and the program's threads run, unless it is `ending`: then it stays as it is. Notes where
+    /// the time went.
+    ///
+    /// # Errors
+    /// Beside what is left to do: what of the program cannot use its devices again.
+    pub fn finish(
+        self,
+        ending: bool,
+        breakdown: &mut StopBreakdown,
+    ) -> (Option<Suspended>, Result<(), String>) {
+        let host_ns = breakdown.total_ns;
+        let mut note = |stop, total_ns| {
+            breakdown.cuda = Some(stop);
+            breakdown.total_ns = total_ns;
+        };
+        match self {
+            AfterCut::Unused => (None, Ok(())),
+            AfterCut::Resuming(resuming) => match resuming.wait() {
+                Some(Resumed { stop, total_ns, result }) => {
+                    note(stop, total_ns);
+                    (None, result)
+                }
+                None => (None, Err("the thread that restores CUDA ended".into())),
+            },
+            AfterCut::Held(suspended) if ending => {
+                let (stop, total_ns) = suspended.figures(host_ns);
+                note(stop, total_ns);
+                (Some(suspended), Ok(()))
+            }
+            AfterCut::Held(suspended) => {
+                let (stop, total_ns, result) = suspended.resume(host_ns);
+                note(stop, total_ns);
+                (None, result)
+            }
+        }
+    }
+}
+
+/// What came of it.
+struct Resumed {
+    stop: CudaStop,
+    total_ns: u64,
+    result: Result<(), String>,
+}
+
+/// The thread that restores. Dropped, it is waited for.
+pub struct Resuming(Option<JoinHandle<Resumed>>);
+
+impl Resuming {
+    fn wait(mut self) -> Option<Resumed> {
+        self.0.take()?.join().ok()
+    }
+}
+
+impl Drop for Resuming {
+    fn drop(&mut self) {
+        // The next checkpoint must not begin before. It cannot panic, as that would end the agent.
+        if let Some(Ok(Resumed { result: Err(left), .. })) = self.0.take().map(JoinHandle::join) {
+            tracing::error!("{left}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! The agent's end of the CUDA driver: one caller, started when it is needed first, replaced when it is lost.
+//!
+//! Used by the checkpoint thread, by `check`, and at the end of a restart. What must hold: no call takes longer than
+//! its deadline and the start of a caller; after a deadline, or the end of the caller, the next call is made by a fresh
+//! one.
+
+use super::client::Caller;
+use super::messages::{Facts, Question};
+use holdfast_process::cuda::driver::names;
+use holdfast_process::cuda::{Cause, CudaState, DriverCheckpoint, DriverError};
+use parking_lot::Mutex;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long the work of a process on devices may take to end: seconds.
+const LOCK: &str = "HOLDFAST_CUDA_LOCK";
+/// How long a checkpoint may take: seconds.
+const DEADLINE: &str = "HOLDFAST_CUDA_DEADLINE";
+/// What is long for a question, and for what undoes: a driver that needs more has hung.
+const QUESTION: Duration = Duration::from_secs(30);
+const UNDO: Duration = Duration::from_secs(120);
+/// What the driver may take over the time that it was told.
+const MARGIN: Duration = Duration::from_secs(10);
+
+/// How long calls may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Patience {
+    /// For a lock: the driver itself gives up then.
+    pub lock: Duration,
+    /// For a checkpoint.
+    pub checkpoint: Duration,
+}
+
+impl Patience {
+    /// As the environment says. Ten minutes for a checkpoint: 72 GB of a device were seen to take that (docs/cuda.md).
+    pub fn of_environment(variable: impl Fn(&str) -> Option<String>) -> Patience {
+        let seconds = |name, otherwise| {
+            let read = variable(name).and_then(|text| text.parse::<f64>().ok());
+            let read = read.filter(|seconds| (0.001..=86_400.0).contains(seconds));
+            read.map_or(Duration::from_secs(otherwise), Duration::from_secs_f64)
+        };
+        Patience { lock: seconds(LOCK, 10), checkpoint: seconds(DEADLINE, 600) }
+    }
+}
+
+/// See the head of the file.
+#[derive(Debug)]
+pub struct AgentDriver {
+    library: PathBuf,
+    patience: Patience,
+    /// Where a caller says what it has to say.
+    log: OwnedFd,
+    caller: Mutex<Option<Caller>>,
+}
+
+impl AgentDriver {
+    /// Of this library; nothing is started yet.
+    pub fn new(library: &Path, patience: Patience, log: OwnedFd) -> AgentDriver {
+        AgentDriver { library: library.to_owned(), patience, log, caller: Mutex::default() }
+    }
+
+    /// The library.
+    pub fn library(&self) -> &Path {
+        &self.library
+    }
+
+    /// What is known of the driver; with it a caller is running.
+    ///
+    /// # Errors
+    /// Why there is none, or why it is of no use.
+    pub fn facts(&self) -> Result<Facts, String> {
+        let mut place = self.caller.lock();
+        Ok(self.started(&mut place)?.facts.clone())
+    }
+
+    fn started<'a>(&self, place: &'a mut Option<Caller>) -> Result<&'a mut Caller, String> {
+        // One that was lost is killed here.
+        let usable = place.take().filter(Caller::is_usable);
+        let caller = match usable {
+            Some(caller) => caller,
+            None => {
+                let log = self.log.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
+                let caller = Caller::start(&self.library, log)?;
+                let (pid, facts) = (caller.pid, &caller.facts);
+                tracing::info!("process {pid} calls the CUDA driver, {}: {facts:?}", self.library.display());
+                caller
+            }
+        };
+        if !caller.facts.can_checkpoint {
+            let version = holdfast_image::cuda::version(caller.facts.api_version);
+            *place = Some(caller);
+            return Err(format!(
+                "its driver, for CUDA {version}, cannot checkpoint: driver 570 or later, for CUDA 12.8, can"
+            ));
+        }
+        Ok(place.insert(caller))
+    }
+
+    fn ask(
+        &self,
+        function: &'static str,
+        question: Question,
+        deadline: Duration,
+    ) -> Result<i32, DriverError> {
+        let mut place = self.caller.lock();
+        let asked = match self.started(&mut place) {
+            Ok(caller) => caller.ask(question, deadline),
+            Err(why) => Err(Cause::NoCaller(why)),
+        };
+        asked.map_err(|cause| {
+            if !matches!(cause, Cause::Code(_)) {
+                tracing::warn!("{function}: {cause}");
+            }
+            DriverError { function, cause }
+        })
+    }
+}
+
+impl DriverCheckpoint for AgentDriver {
+    fn state(&self, pid: i32) -> Result<CudaState, DriverError> {
+        self.ask(names::STATE, Question::State { pid }, QUESTION).map(CudaState::from)
+    }
+    fn restore_thread(&self, pid: i32) -> Result<i32, DriverError> {
+        self.ask(names::RESTORE_THREAD, Question::RestoreThread { pid }, QUESTION)
+    }
+    fn lock(&self, pid: i32) -> Result<(), DriverError> {
+        let Patience { lock, checkpoint } = self.patience;
+        // 0 would be no limit.
+        let timeout_ms = u32::try_from(lock.as_millis()).unwrap_or(u32::MAX).max(1);
+        let deadline = lock + checkpoint.min(MARGIN);
+        self.ask(names::LOCK, Question::Lock { pid, timeout_ms }, deadline).map(drop)
+    }
+    fn checkpoint(&self, pid: i32) -> Result<(), DriverError> {
+        self.ask(names::CHECKPOINT, Question::Checkpoint { pid }, self.patience.checkpoint).map(drop)
+    }
+    fn restore(&self, pid: i32) -> Result<(), DriverError> {
+        let deadline = self.patience.checkpoint.max(UNDO);
+        self.ask(names::RESTORE, Question::Restore { pid }, deadline).map(drop)
+    }
+    fn unlock(&self, pid: i32) -> Result<(), DriverError> {
+        self.ask(names::UNLOCK, Question::Unlock { pid }, QUESTION).map(drop)
+    }
+    fn over(&self, pid: i32) {
+        if let Some(caller) = self.caller.lock().as_ref() {
+            caller.tell(Question::Over { pid });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_is_what_the_environment_says() {
+        let of = |lock: &'static str, deadline: &'static str| {
+            Patience::of_environment(move |name| {
+                let text = if name == LOCK { lock } else { deadline };
+                (!text.is_empty()).then(|| text.to_owned())
+            })
+        };
+        let usual = Patience { lock: Duration::from_secs(10), checkpoint: Duration::from_secs(600) };
+        assert_eq!(of("", ""), usual);
+        assert_eq!(of("0", "soon"), usual);
+        assert_eq!(of("nan", "-1"), usual);
+        let short = Patience { lock: Duration::from_millis(500), checkpoint: Duration::from_secs(3) };
+        assert_eq!(of("0.5", "3"), short);
+    }
+}

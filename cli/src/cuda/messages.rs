@@ -1,0 +1,110 @@
+//! What an agent asks of a caller, and the answers: one JSON message each over a socketpair (SOCK_SEQPACKET).
+//!
+//! Both ends are the same binary. What must hold: one answer to each question, in their order, but for
+//! [`Question::Over`], which has none; the first message is the caller's [`Answer::Ready`] or [`Answer::Unusable`].
+
+use holdfast_image::cuda::CudaDevice;
+use holdfast_sys::fd;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::os::fd::BorrowedFd;
+
+/// Longest message: bytes.
+const LONGEST: usize = 64 << 10;
+
+/// What the caller is to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Question {
+    /// cuCheckpointProcessGetState.
+    State { pid: i32 },
+    /// cuCheckpointProcessGetRestoreThreadId.
+    RestoreThread { pid: i32 },
+    /// cuCheckpointProcessLock.
+    Lock { pid: i32, timeout_ms: u32 },
+    /// cuCheckpointProcessCheckpoint.
+    Checkpoint { pid: i32 },
+    /// cuCheckpointProcessRestore.
+    Restore { pid: i32 },
+    /// cuCheckpointProcessUnlock.
+    Unlock { pid: i32 },
+    /// The process ends as it is: nobody is to restore it.
+    Over { pid: i32 },
+}
+
+/// What is known of a driver.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Facts {
+    /// Version of CUDA that it is for.
+    pub api_version: i32,
+    /// It has the checkpoint API.
+    pub can_checkpoint: bool,
+    /// Its devices.
+    pub devices: Vec<CudaDevice>,
+}
+
+/// What it says.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Answer {
+    /// The driver is initialised.
+    Ready(Facts),
+    /// There will be no answers.
+    Unusable {
+        /// In words.
+        why: String,
+    },
+    /// The call succeeded, with this value if it has one.
+    Done {
+        /// A state, or a thread.
+        value: i32,
+    },
+    /// It failed.
+    Failed {
+        /// A CUresult.
+        code: i32,
+    },
+}
+
+/// Sends one.
+///
+/// # Errors
+/// EPIPE: the other end is closed.
+pub fn send(socket: BorrowedFd<'_>, message: &impl Serialize) -> io::Result<()> {
+    fd::send(socket, &serde_json::to_vec(message)?, libc::MSG_NOSIGNAL).map(drop)
+}
+
+/// Waits for one. `None`: the other end is closed.
+///
+/// # Errors
+/// It is not one of ours.
+pub fn receive<Message: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<Message>> {
+    let mut buffer = vec![0; LONGEST];
+    loop {
+        match fd::receive(socket, &mut buffer, 0) {
+            Ok(0) => return Ok(None),
+            Ok(len) => return serde_json::from_slice(&buffer[..len]).map(Some).map_err(io::Error::from),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn messages_travel_and_what_is_none_is_an_error() {
+        let (one, two) = fd::socketpair(libc::SOCK_SEQPACKET).unwrap();
+        let question = Question::Lock { pid: 7, timeout_ms: 10_000 };
+        send(one.as_fd(), &question).unwrap();
+        assert_eq!(receive(two.as_fd()).unwrap(), Some(question));
+        send(one.as_fd(), &"something else").unwrap();
+        assert!(receive::<Question>(two.as_fd()).is_err());
+        drop(one);
+        assert_eq!(receive::<Question>(two.as_fd()).unwrap(), None);
+    }
+}

@@ -1,0 +1,84 @@
+//! What an image says of the CUDA state of a process: that the driver had brought it into the process's own memory.
+//!
+//! Written by the agent at a cut, read by a restart, which has the driver restore that state, and by `holdfast show`.
+//! Invariant: a process that has this in its record was CHECKPOINTED at the cut; one without it used no device.
+
+use crate::bytes::Name;
+use serde::{Deserialize, Serialize};
+
+/// Of one process.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CudaRecord {
+    /// As the driver calls it: always "checkpointed".
+    pub state: String,
+    /// Version of CUDA that the driver is for: 1000 * major + 10 * minor (cuDriverGetVersion).
+    pub api_version: i32,
+    /// Release of the driver, such as "580.159". Empty: not known.
+    pub release: String,
+    /// The libcuda that the process has mapped.
+    pub library: Name,
+    /// Devices that the driver offered to the agent; the process may have used some of them.
+    pub devices: Vec<CudaDevice>,
+}
+
+impl CudaRecord {
+    /// The only state that an image can be made in.
+    pub const STATE: &str = "checkpointed";
+}
+
+/// A device.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CudaDevice {
+    /// "GPU-" and 32 hexadecimal digits in groups, as nvidia-smi prints it.
+    pub uuid: String,
+    /// Its model.
+    pub name: String,
+}
+
+/// A version of CUDA in words: "13.0".
+pub fn version(number: i32) -> String {
+    format!("{}.{}", number / 1000, number % 1000 / 10)
+}
+
+/// Bytes of a UUID as nvidia-smi prints them.
+pub fn uuid(bytes: &[u8; 16]) -> String {
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let groups = [(0, 8), (8, 12), (12, 16), (16, 20), (20, 32)];
+    let groups: Vec<&str> = groups.iter().filter_map(|&(from, to)| hex.get(from..to)).collect();
+    format!("GPU-{}", groups.join("-"))
+}
+
+/// How long the driver took, nanoseconds, and what lay between.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CudaStop {
+    /// Processes that use CUDA.
+    pub processes: u64,
+    /// Until their calls waited and their work on devices was done.
+    pub lock_ns: u64,
+    /// Until their device memory was in their own.
+    pub checkpoint_ns: u64,
+    /// The stop of all threads.
+    pub host_ns: u64,
+    /// Until it was on the devices again. 0: it was not restored, as the program was ended.
+    pub restore_ns: u64,
+    /// Until their calls went on.
+    pub unlock_ns: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_and_uuids_are_written_as_the_driver_does() {
+        assert_eq!(
+            (version(12080), version(13000), version(13040)),
+            ("12.8".into(), "13.0".into(), "13.4".into())
+        );
+        let bytes = std::array::from_fn(|at| u8::try_from(at).unwrap_or(0) * 17);
+        assert_eq!(uuid(&bytes), "GPU-00112233-4455-6677-8899-aabbccddeeff");
+    }
+}

@@ -1,0 +1,387 @@
+//! In which order the driver is called around a cut, and how every failure is undone.
+//!
+//! Called by the agent's checkpoint thread, before the stop ([`suspend`]) and after it ([`Suspended::resume`]), by the
+//! agent of a restart ([`restore_all`]), and by a caller whose agent has died ([`settle_all`]). What must hold: no
+//! process is checkpointed before all are locked, none unlocked before all are restored; whatever fails, every process
+//! that was touched is RUNNING again afterwards, or the error says which one is not and in which state it is; what has
+//! ended meanwhile is no failure. After an error the driver is asked for the state: an answer that was lost may have
+//! been a success.
+//!
+//! The driver's documentation lets a process's own threads run meanwhile: their calls of CUDA wait, and host memory,
+//! pinned memory too, stays valid (README of NVIDIA's cuda-checkpoint, "The Utility").
+
+use super::driver::{Cause, CudaState, DriverCheckpoint, DriverError, names};
+use super::uses::{self, CudaUse};
+use crate::refuse;
+use crate::stop::interrupt::has_ended;
+use holdfast_image::cuda::CudaStop;
+use holdfast_image::refusal::Refusal;
+use holdfast_sys::clock::elapsed_ns;
+use holdfast_sys::fault;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// How often a process is asked for its state, and brought one step on, until it is given up.
+const TRIES: u32 = 4;
+/// Codes of the driver (cuda.h, CUresult): the time of a lock is over; not permitted; not supported.
+const NOT_READY: i32 = 600;
+const TIMEOUT: i32 = 909;
+const NOT_PERMITTED: i32 = 800;
+const NOT_SUPPORTED: i32 = 801;
+
+/// Why no image can be made. All processes run on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SuspendError {
+    /// The driver cannot, or something of a device is left: another try says the same.
+    Refused(Vec<Refusal>),
+    /// A call failed. With what could not be undone, if anything.
+    Failed(String),
+}
+
+impl SuspendError {
+    /// The same, with what could not be undone of it.
+    fn with(self, undone: Result<(), String>) -> SuspendError {
+        match (self, undone) {
+            (error, Ok(())) => error,
+            (SuspendError::Failed(what), Err(left)) => SuspendError::Failed(format!("{what}; {left}")),
+            (SuspendError::Refused(refusals), Err(left)) => {
+                let lines: Vec<String> = refusals.iter().map(Refusal::to_string).collect();
+                SuspendError::Failed(format!("{}; {left}", lines.join("; ")))
+            }
+        }
+    }
+}
+
+/// A process in words.
+fn process(pid: i32) -> String {
+    format!("process {pid} ({})", refuse::name_of(pid))
+}
+
+/// What to do about a call that failed.
+fn remedy(error: &DriverError) -> &'static str {
+    match (error.function, &error.cause) {
+        (names::LOCK, Cause::Code(NOT_READY | TIMEOUT)) => {
+            "its work on devices was not done in time; try again later, or give it more seconds (HOLDFAST_CUDA_LOCK, \
+             10 by default)"
+        }
+        (_, Cause::Code(NOT_PERMITTED)) => {
+            "this driver lets only root call it for another process; run as root"
+        }
+        (_, Cause::Code(NOT_SUPPORTED)) => {
+            "the driver does not support that for something that the process uses (managed memory, IPC, MPS, MIG: \
+             docs/cuda.md)"
+        }
+        (names::CHECKPOINT, Cause::Code(_)) => {
+            "the driver says no more; docs/cuda.md has what it does not support (managed memory, IPC, MPS, MIG)"
+        }
+        (_, Cause::Deadline(_)) => "it may need more seconds (HOLDFAST_CUDA_DEADLINE), or hang: docs/cuda.md",
+        _ => "docs/cuda.md has what the driver supports",
+    }
+}
+
+fn failed(pid: i32, error: &DriverError) -> SuspendError {
+    let reason = format!("{error}: {}", remedy(error));
+    match error.cause {
+        Cause::Code(NOT_SUPPORTED | NOT_PERMITTED) => {
+            SuspendError::Refused(vec![refuse::process(pid, reason)])
+        }
+        _ => SuspendError::Failed(format!("{}: {reason}", process(pid))),
+    }
+}
+
+/// What is in the way of checkpointing these processes, found without changing anything.
+pub fn obstacles(driver: &dyn DriverCheckpoint, uses: &[CudaUse]) -> Vec<Refusal> {
+    let mut found = Vec::new();
+    let first = uses.first().map(|first| &first.library);
+    for one in uses {
+        let pid = one.pid;
+        if first.is_some_and(|first| *first != one.library) {
+            found.push(refuse::process(pid, "it has another libcuda than the job's first process"));
+            continue;
+        }
+        match state_of(driver, pid) {
+            Ok(CudaState::Running) => {}
+            Ok(state) => found.push(refuse::process(pid, in_state(state))),
+            Err(_) if has_ended(pid) => {}
+            Err(error) => {
+                let no_caller = matches!(error.cause, Cause::NoCaller(_));
+                let reason = match (&error.cause, error.function) {
+                    (Cause::NoCaller(why), _) => format!("its CUDA state cannot be checkpointed: {why}"),
+                    (Cause::Code(_), names::RESTORE_THREAD) => format!(
+                        "it has devices of the CUDA driver, which does not know it ({error}): it was forked from a \
+                         process that uses CUDA; start it by exec, or before CUDA is used"
+                    ),
+                    _ => format!("{error}: {}", remedy(&error)),
+                };
+                found.push(refuse::process(pid, reason));
+                if no_caller {
+                    break;
+                }
+            }
+        }
+    }
+    found
+}
+
+fn state_of(driver: &dyn DriverCheckpoint, pid: i32) -> Result<CudaState, DriverError> {
+    driver.restore_thread(pid)?;
+    driver.state(pid)
+}
+
+fn in_state(state: CudaState) -> String {
+    match state {
+        CudaState::Failed => {
+            format!("its CUDA is {state}: the driver cannot go on with it; restart an older image")
+        }
+        _ => {
+            format!("its CUDA is {state} already, by something else (cuda-checkpoint?): have that end first")
+        }
+    }
+}
+
+/// Brings one process a step on: what is CHECKPOINTED is restored.
+fn restored(driver: &dyn DriverCheckpoint, pid: i32) -> Result<(), String> {
+    let mut last = String::new();
+    for _ in 0..TRIES {
+        let error = match driver.state(pid) {
+            Ok(CudaState::Running | CudaState::Locked) => return Ok(()),
+            Ok(CudaState::Checkpointed) => match driver.restore(pid) {
+                Ok(()) => return Ok(()),
+                Err(error) => error.to_string(),
+            },
+            Ok(state) => return Err(format!("{} is {state}: its CUDA calls fail", process(pid))),
+            Err(error) => error.to_string(),
+        };
+        if has_ended(pid) {
+            return Ok(());
+        }
+        last = error;
+    }
+    Err(format!("{} cannot use its devices again, and its CUDA calls wait: {last}", process(pid)))
+}
+
+/// The same: what is LOCKED is unlocked. What is CHECKPOINTED was told by [`restored`].
+fn unlocked(driver: &dyn DriverCheckpoint, pid: i32) -> Result<(), String> {
+    let mut last = String::new();
+    for _ in 0..TRIES {
+        let error = match driver.state(pid) {
+            Ok(CudaState::Locked) => match driver.unlock(pid) {
+                Ok(()) => return Ok(()),
+                Err(error) => error.to_string(),
+            },
+            Ok(_) => return Ok(()),
+            Err(error) => error.to_string(),
+        };
+        if has_ended(pid) {
+            return Ok(());
+        }
+        last = error;
+    }
+    Err(format!("{} stays locked, and its CUDA calls wait: {last}", process(pid)))
+}
+
+/// What failed, in one line.
+fn together(results: impl Iterator<Item = Result<(), String>>) -> Result<(), String> {
+    let lines: Vec<String> = results.filter_map(Result::err).collect();
+    if lines.is_empty() { Ok(()) } else { Err(lines.join("; ")) }
+}
+
+/// Brings all of these processes to RUNNING, in whatever state each is.
+///
+/// # Errors
+/// Which are not, and why.
+pub fn settle_all(driver: &dyn DriverCheckpoint, pids: &[i32]) -> Result<(), String> {
+    // Not lazily: all are restored before one is unlocked.
+    let restored: Vec<_> = pids.iter().map(|pid| restored(driver, *pid)).collect();
+    together(restored.into_iter().chain(pids.iter().map(|pid| unlocked(driver, *pid))))
+}
+
+/// Restores and unlocks processes that are CHECKPOINTED, and notes how long that took.
+///
+/// # Errors
+/// Which are not RUNNING, and why.
+pub fn restore_all(
+    driver: &dyn DriverCheckpoint,
+    pids: &[i32],
+    figures: &mut CudaStop,
+) -> Result<(), String> {
+    let step = |act: &dyn Fn(i32) -> Result<(), DriverError>, settle: &dyn Fn(i32) -> Result<(), String>| {
+        let one = |pid: &i32| act(*pid).or_else(|error| told(*pid, &error, settle(*pid)));
+        together(pids.iter().map(one).collect::<Vec<_>>().into_iter())
+    };
+    let begun = Instant::now();
+    let restored = step(&|pid| driver.restore(pid), &|pid| restored(driver, pid));
+    figures.restore_ns = elapsed_ns(begun);
+    fault::point("cuda-restored");
+    let begun = Instant::now();
+    let unlocked = step(&|pid| driver.unlock(pid), &|pid| unlocked(driver, pid));
+    figures.unlock_ns = elapsed_ns(begun);
+    together([restored, unlocked].into_iter())
+}
+
+/// A failure that was made up for is a line in the log.
+fn told(pid: i32, error: &DriverError, settled: Result<(), String>) -> Result<(), String> {
+    if settled.is_ok() && !has_ended(pid) {
+        tracing::warn!("{}: {error}; its state was looked up, and all is well", process(pid));
+    }
+    settled
+}
+
+/// Processes that are CHECKPOINTED. Dropped, they are brought back to RUNNING.
+pub struct Suspended {
+    driver: Arc<dyn DriverCheckpoint>,
+    pids: Vec<i32>,
+    figures: CudaStop,
+    begun: Instant,
+    /// Nothing is to be undone any more.
+    over: bool,
+}
+
+impl fmt::Debug for Suspended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Suspended").field("pids", &self.pids).finish_non_exhaustive()
+    }
+}
+
+/// Has the driver bring all that these processes have on devices into their memory.
+///
+/// # Errors
+/// Why not; they are RUNNING again.
+pub fn suspend(driver: Arc<dyn DriverCheckpoint>, uses: &[CudaUse]) -> Result<Suspended, SuspendError> {
+    Suspended::make(driver, uses, uses::devices_of)
+}
+
+impl Suspended {
+    /// `devices`: what a process has of devices.
+    fn make(
+        driver: Arc<dyn DriverCheckpoint>,
+        uses: &[CudaUse],
+        devices: fn(i32) -> Vec<Refusal>,
+    ) -> Result<Suspended, SuspendError> {
+        let figures = CudaStop { processes: uses.len() as u64, ..CudaStop::default() };
+        let mut made = Suspended { driver, pids: Vec::new(), figures, begun: Instant::now(), over: false };
+        match made.bring(uses, devices) {
+            Ok(()) => Ok(made),
+            Err(error) => {
+                made.over = true;
+                Err(error.with(settle_all(&*made.driver, &made.pids)))
+            }
+        }
+    }
+
+    fn bring(&mut self, uses: &[CudaUse], devices: fn(i32) -> Vec<Refusal>) -> Result<(), SuspendError> {
+        let driver = Arc::clone(&self.driver);
+        for one in uses {
+            self.pids.push(one.pid);
+            self.step(one.pid, driver.lock(one.pid))?;
+        }
+        self.figures.lock_ns = elapsed_ns(self.begun);
+        fault::point("cuda-locked");
+        let begun = Instant::now();
+        for pid in self.pids.clone() {
+            self.step(pid, driver.checkpoint(pid))?;
+        }
+        for pid in self.pids.clone() {
+            let state = driver.state(pid);
+            let is = state.clone();
+            self.step(pid, state.map(drop))?;
+            if let Ok(other) = is
+                && other != CudaState::Checkpointed
+                && self.pids.contains(&pid)
+            {
+                let what = format!("{} is {other} after {}", process(pid), names::CHECKPOINT);
+                return Err(SuspendError::Failed(what));
+            }
+        }
+        self.figures.checkpoint_ns = elapsed_ns(begun);
+        fault::point("cuda-checkpointed");
+        self.nothing_is_left(uses, devices)
+    }
+
+    /// What a call came to. One that failed in a process that has ended meanwhile is none.
+    fn step(&mut self, pid: i32, result: Result<(), DriverError>) -> Result<(), SuspendError> {
+        match result {
+            Err(_) if has_ended(pid) => {
+                self.pids.retain(|other| *other != pid);
+                Ok(())
+            }
+            result => result.map_err(|error| failed(pid, &error)),
+        }
+    }
+
+    fn nothing_is_left(
+        &self,
+        uses: &[CudaUse],
+        devices: fn(i32) -> Vec<Refusal>,
+    ) -> Result<(), SuspendError> {
+        let several = uses.len() > 1;
+        let named = |pid: i32, refusal: Refusal| match several {
+            true => refusal.of(pid, &refuse::name_of(pid)),
+            false => refusal,
+        };
+        let of = |&pid: &i32| devices(pid).into_iter().map(move |refusal| named(pid, refusal));
+        let left: Vec<Refusal> = self.pids.iter().flat_map(of).collect();
+        if !left.is_empty() {
+            return Err(SuspendError::Refused(left));
+        }
+        for one in uses {
+            // Another mapping of the program could take the place (docs/cuda.md, "Not tried yet").
+            let free = uses::unmapped(one.pid, &one.mapped).len();
+            let (pid, all) = (one.pid, one.mapped.len());
+            tracing::debug!("process {pid}: of {all} mappings of devices {free} have left their place free");
+        }
+        Ok(())
+    }
+
+    /// Their ids.
+    pub fn pids(&self) -> &[i32] {
+        &self.pids
+    }
+
+    /// Restores and unlocks them, after their threads were resumed. Returns where the time went, the stop of their
+    /// threads included, and how long all of it took, nanoseconds.
+    ///
+    /// # Errors
+    /// Which are not RUNNING, and why: beside the figures, as the image that was cut is as good as any.
+    pub fn resume(mut self, host_ns: u64) -> (CudaStop, u64, Result<(), String>) {
+        self.over = true;
+        self.figures.host_ns = host_ns;
+        let result = restore_all(&*self.driver, &self.pids, &mut self.figures);
+        (self.figures, elapsed_ns(self.begun), result)
+    }
+
+    /// They are about to end as they are.
+    pub fn ending(mut self) {
+        self.over = true;
+        self.pids.iter().for_each(|pid| self.driver.over(*pid));
+    }
+
+    /// Where the time went up to now; see [`Suspended::resume`].
+    pub fn figures(&self, host_ns: u64) -> (CudaStop, u64) {
+        (CudaStop { host_ns, ..self.figures }, elapsed_ns(self.begun))
+    }
+
+    /// There is no image: all is undone.
+    ///
+    /// # Errors
+    /// Which are not RUNNING, and why.
+    pub fn undo(mut self) -> Result<(), String> {
+        self.over = true;
+        settle_all(&*self.driver, &self.pids)
+    }
+}
+
+impl Drop for Suspended {
+    fn drop(&mut self) {
+        if self.over {
+            return;
+        }
+        if let Err(left) = settle_all(&*self.driver, &self.pids) {
+            tracing::error!("{left}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+//! Which processes use CUDA, as /proc shows it: a libcuda that is mapped, and devices that are open or mapped.
+//!
+//! Called before a cut, by `check`, and where files and mappings are understood. A process that has libcuda but no
+//! device has not begun to use it (cuInit opens /dev/nvidiactl), or was checkpointed by the driver: there is nothing of
+//! a device in it either way. Nothing here fails: a process that has ended uses nothing.
+//!
+//! The driver of the tests, which needs no GPU, stands for devices with memfds of their names.
+
+use holdfast_image::refusal::{Refusal, Subject};
+use holdfast_sys::procfs::{self, Mapping};
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// The libcuda of a process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Libcuda {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Which file that was when it was mapped.
+    pub inode: u64,
+}
+
+impl Libcuda {
+    /// Whether the file is still the one that was mapped.
+    pub fn is_there(&self) -> bool {
+        fs::metadata(&self.path).is_ok_and(|found| found.ino() == self.inode)
+    }
+}
+
+/// A process that uses CUDA.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CudaUse {
+    /// Its id.
+    pub pid: i32,
+    /// By this library.
+    pub library: Libcuda,
+    /// Where devices are mapped, ascending: start and end.
+    pub mapped: Vec<(u64, u64)>,
+}
+
+/// Whether a name from /proc is that of a device of the NVIDIA driver.
+pub fn is_device(name: &[u8]) -> bool {
+    const OTHERS: [&[u8]; 2] = [b"ctl", b"-uvm"];
+    if name.starts_with(b"/dev/nvidia") {
+        return true;
+    }
+    let rest = name.strip_prefix(b"/memfd:nvidia").and_then(|rest| rest.strip_suffix(b" (deleted)"));
+    rest.is_some_and(|rest| {
+        !rest.is_empty() && (rest.iter().all(u8::is_ascii_digit) || OTHERS.contains(&rest))
+    })
+}
+
+/// Whether a path is that of a libcuda: "libcuda.so", "libcuda.so.1", "libcuda.so.580.159".
+fn is_libcuda(path: &Path) -> bool {
+    let name = path.file_name().map(OsStrExt::as_bytes).unwrap_or_default();
+    name.strip_prefix(b"libcuda.so").is_some_and(|rest| rest.is_empty() || rest.starts_with(b"."))
+}
+
+/// The libcuda among mappings.
+fn library_in(maps: &[Mapping]) -> Option<Libcuda> {
+    let of_file = |mapping: &Mapping| {
+        let path = Path::new(std::ffi::OsStr::from_bytes(&mapping.name));
+        is_libcuda(path).then(|| Libcuda { path: path.to_owned(), inode: mapping.inode })
+    };
+    maps.iter().find_map(of_file)
+}
+
+fn maps(pid: i32) -> Vec<Mapping> {
+    let look = |tid| procfs::maps(pid, tid).ok().filter(|maps| !maps.is_empty());
+    procfs::by_any_thread(pid, look).unwrap_or_default()
+}
+
+/// Descriptors of devices: number and name.
+fn open_devices(pid: i32) -> Vec<(i32, Vec<u8>)> {
+    let target = |fd: i32| Some((fd, procfs::link(&format!("/proc/{pid}/fd/{fd}")).ok()?));
+    let all = procfs::descriptors(pid, pid).unwrap_or_default().into_iter().filter_map(target);
+    all.filter(|(_, name)| is_device(name)).collect()
+}
+
+/// What a process has of devices, one refusal each. None: an image of it can be made.
+pub fn devices_of(pid: i32) -> Vec<Refusal> {
+    let refusal = |subject| Refusal { subject, reason: crate::refuse::CUDA_DEVICE.to_owned() };
+    let name = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
+    let mapped = maps(pid).into_iter().filter(|mapping| is_device(&mapping.name));
+    let mapped = mapped.map(|one| Subject::Mapping { start: one.start, end: one.end, name: name(&one.name) });
+    let open = open_devices(pid).into_iter();
+    let open = open.map(|(fd, target)| Subject::Descriptor { fd, name: name(&target) });
+    mapped.chain(open).map(refusal).collect()
+}
+
+/// Which of these processes use CUDA.
+pub fn among(pids: &[i32]) -> Vec<CudaUse> {
+    let look = |&pid: &i32| {
+        let maps = maps(pid);
+        let library = library_in(&maps)?;
+        let mapped = maps.iter().filter(|mapping| is_device(&mapping.name));
+        let mapped: Vec<(u64, u64)> = mapped.map(|mapping| (mapping.start, mapping.end)).collect();
+        (!mapped.is_empty() || !open_devices(pid).is_empty()).then_some(CudaUse { pid, library, mapped })
+    };
+    pids.iter().filter_map(look).collect()
+}
+
+/// The parts of `ranges` that nothing is mapped in now.
+pub fn unmapped(pid: i32, ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let maps = maps(pid);
+    let mut left = Vec::new();
+    for &(start, end) in ranges {
+        let mut from = start;
+        for mapping in maps.iter().filter(|mapping| mapping.start < end && start < mapping.end) {
+            if mapping.start > from {
+                left.push((from, mapping.start));
+            }
+            from = from.max(mapping.end);
+        }
+        if from < end {
+            left.push((from, end));
+        }
+    }
+    left
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use holdfast_sys::fd;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn devices_are_known_by_their_names() {
+        for name in ["/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", "/memfd:nvidia0 (deleted)"] {
+            assert!(is_device(name.as_bytes()), "{name}");
+        }
+        for name in
+            ["/dev/null", "/dev/nvm0", "/memfd:nvidia (deleted)", "/memfd:nvidia0x (deleted)", "/nvidia0"]
+        {
+            assert!(!is_device(name.as_bytes()), "{name}");
+        }
+    }
+
+    #[test]
+    fn libraries_are_known_by_theirs() {
+        let is = |name: &str| is_libcuda(Path::new(name));
+        assert!(is("/usr/lib/libcuda.so.1") && is("libcuda.so") && is("/a b/libcuda.so.580.159"));
+        assert!(!is("/usr/lib/libcudart.so.13") && !is("/usr/lib/libcuda.so.1/x") && !is("libcuda.so2"));
+    }
+
+    #[test]
+    fn what_is_open_is_found_and_nothing_else_uses_cuda() {
+        let own = std::process::id().cast_signed();
+        assert_eq!(among(&[own, i32::MAX]), []);
+        let device = fd::memfd(c"nvidia7").unwrap();
+        let found = devices_of(own);
+        let number = device.as_raw_fd();
+        let is_it =
+            |refusal: &Refusal| matches!(&refusal.subject, Subject::Descriptor { fd, .. } if *fd == number);
+        assert!(found.iter().any(is_it), "{found:?}");
+        // Without libcuda it is no use of CUDA.
+        assert_eq!(among(&[own]), []);
+    }
+
+    #[test]
+    fn holes_are_found() {
+        let own = std::process::id().cast_signed();
+        let mapping = maps(own)[0].clone();
+        assert_eq!(unmapped(own, &[(mapping.start, mapping.end)]), []);
+        // Below the first mapping there is none.
+        let below = mapping.start - 0x1000;
+        assert_eq!(unmapped(own, &[(below, mapping.end)]), [(below, mapping.start)]);
+        assert_eq!(unmapped(i32::MAX, &[(1, 2)]), [(1, 2)]);
+    }
+}
