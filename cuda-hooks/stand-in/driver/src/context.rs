@@ -13,6 +13,7 @@ use std::thread::ThreadId;
 
 use parking_lot::Mutex;
 
+use crate::array::ARRAYS;
 use crate::code::{Answer, Code};
 use crate::command::Command;
 use crate::event::Event;
@@ -185,6 +186,7 @@ impl Context {
         streams.iter().for_each(|stream| stream.last().wait());
         *self.order.lock() = Order::default();
         let handle = self.handle();
+        ARRAYS.retain(|array| array.context != handle);
         STREAMS.retain(|stream| stream.context.as_ptr() != self.me.as_ptr());
         EVENTS.retain(|event| event.context != handle);
         FUNCTIONS.retain(|function| function.context != handle);

@@ -117,7 +117,7 @@ pub fn attribute(number: u32) -> Option<i32> {
         131 => -1,
         // multicast: objects can be made, which is what hangs a checkpoint
         132 => 1,
-        133 => 0,
+        133 => settings().mps.into(),
         134 => -1,
         52..=74 | 77 => 16384,
         42..=49 => 16384,

@@ -61,6 +61,45 @@ pub struct Copy3D {
     pub depth: u64,
 }
 
+/// `CUDA_ARRAY_DESCRIPTOR_v2`
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub struct ArrayDescriptor2 {
+    pub width: u64,
+    pub height: u64,
+    pub format: u32,
+    pub channels: u32,
+}
+
+/// `CUDA_ARRAY3D_DESCRIPTOR_v2`
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub struct ArrayDescriptor {
+    pub width: u64,
+    pub height: u64,
+    pub depth: u64,
+    pub format: u32,
+    pub channels: u32,
+    pub flags: u32,
+    pub padding: u32,
+}
+
+/// `CUstreamBatchMemOpParams`, of which values to write and to wait for are alike.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub struct MemoryOperation {
+    pub operation: u32,
+    pub padding: u32,
+    pub at: u64,
+    pub value: u64,
+    pub flags: u32,
+    pub padding_too: u32,
+    pub rest: [u64; 2],
+}
+
 /// `CUlaunchConfig`
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -206,6 +245,9 @@ pub struct Instantiate {
 }
 
 plain!(
+    ArrayDescriptor,
+    ArrayDescriptor2,
+    MemoryOperation,
     Copy2D,
     Copy3D,
     LaunchConfig,
@@ -226,6 +268,8 @@ plain!(
 const _: () = {
     assert!(size_of::<Copy2D>() == 128);
     assert!(size_of::<Copy3D>() == 200);
+    assert!(size_of::<ArrayDescriptor>() == 40);
+    assert!(size_of::<MemoryOperation>() == 48);
     assert!(size_of::<LaunchConfig>() == 56);
     assert!(size_of::<LaunchAttribute>() == 72);
     assert!(size_of::<KernelNode2>() == 72);

@@ -13,6 +13,7 @@
 //! program's.
 
 mod api;
+mod array;
 mod callback;
 mod capture;
 mod checkpoint;

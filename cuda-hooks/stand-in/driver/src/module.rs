@@ -1,7 +1,7 @@
 //! Modules and libraries: PTX texts whose variables have addresses on the device, and their kernels. Used by
 //! `api::module`, `api::library`, `context`.
 //!
-//! Only PTX is executed: a text, or a text in a fat binary that is not compressed. Machine code of a GPU is
+//! Only PTX is executed: a text, or a text in a fat binary. Machine code of a GPU is
 //! CUDA_ERROR_NO_BINARY_FOR_GPU, which a real driver says where nothing fits its device.
 
 use std::collections::BTreeMap;

@@ -9,6 +9,7 @@
 //! | `STAND_IN_DELAY` | longest delay before a piece of work on a stream, in microseconds: 100 |
 //! | `STAND_IN_UUID` | 32 hexadecimal digits of the device: another machine has another one |
 //! | `STAND_IN_RANGES` | `keep` (as newer drivers) or `drop` reserved addresses while CHECKPOINTED |
+//! | `STAND_IN_MPS` | `1`: the process is a client of the Multi-Process Service |
 //! | `STAND_IN_FAULT` | what goes wrong: `NAME`, `NAME@3` the third time, `NAME@3+` from then on; commas between |
 //!
 //! Fails by: `cuInit` says on standard error what it does not understand, and returns CUDA_ERROR_INVALID_VALUE. A test
@@ -73,6 +74,8 @@ pub struct Settings {
     pub delay: Duration,
     /// Of the device.
     pub uuid: [u8; 16],
+    /// The process is a client of the Multi-Process Service.
+    pub mps: bool,
     /// Reserved addresses are kept while CHECKPOINTED.
     pub keep_ranges: bool,
     rules: Vec<Rule>,
@@ -99,6 +102,7 @@ impl Default for Settings {
             seed: 0,
             delay: Duration::from_micros(100),
             uuid: *b"Holdfast stand-0",
+            mps: false,
             keep_ranges: true,
             rules: Vec::new(),
             counts: Default::default(),
@@ -131,6 +135,13 @@ impl Settings {
                 "keep" => true,
                 "drop" => false,
                 _ => return Err(wrong("STAND_IN_RANGES", &text)),
+            };
+        }
+        if let Some(text) = value("STAND_IN_MPS") {
+            it.mps = match text.as_str() {
+                "1" => true,
+                "0" => false,
+                _ => return Err(wrong("STAND_IN_MPS", &text)),
             };
         }
         if let Some(text) = value("STAND_IN_FAULT") {

@@ -104,6 +104,15 @@ isolated! {
     }
 }
 
+isolated! {
+    a_client_of_mps_is_refused ["STAND_IN_MPS" = "1"] {
+        start();
+        let mut value = 0;
+        ok!("cuDeviceGetAttribute" 2000, &mut value, 133u32, 0);
+        assert_eq!((value, lock(own(), 0), checkpoint(own()), unlock(own())), (1, 0, 801, 0));
+    }
+}
+
 /// The call has not returned after a while, in which others do.
 fn hangs(call: impl FnOnce() + Send + 'static) {
     let returned = std::sync::Arc::new(AtomicBool::new(false));

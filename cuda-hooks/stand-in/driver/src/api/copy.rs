@@ -11,6 +11,7 @@
 
 use std::sync::Arc;
 
+use crate::array::ARRAYS;
 use crate::code::{Answer, Code};
 use crate::command::Command;
 use crate::layout::{Copy2D, Copy3D};
@@ -141,70 +142,106 @@ pub fn peer_async(
     device_to_device_async(to, from, bytes, stream)
 }
 
-/// `CUmemorytype`: host, device, array, unified.
-fn base(kind: u32, host: u64, device: u64) -> Answer<(u64, Wanted)> {
-    match kind {
-        1 => Ok((host, Wanted::Any)),
-        2 => Ok((device, Wanted::Device)),
-        4 => Ok((device, Wanted::Any)),
-        // arrays are not made by the stand-in
-        3 => Err(Code::NOT_SUPPORTED),
-        _ => Err(Code::INVALID_VALUE),
+/// What a structure says of one side.
+struct Described {
+    kind: u32,
+    host: u64,
+    device: u64,
+    array: usize,
+    place: [u64; 3],
+    pitch: u64,
+    rows: u64,
+}
+
+impl Described {
+    /// `CUmemorytype`: host, device, array, unified. Pitches of arrays are their own.
+    fn side(&self, size: [u64; 3]) -> Answer<(Side, Wanted)> {
+        let (base, wanted) = match self.kind {
+            1 => (self.host, Wanted::Any),
+            2 => (self.device, Wanted::Device),
+            3 => return Ok((ARRAYS.get(self.array)?.side(self.place, size)?, Wanted::Device)),
+            4 => (self.device, Wanted::Any),
+            _ => return Err(Code::INVALID_VALUE),
+        };
+        let pitch = if self.pitch == 0 { size[0] } else { self.pitch };
+        // "... must be greater than or equal to WidthInBytes + XInBytes"
+        let row = self.place[0].checked_add(size[0]).ok_or(Code::INVALID_VALUE)?;
+        if (size[1] > 1 || size[2] > 1) && row > pitch {
+            return Err(Code::INVALID_VALUE);
+        }
+        let plane = pitch.checked_mul(if self.rows == 0 { size[1] } else { self.rows });
+        let at = plane.and_then(|plane| {
+            let offset = self.place[2].checked_mul(plane)?.checked_add(self.place[1].checked_mul(pitch)?)?;
+            Some((base.checked_add(offset)?.checked_add(self.place[0])?, plane))
+        });
+        let (at, plane) = at.ok_or(Code::INVALID_VALUE)?;
+        Ok((Side { at, pitch, plane }, wanted))
     }
 }
 
-fn of_2d(it: Copy2D) -> Answer<(Copy, (Wanted, Wanted))> {
-    let (to, to_wanted) = base(it.to_kind, it.to_host, it.to_device)?;
-    let (from, from_wanted) = base(it.from_kind, it.from_host, it.from_device)?;
-    let pitch = |pitch: u64| if pitch == 0 { it.width } else { pitch };
-    let side = |at: u64, x: u64, y: u64, row: u64| {
-        let offset = y.checked_mul(row).and_then(|n| n.checked_add(x)).and_then(|n| n.checked_add(at));
-        // "pitch ... must be greater than or equal to WidthInBytes + XInBytes"
-        let fits = it.height <= 1 || x.checked_add(it.width).is_some_and(|n| n <= row);
-        offset.filter(|_| fits).map(|at| Side { at, pitch: row, plane: 0 }).ok_or(Code::INVALID_VALUE)
+fn described(to: &Described, from: &Described, size: [u64; 3]) -> Answer<(Copy, (Wanted, Wanted))> {
+    let ((to, to_wanted), (from, from_wanted)) = (to.side(size)?, from.side(size)?);
+    let [width, height, depth] = size;
+    Ok((Copy { to, from, width, height, depth }, (to_wanted, from_wanted)))
+}
+
+fn of_2d(it: &Copy2D) -> Answer<(Copy, (Wanted, Wanted))> {
+    let to = Described {
+        kind: it.to_kind,
+        host: it.to_host,
+        device: it.to_device,
+        array: it.to_array as usize,
+        place: [it.to_x, it.to_y, 0],
+        pitch: it.to_pitch,
+        rows: 0,
     };
-    let copy = Copy {
-        to: side(to, it.to_x, it.to_y, pitch(it.to_pitch))?,
-        from: side(from, it.from_x, it.from_y, pitch(it.from_pitch))?,
-        width: it.width,
-        height: it.height,
-        depth: 1,
+    let from = Described {
+        kind: it.from_kind,
+        host: it.from_host,
+        device: it.from_device,
+        array: it.from_array as usize,
+        place: [it.from_x, it.from_y, 0],
+        pitch: it.from_pitch,
+        rows: 0,
     };
-    Ok((copy, (to_wanted, from_wanted)))
+    described(&to, &from, [it.width, it.height, 1])
 }
 
-pub fn two(parameters: In<Copy2D>) -> Answer {
-    let (copy, wanted) = of_2d(parameters.get()?)?;
-    make(copy, wanted, Synchronous, 0)
+fn three_of(it: &Copy3D) -> Answer<(Copy, (Wanted, Wanted))> {
+    let to = Described {
+        kind: it.to_kind,
+        host: it.to_host,
+        device: it.to_device,
+        array: it.to_array as usize,
+        place: it.to_place,
+        pitch: it.to_pitch,
+        rows: it.to_height,
+    };
+    let from = Described {
+        kind: it.from_kind,
+        host: it.from_host,
+        device: it.from_device,
+        array: it.from_array as usize,
+        place: it.from_place,
+        pitch: it.from_pitch,
+        rows: it.from_height,
+    };
+    described(&to, &from, [it.width, it.height, it.depth])
 }
 
-pub fn two_async(parameters: In<Copy2D>, stream: usize) -> Answer {
-    let (copy, wanted) = of_2d(parameters.get()?)?;
-    make(copy, wanted, Asynchronous, stream)
-}
-
-/// A copy of three dimensions, as calls and nodes of graphs have it.
+/// A copy of three dimensions, as a node of a graph has it.
 pub fn of_3d(it: &Copy3D) -> Answer<Copy> {
     three_of(it).map(|(copy, _)| copy)
 }
 
-fn three_of(it: &Copy3D) -> Answer<(Copy, (Wanted, Wanted))> {
-    let (to, to_wanted) = base(it.to_kind, it.to_host, it.to_device)?;
-    let (from, from_wanted) = base(it.from_kind, it.from_host, it.from_device)?;
-    let side = |at: u64, place: [u64; 3], pitch: u64, rows: u64| {
-        let pitch = if pitch == 0 { it.width } else { pitch };
-        let plane = pitch.checked_mul(if rows == 0 { it.height } else { rows })?;
-        let offset = place[2].checked_mul(plane)?.checked_add(place[1].checked_mul(pitch)?)?;
-        Some(Side { at: at.checked_add(offset)?.checked_add(place[0])?, pitch, plane })
-    };
-    let copy = Copy {
-        to: side(to, it.to_place, it.to_pitch, it.to_height).ok_or(Code::INVALID_VALUE)?,
-        from: side(from, it.from_place, it.from_pitch, it.from_height).ok_or(Code::INVALID_VALUE)?,
-        width: it.width,
-        height: it.height,
-        depth: it.depth,
-    };
-    Ok((copy, (to_wanted, from_wanted)))
+pub fn two(parameters: In<Copy2D>) -> Answer {
+    let (copy, wanted) = of_2d(&parameters.get()?)?;
+    make(copy, wanted, Synchronous, 0)
+}
+
+pub fn two_async(parameters: In<Copy2D>, stream: usize) -> Answer {
+    let (copy, wanted) = of_2d(&parameters.get()?)?;
+    make(copy, wanted, Asynchronous, stream)
 }
 
 pub fn three(parameters: In<Copy3D>) -> Answer {
@@ -215,6 +252,47 @@ pub fn three(parameters: In<Copy3D>) -> Answer {
 pub fn three_async(parameters: In<Copy3D>, stream: usize) -> Answer {
     let (copy, wanted) = three_of(&parameters.get()?)?;
     make(copy, wanted, Asynchronous, stream)
+}
+
+fn array(handle: usize, offset: usize, bytes: usize) -> Answer<u64> {
+    ARRAYS.get(handle)?.bytes(offset as u64, bytes as u64)
+}
+
+pub fn device_to_array(to: usize, offset: usize, from: u64, bytes: usize) -> Answer {
+    device_to_device(array(to, offset, bytes)?, from, bytes)
+}
+
+pub fn array_to_device(to: u64, from: usize, offset: usize, bytes: usize) -> Answer {
+    device_to_device(to, array(from, offset, bytes)?, bytes)
+}
+
+pub fn host_to_array(to: usize, offset: usize, from: u64, bytes: usize) -> Answer {
+    to_device(array(to, offset, bytes)?, from, bytes)
+}
+
+pub fn array_to_host(to: u64, from: usize, offset: usize, bytes: usize) -> Answer {
+    to_host(to, array(from, offset, bytes)?, bytes)
+}
+
+pub fn array_to_array(to: usize, to_offset: usize, from: usize, offset: usize, bytes: usize) -> Answer {
+    device_to_device(array(to, to_offset, bytes)?, array(from, offset, bytes)?, bytes)
+}
+
+pub fn host_to_array_async(to: usize, offset: usize, from: u64, bytes: usize, stream: usize) -> Answer {
+    to_device_async(array(to, offset, bytes)?, from, bytes, stream)
+}
+
+pub fn array_to_host_async(to: u64, from: usize, offset: usize, bytes: usize, stream: usize) -> Answer {
+    to_host_async(to, array(from, offset, bytes)?, bytes, stream)
+}
+
+/// Copies of a batch have no order among each other ("the copies ... may be executed in any order"); attributes are
+/// hints. "hStream must not be the legacy NULL stream."
+pub fn batch(to: In<u64>, from: In<u64>, sizes: In<usize>, count: usize, stream: usize) -> Answer {
+    if stream == 0 || count == 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    (0..count).try_for_each(|n| any_async(to.at(n)?, from.at(n)?, sizes.at(n)?, stream))
 }
 
 fn fill(target: &Target, fill: Fill, how: How) -> Answer {

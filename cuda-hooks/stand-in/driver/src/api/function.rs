@@ -67,6 +67,11 @@ pub fn set_preference(function: usize, _preference: u32) -> Answer {
     of(function).map(drop)
 }
 
+/// Threads that a block of it may have.
+pub fn most_threads(function: usize) -> Answer<u32> {
+    Ok(of(function)?.decoded().max_threads.unwrap_or(1024))
+}
+
 pub fn name(name: Out<Text>, function: usize) -> Answer {
     name.put(Text::kept(&of(function)?.name))
 }

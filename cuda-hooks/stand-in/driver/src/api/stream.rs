@@ -8,8 +8,9 @@ use crate::code::{Answer, Code};
 use crate::command::{Command, Comparison};
 use crate::context::{self, EVENTS, STREAMS};
 use crate::handles::Handles;
+use crate::layout::MemoryOperation;
 use crate::memory::space::{self, Access};
-use crate::pointer::Out;
+use crate::pointer::{In, Out};
 use crate::stream::Kind;
 use crate::submit;
 
@@ -133,6 +134,23 @@ fn write(handle: usize, at: u64, bytes: u32, value: u64) -> Answer {
 fn wait(handle: usize, comparison: Comparison) -> Answer {
     checked(comparison.at, comparison.bytes)?;
     submit::target(handle)?.put(Command::WaitValue(comparison)).map(drop)
+}
+
+/// Values to wait for (1, 4) and to write (2, 5), one after the other; barriers (3, 6) are between all work here.
+pub fn batch(handle: usize, count: u32, operations: In<MemoryOperation>, flags: u32) -> Answer {
+    // "count must be less than 256"
+    if count >= 256 || flags != 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    let operations = operations.list(count as usize)?;
+    operations.iter().try_for_each(|it| match it.operation {
+        1 => wait_32(handle, it.at, it.value as u32, it.flags),
+        2 => write_32(handle, it.at, it.value as u32, it.flags),
+        4 => wait_64(handle, it.at, it.value, it.flags),
+        5 => write_64(handle, it.at, it.value, it.flags),
+        3 | 6 => Ok(()),
+        _ => Err(Code::INVALID_VALUE),
+    })
 }
 
 pub fn write_32(handle: usize, at: u64, value: u32, _flags: u32) -> Answer {

@@ -4,7 +4,7 @@
 //! | operation | from | to | refuses, fails, hangs |
 //! | --- | --- | --- | --- |
 //! | Lock | RUNNING | LOCKED | CUDA_ERROR_NOT_READY after its time: the process is RUNNING (cuda.h) |
-//! | Checkpoint | LOCKED | CHECKPOINTED | managed memory, IPC: NOT_SUPPORTED; hangs with multicast (NVIDIA/nccl#2340) |
+//! | Checkpoint | LOCKED | CHECKPOINTED | managed memory, IPC, MPS: NOT_SUPPORTED; multicast: hangs (nccl#2340) |
 //! | Restore | CHECKPOINTED | LOCKED | see `restore`; after a failed one the process is FAILED |
 //! | Unlock | LOCKED | RUNNING | |
 //!
@@ -130,8 +130,8 @@ fn checkpoint(process: &mut Process, request: &Request) -> Answer {
     if vmm::has_multicast() || request.injected.hangs || settings().strikes(Fault::CheckpointHangs) {
         hang();
     }
-    // not supported by 570 and 580: UVM, IPC (CRIU, plugins/cuda/README; IPC from 610: NVIDIA/cuda-checkpoint#56)
-    if heap::any(|kind| kind == Kind::Managed) || vmm::is_shared() {
+    // not supported by 570 and 580: UVM, IPC, MPS (CRIU, plugins/cuda/README; IPC from 610: NVIDIA/cuda-checkpoint#56)
+    if heap::any(|kind| kind == Kind::Managed) || vmm::is_shared() || settings().mps {
         return Err(Code::NOT_SUPPORTED);
     }
     // what the result of a failed checkpoint is called, no source says

@@ -31,6 +31,8 @@ pub enum Kind {
     },
     /// Variables of a module.
     Module,
+    /// A CUDA array.
+    Array,
     /// `cuMemHostAlloc`, with its flags.
     Pinned(u32),
     /// `cuMemHostRegister`, with its flags.
@@ -148,7 +150,7 @@ pub fn forget(base: u64, fits: impl Fn(Kind) -> bool) -> Answer<Allocation> {
 /// Frees what `forget` gave.
 pub fn free(it: Allocation) {
     match it.kind {
-        Kind::Linear { .. } | Kind::Module => HEAP.lock().give(it.base, it.size),
+        Kind::Linear { .. } | Kind::Module | Kind::Array => HEAP.lock().give(it.base, it.size),
         Kind::Pinned(_) | Kind::Managed => {
             space::unmap(it.base);
             system::unmap(it.base, it.size.next_multiple_of(PAGE));

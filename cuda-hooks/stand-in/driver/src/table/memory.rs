@@ -7,11 +7,11 @@
 use std::ffi::c_void;
 
 use super::{Address, Entry, entry, functions};
-use crate::api::{copy, host, memory, pool, shared, vmm};
+use crate::api::{array, copy, hint, host, memory, pool, shared, vmm};
 use crate::gate::{self, DefaultStream, Rule};
 use crate::layout::{
-    AccessDescription, AllocationProperties, Copy2D, Copy3D, IpcHandle, Location, MulticastProperties,
-    PoolProperties,
+    AccessDescription, AllocationProperties, ArrayDescriptor, ArrayDescriptor2, Copy2D, Copy3D, IpcHandle,
+    Location, MulticastProperties, PoolProperties,
 };
 use crate::pointer::{In, Out};
 
@@ -38,6 +38,26 @@ functions! {
     Gated "cuPointerSetAttribute" 6000 cuPointerSetAttribute
         (value: In<u32>, attribute: u32, pointer: u64)
         => memory::set_attribute(value, attribute, pointer);
+    Gated "cuMemPrefetchAsync" 8000 cuMemPrefetchAsync
+        (at: u64, bytes: usize, to: i32, stream: usize) | 8000 cuMemPrefetchAsync_ptsz
+        => hint::prefetch_v1(at, bytes, to, stream);
+    Gated "cuMemPrefetchAsync" 12020 cuMemPrefetchAsync_v2
+        (at: u64, bytes: usize, to: Location, flags: u32, stream: usize) | 12020 cuMemPrefetchAsync_v2_ptsz
+        => hint::prefetch(at, bytes, to, flags, stream);
+    Gated "cuMemAdvise" 8000 cuMemAdvise (at: u64, bytes: usize, advice: u32, of: i32)
+        => hint::advise_v1(at, bytes, advice, of);
+    Gated "cuMemAdvise" 12020 cuMemAdvise_v2 (at: u64, bytes: usize, advice: u32, of: Location)
+        => hint::advise(at, bytes, advice, of);
+    // arrays
+    Gated "cuArrayCreate" 3020 cuArrayCreate_v2 (array: Out<usize>, descriptor: In<ArrayDescriptor2>)
+        => array::create(array, descriptor);
+    Gated "cuArray3DCreate" 3020 cuArray3DCreate_v2 (array: Out<usize>, descriptor: In<ArrayDescriptor>)
+        => array::create_3d(array, descriptor);
+    Gated "cuArrayDestroy" 2000 cuArrayDestroy (array: usize) => array::destroy(array);
+    Gated "cuArrayGetDescriptor" 3020 cuArrayGetDescriptor_v2 (descriptor: Out<ArrayDescriptor2>, array: usize)
+        => array::describe(descriptor, array);
+    Gated "cuArray3DGetDescriptor" 3020 cuArray3DGetDescriptor_v2 (descriptor: Out<ArrayDescriptor>, array: usize)
+        => array::describe_3d(descriptor, array);
     // memory of the host
     Gated "cuMemAllocHost" 3020 cuMemAllocHost_v2 (pointer: Out<u64>, size: usize) => host::allocate(pointer, size);
     Gated "cuMemHostAlloc" 2020 cuMemHostAlloc
@@ -77,6 +97,46 @@ functions! {
     Gated "cuMemcpyDtoDAsync" 3020 cuMemcpyDtoDAsync_v2
         (to: u64, from: u64, bytes: usize, stream: usize) | 7000 cuMemcpyDtoDAsync_v2_ptsz
         => copy::device_to_device_async(to, from, bytes, stream);
+    Gated "cuMemcpyDtoA" 3020 cuMemcpyDtoA_v2
+        (to: usize, offset: usize, from: u64, bytes: usize)
+        | 7000 cuMemcpyDtoA_v2_ptds
+        => copy::device_to_array(to, offset, from, bytes);
+    Gated "cuMemcpyAtoD" 3020 cuMemcpyAtoD_v2
+        (to: u64, from: usize, offset: usize, bytes: usize)
+        | 7000 cuMemcpyAtoD_v2_ptds
+        => copy::array_to_device(to, from, offset, bytes);
+    Gated "cuMemcpyHtoA" 3020 cuMemcpyHtoA_v2
+        (to: usize, offset: usize, from: u64, bytes: usize)
+        | 7000 cuMemcpyHtoA_v2_ptds
+        => copy::host_to_array(to, offset, from, bytes);
+    Gated "cuMemcpyAtoH" 3020 cuMemcpyAtoH_v2
+        (to: u64, from: usize, offset: usize, bytes: usize)
+        | 7000 cuMemcpyAtoH_v2_ptds
+        => copy::array_to_host(to, from, offset, bytes);
+    Gated "cuMemcpyAtoA" 3020 cuMemcpyAtoA_v2
+        (to: usize, to_offset: usize, from: usize, offset: usize, bytes: usize)
+        | 7000 cuMemcpyAtoA_v2_ptds
+        => copy::array_to_array(to, to_offset, from, offset, bytes);
+    Gated "cuMemcpyHtoAAsync" 3020 cuMemcpyHtoAAsync_v2
+        (to: usize, offset: usize, from: u64, bytes: usize, stream: usize)
+        | 7000 cuMemcpyHtoAAsync_v2_ptsz
+        => copy::host_to_array_async(to, offset, from, bytes, stream);
+    Gated "cuMemcpyAtoHAsync" 3020 cuMemcpyAtoHAsync_v2
+        (to: u64, from: usize, offset: usize, bytes: usize, stream: usize)
+        | 7000 cuMemcpyAtoHAsync_v2_ptsz
+        => copy::array_to_host_async(to, from, offset, bytes, stream);
+    Gated "cuMemcpyBatchAsync" 12080 cuMemcpyBatchAsync
+        (to: In<u64>, from: In<u64>, sizes: In<usize>, count: usize, _hints: In<u8>, _places: In<usize>,
+         _hint_count: usize,
+         failed: Out<usize>, stream: usize)
+        | 12080 cuMemcpyBatchAsync_ptsz
+        => { failed.offer(usize::MAX); copy::batch(to, from, sizes, count, stream) };
+    Gated "cuMemcpyBatchAsync" 13000 cuMemcpyBatchAsync_v2
+        (to: In<u64>, from: In<u64>, sizes: In<usize>, count: usize, _hints: In<u8>, _places: In<usize>,
+         _hint_count: usize,
+         stream: usize)
+        | 13000 cuMemcpyBatchAsync_v2_ptsz
+        => copy::batch(to, from, sizes, count, stream);
     Gated "cuMemcpyPeer" 4000 cuMemcpyPeer
         (to: u64, to_context: usize, from: u64, from_context: usize, bytes: usize) | 7000 cuMemcpyPeer_ptds
         => copy::peer(to, to_context, from, from_context, bytes);

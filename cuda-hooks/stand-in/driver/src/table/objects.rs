@@ -7,7 +7,7 @@
 use std::ffi::c_void;
 
 use super::{Address, Entry, entry, functions};
-use crate::api::{context, device, function, library, module, resolve};
+use crate::api::{context, device, function, hint, library, module, resolve};
 use crate::gate::{self, DefaultStream, Rule};
 use crate::launch::Shape;
 use crate::layout::LaunchConfig;
@@ -228,6 +228,13 @@ functions! {
          parameters: In<In<u8>>) | 9000 cuLaunchCooperativeKernel_ptsz
         => function::launch(function, Shape { grid: [gx, gy, gz], block: [bx, by, bz], shared, cooperative:
             true }, stream, parameters, In::NONE);
+    Gated "cuOccupancyMaxPotentialBlockSize" 6050 cuOccupancyMaxPotentialBlockSize
+        (blocks: Out<i32>, threads: Out<i32>, function: usize, _shared_of: usize, _shared: usize, limit: i32)
+        => hint::block_size(blocks, threads, function, limit);
+    Gated "cuOccupancyMaxPotentialBlockSizeWithFlags" 7000 cuOccupancyMaxPotentialBlockSizeWithFlags
+        (blocks: Out<i32>, threads: Out<i32>, function: usize, _shared_of: usize, _shared: usize, limit: i32,
+         _flags: u32)
+        => hint::block_size(blocks, threads, function, limit);
     Gated "cuOccupancyMaxActiveBlocksPerMultiprocessor" 6050 cuOccupancyMaxActiveBlocksPerMultiprocessor
         (blocks: Out<i32>, function: usize, size: i32, shared: usize)
         => function::blocks_per_multiprocessor(blocks, function, size, shared);

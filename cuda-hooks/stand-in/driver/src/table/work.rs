@@ -10,7 +10,7 @@ use super::{Address, Entry, Function, StreamFunction, entry, functions};
 use crate::api::graph::{Information, Where};
 use crate::api::{checkpoint, event, graph, stream};
 use crate::gate::{self, DefaultStream, Rule};
-use crate::layout::{Copy3D, FillNode, HostNode, Instantiate, KernelNode, KernelNode2};
+use crate::layout::{Copy3D, FillNode, HostNode, Instantiate, KernelNode, KernelNode2, MemoryOperation};
 use crate::pointer::{In, Out};
 
 functions! {
@@ -78,6 +78,12 @@ functions! {
     Gated "cuStreamWaitValue64" 11070 cuStreamWaitValue64_v2
         (stream: usize, at: u64, value: u64, flags: u32) | 11070 cuStreamWaitValue64_v2_ptsz
         => stream::wait_64(stream, at, value, flags);
+    Gated "cuStreamBatchMemOp" 8000 cuStreamBatchMemOp
+        (stream: usize, count: u32, operations: In<MemoryOperation>, flags: u32) | 8000 cuStreamBatchMemOp_ptsz
+        => stream::batch(stream, count, operations, flags);
+    Gated "cuStreamBatchMemOp" 11070 cuStreamBatchMemOp_v2
+        (stream: usize, count: u32, operations: In<MemoryOperation>, flags: u32) | 11070 cuStreamBatchMemOp_v2_ptsz
+        => stream::batch(stream, count, operations, flags);
     // events
     Gated "cuEventCreate" 2000 cuEventCreate (event: Out<usize>, flags: u32) => event::create(event, flags);
     Gated "cuEventRecord" 2000 cuEventRecord

@@ -5,6 +5,7 @@
 //! unchanged. A difference is a defect of the stand-in. What only the stand-in has is in `../stand_in.rs`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+mod arrays;
 mod basics;
 mod checkpoints;
 mod driver;
