@@ -4,6 +4,7 @@
 
 mod again;
 mod chains_apps;
+mod chains_cuda;
 mod chains_programs;
 mod check;
 mod compression;
