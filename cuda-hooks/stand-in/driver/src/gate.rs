@@ -11,6 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::{Condvar, Mutex};
 
 use crate::code::{Answer, Code};
+use crate::settings::settings;
+
+/// The version that brought the checkpoint API, the only functions that go beside the gate.
+const CHECKPOINT_API: i32 = 12080;
 
 /// What a function needs before it may run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,6 +73,10 @@ fn guarded(rule: Rule, default: DefaultStream, body: impl FnOnce() -> Answer) ->
     // CUDA_ERROR_NOT_PERMITTED" (cuLaunchHostFunc).
     if IN_CALLBACK.get() {
         return Err(Code::NOT_PERMITTED);
+    }
+    // an older driver has no such functions; their symbols are here all the same
+    if rule == Rule::Beside && settings().version < CHECKPOINT_API {
+        return Err(Code::NOT_SUPPORTED);
     }
     let _inside = (rule == Rule::Gated).then(enter);
     let before = DEFAULT.replace(default);

@@ -6,7 +6,6 @@
 mod driver;
 
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -259,6 +258,67 @@ isolated! {
     }
 }
 
+isolated! {
+    an_older_driver_has_no_checkpoint_api ["STAND_IN_VERSION" = "12040"] {
+        start();
+        assert_eq!(driver::resolve("cuCheckpointProcessLock", 12040, 0), (0, 0, 1));
+        let lock = driver::symbol("cuCheckpointProcessLock");
+        assert_eq!(driver::invoke(lock, &[own() as u64, NULL]), 801);
+    }
+}
+
+/// Several streams whose sums are known, for as long as the other end of standard input is open.
+#[test]
+#[ignore = "run by the test of random moments"]
+fn a_busy_process() {
+    if std::env::var_os("STAND_IN_OTHER").is_none() {
+        return;
+    }
+    start();
+    let module = driver::module(include_str!("../../ptx/tests/kernels/basic.ptx"));
+    let saxpy = driver::kernel(module, "saxpy");
+    let streams: Vec<usize> = (0..3).map(|_| stream(1)).collect();
+    let ones = put(&[1f32; 256]);
+    let sums: Vec<u64> = streams.iter().map(|_| put(&[0f32; 256])).collect();
+    ok!("cuCtxSynchronize" 2000);
+    println!("ready");
+    let ended = std::sync::Arc::new(AtomicBool::new(false));
+    let its = std::sync::Arc::clone(&ended);
+    std::thread::spawn(move || {
+        for _ in std::io::stdin().lines() {}
+        its.store(true, Ordering::SeqCst);
+    });
+    let mut rounds = 0u32;
+    while !ended.load(Ordering::SeqCst) || rounds < 5 {
+        rounds += 1;
+        for (on, sum) in streams.iter().zip(&sums) {
+            assert_eq!(driver::launch(saxpy, 1, 256, *on, &[256, driver::float(1.0), ones, *sum]), 0);
+        }
+        ok!("cuStreamSynchronize" 2000, streams[rounds as usize % 3]);
+    }
+    ok!("cuCtxSynchronize" 2000);
+    for sum in sums {
+        assert_eq!(get::<f32>(sum, 256), vec![rounds as f32; 256]);
+    }
+    println!("whole");
+}
+
+isolated! {
+    a_process_is_checkpointed_at_any_moment ["STAND_IN_DELAY" = "2000", "STAND_IN_SEED" = "7"] {
+        ok!("cuInit" 2000, 0);
+        let mut other = Other::named("a_busy_process");
+        for moment in 0u64..20 {
+            std::thread::sleep(Duration::from_micros(moment * 997 % 7000));
+            assert_eq!(lock(other.id(), 0), 0);
+            assert_eq!(checkpoint(other.id()), 0);
+            assert_eq!((restore(other.id()), unlock(other.id())), (0, 0));
+        }
+        drop(other.0.stdin.take());
+        other.expect("whole");
+        assert!(other.0.wait().unwrap().success());
+    }
+}
+
 /// A process that computes: a child of the test below, which reads commands from it.
 #[test]
 #[ignore = "run by the test of other processes"]
@@ -280,17 +340,18 @@ fn another_process() {
 struct Other(Child, BufReader<std::process::ChildStdout>);
 
 impl Other {
-    fn new(user: Option<u32>) -> Other {
+    fn new() -> Other {
+        Other::named("another_process")
+    }
+
+    fn named(test: &str) -> Other {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
-            .args(["another_process", "--exact", "--include-ignored", "--nocapture"])
+            .args([test, "--exact", "--include-ignored", "--nocapture"])
             .env("STAND_IN_OTHER", "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
-        if let Some(user) = user {
-            command.uid(user).gid(user);
-        }
         let mut child = command.spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
         let mut other = Other(child, lines);
@@ -325,7 +386,7 @@ impl Drop for Other {
 isolated! {
     another_process_is_checkpointed_and_goes_on {
         ok!("cuInit" 2000, 0);
-        let mut other = Other::new(None);
+        let mut other = Other::new();
         for round in 1..4 {
             assert_eq!(lock(other.id(), 1000), 0);
             assert_eq!(state(other.id()), 1);
@@ -347,7 +408,7 @@ isolated! {
     /// The asking process waits as long as the other one is stopped, and not after its end.
     a_process_that_ends_is_not_waited_for {
         ok!("cuInit" 2000, 0);
-        let other = Other::new(None);
+        let other = Other::new();
         let id = other.id();
         let stop = Command::new("kill").args(["-STOP", &id.to_string()]).status().unwrap();
         assert!(stop.success());

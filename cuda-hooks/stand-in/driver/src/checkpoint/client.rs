@@ -80,7 +80,8 @@ fn accept(listener: &UnixListener, process: i32) -> io::Result<UnixStream> {
     loop {
         if system::readable(listener.as_raw_fd(), Duration::from_millis(100))? {
             let (stream, _) = listener.accept()?;
-            if system::peer_user(&stream)? == system::user() {
+            // root may ask processes of all users
+            if [0, system::peer_user(&stream)?].contains(&system::user()) {
                 return Ok(stream);
             }
         } else {

@@ -23,6 +23,9 @@ use crate::system;
 /// Unit of physical memory: what `cuMemGetAllocationGranularity` says on every discrete GPU of today.
 pub const GRANULARITY: u64 = 2 << 20;
 
+/// So many of the first bytes of new memory have a pattern; the rest has what was there before.
+const SPOILT: u64 = 64 << 10;
+
 /// The device's memory.
 struct Device {
     file: Mutex<Option<OwnedFd>>,
@@ -102,7 +105,11 @@ impl Physical {
         }
         let place = if exportable { file_place(length) } else { device_place(device, length) };
         match place {
-            Some(place) => Ok(Physical::keep(device, place, length)),
+            Some(place) => {
+                let physical = Physical::keep(device, place, length);
+                physical.spoil();
+                Ok(physical)
+            }
             None => {
                 device.used.fetch_sub(length, Ordering::Relaxed);
                 Err(Code::OUT_OF_MEMORY)
@@ -116,6 +123,12 @@ impl Physical {
         all.retain(|other| other.strong_count() > 0);
         all.push(Arc::downgrade(&physical));
         physical
+    }
+
+    /// What is new is not zero: "the memory is not cleared" (cuMemAlloc).
+    fn spoil(&self) {
+        let some = self.length.min(SPOILT) as usize;
+        raw::write(self.shadow(), &vec![0xa5; some]);
     }
 
     /// What another process has exported. It is the exporter's memory: it is not counted here.

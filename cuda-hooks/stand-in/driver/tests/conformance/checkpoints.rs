@@ -94,6 +94,29 @@ isolated! {
     }
 }
 
+extern "C" fn sleeps(_: *mut std::ffi::c_void) {
+    std::thread::sleep(Duration::from_millis(150));
+    SLEPT.store(true, Ordering::SeqCst);
+}
+static SLEPT: AtomicBool = AtomicBool::new(false);
+
+isolated! {
+    /// "Already-submitted CUDA work, including stream callbacks, are completed" (NVIDIA/cuda-checkpoint, README).
+    a_lock_waits_for_work_and_host_functions {
+        start();
+        let (at, on) = (allocate(4), stream(1));
+        ok!("cuCtxSynchronize" 2000);
+        ok!("cuLaunchHostFunc" 10000, on, sleeps as *const () as u64, NULL);
+        ok!("cuMemsetD32Async" 3020, at, 5u32, 1usize, on);
+        ok!("cuCheckpointProcessLock" 12080, own(), NULL);
+        assert!(SLEPT.load(Ordering::SeqCst));
+        ok!("cuCheckpointProcessCheckpoint" 12080, own(), NULL);
+        ok!("cuCheckpointProcessRestore" 12080, own(), NULL);
+        ok!("cuCheckpointProcessUnlock" 12080, own(), NULL);
+        assert_eq!(get::<u32>(at, 1), [5]);
+    }
+}
+
 isolated! {
     arguments_are_64_bytes_of_zeros {
         start();
