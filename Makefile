@@ -10,8 +10,9 @@ REAPER = /usr/bin/python3 scripts/reaper.py
 SAY = @printf '\n==> %s\n'
 
 .PHONY: help demo build test test-full support check unit loom e2e deps install clean
-.PHONY: bench bench-aickpt bench-codecs bench-exec bench-figure4 bench-flush bench-hierarchy bench-memory-tier
-.PHONY: bench-pager bench-precopy bench-remote bench-remote-lazy bench-restart bench-tiers bench-tree bench-policy
+.PHONY: bench bench-aickpt bench-codecs bench-exec bench-figure4 bench-flush bench-gate bench-hierarchy
+.PHONY: bench-memory-tier bench-pager bench-precopy bench-remote bench-remote-lazy bench-restart bench-tiers
+.PHONY: bench-tree bench-policy
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
@@ -53,10 +54,10 @@ unit: ## tests of the crates
 	/usr/bin/python3 -m unittest discover -q -s benches
 
 # A folder of its own: other flags would make cargo build everything anew each time.
-loom: ## all interleavings of what runs concurrently: the flush queue, the slots of engine slots
+loom: ## all interleavings of what runs concurrently: the flush queue, engine slots, the gate of CUDA calls
 	$(SAY) "interleavings"
 	RUSTFLAGS="--cfg loom" $(CARGO) test --release --locked --target-dir target/loom \
-		-p holdfast-pager -p holdfast-preload --lib -- interleavings model
+		-p holdfast-pager -p holdfast-preload -p holdfast-cuda-hooks --lib -- interleavings model
 
 e2e: build stand-in ## real programs: checkpoint, kill, restart (tests/); JOBS=N tests at a time
 	$(SAY) "end-to-end tests"
@@ -131,6 +132,9 @@ bench-figure4: ## LAMMPS and a lattice code: added time by the bound on copies (
 bench-flush: ## the flush of 4 GiB of noise beside fio, with the same durability (< 3 minutes; installs fio as root)
 	@scripts/install-deps.sh flush
 	@$(CARGO) bench -q --locked -p holdfast-tiers --bench flush
+
+bench-gate: ## what a wrapper of a CUDA call costs, on an empty driver (< 1 minute)
+	@$(CARGO) bench -q --locked -p holdfast-cuda-hooks --bench gate
 
 bench-hierarchy: ## the policy with real threads and bytes, beside its simulator (< 3 minutes)
 	@$(CARGO) bench -q --locked -p holdfast-tiers --bench hierarchy

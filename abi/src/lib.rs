@@ -9,6 +9,7 @@
 //! | --- | --- |
 //! | [`SharedPage`] | the library's page of shared variables |
 //! | [`GuardArea`], [`GuardThread`] | tables of engine `slots` (docs/slots.md) |
+//! | [`CudaArea`], [`CudaThread`], [`CudaObject`] | what CUDA hooks have seen, and their gate (docs/cuda-hooks.md) |
 //! | [`inject`] | ranges that the library reserves for the agent's injected code and data |
 //! | [`environment`] | environment variables that libholdfast reads |
 //! | [`registration`] | why a process registers with the agent |
@@ -29,6 +30,7 @@ macro_rules! offsets {
     };
 }
 
+mod cuda_area;
 pub mod environment;
 mod guard_area;
 mod guard_thread;
@@ -36,6 +38,7 @@ pub mod inject;
 pub mod registration;
 mod shared_page;
 
+pub use cuda_area::{CudaArea, CudaKind, CudaObject, CudaThread};
 pub use guard_area::{
     AgentWords, GuardArea, GuardRange, HandlerWords, LargeAllocation, LibraryWords, OwnPage,
 };

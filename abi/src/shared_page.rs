@@ -31,7 +31,10 @@ pub struct SharedPage {
     pub socket_path: [u8; SharedPage::SOCKET_PATH_LEN],
     /// Library: address of the area of engine `slots` ([`crate::GuardArea`]); 0: the program was not started with it.
     pub guard_area: u64,
-    reserved_0: [u64; 55],
+    /// Library: address of what the CUDA hooks share ([`crate::CudaArea`]); 0: the program uses no CUDA driver that
+    /// they know of.
+    pub cuda_area: u64,
+    reserved_0: [u64; 54],
     /// Agent: number of entries of `id_table`.
     pub id_count: u64,
     /// Agent: ids of processes and threads.
@@ -123,6 +126,7 @@ offsets! { SharedPage {
     BOUND = bound;
     SOCKET_PATH = socket_path;
     GUARD_AREA = guard_area;
+    CUDA_AREA = cuda_area;
     ID_COUNT = id_count;
     ID_TABLE = id_table;
     SEGMENT_COUNT = segment_count;
@@ -216,6 +220,7 @@ mod tests {
             (SharedPage::SOCKET_PATH, 64),
             (SharedPage::SOCKET_PATH_LEN, 512),
             (SharedPage::GUARD_AREA, 576),
+            (SharedPage::CUDA_AREA, 584),
             (SharedPage::ID_COUNT, 1024),
             (SharedPage::ID_TABLE, 1032),
             (SharedPage::ID_MAX, 4096),

@@ -12,6 +12,7 @@
 //! | --- | --- |
 //! | [`malloc`], [`bootstrap`] | the allocator behind `malloc`; who serves which call |
 //! | [`dlopen`] | `dlopen`, so that libraries use that allocator, too |
+//! | [`dlsym`], [`cuda`] | the way to the wrappers of `cuda-hooks/`, and theirs to the agent |
 //! | [`lifecycle`], [`fork`] | constructor, fork handlers, `setsid`, `daemon`, `sigaltstack` |
 //! | [`area`], [`shared`] | memory that belongs to the agent, and the page of shared variables |
 //! | [`agent`], [`message`], [`launch`] | the control socket, what is said over it, starting the agent |
@@ -35,7 +36,9 @@ mod api;
 mod area;
 mod attributes;
 mod bootstrap;
+mod cuda;
 mod dlopen;
+mod dlsym;
 mod fork;
 mod guard;
 mod host;

@@ -13,7 +13,7 @@
 
 use crate::message::Text;
 use crate::shared;
-use crate::{agent, area, attributes, fork, guard, host, ids, launch, sys, trigger, undo};
+use crate::{agent, area, attributes, cuda, fork, guard, host, ids, launch, sys, trigger, undo};
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 use holdfast_abi::SharedPage;
@@ -105,6 +105,7 @@ pub fn forked() {
         guard::forked();
         attributes::forked();
         undo::forked();
+        cuda::forked();
         agent::abandon_inherited();
         tell(EVENT_FORK);
     });

@@ -18,7 +18,8 @@ fn only_the_intended_names_are_exported() {
         aligned_alloc calloc free malloc malloc_usable_size memalign posix_memalign pvalloc realloc reallocarray valloc
         holdfast_checkpoint holdfast_checkpoint_start holdfast_free_protected holdfast_malloc_protected
         holdfast_restarted holdfast_restore_protected
-        __register_atfork daemon dlopen setsid sigaltstack madvise mremap prctl personality mlockall munlockall
+        __register_atfork daemon dlopen dlsym dlvsym setsid sigaltstack madvise mremap prctl personality mlockall
+        munlockall
         shmget shmat shmctl semget semop semtimedop semctl msgget msgsnd msgrcv msgctl
         munmap mprotect mmap mmap64 sigaction signal sigprocmask pthread_sigmask
         read pread pread64 readv preadv preadv64 recv recvfrom recvmsg getrandom fread fread_unlocked __read_chk
@@ -30,6 +31,11 @@ fn only_the_intended_names_are_exported() {
     "
     .split_whitespace()
     .collect();
+    // And the functions of the CUDA driver that have wrappers.
+    let driver = holdfast_cuda_hooks::table::ROWS.iter().filter(|row| row.has_wrapper());
+    let driver: Vec<&str> = driver.map(|row| row.symbol().to_str().unwrap()).collect();
+    assert!(driver.len() > 300);
+    let expected: BTreeSet<&str> = expected.into_iter().chain(driver).collect();
     let lines = nm(&["-D", "--defined-only"]);
     let found: BTreeSet<&str> = lines.iter().filter_map(|line| line.split_whitespace().nth(2)).collect();
     assert_eq!(found, expected);

@@ -57,10 +57,10 @@ impl Folder {
             .args(["-O1", "-w", "-pthread"])
             .arg("-I")
             .arg(root.join("include"))
-            .args(options)
             .arg("-o")
             .arg(&program)
             .arg(root.join(format!("tests/c/{name}.c")))
+            .args(options)
             .status()
             .expect("cc runs");
         assert!(status.success(), "{name}.c does not compile");

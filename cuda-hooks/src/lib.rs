@@ -1,0 +1,48 @@
+//! The CUDA driver API as libholdfast sees it: wrappers around the driver's functions, inside the user's program.
+//!
+//! Linked into `libholdfast.so` by preload. Rules of the place are those of preload (`preload/src/lib.rs`): the program
+//! comes first; no heap of our own, no lock held over a call, no thread; `errno` is kept; no panic. A program that
+//! never asks for a function of the driver runs none of this but three comparisons in `dlsym`.
+//!
+//! How a program comes to a wrapper: by `dlsym` or `dlvsym` ([`resolve`]), by cuGetProcAddress, whose answer is
+//! replaced ([`driver`]), or because it is linked with libcuda and binds to the exports of [`wrappers`], which are
+//! before it in the order of the loader. What is done with which function is one table: `functions.txt`.
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | [`table`] | the rows: all functions of the driver's headers |
+//! | [`wrappers`] | one function per row that is not forwarded; the exports |
+//! | [`gate`], [`wait`], [`thread`] | who is inside the driver; closing it, and waiting until nothing is inside |
+//! | [`resolve`], [`driver`], [`next`] | looking functions up; the driver's own functions; the C library's `dlsym` |
+//! | [`track`], [`objects`] | what the program has made: what an image has to say, and what forbids one |
+//! | [`area`] | the memory that the agent reads; fork |
+//! | [`platform`] | what is asked of the kernel and of preload |
+#![no_std]
+#![deny(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic))]
+#[cfg(test)]
+extern crate std;
+
+pub mod area;
+pub mod driver;
+pub mod gate;
+mod next;
+mod objects;
+mod platform;
+pub mod resolve;
+pub mod table;
+pub mod thread;
+mod track;
+mod wait;
+pub mod wrappers;
+
+/// What the gate works on; `model.rs` has another one.
+mod layout {
+    pub use holdfast_abi::{CudaArea, CudaThread};
+}
+
+#[cfg(all(test, loom))]
+mod model;
+
+pub use area::forked;
+pub use next::{address_of_dlsym, address_of_dlvsym};

@@ -1,0 +1,182 @@
+//! One wrapper per function that is not forwarded, and the names by which linked programs find them.
+//!
+//! Called by: the program, any thread. Made by `build.rs`: for each row a function with the arguments of the header,
+//! as registers and stack carry them (integers and pointers as words, floats, and 64 bytes by value), and an export of
+//! the row's symbol that jumps to it.
+//! Invariants: the driver's function gets the program's arguments, and the program gets its result, whatever the hooks
+//! do. Nothing needs to be undone if the call is left by a jump or by the end of the thread (see `gate.rs`): no
+//! landing pad, so the unwinder passes.
+//! Fails by: [`driver::missing`], where there is no such function.
+//!
+//! # Safety
+//! The exports have the signatures of the driver's header; pointers are passed on, and read only where the driver has
+//! just read or written them (`track.rs`).
+#![allow(unsafe_code)]
+#![allow(non_snake_case)] // the driver's names
+
+use crate::gate;
+use crate::platform::stack_pointer;
+use crate::track::{self, Effect, Source};
+use crate::{area, driver, thread};
+use core::arch::asm;
+use core::ffi::c_void;
+use core::mem;
+use core::ptr;
+use holdfast_abi::{CudaKind, CudaThread};
+
+/// Handles of inter-process communication, which are passed by value on the stack (System V ABI, AMD64, 3.2.3).
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Bytes64([u64; 8]);
+
+/// What [`enter`] has done.
+#[derive(Clone, Copy)]
+enum Call {
+    /// Nothing: a call within a call, or one of the hooks' own.
+    Within,
+    /// Marked this entry.
+    Counted(&'static CudaThread),
+    /// Counted the call with those of other threads.
+    Uncounted,
+}
+
+/// Waits while the gate is closed; from then on the thread is inside. Not inlined: there are five hundred wrappers, and
+/// pages of code that no program touches are not free either.
+#[inline(never)]
+fn enter(row: u64, work: u64) -> Call {
+    let stack = stack_pointer();
+    match thread::entry() {
+        Some(entry) if !gate::is_within(entry, stack) => {
+            gate::arrive(area::area(), entry, row, work, stack);
+            Call::Counted(entry)
+        }
+        _ => enter_slowly(row, work, stack),
+    }
+}
+
+/// The first call of a thread, a call within a call, the hooks' own, and threads for which there is no entry.
+#[cold]
+fn enter_slowly(row: u64, work: u64, stack: u64) -> Call {
+    if thread::passes() {
+        return Call::Within;
+    }
+    match thread::claim() {
+        Some(entry) if gate::is_within(entry, stack) => {
+            // The outer call has passed the gate; work counts all the same.
+            gate::count(entry, work);
+            Call::Within
+        }
+        Some(entry) => {
+            gate::arrive(area::area(), entry, row, work, stack);
+            Call::Counted(entry)
+        }
+        None => {
+            gate::arrive_uncounted(area::area(), work);
+            Call::Uncounted
+        }
+    }
+}
+
+/// The thread is outside again.
+#[inline(always)]
+fn leave(call: Call) {
+    match call {
+        Call::Counted(entry) => gate::leave(entry),
+        Call::Within => {}
+        Call::Uncounted => gate::leave_uncounted(area::area()),
+    }
+}
+
+/// The type of an argument.
+macro_rules! kind {
+    (w) => {
+        usize
+    };
+    (f) => {
+        f32
+    };
+    (s) => {
+        Bytes64
+    };
+}
+
+/// An argument as the effects see it.
+macro_rules! word {
+    (w $name:ident) => {
+        $name
+    };
+    ($other:ident $name:ident) => {
+        0
+    };
+}
+
+/// A wrapper and its export.
+macro_rules! hook {
+    ($row:literal $symbol:ident $hook:ident [$($name:ident: $kind:ident),*] $how:ident $($what:tt)+) => {
+        unsafe extern "C-unwind" fn $hook($($name: kind!($kind)),*) -> u32 {
+            let real = driver::real($row);
+            if real == 0 {
+                return driver::missing();
+            }
+            // SAFETY: the driver's function of this row, with the types of its header.
+            let real = unsafe {
+                mem::transmute::<usize, unsafe extern "C-unwind" fn($(kind!($kind)),*) -> u32>(real)
+            };
+            hook!(@$how $row real [$($name: $kind),*] $($what)+)
+        }
+
+        /// The driver's function of this name.
+        ///
+        /// # Safety
+        /// As for the driver's.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $symbol() {
+            core::arch::naked_asm!("jmp {}", sym $hook)
+        }
+    };
+    (@gated $row:literal $real:ident [$($name:ident: $kind:ident),*] $work:literal) => {{
+        let call = enter($row, $work);
+        // SAFETY: the program's own call.
+        let result = unsafe { $real($($name),*) };
+        leave(call);
+        result
+    }};
+    (@tracked $row:literal $real:ident [$($name:ident: $kind:ident),*] $effect:expr) => {{
+        const EFFECT: Effect = $effect;
+        let call = enter($row, 0);
+        let arguments: [usize; _] = [$(word!($kind $name)),*];
+        let ended = track::before(&EFFECT, &arguments);
+        // SAFETY: the program's own call.
+        let result = unsafe { $real($($name),*) };
+        track::after(&EFFECT, &arguments, result, &ended);
+        leave(call);
+        result
+    }};
+    (@free $row:literal $real:ident [$($name:ident: $kind:ident),*] $effect:expr) => {{
+        const EFFECT: Effect = $effect;
+        let arguments: [usize; _] = [$(word!($kind $name)),*];
+        // SAFETY: the program's own call.
+        let result = unsafe { $real($($name),*) };
+        track::after(&EFFECT, &arguments, result, &track::Ended::NONE);
+        result
+    }};
+}
+
+include!(concat!(env!("OUT_DIR"), "/wrappers.rs"));
+
+/// The wrapper of a row, if it has one.
+pub fn address(row: usize) -> Option<*mut c_void> {
+    if row >= crate::table::ROWS.len() {
+        return None;
+    }
+    let table: *const i32;
+    // SAFETY: an address that the linker knows.
+    unsafe {
+        asm!("lea {}, [rip + holdfast_cuda_wrappers]", out(reg) table, options(nomem, nostack, preserves_flags));
+    }
+    // SAFETY: the table has one word for each row.
+    let distance = unsafe { table.add(row).read() };
+    (distance != 0)
+        .then(|| ptr::with_exposed_provenance_mut(table.addr().wrapping_add_signed(distance as isize)))
+}

@@ -1,0 +1,49 @@
+//! What `cuda-hooks/` needs of this library: the way to the agent. It may use `abi` only, so the linker joins the two
+//! by hidden names.
+//!
+//! Runs in: the host program: [`announce`] when the CUDA driver is found, [`agent_is_there`] in a thread that waits at
+//! the closed gate. Invariants: as `agent.rs`.
+//!
+//! # Safety
+//! The hidden names are jumps to functions of this file, whose types `cuda-hooks/src/platform.rs` has, too.
+#![allow(unsafe_code)]
+
+use crate::{agent, host, shared};
+use core::sync::atomic::Ordering::Release;
+use holdfast_abi::SharedPage;
+
+/// Whether an agent answers.
+extern "C" fn agent_is_there() -> bool {
+    host::keep_errno(agent::is_there)
+}
+
+/// Where the area of the CUDA hooks is.
+extern "C" fn announce(area: u64) {
+    shared::word(SharedPage::CUDA_AREA).store(area, Release);
+}
+
+/// In a child made by fork: what its parent made at the driver is not its own.
+pub fn forked() {
+    if shared::word(SharedPage::CUDA_AREA).load(core::sync::atomic::Ordering::Relaxed) != 0 {
+        holdfast_cuda_hooks::forked();
+    }
+}
+
+// Hidden: none of the program's business.
+#[cfg(not(test))]
+core::arch::global_asm!(
+    ".pushsection .text.holdfast_cuda,\"ax\",@progbits",
+    ".hidden holdfast_cuda_agent_is_there",
+    ".globl holdfast_cuda_agent_is_there",
+    ".type holdfast_cuda_agent_is_there, @function",
+    "holdfast_cuda_agent_is_there: jmp {is_there}",
+    ".size holdfast_cuda_agent_is_there, . - holdfast_cuda_agent_is_there",
+    ".hidden holdfast_cuda_announce",
+    ".globl holdfast_cuda_announce",
+    ".type holdfast_cuda_announce, @function",
+    "holdfast_cuda_announce: jmp {announce}",
+    ".size holdfast_cuda_announce, . - holdfast_cuda_announce",
+    ".popsection",
+    is_there = sym agent_is_there,
+    announce = sym announce,
+);
