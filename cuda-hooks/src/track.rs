@@ -138,7 +138,7 @@ pub fn before(effect: &Effect, arguments: &[usize]) -> Ended {
     if let Effect::End { one, key, .. } = *effect {
         let key = value(key, arguments);
         let mut places = ended.0.iter_mut();
-        for kind in kinds(one) {
+        for kind in kinds(one).filter(|kind| area::count(*kind).0.load(Relaxed) != 0) {
             if let (Some(object), Some(place)) = (objects::end(kind, key), places.next()) {
                 *place = Some(object);
             }
