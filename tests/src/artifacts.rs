@@ -213,22 +213,7 @@ impl Kit {
             }
             wanted.push((source, stem, &["cc", "-fopenmp"]));
         }
-        // One compiler per processor: all tests wait for the last program.
-        let workers = std::thread::available_parallelism()?.get();
-        let next = AtomicUsize::new(0);
-        let work = || {
-            while let Some((source, name, by)) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
-                self.build(source, header, name, by, checkout)?;
-            }
-            Ok(())
-        };
-        std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-            workers.into_iter().try_for_each(|worker| match worker.join() {
-                Ok(result) => result,
-                Err(panic) => std::panic::resume_unwind(panic),
-            })
-        })
+        in_parallel(&wanted, |(source, name, by)| self.build(source, header, name, by, checkout))
     }
 
     /// The host part of each, around the PTX beside its source; nvcc is not needed.
@@ -240,41 +225,45 @@ impl Kit {
             from.join("cuda_program.h"),
             from.with_file_name("common.h"),
         ];
-        for entry in fs::read_dir(from)? {
-            let source = entry?.path();
-            if source.extension().is_none_or(|extension| extension != "cu") {
-                continue;
-            }
-            let name = source.file_stem().context("a source file has a name")?.to_string_lossy().into_owned();
-            let (ptx, to) = (source.with_extension("ptx"), self.cuda_program(&name));
-            if !shared.iter().chain([&source, &ptx]).any(|part| newer(part, &to)) {
-                continue;
-            }
-            let fresh = to.with_file_name(format!(".{name}.new"));
-            compile(
-                Command::new("cc")
-                    .args([
-                        "-std=gnu11",
-                        "-O2",
-                        "-g",
-                        "-Wall",
-                        "-Wextra",
-                        "-Werror",
-                        "-pthread",
-                        "-ffp-contract=off",
-                    ])
-                    .arg(format!("-DPTX_FILE=\"{}\"", ptx.display()))
-                    .arg("-I")
-                    .arg(&runtime)
-                    .args(["-x", "c"])
-                    .args([&source, &shared[0]])
-                    .arg("-o")
-                    .arg(&fresh)
-                    .args(["-ldl", "-lm"]),
-            )?;
-            fs::rename(&fresh, &to).with_context(|| format!("putting {} in place", to.display()))?;
+        let sources: Vec<PathBuf> =
+            fs::read_dir(from)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+        let is_source = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "cu");
+        let sources: Vec<PathBuf> = sources.into_iter().filter(is_source).collect();
+        in_parallel(&sources, |source| self.build_cuda_program(source, &shared))
+    }
+
+    /// `shared` are the sources and headers of all, the runtime's first.
+    fn build_cuda_program(&self, source: &Path, shared: &[PathBuf]) -> Result<()> {
+        let name = source.file_stem().context("a source file has a name")?.to_string_lossy().into_owned();
+        let (ptx, to) = (source.with_extension("ptx"), self.cuda_program(&name));
+        let parts = shared.iter().map(PathBuf::as_path).chain([source, &ptx]);
+        if !parts.into_iter().any(|part| newer(part, &to)) {
+            return Ok(());
         }
-        Ok(())
+        let runtime = shared.first().context("the runtime")?;
+        let fresh = to.with_file_name(format!(".{name}.new"));
+        compile(
+            Command::new("cc")
+                .args([
+                    "-std=gnu11",
+                    "-O2",
+                    "-g",
+                    "-Wall",
+                    "-Wextra",
+                    "-Werror",
+                    "-pthread",
+                    "-ffp-contract=off",
+                ])
+                .arg(format!("-DPTX_FILE=\"{}\"", ptx.display()))
+                .arg("-I")
+                .args(runtime.parent())
+                .args(["-x", "c"])
+                .args([source, runtime])
+                .arg("-o")
+                .arg(&fresh)
+                .args(["-ldl", "-lm"]),
+        )?;
+        fs::rename(&fresh, &to).with_context(|| format!("putting {} in place", to.display()))
     }
 
     fn build(&self, source: &Path, header: &Path, name: &str, by: &[&str], checkout: &Path) -> Result<()> {
@@ -296,6 +285,25 @@ impl Kit {
         )?;
         fs::rename(&fresh, &to).with_context(|| format!("putting {} in place", to.display()))
     }
+}
+
+/// One compiler per processor: all tests wait for the last program.
+fn in_parallel<T: Sync>(items: &[T], build: impl Fn(&T) -> Result<()> + Sync) -> Result<()> {
+    let workers = std::thread::available_parallelism()?.get();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+            build(item)?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().try_for_each(|worker| match worker.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        })
+    })
 }
 
 fn compile(command: &mut Command) -> Result<()> {
