@@ -13,6 +13,7 @@ mod client;
 mod commands;
 mod config;
 mod cuda;
+mod demand;
 mod exit;
 mod file_system;
 mod front;

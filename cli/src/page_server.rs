@@ -11,6 +11,7 @@
 //! touches it gets a SIGBUS. Before the file was sent: it tells the front why.
 
 use crate::args::PagesArgs;
+use crate::demand::Demand;
 use crate::exit::Failure;
 use crate::settings::Recipe;
 use crate::{log, names};
@@ -57,6 +58,7 @@ struct Served {
     touched: Mutex<(Vec<u64>, BTreeSet<u64>)>,
     requests: AtomicU64,
     bytes: AtomicU64,
+    demand: Demand,
 }
 
 impl Content for Served {
@@ -69,6 +71,7 @@ impl Content for Served {
                 order.push(offset / PIECE);
             }
         }
+        let _request = self.demand.request();
         let begun = Instant::now();
         loop {
             let error = match self.image.read_or_zero(Addr(offset), out) {
@@ -119,8 +122,13 @@ fn serve(args: &PagesArgs, root: Option<&Path>, front: BorrowedFd<'_>) -> Result
     let below = crate::tiers::folders(job.name(), &Recipe::read(&job)?);
     let image = job.open_image_from(Epoch(args.image), &below)?;
     let note = job.dir().join(TOUCHED);
-    let served =
-        Served { image, touched: Mutex::default(), requests: AtomicU64::new(0), bytes: AtomicU64::new(0) };
+    let served = Served {
+        image,
+        touched: Mutex::default(),
+        requests: AtomicU64::new(0),
+        bytes: AtomicU64::new(0),
+        demand: Demand::default(),
+    };
     let mut random = [0; 16];
     File::open("/dev/urandom")
         .and_then(|mut file| file.read_exact(&mut random))
@@ -155,7 +163,7 @@ fn prefetch(device: &fuse::Device, served: &Served, note: &Path) {
     let history = History::decode(served.image.history()).unwrap_or_default();
     let known = read_note(note);
     let pieces = in_order(&all, &known, &history.predict());
-    let bytes = store_all(device, &served.image, &pieces);
+    let bytes = store_all(device, served, &pieces);
     let (requests, asked) = (served.requests.load(Ordering::Relaxed), served.bytes.load(Ordering::Relaxed));
     tracing::info!(
         "image {}: {bytes} bytes read ahead in {:?}; meanwhile {requests} requests for {asked} bytes",
@@ -195,11 +203,16 @@ fn in_order(all: &BTreeSet<u64>, touched: &[u64], prediction: &Prediction) -> Ve
 }
 
 /// Reads pieces ahead; bytes. Several are under way at a time where the image lies on another tier.
-fn store_all(device: &fuse::Device, image: &Image, pieces: &[u64]) -> u64 {
+fn store_all(device: &fuse::Device, served: &Served, pieces: &[u64]) -> u64 {
+    let image = &served.image;
+    let is_far = !image.is_on_first_tier();
     let (next, bytes) = (AtomicUsize::new(0), AtomicU64::new(0));
     let work = || {
         let _ = attributes::set_nice(0, LATER);
         while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if is_far {
+                served.demand.give_way();
+            }
             match store_piece(device, image, *piece) {
                 Ok(stored) => bytes.fetch_add(stored, Ordering::Relaxed),
                 Err(error) => {
@@ -211,7 +224,7 @@ fn store_all(device: &fuse::Device, image: &Image, pieces: &[u64]) -> u64 {
         }
     };
     thread::scope(|scope| {
-        for _ in 1..if image.is_on_first_tier() { 1 } else { AHEAD } {
+        for _ in 1..if is_far { AHEAD } else { 1 } {
             scope.spawn(work);
         }
         work();
