@@ -341,12 +341,12 @@ pub fn executable_flags(executable: usize, flags: Out<u64>) -> Answer {
     flags.put(EXECUTABLES.get(executable)?.flags)
 }
 
-/// In a captured stream a launch is a node.
+/// In a captured stream a launch is a node, as it is then.
 pub fn launch(executable: usize, stream: usize) -> Answer {
     let executable = EXECUTABLES.get(executable)?;
     let target = submit::target(stream)?;
     if target.is_captured() {
-        return Err(Code::NOT_SUPPORTED);
+        return target.put(executable.as_command()).map(drop);
     }
     executable.launch(&target.context, &target.stream)
 }

@@ -63,4 +63,27 @@ mod tests {
             assert_eq!(ranges.take(96), Some(0));
         }
     }
+
+    proptest::proptest! {
+        /// A number below 40 takes so many, a higher one gives back what was taken at about that place of the list.
+        #[test]
+        fn nothing_is_taken_twice(steps in proptest::collection::vec(1u64..80, 1..200)) {
+            let (mut ranges, mut taken) = (Ranges::new(500), Vec::<(u64, u64)>::new());
+            for step in steps {
+                if step < 40 {
+                    let Some(at) = ranges.take(step) else { continue };
+                    assert!(at + step <= 500);
+                    assert!(taken.iter().all(|&(other, length)| at + step <= other || other + length <= at));
+                    taken.push((at, step));
+                } else if !taken.is_empty() {
+                    let (at, length) = taken.remove(step as usize % taken.len());
+                    ranges.give(at, length);
+                }
+            }
+            for (at, length) in taken {
+                ranges.give(at, length);
+            }
+            assert!(ranges.all_free(500));
+        }
+    }
 }

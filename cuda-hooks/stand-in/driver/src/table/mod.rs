@@ -96,3 +96,26 @@ macro_rules! functions {
     };
 }
 use {entry, functions};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_function_is_there_once_and_is_found() {
+        let mut seen = std::collections::HashSet::new();
+        for entry in all() {
+            assert!(
+                seen.insert((entry.name, entry.since, entry.per_thread)),
+                "{} {}",
+                entry.name,
+                entry.since
+            );
+            let found = find(entry.name, entry.since, entry.per_thread);
+            let right = matches!(found, Found::Function(at) if at == entry.address.0 as usize);
+            assert!(right, "{} {}", entry.name, entry.since);
+            assert!(matches!(find(entry.name, 1000, false), Found::Newer));
+        }
+        assert!(matches!(find("cuHoldfast", 13000, false), Found::Not));
+    }
+}

@@ -102,6 +102,28 @@ isolated! {
 }
 
 isolated! {
+    a_graph_that_is_launched_into_a_capture_is_a_part_of_it {
+        start();
+        let (x, y) = (put(&[1f32; 64]), put(&[0f32; 64]));
+        ok!("cuCtxSynchronize" 2000);
+        let saxpy = kernel(module(BASIC), "saxpy");
+        let on = stream(1);
+        let mut graphs = [0usize; 2];
+        ok!("cuStreamBeginCapture" 12000, on, 0u32);
+        assert_eq!(launch(saxpy, 1, 64, on, &[64, float(1.0), x, y]), 0);
+        ok!("cuStreamEndCapture" 10000, on, &mut graphs[0]);
+        let inner = instantiate(graphs[0]);
+        ok!("cuStreamBeginCapture" 12000, on, 0u32);
+        ok!("cuGraphLaunch" 10000, inner, on);
+        ok!("cuGraphLaunch" 10000, inner, on);
+        ok!("cuStreamEndCapture" 10000, on, &mut graphs[1]);
+        ok!("cuGraphLaunch" 10000, instantiate(graphs[1]), on);
+        ok!("cuStreamSynchronize" 2000, on);
+        assert_eq!(get::<f32>(y, 64), [2.0; 64]);
+    }
+}
+
+isolated! {
     waiting_invalidates_a_capture {
         start();
         let on = stream(1);
