@@ -1,7 +1,7 @@
 //! The CUDA programs of `tests/programs/cuda` on the stand-in driver: chained checkpoint, kill -9, restart rounds at
 //! random moments; the joined output, checksums of device memory among it, must be that of an undisturbed run.
 //!
-//! The long form has three increments and ten restarts each, as both users.
+//! `make test` has half of them, each as one user; the long form all, as both, with three increments and ten restarts.
 
 use holdfast_tests::apps::App;
 use holdfast_tests::artifacts::kit;
@@ -9,7 +9,15 @@ use holdfast_tests::full;
 use holdfast_tests::restart_chain::{Plan, chain_in_turn};
 use holdfast_tests::sandbox::User;
 
-fn run(name: &str, arguments: &[&str], user: User, turn: User) {
+/// Whether the word `long` is there.
+fn is_long(words: &[&str]) -> bool {
+    !words.is_empty()
+}
+
+fn run(name: &str, arguments: &[&str], long: bool, (user, turn): (User, User)) {
+    if long && !full() {
+        return println!("not run: only in the long form (HOLDFAST_TEST_FULL=1)");
+    }
     let folder = kit().stand_in().expect("the stand-in driver").to_string_lossy().into_owned();
     let program = kit().cuda_program(name).to_string_lossy().into_owned();
     let steps = if full() { "400" } else { "40" };
@@ -24,28 +32,32 @@ fn run(name: &str, arguments: &[&str], user: User, turn: User) {
 }
 
 macro_rules! programs {
-    ($($name:ident $turn:ident $($argument:literal)*;)*) => {
+    ($($name:ident $turn:ident $($long:ident)? $($argument:literal)*;)*) => {
+        $(fn $name(user: User) {
+            let (arguments, long) = (&[$($argument),*], &[$(stringify!($long))?]);
+            run(stringify!($name), arguments, is_long(long), (user, User::$turn));
+        })*
         mod root {
             use super::*;
-            $(#[test] fn $name() { run(stringify!($name), &[$($argument),*], User::Root, User::$turn); })*
+            $(#[test] fn $name() { super::$name(User::Root); })*
         }
         mod ordinary {
             use super::*;
-            $(#[test] fn $name() { run(stringify!($name), &[$($argument),*], User::Ordinary, User::$turn); })*
+            $(#[test] fn $name() { super::$name(User::Ordinary); })*
         }
     };
 }
 
 programs! {
-    saxpy Root;
+    saxpy Root long;
     pointers Ordinary;
-    atomics Root;
-    structs Ordinary;
+    atomics Root long;
+    structs Ordinary long;
     globals Root;
     streams Ordinary;
     pinned Root;
     graph Ordinary;
-    touches Root "2" "3";
-    threads Ordinary;
+    touches Root long "2" "3";
+    threads Ordinary long;
     vmm Root;
 }

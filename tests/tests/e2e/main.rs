@@ -13,7 +13,6 @@ mod crash;
 mod crowd;
 mod cuda;
 mod cuda_programs;
-mod cuda_restarts;
 mod file_owners;
 mod garage;
 mod hygiene;
