@@ -265,6 +265,9 @@ EXPORTED int cuInit(unsigned flags)
     strcpy(folder, given);
     if (map_device() == MAP_FAILED) return OUT_OF_MEMORY;
     initialised = 1;
+    /* Whoever has initialised it is known, whether or not the thread has looked around yet. */
+    char key[128];
+    if (key_of("self", syscall(SYS_getpid), key, sizeof(key)) != 0 || put(key, ".here", "") != 0) return OPERATING_SYSTEM;
     return pthread_create(&thread, NULL, answer, NULL) == 0 ? SUCCESS : OPERATING_SYSTEM;
 }
 
