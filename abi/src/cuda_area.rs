@@ -49,6 +49,7 @@ pub struct CudaArea {
 }
 
 /// A thread of the program that has called the driver. 64 bytes, a cache line of its own.
+#[derive(Default)]
 #[repr(C, align(64))]
 pub struct CudaThread {
     /// Number of the function that the thread is in, + 1 (rows of `cuda-hooks/`'s table); 0: it is in none.

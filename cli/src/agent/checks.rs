@@ -83,7 +83,7 @@ fn look(
     let program = members.program();
     let others = members.targets().iter().skip(1);
     let used = Cuda::users(members);
-    let obstacles = context.cuda.obstacles(&used);
+    let obstacles = context.cuda.obstacles(members, &used);
     let mut checked = check(&CheckOptions {
         pid: program.pid,
         area: Some(program.area),

@@ -15,7 +15,7 @@ use holdfast_image::manifest::StopBreakdown;
 use holdfast_image::record::ProcessRecord;
 use holdfast_image::refusal::Refusal;
 use holdfast_process::cuda::{
-    CudaUse, Libcuda, SuspendError, Suspended, obstacles, restore_all, suspend, uses,
+    Closed, CudaUse, Hooks, Libcuda, SuspendError, Suspended, obstacles, restore_all, suspend, uses,
 };
 use holdfast_process::rebuild::RebuiltMember;
 use holdfast_process::{Members, refuse_process};
@@ -26,6 +26,15 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+
+/// Releases of the driver from this one on checkpoint memory that several processes have (README of NVIDIA's
+/// cuda-checkpoint, "IPC").
+const SHARES_MEMORY: u32 = 610;
+
+/// The first number of the driver's release, or 0.
+fn release_number() -> u32 {
+    release().split('.').next().and_then(|number| number.parse().ok()).unwrap_or(0)
+}
 
 /// The driver, once a process has used it.
 pub struct Cuda {
@@ -69,11 +78,23 @@ impl Cuda {
         Ok(driver)
     }
 
+    /// What libholdfast has seen in those of the processes that use CUDA.
+    fn hooks(members: &Members, used: &[CudaUse]) -> Vec<Hooks> {
+        let uses = |pid: i32| used.iter().any(|one| one.pid == pid);
+        let targets = members.targets().into_iter().filter(|target| uses(target.pid));
+        targets.filter_map(|target| Hooks::of(target.pid, &target.area)).collect()
+    }
+
     /// What is in the way of checkpointing these processes.
-    pub fn obstacles(&self, used: &[CudaUse]) -> Vec<Refusal> {
+    pub fn obstacles(&self, members: &Members, used: &[CudaUse]) -> Vec<Refusal> {
         let Some(first) = used.first() else { return Vec::new() };
         match self.driver(&first.library) {
-            Ok(driver) => obstacles(&*driver, used),
+            Ok(driver) => {
+                let shares = release_number() >= SHARES_MEMORY;
+                let seen = Cuda::hooks(members, used);
+                let seen = seen.iter().flat_map(|hooks| hooks.refusals(shares));
+                obstacles(&*driver, used).into_iter().chain(seen).collect()
+            }
             Err(why) => {
                 vec![refuse_process(first.pid, format!("its CUDA state cannot be checkpointed: {why}"))]
             }
@@ -87,12 +108,19 @@ impl Cuda {
     pub fn suspend(&self, members: &Members) -> Result<Option<Ready>, CheckpointError> {
         let used = Cuda::users(members);
         let Some(first) = used.first() else { return Ok(None) };
-        let found = self.obstacles(&used);
+        let found = self.obstacles(members, &used);
         if !found.is_empty() {
             return Err(CheckpointError::Refused(found));
         }
         let driver = self.driver(&first.library).map_err(CheckpointError::Failed)?;
         let facts = driver.facts().map_err(CheckpointError::Failed)?;
+        let gate = Closed::close(Cuda::hooks(members, &used), self.patience.lock).map_err(|inside| {
+            let seconds = self.patience.lock.as_secs_f64();
+            CheckpointError::Failed(format!(
+                "{inside} is in a call of CUDA that has not returned for {seconds} s; try again later, or give it more \
+                 seconds (HOLDFAST_CUDA_LOCK, 10 by default)"
+            ))
+        })?;
         let suspended = suspend(driver, &used).map_err(|error| match error {
             SuspendError::Refused(refusals) => CheckpointError::Refused(refusals),
             SuspendError::Failed(what) => CheckpointError::Failed(what),
@@ -105,7 +133,7 @@ impl Cuda {
             devices: facts.devices,
         };
         let records = suspended.pids().iter().map(|pid| (*pid, record.clone())).collect();
-        Ok(Some(Ready { suspended, records }))
+        Ok(Some(Ready { suspended: suspended.behind(gate), records }))
     }
 
     /// Before a restart: a driver that cannot be used is told of before anything runs.
@@ -148,6 +176,8 @@ impl Cuda {
             );
             Failure::new(Exit::Refused, what)
         })?;
+        // The image was cut with the gates closed.
+        members.iter().filter_map(|one| Hooks::of(one.pid, &one.area)).for_each(|hooks| hooks.open());
         tracing::info!("CUDA state restored: {figures:?}");
         Ok(())
     }

@@ -2,17 +2,20 @@
 //!
 //! * [`uses`]: which processes use CUDA: what /proc shows of them.
 //! * [`driver`]: the driver's checkpoint API as a trait, [`DriverCheckpoint`].
+//! * [`gate`]: what libholdfast has seen of it in a process, and where its calls wait.
 //! * [`sequence`]: in which order it is called around a cut, and how every failure is undone.
 //!
-//! The order of one checkpoint: Lock every process, Checkpoint every process, nothing of a device is left; the stop and
-//! the cut, in which the driver's threads are threads like others; all threads run again; Restore every process, Unlock
-//! every process. See `docs/cuda.md`. A gate inside the program, closed before Lock and opened after Unlock, will be
-//! the first and the last step where libholdfast has one.
+//! The order of one checkpoint: the gates of libholdfast closed, and nothing of the program inside the driver; Lock
+//! every process, Checkpoint every process, nothing of a device is left; the stop and the cut, in which the driver's
+//! threads are threads like others; all threads run again; Restore every process, Unlock every process; the gates open.
+//! See `docs/cuda.md`.
 
 pub mod driver;
+pub mod gate;
 pub mod sequence;
 pub mod uses;
 
 pub use driver::{Cause, CudaState, DriverCheckpoint, DriverError};
+pub use gate::{Closed, Hooks, Inside};
 pub use sequence::{SuspendError, Suspended, obstacles, restore_all, settle_all, suspend};
 pub use uses::{CudaUse, Libcuda};

@@ -11,6 +11,7 @@
 //! pinned memory too, stays valid (README of NVIDIA's cuda-checkpoint, "The Utility").
 
 use super::driver::{Cause, CudaState, DriverCheckpoint, DriverError, names};
+use super::gate::Closed;
 use super::uses::{self, CudaUse};
 use crate::refuse;
 use crate::stop::interrupt::has_ended;
@@ -236,6 +237,8 @@ pub struct Suspended {
     begun: Instant,
     /// Nothing is to be undone any more.
     over: bool,
+    /// Opened when all else is done: the last to be dropped.
+    gate: Option<Closed>,
 }
 
 impl fmt::Debug for Suspended {
@@ -260,7 +263,8 @@ impl Suspended {
         devices: fn(i32) -> Vec<Refusal>,
     ) -> Result<Suspended, SuspendError> {
         let figures = CudaStop { processes: uses.len() as u64, ..CudaStop::default() };
-        let mut made = Suspended { driver, pids: Vec::new(), figures, begun: Instant::now(), over: false };
+        let mut made =
+            Suspended { driver, pids: Vec::new(), figures, begun: Instant::now(), over: false, gate: None };
         match made.bring(uses, devices) {
             Ok(()) => Ok(made),
             Err(error) => {
@@ -332,6 +336,13 @@ impl Suspended {
             tracing::debug!("process {pid}: of {all} mappings of devices {free} have left their place free");
         }
         Ok(())
+    }
+
+    /// Holds the gates closed as long as it lasts.
+    #[must_use]
+    pub fn behind(mut self, gate: Closed) -> Suspended {
+        self.gate = Some(gate);
+        self
     }
 
     /// Their ids.
