@@ -267,7 +267,8 @@ EXPORTED int cuInit(unsigned flags)
     initialised = 1;
     /* Whoever has initialised it is known, whether or not the thread has looked around yet. */
     char key[128];
-    if (key_of("self", syscall(SYS_getpid), key, sizeof(key)) != 0 || put(key, ".here", "") != 0) return OPERATING_SYSTEM;
+    if (key_of("self", syscall(SYS_getpid), key, sizeof(key)) != 0) return OPERATING_SYSTEM;
+    if (put(key, ".here", "") != 0) return OPERATING_SYSTEM;
     return pthread_create(&thread, NULL, answer, NULL) == 0 ? SUCCESS : OPERATING_SYSTEM;
 }
 

@@ -81,7 +81,7 @@ impl Cuda {
     /// What libholdfast has seen in those of the processes that use CUDA.
     fn hooks(members: &Members, used: &[CudaUse]) -> Vec<Hooks> {
         let uses = |pid: i32| used.iter().any(|one| one.pid == pid);
-        let targets = members.targets().into_iter().filter(|target| uses(target.pid));
+        let targets = members.targets().iter().filter(|target| uses(target.pid));
         targets.filter_map(|target| Hooks::of(target.pid, &target.area)).collect()
     }
 

@@ -172,6 +172,7 @@ impl Drop for Closed {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use std::sync::atomic::Ordering::SeqCst;

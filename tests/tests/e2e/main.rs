@@ -13,6 +13,7 @@ mod crash;
 mod crowd;
 mod cuda;
 mod cuda_programs;
+mod cuda_refusals;
 mod file_owners;
 mod garage;
 mod hygiene;

@@ -1,0 +1,54 @@
+//! What no CUDA driver checkpoints is refused by name, by `check` too, before the driver is asked: with a multicast
+//! object its checkpoint hangs. The program runs on, and can be checkpointed when it has let go of it.
+
+use anyhow::{Context, Result, ensure};
+use holdfast_tests::sandbox::{Bed, Ended, PATIENCE, each_user, shell_code, wait};
+
+const JOB: &str = "o";
+const REFUSED: i32 = 69;
+
+/// `holdfast ARGUMENTS…` with the stand-in driver.
+fn say(bed: &Bed, arguments: &[&str]) -> Result<Ended> {
+    let mut command = bed.holdfast(arguments);
+    command.env("LD_LIBRARY_PATH", bed.kit().stand_in()?);
+    bed.output(command, PATIENCE)
+}
+
+fn is_refused_until_it_is_gone(bed: &Bed, kind: &str, words: &str) -> Result<()> {
+    let program = bed.kit().program("cuda_objects").to_string_lossy().into_owned();
+    let mut command = bed.run_command(JOB, &[], &[&program, kind])?;
+    let mut front = command.env("LD_LIBRARY_PATH", bed.kit().stand_in()?).spawn()?;
+    bed.wait_live(JOB, &mut front)?.context("a pid")?;
+    bed.until("the object", PATIENCE, || bed.text("out").contains("has it\n"))?;
+    let checked = say(bed, &["check", JOB])?;
+    ensure!(checked.code() == REFUSED && checked.stdout.contains(words), "{}", checked.stdout);
+    let failed = say(bed, &["checkpoint", JOB])?;
+    ensure!(failed.code() == REFUSED && failed.stderr.contains(words), "{}", failed.stderr);
+    ensure!(bed.images(JOB).is_empty(), "{:?}", bed.images(JOB));
+    bed.create("go")?;
+    bed.until("its end", PATIENCE, || bed.text("out").contains("has it not\n"))?;
+    say(bed, &["checkpoint", JOB])?.success()?;
+    bed.create("end")?;
+    let code = shell_code(wait(&mut front, PATIENCE)?);
+    ensure!(
+        code == 0 && bed.text("out") == "has it\nhas it not\nPASS\n",
+        "status {code}: {}",
+        bed.text("out")
+    );
+    bed.check_clean(JOB)
+}
+
+#[test]
+fn managed_memory() {
+    each_user(|bed| is_refused_until_it_is_gone(bed, "managed", "no driver checkpoints managed memory"));
+}
+
+#[test]
+fn an_open_capture() {
+    each_user(|bed| is_refused_until_it_is_gone(bed, "capture", "1 open stream captures: "));
+}
+
+#[test]
+fn multicast() {
+    each_user(|bed| is_refused_until_it_is_gone(bed, "multicast", "1 multicast objects: "));
+}
