@@ -9,7 +9,7 @@ use crate::StoreError;
 use crate::codec::decode;
 use crate::format::manifest::{IndexRun, SegmentEntry};
 use crate::format::segment::{Codec, Frame, MAX_FRAME_BYTES};
-use crate::frame_cache::FrameCache;
+use crate::piece_cache::PieceCache;
 use crate::segment_file::SegmentFile;
 use crate::tier_folder::TierFolder;
 use holdfast_image::{Epoch, PAGE_SIZE};
@@ -30,8 +30,11 @@ pub(crate) struct Tables {
     checked: Vec<AtomicU8>,
     pub(crate) index: Vec<IndexRun>,
     /// Frames that were unpacked, or came from another tier, to serve a part of them.
-    cache: FrameCache,
+    cache: PieceCache<u32>,
 }
+
+/// So many frames are kept, of 1 MiB at most.
+const KEPT: usize = 32;
 
 /// Buffers of one thread.
 #[derive(Default)]
@@ -55,7 +58,7 @@ impl Tables {
         index: Vec<IndexRun>,
     ) -> Tables {
         let checked = frames.iter().map(|_| AtomicU8::new(0)).collect();
-        let cache = FrameCache::default();
+        let cache = PieceCache::new(KEPT);
         Tables { folder: folder.clone(), epoch, entries, segments, frames, checked, index, cache }
     }
 

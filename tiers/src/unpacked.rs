@@ -1,12 +1,13 @@
 //! Segments as whoever reads them sees them: one that is packed ([`crate::format::packed`]) is unpacked on the way.
 //!
 //! Called by whatever opens a segment, on any tier. Invariants: what comes out has matched the checksum of its stripe,
-//! but for stripes that are stored as they are: frames have checksums of their own; memory is a few stripes per thread.
+//! but for stripes that are stored as they are: frames have checksums of their own; memory is a few stripes.
 //! Fails by: [`TierError::Damaged`], which names the blob and the stripe.
 
 use crate::codec::{Codec, decode};
 use crate::format::packed::{STRIPE, Stripe, TAIL, TRAILER_LEN, Trailer, stripe_len};
 use crate::format::{FormatError, HEADER_LEN};
+use crate::piece_cache::PieceCache;
 use crate::tier::{Blob, BlobName, Entry, Tier, TierError};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -14,19 +15,13 @@ use std::fs::File;
 use std::sync::atomic::{AtomicU64, Ordering};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Unpacked stripes that a thread keeps: a frame may lie in two, and neighbours are read one after the other.
-const KEPT: usize = 3;
-
-/// Buffers of one thread.
-#[derive(Default)]
-struct Scratch {
-    /// Serial of the blob, number of the stripe, and its bytes; the last one used at the end.
-    kept: Vec<(u64, u64, Vec<u8>)>,
-    stored: Vec<u8>,
-}
+/// Unpacked stripes of all blobs, by serial of the blob and number: a frame may lie in two, and neighbours are read one
+/// after the other, or by several threads at once. So many, of 1 MiB, however many segments an image has.
+static STRIPES: PieceCache<(u64, u64)> = PieceCache::new(16);
 
 thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
+    /// A stripe as it is stored.
+    static STORED: RefCell<Vec<u8>> = RefCell::default();
 }
 
 /// A packed segment.
@@ -128,26 +123,21 @@ impl Unpacked {
         if stripe.codec == Codec::Raw {
             return self.blob.read_at(offset + from, out);
         }
-        SCRATCH.with_borrow_mut(|Scratch { kept, stored }| {
+        STORED.with_borrow_mut(|stored| {
             let len = usize::try_from(stripe_len(self.len, number)).unwrap_or(0);
-            let found = kept.iter().position(|(serial, kept, _)| (*serial, *kept) == (self.serial, number));
-            if found.is_none() && out.len() == len {
+            // Who copies a segment asks for each stripe once, and for all of it.
+            if out.len() == len {
                 return self.stripe(at, stored, out);
             }
-            let holds = match found {
-                Some(position) => kept.remove(position),
-                None => {
-                    let spare = if kept.len() == KEPT { kept.remove(0).2 } else { Vec::new() };
-                    let mut holds = (self.serial, number, spare);
-                    holds.2.resize(len, 0);
-                    self.stripe(at, stored, &mut holds.2)?;
-                    holds
-                }
-            };
             let from = usize::try_from(from).unwrap_or(usize::MAX);
-            out.copy_from_slice(&holds.2[from..from + out.len()]);
-            kept.push(holds);
-            Ok(())
+            STRIPES.with(
+                (self.serial, number),
+                |stripe| {
+                    stripe.resize(len, 0);
+                    self.stripe(at, stored, stripe)
+                },
+                |stripe| out.copy_from_slice(&stripe[from..from + out.len()]),
+            )
         })
     }
 }
