@@ -21,13 +21,13 @@ import os
 import re
 import shutil
 import signal
-import socketserver
 import subprocess
 import threading
 import time
 import urllib.parse
 
 import kit
+import object_server
 
 HEAP = int(os.environ.get("HEAP", "4096"))
 RATE = float(os.environ.get("RATE", "100")) * 1e6
@@ -140,22 +140,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
-    daemon_threads = True
-
-
-def serve():
-    """A server in a process of its own; its port and its id."""
-    ready, told = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        server = Server(("127.0.0.1", 0), Handler)
-        os.write(told, str(server.server_address[1]).encode())
-        server.serve_forever()
-        os._exit(0)
-    return int(os.read(ready, 16)), pid
-
-
 def requests(bench, job, patience=600):
     """What the page server served while it read ahead; waits until it has."""
     path = os.path.join(bench.store, job.name, "agent.log")
@@ -208,14 +192,8 @@ def restart(bench, job, tier, way, sums):
 def main():
     """The image, and all restarts by turns."""
     bench, load = kit.Bench(), kit.LoadWatch()
-    program, (port, server) = bench.compile("dirtier"), serve()
-    bench.environment |= {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-        "AWS_ALLOW_HTTP": "true",
-        "AWS_REGION": "test",
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-    }
+    program, (port, server) = bench.compile("dirtier"), object_server.serve(Handler)
+    bench.environment |= object_server.environment(port)
     found = {way: [] for way in WAYS}
     try:
         tier = "s3://bench/images"

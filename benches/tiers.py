@@ -13,11 +13,11 @@ NICE as kit.py says.
 import http.server
 import os
 import socket
-import socketserver
 import sys
 import time
 
 import kit
+import object_server
 
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
 STEPS = os.environ.get("STEPS", "120")
@@ -97,23 +97,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
-    daemon_threads = True
-
-
-def serve():
-    """A server in a process of its own; returns its port and its id."""
-    ready, told = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        server = Server(("127.0.0.1", 0), Handler)
-        os.write(told, str(server.server_address[1]).encode())
-        os.nice(10)
-        server.serve_forever()
-        os._exit(0)
-    return int(os.read(ready, 16)), pid
-
-
 def free_port():
     """A port at which nobody listens."""
     with socket.socket() as probe:
@@ -124,13 +107,7 @@ def free_port():
 def run(bench, program, kind, port):
     """One run; what it took and left."""
     port = free_port() if kind == "down" else port
-    environment = {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-        "AWS_ALLOW_HTTP": "true",
-        "AWS_REGION": "test",
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-    }
+    environment = object_server.environment(port)
     options = ["--every", EVERY, "--keep", "2"]
     if kind != "none":
         options += ["--tier", f"s3://{kind}/images"]
@@ -150,7 +127,7 @@ def run(bench, program, kind, port):
 def main():
     bench = kit.Bench()
     program = bench.compile("lattice")
-    port, server = serve()
+    port, server = object_server.serve(Handler, nice=10)
     kinds = ["none", *[kind for kind in KINDS[1:] if kind in os.environ.get("ONLY", " ".join(KINDS)).split()]]
     runs = {kind: [] for kind in kinds}
     try:
