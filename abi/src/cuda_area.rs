@@ -41,7 +41,9 @@ pub struct CudaArea {
     pub unhooked: AtomicU64,
     /// Library: undocumented tables of functions that were asked for (cuGetExportTable).
     pub export_tables: AtomicU64,
-    reserved_1: [u64; 5],
+    /// Library: address of [`crate::CudaData`]; 0: it owns no device memory.
+    pub data: AtomicU64,
+    reserved_1: [u64; 4],
     /// Library: objects by kind ([`CudaKind`]) that are in force.
     pub counts: [AtomicU64; CudaKind::ROOM],
     /// Library: their bytes, where a kind has bytes.
@@ -92,6 +94,7 @@ offsets! { CudaArea {
     LOST = lost;
     UNHOOKED = unhooked;
     EXPORT_TABLES = export_tables;
+    DATA = data;
     COUNTS = counts;
     BYTES = bytes;
 } }
@@ -143,7 +146,8 @@ impl CudaArea {
             lost: AtomicU64::new(0),
             unhooked: AtomicU64::new(0),
             export_tables: AtomicU64::new(0),
-            reserved_1: [0; 5],
+            data: AtomicU64::new(0),
+            reserved_1: [0; 4],
             counts: [const { AtomicU64::new(0) }; CudaKind::ROOM],
             bytes: [const { AtomicU64::new(0) }; CudaKind::ROOM],
         }
@@ -250,6 +254,7 @@ mod tests {
             (CudaArea::LOST, 128),
             (CudaArea::UNHOOKED, 136),
             (CudaArea::EXPORT_TABLES, 144),
+            (CudaArea::DATA, 152),
             (CudaArea::COUNTS, 192),
             (CudaArea::BYTES, 448),
             (CudaArea::MAX_THREADS, 4096),

@@ -10,6 +10,7 @@
 //! | [`SharedPage`] | the library's page of shared variables |
 //! | [`GuardArea`], [`GuardThread`] | tables of engine `slots` (docs/slots.md) |
 //! | [`CudaArea`], [`CudaThread`], [`CudaObject`] | what CUDA hooks have seen, and their gate (docs/cuda-hooks.md) |
+//! | [`CudaData`], [`CudaBlock`], [`CudaFigure`] | device memory that libholdfast owns (docs/cuda.md) |
 //! | [`inject`] | ranges that the library reserves for the agent's injected code and data |
 //! | [`environment`] | environment variables that libholdfast reads |
 //! | [`registration`] | why a process registers with the agent |
@@ -31,6 +32,7 @@ macro_rules! offsets {
 }
 
 mod cuda_area;
+mod cuda_data;
 pub mod environment;
 mod guard_area;
 mod guard_thread;
@@ -39,6 +41,7 @@ pub mod registration;
 mod shared_page;
 
 pub use cuda_area::{CudaArea, CudaKind, CudaObject, CudaThread};
+pub use cuda_data::{CudaBlock, CudaData, CudaFigure};
 pub use guard_area::{
     AgentWords, GuardArea, GuardRange, HandlerWords, LargeAllocation, LibraryWords, OwnPage,
 };
