@@ -13,6 +13,7 @@
 #[allow(dead_code)] // what tests need besides
 #[path = "../../tiers/tests/all/common/memory.rs"]
 mod memory;
+#[allow(dead_code)] // several processes
 #[path = "../policy/simulator.rs"]
 mod simulator;
 #[path = "../policy/workload.rs"]
@@ -143,6 +144,8 @@ impl Run {
             }
             Op::Hint(segment) => self.mover.hint(segment).unwrap(),
             Op::StartPrefetch => self.mover.start_prefetch().unwrap(),
+            // There is no other process.
+            Op::Barrier => {}
             Op::WaitFlushed => {
                 assert!(self.mover.wait_flushed(Duration::from_secs(300)), "{:?}", self.mover.trouble(2));
                 self.resumed = Instant::now();
@@ -175,8 +178,7 @@ fn real(ops: &[Op], sizes: &[u64]) -> (Duration, Duration, u64) {
 }
 
 fn simulated(ops: &[Op]) -> Outcome {
-    let links = Links { down: RATES.to_vec(), up: RATES.to_vec() };
-    simulate(&mut Hierarchy::new(&limits(), Ties::default()), &links, ops, true)
+    simulate(&mut Hierarchy::new(&limits(), Ties::default()), &Links::own(&RATES), ops, true)
 }
 
 fn main() {
@@ -191,7 +193,7 @@ fn main() {
         let ops = program(&sizes, &order(order_name), hints, phases == "WAIT");
         let foretold = simulated(&ops);
         let (writes, restores, slowest) = real(&ops, &sizes);
-        let (foretold_s, real_s) = (foretold.blocked_ns as f64 / 1e9, (writes + restores).as_secs_f64());
+        let (foretold_s, real_s) = (foretold.blocked_ns() as f64 / 1e9, (writes + restores).as_secs_f64());
         println!(
             "| {phases} | {order_name} | {hints} | {foretold_s:.2} ({}) | {real_s:.2} ({slowest}) | {:.3} | {:.2} | \
              {:.2} |",

@@ -2,6 +2,7 @@
 
 #![allow(clippy::panic)] // what cannot happen ends the run
 
+mod figures;
 mod rivals;
 mod schedules;
 mod simulator;
@@ -10,5 +11,6 @@ mod workload;
 
 fn main() {
     tiers::print();
+    figures::print();
     schedules::print();
 }

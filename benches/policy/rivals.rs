@@ -354,6 +354,10 @@ impl Engine for Rival {
         !waits && self.down.iter().all(VecDeque::is_empty) && !self.busy.iter().any(|link| link[1])
     }
 
+    fn holds(&self, tier: usize, segment: SegmentId) -> bool {
+        self.has(tier, segment)
+    }
+
     fn drain(&mut self, _now: u64) -> Vec<Action> {
         if self.kind == Kind::Uvm {
             let dirty: Vec<_> = self.entries[0].keys().copied().filter(|&id| !self.below(0, id)).collect();

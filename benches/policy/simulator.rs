@@ -1,11 +1,12 @@
-//! A program, tiers and links in virtual time, over the `step` of the policy or of one that it is compared with.
+//! Programs, tiers and links in virtual time, over the `step` of the policy or of one that it is compared with.
 //!
-//! A link has its own rate in each direction and one copy at a time; a copy past several tiers takes what the slowest
-//! link on its way takes, and uses that one only. Nothing is measured: the same numbers in every run.
+//! A link has its own rate in each direction, and of each process one copy at a time; processes that share a link share
+//! its rate evenly. A copy past several tiers takes what the slowest link on its way takes, and uses that one only.
+//! Nothing is measured: the same numbers in every run.
 
 use holdfast_tiers::policy::{Action, Event, Hierarchy, Place, SegmentId, Transfer, transfer_ns};
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 
 /// What decides.
 pub trait Engine {
@@ -13,6 +14,8 @@ pub trait Engine {
     fn step(&mut self, now: u64, event: Event) -> Vec<Action>;
     /// Everything is on the slowest tier.
     fn is_flushed(&self) -> bool;
+    /// A tier has all of a segment.
+    fn holds(&self, tier: usize, segment: SegmentId) -> bool;
     /// The program waits for that.
     fn drain(&mut self, _now: u64) -> Vec<Action> {
         Vec::new()
@@ -27,6 +30,10 @@ impl Engine for Hierarchy {
     fn is_flushed(&self) -> bool {
         Hierarchy::is_flushed(self)
     }
+
+    fn holds(&self, tier: usize, segment: SegmentId) -> bool {
+        self.state(segment, tier).is_some_and(|state| state.complete())
+    }
 }
 
 /// What a program does, one after the other.
@@ -38,27 +45,51 @@ pub enum Op {
     StartPrefetch,
     Hint(SegmentId),
     Restore(SegmentId),
+    /// Waits for all other processes.
+    Barrier,
 }
 
 /// Bytes per second of each link; index: the slower tier.
 pub struct Links {
     pub down: Vec<u64>,
     pub up: Vec<u64>,
+    /// How many processes share each; those of one number to the next multiple of that.
+    pub shared_by: Vec<usize>,
 }
 
-#[derive(Default, Clone, Copy)]
+impl Links {
+    /// The same both ways, for one process.
+    pub fn own(rates: &[u64]) -> Links {
+        Links { down: rates.to_vec(), up: rates.to_vec(), shared_by: vec![1; rates.len()] }
+    }
+}
+
+#[derive(Default, Clone)]
 pub struct Outcome {
-    /// Time that the program waited in writes and restores; not for the flush where it asked for that.
-    pub blocked_ns: u64,
+    /// Time that the program waited in writes, and in restores; not for the flush where it asked for that.
+    pub writes_ns: u64,
+    pub restores_ns: u64,
     /// Copies that read the slowest tier.
     pub slowest_reads: u64,
+    /// At each restore, how many of those that come next, without a gap, the fastest tier has.
+    pub distances: Vec<u64>,
+}
+
+impl Outcome {
+    pub fn blocked_ns(&self) -> u64 {
+        self.writes_ns + self.restores_ns
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
-    End(usize),
-    Program,
-    Wake,
+    /// Of a copy, if it was not put off since.
+    End {
+        copy: usize,
+        version: u64,
+    },
+    Program(usize),
+    Wake(usize),
 }
 
 #[derive(PartialEq, Clone, Copy)]
@@ -67,50 +98,99 @@ enum Waits {
     Write(SegmentId),
     Restore(SegmentId),
     Flushed,
+    Barrier,
 }
 
-struct Simulation<'a> {
-    engine: &'a mut dyn Engine,
-    links: &'a Links,
-    now: u64,
-    events: BinaryHeap<Reverse<(u64, u64, What)>>,
-    copies: Vec<Transfer>,
-    number: u64,
+/// A program, and what decides for it.
+pub struct Process<'a> {
+    pub engine: &'a mut dyn Engine,
+    pub program: &'a [Op],
+}
+
+struct Running<'a> {
+    it: Process<'a>,
+    /// Index of its next operation.
+    next: usize,
     waits: Waits,
+    /// Since when it waits; `u64::MAX`: it computes.
     since: u64,
     outcome: Outcome,
     busy: Vec<[bool; 2]>,
 }
 
+#[derive(PartialEq, Eq, PartialOrd, Ord, Clone, Copy)]
+struct Lane {
+    link: usize,
+    is_down: bool,
+    /// Which of several links of this kind.
+    number: usize,
+}
+
+struct Copying {
+    transfer: Transfer,
+    process: usize,
+    lane: Lane,
+    /// Nanoseconds that it takes from `since` on if nothing else is on its link.
+    left: u64,
+    since: u64,
+    version: u64,
+}
+
+struct Simulation<'a> {
+    processes: Vec<Running<'a>>,
+    links: &'a Links,
+    discardable: bool,
+    now: u64,
+    events: BinaryHeap<Reverse<(u64, u64, What)>>,
+    copies: Vec<Copying>,
+    lanes: BTreeMap<Lane, Vec<usize>>,
+    number: u64,
+}
+
 /// Runs a program to its end.
 pub fn simulate(engine: &mut dyn Engine, links: &Links, program: &[Op], discardable: bool) -> Outcome {
-    let mut simulation = Simulation {
-        engine,
-        links,
-        now: 0,
-        events: BinaryHeap::new(),
-        copies: Vec::new(),
-        number: 0,
+    simulate_all(vec![Process { engine, program }], links, discardable).remove(0)
+}
+
+/// Runs several at the same time to their ends.
+pub fn simulate_all<'a>(processes: Vec<Process<'a>>, links: &'a Links, discardable: bool) -> Vec<Outcome> {
+    let busy = vec![[false; 2]; links.down.len()];
+    let running = |it| Running {
+        it,
+        next: 0,
         waits: Waits::No,
         since: 0,
         outcome: Outcome::default(),
-        busy: vec![[false; 2]; links.down.len()],
+        busy: busy.clone(),
     };
-    simulation.at(0, What::Program);
-    let mut ops = program.iter().copied().peekable();
+    let mut simulation = Simulation {
+        processes: processes.into_iter().map(running).collect(),
+        links,
+        discardable,
+        now: 0,
+        events: BinaryHeap::new(),
+        copies: Vec::new(),
+        lanes: BTreeMap::new(),
+        number: 0,
+    };
+    for process in 0..simulation.processes.len() {
+        simulation.at(0, What::Program(process));
+    }
     while let Some(Reverse((at, _, what))) = simulation.events.pop() {
         simulation.now = at;
         match what {
-            What::End(copy) => simulation.ended(copy),
-            What::Wake => simulation.step(Event::Tick),
-            What::Program => {}
-        }
-        if what == What::Program || simulation.goes_on() {
-            simulation.program(&mut ops, discardable);
+            What::End { copy, version } if simulation.copies[copy].version != version => {}
+            What::End { copy, .. } => simulation.ended(copy),
+            What::Wake(process) => {
+                simulation.step(process, Event::Tick);
+                simulation.go_on(process);
+            }
+            What::Program(process) => simulation.program(process),
         }
     }
-    assert!(ops.peek().is_none() && simulation.waits == Waits::No, "the program never ended: deadlock");
-    simulation.outcome
+    let ended = |it: &Running<'_>| it.next == it.it.program.len() && it.waits == Waits::No;
+    assert!(simulation.processes.iter().all(ended), "a program never ended: deadlock");
+    simulation.processes.into_iter().map(|running| running.outcome).collect()
 }
 
 impl Simulation<'_> {
@@ -119,96 +199,153 @@ impl Simulation<'_> {
         self.events.push(Reverse((time, self.number, what)));
     }
 
-    fn step(&mut self, event: Event) {
-        let actions = self.engine.step(self.now, event);
-        self.obey(actions);
+    fn step(&mut self, process: usize, event: Event) {
+        let actions = self.processes[process].it.engine.step(self.now, event);
+        self.obey(process, actions);
     }
 
-    fn obey(&mut self, actions: Vec<Action>) {
+    fn obey(&mut self, process: usize, actions: Vec<Action>) {
         for action in actions {
             match action {
-                Action::Copy(transfer) => {
-                    let (link, down) = (transfer.link(), transfer.is_down());
-                    let busy = &mut self.busy[link][usize::from(down)];
-                    assert!(!*busy, "{transfer:?}: the link is in use");
-                    *busy = true;
-                    let last = self.links.up.len() - 1;
-                    self.outcome.slowest_reads += u64::from(!down && transfer.from == Place::Tier(last));
-                    let rate = if down { self.links.down[link] } else { self.links.up[link] };
-                    self.copies.push(transfer);
-                    self.at(self.now + transfer_ns(transfer.bytes, rate), What::End(self.copies.len() - 1));
-                }
-                Action::Wake(at) => self.at(at, What::Wake),
+                Action::Copy(transfer) => self.begin(process, transfer),
+                Action::Wake(at) => self.at(at, What::Wake(process)),
                 Action::Erase(..) => {}
                 Action::Lost(segment) => panic!("{segment:?} is lost"),
             }
         }
     }
 
+    fn begin(&mut self, process: usize, transfer: Transfer) {
+        let (link, is_down) = (transfer.link(), transfer.is_down());
+        let running = &mut self.processes[process];
+        let busy = &mut running.busy[link][usize::from(is_down)];
+        assert!(!*busy, "{transfer:?}: the link is in use");
+        *busy = true;
+        let last = self.links.up.len() - 1;
+        running.outcome.slowest_reads += u64::from(!is_down && transfer.from == Place::Tier(last));
+        let rate = if is_down { self.links.down[link] } else { self.links.up[link] };
+        let lane = Lane { link, is_down, number: process / self.links.shared_by[link] };
+        self.pass_time(lane);
+        let left = transfer_ns(transfer.bytes, rate);
+        self.copies.push(Copying { transfer, process, lane, left, since: self.now, version: 0 });
+        self.lanes.entry(lane).or_default().push(self.copies.len() - 1);
+        self.put_off(lane);
+    }
+
+    /// What was copied over a link until now.
+    fn pass_time(&mut self, lane: Lane) {
+        let together = self.lanes.entry(lane).or_default();
+        for &copy in together.iter() {
+            let copy = &mut self.copies[copy];
+            copy.left = copy.left.saturating_sub((self.now - copy.since) / together.len() as u64);
+            copy.since = self.now;
+        }
+    }
+
+    /// When the copies of a link will have ended.
+    fn put_off(&mut self, lane: Lane) {
+        let together = self.lanes[&lane].clone();
+        for &index in &together {
+            let copy = &mut self.copies[index];
+            copy.version += 1;
+            let (version, end) = (copy.version, self.now + copy.left * together.len() as u64);
+            self.at(end, What::End { copy: index, version });
+        }
+    }
+
     fn ended(&mut self, copy: usize) {
-        let transfer = self.copies[copy];
-        self.busy[transfer.link()][usize::from(transfer.is_down())] = false;
-        let done = if transfer.to == Place::Application {
-            Waits::Restore(transfer.segment)
-        } else if transfer.from == Place::Application {
-            Waits::Write(transfer.segment)
-        } else {
-            Waits::No
-        };
-        if self.waits == done && done != Waits::No {
-            self.outcome.blocked_ns += self.now - self.since;
-            self.waits = Waits::No;
+        let Copying { transfer, process, lane, .. } = self.copies[copy];
+        self.pass_time(lane);
+        if let Some(together) = self.lanes.get_mut(&lane) {
+            together.retain(|&other| other != copy);
         }
-        self.step(Event::Copied(transfer));
-        if self.waits == Waits::Flushed && self.engine.is_flushed() {
-            self.waits = Waits::No;
+        self.put_off(lane);
+        let running = &mut self.processes[process];
+        running.busy[transfer.link()][usize::from(transfer.is_down())] = false;
+        let waited = self.now.saturating_sub(running.since);
+        if transfer.to == Place::Application && running.waits == Waits::Restore(transfer.segment) {
+            running.outcome.restores_ns += waited;
+            running.waits = Waits::No;
+        } else if transfer.from == Place::Application && running.waits == Waits::Write(transfer.segment) {
+            running.outcome.writes_ns += waited;
+            running.waits = Waits::No;
+        }
+        self.step(process, Event::Copied(transfer));
+        let running = &mut self.processes[process];
+        if running.waits == Waits::Flushed && running.it.engine.is_flushed() {
+            running.waits = Waits::No;
+        }
+        self.go_on(process);
+    }
+
+    /// If what it waited for has just come.
+    fn go_on(&mut self, process: usize) {
+        let running = &self.processes[process];
+        if running.waits == Waits::No && running.since != u64::MAX {
+            self.program(process);
         }
     }
 
-    /// What the program waited for has just come.
-    fn goes_on(&mut self) -> bool {
-        self.waits == Waits::No && self.since != u64::MAX
-    }
-
-    /// The program, until it computes or waits.
-    fn program(&mut self, ops: &mut impl Iterator<Item = Op>, discardable: bool) {
-        // Not called again by the end of a copy while it computes.
-        self.since = u64::MAX;
-        for op in ops {
-            self.since = self.now;
+    /// A program, until it computes or waits.
+    fn program(&mut self, process: usize) {
+        while let Some(&op) = self.processes[process].it.program.get(self.processes[process].next) {
+            let now = self.now;
+            let running = &mut self.processes[process];
+            running.next += 1;
+            running.since = now;
             match op {
                 Op::Compute(ns) => {
-                    self.since = u64::MAX;
-                    return self.at(self.now + ns, What::Program);
+                    running.since = u64::MAX;
+                    return self.at(now + ns, What::Program(process));
                 }
                 Op::Write(segment, bytes) => {
-                    self.waits = Waits::Write(segment);
-                    self.step(Event::Write { segment, bytes, discardable });
+                    running.waits = Waits::Write(segment);
+                    let discardable = self.discardable;
+                    return self.step(process, Event::Write { segment, bytes, discardable });
                 }
                 Op::Restore(segment) => {
-                    self.waits = Waits::Restore(segment);
-                    self.step(Event::Restore(segment));
+                    running.waits = Waits::Restore(segment);
+                    let distance = running.distance();
+                    running.outcome.distances.push(distance);
+                    return self.step(process, Event::Restore(segment));
                 }
                 Op::WaitFlushed => {
-                    self.waits = Waits::Flushed;
-                    let actions = self.engine.drain(self.now);
-                    self.obey(actions);
-                    if self.engine.is_flushed() {
-                        self.waits = Waits::No;
-                        continue;
+                    running.waits = Waits::Flushed;
+                    let actions = running.it.engine.drain(now);
+                    self.obey(process, actions);
+                    let running = &mut self.processes[process];
+                    if !running.it.engine.is_flushed() {
+                        return;
                     }
+                    running.waits = Waits::No;
                 }
-                Op::StartPrefetch => {
-                    self.step(Event::StartPrefetch);
-                    continue;
+                Op::Barrier => {
+                    running.waits = Waits::Barrier;
+                    return self.barrier();
                 }
-                Op::Hint(segment) => {
-                    self.step(Event::Hint(segment));
-                    continue;
-                }
+                Op::StartPrefetch => self.step(process, Event::StartPrefetch),
+                Op::Hint(segment) => self.step(process, Event::Hint(segment)),
             }
-            return;
         }
-        self.since = u64::MAX;
+        // Not called again by the ends of copies.
+        self.processes[process].since = u64::MAX;
+    }
+
+    fn barrier(&mut self) {
+        if self.processes.iter().all(|running| running.waits == Waits::Barrier) {
+            for process in 0..self.processes.len() {
+                let running = &mut self.processes[process];
+                (running.waits, running.since) = (Waits::No, u64::MAX);
+                self.at(self.now, What::Program(process));
+            }
+        }
+    }
+}
+
+impl Running<'_> {
+    fn distance(&self) -> u64 {
+        let coming = self.it.program[self.next..].iter();
+        let ids = coming.filter_map(|op| if let Op::Restore(id) = op { Some(*id) } else { None });
+        ids.take_while(|&id| self.it.engine.holds(0, id)).count() as u64
     }
 }

@@ -17,11 +17,11 @@ struct Cell {
     outcomes: Vec<Outcome>,
 }
 
-const KINDS: [Kind; 4] = [Kind::Lru, Kind::Fifo, Kind::Uvm, Kind::Adios];
+pub const KINDS: [Kind; 4] = [Kind::Lru, Kind::Fifo, Kind::Uvm, Kind::Adios];
 
 fn cell(grow: bool, order_name: &str, hints: &'static str, wait: bool) -> Cell {
     let (sizes, order) = (sizes(grow, 1), order(order_name));
-    let links = Links { down: RATES.to_vec(), up: RATES.to_vec() };
+    let links = Links::own(&RATES);
     let ops = program(&sizes, &order, hints, wait);
     let run = |engine: &mut dyn Engine| simulate(engine, &links, &ops, true);
     let limits = [Some(DEVICE), Some(HOST), None].into_iter().zip(RATES);
@@ -34,7 +34,7 @@ fn cell(grow: bool, order_name: &str, hints: &'static str, wait: bool) -> Cell {
     outcomes.extend(KINDS.map(|kind| run(&mut Rival::new(kind, DEVICE, HOST, &order))));
     let belady =
         [false, true].map(|greedy| run(&mut Rival::new(Kind::Belady { greedy }, DEVICE, HOST, &order)));
-    outcomes.extend(belady.into_iter().min_by_key(|outcome| outcome.blocked_ns));
+    outcomes.extend(belady.into_iter().min_by_key(|outcome| outcome.blocked_ns()));
     let name = format!(
         "{} | {} | {order_name} | {hints}",
         if grow { "growing" } else { "uniform" },
@@ -60,7 +60,7 @@ pub fn print() {
     println!("### Seconds blocked in writes and restores (copies that read the slowest tier)\n\n{head}");
     println!("{}|", "| --- ".repeat(13));
     for cell in &cells {
-        let value = |o: &Outcome| format!("{:.2} ({})", o.blocked_ns as f64 / 1e9, o.slowest_reads);
+        let value = |o: &Outcome| format!("{:.2} ({})", o.blocked_ns() as f64 / 1e9, o.slowest_reads);
         println!("| {} | {} |", cell.name, cell.outcomes.iter().map(value).collect::<Vec<_>>().join(" | "));
     }
     verdict(&cells);
@@ -68,7 +68,7 @@ pub fn print() {
 
 fn verdict(cells: &[Cell]) {
     println!();
-    let blocked = |cell: &Cell, index: usize| cell.outcomes[index].blocked_ns;
+    let blocked = |cell: &Cell, index: usize| cell.outcomes[index].blocked_ns();
     let worse: Vec<_> = cells
         .iter()
         .filter(|cell| (4..7).any(|rival| blocked(cell, 0) > blocked(cell, rival)))

@@ -10,7 +10,8 @@ pub const MB: u64 = 1_000_000;
 /// The caches.
 pub const DEVICE: u64 = 32 * 128 * MB;
 pub const HOST: u64 = 256 * 128 * MB;
-const INTERVAL_NS: u64 = 10_000_000;
+/// Between two checkpoints, and between two restores.
+pub const INTERVAL_NS: u64 = 10_000_000;
 
 struct Random(u64);
 
@@ -47,12 +48,23 @@ pub fn order(name: &str) -> Vec<SegmentId> {
 }
 
 pub fn program(sizes: &[u64], order: &[SegmentId], hints: &str, wait: bool) -> Vec<Op> {
+    program_every(INTERVAL_NS, sizes, order, hints, wait)
+}
+
+/// With other intervals.
+pub fn program_every(
+    interval_ns: u64,
+    sizes: &[u64],
+    order: &[SegmentId],
+    hints: &str,
+    wait: bool,
+) -> Vec<Op> {
     let mut ops = Vec::new();
     if hints == "all" {
         ops.extend(order.iter().map(|&id| Op::Hint(id)));
     }
     for (index, &bytes) in sizes.iter().enumerate() {
-        ops.extend([Op::Compute(INTERVAL_NS), Op::Write(SegmentId(index as u64), bytes)]);
+        ops.extend([Op::Compute(interval_ns), Op::Write(SegmentId(index as u64), bytes)]);
     }
     if wait {
         ops.push(Op::WaitFlushed);
@@ -64,7 +76,7 @@ pub fn program(sizes: &[u64], order: &[SegmentId], hints: &str, wait: bool) -> V
         if hints == "one" {
             ops.extend(order.get(index + 1).map(|&next| Op::Hint(next)));
         }
-        ops.push(Op::Compute(INTERVAL_NS));
+        ops.push(Op::Compute(interval_ns));
     }
     ops
 }
