@@ -1,0 +1,178 @@
+#!/usr/bin/env python3
+"""Restarts of CUDA programs on this machine's driver, as rows of the table of `tests/gpu/run`.
+
+    restarts.py FOLDER [MIB...]
+
+FOLDER has `holdfast`, `libholdfast.so` and `programs/` (tests/gpu/build). Each program runs once undisturbed and then
+under `holdfast run`, once for each owner of its device memory (HOLDFAST_CUDA_DATA): three checkpoints at random
+moments, kill -9 after each, a restart; what it printed in all has to be that of the undisturbed run. The figures are of
+`touches`, a program of MIB MiB of device memory of which each step writes 16 chunks of 64 KiB: the parts of the stop of
+its second checkpoint, and how much the increment has on disk. Programs by nvcc (`NAME-nvcc`) have NVIDIA's own runtime,
+linked statically; `torch.py` runs where Python has PyTorch.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+OWNERS = ["driver", "library", "keeper"]
+ROUNDS = 3
+LIMIT_S = 60
+
+
+def row(question, what, value):
+    print(f"| {question} | {what} | {value} |", flush=True)
+
+
+class Job:
+    """A program under holdfast, its output in a file."""
+
+    def __init__(self, folder, work, owner, command):
+        self.name = f"gpu{random.getrandbits(32):08x}"
+        self.holdfast = os.path.join(folder, "holdfast")
+        self.out = os.path.join(work, f"{self.name}.out")
+        self.environment = dict(os.environ, HOLDFAST_DIR=os.path.join(work, "jobs"), HOLDFAST_CUDA_DATA=owner)
+        self.front = None
+        self.start(["run", "--name", self.name, "--", *command])
+
+    def start(self, words):
+        with open(self.out, "ab") as out, open(self.out + ".err", "ab") as err:
+            self.front = subprocess.Popen([self.holdfast, *words], stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+                                          env=self.environment, start_new_session=True)
+
+    def ask(self, *words):
+        done = subprocess.run([self.holdfast, *words], capture_output=True, text=True, env=self.environment,
+                              timeout=LIMIT_S, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"{words[0]}: status {done.returncode}: {done.stderr.strip().splitlines()[-1:]}")
+        return done.stdout
+
+    def lines(self):
+        with open(self.out, "rb") as out:
+            return out.read().count(b"\n")
+
+    def wait_for_lines(self, count):
+        end = time.monotonic() + LIMIT_S
+        while self.lines() < count:
+            if self.front.poll() is not None or time.monotonic() > end:
+                raise RuntimeError(f"it stopped at line {self.lines()} of {count}")
+            time.sleep(0.01)
+
+    def image(self):
+        return json.loads(self.ask("show", self.name, "--json"))
+
+    def kill(self):
+        pid = self.image()["record"]["pid"]
+        os.kill(pid, signal.SIGKILL)
+        self.front.wait(LIMIT_S)
+
+    def restart(self):
+        begun = time.monotonic()
+        before = self.lines()
+        self.start(["restart", self.name])
+        self.wait_for_lines(before + 1)
+        return time.monotonic() - begun
+
+    def end(self):
+        """The output, when the program has ended well."""
+        status = self.front.wait(LIMIT_S)
+        if status != 0:
+            raise RuntimeError(f"it ended with status {status}")
+        with open(self.out, "rb") as out:
+            return out.read()
+
+    def stop(self):
+        if self.front.poll() is None:
+            subprocess.run([self.holdfast, "checkpoint", "--stop", self.name], env=self.environment, check=False,
+                           capture_output=True, timeout=LIMIT_S)
+
+
+def undisturbed(command):
+    done = subprocess.run(command, capture_output=True, timeout=2 * LIMIT_S, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"undisturbed it ends with status {done.returncode}: {done.stdout[-200:]!r}")
+    return done.stdout
+
+
+def chain(folder, work, owner, name, command):
+    """Checkpoint, kill, restart, ROUNDS times."""
+    wanted = undisturbed(command)
+    total = wanted.count(b"\n")
+    job = Job(folder, work, owner, command)
+    restarts = []
+    try:
+        for number in range(ROUNDS):
+            job.wait_for_lines(1 + random.randrange(number * total // 5, (number + 1) * total // 5))
+            job.ask("checkpoint", job.name)
+            job.kill()
+            restarts.append(job.restart())
+        found = job.end()
+    finally:
+        job.stop()
+    same = "equal" if found == wanted else "DIFFERENT output"
+    row("restart", f"{name}, {owner}", f"{same}; restarts {', '.join(f'{1e3 * each:.0f} ms' for each in restarts)}")
+
+
+def milliseconds(stop):
+    parts = []
+    for key, value in sorted(stop.items()):
+        if key.endswith("_ns") and value >= 50_000:
+            parts.append(f"{key[:-3]} {value / 1e6:.2f}")
+    return " ".join(parts)
+
+
+def figures(folder, work, owner, mib):
+    """The parts of the stop and the size of an increment."""
+    command = [os.path.join(folder, "programs", "touches"), "400", str(mib), "16"]
+    job = Job(folder, work, owner, command)
+    try:
+        job.wait_for_lines(1)
+        job.ask("checkpoint", job.name)
+        first = job.image()
+        job.wait_for_lines(job.lines() + 2)
+        job.ask("checkpoint", job.name)
+        second = job.image()
+    finally:
+        job.stop()
+    for which, image in (("first", first), ("second", second)):
+        stop = image["stop"]
+        what = f"{which} image of {mib} MiB on the device, {owner}"
+        row("stop", what, f"{stop['total_ns'] / 1e6:.1f} ms: {milliseconds(stop.get('cuda') or {})}")
+        row("size", what, f"{image['flush']['bytes_stored'] / 2**20:.1f} MiB stored")
+
+
+def guarded(what, work, *arguments):
+    try:
+        what(*arguments)
+    except (RuntimeError, OSError, KeyError, ValueError, subprocess.SubprocessError) as error:
+        row("restart", " ".join(str(each) for each in arguments if not str(each).startswith("/")), f"FAILED: {error}")
+        shutil.rmtree(os.path.join(work, "jobs"), ignore_errors=True)
+
+
+def main():
+    folder = os.path.abspath(sys.argv[1])
+    sizes = [int(word) for word in sys.argv[2:]] or [64]
+    programs = os.path.join(folder, "programs")
+    with tempfile.TemporaryDirectory(prefix="holdfast-gpu-") as work:
+        for name in sorted(os.listdir(programs)):
+            command = [os.path.join(programs, name), "60"]
+            if name.endswith(".py"):
+                command = [sys.executable, os.path.join(programs, name)]
+                if subprocess.run([sys.executable, "-c", "import torch"], capture_output=True, check=False).returncode:
+                    row("restart", name, "not run: no PyTorch here")
+                    continue
+            for owner in OWNERS:
+                guarded(chain, work, folder, work, owner, name, command)
+        for mib in sizes:
+            for owner in OWNERS:
+                guarded(figures, work, folder, work, owner, mib)
+
+
+if __name__ == "__main__":
+    main()
