@@ -10,7 +10,7 @@ REAPER = /usr/bin/python3 scripts/reaper.py
 SAY = @printf '\n==> %s\n'
 
 .PHONY: help demo build test test-full support check unit loom e2e deps install clean
-.PHONY: bench bench-aickpt bench-codecs bench-exec bench-figure4 bench-flush bench-gate bench-hierarchy
+.PHONY: bench bench-aickpt bench-codecs bench-device bench-exec bench-figure4 bench-flush bench-gate bench-hierarchy
 .PHONY: bench-memory-tier bench-pager bench-precopy bench-remote bench-remote-lazy bench-restart bench-tiers
 .PHONY: bench-tree bench-policy
 
@@ -120,6 +120,9 @@ bench-aickpt: build ## AI-Ckpt's benchmark at 1/16 of its size, beside an ideal 
 
 bench-codecs: ## the choice of codecs beside each fixed one, by kind of data and speed of the link (< 3 minutes)
 	@$(CARGO) bench -q --locked -p holdfast-tiers --bench codecs
+
+bench-device: ## policies with real threads on a CUDA device (the stand-in), beside the simulator (< 10 minutes)
+	@$(CARGO) bench -q --locked -p holdfast-stand-in --bench device
 
 bench-exec: build ## programs that a script starts, beside an empty preloaded library (< 2 minutes)
 	@/usr/bin/python3 benches/exec.py

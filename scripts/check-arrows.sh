@@ -26,7 +26,7 @@ allowed() {
 allowed_in_tests() {
     case $1 in
         cuda-hooks/kernels) echo "ptx" ;;
-        cuda-hooks/stand-in/driver) echo "cuda-kernels" ;;
+        cuda-hooks/stand-in/driver) echo "cuda-kernels tiers" ;;
     esac
 }
 
