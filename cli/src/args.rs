@@ -109,6 +109,18 @@ Examples:
         #[arg(long)]
         json: bool,
     },
+    /// Write a page of HTML about a job: stop times, sizes, flushes, tiers, over all its images
+    #[command(after_help = "\
+Examples:
+  holdfast report sim -o sim.html
+  holdfast report sim -o - | mail -s sim me@example.org")]
+    Report {
+        /// Name of the job
+        job: String,
+        /// File to write; -: standard output
+        #[arg(short, long, value_name = "FILE")]
+        output: PathBuf,
+    },
     /// Follow the state of a running job until it ends
     Watch {
         /// Name of the job

@@ -17,6 +17,7 @@ mod demand;
 mod exit;
 mod file_system;
 mod front;
+mod html;
 mod inherited_fds;
 mod inspect;
 mod last_restart;
@@ -90,6 +91,7 @@ fn run(cli: &Cli) -> Result<Option<Ending>, Failure> {
             commands::tier_list::run(job.as_deref(), tier, *json)
         }
         Command::Show { image, json } => commands::show::run(image, *json, root),
+        Command::Report { job, output } => commands::report::run(job, output, root),
         Command::Watch { job } => commands::watch::run(job, root),
         Command::Verify(args) => commands::verify::run(args, root),
         Command::Sync { job, wait } => commands::sync::run(job, *wait, root),

@@ -37,7 +37,7 @@ class Job:
         self.name = f"gpu{random.getrandbits(32):08x}"
         self.holdfast = os.path.join(folder, "holdfast")
         self.out = os.path.join(work, f"{self.name}.out")
-        self.environment = dict(os.environ, HOLDFAST_DIR=os.path.join(work, "jobs"), HOLDFAST_CUDA_DATA=owner)
+        self.environment = dict(os.environ, HOLDFAST_STORE=os.path.join(work, "jobs"), HOLDFAST_CUDA_DATA=owner)
         self.front = None
         self.start(["run", "--name", self.name, "--", *command])
 

@@ -11,6 +11,7 @@ pub mod import;
 pub mod list;
 pub mod places;
 pub mod prune;
+pub mod report;
 pub mod restart;
 pub mod run;
 pub mod show;

@@ -90,6 +90,9 @@ fn one_flip(bed: &Bed, files: &[PathBuf], random: &mut Random) -> Result<()> {
         let refused = restart_damaged(bed, &files[at])?;
         ensure!(!found.status.success() || !refused, "verify finds nothing, restart does");
         check_orderly(&bed.say(&["list"])?)?;
+        if bit == 0 {
+            check_orderly(&bed.say(&["report", JOB, "-o", "-"])?)?;
+        }
         check_orderly(&bed.say(&["show", &format!("{JOB}@2")])?)
     })();
     fs::write(&files[at], &good)?;
@@ -105,6 +108,8 @@ fn flipped_bits() -> Result<()> {
     for _ in 0..if holdfast_tests::full() { 1000 } else { 100 } {
         one_flip(&bed, &files, &mut random)?;
     }
+    let page = bed.say(&["report", JOB, "-o", "-"])?.success()?.stdout;
+    ensure!(page.ends_with("</html>\n") && page.contains("image 2\n"), "{page}");
     // undamaged again, it restarts
     bed.say(&["restart", &format!("{JOB}@2")])?.success()?;
     ensure!(bed.text("out") == right_output(), "{}", bed.text("out"));
