@@ -16,6 +16,7 @@ allowed() {
         cuda-hooks/kernels) echo "" ;;
         cuda-hooks/stand-in/ptx) echo "" ;; # for tests alone: nothing that is shipped may use it
         cuda-hooks/stand-in/driver) echo "ptx" ;; # likewise
+        cuda-hooks/stand-in/nvcomp) echo "" ;; # likewise
         cli) echo "abi image sys pager tiers process cuda-hooks" ;;
         tests) echo "abi image sys pager tiers process cuda-hooks preload cli" ;;
         *) echo "unknown" ;;
@@ -26,7 +27,7 @@ allowed() {
 allowed_in_tests() {
     case $1 in
         cuda-hooks/kernels) echo "ptx" ;;
-        cuda-hooks/stand-in/driver) echo "cuda-kernels tiers" ;;
+        cuda-hooks/stand-in/driver) echo "cuda-kernels stand-in-nvcomp sys tiers" ;;
     esac
 }
 

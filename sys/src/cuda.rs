@@ -114,13 +114,13 @@ pub struct Driver {
 }
 
 /// A loaded library.
-struct Library {
+pub(crate) struct Library {
     handle: *mut c_void,
     resolve: Option<GetProcAddress>,
 }
 
 impl Library {
-    fn open(path: &CStr) -> Option<Library> {
+    pub(crate) fn open(path: &CStr) -> Option<Library> {
         // SAFETY: a string that ends with NUL; the library's own initialisers run, as they do in the program.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
         if handle.is_null() {
@@ -150,11 +150,11 @@ impl Library {
         found.or_else(|| self.by_name(name))
     }
 
-    /// The same, as a function pointer: the type is that of the field of [`Driver`] that it is for.
-    fn function<Function: Copy>(&self, name: &CStr, version: c_int) -> Option<Function> {
+    /// The same, as a function pointer: the type is that of the field that it is for.
+    pub(crate) fn function<Function: Copy>(&self, name: &CStr, version: c_int) -> Option<Function> {
         let found = self.find(name, version)?;
-        // SAFETY: `Function` is one of the types above, as long as a pointer; cuda.h declares the function of this name
-        // with its arguments.
+        // SAFETY: `Function` is one of the types above or of `nvcomp`, as long as a pointer; the library's header
+        // declares the function of this name with its arguments.
         Some(unsafe { std::mem::transmute_copy::<*mut c_void, Function>(&found) })
     }
 }
@@ -271,7 +271,7 @@ fn ask(function: Option<Ask>, pid: i32) -> Result<i32, i32> {
 }
 
 /// What the loader says of its last failure.
-fn last_error() -> String {
+pub(crate) fn last_error() -> String {
     // SAFETY: no arguments; the text is the loader's, and is copied before its next call.
     let text = unsafe { libc::dlerror() };
     if text.is_null() {

@@ -21,6 +21,7 @@ pub mod fuse;
 pub mod ids;
 pub mod inotify;
 pub mod memfd;
+pub mod nvcomp;
 pub mod objects;
 pub mod pagemap;
 pub mod poll;
