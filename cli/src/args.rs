@@ -62,8 +62,16 @@ Examples:
   holdfast checkpoint sim
   holdfast checkpoint --stop sim    (end the program once the image is safe)
   holdfast checkpoint 4711          (the job whose program has this pid)
-  holdfast checkpoint --engine fork --cow none sim    (otherwise than usual, this time)")]
+  holdfast checkpoint --engine fork --cow none sim    (otherwise than usual, this time)
+  holdfast checkpoint --tcp close sim                 (though it has connections to the outside)")]
     Checkpoint(CheckpointArgs),
+    /// Take a checkpoint of a running job and end its program once the image is safe (`checkpoint --stop`)
+    #[command(after_help = "\
+Examples:
+  holdfast stop sim && holdfast restart sim    (with other options, on another host ...)
+
+`run` and `restart` of the job end with 75. If the checkpoint fails, the program runs on.")]
+    Stop(StopArgs),
     /// Say what of a running program could not be checkpointed now, and why; the program runs on untouched
     #[command(after_help = "\
 Examples:
@@ -87,9 +95,11 @@ Examples:
   holdfast restart sim@3            (from image 3)
   holdfast restart --fallback sim   (from the newest image that is not damaged)
   holdfast restart --map /scratch/17=/scratch/18 sim    (its files have moved)
-  holdfast restart --name sim-b sim@3                   (a copy, as another job)")]
+  holdfast restart --name sim-b sim@3                   (a copy, as another job)
+  holdfast restart --every 30m --keep 2 --on TERM=checkpoint-stop sim    (from now on)")]
     Restart(RestartArgs),
     /// List the jobs of the store, or the images of one
+    #[command(visible_alias = "status")]
     List {
         /// Name of the job whose images are listed
         job: Option<String>,
@@ -120,6 +130,18 @@ Examples:
         /// File to write; -: standard output
         #[arg(short, long, value_name = "FILE")]
         output: PathBuf,
+    },
+    /// Print the log of a job's agent: what failed, and why
+    #[command(after_help = "\
+Examples:
+  holdfast logs sim
+  holdfast logs -f sim              (what is added, until the job ends)")]
+    Logs {
+        /// Name of the job
+        job: String,
+        /// Go on with what is added, until the job ends
+        #[arg(short, long)]
+        follow: bool,
     },
     /// Follow the state of a running job until it ends
     Watch {
@@ -412,9 +434,66 @@ pub struct RestartArgs {
     /// (may be given more than once)
     #[arg(long, value_name = "PATH")]
     pub accept_replaced: Vec<PathBuf>,
+    /// From now on a checkpoint is taken this often, as for `run`; 0: only on request
+    #[arg(long, value_name = "TIME", value_parser = parse_wait)]
+    pub every: Option<Duration>,
+    /// From now on only the newest N images are kept
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub keep: Option<u32>,
+    /// From now on at most so many bytes are stored per second, after compression
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    pub rate: Option<u64>,
+    /// From now on a checkpoint is taken when this signal arrives at `holdfast restart` (at the program itself: as the
+    /// job was started)
+    #[arg(long, value_name = "SIG", value_parser = parse_signal)]
+    pub signal: Option<i32>,
+    /// From now on, when SIG arrives at `holdfast restart`: take a checkpoint, end the program, exit with 75
+    #[arg(long, value_name = "SIG=checkpoint-stop", value_parser = parse_on)]
+    pub on: Option<i32>,
     /// From now on.
     #[command(flatten)]
     pub changes: Changes,
+}
+
+impl RestartArgs {
+    /// What the job goes on with.
+    pub fn settings(&self, old: &Settings) -> Settings {
+        let every_s = match self.every {
+            Some(time) => (!time.is_zero()).then_some(time.as_secs().max(1)),
+            None => old.every_s,
+        };
+        Settings {
+            every_s,
+            keep: self.keep.and_then(|n| usize::try_from(n).ok()).or(old.keep),
+            max_space: self.max_space.or(old.max_space),
+            rate: self.rate.or(old.rate),
+            signal: self.signal.or(old.signal),
+            stop_signal: self.on.or(old.stop_signal),
+            ..old.with(&self.changes)
+        }
+    }
+}
+
+/// `holdfast stop`.
+#[derive(Debug, Args)]
+pub struct StopArgs {
+    /// Name of the job, or pid of its program
+    #[arg(value_name = "JOB|PID")]
+    pub job: String,
+    /// This time only.
+    #[command(flatten)]
+    pub changes: Changes,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl StopArgs {
+    /// It is a checkpoint that ends the program.
+    pub fn checkpoint(&self) -> CheckpointArgs {
+        let (job, changes) = (self.job.clone(), self.changes);
+        CheckpointArgs { job, wait: true, no_wait: false, stop: true, changes, json: self.json }
+    }
 }
 
 /// `holdfast fetch`.

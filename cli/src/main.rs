@@ -85,6 +85,8 @@ fn run(cli: &Cli) -> Result<Option<Ending>, Failure> {
         Command::Run(args) => return commands::run::run(args, root).map(Some),
         Command::Restart(args) => return commands::restart::run(args, root).map(Some),
         Command::Checkpoint(args) => commands::checkpoint::run(args, root),
+        Command::Stop(args) => commands::checkpoint::run(&args.checkpoint(), root),
+        Command::Logs { job, follow } => commands::logs::run(job, *follow, root),
         Command::Check { program, json } => commands::check::run(program, *json, root),
         Command::List { job, tier: None, json } => commands::list::run(job.as_deref(), *json, root),
         Command::List { job, tier: Some(tier), json } => {

@@ -268,6 +268,10 @@ pub struct Changes {
     /// How pages are compressed: auto, none, lz4, zstd, shuffle-lz4 or shuffle-zstd [default: as the job was started]
     #[arg(long, value_name = "auto|none|CODEC")]
     pub compress: Option<Compression>,
+    /// TCP connections to peers outside: refuse a checkpoint, or let a restart find them closed [default: as the job
+    /// was started]
+    #[arg(long, value_enum)]
+    pub tcp: Option<TcpChoice>,
 }
 
 impl Changes {
@@ -286,6 +290,7 @@ impl Changes {
             order: choice("order", wishes.order.as_ref())?,
             cow: wishes.cow.as_ref().map(|text| text.parse()).transpose()?,
             compress: wishes.compress.as_ref().map(|text| text.parse()).transpose().map_err(codec)?,
+            tcp: choice("tcp", wishes.tcp.as_ref())?,
         })
     }
     /// The request to the agent.
@@ -298,6 +303,7 @@ impl Changes {
             order: word(self.order),
             cow: self.cow.map(|limit| limit.to_string()),
             compress: self.compress.map(|compression| compression.to_string()),
+            tcp: word(self.tcp),
         }
     }
 }
@@ -311,6 +317,7 @@ impl Settings {
             order: changes.order.unwrap_or(self.order),
             cow: changes.cow.unwrap_or(self.cow),
             compress: changes.compress.unwrap_or(self.compress),
+            tcp: changes.tcp.unwrap_or(self.tcp),
             ..self.clone()
         }
     }
@@ -533,6 +540,7 @@ mod tests {
                 order: Some(OrderChoice::Address),
                 cow: Some("256M".parse().unwrap()),
                 compress: Some(Compression::By(Codec::Zstd)),
+                tcp: Some(TcpChoice::Close),
             },
             Changes { cow: Some("none".parse().unwrap()), ..Changes::default() },
             Changes { compress: Some("shuffle-zstd".parse().unwrap()), ..Changes::default() },

@@ -73,6 +73,9 @@ pub struct Wishes {
     /// `--compress`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compress: Option<String>,
+    /// `--tcp`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp: Option<String>,
 }
 
 impl Wishes {

@@ -73,9 +73,11 @@ fn settings(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, Failu
         order: variable("HOLDFAST_ORDER"),
         cow: variable("HOLDFAST_COW"),
         compress: variable(COMPRESS),
+        tcp: variable("HOLDFAST_TCP"),
     };
-    let changes = Changes::of_wishes(&wishes)
-        .map_err(|why| wrong("HOLDFAST_ENGINE, HOLDFAST_ORDER, HOLDFAST_COW, HOLDFAST_COMPRESS", why))?;
+    let changes = Changes::of_wishes(&wishes).map_err(|why| {
+        wrong("HOLDFAST_ENGINE, HOLDFAST_ORDER, HOLDFAST_COW, HOLDFAST_COMPRESS, HOLDFAST_TCP", why)
+    })?;
     Ok(Settings { every_s, keep, rate, save_files, ..Settings::default() }.with(&changes))
 }
 

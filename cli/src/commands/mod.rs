@@ -9,6 +9,7 @@ pub mod export;
 pub mod fetch;
 pub mod import;
 pub mod list;
+pub mod logs;
 pub mod places;
 pub mod prune;
 pub mod report;

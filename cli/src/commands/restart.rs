@@ -29,11 +29,10 @@ pub fn run(args: &RestartArgs, root: Option<&Path>) -> Result<Ending, Failure> {
         (job, epoch) = (copy(&store, &job, image, name, &patience)?, Some(image));
     }
     let old = Recipe::read(&job)?;
-    let mut settings = old.settings.with(&args.changes);
+    let mut settings = args.settings(&old.settings);
     if !args.tier.is_empty() {
         settings.tiers = tiers::chosen(&args.tier, false, &store)?;
     }
-    settings.max_space = args.max_space.or(settings.max_space);
     let id = tiers::id_for(&settings, old.id.clone())?;
     if settings != old.settings || id != old.id {
         // The settings of a running job are not ours.

@@ -1,4 +1,5 @@
-//! A restart in the same moment as `kill -9` of everything: what is dying is waited for; what lives is named.
+//! Restarts again: in the same moment as `kill -9` of everything (what is dying is waited for; what lives is named),
+//! and with other settings from then on.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::App;
@@ -81,5 +82,42 @@ fn a_name_that_another_program_has() {
         ensure!(ended.code() == 69 && named, "status {}: {}", ended.code(), ended.stderr);
         fs::remove_file(&path)?;
         bed.check_clean(JOB)
+    });
+}
+
+/// `stop` ends a job with an image; what `restart` is given holds from then on, and for the restart after that.
+#[test]
+fn other_settings_from_a_restart_on() {
+    each_user(|bed| {
+        let program = ["/bin/sh", "-c", "i=0; while :; do i=$((i + 1)); echo $i; sleep 0.05; done"];
+        let mut front = bed.run_command(JOB, &[], &program)?.spawn()?;
+        bed.wait_live(JOB, &mut front)?.context("a pid")?;
+        bed.until("a line", PATIENCE, || !bed.text("out").is_empty())?;
+        let said = bed.say(&["stop", JOB])?.success()?.stdout;
+        ensure!(said.starts_with("image 1 of job j: stop time "), "{said}");
+        let code = shell_code(wait(&mut front, PATIENCE)?);
+        ensure!(code == 75, "status {code} after stop: {}", bed.text("err"));
+        let settings = ["--every", "1s", "--keep", "2", "--on", "TERM=checkpoint-stop"];
+        for (options, newest) in [(&settings[..], 3), (&[], 6)] {
+            let mut front = bed.restart_command(JOB, options)?.spawn()?;
+            bed.wait_live(JOB, &mut front)?.context("a pid")?;
+            bed.until("images by themselves", PATIENCE, || {
+                bed.images(JOB).last().is_some_and(|n| *n >= newest)
+            })?;
+            processes::signal(front.id().cast_signed(), "TERM");
+            let code = shell_code(wait(&mut front, PATIENCE)?);
+            ensure!(code == 75, "status {code} after TERM: {}", bed.text("err"));
+            let left = bed.images(JOB);
+            // And the one that memory is mapped from.
+            ensure!(left.len() <= 3, "two images are to be kept, not {left:?}");
+        }
+        let lines: Vec<String> = bed.text("out").lines().map(str::to_owned).collect();
+        let wanted: Vec<String> = (1..=lines.len()).map(|n| n.to_string()).collect();
+        ensure!(lines == wanted, "{lines:?}");
+        let log = bed.say(&["logs", "-f", JOB])?.success()?.stdout;
+        ensure!(log == bed.text(&format!("{}", bed.job(JOB).join("agent.log").display())), "{log}");
+        let status = bed.say(&["status", JOB])?.success()?.stdout;
+        ensure!(status.starts_with("IMAGE"), "{status}");
+        Ok(())
     });
 }
