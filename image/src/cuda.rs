@@ -3,7 +3,7 @@
 //! Written by the agent at a cut, read by a restart, which has the driver restore that state, and by `holdfast show`.
 //! Invariant: a process that has this in its record was CHECKPOINTED at the cut; one without it used no device.
 
-use crate::bytes::Name;
+use crate::bytes::{Blob, Name};
 use serde::{Deserialize, Serialize};
 
 /// Of one process.
@@ -20,6 +20,24 @@ pub struct CudaRecord {
     pub library: Name,
     /// Devices that the driver offered to the agent; the process may have used some of them.
     pub devices: Vec<CudaDevice>,
+    /// The driver's file about the processes of a job, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub job_file: Option<JobFile>,
+}
+
+/// The file that `CUDA_CHECKPOINT_JOB_FILE` names: the driver's own, and to nobody else does it say anything. It
+/// changes while processes are checkpointed, and a restore wants it as it was after the last of them.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JobFile {
+    /// Absolute.
+    pub path: Name,
+    /// All of it.
+    pub content: Blob,
+    /// Who owns it.
+    pub user: u32,
+    /// Permissions.
+    pub mode: u32,
 }
 
 impl CudaRecord {
@@ -48,6 +66,19 @@ pub fn uuid(bytes: &[u8; 16]) -> String {
     let groups = [(0, 8), (8, 12), (12, 16), (16, 20), (20, 32)];
     let groups: Vec<&str> = groups.iter().filter_map(|&(from, to)| hex.get(from..to)).collect();
     format!("GPU-{}", groups.join("-"))
+}
+
+/// The bytes of a UUID that is written so.
+pub fn uuid_bytes(text: &str) -> Option<[u8; 16]> {
+    let digits: Vec<u8> = text.strip_prefix("GPU-")?.bytes().filter(|&byte| byte != b'-').collect();
+    let mut bytes = [0; 16];
+    if digits.len() != 2 * bytes.len() || !digits.iter().all(u8::is_ascii_hexdigit) {
+        return None;
+    }
+    for (byte, pair) in bytes.iter_mut().zip(digits.as_chunks::<2>().0) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(bytes)
 }
 
 /// How long the driver took, nanoseconds, and what lay between.
@@ -80,5 +111,11 @@ mod tests {
         );
         let bytes = std::array::from_fn(|at| u8::try_from(at).unwrap_or(0) * 17);
         assert_eq!(uuid(&bytes), "GPU-00112233-4455-6677-8899-aabbccddeeff");
+        assert_eq!(uuid_bytes(&uuid(&bytes)), Some(bytes));
+        for wrong in
+            ["", "GPU-", "00112233-4455-6677-8899-aabbccddeeff", "GPU-00112233-4455-6677-8899-aabbccddeefg"]
+        {
+            assert_eq!(uuid_bytes(wrong), None, "{wrong}");
+        }
     }
 }

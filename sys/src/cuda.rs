@@ -74,15 +74,18 @@ pub struct LoadError {
     pub reason: String,
 }
 
+/// Device that was checkpointed, device to restore onto: UUIDs, as a CUcheckpointGpuPair has them (cuda.h 13.0).
+pub type DevicePair = [[u8; 16]; 2];
+
 /// A step of a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Action {
+pub enum Action<'a> {
     /// RUNNING to LOCKED; within so many milliseconds, or for ever if 0.
     Lock(u32),
     /// LOCKED to CHECKPOINTED.
     Checkpoint,
-    /// CHECKPOINTED to LOCKED.
-    Restore,
+    /// CHECKPOINTED to LOCKED; onto these devices, or the same ones if there are none.
+    Restore(&'a [DevicePair]),
     /// LOCKED to RUNNING.
     Unlock,
 }
@@ -222,7 +225,7 @@ impl Driver {
     }
 
     /// One step of the process `pid`.
-    pub fn act(&self, action: Action, pid: i32) -> i32 {
+    pub fn act(&self, action: Action<'_>, pid: i32) -> i32 {
         let mut arguments = [0_u64; ARGUMENTS / 8];
         let function = match action {
             Action::Lock(timeout_ms) => {
@@ -231,11 +234,18 @@ impl Driver {
                 self.lock
             }
             Action::Checkpoint => self.checkpoint,
-            Action::Restore => self.restore,
+            Action::Restore(pairs) => {
+                // Its first two fields: the address of the pairs, and their number, of 32 bits.
+                if let Some(first) = pairs.first() {
+                    arguments[0] = ptr::from_ref(first).expose_provenance() as u64;
+                    arguments[1] = u64::from(u32::try_from(pairs.len()).unwrap_or(0));
+                }
+                self.restore
+            }
             Action::Unlock => self.unlock,
         };
         // SAFETY: the structure is larger than none of those that a driver reads or writes, and zeroed but for what is
-        // set; it outlives the call.
+        // set; it and the pairs, which the driver only reads, outlive the call.
         function.map_or(NOT_FOUND, |function| unsafe { function(pid, arguments.as_mut_ptr().cast()) })
     }
 

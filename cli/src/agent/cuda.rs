@@ -14,8 +14,9 @@ use holdfast_image::cuda::{CudaRecord, CudaStop};
 use holdfast_image::manifest::StopBreakdown;
 use holdfast_image::record::ProcessRecord;
 use holdfast_image::refusal::Refusal;
+use holdfast_process::cuda::devices::{self, Pair};
 use holdfast_process::cuda::{
-    Closed, CudaUse, Hooks, Libcuda, SuspendError, Suspended, obstacles, restore_all, suspend, uses,
+    Closed, CudaUse, Hooks, Libcuda, SuspendError, Suspended, job_file, obstacles, restore_all, suspend, uses,
 };
 use holdfast_process::rebuild::RebuiltMember;
 use holdfast_process::{Members, refuse_process};
@@ -30,6 +31,9 @@ use std::thread::{self, JoinHandle};
 /// Releases of the driver from this one on checkpoint memory that several processes have (README of NVIDIA's
 /// cuda-checkpoint, "IPC").
 const SHARES_MEMORY: u32 = 610;
+
+/// Which device of this machine is to stand for which of the image: OLD=NEW, with commas between.
+const DEVICES: &str = "HOLDFAST_CUDA_DEVICES";
 
 /// The first number of the driver's release, or 0.
 fn release_number() -> u32 {
@@ -131,27 +135,46 @@ impl Cuda {
             release: release(),
             library: Name::from(first.library.path.as_path()),
             devices: facts.devices,
+            job_file: None,
         };
-        let records = suspended.pids().iter().map(|pid| (*pid, record.clone())).collect();
+        // After the last of them, and before any is restored: then it changes again.
+        let of_process = |pid: &i32| {
+            let job_file = job_file::saved(*pid).map_err(CheckpointError::Failed)?;
+            Ok((*pid, CudaRecord { job_file, ..record.clone() }))
+        };
+        let records = suspended.pids().iter().map(of_process).collect::<Result<_, CheckpointError>>()?;
         Ok(Some(Ready { suspended: suspended.behind(gate), records }))
     }
 
-    /// Before a restart: a driver that cannot be used is told of before anything runs.
+    /// Before a restart: what cannot be restored is told of before anything runs. With what there is to say of it.
     ///
     /// # Errors
     /// It cannot.
-    pub fn prepare(&self, record: &ProcessRecord) -> Result<(), Failure> {
-        let Some(cuda) = record.processes().find_map(|process| process.cuda.as_ref()) else { return Ok(()) };
+    pub fn prepare(&self, record: &ProcessRecord) -> Result<Option<String>, Failure> {
+        let all = || record.processes().filter_map(|process| process.cuda.as_ref());
+        let Some(cuda) = all().next() else { return Ok(None) };
         let path = cuda.library.as_path().to_owned();
         let log = io::stderr().as_fd().try_clone_to_owned();
         let log = log.map_err(|error| Failure::system("duplicating the log", &error))?;
         let driver = Arc::new(AgentDriver::new(&path, self.patience, log));
-        driver.facts().map_err(|why| {
+        let cannot = |why: String| {
             let what = format!("the CUDA state of the program cannot be restored here: {why}");
             Failure::new(Exit::Refused, what)
-        })?;
+        };
+        let here = driver.facts().map_err(cannot)?.devices;
+        let wanted = std::env::var(DEVICES).unwrap_or_default();
+        let pairs = devices::pairs(&cuda.devices, &here, &wanted).map_err(cannot)?;
+        driver.restore_onto(devices::bytes(&pairs));
+        // Processes of a job have the same one, if any.
+        let files: BTreeMap<_, _> =
+            all().filter_map(|one| one.job_file.as_ref()).map(|file| (&file.path, file)).collect();
+        for file in files.values() {
+            job_file::put_back(file).map_err(cannot)?;
+        }
         *self.driver.lock() = Some(driver);
-        Ok(())
+        let others: Vec<String> =
+            pairs.iter().filter(|pair| pair.old != pair.new).map(Pair::to_string).collect();
+        Ok((!others.is_empty()).then(|| format!("restored onto other devices: {}", others.join(", "))))
     }
 
     /// At the end of a restart, when the threads of all processes run: their CUDA state goes back to the devices.
@@ -176,6 +199,8 @@ impl Cuda {
             );
             Failure::new(Exit::Refused, what)
         })?;
+        // They have them from now on.
+        driver.restore_onto(Vec::new());
         // The image was cut with the gates closed.
         members.iter().filter_map(|one| Hooks::of(one.pid, &one.area)).for_each(|hooks| hooks.open());
         tracing::info!("CUDA state restored: {figures:?}");

@@ -215,7 +215,9 @@ fn rebuild_program(
     rebuild::renamed::find(&mut record, &saved_dir);
     accept_replaced(&mut record, &args.accept_replaced);
     rebuild::processor::fit(&mut record);
-    context.cuda.prepare(&record)?;
+    if let Some(note) = context.cuda.prepare(&record)? {
+        context.warn(note);
+    }
     if let Some(link) = link {
         link.tell(&Tell::Ready);
     }

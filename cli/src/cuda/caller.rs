@@ -12,7 +12,7 @@ use crate::exit::Failure;
 use holdfast_image::cuda::{CudaDevice, uuid};
 use holdfast_process::cuda::driver::names;
 use holdfast_process::cuda::{Cause, CudaState, DriverCheckpoint, DriverError, settle_all};
-use holdfast_sys::cuda::{Action, Driver, SUCCESS, describe};
+use holdfast_sys::cuda::{Action, DevicePair, Driver, SUCCESS, describe};
 use holdfast_sys::{attributes, fd, procfs, signals, unix_socket};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -29,10 +29,12 @@ struct Direct {
     driver: Driver,
     /// Ids, with the time of their start: an id may be given again.
     touched: Mutex<BTreeMap<i32, u64>>,
+    /// Onto which devices a restore goes: as the agent has last said.
+    onto: Mutex<Vec<DevicePair>>,
 }
 
 impl Direct {
-    fn act(&self, function: &'static str, action: Action, pid: i32) -> Result<(), DriverError> {
+    fn act(&self, function: &'static str, action: Action<'_>, pid: i32) -> Result<(), DriverError> {
         // Before the call, in which the agent may die. What another caller has begun counts, too.
         if let Some(began) = procfs::start_time(pid) {
             self.touched.lock().insert(pid, began);
@@ -60,7 +62,8 @@ impl DriverCheckpoint for Direct {
         self.act(names::CHECKPOINT, Action::Checkpoint, pid)
     }
     fn restore(&self, pid: i32) -> Result<(), DriverError> {
-        self.act(names::RESTORE, Action::Restore, pid)
+        let onto = self.onto.lock().clone();
+        self.act(names::RESTORE, Action::Restore(&onto), pid)
     }
     fn unlock(&self, pid: i32) -> Result<(), DriverError> {
         self.act(names::UNLOCK, Action::Unlock, pid)?;
@@ -114,7 +117,7 @@ fn load(library: &Path) -> Result<(Direct, Facts), String> {
         can_checkpoint: driver.can_checkpoint(),
         devices: driver.devices().into_iter().map(device).collect(),
     };
-    Ok((Direct { driver, touched: Mutex::default() }, facts))
+    Ok((Direct { driver, touched: Mutex::default(), onto: Mutex::default() }, facts))
 }
 
 /// Whether code of this file may run here: only if no other user, but root, can have written it or put it there. A job
@@ -145,7 +148,10 @@ fn serve(direct: &Direct, agent: &OwnedFd) {
                 direct.act(names::LOCK, Action::Lock(timeout_ms), pid).map(|()| 0)
             }
             Question::Checkpoint { pid } => direct.checkpoint(pid).map(|()| 0),
-            Question::Restore { pid } => direct.restore(pid).map(|()| 0),
+            Question::Restore { pid, onto } => {
+                *direct.onto.lock() = onto;
+                direct.restore(pid).map(|()| 0)
+            }
             Question::Unlock { pid } => direct.unlock(pid).map(|()| 0),
             Question::Over { pid } => {
                 direct.over(pid);

@@ -5,10 +5,11 @@
 //! dropped.
 
 use super::messages::{self, Answer, Facts, Question};
+use crate::exit::Failure;
 use crate::front::launch::{c_string, helper_environment};
 use holdfast_process::cuda::Cause;
 use holdfast_sys::{fd, poll, ptrace, spawn, spawn::Start};
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -114,8 +115,15 @@ impl Drop for Caller {
     }
 }
 
+/// The caller is none of the processes that the driver's job file is about (docs/cuda.md).
+fn environment() -> Result<Vec<CString>, Failure> {
+    let mut all = helper_environment()?;
+    all.retain(|entry| !entry.to_bytes().starts_with(b"CUDA_CHECKPOINT_JOB_FILE="));
+    Ok(all)
+}
+
 fn launch(library: &Path, log: OwnedFd) -> io::Result<(i32, OwnedFd)> {
-    let other = |failure: crate::exit::Failure| io::Error::other(failure.message);
+    let other = |failure: Failure| io::Error::other(failure.message);
     let (ours, theirs) = fd::socketpair(libc::SOCK_SEQPACKET)?;
     let words = ["holdfast", "__cuda", "--agent", "3", "--library"].map(OsStr::new);
     let words = words.into_iter().chain([library.as_os_str()]);
@@ -123,7 +131,7 @@ fn launch(library: &Path, log: OwnedFd) -> io::Result<(i32, OwnedFd)> {
     let start = Start {
         path: c_string(std::env::current_exe()?.as_os_str()).map_err(other)?,
         arguments: words.map(c_string).collect::<Result<_, _>>().map_err(other)?,
-        environment: helper_environment().map_err(other)?,
+        environment: environment().map_err(other)?,
         mask: 0,
         ignored: vec![(libc::SIGPIPE, false), (libc::SIGCHLD, false)],
         closed: Vec::new(),

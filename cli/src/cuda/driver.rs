@@ -8,6 +8,7 @@ use super::client::Caller;
 use super::messages::{Facts, Question};
 use holdfast_process::cuda::driver::names;
 use holdfast_process::cuda::{Cause, CudaState, DriverCheckpoint, DriverError};
+use holdfast_sys::cuda::DevicePair;
 use parking_lot::Mutex;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -52,12 +53,25 @@ pub struct AgentDriver {
     /// Where a caller says what it has to say.
     log: OwnedFd,
     caller: Mutex<Option<Caller>>,
+    /// Onto which devices a restore goes; none: onto those that the process had.
+    onto: Mutex<Vec<DevicePair>>,
 }
 
 impl AgentDriver {
     /// Of this library; nothing is started yet.
     pub fn new(library: &Path, patience: Patience, log: OwnedFd) -> AgentDriver {
-        AgentDriver { library: library.to_owned(), patience, log, caller: Mutex::default() }
+        AgentDriver {
+            library: library.to_owned(),
+            patience,
+            log,
+            caller: Mutex::default(),
+            onto: Mutex::default(),
+        }
+    }
+
+    /// Restores go onto these devices from now on; none: onto those that a process had.
+    pub fn restore_onto(&self, pairs: Vec<DevicePair>) {
+        *self.onto.lock() = pairs;
     }
 
     /// The library.
@@ -136,7 +150,8 @@ impl DriverCheckpoint for AgentDriver {
     }
     fn restore(&self, pid: i32) -> Result<(), DriverError> {
         let deadline = self.patience.checkpoint.max(UNDO);
-        self.ask(names::RESTORE, Question::Restore { pid }, deadline).map(drop)
+        let onto = self.onto.lock().clone();
+        self.ask(names::RESTORE, Question::Restore { pid, onto }, deadline).map(drop)
     }
     fn unlock(&self, pid: i32) -> Result<(), DriverError> {
         self.ask(names::UNLOCK, Question::Unlock { pid }, QUESTION).map(drop)

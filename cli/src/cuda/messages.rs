@@ -4,6 +4,7 @@
 //! [`Question::Over`], which has none; the first message is the caller's [`Answer::Ready`] or [`Answer::Unusable`].
 
 use holdfast_image::cuda::CudaDevice;
+use holdfast_sys::cuda::DevicePair;
 use holdfast_sys::fd;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -14,7 +15,7 @@ use std::os::fd::BorrowedFd;
 const LONGEST: usize = 64 << 10;
 
 /// What the caller is to do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Question {
     /// cuCheckpointProcessGetState.
     State { pid: i32 },
@@ -24,8 +25,8 @@ pub enum Question {
     Lock { pid: i32, timeout_ms: u32 },
     /// cuCheckpointProcessCheckpoint.
     Checkpoint { pid: i32 },
-    /// cuCheckpointProcessRestore.
-    Restore { pid: i32 },
+    /// cuCheckpointProcessRestore; onto these devices, or the same ones if there are none.
+    Restore { pid: i32, onto: Vec<DevicePair> },
     /// cuCheckpointProcessUnlock.
     Unlock { pid: i32 },
     /// The process ends as it is: nobody is to restore it.
@@ -99,9 +100,13 @@ mod tests {
     #[test]
     fn messages_travel_and_what_is_none_is_an_error() {
         let (one, two) = fd::socketpair(libc::SOCK_SEQPACKET).unwrap();
-        let question = Question::Lock { pid: 7, timeout_ms: 10_000 };
-        send(one.as_fd(), &question).unwrap();
-        assert_eq!(receive(two.as_fd()).unwrap(), Some(question));
+        let lock = Question::Lock { pid: 7, timeout_ms: 10_000 };
+        // As many devices as a driver can have.
+        let restore = Question::Restore { pid: i32::MAX, onto: vec![[[255; 16]; 2]; 64] };
+        for question in [lock, restore] {
+            send(one.as_fd(), &question).unwrap();
+            assert_eq!(receive(two.as_fd()).unwrap(), Some(question));
+        }
         send(one.as_fd(), &"something else").unwrap();
         assert!(receive::<Question>(two.as_fd()).is_err());
         drop(one);

@@ -3,6 +3,8 @@
 //! * [`uses`]: which processes use CUDA: what /proc shows of them.
 //! * [`driver`]: the driver's checkpoint API as a trait, [`DriverCheckpoint`].
 //! * [`gate`]: what libholdfast has seen of it in a process, and where its calls wait.
+//! * [`devices`]: which device stands for which of an image.
+//! * [`job_file`]: the driver's file about the processes of a job.
 //! * [`sequence`]: in which order it is called around a cut, and how every failure is undone.
 //!
 //! The order of one checkpoint: the gates of libholdfast closed, and nothing of the program inside the driver; Lock
@@ -10,8 +12,10 @@
 //! threads are threads like others; all threads run again; Restore every process, Unlock every process; the gates open.
 //! See `docs/cuda.md`.
 
+pub mod devices;
 pub mod driver;
 pub mod gate;
+pub mod job_file;
 pub mod sequence;
 pub mod uses;
 

@@ -184,7 +184,8 @@ fn unlocked(driver: &dyn DriverCheckpoint, pid: i32) -> Result<(), String> {
 
 /// What failed, in one line.
 fn together(results: impl Iterator<Item = Result<(), String>>) -> Result<(), String> {
-    let lines: Vec<String> = results.filter_map(Result::err).collect();
+    let mut lines: Vec<String> = results.filter_map(Result::err).collect();
+    lines.dedup();
     if lines.is_empty() { Ok(()) } else { Err(lines.join("; ")) }
 }
 
@@ -216,17 +217,27 @@ pub fn restore_all(
     figures.restore_ns = elapsed_ns(begun);
     fault::point("cuda-restored");
     let begun = Instant::now();
-    let unlocked = step(&|pid| driver.unlock(pid), &|pid| unlocked(driver, pid));
+    // A restore that was said to have succeeded need not have.
+    let unlocked = match &restored {
+        Ok(()) => step(&|pid| driver.unlock(pid), &|pid| settle_all(driver, &[pid])),
+        // Each is told of once.
+        Err(_) => step(&|pid| driver.unlock(pid), &|pid| unlocked(driver, pid)),
+    };
     figures.unlock_ns = elapsed_ns(begun);
     together([restored, unlocked].into_iter())
 }
 
-/// A failure that was made up for is a line in the log.
+/// A failure that was made up for is a line in the log; of one that was not the first cause is told, too.
 fn told(pid: i32, error: &DriverError, settled: Result<(), String>) -> Result<(), String> {
-    if settled.is_ok() && !has_ended(pid) {
-        tracing::warn!("{}: {error}; its state was looked up, and all is well", process(pid));
+    match settled {
+        Ok(()) if has_ended(pid) => {}
+        Ok(()) => {
+            tracing::warn!("{}: {error}; its state was looked up, and all is well", process(pid));
+        }
+        Err(left) if left.contains(&error.to_string()) => return Err(left),
+        Err(left) => return Err(format!("{error}; {left}")),
     }
-    settled
+    Ok(())
 }
 
 /// Processes that are CHECKPOINTED. Dropped, they are brought back to RUNNING.

@@ -5,7 +5,7 @@
  * stubs and the registration that nvcc would generate, around the committed PTX. Both run on mini-cudart
  * (cuda-hooks/stand-in/mini-cudart) or, from nvcc, on NVIDIA's runtime.
  *
- *     PROGRAM [STEPS]
+ *     PROGRAM [STEPS]        so many, and more until it may end (HOLDFAST_TEST_STAY)
  *
  * A step is begun (work is launched), left alone for some time, and ended: device memory is compared with what the host
  * has computed, and a line with its checksum is printed. So host and device of different moments do not go unseen, nor
@@ -146,7 +146,7 @@ UNUSED static int run_steps(
 {
     long steps = number_argument(argc, argv, 1, 50);
     CUDA(cudaDeviceSynchronize());
-    for (long i = 0; i < steps; i++) {
+    for (long i = 0; i < steps || has_to_stay(); i++) {
         begin(i);
         CUDA(cudaGetLastError());
         sleep_ms(QUIET_MS);

@@ -14,6 +14,7 @@ mod crowd;
 mod cuda;
 mod cuda_programs;
 mod cuda_refusals;
+mod cuda_restarts;
 mod file_owners;
 mod garage;
 mod hygiene;

@@ -14,6 +14,8 @@ enum Fault {
     Code(i32),
     /// Carried out, and the answer is lost.
     LostAnswer,
+    /// Not carried out, and said to have been.
+    Lies,
     Hangs,
     Dies,
 }
@@ -41,10 +43,13 @@ impl Fake {
             Some(Fault::Code(code)) => return Err(error(Cause::Code(code))),
             Some(Fault::Hangs) => return Err(error(Cause::Deadline(Duration::from_secs(1)))),
             Some(Fault::Dies) => return Err(error(Cause::CallerEnded)),
-            Some(Fault::LostAnswer) | None => {}
+            Some(Fault::LostAnswer | Fault::Lies) | None => {}
         }
         let mut states = self.states.lock();
         let state = states.entry(pid).or_insert(CudaState::Running);
+        if fault == Some(Fault::Lies) {
+            return Ok(*state);
+        }
         use CudaState::{Checkpointed, Locked, Running};
         *state = match (function, *state) {
             (names::LOCK, Running) | (names::RESTORE, Checkpointed) => Locked,
@@ -153,6 +158,21 @@ fn whatever_call_fails_in_whatever_way_it_is_undone_or_made_up_for() {
         }
         assert!(place >= 10, "{place} calls");
     }
+}
+
+#[test]
+fn a_step_that_was_said_to_be_made_and_was_not_is_noticed() {
+    for function in [names::LOCK, names::CHECKPOINT] {
+        let driver = Arc::new(Fake { broken: Some((function, Fault::Lies)), ..Fake::default() });
+        let Err(SuspendError::Failed(text)) = make(&driver, &uses()) else { unreachable!("{function}") };
+        assert!(text.contains(names::CHECKPOINT), "{text}");
+        assert!(driver.all_are(CudaState::Running), "{function}");
+    }
+    // The first of the two restores: after Lock, Checkpoint and a look at the state of each.
+    let driver = Arc::new(Fake { faults: BTreeMap::from([(6, Fault::Lies)]), ..Fake::default() });
+    let (_, _, result) = make(&driver, &uses()).unwrap().resume(0);
+    assert_eq!((result, driver.places(names::RESTORE)[0]), (Ok(()), 6));
+    assert!(driver.all_are(CudaState::Running));
 }
 
 #[test]

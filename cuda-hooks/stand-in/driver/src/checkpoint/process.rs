@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::job_file::JobFile;
 use super::message::{Operation, Request};
 use crate::code::{Answer, Code};
 use crate::context::CONTEXTS;
@@ -44,15 +45,17 @@ struct Process {
     id: i32,
     name: String,
     plumbing: Option<(OwnedFd, OwnedFd, OwnedFd)>,
+    job_file: Option<JobFile>,
 }
 
 static PROCESS: Mutex<Process> =
-    Mutex::new(Process { state: State::Running, id: 0, name: String::new(), plumbing: None });
+    Mutex::new(Process { state: State::Running, id: 0, name: String::new(), plumbing: None, job_file: None });
 
 /// The driver's pipe and eventfd; called by `cuInit`.
 pub fn open() -> std::io::Result<()> {
     let mut process = PROCESS.lock();
     process.plumbing = Some(system::plumbing()?);
+    process.job_file = JobFile::of_environment()?;
     process.id = system::process_id();
     Ok(())
 }
@@ -139,6 +142,7 @@ fn checkpoint(process: &mut Process, request: &Request) -> Answer {
         return Err(Code::OPERATING_SYSTEM);
     }
     process.name = own_name();
+    process.job_file.as_mut().map_or(Ok(()), JobFile::add)?;
     let keep = settings().keep_ranges;
     physical::detach(keep)?;
     if !keep {
@@ -173,6 +177,7 @@ fn restore(process: &mut Process, request: &Request) -> Answer {
     if !kept {
         space::take_reserved()?;
     }
+    process.job_file.as_mut().map_or(Ok(()), JobFile::take)?;
     physical::attach(request.memory, kept)?;
     device::set_uuid(uuid);
     Ok(())
