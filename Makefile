@@ -60,6 +60,9 @@ loom: ## all interleavings of what runs concurrently: the flush queue, engine sl
 		-p holdfast-pager -p holdfast-preload -p holdfast-cuda-hooks --lib -- interleavings model
 
 e2e: build stand-in ## real programs: checkpoint, kill, restart (tests/); JOBS=N tests at a time
+	$(SAY) "what is expected of a CUDA driver, of one whose memory libholdfast owns"
+	HOLDFAST_CUDA_DATA=library HOLDFAST_NO_AGENT=1 CONFORMANCE_PRELOAD=$(CURDIR)/target/release/libholdfast.so \
+		$(CARGO) test -q --release --locked -p holdfast-stand-in --test conformance
 	$(SAY) "end-to-end tests"
 	$(REAPER) $(CARGO) test --release --locked -p holdfast-tests --lib --test e2e --no-fail-fast \
 		-- --test-threads=$(JOBS)

@@ -15,6 +15,8 @@ use std::path::Path;
 struct Verdict {
     class: String,
     effect: Vec<String>,
+    /// What may be answered without the driver.
+    served: Option<String>,
     reason: String,
 }
 
@@ -63,7 +65,10 @@ fn read_table(text: &str) -> Result<BTreeMap<String, Verdict>, Box<dyn Error>> {
             if !["forward", "resolve", "gate", "work", "track", "refuse"].contains(&class.as_str()) {
                 return Err(format!("functions.txt: {class} is no class").into());
             }
-            current = Some(Verdict { class, effect: words.collect(), reason: reason.trim().to_owned() });
+            let (served, effect): (Vec<String>, Vec<String>) =
+                words.partition(|word| word.starts_with("served="));
+            let served = served.first().map(|word| word.trim_start_matches("served=").to_owned());
+            current = Some(Verdict { class, effect, served, reason: reason.trim().to_owned() });
             continue;
         }
         for name in line.split_whitespace() {
@@ -111,6 +116,26 @@ fn source(text: &str) -> Result<String, Box<dyn Error>> {
     })
 }
 
+/// The expression of what is served: a name of `arena::Served`, and the number that may come with it.
+fn served(verdict: &Verdict) -> Result<String, Box<dyn Error>> {
+    let word = verdict.served.as_deref().unwrap_or_default();
+    let (name, argument) = word.split_once(':').unwrap_or((word, ""));
+    let known = match name {
+        "alloc" => "Alloc",
+        "alloc-pitch" => "AllocPitch",
+        "free" => "Free",
+        "free-async" => "FreeAsync",
+        "address-range" => "AddressRange",
+        "attribute" => "Attribute",
+        "attributes" => "Attributes",
+        "set-attribute" => "SetAttribute",
+        "mapping" => return Ok(format!("Served::Mapping({})", argument.parse::<u8>()?)),
+        "share" => "Share",
+        _ => return Err(format!("functions.txt: {word} is not served").into()),
+    };
+    Ok(format!("Served::{known}"))
+}
+
 fn kinds(list: &str) -> String {
     let bits: Vec<String> = list.split(',').map(|kind| format!("1 << CudaKind::{kind}")).collect();
     if bits.is_empty() { "0".to_owned() } else { bits.join(" | ") }
@@ -140,6 +165,7 @@ fn effect(words: &[String]) -> Result<String, Box<dyn Error>> {
     }
     let name = words.first().map_or("", String::as_str);
     Ok(match name {
+        "" => "Effect::Nothing",
         "addresses" => "Effect::Addresses",
         "tables" => "Effect::Tables",
         "initialised" => "Effect::Initialised",
@@ -229,6 +255,9 @@ fn wrappers(symbols: &[Symbol<'_>], verdicts: &BTreeMap<String, Verdict>) -> Res
             .collect();
         let arguments = arguments.join(", ");
         let how = match verdict.class.as_str() {
+            "gate" | "track" | "refuse" if verdict.served.is_some() => {
+                format!("served {} => {}", effect(&verdict.effect)?, served(verdict)?)
+            }
             "gate" => "gated 0".to_owned(),
             "work" => "gated 1".to_owned(),
             "resolve" => format!("free {}", effect(&verdict.effect)?),

@@ -6,7 +6,7 @@
 //! driver's checkpoint carries nothing of it, and maps them again (docs/cuda.md).
 
 use core::mem::size_of;
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The words, in memory of libholdfast (.bss): part of every image, cleared in a child made by fork.
 /// [`crate::CudaArea`] has its address from the first allocation that libholdfast owns; 0: there is none.
@@ -186,6 +186,34 @@ impl CudaData {
             digests: AtomicU64::new(0),
             digest_slots: AtomicU64::new(0),
             key: [const { AtomicU64::new(0) }; 2],
+        }
+    }
+
+    /// All zero again: in a child made by fork.
+    pub fn clear(&self) {
+        let words = [
+            &self.owner,
+            &self.blocks,
+            &self.block_count,
+            &self.block_bytes,
+            &self.requested_bytes,
+            &self.generation,
+            &self.service_thread,
+            &self.state,
+            &self.command,
+            &self.asked,
+            &self.done,
+            &self.result,
+            &self.failed_function,
+            &self.failed_block,
+            &self.copy,
+            &self.copy_len,
+            &self.digests,
+            &self.digest_slots,
+        ];
+        let lists = self.arguments.iter().chain(&self.figures).chain(&self.key);
+        for word in words.into_iter().chain(lists) {
+            word.store(0, Relaxed);
         }
     }
 }

@@ -94,6 +94,7 @@ pub fn forked() {
         &AREA.uncounted_work,
         &AREA.lost,
         &AREA.export_tables,
+        &AREA.data,
     ];
     for word in words.into_iter().chain(&AREA.counts).chain(&AREA.bytes) {
         if word.load(Relaxed) != 0 {

@@ -16,9 +16,10 @@
 
 use crate::table::{self, ROWS, Row};
 use crate::{area, next, platform, thread};
+use core::arch::asm;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem;
-use core::ptr::{null, null_mut};
+use core::ptr::{self, null, null_mut};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
@@ -69,9 +70,25 @@ pub(crate) fn missing() -> u32 {
 /// The wrapper that takes the place of the function at `address`; `address` itself if there is none.
 pub(crate) fn replacement(address: *mut c_void) -> *mut c_void {
     match row_at(address) {
-        Some(row) => crate::wrappers::address(row).unwrap_or(address),
+        Some(row) => wrapper_of(row).unwrap_or(address),
         None => address,
     }
+}
+
+/// The wrapper of a row, if it has one.
+fn wrapper_of(row: usize) -> Option<*mut c_void> {
+    if row >= ROWS.len() {
+        return None;
+    }
+    let table: *const i32;
+    // SAFETY: an address that the linker knows.
+    unsafe {
+        asm!("lea {}, [rip + holdfast_cuda_wrappers]", out(reg) table, options(nomem, nostack, preserves_flags));
+    }
+    // SAFETY: the table (`wrappers.rs`) has one word for each row.
+    let distance = unsafe { table.add(row).read() };
+    (distance != 0)
+        .then(|| ptr::with_exposed_provenance_mut(table.addr().wrapping_add_signed(distance as isize)))
 }
 
 /// A program that was linked with the driver calls the function for the first time.

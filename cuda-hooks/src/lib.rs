@@ -15,6 +15,7 @@
 //! | [`gate`], [`wait`], [`thread`] | who is inside the driver; closing it, and waiting until nothing is inside |
 //! | [`resolve`], [`driver`], [`next`] | looking functions up; the driver's own functions; the C library's `dlsym` |
 //! | [`track`], [`objects`] | what the program has made: what an image has to say, and what forbids one |
+//! | [`arena`] | device memory that libholdfast owns: cuMemAlloc, cuMemFree, questions about pointers |
 //! | [`area`] | the memory that the agent reads; fork |
 //! | [`platform`] | what is asked of the kernel and of preload |
 #![no_std]
@@ -24,6 +25,7 @@
 extern crate std;
 
 pub mod area;
+mod arena;
 pub mod driver;
 pub mod gate;
 mod next;
@@ -44,5 +46,10 @@ mod layout {
 #[cfg(all(test, loom))]
 mod model;
 
-pub use area::forked;
 pub use next::{address_of_dlsym, address_of_dlvsym};
+
+/// In a child made by fork, in its only thread: nothing of the parent's is left.
+pub fn forked() {
+    arena::forked();
+    area::forked();
+}

@@ -4,7 +4,7 @@
 //! same names for the gate.
 //!
 //! # Safety
-//! System calls that get memory of our own; two functions of preload, found by the linker under hidden names, which
+//! System calls that get memory of our own; three functions of preload, found by the linker under hidden names, which
 //! take plain numbers.
 #![allow(unsafe_code)]
 
@@ -140,6 +140,17 @@ pub fn agent_is_there() -> bool {
     let address = of_preload!("holdfast_cuda_agent_is_there");
     // SAFETY: not null, hence preload's function, which has this signature.
     address != 0 && unsafe { core::mem::transmute::<usize, extern "C" fn() -> bool>(address)() }
+}
+
+/// Who is to own device memory, as the environment has it: an owner of `CudaData`; 0: it does not say. Without preload
+/// the driver.
+pub fn wished_owner() -> u64 {
+    let address = of_preload!("holdfast_cuda_owner");
+    if address == 0 {
+        return holdfast_abi::CudaData::BY_DRIVER;
+    }
+    // SAFETY: as above.
+    unsafe { core::mem::transmute::<usize, extern "C" fn() -> u64>(address)() }
 }
 
 /// Tells the agent, by the page of shared variables, where the area is.

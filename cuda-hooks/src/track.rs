@@ -13,7 +13,7 @@
 #![allow(unsafe_code)]
 
 use crate::objects::{self, Object};
-use crate::{area, driver, platform};
+use crate::{area, arena, driver, platform};
 use core::cell::Cell;
 use core::ffi::{c_int, c_uint, c_void};
 use core::mem;
@@ -44,6 +44,8 @@ pub enum Source {
 /// What a row's function does to the objects.
 #[derive(Clone, Copy, Debug)]
 pub enum Effect {
+    /// None.
+    Nothing,
     /// An address in its answer is replaced by its wrapper: cuGetProcAddress(name, &address, ...).
     Addresses,
     /// Counts tables of functions.
@@ -163,6 +165,7 @@ pub fn after(effect: &Effect, arguments: &[usize], result: u32, ended: &Ended) {
 fn apply(effect: &Effect, arguments: &[usize]) {
     let first = argument(arguments, 0) as u64;
     match *effect {
+        Effect::Nothing => {}
         Effect::Addresses => replace_address(argument(arguments, 1)),
         Effect::Tables => {
             area::area().export_tables.fetch_add(1, Relaxed);
@@ -256,6 +259,7 @@ fn context_ended(context: u64, kind: u8) {
         objects::end(CudaKind::CONTEXT, context);
     }
     if context != 0 {
+        arena::context_ended(context);
         objects::end_all(|object| OF_CONTEXT >> object.kind & 1 != 0 && object.context == context);
     }
 }

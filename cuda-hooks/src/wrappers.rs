@@ -14,14 +14,12 @@
 #![allow(unsafe_code)]
 #![allow(non_snake_case)] // the driver's names
 
+use crate::arena::Served;
 use crate::gate;
 use crate::platform::stack_pointer;
 use crate::track::{self, Effect, Source};
-use crate::{area, driver, thread};
-use core::arch::asm;
-use core::ffi::c_void;
+use crate::{area, arena, driver, thread};
 use core::mem;
-use core::ptr;
 use holdfast_abi::{CudaKind, CudaThread};
 
 /// Handles of inter-process communication, which are passed by value on the stack (System V ABI, AMD64, 3.2.3).
@@ -153,6 +151,30 @@ macro_rules! hook {
         leave(call);
         result
     }};
+    (@served $row:literal $real:ident [$($name:ident: w),*] $effect:expr => $served:expr) => {{
+        const EFFECT: Effect = $effect;
+        let call = enter($row, 0);
+        let arguments: [usize; _] = [$($name),*];
+        let ended = track::before(&EFFECT, &arguments);
+        let ask = |change: Option<(usize, usize)>| {
+            let mut arguments = arguments;
+            if let Some((index, value)) = change
+                && let Some(place) = arguments.get_mut(index)
+            {
+                *place = value;
+            }
+            let [$($name),*] = arguments;
+            // SAFETY: the program's own call, or one with another address that the driver may be asked about.
+            unsafe { $real($($name),*) }
+        };
+        let result = match arena::serve($served, &arguments, &ask) {
+            Some(result) => result,
+            None => ask(None),
+        };
+        track::after(&EFFECT, &arguments, result, &ended);
+        leave(call);
+        result
+    }};
     (@free $row:literal $real:ident [$($name:ident: $kind:ident),*] $effect:expr) => {{
         const EFFECT: Effect = $effect;
         let arguments: [usize; _] = [$(word!($kind $name)),*];
@@ -164,19 +186,3 @@ macro_rules! hook {
 }
 
 include!(concat!(env!("OUT_DIR"), "/wrappers.rs"));
-
-/// The wrapper of a row, if it has one.
-pub fn address(row: usize) -> Option<*mut c_void> {
-    if row >= crate::table::ROWS.len() {
-        return None;
-    }
-    let table: *const i32;
-    // SAFETY: an address that the linker knows.
-    unsafe {
-        asm!("lea {}, [rip + holdfast_cuda_wrappers]", out(reg) table, options(nomem, nostack, preserves_flags));
-    }
-    // SAFETY: the table has one word for each row.
-    let distance = unsafe { table.add(row).read() };
-    (distance != 0)
-        .then(|| ptr::with_exposed_provenance_mut(table.addr().wrapping_add_signed(distance as isize)))
-}

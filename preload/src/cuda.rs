@@ -1,8 +1,8 @@
 //! What `cuda-hooks/` needs of this library: the way to the agent. It may use `abi` only, so the linker joins the two
 //! by hidden names.
 //!
-//! Runs in: the host program: [`announce`] when the CUDA driver is found, [`agent_is_there`] in a thread that waits at
-//! the closed gate. Invariants: as `agent.rs`.
+//! Runs in: the host program: [`announce`] when the CUDA driver is found, [`owner`] at the first allocation,
+//! [`agent_is_there`] then and in a thread that waits at the closed gate. Invariants: as `agent.rs`.
 //!
 //! # Safety
 //! The hidden names are jumps to functions of this file, whose types `cuda-hooks/src/platform.rs` has, too.
@@ -10,7 +10,8 @@
 
 use crate::{agent, host, shared};
 use core::sync::atomic::Ordering::Release;
-use holdfast_abi::SharedPage;
+use holdfast_abi::environment::{CUDA_DATA_DRIVER, CUDA_DATA_LIBRARY, ENV_CUDA_DATA};
+use holdfast_abi::{CudaData, SharedPage};
 
 /// Whether an agent answers.
 extern "C" fn agent_is_there() -> bool {
@@ -20,6 +21,17 @@ extern "C" fn agent_is_there() -> bool {
 /// Where the area of the CUDA hooks is.
 extern "C" fn announce(area: u64) {
     shared::word(SharedPage::CUDA_AREA).store(area, Release);
+}
+
+/// Who is to own device memory: [`ENV_CUDA_DATA`].
+extern "C" fn owner() -> u64 {
+    if host::variable_is(ENV_CUDA_DATA, CUDA_DATA_DRIVER) {
+        CudaData::BY_DRIVER
+    } else if host::variable_is(ENV_CUDA_DATA, CUDA_DATA_LIBRARY) {
+        CudaData::BY_LIBRARY
+    } else {
+        CudaData::UNDECIDED
+    }
 }
 
 /// In a child made by fork: what its parent made at the driver is not its own.
@@ -43,7 +55,13 @@ core::arch::global_asm!(
     ".type holdfast_cuda_announce, @function",
     "holdfast_cuda_announce: jmp {announce}",
     ".size holdfast_cuda_announce, . - holdfast_cuda_announce",
+    ".hidden holdfast_cuda_owner",
+    ".globl holdfast_cuda_owner",
+    ".type holdfast_cuda_owner, @function",
+    "holdfast_cuda_owner: jmp {owner}",
+    ".size holdfast_cuda_owner, . - holdfast_cuda_owner",
     ".popsection",
     is_there = sym agent_is_there,
     announce = sym announce,
+    owner = sym owner,
 );

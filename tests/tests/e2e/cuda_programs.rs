@@ -1,5 +1,6 @@
-//! The CUDA programs of `tests/programs/cuda` on the stand-in driver, without Holdfast: right, and the same in every
-//! order in which the stand-in lets streams and threads run.
+//! The CUDA programs of `tests/programs/cuda` on the stand-in driver, without Holdfast, and with libholdfast alone,
+//! which owns their device memory: right, and the same in every order in which the stand-in lets streams and threads
+//! run.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -23,9 +24,22 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("vmm", &["5"]),
 ];
 
-fn output(bed: &Bed, name: &str, arguments: &[&str], seed: &str) -> Result<String> {
+/// Who has the memory of cuMemAlloc.
+#[derive(Clone, Copy)]
+enum Memory {
+    /// The driver: there is no libholdfast.
+    Drivers,
+    /// libholdfast.
+    Ours,
+}
+
+fn output(bed: &Bed, (name, arguments): (&str, &[&str]), seed: &str, memory: Memory) -> Result<String> {
     let mut command = bed.command(&bed.kit().cuda_program(name));
     command.args(arguments).env("LD_LIBRARY_PATH", bed.kit().stand_in()?).env("STAND_IN_SEED", seed);
+    if let Memory::Ours = memory {
+        command.env("LD_PRELOAD", bed.kit().library()).env("HOLDFAST_CUDA_DATA", "library");
+        command.env("HOLDFAST_NO_AGENT", "1");
+    }
     let ended = bed.output(command, PATIENCE)?.success().with_context(|| name.to_owned())?;
     ensure!(ended.stdout.ends_with("PASS\n"), "{name}: {}", ended.stdout);
     Ok(ended.stdout)
@@ -38,10 +52,12 @@ fn every_order_gives_the_same() {
     each_user(|bed| {
         let seed = if bed.user() == User::Root { "1" } else { "2" };
         for (name, arguments) in PROGRAMS {
-            let found = output(bed, name, arguments, seed)?;
-            let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-            let first = seen.entry(name).or_insert_with(|| found.clone());
-            ensure!(found == *first, "{name}: two runs differ:\n{first}\n{found}");
+            for memory in [Memory::Drivers, Memory::Ours] {
+                let found = output(bed, (name, arguments), seed, memory)?;
+                let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+                let first = seen.entry(name).or_insert_with(|| found.clone());
+                ensure!(found == *first, "{name}: two runs differ:\n{first}\n{found}");
+            }
         }
         Ok(())
     });

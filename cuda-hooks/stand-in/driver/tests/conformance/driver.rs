@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 
 /// Names the real driver's library: then the suite runs there.
 const LIBRARY: &str = "CONFORMANCE_LIBCUDA";
+/// Names a library that every test's process loads before all others: then the suite is about what that makes of the
+/// driver.
+const PRELOAD: &str = "CONFORMANCE_PRELOAD";
 const CHILD: &str = "CONFORMANCE_CHILD";
 const LONGEST: Duration = Duration::from_secs(120);
 
@@ -175,7 +178,9 @@ pub struct Output {
 /// Runs one test of this program as a child.
 pub fn run(name: &str, environment: &[(&str, &str)]) -> Output {
     use std::os::unix::process::ExitStatusExt;
+    let preload = std::env::var(PRELOAD).map(|library| ("LD_PRELOAD", library));
     let mut child = Command::new(std::env::current_exe().unwrap())
+        .envs(preload)
         .args([name, "--exact", "--nocapture", "--include-ignored", "--test-threads=1"])
         .env(CHILD, name)
         .envs(environment.iter().copied())

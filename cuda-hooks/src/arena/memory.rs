@@ -1,0 +1,234 @@
+//! Allocating and freeing: what the program's calls do instead of the driver's functions.
+//!
+//! Called by: `mod.rs`, inside the gate, any thread. The order of a block's life: its addresses are taken, physical
+//! memory is made and mapped there, and only then it is in force; it goes out of force, is unmapped, and only then its
+//! addresses are free. Invariants: cuMemFree waits until the block's context has done its work, as the driver's does
+//! (not promised, relied on by everyone); memory that other work may use is not given out again before. Anything that
+//! is not possible is the driver's affair: `None`, and its own function is called.
+//! Fails by: the driver's error of a wait, with the memory freed; memory that stays taken, where the lock cannot be had
+//! or the driver does not unmap.
+
+use super::calls::{self, SUCCESS};
+use super::small::{Entry, GRANULE};
+use super::tables::{self, Found, Leaving, Plan};
+use crate::{area, objects};
+use core::ops::RangeInclusive;
+use core::sync::atomic::Ordering::Relaxed;
+use holdfast_abi::{CudaData, CudaKind};
+
+/// CUDA_ERROR_INVALID_VALUE.
+pub const INVALID_VALUE: u32 = 1;
+/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED to ..._WRONG_THREAD: the call is not allowed while streams are captured.
+const CAPTURE: RangeInclusive<u32> = 900..=908;
+/// A thread that is slower than others each time lets the driver allocate.
+const TRIES: u32 = 8;
+/// Addresses of a device are as many as it has memory, times this: what is freed leaves gaps.
+const SPREAD: u64 = 4;
+/// Most that are freed together.
+const TOGETHER: usize = 32;
+
+/// Whether a stream is being captured: then the driver decides what is allowed.
+pub fn captures() -> bool {
+    area::count(CudaKind::CAPTURE).0.load(Relaxed) != 0
+}
+
+/// Allocates in the context of the calling thread.
+pub fn allocate(bytes: u64) -> Option<u64> {
+    if bytes == 0 || captures() {
+        return None;
+    }
+    let owner = owner()?;
+    if !calls::is_healthy() {
+        return None;
+    }
+    if !tables::is_small(bytes) {
+        return make(owner, bytes.checked_next_multiple_of(GRANULE)?, bytes);
+    }
+    for _ in 0..TRIES {
+        if let Some(address) = tables::locked(|tables| tables.take_small(owner, bytes))? {
+            return Some(address);
+        }
+        make(owner, GRANULE, 0)?;
+    }
+    None
+}
+
+/// The entry of the context of the calling thread; entered if it can have memory of ours.
+fn owner() -> Option<usize> {
+    let context = calls::current_context();
+    if context == 0 {
+        return None;
+    }
+    let known = tables::locked(|tables| tables.owner(context))?;
+    if known.is_some() {
+        return known;
+    }
+    // Of others (green contexts, contexts of another library) it is not known when they end.
+    let is_primary = |object: &objects::Object| object.kind == CudaKind::PRIMARY && object.value == context;
+    if !objects::has(CudaKind::CONTEXT, context) && !objects::any(is_primary) {
+        return None;
+    }
+    let device = calls::current_device().ok()?;
+    let has = match tables::locked(|tables| tables.has_arena(device))? {
+        Some(has) => has,
+        None => reserve(device)?,
+    };
+    if has { tables::locked(|tables| tables.add_owner(context, device))? } else { None }
+}
+
+/// Reserves the addresses of a device, if it can have memory at addresses of ours.
+fn reserve(device: i32) -> Option<bool> {
+    let rdma = calls::attribute(device, calls::RDMA_SUPPORTED) != 0;
+    let fits = calls::attribute(device, calls::VMM_SUPPORTED) != 0
+        && calls::granularity(device, rdma).is_ok_and(|unit| unit != 0 && GRANULE.is_multiple_of(unit));
+    let bytes = calls::total_memory(device)
+        .ok()
+        .filter(|_| fits)
+        .and_then(|total| total.checked_next_multiple_of(GRANULE)?.checked_mul(SPREAD))
+        .unwrap_or(0);
+    let base = if bytes == 0 { 0 } else { calls::reserve(bytes, GRANULE).unwrap_or(0) };
+    // Where another thread was faster its addresses hold; ours are in vain, and no memory.
+    tables::locked(|tables| {
+        let _ = tables.add_arena(device, base, if base == 0 { 0 } else { bytes }, rdma);
+        tables.has_arena(device)
+    })?
+}
+
+/// Makes a block of so many bytes, for one allocation of `requested`, or, if that is 0, for small ones.
+fn make(owner: usize, bytes: u64, requested: u64) -> Option<u64> {
+    let plan = tables::locked(|tables| tables.plan(owner, bytes))??;
+    let Some(handle) = physical(&plan).or_else(|| give_way().then(|| physical(&plan))?) else {
+        tables::locked(|tables| tables.cancel(&plan));
+        return None;
+    };
+    if tables::locked(|tables| tables.publish(&plan, handle, requested)) == Some(true) {
+        return Some(plan.address);
+    }
+    if unmap(plan.address, plan.bytes, handle) {
+        tables::locked(|tables| tables.cancel(&plan));
+    }
+    None
+}
+
+/// Physical memory at the addresses of a plan.
+fn physical(plan: &Plan) -> Option<u64> {
+    let handle = calls::create(plan.device, plan.rdma, plan.bytes).ok()?;
+    if calls::map(plan.address, plan.bytes, handle).is_err() {
+        let _ = calls::release(handle);
+        return None;
+    }
+    if calls::allow(plan.address, plan.bytes, plan.device).is_err() {
+        unmap(plan.address, plan.bytes, handle);
+        return None;
+    }
+    Some(handle)
+}
+
+fn unmap(address: u64, bytes: u64, handle: u64) -> bool {
+    let unmapped = calls::unmap(address, bytes).is_ok();
+    let _ = calls::release(handle);
+    unmapped
+}
+
+/// Unmaps a block that has left, and frees its addresses.
+fn finish(leaving: &Leaving) {
+    if unmap(leaving.address, leaving.bytes, leaving.handle) {
+        tables::locked(|tables| tables.left(leaving));
+    }
+}
+
+/// Gives back what only we keep; whether that was anything.
+fn give_way() -> bool {
+    let mut gave = false;
+    while let Some(Some(found)) = tables::locked(|tables| tables.take_pending(None)) {
+        let _ = calls::synchronize(found.context);
+        release(found.start);
+        gave = true;
+    }
+    while let Some(Some(leaving)) = tables::locked(tables::Tables::leave_empty) {
+        finish(&leaving);
+        gave = true;
+    }
+    gave
+}
+
+fn release(address: u64) {
+    if let Some(Some(leaving)) = tables::locked(|tables| tables.release(address)) {
+        finish(&leaving);
+    }
+}
+
+/// The allocation that begins at an address, marked as freed; `Err`: the result of the call.
+fn end(address: u64) -> Result<Found, u32> {
+    tables::locked(|tables| {
+        let found = tables.find(address).filter(|found| found.start == address);
+        let found = found.filter(|found| found.flags & Entry::ENDED == 0).ok_or(INVALID_VALUE)?;
+        tables.flag(&found, Entry::ENDED, 0);
+        Ok(found)
+    })
+    // What cannot be looked up stays taken.
+    .unwrap_or(Err(SUCCESS))
+}
+
+fn take_back(found: &Found) {
+    tables::locked(|tables| tables.flag(found, 0, Entry::ENDED));
+}
+
+/// Frees memory of ours: cuMemFree(address).
+pub fn free(address: u64, real: impl FnOnce() -> u32) -> u32 {
+    let found = match end(address) {
+        Ok(found) => found,
+        Err(result) => return result,
+    };
+    if captures() {
+        // An address that the driver has not allocated: what it says of it, it says of the capture before.
+        let result = real();
+        if CAPTURE.contains(&result) {
+            take_back(&found);
+            return result;
+        }
+        // Nobody may wait now; another cuMemFree will.
+        if tables::locked(|tables| tables.keep_pending(address)) == Some(true) {
+            return SUCCESS;
+        }
+    }
+    // What was freed before this wait is unused after it, too.
+    let mut others = [0; TOGETHER];
+    for place in &mut others {
+        let next = tables::locked(|tables| tables.take_pending(Some(found.context)));
+        *place = next.flatten().map_or(0, |found| found.start);
+    }
+    let result = calls::synchronize(found.context).err().unwrap_or(SUCCESS);
+    release(address);
+    others.into_iter().filter(|other| *other != 0).for_each(release);
+    result
+}
+
+/// The same behind the work of a stream: cuMemFreeAsync(address, stream). Nobody waits here.
+pub fn free_in_stream(address: u64, real: impl FnOnce() -> u32) -> u32 {
+    if captures() {
+        return real();
+    }
+    match end(address) {
+        Ok(found) if tables::locked(|tables| tables.keep_pending(address)) != Some(true) => {
+            let result = calls::synchronize(found.context).err().unwrap_or(SUCCESS);
+            release(address);
+            result
+        }
+        Ok(_) => SUCCESS,
+        Err(result) => result,
+    }
+}
+
+/// All memory of a context ends with it.
+pub fn context_ended(context: u64) {
+    while let Some(Some(leaving)) = tables::locked(|tables| tables.leave_of(context)) {
+        finish(&leaving);
+    }
+    tables::locked(|tables| tables.remove_owner(context));
+}
+
+/// Who makes the physical memory: decided once.
+pub fn is_owned() -> bool {
+    super::words().owner.load(Relaxed) == CudaData::BY_LIBRARY
+}
