@@ -106,6 +106,8 @@ garage: ## images on three Garage nodes, one of them killed (builds the server, 
 
 test-full: deps check unit loom miri deny fuzz-check s3 garage nvcc build stand-in
 test-full: ## the long form: ten rounds, 200 deaths, 1000 flipped bits (hours)
+	$(SAY) "policies on a device, long form"
+	HOLDFAST_TEST_FULL=1 $(CARGO) test --release --locked -p holdfast-stand-in --test hierarchy
 	$(SAY) "end-to-end tests, long form"
 	HOLDFAST_TEST_FULL=1 $(REAPER) $(CARGO) test --release --locked -p holdfast-tests --lib --test e2e --no-fail-fast \
 		-- --test-threads=$(JOBS)

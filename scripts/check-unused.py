@@ -17,7 +17,6 @@ from check_common import ROOT, code_only, finish, read, tracked
 # (crate's folder, dependency, why it has to be there though no source names it)
 EXCEPTIONS = [
     ("tiers", "reqwest", "chooses the TLS of the client inside object_store, which is named nowhere else"),
-    ("cuda-hooks/stand-in/driver", "holdfast-tiers", "benches/device, of which its test and its measurement are made"),
 ]
 
 

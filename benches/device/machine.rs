@@ -6,7 +6,7 @@
 //! (`rivals.rs`) is copied there at once and takes no time.
 //! Every restore is compared with what was written.
 
-use crate::clock::Timed;
+use crate::clock::{Member, State, Timed};
 use crate::memory::{End, Hand, Memory, Slot};
 use crate::simulator::{Engine, Op, Outcome};
 use holdfast_tiers::policy::{Action, Event, Place, SegmentId, Transfer, transfer_ns};
@@ -16,6 +16,8 @@ use std::sync::Arc;
 
 /// Threads of the links: number of the link, and whether it is the one downwards.
 const LANES: [(usize, bool); 4] = [(1, true), (1, false), (2, true), (2, false)];
+/// The thread that makes a copy: an index of those, or the application's.
+const APPLICATION: usize = LANES.len();
 /// A multiple of 8.
 const NOISE: usize = 1 << 20;
 
@@ -71,9 +73,9 @@ pub fn run(setup: &Setup, file: File, engine: Box<dyn Engine + Send>, program: &
         shared: Timed::new(inner, LANES.len() + 1, setup.is_real),
     };
     std::thread::scope(|scope| {
-        for (link, is_down) in LANES {
+        for thread in 0..LANES.len() {
             let machine = &machine;
-            scope.spawn(move || machine.serve(link, is_down));
+            scope.spawn(move || machine.serve(thread));
         }
         machine.application(program)
     })
@@ -112,6 +114,13 @@ impl Inner {
     }
 }
 
+fn thread_of(transfer: &Transfer) -> usize {
+    let lane = (transfer.link(), transfer.is_down());
+    let is_application = [transfer.from, transfer.to].contains(&Place::Application);
+    let place = LANES.iter().position(|known| *known == lane).filter(|_| !is_application);
+    place.unwrap_or(APPLICATION)
+}
+
 fn segment(event: &Event) -> Option<SegmentId> {
     match event {
         Event::Restore(id) | Event::Hint(id) => Some(*id),
@@ -132,10 +141,12 @@ impl Machine<'_> {
         }
         let actions = state.engine.step(now, event);
         self.obey(&mut state, now, actions, segment(&event));
-        self.shared.change(&mut state);
+        if state.engine.is_flushed() {
+            self.shared.wake(&mut state, APPLICATION);
+        }
     }
 
-    fn obey(&self, inner: &mut Inner, now: u64, actions: Vec<Action>, of_event: Option<SegmentId>) {
+    fn obey(&self, inner: &mut State<Inner>, now: u64, actions: Vec<Action>, of_event: Option<SegmentId>) {
         for action in &actions {
             if let Action::Erase(id, tier) = action {
                 inner.tiers[*tier].remove(id);
@@ -153,16 +164,17 @@ impl Machine<'_> {
                     let reads_slowest = !transfer.is_down() && transfer.from == Place::Tier(2);
                     inner.slowest_reads += u64::from(reads_slowest);
                     inner.due.push((transfer, now));
+                    self.shared.wake(inner, thread_of(&transfer));
                 }
                 Action::Wake(_) | Action::Lost(_) => panic!("{action:?}, but no copy fails"),
             }
         }
     }
 
-    /// Makes a copy that is due, if there is one.
-    fn copy(&self, hand: &mut Hand, is_mine: impl Fn(&Transfer) -> bool) -> bool {
+    /// Makes a copy that is due for this thread, if there is one.
+    fn copy(&self, member: &Member<'_, Inner>, hand: &mut Hand, thread: usize) -> bool {
         let mut state = self.shared.lock();
-        let Some(index) = state.due.iter().position(|(transfer, _)| is_mine(transfer)) else {
+        let Some(index) = state.due.iter().position(|(transfer, _)| thread_of(transfer) == thread) else {
             return false;
         };
         let (transfer, decided) = state.due.remove(index);
@@ -174,47 +186,39 @@ impl Machine<'_> {
         drop(state);
         self.memory.copy(hand, &from, &to);
         let took = transfer_ns(transfer.bytes, self.setup.rates[transfer.link()]);
-        self.shared.sleep_until(&mut self.shared.lock(), decided + took);
+        member.sleep_until(decided + took);
         drop((from, to));
         self.step(Event::Copied(transfer));
         true
     }
 
-    /// The thread of one direction of a link.
-    fn serve(&self, link: usize, is_down: bool) {
-        let _member = self.shared.enter();
-        let mut hand = self.memory.hand();
-        let is_mine = |transfer: &Transfer| {
-            let application = [transfer.from, transfer.to].contains(&Place::Application);
-            !application && (transfer.link(), transfer.is_down()) == (link, is_down)
-        };
-        loop {
-            if self.copy(&mut hand, is_mine) {
-                continue;
-            }
-            let mut state = self.shared.lock();
+    /// Waits for a copy that is due for this thread; `false`: there will be none.
+    fn wait(&self, member: &Member<'_, Inner>, thread: usize) -> bool {
+        let mut state = self.shared.lock();
+        while !state.due.iter().any(|(transfer, _)| thread_of(transfer) == thread) {
             if state.stopping {
-                return;
+                return false;
             }
-            if !state.due.iter().any(|(transfer, _)| is_mine(transfer)) {
-                self.shared.wait(&mut state, None);
-            }
+            member.wait(&mut state);
+        }
+        true
+    }
+
+    /// The thread of one direction of a link.
+    fn serve(&self, thread: usize) {
+        let member = self.shared.enter(thread);
+        let mut hand = self.memory.hand();
+        while self.wait(&member, thread) {
+            self.copy(&member, &mut hand, thread);
         }
     }
 
     /// Makes the copy of a segment from or to the application, and says how long that and the wait for it took.
-    fn blocked(&self, hand: &mut Hand, segment: SegmentId, event: Event) -> u64 {
+    fn blocked(&self, member: &Member<'_, Inner>, hand: &mut Hand, event: Event) -> u64 {
         let since = self.shared.now(&self.shared.lock());
         self.step(event);
-        let is_mine = |transfer: &Transfer| {
-            transfer.segment == segment && [transfer.from, transfer.to].contains(&Place::Application)
-        };
-        while !self.copy(hand, is_mine) {
-            let mut state = self.shared.lock();
-            if !state.due.iter().any(|(transfer, _)| is_mine(transfer)) {
-                self.shared.wait(&mut state, None);
-            }
-        }
+        self.wait(member, APPLICATION);
+        self.copy(member, hand, APPLICATION);
         self.shared.now(&self.shared.lock()) - since
     }
 
@@ -227,7 +231,7 @@ impl Machine<'_> {
     }
 
     fn application(&self, program: &[Op]) -> Outcome {
-        let _member = self.shared.enter();
+        let member = self.shared.enter(APPLICATION);
         let mut hand = self.memory.hand();
         let mut found = vec![0; self.setup.bytes];
         let (mut outcome, mut resumed) = (Outcome::default(), 0);
@@ -237,14 +241,14 @@ impl Machine<'_> {
                     if let Some(&Op::Write(segment, _)) = program.get(index + 1) {
                         hand.write(&self.content(segment), self.memory.buffer());
                     }
-                    self.shared.sleep_until(&mut self.shared.lock(), resumed + ns);
+                    member.sleep_until(resumed + ns);
                 }
                 Op::Write(segment, bytes) => {
                     let event = Event::Write { segment, bytes, discardable: true };
-                    outcome.writes_ns += self.blocked(&mut hand, segment, event);
+                    outcome.writes_ns += self.blocked(&member, &mut hand, event);
                 }
                 Op::Restore(segment) => {
-                    outcome.restores_ns += self.blocked(&mut hand, segment, Event::Restore(segment));
+                    outcome.restores_ns += self.blocked(&member, &mut hand, Event::Restore(segment));
                     resumed = self.shared.now(&self.shared.lock());
                     hand.read(self.memory.buffer(), &mut found);
                     assert!(found == self.content(segment), "{segment:?} has other bytes");
@@ -252,25 +256,24 @@ impl Machine<'_> {
                 }
                 Op::Hint(segment) => self.step(Event::Hint(segment)),
                 Op::StartPrefetch => self.step(Event::StartPrefetch),
-                Op::WaitFlushed => self.wait_flushed(),
+                Op::WaitFlushed => self.wait_flushed(&member),
                 Op::Barrier => {}
             }
             resumed = self.shared.now(&self.shared.lock());
         }
         let mut state = self.shared.lock();
         state.stopping = true;
-        self.shared.change(&mut state);
+        (0..LANES.len()).for_each(|thread| self.shared.wake(&mut state, thread));
         Outcome { slowest_reads: state.slowest_reads, ..outcome }
     }
 
-    fn wait_flushed(&self) {
+    fn wait_flushed(&self, member: &Member<'_, Inner>) {
         let mut state = self.shared.lock();
         let now = self.shared.now(&state);
         let actions = state.engine.drain(now);
         self.obey(&mut state, now, actions, None);
-        self.shared.change(&mut state);
         while !state.engine.is_flushed() {
-            self.shared.wait(&mut state, None);
+            member.wait(&mut state);
         }
     }
 }

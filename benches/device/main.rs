@@ -38,7 +38,7 @@ fn main() {
     );
     println!("{}|", "| --- ".repeat(7));
     for words in cells.split_whitespace() {
-        let cell = Cell::new(words, 64, true);
+        let cell = Cell::new(words, 64, workload::COUNT, true);
         let (mut foretold, mut found) = (Vec::new(), Vec::new());
         for policy in ALL {
             let simulated = cell.simulated(policy);

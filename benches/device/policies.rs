@@ -33,17 +33,18 @@ pub struct Cell {
 
 impl Cell {
     /// `words`: phases, order, hints, as `WAIT/irregular/all`. Bytes and rates are divided by `part`; the device's
-    /// link has at most 2 GB/s, which memory takes.
-    pub fn new(words: &str, part: u64, is_real: bool) -> Cell {
+    /// link has 128 GB/s by that, which memory takes. Of the segments there are `count`, and as much less cache.
+    pub fn new(words: &str, part: u64, count: u64, is_real: bool) -> Cell {
         let words: Vec<&str> = words.split('/').collect();
         let &[phases, order_name, hints] = &words[..] else { panic!("{words:?}: PHASES/ORDER/HINTS") };
-        let sizes: Vec<u64> = sizes(false, part).iter().map(|bytes| bytes / 8 * 8).collect();
-        let order = order(order_name);
+        let mut sizes: Vec<u64> = sizes(false, part).iter().map(|bytes| bytes / 8 * 8).collect();
+        sizes.truncate(count as usize);
+        let order: Vec<SegmentId> = order(order_name).into_iter().filter(|id| id.0 < count).collect();
         let program = program(&sizes, &order, hints, phases == "WAIT");
-        let slots = [DEVICE, HOST].map(|bytes| (bytes / (128 * MB)) as usize);
+        let slots = [DEVICE, HOST].map(|bytes| (bytes / (128 * MB) * count / COUNT) as usize);
         let setup = Setup {
             bytes: sizes[0] as usize,
-            slots: [slots[0], slots[1], COUNT as usize],
+            slots: [slots[0], slots[1], count as usize],
             rates: [128_000 * MB / part, 12_500 * MB / part, 2_000 * MB / part],
             is_real,
         };
