@@ -4,6 +4,7 @@
 #   2. the same under `holdfast run`; `holdfast checkpoint` from outside; kill -9; `holdfast restart`
 #   3. the joined output of 2 must equal that of 1, byte by byte
 # Installs what is missing (apt, as root) and builds. Needs 2 GB of memory and of disk, under 5 minutes from nothing.
+# HOLDFAST_BIN=FOLDER: with the holdfast there; nothing is built. Exit status: 1 when a step fails or output differs.
 set -eu
 cd "$(dirname "$0")/.."
 MIB=${MIB:-512}
@@ -11,13 +12,22 @@ TURNS=${TURNS:-40}
 
 say() { printf '\n==> %s\n' "$*"; }
 now_ms() { echo $(($(date +%s%N) / 1000000)); }
+# fails unless the command in the background still runs: nothing is waited for that cannot come
+still() {
+    kill -0 "$front" 2>/dev/null && return 0
+    status=0
+    wait "$front" || status=$?
+    front=""
+    echo "demo: $1 (status $status)" >&2
+    exit 1
+}
 # value of a number in JSON: field KEY < text
 field() { sed -n "s/.*\"$1\": *\([0-9][0-9]*\).*/\1/p" | head -n 1; }
 
 say "installing what is missing"
 scripts/install-deps.sh build
-make -s build
-PATH=$PWD/target/release:$PATH
+[ -n "${HOLDFAST_BIN:-}" ] || make -s build
+PATH=${HOLDFAST_BIN:-$PWD/target/release}:$PATH
 
 work=$(mktemp -d /tmp/holdfast-demo-XXXXXX)
 front=""
@@ -44,7 +54,7 @@ holdfast run --name demo -- /usr/bin/python3 "$app" "$MIB" "$TURNS" >out &
 front=$!
 lines() { wc -l <out; }
 while [ "$(lines)" -lt $((TURNS / 3)) ]; do
-    kill -0 "$front" 2>/dev/null || { echo "the program ended too early"; exit 1; }
+    still "holdfast run, or the program in it, ended before the checkpoint"
     sleep 0.05
 done
 holdfast list
@@ -53,7 +63,10 @@ pid=$(holdfast list --json | field pid)
 say "holdfast checkpoint demo"
 holdfast checkpoint demo
 at_checkpoint=$(lines)
-while [ "$(lines)" -lt $((TURNS * 2 / 3)) ]; do sleep 0.05; done
+while [ "$(lines)" -lt $((TURNS * 2 / 3)) ]; do
+    still "holdfast run, or the program in it, ended before it was killed"
+    sleep 0.05
+done
 
 say "kill -9 $pid (after $(lines) lines; the image is from line $at_checkpoint or so)"
 kill -9 "$pid"
@@ -67,12 +80,20 @@ start=$(now_ms)
 holdfast restart demo &
 front=$!
 # the output is put back to its length at the checkpoint, and then grows again
-while [ "$(stat -c %s out)" -eq "$size" ]; do sleep 0.002; done
+while [ "$(stat -c %s out)" -eq "$size" ]; do
+    still "holdfast restart ended before the program went on"
+    sleep 0.002
+done
 back=$(stat -c %s out)
-while [ "$(stat -c %s out)" -le "$back" ]; do sleep 0.002; done
+while [ "$(stat -c %s out)" -le "$back" ]; do
+    still "holdfast restart ended before the program printed anything"
+    sleep 0.002
+done
 first=$(($(now_ms) - start))
-wait "$front"
+status=0
+wait "$front" || status=$?
 front=""
+[ "$status" = 0 ] || { echo "demo: the restarted program ended with status $status" >&2; exit 1; }
 
 say "result"
 holdfast show demo
