@@ -2,11 +2,13 @@
 
 PREFIX ?= /usr/local
 CARGO ?= cargo
-RELEASE = target/release
+RELEASE = $(or $(CARGO_TARGET_DIR),target)/release
 # So many tests at a time keep two cores busy: most of them sleep most of the time.
 JOBS ?= 12
+# Signals that are ignored here (nohup, a job in the background of a script) would be ignored in every program tested.
+SIGNALS = env --default-signal
 # Takes note of the end of orphans at once, for whose ids restarts of root wait.
-REAPER = /usr/bin/python3 scripts/reaper.py
+REAPER = $(SIGNALS) /usr/bin/python3 scripts/reaper.py
 SAY = @printf '\n==> %s\n'
 
 .PHONY: help demo build test test-full support check unit loom e2e deps install clean
@@ -15,7 +17,7 @@ SAY = @printf '\n==> %s\n'
 .PHONY: bench-tree bench-policy
 
 help: ## this list
-	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
+	@sed -n 's/^\([a-z0-9 -]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
 
 build: ## the binary and the library, target/release
 	$(SAY) "building holdfast and libholdfast.so"
@@ -50,7 +52,7 @@ check: ## format, lints, order of the house: what each check forbids is in tests
 
 unit: ## tests of the crates
 	$(SAY) "unit tests"
-	$(CARGO) test --release --locked --workspace --exclude holdfast-tests
+	$(SIGNALS) $(CARGO) test --release --locked --workspace --exclude holdfast-tests
 	/usr/bin/python3 -m unittest discover -q -s benches
 
 # A folder of its own: other flags would make cargo build everything anew each time.
@@ -179,9 +181,12 @@ gpu: build ## what a machine with a GPU needs for tests/gpu/run, into target/gpu
 
 install: build ## into PREFIX (default /usr/local)
 	$(SAY) "installing into $(DESTDIR)$(PREFIX)"
-	install -D -m 755 $(RELEASE)/holdfast $(DESTDIR)$(PREFIX)/bin/holdfast
-	install -D -m 755 $(RELEASE)/libholdfast.so $(DESTDIR)$(PREFIX)/lib/holdfast/libholdfast.so
-	install -D -m 644 preload/include/holdfast.h $(DESTDIR)$(PREFIX)/include/holdfast.h
+	@scripts/install.sh $(RELEASE) $(DESTDIR)$(PREFIX)
+
+.PHONY: tarball deb rpm
+tarball deb rpm: build ## what users unpack or install, into target/packages
+	$(SAY) "packing: $@"
+	@scripts/package.sh $@
 
 clean: ## what was built, and the folders of the tests in /tmp
 	$(CARGO) clean

@@ -196,8 +196,7 @@ class Job:
     def status(self):
         """The job's entry in `holdfast list --json`."""
         listed = json.loads(self.bench.holdfast("list", "--json"))
-        jobs = listed["jobs"] if isinstance(listed, dict) else listed
-        return next((job for job in jobs if self.name in (job.get("job"), job.get("name"))), {})
+        return next((job for job in listed["jobs"] if job["job"] == self.name), {})
 
     def wait_end(self, patience=600):
         """Waits until the agent has ended: it finishes the flush that was under way when the program ended."""

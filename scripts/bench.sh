@@ -43,9 +43,8 @@ for key in sys.argv[1].split("."):
     v = v[int(key)] if key.isdigit() else v[key]
 print(v)' "$1"; }
 program_pid() { holdfast list --json | /usr/bin/python3 -c 'import json, sys
-jobs = json.load(sys.stdin)
-jobs = jobs["jobs"] if isinstance(jobs, dict) else jobs
-print(next((j["pid"] for j in jobs if sys.argv[1] in (j.get("job"), j.get("name")) and j.get("pid")), ""))' "$1"; }
+jobs = json.load(sys.stdin)["jobs"]
+print(next((j["pid"] for j in jobs if j["job"] == sys.argv[1] and j["pid"]), ""))' "$1"; }
 wait_for() {
     for _ in $(seq 2000); do if "$@" >/dev/null 2>&1; then return 0; fi; sleep 0.01; done
     echo "no $*" >&2

@@ -1,6 +1,7 @@
 //! The command line: the one definition that help, errors and shell completions come from.
 
 use crate::commands::places::Which;
+use crate::completion::jobs;
 use crate::inherited_fds::InheritedFd;
 use crate::names::{ImageName, parse_image};
 use crate::settings::{
@@ -82,7 +83,7 @@ Examples:
 Exit status: 0 if a checkpoint could be taken, 69 if it would be refused.")]
     Check {
         /// Name of the job, or pid of a process
-        #[arg(value_name = "JOB|PID")]
+        #[arg(value_name = "JOB|PID", add = jobs())]
         program: String,
         /// Print JSON
         #[arg(long)]
@@ -102,6 +103,7 @@ Examples:
     #[command(visible_alias = "status")]
     List {
         /// Name of the job whose images are listed
+        #[arg(add = jobs())]
         job: Option<String>,
         /// List what is on this tier, instead of the store
         #[arg(long, value_name = "ADDRESS")]
@@ -113,7 +115,7 @@ Examples:
     /// Show what an image holds and where its stop time went
     Show {
         /// JOB (the newest image) or JOB@N
-        #[arg(value_name = "JOB[@N]", value_parser = parse_image)]
+        #[arg(value_name = "JOB[@N]", value_parser = parse_image, add = jobs())]
         image: ImageName,
         /// Print JSON
         #[arg(long)]
@@ -126,6 +128,7 @@ Examples:
   holdfast report sim -o - | mail -s sim me@example.org")]
     Report {
         /// Name of the job
+        #[arg(add = jobs())]
         job: String,
         /// File to write; -: standard output
         #[arg(short, long, value_name = "FILE")]
@@ -138,6 +141,7 @@ Examples:
   holdfast logs -f sim              (what is added, until the job ends)")]
     Logs {
         /// Name of the job
+        #[arg(add = jobs())]
         job: String,
         /// Go on with what is added, until the job ends
         #[arg(short, long)]
@@ -146,7 +150,11 @@ Examples:
     /// Follow the state of a running job until it ends
     Watch {
         /// Name of the job
+        #[arg(add = jobs())]
         job: String,
+        /// Print JSON, a line for each change
+        #[arg(long)]
+        json: bool,
     },
     /// Check every byte of images against their checksums, on any tier, and put back what another tier has intact
     #[command(after_help = "\
@@ -162,6 +170,7 @@ Examples:
   holdfast sync --wait sim          (until all is there)")]
     Sync {
         /// Name of the job
+        #[arg(add = jobs())]
         job: String,
         /// Try again until every tier has all that it is to get
         #[arg(long)]
@@ -207,13 +216,18 @@ Examples:
   holdfast doctor --job sim         (with the findings of `holdfast check sim`)")]
     Doctor {
         /// A running job, or the pid of a process, to be looked at as well
-        #[arg(long, value_name = "JOB|PID")]
+        #[arg(long, value_name = "JOB|PID", add = jobs())]
         job: Option<String>,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Print a completion script for a shell
+    /// Print a script for a shell, which then completes options, and names of jobs
+    #[command(after_help = "\
+Examples:
+  holdfast completions bash > ~/.local/share/bash-completion/completions/holdfast
+  source <(holdfast completions zsh)                         (in ~/.zshrc)
+  holdfast completions fish > ~/.config/fish/completions/holdfast.fish")]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
@@ -227,6 +241,12 @@ Examples:
     /// Calls the CUDA driver; started by agents and by `doctor`.
     #[command(name = "__cuda", hide = true)]
     Cuda(CudaArgs),
+    /// Writes the man pages into a folder, for `make install`.
+    #[command(name = "__man", hide = true)]
+    Man {
+        /// The folder.
+        folder: PathBuf,
+    },
     /// Names of the fault points, for tests.
     #[command(name = "__faults", hide = true)]
     Faults,
@@ -260,7 +280,7 @@ fn cpu_level() -> impl TypedValueParser<Value = CpuLevel> {
 #[derive(Debug, Args)]
 pub struct RunArgs {
     /// Name of the job [default: the program's name and a number]
-    #[arg(long, value_name = "JOB")]
+    #[arg(long, value_name = "JOB", add = jobs())]
     pub name: Option<String>,
     /// Take a checkpoint this often, for example 30s, 10m, 1h
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
@@ -347,6 +367,24 @@ pub struct RunArgs {
     pub command: Vec<OsString>,
 }
 
+impl Command {
+    /// Whether what it prints is JSON.
+    pub fn is_json(&self) -> bool {
+        match self {
+            Command::Check { json, .. }
+            | Command::List { json, .. }
+            | Command::Show { json, .. }
+            | Command::Watch { json, .. }
+            | Command::Doctor { json, .. } => *json,
+            Command::Checkpoint(args) => args.json,
+            Command::Stop(args) => args.json,
+            Command::Verify(args) => args.json,
+            Command::Prune(args) => args.json,
+            _ => false,
+        }
+    }
+}
+
 impl RunArgs {
     /// How pages are to be compressed, if it was said.
     pub fn compression(&self) -> Option<Compression> {
@@ -380,7 +418,7 @@ impl RunArgs {
 #[derive(Debug, Args)]
 pub struct CheckpointArgs {
     /// Name of the job, or pid of its program
-    #[arg(value_name = "JOB|PID")]
+    #[arg(value_name = "JOB|PID", add = jobs())]
     pub job: String,
     /// Return when the image is committed (the default)
     #[arg(long, overrides_with = "no_wait")]
@@ -403,7 +441,7 @@ pub struct CheckpointArgs {
 #[derive(Debug, Args)]
 pub struct RestartArgs {
     /// JOB (the newest image) or JOB@N
-    #[arg(value_name = "JOB[@N]", value_parser = parse_image)]
+    #[arg(value_name = "JOB[@N]", value_parser = parse_image, add = jobs())]
     pub image: ImageName,
     /// Memory is read from the image when it is touched, where that is possible: the program runs at once
     #[arg(long, conflicts_with = "eager")]
@@ -478,7 +516,7 @@ impl RestartArgs {
 #[derive(Debug, Args)]
 pub struct StopArgs {
     /// Name of the job, or pid of its program
-    #[arg(value_name = "JOB|PID")]
+    #[arg(value_name = "JOB|PID", add = jobs())]
     pub job: String,
     /// This time only.
     #[command(flatten)]
@@ -500,7 +538,7 @@ impl StopArgs {
 #[derive(Debug, Args)]
 pub struct FetchArgs {
     /// JOB (the newest image that any tier has) or JOB@N
-    #[arg(value_name = "JOB[@N]", value_parser = parse_image)]
+    #[arg(value_name = "JOB[@N]", value_parser = parse_image, add = jobs())]
     pub image: ImageName,
     /// Tiers to look at [default: those of the job, else of the configuration files]
     #[arg(long, value_name = "SPEC")]
@@ -514,7 +552,7 @@ pub struct FetchArgs {
 #[derive(Debug, Args)]
 pub struct VerifyArgs {
     /// JOB (all its images) or JOB@N
-    #[arg(value_name = "JOB[@N]", value_parser = parse_image)]
+    #[arg(value_name = "JOB[@N]", value_parser = parse_image, add = jobs())]
     pub image: ImageName,
     /// Where.
     #[command(flatten)]
@@ -532,7 +570,7 @@ pub struct VerifyArgs {
 pub struct PruneArgs {
     /// JOB, or the images that are to go: JOB@3 JOB@4. Without images and rules: what the job's own rules do not keep,
     /// on the store and all tiers
-    #[arg(value_name = "JOB[@N]", value_parser = parse_image, required = true)]
+    #[arg(value_name = "JOB[@N]", value_parser = parse_image, required = true, add = jobs())]
     pub images: Vec<ImageName>,
     /// Keep the newest N images
     #[arg(long, value_name = "N", conflicts_with = "all")]
@@ -575,7 +613,7 @@ impl PruneArgs {
 #[derive(Debug, Args)]
 pub struct ExportArgs {
     /// JOB (the newest image) or JOB@N
-    #[arg(value_name = "JOB[@N]", value_parser = parse_image)]
+    #[arg(value_name = "JOB[@N]", value_parser = parse_image, add = jobs())]
     pub image: ImageName,
     /// The file, which must not exist; `-`: standard output
     pub file: PathBuf,

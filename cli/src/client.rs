@@ -169,12 +169,20 @@ pub fn job_of(store: &Store, pids: &[i32]) -> Result<Option<Job>, Failure> {
     Ok(None)
 }
 
-/// What a failed checkpoint reply means for the user; `Ok` for all others.
+/// What the reply of a job's agent that has failed means for the user; `Ok` for all others.
 ///
 /// # Errors
 /// The reply is a refusal or an error.
-pub fn accepted(reply: Reply) -> Result<Reply, Failure> {
+pub fn accepted(job: &Job, reply: Reply) -> Result<Reply, Failure> {
+    let name = job.name();
     match reply {
+        Reply::NoProgram { awaited: true } => Err(Failure::new(
+            Exit::NotFound,
+            format!("the program of job {name} has not loaded libholdfast yet; try again in a moment"),
+        )),
+        Reply::NoProgram { awaited: false } => {
+            Err(Failure::new(Exit::NotFound, format!("job {name} has just ended")))
+        }
         Reply::Refused { reasons } => Err(Failure::new(Exit::Refused, reasons.join("\n"))),
         Reply::Error { message } => {
             let exit = if message.contains("no space") { Exit::CannotCreate } else { Exit::Internal };

@@ -4,6 +4,7 @@
 //! `main`, on standard error. The numbers follow sysexits.h where that has a fitting one. `run` and `restart` return
 //! the program's own status instead, so any number may come from them too.
 
+use crate::pidfile;
 use holdfast_image::pages::PageError;
 use holdfast_process::rebuild::{Peer, RebuildError};
 use holdfast_tiers::StoreError;
@@ -11,6 +12,7 @@ use holdfast_tiers::tier::TierError;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;
+use std::path::Path;
 
 /// Why a command ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -128,7 +130,25 @@ impl From<TierError> for Failure {
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Failure {
-        Failure::new(of_store(&error), error.to_string())
+        let message = match &error {
+            StoreError::Locked { path, pid } => in_use(path, *pid),
+            other => other.to_string(),
+        };
+        Failure::new(of_store(&error), message)
+    }
+}
+
+/// A job whose lock is held by an agent.
+fn in_use(lock: &Path, agent: i32) -> String {
+    let folder = lock.parent().unwrap_or(lock);
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    match pidfile::program_in(folder) {
+        Some(pid) => format!("job {name} is running as process {pid}; end it, or use another job name"),
+        // It has not begun, or has ended and tiers have yet to get its images.
+        None if agent > 0 => {
+            format!("job {name} is in use by its agent, process {agent}; try again when it has ended")
+        }
+        None => format!("job {name} is in use by its agent; try again when it has ended"),
     }
 }
 

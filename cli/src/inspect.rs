@@ -8,7 +8,7 @@ use crate::client::{Agent, accepted, job_of};
 use crate::exit::{Exit, Failure};
 use crate::names;
 use holdfast_image::control::{Reply, Request};
-use holdfast_image::refusal::Checked;
+use holdfast_image::refusal::{Checked, one_per_object};
 use holdfast_process::{CheckError, CheckOptions, ancestors, check};
 use holdfast_tiers::{Job, Store};
 use serde_json::{Value, json};
@@ -41,7 +41,7 @@ pub fn find(name_or_pid: &str, root: Option<&Path>) -> Result<Inspected, Failure
 }
 
 fn ask(job: &Job) -> Result<Inspected, Failure> {
-    match accepted(Agent::connect(job)?.ask(&Request::Check)?)? {
+    match accepted(job, Agent::connect(job)?.ask(&Request::Check)?)? {
         Reply::Checked(checked) => Ok(Inspected { job: Some(job.name().to_owned()), checked }),
         other => Err(Failure::new(Exit::Internal, format!("unexpected answer of the agent: {other:?}"))),
     }
@@ -58,6 +58,7 @@ fn look(store: &Store, pid: i32) -> Result<Inspected, Failure> {
             Failure::new(Exit::Permission, error.to_string())
         }
     })?;
+    let checked = Checked { findings: one_per_object(&checked.findings), ..checked };
     Ok(Inspected { job: None, checked })
 }
 

@@ -4,13 +4,14 @@
 //! * [`front`]: what `run` and `restart` are while the program runs. [`agent`]: the process that makes the images.
 //! * [`cuda`]: the process that calls the CUDA driver. [`client`], [`link`]: how they talk; [`pidfile`]: what is known
 //!   when they cannot. [`settings`], [`config`], [`tiers`], [`names`], [`program`], [`protected`], [`mpi`], [`report`],
-//!   [`inspect`]: the rest.
+//!   [`completion`], [`inspect`]: the rest.
 #![forbid(unsafe_code)]
 
 mod agent;
 mod args;
 mod client;
 mod commands;
+mod completion;
 mod config;
 mod cuda;
 mod demand;
@@ -52,6 +53,11 @@ fn abort_at_panics() {
 
 fn main() -> ExitCode {
     abort_at_panics();
+    match completion::answer() {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(error) => return usage(&error),
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
@@ -63,6 +69,9 @@ fn main() -> ExitCode {
             for line in failure.message.lines() {
                 report::note(line);
             }
+            if cli.command.is_json() {
+                report::print_json_error(failure.exit, &failure.message);
+            }
             ExitCode::from(failure.exit as u8)
         }
     }
@@ -73,6 +82,14 @@ fn usage(error: &clap::Error) -> ExitCode {
     let text = error.render();
     if error.use_stderr() {
         let _ = write!(std::io::stderr(), "{text}");
+        // Which command it would have been is not known: not that of a program, at least.
+        if std::env::args_os()
+            .skip(1)
+            .take_while(|word| word != "--" && word != "run")
+            .any(|word| word == "--json")
+        {
+            report::print_json_error(Exit::Usage, text.to_string().trim_end());
+        }
         return ExitCode::from(Exit::Usage as u8);
     }
     let _ = write!(std::io::stdout(), "{text}");
@@ -94,7 +111,7 @@ fn run(cli: &Cli) -> Result<Option<Ending>, Failure> {
         }
         Command::Show { image, json } => commands::show::run(image, *json, root),
         Command::Report { job, output } => commands::report::run(job, output, root),
-        Command::Watch { job } => commands::watch::run(job, root),
+        Command::Watch { job, json } => commands::watch::run(job, *json, root),
         Command::Verify(args) => commands::verify::run(args, root),
         Command::Sync { job, wait } => commands::sync::run(job, *wait, root),
         Command::Fetch(args) => commands::fetch::run(args, root),
@@ -106,6 +123,7 @@ fn run(cli: &Cli) -> Result<Option<Ending>, Failure> {
         Command::Agent(args) => agent::run(args, root),
         Command::Pages(args) => page_server::run(args, root),
         Command::Cuda(args) => cuda::caller::run(args),
+        Command::Man { folder } => commands::man::run(folder),
         Command::Faults => report::print(&format!("{}\n", holdfast_sys::fault::POINTS.join("\n"))),
     }
     .map(|()| None)

@@ -8,10 +8,13 @@ use holdfast_sys::procfs::{self, Existence};
 use holdfast_tiers::{Job, JobLock};
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// The file, in the folder of the job.
+const NAME: &str = "program";
 
 fn path(job: &Job) -> PathBuf {
-    job.dir().join("program")
+    job.dir().join(NAME)
 }
 
 /// What tells a process from all others: pid, start time in ticks, boot. `None` if it has ended.
@@ -42,7 +45,12 @@ pub fn forget(job: &Job, _lock: &JobLock) {
 
 /// The program of a job, if it is known to run.
 pub fn program(job: &Job) -> Option<i32> {
-    let text = fs::read_to_string(path(job)).ok()?;
+    program_in(job.dir())
+}
+
+/// The same of a job whose folder is known.
+pub fn program_in(folder: &Path) -> Option<i32> {
+    let text = fs::read_to_string(folder.join(NAME)).ok()?;
     let pid: i32 = text.split_whitespace().next()?.parse().ok()?;
     (identity(pid)? == text).then_some(pid)
 }

@@ -4,10 +4,14 @@
 
 use crate::exit::{Exit, Failure};
 use crate::settings::SaveFiles;
+use chrono::{DateTime, SecondsFormat};
 use holdfast_image::record::UnsavedFile;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
+use serde_json::Value;
+use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Prints text on standard output.
@@ -29,14 +33,57 @@ pub fn note(text: &str) {
     let _ = writeln!(io::stderr().lock(), "holdfast: {text}");
 }
 
-/// Prints a value as JSON, indented.
+/// Version of what `--json` prints: docs/json.md describes it.
+const JSON_VERSION: u32 = 1;
+
+/// Whether anything was printed as JSON: then a failure is told by the exit status alone.
+static HAS_JSON: AtomicBool = AtomicBool::new(false);
+
+/// The object of a kind with these fields.
+fn versioned(kind: &str, fields: impl Serialize) -> Result<Value, Failure> {
+    let failed = |error: &dyn fmt::Display| Failure::new(Exit::Internal, format!("encoding JSON: {error}"));
+    let mut value = serde_json::to_value(fields).map_err(|error| failed(&error))?;
+    let object = value.as_object_mut().ok_or_else(|| failed(&"it has no fields"))?;
+    object.insert("version".into(), JSON_VERSION.into());
+    object.insert("kind".into(), kind.into());
+    HAS_JSON.store(true, Ordering::Relaxed);
+    Ok(value)
+}
+
+/// Prints fields as JSON, indented.
 ///
 /// # Errors
 /// As [`print`].
-pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    let text = serde_json::to_string_pretty(value)
-        .map_err(|error| Failure::new(Exit::Internal, format!("encoding JSON: {error}")))?;
-    print(&format!("{text}\n"))
+pub fn print_json(kind: &str, fields: impl Serialize) -> Result<(), Failure> {
+    print(&format!("{:#}\n", versioned(kind, fields)?))
+}
+
+/// The same on one line.
+///
+/// # Errors
+/// As [`print`].
+pub fn print_json_line(kind: &str, fields: impl Serialize) -> Result<(), Failure> {
+    print(&format!("{}\n", versioned(kind, fields)?))
+}
+
+/// Why there is nothing else, where nothing was printed yet.
+pub fn print_json_error(exit: Exit, message: &str) {
+    if !HAS_JSON.load(Ordering::Relaxed) {
+        // It is told on standard error, too.
+        let _ = print_json("error", serde_json::json!({ "exit": exit as u8, "message": message }));
+    }
+}
+
+/// A realtime stamp in nanoseconds by RFC 3339, in UTC.
+pub fn utc(realtime_ns: u64) -> String {
+    let time = DateTime::from_timestamp_nanos(i64::try_from(realtime_ns).unwrap_or(i64::MAX));
+    time.to_rfc3339_opts(SecondsFormat::Secs, true)
+}
+
+/// Now, likewise.
+pub fn utc_now() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    utc(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// A line for each file that is not in an image, though the program may have changed it in place.

@@ -109,6 +109,11 @@ pub enum Reply {
         /// One line per object.
         reasons: Vec<String>,
     },
+    /// There is no program that could be checkpointed.
+    NoProgram {
+        /// It has not begun, or is about to be another one: there will be one in a moment. Else it has ended.
+        awaited: bool,
+    },
     /// It failed.
     Error {
         /// What, on what, and what to do.

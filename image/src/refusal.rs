@@ -5,6 +5,7 @@
 //! [`Refusal`].
 
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 use std::fmt;
 
 /// What it is about.
@@ -146,6 +147,51 @@ impl fmt::Display for Finding {
     }
 }
 
+/// Something that is said of one object of a process.
+pub trait OfObject {
+    /// Id of the process, where it is told; the object; what is said.
+    fn parts(&self) -> (i32, &Subject, &str);
+}
+
+impl OfObject for Refusal {
+    fn parts(&self) -> (i32, &Subject, &str) {
+        match &self.subject {
+            Subject::Of { pid, subject, .. } => (*pid, subject, &self.reason),
+            subject => (0, subject, &self.reason),
+        }
+    }
+}
+
+impl OfObject for Finding {
+    fn parts(&self) -> (i32, &Subject, &str) {
+        let (_, subject, reason) = self.refusal.parts();
+        (self.pid, subject, reason)
+    }
+}
+
+/// The same with one line for each object: a ring of io_uring, say, is a descriptor and two or three mappings. They are
+/// of one object where process, name and reason are the same.
+pub fn one_per_object<T: OfObject + Clone>(all: &[T]) -> Vec<T> {
+    let descriptors = all.iter().map(OfObject::parts).filter_map(|(pid, subject, reason)| match subject {
+        Subject::Descriptor { name, .. } => Some((pid, name.as_str(), reason)),
+        _ => None,
+    });
+    let mut said: HashSet<(i32, &str, &str)> = descriptors.collect();
+    let mut kept = Vec::new();
+    for one in all {
+        let again = match one.parts() {
+            (pid, Subject::Mapping { name, .. }, reason) if !name.is_empty() => {
+                !said.insert((pid, name, reason))
+            }
+            _ => false,
+        };
+        if !again {
+            kept.push(one.clone());
+        }
+    }
+    kept
+}
+
 /// What a look at a running program found.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Checked {
@@ -164,6 +210,27 @@ pub struct Checked {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_line_for_each_object() {
+        let ring = |start| Subject::Mapping { start, end: start + 1, name: "anon_inode:[io_uring]".into() };
+        let of =
+            |pid, subject: Subject, reason: &str| Refusal { subject, reason: reason.into() }.of(pid, "sim");
+        let nameless = |start| Subject::Mapping { start, end: start + 1, name: String::new() };
+        let all = [
+            of(1, ring(1), "no"),
+            of(1, ring(2), "no"),
+            of(2, ring(1), "no"),
+            of(2, ring(2), "no"),
+            of(1, ring(3), "too large"),
+            of(1, descriptor(9, "anon_inode:[io_uring]"), "no"),
+            of(1, descriptor(10, "anon_inode:[io_uring]"), "no"),
+            of(1, nameless(1), "no"),
+            of(1, nameless(2), "no"),
+        ];
+        let wanted = [&all[2], &all[4], &all[5], &all[6], &all[7], &all[8]].map(Clone::clone);
+        assert_eq!(one_per_object(&all), wanted);
+    }
 
     fn descriptor(fd: i32, name: &str) -> Subject {
         Subject::Descriptor { fd, name: name.into() }

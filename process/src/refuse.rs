@@ -19,8 +19,8 @@ use std::fmt;
 use std::io;
 
 /// A ring of io_uring, open or mapped.
-pub const IO_URING: &str =
-    "io_uring is not supported; many programs can be told to do without (MariaDB: --innodb-use-native-aio=0)";
+pub const IO_URING: &str = "io_uring is not supported; many programs can be told to do without (Node.js: \
+                            UV_USE_IO_URING=0, MariaDB: --innodb-use-native-aio=0, PostgreSQL: io_method=worker)";
 
 /// A device of the NVIDIA driver, open or mapped, at a moment when the CUDA driver has given back all that are its own.
 pub const CUDA_DEVICE: &str = "a device of the NVIDIA driver that the CUDA driver does not give back: NVML, Vulkan or \
@@ -189,8 +189,8 @@ pub fn stranger(pid: i32) -> Refusal {
         Ok(Err(error @ (ElfError::Small | ElfError::Machine(_)))) => process(pid, error),
         _ => process(
             pid,
-            "the process is not registered: libholdfast is not loaded in it; without it a program \
-             that is set-user-id, or belongs to another user, cannot be checkpointed",
+            "it is not registered: it was not started by holdfast (libholdfast is not loaded in it), or it is \
+             set-user-id or another user's, which cannot be checkpointed",
         ),
     }
 }

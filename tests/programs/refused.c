@@ -191,7 +191,7 @@ static pid_t hold(const char *kind, const char *where)
     if (strcmp(kind, "namespace") == 0) foreign_namespace();
     if (strcmp(kind, "large") == 0) map(-1, (size_t)1025 << 20);
     if (strcmp(kind, "inotify") == 0) unread_events();
-    if (strcmp(kind, "io_uring") == 0) {
+    if (strncmp(kind, "io_uring", 8) == 0) {
         struct io_uring_params parameters = {0};
         long fd = syscall(SYS_io_uring_setup, 4, &parameters);
         if (fd < 0) {
@@ -199,6 +199,11 @@ static pid_t hold(const char *kind, const char *where)
             exit(77);
         }
         keep_at_nine((int)fd);
+        if (strcmp(kind, "io_uring_mapped") == 0) {
+            int flags = MAP_SHARED | MAP_POPULATE, access = PROT_READ | PROT_WRITE;
+            CHECK(mmap(NULL, 256, access, flags, 9, IORING_OFF_SQES) != MAP_FAILED);
+            CHECK(mmap(NULL, parameters.sq_off.array + 4 * 4, access, flags, 9, IORING_OFF_SQ_RING) != MAP_FAILED);
+        }
     }
     if (strcmp(kind, "guard") == 0) {
         char *shared = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -51,7 +51,7 @@ macro_rules! refused {
         $use! {
             tcp_connection_to_the_outside: "refused" "tcp" "15" "@tcp" =>
                 "A TCP connection to the outside (without --tcp close)",
-                refused "fd 9" "stream socket" "127.0.0.1:@tcp";
+                refused "fd 9" "TCP connection 127.0.0.1:" "-> 127.0.0.1:@tcp leads outside the job" "--tcp close";
             unix_connection_to_the_outside: "refused" "unix" "15" "@unix" => "A unix connection to the outside",
                 refused "fd 9" "unix stream socket";
             packet_socket: "refused" "packet" "15" => "Packet sockets (AF_PACKET)", refused "fd 9" "address family 17";
@@ -61,7 +61,7 @@ macro_rules! refused {
                 refused "fd 9 (/memfd:large (deleted))" "65 MiB" "the limit is 64";
             inotify_with_unread_events: "refused" "inotify" "60" => "inotify events that were not read yet",
                 refused "fd 9" "inotify" "try again";
-            io_uring: "refused" "io_uring" "15" => "io_uring", refused "fd 9" "io_uring";
+            io_uring: "refused" "io_uring" "15" => "io_uring", refused "fd 9" "io_uring" "UV_USE_IO_URING=0";
             shared_mapping_of_a_kernel_object: "refused" "mapping" "15" => "Linux AIO (io_setup)",
                 refused "mapping 0x" "kernel object";
             shared_memory_too_large_for_a_stop: "refused" "large" "15" => "More than 1 GiB of shared memory",

@@ -444,7 +444,5 @@ fn number(value: &Value) -> Option<u64> {
 }
 
 fn find_job<'a>(list: &'a Value, job: &str) -> Option<&'a Value> {
-    let jobs = list.as_array().or_else(|| list.get("jobs")?.as_array())?;
-    jobs.iter()
-        .find(|entry| ["job", "name"].iter().any(|key| entry.get(key).and_then(Value::as_str) == Some(job)))
+    list.get("jobs")?.as_array()?.iter().find(|entry| entry.get("job").and_then(Value::as_str) == Some(job))
 }

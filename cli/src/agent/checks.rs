@@ -14,7 +14,7 @@ use crate::inherited_fds::InheritedFd;
 use crate::protected;
 use crate::settings::TcpChoice;
 use holdfast_image::control::Reply;
-use holdfast_image::refusal::{Checked, Finding};
+use holdfast_image::refusal::{Checked, Finding, one_per_object};
 use holdfast_process::{CheckError, CheckOptions, Members, check};
 use std::io;
 use std::sync::Arc;
@@ -109,6 +109,7 @@ fn look(
         let findings = refusals.into_iter().map(|refusal| Finding::new(checked.pid, &checked.comm, refusal));
         checked.findings.extend(findings.collect::<Vec<_>>());
     }
+    checked.findings = one_per_object(&checked.findings);
     Ok(checked)
 }
 

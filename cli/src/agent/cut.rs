@@ -178,7 +178,7 @@ fn stop(
             Err(CutError::Unsettled(refusals) | CutError::Refused(refusals)) => {
                 return Err(CheckpointError::Refused(refusals));
             }
-            Err(CutError::Gone) => return Err(CheckpointError::Failed("the program has ended".into())),
+            Err(CutError::Gone) => return Err(CheckpointError::NoProgram { awaited: false }),
             Err(CutError::Failed { what }) => return Err(CheckpointError::Failed(what)),
         }
     }

@@ -1,7 +1,7 @@
 //! Why there is no image: the one error of a checkpoint, as the agent's loop answers and logs it.
 
 use holdfast_image::control::Reply;
-use holdfast_image::refusal::Refusal;
+use holdfast_image::refusal::{Refusal, one_per_object};
 use holdfast_tiers::StoreError;
 
 /// Why there is no image.
@@ -9,6 +9,11 @@ use holdfast_tiers::StoreError;
 pub enum CheckpointError {
     /// Objects that are not supported.
     Refused(Vec<Refusal>),
+    /// There is no program: it has ended, or is awaited.
+    NoProgram {
+        /// Which of these.
+        awaited: bool,
+    },
     /// Anything else.
     Failed(String),
 }
@@ -18,6 +23,7 @@ impl CheckpointError {
     pub fn reply(&self) -> Reply {
         match self {
             CheckpointError::Refused(refusals) => Reply::Refused { reasons: bounded(refusals) },
+            CheckpointError::NoProgram { awaited } => Reply::NoProgram { awaited: *awaited },
             CheckpointError::Failed(message) => Reply::Error { message: message.clone() },
         }
     }
@@ -25,8 +31,12 @@ impl CheckpointError {
     pub fn line(&self) -> String {
         match self {
             CheckpointError::Refused(refusals) => {
-                refusals.iter().map(Refusal::to_string).collect::<Vec<_>>().join("; ")
+                one_per_object(refusals).iter().map(Refusal::to_string).collect::<Vec<_>>().join("; ")
             }
+            CheckpointError::NoProgram { awaited: true } => {
+                "the program has not loaded libholdfast yet".into()
+            }
+            CheckpointError::NoProgram { awaited: false } => "the program has ended".into(),
             CheckpointError::Failed(message) => message.clone(),
         }
     }
@@ -37,6 +47,7 @@ fn bounded(refusals: &[Refusal]) -> Vec<String> {
     const ROOM: usize = 32 * 1024;
     let mut room = ROOM;
     let mut kept: Vec<String> = Vec::new();
+    let refusals = one_per_object(refusals);
     for reason in refusals.iter().map(Refusal::to_string) {
         if reason.len() > room {
             kept.push(format!("and {} more", refusals.len() - kept.len()));

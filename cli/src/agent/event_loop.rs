@@ -46,9 +46,6 @@ const GRACE: Duration = Duration::from_millis(300);
 /// How often it is looked whether the tiers keep an agent without a program.
 const TIERS_LOOK: Duration = Duration::from_millis(50);
 
-/// What is wrong while there is no program.
-const NO_PROGRAM: &str = "the program has not loaded libholdfast (yet), or has ended";
-
 struct Waiter {
     /// Connection to answer; `None`: the interval.
     client: Option<u64>,
@@ -490,18 +487,18 @@ impl EventLoop {
         let Some(clients) = self.checks.begin() else { return };
         let members = self.processes().members();
         let started = match members {
-            None => Err(NO_PROGRAM.to_owned()),
+            None => Err(Reply::NoProgram { awaited: self.processes().awaited }),
             Some(members) => {
                 let inherited_fds = self.inherited_fds.clone().unwrap_or_default();
                 checks::start(Arc::clone(&self.context), members, inherited_fds, self.reporter.clone())
-                    .map_err(|error| format!("starting the thread that looks at the program: {error}"))
+                    .map_err(|error| Reply::Error {
+                        message: format!("starting the thread that looks at the program: {error}"),
+                    })
             }
         };
         match started {
             Ok(()) => self.checks.under_way(clients),
-            Err(message) => {
-                clients.into_iter().for_each(|id| self.answer(id, &Reply::Error { message: message.clone() }))
-            }
+            Err(reply) => clients.into_iter().for_each(|id| self.answer(id, &reply)),
         }
     }
 
@@ -616,8 +613,8 @@ impl EventLoop {
             self.due = Some(Instant::now() + Duration::from_secs(seconds));
         }
         let started = match self.program_pid() {
-            _ if self.ending => Err("the agent is ending".to_owned()),
-            None => Err(NO_PROGRAM.to_owned()),
+            _ if self.ending => Err(CheckpointError::Failed("the agent is ending".to_owned())),
+            None => Err(CheckpointError::NoProgram { awaited: self.processes().awaited }),
             Some(_) => {
                 let progress = Arc::new(Progress::default());
                 checkpoint::start(
@@ -632,15 +629,15 @@ impl EventLoop {
                     self.reporter.clone(),
                 )
                 .map(|thread| (thread, progress))
-                .map_err(|error| format!("starting the checkpoint thread: {error}"))
+                .map_err(|error| CheckpointError::Failed(format!("starting the checkpoint thread: {error}")))
             }
         };
         match started {
             Ok((thread, progress)) => {
                 self.running = Some(Running { thread, progress, options, cut: None, waiters });
             }
-            Err(message) => {
-                self.fail(waiters, &CheckpointError::Failed(message));
+            Err(failed) => {
+                self.fail(waiters, &failed);
                 self.start_queued();
             }
         }

@@ -11,7 +11,7 @@ use std::path::Path;
 pub fn run(program: &str, json: bool, root: Option<&Path>) -> Result<(), Failure> {
     let inspected = inspect::find(program, root)?;
     if json {
-        report::print_json(&inspected.to_json())?;
+        report::print_json("check", inspected.to_json())?;
     } else {
         report::print(&inspected.to_string())?;
     }

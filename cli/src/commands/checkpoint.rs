@@ -22,21 +22,24 @@ pub fn run(args: &CheckpointArgs, root: Option<&Path>) -> Result<(), Failure> {
     let agent = Agent::connect(&job)?;
     let wishes = args.changes.wishes();
     agent.send(&Request::Checkpoint { stop: args.stop, wait: !args.no_wait, wishes })?;
-    let reply = accepted(wait(&agent, &job)?)?;
+    let reply = accepted(&job, wait(&agent, &job)?)?;
     let Reply::Checkpointed { epoch, stop_ns, committed } = reply else {
         return Err(Failure::new(Exit::Internal, format!("unexpected answer of the agent: {reply:?}")));
     };
     let info = job.images()?.into_iter().find(|image| committed && image.epoch == epoch);
     if args.json {
-        return report::print_json(&serde_json::json!({
-            "job": job.name(),
-            "epoch": epoch,
-            "stop_ns": stop_ns,
-            "committed": committed,
-            "bytes": info.as_ref().map(|image| image.bytes),
-            "program_bytes": info.as_ref().map(|image| image.program_bytes),
-            "unsaved": info.as_ref().map(|image| &image.unsaved),
-        }));
+        return report::print_json(
+            "checkpoint",
+            serde_json::json!({
+                "job": job.name(),
+                "epoch": epoch,
+                "stop_ns": stop_ns,
+                "committed": committed,
+                "bytes": info.as_ref().map(|image| image.bytes),
+                "program_bytes": info.as_ref().map(|image| image.program_bytes),
+                "unsaved": info.as_ref().map(|image| &image.unsaved),
+            }),
+        );
     }
     let lines = info.as_ref().map_or_else(Vec::new, |image| report::unsaved(&image.unsaved));
     lines.iter().for_each(|line| report::note(line));

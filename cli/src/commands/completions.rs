@@ -1,16 +1,14 @@
 //! `holdfast completions`: a completion script for a shell.
 
-use crate::args::Cli;
+use crate::completion;
 use crate::exit::Failure;
 use crate::report;
-use clap::CommandFactory;
 
 /// Prints the script.
 ///
 /// # Errors
 /// Output cannot be written.
 pub fn run(shell: clap_complete::Shell) -> Result<(), Failure> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "holdfast", &mut script);
+    let script = completion::script(shell).map_err(|error| Failure::system("completions", &error))?;
     report::print(&String::from_utf8_lossy(&script))
 }

@@ -38,12 +38,8 @@ pub fn run(program: Option<&str>, json: bool, root: Option<&Path>) -> Result<(),
     findings.push(cuda());
     let inspected = program.map(|program| inspect::find(program, root)).transpose()?;
     if json {
-        return match &inspected {
-            None => report::print_json(&findings),
-            Some(inspected) => {
-                report::print_json(&serde_json::json!({ "host": findings, "program": inspected.to_json() }))
-            }
-        };
+        let program = inspected.as_ref().map(inspect::Inspected::to_json);
+        return report::print_json("host", serde_json::json!({ "host": findings, "program": program }));
     }
     let mut text =
         format!("Linux {}, user {}, {}\n\n", probe.kernel_release, unix_socket::effective_user(), cpu());

@@ -37,6 +37,8 @@ struct Row {
 struct ImageRow {
     #[serde(flatten)]
     info: ImageInfo,
+    /// RFC 3339.
+    created: String,
     /// Where it is: "local", the store, and addresses of lower tiers.
     tiers: Vec<String>,
 }
@@ -60,7 +62,7 @@ pub fn run(name: Option<&str>, json: bool, root: Option<&Path>) -> Result<(), Fa
     let store = crate::names::open_store(root)?;
     if let Some(name) = name {
         let row = row(&crate::names::open_job(&store, name)?)?;
-        return if json { report::print_json(&[row]) } else { report::print(&images(&row)) };
+        return if json { print_json(&[row]) } else { report::print(&images(&row)) };
     }
     let mut rows = Vec::new();
     for name in store.jobs()? {
@@ -68,8 +70,12 @@ pub fn run(name: Option<&str>, json: bool, root: Option<&Path>) -> Result<(), Fa
         let Ok(job) = store.job(&name) else { continue };
         rows.push(row(&job)?);
     }
+    // By date, and jobs without images first: what is of interest is the end of a long list.
+    rows.sort_by_cached_key(|row| {
+        (row.images.iter().map(|image| image.info.created_ns).max(), row.job.clone())
+    });
     if json {
-        return report::print_json(&rows);
+        return print_json(&rows);
     }
     if rows.is_empty() {
         return report::print(&format!("no jobs in {}\n", store.root().display()));
@@ -77,6 +83,10 @@ pub fn run(name: Option<&str>, json: bool, root: Option<&Path>) -> Result<(), Fa
     let head = ["JOB", "STATE", "PID", "IMAGES", "NEWEST", "PARENT", "AGE", "ADDED", "SIZE", "COMMAND"];
     let cells: Vec<Vec<String>> = rows.iter().map(cells).collect();
     report::print(&report::table(&head, &cells, &[2, 3, 4, 5, 6, 7, 8]))
+}
+
+fn print_json(rows: &[Row]) -> Result<(), Failure> {
+    report::print_json("jobs", serde_json::json!({ "jobs": rows }))
 }
 
 fn row(job: &Job) -> Result<Row, Failure> {
@@ -114,7 +124,7 @@ fn row(job: &Job) -> Result<Row, Failure> {
 
 fn image_row(job: &Job, info: ImageInfo, record: &TiersRecord) -> ImageRow {
     let tiers = tiers::names_of(job, record, info.epoch);
-    ImageRow { info, tiers }
+    ImageRow { created: report::utc(info.created_ns), info, tiers }
 }
 
 /// What the agent says is newer than what was written down.
@@ -162,7 +172,7 @@ fn images(row: &Row) -> String {
     if row.images.is_empty() && elsewhere.is_empty() {
         return format!("job {} has no image\n{tiers}", row.job);
     }
-    let cells = |ImageRow { info: image, tiers }: &ImageRow| {
+    let cells = |ImageRow { info: image, tiers, .. }: &ImageRow| {
         vec![
             image.epoch.to_string(),
             image.parent.map_or_else(|| "-".to_owned(), |parent| parent.to_string()),
@@ -262,7 +272,7 @@ mod tests {
     }
 
     fn local(info: ImageInfo) -> ImageRow {
-        ImageRow { info, tiers: vec!["local".into()] }
+        ImageRow { created: report::utc(info.created_ns), info, tiers: vec!["local".into()] }
     }
 
     #[test]
@@ -303,8 +313,10 @@ mod tests {
             ..TierRecord::default()
         };
         let record = TiersRecord { tiers: vec![record] };
-        let at =
-            |info, tiers: &[&str]| ImageRow { info, tiers: tiers.iter().map(|&t| t.to_owned()).collect() };
+        let at = |info, tiers: &[&str]| ImageRow {
+            tiers: tiers.iter().map(|&t| t.to_owned()).collect(),
+            ..local(info)
+        };
         let live = TierStatus { tier: "dir=/pfs".into(), again_ms: Some(1), ..TierStatus::default() };
         let status = JobStatus { tiers: vec![live], ..JobStatus::default() };
         let row = Row {

@@ -10,6 +10,7 @@ pub mod fetch;
 pub mod import;
 pub mod list;
 pub mod logs;
+pub mod man;
 pub mod places;
 pub mod prune;
 pub mod report;

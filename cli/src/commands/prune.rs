@@ -274,7 +274,7 @@ fn finish(args: &PruneArgs, job: &Job, report: &Report) -> Result<(), Failure> {
     let store = args.which.tier.is_empty() || args.which.tier.iter().any(TierSpec::is_local);
     let last = if args.all && store && !args.dry_run { remove_job(job) } else { String::new() };
     if args.json {
-        return report::print_json(report);
+        return report::print_json("prune", report);
     }
     let would = if args.dry_run { "would free" } else { "freed" };
     report::print(&format!("{last}{would} {} in all\n", report::size(report.freed)))

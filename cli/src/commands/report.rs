@@ -8,10 +8,9 @@ use crate::exit::{Exit, Failure};
 use crate::html::chart::{Bar, Column, stacked, timeline};
 use crate::html::{escape, page, section, table, tiles};
 use crate::last_restart::LastRestart;
-use crate::report::{self, age, short_time, size};
+use crate::report::{self, age, short_time, size, utc};
 use crate::settings::Recipe;
 use crate::tiers;
-use chrono::{DateTime, SecondsFormat};
 use holdfast_image::PAGE_SIZE;
 use holdfast_image::bytes::Name;
 use holdfast_image::manifest::{EpochFigures, FlushFigures, StopBreakdown};
@@ -288,12 +287,6 @@ fn lower_tiers(record: &TiersRecord) -> String {
         .collect();
     let cells = table(&["TIER", "IMAGES", "NEWEST", "WAITING", "ERROR"], &rows, &[1, 2, 3]);
     section("Lower tiers", "As the job's agent has written it down last.", &cells)
-}
-
-/// RFC 3339, UTC, seconds.
-fn utc(realtime_ns: u64) -> String {
-    let time = DateTime::from_timestamp_nanos(i64::try_from(realtime_ns).unwrap_or(i64::MAX));
-    time.to_rfc3339_opts(SecondsFormat::Secs, true)
 }
 
 #[cfg(test)]

@@ -31,21 +31,25 @@ pub fn run(name: &ImageName, json: bool, root: Option<&Path>) -> Result<(), Fail
     let tiers = tiers::names_of(&job, &TiersRecord::read(&job), image.epoch());
     let last_restart = LastRestart::read(&job);
     if json {
-        return report::print_json(&serde_json::json!({
-            "job": job.name(),
-            "image": image.info(),
-            "engine": image.engine(),
-            "command": image.command(),
-            "protected_only": image.protected_only(),
-            "stop": image.stop(),
-            "flush": image.figures(),
-            "flush_bytes_per_s": flush_rate(image.figures()),
-            "codecs": image.frames_by_codec().iter().map(codec_json).collect::<Vec<_>>(),
-            "epoch": image.epoch_figures(),
-            "record": record,
-            "tiers": tiers,
-            "last_restart": last_restart,
-        }));
+        return report::print_json(
+            "image",
+            serde_json::json!({
+                "job": job.name(),
+                "image": image.info(),
+                "created": report::utc(image.info().created_ns),
+                "engine": image.engine(),
+                "command": image.command(),
+                "protected_only": image.protected_only(),
+                "stop": image.stop(),
+                "flush": image.figures(),
+                "flush_bytes_per_s": flush_rate(image.figures()),
+                "codecs": image.frames_by_codec().iter().map(codec_json).collect::<Vec<_>>(),
+                "epoch": image.epoch_figures(),
+                "record": record,
+                "tiers": tiers,
+                "last_restart": last_restart,
+            }),
+        );
     }
     let mut text = text(job.name(), &image, &record, &tiers);
     if let Some(last) = last_restart {

@@ -42,7 +42,8 @@ pub fn run(job: Option<&str>, spec: &TierSpec, json: bool) -> Result<(), Failure
         return Err(Failure::new(Exit::NotFound, message));
     }
     if json {
-        return report::print_json(&rows);
+        let fields = serde_json::json!({ "tier": spec.address.to_string(), "jobs": rows });
+        return report::print_json("tier", fields);
     }
     if let Some(why) = &tier.info().single_writer {
         report::note(&format!(

@@ -196,11 +196,9 @@ fn verdicts(place: &JobPlace, found: &Verified) -> Vec<Verdict> {
 }
 
 fn tell(args: &VerifyArgs, verdicts: &[Verdict], repaired: &[Repaired]) -> Result<(), Failure> {
-    if args.json && args.repair {
-        return report::print_json(&serde_json::json!({ "repaired": repaired, "images": verdicts }));
-    }
     if args.json {
-        return report::print_json(&verdicts);
+        let fields = serde_json::json!({ "repaired": repaired, "images": verdicts });
+        return report::print_json("verify", fields);
     }
     let mended: String = repaired.iter().map(repaired_line).collect();
     let lines: String = verdicts.iter().map(|verdict| line(&args.image.job, verdict)).collect();

@@ -1,7 +1,7 @@
 //! `holdfast watch`: follows a running job until it ends.
 
 use crate::client::Agent;
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 use crate::report;
 use holdfast_image::control::{JobStatus, TierStatus};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -16,7 +16,7 @@ const POLL: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// The job is not running.
-pub fn run(name: &str, root: Option<&Path>) -> Result<(), Failure> {
+pub fn run(name: &str, json: bool, root: Option<&Path>) -> Result<(), Failure> {
     let store = crate::names::open_store(root)?;
     let job = crate::names::open_job(&store, name)?;
     let agent = Agent::connect(&job)?;
@@ -25,9 +25,17 @@ pub fn run(name: &str, root: Option<&Path>) -> Result<(), Failure> {
         bar.set_style(style);
     }
     let terminal = std::io::stderr().is_terminal();
-    let mut last = String::new();
+    let (mut last, mut said) = (String::new(), None);
     // The end of the agent is the end of the job.
     while let Ok(status) = agent.status() {
+        if json {
+            if said.as_ref() != Some(&status) {
+                print_json(&status)?;
+                said = Some(status);
+            }
+            thread::sleep(POLL);
+            continue;
+        }
         let line = line(&status);
         if terminal {
             bar.set_message(line);
@@ -39,11 +47,22 @@ pub fn run(name: &str, root: Option<&Path>) -> Result<(), Failure> {
         thread::sleep(POLL);
     }
     bar.finish_and_clear();
+    if json {
+        return Ok(());
+    }
     let newest = job.images()?.iter().rev().find(|image| image.broken.is_none()).map(|image| image.epoch);
     report::print(&match newest {
         Some(epoch) => format!("job {} has ended; newest image {epoch}\n", job.name()),
         None => format!("job {} has ended without an image\n", job.name()),
     })
+}
+
+fn print_json(status: &JobStatus) -> Result<(), Failure> {
+    let encoded = serde_json::to_value(status);
+    let mut fields =
+        encoded.map_err(|error| Failure::new(Exit::Internal, format!("encoding JSON: {error}")))?;
+    fields["time"] = report::utc_now().into();
+    report::print_json_line("status", fields)
 }
 
 fn line(status: &JobStatus) -> String {

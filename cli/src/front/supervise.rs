@@ -256,7 +256,7 @@ impl Front<'_> {
         let signal = *signal;
         let reply = match agent.receive(Some(Duration::ZERO)) {
             Ok(None) => return,
-            Ok(Some(reply)) => crate::client::accepted(reply),
+            Ok(Some(reply)) => crate::client::accepted(self.job, reply),
             Err(failure) => Err(failure),
         };
         self.stopping = None;

@@ -67,8 +67,8 @@ fn what_is_damaged_in_the_store_is_put_back_from_a_tier_and_the_other_way() {
         flip(&here)?;
         let found = bed.say(&["verify", JOB, "--json"])?;
         let rows: Value = serde_json::from_str(&found.stdout)?;
-        let damage = &rows[0]["damage"][0];
-        ensure!(found.code() == 65 && rows[0]["tier"] == "local", "{}: {rows}", found.code());
+        let damage = &rows["images"][0]["damage"][0];
+        ensure!(found.code() == 65 && rows["images"][0]["tier"] == "local", "{}: {rows}", found.code());
         ensure!(damage["object"].as_str().is_some_and(|object| object.ends_with(&name)), "{rows}");
         ensure!(damage["offset"].is_u64() && found.stderr.contains("--repair"), "{rows}{}", found.stderr);
         bed.say(&["verify", JOB, "--tier", &tier(bed)])?.success()?;

@@ -91,7 +91,7 @@ pub fn ends_right(bed: &Bed, restart: &mut Command) -> Result<()> {
 /// The job's row of `holdfast list --json`.
 pub fn listed(bed: &Bed) -> Result<Value> {
     let rows: Value = serde_json::from_str(&bed.say(&["list", JOB, "--json"])?.success()?.stdout)?;
-    Ok(rows[0].clone())
+    Ok(rows["jobs"][0].clone())
 }
 
 /// Waits until what is listed of the job is so.

@@ -166,7 +166,7 @@ impl FileReader<'_> {
             refuse_layers(taken)?;
             match self.stream(found, taken)? {
                 Some(state) => state,
-                None => return self.inherited(found, not_supported(taken, found.inode)),
+                None => return self.inherited(found, leads_outside(taken, found.inode)),
             }
         } else if kind == (libc::SOCK_DGRAM, libc::IPPROTO_UDP) {
             if self.standard(found).is_some() {
@@ -481,6 +481,17 @@ pub(super) fn canonical(bytes: &[u8]) -> Option<SocketAddr> {
     internet_address(bytes).map(|address| SocketAddr::new(address.ip().to_canonical(), address.port()))
 }
 
+/// How a TCP connection is refused whose other end the job has not got.
+fn leads_outside(socket: &OwnedFd, inode: u64) -> String {
+    match internet_peer(inode) {
+        Some(ends) if ends.contains(ARROW) => format!(
+            "TCP connection {ends} leads outside the job; --tcp close takes the image all the same (the connection is \
+             reset after a restart)"
+        ),
+        _ => not_supported(socket, inode),
+    }
+}
+
 /// How a socket is refused.
 pub(super) fn not_supported(socket: &OwnedFd, inode: u64) -> String {
     let what = describe(socket, inode);
@@ -536,6 +547,9 @@ fn describe(socket: &OwnedFd, inode: u64) -> String {
     }
 }
 
+/// Between the ends of a connection.
+const ARROW: &str = " -> ";
+
 /// `local -> remote` of a TCP or UDP socket from /proc/net, or `listening on …`.
 fn internet_peer(inode: u64) -> Option<String> {
     let wanted = inode.to_string();
@@ -547,7 +561,7 @@ fn internet_peer(inode: u64) -> Option<String> {
         if state == "0A" {
             return Some(format!("listening on {}", readable_address(local)?));
         }
-        Some(format!("{} -> {}", readable_address(local)?, readable_address(remote)?))
+        Some(format!("{}{ARROW}{}", readable_address(local)?, readable_address(remote)?))
     })
 }
 

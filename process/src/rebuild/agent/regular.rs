@@ -12,6 +12,7 @@ use super::taken_files::TakenFiles;
 use crate::capture::identity;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::file_role::{may_write, refuse_shrunk};
+use crate::rebuild::renamed::is_kept;
 use holdfast_image::bytes::Name;
 use holdfast_image::record::{Description, FileTable, Object};
 use holdfast_sys::at;
@@ -106,7 +107,8 @@ fn copy_back(
     };
     let now = source.metadata().map_err(failed)?;
     refuse_shrunk(path, size, now.len())?;
-    let mut note = format!("{path}: it is called {other} now; made anew of its first {size} bytes");
+    let became = if is_kept(path, other) { "removed".to_owned() } else { format!("renamed to {other}") };
+    let mut note = format!("{path} was {became}; created again with its first {size} bytes");
     if file.metadata().map_err(failed)?.len() > 0 {
         let kept = keep_tail(file, path, 0, saved_dir).map_err(failed)?;
         note.push_str(&format!("; what was there is kept in {}", kept.display()));

@@ -352,7 +352,8 @@ impl OpenFilesBuilder<'_> {
     ) -> Result<Option<OwnedFd>, RebuildError> {
         let Some(fd) = self.inherited.get(&from) else {
             let what = format!(
-                "descriptor {holder} ({was}) leads nowhere now: descriptor {from} of holdfast restart is closed"
+                "descriptor {holder} ({was}) came from outside the job and is closed now; descriptor {from} of \
+                 `holdfast restart` would take its place"
             );
             self.notes.push(what);
             // A standard descriptor that is closed stays closed; one that a batch system handed down must be there.
