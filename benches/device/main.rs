@@ -45,7 +45,8 @@ fn main() {
             let real = machine::run(&cell.setup, memory::file(), cell.engine(policy), &cell.program);
             let seconds = |ns: u64| ns as f64 / 1e9;
             println!(
-                "| {words} | {policy:?} | {:.2} ({}) | {:.2} ({}) | {:.3} | {:.2} | {:.2} |",
+                "| {words} | {} | {:.2} ({}) | {:.2} ({}) | {:.3} | {:.2} | {:.2} |",
+                policy.name(),
                 seconds(simulated.blocked_ns()),
                 simulated.slowest_reads,
                 seconds(real.blocked_ns()),

@@ -24,6 +24,19 @@ pub const ALL: [Policy; 6] = [
     Policy::Rival(Kind::Belady { greedy: false }),
 ];
 
+impl Policy {
+    pub fn name(self) -> &'static str {
+        match self {
+            Policy::Holdfast => "Holdfast",
+            Policy::Rival(Kind::Lru) => "LRU",
+            Policy::Rival(Kind::Fifo) => "FIFO",
+            Policy::Rival(Kind::Uvm) => "UVM-like",
+            Policy::Rival(Kind::Adios) => "ADIOS-like",
+            Policy::Rival(Kind::Belady { .. }) => "Belady",
+        }
+    }
+}
+
 /// A program of the paper, and where it runs.
 pub struct Cell {
     pub setup: Setup,
@@ -72,11 +85,11 @@ impl Cell {
 
 /// The pairs of policies that one of two lists of times orders otherwise than the other; those whose times in the
 /// first differ by no more than `percent` are not counted.
-pub fn misplaced(first: &[u64], second: &[u64], percent: u64) -> Vec<(Policy, Policy)> {
+pub fn misplaced(first: &[u64], second: &[u64], percent: u64) -> Vec<[&'static str; 2]> {
     let mut pairs = Vec::new();
     for (faster, slower) in (0..first.len()).flat_map(|one| (0..first.len()).map(move |two| (one, two))) {
         if first[faster] * (100 + percent) < first[slower] * 100 && second[faster] >= second[slower] {
-            pairs.push((ALL[faster], ALL[slower]));
+            pairs.push([ALL[faster], ALL[slower]].map(Policy::name));
         }
     }
     pairs

@@ -34,7 +34,8 @@ fn as_simulated(words: &str) {
         let simulated = cell.simulated(policy);
         let real = machine::run(&cell.setup, memory::file(), cell.engine(policy), &cell.program);
         println!(
-            "{words}, {policy:?}: {} ns simulated, {} ns by threads; slowest tier read {} and {} times",
+            "{words}, {}: {} ns simulated, {} ns by threads; slowest tier read {} and {} times",
+            policy.name(),
             simulated.blocked_ns(),
             real.blocked_ns(),
             simulated.slowest_reads,
@@ -43,7 +44,7 @@ fn as_simulated(words: &str) {
         foretold.push(simulated.blocked_ns());
         found.push(real.blocked_ns());
     }
-    assert_eq!(misplaced(&foretold, &found, 3), [], "{words}: {foretold:?} and {found:?}");
+    assert_eq!(misplaced(&foretold, &found, 3), [[""; 2]; 0], "{words}: {foretold:?} and {found:?}");
     for (foretold, found) in foretold.iter().zip(&found) {
         assert!(foretold.abs_diff(*found) * 50 <= *foretold, "{words}: {foretold} and {found} ns");
     }
