@@ -1,4 +1,4 @@
-//! The CUDA programs of `tests/programs/cuda` on the stand-in driver: chained checkpoint, kill -9, restart rounds at
+//! The CUDA programs of `tests/programs/cuda`, and `device_memory`, on the stand-in driver: chained checkpoint, kill -9, restart rounds at
 //! random moments; the joined output, checksums of device memory among it, must be that of an undisturbed run.
 //!
 //! `make test` has half of them, each as one user; the long form all, as both, with three increments and ten restarts.
@@ -19,7 +19,8 @@ fn run(name: &str, arguments: &[&str], long: bool, (user, turn): (User, User)) {
         return println!("not run: only in the long form (HOLDFAST_TEST_FULL=1)");
     }
     let folder = kit().stand_in().expect("the stand-in driver").to_string_lossy().into_owned();
-    let program = kit().cuda_program(name).to_string_lossy().into_owned();
+    let program = if name == "device_memory" { kit().program(name) } else { kit().cuda_program(name) };
+    let program = program.to_string_lossy().into_owned();
     let steps = if full() { "400" } else { "40" };
     // threads of a launch in an order of their own, and work that has begun late when a checkpoint comes
     let mut words: Vec<String> =
@@ -60,4 +61,5 @@ programs! {
     touches Root long "2" "3";
     threads Ordinary long;
     vmm Root;
+    device_memory Ordinary;
 }

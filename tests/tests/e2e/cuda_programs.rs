@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
@@ -33,12 +34,17 @@ enum Memory {
     Ours,
 }
 
+/// Has libholdfast own the memory, without an agent.
+fn own_memory(bed: &Bed, command: &mut Command) {
+    command.env("LD_PRELOAD", bed.kit().library()).env("HOLDFAST_CUDA_DATA", "library");
+    command.env("HOLDFAST_NO_AGENT", "1");
+}
+
 fn output(bed: &Bed, (name, arguments): (&str, &[&str]), seed: &str, memory: Memory) -> Result<String> {
     let mut command = bed.command(&bed.kit().cuda_program(name));
     command.args(arguments).env("LD_LIBRARY_PATH", bed.kit().stand_in()?).env("STAND_IN_SEED", seed);
     if let Memory::Ours = memory {
-        command.env("LD_PRELOAD", bed.kit().library()).env("HOLDFAST_CUDA_DATA", "library");
-        command.env("HOLDFAST_NO_AGENT", "1");
+        own_memory(bed, &mut command);
     }
     let ended = bed.output(command, PATIENCE)?.success().with_context(|| name.to_owned())?;
     ensure!(ended.stdout.ends_with("PASS\n"), "{name}: {}", ended.stdout);
@@ -59,6 +65,35 @@ fn every_order_gives_the_same() {
                 ensure!(found == *first, "{name}: two runs differ:\n{first}\n{found}");
             }
         }
+        Ok(())
+    });
+}
+
+/// What is said of memory, its end with its context, calls within a capture, threads that allocate and free at random;
+/// also where the device's memory is used up first, and where some of its allocations fail once.
+#[test]
+fn memory_is_the_same_whoever_serves_it() {
+    each_user(|bed| {
+        let run = |memory: Memory, settings: &[(&str, &str)], arguments: &[&str]| -> Result<String> {
+            let mut command = bed.command(&bed.kit().program("device_memory"));
+            command.args(arguments).env("LD_LIBRARY_PATH", bed.kit().stand_in()?);
+            command.env("STAND_IN_SEED", "5").envs(settings.iter().copied());
+            if let Memory::Ours = memory {
+                own_memory(bed, &mut command);
+            }
+            let ended = bed.output(command, PATIENCE)?.success()?;
+            ensure!(ended.stdout.ends_with("PASS\n"), "{settings:?}: {}", ended.stdout);
+            Ok(ended.stdout)
+        };
+        let small = [("STAND_IN_MEMORY", "64M")];
+        let faults =
+            [("STAND_IN_FAULT", "out-of-memory@3,out-of-memory@9,out-of-memory@27,out-of-memory@81")];
+        let wanted = run(Memory::Drivers, &[], &["3"])?;
+        ensure!(run(Memory::Ours, &[], &["3"])? == wanted, "{wanted}");
+        // The driver's own calls would fail: ours come to it.
+        ensure!(run(Memory::Ours, &faults, &["3"])? == wanted, "{wanted}");
+        let wanted = run(Memory::Drivers, &small, &["1", "full"])?;
+        ensure!(run(Memory::Ours, &small, &["1", "full"])? == wanted, "{wanted}");
         Ok(())
     });
 }
