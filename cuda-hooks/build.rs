@@ -131,6 +131,8 @@ fn served(verdict: &Verdict) -> Result<String, Box<dyn Error>> {
         "set-attribute" => "SetAttribute",
         "mapping" => return Ok(format!("Served::Mapping({})", argument.parse::<u8>()?)),
         "share" => "Share",
+        "peer" => "Peer",
+        "peer-end" => "PeerEnd",
         _ => return Err(format!("functions.txt: {word} is not served").into()),
     };
     Ok(format!("Served::{known}"))
@@ -259,6 +261,9 @@ fn wrappers(symbols: &[Symbol<'_>], verdicts: &BTreeMap<String, Verdict>) -> Res
                 format!("served {} => {}", effect(&verdict.effect)?, served(verdict)?)
             }
             "gate" => "gated 0".to_owned(),
+            "work" if verdict.served.as_deref() == Some("settle") => {
+                format!("settled {}", symbol.variant != "-")
+            }
             "work" => "gated 1".to_owned(),
             "resolve" => format!("free {}", effect(&verdict.effect)?),
             _ => format!("tracked {}", effect(&verdict.effect)?),

@@ -140,6 +140,13 @@ macro_rules! hook {
         leave(call);
         result
     }};
+    (@settled $row:literal $real:ident [$($name:ident: $kind:ident),*] $per_thread:literal) => {{
+        let call = enter($row, 1);
+        // SAFETY: the program's own call.
+        let result = arena::settle(unsafe { $real($($name),*) }, $per_thread);
+        leave(call);
+        result
+    }};
     (@tracked $row:literal $real:ident [$($name:ident: $kind:ident),*] $effect:expr) => {{
         const EFFECT: Effect = $effect;
         let call = enter($row, 0);

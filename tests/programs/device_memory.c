@@ -1,7 +1,7 @@
 /* Memory of a CUDA device, allocated and freed at random by several threads, with content that is checked before it is
- * freed; before that, what the driver says of pointers and of wrong calls. `device_memory STEPS [full]`: with `full` the
- * device's memory is used up first. What is printed is the same whoever serves cuMemAlloc. Names, numbers and types are
- * those of cuda.h of CUDA 13.0. */
+ * freed; before that, what the driver says of pointers and of wrong calls. `device_memory STEPS [full]`: with `full`
+ * the device's memory is used up first. What is printed is the same whoever serves cuMemAlloc. Names, numbers and
+ * types are those of cuda.h of CUDA 13.0. */
 #include "common.h"
 #include <dlfcn.h>
 #include <pthread.h>

@@ -195,19 +195,39 @@ pub fn unmap(address: u64, bytes: u64) -> Result<(), u32> {
     answer(call!(c"cuMemUnmap"(address => u64, bytes as usize => usize)), ())
 }
 
-/// Lets a device read and write (CU_MEM_ACCESS_FLAGS_PROT_READWRITE).
-pub fn allow(address: u64, bytes: u64, device: i32) -> Result<(), u32> {
-    let access = Access { location: Location::of(device), flags: 3 };
+/// Lets a device read and write (CU_MEM_ACCESS_FLAGS_PROT_READWRITE), or neither (..._NONE).
+pub fn allow(address: u64, bytes: u64, device: i32, may: bool) -> Result<(), u32> {
+    let access = Access { location: Location::of(device), flags: if may { 3 } else { 0 } };
     let result = call!(c"cuMemSetAccess"
         (address => u64, bytes as usize => usize, &raw const access => *const Access, 1 => usize));
     answer(result, ())
 }
 
-/// Waits until a context has done its work: the error that its work has ended with, if any.
-pub fn synchronize(context: u64) -> Result<(), u32> {
+/// The device of a context.
+pub fn device_of(context: u64) -> Result<i32, u32> {
+    within(context, current_device)
+}
+
+/// Ends the access of the context of the calling thread to the memory of another one's device.
+pub fn disable_peer(context: u64) -> Result<(), u32> {
+    answer(call!(c"cuCtxDisablePeerAccess"(context => u64)), ())
+}
+
+/// Waits for the default stream: the one of all threads (CU_STREAM_LEGACY), or the thread's own (CU_STREAM_PER_THREAD).
+pub fn settle(per_thread: bool) -> u32 {
+    call!(c"cuStreamSynchronize"(if per_thread { 2 } else { 1 } => usize))
+}
+
+/// Runs `work` with a context that is current.
+fn within<T>(context: u64, work: impl FnOnce() -> Result<T, u32>) -> Result<T, u32> {
     answer(call!(c"cuCtxPushCurrent_v2"(context => u64)), ())?;
-    let result = answer(call!(c"cuCtxSynchronize"()), ());
+    let result = work();
     let mut popped = 0_u64;
     let _ = call!(c"cuCtxPopCurrent_v2"(&raw mut popped => *mut u64));
     result
+}
+
+/// Waits until a context has done its work: the error that its work has ended with, if any.
+pub fn synchronize(context: u64) -> Result<(), u32> {
+    within(context, || answer(call!(c"cuCtxSynchronize"()), ()))
 }

@@ -150,7 +150,7 @@ impl Tables {
         let leaving = self.leave_first(|block, _| block.context.load(Relaxed) == context)?;
         let range = leaving.address..leaving.address + leaving.bytes;
         let of = |place: &&AtomicU64| range.contains(&place.load(Relaxed));
-        self.head.pending.iter().filter(of).for_each(|place| place.store(0, Relaxed));
+        self.head.pending.iter().filter(of).for_each(|place| self.forget_pending(place));
         subtract(&super::words().requested_bytes, self.requested_in(&leaving));
         Some(leaving)
     }
@@ -170,16 +170,28 @@ impl Tables {
 
     /// Keeps a freed allocation, whose memory may be in use, for later; false: there is no room.
     pub fn keep_pending(&self, address: u64) -> bool {
-        let free = self.head.pending.iter().find(|place| place.load(Relaxed) == 0);
-        free.map(|place| place.store(address, Relaxed)).is_some()
+        let Some(free) = self.head.pending.iter().find(|place| place.load(Relaxed) == 0) else {
+            return false;
+        };
+        free.store(address, Relaxed);
+        self.head.pending_count.fetch_add(1, Relaxed);
+        true
     }
 
     /// One that was kept, of any context or of this one; it is kept no longer.
     pub fn take_pending(&self, context: Option<u64>) -> Option<Found> {
+        if self.head.pending_count.load(Relaxed) == 0 {
+            return None;
+        }
         self.head.pending.iter().find_map(|place| {
             let found = self.find(place.load(Relaxed))?;
             let of = context.is_none_or(|context| found.context == context);
-            of.then(|| place.store(0, Relaxed)).map(|()| found)
+            of.then(|| self.forget_pending(place)).map(|()| found)
         })
+    }
+
+    fn forget_pending(&self, place: &AtomicU64) {
+        place.store(0, Relaxed);
+        self.head.pending_count.fetch_sub(1, Relaxed);
     }
 }

@@ -9,6 +9,7 @@
 //! or the driver does not unmap.
 
 use super::calls::{self, SUCCESS};
+use super::peers;
 use super::small::{Entry, GRANULE};
 use super::tables::{self, Found, Leaving, Plan};
 use crate::{area, objects};
@@ -102,6 +103,11 @@ fn make(owner: usize, bytes: u64, requested: u64) -> Option<u64> {
         return None;
     };
     if tables::locked(|tables| tables.publish(&plan, handle, requested)) == Some(true) {
+        // Those that came since the plan.
+        let readers = tables::locked(|tables| tables.readers(plan.device)).unwrap_or(0);
+        for reader in peers::devices(readers & !plan.readers) {
+            let _ = calls::allow(plan.address, plan.bytes, reader, true);
+        }
         return Some(plan.address);
     }
     if unmap(plan.address, plan.bytes, handle) {
@@ -117,7 +123,8 @@ fn physical(plan: &Plan) -> Option<u64> {
         let _ = calls::release(handle);
         return None;
     }
-    if calls::allow(plan.address, plan.bytes, plan.device).is_err() {
+    let mut devices = peers::devices(plan.readers).chain([plan.device]);
+    if !devices.all(|device| calls::allow(plan.address, plan.bytes, device, true).is_ok()) {
         unmap(plan.address, plan.bytes, handle);
         return None;
     }
@@ -195,8 +202,10 @@ pub fn free(address: u64, real: impl FnOnce() -> u32) -> u32 {
     // What was freed before this wait is unused after it, too.
     let mut others = [0; TOGETHER];
     for place in &mut others {
-        let next = tables::locked(|tables| tables.take_pending(Some(found.context)));
-        *place = next.flatten().map_or(0, |found| found.start);
+        match tables::locked(|tables| tables.take_pending(Some(found.context))) {
+            Some(Some(next)) => *place = next.start,
+            _ => break,
+        }
     }
     let result = calls::synchronize(found.context).err().unwrap_or(SUCCESS);
     release(address);

@@ -15,6 +15,7 @@
 //! | --- | --- |
 //! | `memory.rs` | allocating and freeing |
 //! | `query.rs` | questions about pointers |
+//! | `peers.rs` | access between devices |
 //! | `tables.rs`, `lists.rs`, `small.rs` | what is where; blocks with room, blocks that leave; shared blocks |
 //! | `calls.rs` | the driver's functions |
 //!
@@ -25,6 +26,7 @@
 mod calls;
 mod lists;
 mod memory;
+mod peers;
 mod query;
 mod small;
 mod tables;
@@ -37,6 +39,9 @@ use holdfast_abi::CudaData;
 static DATA: CudaData = CudaData::new();
 /// The program shares memory in a way that ours cannot be shared: new memory is the driver's.
 static SHARES: AtomicBool = AtomicBool::new(false);
+
+/// See [`settle`].
+static SETTLES: AtomicBool = AtomicBool::new(false);
 
 /// What a row's function is served as.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +66,10 @@ pub enum Served {
     Mapping(u8),
     /// cuIpcGetMemHandle(&handle, address).
     Share,
+    /// cuCtxEnablePeerAccess(context, flags).
+    Peer,
+    /// cuCtxDisablePeerAccess(context).
+    PeerEnd,
 }
 
 /// The words that the agent reads.
@@ -112,12 +121,35 @@ pub fn serve(
         Served::Attributes if ours(3) => Some(query::attributes([a(0), a(1), a(2)], a(3), at(3))),
         Served::SetAttribute if ours(2) => Some(query::set_attribute(a(0), a(1) as u32, a(2), at(2))),
         Served::Mapping(index) if ours(index.into()) => Some(memory::INVALID_VALUE),
+        Served::Peer | Served::PeerEnd if memory::is_owned() => {
+            let result = real(None);
+            match what {
+                _ if result != calls::SUCCESS => Some(result),
+                Served::Peer => Some(peers::enabled(a(0) as u64)),
+                _ => {
+                    peers::disabled();
+                    Some(result)
+                }
+            }
+        }
         Served::Share if ours(1) => {
             SHARES.store(true, Relaxed);
             None
         }
         _ => None,
     }
+}
+
+/// A synchronous operation of a default stream has returned. Where the program wants such operations to be over then,
+/// and the driver does not see to that for memory of ours, it is waited for.
+#[inline(always)]
+pub fn settle(result: u32, per_thread: bool) -> u32 {
+    if result == calls::SUCCESS && SETTLES.load(Relaxed) { calls::settle(per_thread) } else { result }
+}
+
+/// From now on it is.
+fn begin_to_settle() {
+    SETTLES.store(true, Relaxed);
 }
 
 fn allocate(place: usize, bytes: u64) -> Option<u32> {
@@ -156,5 +188,6 @@ pub fn context_ended(context: u64) {
 pub fn forked() {
     tables::forked();
     SHARES.store(false, Relaxed);
+    SETTLES.store(false, Relaxed);
     DATA.clear();
 }

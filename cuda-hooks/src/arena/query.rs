@@ -78,7 +78,8 @@ pub fn attributes(
     result
 }
 
-/// cuPointerSetAttribute(&value, attribute, address).
+/// cuPointerSetAttribute(&value, attribute, address). Whether drivers have CU_POINTER_ATTRIBUTE_SYNC_MEMOPS for memory
+/// of the virtual memory management API is not verified: where one has not, synchronous operations are made so here.
 pub fn set_attribute(value: usize, attribute: u32, address: usize, real: impl FnOnce(usize) -> u32) -> u32 {
     let Some(found) = find(address) else { return real(NOWHERE) };
     let result = real(address);
@@ -87,6 +88,9 @@ pub fn set_attribute(value: usize, attribute: u32, address: usize, real: impl Fn
     }
     // SAFETY: the program's own argument, an int that the driver has to read.
     let set = unsafe { with_exposed_provenance::<u32>(value).read_unaligned() } != 0;
+    if set && result != SUCCESS {
+        super::begin_to_settle();
+    }
     let (set, clear) = if set { (Entry::SYNC, 0) } else { (0, Entry::SYNC) };
     tables::locked(|tables| tables.flag(&found, set, clear));
     SUCCESS

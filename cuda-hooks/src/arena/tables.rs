@@ -22,8 +22,9 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use holdfast_abi::{CudaBlock, CudaData};
 
-/// Devices.
+/// Devices that have addresses, and all devices.
 const ARENAS: usize = 16;
+const DEVICES: usize = 64;
 /// Contexts that have memory.
 const OWNERS: usize = 64;
 /// Granules of all arenas: 2 TiB of addresses.
@@ -93,6 +94,9 @@ pub(super) struct Head {
     granules: AtomicU32,
     numbers: AtomicU64,
     pub(super) pending: [AtomicU64; PENDING],
+    pub(super) pending_count: AtomicU32,
+    /// By ordinal: which other devices may reach the memory of a device.
+    readers: [AtomicU64; DEVICES],
 }
 
 /// All tables.
@@ -122,6 +126,8 @@ pub struct Plan {
     pub address: u64,
     pub bytes: u64,
     pub rdma: bool,
+    /// Devices that may reach it besides its own.
+    pub readers: u64,
     first: usize,
 }
 
@@ -317,7 +323,35 @@ impl Tables {
             address: arena.base.load(Relaxed) + distance,
             bytes,
             rdma: arena.rdma.load(Relaxed) != 0,
+            readers: self.readers(arena.device.load(Relaxed) as i32 - 1),
             first,
+        })
+    }
+
+    /// Which other devices may reach the memory of a device.
+    pub fn readers(&self, device: i32) -> u64 {
+        self.head.readers.get(device as usize).map_or(0, |set| set.load(Relaxed))
+    }
+
+    /// One more.
+    pub fn add_reader(&self, device: i32, reader: i32) {
+        if let (Some(set), 0..64, true) = (self.head.readers.get(device as usize), reader, reader != device) {
+            set.fetch_or(1 << reader, Relaxed);
+        }
+    }
+
+    /// None any more; those that there were.
+    pub fn take_readers(&self, device: i32) -> u64 {
+        self.head.readers.get(device as usize).map_or(0, |set| set.swap(0, Relaxed))
+    }
+
+    /// The first block of a device from an index on: its index, address and length.
+    pub fn block_of(&self, device: i32, from: usize) -> Option<(usize, u64, u64)> {
+        let count = crate::arena::words().block_count.load(Relaxed) as usize;
+        (from..count).find_map(|index| {
+            let block = self.blocks.get(index)?;
+            let (address, of) = (block.address.load(Relaxed), block.device.load(Relaxed) as u32);
+            (address != 0 && of == device as u32).then(|| (index, address, block.bytes.load(Relaxed)))
         })
     }
 

@@ -1,5 +1,6 @@
-//! The CUDA programs of `tests/programs/cuda`, and `device_memory`, on the stand-in driver: chained checkpoint, kill -9, restart rounds at
-//! random moments; the joined output, checksums of device memory among it, must be that of an undisturbed run.
+//! The CUDA programs of `tests/programs/cuda`, and `device_memory`, on the stand-in driver: chained checkpoint, kill
+//! -9, restart rounds at random moments; the joined output, checksums of device memory among it, must be that of an
+//! undisturbed run.
 //!
 //! `make test` has half of them, each as one user; the long form all, as both, with three increments and ten restarts.
 
