@@ -182,6 +182,12 @@ fn memory_of_two_devices() {
     assert_eq!(driver.mapped(), 2, "the empty one is gone");
     driver.free(rest);
 
+    // Memory that the program wants to share has to be the driver's: new memory is. (This one has none.)
+    let mut handle = [0_u64; 8];
+    assert_eq!(driver.call(c"cuIpcGetMemHandle", &[handle.as_mut_ptr().addr() as u64, large]), 1);
+    let mut address = 0_u64;
+    assert_eq!(driver.call(c"cuMemAlloc_v2", &[(&raw mut address).addr() as u64, 100]), 2);
+
     // All ends with its context.
     assert_eq!(driver.call(c"cuDevicePrimaryCtxReset_v2", &[1]), 0);
     assert_eq!(driver.call(c"cuDevicePrimaryCtxReset_v2", &[0]), 0);

@@ -42,6 +42,7 @@ unsigned cuMemsetD8_v2(u64 at, unsigned char value, size_t count) { return OK; }
 unsigned cuMemsetD8_v2_ptds(u64 at, unsigned char value, size_t count) { return OK; }
 unsigned cuPointerSetAttribute(const void *value, int attribute, u64 at) { return INVALID_VALUE; }
 unsigned cuMemAlloc_v2(u64 *out, size_t bytes) { return OUT_OF_MEMORY; }
+unsigned cuIpcGetMemHandle(void *out, u64 at) { return INVALID_VALUE; }
 unsigned cuMemFree_v2(u64 at) { return INVALID_VALUE; }
 
 unsigned cuMemGetAllocationGranularity(size_t *out, const void *properties, unsigned which)

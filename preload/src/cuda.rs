@@ -25,6 +25,9 @@ extern "C" fn announce(area: u64) {
 
 /// Who is to own device memory: [`ENV_CUDA_DATA`].
 extern "C" fn owner() -> u64 {
+    if host::variable(ENV_CUDA_DATA).is_none() && host::environment_has(is_one_of_many) {
+        return CudaData::BY_DRIVER;
+    }
     if host::variable_is(ENV_CUDA_DATA, CUDA_DATA_DRIVER) {
         CudaData::BY_DRIVER
     } else if host::variable_is(ENV_CUDA_DATA, CUDA_DATA_LIBRARY) {
@@ -32,6 +35,21 @@ extern "C" fn owner() -> u64 {
     } else {
         CudaData::UNDECIDED
     }
+}
+
+/// Whether an entry of the environment says that a launcher has started several processes for one program: they may
+/// give each other memory by cuIpcGetMemHandle, which works on memory of the driver's alone. torchrun (PyTorch,
+/// "torchrun", environment variables), Open MPI, MPICH and others with PMI, MVAPICH2, Slurm (srun(1)).
+fn is_one_of_many(entry: &[u8]) -> bool {
+    const COUNTS: [&[u8]; 5] = [
+        b"WORLD_SIZE=",
+        b"OMPI_COMM_WORLD_SIZE=",
+        b"PMI_SIZE=",
+        b"MV2_COMM_WORLD_SIZE=",
+        b"SLURM_STEP_NUM_TASKS=",
+    ];
+    let count = COUNTS.iter().find_map(|name| entry.strip_prefix(*name));
+    count.is_some_and(|count| !matches!(count, b"" | b"0" | b"1"))
 }
 
 /// In a child made by fork: what its parent made at the driver is not its own.
@@ -65,3 +83,18 @@ core::arch::global_asm!(
     announce = sym announce,
     owner = sym owner,
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn launchers_of_several_processes_are_known() {
+        for entry in ["WORLD_SIZE=2", "OMPI_COMM_WORLD_SIZE=16", "PMI_SIZE=8", "SLURM_STEP_NUM_TASKS=3"] {
+            assert!(is_one_of_many(entry.as_bytes()), "{entry}");
+        }
+        for entry in ["WORLD_SIZE=1", "WORLD_SIZE=", "LOCAL_WORLD_SIZE=4", "PMI_SIZES=4", "WORLD_SIZE"] {
+            assert!(!is_one_of_many(entry.as_bytes()), "{entry}");
+        }
+    }
+}

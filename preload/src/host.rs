@@ -123,6 +123,16 @@ pub fn variable(name: &str) -> Option<&'static CStr> {
     found
 }
 
+/// Whether `fits` is true of any string of the environment.
+pub fn environment_has(fits: impl Fn(&[u8]) -> bool) -> bool {
+    let mut found = false;
+    each_variable(|entry| {
+        found = fits(entry.to_bytes());
+        !found
+    });
+    found
+}
+
 /// Whether an environment variable has that value.
 pub fn variable_is(name: &str, value: &str) -> bool {
     variable(name).is_some_and(|found| found.to_bytes() == value.as_bytes())
