@@ -38,7 +38,7 @@ deb)
     made=$(cargo deb --quiet --no-build --no-strip --package holdfast --output "$packages/" | tail -n 1)
     ;;
 rpm)
-    tool cargo-generate-rpm 0.20.0
+    tool cargo-generate-rpm 0.21.1
     scripts/install.sh "$from" "$root/usr"
     gzip -9n "$root"/usr/share/man/man1/*
     cargo generate-rpm --package cli --output "$packages/"

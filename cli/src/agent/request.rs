@@ -44,7 +44,7 @@ impl CheckpointRequest {
     /// None.
     pub fn members(&self) -> Result<Members, CheckpointError> {
         let members = self.processes.lock().members();
-        members.ok_or_else(|| CheckpointError::Failed("the program has ended".into()))
+        members.ok_or(CheckpointError::NoProgram { awaited: false })
     }
 }
 

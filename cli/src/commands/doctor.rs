@@ -4,7 +4,7 @@
 use crate::cuda::client::Caller;
 use crate::cuda::messages::Question;
 use crate::cuda::release;
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 use crate::{front, inspect, report};
 use holdfast_image::cuda::version;
 use holdfast_sys::cgroup::{self, Room};
@@ -30,20 +30,28 @@ struct Finding {
 /// Prints the findings.
 ///
 /// # Errors
-/// Output cannot be written; the job or process that was named cannot be looked at.
+/// Holdfast does not work here; output cannot be written; the job or process that was named cannot be looked at.
 pub fn run(program: Option<&str>, json: bool, root: Option<&Path>) -> Result<(), Failure> {
     let probe = Probe::ask();
     let mut findings = host(&probe);
     findings.extend(installation(root));
     findings.push(cuda());
     let inspected = program.map(|program| inspect::find(program, root)).transpose()?;
+    let works = findings.iter().all(|finding| finding.good || !finding.required);
     if json {
         let program = inspected.as_ref().map(inspect::Inspected::to_json);
-        return report::print_json("host", serde_json::json!({ "host": findings, "program": program }));
+        report::print_json("host", serde_json::json!({ "host": findings, "program": program }))?;
+    } else {
+        report::print(&text(&probe, &findings, works, inspected.as_ref()))?;
     }
+    // It was said.
+    if works { Ok(()) } else { Err(Failure::new(Exit::Refused, "")) }
+}
+
+fn text(probe: &Probe, findings: &[Finding], works: bool, inspected: Option<&inspect::Inspected>) -> String {
     let mut text =
         format!("Linux {}, user {}, {}\n\n", probe.kernel_release, unix_socket::effective_user(), cpu());
-    for finding in &findings {
+    for finding in findings {
         let mark = match (finding.good, finding.required) {
             (true, _) => "ok     ",
             (false, true) => "MISSING",
@@ -54,7 +62,6 @@ pub fn run(program: Option<&str>, json: bool, root: Option<&Path>) -> Result<(),
             text.push_str(&format!("         {}\n", finding.advice));
         }
     }
-    let works = findings.iter().all(|finding| finding.good || !finding.required);
     text.push_str(if works {
         "\nCheckpoint and restart work for you here.\n"
     } else {
@@ -63,7 +70,7 @@ pub fn run(program: Option<&str>, json: bool, root: Option<&Path>) -> Result<(),
     if let Some(inspected) = inspected {
         text.push_str(&format!("\n{inspected}"));
     }
-    report::print(&text)
+    text
 }
 
 fn yes(value: bool) -> String {

@@ -126,6 +126,18 @@ fn a_log_that_was_renamed_or_removed_is_created_again() {
     });
 }
 
+#[test]
+fn doctor_ends_with_an_error_where_nothing_would_work() {
+    as_user(|bed| {
+        let mut doctor = bed.holdfast(&["doctor"]);
+        doctor.env("HOLDFAST_LIB", "/nonexistent/libholdfast.so");
+        let ended = bed.output(doctor, PATIENCE)?;
+        let said = ended.stdout.contains("MISSING  libholdfast.so") && ended.stderr.is_empty();
+        ensure!(said && ended.code() == 69, "status {}: {}{}", ended.code(), ended.stdout, ended.stderr);
+        Ok(())
+    });
+}
+
 /// A ring of io_uring is a descriptor and two mappings.
 #[test]
 fn a_ring_of_io_uring_is_one_line() {

@@ -1,14 +1,17 @@
 //! What users install, and what they try first: a folder made by `scripts/install.sh` works wherever it is moved, with
-//! man pages, completions and pkg-config file; `make demo` ends with an error when its restart fails.
+//! man pages, completions and pkg-config file; in the long form the packages, too, and the wheel; the Python module;
+//! `make demo` ends with an error when its restart fails.
 
 use crate::plain_job::{program, right_output};
 use anyhow::{Context, Result, ensure};
+use holdfast_tests::full;
 use holdfast_tests::restart_chain::kill_program;
-use holdfast_tests::sandbox::{Bed, Ended, PATIENCE, User, each_user, wait};
+use holdfast_tests::sandbox::{Bed, Ended, PATIENCE, STAY, User, each_user, wait};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// Job of the installed Holdfast.
 const JOB: &str = "installed";
@@ -32,30 +35,107 @@ fn install(bed: &Bed) -> Result<(PathBuf, PathBuf)> {
 fn an_installed_folder_works_wherever_it_is_moved() {
     each_user(|bed| {
         let (prefix, holdfast) = install(bed)?;
-        let say = |arguments: &[&str]| {
-            let mut command = bed.command(&holdfast);
-            command.args(arguments);
-            bed.output(command, PATIENCE)
-        };
-        let doctor = say(&["doctor"])?;
-        let library = prefix.join("lib/holdfast/libholdfast.so");
-        ensure!(doctor.stdout.contains(&library.display().to_string()), "{}", doctor.stdout);
-
-        let mut run = bed.command(&holdfast);
-        run.args(["run", "--name", JOB, "--"]).args(program().words());
-        run.env(holdfast_tests::sandbox::STAY, bed.stay_file());
-        let mut front = run.stdout(bed.create("out")?).stderr(bed.create("err")?).spawn()?;
-        let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
-        bed.until("the first line", PATIENCE, || !bed.text("out").is_empty())?;
-        say(&["checkpoint", JOB])?.success()?;
-        kill_program(pid, &mut front)?;
-        bed.may_end()?;
-        let mut restart = bed.command(&holdfast);
-        let mut front = restart.args(["restart", JOB]).stderr(bed.create("restart.err")?).spawn()?;
-        ensure!(wait(&mut front, PATIENCE)?.success(), "{}", bed.text("restart.err"));
-        ensure!(bed.text("out") == right_output(), "{}", bed.text("out"));
+        works(bed, &prefix, &holdfast)?;
         completes_names_of_jobs(bed, &prefix)?;
         bed.check_clean(JOB)
+    });
+}
+
+/// A checkpoint, `kill -9` and a restart by what lies below `prefix`.
+fn works(bed: &Bed, prefix: &Path, holdfast: &Path) -> Result<()> {
+    let say = |arguments: &[&str]| {
+        let mut command = bed.command(holdfast);
+        command.args(arguments);
+        bed.output(command, PATIENCE)
+    };
+    let doctor = say(&["doctor"])?;
+    let library = prefix.join("lib/holdfast/libholdfast.so");
+    ensure!(doctor.stdout.contains(&library.display().to_string()), "{}", doctor.stdout);
+
+    let _ = fs::remove_file(bed.stay_file());
+    let mut run = bed.command(holdfast);
+    run.args(["run", "--name", JOB, "--"]).args(program().words()).env(STAY, bed.stay_file());
+    let mut front = run.stdout(bed.create("out")?).stderr(bed.create("err")?).spawn()?;
+    let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
+    bed.until("the first line", PATIENCE, || !bed.text("out").is_empty())?;
+    say(&["checkpoint", JOB])?.success()?;
+    kill_program(pid, &mut front)?;
+    bed.may_end()?;
+    let mut restart = bed.command(holdfast);
+    let mut front = restart.args(["restart", JOB]).stderr(bed.create("restart.err")?).spawn()?;
+    ensure!(wait(&mut front, PATIENCE)?.success(), "{}", bed.text("restart.err"));
+    ensure!(bed.text("out") == right_output(), "{}", bed.text("out"));
+    Ok(())
+}
+
+/// What each kind of package puts below a prefix of its own. Building tools of packages takes minutes, once.
+#[test]
+fn packages_work_where_they_are_unpacked() {
+    if !full() {
+        return println!("not run: HOLDFAST_TEST_FULL=1");
+    }
+    for kind in ["tarball", "deb", "pip"] {
+        let Some(bed) = Bed::lasting(User::Ordinary, PACKING) else { return };
+        unpacked(&bed, kind).unwrap_or_else(|error| panic!("{kind}: {error:#}"));
+    }
+}
+
+const PACKING: Duration = Duration::from_secs(3600);
+
+fn unpacked(bed: &Bed, kind: &str) -> Result<()> {
+    let to = bed.dir().join(kind);
+    fs::create_dir(&to)?;
+    let run = |words: &[&str]| {
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).stdin(Stdio::null());
+        bed.output(command, PACKING)?.success().with_context(|| words.join(" "))
+    };
+    let folder = to.to_str().context("a path")?;
+    let prefix = if kind == "pip" {
+        run(&["/usr/bin/python3", "-m", "venv", folder])?;
+        let (pip, source) = (to.join("bin/pip"), script("../python"));
+        run(&[pip.to_str().context("a path")?, "install", source.to_str().context("a path")?])?;
+        let python = to.join("bin/python");
+        run(&[python.to_str().context("a path")?, "-c", "import holdfast; assert not holdfast.loaded()"])?;
+        to
+    } else {
+        let packed = run(&[script("package.sh").to_str().context("a path")?, kind])?;
+        let made = packed.stdout.lines().last().context("the name of the package")?;
+        match kind {
+            "deb" => run(&["dpkg-deb", "-x", made, folder])?,
+            _ => run(&["tar", "-xzf", made, "-C", folder, "--strip-components=1"])?,
+        };
+        if kind == "deb" { to.join("usr") } else { to }
+    };
+    works(bed, &prefix, &prefix.join("bin/holdfast"))
+}
+
+/// A program that asks for its checkpoint and learns that it was restarted, and one that nobody checkpoints.
+#[test]
+fn a_python_program_speaks_by_the_module() {
+    each_user(|bed| {
+        let module = bed.work().join("holdfast");
+        fs::create_dir(&module)?;
+        fs::copy(script("../python/holdfast/__init__.py"), module.join("__init__.py"))?;
+        let python = |mut command: Command| {
+            command.env("PYTHONPATH", bed.work()).env("PYTHONDONTWRITEBYTECODE", "1");
+            command.env("PATH", format!("{}:/usr/bin:/bin", bed.kit().bin().display()));
+            command
+        };
+        let app = bed.kit().app("spoken.py").display().to_string();
+        let mut alone = bed.command(Path::new("/usr/bin/python3"));
+        alone.arg(&app);
+        let alone = bed.output(python(alone), PATIENCE)?.success()?;
+        ensure!(alone.stdout == "nobody takes checkpoints: 0 499500.0\n", "{}", alone.stdout);
+        let mut front = python(bed.run_command("j", &[], &["/usr/bin/python3", &app])?).spawn()?;
+        let pid = bed.wait_live("j", &mut front)?.context("a pid")?;
+        bed.until("the checkpoint", PATIENCE, || bed.text("out").ends_with("taken\n"))?;
+        kill_program(pid, &mut front)?;
+        let mut front = bed.restart_command("j", &[])?.spawn()?;
+        ensure!(wait(&mut front, PATIENCE)?.success(), "{}{}", bed.text("restart.err"), bed.text("err"));
+        let wanted = "before\nafter a restart\n1 499500.0 j [1]\n66 1\n";
+        ensure!(bed.text("out") == wanted, "{}{}", bed.text("out"), bed.text("err"));
+        bed.check_clean("j")
     });
 }
 
@@ -131,7 +211,7 @@ fn demo(bed: &Bed, failing: &str) -> Result<Ended> {
     fs::write(bin.join("holdfast"), text)?;
     fs::set_permissions(bin.join("holdfast"), fs::Permissions::from_mode(0o755))?;
     let mut command = Command::new(script("demo.sh"));
-    command.env("HOLDFAST_BIN", &bin).env("MIB", "4").env("TURNS", "12").stdin(Stdio::null());
+    command.env("HOLDFAST_BIN", &bin).env("MIB", "4").env("TURNS", "150").stdin(Stdio::null());
     bed.output(command, PATIENCE)
 }
 
