@@ -170,6 +170,11 @@ pub fn reserve(bytes: u64, alignment: u64) -> Result<u64, u32> {
     answer(result, address)
 }
 
+/// Gives addresses back that nothing is mapped at.
+pub fn unreserve(address: u64, bytes: u64) -> Result<(), u32> {
+    answer(call!(c"cuMemAddressFree"(address => u64, bytes as usize => usize)), ())
+}
+
 /// Physical memory of a device.
 pub fn create(device: i32, rdma: bool, bytes: u64) -> Result<u64, u32> {
     let (properties, mut handle) = (Properties::of(device, rdma), 0_u64);

@@ -11,7 +11,7 @@
 use super::calls::{self, SUCCESS};
 use super::peers;
 use super::small::{Entry, GRANULE};
-use super::tables::{self, Found, Leaving, Plan};
+use super::tables::{self, Found, Leaving, Plan, Tables};
 use crate::{area, objects};
 use core::ops::RangeInclusive;
 use core::sync::atomic::Ordering::Relaxed;
@@ -86,13 +86,18 @@ fn reserve(device: i32) -> Option<bool> {
         .ok()
         .filter(|_| fits)
         .and_then(|total| total.checked_next_multiple_of(GRANULE)?.checked_mul(SPREAD))
-        .unwrap_or(0);
+        .unwrap_or(0)
+        .min(tables::locked(Tables::room)?);
     let base = if bytes == 0 { 0 } else { calls::reserve(bytes, GRANULE).unwrap_or(0) };
-    // Where another thread was faster its addresses hold; ours are in vain, and no memory.
-    tables::locked(|tables| {
-        let _ = tables.add_arena(device, base, if base == 0 { 0 } else { bytes }, rdma);
-        tables.has_arena(device)
-    })?
+    let (entered, has) = tables::locked(|tables| {
+        let entered = tables.add_arena(device, base, if base == 0 { 0 } else { bytes }, rdma);
+        (entered, tables.has_arena(device))
+    })?;
+    if base != 0 && !entered {
+        // Another thread was faster.
+        let _ = calls::unreserve(base, bytes);
+    }
+    has
 }
 
 /// Makes a block of so many bytes, for one allocation of `requested`, or, if that is 0, for small ones.
@@ -152,7 +157,7 @@ fn give_way() -> bool {
         release(found.start);
         gave = true;
     }
-    while let Some(Some(leaving)) = tables::locked(tables::Tables::leave_empty) {
+    while let Some(Some(leaving)) = tables::locked(Tables::leave_empty) {
         finish(&leaving);
         gave = true;
     }

@@ -249,6 +249,13 @@ impl Tables {
         self.arenas.iter().find(of).map(|arena| arena.base.load(Relaxed) != 0)
     }
 
+    /// So many bytes of addresses can still be entered.
+    pub fn room(&self) -> u64 {
+        let free = self.arenas.iter().any(|arena| arena.device.load(Relaxed) == 0);
+        let left = GRANULES.saturating_sub(self.head.granules.load(Relaxed) as usize);
+        if free { left as u64 * GRANULE } else { 0 }
+    }
+
     /// Enters the addresses of a device; `base` 0: there are none. False: there is no room, or they are entered.
     pub fn add_arena(&self, device: i32, base: u64, bytes: u64, rdma: bool) -> bool {
         let (first, count) = (self.head.granules.load(Relaxed), (bytes / GRANULE) as usize);
@@ -556,6 +563,9 @@ mod tests {
             locked(|tables| {
                 assert!(tables.add_arena(0, BASE, 64 * GRANULE, false));
                 assert!(!tables.add_arena(0, BASE, 64 * GRANULE, false), "once");
+                assert_eq!(tables.room(), (GRANULES as u64 - 64) * GRANULE);
+                assert!(!tables.add_arena(1, 2 * BASE, tables.room() + GRANULE, false), "too much");
+                assert_eq!((tables.has_arena(0), tables.has_arena(1)), (Some(true), None));
                 let owner = tables.add_owner(CONTEXT, 0).unwrap();
                 for (what, bytes, which) in steps {
                     let nth = which.checked_rem(model.len()).and_then(|nth| model.keys().nth(nth).copied());
