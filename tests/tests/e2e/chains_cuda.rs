@@ -10,6 +10,9 @@ use holdfast_tests::full;
 use holdfast_tests::restart_chain::{Plan, chain_in_turn};
 use holdfast_tests::sandbox::User;
 
+/// Its device memory is the driver's affair; that of all others is libholdfast's.
+const BY_DRIVER: &str = "graph";
+
 /// Whether the word `long` is there.
 fn is_long(words: &[&str]) -> bool {
     !words.is_empty()
@@ -26,6 +29,7 @@ fn run(name: &str, arguments: &[&str], long: bool, (user, turn): (User, User)) {
     // threads of a launch in an order of their own, and work that has begun late when a checkpoint comes
     let mut words: Vec<String> =
         ["/usr/bin/env", "STAND_IN_SEED=7", "STAND_IN_DELAY=1000"].map(str::to_owned).into();
+    words.extend((name == BY_DRIVER).then(|| "HOLDFAST_CUDA_DATA=driver".to_owned()));
     words.extend([format!("LD_LIBRARY_PATH={folder}"), program, steps.to_owned()]);
     words.extend(arguments.iter().map(|&word| word.to_owned()));
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
