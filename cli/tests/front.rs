@@ -188,14 +188,17 @@ fn agents_end_with_their_programs_and_leave_no_socket() {
 fn jobs_are_listed_and_one_name_runs_once() {
     let folder = Folder::new("names");
     let ready = folder.0.join("ready");
-    let list = || text(&folder.holdfast(&["list", "--json"]).output().unwrap().stdout);
-    assert_eq!(list(), "[]\n");
+    let list = || {
+        let listed = folder.holdfast(&["list", "--json"]).output().unwrap().stdout;
+        serde_json::from_slice::<serde_json::Value>(&listed).unwrap()["jobs"].clone()
+    };
+    assert_eq!(list(), serde_json::json!([]));
     let mut child = start(&folder, &["--name", "a"], &format!("touch {}; exec sleep 20", ready.display()));
     wait_for(&ready);
     // No registration: the agent waits for one as long as the front lives.
     let second = folder.holdfast(&["run", "--name", "a", "--", "true"]).output().unwrap();
     assert_eq!(second.status.code(), Some(69), "{}", text(&second.stderr));
-    let jobs: serde_json::Value = serde_json::from_str(&list()).unwrap();
+    let jobs = list();
     assert_eq!((&jobs[0]["job"], &jobs[0]["agent_pid"].is_number()), (&"a".into(), &true));
     kill(&child, "-TERM");
     assert_eq!(child.wait().unwrap().signal(), Some(15));
