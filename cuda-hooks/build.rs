@@ -190,7 +190,9 @@ fn effect(words: &[String]) -> Result<String, Box<dyn Error>> {
 fn rows(symbols: &[Symbol<'_>], verdicts: &BTreeMap<String, Verdict>) -> Result<String, Box<dyn Error>> {
     let mut names = String::new();
     let mut places: BTreeMap<&str, usize> = BTreeMap::new();
-    for text in symbols.iter().flat_map(|symbol| [symbol.symbol, symbol.name]) {
+    // Symbols first: the agent finds that of a row by counting.
+    let all = symbols.iter().map(|symbol| symbol.symbol).chain(symbols.iter().map(|symbol| symbol.name));
+    for text in all {
         places.entry(text).or_insert_with(|| {
             let place = names.len();
             names.push_str(text);
@@ -203,7 +205,10 @@ fn rows(symbols: &[Symbol<'_>], verdicts: &BTreeMap<String, Verdict>) -> Result<
         u16::try_from(place).map_err(|_| format!("{text}: the names are longer than 64 KiB"))
     };
     let mut text = String::new();
-    writeln!(text, "/// All symbols and names, each with a NUL behind it.")?;
+    writeln!(
+        text,
+        "/// All symbols, in the order of the rows, and all other names, each with a NUL behind it."
+    )?;
     writeln!(text, "static NAMES: [u8; {}] = *b\"{}\";", names.len(), names.replace('\0', "\\0"))?;
     writeln!(text, "/// All functions of the header, by symbol.")?;
     writeln!(text, "pub static ROWS: [Row; {}] = [", symbols.len())?;

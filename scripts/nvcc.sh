@@ -23,7 +23,7 @@ if [ ! -e "$nvcc" ]; then
 fi
 
 ptx() {
-    [ $# -gt 0 ] || set -- $(git ls-files '*.cu')
+    [ $# -gt 0 ] || set -- $(git ls-files '*.cu' ':!examples')
     for source; do
         # the first line of a source has its options: -lineinfo and -G bring debug lines and sections, which are skipped
         options=$(sed -n '1s,^// nvcc ,,p' "$source")
@@ -56,6 +56,9 @@ programs() {
         cmp "$folder/programs/$name.out" "$folder/programs/$name-host.out"
         echo "$name: $(tail -n 1 "$folder/programs/$name.out")"
     done
+    "$nvcc" -O2 -arch=compute_75 -no-compress -cudart none examples/cuda/heat.cu "$folder/programs/mini_cudart.o" \
+        -o "$folder/programs/heat" -ldl
+    echo "heat: $(LD_LIBRARY_PATH=$folder/stand-in "$folder/programs/heat" 200 40 | tail -n 1)"
 }
 
 "$what" "$@"

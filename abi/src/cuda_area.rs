@@ -43,7 +43,11 @@ pub struct CudaArea {
     pub export_tables: AtomicU64,
     /// Library: address of [`crate::CudaData`]; 0: it owns no device memory.
     pub data: AtomicU64,
-    reserved_1: [u64; 4],
+    /// Library: address of the symbols of its table of functions, each with a NUL behind it, in the order of the rows.
+    pub symbols: AtomicU64,
+    /// Library: their length, bytes.
+    pub symbols_len: AtomicU64,
+    reserved_1: [u64; 2],
     /// Library: objects by kind ([`CudaKind`]) that are in force.
     pub counts: [AtomicU64; CudaKind::ROOM],
     /// Library: their bytes, where a kind has bytes.
@@ -95,6 +99,8 @@ offsets! { CudaArea {
     UNHOOKED = unhooked;
     EXPORT_TABLES = export_tables;
     DATA = data;
+    SYMBOLS = symbols;
+    SYMBOLS_LEN = symbols_len;
     COUNTS = counts;
     BYTES = bytes;
 } }
@@ -147,7 +153,9 @@ impl CudaArea {
             unhooked: AtomicU64::new(0),
             export_tables: AtomicU64::new(0),
             data: AtomicU64::new(0),
-            reserved_1: [0; 4],
+            symbols: AtomicU64::new(0),
+            symbols_len: AtomicU64::new(0),
+            reserved_1: [0; 2],
             counts: [const { AtomicU64::new(0) }; CudaKind::ROOM],
             bytes: [const { AtomicU64::new(0) }; CudaKind::ROOM],
         }
@@ -255,6 +263,8 @@ mod tests {
             (CudaArea::UNHOOKED, 136),
             (CudaArea::EXPORT_TABLES, 144),
             (CudaArea::DATA, 152),
+            (CudaArea::SYMBOLS, 160),
+            (CudaArea::SYMBOLS_LEN, 168),
             (CudaArea::COUNTS, 192),
             (CudaArea::BYTES, 448),
             (CudaArea::MAX_THREADS, 4096),

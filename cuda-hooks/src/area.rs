@@ -10,7 +10,7 @@
 //! The tables are reservations of their full length, of plain atomics, zero at first.
 #![allow(unsafe_code)]
 
-use crate::{platform, thread};
+use crate::{platform, table, thread};
 use core::mem::size_of;
 use core::ptr;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -36,6 +36,9 @@ pub fn address() -> u64 {
 pub fn prepare() {
     reserve(&AREA.threads, CudaArea::MAX_THREADS * size_of::<CudaThread>());
     reserve(&AREA.objects, CudaArea::MAX_OBJECTS * size_of::<CudaObject>());
+    let (symbols, len) = table::symbols();
+    AREA.symbols.store(symbols, Relaxed);
+    AREA.symbols_len.store(len, Relaxed);
     platform::announce(address());
 }
 

@@ -62,6 +62,11 @@ impl Row {
     }
 }
 
+/// Address and length of the symbols, for the agent: that of row n is the n-th text in there.
+pub fn symbols() -> (u64, u64) {
+    (NAMES.as_ptr().addr() as u64, NAMES.len() as u64)
+}
+
 /// The row of a symbol.
 pub fn find(symbol: &CStr) -> Option<usize> {
     ROWS.binary_search_by(|row| compare(row.symbol(), symbol)).ok()
@@ -82,6 +87,12 @@ mod tests {
 
     fn name(row: &Row) -> String {
         row.name().to_str().unwrap().to_string()
+    }
+
+    #[test]
+    fn the_agent_finds_the_symbol_of_a_row_by_counting() {
+        let texts: Vec<&[u8]> = NAMES.split(|&byte| byte == 0).collect();
+        assert!(ROWS.iter().zip(texts).all(|(row, text)| row.symbol().to_bytes() == text));
     }
 
     #[test]

@@ -8,7 +8,7 @@ under `holdfast run`, once for each owner of its device memory (HOLDFAST_CUDA_DA
 moments, kill -9 after each, a restart; what it printed in all has to be that of the undisturbed run. The figures are of
 `touches`, a program of MIB MiB of device memory of which each step writes 16 chunks of 64 KiB: the parts of the stop of
 its second checkpoint, and how much the increment has on disk. Programs by nvcc (`NAME-nvcc`) have NVIDIA's own runtime,
-linked statically; `torch.py` runs where Python has PyTorch.
+linked statically; `train.py` (examples/cuda) runs where Python has PyTorch.
 """
 
 import json

@@ -93,6 +93,22 @@ impl<'a> CudaJob<'a> {
         say(self.bed, &["checkpoint", self.name], &[])?.success().map(drop)
     }
 
+    /// A checkpoint, as soon as one succeeds: with a short deadline a busy machine may miss it.
+    ///
+    /// # Errors
+    /// None does.
+    pub fn checkpoint_at_last(&self) -> Result<()> {
+        let mut last = String::new();
+        let succeeds = || match self.checkpoint() {
+            Ok(()) => true,
+            Err(error) => {
+                last = format!("{error:#}");
+                false
+            }
+        };
+        self.bed.until("a checkpoint", PATIENCE, succeeds).with_context(|| last.clone())
+    }
+
     /// A checkpoint that must fail with this status, say these words, and leave images and program as they are.
     ///
     /// # Errors
@@ -122,11 +138,20 @@ impl<'a> CudaJob<'a> {
     /// # Errors
     /// It does not come to life.
     pub fn restart(&mut self, variables: Variables<'_>) -> Result<()> {
+        self.revive(variables)?;
+        self.lines(1)
+    }
+
+    /// Restarts it.
+    ///
+    /// # Errors
+    /// It does not come to life.
+    pub fn revive(&mut self, variables: Variables<'_>) -> Result<()> {
         let mut command = self.bed.restart_command(self.name, &[])?;
         self.front = with_driver(self.bed, &mut command, variables)?.spawn()?;
         self.pid =
             self.bed.wait_live(self.name, &mut self.front)?.with_context(|| self.bed.text("restart.err"))?;
-        self.lines(1)
+        Ok(())
     }
 
     /// A restart that must fail with this status and say these words.

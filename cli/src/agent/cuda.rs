@@ -121,7 +121,7 @@ impl Cuda {
         let gate = Closed::close(Cuda::hooks(members, &used), self.patience.lock).map_err(|inside| {
             let seconds = self.patience.lock.as_secs_f64();
             CheckpointError::Failed(format!(
-                "{inside} is in a call of CUDA that has not returned for {seconds} s; try again later, or give it more \
+                "{inside}, which has not returned for {seconds} s; try again later, or give it more \
                  seconds (HOLDFAST_CUDA_LOCK, 10 by default)"
             ))
         })?;

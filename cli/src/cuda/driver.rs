@@ -43,6 +43,11 @@ impl Patience {
         };
         Patience { lock: seconds(LOCK, 10), checkpoint: seconds(DEADLINE, 600) }
     }
+
+    /// For what takes no time.
+    fn question(&self) -> Duration {
+        QUESTION.min(self.checkpoint)
+    }
 }
 
 /// See the head of the file.
@@ -133,10 +138,10 @@ impl AgentDriver {
 
 impl DriverCheckpoint for AgentDriver {
     fn state(&self, pid: i32) -> Result<CudaState, DriverError> {
-        self.ask(names::STATE, Question::State { pid }, QUESTION).map(CudaState::from)
+        self.ask(names::STATE, Question::State { pid }, self.patience.question()).map(CudaState::from)
     }
     fn restore_thread(&self, pid: i32) -> Result<i32, DriverError> {
-        self.ask(names::RESTORE_THREAD, Question::RestoreThread { pid }, QUESTION)
+        self.ask(names::RESTORE_THREAD, Question::RestoreThread { pid }, self.patience.question())
     }
     fn lock(&self, pid: i32) -> Result<(), DriverError> {
         let Patience { lock, checkpoint } = self.patience;
@@ -154,7 +159,7 @@ impl DriverCheckpoint for AgentDriver {
         self.ask(names::RESTORE, Question::Restore { pid, onto }, deadline).map(drop)
     }
     fn unlock(&self, pid: i32) -> Result<(), DriverError> {
-        self.ask(names::UNLOCK, Question::Unlock { pid }, QUESTION).map(drop)
+        self.ask(names::UNLOCK, Question::Unlock { pid }, self.patience.question()).map(drop)
     }
     fn over(&self, pid: i32) {
         if let Some(caller) = self.caller.lock().as_ref() {

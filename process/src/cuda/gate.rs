@@ -18,6 +18,9 @@ use std::sync::atomic::{Ordering, fence};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// Most of the library's symbols, and of one of them, that is read: bytes.
+const MAX_SYMBOLS: usize = 1 << 16;
+const MAX_SYMBOL: usize = 100;
 /// Time between two looks at the threads.
 const LOOK: Duration = Duration::from_micros(200);
 
@@ -29,21 +32,24 @@ pub struct Hooks {
 }
 
 /// A call of the driver that is under way.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Inside {
     /// The process.
     pub pid: i32,
     /// The thread's id when it first called the driver; 0: one of several that are not counted one by one.
     pub thread: u64,
+    /// The function, as the driver exports it. Empty: not known.
+    pub function: String,
 }
 
 impl fmt::Display for Inside {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = refuse::name_of(self.pid);
         match self.thread {
-            0 => write!(f, "a thread of process {} ({name})", self.pid),
-            thread => write!(f, "thread {thread} of process {} ({name})", self.pid),
+            0 => write!(f, "a thread of process {} ({name}) is in ", self.pid)?,
+            thread => write!(f, "thread {thread} of process {} ({name}) is in ", self.pid)?,
         }
+        f.write_str(if self.function.is_empty() { "a function of CUDA" } else { &self.function })
     }
 }
 
@@ -111,11 +117,27 @@ impl Hooks {
             entry.get(offset..).and_then(<[u8]>::first_chunk).map_or(0, |word| u64::from_le_bytes(*word))
         };
         for entry in bytes.chunks_exact(CudaArea::THREAD_ENTRY) {
-            if word(entry, CudaThread::INSIDE) != 0 {
-                return Ok(Some(Inside { pid: self.pid, thread: word(entry, CudaThread::ID) }));
+            let row = word(entry, CudaThread::INSIDE);
+            if row != 0 {
+                let function = self.symbol(row - 1);
+                return Ok(Some(Inside { pid: self.pid, thread: word(entry, CudaThread::ID), function }));
             }
         }
-        Ok((uncounted != 0).then_some(Inside { pid: self.pid, thread: 0 }))
+        Ok((uncounted != 0).then_some(Inside { pid: self.pid, thread: 0, function: String::new() }))
+    }
+
+    /// The symbol of a row of the library's table of functions.
+    fn symbol(&self, row: u64) -> String {
+        let Ok([start, len]) = self.words::<2>(CudaArea::SYMBOLS) else { return String::new() };
+        let mut bytes = vec![0; usize::try_from(len).unwrap_or(0).min(MAX_SYMBOLS)];
+        if start == 0 || procmem::read(self.pid, start, &mut bytes).is_err() {
+            return String::new();
+        }
+        let row = usize::try_from(row).unwrap_or(usize::MAX);
+        let text = bytes.split(|&byte| byte == 0).nth(row).unwrap_or_default();
+        let is_name =
+            text.len() <= MAX_SYMBOL && text.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
+        if is_name { String::from_utf8_lossy(text).into_owned() } else { String::new() }
     }
 }
 
@@ -198,6 +220,20 @@ mod tests {
         entry.id.store(4242, SeqCst);
         let inside = Closed::close(vec![hooks], Duration::ZERO).unwrap_err();
         assert!(inside.to_string().starts_with("thread 4242 of process "), "{inside}");
+        assert!(inside.to_string().ends_with(" is in a function of CUDA"), "{inside}");
+        // What is no name, and what cannot be read.
+        let symbols = b"one\0two\0\0\x1b[31m\0four\0five\0six_ptsz\0more\0";
+        area.symbols_len.store(symbols.len() as u64, SeqCst);
+        for (start, row, name) in [
+            (symbols.as_ptr().addr() as u64, 7, "six_ptsz"),
+            (symbols.as_ptr().addr() as u64, 4, ""),
+            (symbols.as_ptr().addr() as u64, 99, ""),
+            (8, 1, ""),
+        ] {
+            area.symbols.store(start, SeqCst);
+            entry.inside.store(row, SeqCst);
+            assert_eq!(Closed::close(vec![hooks], Duration::ZERO).unwrap_err().function, name);
+        }
         assert_eq!(area.closed.load(SeqCst), 0, "it is open again");
         entry.inside.store(0, SeqCst);
         area.uncounted_inside.store(1, SeqCst);

@@ -195,8 +195,10 @@ fn together(results: impl Iterator<Item = Result<(), String>>) -> Result<(), Str
 /// Which are not, and why.
 pub fn settle_all(driver: &dyn DriverCheckpoint, pids: &[i32]) -> Result<(), String> {
     // Not lazily: all are restored before one is unlocked.
-    let restored: Vec<_> = pids.iter().map(|pid| restored(driver, *pid)).collect();
-    together(restored.into_iter().chain(pids.iter().map(|pid| unlocked(driver, *pid))))
+    let restored: Vec<_> = pids.iter().map(|pid| (*pid, restored(driver, *pid))).collect();
+    // One that is not restored cannot be unlocked.
+    let step = |(pid, restored): (i32, Result<(), String>)| restored.and_then(|()| unlocked(driver, pid));
+    together(restored.into_iter().map(step))
 }
 
 /// Restores and unlocks processes that are CHECKPOINTED, and notes how long that took.

@@ -38,11 +38,13 @@ pub enum Fault {
     Restore,
     /// Restore never returns.
     RestoreHangs,
+    /// Restore puts back what the checkpoint before the last one has found: host and device of different moments.
+    StaleRestore,
     /// Unlock fails, the process stays LOCKED.
     Unlock,
 }
 
-const NAMES: [(&str, Fault); 9] = [
+const NAMES: [(&str, Fault); 10] = [
     ("out-of-memory", Fault::OutOfMemory),
     ("launch", Fault::Launch),
     ("lock-timeout", Fault::LockTimeout),
@@ -51,6 +53,7 @@ const NAMES: [(&str, Fault); 9] = [
     ("checkpoint-hangs", Fault::CheckpointHangs),
     ("restore", Fault::Restore),
     ("restore-hangs", Fault::RestoreHangs),
+    ("stale-restore", Fault::StaleRestore),
     ("unlock", Fault::Unlock),
 ];
 
@@ -150,6 +153,11 @@ impl Settings {
             }
         }
         Ok(it)
+    }
+
+    /// Whether that can ever go wrong.
+    pub fn expects(&self, fault: Fault) -> bool {
+        self.rules.iter().any(|rule| rule.fault == fault)
     }
 
     /// Counts an occasion, and says whether it has to go wrong.

@@ -46,6 +46,8 @@ pub struct Physical {
     /// In bytes.
     pub length: u64,
     saved: Mutex<Option<Vec<u8>>>,
+    /// What the checkpoint before has found, where a test wants that.
+    before: Mutex<Option<Vec<u8>>>,
 }
 
 #[derive(Debug)]
@@ -118,7 +120,8 @@ impl Physical {
     }
 
     fn keep(device: &Device, place: Place, length: u64) -> Arc<Physical> {
-        let physical = Arc::new(Physical { place, length, saved: Mutex::default() });
+        let physical =
+            Arc::new(Physical { place, length, saved: Mutex::default(), before: Mutex::default() });
         let mut all = device.all.lock();
         all.retain(|other| other.strong_count() > 0);
         all.push(Arc::downgrade(&physical));
@@ -166,14 +169,17 @@ impl Physical {
         }
     }
 
-    fn attach(&self) -> io::Result<()> {
+    fn attach(&self, stale: bool) -> io::Result<()> {
         if let Place::File { file, at, .. } = &self.place {
             let new = system::memory_file(c"nvidia0", self.length)?;
             at.store(system::map_file(&new, self.length)?, Ordering::Release);
             *file.lock() = Some(new);
         }
         if let Some(bytes) = self.saved.lock().take() {
-            raw::write(self.shadow(), &bytes);
+            let mut before = self.before.lock();
+            let wrong = before.take().filter(|_| stale);
+            raw::write(self.shadow(), wrong.as_ref().unwrap_or(&bytes));
+            *before = settings().expects(Fault::StaleRestore).then_some(bytes);
         }
         Ok(())
     }
@@ -241,8 +247,9 @@ pub fn attach(total: u64, kept: bool) -> Answer {
     let file = system::memory_file(c"nvidia0", device.length).map_err(failed)?;
     system::map_file_over(&file, device.at.load(Ordering::Acquire), device.length, kept).map_err(failed)?;
     *device.file.lock() = Some(file);
+    let stale = settings().strikes(Fault::StaleRestore);
     for physical in everything(device) {
-        physical.attach().map_err(failed)?;
+        physical.attach(stale).map_err(failed)?;
     }
     device.total.store(total.min(device.length), Ordering::Relaxed);
     Ok(())
