@@ -305,7 +305,8 @@ mod tests {
             other.iter().for_each(|text| fs::write(&path, text).unwrap());
             let mut writer = File::from(open(object, WRITING, Role::Written, &mut Vec::new()).unwrap());
             let notes = put_back(&record.files, &saved).unwrap();
-            assert!(notes.len() == 1 && notes[0].contains("whole now"), "{notes:?}");
+            let said = "/whole; created again with its first 7 bytes";
+            assert!(notes.len() == 1 && notes[0].contains(said), "{notes:?}");
             assert_eq!(notes[0].contains("what was there is kept"), other.is_some(), "{notes:?}");
             writer.write_all(b"X").unwrap();
             // Who reads what is written reads the same file.
