@@ -174,7 +174,7 @@ restart_row() {
         size=$(stat -c %s back.out)
         start=$(now_ns)
         # shellcheck disable=SC2086  # options are words
-        holdfast restart $job $3 2>/dev/null &
+        holdfast restart --stdio keep $job $3 2>/dev/null &
         front=$!
         started+=("$front")
         /usr/bin/python3 -c 'import os, sys, time

@@ -77,7 +77,7 @@ tail -n 1 out
 say "holdfast restart demo"
 size=$(stat -c %s out)
 start=$(now_ms)
-holdfast restart demo &
+holdfast restart --stdio keep demo &
 front=$!
 # the output is put back to its length at the checkpoint, and then grows again
 while [ "$(stat -c %s out)" -eq "$size" ]; do

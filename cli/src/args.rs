@@ -9,9 +9,10 @@ use crate::settings::{
     parse_on, parse_rate, parse_signal, parse_size, parse_wait,
 };
 use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use holdfast_image::paths::Moved;
 use holdfast_image::processor::CpuLevel;
+use holdfast_image::streams::Switch;
 use holdfast_tiers::codec::{Codec, Compression};
 use holdfast_tiers::stack::TierSpec;
 use std::ffi::OsString;
@@ -472,6 +473,11 @@ pub struct RestartArgs {
     /// (may be given more than once)
     #[arg(long, value_name = "PATH")]
     pub accept_replaced: Vec<PathBuf>,
+    /// Where the program's standard streams go that were files. auto: on in their files, but where this command's own
+    /// are redirected to a file or a pipe, there. keep: on in their files. here: where this command's own lead. Streams
+    /// that were terminals or pipes are always this command's
+    #[arg(long, value_name = "auto|keep|here", value_enum, default_value_t, hide_default_value = true)]
+    pub stdio: StdioChoice,
     /// From now on a checkpoint is taken this often, as for `run`; 0: only on request
     #[arg(long, value_name = "TIME", value_parser = parse_wait)]
     pub every: Option<Duration>,
@@ -532,6 +538,18 @@ impl StopArgs {
         let (job, changes) = (self.job.clone(), self.changes);
         CheckpointArgs { job, wait: true, no_wait: false, stop: true, changes, json: self.json }
     }
+}
+
+/// `--stdio`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub enum StdioChoice {
+    /// On in their files, unless they are redirected.
+    #[default]
+    Auto,
+    /// On in their files.
+    Keep,
+    /// Where the command's own lead.
+    Here,
 }
 
 /// `holdfast fetch`.
@@ -662,6 +680,9 @@ pub struct AgentArgs {
     /// Files that are used though they are another user's.
     #[arg(long)]
     pub accept_replaced: Vec<PathBuf>,
+    /// A stream that becomes one of `holdfast restart`.
+    #[arg(long, value_name = "DESCRIPTION:NUMBER:FROM:WHOLE")]
+    pub stream: Vec<Switch>,
     /// A descriptor that the program was started with.
     #[arg(long, value_name = "FD:DEVICE:INODE")]
     pub inherited: Vec<InheritedFd>,

@@ -56,7 +56,8 @@ impl InheritedFd {
         Ok(numbers.into_iter().filter_map(|number| InheritedFd::look(pid, number)).collect())
     }
 
-    fn look(pid: i32, number: i32) -> Option<InheritedFd> {
+    /// What a process has under a number.
+    pub fn look(pid: i32, number: i32) -> Option<InheritedFd> {
         let about = fs::metadata(format!("/proc/{pid}/fd/{number}")).ok()?;
         Some(InheritedFd { fd: number, device: about.dev(), inode: about.ino() })
     }

@@ -99,6 +99,13 @@ pub struct Description {
     /// Who gets the signals that it causes, if a process was chosen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
+    /// As which standard streams the program was given it (bit n: descriptor n): a restart may give it its own.
+    #[serde(default, skip_serializing_if = "is_no_stream")]
+    pub streams: u8,
+}
+
+fn is_no_stream(streams: &u8) -> bool {
+    *streams == 0
 }
 
 /// Who gets the signals that a file causes, and which (F_SETOWN_EX and F_SETSIG of fcntl(2)).

@@ -138,7 +138,8 @@ mod tests {
         };
         let folder = Object::Directory { path: Name::from(Path::new("/data")), position: 0, inode: None };
         let objects = [socket(b"/run/a/x", true), socket(b"sd/x", true), socket(b"/tmp/b/x", false), folder];
-        let description = |object| Description { flags: 2, object, locks: Vec::new(), owner: None };
+        let description =
+            |object| Description { flags: 2, object, locks: Vec::new(), owner: None, streams: 0 };
         record.files.descriptions = objects.map(description).to_vec();
         let found: Vec<(PathBuf, Need)> = Needs::of(&record).folders().into_iter().collect();
         let (passing, lasting) = (Need::Passing, Need::Lasting);

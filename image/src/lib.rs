@@ -45,6 +45,7 @@ pub mod refusal;
 mod region;
 pub mod size;
 pub mod spare_numbers;
+pub mod streams;
 mod sysv_shm;
 mod terminals;
 #[doc(hidden)]

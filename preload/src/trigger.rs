@@ -3,7 +3,9 @@
 //! Runs in: [`install`] in the constructor; the handlers at any instruction of the program, so they make raw system
 //! calls only, and are done within the patience of `agent.rs`.
 //! Invariants: a signal that is not at its default action (ignored by whoever started the program) is left alone, and a
-//! program that sets its own action later takes over. `errno` is kept.
+//! program that sets its own action later takes over. One that only sets the default action, as shells do when they
+//! start, keeps the handler of `HOLDFAST_ON_STOP` and is told that it has what it set: the signal must not end it
+//! before its image is safe. `errno` is kept.
 //! Fails by: `HOLDFAST_SIGNAL` without an agent does nothing. `HOLDFAST_ON_STOP` without an agent does what the signal
 //! does by default: a terminated program must not become immortal because its agent died.
 //!
@@ -11,30 +13,101 @@
 //! Installs handlers with sigaction(2); they are `extern "C"` functions of this library, which is never unloaded.
 #![allow(unsafe_code)]
 
+use crate::guard::hooks;
 use crate::{agent, host, sys};
 use core::ffi::{CStr, c_int};
 use core::ptr;
+use core::sync::atomic::AtomicI32;
+use core::sync::atomic::Ordering::Relaxed;
 use holdfast_abi::environment::{ENV_ON_STOP, ENV_SIGNAL};
+
+/// The signal whose default action is replaced for good; 0: none.
+static KEPT: AtomicI32 = AtomicI32::new(0);
 
 /// Installs a handler for each of the two variables that names a signal.
 pub fn install() {
     install_for(ENV_SIGNAL, on_signal);
-    install_for(ENV_ON_STOP, on_stop);
+    if let Some(number) = install_for(ENV_ON_STOP, on_stop) {
+        KEPT.store(number, Relaxed);
+        hooks::keep_actions(sigaction, signal);
+    }
 }
 
-fn install_for(variable: &str, handler: extern "C" fn(c_int)) {
-    let Some(signal) = host::variable(variable).and_then(signal_number) else { return };
+/// The signal, if the handler is in force.
+fn install_for(variable: &str, handler: extern "C" fn(c_int)) -> Option<c_int> {
+    let signal = host::variable(variable).and_then(signal_number)?;
     // SAFETY: struct sigaction is plain data; all zero is SIG_DFL without flags.
     let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
     // SAFETY: with a null new action it only writes the present one.
-    let known = unsafe { libc::sigaction(signal, ptr::null(), &raw mut action) } == 0;
+    let known = unsafe { hooks::real_sigaction(signal, ptr::null(), &raw mut action) } == 0;
     if !known || action.sa_sigaction != libc::SIG_DFL {
-        return;
+        return None;
     }
     action.sa_sigaction = handler as *const () as libc::sighandler_t;
     action.sa_flags = libc::SA_RESTART;
     // SAFETY: the handler has the signature for actions without SA_SIGINFO.
-    let _ = unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) };
+    let installed = unsafe { hooks::real_sigaction(signal, &raw const action, ptr::null_mut()) } == 0;
+    installed.then_some(signal)
+}
+
+/// Whether an action is our handler that is kept.
+fn is_kept(action: &libc::sigaction) -> bool {
+    action.sa_sigaction == on_stop as *const () as libc::sighandler_t
+}
+
+/// `sigaction(2)` of the program, once a handler is kept.
+///
+/// # Safety
+/// As for the C function.
+pub unsafe extern "C" fn sigaction(
+    signal: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    if signal == 0 || signal != KEPT.load(Relaxed) {
+        // SAFETY: the caller's promise.
+        return unsafe { hooks::real_sigaction(signal, new, old) };
+    }
+    // SAFETY: struct sigaction is plain data; all zero is SIG_DFL without flags.
+    let (none, mut before): (libc::sigaction, libc::sigaction) = unsafe { core::mem::zeroed() };
+    // SAFETY: null or readable.
+    let resets = unsafe { new.as_ref() }.is_some_and(|new| new.sa_sigaction == libc::SIG_DFL);
+    // SAFETY: with a null new action it only writes the present one.
+    let known = unsafe { hooks::real_sigaction(signal, ptr::null(), &raw mut before) } == 0;
+    let kept = known && is_kept(&before);
+    let given = if resets && kept { ptr::null() } else { new };
+    // SAFETY: the caller's call.
+    let result = unsafe { hooks::real_sigaction(signal, given, old) };
+    // SAFETY: null or writable.
+    if let Some(old) = unsafe { old.as_mut() }
+        && result == 0
+        && is_kept(old)
+    {
+        *old = none;
+    }
+    result
+}
+
+/// `signal(2)` of the program, likewise; as glibc's: SA_RESTART, the signal itself blocked.
+///
+/// # Safety
+/// As for the C function.
+pub unsafe extern "C" fn signal(number: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
+    if number == 0 || number != KEPT.load(Relaxed) {
+        // SAFETY: the caller's promise.
+        return unsafe { hooks::real_signal(number, handler) };
+    }
+    // SAFETY: struct sigaction is plain data, all zero is valid.
+    let (mut new, mut old): (libc::sigaction, libc::sigaction) = unsafe { core::mem::zeroed() };
+    new.sa_sigaction = handler;
+    new.sa_flags = libc::SA_RESTART;
+    // SAFETY: a set of this function.
+    unsafe { libc::sigaddset(&raw mut new.sa_mask, number) };
+    // SAFETY: the caller's handler.
+    match unsafe { sigaction(number, &raw const new, &raw mut old) } {
+        0 => old.sa_sigaction,
+        _ => libc::SIG_ERR,
+    }
 }
 
 /// A signal number that can have a handler; 32 and 33 are the C library's own.

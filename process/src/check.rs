@@ -388,7 +388,8 @@ fn files(options: &CheckOptions, open: &[Open<'_>]) -> io::Result<Vec<Found>> {
         own: one.own,
         uses_cuda: options.cuda.contains(&one.pid),
     });
-    let outside = Outside { inherited: &options.inherited, lose_connections: options.lose_connections };
+    let outside =
+        Outside { inherited: &options.inherited, lose_connections: options.lose_connections, front: None };
     let mut covered = Covered::default();
     open.iter().for_each(|one| covered.add(&one.mapped));
     let reader = FileReader::new(holders.collect(), outside, Look::Running)?.covering(covered);

@@ -76,9 +76,11 @@ pub struct CutOptions {
     pub only: Option<Vec<PageRun>>,
     /// Flush these ranges first.
     pub first: Vec<PageRun>,
-    /// Descriptors above 2 that the program was started with: number, device, inode. Pipes and sockets among them
-    /// lead outside and are taken from `holdfast restart` again.
+    /// Descriptors that the program was started with: number, device, inode. Pipes and sockets among them lead outside
+    /// and are taken from `holdfast restart` again.
     pub inherited: Vec<(i32, u64, u64)>,
+    /// `holdfast run` or `restart`, while it lives: its standard streams are those that the program was given.
+    pub front: Option<i32>,
     /// TCP connections to peers outside are lost at a restart, instead of refused.
     pub lose_connections: bool,
     /// What is in files that the programs change is part of the image.
@@ -106,6 +108,7 @@ impl Default for CutOptions {
             only: None,
             first: Vec::new(),
             inherited: Vec::new(),
+            front: None,
             lose_connections: false,
             contents: None,
             cuda: BTreeMap::new(),

@@ -29,6 +29,8 @@ pub struct JobContext {
     pub command: Vec<Name>,
     /// To the front, if there is one.
     pub link: Option<Link>,
+    /// The front, while it lives.
+    pub front: Option<i32>,
     /// The program was started without a front: the library started the agent.
     pub attached: bool,
     /// The image that the program was restarted from: it may be mapped from it, so it is never deleted.
@@ -56,6 +58,11 @@ impl JobContext {
         if let Some(link) = &self.link {
             link.tell(&Tell::Warning { text });
         }
+    }
+
+    /// The front, if it still lives: it is our parent.
+    pub fn front(&self) -> Option<i32> {
+        self.front.filter(|front| i32::try_from(std::os::unix::process::parent_id()) == Ok(*front))
     }
 
     /// What the restart has mapped of its image.

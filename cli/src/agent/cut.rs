@@ -303,6 +303,7 @@ fn options(
         // An unreadable table only costs the order.
         first: regions.unwrap_or_default().iter().map(|region| region.run).collect(),
         inherited: request.inherited_fds.iter().map(InheritedFd::identity).collect(),
+        front: context.front(),
         lose_connections: settings.tcp == TcpChoice::Close,
         contents: context.contents.clone(),
         cuda: BTreeMap::new(),

@@ -91,6 +91,8 @@ pub struct EventLoop {
     due: Option<Instant>,
     newest: Option<Epoch>,
     last_error: Option<String>,
+    /// Why a checkpoint failed that nobody waited for, as the front was told.
+    told_error: Option<String>,
     /// Since when no process is left, and how long that may last.
     alone: Option<(Instant, Duration)>,
     /// How long that may last once processes were there.
@@ -108,8 +110,8 @@ pub struct EventLoop {
 }
 
 impl EventLoop {
-    /// The event loop of the job, with SIGTERM blocked and turned into `signals`. `patience`: how long to wait for a
-    /// first registration where no front holds the link.
+    /// The event loop of the job, with SIGTERM and its like blocked and turned into `signals`. `patience`: how long to
+    /// wait for a first registration where no front holds the link.
     ///
     /// # Errors
     /// EMFILE; the tracer's thread cannot be made.
@@ -144,6 +146,7 @@ impl EventLoop {
             due: context.settings.every_s.map(|seconds| Instant::now() + Duration::from_secs(seconds)),
             newest,
             last_error: None,
+            told_error: None,
             alone: (!link_open).then(|| (Instant::now(), patience)),
             grace: GRACE,
             link_open,
@@ -185,6 +188,16 @@ impl EventLoop {
         self.alone = None;
         self.remember_program();
         Ok(())
+    }
+
+    /// A restart has given a process a standard stream that may be another than the front's.
+    pub fn gave(&mut self, pid: i32, fd: i32, number: i32) {
+        if let Some(given) = InheritedFd::look(pid, fd).map(|found| InheritedFd { fd: number, ..found }) {
+            let all = self.inherited_fds.get_or_insert_default();
+            if !all.contains(&given) {
+                all.push(given);
+            }
+        }
     }
 
     fn processes(&self) -> MutexGuard<'_, Processes> {
@@ -284,13 +297,23 @@ impl EventLoop {
                 }
             }
             Source::Signals => {
-                while self.signals.next().is_some() {
-                    self.ending = true;
+                while let Some(arrived) = self.signals.next() {
+                    self.told_to_end(arrived.signal);
                 }
             }
             Source::Link => self.link_event(),
             Source::Client(id) => self.client_event(id),
             Source::Process(pid) => self.process_ended(pid),
+        }
+    }
+
+    /// A batch system, or systemd, sends its signal to all processes that it finds: the image that the program is to be
+    /// ended with needs an agent. Without a program it is meant for this one.
+    fn told_to_end(&mut self, signal: i32) {
+        if self.program_pid().is_some() || self.link_open {
+            tracing::info!("signal {signal} is ignored while there is a program");
+        } else {
+            self.ending = true;
         }
     }
 
@@ -651,6 +674,15 @@ impl EventLoop {
     fn fail(&mut self, waiters: Vec<Waiter>, failed: &CheckpointError) {
         tracing::warn!("checkpoint failed: {}", failed.line());
         self.last_error = Some(failed.line());
+        // Who waits is answered. Of the interval, and of the program's own request, the front tells: each reason once.
+        if waiters.iter().any(|waiter| !waiter.wait || waiter.client.is_none())
+            && self.program_pid().is_some()
+            && self.told_error != self.last_error
+        {
+            self.told_error.clone_from(&self.last_error);
+            let text = format!("checkpoint failed: {}; the program runs on", failed.line());
+            self.context.link.iter().for_each(|link| link.tell(&Tell::Warning { text: text.clone() }));
+        }
         let reply = failed.reply();
         for id in waiters.into_iter().filter_map(|waiter| waiter.client) {
             self.answer(id, &reply);
@@ -685,7 +717,7 @@ impl EventLoop {
                 tracing::info!("image {epoch} committed: {} bytes, stop {stop_ns} ns", info.bytes);
                 self.newest = Some(epoch);
                 self.context.cascade.iter().for_each(Cascade::wake);
-                self.last_error = None;
+                (self.last_error, self.told_error) = (None, None);
                 for id in running.waiters.into_iter().filter_map(|waiter| waiter.client) {
                     self.answer(id, &Reply::Checkpointed { epoch, stop_ns, committed: true });
                 }

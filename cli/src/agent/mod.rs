@@ -44,7 +44,10 @@ use context::JobContext;
 use cuda::Cuda;
 use event_loop::EventLoop;
 use holdfast_image::Epoch;
+use holdfast_image::bytes::Blob;
 use holdfast_image::paths::{accept_replaced, move_files};
+use holdfast_image::record::ProcessRecord;
+use holdfast_image::streams::{self, Use};
 use holdfast_process::Contents;
 use holdfast_process::rebuild::{self, RebuildOptions, RebuiltMember};
 use holdfast_sys::{attributes, fd, signals, unix_socket};
@@ -97,7 +100,7 @@ fn start_log(job: &Job) {
 
 fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>) -> Result<(), Failure> {
     // From the beginning: an agent that is told to end leaves no socket behind.
-    let stop_signals = signals::bit(libc::SIGTERM) | signals::bit(libc::SIGINT);
+    let stop_signals = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP].into_iter().map(signals::bit).sum();
     signals::block(stop_signals);
     let store = crate::names::open_store(root)?;
     let (job, lock, recipe) = if args.attach_env {
@@ -144,6 +147,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         contents: recipe.settings.save_files.saving().map(Contents::new).map(Arc::new),
         settings: recipe.settings,
         command: recipe.command,
+        front: own_link.as_ref().and_then(|_| i32::try_from(std::os::unix::process::parent_id()).ok()),
         link: own_link,
         attached: args.attach_env,
         restarted_from: args.restart.map(Epoch),
@@ -177,6 +181,16 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         let _ = folder.tier().clean(folder.folder());
     }
     served
+}
+
+/// Forgets a signal that was on its way to the program when it was stopped: it has had what it asked for, and would end
+/// the program that is restarted.
+fn forget_pending(record: &mut ProcessRecord, signal: i32) {
+    // si_signo is the first member of siginfo_t (siginfo(7)).
+    let is_other = |info: &Blob| info.0.get(..4) != Some(&signal.to_ne_bytes()[..]);
+    let threads = record.threads.iter_mut().map(|thread| &mut thread.pending);
+    threads.chain([&mut record.signals.pending]).for_each(|pending| pending.retain(is_other));
+    record.others.iter_mut().for_each(|other| forget_pending(other, signal));
 }
 
 fn duplicate(link: &Link) -> Result<OwnedFd, Failure> {
@@ -215,6 +229,11 @@ fn rebuild_program(
     rebuild::renamed::find(&mut record, &saved_dir);
     accept_replaced(&mut record, &args.accept_replaced);
     rebuild::processor::fit(&mut record);
+    if let Some(signal) = context.settings.stop_signal {
+        forget_pending(&mut record, signal);
+    }
+    let given = streams::uses(&record);
+    let left = streams::apply(&mut record, &args.stream);
     if let Some(note) = context.cuda.prepare(&record)? {
         context.warn(note);
     }
@@ -224,6 +243,7 @@ fn rebuild_program(
     let options = RebuildOptions {
         lazy: args.lazy,
         socket_path: context.job.socket_path(),
+        left,
         saved_dir,
         interrupt: Some(event_loop.stop_signals()?),
     };
@@ -231,11 +251,12 @@ fn rebuild_program(
     let rebuilt =
         rebuild::rebuild_job(&record, &pages, seed, &options).map_err(|error| Failure::from(&error))?;
     context.cuda.restore(&record, &rebuilt.members)?;
-    let pids: Vec<String> = rebuilt.members.iter().map(|member| member.pid.to_string()).collect();
+    let pids: Vec<i32> = rebuilt.members.iter().map(|member| member.pid).collect();
+    let listed: Vec<String> = pids.iter().map(i32::to_string).collect();
     let figures = format!(
         "image {epoch}: restart number {} as process {}: {:?}",
         rebuilt.restarts,
-        pids.join(", "),
+        listed.join(", "),
         rebuilt.timings
     );
     tracing::info!("{figures}");
@@ -255,6 +276,11 @@ fn rebuild_program(
         // One that ended at once is no failure: its parent, or the front, has its status.
         if let Err(error) = event_loop.adopt(pid, space, area, tracking) {
             tracing::info!("process {pid} has ended already: {error}");
+        }
+    }
+    for Use { process, fd, number, .. } in given {
+        if let Some(pid) = pids.get(process) {
+            event_loop.gave(*pid, fd, number);
         }
     }
     if let Some(link) = link {

@@ -80,8 +80,14 @@ pub fn run(name: Option<&str>, json: bool, root: Option<&Path>) -> Result<(), Fa
     if rows.is_empty() {
         return report::print(&format!("no jobs in {}\n", store.root().display()));
     }
-    let head = ["JOB", "STATE", "PID", "IMAGES", "NEWEST", "PARENT", "AGE", "ADDED", "SIZE", "COMMAND"];
-    let cells: Vec<Vec<String>> = rows.iter().map(cells).collect();
+    let mut head =
+        vec!["JOB", "STATE", "PID", "IMAGES", "NEWEST", "PARENT", "AGE", "ADDED", "SIZE", "COMMAND"];
+    let mut cells: Vec<Vec<String>> = rows.iter().map(cells).collect();
+    let notes: Vec<String> = rows.iter().map(note).collect();
+    if notes.iter().any(|note| !note.is_empty()) {
+        head.push("NOTE");
+        cells.iter_mut().zip(notes).for_each(|(cells, note)| cells.push(note));
+    }
     report::print(&report::table(&head, &cells, &[2, 3, 4, 5, 6, 7, 8]))
 }
 
@@ -217,6 +223,15 @@ fn remark(image: &ImageInfo) -> String {
         (None, 0) => String::new(),
         (None, 1) => "warning: a file is not saved".to_owned(),
         (None, count) => format!("warning: {count} files are not saved"),
+    }
+}
+
+/// What is wrong with a job.
+fn note(row: &Row) -> String {
+    match &row.last_error {
+        Some(error) => format!("the last checkpoint failed: {error}"),
+        None if row.state == "no agent" => "its agent has died: no more checkpoints".to_owned(),
+        None => String::new(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `holdfast restart`: the program goes on from an image.
 
-use crate::args::RestartArgs;
+use crate::args::{RestartArgs, StdioChoice};
 use crate::exit::{Exit, Failure};
 use crate::front::locate::{self, Located};
 use crate::front::patience::Patience;
@@ -11,6 +11,7 @@ use crate::front::wait_for_lock;
 use crate::settings::Recipe;
 use crate::tiers;
 use holdfast_image::Epoch;
+use holdfast_process::rebuild::streams::Wish;
 use holdfast_tiers::{Job, Store};
 use std::path::Path;
 
@@ -53,6 +54,11 @@ pub fn run(args: &RestartArgs, root: Option<&Path>) -> Result<Ending, Failure> {
         fallback: args.fallback,
         memory,
         map: &args.map,
+        stdio: match args.stdio {
+            StdioChoice::Auto => Wish::Auto,
+            StdioChoice::Keep => Wish::Keep,
+            StdioChoice::Here => Wish::Here,
+        },
         patience: &patience,
         accept_replaced: &args.accept_replaced,
     };

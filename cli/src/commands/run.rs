@@ -13,6 +13,7 @@ use crate::names::claim_job;
 use crate::settings::{Recipe, Settings};
 use crate::{config, front, mpi, program, tiers};
 use holdfast_image::bytes::Name;
+use holdfast_process::rebuild::streams::Wish;
 use holdfast_tiers::{Job, Store};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -88,6 +89,7 @@ fn resume(
         fallback,
         memory,
         map: &[],
+        stdio: Wish::Auto,
         accept_replaced: &[],
         patience,
     };

@@ -9,6 +9,7 @@ use crate::link::{self, Link, Tell};
 use crate::log;
 use crate::report;
 use holdfast_abi::environment::ENV_KEY;
+use holdfast_image::streams::Switch;
 use holdfast_sys::{fd, spawn::Start};
 use holdfast_tiers::{Job, Store};
 use std::ffi::{CString, OsStr, OsString};
@@ -57,6 +58,8 @@ pub struct RestartTask {
     pub map: Vec<OsString>,
     /// Files that are used though they are another user's.
     pub accept_replaced: Vec<PathBuf>,
+    /// Streams that become the front's.
+    pub streams: Vec<Switch>,
 }
 
 /// A string for the kernel.
@@ -118,7 +121,7 @@ pub fn launch(
     let mut descriptors = log_descriptors(job)?;
     descriptors.push(theirs);
     let mut environment = helper_environment()?;
-    let (epoch, map, accepted);
+    let (epoch, map, accepted, streams): (_, _, _, Vec<String>);
     match task {
         AgentTask::Start { silent, key } => {
             words.extend(silent.then_some(OsStr::new("--silent")));
@@ -126,7 +129,11 @@ pub fn launch(
         }
         AgentTask::Restart(task) => {
             (epoch, map, accepted) = (task.epoch.to_string(), task.map, task.accept_replaced);
+            streams = task.streams.iter().map(Switch::to_string).collect();
             words.extend(["--restart", &epoch, "--seed", "4"].map(OsStr::new));
+            for switch in &streams {
+                words.extend(["--stream", switch].map(OsStr::new));
+            }
             for pair in &map {
                 words.extend(["--map".as_ref(), pair.as_os_str()]);
             }

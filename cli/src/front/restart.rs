@@ -20,6 +20,8 @@ use holdfast_image::Epoch;
 use holdfast_image::pages::{ExtentSource, PageProvider};
 use holdfast_image::paths::{Moved, accept_replaced, move_files};
 use holdfast_image::record::{Backing, ProcessRecord};
+use holdfast_image::streams::Switch;
+use holdfast_process::rebuild::streams::{self, StreamPlan};
 use holdfast_process::rebuild::{self, NamedProcess, RebuildError, SpawnOptions, Spawned};
 use holdfast_sys::signals::{self, SignalMessages};
 use holdfast_sys::{fd, poll};
@@ -111,11 +113,14 @@ fn restart_one(request: &RestartRequest<'_>, epoch: Epoch, state: &StartState) -
         return Err(Failure::new(Exit::Usage, what));
     }
     wait_for_the_dying(request, &record)?;
+    let StreamPlan { switches, notes } = streams::plan(&record, signals::at_start().closed, request.stdio)
+        .map_err(|error| Failure::from(&error))?;
+    streams::apply(&mut record, &switches);
     let differences = rebuild::preflight(&record);
     if !differences.is_empty() {
         return Err(Failure::new(Exit::Refused, differences.join("\n")));
     }
-    let (mut spawned, agent) = match start(request, &image, &record, state) {
+    let (mut spawned, agent) = match start(request, &image, (&record, switches), state) {
         Ok(started) => started,
         // Killed meanwhile, it was in the way.
         Err(failure) if failure.exit != Exit::BadImage && !rebuild::dying::of_program(&record).is_empty() => {
@@ -123,7 +128,14 @@ fn restart_one(request: &RestartRequest<'_>, epoch: Epoch, state: &StartState) -
         }
         Err(failure) => return Err(failure),
     };
+    let line = format!(
+        "job {} goes on from image {epoch}, {} old",
+        request.job.name(),
+        report::age(image.info().created_ns)
+    );
     drop(image);
+    report::note(&line);
+    notes.iter().for_each(|line| report::note(line));
     let ending = supervise(&mut spawned, state, agent, request.job, request.settings)?;
     if request.memory == MemoryMode::Lazy && is_for_want_of_pages(ending, request.job) {
         let log = crate::log::path(request.job);
@@ -193,7 +205,7 @@ fn wait_for_the_dying(request: &RestartRequest<'_>, record: &ProcessRecord) -> R
 fn start(
     request: &RestartRequest<'_>,
     image: &Image,
-    record: &ProcessRecord,
+    (record, streams): (&ProcessRecord, Vec<Switch>),
     state: &StartState,
 ) -> Result<(Spawned, Launched), Failure> {
     let (ours, theirs) = fd::socketpair(libc::SOCK_SEQPACKET)
@@ -215,6 +227,7 @@ fn start(
         served: served.is_some(),
         map: request.map.iter().map(Moved::to_argument).collect(),
         accept_replaced: request.accept_replaced.to_vec(),
+        streams,
     };
     let agent = launch(request.store, request.job, &state.inherited_fds, AgentTask::Restart(task))?;
     let options = SpawnOptions {

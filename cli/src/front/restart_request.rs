@@ -5,6 +5,7 @@ use super::patience::Patience;
 use crate::settings::Settings;
 use holdfast_image::Epoch;
 use holdfast_image::paths::Moved;
+use holdfast_process::rebuild::streams::Wish;
 use holdfast_tiers::{Job, Store};
 use std::path::PathBuf;
 
@@ -39,6 +40,8 @@ pub struct RestartRequest<'a> {
     pub map: &'a [Moved],
     /// How long what is left of the program may take to be gone.
     pub patience: &'a Patience,
+    /// Where standard streams go that were files.
+    pub stdio: Wish,
     /// Files that are used though they are another user's.
     pub accept_replaced: &'a [PathBuf],
 }

@@ -12,6 +12,7 @@ use crate::link::Tell;
 use crate::report;
 use crate::settings::{Settings, signal_name};
 use crate::tiers;
+use holdfast_image::Epoch;
 use holdfast_image::control::{Reply, Request, Wishes};
 use holdfast_sys::signals::{self, Arrived, SignalMessages};
 use holdfast_sys::{poll, spawn};
@@ -128,8 +129,8 @@ struct Front<'a> {
     settings: &'a Settings,
     /// A request for checkpoint and stop that is not answered yet, and the signal that asked for it.
     stopping: Option<(Agent, i32)>,
-    /// The agent has committed an image and ends the program.
-    stopped: bool,
+    /// The agent has committed this image and ends the program.
+    stopped: Option<Epoch>,
 }
 
 /// Waits for the end of the program and returns how it ended; [`Exit::Stopped`] if the agent ended it.
@@ -152,7 +153,7 @@ pub fn supervise(
         job,
         settings,
         stopping: None,
-        stopped: false,
+        stopped: None,
     };
     loop {
         while let Some(arrived) = state.next() {
@@ -243,7 +244,12 @@ impl Front<'_> {
         }
     }
 
-    fn stop_failed(&self, signal: i32, failure: &Failure) {
+    fn stop_failed(&mut self, signal: i32, failure: &Failure) {
+        self.hear();
+        if self.stopped.is_some() {
+            // Another had asked for the same, and the agent has ended the program, or is about to.
+            return;
+        }
         report::note(&format!(
             "checkpoint failed: {failure}; {} is passed on to the program",
             signal_name(signal)
@@ -266,7 +272,6 @@ impl Front<'_> {
             Ok(other) => {
                 self.stop_failed(signal, &Failure::new(Exit::Internal, format!("unexpected {other:?}")))
             }
-            Err(_) if self.stopped => {}
             Err(failure) => self.stop_failed(signal, &failure),
         }
     }
@@ -274,7 +279,7 @@ impl Front<'_> {
     fn hear(&mut self) {
         while self.link_open {
             match self.agent.link.next(false) {
-                Ok(Some(Tell::Stopping { .. })) => self.stopped = true,
+                Ok(Some(Tell::Stopping { epoch })) => self.stopped = Some(epoch),
                 Ok(Some(Tell::Warning { text })) => report::note(&text),
                 Ok(Some(_)) => {}
                 Ok(None) => return,
@@ -314,7 +319,7 @@ impl Front<'_> {
 
     /// Once, while the program runs on.
     fn tell_of_lost_agent(&mut self) {
-        if self.link_open || self.lost_told || self.stopped {
+        if self.link_open || self.lost_told || self.stopped.is_some() {
             return;
         }
         self.lost_told = true;
@@ -342,13 +347,24 @@ impl Front<'_> {
         }
     }
 
+    /// Not into a file: a restart cuts off what came into the program's own after the image.
+    fn tell_of_end(&self, epoch: Epoch) {
+        let is_file = std::fs::metadata("/proc/self/fd/2").is_ok_and(|about| about.is_file());
+        if !is_file {
+            let name = self.job.name();
+            report::note(&format!(
+                "image {epoch} of job {name} is safe, and its program was ended; `holdfast restart {name}` goes on"
+            ));
+        }
+    }
+
     fn ending(mut self, status: ExitStatus, state: &StartState) -> Ending {
         self.hear();
         if !status.success() {
             self.agent.link.tell(&Tell::Over);
         }
         if tiers::move_down(&self.settings.tiers) {
-            if self.stopped {
+            if self.stopped.is_some() {
                 self.wait_for_tiers(state);
             }
             self.tell_of_waiting();
@@ -356,7 +372,13 @@ impl Front<'_> {
         // Where the agent was killed, too, nobody else would.
         self.job.remove_dead_socket();
         let killed = status.signal() == Some(libc::SIGKILL);
-        if self.stopped && killed { Ending::Stopped } else { Ending::Program(status) }
+        match self.stopped.filter(|_| killed) {
+            Some(epoch) => {
+                self.tell_of_end(epoch);
+                Ending::Stopped
+            }
+            None => Ending::Program(status),
+        }
     }
 }
 

@@ -143,6 +143,8 @@ static TARGET: [AtomicUsize; HOOKS.len()] = [const { AtomicUsize::new(0) }; HOOK
 /// The definition after ours; 0: not looked for yet.
 static REAL: [AtomicUsize; HOOKS.len()] = [const { AtomicUsize::new(0) }; HOOKS.len()];
 static ACTIVE: AtomicBool = AtomicBool::new(false);
+/// What is to be called for `sigaction` and `signal` in place of the real ones; 0: nothing.
+static KEEPERS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
 /// From now on the exports do their work.
 pub fn activate() {
@@ -150,6 +152,38 @@ pub fn activate() {
     for index in 0..HOOKS.len() {
         settle(index);
     }
+}
+
+/// `sigaction`, and what stands in for it.
+type ActionCall = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
+/// `signal`, likewise.
+type SignalCall = unsafe extern "C" fn(c_int, libc::sighandler_t) -> libc::sighandler_t;
+
+/// From now on these functions stand in for `sigaction` and `signal`.
+pub fn keep_actions(action: ActionCall, signal: SignalCall) {
+    for (index, keeper) in [action as *const (), signal as *const ()].into_iter().enumerate() {
+        if let Some(place) = KEEPERS.get(index) {
+            place.store(keeper.addr(), Release);
+        }
+        settle(index);
+    }
+}
+
+/// What stands in for an export without the engine.
+fn keeper(index: usize) -> Option<usize> {
+    KEEPERS.get(index).map(|keeper| keeper.load(Acquire)).filter(|keeper| *keeper != 0)
+}
+
+/// `sigaction` of who stands in for it, else of the C library.
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn kept_sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+    let call = keeper(0).unwrap_or_else(|| real(0));
+    // SAFETY: an `ActionCall` (`keep_actions`), or the function of the C library; see `real_sigaction`.
+    let call = unsafe { core::mem::transmute::<usize, ActionCall>(call) };
+    // SAFETY: the caller's promise.
+    unsafe { call(signal, new, old) }
 }
 
 /// What to call if the C library has no such function.
@@ -177,7 +211,7 @@ extern "C" fn settle(index: usize) -> usize {
     let next = real(index);
     let (Some(hook), Some(place)) = (HOOKS.get(index), TARGET.get(index)) else { return next };
     let target = match hook.rule {
-        _ if !ACTIVE.load(Acquire) => next,
+        _ if !ACTIVE.load(Acquire) => keeper(index).unwrap_or(next),
         Rule::Instead(other) => other.addr(),
         _ => hook.frame.addr(),
     };
@@ -332,11 +366,21 @@ fn read_pair(address: usize) -> Option<(usize, usize)> {
 /// # Safety
 /// As for the C function.
 pub unsafe fn real_sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
-    type Call = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
     // SAFETY: entry 0 is sigaction, or `missing`, which takes no arguments and returns -1 in the same register.
-    let call = unsafe { core::mem::transmute::<usize, Call>(real(0)) };
+    let call = unsafe { core::mem::transmute::<usize, ActionCall>(real(0)) };
     // SAFETY: the caller's promise.
     unsafe { call(signal, new, old) }
+}
+
+/// `signal` of the C library.
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn real_signal(number: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
+    // SAFETY: entry 1 is signal; see `real_sigaction`.
+    let call = unsafe { core::mem::transmute::<usize, SignalCall>(real(1)) };
+    // SAFETY: the caller's promise.
+    unsafe { call(number, handler) }
 }
 
 /// A function that changes the signal mask.

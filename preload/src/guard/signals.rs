@@ -110,7 +110,7 @@ pub unsafe extern "C" fn sigaction(
     }
     let given = wanted.as_ref().map_or(ptr::null(), ptr::from_ref);
     // SAFETY: the caller's call, with a copy of its structure.
-    let result = unsafe { hooks::real_sigaction(signal, given, old) };
+    let result = unsafe { hooks::kept_sigaction(signal, given, old) };
     if result == 0 && !old.is_null() {
         // SAFETY: the kernel wrote it.
         unsafe { translate(&raw mut (*old).sa_mask, to_known) };

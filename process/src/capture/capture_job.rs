@@ -249,7 +249,11 @@ fn reader<'a>(
         own: one.stage.surroundings.own,
         uses_cuda: false,
     });
-    let outside = Outside { inherited: &options.inherited, lose_connections: options.lose_connections };
+    let outside = Outside {
+        inherited: &options.inherited,
+        lose_connections: options.lose_connections,
+        front: options.front,
+    };
     let mut covered = Covered::default();
     all.iter().for_each(|one| covered.add(&one.stage.seen.mapped));
     Ok(FileReader::new(holders.collect(), outside, Look::Stopped)?.covering(covered))

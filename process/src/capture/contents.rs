@@ -415,7 +415,7 @@ mod tests {
                 deleted_content: None,
             };
             let flags = flags.cast_unsigned();
-            let description = Description { flags, object, locks: Vec::new(), owner: None };
+            let description = Description { flags, object, locks: Vec::new(), owner: None, streams: 0 };
             let descriptor = Descriptor { fd: file.as_raw_fd(), cloexec: false, description: 0 };
             let (descriptors, descriptions) = (vec![descriptor], vec![description]);
             Bed { file, table: FileTable { descriptors, descriptions, ..FileTable::default() } }

@@ -419,7 +419,7 @@ mod tests {
             deleted_content: None,
         };
         let flags = libc::O_RDWR.cast_unsigned();
-        let descriptions = vec![Description { flags, object, locks: Vec::new(), owner: None }];
+        let descriptions = vec![Description { flags, object, locks: Vec::new(), owner: None, streams: 0 }];
         let descriptors = vec![Descriptor { fd: file.as_raw_fd(), cloexec: false, description: 0 }];
         FileTable { descriptors, descriptions, ..FileTable::default() }
     }

@@ -29,6 +29,7 @@ mod proc_self;
 pub mod processor;
 pub mod renamed;
 mod shared_memfd;
+pub mod streams;
 #[cfg(test)]
 pub(crate) mod testing;
 mod timings;

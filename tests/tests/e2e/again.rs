@@ -75,7 +75,7 @@ fn a_name_that_another_program_has() {
         let _listener = UnixListener::bind(&path)?;
         let owner = fs::metadata(bed.work())?;
         chown(&path, Some(owner.uid()), Some(owner.gid()))?;
-        let ended = bed.say(&["restart", JOB])?;
+        let ended = bed.say(&["restart", "--stdio=keep", JOB])?;
         // Mostly this process; a child that another test is just making has the socket, too, until it executes.
         let named = ended.stderr.contains("stream.socket: another program uses this name")
             && (bed.user() == User::Ordinary || ended.stderr.contains("process "));

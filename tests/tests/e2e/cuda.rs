@@ -240,7 +240,7 @@ fn a_program_that_cannot_be_restored_has_an_image() {
         ensure!(told.contains("error 304") && told.contains("restart it"), "{told}");
         kill_program(pid, &mut front)?;
         // A restart that cannot restore either ends the program, and can be tried again.
-        let ended = say(&bed, &["restart", JOB])?;
+        let ended = say(&bed, &["restart", "--stdio=keep", JOB])?;
         ensure!(
             ended.code() == REFUSED && ended.stderr.contains("restart again when its devices"),
             "{}",
@@ -248,7 +248,7 @@ fn a_program_that_cannot_be_restored_has_an_image() {
         );
         bed.check_clean(JOB)?;
         // So does one with a driver that is too old: before anything runs.
-        let mut command = bed.holdfast(&["restart", JOB]);
+        let mut command = bed.holdfast(&["restart", "--stdio=keep", JOB]);
         with_driver(&bed, &mut command).env("FAKE_CUDA_VERSION", "12040");
         let ended = bed.output(command, PATIENCE)?;
         let words = "cannot be restored here: its driver, for CUDA 12.4, cannot checkpoint: driver 570";

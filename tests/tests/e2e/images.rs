@@ -54,7 +54,8 @@ fn files_of(bed: &Bed, epoch: u64) -> Result<Vec<PathBuf>> {
 /// A restart from a damaged image: an orderly error that names the file, or (if the damage is in bytes that nobody
 /// needs) the right result. Returns whether it was refused.
 fn restart_damaged(bed: &Bed, file: &Path) -> Result<bool> {
-    let ended = bed.output(bed.holdfast(&["restart", &format!("{JOB}@2"), "--eager"]), PATIENCE)?;
+    let ended =
+        bed.output(bed.holdfast(&["restart", "--stdio=keep", &format!("{JOB}@2"), "--eager"]), PATIENCE)?;
     check_orderly(&ended)?;
     if ended.status.success() {
         ensure!(bed.text("out") == right_output(), "restarted with a wrong result: {}", bed.text("out"));
@@ -111,7 +112,7 @@ fn flipped_bits() -> Result<()> {
     let page = bed.say(&["report", JOB, "-o", "-"])?.success()?.stdout;
     ensure!(page.ends_with("</html>\n") && page.contains("image 2\n"), "{page}");
     // undamaged again, it restarts
-    bed.say(&["restart", &format!("{JOB}@2")])?.success()?;
+    bed.say(&["restart", "--stdio=keep", &format!("{JOB}@2")])?.success()?;
     ensure!(bed.text("out") == right_output(), "{}", bed.text("out"));
     bed.check_clean(JOB)
 }
@@ -129,7 +130,7 @@ fn damage_is_named_by_a_front_that_comes_late() -> Result<()> {
     let quarter = bad.len() / 4;
     bad[quarter..3 * quarter].iter_mut().for_each(|byte| *byte ^= 0x40);
     fs::write(&segment, &bad)?;
-    let mut command = bed.holdfast(&["restart", &format!("{JOB}@2"), "--eager"]);
+    let mut command = bed.holdfast(&["restart", "--stdio=keep", &format!("{JOB}@2"), "--eager"]);
     command.env("HOLDFAST_FAULT", "front-hears+700");
     let ended = bed.output(command, PATIENCE)?;
     let name = segment.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -152,7 +153,10 @@ fn truncated_files() -> Result<()> {
                 continue;
             }
             fs::write(&file, &good[..keep])?;
-            let ended = bed.output(bed.holdfast(&["restart", &format!("{JOB}@2"), "--eager"]), PATIENCE)?;
+            let ended = bed.output(
+                bed.holdfast(&["restart", "--stdio=keep", &format!("{JOB}@2"), "--eager"]),
+                PATIENCE,
+            )?;
             check_orderly(&ended)?;
             ensure!(!ended.status.success(), "{} cut to {keep} of {len} bytes: restarted", file.display());
             let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -161,12 +165,12 @@ fn truncated_files() -> Result<()> {
         fs::write(&file, &good)?;
         let aside = bed.dir().join("aside");
         fs::rename(&file, &aside)?;
-        let ended = bed.say(&["restart", &format!("{JOB}@2")])?;
+        let ended = bed.say(&["restart", "--stdio=keep", &format!("{JOB}@2")])?;
         check_orderly(&ended)?;
         ensure!(!ended.status.success(), "restarted without {}", file.display());
         fs::rename(&aside, &file)?;
     }
-    bed.say(&["restart", JOB])?.success()?;
+    bed.say(&["restart", "--stdio=keep", JOB])?.success()?;
     ensure!(bed.text("out") == right_output(), "{}", bed.text("out"));
     Ok(())
 }
@@ -205,9 +209,9 @@ fn fallback_takes_the_older_image() -> Result<()> {
             let header = if is_segment { bad.len() - 4096 } else { 0 };
             bad[header + 40] ^= 0x40;
             fs::write(&file, &bad)?;
-            let ended = bed.say(&["restart", JOB, "--eager"])?;
+            let ended = bed.say(&["restart", "--stdio=keep", JOB, "--eager"])?;
             ensure!(!ended.status.success(), "restarted from the damaged image without --fallback");
-            let ended = bed.say(&["restart", JOB, "--fallback", "--eager"])?.success()?;
+            let ended = bed.say(&["restart", "--stdio=keep", JOB, "--fallback", "--eager"])?.success()?;
             ensure!(bed.text("out") == right_output(), "{}", bed.text("out"));
             ensure!(
                 ended.stderr.contains("image 2 is damaged, image 1 is tried"),
@@ -245,7 +249,7 @@ fn a_program_that_restores_itself() -> Result<()> {
         let mut front = bed.run_command(JOB, &["--only-protected"], &program.words())?.spawn()?;
         let code = shell_code(wait(&mut front, PATIENCE)?);
         ensure!(code == 134, "status {code} of the first life: {}{}", bed.text("out"), bed.text("err"));
-        let ended = bed.output(bed.holdfast(&["restart", JOB]), PATIENCE)?.success()?;
+        let ended = bed.output(bed.holdfast(&["restart", "--stdio=keep", JOB]), PATIENCE)?.success()?;
         let first = ended.stdout.lines().next().context("a line")?;
         ensure!(
             first.contains("round 10 sum") && !first.contains("sum 0000000000000000"),

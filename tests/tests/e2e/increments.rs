@@ -366,7 +366,8 @@ fn keep_keeps_what_increments_need() -> Result<()> {
 
 /// Without the segment of an ancestor, or with a damaged one: an error with its name, and nothing has run.
 fn refuses(bed: &Bed, file: &std::path::Path, before: &str) -> Result<()> {
-    let ended: Ended = bed.output(bed.holdfast(&["restart", &format!("{JOB}@4"), "--eager"]), PATIENCE)?;
+    let ended: Ended =
+        bed.output(bed.holdfast(&["restart", "--stdio=keep", &format!("{JOB}@4"), "--eager"]), PATIENCE)?;
     let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
     ensure!(!ended.status.success(), "restarted all the same: {}", bed.text("out"));
     ensure!(ended.code() == 65, "status {}: {}", ended.code(), ended.stderr);

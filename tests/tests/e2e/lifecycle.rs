@@ -408,7 +408,7 @@ fn standard_output_may_be_a_pipe() {
         bed.say(&["checkpoint", "j"])?.success()?;
         kill_program(pid, &mut front)?;
         let before = std::io::read_to_string(front.stdout.take().context("a pipe")?)?;
-        let ended = bed.output(bed.holdfast(&["restart", "j"]), PATIENCE)?.success()?;
+        let ended = bed.output(bed.holdfast(&["restart", "--stdio=keep", "j"]), PATIENCE)?.success()?;
         let after = ended.stdout;
         ensure!(after.ends_with("PASS\n"), "{after}");
         let first = after.lines().next().context("a line")?;
@@ -451,7 +451,7 @@ fn files_that_have_moved() {
         fs::rename(&old, &new)?;
         let map = format!("{}={}", old.display(), new.display());
         let restart = |arguments: &[&str]| {
-            let mut command = bed.holdfast(&["restart"]);
+            let mut command = bed.holdfast(&["restart", "--stdio=keep"]);
             command.args(arguments).arg("j").current_dir(bed.dir());
             bed.output(command, PATIENCE)
         };

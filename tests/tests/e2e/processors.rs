@@ -24,7 +24,7 @@ fn image(bed: &Bed, app: &App, options: &[&str]) -> Result<()> {
 }
 
 fn restart(bed: &Bed) -> Result<Ended> {
-    let mut command = bed.holdfast(&["restart", JOB]);
+    let mut command = bed.holdfast(&["restart", "--stdio=keep", JOB]);
     command.env("HOLDFAST_FAULT", "lesser-processor");
     bed.output(command, PATIENCE)
 }
@@ -51,7 +51,7 @@ fn a_program_that_chose_its_code_freely_is_refused() {
         let ended = restart(bed)?;
         let named = ["avx2", "--cpu-baseline"].iter().all(|word| ended.stderr.contains(word));
         ensure!(ended.code() == REFUSED && named, "status {}: {}", ended.code(), ended.stderr);
-        let ended = bed.say(&["restart", JOB])?.success()?;
+        let ended = bed.say(&["restart", "--stdio=keep", JOB])?.success()?;
         ensure!(bed.text("out").ends_with("PASS\n"), "here it runs: {}", ended.stderr);
         Ok(())
     });

@@ -19,6 +19,7 @@ mod proc_self;
 mod socket_files;
 mod socket_options;
 mod sockets;
+mod streams;
 mod terminals;
 pub mod unlinked;
 
@@ -98,6 +99,8 @@ pub struct Outside<'a> {
     pub inherited: &'a [(i32, u64, u64)],
     /// TCP connections to peers outside are given up at a restart, instead of refused.
     pub lose_connections: bool,
+    /// `holdfast run` or `restart`, while it lives: it has the standard streams that the program was given.
+    pub front: Option<i32>,
 }
 
 /// What the program does while it is looked at.
@@ -210,8 +213,12 @@ impl<'a> FileReader<'a> {
                 Some((index, descriptions.get_mut(index as usize)?))
             });
             let description = match known {
-                Some((index, description)) => self.more_locks(found, description).map(|()| index),
-                None => self.describe(found, flags).map(|description| {
+                Some((index, description)) => {
+                    self.note_streams(found, false, description);
+                    self.more_locks(found, description).map(|()| index)
+                }
+                None => self.describe(found, flags).map(|mut description| {
+                    self.note_streams(found, true, &mut description);
                     descriptions.push(description);
                     firsts.push(found);
                     u32::try_from(descriptions.len() - 1).unwrap_or(u32::MAX)
@@ -269,7 +276,7 @@ impl<'a> FileReader<'a> {
         let object = self.object(found)?;
         let locks = self.locks(found)?;
         let owner = self.owner(found, flags, &locks)?;
-        Ok(Description { flags, object, locks, owner })
+        Ok(Description { flags, object, locks, owner, streams: 0 })
     }
 
     fn locks(&self, found: &Found) -> Result<Vec<FileLock>, Obstacle> {

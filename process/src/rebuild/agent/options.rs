@@ -5,7 +5,7 @@ use crate::namespaces::Namespaces;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::timings::RebuildTimings;
 use crate::track::tracking::Tracking;
-use holdfast_image::record::InjectArea;
+use holdfast_image::record::{Description, InjectArea};
 use holdfast_sys::poll;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -21,6 +21,8 @@ pub struct RebuildOptions {
     pub socket_path: PathBuf,
     /// Readable: the agent is told to end. Looked at until the processes are resumed.
     pub interrupt: Option<Arc<OwnedFd>>,
+    /// Files that no process has any more, as they were open: their length is put back too.
+    pub left: Vec<Description>,
     /// Where ends of files go that are cut off because they were written after the checkpoint.
     pub saved_dir: PathBuf,
 }

@@ -97,6 +97,7 @@ pub fn rebuild_job(
     let (files, saved_dir) = (TakenFiles::new(&job, &take), &options.saved_dir);
     notes.extend(contents::put_back(&record.files, &files, &of_space(address_space::FILES), saved_dir)?);
     notes.extend(regular::put_back(&record.files, &files, saved_dir)?);
+    notes.extend(regular::put_back_left(&options.left, record, saved_dir));
     inotify::drain(&job, take)?;
     objects.fill(&job, of_space)?;
     options.go_on()?;

@@ -12,9 +12,10 @@ use super::taken_files::TakenFiles;
 use crate::capture::identity;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::file_role::{may_write, refuse_shrunk};
+use crate::rebuild::paths::{Opener, Verdict};
 use crate::rebuild::renamed::is_kept;
 use holdfast_image::bytes::Name;
-use holdfast_image::record::{Description, FileTable, Object};
+use holdfast_image::record::{Description, FileTable, Object, ProcessRecord};
 use holdfast_sys::at;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -64,6 +65,26 @@ pub fn put_back(
         }
     }
     Ok(notes)
+}
+
+/// Puts files back that no process has any more: a stream that goes elsewhere now. One that is another file by now, or
+/// that may not be written, is left as it is. One line per file that was cut, or that could not be.
+pub fn put_back_left(left: &[Description], record: &ProcessRecord, saved_dir: &Path) -> Vec<String> {
+    let mut notes = Vec::new();
+    let opener = Opener::of(record);
+    for description in left {
+        let Object::Regular { path, size, now: None, .. } = &description.object else { continue };
+        let Ok(Some(found)) = opener.find(path, description.object.inode().as_ref()) else { continue };
+        let writing = libc::O_WRONLY.cast_unsigned();
+        let (Verdict::Same, Ok(file)) = (found.verdict, opener.open_found(&found, writing)) else { continue };
+        let file = File::from(file);
+        let now = file.metadata().map_or(0, |now| now.len());
+        if now > *size {
+            let cut = put_back_length(&file, path, (*size, now), saved_dir);
+            notes.push(cut.unwrap_or_else(|error| format!("left as it is: {error}")));
+        }
+    }
+    notes
 }
 
 /// Of a file that may have been written over in place since the checkpoint, which cutting it back does not undo.
@@ -162,10 +183,8 @@ mod tests {
     use crate::rebuild::file_role::Role;
     use crate::rebuild::job::Job;
     use crate::rebuild::new_process::regular;
-    use crate::rebuild::paths::Opener;
     use crate::rebuild::renamed;
     use crate::rebuild::testing::{Folder, record};
-    use holdfast_image::record::ProcessRecord;
     use std::io::Write;
     use std::os::fd::OwnedFd;
     use std::path::PathBuf;
@@ -218,7 +237,7 @@ mod tests {
         let object = object(&path, 7, 3);
         let fd = open(&object, WRITING, Role::Written, &mut Vec::new()).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"before|after", "opening changes nothing");
-        let description = Description { flags: WRITING, object, locks: Vec::new(), owner: None };
+        let description = Description { flags: WRITING, object, locks: Vec::new(), owner: None, streams: 0 };
         let table =
             FileTable { descriptions: vec![description.clone(), description], ..FileTable::default() };
         let notes = put_back(&table, &saved).unwrap();
@@ -279,6 +298,7 @@ mod tests {
             object: (*object).clone(),
             locks: Vec::new(),
             owner: None,
+            streams: 0,
         };
         let mut record = record(Vec::new());
         record.files.descriptions = objects.iter().map(description).collect();

@@ -255,7 +255,8 @@ mod tests {
         };
         let object = Object::Socket(Box::new(socket));
         let mut record = testing::record(Vec::new());
-        record.files.descriptions = vec![Description { flags: 2, object, locks: Vec::new(), owner: None }];
+        record.files.descriptions =
+            vec![Description { flags: 2, object, locks: Vec::new(), owner: None, streams: 0 }];
         record
     }
 
@@ -301,6 +302,7 @@ mod tests {
             object: regular,
             locks: Vec::new(),
             owner: None,
+            streams: 0,
         });
         let mut child = std::process::Command::new("sleep").arg("20").stdin(file).spawn().unwrap();
         let pid = child.id().cast_signed();

@@ -447,7 +447,13 @@ mod tests {
             descriptors: descriptors.collect(),
             descriptions: objects
                 .into_iter()
-                .map(|(flags, object)| Description { flags, object, locks: Vec::new(), owner: None })
+                .map(|(flags, object)| Description {
+                    flags,
+                    object,
+                    locks: Vec::new(),
+                    owner: None,
+                    streams: 0,
+                })
                 .collect(),
             ..FileTable::default()
         }

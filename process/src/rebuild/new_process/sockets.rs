@@ -480,6 +480,7 @@ mod tests {
             object: Object::Socket(Box::new(record)),
             locks: Vec::new(),
             owner: None,
+            streams: 0,
         });
         let table = FileTable { descriptions: descriptions.to_vec(), ..FileTable::default() };
         ([client.into(), server.into()], table)
