@@ -25,7 +25,13 @@ fn run(name: &str, arguments: &[&str], long: bool, (user, turn): (User, User)) {
     let folder = kit().stand_in().expect("the stand-in driver").to_string_lossy().into_owned();
     let program = if name == "device_memory" { kit().program(name) } else { kit().cuda_program(name) };
     let program = program.to_string_lossy().into_owned();
-    let steps = if full() { "400" } else { "40" };
+    // many calls in each step of `device_memory`
+    let steps = match (full(), name) {
+        (true, "device_memory") => "100",
+        (true, _) => "400",
+        (false, "device_memory") => "10",
+        (false, _) => "40",
+    };
     // threads of a launch in an order of their own, and work that has begun late when a checkpoint comes
     let mut words: Vec<String> =
         ["/usr/bin/env", "STAND_IN_SEED=7", "STAND_IN_DELAY=1000"].map(str::to_owned).into();
