@@ -200,12 +200,9 @@ fn checkpoint_and_stop_waits_for_the_tiers() {
         let mut command = bed.holdfast(&["run", "--name", JOB, "--resume", "--"]);
         command.args(program().words());
         let ended = bed.output(command, PATIENCE)?;
-        ensure!(
-            ended.code() == 0 && bed.text("out") == right_output(),
-            "{}{}",
-            ended.stderr,
-            bed.text("out")
-        );
+        // Its output is redirected now.
+        let all = bed.text("out") + &ended.stdout;
+        ensure!(ended.code() == 0 && all == right_output(), "{}{all}", ended.stderr);
         // What is wrong in a configuration is named with its line, before anything is started.
         fs::write(bed.store().join("config.toml"), config.replace("every", "evry"))?;
         let wrong = bed.say(&["run", "--", "true"])?;
