@@ -26,6 +26,7 @@ allowed() {
 # In [dev-dependencies] besides: what is for tests alone.
 allowed_in_tests() {
     case $1 in
+        cuda-hooks) echo "stand-in" ;;
         cuda-hooks/kernels) echo "ptx" ;;
         cuda-hooks/stand-in/driver) echo "cuda-kernels stand-in-nvcomp sys tiers" ;;
     esac

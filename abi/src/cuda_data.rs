@@ -142,6 +142,10 @@ impl CudaData {
     /// and compares it with the digests.
     pub const COMMAND_RETURN: u64 = 3;
 
+    /// First argument of COMMAND_RETURN, also while it is being done: nobody waits for it; the library opens the gate
+    /// when content is back, and tries again by itself.
+    pub const OPENS_GATE: u64 = 1;
+
     /// `result`: content is not what its digest says.
     pub const FAULT_DAMAGED: u64 = 1 << 32;
     /// `result`: no memory of the host, or a system call failed; its errno in the lower half.

@@ -1,7 +1,7 @@
 //! The CUDA driver API as libholdfast sees it: wrappers around the driver's functions, inside the user's program.
 //!
 //! Linked into `libholdfast.so` by preload. Rules of the place are those of preload (`preload/src/lib.rs`): the program
-//! comes first; no heap of our own, no lock held over a call, no thread; `errno` is kept; no panic. A program that
+//! comes first; no heap of our own, no lock held over a call; `errno` is kept; no panic. A program that
 //! never asks for a function of the driver runs none of this but three comparisons in `dlsym`.
 //!
 //! How a program comes to a wrapper: by `dlsym` or `dlvsym` ([`resolve`]), by cuGetProcAddress, whose answer is
@@ -16,6 +16,7 @@
 //! | [`resolve`], [`driver`], [`next`] | looking functions up; the driver's own functions; the C library's `dlsym` |
 //! | [`track`], [`objects`] | what the program has made: what an image has to say, and what forbids one |
 //! | [`arena`] | device memory that libholdfast owns: cuMemAlloc, cuMemFree, questions about pointers |
+//! | [`service`] | the thread that brings the content of that memory to the host and back |
 //! | [`area`] | the memory that the agent reads; fork |
 //! | [`platform`] | what is asked of the kernel and of preload |
 #![no_std]
@@ -32,6 +33,7 @@ mod next;
 mod objects;
 mod platform;
 pub mod resolve;
+pub mod service;
 pub mod table;
 pub mod thread;
 mod track;

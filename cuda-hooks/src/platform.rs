@@ -69,6 +69,15 @@ pub fn monotonic_ms() -> i64 {
     now.tv_sec.wrapping_mul(1000).wrapping_add(now.tv_nsec / 1_000_000)
 }
 
+/// CLOCK_MONOTONIC, nanoseconds.
+pub fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let args = [libc::CLOCK_MONOTONIC as usize, (&raw mut now).addr(), 0, 0, 0, 0];
+    // SAFETY: the kernel writes one timespec.
+    unsafe { call(libc::SYS_clock_gettime, args) };
+    (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
+}
+
 /// The kernel's id of the calling thread.
 pub fn thread_id() -> u64 {
     // SAFETY: takes nothing.
@@ -95,6 +104,80 @@ pub fn reserve(len: usize) -> *mut u8 {
 pub unsafe fn clear(start: usize, len: usize) {
     // SAFETY: private anonymous memory reads as zero afterwards (man madvise(2), MADV_DONTNEED); the caller's promise.
     unsafe { call(libc::SYS_madvise, [start, len, libc::MADV_DONTNEED as usize, 0, 0, 0]) };
+}
+
+/// Makes memory of [`reserve`] longer, wherever it is then; null where the kernel has none, and it is as it was.
+///
+/// # Safety
+/// `start` and `len` are those of a reservation, and nothing refers to it but by the address that this returns.
+pub unsafe fn grow(start: usize, len: usize, new: usize) -> *mut u8 {
+    // SAFETY: the caller's promise; the flag lets it move (man mremap(2)).
+    let result = unsafe { call(libc::SYS_mremap, [start, len, new, libc::MREMAP_MAYMOVE as usize, 0, 0]) };
+    if (-4095..0).contains(&result) {
+        ptr::null_mut()
+    } else {
+        ptr::with_exposed_provenance_mut(result as usize)
+    }
+}
+
+/// Whether memory of [`reserve`] can be written: 0, or the kernel's error.
+///
+/// # Safety
+/// `start` and `len` are those of a reservation, which nobody writes to while it cannot be written.
+pub unsafe fn protect(start: usize, len: usize, writable: bool) -> c_int {
+    let prot = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+    // SAFETY: the caller's promise.
+    let result = unsafe { call(libc::SYS_mprotect, [start, len, prot as usize, 0, 0, 0]) };
+    result.unsigned_abs() as c_int
+}
+
+/// Gives memory of [`reserve`] back.
+///
+/// # Safety
+/// `start` and `len` are those of a reservation that nothing refers to any more.
+pub unsafe fn unmap(start: usize, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { call(libc::SYS_munmap, [start, len, 0, 0, 0, 0]) };
+}
+
+/// A random number. Where the kernel has none yet, one that nobody chose.
+pub fn random() -> u64 {
+    let mut number = 0_u64;
+    let args = [(&raw mut number).addr(), 8, libc::GRND_NONBLOCK as usize, 0, 0, 0];
+    // SAFETY: the kernel writes eight bytes (man getrandom(2)).
+    unsafe { call(libc::SYS_getrandom, args) };
+    number ^ monotonic_ns() ^ thread_id() << 48
+}
+
+/// Waits for a signal of a set, which the thread has blocked: its number, or an error (man sigtimedwait(2)).
+///
+/// # Safety
+/// `info` has room for one; `limit` is null or a time.
+pub unsafe fn signal(set: &u64, info: *mut libc::siginfo_t, limit: *const libc::timespec) -> isize {
+    let args = [ptr::from_ref(set).addr(), info.addr(), limit.addr(), size_of::<u64>(), 0, 0];
+    // SAFETY: a set of the size that the kernel has; the rest is the caller's promise.
+    unsafe { call(libc::SYS_rt_sigtimedwait, args) }
+}
+
+/// Sends a signal to this process as another has sent it.
+///
+/// # Safety
+/// `info` is what came.
+pub unsafe fn send_on(signal: c_int, info: &libc::siginfo_t) {
+    // SAFETY: the kernel reads `info` (man rt_sigqueueinfo(2)); a process may send itself any.
+    unsafe {
+        let process = call(libc::SYS_getpid, [0; 6]);
+        call(
+            libc::SYS_rt_sigqueueinfo,
+            [process as usize, signal as usize, ptr::from_ref(info).addr(), 0, 0, 0],
+        );
+    }
+}
+
+/// Names the calling thread.
+pub fn name_thread(name: &core::ffi::CStr) {
+    // SAFETY: the kernel reads sixteen bytes at most, up to the zero.
+    unsafe { call(libc::SYS_prctl, [libc::PR_SET_NAME as usize, name.as_ptr().addr(), 0, 0, 0, 0]) };
 }
 
 /// Runs `work` and puts `errno` back to what it was.

@@ -97,6 +97,20 @@ pub struct CudaStop {
     pub restore_ns: u64,
     /// Until their calls went on.
     pub unlock_ns: u64,
+    /// Before the lock: until the device memory that libholdfast owns was copied to their own memory.
+    pub leave_ns: u64,
+    /// Of that: hashing, nanoseconds of all processes together.
+    pub hash_ns: u64,
+    /// Of that: copying, likewise.
+    pub copy_ns: u64,
+    /// After the unlock: until it was on the devices again.
+    pub return_ns: u64,
+    /// Bytes of that memory.
+    pub data_bytes: u64,
+    /// Bytes of its chunks that had changed and were copied.
+    pub dirty_bytes: u64,
+    /// Bytes of its chunks that had become zero.
+    pub zero_bytes: u64,
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 //!
 //! Rules of the place, for every file of this crate:
 //! 1. The host comes first. If something of ours does not work, the program runs on without checkpoints.
-//! 2. No heap of our own making (no `alloc`, no `std`: the compiler sees to it), no lock held over a call, no thread.
+//! 2. No heap of our own making (no `alloc`, no `std`: the compiler sees to it), no lock held over a call, no thread,
+//!    but the one of `cuda-hooks/src/service/`, where the program has device memory.
 //! 3. `errno` and the table of open files are as we found them when a function of ours returns.
 //! 4. No output, except one line on standard error when `HOLDFAST_DEBUG=1`.
 //! 5. No panic: `tests/exports.rs` checks that no path to the panic handler is left in the finished library.

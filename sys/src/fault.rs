@@ -48,6 +48,7 @@ pub const POINTS: &[&str] = &[
     "fetch-segment",
     "fetch-manifest",
     "pages-ready",
+    "cuda-data-away",
     "cuda-locked",
     "cuda-checkpointed",
     "cuda-restored",

@@ -16,7 +16,8 @@ use holdfast_image::record::ProcessRecord;
 use holdfast_image::refusal::Refusal;
 use holdfast_process::cuda::devices::{self, Pair};
 use holdfast_process::cuda::{
-    Closed, CudaUse, Hooks, Libcuda, SuspendError, Suspended, job_file, obstacles, restore_all, suspend, uses,
+    Closed, CudaUse, Held, Hooks, Libcuda, Limits, SuspendError, Suspended, job_file, obstacles, restore_all,
+    suspend, uses,
 };
 use holdfast_process::rebuild::RebuiltMember;
 use holdfast_process::{Members, refuse_process};
@@ -65,6 +66,10 @@ impl Cuda {
     pub fn users(members: &Members) -> Vec<CudaUse> {
         let pids: Vec<i32> = members.targets().iter().map(|target| target.pid).collect();
         uses::among(&pids)
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { drain: self.patience.lock, data: self.patience.checkpoint }
     }
 
     fn driver(&self, library: &Libcuda) -> Result<Arc<AgentDriver>, String> {
@@ -125,7 +130,14 @@ impl Cuda {
                  seconds (HOLDFAST_CUDA_LOCK, 10 by default)"
             ))
         })?;
-        let suspended = suspend(driver, &used).map_err(|error| match error {
+        // Again: what forbids a checkpoint may have begun before the gate was closed.
+        let shares = release_number() >= SHARES_MEMORY;
+        let found: Vec<Refusal> = gate.hooks().iter().flat_map(|hooks| hooks.refusals(shares)).collect();
+        if !found.is_empty() {
+            return Err(CheckpointError::Refused(found));
+        }
+        let held = Held::leave(gate, self.limits()).map_err(CheckpointError::Failed)?;
+        let suspended = suspend(driver, &used, held).map_err(|error| match error {
             SuspendError::Refused(refusals) => CheckpointError::Refused(refusals),
             SuspendError::Failed(what) => CheckpointError::Failed(what),
         })?;
@@ -143,7 +155,7 @@ impl Cuda {
             Ok((*pid, CudaRecord { job_file, ..record.clone() }))
         };
         let records = suspended.pids().iter().map(of_process).collect::<Result<_, CheckpointError>>()?;
-        Ok(Some(Ready { suspended: suspended.behind(gate), records }))
+        Ok(Some(Ready { suspended, records }))
     }
 
     /// Before a restart: what cannot be restored is told of before anything runs. With what there is to say of it.
@@ -189,7 +201,10 @@ impl Cuda {
         let driver = self.driver.lock().clone().filter(|_| !pids.is_empty());
         let Some(driver) = driver else { return Ok(()) };
         let mut figures = CudaStop { processes: pids.len() as u64, ..CudaStop::default() };
-        restore_all(&*driver, &pids, &mut figures).map_err(|why| {
+        // The image was cut with the gates closed, and with device memory away.
+        let hooks: Vec<Hooks> = members.iter().filter_map(|one| Hooks::of(one.pid, &one.area)).collect();
+        let restored = restore_all(&*driver, &pids, &mut figures);
+        restored.and_then(|()| Held::of_image(hooks, self.limits()).back(&mut figures)).map_err(|why| {
             for member in members {
                 let _ = ptrace::kill(member.pid, libc::SIGKILL);
             }
@@ -201,8 +216,6 @@ impl Cuda {
         })?;
         // They have them from now on.
         driver.restore_onto(Vec::new());
-        // The image was cut with the gates closed.
-        members.iter().filter_map(|one| Hooks::of(one.pid, &one.area)).for_each(|hooks| hooks.open());
         tracing::info!("CUDA state restored: {figures:?}");
         Ok(())
     }
@@ -217,7 +230,7 @@ pub enum AfterCut {
     /// The program's threads run, and its CUDA state is being restored beside the flush.
     Resuming(Resuming),
     /// The program is held until the flush is done.
-    Held(Suspended),
+    Held(Box<Suspended>),
 }
 
 impl AfterCut {
@@ -232,7 +245,7 @@ impl AfterCut {
     ) -> Result<AfterCut, CheckpointError> {
         match suspended {
             None => Ok(AfterCut::Unused),
-            Some(suspended) if held => Ok(AfterCut::Held(suspended)),
+            Some(suspended) if held => Ok(AfterCut::Held(Box::new(suspended))),
             Some(suspended) => {
                 let resume = move || {
                     let (stop, total_ns, result) = suspended.resume(host_ns);
@@ -274,7 +287,7 @@ impl AfterCut {
             AfterCut::Held(suspended) if ending => {
                 let (stop, total_ns) = suspended.figures(host_ns);
                 note(stop, total_ns);
-                (Some(suspended), Ok(()))
+                (Some(*suspended), Ok(()))
             }
             AfterCut::Held(suspended) => {
                 let (stop, total_ns, result) = suspended.resume(host_ns);

@@ -181,8 +181,23 @@ fn cuda_line(pid: i32, cuda: &CudaRecord) -> String {
 }
 
 fn stop_table(stop: &StopBreakdown) -> String {
-    let before = stop.cuda.map(|cuda| [("CUDA lock", cuda.lock_ns), ("CUDA checkpoint", cuda.checkpoint_ns)]);
-    let after = stop.cuda.map(|cuda| [("CUDA restore", cuda.restore_ns), ("CUDA unlock", cuda.unlock_ns)]);
+    let before = stop.cuda.map(|cuda| {
+        [
+            ("device memory away", cuda.leave_ns),
+            ("CUDA lock", cuda.lock_ns),
+            ("CUDA checkpoint", cuda.checkpoint_ns),
+        ]
+    });
+    let after = stop.cuda.map(|cuda| {
+        [
+            ("CUDA restore", cuda.restore_ns),
+            ("CUDA unlock", cuda.unlock_ns),
+            ("device memory back", cuda.return_ns),
+        ]
+    });
+    let owned = stop.cuda.is_some_and(|cuda| cuda.data_bytes > 0);
+    let is_known = |(name, _): &(&str, u64)| owned || !name.starts_with("device memory");
+    let (before, after) = (before.into_iter().flatten(), after.into_iter().flatten());
     let host = [
         ("stop all threads", stop.stop_ns),
         ("registers and signals", stop.threads_ns),
@@ -194,7 +209,7 @@ fn stop_table(stop: &StopBreakdown) -> String {
         ("clone", stop.clone_ns),
         ("resume", stop.resume_ns),
     ];
-    let parts = before.into_iter().flatten().chain(host).chain(after.into_iter().flatten());
+    let parts = before.chain(host).chain(after).filter(is_known);
     let parts = parts.chain([("total", stop.total_ns)]);
     let row = |(name, ns): (&str, u64)| {
         let share = if stop.total_ns == 0 { 0.0 } else { ns as f64 * 100.0 / stop.total_ns as f64 };

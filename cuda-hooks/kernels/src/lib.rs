@@ -1,7 +1,6 @@
 //! Kernels that find changed device memory, gather it and put it back; their twins for the processor.
 //!
-//! For cuda-hooks, which is to launch the kernels in the program's context while its device is drained, and for the
-//! agent, which is to compare what it reads back from the tiers with the digests of an image. Not used yet.
+//! For cuda-hooks, which launches the kernels in the program's context while its device is drained.
 //!
 //! A checkpoint is: [`launch::HashChunks`] over all ranges, [`launch::ListChunks`] of what has changed,
 //! [`launch::CopyChunks`] of that into the GPU cache. A restart is: `CopyChunks` the other way, then `HashChunks` again

@@ -15,7 +15,7 @@ use super::tables::{self, Found, Leaving, Plan, Tables};
 use crate::{area, objects};
 use core::ops::RangeInclusive;
 use core::sync::atomic::Ordering::Relaxed;
-use holdfast_abi::{CudaData, CudaKind};
+use holdfast_abi::{CudaBlock, CudaData, CudaKind};
 
 /// CUDA_ERROR_INVALID_VALUE.
 pub const INVALID_VALUE: u32 = 1;
@@ -123,17 +123,32 @@ fn make(owner: usize, bytes: u64, requested: u64) -> Option<u64> {
 
 /// Physical memory at the addresses of a plan.
 fn physical(plan: &Plan) -> Option<u64> {
-    let handle = calls::create(plan.device, plan.rdma, plan.bytes).ok()?;
-    if calls::map(plan.address, plan.bytes, handle).is_err() {
+    physical_at(plan.address, plan.bytes, plan.device, (plan.rdma, plan.readers)).ok()
+}
+
+/// `readers`: devices that may reach it besides.
+fn physical_at(address: u64, bytes: u64, device: i32, (rdma, readers): (bool, u64)) -> Result<u64, u32> {
+    let handle = calls::create(device, rdma, bytes)?;
+    if let Err(error) = calls::map(address, bytes, handle) {
         let _ = calls::release(handle);
-        return None;
+        return Err(error);
     }
-    let mut devices = peers::devices(plan.readers).chain([plan.device]);
-    if !devices.all(|device| calls::allow(plan.address, plan.bytes, device, true).is_ok()) {
-        unmap(plan.address, plan.bytes, handle);
-        return None;
+    for device in peers::devices(readers).chain([device]) {
+        if let Err(error) = calls::allow(address, bytes, device, true) {
+            unmap(address, bytes, handle);
+            return Err(error);
+        }
     }
-    Some(handle)
+    Ok(handle)
+}
+
+/// Makes the physical memory of a block that was unmapped, as it was.
+pub fn make_again(block: &CudaBlock) -> Result<(), u32> {
+    let [address, bytes, device] =
+        [&block.address, &block.bytes, &block.device].map(|word| word.load(Relaxed));
+    let made = physical_at(address, bytes, device as u32 as i32, tables::properties(address))?;
+    block.handle.store(made, Relaxed);
+    Ok(())
 }
 
 fn unmap(address: u64, bytes: u64, handle: u64) -> bool {

@@ -31,12 +31,14 @@ mod query;
 mod small;
 mod tables;
 
-use crate::{platform, thread};
+use crate::{platform, service, thread};
 use core::ptr::{self, with_exposed_provenance};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use holdfast_abi::CudaData;
 
 static DATA: CudaData = CudaData::new();
+/// For the service thread.
+static WORK: service::Work = service::Work { data: &DATA, make: memory::make_again };
 /// The program shares memory in a way that ours cannot be shared: new memory is the driver's.
 static SHARES: AtomicBool = AtomicBool::new(false);
 
@@ -92,8 +94,11 @@ fn is_owner() -> bool {
             CudaData::UNDECIDED => CudaData::BY_DRIVER,
             wish => wish,
         };
-        let owner =
-            if owner != CudaData::BY_DRIVER && tables::prepare() { owner } else { CudaData::BY_DRIVER };
+        let owner = if owner != CudaData::BY_DRIVER && tables::prepare() && service::start(&WORK) {
+            owner
+        } else {
+            CudaData::BY_DRIVER
+        };
         let _ = words().owner.compare_exchange(CudaData::UNDECIDED, owner, Relaxed, Relaxed);
     }
     memory::is_owned() && !SHARES.load(Relaxed)
@@ -186,6 +191,7 @@ pub fn context_ended(context: u64) {
 
 /// In a child made by fork: what the parent has is not the child's.
 pub fn forked() {
+    service::forked(&DATA);
     tables::forked();
     SHARES.store(false, Relaxed);
     SETTLES.store(false, Relaxed);

@@ -219,6 +219,15 @@ pub fn is_ours(address: u64) -> bool {
     tables().is_some_and(|tables| tables.arena_of(address).is_some())
 }
 
+/// How the memory at an address of ours is made: so that other devices can reach it directly, and which may read it.
+pub fn properties(address: u64) -> (bool, u64) {
+    let of = |tables: &'static Tables| {
+        let arena = tables.arena_of(address)?;
+        Some((arena.rdma.load(Relaxed) != 0, tables.readers(arena.device.load(Relaxed) as i32 - 1)))
+    };
+    tables().and_then(of).unwrap_or((false, 0))
+}
+
 pub(super) fn index(word: &AtomicU32) -> Option<usize> {
     word.load(Relaxed).checked_sub(1).map(|index| index as usize)
 }

@@ -63,6 +63,17 @@ impl Hooks {
         (found != 0).then_some(Hooks { pid, area: found })
     }
 
+    /// Those of a process whose words are there.
+    #[cfg(test)]
+    pub(super) fn at(pid: i32, area: u64) -> Hooks {
+        Hooks { pid, area }
+    }
+
+    /// The process, and where the words are in it.
+    pub(super) fn place(&self) -> (i32, u64) {
+        (self.pid, self.area)
+    }
+
     fn words<const COUNT: usize>(&self, offset: usize) -> io::Result<[u64; COUNT]> {
         let mut bytes = vec![0; COUNT * 8];
         procmem::read(self.pid, self.area + offset as u64, &mut bytes)?;
@@ -184,6 +195,26 @@ impl Closed {
             }
         }
         Ok(closed)
+    }
+
+    /// Gates that are closed already.
+    pub(super) fn are(hooks: Vec<Hooks>) -> Closed {
+        Closed(hooks)
+    }
+
+    /// Whose they are.
+    pub fn hooks(&self) -> &[Hooks] {
+        &self.0
+    }
+
+    /// The gate of this process is opened by somebody else.
+    pub(super) fn forget(&mut self, pid: i32) {
+        self.0.retain(|hooks| hooks.pid != pid);
+    }
+
+    /// They stay closed: the processes are about to end.
+    pub(super) fn ending(mut self) {
+        self.0.clear();
     }
 }
 

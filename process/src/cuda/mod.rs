@@ -3,15 +3,18 @@
 //! * [`uses`]: which processes use CUDA: what /proc shows of them.
 //! * [`driver`]: the driver's checkpoint API as a trait, [`DriverCheckpoint`].
 //! * [`gate`]: what libholdfast has seen of it in a process, and where its calls wait.
+//! * [`data`]: device memory that libholdfast owns, brought to the program's own memory and back.
 //! * [`devices`]: which device stands for which of an image.
 //! * [`job_file`]: the driver's file about the processes of a job.
 //! * [`sequence`]: in which order it is called around a cut, and how every failure is undone.
 //!
-//! The order of one checkpoint: the gates of libholdfast closed, and nothing of the program inside the driver; Lock
-//! every process, Checkpoint every process, nothing of a device is left; the stop and the cut, in which the driver's
-//! threads are threads like others; all threads run again; Restore every process, Unlock every process; the gates open.
+//! The order of one checkpoint: the gates of libholdfast closed, and nothing of the program inside the driver; the
+//! device memory that libholdfast owns is away; Lock every process, Checkpoint every process, nothing of a device is
+//! left; the stop and the cut, in which the driver's threads are threads like others; all threads run again; Restore
+//! every process, Unlock every process; device memory is back; the gates open.
 //! See `docs/cuda.md`.
 
+pub mod data;
 pub mod devices;
 pub mod driver;
 pub mod gate;
@@ -19,6 +22,7 @@ pub mod job_file;
 pub mod sequence;
 pub mod uses;
 
+pub use data::{Held, Limits};
 pub use driver::{Cause, CudaState, DriverCheckpoint, DriverError};
 pub use gate::{Closed, Hooks, Inside};
 pub use sequence::{SuspendError, Suspended, obstacles, restore_all, settle_all, suspend};

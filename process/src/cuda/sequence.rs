@@ -10,8 +10,8 @@
 //! The driver's documentation lets a process's own threads run meanwhile: their calls of CUDA wait, and host memory,
 //! pinned memory too, stays valid (README of NVIDIA's cuda-checkpoint, "The Utility").
 
+use super::data::Held;
 use super::driver::{Cause, CudaState, DriverCheckpoint, DriverError, names};
-use super::gate::Closed;
 use super::uses::{self, CudaUse};
 use crate::refuse;
 use crate::stop::interrupt::has_ended;
@@ -250,8 +250,8 @@ pub struct Suspended {
     begun: Instant,
     /// Nothing is to be undone any more.
     over: bool,
-    /// Opened when all else is done: the last to be dropped.
-    gate: Option<Closed>,
+    /// Device memory that is away, and gates: back and open when all else is done: the last to be dropped.
+    held: Option<Held>,
 }
 
 impl fmt::Debug for Suspended {
@@ -260,12 +260,29 @@ impl fmt::Debug for Suspended {
     }
 }
 
-/// Has the driver bring all that these processes have on devices into their memory.
+/// Has the driver bring all that these processes have on devices into their memory. `held`: their gates, and what of
+/// it libholdfast has moved.
 ///
 /// # Errors
-/// Why not; they are RUNNING again.
-pub fn suspend(driver: Arc<dyn DriverCheckpoint>, uses: &[CudaUse]) -> Result<Suspended, SuspendError> {
-    Suspended::make(driver, uses, uses::devices_of)
+/// Why not; they are RUNNING again, as they were.
+pub fn suspend(
+    driver: Arc<dyn DriverCheckpoint>,
+    uses: &[CudaUse],
+    held: Held,
+) -> Result<Suspended, SuspendError> {
+    Suspended::make(driver, uses, uses::devices_of, Some(held))
+}
+
+/// Gives device memory back, and opens the gates: now, or, where the driver does not let a process go on, when it does.
+fn release(held: Option<Held>, settled: &Result<(), String>, figures: &mut CudaStop) -> Result<(), String> {
+    match (held, settled) {
+        (Some(held), Ok(())) => held.back(figures),
+        (Some(held), Err(_)) => {
+            held.leave_to_thread();
+            Ok(())
+        }
+        (None, _) => Ok(()),
+    }
 }
 
 impl Suspended {
@@ -274,26 +291,25 @@ impl Suspended {
         driver: Arc<dyn DriverCheckpoint>,
         uses: &[CudaUse],
         devices: fn(i32) -> Vec<Refusal>,
+        held: Option<Held>,
     ) -> Result<Suspended, SuspendError> {
         let figures = CudaStop { processes: uses.len() as u64, ..CudaStop::default() };
-        let mut made =
-            Suspended { driver, pids: Vec::new(), figures, begun: Instant::now(), over: false, gate: None };
+        let begun = held.as_ref().map_or_else(Instant::now, Held::begun);
+        let mut made = Suspended { driver, pids: Vec::new(), figures, begun, over: false, held };
         match made.bring(uses, devices) {
             Ok(()) => Ok(made),
-            Err(error) => {
-                made.over = true;
-                Err(error.with(settle_all(&*made.driver, &made.pids)))
-            }
+            Err(error) => Err(error.with(made.undo())),
         }
     }
 
     fn bring(&mut self, uses: &[CudaUse], devices: fn(i32) -> Vec<Refusal>) -> Result<(), SuspendError> {
         let driver = Arc::clone(&self.driver);
+        let begun = Instant::now();
         for one in uses {
             self.pids.push(one.pid);
             self.step(one.pid, driver.lock(one.pid))?;
         }
-        self.figures.lock_ns = elapsed_ns(self.begun);
+        self.figures.lock_ns = elapsed_ns(begun);
         fault::point("cuda-locked");
         let begun = Instant::now();
         for pid in self.pids.clone() {
@@ -351,13 +367,6 @@ impl Suspended {
         Ok(())
     }
 
-    /// Holds the gates closed as long as it lasts.
-    #[must_use]
-    pub fn behind(mut self, gate: Closed) -> Suspended {
-        self.gate = Some(gate);
-        self
-    }
-
     /// Their ids.
     pub fn pids(&self) -> &[i32] {
         &self.pids
@@ -371,19 +380,27 @@ impl Suspended {
     pub fn resume(mut self, host_ns: u64) -> (CudaStop, u64, Result<(), String>) {
         self.over = true;
         self.figures.host_ns = host_ns;
-        let result = restore_all(&*self.driver, &self.pids, &mut self.figures);
-        (self.figures, elapsed_ns(self.begun), result)
+        let restored = restore_all(&*self.driver, &self.pids, &mut self.figures);
+        let back = release(self.held.take(), &restored, &mut self.figures);
+        (self.figures, elapsed_ns(self.begun), together([restored, back].into_iter()))
     }
 
     /// They are about to end as they are.
     pub fn ending(mut self) {
         self.over = true;
         self.pids.iter().for_each(|pid| self.driver.over(*pid));
+        if let Some(held) = self.held.take() {
+            held.ending();
+        }
     }
 
     /// Where the time went up to now; see [`Suspended::resume`].
     pub fn figures(&self, host_ns: u64) -> (CudaStop, u64) {
-        (CudaStop { host_ns, ..self.figures }, elapsed_ns(self.begun))
+        let mut figures = CudaStop { host_ns, ..self.figures };
+        if let Some(held) = &self.held {
+            held.note(&mut figures);
+        }
+        (figures, elapsed_ns(self.begun))
     }
 
     /// There is no image: all is undone.
@@ -392,7 +409,9 @@ impl Suspended {
     /// Which are not RUNNING, and why.
     pub fn undo(mut self) -> Result<(), String> {
         self.over = true;
-        settle_all(&*self.driver, &self.pids)
+        let settled = settle_all(&*self.driver, &self.pids);
+        let back = release(self.held.take(), &settled, &mut self.figures);
+        together([settled, back].into_iter())
     }
 }
 
@@ -401,7 +420,9 @@ impl Drop for Suspended {
         if self.over {
             return;
         }
-        if let Err(left) = settle_all(&*self.driver, &self.pids) {
+        let settled = settle_all(&*self.driver, &self.pids);
+        let back = release(self.held.take(), &settled, &mut self.figures);
+        if let Err(left) = together([settled, back].into_iter()) {
             tracing::error!("{left}");
         }
     }

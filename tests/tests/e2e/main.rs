@@ -12,6 +12,7 @@ mod copies;
 mod crash;
 mod crowd;
 mod cuda;
+mod cuda_data;
 mod cuda_faults;
 mod cuda_programs;
 mod cuda_refusals;

@@ -116,7 +116,7 @@ fn nothing(_: i32) -> Vec<Refusal> {
 }
 
 fn make(driver: &Arc<Fake>, uses: &[CudaUse]) -> Result<Suspended, SuspendError> {
-    Suspended::make(Arc::clone(driver) as Arc<dyn DriverCheckpoint>, uses, nothing)
+    Suspended::make(Arc::clone(driver) as Arc<dyn DriverCheckpoint>, uses, nothing, None)
 }
 
 #[test]
@@ -210,7 +210,8 @@ fn what_is_left_of_a_device_is_refused_and_all_is_undone() {
         vec![Refusal { subject, reason: refuse::CUDA_DEVICE.into() }]
     };
     let driver = Arc::new(Fake::default());
-    let error = Suspended::make(Arc::clone(&driver) as Arc<dyn DriverCheckpoint>, &uses(), left).unwrap_err();
+    let error =
+        Suspended::make(Arc::clone(&driver) as Arc<dyn DriverCheckpoint>, &uses(), left, None).unwrap_err();
     let SuspendError::Refused(refusals) = error else { unreachable!() };
     assert!(refusals.len() == 2 && refusals[0].to_string().contains("nvmlShutdown"), "{refusals:?}");
     assert!(driver.all_are(CudaState::Running));

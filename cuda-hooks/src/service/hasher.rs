@@ -1,0 +1,311 @@
+//! Chunks of device memory are hashed on the device that has them, and compared with the digests of the copy.
+//!
+//! Runs in: the service thread, with the device's context current and its work done. The kernels of
+//! `cuda-hooks/kernels` are loaded for one command, and work in memory of the driver's that is given back before the
+//! driver's own checkpoint. Many ranges are hashed at once, as many as the tables have room for: a batch.
+//! Invariants: only chunks that were given are read, and none of them is written.
+//! Fails by: [`Failed`]; a device without room for the tables, or one that the kernels are not for: no hasher, and the
+//! processor hashes (`mover.rs`).
+//!
+//! # Safety
+//! The tables on the host are a reservation of this module's own, divided once.
+#![allow(unsafe_code)]
+
+use super::calls::{self, Failed, Outcome};
+use super::host::HostCopy;
+use crate::platform;
+use holdfast_abi::CudaData;
+use holdfast_cuda_kernels::PTX;
+use holdfast_cuda_kernels::chunk::{CHUNK, Range, number};
+use holdfast_cuda_kernels::digest::{Digest, Keys};
+use holdfast_cuda_kernels::launch::{
+    Chunks, CountsAt, Digests, HashChunks, Kernel, ListChunks, Ranges, States, Table,
+};
+use holdfast_cuda_kernels::list::Counts;
+
+/// Chunks of a batch: 4 GiB of device memory, with tables of 3 MiB.
+const CHUNKS: usize = 1 << 16;
+/// Ranges of a batch.
+const RANGES: usize = 1 << 12;
+
+/// Whose a range is.
+#[derive(Clone, Copy, Default)]
+pub struct Place {
+    /// Offset in the copy.
+    pub offset: u64,
+    /// Number of the block.
+    pub block: usize,
+}
+
+/// Tables on the host.
+struct Tables {
+    start: usize,
+    ranges: &'static mut [Range],
+    places: &'static mut [Place],
+    table: &'static mut [[u8; Range::BYTES as usize]],
+    digests: &'static mut [Digest],
+    lists: [&'static mut [u32]; 2],
+}
+
+/// What is laid out one behind the other.
+struct Layout(usize);
+
+impl Layout {
+    fn take(&mut self, bytes: usize) -> usize {
+        let at = self.0;
+        self.0 = (at + bytes).next_multiple_of(256);
+        at
+    }
+}
+
+impl Tables {
+    const BYTES: usize = RANGES * 128 + CHUNKS * 32;
+
+    fn make() -> Option<Tables> {
+        let start = platform::reserve(Tables::BYTES);
+        if start.is_null() {
+            return None;
+        }
+        let mut layout = Layout(0);
+        // SAFETY: parts of a reservation of plain numbers, zero at first, that do not overlap: together less than its
+        // length (32 + 16 + 32 bytes for each range, 16 + 8 for each chunk). They are given back by `end` alone.
+        unsafe {
+            let at = |offset: usize| start.add(offset);
+            Some(Tables {
+                start: start.expose_provenance(),
+                ranges: core::slice::from_raw_parts_mut(at(layout.take(RANGES * 32)).cast(), RANGES),
+                places: core::slice::from_raw_parts_mut(at(layout.take(RANGES * 16)).cast(), RANGES),
+                table: core::slice::from_raw_parts_mut(at(layout.take(RANGES * 32)).cast(), RANGES),
+                digests: core::slice::from_raw_parts_mut(at(layout.take(CHUNKS * 16)).cast(), CHUNKS),
+                lists: [(); 2]
+                    .map(|()| core::slice::from_raw_parts_mut(at(layout.take(CHUNKS * 4)).cast(), CHUNKS)),
+            })
+        }
+    }
+
+    fn end(self) {
+        // SAFETY: the reservation of `make`; its parts went with `self`.
+        unsafe { platform::unmap(self.start, Tables::BYTES) };
+    }
+}
+
+/// Tables on the device.
+struct OnDevice {
+    start: u64,
+    ranges: u64,
+    previous: u64,
+    fresh: u64,
+    states: u64,
+    lists: [u64; 2],
+    counts: u64,
+}
+
+impl OnDevice {
+    fn make() -> Outcome<OnDevice> {
+        let mut layout = Layout(0);
+        let mut take = |bytes| layout.take(bytes) as u64;
+        let ranges = take(RANGES * 32);
+        let (previous, fresh) = (take(CHUNKS * 16), take(CHUNKS * 16));
+        let states = take(CHUNKS);
+        let lists = [take(CHUNKS * 4), take(CHUNKS * 4)];
+        let counts = take(Counts::BYTES as usize);
+        let start = calls::allocate(layout.0 as u64)?;
+        Ok(OnDevice {
+            start,
+            ranges: start + ranges,
+            previous: start + previous,
+            fresh: start + fresh,
+            states: start + states,
+            lists: lists.map(|list| start + list),
+            counts: start + counts,
+        })
+    }
+}
+
+/// See the head of the file.
+pub struct Hasher {
+    keys: Keys,
+    copy: HostCopy,
+    tables: Tables,
+    device: OnDevice,
+    module: u64,
+    hash: u64,
+    list: u64,
+    ranges: usize,
+    chunks: usize,
+}
+
+/// A row of chunks, one behind the other, that are not as their digests say.
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    /// On the device.
+    pub address: u64,
+    /// In the copy.
+    pub offset: u64,
+    /// Whole chunks.
+    pub bytes: u64,
+    /// Number of the block.
+    pub block: usize,
+    /// All zero.
+    pub zero: bool,
+}
+
+impl Hasher {
+    /// In the current context.
+    pub fn make(copy: HostCopy) -> Outcome<Hasher> {
+        let keys = copy.keys();
+        let device = OnDevice::make()?;
+        let loaded = calls::load(PTX).and_then(|module| {
+            let kernel = |which: Kernel| calls::kernel(module, which.name());
+            match (kernel(Kernel::Hash), kernel(Kernel::List)) {
+                (Ok(hash), Ok(list)) => Ok((module, hash, list)),
+                (Err(failed), _) | (_, Err(failed)) => {
+                    let _ = calls::unload(module);
+                    Err(failed)
+                }
+            }
+        });
+        let full = Failed::with(CudaData::FAULT_SYSTEM | libc::ENOMEM as u64);
+        match (loaded, Tables::make()) {
+            (Ok((module, hash, list)), Some(tables)) => {
+                Ok(Hasher { keys, copy, tables, device, module, hash, list, ranges: 0, chunks: 0 })
+            }
+            (loaded, tables) => {
+                let _ = calls::free(device.start);
+                if let Some(tables) = tables {
+                    tables.end();
+                }
+                match loaded {
+                    Err(failed) => Err(failed),
+                    Ok((module, ..)) => calls::unload(module).and(Err(full)),
+                }
+            }
+        }
+    }
+
+    /// Gives all back.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn end(self) -> Outcome {
+        self.tables.end();
+        let unloaded = calls::unload(self.module);
+        calls::free(self.device.start).and(unloaded)
+    }
+
+    /// Adds the first chunks of a range, as many as there is room for: how many bytes. None: the batch is full.
+    pub fn add(&mut self, address: u64, bytes: u64, place: Place) -> u64 {
+        let room = (CHUNKS - self.chunks) as u64 * CHUNK;
+        let taken = bytes.min(room);
+        let range = Range::new(address, taken, self.chunks as u64);
+        let entry = self.tables.ranges.get_mut(self.ranges).zip(self.tables.places.get_mut(self.ranges));
+        match (range, entry) {
+            (Some(range), Some((to, its))) => {
+                (*to, *its) = (range, place);
+                self.ranges += 1;
+                self.chunks += range.chunks() as usize;
+                taken
+            }
+            _ => 0,
+        }
+    }
+
+    /// Hashes the batch, which is empty then. How many chunks are not as their digests say: with bytes, and all zero.
+    pub fn hash(&mut self) -> Outcome<Counts> {
+        let unsound = Failed::with(CudaData::FAULT_SYSTEM | libc::EINVAL as u64);
+        let Tables { ranges, places, table, digests, lists, .. } = &mut self.tables;
+        let ranges = ranges.get_mut(..self.ranges).ok_or(unsound)?;
+        let chunks = number(ranges).filter(|all| *all == self.chunks as u64).ok_or(unsound)?;
+        for ((range, place), row) in ranges.iter().zip(places.iter()).zip(table.iter_mut()) {
+            *row = range.to_bytes();
+            let slot = place.offset / CHUNK;
+            let old = digests.iter_mut().skip(range.first() as usize).take(range.chunks() as usize);
+            (slot..).zip(old).for_each(|(slot, to)| *to = self.copy.digest(slot));
+        }
+        let at = &self.device;
+        // SAFETY: tables of the host that are at least so long.
+        unsafe {
+            calls::to_device(at.ranges, table.as_ptr().cast(), ranges.len() as u64 * Range::BYTES)?;
+            calls::to_device(at.previous, digests.as_ptr().cast(), chunks * Digest::BYTES)?;
+        }
+        let of = || {
+            let ranges = Table { at: Ranges::at(at.ranges)?, count: ranges.len() as u64, chunks };
+            let (previous, fresh) = (Digests::at(at.previous)?, Digests::at(at.fresh)?);
+            let states = States::at(at.states)?;
+            let hash = HashChunks { table: ranges, keys: self.keys, previous, fresh, states }.launch()?;
+            let [dirty, zero] = at.lists;
+            let (dirty, zero) = (Chunks::at(dirty)?, Chunks::at(zero)?);
+            let list = ListChunks { states, chunks, dirty, zero, counts: CountsAt::at(at.counts)? };
+            Some((hash, list.launch()?))
+        };
+        let (hash, list) = of().ok_or(unsound)?;
+        calls::launch(self.hash, hash)?;
+        calls::launch(self.list, list)?;
+        let mut bytes = [0; Counts::BYTES as usize];
+        // SAFETY: a local; copies wait for the kernels, which are on the same stream.
+        unsafe { calls::from_device(bytes.as_mut_ptr(), at.counts, Counts::BYTES) }?;
+        let counts = Counts::from_bytes(bytes, chunks).ok_or(unsound)?;
+        for ((list, from), count) in lists.iter_mut().zip(at.lists).zip([counts.dirty, counts.zero]) {
+            if count > 0 {
+                // SAFETY: as long as a batch has chunks.
+                unsafe { calls::from_device(list.as_mut_ptr().cast(), from, count * 4) }?;
+            }
+        }
+        if counts.dirty + counts.zero > 0 {
+            // SAFETY: as above.
+            unsafe { calls::from_device(digests.as_mut_ptr().cast(), at.fresh, chunks * Digest::BYTES) }?;
+        }
+        Ok(counts)
+    }
+
+    /// Of the batch that was hashed, what is not as its digests say, and the digests that it has now.
+    pub fn runs(&self, counts: Counts, mut each: impl FnMut(Run, &[Digest]) -> Outcome) -> Outcome {
+        for (which, count) in [counts.dirty, counts.zero].into_iter().enumerate() {
+            let mut list = self.tables.lists[which % 2].get(..count as usize).unwrap_or_default();
+            while let Some((first, chunks)) = self.run(&mut list) {
+                let ranges = self.tables.ranges.get(..self.ranges).unwrap_or_default();
+                let index = ranges.partition_point(|range| range.first() <= first).saturating_sub(1);
+                let (Some(range), Some(place)) = (ranges.get(index), self.tables.places.get(index)) else {
+                    continue;
+                };
+                let within = (first - range.first()) * CHUNK;
+                let run = Run {
+                    address: range.address() + within,
+                    offset: place.offset + within,
+                    bytes: chunks * CHUNK,
+                    block: place.block,
+                    zero: which == 1,
+                };
+                let (from, to) = (first as usize, (first + chunks) as usize);
+                each(run, self.tables.digests.get(from..to).unwrap_or_default())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes from a list the chunks at its beginning that lie one behind the other in one range.
+    fn run(&self, list: &mut &[u32]) -> Option<(u64, u64)> {
+        let first = u64::from(*list.first()?);
+        let ranges = self.tables.ranges.get(..self.ranges)?;
+        let after = ranges.partition_point(|range| range.first() <= first);
+        let end = ranges.get(after).map_or(self.chunks as u64, Range::first);
+        let length = list
+            .iter()
+            .zip(first..end)
+            .take_while(|(chunk, wanted)| u64::from(**chunk) == *wanted)
+            .count()
+            .max(1);
+        *list = list.get(length..)?;
+        Some((first, length as u64))
+    }
+
+    /// Begins the next batch.
+    pub fn clear(&mut self) {
+        (self.ranges, self.chunks) = (0, 0);
+    }
+
+    /// Whether there is nothing to hash.
+    pub fn is_empty(&self) -> bool {
+        self.ranges == 0
+    }
+}

@@ -1,0 +1,406 @@
+//! Content of blocks goes to the copy on the host and comes back: what the service thread's commands do.
+//!
+//! Runs in: the service thread, while the gate is closed and nothing is inside. Going: all contexts' work is done, all
+//! chunks are hashed, those that have changed are copied, and only when all content is safe the blocks are unmapped and
+//! their physical memory given back. Coming: physical memory is made and mapped at the same addresses, filled from the
+//! copy, and hashed again: what is not as its digest says is damaged, and no call of the program gets to see it.
+//! Invariants: a block whose content is not in the copy stays mapped. What fails on the way out is undone.
+//! Fails by: [`Failed`].
+//!
+//! # Safety
+//! Copies go between a block and the part of the copy that is its own.
+#![allow(unsafe_code)]
+
+use super::calls::{self, Failed, Outcome};
+use super::hasher::{Hasher, Place, Run};
+use super::host::HostCopy;
+use crate::platform;
+use crate::{area, objects};
+use core::cell::Cell;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use holdfast_abi::{CudaBlock, CudaData, CudaFigure, CudaKind};
+use holdfast_cuda_kernels::chunk::CHUNK;
+use holdfast_cuda_kernels::digest::{Digest, digest};
+
+/// CUDA_ERROR_INVALID_CONTEXT: the context has ended.
+const INVALID_CONTEXT: u64 = 201;
+/// CUDA_ERROR_CONTEXT_IS_DESTROYED.
+const CONTEXT_IS_DESTROYED: u64 = 709;
+/// Contexts that are looked up at a time.
+const CONTEXTS: usize = 64;
+
+/// The blocks, and where their content goes.
+#[derive(Clone, Copy)]
+pub struct Mover {
+    /// The words.
+    pub data: &'static CudaData,
+    /// The table.
+    pub blocks: &'static [CudaBlock],
+    /// See [`Work::make`](super::Work::make).
+    pub make: fn(&CudaBlock) -> Result<(), u32>,
+}
+
+fn damaged(block: usize) -> Failed {
+    Failed::with(CudaData::FAULT_DAMAGED).at(block)
+}
+
+/// Adds the nanoseconds of some work to a figure.
+fn timed<T>(data: &CudaData, figure: usize, work: impl FnOnce() -> T) -> T {
+    let begun = platform::monotonic_ns();
+    let result = work();
+    count(data, figure, platform::monotonic_ns().saturating_sub(begun));
+    result
+}
+
+fn count(data: &CudaData, figure: usize, more: u64) {
+    if let Some(figure) = data.figures.get(figure) {
+        figure.fetch_add(more, Relaxed);
+    }
+}
+
+impl Mover {
+    fn copy(self) -> HostCopy {
+        HostCopy(self.data)
+    }
+
+    /// Blocks that are in force.
+    fn all(self) -> impl Iterator<Item = (usize, &'static CudaBlock)> {
+        let used = self.data.block_count.load(SeqCst) as usize;
+        self.blocks.iter().take(used).enumerate().filter(|(_, block)| block.address.load(SeqCst) != 0)
+    }
+
+    /// Blocks of a device that are mapped.
+    fn of(self, device: u32) -> impl Iterator<Item = (usize, &'static CudaBlock)> {
+        self.all().filter(move |(_, block)| ordinal(block) == device && block.handle.load(Relaxed) != 0)
+    }
+
+    /// The devices that have blocks, each once, and a context of each.
+    fn each_device(self, mut each: impl FnMut(u32) -> Outcome) -> Outcome {
+        let mut last = None;
+        let after = |last: Option<u32>, device: u32| last.is_none_or(|last| device > last);
+        while let Some(device) =
+            self.all().map(|(_, block)| ordinal(block)).filter(|device| after(last, *device)).min()
+        {
+            each(device)?;
+            last = Some(device);
+        }
+        Ok(())
+    }
+
+    /// Runs `work` with a context of a device current: that of one of its blocks.
+    fn on(self, device: u32, work: impl FnOnce() -> Outcome) -> Outcome {
+        let mut last = Failed::with(CudaData::FAULT_COMMAND);
+        let mut tried = 0;
+        for (index, block) in self.of(device) {
+            let context = block.context.load(Relaxed);
+            if context == tried {
+                continue;
+            }
+            tried = context;
+            match calls::push(context) {
+                Ok(()) => {
+                    let result = work();
+                    return result.and(calls::pop());
+                }
+                Err(failed) => last = failed.at(index),
+            }
+        }
+        Err(last)
+    }
+
+    /// Waits until all contexts have done their work.
+    pub fn drain(self) -> Outcome {
+        timed(self.data, CudaFigure::DRAIN_NS, || {
+            let mut known = 0;
+            loop {
+                let found = contexts(known);
+                for context in found.iter().map(Cell::get).filter(|context| *context != 0) {
+                    synchronize(context)?;
+                    known += 1;
+                }
+                if found.iter().any(|context| context.get() == 0) {
+                    break;
+                }
+            }
+            let mut last = 0;
+            for (index, block) in self.all() {
+                let context = block.context.load(Relaxed);
+                if context != last && context != 0 {
+                    synchronize(context).map_err(|failed| failed.at(index))?;
+                }
+                last = context;
+            }
+            Ok(())
+        })
+    }
+
+    /// Brings content to the copy, and the blocks away. `called_off`: it is not wanted any more.
+    pub fn leave(self, called_off: impl Fn() -> bool) -> Outcome {
+        let over = Failed::with(CudaData::FAULT_COMMAND);
+        self.data.figures.iter().for_each(|figure| figure.store(0, Relaxed));
+        self.drain()?;
+        let end = |(_, block): (usize, &CudaBlock)| {
+            block.offset.load(Relaxed).checked_add(block.bytes.load(Relaxed))
+        };
+        let len = self.all().try_fold(0, |len, block| end(block).map(|end| end.max(len))).ok_or(over)?;
+        self.copy().ready(len)?;
+        self.copy().keep_only(|each| {
+            self.all().for_each(|(_, block)| each(block.offset.load(Relaxed), block.bytes.load(Relaxed)));
+        })?;
+        self.each_device(|device| self.on(device, || self.save(device, &called_off)))?;
+        self.data.state.store(CudaData::CHANGING, SeqCst);
+        if called_off() {
+            self.data.state.store(CudaData::RESIDENT, SeqCst);
+            return Err(over);
+        }
+        let away = timed(self.data, CudaFigure::UNMAP_NS, || self.take_away());
+        match away.and_then(|()| self.copy().protect(false)) {
+            Ok(()) => {
+                self.data.state.store(CudaData::AWAY, SeqCst);
+                Ok(())
+            }
+            Err(failed) => {
+                // What cannot come back either is said again by the next command.
+                let _ = self.restore();
+                Err(failed)
+            }
+        }
+    }
+
+    fn take_away(self) -> Outcome {
+        for (index, block) in self.all() {
+            let handle = block.handle.load(Relaxed);
+            if handle != 0 {
+                calls::unmap(block.address.load(Relaxed), block.bytes.load(Relaxed))
+                    .map_err(|failed| failed.at(index))?;
+                block.handle.store(0, SeqCst);
+                calls::release(handle).map_err(|failed| failed.at(index))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies what has changed on a device, in its context.
+    fn save(self, device: u32, called_off: &impl Fn() -> bool) -> Outcome {
+        let bytes: u64 = self.of(device).map(|(_, block)| block.bytes.load(Relaxed)).sum();
+        count(self.data, CudaFigure::HASHED_BYTES, bytes);
+        let hashed = timed(self.data, CudaFigure::HASH_NS, || Hasher::make(self.copy()));
+        // A device that has no room for tables, or is none for the kernels.
+        let Ok(mut hasher) = hashed else { return self.save_by_processor(device, called_off) };
+        let result =
+            self.hash(device, &mut hasher, called_off, |run, fresh| self.save_run(run, fresh, called_off));
+        let ended = hasher.end();
+        result.and(ended)
+    }
+
+    /// Hashes the blocks of a device, and gives what is not as its digests say.
+    fn hash(
+        self,
+        device: u32,
+        hasher: &mut Hasher,
+        called_off: &impl Fn() -> bool,
+        mut each: impl FnMut(Run, &[Digest]) -> Outcome,
+    ) -> Outcome {
+        let mut flush = |hasher: &mut Hasher| {
+            if called_off() {
+                return Err(Failed::with(CudaData::FAULT_COMMAND));
+            }
+            let counts = timed(self.data, CudaFigure::HASH_NS, || hasher.hash())?;
+            hasher.runs(counts, &mut each)?;
+            hasher.clear();
+            Ok(())
+        };
+        for (index, block) in self.of(device) {
+            let [address, bytes, offset] =
+                [&block.address, &block.bytes, &block.offset].map(|word| word.load(Relaxed));
+            let mut done = 0;
+            while done < bytes {
+                let place = Place { offset: offset + done, block: index };
+                match hasher.add(address + done, bytes - done, place) {
+                    0 if hasher.is_empty() => return Err(Failed::with(CudaData::FAULT_COMMAND).at(index)),
+                    0 => flush(hasher)?,
+                    more => done += more,
+                }
+            }
+        }
+        if hasher.is_empty() { Ok(()) } else { flush(hasher) }
+    }
+
+    fn save_run(self, run: Run, fresh: &[Digest], called_off: &impl Fn() -> bool) -> Outcome {
+        let copy = self.copy();
+        copy.set_all(run.offset, run.bytes, |_| Digest::NONE);
+        if run.zero {
+            copy.clear(run.offset, run.bytes);
+            count(self.data, CudaFigure::ZERO_BYTES, run.bytes);
+        } else {
+            let to = copy.at(run.offset, run.bytes).ok_or(damaged(run.block))?;
+            // SAFETY: this part of the copy is the block's.
+            timed(self.data, CudaFigure::COPY_NS, || unsafe {
+                calls::from_device(to, run.address, run.bytes)
+            })
+            .map_err(|failed| failed.at(run.block))?;
+            count(self.data, CudaFigure::DIRTY_BYTES, run.bytes);
+            // The gate may be open by now, and what was copied another than what was hashed: it has no digest.
+            if called_off() {
+                return Err(Failed::with(CudaData::FAULT_COMMAND));
+            }
+        }
+        copy.set_all(run.offset, run.bytes, |nth| fresh.get(nth as usize).copied().unwrap_or(Digest::NONE));
+        Ok(())
+    }
+
+    /// Copies all, and has the processor hash it.
+    fn save_by_processor(self, device: u32, called_off: &impl Fn() -> bool) -> Outcome {
+        let (copy, keys) = (self.copy(), self.copy().keys());
+        for (index, block) in self.of(device) {
+            let [address, bytes, offset] =
+                [&block.address, &block.bytes, &block.offset].map(|word| word.load(Relaxed));
+            if called_off() {
+                return Err(Failed::with(CudaData::FAULT_COMMAND));
+            }
+            for chunk in 0..bytes / CHUNK {
+                let (at, slot) = (offset + chunk * CHUNK, offset / CHUNK + chunk);
+                let old = copy.digest(slot);
+                copy.set(slot, Digest::NONE);
+                let to = copy.at(at, CHUNK).ok_or(damaged(index))?;
+                // SAFETY: as in `save_run`.
+                timed(self.data, CudaFigure::COPY_NS, || unsafe {
+                    calls::from_device(to, address + chunk * CHUNK, CHUNK)
+                })
+                .map_err(|failed| failed.at(index))?;
+                let (fresh, zero) =
+                    timed(self.data, CudaFigure::HASH_NS, || copy.look(&keys, slot)).ok_or(damaged(index))?;
+                if zero {
+                    copy.clear(at, CHUNK);
+                }
+                if fresh != old {
+                    let figure = if zero { CudaFigure::ZERO_BYTES } else { CudaFigure::DIRTY_BYTES };
+                    count(self.data, figure, CHUNK);
+                }
+                copy.set(slot, fresh);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes all blocks again, with their content.
+    pub fn restore(self) -> Outcome {
+        self.data.state.store(CudaData::CHANGING, SeqCst);
+        let result = self.fill_all();
+        let state = if result.is_ok() { CudaData::RESIDENT } else { CudaData::AWAY };
+        self.data.state.store(state, SeqCst);
+        result
+    }
+
+    fn fill_all(self) -> Outcome {
+        for figure in [CudaFigure::MAP_NS, CudaFigure::FILL_NS, CudaFigure::CHECK_NS] {
+            self.data.figures[figure % CudaFigure::ROOM].store(0, Relaxed);
+        }
+        timed(self.data, CudaFigure::MAP_NS, || {
+            for (index, block) in self.all().filter(|(_, block)| block.handle.load(Relaxed) == 0) {
+                let made = (self.make)(block);
+                made.map_err(|error| Failed::with(u64::from(error)).at(index))?;
+            }
+            Ok(())
+        })?;
+        self.each_device(|device| {
+            self.on(device, || {
+                timed(self.data, CudaFigure::FILL_NS, || {
+                    self.fill(device).and_then(|()| calls::synchronize())
+                })?;
+                timed(self.data, CudaFigure::CHECK_NS, || self.check(device))
+            })
+        })
+    }
+
+    /// Fills the blocks of a device from the copy.
+    fn fill(self, device: u32) -> Outcome {
+        const ZEROS: &[u8] = &[0; CHUNK as usize];
+        let copy = self.copy();
+        let zero = digest(&copy.keys(), ZEROS);
+        for (index, block) in self.of(device) {
+            let [address, bytes, offset] =
+                [&block.address, &block.bytes, &block.offset].map(|word| word.load(Relaxed));
+            let is_zero = |chunk: u64| copy.digest(offset / CHUNK + chunk) == zero;
+            let (mut first, chunks) = (0, bytes / CHUNK);
+            while first < chunks {
+                let kind = is_zero(first);
+                let end = (first..chunks).find(|chunk| is_zero(*chunk) != kind).unwrap_or(chunks);
+                let (at, len) = (first * CHUNK, (end - first) * CHUNK);
+                let from = copy.at(offset + at, len).ok_or(damaged(index))?;
+                let done = if kind {
+                    calls::clear(address + at, len)
+                } else {
+                    // SAFETY: a part of the copy, which can be read.
+                    unsafe { calls::to_device(address + at, from, len) }
+                };
+                done.map_err(|failed| failed.at(index))?;
+                first = end;
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares what is on a device with the digests.
+    fn check(self, device: u32) -> Outcome {
+        let Ok(mut hasher) = Hasher::make(self.copy()) else { return self.check_by_processor(device) };
+        let result = self.hash(device, &mut hasher, &|| false, |run, _| Err(damaged(run.block)));
+        let ended = hasher.end();
+        result.and(ended)
+    }
+
+    /// The same with what it was filled from.
+    fn check_by_processor(self, device: u32) -> Outcome {
+        let (copy, keys) = (self.copy(), self.copy().keys());
+        for (index, block) in self.of(device) {
+            let first = block.offset.load(Relaxed) / CHUNK;
+            for slot in first..first + block.bytes.load(Relaxed) / CHUNK {
+                if copy.look(&keys, slot).map(|(found, _)| found) != Some(copy.digest(slot)) {
+                    return Err(damaged(index));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn ordinal(block: &CudaBlock) -> u32 {
+    block.device.load(Relaxed) as u32
+}
+
+/// Waits until a context has done its work. One that has ended has none.
+fn synchronize(context: u64) -> Outcome {
+    match calls::push(context) {
+        Ok(()) => {}
+        Err(Failed { result: INVALID_CONTEXT | CONTEXT_IS_DESTROYED, .. }) => return Ok(()),
+        Err(failed) => return Err(failed),
+    }
+    let done = calls::synchronize();
+    calls::pop().and(done)
+}
+
+/// Contexts that the program has, from the one of that number on; 0: there are no more.
+fn contexts(skip: usize) -> [Cell<u64>; CONTEXTS] {
+    let found = [const { Cell::new(0) }; CONTEXTS];
+    let (seen, place) = (Cell::new(0), Cell::new(0));
+    if area::objects().is_some() {
+        objects::any(|object| {
+            let context = match object.kind {
+                CudaKind::CONTEXT => object.handle,
+                CudaKind::PRIMARY => object.value,
+                _ => 0,
+            };
+            if context != 0 {
+                let number = seen.replace(seen.get() + 1);
+                if number >= skip
+                    && let Some(entry) = found.get(place.get())
+                {
+                    entry.set(context);
+                    place.set(place.get() + 1);
+                }
+            }
+            false
+        });
+    }
+    found
+}

@@ -1,0 +1,408 @@
+//! Device memory that libholdfast owns in a process: brought to the program's own memory before the driver's
+//! checkpoint, and back after it, by libholdfast's service thread (`cuda-hooks/src/service/`).
+//!
+//! Called by the agent, behind its closed gates: [`Held::leave`] before Lock, [`Held::back`] after Unlock; at a restart
+//! [`Held::of_image`]. Invariants: of the process's memory only the agent's words are written
+//! ([`CudaData`]); a gate is not opened while content is away: whatever fails, the thread is told to open it when the
+//! content is back. A command that takes too long is called off. What is read may be anything.
+//! Fails by: [`DataError`]; a process that has ended is no failure.
+
+use super::gate::{Closed, Hooks};
+use crate::refuse;
+use crate::stop::interrupt::has_ended;
+use holdfast_abi::{CudaArea, CudaData, CudaFigure};
+use holdfast_image::cuda::CudaStop;
+use holdfast_sys::clock::elapsed_ns;
+use holdfast_sys::procfs::{Status, tasks};
+use holdfast_sys::{cuda, fault, procmem, ptrace};
+use std::fmt;
+use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Time between two looks at the answer, at first and at most.
+const LOOK: Duration = Duration::from_micros(50);
+const LONGEST_LOOK: Duration = Duration::from_millis(2);
+/// The signal is sent again after so long: the kernel may have had no room for it.
+const AGAIN: Duration = Duration::from_millis(100);
+/// What is long for bringing content back after a command was called off.
+const UNDO: Duration = Duration::from_secs(120);
+/// How often content is tried to be brought back, and how long it is waited in between.
+const TRIES: u32 = 4;
+const PAUSE: Duration = Duration::from_millis(250);
+/// CUDA_ERROR_OUT_OF_MEMORY.
+const OUT_OF_MEMORY: u64 = 2;
+
+/// What a process's service thread is asked to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// All work on devices is done.
+    Drain,
+    /// Content goes to the program's memory, and blocks are unmapped.
+    Leave,
+    /// The way back.
+    Return,
+}
+
+impl Step {
+    const fn command(self) -> u64 {
+        match self {
+            Step::Drain => CudaData::COMMAND_DRAIN,
+            Step::Leave => CudaData::COMMAND_LEAVE,
+            Step::Return => CudaData::COMMAND_RETURN,
+        }
+    }
+}
+
+/// Why a step was not made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DataError {
+    /// The process.
+    pub pid: i32,
+    /// Which step.
+    pub step: Step,
+    /// As [`CudaData::result`] has it; `None`: no answer in time.
+    pub result: Option<u64>,
+    /// Row of the driver's function, + 1; 0: none.
+    pub function: u64,
+    /// Number of the block, + 1; 0: none.
+    pub block: u64,
+    /// The content is still away: calls of CUDA wait.
+    pub away: bool,
+}
+
+impl fmt::Display for DataError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (pid, name) = (self.pid, refuse::name_of(self.pid));
+        let what = match self.step {
+            Step::Drain => "its work on devices",
+            Step::Leave => "copying its device memory to the host",
+            Step::Return => "copying its device memory back",
+        };
+        write!(f, "process {pid} ({name}): {what}")?;
+        if let Some(block) = self.block.checked_sub(1) {
+            write!(f, ", block {block}")?;
+        }
+        let lower = |result: u64| (result & u64::from(u32::MAX)).try_into().unwrap_or(0);
+        match self.result.map(|result| (result & !u64::from(u32::MAX), result)) {
+            None if self.step == Step::Drain => f.write_str(
+                " was not done in time; try again later, or give it more seconds (HOLDFAST_CUDA_LOCK, 10 by default)",
+            ),
+            None => f.write_str(
+                " was not done in time; it may need more seconds (HOLDFAST_CUDA_DEADLINE), or hang: docs/cuda.md",
+            ),
+            Some((0, OUT_OF_MEMORY)) => write!(
+                f,
+                ": {}: the device has no room; have other programs give memory back",
+                cuda::describe(lower(OUT_OF_MEMORY))
+            ),
+            Some((0, result)) => {
+                write!(f, ": {}: HOLDFAST_CUDA_DATA=driver leaves it to the driver", cuda::describe(lower(result)))
+            }
+            Some((CudaData::FAULT_DAMAGED, _)) => f.write_str(
+                ": the copy in its memory is not what was copied from the device: something has overwritten it; \
+                 restart an older image",
+            ),
+            Some((CudaData::FAULT_SYSTEM, result)) => write!(
+                f,
+                ": {}: it needs as much memory of the host as it has on devices (HOLDFAST_CUDA_DATA=driver leaves it \
+                 to the driver)",
+                io::Error::from_raw_os_error(lower(result))
+            ),
+            Some((CudaData::FAULT_KEEPER, _)) => f.write_str(": the keeper does not answer"),
+            Some((_, result)) => write!(f, ": libholdfast does not do that now ({result:#x})"),
+        }?;
+        match self.result {
+            Some(CudaData::FAULT_DAMAGED) => Ok(()),
+            _ if self.away => f.write_str("; its calls of CUDA wait until it is back"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Device memory of a process that libholdfast has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Owned {
+    pid: i32,
+    data: u64,
+}
+
+impl Owned {
+    /// That of a process whose content libholdfast itself has to move; none: there is none.
+    pub fn of(hooks: &Hooks) -> Option<Owned> {
+        let (pid, area) = hooks.place();
+        let data = procmem::read_u64(pid, area + CudaArea::DATA as u64).ok().filter(|data| *data != 0)?;
+        let owned = Owned { pid, data };
+        let word = |offset| owned.word(offset).ok();
+        let has = word(CudaData::BLOCK_COUNT)? != 0 && word(CudaData::OWNER)? == CudaData::BY_LIBRARY;
+        has.then_some(owned)
+    }
+
+    fn word(&self, offset: usize) -> io::Result<u64> {
+        procmem::read_u64(self.pid, self.data + offset as u64)
+    }
+
+    fn write(&self, offset: usize, words: &[u64]) -> io::Result<()> {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        procmem::write(self.pid, self.data + offset as u64, &bytes)
+    }
+
+    /// Whether the content is away, or on its way.
+    fn is_away(&self) -> bool {
+        self.word(CudaData::STATE).is_ok_and(|state| state != CudaData::RESIDENT)
+    }
+
+    /// Bytes of its blocks.
+    pub fn bytes(&self) -> u64 {
+        self.word(CudaData::BLOCK_BYTES).unwrap_or(0)
+    }
+
+    /// The service thread as this process knows it.
+    fn thread(&self) -> Option<i32> {
+        let inner = i32::try_from(self.word(CudaData::SERVICE_THREAD).ok()?).ok().filter(|tid| *tid != 0)?;
+        let is = |tid: &i32| Status::read(self.pid, *tid).is_ok_and(|s| s.innermost("NSpid") == Some(inner));
+        let all = || tasks(self.pid).ok().and_then(|tids| tids.into_iter().find(is));
+        Some(inner).filter(is).or_else(all)
+    }
+
+    /// Writes a command, and its number, which is returned.
+    fn send(&self, step: Step, argument: u64) -> io::Result<u64> {
+        let number = self.word(CudaData::ASKED)?.wrapping_add(1);
+        self.write(CudaData::COMMAND, &[step.command(), argument])?;
+        self.write(CudaData::ASKED, &[number])?;
+        self.wake();
+        Ok(number)
+    }
+
+    fn wake(&self) {
+        if let Some(thread) = self.thread() {
+            // Sent again if there is no answer.
+            let _ = ptrace::tgkill(self.pid, thread, CudaData::SIGNAL);
+        }
+    }
+
+    /// Waits for the answer to a command.
+    fn answer(&self, step: Step, number: u64, limit: Duration) -> Result<(), DataError> {
+        let begun = Instant::now();
+        let (mut pause, mut woken) = (LOOK, begun);
+        let error =
+            |result| DataError { pid: self.pid, step, result, function: 0, block: 0, away: self.is_away() };
+        loop {
+            match self.word(CudaData::DONE) {
+                Ok(done) if done == number => break,
+                Err(_) if has_ended(self.pid) => return Ok(()),
+                _ => {}
+            }
+            if begun.elapsed() > limit {
+                return if has_ended(self.pid) { Ok(()) } else { Err(error(None)) };
+            }
+            if woken.elapsed() > AGAIN {
+                self.wake();
+                woken = Instant::now();
+            }
+            thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST_LOOK);
+        }
+        let word = |offset| self.word(offset).unwrap_or(0);
+        match word(CudaData::RESULT) {
+            0 => Ok(()),
+            result => Err(DataError {
+                function: word(CudaData::FAILED_FUNCTION),
+                block: word(CudaData::FAILED_BLOCK),
+                ..error(Some(result))
+            }),
+        }
+    }
+
+    fn gone(&self, step: Step) -> DataError {
+        let result = Some(CudaData::FAULT_COMMAND);
+        DataError { pid: self.pid, step, result, function: 0, block: 0, away: false }
+    }
+
+    /// Makes a step in all of these processes at once.
+    fn all(owned: &[Owned], step: Step, limit: Duration) -> Result<(), DataError> {
+        let sent: Vec<_> = owned.iter().map(|one| one.send(step, 0)).collect();
+        let begun = Instant::now();
+        let mut first = Ok(());
+        for (one, number) in owned.iter().zip(sent) {
+            let left = limit.saturating_sub(begun.elapsed());
+            let result = match number {
+                Ok(number) => one.answer(step, number, left),
+                Err(_) if has_ended(one.pid) => Ok(()),
+                Err(_) => Err(one.gone(step)),
+            };
+            first = first.and(result);
+        }
+        first
+    }
+
+    /// Has the content brought back, whatever was asked before.
+    fn back(&self, limit: Duration) -> Result<(), DataError> {
+        let mut last = Ok(());
+        for _ in 0..TRIES {
+            last = self.send(Step::Return, 0).map_err(|_| self.gone(Step::Return)).and_then(|number| {
+                // What waits for work in a command that was called off moves nothing any more.
+                if self.is_away() { self.answer(Step::Return, number, limit) } else { Ok(()) }
+            });
+            match last {
+                Err(_) if has_ended(self.pid) => return Ok(()),
+                Err(DataError { result: Some(result), .. }) if result != CudaData::FAULT_DAMAGED => {
+                    thread::sleep(PAUSE);
+                }
+                _ => break,
+            }
+        }
+        if last.is_err() {
+            // From now on it is the thread's affair.
+            let _ = self.write(CudaData::ARGUMENTS, &[CudaData::OPENS_GATE]);
+            if !self.is_away() {
+                return Ok(());
+            }
+        }
+        last
+    }
+
+    fn figure(&self, figure: usize) -> u64 {
+        self.word(CudaData::FIGURES + figure * 8).unwrap_or(0)
+    }
+}
+
+/// How long steps may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// For work on devices to be done.
+    pub drain: Duration,
+    /// For content to be moved.
+    pub data: Duration,
+}
+
+/// Processes whose gates are closed, and whose device memory is away, if libholdfast has it. Dropped: it is brought
+/// back, and the gates are opened.
+#[derive(Debug)]
+pub struct Held {
+    owned: Vec<Owned>,
+    gates: Option<Closed>,
+    limits: Limits,
+    figures: CudaStop,
+    begun: Instant,
+}
+
+impl Held {
+    /// Brings the content of all these processes to their own memory.
+    ///
+    /// # Errors
+    /// Why not, in words; content is back, and the gates are open, unless they say otherwise.
+    pub fn leave(gates: Closed, limits: Limits) -> Result<Held, String> {
+        let owned: Vec<Owned> = gates.hooks().iter().filter_map(Owned::of).collect();
+        let mut held =
+            Held { owned, gates: Some(gates), limits, figures: CudaStop::default(), begun: Instant::now() };
+        if held.owned.is_empty() {
+            return Ok(held);
+        }
+        let left = Owned::all(&held.owned, Step::Drain, limits.drain)
+            .and_then(|()| Owned::all(&held.owned, Step::Leave, limits.data));
+        if let Err(error) = left {
+            let words = error.to_string();
+            return Err(held.end().map_or_else(|left| format!("{words}; {left}"), |()| words.clone()));
+        }
+        held.figures.leave_ns = elapsed_ns(held.begun);
+        for one in &held.owned {
+            held.figures.data_bytes += one.bytes();
+            held.figures.hash_ns += one.figure(CudaFigure::HASH_NS);
+            held.figures.copy_ns += one.figure(CudaFigure::COPY_NS);
+            held.figures.dirty_bytes += one.figure(CudaFigure::DIRTY_BYTES);
+            held.figures.zero_bytes += one.figure(CudaFigure::ZERO_BYTES);
+        }
+        fault::point("cuda-data-away");
+        Ok(held)
+    }
+
+    /// Of an image that was cut with the content away.
+    pub fn of_image(hooks: Vec<Hooks>, limits: Limits) -> Held {
+        let owned = hooks.iter().filter_map(Owned::of).collect();
+        let gates = Some(Closed::are(hooks));
+        Held { owned, gates, limits, figures: CudaStop::default(), begun: Instant::now() }
+    }
+
+    /// Since when.
+    pub fn begun(&self) -> Instant {
+        self.begun
+    }
+
+    /// Brings content back, and opens the gates. Notes how long all of it took.
+    ///
+    /// # Errors
+    /// What could not be brought back, in words: the gates stay closed.
+    pub fn back(mut self, figures: &mut CudaStop) -> Result<(), String> {
+        let begun = Instant::now();
+        let result = self.end();
+        if self.figures.data_bytes > 0 {
+            self.figures.return_ns = elapsed_ns(begun);
+        }
+        self.note(figures);
+        result
+    }
+
+    /// Adds its figures to those of a checkpoint.
+    pub fn note(&self, figures: &mut CudaStop) {
+        let own = self.figures;
+        *figures = CudaStop {
+            leave_ns: own.leave_ns,
+            return_ns: own.return_ns,
+            data_bytes: own.data_bytes,
+            hash_ns: own.hash_ns,
+            copy_ns: own.copy_ns,
+            dirty_bytes: own.dirty_bytes,
+            zero_bytes: own.zero_bytes,
+            ..*figures
+        };
+    }
+
+    /// Leaves it to the threads in the processes, which the driver does not let go on: content is restored, and gates
+    /// are opened, when it does.
+    pub fn leave_to_thread(mut self) {
+        for one in std::mem::take(&mut self.owned) {
+            // Of a process that has ended nothing is left to do.
+            let _ = one.send(Step::Return, CudaData::OPENS_GATE);
+            if let Some(gates) = &mut self.gates {
+                gates.forget(one.pid);
+            }
+        }
+    }
+
+    /// The processes are about to end as they are.
+    pub fn ending(mut self) {
+        self.owned.clear();
+        if let Some(gates) = self.gates.take() {
+            gates.ending();
+        }
+    }
+
+    fn end(&mut self) -> Result<(), String> {
+        let limit = self.limits.data.max(UNDO);
+        let owned = std::mem::take(&mut self.owned);
+        let failed: Vec<String> = owned
+            .iter()
+            .filter_map(|one| one.back(limit).err().map(|error| (one.pid, error)))
+            .map(|(pid, error)| {
+                if let Some(gates) = &mut self.gates {
+                    gates.forget(pid);
+                }
+                error.to_string()
+            })
+            .collect();
+        self.gates = None;
+        if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Err(left) = self.end() {
+            tracing::error!("{left}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,206 @@
+//! Device memory that libholdfast owns, on the stand-in driver: it is brought to the program's memory around the
+//! driver's checkpoint, by chunks that have changed, and back; what was damaged meanwhile is given to no kernel; an
+//! agent that ends in between leaves a program with right results.
+
+use anyhow::{Context, Result, ensure};
+use holdfast_tests::restart_chain::kill_program;
+use holdfast_tests::sandbox::{Bed, Ended, PATIENCE, User, am_root, each_user, shell_code, wait};
+use serde_json::Value;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::process::{Child, Command};
+use std::thread;
+use std::time::Duration;
+
+const JOB: &str = "d";
+const REFUSED: i32 = 69;
+const INTERNAL: i32 = 70;
+/// Of a chunk.
+const CHUNK: u64 = 64 << 10;
+/// The program writes so many chunks in a step.
+const WRITTEN: u64 = 3;
+/// A length that the copy of small programs has (`cuda-hooks/src/service/host.rs`).
+const COPY: u64 = 1 << 30;
+
+fn with_driver<'a>(bed: &Bed, command: &'a mut Command) -> Result<&'a mut Command> {
+    Ok(command.env("LD_LIBRARY_PATH", bed.kit().stand_in()?))
+}
+
+fn say(bed: &Bed, arguments: &[&str]) -> Result<Ended> {
+    let mut command = bed.holdfast(arguments);
+    with_driver(bed, &mut command)?;
+    bed.output(command, PATIENCE)
+}
+
+/// A job of `touches STEPS`, which has begun.
+fn start(bed: &Bed, steps: &str, variables: &[(&str, &str)]) -> Result<(Child, i32)> {
+    let program = bed.kit().cuda_program("touches").to_string_lossy().into_owned();
+    let mut command = bed.run_command(JOB, &[], &[&program, steps, "2", &WRITTEN.to_string()])?;
+    let mut front = with_driver(bed, &mut command)?.envs(variables.iter().copied()).spawn()?;
+    let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("err"))?;
+    steps_more(bed, 1)?;
+    Ok((front, pid))
+}
+
+fn steps_made(bed: &Bed) -> usize {
+    bed.text("out").lines().count()
+}
+
+fn steps_more(bed: &Bed, more: usize) -> Result<()> {
+    let before = steps_made(bed);
+    bed.until("more steps", PATIENCE, || {
+        steps_made(bed) >= before + more
+            || bed.text("out").contains("FAIL")
+            || bed.text("out").contains("PASS")
+    })
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or(0)
+}
+
+fn ends_well(bed: &Bed, front: &mut Child) -> Result<()> {
+    let code = shell_code(wait(front, PATIENCE)?);
+    let out = bed.text("out");
+    ensure!(code == 0 && out.ends_with("PASS\n"), "status {code}: {out}{}", bed.text("err"));
+    bed.check_clean(JOB)
+}
+
+/// Takes a checkpoint; what it says of the stop.
+fn checkpoint(bed: &Bed) -> Result<Value> {
+    say(bed, &["checkpoint", JOB])?.success()?;
+    Ok(bed.show(JOB)?["stop"]["cuda"].clone())
+}
+
+#[test]
+fn only_chunks_that_kernels_wrote_are_copied() {
+    each_user(|bed| {
+        let (mut front, pid) = start(bed, "60", &[])?;
+        let first = checkpoint(bed)?;
+        let all = number(&first["data_bytes"]);
+        ensure!(all >= 2 << 20 && number(&first["dirty_bytes"]) >= 2 << 20, "{first}");
+        ensure!(number(&first["dirty_bytes"]) + number(&first["zero_bytes"]) <= all, "{first}");
+        ensure!(number(&first["leave_ns"]) > 0 && number(&first["return_ns"]) > 0, "{first}");
+        let mut before = steps_made(bed);
+        for _ in 0..3 {
+            steps_more(bed, 1)?;
+            let next = checkpoint(bed)?;
+            let now = steps_made(bed);
+            // The step that is under way was begun before or after either of them.
+            let most = (now - before) as u64 + 2;
+            let dirty = number(&next["dirty_bytes"]);
+            ensure!(dirty > 0 && dirty <= most * WRITTEN * CHUNK, "{most} steps: {next}");
+            before = now - 1;
+        }
+        let text = say(bed, &["show", JOB])?.success()?.stdout;
+        ensure!(text.contains("device memory away") && text.contains("device memory back"), "{text}");
+        kill_program(pid, &mut front)?;
+        let mut command = bed.restart_command(JOB, &[])?;
+        let mut front = with_driver(bed, &mut command)?.spawn()?;
+        ends_well(bed, &mut front)
+    });
+}
+
+#[test]
+fn the_driver_has_it_where_the_user_says_so() {
+    each_user(|bed| {
+        let (mut front, pid) = start(bed, "30", &[("HOLDFAST_CUDA_DATA", "driver")])?;
+        let stop = checkpoint(bed)?;
+        ensure!(number(&stop["data_bytes"]) == 0 && number(&stop["leave_ns"]) == 0, "{stop}");
+        kill_program(pid, &mut front)?;
+        let mut command = bed.restart_command(JOB, &[])?;
+        let mut front = with_driver(bed, &mut command)?.spawn()?;
+        ends_well(bed, &mut front)
+    });
+}
+
+/// The copy of a program whose content is away: it cannot be written then.
+fn copy_of(pid: i32) -> Option<u64> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+    maps.lines().find_map(|line| {
+        let mut words = line.split_whitespace();
+        let (range, rights) = (words.next()?, words.next()?);
+        let (start, end) = range.split_once('-')?;
+        let (start, end) = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
+        let is =
+            rights == "r--p" && end - start == COPY && words.nth(2) == Some("0") && words.next().is_none();
+        is.then_some(start)
+    })
+}
+
+/// Changes the first byte of what is away, as soon as it is; false: the checkpoint was over before.
+fn damage(pid: i32, checkpoint: &mut Child) -> Result<bool> {
+    loop {
+        if let Some(start) = copy_of(pid) {
+            let memory = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
+            let mut byte = [0];
+            memory.read_exact_at(&mut byte, start)?;
+            memory.write_all_at(&[!byte[0]], start)?;
+            return Ok(true);
+        }
+        if checkpoint.try_wait()?.is_some() {
+            return Ok(false);
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The driver's part is delayed, so that there is time to do it; a checkpoint in which there was not is followed by
+/// another.
+#[test]
+fn a_byte_that_has_changed_meanwhile_is_given_to_no_kernel() {
+    each_user(|bed| {
+        let (mut front, pid) = start(bed, "2000", &[("HOLDFAST_FAULT", "cuda-data-away+700")])?;
+        let ended = loop {
+            let mut command = bed.holdfast(&["checkpoint", JOB]);
+            let error = bed.create("checkpoint.err")?;
+            let mut child = with_driver(bed, &mut command)?.stderr(error).spawn()?;
+            let damaged = damage(pid, &mut child)?;
+            let code = shell_code(wait(&mut child, PATIENCE)?);
+            if damaged {
+                break code;
+            }
+        };
+        let told = bed.text("checkpoint.err");
+        ensure!(ended == INTERNAL && told.contains("something has overwritten it"), "{ended}: {told}");
+        ensure!(
+            told.contains(&format!("process {pid} (touches)")) && told.contains("is committed"),
+            "{told}"
+        );
+        let made = steps_made(bed);
+        kill_program(pid, &mut front)?;
+        ensure!(steps_made(bed) <= made + 1, "its calls of CUDA were answered");
+        // The image has the same byte: its digest is not that of what the device gets.
+        let failed = say(bed, &["restart", JOB])?;
+        ensure!(
+            failed.code() == REFUSED && failed.stderr.contains("something has overwritten it"),
+            "{}: {}",
+            failed.code(),
+            failed.stderr
+        );
+        bed.check_clean(JOB)
+    });
+}
+
+#[test]
+fn an_agent_that_ends_meanwhile_leaves_right_results() {
+    // At its second pass: the first checkpoint has left a copy behind. One is passed more often.
+    let points = ["cuda-data-away:2", "cuda-locked:2", "cuda-checkpointed:2", "stopped", "cuda-restored:2"];
+    for (number, point) in points.iter().enumerate() {
+        let user = if number % 2 == 0 || !am_root() { User::Ordinary } else { User::Root };
+        let Some(bed) = Bed::new(user) else { continue };
+        let test = || -> Result<()> {
+            let (mut front, _) = start(&bed, "25", &[("HOLDFAST_FAULT", point)])?;
+            if point.ends_with(":2") {
+                checkpoint(&bed)?;
+                steps_more(&bed, 1)?;
+            }
+            let ended = say(&bed, &["checkpoint", JOB])?;
+            ensure!(ended.code() != 0, "the agent lives");
+            ends_well(&bed, &mut front)
+        };
+        if let Err(error) = test() {
+            panic!("{point} as {user:?}: {error:#}");
+        }
+    }
+}
