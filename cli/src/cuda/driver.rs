@@ -123,10 +123,16 @@ impl AgentDriver {
         deadline: Duration,
     ) -> Result<i32, DriverError> {
         let mut place = self.caller.lock();
-        let asked = match self.started(&mut place) {
+        let is_only_asked = matches!(question, Question::State { .. } | Question::RestoreThread { .. });
+        let mut ask = |question| match self.started(&mut place) {
             Ok(caller) => caller.ask(question, deadline),
             Err(why) => Err(Cause::NoCaller(why)),
         };
+        let mut asked = ask(question.clone());
+        if is_only_asked && asked == Err(Cause::CallerEnded) {
+            // It may have ended long ago, unnoticed: nothing was under way.
+            asked = ask(question);
+        }
         asked.map_err(|cause| {
             if !matches!(cause, Cause::Code(_)) {
                 tracing::warn!("{function}: {cause}");
