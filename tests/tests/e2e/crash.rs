@@ -80,9 +80,11 @@ fn try_to_die_at(user: User, engine: &str, fault: &str, app: &App) -> Result<Opt
     if died {
         // Only the commit itself may have come to its end: at its last point, or beside the release of the last
         // pages, which the tracer thread does on its own (tracer.rs) and which may come after a small program's
-        // commit.
+        // commit. The program may be held at the bound on copies, and resumed once more when all is stored.
         let committed = bed.images(JOB);
-        let may_have = ["manifest-renamed", "release"].iter().any(|point| fault.starts_with(point));
+        let resumed_again = fault.starts_with("resume:") && fault != "resume:1";
+        let may_have =
+            resumed_again || ["manifest-renamed", "release"].iter().any(|point| fault.starts_with(point));
         ensure!(committed.is_empty() || may_have, "an image exists: {committed:?}");
         for epoch in committed {
             bed.say(&["verify", &format!("{JOB}@{epoch}")])?
