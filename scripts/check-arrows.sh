@@ -17,7 +17,7 @@ allowed() {
         cuda-hooks/stand-in/ptx) echo "" ;; # for tests alone: nothing that is shipped may use it
         cuda-hooks/stand-in/driver) echo "ptx" ;; # likewise
         cuda-hooks/stand-in/nvcomp) echo "" ;; # likewise
-        cli) echo "abi image sys pager tiers process cuda-hooks" ;;
+        cli) echo "abi image sys pager tiers process cuda-hooks cuda-kernels" ;;
         tests) echo "abi image sys pager tiers process cuda-hooks preload cli" ;;
         *) echo "unknown" ;;
     esac

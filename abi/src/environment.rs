@@ -19,13 +19,15 @@ pub const ENV_MALLOC: &str = "HOLDFAST_MALLOC";
 pub const MALLOC_SYSTEM: &str = "system";
 /// Value of [`ENV_MALLOC`]: the one in libholdfast.
 pub const MALLOC_JEMALLOC: &str = "jemalloc";
-/// Who owns the memory of cuMemAlloc: [`CUDA_DATA_DRIVER`], [`CUDA_DATA_LIBRARY`]; else libholdfast where it is known
-/// to work.
+/// Who owns the memory of cuMemAlloc: [`CUDA_DATA_DRIVER`], [`CUDA_DATA_LIBRARY`], [`CUDA_DATA_KEEPER`]; else
+/// libholdfast where it is known to work.
 pub const ENV_CUDA_DATA: &str = "HOLDFAST_CUDA_DATA";
 /// Value of [`ENV_CUDA_DATA`]: the driver; the program's calls are passed on.
 pub const CUDA_DATA_DRIVER: &str = "driver";
 /// Value of [`ENV_CUDA_DATA`]: libholdfast, also without an agent and with several devices.
 pub const CUDA_DATA_LIBRARY: &str = "library";
+/// Value of [`ENV_CUDA_DATA`]: a keeper, a process of the agent's.
+pub const CUDA_DATA_KEEPER: &str = "keeper";
 /// Folder with one file per protected region, after a restart from protected memory.
 pub const ENV_PROTECTED_DIR: &str = "HOLDFAST_PROTECTED_DIR";
 /// Set: a program that was started with nothing but LD_PRELOAD starts no agent.

@@ -11,6 +11,7 @@
 //! | [`GuardArea`], [`GuardThread`] | tables of engine `slots` (docs/slots.md) |
 //! | [`CudaArea`], [`CudaThread`], [`CudaObject`] | what CUDA hooks have seen, and their gate (docs/cuda-hooks.md) |
 //! | [`CudaData`], [`CudaBlock`], [`CudaFigure`] | device memory that libholdfast owns (docs/cuda.md) |
+//! | [`KeeperQuestion`], [`KeeperAnswer`] | what libholdfast asks of a keeper (docs/cuda.md) |
 //! | [`inject`] | ranges that the library reserves for the agent's injected code and data |
 //! | [`environment`] | environment variables that libholdfast reads |
 //! | [`registration`] | why a process registers with the agent |
@@ -37,6 +38,7 @@ pub mod environment;
 mod guard_area;
 mod guard_thread;
 pub mod inject;
+mod keeper;
 pub mod registration;
 mod shared_page;
 
@@ -46,6 +48,7 @@ pub use guard_area::{
     AgentWords, GuardArea, GuardRange, HandlerWords, LargeAllocation, LibraryWords, OwnPage,
 };
 pub use guard_thread::{GuardBuffer, GuardThread};
+pub use keeper::{KeeperAnswer, KeeperQuestion};
 pub use shared_page::{AddressRange, FileNumber, IdPair, ProtectedRegion, SharedPage};
 
 /// Bytes in a page of x86-64.

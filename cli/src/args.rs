@@ -248,6 +248,9 @@ Examples:
         /// The folder.
         folder: PathBuf,
     },
+    /// Keeps device memory for programs; started by agents.
+    #[command(name = "__keeper", hide = true)]
+    Keeper(KeeperArgs),
     /// Names of the fault points, for tests.
     #[command(name = "__faults", hide = true)]
     Faults,
@@ -717,6 +720,23 @@ pub struct CudaArgs {
     /// The libcuda to be loaded.
     #[arg(long)]
     pub library: PathBuf,
+}
+
+/// `holdfast __keeper`.
+#[derive(Debug, Args)]
+pub struct KeeperArgs {
+    /// Descriptor of the socket to the agent.
+    #[arg(long)]
+    pub agent: i32,
+    /// Descriptor of the file for contents.
+    #[arg(long)]
+    pub ring: i32,
+    /// Most device memory for what an image does not have yet.
+    #[arg(long)]
+    pub gpu_cache: Cow,
+    /// Where programs ask.
+    #[arg(long)]
+    pub socket: PathBuf,
 }
 
 #[cfg(test)]

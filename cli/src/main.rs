@@ -21,6 +21,7 @@ mod front;
 mod html;
 mod inherited_fds;
 mod inspect;
+mod keeper;
 mod last_restart;
 mod link;
 mod log;
@@ -124,6 +125,7 @@ fn run(cli: &Cli) -> Result<Option<Ending>, Failure> {
         Command::Pages(args) => page_server::run(args, root),
         Command::Cuda(args) => cuda::caller::run(args),
         Command::Man { folder } => commands::man::run(folder),
+        Command::Keeper(args) => keeper::process::run(args),
         Command::Faults => report::print(&format!("{}\n", holdfast_sys::fault::POINTS.join("\n"))),
     }
     .map(|()| None)

@@ -17,6 +17,7 @@
 //! | [`track`], [`objects`] | what the program has made: what an image has to say, and what forbids one |
 //! | [`arena`] | device memory that libholdfast owns: cuMemAlloc, cuMemFree, questions about pointers |
 //! | [`service`] | the thread that brings the content of that memory to the host and back |
+//! | [`keeper`] | device memory that another process has |
 //! | [`area`] | the memory that the agent reads; fork |
 //! | [`platform`] | what is asked of the kernel and of preload |
 #![no_std]
@@ -29,6 +30,7 @@ pub mod area;
 mod arena;
 pub mod driver;
 pub mod gate;
+mod keeper;
 mod next;
 mod objects;
 mod platform;

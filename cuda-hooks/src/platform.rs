@@ -12,6 +12,7 @@ use core::arch::asm;
 use core::ffi::c_int;
 use core::ptr;
 use core::sync::atomic::AtomicU32;
+use holdfast_abi::{KeeperAnswer, KeeperQuestion};
 
 unsafe extern "C" {
     fn __errno_location() -> *mut c_int;
@@ -243,6 +244,27 @@ pub fn announce(area: u64) {
         // SAFETY: as above.
         unsafe { core::mem::transmute::<usize, extern "C" fn(u64)>(address)(area) };
     }
+}
+
+/// Asks the keeper of the job's device memory; a descriptor may come with the answer. `None`: there is none, or it does
+/// not answer.
+pub fn ask_keeper(question: &KeeperQuestion) -> Option<(KeeperAnswer, Option<c_int>)> {
+    type Ask = unsafe extern "C" fn(*const KeeperQuestion, *mut KeeperAnswer) -> c_int;
+    let address = of_preload!("holdfast_cuda_ask_keeper");
+    if address == 0 {
+        return None;
+    }
+    let mut answer = KeeperAnswer { magic: 0, result: 0, name: 0, bytes: 0 };
+    // SAFETY: not null, hence preload's function, which has this signature; both point to what outlives the call.
+    let passed =
+        unsafe { core::mem::transmute::<usize, Ask>(address)(ptr::from_ref(question), &raw mut answer) };
+    (answer.magic == KeeperQuestion::MAGIC).then_some((answer, (passed >= 0).then_some(passed)))
+}
+
+/// Closes a descriptor of our own.
+pub fn close(fd: c_int) {
+    // SAFETY: only the table of open files changes.
+    unsafe { call(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
 }
 
 /// For the model, whose sequentially consistent operations are weaker than those of the language.

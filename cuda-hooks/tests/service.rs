@@ -52,12 +52,12 @@ fn until(what: &str, is: impl Fn() -> bool) {
 }
 
 /// Physical memory at a block's addresses.
-fn make(block: &CudaBlock) -> Result<(), u32> {
+fn make(block: &CudaBlock) -> Result<(), u64> {
     let [at, bytes] = [&block.address, &block.bytes].map(|word| word.load(SeqCst));
     let mut handle = 0u64;
     let made = cu!("cuMemCreate" 10020, &mut handle, bytes, &[1u32, 0, 1, 0, 0, 0, 0, 0], 0u64);
     if made != 0 {
-        return Err(made);
+        return Err(u64::from(made));
     }
     ok!("cuMemMap" 10020, at, bytes, 0usize, handle, 0u64);
     ok!("cuMemSetAccess" 10020, at, bytes, &[1u32, 0, 3], 1usize);

@@ -15,6 +15,13 @@ pub use crate::units::SPACES;
 /// The space that belongs to no process: what was in files is there ([`crate::record::FileContent`]).
 pub const FILES: u32 = SPACES - 1;
 
+/// The space of device memory that a keeper has ([`crate::cuda::KeptMemory`]): chunks at their slots, and, from
+/// [`DIGESTS`] on, their digests.
+pub const DEVICES: u32 = SPACES - 2;
+
+/// Where digests begin in the space of devices: that of slot n is n * 16 bytes behind.
+pub const DIGESTS: u64 = 1 << (BITS - 1);
+
 fn base(space: u32) -> u64 {
     u64::from(space) << BITS
 }

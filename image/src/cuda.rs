@@ -23,6 +23,9 @@ pub struct CudaRecord {
     /// The driver's file about the processes of a job, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job_file: Option<JobFile>,
+    /// What of its device memory a keeper has: the image has it in a space of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kept: Option<KeptMemory>,
 }
 
 /// The file that `CUDA_CHECKPOINT_JOB_FILE` names: the driver's own, and to nobody else does it say anything. It
@@ -38,6 +41,29 @@ pub struct JobFile {
     pub user: u32,
     /// Permissions.
     pub mode: u32,
+}
+
+/// Device memory of a process that a keeper has. Its content is in the space of devices
+/// ([`crate::address_space::DEVICES`]).
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct KeptMemory {
+    /// Key of the digests.
+    pub key: [u8; 16],
+    /// A number that the memory of the process has, too, and no other image.
+    pub seal: u64,
+    /// Ascending by name.
+    pub blocks: Vec<KeptBlock>,
+}
+
+/// A piece of it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct KeptBlock {
+    /// Its first slot.
+    pub name: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// Of the device.
+    pub uuid: [u8; 16],
 }
 
 impl CudaRecord {

@@ -417,7 +417,7 @@ impl ProcessRecord {
                     return Err(format!("id {id} is there twice"));
                 }
             }
-            if process.space >= address_space::FILES || !spaces.insert(process.space) {
+            if process.space >= address_space::DEVICES || !spaces.insert(process.space) {
                 return Err(format!("process {pid} has no address space of its own"));
             }
             process.check_alone(descriptions).map_err(|what| format!("process {pid}: {what}"))?;

@@ -12,11 +12,13 @@ use crate::sys::{self, Sys};
 use crate::{area, message};
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use holdfast_abi::SharedPage;
 use holdfast_abi::registration::EVENT_SETSID;
+use holdfast_abi::{KeeperAnswer, KeeperQuestion, SharedPage};
 
 /// How long connecting or sending may take, milliseconds.
 const PATIENCE_MS: i64 = 250;
+/// How long a keeper may take for an answer, milliseconds: the first one loads the driver, which takes seconds.
+const KEEPER_MS: i64 = 60_000;
 /// Our descriptors go up here, so that the program's next `open` gets the number that it expects. Not where there is
 /// but one thread, which has none open when it goes on: the kernel would make a larger table of files for it, which a
 /// short-lived process has no other use for.
@@ -74,6 +76,27 @@ impl Connection {
     fn open(claim: Claim, alone: bool) -> Result<Connection, Trouble> {
         let mut room = [0; SharedPage::SOCKET_PATH_LEN];
         let path = shared::text(SharedPage::SOCKET_PATH, &mut room).ok_or(Trouble::Absent(0))?;
+        let connection = Connection::open_at(path, claim, alone)?;
+        let peer = sys::peer(connection.fd).map_err(Trouble::Absent)?;
+        // An agent outside of our pid namespace has no pid here; 0 would take the permission away again.
+        if peer.pid > 0 {
+            sys::allow_tracer(peer.pid);
+        }
+        Ok(connection)
+    }
+
+    /// The same with a socket of this name beside the agent's.
+    fn open_beside(name: &str, claim: Claim) -> Result<Connection, Trouble> {
+        let mut room = [0; SharedPage::SOCKET_PATH_LEN];
+        let path = shared::text(SharedPage::SOCKET_PATH, &mut room).ok_or(Trouble::Absent(0))?.to_bytes();
+        let folder = path.iter().rposition(|byte| *byte == b'/').and_then(|cut| path.get(..=cut));
+        let mut beside = Text::<{ SharedPage::SOCKET_PATH_LEN }>::new();
+        beside.push(folder.ok_or(Trouble::Absent(0))?).push(name.as_bytes()).push(b"\0");
+        let path = CStr::from_bytes_until_nul(beside.as_bytes()).map_err(|_| Trouble::Absent(0))?;
+        Connection::open_at(path, claim, false)
+    }
+
+    fn open_at(path: &CStr, claim: Claim, alone: bool) -> Result<Connection, Trouble> {
         let life = shared::from_agent(SharedPage::RESTARTS);
         let fd = sys::socket().map_err(Trouble::Absent)?;
         let fd = if alone { fd } else { sys::move_up(fd, FD_FLOOR) };
@@ -82,10 +105,6 @@ impl Connection {
         let trusted = peer.uid == 0 || peer.uid == sys::effective_uid();
         if !trusted {
             return Err(Trouble::Absent(libc::EPERM));
-        }
-        // An agent outside of our pid namespace has no pid here; 0 would take the permission away again.
-        if peer.pid > 0 {
-            sys::allow_tracer(peer.pid);
         }
         Ok(connection)
     }
@@ -183,6 +202,29 @@ pub fn register(event: &str) -> Result<(), Trouble> {
 /// Whether somebody answers the door. For engine `slots`, when the agent gives no sign of life.
 pub fn is_there() -> bool {
     Connection::open(Claim::take(), false).is_ok()
+}
+
+/// Asks the keeper of the job's device memory, if there is one; a descriptor may come with the answer. Only behind the
+/// gate of the CUDA hooks: no image is taken meanwhile.
+pub fn ask_keeper(question: &KeeperQuestion) -> Result<(KeeperAnswer, Option<c_int>), Trouble> {
+    let connection = Connection::open_beside(KeeperQuestion::SOCKET, Claim::take())?;
+    connection.claim.publish(connection.fd as u64 + 1);
+    sys::bound_receiving(connection.fd, KEEPER_MS).map_err(Trouble::Absent)?;
+    sys::send(connection.fd, &question.to_bytes(), None).map_err(Trouble::Absent)?;
+    let mut reply = [0; KeeperAnswer::LEN];
+    loop {
+        match sys::receive_with(connection.fd, &mut reply) {
+            Err(libc::EINTR) => {}
+            Err(error) => return Err(Trouble::Absent(error)),
+            Ok((len, passed)) => {
+                let answer = reply.get(..len).and_then(KeeperAnswer::from_bytes);
+                if answer.is_none() {
+                    passed.into_iter().for_each(sys::close);
+                }
+                return answer.map(|answer| (answer, passed)).ok_or(Trouble::Absent(0));
+            }
+        }
+    }
 }
 
 /// Asks for a checkpoint and waits for the answer, which comes after its commit (`wait`) or after its cut.

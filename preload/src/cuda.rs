@@ -2,16 +2,18 @@
 //! by hidden names.
 //!
 //! Runs in: the host program: [`announce`] when the CUDA driver is found, [`owner`] at the first allocation,
-//! [`agent_is_there`] then and in a thread that waits at the closed gate. Invariants: as `agent.rs`.
+//! [`agent_is_there`] then and in a thread that waits at the closed gate, [`ask_keeper`] where device memory is made
+//! and had again. Invariants: as `agent.rs`.
 //!
 //! # Safety
 //! The hidden names are jumps to functions of this file, whose types `cuda-hooks/src/platform.rs` has, too.
 #![allow(unsafe_code)]
 
 use crate::{agent, host, shared};
+use core::ffi::c_int;
 use core::sync::atomic::Ordering::Release;
-use holdfast_abi::environment::{CUDA_DATA_DRIVER, CUDA_DATA_LIBRARY, ENV_CUDA_DATA};
-use holdfast_abi::{CudaData, SharedPage};
+use holdfast_abi::environment::{CUDA_DATA_DRIVER, CUDA_DATA_KEEPER, CUDA_DATA_LIBRARY, ENV_CUDA_DATA};
+use holdfast_abi::{CudaData, KeeperAnswer, KeeperQuestion, SharedPage};
 
 /// Whether an agent answers.
 extern "C" fn agent_is_there() -> bool {
@@ -23,6 +25,24 @@ extern "C" fn announce(area: u64) {
     shared::word(SharedPage::CUDA_AREA).store(area, Release);
 }
 
+/// Asks the keeper of the job's device memory. The descriptor that came along, or a negative number; without an answer
+/// `answer` is left as it is.
+///
+/// # Safety
+/// Both point to one of theirs.
+unsafe extern "C" fn ask_keeper(question: *const KeeperQuestion, answer: *mut KeeperAnswer) -> c_int {
+    // SAFETY: the caller's promise.
+    let question = unsafe { *question };
+    match host::keep_errno(|| agent::ask_keeper(&question)) {
+        Ok((told, passed)) => {
+            // SAFETY: as above.
+            unsafe { answer.write(told) };
+            passed.unwrap_or(-1)
+        }
+        Err(_) => -1,
+    }
+}
+
 /// Who is to own device memory: [`ENV_CUDA_DATA`].
 extern "C" fn owner() -> u64 {
     if host::variable(ENV_CUDA_DATA).is_none() && host::environment_has(is_one_of_many) {
@@ -32,6 +52,8 @@ extern "C" fn owner() -> u64 {
         CudaData::BY_DRIVER
     } else if host::variable_is(ENV_CUDA_DATA, CUDA_DATA_LIBRARY) {
         CudaData::BY_LIBRARY
+    } else if host::variable_is(ENV_CUDA_DATA, CUDA_DATA_KEEPER) {
+        CudaData::BY_KEEPER
     } else {
         CudaData::UNDECIDED
     }
@@ -73,6 +95,11 @@ core::arch::global_asm!(
     ".type holdfast_cuda_announce, @function",
     "holdfast_cuda_announce: jmp {announce}",
     ".size holdfast_cuda_announce, . - holdfast_cuda_announce",
+    ".hidden holdfast_cuda_ask_keeper",
+    ".globl holdfast_cuda_ask_keeper",
+    ".type holdfast_cuda_ask_keeper, @function",
+    "holdfast_cuda_ask_keeper: jmp {ask_keeper}",
+    ".size holdfast_cuda_ask_keeper, . - holdfast_cuda_ask_keeper",
     ".hidden holdfast_cuda_owner",
     ".globl holdfast_cuda_owner",
     ".type holdfast_cuda_owner, @function",
@@ -82,6 +109,7 @@ core::arch::global_asm!(
     is_there = sym agent_is_there,
     announce = sym announce,
     owner = sym owner,
+    ask_keeper = sym ask_keeper,
 );
 
 #[cfg(test)]

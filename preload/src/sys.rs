@@ -212,6 +212,21 @@ pub fn bound_sending(fd: c_int, timeout_ms: i64) -> Sys<()> {
     unsafe { checked(libc::SYS_setsockopt, args) }.map(drop)
 }
 
+/// SO_RCVTIMEO: how long a receive may wait.
+pub fn bound_receiving(fd: c_int, timeout_ms: i64) -> Sys<()> {
+    let limit = libc::timeval { tv_sec: timeout_ms / 1000, tv_usec: timeout_ms % 1000 * 1000 };
+    let args = [
+        fd as usize,
+        libc::SOL_SOCKET as usize,
+        libc::SO_RCVTIMEO as usize,
+        (&raw const limit) as usize,
+        size_of::<libc::timeval>(),
+        0,
+    ];
+    // SAFETY: the kernel reads one timeval.
+    unsafe { checked(libc::SYS_setsockopt, args) }.map(drop)
+}
+
 /// SO_PEERCRED: who listens at the other end.
 pub fn peer(fd: c_int) -> Sys<libc::ucred> {
     let mut who = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
@@ -266,6 +281,27 @@ pub fn receive(fd: c_int, buffer: &mut [u8]) -> Sys<usize> {
     let args = [fd as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0];
     // SAFETY: the kernel writes at most `buffer.len()` bytes into `buffer`.
     unsafe { checked(libc::SYS_recvfrom, args) }
+}
+
+/// The same with the descriptor that comes along, if one does: there is room for one, and the kernel closes others.
+pub fn receive_with(fd: c_int, buffer: &mut [u8]) -> Sys<(usize, Option<c_int>)> {
+    let piece = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let header = libc::cmsghdr { cmsg_len: 0, cmsg_level: 0, cmsg_type: 0 };
+    let mut ancillary = Ancillary { header, fd: -1, padding: 0 };
+    // SAFETY: msghdr is plain data; all zero is valid (no name, no pieces, no control message).
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = (&raw const piece).cast_mut();
+    message.msg_iovlen = 1;
+    message.msg_control = (&raw mut ancillary).cast();
+    // Without the padding: with it there would be room for two.
+    message.msg_controllen = size_of::<libc::cmsghdr>() + size_of::<c_int>();
+    let args = [fd as usize, (&raw mut message) as usize, libc::MSG_CMSG_CLOEXEC as usize, 0, 0, 0];
+    // SAFETY: the kernel writes at most `buffer.len()` bytes into `buffer`, and one control message; all outlive the
+    // call.
+    let len = unsafe { checked(libc::SYS_recvmsg, args) }?;
+    let came = message.msg_controllen >= size_of::<libc::cmsghdr>() + size_of::<c_int>();
+    let is_right = came && ancillary.header.cmsg_type == libc::SCM_RIGHTS;
+    Ok((len, (is_right && ancillary.fd >= 0).then_some(ancillary.fd)))
 }
 
 /// A new private anonymous mapping, at a place that the kernel chooses.

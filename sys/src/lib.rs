@@ -12,6 +12,7 @@ pub mod children;
 pub mod clock;
 pub mod clone;
 pub mod cuda;
+pub mod cuda_memory;
 pub mod elf;
 pub mod environment;
 pub mod fault;

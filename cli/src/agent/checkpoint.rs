@@ -14,6 +14,7 @@ use super::error::CheckpointError;
 use super::events::{Event, Progress, Reporter};
 use super::flush::FlushSource;
 use super::headroom::Headroom;
+use super::kept::TakenMemory;
 use super::precopy::{self, Precopied};
 use super::request::CheckpointRequest;
 use super::retention;
@@ -126,6 +127,7 @@ struct Flush {
     copies_first: Option<PageCount>,
     figures: EpochFigures,
     cuda: AfterCut,
+    kept: Option<TakenMemory>,
 }
 
 /// The bound on copies as a number.
@@ -153,6 +155,7 @@ impl Attempt<'_> {
         let lower = self.context.cascade.as_ref().map_or(0, Cascade::newest);
         let epoch = self.context.job.next_epoch()?.max(Epoch(lower.saturating_add(1)));
         let parent = self.parent();
+        let is_whole = parent.is_none();
         // Before the stop: a store that cannot be written must not cost the program anything.
         let mut writer = self.context.job.begin(&self.context.lock, epoch, parent)?;
         let options = self.pipeline(None);
@@ -169,9 +172,9 @@ impl Attempt<'_> {
             let pids: Vec<i32> = self.members.targets().iter().map(|target| target.pid).collect();
             contents.read_ahead(&pids);
         }
-        let cut::Made { mut cut, first, suspended } =
-            match cut::make(self.context, self.settings, self.tracer, self.request, &self.carry_over.history)
-            {
+        let seen = (&self.carry_over.history, is_whole);
+        let cut::Made { mut cut, first, suspended, kept } =
+            match cut::make(self.context, self.settings, self.tracer, self.request, seen) {
                 Ok(made) => made,
                 Err(failed) => {
                     self.carry_over.monitor.iter().for_each(WriteMonitor::go_on);
@@ -200,7 +203,7 @@ impl Attempt<'_> {
         let queue = self.queue(&cut, &first, limit);
         monitor.set_queue(Arc::clone(&queue));
         let copies_first = self.copies_first(limit);
-        self.flush(writer, cut, Flush { monitor, queue, copies_first, figures, cuda }, committed)
+        self.flush(writer, cut, Flush { monitor, queue, copies_first, figures, cuda, kept }, committed)
     }
 
     /// The image that the new one builds on. Where what it has on the first tier turned out to be damaged, all memory
@@ -316,13 +319,14 @@ impl Attempt<'_> {
         committed: &mut bool,
     ) -> Result<ImageInfo, CheckpointError> {
         // First, and so dropped last: the driver's part needs the program's threads.
-        let Flush { cuda, monitor, queue, copies_first, mut figures } = flush;
+        let Flush { cuda, monitor, queue, copies_first, mut figures, kept } = flush;
         let Cut { record, mut breakdown, begun, resumed_at, engine, inherited, unsaved, memory, .. } = cut;
         self.tell_unsaved(&unsaved);
         let bounded = figures.copies_limit > 0 && engine.copies_on_write();
         let options = self.pipeline(bounded.then_some(PageCount(figures.copies_limit)));
         let source = FlushSource {
             memory: &memory,
+            kept: kept.as_ref(),
             queue: &queue,
             monitor: &monitor,
             several: self.members.targets().len() > 1,
@@ -362,6 +366,7 @@ impl Attempt<'_> {
             history: self.carry_over.history.encode(),
         })?;
         *committed = true;
+        kept.into_iter().for_each(TakenMemory::committed);
         if !self.settings.only_protected {
             self.carry_over.lineage = Some(lineage);
         }

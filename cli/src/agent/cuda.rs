@@ -6,12 +6,15 @@
 //! RUNNING again when the flush is done, whatever becomes of the image. Fails by: [`CheckpointError`], [`Failure`].
 
 use super::error::CheckpointError;
+use super::kept::{self, TakenMemory};
 use crate::cuda::driver::{AgentDriver, Patience};
 use crate::cuda::release;
 use crate::exit::{Exit, Failure};
+use crate::keeper::client::Keeper;
 use holdfast_image::bytes::Name;
 use holdfast_image::cuda::{CudaRecord, CudaStop};
 use holdfast_image::manifest::StopBreakdown;
+use holdfast_image::pages::PageProvider;
 use holdfast_image::record::ProcessRecord;
 use holdfast_image::refusal::Refusal;
 use holdfast_process::cuda::devices::{self, Pair};
@@ -21,11 +24,13 @@ use holdfast_process::cuda::{
 };
 use holdfast_process::rebuild::RebuiltMember;
 use holdfast_process::{Members, refuse_process};
+use holdfast_sys::cuda::DevicePair;
 use holdfast_sys::ptrace;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
@@ -45,6 +50,9 @@ fn release_number() -> u32 {
 pub struct Cuda {
     patience: Patience,
     driver: Mutex<Option<Arc<AgentDriver>>>,
+    keeper: Mutex<Option<Arc<Keeper>>>,
+    /// Devices of the image, and those that are used for them here.
+    moved: Mutex<Vec<DevicePair>>,
 }
 
 /// Processes that are ready for a cut.
@@ -53,13 +61,25 @@ pub struct Ready {
     pub suspended: Suspended,
     /// What their records are to say, by their ids.
     pub records: BTreeMap<i32, CudaRecord>,
+    /// What a keeper has taken of them for the image.
+    pub kept: Option<TakenMemory>,
 }
 
 impl Cuda {
     /// Nothing is started yet.
     pub fn new() -> Cuda {
         let patience = Patience::of_environment(|name| std::env::var(name).ok());
-        Cuda { patience, driver: Mutex::default() }
+        Cuda { patience, driver: Mutex::default(), keeper: Mutex::default(), moved: Mutex::default() }
+    }
+
+    /// Starts a keeper of device memory, if the user has asked for one. `socket`: where the agent listens.
+    ///
+    /// # Errors
+    /// There can be none.
+    pub fn start_keeper(&self, socket: &Path) -> Result<(), Failure> {
+        let wished = kept::wished(socket).map_err(|why| Failure::new(Exit::Internal, why))?;
+        *self.keeper.lock() = wished;
+        Ok(())
     }
 
     /// Which of these processes use CUDA now.
@@ -110,11 +130,12 @@ impl Cuda {
         }
     }
 
-    /// Has the driver checkpoint all processes that use CUDA; none: nothing is to be done.
+    /// Has the driver checkpoint all processes that use CUDA; none: nothing is to be done. `whole`: the image has no
+    /// parent.
     ///
     /// # Errors
     /// Why that cannot be; they are RUNNING again.
-    pub fn suspend(&self, members: &Members) -> Result<Option<Ready>, CheckpointError> {
+    pub fn suspend(&self, members: &Members, whole: bool) -> Result<Option<Ready>, CheckpointError> {
         let used = Cuda::users(members);
         let Some(first) = used.first() else { return Ok(None) };
         let found = self.obstacles(members, &used);
@@ -136,7 +157,13 @@ impl Cuda {
         if !found.is_empty() {
             return Err(CheckpointError::Refused(found));
         }
-        let held = Held::leave(gate, self.limits()).map_err(CheckpointError::Failed)?;
+        let mut kept = None;
+        let mut keep = |pids: &[i32]| {
+            let keeper = self.keeper.lock().clone().ok_or("the keeper of its device memory is gone")?;
+            let taken = kept.insert(TakenMemory::take(&keeper, pids, whole)?);
+            Ok((taken.seals().clone(), taken.figures()))
+        };
+        let held = Held::leave(gate, self.limits(), &mut keep).map_err(CheckpointError::Failed)?;
         let suspended = suspend(driver, &used, held).map_err(|error| match error {
             SuspendError::Refused(refusals) => CheckpointError::Refused(refusals),
             SuspendError::Failed(what) => CheckpointError::Failed(what),
@@ -148,14 +175,16 @@ impl Cuda {
             library: Name::from(first.library.path.as_path()),
             devices: facts.devices,
             job_file: None,
+            kept: None,
         };
         // After the last of them, and before any is restored: then it changes again.
         let of_process = |pid: &i32| {
             let job_file = job_file::saved(*pid).map_err(CheckpointError::Failed)?;
-            Ok((*pid, CudaRecord { job_file, ..record.clone() }))
+            let kept = kept.as_ref().and_then(|kept| kept.of(*pid));
+            Ok((*pid, CudaRecord { job_file, kept, ..record.clone() }))
         };
         let records = suspended.pids().iter().map(of_process).collect::<Result<_, CheckpointError>>()?;
-        Ok(Some(Ready { suspended, records }))
+        Ok(Some(Ready { suspended, records, kept }))
     }
 
     /// Before a restart: what cannot be restored is told of before anything runs. With what there is to say of it.
@@ -177,6 +206,7 @@ impl Cuda {
         let wanted = std::env::var(DEVICES).unwrap_or_default();
         let pairs = devices::pairs(&cuda.devices, &here, &wanted).map_err(cannot)?;
         driver.restore_onto(devices::bytes(&pairs));
+        *self.moved.lock() = devices::bytes(&pairs);
         // Processes of a job have the same one, if any.
         let files: BTreeMap<_, _> =
             all().filter_map(|one| one.job_file.as_ref()).map(|file| (&file.path, file)).collect();
@@ -187,6 +217,24 @@ impl Cuda {
         let others: Vec<String> =
             pairs.iter().filter(|pair| pair.old != pair.new).map(Pair::to_string).collect();
         Ok((!others.is_empty()).then(|| format!("restored onto other devices: {}", others.join(", "))))
+    }
+
+    /// Before that: device memory that a keeper is to have gets what the image has of it.
+    ///
+    /// # Errors
+    /// It cannot: the processes are ended.
+    pub fn refill(
+        &self,
+        record: &ProcessRecord,
+        members: &[RebuiltMember],
+        socket: &Path,
+        image: &dyn PageProvider,
+    ) -> Result<(), Failure> {
+        let pids: Vec<i32> = members.iter().map(|member| member.pid).collect();
+        let made = kept::put_back(record, &pids, socket, image, &self.moved.lock())
+            .and_then(|made| if made.is_some() { Ok(made) } else { kept::wished(socket) });
+        *self.keeper.lock() = made.map_err(|why| ended(members, &why))?;
+        Ok(())
     }
 
     /// At the end of a restart, when the threads of all processes run: their CUDA state goes back to the devices.
@@ -203,22 +251,55 @@ impl Cuda {
         let mut figures = CudaStop { processes: pids.len() as u64, ..CudaStop::default() };
         // The image was cut with the gates closed, and with device memory away.
         let hooks: Vec<Hooks> = members.iter().filter_map(|one| Hooks::of(one.pid, &one.area)).collect();
-        let restored = restore_all(&*driver, &pids, &mut figures);
-        restored.and_then(|()| Held::of_image(hooks, self.limits()).back(&mut figures)).map_err(|why| {
-            for member in members {
-                let _ = ptrace::kill(member.pid, libc::SIGKILL);
+        let held = Held::of_image(hooks, self.limits());
+        let whole = sealed(record, members, &held);
+        match whole.and_then(|()| restore_all(&*driver, &pids, &mut figures)) {
+            Ok(()) => held.back(&mut figures),
+            Err(why) => {
+                // Of processes that are locked nothing comes back, and they are about to end.
+                held.ending();
+                Err(why)
             }
-            let what = format!(
-                "{why}; the program was ended, its image is as it was: restart again when its devices are free and \
-                 have the memory that it needs"
-            );
-            Failure::new(Exit::Refused, what)
-        })?;
+        }
+        .map_err(|why| ended(members, &why))?;
         // They have them from now on.
         driver.restore_onto(Vec::new());
         tracing::info!("CUDA state restored: {figures:?}");
         Ok(())
     }
+}
+
+/// Whether device memory of a keeper's is that of these processes, at that instant.
+fn sealed(record: &ProcessRecord, members: &[RebuiltMember], held: &Held) -> Result<(), String> {
+    let mut kept = held.kept();
+    for (process, member) in record.processes().zip(members) {
+        let Some(memory) = process.cuda.as_ref().and_then(|cuda| cuda.kept.as_ref()) else { continue };
+        kept.retain(|pid| *pid != member.pid);
+        if !held.is_sealed(member.pid, memory.seal) {
+            let pid = process.pid;
+            return Err(format!(
+                "device memory in the image is not that of process {pid}: the image is damaged"
+            ));
+        }
+    }
+    match kept.first() {
+        None => Ok(()),
+        Some(pid) => {
+            Err(format!("the image has no device memory for process {pid}, which had some: it is damaged"))
+        }
+    }
+}
+
+/// A restart that cannot go on.
+fn ended(members: &[RebuiltMember], why: &str) -> Failure {
+    for member in members {
+        let _ = ptrace::kill(member.pid, libc::SIGKILL);
+    }
+    let what = format!(
+        "{why}; the program was ended, its image is as it was: restart again when its devices are free and have the \
+         memory that it needs"
+    );
+    Failure::new(Exit::Refused, what)
 }
 
 /// What the driver has to do after a cut.

@@ -6,6 +6,7 @@ use super::context::JobContext;
 use super::cuda::{Cuda, Ready};
 use super::error::CheckpointError;
 use super::headroom::Headroom;
+use super::kept::TakenMemory;
 use super::processes::Processes;
 use super::request::CheckpointRequest;
 use crate::inherited_fds::InheritedFd;
@@ -82,10 +83,12 @@ pub struct Made {
     pub first: Vec<PageRun>,
     /// Processes that the CUDA driver has yet to restore.
     pub suspended: Option<Suspended>,
+    /// Device memory that a keeper has.
+    pub kept: Option<TakenMemory>,
 }
 
-/// Makes it. Before the stop the driver checkpoints the processes that use CUDA; one that begins to use it meanwhile is
-/// noticed in the stop, and all is begun anew.
+/// Makes it; `whole`: of an image without a parent. Before the stop the driver checkpoints the processes that use CUDA;
+/// one that begins to use it meanwhile is noticed in the stop, and all is begun anew.
 ///
 /// # Errors
 /// The program holds what is not supported, cannot be stopped, or has ended.
@@ -94,21 +97,24 @@ pub fn make(
     settings: &Settings,
     tracer: &Tracer,
     request: &CheckpointRequest,
-    history: &History,
+    (history, whole): (&History, bool),
 ) -> Result<Made, CheckpointError> {
     let mut tries = 0;
     loop {
         let members = request.members()?;
-        let (suspended, records) = match context.cuda.suspend(&members)? {
-            Some(Ready { suspended, records }) => (Some(suspended), records),
-            None => (None, BTreeMap::new()),
+        let (suspended, records, kept) = match context.cuda.suspend(&members, whole)? {
+            Some(Ready { suspended, records, kept }) => (Some(suspended), records, kept),
+            None => (None, BTreeMap::new(), None),
         };
         let known: Vec<i32> = records.keys().copied().collect();
         // A device may have written to pinned memory past all page tables: what is unchanged is found by content.
         let users = members.targets().iter().filter(|target| known.contains(&target.pid));
         users.for_each(|target| target.tracking.doubt());
         let failed = match stop(context, settings, tracer, request, (history, &records)) {
-            Ok((cut, first)) => return Ok(Made { cut, first, suspended }),
+            Ok((mut cut, first)) => {
+                kept.iter().for_each(|kept| kept.add_to(&mut cut));
+                return Ok(Made { cut, first, suspended, kept });
+            }
             Err(failed) => failed,
         };
         if let Err(left) = suspended.map_or(Ok(()), Suspended::undo) {

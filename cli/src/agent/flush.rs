@@ -3,6 +3,7 @@
 //!
 //! Runs in: the flush workers. Fails by: an error of the frozen memory, which fails the image.
 
+use super::kept::TakenMemory;
 use super::write_monitor::WriteMonitor;
 use holdfast_image::pages::{PageError, PageRun, PageSource};
 use holdfast_image::{Addr, PageCount};
@@ -13,6 +14,8 @@ use holdfast_process::FrozenMemory;
 pub struct FlushSource<'a> {
     /// What is read.
     pub memory: &'a FrozenMemory,
+    /// Device memory that a keeper has.
+    pub kept: Option<&'a TakenMemory>,
     /// What is next.
     pub queue: &'a FlushQueue,
     /// Who counts the copies.
@@ -29,10 +32,16 @@ impl PageSource for FlushSource<'_> {
         self.queue.take(most, into);
     }
     fn read(&self, start: Addr, buffer: &mut [u8]) -> Result<bool, PageError> {
-        self.memory.read(start, buffer)?;
+        let of_devices = self.kept.map_or(Ok(false), |kept| kept.read(start, buffer))?;
+        if !of_devices {
+            self.memory.read(start, buffer)?;
+        }
         Ok(true)
     }
     fn release(&self, run: PageRun) {
+        if let Some(kept) = self.kept {
+            kept.stored(run);
+        }
         self.memory.release(run);
         self.monitor.stored(run);
     }

@@ -19,6 +19,7 @@ mod events;
 mod flush;
 mod headroom;
 mod job_lock;
+pub mod kept;
 mod precopy;
 mod processes;
 mod request;
@@ -162,6 +163,9 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
     let mut event_loop =
         EventLoop::new(Arc::clone(&context), listener, messages, ATTACH_PATIENCE, inherited_fds)
             .map_err(|error| Failure::system("starting the agent", &error))?;
+    if args.restart.is_none() {
+        context.cuda.start_keeper(&context.job.socket_path())?;
+    }
     if args.silent {
         event_loop.await_program();
     }
@@ -250,6 +254,7 @@ fn rebuild_program(
     let pages = CheckedImage::new(&image, context.job.dir(), RestartProgress::new(link.as_ref()));
     let rebuilt =
         rebuild::rebuild_job(&record, &pages, seed, &options).map_err(|error| Failure::from(&error))?;
+    context.cuda.refill(&record, &rebuilt.members, &context.job.socket_path(), &pages)?;
     context.cuda.restore(&record, &rebuilt.members)?;
     let pids: Vec<i32> = rebuilt.members.iter().map(|member| member.pid).collect();
     let listed: Vec<String> = pids.iter().map(i32::to_string).collect();

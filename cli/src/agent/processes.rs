@@ -147,7 +147,7 @@ impl Processes {
     pub fn members(&mut self) -> Option<Members> {
         self.program_pid()?;
         let mut taken: BTreeSet<u32> = self.known.iter().filter_map(|known| known.space).collect();
-        let mut free = 0..address_space::FILES;
+        let mut free = 0..address_space::DEVICES;
         for known in self.known.iter_mut().filter(|known| known.space.is_none()) {
             known.space = free.find(|space| taken.insert(*space));
         }

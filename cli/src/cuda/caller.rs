@@ -122,7 +122,7 @@ fn load(library: &Path) -> Result<(Direct, Facts), String> {
 
 /// Whether code of this file may run here: only if no other user, but root, can have written it or put it there. A job
 /// of root's may have processes of other users, with libraries of theirs.
-fn trust(library: &Path) -> Result<(), String> {
+pub fn trust(library: &Path) -> Result<(), String> {
     let own = unix_socket::effective_user();
     let real = fs::canonicalize(library).map_err(|error| format!("{}: {error}", library.display()))?;
     for path in real.ancestors() {

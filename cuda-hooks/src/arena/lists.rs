@@ -7,6 +7,7 @@
 
 use super::small::{Entry, Small, UNIT, UNITS};
 use super::tables::{Found, Leaving, Tables, add, index, put, subtract};
+use crate::keeper::Lent;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use holdfast_abi::CudaBlock;
@@ -107,7 +108,7 @@ impl Tables {
             block,
             address: entry.address.load(Relaxed),
             bytes: entry.bytes.load(Relaxed),
-            handle: entry.handle.load(Relaxed),
+            lent: Lent { name: entry.name.load(Relaxed), handle: entry.handle.load(Relaxed) },
         };
         entry.address.store(0, Release);
         if let Some(place) = index(&note.small)

@@ -12,6 +12,7 @@ use super::calls::{self, SUCCESS};
 use super::peers;
 use super::small::{Entry, GRANULE};
 use super::tables::{self, Found, Leaving, Plan, Tables};
+use crate::keeper::{self, Lent};
 use crate::{area, objects};
 use core::ops::RangeInclusive;
 use core::sync::atomic::Ordering::Relaxed;
@@ -103,11 +104,11 @@ fn reserve(device: i32) -> Option<bool> {
 /// Makes a block of so many bytes, for one allocation of `requested`, or, if that is 0, for small ones.
 fn make(owner: usize, bytes: u64, requested: u64) -> Option<u64> {
     let plan = tables::locked(|tables| tables.plan(owner, bytes))??;
-    let Some(handle) = physical(&plan).or_else(|| give_way().then(|| physical(&plan))?) else {
+    let Some(lent) = physical(&plan).or_else(|| give_way().then(|| physical(&plan))?) else {
         tables::locked(|tables| tables.cancel(&plan));
         return None;
     };
-    if tables::locked(|tables| tables.publish(&plan, handle, requested)) == Some(true) {
+    if tables::locked(|tables| tables.publish(&plan, lent, requested)) == Some(true) {
         // Those that came since the plan.
         let readers = tables::locked(|tables| tables.readers(plan.device)).unwrap_or(0);
         for reader in peers::devices(readers & !plan.readers) {
@@ -115,51 +116,71 @@ fn make(owner: usize, bytes: u64, requested: u64) -> Option<u64> {
         }
         return Some(plan.address);
     }
-    if unmap(plan.address, plan.bytes, handle) {
+    if unmap(plan.address, plan.bytes, lent) {
         tables::locked(|tables| tables.cancel(&plan));
     }
     None
 }
 
 /// Physical memory at the addresses of a plan.
-fn physical(plan: &Plan) -> Option<u64> {
-    physical_at(plan.address, plan.bytes, plan.device, (plan.rdma, plan.readers)).ok()
+fn physical(plan: &Plan) -> Option<Lent> {
+    let lent = match super::words().owner.load(Relaxed) {
+        CudaData::BY_KEEPER => keeper::make(plan.device, plan.bytes).ok()?,
+        _ => Lent { name: 0, handle: calls::create(plan.device, plan.rdma, plan.bytes).ok()? },
+    };
+    if place((plan.address, plan.bytes), lent.handle, plan.device, plan.readers).is_err() {
+        give_back(lent);
+        return None;
+    }
+    Some(lent)
 }
 
-/// `readers`: devices that may reach it besides.
-fn physical_at(address: u64, bytes: u64, device: i32, (rdma, readers): (bool, u64)) -> Result<u64, u32> {
-    let handle = calls::create(device, rdma, bytes)?;
-    if let Err(error) = calls::map(address, bytes, handle) {
-        let _ = calls::release(handle);
-        return Err(error);
-    }
+/// Maps physical memory for a device, and others that may reach it (`readers`); nothing is mapped after an error.
+fn place((address, bytes): (u64, u64), handle: u64, device: i32, readers: u64) -> Result<(), u32> {
+    calls::map(address, bytes, handle)?;
     for device in peers::devices(readers).chain([device]) {
-        if let Err(error) = calls::allow(address, bytes, device, true) {
-            unmap(address, bytes, handle);
-            return Err(error);
-        }
+        calls::allow(address, bytes, device, true).inspect_err(|_| {
+            let _ = calls::unmap(address, bytes);
+        })?;
     }
-    Ok(handle)
-}
-
-/// Makes the physical memory of a block that was unmapped, as it was.
-pub fn make_again(block: &CudaBlock) -> Result<(), u32> {
-    let [address, bytes, device] =
-        [&block.address, &block.bytes, &block.device].map(|word| word.load(Relaxed));
-    let made = physical_at(address, bytes, device as u32 as i32, tables::properties(address))?;
-    block.handle.store(made, Relaxed);
     Ok(())
 }
 
-fn unmap(address: u64, bytes: u64, handle: u64) -> bool {
+/// Makes the physical memory of a block that was unmapped, as it was, or has it of the keeper again: else the driver's
+/// error, or the keeper's.
+pub fn make_again(block: &CudaBlock) -> Result<(), u64> {
+    let [address, bytes, device] =
+        [&block.address, &block.bytes, &block.device].map(|word| word.load(Relaxed));
+    let device = (device as u32).cast_signed();
+    let (rdma, readers) = tables::properties(address);
+    let handle = match block.name.load(Relaxed) {
+        0 => calls::create(device, rdma, bytes).map_err(u64::from)?,
+        name => keeper::open(name)?,
+    };
+    if let Err(error) = place((address, bytes), handle, device, readers) {
+        let _ = calls::release(handle);
+        return Err(u64::from(error));
+    }
+    block.handle.store(handle, Relaxed);
+    Ok(())
+}
+
+fn unmap(address: u64, bytes: u64, lent: Lent) -> bool {
     let unmapped = calls::unmap(address, bytes).is_ok();
-    let _ = calls::release(handle);
+    give_back(lent);
     unmapped
+}
+
+fn give_back(lent: Lent) {
+    let _ = calls::release(lent.handle);
+    if lent.name != 0 {
+        keeper::drop_one(lent.name);
+    }
 }
 
 /// Unmaps a block that has left, and frees its addresses.
 fn finish(leaving: &Leaving) {
-    if unmap(leaving.address, leaving.bytes, leaving.handle) {
+    if unmap(leaving.address, leaving.bytes, leaving.lent) {
         tables::locked(|tables| tables.left(leaving));
     }
 }
@@ -259,5 +280,5 @@ pub fn context_ended(context: u64) {
 
 /// Who makes the physical memory: decided once.
 pub fn is_owned() -> bool {
-    super::words().owner.load(Relaxed) == CudaData::BY_LIBRARY
+    matches!(super::words().owner.load(Relaxed), CudaData::BY_LIBRARY | CudaData::BY_KEEPER)
 }

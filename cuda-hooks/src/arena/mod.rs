@@ -31,7 +31,7 @@ mod query;
 mod small;
 mod tables;
 
-use crate::{platform, service, thread};
+use crate::{keeper, platform, service, thread};
 use core::ptr::{self, with_exposed_provenance};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use holdfast_abi::CudaData;
@@ -92,6 +92,8 @@ fn is_owner() -> bool {
                 CudaData::BY_LIBRARY
             }
             CudaData::UNDECIDED => CudaData::BY_DRIVER,
+            // A keeper that was asked for and is not there.
+            CudaData::BY_KEEPER if !keeper::is_there() => CudaData::BY_DRIVER,
             wish => wish,
         };
         let owner = if owner != CudaData::BY_DRIVER && tables::prepare() && service::start(&WORK) {

@@ -14,6 +14,7 @@
 #![allow(unsafe_code)]
 
 use super::small::{GRANULE, SMALL_UNITS, Small, UNIT, units};
+use crate::keeper::Lent;
 use crate::{area, platform};
 use core::hint::spin_loop;
 use core::mem::size_of;
@@ -137,7 +138,7 @@ pub struct Leaving {
     pub(super) block: usize,
     pub address: u64,
     pub bytes: u64,
-    pub handle: u64,
+    pub lent: Lent,
 }
 
 /// An allocation.
@@ -410,7 +411,7 @@ impl Tables {
 
     /// The block is made and mapped: for one allocation of `requested` bytes, or, if that is 0, for small ones. False:
     /// its context has ended, or there is no room.
-    pub fn publish(&self, plan: &Plan, handle: u64, requested: u64) -> bool {
+    pub fn publish(&self, plan: &Plan, lent: Lent, requested: u64) -> bool {
         let (Some(owner), Some(note), Some(block)) =
             (self.owners.get(plan.owner), self.notes.get(plan.block), self.blocks.get(plan.block))
         else {
@@ -433,12 +434,12 @@ impl Tables {
         note.flags.store(0, Relaxed);
         note.owner.store(plan.owner as u32, Relaxed);
         block.bytes.store(plan.bytes, Relaxed);
-        block.handle.store(handle, Relaxed);
+        block.handle.store(lent.handle, Relaxed);
         block.device.store(plan.device as u64 | kind, Relaxed);
         block.context.store(plan.context, Relaxed);
         block.offset.store(plan.first as u64 * GRANULE, Relaxed);
         block.slot.store(plan.first as u64 * (GRANULE / CHUNK), Relaxed);
-        block.name.store(0, Relaxed);
+        block.name.store(lent.name, Relaxed);
         block.address.store(plan.address, Release);
         add(&super::words().block_bytes, plan.bytes);
         self.changed();
@@ -518,11 +519,11 @@ mod tests {
     fn allocate(tables: &Tables, owner: usize, bytes: u64) -> Option<u64> {
         if !is_small(bytes) {
             let plan = tables.plan(owner, bytes.next_multiple_of(GRANULE))?;
-            return tables.publish(&plan, 1, bytes).then_some(plan.address);
+            return tables.publish(&plan, Lent { name: 0, handle: 1 }, bytes).then_some(plan.address);
         }
         tables.take_small(owner, bytes).or_else(|| {
             let plan = tables.plan(owner, GRANULE)?;
-            assert!(tables.publish(&plan, 1, 0));
+            assert!(tables.publish(&plan, Lent { name: 0, handle: 1 }, 0));
             tables.take_small(owner, bytes)
         })
     }

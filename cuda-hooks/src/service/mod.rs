@@ -40,8 +40,9 @@ static STARTED: AtomicBool = AtomicBool::new(false);
 pub struct Work {
     /// The words.
     pub data: &'static CudaData,
-    /// Makes physical memory for a block that has none, at its addresses; or the driver's error, and nothing is left.
-    pub make: fn(&CudaBlock) -> Result<(), u32>,
+    /// Makes physical memory for a block that has none, at its addresses; or the driver's error, or the keeper's, and
+    /// nothing is left.
+    pub make: fn(&CudaBlock) -> Result<(), u64>,
 }
 
 type Routine = extern "C" fn(*mut c_void) -> *mut c_void;
@@ -196,6 +197,9 @@ fn carry_out(work: &'static Work, number: u64) -> Outcome {
         (CudaData::COMMAND_DRAIN, CudaData::RESIDENT) if closed => mover(work).drain(),
         (CudaData::COMMAND_LEAVE, CudaData::RESIDENT) if closed && owner == CudaData::BY_LIBRARY => {
             mover(work).leave(called_off)
+        }
+        (CudaData::COMMAND_LEAVE, CudaData::RESIDENT) if closed && owner == CudaData::BY_KEEPER => {
+            mover(work).unmap_kept(called_off)
         }
         (CudaData::COMMAND_RETURN, CudaData::RESIDENT) => Ok(()),
         (CudaData::COMMAND_RETURN, _) => mover(work).restore(),

@@ -37,7 +37,7 @@ pub struct Mover {
     /// The table.
     pub blocks: &'static [CudaBlock],
     /// See [`Work::make`](super::Work::make).
-    pub make: fn(&CudaBlock) -> Result<(), u32>,
+    pub make: fn(&CudaBlock) -> Result<(), u64>,
 }
 
 fn damaged(block: usize) -> Failed {
@@ -161,6 +161,32 @@ impl Mover {
             }
             Err(failed) => {
                 // What cannot come back either is said again by the next command.
+                let _ = self.restore();
+                Err(failed)
+            }
+        }
+    }
+
+    /// A keeper has the physical memory, and what is in it.
+    fn is_kept(self) -> bool {
+        self.data.owner.load(Relaxed) == CudaData::BY_KEEPER
+    }
+
+    /// Brings the blocks away whose content a keeper has. `called_off`: it is not wanted any more.
+    pub fn unmap_kept(self, called_off: impl Fn() -> bool) -> Outcome {
+        self.data.figures.iter().for_each(|figure| figure.store(0, Relaxed));
+        self.drain()?;
+        self.data.state.store(CudaData::CHANGING, SeqCst);
+        if called_off() {
+            self.data.state.store(CudaData::RESIDENT, SeqCst);
+            return Err(Failed::with(CudaData::FAULT_COMMAND));
+        }
+        match timed(self.data, CudaFigure::UNMAP_NS, || self.take_away()) {
+            Ok(()) => {
+                self.data.state.store(CudaData::AWAY, SeqCst);
+                Ok(())
+            }
+            Err(failed) => {
                 let _ = self.restore();
                 Err(failed)
             }
@@ -298,11 +324,13 @@ impl Mover {
         }
         timed(self.data, CudaFigure::MAP_NS, || {
             for (index, block) in self.all().filter(|(_, block)| block.handle.load(Relaxed) == 0) {
-                let made = (self.make)(block);
-                made.map_err(|error| Failed::with(u64::from(error)).at(index))?;
+                (self.make)(block).map_err(|error| Failed::with(error).at(index))?;
             }
             Ok(())
         })?;
+        if self.is_kept() {
+            return Ok(());
+        }
         self.each_device(|device| {
             self.on(device, || {
                 timed(self.data, CudaFigure::FILL_NS, || {

@@ -15,6 +15,7 @@ use holdfast_image::cuda::CudaStop;
 use holdfast_sys::clock::elapsed_ns;
 use holdfast_sys::procfs::{Status, tasks};
 use holdfast_sys::{cuda, fault, procmem, ptrace};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::thread;
@@ -134,8 +135,14 @@ impl Owned {
         let data = procmem::read_u64(pid, area + CudaArea::DATA as u64).ok().filter(|data| *data != 0)?;
         let owned = Owned { pid, data };
         let word = |offset| owned.word(offset).ok();
-        let has = word(CudaData::BLOCK_COUNT)? != 0 && word(CudaData::OWNER)? == CudaData::BY_LIBRARY;
+        let is_ours = matches!(word(CudaData::OWNER)?, CudaData::BY_LIBRARY | CudaData::BY_KEEPER);
+        let has = word(CudaData::BLOCK_COUNT)? != 0 && is_ours;
         has.then_some(owned)
+    }
+
+    /// A keeper has the physical memory, and what is in it.
+    fn is_kept(&self) -> bool {
+        self.word(CudaData::OWNER).is_ok_and(|owner| owner == CudaData::BY_KEEPER)
     }
 
     fn word(&self, offset: usize) -> io::Result<u64> {
@@ -267,6 +274,14 @@ impl Owned {
     }
 }
 
+/// Which word of the arguments has the seal: a number that the image of the process and what the keeper has taken for
+/// it have in common.
+const SEAL: usize = 3 * 8;
+
+/// Has the keeper take what it has of processes, whose work on devices is done, before they let go of it. The seals of
+/// the processes, and what it cost.
+pub type Keep<'a> = dyn FnMut(&[i32]) -> Result<(BTreeMap<i32, u64>, CudaStop), String> + 'a;
+
 /// How long steps may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -292,7 +307,7 @@ impl Held {
     ///
     /// # Errors
     /// Why not, in words; content is back, and the gates are open, unless they say otherwise.
-    pub fn leave(gates: Closed, limits: Limits) -> Result<Held, String> {
+    pub fn leave(gates: Closed, limits: Limits, keep: &mut Keep<'_>) -> Result<Held, String> {
         let owned: Vec<Owned> = gates.hooks().iter().filter_map(Owned::of).collect();
         let mut held =
             Held { owned, gates: Some(gates), limits, figures: CudaStop::default(), begun: Instant::now() };
@@ -300,9 +315,12 @@ impl Held {
             return Ok(held);
         }
         let left = Owned::all(&held.owned, Step::Drain, limits.drain)
-            .and_then(|()| Owned::all(&held.owned, Step::Leave, limits.data));
-        if let Err(error) = left {
-            let words = error.to_string();
+            .map_err(|error| error.to_string())
+            .and_then(|()| held.keep(keep))
+            .and_then(|()| {
+                Owned::all(&held.owned, Step::Leave, limits.data).map_err(|error| error.to_string())
+            });
+        if let Err(words) = left {
             return Err(held.end().map_or_else(|left| format!("{words}; {left}"), |()| words.clone()));
         }
         held.figures.leave_ns = elapsed_ns(held.begun);
@@ -315,6 +333,34 @@ impl Held {
         }
         fault::point("cuda-data-away");
         Ok(held)
+    }
+
+    /// Has the keeper take what it has of these processes.
+    fn keep(&mut self, keep: &mut Keep<'_>) -> Result<(), String> {
+        let kept: Vec<Owned> = self.owned.iter().filter(|one| one.is_kept()).copied().collect();
+        if kept.is_empty() {
+            return Ok(());
+        }
+        let pids: Vec<i32> = kept.iter().map(|one| one.pid).collect();
+        let (seals, figures) = keep(&pids)?;
+        self.figures = figures;
+        for one in kept {
+            let seal = seals.get(&one.pid).copied().unwrap_or(0);
+            // A process that has ended is none of the image.
+            let _ = one.write(CudaData::ARGUMENTS + SEAL, &[seal]);
+        }
+        Ok(())
+    }
+
+    /// Whether a keeper has memory of this process, and it was cut together with what has this seal.
+    pub fn is_sealed(&self, pid: i32, seal: u64) -> bool {
+        let own = self.owned.iter().find(|one| one.pid == pid && one.is_kept());
+        own.is_some_and(|one| one.word(CudaData::ARGUMENTS + SEAL).is_ok_and(|found| found == seal))
+    }
+
+    /// Processes whose memory a keeper has.
+    pub fn kept(&self) -> Vec<i32> {
+        self.owned.iter().filter(|one| one.is_kept()).map(|one| one.pid).collect()
     }
 
     /// Of an image that was cut with the content away.

@@ -14,6 +14,7 @@ mod crowd;
 mod cuda;
 mod cuda_data;
 mod cuda_faults;
+mod cuda_keeper;
 mod cuda_programs;
 mod cuda_refusals;
 mod cuda_restarts;

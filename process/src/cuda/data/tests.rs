@@ -82,6 +82,11 @@ impl Drop for Bed {
     }
 }
 
+/// Without a keeper.
+fn leave(gates: Closed, limits: Limits) -> Result<Held, String> {
+    Held::leave(gates, limits, &mut |_| unreachable!("no keeper has anything"))
+}
+
 const DRAIN: u64 = CudaData::COMMAND_DRAIN;
 const LEAVE: u64 = CudaData::COMMAND_LEAVE;
 const RETURN: u64 = CudaData::COMMAND_RETURN;
@@ -89,7 +94,7 @@ const RETURN: u64 = CudaData::COMMAND_RETURN;
 #[test]
 fn content_leaves_and_returns_behind_the_gate() {
     let bed = Bed::new(&[]);
-    let held = Held::leave(bed.gates(), LIMITS).unwrap();
+    let held = leave(bed.gates(), LIMITS).unwrap();
     assert_eq!(bed.asked(), [DRAIN, LEAVE]);
     assert!(!bed.is_open());
     let mut figures = CudaStop { lock_ns: 7, ..CudaStop::default() };
@@ -99,11 +104,11 @@ fn content_leaves_and_returns_behind_the_gate() {
     assert_eq!((figures.lock_ns, figures.data_bytes, figures.dirty_bytes), (7, 2 << 20, 65_536));
     assert!(figures.leave_ns > 0 && figures.return_ns > 0);
     // Dropped, it is the same.
-    drop(Held::leave(bed.gates(), LIMITS).unwrap());
+    drop(leave(bed.gates(), LIMITS).unwrap());
     assert_eq!(bed.asked()[3..], [DRAIN, LEAVE, RETURN]);
     assert!(bed.is_open());
     // What is about to end stays as it is.
-    Held::leave(bed.gates(), LIMITS).unwrap().ending();
+    leave(bed.gates(), LIMITS).unwrap().ending();
     assert_eq!(bed.asked().len(), 8);
     assert!(!bed.is_open() && bed.data.state.load(SeqCst) == CudaData::AWAY);
 }
@@ -113,7 +118,7 @@ fn without_blocks_nothing_is_asked() {
     let bed = Bed::silent();
     bed.data.owner.store(CudaData::BY_DRIVER, SeqCst);
     let mut figures = CudaStop::default();
-    Held::leave(bed.gates(), NONE).unwrap().back(&mut figures).unwrap();
+    leave(bed.gates(), NONE).unwrap().back(&mut figures).unwrap();
     assert_eq!(figures, CudaStop::default());
     assert!(bed.is_open() && bed.data.asked.load(SeqCst) == 0);
 }
@@ -127,7 +132,7 @@ fn what_fails_is_undone_and_said() {
         (&[0, CudaData::FAULT_COMMAND], "libholdfast does not do that now"),
     ] {
         let bed = Bed::new(results);
-        let told = Held::leave(bed.gates(), LIMITS).unwrap_err();
+        let told = leave(bed.gates(), LIMITS).unwrap_err();
         assert!(told.contains(words) && told.starts_with("process "), "{told}");
         assert_eq!(bed.data.command.load(SeqCst), RETURN);
         assert!(bed.is_open(), "{told}");
@@ -137,7 +142,7 @@ fn what_fails_is_undone_and_said() {
 #[test]
 fn no_answer_calls_the_command_off() {
     let bed = Bed::silent();
-    let told = Held::leave(bed.gates(), NONE).unwrap_err();
+    let told = leave(bed.gates(), NONE).unwrap_err();
     assert!(told.contains("was not done in time"), "{told}");
     assert_eq!((bed.data.command.load(SeqCst), bed.data.asked.load(SeqCst)), (RETURN, 2));
     assert!(bed.is_open(), "nothing is away");
@@ -147,19 +152,19 @@ fn no_answer_calls_the_command_off() {
 fn what_cannot_come_back_keeps_the_gate_closed() {
     // Four tries; then the thread has to open it by itself.
     let bed = Bed::new(&[0, 0, 2, 2, 2, 2]);
-    let held = Held::leave(bed.gates(), LIMITS).unwrap();
+    let held = leave(bed.gates(), LIMITS).unwrap();
     let told = held.back(&mut CudaStop::default()).unwrap_err();
     assert!(told.contains("the device has no room") && told.contains("calls of CUDA wait"), "{told}");
     assert!(!bed.is_open());
     assert_eq!(bed.data.arguments[0].load(SeqCst), CudaData::OPENS_GATE);
     // One failure is made up for.
     let bed = Bed::new(&[0, 0, 2]);
-    Held::leave(bed.gates(), LIMITS).unwrap().back(&mut CudaStop::default()).unwrap();
+    leave(bed.gates(), LIMITS).unwrap().back(&mut CudaStop::default()).unwrap();
     assert_eq!(bed.asked(), [DRAIN, LEAVE, RETURN, RETURN]);
     assert!(bed.is_open());
     // What is damaged is not tried again.
     let bed = Bed::new(&[0, 0, CudaData::FAULT_DAMAGED]);
-    let told = Held::leave(bed.gates(), LIMITS).unwrap().back(&mut CudaStop::default()).unwrap_err();
+    let told = leave(bed.gates(), LIMITS).unwrap().back(&mut CudaStop::default()).unwrap_err();
     assert!(told.contains("something has overwritten it") && !bed.is_open(), "{told}");
     assert_eq!(bed.asked(), [DRAIN, LEAVE, RETURN]);
 }
@@ -198,4 +203,29 @@ fn a_process_that_has_ended_needs_nothing() {
     assert_eq!(Owned::all(&[gone], Step::Leave, Duration::ZERO), Ok(()));
     assert_eq!(gone.back(Duration::ZERO), Ok(()));
     assert_eq!(Owned::of(&Hooks::at(i32::MAX, 4096)), None);
+}
+
+/// Taken when all work is done, before the program unmaps it; and the process's memory says with what it belongs.
+#[test]
+fn what_a_keeper_has_is_taken_between_drain_and_leave() {
+    let bed = Bed::new(&[]);
+    bed.data.owner.store(CudaData::BY_KEEPER, SeqCst);
+    let own = i32::try_from(std::process::id()).unwrap();
+    let figures = CudaStop { hash_ns: 5, dirty_bytes: 131_072, ..CudaStop::default() };
+    let mut keep = |pids: &[i32]| {
+        assert_eq!((pids, bed.asked()), (&[own][..], vec![DRAIN]));
+        Ok((BTreeMap::from([(own, 77)]), figures))
+    };
+    bed.data.figures[CudaFigure::DIRTY_BYTES].store(0, SeqCst);
+    let held = Held::leave(bed.gates(), LIMITS, &mut keep).unwrap();
+    assert_eq!(bed.asked(), [DRAIN, LEAVE]);
+    assert_eq!(held.kept(), [own]);
+    assert!(held.is_sealed(own, 77) && !held.is_sealed(own, 78) && !held.is_sealed(own + 1, 77));
+    let mut noted = CudaStop::default();
+    held.back(&mut noted).unwrap();
+    assert_eq!((noted.hash_ns, noted.dirty_bytes, noted.data_bytes), (5, 131_072, 2 << 20));
+    // What fails is undone.
+    let told = Held::leave(bed.gates(), LIMITS, &mut |_| Err("the keeper has ended".into())).unwrap_err();
+    assert_eq!(told, "the keeper has ended");
+    assert!(bed.is_open() && !bed.asked()[3..].contains(&LEAVE));
 }

@@ -1,0 +1,230 @@
+//! Device memory that a keeper has, in a checkpoint and at a restart: what of it is in the image.
+//!
+//! Used by `super::cuda` (when it is taken, and put back), by the checkpoint thread, and by the flush. What must hold:
+//! it is taken behind the closed gates of its processes, when their work on devices is done, before they let go of it;
+//! an image has it if, and only if, it has those processes as they were then ([`KeptMemory::seal`]); the keeper holds
+//! an image for the last one when it is committed, not before. Fails by: words.
+
+use crate::keeper::client::Keeper;
+use crate::keeper::messages::{Block, Run, Taken};
+use crate::settings::Cow;
+use holdfast_abi::KeeperQuestion;
+use holdfast_cuda_kernels::chunk::CHUNK;
+use holdfast_image::address_space::{DEVICES, DIGESTS, global_run, split};
+use holdfast_image::cuda::{CudaStop, KeptBlock, KeptMemory};
+use holdfast_image::page_set::PageSet;
+use holdfast_image::pages::{PageError, PageProvider, PageRun};
+use holdfast_image::record::ProcessRecord;
+use holdfast_image::{Addr, PAGE_SIZE, PageCount};
+use holdfast_process::Cut;
+use holdfast_sys::cuda::DevicePair;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Who is to own device memory.
+const WISH: &str = "HOLDFAST_CUDA_DATA";
+/// Its value for a keeper.
+const KEEPER: &str = "keeper";
+/// Most device memory for what is not in the image yet.
+const CACHE: &str = "HOLDFAST_GPU_CACHE";
+
+/// A keeper, if the user has asked for one. `agent`: where the agent listens.
+///
+/// # Errors
+/// There can be none; in words.
+pub fn wished(agent: &Path) -> Result<Option<Arc<Keeper>>, String> {
+    if std::env::var(WISH).is_ok_and(|wish| wish == KEEPER) { start(agent).map(Some) } else { Ok(None) }
+}
+
+fn start(agent: &Path) -> Result<Arc<Keeper>, String> {
+    let cache = std::env::var(CACHE).unwrap_or_else(|_| "10%".to_owned());
+    let cache: Cow = cache.parse().map_err(|why| format!("{CACHE}: {why}"))?;
+    let log =
+        io::stderr().as_fd().try_clone_to_owned().map_err(|error| format!("duplicating the log: {error}"))?;
+    Keeper::start(&agent.with_file_name(KeeperQuestion::SOCKET), cache, log).map(Arc::new)
+}
+
+fn pages((start, len): Run) -> PageRun {
+    PageRun { start: Addr(start), pages: PageCount(len / PAGE_SIZE) }
+}
+
+fn set(runs: &[Run]) -> PageSet {
+    runs.iter().map(|run| global_run(DEVICES, pages(*run))).collect()
+}
+
+/// What was taken for one image. Dropped, it is given up: that image has failed.
+pub struct TakenMemory {
+    keeper: Arc<Keeper>,
+    taken: Taken,
+    /// By process.
+    seals: BTreeMap<i32, u64>,
+    over: bool,
+}
+
+impl TakenMemory {
+    /// Takes what these processes have. `whole`: the image has no parent.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn take(keeper: &Arc<Keeper>, owners: &[i32], whole: bool) -> Result<TakenMemory, String> {
+        let mut seals = BTreeMap::new();
+        let mut random = File::open("/dev/urandom").map_err(|error| format!("/dev/urandom: {error}"))?;
+        for owner in owners {
+            let mut seal = [0; 8];
+            random.read_exact(&mut seal).map_err(|error| format!("/dev/urandom: {error}"))?;
+            seals.insert(*owner, u64::from_le_bytes(seal) | 1);
+        }
+        let taken =
+            keeper.take(owners, whole).map_err(|why| format!("device memory that the keeper has: {why}"))?;
+        Ok(TakenMemory { keeper: Arc::clone(keeper), taken, seals, over: false })
+    }
+
+    /// The number that each process's memory has to have in the image.
+    pub fn seals(&self) -> &BTreeMap<i32, u64> {
+        &self.seals
+    }
+
+    /// What it has cost.
+    pub fn figures(&self) -> CudaStop {
+        let bytes = |runs: &[Run]| runs.iter().map(|(_, len)| len).sum();
+        CudaStop {
+            hash_ns: self.taken.hash_ns,
+            copy_ns: self.taken.gather_ns,
+            dirty_bytes: bytes(&self.taken.dirty),
+            zero_bytes: bytes(&self.taken.zero),
+            ..CudaStop::default()
+        }
+    }
+
+    /// Adds it to what a cut has.
+    pub fn add_to(&self, cut: &mut Cut) {
+        let changed = [&self.taken.dirty, &self.taken.zero, &self.taken.digests];
+        let changed = changed.into_iter().fold(PageSet::new(), |all, runs| all.union(&set(runs)));
+        let all: Vec<Run> = self.taken.blocks.iter().map(|block| place(block.name, block.bytes)).collect();
+        let all = set(&all);
+        cut.inherited.unchanged.extend(all.difference(&changed).into_runs());
+        cut.inherited.unchanged.sort_unstable();
+        cut.tracked = PageCount(cut.tracked.0 + all.pages().0);
+        cut.dirty = cut.dirty.union(&changed);
+    }
+
+    /// What the record of a process has to say of it; `None`: nothing was taken of this one.
+    pub fn of(&self, pid: i32) -> Option<KeptMemory> {
+        let seal = *self.seals.get(&pid)?;
+        let own = self.taken.blocks.iter().filter(|block| block.owner == pid);
+        let blocks = own.map(|block| KeptBlock { name: block.name, bytes: block.bytes, uuid: block.uuid });
+        Some(KeptMemory { key: self.taken.key, seal, blocks: blocks.collect() })
+    }
+
+    /// Fills `buffer` with the pages from a global address on, if they are of devices.
+    ///
+    /// # Errors
+    /// The keeper does not have them.
+    pub fn read(&self, start: Addr, buffer: &mut [u8]) -> Result<bool, PageError> {
+        let (space, own) = split(start);
+        if space != DEVICES {
+            return Ok(false);
+        }
+        // A run of pages may have some of both.
+        let (mut at, mut rest) = (own.0, buffer);
+        while !rest.is_empty() {
+            let (is_zero, len) = self.kind(at);
+            let (now, later) = rest.split_at_mut(rest.len().min(usize::try_from(len).unwrap_or(usize::MAX)));
+            if is_zero {
+                now.fill(0);
+            } else {
+                self.keeper.read(at, now).map_err(|why| PageError::System(io::Error::other(why)))?;
+            }
+            at += now.len() as u64;
+            rest = later;
+        }
+        Ok(true)
+    }
+
+    /// Whether what is at an address became zero, and how far that goes.
+    fn kind(&self, at: u64) -> (bool, u64) {
+        let after = self.taken.zero.partition_point(|run| run.0 <= at);
+        match after.checked_sub(1).and_then(|last| self.taken.zero.get(last)) {
+            Some((start, len)) if at < start + len => (true, start + len - at),
+            _ => (false, self.taken.zero.get(after).map_or(u64::MAX, |(start, _)| start - at)),
+        }
+    }
+
+    /// The image has these pages.
+    pub fn stored(&self, run: PageRun) {
+        let (space, own) = split(run.start);
+        if space == DEVICES {
+            self.keeper.stored((own.0, run.pages.bytes()));
+        }
+    }
+
+    /// The image is committed.
+    pub fn committed(mut self) {
+        self.over = true;
+        if let Err(why) = self.keeper.over(true) {
+            tracing::error!("the keeper does not know of the image: {why}");
+        }
+    }
+}
+
+impl Drop for TakenMemory {
+    fn drop(&mut self) {
+        if !self.over {
+            let _ = self.keeper.over(false);
+        }
+    }
+}
+
+/// Where a block is in the space of devices.
+fn place(name: u64, bytes: u64) -> Run {
+    (name.saturating_mul(CHUNK), bytes)
+}
+
+/// Makes a keeper that has what an image has, for the processes that were rebuilt: `None`, if it has nothing. `moved`:
+/// devices that others are restored for.
+///
+/// # Errors
+/// In words: there is no room, or the image is damaged.
+pub fn put_back(
+    record: &ProcessRecord,
+    pids: &[i32],
+    agent: &Path,
+    image: &dyn PageProvider,
+    moved: &[DevicePair],
+) -> Result<Option<Arc<Keeper>>, String> {
+    let kept = |process: &ProcessRecord| process.cuda.as_ref().and_then(|cuda| cuda.kept.clone());
+    let mut all =
+        record.processes().zip(pids).filter_map(|(process, pid)| Some((*pid, kept(process)?))).peekable();
+    let Some((_, KeptMemory { key, .. })) = all.peek().cloned() else { return Ok(None) };
+    let library =
+        record.processes().find_map(|process| process.cuda.as_ref()).map(|cuda| cuda.library.clone());
+    let library = library.ok_or("the image does not say by which driver")?;
+    let mut blocks = Vec::new();
+    for (owner, memory) in all {
+        if memory.key != key {
+            return Err("the image has device memory of two keepers".into());
+        }
+        let here = |uuid: [u8; 16]| moved.iter().find(|[old, _]| *old == uuid).map_or(uuid, |[_, new]| *new);
+        let block = |one: &KeptBlock| Block { name: one.name, bytes: one.bytes, owner, uuid: here(one.uuid) };
+        blocks.extend(memory.blocks.iter().map(block));
+    }
+    let keeper = start(agent)?;
+    keeper.load(library.as_path())?;
+    keeper.remake(key, &blocks)?;
+    // Of a process that ended in the middle of the checkpoint there may be pages, and no record.
+    let mut known: Vec<Run> = blocks.iter().map(|block| place(block.name, block.bytes)).collect();
+    known.push((DIGESTS, DIGESTS - PAGE_SIZE));
+    let stored: PageSet = image.extents().iter().map(|extent| extent.run).collect();
+    let wanted = set(&known).intersection(&stored).into_runs();
+    let put = |pieces: &[(Addr, &[u8])]| {
+        let pieces: Vec<(u64, &[u8])> = pieces.iter().map(|(at, bytes)| (split(*at).1.0, *bytes)).collect();
+        keeper.fill(&pieces).map_err(|why| PageError::System(io::Error::other(why)))
+    };
+    image.gather(&wanted, &put).map_err(|error| format!("reading device memory from the image: {error}"))?;
+    keeper.check()?;
+    Ok(Some(keeper))
+}

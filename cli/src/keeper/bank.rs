@@ -1,0 +1,278 @@
+//! A device of the keeper's: kernels, tables of digests, and what a checkpoint does with them.
+//!
+//! Used by [`super::blocks`]. Digests of the last image and of the one being made lie beside each other on the device,
+//! by slot ([`super::slots`]); a slot that has no digest in the last image is changed, whatever it has. Invariants:
+//! a digest gets into the table of the last image when that image is committed, or read by a restart, not before.
+//! Fails by: [`DeviceError`]; what was allocated is given back.
+
+use super::cache::Moves;
+use holdfast_cuda_kernels::PTX;
+use holdfast_cuda_kernels::chunk::{CHUNK, Piece, Range, find, number};
+use holdfast_cuda_kernels::digest::{Digest, Keys};
+use holdfast_cuda_kernels::launch::{
+    self, Chunks, CopyChunks, CountsAt, Digests, HashChunks, Kernel as Which, Launch, ListChunks, Ranges,
+    States, Table, Way,
+};
+use holdfast_cuda_kernels::list::Counts;
+use holdfast_sys::cuda_memory::{Device, DeviceError, Kernel};
+use std::ffi::CStr;
+use std::rc::Rc;
+
+/// Slots that the tables have room for at first: 1 GiB.
+const SLOTS: u64 = 1 << 14;
+/// CUDA_ERROR_INVALID_VALUE: said here of a description that no kernel takes.
+const INVALID: DeviceError = DeviceError { function: "describing chunks", code: 1 };
+
+/// Memory of the driver's. Dropped, it is given back.
+#[derive(Debug)]
+pub struct Buffer {
+    device: Rc<Device>,
+    /// Where it is.
+    pub at: u64,
+    bytes: u64,
+}
+
+impl Buffer {
+    /// So many bytes.
+    ///
+    /// # Errors
+    /// There are not so many.
+    pub fn new(device: &Rc<Device>, bytes: u64) -> Result<Buffer, DeviceError> {
+        let at = device.allocate(bytes.max(1))?;
+        Ok(Buffer { device: Rc::clone(device), at, bytes })
+    }
+
+    fn zero(device: &Rc<Device>, bytes: u64) -> Result<Buffer, DeviceError> {
+        let made = Buffer::new(device, bytes)?;
+        device.set(made.at, 0, bytes)?;
+        Ok(made)
+    }
+
+    fn of(device: &Rc<Device>, bytes: &[u8]) -> Result<Buffer, DeviceError> {
+        let made = Buffer::new(device, bytes.len() as u64)?;
+        device.to_device(made.at, bytes)?;
+        Ok(made)
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let _ = self.device.free(self.at);
+    }
+}
+
+/// Where a block is: mapped in the keeper.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Placed {
+    /// First address.
+    pub at: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// Its first slot.
+    pub slot: u64,
+}
+
+/// See the head of the file.
+pub struct Bank {
+    /// The device.
+    pub device: Rc<Device>,
+    hash: Kernel,
+    list: Kernel,
+    gather: Kernel,
+    previous: Buffer,
+    fresh: Buffer,
+    slots: u64,
+}
+
+/// What has changed.
+pub struct Hashed {
+    ranges: Vec<Range>,
+    table: Table,
+    list: Chunks,
+    /// Slots of chunks that have changed and are not zero, ascending: in the order of the list on the device.
+    pub dirty: Vec<u64>,
+    /// Their numbers in the table.
+    numbers: Vec<u32>,
+    /// Slots of those that became zero.
+    pub zero: Vec<u64>,
+    /// Tables on the device, as long as chunks are to be gathered.
+    _tables: Vec<Buffer>,
+}
+
+impl Bank {
+    /// Loads the kernels.
+    ///
+    /// # Errors
+    /// They are not for this device, or there is no memory.
+    pub fn new(device: Rc<Device>) -> Result<Bank, DeviceError> {
+        let ptx = CStr::from_bytes_with_nul(PTX).map_err(|_| INVALID)?;
+        let names = [Which::Hash, Which::List, Which::Gather].map(Which::name);
+        let [hash, list, gather] = device.load(ptx, names)?;
+        let table = || Buffer::zero(&device, SLOTS * Digest::BYTES);
+        let (previous, fresh) = (table()?, table()?);
+        Ok(Bank { hash, list, gather, previous, fresh, slots: SLOTS, device })
+    }
+
+    /// Makes room for so many slots.
+    ///
+    /// # Errors
+    /// There is no memory; all is as it was.
+    pub fn reserve(&mut self, slots: u64) -> Result<(), DeviceError> {
+        if slots <= self.slots {
+            return Ok(());
+        }
+        let slots = slots.next_power_of_two();
+        let table = || Buffer::zero(&self.device, slots * Digest::BYTES);
+        let (previous, fresh) = (table()?, table()?);
+        self.device.on_device(previous.at, self.previous.at, self.previous.bytes)?;
+        self.device.on_device(fresh.at, self.fresh.at, self.fresh.bytes)?;
+        self.device.finish()?;
+        (self.previous, self.fresh, self.slots) = (previous, fresh, slots);
+        Ok(())
+    }
+
+    /// What the last image has of these slots is forgotten.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn forget(&self, slot: u64, count: u64) -> Result<(), DeviceError> {
+        self.device.set(self.previous.at + slot * Digest::BYTES, 0, count * Digest::BYTES)?;
+        self.device.finish()
+    }
+
+    /// The image has these slots as they were hashed last.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn committed(&self, slot: u64, count: u64) -> Result<(), DeviceError> {
+        let offset = slot * Digest::BYTES;
+        self.device.on_device(self.previous.at + offset, self.fresh.at + offset, count * Digest::BYTES)?;
+        self.device.finish()
+    }
+
+    /// The digests of slots as they were hashed last.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn digests(&self, slot: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+        self.device.to_host(self.fresh.at + slot * Digest::BYTES, into)
+    }
+
+    /// The digests that an image has of slots.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn set_digests(&self, slot: u64, digests: &[u8]) -> Result<(), DeviceError> {
+        self.device.to_device(self.previous.at + slot * Digest::BYTES, digests)
+    }
+
+    fn launch(&self, kernel: Kernel, launch: Option<Launch>) -> Result<(), DeviceError> {
+        let launch = launch.ok_or(INVALID)?;
+        self.device.launch(kernel, [launch.grid(), launch.block()], launch.parameters())
+    }
+
+    /// Hashes all chunks of blocks, which ascend by their slots, and lists those that are not as in the last image.
+    /// Nothing may write to them meanwhile.
+    ///
+    /// # Errors
+    /// There is no memory for the tables, or the device has failed.
+    pub fn changed(&self, keys: Keys, blocks: &[Placed]) -> Result<Hashed, DeviceError> {
+        let range = |block: &Placed| Range::new(block.at, block.bytes, block.slot);
+        let mut ranges: Vec<Range> = blocks.iter().map(range).collect::<Option<_>>().ok_or(INVALID)?;
+        let chunks = number(&mut ranges).ok_or(INVALID)?;
+        let bytes: Vec<u8> = ranges.iter().flat_map(|range| range.to_bytes()).collect();
+        let table_at = Buffer::of(&self.device, &bytes)?;
+        let room = |bytes: Option<u64>| Buffer::new(&self.device, bytes.ok_or(INVALID)?);
+        let states = room(States::bytes(chunks))?;
+        let (dirty, zero) = (room(Chunks::bytes(chunks))?, room(Chunks::bytes(chunks))?);
+        let counts = room(Some(launch::COUNTS_BYTES))?;
+        let at = Ranges::at(table_at.at).ok_or(INVALID)?;
+        let table = Table { at, count: ranges.len() as u64, chunks };
+        let digests = |table: &Buffer| Digests::at(table.at).ok_or(INVALID);
+        let (previous, fresh) = (digests(&self.previous)?, digests(&self.fresh)?);
+        let states_at = States::at(states.at).ok_or(INVALID)?;
+        let hash = HashChunks { table, keys, previous, fresh, states: states_at };
+        self.launch(self.hash, hash.launch())?;
+        let list = |list: &Buffer| Chunks::at(list.at).ok_or(INVALID);
+        let (dirty_at, zero_at) = (list(&dirty)?, list(&zero)?);
+        let counts_at = CountsAt::at(counts.at).ok_or(INVALID)?;
+        let listing =
+            ListChunks { states: states_at, chunks, dirty: dirty_at, zero: zero_at, counts: counts_at };
+        self.launch(self.list, listing.launch())?;
+        self.device.finish()?;
+        let mut found = [0; Counts::BYTES as usize];
+        self.device.to_host(counts.at, &mut found)?;
+        let found = Counts::from_bytes(found, chunks).ok_or(INVALID)?;
+        let numbers = self.numbers(&dirty, found.dirty)?;
+        let slots = |numbers: &[u32]| -> Result<Vec<u64>, DeviceError> {
+            let slot = |chunk: &u32| Ok(find(&ranges, u64::from(*chunk)).ok_or(INVALID)?.slot);
+            numbers.iter().map(slot).collect()
+        };
+        let zeros = slots(&self.numbers(&zero, found.zero)?)?;
+        let changed = slots(&numbers)?;
+        Ok(Hashed {
+            ranges,
+            table,
+            list: dirty_at,
+            dirty: changed,
+            numbers,
+            zero: zeros,
+            _tables: vec![table_at, dirty],
+        })
+    }
+
+    fn numbers(&self, list: &Buffer, count: u64) -> Result<Vec<u32>, DeviceError> {
+        let mut bytes = vec![0; usize::try_from(count * 4).map_err(|_| INVALID)?];
+        self.device.to_host(list.at, &mut bytes)?;
+        Ok(bytes.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect())
+    }
+}
+
+/// Copies of what was hashed. The cache may be empty: then nothing is asked of it.
+pub struct Copies<'a> {
+    /// The device.
+    pub bank: &'a Bank,
+    /// What is to be gathered; `None`: all that was is in the cache.
+    pub hashed: Option<&'a Hashed>,
+    /// The cache.
+    pub cache: Option<&'a Buffer>,
+}
+
+impl Copies<'_> {
+    fn cache(&self, offset: u64) -> Result<u64, String> {
+        Ok(self.cache.ok_or("there is no GPU cache any more")?.at + offset)
+    }
+
+    fn hashed(&self) -> Result<&Hashed, String> {
+        self.hashed.ok_or_else(|| "what was hashed is gone".to_owned())
+    }
+}
+
+fn words(error: &DeviceError) -> String {
+    error.to_string()
+}
+
+impl Moves for Copies<'_> {
+    fn gather(&mut self, first: usize, count: usize, offset: u64) -> Result<(), String> {
+        let (hashed, to) = (self.hashed()?, launch::Cache::at(self.cache(offset)?));
+        let (list, to) = (hashed.list.skip(first as u64), to.ok_or("the cache is not aligned")?);
+        let list = list.ok_or("the list is too long")?;
+        let copy = CopyChunks { table: hashed.table, list, number: count as u64, way: Way::Gather(to) };
+        self.bank.launch(self.bank.gather, copy.launch()).map_err(|error| words(&error))
+    }
+
+    fn take(&mut self, first: usize, into: &mut [u8]) -> Result<(), String> {
+        let hashed = self.hashed()?;
+        let numbers = hashed.numbers.get(first..).unwrap_or_default();
+        for (number, into) in numbers.iter().zip(into.chunks_mut(CHUNK as usize)) {
+            let Piece { address, .. } =
+                find(&hashed.ranges, u64::from(*number)).ok_or("a chunk that is none")?;
+            self.bank.device.to_host(address, into).map_err(|error| words(&error))?;
+        }
+        Ok(())
+    }
+
+    fn fetch(&mut self, offset: u64, into: &mut [u8]) -> Result<(), String> {
+        self.bank.device.to_host(self.cache(offset)?, into).map_err(|error| words(&error))
+    }
+}

@@ -1,0 +1,517 @@
+//! The device memory that a keeper has, and what a checkpoint and a restart do with it.
+//!
+//! Used by [`super::process`] alone, which asks for one thing after the other. Invariants: memory is a process's until
+//! that gives it up or ends; what was taken for an image can be read until the image is committed or has failed; a
+//! program that asks for memory comes before the cache.
+//! Fails by: the driver's code, to a program; by words, to the agent.
+
+use super::bank::{Bank, Buffer, Copies, Hashed, Placed};
+use super::cache::{Cache, SEGMENT};
+use super::messages::{Block, Run, Taken};
+use super::slots::{END, Slots};
+use holdfast_cuda_kernels::chunk::CHUNK;
+use holdfast_cuda_kernels::digest::{Digest, Keys};
+use holdfast_image::PAGE_SIZE;
+use holdfast_image::address_space::DIGESTS;
+use holdfast_pager::CowLimit;
+use holdfast_sys::clock::elapsed_ns;
+use holdfast_sys::cuda_memory::{self, Device, DeviceError, OUT_OF_MEMORY};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Instant;
+
+/// Granularity of physical memory: what cuMemGetAllocationGranularity says on every discrete GPU of today.
+const UNIT: u64 = 2 << 20;
+/// Bytes of the digests of a page.
+const SLOTS_OF_PAGE: u64 = PAGE_SIZE / Digest::BYTES;
+
+/// A block.
+struct Owned {
+    owner: i32,
+    bank: usize,
+    bytes: u64,
+    handle: u64,
+    /// Where it is mapped in the keeper.
+    at: u64,
+    /// No other block, before or after, has the same.
+    id: u64,
+}
+
+/// What was taken for an image.
+#[derive(Default)]
+struct InHand {
+    /// Name, id and device of the blocks.
+    blocks: Vec<(u64, u64, usize)>,
+    /// By device.
+    caches: BTreeMap<usize, (Cache, Option<Buffer>)>,
+    /// By name.
+    digests: BTreeMap<u64, Vec<u8>>,
+}
+
+/// Why a program does not get memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Denied {
+    /// There is no such memory of its own.
+    Name,
+    /// There is no such device, or no driver.
+    Device,
+    /// The driver said so.
+    Code(i32),
+}
+
+impl From<DeviceError> for Denied {
+    fn from(error: DeviceError) -> Denied {
+        Denied::Code(error.code)
+    }
+}
+
+/// See the head of the file.
+pub struct Blocks {
+    banks: Vec<Bank>,
+    all: BTreeMap<u64, Owned>,
+    slots: Slots,
+    key: [u8; 16],
+    budget: CowLimit,
+    in_hand: InHand,
+    next_id: u64,
+}
+
+fn words(error: DeviceError) -> String {
+    error.to_string()
+}
+
+impl Blocks {
+    /// None, and no driver.
+    pub fn new(key: [u8; 16], budget: CowLimit) -> Blocks {
+        Blocks {
+            banks: Vec::new(),
+            all: BTreeMap::new(),
+            slots: Slots::default(),
+            key,
+            budget,
+            in_hand: InHand::default(),
+            next_id: 0,
+        }
+    }
+
+    /// Loads the driver, unless that was done.
+    ///
+    /// # Errors
+    /// It cannot be used; in words.
+    pub fn load(&mut self, library: &Path) -> Result<(), String> {
+        if self.banks.is_empty() {
+            let devices = cuda_memory::open(library)?;
+            let bank = |device: Device| Bank::new(Rc::new(device)).map_err(words);
+            self.banks = devices.into_iter().map(bank).collect::<Result<_, _>>()?;
+        }
+        Ok(())
+    }
+
+    /// A driver is loaded.
+    pub fn is_loaded(&self) -> bool {
+        !self.banks.is_empty()
+    }
+
+    /// There is nothing to keep.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Makes memory for a process: its name, and a descriptor.
+    ///
+    /// # Errors
+    /// See [`Denied`].
+    pub fn make(&mut self, owner: i32, bytes: u64, uuid: [u8; 16]) -> Result<(u64, OwnedFd), Denied> {
+        if bytes == 0 || !bytes.is_multiple_of(UNIT) || bytes / CHUNK > END {
+            return Err(Denied::Code(1));
+        }
+        let name = self.slots.take(bytes / CHUNK).ok_or(Denied::Code(OUT_OF_MEMORY))?;
+        self.make_at(name, owner, bytes, uuid).and_then(|()| Ok((name, self.open(owner, name)?)))
+    }
+
+    /// With a name that is taken already.
+    fn make_at(&mut self, name: u64, owner: i32, bytes: u64, uuid: [u8; 16]) -> Result<(), Denied> {
+        let made = match self.banks.iter().position(|bank| bank.device.uuid == uuid) {
+            Some(bank) => self.physical(bank, name, bytes).map(|place| (bank, place)),
+            None => Err(Denied::Device),
+        };
+        match made {
+            Ok((bank, (handle, at))) => {
+                self.next_id += 1;
+                self.all.insert(name, Owned { owner, bank, bytes, handle, at, id: self.next_id });
+                Ok(())
+            }
+            Err(denied) => {
+                self.slots.give(name);
+                Err(denied)
+            }
+        }
+    }
+
+    /// Handle and address of new memory.
+    fn physical(&mut self, bank: usize, name: u64, bytes: u64) -> Result<(u64, u64), Denied> {
+        let handle = match self.banks[bank].device.create(bytes) {
+            Err(error) if error.code == OUT_OF_MEMORY && self.give_way().is_ok() => {
+                self.banks[bank].device.create(bytes)
+            }
+            made => made,
+        }?;
+        let end = self.slots.end();
+        let device = Rc::clone(&self.banks[bank].device);
+        let placed = device.map(handle, bytes).and_then(|at| {
+            let ready = self.banks[bank].reserve(end);
+            match ready.and_then(|()| self.banks[bank].forget(name, bytes / CHUNK)) {
+                Ok(()) => Ok(at),
+                Err(error) => {
+                    let _ = device.unmap(at, bytes);
+                    Err(error)
+                }
+            }
+        });
+        if placed.is_err() {
+            let _ = device.release(handle);
+        }
+        Ok((handle, placed?))
+    }
+
+    /// A descriptor of memory of a process's own.
+    ///
+    /// # Errors
+    /// See [`Denied`].
+    pub fn open(&self, owner: i32, name: u64) -> Result<OwnedFd, Denied> {
+        let one = self.all.get(&name).filter(|one| one.owner == owner).ok_or(Denied::Name)?;
+        Ok(self.banks[one.bank].device.export(one.handle)?)
+    }
+
+    /// A process has given memory up. What was taken of it for an image stays.
+    ///
+    /// # Errors
+    /// See [`Denied`].
+    pub fn drop_one(&mut self, owner: i32, name: u64) -> Result<(), Denied> {
+        let one = self.all.remove(&name);
+        let one = match one {
+            Some(one) if one.owner == owner => one,
+            Some(other) => {
+                self.all.insert(name, other);
+                return Err(Denied::Name);
+            }
+            None => return Err(Denied::Name),
+        };
+        let device = &self.banks[one.bank].device;
+        let unmapped = device.unmap(one.at, one.bytes);
+        let released = device.release(one.handle);
+        self.slots.give(name);
+        Ok(unmapped.and(released)?)
+    }
+
+    /// A process has ended.
+    pub fn ended(&mut self, owner: i32) {
+        let own = self.all.iter().filter(|(_, one)| one.owner == owner);
+        for name in own.map(|(name, _)| *name).collect::<Vec<_>>() {
+            let _ = self.drop_one(owner, name);
+        }
+    }
+
+    /// The cache goes to the host: a program needs the memory.
+    ///
+    /// # Errors
+    /// Copying has failed; it stays.
+    pub fn give_way(&mut self) -> Result<(), String> {
+        for (bank, (cache, memory)) in &mut self.in_hand.caches {
+            let bank = &self.banks[*bank];
+            cache.give_way(&mut Copies { bank, hashed: None, cache: memory.as_ref() })?;
+            *memory = None;
+        }
+        Ok(())
+    }
+
+    /// See [`super::messages::Question::Take`].
+    ///
+    /// # Errors
+    /// Nothing is taken; in words.
+    pub fn take(&mut self, owners: &[i32], whole: bool) -> Result<Taken, String> {
+        self.in_hand = InHand::default();
+        let taken = self.take_all(owners, whole);
+        if taken.is_err() {
+            self.in_hand = InHand::default();
+        }
+        taken
+    }
+
+    fn take_all(&mut self, owners: &[i32], whole: bool) -> Result<Taken, String> {
+        let mut taken = Taken { key: self.key, ..Taken::default() };
+        let (mut dirty, mut zero) = (Vec::new(), Vec::new());
+        for number in 0..self.banks.len() {
+            let own = self.all.iter().filter(|(_, one)| one.bank == number && owners.contains(&one.owner));
+            let placed = |(name, one): (&u64, &Owned)| Placed { at: one.at, bytes: one.bytes, slot: *name };
+            let placed: Vec<Placed> = own.map(placed).collect();
+            if placed.is_empty() {
+                continue;
+            }
+            let bank = &self.banks[number];
+            if whole {
+                let forget = |block: &Placed| bank.forget(block.slot, block.bytes / CHUNK);
+                placed.iter().try_for_each(forget).map_err(words)?;
+            }
+            let begun = Instant::now();
+            let hashed = bank.changed(Keys::new(self.key), &placed).map_err(words)?;
+            taken.hash_ns += elapsed_ns(begun);
+            let begun = Instant::now();
+            let (cache, memory) = self.gather(number, &hashed)?;
+            taken.gather_ns += elapsed_ns(begun);
+            taken.spilled_bytes += cache.spilled;
+            taken.cache_bytes += memory.as_ref().map_or(0, |_| hashed.dirty.len() as u64 * CHUNK);
+            self.in_hand.caches.insert(number, (cache, memory));
+            for block in &placed {
+                let mut digests = vec![0; usize::try_from(block.bytes / CHUNK * Digest::BYTES).unwrap_or(0)];
+                self.banks[number].digests(block.slot, &mut digests).map_err(words)?;
+                self.in_hand.digests.insert(block.slot, digests);
+            }
+            dirty.extend(hashed.dirty);
+            zero.extend(hashed.zero);
+        }
+        let known = self.all.iter().filter(|(_, one)| owners.contains(&one.owner));
+        for (name, one) in known {
+            self.in_hand.blocks.push((*name, one.id, one.bank));
+            let uuid = self.banks[one.bank].device.uuid;
+            taken.blocks.push(Block { name: *name, bytes: one.bytes, owner: one.owner, uuid });
+        }
+        taken.dirty = runs(dirty);
+        taken.zero = runs(zero);
+        taken.digests = digest_pages(&taken.blocks);
+        Ok(taken)
+    }
+
+    /// Copies what has changed to where it can be read later.
+    fn gather(&self, number: usize, hashed: &Hashed) -> Result<(Cache, Option<Buffer>), String> {
+        let bank = &self.banks[number];
+        let wanted = hashed.dirty.len() as u64 * CHUNK;
+        let (memory, capacity) = self.room(&bank.device, wanted);
+        let mut copies = Copies { bank, hashed: Some(hashed), cache: memory.as_ref() };
+        let cache = Cache::take(&hashed.dirty, capacity, &mut copies)?;
+        bank.device.finish().map_err(words)?;
+        Ok((cache, memory))
+    }
+
+    /// Memory for a cache: as much as the budget and the device allow, up to what is wanted.
+    fn room(&self, device: &Rc<Device>, wanted: u64) -> (Option<Buffer>, u64) {
+        let segment = SEGMENT as u64 * CHUNK;
+        let (free, all) = device.memory().unwrap_or((0, 0));
+        let budget = match self.budget {
+            CowLimit::Share(percent) => all / 100 * u64::from(percent),
+            CowLimit::Bytes(bytes) => bytes,
+            CowLimit::Unlimited => u64::MAX,
+        };
+        // The program's next allocation should not have to wait for the cache to give way.
+        let mut bytes = wanted.next_multiple_of(segment).min(budget).min(free.saturating_sub(all / 32));
+        bytes -= bytes % segment;
+        while bytes > 0 {
+            if let Ok(memory) = Buffer::new(device, bytes) {
+                return (Some(memory), bytes);
+            }
+            bytes = bytes / 2 / segment * segment;
+        }
+        (None, 0)
+    }
+
+    /// What was taken of these addresses; all of them have to be.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn read(&self, (start, len): Run, into: &mut Vec<u8>) -> Result<(), String> {
+        into.clear();
+        into.resize(usize::try_from(len).map_err(|_| "too much")?, 0);
+        if start >= DIGESTS {
+            self.read_digests(start - DIGESTS, into);
+            return Ok(());
+        }
+        let (mut at, mut rest) = (start, into.as_mut_slice());
+        while !rest.is_empty() {
+            let (slot, skip) = (at / CHUNK, (at % CHUNK) as usize);
+            let here = rest.len().min(CHUNK as usize - skip);
+            let (now, later) = rest.split_at_mut(here);
+            let mut found = false;
+            for (bank, (cache, memory)) in &self.in_hand.caches {
+                let bank = &self.banks[*bank];
+                let mut copies = Copies { bank, hashed: None, cache: memory.as_ref() };
+                found = found || cache.read(slot, skip, now, &mut copies)?;
+            }
+            if !found {
+                return Err(format!("chunk {slot} of device memory was not taken for the image"));
+            }
+            at += here as u64;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn read_digests(&self, start: u64, into: &mut [u8]) {
+        let end = start + into.len() as u64;
+        for (name, digests) in &self.in_hand.digests {
+            let from = name * Digest::BYTES;
+            let (first, last) = (from.max(start), (from + digests.len() as u64).min(end));
+            if first < last {
+                let range = |base: u64| (first - base) as usize..(last - base) as usize;
+                into[range(start)].copy_from_slice(&digests[range(from)]);
+            }
+        }
+    }
+
+    /// The image has these.
+    pub fn stored(&mut self, runs: &[Run]) {
+        for &(start, len) in runs.iter().filter(|(start, _)| *start < DIGESTS) {
+            let (mut at, end) = (start, start.saturating_add(len));
+            while at < end {
+                let here = (CHUNK - at % CHUNK).min(end - at);
+                for (bank, (cache, memory)) in &mut self.in_hand.caches {
+                    let bank = &self.banks[*bank];
+                    let mut copies = Copies { bank, hashed: None, cache: memory.as_ref() };
+                    // What is stored is not copied.
+                    let _ = cache.stored(at / CHUNK, here, &mut copies);
+                }
+                at += here;
+            }
+        }
+    }
+
+    /// The image is committed, or has failed.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn over(&mut self, committed: bool) -> Result<(), String> {
+        let InHand { blocks, .. } = std::mem::take(&mut self.in_hand);
+        for (name, id, bank) in blocks.into_iter().filter(|_| committed) {
+            // One that was made since then in its place has nothing to do with the image.
+            if let Some(one) = self.all.get(&name).filter(|one| one.id == id) {
+                self.banks[bank].committed(name, one.bytes / CHUNK).map_err(words)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// See [`super::messages::Question::Key`].
+    pub fn set_key(&mut self, key: [u8; 16]) {
+        self.key = key;
+    }
+
+    /// Makes memory that an image has, filled with zeros.
+    ///
+    /// # Errors
+    /// There is no such device, or no memory; in words.
+    pub fn remake(&mut self, block: &Block) -> Result<(), String> {
+        let Block { name, bytes, owner, uuid } = *block;
+        let whole = bytes > 0 && bytes.is_multiple_of(UNIT);
+        if !whole || !self.slots.take_at(name, bytes / CHUNK) {
+            return Err(format!("the image has a block of device memory that cannot be: {block:?}"));
+        }
+        self.make_at(name, owner, bytes, uuid).map_err(|denied| match denied {
+            Denied::Code(code) => {
+                let words = holdfast_sys::cuda::describe(code);
+                format!("there is no room for {bytes} bytes of device memory: {words}")
+            }
+            _ => format!("there is no device {}", holdfast_image::cuda::uuid(&uuid)),
+        })?;
+        let one = &self.all[&name];
+        let device = &self.banks[one.bank].device;
+        device.set(one.at, 0, bytes).and_then(|()| device.finish()).map_err(words)
+    }
+
+    /// Content of an image.
+    ///
+    /// # Errors
+    /// There is nothing at these addresses; in words.
+    pub fn fill(&mut self, start: u64, bytes: &[u8]) -> Result<(), String> {
+        if start >= DIGESTS {
+            return self.fill_digests((start - DIGESTS) / Digest::BYTES, bytes);
+        }
+        let (slot, end) = (start / CHUNK, start.saturating_add(bytes.len() as u64));
+        let found = self.all.range(..=slot).next_back();
+        let found = found.filter(|(name, one)| end <= *name * CHUNK + one.bytes);
+        let (name, one) = found.ok_or_else(|| format!("the image has pages at {start:#x} of no block"))?;
+        self.banks[one.bank].device.to_device(one.at + (start - name * CHUNK), bytes).map_err(words)
+    }
+
+    /// Those of the blocks that were made: a page has those of others, too.
+    fn fill_digests(&mut self, slot: u64, bytes: &[u8]) -> Result<(), String> {
+        let end = slot + bytes.len() as u64 / Digest::BYTES;
+        for (name, one) in &self.all {
+            let (first, last) = ((*name).max(slot), (name + one.bytes / CHUNK).min(end));
+            if first < last {
+                let at = |slot_of: u64| ((slot_of - slot) * Digest::BYTES) as usize;
+                self.banks[one.bank].set_digests(first, &bytes[at(first)..at(last)]).map_err(words)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all has the digests that were filled in.
+    ///
+    /// # Errors
+    /// It has not; in words.
+    pub fn check(&mut self) -> Result<(), String> {
+        for (number, bank) in self.banks.iter().enumerate() {
+            let own = self.all.iter().filter(|(_, one)| one.bank == number);
+            let placed = |(name, one): (&u64, &Owned)| Placed { at: one.at, bytes: one.bytes, slot: *name };
+            let placed: Vec<Placed> = own.map(placed).collect();
+            if placed.is_empty() {
+                continue;
+            }
+            let hashed = bank.changed(Keys::new(self.key), &placed).map_err(words)?;
+            let wrong = hashed.dirty.len() + hashed.zero.len();
+            if let Some(slot) = hashed.dirty.iter().chain(&hashed.zero).min() {
+                return Err(format!(
+                    "{wrong} chunks of device memory are not what their digests in the image say, the first of them \
+                     chunk {slot}: the image is damaged, use an older one"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Slots, ascending by device, as runs of addresses.
+fn runs(mut slots: Vec<u64>) -> Vec<Run> {
+    slots.sort_unstable();
+    let mut all: Vec<Run> = Vec::new();
+    for slot in slots {
+        let start = slot * CHUNK;
+        match all.last_mut() {
+            Some((first, len)) if *first + *len == start => *len += CHUNK,
+            _ => all.push((start, CHUNK)),
+        }
+    }
+    all
+}
+
+/// The pages with the digests of these blocks.
+fn digest_pages(blocks: &[Block]) -> Vec<Run> {
+    let pages = blocks.iter().flat_map(|block| {
+        let last = block.name + block.bytes / CHUNK;
+        block.name / SLOTS_OF_PAGE..last.div_ceil(SLOTS_OF_PAGE)
+    });
+    let pages: BTreeSet<u64> = pages.collect();
+    let mut all: Vec<Run> = Vec::new();
+    for page in pages {
+        let start = DIGESTS + page * PAGE_SIZE;
+        match all.last_mut() {
+            Some((first, len)) if *first + *len == start => *len += PAGE_SIZE,
+            _ => all.push((start, PAGE_SIZE)),
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_and_digests_are_runs_of_addresses() {
+        assert_eq!(runs(vec![40, 41, 33]), [(33 * CHUNK, CHUNK), (40 * CHUNK, 2 * CHUNK)]);
+        let block = |name, bytes| Block { name, bytes, owner: 1, uuid: [0; 16] };
+        let pages = digest_pages(&[block(32, UNIT), block(64, 16 * UNIT), block(1024, UNIT)]);
+        assert_eq!(pages, [(DIGESTS, 3 * PAGE_SIZE), (DIGESTS + 4 * PAGE_SIZE, PAGE_SIZE)]);
+    }
+}

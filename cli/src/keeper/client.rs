@@ -1,0 +1,233 @@
+//! An agent's end of its keeper ([`super::process`]): started when it is to be used, asked with a deadline.
+//!
+//! Used by the checkpoint thread, by flush workers ([`Keeper::read`]), and by a restart. What must hold: one question
+//! at a time; a keeper that has not answered in time, or has ended, is asked nothing more, and every question fails
+//! then. Fails by: words.
+
+use super::messages::{Answer, Block, MOST, Question, RING, Run, Taken};
+use crate::cuda::messages;
+use crate::front::launch::{c_string, helper_environment};
+use crate::settings::Cow;
+use holdfast_sys::{fd, poll, spawn::Start};
+use parking_lot::Mutex;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a keeper may take for one thing: loading a driver takes seconds, and so may filling a device.
+const DEADLINE: Duration = Duration::from_secs(120);
+/// There is none any more.
+const LOST: &str =
+    "the keeper has ended, and without it no image can be made of the program: restart the last one";
+
+/// See the head of the file.
+pub struct Keeper {
+    /// `None`: it is lost.
+    socket: Mutex<Option<OwnedFd>>,
+    ring: File,
+    /// What the image has, to be told when there is enough of it.
+    stored: Mutex<Vec<Run>>,
+}
+
+impl Keeper {
+    /// Starts one that listens at this path. `log`: its standard error.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn start(socket: &Path, cache: Cow, log: OwnedFd) -> Result<Keeper, String> {
+        let (ours, ring) =
+            launch(socket, cache, log).map_err(|error| format!("starting a keeper: {error}"))?;
+        let keeper = Keeper { socket: Mutex::new(Some(ours)), ring, stored: Mutex::default() };
+        keeper.wait().map_err(|why| format!("starting a keeper: {why}"))?;
+        Ok(keeper)
+    }
+
+    fn wait(&self) -> Result<(), String> {
+        let mut socket = self.socket.lock();
+        receive(&mut socket).map(drop)
+    }
+
+    fn ask(&self, question: &Question) -> Result<(), String> {
+        self.ask_for(question).map(drop)
+    }
+
+    /// The same, with what comes along.
+    fn ask_for(&self, question: &Question) -> Result<Option<OwnedFd>, String> {
+        let mut socket = self.socket.lock();
+        ask(&mut socket, question)
+    }
+
+    /// Has it load a driver.
+    ///
+    /// # Errors
+    /// It cannot.
+    pub fn load(&self, library: &Path) -> Result<(), String> {
+        self.ask(&Question::Load { library: library.to_owned() })
+    }
+
+    /// See [`Question::Take`].
+    ///
+    /// # Errors
+    /// Nothing is taken.
+    pub fn take(&self, owners: &[i32], whole: bool) -> Result<Taken, String> {
+        self.stored.lock().clear();
+        let file = self.ask_for(&Question::Take { owners: owners.to_vec(), whole })?;
+        let mut text = Vec::new();
+        let mut file = File::from(file.ok_or("the keeper has not said what it has taken")?);
+        file.read_to_end(&mut text).map_err(|error| format!("reading what the keeper has taken: {error}"))?;
+        serde_json::from_slice(&text).map_err(|error| format!("what the keeper has taken: {error}"))
+    }
+
+    /// Reads what was taken.
+    ///
+    /// # Errors
+    /// The keeper does not have it.
+    pub fn read(&self, start: u64, buffer: &mut [u8]) -> Result<(), String> {
+        let mut at = start;
+        for piece in buffer.chunks_mut(RING as usize) {
+            // The ring is the question's until it is read.
+            let mut socket = self.socket.lock();
+            ask(&mut socket, &Question::Read { run: (at, piece.len() as u64) })?;
+            self.ring.read_exact_at(piece, 0).map_err(|error| format!("reading the ring: {error}"))?;
+            drop(socket);
+            at += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// The image has these.
+    pub fn stored(&self, run: Run) {
+        let mut stored = self.stored.lock();
+        stored.push(run);
+        if stored.len() >= MOST {
+            let runs = std::mem::take(&mut *stored);
+            drop(stored);
+            if let Some(socket) = self.socket.lock().as_ref() {
+                // One that is lost has nothing to give up.
+                let _ = messages::send(socket.as_fd(), &Question::Stored { runs });
+            }
+        }
+    }
+
+    /// The image is committed, or has failed.
+    ///
+    /// # Errors
+    /// The keeper is lost.
+    pub fn over(&self, committed: bool) -> Result<(), String> {
+        self.stored.lock().clear();
+        self.ask(&Question::Over { committed })
+    }
+
+    /// After a restart: makes what an image has.
+    ///
+    /// # Errors
+    /// There is no such device, or no memory.
+    pub fn remake(&self, key: [u8; 16], blocks: &[Block]) -> Result<(), String> {
+        self.ask(&Question::Key { key })?;
+        blocks.chunks(MOST).try_for_each(|some| self.ask(&Question::Remake { blocks: some.to_vec() }))
+    }
+
+    /// Brings pages of the image there.
+    ///
+    /// # Errors
+    /// They belong to nothing that was made.
+    pub fn fill(&self, pieces: &[(u64, &[u8])]) -> Result<(), String> {
+        let (mut rest, mut taken) = (pieces.iter().copied(), None);
+        loop {
+            let mut socket = self.socket.lock();
+            let (mut runs, mut offset) = (Vec::new(), 0_u64);
+            while let Some((start, bytes)) = taken.take().or_else(|| rest.next()) {
+                let room = (RING - offset) as usize;
+                let (now, later) = bytes.split_at(bytes.len().min(room));
+                if !now.is_empty() {
+                    self.ring
+                        .write_all_at(now, offset)
+                        .map_err(|error| format!("writing the ring: {error}"))?;
+                    runs.push((start, now.len() as u64));
+                    offset += now.len() as u64;
+                }
+                if !later.is_empty() {
+                    taken = Some((start + now.len() as u64, later));
+                    break;
+                }
+                if runs.len() >= MOST {
+                    break;
+                }
+            }
+            if runs.is_empty() {
+                return Ok(());
+            }
+            ask(&mut socket, &Question::Fill { runs })?;
+        }
+    }
+
+    /// Compares all that was remade with the digests that were filled in.
+    ///
+    /// # Errors
+    /// It is something else.
+    pub fn check(&self) -> Result<(), String> {
+        self.ask(&Question::Check)
+    }
+}
+
+fn ask(socket: &mut Option<OwnedFd>, question: &Question) -> Result<Option<OwnedFd>, String> {
+    let open = socket.as_ref().ok_or(LOST)?;
+    if messages::send(open.as_fd(), question).is_err() {
+        *socket = None;
+        return Err(LOST.into());
+    }
+    receive(socket)
+}
+
+fn receive(socket: &mut Option<OwnedFd>) -> Result<Option<OwnedFd>, String> {
+    let open = socket.take().ok_or(LOST)?;
+    let end = Instant::now() + DEADLINE;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        match poll::readable(&[open.as_fd()], Some(left)) {
+            Ok(ready) if ready == [true] => break,
+            _ if Instant::now() >= end => return Err(format!("the keeper has not answered in {DEADLINE:?}")),
+            _ => {}
+        }
+    }
+    let mut buffer = [0; 4096];
+    let (len, along) = match fd::receive_with(open.as_fd(), &mut buffer, 0) {
+        Ok((0, _)) | Err(_) => return Err(LOST.into()),
+        Ok(received) => received,
+    };
+    let answer =
+        serde_json::from_slice(&buffer[..len]).map_err(|error| format!("the keeper's answer: {error}"))?;
+    *socket = Some(open);
+    match answer {
+        Answer::Done => Ok(along),
+        Answer::Failed { why } => Err(why),
+    }
+}
+
+fn launch(socket: &Path, cache: Cow, log: OwnedFd) -> io::Result<(OwnedFd, File)> {
+    let other = |failure: crate::exit::Failure| io::Error::other(failure.message);
+    let (ours, theirs) = fd::socketpair(libc::SOCK_SEQPACKET)?;
+    let ring = File::from(fd::memfd(c"holdfast-ring")?);
+    ring.set_len(RING)?;
+    let cache = cache.to_string();
+    let words = ["holdfast", "__keeper", "--agent", "3", "--ring", "4", "--gpu-cache", &cache, "--socket"];
+    let words = words.map(OsStr::new).into_iter().chain([socket.as_os_str()]);
+    let null: OwnedFd = File::options().read(true).write(true).open("/dev/null")?.into();
+    let start = Start {
+        path: c_string(std::env::current_exe()?.as_os_str()).map_err(other)?,
+        arguments: words.map(c_string).collect::<Result<_, _>>().map_err(other)?,
+        environment: helper_environment().map_err(other)?,
+        mask: 0,
+        ignored: vec![(libc::SIGPIPE, false), (libc::SIGCHLD, false)],
+        closed: Vec::new(),
+        descriptors: vec![null, log.try_clone()?, log, theirs, ring.try_clone()?.into()],
+        detached: true,
+    };
+    start.spawn()?;
+    drop(start);
+    Ok((ours, ring))
+}

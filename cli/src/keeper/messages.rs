@@ -1,0 +1,89 @@
+//! What an agent asks of its keeper, and the answers: one JSON message each over a socketpair (SOCK_SEQPACKET), as
+//! with the caller of the driver ([`crate::cuda::messages`], which sends and receives them); page contents go through
+//! a file of memory that both have, the ring.
+//!
+//! What must hold: one answer to each question, in their order, but for [`Question::Stored`], which has none.
+
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Bytes of the ring: most that one question moves.
+pub const RING: u64 = 8 << 20;
+/// Most runs or blocks in a message.
+pub const MOST: usize = 500;
+
+/// Memory that the keeper has.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Block {
+    /// Its name: its first slot.
+    pub name: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// The process whose it is.
+    pub owner: i32,
+    /// Of the device.
+    pub uuid: [u8; 16],
+}
+
+/// Addresses of the space of devices: first one, and how many bytes.
+pub type Run = (u64, u64);
+
+/// What the keeper is to do.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Question {
+    /// Load this driver, if none is loaded yet.
+    Load { library: PathBuf },
+    /// Hash what these processes have, and take what is not as in the last image; `whole`: all of it. They must have
+    /// nothing under way on their devices, and nothing may begin until the answer. The answer comes with a file that
+    /// has a [`Taken`].
+    Take { owners: Vec<i32>, whole: bool },
+    /// Put what was taken of these addresses into the ring.
+    Read { run: Run },
+    /// The image has these.
+    Stored { runs: Vec<Run> },
+    /// The image is committed, or has failed: what was taken is given up.
+    Over { committed: bool },
+    /// After a restart: the key of the digests.
+    Key { key: [u8; 16] },
+    /// After a restart: make these, filled with zeros.
+    Remake { blocks: Vec<Block> },
+    /// The ring has the content of these addresses, one behind the other.
+    Fill { runs: Vec<Run> },
+    /// Compare all that was remade with the digests that were filled in.
+    Check,
+}
+
+/// What it says.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Answer {
+    /// Done.
+    Done,
+    /// Not done; in words.
+    Failed {
+        /// Why.
+        why: String,
+    },
+}
+
+/// What was taken.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Taken {
+    /// All blocks, ascending by name.
+    pub blocks: Vec<Block>,
+    /// What has changed and is not zero, ascending.
+    pub dirty: Vec<Run>,
+    /// What has become zero, ascending.
+    pub zero: Vec<Run>,
+    /// Where digests are, ascending, in whole pages.
+    pub digests: Vec<Run>,
+    /// Key of the digests.
+    pub key: [u8; 16],
+    /// Nanoseconds for hashing and listing.
+    pub hash_ns: u64,
+    /// Nanoseconds for copies into the cache, and past it.
+    pub gather_ns: u64,
+    /// Bytes of the cache.
+    pub cache_bytes: u64,
+    /// Bytes that went to the host, as the cache was full.
+    pub spilled_bytes: u64,
+}

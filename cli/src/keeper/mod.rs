@@ -1,0 +1,19 @@
+//! Device memory that a process of its own keeps for the programs of a job (docs/cuda.md, "A keeper").
+//!
+//! The driver's checkpoint brings to the host all that a process has on devices. What a keeper has it does not: the
+//! program maps it, lets go of it for the checkpoint, and maps it again, and no byte of it moves meanwhile. What has
+//! changed since the last image is copied on the device, into the GPU cache, and from there into the image while the
+//! program runs.
+//!
+//! * [`process`]: `holdfast __keeper`, the process.
+//! * [`client`]: the agent's end of it; [`messages`]: what they say to each other.
+//! * [`blocks`]: the memory, and what a checkpoint and a restart do with it; [`bank`]: on one device; [`cache`]: the
+//!   GPU cache, as `tiers/policy` has it; [`slots`]: numbers of chunks.
+
+pub mod bank;
+pub mod blocks;
+pub mod cache;
+pub mod client;
+pub mod messages;
+pub mod process;
+pub mod slots;

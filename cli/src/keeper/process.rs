@@ -1,0 +1,275 @@
+//! `holdfast __keeper`: the process that owns device memory for the programs of a job.
+//!
+//! Started by an agent ([`super::client`]). Two kinds of questions come to it: those of its agent, over the socket that
+//! it was started with, and those of programs, each over a connection of its own to a socket beside the agent's, which
+//! only the user's own processes and root may use ([`holdfast_abi::KeeperQuestion`]). It does one thing at a time. What
+//! must hold: memory lasts until its process gives it up or ends, whatever becomes of the agent: a program whose agent
+//! has died gets back what it has here. Without an agent and without memory it ends. Fails by: words to the agent, and
+//! codes to programs, which go on with memory of the driver's.
+
+use super::blocks::{Blocks, Denied};
+use super::messages::{Answer, Question, RING, Taken};
+use crate::args::KeeperArgs;
+use crate::cuda::{caller, messages};
+use crate::exit::{Exit, Failure};
+use holdfast_abi::{KeeperAnswer, KeeperQuestion};
+use holdfast_process::cuda::uses;
+use holdfast_sys::{attributes, clone, fd, poll, scm, signals, unix_socket};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::time::Duration;
+
+/// How long a program may take to say what it wants, once it is connected.
+const PATIENCE: Duration = Duration::from_millis(250);
+
+/// See the head of the file.
+struct Keeper {
+    agent: Option<OwnedFd>,
+    listener: OwnedFd,
+    ring: File,
+    blocks: Blocks,
+    /// Processes that own something, each with a descriptor that tells its end.
+    owners: BTreeMap<i32, OwnedFd>,
+    /// A driver that cannot be used is told of once.
+    told: bool,
+}
+
+/// Answers until nobody needs it.
+///
+/// # Errors
+/// It cannot begin.
+pub fn run(args: &KeeperArgs) -> Result<(), Failure> {
+    let inherited =
+        |number| fd::inherited(number).map_err(|error| Failure::system("taking over a socket", &error));
+    let (agent, ring) = (inherited(args.agent)?, File::from(inherited(args.ring)?));
+    attributes::leave_no_core();
+    for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
+        signals::set_ignored(signal, true);
+    }
+    // One that died has left it.
+    let _ = fs::remove_file(&args.socket);
+    let failed =
+        |error: io::Error| Failure::system(format_args!("listening at {}", args.socket.display()), &error);
+    let listener = unix_socket::listen(&args.socket).map_err(failed)?;
+    fs::set_permissions(&args.socket, fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    let own = fs::metadata(&args.socket).map(|is| (is.dev(), is.ino())).ok();
+    let mut key = [0; 16];
+    let random = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut key));
+    random.map_err(|error| Failure::system("reading random bytes", &error))?;
+    let blocks = Blocks::new(key, args.gpu_cache.0);
+    messages::send(agent.as_fd(), &Answer::Done)
+        .map_err(|error| Failure::system("telling the agent", &error))?;
+    let mut keeper =
+        Keeper { agent: Some(agent), listener, ring, blocks, owners: BTreeMap::new(), told: false };
+    let served = keeper.serve();
+    // Another keeper of the job may have taken the place.
+    if fs::metadata(&args.socket).map(|is| (is.dev(), is.ino())).ok() == own {
+        let _ = fs::remove_file(&args.socket);
+    }
+    served.map_err(|error| Failure::new(Exit::Internal, format!("keeping device memory: {error}")))
+}
+
+impl Keeper {
+    fn serve(&mut self) -> io::Result<()> {
+        while self.agent.is_some() || !self.blocks.is_empty() {
+            let ends: Vec<i32> = self.owners.keys().copied().collect();
+            let agent = self.agent.as_ref().map(AsFd::as_fd);
+            let mut all: Vec<BorrowedFd<'_>> = vec![self.listener.as_fd()];
+            all.extend(self.owners.values().map(AsFd::as_fd));
+            all.extend(agent);
+            let ready = poll::readable(&all, None)?;
+            let has_asked = self.agent.is_some() && ready.last() == Some(&true);
+            let ended: Vec<i32> =
+                ends.into_iter().zip(&ready[1..]).filter_map(|(pid, is)| is.then_some(pid)).collect();
+            for pid in ended {
+                self.owners.remove(&pid);
+                self.blocks.ended(pid);
+            }
+            if has_asked {
+                self.answer_agent();
+            }
+            if ready.first() == Some(&true) {
+                self.answer_program();
+            }
+        }
+        Ok(())
+    }
+
+    /// An agent that has ended, or says what is no question, is gone.
+    fn answer_agent(&mut self) {
+        let Some(agent) = self.agent.take() else { return };
+        let Ok(Some(question)) = messages::receive::<Question>(agent.as_fd()) else {
+            let _ = self.blocks.over(false);
+            return;
+        };
+        let sent = match question {
+            Question::Take { owners, whole } => {
+                let taken = self.blocks.take(&owners, whole).and_then(|taken| {
+                    described(&taken).map_err(|error| format!("describing what was taken: {error}"))
+                });
+                match taken {
+                    Ok(file) => {
+                        let text = serde_json::to_vec(&Answer::Done).unwrap_or_default();
+                        scm::send_many(agent.as_fd(), &text, &[file.as_fd()])
+                    }
+                    Err(why) => messages::send(agent.as_fd(), &Answer::Failed { why }),
+                }
+            }
+            Question::Stored { runs } => {
+                self.blocks.stored(&runs);
+                Ok(())
+            }
+            question => {
+                let answer = match self.answer(question) {
+                    Ok(()) => Answer::Done,
+                    Err(why) => Answer::Failed { why },
+                };
+                messages::send(agent.as_fd(), &answer)
+            }
+        };
+        if sent.is_ok() {
+            self.agent = Some(agent);
+        }
+    }
+
+    fn answer(&mut self, question: Question) -> Result<(), String> {
+        match question {
+            Question::Load { library } => self.load(&library),
+            Question::Read { run } => {
+                if run.1 > RING {
+                    return Err("more was asked for than the ring has room for".into());
+                }
+                let mut bytes = Vec::new();
+                self.blocks.read(run, &mut bytes)?;
+                self.ring.write_all_at(&bytes, 0).map_err(|error| format!("writing the ring: {error}"))
+            }
+            Question::Over { committed } => self.blocks.over(committed),
+            Question::Key { key } => {
+                self.blocks.set_key(key);
+                Ok(())
+            }
+            Question::Remake { blocks } => blocks.iter().try_for_each(|block| {
+                self.watch(block.owner).map_err(|error| format!("process {}: {error}", block.owner))?;
+                self.blocks.remake(block)
+            }),
+            Question::Fill { runs } => self.fill(&runs),
+            Question::Check => self.blocks.check(),
+            Question::Take { .. } | Question::Stored { .. } => Ok(()),
+        }
+    }
+
+    fn fill(&mut self, runs: &[(u64, u64)]) -> Result<(), String> {
+        let mut offset = 0_u64;
+        let mut bytes = Vec::new();
+        for &(start, len) in runs {
+            if len > RING || offset > RING - len {
+                return Err("more is to be filled than the ring has room for".into());
+            }
+            bytes.resize(usize::try_from(len).unwrap_or(0), 0);
+            self.ring
+                .read_exact_at(&mut bytes, offset)
+                .map_err(|error| format!("reading the ring: {error}"))?;
+            self.blocks.fill(start, &bytes)?;
+            offset += len;
+        }
+        Ok(())
+    }
+
+    fn load(&mut self, library: &Path) -> Result<(), String> {
+        if self.blocks.is_loaded() {
+            return Ok(());
+        }
+        if library.is_absolute() {
+            caller::trust(library)?;
+        }
+        self.blocks.load(library)
+    }
+
+    /// Takes note of a process, to be told of its end.
+    fn watch(&mut self, pid: i32) -> io::Result<()> {
+        if let Entry::Vacant(place) = self.owners.entry(pid) {
+            place.insert(clone::pidfd_open(pid)?);
+        }
+        Ok(())
+    }
+
+    /// One connection: one question, one answer.
+    fn answer_program(&mut self) {
+        let Ok(connection) = unix_socket::accept(self.listener.as_fd()) else { return };
+        let Ok(peer) = unix_socket::peer(connection.as_fd()) else { return };
+        let trusted = peer.uid == 0 || peer.uid == unix_socket::effective_user();
+        if !trusted || peer.pid <= 0 {
+            return;
+        }
+        let asked = poll::readable(&[connection.as_fd()], Some(PATIENCE)).is_ok_and(|ready| ready == [true]);
+        let mut bytes = [0; KeeperQuestion::LEN + 1];
+        let len = if asked { fd::receive(connection.as_fd(), &mut bytes, 0).unwrap_or(0) } else { 0 };
+        let Some(question) = KeeperQuestion::from_bytes(&bytes[..len]) else { return };
+        let (answer, file) = self.ask(peer.pid, question);
+        let along: Vec<BorrowedFd<'_>> = file.iter().map(AsFd::as_fd).collect();
+        let sent = if along.is_empty() {
+            fd::send(connection.as_fd(), &answer.to_bytes(), libc::MSG_NOSIGNAL).map(drop)
+        } else {
+            scm::send_many(connection.as_fd(), &answer.to_bytes(), &along)
+        };
+        if sent.is_err() && question.act == KeeperQuestion::MAKE && answer.result == 0 {
+            // Nobody knows its name.
+            let _ = self.blocks.drop_one(peer.pid, answer.name);
+        }
+    }
+
+    fn ask(&mut self, pid: i32, question: KeeperQuestion) -> (KeeperAnswer, Option<OwnedFd>) {
+        let done = match question.act {
+            KeeperQuestion::MAKE => self.make(pid, &question),
+            KeeperQuestion::OPEN => {
+                self.blocks.open(pid, question.name).map(|file| (question.name, Some(file)))
+            }
+            KeeperQuestion::DROP => self.blocks.drop_one(pid, question.name).map(|()| (question.name, None)),
+            KeeperQuestion::YIELD => self.blocks.give_way().map(|()| (0, None)).map_err(|_| Denied::Device),
+            _ => Err(Denied::Name),
+        };
+        let (result, name, file) = match done {
+            Ok((name, file)) => (0, name, file),
+            Err(Denied::Code(code)) => (u64::from(code.cast_unsigned()), 0, None),
+            Err(Denied::Name) => (KeeperAnswer::REFUSED_NAME, 0, None),
+            Err(Denied::Device) => (KeeperAnswer::REFUSED_DEVICE, 0, None),
+        };
+        (KeeperAnswer { magic: KeeperQuestion::MAGIC, result, name, bytes: question.bytes }, file)
+    }
+
+    fn make(&mut self, pid: i32, question: &KeeperQuestion) -> Result<(u64, Option<OwnedFd>), Denied> {
+        if !self.blocks.is_loaded()
+            && let Err(why) = self.load_that_of(pid)
+        {
+            if !std::mem::replace(&mut self.told, true) {
+                crate::report::note(&format!("no device memory is kept outside of the program: {why}"));
+            }
+            return Err(Denied::Device);
+        }
+        self.watch(pid).map_err(|_| Denied::Device)?;
+        let [low, high] = question.uuid;
+        let uuid = (u128::from(high) << 64 | u128::from(low)).to_le_bytes();
+        let (name, file) = self.blocks.make(pid, question.bytes, uuid)?;
+        Ok((name, Some(file)))
+    }
+
+    /// The driver is the one that the first program has mapped.
+    fn load_that_of(&mut self, pid: i32) -> Result<(), String> {
+        let found = uses::among(&[pid]).pop();
+        let found = found.ok_or_else(|| format!("process {pid} uses no CUDA driver"))?;
+        self.load(&found.library.path)
+    }
+}
+
+/// What was taken, in a file of memory.
+fn described(taken: &Taken) -> io::Result<File> {
+    let mut file = File::from(fd::memfd(c"holdfast-taken")?);
+    file.write_all(&serde_json::to_vec(taken)?)?;
+    file.rewind()?;
+    Ok(file)
+}

@@ -1,0 +1,138 @@
+//! Device memory that a keeper has (HOLDFAST_CUDA_DATA=keeper), on the stand-in driver: it is in the image, and as much
+//! of it as kernels have written; a restart has it again; it outlives the agent; what is damaged is noticed before the
+//! program runs on.
+
+use anyhow::{Context, Result, ensure};
+use holdfast_tests::processes;
+use holdfast_tests::restart_chain::kill_all;
+use holdfast_tests::sandbox::{Bed, Ended, PATIENCE, User, each_user, shell_code, wait};
+use serde_json::Value;
+use std::process::{Child, Command};
+
+const JOB: &str = "k";
+/// Steps of the program, MiB of its memory, chunks of 64 KiB that each step writes to.
+const WORDS: [&str; 3] = ["30", "2", "3"];
+const CHUNK: u64 = 64 << 10;
+
+fn with_keeper<'a>(bed: &Bed, command: &'a mut Command) -> Result<&'a mut Command> {
+    let driver = bed.kit().stand_in()?;
+    // A cache with room for nothing: all that has changed goes to the host.
+    let cache = if bed.user() == User::Root { "50%" } else { "0" };
+    command.env("LD_LIBRARY_PATH", driver).env("STAND_IN_SEED", "7");
+    Ok(command.env("HOLDFAST_CUDA_DATA", "keeper").env("HOLDFAST_GPU_CACHE", cache))
+}
+
+fn say(bed: &Bed, arguments: &[&str]) -> Result<Ended> {
+    let mut command = bed.holdfast(arguments);
+    with_keeper(bed, &mut command)?;
+    bed.output(command, PATIENCE)
+}
+
+/// What the program says where nothing happens to it.
+fn undisturbed(bed: &Bed) -> Result<String> {
+    let mut command = bed.command(&bed.kit().cuda_program("touches"));
+    command.args(WORDS).env("LD_LIBRARY_PATH", bed.kit().stand_in()?);
+    Ok(bed.output(command, PATIENCE)?.success()?.stdout)
+}
+
+fn start(bed: &Bed, variables: &[(&str, &str)]) -> Result<(Child, i32)> {
+    let program = bed.kit().cuda_program("touches").to_string_lossy().into_owned();
+    let words: Vec<&str> = [program.as_str()].into_iter().chain(WORDS).collect();
+    let mut command = bed.staying_command(JOB, &[], &words)?;
+    let mut front = with_keeper(bed, &mut command)?.envs(variables.iter().copied()).spawn()?;
+    let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("err"))?;
+    lines(bed, 2)?;
+    Ok((front, pid))
+}
+
+fn restart(bed: &Bed) -> Result<(Child, i32)> {
+    let mut command = bed.restart_command(JOB, &[])?;
+    let mut front = with_keeper(bed, &mut command)?.spawn()?;
+    let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("restart.err"))?;
+    Ok((front, pid))
+}
+
+/// Waits for so many more lines of the program.
+fn lines(bed: &Bed, more: usize) -> Result<()> {
+    let count = || bed.text("out").lines().count();
+    let before = count();
+    bed.until("more lines", PATIENCE, || count() >= before + more || bed.text("out").contains("PASS"))
+}
+
+fn ends_well(bed: &Bed, front: &mut Child) -> Result<()> {
+    bed.may_end()?;
+    let code = shell_code(wait(front, PATIENCE)?);
+    let (out, expected) = (bed.text("out"), undisturbed(bed)?);
+    ensure!(code == 0 && out == expected, "status {code}: {out}{}", bed.text("restart.err"));
+    bed.check_clean(JOB)
+}
+
+fn stop(bed: &Bed) -> Result<Value> {
+    Ok(bed.show(JOB)?["stop"]["cuda"].clone())
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or(0)
+}
+
+/// The newest image has what was written since `lines` lines, and not much more.
+fn is_small(bed: &Bed, lines: usize) -> Result<()> {
+    let cuda = stop(bed)?;
+    let (data, dirty) = (number(&cuda["data_bytes"]), number(&cuda["dirty_bytes"]));
+    let written = bed.text("out").lines().count() - lines + 3;
+    ensure!(data >= 2 << 20 && dirty > 0, "{cuda}");
+    ensure!(dirty <= written as u64 * 3 * CHUNK, "{dirty} bytes, {written} steps: {cuda}");
+    Ok(())
+}
+
+#[test]
+fn is_in_images_and_back_again() {
+    each_user(|bed| {
+        let (mut front, pid) = start(bed, &[])?;
+        say(bed, &["checkpoint", JOB])?.success()?;
+        ensure!(number(&stop(bed)?["dirty_bytes"]) >= 2 << 20, "the first has all of it: {}", stop(bed)?);
+        let before = bed.text("out").lines().count();
+        // What the step of the first line has written may be in the image before.
+        lines(bed, 2)?;
+        say(bed, &["checkpoint", JOB])?.success()?;
+        is_small(bed, before)?;
+        kill_all(bed, pid, &mut front)?;
+        let (mut front, pid) = restart(bed)?;
+        let before = bed.text("out").lines().count();
+        lines(bed, 2)?;
+        say(bed, &["checkpoint", JOB])?.success()?;
+        // An increment after a restart is one.
+        is_small(bed, before)?;
+        kill_all(bed, pid, &mut front)?;
+        let (mut front, _) = restart(bed)?;
+        ends_well(bed, &mut front)
+    });
+}
+
+/// The keeper has what the program has let go of, whatever becomes of the agent.
+#[test]
+fn outlives_the_agent() {
+    each_user(|bed| {
+        let (mut front, _) = start(bed, &[("HOLDFAST_FAULT", "cuda-data-away")])?;
+        let ended = say(bed, &["checkpoint", JOB])?;
+        ensure!(ended.code() != 0, "the agent lives");
+        ends_well(bed, &mut front)
+    });
+}
+
+/// A program needs its keeper for images alone.
+#[test]
+fn a_keeper_that_is_gone_leaves_a_program_without_images() {
+    each_user(|bed| {
+        let (mut front, _) = start(bed, &[])?;
+        say(bed, &["checkpoint", JOB])?.success()?;
+        let is_keeper = |pid: &i32| processes::command_line(*pid).contains("__keeper");
+        let keeper = processes::of(bed.dir()).into_iter().find(is_keeper).context("the keeper")?;
+        processes::signal(keeper, "KILL");
+        bed.until("its end", PATIENCE, || processes::state(keeper).is_none_or(|state| state == 'Z'))?;
+        let failed = say(bed, &["checkpoint", JOB])?;
+        ensure!(failed.code() != 0 && failed.stderr.contains("the keeper has ended"), "{}", failed.stderr);
+        lines(bed, 1)?;
+        ends_well(bed, &mut front)
+    });
+}
