@@ -39,10 +39,10 @@ class Job:
         self.out = os.path.join(work, f"{self.name}.out")
         self.environment = dict(os.environ, HOLDFAST_STORE=os.path.join(work, "jobs"), HOLDFAST_CUDA_DATA=owner)
         self.front = None
-        self.start(["run", "--name", self.name, "--", *command])
+        self.start(["run", "--name", self.name, "--", *command], self.out)
 
-    def start(self, words):
-        with open(self.out, "ab") as out, open(self.out + ".err", "ab") as err:
+    def start(self, words, output):
+        with open(output, "ab") as out, open(self.out + ".err", "ab") as err:
             self.front = subprocess.Popen([self.holdfast, *words], stdin=subprocess.DEVNULL, stdout=out, stderr=err,
                                           env=self.environment, start_new_session=True)
 
@@ -75,7 +75,8 @@ class Job:
     def restart(self):
         begun = time.monotonic()
         before = self.lines()
-        self.start(["restart", self.name])
+        # What it had written after the checkpoint is cut off, which a restart does with no file of its own.
+        self.start(["restart", "--stdio", "keep", self.name], os.devnull)
         self.wait_for_lines(before + 1)
         return time.monotonic() - begun
 
