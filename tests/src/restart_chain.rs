@@ -222,13 +222,15 @@ fn checkpoint(bed: &Bed, front: &mut Child) -> Result<bool> {
         if ended.status.success() {
             return Ok(true);
         }
-        if front.try_wait()?.is_some() || ended.stderr.contains("the program has ended") {
+        let over =
+            ["the program has ended", "has just ended"].iter().any(|words| ended.stderr.contains(words));
+        if front.try_wait()?.is_some() || over {
             return Ok(false);
         }
         // The deadline of a stop may pass on a busy machine, and a program that was just started may not have loaded
         // the library yet: the answer is to ask again.
         ensure!(
-            (ended.stderr.contains("again") || ended.stderr.contains("(yet)")) && Instant::now() < end,
+            ended.stderr.contains("again") && Instant::now() < end,
             "checkpoint: status {}: {}",
             ended.code(),
             ended.stderr

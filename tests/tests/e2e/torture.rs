@@ -85,7 +85,7 @@ fn said(bed: &Bed) -> String {
 /// Failures of checkpoints in the agent's log that say more than that the machine was busy.
 fn no_strange_failures(bed: &Bed) -> Result<()> {
     let log = String::from_utf8_lossy(&fs::read(bed.job(JOB).join("agent.log"))?).into_owned();
-    let known = ["again", "the program has ended"];
+    let known = ["again", "the program has ended", "has just ended"];
     let strange =
         |line: &&str| line.contains("checkpoint failed") && !known.iter().any(|reason| line.contains(reason));
     match log.lines().find(strange) {
