@@ -199,26 +199,21 @@ pub fn connect(fd: c_int, address: &libc::sockaddr_un) -> Sys<()> {
 
 /// Bounds connect and send on `fd` (SO_SNDTIMEO; a unix connect honours it, net/unix/af_unix.c, unix_stream_connect).
 pub fn bound_sending(fd: c_int, timeout_ms: i64) -> Sys<()> {
-    let limit = libc::timeval { tv_sec: timeout_ms / 1000, tv_usec: timeout_ms % 1000 * 1000 };
-    let args = [
-        fd as usize,
-        libc::SOL_SOCKET as usize,
-        libc::SO_SNDTIMEO as usize,
-        (&raw const limit) as usize,
-        size_of::<libc::timeval>(),
-        0,
-    ];
-    // SAFETY: the kernel reads one timeval.
-    unsafe { checked(libc::SYS_setsockopt, args) }.map(drop)
+    bound(fd, libc::SO_SNDTIMEO, timeout_ms)
 }
 
 /// SO_RCVTIMEO: how long a receive may wait.
 pub fn bound_receiving(fd: c_int, timeout_ms: i64) -> Sys<()> {
+    bound(fd, libc::SO_RCVTIMEO, timeout_ms)
+}
+
+/// Sets an option of a socket that is a time.
+fn bound(fd: c_int, option: c_int, timeout_ms: i64) -> Sys<()> {
     let limit = libc::timeval { tv_sec: timeout_ms / 1000, tv_usec: timeout_ms % 1000 * 1000 };
     let args = [
         fd as usize,
         libc::SOL_SOCKET as usize,
-        libc::SO_RCVTIMEO as usize,
+        option as usize,
         (&raw const limit) as usize,
         size_of::<libc::timeval>(),
         0,

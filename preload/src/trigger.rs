@@ -13,7 +13,7 @@
 //! Installs handlers with sigaction(2); they are `extern "C"` functions of this library, which is never unloaded.
 #![allow(unsafe_code)]
 
-use crate::guard::hooks;
+use crate::guard::{hooks, signals};
 use crate::{agent, host, sys};
 use core::ffi::{CStr, c_int};
 use core::ptr;
@@ -97,17 +97,8 @@ pub unsafe extern "C" fn signal(number: c_int, handler: libc::sighandler_t) -> l
         // SAFETY: the caller's promise.
         return unsafe { hooks::real_signal(number, handler) };
     }
-    // SAFETY: struct sigaction is plain data, all zero is valid.
-    let (mut new, mut old): (libc::sigaction, libc::sigaction) = unsafe { core::mem::zeroed() };
-    new.sa_sigaction = handler;
-    new.sa_flags = libc::SA_RESTART;
-    // SAFETY: a set of this function.
-    unsafe { libc::sigaddset(&raw mut new.sa_mask, number) };
-    // SAFETY: the caller's handler.
-    match unsafe { sigaction(number, &raw const new, &raw mut old) } {
-        0 => old.sa_sigaction,
-        _ => libc::SIG_ERR,
-    }
+    // SAFETY: the caller's promise; the function is of this library.
+    unsafe { signals::signal_by(sigaction, number, handler) }
 }
 
 /// A signal number that can have a handler; 32 and 33 are the C library's own.

@@ -148,13 +148,17 @@ impl Mover {
             self.all().for_each(|(_, block)| each(block.offset.load(Relaxed), block.bytes.load(Relaxed)));
         })?;
         self.each_device(|device| self.on(device, || self.save(device, &called_off)))?;
+        self.go_away(called_off, || self.copy().protect(false))
+    }
+
+    /// Unmaps all blocks, whose content is safe, and does what is to be done then. What fails is undone.
+    fn go_away(self, called_off: impl Fn() -> bool, then: impl FnOnce() -> Outcome) -> Outcome {
         self.data.state.store(CudaData::CHANGING, SeqCst);
         if called_off() {
             self.data.state.store(CudaData::RESIDENT, SeqCst);
-            return Err(over);
+            return Err(Failed::with(CudaData::FAULT_COMMAND));
         }
-        let away = timed(self.data, CudaFigure::UNMAP_NS, || self.take_away());
-        match away.and_then(|()| self.copy().protect(false)) {
+        match timed(self.data, CudaFigure::UNMAP_NS, || self.take_away()).and_then(|()| then()) {
             Ok(()) => {
                 self.data.state.store(CudaData::AWAY, SeqCst);
                 Ok(())
@@ -176,21 +180,7 @@ impl Mover {
     pub fn unmap_kept(self, called_off: impl Fn() -> bool) -> Outcome {
         self.data.figures.iter().for_each(|figure| figure.store(0, Relaxed));
         self.drain()?;
-        self.data.state.store(CudaData::CHANGING, SeqCst);
-        if called_off() {
-            self.data.state.store(CudaData::RESIDENT, SeqCst);
-            return Err(Failed::with(CudaData::FAULT_COMMAND));
-        }
-        match timed(self.data, CudaFigure::UNMAP_NS, || self.take_away()) {
-            Ok(()) => {
-                self.data.state.store(CudaData::AWAY, SeqCst);
-                Ok(())
-            }
-            Err(failed) => {
-                let _ = self.restore();
-                Err(failed)
-            }
-        }
+        self.go_away(called_off, || Ok(()))
     }
 
     fn take_away(self) -> Outcome {

@@ -123,6 +123,19 @@ pub unsafe extern "C" fn sigaction(
 /// # Safety
 /// As for the C function.
 pub unsafe extern "C" fn signal(number: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
+    // SAFETY: the caller's promise; the function is of this library.
+    unsafe { signal_by(sigaction, number, handler) }
+}
+
+/// The same by a `sigaction` of this library.
+///
+/// # Safety
+/// As for the C function.
+pub unsafe fn signal_by(
+    sigaction: unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int,
+    number: c_int,
+    handler: libc::sighandler_t,
+) -> libc::sighandler_t {
     // SAFETY: struct sigaction is plain data, all zero is valid.
     let (mut new, mut old): (libc::sigaction, libc::sigaction) = unsafe { core::mem::zeroed() };
     new.sa_sigaction = handler;
