@@ -131,7 +131,7 @@ impl LiveThread {
     /// [`LiveThread::put_back`].
     ///
     /// # Errors
-    /// The thread died or did not come back within two seconds; it is then not in a known state.
+    /// The thread died or did not come back in time; it is then not in a known state.
     pub fn run(
         &self,
         area: &InjectArea,

@@ -24,10 +24,14 @@ pub struct RemoteThread {
     pub inner: (i32, i32),
 }
 
+/// See [`Patience::limit`].
+const IN_ALL: u32 = 20;
+
 /// How long stops are waited for, and how.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// Past this the thread is stuck.
+    /// So long without a stop, or [`IN_ALL`] times as long in all, and the thread is stuck. Without a stop: one that
+    /// stops at every call waits for a processor at each of them, on a machine that has too few.
     pub limit: Duration,
     /// From then on it is looked at whether the thread still lives: a main thread that was killed is not reported
     /// to its tracer before all others were waited for (ptrace(2), "Death under ptrace"). `None`: never.
@@ -113,7 +117,7 @@ impl RemoteThread {
 
     fn wait_a_little(&self, patience: Patience, begun: Instant, since: Instant) -> Result<(), TraceError> {
         let waited = begun.elapsed();
-        if waited > patience.limit {
+        if since.elapsed() > patience.limit || waited > patience.limit * IN_ALL {
             return Err(TraceError::Stuck { tid: self.tid });
         }
         if patience.look_after.is_some_and(|after| waited > after) && self.is_dead() {
