@@ -142,6 +142,9 @@ impl CudaData {
     /// and compares it with the digests.
     pub const COMMAND_RETURN: u64 = 3;
 
+    /// `command`: the keeper has ended, and blocks that were its are mapped: they are the library's from now on.
+    pub const COMMAND_ADOPT: u64 = 4;
+
     /// First argument of COMMAND_RETURN, also while it is being done: nobody waits for it; the library opens the gate
     /// when content is back, and tries again by itself.
     pub const OPENS_GATE: u64 = 1;

@@ -77,6 +77,11 @@ pub fn set_limit(pid: i32, resource: u32, soft: u64, hard: u64) -> io::Result<()
     check(i64::from(result)).map(|_| ())
 }
 
+/// As many descriptors as the hard limit of this process has. Where that fails, those that there were.
+pub fn allow_descriptors() {
+    let _ = limit(0, libc::RLIMIT_NOFILE).and_then(|(_, hard)| set_limit(0, libc::RLIMIT_NOFILE, hard, hard));
+}
+
 /// Sets the nice value of one thread.
 ///
 /// # Errors

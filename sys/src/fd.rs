@@ -118,8 +118,8 @@ pub fn receive_with(
     buffer: &mut [u8],
     flags: i32,
 ) -> io::Result<(usize, Option<OwnedFd>)> {
-    let (len, ancillary) = scm::receive_with(fd, buffer, &mut [0; scm::PASSED_LEN], flags)?;
-    Ok((len, ancillary.passed))
+    let (len, mut ancillary) = scm::receive_with(fd, buffer, &mut [0; scm::PASSED_LEN], flags)?;
+    Ok((len, ancillary.passed.pop()))
 }
 
 /// `recvmsg(2)` with MSG_PEEK: its length, and whether descriptors come with it. The caller's copies of them are

@@ -21,6 +21,9 @@ const HEAD_LEN: usize = 16;
 const IDS_LEN: usize = HEAD_LEN + 12;
 pub(crate) const PASSED_LEN: usize = HEAD_LEN + 4;
 
+/// Most descriptors of one message (include/net/scm.h, SCM_MAX_FD).
+pub const MOST_PASSED: usize = 253;
+
 /// A message that was read.
 #[derive(Debug)]
 pub struct Received {
@@ -39,8 +42,8 @@ pub(crate) struct Ancillary {
     pub pid: i32,
     /// There were descriptors (SCM_RIGHTS).
     pub rights: bool,
-    /// The last of them; all others are closed again.
-    pub passed: Option<OwnedFd>,
+    /// All that there was room for.
+    pub passed: Vec<OwnedFd>,
 }
 
 /// Lengths of what recvmsg(2) has filled, and its flags.
@@ -72,7 +75,7 @@ pub fn send(socket: BorrowedFd<'_>, data: &[u8], passed: Option<BorrowedFd<'_>>)
     Ok(())
 }
 
-/// Sends a message with descriptors, of which the kernel takes 253 (include/net/scm.h, SCM_MAX_FD).
+/// Sends a message with descriptors, at most [`MOST_PASSED`].
 ///
 /// # Errors
 /// As [`send`].
@@ -95,7 +98,27 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received
         let mut room = [0; IDS_LEN.next_multiple_of(8) + PASSED_LEN];
         match receive_with(socket, buffer, &mut room, 0) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            got => return got.map(|(len, Ancillary { pid, passed, .. })| Received { len, pid, passed }),
+            got => {
+                return got.map(|(len, Ancillary { pid, mut passed, .. })| Received {
+                    len,
+                    pid,
+                    passed: passed.pop(),
+                });
+            }
+        }
+    }
+}
+
+/// Reads a message with all descriptors that came along: the other way of [`send_many`].
+///
+/// # Errors
+/// As recvmsg(2).
+pub fn receive_many(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let mut room = [0; (HEAD_LEN + 4 * MOST_PASSED).next_multiple_of(8)];
+    loop {
+        match receive_with(socket, buffer, &mut room, 0) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            got => return got.map(|(len, along)| (len, along.passed)),
         }
     }
 }
@@ -132,7 +155,7 @@ fn take(mut rest: &[u8]) -> Ancillary {
                 // SAFETY: the kernel has just opened it for this message, and nothing else knows its number.
                 let fd = unsafe { OwnedFd::from_raw_fd(number) };
                 if kind == libc::SCM_RIGHTS {
-                    along.passed = Some(fd);
+                    along.passed.push(fd);
                 }
             }
         }

@@ -30,7 +30,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
@@ -51,6 +51,8 @@ pub struct Cuda {
     patience: Patience,
     driver: Mutex<Option<Arc<AgentDriver>>>,
     keeper: Mutex<Option<Arc<Keeper>>>,
+    /// Where the agent listens.
+    socket: Mutex<PathBuf>,
     /// Devices of the image, and those that are used for them here.
     moved: Mutex<Vec<DevicePair>>,
 }
@@ -69,7 +71,8 @@ impl Cuda {
     /// Nothing is started yet.
     pub fn new() -> Cuda {
         let patience = Patience::of_environment(|name| std::env::var(name).ok());
-        Cuda { patience, driver: Mutex::default(), keeper: Mutex::default(), moved: Mutex::default() }
+        let (driver, keeper, moved) = Default::default();
+        Cuda { patience, driver, keeper, socket: Mutex::default(), moved }
     }
 
     /// Starts a keeper of device memory, if the user has asked for one. `socket`: where the agent listens.
@@ -79,6 +82,7 @@ impl Cuda {
     pub fn start_keeper(&self, socket: &Path) -> Result<(), Failure> {
         let wished = kept::wished(socket).map_err(|why| Failure::new(Exit::Internal, why))?;
         *self.keeper.lock() = wished;
+        *self.socket.lock() = socket.to_owned();
         Ok(())
     }
 
@@ -159,9 +163,20 @@ impl Cuda {
         }
         let mut kept = None;
         let mut keep = |pids: &[i32]| {
-            let keeper = self.keeper.lock().clone().ok_or("the keeper of its device memory is gone")?;
-            let taken = kept.insert(TakenMemory::take(&keeper, pids, whole)?);
-            Ok((taken.seals().clone(), taken.figures()))
+            let (keeper, agent) = (self.keeper.lock().clone(), self.socket.lock().clone());
+            let taken = keeper.as_ref().map(|keeper| TakenMemory::take(keeper, pids, whole, &agent));
+            match (taken, keeper) {
+                (Some(Ok((taken, lasting))), _) => {
+                    kept = Some(taken);
+                    Ok(Some(lasting))
+                }
+                (Some(Err(why)), Some(keeper)) if !keeper.is_lost() => Err(why),
+                _ => {
+                    tracing::warn!("the keeper has ended: what it had for the program is libholdfast's now");
+                    *self.keeper.lock() = None;
+                    Ok(None)
+                }
+            }
         };
         let held = Held::leave(gate, self.limits(), &mut keep).map_err(CheckpointError::Failed)?;
         let suspended = suspend(driver, &used, held).map_err(|error| match error {
@@ -233,6 +248,7 @@ impl Cuda {
         let pids: Vec<i32> = members.iter().map(|member| member.pid).collect();
         let made = kept::put_back(record, &pids, socket, image, &self.moved.lock())
             .and_then(|made| if made.is_some() { Ok(made) } else { kept::wished(socket) });
+        *self.socket.lock() = socket.to_owned();
         *self.keeper.lock() = made.map_err(|why| ended(members, &why))?;
         Ok(())
     }

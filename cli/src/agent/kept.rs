@@ -2,8 +2,9 @@
 //!
 //! Used by `super::cuda` (when it is taken, and put back), by the checkpoint thread, and by the flush. What must hold:
 //! it is taken behind the closed gates of its processes, when their work on devices is done, before they let go of it;
-//! an image has it if, and only if, it has those processes as they were then ([`KeptMemory::seal`]); the keeper holds
-//! an image for the last one when it is committed, not before. Fails by: words.
+//! it lasts until they have it again, although the keeper ends; an image has it if, and only if, it has those processes
+//! as they were then ([`KeptMemory::seal`]); the keeper holds an image for the last one when it is committed, not
+//! before. Fails by: words.
 
 use crate::keeper::client::Keeper;
 use crate::keeper::messages::{Block, Run, Taken};
@@ -17,18 +18,23 @@ use holdfast_image::pages::{PageError, PageProvider, PageRun};
 use holdfast_image::record::ProcessRecord;
 use holdfast_image::{Addr, PAGE_SIZE, PageCount};
 use holdfast_process::Cut;
+use holdfast_process::cuda::{Kept, Spare};
+use holdfast_sys::attributes;
 use holdfast_sys::cuda::DevicePair;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::AsFd;
-use std::path::Path;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Who is to own device memory.
 const WISH: &str = "HOLDFAST_CUDA_DATA";
 /// Its value for a keeper.
 const KEEPER: &str = "keeper";
+/// So many descriptors a process has room for anyway.
+const FEW: usize = 256;
 /// Most device memory for what is not in the image yet.
 const CACHE: &str = "HOLDFAST_GPU_CACHE";
 
@@ -41,11 +47,15 @@ pub fn wished(agent: &Path) -> Result<Option<Arc<Keeper>>, String> {
 }
 
 fn start(agent: &Path) -> Result<Arc<Keeper>, String> {
+    launch(agent).map(Arc::new)
+}
+
+fn launch(agent: &Path) -> Result<Keeper, String> {
     let cache = std::env::var(CACHE).unwrap_or_else(|_| "10%".to_owned());
     let cache: Cow = cache.parse().map_err(|why| format!("{CACHE}: {why}"))?;
     let log =
         io::stderr().as_fd().try_clone_to_owned().map_err(|error| format!("duplicating the log: {error}"))?;
-    Keeper::start(&agent.with_file_name(KeeperQuestion::SOCKET), cache, log).map(Arc::new)
+    Keeper::start(&agent.with_file_name(KeeperQuestion::SOCKET), cache, log)
 }
 
 fn pages((start, len): Run) -> PageRun {
@@ -65,12 +75,50 @@ pub struct TakenMemory {
     over: bool,
 }
 
+/// A descriptor of all that processes have let go of, by name and process. While there is one, memory lasts
+/// ("CUDA Driver API", cuMemRelease: "when all outstanding references to the handle (including its shareable
+/// counterparts) are also released"), and a keeper that has ended has a successor that gives it to them.
+#[derive(Debug)]
+struct Descriptors {
+    keeper: Arc<Keeper>,
+    blocks: Vec<(u64, i32, OwnedFd)>,
+    successor: Mutex<Option<Keeper>>,
+    agent: PathBuf,
+}
+
+impl Spare for Descriptors {
+    fn ready(&self) -> Result<(), String> {
+        let mut successor = self.successor.lock();
+        if !successor.as_ref().unwrap_or(&self.keeper).is_lost() {
+            return Ok(());
+        }
+        let made = launch(&self.agent)?;
+        made.inherit(&self.blocks)?;
+        tracing::warn!("the keeper has ended: another gives the program its device memory back");
+        *successor = Some(made);
+        Ok(())
+    }
+
+    fn over(&self) {
+        // It has no memory of its own: it ends with its agent's end of the socket.
+        if let Some(Err(why)) = self.successor.lock().take().map(|successor| successor.over(false)) {
+            tracing::warn!("the keeper that has given device memory back: {why}");
+        }
+    }
+}
+
 impl TakenMemory {
-    /// Takes what these processes have. `whole`: the image has no parent.
+    /// Takes what these processes have, and has it last. `whole`: the image has no parent; `agent`: where the agent
+    /// listens.
     ///
     /// # Errors
     /// In words.
-    pub fn take(keeper: &Arc<Keeper>, owners: &[i32], whole: bool) -> Result<TakenMemory, String> {
+    pub fn take(
+        keeper: &Arc<Keeper>,
+        owners: &[i32],
+        whole: bool,
+        agent: &Path,
+    ) -> Result<(TakenMemory, Kept), String> {
         let mut seals = BTreeMap::new();
         let mut random = File::open("/dev/urandom").map_err(|error| format!("/dev/urandom: {error}"))?;
         for owner in owners {
@@ -80,16 +128,27 @@ impl TakenMemory {
         }
         let taken =
             keeper.take(owners, whole).map_err(|why| format!("device memory that the keeper has: {why}"))?;
-        Ok(TakenMemory { keeper: Arc::clone(keeper), taken, seals, over: false })
+        let made = TakenMemory { keeper: Arc::clone(keeper), taken, seals: seals.clone(), over: false };
+        let spare = Box::new(made.descriptors(agent)?);
+        let kept = Kept { seals, figures: made.figures(), spare };
+        Ok((made, kept))
     }
 
-    /// The number that each process's memory has to have in the image.
-    pub fn seals(&self) -> &BTreeMap<i32, u64> {
-        &self.seals
+    fn descriptors(&self, agent: &Path) -> Result<Descriptors, String> {
+        let owners: BTreeMap<u64, i32> =
+            self.taken.blocks.iter().map(|block| (block.name, block.owner)).collect();
+        if owners.len() > FEW {
+            attributes::allow_descriptors();
+        }
+        let names: Vec<u64> = owners.keys().copied().collect();
+        let lent = self.keeper.lend(&names)?.into_iter();
+        let blocks = lent.filter_map(|(name, file)| Some((name, *owners.get(&name)?, file))).collect();
+        let (keeper, agent) = (Arc::clone(&self.keeper), agent.to_owned());
+        Ok(Descriptors { keeper, blocks, successor: Mutex::default(), agent })
     }
 
     /// What it has cost.
-    pub fn figures(&self) -> CudaStop {
+    fn figures(&self) -> CudaStop {
         let bytes = |runs: &[Run]| runs.iter().map(|(_, len)| len).sum();
         CudaStop {
             hash_ns: self.taken.hash_ns,

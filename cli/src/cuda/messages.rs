@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 /// Longest message: bytes.
-const LONGEST: usize = 64 << 10;
+pub const LONGEST: usize = 64 << 10;
 
 /// What the caller is to do.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

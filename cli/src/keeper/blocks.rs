@@ -17,7 +17,7 @@ use holdfast_pager::CowLimit;
 use holdfast_sys::clock::elapsed_ns;
 use holdfast_sys::cuda_memory::{self, Device, DeviceError, OUT_OF_MEMORY};
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Instant;
@@ -33,6 +33,8 @@ struct Owned {
     bank: usize,
     bytes: u64,
     handle: u64,
+    /// For those that are to have it, made once: an export in the middle of a checkpoint could fail.
+    file: OwnedFd,
     /// Where it is mapped in the keeper.
     at: u64,
     /// No other block, before or after, has the same.
@@ -138,9 +140,9 @@ impl Blocks {
             None => Err(Denied::Device),
         };
         match made {
-            Ok((bank, (handle, at))) => {
+            Ok((bank, (handle, at, file))) => {
                 self.next_id += 1;
-                self.all.insert(name, Owned { owner, bank, bytes, handle, at, id: self.next_id });
+                self.all.insert(name, Owned { owner, bank, bytes, handle, file, at, id: self.next_id });
                 Ok(())
             }
             Err(denied) => {
@@ -150,8 +152,8 @@ impl Blocks {
         }
     }
 
-    /// Handle and address of new memory.
-    fn physical(&mut self, bank: usize, name: u64, bytes: u64) -> Result<(u64, u64), Denied> {
+    /// Handle, address and descriptor of new memory.
+    fn physical(&mut self, bank: usize, name: u64, bytes: u64) -> Result<(u64, u64, OwnedFd), Denied> {
         let handle = match self.banks[bank].device.create(bytes) {
             Err(error) if error.code == OUT_OF_MEMORY && self.give_way().is_ok() => {
                 self.banks[bank].device.create(bytes)
@@ -162,8 +164,9 @@ impl Blocks {
         let device = Rc::clone(&self.banks[bank].device);
         let placed = device.map(handle, bytes).and_then(|at| {
             let ready = self.banks[bank].reserve(end);
-            match ready.and_then(|()| self.banks[bank].forget(name, bytes / CHUNK)) {
-                Ok(()) => Ok(at),
+            let ready = ready.and_then(|()| self.banks[bank].forget(name, bytes / CHUNK));
+            match ready.and_then(|()| device.export(handle)) {
+                Ok(file) => Ok((at, file)),
                 Err(error) => {
                     let _ = device.unmap(at, bytes);
                     Err(error)
@@ -173,7 +176,8 @@ impl Blocks {
         if placed.is_err() {
             let _ = device.release(handle);
         }
-        Ok((handle, placed?))
+        let (at, file) = placed?;
+        Ok((handle, at, file))
     }
 
     /// A descriptor of memory of a process's own.
@@ -182,7 +186,12 @@ impl Blocks {
     /// See [`Denied`].
     pub fn open(&self, owner: i32, name: u64) -> Result<OwnedFd, Denied> {
         let one = self.all.get(&name).filter(|one| one.owner == owner).ok_or(Denied::Name)?;
-        Ok(self.banks[one.bank].device.export(one.handle)?)
+        one.file.try_clone().map_err(|_| Denied::Device)
+    }
+
+    /// Of these, those that there are.
+    pub fn lend(&self, names: &[u64]) -> Vec<(u64, BorrowedFd<'_>)> {
+        names.iter().filter_map(|name| Some((*name, self.all.get(name)?.file.as_fd()))).collect()
     }
 
     /// A process has given memory up. What was taken of it for an image stays.

@@ -4,11 +4,11 @@
 //! at a time; a keeper that has not answered in time, or has ended, is asked nothing more, and every question fails
 //! then. Fails by: words.
 
-use super::messages::{Answer, Block, MOST, Question, RING, Run, Taken};
-use crate::cuda::messages;
+use super::messages::{Answer, Block, LENT, MOST, Question, RING, Run, Taken};
+use crate::cuda::messages::{self, LONGEST};
 use crate::front::launch::{c_string, helper_environment};
 use crate::settings::Cow;
-use holdfast_sys::{fd, poll, spawn::Start};
+use holdfast_sys::{fd, poll, scm, spawn::Start};
 use parking_lot::Mutex;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -21,13 +21,16 @@ use std::time::{Duration, Instant};
 /// How long a keeper may take for one thing: loading a driver takes seconds, and so may filling a device.
 const DEADLINE: Duration = Duration::from_secs(120);
 /// There is none any more.
-const LOST: &str =
-    "the keeper has ended, and without it no image can be made of the program: restart the last one";
+const LOST: &str = "the keeper of the program's device memory has ended, and with it what it had for the image; the \
+                    program has its memory, and libholdfast keeps it from now on: try again";
 
 /// See the head of the file.
+#[derive(Debug)]
 pub struct Keeper {
     /// `None`: it is lost.
     socket: Mutex<Option<OwnedFd>>,
+    /// Its other end is open as long as the process lasts.
+    life: OwnedFd,
     ring: File,
     /// What the image has, to be told when there is enough of it.
     stored: Mutex<Vec<Run>>,
@@ -39,9 +42,9 @@ impl Keeper {
     /// # Errors
     /// In words.
     pub fn start(socket: &Path, cache: Cow, log: OwnedFd) -> Result<Keeper, String> {
-        let (ours, ring) =
+        let (ours, life, ring) =
             launch(socket, cache, log).map_err(|error| format!("starting a keeper: {error}"))?;
-        let keeper = Keeper { socket: Mutex::new(Some(ours)), ring, stored: Mutex::default() };
+        let keeper = Keeper { socket: Mutex::new(Some(ours)), life, ring, stored: Mutex::default() };
         keeper.wait().map_err(|why| format!("starting a keeper: {why}"))?;
         Ok(keeper)
     }
@@ -56,9 +59,57 @@ impl Keeper {
     }
 
     /// The same, with what comes along.
-    fn ask_for(&self, question: &Question) -> Result<Option<OwnedFd>, String> {
+    fn ask_for(&self, question: &Question) -> Result<(Answer, Vec<OwnedFd>), String> {
         let mut socket = self.socket.lock();
         ask(&mut socket, question)
+    }
+
+    /// It has ended, or it was given up.
+    pub fn is_lost(&self) -> bool {
+        let open = |fd: &OwnedFd| fd::poll_state(fd.as_fd()).is_ok_and(|state| state & libc::POLLHUP == 0);
+        !open(&self.life) || self.socket.lock().is_none()
+    }
+
+    /// Descriptors of memory, by name; what is not there any more is left out.
+    ///
+    /// # Errors
+    /// It gives none; there is no room for so many.
+    pub fn lend(&self, names: &[u64]) -> Result<Vec<(u64, OwnedFd)>, String> {
+        let mut all = Vec::with_capacity(names.len());
+        for some in names.chunks(LENT) {
+            let (answer, files) = self.ask_for(&Question::Lend { names: some.to_vec() })?;
+            let Answer::Lent { names } = answer else {
+                return Err("the keeper lends nothing".into());
+            };
+            if names.len() != files.len() {
+                return Err(format!(
+                    "of {} descriptors of device memory {} have come: this process has room for no more (ulimit -Hn)",
+                    names.len(),
+                    files.len()
+                ));
+            }
+            all.extend(names.into_iter().zip(files));
+        }
+        Ok(all)
+    }
+
+    /// Memory of one that has ended: name, process, descriptor.
+    ///
+    /// # Errors
+    /// It does not take them.
+    pub fn inherit(&self, all: &[(u64, i32, OwnedFd)]) -> Result<(), String> {
+        for some in all.chunks(LENT) {
+            let blocks = some.iter().map(|(name, owner, _)| (*name, *owner)).collect();
+            let files: Vec<_> = some.iter().map(|(.., file)| file.as_fd()).collect();
+            let text =
+                serde_json::to_vec(&Question::Inherit { blocks }).map_err(|error| error.to_string())?;
+            let mut socket = self.socket.lock();
+            let open = socket.as_ref().ok_or(LOST)?;
+            scm::send_many(open.as_fd(), &text, &files)
+                .map_err(|error| format!("giving a keeper what another had: {error}"))?;
+            receive(&mut socket)?;
+        }
+        Ok(())
     }
 
     /// Has it load a driver.
@@ -75,9 +126,9 @@ impl Keeper {
     /// Nothing is taken.
     pub fn take(&self, owners: &[i32], whole: bool) -> Result<Taken, String> {
         self.stored.lock().clear();
-        let file = self.ask_for(&Question::Take { owners: owners.to_vec(), whole })?;
+        let (_, mut files) = self.ask_for(&Question::Take { owners: owners.to_vec(), whole })?;
         let mut text = Vec::new();
-        let mut file = File::from(file.ok_or("the keeper has not said what it has taken")?);
+        let mut file = File::from(files.pop().ok_or("the keeper has not said what it has taken")?);
         file.read_to_end(&mut text).map_err(|error| format!("reading what the keeper has taken: {error}"))?;
         serde_json::from_slice(&text).map_err(|error| format!("what the keeper has taken: {error}"))
     }
@@ -174,7 +225,7 @@ impl Keeper {
     }
 }
 
-fn ask(socket: &mut Option<OwnedFd>, question: &Question) -> Result<Option<OwnedFd>, String> {
+fn ask(socket: &mut Option<OwnedFd>, question: &Question) -> Result<(Answer, Vec<OwnedFd>), String> {
     let open = socket.as_ref().ok_or(LOST)?;
     if messages::send(open.as_fd(), question).is_err() {
         *socket = None;
@@ -183,7 +234,7 @@ fn ask(socket: &mut Option<OwnedFd>, question: &Question) -> Result<Option<Owned
     receive(socket)
 }
 
-fn receive(socket: &mut Option<OwnedFd>) -> Result<Option<OwnedFd>, String> {
+fn receive(socket: &mut Option<OwnedFd>) -> Result<(Answer, Vec<OwnedFd>), String> {
     let open = socket.take().ok_or(LOST)?;
     let end = Instant::now() + DEADLINE;
     loop {
@@ -194,8 +245,8 @@ fn receive(socket: &mut Option<OwnedFd>) -> Result<Option<OwnedFd>, String> {
             _ => {}
         }
     }
-    let mut buffer = [0; 4096];
-    let (len, along) = match fd::receive_with(open.as_fd(), &mut buffer, 0) {
+    let mut buffer = vec![0; LONGEST];
+    let (len, along) = match scm::receive_many(open.as_fd(), &mut buffer) {
         Ok((0, _)) | Err(_) => return Err(LOST.into()),
         Ok(received) => received,
     };
@@ -203,14 +254,15 @@ fn receive(socket: &mut Option<OwnedFd>) -> Result<Option<OwnedFd>, String> {
         serde_json::from_slice(&buffer[..len]).map_err(|error| format!("the keeper's answer: {error}"))?;
     *socket = Some(open);
     match answer {
-        Answer::Done => Ok(along),
         Answer::Failed { why } => Err(why),
+        answer => Ok((answer, along)),
     }
 }
 
-fn launch(socket: &Path, cache: Cow, log: OwnedFd) -> io::Result<(OwnedFd, File)> {
+fn launch(socket: &Path, cache: Cow, log: OwnedFd) -> io::Result<(OwnedFd, OwnedFd, File)> {
     let other = |failure: crate::exit::Failure| io::Error::other(failure.message);
     let (ours, theirs) = fd::socketpair(libc::SOCK_SEQPACKET)?;
+    let (life, end) = fd::pipe(libc::O_CLOEXEC)?;
     let ring = File::from(fd::memfd(c"holdfast-ring")?);
     ring.set_len(RING)?;
     let cache = cache.to_string();
@@ -224,10 +276,10 @@ fn launch(socket: &Path, cache: Cow, log: OwnedFd) -> io::Result<(OwnedFd, File)
         mask: 0,
         ignored: vec![(libc::SIGPIPE, false), (libc::SIGCHLD, false)],
         closed: Vec::new(),
-        descriptors: vec![null, log.try_clone()?, log, theirs, ring.try_clone()?.into()],
+        descriptors: vec![null, log.try_clone()?, log, theirs, ring.try_clone()?.into(), end],
         detached: true,
     };
     start.spawn()?;
     drop(start);
-    Ok((ours, ring))
+    Ok((ours, life, ring))
 }

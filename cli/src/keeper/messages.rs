@@ -12,6 +12,9 @@ pub const RING: u64 = 8 << 20;
 /// Most runs or blocks in a message.
 pub const MOST: usize = 500;
 
+/// Most descriptors in a message.
+pub const LENT: usize = 200;
+
 /// Memory that the keeper has.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Block {
@@ -37,6 +40,11 @@ pub enum Question {
     /// nothing under way on their devices, and nothing may begin until the answer. The answer comes with a file that
     /// has a [`Taken`].
     Take { owners: Vec<i32>, whole: bool },
+    /// Descriptors of memory, by name, at most [`LENT`]: the answer is [`Answer::Lent`].
+    Lend { names: Vec<u64> },
+    /// Of a keeper that has ended: descriptors of memory, by name and process, at most [`LENT`], come along. Programs
+    /// get them when they ask for them, until [`Question::Over`], or their end.
+    Inherit { blocks: Vec<(u64, i32)> },
     /// Put what was taken of these addresses into the ring.
     Read { run: Run },
     /// The image has these.
@@ -58,6 +66,11 @@ pub enum Question {
 pub enum Answer {
     /// Done.
     Done,
+    /// Descriptors of these came along. What is not among them is not there any more.
+    Lent {
+        /// By name.
+        names: Vec<u64>,
+    },
     /// Not done; in words.
     Failed {
         /// Why.

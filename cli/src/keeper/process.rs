@@ -8,13 +8,14 @@
 //! codes to programs, which go on with memory of the driver's.
 
 use super::blocks::{Blocks, Denied};
-use super::messages::{Answer, Question, RING, Taken};
+use super::messages::{Answer, LENT, Question, RING, Taken};
 use crate::args::KeeperArgs;
-use crate::cuda::{caller, messages};
+use crate::cuda::caller;
+use crate::cuda::messages::{self, LONGEST};
 use crate::exit::{Exit, Failure};
 use holdfast_abi::{KeeperAnswer, KeeperQuestion};
 use holdfast_process::cuda::uses;
-use holdfast_sys::{attributes, clone, fd, poll, scm, signals, unix_socket};
+use holdfast_sys::{attributes, clone, fault, fd, poll, scm, signals, unix_socket};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs::{self, File};
@@ -35,6 +36,8 @@ struct Keeper {
     blocks: Blocks,
     /// Processes that own something, each with a descriptor that tells its end.
     owners: BTreeMap<i32, OwnedFd>,
+    /// Of a keeper that has ended: memory by its name, and whose it is.
+    inherited: BTreeMap<u64, (i32, OwnedFd)>,
     /// A driver that cannot be used is told of once.
     told: bool,
 }
@@ -48,6 +51,8 @@ pub fn run(args: &KeeperArgs) -> Result<(), Failure> {
         |number| fd::inherited(number).map_err(|error| Failure::system("taking over a socket", &error));
     let (agent, ring) = (inherited(args.agent)?, File::from(inherited(args.ring)?));
     attributes::leave_no_core();
+    // A descriptor for each block.
+    attributes::allow_descriptors();
     for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
         signals::set_ignored(signal, true);
     }
@@ -64,8 +69,8 @@ pub fn run(args: &KeeperArgs) -> Result<(), Failure> {
     let blocks = Blocks::new(key, args.gpu_cache.0);
     messages::send(agent.as_fd(), &Answer::Done)
         .map_err(|error| Failure::system("telling the agent", &error))?;
-    let mut keeper =
-        Keeper { agent: Some(agent), listener, ring, blocks, owners: BTreeMap::new(), told: false };
+    let (owners, inherited) = (BTreeMap::new(), BTreeMap::new());
+    let mut keeper = Keeper { agent: Some(agent), listener, ring, blocks, owners, inherited, told: false };
     let served = keeper.serve();
     // Another keeper of the job may have taken the place.
     if fs::metadata(&args.socket).map(|is| (is.dev(), is.ino())).ok() == own {
@@ -76,7 +81,7 @@ pub fn run(args: &KeeperArgs) -> Result<(), Failure> {
 
 impl Keeper {
     fn serve(&mut self) -> io::Result<()> {
-        while self.agent.is_some() || !self.blocks.is_empty() {
+        while self.agent.is_some() || !self.blocks.is_empty() || !self.inherited.is_empty() {
             let ends: Vec<i32> = self.owners.keys().copied().collect();
             let agent = self.agent.as_ref().map(AsFd::as_fd);
             let mut all: Vec<BorrowedFd<'_>> = vec![self.listener.as_fd()];
@@ -89,6 +94,7 @@ impl Keeper {
             for pid in ended {
                 self.owners.remove(&pid);
                 self.blocks.ended(pid);
+                self.inherited.retain(|_, (owner, _)| *owner != pid);
             }
             if has_asked {
                 self.answer_agent();
@@ -103,12 +109,19 @@ impl Keeper {
     /// An agent that has ended, or says what is no question, is gone.
     fn answer_agent(&mut self) {
         let Some(agent) = self.agent.take() else { return };
-        let Ok(Some(question)) = messages::receive::<Question>(agent.as_fd()) else {
+        let mut text = vec![0; LONGEST];
+        let received = scm::receive_many(agent.as_fd(), &mut text);
+        let question = received.ok().and_then(|(len, along)| {
+            Some((serde_json::from_slice::<Question>(text.get(..len)?).ok()?, along))
+        });
+        let Some((question, along)) = question else {
             let _ = self.blocks.over(false);
             return;
         };
+        let lends = matches!(question, Question::Lend { .. });
         let sent = match question {
             Question::Take { owners, whole } => {
+                fault::point("cuda-keeper-asked");
                 let taken = self.blocks.take(&owners, whole).and_then(|taken| {
                     described(&taken).map_err(|error| format!("describing what was taken: {error}"))
                 });
@@ -124,6 +137,23 @@ impl Keeper {
                 self.blocks.stored(&runs);
                 Ok(())
             }
+            Question::Lend { names } => {
+                let (names, files): (_, Vec<_>) =
+                    self.blocks.lend(&names[..names.len().min(LENT)]).into_iter().unzip();
+                let text = serde_json::to_vec(&Answer::Lent { names }).unwrap_or_default();
+                if files.is_empty() {
+                    fd::send(agent.as_fd(), &text, libc::MSG_NOSIGNAL).map(drop)
+                } else {
+                    scm::send_many(agent.as_fd(), &text, &files)
+                }
+            }
+            Question::Inherit { blocks } => {
+                let answer = match self.inherit(&blocks, along) {
+                    Ok(()) => Answer::Done,
+                    Err(why) => Answer::Failed { why },
+                };
+                messages::send(agent.as_fd(), &answer)
+            }
             question => {
                 let answer = match self.answer(question) {
                     Ok(()) => Answer::Done,
@@ -135,6 +165,22 @@ impl Keeper {
         if sent.is_ok() {
             self.agent = Some(agent);
         }
+        if lends {
+            fault::point("cuda-keeper-lent");
+        }
+    }
+
+    fn inherit(&mut self, blocks: &[(u64, i32)], files: Vec<OwnedFd>) -> Result<(), String> {
+        if blocks.len() != files.len() {
+            return Err(format!("{} descriptors came for {} blocks", files.len(), blocks.len()));
+        }
+        for (&(name, owner), file) in blocks.iter().zip(files) {
+            // One that has ended needs nothing.
+            if self.watch(owner).is_ok() {
+                self.inherited.insert(name, (owner, file));
+            }
+        }
+        Ok(())
     }
 
     fn answer(&mut self, question: Question) -> Result<(), String> {
@@ -146,9 +192,13 @@ impl Keeper {
                 }
                 let mut bytes = Vec::new();
                 self.blocks.read(run, &mut bytes)?;
+                fault::point("cuda-keeper-read");
                 self.ring.write_all_at(&bytes, 0).map_err(|error| format!("writing the ring: {error}"))
             }
-            Question::Over { committed } => self.blocks.over(committed),
+            Question::Over { committed } => {
+                self.inherited.clear();
+                self.blocks.over(committed)
+            }
             Question::Key { key } => {
                 self.blocks.set_key(key);
                 Ok(())
@@ -159,7 +209,10 @@ impl Keeper {
             }),
             Question::Fill { runs } => self.fill(&runs),
             Question::Check => self.blocks.check(),
-            Question::Take { .. } | Question::Stored { .. } => Ok(()),
+            Question::Take { .. }
+            | Question::Stored { .. }
+            | Question::Lend { .. }
+            | Question::Inherit { .. } => Ok(()),
         }
     }
 
@@ -226,9 +279,7 @@ impl Keeper {
     fn ask(&mut self, pid: i32, question: KeeperQuestion) -> (KeeperAnswer, Option<OwnedFd>) {
         let done = match question.act {
             KeeperQuestion::MAKE => self.make(pid, &question),
-            KeeperQuestion::OPEN => {
-                self.blocks.open(pid, question.name).map(|file| (question.name, Some(file)))
-            }
+            KeeperQuestion::OPEN => self.open(pid, question.name).map(|file| (question.name, Some(file))),
             KeeperQuestion::DROP => self.blocks.drop_one(pid, question.name).map(|()| (question.name, None)),
             KeeperQuestion::YIELD => self.blocks.give_way().map(|()| (0, None)).map_err(|_| Denied::Device),
             _ => Err(Denied::Name),
@@ -240,6 +291,14 @@ impl Keeper {
             Err(Denied::Device) => (KeeperAnswer::REFUSED_DEVICE, 0, None),
         };
         (KeeperAnswer { magic: KeeperQuestion::MAGIC, result, name, bytes: question.bytes }, file)
+    }
+
+    fn open(&self, pid: i32, name: u64) -> Result<OwnedFd, Denied> {
+        if let Some((_, file)) = self.inherited.get(&name).filter(|(owner, _)| *owner == pid) {
+            return file.try_clone().map_err(|_| Denied::Device);
+        }
+        fault::point("cuda-keeper-open");
+        self.blocks.open(pid, name)
     }
 
     fn make(&mut self, pid: i32, question: &KeeperQuestion) -> Result<(u64, Option<OwnedFd>), Denied> {

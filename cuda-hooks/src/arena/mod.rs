@@ -88,13 +88,11 @@ pub fn address() -> u64 {
 fn is_owner() -> bool {
     if words().owner.load(Relaxed) == CudaData::UNDECIDED {
         let owner = match platform::wished_owner() {
-            CudaData::UNDECIDED if platform::agent_is_there() && calls::device_count() == Ok(1) => {
-                CudaData::BY_LIBRARY
-            }
-            CudaData::UNDECIDED => CudaData::BY_DRIVER,
-            // A keeper that was asked for and is not there.
-            CudaData::BY_KEEPER if !keeper::is_there() => CudaData::BY_DRIVER,
-            wish => wish,
+            wish @ (CudaData::BY_DRIVER | CudaData::BY_LIBRARY) => wish,
+            CudaData::BY_KEEPER if keeper::is_there() => CudaData::BY_KEEPER,
+            // A keeper that was asked for and is not there, too.
+            _ if platform::agent_is_there() && calls::device_count() == Ok(1) => CudaData::BY_LIBRARY,
+            _ => CudaData::BY_DRIVER,
         };
         let owner = if owner != CudaData::BY_DRIVER && tables::prepare() && service::start(&WORK) {
             owner

@@ -201,6 +201,10 @@ fn carry_out(work: &'static Work, number: u64) -> Outcome {
         (CudaData::COMMAND_LEAVE, CudaData::RESIDENT) if closed && owner == CudaData::BY_KEEPER => {
             mover(work).unmap_kept(called_off)
         }
+        (CudaData::COMMAND_ADOPT, CudaData::RESIDENT) if closed && owner == CudaData::BY_KEEPER => {
+            mover(work).adopt();
+            Ok(())
+        }
         (CudaData::COMMAND_RETURN, CudaData::RESIDENT) => Ok(()),
         (CudaData::COMMAND_RETURN, _) => mover(work).restore(),
         _ => Err(Failed::with(CudaData::FAULT_COMMAND)),

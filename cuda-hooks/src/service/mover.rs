@@ -183,6 +183,12 @@ impl Mover {
         self.go_away(called_off, || Ok(()))
     }
 
+    /// Blocks of a keeper that has ended are the library's: what is mapped lasts by its mapping.
+    pub fn adopt(self) {
+        self.all().for_each(|(_, block)| block.name.store(0, SeqCst));
+        self.data.owner.store(CudaData::BY_LIBRARY, SeqCst);
+    }
+
     fn take_away(self) -> Outcome {
         for (index, block) in self.all() {
             let handle = block.handle.load(Relaxed);

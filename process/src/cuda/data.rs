@@ -39,6 +39,8 @@ const OUT_OF_MEMORY: u64 = 2;
 pub enum Step {
     /// All work on devices is done.
     Drain,
+    /// Blocks that a keeper had, which has ended, are libholdfast's from now on.
+    Adopt,
     /// Content goes to the program's memory, and blocks are unmapped.
     Leave,
     /// The way back.
@@ -49,6 +51,7 @@ impl Step {
     const fn command(self) -> u64 {
         match self {
             Step::Drain => CudaData::COMMAND_DRAIN,
+            Step::Adopt => CudaData::COMMAND_ADOPT,
             Step::Leave => CudaData::COMMAND_LEAVE,
             Step::Return => CudaData::COMMAND_RETURN,
         }
@@ -77,6 +80,7 @@ impl fmt::Display for DataError {
         let (pid, name) = (self.pid, refuse::name_of(self.pid));
         let what = match self.step {
             Step::Drain => "its work on devices",
+            Step::Adopt => "taking over the device memory that its keeper had",
             Step::Leave => "copying its device memory to the host",
             Step::Return => "copying its device memory back",
         };
@@ -110,7 +114,7 @@ impl fmt::Display for DataError {
                  to the driver)",
                 io::Error::from_raw_os_error(lower(result))
             ),
-            Some((CudaData::FAULT_KEEPER, _)) => f.write_str(": the keeper does not answer"),
+            Some((CudaData::FAULT_KEEPER, _)) => f.write_str(": the keeper, which has it, does not answer"),
             Some((_, result)) => write!(f, ": libholdfast does not do that now ({result:#x})"),
         }?;
         match self.result {
@@ -244,9 +248,12 @@ impl Owned {
     }
 
     /// Has the content brought back, whatever was asked before.
-    fn back(&self, limit: Duration) -> Result<(), DataError> {
+    fn back(&self, limit: Duration, spare: Option<&dyn Spare>) -> Result<(), DataError> {
         let mut last = Ok(());
         for _ in 0..TRIES {
+            if let Some(Err(why)) = spare.filter(|_| self.is_kept()).map(Spare::ready) {
+                tracing::error!("{why}");
+            }
             last = self.send(Step::Return, 0).map_err(|_| self.gone(Step::Return)).and_then(|number| {
                 // What waits for work in a command that was called off moves nothing any more.
                 if self.is_away() { self.answer(Step::Return, number, limit) } else { Ok(()) }
@@ -278,9 +285,31 @@ impl Owned {
 /// it have in common.
 const SEAL: usize = 3 * 8;
 
-/// Has the keeper take what it has of processes, whose work on devices is done, before they let go of it. The seals of
-/// the processes, and what it cost.
-pub type Keep<'a> = dyn FnMut(&[i32]) -> Result<(BTreeMap<i32, u64>, CudaStop), String> + 'a;
+/// Has the keeper take what it has of processes, whose work on devices is done, before they let go of it. `None`: it
+/// has ended, and nothing of it is to be had any more.
+pub type Keep<'a> = dyn FnMut(&[i32]) -> Result<Option<Kept>, String> + 'a;
+
+/// What a keeper has taken.
+#[derive(Debug)]
+pub struct Kept {
+    /// By process: what is to be in its memory, too.
+    pub seals: BTreeMap<i32, u64>,
+    /// What it cost.
+    pub figures: CudaStop,
+    /// The memory itself.
+    pub spare: Box<dyn Spare>,
+}
+
+/// Memory that a keeper has and processes have let go of: it lasts although the keeper ends.
+pub trait Spare: fmt::Debug + Send {
+    /// Before processes ask for it: sees to it that somebody answers.
+    ///
+    /// # Errors
+    /// Nobody does.
+    fn ready(&self) -> Result<(), String>;
+    /// They have it again.
+    fn over(&self);
+}
 
 /// How long steps may take.
 #[derive(Clone, Copy, Debug)]
@@ -300,6 +329,7 @@ pub struct Held {
     limits: Limits,
     figures: CudaStop,
     begun: Instant,
+    spare: Option<Box<dyn Spare>>,
 }
 
 impl Held {
@@ -309,8 +339,7 @@ impl Held {
     /// Why not, in words; content is back, and the gates are open, unless they say otherwise.
     pub fn leave(gates: Closed, limits: Limits, keep: &mut Keep<'_>) -> Result<Held, String> {
         let owned: Vec<Owned> = gates.hooks().iter().filter_map(Owned::of).collect();
-        let mut held =
-            Held { owned, gates: Some(gates), limits, figures: CudaStop::default(), begun: Instant::now() };
+        let mut held = Held::new(owned, gates, limits);
         if held.owned.is_empty() {
             return Ok(held);
         }
@@ -342,8 +371,10 @@ impl Held {
             return Ok(());
         }
         let pids: Vec<i32> = kept.iter().map(|one| one.pid).collect();
-        let (seals, figures) = keep(&pids)?;
-        self.figures = figures;
+        let Some(Kept { seals, figures, spare }) = keep(&pids)? else {
+            return Owned::all(&kept, Step::Adopt, self.limits.data).map_err(|error| error.to_string());
+        };
+        (self.figures, self.spare) = (figures, Some(spare));
         for one in kept {
             let seal = seals.get(&one.pid).copied().unwrap_or(0);
             // A process that has ended is none of the image.
@@ -366,8 +397,12 @@ impl Held {
     /// Of an image that was cut with the content away.
     pub fn of_image(hooks: Vec<Hooks>, limits: Limits) -> Held {
         let owned = hooks.iter().filter_map(Owned::of).collect();
-        let gates = Some(Closed::are(hooks));
-        Held { owned, gates, limits, figures: CudaStop::default(), begun: Instant::now() }
+        Held::new(owned, Closed::are(hooks), limits)
+    }
+
+    fn new(owned: Vec<Owned>, gates: Closed, limits: Limits) -> Held {
+        let (gates, figures) = (Some(gates), CudaStop::default());
+        Held { owned, gates, limits, figures, begun: Instant::now(), spare: None }
     }
 
     /// Since when.
@@ -407,6 +442,10 @@ impl Held {
     /// Leaves it to the threads in the processes, which the driver does not let go on: content is restored, and gates
     /// are opened, when it does.
     pub fn leave_to_thread(mut self) {
+        // Not over: they will ask for it.
+        if let Some(Err(why)) = self.spare.take().map(|spare| spare.ready()) {
+            tracing::error!("{why}");
+        }
         for one in std::mem::take(&mut self.owned) {
             // Of a process that has ended nothing is left to do.
             let _ = one.send(Step::Return, CudaData::OPENS_GATE);
@@ -429,7 +468,7 @@ impl Held {
         let owned = std::mem::take(&mut self.owned);
         let failed: Vec<String> = owned
             .iter()
-            .filter_map(|one| one.back(limit).err().map(|error| (one.pid, error)))
+            .filter_map(|one| one.back(limit, self.spare.as_deref()).err().map(|error| (one.pid, error)))
             .map(|(pid, error)| {
                 if let Some(gates) = &mut self.gates {
                     gates.forget(pid);
@@ -438,7 +477,13 @@ impl Held {
             })
             .collect();
         self.gates = None;
-        if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
+        let spare = self.spare.take();
+        if !failed.is_empty() {
+            // The processes still ask for it.
+            return Err(failed.join("; "));
+        }
+        spare.iter().for_each(|spare| spare.over());
+        Ok(())
     }
 }
 

@@ -22,7 +22,7 @@ pub mod job_file;
 pub mod sequence;
 pub mod uses;
 
-pub use data::{Held, Keep, Limits};
+pub use data::{Held, Keep, Kept, Limits, Spare};
 pub use driver::{Cause, CudaState, DriverCheckpoint, DriverError};
 pub use gate::{Closed, Hooks, Inside};
 pub use sequence::{SuspendError, Suspended, obstacles, restore_all, settle_all, suspend};

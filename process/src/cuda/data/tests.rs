@@ -201,7 +201,7 @@ fn a_process_that_has_ended_needs_nothing() {
     let bed = Bed::silent();
     let gone = Owned { pid: i32::MAX, data: std::ptr::from_ref(bed.data).addr() as u64 };
     assert_eq!(Owned::all(&[gone], Step::Leave, Duration::ZERO), Ok(()));
-    assert_eq!(gone.back(Duration::ZERO), Ok(()));
+    assert_eq!(gone.back(Duration::ZERO, None), Ok(()));
     assert_eq!(Owned::of(&Hooks::at(i32::MAX, 4096)), None);
 }
 
@@ -214,7 +214,7 @@ fn what_a_keeper_has_is_taken_between_drain_and_leave() {
     let figures = CudaStop { hash_ns: 5, dirty_bytes: 131_072, ..CudaStop::default() };
     let mut keep = |pids: &[i32]| {
         assert_eq!((pids, bed.asked()), (&[own][..], vec![DRAIN]));
-        Ok((BTreeMap::from([(own, 77)]), figures))
+        Ok(Some(Kept { seals: BTreeMap::from([(own, 77)]), figures, spare: Box::new(Asked::default()) }))
     };
     bed.data.figures[CudaFigure::DIRTY_BYTES].store(0, SeqCst);
     let held = Held::leave(bed.gates(), LIMITS, &mut keep).unwrap();
@@ -228,4 +228,49 @@ fn what_a_keeper_has_is_taken_between_drain_and_leave() {
     let told = Held::leave(bed.gates(), LIMITS, &mut |_| Err("the keeper has ended".into())).unwrap_err();
     assert_eq!(told, "the keeper has ended");
     assert!(bed.is_open() && !bed.asked()[3..].contains(&LEAVE));
+}
+
+/// Counts what it is asked for.
+#[derive(Clone, Debug, Default)]
+struct Asked(Arc<Mutex<Vec<&'static str>>>);
+
+impl Spare for Asked {
+    fn ready(&self) -> Result<(), String> {
+        self.0.lock().push("ready");
+        Ok(())
+    }
+    fn over(&self) {
+        self.0.lock().push("over");
+    }
+}
+
+fn kept(bed: &Bed, spare: &Asked) -> Held {
+    let own = i32::try_from(std::process::id()).unwrap();
+    bed.data.owner.store(CudaData::BY_KEEPER, SeqCst);
+    let mut keep = |_: &[i32]| {
+        let (seals, figures) = (BTreeMap::from([(own, 1)]), CudaStop::default());
+        Ok(Some(Kept { seals, figures, spare: Box::new(spare.clone()) }))
+    };
+    Held::leave(bed.gates(), LIMITS, &mut keep).unwrap()
+}
+
+/// Before each try somebody is made to answer; it is over when content is back everywhere, and not before.
+#[test]
+fn what_a_keeper_had_is_held_until_it_is_back() {
+    let bed = Bed::new(&[0, 0, CudaData::FAULT_KEEPER]);
+    let spare = Asked::default();
+    kept(&bed, &spare).back(&mut CudaStop::default()).unwrap();
+    assert_eq!(*spare.0.lock(), ["ready", "ready", "over"]);
+    let bed = Bed::new(&[0, 0, 2, 2, 2, 2]);
+    let spare = Asked::default();
+    kept(&bed, &spare).back(&mut CudaStop::default()).unwrap_err();
+    assert_eq!(*spare.0.lock(), ["ready"; 4]);
+}
+
+#[test]
+fn what_a_keeper_had_that_has_ended_is_adopted() {
+    let bed = Bed::new(&[]);
+    bed.data.owner.store(CudaData::BY_KEEPER, SeqCst);
+    Held::leave(bed.gates(), LIMITS, &mut |_| Ok(None)).unwrap().back(&mut CudaStop::default()).unwrap();
+    assert_eq!(bed.asked(), [DRAIN, CudaData::COMMAND_ADOPT, LEAVE, RETURN]);
 }
