@@ -6,6 +6,7 @@ use crate::exit::{Exit, Failure};
 use crate::settings::SaveFiles;
 use chrono::{DateTime, SecondsFormat};
 use holdfast_image::record::UnsavedFile;
+use holdfast_tiers::ImageInfo;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use serde_json::Value;
@@ -112,6 +113,16 @@ pub fn unsaved(files: &[UnsavedFile]) -> Vec<String> {
     lines
 }
 
+/// What is wrong with an image, in a few words: nothing is the empty string.
+pub fn remark(image: &ImageInfo) -> String {
+    match (&image.broken, image.unsaved.len()) {
+        (Some(broken), _) => broken.clone(),
+        (None, 0) => String::new(),
+        (None, 1) => "warning: a file is not saved".to_owned(),
+        (None, count) => format!("warning: {count} files are not saved"),
+    }
+}
+
 /// Bytes for people: `512 B`, `1.5 MiB`.
 pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
@@ -179,6 +190,40 @@ pub fn table(head: &[&str], rows: &[Vec<String>], right: &[usize]) -> String {
     text
 }
 
+/// The same, as wide as the terminal where standard output is one: columns whose heads are in `elastic` give way, the
+/// first of them first. What is piped or redirected is whole.
+pub fn fitted(head: &[&str], rows: &[Vec<String>], right: &[usize], elastic: &[&str]) -> String {
+    let columns = terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0));
+    match columns {
+        // Some terminals do not know.
+        None | Some(0) => table(head, rows, right),
+        Some(columns) => within(columns, head, rows, right, elastic),
+    }
+}
+
+/// A table of so many columns of letters at most.
+fn within(columns: usize, head: &[&str], rows: &[Vec<String>], right: &[usize], elastic: &[&str]) -> String {
+    /// No column becomes narrower: nobody would know what is in it.
+    const LEAST: usize = 8;
+    let mut rows = rows.to_vec();
+    for name in elastic {
+        let longest = table(head, &rows, right).lines().map(|line| line.chars().count()).max().unwrap_or(0);
+        let Some(column) = head.iter().position(|head| head == name) else { continue };
+        let width = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+        let room = width.unwrap_or(0).saturating_sub(longest.saturating_sub(columns)).max(LEAST);
+        rows.iter_mut().filter_map(|row| row.get_mut(column)).for_each(|cell| *cell = shortened(cell, room));
+    }
+    table(head, &rows, right).lines().map(|line| shortened(line, columns) + "\n").collect()
+}
+
+/// A text that has so many letters at most.
+fn shortened(text: &str, most: usize) -> String {
+    match text.chars().count() > most {
+        true => text.chars().take(most.saturating_sub(1)).chain(['…']).collect(),
+        false => text.to_owned(),
+    }
+}
+
 /// A progress bar in bytes on standard error; invisible where that is not a terminal.
 pub fn progress(what: &str, total_bytes: u64) -> ProgressBar {
     let target =
@@ -241,5 +286,21 @@ mod tests {
     fn columns_are_aligned() {
         let rows = vec![vec!["a".to_owned(), "10".to_owned()], vec!["long".to_owned(), "5".to_owned()]];
         assert_eq!(table(&["NAME", "N"], &rows, &[1]), "NAME   N\na     10\nlong   5\n");
+    }
+
+    #[test]
+    fn a_table_is_as_wide_as_the_terminal() {
+        let row = |words: [&str; 3]| words.map(str::to_owned).to_vec();
+        let rows = [row(["sim", "7", "./sim --input a long name of a file"]), row(["b", "12", "b"])];
+        let (head, elastic) = (["JOB", "PID", "COMMAND"], ["COMMAND", "JOB"]);
+        let at = |columns| within(columns, &head, &rows, &[1], &elastic);
+        assert_eq!(at(80), table(&head, &rows, &[1]));
+        assert_eq!(at(24), "JOB  PID  COMMAND\nsim    7  ./sim --input…\nb     12  b\n");
+        // The heads are whole as long as they can be.
+        assert_eq!(at(18), "JOB  PID  COMMAND\nsim    7  ./sim -…\nb     12  b\n");
+        assert_eq!(at(11), "JOB  PID  …\nsim    7  …\nb     12  b\n");
+        for columns in 1..60 {
+            assert!(at(columns).lines().all(|line| line.chars().count() <= columns), "{}", at(columns));
+        }
     }
 }

@@ -8,6 +8,8 @@ def load_ipython_extension(ipython):
     """Called by `%load_ext`."""
 
     def checkpoint(line):
+        if not holdfast.loaded():
+            return "no image: this kernel was not started by `holdfast run`"
         if holdfast.checkpoint(wait="--no-wait" not in line.split()) == holdfast.RESTARTED:
             return "restarted"
         return "image taken"

@@ -88,7 +88,7 @@ pub fn run(name: Option<&str>, json: bool, root: Option<&Path>) -> Result<(), Fa
         head.push("NOTE");
         cells.iter_mut().zip(notes).for_each(|(cells, note)| cells.push(note));
     }
-    report::print(&report::table(&head, &cells, &[2, 3, 4, 5, 6, 7, 8]))
+    report::print(&report::fitted(&head, &cells, &[2, 3, 4, 5, 6, 7, 8], &["COMMAND", "NOTE", "JOB"]))
 }
 
 fn print_json(rows: &[Row]) -> Result<(), Failure> {
@@ -187,7 +187,7 @@ fn images(row: &Row) -> String {
             report::size(image.program_bytes),
             report::size(image.bytes),
             tiers.join(", "),
-            remark(image),
+            report::remark(image),
         ]
     };
     let mut rows: Vec<Vec<String>> = row.images.iter().map(cells).collect();
@@ -198,7 +198,7 @@ fn images(row: &Row) -> String {
         head.remove(6);
         rows.iter_mut().for_each(|cells| drop(cells.remove(6)));
     }
-    report::table(&head, &rows, &[0, 1, 2, 3, 4, 5]) + &tiers
+    report::fitted(&head, &rows, &[0, 1, 2, 3, 4, 5], &["REMARK", "TIERS"]) + &tiers
 }
 
 /// Images that only lower tiers have.
@@ -214,16 +214,6 @@ fn elsewhere(row: &Row) -> Vec<Vec<String>> {
         vec![number, dash(), dash(), dash(), dash(), dash(), tiers.join(", "), "not in the store".to_owned()]
     };
     there.difference(&here).map(cells).collect()
-}
-
-/// What is wrong with an image.
-fn remark(image: &ImageInfo) -> String {
-    match (&image.broken, image.unsaved.len()) {
-        (Some(broken), _) => broken.clone(),
-        (None, 0) => String::new(),
-        (None, 1) => "warning: a file is not saved".to_owned(),
-        (None, count) => format!("warning: {count} files are not saved"),
-    }
 }
 
 /// What is wrong with a job.
@@ -242,26 +232,21 @@ fn cells(row: &Row) -> Vec<String> {
     let dash = || "-".to_owned();
     let count = row.images.len();
     let command: Vec<String> = row.command.iter().map(Name::to_string).collect();
-    let mut command = command.join(" ");
-    if command.chars().count() > 60 {
-        command = command.chars().take(59).chain(['…']).collect();
-    }
     vec![
         row.job.clone(),
         row.state.to_owned(),
         row.pid.map_or_else(dash, |pid| pid.to_string()),
-        match newest.map_or(0, |image| image.unsaved.len()) {
+        match newest.map(report::remark).filter(|remark| !remark.is_empty()) {
             _ if broken > 0 => format!("{count} ({broken} damaged)"),
-            0 => count.to_string(),
-            1 => format!("{count} (warning: a file is not saved)"),
-            files => format!("{count} (warning: {files} files are not saved)"),
+            None => count.to_string(),
+            Some(remark) => format!("{count} ({remark})"),
         },
         newest.map_or_else(dash, |image| image.epoch.to_string()),
         newest.and_then(|image| image.parent).map_or_else(dash, |parent| parent.to_string()),
         newest.map_or_else(dash, |image| report::age(image.created_ns)),
         newest.map_or_else(dash, |image| report::size(image.bytes)),
         report::size(all().map(|image| image.bytes).sum()),
-        command,
+        command.join(" "),
     ]
 }
 
@@ -312,7 +297,7 @@ mod tests {
         assert_eq!(cells(&row), ["sim", "stopped", "-", "2", "2", "1", "0s", "512 B", "4.5 KiB", "./sim"]);
         let unsaved = UnsavedFile { path: Name::from("/data"), bytes: 7, reason: None };
         let image = ImageInfo { unsaved: vec![unsaved], ..image(3, None, 1) };
-        assert_eq!(remark(&image), "warning: a file is not saved");
+        assert_eq!(report::remark(&image), "warning: a file is not saved");
         let row = Row { images: vec![local(image)], ..row };
         assert_eq!(cells(&row)[3], "1 (warning: a file is not saved)");
         assert_eq!(images(&Row { images: Vec::new(), ..row }), "job sim has no image\n");

@@ -21,7 +21,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// Parts of a stop, as they are drawn.
-const STOP_PARTS: [&str; 8] = [
+const STOP_PARTS: [&str; 9] = [
     "threads stopped",
     "state read",
     "tracking",
@@ -30,10 +30,12 @@ const STOP_PARTS: [&str; 8] = [
     "resumed",
     "CUDA checkpoint",
     "CUDA restore",
+    "other",
 ];
 
 /// First writes during the flush.
-const WRITES: [&str; 4] = ["waited", "copied first", "stored already", "after the flush"];
+const WRITES: [&str; 4] =
+    ["WAIT: until it was stored", "COW: copied first", "AVOIDED: stored already", "AFTER the flush"];
 
 /// An image and what its manifest says.
 struct Row {
@@ -96,6 +98,13 @@ fn html(job: &Job) -> Result<String, Failure> {
         body.push_str(&summary(&rows));
         body.push_str(&charts(&rows));
         body.push_str(&section("Images", "Times are UTC.", &images(&rows)));
+        body.push_str(&section(
+            "Costs",
+            "What each image cost the program: its stop; the time that writers were held because the bound on copies \
+             was reached; first writes during the flush by class; most memory that copies took at once. And what it \
+             cost the store: what was read, what was left of what could be compressed, what was written.",
+            &costs(&rows),
+        ));
     }
     body.push_str(&lower_tiers(&record));
     if let Some(last) = LastRestart::read(job) {
@@ -148,19 +157,26 @@ fn summary(rows: &[Row]) -> String {
         let share = stopped as f64 * 100.0 / range as f64;
         shown.push(("stopped, of the time from the first image to the last", format!("{share:.3} %")));
     }
+    let epochs = || rows.iter().filter_map(|row| row.figures.as_ref().map(|(.., epoch)| epoch));
+    let held = epochs().map(|epoch| epoch.held_ns).fold(0, u64::saturating_add);
+    let copies = epochs().map(|epoch| epoch.copies_peak).max().unwrap_or(0);
+    shown.push(("writers held for copies, in all", short_time(held)));
+    shown.push(("most memory of copies", size(copies.saturating_mul(PAGE_SIZE))));
     tiles(&shown)
 }
 
 /// Where a stop's time went, milliseconds.
 fn stop_values(stop: &StopBreakdown) -> Vec<f64> {
+    let sum = |parts: &[u64]| parts.iter().copied().fold(0, u64::saturating_add);
     let (before, after) = stop.cuda.map_or((0, 0), |cuda| {
-        (cuda.lock_ns.saturating_add(cuda.checkpoint_ns), cuda.restore_ns.saturating_add(cuda.unlock_ns))
+        let before = [cuda.leave_ns, cuda.lock_ns, cuda.checkpoint_ns];
+        (sum(&before), sum(&[cuda.restore_ns, cuda.unlock_ns, cuda.return_ns]))
     });
-    let state = [stop.threads_ns, stop.inject_ns, stop.maps_ns, stop.files_ns];
-    let state = state.into_iter().fold(0, u64::saturating_add);
-    [stop.stop_ns, state, stop.track_ns, stop.copy_ns, stop.clone_ns, stop.resume_ns, before, after]
-        .map(|ns| ns as f64 / 1e6)
-        .to_vec()
+    let state = sum(&[stop.threads_ns, stop.inject_ns, stop.maps_ns, stop.files_ns]);
+    let mut parts =
+        vec![stop.stop_ns, state, stop.track_ns, stop.copy_ns, stop.clone_ns, stop.resume_ns, before, after];
+    parts.push(stop.total_ns.saturating_sub(sum(&parts)));
+    parts.into_iter().map(|ns| ns as f64 / 1e6).collect()
 }
 
 /// Axes end at round numbers of this unit.
@@ -251,11 +267,6 @@ fn images(rows: &[Row]) -> String {
         let info = &row.info;
         let flush = row.figures.as_ref().map(|(_, flush, _)| short_time(flush.flush_ns));
         let dirty = row.figures.as_ref().map(|(.., epoch)| size(epoch.pages_dirty.saturating_mul(PAGE_SIZE)));
-        let remark = match (&info.broken, info.unsaved.len()) {
-            (Some(broken), _) => broken.clone(),
-            (None, 0) => String::new(),
-            (None, files) => format!("{files} files are not saved"),
-        };
         vec![
             info.epoch.to_string(),
             info.parent.map_or_else(|| "-".to_owned(), |parent| parent.to_string()),
@@ -266,10 +277,44 @@ fn images(rows: &[Row]) -> String {
             dirty.unwrap_or_else(|| "-".to_owned()),
             size(info.bytes),
             row.tiers.join(", "),
-            remark,
+            report::remark(info),
         ]
     };
     table(&head, &rows.iter().map(cells).collect::<Vec<_>>(), &[0, 1, 3, 4, 5, 6, 7])
+}
+
+/// What each took of the program and of the store.
+fn costs(rows: &[Row]) -> String {
+    const HEAD: [&str; 11] = [
+        "IMAGE",
+        "STOP TIME",
+        "HELD",
+        "WAIT",
+        "COW",
+        "AVOIDED",
+        "AFTER",
+        "COPIES",
+        "READ",
+        "COMPRESSED",
+        "WRITTEN TO DISK",
+    ];
+    let cells = |row: &Row| {
+        let mut cells = vec![row.info.epoch.to_string()];
+        let Some((stop, flush, epoch)) = &row.figures else {
+            cells.resize(HEAD.len(), "-".to_owned());
+            return cells;
+        };
+        let counts = &epoch.flush;
+        cells.extend([short_time(stop.total_ns), short_time(epoch.held_ns)]);
+        cells.extend([counts.wait, counts.cow, counts.avoided, counts.after].map(|pages| pages.to_string()));
+        cells
+            .extend([epoch.copies_peak, flush.pages_read].map(|pages| size(pages.saturating_mul(PAGE_SIZE))));
+        let (from, to) = (size(flush.bytes_compressed_from), size(flush.bytes_compressed_to));
+        cells.extend([format!("{from} to {to}"), size(flush.bytes_stored)]);
+        cells
+    };
+    let right: Vec<usize> = (0..HEAD.len()).collect();
+    table(&HEAD, &rows.iter().map(cells).collect::<Vec<_>>(), &right)
 }
 
 fn lower_tiers(record: &TiersRecord) -> String {
@@ -328,6 +373,8 @@ mod tests {
         assert!(shown.contains("<b>5.00 ms</b><span>stop time, longest"), "{shown}");
         let shown = images(&rows);
         assert!(shown.contains("&lt;damaged&gt;") && shown.contains("2026-11-26T14:14:35Z"), "{shown}");
+        let shown = costs(&rows);
+        assert!(shown.contains("5.00 ms") && shown.matches("<tr>").count() == 4, "{shown}");
         let shown = charts(&rows);
         assert!(shown.contains("CUDA restore: 2.00 ms") && shown.matches("</svg>").count() == 5, "{shown}");
     }

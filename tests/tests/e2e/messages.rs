@@ -5,8 +5,9 @@ use crate::plain_job;
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::processes;
 use holdfast_tests::restart_chain::kill_program;
-use holdfast_tests::sandbox::{Bed, Ended, PATIENCE, User, each_user, wait};
+use holdfast_tests::sandbox::{Bed, Ended, PATIENCE, User, am_root, each_user, wait};
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
 
@@ -157,4 +158,158 @@ fn a_ring_of_io_uring_is_one_line() {
         ensure!(wait(&mut front, PATIENCE)?.success());
         bed.check_clean("j")
     });
+}
+
+#[test]
+fn a_file_that_is_missing_at_a_restart_is_named() {
+    as_user(|bed| {
+        fs::write(bed.work().join("data"), "1\n2\n3\n")?;
+        let program = "data = open('data')\nprint(data.readline(), flush=True)\nimport time\ntime.sleep(600)";
+        let mut front =
+            bed.run_command("j", &["--save-files=none"], &["/usr/bin/python3", "-c", program])?.spawn()?;
+        let pid = bed.wait_live("j", &mut front)?.context("a pid")?;
+        bed.until("a line", PATIENCE, || !bed.text("out").is_empty())?;
+        bed.say(&["checkpoint", "j"])?.success()?;
+        kill_program(pid, &mut front)?;
+        fs::remove_file(bed.work().join("data"))?;
+        let line = format!(
+            "{}: the program had it open: No such file or directory (os error 2); put it back, or say where it is now \
+             (restart --map OLD=NEW)",
+            bed.work().join("data").display()
+        );
+        says(&bed.say(&["restart", "j"])?, 69, &line)
+    });
+}
+
+#[test]
+fn a_program_that_holdfast_has_not_started_is_told_so() {
+    as_user(|bed| {
+        let mut alone = bed.command(Path::new("/bin/sleep")).arg("600").spawn()?;
+        let pid = alone.id().to_string();
+        let check = bed.say(&["check", &pid])?;
+        let said =
+            check.stdout.contains("libholdfast is not loaded: the program was not started by `holdfast run`");
+        ensure!(said && check.code() == 69, "status {}: {}{}", check.code(), check.stdout, check.stderr);
+        let none =
+            format!("no job is called {pid}, and none runs a program with this pid; see `holdfast list`");
+        says(&bed.say(&["checkpoint", &pid])?, 66, &none)?;
+        alone.kill()?;
+        alone.wait().map(drop).map_err(Into::into)
+    });
+}
+
+/// A log of root's: whoever has started the job has opened it.
+#[test]
+fn a_log_that_one_may_not_open_is_left_for_the_restart_s_own() {
+    if !am_root() {
+        return println!("not run: it needs root");
+    }
+    as_user(|bed| {
+        let log = bed.dir().join("log");
+        let file = fs::File::create(&log)?;
+        fs::set_permissions(&log, fs::Permissions::from_mode(0o600))?;
+        let _ = fs::remove_file(bed.stay_file());
+        let mut run = plain_job::command(bed, "j", &[])?;
+        let mut front = run.stdout(file).spawn()?;
+        let pid = bed.wait_live("j", &mut front)?.context("a pid")?;
+        bed.until("the first line", PATIENCE, || fs::metadata(&log).is_ok_and(|log| log.len() > 0))?;
+        bed.say(&["checkpoint", "j"])?.success()?;
+        kill_program(pid, &mut front)?;
+        bed.may_end()?;
+        let mut front = bed.restart_command("j", &[])?.spawn()?;
+        ensure!(wait(&mut front, PATIENCE)?.success(), "{}", bed.text("restart.err"));
+        let said = format!(
+            "the program's stdout was {}, which you may not open; this command's stdout is used",
+            log.display()
+        );
+        ensure!(bed.text("restart.err").contains(&said), "{}", bed.text("restart.err"));
+        bed.check_clean("j")
+    });
+}
+
+/// A terminal of 60 columns.
+const NARROW: &str = "import fcntl, os, pty, struct, sys, termios\n\
+    def run():\n    \
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack('HHHH', 24, 60, 0, 0))\n    \
+        os.execv(sys.argv[1], sys.argv[1:])\n\
+    pid, terminal = pty.fork()\n\
+    if pid == 0: run()\n\
+    try:\n    \
+        while said := os.read(terminal, 4096): sys.stdout.buffer.write(said)\n\
+    except OSError: pass";
+
+#[test]
+fn a_list_is_as_wide_as_the_terminal_and_whole_in_a_pipe() {
+    as_user(|bed| {
+        let long = "a-word-of-the-command-line ".repeat(6);
+        let mut front = bed.run_command("j", &[], &["/bin/sh", "-c", "sleep 600; true", &long])?.spawn()?;
+        let pid = bed.wait_live("j", &mut front)?.context("a pid")?;
+        let piped = bed.say(&["list"])?.success()?.stdout;
+        ensure!(piped.lines().nth(1).is_some_and(|line| line.ends_with(long.trim_end())), "{piped}");
+        let mut terminal = bed.command(Path::new("/usr/bin/python3"));
+        terminal.args(["-c", NARROW]).arg(bed.kit().holdfast()).arg("list");
+        let narrow = bed.output(terminal, PATIENCE)?.success()?.stdout;
+        let lines: Vec<&str> = narrow.lines().map(|line| line.trim_end_matches('\r')).collect();
+        let wide = lines.iter().map(|line| line.chars().count()).max();
+        ensure!(
+            lines.len() == 2 && wide.is_some_and(|wide| wide <= 60) && lines[1].ends_with('…'),
+            "{narrow}"
+        );
+        ensure!(lines[1].contains(&pid.to_string()), "{narrow}");
+        kill_program(pid, &mut front)
+    });
+}
+
+const PAGE: &str = include_str!("../../../docs/messages.md");
+
+/// All text of the sources, where a string that goes on in the next line is one.
+fn sources(folder: &Path, text: &mut String) -> Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            sources(&entry.path(), text)?;
+        } else if entry.path().extension().is_some_and(|extension| extension == "rs") {
+            let source = fs::read_to_string(entry.path())?;
+            let lines = source.split("\\\n");
+            lines
+                .enumerate()
+                .for_each(|(n, part)| text.push_str(if n == 0 { part } else { part.trim_start() }));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_message_of_the_page_is_one_of_holdfast() {
+    let mut text = String::new();
+    for part in ["cli/src", "process/src", "tiers/src"] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(part);
+        sources(&folder, &mut text).unwrap_or_else(|error| panic!("{error:#}"));
+    }
+    let is_name = |word: &str| {
+        let word = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+        !word.is_empty() && word.chars().all(|c| c.is_ascii_uppercase())
+    };
+    // Capitals that are said as they are.
+    let said = ["TCP", "PATH", "LD_PRELOAD", "MPI", "HOLDFAST_LIB", "OLD=NEW", "PR_SET_DUMPABLE"];
+    let mut messages = 0;
+    for message in PAGE.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` |")).map(|(m, _)| m)
+    {
+        messages += 1;
+        let mut pieces = vec![String::new()];
+        for word in message.split_inclusive(' ') {
+            let bare = word.trim();
+            if is_name(bare) && !said.contains(&bare) && !bare.starts_with("(PR") {
+                pieces.push(String::new());
+            } else if let Some(piece) = pieces.last_mut() {
+                piece.push_str(word);
+            }
+        }
+        for piece in
+            pieces.iter().map(|piece| piece.trim_matches([' ', ';', ','])).filter(|piece| piece.len() > 3)
+        {
+            assert!(text.contains(piece), "docs/messages.md: {message:?}: no source says {piece:?}");
+        }
+    }
+    assert!(messages > 40, "{messages} messages were found in docs/messages.md");
 }
