@@ -141,8 +141,9 @@ impl Streams {
         let shared = self.0.len() == 2;
         let closed = self.0.iter().enumerate().filter(|(_, stream)| stream.kind == Closed);
         let mut closed: String = closed.map(|(number, _)| format!(" {number}>&-")).collect();
+        // A shell would call `1>&- 2>&1` an error: of a closed descriptor there is no copy.
         if shared {
-            closed.push_str(" 2>&1");
+            closed.push_str(if self.kind(1) == Closed { " 2>&-" } else { " 2>&1" });
         }
         let mut command = bed.command("/bin/sh".as_ref());
         command
