@@ -71,7 +71,7 @@ e2e: build stand-in ## real programs: checkpoint, kill, restart (tests/); JOBS=N
 
 test: deps check unit e2e ## what CI runs (15 minutes on two cores, from nothing)
 
-.PHONY: miri deny fuzz-check fuzz s3 garage gpu chroot
+.PHONY: miri deny fuzz-check fuzz s3 garage slurm gpu chroot
 miri: ## unit tests of the pure crates under miri, where a nightly compiler has it (no test of system calls)
 	$(SAY) "undefined behaviour"
 	@scripts/miri.sh
@@ -114,7 +114,11 @@ chroot: build ## by deb, tarball and pip in a fresh Debian: the README's first s
 	HOLDFAST_TEST_CHROOT=$(CHROOT) $(REAPER) $(CARGO) test --release --locked -p holdfast-tests --test e2e -- \
 		clean_debian:: --test-threads=1; else echo "SKIPPED: it needs root"; fi
 
-test-full: deps check unit loom miri deny fuzz-check s3 garage chroot nvcc build stand-in
+slurm: build ## the README's batch script under Slurm itself (root, packages slurm-wlm and munge): ten minutes
+	$(SAY) "Slurm"
+	@tests/slurm/run.py $(RELEASE)
+
+test-full: deps check unit loom miri deny fuzz-check s3 garage slurm chroot nvcc build stand-in
 test-full: ## the long form: ten rounds, 200 deaths, 1000 flipped bits (hours)
 	$(SAY) "policies on a device, long form"
 	HOLDFAST_TEST_FULL=1 $(CARGO) test --release --locked -p holdfast-stand-in --test hierarchy

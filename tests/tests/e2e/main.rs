@@ -36,6 +36,7 @@ mod package;
 mod plain_job;
 mod processors;
 mod python_examples;
+mod recipes;
 mod refusals;
 mod saved_files;
 mod security;
