@@ -327,6 +327,10 @@ pub struct RunArgs {
     /// When SIG arrives (at the program or at `holdfast run`): take a checkpoint, end the program, exit with 75
     #[arg(long, value_name = "SIG=checkpoint-stop", value_parser = parse_on)]
     pub on: Option<i32>,
+    /// End the program, and exit with 70, when it cannot be protected any more: its agent has died, or a checkpoint
+    /// that nobody waits for (of --every, say) has failed twice
+    #[arg(long)]
+    pub strict: bool,
     /// Restart the job from its newest image if it has one, else start afresh
     #[arg(long, requires = "name")]
     pub resume: bool,
@@ -413,6 +417,7 @@ impl RunArgs {
             tcp: self.tcp,
             signal: self.signal,
             stop_signal: self.on,
+            strict: self.strict,
             tiers: self.tier.clone(),
         }
     }
@@ -497,6 +502,9 @@ pub struct RestartArgs {
     /// From now on, when SIG arrives at `holdfast restart`: take a checkpoint, end the program, exit with 75
     #[arg(long, value_name = "SIG=checkpoint-stop", value_parser = parse_on)]
     pub on: Option<i32>,
+    /// From now on the program is ended when it cannot be protected any more, as for `run`
+    #[arg(long)]
+    pub strict: bool,
     /// From now on.
     #[command(flatten)]
     pub changes: Changes,
@@ -516,6 +524,7 @@ impl RestartArgs {
             rate: self.rate.or(old.rate),
             signal: self.signal.or(old.signal),
             stop_signal: self.on.or(old.stop_signal),
+            strict: self.strict || old.strict,
             ..old.with(&self.changes)
         }
     }

@@ -48,6 +48,8 @@ pub enum FailureKind {
     Other,
     /// The next try may well succeed.
     Transient,
+    /// A signal came before the program ran.
+    Interrupted,
     /// The agent knows only that the front, or the new processes, went away: the front knows more.
     FrontGone,
 }
@@ -155,7 +157,11 @@ fn in_use(lock: &Path, agent: i32) -> String {
 impl From<&RebuildError> for Failure {
     fn from(error: &RebuildError) -> Failure {
         let kind = match error {
+            RebuildError::In { error, .. } if matches!(**error, RebuildError::Interrupted) => {
+                FailureKind::Interrupted
+            }
             RebuildError::PeerGone(Peer::Front) => FailureKind::FrontGone,
+            RebuildError::Interrupted => FailureKind::Interrupted,
             error if error.is_transient() => FailureKind::Transient,
             _ => FailureKind::Other,
         };

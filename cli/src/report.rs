@@ -5,6 +5,7 @@
 use crate::exit::{Exit, Failure};
 use crate::settings::SaveFiles;
 use chrono::{DateTime, SecondsFormat};
+use holdfast_image::control::{Step, UnderWay};
 use holdfast_image::record::UnsavedFile;
 use holdfast_tiers::ImageInfo;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -229,29 +230,77 @@ pub fn progress(what: &str, total_bytes: u64) -> ProgressBar {
     let target =
         if io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
     let bar = ProgressBar::with_draw_target(Some(total_bytes), target).with_message(what.to_owned());
-    if let Ok(style) =
-        ProgressStyle::with_template("{msg} [{bar:30}] {bytes}/{total_bytes} {binary_bytes_per_sec}")
-    {
+    set_style(&bar, IN_BYTES);
+    bar
+}
+
+const IN_BYTES: &str = "{msg} [{bar:30}] {bytes}/{total_bytes} {binary_bytes_per_sec}";
+/// What has no bytes to be counted.
+const WITHOUT_BYTES: &str = "{spinner} {msg}";
+
+fn set_style(bar: &ProgressBar, template: &str) {
+    if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }
-    bar
+}
+
+/// What a checkpoint is doing, for people.
+pub fn step(step: Step) -> &'static str {
+    match step {
+        Step::Precopy => "storing before the stop",
+        Step::Stop => "stopping the program",
+        Step::Flush => "writing",
+        Step::Commit => "making durable",
+    }
+}
+
+/// A checkpoint that is under way, for people.
+pub fn under_way(now: &UnderWay) -> String {
+    let (image, step) = (now.image, step(now.step));
+    match now.total_bytes {
+        0 => format!("image {image} under way: {step}"),
+        total => {
+            format!("image {image} under way: {step}, {} of {}", size(now.done_bytes), size(total))
+        }
+    }
 }
 
 /// A progress bar that appears when there is something to be told, and is gone when this is dropped.
 #[derive(Default)]
-pub struct Transient(Option<ProgressBar>);
+pub struct Transient {
+    bar: Option<ProgressBar>,
+    /// What it tells of.
+    what: String,
+    has_bytes: bool,
+}
 
 impl Transient {
-    /// So much is done.
+    /// So much is done; nothing is said of bytes where there are none.
     pub fn show(&mut self, what: &str, done: u64, total: u64) {
-        let bar = self.0.get_or_insert_with(|| progress(what, total));
-        bar.set_length(total);
-        bar.set_position(done);
+        let has_bytes = total > 0;
+        if self.what != what || self.has_bytes != has_bytes {
+            // A speed is one of its own.
+            self.bar.take().inspect(ProgressBar::finish_and_clear);
+            (self.what, self.has_bytes) = (what.to_owned(), has_bytes);
+        }
+        let bar = self.bar.get_or_insert_with(|| progress(what, total));
+        if has_bytes {
+            bar.set_length(total);
+            bar.set_position(done);
+        } else {
+            set_style(bar, WITHOUT_BYTES);
+            bar.tick();
+        }
+    }
+
+    /// Whether nobody sees it.
+    pub fn is_hidden() -> bool {
+        !io::stderr().is_terminal()
     }
 
     /// Prints something beside it.
     pub fn without(&self, print: impl FnOnce()) {
-        match &self.0 {
+        match &self.bar {
             Some(bar) => bar.suspend(print),
             None => print(),
         }
@@ -260,7 +309,7 @@ impl Transient {
 
 impl Drop for Transient {
     fn drop(&mut self) {
-        if let Some(bar) = &self.0 {
+        if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
     }
@@ -280,6 +329,15 @@ mod tests {
         assert_eq!(short_time(850_000), "0.85 ms");
         assert_eq!(short_time(2_100_000_000), "2.10 s");
         assert_eq!(age(u64::MAX), "0s");
+    }
+
+    #[test]
+    fn a_checkpoint_that_is_under_way_tells_what_it_has_to_do() {
+        let image = holdfast_image::Epoch(3);
+        let flush = UnderWay { image, step: Step::Flush, done_bytes: 512, total_bytes: 1024 };
+        assert_eq!(under_way(&flush), "image 3 under way: writing, 512 B of 1.0 KiB");
+        let stop = UnderWay { image, step: Step::Stop, done_bytes: 0, total_bytes: 0 };
+        assert_eq!(under_way(&stop), "image 3 under way: stopping the program");
     }
 
     #[test]

@@ -247,6 +247,9 @@ pub struct Settings {
     pub signal: Option<i32>,
     /// The signal that asks for a checkpoint and the end of the program.
     pub stop_signal: Option<i32>,
+    /// A program that cannot be protected any more is ended.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub strict: bool,
     /// Tiers: the rules of the first, and those below it, the fastest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tiers: Vec<TierSpec>,

@@ -138,6 +138,9 @@ pub struct JobStatus {
     pub flushed_bytes: u64,
     /// Bytes that it has to read.
     pub flush_total_bytes: u64,
+    /// The checkpoint that is under way.
+    #[serde(default)]
+    pub under_way: Option<UnderWay>,
     /// Last failure, if the last checkpoint failed.
     pub last_error: Option<String>,
     /// The lower tiers, the fastest first.
@@ -149,6 +152,33 @@ pub struct JobStatus {
     /// The program has ended, and the agent is there for the tiers only.
     #[serde(default)]
     pub lingering: bool,
+}
+
+/// A checkpoint that is under way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct UnderWay {
+    /// Number of the image.
+    pub image: Epoch,
+    /// What is being done.
+    pub step: Step,
+    /// Bytes that this step is done with.
+    pub done_bytes: u64,
+    /// All that it has to do, as far as is known by now; 0: it has no bytes.
+    pub total_bytes: u64,
+}
+
+/// The steps of a checkpoint that take time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Step {
+    /// The program runs, and what it does not write any more is stored.
+    Precopy,
+    /// The program is about to be stopped, or stands still.
+    Stop,
+    /// It runs again, and what the cut found is stored.
+    Flush,
+    /// All is stored, and is made durable.
+    Commit,
 }
 
 /// State of a lower tier of a job.

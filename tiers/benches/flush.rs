@@ -114,7 +114,7 @@ fn holdfast(dir: &Path, bytes: &[u8], mib: usize, workers: usize) -> Took {
     timed(|| {
         let mut writer = job.begin(&lock, Epoch(1), None).unwrap();
         let source = Noise { runs: TakeList::new(runs), bytes };
-        writer.write_pages(&source, &Inherited::default(), &options(workers), &|_| ()).unwrap();
+        writer.write_pages(&source, &Inherited::default(), &options(workers), &|_, _| ()).unwrap();
         writer.commit(commit_record()).unwrap();
     })
 }

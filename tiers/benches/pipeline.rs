@@ -101,7 +101,7 @@ fn measure(job: &Job, epoch: Epoch, runs: &[PageRun], bytes: &[u8], options: Pip
     let len = runs.iter().map(|run| run.pages.bytes() as usize).sum();
     let start = Instant::now();
     let mut writer = job.begin(&lock, epoch, None).unwrap();
-    writer.write_pages(source, &Inherited::default(), &options, &|_| ()).unwrap();
+    writer.write_pages(source, &Inherited::default(), &options, &|_, _| ()).unwrap();
     let flushed = start.elapsed();
     let (info, _) = writer.commit(commit_record()).unwrap();
     println!(
@@ -157,7 +157,7 @@ fn fragmented(job: &Job) {
         let mut writer = job.begin(&lock, epoch, parent.take()).unwrap();
         let start = Instant::now();
         let inherited = Inherited { unchanged, mapped: Vec::new() };
-        writer.write_pages(&made, &inherited, &options(2), &|_| ()).unwrap();
+        writer.write_pages(&made, &inherited, &options(2), &|_, _| ()).unwrap();
         let written = start.elapsed();
         let (info, lineage) = writer.commit(commit_record()).unwrap();
         println!(

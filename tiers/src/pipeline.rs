@@ -84,7 +84,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) options: PipelineOptions,
     /// Pages that are not there any more are an error.
     pub(crate) must_read: bool,
-    pub(crate) progress: &'a (dyn Fn(u64) + Sync),
+    /// Gets the bytes that need nothing more, and all there are.
+    pub(crate) progress: &'a (dyn Fn(u64, u64) + Sync),
 }
 
 /// What all workers share.
@@ -96,6 +97,7 @@ struct Shared<'a> {
     /// Processors that pack frames.
     processors: usize,
     read_pages: AtomicU64,
+    done_pages: AtomicU64,
     failed: AtomicBool,
 }
 
@@ -111,6 +113,7 @@ pub(crate) fn run(pass: &Pass<'_>, lanes: &mut [Lane]) -> Result<(), StoreError>
         total_pages,
         processors: thread::available_parallelism().map_or(1, |cores| cores.get().min(lanes.len())),
         read_pages: AtomicU64::new(0),
+        done_pages: AtomicU64::new(0),
         failed: AtomicBool::new(false),
     };
     workers::run("flush", lanes, |lane| Worker::new(&shared, lane).run())
@@ -121,6 +124,13 @@ impl Shared<'_> {
     fn take(&self, part: &mut Vec<PageRun>) {
         part.clear();
         self.pass.source.take(PageCount(self.part_pages), part);
+    }
+
+    /// Nothing more is to be done with these pages.
+    fn release(&self, run: PageRun) {
+        self.pass.source.release(run);
+        let done = self.done_pages.fetch_add(run.pages.0, Ordering::Relaxed) + run.pages.0;
+        (self.pass.progress)(done.saturating_mul(PAGE_SIZE), self.total_pages.saturating_mul(PAGE_SIZE));
     }
 
     /// What packing relieves.
@@ -258,11 +268,10 @@ impl<'a> Worker<'a> {
         if kept > 0 {
             into.pending.push(run);
         } else {
-            pass.source.release(run);
+            self.shared.release(run);
         }
         figures.pages_read += run.pages.0;
-        let read = self.shared.read_pages.fetch_add(run.pages.0, Ordering::Relaxed) + run.pages.0;
-        (pass.progress)(read.saturating_mul(PAGE_SIZE));
+        self.shared.read_pages.fetch_add(run.pages.0, Ordering::Relaxed);
         Ok(())
     }
 
@@ -309,9 +318,7 @@ impl<'a> Worker<'a> {
             }
             gathered.filled = 0;
         }
-        for run in gathered.pending.drain(..) {
-            pass.source.release(run);
-        }
+        gathered.pending.drain(..).for_each(|run| self.shared.release(run));
         Ok(())
     }
 }

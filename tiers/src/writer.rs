@@ -151,7 +151,8 @@ impl ImageWriter {
     /// Stores pages of the running program before the stop, and releases them. Returns those that have a place in this
     /// image now, or need none; what the source could not read any more is left out. May be called several times: a
     /// page that is stored again replaces what was stored before. Whether it counts is decided by
-    /// [`ImageWriter::write_pages`]. `progress` gets the bytes read so far, in this call, from any worker.
+    /// [`ImageWriter::write_pages`]. `progress` gets, from any worker, the bytes that are done with (stored, or not to
+    /// be stored) and all bytes, both of this call.
     ///
     /// # Errors
     /// As [`ImageWriter::write_pages`].
@@ -159,7 +160,7 @@ impl ImageWriter {
         &mut self,
         source: &dyn PageSource,
         options: &PipelineOptions,
-        progress: &(dyn Fn(u64) + Sync),
+        progress: &(dyn Fn(u64, u64) + Sync),
     ) -> Result<PageSet, StoreError> {
         let stored = self.pass(source, options, progress, false, true)?;
         self.figures.add_compressed(&stored.figures);
@@ -184,7 +185,7 @@ impl ImageWriter {
         source: &dyn PageSource,
         inherited: &Inherited,
         options: &PipelineOptions,
-        progress: &(dyn Fn(u64) + Sync),
+        progress: &(dyn Fn(u64, u64) + Sync),
     ) -> Result<(), StoreError> {
         if self.located.is_some() {
             return Err(self.misuse("the pages of an image were to be written twice"));
@@ -209,7 +210,7 @@ impl ImageWriter {
         &mut self,
         source: &dyn PageSource,
         options: &PipelineOptions,
-        progress: &(dyn Fn(u64) + Sync),
+        progress: &(dyn Fn(u64, u64) + Sync),
         must_read: bool,
         compare: bool,
     ) -> Result<Stored, StoreError> {
@@ -318,7 +319,7 @@ impl ImageWriter {
         let own = self.lanes.iter().filter(|lane| lane.segment.is_some()).count();
         let stored = self.figures.pages_stored + self.figures.pages_precopied;
         let Some(moving) = Moving::plan(&parent.tables, located, own, stored) else { return Ok(()) };
-        let stored = self.pass(&moving, options, &|_| (), true, false)?;
+        let stored = self.pass(&moving, options, &|_, _| (), true, false)?;
         self.figures.pages_moved = stored.figures.pages_stored;
         self.figures.add_compressed(&stored.figures);
         self.hashes.overlay(stored.hashes);

@@ -26,6 +26,7 @@ use crate::report;
 use crate::settings::{OrderChoice, Settings};
 use crate::tiers;
 use holdfast_image::bytes::Name;
+use holdfast_image::control::Step;
 use holdfast_image::kinds::{Tracker, UsedEngine};
 use holdfast_image::manifest::{AccessCounts, EpochFigures};
 use holdfast_image::page_set::PageSet;
@@ -162,8 +163,11 @@ impl Attempt<'_> {
         let mut precopied = Precopied::default();
         // All memory of a program that uses CUDA is read at the cut.
         if precopy::is_wanted(self.settings, self.request) && Cuda::users(&self.members).is_empty() {
-            precopied = precopy::run(&mut writer, &self.members, self.carry_over, &options, &|_| ())?;
+            self.progress.enter(epoch, Step::Precopy);
+            let passed = |done, total| self.progress.passed(done, total);
+            precopied = precopy::run(&mut writer, &self.members, self.carry_over, &options, &passed)?;
         }
+        self.progress.enter(epoch, Step::Stop);
         if let Some(monitor) = &self.carry_over.monitor {
             monitor.written(&precopied.dirty);
             monitor.pause();
@@ -183,8 +187,7 @@ impl Attempt<'_> {
             };
         let mut targets = cut.targets.clone();
         self.members = Members::new(targets.remove(0), targets);
-        self.progress.total.store(cut.dirty.pages().bytes(), Ordering::Relaxed);
-        self.progress.epoch.store(epoch.0, Ordering::Relaxed);
+        self.progress.enter(epoch, Step::Flush);
         let host_ns = cut.breakdown.total_ns;
         let stop_ns = suspended.as_ref().map_or(host_ns, |suspended| suspended.figures(host_ns).1);
         self.reporter.report(Event::Cut { epoch, stop_ns });
@@ -352,6 +355,7 @@ impl Attempt<'_> {
             None
         };
         note(&mut figures, &monitor.flush_done());
+        self.progress.enter(writer.epoch(), Step::Commit);
         let (suspended, restored) = cuda.finish(held.is_some(), &mut breakdown);
         let bytes = record.encode().map_err(CheckpointError::Failed)?;
         let (info, lineage) = writer.commit(CommitRecord {
@@ -419,7 +423,7 @@ impl Attempt<'_> {
         options: &PipelineOptions,
         copies_first: Option<PageCount>,
     ) -> Result<(), StoreError> {
-        let done = |done| self.progress.done.store(done, Ordering::Relaxed);
+        let done = |done, total| self.progress.passed(done, total);
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
             if let Some(guard) = source.memory.guard() {

@@ -24,7 +24,7 @@ use crate::settings::Changes;
 use holdfast_abi::environment::ENV_KEY;
 use holdfast_abi::registration::EVENT_SETSID;
 use holdfast_image::Epoch;
-use holdfast_image::control::{JobStatus, MAX_MESSAGE, Reply, Request};
+use holdfast_image::control::{JobStatus, MAX_MESSAGE, Reply, Request, Step};
 use holdfast_image::record::InjectArea;
 use holdfast_process::{Kinship, Tracer, Tracking, is_of_job};
 use holdfast_sys::poll::{self, Bell};
@@ -35,13 +35,15 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long a job without processes may last: the child of a daemonising program needs a moment to register.
 const GRACE: Duration = Duration::from_millis(300);
+
+/// When a checkpoint of the interval that has failed is tried again with `--strict`.
+const SOON: Duration = Duration::from_secs(10);
 
 /// How often it is looked whether the tiers keep an agent without a program.
 const TIERS_LOOK: Duration = Duration::from_millis(50);
@@ -93,6 +95,8 @@ pub struct EventLoop {
     last_error: Option<String>,
     /// Why a checkpoint failed that nobody waited for, as the front was told.
     told_error: Option<String>,
+    /// The last one that nobody waited for has failed.
+    has_failed: bool,
     /// Since when no process is left, and how long that may last.
     alone: Option<(Instant, Duration)>,
     /// How long that may last once processes were there.
@@ -147,6 +151,7 @@ impl EventLoop {
             newest,
             last_error: None,
             told_error: None,
+            has_failed: false,
             alone: (!link_open).then(|| (Instant::now(), patience)),
             grace: GRACE,
             link_open,
@@ -589,19 +594,17 @@ impl EventLoop {
     }
 
     fn status(&self) -> JobStatus {
-        let flushing =
-            self.running.as_ref().and_then(|running| running.cut.map(|(epoch, _)| (epoch, running)));
-        let load = |counter: fn(&Progress) -> &std::sync::atomic::AtomicU64| {
-            flushing.map_or(0, |(_, running)| counter(&running.progress).load(Ordering::Relaxed))
-        };
+        let under_way = self.running.as_ref().and_then(|running| running.progress.now());
+        let flush = under_way.filter(|now| matches!(now.step, Step::Flush | Step::Commit));
         JobStatus {
             job: self.context.job.name().to_owned(),
             pid: self.program_pid(),
             agent_pid: std::process::id().cast_signed(),
             newest: self.newest,
-            flushing: flushing.map(|(epoch, _)| epoch),
-            flushed_bytes: load(|progress| &progress.done),
-            flush_total_bytes: load(|progress| &progress.total),
+            flushing: flush.map(|now| now.image),
+            flushed_bytes: flush.map_or(0, |now| now.done_bytes),
+            flush_total_bytes: flush.map_or(0, |now| now.total_bytes),
+            under_way,
             last_error: self.last_error.clone(),
             tiers: tiers::status(self.context.cascade.as_ref()),
             tiers_busy: self.context.cascade.as_ref().is_some_and(Cascade::is_busy),
@@ -674,18 +677,33 @@ impl EventLoop {
     fn fail(&mut self, waiters: Vec<Waiter>, failed: &CheckpointError) {
         tracing::warn!("checkpoint failed: {}", failed.line());
         self.last_error = Some(failed.line());
-        // Who waits is answered. Of the interval, and of the program's own request, the front tells: each reason once.
         if waiters.iter().any(|waiter| !waiter.wait || waiter.client.is_none())
             && self.program_pid().is_some()
-            && self.told_error != self.last_error
         {
-            self.told_error.clone_from(&self.last_error);
-            let text = format!("checkpoint failed: {}; the program runs on", failed.line());
-            self.context.link.iter().for_each(|link| link.tell(&Tell::Warning { text: text.clone() }));
+            self.failed_unheard(failed);
         }
         let reply = failed.reply();
         for id in waiters.into_iter().filter_map(|waiter| waiter.client) {
             self.answer(id, &reply);
+        }
+    }
+
+    /// Who waits is answered. Of the interval, and of the program's own request, the front tells: each reason once.
+    fn failed_unheard(&mut self, failed: &CheckpointError) {
+        let Some(link) = &self.context.link else { return };
+        if self.told_error != self.last_error {
+            self.told_error.clone_from(&self.last_error);
+            let text = format!("checkpoint failed: {}; the program runs on", failed.line());
+            link.tell(&Tell::Warning { text });
+        }
+        if !self.context.settings.strict {
+            return;
+        }
+        // What is only so for a moment ends no program: it is tried once more, soon.
+        if std::mem::replace(&mut self.has_failed, true) {
+            link.tell(&Tell::Unprotected);
+        } else if let Some(due) = &mut self.due {
+            *due = (*due).min(Instant::now() + SOON);
         }
     }
 
@@ -717,7 +735,7 @@ impl EventLoop {
                 tracing::info!("image {epoch} committed: {} bytes, stop {stop_ns} ns", info.bytes);
                 self.newest = Some(epoch);
                 self.context.cascade.iter().for_each(Cascade::wake);
-                (self.last_error, self.told_error) = (None, None);
+                (self.last_error, self.told_error, self.has_failed) = (None, None, false);
                 for id in running.waiters.into_iter().filter_map(|waiter| waiter.client) {
                     self.answer(id, &Reply::Checkpointed { epoch, stop_ns, committed: true });
                 }

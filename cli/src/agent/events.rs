@@ -1,22 +1,34 @@
-//! What the checkpoint thread tells the agent's loop, and where a flush is.
+//! What the checkpoint thread tells the agent's loop, and where a checkpoint is.
 
 use super::error::CheckpointError;
 use holdfast_image::Epoch;
-use holdfast_image::control::Reply;
+use holdfast_image::control::{Reply, Step, UnderWay};
 use holdfast_sys::poll::Bell;
 use holdfast_tiers::ImageInfo;
-use std::sync::atomic::AtomicU64;
+use parking_lot::Mutex;
 use std::sync::{Arc, mpsc};
 
-/// Where a flush is. Written by the checkpoint, read by status requests.
+/// Where a checkpoint is. Written by its thread and the workers of its flush, read by status requests.
 #[derive(Debug, Default)]
-pub struct Progress {
-    /// Number of the image; 0 before the cut.
-    pub epoch: AtomicU64,
-    /// Bytes to read.
-    pub total: AtomicU64,
-    /// Bytes read.
-    pub done: AtomicU64,
+pub struct Progress(Mutex<Option<UnderWay>>);
+
+impl Progress {
+    /// A step of this image begins.
+    pub fn enter(&self, image: Epoch, step: Step) {
+        *self.0.lock() = Some(UnderWay { image, step, done_bytes: 0, total_bytes: 0 });
+    }
+    /// So much of it is done, as one of several workers has counted.
+    pub fn passed(&self, done: u64, total: u64) {
+        if let Some(state) = self.0.lock().as_mut() {
+            // What is found in another pass over memory is counted anew.
+            let before = if state.total_bytes == total { state.done_bytes } else { 0 };
+            (state.done_bytes, state.total_bytes) = (done.max(before).min(total), total);
+        }
+    }
+    /// What is under way.
+    pub fn now(&self) -> Option<UnderWay> {
+        *self.0.lock()
+    }
 }
 
 /// What the loop is told.
@@ -50,5 +62,28 @@ impl Reporter {
         // The receiver lives as long as the loop; without it there is none to tell.
         let _ = self.events.send(event);
         self.bell.ring();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_never_goes_back_and_never_beyond_its_end() {
+        let progress = Progress::default();
+        progress.passed(1, 2);
+        assert_eq!(progress.now(), None);
+        progress.enter(Epoch(3), Step::Flush);
+        let seen = |done, total| {
+            progress.passed(done, total);
+            progress.now().map(|now| (now.done_bytes, now.total_bytes))
+        };
+        assert_eq!(seen(5, 9), Some((5, 9)));
+        assert_eq!(seen(4, 9), Some((5, 9)));
+        assert_eq!(seen(10, 9), Some((9, 9)));
+        assert_eq!(seen(1, 2), Some((1, 2)), "another pass");
+        progress.enter(Epoch(3), Step::Commit);
+        assert_eq!(progress.now().map(|now| now.total_bytes), Some(0));
     }
 }

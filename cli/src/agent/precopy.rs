@@ -65,7 +65,7 @@ fn wants_second(took: Duration, stored: PageCount) -> bool {
     took > SECOND_AFTER && stored > SECOND_ABOVE
 }
 
-/// Stores what is worth it. `done` gets the bytes read.
+/// Stores what is worth it. `done` gets the bytes of a pass that are done with, and all of it.
 ///
 /// # Errors
 /// The store failed.
@@ -74,7 +74,7 @@ pub fn run(
     members: &Members,
     carry_over: &CarryOver,
     options: &PipelineOptions,
-    done: &(dyn Fn(u64) + Sync),
+    done: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<Precopied, CheckpointError> {
     let mut result = Precopied::default();
     let begun = Instant::now();

@@ -1,15 +1,18 @@
-//! `holdfast checkpoint`: asks the agent for an image and shows how the flush goes.
+//! `holdfast checkpoint`: asks the agent for an image and shows how far it is.
 
 use crate::args::CheckpointArgs;
 use crate::client::{Agent, accepted, find_job};
 use crate::exit::{Exit, Failure};
 use crate::report;
 use holdfast_image::control::{Reply, Request};
+use holdfast_sys::poll;
+use holdfast_sys::signals::{self, SignalMessages};
 use holdfast_tiers::Job;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
-/// How often the state of the flush is asked for.
+/// How often it is asked how far the checkpoint is.
 const POLL: Duration = Duration::from_millis(200);
 
 /// Takes a checkpoint.
@@ -22,7 +25,7 @@ pub fn run(args: &CheckpointArgs, root: Option<&Path>) -> Result<(), Failure> {
     let agent = Agent::connect(&job)?;
     let wishes = args.changes.wishes();
     agent.send(&Request::Checkpoint { stop: args.stop, wait: !args.no_wait, wishes })?;
-    let reply = accepted(&job, wait(&agent, &job)?)?;
+    let reply = accepted(&job, wait(&agent, &job, args.stop)?)?;
     let Reply::Checkpointed { epoch, stop_ns, committed } = reply else {
         return Err(Failure::new(Exit::Internal, format!("unexpected answer of the agent: {reply:?}")));
     };
@@ -55,18 +58,38 @@ pub fn run(args: &CheckpointArgs, root: Option<&Path>) -> Result<(), Failure> {
     })
 }
 
-fn wait(agent: &Agent, job: &Job) -> Result<Reply, Failure> {
-    let bar = report::progress("writing", 0);
+/// Waits for the agent's answer. Ctrl-C ends only the waiting, and says so.
+fn wait(agent: &Agent, job: &Job, stop: bool) -> Result<Reply, Failure> {
+    // What whoever started this command has it ignore stays ignored.
+    let ends = [libc::SIGINT, libc::SIGTERM].into_iter().filter(|signal| !signals::is_ignored(*signal));
+    let ends = ends.map(signals::bit).sum();
+    let mask = signals::block(ends);
+    let messages = SignalMessages::new(ends).map_err(|error| Failure::system("signalfd", &error))?;
+    let mut bar = report::Transient::default();
     loop {
-        if let Some(reply) = agent.receive(Some(POLL))? {
-            bar.finish_and_clear();
+        let ready = poll::readable(&[agent.as_fd(), messages.as_fd()], Some(POLL))
+            .map_err(|error| Failure::system("waiting for the agent", &error))?;
+        if ready.first() == Some(&true)
+            && let Some(reply) = agent.receive(Some(Duration::ZERO))?
+        {
+            signals::set_mask(mask);
             return Ok(reply);
         }
-        if !bar.is_hidden()
+        if let Some(arrived) = messages.next() {
+            drop(bar);
+            let name = job.name();
+            let end = if stop { ", and ends the program then" } else { "" };
+            report::note(&format!(
+                "the checkpoint of job {name} goes on{end}; `holdfast list {name}` shows it"
+            ));
+            signals::die_by(arrived.signal);
+            return Err(Failure::new(Exit::Internal, "this process did not end by a signal"));
+        }
+        if !report::Transient::is_hidden()
             && let Ok(status) = Agent::connect(job).and_then(|other| other.status())
+            && let Some(now) = status.under_way
         {
-            bar.set_length(status.flush_total_bytes);
-            bar.set_position(status.flushed_bytes);
+            bar.show(report::step(now.step), now.done_bytes, now.total_bytes);
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::settings::Recipe;
 use crate::tiers;
 use holdfast_image::Epoch;
 use holdfast_image::bytes::Name;
-use holdfast_image::control::{CopyStatus, JobStatus};
+use holdfast_image::control::{CopyStatus, JobStatus, UnderWay};
 use holdfast_tiers::stack::{TierRecord, TiersRecord};
 use holdfast_tiers::{ImageInfo, Job};
 use serde::Serialize;
@@ -27,6 +27,8 @@ struct Row {
     command: Vec<Name>,
     newest: Option<Epoch>,
     last_error: Option<String>,
+    /// The checkpoint that is under way.
+    under_way: Option<UnderWay>,
     images: Vec<ImageRow>,
     /// What is known of the lower tiers; the agent is asked where there is one, the tiers are not.
     tiers: Vec<TierRow>,
@@ -122,6 +124,7 @@ fn row(job: &Job) -> Result<Row, Failure> {
         agent_pid: status.as_ref().map(|status| status.agent_pid),
         command: Recipe::read(job).map(|recipe| recipe.command).unwrap_or_default(),
         newest: images.iter().rev().find(|image| image.info.broken.is_none()).map(|image| image.info.epoch),
+        under_way: status.as_ref().and_then(|status| status.under_way),
         last_error: status.and_then(|status| status.last_error),
         images,
         tiers,
@@ -174,7 +177,8 @@ fn tier_text(row: &TierRow) -> String {
 
 fn images(row: &Row) -> String {
     let elsewhere = elsewhere(row);
-    let tiers: String = row.tiers.iter().map(tier_text).collect();
+    let under_way = row.under_way.iter().map(|now| report::under_way(now) + "\n");
+    let tiers: String = under_way.chain(row.tiers.iter().map(tier_text)).collect();
     if row.images.is_empty() && elsewhere.is_empty() {
         return format!("job {} has no image\n{tiers}", row.job);
     }
@@ -216,9 +220,10 @@ fn elsewhere(row: &Row) -> Vec<Vec<String>> {
     there.difference(&here).map(cells).collect()
 }
 
-/// What is wrong with a job.
+/// What a job is doing, or what is wrong with it.
 fn note(row: &Row) -> String {
     match &row.last_error {
+        _ if let Some(now) = &row.under_way => report::under_way(now),
         Some(error) => format!("the last checkpoint failed: {error}"),
         None if row.state == "no agent" => "its agent has died: no more checkpoints".to_owned(),
         None => String::new(),
@@ -285,6 +290,7 @@ mod tests {
             command: vec![Name(b"./sim".to_vec())],
             newest: Some(Epoch(2)),
             last_error: None,
+            under_way: None,
             images: vec![local(image(1, None, 4096)), local(image(2, Some(1), 512))],
             tiers: Vec::new(),
         };
@@ -327,6 +333,7 @@ mod tests {
             command: Vec::new(),
             newest: Some(Epoch(3)),
             last_error: None,
+            under_way: None,
             images: vec![at(image(2, None, 1), &["local", "dir=/pfs"]), local(image(3, Some(2), 1))],
             tiers: tier_rows(record, Some(&status)),
         };

@@ -69,9 +69,8 @@ fn line(status: &JobStatus) -> String {
     let pid = status.pid.map_or_else(|| "no program yet".to_owned(), |pid| format!("pid {pid}"));
     let newest = status.newest.map_or_else(|| "no image".to_owned(), |epoch| format!("newest image {epoch}"));
     let mut line = format!("{}: {pid}, {newest}", status.job);
-    if let Some(epoch) = status.flushing {
-        let (done, total) = (report::size(status.flushed_bytes), report::size(status.flush_total_bytes));
-        line.push_str(&format!(", writing image {epoch}: {done} of {total}"));
+    if let Some(now) = &status.under_way {
+        line.push_str(&format!(", {}", report::under_way(now)));
     }
     for tier in &status.tiers {
         line.push_str(&tier_text(tier));

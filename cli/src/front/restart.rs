@@ -15,6 +15,7 @@ use crate::last_restart::LastRestart;
 use crate::link::{self, Tell};
 use crate::program;
 use crate::report;
+use crate::settings::signal_name;
 use crate::tiers;
 use holdfast_image::Epoch;
 use holdfast_image::pages::{ExtentSource, PageProvider};
@@ -69,6 +70,11 @@ pub fn restart(request: &RestartRequest<'_>, state: &StartState) -> Result<Endin
     let mut result = Err(Failure::new(Exit::NotFound, format!("job {} has no image", job.name())));
     while let Some(epoch) = epochs.pop() {
         result = restart_one(request, epoch, state);
+        if let Err(failure) = &result
+            && let Some(ending) = told_to_end(failure, request, epoch, state)
+        {
+            return Ok(ending);
+        }
         for _ in 1..TRIES {
             if !result.as_ref().is_err_and(|failure| failure.kind == FailureKind::Transient) {
                 break;
@@ -97,8 +103,28 @@ pub fn restart(request: &RestartRequest<'_>, state: &StartState) -> Result<Endin
     result
 }
 
-/// Signals that end a restart.
-const ENDS: [i32; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
+/// A signal that ends a restart before its program runs ends this command as it would have ended the program: what it
+/// asks for under `--on` is there already.
+fn told_to_end(
+    failure: &Failure,
+    request: &RestartRequest<'_>,
+    epoch: Epoch,
+    state: &StartState,
+) -> Option<Ending> {
+    // The agent may have heard of it first.
+    let own = state.told_to_end();
+    let signal = own.or((failure.kind == FailureKind::Interrupted).then_some(libc::SIGTERM))?;
+    let name = request.job.name();
+    report::note(&format!(
+        "{} came before the program of job {name} ran; image {epoch} is as it was, and `holdfast restart {name}` goes \
+         on",
+        signal_name(signal)
+    ));
+    Some(match request.settings.stop_signal {
+        Some(stop) if stop == signal => Ending::Stopped,
+        _ => Ending::Program(ExitStatus::from_raw(signal)),
+    })
+}
 
 fn restart_one(request: &RestartRequest<'_>, epoch: Epoch, state: &StartState) -> Result<Ending, Failure> {
     let image = open(request, epoch)?;
@@ -213,8 +239,8 @@ fn start(
     let lazy = is_lazy(request, image, record);
     let several = !record.others.is_empty();
     // Blocked by `StartState`, which is told of them as well.
-    let interrupt = ENDS.iter().fold(0, |mask, signal| mask | signals::bit(*signal));
-    let interrupt = SignalMessages::new(interrupt).map_err(|error| Failure::system("signalfd", &error))?;
+    let interrupt = SignalMessages::new(StartState::ends());
+    let interrupt = interrupt.map_err(|error| Failure::system("signalfd", &error))?;
     let served = page_server(request, image, lazy, interrupt.as_fd());
     let task = RestartTask {
         epoch: image.epoch().0,
@@ -318,10 +344,8 @@ fn wait_until_it_runs(agent: &Launched, state: &StartState, job: &Job) -> Result
                 Err(_) => return Err(link::lost(&job.dir().join("agent.log"))),
             }
         }
-        while let Some(arrived) = state.next() {
-            if ENDS.contains(&arrived.signal) {
-                return Err(Failure::from(&RebuildError::Interrupted));
-            }
+        if state.told_to_end().is_some() {
+            return Err(Failure::from(&RebuildError::Interrupted));
         }
     }
 }

@@ -18,11 +18,13 @@ use holdfast_sys::signals::{self, Arrived, SignalMessages};
 use holdfast_sys::{poll, spawn};
 use holdfast_tiers::Job;
 use holdfast_tiers::stack::TiersRecord;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// si_code of signals that the kernel itself sends (include/uapi/asm-generic/siginfo.h).
 const SI_KERNEL: i32 = 0x80;
@@ -56,7 +58,14 @@ pub struct StartState {
     /// Descriptors above 2 that the program is to get.
     pub inherited_fds: Vec<InheritedFd>,
     messages: SignalMessages,
+    /// What arrived before there was a program.
+    early: RefCell<VecDeque<Arrived>>,
+    /// One of [`ENDS`] that arrived before there was one.
+    end: Cell<Option<i32>>,
 }
+
+/// Signals that end a command that has no program yet.
+const ENDS: [i32; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
 
 impl StartState {
     /// Blocks the signals and remembers how things were. Called once, before anything is started.
@@ -73,11 +82,29 @@ impl StartState {
         // An ignored SIGCHLD would have the kernel throw the status of our children away (waitpid(2), NOTES).
         signals::set_ignored(libc::SIGCHLD, false);
         let messages = SignalMessages::new(taken()).map_err(|error| Failure::system("signalfd", &error))?;
-        Ok(StartState { mask, ignored, inherited_fds, messages })
+        let (early, end) = (RefCell::default(), Cell::default());
+        Ok(StartState { mask, ignored, inherited_fds, messages, early, end })
     }
     /// The next signal that arrived.
     pub fn next(&self) -> Option<Arrived> {
-        self.messages.next()
+        let early = self.early.borrow_mut().pop_front();
+        early.or_else(|| self.messages.next())
+    }
+    /// Signals that end this command while it has no program: not those that whoever started it has it ignore.
+    pub fn ends() -> u64 {
+        let ends = ENDS.into_iter().filter(|signal| !signals::is_ignored(*signal));
+        ends.map(signals::bit).fold(0, |mask, bit| mask | bit)
+    }
+    /// The first of [`StartState::ends`] that has arrived so far. What else has is kept for the program.
+    pub fn told_to_end(&self) -> Option<i32> {
+        while let Some(arrived) = self.messages.next() {
+            if signals::bit(arrived.signal) & StartState::ends() == 0 {
+                self.early.borrow_mut().push_back(arrived);
+            } else if self.end.get().is_none() {
+                self.end.set(Some(arrived.signal));
+            }
+        }
+        self.end.get()
     }
 }
 
@@ -131,7 +158,21 @@ struct Front<'a> {
     stopping: Option<(Agent, i32)>,
     /// The agent has committed this image and ends the program.
     stopped: Option<Epoch>,
+    /// The program cannot be protected any more, and is being ended for that (`--strict`).
+    unprotected: Option<Unprotected>,
 }
+
+/// How a program is ended that cannot be protected any more.
+#[derive(Clone, Copy)]
+enum Unprotected {
+    /// By SIGTERM, which it may take so long to obey.
+    Until(Instant),
+    /// By SIGKILL.
+    Killed,
+}
+
+/// How long a program that cannot be protected any more may take to end by SIGTERM.
+const LEAVE: Duration = Duration::from_secs(10);
 
 /// Waits for the end of the program and returns how it ended; [`Exit::Stopped`] if the agent ended it.
 ///
@@ -154,6 +195,7 @@ pub fn supervise(
         settings,
         stopping: None,
         stopped: None,
+        unprotected: None,
     };
     loop {
         while let Some(arrived) = state.next() {
@@ -166,6 +208,7 @@ pub fn supervise(
             return Ok(front.ending(status, state));
         }
         front.tell_of_lost_agent();
+        let timeout = front.time_to_leave();
         let mut fds = vec![state.as_fd()];
         fds.extend(front.program.watch());
         if front.link_open {
@@ -174,7 +217,7 @@ pub fn supervise(
         if let Some((agent, _)) = &front.stopping {
             fds.push(agent.as_fd());
         }
-        poll::readable(&fds, None).map_err(|error| Failure::system("waiting for the program", &error))?;
+        poll::readable(&fds, timeout).map_err(|error| Failure::system("waiting for the program", &error))?;
         front.hear();
         front.check_stop();
     }
@@ -187,6 +230,8 @@ pub enum Ending {
     Program(ExitStatus),
     /// By checkpoint and stop.
     Stopped,
+    /// By `--strict`: it could not be protected any more.
+    Unprotected,
 }
 
 impl Ending {
@@ -194,6 +239,7 @@ impl Ending {
     pub fn exit(self) -> u8 {
         match self {
             Ending::Stopped => Exit::Stopped as u8,
+            Ending::Unprotected => Exit::Internal as u8,
             Ending::Program(status) => {
                 if let Some(signal) = status.signal() {
                     signals::die_by(signal);
@@ -281,6 +327,7 @@ impl Front<'_> {
             match self.agent.link.next(false) {
                 Ok(Some(Tell::Stopping { epoch })) => self.stopped = Some(epoch),
                 Ok(Some(Tell::Warning { text })) => report::note(&text),
+                Ok(Some(Tell::Unprotected)) => self.end_unprotected(),
                 Ok(Some(_)) => {}
                 Ok(None) => return,
                 Err(_) => self.link_open = false,
@@ -317,17 +364,44 @@ impl Front<'_> {
         }
     }
 
+    /// `--strict`: the user would rather have no program than one whose work may be lost.
+    fn end_unprotected(&mut self) {
+        if self.unprotected.is_some() || self.stopped.is_some() {
+            return;
+        }
+        report::note("the program cannot be protected any more, and is ended (--strict)");
+        self.unprotected = Some(Unprotected::Until(Instant::now() + LEAVE));
+        let _ = self.program.signal(libc::SIGTERM);
+    }
+
+    /// How long the program may take to obey, if it was told to end.
+    fn time_to_leave(&mut self) -> Option<Duration> {
+        let Some(Unprotected::Until(end)) = self.unprotected else { return None };
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            self.unprotected = Some(Unprotected::Killed);
+            let _ = self.program.signal(libc::SIGKILL);
+            return None;
+        }
+        Some(left)
+    }
+
     /// Once, while the program runs on.
     fn tell_of_lost_agent(&mut self) {
         if self.link_open || self.lost_told || self.stopped.is_some() {
             return;
         }
         self.lost_told = true;
+        let strict = self.settings.strict;
         report::note(&format!(
-            "the agent of job {} has ended: the program runs on, without checkpoints; {} may say more",
+            "the agent of job {} has ended{}; {} may say more",
             self.job.name(),
+            if strict { "" } else { ": the program runs on, without checkpoints" },
             crate::log::path(self.job).display()
         ));
+        if strict {
+            self.end_unprotected();
+        }
     }
 
     /// What the agent has yet to copy, as it has written that down: nobody is waited for.
@@ -377,6 +451,7 @@ impl Front<'_> {
                 self.tell_of_end(epoch);
                 Ending::Stopped
             }
+            None if self.unprotected.is_some() => Ending::Unprotected,
             None => Ending::Program(status),
         }
     }
@@ -391,6 +466,7 @@ mod tests {
     fn the_status_of_the_program_is_ours() {
         assert_eq!(Ending::Program(ExitStatus::from_raw(7 << 8)).exit(), 7);
         assert_eq!(Ending::Stopped.exit(), 75);
+        assert_eq!(Ending::Unprotected.exit(), 70);
     }
 
     #[test]

@@ -267,7 +267,7 @@ fn an_agent_that_is_told_to_end_gives_a_restart_up() -> Result<()> {
     processes::signal(locked_by(&bed).context("the lock names an agent")?, "TERM");
     let code = shell_code(wait(&mut front, PATIENCE)?);
     let said = bed.text("restart.err");
-    ensure!(code != 0 && said.contains("interrupted by a signal"), "status {code}: {said}");
+    ensure!(code == 143 && said.contains("SIGTERM came before"), "status {code}: {said}");
     bed.check_clean(JOB)?;
     let mut front = bed.restart_command(JOB, &[])?.spawn()?;
     goes_on_without_the_agent(&bed, &app, &mut front)

@@ -1,6 +1,6 @@
 //! A signal to everybody: batch systems, systemd and containers send theirs to all processes that they find, in any
-//! order. Under `--on TERM=checkpoint-stop` each order gives an image and 75, and the program goes on from it; failures
-//! of checkpoints that nobody waits for are told.
+//! order. Under `--on TERM=checkpoint-stop` each order gives an image and 75, and the program goes on from it. Failures
+//! of checkpoints that nobody waits for, and the death of the agent, are told; `--strict` ends the program then.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::full;
@@ -97,5 +97,95 @@ fn a_checkpoint_of_the_interval_that_fails_is_told() -> Result<()> {
     bed.until("another failure", PATIENCE, || log().matches("checkpoint failed").count() > 1)?;
     kill_program(pid, &mut front)?;
     ensure!(bed.text("err").matches("checkpoint failed: ").count() == 1, "{}", bed.text("err"));
+    bed.check_clean("j")
+}
+
+/// The front is told to end while the agent makes the processes anew: it ends as the program would have, and the image
+/// is as it was.
+#[test]
+fn a_signal_before_the_program_runs_again_ends_the_restart_as_it_would_have_ended_the_program() {
+    let ends = |user: User, options: &[&str], expected: i32| -> Result<()> {
+        let Some(bed) = Bed::new(user) else { return Ok(()) };
+        let bed = &bed;
+        let mut front = bed.run_command("j", options, &["/bin/sleep", "300"])?.spawn()?;
+        let pid = bed.wait_live("j", &mut front)?.with_context(|| bed.text("err"))?;
+        bed.say(&["checkpoint", "j"])?.success()?;
+        let lock = || fs::read_to_string(bed.job("j").join("lock")).unwrap_or_default();
+        let (before, socket) = (lock(), bed.job("j").join("agent.sock"));
+        kill_program(pid, &mut front)?;
+        bed.until("the end of the agent", PATIENCE, || !socket.exists())?;
+        let mut front = bed.restart_command("j", &[])?.env("HOLDFAST_FAULT", "seed-born+2500").spawn()?;
+        bed.until("the next agent", PATIENCE, || socket.exists() && lock() != before)?;
+        processes::signal(front.id().cast_signed(), "TERM");
+        let code = shell_code(wait(&mut front, PATIENCE)?);
+        let said = bed.text("restart.err");
+        let word = "SIGTERM came before the program of job j ran; image 1 is as it was";
+        ensure!(code == expected && said.contains(word), "status {code}: {said}");
+        bed.until("the end of all", PATIENCE, || processes::of(bed.dir()).is_empty())?;
+        let mut front = bed.restart_command("j", &[])?.spawn()?;
+        let pid = bed.wait_live("j", &mut front)?.with_context(|| bed.text("restart.err"))?;
+        kill_all(bed, pid, &mut front)?;
+        bed.check_clean("j")
+    };
+    ends(User::Ordinary, &["--on", "TERM=checkpoint-stop"], 75).context("with --on").unwrap();
+    ends(User::Root, &[], 143).context("without --on").unwrap();
+}
+
+/// `run` says it at once, and ends as the program does; with `--strict` it ends the program.
+#[test]
+fn the_death_of_the_agent_is_told() {
+    let dies = |user: User, strict: bool| -> Result<()> {
+        let Some(bed) = Bed::new(user) else { return Ok(()) };
+        let script = "until [ -e over ]; do sleep 0.02; done; exit 7";
+        let options = if strict { &["--strict"][..] } else { &[] };
+        let mut front = bed.run_command("j", options, &["/bin/sh", "-c", script])?.spawn()?;
+        let pid = bed.wait_live("j", &mut front)?.with_context(|| bed.text("err"))?;
+        processes::signal(bed.agent_pid("j")?.context("an agent")?, "KILL");
+        bed.until("a word", PATIENCE, || bed.text("err").contains("the agent of job j has ended"))?;
+        if !strict {
+            ensure!(processes::runs(pid) && bed.text("err").contains("the program runs on"));
+            bed.create("over")?;
+        }
+        let code = shell_code(wait(&mut front, PATIENCE)?);
+        ensure!(code == if strict { 70 } else { 7 }, "status {code}: {}", bed.text("err"));
+        ensure!(bed.text("err").contains("(--strict)") == strict, "{}", bed.text("err"));
+        bed.until("the end of all", PATIENCE, || processes::of(bed.dir()).is_empty())
+    };
+    for (user, strict) in [(User::Root, false), (User::Ordinary, true)] {
+        dies(user, strict).with_context(|| format!("as {user:?}, strict: {strict}")).unwrap();
+    }
+}
+
+/// Ctrl-C ends the command that waits, not the checkpoint; what is under way is shown as it is.
+#[test]
+fn a_checkpoint_goes_on_without_who_waits_for_it() -> Result<()> {
+    let bed = Bed::new(User::Ordinary).context("a bed")?;
+    let program = "import os, time; kept = os.urandom(1 << 20); time.sleep(300)";
+    let words = ["/usr/bin/python3", "-c", program];
+    let mut front = bed.run_command("j", &["--rate", "800K"], &words)?.spawn()?;
+    let pid = bed.wait_live("j", &mut front)?.with_context(|| bed.text("err"))?;
+    let mut command = bed.holdfast(&["checkpoint", "j"]);
+    let mut waiting = command.stderr(bed.create("said")?).spawn()?;
+    let under_way = || -> Result<Option<(u64, u64)>> {
+        let list: serde_json::Value = serde_json::from_str(&bed.say(&["list", "--json"])?.success()?.stdout)?;
+        let now = &list["jobs"][0]["under_way"];
+        let bytes = |name: &str| now[name].as_u64().unwrap_or(0);
+        let (done, total) = (bytes("done_bytes"), bytes("total_bytes"));
+        ensure!(done <= total, "{now}");
+        Ok((now["image"] == 1).then_some((done, total)))
+    };
+    let mut seen = Ok(None);
+    bed.until("bytes of a checkpoint", PATIENCE, || {
+        seen = under_way();
+        !matches!(seen, Ok(None | Some((_, 0))))
+    })?;
+    seen?;
+    processes::signal(waiting.id().cast_signed(), "INT");
+    let code = shell_code(wait(&mut waiting, PATIENCE)?);
+    let said = bed.text("said");
+    ensure!(code == 130 && said.contains("the checkpoint of job j goes on"), "status {code}: {said}");
+    bed.until("the image", PATIENCE, || bed.images("j") == [1])?;
+    ensure!(under_way()?.is_none_or(|(done, total)| done <= total));
+    kill_program(pid, &mut front)?;
     bed.check_clean("j")
 }

@@ -26,7 +26,7 @@ fn checkpoint(job: &Job, source: &MemorySource) -> Result<ImageInfo, StoreError>
     let lock = job.lock().unwrap();
     job.clean(&lock).unwrap();
     let mut writer = job.begin(&lock, job.next_epoch().unwrap(), None).unwrap();
-    writer.write_pages(source, &Inherited::default(), &OPTIONS, &|_| ())?;
+    writer.write_pages(source, &Inherited::default(), &OPTIONS, &|_, _| ())?;
     writer.commit(commit_record()).map(|(info, _)| info)
 }
 
@@ -145,7 +145,7 @@ fn a_failing_source_leaves_nothing() {
     let mut source = MemorySource::new(vec![run(1000, 20_000)], |_| Content::Noise);
     source.fails_at = Some(17_000);
     let mut writer = job.begin(&lock, Epoch(1), None).unwrap();
-    let error = writer.write_pages(&source, &Inherited::default(), &OPTIONS, &|_| ()).unwrap_err();
+    let error = writer.write_pages(&source, &Inherited::default(), &OPTIONS, &|_, _| ()).unwrap_err();
     assert!(matches!(&error, StoreError::Source { .. }), "{error}");
     assert!(names(&job).len() > 1);
     assert!(matches!(writer.commit(commit_record()), Err(StoreError::Misuse { .. })), "pages are missing");
@@ -159,7 +159,7 @@ fn overlapping_runs_are_not_committed() {
     let lock = job.lock().unwrap();
     let mut writer = job.begin(&lock, Epoch(1), None).unwrap();
     let source = MemorySource::new(vec![run(100, 10), run(109, 2)], |_| Content::Text);
-    let error = writer.write_pages(&source, &Inherited::default(), &OPTIONS, &|_| ()).unwrap_err();
+    let error = writer.write_pages(&source, &Inherited::default(), &OPTIONS, &|_, _| ()).unwrap_err();
     assert!(error.to_string().contains("overlap"), "{error}");
     assert!(matches!(writer.commit(commit_record()), Err(StoreError::Misuse { .. })));
     assert_eq!(names(&job), ["lock"]);
@@ -264,7 +264,7 @@ fn clean_removes_what_is_dead_and_nothing_else() {
     drop(UnixListener::bind(job.socket_path()).unwrap());
     // Image 3 is being written.
     let mut writer = job.begin(&lock, Epoch(3), None).unwrap();
-    writer.write_pages(&small_source(), &Inherited::default(), &OPTIONS, &|_| ()).unwrap();
+    writer.write_pages(&small_source(), &Inherited::default(), &OPTIONS, &|_, _| ()).unwrap();
     let keep: Vec<String> = names(&job)
         .into_iter()
         .filter(|name| ![".tmp-job.json", "segment-000002-777", "agent.sock"].contains(&name.as_str()))

@@ -14,7 +14,7 @@ fn make_image(store: &Path, name: &str, epoch: Epoch, salt: u64) -> (Job, Model)
     let lock = job.lock().unwrap();
     let source = MemorySource::two_segments(1000 + salt, salt);
     let mut writer = job.begin(&lock, epoch, None).unwrap();
-    writer.write_pages(&source, &Inherited::default(), &options(2), &|_| ()).unwrap();
+    writer.write_pages(&source, &Inherited::default(), &options(2), &|_, _| ()).unwrap();
     writer.commit(commit_record()).unwrap();
     (job, source.pages)
 }

@@ -96,7 +96,7 @@ fn build_on(job: &Job, image: &Image) {
     let lock = job.lock().unwrap();
     let mut writer = job.begin(&lock, Epoch(7), Some(Lineage::of_image(image))).unwrap();
     let (changed, inherited) = increment();
-    writer.write_pages(&changed, &inherited, &options(1), &|_| ()).unwrap();
+    writer.write_pages(&changed, &inherited, &options(1), &|_, _| ()).unwrap();
     let (info, _) = writer.commit(commit_record()).unwrap();
     let made = job.open_image(Epoch(7)).unwrap();
     assert!(made.is_on_first_tier() && segments_of(&made).len() == 3);
@@ -134,11 +134,11 @@ fn write_golden() {
     let job = Store::open(&dir.store()).unwrap().create_job("golden").unwrap();
     let lock = job.lock().unwrap();
     let mut writer = job.begin(&lock, Epoch(1), None).unwrap();
-    writer.write_pages(&source(), &Inherited::default(), &options(2), &|_| ()).unwrap();
+    writer.write_pages(&source(), &Inherited::default(), &options(2), &|_, _| ()).unwrap();
     let (_, parent) = writer.commit(commit_record()).unwrap();
     let mut writer = job.begin(&lock, Epoch(2), Some(parent)).unwrap();
     let (changed, inherited) = increment();
-    writer.write_pages(&changed, &inherited, &options(1), &|_| ()).unwrap();
+    writer.write_pages(&changed, &inherited, &options(1), &|_, _| ()).unwrap();
     writer.commit(commit_record()).unwrap();
     check_increment(&job);
     keep(&job, &folder);
@@ -185,7 +185,7 @@ fn write_golden_codecs() {
     for (epoch, codec) in (1..).zip(FURTHER) {
         let mut writer = job.begin(&lock, Epoch(epoch), None).unwrap();
         let options = PipelineOptions { compression: Compression::By(codec), ..options(1) };
-        writer.write_pages(&source_by(codec), &Inherited::default(), &options, &|_| ()).unwrap();
+        writer.write_pages(&source_by(codec), &Inherited::default(), &options, &|_, _| ()).unwrap();
         writer.commit(commit_record()).unwrap();
     }
     check_codecs(&job);

@@ -48,7 +48,7 @@ impl World {
             let mut writer = job.begin(&lock, Epoch(epoch), parent).unwrap();
             let source = MemorySource::of_model(&pages, &dirty);
             let inherited = Inherited { unchanged, mapped: Vec::new() };
-            writer.write_pages(&source, &inherited, &options(1), &|_| ()).unwrap();
+            writer.write_pages(&source, &inherited, &options(1), &|_, _| ()).unwrap();
             parent = Some(writer.commit(commit_record()).unwrap().1);
             then.push(pages.clone());
         }
@@ -471,7 +471,7 @@ fn packed_world() -> World {
         let mut writer = job.begin(&lock, Epoch(epoch), parent).unwrap();
         let raw = PipelineOptions { compression: Compression::By(Codec::Raw), ..options(1) };
         let inherited = Inherited { unchanged, mapped: Vec::new() };
-        writer.write_pages(&MemorySource::of_model(&pages, &dirty), &inherited, &raw, &|_| ()).unwrap();
+        writer.write_pages(&MemorySource::of_model(&pages, &dirty), &inherited, &raw, &|_, _| ()).unwrap();
         parent = Some(writer.commit(commit_record()).unwrap().1);
         then.push(pages.clone());
     }

@@ -125,7 +125,7 @@ impl World {
                 let wanted = self.dirty.iter().copied().step_by(step).collect();
                 let mut source = MemorySource::of_model(&self.program, &wanted);
                 source.gone = wanted.range(gone..).copied().collect();
-                let done = writer.precopy(&source, &self.options, &|_| ()).unwrap();
+                let done = writer.precopy(&source, &self.options, &|_, _| ()).unwrap();
                 for number in done.runs().iter().flat_map(numbers) {
                     assert!(self.dirty.remove(&number), "{number} was not asked for");
                     assert!(number < gone);
@@ -173,7 +173,7 @@ impl World {
         if interval.fails == Some(true) {
             source.fails_at = self.dirty.first().copied();
         }
-        let result = writer.write_pages(&source, &inherited, &self.options, &|_| ());
+        let result = writer.write_pages(&source, &inherited, &self.options, &|_, _| ());
         assert!(result.is_ok() || source.fails_at.is_some(), "{result:?}");
         if interval.fails.is_some() {
             drop(writer);
@@ -346,14 +346,14 @@ fn a_page_that_nobody_has_fails_the_image() {
     let mut writer = world.begin();
     let source = MemorySource::new(vec![run(200, 5)], |_| Content::Noise);
     let inherited = Inherited { unchanged: vec![run(149, 3), run(203, 4)], mapped: Vec::new() };
-    let error = writer.write_pages(&source, &inherited, &options(1), &|_| ()).unwrap_err().to_string();
+    let error = writer.write_pages(&source, &inherited, &options(1), &|_, _| ()).unwrap_err().to_string();
     assert!(error.contains(&format!("1 pages at {}", Addr(151 * PAGE_SIZE))), "{error}");
     assert!(writer.commit(commit_record()).is_err());
     assert_eq!(segments(&world.job), before);
     let mut writer = world.begin();
     let mut source = MemorySource::new(vec![run(200, 5)], |_| Content::Noise);
     source.gone.insert(202);
-    let error = writer.write_pages(&source, &Inherited::default(), &options(1), &|_| ()).unwrap_err();
+    let error = writer.write_pages(&source, &Inherited::default(), &options(1), &|_, _| ()).unwrap_err();
     assert!(error.to_string().contains("not there any more"), "{error}");
     drop(writer);
     world.check();
@@ -393,7 +393,7 @@ fn damage_of_an_ancestor_is_reported_by_the_increment() {
     let mut writer = world.begin();
     let (inherited, _) = world.inherited(None, &BTreeSet::new());
     let source = MemorySource::of_model(&world.program, &world.dirty);
-    writer.write_pages(&source, &inherited, &options(1), &|_| ()).unwrap();
+    writer.write_pages(&source, &inherited, &options(1), &|_, _| ()).unwrap();
     assert!(writer.commit(commit_record()).err().unwrap().to_string().contains(name));
     fs::write(&ancestor, &original).unwrap();
     world.check();
@@ -499,7 +499,7 @@ fn a_bound_on_the_rate_makes_small_steps_and_need_makes_none_of_compression() {
     let mut source = MemorySource::of_model(&world.program, &wanted);
     source.urgent = true;
     let mut writer = world.begin();
-    writer.write_pages(&source, &Inherited::default(), &world.options, &|_| ()).unwrap();
+    writer.write_pages(&source, &Inherited::default(), &world.options, &|_, _| ()).unwrap();
     let (info, _) = writer.commit(commit_record()).unwrap();
     source.assert_all_released();
     assert!(source.released.lock().unwrap().iter().all(|run| run.pages.0 <= 16));

@@ -166,7 +166,7 @@ fn a_job_in_memory_writes_its_images_into_the_memory_of_older_ones() {
             |page: u64| if (page + epoch).is_multiple_of(3) { Content::Text } else { Content::Noise };
         let source = MemorySource::new(vec![run(1000, 300), run(5000, 1)], content);
         let mut writer = job.begin(&lock, Epoch(epoch), None).unwrap();
-        writer.write_pages(&source, &Inherited::default(), &options(1), &|_| ()).unwrap();
+        writer.write_pages(&source, &Inherited::default(), &options(1), &|_, _| ()).unwrap();
         writer.commit(commit_record()).unwrap();
         if epoch > 2 {
             job.remove_image(&lock, Epoch(epoch - 2)).unwrap();

@@ -82,7 +82,10 @@ proptest! {
         let mut writer = job.begin(&lock, Epoch(1), None).unwrap();
         let options = PipelineOptions { compression, part_pages, rate: None, workers };
         let most = AtomicU64::new(0);
-        let progress = |bytes| { most.fetch_max(bytes, Ordering::Relaxed); };
+        let progress = |done: u64, total: u64| {
+            assert!(done <= total, "{done} of {total} bytes");
+            most.fetch_max(done, Ordering::Relaxed);
+        };
         let early = writer.precopy(&sources[0], &options, &progress).unwrap();
         prop_assert_eq!(early.pages().0, sources[0].pages.len() as u64);
         let inherited = Inherited { unchanged: early.into_runs(), mapped: Vec::new() };
@@ -129,7 +132,7 @@ fn a_long_run_has_few_extents() {
     let pages = 256 * 80; // 80 MiB: more frames than a block of headers has
     let source = MemorySource::new(vec![run(4096, pages)], |_| Content::Noise);
     let mut writer = job.begin(&lock, Epoch(1), None).unwrap();
-    writer.write_pages(&source, &Inherited::default(), &options(1), &|_| ()).unwrap();
+    writer.write_pages(&source, &Inherited::default(), &options(1), &|_, _| ()).unwrap();
     writer.commit(commit_record()).unwrap();
     let image = job.open_image(Epoch(1)).unwrap();
     assert_eq!(image.extents().len(), 2, "one break, where the second block of headers is");
@@ -145,7 +148,7 @@ fn pages_outside_the_image_and_odd_requests_are_refused() {
     let lock = job.lock().unwrap();
     let source = MemorySource::new(vec![run(100, 10), run(120, 1)], |_| Content::Text);
     let mut writer = job.begin(&lock, Epoch(1), None).unwrap();
-    writer.write_pages(&source, &Inherited::default(), &options(1), &|_| ()).unwrap();
+    writer.write_pages(&source, &Inherited::default(), &options(1), &|_, _| ()).unwrap();
     writer.commit(commit_record()).unwrap();
     let image = job.open_image(Epoch(1)).unwrap();
     let read = |start: u64, len: usize| image.read(Addr(start), &mut vec![0; len]);

@@ -32,7 +32,7 @@ impl Bed {
         let mut writer = job.begin(&lock, Epoch(1), None).unwrap();
         // Small parts: segments of several frames.
         let options = PipelineOptions { part_pages: Some(16), ..options(2) };
-        writer.write_pages(&source, &Inherited::default(), &options, &|_| ()).unwrap();
+        writer.write_pages(&source, &Inherited::default(), &options, &|_, _| ()).unwrap();
         writer.commit(commit_record()).unwrap();
         drop(lock);
         let bed = Bed { dir, job, model: source.pages };

@@ -59,7 +59,7 @@ impl World {
         let mut writer = self.job.begin(&self.lock, epoch, self.parent.clone()).unwrap();
         let source = MemorySource::of_model(&self.pages, &dirty);
         let inherited = Inherited { unchanged, mapped: Vec::new() };
-        writer.write_pages(&source, &inherited, &options(1), &|_| ()).unwrap();
+        writer.write_pages(&source, &inherited, &options(1), &|_, _| ()).unwrap();
         let (_, lineage) = writer.commit(commit_record()).unwrap();
         self.parent = Some(lineage);
         self.then.push(self.pages.clone());
@@ -492,7 +492,7 @@ fn segments_are_packed_for_a_narrow_link_and_read_from_there_as_they_were() {
     });
     let options = PipelineOptions { compression: Compression::By(Codec::Raw), ..options(1) };
     let mut writer = job.begin(&lock, Epoch(1), None).unwrap();
-    writer.write_pages(&source, &Inherited::default(), &options, &|_| ()).unwrap();
+    writer.write_pages(&source, &Inherited::default(), &options, &|_, _| ()).unwrap();
     writer.commit(commit_record()).unwrap();
     let plain = fs::read(job.dir().join("segment-000001-000")).unwrap();
     let (from, to) = (job.folder(), at(&root));

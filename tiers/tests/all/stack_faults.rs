@@ -46,7 +46,7 @@ impl World {
             let mut writer = job.begin(&lock, Epoch(number), lineage).unwrap();
             let source = MemorySource::of_model(&pages, &dirty);
             let inherited = Inherited { unchanged, mapped: Vec::new() };
-            writer.write_pages(&source, &inherited, &options(1), &|_| ()).unwrap();
+            writer.write_pages(&source, &inherited, &options(1), &|_, _| ()).unwrap();
             parent = Some(writer.commit(commit_record()).unwrap().1);
         }
         World { job, _dir: dir }

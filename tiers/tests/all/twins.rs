@@ -35,7 +35,7 @@ fn store(
     let epoch = job.next_epoch().unwrap();
     let mut writer = job.begin(lock, epoch, parent).unwrap();
     assert_eq!(source.pages().0, dirty.len() as u64);
-    writer.write_pages(&source, &inherited, &options(2), &|_| ()).unwrap();
+    writer.write_pages(&source, &inherited, &options(2), &|_, _| ()).unwrap();
     let (_, lineage) = writer.commit(commit_record()).unwrap();
     let image = job.open_image(epoch).unwrap();
     assert_eq!(&read_all(&image).unwrap(), memory);

@@ -45,7 +45,7 @@ impl Shop {
         let unchanged = crate::common::runs_of(&rest.copied().collect());
         let epoch = self.job.next_epoch().unwrap();
         let mut writer = self.job.begin(&self.lock, epoch, parent).unwrap();
-        writer.write_pages(&source, &Inherited { unchanged, mapped }, &options(2), &|_| ()).unwrap();
+        writer.write_pages(&source, &Inherited { unchanged, mapped }, &options(2), &|_, _| ()).unwrap();
         let (_, lineage) = writer.commit(commit_record()).unwrap();
         let image = self.job.open_image(epoch).unwrap();
         assert_eq!(&read_all(&image).unwrap(), memory);
