@@ -169,6 +169,12 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
+        # What slurmd leaves: empty, or another Slurm's.
+        for left in Path("/sys/fs/cgroup/freezer").glob("slurm*"):
+            try:
+                left.rmdir()
+            except OSError:
+                pass
 
     def ask(self, *words, check=True, **more):
         """What one of Slurm's commands says."""
@@ -293,8 +299,9 @@ def limited(cluster, folder, user, binaries, srun=True):
     script = readme_script(job.store)
     script = "".join(line for line in script.splitlines(True) if "--signal" not in line)
     if not srun:
-        # The end of the batch shell would be that of all: Slurm kills what is left of the job at once.
-        script = script.replace("srun holdfast", "trap : TERM\nholdfast")
+        # The batch shell alone gets the signal then, and its end would be that of all.
+        passing_on = r"trap 'kill -TERM $pid' TERM\n\1 &\npid=$!\nwait $pid; wait $pid"
+        script = re.sub(r"srun (holdfast .*)", passing_on, script)
     number = job.submit(script)
     job.start_again(number, requeue=True)
     job.finish([(number, number)])
@@ -320,7 +327,7 @@ def main():
     for at, tracker in enumerate(trackers):
         try:
             with Cluster(folder / tracker, tracker) as cluster:
-                for turn, test in enumerate((without_srun,)):
+                for turn, test in enumerate((signalled, array, limited, without_srun)):
                     user = ORDINARY if (at + turn) % 2 == 0 else 0
                     begun = time.monotonic()
                     what = f"Slurm, {tracker}, {test.__name__}, uid {user}"
