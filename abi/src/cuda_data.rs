@@ -44,7 +44,12 @@ pub struct CudaData {
     pub failed_function: AtomicU64,
     /// See `failed_function`.
     pub failed_block: AtomicU64,
-    reserved_1: [u64; 3],
+    /// Library: of how many bytes that was; 0: of none.
+    pub failed_bytes: AtomicU64,
+    /// Library: calls that had given devices work at the last COMMAND_LEAVE, + 1; 0: not known. As many now: nothing
+    /// was written since.
+    pub work: AtomicU64,
+    reserved_1: [u64; 1],
     /// Library: figures of the last commands, by [`CudaFigure`].
     pub figures: [AtomicU64; CudaFigure::ROOM],
     /// Library: base address of the copy on the host and its length (owner [`CudaData::BY_LIBRARY`]): content of a
@@ -98,6 +103,8 @@ offsets! { CudaData {
     RESULT = result;
     FAILED_FUNCTION = failed_function;
     FAILED_BLOCK = failed_block;
+    FAILED_BYTES = failed_bytes;
+    WORK = work;
     FIGURES = figures;
     COPY = copy;
     COPY_LEN = copy_len;
@@ -145,6 +152,10 @@ impl CudaData {
     /// `command`: the keeper has ended, and blocks that were its are mapped: they are the library's from now on.
     pub const COMMAND_ADOPT: u64 = 4;
 
+    /// `command`: drains, and says how much memory of the host COMMAND_LEAVE would take now
+    /// ([`CudaFigure::NEEDED_BYTES`]); nothing is copied.
+    pub const COMMAND_MEASURE: u64 = 5;
+
     /// First argument of COMMAND_RETURN, also while it is being done: nobody waits for it; the library opens the gate
     /// when content is back, and tries again by itself.
     pub const OPENS_GATE: u64 = 1;
@@ -186,7 +197,9 @@ impl CudaData {
             result: AtomicU64::new(0),
             failed_function: AtomicU64::new(0),
             failed_block: AtomicU64::new(0),
-            reserved_1: [0; 3],
+            failed_bytes: AtomicU64::new(0),
+            work: AtomicU64::new(0),
+            reserved_1: [0; 1],
             figures: [const { AtomicU64::new(0) }; CudaFigure::ROOM],
             copy: AtomicU64::new(0),
             copy_len: AtomicU64::new(0),
@@ -213,6 +226,8 @@ impl CudaData {
             &self.result,
             &self.failed_function,
             &self.failed_block,
+            &self.failed_bytes,
+            &self.work,
             &self.copy,
             &self.copy_len,
             &self.digests,
@@ -262,6 +277,8 @@ impl CudaFigure {
     pub const FILL_NS: usize = 8;
     /// Nanoseconds for comparing digests.
     pub const CHECK_NS: usize = 9;
+    /// Of the last COMMAND_MEASURE: bytes of chunks that are not zero and have no memory in the copy.
+    pub const NEEDED_BYTES: usize = 10;
     /// Room.
     pub const ROOM: usize = 16;
 }
@@ -291,6 +308,8 @@ mod tests {
             (CudaData::RESULT, 136),
             (CudaData::FAILED_FUNCTION, 144),
             (CudaData::FAILED_BLOCK, 152),
+            (CudaData::FAILED_BYTES, 160),
+            (CudaData::WORK, 168),
             (CudaData::FIGURES, 184),
             (CudaData::COPY, 312),
             (CudaData::COPY_LEN, 320),

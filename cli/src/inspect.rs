@@ -7,7 +7,9 @@
 use crate::client::{Agent, accepted, job_of};
 use crate::exit::{Exit, Failure};
 use crate::names;
+use crate::report::size;
 use holdfast_image::control::{Reply, Request};
+use holdfast_image::cuda::DeviceMemory;
 use holdfast_image::refusal::{Checked, one_per_object};
 use holdfast_process::{CheckError, CheckOptions, ancestors, check};
 use holdfast_tiers::{Job, Store};
@@ -70,7 +72,7 @@ impl Inspected {
 
     /// For `--json`.
     pub fn to_json(&self) -> Value {
-        let Checked { pid, comm, findings, left_out } = &self.checked;
+        let Checked { pid, comm, findings, left_out, device_memory } = &self.checked;
         json!({
             "job": self.job,
             "pid": pid,
@@ -78,6 +80,7 @@ impl Inspected {
             "checkpointable": self.is_checkpointable(),
             "findings": findings,
             "left_out": left_out,
+            "device_memory": device_memory,
         })
     }
 }
@@ -85,12 +88,15 @@ impl Inspected {
 impl fmt::Display for Inspected {
     /// A line per finding, then the verdict.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Checked { pid, comm, findings, left_out } = &self.checked;
+        let Checked { pid, comm, findings, left_out, device_memory } = &self.checked;
         for finding in findings {
             writeln!(f, "{finding}")?;
         }
         if *left_out > 0 {
             writeln!(f, "and {left_out} more")?;
+        }
+        if let Some(memory) = device_memory {
+            of_devices(memory, f)?;
         }
         let program = match &self.job {
             Some(job) => format!("job {job}, process {pid} ({comm})"),
@@ -102,6 +108,23 @@ impl fmt::Display for Inspected {
             count => writeln!(f, "{program}: a checkpoint would be refused because of {count} findings"),
         }
     }
+}
+
+/// Who has device memory, and what that means for a checkpoint (docs/cuda.md).
+fn of_devices(memory: &DeviceMemory, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let parts = [
+        (
+            memory.library,
+            "libholdfast's: what has changed is copied to the host while the program's calls wait",
+        ),
+        (
+            memory.keeper,
+            "the keeper's: what has changed is copied on the device, and stored while the program runs",
+        ),
+        (memory.driver, "the driver's: all of it goes to the host and back at each checkpoint"),
+    ];
+    let parts = parts.into_iter().filter(|(bytes, _)| *bytes > 0);
+    parts.into_iter().try_for_each(|(bytes, whose)| writeln!(f, "device memory: {}, {whose}", size(bytes)))
 }
 
 #[cfg(test)]
@@ -117,7 +140,7 @@ mod tests {
         let findings = numbers.iter().map(|fd| Finding::new(7, "sim", refusal(fd))).collect();
         Inspected {
             job: Some("a".into()),
-            checked: Checked { pid: 7, comm: "sim".into(), findings, left_out },
+            checked: Checked { pid: 7, comm: "sim".into(), findings, left_out, device_memory: None },
         }
     }
 
@@ -134,6 +157,18 @@ mod tests {
             ["and 1 more", "job a, process 7 (sim): a checkpoint would be refused because of 3 findings"]
         );
         assert!(inspected(&[3], 0).to_string().ends_with("because of 1 finding\n"));
+    }
+
+    #[test]
+    fn device_memory_is_told_of_by_owner() {
+        let mut with = inspected(&[], 0);
+        with.checked.device_memory = Some(DeviceMemory { library: 3 << 20, keeper: 0, driver: 1 << 30 });
+        let text = with.to_string();
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].starts_with("device memory: 3.0 MiB, libholdfast's: what has changed"), "{text}");
+        assert!(lines[1].starts_with("device memory: 1.0 GiB, the driver's: all of it goes"), "{text}");
+        assert_eq!(lines.len(), 3);
+        assert_eq!(with.to_json()["device_memory"]["driver"], 1 << 30);
     }
 
     #[test]

@@ -73,6 +73,19 @@ pub fn count(kind: u8) -> (&'static AtomicU64, &'static AtomicU64) {
     (&AREA.counts[index], &AREA.bytes[index])
 }
 
+/// Calls so far that gave devices work, all threads together; `None`: there may be others, which no wrapper has
+/// counted. Stays as it is while the gate is closed and drained.
+pub fn work() -> Option<u64> {
+    // What is in the undocumented tables need not be in the table of functions.
+    if AREA.unhooked.load(Relaxed) != 0 || AREA.export_tables.load(Relaxed) != 0 {
+        return None;
+    }
+    let used = AREA.thread_count.load(Acquire) as usize;
+    let entries = threads().unwrap_or_default().iter().take(used);
+    let sum = entries.fold(0_u64, |sum, entry| sum.wrapping_add(entry.work.load(Relaxed)));
+    Some(sum.wrapping_add(AREA.uncounted_work.load(Relaxed)))
+}
+
 /// In a child made by fork, in its only thread: nothing of the parent's is left. The addresses of the driver's
 /// functions stay right.
 pub fn forked() {

@@ -13,7 +13,8 @@ mod driver;
 
 use driver::{NULL, get};
 use holdfast_abi::{CudaArea, CudaBlock, CudaData, CudaFigure};
-use holdfast_cuda_hooks::{area, gate, resolve, service};
+use holdfast_cuda_hooks::service::{self, Failed};
+use holdfast_cuda_hooks::{area, gate, resolve};
 use holdfast_cuda_kernels::chunk::CHUNK;
 use holdfast_cuda_kernels::digest::{Digest, Keys, digest};
 use std::ffi::CString;
@@ -52,12 +53,12 @@ fn until(what: &str, is: impl Fn() -> bool) {
 }
 
 /// Physical memory at a block's addresses.
-fn make(block: &CudaBlock) -> Result<(), u64> {
+fn make(block: &CudaBlock) -> Result<(), Failed> {
     let [at, bytes] = [&block.address, &block.bytes].map(|word| word.load(SeqCst));
     let mut handle = 0u64;
     let made = cu!("cuMemCreate" 10020, &mut handle, bytes, &[1u32, 0, 1, 0, 0, 0, 0, 0], 0u64);
     if made != 0 {
-        return Err(u64::from(made));
+        return Err(Failed::of(c"cuMemCreate", u64::from(made), bytes));
     }
     ok!("cuMemMap" 10020, at, bytes, 0usize, handle, 0u64);
     ok!("cuMemSetAccess" 10020, at, bytes, &[1u32, 0, 3], 1usize);
@@ -91,6 +92,20 @@ impl Bed {
 
     /// A block at an offset, with something in it.
     fn block(&self, index: usize, offset: u64, units: u64) {
+        self.empty_block(index, offset, units);
+        let (at, bytes) = (self.base + offset * UNIT, units * UNIT);
+        let words: Vec<u64> = (0..bytes / 8).map(|word| (word << 20 | 1).wrapping_mul(offset + 7)).collect();
+        ok!("cuMemcpyHtoD" 3020, at, &words[..], bytes);
+        self.worked();
+    }
+
+    /// The device has had work, which the wrappers would have counted.
+    fn worked(&self) {
+        area::area().uncounted_work.fetch_add(1, SeqCst);
+    }
+
+    /// One that nothing was written to.
+    fn empty_block(&self, index: usize, offset: u64, units: u64) {
         let (at, bytes) = (self.base + offset * UNIT, units * UNIT);
         let block = &self.blocks[index];
         block.bytes.store(bytes, SeqCst);
@@ -100,8 +115,6 @@ impl Bed {
         block.address.store(at, SeqCst);
         make(block).unwrap();
         self.data.block_count.fetch_max(index as u64 + 1, SeqCst);
-        let words: Vec<u64> = (0..bytes / 8).map(|word| (word << 20 | 1).wrapping_mul(offset + 7)).collect();
-        ok!("cuMemcpyHtoD" 3020, at, &words[..], bytes);
     }
 
     fn content(&self, index: usize) -> Vec<u8> {
@@ -154,6 +167,12 @@ impl Bed {
     }
 
     fn leaves(&self) {
+        self.worked();
+        self.leaves_idle();
+    }
+
+    /// The same where what was counted is all that there was.
+    fn leaves_idle(&self) {
         self.close();
         let result = self.ask(CudaData::COMMAND_LEAVE);
         let (function, block) = (self.data.failed_function.load(SeqCst), self.data.failed_block.load(SeqCst));
@@ -227,6 +246,101 @@ isolated! {
 }
 
 isolated! {
+    what_the_copy_would_take_is_measured_and_nothing_is_copied {
+        let bed = Bed::new();
+        bed.block(0, 0, 1);
+        bed.block(1, 4, 2);
+        ok!("cuMemsetD8" 3020, bed.base + 4 * UNIT, 0u8, UNIT as usize);
+        let content = [bed.content(0), bed.content(1)];
+        let measured = || {
+            bed.close();
+            bed.worked();
+            assert_eq!(bed.ask(CudaData::COMMAND_MEASURE), 0);
+            bed.figure(CudaFigure::NEEDED_BYTES)
+        };
+        assert_eq!(measured(), 2 * UNIT, "what is zero needs nothing");
+        assert_eq!((bed.data.copy.load(SeqCst), bed.data.state.load(SeqCst)), (0, CudaData::RESIDENT));
+        bed.leaves();
+        assert_eq!(bed.figure(CudaFigure::DIRTY_BYTES), 2 * UNIT);
+        bed.returns();
+        // what has a copy is overwritten there; what was zero and is not needs memory
+        ok!("cuMemsetD8" 3020, bed.base, 3u8, UNIT as usize);
+        assert_eq!(measured(), 0);
+        ok!("cuMemsetD8" 3020, bed.base + 4 * UNIT + CHUNK, 3u8, 1usize);
+        assert_eq!(measured(), CHUNK);
+        gate::open(area::area());
+        assert_eq!(bed.ask(CudaData::COMMAND_MEASURE), CudaData::FAULT_COMMAND, "the gate is open");
+        assert!(bed.content(0).iter().all(|byte| *byte == 3));
+        assert_eq!(bed.content(1)[CHUNK as usize + 1..], content[1][CHUNK as usize + 1..]);
+    }
+}
+
+isolated! {
+    /// Blocks come and go, some chunks are written, and checkpoints are made, at random, beside a model that has what
+    /// every chunk holds, and whether there was any work since the last one.
+    nothing_is_hashed_where_nothing_was_done {
+        let bed = Bed::new();
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut below = |bound: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % bound
+        };
+        let chunks = UNIT / CHUNK;
+        let mut model: Vec<Option<Vec<Option<u8>>>> = vec![None; 4];
+        let (mut idle, mut skipped, mut hashed) = (true, 0, 0);
+        for _ in 0..120 {
+            let index = below(4) as usize;
+            match (below(6), &mut model[index]) {
+                (0 | 1, slot @ None) => {
+                    bed.empty_block(index, index as u64, 1);
+                    *slot = Some(vec![None; chunks as usize]);
+                }
+                (0, slot @ Some(_)) => {
+                    ok!("cuMemUnmap" 10020, bed.base + index as u64 * UNIT, UNIT as usize);
+                    ok!("cuMemRelease" 10020, bed.blocks[index].handle.swap(0, SeqCst));
+                    bed.blocks[index].address.store(0, SeqCst);
+                    *slot = None;
+                }
+                (2, Some(content)) => {
+                    let (chunk, byte) = (below(chunks), below(256) as u8);
+                    let at = bed.base + index as u64 * UNIT + chunk * CHUNK;
+                    ok!("cuMemsetD8" 3020, at, byte, CHUNK as usize);
+                    content[chunk as usize] = Some(byte);
+                    bed.worked();
+                    idle = false;
+                }
+                (3 | 4, _) => {
+                    let blocks = model.iter().flatten().count() as u64;
+                    bed.leaves_idle();
+                    let expected = if idle { 0 } else { blocks * UNIT };
+                    assert_eq!(bed.figure(CudaFigure::HASHED_BYTES), expected);
+                    if idle { skipped += 1 } else { hashed += 1 }
+                    bed.returns();
+                    idle = true;
+                }
+                _ => {}
+            }
+            for (index, content) in model.iter().enumerate() {
+                let Some(content) = content else { continue };
+                let found = bed.content(index);
+                for (chunk, byte) in found.chunks(CHUNK as usize).zip(content) {
+                    assert!(byte.is_none_or(|byte| chunk.iter().all(|found| *found == byte)));
+                }
+            }
+        }
+        assert!(skipped > 5 && hashed > 5, "{skipped} and {hashed}");
+        // What no wrapper sees cannot be counted.
+        area::area().export_tables.store(1, SeqCst);
+        bed.empty_block(0, 8, 1);
+        bed.leaves_idle();
+        assert!(bed.figure(CudaFigure::HASHED_BYTES) >= UNIT);
+        bed.returns();
+    }
+}
+
+isolated! {
     a_device_without_room_is_hashed_by_the_processor ["STAND_IN_MEMORY" = "64M"] {
         let bed = Bed::new();
         bed.block(0, 0, 2);
@@ -273,6 +387,20 @@ isolated! {
         bed.returns();
         assert!([bed.content(0), bed.content(1)] == content);
         assert_eq!(Bed::free_memory() + 2 * UNIT as usize, free, "tables are given back");
+    }
+}
+
+isolated! {
+    /// The gate is there for that: it is opened when content is back, and not before.
+    memory_that_is_away_is_no_memory {
+        let bed = Bed::new();
+        bed.block(0, 0, 1);
+        bed.leaves();
+        let mut byte = [0u8];
+        assert_ne!(cu!("cuMemcpyDtoH" 3020, &mut byte, bed.base, 1usize), 0);
+        assert_ne!(cu!("cuMemsetD8" 3020, bed.base, 1u8, 1usize), 0);
+        bed.returns();
+        ok!("cuMemcpyDtoH" 3020, &mut byte, bed.base, 1usize);
     }
 }
 

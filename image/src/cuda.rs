@@ -107,6 +107,20 @@ pub fn uuid_bytes(text: &str) -> Option<[u8; 16]> {
     Some(bytes)
 }
 
+/// Who has the device memory of a program, bytes. It decides what a checkpoint costs: what libholdfast has is copied to
+/// the host while calls wait, chunk by chunk that has changed; what a keeper has, on the device; what the driver
+/// carries, all of it, there and back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeviceMemory {
+    /// Owned by libholdfast.
+    pub library: u64,
+    /// Lent by a keeper.
+    pub keeper: u64,
+    /// Carried by the driver: pools, arrays, what the program maps itself. Not counted: variables and code.
+    pub driver: u64,
+}
+
 /// How long the driver took, nanoseconds, and what lay between.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -125,14 +139,30 @@ pub struct CudaStop {
     pub unlock_ns: u64,
     /// Before the lock: until the device memory that libholdfast owns was copied to their own memory.
     pub leave_ns: u64,
-    /// Of that: hashing, nanoseconds of all processes together.
+    /// Of that: until all work was done, nanoseconds of all processes together, as all that follow.
+    pub drain_ns: u64,
+    /// Of that: hashing.
     pub hash_ns: u64,
-    /// Of that: copying, likewise.
+    /// Of that: copying.
     pub copy_ns: u64,
+    /// Of that: unmapping.
+    pub unmap_ns: u64,
     /// After the unlock: until it was on the devices again.
     pub return_ns: u64,
+    /// Of that: making and mapping.
+    pub map_ns: u64,
+    /// Of that: copying.
+    pub fill_ns: u64,
+    /// Of that: comparing digests.
+    pub check_ns: u64,
     /// Bytes of that memory.
     pub data_bytes: u64,
+    /// Bytes of device memory that the driver carried, as the program has asked for it.
+    pub driver_bytes: u64,
+    /// Bytes of it that were hashed; the rest was not touched since the image before.
+    pub hashed_bytes: u64,
+    /// Bytes that a keeper had in its cache on the device.
+    pub cached_bytes: u64,
     /// Bytes of its chunks that had changed and were copied.
     pub dirty_bytes: u64,
     /// Bytes of its chunks that had become zero.

@@ -4,6 +4,7 @@
 //! both commands say the same words of the same thing, so there is one text, the [`Display`](fmt::Display) of a
 //! [`Refusal`].
 
+use crate::cuda::DeviceMemory;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::fmt;
@@ -204,6 +205,9 @@ pub struct Checked {
     /// How many more there were than fit a message.
     #[serde(default)]
     pub left_out: usize,
+    /// Device memory of all processes; none: none uses CUDA.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_memory: Option<DeviceMemory>,
 }
 
 #[cfg(test)]

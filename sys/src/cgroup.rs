@@ -61,6 +61,18 @@ pub fn tightest(pid: u32) -> Option<Room> {
     rooms.min_by_key(Room::left)
 }
 
+/// What the whole host has (proc_meminfo(5)); as its group: "/".
+pub fn of_host() -> Option<Room> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let bytes = |name: &str| {
+        let number = line(name)?.split_whitespace().next()?.parse::<u64>().ok()?;
+        Some(number.saturating_mul(1024))
+    };
+    let (limit, left) = (bytes("MemTotal")?, bytes("MemAvailable")?);
+    Some(Room { group: "/".into(), limit, used: limit.saturating_sub(left) })
+}
+
 /// The group's path in /proc/PID/cgroup: of the line of version 2 (`0::PATH`), or of version 1's that has `memory`.
 fn path_of(groups: &str, first: bool) -> Option<&str> {
     groups.lines().find_map(|line| {
@@ -151,5 +163,6 @@ mod tests {
         // Whatever this machine has.
         assert!(tightest(std::process::id()).is_none_or(|room| room.limit > 0));
         assert_eq!(tightest(u32::MAX), None);
+        assert!(of_host().unwrap().left() > 0);
     }
 }

@@ -79,7 +79,7 @@ fn plan() -> Option<&'static Plan> {
 }
 
 /// Whether something that is not a place in the code is asked for: `HOLDFAST_FAULT=other-vdso` takes this kernel's vdso
-/// for another one than that of any image.
+/// for another one than that of any image; `host-full`: device memory finds no room in the host's.
 pub fn is_asked(name: &str) -> bool {
     plan().is_some_and(|plan| plan.name == name)
 }

@@ -110,6 +110,7 @@ fn look(
         checked.findings.extend(findings.collect::<Vec<_>>());
     }
     checked.findings = one_per_object(&checked.findings);
+    checked.device_memory = Cuda::device_memory(members, &used);
     Ok(checked)
 }
 
@@ -157,7 +158,7 @@ mod tests {
             reason: "not supported yet".into(),
         };
         let findings: Vec<Finding> = (0..5_000).map(|fd| Finding::new(1, "sim", refusal(fd))).collect();
-        let whole = Checked { pid: 1, comm: "sim".into(), findings, left_out: 0 };
+        let whole = Checked { pid: 1, comm: "sim".into(), findings, left_out: 0, device_memory: None };
         let cut = bounded(whole.clone());
         assert_eq!(cut.findings.len() + cut.left_out, 5_000);
         assert!(cut.findings.len() > 50);

@@ -12,7 +12,7 @@ use crate::cuda::release;
 use crate::exit::{Exit, Failure};
 use crate::keeper::client::Keeper;
 use holdfast_image::bytes::Name;
-use holdfast_image::cuda::{CudaRecord, CudaStop};
+use holdfast_image::cuda::{CudaRecord, CudaStop, DeviceMemory};
 use holdfast_image::manifest::StopBreakdown;
 use holdfast_image::pages::PageProvider;
 use holdfast_image::record::ProcessRecord;
@@ -20,7 +20,7 @@ use holdfast_image::refusal::Refusal;
 use holdfast_process::cuda::devices::{self, Pair};
 use holdfast_process::cuda::{
     Closed, CudaUse, Held, Hooks, Libcuda, Limits, SuspendError, Suspended, job_file, obstacles, restore_all,
-    suspend, uses,
+    room, suspend, uses,
 };
 use holdfast_process::rebuild::RebuiltMember;
 use holdfast_process::{Members, refuse_process};
@@ -118,6 +118,17 @@ impl Cuda {
         targets.filter_map(|target| Hooks::of(target.pid, &target.area)).collect()
     }
 
+    /// Who has their device memory.
+    pub fn device_memory(members: &Members, used: &[CudaUse]) -> Option<DeviceMemory> {
+        let each = Cuda::hooks(members, used);
+        let sum = each.iter().map(room::demand).fold(DeviceMemory::default(), |sum, one| DeviceMemory {
+            library: sum.library.saturating_add(one.library),
+            keeper: sum.keeper.saturating_add(one.keeper),
+            driver: sum.driver.saturating_add(one.driver),
+        });
+        (!each.is_empty()).then_some(sum)
+    }
+
     /// What is in the way of checkpointing these processes.
     pub fn obstacles(&self, members: &Members, used: &[CudaUse]) -> Vec<Refusal> {
         let Some(first) = used.first() else { return Vec::new() };
@@ -161,6 +172,8 @@ impl Cuda {
         if !found.is_empty() {
             return Err(CheckpointError::Refused(found));
         }
+        let limits = self.limits();
+        room::for_all(gate.hooks(), limits).map_err(|refusal| CheckpointError::Refused(vec![refusal]))?;
         let mut kept = None;
         let mut keep = |pids: &[i32]| {
             let (keeper, agent) = (self.keeper.lock().clone(), self.socket.lock().clone());
@@ -178,7 +191,7 @@ impl Cuda {
                 }
             }
         };
-        let held = Held::leave(gate, self.limits(), &mut keep).map_err(CheckpointError::Failed)?;
+        let held = Held::leave(gate, limits, &mut keep).map_err(CheckpointError::Failed)?;
         let suspended = suspend(driver, &used, held).map_err(|error| match error {
             SuspendError::Refused(refusals) => CheckpointError::Refused(refusals),
             SuspendError::Failed(what) => CheckpointError::Failed(what),

@@ -70,7 +70,7 @@ impl Headroom {
                 *most -= share;
                 share
             }
-            None => of_host().map_or(0, |host| host.left() / 2),
+            None => cgroup::of_host().map_or(0, |host| host.left() / 2),
         }
     }
 
@@ -78,18 +78,6 @@ impl Headroom {
     pub fn most_copied(&self, processes: usize) -> Option<PageCount> {
         self.most.map(|most| PageCount(most / PAGE_SIZE / (processes.max(1) as u64)))
     }
-}
-
-/// What the whole host has (proc_meminfo(5)).
-pub fn of_host() -> Option<Room> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    let bytes = |name: &str| {
-        let number = line(name)?.split_whitespace().next()?.parse::<u64>().ok()?;
-        Some(number.saturating_mul(1024))
-    };
-    let (limit, left) = (bytes("MemTotal")?, bytes("MemAvailable")?);
-    Some(Room { group: "/".into(), limit, used: limit.saturating_sub(left) })
 }
 
 fn kilobytes(status: &Status, name: &str) -> u64 {
@@ -151,6 +139,6 @@ mod tests {
         assert_eq!(tight.share_with_tier(), 16 << 20);
         assert_eq!(tight.most, Some(LEAST + (16 << 20)));
         assert_eq!(headroom(Some(LEAST)).share_with_tier(), 0);
-        assert!(of_host().unwrap().left() > 0 && headroom(None).share_with_tier() > 0);
+        assert!(cgroup::of_host().unwrap().left() > 0 && headroom(None).share_with_tier() > 0);
     }
 }

@@ -155,6 +155,8 @@ impl TakenMemory {
             copy_ns: self.taken.gather_ns,
             dirty_bytes: bytes(&self.taken.dirty),
             zero_bytes: bytes(&self.taken.zero),
+            hashed_bytes: self.taken.blocks.iter().map(|block| block.bytes).sum(),
+            cached_bytes: self.taken.cache_bytes,
             ..CudaStop::default()
         }
     }

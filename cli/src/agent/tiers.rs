@@ -3,7 +3,6 @@
 //! Used by the agent's start and its loop. Invariants: nothing here waits for a tier; what a tier does or fails to do
 //! is never a failure of the job.
 
-use super::headroom;
 use crate::exit::Failure;
 use crate::link::{Link, Tell};
 use crate::settings::Recipe;
@@ -96,7 +95,7 @@ fn watch_memory(memory: MemoryFirst) -> Result<(), Failure> {
     const LOOK: Duration = Duration::from_millis(500);
     let watch = move || loop {
         thread::sleep(LOOK);
-        if memory.used() > 0 && is_short(cgroup::tightest(std::process::id()).as_ref(), headroom::of_host()) {
+        if memory.used() > 0 && is_short(cgroup::tightest(std::process::id()).as_ref(), cgroup::of_host()) {
             // What cannot be removed now is tried again.
             let _ = memory.trim(0);
         }

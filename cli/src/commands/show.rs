@@ -7,7 +7,7 @@ use crate::report::{self, short_time, size};
 use crate::tiers;
 use holdfast_image::PAGE_SIZE;
 use holdfast_image::bytes::Name;
-use holdfast_image::cuda::{CudaDevice, CudaRecord, version};
+use holdfast_image::cuda::{CudaDevice, CudaRecord, CudaStop, version};
 use holdfast_image::manifest::{AccessCounts, EpochFigures, FlushFigures, StopBreakdown};
 use holdfast_image::record::{
     Backing, FileTable, IpcContent, IpcObject, NamelessKind, Object, ProcessRecord, SocketState,
@@ -103,6 +103,10 @@ fn text(job: &str, image: &Image, record: &ProcessRecord, tiers: &[String]) -> S
     }
     let _ = writeln!(out, "\nstop time");
     out.push_str(&stop_table(image.stop()));
+    if let Some(cuda) = image.stop().cuda {
+        let _ = writeln!(out, "\ndevice memory");
+        out.push_str(&device_table(&cuda));
+    }
     let _ = writeln!(out, "\npages");
     out.push_str(&pages_table(epoch, image.figures()));
     let _ = writeln!(out, "\nflush");
@@ -178,6 +182,34 @@ fn cuda_line(pid: i32, cuda: &CudaRecord) -> String {
     let devices = if devices.is_empty() { String::new() } else { format!(", of {}", devices.join(", ")) };
     let (state, version) = (&cuda.state, version(cuda.api_version));
     format!("process {pid}: {state} by the driver for CUDA {version}{release}{devices}")
+}
+
+/// Device memory by owner, and where the time went that calls of CUDA waited for it.
+fn device_table(cuda: &CudaStop) -> String {
+    let milliseconds = |parts: &[(&str, u64)]| {
+        let part = |(name, ns): &(&str, u64)| format!("{name} {:.3} ms", *ns as f64 / 1e6);
+        parts.iter().map(part).collect::<Vec<_>>().join(", ")
+    };
+    let away = [
+        ("drain", cuda.drain_ns),
+        ("hash", cuda.hash_ns),
+        ("gather", cuda.copy_ns),
+        ("unmap", cuda.unmap_ns),
+    ];
+    let back = [("map", cuda.map_ns), ("fill", cuda.fill_ns), ("compare", cuda.check_ns)];
+    let control = cuda.lock_ns + cuda.checkpoint_ns + cuda.restore_ns + cuda.unlock_ns;
+    let owned = cuda.data_bytes > 0;
+    let cached = (cuda.cached_bytes > 0).then(|| ("cached", size(cuda.cached_bytes)));
+    let mut rows = vec![("allocated", size(cuda.data_bytes)), ("of the driver", size(cuda.driver_bytes))];
+    if owned {
+        rows.push(("hashed", size(cuda.hashed_bytes)));
+        rows.push(("dirty", format!("{}, {} became zero", size(cuda.dirty_bytes), size(cuda.zero_bytes))));
+        rows.extend(cached);
+        rows.push(("away", milliseconds(&away)));
+        rows.push(("back", milliseconds(&back)));
+    }
+    rows.push(("calls waited", milliseconds(&[("control", control), ("host", cuda.host_ns)])));
+    lines(&rows)
 }
 
 fn stop_table(stop: &StopBreakdown) -> String {

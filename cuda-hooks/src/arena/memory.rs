@@ -13,6 +13,7 @@ use super::peers;
 use super::small::{Entry, GRANULE};
 use super::tables::{self, Found, Leaving, Plan, Tables};
 use crate::keeper::{self, Lent};
+use crate::service::Failed;
 use crate::{area, objects};
 use core::ops::RangeInclusive;
 use core::sync::atomic::Ordering::Relaxed;
@@ -136,31 +137,32 @@ fn physical(plan: &Plan) -> Option<Lent> {
 }
 
 /// Maps physical memory for a device, and others that may reach it (`readers`); nothing is mapped after an error.
-fn place((address, bytes): (u64, u64), handle: u64, device: i32, readers: u64) -> Result<(), u32> {
-    calls::map(address, bytes, handle)?;
+fn place((address, bytes): (u64, u64), handle: u64, device: i32, readers: u64) -> Result<(), Failed> {
+    let failed = |symbol, error: u32| Failed::of(symbol, u64::from(error), bytes);
+    calls::map(address, bytes, handle).map_err(|error| failed(c"cuMemMap", error))?;
     for device in peers::devices(readers).chain([device]) {
-        calls::allow(address, bytes, device, true).inspect_err(|_| {
+        calls::allow(address, bytes, device, true).map_err(|error| {
             let _ = calls::unmap(address, bytes);
+            failed(c"cuMemSetAccess", error)
         })?;
     }
     Ok(())
 }
 
-/// Makes the physical memory of a block that was unmapped, as it was, or has it of the keeper again: else the driver's
-/// error, or the keeper's.
-pub fn make_again(block: &CudaBlock) -> Result<(), u64> {
+/// Makes the physical memory of a block that was unmapped, as it was, or has it of the keeper again.
+pub fn make_again(block: &CudaBlock) -> Result<(), Failed> {
     let [address, bytes, device] =
         [&block.address, &block.bytes, &block.device].map(|word| word.load(Relaxed));
     let device = (device as u32).cast_signed();
     let (rdma, readers) = tables::properties(address);
     let handle = match block.name.load(Relaxed) {
-        0 => calls::create(device, rdma, bytes).map_err(u64::from)?,
-        name => keeper::open(name)?,
+        0 => calls::create(device, rdma, bytes)
+            .map_err(|error| Failed::of(c"cuMemCreate", u64::from(error), bytes))?,
+        name => keeper::open(name).map_err(Failed::with)?,
     };
-    if let Err(error) = place((address, bytes), handle, device, readers) {
+    place((address, bytes), handle, device, readers).inspect_err(|_| {
         let _ = calls::release(handle);
-        return Err(u64::from(error));
-    }
+    })?;
     block.handle.store(handle, Relaxed);
     Ok(())
 }

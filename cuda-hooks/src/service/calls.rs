@@ -24,12 +24,23 @@ pub struct Failed {
     pub function: u64,
     /// Number of the block, + 1; 0: of none.
     pub block: u64,
+    /// Of how many bytes it was; 0: of none.
+    pub bytes: u64,
 }
 
 impl Failed {
     /// Not a function of the driver's.
     pub const fn with(result: u64) -> Failed {
-        Failed { result, function: 0, block: 0 }
+        Failed { result, function: 0, block: 0, bytes: 0 }
+    }
+
+    /// The driver's function of this symbol, for so many bytes.
+    pub fn of(symbol: &CStr, result: u64, bytes: u64) -> Failed {
+        Failed {
+            function: table::find(symbol).map_or(0, |row| row as u64 + 1),
+            bytes,
+            ..Failed::with(result)
+        }
     }
 
     /// At this block.
@@ -41,26 +52,25 @@ impl Failed {
 /// What came of a call.
 pub type Outcome<T = ()> = Result<T, Failed>;
 
-fn function(symbol: &CStr) -> Outcome<(usize, u64)> {
-    let row = table::find(symbol);
-    let number = row.map_or(0, |row| row as u64 + 1);
+fn function(symbol: &CStr) -> Outcome<usize> {
     match driver::known(symbol) {
-        0 => Err(Failed { result: u64::from(NOT_SUPPORTED), function: number, block: 0 }),
-        address => Ok((address, number)),
+        0 => Err(Failed::of(symbol, u64::from(NOT_SUPPORTED), 0)),
+        address => Ok(address),
     }
 }
 
-/// Calls the driver's function of a symbol.
+/// Calls the driver's function of a symbol; with it: for how many bytes.
 macro_rules! call {
-    ($symbol:literal, $($value:expr => $type:ty),*) => {{
-        let (address, number) = function($symbol)?;
+    ($symbol:literal, $($value:expr => $type:ty),*) => { call!($symbol of 0, $($value => $type),*) };
+    ($symbol:literal of $bytes:expr, $($value:expr => $type:ty),*) => {{
+        let address = function($symbol)?;
         // SAFETY: the types of the header; pointers are to locals, or to what the caller has promised.
         let result = unsafe {
             mem::transmute::<usize, unsafe extern "C" fn($($type),*) -> u32>(address)($($value),*)
         };
         match result {
             0 => Ok(()),
-            error => Err(Failed { result: u64::from(error), function: number, block: 0 }),
+            error => Err(Failed::of($symbol, u64::from(error), $bytes)),
         }
     }};
 }
@@ -83,7 +93,7 @@ pub fn synchronize() -> Outcome {
 
 /// Ends a mapping.
 pub fn unmap(address: u64, bytes: u64) -> Outcome {
-    call!(c"cuMemUnmap", address => u64, bytes => u64)
+    call!(c"cuMemUnmap" of bytes, address => u64, bytes => u64)
 }
 
 /// Gives physical memory back.
@@ -94,7 +104,7 @@ pub fn release(handle: u64) -> Outcome {
 /// Memory of the driver's, for as long as a command takes.
 pub fn allocate(bytes: u64) -> Outcome<u64> {
     let mut address = 0_u64;
-    call!(c"cuMemAlloc_v2", &raw mut address => *mut u64, bytes => u64).map(|()| address)
+    call!(c"cuMemAlloc_v2" of bytes, &raw mut address => *mut u64, bytes => u64).map(|()| address)
 }
 
 /// The other way.
@@ -104,7 +114,7 @@ pub fn free(address: u64) -> Outcome {
 
 /// Zeros.
 pub fn clear(address: u64, bytes: u64) -> Outcome {
-    call!(c"cuMemsetD8_v2", address => u64, 0 => u32, bytes => u64)
+    call!(c"cuMemsetD8_v2" of bytes, address => u64, 0 => u32, bytes => u64)
 }
 
 /// Copies to the device.
@@ -112,7 +122,7 @@ pub fn clear(address: u64, bytes: u64) -> Outcome {
 /// # Safety
 /// So many bytes can be read at `from`.
 pub unsafe fn to_device(to: u64, from: *const u8, bytes: u64) -> Outcome {
-    call!(c"cuMemcpyHtoD_v2", to => u64, from => *const u8, bytes => u64)
+    call!(c"cuMemcpyHtoD_v2" of bytes, to => u64, from => *const u8, bytes => u64)
 }
 
 /// Copies from the device.
@@ -120,7 +130,7 @@ pub unsafe fn to_device(to: u64, from: *const u8, bytes: u64) -> Outcome {
 /// # Safety
 /// So many bytes can be written at `to`, and nothing else refers to them.
 pub unsafe fn from_device(to: *mut u8, from: u64, bytes: u64) -> Outcome {
-    call!(c"cuMemcpyDtoH_v2", to => *mut u8, from => u64, bytes => u64)
+    call!(c"cuMemcpyDtoH_v2" of bytes, to => *mut u8, from => u64, bytes => u64)
 }
 
 /// Loads a module from its text, with the zero at its end.

@@ -36,10 +36,13 @@ impl HostCopy {
     pub fn ready(self, len: u64) -> Outcome {
         let data = self.0;
         let (old, wanted) = (data.copy_len.load(Relaxed), len.next_multiple_of(STEP));
-        if old < wanted {
-            let digests = grow(&data.digests, table_bytes(old), table_bytes(wanted))?;
+        // One by one: the first may succeed where the second does not.
+        if self.table_len() < table_bytes(wanted) {
+            let digests = grow(&data.digests, self.table_len(), table_bytes(wanted))?;
             data.digests.store(digests, Release);
             data.digest_slots.store(wanted / CHUNK, Release);
+        }
+        if old < wanted {
             let copy = grow(&data.copy, old, wanted)?;
             data.copy.store(copy, Release);
             data.copy_len.store(wanted, Release);
@@ -58,9 +61,14 @@ impl HostCopy {
         }
     }
 
-    /// Length of both.
+    /// Its length.
     pub fn len(self) -> u64 {
         self.0.copy_len.load(Relaxed)
+    }
+
+    /// That of the digests, bytes.
+    fn table_len(self) -> u64 {
+        self.0.digest_slots.load(Relaxed) * Digest::BYTES
     }
 
     /// Where the content from an offset on is; `None`: so many bytes are not there.
@@ -156,7 +164,7 @@ impl HostCopy {
 
     /// In a child made by fork.
     pub fn forget(self) {
-        for (start, len) in [(&self.0.copy, self.len()), (&self.0.digests, table_bytes(self.len()))] {
+        for (start, len) in [(&self.0.copy, self.len()), (&self.0.digests, self.table_len())] {
             let start = start.load(Relaxed) as usize;
             if start != 0 {
                 // SAFETY: a mapping of this module's, which nothing in the child needs.

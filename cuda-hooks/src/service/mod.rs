@@ -19,7 +19,8 @@ mod host;
 mod mover;
 
 use crate::{area, platform, thread};
-use calls::{Failed, Outcome};
+pub use calls::Failed;
+use calls::Outcome;
 use core::ffi::c_void;
 use core::mem::{self, MaybeUninit};
 use core::ptr::{null, null_mut, with_exposed_provenance};
@@ -40,9 +41,8 @@ static STARTED: AtomicBool = AtomicBool::new(false);
 pub struct Work {
     /// The words.
     pub data: &'static CudaData,
-    /// Makes physical memory for a block that has none, at its addresses; or the driver's error, or the keeper's, and
-    /// nothing is left.
-    pub make: fn(&CudaBlock) -> Result<(), u64>,
+    /// Makes physical memory for a block that has none, at its addresses; or nothing is left.
+    pub make: fn(&CudaBlock) -> Result<(), Failed>,
 }
 
 type Routine = extern "C" fn(*mut c_void) -> *mut c_void;
@@ -109,6 +109,7 @@ fn serve(work: &'static Work) {
             data.result.store(failed.result, Relaxed);
             data.failed_function.store(failed.function, Relaxed);
             data.failed_block.store(failed.block, Relaxed);
+            data.failed_bytes.store(failed.bytes, Relaxed);
             data.done.store(asked, SeqCst);
             if failed.result == 0 && opens_gate(data) {
                 open_gate();
@@ -195,6 +196,9 @@ fn carry_out(work: &'static Work, number: u64) -> Outcome {
     let owner = data.owner.load(Relaxed);
     match (data.command.load(Relaxed), data.state.load(SeqCst)) {
         (CudaData::COMMAND_DRAIN, CudaData::RESIDENT) if closed => mover(work).drain(),
+        (CudaData::COMMAND_MEASURE, CudaData::RESIDENT) if closed && owner == CudaData::BY_LIBRARY => {
+            mover(work).measure(called_off)
+        }
         (CudaData::COMMAND_LEAVE, CudaData::RESIDENT) if closed && owner == CudaData::BY_LIBRARY => {
             mover(work).leave(called_off)
         }

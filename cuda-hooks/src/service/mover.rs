@@ -37,7 +37,7 @@ pub struct Mover {
     /// The table.
     pub blocks: &'static [CudaBlock],
     /// See [`Work::make`](super::Work::make).
-    pub make: fn(&CudaBlock) -> Result<(), u64>,
+    pub make: fn(&CudaBlock) -> Result<(), Failed>,
 }
 
 fn damaged(block: usize) -> Failed {
@@ -139,6 +139,9 @@ impl Mover {
         let over = Failed::with(CudaData::FAULT_COMMAND);
         self.data.figures.iter().for_each(|figure| figure.store(0, Relaxed));
         self.drain()?;
+        let (idle, work) = (self.is_idle(), area::work().map_or(0, |work| work.wrapping_add(1)));
+        // What follows may end half way.
+        self.data.work.store(0, Relaxed);
         let end = |(_, block): (usize, &CudaBlock)| {
             block.offset.load(Relaxed).checked_add(block.bytes.load(Relaxed))
         };
@@ -147,8 +150,73 @@ impl Mover {
         self.copy().keep_only(|each| {
             self.all().for_each(|(_, block)| each(block.offset.load(Relaxed), block.bytes.load(Relaxed)));
         })?;
-        self.each_device(|device| self.on(device, || self.save(device, &called_off)))?;
-        self.go_away(called_off, || self.copy().protect(false))
+        if idle {
+            self.save_nothing();
+        } else {
+            self.each_device(|device| self.on(device, || self.save(device, &called_off)))?;
+        }
+        self.go_away(called_off, || self.copy().protect(false))?;
+        self.data.work.store(work, Relaxed);
+        Ok(())
+    }
+
+    /// Whether no device has had work since the last [`Mover::leave`], or since the beginning: the copy is what blocks
+    /// hold, and of those that were made since nothing was written. Once there was work this is proof of no block: what
+    /// was begun before one was made may get its address later, by pinned memory.
+    fn is_idle(self) -> bool {
+        match (self.data.work.load(Relaxed), area::work()) {
+            (_, None) => false,
+            (0, Some(now)) => now == 0,
+            (then, Some(now)) => now.wrapping_add(1) == then,
+        }
+    }
+
+    /// The content of what was never written is zero from now on.
+    fn save_nothing(self) {
+        let copy = self.copy();
+        let zero = zero_chunk(copy);
+        for (_, block) in self.all() {
+            let first = block.offset.load(Relaxed) / CHUNK;
+            (first..first + block.bytes.load(Relaxed) / CHUNK)
+                .filter(|slot| copy.digest(*slot) == Digest::NONE)
+                .for_each(|slot| copy.set(slot, zero));
+        }
+    }
+
+    /// Says how much memory of the host [`Mover::leave`] would take: that of chunks without memory in the copy that are
+    /// not zero. `called_off`: nobody asks any more.
+    pub fn measure(self, called_off: impl Fn() -> bool) -> Outcome {
+        let (copy, needed) = (self.copy(), Cell::new(0));
+        let zero = zero_chunk(copy);
+        let count = |offset: u64, bytes: u64| {
+            let slots = (offset / CHUNK..).take((bytes / CHUNK) as usize);
+            let without =
+                slots.map(|slot| copy.digest(slot)).filter(|old| [Digest::NONE, zero].contains(old));
+            needed.set(needed.get() + without.count() as u64 * CHUNK);
+        };
+        self.drain()?;
+        let devices =
+            |each: &dyn Fn(u32) -> Outcome| if self.is_idle() { Ok(()) } else { self.each_device(each) };
+        devices(&|device| {
+            self.on(device, || {
+                // As in `save`: then all may be needed.
+                let Ok(mut hasher) = Hasher::make(copy) else {
+                    let all = self.of(device);
+                    all.for_each(|(_, block)| count(block.offset.load(Relaxed), block.bytes.load(Relaxed)));
+                    return Ok(());
+                };
+                let each = |run: Run, _: &[Digest]| {
+                    if !run.zero {
+                        count(run.offset, run.bytes);
+                    }
+                    Ok(())
+                };
+                let result = self.hash(device, &mut hasher, &called_off, each);
+                result.and(hasher.end())
+            })
+        })?;
+        self.data.figures[CudaFigure::NEEDED_BYTES % CudaFigure::ROOM].store(needed.get(), Relaxed);
+        Ok(())
     }
 
     /// Unmaps all blocks, whose content is safe, and does what is to be done then. What fails is undone.
@@ -320,7 +388,7 @@ impl Mover {
         }
         timed(self.data, CudaFigure::MAP_NS, || {
             for (index, block) in self.all().filter(|(_, block)| block.handle.load(Relaxed) == 0) {
-                (self.make)(block).map_err(|error| Failed::with(error).at(index))?;
+                (self.make)(block).map_err(|failed| failed.at(index))?;
             }
             Ok(())
         })?;
@@ -339,9 +407,8 @@ impl Mover {
 
     /// Fills the blocks of a device from the copy.
     fn fill(self, device: u32) -> Outcome {
-        const ZEROS: &[u8] = &[0; CHUNK as usize];
         let copy = self.copy();
-        let zero = digest(&copy.keys(), ZEROS);
+        let zero = zero_chunk(copy);
         for (index, block) in self.of(device) {
             let [address, bytes, offset] =
                 [&block.address, &block.bytes, &block.offset].map(|word| word.load(Relaxed));
@@ -386,6 +453,12 @@ impl Mover {
         }
         Ok(())
     }
+}
+
+/// The digest of a chunk that is zero.
+fn zero_chunk(copy: HostCopy) -> Digest {
+    const ZEROS: &[u8] = &[0; CHUNK as usize];
+    digest(&copy.keys(), ZEROS)
 }
 
 fn ordinal(block: &CudaBlock) -> u32 {

@@ -14,7 +14,7 @@ use holdfast_abi::{CudaArea, CudaData, CudaFigure};
 use holdfast_image::cuda::CudaStop;
 use holdfast_sys::clock::elapsed_ns;
 use holdfast_sys::procfs::{Status, tasks};
-use holdfast_sys::{cuda, fault, procmem, ptrace};
+use holdfast_sys::{attributes, cuda, fault, procmem, ptrace};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
@@ -45,6 +45,8 @@ pub enum Step {
     Leave,
     /// The way back.
     Return,
+    /// How much memory of the host Leave would take.
+    Measure,
 }
 
 impl Step {
@@ -54,12 +56,13 @@ impl Step {
             Step::Adopt => CudaData::COMMAND_ADOPT,
             Step::Leave => CudaData::COMMAND_LEAVE,
             Step::Return => CudaData::COMMAND_RETURN,
+            Step::Measure => CudaData::COMMAND_MEASURE,
         }
     }
 }
 
 /// Why a step was not made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DataError {
     /// The process.
     pub pid: i32,
@@ -67,8 +70,10 @@ pub struct DataError {
     pub step: Step,
     /// As [`CudaData::result`] has it; `None`: no answer in time.
     pub result: Option<u64>,
-    /// Row of the driver's function, + 1; 0: none.
-    pub function: u64,
+    /// The driver's function. Empty: none, or not known.
+    pub function: String,
+    /// Of how many bytes it was; 0: of none.
+    pub bytes: u64,
     /// Number of the block, + 1; 0: none.
     pub block: u64,
     /// The content is still away: calls of CUDA wait.
@@ -83,11 +88,18 @@ impl fmt::Display for DataError {
             Step::Adopt => "taking over the device memory that its keeper had",
             Step::Leave => "copying its device memory to the host",
             Step::Return => "copying its device memory back",
+            Step::Measure => "looking what of its device memory has changed",
         };
         write!(f, "process {pid} ({name}): {what}")?;
         if let Some(block) = self.block.checked_sub(1) {
             write!(f, ", block {block}")?;
         }
+        let function = match (self.function.as_str(), self.bytes) {
+            ("", _) => String::new(),
+            (name, 0) => format!("{name}: "),
+            (name, bytes) if bytes % (1 << 20) == 0 => format!("{name} of {} MiB: ", bytes >> 20),
+            (name, bytes) => format!("{name} of {} KiB: ", bytes.div_ceil(1 << 10)),
+        };
         let lower = |result: u64| (result & u64::from(u32::MAX)).try_into().unwrap_or(0);
         match self.result.map(|result| (result & !u64::from(u32::MAX), result)) {
             None if self.step == Step::Drain => f.write_str(
@@ -98,11 +110,12 @@ impl fmt::Display for DataError {
             ),
             Some((0, OUT_OF_MEMORY)) => write!(
                 f,
-                ": {}: the device has no room; have other programs give memory back",
+                ": {function}{}: the device has no room; have other programs give memory back",
                 cuda::describe(lower(OUT_OF_MEMORY))
             ),
             Some((0, result)) => {
-                write!(f, ": {}: HOLDFAST_CUDA_DATA=driver leaves it to the driver", cuda::describe(lower(result)))
+                let error = cuda::describe(lower(result));
+                write!(f, ": {function}{error}: HOLDFAST_CUDA_DATA=driver leaves it to the driver")
             }
             Some((CudaData::FAULT_DAMAGED, _)) => f.write_str(
                 ": the copy in its memory is not what was copied from the device: something has overwritten it; \
@@ -111,8 +124,9 @@ impl fmt::Display for DataError {
             Some((CudaData::FAULT_SYSTEM, result)) => write!(
                 f,
                 ": {}: it needs as much memory of the host as it has on devices (HOLDFAST_CUDA_DATA=driver leaves it \
-                 to the driver)",
-                io::Error::from_raw_os_error(lower(result))
+                 to the driver){}",
+                io::Error::from_raw_os_error(lower(result)),
+                limits_of(pid)
             ),
             Some((CudaData::FAULT_KEEPER, _)) => f.write_str(": the keeper, which has it, does not answer"),
             Some((_, result)) => write!(f, ": libholdfast does not do that now ({result:#x})"),
@@ -125,9 +139,26 @@ impl fmt::Display for DataError {
     }
 }
 
+/// What limits the addresses of a process, in words; empty: nothing does (getrlimit(2)).
+fn limits_of(pid: i32) -> String {
+    let Ok(status) = Status::read(pid, pid) else { return String::new() };
+    let used = |name| status.get(name).and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
+    let limits = [("RLIMIT_AS", libc::RLIMIT_AS, "VmSize"), ("RLIMIT_DATA", libc::RLIMIT_DATA, "VmData")];
+    let words = limits.into_iter().filter_map(|(name, resource, field)| {
+        let (soft, _) = attributes::limit(pid, resource).ok().filter(|(soft, _)| *soft != u64::MAX)?;
+        let used = used(field).unwrap_or(0).saturating_mul(1024);
+        let (soft, used) = (soft >> 20, used >> 20);
+        Some(format!(
+            "; its limit {name} is {soft} MiB, and it uses {used} MiB: raise it (prlimit(1), ulimit)"
+        ))
+    });
+    words.collect()
+}
+
 /// Device memory of a process that libholdfast has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Owned {
+    hooks: Hooks,
     pid: i32,
     data: u64,
 }
@@ -137,7 +168,7 @@ impl Owned {
     pub fn of(hooks: &Hooks) -> Option<Owned> {
         let (pid, area) = hooks.place();
         let data = procmem::read_u64(pid, area + CudaArea::DATA as u64).ok().filter(|data| *data != 0)?;
-        let owned = Owned { pid, data };
+        let owned = Owned { hooks: *hooks, pid, data };
         let word = |offset| owned.word(offset).ok();
         let is_ours = matches!(word(CudaData::OWNER)?, CudaData::BY_LIBRARY | CudaData::BY_KEEPER);
         let has = word(CudaData::BLOCK_COUNT)? != 0 && is_ours;
@@ -145,7 +176,7 @@ impl Owned {
     }
 
     /// A keeper has the physical memory, and what is in it.
-    fn is_kept(&self) -> bool {
+    pub(super) fn is_kept(&self) -> bool {
         self.word(CudaData::OWNER).is_ok_and(|owner| owner == CudaData::BY_KEEPER)
     }
 
@@ -166,6 +197,21 @@ impl Owned {
     /// Bytes of its blocks.
     pub fn bytes(&self) -> u64 {
         self.word(CudaData::BLOCK_BYTES).unwrap_or(0)
+    }
+
+    /// Bytes of them that the program has asked for.
+    fn requested(&self) -> u64 {
+        self.word(CudaData::REQUESTED_BYTES).unwrap_or(0)
+    }
+
+    /// Bytes of the host's memory that [`Step::Leave`] would take now, behind a closed gate.
+    pub(super) fn measure(&self, limits: Limits) -> Result<u64, DataError> {
+        if self.is_kept() {
+            return Ok(0);
+        }
+        let limit = limits.drain.saturating_add(limits.data);
+        Owned::all(&[*self], Step::Measure, limit)?;
+        Ok(self.figure(CudaFigure::NEEDED_BYTES))
     }
 
     /// The service thread as this process knows it.
@@ -196,8 +242,7 @@ impl Owned {
     fn answer(&self, step: Step, number: u64, limit: Duration) -> Result<(), DataError> {
         let begun = Instant::now();
         let (mut pause, mut woken) = (LOOK, begun);
-        let error =
-            |result| DataError { pid: self.pid, step, result, function: 0, block: 0, away: self.is_away() };
+        let error = |result| DataError { away: self.is_away(), ..self.failed(step, result) };
         loop {
             match self.word(CudaData::DONE) {
                 Ok(done) if done == number => break,
@@ -218,16 +263,26 @@ impl Owned {
         match word(CudaData::RESULT) {
             0 => Ok(()),
             result => Err(DataError {
-                function: word(CudaData::FAILED_FUNCTION),
+                function: self.function(word(CudaData::FAILED_FUNCTION)),
+                bytes: word(CudaData::FAILED_BYTES),
                 block: word(CudaData::FAILED_BLOCK),
                 ..error(Some(result))
             }),
         }
     }
 
+    /// The name of a row of the table of functions, + 1, as the documentation has it: without its version.
+    fn function(&self, number: u64) -> String {
+        let symbol = number.checked_sub(1).map_or_else(String::new, |row| self.hooks.symbol(row));
+        symbol.trim_end_matches("_v2").to_owned()
+    }
+
+    fn failed(&self, step: Step, result: Option<u64>) -> DataError {
+        DataError { pid: self.pid, step, result, function: String::new(), bytes: 0, block: 0, away: false }
+    }
+
     fn gone(&self, step: Step) -> DataError {
-        let result = Some(CudaData::FAULT_COMMAND);
-        DataError { pid: self.pid, step, result, function: 0, block: 0, away: false }
+        self.failed(step, Some(CudaData::FAULT_COMMAND))
     }
 
     /// Makes a step in all of these processes at once.
@@ -279,6 +334,11 @@ impl Owned {
     fn figure(&self, figure: usize) -> u64 {
         self.word(CudaData::FIGURES + figure * 8).unwrap_or(0)
     }
+}
+
+/// Bytes of device memory of a process that the driver carries.
+pub(super) fn carried(hooks: &Hooks) -> u64 {
+    hooks.device_bytes().saturating_sub(Owned::of(hooks).map_or(0, |owned| owned.requested()))
 }
 
 /// Which word of the arguments has the seal: a number that the image of the process and what the keeper has taken for
@@ -339,8 +399,10 @@ impl Held {
     /// Why not, in words; content is back, and the gates are open, unless they say otherwise.
     pub fn leave(gates: Closed, limits: Limits, keep: &mut Keep<'_>) -> Result<Held, String> {
         let owned: Vec<Owned> = gates.hooks().iter().filter_map(Owned::of).collect();
+        let driver_bytes = gates.hooks().iter().map(carried).sum();
         let mut held = Held::new(owned, gates, limits);
         if held.owned.is_empty() {
+            held.figures.driver_bytes = driver_bytes;
             return Ok(held);
         }
         let left = Owned::all(&held.owned, Step::Drain, limits.drain)
@@ -353,12 +415,21 @@ impl Held {
             return Err(held.end().map_or_else(|left| format!("{words}; {left}"), |()| words.clone()));
         }
         held.figures.leave_ns = elapsed_ns(held.begun);
+        held.figures.driver_bytes = driver_bytes;
         for one in &held.owned {
-            held.figures.data_bytes += one.bytes();
-            held.figures.hash_ns += one.figure(CudaFigure::HASH_NS);
-            held.figures.copy_ns += one.figure(CudaFigure::COPY_NS);
-            held.figures.dirty_bytes += one.figure(CudaFigure::DIRTY_BYTES);
-            held.figures.zero_bytes += one.figure(CudaFigure::ZERO_BYTES);
+            let figures = &mut held.figures;
+            figures.data_bytes += one.bytes();
+            for (sum, figure) in [
+                (&mut figures.drain_ns, CudaFigure::DRAIN_NS),
+                (&mut figures.hash_ns, CudaFigure::HASH_NS),
+                (&mut figures.copy_ns, CudaFigure::COPY_NS),
+                (&mut figures.unmap_ns, CudaFigure::UNMAP_NS),
+                (&mut figures.hashed_bytes, CudaFigure::HASHED_BYTES),
+                (&mut figures.dirty_bytes, CudaFigure::DIRTY_BYTES),
+                (&mut figures.zero_bytes, CudaFigure::ZERO_BYTES),
+            ] {
+                *sum += one.figure(figure);
+            }
         }
         fault::point("cuda-data-away");
         Ok(held)
@@ -416,9 +487,15 @@ impl Held {
     /// What could not be brought back, in words: the gates stay closed.
     pub fn back(mut self, figures: &mut CudaStop) -> Result<(), String> {
         let begun = Instant::now();
+        let owned = self.owned.clone();
         let result = self.end();
         if self.figures.data_bytes > 0 {
             self.figures.return_ns = elapsed_ns(begun);
+        }
+        for one in owned {
+            self.figures.map_ns += one.figure(CudaFigure::MAP_NS);
+            self.figures.fill_ns += one.figure(CudaFigure::FILL_NS);
+            self.figures.check_ns += one.figure(CudaFigure::CHECK_NS);
         }
         self.note(figures);
         result
@@ -426,17 +503,10 @@ impl Held {
 
     /// Adds its figures to those of a checkpoint.
     pub fn note(&self, figures: &mut CudaStop) {
-        let own = self.figures;
-        *figures = CudaStop {
-            leave_ns: own.leave_ns,
-            return_ns: own.return_ns,
-            data_bytes: own.data_bytes,
-            hash_ns: own.hash_ns,
-            copy_ns: own.copy_ns,
-            dirty_bytes: own.dirty_bytes,
-            zero_bytes: own.zero_bytes,
-            ..*figures
-        };
+        let CudaStop { processes, lock_ns, checkpoint_ns, host_ns, restore_ns, unlock_ns, .. } = *figures;
+        let of_driver =
+            CudaStop { processes, lock_ns, checkpoint_ns, host_ns, restore_ns, unlock_ns, ..self.figures };
+        *figures = of_driver;
     }
 
     /// Leaves it to the threads in the processes, which the driver does not let go on: content is restored, and gates

@@ -99,6 +99,16 @@ impl Hooks {
             .collect()
     }
 
+    /// Bytes that the program has asked for on devices, of libholdfast or of the driver.
+    pub(super) fn device_bytes(&self) -> u64 {
+        let bytes = self.words::<{ CudaKind::ROOM }>(CudaArea::BYTES).unwrap_or([0; CudaKind::ROOM]);
+        let kinds = [CudaKind::DEVICE, CudaKind::POOLED, CudaKind::PHYSICAL, CudaKind::ARRAY];
+        kinds
+            .iter()
+            .filter_map(|kind| bytes.get(usize::from(*kind)))
+            .fold(0, |sum, more| sum.saturating_add(*more))
+    }
+
     /// Closes the gate, or opens it.
     fn set(&self, closed: u32) -> io::Result<()> {
         // With the heartbeat: one word of 8 bytes, which the kernel copies at once.
@@ -137,8 +147,8 @@ impl Hooks {
         Ok((uncounted != 0).then_some(Inside { pid: self.pid, thread: 0, function: String::new() }))
     }
 
-    /// The symbol of a row of the library's table of functions.
-    fn symbol(&self, row: u64) -> String {
+    /// The symbol of a row of the library's table of functions; empty: not known.
+    pub(super) fn symbol(&self, row: u64) -> String {
         let Ok([start, len]) = self.words::<2>(CudaArea::SYMBOLS) else { return String::new() };
         let mut bytes = vec![0; usize::try_from(len).unwrap_or(0).min(MAX_SYMBOLS)];
         if start == 0 || procmem::read(self.pid, start, &mut bytes).is_err() {

@@ -6,6 +6,7 @@
 //! * [`data`]: device memory that libholdfast owns, brought to the program's own memory and back.
 //! * [`devices`]: which device stands for which of an image.
 //! * [`job_file`]: the driver's file about the processes of a job.
+//! * [`room`]: whether the host has the memory for it.
 //! * [`sequence`]: in which order it is called around a cut, and how every failure is undone.
 //!
 //! The order of one checkpoint: the gates of libholdfast closed, and nothing of the program inside the driver; the
@@ -19,6 +20,7 @@ pub mod devices;
 pub mod driver;
 pub mod gate;
 pub mod job_file;
+pub mod room;
 pub mod sequence;
 pub mod uses;
 

@@ -429,4 +429,6 @@ impl Drop for Suspended {
 }
 
 #[cfg(test)]
+mod order;
+#[cfg(test)]
 mod tests;

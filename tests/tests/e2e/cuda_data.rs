@@ -8,6 +8,7 @@ use holdfast_tests::sandbox::{Bed, Ended, PATIENCE, User, am_root, each_user, sh
 use serde_json::Value;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::process::{Child, Command};
 use std::thread;
 use std::time::Duration;
@@ -203,4 +204,151 @@ fn an_agent_that_ends_meanwhile_leaves_right_results() {
             panic!("{point} as {user:?}: {error:#}");
         }
     }
+}
+
+/// Nothing but the margin is left of the host's memory: refused before anything is touched, with need, rest and remedy.
+#[test]
+fn a_host_without_room_is_told_of_before_anything_is_touched() {
+    each_user(|bed| {
+        let (mut front, pid) = start(bed, "40", &[("HOLDFAST_FAULT", "host-full")])?;
+        for _ in 0..2 {
+            let ended = say(bed, &["checkpoint", JOB])?;
+            let told = &ended.stderr;
+            ensure!(ended.code() == REFUSED && bed.images(JOB).is_empty(), "{}: {told}", ended.code());
+            for words in [
+                &format!("{pid} (touches)"),
+                "its device memory needs",
+                "MiB of the host's memory",
+                "has 0 MiB",
+            ] {
+                ensure!(told.contains(words), "{words}: {told}");
+            }
+            ensure!(copy_of(pid).is_none(), "there is a copy");
+            steps_more(bed, 1)?;
+        }
+        ends_well(bed, &mut front)
+    });
+}
+
+/// The addresses of the program are limited, and the copy finds no place: the limit is named, and raised.
+#[test]
+fn a_limit_of_addresses_is_named() {
+    each_user(|bed| {
+        let (mut front, pid) = start(bed, "60", &[])?;
+        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")?.split_whitespace().next());
+        let size: u64 = size.context("VmSize")?.parse::<u64>()? << 10;
+        let limit = |bytes: &str| -> Result<()> {
+            let arguments = [format!("--pid={pid}"), format!("--as={bytes}:")];
+            let mut command = bed.command(Path::new("/usr/bin/prlimit"));
+            command.args(arguments);
+            bed.output(command, PATIENCE)?.success().map(drop)
+        };
+        limit(&(size + (64 << 20)).to_string())?;
+        let ended = say(bed, &["checkpoint", JOB])?;
+        let told = &ended.stderr;
+        ensure!(ended.code() == INTERNAL && bed.images(JOB).is_empty(), "{}: {told}", ended.code());
+        ensure!(
+            told.contains("Cannot allocate memory") && told.contains("its limit RLIMIT_AS is "),
+            "{told}"
+        );
+        steps_more(bed, 1)?;
+        limit("unlimited")?;
+        checkpoint(bed)?;
+        ends_well(bed, &mut front)
+    });
+}
+
+/// What one function of the driver fails at in libholdfast's own thread: `function:code@occasions`, whether there is an
+/// image all the same, what is said, and whether the program's calls wait afterwards until it is tried again.
+const FAILS: &[(&str, bool, &[&str])] = &[
+    // The tables of the hasher: the processor hashes.
+    ("cuMemAlloc:2", true, &[]),
+    ("cuModuleLoadData:2", true, &[]),
+    ("cuCtxSynchronize:700@1", false, &["its work on devices: cuCtxSynchronize: error 700"]),
+    (
+        "cuLaunchKernel:2@1",
+        false,
+        &["copying its device memory to the host", "cuLaunchKernel: out of memory (error 2)"],
+    ),
+    ("cuMemcpyHtoD:2@1", false, &["copying its device memory to the host: cuMemcpyHtoD of "]),
+    ("cuMemcpyDtoH:999@1", false, &["cuMemcpyDtoH", "unknown error (error 999)"]),
+    ("cuMemUnmap:1@1", false, &["copying its device memory to the host, block 0: cuMemUnmap of ", " MiB: "]),
+    ("cuMemRelease:1@1", false, &["cuMemRelease: invalid value (error 1)"]),
+    // On the way back: tried again.
+    ("cuMemCreate:2@1-3", true, &[]),
+    ("cuMemMap:2@1-2", true, &[]),
+    ("cuMemSetAccess:2@1-2", true, &[]),
+    ("cuModuleUnload:2@2", true, &[]),
+];
+
+#[test]
+fn whatever_the_driver_fails_at_is_named_and_the_program_goes_on() {
+    for (number, (fails, succeeds, words)) in FAILS.iter().enumerate() {
+        let user = if number % 2 == 0 || !am_root() { User::Ordinary } else { User::Root };
+        let Some(bed) = Bed::new(user) else { continue };
+        let test = || -> Result<()> {
+            let failing = [("STAND_IN_FAIL", *fails), ("STAND_IN_FAIL_THREAD", "holdfast-cuda")];
+            let (mut front, pid) = start(&bed, "30", &failing)?;
+            let ended = say(&bed, &["checkpoint", JOB])?;
+            let told = &ended.stderr;
+            ensure!((ended.code() == 0) == *succeeds, "status {}: {told}", ended.code());
+            words.iter().try_for_each(|words| {
+                ensure!(told.contains(words), "{words}: {told}");
+                Ok(())
+            })?;
+            if !succeeds {
+                ensure!(
+                    ended.code() == INTERNAL && told.contains(&format!("process {pid} (touches)")),
+                    "{told}"
+                );
+                ensure!(bed.images(JOB).is_empty(), "there is an image");
+                steps_more(&bed, 1)?;
+                checkpoint(&bed)?;
+            }
+            kill_program(pid, &mut front)?;
+            let mut command = bed.restart_command(JOB, &[])?;
+            let mut front = with_driver(&bed, &mut command)?.spawn()?;
+            ends_well(&bed, &mut front)
+        };
+        if let Err(error) = test() {
+            panic!("{fails} as {user:?}: {error:#}");
+        }
+    }
+}
+
+/// More failures than tries: the image is committed, the program waits, and goes on by itself as soon as the driver has
+/// memory again; a restart that fails so leaves the image.
+#[test]
+fn a_device_that_has_no_room_for_the_way_back_is_waited_for() {
+    each_user(|bed| {
+        let failing = [("STAND_IN_FAIL", "cuMemCreate:2@1-6"), ("STAND_IN_FAIL_THREAD", "holdfast-cuda")];
+        let (mut front, pid) = start(bed, "30", &failing)?;
+        let ended = say(bed, &["checkpoint", JOB])?;
+        let told = &ended.stderr;
+        ensure!(ended.code() == INTERNAL && bed.images(JOB).len() == 1, "{}: {told}", ended.code());
+        for words in [
+            "copying its device memory back, block 0: cuMemCreate of ",
+            " MiB: out of memory (error 2): the device has no room",
+            "its calls of CUDA wait until it is back",
+            "is committed",
+        ] {
+            ensure!(told.contains(words), "{words}: {told}");
+        }
+        // Nobody tells it to: the thread tries again each second.
+        steps_more(bed, 2)?;
+        kill_program(pid, &mut front)?;
+        // The stand-in counts anew, as its count is in the image: the restart fails at the same, each time.
+        for _ in 0..2 {
+            let failed = say(bed, &["restart", JOB])?;
+            ensure!(failed.code() == REFUSED, "{}: {}", failed.code(), failed.stderr);
+            ensure!(
+                failed.stderr.contains("cuMemCreate of ") && failed.stderr.contains("image is as it was"),
+                "{}",
+                failed.stderr
+            );
+        }
+        say(bed, &["verify", JOB])?.success()?;
+        bed.check_clean(JOB)
+    });
 }

@@ -15,6 +15,9 @@ use crate::memory::heap::{self, Kind};
 /// All arrays.
 pub static ARRAYS: Handles<Array> = Handles::new();
 
+/// `CUDA_ARRAY3D_SURFACE_LDST`: there may be surfaces of it.
+const SURFACES: u32 = 2;
+
 /// An array.
 pub struct Array {
     /// As it was asked for; a height or depth of zero is one of fewer dimensions.
@@ -40,8 +43,8 @@ impl Array {
     /// Allocates one; its content is whatever was there.
     pub fn new(described: ArrayDescriptor) -> Answer<Arc<Array>> {
         let context = context::current()?.handle();
-        // layers, surfaces, cubes and sparse arrays are read by kernels alone, which cannot read arrays here
-        if described.flags != 0 {
+        // layers, cubes and sparse arrays are read by kernels alone, which cannot read arrays here
+        if described.flags & !SURFACES != 0 {
             return Err(Code::NOT_SUPPORTED);
         }
         // "NumChannels ... it may be 1, 2, or 4"
@@ -56,6 +59,11 @@ impl Array {
         let array = Arc::new(Array { described, context, base, row });
         ARRAYS.add(&array);
         Ok(array)
+    }
+
+    /// Whether there may be surfaces of it.
+    pub fn has_surfaces(&self) -> bool {
+        self.described.flags & SURFACES != 0
     }
 
     /// A box of it as one side of a copy; `place` and `size` are bytes, rows, planes.

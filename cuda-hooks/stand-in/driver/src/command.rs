@@ -8,7 +8,7 @@ use crate::code::{Answer, Code};
 use crate::context::Context;
 use crate::event::Event;
 use crate::launch::Kernel;
-use crate::memory::copy::{Copy, Fill};
+use crate::memory::copy::{Copy, Fill, Staged};
 use crate::memory::{heap, space};
 
 /// A piece of work; what it needs was copied when it was submitted.
@@ -19,7 +19,7 @@ pub enum Command {
     /// A copy between what the device can reach.
     Copy(Copy),
     /// A copy from pageable memory, whose bytes were taken when it was submitted.
-    Staged(Copy, Arc<Vec<u8>>),
+    Staged(Copy, Arc<Staged>),
     /// A fill.
     Fill(Fill),
     /// A kernel.

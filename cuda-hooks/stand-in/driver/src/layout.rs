@@ -86,6 +86,28 @@ pub struct ArrayDescriptor {
     pub padding: u32,
 }
 
+/// `CUDA_RESOURCE_DESC`: the words of what it is of come in the order of that kind's members.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub struct ResourceDescription {
+    pub kind: u32,
+    pub padding: u32,
+    pub resource: [u64; 16],
+    pub flags: u32,
+    pub padding_too: u32,
+}
+
+/// `CUDA_TEXTURE_DESC`, which is kept as it is.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct TextureDescription(pub [u32; 26]);
+
+/// `CUDA_RESOURCE_VIEW_DESC`, likewise.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ResourceView(pub [u64; 14]);
+
 /// `CUstreamBatchMemOpParams`, of which values to write and to wait for are alike.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -248,6 +270,9 @@ plain!(
     ArrayDescriptor,
     ArrayDescriptor2,
     MemoryOperation,
+    ResourceDescription,
+    TextureDescription,
+    ResourceView,
     Copy2D,
     Copy3D,
     LaunchConfig,
@@ -270,6 +295,8 @@ const _: () = {
     assert!(size_of::<Copy3D>() == 200);
     assert!(size_of::<ArrayDescriptor>() == 40);
     assert!(size_of::<MemoryOperation>() == 48);
+    assert!(size_of::<ResourceDescription>() == 144 && size_of::<TextureDescription>() == 104);
+    assert!(size_of::<ResourceView>() == 112);
     assert!(size_of::<LaunchConfig>() == 56);
     assert!(size_of::<LaunchAttribute>() == 72);
     assert!(size_of::<KernelNode2>() == 72);

@@ -37,4 +37,5 @@ mod stream;
 mod submit;
 mod system;
 mod table;
+mod texture;
 mod vmm;

@@ -10,7 +10,9 @@
 //! | `STAND_IN_UUID` | 32 hexadecimal digits of the device: another machine has another one |
 //! | `STAND_IN_RANGES` | `keep` (as newer drivers) or `drop` reserved addresses while CHECKPOINTED |
 //! | `STAND_IN_MPS` | `1`: the process is a client of the Multi-Process Service |
-//! | `STAND_IN_FAULT` | what goes wrong: `NAME`, `NAME@3` the third time, `NAME@3+` from then on; commas between |
+//! | `STAND_IN_FAULT` | what goes wrong: `NAME`, `NAME@3` the third time, `@3+` from then on, `@3-5`; commas between |
+//! | `STAND_IN_FAIL` | a function that fails with a code and does nothing else: `cuMemCreate:2`, and when, as above |
+//! | `STAND_IN_FAIL_THREAD` | only in threads of this name, and only there it is counted |
 //!
 //! Fails by: `cuInit` says on standard error what it does not understand, and returns CUDA_ERROR_INVALID_VALUE. A test
 //! whose faults are misspelt must not pass.
@@ -64,6 +66,16 @@ struct Rule {
     last: u64,
 }
 
+/// A function that is to fail.
+#[derive(Debug)]
+struct Failing {
+    name: String,
+    code: u32,
+    first: u64,
+    last: u64,
+    count: AtomicU64,
+}
+
 /// All of it.
 #[derive(Debug)]
 pub struct Settings {
@@ -81,6 +93,8 @@ pub struct Settings {
     pub mps: bool,
     /// Reserved addresses are kept while CHECKPOINTED.
     pub keep_ranges: bool,
+    failing: Vec<Failing>,
+    failing_thread: Option<String>,
     rules: Vec<Rule>,
     counts: [AtomicU64; NAMES.len()],
 }
@@ -107,6 +121,8 @@ impl Default for Settings {
             uuid: *b"Holdfast stand-0",
             mps: false,
             keep_ranges: true,
+            failing: Vec::new(),
+            failing_thread: None,
             rules: Vec::new(),
             counts: Default::default(),
         }
@@ -152,7 +168,27 @@ impl Settings {
                 it.rules.push(rule(part).ok_or_else(|| wrong("STAND_IN_FAULT", part))?);
             }
         }
+        it.failing_thread = value("STAND_IN_FAIL_THREAD");
+        if let Some(text) = value("STAND_IN_FAIL") {
+            for part in text.split(',').filter(|part| !part.is_empty()) {
+                it.failing.push(failing(part).ok_or_else(|| wrong("STAND_IN_FAIL", part))?);
+            }
+        }
         Ok(it)
+    }
+
+    /// The code that this function, as `cuGetProcAddress` calls it, is to fail with now. Counts the occasion.
+    pub fn fails(&self, function: &str) -> Option<u32> {
+        let named = self.failing.iter().filter(|failing| failing.name == function);
+        // in the order of the list, and each counts for itself
+        named.fold(None, |found, failing| {
+            let here = self.failing_thread.as_ref().is_none_or(|name| *name == own_thread());
+            if !here {
+                return found;
+            }
+            let occasion = failing.count.fetch_add(1, Ordering::Relaxed) + 1;
+            found.or((failing.first..=failing.last).contains(&occasion).then_some(failing.code))
+        })
     }
 
     /// Whether that can ever go wrong.
@@ -191,17 +227,41 @@ fn uuid(text: &str) -> Option<[u8; 16]> {
     Some(uuid)
 }
 
-fn rule(text: &str) -> Option<Rule> {
-    let (name, when) = text.split_once('@').map_or((text, None), |(name, when)| (name, Some(when)));
-    let fault = NAMES.iter().find(|row| row.0 == name)?.1;
-    let (first, last) = match when {
-        None => (1, u64::MAX),
-        Some(when) => match when.strip_suffix('+') {
-            Some(first) => (first.parse().ok()?, u64::MAX),
-            None => (when.parse().ok()?, when.parse().ok()?),
-        },
+/// The name of the calling thread.
+fn own_thread() -> String {
+    let (_, thread) = crate::system::ids();
+    let path = format!("/proc/self/task/{thread}/comm");
+    std::fs::read_to_string(path).map(|name| name.trim_end().to_owned()).unwrap_or_default()
+}
+
+/// What is before an `@`, and the first and the last occasion behind it.
+fn when(text: &str) -> Option<(&str, u64, u64)> {
+    let Some((name, when)) = text.split_once('@') else { return Some((text, 1, u64::MAX)) };
+    let (first, last) = match (when.strip_suffix('+'), when.split_once('-')) {
+        (Some(first), _) => (first.parse().ok()?, u64::MAX),
+        (None, Some((first, last))) => (first.parse().ok()?, last.parse().ok()?),
+        (None, None) => (when.parse().ok()?, when.parse().ok()?),
     };
+    Some((name, first, last))
+}
+
+fn rule(text: &str) -> Option<Rule> {
+    let (name, first, last) = when(text)?;
+    let fault = NAMES.iter().find(|row| row.0 == name)?.1;
     Some(Rule { fault, first, last })
+}
+
+fn failing(text: &str) -> Option<Failing> {
+    let (what, first, last) = when(text)?;
+    let (name, code) = what.split_once(':')?;
+    let code = code.parse().ok().filter(|code| *code != 0)?;
+    name.starts_with("cu").then(|| Failing {
+        name: name.to_owned(),
+        code,
+        first,
+        last,
+        count: AtomicU64::new(0),
+    })
 }
 
 #[cfg(test)]
@@ -224,10 +284,28 @@ mod tests {
     }
 
     #[test]
+    fn functions_fail_when_they_are_told_to() {
+        let it = of(&[("STAND_IN_FAIL", "cuMemCreate:2@2-3,cuMemMap:999,cuMemCreate:1@4")]).unwrap();
+        let of = |name| [(); 5].map(|()| it.fails(name));
+        assert_eq!(of("cuMemCreate"), [None, Some(2), Some(2), Some(1), None]);
+        assert_eq!(of("cuMemMap"), [Some(999); 5]);
+        assert_eq!(of("cuMemUnmap"), [None; 5]);
+        let other = super::Settings::parse(|name| match name {
+            "STAND_IN_FAIL" => Some("cuMemMap:2".into()),
+            "STAND_IN_FAIL_THREAD" => Some("nobody".into()),
+            _ => None,
+        });
+        assert_eq!(other.unwrap().fails("cuMemMap"), None);
+    }
+
+    #[test]
     fn what_is_misspelt_is_an_error() {
         for pair in [
             ("STAND_IN_FAULT", "oom"),
             ("STAND_IN_FAULT", "restore@x"),
+            ("STAND_IN_FAIL", "cuMemCreate"),
+            ("STAND_IN_FAIL", "cuMemCreate:0"),
+            ("STAND_IN_FAIL", "out-of-memory:2"),
             ("STAND_IN_MEMORY", "0"),
             ("STAND_IN_MEMORY", "G"),
             ("STAND_IN_UUID", "12"),

@@ -419,3 +419,13 @@ isolated! {
         assert_eq!(asked.join().unwrap(), 1);
     }
 }
+
+isolated! {
+    /// A real driver has them on devices of compute capability 6.0 and later: this one says that it has not.
+    green_contexts_are_not_supported {
+        start();
+        let (mut context, mut resource) = (0usize, [0u64; 24]);
+        assert_eq!(cu!("cuDeviceGetDevResource" 12040, 0, &mut resource, 1u32), 801);
+        assert_eq!(cu!("cuGreenCtxCreate" 12040, &mut context, NULL, 0, 1u32), 801);
+    }
+}

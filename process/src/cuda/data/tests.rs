@@ -199,7 +199,8 @@ fn an_image_has_its_content_brought_back() {
 #[test]
 fn a_process_that_has_ended_needs_nothing() {
     let bed = Bed::silent();
-    let gone = Owned { pid: i32::MAX, data: std::ptr::from_ref(bed.data).addr() as u64 };
+    let hooks = Hooks::at(i32::MAX, 4096);
+    let gone = Owned { hooks, pid: i32::MAX, data: std::ptr::from_ref(bed.data).addr() as u64 };
     assert_eq!(Owned::all(&[gone], Step::Leave, Duration::ZERO), Ok(()));
     assert_eq!(gone.back(Duration::ZERO, None), Ok(()));
     assert_eq!(Owned::of(&Hooks::at(i32::MAX, 4096)), None);

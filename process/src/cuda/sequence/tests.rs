@@ -102,7 +102,7 @@ impl DriverCheckpoint for Fake {
 }
 
 /// This process and its parent: two that live.
-fn uses() -> Vec<CudaUse> {
+pub(super) fn uses() -> Vec<CudaUse> {
     let of = |pid: u32| CudaUse {
         pid: pid.cast_signed(),
         library: Libcuda { path: "/lib/libcuda.so.1".into(), inode: 1 },
@@ -111,7 +111,7 @@ fn uses() -> Vec<CudaUse> {
     vec![of(std::process::id()), of(std::os::unix::process::parent_id())]
 }
 
-fn nothing(_: i32) -> Vec<Refusal> {
+pub(super) fn nothing(_: i32) -> Vec<Refusal> {
     Vec::new()
 }
 

@@ -204,3 +204,9 @@ pub fn disable_peer(handle: usize) -> Answer {
     of(handle)?;
     Err(Code::PEER_ACCESS_NOT_ENABLED)
 }
+
+/// Parts of a device as contexts of their own: not here, as on a device that has no such parts (driver API, "Green
+/// Contexts": CUDA_ERROR_NOT_SUPPORTED is among the results of cuGreenCtxCreate).
+pub fn no_green_contexts() -> Answer {
+    Err(Code::NOT_SUPPORTED)
+}

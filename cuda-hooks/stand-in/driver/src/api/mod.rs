@@ -18,4 +18,5 @@ pub mod pool;
 pub mod resolve;
 pub mod shared;
 pub mod stream;
+pub mod texture;
 pub mod vmm;

@@ -2,6 +2,7 @@
 
 use super::space::View;
 use crate::code::{Answer, Code};
+use crate::system;
 
 /// One side of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,28 +79,49 @@ impl Copy {
     }
 
     /// The same copy, from what was read of its source already: `run` of that gives rows without gaps.
-    pub fn staged(&self, view: &View) -> Answer<(Copy, Vec<u8>)> {
-        let mut bytes = Vec::new();
+    pub fn staged(&self, view: &View) -> Answer<(Copy, Staged)> {
+        let plane = self.width.checked_mul(self.height).ok_or(Code::INVALID_VALUE)?;
+        let staged = Staged::new(plane.checked_mul(self.depth).ok_or(Code::INVALID_VALUE)?)?;
         for z in 0..self.depth {
             for y in 0..self.height {
-                bytes
-                    .extend(view.read(self.from.at + z * self.from.plane + y * self.from.pitch, self.width)?);
+                let from = self.from.at + z * self.from.plane + y * self.from.pitch;
+                view.read_to(staged.at + z * plane + y * self.width, from, self.width)?;
             }
         }
-        let from = Side { at: 0, pitch: self.width, plane: self.width * self.height };
-        Ok((Copy { from, ..*self }, bytes))
+        let from = Side { at: staged.at, pitch: self.width, plane };
+        Ok((Copy { from, ..*self }, staged))
     }
 
     /// Makes a copy that was staged.
-    pub fn run_from(&self, view: &View, bytes: &[u8]) -> Answer {
+    pub fn run_from(&self, view: &View, _: &Staged) -> Answer {
         for z in 0..self.depth {
             for y in 0..self.height {
-                let from = (z * self.from.plane + y * self.from.pitch) as usize;
-                let row = bytes.get(from..from + self.width as usize).ok_or(Code::INVALID_VALUE)?;
-                view.write(self.to.at + z * self.to.plane + y * self.to.pitch, row)?;
+                let of = |side: Side| side.at + z * side.plane + y * side.pitch;
+                view.write_from(of(self.to), of(self.from), self.width)?;
             }
         }
         Ok(())
+    }
+}
+
+/// What was read of a source: in pages of its own, which end with it, so that nothing of it is left in the heap of the
+/// program, where an image would have it.
+#[derive(Debug)]
+pub struct Staged {
+    at: u64,
+    length: u64,
+}
+
+impl Staged {
+    fn new(length: u64) -> Answer<Staged> {
+        let at = system::map_pages(length.max(1)).map_err(|_| Code::OUT_OF_MEMORY)?;
+        Ok(Staged { at, length: length.max(1) })
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        system::unmap(self.at, self.length);
     }
 }
 

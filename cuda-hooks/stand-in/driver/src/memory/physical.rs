@@ -45,9 +45,24 @@ pub struct Physical {
     place: Place,
     /// In bytes.
     pub length: u64,
-    saved: Mutex<Option<Vec<u8>>>,
+    /// Where a checkpoint puts its bytes: pages of the process's own, the same ones each time, so that what has not
+    /// changed is as in the image before. Bytes of nothing that is CHECKPOINTED now are of no meaning.
+    saved: Mutex<Option<Saved>>,
     /// What the checkpoint before has found, where a test wants that.
     before: Mutex<Option<Vec<u8>>>,
+}
+
+#[derive(Debug)]
+struct Saved {
+    at: u64,
+    length: u64,
+    holds: bool,
+}
+
+impl Drop for Saved {
+    fn drop(&mut self) {
+        system::unmap(self.at, self.length);
+    }
 }
 
 #[derive(Debug)]
@@ -161,12 +176,20 @@ impl Physical {
         }
     }
 
-    fn detach(&self) {
-        *self.saved.lock() = Some(raw::read(self.shadow(), self.length));
+    fn detach(&self) -> io::Result<()> {
+        let mut place = self.saved.lock();
+        if place.is_none() {
+            *place = Some(Saved { at: system::map_pages(self.length)?, length: self.length, holds: false });
+        }
+        if let Some(saved) = place.as_mut() {
+            raw::copy(saved.at, self.shadow(), self.length);
+            saved.holds = true;
+        }
         if let Place::File { file, at, .. } = &self.place {
             system::unmap(at.swap(0, Ordering::AcqRel), self.length);
             *file.lock() = None;
         }
+        Ok(())
     }
 
     fn attach(&self, stale: bool) -> io::Result<()> {
@@ -175,11 +198,15 @@ impl Physical {
             at.store(system::map_file(&new, self.length)?, Ordering::Release);
             *file.lock() = Some(new);
         }
-        if let Some(bytes) = self.saved.lock().take() {
+        let mut place = self.saved.lock();
+        if let Some(saved) = place.as_mut().filter(|saved| saved.holds) {
+            saved.holds = false;
             let mut before = self.before.lock();
-            let wrong = before.take().filter(|_| stale);
-            raw::write(self.shadow(), wrong.as_ref().unwrap_or(&bytes));
-            *before = settings().expects(Fault::StaleRestore).then_some(bytes);
+            match before.take().filter(|_| stale) {
+                Some(wrong) => raw::write(self.shadow(), &wrong),
+                None => raw::copy(self.shadow(), saved.at, self.length),
+            }
+            *before = settings().expects(Fault::StaleRestore).then(|| raw::read(saved.at, self.length));
         }
         Ok(())
     }
@@ -225,7 +252,9 @@ fn everything(device: &Device) -> Vec<Arc<Physical>> {
 /// addresses of the mapping reserved.
 pub fn detach(keep: bool) -> Answer {
     let device = device()?;
-    everything(device).iter().for_each(|physical| physical.detach());
+    for physical in everything(device) {
+        physical.detach().map_err(|_| Code::OPERATING_SYSTEM)?;
+    }
     let at = device.at.load(Ordering::Acquire);
     if keep {
         system::reserve_over(at, device.length).map_err(|_| Code::OPERATING_SYSTEM)?;

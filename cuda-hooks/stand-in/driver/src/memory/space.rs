@@ -249,7 +249,27 @@ impl View {
         Ok(bytes)
     }
 
+    /// The same, to an address of the driver's own.
+    pub fn read_to(&self, to: u64, from: u64, length: u64) -> Answer {
+        let mut at = to;
+        for (piece, bytes) in self.pieces(from, length, Access::Read).ok_or(Code::ILLEGAL_ADDRESS)? {
+            raw::copy(at, piece, bytes);
+            at += bytes;
+        }
+        Ok(())
+    }
+
     /// The other way.
+    pub fn write_from(&self, to: u64, from: u64, length: u64) -> Answer {
+        let mut at = from;
+        for (piece, bytes) in self.pieces(to, length, Access::Write).ok_or(Code::ILLEGAL_ADDRESS)? {
+            raw::copy(piece, at, bytes);
+            at += bytes;
+        }
+        Ok(())
+    }
+
+    /// Some bytes, as they are.
     pub fn write(&self, to: u64, bytes: &[u8]) -> Answer {
         let pieces = self.pieces(to, bytes.len() as u64, Access::Write).ok_or(Code::ILLEGAL_ADDRESS)?;
         let mut rest = bytes;

@@ -7,11 +7,11 @@
 use std::ffi::c_void;
 
 use super::{Address, Entry, entry, functions};
-use crate::api::{array, copy, hint, host, memory, pool, shared, vmm};
+use crate::api::{array, copy, hint, host, memory, pool, shared, texture, vmm};
 use crate::gate::{self, DefaultStream, Rule};
 use crate::layout::{
     AccessDescription, AllocationProperties, ArrayDescriptor, ArrayDescriptor2, Copy2D, Copy3D, IpcHandle,
-    Location, MulticastProperties, PoolProperties,
+    Location, MulticastProperties, PoolProperties, ResourceDescription, ResourceView, TextureDescription,
 };
 use crate::pointer::{In, Out};
 
@@ -53,6 +53,28 @@ functions! {
         => array::create(array, descriptor);
     Gated "cuArray3DCreate" 3020 cuArray3DCreate_v2 (array: Out<usize>, descriptor: In<ArrayDescriptor>)
         => array::create_3d(array, descriptor);
+    // textures and surfaces
+    Gated "cuTexObjectCreate" 5000 cuTexObjectCreate
+        (texture: Out<u64>, resource: In<ResourceDescription>, sampling: In<TextureDescription>,
+         view: In<ResourceView>)
+        => texture::create(texture, resource, sampling, view);
+    Gated "cuTexObjectDestroy" 5000 cuTexObjectDestroy (texture: u64) => texture::destroy(texture);
+    Gated "cuTexObjectGetResourceDesc" 5000 cuTexObjectGetResourceDesc
+        (resource: Out<ResourceDescription>, texture: u64)
+        => texture::resource(resource, texture);
+    Gated "cuTexObjectGetTextureDesc" 5000 cuTexObjectGetTextureDesc
+        (sampling: Out<TextureDescription>, texture: u64)
+        => texture::sampling(sampling, texture);
+    Gated "cuTexObjectGetResourceViewDesc" 5000 cuTexObjectGetResourceViewDesc
+        (view: Out<ResourceView>, texture: u64)
+        => texture::view(view, texture);
+    Gated "cuSurfObjectCreate" 5000 cuSurfObjectCreate
+        (surface: Out<u64>, resource: In<ResourceDescription>)
+        => texture::create_surface(surface, resource);
+    Gated "cuSurfObjectDestroy" 5000 cuSurfObjectDestroy (surface: u64) => texture::destroy_surface(surface);
+    Gated "cuSurfObjectGetResourceDesc" 5000 cuSurfObjectGetResourceDesc
+        (resource: Out<ResourceDescription>, surface: u64)
+        => texture::surface_resource(resource, surface);
     Gated "cuArrayDestroy" 2000 cuArrayDestroy (array: usize) => array::destroy(array);
     Gated "cuArrayGetDescriptor" 3020 cuArrayGetDescriptor_v2 (descriptor: Out<ArrayDescriptor2>, array: usize)
         => array::describe(descriptor, array);

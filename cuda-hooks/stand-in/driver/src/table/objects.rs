@@ -113,6 +113,13 @@ functions! {
         (context: usize, flags: u32)
         => context::enable_peer(context, flags);
     Gated "cuCtxDisablePeerAccess" 4000 cuCtxDisablePeerAccess (context: usize) => context::disable_peer(context);
+    // green contexts
+    Gated "cuDeviceGetDevResource" 12040 cuDeviceGetDevResource
+        (_device: i32, _resource: Out<u8>, _kind: u32)
+        => context::no_green_contexts();
+    Gated "cuGreenCtxCreate" 12040 cuGreenCtxCreate
+        (_context: Out<usize>, _description: usize, _device: i32, _flags: u32)
+        => context::no_green_contexts();
     // modules
     Gated "cuModuleLoad" 2000 cuModuleLoad (module: Out<usize>, path: Text) => module::load_file(module, path);
     Gated "cuModuleLoadData" 2000 cuModuleLoadData

@@ -134,3 +134,113 @@ isolated! {
         assert_ne!(cu!("cuMemcpyDtoD" 3020, linear, NULL, 4usize), 0);
     }
 }
+
+/// Kind, then an array; or address, format and channels, and bytes or columns, rows, pitch.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Resource {
+    kind: u64,
+    of: [u64; 16],
+    flags: u64,
+}
+
+impl Resource {
+    fn new(kind: u64, of: &[u64]) -> Resource {
+        let mut resource = Resource { kind, of: [0; 16], flags: 0 };
+        resource.of[..of.len()].copy_from_slice(of);
+        resource
+    }
+}
+
+/// Wraps around, linear, coordinates from 0 to 1.
+const SAMPLING: [u32; 26] = {
+    let mut sampling = [0; 26];
+    (sampling[3], sampling[4]) = (1, 2);
+    sampling
+};
+/// Floats, one channel.
+const FLOATS: u64 = 1 << 32 | 0x20;
+
+fn checkpoint() {
+    let own = std::process::id() as i32;
+    ok!("cuCheckpointProcessLock" 12080, own, NULL);
+    ok!("cuCheckpointProcessCheckpoint" 12080, own, NULL);
+    ok!("cuCheckpointProcessRestore" 12080, own, NULL);
+    ok!("cuCheckpointProcessUnlock" 12080, own, NULL);
+}
+
+isolated! {
+    textures_are_of_arrays_linear_memory_and_rows_and_outlive_a_checkpoint {
+        start();
+        let mut array = 0usize;
+        ok!("cuArrayCreate" 3020, &mut array, &Descriptor { width: 16, height: 4, format: 0x20, channels: 1 });
+        let at = allocate(64 << 10);
+        let resources = [
+            Resource::new(0, &[array as u64]),
+            Resource::new(2, &[at, FLOATS, 4096]),
+            Resource::new(3, &[at, FLOATS, 100, 8, 512]),
+        ];
+        let textures = resources.map(|resource| {
+            let mut texture = 0u64;
+            ok!("cuTexObjectCreate" 5000, &mut texture, &resource, &SAMPLING, NULL);
+            texture
+        });
+        assert!(textures.iter().all(|texture| *texture != 0) && textures[0] != textures[1]);
+        checkpoint();
+        for (texture, resource) in textures.into_iter().zip(resources) {
+            let (mut found, mut sampling) = (Resource::new(9, &[]), [0u32; 26]);
+            ok!("cuTexObjectGetResourceDesc" 5000, &mut found, texture);
+            ok!("cuTexObjectGetTextureDesc" 5000, &mut sampling, texture);
+            assert_eq!((found.kind as u32, found.of[..3].to_vec()), (resource.kind as u32, resource.of[..3].to_vec()));
+            assert_eq!(sampling[..5], SAMPLING[..5]);
+            // there is no view
+            assert_ne!(cu!("cuTexObjectGetResourceViewDesc" 5000, &mut [0u64; 14], texture), 0);
+            ok!("cuTexObjectDestroy" 5000, texture);
+        }
+        let mut texture = 0u64;
+        // an address that is not aligned, a pitch that is not, a view of linear memory, flags
+        let wrong = [
+            Resource::new(2, &[at + 4, FLOATS, 4096]),
+            Resource::new(3, &[at, FLOATS, 100, 8, 500]),
+            Resource { flags: 1, ..resources[1] },
+        ];
+        for resource in wrong {
+            assert_eq!(cu!("cuTexObjectCreate" 5000, &mut texture, &resource, &SAMPLING, NULL), 1, "{resource:?}");
+        }
+        let view = [0u64; 14];
+        assert_eq!(cu!("cuTexObjectCreate" 5000, &mut texture, &resources[1], &SAMPLING, &view), 1);
+        ok!("cuArrayDestroy" 2000, array);
+    }
+}
+
+#[repr(C)]
+struct Descriptor3D {
+    width: usize,
+    height: usize,
+    depth: usize,
+    format: u32,
+    channels: u32,
+    flags: u32,
+}
+
+isolated! {
+    surfaces_are_of_arrays_that_were_made_for_them {
+        start();
+        let (mut array, mut plain) = (0usize, 0usize);
+        let made = |flags| Descriptor3D { width: 16, height: 4, depth: 0, format: 0x20, channels: 1, flags };
+        ok!("cuArray3DCreate" 3020, &mut array, &made(2));
+        ok!("cuArray3DCreate" 3020, &mut plain, &made(0));
+        let (resource, mut surface, mut found) = (Resource::new(0, &[array as u64]), 0u64, Resource::new(9, &[]));
+        ok!("cuSurfObjectCreate" 5000, &mut surface, &resource);
+        checkpoint();
+        ok!("cuSurfObjectGetResourceDesc" 5000, &mut found, surface);
+        assert_eq!((found.kind as u32, found.of[0]), (0, array as u64));
+        ok!("cuSurfObjectDestroy" 5000, surface);
+        let wrong = Resource::new(0, &[plain as u64]);
+        assert_eq!(cu!("cuSurfObjectCreate" 5000, &mut surface, &wrong), 1);
+        let linear = Resource::new(2, &[allocate(4096), FLOATS, 4096]);
+        assert_eq!(cu!("cuSurfObjectCreate" 5000, &mut surface, &linear), 1);
+        ok!("cuArrayDestroy" 2000, plain);
+        ok!("cuArrayDestroy" 2000, array);
+    }
+}
