@@ -87,6 +87,8 @@ def manual_opens():
     for page, words in (("holdfast", "Checkpoint running programs"), ("holdfast-restart", "Restart a program from")):
         done = run(["man", page], env={**os.environ, "MANPAGER": "cat", "MANWIDTH": "100"})
         assert done.returncode == 0 and words in done.stdout, page
+        # Examples line by line, as they are typed.
+        assert re.search(r"^ +holdfast restart sim( +\(.*)?$", done.stdout, re.M), page
 
 
 SHELLS = {
