@@ -306,7 +306,7 @@ impl Keeper {
             && let Err(why) = self.load_that_of(pid)
         {
             if !std::mem::replace(&mut self.told, true) {
-                crate::report::note(&format!("no device memory is kept outside of the program: {why}"));
+                crate::report::warn(&format!("no device memory is kept outside of the program: {why}"));
             }
             return Err(Denied::Device);
         }
