@@ -82,7 +82,7 @@ impl LastRun {
         let before = LastRun::read(job);
         let run = LastRun { started_ns: now_ns(), image, ended: None };
         // What is known of the run before must not be taken for this one's after a crash of the host.
-        run.write(job, before.is_some());
+        run.write(job, before.is_some_and(|before| before.ended.is_some()));
         run
     }
 
@@ -96,7 +96,7 @@ impl LastRun {
     /// It has ended. Nothing is written where another run has begun meanwhile, or the job was removed.
     pub fn end(self, job: &Job, how: How) {
         if LastRun::read(job).is_some_and(|there| there.started_ns == self.started_ns) {
-            LastRun { ended: Some(Ended { at_ns: now_ns(), how }), ..self }.write(job, true);
+            LastRun { ended: Some(Ended { at_ns: now_ns(), how }), ..self }.write(job, has_image(job));
         }
     }
 
@@ -108,7 +108,7 @@ impl LastRun {
     /// The end that was written down was its end.
     pub fn has_ended(self, job: &Job) {
         if LastRun::read(job).is_some_and(|there| there.started_ns == self.started_ns) {
-            self.write(job, true);
+            self.write(job, has_image(job));
         }
     }
 
@@ -152,6 +152,13 @@ impl LastRun {
         };
         format!("{how} at {}", utc(at_ns))
     }
+}
+
+/// Whether anything could be restarted: without an image a crash of the host may take the end with it, and nobody waits
+/// for a disk.
+fn has_image(job: &Job) -> bool {
+    let mut entries = fs::read_dir(job.dir()).into_iter().flatten().flatten();
+    entries.any(|entry| entry.file_name().to_string_lossy().starts_with("manifest-"))
 }
 
 fn sync(job: &Job) -> io::Result<()> {
