@@ -25,7 +25,6 @@ mod hygiene;
 mod ids;
 mod images;
 mod increments;
-mod jobs;
 mod json;
 mod launchers;
 mod lazy;

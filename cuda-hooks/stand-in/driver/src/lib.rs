@@ -24,7 +24,6 @@ mod device;
 mod event;
 mod gate;
 mod graph;
-mod graph_memory;
 mod handles;
 mod image;
 mod launch;
