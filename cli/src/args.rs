@@ -4,6 +4,7 @@ use crate::commands::places::Which;
 use crate::completion::jobs;
 use crate::inherited_fds::InheritedFd;
 use crate::names::{ImageName, parse_image};
+use crate::new_settings::NewSettings;
 use crate::settings::{
     Allocator, Changes, Cow, EngineChoice, OrderChoice, SaveFiles, Settings, TcpChoice, parse_duration,
     parse_on, parse_rate, parse_signal, parse_size, parse_wait,
@@ -13,6 +14,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use holdfast_image::paths::Moved;
 use holdfast_image::processor::CpuLevel;
 use holdfast_image::streams::Switch;
+use holdfast_process::rebuild::streams::Wish;
 use holdfast_tiers::codec::{Codec, Compression};
 use holdfast_tiers::stack::TierSpec;
 use std::ffi::OsString;
@@ -38,6 +40,12 @@ Exit codes:
 `run` and `restart` return the program's own status."
 )]
 pub struct Cli {
+    /// Say nothing but what was asked for, and what has failed
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Say more: which processes, what each image took, where the time went
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
     /// Folder with the jobs [default: $HOLDFAST_STORE, else $XDG_STATE_HOME/holdfast, else ~/.local/state/holdfast]
     #[arg(long, global = true, value_name = "DIR")]
     pub store: Option<PathBuf>,
@@ -100,6 +108,13 @@ Examples:
   holdfast restart --name sim-b sim@3                   (a copy, as another job)
   holdfast restart --every 30m --keep 2 --on TERM=checkpoint-stop sim    (from now on)")]
     Restart(RestartArgs),
+    /// Change how images of a job are made, from now on, also while it runs; without options: say how they are
+    #[command(after_help = "\
+Examples:
+  holdfast set sim --every 5m --keep 2
+  holdfast set sim --on TERM=checkpoint-stop
+  holdfast set sim --every 0 --rate none     (as if they had not been given)")]
+    Set(SetArgs),
     /// List the jobs of the store, or the images of one
     #[command(visible_alias = "status")]
     List {
@@ -185,11 +200,13 @@ Examples:
 
 `restart` does it by itself where the image is not in the store.")]
     Fetch(FetchArgs),
-    /// Delete images of a job that is not running, from the store and from its tiers
+    /// Delete images of jobs, from the store and (of jobs that do not run) from their tiers
     #[command(after_help = "\
 Examples:
   holdfast prune sim --dry-run      (what the rules of the job's tiers do not keep, on all of them)
-  holdfast prune sim --keep 2       (all but the newest two, in the store)
+  holdfast prune sim --keep-last 2  (all but the newest two, in the store; the job may run)
+  holdfast prune sim other --older-than 7d --keep-last 2
+  holdfast prune sim --saved        (what restarts have kept of your files)
   holdfast prune sim --every 10 --max 200G --tier dir=/pfs/me
   holdfast prune sim@3 sim@4 --all-tiers
   holdfast prune sim --all          (all images in the store, and the job)
@@ -251,9 +268,6 @@ Examples:
     /// Keeps device memory for programs; started by agents.
     #[command(name = "__keeper", hide = true)]
     Keeper(KeeperArgs),
-    /// Has memory of another process; started to try a CUDA driver.
-    #[command(name = "__probe", hide = true)]
-    Probe(CudaArgs),
     /// Names of the fault points, for tests.
     #[command(name = "__faults", hide = true)]
     Faults,
@@ -318,10 +332,6 @@ pub struct RunArgs {
     /// the program waits
     #[arg(long, value_name = "LIMIT", default_value_t)]
     pub cow: Cow,
-    /// Most memory of a GPU for what has changed on it and is not in the image yet, with HOLDFAST_CUDA_DATA=keeper: 10%
-    /// (of the device), 512M or none; programs come first [default: HOLDFAST_GPU_CACHE, else 10%]
-    #[arg(long, value_name = "LIMIT")]
-    pub gpu_cache: Option<Cow>,
     /// Store at most so many bytes per second, after compression, for example 55M [default: as fast as it goes]
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     pub rate: Option<u64>,
@@ -338,9 +348,30 @@ pub struct RunArgs {
     /// that nobody waits for (of --every, say) has failed twice
     #[arg(long)]
     pub strict: bool,
-    /// Restart the job from its newest image if it has one, else start afresh
+    /// Run CMD by a shell after each image, with its number, path and state in HOLDFAST_IMAGE, HOLDFAST_IMAGE_PATH and
+    /// HOLDFAST_STATE (running, or stopped), and the job in HOLDFAST_JOB; nothing waits for it
+    #[arg(long, value_name = "CMD")]
+    pub exec_after: Option<String>,
+    /// Restart the job from its newest image if it has one, else start afresh. A job that has ended with status 0 is
+    /// not run again; one with another program, other arguments or another folder is refused
     #[arg(long, requires = "name")]
     pub resume: bool,
+    /// With --resume: go on with the job though the command or the folder is not the one that it was started with
+    #[arg(long, requires = "resume")]
+    pub force: bool,
+    /// Where the job has images of another program, delete them from the store
+    #[arg(long, requires = "name", conflicts_with = "resume")]
+    pub replace: bool,
+    /// With --resume: where standard streams go that were files, as for `restart`
+    #[arg(
+        long,
+        value_name = "auto|keep|here",
+        value_enum,
+        default_value_t,
+        hide_default_value = true,
+        requires = "resume"
+    )]
+    pub stdio: StdioChoice,
     /// Store program text and libraries too
     #[arg(long, conflicts_with = "only_protected")]
     pub self_contained: bool,
@@ -414,7 +445,6 @@ impl RunArgs {
             engine: self.engine,
             order: self.order,
             cow: self.cow,
-            gpu_cache: self.gpu_cache,
             rate: self.rate,
             malloc: self.malloc,
             self_contained: self.self_contained,
@@ -426,6 +456,7 @@ impl RunArgs {
             signal: self.signal,
             stop_signal: self.on,
             strict: self.strict,
+            exec_after: self.exec_after.clone(),
             tiers: self.tier.clone(),
         }
     }
@@ -494,52 +525,31 @@ pub struct RestartArgs {
     /// that were terminals or pipes are always this command's
     #[arg(long, value_name = "auto|keep|here", value_enum, default_value_t, hide_default_value = true)]
     pub stdio: StdioChoice,
-    /// From now on a checkpoint is taken this often, as for `run`; 0: only on request
-    #[arg(long, value_name = "TIME", value_parser = parse_wait)]
-    pub every: Option<Duration>,
-    /// From now on only the newest N images are kept
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub keep: Option<u32>,
-    /// From now on most memory of a GPU for what is not in the image yet, as for `run`
-    #[arg(long, value_name = "LIMIT")]
-    pub gpu_cache: Option<Cow>,
-    /// From now on at most so many bytes are stored per second, after compression
-    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
-    pub rate: Option<u64>,
-    /// From now on a checkpoint is taken when this signal arrives at `holdfast restart` (at the program itself: as the
-    /// job was started)
-    #[arg(long, value_name = "SIG", value_parser = parse_signal)]
-    pub signal: Option<i32>,
-    /// From now on, when SIG arrives at `holdfast restart`: take a checkpoint, end the program, exit with 75
-    #[arg(long, value_name = "SIG=checkpoint-stop", value_parser = parse_on)]
-    pub on: Option<i32>,
     /// From now on the program is ended when it cannot be protected any more, as for `run`
     #[arg(long)]
     pub strict: bool,
     /// From now on.
     #[command(flatten)]
-    pub changes: Changes,
+    pub new: NewSettings,
 }
 
 impl RestartArgs {
     /// What the job goes on with.
     pub fn settings(&self, old: &Settings) -> Settings {
-        let every_s = match self.every {
-            Some(time) => (!time.is_zero()).then_some(time.as_secs().max(1)),
-            None => old.every_s,
-        };
-        Settings {
-            every_s,
-            keep: self.keep.and_then(|n| usize::try_from(n).ok()).or(old.keep),
-            max_space: self.max_space.or(old.max_space),
-            rate: self.rate.or(old.rate),
-            gpu_cache: self.gpu_cache.or(old.gpu_cache),
-            signal: self.signal.or(old.signal),
-            stop_signal: self.on.or(old.stop_signal),
-            strict: self.strict || old.strict,
-            ..old.with(&self.changes)
-        }
+        let (max_space, strict) = (self.max_space.or(old.max_space), self.strict || old.strict);
+        Settings { max_space, strict, ..self.new.apply(old) }
     }
+}
+
+/// `holdfast set`.
+#[derive(Debug, Args)]
+pub struct SetArgs {
+    /// Name of the job
+    #[arg(add = jobs())]
+    pub job: String,
+    /// What changes.
+    #[command(flatten)]
+    pub new: NewSettings,
 }
 
 /// `holdfast stop`.
@@ -576,6 +586,17 @@ pub enum StdioChoice {
     Here,
 }
 
+impl StdioChoice {
+    /// In the words of the restart.
+    pub fn wish(self) -> Wish {
+        match self {
+            StdioChoice::Auto => Wish::Auto,
+            StdioChoice::Keep => Wish::Keep,
+            StdioChoice::Here => Wish::Here,
+        }
+    }
+}
+
 /// `holdfast fetch`.
 #[derive(Debug, Args)]
 pub struct FetchArgs {
@@ -610,13 +631,20 @@ pub struct VerifyArgs {
 /// `holdfast prune`.
 #[derive(Debug, Args)]
 pub struct PruneArgs {
-    /// JOB, or the images that are to go: JOB@3 JOB@4. Without images and rules: what the job's own rules do not keep,
+    /// JOBs, or the images that are to go: JOB@3 JOB@4. Without images and rules: what the job's own rules do not keep,
     /// on the store and all tiers
     #[arg(value_name = "JOB[@N]", value_parser = parse_image, required = true, add = jobs())]
     pub images: Vec<ImageName>,
     /// Keep the newest N images
-    #[arg(long, value_name = "N", conflicts_with = "all")]
+    #[arg(long, visible_alias = "keep-last", value_name = "N", conflicts_with = "all")]
     pub keep: Option<u64>,
+    /// Only what is older than this goes, for example 7d; the newest image stays
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, conflicts_with = "all")]
+    pub older_than: Option<Duration>,
+    /// Delete what restarts have kept of files (`saved/`): what they cut off, or found in the place of others. With
+    /// --older-than what is older, with --all also what another restart of an image may need
+    #[arg(long)]
+    pub saved: bool,
     /// Of all but the newest image, keep those whose number is a multiple of N
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "all")]
     pub every: Option<u64>,
@@ -643,7 +671,12 @@ pub struct PruneArgs {
 impl PruneArgs {
     /// Whether rules are given.
     pub fn has_rules(&self) -> bool {
-        self.all || self.keep.is_some() || self.every.is_some() || self.max.is_some()
+        self.all || self.saved || self.has_image_rules()
+    }
+    /// Whether rules for images are given.
+    pub fn has_image_rules(&self) -> bool {
+        let bounds = self.keep.is_some() || self.every.is_some() || self.max.is_some();
+        bounds || (self.older_than.is_some() && !self.saved)
     }
     /// Whether images or rules are given.
     pub fn asks(&self) -> bool {
@@ -732,7 +765,7 @@ pub struct PagesArgs {
     pub front: i32,
 }
 
-/// `holdfast __cuda`, `holdfast __probe`.
+/// `holdfast __cuda`.
 #[derive(Debug, Args)]
 pub struct CudaArgs {
     /// Descriptor of the socket to the agent.
@@ -802,7 +835,6 @@ mod tests {
             "holdfast run --engine steam -- ls",
             "holdfast run --order random -- ls",
             "holdfast run --cow much -- ls",
-            "holdfast run --gpu-cache much -- ls",
             "holdfast run --rate 1 -- ls",
             "holdfast checkpoint --engine steam a",
             "holdfast restart",
@@ -833,7 +865,7 @@ mod tests {
         for line in ["holdfast checkpoint --engine copy a", "holdfast restart --engine copy a"] {
             let found = match parse(line).unwrap().command {
                 Command::Checkpoint(args) => args.changes,
-                Command::Restart(args) => args.changes,
+                Command::Restart(args) => args.new.changes,
                 _ => unreachable!(),
             };
             assert_eq!(found, changes);

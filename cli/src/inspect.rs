@@ -7,10 +7,10 @@
 use crate::client::{Agent, accepted, job_of};
 use crate::exit::{Exit, Failure};
 use crate::names;
-use crate::report::size;
+use crate::report::{short_time, size};
 use holdfast_image::control::{Reply, Request};
 use holdfast_image::cuda::DeviceMemory;
-use holdfast_image::refusal::{Checked, one_per_object};
+use holdfast_image::refusal::{Checked, Estimate, one_per_object};
 use holdfast_process::{CheckError, CheckOptions, ancestors, check};
 use holdfast_tiers::{Job, Store};
 use serde_json::{Value, json};
@@ -72,7 +72,7 @@ impl Inspected {
 
     /// For `--json`.
     pub fn to_json(&self) -> Value {
-        let Checked { pid, comm, findings, left_out, device_memory } = &self.checked;
+        let Checked { pid, comm, findings, left_out, device_memory, estimate } = &self.checked;
         json!({
             "job": self.job,
             "pid": pid,
@@ -81,14 +81,34 @@ impl Inspected {
             "findings": findings,
             "left_out": left_out,
             "device_memory": device_memory,
+            "estimate": estimate,
         })
+    }
+}
+
+/// What a checkpoint would take, in words.
+fn line(estimate: &Estimate) -> String {
+    let Estimate { memory_bytes, dirty_bytes, image_bytes, stop_ns, images } = *estimate;
+    let memory = match dirty_bytes < memory_bytes {
+        true => {
+            format!("{} of {} in memory written since the last image", size(dirty_bytes), size(memory_bytes))
+        }
+        false => format!("{} in memory", size(memory_bytes)),
+    };
+    match stop_ns {
+        Some(stop_ns) => format!(
+            "the next image: {memory}, about {} on disk, stop time about {} (as of the last {images})",
+            size(image_bytes),
+            short_time(stop_ns)
+        ),
+        None => format!("the first image: {memory}, before compression; its stop time shows then"),
     }
 }
 
 impl fmt::Display for Inspected {
     /// A line per finding, then the verdict.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Checked { pid, comm, findings, left_out, device_memory } = &self.checked;
+        let Checked { pid, comm, findings, left_out, device_memory, estimate } = &self.checked;
         for finding in findings {
             writeln!(f, "{finding}")?;
         }
@@ -102,6 +122,9 @@ impl fmt::Display for Inspected {
             Some(job) => format!("job {job}, process {pid} ({comm})"),
             None => format!("process {pid} ({comm})"),
         };
+        if let Some(estimate) = estimate.filter(|_| self.is_checkpointable()) {
+            writeln!(f, "{}", line(&estimate))?;
+        }
         match findings.len() + left_out {
             0 => writeln!(f, "{program}: a checkpoint could be taken now"),
             1 => writeln!(f, "{program}: a checkpoint would be refused because of 1 finding"),
@@ -140,7 +163,14 @@ mod tests {
         let findings = numbers.iter().map(|fd| Finding::new(7, "sim", refusal(fd))).collect();
         Inspected {
             job: Some("a".into()),
-            checked: Checked { pid: 7, comm: "sim".into(), findings, left_out, device_memory: None },
+            checked: Checked {
+                pid: 7,
+                comm: "sim".into(),
+                findings,
+                left_out,
+                device_memory: None,
+                estimate: None,
+            },
         }
     }
 
@@ -169,6 +199,26 @@ mod tests {
         assert!(lines[1].starts_with("device memory: 1.0 GiB, the driver's: all of it goes"), "{text}");
         assert_eq!(lines.len(), 3);
         assert_eq!(with.to_json()["device_memory"]["driver"], 1 << 30);
+    }
+
+    #[test]
+    fn what_a_checkpoint_would_take_is_said() {
+        let first =
+            Estimate { memory_bytes: 4096, dirty_bytes: 4096, image_bytes: 4096, ..Estimate::default() };
+        let line_of = |estimate| {
+            let mut inspected = inspected(&[], 0);
+            inspected.checked.estimate = Some(estimate);
+            inspected.to_string().lines().next().unwrap_or_default().to_owned()
+        };
+        let begin = "the first image: 4.0 KiB in memory, before compression; its stop time shows then";
+        assert_eq!(line_of(first), begin);
+        let next =
+            Estimate { dirty_bytes: 1024, image_bytes: 512, stop_ns: Some(2_000_000), images: 3, ..first };
+        assert_eq!(
+            line_of(next),
+            "the next image: 1.0 KiB of 4.0 KiB in memory written since the last image, about 512 B on disk, \
+             stop time about 2.00 ms (as of the last 3)"
+        );
     }
 
     #[test]

@@ -41,6 +41,18 @@ pub enum Tell {
         /// See [`FailureKind`].
         kind: FailureKind,
     },
+    /// At which signals an image is taken from now on, and the program is ended.
+    Settings {
+        /// An image.
+        signal: Option<i32>,
+        /// An image, and the end of the program.
+        stop_signal: Option<i32>,
+    },
+    /// An image is committed.
+    Committed {
+        /// Its figures: one line.
+        figures: String,
+    },
     /// From the front: the program runs, and libholdfast is not in it.
     Started {
         /// Its id.

@@ -4,7 +4,7 @@
 //! * [`front`]: what `run` and `restart` are while the program runs. [`agent`]: the process that makes the images.
 //! * [`cuda`]: the process that calls the CUDA driver. [`client`], [`link`]: how they talk; [`pidfile`]: what is known
 //!   when they cannot. [`settings`], [`config`], [`tiers`], [`names`], [`program`], [`protected`], [`mpi`], [`report`],
-//!   [`completion`], [`inspect`]: the rest.
+//!   [`completion`], [`inspect`], [`last_run`], [`same_run`], [`saved`]: the rest.
 #![forbid(unsafe_code)]
 
 mod agent;
@@ -23,15 +23,19 @@ mod inherited_fds;
 mod inspect;
 mod keeper;
 mod last_restart;
+mod last_run;
 mod link;
 mod log;
 mod mpi;
 mod names;
+mod new_settings;
 mod page_server;
 mod pidfile;
 mod program;
 mod protected;
 mod report;
+mod same_run;
+mod saved;
 mod settings;
 mod tiers;
 
@@ -63,12 +67,13 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
+    report::set_volume(cli.quiet, cli.verbose);
     match run(&cli) {
         Ok(None) => ExitCode::SUCCESS,
         Ok(Some(ending)) => ExitCode::from(ending.exit()),
         Err(failure) => {
             for line in failure.message.lines() {
-                report::note(line);
+                report::warn(line);
             }
             if cli.command.is_json() {
                 report::print_json_error(failure.exit, &failure.message);
@@ -103,6 +108,7 @@ fn run(cli: &Cli) -> Result<Option<Ending>, Failure> {
         Command::Run(args) => return commands::run::run(args, root).map(Some),
         Command::Restart(args) => return commands::restart::run(args, root).map(Some),
         Command::Checkpoint(args) => commands::checkpoint::run(args, root),
+        Command::Set(args) => commands::set::run(args, root),
         Command::Stop(args) => commands::checkpoint::run(&args.checkpoint(), root),
         Command::Logs { job, follow } => commands::logs::run(job, *follow, root),
         Command::Check { program, json } => commands::check::run(program, *json, root),
@@ -126,7 +132,6 @@ fn run(cli: &Cli) -> Result<Option<Ending>, Failure> {
         Command::Cuda(args) => cuda::caller::run(args),
         Command::Man { folder } => commands::man::run(folder),
         Command::Keeper(args) => keeper::process::run(args),
-        Command::Probe(args) => keeper::probe::run(args),
         Command::Faults => report::print(&format!("{}\n", holdfast_sys::fault::POINTS.join("\n"))),
     }
     .map(|()| None)

@@ -5,6 +5,7 @@ use holdfast_abi::SharedPage;
 use holdfast_image::Epoch;
 use holdfast_image::record::ProcessRecord;
 use holdfast_tiers::{Image, Job, Store, StoreError};
+use std::ffi::OsString;
 use std::path::Path;
 
 /// `JOB` or `JOB@N`.
@@ -77,10 +78,56 @@ pub fn record_of(image: &Image) -> Result<ProcessRecord, StoreError> {
     ProcessRecord::decode(record.kind, &record.bytes).map_err(|what| image.bad_record(what))
 }
 
-/// Names that a job of this program may get, in the order in which they are to be tried: `sim-1`, `sim-2` …
-pub fn candidates<'a>(program: &Path, taken: &'a [String]) -> impl Iterator<Item = String> + 'a {
-    let file = program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let mut base: String = file
+/// What a command is called after: its script, where it is an interpreter with one, else its program.
+pub fn title(command: &[OsString]) -> String {
+    /// Programs that are told which one to run.
+    const LAUNCHERS: [&str; 2] = ["env", "nohup"];
+    /// Programs that run a script.
+    const INTERPRETERS: [&str; 20] = [
+        "python", "pypy", "perl", "ruby", "node", "nodejs", "php", "lua", "luajit", "julia", "octave",
+        "Rscript", "bash", "sh", "dash", "zsh", "ksh", "tclsh", "java", "guile",
+    ];
+    /// Ends of the names of scripts.
+    const ENDS: [&str; 12] = ["py", "pl", "rb", "js", "mjs", "php", "lua", "jl", "R", "sh", "jar", "tcl"];
+    let file = |word: &OsString| {
+        let name = Path::new(word).file_name().unwrap_or_default().to_string_lossy().into_owned();
+        match name.rsplit_once('.') {
+            Some((stem, end)) if !stem.is_empty() && ENDS.contains(&end) => stem.to_owned(),
+            _ => name,
+        }
+    };
+    let is_assignment = |word: &OsString| word.to_string_lossy().contains('=');
+    let mut words = command.iter().peekable();
+    let mut name = words.next().map(file).unwrap_or_default();
+    while LAUNCHERS.contains(&name.as_str())
+        && let Some(next) = words.by_ref().find(|word| !is_assignment(word))
+        && !next.to_string_lossy().starts_with('-')
+    {
+        name = file(next);
+    }
+    let kind = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+    if !INTERPRETERS.contains(&kind) {
+        return name;
+    }
+    while let Some(word) = words.next() {
+        match (kind, word.to_string_lossy().as_ref()) {
+            // A module of Python has a name of its own.
+            ("python" | "pypy", "-m") | ("java", "-jar") => return words.next().map(file).unwrap_or(name),
+            // The program is an argument.
+            (_, "-c" | "-e" | "-E") => return name,
+            ("python" | "pypy", "-W" | "-X") | ("java", "-cp" | "-classpath" | "--class-path") => {
+                words.next();
+            }
+            (_, option) if option.starts_with('-') => {}
+            _ => return file(word),
+        }
+    }
+    name
+}
+
+/// Names that a job of this title may get, in the order in which they are to be tried: `sim-1`, `sim-2` …
+pub fn candidates<'a>(title: &str, taken: &'a [String]) -> impl Iterator<Item = String> + 'a {
+    let mut base: String = title
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' })
         .take(80)
@@ -91,7 +138,7 @@ pub fn candidates<'a>(program: &Path, taken: &'a [String]) -> impl Iterator<Item
     (1..100_000_u32).map(move |number| format!("{base}-{number}")).filter(|name| !taken.contains(name))
 }
 
-/// Makes or opens a job under the given name, or under the first free name for `program`, and does `claim` with it,
+/// Makes or opens a job under the given name, or under the first free name for `title`, and does `claim` with it,
 /// which fails with [`Exit::Refused`] when another process was faster.
 ///
 /// # Errors
@@ -99,7 +146,7 @@ pub fn candidates<'a>(program: &Path, taken: &'a [String]) -> impl Iterator<Item
 pub fn claim_job<T>(
     store: &Store,
     name: Option<&str>,
-    program: &Path,
+    title: &str,
     mut claim: impl FnMut(&Job) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     if let Some(name) = name {
@@ -113,7 +160,7 @@ pub fn claim_job<T>(
     }
     let taken = store.jobs()?;
     let mut last = Failure::new(Exit::Internal, "no free name for the job; give one with --name");
-    for name in candidates(program, &taken).take(20) {
+    for name in candidates(title, &taken).take(20) {
         let job = store.create_job(&name)?;
         match reachable(&job).and_then(|()| claim(&job)) {
             Err(failure) if failure.exit == Exit::Refused => last = failure,
@@ -156,11 +203,42 @@ mod tests {
     #[test]
     fn names_are_valid_and_new() {
         let taken = ["sim-1".to_owned(), "sim-3".to_owned()];
-        let names: Vec<String> = candidates(Path::new("/opt/sim"), &taken).take(2).collect();
+        let names: Vec<String> = candidates("sim", &taken).take(2).collect();
         assert_eq!(names, ["sim-2", "sim-4"]);
-        assert_eq!(candidates(Path::new("./a b$ü"), &[]).next().unwrap(), "a_b__-1");
-        assert_eq!(candidates(Path::new("..."), &[]).next().unwrap(), "job...-1");
-        assert_eq!(candidates(Path::new("-rf"), &[]).next().unwrap(), "job-rf-1");
-        assert!(candidates(Path::new(&"x".repeat(300)), &[]).next().unwrap().len() < 100);
+        assert_eq!(candidates("a b$ü", &[]).next().unwrap(), "a_b__-1");
+        assert_eq!(candidates("...", &[]).next().unwrap(), "job...-1");
+        assert_eq!(candidates("-rf", &[]).next().unwrap(), "job-rf-1");
+        assert_eq!(candidates("", &[]).next().unwrap(), "job-1");
+        assert!(candidates(&"x".repeat(300), &[]).next().unwrap().len() < 100);
+    }
+
+    #[test]
+    fn a_job_is_called_after_its_script() {
+        let called = |line: &str| title(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
+        for (line, name) in [
+            ("/opt/sim -x", "sim"),
+            ("./train.py", "train"),
+            ("python3 train.py --epochs 3", "train"),
+            ("/usr/bin/python3.11 -u -W ignore dir/train.py", "train"),
+            ("python3 -m torch.distributed.run train.py", "torch.distributed.run"),
+            ("python3 -c print(1)", "python3"),
+            ("python3", "python3"),
+            ("python3 -m", "python3"),
+            ("bash -eu job.sh", "job"),
+            ("sh -c sleep", "sh"),
+            ("env A=1 python3 a.py", "a"),
+            ("env -i python3 a.py", "env"),
+            ("env", "env"),
+            ("nohup ./a.out", "a.out"),
+            ("java -cp x.jar Main", "Main"),
+            ("java -jar app.jar", "app"),
+            ("node server.v2.js", "server.v2"),
+            ("./.py", ".py"),
+            ("pythonic x.py", "pythonic"),
+            ("", ""),
+        ] {
+            assert_eq!(called(line), name, "{line}");
+        }
+        assert_eq!(title(&[]), "");
     }
 }

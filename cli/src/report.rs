@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::Value;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Prints text on standard output.
@@ -30,9 +30,61 @@ pub fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Prints a line on standard error; a failure of that cannot be told.
-pub fn note(text: &str) {
+/// How much is said beside what was asked for.
+static VOLUME: AtomicU8 = AtomicU8::new(Volume::Usual as u8);
+
+/// See [`VOLUME`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+enum Volume {
+    /// What has failed.
+    Quiet,
+    /// What was done.
+    Usual,
+    /// And how.
+    Verbose,
+}
+
+/// `-q`, `-v`. Called once, before anything is said.
+pub fn set_volume(quiet: bool, verbose: bool) {
+    let volume = match (quiet, verbose) {
+        (true, _) => Volume::Quiet,
+        (_, true) => Volume::Verbose,
+        _ => Volume::Usual,
+    };
+    VOLUME.store(volume as u8, Ordering::Relaxed);
+}
+
+fn is_said(volume: Volume) -> bool {
+    VOLUME.load(Ordering::Relaxed) >= volume as u8
+}
+
+/// Prints a line on standard error, whatever the volume: something has failed, or needs the user. A failure of that
+/// cannot be told.
+pub fn warn(text: &str) {
     let _ = writeln!(io::stderr().lock(), "holdfast: {text}");
+}
+
+/// The same of what was done; not with `-q`.
+pub fn note(text: &str) {
+    if is_said(Volume::Usual) {
+        warn(text);
+    }
+}
+
+/// The same of how it was done; only with `-v`.
+pub fn detail(text: &str) {
+    if is_said(Volume::Verbose) {
+        warn(text);
+    }
+}
+
+/// Prints on standard output what was done; not with `-q`.
+///
+/// # Errors
+/// As [`print`].
+pub fn result(text: &str) -> Result<(), Failure> {
+    if is_said(Volume::Usual) { print(text) } else { Ok(()) }
 }
 
 /// Version of what `--json` prints: docs/json.md describes it.
@@ -227,8 +279,8 @@ fn shortened(text: &str, most: usize) -> String {
 
 /// A progress bar in bytes on standard error; invisible where that is not a terminal.
 pub fn progress(what: &str, total_bytes: u64) -> ProgressBar {
-    let target =
-        if io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let is_shown = io::stderr().is_terminal() && is_said(Volume::Usual);
+    let target = if is_shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
     let bar = ProgressBar::with_draw_target(Some(total_bytes), target).with_message(what.to_owned());
     set_style(&bar, IN_BYTES);
     bar

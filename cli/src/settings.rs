@@ -219,9 +219,6 @@ pub struct Settings {
     pub order: OrderChoice,
     /// Most bytes copied for the program while an image is written.
     pub cow: Cow,
-    /// Most device memory for what has changed and is not in the image yet; none: as the environment says.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub gpu_cache: Option<Cow>,
     /// Most bytes stored in a second, after compression, before the stop and after it; none: as fast as it goes.
     pub rate: Option<u64>,
     /// Whose malloc.
@@ -253,6 +250,9 @@ pub struct Settings {
     /// A program that cannot be protected any more is ended.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub strict: bool,
+    /// Run by a shell after each image.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exec_after: Option<String>,
     /// Tiers: the rules of the first, and those below it, the fastest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tiers: Vec<TierSpec>,
@@ -340,13 +340,16 @@ pub struct Recipe {
     pub command: Vec<Name>,
     /// Working folder in which it was given.
     pub cwd: Name,
-    /// CLOCK_REALTIME of the start, nanoseconds.
+    /// CLOCK_REALTIME of the start, nanoseconds: tells the run from others of the job.
     pub created_ns: u64,
     /// Settings.
     pub settings: Settings,
     /// Names the job's folder in lower tiers; empty in jobs that never had any.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub id: String,
+    /// It has the name that it was given for want of one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unnamed: bool,
 }
 
 impl Recipe {
@@ -477,10 +480,25 @@ pub fn parse_on(text: &str) -> Result<i32, String> {
     }
 }
 
+/// Those that ask for nothing, but end programs.
+const OTHER_SIGNALS: &[(&str, i32)] = &[
+    ("KILL", libc::SIGKILL),
+    ("SEGV", libc::SIGSEGV),
+    ("ABRT", libc::SIGABRT),
+    ("BUS", libc::SIGBUS),
+    ("FPE", libc::SIGFPE),
+    ("ILL", libc::SIGILL),
+    ("PIPE", libc::SIGPIPE),
+    ("SYS", libc::SIGSYS),
+    ("TRAP", libc::SIGTRAP),
+    ("XFSZ", libc::SIGXFSZ),
+];
+
 /// The name of a signal, for messages.
 pub fn signal_name(signal: i32) -> String {
     SIGNALS
         .iter()
+        .chain(OTHER_SIGNALS)
         .find(|(_, value)| *value == signal)
         .map_or_else(|| format!("signal {signal}"), |(name, _)| format!("SIG{name}"))
 }

@@ -24,7 +24,7 @@ def main():
     plate = numpy.zeros((size, size))
     watched = holdfast is not None and holdfast.loaded()
     if watched:
-        plate = holdfast.protect("plate", plate)  # flushed first
+        plate = holdfast.protect(plate)  # flushed first
         holdfast.on_restart(lambda: print("restarted", file=sys.stderr, flush=True))
     plate[0] = 100.0
     for step in range(1, steps + 1):

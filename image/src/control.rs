@@ -38,6 +38,16 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Wishes::is_none")]
         wishes: Wishes,
     },
+    /// Go on with other settings.
+    Set {
+        /// What changes.
+        wanted: Wanted,
+    },
+    /// Delete these images from the store.
+    Remove {
+        /// Their numbers.
+        images: Vec<Epoch>,
+    },
     /// What of the program could not be checkpointed now? It runs on undisturbed.
     Check,
     /// How are things?
@@ -78,6 +88,33 @@ pub struct Wishes {
     pub tcp: Option<String>,
 }
 
+/// How a job is to go on, each only if it changes; 0 and an empty text are none.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Wanted {
+    /// `--every`, seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every_s: Option<u64>,
+    /// `--keep`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep: Option<u32>,
+    /// `--rate`, bytes per second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<u64>,
+    /// `--signal`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    /// `--on`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_signal: Option<i32>,
+    /// `--exec-after`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exec_after: Option<String>,
+    /// The rest.
+    #[serde(skip_serializing_if = "Wishes::is_none")]
+    pub wishes: Wishes,
+}
+
 impl Wishes {
     /// Whether the settings of the job hold as they are.
     pub fn is_none(&self) -> bool {
@@ -104,6 +141,13 @@ pub enum Reply {
     Status(JobStatus),
     /// What a look at the program found.
     Checked(Checked),
+    /// Images were deleted.
+    Removed {
+        /// Bytes that this made free.
+        freed: u64,
+        /// Those that stay, and why.
+        stays: Vec<(Epoch, String)>,
+    },
     /// The checkpoint could not be taken because of objects that are not supported.
     Refused {
         /// One line per object.

@@ -208,6 +208,25 @@ pub struct Checked {
     /// Device memory of all processes; none: none uses CUDA.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_memory: Option<DeviceMemory>,
+    /// What a checkpoint would take, where that can be said.
+    #[serde(default)]
+    pub estimate: Option<Estimate>,
+}
+
+/// What the next checkpoint of a job would take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Estimate {
+    /// What the processes have in memory, bytes.
+    pub memory_bytes: u64,
+    /// Memory that would be read: what was written since the last image, as far as that is known, else all.
+    pub dirty_bytes: u64,
+    /// What the image would add on disk, bytes.
+    pub image_bytes: u64,
+    /// How long the program would be stopped, nanoseconds; none: it has no image yet.
+    pub stop_ns: Option<u64>,
+    /// Number of earlier images that say so.
+    pub images: u64,
 }
 
 #[cfg(test)]

@@ -157,7 +157,7 @@ pub fn check(options: &CheckOptions) -> Result<Checked, CheckError> {
     let finding = |(pid, refusal): Found| Finding::new(pid, &refuse::name_of(pid), refusal);
     let mut findings: Vec<Finding> = found.into_iter().map(finding).collect();
     findings.sort_by_key(|finding| finding.pid != pid);
-    Ok(Checked { pid, comm, findings, left_out: 0, device_memory: None })
+    Ok(Checked { pid, comm, findings, left_out: 0, device_memory: None, estimate: None })
 }
 
 /// A refusal, and the process that it is about.

@@ -10,14 +10,15 @@ started by `holdfast run` every function may be called: `loaded()` is False, and
 """
 
 import ctypes
+import itertools
 import json
 import os
 import subprocess
 import sys
 
 __all__ = [
-    "CHECKPOINTED", "RESTARTED", "CommandFailed", "Failed", "Job", "NoAgent", "Refused", "checkpoint", "job", "jobs",
-    "loaded", "on_checkpoint", "on_restart", "protect", "restarted", "restore",
+    "CHECKPOINTED", "RESTARTED", "CommandFailed", "Failed", "Image", "Job", "NoAgent", "Refused", "checkpoint", "job",
+    "jobs", "loaded", "on_checkpoint", "on_restart", "protect", "restarted", "restore",
 ]
 
 #: What `checkpoint` returns: the image is taken, and this is the program going on.
@@ -49,6 +50,8 @@ class CommandFailed(Exception):
 # preload/include/holdfast.h
 _ERRORS = {-1: NoAgent, -3: Refused}
 _before, _after = [], []
+# Arrays that were protected without a name.
+_nameless = itertools.count(1)
 
 
 def _function(name):
@@ -97,12 +100,15 @@ def restarted():
     return max(call(), 0) if call else 0
 
 
-def protect(name, array):
-    """A copy of a numpy array in memory of this name that is flushed first, and that is all there is in an image of
-    `holdfast run --only-protected`. Without libholdfast it is the array itself."""
+def protect(array, name=None):
+    """A copy of a numpy array in memory that is flushed first, and that is all there is in an image of
+    `holdfast run --only-protected`. Without libholdfast it is the array itself. `name`: for `restore`; without one
+    arrays are called array-1, array-2 ... in the order in which they are protected."""
     import numpy
 
     call = _function("holdfast_malloc_protected")
+    if name is None:
+        name = "array-%d" % next(_nameless)
     if call is None or array.nbytes == 0:
         return array
     call.restype, call.argtypes = ctypes.c_void_p, [ctypes.c_char_p, ctypes.c_size_t]
@@ -115,7 +121,7 @@ def protect(name, array):
     return protected
 
 
-def restore(name, array):
+def restore(array, name):
     """Fills an array that `protect` has made with what it had in the image, after a restart of `--only-protected`.
     Whether there was anything."""
     call = _function("holdfast_restore_protected")
@@ -148,12 +154,39 @@ def _ask(*words, store=None):
     return answer
 
 
+class Image:
+    """An image of a job. Its attributes are those of docs/json.md (`jobs[].images[]`)."""
+
+    def __init__(self, job, fields, store=None):
+        self.job = job
+        self._store = store
+        self.__dict__.update(fields)
+
+    def __repr__(self):
+        return "<holdfast.Image %s: %d bytes, %s>" % (self.name, self.bytes, self.created)
+
+    @property
+    def name(self):
+        """As commands take it: JOB@N."""
+        return "%s@%d" % (self.job, self.epoch)
+
+    def show(self):
+        """What it holds: what `holdfast show --json` says."""
+        return _ask("show", self.name, "--json", store=self._store)
+
+    def verify(self):
+        """Whether every byte of it is as it was written."""
+        return all(found["good"] for found in _ask("verify", self.name, "--json", store=self._store)["images"])
+
+
 class Job:
-    """A job of a store. Its attributes are those of docs/json.md, as they were when it was looked up."""
+    """A job of a store. Its attributes are those of docs/json.md, as they were when it was looked up; `images` are
+    Image objects, the oldest first."""
 
     def __init__(self, fields, store=None):
         self._store = store
         self.__dict__.update(fields)
+        self.images = [Image(self.job, image, store) for image in fields["images"]]
 
     def __repr__(self):
         return "<holdfast.Job %s: %s, %d images>" % (self.job, self.state, len(self.images))
@@ -170,10 +203,9 @@ class Job:
         """What could not be checkpointed of it now: what `holdfast check --json` says."""
         return _ask("check", self.job, "--json", store=self._store)
 
-    def show(self, image=None):
-        """What an image holds, the newest one without a number: what `holdfast show --json` says."""
-        name = self.job if image is None else "%s@%d" % (self.job, image)
-        return _ask("show", name, "--json", store=self._store)
+    def show(self):
+        """What its newest image holds: what `holdfast show --json` says."""
+        return _ask("show", self.job, "--json", store=self._store)
 
 
 def jobs(store=None):

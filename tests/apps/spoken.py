@@ -17,7 +17,7 @@ def after():
     print("after a restart", flush=True)
 
 
-field = holdfast.protect("field", numpy.arange(1000.0))
+field = holdfast.protect(numpy.arange(1000.0))
 if not holdfast.loaded():
     try:
         holdfast.checkpoint()
@@ -29,7 +29,8 @@ if holdfast.checkpoint() == holdfast.CHECKPOINTED:
     while True:  # until it is killed
         time.sleep(0.1)
 own = holdfast.job()
-print(holdfast.restarted(), float(field.sum()), own.job, [image["epoch"] for image in own.images], flush=True)
+print(holdfast.restarted(), float(field.sum()), own.job, [image.epoch for image in own.images], flush=True)
+print(own.images[0].name, own.images[0].show()["job"], own.images[0].verify(), flush=True)
 try:
     holdfast.job("absent")
 except holdfast.CommandFailed as failed:

@@ -29,14 +29,6 @@ def run(command, **more):
     return done
 
 
-def wait_for(what, happened):
-    end = time.monotonic() + PATIENCE
-    while not (value := happened()):
-        assert time.monotonic() < end, what
-        time.sleep(0.02)
-    return value
-
-
 def blocks(readme):
     """The fenced texts of the README, by what is in them."""
     fenced = re.findall(r"^```\n(.*?)^```", readme, re.S | re.M)
@@ -48,11 +40,10 @@ def blocks(readme):
 def first_success(readme):
     """The program of the README, and the session in the other terminal, with the pid of here."""
     program, session = blocks(readme)
-    with open("out", "w") as out:
-        front = subprocess.Popen(["bash", "-ec", program], stdin=subprocess.DEVNULL, stdout=out,
-                                 stderr=subprocess.STDOUT)
-    lines = lambda: open("out").read().split()
-    wait_for("three numbers", lambda: len(lines()) >= 3 or front.poll() is not None)
+    # A pipe is as a terminal to Holdfast: a restart goes on in its own. A file would be put back, with a note.
+    front = subprocess.Popen(["bash", "-ec", program], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, text=True)
+    before = [front.stdout.readline() for _ in range(3)]
     pid = None
     for said in re.split(r"^\$ ", session, flags=re.M)[1:]:
         command, _, shown = said.partition("\n")
@@ -68,7 +59,7 @@ def first_success(readme):
         same_kind(command, shown, done.stdout)
     # bash has become holdfast run, which dies as the program has.
     assert front.wait(PATIENCE) == -signal.SIGKILL, front.returncode
-    print("before the kill:", *lines())
+    print("before the kill:", *before, front.stdout.read())
 
 
 def same_kind(command, shown, said):
@@ -87,6 +78,8 @@ def manual_opens():
     for page, words in (("holdfast", "Checkpoint running programs"), ("holdfast-restart", "Restart a program from")):
         done = run(["man", page], env={**os.environ, "MANPAGER": "cat", "MANWIDTH": "100"})
         assert done.returncode == 0 and words in done.stdout, page
+        # Examples line by line, as they are typed.
+        assert re.search(r"^ +holdfast restart sim( +\(.*)?$", done.stdout, re.M), page
 
 
 SHELLS = {

@@ -83,11 +83,20 @@ pub(crate) fn replace(dir: &Path, name: &str, bytes: &[u8]) -> Result<(), StoreE
 
 /// All unfinished files of a folder, those of the local tier not counted.
 pub(crate) fn temporary(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    that_begin(dir, TEMP)
+}
+
+/// Those of the local tier.
+pub(crate) fn unfinished(dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    that_begin(dir, posix::PART)
+}
+
+fn that_begin(dir: &Path, with: &str) -> Result<Vec<PathBuf>, StoreError> {
     let failed = StoreError::io("list", dir);
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).map_err(&failed)? {
         let entry = entry.map_err(&failed)?;
-        if entry.file_name().to_string_lossy().starts_with(TEMP) {
+        if entry.file_name().to_string_lossy().starts_with(with) {
             found.push(entry.path());
         }
     }

@@ -21,6 +21,8 @@ pub struct ImageInfo {
     pub epoch: Epoch,
     /// CLOCK_REALTIME of the commit, nanoseconds; of a broken manifest the time of its file.
     pub created_ns: u64,
+    /// The run that it is of: its start, nanoseconds of CLOCK_REALTIME; 0 where that is not known.
+    pub run_ns: u64,
     /// Bytes that it added to the disk: its manifest and the segments that were written for it.
     pub bytes: u64,
     /// Bytes that its restart needs: its manifest and all segments that it names, those of earlier images included.
@@ -55,6 +57,7 @@ impl ImageInfo {
         ImageInfo {
             epoch,
             created_ns: figures.created_ns,
+            run_ns: figures.run_ns,
             bytes: sum(true),
             total_bytes: sum(false),
             program_bytes: pages.saturating_mul(PAGE_SIZE),
@@ -120,6 +123,7 @@ impl ImageInfo {
         ImageInfo {
             epoch,
             created_ns: created.and_then(|c| u64::try_from(c.as_nanos()).ok()).unwrap_or(0),
+            run_ns: 0,
             bytes,
             total_bytes: bytes,
             program_bytes: 0,

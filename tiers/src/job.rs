@@ -123,6 +123,12 @@ impl Job {
         self.memory.as_ref().map_or((false, true), |memory| memory.has(epoch))
     }
 
+    /// The file that makes an image one: its manifest, where it was written first.
+    pub fn manifest_path(&self, epoch: Epoch) -> PathBuf {
+        let name = names::manifest_name(epoch);
+        if self.places(epoch).1 { self.dir.join(name) } else { self.folder.address(&name) }
+    }
+
     /// Whether the store itself is in memory.
     pub fn is_in_memory(&self) -> bool {
         MemoryTier::of_folder(&self.dir).is_some()
@@ -271,10 +277,7 @@ impl Job {
     pub fn clean(&self, lock: &JobLock) -> Result<CleanReport, StoreError> {
         self.check_lock(lock)?;
         let mut report = CleanReport::default();
-        let mut garbage: Vec<PathBuf> =
-            files::temporary(&self.dir)?.into_iter().filter(|path| is_left_behind(path)).collect();
-        garbage.extend(Some(self.socket_path()).filter(|path| path.exists() && self.socket_is_dead()));
-        for path in garbage {
+        for path in self.own_garbage()? {
             report.bytes += fs::symlink_metadata(&path).map_or(0, |meta| meta.len());
             files::remove(&path)?;
             report.removed.push(path);
@@ -292,6 +295,35 @@ impl Job {
         }
         report.unreadable = needed.unreadable.into_iter().collect();
         Ok(report)
+    }
+
+    /// Files of its own that nobody needs.
+    fn own_garbage(&self) -> Result<Vec<PathBuf>, StoreError> {
+        let mut garbage: Vec<PathBuf> =
+            files::temporary(&self.dir)?.into_iter().filter(|path| is_left_behind(path)).collect();
+        garbage.extend(Some(self.socket_path()).filter(|path| path.exists() && self.socket_is_dead()));
+        Ok(garbage)
+    }
+
+    /// What [`Job::clean`] would remove: names of files, and their bytes. What memory keeps for the next image is not
+    /// among it.
+    ///
+    /// # Errors
+    /// A folder cannot be listed.
+    pub fn leftovers(&self, lock: &JobLock) -> Result<Vec<(String, u64)>, StoreError> {
+        self.check_lock(lock)?;
+        let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let len = |path: &Path| fs::symlink_metadata(path).map_or(0, |meta| meta.len());
+        let mut found: Vec<(String, u64)> =
+            self.own_garbage()?.iter().map(|path| (name(path), len(path))).collect();
+        let blobs = self.folder.list()?;
+        let needed = Needed::by(&self.folder, &blobs, lock);
+        if needed.writing.is_empty() {
+            let parts = files::unfinished(&self.dir)?;
+            found.extend(parts.iter().map(|path| (name(path), len(path))));
+        }
+        found.extend(needed.garbage(&blobs).map(|entry| (entry.name.file().to_owned(), entry.len)));
+        Ok(found)
     }
 
     /// Removes the socket of an agent that was killed; nothing while one lives, or somebody else has the lock. Fails by

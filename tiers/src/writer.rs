@@ -60,6 +60,8 @@ pub struct CommitRecord {
     pub engine: String,
     /// Command line of the program.
     pub command: Vec<Name>,
+    /// See [`Figures::run_ns`].
+    pub run_ns: u64,
     /// The image holds protected regions only.
     pub protected_only: bool,
     /// What the pager knows of the checkpoint.
@@ -425,6 +427,7 @@ impl ImageWriter {
             parent: self.parent.as_ref().map(|parent| parent.epoch()),
             engine: image.engine.clone(),
             command: image.command.clone(),
+            run_ns: image.run_ns,
             protected_only: image.protected_only,
             stop: image.stop,
             flush,

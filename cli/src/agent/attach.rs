@@ -14,7 +14,6 @@ use holdfast_image::control::Wishes;
 use holdfast_tiers::{Job, JobLock, Store};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// As `run --compress`.
@@ -33,13 +32,14 @@ pub fn open(store: &Store) -> Result<(Job, JobLock, Recipe), Failure> {
     settings.max_space = config::max_space(store)?;
     let name = std::env::var("HOLDFAST_NAME").ok();
     // Which program it is shows only when it registers, and then the job must have its name already.
-    names::claim_job(store, name.as_deref(), Path::new("attached"), |job| {
+    names::claim_job(store, name.as_deref(), "attached", |job| {
         let lock = job_lock::take(job)?;
         let created_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let recipe = Recipe {
             created_ns: u64::try_from(created_ns).unwrap_or(u64::MAX),
             settings: settings.clone(),
             id: tiers::id_for(&settings, String::new())?,
+            unnamed: name.is_none(),
             ..Recipe::default()
         };
         recipe.write(job)?;

@@ -10,10 +10,10 @@
 
 use super::restart_progress::RestartProgress;
 use crate::file_system;
-use holdfast_image::Addr;
 use holdfast_image::pages::{
     Extent, ExtentSource, MappableSegment, PageError, PageProvider, PageRun, PutPages,
 };
+use holdfast_image::{Addr, PAGE_SIZE, PageCount};
 use holdfast_tiers::Image;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -30,6 +30,29 @@ const NAME: &str = "checked";
 const LONGEST: u64 = 4 << 20;
 /// Files that were changed less long ago may be changed again within the same tick of the clock of their times.
 const SETTLED: Duration = Duration::from_secs(2);
+
+/// So much is checked before the front is told of it.
+const PART: PageCount = PageCount((64 << 20) / PAGE_SIZE);
+
+/// Runs of pages in parts of at most so many.
+fn in_parts(runs: &[PageRun], most: PageCount) -> Vec<Vec<PageRun>> {
+    let (mut parts, mut part, mut left) = (Vec::new(), Vec::new(), most.0);
+    for run in runs {
+        let (mut start, end) = (run.start.0, run.end().0);
+        while start < end {
+            let pages = ((end - start) / PAGE_SIZE).clamp(1, left);
+            part.push(PageRun { start: Addr(start), pages: PageCount(pages) });
+            start += pages * PAGE_SIZE;
+            left -= pages;
+            if left == 0 {
+                parts.push(std::mem::take(&mut part));
+                left = most.0;
+            }
+        }
+    }
+    parts.extend((!part.is_empty()).then_some(part));
+    parts
+}
 
 /// See the head of the file.
 pub struct CheckedImage<'a> {
@@ -113,7 +136,12 @@ impl PageProvider for CheckedImage<'_> {
             tracing::info!("image {}: its segments were checked before on this boot", self.image.epoch());
             return Ok(Vec::new());
         }
-        let damaged = self.image.check_mapped(wanted)?;
+        self.progress.expect(wanted.iter().map(|run| run.pages.bytes()).sum());
+        let mut damaged = Vec::new();
+        for part in in_parts(wanted, PART) {
+            damaged.extend(self.image.check_mapped(&part)?);
+            self.progress.passed(part.iter().map(|run| run.pages.bytes()).sum());
+        }
         let is_still = |text: &String| damaged.is_empty() && self.expected(wanted).as_ref() == Some(text);
         if let Some(text) = expected.filter(is_still)
             && let Err(error) = file_system::write_own(&self.folder.join(NAME), text.as_bytes())
@@ -143,6 +171,14 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("checked-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         folder
+    }
+
+    #[test]
+    fn parts_are_all_of_it_in_order() {
+        let run = |start: u64, pages| PageRun { start: Addr(start * PAGE_SIZE), pages: PageCount(pages) };
+        let parts = in_parts(&[run(1, 2), run(9, 7)], PageCount(4));
+        assert_eq!(parts, [vec![run(1, 2), run(9, 2)], vec![run(11, 4)], vec![run(15, 1)]]);
+        assert!(in_parts(&[], PageCount(4)).is_empty());
     }
 
     #[test]

@@ -21,6 +21,7 @@ use super::retention;
 use super::slot_waiters;
 use super::space;
 use super::write_monitor::{Costs, Scene, WriteMonitor};
+use crate::last_run::{How, LastRun};
 use crate::link::Tell;
 use crate::report;
 use crate::settings::{OrderChoice, Settings};
@@ -77,10 +78,10 @@ fn make(
 ) -> Result<ImageInfo, CheckpointError> {
     let mut carry_over = context.carry_over.lock();
     let members = request.members()?;
-    let settings = context.settings.with(&request.options.changes);
+    let settings = context.settings().with(&request.options.changes);
     let mut headroom = Headroom::of(&members)?;
     if let Some(memory) = context.job.memory().filter(|memory| memory.is_written()) {
-        let most = tiers::memory(&context.settings.tiers).and_then(|spec| spec.rules.max_bytes);
+        let most = tiers::memory(&context.settings().tiers).and_then(|spec| spec.rules.max_bytes);
         let share = memory.used().saturating_add(headroom.share_with_tier());
         memory.limit(share.min(most.unwrap_or(u64::MAX)));
     }
@@ -364,6 +365,7 @@ impl Attempt<'_> {
             resumed_at,
             engine: engine.to_string(),
             command: self.context.command.clone(),
+            run_ns: self.context.run_ns,
             protected_only: self.settings.only_protected,
             epoch: figures,
             unsaved,
@@ -443,6 +445,11 @@ impl Attempt<'_> {
             CheckpointError::Failed(format!(
                 "image {epoch} is committed, but ending the program failed: {error}"
             ))
-        })
+        })?;
+        // The front does the same, if there is one.
+        if let Some(run) = LastRun::read(&self.context.job).filter(|run| run.ended.is_none()) {
+            run.end(&self.context.job, How::Checkpointed(epoch));
+        }
+        Ok(())
     }
 }

@@ -8,6 +8,7 @@ use super::context::JobContext;
 use super::cuda::Cuda;
 use super::cut;
 use super::error::CheckpointError;
+use super::estimate;
 use super::events::{Event, Reporter};
 use super::headroom::Headroom;
 use crate::inherited_fds::InheritedFd;
@@ -79,7 +80,7 @@ fn look(
     members: &Members,
     inherited_fds: &[InheritedFd],
 ) -> Result<Checked, CheckError> {
-    let only_protected = context.settings.only_protected;
+    let only_protected = context.settings().only_protected;
     let program = members.program();
     let others = members.targets().iter().skip(1);
     let used = Cuda::users(members);
@@ -92,8 +93,8 @@ fn look(
         namespaces: Some(Arc::clone(context.namespaces())),
         mapped: context.mapped(),
         inherited: inherited_fds.iter().map(InheritedFd::identity).collect(),
-        lose_connections: context.settings.tcp == TcpChoice::Close,
-        save_files: context.settings.save_files.saving(),
+        lose_connections: context.settings().tcp == TcpChoice::Close,
+        save_files: context.settings().save_files.saving(),
         only_protected,
         cuda: used.iter().map(|one| one.pid).collect(),
     })?;
@@ -111,6 +112,7 @@ fn look(
     }
     checked.findings = one_per_object(&checked.findings);
     checked.device_memory = Cuda::device_memory(members, &used);
+    checked.estimate = estimate::of(context, members);
     Ok(checked)
 }
 
@@ -158,7 +160,14 @@ mod tests {
             reason: "not supported yet".into(),
         };
         let findings: Vec<Finding> = (0..5_000).map(|fd| Finding::new(1, "sim", refusal(fd))).collect();
-        let whole = Checked { pid: 1, comm: "sim".into(), findings, left_out: 0, device_memory: None };
+        let whole = Checked {
+            pid: 1,
+            comm: "sim".into(),
+            findings,
+            left_out: 0,
+            device_memory: None,
+            estimate: None,
+        };
         let cut = bounded(whole.clone());
         assert_eq!(cut.findings.len() + cut.left_out, 5_000);
         assert!(cut.findings.len() > 50);

@@ -5,7 +5,9 @@
 
 use super::carry_over::CarryOver;
 use super::cuda::Cuda;
+use crate::exit::Failure;
 use crate::link::{Link, Tell};
+use crate::new_settings::NewSettings;
 use crate::settings::{Recipe, Settings};
 use holdfast_image::Epoch;
 use holdfast_image::bytes::Name;
@@ -23,10 +25,16 @@ pub struct JobContext {
     pub job: Job,
     /// Held as long as the agent lives.
     pub lock: JobLock,
-    /// Settings of the job.
-    pub settings: Settings,
+    /// Settings of the job; see [`JobContext::settings`].
+    pub settings: Mutex<Arc<Settings>>,
+    /// The folder in which it was started.
+    pub cwd: Name,
     /// Command line of the program.
     pub command: Vec<Name>,
+    /// The run: its images have that.
+    pub run_ns: u64,
+    /// See [`Recipe::unnamed`].
+    pub unnamed: bool,
     /// To the front, if there is one.
     pub link: Option<Link>,
     /// The front, while it lives.
@@ -52,6 +60,26 @@ pub struct JobContext {
 }
 
 impl JobContext {
+    /// As they are now.
+    pub fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&self.settings.lock())
+    }
+
+    /// Goes on with other settings, which a restart finds, too.
+    ///
+    /// # Errors
+    /// `job.json` cannot be read or written; all is as before.
+    pub fn set(&self, new: &NewSettings) -> Result<(), Failure> {
+        let old = Recipe::read(&self.job)?;
+        let settings = new.apply(&self.settings());
+        Recipe { settings: settings.clone(), ..old }.write(&self.job)?;
+        if let Some(link) = &self.link {
+            link.tell(&Tell::Settings { signal: settings.signal, stop_signal: settings.stop_signal });
+        }
+        *self.settings.lock() = Arc::new(settings);
+        Ok(())
+    }
+
     /// Says something in the log, and to the front.
     pub fn warn(&self, text: String) {
         tracing::warn!("{text}");

@@ -12,24 +12,29 @@ use super::connections::{Client, has_free_slot};
 use super::context::JobContext;
 use super::error::CheckpointError;
 use super::events::{Event, Progress, Reporter};
+use super::hook::{Committed, Hook};
+use super::own_end::OwnEnd;
 use super::processes::{Ended, Processes};
 use super::request::{CheckpointOptions, CheckpointRequest};
 use super::rush::Rush;
-use super::{retention, tiers};
+use super::{remove, retention, tiers};
 use crate::exit::Failure;
 use crate::inherited_fds::InheritedFd;
 use crate::link::Tell;
+use crate::new_settings::{NewSettings, told};
 use crate::pidfile;
+use crate::report;
 use crate::settings::Changes;
 use holdfast_abi::environment::ENV_KEY;
 use holdfast_abi::registration::EVENT_SETSID;
 use holdfast_image::Epoch;
-use holdfast_image::control::{JobStatus, MAX_MESSAGE, Reply, Request, Step};
+use holdfast_image::control::{JobStatus, MAX_MESSAGE, Reply, Request, Step, Wanted};
 use holdfast_image::record::InjectArea;
 use holdfast_process::{Kinship, Tracer, Tracking, is_of_job};
 use holdfast_sys::poll::{self, Bell};
 use holdfast_sys::signals::SignalMessages;
 use holdfast_sys::{clone, fd, unix_socket};
+use holdfast_tiers::ImageInfo;
 use holdfast_tiers::stack::Cascade;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
@@ -47,6 +52,9 @@ const SOON: Duration = Duration::from_secs(10);
 
 /// How often it is looked whether the tiers keep an agent without a program.
 const TIERS_LOOK: Duration = Duration::from_millis(50);
+
+/// How often it is looked whether the command of `--exec-after` has ended.
+const HOOK_LOOK: Duration = Duration::from_millis(100);
 
 struct Waiter {
     /// Connection to answer; `None`: the interval.
@@ -111,6 +119,11 @@ pub struct EventLoop {
     /// For what clients send.
     buffer: Vec<u8>,
     rush: Rush,
+    /// What no front writes down.
+    own_end: OwnEnd,
+    hook: Hook,
+    /// Clients whose images are being deleted.
+    removing: Vec<u64>,
 }
 
 impl EventLoop {
@@ -147,7 +160,7 @@ impl EventLoop {
             running: None,
             queued: Vec::new(),
             checks: Checks::default(),
-            due: context.settings.every_s.map(|seconds| Instant::now() + Duration::from_secs(seconds)),
+            due: context.settings().every_s.map(|seconds| Instant::now() + Duration::from_secs(seconds)),
             newest,
             last_error: None,
             told_error: None,
@@ -160,6 +173,9 @@ impl EventLoop {
             kinship,
             buffer: Vec::new(),
             rush: Rush::default(),
+            own_end: OwnEnd::default(),
+            hook: Hook::default(),
+            removing: Vec::new(),
             context,
         })
     }
@@ -224,19 +240,26 @@ impl EventLoop {
                 self.handle(source);
             }
             self.check_clock();
+            self.hook.look(&self.context);
             // A checkpoint waits for registrations.
             if let Some(pause) = self.rush.pause(Instant::now()).filter(|_| self.running.is_none()) {
                 std::thread::sleep(pause);
             }
         }
         self.leave_tiers();
+        self.hook.leave(&self.context);
+        if self.program_pid().is_none() {
+            self.own_end.over(&self.context.job);
+        }
         let why = if self.ending { "it was asked to" } else { "no process of the job is left" };
         tracing::info!("the agent ends: {why}");
         Ok(())
     }
 
     fn is_finished(&self) -> bool {
-        self.running.is_none() && (self.ending || self.is_alone() && !self.lingers())
+        self.running.is_none()
+            && self.removing.is_empty()
+            && (self.ending || self.is_alone() && !self.lingers())
     }
 
     /// Whether no process has been there for long enough.
@@ -270,7 +293,8 @@ impl EventLoop {
         // Until the tiers are done, which tell nobody.
         let end = end.map(|end| if end <= now { now + TIERS_LOOK } else { end });
         let due = self.due.filter(|_| self.running.is_none() && self.program_pid().is_some());
-        end.into_iter().chain(due).min().map(|moment| moment.saturating_duration_since(now))
+        let hook = self.hook.is_busy().then(|| now + HOOK_LOOK);
+        end.into_iter().chain(due).chain(hook).min().map(|moment| moment.saturating_duration_since(now))
     }
 
     fn wait(&self, timeout: Option<Duration>) -> io::Result<Vec<Source>> {
@@ -357,10 +381,19 @@ impl EventLoop {
             Some(Ok(_)) => {}
             _ => {
                 self.link_open = false;
+                self.notice_ends();
+                self.note_outliving();
                 if self.program_pid().is_none() && self.alone.is_none() {
                     self.alone = Some((Instant::now(), self.grace));
                 }
             }
+        }
+    }
+
+    /// The front has ended, and the job has not.
+    fn note_outliving(&mut self) {
+        if self.context.link.is_some() && !self.link_open && self.program_pid().is_some() {
+            self.own_end.outlived(&self.context.job);
         }
     }
 
@@ -431,7 +464,9 @@ impl EventLoop {
 
     fn awaits_answer(&self, id: u64) -> bool {
         let running = self.running.iter().flat_map(|running| &running.waiters);
-        running.chain(&self.queued).any(|waiter| waiter.client == Some(id)) || self.checks.has(id)
+        running.chain(&self.queued).any(|waiter| waiter.client == Some(id))
+            || self.checks.has(id)
+            || self.removing.contains(&id)
     }
 
     fn client_event(&mut self, id: u64) {
@@ -492,6 +527,18 @@ impl EventLoop {
                 }
                 Err(message) => self.answer(id, &Reply::Error { message }),
             },
+            Request::Set { wanted } => {
+                let reply = self.set(&wanted);
+                self.answer(id, &reply);
+            }
+            Request::Remove { images } => {
+                match remove::start(Arc::clone(&self.context), id, images, self.reporter.clone()) {
+                    Ok(()) => self.removing.push(id),
+                    Err(error) => {
+                        self.answer(id, &Reply::Error { message: format!("starting a thread: {error}") })
+                    }
+                }
+            }
             Request::Check => {
                 self.checks.ask(id);
                 self.start_checks();
@@ -506,6 +553,24 @@ impl EventLoop {
             }
             // The regions are read from the program's own table at every checkpoint; this is only a notice.
             Request::Protect { .. } => self.answer(id, &Reply::Ok),
+        }
+    }
+
+    fn set(&mut self, wanted: &Wanted) -> Reply {
+        let done = NewSettings::of_wanted(wanted).and_then(|new| {
+            self.context.set(&new).map_err(|failure| failure.message)?;
+            Ok(new)
+        });
+        match done {
+            Ok(new) => {
+                tracing::info!("from now on: {}", told(&self.context.settings()));
+                if new.every.is_some() {
+                    let every = self.context.settings().every_s;
+                    self.due = every.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+                }
+                Reply::Ok
+            }
+            Err(message) => Reply::Error { message },
         }
     }
 
@@ -557,6 +622,7 @@ impl EventLoop {
         match registered {
             Ok(()) => {
                 self.alone = None;
+                self.note_outliving();
                 if self.program_pid() == Some(pid) {
                     tracing::info!("process {pid} registered ({event}), libholdfast {version}");
                     self.meet_program(pid);
@@ -579,6 +645,7 @@ impl EventLoop {
     fn meet_program(&mut self, pid: i32) {
         self.remember_program();
         if self.context.attached {
+            self.own_end.attached(&self.context.job);
             self.context.complete_recipe(pid);
             // What is open so early was handed down to the program.
             self.inherited_fds.get_or_insert_with(|| InheritedFd::of_process(pid).unwrap_or_default());
@@ -635,7 +702,7 @@ impl EventLoop {
             // The launcher may have ended before it was heard.
             self.follow_kin();
         }
-        if let Some(seconds) = self.context.settings.every_s {
+        if let Some(seconds) = self.context.settings().every_s {
             self.due = Some(Instant::now() + Duration::from_secs(seconds));
         }
         let started = match self.program_pid() {
@@ -696,7 +763,7 @@ impl EventLoop {
             let text = format!("checkpoint failed: {}; the program runs on", failed.line());
             link.tell(&Tell::Warning { text });
         }
-        if !self.context.settings.strict {
+        if !self.context.settings().strict {
             return;
         }
         // What is only so for a moment ends no program: it is tried once more, soon.
@@ -722,10 +789,26 @@ impl EventLoop {
             }
             Event::Done(result) => self.checkpoint_done(result),
             Event::Checked(reply) => self.checked(&reply),
+            Event::Removed { client, reply } => {
+                self.removing.retain(|id| *id != client);
+                self.answer(client, &reply);
+            }
         }
     }
 
-    fn checkpoint_done(&mut self, result: Result<holdfast_tiers::ImageInfo, CheckpointError>) {
+    /// The front says it, if it is to say much; the command of `--exec-after` is started.
+    fn tell_of_image(&mut self, info: &ImageInfo, stopped: bool) {
+        let epoch = info.epoch;
+        if let Some(link) = &self.context.link {
+            let (stop, memory) = (report::short_time(info.stop_ns), report::size(info.program_bytes));
+            let added = report::size(info.bytes);
+            let figures = format!("image {epoch}: stop time {stop}, {memory} of memory in {added} on disk");
+            link.tell(&Tell::Committed { figures });
+        }
+        self.hook.committed(&self.context, Committed { epoch, stopped });
+    }
+
+    fn checkpoint_done(&mut self, result: Result<ImageInfo, CheckpointError>) {
         let Some(running) = self.running.take() else { return };
         // It has sent its last event, so this does not wait.
         let _ = running.thread.join();
@@ -734,6 +817,7 @@ impl EventLoop {
                 let (epoch, stop_ns) = (info.epoch, info.stop_ns);
                 tracing::info!("image {epoch} committed: {} bytes, stop {stop_ns} ns", info.bytes);
                 self.newest = Some(epoch);
+                self.tell_of_image(&info, running.options.stop);
                 self.context.cascade.iter().for_each(Cascade::wake);
                 (self.last_error, self.told_error, self.has_failed) = (None, None, false);
                 for id in running.waiters.into_iter().filter_map(|waiter| waiter.client) {

@@ -43,6 +43,13 @@ pub enum Event {
     },
     /// The image is committed, or why not.
     Done(Result<ImageInfo, CheckpointError>),
+    /// Images were deleted for a client.
+    Removed {
+        /// Its connection.
+        client: u64,
+        /// Its answer.
+        reply: Reply,
+    },
     /// The answer to those who asked what could not be checkpointed; see [`super::checks`].
     Checked(Reply),
 }

@@ -50,6 +50,11 @@ impl Headroom {
         Ok(Headroom { most, resident })
     }
 
+    /// What the program has in memory, bytes.
+    pub fn resident(&self) -> u64 {
+        self.resident
+    }
+
     /// The settings, with no larger bound on copies than there is room for.
     pub fn bounded(&self, settings: Settings) -> Settings {
         let Some(most) = self.most else { return settings };

@@ -14,14 +14,18 @@ mod context;
 mod cuda;
 mod cut;
 mod error;
+mod estimate;
 mod event_loop;
 mod events;
 mod flush;
 mod headroom;
+mod hook;
 mod job_lock;
 pub mod kept;
+mod own_end;
 mod precopy;
 mod processes;
+mod remove;
 mod request;
 mod restart_progress;
 mod retention;
@@ -35,10 +39,12 @@ mod write_rate;
 use crate::args::AgentArgs;
 use crate::exit::Failure;
 use crate::last_restart::LastRestart;
+use crate::last_run::{self, LastRun};
 use crate::link::{Link, Tell};
-use crate::log;
+use crate::saved;
 use crate::settings::Recipe;
 use crate::tiers as tiers_of_jobs;
+use crate::{log, pidfile};
 use carry_over::CarryOver;
 use checked::CheckedImage;
 use context::JobContext;
@@ -51,16 +57,17 @@ use holdfast_image::record::ProcessRecord;
 use holdfast_image::streams::{self, Use};
 use holdfast_process::Contents;
 use holdfast_process::rebuild::{self, RebuildOptions, RebuiltMember};
-use holdfast_sys::{attributes, fd, signals, unix_socket};
+use holdfast_sys::{attributes, fd, poll, signals, unix_socket};
+use holdfast_tiers::stack::TiersRecord;
 use holdfast_tiers::{Image, Job};
 use parking_lot::Mutex;
 use restart_progress::RestartProgress;
 use std::fs;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 /// How long an agent that was started by the library waits for the program to register.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
@@ -140,22 +147,24 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         None => None,
     };
     let cascade = tiers::start(&job, &recipe, args.restart, for_tiers)?;
-    let cuda = Cuda::new(recipe.settings.gpu_cache);
     let context = Arc::new(JobContext {
         cascade,
         bounded,
         job,
         lock,
         contents: recipe.settings.save_files.saving().map(Contents::new).map(Arc::new),
-        settings: recipe.settings,
+        settings: Mutex::new(Arc::new(recipe.settings)),
+        cwd: recipe.cwd,
         command: recipe.command,
+        run_ns: recipe.created_ns,
+        unnamed: recipe.unnamed,
         front: own_link.as_ref().and_then(|_| i32::try_from(std::os::unix::process::parent_id()).ok()),
         link: own_link,
         attached: args.attach_env,
         restarted_from: args.restart.map(Epoch),
         mapped: OnceLock::new(),
         namespaces: OnceLock::new(),
-        cuda,
+        cuda: Cuda::new(),
         carry_over: Mutex::default(),
     });
     space::serve(&context);
@@ -185,7 +194,35 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
     if context.lock.is_in_place() {
         let _ = folder.tier().clean(folder.folder());
     }
+    leave(&context);
     served
+}
+
+/// A job that nobody has named, and that has ended well without an image, leaves nothing.
+fn leave(context: &JobContext) {
+    /// The front has seen the end of the program as well, and writes that down.
+    const FRONT: Duration = Duration::from_secs(10);
+    if !context.unnamed || !context.lock.is_in_place() || pidfile::program(&context.job).is_some() {
+        return;
+    }
+    let below = TiersRecord::read(&context.job).tiers.iter().any(|tier| !tier.versions.is_empty());
+    let has_image = context.job.images().map_or(true, |images| !images.is_empty());
+    if has_image || below {
+        return;
+    }
+    if let Some(link) = &context.link {
+        let begun = Instant::now();
+        while begun.elapsed() < FRONT && link.next(false).is_ok() {
+            let _ = poll::readable(&[link.as_fd()], Some(FRONT.saturating_sub(begun.elapsed())));
+        }
+    }
+    if !LastRun::read(&context.job).is_some_and(|run| run.is_done() || context.attached) {
+        return;
+    }
+    let gone = context.job.discard_memory().and_then(|()| last_run::leave_nothing(&context.job));
+    if let Err(error) = gone {
+        tracing::info!("{} stays: {error}", context.job.dir().display());
+    }
 }
 
 /// Forgets a signal that was on its way to the program when it was stopped: it has had what it asked for, and would end
@@ -199,7 +236,6 @@ fn forget_pending(record: &mut ProcessRecord, signal: i32) {
 }
 
 fn duplicate(link: &Link) -> Result<OwnedFd, Failure> {
-    use std::os::fd::AsFd;
     link.as_fd().try_clone_to_owned().map_err(|error| Failure::system("duplicating the link", &error))
 }
 
@@ -234,7 +270,7 @@ fn rebuild_program(
     rebuild::renamed::find(&mut record, &saved_dir);
     accept_replaced(&mut record, &args.accept_replaced);
     rebuild::processor::fit(&mut record);
-    if let Some(signal) = context.settings.stop_signal {
+    if let Some(signal) = context.settings().stop_signal {
         forget_pending(&mut record, signal);
     }
     let given = streams::uses(&record);
@@ -252,6 +288,7 @@ fn rebuild_program(
         saved_dir,
         interrupt: Some(event_loop.stop_signals()?),
     };
+    let begun = SystemTime::now();
     let pages = CheckedImage::new(&image, context.job.dir(), RestartProgress::new(link.as_ref()));
     let rebuilt =
         rebuild::rebuild_job(&record, &pages, seed, &options).map_err(|error| Failure::from(&error))?;
@@ -291,7 +328,8 @@ fn rebuild_program(
     }
     if let Some(link) = link {
         let copied = (args.lazy && !last.is_lazy()).then(|| last.line());
-        let notes = rebuilt.notes.into_iter().chain(image.detours()).collect();
+        let bound = saved::bound(&context.job, begun);
+        let notes = rebuilt.notes.into_iter().chain(image.detours()).chain(bound).collect();
         link.tell(&Tell::Restarted { figures, notes, copied });
     }
     Ok(())

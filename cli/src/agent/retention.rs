@@ -13,7 +13,7 @@ pub fn apply(context: &JobContext, newest: Epoch) {
     if let Some(cascade) = &context.cascade {
         return apply_with_tiers(context, cascade, newest);
     }
-    let Some(keep) = context.settings.keep else { return };
+    let Some(keep) = context.settings().keep else { return };
     let images = match context.job.images() {
         Ok(images) => images,
         Err(error) => return tracing::warn!("looking for old images: {error}"),
@@ -37,7 +37,7 @@ fn remove(context: &JobContext, epoch: Epoch) {
 
 /// What a lower tier has yet to get stays, within bounds.
 fn apply_with_tiers(context: &JobContext, cascade: &Cascade, newest: Epoch) {
-    let rules = tiers::local_rules(&context.settings);
+    let rules = tiers::local_rules(&context.settings());
     let pinned = context.restarted_from.map(|epoch| epoch.0);
     let (removals, given_up) = cascade.removals(&rules, pinned);
     for epoch in given_up {

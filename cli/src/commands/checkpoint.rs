@@ -45,9 +45,9 @@ pub fn run(args: &CheckpointArgs, root: Option<&Path>) -> Result<(), Failure> {
         );
     }
     let lines = info.as_ref().map_or_else(Vec::new, |image| report::unsaved(&image.unsaved));
-    lines.iter().for_each(|line| report::note(line));
+    lines.iter().for_each(|line| report::warn(line));
     let stop = report::short_time(stop_ns);
-    report::print(&match info {
+    report::result(&match info {
         Some(image) => format!(
             "image {epoch} of job {}: stop time {stop}, {} of memory in {} on disk\n",
             job.name(),

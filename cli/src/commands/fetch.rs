@@ -53,7 +53,7 @@ pub fn run(args: &FetchArgs, root: Option<&Path>) -> Result<(), Failure> {
             .and_then(|()| remember(&job, &sources));
         match &result {
             Ok(()) => return Ok(()),
-            Err(failure) => report::note(&format!("tier {}: {failure}", source.spec.address)),
+            Err(failure) => report::warn(&format!("tier {}: {failure}", source.spec.address)),
         }
     }
     result.map_err(|failure| Failure { message: "no tier gave the image back".into(), ..failure })
@@ -83,7 +83,7 @@ fn sources(specs: &[TierSpec], args: &FetchArgs, old: Option<&Recipe>) -> (Vec<S
                 }
             }
             Err(error) => {
-                report::note(&format!("tier {}: {error}", spec.address));
+                report::warn(&format!("tier {}: {error}", spec.address));
                 failed = Some(error);
             }
         }

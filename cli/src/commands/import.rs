@@ -9,6 +9,7 @@ use crate::exit::{Exit, Failure};
 use crate::front::patience::Patience;
 use crate::front::wait_for_lock;
 use crate::report;
+use crate::same_run;
 use crate::settings::Recipe;
 use crate::tiers;
 use holdfast_image::record::ProcessRecord;
@@ -112,9 +113,14 @@ fn into_job(
     }
     recipe.settings.tiers = tiers::chosen(&[], false, store)?;
     recipe.id = tiers::id_for(&recipe.settings, String::new())?;
+    recipe.unnamed = false;
     recipe.write(job)?;
     let bar = report::progress(&format!("importing image {}", archive.epoch()), archive.bytes());
     let done = archive.unpack(job.folder(), &|bytes| bar.inc(bytes));
     bar.finish_and_clear();
-    done.map_err(|error| of_archive(file, error))
+    done.map_err(|error| of_archive(file, error))?;
+    // It may be of an earlier run than the last of the job that it was exported from.
+    let image = crate::names::open_image(job, None)?;
+    let of_its_run = same_run::recipe_of(recipe.clone(), &image.info(), image.command());
+    if of_its_run != recipe { of_its_run.write(job) } else { Ok(()) }
 }

@@ -2,9 +2,12 @@
 
 use crate::client::Agent;
 use crate::exit::Failure;
+use crate::last_run::{self, How, LastRun};
 use crate::pidfile;
 use crate::report;
-use crate::settings::Recipe;
+use crate::same_run;
+use crate::saved;
+use crate::settings::{Recipe, signal_name};
 use crate::tiers;
 use holdfast_image::Epoch;
 use holdfast_image::bytes::Name;
@@ -20,8 +23,17 @@ use std::path::Path;
 struct Row {
     job: String,
     /// "running"; "ending": its program has ended (or not begun); "no agent": the program runs, but cannot be
-    /// checkpointed any more; "stopped".
+    /// checkpointed any more; as [`LastRun::state`]; "stopped": of no run anything is known.
     state: &'static str,
+    /// The exit status of its program, if it has one.
+    status: Option<u8>,
+    /// The signal that has ended it, if one has.
+    signal: Option<i32>,
+    /// When its program was last started or restarted, and when it has ended: RFC 3339.
+    started: Option<String>,
+    ended: Option<String>,
+    #[serde(skip)]
+    last: Option<LastRun>,
     pid: Option<i32>,
     agent_pid: Option<i32>,
     command: Vec<Name>,
@@ -30,6 +42,8 @@ struct Row {
     /// The checkpoint that is under way.
     under_way: Option<UnderWay>,
     images: Vec<ImageRow>,
+    /// What restarts have kept of the user's files.
+    saved: saved::Sum,
     /// What is known of the lower tiers; the agent is asked where there is one, the tiers are not.
     tiers: Vec<TierRow>,
 }
@@ -39,6 +53,8 @@ struct Row {
 struct ImageRow {
     #[serde(flatten)]
     info: ImageInfo,
+    /// It is of the last run: `restart` goes on from such ones.
+    of_last_run: bool,
     /// RFC 3339.
     created: String,
     /// Where it is: "local", the store, and addresses of lower tiers.
@@ -64,13 +80,18 @@ pub fn run(name: Option<&str>, json: bool, root: Option<&Path>) -> Result<(), Fa
     let store = crate::names::open_store(root)?;
     if let Some(name) = name {
         let row = row(&crate::names::open_job(&store, name)?)?;
-        return if json { print_json(&[row]) } else { report::print(&images(&row)) };
+        return if json { print_json(&[row]) } else { report::print(&(state_line(&row) + &images(&row))) };
     }
     let mut rows = Vec::new();
     for name in store.jobs()? {
         // A job that was pruned meanwhile is no error.
         let Ok(job) = store.job(&name) else { continue };
-        rows.push(row(&job)?);
+        let found = row(&job)?;
+        // Its agent was killed, or it would be gone.
+        let lock = is_nothing(&job, &found).then(|| job.lock().ok()).flatten();
+        if lock.is_none_or(|_lock| last_run::leave_nothing(&job).is_err()) {
+            rows.push(found);
+        }
     }
     // By date, and jobs without images first: what is of interest is the end of a long list.
     rows.sort_by_cached_key(|row| {
@@ -83,14 +104,23 @@ pub fn run(name: Option<&str>, json: bool, root: Option<&Path>) -> Result<(), Fa
         return report::print(&format!("no jobs in {}\n", store.root().display()));
     }
     let mut head =
-        vec!["JOB", "STATE", "PID", "IMAGES", "NEWEST", "PARENT", "AGE", "ADDED", "SIZE", "COMMAND"];
+        vec!["JOB", "STATE", "SINCE", "PID", "IMAGES", "NEWEST", "PARENT", "AGE", "ADDED", "SIZE", "COMMAND"];
     let mut cells: Vec<Vec<String>> = rows.iter().map(cells).collect();
     let notes: Vec<String> = rows.iter().map(note).collect();
     if notes.iter().any(|note| !note.is_empty()) {
         head.push("NOTE");
         cells.iter_mut().zip(notes).for_each(|(cells, note)| cells.push(note));
     }
-    report::print(&report::fitted(&head, &cells, &[2, 3, 4, 5, 6, 7, 8], &["COMMAND", "NOTE", "JOB"]))
+    report::print(&report::fitted(&head, &cells, &[2, 3, 4, 5, 6, 7, 8, 9], &["COMMAND", "NOTE", "JOB"]))
+}
+
+/// Whether a job that nobody has named has ended well, without an image.
+fn is_nothing(job: &Job, row: &Row) -> bool {
+    row.state == "done"
+        && row.images.is_empty()
+        && row.saved.files == 0
+        && row.tiers.iter().all(|tier| tier.record.versions.is_empty())
+        && Recipe::read(job).is_ok_and(|recipe| recipe.unnamed)
 }
 
 fn print_json(rows: &[Row]) -> Result<(), Failure> {
@@ -110,7 +140,12 @@ fn row(job: &Job) -> Result<Row, Failure> {
     drop(lock);
     let status = if running { Agent::connect(job).and_then(|agent| agent.status()).ok() } else { None };
     let record = TiersRecord::read(job);
-    let images = job.images()?.into_iter().map(|info| image_row(job, info, &record)).collect::<Vec<_>>();
+    let recipe = Recipe::read(job).unwrap_or_default();
+    let of_image = |info: ImageInfo| image_row(job, info, &record, &recipe);
+    let images = job.images()?.into_iter().map(of_image).collect::<Vec<_>>();
+    let last = LastRun::read(job);
+    let is_over = !running && left.is_none();
+    let ended = last.and_then(|last| last.ended).filter(|_| is_over);
     let tiers = tier_rows(record, status.as_ref());
     Ok(Row {
         job: job.name().to_owned(),
@@ -118,22 +153,64 @@ fn row(job: &Job) -> Result<Row, Failure> {
             (true, Some(status), _) if status.pid.is_none() => "ending",
             (true, ..) => "running",
             (false, _, Some(_)) => "no agent",
-            (false, _, None) => "stopped",
+            (false, _, None) => last.map_or("stopped", |last| last.state()),
         },
+        status: ended.and_then(|ended| if let How::Status(status) = ended.how { Some(status) } else { None }),
+        signal: ended.and_then(|ended| if let How::Signal(signal) = ended.how { Some(signal) } else { None }),
+        started: last.map(|last| report::utc(last.started_ns)),
+        ended: ended.map(|ended| report::utc(ended.at_ns)),
+        last,
         pid: if running { status.as_ref().and_then(|status| status.pid) } else { left },
         agent_pid: status.as_ref().map(|status| status.agent_pid),
-        command: Recipe::read(job).map(|recipe| recipe.command).unwrap_or_default(),
-        newest: images.iter().rev().find(|image| image.info.broken.is_none()).map(|image| image.info.epoch),
+        command: recipe.command,
+        newest: newest(&images).map(|image| image.epoch),
         under_way: status.as_ref().and_then(|status| status.under_way),
         last_error: status.and_then(|status| status.last_error),
         images,
+        saved: saved::Sum::of(&saved::all(job)),
         tiers,
     })
 }
 
-fn image_row(job: &Job, info: ImageInfo, record: &TiersRecord) -> ImageRow {
+fn image_row(job: &Job, info: ImageInfo, record: &TiersRecord, recipe: &Recipe) -> ImageRow {
     let tiers = tiers::names_of(job, record, info.epoch);
-    ImageRow { created: report::utc(info.created_ns), info, tiers }
+    let of_last_run = same_run::is_of(&info, recipe);
+    ImageRow { created: report::utc(info.created_ns), of_last_run, info, tiers }
+}
+
+/// The image that a restart takes.
+fn newest(images: &[ImageRow]) -> Option<&ImageInfo> {
+    let is_good = |image: &&ImageRow| image.of_last_run && image.info.broken.is_none();
+    images.iter().rev().find(is_good).map(|image| &image.info)
+}
+
+/// The state in one word, and what it ended with.
+fn state(row: &Row) -> String {
+    match (row.status, row.signal) {
+        (Some(status), _) if status != 0 => format!("{} ({status})", row.state),
+        (_, Some(signal)) => format!("{} ({})", row.state, signal_name(signal)),
+        _ => row.state.to_owned(),
+    }
+}
+
+/// Since when it has been so.
+fn since_ns(row: &Row) -> Option<u64> {
+    match (row.state, row.last?) {
+        ("running" | "no agent", last) => Some(last.started_ns),
+        (_, last) => last.ended.map(|ended| ended.at_ns),
+    }
+}
+
+/// What is known of the job's last run.
+fn state_line(row: &Row) -> String {
+    let Some(last) = row.last else { return format!("job {}: {}\n", row.job, row.state) };
+    let from = last.image.map_or_else(String::new, |epoch| format!(" from image {epoch}"));
+    let begun = format!("started{from} at {}", report::utc(last.started_ns));
+    let end = match row.state {
+        "running" | "ending" | "no agent" => String::new(),
+        _ => format!(", {}", last.end_text()),
+    };
+    format!("job {}: {}, {begun}{end}\n", row.job, row.state)
 }
 
 /// What the agent says is newer than what was written down.
@@ -178,11 +255,12 @@ fn tier_text(row: &TierRow) -> String {
 fn images(row: &Row) -> String {
     let elsewhere = elsewhere(row);
     let under_way = row.under_way.iter().map(|now| report::under_way(now) + "\n");
-    let tiers: String = under_way.chain(row.tiers.iter().map(tier_text)).collect();
+    let tiers: String = under_way.chain(row.tiers.iter().map(tier_text)).chain(saved_text(row)).collect();
     if row.images.is_empty() && elsewhere.is_empty() {
         return format!("job {} has no image\n{tiers}", row.job);
     }
-    let cells = |ImageRow { info: image, tiers, .. }: &ImageRow| {
+    let cells = |row: &ImageRow| {
+        let ImageRow { info: image, tiers, .. } = row;
         vec![
             image.epoch.to_string(),
             image.parent.map_or_else(|| "-".to_owned(), |parent| parent.to_string()),
@@ -191,7 +269,7 @@ fn images(row: &Row) -> String {
             report::size(image.program_bytes),
             report::size(image.bytes),
             tiers.join(", "),
-            report::remark(image),
+            remark(row),
         ]
     };
     let mut rows: Vec<Vec<String>> = row.images.iter().map(cells).collect();
@@ -203,6 +281,15 @@ fn images(row: &Row) -> String {
         rows.iter_mut().for_each(|cells| drop(cells.remove(6)));
     }
     report::fitted(&head, &rows, &[0, 1, 2, 3, 4, 5], &["REMARK", "TIERS"]) + &tiers
+}
+
+/// What restarts have kept.
+fn saved_text(row: &Row) -> Option<String> {
+    let what = row.saved.text()?;
+    let job = &row.job;
+    Some(format!(
+        "saved/: {what} that restarts cut off or replaced; `holdfast prune --saved {job}` deletes them\n"
+    ))
 }
 
 /// Images that only lower tiers have.
@@ -220,26 +307,36 @@ fn elsewhere(row: &Row) -> Vec<Vec<String>> {
     there.difference(&here).map(cells).collect()
 }
 
+/// What there is to be said of an image.
+fn remark(row: &ImageRow) -> String {
+    match row.of_last_run || row.info.broken.is_some() {
+        true => report::remark(&row.info),
+        false => "of an earlier run".to_owned(),
+    }
+}
+
 /// What a job is doing, or what is wrong with it.
 fn note(row: &Row) -> String {
     match &row.last_error {
         _ if let Some(now) = &row.under_way => report::under_way(now),
         Some(error) => format!("the last checkpoint failed: {error}"),
         None if row.state == "no agent" => "its agent has died: no more checkpoints".to_owned(),
+        None if row.state == "lost" && row.newest.is_some() => "`holdfast restart` goes on".to_owned(),
         None => String::new(),
     }
 }
 
 fn cells(row: &Row) -> Vec<String> {
     let all = || row.images.iter().map(|image| &image.info);
-    let newest = all().rev().find(|image| image.broken.is_none());
+    let newest = newest(&row.images);
     let broken = all().filter(|image| image.broken.is_some()).count();
     let dash = || "-".to_owned();
     let count = row.images.len();
     let command: Vec<String> = row.command.iter().map(Name::to_string).collect();
     vec![
         row.job.clone(),
-        row.state.to_owned(),
+        state(row),
+        since_ns(row).map_or_else(dash, report::age),
         row.pid.map_or_else(dash, |pid| pid.to_string()),
         match newest.map(report::remark).filter(|remark| !remark.is_empty()) {
             _ if broken > 0 => format!("{count} ({broken} damaged)"),
@@ -250,7 +347,7 @@ fn cells(row: &Row) -> Vec<String> {
         newest.and_then(|image| image.parent).map_or_else(dash, |parent| parent.to_string()),
         newest.map_or_else(dash, |image| report::age(image.created_ns)),
         newest.map_or_else(dash, |image| report::size(image.bytes)),
-        report::size(all().map(|image| image.bytes).sum()),
+        report::size(all().map(|image| image.bytes).sum::<u64>().saturating_add(row.saved.bytes)),
         command.join(" "),
     ]
 }
@@ -258,6 +355,7 @@ fn cells(row: &Row) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::last_run::Ended;
     use holdfast_image::control::TierStatus;
     use holdfast_image::record::UnsavedFile;
 
@@ -265,6 +363,7 @@ mod tests {
         ImageInfo {
             epoch: Epoch(epoch),
             created_ns: u64::MAX,
+            run_ns: 0,
             bytes,
             total_bytes: 4096,
             program_bytes: 1 << 20,
@@ -277,7 +376,8 @@ mod tests {
     }
 
     fn local(info: ImageInfo) -> ImageRow {
-        ImageRow { created: report::utc(info.created_ns), info, tiers: vec!["local".into()] }
+        let (created, tiers) = (report::utc(info.created_ns), vec!["local".into()]);
+        ImageRow { created, of_last_run: true, info, tiers }
     }
 
     #[test]
@@ -285,6 +385,11 @@ mod tests {
         let row = Row {
             job: "sim".into(),
             state: "stopped",
+            status: None,
+            signal: None,
+            started: None,
+            ended: None,
+            last: None,
             pid: None,
             agent_pid: None,
             command: vec![Name(b"./sim".to_vec())],
@@ -292,21 +397,76 @@ mod tests {
             last_error: None,
             under_way: None,
             images: vec![local(image(1, None, 4096)), local(image(2, Some(1), 512))],
+            saved: saved::Sum { files: 2, bytes: 1024 },
             tiers: Vec::new(),
         };
         assert_eq!(
             images(&row),
             "IMAGE  PARENT  AGE  STOP TIME   MEMORY    ADDED  REMARK\n    \
              1       -   0s    1.00 ms  1.0 MiB  4.0 KiB\n    \
-             2       1   0s    1.00 ms  1.0 MiB    512 B\n"
+             2       1   0s    1.00 ms  1.0 MiB    512 B\n\
+             saved/: 2 files, 1.0 KiB that restarts cut off or replaced; `holdfast prune --saved sim` deletes them\n"
         );
-        assert_eq!(cells(&row), ["sim", "stopped", "-", "2", "2", "1", "0s", "512 B", "4.5 KiB", "./sim"]);
+        assert_eq!(
+            cells(&row),
+            ["sim", "stopped", "-", "-", "2", "2", "1", "0s", "512 B", "5.5 KiB", "./sim"]
+        );
         let unsaved = UnsavedFile { path: Name::from("/data"), bytes: 7, reason: None };
-        let image = ImageInfo { unsaved: vec![unsaved], ..image(3, None, 1) };
-        assert_eq!(report::remark(&image), "warning: a file is not saved");
-        let row = Row { images: vec![local(image)], ..row };
-        assert_eq!(cells(&row)[3], "1 (warning: a file is not saved)");
-        assert_eq!(images(&Row { images: Vec::new(), ..row }), "job sim has no image\n");
+        let image = local(ImageInfo { unsaved: vec![unsaved], ..image(3, None, 1) });
+        assert_eq!(remark(&image), "warning: a file is not saved");
+        let row = Row { images: vec![image], ..row };
+        assert_eq!(cells(&row)[4], "1 (warning: a file is not saved)");
+        let none = Row { images: Vec::new(), saved: saved::Sum::default(), ..row };
+        assert_eq!(images(&none), "job sim has no image\n");
+    }
+
+    #[test]
+    fn a_state_has_its_status_and_its_date() {
+        let ended = |how| LastRun { ended: Some(Ended { at_ns: u64::MAX, how }), ..LastRun::default() };
+        let row = |last: LastRun| Row {
+            job: "sim".into(),
+            state: last.state(),
+            status: if let Some(Ended { how: How::Status(status), .. }) = last.ended {
+                Some(status)
+            } else {
+                None
+            },
+            signal: if let Some(Ended { how: How::Signal(signal), .. }) = last.ended {
+                Some(signal)
+            } else {
+                None
+            },
+            started: None,
+            ended: None,
+            last: Some(last),
+            pid: None,
+            agent_pid: None,
+            command: Vec::new(),
+            newest: None,
+            last_error: None,
+            under_way: None,
+            images: Vec::new(),
+            saved: saved::Sum::default(),
+            tiers: Vec::new(),
+        };
+        let shown = |last| {
+            let row = row(last);
+            let cells = cells(&row);
+            [cells[1].clone(), cells[2].clone()]
+        };
+        assert_eq!(shown(ended(How::Status(0))), ["done", "0s"]);
+        assert_eq!(shown(ended(How::Status(3))), ["failed (3)", "0s"]);
+        assert_eq!(shown(ended(How::Signal(9))), ["killed (SIGKILL)", "0s"]);
+        assert_eq!(shown(ended(How::Checkpointed(Epoch(2)))), ["checkpointed", "0s"]);
+        assert_eq!(shown(LastRun::default()), ["lost", "-"]);
+        let line = state_line(&row(LastRun { image: Some(Epoch(7)), ..ended(How::Status(3)) }));
+        let begin = "job sim: failed, started from image 7 at 1970-01-01T00:00:00Z, ended with status 3 at ";
+        assert!(line.starts_with(begin), "{line}");
+        // An image of an earlier run is no image to go on from.
+        let mut earlier = local(image(1, None, 1));
+        earlier.of_last_run = false;
+        assert_eq!(remark(&earlier), "of an earlier run");
+        assert!(newest(&[earlier]).is_none());
     }
 
     #[test]
@@ -328,6 +488,11 @@ mod tests {
         let row = Row {
             job: "sim".into(),
             state: "running",
+            status: None,
+            signal: None,
+            started: None,
+            ended: None,
+            last: None,
             pid: None,
             agent_pid: None,
             command: Vec::new(),
@@ -335,6 +500,7 @@ mod tests {
             last_error: None,
             under_way: None,
             images: vec![at(image(2, None, 1), &["local", "dir=/pfs"]), local(image(3, Some(2), 1))],
+            saved: saved::Sum::default(),
             tiers: tier_rows(record, Some(&status)),
         };
         assert_eq!(

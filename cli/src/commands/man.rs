@@ -29,5 +29,27 @@ fn page(folder: &Path, command: Command) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::system(format_args!("writing {}", path.display()), &error);
     let mut text = Vec::new();
     man.render(&mut text).map_err(failed)?;
-    fs::write(&path, text).map_err(failed)
+    fs::write(&path, as_typed(&String::from_utf8_lossy(&text))).map_err(failed)
+}
+
+/// What stands below a help text, examples and tables, line by line: man(7) would make a paragraph of it.
+fn as_typed(page: &str) -> String {
+    const BELOW: &str = ".SH EXTRA\n";
+    let Some((above, below)) = page.split_once(BELOW) else { return page.to_owned() };
+    let (text, rest) = below.find("\n.SH").map_or((below, ""), |end| below.split_at(end + 1));
+    format!("{above}.SH EXAMPLES\n.nf\n{text}.fi\n{rest}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn examples_keep_their_lines() {
+        let page = ".SH NAME\nx\n.SH EXTRA\n one\n two\n.SH VERSION\nv1\n";
+        let wanted = ".SH NAME\nx\n.SH EXAMPLES\n.nf\n one\n two\n.fi\n.SH VERSION\nv1\n";
+        assert_eq!(as_typed(page), wanted);
+        assert_eq!(as_typed(".SH EXTRA\n one\n"), ".SH EXAMPLES\n.nf\n one\n.fi\n");
+        assert_eq!(as_typed(".SH NAME\nx\n"), ".SH NAME\nx\n");
+    }
 }

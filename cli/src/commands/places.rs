@@ -71,7 +71,7 @@ impl Places {
     /// Says which tiers could not be asked; the exit code of the first.
     pub fn tell(&self) -> Option<Exit> {
         for (spec, error) in &self.failed {
-            report::note(&format!("tier {}: {error}", spec.address));
+            report::warn(&format!("tier {}: {error}", spec.address));
         }
         self.failed.first().map(|(_, error)| crate::exit::of_tier(error))
     }

@@ -1,59 +1,29 @@
-//! `holdfast prune`: deletes images of a job that is not running, from the store and from its tiers.
+//! `holdfast prune`: deletes images, from the store and from the job's tiers, and what restarts have kept.
 //!
-//! First the plan is made over all tiers (`holdfast_tiers::policy::prune`), then printed, then done. Invariants: with
-//! the job's lock held; an image that can be restarted is left somewhere unless `--all` or `--anyway` was said; a tier
-//! that cannot be asked loses nothing, and what it has counts for nothing.
+//! First the plan is made over all tiers (`holdfast_tiers::policy::prune`), then printed, then done, job by job.
+//! Invariants: with the job's lock held, or by the agent that has it, which deletes nothing but images of the store; an
+//! image that can be restarted is left somewhere unless `--all` or `--anyway` was said; a tier that cannot be asked
+//! loses nothing, and what it has counts for nothing; a dry run says what the real one makes free.
 
 use super::places::{self, JobPlace};
+use super::prune_report::{Gone, Leftover, Line, Report, Stays};
 use crate::args::PruneArgs;
+use crate::client::{Agent, accepted};
 use crate::exit::{Exit, Failure};
 use crate::front::patience::Patience;
 use crate::front::wait_for_lock;
-use crate::report;
+use crate::{report, saved};
 use holdfast_image::Epoch;
+use holdfast_image::control::{Reply, Request};
 use holdfast_tiers::hygiene::{self, Survey};
 use holdfast_tiers::policy::{PrunePlan, Retention, TierHolds, Why, Wish, prune};
 use holdfast_tiers::stack::{TierSpec, TiersRecord, wanted};
 use holdfast_tiers::tier::TierError;
-use holdfast_tiers::{Job, JobLock};
-use serde::Serialize;
-use std::collections::BTreeSet;
+use holdfast_tiers::{Image, Job, JobLock, Store, StoreError};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
-
-/// One line of the plan.
-#[derive(Debug, Serialize)]
-struct Line {
-    tier: String,
-    image: u64,
-    frees: u64,
-}
-
-/// An image that stays though it was named, or though the rules do not keep it.
-#[derive(Debug, Serialize)]
-struct Stays {
-    tier: String,
-    image: u64,
-    why: &'static str,
-}
-
-/// What crashes left.
-#[derive(Debug, Serialize)]
-struct Leftover {
-    tier: String,
-    file: String,
-    frees: u64,
-}
-
-/// All of it.
-#[derive(Debug, Serialize)]
-struct Report {
-    dry_run: bool,
-    removals: Vec<Line>,
-    stays: Vec<Stays>,
-    leftovers: Vec<Leftover>,
-    freed: u64,
-}
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A tier that was looked at.
 struct Seen<'a> {
@@ -63,85 +33,175 @@ struct Seen<'a> {
     leftovers: Vec<(String, u64)>,
 }
 
+/// What is asked of one job.
+struct Wanted<'a> {
+    args: &'a PruneArgs,
+    job: &'a Job,
+    /// Images that are named.
+    named: BTreeSet<u64>,
+    /// None: its agent has it.
+    lock: Option<JobLock>,
+}
+
 /// Deletes what the rules do not keep, what was named, or all.
 ///
 /// # Errors
-/// The job is running; what was named is not there, or must stay; files cannot be deleted.
+/// What was named is not there, or must stay; files cannot be deleted. Of several jobs the others are done all the
+/// same.
 pub fn run(args: &PruneArgs, root: Option<&Path>) -> Result<(), Failure> {
     holdfast_tiers::set_fault_hook(holdfast_sys::fault::point);
     let store = crate::names::open_store(root)?;
-    let (name, named) = named(args)?;
-    let job = crate::names::open_job(&store, &name)?;
-    wait_for_lock::wait(&job, &Patience::default())?;
-    let lock = job.lock()?;
-    let all = places::specs(&store, Some(&job))?;
-    let chosen = if args.asks() || args.which.is_given() {
-        places::chosen(&args.which, &store, Some(&job))?
-    } else {
-        all.clone()
+    let jobs = jobs(args)?;
+    let several = jobs.len() > 1;
+    let mut whole = Report { dry_run: args.dry_run, ..Report::default() };
+    let mut failed = None;
+    for (name, named) in jobs {
+        match of_job(args, &store, (&name, named), several) {
+            Ok((report, unreachable)) => {
+                whole.add(report);
+                failed = failed.or(unreachable);
+            }
+            Err(failure) if several => {
+                report::warn(&format!("job {name}: {failure}"));
+                failed.get_or_insert(Failure { message: "not all jobs were pruned".into(), ..failure });
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+    whole.finish(args.json)?;
+    failed.map_or(Ok(()), Err)
+}
+
+/// One job; what there is to be said of tiers that could not be asked.
+fn of_job(
+    args: &PruneArgs,
+    store: &Store,
+    (name, named): (&str, BTreeSet<u64>),
+    several: bool,
+) -> Result<(Report, Option<Failure>), Failure> {
+    let job = &crate::names::open_job(store, name)?;
+    let lock = lock(args, job)?;
+    let wanted = Wanted { args, job, named, lock };
+    let all = places::specs(store, Some(job))?;
+    let chosen = match (wanted.lock.is_some(), args.asks() || args.which.is_given()) {
+        // Of the tiers of a running job its agent sees to the rules.
+        (false, _) => all.iter().take(1).cloned().collect(),
+        (true, true) => places::chosen(&args.which, store, Some(job))?,
+        (true, false) => all.clone(),
     };
     // What other tiers have counts, too, for what may go.
     let others = all.iter().filter(|spec| !chosen.iter().any(|known| known.address == spec.address));
     let specs: Vec<TierSpec> = chosen.iter().chain(others).cloned().collect();
-    let places = places::of(&name, Some(&job), &specs);
+    let places = places::of(name, Some(job), &specs);
     let unreachable = places.tell();
     let mut seen = Vec::new();
     for place in &places.found {
         let survey = hygiene::survey(&place.folder)?;
         let is_chosen = chosen.iter().any(|spec| spec.address == place.spec.address);
-        let wish = if is_chosen { wish(args, &named, &place.spec) } else { Wish::Nothing };
+        let wish = if is_chosen { wish(&wanted, place, &survey)? } else { Wish::Nothing };
         let holds = TierHolds { wish, versions: survey.versions.clone(), waiting: BTreeSet::new() };
         seen.push(Seen { place, survey, holds, leftovers: Vec::new() });
     }
-    look_below(&job, &all, &mut seen);
-    let plan = plan(args, &named, &seen)?;
-    let mut report = report_of(args, &plan, &seen);
+    look_below(&wanted, &all, &mut seen)?;
+    let plan = plan(&wanted, &seen)?;
+    let mut report = report_of(&wanted, &plan, &seen)?;
     if !args.json {
-        report::print(&text(&report))?;
+        report::result(&report.text(several))?;
     }
-    if !args.dry_run {
-        report.freed = act(&job, &lock, &plan, &seen)?;
-    }
-    finish(args, &job, &report)?;
-    match unreachable {
-        Some(exit) if args.which.is_given() => Err(Failure::new(exit, "not all tiers could be asked")),
-        _ => Ok(()),
-    }
+    report.freed = if args.dry_run { report.sum() } else { act(&wanted, &plan, &seen, &report)? };
+    let failed = unreachable.filter(|_| args.which.is_given());
+    Ok((report, failed.map(|exit| Failure::new(exit, "not all tiers could be asked"))))
 }
 
-/// The job, and the images that are named.
-fn named(args: &PruneArgs) -> Result<(String, BTreeSet<u64>), Failure> {
-    let name = args.images.first().map(|image| image.job.clone()).unwrap_or_default();
-    let numbers: BTreeSet<u64> = args.images.iter().filter_map(|image| Some(image.epoch?.0)).collect();
-    let one_job = args.images.iter().all(|image| image.job == name);
-    if !one_job || (args.images.len() > 1 && numbers.len() != args.images.len()) {
-        let text = "give one job, or images of one job: JOB, or JOB@3 JOB@4";
+/// The job's lock; none: it runs, and its agent does what can be done.
+fn lock(args: &PruneArgs, job: &Job) -> Result<Option<JobLock>, Failure> {
+    let runs =
+        || Agent::connect(job).and_then(|agent| agent.status()).is_ok_and(|status| status.pid.is_some());
+    let is_locked = matches!(job.lock(), Err(StoreError::Locked { .. }));
+    if !is_locked || args.all || !runs() {
+        wait_for_lock::wait(job, &Patience::default())?;
+        return Ok(Some(job.lock()?));
+    }
+    if args.which.is_given() && (args.which.all_tiers || args.which.tier.iter().any(|tier| !tier.is_local()))
+    {
+        let text = format!(
+            "job {} is running: its agent sees to the rules of its tiers; images of the store can be deleted, without \
+             --tier and --all-tiers",
+            job.name()
+        );
+        return Err(Failure::new(Exit::Refused, text));
+    }
+    Ok(None)
+}
+
+/// The jobs, with the images that are named of each.
+fn jobs(args: &PruneArgs) -> Result<BTreeMap<String, BTreeSet<u64>>, Failure> {
+    let mut jobs: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
+    let mut whole = BTreeSet::new();
+    for image in &args.images {
+        let numbers = jobs.entry(image.job.clone()).or_default();
+        match image.epoch {
+            Some(epoch) => drop(numbers.insert(epoch.0)),
+            None => drop(whole.insert(image.job.clone())),
+        }
+    }
+    let names_images = jobs.values().any(|numbers| !numbers.is_empty());
+    if names_images && !whole.is_empty() {
+        return Err(Failure::new(Exit::Usage, "give jobs, or images of jobs: JOB JOB, or JOB@3 JOB@4"));
+    }
+    if names_images && args.has_rules() {
+        let text = "name images, or give rules (--keep, --every, --max, --older-than, --all)";
         return Err(Failure::new(Exit::Usage, text));
     }
-    if !numbers.is_empty() && args.has_rules() {
-        return Err(Failure::new(Exit::Usage, "name images, or give rules (--keep, --every, --max, --all)"));
-    }
-    Ok((name, numbers))
+    Ok(jobs)
 }
 
-fn wish(args: &PruneArgs, named: &BTreeSet<u64>, spec: &TierSpec) -> Wish {
+fn wish(wanted: &Wanted<'_>, place: &JobPlace, survey: &Survey) -> Result<Wish, Failure> {
+    let args = wanted.args;
     if args.all {
-        Wish::All
-    } else if !named.is_empty() {
-        Wish::Versions(named.clone())
-    } else if args.has_rules() {
-        Wish::Rules(Retention { keep: args.keep, every: args.every, max_bytes: args.max })
-    } else {
-        Wish::Rules(spec.rules)
+        return Ok(Wish::All);
     }
+    if !wanted.named.is_empty() {
+        return Ok(Wish::Versions(wanted.named.clone()));
+    }
+    if args.saved && !args.has_image_rules() {
+        return Ok(Wish::Nothing);
+    }
+    let rules = Retention { keep: args.keep, every: args.every, max_bytes: args.max };
+    let Some(age) = args.older_than else {
+        return Ok(Wish::Rules(if args.has_image_rules() { rules } else { place.spec.rules }));
+    };
+    // Of all but the newest, where nothing else is said.
+    let is_plain = rules == Retention::default();
+    let rules = if is_plain { Retention { keep: Some(1), ..rules } } else { rules };
+    Ok(Wish::Of(older(wanted.job, place, survey, age)?, rules))
+}
+
+/// Images that are older than this. One that cannot be read has no age.
+fn older(job: &Job, place: &JobPlace, survey: &Survey, age: Duration) -> Result<BTreeSet<u64>, Failure> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let border = u64::try_from(now.saturating_sub(age).as_nanos()).unwrap_or(u64::MAX);
+    let here: BTreeMap<u64, u64> =
+        job.images()?.iter().map(|image| (image.epoch.0, image.created_ns)).collect();
+    let created = |number: u64| match here.get(&number) {
+        Some(created) => Some(*created),
+        None => {
+            let manifest = place.folder.manifest(Epoch(number)).ok()?;
+            let image = Image::of_manifest(&place.folder, Epoch(number), &manifest).ok()?;
+            Some(image.info().created_ns)
+        }
+    };
+    let is_older = |number: &u64| created(*number).is_some_and(|created| created < border);
+    Ok(survey.numbers().into_iter().filter(is_older).collect())
 }
 
 /// What lower tiers are to get from the store, and what crashes left on each.
-fn look_below(job: &Job, all: &[TierSpec], seen: &mut [Seen<'_>]) {
+fn look_below(wanted_of: &Wanted<'_>, all: &[TierSpec], seen: &mut [Seen<'_>]) -> Result<(), Failure> {
+    let job = wanted_of.job;
     let record = TiersRecord::read(job);
     let Some(here) = seen.iter().find(|seen| seen.place.spec.is_local()).map(|seen| seen.survey.numbers())
     else {
-        return;
+        return Ok(());
     };
     let mut waiting: BTreeSet<u64> = BTreeSet::new();
     for spec in all.iter().filter(|spec| !spec.is_local()) {
@@ -164,13 +224,18 @@ fn look_below(job: &Job, all: &[TierSpec], seen: &mut [Seen<'_>]) {
         let is_all = seen.holds.wish == Wish::All;
         if seen.place.spec.is_local() {
             seen.holds.waiting.clone_from(&waiting);
+            if let Some(lock) = &wanted_of.lock {
+                seen.leftovers = job.leftovers(lock)?;
+            }
         } else if seen.holds.wish != Wish::Nothing {
             seen.leftovers = if is_all { seen.survey.loose() } else { seen.survey.leftovers(&coming) };
         }
     }
+    Ok(())
 }
 
-fn plan(args: &PruneArgs, named: &BTreeSet<u64>, seen: &[Seen<'_>]) -> Result<PrunePlan, Failure> {
+fn plan(wanted: &Wanted<'_>, seen: &[Seen<'_>]) -> Result<PrunePlan, Failure> {
+    let named = &wanted.named;
     let has = |number: u64| {
         let chosen = seen.iter().filter(|seen| seen.holds.wish != Wish::Nothing);
         chosen.flat_map(|seen| &seen.holds.versions).any(|held| held.number == number)
@@ -179,7 +244,7 @@ fn plan(args: &PruneArgs, named: &BTreeSet<u64>, seen: &[Seen<'_>]) -> Result<Pr
         return Err(Failure::new(Exit::NotFound, format!("there is no image {number} there")));
     }
     let holds: Vec<TierHolds> = seen.iter().map(|seen| seen.holds.clone()).collect();
-    let plan = prune(&holds, args.anyway);
+    let plan = prune(&holds, wanted.args.anyway);
     if named.is_empty() || plan.stays.is_empty() {
         return Ok(plan);
     }
@@ -200,56 +265,99 @@ fn reason(why: Why) -> &'static str {
     }
 }
 
-fn report_of(args: &PruneArgs, plan: &PrunePlan, seen: &[Seen<'_>]) -> Report {
+fn report_of(wanted: &Wanted<'_>, plan: &PrunePlan, seen: &[Seen<'_>]) -> Result<Report, Failure> {
+    let (args, job) = (wanted.args, wanted.job);
+    let owner = || job.name().to_owned();
     let name = |tier: usize| seen[tier].place.name().to_owned();
     let removals = plan.removals.iter();
-    let removals: Vec<Line> =
-        removals.map(|r| Line { tier: name(r.tier), image: r.version, frees: r.frees }).collect();
+    let removals =
+        removals.map(|r| Line { job: owner(), tier: name(r.tier), image: r.version, frees: r.frees });
     let stays = plan.stays.iter();
-    let stays =
-        stays.map(|&(tier, image, why)| Stays { tier: name(tier), image, why: reason(why) }).collect();
+    let stays = stays.map(|&(tier, image, why)| Stays {
+        job: owner(),
+        tier: name(tier),
+        image,
+        why: reason(why).to_owned(),
+    });
     let leftover = |(seen, (file, frees)): (&Seen<'_>, &(String, u64))| Leftover {
+        job: owner(),
         tier: seen.place.name().to_owned(),
         file: file.clone(),
         frees: *frees,
     };
     let leftovers = seen.iter().flat_map(|seen| seen.leftovers.iter().map(move |left| (seen, left)));
-    let leftovers: Vec<Leftover> = leftovers.map(leftover).collect();
-    let freed = removals.iter().map(|line| line.frees).chain(leftovers.iter().map(|line| line.frees)).sum();
-    Report { dry_run: args.dry_run, removals, stays, leftovers, freed }
+    let mut report = Report {
+        dry_run: args.dry_run,
+        removals: removals.collect(),
+        stays: stays.collect(),
+        leftovers: leftovers.map(leftover).collect(),
+        ..Report::default()
+    };
+    let local = |file: &Path, frees: u64| Leftover {
+        job: owner(),
+        tier: places::LOCAL.to_owned(),
+        file: file.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        frees,
+    };
+    report.saved = saved_files(args, job).iter().map(|file| local(&file.path, file.bytes)).collect();
+    if goes(args, job) {
+        // What is left of it when its images are gone.
+        let listed: BTreeSet<&str> = report.leftovers.iter().map(|line| line.file.as_str()).collect();
+        let files = own_files(job).into_iter().filter(|(file, _)| !listed.contains(file.as_str()));
+        let frees = files.map(|(_, bytes)| bytes).sum();
+        report.jobs.push(Gone { job: owner(), frees });
+    }
+    Ok(report)
 }
 
-fn text(report: &Report) -> String {
-    let mut text = String::new();
-    let would = if report.dry_run { "would delete" } else { "deleting" };
-    for Line { tier, image, frees } in &report.removals {
-        let on = if tier == places::LOCAL { String::new() } else { format!(" from {tier}") };
-        text.push_str(&format!("{would} image {image}{on} ({})\n", report::size(*frees)));
+/// Whether the job's folder goes. File tails that a restart cut off belong to the user: with them it stays.
+fn goes(args: &PruneArgs, job: &Job) -> bool {
+    let in_store = args.which.tier.is_empty() || args.which.tier.iter().any(TierSpec::is_local);
+    let is_empty = || fs::read_dir(job.saved_dir()).map_or(true, |mut entries| entries.next().is_none());
+    args.all && in_store && (args.saved || is_empty())
+}
+
+/// Files of the job's folder that are of no image, but for those that are written here.
+fn own_files(job: &Job) -> Vec<(String, u64)> {
+    let entries = fs::read_dir(job.dir()).into_iter().flatten().flatten();
+    let file = |entry: fs::DirEntry| {
+        let about = entry.metadata().ok().filter(|about| !about.is_dir())?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let of_image = ["manifest-", "segment-", ".part-"].iter().any(|with| name.starts_with(with));
+        let is_ours = ["lock", "tiers.json"].contains(&name.as_str());
+        (!of_image && !is_ours).then_some((name, about.len()))
+    };
+    entries.filter_map(file).collect()
+}
+
+/// What of `saved/` goes. What another restart may need goes with the job.
+fn saved_files(args: &PruneArgs, job: &Job) -> Vec<saved::SavedFile> {
+    if !args.saved {
+        return Vec::new();
     }
-    for Leftover { tier, file, frees } in &report.leftovers {
-        text.push_str(&format!(
-            "{would} {file} from {tier}, which no image needs ({})\n",
-            report::size(*frees)
-        ));
+    let files = saved::all(job);
+    if args.all {
+        return files;
     }
-    for Stays { tier, image, why } in &report.stays {
-        text.push_str(&format!("image {image} on {tier} stays: {why}\n"));
+    let files = files.into_iter().filter(|file| !file.needed).collect();
+    match args.older_than {
+        Some(age) => saved::older_than(files, age),
+        None => files,
     }
-    text
 }
 
 /// Lower tiers first: what is in the store is what they could get again.
-fn act(job: &Job, lock: &JobLock, plan: &PrunePlan, seen: &[Seen<'_>]) -> Result<u64, Failure> {
-    let mut freed = 0;
+fn act(wanted: &Wanted<'_>, plan: &PrunePlan, seen: &[Seen<'_>], report: &Report) -> Result<u64, Failure> {
+    let job = wanted.job;
+    let mut freed = saved::delete(&saved_files(wanted.args, job)).map_err(|error| {
+        Failure::system(format_args!("deleting from {}", job.saved_dir().display()), &error)
+    })?;
     let mut record = TiersRecord::read(job);
     for (index, seen) in seen.iter().enumerate().rev() {
         let numbers: BTreeSet<u64> =
             plan.removals.iter().filter(|removal| removal.tier == index).map(|r| r.version).collect();
         if seen.place.spec.is_local() {
-            for &number in &numbers {
-                freed += job.remove_image(lock, Epoch(number))?;
-            }
-            freed += job.clean(lock)?.bytes;
+            freed += in_store(wanted, &numbers)?;
         } else if seen.holds.wish != Wish::Nothing {
             freed += on_tier(seen, &numbers)?;
             if let Some(known) = record.tiers.iter_mut().find(|tier| tier.tier == seen.place.name()) {
@@ -257,9 +365,55 @@ fn act(job: &Job, lock: &JobLock, plan: &PrunePlan, seen: &[Seen<'_>]) -> Result
             }
         }
     }
-    // Advice only.
-    let _ = record.write(job);
-    Ok(freed)
+    if wanted.lock.is_some() && !record.tiers.is_empty() {
+        // Advice only.
+        let _ = record.write(job);
+    }
+    if report.jobs.is_empty() {
+        if wanted.args.all && job.saved_dir().exists() && !wanted.args.saved {
+            let kept = format!(
+                "kept {}: parts of your files that restarts cut off; --saved deletes them\n",
+                job.saved_dir().display()
+            );
+            if !wanted.args.json {
+                report::result(&kept)?;
+            }
+        }
+        return Ok(freed);
+    }
+    let left: u64 = own_files(job).iter().map(|(_, bytes)| bytes).sum();
+    job.discard_memory()
+        .and_then(|()| fs::remove_dir_all(job.dir()))
+        .map_err(|error| Failure::system(format_args!("deleting {}", job.dir().display()), &error))?;
+    Ok(freed + left)
+}
+
+/// Images of the store, by the job's agent if it has one.
+fn in_store(wanted: &Wanted<'_>, numbers: &BTreeSet<u64>) -> Result<u64, Failure> {
+    let (job, images) = (wanted.job, || numbers.iter().map(|&number| Epoch(number)));
+    if let Some(lock) = &wanted.lock {
+        let mut freed = 0;
+        for epoch in images() {
+            freed += job.remove_image(lock, epoch)?;
+        }
+        return Ok(freed + job.clean(lock)?.bytes);
+    }
+    if numbers.is_empty() {
+        return Ok(0);
+    }
+    let reply = Agent::connect(job)?.ask(&Request::Remove { images: images().collect() })?;
+    match accepted(job, reply)? {
+        Reply::Removed { freed, stays } => {
+            for (epoch, why) in &stays {
+                report::warn(&format!("image {epoch} of job {} stays: {why}", job.name()));
+            }
+            match stays.is_empty() || wanted.named.is_empty() {
+                true => Ok(freed),
+                false => Err(Failure::new(Exit::Refused, "not all images were deleted")),
+            }
+        }
+        other => Err(Failure::new(Exit::Internal, format!("unexpected answer of the agent: {other:?}"))),
+    }
 }
 
 fn on_tier(seen: &Seen<'_>, numbers: &BTreeSet<u64>) -> Result<u64, TierError> {
@@ -268,29 +422,4 @@ fn on_tier(seen: &Seen<'_>, numbers: &BTreeSet<u64>) -> Result<u64, TierError> {
     hygiene::finish_repairs(folder)?;
     // The job's lock is ours: no agent of this host writes there. What other hosts write the tier knows.
     Ok(freed + folder.tier().clean(folder.folder())?)
-}
-
-fn finish(args: &PruneArgs, job: &Job, report: &Report) -> Result<(), Failure> {
-    let store = args.which.tier.is_empty() || args.which.tier.iter().any(TierSpec::is_local);
-    let last = if args.all && store && !args.dry_run { remove_job(job) } else { String::new() };
-    if args.json {
-        return report::print_json("prune", report);
-    }
-    let would = if args.dry_run { "would free" } else { "freed" };
-    report::print(&format!("{last}{would} {} in all\n", report::size(report.freed)))
-}
-
-/// Removes the folder of a job without images. File tails that a restart cut off belong to the user: they stay.
-fn remove_job(job: &Job) -> String {
-    if let Err(error) = job.discard_memory() {
-        return format!("memory of job {} stays: {error}\n", job.name());
-    }
-    let saved = job.saved_dir();
-    if fs::read_dir(&saved).is_ok_and(|mut entries| entries.next().is_some()) {
-        return format!("kept {}: parts of your files that restarts cut off\n", saved.display());
-    }
-    match fs::remove_dir_all(job.dir()) {
-        Ok(()) => format!("deleted job {}\n", job.name()),
-        Err(error) => format!("{} stays: {error}\n", job.dir().display()),
-    }
 }

@@ -58,7 +58,7 @@ pub fn run(name: &str, output: &Path, root: Option<&Path>) -> Result<(), Failure
     }
     write(output, &html)
         .map_err(|error| Failure::new(Exit::CannotCreate, format!("{}: {error}", output.display())))?;
-    report::print(&format!("{}: report of job {name}\n", output.display()))
+    report::result(&format!("{}: report of job {name}\n", output.display()))
 }
 
 /// Beside the file first, then under its name: a reader never sees half of it.
@@ -345,6 +345,7 @@ mod tests {
         let info = ImageInfo {
             epoch: Epoch(epoch),
             created_ns: 1_795_702_445_872_612_281 + epoch * 10_000_000_000,
+            run_ns: 0,
             bytes: 4096 * epoch,
             total_bytes: 4096,
             program_bytes: 1 << 20,

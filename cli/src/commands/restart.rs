@@ -1,6 +1,6 @@
 //! `holdfast restart`: the program goes on from an image.
 
-use crate::args::{RestartArgs, StdioChoice};
+use crate::args::RestartArgs;
 use crate::exit::{Exit, Failure};
 use crate::front::locate::{self, Located};
 use crate::front::patience::Patience;
@@ -8,10 +8,10 @@ use crate::front::restart::restart;
 use crate::front::restart_request::{MemoryMode, RestartRequest};
 use crate::front::supervise::{Ending, StartState};
 use crate::front::wait_for_lock;
+use crate::same_run;
 use crate::settings::Recipe;
 use crate::tiers;
 use holdfast_image::Epoch;
-use holdfast_process::rebuild::streams::Wish;
 use holdfast_tiers::{Job, Store};
 use std::path::Path;
 
@@ -26,19 +26,24 @@ pub fn run(args: &RestartArgs, root: Option<&Path>) -> Result<Ending, Failure> {
     let mut epoch = args.image.epoch;
     let patience = args.wait.map_or_else(Patience::default, Patience::new);
     if let Some(name) = &args.name {
-        let image = crate::names::open_image(&job, epoch)?.epoch();
+        let image = match epoch {
+            Some(epoch) => crate::names::open_image(&job, Some(epoch))?.epoch(),
+            None => newest(&job)?,
+        };
         (job, epoch) = (copy(&store, &job, image, name, &patience)?, Some(image));
     }
-    let old = Recipe::read(&job)?;
+    let read = Recipe::read(&job)?;
+    let old = of_its_run(&job, epoch, located.as_ref(), read.clone());
     let mut settings = args.settings(&old.settings);
     if !args.tier.is_empty() {
         settings.tiers = tiers::chosen(&args.tier, false, &store)?;
     }
     let id = tiers::id_for(&settings, old.id.clone())?;
-    if settings != old.settings || id != old.id {
+    let wanted = Recipe { settings: settings.clone(), id, ..old };
+    if wanted != read {
         // The settings of a running job are not ours.
         wait_for_lock::wait(&job, &patience)?;
-        Recipe { settings: settings.clone(), id, ..old }.write(&job)?;
+        wanted.write(&job)?;
     }
     let memory = match (args.lazy, args.eager) {
         (true, _) => MemoryMode::Lazy,
@@ -54,15 +59,30 @@ pub fn run(args: &RestartArgs, root: Option<&Path>) -> Result<Ending, Failure> {
         fallback: args.fallback,
         memory,
         map: &args.map,
-        stdio: match args.stdio {
-            StdioChoice::Auto => Wish::Auto,
-            StdioChoice::Keep => Wish::Keep,
-            StdioChoice::Here => Wish::Here,
-        },
+        stdio: args.stdio.wish(),
         patience: &patience,
         accept_replaced: &args.accept_replaced,
     };
     restart(&request, &StartState::take()?)
+}
+
+/// The newest image of the job's last run.
+fn newest(job: &Job) -> Result<Epoch, Failure> {
+    let (recipe, images) = (Recipe::read(job)?, job.images()?);
+    let newest = images.iter().rev().find(|image| same_run::is_of(image, &recipe)).map(|image| image.epoch);
+    let none = || same_run::none_of_it(job.name(), images.iter().map(|image| image.epoch));
+    newest.ok_or_else(|| Failure::new(Exit::NotFound, none()))
+}
+
+/// A job that goes on from an image that was asked for by its number goes on with the run that the image is of.
+fn of_its_run(job: &Job, epoch: Option<Epoch>, located: Option<&Located>, recipe: Recipe) -> Recipe {
+    let Some(epoch) = epoch else { return recipe };
+    let opened = match located {
+        Some(located) => located.open(job).ok(),
+        None => job.open_image(epoch).ok(),
+    };
+    // Why it cannot be opened is told when it is restarted.
+    opened.map_or(recipe.clone(), |image| same_run::recipe_of(recipe, &image.info(), image.command()))
 }
 
 /// The image may be on a lower tier alone: this host may have nothing of the job.
@@ -80,7 +100,10 @@ fn locate(args: &RestartArgs, store: &Store) -> Result<Option<Located>, Failure>
     // A job of its own needs a copy of its own.
     let found = match args.name {
         Some(_) => locate::copy(store, name, epoch, &args.tier).map(|()| None),
-        None => locate::locate(store, name, epoch, &args.tier).map(Some),
+        None => locate::locate(store, name, epoch, &args.tier).map(|found| match epoch {
+            Some(_) => Some(found),
+            None => locate::of_last_run(store, name, found),
+        }),
     };
     let whole = |job: Job| job.images().is_ok_and(|images| images.iter().any(|image| image.complete));
     match found {
@@ -102,7 +125,9 @@ fn copy(store: &Store, from: &Job, image: Epoch, name: &str, patience: &Patience
     let recipe = Recipe::read(from)?;
     // A folder of its own in the tiers.
     let id = tiers::id_for(&recipe.settings, String::new())?;
-    Recipe { id, ..recipe }.write(&job)?;
+    let image_of = from.open_image(image)?;
+    let recipe = same_run::recipe_of(recipe, &image_of.info(), image_of.command());
+    Recipe { id, unnamed: false, ..recipe }.write(&job)?;
     from.clone_image(image, &job, &lock)?;
     Ok(job)
 }

@@ -9,17 +9,17 @@ use crate::front::restart::restart;
 use crate::front::restart_request::{MemoryMode, RestartRequest};
 use crate::front::run::{RunRequest, run_program};
 use crate::front::supervise::{Ending, StartState};
-use crate::names::claim_job;
+use crate::last_run::{LastRun, now_ns};
+use crate::names::{claim_job, title};
 use crate::settings::{Recipe, Settings};
-use crate::{config, front, mpi, program, tiers};
+use crate::{config, front, mpi, program, report, same_run, tiers};
 use holdfast_image::bytes::Name;
-use holdfast_process::rebuild::streams::Wish;
 use holdfast_tiers::{Job, Store};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// How long the agent of another program of that name may take to leave, if it has neither a program nor a flush: it
 /// may serve one that has not loaded libholdfast, too.
@@ -50,17 +50,48 @@ pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
         return Ok(ending);
     }
     let arguments = args.command.iter().map(|word| c_string(word)).collect::<Result<Vec<_>, _>>()?;
-    claim_job(&store, args.name.as_deref(), Path::new(name), |job| {
+    claim_job(&store, args.name.as_deref(), &title(&args.command), |job| {
         // Before the recipe is written: that of a running job is not ours.
         front::wait_for_lock::wait(job, &Patience::new(LEAVE))?;
+        make_way(args, job)?;
         recipe(args, &settings, job)?.write(job)?;
         let (settings, arguments) = (&settings, arguments.clone());
-        let run = RunRequest { store: &store, job, settings, program: &path, arguments, extra: &[] };
+        let (program, extra, image) = (&path, &[], None);
+        let run = RunRequest { store: &store, job, settings, program, arguments, extra, image };
         run_program(run, &state)
     })
 }
 
-/// Restarts the job if it has an image.
+/// Images of another program are not mixed with those of this one: they are in the way, or go.
+fn make_way(args: &RunArgs, job: &Job) -> Result<(), Failure> {
+    let images = job.images()?;
+    // Without a recipe, nothing is known of them.
+    let Some(old) = Recipe::read(job).ok().filter(|_| !images.is_empty()) else { return Ok(()) };
+    if !same_run::is_other_program(&old, &args.command, &working_folder()?) {
+        return Ok(());
+    }
+    let name = job.name();
+    if !args.replace {
+        let command: Vec<String> = old.command.iter().map(Name::to_string).collect();
+        let has = match images.as_slice() {
+            [one] => format!("image {}", one.epoch),
+            all => format!("{} images", all.len()),
+        };
+        let text = format!(
+            "job {name} has {has} of another program, `{}`; give this one another name, or delete them by --replace",
+            command.join(" ")
+        );
+        return Err(Failure::new(Exit::Refused, text));
+    }
+    let lock = job.lock()?;
+    for image in &images {
+        job.remove_image(&lock, image.epoch)?;
+    }
+    report::note(&format!("{} images of another program were deleted from job {name}", images.len()));
+    Ok(())
+}
+
+/// Restarts the job if it has an image of its last run. One that has come to its end is not run again.
 fn resume(
     (args, store): (&RunArgs, &Store),
     located: Option<&Located>,
@@ -69,12 +100,25 @@ fn resume(
 ) -> Result<Option<Ending>, Failure> {
     let name = args.name.as_deref().unwrap_or_default();
     let Ok(job) = store.job(name) else { return Ok(None) };
-    if job.images()?.is_empty() && located.is_none() {
+    let Some(old) = job.dir().join("job.json").exists().then(|| Recipe::read(&job)).transpose()? else {
+        return Ok(None);
+    };
+    let has_image = job.images()?.iter().any(|image| same_run::is_of(image, &old));
+    let last = LastRun::read(&job).filter(LastRun::is_done);
+    if !has_image && located.is_none() && last.is_none() {
         return Ok(None);
     }
     let patience = &Patience::default();
     front::wait_for_lock::wait(&job, patience)?;
-    let old = Recipe::read(&job)?;
+    compare(args, &job, &old)?;
+    if let Some(last) = LastRun::read(&job).filter(LastRun::is_done) {
+        let text = format!(
+            "job {name} {}: nothing is left to be run; without --resume it starts afresh",
+            last.end_text()
+        );
+        report::note(&text);
+        return Ok(Some(Ending::Program(ExitStatus::default())));
+    }
     // What it was told at its start.
     let settings = &Settings { cpu_baseline: old.settings.cpu_baseline, ..settings.clone() };
     let id = tiers::id_for(settings, old.id)?;
@@ -89,11 +133,25 @@ fn resume(
         fallback,
         memory,
         map: &[],
-        stdio: Wish::Auto,
+        stdio: args.stdio.wish(),
         accept_replaced: &[],
         patience,
     };
     restart(&request, state).map(Some)
+}
+
+/// What the job goes on with is what was given, or that is said.
+fn compare(args: &RunArgs, job: &Job, old: &Recipe) -> Result<(), Failure> {
+    let different = same_run::differences(old, &args.command, &working_folder()?);
+    if different.is_empty() || args.force {
+        return Ok(());
+    }
+    let name = job.name();
+    let text = format!(
+        "job {name} is another one: {}; give this one another name, or go on with job {name} as it was, by --force",
+        different.join("; ")
+    );
+    Err(Failure::new(Exit::Refused, text))
 }
 
 /// Looks for what a lower tier has, where the store has no image to go on from. Not knowing whether there is one is an
@@ -111,22 +169,24 @@ fn locate_to_resume(args: &RunArgs, store: &Store, settings: &Settings) -> Resul
                 "the job's tiers cannot be asked for an image; without --resume the program starts afresh";
             Err(Failure { message: message.into(), ..failure })
         }
-        Ok(located) => Ok(Some(located)),
+        Ok(located) => Ok(locate::of_last_run(store, name, located)),
     }
+}
+
+fn working_folder() -> Result<PathBuf, Failure> {
+    std::env::current_dir().map_err(|error| Failure::system("finding the working folder", &error))
 }
 
 fn recipe(args: &RunArgs, settings: &Settings, job: &Job) -> Result<Recipe, Failure> {
     // A job of this name goes on with its numbers, and in its folders.
     let old = Recipe::read(job).map(|old| old.id).unwrap_or_default();
-    let cwd =
-        std::env::current_dir().map_err(|error| Failure::system("finding the working folder", &error))?;
-    let created_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
     let word = |word: &std::ffi::OsString| Name(OsStr::as_bytes(word).to_vec());
     Ok(Recipe {
         command: args.command.iter().map(word).collect(),
-        cwd: Name::from(cwd.as_path()),
-        created_ns: u64::try_from(created_ns).unwrap_or(u64::MAX),
+        cwd: Name::from(working_folder()?.as_path()),
+        created_ns: now_ns(),
         settings: settings.clone(),
         id: tiers::id_for(settings, old)?,
+        unnamed: args.name.is_none(),
     })
 }

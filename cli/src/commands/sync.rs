@@ -113,10 +113,10 @@ fn finish(job: &str, states: &[TierStatus]) -> Result<(), Failure> {
             }
             (None, _) if state.read_only.is_some() => {
                 let why = state.read_only.as_deref().unwrap_or_default();
-                report::print(&format!("tier {tier} is only read: {why}\n"))?;
+                report::result(&format!("tier {tier} is only read: {why}\n"))?;
             }
-            (None, Some(newest)) => report::print(&format!("tier {tier}: newest image {newest}\n"))?,
-            (None, None) => report::print(&format!("tier {tier}: no image\n"))?,
+            (None, Some(newest)) => report::result(&format!("tier {tier}: newest image {newest}\n"))?,
+            (None, None) => report::result(&format!("tier {tier}: no image\n"))?,
         }
     }
     if lines.is_empty() { Ok(()) } else { Err(Failure::new(Exit::CannotCreate, lines.join("\n"))) }

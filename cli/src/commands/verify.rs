@@ -122,7 +122,7 @@ fn look_at_all<'a>(
         match look(place, epoch) {
             Ok(found) => all.push((place, found)),
             Err(error) => {
-                report::note(&format!("tier {}: {error}", place.name()));
+                report::warn(&format!("tier {}: {error}", place.name()));
                 unreachable.get_or_insert(crate::exit::of_tier(&error));
             }
         }

@@ -175,7 +175,7 @@ fn undo(direct: &Direct) {
     let still = |(pid, began): (i32, u64)| (procfs::start_time(pid) == Some(began)).then_some(pid);
     let pids: Vec<i32> = touched.into_iter().filter_map(still).collect();
     if let Err(left) = settle_all(direct, &pids) {
-        crate::report::note(&left);
+        crate::report::warn(&left);
     }
 }
 

@@ -194,7 +194,7 @@ fn wait_for(link: &Link) -> io::Result<Tell> {
     loop {
         match link.next(true)? {
             // A tier may fail before the agent is ready: no reason not to start.
-            Some(Tell::Warning { text }) => report::note(&text),
+            Some(Tell::Warning { text }) => report::warn(&text),
             Some(tell) => return Ok(tell),
             None => {}
         }

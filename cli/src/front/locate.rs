@@ -5,9 +5,11 @@
 //! agent reads them where they are.
 
 use crate::exit::{Exit, Failure};
+use crate::same_run;
+use crate::settings::Recipe;
 use holdfast_image::Epoch;
 use holdfast_tiers::stack::{TierSpec, TiersRecord};
-use holdfast_tiers::{Image, Job, Store};
+use holdfast_tiers::{Image, ImageInfo, Job, Store};
 use std::process::{Command, ExitStatus, Stdio};
 
 /// See the head of the file.
@@ -32,11 +34,23 @@ impl Located {
 pub fn is_needed(store: &Store, job: &str, epoch: Option<Epoch>) -> bool {
     let Ok(job) = store.job(job) else { return true };
     let images = job.images().unwrap_or_default();
-    let newest = images.iter().rev().find(|image| epoch.is_none_or(|epoch| epoch == image.epoch));
+    let recipe = Recipe::read(&job).unwrap_or_default();
+    let is_asked = |image: &&ImageInfo| match epoch {
+        Some(epoch) => epoch == image.epoch,
+        None => same_run::is_of(image, &recipe),
+    };
+    let newest = images.iter().rev().find(is_asked);
     let Some(newest) = newest.filter(|image| image.complete) else { return true };
     let record = TiersRecord::read(&job);
     epoch.is_none()
         && record.tiers.iter().flat_map(|tier| &tier.versions).any(|&there| there > newest.epoch.0)
+}
+
+/// One that is of the job's last run. A tier may have a newer one that is of an earlier run.
+pub fn of_last_run(store: &Store, job: &str, located: Located) -> Option<Located> {
+    let job = store.job(job).ok()?;
+    let (recipe, image) = (Recipe::read(&job).ok()?, located.open(&job).ok()?);
+    same_run::is_of(&image.info(), &recipe).then_some(located)
 }
 
 /// Asks the tiers for an image.

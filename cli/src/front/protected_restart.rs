@@ -43,7 +43,8 @@ pub fn restart(request: &RestartRequest<'_>, image: &Image, state: &StartState) 
     let words = command.iter().map(|word| c_string(word)).collect::<Result<Vec<_>, _>>()?;
     let extra = [(ENV_PROTECTED_DIR, OsString::from(&folder.0))];
     let RestartRequest { store, job, settings, .. } = *request;
-    let run = RunRequest { store, job, settings, program: &path, arguments: words, extra: &extra };
+    let (extra, image) = (&extra, Some(image.epoch()));
+    let run = RunRequest { store, job, settings, program: &path, arguments: words, extra, image };
     run_program(run, state)
 }
 

@@ -12,10 +12,12 @@ use super::supervise::{Ending, Program, StartState, supervise};
 use crate::exit::{Exit, Failure, FailureKind};
 use crate::file_system;
 use crate::last_restart::LastRestart;
+use crate::last_run::LastRun;
 use crate::link::{self, Tell};
 use crate::program;
 use crate::report;
-use crate::settings::signal_name;
+use crate::same_run;
+use crate::settings::{Recipe, signal_name};
 use crate::tiers;
 use holdfast_image::Epoch;
 use holdfast_image::pages::{ExtentSource, PageProvider};
@@ -26,7 +28,7 @@ use holdfast_process::rebuild::streams::{self, StreamPlan};
 use holdfast_process::rebuild::{self, NamedProcess, RebuildError, SpawnOptions, Spawned};
 use holdfast_sys::signals::{self, SignalMessages};
 use holdfast_sys::{fd, poll};
-use holdfast_tiers::{Image, Job};
+use holdfast_tiers::{Image, ImageInfo, Job};
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -58,7 +60,10 @@ impl Program for Spawned {
 pub fn restart(request: &RestartRequest<'_>, state: &StartState) -> Result<Ending, Failure> {
     let job = request.job;
     super::wait_for_lock::wait(job, request.patience)?;
-    let mut epochs: BTreeSet<Epoch> = job.images()?.iter().map(|image| image.epoch).collect();
+    let (recipe, images) = (Recipe::read(job)?, job.images()?);
+    let is_asked = |image: &ImageInfo| same_run::is_of(image, &recipe) || request.epoch == Some(image.epoch);
+    let mut epochs: BTreeSet<Epoch> =
+        images.iter().filter(|image| is_asked(image)).map(|image| image.epoch).collect();
     epochs.extend(request.located.map(|located| located.epoch));
     let mut epochs: Vec<Epoch> = epochs.into_iter().collect();
     if let Some(epoch) = request.epoch {
@@ -67,7 +72,8 @@ pub fn restart(request: &RestartRequest<'_>, state: &StartState) -> Result<Endin
             return Err(Failure::new(Exit::NotFound, format!("job {} has no image {epoch}", job.name())));
         }
     }
-    let mut result = Err(Failure::new(Exit::NotFound, format!("job {} has no image", job.name())));
+    let none = same_run::none_of_it(job.name(), images.iter().map(|image| image.epoch));
+    let mut result = Err(Failure::new(Exit::NotFound, none));
     while let Some(epoch) = epochs.pop() {
         result = restart_one(request, epoch, state);
         if let Err(failure) = &result
@@ -95,7 +101,7 @@ pub fn restart(request: &RestartRequest<'_>, state: &StartState) -> Result<Endin
                     || "there is no older one".to_owned(),
                     |older| format!("image {older} is tried"),
                 );
-                report::note(&format!("image {epoch} is damaged, {next}: {failure}"));
+                report::warn(&format!("image {epoch} is damaged, {next}: {failure}"));
             }
             _ => return result,
         }
@@ -162,7 +168,8 @@ fn restart_one(request: &RestartRequest<'_>, epoch: Epoch, state: &StartState) -
     drop(image);
     report::note(&line);
     notes.iter().for_each(|line| report::note(line));
-    let ending = supervise(&mut spawned, state, agent, request.job, request.settings)?;
+    let run = LastRun::begin(request.job, Some(epoch));
+    let ending = supervise(&mut spawned, state, agent, (request.job, request.settings), run)?;
     if request.memory == MemoryMode::Lazy && is_for_want_of_pages(ending, request.job) {
         let log = crate::log::path(request.job);
         let what =
@@ -278,6 +285,7 @@ fn start(
         }
     };
     let copied = told.copied.filter(|_| request.memory == MemoryMode::Lazy);
+    report::detail(&told.figures);
     for line in spawned.notes.iter().chain(&told.notes).chain(&copied) {
         report::note(line);
     }
@@ -321,6 +329,7 @@ fn why_none_was_spawned(error: &RebuildError, agent: &Launched, state: &StartSta
 
 /// What the agent has to tell the user.
 struct Told {
+    figures: String,
     notes: Vec<String>,
     /// See [`Tell::Restarted`].
     copied: Option<String>,
@@ -334,12 +343,14 @@ fn wait_until_it_runs(agent: &Launched, state: &StartState, job: &Job) -> Result
             .map_err(|error| Failure::system("waiting for the agent", &error))?;
         if ready[0] {
             match agent.link.next(false) {
-                Ok(Some(Tell::Restarted { notes, copied, .. })) => return Ok(Told { notes, copied }),
+                Ok(Some(Tell::Restarted { figures, notes, copied })) => {
+                    return Ok(Told { figures, notes, copied });
+                }
                 Ok(Some(Tell::Failed { exit, message, kind })) => {
                     return Err(Failure { exit, message, kind });
                 }
                 Ok(Some(Tell::Progress { done, total })) => bar.show("restarting", done, total),
-                Ok(Some(Tell::Warning { text })) => bar.without(|| report::note(&text)),
+                Ok(Some(Tell::Warning { text })) => bar.without(|| report::warn(&text)),
                 Ok(_) => {}
                 Err(_) => return Err(link::lost(&job.dir().join("agent.log"))),
             }

@@ -3,9 +3,12 @@
 use super::supervise::{Child, Ending, StartState, supervise};
 use super::{environment, launch};
 use crate::exit::{Exit, Failure};
+use crate::last_run::LastRun;
 use crate::link::Tell;
 use crate::program::Program;
+use crate::report;
 use crate::settings::Settings;
+use holdfast_image::Epoch;
 use holdfast_sys::{signals, spawn::Start};
 use holdfast_tiers::{Job, Store};
 use std::ffi::{CString, OsString};
@@ -25,6 +28,8 @@ pub struct RunRequest<'a> {
     pub arguments: Vec<CString>,
     /// More variables of its environment.
     pub extra: &'a [(&'a str, OsString)],
+    /// The image that has what it finds, if there is one.
+    pub image: Option<Epoch>,
 }
 
 /// Starts the agent and then the program, and waits for its end.
@@ -32,7 +37,7 @@ pub struct RunRequest<'a> {
 /// # Errors
 /// The agent or the program cannot be started; nothing runs then.
 pub fn run_program(request: RunRequest<'_>, state: &StartState) -> Result<Ending, Failure> {
-    let RunRequest { store, job, settings, program, arguments, extra } = request;
+    let RunRequest { store, job, settings, program, arguments, extra, image } = request;
     let environment = environment::for_program(&job.socket_path(), settings, extra)?;
     let agent = launch::launch(
         store,
@@ -58,5 +63,7 @@ pub fn run_program(request: RunRequest<'_>, state: &StartState) -> Result<Ending
     if !program.loads_libraries {
         agent.link.tell(&Tell::Started { pid });
     }
-    supervise(&mut Child(pid), state, agent, job, settings)
+    report::detail(&format!("job {} runs as process {pid}, its agent is process {}", job.name(), agent.pid));
+    let run = LastRun::begin(job, image);
+    supervise(&mut Child(pid), state, agent, (job, settings), run)
 }

@@ -8,6 +8,7 @@ use super::launch::Launched;
 use crate::client::Agent;
 use crate::exit::{Exit, Failure};
 use crate::inherited_fds::{self, InheritedFd};
+use crate::last_run::{How, LastRun};
 use crate::link::Tell;
 use crate::report;
 use crate::settings::{Settings, signal_name};
@@ -153,7 +154,8 @@ struct Front<'a> {
     /// It has been told that the link is closed.
     lost_told: bool,
     job: &'a Job,
-    settings: &'a Settings,
+    settings: Settings,
+    run: LastRun,
     /// A request for checkpoint and stop that is not answered yet, and the signal that asked for it.
     stopping: Option<(Agent, i32)>,
     /// The agent has committed this image and ends the program.
@@ -182,8 +184,8 @@ pub fn supervise(
     program: &mut dyn Program,
     state: &StartState,
     agent: Launched,
-    job: &Job,
-    settings: &Settings,
+    (job, settings): (&Job, &Settings),
+    run: LastRun,
 ) -> Result<Ending, Failure> {
     inherited_fds::close_own(&state.inherited_fds);
     let mut front = Front {
@@ -192,7 +194,8 @@ pub fn supervise(
         link_open: true,
         lost_told: false,
         job,
-        settings,
+        settings: settings.clone(),
+        run,
         stopping: None,
         stopped: None,
         unprotected: None,
@@ -272,7 +275,7 @@ impl Front<'_> {
             agent.send(&Request::Checkpoint { stop: false, wait: false, wishes: Wishes::default() })
         });
         if let Err(failure) = sent {
-            report::note(&format!("checkpoint: {failure}"));
+            report::warn(&format!("checkpoint: {failure}"));
         }
     }
 
@@ -296,7 +299,7 @@ impl Front<'_> {
             // Another had asked for the same, and the agent has ended the program, or is about to.
             return;
         }
-        report::note(&format!(
+        report::warn(&format!(
             "checkpoint failed: {failure}; {} is passed on to the program",
             signal_name(signal)
         ));
@@ -326,7 +329,11 @@ impl Front<'_> {
         while self.link_open {
             match self.agent.link.next(false) {
                 Ok(Some(Tell::Stopping { epoch })) => self.stopped = Some(epoch),
-                Ok(Some(Tell::Warning { text })) => report::note(&text),
+                Ok(Some(Tell::Warning { text })) => report::warn(&text),
+                Ok(Some(Tell::Settings { signal, stop_signal })) => {
+                    (self.settings.signal, self.settings.stop_signal) = (signal, stop_signal);
+                }
+                Ok(Some(Tell::Committed { figures })) => report::detail(&figures),
                 Ok(Some(Tell::Unprotected)) => self.end_unprotected(),
                 Ok(Some(_)) => {}
                 Ok(None) => return,
@@ -369,7 +376,7 @@ impl Front<'_> {
         if self.unprotected.is_some() || self.stopped.is_some() {
             return;
         }
-        report::note("the program cannot be protected any more, and is ended (--strict)");
+        report::warn("the program cannot be protected any more, and is ended (--strict)");
         self.unprotected = Some(Unprotected::Until(Instant::now() + LEAVE));
         let _ = self.program.signal(libc::SIGTERM);
     }
@@ -393,7 +400,7 @@ impl Front<'_> {
         }
         self.lost_told = true;
         let strict = self.settings.strict;
-        report::note(&format!(
+        report::warn(&format!(
             "the agent of job {} has ended{}; {} may say more",
             self.job.name(),
             if strict { "" } else { ": the program runs on, without checkpoints" },
@@ -434,6 +441,15 @@ impl Front<'_> {
 
     fn ending(mut self, status: ExitStatus, state: &StartState) -> Ending {
         self.hear();
+        let stopped = self.stopped.filter(|_| status.signal() == Some(libc::SIGKILL));
+        // Before the agent hears of it: it looks at how the program has ended.
+        let how = match (stopped, &self.unprotected) {
+            (Some(epoch), _) => How::Checkpointed(epoch),
+            // Whatever it makes of the signal, it has not come to its end.
+            (None, Some(_)) => How::Signal(libc::SIGTERM),
+            (None, None) => How::of(status),
+        };
+        self.run.end(self.job, how);
         if !status.success() {
             self.agent.link.tell(&Tell::Over);
         }
@@ -445,8 +461,7 @@ impl Front<'_> {
         }
         // Where the agent was killed, too, nobody else would.
         self.job.remove_dead_socket();
-        let killed = status.signal() == Some(libc::SIGKILL);
-        match self.stopped.filter(|_| killed) {
+        match stopped {
             Some(epoch) => {
                 self.tell_of_end(epoch);
                 Ending::Stopped

@@ -77,10 +77,8 @@ impl Tables {
                 places: core::slice::from_raw_parts_mut(at(layout.take(RANGES * 16)).cast(), RANGES),
                 table: core::slice::from_raw_parts_mut(at(layout.take(RANGES * 32)).cast(), RANGES),
                 digests: core::slice::from_raw_parts_mut(at(layout.take(CHUNKS * 16)).cast(), CHUNKS),
-                lists: [
-                    core::slice::from_raw_parts_mut(at(layout.take(CHUNKS * 4)).cast(), CHUNKS),
-                    core::slice::from_raw_parts_mut(at(layout.take(CHUNKS * 4)).cast(), CHUNKS),
-                ],
+                lists: [(); 2]
+                    .map(|()| core::slice::from_raw_parts_mut(at(layout.take(CHUNKS * 4)).cast(), CHUNKS)),
             })
         }
     }
@@ -109,7 +107,7 @@ impl OnDevice {
         let ranges = take(RANGES * 32);
         let (previous, fresh) = (take(CHUNKS * 16), take(CHUNKS * 16));
         let states = take(CHUNKS);
-        let [dirty, zero] = [take(CHUNKS * 4), take(CHUNKS * 4)];
+        let lists = [take(CHUNKS * 4), take(CHUNKS * 4)];
         let counts = take(Counts::BYTES as usize);
         let start = calls::allocate(layout.0 as u64)?;
         Ok(OnDevice {
@@ -118,7 +116,7 @@ impl OnDevice {
             previous: start + previous,
             fresh: start + fresh,
             states: start + states,
-            lists: [start + dirty, start + zero],
+            lists: lists.map(|list| start + list),
             counts: start + counts,
         })
     }

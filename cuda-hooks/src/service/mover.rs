@@ -301,7 +301,8 @@ impl Mover {
             Ok(())
         };
         for (index, block) in self.of(device) {
-            let [address, bytes, offset] = platform::loaded([&block.address, &block.bytes, &block.offset]);
+            let [address, bytes, offset] =
+                [&block.address, &block.bytes, &block.offset].map(|word| word.load(Relaxed));
             let mut done = 0;
             while done < bytes {
                 let place = Place { offset: offset + done, block: index };
@@ -342,7 +343,8 @@ impl Mover {
     fn save_by_processor(self, device: u32, called_off: &impl Fn() -> bool) -> Outcome {
         let (copy, keys) = (self.copy(), self.copy().keys());
         for (index, block) in self.of(device) {
-            let [address, bytes, offset] = platform::loaded([&block.address, &block.bytes, &block.offset]);
+            let [address, bytes, offset] =
+                [&block.address, &block.bytes, &block.offset].map(|word| word.load(Relaxed));
             if called_off() {
                 return Err(Failed::with(CudaData::FAULT_COMMAND));
             }
@@ -408,7 +410,8 @@ impl Mover {
         let copy = self.copy();
         let zero = zero_chunk(copy);
         for (index, block) in self.of(device) {
-            let [address, bytes, offset] = platform::loaded([&block.address, &block.bytes, &block.offset]);
+            let [address, bytes, offset] =
+                [&block.address, &block.bytes, &block.offset].map(|word| word.load(Relaxed));
             let is_zero = |chunk: u64| copy.digest(offset / CHUNK + chunk) == zero;
             let (mut first, chunks) = (0, bytes / CHUNK);
             while first < chunks {

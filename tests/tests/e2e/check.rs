@@ -51,7 +51,8 @@ fn json(ended: &Ended) -> Result<Value> {
 fn good(bed: &Bed, job: &str) -> Result<()> {
     let ended = bed.say(&["check", job])?;
     ensure!(ended.code() == 0, "status {}: {}{}", ended.code(), ended.stdout, ended.stderr);
-    ensure!(ended.stdout.lines().count() == 1, "more than the verdict: {}", ended.stdout);
+    let size = ended.stdout.starts_with("the first image: ") || ended.stdout.starts_with("the next image: ");
+    ensure!(size && ended.stdout.lines().count() == 2, "more than size and verdict: {}", ended.stdout);
     ensure!(verdict(&ended).ends_with("a checkpoint could be taken now"), "{}", ended.stdout);
     Ok(())
 }

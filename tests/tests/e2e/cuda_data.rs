@@ -94,7 +94,13 @@ fn only_chunks_that_kernels_wrote_are_copied() {
             before = now - 1;
         }
         let text = say(bed, &["show", JOB])?.success()?.stdout;
-        ensure!(text.contains("device memory away") && text.contains("device memory back"), "{text}");
+        for words in
+            ["device memory away", "device memory back", "drain ", "hash ", "gather ", "control ", "host "]
+        {
+            ensure!(text.contains(words), "{words}: {text}");
+        }
+        let told = say(bed, &["check", JOB])?.success()?.stdout;
+        ensure!(told.contains("MiB, libholdfast's: what has changed"), "{told}");
         kill_program(pid, &mut front)?;
         let mut command = bed.restart_command(JOB, &[])?;
         let mut front = with_driver(bed, &mut command)?.spawn()?;

@@ -1,11 +1,11 @@
 //! The store is kept clean by hand: what is damaged on any tier is found, and put back from another; what is too much
 //! goes; an image becomes a file, and a job again; the space of a job has a bound.
 
-use super::plain_job::{JOB, none_is_left, restarts, start};
+use super::plain_job::{self, JOB, none_is_left, restarts, start};
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::processes;
 use holdfast_tests::restart_chain::kill_program;
-use holdfast_tests::sandbox::{Bed, each_user};
+use holdfast_tests::sandbox::{Bed, Ended, PATIENCE, each_user};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -155,6 +155,120 @@ fn prune_plans_over_the_tiers_and_never_takes_the_last_image() {
         bed.say(&["prune", "j@3", "--tier", &tier(bed)])?.success()?;
         let waits = bed.say(&["prune", "j@3"])?;
         ensure!(waits.code() == 69 && waits.stderr.contains("yet to get"), "{}", waits.stderr);
+        restarts(bed, JOB, &[])
+    });
+}
+
+/// The number that `prune` says.
+fn freed(ended: &Ended) -> Result<u64> {
+    let said: Value = serde_json::from_str(&ended.stdout)?;
+    said["freed"].as_u64().with_context(|| said.to_string())
+}
+
+/// Bytes of all files of the store.
+fn all_bytes(bed: &Bed) -> Result<u64> {
+    let mut sum = 0;
+    for job in fs::read_dir(bed.store())? {
+        for entry in fs::read_dir(job?.path())? {
+            let entry = entry?;
+            let about = entry.metadata()?;
+            // The lock has the id of its last holder.
+            sum += if about.is_file() && entry.file_name() != "lock" { about.len() } else { 0 };
+        }
+    }
+    Ok(sum)
+}
+
+#[test]
+fn a_dry_run_says_what_becomes_free() {
+    each_user(|bed| {
+        job_with_images(bed, &[], 3)?;
+        let make = |folder: &str, file: &str, bytes: u32| {
+            let mut shell = bed.command(Path::new("/bin/sh"));
+            let place = bed.job(JOB).join(folder);
+            let line = format!("mkdir -p {0} && head -c {bytes} /dev/zero >{0}/{file}", place.display());
+            bed.output(
+                {
+                    shell.args(["-c", &line]);
+                    shell
+                },
+                PATIENCE,
+            )?
+            .success()
+        };
+        make("saved", "1-000-log.tail", 700)?;
+        make("saved", "renamed-1-2", 70)?;
+        let listed = plain_job::listed(bed)?;
+        ensure!(listed["saved"] == serde_json::json!({ "files": 2, "bytes": 770 }), "{listed}");
+        let text = bed.say(&["list", JOB])?.success()?.stdout;
+        ensure!(text.contains("saved/: 2 files, 770 B that restarts cut off"), "{text}");
+        // What crashes leave.
+        make("", ".part-segment-000009-000", 5000)?;
+        make("", "segment-000007-000", 3000)?;
+        for options in [&["--saved", "--older-than", "1d"][..], &["--saved"], &["--keep-last", "1"]] {
+            let words = [&["prune", JOB, "--json"], options].concat();
+            let said = freed(&bed.say(&[&words[..], &["--dry-run"]].concat())?.success()?)?;
+            let before = all_bytes(bed)? + saved(bed)?;
+            let really = freed(&bed.say(&words)?.success()?)?;
+            let gone = before - all_bytes(bed)? - saved(bed)?;
+            ensure!((said, really) == (gone, gone), "{options:?}: {said}, {really}, {gone}");
+        }
+        ensure!(bed.images(JOB) == [3] && saved(bed)? == 70, "{:?}", bed.images(JOB));
+        // Parts of files stay, and the job's folder with them, unless they are not wanted.
+        let kept = bed.say(&["prune", JOB, "--all"])?.success()?;
+        ensure!(
+            kept.stdout.contains("saved: parts of your files") && bed.images(JOB).is_empty(),
+            "{}",
+            kept.stdout
+        );
+        let said = freed(&bed.say(&["prune", JOB, "--all", "--saved", "--dry-run", "--json"])?.success()?)?;
+        let really = freed(&bed.say(&["prune", JOB, "--all", "--saved", "--json"])?.success()?)?;
+        ensure!(said == really && said > 70 && !bed.job(JOB).exists(), "{said}, {really}");
+        Ok(())
+    });
+}
+
+/// Bytes of what restarts have kept.
+fn saved(bed: &Bed) -> Result<u64> {
+    let mut sum = 0;
+    for entry in fs::read_dir(bed.job(JOB).join("saved"))? {
+        sum += entry?.metadata()?.len();
+    }
+    Ok(sum)
+}
+
+#[test]
+fn images_of_a_running_job_and_of_several_are_pruned() {
+    each_user(|bed| {
+        let running = start(bed, &[])?;
+        for _ in 0..4 {
+            bed.say(&["checkpoint", JOB])?.success()?;
+        }
+        let newest = bed.say(&["prune", "j@4"])?;
+        ensure!(
+            newest.code() == 69 && newest.stderr.contains("it is the newest of a job that runs"),
+            "{}",
+            newest.stderr
+        );
+        let elsewhere = bed.say(&["prune", JOB, "--keep", "1", "--all-tiers"])?;
+        ensure!(elsewhere.code() == 69 && elsewhere.stderr.contains("is running"), "{}", elsewhere.stderr);
+        bed.say(&["prune", "j@2"])?.success()?;
+        ensure!(bed.images(JOB) == [1, 3, 4], "{:?}", bed.images(JOB));
+        // All of them are younger.
+        bed.say(&["prune", JOB, "--older-than", "1d"])?.success()?;
+        bed.say(&["prune", JOB, "--keep-last", "2"])?.success()?;
+        ensure!(bed.images(JOB) == [3, 4], "{:?}", bed.images(JOB));
+        bed.say(&["checkpoint", JOB])?.success()?;
+        bed.say(&["verify", JOB])?.success()?;
+        let file = "k.img";
+        end(bed, running)?;
+        bed.say(&["export", JOB, file])?.success()?;
+        bed.say(&["import", file, "--name", "k"])?.success()?;
+        ensure!(bed.say(&["prune", JOB, "k@1"])?.code() == 64, "jobs and images");
+        let said = bed.say(&["prune", JOB, "k", "nothing", "--keep-last", "1"])?;
+        ensure!(said.code() == 66 && said.stderr.contains("not all jobs were pruned"), "{}", said.stderr);
+        ensure!(said.stdout.contains("of job j"), "{}", said.stdout);
+        ensure!(bed.images(JOB) == [5] && bed.images("k") == [5], "{:?}", bed.images(JOB));
         restarts(bed, JOB, &[])
     });
 }

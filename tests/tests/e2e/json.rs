@@ -96,7 +96,7 @@ fn all_kinds(bed: &Bed) -> Result<()> {
     agrees(&say(&["doctor", "--json"])?, "host")?;
     let doctor = agrees(&say(&["doctor", "--job", "j", "--json"])?, "host")?;
     ensure!(doctor["program"]["job"] == "j", "{doctor}");
-    let refused = agrees(&say(&["prune", "j", "--json"])?, "error")?;
+    let refused = agrees(&say(&["prune", "j", "--all", "--json"])?, "error")?;
     ensure!(refused["exit"] == 69, "{refused}");
     bed.may_end()?;
     ensure!(wait(&mut front, PATIENCE)?.success());

@@ -25,6 +25,7 @@ mod hygiene;
 mod ids;
 mod images;
 mod increments;
+mod jobs;
 mod json;
 mod launchers;
 mod lazy;

@@ -133,7 +133,7 @@ fn a_python_program_speaks_by_the_module() {
         kill_program(pid, &mut front)?;
         let mut front = bed.restart_command("j", &[])?.spawn()?;
         ensure!(wait(&mut front, PATIENCE)?.success(), "{}{}", bed.text("restart.err"), bed.text("err"));
-        let wanted = "before\nafter a restart\n1 499500.0 j [1]\n66 1\n";
+        let wanted = "before\nafter a restart\n1 499500.0 j [1]\nj@1 j True\n66 1\n";
         ensure!(bed.text("out") == wanted, "{}{}", bed.text("out"), bed.text("err"));
         bed.check_clean("j")
     });

@@ -81,8 +81,8 @@ fn pytorch_trains_on_the_cpu() {
     }
     each_user(|bed| {
         prepare(bed, "examples/cuda/train.py")?;
-        let right = killed_and_restarted(bed, PYTHON, &["train.py", "300"], false)?;
-        ensure!(bed.text("out") == right && right.lines().count() == 30, "{}\n{right}", bed.text("out"));
+        let right = killed_and_restarted(bed, PYTHON, &["train.py", "150"], false)?;
+        ensure!(bed.text("out") == right && right.lines().count() == 15, "{}\n{right}", bed.text("out"));
         Ok(())
     });
 }

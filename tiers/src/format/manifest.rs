@@ -49,6 +49,9 @@ pub struct Figures {
     pub engine: String,
     /// Command line of the program.
     pub command: Vec<Name>,
+    /// The run that it is of: its start, as the caller's clock told it; 0 where that is not known.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub run_ns: u64,
     /// The image holds protected regions only.
     pub protected_only: bool,
     /// Where the stop time went.
@@ -64,6 +67,10 @@ pub struct Figures {
     /// Files that the program may have changed in place, and that are not in the image.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unsaved: Vec<UnsavedFile>,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// One segment file that an image needs.

@@ -25,6 +25,8 @@ pub enum Wish {
     Nothing,
     /// What the rules do not keep.
     Rules(Retention),
+    /// What the rules do not keep, of these.
+    Of(BTreeSet<u64>, Retention),
     /// These versions.
     Versions(BTreeSet<u64>),
     /// All.
@@ -86,7 +88,9 @@ pub fn prune(tiers: &[TierHolds], anyway: bool) -> PrunePlan {
         }
         going.push(goes);
     }
-    if !anyway && tiers.iter().any(|tier| matches!(tier.wish, Wish::Rules(_) | Wish::Versions(_))) {
+    if !anyway
+        && tiers.iter().any(|tier| matches!(tier.wish, Wish::Rules(_) | Wish::Of(..) | Wish::Versions(_)))
+    {
         keep_last(tiers, &mut going, &mut stays);
     }
     stays.sort_unstable_by_key(|(tier, version, _)| (*tier, *version));
@@ -102,6 +106,10 @@ fn wished(tier: &TierHolds, whole: &BTreeSet<u64>) -> BTreeSet<u64> {
         Wish::Nothing => BTreeSet::new(),
         Wish::All => all().collect(),
         Wish::Versions(named) => all().filter(|number| named.contains(number)).collect(),
+        Wish::Of(some, rules) => {
+            let by_rules = wished(&TierHolds { wish: Wish::Rules(*rules), ..tier.clone() }, whole);
+            by_rules.intersection(some).copied().collect()
+        }
         Wish::Rules(rules) => {
             let Some(newest) = tier.versions.iter().filter(|held| held.whole).map(|held| held.number).max()
             else {
@@ -219,6 +227,13 @@ mod tests {
         assert_eq!(gone(rules(None, Some(2), None), &[3]), [1]);
         assert_eq!(gone(rules(None, None, Some(120)), &[]), [1, 2, 3]);
         assert!(gone(rules(None, None, None), &[]).is_empty());
+        let of = |some: &[u64], keep| {
+            let rules = Retention { keep: Some(keep), every: None, max_bytes: None };
+            Wish::Of(some.iter().copied().collect(), rules)
+        };
+        assert_eq!(gone(of(&[1, 2, 4, 5], 1), &[]), [1, 2, 4]);
+        assert_eq!(gone(of(&[1, 2, 4, 5], 3), &[1]), [2]);
+        assert!(gone(of(&[], 1), &[]).is_empty());
         // What is damaged goes where something else is whole, and only there.
         let broken = |whole: [bool; 5]| {
             let versions = (1..).zip(whole).map(|(number, whole)| held(number, whole)).collect();
@@ -248,6 +263,9 @@ mod tests {
                 max_bytes
             })),
             prop::collection::btree_set(1..9_u64, 0..6).prop_map(Wish::Versions),
+            (prop::collection::btree_set(1..9_u64, 0..6), some(6)).prop_map(|(some, keep)| {
+                Wish::Of(some, Retention { keep, every: None, max_bytes: None })
+            }),
         ]
     }
 
@@ -287,7 +305,7 @@ mod tests {
                 prop_assert_eq!(size(&tier.versions) - size(&left), frees);
                 let stays = |number: u64| left.iter().any(|held| held.number == number);
                 prop_assert!(tier.versions.iter().all(|h| !tier.waiting.contains(&h.number) || stays(h.number)));
-                if let Wish::Rules(_) = tier.wish {
+                if let Wish::Rules(_) | Wish::Of(..) = tier.wish {
                     let newest = tier.versions.iter().filter(|held| held.whole).map(|held| held.number).max();
                     prop_assert!(newest.is_none_or(stays));
                 }

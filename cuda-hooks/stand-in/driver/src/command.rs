@@ -7,6 +7,7 @@ use crate::callback::{HostFunction, StreamCallback};
 use crate::code::{Answer, Code};
 use crate::context::Context;
 use crate::event::Event;
+use crate::graph_memory::GraphMemory;
 use crate::launch::Kernel;
 use crate::memory::copy::{Copy, Fill, Staged};
 use crate::memory::{heap, space};
@@ -34,6 +35,10 @@ pub enum Command {
     WriteValue(u64, u32, u64),
     /// Until a value in memory compares well.
     WaitValue(Comparison),
+    /// Memory of a graph, from here on, and up to here.
+    TakeMemory(Arc<GraphMemory>),
+    /// See `TakeMemory`.
+    GiveMemory(Arc<GraphMemory>),
     /// Memory of a pool that nobody may use behind this place.
     Free(u64),
     /// Until an event was recorded; only in graphs, and resolved when one is launched.
@@ -109,6 +114,8 @@ impl Command {
                 heap::free(heap::forget(*base, |kind| matches!(kind, heap::Kind::Linear { .. }))?);
                 Ok(())
             }
+            Command::TakeMemory(memory) => memory.take(),
+            Command::GiveMemory(memory) => memory.give(),
             Command::Graph(commands) => commands.iter().try_for_each(|command| command.run(context, seed)),
         }
     }

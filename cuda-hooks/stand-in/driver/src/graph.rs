@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use crate::code::{Answer, Code};
 use crate::command::Command;
 use crate::context::Context;
+use crate::graph_memory::{self, GraphMemory};
 use crate::handles::Handles;
 use crate::random::Random;
 use crate::settings::settings;
@@ -36,6 +37,8 @@ pub enum Kind {
     Empty = 5,
     WaitEvent = 6,
     Record = 7,
+    TakeMemory = 10,
+    GiveMemory = 11,
     Values = 12,
 }
 
@@ -50,6 +53,8 @@ impl Kind {
             Command::Nothing | Command::Free(_) => Kind::Empty,
             Command::WaitEvent(_) => Kind::WaitEvent,
             Command::Record(..) => Kind::Record,
+            Command::TakeMemory(_) => Kind::TakeMemory,
+            Command::GiveMemory(_) => Kind::GiveMemory,
             Command::WriteValue(..) | Command::WaitValue(_) => Kind::Values,
         }
     }
@@ -71,6 +76,8 @@ pub struct Node {
 #[derive(Default)]
 pub struct Graph {
     nodes: Mutex<Vec<Arc<Node>>>,
+    /// The last that was made of it.
+    executable: Mutex<Weak<Executable>>,
 }
 
 impl Node {
@@ -166,6 +173,11 @@ impl Graph {
         let _ = NODES.remove(Handles::of(node));
     }
 
+    /// Whether a node of it allocates or frees.
+    pub fn has_memory(&self) -> bool {
+        self.nodes.lock().iter().any(|node| matches!(node.kind, Kind::TakeMemory | Kind::GiveMemory))
+    }
+
     /// Takes all nodes away.
     pub fn clear(&self) {
         for node in std::mem::take(&mut *self.nodes.lock()) {
@@ -233,7 +245,26 @@ impl Executable {
     pub fn new(graph: &Graph, flags: u64) -> Answer<Arc<Executable>> {
         let mut random = Random(settings().seed);
         let commands = graph.in_order(&mut random)?;
-        Ok(Arc::new(Executable { commands: Mutex::new(commands), last: Mutex::default(), flags }))
+        let mut last = graph.executable.lock();
+        // "only one instantiation of the graph may exist at any point in time"; the result is not verified
+        if graph.has_memory() && last.strong_count() > 0 {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        let made = Arc::new(Executable { commands: Mutex::new(commands), last: Mutex::default(), flags });
+        *last = Arc::downgrade(&made);
+        Ok(made)
+    }
+
+    /// What is still allocated by the launch before is freed, if that was asked for (AUTO_FREE_ON_LAUNCH); else "the
+    /// launch will fail" with CUDA_ERROR_INVALID_VALUE (cuGraphLaunch).
+    fn left(&self) -> Answer<Vec<Command>> {
+        let commands = self.commands.lock();
+        let takes = commands.iter().filter_map(|(_, command)| match command {
+            Command::TakeMemory(memory) => graph_memory::allocated(memory.at),
+            _ => None,
+        });
+        let left: Vec<Command> = takes.map(Command::GiveMemory).collect();
+        if left.is_empty() || self.flags & 1 != 0 { Ok(left) } else { Err(Code::INVALID_VALUE) }
     }
 
     /// What a node does in it from the next launch on.
@@ -271,7 +302,7 @@ impl Executable {
     pub fn launch(&self, context: &Context, stream: &Arc<Stream>) -> Answer {
         let mut last = self.last.lock();
         let mut after: Vec<Point> = last.iter().cloned().collect();
-        let (mut commands, mut recorded) = (Vec::new(), Vec::new());
+        let (mut commands, mut recorded) = (self.left()?, Vec::new());
         for (_, command) in self.commands.lock().iter() {
             match command {
                 Command::Record(event, _) => {
@@ -283,7 +314,16 @@ impl Executable {
                 other => commands.push(other.clone()),
             }
         }
+        let memory: Vec<(Arc<GraphMemory>, bool)> = commands
+            .iter()
+            .filter_map(|command| match command {
+                Command::TakeMemory(memory) => Some((Arc::clone(memory), true)),
+                Command::GiveMemory(memory) => Some((Arc::clone(memory), false)),
+                _ => None,
+            })
+            .collect();
         let point = context.submit(stream, after, Command::Graph(Arc::new(commands)))?;
+        memory.iter().for_each(|(memory, there)| memory.will_be(*there));
         for (event, number) in recorded {
             event.set(number, point.clone());
         }

@@ -237,6 +237,18 @@ pub struct PoolProperties {
     pub reserved: [u8; 54],
 }
 
+/// `CUDA_MEM_ALLOC_NODE_PARAMS_v1`
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub struct MemoryNode {
+    pub pool: PoolProperties,
+    pub access: u64,
+    pub count: u64,
+    pub bytes: u64,
+    pub pointer: u64,
+}
+
 /// `CUipcMemHandle`
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -285,6 +297,7 @@ plain!(
     AllocationProperties,
     AccessDescription,
     PoolProperties,
+    MemoryNode,
     MulticastProperties,
     Instantiate,
     IpcHandle,
@@ -301,5 +314,5 @@ const _: () = {
     assert!(size_of::<LaunchAttribute>() == 72);
     assert!(size_of::<KernelNode2>() == 72);
     assert!(size_of::<AllocationProperties>() == 32);
-    assert!(size_of::<PoolProperties>() == 88);
+    assert!(size_of::<PoolProperties>() == 88 && size_of::<MemoryNode>() == 120);
 };

@@ -24,6 +24,7 @@ mod device;
 mod event;
 mod gate;
 mod graph;
+mod graph_memory;
 mod handles;
 mod image;
 mod launch;

@@ -353,6 +353,7 @@ pub fn commit_record() -> CommitRecord {
         resumed_at: Instant::now(),
         engine: "fork".into(),
         command: vec![Name::from("./sim"), Name(b"\xff\xfe".to_vec())],
+        run_ns: 11,
         protected_only: false,
         epoch: EpochFigures { order: "history".into(), pages_tracked: 7, ..EpochFigures::default() },
         unsaved: Vec::new(),

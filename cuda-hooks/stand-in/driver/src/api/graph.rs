@@ -10,9 +10,10 @@ use crate::code::{Answer, Code};
 use crate::command::Command;
 use crate::context::{self, Context, EVENTS};
 use crate::graph::{EXECUTABLES, Executable, GRAPHS, Graph, NODES, Node};
+use crate::graph_memory::{self, GraphMemory};
 use crate::handles::Handles;
 use crate::launch::Shape;
-use crate::layout::{Copy3D, FillNode, HostNode, Instantiate, KernelNode, KernelNode2};
+use crate::layout::{Copy3D, FillNode, HostNode, Instantiate, KernelNode, KernelNode2, Location, MemoryNode};
 use crate::memory::copy::Fill;
 use crate::pointer::{In, Out};
 use crate::submit;
@@ -117,7 +118,14 @@ pub fn destroy(graph: usize) -> Answer {
 
 pub fn clone(copy: Out<usize>, graph: usize) -> Answer {
     copy.require()?;
-    copy.put(GRAPHS.add(&GRAPHS.get(graph)?.copy()))
+    copy.put(GRAPHS.add(&without_memory(graph)?.copy()))
+}
+
+/// A graph that may be copied: one with nodes that allocate or free may not ("Graph Memory Nodes", CUDA C++ Programming
+/// Guide); the result is not verified.
+fn without_memory(graph: usize) -> Answer<Arc<Graph>> {
+    let graph = GRAPHS.get(graph)?;
+    if graph.has_memory() { Err(Code::NOT_SUPPORTED) } else { Ok(graph) }
 }
 
 /// Where a new node goes, and behind which.
@@ -192,8 +200,26 @@ pub fn add_host(at: Where, parameters: In<HostNode>) -> Answer {
 
 /// The child is copied: what happens to it afterwards is of no effect.
 pub fn add_child(at: Where, child: usize) -> Answer {
-    let child = GRAPHS.get(child)?.copy();
+    let child = without_memory(child)?.copy();
     add(at, Command::Nothing, Some(child))
+}
+
+/// The address is known at once.
+pub fn add_memory(at: Where, parameters: Out<MemoryNode>) -> Answer {
+    let it = parameters.get()?;
+    let of = it.pool;
+    if of.kind != 1 || of.handle_types != 0 || of.location != (Location { kind: 1, id: 0 }) {
+        return Err(Code::INVALID_VALUE);
+    }
+    let memory = GraphMemory::new(it.bytes)?;
+    let pointer = memory.at;
+    add(at, Command::TakeMemory(memory), None)?;
+    parameters.put(MemoryNode { pointer, ..it })
+}
+
+pub fn add_free(at: Where, pointer: u64) -> Answer {
+    let memory = graph_memory::of(pointer).ok_or(Code::INVALID_VALUE)?;
+    add(at, Command::GiveMemory(memory), None)
 }
 
 pub fn add_empty(at: Where) -> Answer {

@@ -6,7 +6,7 @@ use crate::memory::heap::{self, Allocation, Kind};
 use crate::memory::physical;
 use crate::memory::space::{self, Backing};
 use crate::pointer::{In, Out};
-use crate::{capture, vmm};
+use crate::{capture, graph_memory, vmm};
 
 pub fn information(free: Out<usize>, total: Out<usize>) -> Answer {
     context::current()?;
@@ -46,6 +46,11 @@ pub fn free(pointer: u64) -> Answer {
         return Ok(());
     }
     capture::forbid_unsafe()?;
+    if let Some(memory) = graph_memory::allocated(pointer) {
+        let state = context::current()?.synchronize();
+        memory.will_be(false);
+        return memory.give().and(state);
+    }
     let linear = |kind| matches!(kind, Kind::Linear { .. } | Kind::Managed);
     let it =
         heap::find(pointer).filter(|it| it.base == pointer && linear(it.kind)).ok_or(Code::INVALID_VALUE)?;

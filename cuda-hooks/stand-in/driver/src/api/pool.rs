@@ -12,6 +12,7 @@ use crate::capture;
 use crate::code::{Answer, Code};
 use crate::command::Command;
 use crate::context;
+use crate::graph_memory;
 use crate::handles::Handles;
 use crate::layout::{Location, PoolProperties};
 use crate::memory::heap::{self, Kind};
@@ -129,6 +130,13 @@ pub fn allocate_from(pointer: Out<u64>, size: usize, pool: usize, stream: usize)
 
 /// Memory of cuMemAlloc is CUDA_ERROR_INVALID_VALUE here; what the real driver says of it is not verified.
 pub fn free(pointer: u64, stream: usize) -> Answer {
+    if let Some(memory) = graph_memory::allocated(pointer) {
+        let target = submit::target(stream)?;
+        capture::forbid(&target.stream)?;
+        target.put(Command::GiveMemory(Arc::clone(&memory)))?;
+        memory.will_be(false);
+        return Ok(());
+    }
     let of_pool = |kind| matches!(kind, Kind::Linear { pool } if pool != 0);
     let it = heap::find(pointer).filter(|it| it.base == pointer && of_pool(it.kind));
     it.ok_or(Code::INVALID_VALUE)?;

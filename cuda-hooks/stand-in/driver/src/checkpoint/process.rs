@@ -148,6 +148,7 @@ fn checkpoint(process: &mut Process, request: &Request) -> Answer {
     if !keep {
         space::drop_reserved();
     }
+    system::trim_heap();
     Ok(())
 }
 

@@ -10,7 +10,9 @@ use super::{Address, Entry, Function, StreamFunction, entry, functions};
 use crate::api::graph::{Information, Where};
 use crate::api::{checkpoint, event, graph, stream};
 use crate::gate::{self, DefaultStream, Rule};
-use crate::layout::{Copy3D, FillNode, HostNode, Instantiate, KernelNode, KernelNode2, MemoryOperation};
+use crate::layout::{
+    Copy3D, FillNode, HostNode, Instantiate, KernelNode, KernelNode2, MemoryNode, MemoryOperation,
+};
 use crate::pointer::{In, Out};
 
 functions! {
@@ -166,6 +168,12 @@ functions! {
     Gated "cuGraphAddEmptyNode" 10000 cuGraphAddEmptyNode
         (node: Out<usize>, graph: usize, after: In<usize>, count: usize)
         => graph::add_empty(Where { node, graph, after, count });
+    Gated "cuGraphAddMemAllocNode" 11040 cuGraphAddMemAllocNode
+        (node: Out<usize>, graph: usize, after: In<usize>, count: usize, parameters: Out<MemoryNode>)
+        => graph::add_memory(Where { node, graph, after, count }, parameters);
+    Gated "cuGraphAddMemFreeNode" 11040 cuGraphAddMemFreeNode
+        (node: Out<usize>, graph: usize, after: In<usize>, count: usize, pointer: u64)
+        => graph::add_free(Where { node, graph, after, count }, pointer);
     Gated "cuGraphAddEventRecordNode" 11010 cuGraphAddEventRecordNode
         (node: Out<usize>, graph: usize, after: In<usize>, count: usize, event: usize)
         => graph::add_record(Where { node, graph, after, count }, event);

@@ -150,3 +150,104 @@ isolated! {
         assert_eq!(cu!("cuStreamEndCapture" 10000, on, &mut graph), 904);
     }
 }
+
+/// Of a pool on the device: kind, no handles, location; then access, count, bytes, and the address that comes back.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Memory {
+    pool: [u32; 22],
+    access: u64,
+    count: u64,
+    bytes: u64,
+    pointer: u64,
+}
+
+impl Memory {
+    fn of(bytes: u64) -> Memory {
+        let mut pool = [0; 22];
+        (pool[0], pool[2]) = (1, 1);
+        Memory { pool, access: 0, count: 0, bytes, pointer: 0 }
+    }
+}
+
+/// A graph that allocates, fills what it has, and copies it out: graph, address, and where the copy is.
+fn with_memory(frees: bool) -> (usize, u64, u64) {
+    let (mut graph, mut nodes, out) = (0usize, [0usize; 4], allocate(256));
+    ok!("cuGraphCreate" 10000, &mut graph, 0u32);
+    let mut memory = Memory::of(256);
+    ok!("cuGraphAddMemAllocNode" 11040, &mut nodes[0], graph, NULL, 0usize, &mut memory);
+    assert_ne!(memory.pointer, 0);
+    let fill = Fill { to: memory.pointer, pitch: 0, value: 7, bytes: 4, width: 64, height: 1 };
+    ok!("cuGraphAddMemsetNode" 10000, &mut nodes[1], graph, &nodes[0], 1usize, &fill, 0usize);
+    let copy = kernel(module(BASIC), "saxpy");
+    let parameters = [64, float(1.0), memory.pointer, out];
+    let pointers: Vec<u64> = parameters.iter().map(|p| std::ptr::from_ref(p) as u64).collect();
+    let saxpy = Kernel {
+        function: copy,
+        grid: [1; 3],
+        block: [64, 1, 1],
+        shared: 0,
+        parameters: pointers.as_ptr(),
+        extra: 0,
+        kernel: 0,
+        context: 0,
+    };
+    ok!("cuGraphAddKernelNode" 12000, &mut nodes[2], graph, &nodes[1], 1usize, &saxpy);
+    if frees {
+        ok!("cuGraphAddMemFreeNode" 11040, &mut nodes[3], graph, &nodes[2], 1usize, memory.pointer);
+    }
+    (graph, memory.pointer, out)
+}
+
+isolated! {
+    memory_of_a_graph_is_there_from_node_to_node {
+        start();
+        let (graph, pointer, _) = with_memory(true);
+        let (executable, on) = (instantiate(graph), stream(1));
+        for _ in 0..2 {
+            ok!("cuGraphLaunch" 10000, executable, on);
+            ok!("cuStreamSynchronize" 2000, on);
+        }
+        let mut word = [0u32];
+        assert_ne!(cu!("cuMemcpyDtoH" 3020, &mut word, pointer, 4usize), 0, "it is freed");
+        // one instantiation at a time, and no copies
+        let (mut other, mut copy) = (0usize, 0usize);
+        assert_ne!(cu!("cuGraphInstantiateWithFlags" 11040, &mut other, graph, 0u64), 0);
+        assert_ne!(cu!("cuGraphClone" 10000, &mut copy, graph), 0);
+        ok!("cuGraphExecDestroy" 10000, executable);
+        ok!("cuGraphExecDestroy" 10000, instantiate(graph));
+    }
+}
+
+isolated! {
+    memory_that_a_graph_does_not_free_lasts_and_is_the_programs {
+        start();
+        let (graph, pointer, _) = with_memory(false);
+        let (executable, on) = (instantiate(graph), stream(1));
+        ok!("cuGraphLaunch" 10000, executable, on);
+        ok!("cuStreamSynchronize" 2000, on);
+        assert_eq!(cu!("cuGraphLaunch" 10000, executable, on), 1, "it is allocated");
+        let own = std::process::id() as i32;
+        ok!("cuCheckpointProcessLock" 12080, own, NULL);
+        ok!("cuCheckpointProcessCheckpoint" 12080, own, NULL);
+        ok!("cuCheckpointProcessRestore" 12080, own, NULL);
+        ok!("cuCheckpointProcessUnlock" 12080, own, NULL);
+        assert_eq!(get::<u32>(pointer, 64), [7; 64]);
+        ok!("cuMemFree" 3020, pointer);
+        ok!("cuGraphLaunch" 10000, executable, on);
+        ok!("cuMemFreeAsync" 11020, pointer, on);
+        ok!("cuGraphLaunch" 10000, executable, on);
+        ok!("cuStreamSynchronize" 2000, on);
+        // freed by the next launch
+        ok!("cuMemFree" 3020, pointer);
+        ok!("cuGraphExecDestroy" 10000, executable);
+        let mut freeing = 0usize;
+        ok!("cuGraphInstantiateWithFlags" 11040, &mut freeing, graph, 1u64);
+        for _ in 0..3 {
+            ok!("cuGraphLaunch" 10000, freeing, on);
+        }
+        ok!("cuStreamSynchronize" 2000, on);
+        ok!("cuGraphDestroy" 10000, graph);
+        assert_eq!(get::<u32>(pointer, 64), [7; 64]);
+    }
+}

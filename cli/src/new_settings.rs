@@ -1,0 +1,205 @@
+//! What of a job's settings may be changed while the job is there: options of `restart` and of `set`.
+//!
+//! `set` sends them to the agent of a running job, or changes `job.json` of one that does not run; `restart` does the
+//! latter before the program goes on. Invariant: what was not given stays as it is. Fails by: words that say which
+//! option is wrong.
+
+use crate::settings::{Changes, Settings, parse_on, parse_rate, parse_signal, parse_wait, signal_name};
+use holdfast_image::control::Wanted;
+use std::time::Duration;
+
+/// What unsets an option.
+const NONE: &str = "none";
+
+/// See the head of the file. A value of 0, or none, is as if the option had never been given.
+#[derive(Clone, PartialEq, Eq, Debug, Default, clap::Args)]
+pub struct NewSettings {
+    /// From now on a checkpoint is taken this often, as for `run`; 0: only on request
+    #[arg(long, value_name = "TIME", value_parser = parse_wait)]
+    pub every: Option<Duration>,
+    /// From now on only the newest N images are kept; 0: all
+    #[arg(long, value_name = "N")]
+    pub keep: Option<u32>,
+    /// From now on at most so many bytes are stored per second, after compression; none: as fast as it goes
+    #[arg(long, value_name = "RATE", value_parser = rate_or_none)]
+    pub rate: Option<u64>,
+    /// From now on a checkpoint is taken when this signal arrives at `holdfast run` or `restart` (at the program
+    /// itself: as the job was started); none: at no signal
+    #[arg(long, value_name = "SIG", value_parser = signal_or_none)]
+    pub signal: Option<i32>,
+    /// From now on, when SIG arrives at `holdfast run` or `restart`: take a checkpoint, end the program, exit with 75;
+    /// none: at no signal
+    #[arg(long, value_name = "SIG=checkpoint-stop", value_parser = on_or_none)]
+    pub on: Option<i32>,
+    /// From now on run this after each image, as for `run`; empty: nothing
+    #[arg(long, value_name = "CMD")]
+    pub exec_after: Option<String>,
+    /// From now on.
+    #[command(flatten)]
+    pub changes: Changes,
+}
+
+fn rate_or_none(text: &str) -> Result<u64, String> {
+    if text == NONE { Ok(0) } else { parse_rate(text) }
+}
+
+fn signal_or_none(text: &str) -> Result<i32, String> {
+    if text == NONE { Ok(0) } else { parse_signal(text) }
+}
+
+fn on_or_none(text: &str) -> Result<i32, String> {
+    if text == NONE { Ok(0) } else { parse_on(text) }
+}
+
+/// `new` where it was given; 0 unsets.
+fn chosen<T: PartialEq + Default>(new: Option<T>, old: Option<T>) -> Option<T> {
+    match new {
+        None => old,
+        Some(new) => Some(new).filter(|new| *new != T::default()),
+    }
+}
+
+impl NewSettings {
+    /// Whether nothing was given.
+    pub fn is_none(&self) -> bool {
+        *self == NewSettings::default()
+    }
+
+    /// What the job goes on with.
+    pub fn apply(&self, old: &Settings) -> Settings {
+        let keep = self.keep.and_then(|keep| usize::try_from(keep).ok());
+        // A time of less than a second is one.
+        let every = self.every.map(|time| time.as_secs().max(u64::from(!time.is_zero())));
+        Settings {
+            every_s: chosen(every, old.every_s),
+            keep: chosen(keep, old.keep),
+            rate: chosen(self.rate, old.rate),
+            signal: chosen(self.signal, old.signal),
+            stop_signal: chosen(self.on, old.stop_signal),
+            exec_after: chosen(self.exec_after.clone(), old.exec_after.clone()),
+            ..old.with(&self.changes)
+        }
+    }
+
+    /// For the agent.
+    pub fn wanted(&self) -> Wanted {
+        Wanted {
+            every_s: self.every.map(|time| time.as_secs()),
+            keep: self.keep,
+            rate: self.rate,
+            signal: self.signal,
+            stop_signal: self.on,
+            exec_after: self.exec_after.clone(),
+            wishes: self.changes.wishes(),
+        }
+    }
+
+    /// What came from a command. It may be of another version, or wrong: what the command line would not take is not
+    /// taken here either.
+    ///
+    /// # Errors
+    /// Names what is not understood.
+    pub fn of_wanted(wanted: &Wanted) -> Result<NewSettings, String> {
+        let signal = |signal: Option<i32>| match signal {
+            None | Some(0) => Ok(signal),
+            Some(number) => parse_signal(&number.to_string()).map(Some),
+        };
+        Ok(NewSettings {
+            every: wanted.every_s.map(Duration::from_secs),
+            keep: wanted.keep,
+            rate: match wanted.rate {
+                Some(rate) if rate > 0 => Some(parse_rate(&rate.to_string())?),
+                other => other,
+            },
+            signal: signal(wanted.signal)?,
+            on: signal(wanted.stop_signal)?,
+            exec_after: match &wanted.exec_after {
+                Some(command) if command.contains('\0') => return Err("exec-after holds a NUL byte".into()),
+                other => other.clone(),
+            },
+            changes: Changes::of_wishes(&wanted.wishes)?,
+        })
+    }
+}
+
+/// Settings in words, as far as they can be changed: one line.
+pub fn told(settings: &Settings) -> String {
+    let mut words = vec![match settings.every_s {
+        Some(seconds) => format!("an image every {seconds} s"),
+        None => "images on request".to_owned(),
+    }];
+    words.extend(settings.keep.map(|keep| format!("the newest {keep} are kept")));
+    words.extend(settings.rate.map(|rate| format!("at most {}/s", crate::report::size(rate))));
+    words.extend(settings.signal.map(|signal| format!("at {}", signal_name(signal))));
+    words.extend(
+        settings.stop_signal.map(|signal| format!("at {}, and the program is ended", signal_name(signal))),
+    );
+    words.extend(settings.exec_after.as_ref().map(|command| format!("then `{command}`")));
+    words.join(", ")
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::settings::EngineChoice;
+
+    #[test]
+    fn what_was_not_given_stays() {
+        let old = Settings {
+            every_s: Some(60),
+            keep: Some(2),
+            rate: Some(1 << 20),
+            signal: Some(10),
+            stop_signal: Some(15),
+            exec_after: Some("true".into()),
+            ..Settings::default()
+        };
+        assert_eq!(NewSettings::default().apply(&old), old);
+        assert!(NewSettings::default().is_none());
+        let off = NewSettings {
+            every: Some(Duration::ZERO),
+            keep: Some(0),
+            rate: Some(0),
+            signal: Some(0),
+            on: Some(0),
+            exec_after: Some(String::new()),
+            changes: Changes::default(),
+        };
+        assert_eq!(off.apply(&old), Settings::default());
+        let changes = Changes { engine: Some(EngineChoice::Copy), ..Changes::default() };
+        let some = NewSettings { keep: Some(5), changes, ..NewSettings::default() };
+        assert_eq!(some.apply(&old), Settings { keep: Some(5), engine: EngineChoice::Copy, ..old });
+    }
+
+    #[test]
+    fn a_request_has_all_of_it_and_nothing_wrong() {
+        let new = NewSettings {
+            every: Some(Duration::from_secs(30)),
+            keep: Some(0),
+            rate: Some(1 << 20),
+            signal: Some(10),
+            on: Some(0),
+            exec_after: Some("echo".into()),
+            changes: Changes { engine: Some(EngineChoice::Fork), ..Changes::default() },
+        };
+        assert_eq!(NewSettings::of_wanted(&new.wanted()).unwrap(), new);
+        for wrong in [
+            Wanted { signal: Some(9), ..Wanted::default() },
+            Wanted { stop_signal: Some(-1), ..Wanted::default() },
+            Wanted { rate: Some(1), ..Wanted::default() },
+            Wanted { exec_after: Some("a\0b".into()), ..Wanted::default() },
+        ] {
+            assert!(NewSettings::of_wanted(&wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn settings_are_told_in_a_line() {
+        let settings =
+            Settings { every_s: Some(60), keep: Some(2), stop_signal: Some(15), ..Settings::default() };
+        let line = "an image every 60 s, the newest 2 are kept, at SIGTERM, and the program is ended";
+        assert_eq!(told(&settings), line);
+        assert_eq!(told(&Settings::default()), "images on request");
+    }
+}
