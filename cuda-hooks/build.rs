@@ -15,6 +15,8 @@ use std::path::Path;
 struct Verdict {
     class: String,
     effect: Vec<String>,
+    /// Called once more where there is no memory.
+    again: bool,
     /// What may be answered without the driver.
     served: Option<String>,
     reason: String,
@@ -60,7 +62,8 @@ fn read_table(text: &str) -> Result<BTreeMap<String, Verdict>, Box<dyn Error>> {
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         if let Some(rest) = line.strip_prefix('[') {
             let (inner, reason) = rest.split_once(']').ok_or_else(|| format!("functions.txt: {line}"))?;
-            let mut words = inner.split_whitespace().map(str::to_owned);
+            let again = inner.split_whitespace().any(|word| word == "again");
+            let mut words = inner.split_whitespace().filter(|word| *word != "again").map(str::to_owned);
             let class = words.next().ok_or("functions.txt: an empty class")?;
             if !["forward", "resolve", "gate", "work", "track", "refuse"].contains(&class.as_str()) {
                 return Err(format!("functions.txt: {class} is no class").into());
@@ -68,7 +71,7 @@ fn read_table(text: &str) -> Result<BTreeMap<String, Verdict>, Box<dyn Error>> {
             let (served, effect): (Vec<String>, Vec<String>) =
                 words.partition(|word| word.starts_with("served="));
             let served = served.first().map(|word| word.trim_start_matches("served=").to_owned());
-            current = Some(Verdict { class, effect, served, reason: reason.trim().to_owned() });
+            current = Some(Verdict { class, effect, again, served, reason: reason.trim().to_owned() });
             continue;
         }
         for name in line.split_whitespace() {
@@ -263,14 +266,17 @@ fn wrappers(symbols: &[Symbol<'_>], verdicts: &BTreeMap<String, Verdict>) -> Res
         let arguments = arguments.join(", ");
         let how = match verdict.class.as_str() {
             "gate" | "track" | "refuse" if verdict.served.is_some() => {
-                format!("served {} => {}", effect(&verdict.effect)?, served(verdict)?)
+                let again = if verdict.again { "again" } else { "once" };
+                format!("served {again} {} => {}", effect(&verdict.effect)?, served(verdict)?)
             }
             "gate" => "gated 0".to_owned(),
             "work" if verdict.served.as_deref() == Some("settle") => {
                 format!("settled {}", symbol.variant != "-")
             }
+            "work" if verdict.again => "again 1 Effect::Nothing".to_owned(),
             "work" => "gated 1".to_owned(),
             "resolve" => format!("free {}", effect(&verdict.effect)?),
+            _ if verdict.again => format!("again 0 {}", effect(&verdict.effect)?),
             _ => format!("tracked {}", effect(&verdict.effect)?),
         };
         writeln!(text, "hook!({row} {} hook_{row} [{arguments}] {how});", symbol.symbol)?;

@@ -22,6 +22,8 @@ pub const MALLOC_JEMALLOC: &str = "jemalloc";
 /// Who owns the memory of cuMemAlloc: [`CUDA_DATA_DRIVER`], [`CUDA_DATA_LIBRARY`], [`CUDA_DATA_KEEPER`]; else
 /// libholdfast where it is known to work.
 pub const ENV_CUDA_DATA: &str = "HOLDFAST_CUDA_DATA";
+/// Value of [`ENV_CUDA_DATA`]: a keeper where the agent has found that the driver is one for it, else as without it.
+pub const CUDA_DATA_AUTO: &str = "auto";
 /// Value of [`ENV_CUDA_DATA`]: the driver; the program's calls are passed on.
 pub const CUDA_DATA_DRIVER: &str = "driver";
 /// Value of [`ENV_CUDA_DATA`]: libholdfast, also without an agent and with several devices.

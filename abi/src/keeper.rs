@@ -33,7 +33,7 @@ pub struct KeeperAnswer {
     pub result: u64,
     /// Of the memory.
     pub name: u64,
-    /// Of it.
+    /// Of it; [`KeeperQuestion::YIELD`]: what was given back.
     pub bytes: u64,
 }
 

@@ -268,6 +268,9 @@ Examples:
     /// Keeps device memory for programs; started by agents.
     #[command(name = "__keeper", hide = true)]
     Keeper(KeeperArgs),
+    /// Has memory of another process; started to try a CUDA driver.
+    #[command(name = "__probe", hide = true)]
+    Probe(CudaArgs),
     /// Names of the fault points, for tests.
     #[command(name = "__faults", hide = true)]
     Faults,
@@ -332,6 +335,10 @@ pub struct RunArgs {
     /// the program waits
     #[arg(long, value_name = "LIMIT", default_value_t)]
     pub cow: Cow,
+    /// Most memory of a GPU for what has changed on it and is not in the image yet, with HOLDFAST_CUDA_DATA=keeper: 10%
+    /// (of the device), 512M or none; programs come first [default: HOLDFAST_GPU_CACHE, else 10%]
+    #[arg(long, value_name = "LIMIT")]
+    pub gpu_cache: Option<Cow>,
     /// Store at most so many bytes per second, after compression, for example 55M [default: as fast as it goes]
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     pub rate: Option<u64>,
@@ -445,6 +452,7 @@ impl RunArgs {
             engine: self.engine,
             order: self.order,
             cow: self.cow,
+            gpu_cache: self.gpu_cache,
             rate: self.rate,
             malloc: self.malloc,
             self_contained: self.self_contained,
@@ -525,6 +533,9 @@ pub struct RestartArgs {
     /// that were terminals or pipes are always this command's
     #[arg(long, value_name = "auto|keep|here", value_enum, default_value_t, hide_default_value = true)]
     pub stdio: StdioChoice,
+    /// From now on most memory of a GPU for what is not in the image yet, as for `run`
+    #[arg(long, value_name = "LIMIT")]
+    pub gpu_cache: Option<Cow>,
     /// From now on the program is ended when it cannot be protected any more, as for `run`
     #[arg(long)]
     pub strict: bool,
@@ -537,7 +548,8 @@ impl RestartArgs {
     /// What the job goes on with.
     pub fn settings(&self, old: &Settings) -> Settings {
         let (max_space, strict) = (self.max_space.or(old.max_space), self.strict || old.strict);
-        Settings { max_space, strict, ..self.new.apply(old) }
+        let gpu_cache = self.gpu_cache.or(old.gpu_cache);
+        Settings { max_space, strict, gpu_cache, ..self.new.apply(old) }
     }
 }
 
@@ -765,7 +777,7 @@ pub struct PagesArgs {
     pub front: i32,
 }
 
-/// `holdfast __cuda`.
+/// `holdfast __cuda`, `holdfast __probe`.
 #[derive(Debug, Args)]
 pub struct CudaArgs {
     /// Descriptor of the socket to the agent.
@@ -835,6 +847,7 @@ mod tests {
             "holdfast run --engine steam -- ls",
             "holdfast run --order random -- ls",
             "holdfast run --cow much -- ls",
+            "holdfast run --gpu-cache much -- ls",
             "holdfast run --rate 1 -- ls",
             "holdfast checkpoint --engine steam a",
             "holdfast restart",

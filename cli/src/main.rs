@@ -132,6 +132,7 @@ fn run(cli: &Cli) -> Result<Option<Ending>, Failure> {
         Command::Cuda(args) => cuda::caller::run(args),
         Command::Man { folder } => commands::man::run(folder),
         Command::Keeper(args) => keeper::process::run(args),
+        Command::Probe(args) => keeper::probe::run(args),
         Command::Faults => report::print(&format!("{}\n", holdfast_sys::fault::POINTS.join("\n"))),
     }
     .map(|()| None)

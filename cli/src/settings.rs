@@ -219,6 +219,9 @@ pub struct Settings {
     pub order: OrderChoice,
     /// Most bytes copied for the program while an image is written.
     pub cow: Cow,
+    /// Most device memory for what has changed and is not in the image yet; none: as the environment says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_cache: Option<Cow>,
     /// Most bytes stored in a second, after compression, before the stop and after it; none: as fast as it goes.
     pub rate: Option<u64>,
     /// Whose malloc.

@@ -99,14 +99,14 @@ pub fn drop_one(name: u64) {
     }
 }
 
-/// The keeper gives its cache on the device up, if it has one: the program is short of memory.
+/// The keeper gives its cache on the device up, as the program is short of memory. False: it has none.
 pub fn yield_cache() -> bool {
-    ask(KeeperQuestion::YIELD, 0, 0, [0; 2]).is_ok()
+    ask(KeeperQuestion::YIELD, 0, 0, [0; 2]).is_ok_and(|(answer, _)| answer.bytes > 0)
 }
 
 /// Whether there is one. It has no cache yet when that is asked.
 pub fn is_there() -> bool {
-    yield_cache()
+    ask(KeeperQuestion::YIELD, 0, 0, [0; 2]).is_ok()
 }
 
 const _: () = assert!(NO_KEEPER == holdfast_abi::CudaData::FAULT_KEEPER);

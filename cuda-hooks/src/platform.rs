@@ -11,7 +11,7 @@
 use core::arch::asm;
 use core::ffi::c_int;
 use core::ptr;
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use holdfast_abi::{KeeperAnswer, KeeperQuestion};
 
 unsafe extern "C" {
@@ -265,6 +265,15 @@ pub fn ask_keeper(question: &KeeperQuestion) -> Option<(KeeperAnswer, Option<c_i
 pub fn close(fd: c_int) {
     // SAFETY: only the table of open files changes.
     unsafe { call(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// What is in some words. A loop: mapping an array leaves a way to unwind in the library where it is not inlined.
+pub fn loaded<const COUNT: usize>(words: [&AtomicU64; COUNT]) -> [u64; COUNT] {
+    let mut values = [0; COUNT];
+    for (value, word) in values.iter_mut().zip(words) {
+        *value = word.load(Relaxed);
+    }
+    values
 }
 
 /// For the model, whose sequentially consistent operations are weaker than those of the language.

@@ -27,6 +27,9 @@ use holdfast_abi::{CudaKind, CudaThread};
 #[derive(Clone, Copy)]
 pub struct Bytes64([u64; 8]);
 
+/// CUDA_ERROR_OUT_OF_MEMORY.
+const OUT_OF_MEMORY: u32 = 2;
+
 /// What [`enter`] has done.
 #[derive(Clone, Copy)]
 enum Call {
@@ -108,6 +111,19 @@ macro_rules! word {
     };
 }
 
+/// The driver's own answer, where libholdfast has none.
+macro_rules! served {
+    (once $ask:expr) => {
+        $ask
+    };
+    (again $ask:expr) => {
+        match $ask {
+            OUT_OF_MEMORY if arena::makes_room() => $ask,
+            result => result,
+        }
+    };
+}
+
 /// A wrapper and its export.
 macro_rules! hook {
     ($row:literal $symbol:ident $hook:ident [$($name:ident: $kind:ident),*] $how:ident $($what:tt)+) => {
@@ -158,7 +174,22 @@ macro_rules! hook {
         leave(call);
         result
     }};
-    (@served $row:literal $real:ident [$($name:ident: w),*] $effect:expr => $served:expr) => {{
+    (@again $row:literal $real:ident [$($name:ident: $kind:ident),*] $work:literal $effect:expr) => {{
+        const EFFECT: Effect = $effect;
+        let call = enter($row, $work);
+        let arguments: [usize; _] = [$(word!($kind $name)),*];
+        let ended = track::before(&EFFECT, &arguments);
+        // SAFETY: the program's own call.
+        let mut result = unsafe { $real($($name),*) };
+        if result == OUT_OF_MEMORY && arena::makes_room() {
+            // SAFETY: the same; the one before has had no effect.
+            result = unsafe { $real($($name),*) };
+        }
+        track::after(&EFFECT, &arguments, result, &ended);
+        leave(call);
+        result
+    }};
+    (@served $row:literal $real:ident [$($name:ident: w),*] $again:ident $effect:expr => $served:expr) => {{
         const EFFECT: Effect = $effect;
         let call = enter($row, 0);
         let arguments: [usize; _] = [$($name),*];
@@ -176,7 +207,7 @@ macro_rules! hook {
         };
         let result = match arena::serve($served, &arguments, &ask) {
             Some(result) => result,
-            None => ask(None),
+            None => served!($again ask(None)),
         };
         track::after(&EFFECT, &arguments, result, &ended);
         leave(call);

@@ -12,7 +12,9 @@
 use crate::{agent, host, shared};
 use core::ffi::c_int;
 use core::sync::atomic::Ordering::Release;
-use holdfast_abi::environment::{CUDA_DATA_DRIVER, CUDA_DATA_KEEPER, CUDA_DATA_LIBRARY, ENV_CUDA_DATA};
+use holdfast_abi::environment::{
+    CUDA_DATA_AUTO, CUDA_DATA_DRIVER, CUDA_DATA_KEEPER, CUDA_DATA_LIBRARY, ENV_CUDA_DATA,
+};
 use holdfast_abi::{CudaData, KeeperAnswer, KeeperQuestion, SharedPage};
 
 /// Whether an agent answers.
@@ -45,14 +47,19 @@ unsafe extern "C" fn ask_keeper(question: *const KeeperQuestion, answer: *mut Ke
 
 /// Who is to own device memory: [`ENV_CUDA_DATA`].
 extern "C" fn owner() -> u64 {
-    if host::variable(ENV_CUDA_DATA).is_none() && host::environment_has(is_one_of_many) {
+    let is_left_to_us =
+        host::variable(ENV_CUDA_DATA).is_none() || host::variable_is(ENV_CUDA_DATA, CUDA_DATA_AUTO);
+    if is_left_to_us && host::environment_has(is_one_of_many) {
         return CudaData::BY_DRIVER;
     }
     if host::variable_is(ENV_CUDA_DATA, CUDA_DATA_DRIVER) {
         CudaData::BY_DRIVER
     } else if host::variable_is(ENV_CUDA_DATA, CUDA_DATA_LIBRARY) {
         CudaData::BY_LIBRARY
-    } else if host::variable_is(ENV_CUDA_DATA, CUDA_DATA_KEEPER) {
+    } else if host::variable_is(ENV_CUDA_DATA, CUDA_DATA_KEEPER)
+        || host::variable_is(ENV_CUDA_DATA, CUDA_DATA_AUTO)
+    {
+        // Where the agent has started none, hooks find none.
         CudaData::BY_KEEPER
     } else {
         CudaData::UNDECIDED

@@ -17,7 +17,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::rc::Rc;
 use thiserror::Error;
 
@@ -30,6 +30,9 @@ const ON_DEVICE: c_uint = 1;
 const PINNED: c_uint = 1;
 /// CU_MEM_ACCESS_FLAGS_PROT_READWRITE.
 const READ_WRITE: c_uint = 3;
+
+/// CU_MEMHOSTREGISTER_PORTABLE.
+const PORTABLE: c_uint = 1;
 
 /// A call that failed.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -100,6 +103,8 @@ functions! {
     to_device: "cuMemcpyHtoD", 3020, (u64, *const c_void, usize);
     on_device: "cuMemcpyDtoD", 3020, (u64, u64, usize);
     set: "cuMemsetD8", 3020, (u64, u8, usize);
+    register: "cuMemHostRegister", 6050, (*mut c_void, usize, c_uint);
+    unregister: "cuMemHostUnregister", 4000, (*mut c_void);
     load: "cuModuleLoadData", 2000, (*mut *mut c_void, *const c_void);
     get_function: "cuModuleGetFunction", 2000, (*mut *mut c_void, *mut c_void, *const c_char);
     launch: "cuLaunchKernel", 4000, (*mut c_void, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, *mut c_void,
@@ -314,6 +319,22 @@ impl Device {
     /// See [`DeviceError`].
     pub fn set(&self, at: u64, byte: u8, bytes: u64) -> Result<(), DeviceError> {
         call!(self.enter()?, set, at, byte, bytes as usize)
+    }
+
+    /// Pins memory of this process, for all devices, until [`Device::unregister`].
+    ///
+    /// # Errors
+    /// The driver does not pin it.
+    pub(crate) fn register(&self, at: NonNull<c_void>, bytes: usize) -> Result<(), DeviceError> {
+        call!(self.enter()?, register, at.as_ptr(), bytes, PORTABLE)
+    }
+
+    /// The other way.
+    ///
+    /// # Errors
+    /// It is not pinned, or work has failed.
+    pub(crate) fn unregister(&self, at: NonNull<c_void>) -> Result<(), DeviceError> {
+        call!(self.enter()?, unregister, at.as_ptr())
     }
 
     /// Loads kernels from PTX that ends with NUL.

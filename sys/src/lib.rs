@@ -13,6 +13,7 @@ pub mod clock;
 pub mod clone;
 pub mod cuda;
 pub mod cuda_memory;
+pub mod cuda_window;
 pub mod elf;
 pub mod environment;
 pub mod fault;

@@ -30,6 +30,8 @@ pub struct Plan {
     pub memory: Memory,
     /// Restarts take this kernel for another one than that of the image.
     pub other_kernel: bool,
+    /// In the environment of `holdfast run` and `holdfast restart`.
+    pub variables: &'static [(&'static str, &'static str)],
 }
 
 /// How memory comes back.
@@ -57,6 +59,7 @@ impl Plan {
             options: &[],
             memory: Memory::Mixed,
             other_kernel: false,
+            variables: &[],
         }
     }
 
@@ -149,7 +152,7 @@ pub fn run_chain(bed: &Bed, app: &App, plan: Plan, random: &mut Random) -> Resul
     app.prepare(bed)?;
     let options = [plan.options, app.options].concat();
     let mut command = bed.run_command(JOB, &options, &app.words())?;
-    command.env("HOLDFAST_TEST_SLOWLY", plan.slowness.to_string());
+    command.envs(plan.variables.iter().copied()).env("HOLDFAST_TEST_SLOWLY", plan.slowness.to_string());
     let mut front = command.stdin(app.input(bed)?).spawn()?;
     // What is left of the program's time, but for its last third: so all rounds come before its end.
     let mut left = reference.took.mul_f64(0.7) / plan.haste;
@@ -296,6 +299,7 @@ fn restart(bed: &Bed, plan: Plan, random: &mut Random) -> Result<Child> {
         Memory::Mixed => [&["--eager"][..], &["--lazy"], &[]][random.below(3) as usize],
     };
     let mut command = bed.restart_command(JOB, options)?;
+    command.envs(plan.variables.iter().copied());
     if plan.other_kernel {
         command.env("HOLDFAST_FAULT", "other-vdso");
     }

@@ -11,6 +11,7 @@ use crate::cuda::driver::{AgentDriver, Patience};
 use crate::cuda::release;
 use crate::exit::{Exit, Failure};
 use crate::keeper::client::Keeper;
+use crate::settings::Cow;
 use holdfast_image::bytes::Name;
 use holdfast_image::cuda::{CudaRecord, CudaStop, DeviceMemory};
 use holdfast_image::manifest::StopBreakdown;
@@ -53,6 +54,8 @@ pub struct Cuda {
     keeper: Mutex<Option<Arc<Keeper>>>,
     /// Where the agent listens.
     socket: Mutex<PathBuf>,
+    /// Most device memory for what is not in the image yet, as the user has said.
+    cache: Option<Cow>,
     /// Devices of the image, and those that are used for them here.
     moved: Mutex<Vec<DevicePair>>,
 }
@@ -68,11 +71,11 @@ pub struct Ready {
 }
 
 impl Cuda {
-    /// Nothing is started yet.
-    pub fn new() -> Cuda {
+    /// Nothing is started yet. `cache`: most memory of a device for what is not in the image yet.
+    pub fn new(cache: Option<Cow>) -> Cuda {
         let patience = Patience::of_environment(|name| std::env::var(name).ok());
         let (driver, keeper, moved) = Default::default();
-        Cuda { patience, driver, keeper, socket: Mutex::default(), moved }
+        Cuda { patience, driver, keeper, socket: Mutex::default(), cache, moved }
     }
 
     /// Starts a keeper of device memory, if the user has asked for one. `socket`: where the agent listens.
@@ -80,7 +83,8 @@ impl Cuda {
     /// # Errors
     /// There can be none.
     pub fn start_keeper(&self, socket: &Path) -> Result<(), Failure> {
-        let wished = kept::wished(socket).map_err(|why| Failure::new(Exit::Internal, why))?;
+        kept::understood().map_err(|why| Failure::new(Exit::Usage, why))?;
+        let wished = kept::wished(socket, self.cache).map_err(|why| Failure::new(Exit::Internal, why))?;
         *self.keeper.lock() = wished;
         *self.socket.lock() = socket.to_owned();
         Ok(())
@@ -259,8 +263,9 @@ impl Cuda {
         image: &dyn PageProvider,
     ) -> Result<(), Failure> {
         let pids: Vec<i32> = members.iter().map(|member| member.pid).collect();
-        let made = kept::put_back(record, &pids, socket, image, &self.moved.lock())
-            .and_then(|made| if made.is_some() { Ok(made) } else { kept::wished(socket) });
+        let start = || kept::start(socket, self.cache);
+        let made = kept::put_back(record, &pids, &start, image, &self.moved.lock())
+            .and_then(|made| if made.is_some() { Ok(made) } else { kept::wished(socket, self.cache) });
         *self.socket.lock() = socket.to_owned();
         *self.keeper.lock() = made.map_err(|why| ended(members, &why))?;
         Ok(())

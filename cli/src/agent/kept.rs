@@ -8,8 +8,12 @@
 
 use crate::keeper::client::Keeper;
 use crate::keeper::messages::{Block, Run, Taken};
+use crate::keeper::probe;
 use crate::settings::Cow;
 use holdfast_abi::KeeperQuestion;
+use holdfast_abi::environment::{
+    CUDA_DATA_AUTO, CUDA_DATA_DRIVER, CUDA_DATA_KEEPER, CUDA_DATA_LIBRARY, ENV_CUDA_DATA,
+};
 use holdfast_cuda_kernels::chunk::CHUNK;
 use holdfast_image::address_space::{DEVICES, DIGESTS, global_run, split};
 use holdfast_image::cuda::{CudaStop, KeptBlock, KeptMemory};
@@ -17,10 +21,11 @@ use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::{PageError, PageProvider, PageRun};
 use holdfast_image::record::ProcessRecord;
 use holdfast_image::{Addr, PAGE_SIZE, PageCount};
+use holdfast_pager::CowLimit;
 use holdfast_process::Cut;
 use holdfast_process::cuda::{Kept, Spare};
-use holdfast_sys::attributes;
 use holdfast_sys::cuda::DevicePair;
+use holdfast_sys::{attributes, fault};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -29,30 +34,60 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Who is to own device memory.
-const WISH: &str = "HOLDFAST_CUDA_DATA";
-/// Its value for a keeper.
-const KEEPER: &str = "keeper";
 /// So many descriptors a process has room for anyway.
 const FEW: usize = 256;
 /// Most device memory for what is not in the image yet.
 const CACHE: &str = "HOLDFAST_GPU_CACHE";
 
-/// A keeper, if the user has asked for one. `agent`: where the agent listens.
+/// A keeper, if the user has asked for one, or has left it to us and the driver is one for it. `agent`: where the agent
+/// listens; `cache`: most device memory for what is not in the image yet.
 ///
 /// # Errors
 /// There can be none; in words.
-pub fn wished(agent: &Path) -> Result<Option<Arc<Keeper>>, String> {
-    if std::env::var(WISH).is_ok_and(|wish| wish == KEEPER) { start(agent).map(Some) } else { Ok(None) }
+pub fn wished(agent: &Path, cache: Option<Cow>) -> Result<Option<Arc<Keeper>>, String> {
+    match std::env::var(ENV_CUDA_DATA).as_deref() {
+        Ok(CUDA_DATA_KEEPER) => start(agent, cache).map(Some),
+        Ok(CUDA_DATA_AUTO) => match probe::ask() {
+            Ok(()) => start(agent, cache).map(Some),
+            Err(why) => {
+                tracing::info!("no keeper of device memory: {why}");
+                Ok(None)
+            }
+        },
+        _ => Ok(None),
+    }
 }
 
-fn start(agent: &Path) -> Result<Arc<Keeper>, String> {
-    launch(agent).map(Arc::new)
+/// Whether what the environment says of the owner of device memory is understood.
+///
+/// # Errors
+/// It is not; in words.
+pub fn understood() -> Result<(), String> {
+    match std::env::var(ENV_CUDA_DATA).as_deref() {
+        Ok("" | CUDA_DATA_AUTO | CUDA_DATA_LIBRARY | CUDA_DATA_KEEPER | CUDA_DATA_DRIVER) | Err(_) => Ok(()),
+        Ok(other) => Err(format!(
+            "{ENV_CUDA_DATA}={other}: it must be {CUDA_DATA_AUTO}, {CUDA_DATA_LIBRARY}, {CUDA_DATA_KEEPER} or \
+             {CUDA_DATA_DRIVER}"
+        )),
+    }
 }
 
-fn launch(agent: &Path) -> Result<Keeper, String> {
-    let cache = std::env::var(CACHE).unwrap_or_else(|_| "10%".to_owned());
-    let cache: Cow = cache.parse().map_err(|why| format!("{CACHE}: {why}"))?;
+/// A keeper, whatever was asked for.
+///
+/// # Errors
+/// There can be none; in words.
+pub fn start(agent: &Path, cache: Option<Cow>) -> Result<Arc<Keeper>, String> {
+    let cache = match cache {
+        Some(cache) => cache,
+        None => std::env::var(CACHE)
+            .unwrap_or_else(|_| "10%".to_owned())
+            .parse()
+            .map_err(|why| format!("{CACHE}: {why}"))?,
+    };
+    launch(agent, cache).map(Arc::new)
+}
+
+fn launch(agent: &Path, cache: Cow) -> Result<Keeper, String> {
     let log =
         io::stderr().as_fd().try_clone_to_owned().map_err(|error| format!("duplicating the log: {error}"))?;
     Keeper::start(&agent.with_file_name(KeeperQuestion::SOCKET), cache, log)
@@ -92,7 +127,7 @@ impl Spare for Descriptors {
         if !successor.as_ref().unwrap_or(&self.keeper).is_lost() {
             return Ok(());
         }
-        let made = launch(&self.agent)?;
+        let made = launch(&self.agent, Cow(CowLimit::Bytes(0)))?;
         made.inherit(&self.blocks)?;
         tracing::warn!("the keeper has ended: another gives the program its device memory back");
         *successor = Some(made);
@@ -176,6 +211,8 @@ impl TakenMemory {
     /// What the record of a process has to say of it; `None`: nothing was taken of this one.
     pub fn of(&self, pid: i32) -> Option<KeptMemory> {
         let seal = *self.seals.get(&pid)?;
+        // For tests: an image whose halves are of different moments.
+        let seal = if fault::is_asked("other-half") { seal ^ 2 } else { seal };
         let own = self.taken.blocks.iter().filter(|block| block.owner == pid);
         let blocks = own.map(|block| KeptBlock { name: block.name, bytes: block.bytes, uuid: block.uuid });
         Some(KeptMemory { key: self.taken.key, seal, blocks: blocks.collect() })
@@ -245,15 +282,15 @@ fn place(name: u64, bytes: u64) -> Run {
     (name.saturating_mul(CHUNK), bytes)
 }
 
-/// Makes a keeper that has what an image has, for the processes that were rebuilt: `None`, if it has nothing. `moved`:
-/// devices that others are restored for.
+/// Makes a keeper, by `start`, that has what an image has, for the processes that were rebuilt: `None`, if it has
+/// nothing. `moved`: devices that others are restored for.
 ///
 /// # Errors
 /// In words: there is no room, or the image is damaged.
 pub fn put_back(
     record: &ProcessRecord,
     pids: &[i32],
-    agent: &Path,
+    start: &dyn Fn() -> Result<Arc<Keeper>, String>,
     image: &dyn PageProvider,
     moved: &[DevicePair],
 ) -> Result<Option<Arc<Keeper>>, String> {
@@ -273,7 +310,7 @@ pub fn put_back(
         let block = |one: &KeptBlock| Block { name: one.name, bytes: one.bytes, owner, uuid: here(one.uuid) };
         blocks.extend(memory.blocks.iter().map(block));
     }
-    let keeper = start(agent)?;
+    let keeper = start()?;
     keeper.load(library.as_path())?;
     keeper.remake(key, &blocks)?;
     // Of a process that ended in the middle of the checkpoint there may be pages, and no record.

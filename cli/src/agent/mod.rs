@@ -147,6 +147,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         None => None,
     };
     let cascade = tiers::start(&job, &recipe, args.restart, for_tiers)?;
+    let cuda = Cuda::new(recipe.settings.gpu_cache);
     let context = Arc::new(JobContext {
         cascade,
         bounded,
@@ -164,7 +165,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         restarted_from: args.restart.map(Epoch),
         mapped: OnceLock::new(),
         namespaces: OnceLock::new(),
-        cuda: Cuda::new(),
+        cuda,
         carry_over: Mutex::default(),
     });
     space::serve(&context);

@@ -5,6 +5,7 @@ use crate::cuda::client::Caller;
 use crate::cuda::messages::Question;
 use crate::cuda::release;
 use crate::exit::{Exit, Failure};
+use crate::keeper::probe;
 use crate::{front, inspect, report};
 use holdfast_image::cuda::version;
 use holdfast_sys::cgroup::{self, Room};
@@ -35,7 +36,10 @@ pub fn run(program: Option<&str>, json: bool, root: Option<&Path>) -> Result<(),
     let probe = Probe::ask();
     let mut findings = host(&probe);
     findings.extend(installation(root));
-    findings.push(cuda());
+    let cuda = cuda();
+    let keeper = cuda.good.then(keeper);
+    findings.push(cuda);
+    findings.extend(keeper);
     let inspected = program.map(|program| inspect::find(program, root)).transpose()?;
     let works = findings.iter().all(|finding| finding.good || !finding.required);
     if json {
@@ -243,6 +247,22 @@ fn cuda() -> Finding {
     match ask_driver() {
         Ok(found) => finding(true, found),
         Err(why) => finding(false, why),
+    }
+}
+
+/// Whether device memory may be a keeper's: a process is checkpointed that has had some.
+fn keeper() -> Finding {
+    let (good, value) = match probe::ask() {
+        Ok(()) => (true, "works with this driver (HOLDFAST_CUDA_DATA=keeper or auto)".to_owned()),
+        Err(why) => (false, why),
+    };
+    Finding {
+        what: "device memory in a process of its own",
+        good,
+        required: false,
+        value,
+        advice: "libholdfast keeps device memory in the program: a checkpoint copies what has changed to the host \
+                 while the program waits (docs/cuda.md)",
     }
 }
 

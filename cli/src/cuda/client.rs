@@ -39,7 +39,8 @@ impl Caller {
     /// # Errors
     /// In words.
     pub fn start(library: &Path, log: OwnedFd) -> Result<Caller, String> {
-        let (pid, socket) = launch(library, log).map_err(|error| format!("starting a caller: {error}"))?;
+        let (pid, socket) =
+            launch("__cuda", library, log).map_err(|error| format!("starting a caller: {error}"))?;
         let mut caller = Caller { pid, facts: Facts::default(), socket, lost: true };
         let answer = caller.wait(START).map_err(|cause| format!("{}: cuInit: {cause}", library.display()))?;
         match answer {
@@ -122,10 +123,14 @@ fn environment() -> Result<Vec<CString>, Failure> {
     Ok(all)
 }
 
-fn launch(library: &Path, log: OwnedFd) -> io::Result<(i32, OwnedFd)> {
+/// Starts `holdfast COMMAND` for a library: its process, and our end of its socket.
+///
+/// # Errors
+/// Of fork or execve.
+pub fn launch(command: &str, library: &Path, log: OwnedFd) -> io::Result<(i32, OwnedFd)> {
     let other = |failure: Failure| io::Error::other(failure.message);
     let (ours, theirs) = fd::socketpair(libc::SOCK_SEQPACKET)?;
-    let words = ["holdfast", "__cuda", "--agent", "3", "--library"].map(OsStr::new);
+    let words = ["holdfast", command, "--agent", "3", "--library"].map(OsStr::new);
     let words = words.into_iter().chain([library.as_os_str()]);
     let null: OwnedFd = File::options().read(true).write(true).open("/dev/null")?.into();
     let start = Start {

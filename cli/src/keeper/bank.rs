@@ -29,7 +29,8 @@ pub struct Buffer {
     device: Rc<Device>,
     /// Where it is.
     pub at: u64,
-    bytes: u64,
+    /// Its length.
+    pub bytes: u64,
 }
 
 impl Buffer {

@@ -16,6 +16,8 @@ use holdfast_image::address_space::DIGESTS;
 use holdfast_pager::CowLimit;
 use holdfast_sys::clock::elapsed_ns;
 use holdfast_sys::cuda_memory::{self, Device, DeviceError, OUT_OF_MEMORY};
+use holdfast_sys::cuda_window::Window;
+use holdfast_sys::fault;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -109,6 +111,11 @@ impl Blocks {
             self.banks = devices.into_iter().map(bank).collect::<Result<_, _>>()?;
         }
         Ok(())
+    }
+
+    /// Has the first device pin a window; `None`: there is none.
+    pub fn pin(&self, window: &mut Window) -> Option<Result<(), DeviceError>> {
+        self.banks.first().map(|bank| window.pin(&bank.device))
     }
 
     /// A driver is loaded.
@@ -223,17 +230,18 @@ impl Blocks {
         }
     }
 
-    /// The cache goes to the host: a program needs the memory.
+    /// The cache goes to the host: a program needs the memory. How many bytes it has given back.
     ///
     /// # Errors
     /// Copying has failed; it stays.
-    pub fn give_way(&mut self) -> Result<(), String> {
+    pub fn give_way(&mut self) -> Result<u64, String> {
+        let mut given = 0;
         for (bank, (cache, memory)) in &mut self.in_hand.caches {
             let bank = &self.banks[*bank];
             cache.give_way(&mut Copies { bank, hashed: None, cache: memory.as_ref() })?;
-            *memory = None;
+            given += memory.take().map_or(0, |memory| memory.bytes);
         }
-        Ok(())
+        Ok(given)
     }
 
     /// See [`super::messages::Question::Take`].
@@ -329,14 +337,13 @@ impl Blocks {
     ///
     /// # Errors
     /// In words.
-    pub fn read(&self, (start, len): Run, into: &mut Vec<u8>) -> Result<(), String> {
-        into.clear();
-        into.resize(usize::try_from(len).map_err(|_| "too much")?, 0);
+    pub fn read(&self, start: u64, into: &mut [u8]) -> Result<(), String> {
         if start >= DIGESTS {
+            into.fill(0);
             self.read_digests(start - DIGESTS, into);
             return Ok(());
         }
-        let (mut at, mut rest) = (start, into.as_mut_slice());
+        let (mut at, mut rest) = (start, into);
         while !rest.is_empty() {
             let (slot, skip) = (at / CHUNK, (at % CHUNK) as usize);
             let here = rest.len().min(CHUNK as usize - skip);
@@ -432,6 +439,8 @@ impl Blocks {
     /// # Errors
     /// There is nothing at these addresses; in words.
     pub fn fill(&mut self, start: u64, bytes: &[u8]) -> Result<(), String> {
+        let altered = altered(start, bytes);
+        let bytes = altered.as_deref().unwrap_or(bytes);
         if start >= DIGESTS {
             return self.fill_digests((start - DIGESTS) / Digest::BYTES, bytes);
         }
@@ -478,6 +487,12 @@ impl Blocks {
         }
         Ok(())
     }
+}
+
+/// For tests: what an image has is taken for something else.
+fn altered(start: u64, bytes: &[u8]) -> Option<Vec<u8>> {
+    let name = if start >= DIGESTS { "other-digests" } else { "other-device-pages" };
+    fault::is_asked(name).then(|| bytes.iter().map(|byte| byte ^ 1).collect())
 }
 
 /// Slots, ascending by device, as runs of addresses.

@@ -9,11 +9,13 @@
 //! * [`client`]: the agent's end of it; [`messages`]: what they say to each other.
 //! * [`blocks`]: the memory, and what a checkpoint and a restart do with it; [`bank`]: on one device; [`cache`]: the
 //!   GPU cache, as `tiers/policy` has it; [`slots`]: numbers of chunks.
+//! * [`probe`]: whether the driver lets all that work.
 
 pub mod bank;
 pub mod blocks;
 pub mod cache;
 pub mod client;
 pub mod messages;
+pub mod probe;
 pub mod process;
 pub mod slots;

@@ -2,10 +2,11 @@
 //!
 //! Started by an agent ([`super::client`]). Two kinds of questions come to it: those of its agent, over the socket that
 //! it was started with, and those of programs, each over a connection of its own to a socket beside the agent's, which
-//! only the user's own processes and root may use ([`holdfast_abi::KeeperQuestion`]). It does one thing at a time. What
-//! must hold: memory lasts until its process gives it up or ends, whatever becomes of the agent: a program whose agent
-//! has died gets back what it has here. Without an agent and without memory it ends. Fails by: words to the agent, and
-//! codes to programs, which go on with memory of the driver's.
+//! only the user's own processes and root may use ([`holdfast_abi::KeeperQuestion`]). It does one thing at a time. The
+//! ring is pinned where the driver does that. What must hold: memory lasts until its process gives it up or ends,
+//! whatever becomes of the agent: a program whose agent has died gets back what it has here. Without an agent and
+//! without memory it ends. Fails by: words to the agent, and codes to programs, which go on with memory of the
+//! driver's.
 
 use super::blocks::{Blocks, Denied};
 use super::messages::{Answer, LENT, Question, RING, Taken};
@@ -15,13 +16,14 @@ use crate::cuda::messages::{self, LONGEST};
 use crate::exit::{Exit, Failure};
 use holdfast_abi::{KeeperAnswer, KeeperQuestion};
 use holdfast_process::cuda::uses;
+use holdfast_sys::cuda_window::Window;
 use holdfast_sys::{attributes, clone, fault, fd, poll, scm, signals, unix_socket};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -32,7 +34,7 @@ const PATIENCE: Duration = Duration::from_millis(250);
 struct Keeper {
     agent: Option<OwnedFd>,
     listener: OwnedFd,
-    ring: File,
+    ring: Window,
     blocks: Blocks,
     /// Processes that own something, each with a descriptor that tells its end.
     owners: BTreeMap<i32, OwnedFd>,
@@ -49,7 +51,9 @@ struct Keeper {
 pub fn run(args: &KeeperArgs) -> Result<(), Failure> {
     let inherited =
         |number| fd::inherited(number).map_err(|error| Failure::system("taking over a socket", &error));
-    let (agent, ring) = (inherited(args.agent)?, File::from(inherited(args.ring)?));
+    let (agent, ring) = (inherited(args.agent)?, inherited(args.ring)?);
+    let ring = Window::of(ring.as_fd(), RING as usize)
+        .map_err(|error| Failure::system("mapping the ring", &error))?;
     attributes::leave_no_core();
     // A descriptor for each block.
     attributes::allow_descriptors();
@@ -186,14 +190,11 @@ impl Keeper {
     fn answer(&mut self, question: Question) -> Result<(), String> {
         match question {
             Question::Load { library } => self.load(&library),
-            Question::Read { run } => {
-                if run.1 > RING {
-                    return Err("more was asked for than the ring has room for".into());
-                }
-                let mut bytes = Vec::new();
-                self.blocks.read(run, &mut bytes)?;
+            Question::Read { run: (start, len) } => {
+                let into = usize::try_from(len).ok().and_then(|len| self.ring.bytes().get_mut(..len));
+                self.blocks.read(start, into.ok_or("more was asked for than the ring has room for")?)?;
                 fault::point("cuda-keeper-read");
-                self.ring.write_all_at(&bytes, 0).map_err(|error| format!("writing the ring: {error}"))
+                Ok(())
             }
             Question::Over { committed } => {
                 self.inherited.clear();
@@ -217,18 +218,12 @@ impl Keeper {
     }
 
     fn fill(&mut self, runs: &[(u64, u64)]) -> Result<(), String> {
-        let mut offset = 0_u64;
-        let mut bytes = Vec::new();
+        let mut rest: &[u8] = self.ring.bytes();
         for &(start, len) in runs {
-            if len > RING || offset > RING - len {
-                return Err("more is to be filled than the ring has room for".into());
-            }
-            bytes.resize(usize::try_from(len).unwrap_or(0), 0);
-            self.ring
-                .read_exact_at(&mut bytes, offset)
-                .map_err(|error| format!("reading the ring: {error}"))?;
-            self.blocks.fill(start, &bytes)?;
-            offset += len;
+            let split = usize::try_from(len).ok().and_then(|len| rest.split_at_checked(len));
+            let (bytes, later) = split.ok_or("more is to be filled than the ring has room for")?;
+            self.blocks.fill(start, bytes)?;
+            rest = later;
         }
         Ok(())
     }
@@ -240,7 +235,13 @@ impl Keeper {
         if library.is_absolute() {
             caller::trust(library)?;
         }
-        self.blocks.load(library)
+        self.blocks.load(library)?;
+        if let Some(Err(error)) = self.blocks.pin(&mut self.ring) {
+            crate::report::note(&format!(
+                "what is copied from devices goes through memory that is not pinned: {error}"
+            ));
+        }
+        Ok(())
     }
 
     /// Takes note of a process, to be told of its end.
@@ -277,11 +278,15 @@ impl Keeper {
     }
 
     fn ask(&mut self, pid: i32, question: KeeperQuestion) -> (KeeperAnswer, Option<OwnedFd>) {
+        let mut bytes = question.bytes;
         let done = match question.act {
             KeeperQuestion::MAKE => self.make(pid, &question),
             KeeperQuestion::OPEN => self.open(pid, question.name).map(|file| (question.name, Some(file))),
             KeeperQuestion::DROP => self.blocks.drop_one(pid, question.name).map(|()| (question.name, None)),
-            KeeperQuestion::YIELD => self.blocks.give_way().map(|()| (0, None)).map_err(|_| Denied::Device),
+            KeeperQuestion::YIELD => self.blocks.give_way().map_err(|_| Denied::Device).map(|more| {
+                bytes = more;
+                (0, None)
+            }),
             _ => Err(Denied::Name),
         };
         let (result, name, file) = match done {
@@ -290,7 +295,7 @@ impl Keeper {
             Err(Denied::Name) => (KeeperAnswer::REFUSED_NAME, 0, None),
             Err(Denied::Device) => (KeeperAnswer::REFUSED_DEVICE, 0, None),
         };
-        (KeeperAnswer { magic: KeeperQuestion::MAGIC, result, name, bytes: question.bytes }, file)
+        (KeeperAnswer { magic: KeeperQuestion::MAGIC, result, name, bytes }, file)
     }
 
     fn open(&self, pid: i32, name: u64) -> Result<OwnedFd, Denied> {

@@ -14,7 +14,7 @@ use super::small::{Entry, GRANULE};
 use super::tables::{self, Found, Leaving, Plan, Tables};
 use crate::keeper::{self, Lent};
 use crate::service::Failed;
-use crate::{area, objects};
+use crate::{area, objects, platform};
 use core::ops::RangeInclusive;
 use core::sync::atomic::Ordering::Relaxed;
 use holdfast_abi::{CudaBlock, CudaData, CudaKind};
@@ -151,8 +151,7 @@ fn place((address, bytes): (u64, u64), handle: u64, device: i32, readers: u64) -
 
 /// Makes the physical memory of a block that was unmapped, as it was, or has it of the keeper again.
 pub fn make_again(block: &CudaBlock) -> Result<(), Failed> {
-    let [address, bytes, device] =
-        [&block.address, &block.bytes, &block.device].map(|word| word.load(Relaxed));
+    let [address, bytes, device] = platform::loaded([&block.address, &block.bytes, &block.device]);
     let device = (device as u32).cast_signed();
     let (rdma, readers) = tables::properties(address);
     let handle = match block.name.load(Relaxed) {
@@ -188,8 +187,12 @@ fn finish(leaving: &Leaving) {
 }
 
 /// Gives back what only we keep; whether that was anything.
-fn give_way() -> bool {
+pub fn give_way() -> bool {
     let mut gave = false;
+    // Nobody may wait now.
+    if captures() {
+        return gave;
+    }
     while let Some(Some(found)) = tables::locked(|tables| tables.take_pending(None)) {
         let _ = calls::synchronize(found.context);
         release(found.start);

@@ -152,6 +152,17 @@ pub fn settle(result: u32, per_thread: bool) -> u32 {
     if result == calls::SUCCESS && SETTLES.load(Relaxed) { calls::settle(per_thread) } else { result }
 }
 
+/// The driver has no memory for a call of the program's: gives back what only we keep, and has a keeper give its cache
+/// back. Whether that was anything. Inside the gate, no lock held.
+#[cold]
+pub fn makes_room() -> bool {
+    if !memory::is_owned() || thread::passes() {
+        return false;
+    }
+    let kept = words().owner.load(Relaxed) == CudaData::BY_KEEPER && keeper::yield_cache();
+    memory::give_way() || kept
+}
+
 /// From now on it is.
 fn begin_to_settle() {
     SETTLES.store(true, Relaxed);

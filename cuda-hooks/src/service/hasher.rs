@@ -77,8 +77,10 @@ impl Tables {
                 places: core::slice::from_raw_parts_mut(at(layout.take(RANGES * 16)).cast(), RANGES),
                 table: core::slice::from_raw_parts_mut(at(layout.take(RANGES * 32)).cast(), RANGES),
                 digests: core::slice::from_raw_parts_mut(at(layout.take(CHUNKS * 16)).cast(), CHUNKS),
-                lists: [(); 2]
-                    .map(|()| core::slice::from_raw_parts_mut(at(layout.take(CHUNKS * 4)).cast(), CHUNKS)),
+                lists: [
+                    core::slice::from_raw_parts_mut(at(layout.take(CHUNKS * 4)).cast(), CHUNKS),
+                    core::slice::from_raw_parts_mut(at(layout.take(CHUNKS * 4)).cast(), CHUNKS),
+                ],
             })
         }
     }
@@ -107,7 +109,7 @@ impl OnDevice {
         let ranges = take(RANGES * 32);
         let (previous, fresh) = (take(CHUNKS * 16), take(CHUNKS * 16));
         let states = take(CHUNKS);
-        let lists = [take(CHUNKS * 4), take(CHUNKS * 4)];
+        let [dirty, zero] = [take(CHUNKS * 4), take(CHUNKS * 4)];
         let counts = take(Counts::BYTES as usize);
         let start = calls::allocate(layout.0 as u64)?;
         Ok(OnDevice {
@@ -116,7 +118,7 @@ impl OnDevice {
             previous: start + previous,
             fresh: start + fresh,
             states: start + states,
-            lists: lists.map(|list| start + list),
+            lists: [start + dirty, start + zero],
             counts: start + counts,
         })
     }

@@ -153,7 +153,8 @@ impl HostCopy {
         if words.iter().all(|word| word.load(Relaxed) == 0) {
             words.iter().for_each(|word| word.store(platform::random(), Relaxed));
         }
-        let [low, high] = [0, 1].map(|index: usize| words[index].load(Relaxed));
+        let [low, high] = words;
+        let [low, high] = platform::loaded([low, high]);
         Keys::new((u128::from(high) << 64 | u128::from(low)).to_le_bytes())
     }
 

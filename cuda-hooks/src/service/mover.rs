@@ -301,8 +301,7 @@ impl Mover {
             Ok(())
         };
         for (index, block) in self.of(device) {
-            let [address, bytes, offset] =
-                [&block.address, &block.bytes, &block.offset].map(|word| word.load(Relaxed));
+            let [address, bytes, offset] = platform::loaded([&block.address, &block.bytes, &block.offset]);
             let mut done = 0;
             while done < bytes {
                 let place = Place { offset: offset + done, block: index };
@@ -343,8 +342,7 @@ impl Mover {
     fn save_by_processor(self, device: u32, called_off: &impl Fn() -> bool) -> Outcome {
         let (copy, keys) = (self.copy(), self.copy().keys());
         for (index, block) in self.of(device) {
-            let [address, bytes, offset] =
-                [&block.address, &block.bytes, &block.offset].map(|word| word.load(Relaxed));
+            let [address, bytes, offset] = platform::loaded([&block.address, &block.bytes, &block.offset]);
             if called_off() {
                 return Err(Failed::with(CudaData::FAULT_COMMAND));
             }
@@ -410,8 +408,7 @@ impl Mover {
         let copy = self.copy();
         let zero = zero_chunk(copy);
         for (index, block) in self.of(device) {
-            let [address, bytes, offset] =
-                [&block.address, &block.bytes, &block.offset].map(|word| word.load(Relaxed));
+            let [address, bytes, offset] = platform::loaded([&block.address, &block.bytes, &block.offset]);
             let is_zero = |chunk: u64| copy.digest(offset / CHUNK + chunk) == zero;
             let (mut first, chunks) = (0, bytes / CHUNK);
             while first < chunks {

@@ -18,7 +18,20 @@ fn is_long(words: &[&str]) -> bool {
     !words.is_empty()
 }
 
-fn run(name: &str, arguments: &[&str], long: bool, (user, turn): (User, User)) {
+/// Device memory is a keeper's.
+const KEEPER: &[(&str, &str)] = &[("HOLDFAST_CUDA_DATA", "keeper")];
+
+fn run(name: &str, arguments: &[&str], long: bool, users: (User, User)) {
+    run_with(name, arguments, long, users, &[]);
+}
+
+fn run_with(
+    name: &str,
+    arguments: &[&str],
+    long: bool,
+    (user, turn): (User, User),
+    variables: &'static [(&'static str, &'static str)],
+) {
     if long && !full() {
         return println!("not run: only in the long form (HOLDFAST_TEST_FULL=1)");
     }
@@ -35,11 +48,12 @@ fn run(name: &str, arguments: &[&str], long: bool, (user, turn): (User, User)) {
     // threads of a launch in an order of their own, and work that has begun late when a checkpoint comes
     let mut words: Vec<String> =
         ["/usr/bin/env", "STAND_IN_SEED=7", "STAND_IN_DELAY=1000"].map(str::to_owned).into();
-    words.extend((name == BY_DRIVER).then(|| "HOLDFAST_CUDA_DATA=driver".to_owned()));
+    let by_driver = name == BY_DRIVER && variables.is_empty();
+    words.extend(by_driver.then(|| "HOLDFAST_CUDA_DATA=driver".to_owned()));
     words.extend([format!("LD_LIBRARY_PATH={folder}"), program, steps.to_owned()]);
     words.extend(arguments.iter().map(|&word| word.to_owned()));
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let plan = if full() { Plan::exactly(10, 3) } else { Plan::of(2) };
+    let plan = Plan { variables, ..if full() { Plan::exactly(10, 3) } else { Plan::of(2) } };
     chain_in_turn(&App::real(&format!("cuda {name}"), &words), user, turn, plan);
 }
 
@@ -73,4 +87,37 @@ programs! {
     threads Ordinary long;
     vmm Root;
     device_memory Ordinary;
+}
+
+/// The same with a keeper: its memory is imported, cached on the device, and filled at each restart.
+mod keeper {
+    use super::*;
+
+    macro_rules! kept {
+        ($($name:ident $turn:ident $($long:ident)?;)*) => {
+            mod root {
+                use super::*;
+                $(#[test] fn $name() {
+                    let long = is_long(&[$(stringify!($long))?]);
+                    run_with(stringify!($name), &[], long, (User::Root, User::$turn), KEEPER);
+                })*
+            }
+            mod ordinary {
+                use super::*;
+                $(#[test] fn $name() {
+                    let long = is_long(&[$(stringify!($long))?]);
+                    run_with(stringify!($name), &[], long, (User::Ordinary, User::$turn), KEEPER);
+                })*
+            }
+        };
+    }
+
+    kept! {
+        saxpy Root;
+        pointers Ordinary;
+        atomics Root long;
+        structs Ordinary long;
+        pinned Root long;
+        graph Ordinary long;
+    }
 }

@@ -1,6 +1,6 @@
 //! Device memory that a keeper has (HOLDFAST_CUDA_DATA=keeper), on the stand-in driver: it is in the image, and as much
-//! of it as kernels have written; a restart has it again; it outlives the agent; what is damaged is noticed before the
-//! program runs on.
+//! of it as kernels have written; a restart has it again; it outlives the agent and the keeper; what is damaged is
+//! noticed before the program runs on; programs come before the cache; a probe of the driver says whether it works.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::processes;
@@ -174,4 +174,102 @@ fn a_keeper_that_dies_in_a_checkpoint_takes_nothing_with_it() {
         };
         dies().unwrap_or_else(|error| panic!("{point}: {error:#}"));
     }
+}
+
+/// `holdfast restart` that must be refused in these words; nothing of the program is left.
+fn restart_fails(bed: &Bed, fault: &str, words: &str) -> Result<()> {
+    let mut command = bed.restart_command(JOB, &[])?;
+    let before = bed.text("out");
+    let mut front = with_keeper(bed, &mut command)?.env("HOLDFAST_FAULT", fault).spawn()?;
+    let code = shell_code(wait(&mut front, PATIENCE)?);
+    let said = bed.text("restart.err");
+    ensure!(code == 69 && said.contains(words), "{fault}: status {code}: {said}");
+    // The restart has cut its file to what it had at the checkpoint.
+    ensure!(before.starts_with(&bed.text("out")), "{fault}: the program has gone on");
+    bed.check_clean(JOB)
+}
+
+/// Content that is not as its digests say, digests of other content, device memory of another moment than the
+/// processes: no call of the program comes through, and the last image that is whole restarts.
+#[test]
+fn what_does_not_belong_together_is_not_restarted() {
+    each_user(|bed| {
+        let (mut front, pid) = start(bed, &[])?;
+        say(bed, &["checkpoint", JOB])?.success()?;
+        kill_all(bed, pid, &mut front)?;
+        let damaged = "chunks of device memory are not what their digests in the image say";
+        restart_fails(bed, "other-device-pages", damaged)?;
+        restart_fails(bed, "other-digests", damaged)?;
+        // An increment of two moments.
+        let mut command = bed.restart_command(JOB, &[])?;
+        let mut front = with_keeper(bed, &mut command)?.env("HOLDFAST_FAULT", "other-half").spawn()?;
+        let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("restart.err"))?;
+        lines(bed, 1)?;
+        say(bed, &["checkpoint", JOB])?.success()?;
+        kill_all(bed, pid, &mut front)?;
+        restart_fails(bed, "", "device memory in the image is not that of process")?;
+        let mut command = bed.restart_command(&format!("{JOB}@1"), &[])?;
+        let mut front = with_keeper(bed, &mut command)?.spawn()?;
+        bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("restart.err"))?;
+        ends_well(bed, &mut front)
+    });
+}
+
+/// The driver has no memory for the program while the cache has some: the cache goes, and the program does not see it;
+/// where there is no cache, it does.
+#[test]
+fn the_cache_gives_way_to_what_the_driver_allocates() {
+    each_user(|bed| {
+        let program = bed.kit().program("starved").to_string_lossy().into_owned();
+        let words = ["/usr/bin/env", "STAND_IN_FAULT=out-of-memory@1,out-of-memory@3", &program, "4"];
+        // So slowly that the cache is there as long as the program needs.
+        let options = ["--gpu-cache", "50%", "--compress", "none", "--rate", "64K"];
+        let mut command = bed.run_command(JOB, &options, &words)?;
+        command.env("LD_LIBRARY_PATH", bed.kit().stand_in()?);
+        let mut front = command.env("HOLDFAST_CUDA_DATA", "keeper").spawn()?;
+        bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("err"))?;
+        bed.until("its memory", PATIENCE, || bed.text("out").contains("has it"))?;
+        let mut checkpoint = bed.holdfast(&["checkpoint", JOB, "--no-wait"]);
+        with_keeper(bed, &mut checkpoint)?;
+        bed.output(checkpoint, PATIENCE)?.success()?;
+        bed.create("go")?;
+        let is_over = || ["PASS", "FAIL"].iter().any(|word| bed.text("out").contains(word));
+        bed.until("its end", PATIENCE, is_over)?;
+        let out = bed.text("out");
+        ensure!(out.contains("cuMemAllocAsync 0, cuMemCreate 2"), "{out}{}", bed.text("err"));
+        // The image would take minutes.
+        processes::kill_all(bed.dir());
+        wait(&mut front, PATIENCE).map(drop)
+    });
+}
+
+/// `auto`: a keeper where the driver checkpoints a process that has had memory of another's; `doctor` says which.
+#[test]
+fn a_probe_of_the_driver_says_whether_a_keeper_works() {
+    each_user(|bed| {
+        for (fault, works) in [("", true), ("checkpoint", false)] {
+            let mut command = bed.holdfast(&["doctor"]);
+            command.env("LD_LIBRARY_PATH", bed.kit().stand_in()?).env("STAND_IN_FAULT", fault);
+            let said = bed.output(command, PATIENCE)?.stdout;
+            let words = match works {
+                true => "ok       device memory in a process of its own: works with this driver",
+                false => {
+                    "no       device memory in a process of its own: cuCheckpointProcessCheckpoint of a process"
+                }
+            };
+            ensure!(said.contains(words), "{said}");
+            let program = bed.kit().cuda_program("touches").to_string_lossy().into_owned();
+            let words: Vec<&str> =
+                ["/usr/bin/env", "STAND_IN_FAULT=", &program].into_iter().chain(WORDS).collect();
+            let mut command = bed.staying_command(JOB, &[], &words)?;
+            command.env("LD_LIBRARY_PATH", bed.kit().stand_in()?).env("STAND_IN_FAULT", fault);
+            let mut front = command.env("HOLDFAST_CUDA_DATA", "auto").spawn()?;
+            let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("err"))?;
+            lines(bed, 1)?;
+            ensure!(keeper(bed).is_ok() == works, "fault {fault:?}");
+            kill_all(bed, pid, &mut front)?;
+            bed.until("the end of everything", PATIENCE, || processes::of(bed.dir()).is_empty())?;
+        }
+        Ok(())
+    });
 }
