@@ -164,7 +164,8 @@ fn a_keeper_that_dies_in_a_checkpoint_takes_nothing_with_it() {
             let first = say(&bed, &["checkpoint", JOB])?;
             let log = std::fs::read_to_string(bed.job(JOB).join("agent.log"))?;
             ensure!(log.contains(&format!("killed at the fault point {point}")), "{log}");
-            if nth == 0 {
+            // When it is asked for memory, the flush may be done already: then the image is whole.
+            if nth == 0 || (point == "cuda-keeper-open" && first.code() == 0) {
                 first.success()?;
             } else {
                 let words = "the keeper of the program's device memory has ended";
