@@ -303,7 +303,7 @@ isolated! {
                     bed.blocks[index].address.store(0, SeqCst);
                     *slot = None;
                 }
-                (2, Some(content)) => {
+                (1 | 2 | 5, Some(content)) => {
                     let (chunk, byte) = (below(chunks), below(256) as u8);
                     let at = bed.base + index as u64 * UNIT + chunk * CHUNK;
                     ok!("cuMemsetD8" 3020, at, byte, CHUNK as usize);
