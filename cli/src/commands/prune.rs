@@ -312,9 +312,13 @@ fn report_of(wanted: &Wanted<'_>, plan: &PrunePlan, seen: &[Seen<'_>]) -> Result
 
 /// Whether the job's folder goes. File tails that a restart cut off belong to the user: with them it stays.
 fn goes(args: &PruneArgs, job: &Job) -> bool {
-    let in_store = args.which.tier.is_empty() || args.which.tier.iter().any(TierSpec::is_local);
     let is_empty = || fs::read_dir(job.saved_dir()).map_or(true, |mut entries| entries.next().is_none());
-    args.all && in_store && (args.saved || is_empty())
+    loses_all(args) && (args.saved || is_empty())
+}
+
+/// Whether all images of the store go.
+fn loses_all(args: &PruneArgs) -> bool {
+    args.all && (args.which.tier.is_empty() || args.which.tier.iter().any(TierSpec::is_local))
 }
 
 /// Files of the job's folder that are of no image, but for those that are written here.
@@ -369,6 +373,10 @@ fn act(wanted: &Wanted<'_>, plan: &PrunePlan, seen: &[Seen<'_>], report: &Report
         // Advice only.
         let _ = record.write(job);
     }
+    if loses_all(wanted.args) {
+        job.discard_memory()
+            .map_err(|error| Failure::system(format_args!("memory of job {}", job.name()), &error))?;
+    }
     if report.jobs.is_empty() {
         if wanted.args.all && job.saved_dir().exists() && !wanted.args.saved {
             let kept = format!(
@@ -382,8 +390,7 @@ fn act(wanted: &Wanted<'_>, plan: &PrunePlan, seen: &[Seen<'_>], report: &Report
         return Ok(freed);
     }
     let left: u64 = own_files(job).iter().map(|(_, bytes)| bytes).sum();
-    job.discard_memory()
-        .and_then(|()| fs::remove_dir_all(job.dir()))
+    fs::remove_dir_all(job.dir())
         .map_err(|error| Failure::system(format_args!("deleting {}", job.dir().display()), &error))?;
     Ok(freed + left)
 }

@@ -117,7 +117,7 @@ fn other_settings_from_a_restart_on() {
         let log = bed.say(&["logs", "-f", JOB])?.success()?.stdout;
         ensure!(log == bed.text(&format!("{}", bed.job(JOB).join("agent.log").display())), "{log}");
         let status = bed.say(&["status", JOB])?.success()?.stdout;
-        ensure!(status.starts_with("IMAGE"), "{status}");
+        ensure!(status.starts_with("job j: checkpointed, ") && status.contains("\nIMAGE "), "{status}");
         Ok(())
     });
 }
