@@ -53,9 +53,9 @@ def first_success(readme):
         done = run(["bash", "-c", command])
         assert done.returncode == 0, command
         if command.endswith("list"):
-            listed = done.stdout.splitlines()[1].split()
+            columns, listed = (line.split() for line in done.stdout.splitlines()[:2])
             assert listed[0] == "count" and listed[1] == "running", listed
-            pid = int(listed[2])
+            pid = int(listed[columns.index("PID")])
         same_kind(command, shown, done.stdout)
     # bash has become holdfast run, which dies as the program has.
     assert front.wait(PATIENCE) == -signal.SIGKILL, front.returncode

@@ -1,7 +1,9 @@
 //! The PTX and its twins: whatever ranges there are, in whatever order threads run, both compute the same.
 //!
-//! The short form runs a thousand chunks, `HOLDFAST_TEST_FULL=1` a million. Lengths and contents are of every kind;
-//! a chunk is hashed by the kernel and by the twin and listed; one in four is gathered, scattered and hashed again.
+//! The short form runs a thousand chunks, `HOLDFAST_TEST_FULL=1` a million (half an hour of two processors;
+//! `HOLDFAST_TEST_FROM=SEED` begins with another seed than 0, so that it can be done in parts). Lengths and contents are
+//! of every kind; a chunk is hashed by the kernel and by the twin and listed; one in four is gathered, scattered and
+//! hashed again.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::cell::Cell;
@@ -348,7 +350,8 @@ fn there_and_back(program: &Program, bench: &Bench, dirty: &[u32], counts: Count
 fn ptx_and_twins_agree() {
     let wanted = if std::env::var_os("HOLDFAST_TEST_FULL").is_some() { 1_000_000 } else { 1_000 };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let (next, done) = (AtomicU64::new(0), AtomicU64::new(0));
+    let from = std::env::var("HOLDFAST_TEST_FROM").map_or(0, |seed| seed.parse().expect("a number"));
+    let (next, done) = (AtomicU64::new(from), AtomicU64::new(0));
     let program = program();
     std::thread::scope(|scope| {
         for _ in 0..threads {
