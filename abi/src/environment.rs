@@ -13,6 +13,9 @@ pub const ENGINE_SLOTS: &str = "slots";
 pub const ENV_SIGNAL: &str = "HOLDFAST_SIGNAL";
 /// Number of the signal at which it asks for a checkpoint and the end of the program.
 pub const ENV_ON_STOP: &str = "HOLDFAST_ON_STOP";
+/// Value (si_value) that comes with that signal when the checkpoint has failed: what the program does at this signal
+/// itself is to be done now. "HOLDFAST" in ASCII.
+pub const ON_STOP_FAILED: u64 = 0x484f_4c44_4641_5354;
 /// Which allocator serves the program: [`MALLOC_SYSTEM`], or anything else for the one in libholdfast.
 pub const ENV_MALLOC: &str = "HOLDFAST_MALLOC";
 /// Value of [`ENV_MALLOC`]: the C library's.

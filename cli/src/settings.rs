@@ -313,6 +313,7 @@ impl Changes {
             cow: self.cow.map(|limit| limit.to_string()),
             compress: self.compress.map(|compression| compression.to_string()),
             tcp: word(self.tcp),
+            signal: None,
         }
     }
 }

@@ -86,6 +86,9 @@ pub struct Wishes {
     /// `--tcp`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp: Option<String>,
+    /// What the process that has asked is to get if the checkpoint fails: the signal at which it has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
 }
 
 /// How a job is to go on, each only if it changes; 0 and an empty text are none.

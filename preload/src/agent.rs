@@ -237,9 +237,16 @@ pub fn checkpoint(wait: bool) -> Result<message::Answer, Trouble> {
 }
 
 /// Asks for a checkpoint and does not wait for the answer. For signal handlers.
-pub fn request_checkpoint(stop: bool) -> Result<(), Trouble> {
+pub fn request_checkpoint() -> Result<(), Trouble> {
     let connection = Connection::open(Claim::take(), false)?;
-    sys::send(connection.fd, message::checkpoint(stop, false), None).map_err(Trouble::Absent)
+    sys::send(connection.fd, message::checkpoint(false, false), None).map_err(Trouble::Absent)
+}
+
+/// Likewise for one that ends the program, by the handler of `signal`.
+pub fn request_stop(signal: c_int) -> Result<(), Trouble> {
+    let connection = Connection::open(Claim::take(), false)?;
+    let text = message::stop(u64::from(signal.unsigned_abs()));
+    sys::send(connection.fd, text.as_bytes(), None).map_err(Trouble::Absent)
 }
 
 /// In a child made by fork: closes the copy of a descriptor that another thread of the parent had open. Those of

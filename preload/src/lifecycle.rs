@@ -106,6 +106,7 @@ pub fn forked() {
         attributes::forked();
         undo::forked();
         cuda::forked();
+        trigger::forked();
         agent::abandon_inherited();
         tell(EVENT_FORK);
     });

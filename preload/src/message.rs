@@ -87,6 +87,15 @@ pub fn checkpoint(stop: bool, wait: bool) -> &'static [u8] {
     }
 }
 
+/// A request for a checkpoint that ends the program, by the handler of `signal`: if it fails, the agent sends that with
+/// [`holdfast_abi::environment::ON_STOP_FAILED`].
+pub fn stop(signal: u64) -> Text<96> {
+    let mut text = Text::new();
+    text.push(b"{\"request\":\"checkpoint\",\"stop\":true,\"wait\":false,\"wishes\":{\"signal\":");
+    text.push_number(signal).push(b"}}");
+    text
+}
+
 /// What the agent answered to a request for a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
@@ -141,6 +150,13 @@ mod tests {
             let decoded: Request = serde_json::from_slice(checkpoint(stop, wait)).unwrap();
             assert_eq!(decoded, Request::Checkpoint { stop, wait, wishes: Wishes::default() });
         }
+    }
+
+    #[test]
+    fn the_agent_decodes_a_request_of_a_handler() {
+        let decoded: Request = serde_json::from_slice(stop(64).as_bytes()).unwrap();
+        let wishes = Wishes { signal: Some(64), ..Wishes::default() };
+        assert_eq!(decoded, Request::Checkpoint { stop: true, wait: false, wishes });
     }
 
     #[test]

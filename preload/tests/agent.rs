@@ -308,7 +308,11 @@ fn signals_ask_for_checkpoints() {
         let program = start(with_agent(&lifecycle, &agent).args(["signal", "10"]).env(variable, "10"));
         agent.next();
         let said = agent.next();
-        assert_eq!(said.text, serde_json::json!({"request": "checkpoint", "stop": stop, "wait": false}));
+        let mut expected = serde_json::json!({"request": "checkpoint", "stop": stop, "wait": false});
+        if stop {
+            expected["wishes"] = serde_json::json!({"signal": 10});
+        }
+        assert_eq!(said.text, expected);
         assert_eq!(finish(program), "after the signal, errno 9\nfd 0\nfd 1\nfd 2\n");
     }
 }
@@ -333,6 +337,50 @@ fn a_stop_signal_without_an_agent_does_what_it_does_by_default() {
     std::thread::sleep(Duration::from_millis(300));
     assert!(Command::new("kill").arg(pid.to_string()).status().unwrap().success());
     assert_eq!(sleeper.wait().unwrap().signal(), Some(15));
+}
+
+/// The image comes first; what the program has set for the signal is done without an agent, and told as it was set.
+#[test]
+fn a_program_keeps_its_own_action_for_the_stop_signal() {
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::process::ExitStatusExt;
+    let folder = Folder::new();
+    let actions = folder.compile("actions", &[]);
+    let agent = Agent::new(folder.path());
+    let mut command = with_agent(&actions, &agent);
+    command.env("HOLDFAST_ON_STOP", "15").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut program = command.spawn().unwrap();
+    let (mut input, output) = (program.stdin.take().unwrap(), program.stdout.take().unwrap());
+    let mut lines = BufReader::new(output).lines().map(Result::unwrap);
+    let pid = agent.next().pid;
+    let begin: Vec<String> = lines.by_ref().take_while(|line| line != "ready").collect();
+    let one = "one 10000000 1, 0 calls";
+    assert_eq!(
+        begin,
+        [
+            "start: default 0 0, 0 calls".into(),
+            format!("set: {one}"),
+            format!("vfork: {one}"),
+            "old 1".into()
+        ]
+    );
+    assert!(Command::new("kill").arg(pid.to_string()).status().unwrap().success());
+    assert_eq!(agent.next().text["wishes"], serde_json::json!({"signal": 15}));
+    writeln!(input).unwrap();
+    assert_eq!(lines.next().unwrap(), "asked: one 10000000 0, 0 calls");
+    drop(agent);
+    writeln!(input).unwrap();
+    let rest: Vec<String> = lines.collect();
+    let expected = [
+        "alone: one 10000000 0, 1 calls",
+        "once: three 80000004 1, 1 calls",
+        "context 1",
+        "after: default 0 0, 2 calls",
+        "ignores: ignored 0 1, 2 calls",
+        "default: default 0 0, 2 calls",
+    ];
+    assert_eq!(rest, expected);
+    assert_eq!(program.wait().unwrap().signal(), Some(15));
 }
 
 #[test]

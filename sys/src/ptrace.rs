@@ -329,6 +329,30 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     crate::check(i64::from(unsafe { libc::kill(pid, signal) })).map(|_| ())
 }
 
+/// What comes with a signal that has a value.
+pub(crate) fn queued(signal: i32, value: u64) -> libc::siginfo_t {
+    // SAFETY: siginfo_t is plain data; all zero is valid.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    info.si_signo = signal;
+    info.si_code = libc::SI_QUEUE;
+    let words: *mut u64 = (&raw mut info).cast();
+    // SAFETY: 128 bytes: signal, errno, code, then sender, user, value, from byte 16 on (include/uapi/asm-generic/
+    // siginfo.h, member _rt); sender and user may be 0.
+    unsafe { words.add(3).write(value) };
+    info
+}
+
+/// `sigqueue(3)`: a signal with a value.
+///
+/// # Errors
+/// ESRCH, EPERM; EAGAIN: too many are pending.
+pub fn queue(pid: i32, signal: i32, value: u64) -> io::Result<()> {
+    let info = queued(signal, value);
+    // SAFETY: the kernel reads `info` (rt_sigqueueinfo(2)).
+    crate::check(unsafe { libc::syscall(libc::SYS_rt_sigqueueinfo, pid, signal, &raw const info) })
+        .map(|_| ())
+}
+
 /// `tgkill(2)`.
 ///
 /// # Errors

@@ -152,6 +152,19 @@ pub fn signal_pidfd(pidfd: &OwnedFd, signal: i32) -> io::Result<()> {
     .map(|_| ())
 }
 
+/// The same for a signal with a value (`sigqueue(3)`).
+///
+/// # Errors
+/// As [`signal_pidfd`].
+pub fn queue_pidfd(pidfd: &OwnedFd, signal: i32, value: u64) -> io::Result<()> {
+    let info = crate::ptrace::queued(signal, value);
+    // SAFETY: the kernel reads `info` (pidfd_send_signal(2)).
+    check(unsafe {
+        libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, &raw const info, 0)
+    })
+    .map(|_| ())
+}
+
 /// Makes the calling process one of its own: new session, `/` as working folder, `/dev/null` as standard input and
 /// output, `log` as standard error.
 ///

@@ -74,6 +74,7 @@ fn settings(variable: impl Fn(&str) -> Option<String>) -> Result<Settings, Failu
         cow: variable("HOLDFAST_COW"),
         compress: variable(COMPRESS),
         tcp: variable("HOLDFAST_TCP"),
+        signal: None,
     };
     let changes = Changes::of_wishes(&wishes).map_err(|why| {
         wrong("HOLDFAST_ENGINE, HOLDFAST_ORDER, HOLDFAST_COW, HOLDFAST_COMPRESS, HOLDFAST_TCP", why)

@@ -25,15 +25,15 @@ use crate::new_settings::{NewSettings, told};
 use crate::pidfile;
 use crate::report;
 use crate::settings::Changes;
-use holdfast_abi::environment::ENV_KEY;
+use holdfast_abi::environment::{ENV_KEY, ON_STOP_FAILED};
 use holdfast_abi::registration::EVENT_SETSID;
 use holdfast_image::Epoch;
 use holdfast_image::control::{JobStatus, MAX_MESSAGE, Reply, Request, Step, Wanted};
 use holdfast_image::record::InjectArea;
 use holdfast_process::{Kinship, Tracer, Tracking, is_of_job};
 use holdfast_sys::poll::{self, Bell};
-use holdfast_sys::signals::SignalMessages;
-use holdfast_sys::{clone, fd, unix_socket};
+use holdfast_sys::signals::{self, SignalMessages};
+use holdfast_sys::{clone, fd, procfs, ptrace, unix_socket};
 use holdfast_tiers::ImageInfo;
 use holdfast_tiers::stack::Cascade;
 use parking_lot::{Mutex, MutexGuard};
@@ -61,6 +61,8 @@ struct Waiter {
     client: Option<u64>,
     wait: bool,
     options: CheckpointOptions,
+    /// A process of the job whose handler of this signal has asked: what it does at it itself is done if this fails.
+    handler: Option<(i32, i32)>,
 }
 
 struct Running {
@@ -355,6 +357,7 @@ impl EventLoop {
                 client: None,
                 wait: true,
                 options: CheckpointOptions::default(),
+                handler: None,
             });
         }
     }
@@ -523,7 +526,9 @@ impl EventLoop {
                 Ok(changes) => {
                     let options =
                         CheckpointOptions { stop, changes, until_cut: !wait && self.processes().has(pid) };
-                    self.request_checkpoint(Waiter { client: Some(id), wait, options });
+                    let handler =
+                        wishes.signal.filter(|_| self.processes().has(pid)).map(|signal| (pid, signal));
+                    self.request_checkpoint(Waiter { client: Some(id), wait, options, handler });
                 }
                 Err(message) => self.answer(id, &Reply::Error { message }),
             },
@@ -749,6 +754,14 @@ impl EventLoop {
         {
             self.failed_unheard(failed);
         }
+        for (pid, signal) in waiters.iter().filter_map(|waiter| waiter.handler) {
+            // It may have ended, or execute something else by now, which knows nothing of it.
+            let catches = procfs::Status::read(pid, pid)
+                .is_ok_and(|status| status.mask("SigCgt") & signals::bit(signal) != 0);
+            if catches && self.processes().has(pid) {
+                let _ = ptrace::queue(pid, signal, ON_STOP_FAILED);
+            }
+        }
         let reply = failed.reply();
         for id in waiters.into_iter().filter_map(|waiter| waiter.client) {
             self.answer(id, &reply);
@@ -779,8 +792,9 @@ impl EventLoop {
             Event::Cut { epoch, stop_ns } => {
                 let Some(running) = &mut self.running else { return };
                 running.cut = Some((epoch, stop_ns));
-                let (now, later) =
-                    std::mem::take(&mut running.waiters).into_iter().partition(|waiter| !waiter.wait);
+                let (now, later) = std::mem::take(&mut running.waiters)
+                    .into_iter()
+                    .partition(|waiter| !waiter.wait && waiter.handler.is_none());
                 running.waiters = later;
                 let now: Vec<Waiter> = now;
                 for id in now.into_iter().filter_map(|waiter| waiter.client) {

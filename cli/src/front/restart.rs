@@ -44,6 +44,9 @@ impl Program for Spawned {
         let _ = Spawned::signal(self, signal);
         Ok(())
     }
+    fn queue(&self, signal: i32, value: u64) -> io::Result<()> {
+        Spawned::queue(self, signal, value)
+    }
     fn watch(&self) -> Option<BorrowedFd<'_>> {
         Some(Spawned::watch(self))
     }

@@ -13,6 +13,7 @@ use crate::link::Tell;
 use crate::report;
 use crate::settings::{Settings, signal_name};
 use crate::tiers;
+use holdfast_abi::environment::ON_STOP_FAILED;
 use holdfast_image::Epoch;
 use holdfast_image::control::{Reply, Request, Wishes};
 use holdfast_sys::signals::{self, Arrived, SignalMessages};
@@ -122,6 +123,11 @@ pub trait Program {
     /// # Errors
     /// It has ended.
     fn signal(&self, signal: i32) -> io::Result<()>;
+    /// Sends it a signal with a value (`sigqueue(3)`).
+    ///
+    /// # Errors
+    /// It has ended.
+    fn queue(&self, signal: i32, value: u64) -> io::Result<()>;
     /// Becomes readable at its end, where SIGCHLD does not tell of it.
     fn watch(&self) -> Option<BorrowedFd<'_>>;
     /// Its status if it has ended.
@@ -138,6 +144,9 @@ pub struct Child(pub i32);
 impl Program for Child {
     fn signal(&self, signal: i32) -> io::Result<()> {
         holdfast_sys::ptrace::kill(self.0, signal)
+    }
+    fn queue(&self, signal: i32, value: u64) -> io::Result<()> {
+        holdfast_sys::ptrace::queue(self.0, signal, value)
     }
     fn watch(&self) -> Option<BorrowedFd<'_>> {
         None
@@ -303,7 +312,8 @@ impl Front<'_> {
             "checkpoint failed: {failure}; {} is passed on to the program",
             signal_name(signal)
         ));
-        let _ = self.program.signal(signal);
+        // Its handler is not to ask for the same once more.
+        let _ = self.program.queue(signal, ON_STOP_FAILED);
     }
 
     fn check_stop(&mut self) {

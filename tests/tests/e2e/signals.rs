@@ -100,6 +100,44 @@ fn a_checkpoint_of_the_interval_that_fails_is_told() -> Result<()> {
     bed.check_clean("j")
 }
 
+/// A program with a handler of its own: the image comes first; without one, the handler is called.
+#[test]
+fn a_handler_of_the_program_is_called_when_there_is_no_image() {
+    const HANDLER: &str = "import os, signal, time
+def handle(*_):
+    os.write(1, b'handled\\n')
+    os._exit(5)
+signal.signal(signal.SIGTERM, handle)
+os.write(1, b'ready\\n')
+while True: time.sleep(0.02)
+";
+    let one = |user: User, options: &[&str], agent_dies: bool, to_front: bool, expected: i32| -> Result<()> {
+        let Some(bed) = Bed::new(user) else { return Ok(()) };
+        let options = [&["--on", "TERM=checkpoint-stop"], options].concat();
+        let words = ["/usr/bin/python3", "-c", HANDLER];
+        let mut front = bed.run_command("j", &options, &words)?.spawn()?;
+        let pid = bed.wait_live("j", &mut front)?.with_context(|| bed.text("err"))?;
+        bed.until("a handler", PATIENCE, || bed.text("out") == "ready\n")?;
+        if agent_dies {
+            processes::signal(bed.agent_pid("j")?.context("an agent")?, "KILL");
+            bed.until("its end", PATIENCE, || bed.text("err").contains("the agent of job j has ended"))?;
+        }
+        processes::signal(if to_front { front.id().cast_signed() } else { pid }, "TERM");
+        let code = shell_code(wait(&mut front, PATIENCE)?);
+        let out = bed.text("out");
+        ensure!(
+            code == expected && out.contains("handled") == (expected == 5),
+            "{code}: {out}{}",
+            bed.text("err")
+        );
+        bed.until("the end of all", PATIENCE, || processes::of(bed.dir()).is_empty())
+    };
+    one(User::Ordinary, &[], false, false, 75).context("an image").unwrap();
+    one(User::Root, &["--max-space", "1"], false, false, 5).context("no room").unwrap();
+    one(User::Ordinary, &["--max-space", "1"], false, true, 5).context("no room, to the front").unwrap();
+    one(User::Root, &[], true, false, 5).context("no agent").unwrap();
+}
+
 /// The front is told to end while the agent makes the processes anew: it ends as the program would have, and the image
 /// is as it was.
 #[test]

@@ -106,6 +106,14 @@ impl Spawned {
     pub fn signal(&self, signal: i32) -> io::Result<()> {
         spawn::signal_pidfd(&self.pidfd, signal)
     }
+
+    /// The same with a value.
+    ///
+    /// # Errors
+    /// As [`Spawned::signal`].
+    pub fn queue(&self, signal: i32, value: u64) -> io::Result<()> {
+        spawn::queue_pidfd(&self.pidfd, signal, value)
+    }
 }
 
 /// Makes the new process, files and all, up to its exec, while the agent waits at the other end of `agent`
