@@ -1,9 +1,9 @@
 //! The PTX and its twins: whatever ranges there are, in whatever order threads run, both compute the same.
 //!
 //! The short form runs a thousand chunks, `HOLDFAST_TEST_FULL=1` a million (half an hour of two processors;
-//! `HOLDFAST_TEST_FROM=SEED` begins with another seed than 0, so that it can be done in parts). Lengths and contents are
-//! of every kind; a chunk is hashed by the kernel and by the twin and listed; one in four is gathered, scattered and
-//! hashed again.
+//! `HOLDFAST_TEST_FROM=SEED` begins with another seed than 0, so that it can be done in parts). Lengths and contents
+//! are of every kind; a chunk is hashed by the kernel and by the twin and listed; one in four is gathered, scattered
+//! and hashed again.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::cell::Cell;
