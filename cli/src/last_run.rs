@@ -9,13 +9,13 @@ use crate::file_system;
 use crate::report::utc;
 use crate::settings::signal_name;
 use holdfast_image::Epoch;
+use holdfast_sys::clock;
 use holdfast_tiers::Job;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 const NAME: &str = "run.json";
 /// Longer ones are not ours: bytes.
@@ -69,18 +69,12 @@ pub struct LastRun {
     pub ended: Option<Ended>,
 }
 
-/// CLOCK_REALTIME, nanoseconds.
-pub fn now_ns() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
-}
-
 impl LastRun {
     /// The program is about to run, from the beginning or from an image. Written down as far as that is possible: a
     /// full disk must not keep it from running.
     pub fn begin(job: &Job, image: Option<Epoch>) -> LastRun {
         let before = LastRun::read(job);
-        let run = LastRun { started_ns: now_ns(), image, ended: None };
+        let run = LastRun { started_ns: clock::realtime_ns(), image, ended: None };
         // What is known of the run before must not be taken for this one's after a crash of the host.
         run.write(job, before.is_some_and(|before| before.ended.is_some()));
         run
@@ -96,7 +90,8 @@ impl LastRun {
     /// It has ended. Nothing is written where another run has begun meanwhile, or the job was removed.
     pub fn end(self, job: &Job, how: How) {
         if LastRun::read(job).is_some_and(|there| there.started_ns == self.started_ns) {
-            LastRun { ended: Some(Ended { at_ns: now_ns(), how }), ..self }.write(job, has_image(job));
+            LastRun { ended: Some(Ended { at_ns: clock::realtime_ns(), how }), ..self }
+                .write(job, has_image(job));
         }
     }
 

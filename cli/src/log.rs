@@ -30,6 +30,15 @@ pub fn open(job: &Job) -> Result<OwnedFd, Failure> {
     open_at(&path).map_err(|error| Failure::system(format_args!("opening {}", path.display()), &error))
 }
 
+/// The log of the agent that calls, once more: its standard error.
+///
+/// # Errors
+/// EMFILE.
+pub fn again() -> Result<OwnedFd, Failure> {
+    let log = io::stderr().as_fd().try_clone_to_owned();
+    log.map_err(|error| Failure::system("duplicating the log", &error))
+}
+
 fn open_at(path: &Path) -> io::Result<OwnedFd> {
     fs::File::options().append(true).create(true).mode(0o600).open(path).map(OwnedFd::from)
 }

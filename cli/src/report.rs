@@ -7,6 +7,7 @@ use crate::settings::SaveFiles;
 use chrono::{DateTime, SecondsFormat};
 use holdfast_image::control::{Step, UnderWay};
 use holdfast_image::record::UnsavedFile;
+use holdfast_sys::clock;
 use holdfast_tiers::ImageInfo;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -14,7 +15,6 @@ use serde_json::Value;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Prints text on standard output.
 ///
@@ -136,8 +136,7 @@ pub fn utc(realtime_ns: u64) -> String {
 
 /// Now, likewise.
 pub fn utc_now() -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    utc(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))
+    utc(clock::realtime_ns())
 }
 
 /// A line for each file that is not in an image, though the program may have changed it in place.
@@ -205,8 +204,7 @@ pub fn short_time(ns: u64) -> String {
 
 /// How long ago a realtime stamp in nanoseconds was: `12s`, `3m`, `5h`, `2d`.
 pub fn age(created_ns: u64) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-    let seconds = now.saturating_sub(created_ns / 1_000_000_000);
+    let seconds = (clock::realtime_ns() / 1_000_000_000).saturating_sub(created_ns / 1_000_000_000);
     match seconds {
         0..60 => format!("{seconds}s"),
         60..3600 => format!("{}m", seconds / 60),

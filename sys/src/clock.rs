@@ -22,6 +22,11 @@ pub fn monotonic_ns() -> u64 {
     now_ns(libc::CLOCK_MONOTONIC)
 }
 
+/// CLOCK_REALTIME in nanoseconds: the stamp of the present.
+pub fn realtime_ns() -> u64 {
+    now_ns(libc::CLOCK_REALTIME)
+}
+
 /// Nanoseconds since a moment.
 pub fn elapsed_ns(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)

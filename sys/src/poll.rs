@@ -5,7 +5,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Waits until one of `fds` is readable, was hung up or failed, or until the time is over (`None`: for ever).
 /// Answers for each of them in order. An interruption by a signal answers "none".
@@ -23,6 +23,23 @@ pub fn readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result
         Ok(_) => Ok(entries.iter().map(|entry| entry.any().unwrap_or(true)).collect()),
         Err(Errno::EINTR) => Ok(vec![false; fds.len()]),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether one is readable, was hung up or failed within this time, however often a signal interrupts.
+///
+/// # Errors
+/// ENOMEM.
+pub fn readable_within(fd: BorrowedFd<'_>, time: Duration) -> io::Result<bool> {
+    let end = Instant::now() + time;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if readable(&[fd], Some(left))? == [true] {
+            return Ok(true);
+        }
+        if Instant::now() >= end {
+            return Ok(false);
+        }
     }
 }
 
@@ -69,5 +86,13 @@ mod tests {
         assert_eq!(state(), [false, true]);
         two.hush();
         assert_eq!(state(), [false, false]);
+    }
+
+    #[test]
+    fn what_is_not_readable_within_the_time_is_not() {
+        let bell = Bell::new().unwrap();
+        assert!(!readable_within(bell.as_fd(), Duration::from_millis(1)).unwrap());
+        bell.ring();
+        assert!(readable_within(bell.as_fd(), Duration::ZERO).unwrap());
     }
 }

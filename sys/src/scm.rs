@@ -75,7 +75,7 @@ pub fn send(socket: BorrowedFd<'_>, data: &[u8], passed: Option<BorrowedFd<'_>>)
     Ok(())
 }
 
-/// Sends a message with descriptors, at most [`MOST_PASSED`].
+/// Sends a message with descriptors, at most [`MOST_PASSED`], or with none.
 ///
 /// # Errors
 /// As [`send`].
@@ -83,7 +83,8 @@ pub fn send_many(socket: BorrowedFd<'_>, data: &[u8], passed: &[BorrowedFd<'_>])
     let numbers: Vec<i32> = passed.iter().map(AsRawFd::as_raw_fd).collect();
     let data = [io::IoSlice::new(data)];
     let along = [ControlMessage::ScmRights(&numbers)];
-    sendmsg::<()>(socket.as_raw_fd(), &data, &along, MsgFlags::MSG_NOSIGNAL, None)?;
+    let along = if passed.is_empty() { &along[..0] } else { &along[..] };
+    sendmsg::<()>(socket.as_raw_fd(), &data, along, MsgFlags::MSG_NOSIGNAL, None)?;
     Ok(())
 }
 

@@ -17,6 +17,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::time::{Duration, Instant};
 
 /// What is to be started, and how.
 #[derive(Debug, Default)]
@@ -132,6 +133,14 @@ fn raise(source: &OwnedFd, floor: i32) -> io::Result<OwnedFd> {
 pub fn wait(pid: i32, block: bool) -> io::Result<Option<ExitStatus>> {
     let (ended, status) = attributes::wait_for(pid, if block { 0 } else { libc::WNOHANG })?;
     Ok((ended != 0).then(|| ExitStatus::from_raw(status)))
+}
+
+/// Waits so long at most for the end of a child that nobody asks for its status.
+pub fn wait_within(pid: i32, time: Duration) {
+    let end = Instant::now() + time;
+    while wait(pid, false).is_ok_and(|status| status.is_none()) && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Sends a signal through a pidfd: never to a process that took over the number.

@@ -11,10 +11,10 @@ use crate::settings::{Changes, Recipe, SaveFiles, Settings, parse_duration, pars
 use crate::{config, log, names, tiers};
 use holdfast_abi::environment::ENV_ENGINE;
 use holdfast_image::control::Wishes;
+use holdfast_sys::clock;
 use holdfast_tiers::{Job, JobLock, Store};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// As `run --compress`.
 const COMPRESS: &str = "HOLDFAST_COMPRESS";
@@ -34,9 +34,8 @@ pub fn open(store: &Store) -> Result<(Job, JobLock, Recipe), Failure> {
     // Which program it is shows only when it registers, and then the job must have its name already.
     names::claim_job(store, name.as_deref(), "attached", |job| {
         let lock = job_lock::take(job)?;
-        let created_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let recipe = Recipe {
-            created_ns: u64::try_from(created_ns).unwrap_or(u64::MAX),
+            created_ns: clock::realtime_ns(),
             settings: settings.clone(),
             id: tiers::id_for(&settings, String::new())?,
             unnamed: name.is_none(),

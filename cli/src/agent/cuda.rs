@@ -29,8 +29,6 @@ use holdfast_sys::cuda::DevicePair;
 use holdfast_sys::ptrace;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::io;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -108,9 +106,7 @@ impl Cuda {
         if let Some(driver) = known.as_ref().filter(|driver| driver.library() == library.path) {
             return Ok(Arc::clone(driver));
         }
-        let log = io::stderr().as_fd().try_clone_to_owned();
-        let log = log.map_err(|error| format!("duplicating the log: {error}"))?;
-        let driver = Arc::new(AgentDriver::new(&library.path, self.patience, log));
+        let driver = Arc::new(AgentDriver::new(&library.path, self.patience));
         *known = Some(Arc::clone(&driver));
         Ok(driver)
     }
@@ -227,9 +223,7 @@ impl Cuda {
         let all = || record.processes().filter_map(|process| process.cuda.as_ref());
         let Some(cuda) = all().next() else { return Ok(None) };
         let path = cuda.library.as_path().to_owned();
-        let log = io::stderr().as_fd().try_clone_to_owned();
-        let log = log.map_err(|error| Failure::system("duplicating the log", &error))?;
-        let driver = Arc::new(AgentDriver::new(&path, self.patience, log));
+        let driver = Arc::new(AgentDriver::new(&path, self.patience));
         let cannot = |why: String| {
             let what = format!("the CUDA state of the program cannot be restored here: {why}");
             Failure::new(Exit::Refused, what)

@@ -9,6 +9,7 @@
 use crate::keeper::client::Keeper;
 use crate::keeper::messages::{Block, Run, Taken};
 use crate::keeper::probe;
+use crate::log;
 use crate::settings::Cow;
 use holdfast_abi::KeeperQuestion;
 use holdfast_abi::environment::{
@@ -30,7 +31,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -88,8 +89,7 @@ pub fn start(agent: &Path, cache: Option<Cow>) -> Result<Arc<Keeper>, String> {
 }
 
 fn launch(agent: &Path, cache: Cow) -> Result<Keeper, String> {
-    let log =
-        io::stderr().as_fd().try_clone_to_owned().map_err(|error| format!("duplicating the log: {error}"))?;
+    let log = log::again().map_err(|failure| failure.message)?;
     Keeper::start(&agent.with_file_name(KeeperQuestion::SOCKET), cache, log)
 }
 

@@ -5,6 +5,7 @@ use crate::cuda::client::Caller;
 use crate::cuda::messages::Question;
 use crate::cuda::release;
 use crate::exit::{Exit, Failure};
+use crate::front::launch::null;
 use crate::keeper::probe;
 use crate::{front, inspect, report};
 use holdfast_image::cuda::version;
@@ -13,7 +14,6 @@ use holdfast_sys::probe::Probe;
 use holdfast_sys::{fd, unix_socket};
 use holdfast_tiers::Store;
 use serde::Serialize;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -271,8 +271,8 @@ fn ask_driver() -> Result<String, String> {
     const LIBRARY: &str = "libcuda.so.1";
     const QUESTION: Duration = Duration::from_secs(30);
     let start = || {
-        let null = File::options().write(true).open("/dev/null").map_err(|error| error.to_string())?;
-        Caller::start(Path::new(LIBRARY), null.into())
+        let null = null().map_err(|failure| failure.message)?;
+        Caller::start(Path::new(LIBRARY), null)
     };
     let other = start()?;
     let version = version(other.facts.api_version);

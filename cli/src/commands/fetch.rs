@@ -10,13 +10,13 @@ use crate::front::wait_for_lock;
 use crate::report;
 use crate::settings::Recipe;
 use crate::tiers::{self, Found};
+use holdfast_sys::clock;
 use holdfast_tiers::stack::{CopyError, Pace, TierRecord, TierSpec, TiersRecord, Way, copy_version};
 use holdfast_tiers::tier::TierError;
 use holdfast_tiers::{Image, Job, JobLock};
 use indicatif::ProgressBar;
 use std::io::Write;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A tier that has a version that is wanted.
 struct Source {
@@ -166,7 +166,6 @@ fn fetch(job: &Job, source: &Source, lock: JobLock) -> Result<(), Failure> {
 
 /// What the tiers have is known from now on: the next image gets a number that none has.
 fn remember(job: &Job, sources: &[Source]) -> Result<(), Failure> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
     let mut record = TiersRecord::read(job);
     for source in sources {
         record.tiers.retain(|tier| tier.tier != source.spec.address);
@@ -175,7 +174,7 @@ fn remember(job: &Job, sources: &[Source]) -> Result<(), Failure> {
             versions: source.versions.clone(),
             // Advice: an image that was on its way there has a number too.
             greatest: source.found.folder.inventory().map_or(0, |there| there.greatest()),
-            known_ns: u64::try_from(now).unwrap_or(0),
+            known_ns: clock::realtime_ns(),
             ..TierRecord::default()
         });
     }

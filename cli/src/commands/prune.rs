@@ -15,6 +15,7 @@ use crate::front::wait_for_lock;
 use crate::{report, saved};
 use holdfast_image::Epoch;
 use holdfast_image::control::{Reply, Request};
+use holdfast_sys::clock;
 use holdfast_tiers::hygiene::{self, Survey};
 use holdfast_tiers::policy::{PrunePlan, Retention, TierHolds, Why, Wish, prune};
 use holdfast_tiers::stack::{TierSpec, TiersRecord, wanted};
@@ -23,7 +24,7 @@ use holdfast_tiers::{Image, Job, JobLock, Store, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// A tier that was looked at.
 struct Seen<'a> {
@@ -179,8 +180,7 @@ fn wish(wanted: &Wanted<'_>, place: &JobPlace, survey: &Survey) -> Result<Wish, 
 
 /// Images that are older than this. One that cannot be read has no age.
 fn older(job: &Job, place: &JobPlace, survey: &Survey, age: Duration) -> Result<BTreeSet<u64>, Failure> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let border = u64::try_from(now.saturating_sub(age).as_nanos()).unwrap_or(u64::MAX);
+    let border = clock::realtime_ns().saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));
     let here: BTreeMap<u64, u64> =
         job.images()?.iter().map(|image| (image.epoch.0, image.created_ns)).collect();
     let created = |number: u64| match here.get(&number) {

@@ -9,11 +9,12 @@ use crate::front::restart::restart;
 use crate::front::restart_request::{MemoryMode, RestartRequest};
 use crate::front::run::{RunRequest, run_program};
 use crate::front::supervise::{Ending, StartState};
-use crate::last_run::{LastRun, now_ns};
+use crate::last_run::LastRun;
 use crate::names::{claim_job, title};
 use crate::settings::{Recipe, Settings};
 use crate::{config, front, mpi, program, report, same_run, tiers};
 use holdfast_image::bytes::Name;
+use holdfast_sys::clock;
 use holdfast_tiers::{Job, Store};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -184,7 +185,7 @@ fn recipe(args: &RunArgs, settings: &Settings, job: &Job) -> Result<Recipe, Fail
     Ok(Recipe {
         command: args.command.iter().map(word).collect(),
         cwd: Name::from(working_folder()?.as_path()),
-        created_ns: now_ns(),
+        created_ns: clock::realtime_ns(),
         settings: settings.clone(),
         id: tiers::id_for(settings, old)?,
         unnamed: args.name.is_none(),

@@ -6,15 +6,13 @@
 
 use super::messages::{self, Answer, Facts, Question};
 use crate::exit::Failure;
-use crate::front::launch::{c_string, helper_environment};
+use crate::front::launch::{Helper, helper_environment};
 use holdfast_process::cuda::Cause;
-use holdfast_sys::{fd, poll, ptrace, spawn, spawn::Start};
-use std::ffi::{CString, OsStr};
-use std::fs::File;
-use std::io;
+use holdfast_sys::{poll, ptrace, spawn};
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a driver may take to be loaded and initialised: 2.7 s are usual (docs/cuda.md).
 const START: Duration = Duration::from_secs(60);
@@ -39,8 +37,7 @@ impl Caller {
     /// # Errors
     /// In words.
     pub fn start(library: &Path, log: OwnedFd) -> Result<Caller, String> {
-        let (pid, socket) =
-            launch("__cuda", library, log).map_err(|error| format!("starting a caller: {error}"))?;
+        let (pid, socket) = launch("__cuda", library, log).map_err(|failure| failure.message)?;
         let mut caller = Caller { pid, facts: Facts::default(), socket, lost: true };
         let answer = caller.wait(START).map_err(|cause| format!("{}: cuInit: {cause}", library.display()))?;
         match answer {
@@ -87,15 +84,9 @@ impl Caller {
     }
 
     fn wait(&self, deadline: Duration) -> Result<Answer, Cause> {
-        let end = Instant::now() + deadline;
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            match poll::readable(&[self.socket.as_fd()], Some(left)) {
-                Ok(ready) if ready == [true] => break,
-                _ if Instant::now() >= end => return Err(Cause::Deadline(deadline)),
-                Ok(_) => {}
-                Err(error) => return Err(Cause::NoCaller(format!("waiting for the caller: {error}"))),
-            }
+        let ready = poll::readable_within(self.socket.as_fd(), deadline);
+        if !ready.map_err(|error| Cause::NoCaller(format!("waiting for the caller: {error}")))? {
+            return Err(Cause::Deadline(deadline));
         }
         messages::receive(self.socket.as_fd()).ok().flatten().ok_or(Cause::CallerEnded)
     }
@@ -108,43 +99,21 @@ impl Drop for Caller {
             return;
         }
         let _ = ptrace::kill(self.pid, libc::SIGKILL);
-        let end = Instant::now() + REAP;
         // In a call of the kernel it may not die at once.
-        while spawn::wait(self.pid, false).is_ok_and(|status| status.is_none()) && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        spawn::wait_within(self.pid, REAP);
     }
-}
-
-/// The caller is none of the processes that the driver's job file is about (docs/cuda.md).
-fn environment() -> Result<Vec<CString>, Failure> {
-    let mut all = helper_environment()?;
-    all.retain(|entry| !entry.to_bytes().starts_with(b"CUDA_CHECKPOINT_JOB_FILE="));
-    Ok(all)
 }
 
 /// Starts `holdfast COMMAND` for a library: its process, and our end of its socket.
 ///
 /// # Errors
-/// Of fork or execve.
-pub fn launch(command: &str, library: &Path, log: OwnedFd) -> io::Result<(i32, OwnedFd)> {
-    let other = |failure: Failure| io::Error::other(failure.message);
-    let (ours, theirs) = fd::socketpair(libc::SOCK_SEQPACKET)?;
-    let words = ["holdfast", command, "--agent", "3", "--library"].map(OsStr::new);
-    let words = words.into_iter().chain([library.as_os_str()]);
-    let null: OwnedFd = File::options().read(true).write(true).open("/dev/null")?.into();
-    let start = Start {
-        path: c_string(std::env::current_exe()?.as_os_str()).map_err(other)?,
-        arguments: words.map(c_string).collect::<Result<_, _>>().map_err(other)?,
-        environment: environment().map_err(other)?,
-        mask: 0,
-        ignored: vec![(libc::SIGPIPE, false), (libc::SIGCHLD, false)],
-        closed: Vec::new(),
-        descriptors: vec![null, log.try_clone()?, log, theirs],
-        detached: true,
-    };
-    let pid = start.spawn()?;
-    // Our copy of its end must go, or its death would not close the socket.
-    drop(start);
-    Ok((pid, ours))
+/// As [`Helper::start`].
+pub fn launch(command: &str, library: &Path, log: OwnedFd) -> Result<(i32, OwnedFd), Failure> {
+    let mut words: Vec<&OsStr> = [command, "--agent", "3", "--library"].map(OsStr::new).into();
+    words.push(library.as_os_str());
+    // It is none of the processes that the driver's job file is about (docs/cuda.md).
+    let mut environment = helper_environment()?;
+    environment.retain(|entry| !entry.to_bytes().starts_with(b"CUDA_CHECKPOINT_JOB_FILE="));
+    let what = "a process that calls the CUDA driver";
+    Helper { what, words, environment, log, descriptors: Vec::new(), at_default: &[] }.start()
 }

@@ -6,11 +6,11 @@
 
 use super::client::Caller;
 use super::messages::{Facts, Question};
+use crate::log;
 use holdfast_process::cuda::driver::names;
 use holdfast_process::cuda::{Cause, CudaState, DriverCheckpoint, DriverError};
 use holdfast_sys::cuda::DevicePair;
 use parking_lot::Mutex;
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -55,8 +55,6 @@ impl Patience {
 pub struct AgentDriver {
     library: PathBuf,
     patience: Patience,
-    /// Where a caller says what it has to say.
-    log: OwnedFd,
     caller: Mutex<Option<Caller>>,
     /// Onto which devices a restore goes; none: onto those that the process had.
     onto: Mutex<Vec<DevicePair>>,
@@ -64,14 +62,9 @@ pub struct AgentDriver {
 
 impl AgentDriver {
     /// Of this library; nothing is started yet.
-    pub fn new(library: &Path, patience: Patience, log: OwnedFd) -> AgentDriver {
-        AgentDriver {
-            library: library.to_owned(),
-            patience,
-            log,
-            caller: Mutex::default(),
-            onto: Mutex::default(),
-        }
+    pub fn new(library: &Path, patience: Patience) -> AgentDriver {
+        let library = library.to_owned();
+        AgentDriver { library, patience, caller: Mutex::default(), onto: Mutex::default() }
     }
 
     /// Restores go onto these devices from now on; none: onto those that a process had.
@@ -99,7 +92,7 @@ impl AgentDriver {
         let caller = match usable {
             Some(caller) => caller,
             None => {
-                let log = self.log.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
+                let log = log::again().map_err(|failure| failure.message)?;
                 let caller = Caller::start(&self.library, log)?;
                 let (pid, facts) = (caller.pid, &caller.facts);
                 tracing::info!("process {pid} calls the CUDA driver, {}: {facts:?}", self.library.display());

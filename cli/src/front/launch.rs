@@ -1,4 +1,4 @@
-//! Starting the agent of a job and waiting until it is ready.
+//! Starting a process of the binary beside ours, and above all the agent of a job, until it is ready.
 //!
 //! The agent gets nothing of ours but its log, the link and, for a restart, the socket to the process to be rebuilt.
 
@@ -13,10 +13,76 @@ use holdfast_image::streams::Switch;
 use holdfast_sys::{fd, spawn::Start};
 use holdfast_tiers::{Job, Store};
 use std::ffi::{CString, OsStr, OsString};
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+
+/// A process of the binary that does something for ours.
+#[derive(Debug)]
+pub struct Helper<'a> {
+    /// What it is, in messages.
+    pub what: &'static str,
+    /// What follows `holdfast` in its command line.
+    pub words: Vec<&'a OsStr>,
+    /// Its environment.
+    pub environment: Vec<CString>,
+    /// Its standard output and its standard error; standard input is empty.
+    pub log: OwnedFd,
+    /// Its descriptors from 4 on: 3 is its end of a socket to us.
+    pub descriptors: Vec<OwnedFd>,
+    /// Signals that are at their default in it even if they are ignored here, besides SIGPIPE and SIGCHLD.
+    pub at_default: &'static [i32],
+}
+
+impl Helper<'_> {
+    /// Starts it: its process, and our end of the socket. That is closed by its death: we keep no copy of the other.
+    ///
+    /// # Errors
+    /// Of what it needs, or of execve.
+    pub fn start(self) -> Result<(i32, OwnedFd), Failure> {
+        let what = self.what;
+        let (ours, theirs) = fd::socketpair(libc::SOCK_SEQPACKET)
+            .map_err(|error| Failure::system(format_args!("socketpair for {what}"), &error))?;
+        let again = self.log.try_clone().map_err(|error| Failure::system("duplicating the log", &error))?;
+        let words = [OsStr::new("holdfast")].into_iter().chain(self.words);
+        let start = Start {
+            path: c_string(binary()?.as_os_str())?,
+            arguments: words.map(c_string).collect::<Result<_, _>>()?,
+            environment: self.environment,
+            mask: 0,
+            ignored: [libc::SIGPIPE, libc::SIGCHLD]
+                .iter()
+                .chain(self.at_default)
+                .map(|signal| (*signal, false))
+                .collect(),
+            closed: Vec::new(),
+            descriptors: [null()?, self.log, again, theirs].into_iter().chain(self.descriptors).collect(),
+            detached: true,
+        };
+        let pid = start.spawn();
+        let pid = pid.map_err(|error| Failure::system(format_args!("starting {what}"), &error))?;
+        Ok((pid, ours))
+    }
+}
+
+/// Our own executable.
+///
+/// # Errors
+/// /proc has it not.
+pub(super) fn binary() -> Result<PathBuf, Failure> {
+    std::env::current_exe().map_err(|error| Failure::system("finding the binary holdfast", &error))
+}
+
+/// `/dev/null`.
+///
+/// # Errors
+/// It cannot be opened.
+pub fn null() -> Result<OwnedFd, Failure> {
+    let null = File::options().read(true).write(true).open("/dev/null");
+    null.map(OwnedFd::from).map_err(|error| Failure::system("opening /dev/null", &error))
+}
 
 /// A running agent.
 #[derive(Debug)]
@@ -107,19 +173,16 @@ pub fn launch(
     inherited_fds: &[InheritedFd],
     task: AgentTask,
 ) -> Result<Launched, Failure> {
-    let system = |what: &'static str| move |error: io::Error| Failure::system(what, &error);
-    let (ours, theirs) = fd::socketpair(libc::SOCK_SEQPACKET).map_err(system("socketpair for the agent"))?;
-    let mut words: Vec<&OsStr> = ["holdfast", "--store"].map(OsStr::new).into();
+    let mut words: Vec<&OsStr> = vec!["--store".as_ref(), store.root().as_os_str(), "__agent".as_ref()];
     // With `=`: an older job may have a name that looks like an option.
     let name = format!("--job={}", job.name());
-    words.extend([store.root().as_os_str(), "__agent".as_ref(), name.as_ref()]);
-    words.extend(["--link", "3"].map(OsStr::new));
+    words.extend([&name, "--link", "3"].map(OsStr::new));
     let inherited_fds: Vec<String> = inherited_fds.iter().map(InheritedFd::to_string).collect();
     for text in &inherited_fds {
         words.extend(["--inherited", text].map(OsStr::new));
     }
-    let mut descriptors = log_descriptors(job)?;
-    descriptors.push(theirs);
+    let log = log::open(job)?;
+    let mut descriptors = Vec::new();
     let mut environment = helper_environment()?;
     let (epoch, map, accepted, streams): (_, _, _, Vec<String>);
     match task {
@@ -145,38 +208,15 @@ pub fn launch(
             descriptors.push(task.seed);
         }
     }
-    let program = std::env::current_exe().map_err(system("finding the binary holdfast"))?;
-    let start = Start {
-        path: c_string(program.as_os_str())?,
-        arguments: words.into_iter().map(c_string).collect::<Result<_, _>>()?,
-        environment,
-        mask: 0,
-        ignored: vec![(libc::SIGPIPE, false), (libc::SIGCHLD, false), (libc::SIGTERM, false)],
-        closed: Vec::new(),
-        descriptors,
-        detached: true,
-    };
-    let pid = start.spawn().map_err(system("starting the agent"))?;
-    // Our copy of its end must go, or its death would not close the link.
-    drop(start);
+    let at_default = &[libc::SIGTERM];
+    let agent = Helper { what: "the agent", words, environment, log, descriptors, at_default };
+    let (pid, ours) = agent.start()?;
     let link = Link::from(ours);
     match wait_for(&link) {
         Ok(Tell::Ready) => Ok(Launched { pid, link }),
         Ok(Tell::Failed { exit, message, kind }) => Err(Failure { exit, message, kind }),
         Ok(_) | Err(_) => Err(link::lost(&log::path(job))),
     }
-}
-
-/// The first three descriptors of a process of ours: nothing, and the log of a job twice.
-///
-/// # Errors
-/// Names what cannot be opened.
-pub(super) fn log_descriptors(job: &Job) -> Result<Vec<OwnedFd>, Failure> {
-    let null = std::fs::File::options().read(true).write(true).open("/dev/null");
-    let null = null.map_err(|error| Failure::system("opening /dev/null", &error))?;
-    let log = log::open(job)?;
-    let again = log.try_clone().map_err(|error| Failure::system("duplicating the log", &error))?;
-    Ok(vec![null.into(), log, again])
 }
 
 /// Ours without LD_PRELOAD: what is meant for the program must not be loaded into the agent, nor into its helpers.

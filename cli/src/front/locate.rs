@@ -4,6 +4,7 @@
 //! (`holdfast fetch`), for a front creates processes and must have no threads. Pages are not copied to the store: the
 //! agent reads them where they are.
 
+use super::launch::binary;
 use crate::exit::{Exit, Failure};
 use crate::same_run;
 use crate::settings::Recipe;
@@ -84,9 +85,7 @@ pub fn copy(store: &Store, job: &str, epoch: Option<Epoch>, given: &[TierSpec]) 
 }
 
 fn fetch(store: &Store, job: &str, epoch: Option<Epoch>, given: &[TierSpec]) -> Result<Command, Failure> {
-    let program =
-        std::env::current_exe().map_err(|error| Failure::system("finding the binary holdfast", &error))?;
-    let mut command = Command::new(program);
+    let mut command = Command::new(binary()?);
     command.arg("--store").arg(store.root()).arg("fetch").env_remove("LD_PRELOAD");
     for tier in given {
         command.args(["--tier", &tier.to_string()]);

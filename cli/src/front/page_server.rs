@@ -3,13 +3,14 @@
 //! Only where much of the memory can be mapped from no segment: it is compressed, or lies in too many places. The front
 //! gets the file of the pages and hands it to the new processes. How it fails: in words, and memory is copied instead.
 
-use super::launch::{c_string, helper_environment, log_descriptors};
+use super::launch::{Helper, helper_environment};
 use crate::exit::Failure;
+use crate::log;
 use crate::page_server::READY;
 use holdfast_image::PAGE_SIZE;
 use holdfast_image::pages::{ExtentSource, PageProvider};
 use holdfast_process::rebuild::MIN_MAPPED_LEN;
-use holdfast_sys::{fd, poll, spawn::Start};
+use holdfast_sys::{fd, poll};
 use holdfast_tiers::{Image, Job, Store};
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,28 +34,19 @@ pub fn is_worth_it(image: &Image) -> bool {
 /// Why there is none.
 pub fn start(store: &Store, job: &Job, image: &Image, interrupt: BorrowedFd<'_>) -> Result<OwnedFd, Failure> {
     let system = |what: &'static str| move |error: std::io::Error| Failure::system(what, &error);
-    let (ours, theirs) =
-        fd::socketpair(libc::SOCK_SEQPACKET).map_err(system("socketpair for the page server"))?;
     let name = format!("--job={}", job.name());
     let number = image.epoch().0.to_string();
-    let words = ["holdfast", "--store"].map(OsStr::new).into_iter().chain([store.root().as_os_str()]);
-    let words = words.chain(["__pages", &name, "--image", &number, "--front", "3"].map(OsStr::new));
-    let program = std::env::current_exe().map_err(system("finding the binary holdfast"))?;
-    let mut descriptors = log_descriptors(job)?;
-    descriptors.push(theirs);
-    let start = Start {
-        path: c_string(program.as_os_str())?,
-        arguments: words.map(c_string).collect::<Result<_, _>>()?,
+    let mut words: Vec<&OsStr> = vec!["--store".as_ref(), store.root().as_os_str()];
+    words.extend(["__pages", &name, "--image", &number, "--front", "3"].map(OsStr::new));
+    let server = Helper {
+        what: "the page server",
+        words,
         environment: helper_environment()?,
-        mask: 0,
-        ignored: vec![(libc::SIGPIPE, false), (libc::SIGCHLD, false)],
-        closed: Vec::new(),
-        descriptors,
-        detached: true,
+        log: log::open(job)?,
+        descriptors: Vec::new(),
+        at_default: &[],
     };
-    start.spawn().map_err(system("starting the page server"))?;
-    // Our copy of its end must go, or its death would not close the socket.
-    drop(start);
+    let (_, ours) = server.start()?;
     // It opens the image first, perhaps at a server that is slow.
     loop {
         let ready = poll::readable(&[ours.as_fd(), interrupt], None);

@@ -6,9 +6,10 @@
 
 use super::messages::{Answer, Block, LENT, MOST, Question, RING, Run, Taken};
 use crate::cuda::messages::{self, LONGEST};
-use crate::front::launch::{c_string, helper_environment};
+use crate::exit::Failure;
+use crate::front::launch::{Helper, helper_environment};
 use crate::settings::Cow;
-use holdfast_sys::{fd, poll, scm, spawn::Start};
+use holdfast_sys::{fd, poll, scm};
 use parking_lot::Mutex;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -16,7 +17,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a keeper may take for one thing: loading a driver takes seconds, and so may filling a device.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -42,8 +43,7 @@ impl Keeper {
     /// # Errors
     /// In words.
     pub fn start(socket: &Path, cache: Cow, log: OwnedFd) -> Result<Keeper, String> {
-        let (ours, life, ring) =
-            launch(socket, cache, log).map_err(|error| format!("starting a keeper: {error}"))?;
+        let (ours, life, ring) = launch(socket, cache, log).map_err(|failure| failure.message)?;
         let keeper = Keeper { socket: Mutex::new(Some(ours)), life, ring, stored: Mutex::default() };
         keeper.wait().map_err(|why| format!("starting a keeper: {why}"))?;
         Ok(keeper)
@@ -236,14 +236,9 @@ fn ask(socket: &mut Option<OwnedFd>, question: &Question) -> Result<(Answer, Vec
 
 fn receive(socket: &mut Option<OwnedFd>) -> Result<(Answer, Vec<OwnedFd>), String> {
     let open = socket.take().ok_or(LOST)?;
-    let end = Instant::now() + DEADLINE;
-    loop {
-        let left = end.saturating_duration_since(Instant::now());
-        match poll::readable(&[open.as_fd()], Some(left)) {
-            Ok(ready) if ready == [true] => break,
-            _ if Instant::now() >= end => return Err(format!("the keeper has not answered in {DEADLINE:?}")),
-            _ => {}
-        }
+    let ready = poll::readable_within(open.as_fd(), DEADLINE);
+    if !ready.map_err(|error| format!("waiting for the keeper: {error}"))? {
+        return Err(format!("the keeper has not answered in {DEADLINE:?}"));
     }
     let mut buffer = vec![0; LONGEST];
     let (len, along) = match scm::receive_many(open.as_fd(), &mut buffer) {
@@ -259,27 +254,22 @@ fn receive(socket: &mut Option<OwnedFd>) -> Result<(Answer, Vec<OwnedFd>), Strin
     }
 }
 
-fn launch(socket: &Path, cache: Cow, log: OwnedFd) -> io::Result<(OwnedFd, OwnedFd, File)> {
-    let other = |failure: crate::exit::Failure| io::Error::other(failure.message);
-    let (ours, theirs) = fd::socketpair(libc::SOCK_SEQPACKET)?;
-    let (life, end) = fd::pipe(libc::O_CLOEXEC)?;
-    let ring = File::from(fd::memfd(c"holdfast-ring")?);
-    ring.set_len(RING)?;
-    let cache = cache.to_string();
-    let words = ["holdfast", "__keeper", "--agent", "3", "--ring", "4", "--gpu-cache", &cache, "--socket"];
-    let words = words.map(OsStr::new).into_iter().chain([socket.as_os_str()]);
-    let null: OwnedFd = File::options().read(true).write(true).open("/dev/null")?.into();
-    let start = Start {
-        path: c_string(std::env::current_exe()?.as_os_str()).map_err(other)?,
-        arguments: words.map(c_string).collect::<Result<_, _>>().map_err(other)?,
-        environment: helper_environment().map_err(other)?,
-        mask: 0,
-        ignored: vec![(libc::SIGPIPE, false), (libc::SIGCHLD, false)],
-        closed: Vec::new(),
-        descriptors: vec![null, log.try_clone()?, log, theirs, ring.try_clone()?.into(), end],
-        detached: true,
+fn launch(socket: &Path, cache: Cow, log: OwnedFd) -> Result<(OwnedFd, OwnedFd, File), Failure> {
+    let system = |what: &'static str| move |error: io::Error| Failure::system(what, &error);
+    let (life, end) = fd::pipe(libc::O_CLOEXEC).map_err(system("a pipe for a keeper"))?;
+    let made = || {
+        let ring = File::from(fd::memfd(c"holdfast-ring")?);
+        ring.set_len(RING)?;
+        Ok((ring.try_clone()?.into(), ring))
     };
-    start.spawn()?;
-    drop(start);
+    let (theirs, ring) = made().map_err(system("a ring for a keeper"))?;
+    let cache = cache.to_string();
+    let mut words: Vec<&OsStr> =
+        ["__keeper", "--agent", "3", "--ring", "4", "--gpu-cache", &cache, "--socket"].map(OsStr::new).into();
+    words.push(socket.as_os_str());
+    let environment = helper_environment()?;
+    let descriptors = vec![theirs, end];
+    let keeper = Helper { what: "a keeper", words, environment, log, descriptors, at_default: &[] };
+    let (_, ours) = keeper.start()?;
     Ok((ours, life, ring))
 }

@@ -12,13 +12,13 @@ use crate::args::CudaArgs;
 use crate::cuda::client::{Caller, launch};
 use crate::cuda::{caller, messages};
 use crate::exit::Failure;
+use crate::front::launch::null;
 use holdfast_sys::cuda_memory::{self, Device, DeviceError};
 use holdfast_sys::{attributes, fd, poll, ptrace, scm, spawn};
 use serde::{Deserialize, Serialize};
-use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Where the loader finds it, as programs do.
 const LIBRARY: &str = "libcuda.so.1";
@@ -48,7 +48,7 @@ enum Question {
 /// It does not, or cannot be asked.
 pub fn ask() -> Result<(), String> {
     let library = Path::new(LIBRARY);
-    let caller = Caller::start(library, null()?)?;
+    let caller = Caller::start(library, null().map_err(|failure| failure.message)?)?;
     if !caller.facts.can_checkpoint {
         return Err("the driver has no checkpoint API".into());
     }
@@ -76,12 +76,6 @@ fn with(mut caller: Caller, maker: &mut Helper, other: &mut Helper) -> Result<()
     Ok(())
 }
 
-fn null() -> Result<OwnedFd, String> {
-    let null =
-        File::options().write(true).open("/dev/null").map_err(|error| format!("/dev/null: {error}"))?;
-    Ok(null.into())
-}
-
 /// One of the two.
 struct Helper {
     pid: i32,
@@ -90,8 +84,8 @@ struct Helper {
 
 impl Helper {
     fn start(library: &Path) -> Result<Helper, String> {
-        let started = launch("__probe", library, null()?);
-        let (pid, socket) = started.map_err(|error| format!("starting a process: {error}"))?;
+        let started = null().and_then(|null| launch("__probe", library, null));
+        let (pid, socket) = started.map_err(|failure| failure.message)?;
         Ok(Helper { pid, socket: Some(socket) })
     }
 
@@ -100,15 +94,11 @@ impl Helper {
         let socket = self.socket.take().ok_or("a process has not answered")?;
         let text = serde_json::to_vec(question).map_err(|error| error.to_string())?;
         let along: Vec<_> = along.into_iter().collect();
-        send(socket.as_fd(), &text, &along).map_err(|error| format!("asking a process: {error}"))?;
-        let end = Instant::now() + DEADLINE;
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            match poll::readable(&[socket.as_fd()], Some(left)) {
-                Ok(ready) if ready == [true] => break,
-                _ if Instant::now() >= end => return Err(format!("no answer in {DEADLINE:?}")),
-                _ => {}
-            }
+        scm::send_many(socket.as_fd(), &text, &along)
+            .map_err(|error| format!("asking a process: {error}"))?;
+        let ready = poll::readable_within(socket.as_fd(), DEADLINE);
+        if !ready.map_err(|error| format!("waiting for a process: {error}"))? {
+            return Err(format!("no answer in {DEADLINE:?}"));
         }
         let mut buffer = vec![0; messages::LONGEST];
         let received = scm::receive_many(socket.as_fd(), &mut buffer).ok();
@@ -129,18 +119,7 @@ impl Drop for Helper {
         if self.socket.take().is_none() {
             let _ = ptrace::kill(self.pid, libc::SIGKILL);
         }
-        let end = Instant::now() + REAP;
-        while spawn::wait(self.pid, false).is_ok_and(|status| status.is_none()) && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-}
-
-fn send(socket: BorrowedFd<'_>, text: &[u8], along: &[BorrowedFd<'_>]) -> std::io::Result<()> {
-    if along.is_empty() {
-        fd::send(socket, text, libc::MSG_NOSIGNAL).map(drop)
-    } else {
-        scm::send_many(socket, text, along)
+        spawn::wait_within(self.pid, REAP);
     }
 }
 
@@ -162,7 +141,7 @@ pub fn run(args: &CudaArgs) -> Result<(), Failure> {
         };
         let text = serde_json::to_vec(&answer).unwrap_or_default();
         let files: Vec<_> = file.iter().map(AsFd::as_fd).collect();
-        if send(agent.as_fd(), &text, &files).is_err() {
+        if scm::send_many(agent.as_fd(), &text, &files).is_err() {
             break;
         }
     }

@@ -260,17 +260,13 @@ impl Keeper {
         if !trusted || peer.pid <= 0 {
             return;
         }
-        let asked = poll::readable(&[connection.as_fd()], Some(PATIENCE)).is_ok_and(|ready| ready == [true]);
+        let asked = poll::readable_within(connection.as_fd(), PATIENCE).unwrap_or(false);
         let mut bytes = [0; KeeperQuestion::LEN + 1];
         let len = if asked { fd::receive(connection.as_fd(), &mut bytes, 0).unwrap_or(0) } else { 0 };
         let Some(question) = KeeperQuestion::from_bytes(&bytes[..len]) else { return };
         let (answer, file) = self.ask(peer.pid, question);
         let along: Vec<BorrowedFd<'_>> = file.iter().map(AsFd::as_fd).collect();
-        let sent = if along.is_empty() {
-            fd::send(connection.as_fd(), &answer.to_bytes(), libc::MSG_NOSIGNAL).map(drop)
-        } else {
-            scm::send_many(connection.as_fd(), &answer.to_bytes(), &along)
-        };
+        let sent = scm::send_many(connection.as_fd(), &answer.to_bytes(), &along);
         if sent.is_err() && question.act == KeeperQuestion::MAKE && answer.result == 0 {
             // Nobody knows its name.
             let _ = self.blocks.drop_one(peer.pid, answer.name);

@@ -374,7 +374,7 @@ fn tells_of_changes(stamp: &Stamp, file: &File) -> bool {
     let ns = |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
     let [changed, changed_ns, touched, touched_ns] = stamp.1;
     let last_ns = ns(changed, changed_ns).max(ns(touched, touched_ns));
-    let age_ns = i128::from(clock::now_ns(libc::CLOCK_REALTIME)) - last_ns;
+    let age_ns = i128::from(clock::realtime_ns()) - last_ns;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let is_one = || fd::file_system_type(Path::new(&path)).is_ok_and(|kind| THESE.contains(&kind));
     u128::try_from(age_ns).is_ok_and(|age| age >= SETTLED.as_nanos()) && is_one()

@@ -67,7 +67,7 @@ pub fn named<T>(folder: &Path, choose: impl FnOnce(&HashMap<u64, OsString>) -> O
 }
 
 fn read(folder: &Path, changed_ns: i64) -> Option<Folder> {
-    let read_ns = i64::try_from(clock::now_ns(libc::CLOCK_REALTIME)).ok()?;
+    let read_ns = i64::try_from(clock::realtime_ns()).ok()?;
     let entries = fs::read_dir(folder).ok()?.flatten().take(KEPT_ENTRIES);
     let names = entries.map(|entry| (entry.ino(), entry.file_name())).collect();
     Some(Folder { mtime_ns: changed_ns, read_ns, names })

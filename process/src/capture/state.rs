@@ -354,7 +354,7 @@ pub fn host(pid: i32, vdso: &[u8]) -> io::Result<HostRecord> {
         xstate: xstate::parts().to_vec(),
         baseline: None,
         monotonic_ns: clock::monotonic_ns().saturating_add_signed(ahead),
-        realtime_ns: clock::now_ns(libc::CLOCK_REALTIME),
+        realtime_ns: clock::realtime_ns(),
         boot_id: text("/proc/sys/kernel/random/boot_id"),
     })
 }

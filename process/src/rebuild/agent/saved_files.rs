@@ -31,7 +31,7 @@ pub fn keep_tail(file: &File, path: &Name, size: u64, saved_dir: &Path) -> io::R
     make_saved_dir(saved_dir)?;
     let source = File::from(at::reopen(file.as_fd(), 0)?);
     let base = path.as_path().file_name().unwrap_or_default();
-    let stamp = clock::now_ns(libc::CLOCK_REALTIME) / 1_000_000;
+    let stamp = clock::realtime_ns() / 1_000_000;
     for attempt in 0_u32..1000 {
         let mut name = format!("{}-{attempt:03}-", u64::from(attempt) + stamp).into_bytes();
         name.extend(base.as_bytes().iter().take(180));
