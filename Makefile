@@ -25,9 +25,9 @@ build: ## the binary and the library, target/release
 	$(CARGO) rustc --release --locked -p holdfast-preload --lib -- -C panic=abort
 
 .PHONY: stand-in
-stand-in: ## the CUDA driver of the tests, which needs no GPU: target/release/libholdfast_stand_in.so
+stand-in: ## the CUDA driver of the tests, which needs no GPU: target/release/libholdfast_stand_in.so; and an nvCOMP
 	$(SAY) "building the stand-in driver"
-	$(CARGO) build --release --locked -p holdfast-stand-in
+	$(CARGO) build --release --locked -p holdfast-stand-in -p holdfast-stand-in-nvcomp
 
 demo: ## python3 + numpy under holdfast: checkpoint, kill -9, restart, compare (installs what is missing; < 5 minutes)
 	@scripts/demo.sh

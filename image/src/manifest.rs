@@ -71,6 +71,9 @@ pub struct FlushFigures {
     pub bytes_compressed_from: u64,
     /// What they became.
     pub bytes_compressed_to: u64,
+    /// Of the former, those that were compressed on the device where they lay.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub bytes_compressed_on_device: u64,
 }
 
 fn is_zero(number: &u64) -> bool {
@@ -91,6 +94,7 @@ impl FlushFigures {
     pub fn add_compressed(&mut self, more: &FlushFigures) {
         self.bytes_compressed_from += more.bytes_compressed_from;
         self.bytes_compressed_to += more.bytes_compressed_to;
+        self.bytes_compressed_on_device += more.bytes_compressed_on_device;
     }
 }
 

@@ -73,6 +73,15 @@ pub enum PageError {
     Misuse(String),
 }
 
+/// A codec by which a source can have pages packed where they are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SourceCodec {
+    /// One LZ4 block, without a length in front.
+    Lz4,
+    /// One Zstandard frame.
+    Zstd,
+}
+
 /// What has pages to be stored: the frozen copy, buffers filled at the stop, or (before the stop) the running
 /// program.
 ///
@@ -97,6 +106,25 @@ pub trait PageSource: Sync {
     fn is_urgent(&self) -> bool;
     /// There are pages of several processes, which may be the same.
     fn has_several(&self) -> bool;
+    /// Takes out of `runs`, which [`PageSource::take`] has handed out, what the source can have packed where it is (on
+    /// a device): runs that are each packed by themselves.
+    fn packable(&self, _runs: &mut Vec<PageRun>) -> Vec<PageRun> {
+        Vec::new()
+    }
+    /// Appends the content of `units`, which [`PageSource::packable`] gave, to `into`, packed, of as many of them as
+    /// there is room for now, in their order: bytes of each. One that does not become shorter comes as it is, as long
+    /// as its pages. What there was no room for, maybe all, has to be read.
+    ///
+    /// # Errors
+    /// As [`PageSource::read`].
+    fn read_packed(
+        &self,
+        _units: &[PageRun],
+        _codec: SourceCodec,
+        _into: &mut Vec<u8>,
+    ) -> Result<Vec<usize>, PageError> {
+        Ok(Vec::new())
+    }
 }
 
 /// Runs that are handed out one after the other, in pieces: [`PageSource::take`] of a source whose order is fixed.

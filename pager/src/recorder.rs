@@ -58,6 +58,8 @@ pub struct Recorder {
     chunks: BTreeMap<u64, Box<Chunk>>,
     flushing: u64,
     stored: u64,
+    /// Pages whose first write costs a copy, and that are not stored yet.
+    copyable: u64,
     held: u64,
     held_peak: u64,
     /// Classes of the pages of the flush whose first write is known.
@@ -82,6 +84,7 @@ impl Recorder {
             if let Some(chunk) = recorder.chunks.get_mut(&piece.chunk) {
                 add(&mut chunk.frozen, piece);
             }
+            recorder.copyable += masks(piece).map(|(_, mask)| ones(mask)).sum::<u64>();
         }
         recorder
     }
@@ -97,6 +100,7 @@ impl Recorder {
             for (word, mask) in masks(piece) {
                 let fresh = mask & chunk.flushing[word] & !chunk.stored[word];
                 self.stored += ones(fresh);
+                self.copyable -= ones(fresh & chunk.frozen[word]);
                 self.held -= ones(fresh & chunk.held[word]);
                 chunk.stored[word] |= fresh;
                 chunk.held[word] &= !fresh;
@@ -156,6 +160,7 @@ impl Recorder {
             && !has(&chunk.stored, place)
             && set(&mut chunk.held, place)
         {
+            self.copyable += u64::from(set(&mut chunk.frozen, place));
             self.held += 1;
             self.held_peak = self.held_peak.max(self.held);
         }
@@ -203,11 +208,12 @@ impl Recorder {
     pub fn copies_peak(&self) -> PageCount {
         PageCount(self.held_peak)
     }
-    /// Pages of the flush that are not stored yet; those that are copied are among them. 0 once the flush has ended.
+    /// Pages of the flush that are not stored yet and may have a copy, or have one: what was copied inside the stop, or
+    /// lies on a device, is not among them. 0 once the flush has ended.
     pub fn unreleased(&self) -> PageCount {
         match self.at_done {
             Some(_) => PageCount(0),
-            None => PageCount(self.flushing - self.stored),
+            None => PageCount(self.copyable),
         }
     }
     /// First writes to the pages of the flush up to now, or up to its end if it has ended. Pages not written by then
@@ -399,7 +405,8 @@ mod tests {
                     Event::Done => recorder.flush_done(at_us),
                 }
                 model.event(event, Tick::from_us(at_us));
-                let unreleased = model.pages.values().filter(|page| page.flushing && !page.stored).count() as u64;
+                let may_be_copied = |page: &&Page| page.flushing && !page.stored && (page.frozen || page.held);
+                let unreleased = model.pages.values().filter(may_be_copied).count() as u64;
                 prop_assert_eq!(recorder.copies().0, model.held());
                 prop_assert_eq!(recorder.copies_peak().0, model.peak);
                 prop_assert_eq!(recorder.unreleased().0, if model.done.is_some() { 0 } else { unreleased });

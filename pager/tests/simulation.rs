@@ -96,7 +96,7 @@ fn epoch(
             }
         }
         assert!(recorder.copies().0 <= LIMIT, "{} copies", recorder.copies().0);
-        if recorder.unreleased() == PageCount(0) {
+        if queue.left() == PageCount(0) {
             recorder.flush_done(at_us);
         }
     }

@@ -13,7 +13,9 @@
 #![allow(unsafe_code)]
 
 use crate::cuda::{Library, LoadError, NOT_FOUND, SUCCESS, describe, last_error};
+use crate::nvcomp::{Chunk, Nvcomp, Plan};
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -23,6 +25,8 @@ use thiserror::Error;
 
 /// CUDA_ERROR_OUT_OF_MEMORY.
 pub const OUT_OF_MEMORY: i32 = 2;
+/// CUDA_ERROR_INVALID_VALUE.
+const INVALID_VALUE: i32 = 1;
 /// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
 const DESCRIPTOR: c_uint = 1;
 /// CU_MEM_LOCATION_TYPE_DEVICE and CU_MEM_ALLOCATION_TYPE_PINNED.
@@ -100,6 +104,7 @@ functions! {
     export: "cuMemExportToShareableHandle", 10020, (*mut c_int, u64, c_uint, u64);
     import: "cuMemImportFromShareableHandle", 10020, (*mut u64, *mut c_void, c_uint);
     to_host: "cuMemcpyDtoH", 3020, (*mut c_void, u64, usize);
+    to_host_async: "cuMemcpyDtoHAsync", 3020, (*mut c_void, u64, usize, *mut c_void);
     to_device: "cuMemcpyHtoD", 3020, (u64, *const c_void, usize);
     on_device: "cuMemcpyDtoD", 3020, (u64, u64, usize);
     set: "cuMemsetD8", 3020, (u64, u8, usize);
@@ -289,6 +294,71 @@ impl Device {
             return Ok(());
         }
         call!(self.enter()?, to_host, into.as_mut_ptr().cast(), from, into.len())
+    }
+
+    /// Fills the beginning of a slice, of memory that is pinned better than not, with what is at several places of the
+    /// device, one behind the other.
+    ///
+    /// # Errors
+    /// See [`DeviceError`]; CUDA_ERROR_INVALID_VALUE: the slice is too short.
+    pub fn to_host_all(&self, places: &[Range<u64>], into: &mut [u8]) -> Result<(), DeviceError> {
+        let functions = self.enter()?;
+        let bytes: u64 = places.iter().map(|place| place.end.saturating_sub(place.start)).sum();
+        if bytes > into.len() as u64 {
+            return Err(DeviceError { function: names::to_host_async, code: INVALID_VALUE });
+        }
+        let mut rest = into;
+        let mut copied = Ok(());
+        for place in places.iter().filter(|place| place.start < place.end) {
+            let (now, later) = rest.split_at_mut((place.end - place.start) as usize);
+            rest = later;
+            let to = now.as_mut_ptr().cast();
+            copied = call!(functions, to_host_async, to, place.start, now.len(), ptr::null_mut());
+            if copied.is_err() {
+                break;
+            }
+        }
+        // Nothing may be under way into the slice when it is given back.
+        let finished = self.finish();
+        copied.and(finished)
+    }
+
+    /// Its context becomes that of this thread, for whatever uses that.
+    ///
+    /// # Errors
+    /// See [`DeviceError`].
+    pub fn enter_context(&self) -> Result<(), DeviceError> {
+        self.enter().map(drop)
+    }
+
+    /// Has nvCOMP pack chunks of this device's by a plan for as many, in a workspace of [`Plan::bytes`] that nobody
+    /// else uses: where each is in the workspace; `None`: it has not become shorter.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn pack(
+        &self,
+        nvcomp: &Nvcomp,
+        plan: &Plan,
+        workspace: u64,
+        chunks: &[Chunk],
+    ) -> Result<Vec<Option<Range<u64>>>, String> {
+        let words = |error: DeviceError| error.to_string();
+        if !workspace.is_multiple_of(Plan::ALIGNMENT) {
+            return Err(format!("the workspace at {workspace:#x} is not aligned"));
+        }
+        let head = plan.head(workspace, chunks).map_err(|error| error.to_string())?;
+        self.to_device(workspace, &head).map_err(words)?;
+        // SAFETY: the workspace is the caller's, aligned, and has its head; whatever is wrong with an address of the
+        // device the driver tells, and it touches nothing of the host; the context was made current by the copy.
+        let packed = unsafe { nvcomp.compress(plan, workspace, 0) };
+        let finished = self.finish();
+        packed.map_err(|error| error.to_string())?;
+        finished.map_err(words)?;
+        let at = plan.results_at();
+        let mut results = vec![0; (at.end - at.start) as usize];
+        self.to_host(workspace + at.start, &mut results).map_err(words)?;
+        Ok(plan.results(chunks, &results))
     }
 
     /// Copies a slice to the device.

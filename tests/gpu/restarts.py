@@ -130,7 +130,8 @@ def milliseconds(stop):
 
 def figures(folder, work, owner, mib):
     """The parts of the stop and the size of an increment."""
-    command = [os.path.join(folder, "programs", "touches"), "400", str(mib), "16"]
+    # Words with 16 random bits of 64: a codec makes something of them.
+    command = [os.path.join(folder, "programs", "touches"), "400", str(mib), "16", "16"]
     job = Job(folder, work, owner, command)
     try:
         job.wait_for_lines(1)
@@ -145,7 +146,11 @@ def figures(folder, work, owner, mib):
         stop = image["stop"]
         what = f"{which} image of {mib} MiB on the device, {owner}"
         row("stop", what, f"{stop['total_ns'] / 1e6:.1f} ms: {milliseconds(stop.get('cuda') or {})}")
-        row("size", what, f"{image['flush']['bytes_stored'] / 2**20:.1f} MiB stored")
+        flush = image["flush"]
+        on_device = flush.get("bytes_compressed_on_device", 0) / 2**20
+        rate = stop.get("cuda", {}).get("dirty_bytes", 0) / max(flush["flush_ns"], 1)
+        row("size", what, f"{flush['bytes_stored'] / 2**20:.1f} MiB stored, {on_device:.1f} MiB compressed on the "
+            f"device, {rate:.2f} GB/s of device memory flushed")
 
 
 def guarded(what, work, *arguments):

@@ -97,6 +97,10 @@ impl Kit {
         );
         Ok(folder)
     }
+    /// The stand-in for nvCOMP, for HOLDFAST_NVCOMP.
+    pub fn nvcomp(&self) -> PathBuf {
+        self.root.join("stand-in/libnvcomp-stand-in.so")
+    }
     /// A script of `tests/apps`, `classes` for the compiled Java program, or `hasher`, `hasher-static` for the one in
     /// Go.
     pub fn app(&self, name: &str) -> PathBuf {
@@ -153,7 +157,9 @@ impl Kit {
         if !driver.exists() {
             return Ok(()); // only tests of CUDA need it
         }
-        install(&driver, &self.root.join("stand-in/libcuda.so.1"))
+        install(&driver, &self.root.join("stand-in/libcuda.so.1"))?;
+        // Under a name that no loader finds by itself: tests that are to have it name it.
+        install(&from.join("libholdfast_stand_in_nvcomp.so"), &self.nvcomp())
     }
 
     fn copy_apps(&self, from: &Path) -> Result<()> {

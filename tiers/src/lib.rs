@@ -45,6 +45,7 @@ mod names;
 mod piece_cache;
 mod pipeline;
 pub mod policy;
+mod prepacked;
 mod read;
 mod read_ahead;
 mod segment_file;

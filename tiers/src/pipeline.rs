@@ -3,8 +3,8 @@
 //!
 //! Called by [`crate::ImageWriter`] in the agent while the program runs. Each worker has a segment file of its own and
 //! takes the next part of the source's runs, in the source's order, when it has stored the last one.
-//! Invariants: memory is bounded (about 9 MiB a worker, 16 MiB more where compressed pages of the parent have to be
-//! compared, besides the index and 16 bytes for the hash of each page); a run
+//! Invariants: memory is bounded (about 9 MiB a worker, 8 MiB more where the source packs, 16 MiB more where compressed
+//! pages of the parent have to be compared, besides the index and 16 bytes for the hash of each page); a run
 //! is released only when its content lies in a staging buffer or in the file; pages of a long run stay together in the
 //! file, so that a restart can map them; the index is complete when all workers have returned without an error.
 //! Fails by: the first error stops all workers.
@@ -63,6 +63,8 @@ pub(crate) struct Lane {
     pub(crate) segment: Option<SegmentWriter>,
     pub(crate) index: Vec<Located>,
     pub(crate) hashes: Hashes,
+    /// It has stored pages whose hashes are not known.
+    pub(crate) unhashed: bool,
     pub(crate) figures: FlushFigures,
 }
 
@@ -89,16 +91,16 @@ pub(crate) struct Pass<'a> {
 }
 
 /// What all workers share.
-struct Shared<'a> {
-    pass: &'a Pass<'a>,
+pub(crate) struct Shared<'a> {
+    pub(crate) pass: &'a Pass<'a>,
     part_pages: u64,
-    frame_pages: u64,
+    pub(crate) frame_pages: u64,
     total_pages: u64,
     /// Processors that pack frames.
     processors: usize,
-    read_pages: AtomicU64,
+    pub(crate) read_pages: AtomicU64,
     done_pages: AtomicU64,
-    failed: AtomicBool,
+    pub(crate) failed: AtomicBool,
 }
 
 /// Stores all pages of the source by way of `lanes`, one worker each.
@@ -121,20 +123,20 @@ pub(crate) fn run(pass: &Pass<'_>, lanes: &mut [Lane]) -> Result<(), StoreError>
 
 impl Shared<'_> {
     /// Takes the next part: runs of at most `part_pages` pages in all. Empty: nothing is left.
-    fn take(&self, part: &mut Vec<PageRun>) {
+    pub(crate) fn take(&self, part: &mut Vec<PageRun>) {
         part.clear();
         self.pass.source.take(PageCount(self.part_pages), part);
     }
 
     /// Nothing more is to be done with these pages.
-    fn release(&self, run: PageRun) {
+    pub(crate) fn release(&self, run: PageRun) {
         self.pass.source.release(run);
         let done = self.done_pages.fetch_add(run.pages.0, Ordering::Relaxed) + run.pages.0;
         (self.pass.progress)(done.saturating_mul(PAGE_SIZE), self.total_pages.saturating_mul(PAGE_SIZE));
     }
 
     /// What packing relieves.
-    fn relief(&self) -> Relief {
+    pub(crate) fn relief(&self) -> Relief {
         let link = self.pass.link.speed(self.pass.options.rate);
         Relief { link, processors: self.processors as f64 }
     }
@@ -168,17 +170,25 @@ impl Gathering {
     }
 }
 
-struct Worker<'a> {
-    shared: &'a Shared<'a>,
-    lane: &'a mut Lane,
+pub(crate) struct Worker<'a> {
+    pub(crate) shared: &'a Shared<'a>,
+    pub(crate) lane: &'a mut Lane,
     packer: Packer,
+    /// What the source has packed, a batch at a time.
+    pub(crate) packed: Vec<u8>,
     comparer: Comparer<'a>,
 }
 
 impl<'a> Worker<'a> {
     fn new(shared: &'a Shared<'a>, lane: &'a mut Lane) -> Worker<'a> {
         let comparer = Comparer::new(shared.pass.parent);
-        Worker { shared, lane, packer: Packer::new(shared.pass.options.compression), comparer }
+        Worker {
+            shared,
+            lane,
+            packer: Packer::new(shared.pass.options.compression),
+            packed: Vec::new(),
+            comparer,
+        }
     }
 
     fn run(mut self) -> Result<(), StoreError> {
@@ -198,6 +208,7 @@ impl<'a> Worker<'a> {
             if part.is_empty() {
                 return self.store(&mut scattered);
             }
+            self.store_packed(&mut part)?;
             for run in &part {
                 if self.shared.failed.load(Ordering::Relaxed) {
                     return Ok(()); // Another worker has the reason.
@@ -286,27 +297,7 @@ impl<'a> Worker<'a> {
             } else {
                 self.packer.pack(pass.choices, first, raw, self.shared.relief())
             };
-            if let Some(rate) = pass.options.rate {
-                pass.throttle.wait(data.len() as u64, rate, &self.shared.failed);
-            }
-            let needed = self.shared.needed();
-            let segment = match &mut self.lane.segment {
-                Some(segment) => segment,
-                none => {
-                    let number = pass.segments.fetch_add(1, Ordering::Relaxed);
-                    let header = SegmentHeader { number, ..pass.header };
-                    none.insert(SegmentWriter::create(pass.folder, header, needed)?)
-                }
-            };
-            let append = || segment.append(first, gathered.filled, codec, data, needed);
-            let frame = pass.link.measure(data.len() as u64, append)?;
-            let segment = segment.header().number;
-            let figures = &mut self.lane.figures;
-            figures.pages_stored += gathered.filled;
-            if codec != Codec::Raw {
-                figures.bytes_compressed_from += raw.len() as u64;
-                figures.bytes_compressed_to += data.len() as u64;
-            }
+            let (segment, frame) = append(self.shared, self.lane, first, gathered.filled, codec, data)?;
             let origin = |page| Origin::Own { segment, frame, page };
             for (run, page) in gathered.placed.drain(..) {
                 self.lane.index.push(Located { run, origin: origin(page) });
@@ -321,6 +312,39 @@ impl<'a> Worker<'a> {
         gathered.pending.drain(..).for_each(|run| self.shared.release(run));
         Ok(())
     }
+}
+
+/// Appends a frame to the lane's segment: numbers of the segment, and of the frame in it.
+pub(crate) fn append(
+    shared: &Shared<'_>,
+    lane: &mut Lane,
+    first: Addr,
+    pages: u64,
+    codec: Codec,
+    data: &[u8],
+) -> Result<(u32, u32), StoreError> {
+    let pass = shared.pass;
+    if let Some(rate) = pass.options.rate {
+        pass.throttle.wait(data.len() as u64, rate, &shared.failed);
+    }
+    let needed = shared.needed();
+    let segment = match &mut lane.segment {
+        Some(segment) => segment,
+        none => {
+            let number = pass.segments.fetch_add(1, Ordering::Relaxed);
+            let header = SegmentHeader { number, ..pass.header };
+            none.insert(SegmentWriter::create(pass.folder, header, needed)?)
+        }
+    };
+    let append = || segment.append(first, pages, codec, data, needed);
+    let frame = pass.link.measure(data.len() as u64, append)?;
+    let figures = &mut lane.figures;
+    figures.pages_stored += pages;
+    if codec != Codec::Raw {
+        figures.bytes_compressed_from += pages * PAGE_SIZE;
+        figures.bytes_compressed_to += data.len() as u64;
+    }
+    Ok((segment.header().number, frame))
 }
 
 /// Where a page with this content is, of whatever address space.

@@ -31,7 +31,7 @@ use crate::writing::Writing;
 use holdfast_image::bytes::Name;
 use holdfast_image::manifest::{EpochFigures, FlushFigures, StopBreakdown};
 use holdfast_image::page_set::PageSet;
-use holdfast_image::pages::{Inherited, PageError, PageRun, PageSource, TakeList};
+use holdfast_image::pages::{Inherited, PageError, PageRun, PageSource, SourceCodec, TakeList};
 use holdfast_image::record::UnsavedFile;
 use holdfast_image::{Addr, Epoch, PageCount};
 use std::collections::BTreeMap;
@@ -93,6 +93,8 @@ pub struct ImageWriter {
     located: Option<Vec<Located>>,
     /// Hashes of the pages read for this image, whatever became of them.
     hashes: Hashes,
+    /// Pages were stored whose hashes are not known.
+    unhashed: bool,
     figures: FlushFigures,
     /// A pass has failed: pages are missing.
     failed: bool,
@@ -137,6 +139,7 @@ impl ImageWriter {
             precopied: Vec::new(),
             located: None,
             hashes: Hashes::default(),
+            unhashed: false,
             figures: FlushFigures::default(),
             failed: false,
             published: false,
@@ -197,6 +200,9 @@ impl ImageWriter {
         let source = WithMore { source, more: TakeList::new(unmatched.into_runs()) };
         let stored = self.pass(&source, options, progress, true, true)?;
         self.figures.add(&stored.figures);
+        if self.unhashed {
+            stored.located.iter().for_each(|entry| self.hashes.forget(entry.run));
+        }
         self.hashes.overlay(stored.hashes);
         let result = self.locate(stored.located, &unchanged, mapped).and_then(|mut located| {
             self.compact(&mut located, options)?;
@@ -248,6 +254,7 @@ impl ImageWriter {
             stored.located.append(&mut lane.index);
             stored.hashes.overlay(std::mem::take(&mut lane.hashes));
             stored.figures.add(&std::mem::take(&mut lane.figures));
+            self.unhashed |= std::mem::take(&mut lane.unhashed);
         }
         stored.located.sort_unstable_by_key(|entry| entry.run);
         match overlap(&stored.located) {
@@ -447,6 +454,18 @@ impl ImageWriter {
             open.push(Arc::new(SegmentFile::open(std::slice::from_ref(&self.folder), entry)?));
         }
         let mut hashes = self.parent.as_ref().map(|parent| parent.hashes.clone()).unwrap_or_default();
+        if self.unhashed {
+            // What the parent had there is no more.
+            let own = |frame: u32| {
+                let segment = made.frames[frame as usize].segment as usize;
+                made.entries[segment].epoch == self.epoch
+            };
+            let stored = made
+                .index
+                .iter()
+                .filter(|entry| matches!(entry.place, Place::Frame { frame, .. } if own(frame)));
+            stored.for_each(|entry| hashes.forget(entry.run));
+        }
         hashes.overlay(std::mem::take(&mut self.hashes));
         let framed = made.index.iter().filter(|entry| entry.place != Place::Zero);
         hashes.keep(framed.map(|entry| entry.run));
@@ -506,6 +525,17 @@ impl PageSource for WithMore<'_> {
     }
     fn has_several(&self) -> bool {
         self.source.has_several()
+    }
+    fn packable(&self, runs: &mut Vec<PageRun>) -> Vec<PageRun> {
+        self.source.packable(runs)
+    }
+    fn read_packed(
+        &self,
+        units: &[PageRun],
+        codec: SourceCodec,
+        into: &mut Vec<u8>,
+    ) -> Result<Vec<usize>, PageError> {
+        self.source.read_packed(units, codec, into)
     }
 }
 

@@ -31,7 +31,7 @@ use holdfast_image::control::Step;
 use holdfast_image::kinds::{Tracker, UsedEngine};
 use holdfast_image::manifest::{AccessCounts, EpochFigures};
 use holdfast_image::page_set::PageSet;
-use holdfast_image::pages::{Inherited, PageRun};
+use holdfast_image::pages::{Inherited, PageRun, TakeList};
 use holdfast_image::record::{ProcessRecord, UnsavedFile};
 use holdfast_image::{Epoch, PageCount};
 use holdfast_pager::{FlushQueue, Order as QueueOrder};
@@ -204,7 +204,7 @@ impl Attempt<'_> {
             }
         };
         let figures = self.end_epoch(&cut, &precopied, limit);
-        let queue = self.queue(&cut, &first, limit);
+        let queue = self.queue(&cut, kept.as_ref(), &first, limit);
         monitor.set_queue(Arc::clone(&queue));
         let copies_first = self.copies_first(limit);
         self.flush(writer, cut, Flush { monitor, queue, copies_first, figures, cuda, kept }, committed)
@@ -294,14 +294,21 @@ impl Attempt<'_> {
         })
     }
 
-    /// All that is dirty, in the order in which it will be stored.
-    fn queue(&self, cut: &Cut, first: &[PageRun], limit: Option<PageCount>) -> Arc<FlushQueue> {
+    /// All that is dirty in the programs' own memory, in the order in which it will be stored.
+    fn queue(
+        &self,
+        cut: &Cut,
+        kept: Option<&TakenMemory>,
+        first: &[PageRun],
+        limit: Option<PageCount>,
+    ) -> Arc<FlushQueue> {
         let order = match self.settings.order {
             OrderChoice::History => QueueOrder::History,
             OrderChoice::Address | OrderChoice::Sync => QueueOrder::Address,
         };
         let prediction = self.carry_over.history.predict().with_copies(copies_for_order(cut.engine, limit));
-        Arc::new(FlushQueue::new(&cut.dirty, order, Some(&prediction), first))
+        let host = kept.map(|kept| cut.dirty.difference(&kept.changed()));
+        Arc::new(FlushQueue::new(host.as_ref().unwrap_or(&cut.dirty), order, Some(&prediction), first))
     }
 
     /// From how many copies on, with engine `slots`, copies are stored before all others.
@@ -332,6 +339,7 @@ impl Attempt<'_> {
             memory: &memory,
             kept: kept.as_ref(),
             queue: &queue,
+            devices: TakeList::new(kept.as_ref().map_or_else(Vec::new, |kept| kept.changed().into_runs())),
             monitor: &monitor,
             several: self.members.targets().len() > 1,
         };

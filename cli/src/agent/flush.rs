@@ -1,14 +1,18 @@
 //! Where the flush takes its pages from: the memory of the instant, in the order of the queue, with word of every page
-//! that is stored to the watcher.
+//! that is stored to the watcher; then device memory, of which no copies are made when the program writes.
 //!
 //! Runs in: the flush workers. Fails by: an error of the frozen memory, which fails the image.
 
 use super::kept::TakenMemory;
 use super::write_monitor::WriteMonitor;
-use holdfast_image::pages::{PageError, PageRun, PageSource};
-use holdfast_image::{Addr, PageCount};
+use holdfast_cuda_kernels::chunk::CHUNK;
+use holdfast_image::pages::{PageError, PageRun, PageSource, SourceCodec, TakeList};
+use holdfast_image::{Addr, PAGE_SIZE, PageCount};
 use holdfast_pager::FlushQueue;
 use holdfast_process::FrozenMemory;
+
+/// Pages of a chunk of device memory.
+const CHUNK_PAGES: u64 = CHUNK / PAGE_SIZE;
 
 /// See the head of the file.
 pub struct FlushSource<'a> {
@@ -18,6 +22,8 @@ pub struct FlushSource<'a> {
     pub kept: Option<&'a TakenMemory>,
     /// What is next.
     pub queue: &'a FlushQueue,
+    /// And last: device memory, in runs of whole chunks but for the last ones.
+    pub devices: TakeList,
     /// Who counts the copies.
     pub monitor: &'a WriteMonitor,
     /// There are several processes.
@@ -26,10 +32,16 @@ pub struct FlushSource<'a> {
 
 impl PageSource for FlushSource<'_> {
     fn pages(&self) -> PageCount {
-        self.queue.pages()
+        PageCount(self.queue.pages().0 + self.devices.pages().0)
     }
     fn take(&self, most: PageCount, into: &mut Vec<PageRun>) {
+        let before = into.len();
         self.queue.take(most, into);
+        if into.len() == before {
+            // What is cut is not compressed on its device.
+            let whole = most.0 - most.0 % CHUNK_PAGES;
+            self.devices.take(PageCount(if whole > 0 { whole } else { most.0 }), into);
+        }
     }
     fn read(&self, start: Addr, buffer: &mut [u8]) -> Result<bool, PageError> {
         let of_devices = self.kept.map_or(Ok(false), |kept| kept.read(start, buffer))?;
@@ -50,5 +62,16 @@ impl PageSource for FlushSource<'_> {
     }
     fn has_several(&self) -> bool {
         self.several
+    }
+    fn packable(&self, runs: &mut Vec<PageRun>) -> Vec<PageRun> {
+        self.kept.map_or_else(Vec::new, |kept| kept.packable(runs))
+    }
+    fn read_packed(
+        &self,
+        units: &[PageRun],
+        codec: SourceCodec,
+        into: &mut Vec<u8>,
+    ) -> Result<Vec<usize>, PageError> {
+        self.kept.map_or(Ok(Vec::new()), |kept| kept.read_packed(units, codec, into))
     }
 }

@@ -7,7 +7,7 @@
 //! before. Fails by: words.
 
 use crate::keeper::client::Keeper;
-use crate::keeper::messages::{Block, Run, Taken};
+use crate::keeper::messages::{Block, Packed, Run, Taken};
 use crate::keeper::probe;
 use crate::log;
 use crate::settings::Cow;
@@ -19,7 +19,7 @@ use holdfast_cuda_kernels::chunk::CHUNK;
 use holdfast_image::address_space::{DEVICES, DIGESTS, global_run, split};
 use holdfast_image::cuda::{CudaStop, KeptBlock, KeptMemory};
 use holdfast_image::page_set::PageSet;
-use holdfast_image::pages::{PageError, PageProvider, PageRun};
+use holdfast_image::pages::{PageError, PageProvider, PageRun, SourceCodec};
 use holdfast_image::record::ProcessRecord;
 use holdfast_image::{Addr, PAGE_SIZE, PageCount};
 use holdfast_pager::CowLimit;
@@ -196,10 +196,15 @@ impl TakenMemory {
         }
     }
 
+    /// The pages of the image that were taken for it.
+    pub fn changed(&self) -> PageSet {
+        let changed = [&self.taken.dirty, &self.taken.zero, &self.taken.digests];
+        changed.into_iter().fold(PageSet::new(), |all, runs| all.union(&set(runs)))
+    }
+
     /// Adds it to what a cut has.
     pub fn add_to(&self, cut: &mut Cut) {
-        let changed = [&self.taken.dirty, &self.taken.zero, &self.taken.digests];
-        let changed = changed.into_iter().fold(PageSet::new(), |all, runs| all.union(&set(runs)));
+        let changed = self.changed();
         let all: Vec<Run> = self.taken.blocks.iter().map(|block| place(block.name, block.bytes)).collect();
         let all = set(&all);
         cut.inherited.unchanged.extend(all.difference(&changed).into_runs());
@@ -241,6 +246,55 @@ impl TakenMemory {
             rest = later;
         }
         Ok(true)
+    }
+
+    /// Takes whole chunks of devices out of `runs`, each a run of its own, if the keeper packs such.
+    pub fn packable(&self, runs: &mut Vec<PageRun>) -> Vec<PageRun> {
+        let mut units = Vec::new();
+        if !self.keeper.packs() {
+            return units;
+        }
+        let mut left = Vec::with_capacity(runs.len());
+        for run in runs.drain(..) {
+            let (space, own) = split(run.start);
+            let end = own.0 + run.pages.bytes();
+            let (first, last) = (own.0.next_multiple_of(CHUNK), end - end % CHUNK);
+            if space != DEVICES || end > DIGESTS || first >= last {
+                left.push(run);
+                continue;
+            }
+            let part = |from: u64, to: u64| {
+                let pages = PageCount((to - from) / PAGE_SIZE);
+                global_run(DEVICES, PageRun { start: Addr(from), pages })
+            };
+            let rest = [(own.0, first), (last, end)].into_iter().filter(|(from, to)| from < to);
+            left.extend(rest.map(|(from, to)| part(from, to)));
+            for at in (first..last).step_by(CHUNK as usize) {
+                // One that became zero is not in the cache.
+                let unit = part(at, at + CHUNK);
+                if self.kind(at).0 { left.push(unit) } else { units.push(unit) }
+            }
+        }
+        *runs = left;
+        units
+    }
+
+    /// Chunks, packed; see [`holdfast_image::pages::PageSource::read_packed`].
+    ///
+    /// # Errors
+    /// The keeper is lost.
+    pub fn read_packed(
+        &self,
+        units: &[PageRun],
+        codec: SourceCodec,
+        into: &mut Vec<u8>,
+    ) -> Result<Vec<usize>, PageError> {
+        let chunks: Vec<u64> = units.iter().map(|unit| split(unit.start).1.0).collect();
+        let codec = match codec {
+            SourceCodec::Lz4 => Packed::Lz4,
+            SourceCodec::Zstd => Packed::Zstd,
+        };
+        self.keeper.pack(&chunks, codec, into).map_err(|why| PageError::System(io::Error::other(why)))
     }
 
     /// Whether what is at an address became zero, and how far that goes.

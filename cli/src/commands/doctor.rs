@@ -6,7 +6,7 @@ use crate::cuda::messages::Question;
 use crate::cuda::release;
 use crate::exit::{Exit, Failure};
 use crate::front::launch::null;
-use crate::keeper::probe;
+use crate::keeper::{packer, probe};
 use crate::{front, inspect, report};
 use holdfast_image::cuda::version;
 use holdfast_sys::cgroup::{self, Room};
@@ -37,9 +37,9 @@ pub fn run(program: Option<&str>, json: bool, root: Option<&Path>) -> Result<(),
     let mut findings = host(&probe);
     findings.extend(installation(root));
     let cuda = cuda();
-    let keeper = cuda.good.then(keeper);
+    let of_keeper = cuda.good.then(|| [keeper(), nvcomp()]);
     findings.push(cuda);
-    findings.extend(keeper);
+    findings.extend(of_keeper.into_iter().flatten());
     let inspected = program.map(|program| inspect::find(program, root)).transpose()?;
     let works = findings.iter().all(|finding| finding.good || !finding.required);
     if json {
@@ -263,6 +263,22 @@ fn keeper() -> Finding {
         value,
         advice: "libholdfast keeps device memory in the program: a checkpoint copies what has changed to the host \
                  while the program waits (docs/cuda.md)",
+    }
+}
+
+/// Whether device memory can be packed where it is.
+fn nvcomp() -> Finding {
+    let (good, value) = match packer::load() {
+        Ok(nvcomp) => (true, format!("nvCOMP {}, for what a keeper has", nvcomp.version())),
+        Err(why) => (false, why),
+    };
+    Finding {
+        what: "compression on devices",
+        good,
+        required: false,
+        value,
+        advice: "processors compress what is flushed; nvCOMP is in NVIDIA's package nvidia-libnvcomp-cu13 (PyPI): \
+                 install it, and set HOLDFAST_NVCOMP to the path of its libnvcomp.so.6 (docs/cuda.md)",
     }
 }
 

@@ -285,15 +285,20 @@ fn flush_rate(flush: &FlushFigures) -> u64 {
     bytes.checked_div(u128::from(flush.flush_ns)).map_or(0, |rate| u64::try_from(rate).unwrap_or(u64::MAX))
 }
 
+fn compressed(flush: &FlushFigures) -> String {
+    let all = format!("{} to {}", size(flush.bytes_compressed_from), size(flush.bytes_compressed_to));
+    match flush.bytes_compressed_on_device {
+        0 => all,
+        bytes => format!("{all}, {} of it on the device", size(bytes)),
+    }
+}
+
 fn flush_table(flush: &FlushFigures) -> String {
     lines(&[
         ("time to commit", short_time(flush.flush_ns)),
         ("pages read", pages(flush.pages_read)),
         ("rate", format!("{:.0} MB/s", flush_rate(flush) as f64 / 1e6)),
-        (
-            "compressed",
-            format!("{} to {}", size(flush.bytes_compressed_from), size(flush.bytes_compressed_to)),
-        ),
+        ("compressed", compressed(flush)),
         ("on disk", size(flush.bytes_stored)),
     ])
 }

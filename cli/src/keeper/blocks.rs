@@ -7,7 +7,8 @@
 
 use super::bank::{Bank, Buffer, Copies, Hashed, Placed};
 use super::cache::{Cache, SEGMENT};
-use super::messages::{Block, Run, Taken};
+use super::messages::{Block, PACKED, Packed, Run, Taken};
+use super::packer::{Batch, Cached, Packer};
 use super::slots::{END, Slots};
 use holdfast_cuda_kernels::chunk::CHUNK;
 use holdfast_cuda_kernels::digest::{Digest, Keys};
@@ -80,6 +81,7 @@ pub struct Blocks {
     budget: CowLimit,
     in_hand: InHand,
     next_id: u64,
+    packer: Packer,
 }
 
 fn words(error: DeviceError) -> String {
@@ -97,6 +99,7 @@ impl Blocks {
             budget,
             in_hand: InHand::default(),
             next_id: 0,
+            packer: Packer::default(),
         }
     }
 
@@ -315,6 +318,9 @@ impl Blocks {
     /// Memory for a cache: as much as the budget and the device allow, up to what is wanted.
     fn room(&self, device: &Rc<Device>, wanted: u64) -> (Option<Buffer>, u64) {
         let segment = SEGMENT as u64 * CHUNK;
+        if wanted == 0 {
+            return (None, 0);
+        }
         let (free, all) = device.memory().unwrap_or((0, 0));
         let budget = match self.budget {
             CowLimit::Share(percent) => all / 100 * u64::from(percent),
@@ -322,11 +328,13 @@ impl Blocks {
             CowLimit::Unlimited => u64::MAX,
         };
         // The program's next allocation should not have to wait for the cache to give way.
-        let mut bytes = wanted.next_multiple_of(segment).min(budget).min(free.saturating_sub(all / 32));
+        let most = budget.min(free.saturating_sub(all / 32));
+        let chunks = wanted.next_multiple_of(segment);
+        let mut bytes = (chunks + self.packer.workspace().next_multiple_of(segment)).min(most);
         bytes -= bytes % segment;
         while bytes > 0 {
             if let Ok(memory) = Buffer::new(device, bytes) {
-                return (Some(memory), bytes);
+                return (Some(memory), bytes.min(chunks));
             }
             bytes = bytes / 2 / segment * segment;
         }
@@ -361,6 +369,34 @@ impl Blocks {
             rest = later;
         }
         Ok(())
+    }
+
+    /// Packs chunks of one cache into the ring: how many bytes each has become; see
+    /// [`super::messages::Question::Pack`].
+    ///
+    /// # Errors
+    /// This keeper packs nothing; in words.
+    pub fn pack(&mut self, chunks: &[u64], codec: Packed, ring: &mut [u8]) -> Result<Vec<u32>, String> {
+        let InHand { caches, digests, .. } = &self.in_hand;
+        let digest = |slot: u64| {
+            let (name, digests) = digests.range(..=slot).next_back()?;
+            let at = usize::try_from((slot - name) * Digest::BYTES).ok()?;
+            Some(Digest::from_bytes(*digests.get(at..)?.first_chunk()?))
+        };
+        let slots = chunks.iter().take(PACKED).map(|at| at / CHUNK);
+        for (number, (cache, memory)) in caches {
+            let Some(memory) = memory else { continue };
+            let of_cache =
+                |slot: u64| Some(Cached { at: memory.at + cache.offset(slot)?, digest: digest(slot)? });
+            let found: Vec<Cached> = slots.clone().map_while(of_cache).collect();
+            if !found.is_empty() {
+                let device = &self.banks[*number].device;
+                let room = |bytes| Some(memory.at + cache.gap(bytes, memory.bytes)?);
+                let batch = Batch { device, keys: &Keys::new(self.key), chunks: &found };
+                return self.packer.pack(&batch, codec, &room, ring);
+            }
+        }
+        Ok(Vec::new())
     }
 
     fn read_digests(&self, start: u64, into: &mut [u8]) {

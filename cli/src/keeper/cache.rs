@@ -164,6 +164,33 @@ impl Cache {
         Ok(true)
     }
 
+    /// Where a chunk is in the cache; `None`: it is none of this cache's, or somewhere else by now.
+    pub fn offset(&self, slot: u64) -> Option<u64> {
+        let place = *self.places.get(&slot)?;
+        let segment = self.segments.get(place / SEGMENT)?;
+        let Where::Cache(offset) = segment.is else { return None };
+        Some(offset + (place - segment.first) as u64 * CHUNK)
+    }
+
+    /// So many bytes of a cache of this length that no chunk needs: the first of them, on a boundary of chunks.
+    pub fn gap(&self, bytes: u64, len: u64) -> Option<u64> {
+        let of_segment = |segment: &Segment| match segment.is {
+            Where::Cache(offset) => Some((offset, offset + segment.count as u64 * CHUNK)),
+            _ => None,
+        };
+        let mut used: Vec<(u64, u64)> = self.segments.iter().filter_map(of_segment).collect();
+        used.sort_unstable();
+        used.push((len, len));
+        let mut from = 0;
+        for (start, end) in used {
+            if start.saturating_sub(from) >= bytes {
+                return Some(from);
+            }
+            from = from.max(end);
+        }
+        None
+    }
+
     /// The image has so many bytes of a chunk: what it has of a whole segment is given up.
     pub fn stored(&mut self, slot: u64, bytes: u64, moves: &mut dyn Moves) -> Result<(), String> {
         let Some(segment) = self.places.get(&slot).and_then(|&place| self.segments.get_mut(place / SEGMENT))
@@ -244,6 +271,22 @@ mod tests {
             all_is_there(&cache, &slots, &mut model);
             assert!(!cache.read(1001, 0, &mut [0; 16], &mut model).unwrap());
         }
+    }
+
+    #[test]
+    fn gaps_are_where_no_chunk_is_any_more() {
+        let slots: Vec<u64> = (0..192).collect();
+        let whole = 192 * CHUNK;
+        let mut model = Model { cache: vec![0; whole as usize], fetched: 0 };
+        let mut cache = Cache::take(&slots, whole, &mut model).unwrap();
+        assert_eq!((cache.gap(1, whole), cache.gap(CHUNK, whole + CHUNK)), (None, Some(whole)));
+        assert_eq!((cache.offset(70), cache.offset(192)), (Some(70 * CHUNK), None));
+        (64..128).for_each(|slot| cache.stored(slot, CHUNK, &mut model).unwrap());
+        let segment = SEGMENT as u64 * CHUNK;
+        assert_eq!((cache.gap(segment, whole), cache.gap(segment + 1, whole)), (Some(segment), None));
+        (0..64).for_each(|slot| cache.stored(slot, CHUNK, &mut model).unwrap());
+        assert_eq!((cache.gap(2 * segment, whole), cache.offset(70)), (Some(0), None));
+        assert_eq!(cache.offset(130), Some(130 * CHUNK));
     }
 
     #[test]

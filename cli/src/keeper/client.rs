@@ -4,11 +4,12 @@
 //! at a time; a keeper that has not answered in time, or has ended, is asked nothing more, and every question fails
 //! then. Fails by: words.
 
-use super::messages::{Answer, Block, LENT, MOST, Question, RING, Run, Taken};
+use super::messages::{Answer, Block, LENT, MOST, PACKED, Packed, Question, RING, Run, Taken};
 use crate::cuda::messages::{self, LONGEST};
 use crate::exit::Failure;
 use crate::front::launch::{Helper, helper_environment};
 use crate::settings::Cow;
+use holdfast_cuda_kernels::chunk::CHUNK;
 use holdfast_sys::{fd, poll, scm};
 use parking_lot::Mutex;
 use std::ffi::OsStr;
@@ -17,6 +18,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How long a keeper may take for one thing: loading a driver takes seconds, and so may filling a device.
@@ -35,6 +37,8 @@ pub struct Keeper {
     ring: File,
     /// What the image has, to be told when there is enough of it.
     stored: Mutex<Vec<Run>>,
+    /// Nothing is known that would keep it from packing.
+    packs: AtomicBool,
 }
 
 impl Keeper {
@@ -44,7 +48,13 @@ impl Keeper {
     /// In words.
     pub fn start(socket: &Path, cache: Cow, log: OwnedFd) -> Result<Keeper, String> {
         let (ours, life, ring) = launch(socket, cache, log).map_err(|failure| failure.message)?;
-        let keeper = Keeper { socket: Mutex::new(Some(ours)), life, ring, stored: Mutex::default() };
+        let keeper = Keeper {
+            socket: Mutex::new(Some(ours)),
+            life,
+            ring,
+            stored: Mutex::default(),
+            packs: AtomicBool::new(true),
+        };
         keeper.wait().map_err(|why| format!("starting a keeper: {why}"))?;
         Ok(keeper)
     }
@@ -148,6 +158,43 @@ impl Keeper {
             at += piece.len() as u64;
         }
         Ok(())
+    }
+
+    /// Whether it is worth asking it to pack.
+    pub fn packs(&self) -> bool {
+        self.packs.load(Ordering::Relaxed)
+    }
+
+    /// Appends chunks that were taken to `into`, packed: bytes of each, of as many of them as could be packed now. See
+    /// [`Question::Pack`].
+    ///
+    /// # Errors
+    /// The keeper is lost.
+    pub fn pack(&self, chunks: &[u64], codec: Packed, into: &mut Vec<u8>) -> Result<Vec<usize>, String> {
+        let chunks = chunks[..chunks.len().min(PACKED)].to_vec();
+        let most = chunks.len();
+        // The ring is the question's until it is read.
+        let mut socket = self.socket.lock();
+        let bytes = match ask(&mut socket, &Question::Pack { chunks, codec }) {
+            Ok((Answer::Packed { bytes }, _)) => bytes,
+            Err(why) if socket.is_none() => return Err(why),
+            other => {
+                let why = other.err().unwrap_or_else(|| "the keeper has answered something else".into());
+                tracing::info!("device memory is not packed on the device: {why}");
+                self.packs.store(false, Ordering::Relaxed);
+                return Ok(Vec::new());
+            }
+        };
+        let lens: Vec<usize> = bytes.iter().map(|len| *len as usize).collect();
+        if lens.len() > most || lens.iter().any(|len| *len == 0 || *len > CHUNK as usize) {
+            return Err("the keeper says of chunks that they have become what they cannot".into());
+        }
+        let begin = into.len();
+        into.resize(begin + lens.iter().sum::<usize>(), 0);
+        self.ring
+            .read_exact_at(&mut into[begin..], 0)
+            .map_err(|error| format!("reading the ring: {error}"))?;
+        Ok(lens)
     }
 
     /// The image has these.

@@ -4,6 +4,7 @@
 //!
 //! What must hold: one answer to each question, in their order, but for [`Question::Stored`], which has none.
 
+use holdfast_cuda_kernels::chunk::CHUNK;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -14,6 +15,8 @@ pub const MOST: usize = 500;
 
 /// Most descriptors in a message.
 pub const LENT: usize = 200;
+/// Most chunks of [`Question::Pack`]: as they are they fill the ring.
+pub const PACKED: usize = (RING / CHUNK) as usize;
 
 /// Memory that the keeper has.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -47,6 +50,14 @@ pub enum Question {
     Inherit { blocks: Vec<(u64, i32)> },
     /// Put what was taken of these addresses into the ring.
     Read { run: Run },
+    /// Put chunks that were taken into the ring, packed on their device, one behind the other: the answer is
+    /// [`Answer::Packed`]. A keeper that fails at it is not to be asked again.
+    Pack {
+        /// Their addresses, at most [`PACKED`].
+        chunks: Vec<u64>,
+        /// By which codec.
+        codec: Packed,
+    },
     /// The image has these.
     Stored { runs: Vec<Run> },
     /// The image is committed, or has failed: what was taken is given up.
@@ -71,11 +82,26 @@ pub enum Answer {
         /// By name.
         names: Vec<u64>,
     },
+    /// Bytes of each in the ring, of as many of the chunks, from the first on, as could be packed now; as many as a
+    /// chunk has: it is as it was.
+    Packed {
+        /// See there.
+        bytes: Vec<u32>,
+    },
     /// Not done; in words.
     Failed {
         /// Why.
         why: String,
     },
+}
+
+/// Codecs of devices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Packed {
+    /// LZ4 blocks.
+    Lz4,
+    /// Zstandard frames.
+    Zstd,
 }
 
 /// What was taken.

@@ -8,7 +8,8 @@
 //! * [`process`]: `holdfast __keeper`, the process.
 //! * [`client`]: the agent's end of it; [`messages`]: what they say to each other.
 //! * [`blocks`]: the memory, and what a checkpoint and a restart do with it; [`bank`]: on one device; [`cache`]: the
-//!   GPU cache, as `tiers/policy` has it; [`slots`]: numbers of chunks.
+//!   GPU cache, as `tiers/policy` has it; [`slots`]: numbers of chunks;
+//!   [`packer`]: what is packed before it leaves the device.
 //! * [`probe`]: whether the driver lets all that work.
 
 pub mod bank;
@@ -16,6 +17,7 @@ pub mod blocks;
 pub mod cache;
 pub mod client;
 pub mod messages;
+pub mod packer;
 pub mod probe;
 pub mod process;
 pub mod slots;

@@ -158,6 +158,14 @@ impl Keeper {
                 };
                 messages::send(agent.as_fd(), &answer)
             }
+            Question::Pack { chunks, codec } => {
+                let answer = match self.blocks.pack(&chunks, codec, self.ring.bytes()) {
+                    Ok(bytes) => Answer::Packed { bytes },
+                    Err(why) => Answer::Failed { why },
+                };
+                fault::point("cuda-keeper-packed");
+                messages::send(agent.as_fd(), &answer)
+            }
             question => {
                 let answer = match self.answer(question) {
                     Ok(()) => Answer::Done,
@@ -211,6 +219,7 @@ impl Keeper {
             Question::Fill { runs } => self.fill(&runs),
             Question::Check => self.blocks.check(),
             Question::Take { .. }
+            | Question::Pack { .. }
             | Question::Stored { .. }
             | Question::Lend { .. }
             | Question::Inherit { .. } => Ok(()),

@@ -1,11 +1,10 @@
 //! nvCOMP, loaded at run time where a user has installed it: packs chunks of device memory on the device, into LZ4
 //! blocks and Zstandard frames that processors unpack without it.
 //!
-//! For what flushes a cache on a device: chunks go over the link packed where that relieves it (`tiers`:
-//! `policy::Batcher`, `codec::choice`). Used by nothing but a test of that whole way so far
-//! (`cuda-hooks/stand-in/driver/tests/nvcomp.rs`). Never linked and never shipped: its licence allows its use, not its
-//! distribution. Sources: headers of nvCOMP 5.0.0.6 and 6.0.0.12 (lz4.h, zstd.h, shared_types.h, version.h): names,
-//! numbers and types of arguments. Versions 5 and 6 are known, which differ in one function; others have other
+//! For what flushes a cache on a device (`cli/src/keeper/packer.rs`, by `cuda_memory::Device::pack`): chunks go over
+//! the link packed where that makes them durable sooner. Never linked and never shipped: its licence allows its use,
+//! not its distribution. Sources: headers of nvCOMP 5.0.0.6 and 6.0.0.12 (lz4.h, zstd.h, shared_types.h, version.h):
+//! names, numbers and types of arguments. Versions 5 and 6 are known, which differ in one function; others have other
 //! arguments and are refused. Both were loaded without a GPU, where they answer what LZ4 needs, and say of Zstandard
 //! that CUDA fails. Not verified: that what they make on a GPU is what `lz4_flex` and `zstd` unpack, as the vendor says
 //! of the low-level interface.

@@ -1,6 +1,7 @@
 // nvcc -O2 -arch=compute_75
-/* PROGRAM [STEPS [MIB [CHUNKS]]]: a large buffer, of whose chunks of 64 KiB each step writes one word in a few: the
- * device part of an increment has to be as small. */
+/* PROGRAM [STEPS [MIB [CHUNKS [BITS]]]]: a large buffer, of whose chunks of 64 KiB each step writes one word in a few:
+ * the device part of an increment has to be as small. BITS (64): random ones in each word at first; the fewer, the
+ * smaller a codec makes it. */
 #include "cuda_program.h"
 
 #ifdef __CUDACC__
@@ -38,10 +39,11 @@ int main(int argc, char **argv)
 {
     chunks = (unsigned)number_argument(argc, argv, 2, 8) * 16;
     count = (unsigned)number_argument(argc, argv, 3, 3);
-    CHECK(count <= chunks);
+    unsigned bits = (unsigned)number_argument(argc, argv, 4, 64);
+    CHECK(count <= chunks && bits >= 1 && bits <= 64);
     host = (unsigned long long *)malloc((size_t)chunks << 16);
     CHECK(host != NULL);
-    for (size_t i = 0; i < (size_t)chunks * 8192; i++) host[i] = mix(i);
+    for (size_t i = 0; i < (size_t)chunks * 8192; i++) host[i] = mix(i) >> (64 - bits);
     memory = (unsigned long long *)on_device(host, (size_t)chunks << 16);
     return run_steps("touches", argc, argv, begin, end);
 }

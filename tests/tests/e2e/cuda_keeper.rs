@@ -155,7 +155,13 @@ fn a_keeper_that_is_gone_leaves_its_memory_to_libholdfast() {
 /// It dies before the program lets go of its memory, while that is away, when it is asked for it, and in the flush.
 #[test]
 fn a_keeper_that_dies_in_a_checkpoint_takes_nothing_with_it() {
-    let points = ["cuda-keeper-asked", "cuda-keeper-lent", "cuda-keeper-open", "cuda-keeper-read"];
+    let points = [
+        "cuda-keeper-asked",
+        "cuda-keeper-lent",
+        "cuda-keeper-open",
+        "cuda-keeper-read",
+        "cuda-keeper-packed",
+    ];
     for (nth, point) in points.into_iter().enumerate() {
         let user = if nth % 2 == 0 { User::Ordinary } else { User::Root };
         let Some(bed) = Bed::new(user) else { continue };
@@ -242,6 +248,89 @@ fn the_cache_gives_way_to_what_the_driver_allocates() {
         processes::kill_all(bed.dir());
         wait(&mut front, PATIENCE).map(drop)
     });
+}
+
+/// 4 MiB, most of whose bits are zeros, and a cache with room for them.
+fn start_packed(bed: &Bed, options: &[&str], variables: &[(&str, &str)]) -> Result<(Child, i32)> {
+    let program = bed.kit().cuda_program("touches").to_string_lossy().into_owned();
+    let mut command = bed.staying_command(JOB, options, &[&program, "30", "4", "3", "8"])?;
+    command.env("LD_LIBRARY_PATH", bed.kit().stand_in()?).env("HOLDFAST_NVCOMP", bed.kit().nvcomp());
+    command.env("HOLDFAST_CUDA_DATA", "keeper").env("HOLDFAST_GPU_CACHE", "50%");
+    let mut front = command.envs(variables.iter().copied()).spawn()?;
+    let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("err"))?;
+    lines(bed, 1)?;
+    Ok((front, pid))
+}
+
+/// A checkpoint: bytes that were compressed on the device, and what it had of device memory to store.
+fn packed(bed: &Bed) -> Result<(u64, u64)> {
+    say(bed, &["checkpoint", JOB])?.success()?;
+    let image = bed.show(JOB)?;
+    let on_device = number(&image["flush"]["bytes_compressed_on_device"]);
+    Ok((on_device, number(&image["stop"]["cuda"]["dirty_bytes"])))
+}
+
+fn ends_well_packed(bed: &Bed, pid: i32, front: &mut Child) -> Result<()> {
+    kill_all(bed, pid, front)?;
+    let (mut front, _) = restart(bed)?;
+    bed.may_end()?;
+    let code = shell_code(wait(&mut front, PATIENCE)?);
+    ensure!(code == 0 && bed.text("out").contains("PASS"), "status {code}: {}", bed.text("restart.err"));
+    bed.check_clean(JOB)
+}
+
+/// By a codec that the user has chosen, and by the one that a slow store makes worth it.
+#[test]
+fn what_is_in_the_cache_is_compressed_on_the_device() {
+    each_user(|bed| {
+        let options = match bed.user() {
+            User::Root => ["--compress", "zstd", "--rate", "none"],
+            _ => ["--compress", "auto", "--rate", "16M"],
+        };
+        let options = if options[3] == "none" { &options[..2] } else { &options[..] };
+        let (mut front, pid) = start_packed(bed, options, &[])?;
+        let (_, all) = packed(bed)?;
+        ensure!(all >= 4 << 20, "{all}: the cache has been full");
+        lines(bed, 1)?;
+        // From now on there is room beside the chunks.
+        let (second, dirty) = packed(bed)?;
+        ensure!(dirty > 0 && second == dirty, "{second} of {dirty}");
+        let shown = bed.say(&["show", JOB])?.success()?.stdout;
+        ensure!(shown.contains("on the device"), "{shown}");
+        bed.say(&["verify", JOB])?.success()?;
+        ends_well_packed(bed, pid, &mut front)
+    });
+}
+
+/// A library that fails, that makes something else of memory, that is not known, that is not there: processors compress
+/// instead, and the log says why.
+#[test]
+fn what_a_device_does_not_compress_comes_as_it_is() {
+    let cases = [
+        ("HOLDFAST_FAULT", "other-packed-chunk", "that are not its content any more"),
+        ("NVCOMP_STAND_IN_FAULT", "launch", "CompressAsync: a call of CUDA failed"),
+        ("NVCOMP_STAND_IN_VERSION", "7100", "nvCOMP 7.1.0 is not known"),
+        ("HOLDFAST_NVCOMP", "/nowhere/libnvcomp.so.6", "/nowhere/libnvcomp.so.6"),
+        ("HOLDFAST_NVCOMP", "none", "HOLDFAST_NVCOMP is none"),
+    ];
+    for (nth, (name, value, words)) in cases.into_iter().enumerate() {
+        let user = if nth % 2 == 0 { User::Ordinary } else { User::Root };
+        let Some(bed) = Bed::new(user) else { continue };
+        let comes = || -> Result<()> {
+            let (mut front, pid) = start_packed(&bed, &["--compress", "lz4"], &[(name, value)])?;
+            packed(&bed)?;
+            lines(&bed, 1)?;
+            let (on_device, _) = packed(&bed)?;
+            let log = std::fs::read_to_string(bed.job(JOB).join("agent.log"))?;
+            ensure!(
+                log.contains("device memory is not packed on the device: ") && log.contains(words),
+                "{log}"
+            );
+            ensure!(on_device == 0, "{on_device}");
+            ends_well_packed(&bed, pid, &mut front)
+        };
+        comes().unwrap_or_else(|error| panic!("{name}={value}: {error:#}"));
+    }
 }
 
 /// `auto`: a keeper where the driver checkpoints a process that has had memory of another's; `doctor` says which.

@@ -3,6 +3,7 @@
 //! * [`Codec`], [`Coder`], [`decode`]: what each makes of a frame, and back.
 //! * [`choice`]: which makes a frame durable soonest, from what each made of a sample. Pure.
 //! * [`Packer`]: takes the samples, remembers the choice, and notices when the data have changed.
+//! * [`SourceChoices`]: the same for what is packed on a device, by batches.
 //! * `lz4`: sections of a manifest, too.
 //!
 //! Called by the pipeline's workers, which share the choices, and by whatever reads frames.
@@ -13,9 +14,11 @@ pub mod choice;
 mod lz4;
 mod packer;
 mod shuffle;
+mod source;
 
 pub(crate) use lz4::{compress_into, decompress};
 pub use packer::{Choices, Compression, Packer, UnknownCompression};
+pub use source::SourceChoices;
 
 use std::cell::RefCell;
 
@@ -27,7 +30,7 @@ pub enum Codec {
     Raw = 0,
     /// One LZ4 block (without a length in front).
     Lz4 = 1,
-    /// One Zstandard frame.
+    /// Zstandard frames, one behind the other: together the pages.
     Zstd = 2,
     /// The bytes of eight-byte words apart, then LZ4.
     ShuffleLz4 = 3,

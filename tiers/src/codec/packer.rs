@@ -6,7 +6,7 @@
 //! than the sample promised, once in a while where no frame can tell, and when the link has become another.
 
 use super::choice::{GAIN, Relief, Trial, best};
-use super::{Codec, Coder};
+use super::{Codec, Coder, SourceChoices};
 use holdfast_image::{Addr, PAGE_SIZE};
 use nix::time::{ClockId, clock_gettime};
 use parking_lot::Mutex;
@@ -72,7 +72,11 @@ struct Choice {
 
 /// The choices of all regions, shared by all workers.
 #[derive(Default, Debug)]
-pub struct Choices(Mutex<HashMap<u64, Choice>>);
+pub struct Choices {
+    regions: Mutex<HashMap<u64, Choice>>,
+    /// For what the source packs.
+    pub(crate) of_source: SourceChoices,
+}
 
 /// See the head of the file.
 pub struct Packer {
@@ -121,7 +125,7 @@ impl Packer {
             return trial;
         }
         let trial = best(&self.trials(raw, relief), relief);
-        choices.0.lock().insert(region, Choice { trial, link: relief.link, frames: 0 });
+        choices.regions.lock().insert(region, Choice { trial, link: relief.link, frames: 0 });
         trial
     }
 
@@ -150,7 +154,7 @@ impl Packer {
 impl Choices {
     /// What is to be done by now with a frame of the region; `None`: a sample is to be taken.
     fn get(&self, region: u64, link: f64) -> Option<Trial> {
-        let mut choices = self.0.lock();
+        let mut choices = self.regions.lock();
         let choice = choices.get_mut(&region)?;
         choice.frames += 1;
         let same = choice.link <= link * OTHER_LINK && link <= choice.link * OTHER_LINK;
@@ -160,7 +164,7 @@ impl Choices {
     }
     /// What became of a frame of the region.
     fn note(&self, region: u64, frame: Trial, relief: Relief) {
-        let mut choices = self.0.lock();
+        let mut choices = self.regions.lock();
         let Some(choice) = choices.get_mut(&region).filter(|choice| choice.trial.codec == frame.codec) else {
             return;
         };

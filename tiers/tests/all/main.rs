@@ -15,6 +15,7 @@ mod memory;
 mod memory_first;
 mod memory_processes;
 mod mover;
+mod prepacked;
 mod roundtrip;
 mod served;
 mod several_tiers;
