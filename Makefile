@@ -24,10 +24,11 @@ build: ## the binary and the library, target/release
 	$(CARGO) build --release --locked -p holdfast
 	$(CARGO) rustc --release --locked -p holdfast-preload --lib -- -C panic=abort
 
+# Beside the binary, whose crates have the features that the tests have: so nothing is compiled twice.
 .PHONY: stand-in
 stand-in: ## the CUDA driver of the tests, which needs no GPU: target/release/libholdfast_stand_in.so; and an nvCOMP
 	$(SAY) "building the stand-in driver"
-	$(CARGO) build --release --locked -p holdfast-stand-in -p holdfast-stand-in-nvcomp
+	$(CARGO) build --release --locked -p holdfast -p holdfast-stand-in -p holdfast-stand-in-nvcomp
 
 demo: ## python3 + numpy under holdfast: checkpoint, kill -9, restart, compare (installs what is missing; < 5 minutes)
 	@scripts/demo.sh
@@ -61,12 +62,13 @@ loom: ## all interleavings of what runs concurrently: the flush queue, engine sl
 	RUSTFLAGS="--cfg loom" $(CARGO) test --release --locked --target-dir target/loom \
 		-p holdfast-pager -p holdfast-preload -p holdfast-cuda-hooks --lib -- interleavings model
 
+# --workspace: so that the crates have the features of the unit tests' build, and are not compiled once more.
 e2e: build stand-in ## real programs: checkpoint, kill, restart (tests/); JOBS=N tests at a time
 	$(SAY) "what is expected of a CUDA driver, of one whose memory libholdfast owns"
 	HOLDFAST_CUDA_DATA=library HOLDFAST_NO_AGENT=1 CONFORMANCE_PRELOAD=$(CURDIR)/target/release/libholdfast.so \
-		$(CARGO) test -q --release --locked -p holdfast-stand-in --test conformance
+		$(CARGO) test -q --release --locked --workspace --test conformance
 	$(SAY) "end-to-end tests"
-	$(REAPER) $(CARGO) test --release --locked -p holdfast-tests --lib --test e2e --no-fail-fast \
+	$(REAPER) $(CARGO) test --release --locked --workspace --test e2e --no-fail-fast \
 		-- --test-threads=$(JOBS)
 
 test: deps check unit e2e ## what CI runs (15 minutes on two cores, from nothing)
@@ -123,7 +125,7 @@ test-full: ## the long form: ten rounds, 200 deaths, 1000 flipped bits (hours)
 	$(SAY) "policies on a device, long form"
 	HOLDFAST_TEST_FULL=1 $(CARGO) test --release --locked -p holdfast-stand-in --test hierarchy
 	$(SAY) "end-to-end tests, long form"
-	HOLDFAST_TEST_FULL=1 $(REAPER) $(CARGO) test --release --locked -p holdfast-tests --lib --test e2e --no-fail-fast \
+	HOLDFAST_TEST_FULL=1 $(REAPER) $(CARGO) test --release --locked --workspace --test e2e --no-fail-fast \
 		-- --test-threads=$(JOBS)
 
 support: deps build

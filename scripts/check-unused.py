@@ -17,6 +17,8 @@ from check_common import ROOT, code_only, finish, read, tracked
 # (crate's folder, dependency, why it has to be there though no source names it)
 EXCEPTIONS = [
     ("tiers", "reqwest", "chooses the TLS of the client inside object_store, which is named nowhere else"),
+    ("tiers", "num-traits", "has the features that the tests ask of it: nothing is compiled twice"),
+    ("preload", "cc", "has the features that zstd-sys asks of it: jemalloc is compiled once"),
     ("cuda-hooks", "holdfast-stand-in", "tests load it by its file; linked with them its symbols clash"),
 ]
 

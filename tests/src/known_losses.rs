@@ -1,8 +1,8 @@
 //! What is known to be lost by a restart, as data: `make support` writes it into docs/support.md.
 //!
 //! Used by `bin/support.rs`. What must hold: everything that the kernel tells of sockets, files and processes is in the
-//! record, is refused, is no state ([`TOLD`]), or is in [`LOSSES`]. The tests below compare that with the headers and
-//! with /proc of the machine that they run on, up to the newest that is known here.
+//! record, is refused, is no state ([`TOLD`]), or is in [`LOSSES`]. `tests/e2e/lists.rs` compares that with the
+//! headers and with /proc of the machine that it runs on, up to the newest that is known here.
 
 /// One thing that is not as it was after a restart.
 #[derive(Clone, Copy, Debug)]
@@ -306,74 +306,4 @@ pub fn chapter() -> String {
                 unless it says so (`tests/src/known_losses.rs`).\n\n\
                 | of | what | what a program may notice |\n|---|---|---|\n";
     std::iter::once(head.to_owned()).chain(rows).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::fs;
-
-    fn told(name: &str) -> Option<Told> {
-        let is = |pattern: &&str| match (pattern.strip_suffix('*'), pattern.strip_prefix('*')) {
-            (Some(start), _) => name.starts_with(start),
-            (None, Some(end)) => name.ends_with(end),
-            (None, None) => name == *pattern,
-        };
-        TOLD.iter().find(|(names, _)| names.iter().any(is)).map(|(_, told)| *told)
-    }
-
-    /// Names that a header defines as numbers up to `last`.
-    fn defined(header: &str, prefix: &str, last: u64) -> Vec<String> {
-        let text = fs::read_to_string(header).unwrap_or_default();
-        let name = |line: &str| {
-            let mut words = line.split_whitespace();
-            let name = words.nth(1).filter(|_| line.starts_with("#define"))?;
-            let number: u64 = words.next()?.parse().ok()?;
-            (name.starts_with(prefix) && number <= last).then(|| name.to_owned())
-        };
-        text.lines().filter_map(name).collect()
-    }
-
-    /// Names of a file that begin so, wherever they are in it.
-    fn named(header: &str, prefixes: &[&str]) -> Vec<String> {
-        let text = fs::read_to_string(header).unwrap_or_default();
-        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-        words
-            .filter(|word| prefixes.iter().any(|prefix| word.starts_with(prefix)))
-            .map(str::to_owned)
-            .collect()
-    }
-
-    #[test]
-    fn what_the_kernel_tells_is_recorded_refused_or_known_to_be_lost() {
-        // Newer ones are none of this list's.
-        const NEWEST_SOCKET_OPTION: u64 = 84;
-        let headers = [
-            defined("/usr/include/asm-generic/socket.h", "SO_", NEWEST_SOCKET_OPTION),
-            named("/usr/include/asm-generic/fcntl.h", &["F_GET"]),
-            named("/usr/include/linux/fcntl.h", &["F_GET"]),
-            named("/usr/include/linux/prctl.h", &["PR_GET_"]),
-        ];
-        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-        let version = |text: &str| -> Option<(u32, u32)> {
-            let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map(str::parse);
-            Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
-        };
-        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let keys = status.lines().filter_map(|line| line.split_once(':')).map(|(key, _)| key.to_owned());
-        let is_known_kernel = version(&release).is_some_and(|version| version <= (6, 18));
-        let all = headers.into_iter().flatten().chain(keys.filter(|_| is_known_kernel));
-        let unknown: Vec<String> = all.filter(|name| told(name).is_none()).collect();
-        assert!(unknown.is_empty(), "neither in the record nor known to be lost: {unknown:?}");
-    }
-
-    #[test]
-    fn what_is_lost_is_in_the_list() {
-        let listed: String = LOSSES.iter().map(|loss| format!("{} {} ", loss.what, loss.effect)).collect();
-        let lost = TOLD.iter().filter(|(_, told)| *told == Lost).flat_map(|(names, _)| *names);
-        let by_name = lost.filter(|name| name.starts_with("SO_")).map(|name| name.trim_end_matches('*'));
-        let missing: Vec<&str> = by_name.filter(|name| !listed.contains(*name)).collect();
-        assert!(missing.is_empty(), "{missing:?}");
-        assert!(chapter().lines().count() == LOSSES.len() + 7);
-    }
 }

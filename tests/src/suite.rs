@@ -521,34 +521,3 @@ impl Entry {
         if place % 2 == 0 || self.root.is_some() { User::Root } else { User::Ordinary }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::HashSet;
-    use std::path::Path;
-
-    #[test]
-    fn names_and_features_are_unique_and_programs_exist() {
-        let (mut names, mut features) = (HashSet::new(), HashSet::new());
-        for entry in ENTRIES {
-            assert!(names.insert(entry.name), "{} is there twice", entry.name);
-            assert!(features.insert(entry.feature), "{:?} is there twice", entry.feature);
-            let program =
-                entry.program.trim_end_matches("-static").trim_end_matches("-musl").trim_end_matches("-asan");
-            let source = format!("{}/programs/{program}.c", env!("CARGO_MANIFEST_DIR"));
-            assert!(Path::new(&source).exists(), "{source} is missing");
-        }
-    }
-
-    #[test]
-    fn the_sample_has_each_group_as_both_users() {
-        let groups: HashSet<_> = ENTRIES.iter().map(|entry| entry.group).collect();
-        for group in groups {
-            for user in [User::Root, User::Ordinary] {
-                let there = |entry: &&Entry| entry.group == group && entry.short && entry.turn() == user;
-                assert!(ENTRIES.iter().any(|entry| there(&entry)), "{group}: nothing is run as {user:?}");
-            }
-        }
-    }
-}

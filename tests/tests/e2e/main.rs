@@ -30,6 +30,7 @@ mod json;
 mod launchers;
 mod lazy;
 mod lifecycle;
+mod lists;
 mod memory;
 mod messages;
 mod name_caches;
