@@ -3,7 +3,7 @@ import sys
 import time
 
 last = 0.0
-for turn in range(150):
+for turn in range(int(sys.argv[1])):
     end = time.monotonic() + 0.02
     while (now := time.monotonic()) < end:
         assert now >= last, f"{now} comes after {last}"

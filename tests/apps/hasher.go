@@ -9,12 +9,17 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"strconv"
 	"sync"
 	"time"
 )
 
 func main() {
-	rounds := 150
+	rounds, err := strconv.Atoi(os.Args[1])
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
 	var wg sync.WaitGroup
 	jobs := make(chan int)
 	results := make(chan [32]byte, 8)

@@ -2,7 +2,7 @@
 rand ("twister", 1:625);
 m = rand (300);
 c = {};
-for turn = 1:170
+for turn = 1:str2double (argv (){1})
   m = m * m;
   m = m / max (abs (m(:)));
   e = (m + 300 * eye (300)) \ ones (300, 1);

@@ -101,6 +101,16 @@ pub fn few() -> u32 {
     if crate::full() { 3 } else { 2 }
 }
 
+/// How many turns a program takes that takes so many in the long form: half of them in the short form.
+pub fn turns(long: u32) -> String {
+    (if full() { long } else { long / 2 }).to_string()
+}
+
+/// Whose turn a program is in the short form: the last letter of its name tells.
+pub fn turn_of(name: &str) -> User {
+    if name.bytes().last().is_some_and(|last| last % 2 == 1) { User::Ordinary } else { User::Root }
+}
+
 /// The chain for one of the two users: both in the long form (`make test-full`, `make support`), in the short form
 /// the one whose turn it is.
 pub fn chain_in_turn(app: &App, user: User, turn: User, plan: Plan) {

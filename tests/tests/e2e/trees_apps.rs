@@ -1,5 +1,6 @@
 //! Real programs that are trees of processes, as root and as ordinary user: chained checkpoint, kill -9 of all of them,
-//! restart, three times at random moments; output and files must be those of an undisturbed run.
+//! restart, three times at random moments; output and files must be those of an undisturbed run. In the short form each
+//! is run as one of the two, and the longest take half as many turns.
 //!
 //! What is not installed is not run, and that is printed: `scripts/install-deps.sh trees` has it all.
 
@@ -7,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::{App, PYTHON};
 use holdfast_tests::artifacts::kit;
 use holdfast_tests::full;
-use holdfast_tests::restart_chain::{Plan, alone, chain, chain_in_turn};
+use holdfast_tests::restart_chain::{Plan, alone, chain_in_turn, turn_of, turns};
 use holdfast_tests::sandbox::{Bed, PATIENCE, User, am_root, shell_code, wait};
 use std::path::Path;
 
@@ -82,11 +83,12 @@ impl Case {
         if is_missing(&self.needs) {
             return;
         }
-        if !self.app.alone {
-            return chain(&self.app, user, Plan::of(ROUNDS));
-        }
-        // One after the other they take long: in the short form each is run as one of the two users.
-        let turn = if self.app.name.contains("openmpi") { User::Root } else { User::Ordinary };
+        let turn = match &self.app {
+            App { refuses_root: true, .. } => User::Ordinary,
+            App { alone: true, name, .. } if name.contains("openmpi") => User::Root,
+            App { alone: true, .. } => User::Ordinary,
+            App { name, .. } => turn_of(name),
+        };
         chain_in_turn(&self.app, user, turn, Plan::of(ROUNDS));
     }
 }
@@ -112,12 +114,14 @@ fn make() -> Case {
 
 /// An archive of generated files, compressed and summed by three processes.
 fn archive() -> Case {
-    let prepare = "mkdir data; for f in 1 2 3 4 5 6 7 8; do i=0; while [ $i -lt 40000 ]; do \
-                   echo \"$((i * 7919 % 100003)) line $i of $f $((i * f * 31 % 9973))\"; i=$((i + 1)); \
-                   done > data/$f; done";
+    let prepare = format!(
+        "mkdir data; for f in 1 2 3 4 5 6 7 8; do i=0; while [ $i -lt {} ]; do \
+         echo \"$((i * 7919 % 100003)) line $i of $f $((i * f * 31 % 9973))\"; i=$((i + 1)); done > data/$f; done",
+        turns(40_000)
+    );
     let line = "tar --sort=name --mtime=@0 --owner=0 --group=0 --mode=644 -cf - data | xz -T1 -6 | \
                 tee out.xz | sha256sum";
-    Case::line("tar | xz | sha256sum", line, &["/usr/bin/xz"]).prepared(prepare).leaving(&["out.xz"])
+    Case::line("tar | xz | sha256sum", line, &["/usr/bin/xz"]).prepared(&prepare).leaving(&["out.xz"])
 }
 
 fn parallel() -> Case {
@@ -218,19 +222,20 @@ macro_rules! cases {
 }
 
 cases! {
-    bash: Case::of("bash", &["/bin/bash", "@jobs.sh"], &[]);
+    bash: Case::of("bash", &["/bin/bash", "@jobs.sh", &turns(60)], &[]);
     tar_xz: archive();
     make_j2: make();
-    multiprocessing_fork: python("multiprocessing, fork", &["@pool.py", "fork"], &[]).renaming();
-    multiprocessing_spawn: python("multiprocessing, spawn", &["@pool.py", "spawn"], &[]).renaming();
-    multiprocessing_forkserver: python("multiprocessing, forkserver", &["@pool.py", "forkserver"], &[]).renaming();
+    multiprocessing_fork: python("multiprocessing, fork", &["@pool.py", "fork", &turns(150)], &[]).renaming();
+    multiprocessing_spawn: python("multiprocessing, spawn", &["@pool.py", "spawn", &turns(150)], &[]).renaming();
+    multiprocessing_forkserver: python("multiprocessing, forkserver", &["@pool.py", "forkserver", &turns(150)],
+        &[]).renaming();
     gnu_parallel: parallel();
     sqlite_wal: wal("append");
     sqlite_wal_rewound: wal("rewind");
     redis: python("redis and its clients", &["@redis_client.py"], &["/usr/bin/redis-server"]).renaming();
     nginx: python("nginx and its clients", &["@nginx_client.py"], &["/usr/sbin/nginx"]);
-    node_cluster: Case::of("node cluster", &["/usr/bin/node", "@cluster.js"], &["/usr/bin/node"]);
-    r_parallel: Case::of("R parallel", &["/usr/bin/Rscript", "@parallel.R"], &["/usr/bin/Rscript"]);
+    node_cluster: Case::of("node cluster", &["/usr/bin/node", "@cluster.js", &turns(80)], &["/usr/bin/node"]);
+    r_parallel: Case::of("R parallel", &["/usr/bin/Rscript", "@parallel.R", &turns(60)], &["/usr/bin/Rscript"]);
     open_mpi: mpi("openmpi", "150", &["/usr/bin/mpirun.openmpi", OPEN_MPI]);
     mpich: mpi("mpich", "40", &["/usr/bin/mpirun.mpich", MPICH]);
     open_mpi_lammps: lammps(4, "openmpi", "/usr/bin/lmp", "/usr/bin/mpirun.openmpi");
@@ -239,7 +244,7 @@ cases! {
     mpich_python: mpi4py(2, "mpich", "/usr/bin/mpirun.mpich");
     open_mpi_hpcc: hpcc("openmpi", "/opt/holdfast-tests/bin/hpcc-openmpi", "/usr/bin/mpirun.openmpi");
     mpich_hpcc: hpcc("mpich", "/opt/holdfast-tests/bin/hpcc-mpich", "/usr/bin/mpirun.mpich");
-    exceptions: cpp("C++ exceptions", "exceptions.cpp", "300");
+    exceptions: cpp("C++ exceptions", "exceptions.cpp", &turns(300));
     vim: python("vim in a terminal", &["@editor.py"], &["/usr/bin/vim"]);
     address_sanitizer: checked("an ASan program", &["./program", "250"], "-fsanitize=address", &["/usr/bin/g++"]);
     // It takes the last descriptors below the hard limit.
@@ -257,7 +262,7 @@ cases! {
 #[test]
 fn postgres() {
     let prepare = format!("bash {} prepare", app_file("bank.sh"));
-    let case = Case::of("PostgreSQL", &["/bin/bash", "@bank.sh"], &["/usr/lib/postgresql"]);
+    let case = Case::of("PostgreSQL", &["/bin/bash", "@bank.sh", &turns(5000)], &["/usr/lib/postgresql"]);
     let mut case = case.prepared(&prepare);
     case.app = case.app.refusing_root();
     case.run(User::Ordinary);
