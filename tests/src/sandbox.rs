@@ -4,6 +4,7 @@
 //! limit; when the bed's own limit passes, or when it is dropped, all that still runs from it is killed.
 
 use crate::artifacts::{Kit, kit};
+use crate::full;
 use crate::own_ids;
 use crate::processes;
 use anyhow::{Context, Result, bail, ensure};
@@ -43,14 +44,27 @@ pub enum User {
 ///
 /// # Panics
 /// If it fails.
-#[allow(clippy::panic)]
 pub fn each_user(test: impl Fn(&Bed) -> Result<()>) {
     for user in [User::Root, User::Ordinary] {
-        let Some(bed) = Bed::new(user) else { continue };
-        if let Err(error) = test(&bed) {
-            panic!("as {user:?}: {error:#}");
-        }
+        as_user(user, &test);
     }
+}
+
+#[allow(clippy::panic)]
+fn as_user(user: User, test: impl Fn(&Bed) -> Result<()>) {
+    let Some(bed) = Bed::new(user) else { return };
+    if let Err(error) = test(&bed) {
+        panic!("as {user:?}: {error:#}");
+    }
+}
+
+/// As both users in the long form, in the short form as the one whose turn it is: for a test that has others beside it
+/// which show the same of the other user.
+pub fn each_user_in_turn(turn: User, test: impl Fn(&Bed) -> Result<()>) {
+    if full() || !am_root() {
+        return each_user(test);
+    }
+    as_user(turn, &test);
 }
 
 /// The same where only root can make what the test needs, for the jobs of both users.

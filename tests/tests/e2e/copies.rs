@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::restart_chain::kill_all;
-use holdfast_tests::sandbox::{Bed, PATIENCE, STAY, each_user, wait};
+use holdfast_tests::sandbox::{Bed, PATIENCE, STAY, User, each_user, each_user_in_turn, wait};
 use std::fs;
 use std::io::Read;
 use std::process::{Child, Stdio};
@@ -144,8 +144,8 @@ fn copies_with_semaphores() {
 /// What the programs of a copy execute has the environment of the job that it comes from, and would speak to its
 /// agent. Here all of them make orphans all the time, that job is still running, and none of the three may lose one,
 /// or take in another's.
-fn that_make_orphans(program: &str) {
-    each_user(|bed| {
+fn that_make_orphans(program: &str, turn: User) {
+    each_user_in_turn(turn, |bed| {
         let program = bed.kit().program(program).to_string_lossy().into_owned();
         let whole =
             piped(bed, &["run", "--name", "plain", "--", &program, "200", "25"])?.wait_with_output()?.stdout;
@@ -180,18 +180,18 @@ fn that_make_orphans(program: &str) {
 
 #[test]
 fn that_make_orphans_with_the_library() {
-    that_make_orphans("tree_daemons");
+    that_make_orphans("tree_daemons", User::Root);
 }
 
 #[test]
 fn that_make_orphans_without_the_library() {
-    that_make_orphans("tree_daemons-static");
+    that_make_orphans("tree_daemons-static", User::Ordinary);
 }
 
 /// The environment of the programs names a socket in a folder that is no more: what they execute finds no agent.
 #[test]
 fn from_a_store_that_was_moved() {
-    each_user(|bed| {
+    each_user_in_turn(User::Ordinary, |bed| {
         let program = bed.kit().program("tree_daemons").to_string_lossy().into_owned();
         let whole =
             piped(bed, &["run", "--name", "plain", "--", &program, "150", "25"])?.wait_with_output()?.stdout;

@@ -3,7 +3,7 @@
 //! each lives on.
 //!
 //! `HOLDFAST_CROWD_CHECKPOINTS=N` and `HOLDFAST_CROWD_RESTARTS=N` say how many; the long form
-//! (`HOLDFAST_TEST_FULL=1`) takes 1000 checkpoints and restarts 50 of them, the short one 40 and 4.
+//! (`HOLDFAST_TEST_FULL=1`) takes 1000 checkpoints and restarts 50 of them, the short one 20 and 4.
 
 use anyhow::{Context, Result, ensure};
 use holdfast_tests::apps::App;
@@ -94,7 +94,7 @@ fn live_again(bed: &Bed, image: u64, random: &mut Random) -> Result<()> {
 
 fn crowd(user: User) -> Result<()> {
     let (checkpoints, restarts) =
-        (number_of("HOLDFAST_CROWD_CHECKPOINTS", 1000, 40), number_of("HOLDFAST_CROWD_RESTARTS", 50, 4));
+        (number_of("HOLDFAST_CROWD_CHECKPOINTS", 1000, 20), number_of("HOLDFAST_CROWD_RESTARTS", 50, 4));
     let Some(bed) =
         Bed::lasting(user, Duration::from_secs(240 + 2 * checkpoints as u64 + 30 * restarts as u64))
     else {

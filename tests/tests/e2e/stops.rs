@@ -193,7 +193,7 @@ fn stopped_transfers(kind: &str, rounds: u32) -> Result<u32> {
 /// More stops than there is room for interrupted calls (240 of them), each in another transfer: the room is used again.
 #[test]
 fn transfers_without_end() {
-    const MANY: usize = 400;
+    const MANY: usize = 300;
     let Some(bed) = Bed::in_memory(User::Ordinary) else { return };
     let result = (|| -> Result<()> {
         let app = App::program("transfers", &["flood", "1000000"]);

@@ -36,7 +36,7 @@ struct Case {
 impl Case {
     fn of(engine: &'static str, cow: &'static str, user: User, seed: u64) -> Case {
         let more = if engine == "slots" { vec!["--slots"] } else { Vec::new() };
-        Case { engine, cow, user, seed: seed % 1_000_000, epochs: 12, more }
+        Case { engine, cow, user, seed: seed % 1_000_000, epochs: 8, more }
     }
 
     fn options(&self) -> [&'static str; 4] {
@@ -235,7 +235,7 @@ fn short_freely(engine: &'static str, cow: &'static str, user: User) {
     let mut random = Random::new();
     let mut case = Case::of(engine, cow, user, random.number());
     case.epochs = 200;
-    must(&case, freely(&case, if full() { 60 } else { 8 }, &mut random));
+    must(&case, freely(&case, if full() { 60 } else { 6 }, &mut random));
 }
 
 #[test]
