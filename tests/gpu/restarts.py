@@ -147,10 +147,12 @@ def figures(folder, work, owner, mib):
         what = f"{which} image of {mib} MiB on the device, {owner}"
         row("stop", what, f"{stop['total_ns'] / 1e6:.1f} ms: {milliseconds(stop.get('cuda') or {})}")
         flush = image["flush"]
-        on_device = flush.get("bytes_compressed_on_device", 0) / 2**20
-        rate = stop.get("cuda", {}).get("dirty_bytes", 0) / max(flush["flush_ns"], 1)
-        row("size", what, f"{flush['bytes_stored'] / 2**20:.1f} MiB stored, {on_device:.1f} MiB compressed on the "
-            f"device, {rate:.2f} GB/s of device memory flushed")
+        row("size", what, f"{flush['bytes_stored'] / 2**20:.1f} MiB stored")
+        if owner == "keeper":
+            dirty = stop["cuda"]["dirty_bytes"]
+            on_device = flush.get("bytes_compressed_on_device", 0) / 2**20
+            row("flush", what, f"{dirty / 2**20:.1f} MiB of device memory, {on_device:.1f} compressed on the device, "
+                f"{dirty / max(flush['flush_ns'], 1):.2f} GB/s until the commit")
 
 
 def guarded(what, work, *arguments):
