@@ -1,9 +1,11 @@
 //! Chunks of device memory are hashed on the device that has them, and compared with the digests of the copy.
 //!
 //! Runs in: the service thread, with the device's context current and its work done. The kernels of
-//! `cuda-hooks/kernels` are loaded for one command, and work in memory of the driver's that is given back before the
+//! `cuda-hooks/kernels` are loaded when content leaves and stay until it is back ([`Kernels`]): the gate is closed for
+//! as long, so that their context does not end. They work in memory of the driver's that is given back before the
 //! driver's own checkpoint. Many ranges are hashed at once, as many as the tables have room for: a batch.
-//! Invariants: only chunks that were given are read, and none of them is written.
+//! Invariants: only chunks that were given are read, and none of them is written; nothing is loaded while the gate is
+//! open.
 //! Fails by: [`Failed`]; a device without room for the tables, or one that the kernels are not for: no hasher, and the
 //! processor hashes (`mover.rs`).
 //!
@@ -14,6 +16,8 @@
 use super::calls::{self, Failed, Outcome};
 use super::host::HostCopy;
 use crate::platform;
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
 use holdfast_abi::CudaData;
 use holdfast_cuda_kernels::PTX;
 use holdfast_cuda_kernels::chunk::{CHUNK, Range, number};
@@ -124,15 +128,81 @@ impl OnDevice {
     }
 }
 
+/// Kernels in a context. All zero: none.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Kernels {
+    context: u64,
+    module: u64,
+    hash: u64,
+    list: u64,
+}
+
+/// Those that stay loaded, of so many devices. Used by the service thread alone.
+static KEPT: [[AtomicU64; 4]; 8] = [const { [const { AtomicU64::new(0) }; 4] }; 8];
+
+impl Kernels {
+    fn set(entry: &[AtomicU64; 4], new: Kernels) {
+        let Kernels { context, module, hash, list } = new;
+        entry.iter().zip([context, module, hash, list]).for_each(|(to, word)| to.store(word, Relaxed));
+    }
+
+    /// Takes those of a context out of the kept ones, else loads them: it is the current one.
+    fn take(context: u64) -> Outcome<Kernels> {
+        let kept = KEPT.iter().find(|[of, ..]| of.load(Relaxed) == context);
+        if let Some(entry) = kept.filter(|_| context != 0) {
+            let [context, module, hash, list] = platform::loaded(entry.each_ref());
+            Kernels::set(entry, Kernels::NONE);
+            return Ok(Kernels { context, module, hash, list });
+        }
+        let module = calls::load(PTX)?;
+        let kernel = |which: Kernel| calls::kernel(module, which.name());
+        match (kernel(Kernel::Hash), kernel(Kernel::List)) {
+            (Ok(hash), Ok(list)) => Ok(Kernels { context, module, hash, list }),
+            (Err(failed), _) | (_, Err(failed)) => {
+                let _ = calls::unload(module);
+                Err(failed)
+            }
+        }
+    }
+
+    const NONE: Kernels = Kernels { context: 0, module: 0, hash: 0, list: 0 };
+
+    /// Keeps them loaded, if there is room.
+    fn keep(self) -> Outcome {
+        match KEPT.iter().find(|[of, ..]| of.load(Relaxed) == 0) {
+            Some(entry) => {
+                Kernels::set(entry, self);
+                Ok(())
+            }
+            None => calls::unload(self.module),
+        }
+    }
+}
+
+/// Unloads all that is kept, each in its context.
+pub fn unload_kept() {
+    for entry in &KEPT {
+        let [context, module, ..] = platform::loaded(entry.each_ref());
+        Kernels::set(entry, Kernels::NONE);
+        if context != 0 && calls::push(context).is_ok() {
+            let _ = calls::unload(module);
+            let _ = calls::pop();
+        }
+    }
+}
+
+/// In a child made by fork, which has no devices.
+pub fn forget_kept() {
+    KEPT.iter().for_each(|entry| Kernels::set(entry, Kernels::NONE));
+}
+
 /// See the head of the file.
 pub struct Hasher {
     keys: Keys,
     copy: HostCopy,
     tables: Tables,
     device: OnDevice,
-    module: u64,
-    hash: u64,
-    list: u64,
+    kernels: Kernels,
     ranges: usize,
     chunks: usize,
 }
@@ -153,46 +223,36 @@ pub struct Run {
 }
 
 impl Hasher {
-    /// In the current context.
-    pub fn make(copy: HostCopy) -> Outcome<Hasher> {
+    /// In a context, which is the current one.
+    pub fn make(copy: HostCopy, context: u64) -> Outcome<Hasher> {
         let keys = copy.keys();
         let device = OnDevice::make()?;
-        let loaded = calls::load(PTX).and_then(|module| {
-            let kernel = |which: Kernel| calls::kernel(module, which.name());
-            match (kernel(Kernel::Hash), kernel(Kernel::List)) {
-                (Ok(hash), Ok(list)) => Ok((module, hash, list)),
-                (Err(failed), _) | (_, Err(failed)) => {
-                    let _ = calls::unload(module);
-                    Err(failed)
-                }
-            }
-        });
         let full = Failed::with(CudaData::FAULT_SYSTEM | libc::ENOMEM as u64);
-        match (loaded, Tables::make()) {
-            (Ok((module, hash, list)), Some(tables)) => {
-                Ok(Hasher { keys, copy, tables, device, module, hash, list, ranges: 0, chunks: 0 })
+        match (Kernels::take(context), Tables::make()) {
+            (Ok(kernels), Some(tables)) => {
+                Ok(Hasher { keys, copy, tables, device, kernels, ranges: 0, chunks: 0 })
             }
-            (loaded, tables) => {
+            (kernels, tables) => {
                 let _ = calls::free(device.start);
                 if let Some(tables) = tables {
                     tables.end();
                 }
-                match loaded {
+                match kernels {
                     Err(failed) => Err(failed),
-                    Ok((module, ..)) => calls::unload(module).and(Err(full)),
+                    Ok(kernels) => calls::unload(kernels.module).and(Err(full)),
                 }
             }
         }
     }
 
-    /// Gives all back.
+    /// Gives all back; the kernels stay loaded where they are to be kept.
     ///
     /// # Errors
     /// The driver's.
-    pub fn end(self) -> Outcome {
+    pub fn end(self, keep: bool) -> Outcome {
         self.tables.end();
-        let unloaded = calls::unload(self.module);
-        calls::free(self.device.start).and(unloaded)
+        let ended = if keep { self.kernels.keep() } else { calls::unload(self.kernels.module) };
+        calls::free(self.device.start).and(ended)
     }
 
     /// Adds the first chunks of a range, as many as there is room for: how many bytes. None: the batch is full.
@@ -241,8 +301,8 @@ impl Hasher {
             Some((hash, list.launch()?))
         };
         let (hash, list) = of().ok_or(unsound)?;
-        calls::launch(self.hash, hash)?;
-        calls::launch(self.list, list)?;
+        calls::launch(self.kernels.hash, hash)?;
+        calls::launch(self.kernels.list, list)?;
         let mut bytes = [0; Counts::BYTES as usize];
         // SAFETY: a local; copies wait for the kernels, which are on the same stream.
         unsafe { calls::from_device(bytes.as_mut_ptr(), at.counts, Counts::BYTES) }?;

@@ -61,6 +61,7 @@ pub fn start(work: &'static Work) -> bool {
 /// In a child made by fork: the thread is the parent's, and so is the copy.
 pub fn forked(data: &'static CudaData) {
     host::HostCopy(data).forget();
+    hasher::forget_kept();
     STARTED.store(false, Relaxed);
 }
 

@@ -12,7 +12,7 @@
 #![allow(unsafe_code)]
 
 use super::calls::{self, Failed, Outcome};
-use super::hasher::{Hasher, Place, Run};
+use super::hasher::{self, Hasher, Place, Run};
 use super::host::HostCopy;
 use crate::platform;
 use crate::{area, objects};
@@ -88,7 +88,7 @@ impl Mover {
     }
 
     /// Runs `work` with a context of a device current: that of one of its blocks.
-    fn on(self, device: u32, work: impl FnOnce() -> Outcome) -> Outcome {
+    fn on(self, device: u32, work: impl FnOnce(u64) -> Outcome) -> Outcome {
         let mut last = Failed::with(CudaData::FAULT_COMMAND);
         let mut tried = 0;
         for (index, block) in self.of(device) {
@@ -99,7 +99,7 @@ impl Mover {
             tried = context;
             match calls::push(context) {
                 Ok(()) => {
-                    let result = work();
+                    let result = work(context);
                     return result.and(calls::pop());
                 }
                 Err(failed) => last = failed.at(index),
@@ -136,6 +136,14 @@ impl Mover {
 
     /// Brings content to the copy, and the blocks away. `called_off`: it is not wanted any more.
     pub fn leave(self, called_off: impl Fn() -> bool) -> Outcome {
+        let left = self.leave_all(called_off);
+        if left.is_err() {
+            hasher::unload_kept();
+        }
+        left
+    }
+
+    fn leave_all(self, called_off: impl Fn() -> bool) -> Outcome {
         let over = Failed::with(CudaData::FAULT_COMMAND);
         self.data.figures.iter().for_each(|figure| figure.store(0, Relaxed));
         self.drain()?;
@@ -153,7 +161,7 @@ impl Mover {
         if idle {
             self.save_nothing();
         } else {
-            self.each_device(|device| self.on(device, || self.save(device, &called_off)))?;
+            self.each_device(|device| self.on(device, |context| self.save(device, context, &called_off)))?;
         }
         self.go_away(called_off, || self.copy().protect(false))?;
         self.data.work.store(work, Relaxed);
@@ -198,9 +206,9 @@ impl Mover {
         let devices =
             |each: &dyn Fn(u32) -> Outcome| if self.is_idle() { Ok(()) } else { self.each_device(each) };
         devices(&|device| {
-            self.on(device, || {
+            self.on(device, |context| {
                 // As in `save`: then all may be needed.
-                let Ok(mut hasher) = Hasher::make(copy) else {
+                let Ok(mut hasher) = Hasher::make(copy, context) else {
                     let all = self.of(device);
                     all.for_each(|(_, block)| count(block.offset.load(Relaxed), block.bytes.load(Relaxed)));
                     return Ok(());
@@ -212,7 +220,7 @@ impl Mover {
                     Ok(())
                 };
                 let result = self.hash(device, &mut hasher, &called_off, each);
-                result.and(hasher.end())
+                result.and(hasher.end(false))
             })
         })?;
         self.data.figures[CudaFigure::NEEDED_BYTES % CudaFigure::ROOM].store(needed.get(), Relaxed);
@@ -271,15 +279,15 @@ impl Mover {
     }
 
     /// Copies what has changed on a device, in its context.
-    fn save(self, device: u32, called_off: &impl Fn() -> bool) -> Outcome {
+    fn save(self, device: u32, context: u64, called_off: &impl Fn() -> bool) -> Outcome {
         let bytes: u64 = self.of(device).map(|(_, block)| block.bytes.load(Relaxed)).sum();
         count(self.data, CudaFigure::HASHED_BYTES, bytes);
-        let hashed = timed(self.data, CudaFigure::HASH_NS, || Hasher::make(self.copy()));
+        let hashed = timed(self.data, CudaFigure::HASH_NS, || Hasher::make(self.copy(), context));
         // A device that has no room for tables, or is none for the kernels.
         let Ok(mut hasher) = hashed else { return self.save_by_processor(device, called_off) };
         let result =
             self.hash(device, &mut hasher, called_off, |run, fresh| self.save_run(run, fresh, called_off));
-        let ended = hasher.end();
+        let ended = hasher.end(true);
         result.and(ended)
     }
 
@@ -376,6 +384,9 @@ impl Mover {
         self.data.state.store(CudaData::CHANGING, SeqCst);
         let result = self.fill_all();
         let state = if result.is_ok() { CudaData::RESIDENT } else { CudaData::AWAY };
+        if result.is_ok() {
+            hasher::unload_kept();
+        }
         self.data.state.store(state, SeqCst);
         result
     }
@@ -394,11 +405,11 @@ impl Mover {
             return Ok(());
         }
         self.each_device(|device| {
-            self.on(device, || {
+            self.on(device, |context| {
                 timed(self.data, CudaFigure::FILL_NS, || {
                     self.fill(device).and_then(|()| calls::synchronize())
                 })?;
-                timed(self.data, CudaFigure::CHECK_NS, || self.check(device))
+                timed(self.data, CudaFigure::CHECK_NS, || self.check(device, context))
             })
         })
     }
@@ -430,10 +441,12 @@ impl Mover {
     }
 
     /// Compares what is on a device with the digests.
-    fn check(self, device: u32) -> Outcome {
-        let Ok(mut hasher) = Hasher::make(self.copy()) else { return self.check_by_processor(device) };
+    fn check(self, device: u32, context: u64) -> Outcome {
+        let Ok(mut hasher) = Hasher::make(self.copy(), context) else {
+            return self.check_by_processor(device);
+        };
         let result = self.hash(device, &mut hasher, &|| false, |run, _| Err(damaged(run.block)));
-        let ended = hasher.end();
+        let ended = hasher.end(false);
         result.and(ended)
     }
 
