@@ -115,7 +115,8 @@ fn what_the_driver_fails_at_leaves_the_program_and_its_images() {
 fn notices_a_mixture(bed: &Bed, program: &str) -> Result<()> {
     let path = bed.kit().cuda_program(program).to_string_lossy().into_owned();
     // The second restore finds the host of its own checkpoint, and the device of the first.
-    let words = ["/usr/bin/env", "STAND_IN_FAULT=stale-restore@2", &path, "4"];
+    // It ends when it has noticed; `threads` makes no more steps than these.
+    let words = ["/usr/bin/env", "STAND_IN_FAULT=stale-restore@2", &path, "1000"];
     let mut job = CudaJob::begin(bed, JOB, &words, &[("HOLDFAST_CUDA_DATA", "driver")])?;
     job.lines(2)?;
     job.checkpoint()?;
