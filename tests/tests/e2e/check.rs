@@ -31,12 +31,18 @@ fn as_both(test: impl Fn(&Bed) -> Result<()>) {
 /// The job's program once it has printed its first line; `None`: what it holds is not available here.
 fn start(bed: &Bed, job: &str, app: &App) -> Result<Option<(Child, i32)>> {
     let mut front = bed.run_command(job, &[], &app.words())?.spawn()?;
-    let Some(pid) = bed.wait_live(job, &mut front)? else {
-        ensure!(shell_code(front.wait()?) == 77, "it has ended: {}", bed.text("out"));
-        return Ok(None);
-    };
-    bed.until("the first line", PATIENCE, || bed.text("out").contains('\n'))?;
-    Ok(Some((front, pid)))
+    let pid = bed.wait_live(job, &mut front)?;
+    if pid.is_some() {
+        bed.until("the first line", PATIENCE, || bed.text("out").contains('\n'))?;
+    }
+    // It may have been seen before it ends for that.
+    match pid.filter(|_| !bed.text("out").starts_with("not here")) {
+        Some(pid) => Ok(Some((front, pid))),
+        None => {
+            ensure!(shell_code(wait(&mut front, PATIENCE)?) == 77, "it has ended: {}", bed.text("out"));
+            Ok(None)
+        }
+    }
 }
 
 /// The verdict, which is the last line.

@@ -48,17 +48,13 @@ fn copies_at_the_same_time() {
         let heap = bed.kit().program("heap").to_string_lossy().into_owned();
         let whole = piped(bed, &["run", "--name", "plain", "--", &heap, "40"])?.wait_with_output()?.stdout;
         let first = piped(bed, &["run", "--name", "j", "--", &heap, "40"])?;
-        bed.until("a program", PATIENCE, || bed.pid("j").is_ok_and(|pid| pid.is_some()))?;
-        sleep(Duration::from_millis(300));
-        bed.say(&["checkpoint", "j"])?.success()?;
+        checkpoint(bed, "j")?;
         let names = ["one", "two", "three"];
         let copies: Vec<Child> = names
             .iter()
             .map(|name| piped(bed, &["restart", "--name", name, "j"]))
             .collect::<Result<_, _>>()?;
-        bed.until("an image of a copy", PATIENCE, || {
-            bed.say(&["checkpoint", "one"]).is_ok_and(|ended| ended.status.success())
-        })?;
+        checkpoint(bed, "one")?;
         for (child, name) in [first].into_iter().chain(copies).zip(["j", "one", "two", "three"]) {
             goes_on(child, name, &whole)?;
         }
