@@ -21,6 +21,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// Place of the options of all commands in a help: after the command's own.
+const LAST: usize = 500;
+
 /// Checkpoint running programs and restart them: unmodified, without root.
 #[derive(Debug, Parser)]
 #[command(
@@ -41,13 +44,13 @@ Exit codes:
 )]
 pub struct Cli {
     /// Say nothing but what was asked for, and what has failed
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    #[arg(short, long, global = true, conflicts_with = "verbose", display_order = LAST)]
     pub quiet: bool,
     /// Say more: which processes, what each image took, where the time went
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, display_order = LAST + 1)]
     pub verbose: bool,
     /// Folder with the jobs [default: $HOLDFAST_STORE, else $XDG_STATE_HOME/holdfast, else ~/.local/state/holdfast]
-    #[arg(long, global = true, value_name = "DIR")]
+    #[arg(long, global = true, value_name = "DIR", display_order = LAST + 2)]
     pub store: Option<PathBuf>,
     /// What to do.
     #[command(subcommand)]
@@ -86,7 +89,7 @@ Examples:
     #[command(after_help = "\
 Examples:
   holdfast check sim                (a running job)
-  holdfast check 4711               (any process of yours; one outside a job lacks libholdfast, for a start)
+  holdfast check 4711               (any process of yours)
   holdfast check sim && holdfast checkpoint sim
 
 Exit status: 0 if a checkpoint could be taken, 69 if it would be refused.")]
@@ -117,6 +120,11 @@ Examples:
     Set(SetArgs),
     /// List the jobs of the store, or the images of one
     #[command(visible_alias = "status")]
+    #[command(after_help = "\
+Examples:
+  holdfast list
+  holdfast list sim                 (its images)
+  holdfast list --tier dir=/pfs/me")]
     List {
         /// Name of the job whose images are listed
         #[arg(add = jobs())]
@@ -129,6 +137,10 @@ Examples:
         json: bool,
     },
     /// Show what an image holds and where its stop time went
+    #[command(after_help = "\
+Examples:
+  holdfast show sim                 (the newest image)
+  holdfast show sim@3")]
     Show {
         /// JOB (the newest image) or JOB@N
         #[arg(value_name = "JOB[@N]", value_parser = parse_image, add = jobs())]
@@ -164,6 +176,10 @@ Examples:
         follow: bool,
     },
     /// Follow the state of a running job until it ends
+    #[command(after_help = "\
+Examples:
+  holdfast watch sim
+  holdfast watch --json sim         (a line for each change)")]
     Watch {
         /// Name of the job
         #[arg(add = jobs())]
@@ -211,8 +227,8 @@ Examples:
   holdfast prune sim@3 sim@4 --all-tiers
   holdfast prune sim --all          (all images in the store, and the job)
 
-What is going is printed first, with the space that it makes free. An image that others build on goes without what they
-need.")]
+What is going is printed first, with the space that it makes free. Of an image that others build on, what they need \
+stays.")]
     Prune(PruneArgs),
     /// Write an image, with all that it needs, to one file
     #[command(after_help = "\

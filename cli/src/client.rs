@@ -184,10 +184,8 @@ pub fn accepted(job: &Job, reply: Reply) -> Result<Reply, Failure> {
             Err(Failure::new(Exit::NotFound, format!("job {name} has just ended")))
         }
         Reply::Refused { reasons } => Err(Failure::new(Exit::Refused, reasons.join("\n"))),
-        Reply::Error { message } => {
-            let exit = if message.contains("no space") { Exit::CannotCreate } else { Exit::Internal };
-            Err(Failure::new(exit, message))
-        }
+        Reply::Full { message } => Err(Failure::new(Exit::CannotCreate, message)),
+        Reply::Error { message } => Err(Failure::new(Exit::Internal, message)),
         other => Ok(other),
     }
 }

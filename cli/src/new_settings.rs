@@ -125,7 +125,7 @@ impl NewSettings {
 /// Settings in words, as far as they can be changed: one line.
 pub fn told(settings: &Settings) -> String {
     let mut words = vec![match settings.every_s {
-        Some(seconds) => format!("an image every {seconds} s"),
+        Some(seconds) => format!("an image every {}", crate::report::interval(seconds)),
         None => "images on request".to_owned(),
     }];
     words.extend(settings.keep.map(|keep| format!("the newest {keep} are kept")));
@@ -198,7 +198,7 @@ mod tests {
     fn settings_are_told_in_a_line() {
         let settings =
             Settings { every_s: Some(60), keep: Some(2), stop_signal: Some(15), ..Settings::default() };
-        let line = "an image every 60 s, the newest 2 are kept, at SIGTERM, and the program is ended";
+        let line = "an image every 1m, the newest 2 are kept, at SIGTERM, and the program is ended";
         assert_eq!(told(&settings), line);
         assert_eq!(told(&Settings::default()), "images on request");
     }

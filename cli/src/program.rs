@@ -52,6 +52,9 @@ fn find(program: &OsStr, search: Option<OsString>) -> Result<PathBuf, Failure> {
             }
             Err(error) => Err(Failure::new(Exit::NoProgram, format!("{shown}: {error}"))),
             Ok(_) if is_executable_file(&path) => Ok(path),
+            Ok(found) if found.is_dir() => {
+                Err(Failure::new(Exit::NotExecutable, format!("{shown} is a folder, no program")))
+            }
             Ok(_) => Err(Failure::new(
                 Exit::NotExecutable,
                 format!("{shown} is not an executable file; chmod +x it, or name its interpreter"),

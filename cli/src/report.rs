@@ -202,6 +202,12 @@ pub fn short_time(ns: u64) -> String {
     }
 }
 
+/// A time as `--every` takes it: `1h30m`.
+pub fn interval(seconds: u64) -> String {
+    let parts = [(seconds / 3600, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")];
+    parts.iter().filter(|(count, _)| *count > 0).map(|(count, unit)| format!("{count}{unit}")).collect()
+}
+
 /// How long ago a realtime stamp in nanoseconds was: `12s`, `3m`, `5h`, `2d`.
 pub fn age(created_ns: u64) -> String {
     let seconds = (clock::realtime_ns() / 1_000_000_000).saturating_sub(created_ns / 1_000_000_000);

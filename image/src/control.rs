@@ -161,6 +161,11 @@ pub enum Reply {
         /// It has not begun, or is about to be another one: there will be one in a moment. Else it has ended.
         awaited: bool,
     },
+    /// There is no space for the image.
+    Full {
+        /// Where, and what to do.
+        message: String,
+    },
     /// It failed.
     Error {
         /// What, on what, and what to do.

@@ -170,7 +170,7 @@ impl Driver {
     pub fn load(path: &Path) -> Result<Driver, LoadError> {
         let error = |reason: String| LoadError { path: path.display().to_string(), reason };
         let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| error("not a path".into()))?;
-        let library = Library::open(&name).ok_or_else(|| error(last_error()))?;
+        let library = Library::open(&name).ok_or_else(|| error(last_error(path)))?;
         let init: Option<Init> = library.function(c"cuInit", 2000);
         Ok(Driver {
             init: init.ok_or_else(|| error("it has no function cuInit: it is no libcuda".into()))?,
@@ -280,15 +280,17 @@ fn ask(function: Option<Ask>, pid: i32) -> Result<i32, i32> {
     if code == SUCCESS { Ok(value) } else { Err(code) }
 }
 
-/// What the loader says of its last failure.
-pub(crate) fn last_error() -> String {
+/// What the loader says of its last failure, without the name of the library, where that is the one at fault.
+pub(crate) fn last_error(library: &Path) -> String {
     // SAFETY: no arguments; the text is the loader's, and is copied before its next call.
     let text = unsafe { libc::dlerror() };
     if text.is_null() {
         return "it cannot be loaded".into();
     }
     // SAFETY: as said; it ends with NUL.
-    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+    let name = format!("{}: ", library.display());
+    text.strip_prefix(&name).unwrap_or(&text).to_owned()
 }
 
 #[cfg(test)]

@@ -148,7 +148,7 @@ pub struct Kernel(*mut c_void);
 pub fn open(path: &Path) -> Result<Vec<Device>, String> {
     let error = |reason: String| LoadError { path: path.display().to_string(), reason }.to_string();
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| error("not a path".into()))?;
-    let library = Library::open(&name).ok_or_else(|| error(last_error()))?;
+    let library = Library::open(&name).ok_or_else(|| error(last_error(path)))?;
     let functions = Functions::of(&library).map_err(|missing| error(missing.to_string()))?;
     let devices = || -> Result<Vec<Device>, DeviceError> {
         let functions = Rc::new(functions);

@@ -1,5 +1,6 @@
 //! Why there is no image: the one error of a checkpoint, as the agent's loop answers and logs it.
 
+use crate::exit::{self, Exit};
 use holdfast_image::control::Reply;
 use holdfast_image::refusal::{Refusal, one_per_object};
 use holdfast_tiers::StoreError;
@@ -14,6 +15,8 @@ pub enum CheckpointError {
         /// Which of these.
         awaited: bool,
     },
+    /// No space.
+    Full(String),
     /// Anything else.
     Failed(String),
 }
@@ -24,6 +27,7 @@ impl CheckpointError {
         match self {
             CheckpointError::Refused(refusals) => Reply::Refused { reasons: bounded(refusals) },
             CheckpointError::NoProgram { awaited } => Reply::NoProgram { awaited: *awaited },
+            CheckpointError::Full(message) => Reply::Full { message: message.clone() },
             CheckpointError::Failed(message) => Reply::Error { message: message.clone() },
         }
     }
@@ -37,7 +41,7 @@ impl CheckpointError {
                 "the program has not loaded libholdfast yet".into()
             }
             CheckpointError::NoProgram { awaited: false } => "the program has ended".into(),
-            CheckpointError::Failed(message) => message.clone(),
+            CheckpointError::Full(message) | CheckpointError::Failed(message) => message.clone(),
         }
     }
 }
@@ -61,7 +65,10 @@ fn bounded(refusals: &[Refusal]) -> Vec<String> {
 
 impl From<StoreError> for CheckpointError {
     fn from(error: StoreError) -> CheckpointError {
-        CheckpointError::Failed(error.to_string())
+        match exit::of_store(&error) {
+            Exit::CannotCreate => CheckpointError::Full(error.to_string()),
+            _ => CheckpointError::Failed(error.to_string()),
+        }
     }
 }
 

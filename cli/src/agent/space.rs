@@ -87,8 +87,8 @@ pub fn explain(context: &JobContext, error: CheckpointError) -> CheckpointError 
         Some(newest) => format!(" beside image {}, the last good one, which stays", newest.epoch),
         None => String::new(),
     };
-    CheckpointError::Failed(format!(
-        "job {name}: the image does not fit into --max-space {max}{beside}; the program runs on; give it more with \
-         `holdfast restart --max-space SIZE {name}`"
+    CheckpointError::Full(format!(
+        "job {name}: the image does not fit into --max-space {max}{beside}; \
+         `holdfast restart --max-space SIZE {name}` gives it more"
     ))
 }

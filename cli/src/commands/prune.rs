@@ -241,7 +241,8 @@ fn plan(wanted: &Wanted<'_>, seen: &[Seen<'_>]) -> Result<PrunePlan, Failure> {
         chosen.flat_map(|seen| &seen.holds.versions).any(|held| held.number == number)
     };
     if let Some(number) = named.iter().find(|number| !has(**number)) {
-        return Err(Failure::new(Exit::NotFound, format!("there is no image {number} there")));
+        let name = wanted.job.name();
+        return Err(Failure::new(Exit::NotFound, format!("job {name} has no image {number} there")));
     }
     let holds: Vec<TierHolds> = seen.iter().map(|seen| seen.holds.clone()).collect();
     let plan = prune(&holds, wanted.args.anyway);

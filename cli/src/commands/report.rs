@@ -4,7 +4,7 @@
 //! What it says is what `list` and `show` say, side by side. The file appears whole, or not at all. Fails by: there is
 //! no such job, the file cannot be written. An image that cannot be opened is a row that says why.
 
-use crate::exit::{Exit, Failure};
+use crate::exit::Failure;
 use crate::html::chart::{Bar, Column, stacked, timeline};
 use crate::html::{escape, page, section, table, tiles};
 use crate::last_restart::LastRestart;
@@ -57,7 +57,7 @@ pub fn run(name: &str, output: &Path, root: Option<&Path>) -> Result<(), Failure
         return report::print(&html);
     }
     write(output, &html)
-        .map_err(|error| Failure::new(Exit::CannotCreate, format!("{}: {error}", output.display())))?;
+        .map_err(|error| Failure::system(format_args!("writing {}", output.display()), &error))?;
     report::result(&format!("{}: report of job {name}\n", output.display()))
 }
 

@@ -193,7 +193,7 @@ impl Nvcomp {
         let name = path.display().to_string();
         let error = |reason: String| NvcompError::Load { path: name.clone(), reason };
         let text = CString::new(path.as_os_str().as_bytes()).map_err(|_| error("not a path".into()))?;
-        let library = Library::open(&text).ok_or_else(|| error(last_error()))?;
+        let library = Library::open(&text).ok_or_else(|| error(last_error(path)))?;
         let properties: Option<GetProperties> = library.function(c"nvcompGetProperties", 0);
         let properties = properties
             .ok_or_else(|| error("it has no function nvcompGetProperties: it is no nvCOMP".into()))?;

@@ -226,7 +226,7 @@ fn a_running_job_is_changed_and_its_images_are_told() {
         ensure!(unchanged.starts_with("job j: images on request, then `echo"), "{unchanged}");
         // Without a program that waits: the agent takes images from now on.
         let changed = bed.say(&["set", JOB, "--every", "1s", "--keep", "2"])?.success()?.stdout;
-        ensure!(changed.starts_with("job j: an image every 1 s, the newest 2 are kept"), "{changed}");
+        ensure!(changed.starts_with("job j: an image every 1s, the newest 2 are kept"), "{changed}");
         bed.until("images by themselves", PATIENCE, || bed.images(JOB).last() >= Some(&3))?;
         bed.say(&["set", JOB, "--every", "0", "--exec-after", "", "--on", "USR1=checkpoint-stop"])?
             .success()?;
