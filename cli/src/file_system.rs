@@ -6,7 +6,7 @@
 use holdfast_sys::{fd, unix_socket};
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Whether a folder is on a file system of this host: memory mapped from elsewhere would hang or end the program when
@@ -60,6 +60,17 @@ pub fn write_own(path: &Path, bytes: &[u8]) -> io::Result<()> {
         let _ = fs::remove_file(&fresh);
     }
     written
+}
+
+/// Writes less than a block over what such a file has, where there is no room for another file: a block that is there
+/// need not be found. Who reads it meanwhile may find a part of both.
+///
+/// # Errors
+/// As the calls; the file is not there.
+pub fn write_over(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let file = File::options().write(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
+    file.write_all_at(bytes, 0)?;
+    file.set_len(bytes.len() as u64)
 }
 
 #[cfg(test)]

@@ -108,9 +108,14 @@ impl LastRun {
     }
 
     fn write(&self, job: &Job, durably: bool) {
-        let written = serde_json::to_vec_pretty(self)
-            .map_err(io::Error::from)
-            .and_then(|text| file_system::write_own(&job.dir().join(NAME), &text));
+        let written = serde_json::to_vec_pretty(self).map_err(io::Error::from).and_then(|text| {
+            let path = job.dir().join(NAME);
+            match file_system::write_own(&path, &text) {
+                // How a program has ended is told on a full disk, too.
+                Err(error) if is_full(&error) => file_system::write_over(&path, &text),
+                written => written,
+            }
+        });
         let synced = written.and_then(|()| if durably { sync(job) } else { Ok(()) });
         if let Err(error) = synced {
             tracing::info!("{NAME} of job {}: {error}", job.name());
@@ -151,6 +156,10 @@ impl LastRun {
 
 /// Whether anything could be restarted: without an image a crash of the host may take the end with it, and nobody waits
 /// for a disk.
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 fn has_image(job: &Job) -> bool {
     let mut entries = fs::read_dir(job.dir()).into_iter().flatten().flatten();
     entries.any(|entry| entry.file_name().to_string_lossy().starts_with("manifest-"))

@@ -151,6 +151,8 @@ fn row(job: &Job) -> Result<Row, Failure> {
         job: job.name().to_owned(),
         state: match (running, &status, left) {
             (true, Some(status), _) if status.pid.is_none() => "ending",
+            // The agent answers no more, for it is about to end as well.
+            (true, None, _) if last.is_some_and(|last| last.ended.is_some()) => "ending",
             (true, ..) => "running",
             (false, _, Some(_)) => "no agent",
             (false, _, None) => last.map_or("stopped", |last| last.state()),

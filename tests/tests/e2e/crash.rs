@@ -8,9 +8,10 @@ use holdfast_tests::own_ids::with_own_ids;
 use holdfast_tests::processes;
 use holdfast_tests::random::Random;
 use holdfast_tests::restart_chain::kill_program;
-use holdfast_tests::sandbox::{Bed, PATIENCE, STAY, User, am_root, shell_code, wait};
+use holdfast_tests::sandbox::{Bed, PATIENCE, STAY, User, am_root, each_user, shell_code, wait};
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Write;
 use std::process::{Child, Command};
 use std::thread::sleep;
 use std::time::Duration;
@@ -479,21 +480,58 @@ fn used_kib(bed: &Bed) -> Result<u64> {
     String::from_utf8_lossy(&df.stdout).lines().nth(1).context("df")?.trim().parse().context("df")
 }
 
-fn disk_full(user: User) -> Result<()> {
-    // 96 MiB of heap that does not compress well, in a store of 150 MiB: the first image fits, the second does not
-    let app = App::program("toucher", &["96", "60", "50", "90"]);
-    let bed = Bed::new(user).context("a bed")?;
-    let options =
-        if user == User::Root { "size=150m,mode=0700" } else { "size=150m,mode=0700,uid=1000,gid=1000" };
+/// A file system of its own for the store. None: mounting is not allowed here.
+fn small_store(bed: &Bed, size: &str) -> Result<Option<Mounted>> {
+    let owner = if bed.user() == User::Root { "" } else { ",uid=1000,gid=1000" };
     let status = std::process::Command::new("mount")
-        .args(["-t", "tmpfs", "-o", options, "tmpfs"])
+        .args(["-t", "tmpfs", "-o", &format!("size={size},mode=0700{owner}"), "tmpfs"])
         .arg(bed.store())
         .status()?;
     if !status.success() {
         println!("not run: mounting is not allowed here");
-        return Ok(());
     }
-    let _mounted = Mounted(bed.store());
+    Ok(status.success().then(|| Mounted(bed.store())))
+}
+
+/// The job's folder has no room for a file when its program ends.
+#[test]
+fn a_full_disk_hides_no_end() {
+    if !am_root() {
+        return println!("not run: this part needs root (it mounts a small file system)");
+    }
+    each_user(|bed| {
+        let Some(_mounted) = small_store(bed, "1m")? else { return Ok(()) };
+        let waits = "until [ -e go ]; do sleep 0.02; done; exit 3";
+        let mut front = bed.run_command(JOB, &[], &["/bin/sh", "-c", waits])?.spawn()?;
+        bed.wait_live(JOB, &mut front)?.context("a pid")?;
+        let mut filled = std::fs::File::create(bed.store().join("filled"))?;
+        let error = loop {
+            if let Err(error) = filled.write_all(&[1; 4096]) {
+                break error;
+            }
+        };
+        ensure!(error.kind() == std::io::ErrorKind::StorageFull, "{error}");
+        bed.create("go")?;
+        let code = shell_code(wait(&mut front, PATIENCE)?);
+        ensure!(code == 3, "status {code}");
+        let mut job = serde_json::Value::Null;
+        // The agent ends after its front.
+        bed.until("the end of the job", PATIENCE, || {
+            let list = bed.say(&["list", "--json"]).map(|ended| ended.stdout).unwrap_or_default();
+            let list = serde_json::from_str::<serde_json::Value>(&list).unwrap_or_default();
+            job = list["jobs"][0].clone();
+            job["state"] != "ending"
+        })?;
+        ensure!(job["state"] == "failed" && job["status"] == 3, "{job}");
+        Ok(())
+    });
+}
+
+fn disk_full(user: User) -> Result<()> {
+    // 96 MiB of heap that does not compress well, in a store of 150 MiB: the first image fits, the second does not
+    let app = App::program("toucher", &["96", "60", "50", "90"]);
+    let bed = Bed::new(user).context("a bed")?;
+    let Some(_mounted) = small_store(&bed, "150m")? else { return Ok(()) };
     let mut front =
         bed.run_command(JOB, &["--engine", "fork", "--compress", "lz4"], &app.words())?.spawn()?;
     let pid = bed.wait_live(JOB, &mut front)?.context("a pid")?;
