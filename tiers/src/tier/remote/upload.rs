@@ -24,7 +24,7 @@ const MAX_PARTS: u64 = 10_000;
 const STEP: u64 = 1000;
 /// Bytes under way at a time, beside the part that is being filled.
 const UNDER_WAY: u64 = 32 << 20;
-/// How long a dropped writer waits for the server to forget the parts.
+/// How long a dropped writer waits for parts that are under way, and for the server to forget them.
 const ABORT: Duration = Duration::from_secs(5);
 
 /// Length of a part: all are alike where the length of the whole is known, as some servers want it.
@@ -175,7 +175,14 @@ impl RemoteWriter {
     /// Ends the upload, if one was begun.
     fn abort(&mut self) {
         if let Some(mut upload) = self.upload.take() {
-            self.place.requests.handle().block_on(upload.parts.shutdown());
+            let parts = &mut upload.parts;
+            // One that the server is still taking may come after the end of the upload, and stay there ("Amazon S3 API
+            // Reference", AbortMultipartUpload: "those part uploads might or might not succeed").
+            self.place.requests.handle().block_on(async {
+                let all = async { while parts.join_next().await.is_some() {} };
+                let _ = tokio::time::timeout(ABORT, all).await;
+                parts.shutdown().await;
+            });
             let left = LeftUpload {
                 folder: self.name.folder().to_owned(),
                 bytes: self.sent,
