@@ -74,7 +74,7 @@ pub enum PageError {
 }
 
 /// A codec by which a source can have pages packed where they are.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum SourceCodec {
     /// One LZ4 block, without a length in front.
     Lz4,

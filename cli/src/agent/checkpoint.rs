@@ -307,7 +307,7 @@ impl Attempt<'_> {
             OrderChoice::Address | OrderChoice::Sync => QueueOrder::Address,
         };
         let prediction = self.carry_over.history.predict().with_copies(copies_for_order(cut.engine, limit));
-        let host = kept.map(|kept| cut.dirty.difference(&kept.changed()));
+        let host = kept.map(|kept| cut.dirty.difference(kept.changed()));
         Arc::new(FlushQueue::new(host.as_ref().unwrap_or(&cut.dirty), order, Some(&prediction), first))
     }
 
@@ -339,7 +339,9 @@ impl Attempt<'_> {
             memory: &memory,
             kept: kept.as_ref(),
             queue: &queue,
-            devices: TakeList::new(kept.as_ref().map_or_else(Vec::new, |kept| kept.changed().into_runs())),
+            devices: TakeList::new(
+                kept.as_ref().map_or_else(Vec::new, |kept| kept.changed().runs().to_vec()),
+            ),
             monitor: &monitor,
             several: self.members.targets().len() > 1,
         };

@@ -7,7 +7,7 @@
 //! before. Fails by: words.
 
 use crate::keeper::client::Keeper;
-use crate::keeper::messages::{Block, Packed, Run, Taken};
+use crate::keeper::messages::{Block, Run, Taken};
 use crate::keeper::probe;
 use crate::log;
 use crate::settings::Cow;
@@ -105,6 +105,8 @@ fn set(runs: &[Run]) -> PageSet {
 pub struct TakenMemory {
     keeper: Arc<Keeper>,
     taken: Taken,
+    /// The pages of the image that were taken for it.
+    changed: PageSet,
     /// By process.
     seals: BTreeMap<i32, u64>,
     over: bool,
@@ -163,7 +165,10 @@ impl TakenMemory {
         }
         let taken =
             keeper.take(owners, whole).map_err(|why| format!("device memory that the keeper has: {why}"))?;
-        let made = TakenMemory { keeper: Arc::clone(keeper), taken, seals: seals.clone(), over: false };
+        let changed = [&taken.dirty, &taken.zero, &taken.digests];
+        let changed = changed.into_iter().fold(PageSet::new(), |all, runs| all.union(&set(runs)));
+        let made =
+            TakenMemory { keeper: Arc::clone(keeper), taken, changed, seals: seals.clone(), over: false };
         let spare = Box::new(made.descriptors(agent)?);
         let kept = Kept { seals, figures: made.figures(), spare };
         Ok((made, kept))
@@ -197,20 +202,19 @@ impl TakenMemory {
     }
 
     /// The pages of the image that were taken for it.
-    pub fn changed(&self) -> PageSet {
-        let changed = [&self.taken.dirty, &self.taken.zero, &self.taken.digests];
-        changed.into_iter().fold(PageSet::new(), |all, runs| all.union(&set(runs)))
+    pub fn changed(&self) -> &PageSet {
+        &self.changed
     }
 
     /// Adds it to what a cut has.
     pub fn add_to(&self, cut: &mut Cut) {
-        let changed = self.changed();
+        let changed = &self.changed;
         let all: Vec<Run> = self.taken.blocks.iter().map(|block| place(block.name, block.bytes)).collect();
         let all = set(&all);
-        cut.inherited.unchanged.extend(all.difference(&changed).into_runs());
+        cut.inherited.unchanged.extend(all.difference(changed).into_runs());
         cut.inherited.unchanged.sort_unstable();
         cut.tracked = PageCount(cut.tracked.0 + all.pages().0);
-        cut.dirty = cut.dirty.union(&changed);
+        cut.dirty = cut.dirty.union(changed);
     }
 
     /// What the record of a process has to say of it; `None`: nothing was taken of this one.
@@ -248,7 +252,7 @@ impl TakenMemory {
         Ok(true)
     }
 
-    /// Takes whole chunks of devices out of `runs`, each a run of its own, if the keeper packs such.
+    /// Takes runs of whole chunks of devices out of `runs`, each chunk a run of its own, if the keeper packs such.
     pub fn packable(&self, runs: &mut Vec<PageRun>) -> Vec<PageRun> {
         let mut units = Vec::new();
         if !self.keeper.packs() {
@@ -258,20 +262,14 @@ impl TakenMemory {
         for run in runs.drain(..) {
             let (space, own) = split(run.start);
             let end = own.0 + run.pages.bytes();
-            let (first, last) = (own.0.next_multiple_of(CHUNK), end - end % CHUNK);
-            if space != DEVICES || end > DIGESTS || first >= last {
+            let is_whole = own.0.is_multiple_of(CHUNK) && end.is_multiple_of(CHUNK);
+            if space != DEVICES || end > DIGESTS || !is_whole {
                 left.push(run);
                 continue;
             }
-            let part = |from: u64, to: u64| {
-                let pages = PageCount((to - from) / PAGE_SIZE);
-                global_run(DEVICES, PageRun { start: Addr(from), pages })
-            };
-            let rest = [(own.0, first), (last, end)].into_iter().filter(|(from, to)| from < to);
-            left.extend(rest.map(|(from, to)| part(from, to)));
-            for at in (first..last).step_by(CHUNK as usize) {
+            for at in (own.0..end).step_by(CHUNK as usize) {
                 // One that became zero is not in the cache.
-                let unit = part(at, at + CHUNK);
+                let unit = global_run(DEVICES, pages((at, CHUNK)));
                 if self.kind(at).0 { left.push(unit) } else { units.push(unit) }
             }
         }
@@ -290,10 +288,6 @@ impl TakenMemory {
         into: &mut Vec<u8>,
     ) -> Result<Vec<usize>, PageError> {
         let chunks: Vec<u64> = units.iter().map(|unit| split(unit.start).1.0).collect();
-        let codec = match codec {
-            SourceCodec::Lz4 => Packed::Lz4,
-            SourceCodec::Zstd => Packed::Zstd,
-        };
         self.keeper.pack(&chunks, codec, into).map_err(|why| PageError::System(io::Error::other(why)))
     }
 

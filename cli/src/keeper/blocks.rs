@@ -7,13 +7,14 @@
 
 use super::bank::{Bank, Buffer, Copies, Hashed, Placed};
 use super::cache::{Cache, SEGMENT};
-use super::messages::{Block, PACKED, Packed, Run, Taken};
+use super::messages::{Block, PACKED, Run, Taken};
 use super::packer::{Batch, Cached, Packer};
 use super::slots::{END, Slots};
 use holdfast_cuda_kernels::chunk::CHUNK;
 use holdfast_cuda_kernels::digest::{Digest, Keys};
 use holdfast_image::PAGE_SIZE;
 use holdfast_image::address_space::DIGESTS;
+use holdfast_image::pages::SourceCodec;
 use holdfast_pager::CowLimit;
 use holdfast_sys::clock::elapsed_ns;
 use holdfast_sys::cuda_memory::{self, Device, DeviceError, OUT_OF_MEMORY};
@@ -376,7 +377,7 @@ impl Blocks {
     ///
     /// # Errors
     /// This keeper packs nothing; in words.
-    pub fn pack(&mut self, chunks: &[u64], codec: Packed, ring: &mut [u8]) -> Result<Vec<u32>, String> {
+    pub fn pack(&mut self, chunks: &[u64], codec: SourceCodec, ring: &mut [u8]) -> Result<Vec<u32>, String> {
         let InHand { caches, digests, .. } = &self.in_hand;
         let digest = |slot: u64| {
             let (name, digests) = digests.range(..=slot).next_back()?;

@@ -4,12 +4,13 @@
 //! at a time; a keeper that has not answered in time, or has ended, is asked nothing more, and every question fails
 //! then. Fails by: words.
 
-use super::messages::{Answer, Block, LENT, MOST, PACKED, Packed, Question, RING, Run, Taken};
+use super::messages::{Answer, Block, LENT, MOST, PACKED, Question, RING, Run, Taken};
 use crate::cuda::messages::{self, LONGEST};
 use crate::exit::Failure;
 use crate::front::launch::{Helper, helper_environment};
 use crate::settings::Cow;
 use holdfast_cuda_kernels::chunk::CHUNK;
+use holdfast_image::pages::SourceCodec;
 use holdfast_sys::{fd, poll, scm};
 use parking_lot::Mutex;
 use std::ffi::OsStr;
@@ -170,7 +171,7 @@ impl Keeper {
     ///
     /// # Errors
     /// The keeper is lost.
-    pub fn pack(&self, chunks: &[u64], codec: Packed, into: &mut Vec<u8>) -> Result<Vec<usize>, String> {
+    pub fn pack(&self, chunks: &[u64], codec: SourceCodec, into: &mut Vec<u8>) -> Result<Vec<usize>, String> {
         let chunks = chunks[..chunks.len().min(PACKED)].to_vec();
         let most = chunks.len();
         // The ring is the question's until it is read.

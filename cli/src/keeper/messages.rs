@@ -5,6 +5,7 @@
 //! What must hold: one answer to each question, in their order, but for [`Question::Stored`], which has none.
 
 use holdfast_cuda_kernels::chunk::CHUNK;
+use holdfast_image::pages::SourceCodec;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -56,7 +57,7 @@ pub enum Question {
         /// Their addresses, at most [`PACKED`].
         chunks: Vec<u64>,
         /// By which codec.
-        codec: Packed,
+        codec: SourceCodec,
     },
     /// The image has these.
     Stored { runs: Vec<Run> },
@@ -93,15 +94,6 @@ pub enum Answer {
         /// Why.
         why: String,
     },
-}
-
-/// Codecs of devices.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Packed {
-    /// LZ4 blocks.
-    Lz4,
-    /// Zstandard frames.
-    Zstd,
 }
 
 /// What was taken.

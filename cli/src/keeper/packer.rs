@@ -7,10 +7,10 @@
 //! compared with its digest, another sixteenth in each batch. Fails by: words, after which it is not to be asked
 //! again; what it was to pack stays as it is.
 
-use super::messages::Packed;
 use crate::cuda::caller;
 use holdfast_cuda_kernels::chunk::CHUNK;
 use holdfast_cuda_kernels::digest::{Digest, Keys, digest};
+use holdfast_image::pages::SourceCodec;
 use holdfast_sys::cuda_memory::Device;
 use holdfast_sys::fault;
 use holdfast_sys::nvcomp::{Chunk, Format, Nvcomp, NvcompError};
@@ -93,7 +93,7 @@ impl Packer {
     pub fn pack(
         &mut self,
         batch: &Batch<'_>,
-        codec: Packed,
+        codec: SourceCodec,
         room: &dyn Fn(u64) -> Option<u64>,
         ring: &mut [u8],
     ) -> Result<Vec<u32>, String> {
@@ -104,8 +104,8 @@ impl Packer {
         };
         let nvcomp = self.nvcomp.insert(nvcomp);
         let (format, codec) = match codec {
-            Packed::Lz4 => (Format::Lz4, Codec::Lz4),
-            Packed::Zstd => (Format::Zstd, Codec::Zstd),
+            SourceCodec::Lz4 => (Format::Lz4, Codec::Lz4),
+            SourceCodec::Zstd => (Format::Zstd, Codec::Zstd),
         };
         let words = |error: NvcompError| error.to_string();
         device.enter_context().map_err(|error| error.to_string())?;
