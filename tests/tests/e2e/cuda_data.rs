@@ -77,21 +77,22 @@ fn checkpoint(bed: &Bed) -> Result<Value> {
 fn only_chunks_that_kernels_wrote_are_copied() {
     each_user(|bed| {
         let (mut front, pid) = start(bed, "60", &[])?;
+        // Counted before it is asked for: how many steps were made until the cut is not known.
+        let mut before = steps_made(bed);
         let first = checkpoint(bed)?;
         let all = number(&first["data_bytes"]);
         ensure!(all >= 2 << 20 && number(&first["dirty_bytes"]) >= 2 << 20, "{first}");
         ensure!(number(&first["dirty_bytes"]) + number(&first["zero_bytes"]) <= all, "{first}");
         ensure!(number(&first["leave_ns"]) > 0 && number(&first["return_ns"]) > 0, "{first}");
-        let mut before = steps_made(bed);
         for _ in 0..3 {
             steps_more(bed, 1)?;
+            let asked = steps_made(bed);
             let next = checkpoint(bed)?;
-            let now = steps_made(bed);
             // The step that is under way was begun before or after either of them.
-            let most = (now - before) as u64 + 2;
+            let most = (steps_made(bed) - before) as u64 + 2;
             let dirty = number(&next["dirty_bytes"]);
             ensure!(dirty > 0 && dirty <= most * WRITTEN * CHUNK, "{most} steps: {next}");
-            before = now - 1;
+            before = asked;
         }
         let text = say(bed, &["show", JOB])?.success()?.stdout;
         for words in

@@ -54,9 +54,8 @@ fn restart(bed: &Bed) -> Result<(Child, i32)> {
 
 /// Waits for so many more lines of the program.
 fn lines(bed: &Bed, more: usize) -> Result<()> {
-    let count = || bed.text("out").lines().count();
-    let before = count();
-    bed.until("more lines", PATIENCE, || count() >= before + more || bed.text("out").contains("PASS"))
+    let before = lines_said(bed);
+    bed.until("more lines", PATIENCE, || lines_said(bed) >= before + more || bed.text("out").contains("PASS"))
 }
 
 fn ends_well(bed: &Bed, front: &mut Child) -> Result<()> {
@@ -75,11 +74,24 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or(0)
 }
 
-/// The newest image has what was written since `lines` lines, and not much more.
+fn lines_said(bed: &Bed) -> usize {
+    bed.text("out").lines().count()
+}
+
+/// Takes an image; how many lines there were before. It has those at least: it is not known how many were written until
+/// the cut.
+fn checkpoint(bed: &Bed) -> Result<usize> {
+    let before = lines_said(bed);
+    say(bed, &["checkpoint", JOB])?.success()?;
+    Ok(before)
+}
+
+/// The newest image has what was written since an image that was asked for at `lines` lines, and not much more.
 fn is_small(bed: &Bed, lines: usize) -> Result<()> {
     let cuda = stop(bed)?;
     let (data, dirty) = (number(&cuda["data_bytes"]), number(&cuda["dirty_bytes"]));
-    let written = bed.text("out").lines().count() - lines + 3;
+    // The step that is under way was begun before or after either of them.
+    let written = lines_said(bed) - lines + 3;
     ensure!(data >= 2 << 20 && dirty > 0, "{cuda}");
     ensure!(dirty <= written as u64 * 3 * CHUNK, "{dirty} bytes, {written} steps: {cuda}");
     Ok(())
@@ -89,20 +101,19 @@ fn is_small(bed: &Bed, lines: usize) -> Result<()> {
 fn is_in_images_and_back_again() {
     each_user(|bed| {
         let (mut front, pid) = start(bed, &[])?;
-        say(bed, &["checkpoint", JOB])?.success()?;
+        let before = checkpoint(bed)?;
         ensure!(number(&stop(bed)?["dirty_bytes"]) >= 2 << 20, "the first has all of it: {}", stop(bed)?);
-        let before = bed.text("out").lines().count();
         // What the step of the first line has written may be in the image before.
         lines(bed, 2)?;
-        say(bed, &["checkpoint", JOB])?.success()?;
+        let asked = checkpoint(bed)?;
         is_small(bed, before)?;
         kill_all(bed, pid, &mut front)?;
+        // It goes on with the lines of the image.
         let (mut front, pid) = restart(bed)?;
-        let before = bed.text("out").lines().count();
         lines(bed, 2)?;
-        say(bed, &["checkpoint", JOB])?.success()?;
+        checkpoint(bed)?;
         // An increment after a restart is one.
-        is_small(bed, before)?;
+        is_small(bed, asked)?;
         kill_all(bed, pid, &mut front)?;
         let (mut front, _) = restart(bed)?;
         ends_well(bed, &mut front)
@@ -128,12 +139,11 @@ fn keeper(bed: &Bed) -> Result<i32> {
 /// Images are libholdfast's own, and can be restarted. `known`: it has made one already; the first has all.
 fn goes_on_without_keeper(bed: &Bed, pid: i32, front: &mut Child, known: bool) -> Result<()> {
     lines(bed, 1)?;
-    say(bed, &["checkpoint", JOB])?.success()?;
+    let before = checkpoint(bed)?;
     let cuda = stop(bed)?;
     ensure!(known || number(&cuda["dirty_bytes"]) >= 2 << 20, "all of it is new to libholdfast: {cuda}");
-    let before = bed.text("out").lines().count();
     lines(bed, 1)?;
-    say(bed, &["checkpoint", JOB])?.success()?;
+    checkpoint(bed)?;
     is_small(bed, before)?;
     kill_all(bed, pid, front)?;
     let (mut front, _) = restart(bed)?;
