@@ -39,6 +39,8 @@ pub struct OpenNumbers {
     kept: i64,
     /// What is open besides until all is made: both ends of pipes and connections.
     passing: i64,
+    /// The largest number under which a file is watched that has another one by now: it has it again for a moment.
+    watched: i64,
 }
 
 impl OpenNumbers {
@@ -50,6 +52,9 @@ impl OpenNumbers {
             open.used.extend(table.descriptors.iter().map(|descriptor| descriptor.fd));
             kept += table.descriptions.len() + 2 * table.nameless.len() + table.ptys.len();
             pairs.extend(table.descriptions.iter().filter_map(|description| pair(&description.object)));
+            let watched =
+                table.descriptions.iter().filter_map(|description| watched(&description.object)).max();
+            open.watched = open.watched.max(watched.map_or(0, i64::from).min(LARGEST));
         }
         open.kept = i64::try_from(kept).unwrap_or(LARGEST).min(LARGEST);
         open.passing = 2 * i64::try_from(pairs.len()).unwrap_or(LARGEST).min(LARGEST);
@@ -58,6 +63,11 @@ impl OpenNumbers {
 
     /// Where. `hard`: the limit of the program, if it is known.
     pub fn spare(&self, hard: Option<u64>) -> SpareNumbers {
+        let place = self.place(hard);
+        SpareNumbers { limit: place.limit.max((self.watched + 1).unsigned_abs()), ..place }
+    }
+
+    fn place(&self, hard: Option<u64>) -> SpareNumbers {
         let highest = self.used.last().map_or(2, |last| i64::from(*last).clamp(2, LARGEST));
         let at = |first: i64, end: i64| SpareNumbers {
             first: i32::try_from(first).unwrap_or(i32::MAX),
@@ -83,6 +93,12 @@ impl OpenNumbers {
         // Nothing of the program is below that yet.
         self.kept + SPARE + (self.passing - (first - AT_FIRST).max(0)).max(0)
     }
+}
+
+/// The largest number under which an epoll instance watches what has another one by now.
+fn watched(object: &Object) -> Option<i32> {
+    let Object::Epoll { entries } = object else { return None };
+    entries.iter().filter(|entry| entry.description.is_some()).map(|entry| entry.fd).max()
 }
 
 /// The number of what is made with both ends.

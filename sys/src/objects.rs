@@ -18,7 +18,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::Whence;
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// `open(2)` with exactly these flags and O_CLOEXEC.
 ///
@@ -53,6 +53,37 @@ pub fn duplicate_above(fd: RawFd, floor: i32) -> io::Result<OwnedFd> {
 pub fn duplicate_to(fd: BorrowedFd<'_>, target: RawFd) -> io::Result<()> {
     // SAFETY: numbers only. Callers give targets that no owned descriptor has.
     check(i64::from(unsafe { libc::dup3(fd.as_raw_fd(), target, 0) })).map(|_| ())
+}
+
+/// Has a number lead to another open file while `act` is done, and to its own, if it has one, again. The owner of the
+/// number, if there is one, must not use it meanwhile. `floor`: where its own file is kept, at least.
+///
+/// # Errors
+/// Of `act`; EBADF: RLIMIT_NOFILE is too low.
+pub fn with_number<T>(
+    file: BorrowedFd<'_>,
+    number: RawFd,
+    floor: i32,
+    act: impl FnOnce() -> io::Result<T>,
+) -> io::Result<T> {
+    // dup3(2) refuses what is there already.
+    if file.as_raw_fd() == number {
+        return act();
+    }
+    let own = match descriptor_flags(number) {
+        Ok(flags) => Some((duplicate_above(number, floor)?, flags & libc::FD_CLOEXEC)),
+        Err(_) => None,
+    };
+    duplicate_to(file, number)?;
+    let result = act();
+    match own {
+        Some((own, flags)) => {
+            duplicate_to(own.as_fd(), number)?;
+            fcntl_of_number(number, libc::F_SETFD, i64::from(flags))?;
+        }
+        None => close_range(number.cast_unsigned(), number.cast_unsigned())?,
+    }
+    result
 }
 
 /// FD_CLOEXEC of a descriptor (F_GETFD).

@@ -1,6 +1,7 @@
 /* Descriptors that tell of events: `events KIND [ROUNDS]`
  * KIND: oneshot (disabled until it is asked for again), edge, nested (an epoll in an epoll), closed (a watched
- * descriptor that is closed while a duplicate lives), reused (the same, and its number is another's), many (300
+ * descriptor that is closed while a duplicate lives), reused (the same, and its number is another's), taken (numbers
+ * that were closed, and that a restart uses itself), ended (a process, watched under such a number), many (300
  * descriptors with data of 64 bits), semaphore (EFD_SEMAPHORE), brim (an eventfd that is full), signals (signalfd: a
  * mask that changes, signals that wait) */
 #include "rounds.h"
@@ -8,7 +9,10 @@
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 
 static int epoll, outer, fd, other;
 
@@ -129,6 +133,63 @@ static void reused_round(long round)
     }
 }
 
+/* Each counter is watched under many numbers behind all that the program has, which are closed by now. */
+#define COUNTERS 8
+#define NUMBERS 64
+static int counters[COUNTERS];
+static void taken_prepare(void)
+{
+    make();
+    for (int i = 0; i < COUNTERS; i++) CHECK((counters[i] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) >= 0);
+    for (int i = 0; i < COUNTERS * NUMBERS; i++) {
+        int number = counters[COUNTERS - 1] + 1 + i % NUMBERS;
+        CHECK(dup3(counters[i / NUMBERS], number, O_CLOEXEC) == number);
+        watch(epoll, number, EPOLLIN, (uint64_t)i);
+        CHECK(close(number) == 0);
+    }
+}
+
+static void taken_round(long round)
+{
+    struct epoll_event events[COUNTERS * NUMBERS];
+    int now = (int)(round % COUNTERS), seen[NUMBERS] = {0};
+    CHECK(epoll_wait(epoll, events, COUNTERS * NUMBERS, 0) == 0);
+    add(counters[now], 1);
+    CHECK(epoll_wait(epoll, events, COUNTERS * NUMBERS, 0) == NUMBERS);
+    for (int i = 0; i < NUMBERS; i++) {
+        CHECK((int)events[i].data.u64 / NUMBERS == now && seen[events[i].data.u64 % NUMBERS]++ == 0);
+    }
+    CHECK(take(counters[now]) == 1);
+}
+
+/* The same of a process, and a number that is far away. */
+static pid_t child;
+static void ended_prepare(void)
+{
+    make();
+    CHECK((child = fork()) >= 0);
+    if (child == 0) {
+        CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
+        for (;;) pause();
+    }
+    int first = (int)syscall(SYS_pidfd_open, child, 0);
+    CHECK(first >= 0 && (other = fcntl(first, F_DUPFD_CLOEXEC, 50)) >= 50 && close(first) == 0);
+    CHECK(dup3(other, 1000, O_CLOEXEC) == 1000);
+    watch(epoll, 1000, EPOLLIN, 15);
+    CHECK(close(1000) == 0);
+}
+
+static void ended_round(long round)
+{
+    siginfo_t info;
+    CHECK(ready(epoll, 0) == 0);
+    if (round % 3 != 2) return;
+    struct epoll_event event;
+    CHECK(kill(child, SIGKILL) == 0 && epoll_wait(epoll, &event, 1, -1) == 1 && event.data.u64 == 15);
+    CHECK(waitid(P_PID, (id_t)child, &info, WEXITED) == 0 && close(other) == 0 && close(fd) == 0 && close(epoll) == 0);
+    ended_prepare();
+}
+
 #define MANY 300
 static int many[MANY];
 static void many_prepare(void)
@@ -205,6 +266,8 @@ int main(int argc, char **argv)
                                         {"nested", nested_prepare, nested_round},
                                         {"closed", closed_prepare, closed_round},
                                         {"reused", reused_prepare, reused_round},
+                                        {"taken", taken_prepare, taken_round},
+                                        {"ended", ended_prepare, ended_round},
                                         {"many", many_prepare, many_round},
                                         {"semaphore", semaphore_prepare, semaphore_round},
                                         {"brim", brim_prepare, brim_round},

@@ -116,12 +116,14 @@ static void many_round(long round)
 }
 
 static int again;
+static int large_of_opened;
 static void reopened_prepare(void)
 {
     char path[64];
     make();
     snprintf(path, sizeof path, "/proc/self/fd/%d", ends[0]);
     CHECK((again = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC)) >= 0);
+    CHECK((large_of_opened = fcntl(again, F_GETFL) & ~(O_ACCMODE | O_NONBLOCK)) >= 0);
 }
 
 /* A second description of the same end, with flags of its own. */
@@ -129,7 +131,9 @@ static void reopened_round(long round)
 {
     long value;
     char byte;
-    CHECK((fcntl(again, F_GETFL) & O_NONBLOCK) && (fcntl(ends[0], F_GETFL) & O_NONBLOCK) == 0);
+    CHECK(fcntl(again, F_GETFL) == (O_RDONLY | O_NONBLOCK | large_of_opened));
+    /* O_LARGEFILE is of what was opened */
+    CHECK(fcntl(ends[0], F_GETFL) == O_RDONLY && fcntl(ends[1], F_GETFL) == O_WRONLY);
     if (round > 0) CHECK(read(round % 2 ? again : ends[0], &value, sizeof value) == sizeof value && value == round - 1);
     CHECK(read(again, &byte, 1) == -1 && errno == EAGAIN && write(ends[1], &round, sizeof round) == sizeof round);
 }

@@ -57,7 +57,6 @@ pub const LOSSES: &[Loss] = &[
     ),
     loss("IP", "IP_BIND_ADDRESS_NO_PORT", "to be set again"),
     loss("files", "F_SET_RW_HINT", "speed"),
-    loss("files", "O_LARGEFILE in F_GETFL of a pipe", "it is set"),
     loss(
         "files",
         "number of a netlink port, of a pseudo-terminal, where another program has it",

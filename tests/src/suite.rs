@@ -273,6 +273,9 @@ macro_rules! suite {
                 events_closed: "events" "closed" => "A watched descriptor that is closed while a duplicate lives";
                 events_reused: "events" "reused" =>
                     "The same, and its number is another file's by now, which is watched too";
+                #[short] events_taken: "events" "taken" =>
+                    "Watched under numbers that are closed, and that a restart needs itself";
+                events_ended: "events" "ended" => "A pidfd that is watched under a number that is closed";
                 events_many: "events" "many" => "An epoll of 300 descriptors, EPOLLEXCLUSIVE";
                 events_semaphore: "events" "semaphore" => "EFD_SEMAPHORE";
                 events_brim: "events" "brim" => "An eventfd that is full";

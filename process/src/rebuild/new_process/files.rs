@@ -187,7 +187,7 @@ impl OpenFiles {
                 }
             }
         }
-        self.watch(member, &present, report);
+        self.watch(member, (&own, &present), report);
         Ok(())
     }
 
@@ -212,10 +212,15 @@ impl OpenFiles {
     }
 
     /// What the epoll instances that one process holds watch. An entry under a number that it does not have is the
-    /// matter of the first process that has both.
-    fn watch(&self, member: Member<'_>, present: &[i32], report: &OwnedFd) {
+    /// matter of the first process that has both. `own`: what it has made itself, by description.
+    fn watch(
+        &self,
+        member: Member<'_>,
+        (own, present): (&HashMap<usize, OwnedFd>, &[i32]),
+        report: &OwnedFd,
+    ) {
         for (index, description) in member.job.descriptions().iter().enumerate() {
-            let (Object::Epoll { entries }, Some(own)) = (&description.object, member.number(index)) else {
+            let (Object::Epoll { entries }, Some(epoll)) = (&description.object, member.number(index)) else {
                 continue;
             };
             let has = |other: &Member<'_>, fd: i32| {
@@ -229,42 +234,21 @@ impl OpenFiles {
                 if place.is_none_or(|other| other.index != member.index) {
                     continue;
                 }
-                let add = || objects::epoll_add(own, entry.fd, entry.events, entry.data);
-                let watched =
-                    entry.description.and_then(|index| self.descriptions.get(index as usize)?.as_ref());
-                let is_present = present.contains(&entry.fd);
+                let add = || objects::epoll_add(epoll, entry.fd, entry.events, entry.data);
+                let made = |index: usize| self.descriptions.get(index)?.as_ref().or_else(|| own.get(&index));
+                let watched = entry.description.and_then(|index| made(index as usize));
                 let outcome = match watched {
-                    Some(watched) => self.under_number(watched, entry.fd, is_present, add),
-                    None if is_present => add(),
+                    // What was made is at numbers like that, too.
+                    Some(watched) => objects::with_number(watched.as_fd(), entry.fd, self.floor, add),
+                    None if present.contains(&entry.fd) => add(),
                     None => Err(std::io::Error::other("it is closed")),
                 };
                 if let Err(why) = outcome {
-                    let note = format!("epoll descriptor {own} no longer watches {}: {why}", entry.fd);
+                    let note = format!("epoll descriptor {epoll} no longer watches {}: {why}", entry.fd);
                     handshake::send(report, &Message::Note(note));
                 }
             }
         }
-    }
-
-    /// Has something open under a number, which may be another's, as long as an action takes.
-    fn under_number(
-        &self,
-        file: &OwnedFd,
-        number: i32,
-        is_taken: bool,
-        act: impl FnOnce() -> std::io::Result<()>,
-    ) -> std::io::Result<()> {
-        let other = if is_taken { Some(objects::duplicate_above(number, self.floor)?) } else { None };
-        objects::duplicate_to(file.as_fd(), number)?;
-        let result = act();
-        match other {
-            Some(other) => objects::duplicate_to(other.as_fd(), number)?,
-            None => {
-                let number = number.cast_unsigned();
-                objects::close_range(number, number)?;
-            }
-        }
-        result
     }
 }
 

@@ -5,6 +5,7 @@ use super::datagrams::Senders;
 use super::socket_buffers;
 use super::socket_files::address_of_held;
 use super::sockets::{self, Connections};
+use super::terminals::LARGE;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Job;
 use crate::rebuild::paths::{Opener, Place, explain};
@@ -32,6 +33,8 @@ pub struct ObjectBuilder {
     held: HashMap<u64, OwnedFd>,
     /// What is done to sockets last, for nothing would come into them afterwards: what was shut, filters; with names.
     last: Vec<(OwnedFd, u8, Option<Blob>, String)>,
+    /// Ends of pipes that were given out as pipe(2) has made them: of which pipe, and whether it is the write end.
+    plain: HashSet<(u64, bool)>,
     /// Pipes whose data is back.
     filled: HashSet<u64>,
     /// Who may have sent what waits in datagram sockets.
@@ -208,7 +211,8 @@ impl ObjectBuilder {
         Ok(made)
     }
 
-    /// A pipe is opened anew through /proc for each description, so that each has flags of its own.
+    /// A pipe is opened anew through /proc for each description, so that each has flags of its own; but for those of
+    /// pipe(2), which have no O_LARGEFILE, as all that is opened has (fs/open.c, force_o_largefile).
     fn pipe_end(
         &mut self,
         (pipe, capacity): (u64, u64),
@@ -234,10 +238,16 @@ impl ObjectBuilder {
                 entry.insert((reader, writer))
             }
         };
-        let end = if is_write_end(flags) { writer } else { reader };
+        let writes = is_write_end(flags);
+        let end = if writes { writer } else { reader };
         let access = flags & libc::O_ACCMODE.cast_unsigned();
-        at::reopen(end.as_fd(), access | libc::O_NONBLOCK.cast_unsigned())
-            .and_then(|fd| set_flags(fd.as_fd(), flags).map(|()| fd))
+        let is_plain = flags & LARGE == 0 && matches!(object, Object::Pipe { path: None, .. });
+        let made = if is_plain && self.plain.insert((pipe, writes)) {
+            end.try_clone()
+        } else {
+            at::reopen(end.as_fd(), access | libc::O_NONBLOCK.cast_unsigned())
+        };
+        made.and_then(|fd| set_flags(fd.as_fd(), flags).map(|()| fd))
             .map_err(RebuildError::io("opening an end of a pipe"))
     }
 
@@ -339,8 +349,11 @@ impl ObjectBuilder {
             return Err(io::Error::other("there is data in it already"));
         }
         let direct = if packets.is_empty() { 0 } else { libc::O_DIRECT };
-        set_flags(writer.as_fd(), (libc::O_NONBLOCK | direct).cast_unsigned())?;
-        let mut file = File::from(writer.try_clone()?);
+        let nonblocking = libc::O_NONBLOCK.cast_unsigned();
+        // The flags of the writer are the program's, perhaps.
+        let writer = at::reopen(writer.as_fd(), libc::O_WRONLY.cast_unsigned() | nonblocking)?;
+        set_flags(writer.as_fd(), nonblocking | direct.cast_unsigned())?;
+        let mut file = File::from(writer);
         let mut rest = data;
         for &len in packets {
             let (packet, after) = rest.split_at(usize::try_from(len).unwrap_or(usize::MAX).min(rest.len()));

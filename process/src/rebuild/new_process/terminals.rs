@@ -161,7 +161,7 @@ impl Ptys {
 }
 
 /// O_LARGEFILE as the kernel has it: the C library leaves it out where all files are large.
-const LARGE: u32 = 0o100_000;
+pub const LARGE: u32 = 0o100_000;
 
 fn open_master(floor: i32) -> io::Result<(OwnedFd, u32)> {
     let master = objects::open(c"/dev/ptmx", READ_WRITE | libc::O_NOCTTY.cast_unsigned(), 0)?;
