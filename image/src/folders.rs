@@ -76,15 +76,18 @@ impl Needs<'_> {
         };
         self.cwds.iter().for_each(|cwd| add(*cwd, Need::Lasting));
         self.shared.iter().for_each(|file| add(file.parent(), Need::Lasting));
+        self.contents.iter().for_each(|content| add(content.path.as_path().parent(), Need::Lasting));
         for description in self.descriptions {
             let writes = description.flags & O_ACCMODE != 0;
+            // What is appended to goes on in an empty file.
+            let appends = description.flags & (O_ACCMODE | O_APPEND) == O_WRONLY | O_APPEND;
             match &description.object {
                 Object::Directory { path, .. } => add(Some(path.as_path()), Need::Lasting),
                 Object::Pipe { path: Some(path), deleted: false, .. } => {
                     add(path.as_path().parent(), Need::Lasting);
                 }
                 Object::Regular { path, size, device, inode, deleted_content: None, .. }
-                    if writes && *size == 0 || saved.contains(&(*device, *inode)) =>
+                    if writes && (*size == 0 || appends) || saved.contains(&(*device, *inode)) =>
                 {
                     add(path.as_path().parent(), Need::Lasting);
                 }
@@ -102,8 +105,10 @@ impl Needs<'_> {
     }
 }
 
-/// O_ACCMODE (fcntl.h).
+/// fcntl.h.
 const O_ACCMODE: u32 = 3;
+const O_WRONLY: u32 = 1;
+const O_APPEND: u32 = 0o2000;
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]

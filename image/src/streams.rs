@@ -160,7 +160,7 @@ fn leave<'a>(
 ) {
     if switches.any(|switch| switch.whole) {
         record.files.contents.retain(|content| !was.object.is_saved_as(content));
-    } else if may_write(was.flags) && record.files.content_of(&was.object).is_none() {
+    } else if may_write(was.flags) {
         left.push(was);
     }
 }

@@ -1,7 +1,7 @@
 /* What lies in a folder that is there in one round and gone in the next: it is made anew with what was in it.
  * `gone KIND [ROUNDS]`
- * KIND: listener, dgram, accepted, fifo, cwd, dirfd, sharedmap, reading, writing, before (the folder of a socket had
- * gone before) */
+ * KIND: listener, dgram, accepted, fifo, cwd, dirfd, sharedmap, readonly (a child maps it for reading), reading,
+ * writing, appended (more than an image has of it), unreadable, before (the folder of a socket had gone before) */
 #include "rounds.h"
 #include <fcntl.h>
 #include <limits.h>
@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 
 /* Others in each round: what a restart undoes may have left those of the next. */
 static char outer[PATH_MAX + 32], inner[PATH_MAX + 48], thing[PATH_MAX + 64];
@@ -186,6 +187,53 @@ static void sharedmap_check(void)
     CHECK(strcmp(memory, "shared") == 0 && munmap(memory, 4096) == 0);
 }
 
+/* The child says what it sees, for each byte that it gets. */
+static void show(int end)
+{
+    char byte;
+    CHECK(munmap(memory, 8192) == 0);
+    int file = open(thing, O_RDONLY | O_CLOEXEC);
+    const char *shown = mmap(NULL, 8192, PROT_READ, MAP_SHARED, file, 0);
+    CHECK(file >= 0 && shown != MAP_FAILED && close(file) == 0);
+    while (read(end, &byte, 1) == 1) CHECK(write(end, shown + 4096, 1) == 1);
+    _exit(0);
+}
+
+static char asked(void)
+{
+    char byte = 'x';
+    CHECK(write(peer, &byte, 1) == 1 && read(peer, &byte, 1) == 1);
+    return byte;
+}
+
+static void readonly_make(void)
+{
+    int file = create(O_RDWR, 0640), ends[2];
+    CHECK(ftruncate(file, 8192) == 0 && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+    CHECK((memory = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0)) != MAP_FAILED);
+    CHECK(close(file) == 0);
+    memory[4096] = 'a';
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        CHECK(close(ends[0]) == 0);
+        show(ends[1]);
+    }
+    CHECK(close(ends[1]) == 0);
+    peer = ends[0];
+    CHECK(asked() == 'a');
+    memory[4096] = 'b';
+}
+
+static void readonly_check(void)
+{
+    int status;
+    CHECK(asked() == 'b');
+    memory[4096] = 'c';
+    CHECK(asked() == 'c');
+    CHECK(close(peer) == 0 && wait(&status) > 0 && status == 0 && munmap(memory, 8192) == 0);
+}
+
 static void reading_make(void)
 {
     int file = create(O_WRONLY, 0600);
@@ -213,6 +261,40 @@ static void writing_check(void)
 {
     CHECK(write(fd, "def", 3) == 3);
     check_text("abcdef");
+}
+
+/* More than is kept in an image for the case that the file is gone. */
+#define LARGE 300000
+
+static void appended_make(void)
+{
+    static char much[LARGE];
+    memset(much, 'a', sizeof much);
+    fd = create(O_WRONLY | O_APPEND, 0640);
+    CHECK(write(fd, much, sizeof much) == sizeof much);
+}
+
+static void appended_check(void)
+{
+    struct stat found;
+    char text[4] = "";
+    CHECK(write(fd, "def", 3) == 3 && stat(thing, &found) == 0 && (found.st_mode & 07777) == 0640);
+    CHECK(found.st_size == LARGE + 3 || found.st_size == 3);
+    int file = open(thing, O_RDONLY);
+    CHECK(file >= 0 && pread(file, text, 3, found.st_size - 3) == 3 && strcmp(text, "def") == 0 && close(file) == 0);
+}
+
+static void unreadable_make(void)
+{
+    CHECK(write(fd = create(O_RDWR, 0440), "abc", 3) == 3);
+}
+
+static void unreadable_check(void)
+{
+    struct stat found;
+    char text[7] = "";
+    CHECK(write(fd, "def", 3) == 3 && pread(fd, text, 6, 0) == 6 && strcmp(text, "abcdef") == 0);
+    CHECK(stat(thing, &found) == 0 && (found.st_mode & 07777) == 0440);
 }
 
 static void before_make(void)
@@ -256,8 +338,11 @@ KIND(fifo)
 KIND(cwd)
 KIND(dirfd)
 KIND(sharedmap)
+KIND(readonly)
 KIND(reading)
 KIND(writing)
+KIND(appended)
+KIND(unreadable)
 KIND(before)
 
 int main(int argc, char **argv)
@@ -266,8 +351,10 @@ int main(int argc, char **argv)
         {"listener", NULL, listener_round}, {"dgram", NULL, dgram_round},
         {"accepted", NULL, accepted_round}, {"fifo", NULL, fifo_round},
         {"cwd", NULL, cwd_round},           {"dirfd", NULL, dirfd_round},
-        {"sharedmap", NULL, sharedmap_round}, {"reading", NULL, reading_round},
-        {"writing", NULL, writing_round},   {"before", NULL, before_round},
+        {"sharedmap", NULL, sharedmap_round}, {"readonly", NULL, readonly_round},
+        {"reading", NULL, reading_round},   {"writing", NULL, writing_round},
+        {"appended", NULL, appended_round}, {"unreadable", NULL, unreadable_round},
+        {"before", NULL, before_round},
     };
     return RUN_KIND(kinds);
 }

@@ -76,7 +76,8 @@ static void bpf_filter(void)
     CHECK(close(loaded) == 0);
 }
 
-static void elsewhere(void)
+/* A file in a mount namespace that has gone. */
+static int file_elsewhere(void)
 {
     int told[2];
     char byte, path[4096 + 64], here[4096];
@@ -95,6 +96,12 @@ static void elsewhere(void)
     int fd = open(path, O_RDWR | O_CREAT, 0600);
     CHECK(fd >= 0 && ftruncate(fd, 4096) == 0);
     CHECK(close(told[0]) == 0 && kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
+    return fd;
+}
+static void open_elsewhere(void) { keep("open", file_elsewhere()); }
+static void elsewhere(void)
+{
+    int fd = file_elsewhere();
     CHECK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) != MAP_FAILED && close(fd) == 0);
 }
 static void folder(void)
@@ -102,6 +109,12 @@ static void folder(void)
     CHECK(mkdir("held.folder", 0700) == 0);
     keep("open", open("held.folder", O_RDONLY | O_DIRECTORY));
     CHECK(rmdir("held.folder") == 0);
+}
+static void closed_folder(void)
+{
+    CHECK(mkdir("held.closed", 0700) == 0);
+    keep("open", open("held.closed/file", O_RDWR | O_CREAT, 0600));
+    CHECK(chmod("held.closed", 0600) == 0);
 }
 static void link_itself(void)
 {
@@ -291,6 +304,7 @@ int main(int argc, char **argv)
         const char *name;
         void (*hold)(void);
     } kinds[] = {{"huge_file", huge_file}, {"secret", secret}, {"key", key}, {"elsewhere", elsewhere},
+                 {"open_elsewhere", open_elsewhere}, {"closed_folder", closed_folder},
                  {"ended_process", ended_process}, {"bpf_filter", bpf_filter}, {"folder", folder},
                  {"link", link_itself}, {"device", device}, {"terminal", from_outside}, {"pipe", pipe_from_outside},
                  {"watch", watch},

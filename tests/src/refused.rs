@@ -136,6 +136,12 @@ macro_rules! refused {
             file_that_is_mapped_elsewhere: "held" "elsewhere" "60" =>
                 "A shared mapping of a file in another mount namespace",
                 refused "mapping 0x" "/file" "another mount namespace", only Root;
+            file_that_is_open_elsewhere: "held" "open_elsewhere" "60" => "An open file in another mount namespace",
+                refused "fd 9" "/file" "not found at its path", only Root;
+            // Root may go everywhere.
+            file_in_a_closed_folder: "held" "closed_folder" "60" =>
+                "An open file whose folder may not be searched any more",
+                refused "fd 9" "held.closed/file" "not found at its path" "let its folder be searched", only Ordinary;
             secret_memory: "held" "secret" "15" => "Secret memory (memfd_secret)", refused "fd 9" "secret memory";
             file_of_an_ended_process: "held" "ended_process" "60" => "A file of /proc about a process that has ended",
                 refused "fd 9 (/proc/" "has ended" "close it";

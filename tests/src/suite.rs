@@ -209,6 +209,13 @@ macro_rules! suite {
                     "A small file that is open for reading, and gone with its folder at the restart";
                 gone_writing: "gone" "writing" =>
                     "A small file that is open for writing, and gone with its folder at the restart";
+                #[short] gone_readonly: "gone" "readonly" =>
+                    "A file that one process maps for writing and another for reading, and gone with its folder at \
+                    the restart";
+                #[short] gone_appended: "gone" "appended" =>
+                    "A large file that is appended to, and gone with its folder at the restart (rotated away)";
+                gone_unreadable: "gone" "unreadable" =>
+                    "A file that its own permission bits forbid to write, gone with its folder at the restart";
                 plenty: "plenty" => "900 descriptors: socket pairs, pipes, event counters, duplicates";
                 #[short] descriptors: "descriptors" => "600 descriptors, numbers up to 4000, shared positions";
                 #[short] descriptors_high: "descriptors" "45" "high" =>

@@ -276,6 +276,7 @@ fn rebuild_program(
     }
     let given = streams::uses(&record);
     let left = streams::apply(&mut record, &args.stream);
+    rebuild::renamed::leave(&mut record, &left);
     if let Some(note) = context.cuda.prepare(&record)? {
         context.warn(note);
     }

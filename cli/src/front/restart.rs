@@ -150,7 +150,8 @@ fn restart_one(request: &RestartRequest<'_>, epoch: Epoch, state: &StartState) -
     wait_for_the_dying(request, &record)?;
     let StreamPlan { switches, notes } = streams::plan(&record, signals::at_start().closed, request.stdio)
         .map_err(|error| Failure::from(&error))?;
-    streams::apply(&mut record, &switches);
+    let left = streams::apply(&mut record, &switches);
+    rebuild::renamed::leave(&mut record, &left);
     let differences = rebuild::preflight(&record);
     if !differences.is_empty() {
         return Err(Failure::new(Exit::Refused, differences.join("\n")));

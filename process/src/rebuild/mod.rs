@@ -28,6 +28,7 @@ mod preflight;
 mod proc_self;
 pub mod processor;
 pub mod renamed;
+mod shared_files;
 mod shared_memfd;
 pub mod streams;
 #[cfg(test)]

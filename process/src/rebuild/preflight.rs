@@ -3,18 +3,22 @@
 //! Called by the front and by `holdfast doctor`-like listings. Pure looking; nothing is changed. Each line names the
 //! object and what to do.
 
+use super::file_role::Role;
 use super::job::Job;
 use super::new_process::socket_files;
 use super::paths::Opener;
 use super::processor;
 use super::renamed;
+use super::shared_files::{SharedFiles, shown};
 use super::vdso::ForeignVdso;
 use crate::capture::identity;
+use holdfast_image::bytes::Name;
 use holdfast_image::record::{
-    Backing, Description, FileContent, FileIdentity, Object, ProcessRecord, Region,
+    Backing, Description, FileContent, FileIdentity, FileTable, Object, ProcessRecord, Region,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -29,8 +33,9 @@ pub fn preflight(record: &ProcessRecord) -> Vec<String> {
     lines.extend(processor::obstacles(record));
     lines.extend(ForeignVdso::of(&record.host).into_iter().flat_map(|other| other.obstacles(record)));
     let (job, openers) = (Job::new(record), record.processes().map(Opener::of).collect::<Vec<_>>());
+    let shared = SharedFiles::of(record);
     for (process, opener) in record.processes().zip(&openers) {
-        own(process, opener, &record.files.contents, &mut lines);
+        own(process, opener, (&record.files.contents, &shared), &mut lines);
     }
     let holder = |index: usize| job.holder(index).map_or(0, |(place, _)| place);
     for (index, description) in job.descriptions().iter().enumerate() {
@@ -41,7 +46,8 @@ pub fn preflight(record: &ProcessRecord) -> Vec<String> {
     for (index, description) in job.descriptions().iter().enumerate() {
         let obstacle = match record.files.content_of(&description.object) {
             Some(content) => without_folder(content),
-            None => missing(&description.object, description.flags),
+            None if is_shared(&description.object, &shared) => None,
+            None => missing(&record.files, &description.object, description.flags),
         };
         let not_own = || openers.get(holder(index)).and_then(|opener| not_own(description, opener));
         lines.extend(obstacle.or_else(not_own));
@@ -52,15 +58,21 @@ pub fn preflight(record: &ProcessRecord) -> Vec<String> {
     lines
 }
 
-/// What one process needs besides open files. `contents`: what is put back.
-fn own(record: &ProcessRecord, opener: &Opener, contents: &[FileContent], lines: &mut Vec<String>) {
-    // Which file, and of those that are only mapped shared for reading how much of it.
+/// What one process needs besides open files. `contents`, `shared`: what is put back.
+fn own(
+    record: &ProcessRecord,
+    opener: &Opener,
+    (contents, shared): (&[FileContent], &SharedFiles<'_>),
+    lines: &mut Vec<String>,
+) {
+    // Which file, and of those that are only mapped shared for reading how much of it; nothing of what the image has.
     let mut mapped: BTreeMap<u32, Option<u64>> = BTreeMap::new();
     for region in &record.regions {
         match region.backing {
             Backing::PrivateFile { file, .. } => drop(mapped.insert(file, None)),
-            Backing::SharedFile { file, offset, .. } if !region.is_written() => {
-                let end = offset.saturating_add(region.end.0 - region.start.0);
+            Backing::SharedFile { file, .. } if !region.is_written() => {
+                let Some((about, part)) = shown(record, region) else { continue };
+                let end = if shared.has(about, part) { 0 } else { part.end().0 };
                 if let Some(known) = mapped.entry(file).or_insert(Some(0)) {
                     *known = end.max(*known);
                 }
@@ -72,10 +84,12 @@ fn own(record: &ProcessRecord, opener: &Opener, contents: &[FileContent], lines:
     let other = |file: &FileIdentity| opener.obstacle(&file.path, file.inode.as_ref(), 0);
     let or_other = |file, why: Option<String>| why.or_else(|| other(file).map(|error| error.to_string()));
     let obstacle = |file| or_other(file, changed(file));
-    for (file, shown) in mapped {
+    for (file, end) in mapped {
         let Some(file) = record.files.mapped.get(file as usize) else { continue };
         if contents.iter().all(|content| content.path != file.path) {
-            lines.extend(match shown {
+            lines.extend(match end {
+                // Made anew, or put back.
+                Some(0) => or_other(file, None),
                 Some(end) if file.build_id.is_none() => or_other(file, shorter(file, end)),
                 _ => obstacle(file),
             });
@@ -177,8 +191,19 @@ fn without_folder(content: &FileContent) -> Option<String> {
     (!there).then(|| format!("{}: the folder of this file is gone; {REMEDY}", content.path))
 }
 
+/// Whether an open file comes with the pages of mappings.
+fn is_shared(object: &Object, shared: &SharedFiles<'_>) -> bool {
+    let Object::Regular { path, size, now: None, deleted_content: None, .. } = object else { return false };
+    shared.has_whole(path, *size)
+}
+
+/// Whether the program only appends to a file, which is made anew where it is gone.
+fn may_begin_anew(table: &FileTable, object: &Object, path: &Name) -> bool {
+    Role::of(table, object) == Role::Appended && path.as_path().parent().is_some_and(may_be_made)
+}
+
 /// Whether an open file is gone, or has lost what the program would write behind.
-fn missing(object: &Object, flags: u32) -> Option<String> {
+fn missing(table: &FileTable, object: &Object, flags: u32) -> Option<String> {
     let writes = flags & libc::O_ACCMODE.cast_unsigned() != 0;
     match object {
         Object::Regular { path, size, now: Some(other), .. } => {
@@ -191,6 +216,8 @@ fn missing(object: &Object, flags: u32) -> Option<String> {
             })
         }
         Object::Regular { path, size, deleted_content: None, .. } => match fs::metadata(path.as_path()) {
+            Ok(now) if now.is_file() && Role::of(table, object) == Role::Appended => None,
+            Err(error) if error.kind() == ErrorKind::NotFound && may_begin_anew(table, object, path) => None,
             Ok(now) if writes && now.is_file() && now.size() < *size => Some(format!(
                 "{path}: the program writes it, and it has {} bytes now but had {size} at the checkpoint; put the \
                  missing bytes back, or lengthen it if they do not matter (truncate -s {size})",
@@ -198,6 +225,10 @@ fn missing(object: &Object, flags: u32) -> Option<String> {
             )),
             Ok(_) => None,
             Err(_) if writes && *size == 0 => None,
+            Err(error) if writes => Some(format!(
+                "{path}: the program writes it: {error}; {REMEDY}; if what was in it does not matter, make one of its \
+                 length (truncate -s {size})"
+            )),
             Err(error) => Some(format!("{path}: the program had it open: {error}; {REMEDY}")),
         },
         Object::Directory { path, .. } if !may_be_made(path.as_path()) => {
@@ -213,7 +244,7 @@ mod tests {
     use super::*;
     use crate::inject::area::own_vdso;
     use crate::rebuild::testing::{record, region};
-    use holdfast_image::bytes::{Blob, Name};
+    use holdfast_image::bytes::Blob;
     use holdfast_sys::attributes;
     use std::path::Path;
 

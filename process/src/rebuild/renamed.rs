@@ -7,9 +7,10 @@
 //! kept (`agent::saved_files`): the program will replace the file by its copy, and the image may be wanted again.
 //! How it fails: what is not found is as if it were gone.
 
+use super::file_role::may_write;
 use crate::capture::identity::born_ns;
 use holdfast_image::bytes::Name;
-use holdfast_image::record::{FileContent, FileTable, Object, ProcessRecord};
+use holdfast_image::record::{Description, FileContent, FileTable, Object, ProcessRecord};
 use std::fs;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -19,8 +20,13 @@ use std::path::{Path, PathBuf};
 pub fn find(record: &mut ProcessRecord, saved_dir: &Path) {
     let saved_dir = &fs::canonicalize(saved_dir).unwrap_or_else(|_| saved_dir.to_owned());
     let FileTable { descriptions, contents, .. } = &mut record.files;
-    // What is there is used as it is.
-    contents.retain(|content| !content.only_if_gone || is_gone(content.path.as_path()));
+    // What is there is used as it is, but what was written into, if it is not that any more.
+    contents.retain(|content| {
+        let is_written =
+            || descriptions.iter().any(|one| may_write(one.flags) && one.object.is_saved_as(content));
+        let path = content.path.as_path();
+        !content.only_if_gone || is_gone(path) || is_written() && !has_grown(content)
+    });
     for description in descriptions {
         // What was in it will be put where it was.
         let saved_as = |content: &FileContent| description.object.is_saved_as(content);
@@ -33,6 +39,26 @@ pub fn find(record: &mut ProcessRecord, saved_dir: &Path) {
             *now = found.map(|path| Name::from(path.as_path()));
         }
     }
+}
+
+/// Forgets what is in the image of files that no process has any more: streams that go elsewhere now. Both halves call
+/// it after [`super::streams::apply`], with what that has left. A file that is still there is put back all the same.
+pub fn leave(record: &mut ProcessRecord, left: &[Description]) {
+    let FileTable { descriptions, contents, .. } = &mut record.files;
+    let is_one = |all: &[Description], content: &FileContent| {
+        all.iter().any(|description| description.object.is_saved_as(content))
+    };
+    contents.retain(|content| {
+        let is_left = is_one(left, content) && !is_one(descriptions, content);
+        !is_left || !content.only_if_gone && !is_gone(content.path.as_path())
+    });
+}
+
+/// Whether it is the same file, with all that it had at least.
+fn has_grown(content: &FileContent) -> bool {
+    let key = (content.device, content.inode);
+    let now = content.path.as_path().symlink_metadata();
+    now.is_ok_and(|now| (now.dev(), now.ino()) == key && now.len() >= content.size)
 }
 
 fn is_gone(path: &Path) -> bool {

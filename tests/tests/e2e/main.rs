@@ -40,6 +40,7 @@ mod processors;
 mod python_examples;
 mod recipes;
 mod refusals;
+mod rotated;
 mod saved_files;
 mod security;
 mod servers;

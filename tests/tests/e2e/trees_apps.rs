@@ -9,8 +9,9 @@ use holdfast_tests::apps::{App, PYTHON};
 use holdfast_tests::artifacts::kit;
 use holdfast_tests::full;
 use holdfast_tests::restart_chain::{Plan, alone, chain_in_turn, turn_of, turns};
-use holdfast_tests::sandbox::{Bed, PATIENCE, User, am_root, shell_code, wait};
+use holdfast_tests::sandbox::{Bed, PATIENCE, User, am_root, each_user_by_root, shell_code, wait};
 use std::path::Path;
+use std::process::Command;
 
 /// Checkpoints of each.
 const ROUNDS: u32 = 3;
@@ -148,6 +149,14 @@ fn mpi(kind: &str, turns: &str, needs: &[&'static str]) -> Case {
     Case::line(&format!("{kind} ring"), &line, needs).prepared(&ring_built(kind)).alone()
 }
 
+/// The same when its folder for temporary files, in which Open MPI keeps what its processes share, is emptied.
+fn emptied_mpi(kind: &str, turns: &str, needs: &[&'static str]) -> Case {
+    let line = format!("TMPDIR=$PWD/temporary {}", ranks(4, kind, &format!("./ring {turns}")));
+    let case = Case::line(&format!("{kind} ring, emptied"), &line, needs);
+    let prepare = format!("mkdir temporary; {}", ring_built(kind));
+    case.prepared(&prepare).emptied("temporary").alone().long()
+}
+
 /// What compilers need: `mpicc` is installed without it, too.
 const OPEN_MPI: &str = "/usr/lib/x86_64-linux-gnu/openmpi/include/mpi.h";
 const MPICH: &str = "/usr/include/x86_64-linux-gnu/mpich/mpi.h";
@@ -237,6 +246,8 @@ cases! {
     node_cluster: Case::of("node cluster", &["/usr/bin/node", "@cluster.js", &turns(80)], &["/usr/bin/node"]);
     r_parallel: Case::of("R parallel", &["/usr/bin/Rscript", "@parallel.R", &turns(60)], &["/usr/bin/Rscript"]);
     open_mpi: mpi("openmpi", "150", &["/usr/bin/mpirun.openmpi", OPEN_MPI]);
+    open_mpi_with_an_emptied_folder: emptied_mpi("openmpi", "150", &["/usr/bin/mpirun.openmpi", OPEN_MPI]);
+    mpich_with_an_emptied_folder: emptied_mpi("mpich", "40", &["/usr/bin/mpirun.mpich", MPICH]);
     mpich: mpi("mpich", "40", &["/usr/bin/mpirun.mpich", MPICH]);
     open_mpi_lammps: lammps(4, "openmpi", "/usr/bin/lmp", "/usr/bin/mpirun.openmpi");
     mpich_lammps: lammps(2, "mpich", "/opt/holdfast-tests/bin/lmp", "/usr/bin/mpirun.mpich");
@@ -292,6 +303,54 @@ fn ranks_chain(bed: &Bed, kind: &str) -> Result<()> {
     let after = bed.output(bed.holdfast(&["restart", "j"]), PATIENCE)?.success()?.stdout;
     ensure!(format!("{before}{after}") == plain, "--- before\n{before}--- after\n{after}");
     bed.check_clean("j")
+}
+
+/// As on another host, or after a reboot: the folder for temporary files and /dev/shm are other file systems, empty.
+fn fresh_namespace(bed: &Bed, kind: &str) -> Result<()> {
+    let temporary = bed.work().join("temporary");
+    let line = format!("TMPDIR={} exec {}", temporary.display(), ranks(4, kind, "./ring 150"));
+    let mut prepare = bed.command(Path::new("/bin/sh"));
+    prepare.args(["-ec", &format!("mkdir temporary; {}", ring_built(kind))]);
+    bed.output(prepare, PATIENCE)?.success()?;
+    let mut front = bed.run_command("j", &[], &["/bin/sh", "-c", &line])?.spawn()?;
+    bed.wait_live("j", &mut front)?.with_context(|| format!("ended at once: {}", bed.text("err")))?;
+    bed.until("the first lines", PATIENCE, || bed.text("out").lines().count() > 3)?;
+    bed.say(&["checkpoint", "--stop", "j"])?.success()?;
+    wait(&mut front, PATIENCE)?;
+    let before = bed.text("out");
+    let restart = bed.holdfast(&["restart", "j"]);
+    let mount = "mount -t tmpfs none \"$1\" && chmod 1777 \"$1\" && mount -t tmpfs none /dev/shm && \
+                 chmod 1777 /dev/shm && shift && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "/bin/sh", "-c", mount, "sh"]).arg(&temporary);
+    command.arg(restart.get_program()).args(restart.get_args()).current_dir(bed.work());
+    command.envs(restart.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let after = bed.output(command, PATIENCE)?.success()?;
+    let all = format!("{before}{}", after.stdout);
+    let lines: Vec<&str> = all.lines().collect();
+    let is_right = |(turn, line): (usize, &&str)| line.starts_with(&format!("{turn} of 4: "));
+    let (last, turns) = lines.split_last().context("no line")?;
+    ensure!(
+        *last == "PASS" && turns.len() == 150 && turns.iter().enumerate().all(is_right),
+        "--- before\n{before}--- after\n{}{}",
+        after.stdout,
+        after.stderr
+    );
+    bed.check_clean("j")
+}
+
+#[test]
+fn mpi_in_a_fresh_namespace() {
+    if !full() {
+        return println!("not run: HOLDFAST_TEST_FULL=1");
+    }
+    for kind in ["openmpi", "mpich"] {
+        let header = if kind == "mpich" { MPICH } else { OPEN_MPI };
+        if !is_missing(&[format!("/usr/bin/mpirun.{kind}"), header.to_owned()]) {
+            let _alone = alone();
+            each_user_by_root(|bed| fresh_namespace(bed, kind).context(kind));
+        }
+    }
 }
 
 #[test]

@@ -15,6 +15,7 @@ pub mod inotify;
 mod locks;
 mod multicast;
 mod obstacle;
+mod places;
 mod proc_self;
 mod socket_files;
 mod socket_options;
@@ -217,11 +218,12 @@ impl<'a> FileReader<'a> {
                     self.note_streams(found, false, description);
                     self.more_locks(found, description).map(|()| index)
                 }
-                None => self.describe(found, flags).map(|mut description| {
+                None => self.describe(found, flags).and_then(|mut description| {
                     self.note_streams(found, true, &mut description);
+                    self.place(found, &description)?;
                     descriptions.push(description);
                     firsts.push(found);
-                    u32::try_from(descriptions.len() - 1).unwrap_or(u32::MAX)
+                    Ok(u32::try_from(descriptions.len() - 1).unwrap_or(u32::MAX))
                 }),
             };
             let description = match description {

@@ -13,7 +13,7 @@ use super::taken_files::TakenFiles;
 use crate::capture::files::unlinked;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::file_role::may_write;
-use crate::rebuild::paths::{Opener, Place, explain};
+use crate::rebuild::paths::{self, Opener, Place, explain};
 use holdfast_image::bytes::Name;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::{ExtentSource, PageError, PageProvider, PageRun};
@@ -144,7 +144,7 @@ fn open(table: &FileTable, content: &FileContent, files: &TakenFiles<'_>) -> Res
         return files.at_path(content);
     };
     let file = files.take(index, &content.path)?;
-    let opened = at::reopen(file.as_fd(), libc::O_RDWR.cast_unsigned());
+    let opened = paths::reopen(file.as_fd(), libc::O_RDWR.cast_unsigned());
     opened.map(File::from).map_err(|error| {
         RebuildError::file(&content.path, format!("it cannot be opened to be put back as it was: {error}"))
     })

@@ -2,21 +2,20 @@
 //!
 //! The rule: no byte is ever lost. A file that the program had open for writing and that has grown since is cut
 //! back, after its end was copied to the store and synchronised; one that has shrunk is an error, because the
-//! program would write behind a hole. One that was renamed since ([`crate::rebuild::renamed`]) is read where it is,
-//! or copied to where the program had it. The new process has opened all and changed nothing
-//! ([`crate::rebuild::new_process::regular`]); [`put_back`] runs when all else has succeeded, so that a restart
-//! that fails leaves the files as they are.
+//! program would write behind a hole, unless it can only append. One that was renamed since
+//! ([`crate::rebuild::renamed`]) is read where it is, or copied to where the program had it. The new process has
+//! opened all and changed nothing ([`crate::rebuild::new_process::regular`]); [`put_back`] runs when all else has
+//! succeeded, so that a restart that fails leaves the files as they are.
 
 use super::saved_files::{self, keep_tail};
 use super::taken_files::TakenFiles;
 use crate::capture::identity;
 use crate::rebuild::error::RebuildError;
-use crate::rebuild::file_role::{may_write, refuse_shrunk};
-use crate::rebuild::paths::{Opener, Verdict};
+use crate::rebuild::file_role::{Role, may_write, refuse_shrunk};
+use crate::rebuild::paths::{self, Opener, Verdict};
 use crate::rebuild::renamed::is_kept;
 use holdfast_image::bytes::Name;
 use holdfast_image::record::{Description, FileTable, Object, ProcessRecord};
-use holdfast_sys::at;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -54,10 +53,15 @@ pub fn put_back(
                 }
                 continue;
             }
-            if said.insert(path) {
-                notes.extend(note_overwritten(description, &now));
-            }
+            let is_first = said.insert(path);
+            notes.extend(note_overwritten(description, &now).filter(|_| is_first));
             let now = now.len();
+            if now < *size && Role::of(table, &description.object) == Role::Appended {
+                if is_first {
+                    notes.push(begin_anew(&file, path, (*size, now), saved_dir)?);
+                }
+                continue;
+            }
             refuse_shrunk(path, *size, now)?;
             if now > *size {
                 notes.push(put_back_length(&file, path, (*size, now), saved_dir)?);
@@ -72,7 +76,8 @@ pub fn put_back(
 pub fn put_back_left(left: &[Description], record: &ProcessRecord, saved_dir: &Path) -> Vec<String> {
     let mut notes = Vec::new();
     let opener = Opener::of(record);
-    for description in left {
+    // What is in the image of one was put back with the others.
+    for description in left.iter().filter(|one| record.files.content_of(&one.object).is_none()) {
         let Object::Regular { path, size, now: None, .. } = &description.object else { continue };
         let Ok(Some(found)) = opener.find(path, description.object.inode().as_ref()) else { continue };
         let writing = libc::O_WRONLY.cast_unsigned();
@@ -85,6 +90,29 @@ pub fn put_back_left(left: &[Description], record: &ProcessRecord, saved_dir: &P
         }
     }
     notes
+}
+
+/// Of a file to which the program only appends, and which has been rotated or removed: what the program had appended is
+/// not in it any more, and what is in it came after the checkpoint. The program goes on in an empty file.
+fn begin_anew(
+    file: &File,
+    path: &Name,
+    (size, now): (u64, u64),
+    saved_dir: &Path,
+) -> Result<String, RebuildError> {
+    let failed = |error: io::Error| {
+        RebuildError::file(path, format!("it cannot be emptied, as the program begins it anew: {error}"))
+    };
+    let mut note = format!(
+        "{path}: the {size} bytes that the program had appended to it are there no more (rotated or removed); it \
+         goes on in an empty file"
+    );
+    if now > 0 {
+        let kept = keep_tail(file, path, 0, saved_dir).map_err(failed)?;
+        file.set_len(0).map_err(failed)?;
+        note.push_str(&format!("; what was there is kept in {}", kept.display()));
+    }
+    Ok(note)
 }
 
 /// Of a file that may have been written over in place since the checkpoint, which cutting it back does not undo.
@@ -135,7 +163,7 @@ fn copy_back(
         note.push_str(&format!("; what was there is kept in {}", kept.display()));
     }
     // The program's own may append.
-    let writing = at::reopen(file.as_fd(), libc::O_WRONLY.cast_unsigned()).map_err(failed)?;
+    let writing = paths::reopen(file.as_fd(), libc::O_WRONLY.cast_unsigned()).map_err(failed)?;
     let mut file = File::from(writing);
     file.set_len(0).map_err(failed)?;
     let copied = io::copy(&mut source.take(size), &mut file).map_err(failed)?;
@@ -180,7 +208,6 @@ pub fn put_back_length(
 mod tests {
     use super::*;
     use crate::capture::identity::born_ns;
-    use crate::rebuild::file_role::Role;
     use crate::rebuild::job::Job;
     use crate::rebuild::new_process::regular;
     use crate::rebuild::renamed;

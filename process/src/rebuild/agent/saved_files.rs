@@ -2,6 +2,7 @@
 //!
 //! Called by [`super::regular`] and [`super::contents`]. How it fails: an error; the file is left as it is then.
 
+use crate::rebuild::paths;
 use crate::rebuild::renamed::kept;
 use holdfast_image::bytes::Name;
 use holdfast_image::record::Object;
@@ -29,7 +30,7 @@ pub fn make_saved_dir(saved_dir: &Path) -> io::Result<()> {
 /// As open; ENOSPC.
 pub fn keep_tail(file: &File, path: &Name, size: u64, saved_dir: &Path) -> io::Result<PathBuf> {
     make_saved_dir(saved_dir)?;
-    let source = File::from(at::reopen(file.as_fd(), 0)?);
+    let source = File::from(paths::reopen(file.as_fd(), 0)?);
     let base = path.as_path().file_name().unwrap_or_default();
     let stamp = clock::realtime_ns() / 1_000_000;
     for attempt in 0_u32..1000 {

@@ -14,8 +14,9 @@ use crate::rebuild::error::{Peer, RebuildError};
 use crate::rebuild::handshake::{self, GO, Message, ReadyMessage};
 use crate::rebuild::job::{Job, Member};
 use crate::rebuild::paths::{Opener, explain};
+use crate::rebuild::shared_files::{SharedFiles, shown};
 use holdfast_image::fork_plan;
-use holdfast_image::record::{Backing, ProcessRecord};
+use holdfast_image::record::ProcessRecord;
 use holdfast_sys::{attributes, clock, fd, scm, signals};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -90,8 +91,11 @@ impl NewProcess<'_> {
         let folders = MissingFolders::make(job.record)?;
         let removed = RemovedDirs::make(job.record.processes().skip(1), |fd| raise(&fd, floor))?;
         cwd::enter(self.record)?;
+        let shared = SharedFiles::of(job.record);
         for process in job.record.processes() {
-            create_shared_files(process)?;
+            for note in create_shared_files(process, &shared)? {
+                handshake::send(&self.report, &Message::Note(note));
+            }
         }
         let made = OpenFiles::all(job, floor, &self.report, self.served.as_ref())?;
         for note in folders.keep() {
@@ -192,18 +196,25 @@ impl NewProcess<'_> {
 
 /// Files that the program wrote through shared mappings and that are gone (as a virtual machine's performance data is
 /// after a kill) are made anew; their content comes with the pages. Those that are shorter than they were get their
-/// length back.
-fn create_shared_files(record: &ProcessRecord) -> Result<(), RebuildError> {
-    let opener = Opener::of(record);
-    for region in &record.regions {
-        let Backing::SharedFile { file, .. } = region.backing else { continue };
-        if !region.is_written() {
-            continue;
-        }
-        let identity = &record.files.mapped[file as usize];
+/// length back. One line per file of which the image has a part only.
+fn create_shared_files(
+    record: &ProcessRecord,
+    shared: &SharedFiles<'_>,
+) -> Result<Vec<String>, RebuildError> {
+    let (opener, mut notes) = (Opener::of(record), Vec::new());
+    let written = record.regions.iter().filter(|region| region.is_written());
+    for (identity, _) in written.filter_map(|region| shown(record, region)) {
         let (path, was) = (&identity.path, identity.inode.as_ref());
         let made = match opener.find(path, was)? {
-            None => opener.create(path, was, identity.mode),
+            None => {
+                if !shared.has_whole(path, identity.size) {
+                    notes.push(format!(
+                        "{path}: it was gone; made anew with what the program has mapped of it for writing, the rest \
+                         is zero"
+                    ));
+                }
+                opener.create(path, was, identity.mode)
+            }
             Some(found) => opener.open_found(&found, libc::O_RDWR.cast_unsigned()).map(File::from),
         };
         let lengthened = made.and_then(|file| {
@@ -214,5 +225,5 @@ fn create_shared_files(record: &ProcessRecord) -> Result<(), RebuildError> {
             RebuildError::file(path, format!("{what}: {}", explain(&error)))
         })?;
     }
-    Ok(())
+    Ok(notes)
 }

@@ -35,8 +35,10 @@ pub fn open(
     let Object::Regular { path, position, size, now: other, .. } = object else {
         return Err(RebuildError::Image("not a regular file".into()));
     };
-    let is_copied = role == Role::Saved || other.is_some() && role == Role::Written;
-    let may_be_made = *size == 0 && may_write(flags) || is_copied;
+    let is_copied = role == Role::Saved || other.is_some() && role.is_written();
+    // Who appends goes on in an empty file: `put_back` says so.
+    let appends = role == Role::Appended;
+    let may_be_made = *size == 0 && may_write(flags) || is_copied || appends;
     let now = other.as_ref().filter(|_| !is_copied);
     if let Some(now) = now {
         notes.push(format!("{path}: it is called {now} now"));
@@ -48,24 +50,25 @@ pub fn open(
     if flags & libc::O_PATH.cast_unsigned() != 0 {
         return Ok(fd);
     }
+    let file = File::from(fd);
+    let io = |what: &str| RebuildError::io(format!("{path}: {what}"));
+    let now_len = file.metadata().map_err(io("asking for its length"))?.len();
+    let is_anew = appends && now_len < *size;
     match &found {
-        None if now.is_none() && !is_copied => {
+        None if now.is_none() && !is_copied && *size == 0 => {
             notes.push(format!("{path}: it was gone; made anew, empty as it was"));
         }
-        Some(found) if found.verdict == Verdict::Replaced && !is_copied => notes.push(format!(
+        Some(found) if found.verdict == Verdict::Replaced && !is_copied && !is_anew => notes.push(format!(
             "{path}: it is another file than at the checkpoint (it was replaced); used all the same"
         )),
         _ => {}
     }
-    let file = File::from(fd);
-    let io = |what: &str| RebuildError::io(format!("{path}: {what}"));
-    let now = file.metadata().map_err(io("asking for its length"))?.len();
-    if is_copied {
-        // It has no content yet: `put_back`.
+    if is_copied || appends {
+        // It has no content yet, or needs none: `put_back`.
     } else if may_write(flags) {
-        refuse_shrunk(path, *size, now)?;
-    } else if now < *position {
-        notes.push(format!("{path}: it is {now} bytes long and was read up to {position}"));
+        refuse_shrunk(path, *size, now_len)?;
+    } else if now_len < *position {
+        notes.push(format!("{path}: it is {now_len} bytes long and was read up to {position}"));
     }
     // Not all of them have one: a namespace has not.
     if *position > 0 {

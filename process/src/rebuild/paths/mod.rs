@@ -356,6 +356,26 @@ pub fn enter(folder: BorrowedFd<'_>) -> io::Result<()> {
     std::env::set_current_dir(format!("/proc/self/fd/{}", folder.as_raw_fd()))
 }
 
+/// What a descriptor of a program leads to, opened once more: also where the permission bits forbid that to the owner,
+/// as they may to a program that has made the file so (open(2) with O_CREAT does not look at them). They are changed
+/// for a moment.
+///
+/// # Errors
+/// As open.
+pub fn reopen(file: BorrowedFd<'_>, flags: u32) -> io::Result<OwnedFd> {
+    let as_owner = || {
+        let file = File::from(file.try_clone_to_owned()?);
+        let mode = file.metadata()?.permissions().mode() & 0o7777;
+        file.set_permissions(Permissions::from_mode(mode | 0o600))?;
+        let opened = at::reopen(file.as_fd(), flags);
+        file.set_permissions(Permissions::from_mode(mode)).and(opened)
+    };
+    at::reopen(file, flags).or_else(|error| match error.raw_os_error() {
+        Some(libc::EACCES) => as_owner().map_err(|_| error),
+        _ => Err(error),
+    })
+}
+
 /// Sets permission bits of what a descriptor with O_PATH leads to.
 ///
 /// # Errors
