@@ -428,6 +428,11 @@ pub struct RunArgs {
         conflicts_with = "only_protected"
     )]
     pub save_files: Option<SaveFiles>,
+    /// Save small files, too, that the program has written and closed again in its working folder and below (256K each,
+    /// 64 of them, 4M all together): a restart puts them back, as it does with open ones. Who watches such a file sees
+    /// it opened
+    #[arg(long, conflicts_with = "only_protected")]
+    pub rollback_files: bool,
     /// TCP connections to peers outside: refuse a checkpoint, or let a restart find them closed
     #[arg(long, value_enum, default_value_t = TcpChoice::Refuse)]
     pub tcp: TcpChoice,
@@ -476,6 +481,7 @@ impl RunArgs {
             only_protected: self.only_protected,
             compress: self.compression().unwrap_or_default(),
             save_files: self.save_files.unwrap_or_default(),
+            rollback_files: self.rollback_files,
             tcp: self.tcp,
             signal: self.signal,
             stop_signal: self.on,

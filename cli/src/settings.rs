@@ -244,6 +244,9 @@ pub struct Settings {
     /// What is in the files that the program writes.
     #[serde(skip_serializing_if = "SaveFiles::is_auto")]
     pub save_files: SaveFiles,
+    /// Small files that the program has written and closed are saved, too.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub rollback_files: bool,
     /// TCP connections to peers outside.
     pub tcp: TcpChoice,
     /// The signal that asks for a checkpoint.

@@ -22,6 +22,7 @@ mod check;
 pub mod cuda;
 mod cut;
 mod error;
+mod folder_walk;
 mod freeze;
 mod inject;
 mod job;
@@ -35,6 +36,7 @@ mod thread_pool;
 mod tracer;
 mod track;
 
+pub use capture::closed_files::ClosedFiles;
 pub use capture::contents::Contents;
 pub use capture::written_files::Saving;
 pub use check::{CheckError, CheckOptions, check};

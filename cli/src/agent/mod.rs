@@ -55,8 +55,8 @@ use holdfast_image::bytes::Blob;
 use holdfast_image::paths::{accept_replaced, move_files};
 use holdfast_image::record::ProcessRecord;
 use holdfast_image::streams::{self, Use};
-use holdfast_process::Contents;
 use holdfast_process::rebuild::{self, RebuildOptions, RebuiltMember};
+use holdfast_process::{ClosedFiles, Contents};
 use holdfast_sys::{attributes, fd, poll, signals, unix_socket};
 use holdfast_tiers::stack::TiersRecord;
 use holdfast_tiers::{Image, Job};
@@ -151,9 +151,9 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
     let context = Arc::new(JobContext {
         cascade,
         bounded,
+        contents: contents(&job, &recipe).map(Arc::new),
         job,
         lock,
-        contents: recipe.settings.save_files.saving().map(Contents::new).map(Arc::new),
         settings: Mutex::new(Arc::new(recipe.settings)),
         cwd: recipe.cwd,
         command: recipe.command,
@@ -234,6 +234,16 @@ fn forget_pending(record: &mut ProcessRecord, signal: i32) {
     let threads = record.threads.iter_mut().map(|thread| &mut thread.pending);
     threads.chain([&mut record.signals.pending]).for_each(|pending| pending.retain(is_other));
     record.others.iter_mut().for_each(|other| forget_pending(other, signal));
+}
+
+/// Which files are saved, and what of them is known.
+fn contents(job: &Job, recipe: &Recipe) -> Option<Contents> {
+    let contents = Contents::new(recipe.settings.save_files.saving()?);
+    let store = || fs::canonicalize(job.dir().parent().unwrap_or(job.dir())).unwrap_or_default();
+    Some(match recipe.settings.rollback_files {
+        true => contents.with_closed(ClosedFiles::new(recipe.created_ns, store())),
+        false => contents,
+    })
 }
 
 fn duplicate(link: &Link) -> Result<OwnedFd, Failure> {

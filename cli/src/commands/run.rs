@@ -11,7 +11,7 @@ use crate::front::run::{RunRequest, run_program};
 use crate::front::supervise::{Ending, StartState};
 use crate::last_run::LastRun;
 use crate::names::{claim_job, title};
-use crate::settings::{Recipe, Settings};
+use crate::settings::{Recipe, SaveFiles, Settings};
 use crate::{config, front, mpi, program, report, same_run, tiers};
 use holdfast_image::bytes::Name;
 use holdfast_sys::clock;
@@ -35,6 +35,10 @@ pub fn run(args: &RunArgs, root: Option<&Path>) -> Result<Ending, Failure> {
         return Ok(Ending::Program(ExitStatus::default()));
     }
     let mut settings = args.settings();
+    if settings.rollback_files && settings.save_files == SaveFiles::None {
+        let what = "--rollback-files saves files, and --save-files=none says that none are to be saved";
+        return Err(Failure::new(Exit::Usage, what));
+    }
     let name = args.command.first().map(|word| word.as_os_str()).unwrap_or_default();
     let path = program::find_and_check(name)?;
     let store = crate::names::open_store(root)?;

@@ -8,6 +8,7 @@ mod baseline;
 pub mod environment;
 pub mod launch;
 pub mod locate;
+mod newer_files;
 mod page_server;
 pub mod patience;
 mod protected_restart;

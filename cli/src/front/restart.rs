@@ -6,6 +6,7 @@
 use super::environment::LIBRARY;
 use super::launch::{AgentTask, Launched, RestartTask, launch};
 use super::locate;
+use super::newer_files;
 use super::page_server;
 use super::restart_request::{MemoryMode, RestartRequest};
 use super::supervise::{Ending, Program, StartState, supervise};
@@ -156,6 +157,7 @@ fn restart_one(request: &RestartRequest<'_>, epoch: Epoch, state: &StartState) -
     if !differences.is_empty() {
         return Err(Failure::new(Exit::Refused, differences.join("\n")));
     }
+    let newer = newer_files::note(&record, request.job, epoch);
     let (mut spawned, agent) = match start(request, &image, (&record, switches), state) {
         Ok(started) => started,
         // Killed meanwhile, it was in the way.
@@ -171,7 +173,7 @@ fn restart_one(request: &RestartRequest<'_>, epoch: Epoch, state: &StartState) -
     );
     drop(image);
     report::note(&line);
-    notes.iter().for_each(|line| report::note(line));
+    notes.iter().chain(&newer).for_each(|line| report::note(line));
     let run = LastRun::begin(request.job, Some(epoch));
     let ending = supervise(&mut spawned, state, agent, (request.job, request.settings), run)?;
     if request.memory == MemoryMode::Lazy && is_for_want_of_pages(ending, request.job) {

@@ -30,8 +30,8 @@ use holdfast_image::kinds::UsedEngine;
 use holdfast_image::page_set::PageSet;
 use holdfast_image::pages::{Inherited, StoreMapping};
 use holdfast_image::record::{
-    Description, FileContent, FileIdentity, FileTable, Object, ProcessRecord, Region, SignalRecord,
-    SocketState,
+    Description, FileContent, FileIdentity, FileTable, HostRecord, Object, ProcessRecord, Region,
+    SignalRecord, SocketState,
 };
 use holdfast_image::{address_space, fork_plan, spare_numbers};
 use holdfast_sys::{ids, procfs};
@@ -444,7 +444,7 @@ fn record(
         cwd_inode: Some(surroundings.cwd.inode),
         umask: status.get("Umask").and_then(|text| u32::from_str_radix(text, 8).ok()).unwrap_or(0o22),
         limits: surroundings.limits,
-        host: state::host(pid, &scenery.vdso)?,
+        host: HostRecord { realtime_ns: scenery.realtime_ns, ..state::host(pid, &scenery.vdso)? },
         layout: scenery.layout,
         regions,
         guards: Vec::new(),

@@ -23,6 +23,7 @@ use crate::stop::threads::{self, Thread};
 use holdfast_abi::SharedPage;
 use holdfast_image::bytes::Name;
 use holdfast_image::record::{InjectArea, PosixTimer};
+use holdfast_sys::clock;
 use holdfast_sys::procfs::{self, Status};
 use holdfast_sys::procmem::{self};
 use holdfast_sys::ptrace;
@@ -162,6 +163,7 @@ pub fn scenery(target: &Target, seen: &Seen) -> Result<Scenery, CutError> {
         layout: state::layout(pid, live, seen.process.brk)?,
         flags: state::flags(pid, &seen.status),
         shared_files: SharedFiles::of(&seen.mapped),
+        realtime_ns: clock::realtime_ns(),
         vdso: area::read_vdso(live, seen.mapped.iter().map(|mapped| &mapped.mapping))?,
     })
 }

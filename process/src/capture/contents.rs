@@ -10,6 +10,7 @@
 //! (a file system's clock may stand still for some milliseconds), they are the same now, and nobody maps it for
 //! writing, then or now: that may change no time. How it fails: by [`Unsaved`]; no image then.
 
+use super::closed_files::ClosedFiles;
 use super::files::unlinked;
 use super::identity::owner_of;
 use super::maps::Mapped;
@@ -75,6 +76,8 @@ struct Ahead {
 #[derive(Debug)]
 pub struct Contents {
     saving: Saving,
+    /// Files that nobody has open, if they are saved too.
+    closed: Option<ClosedFiles>,
     state: Mutex<State>,
 }
 
@@ -116,7 +119,12 @@ pub struct Process<'a> {
 impl Contents {
     /// For a new agent.
     pub fn new(saving: Saving) -> Contents {
-        Contents { saving, state: Mutex::default() }
+        Contents { saving, closed: None, state: Mutex::default() }
+    }
+
+    /// With files that are closed again.
+    pub fn with_closed(self, closed: ClosedFiles) -> Contents {
+        Contents { closed: Some(closed), ..self }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -136,6 +144,9 @@ impl Contents {
     /// Before the stop: reads what was not written for a while, and brings the rest into memory, so that it is read
     /// fast then. What cannot be read now may be then.
     pub fn read_ahead(&self, pids: &[i32]) {
+        if let Some(closed) = &self.closed {
+            closed.look(pids);
+        }
         let mut state = self.state();
         let saved = SavedPages::with_capacity(state.last_len);
         let mut ahead = Ahead { saved, pids: pids.to_vec(), ..Ahead::default() };
@@ -184,7 +195,11 @@ impl Contents {
     /// # Errors
     /// See [`Unsaved`].
     pub fn take(&self, tables: &[FileTable], processes: &[Process<'_>]) -> Result<Taken, Unsaved> {
-        let Survey { files, unsaved } = written_files::survey(self.saving, tables, processes)?;
+        let Survey { mut files, unsaved } = written_files::survey(self.saving, tables, processes)?;
+        if let Some(closed) = &self.closed {
+            let more = closed.read(tables, files.iter().map(|(written, _)| written.key));
+            files.extend(more);
+        }
         let mut state = self.state();
         let are_the_same = |ahead: &Ahead| processes.iter().all(|process| ahead.pids.contains(&process.pid));
         let last_len = state.last_len;
@@ -210,7 +225,7 @@ impl Contents {
                     taken.files.push(record(written, sight, known.start));
                     now.insert(written.key, known);
                 }
-                (Err(_), _) if written.only_if_gone => {}
+                (Err(_), _) if written.only_if_gone || written.is_closed => {}
                 (Err(error), Saving::InPlace(_)) => {
                     let (path, reason) = (written.path.clone(), Some(error.to_string()));
                     taken.unsaved.push(UnsavedFile { path, bytes: sight.len(), reason });

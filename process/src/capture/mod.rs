@@ -5,7 +5,8 @@
 //! * [`hardlinks`]: files whose name was removed while they have another one. * [`cwd`]: the current directory.
 //! * [`credentials`]: ids and capabilities. * [`sysv_shm`]: System V shared memory.
 //! * [`attributes`]: what a process and its threads tell of their settings.
-//! * [`written_files`], [`contents`]: which files are saved, and what is in them; [`running_files`]: before the stop.
+//! * [`written_files`], [`contents`]: which files are saved, and what is in them; [`running_files`]: before the stop;
+//!   [`closed_files`]: those that nobody has open.
 //! * [`state`]: signals, timers, limits, layout, threads. * [`processor`]: instruction sets.
 //!
 //! Called by the tracer thread. What runs inside the stop and what after it is said at each function: inside the stop
@@ -15,6 +16,7 @@ pub mod attributes;
 pub mod build_record;
 pub mod capture_job;
 pub mod capture_process;
+pub mod closed_files;
 pub mod contents;
 pub mod credentials;
 pub mod cwd;

@@ -22,6 +22,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
 
 /// What sqlite appends to the name of a database for the files beside it (sqlite.org/tempfiles.html): a rollback
 /// journal, the write-ahead log, and that log's index.
@@ -70,6 +71,8 @@ pub struct Written {
     in_place: bool,
     /// See [`holdfast_image::record::FileContent::only_if_gone`].
     pub only_if_gone: bool,
+    /// Nobody has it open ([`super::closed_files`]).
+    pub is_closed: bool,
 }
 
 /// A file as it is now.
@@ -195,7 +198,16 @@ impl Choice {
             let Some(&(holder, fd)) = holders.get(&number) else { continue };
             let Some(process) = processes.get(holder) else { continue };
             let (path, appends) = (path.clone(), false);
-            let small = Written { path, key, holder, fd, appends, in_place: false, only_if_gone: true };
+            let small = Written {
+                path,
+                key,
+                holder,
+                fd,
+                appends,
+                in_place: false,
+                only_if_gone: true,
+                is_closed: false,
+            };
             // What is mapped for writing is made anew with its pages.
             if let Ok(sight) = Sight::of(process, &small, mappings)
                 && !sight.is_mapped
@@ -243,6 +255,28 @@ impl Choice {
 }
 
 impl Written {
+    /// A regular file that no process has open.
+    ///
+    /// # Errors
+    /// As open.
+    pub fn closed(path: &Path) -> io::Result<(Written, Sight)> {
+        let path = Name::from(path);
+        let mut written = Written {
+            path,
+            key: (0, 0),
+            holder: 0,
+            fd: -1,
+            appends: false,
+            in_place: false,
+            only_if_gone: false,
+            is_closed: true,
+        };
+        let nothing = Mappings { covered: HashMap::new(), inodes: BTreeSet::new() };
+        let sight = Sight::beside(&written, &nothing)?;
+        written.key = (sight.metadata.dev(), sight.metadata.ino());
+        if sight.metadata.is_file() { Ok((written, sight)) } else { Err(io::ErrorKind::InvalidInput.into()) }
+    }
+
     /// A refusal because of it.
     pub fn refuse(&self, reason: String) -> (usize, Refusal) {
         let subject = Subject::Descriptor { fd: self.fd, name: self.path.to_string() };
@@ -351,7 +385,16 @@ fn all_written(descriptions: &[Description], holders: &Holders, mapped: &BTreeSe
                 if let Some(&(holder, fd)) = holders.get(&number) {
                     places.insert(key, all.len());
                     let path = path.clone();
-                    all.push(Written { path, key, holder, fd, appends, in_place, only_if_gone: false });
+                    all.push(Written {
+                        path,
+                        key,
+                        holder,
+                        fd,
+                        appends,
+                        in_place,
+                        only_if_gone: false,
+                        is_closed: false,
+                    });
                 }
             }
         }

@@ -23,6 +23,7 @@ mod inotify;
 mod job;
 mod kept_fds;
 mod new_process;
+pub mod newer_files;
 mod paths;
 mod preflight;
 mod proc_self;

@@ -118,6 +118,8 @@ pub struct Scenery {
     pub vdso: Vec<u8>,
     /// Files that are mapped shared.
     pub shared_files: SharedFiles,
+    /// CLOCK_REALTIME.
+    pub realtime_ns: u64,
 }
 
 /// A process of which everything was read but open files and memory.

@@ -8,6 +8,7 @@ mod chains_cuda;
 mod chains_programs;
 mod check;
 mod clean_debian;
+mod closed_files;
 mod compression;
 mod copies;
 mod crash;

@@ -6,13 +6,14 @@
 
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Job;
-use crate::rebuild::paths::{Opener, explain};
+use crate::rebuild::paths::{self, Found, Opener, explain};
 use crate::rebuild::renamed;
 use holdfast_image::bytes::Name;
 use holdfast_image::record::{FileContent, Inode, Object};
 use holdfast_sys::clone;
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 
 /// Descriptors of all processes.
 pub struct TakenFiles<'a> {
@@ -69,7 +70,7 @@ impl<'a> TakenFiles<'a> {
         let FileContent { path, device, inode, mode, owner, .. } = content;
         let was = Inode::regular((*device, *inode), None, *mode, *owner);
         let opened = match opener.find(path, Some(&was))? {
-            Some(found) => opener.open_found(&found, libc::O_RDWR.cast_unsigned()).map(File::from),
+            Some(found) => for_both(&opener, &found),
             None => opener.create(path, Some(&was), *mode),
         };
         opened.map_err(|error| {
@@ -94,4 +95,14 @@ impl<'a> TakenFiles<'a> {
         let inode = self.job.descriptions().get(index).and_then(|description| description.object.inode());
         Ok(Opener::of(record).open(now, inode.as_ref(), 0)?.0.into())
     }
+}
+
+/// For reading and writing, whatever its permission bits are.
+fn for_both(opener: &Opener, found: &Found) -> io::Result<File> {
+    let both = libc::O_RDWR.cast_unsigned();
+    let opened = opener.open_found(found, both).or_else(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => paths::reopen(opener.open_found(found, 0)?.as_fd(), both),
+        _ => Err(error),
+    });
+    opened.map(File::from)
 }
