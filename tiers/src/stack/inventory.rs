@@ -17,6 +17,10 @@ use crate::unpacked;
 use holdfast_image::Epoch;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// The greatest number that is believed: nobody has come so far, and a new image gets a greater one than all that are
+/// on tiers, so that a tier that lists the last one there is could keep a job from images for ever.
+const MOST: u64 = 1 << 40;
+
 /// What is there.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Inventory {
@@ -57,6 +61,7 @@ impl TierFolder {
         let mut found = Inventory::default();
         for entry in self.tier().list(self.folder())?.blobs {
             match names::parse_name(entry.name.file()) {
+                Some(name) if name.epoch().0 > MOST => {}
                 Some(FileName::Manifest(epoch)) => {
                     found.versions.insert(epoch.0);
                 }
@@ -65,7 +70,7 @@ impl TierFolder {
                     found.abandoned.extend(entry.is_abandoned().then_some((epoch.0, number)));
                 }
                 None => {
-                    found.recipes.extend(recipe_of(entry.name.file()));
+                    found.recipes.extend(recipe_of(entry.name.file()).filter(|number| *number <= MOST));
                 }
             }
         }

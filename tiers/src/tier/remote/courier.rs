@@ -7,12 +7,13 @@
 //!   library has that for copies alone. A server that does not know it (501) is asked again without.
 
 use super::answer::Expected;
+use super::client;
 use super::failure::{Answer, SEEN};
 use async_trait::async_trait;
 use http_body_util::{BodyExt, Limited};
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody,
-    HttpService, ReqwestConnector,
+    HttpService,
 };
 use object_store::{ClientOptions, HeaderValue};
 use std::sync::Arc;
@@ -51,7 +52,7 @@ pub(super) struct Couriers {
 impl HttpConnector for Couriers {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         Ok(HttpClient::new(Courier {
-            inner: ReqwestConnector::default().connect(options)?,
+            inner: HttpClient::new(client::client(options)?),
             patience: self.patience,
             conditional_end: AtomicBool::new(self.conditional_end),
         }))
@@ -104,7 +105,12 @@ impl Courier {
         }
         let (parts, body) = response.into_parts();
         let body = within(self.patience.answer, beginning(body)).await.map_err(noted)?;
-        seen.note(if metadata { Answer::NoCredentials } else { Answer::of(status.as_u16(), &body) });
+        let elsewhere = parts.headers.get("location").and_then(|location| location.to_str().ok());
+        seen.note(match elsewhere.filter(|_| status.is_redirection()) {
+            _ if metadata => Answer::NoCredentials,
+            Some(location) => Answer::moved(status.as_u16(), location),
+            None => Answer::of(status.as_u16(), &body),
+        });
         Ok(HttpResponse::from_parts(parts, body.into()))
     }
 }

@@ -86,6 +86,19 @@ impl Answer {
         Answer::Status { status, code: element(&text, "Code"), message: element(&text, "Message") }
     }
 
+    /// Of a status that sends us on, which was not followed. Of the address only the server: the rest of it may be a
+    /// credential.
+    pub(super) fn moved(status: u16, location: &str) -> Answer {
+        let server = location.split_once("//").map_or("", |(_, rest)| rest);
+        let server = server.split(['/', '?', '#']).next().unwrap_or_default();
+        let server = shortened(server.rsplit('@').next().unwrap_or_default());
+        Answer::Status {
+            status,
+            code: String::new(),
+            message: format!("and sends us on to {server:?}, which is not followed"),
+        }
+    }
+
     /// Of an error without an answer: the innermost cause.
     pub(super) fn lost(error: &HttpError) -> Answer {
         let mut cause: &dyn std::error::Error = error;
@@ -162,7 +175,8 @@ fn of_status(object: String, status: u16, code: &str, message: &str) -> TierErro
         }
         408 | 425 | 429 | 500..=599 => TierError::Unavailable { object, why },
         300..=399 => {
-            TierError::Settings { object, why: format!("{why}; set the region of the bucket (AWS_REGION)") }
+            let what = "name the right server, or set the region of the bucket (AWS_REGION)";
+            TierError::Settings { object, why: format!("{why}; {what}") }
         }
         // A success that ended in an error, and was not cut off.
         200..=299 => {

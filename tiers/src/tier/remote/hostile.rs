@@ -5,6 +5,7 @@
 use super::answer::MAX_ANSWERS;
 use super::test_server::{Asked, at, error_body, raw_server, send, server};
 use super::{BlobName, PROBE, RemoteTier, Tier, TierError};
+use crate::TierFolder;
 use std::io::Write;
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -180,6 +181,20 @@ fn a_key_that_is_no_path_is_named() {
     }
 }
 
+/// A new image gets a greater number than any that a tier lists.
+#[test]
+fn numbers_that_nobody_counts_to_are_not_believed() {
+    let last = u64::MAX;
+    let inner = ["manifest-000003", "segment-000004-000", "job-000003"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain([format!("manifest-{last}"), format!("segment-{last}-000"), format!("job-{last}")]);
+    let inner: String = inner.map(|file| contents(&format!("sim/id/{file}"))).collect();
+    let tier = at(&server(move |_| Some(("200 OK", page(&inner, None)))), 30);
+    let found = TierFolder::of(Arc::new(tier), "sim/id").unwrap().inventory().unwrap();
+    assert_eq!((found.greatest(), found.versions.len(), found.recipes.len()), (4, 1, 1), "{found:?}");
+}
+
 #[test]
 fn listings_that_are_none_are_said() {
     let deep = "<a>".repeat(1_000_000);
@@ -275,6 +290,55 @@ fn redirects_end() {
             }
         }
     }
+}
+
+/// Neither credentials, nor the session token, nor memory of a program get to a server that nobody has named.
+#[test]
+fn a_server_does_not_send_us_on_to_another() {
+    let asked = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&asked);
+    let other = raw_server(move |_, stream| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        send(stream, "200 OK", &format!("{FOUND}\r\ncontent-length: 0"), b"");
+    });
+    let port = other.rsplit(':').next().unwrap().to_owned();
+    for status in
+        ["301 Moved", "302 Found", "303 See Other", "307 Temporary Redirect", "308 Permanent Redirect"]
+    {
+        for to in
+            [other.clone(), format!("http://KEY:SECRET@localhost:{port}"), format!("//127.0.0.1:{port}")]
+        {
+            let url = raw_server(move |_, stream| {
+                send(stream, status, &format!("location: {to}/x?signature=SECRET\r\ncontent-length: 0"), b"");
+            });
+            let tier = at(&url, 2);
+            for result in [
+                tier.list("sim").map(drop),
+                tier.open(&name("sim/m")).map(drop),
+                tier.publish(&name("sim/m"), b"memory"),
+            ] {
+                let error = result.unwrap_err();
+                let text = error.to_string();
+                assert!(matches!(error, TierError::Settings { .. }), "{status}: {text}");
+                assert!(text.contains(&format!(":{port}\", which is not followed")), "{status}: {text}");
+                assert!(!text.contains("SECRET"), "{status}: {text}");
+            }
+        }
+    }
+    assert_eq!(asked.load(Ordering::Relaxed), 0, "it was asked");
+}
+
+/// Within itself it may: a folder that is asked for without a slash at its end, for one.
+#[test]
+fn a_server_may_send_us_on_within_itself() {
+    let url = raw_server(|asked, stream| {
+        if asked.line.contains("/elsewhere") {
+            let body = page(&contents("sim/m"), None);
+            return send(stream, "200 OK", &format!("content-length: {}", body.len()), body.as_bytes());
+        }
+        send(stream, "307 Temporary Redirect", "location: /elsewhere\r\ncontent-length: 0", b"");
+    });
+    assert_eq!(at(&url, 30).list("sim").unwrap().blobs.len(), 1);
 }
 
 #[test]

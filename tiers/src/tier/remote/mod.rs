@@ -13,6 +13,7 @@
 mod answer;
 mod aws_files;
 mod blob;
+mod client;
 mod connect;
 mod courier;
 mod failure;

@@ -85,7 +85,8 @@ pub(super) fn at(url: &str, seconds: u64) -> RemoteTier {
         .with_endpoint(url)
         .with_bucket_name("bucket")
         .with_access_key_id("KEY")
-        .with_secret_access_key("SECRET");
+        .with_secret_access_key("SECRET")
+        .with_token("TOKEN");
     let patience = Patience { answer: Duration::from_secs(seconds) };
     let store = connect::with_client(builder, "s3://bucket", patience).unwrap();
     RemoteTier::over(store, String::new(), "s3://bucket".into(), patience, true).unwrap()
