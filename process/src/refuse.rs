@@ -15,8 +15,12 @@ use holdfast_sys::clone::{Common, have_in_common};
 use holdfast_sys::elf::{self, ElfError};
 use holdfast_sys::procfs::Status;
 use holdfast_sys::ptrace;
+use std::ffi::OsStr;
 use std::fmt;
+use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 
 /// A ring of io_uring, open or mapped.
 pub const IO_URING: &str = "io_uring is not supported; many programs can be told to do without (Node.js: \
@@ -97,6 +101,18 @@ impl Confinement {
         });
         self.seccomp.map(str::to_owned).into_iter().chain(namespaces).chain(root).collect()
     }
+}
+
+/// /proc does not tell a file of such a name from a deleted one, and what is mapped of it is known by its name alone.
+pub const CALLED_DELETED: &str =
+    "its name ends as /proc writes those of deleted files, which is not supported: rename it";
+
+/// Whether a file that /proc shows as deleted is there under that very name.
+pub fn is_only_called_deleted(shown: &[u8], (device, inode): (Option<u64>, u64)) -> bool {
+    let is_it = |now: fs::Metadata| now.ino() == inode && device.is_none_or(|device| device == now.dev());
+    shown.starts_with(b"/")
+        && shown.ends_with(b" (deleted)")
+        && fs::symlink_metadata(OsStr::from_bytes(shown)).is_ok_and(is_it)
 }
 
 /// A process, or threads of it (`tids`), under a seccomp filter, in other namespaces than its job, or with another root

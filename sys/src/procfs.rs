@@ -26,7 +26,7 @@ pub struct Mapping {
     pub device: u64,
     /// Inode; 0: none.
     pub inode: u64,
-    /// Path or `[name]`; empty for plain anonymous memory. Octal escapes are resolved.
+    /// Path or `[name]`; empty for plain anonymous memory. See [`maps`] for names with a newline.
     pub name: Vec<u8>,
 }
 
@@ -38,20 +38,42 @@ fn hex(text: &[u8]) -> Option<u64> {
     u64::from_str_radix(std::str::from_utf8(text).ok()?, 16).ok()
 }
 
-/// Resolves `\012`-like escapes (seq_path, fs/seq_file.c escapes newline).
-fn unescape(text: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text;
+/// What a newline in a name is shown as. Nothing else is shown otherwise than it is, a backslash neither
+/// (fs/proc/task_mmu.c gives "\n" to seq_path, fs/seq_file.c, mangle_path): these bytes may be four of the name, too.
+const NEWLINE: &[u8] = b"\\012";
+
+/// With the first places where a newline may be one, as far as `newlines` has a bit, and what is shown elsewhere.
+fn with_newlines(shown: &[u8], newlines: u32) -> Vec<u8> {
+    let (mut name, mut rest, mut bits) = (Vec::with_capacity(shown.len()), shown, newlines);
     while let Some((&first, tail)) = rest.split_first() {
-        if let [b'\\', a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..] = rest {
-            out.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
-            rest = after;
-        } else {
-            out.push(first);
-            rest = tail;
+        let after = rest.strip_prefix(NEWLINE);
+        let is_newline = after.is_some() && bits & 1 != 0;
+        if after.is_some() {
+            bits >>= 1;
         }
+        name.push(if is_newline { b'\n' } else { first });
+        rest = after.filter(|_| is_newline).unwrap_or(tail);
     }
-    out
+    name
+}
+
+/// The name of a mapping that is shown with what may be newlines: as the kernel tells those who may look (root), else
+/// that of the file which is there, else as if all were newlines.
+fn true_name(pid: i32, tid: i32, mapping: &Mapping, shown: &[u8]) -> Vec<u8> {
+    /// Places that are tried one way and the other.
+    const MOST: usize = 6;
+    let range = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
+    if let Ok(name) = link(&range) {
+        return name;
+    }
+    let places = shown.windows(NEWLINE.len()).filter(|piece| *piece == NEWLINE).count().min(MOST);
+    let root = format!("/proc/{pid}/task/{tid}/root");
+    let is_it = |name: &Vec<u8>| {
+        let path = [root.as_bytes(), name.as_slice()].concat();
+        fs::symlink_metadata(std::ffi::OsStr::from_bytes(&path)).is_ok_and(|file| file.ino() == mapping.inode)
+    };
+    let found = (0..1 << places).map(|newlines| with_newlines(shown, newlines)).find(is_it);
+    found.unwrap_or_else(|| with_newlines(shown, u32::MAX))
 }
 
 fn parse_mapping(line: &[u8]) -> Option<Mapping> {
@@ -73,24 +95,38 @@ fn parse_mapping(line: &[u8]) -> Option<Mapping> {
         offset,
         device: hex(&device[..colon])? << 32 | hex(&device[colon + 1..])?,
         inode,
-        name: unescape(name),
+        name: name.to_vec(),
     })
 }
 
-/// All mappings of a thread's process (read through the thread: works for a zombie leader).
+/// All mappings of a thread's process (read through the thread: works for a zombie leader). A newline in a name is
+/// shown as what may be four bytes of one: which it is, the files tell.
 ///
 /// # Errors
 /// Process gone, or a line that is not understood.
 pub fn maps(pid: i32, tid: i32) -> io::Result<Vec<Mapping>> {
     let text = proctext::list(format!("/proc/{pid}/task/{tid}/maps"))?;
-    parse_maps(&text)
+    let mut all = parse_shown(&text)?;
+    for mapping in &mut all {
+        if mapping.name.windows(NEWLINE.len()).any(|piece| piece == NEWLINE) {
+            mapping.name = true_name(pid, tid, mapping, &mapping.name);
+        }
+    }
+    Ok(all)
 }
 
-/// Parses the text of a maps file.
+/// Parses the text of a maps file, as if all that may be newlines were.
 ///
 /// # Errors
 /// A line that is not understood.
 pub fn parse_maps(text: &[u8]) -> io::Result<Vec<Mapping>> {
+    let mut all = parse_shown(text)?;
+    all.iter_mut().for_each(|mapping| mapping.name = with_newlines(&mapping.name, u32::MAX));
+    Ok(all)
+}
+
+/// The same with names as they are shown.
+fn parse_shown(text: &[u8]) -> io::Result<Vec<Mapping>> {
     text.split(|&c| c == b'\n')
         .filter(|line| !line.is_empty())
         .map(|line| parse_mapping(line).ok_or_else(|| bad("maps", line)))
@@ -532,6 +568,39 @@ mod tests {
         assert_eq!((all[0].device, all[0].inode, all[0].offset), (0xfe_0000_0001, 42, 0x1000));
         assert_eq!((all[1].prot, all[1].shared, all[1].name.len()), (0, true, 0));
         assert!(parse_maps(b"nonsense\n").is_err());
+    }
+
+    #[test]
+    fn a_name_with_what_looks_like_a_newline_is_the_files_own() {
+        let shown = b"/a\\012b\\0123\\04";
+        assert_eq!(with_newlines(shown, 0), shown);
+        assert_eq!(with_newlines(shown, 1), b"/a\nb\\0123\\04");
+        assert_eq!(with_newlines(shown, u32::MAX), b"/a\nb\n3\\04");
+        let folder = std::env::temp_dir().join(format!("maps-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        for name in ["a\\012b", "a\nb", "\\012\n\\012", "a\\040b", "a\\"] {
+            let path = folder.join(name);
+            fs::write(&path, "").unwrap();
+            let inode = fs::metadata(&path).unwrap().ino();
+            let own = std::process::id().cast_signed();
+            let shown = path.as_os_str().as_bytes().iter().fold(Vec::new(), |mut shown, &c| {
+                shown.extend(if c == b'\n' { NEWLINE.to_vec() } else { vec![c] });
+                shown
+            });
+            // No mapping is there: the file tells.
+            let mapping = Mapping {
+                start: 1,
+                end: 2,
+                prot: 0,
+                shared: true,
+                offset: 0,
+                device: 0,
+                inode,
+                name: Vec::new(),
+            };
+            assert_eq!(true_name(own, own, &mapping, &shown), path.as_os_str().as_bytes(), "{name:?}");
+        }
+        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

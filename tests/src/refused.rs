@@ -116,6 +116,9 @@ macro_rules! refused {
             segment_that_is_attached_outside: "refused" "segment" "60" "@segment" =>
                 "System V shared memory that somebody outside the job has attached",
                 refused "System V shared memory" "is attached outside the job too" "SYSV";
+            file_that_is_only_called_deleted: "odd_names" "deleted" "45" =>
+                "A file whose name ends in ` (deleted)`, as /proc writes those of deleted files",
+                refused "(deleted)" "its name ends as /proc writes" "rename it";
             guard_in_shared_memory: "refused" "guard" "15" => "A guard region in shared memory",
                 refused "guard region at 0x" "shared memory";
             // Root may look all the same.

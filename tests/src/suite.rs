@@ -200,6 +200,8 @@ macro_rules! suite {
                 #[short] locks: "locks" => "File locks: flock, POSIX, open file description, leases";
                 #[short] fifos: "fifos" => "Named pipes with data in flight; pipes in packet mode";
                 #[short] folder: "folder" => "A current directory that was removed; the umask";
+                #[short] odd_names_newlines: "odd_names" "newlines" =>
+                    "Mapped files whose names have newlines, or what /proc shows for them";
                 gone_cwd: "gone" "cwd" => "A working folder that is gone at the restart";
                 gone_dirfd: "gone" "dirfd" => "An open folder that is gone at the restart";
                 gone_fifo: "gone" "fifo" => "A named pipe that is gone with its folder at the restart";

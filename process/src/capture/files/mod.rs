@@ -307,6 +307,9 @@ impl<'a> FileReader<'a> {
         if uses::is_device(target) {
             return Err(refuse::CUDA_DEVICE.into());
         }
+        if refuse::is_only_called_deleted(target, (Some(found.device), found.inode)) {
+            return Err(refuse::CALLED_DELETED.into());
+        }
         if let Some(kind) = target.strip_prefix(b"anon_inode:") {
             return match kind {
                 b"inotify" => self.inotify(found),
