@@ -1,4 +1,5 @@
-//! Configuration files: `config.toml` in the store, else in `$XDG_CONFIG_HOME/holdfast` (`~/.config` without it).
+//! Configuration files: `config.toml` in the store, else the one that `HOLDFAST_CONFIG` names, or without that in
+//! `$XDG_CONFIG_HOME/holdfast` (`~/.config` without it).
 //!
 //! ```toml
 //! compress = "zstd"          # as run --compress
@@ -13,17 +14,23 @@
 //! rate = "50M"
 //! ```
 //! Read by `run`, and by whatever needs the tiers of a job that is not here. Invariants: a key that is not known is an
-//! error that names file and line: a rule that is misspelled must not be one that is not there.
+//! error that names file and line: a rule that is misspelled must not be one that is not there. A file that others
+//! may change says nothing: images come from where it says. In the home folder of another user (`sudo -E`) that is
+//! said, once, and the command goes on without; a file that was named is used whoever it belongs to.
 
 use crate::exit::{Exit, Failure};
+use crate::report;
 use crate::settings::parse_size;
 use holdfast_tiers::Store;
 use holdfast_tiers::codec::Compression;
 use holdfast_tiers::stack::TierSpec;
+use holdfast_tiers::trust::{self, Untrusted};
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 
 /// Longest file that is read, bytes.
 const MOST: u64 = 1 << 20;
@@ -136,9 +143,11 @@ pub fn max_space(store: &Store) -> Result<Option<u64>, Failure> {
 
 /// What the first file has of it that has any.
 fn first<T>(store: &Store, get: impl Fn(Config) -> Option<T>) -> Result<Option<T>, Failure> {
-    for path in [Some(store.root().join("config.toml")), user_file()].into_iter().flatten() {
-        let Some(text) = read(&path)? else { continue };
-        let found = get(parse(&path, &text)?);
+    let of_store =
+        Source { path: store.root().join("config.toml"), place: Place::Below(store.root().to_owned()) };
+    for source in std::iter::once(of_store).chain(user_file()) {
+        let Some(text) = source.read()? else { continue };
+        let found = get(parse(&source.path, &text)?);
         if found.is_some() {
             return Ok(found);
         }
@@ -146,27 +155,95 @@ fn first<T>(store: &Store, get: impl Fn(Config) -> Option<T>) -> Result<Option<T
     Ok(None)
 }
 
-fn user_file() -> Option<PathBuf> {
-    // The XDG base directory specification: a relative path in such a variable is to be ignored.
-    let config = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    let home = || std::env::home_dir().filter(|home| home.is_absolute()).map(|home| home.join(".config"));
-    config.or_else(home).map(|folder| folder.join("holdfast/config.toml"))
+/// A file that may be there.
+struct Source {
+    path: PathBuf,
+    place: Place,
 }
 
-fn read(path: &Path) -> Result<Option<String>, Failure> {
-    let failed = |error| Failure::system(format_args!("reading {}", path.display()), &error);
-    match std::fs::metadata(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failed(error)),
-        Ok(meta) if !meta.is_file() || meta.len() > MOST => {
-            return Err(Failure::new(
-                Exit::Usage,
-                format!("{}: this is no configuration file", path.display()),
-            ));
-        }
-        Ok(_) => {}
+/// Why it is looked for.
+enum Place {
+    /// It was named.
+    Named,
+    /// It is in the usual place, below this folder.
+    Usual(PathBuf),
+    /// It is in the store.
+    Below(PathBuf),
+}
+
+fn user_file() -> Option<Source> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(path) = variable("HOLDFAST_CONFIG") {
+        return Some(Source { path, place: Place::Named });
     }
-    std::fs::read_to_string(path).map(Some).map_err(failed)
+    // The XDG base directory specification: a relative path in such a variable is to be ignored.
+    let config = variable("XDG_CONFIG_HOME").filter(|path| path.is_absolute());
+    let home = || std::env::home_dir().filter(|home| home.is_absolute());
+    let usual = |top: PathBuf, folder: PathBuf| Source {
+        path: folder.join("holdfast/config.toml"),
+        place: Place::Usual(top),
+    };
+    config
+        .map(|config| usual(config.clone(), config))
+        .or_else(|| home().map(|home| usual(home.clone(), home.join(".config"))))
+}
+
+impl Source {
+    /// Its text, if it is there and may be used.
+    fn read(&self) -> Result<Option<String>, Failure> {
+        let path = self.path.display();
+        let failed = |error: &io::Error| Failure::system(format_args!("reading {path}"), error);
+        let is_named = matches!(self.place, Place::Named);
+        if !is_named
+            && std::fs::metadata(&self.path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        {
+            return Ok(None);
+        }
+        let untrusted = match &self.place {
+            Place::Named => Ok(None),
+            Place::Usual(top) | Place::Below(top) => trust::judge(&self.path, top),
+        };
+        let text = match untrusted {
+            Ok(None) => self.text(),
+            Ok(Some(Untrusted::Anothers(why))) if matches!(self.place, Place::Usual(_)) => {
+                return Ok(self.pass_over(&why));
+            }
+            Ok(Some(Untrusted::Anothers(why) | Untrusted::Open(why))) => {
+                let why = format!("{path} is not used, for it says where images come from: {why}");
+                return Err(Failure::new(Exit::Permission, why));
+            }
+            Err(error) => Err(error),
+        };
+        match (text, &self.place) {
+            (Ok(Some(text)), _) => Ok(Some(text)),
+            (Ok(None), _) => Err(Failure::new(Exit::Usage, format!("{path}: this is no configuration file"))),
+            (Err(error), Place::Usual(_)) if error.kind() == io::ErrorKind::PermissionDenied => {
+                Ok(self.pass_over(&error.to_string()))
+            }
+            (Err(error), _) => Err(failed(&error)),
+        }
+    }
+
+    /// `None`: it is no file of text, or too long.
+    fn text(&self) -> io::Result<Option<String>> {
+        let meta = std::fs::metadata(&self.path)?;
+        if !meta.is_file() || meta.len() > MOST {
+            return Ok(None);
+        }
+        std::fs::read_to_string(&self.path).map(Some)
+    }
+
+    /// Says once that it is not used.
+    fn pass_over(&self, why: &str) -> Option<String> {
+        static SAID: Once = Once::new();
+        SAID.call_once(|| {
+            report::warn(&format!(
+                "warning: {} is not used: {why}; HOLDFAST_CONFIG=FILE names the one to use",
+                self.path.display()
+            ));
+        });
+        None
+    }
 }
 
 fn parse(path: &Path, text: &str) -> Result<Config, Failure> {

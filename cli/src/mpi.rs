@@ -132,7 +132,14 @@ fn meeting_point(launcher: i32) -> Result<SocketAddr, Failure> {
 
 fn wait_for_others(name: &SocketAddr, count: u32) -> Result<(), Failure> {
     let system = |error| Failure::system("waiting for the other ranks", &error);
-    let listener = UnixListener::bind_addr(name).map_err(system)?;
+    // Everybody may take such a name; who has it is not believed.
+    let listener = UnixListener::bind_addr(name).map_err(|error| match error.kind() {
+        ErrorKind::AddrInUse => Failure::new(
+            Exit::Refused,
+            "another process has taken the name by which the ranks find each other: use holdfast run -- mpirun …",
+        ),
+        _ => system(error),
+    })?;
     let end = Instant::now() + LIMIT;
     let mut ready = 1;
     while ready < count {

@@ -36,8 +36,8 @@ pub fn parse_image(text: &str) -> Result<ImageName, String> {
 /// # Errors
 /// Of the store.
 pub fn open_store(root: Option<&Path>) -> Result<Store, Failure> {
-    let root = root.map_or_else(Store::default_root, Path::to_owned);
-    let absolute = std::path::absolute(&root)
+    let Some(root) = root else { return Ok(Store::open_default()?) };
+    let absolute = std::path::absolute(root)
         .map_err(|error| Failure::system(format_args!("finding {}", root.display()), &error))?;
     Ok(Store::open(&absolute)?)
 }

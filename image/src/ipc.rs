@@ -4,6 +4,7 @@
 //! Invariants: plain data; the kernel checks what it is given.
 
 use crate::bytes::Blob;
+use crate::inode::Ownership;
 use serde::{Deserialize, Serialize};
 
 /// A semaphore set or a message queue.
@@ -15,6 +16,12 @@ pub struct IpcObject {
     pub key: i32,
     /// Permission bits.
     pub mode: u32,
+    /// Whose it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Ownership>,
+    /// The user that had made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub creator: Option<u32>,
     /// What is in it.
     pub content: IpcContent,
 }

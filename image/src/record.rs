@@ -148,6 +148,9 @@ pub struct HostRecord {
     /// The program was told to keep to what this level has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub baseline: Option<CpuLevel>,
+    /// What its environments have that no other user knows (`HOLDFAST_KEY`); empty but for jobs of root's.
+    #[serde(default, skip_serializing_if = "Blob::is_empty")]
+    pub key: Blob,
     /// CLOCK_MONOTONIC at the cut, nanoseconds.
     pub monotonic_ns: u64,
     /// CLOCK_REALTIME at the cut, nanoseconds.

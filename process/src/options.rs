@@ -64,6 +64,8 @@ pub struct CutOptions {
     pub baseline: Option<CpuLevel>,
     /// Socket of the agent: the environment of all processes of the job names it.
     pub socket: PathBuf,
+    /// What proves that an environment is of the job ([`crate::Kinship`]); may be empty.
+    pub key: Vec<u8>,
     /// Those of the job: what is in others is refused.
     pub namespaces: Arc<Namespaces>,
     /// Mappings of the program change all the time: their flags are looked at inside the stop.
@@ -101,6 +103,7 @@ impl Default for CutOptions {
             self_contained: false,
             baseline: None,
             socket: PathBuf::new(),
+            key: Vec::new(),
             namespaces: Arc::default(),
             changing: false,
             mapped: Arc::default(),

@@ -79,7 +79,11 @@ fn set_id(call: libc::c_long, id: u32) -> io::Result<()> {
     if now == i64::from(id) { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EPERM)) }
 }
 
-fn groups() -> io::Result<Vec<u32>> {
+/// The supplementary groups of the caller.
+///
+/// # Errors
+/// As getgroups(2).
+pub fn groups() -> io::Result<Vec<u32>> {
     let groups = nix::unistd::getgroups()?;
     Ok(groups.into_iter().map(nix::unistd::Gid::as_raw).collect())
 }

@@ -11,17 +11,21 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_DUMP: u16 = 0x300;
+const UDIAG_SHOW_NAME: u32 = 1;
 const UDIAG_SHOW_VFS: u32 = 2;
 const UDIAG_SHOW_PEER: u32 = 4;
 const UDIAG_SHOW_ICONS: u32 = 8;
 const UDIAG_SHOW_RQLEN: u32 = 16;
+const UDIAG_SHOW_UID: u32 = 64;
 /// What is asked of each.
 const SHOWN: u32 = UDIAG_SHOW_VFS | UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN;
+const UNIX_DIAG_NAME: u16 = 0;
 const UNIX_DIAG_VFS: u16 = 1;
 const UNIX_DIAG_PEER: u16 = 2;
 const UNIX_DIAG_ICONS: u16 = 3;
 const UNIX_DIAG_RQLEN: u16 = 4;
 const UNIX_DIAG_SHUTDOWN: u16 = 6;
+const UNIX_DIAG_UID: u16 = 7;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const TCP_LISTEN: u8 = 10;
@@ -71,6 +75,36 @@ pub fn unix_sockets() -> io::Result<HashMap<u64, UnixSocket>> {
         all.insert(u64::from(word(answer, 16 + 4).unwrap_or(0)), understand(answer));
     })?;
     Ok(all)
+}
+
+/// A name without a file (unix(7)) that a socket has.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AbstractName {
+    /// Without the zero that it begins with.
+    pub name: Vec<u8>,
+    /// Who has made the socket, in the caller's user namespace.
+    pub user: u32,
+}
+
+/// All names without a file in this network namespace. Everybody may take one: whose it is tells who has made the
+/// socket (the owner of its inode, which only root can give away).
+///
+/// # Errors
+/// The kernel has no unix diag, or cannot tell all; Unsupported: it does not tell whose they are (before Linux 5.3).
+pub fn abstract_names() -> io::Result<Vec<AbstractName>> {
+    let (mut all, mut lacks) = (Vec::new(), false);
+    let shown = UDIAG_SHOW_NAME | UDIAG_SHOW_UID;
+    read_all(&request(0, shown, NLM_F_REQUEST | NLM_F_DUMP)?, |answer| {
+        let value = |wanted| attributes(answer, UNIX_DIAG_MSG).find(|(kind, _)| *kind == wanted);
+        let name = value(UNIX_DIAG_NAME).and_then(|(_, name)| name.strip_prefix(&[0]));
+        let user = value(UNIX_DIAG_UID).and_then(|(_, user)| word(user, 0));
+        match (name, user) {
+            (Some(name), Some(user)) => all.push(AbstractName { name: name.to_vec(), user }),
+            (Some(_), None) => lacks = true,
+            (None, _) => {}
+        }
+    })?;
+    if lacks { Err(io::ErrorKind::Unsupported.into()) } else { Ok(all) }
 }
 
 /// What was shut down of each UDP socket of this network namespace of which something was, by inode: 1 reading, 2
@@ -250,6 +284,17 @@ mod tests {
         for end in pairs.iter().flat_map(|(a, b)| [a, b]) {
             assert_eq!(all.get(&inode(end)), Some(&unix_socket(inode(end)).unwrap()));
         }
+    }
+
+    #[test]
+    fn names_without_a_file_are_told_with_their_user() {
+        use std::os::linux::net::SocketAddrExt;
+        let name = format!("holdfast-test/{}", std::process::id());
+        let address = std::os::unix::net::SocketAddr::from_abstract_name(&name).unwrap();
+        let socket = std::os::unix::net::UnixDatagram::bind_addr(&address).unwrap();
+        let own = AbstractName { name: name.into_bytes(), user: crate::unix_socket::effective_user() };
+        assert!(abstract_names().unwrap().contains(&own));
+        drop(socket);
     }
 
     #[test]

@@ -27,6 +27,21 @@ pub struct IpcFacts {
     pub count: usize,
     /// Bytes that a queue may hold.
     pub room: u64,
+    /// User and group that own it.
+    pub owner: (u32, u32),
+    /// The user that has made it, who may do what the owner may.
+    pub creator: u32,
+}
+
+/// What its owner may change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IpcSettings {
+    /// Permission bits.
+    pub mode: u32,
+    /// Bytes that a queue may hold.
+    pub room: u64,
+    /// User and group that are to own it; `None`: those that do.
+    pub owner: Option<(u32, u32)>,
 }
 
 /// Semaphore sets or queues: their calls are alike.
@@ -84,7 +99,14 @@ impl IpcKind {
             }
         };
         let mode = u32::from(permissions.mode) & 0o777;
-        Ok(IpcFacts { key: permissions.__key, mode, count: usize::try_from(count).unwrap_or(0), room })
+        Ok(IpcFacts {
+            key: permissions.__key,
+            mode,
+            count: usize::try_from(count).unwrap_or(0),
+            room,
+            owner: (permissions.uid, permissions.gid),
+            creator: permissions.cuid,
+        })
     }
 
     /// All of this kind, each with the processes that the kernel remembers: who was the last to operate on a semaphore,
@@ -163,22 +185,28 @@ impl IpcKind {
         check(i64::from(result)).map(|_| ())
     }
 
-    /// Sets the permission bits, and the bytes that a queue may hold.
+    /// Gives it other settings.
     ///
     /// # Errors
     /// EPERM: it is another user's, or so many bytes need a privilege.
-    pub fn set(self, id: i32, mode: u32, room: u64) -> io::Result<()> {
+    pub fn set(self, id: i32, IpcSettings { mode, room, owner }: IpcSettings) -> io::Result<()> {
         let mode = u16::try_from(mode & 0o777).unwrap_or(0);
+        let change = |permissions: &mut libc::ipc_perm| {
+            permissions.mode = mode;
+            if let Some((user, group)) = owner {
+                (permissions.uid, permissions.gid) = (user, group);
+            }
+        };
         let result = match self {
             IpcKind::Semaphores => {
                 let mut facts = set_status(id)?;
-                facts.sem_perm.mode = mode;
+                change(&mut facts.sem_perm);
                 // SAFETY: the call reads one semid_ds.
                 unsafe { libc::semctl(id, 0, libc::IPC_SET, &raw mut facts) }
             }
             IpcKind::Messages => {
                 let mut facts = queue_status(id)?;
-                facts.msg_perm.mode = mode;
+                change(&mut facts.msg_perm);
                 facts.msg_qbytes = room;
                 // SAFETY: the call reads one msqid_ds.
                 unsafe { libc::msgctl(id, libc::IPC_SET, &raw mut facts) }
@@ -288,8 +316,11 @@ mod tests {
         assert_eq!(values(id).unwrap(), [1, 2, 30000]);
         assert_eq!(users(kind, id), [own(); 3]);
         assert!(set_values(id, &[1]).is_err());
-        kind.set(id, 0o640, 0).unwrap();
-        assert_eq!(kind.facts(id).unwrap(), IpcFacts { key: 0, mode: 0o640, count: 3, room: 0 });
+        let (user, group) = (crate::unix_socket::effective_user(), crate::unix_socket::effective_group());
+        let owner = (user, group);
+        kind.set(id, IpcSettings { mode: 0o640, room: 0, owner: Some(owner) }).unwrap();
+        let facts = IpcFacts { key: 0, mode: 0o640, count: 3, room: 0, owner, creator: user };
+        assert_eq!(kind.facts(id).unwrap(), facts);
         kind.remove(id).unwrap();
         assert!(kind.facts(id).is_err() && values(id).is_err());
     }
@@ -308,7 +339,7 @@ mod tests {
         assert_eq!(users(kind, id), [own(), 0]);
         empty(id).unwrap();
         assert_eq!(messages(id).unwrap(), []);
-        kind.set(id, 0o600, 100).unwrap();
+        kind.set(id, IpcSettings { mode: 0o600, room: 100, owner: None }).unwrap();
         assert_eq!(kind.facts(id).unwrap().room, 100);
         assert!(send(id, 1, &[0; 200]).is_err());
         kind.remove(id).unwrap();

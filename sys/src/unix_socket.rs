@@ -82,6 +82,12 @@ pub fn effective_user() -> u32 {
     nix::unistd::geteuid().as_raw()
 }
 
+/// What a user is called; empty where he has no name.
+pub fn user_name(user: u32) -> String {
+    let found = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(user));
+    found.ok().flatten().map(|user| user.name).unwrap_or_default()
+}
+
 /// The effective group of the caller.
 pub fn effective_group() -> u32 {
     nix::unistd::getegid().as_raw()

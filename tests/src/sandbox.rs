@@ -215,9 +215,15 @@ impl Bed {
         command.current_dir(self.work()).process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command.env("HOME", self.work()).env("HOLDFAST_STORE", self.store()).env("LC_ALL", "C.UTF-8");
-        for name in
-            [STAY, "HOLDFAST_FAULT", "HOLDFAST_SOCKET", "LD_PRELOAD", "XDG_STATE_HOME", "XDG_CONFIG_HOME"]
-        {
+        for name in [
+            STAY,
+            "HOLDFAST_FAULT",
+            "HOLDFAST_SOCKET",
+            "HOLDFAST_CONFIG",
+            "LD_PRELOAD",
+            "XDG_STATE_HOME",
+            "XDG_CONFIG_HOME",
+        ] {
             command.env_remove(name);
         }
         command

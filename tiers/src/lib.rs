@@ -58,6 +58,7 @@ mod tables;
 mod throttle;
 pub mod tier;
 mod tier_folder;
+pub mod trust;
 mod unpacked;
 mod workers;
 mod writer;

@@ -1,12 +1,13 @@
 //! A store: a folder of one user with a folder for each job.
 //!
 //! Called by every command. Invariants: the store and its jobs belong to the caller and no other user may write to
-//! them, because what is read from them becomes a running program.
+//! them, because what is read from them becomes a running program. Root puts none into the home folder of another user
+//! (`sudo -E`, `su` without `-`) unless it was named: the folders above it would be root's there.
 
 use crate::{Job, StoreError, files, lock};
 use std::env;
 use std::fs::{self, DirBuilder};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// A store that was opened and checked.
@@ -18,18 +19,26 @@ pub struct Store {
 impl Store {
     /// `$HOLDFAST_STORE`, else `$XDG_STATE_HOME/holdfast`, else `~/.local/state/holdfast`.
     pub fn default_root() -> PathBuf {
-        let variable = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        if let Some(root) = variable("HOLDFAST_STORE") {
-            return root;
+        usual_root().1
+    }
+
+    /// Opens the store there.
+    ///
+    /// # Errors
+    /// As [`Store::open`]; it would be in another user's home folder.
+    pub fn open_default() -> Result<Store, StoreError> {
+        let (home, root) = usual_root();
+        if let Some(home) = home.filter(|_| lock::euid() == 0) {
+            let above = root.ancestors().skip(1).take_while(|one| one.starts_with(&home));
+            let anothers = above
+                .filter_map(|one| Some((one, fs::metadata(one).ok()?.uid())))
+                .find(|(_, user)| *user != 0);
+            if let Some((path, user)) = anothers {
+                let why = format!("it belongs to uid {user}, you are root (sudo -H, su -, or --store DIR)");
+                return Err(StoreError::Permissions { path: path.to_owned(), why });
+            }
         }
-        // The XDG base directory specification: a relative path in such a variable is to be ignored.
-        if let Some(state) = variable("XDG_STATE_HOME").filter(|path| path.is_absolute()) {
-            return state.join("holdfast");
-        }
-        match env::home_dir().filter(|home| home.is_absolute()) {
-            Some(home) => home.join(".local/state/holdfast"),
-            None => PathBuf::from(format!("/var/tmp/holdfast-{}", lock::euid())),
-        }
+        Store::open(&root)
     }
 
     /// Opens the store; makes it, with mode 0700, if it is not there.
@@ -96,6 +105,26 @@ impl Store {
         files::make_folder(&dir)?;
         files::sync_folder(&self.root)?;
         Job::new(name, dir)
+    }
+}
+
+/// The store that is used where none is named on the command line, and the home folder that it is in, if it is.
+fn usual_root() -> (Option<PathBuf>, PathBuf) {
+    let variable = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(root) = variable("HOLDFAST_STORE") {
+        return (None, root);
+    }
+    // The XDG base directory specification: a relative path in such a variable is to be ignored.
+    if let Some(state) = variable("XDG_STATE_HOME").filter(|path| path.is_absolute()) {
+        let root = state.join("holdfast");
+        return (Some(state), root);
+    }
+    match env::home_dir().filter(|home| home.is_absolute()) {
+        Some(home) => {
+            let root = home.join(".local/state/holdfast");
+            (Some(home), root)
+        }
+        None => (None, PathBuf::from(format!("/var/tmp/holdfast-{}", lock::euid()))),
     }
 }
 

@@ -35,6 +35,9 @@ pub struct JobContext {
     pub run_ns: u64,
     /// See [`Recipe::unnamed`].
     pub unnamed: bool,
+    /// What no other user knows of the job, and proves its processes: from the environment of the program, or, after a
+    /// restart, from the image; may be empty.
+    pub key: OnceLock<Vec<u8>>,
     /// To the front, if there is one.
     pub link: Option<Link>,
     /// The front, while it lives.
@@ -60,6 +63,11 @@ pub struct JobContext {
 }
 
 impl JobContext {
+    /// See the field.
+    pub fn key(&self) -> &[u8] {
+        self.key.get().map_or(&[], Vec::as_slice)
+    }
+
     /// As they are now.
     pub fn settings(&self) -> Arc<Settings> {
         Arc::clone(&self.settings.lock())

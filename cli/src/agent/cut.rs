@@ -301,6 +301,7 @@ fn options(
         self_contained: settings.self_contained,
         baseline: settings.cpu_baseline,
         socket: context.job.socket_path(),
+        key: context.key().to_vec(),
         namespaces: Arc::clone(context.namespaces()),
         changing: false,
         mapped: context.mapped(),

@@ -25,7 +25,7 @@ use crate::new_settings::{NewSettings, told};
 use crate::pidfile;
 use crate::report;
 use crate::settings::Changes;
-use holdfast_abi::environment::{ENV_KEY, ON_STOP_FAILED};
+use holdfast_abi::environment::ON_STOP_FAILED;
 use holdfast_abi::registration::EVENT_SETSID;
 use holdfast_image::Epoch;
 use holdfast_image::control::{JobStatus, MAX_MESSAGE, Reply, Request, Step, Wanted};
@@ -145,8 +145,7 @@ impl EventLoop {
         let (sender, events) = mpsc::channel();
         let newest = context.job.images().ok().and_then(|all| all.last().map(|image| image.epoch));
         let link_open = context.link.is_some();
-        let key = std::env::var_os(ENV_KEY).unwrap_or_default();
-        let kinship = Kinship::of_key(key.as_encoded_bytes(), &context.job.socket_path());
+        let kinship = Kinship::of_key(context.key(), &context.job.socket_path());
         let tracer = Arc::new(Tracer::spawn()?);
         let processes = Processes::told_to(tracer.births());
         Ok(EventLoop {
@@ -617,7 +616,7 @@ impl EventLoop {
         // id may be another's by now.
         let registered = match clone::pidfd_open(pid) {
             Err(error) => Err(error),
-            Ok(_) if !is_of_job(pid, &self.processes().pids(), &self.context.job.socket_path()) => {
+            Ok(_) if !self.has(pid) => {
                 tracing::info!("process {pid} was rejected ({event}): it is of another job");
                 return;
             }
@@ -647,6 +646,17 @@ impl EventLoop {
         }
     }
 
+    /// The job's key is known now.
+    pub fn know_key(&mut self) {
+        self.kinship = Kinship::of_key(self.context.key(), &self.context.job.socket_path());
+    }
+
+    /// Whether a process that registers is of the job.
+    fn has(&self, pid: i32) -> bool {
+        let known = self.processes().pids();
+        is_of_job(pid, &known, &self.context.job.socket_path(), self.context.key())
+    }
+
     fn meet_program(&mut self, pid: i32) {
         self.remember_program();
         if self.context.attached {
@@ -659,7 +669,7 @@ impl EventLoop {
 
     fn remember_program(&mut self) {
         let Some(pid) = self.program_pid() else { return };
-        self.kinship.learn(pid, &self.context.job.socket_path());
+        self.kinship.learn(pid, &self.context.job.socket_path(), self.context.key());
         if let Err(error) = pidfile::remember(&self.context.job, pid) {
             tracing::warn!("recording the program: {error}");
         }

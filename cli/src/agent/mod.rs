@@ -50,6 +50,7 @@ use checked::CheckedImage;
 use context::JobContext;
 use cuda::Cuda;
 use event_loop::EventLoop;
+use holdfast_abi::environment::ENV_KEY;
 use holdfast_image::Epoch;
 use holdfast_image::bytes::Blob;
 use holdfast_image::paths::{accept_replaced, move_files};
@@ -159,6 +160,7 @@ fn prepare_and_serve(args: &AgentArgs, root: Option<&Path>, link: &Option<Link>)
         command: recipe.command,
         run_ns: recipe.created_ns,
         unnamed: recipe.unnamed,
+        key: key_of_start(args),
         front: own_link.as_ref().and_then(|_| i32::try_from(std::os::unix::process::parent_id()).ok()),
         link: own_link,
         attached: args.attach_env,
@@ -258,6 +260,15 @@ fn listen(path: &Path) -> Result<OwnedFd, Failure> {
     Ok(listener)
 }
 
+/// What the program has in its environment, where it is started: a restart has it from the image.
+fn key_of_start(args: &AgentArgs) -> OnceLock<Vec<u8>> {
+    let key = OnceLock::new();
+    if args.restart.is_none() {
+        key.get_or_init(|| std::env::var_os(ENV_KEY).unwrap_or_default().into_encoded_bytes());
+    }
+    key
+}
+
 fn rebuild_program(
     context: &JobContext,
     event_loop: &mut EventLoop,
@@ -276,6 +287,8 @@ fn rebuild_program(
         image.share(!args.lazy);
     }
     let mut record = crate::names::record_of(&image)?;
+    let _ = context.key.set(record.host.key.0.clone());
+    event_loop.know_key();
     move_files(&mut record, &args.map);
     let saved_dir = context.job.saved_dir();
     rebuild::renamed::find(&mut record, &saved_dir);

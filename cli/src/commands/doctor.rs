@@ -135,7 +135,8 @@ fn host(probe: &Probe) -> Vec<Finding> {
             good: probe.can_choose_pid,
             required: false,
             value: yes(probe.can_choose_pid),
-            advice: "a user namespace is used instead: files of other users appear as owned by 65534 inside, \
+            advice: "a user namespace is used instead: files of other users appear as owned by 65534 inside, files \
+                 can be given to those groups alone that /etc/subgid has, \
                  and the parent is 1",
         },
         Finding {

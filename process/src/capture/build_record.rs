@@ -333,6 +333,7 @@ fn describe(
     let guards = guards.map(|run| GuardRegion { start: run.start, end: run.end() }).collect();
     let mut record = ProcessRecord { guards, ..record(&target, kept, inside, regions, mapped_files)? };
     record.host.baseline = options.baseline;
+    record.host.key = Blob(options.key.clone());
     record.cuda = options.cuda.get(&target.pid).cloned();
     Ok((record, memory, cut_memory))
 }

@@ -10,7 +10,7 @@ use crate::refuse;
 use crate::stop::xstate;
 use holdfast_abi::SharedPage;
 use holdfast_image::bytes::Blob;
-use holdfast_image::record::{InjectArea, IpcContent, IpcObject, Message};
+use holdfast_image::record::{InjectArea, IpcContent, IpcObject, Message, Ownership};
 use holdfast_image::refusal::Refusal;
 use holdfast_sys::procmem;
 use holdfast_sys::sysv_sem_msg::{self, IpcKind};
@@ -190,7 +190,9 @@ fn object(kind: IpcKind, id: i32) -> io::Result<IpcObject> {
             IpcContent::Messages { room: facts.room, messages }
         }
     };
-    Ok(IpcObject { id, key: facts.key, mode: facts.mode, content })
+    let owner = Ownership { user: facts.owner.0, group: facts.owner.1 };
+    let (owner, creator) = (Some(owner), Some(facts.creator));
+    Ok(IpcObject { id, key: facts.key, mode: facts.mode, owner, creator, content })
 }
 
 /// A table of libholdfast's page, [`TABLE_LEN`] bytes: ids that the program knows, each with the kernel's.

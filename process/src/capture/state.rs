@@ -353,6 +353,7 @@ pub fn host(pid: i32, vdso: &[u8]) -> io::Result<HostRecord> {
         instructions: processor.instructions.clone(),
         xstate: xstate::parts().to_vec(),
         baseline: None,
+        key: Blob::default(),
         monotonic_ns: clock::monotonic_ns().saturating_add_signed(ahead),
         realtime_ns: clock::realtime_ns(),
         boot_id: text("/proc/sys/kernel/random/boot_id"),

@@ -156,7 +156,7 @@ pub fn all(
             // Their parents may end before the next look.
             state.descendants.forget_gone();
             state.descendants.see(&children);
-            orphans = Orphans::look(&pids, &options.socket, &state.descendants)?;
+            orphans = Orphans::look(&pids, (&options.socket, &options.key), &state.descendants)?;
             all.extend(children.iter().copied().chain(orphans.besides(&pids)?));
             silent.extend(
                 children.into_iter().filter(|pid| process_age::is_silent(*pid)).map(refuse::stranger),

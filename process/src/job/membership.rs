@@ -7,7 +7,9 @@
 //! speaks to that one. What must hold: marks alone do not tell a job from its copy; the ancestors do, or the pid
 //! namespace. And everybody can write a mark: it counts only in a process with the agent's own ids ([`has_own_ids`]),
 //! in one that was seen as a descendant ([`Descendants`]), or beside the job's key (`HOLDFAST_KEY`), which nobody
-//! knows who may not look into a process of the job ([`Marks::prove`]).
+//! knows who may not look into a process of the job ([`Marks::prove`]). Nor does the job learn its marks from who may
+//! have written them: the key is what the agent was told at its start, or has from the image, and sockets of other
+//! agents are those that members with the agent's own ids name.
 
 use crate::job::births::Births;
 use crate::refuse;
@@ -118,7 +120,7 @@ pub struct Marks {
     /// Paths of sockets.
     sockets: BTreeSet<Vec<u8>>,
     /// See [`ENV_KEY`].
-    keys: BTreeSet<Vec<u8>>,
+    key: Option<Vec<u8>>,
 }
 
 /// How long a process is waited for that executes a program just now.
@@ -127,32 +129,34 @@ const EXECUTING: Duration = Duration::from_millis(20);
 const KEY_LEN: usize = 32;
 
 impl Marks {
-    /// Of a job with these processes. `socket`: of its agent.
-    pub fn of(pids: &[i32], socket: &Path) -> Marks {
+    /// Of a job with these processes. `socket`: of its agent; `key`: may be empty.
+    pub fn of(pids: &[i32], socket: &Path, key: &[u8]) -> Marks {
         let mut marks = Marks::default();
         marks.sockets.insert(socket.as_os_str().as_bytes().to_vec());
-        for &pid in pids {
+        marks.key = Some(key.to_vec()).filter(|key| key.len() == KEY_LEN);
+        // A member that has become another user may name another job's agent.
+        for &pid in pids.iter().filter(|pid| has_own_ids(**pid).unwrap_or(false)) {
             let Ok(Environment::Is(text)) = environment::of(pid) else { continue };
             marks.sockets.extend(named_in(&text).map(<[u8]>::to_vec));
-            let key = value_in(&text, ENV_KEY).filter(|key| key.len() == KEY_LEN);
-            marks.keys.extend(key.map(<[u8]>::to_vec));
         }
         marks
     }
 
-    /// Whether an environment has one of them.
+    /// Whether an environment has one of them, and the key, if the job has one.
     pub fn are_in(&self, environment: &[u8]) -> bool {
+        let has_key = |key: &Vec<u8>| value_in(environment, ENV_KEY) == Some(key);
         named_in(environment).is_some_and(|path| self.sockets.contains(path))
+            && self.key.as_ref().is_none_or(has_key)
     }
 
     /// Whether nobody can have written an environment but who has been let into the job.
     pub fn prove(&self, environment: &[u8]) -> bool {
-        self.are_in(environment) && value_in(environment, ENV_KEY).is_some_and(|key| self.keys.contains(key))
+        self.have_key() && self.are_in(environment)
     }
 
     /// Whether that can be.
     pub fn have_key(&self) -> bool {
-        !self.keys.is_empty()
+        self.key.is_some()
     }
 }
 
@@ -168,21 +172,20 @@ impl Kinship {
     /// Of a job whose key is known before any of its processes was heard: a launcher may have ended by then.
     /// `socket`: of its agent, which is in the same pid namespace.
     pub fn of_key(key: &[u8], socket: &Path) -> Kinship {
-        let mut marks = Marks::default();
-        marks.sockets.insert(socket.as_os_str().as_bytes().to_vec());
-        marks.keys.extend((key.len() == KEY_LEN).then(|| key.to_vec()));
+        let marks = Marks::of(&[], socket, key);
         Kinship { marks, namespace: pid_namespace(std::process::id().cast_signed()) }
     }
 
-    /// Learns it from a process of the job. `socket`: of its agent.
-    pub fn learn(&mut self, pid: i32, socket: &Path) {
+    /// Learns the rest from a process of the job. `socket`: of its agent.
+    pub fn learn(&mut self, pid: i32, socket: &Path, key: &[u8]) {
         let begun = Instant::now();
         while matches!(environment::of(pid), Ok(Environment::Executing)) && begun.elapsed() < EXECUTING {
             thread::sleep(EXECUTING / 20);
         }
-        let marks = Marks::of(&[pid], socket);
-        // Some programs write over their environment.
+        let mut marks = Marks::of(&[pid], socket, key);
         if marks.have_key() {
+            // Some programs write over their environment.
+            marks.sockets.append(&mut self.marks.sockets);
             *self = Kinship { marks, namespace: pid_namespace(pid) };
         }
     }
@@ -220,23 +223,23 @@ pub fn leads_elsewhere(environment: &[u8], socket: &Path) -> bool {
     named_in(environment).is_some_and(|path| path != socket.as_os_str().as_bytes())
 }
 
-/// Whether a process that registers to the agent at `socket` is of its job. `known`: the job's processes; without
-/// any, everybody is.
+/// Whether a process that registers to the agent at `socket` is of its job, which may have a `key`. `known`: the job's
+/// processes; without any, everybody is.
 ///
 /// A copy of the job that runs beside it has the same environment. But its ancestors are not of the job, and
 /// `holdfast restart` is among them, which has no such mark; or they are in a pid namespace of their own. Where no
 /// ancestor is of the job, it and those between it and what is above the job must have the agent's own ids.
-pub fn is_of_job(pid: i32, known: &[i32], socket: &Path) -> bool {
+pub fn is_of_job(pid: i32, known: &[i32], socket: &Path, key: &[u8]) -> bool {
     if known.is_empty() || known.contains(&pid) {
         return true;
     }
     /// How often one between it and the job may end while that is looked at.
     const LOOKS: usize = 20;
-    (0..LOOKS).find_map(|_| is_below_or_beside(pid, known, socket)).unwrap_or(false)
+    (0..LOOKS).find_map(|_| is_below_or_beside(pid, known, (socket, key))).unwrap_or(false)
 }
 
 /// The same for one that is not known. `None`: a process above it has ended meanwhile, and it has another parent now.
-fn is_below_or_beside(pid: i32, known: &[i32], socket: &Path) -> Option<bool> {
+fn is_below_or_beside(pid: i32, known: &[i32], agent: (&Path, &[u8])) -> Option<bool> {
     let mut line = Vec::new();
     for one in ancestors(pid) {
         // Mostly the first.
@@ -258,15 +261,15 @@ fn is_below_or_beside(pid: i32, known: &[i32], socket: &Path) -> Option<bool> {
         }
     }
     let is_together = || known.iter().any(|&one| are_together(pid, one));
-    Some(may_all_be(&strangers, known, socket) && is_together())
+    Some(may_all_be(&strangers, known, agent) && is_together())
 }
 
 /// Whether no environment of `strangers` says that it is not of the job.
-fn may_all_be(strangers: &[i32], known: &[i32], socket: &Path) -> bool {
+fn may_all_be(strangers: &[i32], known: &[i32], (socket, key): (&Path, &[u8])) -> bool {
     if strangers.is_empty() {
         return true; // a job may have thousands of processes whose marks would be read
     }
-    let marks = Marks::of(known, socket);
+    let marks = Marks::of(known, socket, key);
     let is_other =
         |pid: &i32| matches!(environment::of(*pid), Ok(Environment::Is(text)) if !marks.are_in(&text));
     !strangers.iter().any(is_other)
@@ -330,16 +333,17 @@ mod tests {
         let socket = Path::new(SOCKET);
         let (job, copy, unmarked) = (nested(&[true; 3]), nested(&[false, true, true]), nested(&[false; 3]));
         let known = [job.1[0]];
-        let is = |pid: i32| is_of_job(pid, &known, socket);
+        let is = |pid: i32| is_of_job(pid, &known, socket, &[]);
         assert!(is(job.1[0]) && is(job.1[1]) && is(job.1[2]));
         // The first of them is as `holdfast restart` would be.
         assert!(!is(copy.1[1]) && !is(copy.1[2]) && !is(unmarked.1[1]));
         assert!(
-            is_of_job(copy.1[2], &[copy.1[1]], socket) && is_of_job(unmarked.1[2], &unmarked.1[..1], socket)
+            is_of_job(copy.1[2], &[copy.1[1]], socket, &[])
+                && is_of_job(unmarked.1[2], &unmarked.1[..1], socket, &[])
         );
         // A child of whoever is above the job: an orphan, for all that can be known.
         assert!(is(copy.1[0]));
-        assert!(is_of_job(copy.1[2], &[], socket) && is_of_job(copy.1[2], &[i32::MAX], socket));
+        assert!(is_of_job(copy.1[2], &[], socket, &[]) && is_of_job(copy.1[2], &[i32::MAX], socket, &[]));
         assert!(are_together(job.1[0], copy.1[2]) && are_together(job.1[0], i32::MAX));
         [job, copy, unmarked].into_iter().for_each(end);
     }
@@ -373,12 +377,11 @@ mod tests {
 
     #[test]
     fn a_key_proves_what_a_socket_does_not() {
-        let (socket, key, kin) = (Path::new(SOCKET), "0123456789abcdef".repeat(2), pid_namespace);
-        let start = |key: &str| {
-            Command::new("sleep").arg("20").env(ENV_SOCKET, SOCKET).env(ENV_KEY, key).spawn().unwrap()
-        };
-        let (mut job, mut short) = (start(&key), start("0123"));
-        let pids = [&job, &short].map(|child| child.id().cast_signed());
+        let (socket, key) = (Path::new(SOCKET), "0123456789abcdef".repeat(2));
+        let copy = "/run/copy/agent.sock";
+        let mut job =
+            Command::new("sleep").arg("20").env(ENV_SOCKET, copy).env(ENV_KEY, "f".repeat(32)).spawn();
+        let pids = [job.as_ref().unwrap().id().cast_signed()];
         let shows = |pid: i32| matches!(environment::of(pid), Ok(Environment::Is(text)) if !text.is_empty());
         while !pids.into_iter().all(shows) {
             thread::yield_now();
@@ -386,21 +389,41 @@ mod tests {
         let proven = |marks: &Marks, socket: &str, key: &str| {
             marks.prove(format!("A=1\0{ENV_SOCKET}={socket}\0{ENV_KEY}={key}\0").as_bytes())
         };
-        let marks = Marks::of(&pids, socket);
-        assert!(marks.have_key() && proven(&marks, SOCKET, &key));
+        let marks = Marks::of(&pids, socket, key.as_bytes());
+        assert!(marks.have_key() && proven(&marks, SOCKET, &key) && proven(&marks, copy, &key));
+        assert!(!proven(&marks, SOCKET, &"f".repeat(32)), "a process of the job may have written that");
         assert!(!proven(&marks, SOCKET, &key.replace('f', "e")) && !proven(&marks, SOCKET, ""));
         assert!(!proven(&marks, "/run/other/agent.sock", &key));
-        assert!(!Marks::of(&pids[1..], socket).have_key(), "a word that is too short is no key");
+        // With other ids than the agent's they say nothing, and without the key of a job that has one.
+        assert!(!marks.are_in(format!("{ENV_SOCKET}={SOCKET}\0").as_bytes()));
+        assert!(!Marks::of(&pids, socket, b"0123").have_key(), "a word that is too short is no key");
         let mut kinship = Kinship::default();
         assert_eq!(kinship.find(&[]), [0; 0]);
-        kinship.learn(pids[0], socket);
-        assert!(kinship.marks.have_key() && kinship.namespace == kin(pids[0]));
-        kinship.learn(pids[1], socket);
-        assert!(proven(&kinship.marks, SOCKET, &key), "what is known is not forgotten");
-        for child in [&mut job, &mut short] {
-            child.kill().unwrap();
-            child.wait().unwrap();
+        kinship.learn(pids[0], socket, key.as_bytes());
+        assert!(kinship.marks.have_key() && kinship.namespace == pid_namespace(pids[0]));
+        kinship.learn(i32::MAX, socket, key.as_bytes());
+        assert!(proven(&kinship.marks, copy, &key), "what is known is not forgotten");
+        let job = job.as_mut().unwrap();
+        job.kill().unwrap();
+        job.wait().unwrap();
+    }
+
+    /// What a member that is another user has in its environment is that user's word.
+    #[test]
+    fn a_job_does_not_learn_marks_from_who_is_another_user() {
+        use std::os::unix::process::CommandExt;
+        if unix_socket::effective_user() != 0 {
+            return;
         }
+        let mut member = Command::new("sleep").arg("20").uid(2102).env(ENV_SOCKET, SOCKET).spawn().unwrap();
+        let pid = member.id().cast_signed();
+        while !matches!(environment::of(pid), Ok(Environment::Is(text)) if !text.is_empty()) {
+            thread::yield_now();
+        }
+        let marks = Marks::of(&[pid], Path::new("/run/own/agent.sock"), &[]);
+        assert!(!marks.are_in(format!("{ENV_SOCKET}={SOCKET}\0").as_bytes()));
+        member.kill().unwrap();
+        member.wait().unwrap();
     }
 
     #[test]
@@ -408,7 +431,7 @@ mod tests {
         let (other, named) =
             (Path::new("/run/copy/agent.sock"), |path: &str| format!("A=1\0{ENV_SOCKET}={path}\0B=2\0"));
         let job = nested(&[true, true]);
-        let marks = Marks::of(&job.1, other);
+        let marks = Marks::of(&job.1, other, &[]);
         assert!(
             marks.are_in(named(SOCKET).as_bytes()) && marks.are_in(named("/run/copy/agent.sock").as_bytes())
         );
@@ -417,7 +440,7 @@ mod tests {
                 && !marks.are_in(b"")
                 && !marks.are_in(b"A=1\0")
         );
-        assert!(!Marks::of(&[], other).are_in(named(SOCKET).as_bytes()));
+        assert!(!Marks::of(&[], other, &[]).are_in(named(SOCKET).as_bytes()));
         assert!(!marks.have_key() && !marks.prove(named(SOCKET).as_bytes()));
         assert!(leads_elsewhere(named(SOCKET).as_bytes(), other) && !leads_elsewhere(b"A=1\0", other));
         assert!(!leads_elsewhere(named(SOCKET).as_bytes(), Path::new(SOCKET)));

@@ -1,15 +1,17 @@
 //! Names of System V semaphores and queues: nobody can see who uses one, so the agent whose program does holds a name
 //! for it, that of a unix socket without a file (unix(7)), as long as it lives. Copies of a job then leave it alone.
 //!
-//! Used by `cut` (what the program uses) and by `rebuild::ipc` (what a restart takes). How it fails: somebody else
-//! has the name.
+//! Used by `cut` (what the program uses) and by `rebuild::ipc` (what a restart takes). What must hold: everybody may
+//! give a socket any such name, so one counts only if this user has made the socket (sock_diag), and each has a part
+//! of its own that nobody can guess: none can be taken before it is wanted. How it fails: another agent has a name.
 
 use crate::capture::ipc;
 use holdfast_image::record::IpcObject;
-use holdfast_sys::procfs;
 use holdfast_sys::sysv_sem_msg::IpcKind;
+use holdfast_sys::{procfs, sock_diag, unix_socket};
 use std::collections::HashMap;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
@@ -22,23 +24,41 @@ impl Names {
     pub fn hold(&mut self, objects: &[IpcObject]) {
         for object in objects {
             let (kind, id) = (ipc::kind_of(object), object.id);
-            self.0.entry((kind, id)).or_insert_with(|| take(kind, id).unwrap_or(None));
+            self.0
+                .entry((kind, id))
+                .or_insert_with(|| hold(&common(kind, id)).ok().map(|(_, socket)| socket));
         }
     }
 }
 
-/// Takes the name of an object; `None`: somebody has it.
+/// What the names of an object begin with.
+fn common(kind: IpcKind, id: i32) -> String {
+    let namespace = procfs::link("/proc/self/ns/ipc").unwrap_or_default();
+    format!("holdfast/{}/{kind}/{id}/", String::from_utf8_lossy(&namespace))
+}
+
+/// Holds one of them.
+fn hold(common: &str) -> io::Result<(String, UnixDatagram)> {
+    let mut own_part = [0; 8];
+    File::open("/dev/urandom")?.read_exact(&mut own_part)?;
+    let name = format!("{common}{:016x}", u64::from_ne_bytes(own_part));
+    let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+    Ok((name, socket))
+}
+
+/// Takes an object; `None`: another agent of this user has it. Of two that take it at once perhaps none gets it.
 ///
 /// # Errors
-/// The kernel has no room for sockets.
+/// The kernel has no room for sockets, or does not tell whose they are.
 pub fn take(kind: IpcKind, id: i32) -> io::Result<Option<UnixDatagram>> {
-    let namespace = procfs::link("/proc/self/ns/ipc").unwrap_or_default();
-    let name = format!("holdfast/{}/{kind}/{id}", String::from_utf8_lossy(&namespace));
-    match UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name)?) {
-        Ok(socket) => Ok(Some(socket)),
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(None),
-        Err(error) => Err(error),
-    }
+    let (common, user) = (common(kind, id), unix_socket::effective_user());
+    // First ours: who comes later sees it.
+    let (own, socket) = hold(&common)?;
+    let is_anothers = |held: &sock_diag::AbstractName| {
+        held.user == user && held.name.starts_with(common.as_bytes()) && held.name != own.as_bytes()
+    };
+    let is_free = !sock_diag::abstract_names()?.iter().any(is_anothers);
+    Ok(is_free.then_some(socket))
 }
 
 #[cfg(test)]
@@ -53,7 +73,7 @@ mod tests {
     fn one_holds_a_name_until_it_ends() {
         let object = |id| {
             let content = IpcContent::Semaphores(Vec::new());
-            IpcObject { id, key: 0, mode: 0, content }
+            IpcObject { id, key: 0, mode: 0, owner: None, creator: None, content }
         };
         let id = i32::MAX - 17;
         let mut names = Names::default();

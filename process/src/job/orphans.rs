@@ -66,11 +66,16 @@ enum Whose {
 }
 
 impl Orphans {
-    /// Looks at the processes above those of the job. `socket`: of the job's agent; `descendants`: seen before.
+    /// Looks at the processes above those of the job. `agent`: socket of the job's agent, and the job's key, which may
+    /// be empty; `descendants`: seen before.
     ///
     /// # Errors
     /// Busy: their children come and go all the time.
-    pub fn look(pids: &[i32], socket: &Path, descendants: &Descendants) -> Result<Orphans, CutError> {
+    pub fn look(
+        pids: &[i32],
+        (socket, key): (&Path, &[u8]),
+        descendants: &Descendants,
+    ) -> Result<Orphans, CutError> {
         let mut reapers: BTreeSet<i32> = (!pids.contains(&INIT)).then_some(INIT).into_iter().collect();
         for &pid in pids {
             let mut above = parent(pid);
@@ -79,7 +84,7 @@ impl Orphans {
                 above = parent(next);
             }
         }
-        let marks = Marks::of(pids, socket);
+        let marks = Marks::of(pids, socket, key);
         let (program, descendants) = (pids.first().copied(), descendants.clone());
         let mut orphans = Orphans { marks, program, reapers, descendants, ..Orphans::default() };
         let children = orphans.children().or_else(|_| orphans.children_by_scan(LOOKED_AT))?;
@@ -276,7 +281,7 @@ mod tests {
         while !shows(stranger.id().cast_signed()) || !shows(known[0]) {
             std::thread::yield_now();
         }
-        let orphans = Orphans::look(&known, socket, &Descendants::default()).unwrap();
+        let orphans = Orphans::look(&known, (socket, &[]), &Descendants::default()).unwrap();
         assert!(orphans.reapers.contains(&own) && orphans.reapers.contains(&INIT), "{orphans:?}");
         assert!(orphans.others.contains(&stranger.id().cast_signed()));
         // A child of another test counts until it has executed its program.
@@ -333,7 +338,7 @@ mod tests {
         let pid = orphan.0.id().cast_signed();
         let reapers = storms.iter().map(|storm| storm.0.id().cast_signed());
         let reapers = reapers.chain([std::process::id().cast_signed()]).collect();
-        let orphans = Orphans { marks: Marks::of(&[], socket), reapers, ..Orphans::default() };
+        let orphans = Orphans { marks: Marks::of(&[], socket, &[]), reapers, ..Orphans::default() };
         let found = orphans.children_by_scan(Duration::from_secs(60)).unwrap();
         assert!(found.contains(&pid), "{found:?}");
     }
@@ -359,7 +364,7 @@ mod tests {
         let pid = child.0.id().cast_signed();
         let mut orphans = Orphans::default();
         while !orphans.is_marked(pid) {
-            orphans = Orphans::look(&[], socket, &Descendants::default()).unwrap();
+            orphans = Orphans::look(&[], (socket, &[]), &Descendants::default()).unwrap();
         }
         // It grows older than what has just begun, too.
         let begun = std::time::Instant::now();

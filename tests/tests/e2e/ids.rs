@@ -1,11 +1,14 @@
-//! The ids that new processes get after a restart: none that the program may still remember.
+//! The ids that new processes get after a restart: none that the program may still remember; and groups of a user.
 
 use anyhow::{Context, Result, ensure};
-use holdfast_tests::apps::App;
+use holdfast_tests::apps::{App, PYTHON};
 use holdfast_tests::own_ids::{is_inner, with_own_ids};
 use holdfast_tests::restart_chain::kill_all;
-use holdfast_tests::sandbox::{Bed, PATIENCE, User, shell_code, wait};
+use holdfast_tests::sandbox::{Bed, PATIENCE, User, am_root, shell_code, wait};
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 const JOB: &str = "j";
 
@@ -48,4 +51,58 @@ fn a_shell_remembers_its_jobs_whoever_restarts_it() {
     {
         panic!("as an ordinary user: {error:#}");
     }
+}
+
+/// The same command with another group.
+fn in_group(command: &Command, group: u32) -> Command {
+    let mut other = Command::new(command.get_program());
+    let arguments = command.get_args().map(|word| {
+        if word == "--clear-groups" { format!("--groups=1000,{group}").into() } else { word.to_owned() }
+    });
+    other.args(arguments).current_dir(command.get_current_dir().unwrap_or(Path::new("/")));
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => other.env(name, value),
+            None => other.env_remove(name),
+        };
+    }
+    other.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    other
+}
+
+/// Where it cannot be mapped in a user namespace, what is open to it stays open, and a note says what does not go.
+#[test]
+fn another_group_of_a_user_is_kept_or_said() -> Result<()> {
+    const GROUP: u32 = 2102;
+    if !am_root() {
+        println!("not run: only root gives a user another group");
+        return Ok(());
+    }
+    let bed = Bed::new(User::Ordinary).context("a bed")?;
+    let folder = bed.work().join("project");
+    fs::create_dir(&folder)?;
+    chown(&folder, Some(0), Some(GROUP))?;
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o770))?;
+    let program = format!(
+        "import os, time\nn = 0\nwhile True:\n  n += 1\n  f = os.open(f'project/{{n}}', os.O_CREAT | os.O_WRONLY)\n  \
+         os.close(f)\n  try: os.chown(f'project/{{n}}', -1, {GROUP}); r = 'given'\n  \
+         except OSError as e: r = 'refused'\n  open('said', 'w').write(f'{{r}} {{n}}\\n')\n  time.sleep(0.02)"
+    );
+    let command = bed.holdfast(&["run", "--name", JOB, "--", PYTHON, "-c", &program]);
+    let mut front = in_group(&command, GROUP).stderr(bed.create("err")?).spawn()?;
+    let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("err"))?;
+    bed.until("a file", PATIENCE, || bed.text("said").starts_with("given"))
+        .with_context(|| bed.text("err"))?;
+    bed.say(&["checkpoint", JOB])?.success()?;
+    kill_all(&bed, pid, &mut front)?;
+    fs::remove_file(bed.work().join("said"))?;
+    let command = bed.holdfast(&["restart", JOB]);
+    let mut front = in_group(&command, GROUP).stderr(bed.create("restart.err")?).spawn()?;
+    let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("restart.err"))?;
+    bed.until("another file", PATIENCE, || bed.text("said").ends_with('\n'))?;
+    let (said, told) = (bed.text("said"), bed.text("restart.err"));
+    let is_told = told.contains(&format!("keeps the groups {GROUP}"));
+    ensure!(said.starts_with("given") != is_told, "{said}{told}");
+    kill_all(&bed, pid, &mut front)?;
+    bed.check_clean(JOB)
 }

@@ -152,6 +152,50 @@ fn an_orphan_that_is_another_user_without_an_environment_is_a_member() -> Result
     bed.check_clean(JOB)
 }
 
+/// A process of a job of root's that has become another user writes into its environment what that of another job has:
+/// that does not make the other job's processes its own.
+#[test]
+fn a_member_that_is_another_user_brings_nobody_else_into_its_job() -> Result<()> {
+    const VICTIM: &str = "victim";
+    let Some(bed) = Bed::new(User::Root) else { return Ok(()) };
+    let become_other = format!("setpriv --reuid={OTHER} --regid={OTHER} --clear-groups");
+    // One is left to whoever is above both jobs.
+    let line =
+        format!("{become_other} /bin/sh -c '/bin/sleep 301 & exit 0'; touch left; exec /bin/sleep 300");
+    let mut victim = bed.run_command(VICTIM, &[], &["/bin/sh", "-c", &line])?.spawn()?;
+    bed.wait_live(VICTIM, &mut victim)?.with_context(|| bed.text("err"))?;
+    bed.until("an orphan", PATIENCE, || bed.work().join("left").exists())?;
+    let orphan =
+        processes::of(bed.dir()).into_iter().find(|pid| processes::command_line(*pid).ends_with("301"));
+    let orphan = orphan.context("the orphan")?;
+    let own_of = |pid: i32| -> Result<Vec<String>> {
+        let all = std::fs::read(format!("/proc/{pid}/environ"))?;
+        let all = String::from_utf8_lossy(&all).into_owned();
+        let is_mark =
+            |entry: &&str| ["HOLDFAST_SOCKET=", "HOLDFAST_KEY="].iter().any(|mark| entry.starts_with(mark));
+        Ok(all.split('\0').filter(is_mark).map(str::to_owned).collect())
+    };
+    let marks = own_of(orphan)?;
+    ensure!(marks.len() == 2, "{marks:?}");
+    // As that user it could read them itself.
+    let line =
+        format!("{become_other} env {} /bin/sleep 302 & touch begun; exec /bin/sleep 300", marks.join(" "));
+    let mut front = bed.run_command(JOB, &[], &["/bin/sh", "-c", &line])?.spawn()?;
+    bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("err"))?;
+    let is_there =
+        || processes::of(bed.dir()).iter().any(|pid| processes::command_line(*pid) == "/bin/sleep 302");
+    bed.until("a member with other marks", PATIENCE, is_there)?;
+    bed.say(&["checkpoint", JOB])?.success()?;
+    ensure!(in_image(&bed)? == 2, "{}", bed.say(&["show", JOB])?.stdout);
+    bed.say(&["checkpoint", "--stop", JOB])?.success()?;
+    wait(&mut front, PATIENCE)?;
+    ensure!(processes::runs(orphan), "--stop has ended a process of another job");
+    bed.say(&["checkpoint", "--stop", VICTIM])?.success()?;
+    wait(&mut victim, PATIENCE)?;
+    ensure!(!processes::runs(orphan), "it was of its own job");
+    bed.check_clean(JOB)
+}
+
 /// One that cannot be checkpointed at all: it holds a socket with a peer outside.
 #[test]
 fn a_stranger_that_holds_a_socket_keeps_nobody_from_a_checkpoint() {

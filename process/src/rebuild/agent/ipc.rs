@@ -5,11 +5,11 @@
 //! [`IpcObjects::keep`] when the program runs. One that another agent's program uses ([`crate::job::names`]) is
 //! left alone.
 //!
-//! What must hold: what is found is not written to before `fill`. Who may not choose an id ([`choose_id`]) gets
-//! another one, and libholdfast shows the programs the old one. How it fails: an error names the object; what was
-//! made is removed.
+//! What must hold: what is found is not written to before `fill`, and never if it is another user's ([`ipc_owner`]).
+//! Who may not choose an id ([`choose_id`]) gets another one, and libholdfast shows the programs the old one. How it
+//! fails: an error names the object; what was made is removed.
 
-use super::choose_id;
+use super::{choose_id, ipc_owner};
 use crate::capture::ipc::{self as tables, kind_of};
 use crate::job::names;
 use crate::rebuild::error::RebuildError;
@@ -17,7 +17,8 @@ use crate::rebuild::job::Job;
 use holdfast_abi::SharedPage;
 use holdfast_image::record::{IpcContent, IpcObject, ProcessRecord};
 use holdfast_sys::procmem::ForcedMemory;
-use holdfast_sys::sysv_sem_msg::{self, IpcKind};
+use holdfast_sys::sysv_sem_msg::{self, IpcKind, IpcSettings};
+use holdfast_sys::unix_socket;
 use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
@@ -146,10 +147,7 @@ impl IpcObjects {
                             .try_for_each(|message| sysv_sem_msg::send(*id, message.kind, &message.data.0))?;
                     }
                 }
-                if *made && about.mode & OWNER != OWNER {
-                    kind.set(*id, about.mode, queue_len(about))?;
-                }
-                Ok(())
+                if *made { settle(*kind, *id, about) } else { Ok(()) }
             };
             fill().map_err(RebuildError::io(format!("putting back the content of {}", about.name())))?;
         }
@@ -163,6 +161,17 @@ impl IpcObjects {
             claimed.name.take().into_iter().for_each(std::mem::forget);
         }
     }
+}
+
+/// Gives a new one, which is filled, the bits and the owner that it had.
+fn settle(kind: IpcKind, id: i32, about: &IpcObject) -> std::io::Result<()> {
+    // An ordinary user's is his own; who else owns it here may be another user.
+    let owner = about.owner.filter(|_| unix_socket::effective_user() == 0);
+    let owner = owner.map(|owner| (owner.user, owner.group));
+    if owner.is_none() && about.mode & OWNER == OWNER {
+        return Ok(());
+    }
+    kind.set(id, IpcSettings { mode: about.mode, room: queue_len(about), owner })
 }
 
 fn queue_len(about: &IpcObject) -> u64 {
@@ -191,15 +200,27 @@ fn claim(about: &IpcObject, same_boot: bool) -> Result<Claimed, RebuildError> {
     let old = Some(about.id).filter(|_| same_boot);
     let with_key = Some(about.key).filter(|key| *key != 0).and_then(|key| kind.find(key).ok());
     for id in old.into_iter().chain(with_key) {
-        let is_it = kind.facts(id).is_ok_and(|facts| {
-            let as_many = match &about.content {
-                IpcContent::Semaphores(values) => values.len() == facts.count,
-                IpcContent::Messages { .. } => true,
-            };
-            facts.key == about.key && as_many
-        });
-        if !is_it {
+        let Ok(facts) = kind.facts(id) else { continue };
+        let as_many = match &about.content {
+            IpcContent::Semaphores(values) => values.len() == facts.count,
+            IpcContent::Messages { .. } => true,
+        };
+        if facts.key != about.key || !as_many {
             continue;
+        }
+        let whose = ipc_owner::Recorded { owner: about.owner, creator: about.creator };
+        match whose.another_user(facts.owner.0, facts.creator) {
+            None => {}
+            // Its id was given again.
+            Some(_) if about.key == 0 => continue,
+            Some(other) => {
+                let option = if kind == IpcKind::Semaphores { "-s" } else { "-q" };
+                return Err(whose.refusal(
+                    &format!("System V {kind} {id}"),
+                    other,
+                    &format!("{option} {id}"),
+                ));
+            }
         }
         match take_name(kind, id)? {
             name @ Some(_) => return Ok(Claimed { kind, id, about: about.clone(), name, made: false }),
@@ -235,7 +256,8 @@ fn make(about: &IpcObject, kind: IpcKind) -> Result<Claimed, RebuildError> {
     })?;
     let mut claimed = Claimed { kind, id, about: about.clone(), name: None, made: true };
     if kind == IpcKind::Messages {
-        kind.set(id, about.mode | OWNER, queue_len(about)).map_err(failed())?;
+        let settings = IpcSettings { mode: about.mode | OWNER, room: queue_len(about), owner: None };
+        kind.set(id, settings).map_err(failed())?;
     }
     claimed.name = take_name(kind, id)?;
     Ok(claimed)
@@ -258,7 +280,8 @@ mod tests {
     }
 
     fn set(id: i32, key: i32, values: &[u16]) -> IpcObject {
-        IpcObject { id, key, mode: 0o600, content: IpcContent::Semaphores(values.to_vec()) }
+        let content = IpcContent::Semaphores(values.to_vec());
+        IpcObject { id, key, mode: 0o600, owner: None, creator: None, content }
     }
 
     #[test]
@@ -289,7 +312,8 @@ mod tests {
         let messages =
             vec![Message { kind: 2, data: Blob(b"a".to_vec()) }, Message { kind: 1, data: Blob(Vec::new()) }];
         let content = IpcContent::Messages { room: 5000, messages };
-        let record = of(vec![IpcObject { id: i32::MAX, key, mode: 0o600, content }]);
+        let record =
+            of(vec![IpcObject { id: i32::MAX, key, mode: 0o600, owner: None, creator: None, content }]);
         let made = IpcObjects::claim(&Job::new(&record)).unwrap();
         made.fill().unwrap();
         let id = made.0[0].id;

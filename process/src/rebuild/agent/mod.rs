@@ -12,6 +12,7 @@ mod contents;
 mod credentials;
 mod fill;
 mod ipc;
+mod ipc_owner;
 mod job_control;
 mod lazy;
 pub mod options;

@@ -9,9 +9,9 @@
 //! cannot choose an id ([`choose_id`]) gets another one, and libholdfast shows the programs the old one
 //! ([`SysvShm::write_ids`]). How it fails: an error names the id; what was made is removed.
 
-use super::choose_id;
 use super::ranges;
 use super::remote_calls::{Batch, Need};
+use super::{choose_id, ipc_owner};
 use crate::capture::sysv_shm as capture_shm;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Job;
@@ -236,15 +236,11 @@ fn take(about: &SysvShmRecord, id: i32) -> Result<Option<Claimed>, RebuildError>
 
 /// One that another user has made or owns would show that user the program's memory.
 fn refuse_others(about: &SysvShmRecord, id: i32, now: &SegmentFacts) -> Result<(), RebuildError> {
-    let Some(owner) = about.owner else { return Ok(()) };
-    let known = [Some(owner.user), about.creator, Some(unix_socket::effective_user())];
-    let other = [now.owner.0, now.creator].into_iter().find(|user| !known.contains(&Some(*user)));
-    match other.filter(|_| !now.removed) {
-        Some(other) => Err(RebuildError::Refused(format!(
-            "System V shared memory {id} is user {other}'s, and that of the program was user {}'s: remove it \
-             (ipcrm -m {id})",
-            owner.user
-        ))),
+    let whose = ipc_owner::Recorded { owner: about.owner, creator: about.creator };
+    match whose.another_user(now.owner.0, now.creator).filter(|_| !now.removed) {
+        Some(other) => {
+            Err(whose.refusal(&format!("System V shared memory {id}"), other, &format!("-m {id}")))
+        }
         None => Ok(()),
     }
 }

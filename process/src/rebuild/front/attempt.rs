@@ -12,6 +12,8 @@ pub enum Attempt {
         child: i32,
         /// Where the helper tells the program's end.
         status: Option<OwnedFd>,
+        /// What the user should know of it.
+        note: Option<String>,
     },
     /// This way is not open here.
     Refused(String),

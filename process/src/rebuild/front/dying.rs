@@ -3,12 +3,13 @@
 //!
 //! Called by `holdfast restart`, on the host: the new processes may be in a pid namespace, where the old ones are not
 //! seen. What counts is a process that is dying (see [`procfs::existence`]) and that has an id of the program, or a
-//! socket at one of its addresses, or one of its files open; of programs with System V objects any dying process of
-//! the user, for what it has done to semaphores is undone at its end, and its memory is attached until then. One that
-//! lives is not waited for: it would not go. Invariant: nothing is changed. How it fails: what cannot be read counts
-//! as not there; the restart itself finds what is in the way then.
+//! socket at one of its addresses, or has one of its files open for writing or locked, or may still change one of its
+//! System V objects ([`system_v_users`]). One that lives is not waited for: it would not go; nor is one that is dying
+//! and has nothing of that, whoever's it is: it may stay for ever. Invariant: nothing is changed. How it fails: what
+//! cannot be read counts as not there; the restart itself finds what is in the way then.
 
 use super::ids::wanted_ids;
+use super::system_v_users::SystemV;
 use holdfast_image::record::{Object, ProcessRecord, SocketRecord, internet_address};
 use holdfast_sys::procfs::{self, DescriptorFolder, Existence};
 use holdfast_sys::{attributes, sock_diag, unix_socket};
@@ -56,12 +57,17 @@ fn older(record: &ProcessRecord, is_older: impl Fn(i32) -> bool) -> Vec<NamedPro
         return Vec::new();
     }
     let ids = wanted_ids(record).unwrap_or_default();
-    let files = &record.files;
-    let is_undone = !files.segments.is_empty() || !files.ipc.is_empty();
-    let (sockets, open) = (sockets(record), open_files(record));
-    let has_some =
-        |pid: i32| has_any(pid, |target, identity| is_one_of(target, &sockets) || open.contains(&identity));
-    let counts = |pid: &i32| ids.contains(pid) || is_undone && is_ours(*pid) || has_some(*pid);
+    let (sockets, open, objects) = (sockets(record), open_files(record), SystemV::of(record));
+    let has_some = |pid: i32| {
+        has_any(pid, |folder, fd, target| {
+            is_one_of(target, &sockets)
+                || folder.identity(fd).is_ok_and(|identity| open.contains(&identity)) && holds(folder, fd)
+        })
+    };
+    // Ids of the host are only for those who may choose them.
+    let has_id = |pid: i32| ids.contains(&pid) && (unix_socket::effective_user() == 0 || is_ours(pid));
+    let counts =
+        |pid: &i32| has_id(*pid) || is_ours(*pid) && objects.may_be_changed_by(*pid) || has_some(*pid);
     dying.into_iter().filter(counts).map(NamedProcess::of).collect()
 }
 
@@ -73,7 +79,7 @@ pub fn holders(record: &ProcessRecord) -> Vec<String> {
     }
     let mut lines = BTreeSet::new();
     for pid in procfs::processes().unwrap_or_default() {
-        has_any(pid, |target, _| {
+        has_any(pid, |_, _, target| {
             if let Some(address) = inode_of(target).and_then(|inode| sockets.get(&inode)) {
                 lines.insert(format!("{address}: {} has it", NamedProcess::of(pid)));
             }
@@ -87,16 +93,23 @@ fn is_ours(pid: i32) -> bool {
     fs::metadata(format!("/proc/{pid}")).is_ok_and(|now| now.uid() == unix_socket::effective_user())
 }
 
-/// Whether a process has a descriptor that is asked for, by what it is called and by device and inode.
-fn has_any(pid: i32, mut asked: impl FnMut(&[u8], (u64, u64)) -> bool) -> bool {
+/// Whether a file is open for writing, or locked, by this descriptor: who may only read it changes nothing.
+fn holds(folder: &DescriptorFolder, fd: i32) -> bool {
+    let mode = |flags: u32| flags & libc::O_ACCMODE.cast_unsigned();
+    folder.info(fd).is_some_and(|info| {
+        mode(info.flags) != libc::O_RDONLY.cast_unsigned()
+            || info.text.lines().any(|line| line.starts_with("lock:"))
+    })
+}
+
+/// Whether a process has a descriptor that is asked for, by its folder, its number and what it is called.
+fn has_any(pid: i32, mut asked: impl FnMut(&DescriptorFolder, i32, &[u8]) -> bool) -> bool {
     for tid in procfs::tasks(pid).unwrap_or_default() {
         let (Ok(all), Ok(folder)) = (procfs::descriptors(pid, tid), DescriptorFolder::open(pid, tid)) else {
             continue;
         };
         for fd in all {
-            if let (Ok(target), Ok(identity)) = (folder.target(fd), folder.identity(fd))
-                && asked(&target, identity)
-            {
+            if folder.target(fd).is_ok_and(|target| asked(&folder, fd, &target)) {
                 return true;
             }
         }
@@ -218,7 +231,7 @@ mod tests {
     use holdfast_image::bytes::{Blob, Name};
     use holdfast_image::record::{Description, SocketState};
     use std::net::TcpListener;
-    use std::os::fd::AsFd;
+    use std::os::fd::{AsFd, AsRawFd};
     use std::os::unix::net::UnixDatagram;
 
     #[test]
@@ -277,7 +290,7 @@ mod tests {
         fs::remove_file(path).unwrap();
     }
 
-    /// The files of the program tell, whatever id the process has.
+    /// The files of the program tell, whatever id the process has; not those that it may only read.
     #[test]
     fn a_process_that_is_dying_with_a_file_counts_until_it_is_gone() {
         let path = std::env::temp_dir().join(format!("dying-{}", std::process::id()));
@@ -304,6 +317,15 @@ mod tests {
             owner: None,
             streams: 0,
         });
+        let of = |fd: i32| {
+            let own = std::process::id().cast_signed();
+            holds(&DescriptorFolder::open(own, own).unwrap(), fd)
+        };
+        let read = fs::File::open(&path).unwrap();
+        assert!(of(file.as_raw_fd()) && !of(read.as_raw_fd()));
+        read.lock_shared().unwrap();
+        assert!(of(read.as_raw_fd()));
+        drop(read);
         let mut child = std::process::Command::new("sleep").arg("20").stdin(file).spawn().unwrap();
         let pid = child.id().cast_signed();
         let is_seen = || older(&record, |_| true).iter().any(|process| process.pid == pid);

@@ -3,7 +3,9 @@
 
 mod attempt;
 pub mod dying;
+mod id_maps;
 pub mod ids;
 mod last_pid;
 mod namespace;
 pub mod spawn;
+mod system_v_users;

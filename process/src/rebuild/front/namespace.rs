@@ -7,11 +7,11 @@
 //! Root needs no user namespace; nor does anybody lose rights inside one over what is his (user_namespaces(7)).
 
 use super::attempt::{Attempt, Parts};
-use super::last_pid;
+use super::{id_maps, last_pid};
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::handshake::{self, Message};
 use holdfast_sys::{attributes, clone, fd, objects, signals, unix_socket};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -42,16 +42,19 @@ pub(crate) fn enter(parts: Parts<'_>, process: OwnedFd) -> Result<Attempt, Rebui
         }
         Ok(helper) => {
             drop((mapped, told, process));
-            let outcome = if new_user { map_ids(helper, user) } else { Ok(()) };
-            if let Err(error) = outcome {
-                drop(map); // the helper ends
-                let _ = holdfast_sys::spawn::wait(helper, true);
-                return Ok(Attempt::Refused(format!("a user namespace cannot be set up: {error}")));
-            }
+            let mapped = if new_user { id_maps::map(helper) } else { Ok(Vec::new()) };
+            let left = match mapped {
+                Ok(left) => left,
+                Err(error) => {
+                    drop(map); // the helper ends
+                    let _ = holdfast_sys::spawn::wait(helper, true);
+                    return Ok(Attempt::Refused(format!("a user namespace cannot be set up: {error}")));
+                }
+            };
             File::from(map)
                 .write_all(b"m")
                 .map_err(RebuildError::io("telling the helper of the namespace"))?;
-            Ok(Attempt::Begun { child: helper, status: Some(status) })
+            Ok(Attempt::Begun { child: helper, status: Some(status), note: id_maps::note(&left) })
         }
         Err(error) => Ok(Attempt::Refused(format!(
             "a user and pid namespace cannot be made ({error}; see user.max_user_namespaces, \
@@ -62,14 +65,6 @@ pub(crate) fn enter(parts: Parts<'_>, process: OwnedFd) -> Result<Attempt, Rebui
 
 fn flags(flags: i32) -> u64 {
     u64::from(flags.cast_unsigned())
-}
-
-/// One user and one group, each mapped to itself (user_namespaces(7)).
-fn map_ids(helper: i32, user: u32) -> io::Result<()> {
-    let group = attributes::effective_group();
-    fs::write(format!("/proc/{helper}/setgroups"), "deny")?;
-    fs::write(format!("/proc/{helper}/uid_map"), format!("{user} {user} 1"))?;
-    fs::write(format!("/proc/{helper}/gid_map"), format!("{group} {group} 1"))
 }
 
 struct Helper<'a> {

@@ -145,13 +145,14 @@ pub fn spawn(
         };
         match attempt {
             Attempt::Refused(why) => reasons.push(why),
-            Attempt::Begun { child, status } => {
+            Attempt::Begun { child, status, note } => {
                 match listen(&front, ids, (child, status), options.interrupt)? {
                     Ok(mut spawned) => {
                         // Said only where the best was asked for and could not be had.
                         if ids == Ids::Virtual {
                             spawned.notes.extend(reasons);
                         }
+                        spawned.notes.extend(note);
                         return Ok(spawned);
                     }
                     Err(why) => reasons.push(why),
@@ -241,7 +242,7 @@ fn same(parts: Parts<'_>, process: OwnedFd) -> Result<Attempt, RebuildError> {
     last_pid::among_others(parts.record);
     match clone::fork_with(0, parts.record.pid) {
         Ok(0) => parts.become_new_process(process, true, false),
-        Ok(child) => Ok(Attempt::Begun { child, status: None }),
+        Ok(child) => Ok(Attempt::Begun { child, status: None, note: None }),
         Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EEXIST | libc::EINVAL)) => {
             Ok(Attempt::Refused(format!("id {} cannot be chosen: {error}", parts.record.pid)))
         }
@@ -264,7 +265,7 @@ fn virtual_ids(parts: Parts<'_>, process: OwnedFd) -> Result<Attempt, RebuildErr
     }
     match clone::fork_with(0, 0) {
         Ok(0) => parts.become_new_process(process, false, false),
-        Ok(child) => Ok(Attempt::Begun { child, status: None }),
+        Ok(child) => Ok(Attempt::Begun { child, status: None, note: None }),
         Err(source) => Err(RebuildError::Io { what: "making the new process".into(), source }),
     }
 }

@@ -3,9 +3,12 @@
 //! Called when an S3 tier is opened and the environment has no credentials. Only what such a file says outright is
 //! taken: what a program or a log-in would have to supply (`credential_process`, `sso_*`, `role_arn`) is named in the
 //! error instead. The format: "Configuration and credential file settings", AWS CLI user guide.
-//! Invariant: nothing of a file's content gets into a message but the name of a profile.
+//! Invariants: nothing of a file's content gets into a message but the name of a profile; a file in a home folder that
+//! another user may have written is not believed ([`trust`]), for it names the server that images come from.
 
+use crate::trust::{self, Untrusted};
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// Most bytes of such a file.
 const MAX_FILE: u64 = 1 << 20;
@@ -24,13 +27,22 @@ type Section = BTreeMap<String, String>;
 
 /// The profile that the environment names, or "default". None: no such profile, and none was asked for.
 pub(super) fn profile(env: impl Fn(&str) -> Option<String>) -> Result<Option<Profile>, String> {
-    let file = |variable: &str, name: &str| {
-        let path = env(variable).or_else(|| env("HOME").map(|home| format!("{home}/.aws/{name}")));
-        path.and_then(|path| read(&path)).unwrap_or_default()
+    let file = |variable: &str, name: &str| -> Result<String, String> {
+        if let Some(path) = env(variable) {
+            return Ok(read(&path).unwrap_or_default());
+        }
+        let Some(home) = env("HOME") else { return Ok(String::new()) };
+        let path = format!("{home}/.aws/{name}");
+        match trust::judge(Path::new(&path), Path::new(&home)) {
+            Ok(Some(Untrusted::Anothers(why) | Untrusted::Open(why))) => {
+                Err(format!("{path} is not used: {why}; {variable} names the one to use"))
+            }
+            _ => Ok(read(&path).unwrap_or_default()),
+        }
     };
     let chosen = env("AWS_PROFILE").or_else(|| env("AWS_DEFAULT_PROFILE"));
-    let credentials = file("AWS_SHARED_CREDENTIALS_FILE", "credentials");
-    let config = file("AWS_CONFIG_FILE", "config");
+    let credentials = file("AWS_SHARED_CREDENTIALS_FILE", "credentials")?;
+    let config = file("AWS_CONFIG_FILE", "config")?;
     let found = of(&credentials, &config, chosen.as_deref().unwrap_or("default"))?;
     match (found, chosen) {
         (None, Some(name)) => Err(format!("AWS_PROFILE is {name:?}, and no file has such a profile")),

@@ -304,6 +304,7 @@ pub fn record(pid: i32) -> ProcessRecord {
             xcr0: 0x7,
             xstate: Vec::new(),
             baseline: None,
+            key: Blob::default(),
             cpu: "cpu".into(),
             instructions: Vec::new(),
             monotonic_ns: 1,
