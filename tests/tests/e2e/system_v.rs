@@ -154,7 +154,9 @@ fn a_dying_process_that_has_nothing_of_the_job_is_not_waited_for() {
              n = subprocess.Popen(enter + ['--', 'sleep', '301'])\n\
              def entered():\n  return open(f'/proc/{{n.pid}}/task/{{n.pid}}/children').read()\n\
              while not entered(): time.sleep(0.01)\n\
-             os.kill(n.pid, signal.SIGSTOP)\nos.kill(init, signal.SIGKILL)\n\
+             os.kill(n.pid, signal.SIGSTOP)\n\
+             while open(f'/proc/{{n.pid}}/stat').read().rsplit(') ')[1][0] != 'T': time.sleep(0.01)\n\
+             os.kill(init, signal.SIGKILL)\n\
              open('blocked', 'w').write(f'{{init}}\\n')\n\
              while not os.path.exists('over'): time.sleep(0.01)\nos.kill(n.pid, signal.SIGCONT)\nn.wait()\nu.wait()"
         );
