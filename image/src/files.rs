@@ -117,6 +117,10 @@ pub struct Owner {
     pub id: i32,
     /// The signal; 0: SIGIO.
     pub signal: i32,
+    /// Real and effective user id of who has said so; whom the signals may reach depends on them. `None`: not told
+    /// (images of old).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub set_by: Option<[u32; 2]>,
 }
 
 /// Whose a file lock is.
@@ -259,6 +263,9 @@ pub enum Object {
         socket_type: u32,
         /// Messages waiting to be read at this end.
         data: Vec<Blob>,
+        /// Who is told to have sent each of them, where this end is told (SO_PASSCRED).
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        senders: Vec<Sender>,
         /// SO_SNDBUF as the kernel reports it (twice what was set).
         send_buffer: u32,
         /// SO_RCVBUF likewise.
@@ -389,6 +396,10 @@ pub struct SocketRecord {
     /// who listens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer_ids: Option<Ownership>,
+    /// Who has made it, if that is not who has started the job: whose it is to rules of the network, and who may share
+    /// its port (SO_REUSEPORT).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_by: Option<Ownership>,
 }
 
 fn is_open(shut: &u8) -> bool {
@@ -402,6 +413,29 @@ pub struct Datagram {
     pub from: Blob,
     /// What it sent.
     pub data: Blob,
+    /// Who is told to have sent it, where the socket is told (SO_PASSCRED).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sender: Option<Sender>,
+}
+
+/// Who has sent a message: struct ucred of unix(7).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Sender {
+    /// Its id, as the processes know it; 0: it had none here.
+    pub pid: i32,
+    /// User id; 65534 of a message that says nothing of its sender.
+    pub user: u32,
+    /// Group id.
+    pub group: u32,
+}
+
+impl Sender {
+    /// Whether the message says nothing of its sender: it was sent when neither end wanted to be told.
+    pub fn is_none(&self) -> bool {
+        /// What the kernel shows for no id (/proc/sys/kernel/overflowuid).
+        const NOBODY: u32 = 65534;
+        self.pid == 0 && self.user == NOBODY
+    }
 }
 
 impl SocketRecord {
@@ -470,8 +504,11 @@ pub enum SocketState {
         connection: u64,
         /// Bytes of the struct sockaddr of the other end, as this one sees it.
         peer: Blob,
-        /// What waits to be read at this end: one piece of a stream, or messages.
+        /// What waits to be read at this end: pieces of a stream, or messages.
         data: Vec<Blob>,
+        /// Who is told to have sent each of them, where this end is told (SO_PASSCRED).
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        senders: Vec<Sender>,
         /// This end has sent its last.
         shut: bool,
         /// Nobody has the other end any more.
@@ -535,6 +572,7 @@ mod tests {
             filter: None,
             number: None,
             peer_ids: None,
+            made_by: None,
         }
     }
 

@@ -32,13 +32,22 @@ pub enum Need {
     Lasting,
 }
 
+/// Which process needs a folder.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum By {
+    /// The one with this place in the job.
+    Process(usize),
+    /// The one that has this description.
+    Description(usize),
+}
+
 /// What lies in folders.
 #[derive(Clone, Debug)]
 pub struct Needs<'a> {
     /// The working folders of all processes, the first one first; `None`: removed.
     pub cwds: Vec<Option<&'a Path>>,
-    /// Files that are mapped shared for writing.
-    pub shared: Vec<&'a Path>,
+    /// Files that are mapped shared for writing, each with the place of the process.
+    pub shared: Vec<(usize, &'a Path)>,
     /// What is open.
     pub descriptions: &'a [Description],
     /// Files that are saved.
@@ -49,16 +58,18 @@ impl Needs<'_> {
     /// Of all processes of a record.
     pub fn of(record: &ProcessRecord) -> Needs<'_> {
         let cwd = |process: &'_ ProcessRecord| process.cwd_deleted.is_none();
-        let shared = record.processes().flat_map(|process| {
-            process.regions.iter().filter_map(|region| match region.backing {
-                Backing::SharedFile { file, writable: true, .. } => process.files.mapped.get(file as usize),
+        let shared = record.processes().enumerate().flat_map(|(place, process)| {
+            process.regions.iter().filter_map(move |region| match region.backing {
+                Backing::SharedFile { file, writable: true, .. } => {
+                    process.files.mapped.get(file as usize).map(|file| (place, file.path.as_path()))
+                }
                 _ => None,
             })
         });
         let cwds = record.processes().map(|process| cwd(process).then(|| process.cwd.as_path()));
         Needs {
             cwds: cwds.collect(),
-            shared: shared.map(|file| file.path.as_path()).collect(),
+            shared: shared.collect(),
             descriptions: &record.files.descriptions,
             contents: &record.files.contents,
         }
@@ -66,37 +77,53 @@ impl Needs<'_> {
 
     /// All folders that a restart needs and can make anew.
     pub fn folders(&self) -> BTreeMap<PathBuf, Need> {
-        let saved: BTreeSet<(u64, u64)> = self.contents.iter().map(|one| (one.device, one.inode)).collect();
         let mut all = BTreeMap::new();
-        let mut add = |folder: Option<&Path>, need: Need| {
-            if let Some(folder) = folder.filter(|folder| folder.is_absolute()) {
-                let known = all.entry(folder.to_owned()).or_insert(need);
-                *known = need.max(*known);
-            }
+        for (folder, need, _) in self.each() {
+            let known = all.entry(folder).or_insert(need);
+            *known = need.max(*known);
+        }
+        all
+    }
+
+    /// The same, once for each that needs one.
+    pub fn each(&self) -> Vec<(PathBuf, Need, By)> {
+        let saved: BTreeSet<(u64, u64)> = self.contents.iter().map(|one| (one.device, one.inode)).collect();
+        let mut all = Vec::new();
+        let mut add = |folder: Option<&Path>, need: Need, by: By| {
+            all.extend(
+                folder.filter(|folder| folder.is_absolute()).map(|folder| (folder.to_owned(), need, by)),
+            );
         };
-        self.cwds.iter().for_each(|cwd| add(*cwd, Need::Lasting));
-        self.shared.iter().for_each(|file| add(file.parent(), Need::Lasting));
-        self.contents.iter().for_each(|content| add(content.path.as_path().parent(), Need::Lasting));
-        for description in self.descriptions {
+        let cwds = self.cwds.iter().enumerate();
+        cwds.for_each(|(place, cwd)| add(*cwd, Need::Lasting, By::Process(place)));
+        self.shared.iter().for_each(|(place, file)| add(file.parent(), Need::Lasting, By::Process(*place)));
+        for content in self.contents {
+            // One that no process has open is of the first.
+            let open = self.descriptions.iter().position(|one| one.object.is_saved_as(content));
+            let by = open.map_or(By::Process(0), By::Description);
+            add(content.path.as_path().parent(), Need::Lasting, by);
+        }
+        for (index, description) in self.descriptions.iter().enumerate() {
             let writes = description.flags & O_ACCMODE != 0;
             // What is appended to goes on in an empty file.
             let appends = description.flags & (O_ACCMODE | O_APPEND) == O_WRONLY | O_APPEND;
+            let by = By::Description(index);
             match &description.object {
-                Object::Directory { path, .. } => add(Some(path.as_path()), Need::Lasting),
+                Object::Directory { path, .. } => add(Some(path.as_path()), Need::Lasting, by),
                 Object::Pipe { path: Some(path), deleted: false, .. } => {
-                    add(path.as_path().parent(), Need::Lasting);
+                    add(path.as_path().parent(), Need::Lasting, by);
                 }
                 Object::Regular { path, size, device, inode, deleted_content: None, .. }
                     if writes && (*size == 0 || appends) || saved.contains(&(*device, *inode)) =>
                 {
-                    add(path.as_path().parent(), Need::Lasting);
+                    add(path.as_path().parent(), Need::Lasting, by);
                 }
                 Object::Socket(socket) => {
                     let need = if socket.deleted { Need::Passing } else { Need::Lasting };
                     let cwd = self.cwds.first().copied().flatten();
                     // Joined with nothing a relative path stays relative: it is left out.
                     let path = socket.path().map(|path| cwd.unwrap_or(Path::new("")).join(path));
-                    add(path.as_deref().and_then(Path::parent), need);
+                    add(path.as_deref().and_then(Path::parent), need, by);
                 }
                 _ => {}
             }
@@ -139,6 +166,7 @@ mod tests {
                 filter: None,
                 number: None,
                 peer_ids: None,
+                made_by: None,
             }))
         };
         let folder = Object::Directory { path: Name::from(Path::new("/data")), position: 0, inode: None };

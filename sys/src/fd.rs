@@ -81,6 +81,21 @@ pub fn owner(fd: BorrowedFd<'_>) -> io::Result<(i32, i32, i32)> {
     Ok((owner[0], owner[1], fcntl(fd, F_GETSIG, 0)?))
 }
 
+/// Real and effective user id of who has set that (F_GETOWNER_UIDS): they decide whom the signals may reach
+/// (fs/fcntl.c, sigio_perm).
+///
+/// # Errors
+/// EINVAL: the kernel has no CONFIG_CHECKPOINT_RESTORE.
+pub fn owner_set_by(fd: BorrowedFd<'_>) -> io::Result<[u32; 2]> {
+    /// include/uapi/asm-generic/fcntl.h.
+    const F_GETOWNER_UIDS: i32 = 17;
+    let mut users = [0_u32; 2];
+    // SAFETY: the call writes two user ids into `users`.
+    let result = unsafe { libc::fcntl(fd.as_raw_fd(), F_GETOWNER_UIDS, users.as_mut_ptr()) };
+    crate::check(i64::from(result))?;
+    Ok(users)
+}
+
 /// `tee(2)`: copies up to `len` bytes from one pipe into another without consuming them.
 ///
 /// # Errors
@@ -128,9 +143,21 @@ pub fn receive_with(
 /// # Errors
 /// As recvmsg.
 pub fn peek(fd: BorrowedFd<'_>, buffer: &mut [u8], flags: i32) -> io::Result<(usize, bool)> {
+    peek_with_sender(fd, buffer, flags).map(|(len, rights, _)| (len, rights))
+}
+
+/// The same, and who has sent it, where the socket is told (SO_PASSCRED).
+///
+/// # Errors
+/// As recvmsg.
+pub fn peek_with_sender(
+    fd: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    flags: i32,
+) -> io::Result<(usize, bool, Option<scm::Sender>)> {
     // Room for what comes along with a message: SCM_MAX_FD descriptors (include/net/scm.h), credentials, a pidfd.
     let (len, ancillary) = scm::receive_with(fd, buffer, &mut [0; 2048], flags | libc::MSG_PEEK)?;
-    Ok((len, ancillary.rights))
+    Ok((len, ancillary.rights, ancillary.sender))
 }
 
 /// POLLHUP, POLLERR and the like of a descriptor, now (poll(2)).

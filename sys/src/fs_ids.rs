@@ -15,8 +15,21 @@ use std::marker::PhantomData;
 
 const VERSION_3: u32 = 0x2008_0522;
 /// The capabilities that are about files: CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID, LINUX_IMMUTABLE, MKNOD
-/// and MAC_OVERRIDE (include/linux/capability.h, CAP_FS_SET), and SYS_ADMIN, which opens much of the rest.
-const OF_FILES: u64 = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 9 | 1 << 21 | 1 << 27 | 1 << 32;
+/// and MAC_OVERRIDE (include/linux/capability.h, CAP_FS_SET), and those that open much of the rest: SYS_RAWIO,
+/// SYS_PTRACE (files of /proc), SYS_ADMIN, SYSLOG, PERFMON.
+const OF_FILES: u64 = 1 << 0
+    | 1 << 1
+    | 1 << 2
+    | 1 << 3
+    | 1 << 4
+    | 1 << 9
+    | 1 << 17
+    | 1 << 19
+    | 1 << 21
+    | 1 << 27
+    | 1 << 32
+    | 1 << 34
+    | 1 << 38;
 
 /// Who opens files.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -35,11 +35,24 @@ pub struct Received {
     pub passed: Option<OwnedFd>,
 }
 
+/// Who has sent a message, as it is told (SCM_CREDENTIALS); of one that had no such thing with it the process is 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sender {
+    /// Process.
+    pub pid: i32,
+    /// User id.
+    pub user: u32,
+    /// Group id.
+    pub group: u32,
+}
+
 /// What control messages have brought.
 #[derive(Debug, Default)]
 pub(crate) struct Ancillary {
     /// The sender's id; 0: not told.
     pub pid: i32,
+    /// The sender, where it is told.
+    pub sender: Option<Sender>,
     /// There were descriptors (SCM_RIGHTS).
     pub rights: bool,
     /// All that there was room for.
@@ -86,6 +99,47 @@ pub fn send_many(socket: BorrowedFd<'_>, data: &[u8], passed: &[BorrowedFd<'_>])
     let along = if passed.is_empty() { &along[..0] } else { &along[..] };
     sendmsg::<()>(socket.as_raw_fd(), &data, along, MsgFlags::MSG_NOSIGNAL, None)?;
     Ok(())
+}
+
+/// Sends a message, or as much of a stream as fits, without waiting. `sender`: who is told to have sent it, in place of
+/// nobody or the caller (CAP_SYS_ADMIN, CAP_SETUID, CAP_SETGID for others). `address`: where to; none: where it is
+/// connected to.
+///
+/// # Errors
+/// As `sendmsg(2)`; ESRCH: there is no such process.
+pub fn send_as(
+    socket: BorrowedFd<'_>,
+    data: &[u8],
+    sender: Option<Sender>,
+    address: &[u8],
+) -> io::Result<usize> {
+    let mut control = Vec::with_capacity(IDS_LEN.next_multiple_of(8));
+    if let Some(Sender { pid, user, group }) = sender {
+        control.extend((IDS_LEN as u64).to_ne_bytes());
+        control.extend(
+            [libc::SOL_SOCKET, libc::SCM_CREDENTIALS, pid].iter().flat_map(|word| word.to_ne_bytes()),
+        );
+        control.extend([user, group].iter().flat_map(|id| id.to_ne_bytes()));
+        control.resize(IDS_LEN.next_multiple_of(8), 0);
+    }
+    let mut piece = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
+    let place = |bytes: &[u8]| match bytes {
+        [] => std::ptr::null_mut(),
+        _ => bytes.as_ptr().cast_mut().cast(),
+    };
+    let message = libc::msghdr {
+        msg_name: place(address),
+        msg_namelen: u32::try_from(address.len()).unwrap_or(u32::MAX),
+        msg_iov: &raw mut piece,
+        msg_iovlen: 1,
+        msg_control: place(&control),
+        msg_controllen: control.len(),
+        msg_flags: 0,
+    };
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the call reads `data`, `address` and `control` within their lengths, and writes nothing.
+    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) };
+    check(sent as i64).map(|sent| usize::try_from(sent).unwrap_or(0))
 }
 
 /// Reads a message from a socket that was asked for the senders ([`expect`]).
@@ -139,7 +193,7 @@ pub(crate) fn receive_with(
 }
 
 /// Takes over what these control messages have brought.
-fn take(mut rest: &[u8]) -> Ancillary {
+pub(crate) fn take(mut rest: &[u8]) -> Ancillary {
     const SCM_PIDFD: i32 = 4;
     let mut along = Ancillary::default();
     let word = |bytes: &[u8]| bytes.try_into().map_or(0, i32::from_ne_bytes);
@@ -149,7 +203,9 @@ fn take(mut rest: &[u8]) -> Ancillary {
         let Some(data) = rest.get(HEAD_LEN..len) else { break };
         let kind = if word(&head[8..12]) == libc::SOL_SOCKET { word(&head[12..]) } else { 0 };
         if kind == libc::SCM_CREDENTIALS && len >= IDS_LEN {
+            let id = |at: usize| word(&data[at..at + 4]).cast_unsigned();
             along.pid = word(&data[..4]);
+            along.sender = Some(Sender { pid: along.pid, user: id(4), group: id(8) });
         } else if kind == libc::SCM_RIGHTS || kind == SCM_PIDFD {
             along.rights |= kind == libc::SCM_RIGHTS;
             for number in data.chunks_exact(4).map(word).filter(|number| *number >= 0) {
@@ -217,6 +273,23 @@ mod tests {
         assert!(passed.is_none());
         drop(one);
         assert_eq!(receive(two.as_fd(), &mut buffer).unwrap().len, 0);
+    }
+
+    #[test]
+    fn a_sender_may_be_told_and_is_seen() {
+        let (one, two) = crate::fd::socketpair(libc::SOCK_DGRAM).unwrap();
+        let mut buffer = [0_u8; 16];
+        assert_eq!(send_as(one.as_fd(), b"none", None, &[]).unwrap(), 4);
+        expect(two.as_fd()).unwrap();
+        let (_, _, none) = crate::fd::peek_with_sender(two.as_fd(), &mut buffer, 0).unwrap();
+        assert!(none.is_none_or(|none| none.pid == 0), "{none:?}");
+        crate::fd::receive(two.as_fd(), &mut buffer, 0).unwrap();
+        // SAFETY: no arguments.
+        let (user, group) = unsafe { (libc::getuid(), libc::getgid()) };
+        let own = Sender { pid: std::process::id().cast_signed(), user, group };
+        assert_eq!(send_as(one.as_fd(), b"own", Some(own), &[]).unwrap(), 3);
+        let seen = crate::fd::peek_with_sender(two.as_fd(), &mut buffer, 0).unwrap();
+        assert_eq!(seen, (3, false, Some(own)));
     }
 
     #[test]

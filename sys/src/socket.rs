@@ -106,37 +106,26 @@ pub struct Received {
     pub len: usize,
     /// Who sent it; empty: a socket without a name.
     pub address: Vec<u8>,
-    /// Something came along with it: descriptors, credentials.
+    /// Descriptors came along with it.
     pub more: bool,
+    /// Who is told to have sent it (SO_PASSCRED).
+    pub sender: Option<scm::Sender>,
 }
 
-/// `recvmsg(2)`: a message and its sender; what comes along is left.
+/// `recvmsg(2)`: a message and its sender; the caller's copies of descriptors that come along are closed.
 ///
 /// # Errors
 /// As the call.
 pub fn receive_from(fd: BorrowedFd<'_>, buffer: &mut [u8], flags: i32) -> io::Result<Received> {
     let mut room = [0; ADDRESS_ROOM];
-    let filled = scm::recvmsg(fd, buffer, &mut room, &mut [], flags)?;
+    // For SCM_MAX_FD descriptors (include/net/scm.h), credentials, a pidfd.
+    let mut control = [0; 2048];
+    let flags = flags | libc::MSG_CMSG_CLOEXEC;
+    let filled = scm::recvmsg(fd, buffer, &mut room, &mut control, flags)?;
     let address = room[..filled.name.min(ADDRESS_ROOM)].to_vec();
-    Ok(Received { len: filled.len, address, more: filled.flags & libc::MSG_CTRUNC != 0 })
-}
-
-/// `sendto(2)` that does not wait.
-///
-/// # Errors
-/// As the call; EMSGSIZE also when only part of it was sent.
-pub fn send_to(fd: BorrowedFd<'_>, data: &[u8], address: &[u8]) -> io::Result<()> {
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    let len = u32::try_from(address.len()).unwrap_or(u32::MAX);
-    // SAFETY: the call reads `data` and `address` within their lengths.
-    let sent = unsafe {
-        libc::sendto(fd.as_raw_fd(), data.as_ptr().cast(), data.len(), flags, address.as_ptr().cast(), len)
-    };
-    if check(sent as i64)? == data.len() as i64 {
-        Ok(())
-    } else {
-        Err(io::Error::from_raw_os_error(libc::EMSGSIZE))
-    }
+    let along = scm::take(&control[..filled.control.min(control.len())]);
+    let more = along.rights || filled.flags & libc::MSG_CTRUNC != 0;
+    Ok(Received { len: filled.len, address, more, sender: along.sender })
 }
 
 /// Nothing will be sent any more.

@@ -234,10 +234,13 @@ impl Cuda {
         driver.restore_onto(devices::bytes(&pairs));
         *self.moved.lock() = devices::bytes(&pairs);
         // Processes of a job have the same one, if any.
-        let files: BTreeMap<_, _> =
-            all().filter_map(|one| one.job_file.as_ref()).map(|file| (&file.path, file)).collect();
-        for file in files.values() {
-            job_file::put_back(file).map_err(cannot)?;
+        let file = |process: &'_ ProcessRecord| process.cuda.as_ref().and_then(|one| one.job_file.clone());
+        let files: BTreeMap<_, _> = record
+            .processes()
+            .filter_map(|process| file(process).map(|file| (file.path.clone(), (file, process))))
+            .collect();
+        for (file, process) in files.values() {
+            job_file::put_back(file, process).map_err(cannot)?;
         }
         *self.driver.lock() = Some(driver);
         let others: Vec<String> =

@@ -24,11 +24,15 @@ pub fn of(
     contents: &[FileContent],
 ) -> Vec<FolderRecord> {
     let cwds = all.iter().map(|one| &one.stage.surroundings.cwd);
-    let mapped = all.iter().flat_map(|one| &one.stage.seen.mapped);
-    let shared = mapped.filter(|mapped| mapped.kind == Kind::SharedFile && mapped.mapping.prot & 2 != 0);
+    let mapped = all.iter().enumerate();
+    let mapped =
+        mapped.flat_map(|(place, one)| one.stage.seen.mapped.iter().map(move |mapped| (place, mapped)));
+    let shared = mapped.filter(|(_, mapped)| mapped.kind == Kind::SharedFile && mapped.mapping.prot & 2 != 0);
     let needs = Needs {
         cwds: cwds.map(|cwd| cwd.deleted.is_none().then(|| cwd.path.as_path())).collect(),
-        shared: shared.map(|mapped| Path::new(OsStr::from_bytes(&mapped.mapping.name))).collect(),
+        shared: shared
+            .map(|(place, mapped)| (place, Path::new(OsStr::from_bytes(&mapped.mapping.name))))
+            .collect(),
         descriptions: &files.descriptions,
         contents,
     };

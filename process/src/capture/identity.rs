@@ -9,7 +9,7 @@ use holdfast_sys::procfs::Mapping;
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
@@ -113,7 +113,11 @@ pub fn born_ns(metadata: &fs::Metadata) -> Option<i64> {
 /// The GNU build-id of an ELF file, if it has one within its first 64 KiB (where linkers put it).
 pub fn build_id(path: &Path) -> Option<Blob> {
     let mut head = Vec::new();
-    File::open(path).ok()?.take(HEAD_LEN).read_to_end(&mut head).ok()?;
+    // It may be a named pipe by now.
+    let mut options = File::options();
+    let file = options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path).ok()?;
+    file.metadata().ok().filter(fs::Metadata::is_file)?;
+    file.take(HEAD_LEN).read_to_end(&mut head).ok()?;
     parse_build_id(&head)
 }
 

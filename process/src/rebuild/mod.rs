@@ -24,7 +24,7 @@ mod job;
 mod kept_fds;
 mod new_process;
 pub mod newer_files;
-mod paths;
+pub(crate) mod paths;
 mod preflight;
 mod proc_self;
 pub mod processor;

@@ -11,12 +11,12 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const JOB: &str = "j";
+pub(crate) const JOB: &str = "j";
 /// A user that has nothing to do with the jobs.
-const OTHER: u32 = 2102;
+pub(crate) const OTHER: u32 = 2102;
 
 /// Runs a Python program until it has made `ready`, and ends it by a checkpoint.
-fn checkpoint(bed: &Bed, options: &[&str], program: &str) -> Result<()> {
+pub(crate) fn checkpoint(bed: &Bed, options: &[&str], program: &str) -> Result<()> {
     let program =
         format!("import mmap, os, socket, time\n{program}\nopen('ready', 'w').close()\ntime.sleep(300)");
     fs::set_permissions(bed.work(), Permissions::from_mode(0o777))?;
@@ -29,7 +29,7 @@ fn checkpoint(bed: &Bed, options: &[&str], program: &str) -> Result<()> {
 }
 
 /// Restarts; the program's pid, after which it is killed.
-fn restarts(bed: &Bed, options: &[&str], look: impl FnOnce(i32) -> Result<()>) -> Result<String> {
+pub(crate) fn restarts(bed: &Bed, options: &[&str], look: impl FnOnce(i32) -> Result<()>) -> Result<String> {
     let mut front = bed.restart_command(JOB, options)?.spawn()?;
     let pid = bed.wait_live(JOB, &mut front)?.with_context(|| bed.text("restart.err"))?;
     // What is put back has been, when the agent answers.
@@ -40,7 +40,7 @@ fn restarts(bed: &Bed, options: &[&str], look: impl FnOnce(i32) -> Result<()>) -
 }
 
 /// A restart that must fail, and say these words.
-fn refused(bed: &Bed, words: &[&str]) -> Result<()> {
+pub(crate) fn refused(bed: &Bed, words: &[&str]) -> Result<()> {
     let mut front = bed.restart_command(JOB, &[])?.spawn()?;
     let code = shell_code(wait(&mut front, PATIENCE)?);
     let said = bed.text("restart.err");
@@ -164,17 +164,17 @@ fn a_folder_that_has_become_a_link_is_refused() {
 }
 
 /// A job of root's whose program has become another user.
-struct Dropped {
-    bed: Bed,
+pub(crate) struct Dropped {
+    pub(crate) bed: Bed,
     /// The other user's own folder.
-    theirs: PathBuf,
+    pub(crate) theirs: PathBuf,
     /// Root's alone.
-    secret: PathBuf,
+    pub(crate) secret: PathBuf,
 }
 
 impl Dropped {
     /// `program`: what it does as the other user.
-    fn start(program: &str) -> Result<Option<Dropped>> {
+    pub(crate) fn start(program: &str) -> Result<Option<Dropped>> {
         let Some(bed) = Bed::new(User::Root) else { return Ok(None) };
         let (theirs, secret) = (bed.work().join("theirs"), bed.dir().join("secret"));
         fs::create_dir(&theirs)?;

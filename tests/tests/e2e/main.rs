@@ -36,6 +36,7 @@ mod lists;
 mod memory;
 mod messages;
 mod name_caches;
+mod other_ids;
 mod package;
 mod plain_job;
 mod processors;

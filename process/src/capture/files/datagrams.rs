@@ -4,12 +4,12 @@
 //! offset, as in `in_flight`, and stay where they are. What came with them (descriptors) cannot be kept and is
 //! refused.
 
-use super::in_flight::{DESCRIPTORS, glance, long_message, own_peek_offset, peek_messages, unreadable};
+use super::in_flight::{DESCRIPTORS, glance, long_message, own_peek_offset, unreadable};
 use super::sockets::{directed, not_supported, record};
 use super::{FileReader, Found, Look, Obstacle};
 use holdfast_image::bytes::Blob;
-use holdfast_image::record::{Datagram, Object, SocketOption, SocketState};
-use holdfast_sys::{fd, poll, socket};
+use holdfast_image::record::{Datagram, Object, Sender, SocketOption, SocketState};
+use holdfast_sys::{fd, poll, scm, socket};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -49,14 +49,18 @@ impl FileReader<'_> {
         if own(libc::SO_PEEK_OFF)? != -1 {
             return Err(unreadable(own_peek_offset()).into());
         }
-        let credentials = own(libc::SO_PASSCRED)? != 0;
-        // Room for credentials would hide descriptors behind them.
-        let rights = credentials && peek_messages(taken) == Err(Obstacle::Passing(DESCRIPTORS.into()));
         fd::set_socket_option(taken.as_fd(), libc::SO_PEEK_OFF, 0).map_err(unreadable)?;
-        let messages =
-            if rights { Err(Obstacle::Passing(DESCRIPTORS.into())) } else { peek_all(taken, credentials) };
+        let messages = peek_all(taken, |sender| self.known_sender(sender));
         fd::set_socket_option(taken.as_fd(), libc::SO_PEEK_OFF, -1).map_err(unreadable)?;
         messages
+    }
+
+    /// Who has sent a message, as the processes know it.
+    pub(super) fn known_sender(&self, seen: scm::Sender) -> Sender {
+        let scm::Sender { pid, user, group } = seen;
+        let nested = self.holders.iter().any(|holder| holder.pid != holder.inner_pid);
+        let known = self.holders.iter().find(|holder| holder.pid == pid).map(|holder| holder.inner_pid);
+        Sender { pid: known.unwrap_or(if nested { 0 } else { pid }), user, group }
     }
 
     /// What a netlink socket is.
@@ -97,7 +101,7 @@ fn is_named(taken: &OwnedFd) -> bool {
     socket::local_address(taken.as_fd()).is_ok_and(|name| name.len() > 2)
 }
 
-fn peek_all(taken: &OwnedFd, credentials: bool) -> Result<Vec<Datagram>, Obstacle> {
+fn peek_all(taken: &OwnedFd, known: impl Fn(scm::Sender) -> Sender) -> Result<Vec<Datagram>, Obstacle> {
     let mut messages = Vec::new();
     let mut buffer = vec![0_u8; MESSAGE_LIMIT];
     loop {
@@ -110,14 +114,15 @@ fn peek_all(taken: &OwnedFd, credentials: bool) -> Result<Vec<Datagram>, Obstacl
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(messages),
             Err(error) => return Err(unreadable(error).into()),
         };
-        if seen.more && !credentials {
+        if seen.more {
             return Err(Obstacle::Passing(DESCRIPTORS.into()));
         }
         let data = buffer.get(..seen.len).ok_or_else(|| unreadable(long_message()))?.to_vec();
         if data.is_empty() {
             return Err(Obstacle::Passing(EMPTY.into()));
         }
-        messages.push(Datagram { from: Blob(seen.address), data: Blob(data) });
+        let sender = seen.sender.map(&known);
+        messages.push(Datagram { from: Blob(seen.address), data: Blob(data), sender });
     }
 }
 
@@ -135,13 +140,17 @@ mod tests {
         }
         let (to, from) = (socket::local_address(receiver.as_fd()), socket::local_address(sender.as_fd()));
         let (to, from) = (to.unwrap(), from.unwrap());
-        socket::send_to(sender.as_fd(), b"one", &to).unwrap();
-        socket::send_to(stranger.as_fd(), b"second", &to).unwrap();
+        scm::send_as(sender.as_fd(), b"one", None, &to).unwrap();
+        scm::send_as(stranger.as_fd(), b"second", None, &to).unwrap();
         for _ in 0..2 {
             fd::set_socket_option(receiver.as_fd(), libc::SO_PEEK_OFF, 0).unwrap();
-            let seen = peek_all(&receiver, false).unwrap();
-            let message =
-                |from: &[u8], data: &[u8]| Datagram { from: Blob(from.to_vec()), data: Blob(data.to_vec()) };
+            let known = |scm::Sender { pid, user, group }| Sender { pid, user, group };
+            let seen = peek_all(&receiver, known).unwrap();
+            let message = |from: &[u8], data: &[u8]| Datagram {
+                from: Blob(from.to_vec()),
+                data: Blob(data.to_vec()),
+                sender: None,
+            };
             assert_eq!(seen, [message(&from, b"one"), message(b"", b"second")]);
         }
     }

@@ -7,11 +7,8 @@ use holdfast_image::record::{FileLock, LockKind, Owner};
 use holdfast_sys::fd;
 use std::os::fd::AsFd;
 
-/// include/uapi/asm-generic/fcntl.h: the owner is a process group.
-const F_OWNER_PGRP: i32 = 2;
-
 impl FileReader<'_> {
-    /// The owner of a description; `None`: it has none, or one that is not of the job.
+    /// The owner of a description; `None`: it has none, or one whose id in the job is not known.
     pub(super) fn owner(
         &self,
         found: &Found,
@@ -28,15 +25,16 @@ impl FileReader<'_> {
         let taken = self.take(found)?;
         // Opened by O_PATH, perhaps.
         let Ok((kind, id, signal)) = fd::owner(taken.as_fd()) else { return Ok(None) };
-        Ok(self.inner_id(kind, id).map(|id| Owner { kind, id, signal }))
+        let set_by = fd::owner_set_by(taken.as_fd()).ok();
+        Ok(self.inner_id(id).map(|id| Owner { kind, id, signal, set_by }))
     }
 
-    /// An id as the processes know it. Threads have the same one everywhere, but where all ids differ.
-    fn inner_id(&self, kind: i32, id: i32) -> Option<i32> {
+    /// An id as the processes know it. Threads and groups have the same one everywhere, but where all ids differ.
+    fn inner_id(&self, id: i32) -> Option<i32> {
         let nested = self.holders.iter().any(|holder| holder.pid != holder.inner_pid);
         match self.holders.iter().find(|holder| holder.pid == id) {
             Some(holder) => Some(holder.inner_pid),
-            None if id > 0 && !nested && kind != F_OWNER_PGRP => Some(id),
+            None if id > 0 && !nested => Some(id),
             None => None,
         }
     }

@@ -5,6 +5,7 @@
 
 use super::Obstacle;
 use holdfast_sys::fd;
+use holdfast_sys::scm::Sender;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
@@ -46,8 +47,17 @@ pub fn peek_pipe(pipe: &OwnedFd, capacity: i32) -> io::Result<Vec<Vec<u8>>> {
     }
 }
 
-/// What waits to be received at this end, without taking it out: one piece for a stream, one per message otherwise.
-pub(super) fn peek(socket: &OwnedFd, socket_type: i32) -> Result<Vec<Vec<u8>>, Obstacle> {
+/// What was seen: a message, or a piece of a stream.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Seen {
+    pub data: Vec<u8>,
+    /// Who is told to have sent it; `None`: this end is not told (SO_PASSCRED).
+    pub sender: Option<Sender>,
+}
+
+/// What waits to be received at this end, without taking it out: one piece for a stream, or one for each of its senders
+/// if it is told of them; one per message otherwise.
+pub(super) fn peek(socket: &OwnedFd, socket_type: i32) -> Result<Vec<Seen>, Obstacle> {
     let waiting = waiting(socket).map_err(unreadable)?;
     if waiting == 0 {
         return Ok(Vec::new());
@@ -60,15 +70,42 @@ pub(super) fn peek(socket: &OwnedFd, socket_type: i32) -> Result<Vec<Vec<u8>>, O
         return Err(unreadable(own_peek_offset()).into());
     }
     let mut data = vec![0_u8; waiting];
-    match fd::peek(socket.as_fd(), &mut data, libc::MSG_DONTWAIT) {
-        Ok((_, true)) => Err(Obstacle::Passing(DESCRIPTORS.into())),
-        Ok((got, false)) if got == waiting => Ok(vec![data]),
+    match fd::peek_with_sender(socket.as_fd(), &mut data, libc::MSG_DONTWAIT) {
+        Ok((_, true, _)) => Err(Obstacle::Passing(DESCRIPTORS.into())),
+        Ok((got, false, sender)) if got == waiting => Ok(vec![Seen { data, sender }]),
         // With SO_PASSCRED those of one sender only (net/unix/af_unix.c, unix_stream_read_generic).
-        Ok((got, false)) => {
-            Err(Obstacle::Passing(format!("only {got} of {waiting} waiting bytes can be seen; try again")))
-        }
+        Ok((_, false, Some(_))) => peek_pieces(socket, waiting),
+        Ok((got, false, None)) => Err(partly(got, waiting)),
         Err(error) => Err(unreadable(error).into()),
     }
+}
+
+fn partly(got: usize, waiting: usize) -> Obstacle {
+    Obstacle::Passing(format!("only {got} of {waiting} waiting bytes can be seen; try again"))
+}
+
+/// A stream whose bytes several have sent, sender by sender.
+fn peek_pieces(socket: &OwnedFd, waiting: usize) -> Result<Vec<Seen>, Obstacle> {
+    let (mut pieces, mut rest) = (Vec::new(), waiting);
+    fd::set_socket_option(socket.as_fd(), libc::SO_PEEK_OFF, 0).map_err(unreadable)?;
+    let result = loop {
+        let mut data = vec![0_u8; rest];
+        match fd::peek_with_sender(socket.as_fd(), &mut data, libc::MSG_DONTWAIT) {
+            Ok((_, true, _)) => break Err(Obstacle::Passing(DESCRIPTORS.into())),
+            Ok((0, ..)) => break Err(partly(waiting - rest, waiting)),
+            Ok((got, false, sender)) => {
+                data.truncate(got);
+                pieces.push(Seen { data, sender });
+                rest = rest.saturating_sub(got);
+            }
+            Err(error) => break Err(unreadable(error).into()),
+        }
+        if rest == 0 {
+            break Ok(pieces);
+        }
+    };
+    fd::set_socket_option(socket.as_fd(), libc::SO_PEEK_OFF, NO_PEEK_OFFSET).map_err(unreadable)?;
+    result
 }
 
 /// Whether [`peek`] could be done now, as far as can be known while the program goes on with the socket: of
@@ -119,7 +156,7 @@ fn has_peek_offset(socket: &OwnedFd) -> bool {
 }
 
 /// All messages that wait, by a moving peek offset (SO_PEEK_OFF, socket(7)), which is taken away again.
-pub(super) fn peek_messages(socket: &OwnedFd) -> Result<Vec<Vec<u8>>, Obstacle> {
+fn peek_messages(socket: &OwnedFd) -> Result<Vec<Seen>, Obstacle> {
     if fd::socket_option(socket.as_fd(), libc::SO_PEEK_OFF).map_err(unreadable)? != NO_PEEK_OFFSET {
         return Err(unreadable(own_peek_offset()).into());
     }
@@ -128,11 +165,11 @@ pub(super) fn peek_messages(socket: &OwnedFd) -> Result<Vec<Vec<u8>>, Obstacle> 
     let mut buffer = vec![0_u8; MESSAGE_LIMIT];
     let result = loop {
         // MSG_TRUNC: the true length, should a message be larger than the buffer.
-        match fd::peek(socket.as_fd(), &mut buffer, libc::MSG_DONTWAIT | libc::MSG_TRUNC) {
-            Ok((_, true)) => break Err(Obstacle::Passing(DESCRIPTORS.into())),
-            Ok((len, _)) if len > buffer.len() => break Err(unreadable(long_message()).into()),
-            Ok((0, _)) => break Err(EMPTY.into()),
-            Ok((len, _)) => messages.push(buffer[..len].to_vec()),
+        match fd::peek_with_sender(socket.as_fd(), &mut buffer, libc::MSG_DONTWAIT | libc::MSG_TRUNC) {
+            Ok((_, true, _)) => break Err(Obstacle::Passing(DESCRIPTORS.into())),
+            Ok((len, ..)) if len > buffer.len() => break Err(unreadable(long_message()).into()),
+            Ok((0, ..)) => break Err(EMPTY.into()),
+            Ok((len, _, sender)) => messages.push(Seen { data: buffer[..len].to_vec(), sender }),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => break Ok(messages),
             Err(error) => break Err(unreadable(error).into()),
         }
@@ -153,6 +190,7 @@ mod tests {
         fd::send(writer.as_fd(), b"second", 0).unwrap();
         for _ in 0..2 {
             let seen = peek(&reader, libc::SOCK_SEQPACKET).unwrap();
+            let seen: Vec<Vec<u8>> = seen.into_iter().map(|seen| seen.data).collect();
             assert_eq!(seen, [b"one".to_vec(), b"second".to_vec()]);
         }
         let mut buffer = [0; 16];
@@ -193,10 +231,25 @@ mod tests {
         let (reader, writer) = fd::socketpair(libc::SOCK_STREAM).unwrap();
         fd::send(writer.as_fd(), b"in flight", 0).unwrap();
         assert!(glance(&reader, libc::SOCK_STREAM).is_ok());
-        assert_eq!(peek(&reader, libc::SOCK_STREAM).unwrap(), [b"in flight".to_vec()]);
+        let plain = Seen { data: b"in flight".to_vec(), sender: None };
+        assert_eq!(peek(&reader, libc::SOCK_STREAM).unwrap(), [plain]);
         // An offset of the program's own stays where it is.
         fd::set_socket_option(reader.as_fd(), libc::SO_PEEK_OFF, 2).unwrap();
         assert!(peek(&reader, libc::SOCK_STREAM).is_err() && glance(&reader, libc::SOCK_STREAM).is_err());
         assert_eq!(fd::socket_option(reader.as_fd(), libc::SO_PEEK_OFF).unwrap(), 2);
+    }
+
+    #[test]
+    fn a_stream_is_seen_sender_by_sender() {
+        let (reader, writer) = fd::socketpair(libc::SOCK_STREAM).unwrap();
+        fd::send(writer.as_fd(), b"of nobody, ", 0).unwrap();
+        fd::set_socket_option(reader.as_fd(), libc::SO_PASSCRED, 1).unwrap();
+        fd::send(writer.as_fd(), b"mine", 0).unwrap();
+        let seen = peek(&reader, libc::SOCK_STREAM).unwrap();
+        let data: Vec<&[u8]> = seen.iter().map(|seen| &seen.data[..]).collect();
+        assert_eq!(data, [&b"of nobody, "[..], b"mine"]);
+        let pids = seen.iter().map(|seen| seen.sender.unwrap().pid).collect::<Vec<i32>>();
+        assert_eq!(pids, [0, std::process::id().cast_signed()]);
+        assert_eq!(fd::socket_option(reader.as_fd(), libc::SO_PEEK_OFF).unwrap(), NO_PEEK_OFFSET);
     }
 }

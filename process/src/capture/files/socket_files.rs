@@ -101,6 +101,7 @@ mod tests {
                 filter: None,
                 number: None,
                 peer_ids: None,
+                made_by: None,
             };
             look(own, sock_diag::unix_socket(inode).unwrap().file, &mut record);
             (record.deleted, record.renamed)

@@ -10,7 +10,9 @@ use super::socket_options::options;
 use super::{FileReader, Found, Look, Obstacle};
 use crate::capture::name_caches;
 use holdfast_image::bytes::Blob;
-use holdfast_image::record::{Object, Ownership, SocketOption, SocketRecord, SocketState, internet_address};
+use holdfast_image::record::{
+    Object, Ownership, Sender, SocketOption, SocketRecord, SocketState, internet_address,
+};
 use holdfast_sys::sock_diag::UnixSocket;
 use holdfast_sys::socket::{self, TcpInfo, tcp_state};
 use holdfast_sys::{fd, objects, sock_diag, unix_socket};
@@ -18,6 +20,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 
 /// Bytes on their way to the other end (tcp(7), unix(7)).
 const SIOCOUTQ: libc::c_ulong = 0x5411;
@@ -101,12 +104,13 @@ impl FileReader<'_> {
                 if is_datagram {
                     directed_to(taken, Some(number))?
                 } else {
-                    let data = self.data(taken, socket_type)?;
+                    let (data, senders) = self.data(taken, socket_type)?;
                     let connection = found.inode.min(number);
                     SocketState::Connected {
                         connection,
                         peer: peer_of(taken)?,
                         data,
+                        senders,
                         shut: kernel.shut,
                         ended: false,
                     }
@@ -200,10 +204,12 @@ impl FileReader<'_> {
             return Err("a filter of a socket pair is not supported".into());
         }
         let option = |option| fd::socket_option(taken.as_fd(), option).unwrap_or(0).cast_unsigned();
+        let (data, senders) = self.data(taken, socket_type)?;
         Ok(Object::SocketPair {
             pair: number,
             socket_type: socket_type.cast_unsigned(),
-            data: self.data(taken, socket_type)?,
+            data,
+            senders,
             send_buffer: option(libc::SO_SNDBUF),
             receive_buffer: option(libc::SO_RCVBUF),
             send_timeout_us: objects::socket_timeout_us(taken.as_fd(), libc::SO_SNDTIMEO).unwrap_or(0),
@@ -229,7 +235,7 @@ impl FileReader<'_> {
             }
             // An error waits to be told: it was reset. Otherwise both ends have sent their last, or it was told.
             let is_reset = fd::poll_state(taken.as_fd()).is_ok_and(|state| state & libc::POLLERR != 0);
-            let over = || Ok(SocketState::Over { data: self.data(taken, libc::SOCK_STREAM)? });
+            let over = || Ok(SocketState::Over { data: self.data(taken, libc::SOCK_STREAM)?.0 });
             return if is_reset { Ok(SocketState::Lost) } else { over() }.map(Some);
         }
         let all = self.streams.get_or_init(|| self.internet_streams());
@@ -239,9 +245,10 @@ impl FileReader<'_> {
             // Closed by whoever of the job had it: what it has sent can still be read.
             if let Some(own) = own.filter(|own| own.info.state == tcp_state::CLOSE_WAIT && is_alone(own)) {
                 let (connection, peer) = (own.inode, peer_of(taken)?);
-                let data = self.data(taken, libc::SOCK_STREAM)?;
+                let (data, senders) = self.data(taken, libc::SOCK_STREAM)?;
                 self.free_after_death(taken);
-                return Ok(Some(SocketState::Connected { connection, peer, data, shut: false, ended: true }));
+                let (shut, ended) = (false, true);
+                return Ok(Some(SocketState::Connected { connection, peer, data, senders, shut, ended }));
             }
             // One that is being made has no peer yet; to a listener of the program's own it is made at once.
             let peer = peer_of(taken).ok().filter(|peer| self.listens_at(peer, libc::AF_INET));
@@ -263,18 +270,20 @@ impl FileReader<'_> {
             return Err(Obstacle::Passing(if unsent > 0 { unsent_data(unsent) } else { ON_ITS_WAY.into() }));
         }
         self.free_after_death(taken);
-        let data = self.data(taken, libc::SOCK_STREAM)?;
+        let (data, senders) = self.data(taken, libc::SOCK_STREAM)?;
         let connection = own.inode.min(other.inode);
-        let peer = peer_of(taken)?;
-        Ok(Some(SocketState::Connected { connection, peer, data, shut: is_shut(&info), ended: false }))
+        let (peer, shut) = (peer_of(taken)?, is_shut(&info));
+        Ok(Some(SocketState::Connected { connection, peer, data, senders, shut, ended: false }))
     }
 
     /// What waits to be read; nothing while the program runs on: then only whether it could be read.
-    fn data(&self, taken: &OwnedFd, socket_type: i32) -> Result<Vec<Blob>, Obstacle> {
-        match self.look {
-            Look::Stopped => Ok(peek(taken, socket_type)?.into_iter().map(Blob).collect()),
-            Look::Running => glance(taken, socket_type).map(|()| Vec::new()),
+    fn data(&self, taken: &OwnedFd, socket_type: i32) -> Result<(Vec<Blob>, Vec<Sender>), Obstacle> {
+        if self.look == Look::Running {
+            return glance(taken, socket_type).map(|()| (Vec::new(), Vec::new()));
         }
+        let seen = peek(taken, socket_type)?;
+        let senders = seen.iter().filter_map(|seen| Some(self.known_sender(seen.sender?))).collect();
+        Ok((seen.into_iter().map(|seen| Blob(seen.data)).collect(), senders))
     }
 
     /// Lets a restart have the port of a listener, or of an end of a connection, at once: connections of a dead
@@ -456,6 +465,7 @@ pub(super) fn record(
         filter: filter(taken)?,
         number: None,
         peer_ids: (domain == libc::AF_UNIX).then(|| peer_ids(taken)).flatten(),
+        made_by: made_by(taken),
     };
     Ok(Object::Socket(Box::new(record)))
 }
@@ -469,6 +479,13 @@ fn peer_ids(taken: &OwnedFd) -> Option<Ownership> {
     let ids = Ownership { user: number(4)?, group: number(8)? };
     let own = Ownership { user: unix_socket::effective_user(), group: unix_socket::effective_group() };
     (ids.user != u32::MAX && ids != own).then_some(ids)
+}
+
+/// Who has made a socket, where that is not who makes it at a restart by the same user.
+fn made_by(taken: &OwnedFd) -> Option<Ownership> {
+    let now = fs::File::from(taken.try_clone().ok()?).metadata().ok()?;
+    let made_by = Ownership { user: now.uid(), group: now.gid() };
+    (made_by.user != unix_socket::effective_user()).then_some(made_by)
 }
 
 /// What is left to be set of a pair: its buffers and time-outs are kept by themselves.

@@ -245,8 +245,10 @@ impl AddressSpaceBuilder<'_> {
             path.push(0);
             batch.reserve(path.len() + OPEN_HOW)?;
             let address = batch.data(&path);
-            let flags = (flags | libc::O_CLOEXEC) as u64;
+            let mut flags = (flags | libc::O_CLOEXEC) as u64;
             if matches!(key, FileKey::Mapped { .. }) {
+                // It is looked at afterwards, and may be a named pipe by now.
+                flags |= (libc::O_NONBLOCK | libc::O_NOCTTY) as u64;
                 let how: Vec<u8> =
                     [flags, 0, RESOLVE_NO_SYMLINKS].iter().flat_map(|w| w.to_le_bytes()).collect();
                 let how = (batch.data(&how), how.len() as u64);

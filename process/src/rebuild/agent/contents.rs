@@ -69,8 +69,10 @@ pub fn put_back(
             notes.push(note);
         }
         if now.permissions().mode() & 0o7777 != content.mode {
-            // Only its owner may; for other users it stays as it is.
-            let _ = file.set_permissions(Permissions::from_mode(content.mode));
+            // Only its owner may, or root; for other users it stays as it is.
+            let opener = files.opener_beside(&content.path);
+            let _ =
+                opener.act().and_then(|_acting| file.set_permissions(Permissions::from_mode(content.mode)));
         }
     }
     Ok(notes)
@@ -144,7 +146,10 @@ fn open(table: &FileTable, content: &FileContent, files: &TakenFiles<'_>) -> Res
         return files.at_path(content);
     };
     let file = files.take(index, &content.path)?;
-    let opened = paths::reopen(file.as_fd(), libc::O_RDWR.cast_unsigned());
+    // What the process may write is written by its descriptor.
+    let opener = files.opener_beside(&content.path);
+    let acting = if writer.is_some() { Ok(None) } else { opener.act() };
+    let opened = acting.and_then(|_acting| paths::reopen(file.as_fd(), libc::O_RDWR.cast_unsigned()));
     opened.map(File::from).map_err(|error| {
         RebuildError::file(&content.path, format!("it cannot be opened to be put back as it was: {error}"))
     })

@@ -2,8 +2,8 @@
 //!
 //! [`rebuild_job`] is the order of all processes, [`rebuild_process`] that of one. Memory: [`seed`],
 //! [`address_space`], [`pages`], [`fill`], [`lazy`], [`tracker`], [`vdso`](super::vdso). Kernel state: [`threads`],
-//! [`process_state`], [`attributes`], [`credentials`], [`job_control`], [`proc_files`]. What outlives processes:
-//! [`regular`], [`contents`], [`unlinked`], [`sysv_shm`], [`ipc`].
+//! [`process_state`], [`attributes`], [`credentials`], [`owners`], [`job_control`], [`proc_files`]. What outlives
+//! processes: [`regular`], [`contents`], [`unlinked`], [`sysv_shm`], [`ipc`].
 
 mod address_space;
 mod attributes;
@@ -16,6 +16,7 @@ mod ipc_owner;
 mod job_control;
 mod lazy;
 pub mod options;
+mod owners;
 pub(super) mod pages;
 mod passed_files;
 mod proc_files;

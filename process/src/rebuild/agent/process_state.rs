@@ -137,37 +137,6 @@ fn lock_all(leader: SeedThread, member: Member<'_>) -> Result<(), RebuildError> 
     batch.finish().map(|_| ())
 }
 
-/// Who gets the signals of files. After what was in flight is in them, and after locks: no process is told of either.
-///
-/// # Errors
-/// The process ended.
-pub fn owners(leader: SeedThread, member: Member<'_>) -> Result<(), RebuildError> {
-    /// include/uapi/asm-generic/fcntl.h.
-    const F_SETSIG: u64 = 10;
-    const F_SETOWN_EX: u64 = 15;
-    const O_ASYNC: u32 = libc::O_ASYNC.cast_unsigned();
-    let mut batch = leader.batch();
-    for (index, description) in member.job.descriptions().iter().enumerate() {
-        let Some(fd) = member.held(index).map(|fd| u64::from(fd.cast_unsigned())) else { continue };
-        if description.flags & O_ASYNC != 0 {
-            // The signal tells the number that was in use when this was set (fs/fcntl.c, fasync_insert_entry).
-            for flags in [description.flags & !O_ASYNC, description.flags] {
-                batch.row(Row::new(libc::SYS_fcntl, &[fd, libc::F_SETFL as u64, flags.into()]), Need::May);
-            }
-        }
-        let Some(owner) = description.owner else { continue };
-        let id = if owner.id == member.own.pid { leader.remote.inner.1 } else { owner.id };
-        batch.reserve(8)?;
-        let words: Vec<u8> = [owner.kind, id].iter().flat_map(|word| word.to_le_bytes()).collect();
-        let address = batch.data(&words);
-        // One that has ended since gets nothing.
-        batch.row(Row::new(libc::SYS_fcntl, &[fd, F_SETOWN_EX, address]), Need::May);
-        let signal = u64::from(owner.signal.cast_unsigned());
-        batch.row(Row::new(libc::SYS_fcntl, &[fd, F_SETSIG, signal]), Need::May);
-    }
-    batch.finish().map(|_| ())
-}
-
 /// Signals that wait for the process, then timers: their time runs from here.
 ///
 /// # Errors

@@ -82,7 +82,7 @@ pub fn rebuild_job(
             .map_err(|error| of(&job, processes.len(), error))?;
         processes.push(process);
     }
-    objects.unlinked.seal()?;
+    objects.unlinked.seal(&job)?;
     let phase = Instant::now();
     for (index, process) in processes.iter_mut().enumerate().rev() {
         process.complete().map_err(|error| of(&job, index, error))?;

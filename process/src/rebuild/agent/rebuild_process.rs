@@ -8,6 +8,7 @@
 use super::address_space::AddressSpaceBuilder;
 use super::ipc::IpcObjects;
 use super::options::{RebuildOptions, RebuiltMember};
+use super::owners::{self, Setter};
 use super::pages::PagesPlan;
 use super::process_pages::ProcessPages;
 use super::remote_calls::{CallArea, SeedThread};
@@ -238,9 +239,10 @@ impl<'a> ProcessBuilder<'a> {
         let record = self.member.own;
         job_control::forget_stops(leader, self.member)?;
         process_state::locks(leader, self.member)?;
-        process_state::owners(leader, self.member)?;
+        self.notes.extend(owners::set(&self.threads, self.member, Setter::Restart)?);
         process_state::coredump_filter(leader.remote.tid, record);
         credentials::restore(&self.threads, record)?;
+        self.notes.extend(owners::set(&self.threads, self.member, Setter::Process)?);
         self.notes.extend(attributes::at_the_end(leader, record)?);
         process_state::pending_and_timers(leader, self.member)?;
         restore(record, &self.memory, &self.threads)?;

@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{MetadataExt, fchown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::Path;
 
 /// Puts all files that the program writes back to the length that they had. One line per file that was cut.
@@ -48,7 +48,8 @@ pub fn put_back(
                 if copied.insert(path) {
                     refuse_taken(table, path, &now)?;
                     let source = files.source(index, path, other)?;
-                    notes.push(copy_back(path, (&source, other), (&file, *size), saved_dir)?);
+                    let opener = files.opener_of(index);
+                    notes.push(copy_back(path, (&source, other), (&file, *size), (saved_dir, &opener))?);
                     saved_files::keep(&description.object, &source, saved_dir);
                 }
                 continue;
@@ -148,7 +149,7 @@ fn copy_back(
     path: &Name,
     (source, other): (&File, &Name),
     (file, size): (&File, u64),
-    saved_dir: &Path,
+    (saved_dir, opener): (&Path, &Opener),
 ) -> Result<String, RebuildError> {
     let failed = |error: io::Error| {
         let what = format!("it cannot be made anew of {other}, as it is called now: {error}");
@@ -171,8 +172,12 @@ fn copy_back(
         return Err(failed(io::Error::other(format!("only {copied} of {size} bytes can be read"))));
     }
     // Whose it is only root can say; for others it is their own.
-    let _ = fchown(&file, Some(now.uid()), Some(now.gid()));
-    file.set_permissions(now.permissions()).map_err(failed)?;
+    if opener.ids().is_none() {
+        let _ = fchown(&file, Some(now.uid()), Some(now.gid()));
+    }
+    let owner = file.metadata().map_err(failed)?;
+    let mode = opener.mode_of(now.permissions().mode(), owner.uid(), owner.gid());
+    file.set_permissions(fs::Permissions::from_mode(mode)).map_err(failed)?;
     Ok(note)
 }
 

@@ -90,10 +90,14 @@ impl<'a> TakenFiles<'a> {
             return File::open(now.as_path())
                 .map_err(|error| RebuildError::file(now, format!("it cannot be opened: {error}")));
         }
-        let holder = self.job.holder(index).and_then(|(place, _)| self.job.member(place));
-        let record = holder.map_or(self.job.record, |holder| holder.own);
         let inode = self.job.descriptions().get(index).and_then(|description| description.object.inode());
-        Ok(Opener::of(record).open(now, inode.as_ref(), 0)?.0.into())
+        Ok(self.opener_of(index).open(now, inode.as_ref(), 0)?.0.into())
+    }
+
+    /// Who opens the file of a description: the process that has it.
+    pub fn opener_of(&self, index: usize) -> Opener {
+        let holder = self.job.holder(index).and_then(|(place, _)| self.job.member(place));
+        Opener::of(holder.map_or(self.job.record, |holder| holder.own))
     }
 }
 
@@ -101,7 +105,11 @@ impl<'a> TakenFiles<'a> {
 fn for_both(opener: &Opener, found: &Found) -> io::Result<File> {
     let both = libc::O_RDWR.cast_unsigned();
     let opened = opener.open_found(found, both).or_else(|error| match error.kind() {
-        io::ErrorKind::PermissionDenied => paths::reopen(opener.open_found(found, 0)?.as_fd(), both),
+        io::ErrorKind::PermissionDenied => {
+            let file = opener.open_found(found, 0)?;
+            let _acting = opener.act()?;
+            paths::reopen(file.as_fd(), both)
+        }
         _ => Err(error),
     });
     opened.map(File::from)

@@ -13,6 +13,8 @@ use super::remote_calls::Need;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Job;
 use crate::rebuild::kept_fds;
+use crate::rebuild::new_process::unlinked::holder;
+use crate::rebuild::paths::Opener;
 use holdfast_image::pages::{ExtentSource, PageProvider};
 use holdfast_image::record::{Backing, NamelessFile, NamelessKind, ProcessRecord, Region};
 use holdfast_sys::memfd::F_ADD_SEALS;
@@ -78,15 +80,20 @@ impl<'a> UnlinkedFiles<'a> {
         Ok(())
     }
 
-    /// Sets owner, permission bits, time and seals. After all mappings and all content of all processes.
+    /// Sets owner, permission bits, time and seals, as far as the process that has one could. After all mappings and
+    /// all content of all processes.
     ///
     /// # Errors
     /// Names the file.
-    pub fn seal(&self) -> Result<(), RebuildError> {
-        for (file, about) in self.files.iter().zip(self.about).filter(|(_, about)| !about.by_mapping) {
+    pub fn seal(&self, job: &Job<'_>) -> Result<(), RebuildError> {
+        let files = (0_u32..).zip(self.files.iter().zip(self.about));
+        for (index, (file, about)) in files.filter(|(_, (_, about))| !about.by_mapping) {
+            let opener = Opener::of(job.member(holder(job, index)).map_or(job.record, |member| member.own));
             restore_owner_and_time(file, about);
+            let now = file.metadata().map_err(RebuildError::io(format!("looking at {}", about.name)))?;
+            let mode = opener.mode_of(about.mode, now.uid(), now.gid());
             let failed = |what: &str| RebuildError::io(format!("{what} {}", about.name));
-            file.set_permissions(Permissions::from_mode(about.mode))
+            file.set_permissions(Permissions::from_mode(mode))
                 .map_err(failed("setting the permission bits of"))?;
             if about.kind == NamelessKind::Memfd && about.seals != 0 {
                 fd::fcntl(file.as_fd(), F_ADD_SEALS, i64::from(about.seals))

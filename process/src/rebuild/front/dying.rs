@@ -265,6 +265,7 @@ mod tests {
             filter: None,
             number: None,
             peer_ids: None,
+            made_by: None,
         };
         let object = Object::Socket(Box::new(socket));
         let mut record = testing::record(Vec::new());

@@ -88,7 +88,7 @@ impl NewProcess<'_> {
         let plan = fork_plan::plan(job.record).map_err(RebuildError::Image)?;
         self.keep_clocks_forward();
         attributes::umask(0o077);
-        let folders = MissingFolders::make(job.record)?;
+        let folders = MissingFolders::make(job)?;
         let removed = RemovedDirs::make(job.record.processes().skip(1), |fd| raise(&fd, floor))?;
         cwd::enter(self.record)?;
         let shared = SharedFiles::of(job.record);

@@ -11,8 +11,7 @@ use crate::rebuild::error::RebuildError;
 use crate::rebuild::paths::{self, Opener, Place};
 use holdfast_image::bytes::Name;
 use holdfast_image::record::ProcessRecord;
-use holdfast_sys::at;
-use std::ffi::{CString, OsString};
+use std::ffi::OsString;
 use std::fs::{File, Permissions};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -102,16 +101,13 @@ impl TemporaryDirs {
     /// Makes one; it is open then.
     fn make(&mut self, path: &Path) -> io::Result<File> {
         let place = Place::of(&Name::from(path))?;
-        at::make_folder(place.folder(), &place.name, 0o700)?;
-        let made = at::open(place.folder(), &place.name, libc::O_DIRECTORY.cast_unsigned(), 0);
+        let made = place.make_folder()?;
         self.0.push(place);
-        made.map(File::from)
+        Ok(made)
     }
 
     fn with_parents(&mut self, path: &Path) -> io::Result<()> {
-        let flags = (libc::O_PATH | libc::O_DIRECTORY).cast_unsigned();
-        let name = CString::new(path.as_os_str().as_encoded_bytes())?;
-        match at::open_without_links(&name, flags) {
+        match paths::open_folder(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             other => return other.map(drop),
         }
@@ -142,7 +138,7 @@ impl Drop for TemporaryDirs {
     fn drop(&mut self) {
         for place in self.0.iter().rev() {
             // It may have been filled meanwhile: then it stays.
-            let _ = at::remove(place.folder(), &place.name, true);
+            let _ = place.remove_folder();
         }
     }
 }

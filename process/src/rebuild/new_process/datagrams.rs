@@ -4,10 +4,11 @@
 //! Runs in the new process ([`super::objects`]), when all sockets are bound and none is connected: a socket that is
 //! takes messages from one sender only (net/unix/af_unix.c, unix_may_send). How it fails: an error names the socket.
 
+use super::senders::{Senders, Way};
 use super::socket_files::address_of_held;
 use crate::rebuild::error::RebuildError;
 use holdfast_image::record::{Object, SocketRecord};
-use holdfast_sys::socket;
+use holdfast_sys::{scm, socket};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,12 +17,12 @@ const SOL_NETLINK: i32 = 270;
 const NETLINK_ADD_MEMBERSHIP: i32 = 1;
 const NETLINK_LIST_MEMBERSHIPS: i32 = 9;
 
-/// Senders, by their address.
+/// Sockets of single messages, by their address.
 #[derive(Debug, Default)]
-pub struct Senders(Vec<(Vec<u8>, OwnedFd)>);
+pub struct Named(Vec<(Vec<u8>, OwnedFd)>);
 
-impl Senders {
-    /// Takes note of a socket that may have sent something.
+impl Named {
+    /// Takes note of a socket that may have sent or got something.
     ///
     /// # Errors
     /// EMFILE.
@@ -33,6 +34,10 @@ impl Senders {
         Ok(())
     }
 
+    fn at(&self, address: &[u8]) -> Option<&OwnedFd> {
+        self.0.iter().find(|(other, _)| other == address).map(|(_, socket)| socket)
+    }
+
     /// Sends what waited in a socket; what came from outside has no sender now, which the note says. `held`: files of
     /// sockets whose names are gone.
     ///
@@ -42,6 +47,7 @@ impl Senders {
         &self,
         object: &Object,
         held: &HashMap<u64, OwnedFd>,
+        senders: &Senders,
         notes: &mut Vec<String>,
     ) -> Result<(), RebuildError> {
         let Object::Socket(record) = object else { return Ok(()) };
@@ -49,16 +55,22 @@ impl Senders {
         let file = record.number.and_then(|number| held.get(&number));
         let address = file.and_then(address_of_held);
         let address = address.as_ref().unwrap_or(&record.local.0);
+        let to = self.at(&record.local.0).map(AsFd::as_fd);
         for message in &record.messages {
-            let sender = self.0.iter().find(|(address, _)| *address == message.from.0);
-            let sent = match sender {
-                Some((_, sender)) => socket::send_to(sender.as_fd(), &message.data.0, address),
-                None => socket::new(libc::AF_UNIX, libc::SOCK_DGRAM, 0)
-                    .and_then(|stranger| socket::send_to(stranger.as_fd(), &message.data.0, address)),
+            let known = self.at(&message.from.0);
+            let stranger = match known {
+                Some(_) => None,
+                None => Some(socket::new(libc::AF_UNIX, libc::SOCK_DGRAM, 0).map_err(failed())?),
             };
-            sent.map_err(failed())?;
-            if sender.is_none() && message.from.0.len() > 2 {
-                notes.push(format!("a message for {} has lost the name of its sender", record.address()));
+            let Some(from) = known.or(stranger.as_ref()).map(AsFd::as_fd) else { continue };
+            let send = |sender| match scm::send_as(from, &message.data.0, sender, address)? {
+                sent if sent == message.data.0.len() => Ok(()),
+                _ => Err(io::Error::from_raw_os_error(libc::EMSGSIZE)),
+            };
+            let name = record.address();
+            senders.send(Way { from, to }, message.sender, send, (&name, notes)).map_err(failed())?;
+            if stranger.is_some() && message.from.0.len() > 2 {
+                notes.push(format!("a message for {name} has lost the name of its sender"));
             }
         }
         Ok(())

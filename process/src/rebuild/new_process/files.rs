@@ -25,6 +25,7 @@ use holdfast_image::record::{Description, FileTable, Object};
 use holdfast_sys::{attributes, fd, objects};
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
 
 /// All objects of the job.
 pub struct OpenFiles {
@@ -320,7 +321,14 @@ impl OpenFilesBuilder<'_> {
                 }
                 folder
             }
-            Object::Device { path } => opener.open(path, None, flags)?.0,
+            Object::Device { path } => {
+                let found = opener.find(path, None)?;
+                let kind = found.as_ref().map(|found| found.now.file_type());
+                if kind.is_some_and(|kind| !kind.is_char_device() && !kind.is_block_device()) {
+                    return Err(RebuildError::file(path, "it is not a device any more"));
+                }
+                opener.open(path, None, flags)?.0
+            }
             Object::Inherited { from, was } => return self.inherit(*from, was, flags, holder),
             other => self.object_builder.make(other, flags, holder, &opener)?,
         }))

@@ -1,17 +1,18 @@
 //! Descriptors of kernel objects: pipes and sockets with what was in flight, eventfd, timerfd, signalfd, epoll. Runs in
 //! the new process ([`super::child`]).
 
-use super::datagrams::Senders;
+use super::datagrams::Named;
+use super::senders::{Senders, Way};
 use super::socket_buffers;
 use super::socket_files::address_of_held;
 use super::sockets::{self, Connections};
 use super::terminals::LARGE;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Job;
-use crate::rebuild::paths::{Opener, Place, explain};
+use crate::rebuild::paths::{Opener, Place, explain, new_name};
 use holdfast_image::bytes::{Blob, Name};
-use holdfast_image::record::{Inode, Object, Ownership, SocketState};
-use holdfast_sys::{at, attributes, clock, clone, fd, inotify, objects, socket, spawn};
+use holdfast_image::record::{Inode, Object, Sender, SocketState};
+use holdfast_sys::{at, attributes, clone, fd, inotify, objects, scm, socket, spawn};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
@@ -38,7 +39,7 @@ pub struct ObjectBuilder {
     /// Pipes whose data is back.
     filled: HashSet<u64>,
     /// Who may have sent what waits in datagram sockets.
-    senders: Senders,
+    named: Named,
     /// What is not as it was.
     notes: Vec<String>,
 }
@@ -51,8 +52,8 @@ struct Pending {
     /// Of the socket there.
     number: Option<u64>,
     name: String,
-    /// Who has it.
-    ids: Option<Ownership>,
+    /// Of who has it.
+    opener: Opener,
 }
 
 #[derive(Debug)]
@@ -68,9 +69,11 @@ struct Flight<'a> {
     number: u64,
     ends: &'a [OwnedFd; 2],
     data: &'a [Blob],
+    /// Who had sent it, where that was told.
+    senders: &'a [Sender],
     /// It has sent its last.
     shut: bool,
-    put_back: fn(&OwnedFd, &[u8]) -> io::Result<()>,
+    put_back: fn(&OwnedFd, &[u8], Option<scm::Sender>) -> io::Result<()>,
 }
 
 fn is_write_end(flags: u32) -> bool {
@@ -148,7 +151,7 @@ impl ObjectBuilder {
             }
             _ => sockets::make(socket, opener, &mut self.held)?,
         };
-        self.senders.note(socket, &made).map_err(failed())?;
+        self.named.note(socket, &made).map_err(failed())?;
         if socket.domain.cast_signed() == libc::AF_NETLINK
             && socket::local_address(made.as_fd()).map_err(failed())? != socket.local.0
         {
@@ -157,8 +160,8 @@ impl ObjectBuilder {
         let name = || format!("descriptor {holder} ({})", socket.address());
         if let Some((peer, number)) = sockets::leads_to(socket) {
             let socket = made.try_clone().map_err(failed())?;
-            let (address, name, ids) = (peer.to_vec(), name(), opener.ids());
-            self.pending.push(Pending { socket, address, number, name, ids });
+            let (address, name, opener) = (peer.to_vec(), name(), opener.clone());
+            self.pending.push(Pending { socket, address, number, name, opener });
         }
         if socket.shut != 0 || socket.filter.is_some() {
             let end = made.try_clone().map_err(failed())?;
@@ -271,7 +274,8 @@ impl ObjectBuilder {
     /// Names the descriptor whose data does not fit.
     pub fn fill(&mut self, job: &Job<'_>) -> Result<(), RebuildError> {
         let mut ends: HashMap<u64, usize> = HashMap::new();
-        let mut shut = Vec::new();
+        let (mut shut, mut notes) = (Vec::new(), Vec::new());
+        let senders = Senders::of(job.record);
         for (index, description) in job.descriptions().iter().enumerate() {
             let filled = match &description.object {
                 Object::Pipe { pipe, data, packets, .. } => self.fill_pipe(*pipe, &data.0, packets),
@@ -282,23 +286,34 @@ impl ObjectBuilder {
                     *end += 1;
                     shut.extend(flight.shut.then(|| flight.ends[own].try_clone()));
                     // What waits at this end was sent from the other.
-                    let other = &flight.ends[1 - own];
-                    flight.data.iter().try_for_each(|piece| (flight.put_back)(other, &piece.0))
+                    let (other, own) = (&flight.ends[1 - own], &flight.ends[own]);
+                    let way = Way { from: other.as_fd(), to: Some(own.as_fd()) };
+                    flight.data.iter().enumerate().try_for_each(|(at, piece)| {
+                        let send = |sender| (flight.put_back)(other, &piece.0, sender);
+                        let name = format!("descriptor {}", job.holder(index).map_or(-1, |(_, fd)| fd));
+                        senders.send(way, flight.senders.get(at).copied(), send, (&name, &mut notes))
+                    })
                 }
             };
             let holder = job.holder(index).map_or(-1, |(_, fd)| fd);
             let io = RebuildError::io(format!("descriptor {holder}: putting back the data in flight"));
             filled.map_err(io)?;
         }
+        self.notes.append(&mut notes);
         for description in job.descriptions() {
-            self.senders.send_again(&description.object, &self.held, &mut self.notes)?;
+            self.named.send_again(&description.object, &self.held, &senders, &mut self.notes)?;
         }
-        self.senders = Senders::default();
-        for Pending { socket, address, number, name, ids } in self.pending.drain(..) {
+        self.named = Named::default();
+        for Pending { socket, address, number, name, opener } in self.pending.drain(..) {
             let held = number.and_then(|number| self.held.get(&number)).and_then(address_of_held);
-            let connect = || sockets::connect_later(&socket, held.as_ref().unwrap_or(&address));
+            let connect = || {
+                // What is held is the job's own.
+                let acting = if held.is_some() { Ok(None) } else { opener.act_on_way(&address) };
+                let _acting = acting?;
+                sockets::connect_later(&socket, held.as_ref().unwrap_or(&address))
+            };
             // As to the log of a system that has none.
-            if let Err(error) = sockets::made_by(ids, connect) {
+            if let Err(error) = sockets::made_by(opener.ids(), connect) {
                 self.notes.push(format!("{name} is not connected any more: {error}"));
             }
         }
@@ -321,18 +336,18 @@ impl ObjectBuilder {
     /// What comes with an end of a pair or connection.
     fn flight<'a>(&'a self, object: &'a Object) -> Option<Flight<'a>> {
         match object {
-            Object::SocketPair { pair, data, shut, .. } => {
+            Object::SocketPair { pair, data, senders, shut, .. } => {
                 let ends = &self.pairs.get(pair)?.ends;
-                Some(Flight { number: *pair, ends, data, shut: *shut, put_back: send_back })
+                Some(Flight { number: *pair, ends, data, senders, shut: *shut, put_back: send_back })
             }
             Object::Socket(socket) => {
-                let SocketState::Connected { connection, data, shut, .. } = &socket.state else {
+                let SocketState::Connected { connection, data, senders, shut, .. } = &socket.state else {
                     return None;
                 };
                 let packets = socket.socket_type.cast_signed() == libc::SOCK_SEQPACKET;
                 let put_back = if packets { send_back } else { socket_buffers::refill };
                 let ends = self.connections.get(*connection)?;
-                Some(Flight { number: *connection, ends, data, shut: *shut, put_back })
+                Some(Flight { number: *connection, ends, data, senders, shut: *shut, put_back })
             }
             _ => None,
         }
@@ -382,7 +397,7 @@ fn named_pipe(
     };
     let make = || {
         let _acting = opener.act_at(path.as_path(), was.and_then(|was| was.owner))?;
-        make_fifo(&Place::of(path)?, mode)
+        Place::of(path)?.make_fifo(mode)
     };
     let found = match opener.find(path, was)? {
         Some(found) => found,
@@ -401,23 +416,14 @@ fn named_pipe(
     Ok((reader, writer))
 }
 
-/// With exactly these permission bits.
-fn make_fifo(place: &Place, mode: u32) -> io::Result<()> {
-    let mask = attributes::umask(0);
-    let made = at::make_fifo(place.folder(), &place.name, mode);
-    attributes::umask(mask);
-    made
-}
-
 /// Both ends of a named pipe that was deleted: made in its folder, or where temporary files go, and deleted again.
 fn deleted_pipe(path: &Name, mode: u32, opener: &Opener) -> Result<(OwnedFd, OwnedFd), RebuildError> {
     let _acting = opener.acting()?;
     let in_folder = |place: io::Result<Place>| {
-        let name = format!(".holdfast-{}-{}", std::process::id(), clock::monotonic_ns());
-        let place = place?.named(CString::new(name)?);
-        make_fifo(&place, mode)?;
+        let place = place?.named(CString::new(new_name())?);
+        place.make_fifo(mode)?;
         let nonblocking = libc::O_NONBLOCK.cast_unsigned();
-        let open = |flags| at::open(place.folder(), &place.name, nonblocking | flags, 0);
+        let open = |flags| place.open(nonblocking | flags, 0).map(OwnedFd::from);
         let ends = open(0).and_then(|reader| Ok((reader, open(libc::O_WRONLY.cast_unsigned())?)));
         place.remove()?;
         ends
@@ -428,16 +434,15 @@ fn deleted_pipe(path: &Name, mode: u32, opener: &Opener) -> Result<(OwnedFd, Own
     })
 }
 
-fn send_back(socket: &OwnedFd, message: &[u8]) -> io::Result<()> {
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    let mut sent = fd::send(socket.as_fd(), message, flags);
+fn send_back(socket: &OwnedFd, message: &[u8], sender: Option<scm::Sender>) -> io::Result<()> {
+    let mut sent = scm::send_as(socket.as_fd(), message, sender, &[]);
     if let Err(error) = &sent
         && error.kind() == io::ErrorKind::WouldBlock
     {
         // It did fit before: the kernel counts its own overhead, which depends on how the data was sent.
         let now = fd::socket_option(socket.as_fd(), libc::SO_SNDBUF)?;
         socket_buffers::set_buffer(socket, libc::SO_SNDBUF, now.saturating_mul(4).cast_unsigned());
-        sent = fd::send(socket.as_fd(), message, flags);
+        sent = scm::send_as(socket.as_fd(), message, sender, &[]);
         socket_buffers::set_buffer(socket, libc::SO_SNDBUF, now.cast_unsigned());
     }
     if sent? == message.len() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EMSGSIZE)) }
@@ -513,6 +518,7 @@ mod tests {
         let pair = |data: &[&[u8]]| Object::SocketPair {
             pair: 3,
             socket_type: libc::SOCK_SEQPACKET.cast_unsigned(),
+            senders: Vec::new(),
             data: data.iter().map(|d| Blob(d.to_vec())).collect(),
             send_buffer: 65536,
             receive_buffer: 65536,

@@ -8,7 +8,7 @@ use crate::rebuild::proc_self::NOT_AGAIN;
 use crate::rebuild::renamed;
 use holdfast_image::bytes::Name;
 use holdfast_image::record::Object;
-use holdfast_sys::{at, clock, objects};
+use holdfast_sys::objects;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::CString;
@@ -153,22 +153,9 @@ impl OldUnlinkedFiles {
 /// # Errors
 /// As open.
 pub fn make_unlinked(path: &Path) -> io::Result<File> {
-    let in_folder = |place: io::Result<Place>| -> io::Result<File> {
-        let place = place?;
-        let own = c".";
-        let flags = (libc::O_TMPFILE | libc::O_RDWR).cast_unsigned();
-        let made = at::open(place.folder(), own, flags, 0o600).or_else(|_| {
-            // Not every file system has O_TMPFILE.
-            let name = format!(".holdfast-{}-{}", std::process::id(), clock::monotonic_ns());
-            let name = CString::new(name)?;
-            let flags = (libc::O_RDWR | libc::O_CREAT | libc::O_EXCL).cast_unsigned();
-            let file = at::open(place.folder(), &name, flags, 0o600)?;
-            at::remove(place.folder(), &name, false).map(|()| file)
-        });
-        made.map(File::from)
-    };
     let elsewhere = || Place::as_given(&std::env::temp_dir().join("file"));
-    in_folder(Place::of(&Name::from(path))).or_else(|_| in_folder(elsewhere()))
+    let beside = Place::of(&Name::from(path)).and_then(|place| place.make_unlinked());
+    beside.or_else(|_| elsewhere()?.make_unlinked())
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! sizes are best effort.
 
 use super::socket_addresses::PATIENCE;
-use holdfast_sys::fd;
+use holdfast_sys::{fd, scm};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -12,15 +12,15 @@ use std::time::{Duration, Instant};
 /// SO_BUF_LOCK (asm-generic/socket.h).
 const SO_BUF_LOCK: i32 = 72;
 
-/// Puts a piece of a stream on its way again. The receiver reads later: all must fit into the buffers.
+/// Puts a piece of a stream on its way again, as of this sender. The receiver reads later: all must fit into the
+/// buffers.
 ///
 /// # Errors
 /// ENOBUFS: it does not fit.
-pub fn refill(end: &OwnedFd, data: &[u8]) -> io::Result<()> {
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+pub fn refill(end: &OwnedFd, data: &[u8], sender: Option<scm::Sender>) -> io::Result<()> {
     let (mut rest, begun) = (data, Instant::now());
     while !rest.is_empty() {
-        match fd::send(end.as_fd(), rest, flags) {
+        match scm::send_as(end.as_fd(), rest, sender, &[]) {
             Ok(sent) => rest = &rest[sent..],
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
             Err(_) if begun.elapsed() > PATIENCE => return Err(io::Error::from_raw_os_error(libc::ENOBUFS)),

@@ -9,8 +9,7 @@ use crate::rebuild::error::RebuildError;
 use crate::rebuild::paths::{self, Opener, Place};
 use holdfast_image::bytes::Name;
 use holdfast_image::record::SocketRecord;
-use holdfast_sys::{at, attributes, socket};
-use std::ffi::CString;
+use holdfast_sys::{attributes, socket};
 use std::fs::Metadata;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -27,8 +26,7 @@ const ADDRESS_PATH: usize = 108;
 /// Another program uses that name; the process may not make it.
 pub fn bind(made: &OwnedFd, path: &Path, record: &SocketRecord, opener: &Opener) -> Result<(), RebuildError> {
     let failed = |error: io::Error| socket_addresses::not_bound(record, error);
-    let _acting = opener.act_at(path, record.owner).map_err(failed)?;
-    let place = Place::as_given(path).map_err(failed)?;
+    let (_acting, place) = opener.place_as_given(path, record.owner).map_err(failed)?;
     remove_dead(&place, path, record)?;
     bind_with_mode(made, record, &place).map_err(failed)
 }
@@ -41,7 +39,10 @@ fn bind_with_mode(made: &OwnedFd, record: &SocketRecord, place: &Place) -> io::R
     attributes::umask(mask);
     bound?;
     if record.mode & !0o777 != 0 {
-        paths::change_mode(place.look()?.as_fd(), record.mode)?;
+        let file = place.look()?;
+        if file.metadata()?.file_type().is_socket() {
+            paths::change_mode(file.as_fd(), record.mode)?;
+        }
     }
     Ok(())
 }
@@ -57,13 +58,10 @@ pub fn settle(record: &SocketRecord, opener: &Opener) -> Result<(), RebuildError
     };
     let target = path.with_file_name(renamed.as_path());
     let failed = || RebuildError::io(format!("renaming {} to {}", path.display(), target.display()));
-    let _acting = opener.act_at(path, record.owner).map_err(failed())?;
-    let place = Place::as_given(path).map_err(failed())?;
-    let name = CString::new(renamed.0.clone()).map_err(|error| failed()(error.into()))?;
-    let from = place.name.clone();
-    let place = place.named(name);
-    remove_dead(&place, &target, record)?;
-    at::rename(place.folder(), &from, &place.name).map_err(failed())
+    let (_acting, place) = opener.place_as_given(path, record.owner).map_err(failed())?;
+    let there = Place::within(place.folder(), renamed.as_path().as_os_str()).map_err(failed())?;
+    remove_dead(&there, &target, record)?;
+    place.rename(&there.name).map_err(failed())
 }
 
 /// The file of a socket that was just bound, and whose name is gone: what holds it leads to the socket
@@ -73,8 +71,8 @@ pub fn settle(record: &SocketRecord, opener: &Opener) -> Result<(), RebuildError
 /// It is not there.
 pub fn hold(record: &SocketRecord, opener: &Opener) -> io::Result<Option<OwnedFd>> {
     let Some(path) = record.path().filter(|_| record.number.is_some()) else { return Ok(None) };
-    let _acting = opener.act_at(path, record.owner)?;
-    Ok(Some(Place::as_given(path)?.look()?.into()))
+    let (_acting, place) = opener.place_as_given(path, record.owner)?;
+    Ok(Some(place.look()?.into()))
 }
 
 /// The address of a socket whose file is held.
@@ -86,7 +84,7 @@ pub fn address_of_held(file: &OwnedFd) -> Option<Vec<u8>> {
 /// have one.
 pub fn remove(record: &SocketRecord, opener: &Opener) {
     if let Some(path) = record.path().filter(|_| record.deleted || record.renamed.is_some()) {
-        let _ = opener.act_at(path, record.owner).and_then(|_acting| Place::as_given(path)?.remove());
+        let _ = opener.place_as_given(path, record.owner).and_then(|(_acting, place)| place.remove());
     }
 }
 
@@ -176,6 +174,7 @@ mod tests {
             filter: None,
             number: None,
             peer_ids: None,
+            made_by: None,
         }
     }
 

@@ -12,12 +12,12 @@ use super::socket_addresses::{PATIENCE, PAUSE, bind_patiently, is_taken, not_bou
 use super::socket_buffers::refill;
 use super::socket_files;
 use crate::rebuild::error::RebuildError;
-use crate::rebuild::paths::Opener;
+use crate::rebuild::paths::{self, Opener};
 use holdfast_image::bytes::Blob;
 use holdfast_image::record::{
     Description, FileTable, Object, Ownership, SocketOption, SocketRecord, SocketState,
 };
-use holdfast_sys::{fd, fs_ids, socket};
+use holdfast_sys::{fd, fs_ids, socket, unix_socket};
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
@@ -170,7 +170,10 @@ fn join(
     };
     let begun = Instant::now();
     loop {
-        let connect = || socket::connect(client.as_fd(), connecting.peer);
+        let connect = || {
+            let _acting = connecting.opener.act_on_way(&accepted.socket.local.0)?;
+            socket::connect(client.as_fd(), connecting.peer)
+        };
         match made_by(accepted.socket.peer_ids, connect) {
             Ok(()) => break,
             Err(error) if !is_taken(&error) => return Err(failed()(error)),
@@ -193,14 +196,21 @@ fn join(
     // Should the program ever connect it anew. Kernels that do not know the option have not been asked for it.
     let _ = socket::set_option(client.as_fd(), libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE, &[0; 4]);
     let listener = listeners.get(address).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL));
+    let _acting = paths::act_as_maker(accepted.socket.made_by).map_err(failed())?;
     let server = listener.and_then(|listener| socket::accept(listener.as_fd())).map_err(failed())?;
     Ok((server, client))
 }
 
-/// Calls `act` as these ids, where they are given and can be had: the other end of a connection is told them.
-pub fn made_by<T>(ids: Option<Ownership>, mut act: impl FnMut() -> T) -> T {
-    let Some(Ownership { user, group }) = ids else { return act() };
-    fs_ids::with_effective(user, group, &mut act).unwrap_or_else(|_| act())
+/// Calls `act` as these ids, where they are given: the other end of a connection is told them. All that an ordinary
+/// user makes is that user's.
+///
+/// # Errors
+/// Of `act`; EINVAL: root has no such id here.
+pub fn made_by<T>(ids: Option<Ownership>, mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let Some(Ownership { user, group }) = ids.filter(|_| unix_socket::effective_user() == 0) else {
+        return act();
+    };
+    fs_ids::with_effective(user, group, &mut act)?
 }
 
 /// Has a listener at the address of an end, made by whom the other one is told.
@@ -298,6 +308,7 @@ pub fn make(
 /// A socket of its kind with its options.
 fn unbound(record: &SocketRecord) -> io::Result<OwnedFd> {
     let number = |value: u32| value.cast_signed();
+    let _acting = paths::act_as_maker(record.made_by)?;
     let made = socket::new(number(record.domain), number(record.socket_type), number(record.protocol))?;
     set_options(&made, &record.options);
     Ok(made)
@@ -355,7 +366,7 @@ fn lost(record: &SocketRecord) -> io::Result<OwnedFd> {
 fn over(record: &SocketRecord, data: &[Blob]) -> io::Result<OwnedFd> {
     let (made, other) = apart(record)?;
     set_options(&made, &record.options);
-    data.iter().try_for_each(|piece| refill(&other, &piece.0))?;
+    data.iter().try_for_each(|piece| refill(&other, &piece.0, None))?;
     // It is closed first: nothing of it is left that another socket would have to wait for.
     drop(other);
     socket::shut_writing(made.as_fd())?;
@@ -433,6 +444,7 @@ mod tests {
             connection: 1,
             peer: Blob(socket::peer_address(stream.as_fd()).unwrap()),
             data: Vec::new(),
+            senders: Vec::new(),
             shut: false,
             ended: false,
         };
@@ -452,6 +464,7 @@ mod tests {
             filter: None,
             number: None,
             peer_ids: None,
+            made_by: None,
         }
     }
 

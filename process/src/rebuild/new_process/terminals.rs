@@ -7,12 +7,11 @@
 //! How it fails: an error names the terminal; a number that is not to be had is a note.
 
 use crate::rebuild::error::RebuildError;
+use crate::rebuild::paths;
 use holdfast_image::record::{ProcessRecord, Pty};
 use holdfast_sys::{attributes, fd, objects, terminal};
-use std::fs::{self, Permissions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 
 /// Masters that are opened on the way to a number, at most.
 const TRIES: usize = 1024;
@@ -133,9 +132,9 @@ impl Ptys {
     /// As the ioctls.
     pub fn settle(&self, wanted: &[Pty]) -> io::Result<()> {
         for (master, pty) in self.0.iter().zip(wanted).filter(|(_, pty)| !pty.hung_up) {
-            let number = terminal::number_of_master(master.as_fd())?;
-            // The owner may always; where /dev/pts is another one there is nothing to be set.
-            let _ = fs::set_permissions(format!("/dev/pts/{number}"), Permissions::from_mode(pty.mode));
+            // By the master: in /dev/pts the number may be another one's. And not opened, which the master would see.
+            let slave = terminal::open_slave(master.as_fd(), libc::O_PATH.cast_unsigned());
+            let _ = slave.and_then(|slave| paths::change_mode(slave.as_fd(), pty.mode));
             if !pty.line.0.is_empty() {
                 terminal::begin_line(master.as_fd(), self.open_again(master)?.as_fd(), &pty.line.0)?;
             }

@@ -66,7 +66,7 @@ impl UnlinkedFiles {
 }
 
 /// The process that has a file: open, or mapped alone.
-fn holder(job: &Job<'_>, file: u32) -> usize {
+pub fn holder(job: &Job<'_>, file: u32) -> usize {
     let is_it = |object: &Object| matches!(object, Object::Nameless { file: other, .. } if *other == file);
     let mut all = job.descriptions().iter().enumerate();
     let open = all.find_map(|(index, one)| is_it(&one.object).then(|| job.holder(index))?);

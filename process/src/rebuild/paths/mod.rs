@@ -12,9 +12,11 @@
 //! How it fails: an error names the path and what to do; nothing was changed.
 
 mod judge;
+mod place;
 
 use judge::Owners;
 pub use judge::Verdict;
+pub use place::{Place, change_mode, enter, is_of_root, new_name, open_folder, reopen};
 
 use super::error::RebuildError;
 use super::proc_self::NOT_AGAIN;
@@ -23,14 +25,16 @@ use holdfast_image::record::{Inode, Ownership, ProcessRecord};
 use holdfast_sys::fs_ids::{self, ActingAs, FsIds};
 use holdfast_sys::{at, objects, unix_socket};
 use std::ffi::{CString, OsStr};
-use std::fs::{self, File, Metadata, Permissions};
+use std::fs::{File, Metadata, Permissions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 
 const O_PATH: u32 = libc::O_PATH.cast_unsigned();
+/// The family in an address of a unix socket.
+const UNIX: u16 = libc::AF_UNIX as u16;
 
 /// What is wrong with a path that has a symbolic link in it.
 const LINKED: &str = "a part of this path is a symbolic link now, and none was at the checkpoint; say where the file \
@@ -46,16 +50,18 @@ fn is_of_kernel(path: &Name) -> bool {
     path.0.starts_with(b"/proc/")
 }
 
-/// Whether nothing on the way to a name, as it is written and without its links, can be changed by another user.
-fn is_of_one_user(path: &Path, user: u32) -> bool {
-    let Some(folder) = path.parent().filter(|folder| folder.is_absolute()) else { return false };
-    let Ok(real) = fs::canonicalize(folder) else { return false };
-    folder.ancestors().chain(real.ancestors()).all(|part| {
-        let is_safe = |part: Metadata| {
-            part.uid() == user && (part.file_type().is_symlink() || part.mode() & 0o022 == 0)
-        };
-        fs::symlink_metadata(part).is_ok_and(is_safe)
-    })
+/// Makes files for a user as root.
+fn act_for(was: Ownership, with_roots_rights: bool) -> io::Result<ActingAs> {
+    let capabilities = if with_roots_rights { u64::MAX } else { 0 };
+    fs_ids::act_as(&FsIds { user: was.user, group: was.group, groups: Vec::new(), capabilities })
+}
+
+/// Until the answer is dropped sockets are made as of the one who had made them, if root restarts.
+///
+/// # Errors
+/// EINVAL: there is no such user here.
+pub fn act_as_maker(made_by: Option<Ownership>) -> io::Result<Option<ActingAs>> {
+    made_by.filter(|_| unix_socket::effective_user() == 0).map(|made_by| act_for(made_by, true)).transpose()
 }
 
 /// What an error says of a path.
@@ -105,23 +111,73 @@ impl Opener {
         self.ids.as_ref().map(fs_ids::act_as).transpose()
     }
 
-    /// The same, for a name that is to be made or removed. `was`: whose it was. Where that is who restarts the process,
-    /// and no other user can change anything on the way, it is the restart that makes it; and root gives what it makes
-    /// to whose it was.
+    /// The same, for a name that is to be made or removed. `was`: whose it was. What was root's is root's to make where
+    /// nobody else can change anything on the way. What another user had of a process of root's is made as that user:
+    /// with root's rights on such a way, with that user's own on any other.
     ///
     /// # Errors
     /// The restart lacks the right to it.
     pub fn act_at(&self, path: &Path, was: Option<Ownership>) -> io::Result<Option<ActingAs>> {
-        let own = unix_socket::effective_user();
-        match was {
-            Some(was) if self.ids.is_some() && was.user == own && is_of_one_user(path, own) => Ok(None),
-            Some(was) if self.ids.is_none() && own == 0 && was.user != own => {
-                let ids =
-                    FsIds { user: was.user, group: was.group, groups: Vec::new(), capabilities: u64::MAX };
-                fs_ids::act_as(&ids).map(Some)
-            }
+        match was.filter(|_| unix_socket::effective_user() == 0) {
+            Some(was) if self.ids.is_some() && was.user == 0 && is_of_root(path) => Ok(None),
+            Some(was) if self.ids.is_none() && was.user != 0 => act_for(was, is_of_root(path)).map(Some),
             _ => self.act(),
         }
+    }
+
+    /// The same for a folder, which is empty. Where nobody but root can change anything on the way, root makes it for
+    /// whose it was: a server that has become another user found the folder in /run that root had made for it.
+    ///
+    /// # Errors
+    /// The restart lacks the right to it.
+    pub fn act_at_folder(&self, path: &Path, was: Option<Ownership>) -> io::Result<Option<ActingAs>> {
+        match (unix_socket::effective_user() == 0 && is_of_root(path), was) {
+            (true, was) => was.map(|was| act_for(was, true)).transpose(),
+            (false, _) => self.act_at(path, was),
+        }
+    }
+
+    /// The place of a name that the program has written itself, which may have links in it. The process follows them;
+    /// the restart for root's process where they are root's alone. It is acted as by [`Opener::act_at`] until the first
+    /// of the answers is dropped.
+    ///
+    /// # Errors
+    /// ELOOP: see [`explain`]; as open.
+    pub fn place_as_given(
+        &self,
+        path: &Path,
+        was: Option<Ownership>,
+    ) -> io::Result<(Option<ActingAs>, Place)> {
+        let acting = self.act_at(path, was)?;
+        let is_roots = acting.is_none() && unix_socket::effective_user() == 0;
+        let place =
+            if is_roots && !is_of_root(path) { Place::of(&Name::from(path)) } else { Place::as_given(path) };
+        Ok((acting, place?))
+    }
+
+    /// The same for what is asked for at an address (connect(2)): whoever may lead the way to it elsewhere gets no more
+    /// than the process may have. `address`: bytes of a struct sockaddr.
+    ///
+    /// # Errors
+    /// The restart lacks the right to it.
+    pub fn act_on_way(&self, address: &[u8]) -> io::Result<Option<ActingAs>> {
+        let is_unix = address.first_chunk().is_some_and(|family| u16::from_ne_bytes(*family) == UNIX);
+        let path = address.get(2..).filter(|_| is_unix).and_then(|path| path.split(|byte| *byte == 0).next());
+        match path.map(|path| Path::new(OsStr::from_bytes(path))) {
+            Some(path) if !path.as_os_str().is_empty() && !is_of_root(path) => self.act(),
+            _ => Ok(None),
+        }
+    }
+
+    /// Permission bits that a file of this owner gets: the process could give set-user-id to what is its own, and
+    /// set-group-id to what is of its groups.
+    pub fn mode_of(&self, mode: u32, user: u32, group: u32) -> u32 {
+        const SET_USER: u32 = 0o4000;
+        const SET_GROUP: u32 = 0o2000;
+        let Some(ids) = &self.ids else { return mode };
+        let is_in = ids.group == group || ids.groups.contains(&group);
+        let denied = if ids.user == user { 0 } else { SET_USER } | if is_in { 0 } else { SET_GROUP };
+        mode & !denied
     }
 
     /// The same as [`Opener::act`], with words.
@@ -283,108 +339,6 @@ impl Opener {
     }
 }
 
-/// A name in a folder that is open: whatever becomes of the path, it is that folder.
-#[derive(Debug)]
-pub struct Place {
-    folder: OwnedFd,
-    /// The last part of the path.
-    pub name: CString,
-}
-
-impl Place {
-    /// Of a path from /proc.
-    ///
-    /// # Errors
-    /// ELOOP: see [`explain`]; as open.
-    pub fn of(path: &Name) -> io::Result<Place> {
-        let (folder, name) = parts(path.as_path())?;
-        Ok(Place {
-            folder: at::open_without_links(&folder, O_PATH | libc::O_DIRECTORY.cast_unsigned())?,
-            name,
-        })
-    }
-
-    /// Of a path that the program has given, which may be relative and have links in it.
-    ///
-    /// # Errors
-    /// As open.
-    pub fn as_given(path: &Path) -> io::Result<Place> {
-        let (folder, name) = parts(path)?;
-        Ok(Place { folder: objects::open(&folder, O_PATH | libc::O_DIRECTORY.cast_unsigned(), 0)?, name })
-    }
-
-    /// Another name in the same folder.
-    pub fn named(self, name: CString) -> Place {
-        Place { name, ..self }
-    }
-
-    /// The folder.
-    pub fn folder(&self) -> BorrowedFd<'_> {
-        self.folder.as_fd()
-    }
-
-    /// What has the name, opened with O_PATH and not followed.
-    ///
-    /// # Errors
-    /// ENOENT.
-    pub fn look(&self) -> io::Result<File> {
-        at::open(self.folder(), &self.name, O_PATH, 0).map(File::from)
-    }
-
-    /// Removes the name, of what is no folder.
-    ///
-    /// # Errors
-    /// As unlinkat.
-    pub fn remove(&self) -> io::Result<()> {
-        at::remove(self.folder(), &self.name, false)
-    }
-}
-
-fn parts(path: &Path) -> io::Result<(CString, CString)> {
-    let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
-    let name = path.file_name().ok_or_else(invalid)?;
-    let folder = path.parent().map_or(OsStr::new(""), Path::as_os_str);
-    let folder = if folder.is_empty() { OsStr::new(".") } else { folder };
-    Ok((CString::new(folder.as_bytes())?, CString::new(name.as_bytes())?))
-}
-
-/// Makes a folder that is open the working folder.
-///
-/// # Errors
-/// As fchdir.
-pub fn enter(folder: BorrowedFd<'_>) -> io::Result<()> {
-    std::env::set_current_dir(format!("/proc/self/fd/{}", folder.as_raw_fd()))
-}
-
-/// What a descriptor of a program leads to, opened once more: also where the permission bits forbid that to the owner,
-/// as they may to a program that has made the file so (open(2) with O_CREAT does not look at them). They are changed
-/// for a moment.
-///
-/// # Errors
-/// As open.
-pub fn reopen(file: BorrowedFd<'_>, flags: u32) -> io::Result<OwnedFd> {
-    let as_owner = || {
-        let file = File::from(file.try_clone_to_owned()?);
-        let mode = file.metadata()?.permissions().mode() & 0o7777;
-        file.set_permissions(Permissions::from_mode(mode | 0o600))?;
-        let opened = at::reopen(file.as_fd(), flags);
-        file.set_permissions(Permissions::from_mode(mode)).and(opened)
-    };
-    at::reopen(file, flags).or_else(|error| match error.raw_os_error() {
-        Some(libc::EACCES) => as_owner().map_err(|_| error),
-        _ => Err(error),
-    })
-}
-
-/// Sets permission bits of what a descriptor with O_PATH leads to.
-///
-/// # Errors
-/// As chmod.
-pub fn change_mode(file: BorrowedFd<'_>, mode: u32) -> io::Result<()> {
-    // fchmod(2) does not take such a descriptor before Linux 6.6; the link of /proc leads to the same file.
-    fs::set_permissions(format!("/proc/self/fd/{}", file.as_raw_fd()), Permissions::from_mode(mode))
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -392,7 +346,8 @@ mod tests {
     use crate::capture::identity::inode_of;
     use crate::rebuild::testing::{Folder, record};
     use holdfast_image::credentials::Credentials;
-    use std::os::unix::fs::{chown, symlink};
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, chown, symlink};
 
     fn name(path: &Path) -> Name {
         Name::from(path)
@@ -460,5 +415,24 @@ mod tests {
         let was = Inode { inode: 1, ..inode(&log) };
         let (_, found) = opener.open(&name(&log), Some(&was), read_write).unwrap();
         assert_eq!(found.verdict, Verdict::Replaced);
+    }
+
+    /// What a file system of the other user's says of an owner.
+    #[test]
+    fn a_process_gives_no_rights_that_it_has_not() {
+        if unix_socket::effective_user() != 0 {
+            return println!("not run: this test needs root");
+        }
+        let mut record = record(Vec::new());
+        assert_eq!(Opener::of(&record).mode_of(0o6755, 5, 5), 0o6755);
+        let more_groups = vec![2104];
+        record.rights =
+            Some(Credentials { users: [2102; 3], groups: [2103; 3], more_groups, ..Credentials::default() });
+        let opener = Opener::of(&record);
+        for ((user, group), mode) in
+            [((2102, 2103), 0o6755), ((2102, 2104), 0o6755), ((2102, 0), 0o4755), ((0, 0), 0o755)]
+        {
+            assert_eq!(opener.mode_of(0o6755, user, group), mode, "{user} {group}");
+        }
     }
 }
