@@ -49,6 +49,7 @@ check: ## format, lints, order of the house: what each check forbids is in tests
 	@scripts/check-links.py
 	@scripts/check-columns.py
 	@scripts/check-words.py
+	@scripts/check-effects.py
 	@/usr/bin/python3 -m unittest discover -q -s scripts
 
 unit: ## tests of the crates

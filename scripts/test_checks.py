@@ -38,6 +38,37 @@ class Repository(unittest.TestCase):
         path.write_text(text)
 
 
+class Effects(Repository):
+    effects = load("check-effects")
+
+    def found(self, row="a file is made", names="`create`"):
+        self.put("docs/security.md", f"{self.effects.TABLE}\n\n| effect | where |\n| --- | --- |\n| {row} | {names} |\n"
+                 "| a lock | `locks.rs` |\n")
+        beside = [("a lock", "locks.rs", "SYS_flock", "its own")]
+        return [message for _, _, message in self.effects.check(self.root, beside, ["find"])]
+
+    def setUp(self):
+        super().setUp()
+        self.folder = self.effects.FOLDER
+        self.put(f"{self.folder}paths/mod.rs", "pub fn find() {}\npub fn create() { at::open(); }\n")
+        self.put(f"{self.folder}locks.rs", "fn lock() { call(libc::SYS_flock); }\n")
+
+    def test_what_is_in_order(self):
+        self.assertEqual(self.found(), [])
+
+    def test_past_the_door(self):
+        self.put(f"{self.folder}x.rs", "use fs::write;\nfn x() { fs::write(a, b); }\n"
+                 "#[cfg(test)]\nmod tests { fn y() { fs::rename(a, b); } }\n")
+        self.assertEqual(len(self.found()), 1)
+        self.assertIn("fs::write past", self.found()[0])
+
+    def test_rows_and_functions(self):
+        self.assertIn("does not name `create`", self.found(names="")[0])
+        self.assertTrue(any("no function `made`" in one for one in self.found(names="`create`, `made`")))
+        self.put(f"{self.folder}locks.rs", "")
+        self.assertTrue(any("is not there" in one for one in self.found()))
+
+
 class Cycles(Repository):
     cycles = load("check-cycles")
 
