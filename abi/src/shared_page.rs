@@ -34,7 +34,10 @@ pub struct SharedPage {
     /// Library: address of what the CUDA hooks share ([`crate::CudaArea`]); 0: the program uses no CUDA driver that
     /// they know of.
     pub cuda_area: u64,
-    reserved_0: [u64; 54],
+    /// Library: number of successful calls of `landlock_restrict_self`: as long as it is 0, the process has made no
+    /// Landlock domain through the C library.
+    pub landlock: u64,
+    reserved_0: [u64; 53],
     /// Agent: number of entries of `id_table`.
     pub id_count: u64,
     /// Agent: ids of processes and threads.
@@ -65,7 +68,11 @@ pub struct SharedPage {
     /// Library: adjustments that the kernel makes at the end of the process (SEM_UNDO): the kernel's id of the set
     /// << 32, the semaphore << 16, the adjustment as 16 bits; 0: free. Those of one semaphore add up.
     pub undo_table: [u64; SharedPage::UNDO_MAX],
-    reserved_3: [u64; 256],
+    /// Number of entries of `used_segment_table`; more than [`SharedPage::USED_SEGMENT_MAX`]: some are not in it.
+    pub used_segment_count: u64,
+    /// Library: ids of all System V shared memory that the program has made or attached, both as it knows them; the
+    /// second with [`SharedPage::IPC_VALID`] when the entry is in force.
+    pub used_segment_table: [IdPair; SharedPage::USED_SEGMENT_MAX],
     /// Number of entries of `lazy_table`; 0 after an eager restart.
     pub lazy_count: u64,
     /// Ranges where memory may be mapped from segment files: the agent's at a restart; the library adds to them when
@@ -127,6 +134,7 @@ offsets! { SharedPage {
     SOCKET_PATH = socket_path;
     GUARD_AREA = guard_area;
     CUDA_AREA = cuda_area;
+    LANDLOCK = landlock;
     ID_COUNT = id_count;
     ID_TABLE = id_table;
     SEGMENT_COUNT = segment_count;
@@ -140,6 +148,8 @@ offsets! { SharedPage {
     UNDO_CALLS = undo_calls;
     UNDO_LOST = undo_lost;
     UNDO_TABLE = undo_table;
+    USED_SEGMENT_COUNT = used_segment_count;
+    USED_SEGMENT_TABLE = used_segment_table;
     LAZY_COUNT = lazy_count;
     LAZY_TABLE = lazy_table;
     LAZY_FILE_COUNT = lazy_file_count;
@@ -179,6 +189,8 @@ impl SharedPage {
     pub const IPC_VALID: u32 = 1 << 31;
     /// Most adjustments of SEM_UNDO.
     pub const UNDO_MAX: usize = 253;
+    /// Most entries of the table of shared memory that was used.
+    pub const USED_SEGMENT_MAX: usize = 255;
     /// Most protected regions.
     pub const PROTECTED_MAX: usize = 1024;
     /// Bytes of one entry of their table.

@@ -53,6 +53,9 @@ pub struct ThreadAttributes {
     pub io_flusher: bool,
     /// `ioprio_get(2)`; `None`: not recorded.
     pub io_priority: Option<u32>,
+    /// Length of its turns on a processor, nanoseconds (sched_setattr(2)); `None`: as a new thread has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turn_ns: Option<u64>,
     /// What belongs to policy SCHED_DEADLINE; `None`: it is another one.
     pub deadline: Option<Deadline>,
     /// `get_mempolicy(2)`; `None`: the default.

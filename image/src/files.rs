@@ -43,6 +43,9 @@ pub struct FileTable {
     /// System V shared memory; that of all processes is in the record of the first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub segments: Vec<SysvShmRecord>,
+    /// What is in those that nobody had attached.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub segment_contents: Vec<SegmentContent>,
     /// System V semaphores and message queues; those of all processes are in the record of the first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ipc: Vec<IpcObject>,
@@ -57,6 +60,10 @@ pub struct FileTable {
     pub controlling: Option<u32>,
 }
 
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 impl FileTable {
     /// Whether there is something in it that only the first process's may have.
     pub fn has_what_is_kept_once(&self) -> bool {
@@ -64,6 +71,7 @@ impl FileTable {
             || !self.nameless.is_empty()
             || !self.ptys.is_empty()
             || !self.segments.is_empty()
+            || !self.segment_contents.is_empty()
             || !self.ipc.is_empty()
             || !self.contents.is_empty()
             || !self.folders.is_empty()
@@ -330,6 +338,9 @@ pub enum Object {
     PidFd {
         /// The process, as the program knows it; -1: it has ended, and its parent has waited for it.
         pid: i32,
+        /// Of one that has ended: the same number for the same process; 0: not recorded.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        gone: u64,
     },
     /// Held open by libholdfast itself; comes back closed.
     Own,

@@ -35,6 +35,7 @@ mod inode;
 mod inotify;
 mod ipc;
 pub mod kinds;
+pub mod ldt;
 pub mod manifest;
 pub mod page_set;
 pub mod pages;

@@ -70,6 +70,9 @@ pub struct ProcessRecord {
     /// Settings of the process that it tells itself.
     #[serde(default)]
     pub attributes: ProcessAttributes,
+    /// Its local descriptor table (modify_ldt(2)), as the processor has it.
+    #[serde(default, skip_serializing_if = "Blob::is_empty")]
+    pub ldt: Blob,
     /// Who it is, if not who has started the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rights: Option<Credentials>,
@@ -336,6 +339,9 @@ pub struct ProcessFlags {
     /// `coredump_filter`. Absent: not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub coredump_filter: Option<u32>,
+    /// `loginuid`, where it was not that of the agent: the program has set it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub login_user: Option<u32>,
 }
 
 /// Memory in the program that libholdfast reserved for the agent, told when it registered.
@@ -429,6 +435,7 @@ impl ProcessRecord {
         contents::check(&self.files.contents)?;
         let regions = self.processes().flat_map(|process| &process.regions);
         sysv_shm::check(&self.files.segments, regions)?;
+        sysv_shm::check_contents(&self.files.segments, &self.files.segment_contents)?;
         match self.others.iter().find(|other| !other.others.is_empty() || other.files.has_what_is_kept_once())
         {
             Some(other) => Err(format!("process {} holds what only the first may", other.pid)),
@@ -480,7 +487,7 @@ impl ProcessRecord {
                 })
         };
         match self.files.descriptions.iter().find_map(|description| match description.object {
-            Object::PidFd { pid } if !of_job(pid) => Some(pid),
+            Object::PidFd { pid, .. } if !of_job(pid) => Some(pid),
             _ => None,
         }) {
             Some(pid) => Err(format!("a descriptor leads to process {pid}, which there is not")),

@@ -40,6 +40,11 @@ impl Region {
         self.prot & PROT_WRITE != 0
     }
 
+    /// Whether it has a flag of `VmFlags`.
+    pub fn has(&self, flag: &str) -> bool {
+        self.vm_flags.iter().any(|own| own == flag)
+    }
+
     /// Of explicit huge pages: the shift of their size.
     pub fn huge_shift(&self) -> Option<u32> {
         self.vm_flags.iter().find_map(|flag| match flag.as_str() {

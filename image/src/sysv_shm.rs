@@ -1,4 +1,4 @@
-//! System V shared memory that a program has attached.
+//! System V shared memory that a program has attached, or has made or attached before.
 //!
 //! Part of the files part of the process record. Written by `process::capture::sysv_shm`, read by
 //! `process::rebuild::sysv_shm`. Invariants: plain data.
@@ -6,7 +6,9 @@
 use crate::PAGE_SIZE;
 use crate::inode::Ownership;
 use crate::region::{Backing, Region};
+use crate::unlinked::ContentPiece;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// A segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -32,11 +34,46 @@ pub struct SysvShmRecord {
     pub creator: Option<u32>,
 }
 
+/// What is in a segment that no process had attached. That of the others is in the page index.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SegmentContent {
+    /// Its place among the segments.
+    pub segment: u32,
+    /// All that is not zero, ascending.
+    pub content: Vec<ContentPiece>,
+}
+
 impl SysvShmRecord {
     /// The kernel's id at the cut.
     pub fn kernel_id(&self) -> i32 {
         self.kernel.unwrap_or(self.id)
     }
+}
+
+/// Whether content lies within its segment, which has one only.
+///
+/// # Errors
+/// One that does not.
+pub(crate) fn check_contents(segments: &[SysvShmRecord], contents: &[SegmentContent]) -> Result<(), String> {
+    let mut known = BTreeSet::new();
+    for SegmentContent { segment, content } in contents {
+        let found = segments.get(*segment as usize).filter(|_| known.insert(*segment));
+        let Some(found) = found else {
+            return Err(format!("content is of segment {segment}, which there is not"));
+        };
+        let mut floor = 0;
+        for piece in content {
+            let end = piece.offset.checked_add(piece.data.0.len() as u64);
+            // The last page is whole.
+            let room = found.size.checked_next_multiple_of(PAGE_SIZE).unwrap_or(0);
+            let end = end.filter(|end| *end <= room);
+            if piece.offset < floor || end.is_none() {
+                return Err(format!("System V shared memory {} has content out of place", found.id));
+            }
+            floor = end.unwrap_or(u64::MAX);
+        }
+    }
+    Ok(())
 }
 
 /// Whether mappings lie within their segments. Those of explicit huge pages end where a page of theirs does.
@@ -64,6 +101,7 @@ pub(crate) fn check<'a>(
 mod tests {
     use super::*;
     use crate::Addr;
+    use crate::bytes::Blob;
 
     #[test]
     fn a_mapping_lies_within_its_segment() {
@@ -93,6 +131,14 @@ mod tests {
         assert!(checked(0, 0, 2) && checked(0, PAGE_SIZE, 1), "the last page is whole");
         assert!(!checked(1, 0, 1) && !checked(0, PAGE_SIZE, 2) && !checked(0, 0, 3) && !checked(0, 7, 1));
         assert!(!checked(0, u64::MAX - PAGE_SIZE + 1, 1));
+        let content = |segment, offsets: &[u64]| {
+            let piece = |offset: &u64| ContentPiece { offset: *offset, data: Blob(vec![1; 100]) };
+            SegmentContent { segment, content: offsets.iter().map(piece).collect() }
+        };
+        let all = |contents: &[SegmentContent]| check_contents(&segments, contents).is_ok();
+        assert!(all(&[content(0, &[0, 100, 8092])]) && all(&[]));
+        assert!(!all(&[content(1, &[])]) && !all(&[content(0, &[0, 99])]) && !all(&[content(0, &[8093])]));
+        assert!(!all(&[content(0, &[u64::MAX])]) && !all(&[content(0, &[]), content(0, &[])]));
         assert!(checked_as(&["hp21"], 0, 0, 512) && !checked_as(&["hp21"], 0, 0, 513));
     }
 }

@@ -5,6 +5,7 @@
 //! mapping covers it, else in [`NamelessFile::content`]; a byte that is in neither is zero.
 
 use crate::bytes::{Blob, Name};
+use crate::page_set::PageSet;
 use serde::{Deserialize, Serialize};
 
 /// What kind of file.
@@ -47,6 +48,9 @@ pub struct NamelessFile {
     /// names is one file.
     #[serde(skip)]
     pub opened_as: (u64, Vec<Name>),
+    /// At a checkpoint, of one that is known by mappings alone: what they show of it, by offset in it.
+    #[serde(skip)]
+    pub shown: PageSet,
 }
 
 /// Some content of a file.

@@ -1,15 +1,15 @@
-//! Ids of System V shared memory after a restart in which the kernel did not give the old ones back.
+//! System V shared memory: which segments the program has made or attached, which the kernel does not tell when nobody
+//! has them attached; and their ids after a restart in which the kernel did not give the old ones back.
 //!
 //! Runs in: the host program, any thread, also in signal handlers. Invariants: ids that the program gives are turned
-//! into the kernel's, results into those that it knows. While the table is empty (always, but after such a restart)
-//! each call costs one load more than the plain one. Fails by: nothing of its own; the result is the kernel's. Not
+//! into the kernel's, results into those that it knows. Fails by: nothing of its own; the result is the kernel's. Not
 //! hooked: system calls not made through the C library; `/proc/sysvipc/shm` shows the kernel's ids.
 //!
 //! # Safety
 //! The exports have the C signatures of the functions that they stand in for and pass pointers on as they are.
 #![allow(unsafe_code)]
 
-use crate::sysv::SEGMENTS;
+use crate::sysv::{SEGMENTS, USED_SEGMENTS};
 use crate::{host, sys};
 use core::ffi::{c_int, c_long, c_void};
 use core::ptr;
@@ -31,11 +31,20 @@ pub unsafe fn by_number(number: c_long, mut args: [usize; 6]) -> Option<isize> {
                 // SAFETY: removes what was made by this very call, and is not known to others yet.
                 let _ = unsafe { sys::raw(libc::SYS_shmctl, args) };
             };
-            Some(SEGMENTS.get(|| call(args), remove))
+            let id = SEGMENTS.get(|| call(args), remove);
+            if args[2] as c_int & libc::IPC_CREAT != 0 {
+                USED_SEGMENTS.used(id as i32, is_gone);
+            }
+            Some(id)
         }
         libc::SYS_shmat => {
-            args[0] = SEGMENTS.to_kernel(args[0] as i32) as usize;
-            Some(call(args))
+            let known = args[0] as i32;
+            args[0] = SEGMENTS.to_kernel(known) as usize;
+            let result = call(args);
+            if !(-4095..0).contains(&result) {
+                USED_SEGMENTS.used(known, is_gone);
+            }
+            Some(result)
         }
         libc::SYS_shmctl => {
             let command = args[1] as c_int;
@@ -49,6 +58,16 @@ pub unsafe fn by_number(number: c_long, mut args: [usize; 6]) -> Option<isize> {
         }
         _ => None,
     }
+}
+
+/// Whether there is no segment any more that the program knows by an id.
+fn is_gone(known: i32) -> bool {
+    let mut status = [0_u64; 32]; // struct shmid_ds (include/uapi/linux/shm.h) has 112 bytes
+    let at = status.as_mut_ptr().expose_provenance();
+    let args = [SEGMENTS.to_kernel(known) as usize, libc::IPC_STAT as usize, at, 0, 0, 0];
+    // SAFETY: the kernel writes a struct shmid_ds to `status`, or nothing.
+    let result = unsafe { sys::raw(libc::SYS_shmctl, args) };
+    [-(libc::EINVAL as isize), -(libc::EIDRM as isize)].contains(&result)
 }
 
 /// A call by its name in C.

@@ -23,6 +23,12 @@ pub const SEGMENTS: Table = Table {
     entries: SharedPage::SEGMENT_TABLE,
     most: SharedPage::SEGMENT_MAX,
 };
+/// Of shared memory: all that was made or attached, by the ids that the program knows.
+pub const USED_SEGMENTS: Table = Table {
+    count: SharedPage::USED_SEGMENT_COUNT,
+    entries: SharedPage::USED_SEGMENT_TABLE,
+    most: SharedPage::USED_SEGMENT_MAX,
+};
 /// Of semaphore sets: all that were used.
 pub const SEMAPHORES: Table = Table {
     count: SharedPage::SEMAPHORE_COUNT,

@@ -15,10 +15,12 @@ use crate::capture::hardlinks;
 use crate::capture::identity::SharedFiles;
 use crate::capture::maps::{self, Kind, Mapped};
 use crate::capture::written_files::Saving;
-use crate::capture::{ipc, sysv_shm};
+use crate::capture::{ipc, landlock, sysv_shm};
 use crate::cuda::uses;
 use crate::inject::area;
 use crate::job::adopt;
+use crate::job::membership::Descendants;
+use crate::job::orphans::Orphans;
 use crate::mapped_files::MappedFiles;
 use crate::namespaces::Namespaces;
 use crate::refuse;
@@ -224,7 +226,7 @@ fn look_once(options: &CheckOptions) -> io::Result<Vec<Found>> {
     if !options.only_protected {
         found.extend(attached(&open));
     }
-    found.extend(strangers.into_iter().map(|pid| (pid, refuse::stranger(pid))));
+    found.extend(strangers.into_iter().chain(hidden(options)).map(|pid| (pid, refuse::stranger(pid))));
     Ok(found)
 }
 
@@ -257,6 +259,7 @@ fn look_at<'a>(
             return Ok(None);
         }
     }
+    found.extend(area.and_then(|area| landlock::noted(pid, live, area)));
     let mapped = memory(options, pid, area, live, found)?;
     found.extend(executable(pid, live));
     // What cannot be told just now is told at the second look.
@@ -286,6 +289,17 @@ fn unknown(options: &CheckOptions) -> (Vec<i32>, Vec<i32>) {
         }
     }
     (adoptable, strangers)
+}
+
+/// Orphans that may be of the job and that its user may not look into.
+fn hidden(options: &CheckOptions) -> Vec<i32> {
+    if options.area.is_none() {
+        return Vec::new();
+    }
+    let others = options.others.iter().map(|(pid, _)| *pid);
+    let all: Vec<i32> = std::iter::once(options.pid).chain(others).collect();
+    let orphans = Orphans::look(&all, &options.socket, &Descendants::default());
+    orphans.map(|orphans| orphans.hidden()).unwrap_or_default()
 }
 
 /// All threads with their status; those that end meanwhile are left out.
@@ -360,7 +374,7 @@ fn memory(
 fn attached(open: &[Open<'_>]) -> Vec<Found> {
     let processes =
         open.iter().map(|one| sysv_shm::Process { pid: one.pid, area: one.area, mapped: &one.mapped });
-    let sysv_shm::Attached { refusals, shared, .. } = sysv_shm::attached(processes);
+    let sysv_shm::Used { refusals, shared, .. } = sysv_shm::used(processes, Look::Running);
     let users = open.iter().map(|one| ipc::User { pid: one.pid, tid: one.live, area: one.area });
     let unread =
         ipc::used(users, Look::Running).err().map(|unreadable| unreadable.refusals).unwrap_or_default();

@@ -118,6 +118,7 @@ pub fn make(
     };
     let build_record::Described { record, memory, retained, sets } = described;
     state.names.hold(&record.files.ipc);
+    state.names.hold_segments(&record.files);
     let build_record::Sets { engine, dirty, frozen, present, inherited } = sets;
     let of_store: u64 = inherited.mapped.iter().map(|mapping| mapping.run.pages.0).sum();
     let tracked = PageCount(present.pages().0 + of_store);

@@ -15,6 +15,7 @@ use holdfast_sys::clone::{Common, have_in_common};
 use holdfast_sys::elf::{self, ElfError};
 use holdfast_sys::procfs::Status;
 use holdfast_sys::ptrace;
+use holdfast_sys::unix_socket;
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
@@ -202,6 +203,12 @@ pub fn closed(pid: i32) -> Option<Refusal> {
 pub fn stranger(pid: i32) -> Refusal {
     let program = std::fs::File::open(format!("/proc/{pid}/exe"));
     match program.map(|program| elf::segments(&program)) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && is_own(pid) => process(
+            pid,
+            "it may be of the job, and its own user may not look into it (set-group-id, file capabilities, or \
+             PR_SET_DUMPABLE 0: ssh-agent, gpg-agent): end it; or, if it is not of the job, start the job in a control \
+             group of its own (systemd-run --user --scope holdfast run), or that process before it",
+        ),
         Ok(Err(error @ (ElfError::Small | ElfError::Machine(_)))) => process(pid, error),
         _ => process(
             pid,
@@ -209,6 +216,14 @@ pub fn stranger(pid: i32) -> Refusal {
              set-user-id or another user's, which cannot be checkpointed",
         ),
     }
+}
+
+/// Whether a process runs as our user.
+fn is_own(pid: i32) -> bool {
+    let effective = Status::read(pid, pid).ok().and_then(|status| {
+        status.get("Uid").unwrap_or_default().split_whitespace().nth(1).and_then(|id| id.parse().ok())
+    });
+    effective == Some(unix_socket::effective_user())
 }
 
 /// A process in which there is no room for the agent to work in, nor can any be made.
@@ -228,6 +243,28 @@ pub fn keys(pid: i32, of_process: bool, threads: impl Iterator<Item = i32>) -> V
     };
     let own = of_process.then(|| process(pid, reason("process")));
     own.into_iter().chain(threads.map(|inner| thread(inner, reason("thread")))).collect()
+}
+
+/// In the words of a refusal.
+const LANDLOCK: &str = "a Landlock domain (landlock_restrict_self), which no restart can restore: what it forbids \
+                        would be allowed; start `holdfast run` inside the domain, or the program without one";
+
+/// A process that is in a Landlock domain of its own.
+pub fn landlock(pid: i32) -> Refusal {
+    process(pid, format!("it has confined itself by {LANDLOCK}"))
+}
+
+/// A thread that is in a Landlock domain of its own, by its id as it knows itself.
+pub fn landlock_of_thread(inner: i32) -> Refusal {
+    thread(inner, format!("it has confined itself by {LANDLOCK}"))
+}
+
+/// A thread that runs code of another kind than of 64 bits, in which no call of ours can be made.
+pub fn other_code(inner: i32) -> Refusal {
+    thread(
+        inner,
+        "it runs 32-bit or 16-bit code just now (Wine, an emulator?), which is not supported: try again",
+    )
 }
 
 /// Threads that have for themselves what all others share, by their ids and as they know themselves. What the kernel

@@ -130,6 +130,19 @@ pub fn close_to_others() {
     let _ = nix::sys::prctl::set_dumpable(false);
 }
 
+/// Whether other processes of its user may look into the caller (PR_GET_DUMPABLE).
+pub fn is_dumpable() -> bool {
+    nix::sys::prctl::get_dumpable().unwrap_or(false)
+}
+
+/// Gives all capabilities up.
+///
+/// # Errors
+/// None is known.
+pub fn drop_capabilities() -> io::Result<()> {
+    fs_ids::set_sets(&[0; 6])
+}
+
 /// Keeps one capability over an exec by an ordinary user: inheritable and ambient (capabilities(7)).
 ///
 /// # Errors

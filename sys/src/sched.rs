@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::sync::OnceLock;
 
 /// Scheduling of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -19,6 +20,8 @@ pub struct Scheduling {
     pub priority: u32,
     /// Of policy [`DEADLINE`]: runtime, deadline and period, nanoseconds, and its flags.
     pub deadline: Option<([u64; 3], u64)>,
+    /// Length of its turns, nanoseconds, where that is not as a new thread has it here (Linux 6.12).
+    pub turn_ns: Option<u64>,
 }
 
 /// struct sched_attr of the first version (include/uapi/linux/sched/types.h, SCHED_ATTR_SIZE_VER0).
@@ -35,6 +38,8 @@ struct Attributes {
     period: u64,
 }
 
+/// Policies that share the processors by turns: SCHED_OTHER, SCHED_BATCH.
+const FAIR: [u32; 2] = [libc::SCHED_OTHER.cast_unsigned(), libc::SCHED_BATCH.cast_unsigned()];
 /// Policy SCHED_DEADLINE (include/uapi/linux/sched.h).
 pub const DEADLINE: u32 = 6;
 /// Policies whose nice value sched_getattr(2) does not tell (kernel/sched/syscalls.c, get_params).
@@ -44,20 +49,49 @@ const WITHOUT_NICE: [u32; 3] = [libc::SCHED_FIFO.cast_unsigned(), libc::SCHED_RR
 pub fn scheduling_of(tid: i32) -> Scheduling {
     /// SCHED_FLAG_RESET_ON_FORK (include/uapi/linux/sched.h).
     const RESET: u64 = 1;
-    let mut attributes = Attributes::default();
-    let size = size_of::<Attributes>();
-    // SAFETY: the call writes at most `size` bytes into `attributes`.
-    let result = unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut attributes, size, 0) };
-    if result != 0 {
-        return Scheduling::default();
-    }
+    let Some(attributes) = attributes_of(tid) else { return Scheduling::default() };
     let Attributes { policy, flags, nice, priority, runtime, deadline, period, .. } = attributes;
     Scheduling {
         nice: if WITHOUT_NICE.contains(&policy) { nice_of(tid) } else { nice },
         policy: if flags & RESET == 0 { policy } else { policy | libc::SCHED_RESET_ON_FORK.cast_unsigned() },
         priority,
         deadline: (policy == DEADLINE).then_some(([runtime, deadline, period], flags)),
+        turn_ns: Some(runtime).filter(|turn| FAIR.contains(&policy) && *turn != usual_turn_ns()),
     }
+}
+
+/// Length of the turns of a thread that has asked for nothing; 0: the kernel does not tell (before Linux 6.12).
+fn usual_turn_ns() -> u64 {
+    static USUAL: OnceLock<u64> = OnceLock::new();
+    *USUAL.get_or_init(|| {
+        // A thread passes its own on to those that it makes, and this process asks for short ones only in threads that
+        // do nothing else.
+        let own = attributes_of(std::process::id().cast_signed());
+        own.filter(|own| FAIR.contains(&own.policy)).map_or(0, |own| own.runtime)
+    })
+}
+
+fn attributes_of(tid: i32) -> Option<Attributes> {
+    let mut attributes = Attributes::default();
+    let size = size_of::<Attributes>();
+    // SAFETY: the call writes at most `size` bytes into `attributes`.
+    let result = unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut attributes, size, 0) };
+    (result == 0).then_some(attributes)
+}
+
+/// Sets the length of a thread's turns, of policy SCHED_OTHER or SCHED_BATCH; nothing else of it changes. Any user may
+/// (kernel/sched/syscalls.c, `__setparam_fair`).
+///
+/// # Errors
+/// ESRCH; EINVAL: it has another policy.
+pub fn set_turn_ns(tid: i32, turn_ns: u64) -> io::Result<()> {
+    let mut attributes = attributes_of(tid).ok_or_else(io::Error::last_os_error)?;
+    if !FAIR.contains(&attributes.policy) {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    attributes.runtime = turn_ns;
+    // SAFETY: the call reads `size` bytes of `attributes`.
+    crate::check(unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const attributes, 0) }).map(|_| ())
 }
 
 fn nice_of(tid: i32) -> i32 {
@@ -103,16 +137,8 @@ pub fn set_deadline(tid: i32, times_ns: [u64; 3], flags: u64) -> io::Result<()> 
 pub fn short_turns() {
     /// Shortest that the kernel grants, nanoseconds.
     const TURN_NS: u64 = 100_000;
-    let mut attributes = Attributes::default();
-    let size = size_of::<Attributes>();
-    // SAFETY: both calls are about the calling thread; the first writes at most `size` bytes into `attributes`, the
-    // second reads them.
-    unsafe {
-        if libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) == 0 {
-            attributes.runtime = TURN_NS;
-            libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0);
-        }
-    }
+    usual_turn_ns();
+    let _ = set_turn_ns(0, TURN_NS);
 }
 
 #[cfg(test)]
@@ -135,6 +161,10 @@ mod tests {
         let tid = crate::clock::own_thread();
         let before = scheduling_of(tid);
         short_turns();
-        assert_eq!(scheduling_of(tid), before);
+        let after = scheduling_of(tid);
+        assert_eq!(Scheduling { turn_ns: before.turn_ns, ..after }, before);
+        if usual_turn_ns() != 0 {
+            assert_eq!((before.turn_ns, after.turn_ns), (None, Some(100_000)));
+        }
     }
 }

@@ -5,7 +5,7 @@
 //! by [`Attached`], which detaches it at its end and never lends it out as a slice: other processes may write to it.
 #![allow(unsafe_code)]
 
-use crate::{check, procfs};
+use crate::{check, procfs, proctext};
 use std::io;
 
 /// Bit of a segment's mode: it was removed (include/linux/shm.h, SHM_DEST).
@@ -110,7 +110,26 @@ pub fn remove(id: i32) -> io::Result<()> {
     check(i64::from(unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) })).map(|_| ())
 }
 
-/// A segment in this process's own memory, to be written to.
+/// The segments that each of `pids` (0: nobody) has made, or was the last to attach or detach (/proc/sysvipc/shm): the
+/// place of the process, and the id.
+///
+/// # Errors
+/// The list cannot be read.
+pub fn last_users(pids: &[i32]) -> io::Result<Vec<(usize, i32)>> {
+    let text = proctext::record_text("/proc/sysvipc/shm")?;
+    let mut found = Vec::new();
+    for line in text.lines().skip(1) {
+        // key, shmid, perms, size, cpid, lpid (ipc/shm.c, sysvipc_shm_proc_show).
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let number = |at: usize| words.get(at).and_then(|word| word.parse::<i32>().ok());
+        let users = [number(4), number(5)];
+        let user = pids.iter().position(|pid| *pid != 0 && users.contains(&Some(*pid)));
+        found.extend(user.zip(number(1)));
+    }
+    Ok(found)
+}
+
+/// A segment in this process's own memory, to be written to, or only to be read.
 #[derive(Debug)]
 pub struct Attached {
     start: *mut u8,
@@ -123,8 +142,20 @@ impl Attached {
     /// # Errors
     /// EACCES: it may not be written; EINVAL, EIDRM: there is none with this id.
     pub fn new(id: i32) -> io::Result<Attached> {
+        Attached::with(id, 0)
+    }
+
+    /// Attaches it to be read: nothing else may be done with it then.
+    ///
+    /// # Errors
+    /// EACCES: it may not be read; EINVAL, EIDRM: there is none with this id.
+    pub fn for_reading(id: i32) -> io::Result<Attached> {
+        Attached::with(id, libc::SHM_RDONLY)
+    }
+
+    fn with(id: i32, flags: i32) -> io::Result<Attached> {
         // SAFETY: the kernel chooses a place that is free.
-        let start = unsafe { libc::shmat(id, std::ptr::null(), 0) };
+        let start = unsafe { libc::shmat(id, std::ptr::null(), flags) };
         if start.addr() == usize::MAX {
             return Err(io::Error::last_os_error());
         }
@@ -145,6 +176,22 @@ impl Attached {
             Some(start) => Ok(unsafe { self.start.add(start) }),
             None => Err(io::Error::from_raw_os_error(libc::EFAULT)),
         }
+    }
+
+    /// Its length, bytes, as its pages make it.
+    pub fn size(&self) -> u64 {
+        self.len as u64
+    }
+
+    /// Reads bytes.
+    ///
+    /// # Errors
+    /// EFAULT: it is not so long.
+    pub fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let place = self.place(offset, bytes.len())?;
+        // SAFETY: a place of this length in a mapping that no reference leads to.
+        unsafe { std::ptr::copy_nonoverlapping(place, bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
     }
 
     /// Writes bytes.
@@ -227,6 +274,14 @@ mod tests {
         assert_eq!((seen(4096), seen(4103)), (b'h', b't'));
         one.clear(4096, 4096).unwrap();
         assert_eq!(seen(4096), 0);
+        let (reader, mut bytes) = (Attached::for_reading(id).unwrap(), [1; 8]);
+        one.write(100, b"read").unwrap();
+        reader.read(98, &mut bytes).unwrap();
+        assert_eq!((&bytes, reader.size()), (b"\0\0read\0\0", 8192));
+        assert!(reader.read(8190, &mut bytes).is_err());
+        drop(reader);
+        let own = std::process::id().cast_signed();
+        assert!(last_users(&[0, own]).unwrap().contains(&(1, id)));
         assert!(one.write(8190, b"abc").is_err() && one.clear(4096, 8192).is_err());
         assert!(one.write(u64::MAX, b"a").is_err());
         drop((one, other));

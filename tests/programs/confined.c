@@ -1,8 +1,10 @@
 /* A program, a thread or a child of it that is confined otherwise than its job is: `confined KIND ROUNDS`
- * KIND: a namespace (mount, uts, ipc, network, user, cgroup, pid, time), chroot, thread_uts, thread_filter,
- * thread_strict, child_chroot, child_network, child_files, child_folder */
+ * KIND: a namespace (mount, uts, ipc, network, user, cgroup, pid, time), chroot, landlock, thread_uts, thread_filter,
+ * thread_strict, child_chroot, child_network, child_landlock, child_files, child_folder */
 #include "rounds.h"
+#include <fcntl.h>
 #include <linux/filter.h>
+#include <linux/landlock.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
@@ -38,6 +40,23 @@ static void jail(void)
     CHECK(mkdir("confined.jail", 0755) == 0 || errno == EEXIST);
     if (chroot("confined.jail") != 0) not_here("chroot");
     CHECK(chdir("/") == 0);
+}
+
+static void check_forbidden(void)
+{
+    int file = open("confined.new", O_WRONLY | O_CREAT, 0600);
+    CHECK(file == -1 && errno == EACCES);
+}
+
+/* No file is made any more. */
+static void landlock(void)
+{
+    struct landlock_ruleset_attr handled = {.handled_access_fs = LANDLOCK_ACCESS_FS_MAKE_REG};
+    int rules = (int)syscall(SYS_landlock_create_ruleset, &handled, sizeof handled, 0);
+    if (rules < 0) not_here("landlock_create_ruleset");
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK(syscall(SYS_landlock_restrict_self, rules, 0) == 0 && close(rules) == 0);
+    check_forbidden();
 }
 
 /* --- one thread --- */
@@ -103,6 +122,7 @@ static void in_child(void (*confine)(void), unsigned long flags)
 
 static void child_chroot(void) { in_child(jail, 0); }
 static void child_network(void) { in_child(network, 0); }
+static void child_landlock(void) { in_child(landlock, 0); }
 static void child_files(void) { in_child(NULL, CLONE_FILES); }
 static void child_folder(void) { in_child(NULL, CLONE_FS); }
 
@@ -112,6 +132,7 @@ static const struct kind kinds[] = {
     {"time", time_namespace, NULL}, {"chroot", jail, NULL}, {"thread_uts", thread_uts, NULL},
     {"thread_filter", thread_filter, NULL}, {"thread_strict", thread_strict, NULL},
     {"child_chroot", child_chroot, NULL}, {"child_network", child_network, NULL},
+    {"child_landlock", child_landlock, NULL}, {"landlock", landlock, NULL},
     {"child_files", child_files, NULL}, {"child_folder", child_folder, NULL}};
 
 int main(int argc, char **argv)

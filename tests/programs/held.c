@@ -7,6 +7,7 @@
 #include <linux/perf_event.h>
 #include <linux/userfaultfd.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/fanotify.h>
@@ -151,6 +152,86 @@ static void rules(void)
 {
     uint64_t handled = 1;
     keep("landlock_create_ruleset", (int)syscall(SYS_landlock_create_ruleset, &handled, sizeof handled, 0));
+}
+
+/* --- confinement past the C library --- */
+
+static long past(long number, long a, long b, long c)
+{
+    long result;
+    __asm__ volatile("syscall" : "=a"(result) : "0"(number), "D"(a), "S"(b), "d"(c) : "rcx", "r11", "memory");
+    return result;
+}
+
+static void restrict_self(void)
+{
+    uint64_t handled = 1;
+    long rules = past(SYS_landlock_create_ruleset, (long)&handled, sizeof handled, 0);
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    if (rules < 0) exit(77);
+    CHECK(past(SYS_landlock_restrict_self, rules, 0, 0) == 0 && close((int)rules) == 0);
+}
+
+static void *restricted(void *ready)
+{
+    restrict_self();
+    *(volatile int *)ready = 1;
+    while (pause() != 0) {}
+    return NULL;
+}
+
+static void domain(void) { restrict_self(); }
+static void domain_of_thread(void)
+{
+    static int ready;
+    pthread_t thread;
+    CHECK_ZERO(pthread_create(&thread, NULL, restricted, &ready));
+    while (!*(volatile int *)&ready) sleep_ms(1);
+}
+
+/* When there is a file that asks for it, in a thread of its own: of what is done past the C library one that an image
+ * has seen before is not asked again. */
+static void *restricted_later(void *unused)
+{
+    pthread_t thread;
+    static int ready;
+    (void)unused;
+    while (access("confine", F_OK) != 0) sleep_ms(5);
+    CHECK_ZERO(pthread_create(&thread, NULL, restricted, &ready));
+    while (!*(volatile int *)&ready) sleep_ms(1);
+    FILE *done = fopen("confined", "we");
+    CHECK(done != NULL && fclose(done) == 0);
+    while (pause() != 0) {}
+    return NULL;
+}
+
+static void domain_later(void)
+{
+    pthread_t thread;
+    CHECK_ZERO(pthread_create(&thread, NULL, restricted_later, NULL));
+}
+
+/* --- code of 32 bits --- */
+
+/* In compatibility mode, where this thread stays: `jmp .`, behind what has led there. */
+static void *narrow(void *ready)
+{
+    unsigned char *code = mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT,
+        -1, 0);
+    CHECK(code != MAP_FAILED);
+    memcpy(code, (unsigned char[]){0xeb, 0xfe}, 2);
+    *(volatile int *)ready = 1;
+    __asm__ volatile("pushq %0; pushq %1; lretq" : : "i"(0x23), "r"(code) : "memory");
+    return NULL;
+}
+
+static void narrow_code(void)
+{
+    static int ready;
+    pthread_t thread;
+    CHECK_ZERO(pthread_create(&thread, NULL, narrow, &ready));
+    while (!*(volatile int *)&ready) sleep_ms(1);
+    sleep_ms(20);
 }
 
 /* --- memory of the kernel, which stays when descriptor 9 is closed --- */
@@ -310,7 +391,10 @@ int main(int argc, char **argv)
                  {"watch", watch},
                  {"process", parent_process}, {"faults", faults}, {"counter", counter}, {"bpf", bpf_map},
                  {"fanotify", fanotify},
-                 {"rules", rules}, {"kernel_socket", kernel_socket}, {"kernel_answer", kernel_answer}, {"raw", raw},
+                 {"rules", rules},
+                 {"domain", domain}, {"domain_of_thread", domain_of_thread},
+                 {"domain_later", domain_later}, {"narrow_code", narrow_code},
+                 {"kernel_socket", kernel_socket}, {"kernel_answer", kernel_answer}, {"raw", raw},
                  {"multipath", multipath}, {"machine", machine}, {"empty_datagram", empty_datagram},
                  {"handing_datagram", handing_datagram}, {"half_named", half_named}, {"handing_stream", handing_stream},
                  {"stuffed", stuffed}, {"many_files", many_files}, {"peeking", peeking}, {"traced", traced},

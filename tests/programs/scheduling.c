@@ -1,6 +1,6 @@
 /* How a thread is scheduled, one kind at a time: `scheduling KIND [ROUNDS]`
  * KIND: batch, idle, nice (of threads, and of the process), affinity, realtime (SCHED_FIFO, SCHED_RR; root), deadline
- * (root) */
+ * (root), turns (of a length of its own) */
 #include "rounds.h"
 #include <pthread.h>
 #include <sched.h>
@@ -61,6 +61,30 @@ static void nice_round(long round)
     }
 }
 
+/* struct sched_attr, first version (sched_setattr(2)) */
+struct attributes {
+    uint32_t size, policy;
+    uint64_t flags;
+    int32_t nice;
+    uint32_t priority;
+    uint64_t runtime, deadline, period;
+};
+
+/* How long a thread runs before it is another one's turn (Linux 6.12); the last one has asked for nothing. */
+static void turns_round(long round)
+{
+    static uint64_t usual;
+    for (int i = 0; i <= THREADS; i++) {
+        struct attributes now = {0};
+        CHECK(syscall(SYS_sched_getattr, ids[i], &now, sizeof now, 0) == 0);
+        if (round == 0 && i == 0) usual = now.runtime;
+        if (usual == 0) not_here("turns");
+        CHECK(now.runtime == (round == 0 || i == THREADS ? usual : (uint64_t)(round + i) * 1000000));
+        now.runtime = (uint64_t)(round + 1 + i) * 1000000;
+        if (i < THREADS) CHECK(syscall(SYS_sched_setattr, ids[i], &now, 0) == 0);
+    }
+}
+
 static void affinity_round(long round)
 {
     static cpu_set_t all;
@@ -90,14 +114,6 @@ static void realtime_round(long round)
     }
 }
 
-struct attributes {
-    uint32_t size, policy;
-    uint64_t flags;
-    int32_t nice;
-    uint32_t priority;
-    uint64_t runtime, deadline, period;
-};
-
 static void deadline_round(long round)
 {
     struct attributes now, next = {sizeof next, 6 /* SCHED_DEADLINE */, 0, 0, 0, 1000000 + (uint64_t)round * 1000,
@@ -114,6 +130,7 @@ int main(int argc, char **argv)
     static const struct kind kinds[] = {{"batch", make_threads, batch_round}, {"idle", make_threads, idle_round},
                                         {"nice", make_threads, nice_round}, {"affinity", make_threads, affinity_round},
                                         {"realtime", make_threads, realtime_round},
-                                        {"deadline", make_threads, deadline_round}};
+                                        {"deadline", make_threads, deadline_round},
+                                        {"turns", make_threads, turns_round}};
     return RUN_KIND(kinds);
 }

@@ -32,6 +32,7 @@ pub fn kit() -> &'static Kit {
 /// Programs that are there statically linked, too, as `NAME-static`: in them there is no libholdfast.
 const STATIC: &[&str] = &[
     "clocks",
+    "detached",
     "files",
     "handling",
     "ipc",

@@ -64,11 +64,7 @@ pub const LOSSES: &[Loss] = &[
     ),
     loss("files", "access and change time, birth, inode and device of files that are made anew", "new ones"),
     loss("files", "directory notifications (F_NOTIFY)", "to be set again"),
-    loss(
-        "memory",
-        "accounting (MAP_NORESERVE, VmFlags ac)",
-        "private memory is not counted: vm.overcommit_memory=2",
-    ),
+    loss("memory", "home node of a NUMA policy (set_mempolicy_home_node)", "speed"),
     loss("memory", "which page is in which kind of memory, swapped, huge, merged, of which node", "speed"),
     loss("memory", "MADV_COLD, MADV_PAGEOUT, MADV_POPULATE and other advice for the moment", "speed"),
     loss("memory", "data of a mapping that is poisoned (MADV_HWPOISON)", "healthy memory"),
@@ -82,9 +78,10 @@ pub const LOSSES: &[Loss] = &[
     loss("processes", "PR_SET_PTRACER (Yama)", "to be set again"),
     loss(
         "processes",
-        "cgroup, CPU sets, audit session (loginuid), security label",
+        "cgroup, CPU sets, audit session (sessionid), security label",
         "those of holdfast restart",
     ),
+    loss("processes", "access to ports (iopl, ioperm; root)", "SIGSEGV at the next use of a port"),
     loss("processes", "keyring of the session", "that of holdfast restart"),
     loss("threads", "utilisation clamps of sched_setattr(2), SCHED_EXT", "none, SCHED_OTHER"),
 ];
@@ -296,6 +293,10 @@ pub const TOLD: &[(&[&str], Told)] = &[
         Fact,
     ),
     (&["PR_SCHED_CORE_GET"], Lost),
+    // Options of prctl(2) that set what none of its options tells.
+    (&["PR_SET_MM*", "PR_SET_VMA*"], Recorded),
+    (&["PR_SET_SYSCALL_USER_DISPATCH"], Refused),
+    (&["PR_SET_PTRACER*"], Lost),
 ];
 
 /// The chapter for docs/support.md.

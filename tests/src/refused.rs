@@ -99,6 +99,17 @@ macro_rules! refused {
             root_directory_of_a_child: "confined" "child_chroot" "45" =>
                 "A child with another root directory",
                 refused "process" "its root directory" "chroot", only Root;
+            landlock_domain: "confined" "landlock" "45" => "A Landlock domain (landlock_restrict_self)",
+                refused "process" "Landlock domain" "start `holdfast run` inside";
+            landlock_domain_of_a_child: "confined" "child_landlock" "45" => "A Landlock domain of a child",
+                refused "process" "Landlock domain";
+            landlock_domain_past_the_c_library: "held" "domain" "15" =>
+                "A Landlock domain made past the C library (Go)",
+                refused "process" "Landlock domain";
+            landlock_domain_of_a_thread: "held" "domain_of_thread" "15" => "A Landlock domain of one thread",
+                refused "thread" "Landlock domain";
+            code_of_32_bits: "held" "narrow_code" "60" => "A thread in 32-bit code of a 64-bit program",
+                refused "thread" "32-bit or 16-bit code" "try again";
             seccomp_filter_of_a_thread: "confined" "thread_filter" "45" => "A seccomp filter of one thread",
                 refused "thread" "seccomp filter";
             seccomp_strict_mode_of_a_thread: "confined" "thread_strict" "45" =>

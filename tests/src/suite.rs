@@ -52,6 +52,13 @@ macro_rules! suite {
                 #[short] mainstack: "mainstack" => "64 MiB in use on the main stack; a raised stack limit";
                 #[short] mappings: "mappings" "10000" "60" => "10 000 mappings of alternating protection";
                 #[short] segments: "segments" => "System V shared memory";
+                #[short] detached: "detached" "moments" =>
+                    "System V shared memory that is attached for moments only (Perl's shmwrite)";
+                detached_keyed: "detached" "keyed" => "The same with a key";
+                detached_children: "detached" "children" => "The same by children only";
+                detached_untouched: "detached" "untouched" => "The same that is not attached yet";
+                detached_sparse: "detached" "sparse" => "The same, 32 MiB of which little is used";
+                detached_static: "detached-static" "moments" => "The same in a statically linked program";
                 sparse: "sparse" => "A sparse mapping of 2 GiB";
                 #[short] address_sanitizer: "heap-asan" => "A program built with -fsanitize=address";
                 #[short] inspected: "inspected" => "A program that a part of itself traces (LeakSanitizer)";
@@ -78,6 +85,17 @@ macro_rules! suite {
                 jit_open: "jit" "open" => "Memory that is writable and executable";
                 #[short] growsdown: "growsdown" => "A mapping that grows downwards";
                 leftovers_droppable: "leftovers" "droppable" => "Memory that may vanish (MAP_DROPPABLE)";
+                followers_open: "followers" "open" =>
+                    "Shared memory without a name, and a descriptor of it (/proc/self/map_files)",
+                    root "map_files";
+                followers_private: "followers" "private" =>
+                    "Shared memory without a name, and a private mapping of it",
+                    root "map_files";
+                followers_both: "followers" "both" => "The same with a descriptor", root "map_files";
+                followers_child: "followers" "child" => "The same in a child", root "map_files";
+                sealed: "sealed" => "Sealed memory (mseal)";
+                selectors: "selectors" => "A local descriptor table (modify_ldt), segment registers that lead into it";
+                counted: "counted" => "Which memory is counted (MAP_NORESERVE), and what is mapped beside old memory";
                 reserve: "reserve" => "64 GiB of reserved address space";
                 hugepages: "hugepages" => "Transparent huge pages, whole, in part and split";
                 explicit_private: "explicit" "private" =>
@@ -352,6 +370,8 @@ macro_rules! suite {
                 scheduling_nice: "scheduling" "nice" => "Nice values of threads";
                 #[short] scheduling_affinity: "scheduling" "affinity" => "Affinity of threads";
                 scheduling_realtime: "scheduling" "realtime" => "SCHED_FIFO, SCHED_RR", root "needs CAP_SYS_NICE";
+                scheduling_turns: "scheduling" "turns" => "Turns of a length of their own (sched_setattr)";
+                login: "login" => "loginuid, set by the program itself";
                 scheduling_deadline: "scheduling" "deadline" => "SCHED_DEADLINE",
                     root "needs CAP_SYS_NICE";
                 credentials_dropped: "credentials" "dropped" => "Root that has become an ordinary user",
@@ -442,6 +462,8 @@ macro_rules! suite {
                 tree_waits_poll: "tree_waits" "poll" => "Asleep in poll of a pidfd";
                 tree_waits_all: "tree_waits" "all" => "Asleep in wait for several";
                 tree_waits_vfork: "tree_waits" "vfork" => "Asleep in vfork, the parent suspended";
+                executed: "executed" => "A memfd that is executed all the time";
+                tree_ended: "tree_ended" => "pidfds of processes that have ended: one inode for each process";
                 #[short] tree_pidfd: "tree_pidfd" => "pidfds of children: poll, waitid, pidfd_send_signal";
                 tree_events: "tree_events" => "epoll, eventfd and timerfd shared over fork";
                 tree_heap: "tree_heap" => "Copy on write after fork";

@@ -411,8 +411,8 @@ fn object(object: &Object, files: &FileTable) -> String {
         Object::TimerFd { interval_ns, .. } => format!("timerfd, period {}", short_time(*interval_ns)),
         Object::SignalFd { mask } => format!("signalfd, mask {mask:#x}"),
         Object::Inotify { watches } => format!("inotify, {} watches", watches.len()),
-        Object::PidFd { pid: -1 } => "a process that has ended".to_owned(),
-        Object::PidFd { pid } => format!("process {pid}"),
+        Object::PidFd { pid: -1, .. } => "a process that has ended".to_owned(),
+        Object::PidFd { pid, .. } => format!("process {pid}"),
         Object::Own => "held by libholdfast".to_owned(),
     }
 }

@@ -3,6 +3,7 @@
 //! Used by `state`, which runs the calls inside the stop, and by `cut`. A setting that this kernel does not know, or
 //! tells only the privileged, is recorded as a new process has it.
 
+use super::ldt;
 use super::maps::Mapped;
 use crate::error::TraceError;
 use crate::inject::live_thread::{BUFFERS, LiveThread};
@@ -14,7 +15,7 @@ use holdfast_image::record::InjectArea;
 use holdfast_sys::procmem;
 
 /// Bytes that the calls of [`process_rows`] write.
-pub const PROCESS_LEN: usize = 16;
+pub const PROCESS_LEN: usize = 8 + ldt::LEN;
 /// Bytes that the calls of [`thread_rows`] write.
 pub const THREAD_LEN: usize = NODES + MemoryPolicy::WORDS * 8;
 /// Where the nodes of the memory policy are, after signal and mode.
@@ -80,7 +81,13 @@ pub fn process_rows(buffer: u64) -> Vec<Row> {
         Row::new(libc::SYS_membarrier, &[MEMBARRIER_CMD_GET_REGISTRATIONS]),
         keyring(PROCESS_KEYRING),
         prctl(&[PR_GET_MEMORY_MERGE]),
+        ldt::row(buffer + 8),
     ]
+}
+
+/// Whether the process has a local descriptor table.
+pub fn process_has_ldt(results: &[i64]) -> bool {
+    ldt::is_there(results.get(7))
 }
 
 /// Whether the process has keys of its own.

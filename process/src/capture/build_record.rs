@@ -176,6 +176,7 @@ fn describe_all(
         let files = &mut first.inside.files;
         once.nameless = std::mem::take(&mut files.nameless);
         once.segments = std::mem::take(&mut files.segments);
+        once.segment_contents = std::mem::take(&mut files.segment_contents);
         once.ipc = std::mem::take(&mut files.ipc);
     }
     let several = processes.len() > 1;
@@ -201,6 +202,7 @@ fn describe_all(
     }
     (record.files.nameless, record.files.segments, record.files.ipc) =
         (once.nameless, once.segments, once.ipc);
+    record.files.segment_contents = once.segment_contents;
     record.files.contents = contents;
     record.check().map_err(|what| CutError::Failed {
         what: format!("the record of the program is not sound: {what}"),
@@ -463,6 +465,7 @@ fn record(
         inject: target.area,
         flags: scenery.flags,
         attributes: seen.process.attributes,
+        ldt: seen.ldt,
         rights: credentials::of(status),
         cuda: None,
         space: target.space,

@@ -31,7 +31,7 @@ use crate::thread_pool;
 use crate::track::tracking::Collected;
 use holdfast_image::bytes::Name;
 use holdfast_image::manifest::StopBreakdown;
-use holdfast_image::record::{FileTable, SysvShmRecord, ZombieRecord};
+use holdfast_image::record::{FileTable, SegmentContent, SysvShmRecord, ZombieRecord};
 use holdfast_image::refusal::Refusal;
 use holdfast_sys::clock::elapsed_ns;
 use std::collections::HashMap;
@@ -270,10 +270,10 @@ fn files(
         if unreadable.passing { CutError::Unsettled(refusals) } else { CutError::Refused(refusals) }
     })?;
     if let Some(first) = tables.first_mut() {
-        all.iter()
-            .map(|one| &one.stage.seen)
-            .for_each(|seen| unlinked::add_mapped(first, &seen.mapped, &seen.memory));
-        first.segments = attached(all, options)?;
+        let seen = || all.iter().map(|one| &one.stage.seen);
+        let privately = unlinked::mapped_privately(seen().map(|seen| &seen.mapped[..]));
+        seen().for_each(|seen| unlinked::add_mapped(first, &seen.mapped, &privately, &seen.memory));
+        (first.segments, first.segment_contents) = segments(all, options)?;
         let users = all.iter().map(|one| ipc::User {
             pid: one.target.pid,
             tid: one.stage.seen.live,
@@ -310,14 +310,17 @@ fn contents(
     })
 }
 
-/// The System V shared memory of all.
-fn attached(all: &[StoppedProcess<Observed>], options: &CutOptions) -> Result<Vec<SysvShmRecord>, CutError> {
+/// The System V shared memory of all, and what is in that which nobody has attached.
+fn segments(
+    all: &[StoppedProcess<Observed>],
+    options: &CutOptions,
+) -> Result<(Vec<SysvShmRecord>, Vec<SegmentContent>), CutError> {
     let processes = all.iter().map(|one| sysv_shm::Process {
         pid: one.target.pid,
         area: Some(&one.target.area),
         mapped: &one.stage.seen.mapped,
     });
-    let found = sysv_shm::attached(processes);
+    let found = sysv_shm::used(processes, Look::Stopped);
     if !found.refusals.is_empty() {
         return Err(refused(&pids(all), found.refusals));
     }
@@ -326,7 +329,7 @@ fn attached(all: &[StoppedProcess<Observed>], options: &CutOptions) -> Result<Ve
         CutError::Refused(refusals) if !refusals.is_empty() && options.only.is_none() => {
             Err(CutError::Unsettled(refusals))
         }
-        _ => Ok(found.segments),
+        _ => Ok((found.segments, found.contents)),
     }
 }
 

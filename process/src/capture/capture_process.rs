@@ -4,11 +4,11 @@
 //! then. What needs no tracing is read by several threads: [`surroundings`] beside [`ask`] and [`look`], and
 //! [`scenery`] afterwards. Fails by: [`CutError`]; the caller resumes all processes.
 
-use crate::capture::attributes;
 use crate::capture::cwd::{self};
 use crate::capture::identity::SharedFiles;
 use crate::capture::maps::{self, Flags, Mapped};
 use crate::capture::state::{self, ProcessFacts, Question, ThreadFacts};
+use crate::capture::{attributes, landlock, ldt};
 use crate::error::CutError;
 use crate::inject::area;
 use crate::inject::live_thread::LiveThread;
@@ -21,10 +21,10 @@ use crate::stop::resume::StoppedProgram;
 use crate::stop::stages::{Repaired, Scenery, Seen, Surroundings};
 use crate::stop::threads::{self, Thread};
 use holdfast_abi::SharedPage;
-use holdfast_image::bytes::Name;
+use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::record::{InjectArea, PosixTimer};
 use holdfast_sys::clock;
-use holdfast_sys::procfs::{self, Status};
+use holdfast_sys::procfs;
 use holdfast_sys::procmem::{self};
 use holdfast_sys::ptrace;
 use std::collections::HashMap;
@@ -66,12 +66,12 @@ pub fn ask(
         return Err(CutError::Refused(vec![refuse::main_thread_ended(repaired.inner_pid)]));
     }
     refuse::unless_empty(refuse::dispatched(&ids(&held.threads)))?;
-    let (facts, host) = ask_threads(target, kept, held, &repaired.status, &repaired.shared_pending)?;
+    let (facts, host) = ask_threads(target, before.outsider, kept, held, &repaired)?;
     held.host = Some(host.clone());
     // SIGCHLD at its default may have flags all the same: no zombies, no word of stops.
     let always = 1 << (libc::SIGCHLD - 1);
     let handled = repaired.status.mask("SigCgt") | repaired.status.mask("SigIgn") | always;
-    let question = Question::new(&target.area, handled, is_first && before.nested);
+    let question = Question::new(&target.area, handled, is_first && before.nested, before.outsider);
     question.ask(&host, &target.area)?;
     held.under_way = Some(target.area);
     Ok(Asked { repaired, mapped, mapping_flags, facts, host, question })
@@ -82,7 +82,7 @@ pub fn ask(
 /// # Errors
 /// A call in it failed.
 pub fn look(process: &mut StoppedProcess<()>, asked: Asked, kept: &mut Kept) -> Result<Seen, CutError> {
-    let StoppedProcess { target, held, .. } = process;
+    let StoppedProcess { target, before, held, .. } = process;
     held.under_way = None;
     let (pid, area) = (target.pid, &target.area);
     let Asked { repaired, mapped, mapping_flags, mut facts, host, question } = asked;
@@ -106,6 +106,9 @@ pub fn look(process: &mut StoppedProcess<()>, asked: Asked, kept: &mut Kept) -> 
     };
     let with_keys = held.threads.iter().zip(&facts).filter(|(_, facts)| facts.has_keys);
     refuse::unless_empty(refuse::keys(pid, process.has_keys, with_keys.map(|(thread, _)| thread.inner)))?;
+    let confined = held.threads.iter().zip(&facts).map(|(thread, facts)| (thread, facts.is_confined));
+    refuse::unless_empty(landlock::found(pid, area, before.outsider, confined))?;
+    let ldt = if process.has_ldt { ldt::ask(&host, area)? } else { Blob::default() };
     let policies = attributes::memory_policies(&host, area, &mapped)?;
     let threads = held.threads.clone();
     Ok(Seen {
@@ -118,6 +121,7 @@ pub fn look(process: &mut StoppedProcess<()>, asked: Asked, kept: &mut Kept) -> 
         shared_pending,
         policies,
         process,
+        ldt,
         status,
         mapped,
         memory,
@@ -208,10 +212,10 @@ fn answer(
 /// Asks new threads for what only they know; returns that of all, and the thread for further calls.
 fn ask_threads(
     target: &Target,
+    outsider: Option<i32>,
     kept: &mut Kept,
     held: &mut StoppedProgram,
-    status: &Status,
-    shared_pending: &[[u8; 128]],
+    Repaired { status, shared_pending, .. }: &Repaired,
 ) -> Result<(Vec<ThreadFacts>, LiveThread), CutError> {
     let inner_pid = status.innermost("NStgid").unwrap_or(target.pid);
     let caught = status.mask("SigCgt");
@@ -221,7 +225,7 @@ fn ask_threads(
         0 => None,
         shared => Some(procmem::read_u64(held.threads[0].tid, shared + SharedPage::FACT_GENERATION as u64)?),
     };
-    kept.facts.renew(generation);
+    kept.facts.renew(generation, outsider);
     let mut facts = Vec::with_capacity(held.threads.len());
     for thread in &held.threads {
         facts.push(match kept.facts.get(thread) {

@@ -7,8 +7,13 @@ use super::maps::{Flags, Kind, Mapped, flags_at};
 use holdfast_sys::procfs::Mapping;
 
 /// Flags of `VmFlags` that a restart sets again (proc_pid_smaps(5)), and `procfs::HUGE_PAGES`.
-const KEPT_FLAGS: [&str; 14] =
-    ["gd", "hg", "nh", "dc", "wf", "dd", "lo", "lf", "mg", "sr", "rr", "dp", "hp21", "hp30"];
+const KEPT_FLAGS: [&str; 17] = [
+    "gd", "hg", "nh", "dc", "wf", "dd", "lo", "lf", "mg", "sr", "rr", "dp", "hp21", "hp30", "sl", "nr",
+    ACCOUNTED,
+];
+/// Memory that the kernel counts (vm.overcommit_memory): private memory has it from the first time that it may be
+/// written on (mm/mprotect.c, mprotect_fixup), so that it comes by itself.
+const ACCOUNTED: &str = "ac";
 
 /// The flags of a mapping that has exactly these borders.
 fn flags_of<'a>(flags: &'a Flags, mapping: &Mapping) -> Option<&'a [String]> {
@@ -22,6 +27,11 @@ fn flags_of<'a>(flags: &'a Flags, mapping: &Mapping) -> Option<&'a [String]> {
 /// Those that a restart sets again; others come and go without the program (`uw`: tracked).
 pub fn kept_flags(flags: &[String]) -> impl Iterator<Item = &String> {
     flags.iter().filter(|flag| KEPT_FLAGS.contains(&flag.as_str()))
+}
+
+/// Those of them that only a call about the flag itself changes.
+fn settled_flags(flags: &[String]) -> impl Iterator<Item = &String> {
+    kept_flags(flags).filter(|flag| *flag != ACCOUNTED)
 }
 
 /// Whether a look before the stop knows the flags of all mappings; those of new ones only a frozen copy shows.
@@ -64,7 +74,7 @@ pub fn settle_flags(
         let after = after().map_err(|error| format!("looking at the flags of mappings again: {error}"))?;
         for mapping in open {
             let flags = match (flags_of(before, mapping), flags_of(&after, mapping)) {
-                (Some(then), Some(now)) if kept_flags(then).ne(kept_flags(now)) => {
+                (Some(then), Some(now)) if settled_flags(then).ne(settled_flags(now)) => {
                     return Err(format!("the flags of mapping {:#x} changed meanwhile", mapping.start));
                 }
                 (Some(flags), _) | (None, Some(flags)) => flags,
@@ -113,6 +123,8 @@ mod tests {
         // Changed between the looks: before the stop or after it?
         let changed = flags(&[(0x1000, 0x3000, "rd hg"), (0x5000, 0x6000, "rd")]);
         assert!(settle(&before, None, &changed).unwrap_err().contains("0x5000"));
+        let written = flags(&[(0x1000, 0x3000, "rd hg ac"), (0x5000, 0x6000, "rd wf")]);
+        assert_eq!(settle(&before, None, &written).unwrap(), before, "it was made writable meanwhile");
         // Unmapped since, or new at the stop.
         assert_eq!(settle(&before, None, &flags(&[(0x1000, 0x3000, "rd hg")])).unwrap(), before);
         assert_eq!(settle(&flags(&[(0x1000, 0x3000, "rd hg")]), None, &before).unwrap(), before);

@@ -5,6 +5,7 @@
 //! * [`hardlinks`]: files whose name was removed while they have another one. * [`cwd`]: the current directory.
 //! * [`credentials`]: ids and capabilities. * [`sysv_shm`]: System V shared memory.
 //! * [`attributes`]: what a process and its threads tell of their settings.
+//! * [`landlock`]: what a process has forbidden itself. * [`ldt`]: its segments.
 //! * [`written_files`], [`contents`]: which files are saved, and what is in them; [`running_files`]: before the stop;
 //!   [`closed_files`]: those that nobody has open.
 //! * [`state`]: signals, timers, limits, layout, threads. * [`processor`]: instruction sets.
@@ -25,7 +26,9 @@ mod folders;
 pub mod hardlinks;
 pub mod identity;
 pub mod ipc;
+pub mod landlock;
 pub mod last_pid;
+pub mod ldt;
 pub mod map_flags;
 pub mod maps;
 pub mod mlock;

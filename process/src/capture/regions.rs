@@ -71,9 +71,10 @@ pub fn regions(
                 }
                 None => (shared_anonymous(mapping), false),
             },
-            Kind::SharedNameless => (of_nameless(nameless, mapping, flags_at(flags, mapping.start)), false),
+            Kind::SharedNameless | Kind::SharedAnonymous => {
+                (of_nameless(nameless, mapping, flags_at(flags, mapping.start)), false)
+            }
             Kind::SystemV => (system_v(once, mapping, flags_at(flags, mapping.start)), false),
-            Kind::SharedAnonymous => (shared_anonymous(mapping), false),
         };
         let vm_flags = kept_flags(flags_at(flags, mapping.start)).cloned().collect();
         let (start, end) = (Addr(mapping.start), Addr(mapping.end));

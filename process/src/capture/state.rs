@@ -1,6 +1,6 @@
 //! State of the process and of its threads that is neither memory nor files.
 
-use super::{attributes, last_pid, processor};
+use super::{attributes, landlock, last_pid, processor};
 use crate::error::TraceError;
 use crate::inject::live_thread::{BUFFERS, LiveThread, MAX_ROWS};
 use crate::inject::stub::Row;
@@ -33,20 +33,26 @@ pub struct ThreadFacts {
     pub attributes: ThreadAttributes,
     /// It has keys of its own.
     pub has_keys: bool,
+    /// It may not look out of its Landlock domain.
+    pub is_confined: bool,
     fs_base: u64,
 }
 
 /// Bytes that the calls of [`ThreadFacts::rows`] write.
-const THREAD_LEN: usize = 48 + attributes::THREAD_LEN;
+const THREAD_LEN: usize = DOMAIN + landlock::LEN;
+/// Where that of Landlock's row is.
+const DOMAIN: usize = 48 + attributes::THREAD_LEN;
 
 impl ThreadFacts {
-    fn rows(buffer: u64) -> Vec<Row> {
+    /// `outsider`: see [`landlock::outsider`].
+    fn rows(buffer: u64, outsider: Option<i32>) -> Vec<Row> {
         const PR_GET_TID_ADDRESS: u64 = 40;
         let mut rows = vec![
             Row::new(libc::SYS_sigaltstack, &[0, buffer]),
             Row::new(libc::SYS_prctl, &[PR_GET_TID_ADDRESS, buffer + 32]),
             Row::new(libc::SYS_prctl, &[libc::PR_GET_TIMERSLACK as u64]),
             attributes::thread_keyring(),
+            landlock::row(outsider, buffer + DOMAIN as u64),
         ];
         rows.extend(attributes::thread_rows(buffer + 48));
         rows
@@ -63,12 +69,13 @@ impl ThreadFacts {
         if alt_stack.size > 0 && rsp > alt_stack.sp.0 && rsp - alt_stack.sp.0 <= alt_stack.size {
             alt_stack.flags |= libc::SS_ONSTACK.cast_unsigned();
         }
-        let (own, others) = results.split_at(4.min(results.len()));
+        let (own, others) = results.split_at(5.min(results.len()));
         ThreadFacts {
             alt_stack,
             clear_tid: word(32),
             timer_slack_ns: own.get(2).and_then(|&slack| u64::try_from(slack).ok()).unwrap_or(0),
             has_keys: attributes::has_keys(own.get(3)),
+            is_confined: landlock::is_confined(own.get(4)),
             attributes: attributes::of_thread(others, &bytes[48..]),
             fs_base: thread.regs.fs_base,
         }
@@ -80,15 +87,17 @@ impl ThreadFacts {
 #[derive(Debug, Default)]
 pub struct FactCache {
     generation: u64,
+    outsider: Option<i32>,
     facts: HashMap<i32, ThreadFacts>,
 }
 
 impl FactCache {
     /// Drops everything if `sigaltstack` and the like were called since. The library counts those calls; `None`:
-    /// nobody does.
-    pub fn renew(&mut self, generation: Option<u64>) {
-        if generation.is_none_or(|generation| self.generation != generation) {
+    /// nobody does. `outsider`: see [`landlock::outsider`].
+    pub fn renew(&mut self, generation: Option<u64>, outsider: Option<i32>) {
+        if generation.is_none_or(|generation| self.generation != generation) || self.outsider != outsider {
             self.generation = generation.unwrap_or(0);
+            self.outsider = outsider;
             self.facts.clear();
         }
     }
@@ -107,7 +116,7 @@ impl FactCache {
         thread: &Thread,
     ) -> Result<ThreadFacts, TraceError> {
         let buffer = area.scratch.0 + BUFFERS;
-        let results = host.run(area, &ThreadFacts::rows(buffer), &mut |_| Ok(()))?;
+        let results = host.run(area, &ThreadFacts::rows(buffer, self.outsider), &mut |_| Ok(()))?;
         let mut bytes = [0_u8; THREAD_LEN];
         procmem::read(host.thread.tid, buffer, &mut bytes)?;
         host.put_back()?;
@@ -177,6 +186,8 @@ pub struct ProcessFacts {
     pub attributes: ProcessAttributes,
     /// It has keys of its own.
     pub has_keys: bool,
+    /// It has a local descriptor table.
+    pub has_ldt: bool,
     /// The id that was given last where it lives, if that was asked for.
     pub last_id: Option<i32>,
 }
@@ -200,8 +211,9 @@ pub struct Question {
 }
 
 impl Question {
-    /// `handled`: signals that may not be at their default; `with_ids`: which id was given last is asked too.
-    pub fn new(area: &InjectArea, handled: u64, with_ids: bool) -> Question {
+    /// `handled`: signals that may not be at their default; `with_ids`: which id was given last is asked too;
+    /// `outsider`: see [`landlock::outsider`].
+    pub fn new(area: &InjectArea, handled: u64, with_ids: bool, outsider: Option<i32>) -> Question {
         let buffer = area.scratch.0 + BUFFERS;
         let signals: Vec<u64> = (1..=64).filter(|signal| handled >> (signal - 1) & 1 == 1).collect();
         let mut rows = vec![Row::new(libc::SYS_brk, &[0])];
@@ -216,7 +228,7 @@ impl Question {
         let settings = rows.len();
         rows.extend(attributes::process_rows(buffer + SETTINGS as u64));
         let own = rows.len();
-        rows.extend(ThreadFacts::rows(buffer + THREAD as u64));
+        rows.extend(ThreadFacts::rows(buffer + THREAD as u64, outsider));
         let ids = rows.len();
         if with_ids {
             rows.extend(last_pid::rows(buffer + IDS as u64));
@@ -277,11 +289,12 @@ impl Question {
             lock_future as u32,
         );
         let has_keys = attributes::process_has_keys(&results[self.settings..self.own]);
+        let has_ldt = attributes::process_has_ldt(&results[self.settings..self.own]);
         let facts = ThreadFacts::new(thread, &results[self.own..self.ids], &bytes[THREAD..IDS]);
         let last_id = last_pid::told(&results[self.ids..], &bytes[IDS..]);
         let itimers = [timer(0), timer(1), timer(2)];
         let actions = actions.collect();
-        Ok((ProcessFacts { brk, itimers, actions, attributes, has_keys, last_id }, facts))
+        Ok((ProcessFacts { brk, itimers, actions, attributes, has_keys, has_ldt, last_id }, facts))
     }
 }
 
@@ -330,7 +343,13 @@ pub fn flags(pid: i32, status: &Status) -> ProcessFlags {
         thp_disabled: status.number("THP_enabled") == Some(0),
         oom_score_adj: score.trim().parse().unwrap_or(0),
         coredump_filter: u32::from_str_radix(filter.trim(), 16).ok(),
+        login_user: login_user(&pid.to_string()).filter(|user| login_user("self") != Some(*user)),
     }
+}
+
+/// The user that has logged in, as the audit system has it (proc_pid_loginuid(5)), by the name of a folder in /proc.
+pub fn login_user(process: &str) -> Option<u32> {
+    proctext::record_text(format!("/proc/{process}/loginuid")).ok()?.trim().parse().ok()
 }
 
 /// What of this host must be the same at a restart. After the stop.
@@ -406,6 +425,11 @@ pub fn thread_record(thread: &Thread, facts: &ThreadFacts, around: Around) -> Th
         policy: scheduling.policy,
         priority: scheduling.priority,
         timer_slack_ns: facts.timer_slack_ns,
-        attributes: ThreadAttributes { io_priority, deadline, ..facts.attributes.clone() },
+        attributes: ThreadAttributes {
+            io_priority,
+            deadline,
+            turn_ns: scheduling.turn_ns,
+            ..facts.attributes.clone()
+        },
     }
 }

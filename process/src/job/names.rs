@@ -1,23 +1,29 @@
-//! Names of System V semaphores and queues: nobody can see who uses one, so the agent whose program does holds a name
-//! for it, that of a unix socket without a file (unix(7)), as long as it lives. Copies of a job then leave it alone.
+//! Names of System V semaphores and queues, and of segments of shared memory: nobody can see who uses one that is not
+//! attached, so the agent whose program does holds a name for it, that of a unix socket without a file (unix(7)), as
+//! long as it lives. Copies of a job then leave it alone.
 //!
-//! Used by `cut` (what the program uses) and by `rebuild::ipc` (what a restart takes). What must hold: everybody may
-//! give a socket any such name, so one counts only if this user has made the socket (sock_diag), and each has a part
-//! of its own that nobody can guess: none can be taken before it is wanted. How it fails: another agent has a name.
+//! Used by `cut` (what the program uses) and by `rebuild::ipc` and `rebuild::sysv_shm` (what a restart takes). What
+//! must hold: everybody may give a socket any such name, so one counts only if this user has made the socket
+//! (sock_diag), and each has a part of its own that nobody can guess: none can be taken before it is wanted. How it
+//! fails: another agent has a name.
 
 use crate::capture::ipc;
-use holdfast_image::record::IpcObject;
+use holdfast_image::record::{FileTable, IpcObject, SysvShmRecord};
 use holdfast_sys::sysv_sem_msg::IpcKind;
 use holdfast_sys::{procfs, sock_diag, unix_socket};
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
+/// What a segment of shared memory is called in them.
+const SEGMENT: &str = "shared memory";
+
 /// The names that an agent holds, or has not got.
 #[derive(Debug, Default)]
-pub struct Names(HashMap<(IpcKind, i32), Option<UnixDatagram>>);
+pub struct Names(HashMap<(IpcKind, i32), Option<UnixDatagram>>, HashMap<i32, Option<UnixDatagram>>);
 
 impl Names {
     /// Holds those of objects as well as may be.
@@ -26,13 +32,20 @@ impl Names {
             let (kind, id) = (ipc::kind_of(object), object.id);
             self.0
                 .entry((kind, id))
-                .or_insert_with(|| hold(&common(kind, id)).ok().map(|(_, socket)| socket));
+                .or_insert_with(|| hold(&common(&kind, id)).ok().map(|(_, socket)| socket));
+        }
+    }
+
+    /// Holds those of the segments of a job: the kernel tells who has one attached, but not whose it is meanwhile.
+    pub fn hold_segments(&mut self, files: &FileTable) {
+        for id in files.segments.iter().map(SysvShmRecord::kernel_id) {
+            self.1.entry(id).or_insert_with(|| hold(&common(&SEGMENT, id)).ok().map(|(_, socket)| socket));
         }
     }
 }
 
 /// What the names of an object begin with.
-fn common(kind: IpcKind, id: i32) -> String {
+fn common(kind: &dyn Display, id: i32) -> String {
     let namespace = procfs::link("/proc/self/ns/ipc").unwrap_or_default();
     format!("holdfast/{}/{kind}/{id}/", String::from_utf8_lossy(&namespace))
 }
@@ -51,6 +64,18 @@ fn hold(common: &str) -> io::Result<(String, UnixDatagram)> {
 /// # Errors
 /// The kernel has no room for sockets, or does not tell whose they are.
 pub fn take(kind: IpcKind, id: i32) -> io::Result<Option<UnixDatagram>> {
+    take_called(&kind, id)
+}
+
+/// The same of a segment of shared memory.
+///
+/// # Errors
+/// As [`take`].
+pub fn take_segment(id: i32) -> io::Result<Option<UnixDatagram>> {
+    take_called(&SEGMENT, id)
+}
+
+fn take_called(kind: &dyn Display, id: i32) -> io::Result<Option<UnixDatagram>> {
     let (common, user) = (common(kind, id), unix_socket::effective_user());
     // First ours: who comes later sees it.
     let (own, socket) = hold(&common)?;

@@ -5,7 +5,8 @@
 //! its environment. Everybody can write an environment: what it says counts only in processes with the agent's own
 //! ids, in those that were seen as descendants of the job before, and where the job's key is in it; those that root's
 //! agent was told of from birth ([`crate::job::births`]) are of the job whatever it says. All others are not, whatever
-//! they do: they are not stopped, and not waited for inside the stop. What must hold:
+//! they do: they are not stopped, and not waited for inside the stop. One whose environment its own user may not read
+//! (set-group-id, not dumpable) is taken for the job's if it could be ([`Orphans::may_be_hidden`]). What must hold:
 //! [`Orphans::look`] comes before the stop, so that inside it only what is new must be looked at. Of whom it is not
 //! known whose they are, they are taken for the job's if they have the agent's ids: the checkpoint fails rather than
 //! leave one out.
@@ -44,6 +45,8 @@ pub struct Orphans {
     marks: Marks,
     /// The job's processes have the same pid namespace as this one.
     program: Option<i32>,
+    /// All that are known.
+    pids: Vec<i32>,
     /// Processes above the job.
     reapers: BTreeSet<i32>,
     /// Their children that are not of the job.
@@ -86,7 +89,8 @@ impl Orphans {
         }
         let marks = Marks::of(pids, socket, key);
         let (program, descendants) = (pids.first().copied(), descendants.clone());
-        let mut orphans = Orphans { marks, program, reapers, descendants, ..Orphans::default() };
+        let pids = pids.to_vec();
+        let mut orphans = Orphans { marks, program, pids, reapers, descendants, ..Orphans::default() };
         let children = orphans.children().or_else(|_| orphans.children_by_scan(LOOKED_AT))?;
         let begun = Instant::now();
         let is_other = |child: &i32| loop {
@@ -224,6 +228,27 @@ impl Orphans {
         self.program.is_none_or(|program| membership::are_together(pid, program))
     }
 
+    /// Whether a child of a reaper that its own user may not look into can be of the job: it began after the program,
+    /// and is in a control group that processes of the job are in. More is not to be seen of it.
+    fn may_be_hidden(&self, pid: i32) -> bool {
+        let is_younger = |program: i32| procfs::start_time(pid) >= procfs::start_time(program);
+        let group = control_group(pid);
+        self.program.is_some_and(is_younger)
+            && group.is_some()
+            && self.pids.iter().any(|one| control_group(*one) == group)
+            && self.is_beside(pid)
+    }
+
+    /// The orphans that may be of the job and that its user may not look into. While it runs on.
+    pub fn hidden(&self) -> Vec<i32> {
+        let is_hidden = |pid: &i32| {
+            let forbidden = || environment::of(*pid).is_err_and(|error| is_forbidden(&error));
+            matches!(self.may_be_ours(*pid), Ok(true)) && forbidden() && self.whose(*pid) == Whose::Ours
+        };
+        let all = self.children().unwrap_or_default();
+        all.into_iter().filter(|pid| !self.pids.contains(pid)).filter(is_hidden).collect()
+    }
+
     fn whose(&self, pid: i32) -> Whose {
         self.whose_given(pid, self.may_be_ours(pid))
     }
@@ -244,10 +269,20 @@ impl Orphans {
             Ok(Environment::Executing) => Whose::Ours,
             Ok(Environment::Ending) | Err(_) if has_ended(pid) => Whose::Nobodys,
             Ok(Environment::Ending) if process_age::of(pid).is_some_and(|age| age < ENDING) => Whose::Ours,
+            Err(error) if is_forbidden(&error) && self.may_be_hidden(pid) => Whose::Ours,
             // What must not be read belongs to somebody else, or is set-user-id.
             Ok(Environment::Ending) | Err(_) => Whose::Others,
         }
     }
+}
+
+fn is_forbidden(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
+}
+
+/// Of a process, as the kernel tells it to everybody (proc_pid_cgroup(5)).
+fn control_group(pid: i32) -> Option<Vec<u8>> {
+    std::fs::read(format!("/proc/{pid}/cgroup")).ok()
 }
 
 fn busy() -> CutError {

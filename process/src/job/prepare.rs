@@ -3,6 +3,7 @@
 //! Called by [`super::stopped_group`], on the tracer thread. Fails by: [`CutError`]; nothing was stopped.
 
 use crate::capture::hardlinks;
+use crate::capture::landlock;
 use crate::capture::maps::Flags;
 use crate::capture::regions;
 use crate::error::CutError;
@@ -42,6 +43,8 @@ pub struct Before {
     vdso: Range<u64>,
     /// See [`Status::is_nested`].
     pub nested: bool,
+    /// See [`landlock::outsider`].
+    pub outsider: Option<i32>,
     /// Mapped files in whose place there is another by now.
     pub replaced: HashSet<(Vec<u8>, u64)>,
     /// The process.
@@ -111,6 +114,7 @@ pub fn prepare(
         flags_inside,
         vdso,
         nested: status.is_nested(),
+        outsider: landlock::outsider(pid, &status),
         replaced,
         pidfd,
     })

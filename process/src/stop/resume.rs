@@ -10,14 +10,16 @@ use crate::inject::live_thread::LiveThread;
 use crate::job::relatives;
 use crate::job::target::Target;
 use crate::job::tracer_state::{Kept, TracerState};
+use crate::refuse;
 use crate::stop::continuation::Slots;
 use crate::stop::interrupt::{self, Interrupted, StopFailure, Stopped, Stragglers, Whom, Why};
 use crate::stop::process_errors;
 use crate::stop::threads::{self, Repairer, Samples, Thread};
 use holdfast_image::record::InjectArea;
+use holdfast_sys::fault;
 use holdfast_sys::procfs::{self, Status};
 use holdfast_sys::procmem::ForcedMemory;
-use holdfast_sys::{fault, ptrace};
+use holdfast_sys::ptrace::{self, Registers};
 use std::time::Duration;
 
 /// A stopped program.
@@ -271,15 +273,25 @@ pub fn repair_calls(
     // A failure for one thread must not keep the others from being repaired.
     let mut failure = Ok(());
     for thread in &mut held.threads {
+        if !is_64_bit(&thread.regs) {
+            failure = Err(CutError::Unsettled(vec![refuse::other_code(thread.inner)]));
+            continue;
+        }
         if let Err(error) = repairer.repair(thread) {
-            failure = Err(error);
+            failure = Err(error.into());
         }
         // At once: from here on the agent may die, and the thread goes on as if nothing had been.
         if let Some(regs) = &thread.repaired
             && let Err(error) = ptrace::set_registers(thread.tid, regs)
         {
-            failure = Err(error.into());
+            failure = Err(TraceError::from(error).into());
         }
     }
-    failure.map_err(CutError::from)
+    failure
+}
+
+/// Whether a thread runs in the code segment of 64 bits: the kernel's, or that under Xen
+/// (arch/x86/include/asm/ptrace.h, user_64bit_mode).
+fn is_64_bit(regs: &Registers) -> bool {
+    [0x33, 0xe033].contains(&(regs.cs & 0xffff))
 }

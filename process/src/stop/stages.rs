@@ -10,7 +10,7 @@ use crate::inject::live_thread::LiveThread;
 use crate::stop::task_files::Told;
 use crate::stop::threads::Thread;
 use holdfast_image::attributes::MemoryPolicy;
-use holdfast_image::bytes::Name;
+use holdfast_image::bytes::{Blob, Name};
 use holdfast_image::record::{LayoutRecord, Limit, PosixTimer, ProcessFlags};
 use holdfast_sys::procfs::{Mapping, Status};
 use holdfast_sys::procmem::ForcedMemory;
@@ -73,6 +73,8 @@ pub struct Seen {
     pub facts: Vec<ThreadFacts>,
     /// What one told of the process.
     pub process: ProcessFacts,
+    /// Its local descriptor table.
+    pub ldt: Blob,
     /// POSIX timers.
     pub timers: Vec<PosixTimer>,
     /// Signals pending for the process.

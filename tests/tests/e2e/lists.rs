@@ -5,7 +5,7 @@ use holdfast_tests::known_losses::Told::Lost;
 use holdfast_tests::known_losses::{LOSSES, TOLD, Told, chapter};
 use holdfast_tests::sandbox::User;
 use holdfast_tests::suite::{ENTRIES, Entry};
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::path::Path;
 
@@ -82,6 +82,48 @@ fn what_the_kernel_tells_is_recorded_refused_or_known_to_be_lost() {
     let all = headers.into_iter().flatten().chain(keys.filter(|_| is_known_kernel));
     let unknown: Vec<String> = all.filter(|name| told(name).is_none()).collect();
     assert!(unknown.is_empty(), "neither in the record nor known to be lost: {unknown:?}");
+}
+
+/// What an option of prctl(2) sets, another one tells, or it is in the list itself.
+#[test]
+fn what_prctl_sets_is_recorded_refused_or_known_to_be_lost() {
+    let all = named("/usr/include/linux/prctl.h", &["PR_SET_"]);
+    let is_known = |name: &String| told(name).is_some() || told(&name.replacen("SET", "GET", 1)).is_some();
+    let unknown: Vec<String> = all.into_iter().filter(|name| !is_known(name)).collect();
+    assert!(unknown.is_empty(), "neither in the record nor known to be lost: {unknown:?}");
+}
+
+/// The calls in the tables of docs/state.md; `*` stands for anything.
+fn listed_calls() -> Vec<String> {
+    let text =
+        fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/state.md")).unwrap_or_default();
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| `")?.split('|').next());
+    let calls = rows.flat_map(|row| row.split('`').filter(|word| !word.trim().is_empty()));
+    calls.map(str::to_owned).collect()
+}
+
+/// All system calls that the kernel here has, by the names of its functions (arch/x86/include/asm/syscall_wrapper.h),
+/// and those that the headers know.
+#[test]
+fn all_system_calls_are_in_the_list_of_state() {
+    let words = |path: &str, prefix: &str| -> Vec<String> {
+        named(path, &[prefix]).iter().map(|name| name.replacen(prefix, "", 1)).collect()
+    };
+    let listed = listed_calls();
+    assert!(listed.len() > 400 && listed.iter().collect::<HashSet<_>>().len() == listed.len());
+    let is_listed = |name: &String| {
+        let is = |pattern: &String| match (pattern.strip_suffix('*'), pattern.strip_prefix('*')) {
+            (Some(start), _) => name.starts_with(start),
+            (None, Some(end)) => name.ends_with(end),
+            (None, None) => name == pattern,
+        };
+        listed.iter().any(is)
+    };
+    let of_kernel = words("/proc/kallsyms", "__x64_sys_");
+    let of_headers = words("/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "__NR_");
+    let unknown: BTreeSet<String> =
+        of_kernel.into_iter().chain(of_headers).filter(|name| !is_listed(name)).collect();
+    assert!(unknown.is_empty(), "docs/state.md does not say what becomes of what these set: {unknown:?}");
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! What cannot be brought back is refused by name, at `run` or at `checkpoint`, and the program is left alone.
 
 use anyhow::{Context, Result, ensure};
-use holdfast_tests::apps::App;
+use holdfast_tests::apps::{App, PYTHON};
 use holdfast_tests::refused::{self, Outcome};
 use holdfast_tests::restart_chain::kill_program;
-use holdfast_tests::sandbox::{Bed, PATIENCE, User, am_root, shell_code, wait};
+use holdfast_tests::sandbox::{Bed, PATIENCE, User, am_root, each_user, shell_code, wait};
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 /// One test for each line of the list in `tests/src/refused.rs`, as all whom it names.
 macro_rules! tests {
@@ -54,6 +55,71 @@ fn tcp_connection_that_may_be_lost() {
         if let Err(error) = result {
             panic!("as {user:?}: {error:#}");
         }
+    }
+}
+
+/// A Landlock domain is noticed in a program that was restarted, too, whose ids are others than the agent's where an
+/// ordinary user has restarted it.
+#[test]
+fn landlock_domain_after_a_restart() {
+    each_user(|bed| {
+        let program = bed.kit().program("held").to_string_lossy().into_owned();
+        let mut front = bed.staying_command("r", &[], &[&program, "domain_later", "15"])?.spawn()?;
+        let pid = bed.wait_live("r", &mut front)?.context("a pid")?;
+        bed.until("the first line", PATIENCE, || bed.text("out").contains("round 1"))?;
+        bed.say(&["checkpoint", "r"])?.success()?;
+        kill_program(pid, &mut front)?;
+        let mut front = bed.restart_command("r", &[])?.spawn()?;
+        bed.wait_live("r", &mut front)?.context("a pid")?;
+        bed.say(&["checkpoint", "r"])?.success()?;
+        fs::write(bed.work().join("confine"), "")?;
+        bed.until("the domain", PATIENCE, || bed.work().join("confined").exists())?;
+        let ended = bed.say(&["checkpoint", "r"])?;
+        let is_refused = ended.code() == refused::STATUS && ended.stderr.contains("Landlock domain");
+        ensure!(is_refused && ended.stderr.contains("thread"), "{}: {}", ended.code(), ended.stderr);
+        bed.may_end()?;
+        let code = shell_code(wait(&mut front, PATIENCE)?);
+        ensure!(code == 0 && bed.text("out").ends_with("PASS\n"), "status {code}: {}", bed.text("out"));
+        bed.check_clean("r")
+    });
+}
+
+/// A daemon that its user may not look into may be of the job, and is not left out of an image without a word. It is
+/// below a reaper of its own: any other job above which it lands would be refused, too.
+#[test]
+fn orphan_that_its_user_may_not_look_into() {
+    const REAPER: &str = "import ctypes, os, sys\n\
+                          ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)\n\
+                          front = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ)\n\
+                          while True:\n  \
+                            ended, status = os.wait()\n  \
+                            if ended == front: sys.exit(os.waitstatus_to_exitcode(status))\n";
+    let Some(bed) = Bed::new(User::Ordinary) else { return };
+    let result = (|| -> Result<()> {
+        let program = bed.kit().program("tree_hidden");
+        let mut command = bed.command(Path::new(PYTHON));
+        command
+            .args(["-c", REAPER])
+            .arg(bed.kit().holdfast())
+            .args(["run", "--name", "r", "--"])
+            .arg(program);
+        let mut front = command.stdout(bed.create("out")?).stderr(bed.create("err")?).spawn()?;
+        bed.wait_live("r", &mut front)?.context("a pid")?;
+        bed.until("the first line", PATIENCE, || bed.text("out").contains("round 1"))?;
+        for command in [&["check", "r"][..], &["checkpoint", "r"]] {
+            let ended = bed.say(command)?;
+            let said = format!("{}{}", ended.stdout, ended.stderr);
+            ensure!(ended.code() == 69, "{command:?}: status {}: {said}", ended.code());
+            ensure!(said.contains("it may be of the job") && said.contains("end it"), "{said}");
+        }
+        ensure!(bed.images("r").is_empty(), "an image was made");
+        fs::write(bed.work().join("enough"), "")?;
+        let code = shell_code(wait(&mut front, PATIENCE)?);
+        ensure!(code == 0 && bed.text("out").ends_with("PASS\n"), "status {code}: {}", bed.text("out"));
+        bed.check_clean("r")
+    })();
+    if let Err(error) = result {
+        panic!("{error:#}");
     }
 }
 

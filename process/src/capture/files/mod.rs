@@ -52,7 +52,7 @@ use std::path::Path;
 use unlinked::Covered;
 
 /// Content of a nameless file up to this size goes into the image.
-const NAMELESS_LIMIT: u64 = 64 << 20;
+pub const NAMELESS_LIMIT: u64 = 64 << 20;
 /// What /proc appends to the path of a file that was deleted.
 pub(crate) const DELETED: &[u8] = b" (deleted)";
 const OTHER_NAME: &str = "the name by which it was opened was removed, and the other that it has is not in that \
@@ -357,9 +357,10 @@ impl<'a> FileReader<'a> {
     fn process(&self, found: &Found) -> Result<Object, Obstacle> {
         let pid = found.info.get("Pid").and_then(|pid| pid.parse::<i32>().ok());
         match pid.ok_or_else(|| Obstacle::from("its fdinfo cannot be understood"))? {
-            -1 => Ok(Object::PidFd { pid: -1 }),
+            // A process has an inode of its own, whoever looks at it (fs/pidfs.c; Linux 6.9).
+            -1 => Ok(Object::PidFd { pid: -1, gone: found.inode }),
             pid => match self.inner_pid(pid) {
-                Some(pid) => Ok(Object::PidFd { pid }),
+                Some(pid) => Ok(Object::PidFd { pid, gone: 0 }),
                 None => Err(format!("it leads to process {pid}, which is not the program's").into()),
             },
         }

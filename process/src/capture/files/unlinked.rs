@@ -4,7 +4,9 @@
 //! Inside the stop: their content can change. A file may have been opened by several names. Descriptors belong together
 //! by device and inode, mappings too; a descriptor and a mapping by the inode, and the name or the device: stat(2) and
 //! the maps file do not give the same device on every file system. What must hold: what shared mappings cover is saved
-//! with the pages ([`crate::capture::maps::save_shared`]); the rest is in the record.
+//! with the pages ([`crate::capture::maps::save_shared`]); the rest is in the record. Shared memory without a name
+//! counts as such a file where something else than shared mappings leads to it: a descriptor, or a private mapping,
+//! which both come from /proc/PID/map_files.
 
 use super::{DELETED, FileReader, Found, Look, NAMELESS_LIMIT, Obstacle};
 use crate::capture::identity::mtime_ns;
@@ -26,6 +28,10 @@ use std::path::Path;
 
 /// How the kernel prints the path of a memfd (mm/memfd.c).
 const MEMFD: &[u8] = b"/memfd:";
+/// And that of shared memory without a name (mm/shmem.c, shmem_zero_setup).
+const SHARED_ZERO: &[u8] = b"/dev/zero";
+/// How a restart calls the memfd that takes its place.
+const FOR_ZERO: &[u8] = b"holdfast-shared";
 /// File systems (include/uapi/linux/magic.h).
 const HUGETLBFS: u64 = 0x9584_58f6;
 const SECRETMEM: u64 = 0x5345_434d;
@@ -49,7 +55,7 @@ pub struct Covered(HashMap<Key, Shown>);
 impl Covered {
     /// Adds the mappings of a process.
     pub fn add(&mut self, all: &[Mapped]) {
-        for mapping in all.iter().filter(|m| m.kind == Kind::SharedNameless).map(|m| &m.mapping) {
+        for mapping in all.iter().filter(|m| shows_nameless(m)).map(|m| &m.mapping) {
             let known = self.0.entry((mapping.device, mapping.inode)).or_default();
             known.pages = known.pages.union(&PageSet::from(vec![in_file(mapping)]));
             known.names.insert(mapping.name.clone());
@@ -68,6 +74,19 @@ impl Covered {
     }
 }
 
+/// Whether it is a shared mapping of what may be such a file.
+fn shows_nameless(mapped: &Mapped) -> bool {
+    matches!(mapped.kind, Kind::SharedNameless | Kind::SharedAnonymous)
+}
+
+/// What private mappings show of objects whose name is none, by device and inode as the maps file has them.
+pub fn mapped_privately<'a>(all: impl Iterator<Item = &'a [Mapped]>) -> BTreeSet<(u64, u64)> {
+    let private =
+        all.flatten().filter(|mapped| mapped.kind == Kind::PrivateFile).map(|mapped| &mapped.mapping);
+    let nameless = private.filter(|mapping| mapping.name.ends_with(DELETED));
+    nameless.map(|mapping| (mapping.device, mapping.inode)).collect()
+}
+
 /// A device of stat(2) as the maps file has it.
 fn device_in_maps(device: u64) -> u64 {
     u64::from(libc::major(device)) << 32 | u64::from(libc::minor(device))
@@ -81,6 +100,9 @@ fn in_file(mapping: &Mapping) -> PageRun {
 /// Kind, and name for the record.
 fn understand(target: &[u8]) -> (NamelessKind, &[u8]) {
     let name = target.strip_suffix(DELETED).unwrap_or(target);
+    if name == SHARED_ZERO {
+        return (NamelessKind::Memfd, FOR_ZERO);
+    }
     match name.strip_prefix(MEMFD) {
         Some(given) => (NamelessKind::Memfd, given),
         None => (NamelessKind::Deleted, name),
@@ -97,20 +119,36 @@ pub fn of_mapping(files: &[NamelessFile], mapping: &Mapping) -> Option<u32> {
     files.iter().position(is).and_then(|index| u32::try_from(index).ok())
 }
 
-/// Whether all of the content of a mapping's file is in the record or among the pages of shared mappings: what a
-/// private mapping has not written is there then.
+/// Whether all that a mapping shows of its file is in the record or among the pages of shared mappings: what a private
+/// mapping has not written is there then.
 pub fn is_known(files: &[NamelessFile], mapping: &Mapping) -> bool {
     let file = of_mapping(files, mapping).and_then(|index| files.get(index as usize));
-    file.is_some_and(|file| !file.by_mapping)
+    let is_shown =
+        |file: &NamelessFile| PageSet::from(vec![in_file(mapping)]).difference(&file.shown).is_empty();
+    file.is_some_and(|file| !file.by_mapping || is_shown(file))
 }
 
-/// Adds files of which only shared mappings are left. Their length is known by pages, and that is enough: nobody can
-/// ask for it.
-pub fn add_mapped(table: &mut FileTable, all: &[Mapped], memory: &ForcedMemory) {
-    for mapping in all.iter().filter(|m| m.kind == Kind::SharedNameless).map(|m| &m.mapping) {
+/// Adds files of which only mappings are left. Their length is known by pages, and that is enough: nobody can ask for
+/// it. `privately`: of [`mapped_privately`].
+pub fn add_mapped(
+    table: &mut FileTable,
+    all: &[Mapped],
+    privately: &BTreeSet<(u64, u64)>,
+    memory: &ForcedMemory,
+) {
+    let is_file = |mapped: &&Mapped| match mapped.kind {
+        Kind::SharedNameless => true,
+        Kind::SharedAnonymous => privately.contains(&(mapped.mapping.device, mapped.mapping.inode)),
+        _ => false,
+    };
+    for mapping in all.iter().filter(is_file).map(|m| &m.mapping) {
         let size = mapping.offset + (maps::readable_end(memory, mapping.start, mapping.end) - mapping.start);
+        let shown = PageSet::from(vec![in_file(mapping)]);
         match of_mapping(&table.nameless, mapping).and_then(|index| table.nameless.get_mut(index as usize)) {
-            Some(file) if file.by_mapping => file.size = file.size.max(size),
+            Some(file) if file.by_mapping => {
+                file.size = file.size.max(size);
+                file.shown = file.shown.union(&shown);
+            }
             Some(_) => {}
             None => {
                 let (kind, name) = understand(&mapping.name);
@@ -128,6 +166,7 @@ pub fn add_mapped(table: &mut FileTable, all: &[Mapped], memory: &ForcedMemory) 
                     by_mapping: true,
                     content: Vec::new(),
                     opened_as,
+                    shown,
                 });
             }
         }
@@ -197,6 +236,7 @@ impl FileReader<'_> {
             by_mapping: false,
             content,
             opened_as: (device, names.into_iter().map(Name).collect()),
+            shown: PageSet::default(),
         })
     }
 }
@@ -278,5 +318,6 @@ mod tests {
         assert_eq!(understand(b"/memfd:a b (deleted)"), (NamelessKind::Memfd, &b"a b"[..]));
         assert_eq!(understand(b"/dev/shm/x (deleted)"), (NamelessKind::Deleted, &b"/dev/shm/x"[..]));
         assert_eq!(understand(b"/tmp/y"), (NamelessKind::Deleted, &b"/tmp/y"[..]));
+        assert_eq!(understand(b"/dev/zero (deleted)"), (NamelessKind::Memfd, &b"holdfast-shared"[..]));
     }
 }

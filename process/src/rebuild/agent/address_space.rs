@@ -48,8 +48,13 @@ fn prot(region: &Region, early: bool) -> u64 {
     u64::from(region.prot) | if early { PROT_READ | PROT_WRITE } else { 0 }
 }
 
-fn has(region: &Region, flag: &str) -> bool {
-    region.vm_flags.iter().any(|f| f == flag)
+/// MAP_NORESERVE, or nothing: so that the kernel counts private memory if it did, and later mappings beside it are one
+/// with it. Of writable memory, images that were made before that was recorded know neither; memory that is writable
+/// only as long as it is filled was not counted either.
+fn uncounted(region: &Region, early: bool) -> u64 {
+    let is_writable = prot(region, early) & PROT_WRITE != 0;
+    let is_counted = region.has("ac") || !is_writable;
+    if region.has("nr") || !is_counted { MAP_NORESERVE } else { 0 }
 }
 
 /// One address space under construction.
@@ -115,9 +120,9 @@ impl AddressSpaceBuilder<'_> {
                 let args = [start, len, u64::from(region.prot)];
                 batch.call(libc::SYS_mprotect, &args, Need::Must("protect memory at", start))?;
             }
-            if has(region, "lo") {
+            if region.has("lo") {
                 // RLIMIT_MEMLOCK may be lower here; locked memory is a matter of speed.
-                let flags = if has(region, "lf") { u64::from(libc::MLOCK_ONFAULT) } else { 0 };
+                let flags = if region.has("lf") { u64::from(libc::MLOCK_ONFAULT) } else { 0 };
                 batch.call(libc::SYS_mlock2, &[start, len, flags], Need::May)?;
             }
         }
@@ -344,13 +349,13 @@ impl AddressSpaceBuilder<'_> {
                     continue;
                 }
                 Backing::Anonymous => {
-                    let grows = if has(region, "gd") { MAP_GROWSDOWN } else { 0 };
-                    let kind = if has(region, "dp") { MAP_DROPPABLE } else { MAP_PRIVATE };
-                    let flags = kind | MAP_ANONYMOUS | MAP_NORESERVE | NOREPLACE | grows;
+                    let grows = if region.has("gd") { MAP_GROWSDOWN } else { 0 };
+                    let kind = if region.has("dp") { MAP_DROPPABLE } else { MAP_PRIVATE };
+                    let flags = kind | MAP_ANONYMOUS | uncounted(region, *early) | NOREPLACE | grows;
                     [start, len, prot, flags, NO_FD, 0]
                 }
                 Backing::PrivateFile { offset, .. } | Backing::Nameless { offset, shared: false, .. } => {
-                    let flags = MAP_PRIVATE | MAP_NORESERVE | NOREPLACE;
+                    let flags = MAP_PRIVATE | uncounted(region, *early) | NOREPLACE;
                     [start, len, prot, flags, files.of(region), *offset]
                 }
                 Backing::SharedFile { offset, .. } | Backing::Nameless { offset, .. } => {
@@ -394,7 +399,8 @@ impl AddressSpaceBuilder<'_> {
         }
         let staging = self.layout.staging;
         for (size, pieces) in objects.values() {
-            let flags = MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE | NOREPLACE;
+            let uncounted = if pieces.iter().any(|(region, _)| region.has("nr")) { MAP_NORESERVE } else { 0 };
+            let flags = MAP_SHARED | MAP_ANONYMOUS | uncounted | NOREPLACE;
             let args = [staging, *size, PROT_READ | PROT_WRITE, flags, NO_FD, 0];
             batch.call(libc::SYS_mmap, &args, Need::Must("make shared memory of length", *size))?;
             for &(region, offset) in pieces {
@@ -417,9 +423,17 @@ impl AddressSpaceBuilder<'_> {
         let mut batch = self.batch();
         for run in &plan.mapped {
             let fd = files.by_key.get(&FileKey::Segment(run.segment)).copied().unwrap_or(NO_FD);
-            let flags = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE;
+            let regions = &self.record.regions;
+            let region = regions.get(regions.partition_point(|region| region.end.0 <= run.start));
+            let (prot, uncounted) = match region {
+                // The kernel counts it when it is writable, as it is until `protect`.
+                Some(region) if region.has("ac") => (u64::from(run.prot) | PROT_WRITE, 0),
+                Some(region) => (u64::from(run.prot), uncounted(region, false)),
+                None => (u64::from(run.prot), MAP_NORESERVE),
+            };
+            let flags = MAP_PRIVATE | MAP_FIXED | uncounted;
             let begin = pages.segment(run.segment).map_or(0, |segment| segment.begin);
-            let args = [run.start, run.len, u64::from(run.prot), flags, fd, begin + run.offset];
+            let args = [run.start, run.len, prot, flags, fd, begin + run.offset];
             batch.call(libc::SYS_mmap, &args, Need::Must("map the image at", run.start))?;
         }
         batch.finish().map(|_| ())
@@ -440,7 +454,7 @@ impl AddressSpaceBuilder<'_> {
         let mut batch = self.batch();
         for region in self.record.regions.iter().filter(|r| !matches!(r.backing, Backing::Kernel { .. })) {
             let (start, len) = (region.start.0, region.end.0 - region.start.0);
-            for (_, advice) in ADVICE.iter().filter(|(flag, _)| has(region, flag)) {
+            for (_, advice) in ADVICE.iter().filter(|(flag, _)| region.has(flag)) {
                 // DONTFORK and WIPEONFORK change what the program's children see; the others are hints.
                 let need = if matches!(*advice, libc::MADV_DONTFORK | libc::MADV_WIPEONFORK) {
                     Need::Must("advise memory at", start)

@@ -179,14 +179,18 @@ pub fn of_thread(thread: &NewThread<'_>) -> Result<Vec<String>, RebuildError> {
     calls.finish()
 }
 
-/// What would be in the way of a restart: memory that is mapped from now on is locked, the agent may not look, nothing
-/// that was writable becomes executable.
+/// What would be in the way of a restart: mappings that may not be changed any more, memory that is mapped from now on
+/// is locked, the agent may not look, nothing that was writable becomes executable.
 ///
 /// # Errors
 /// The process ended.
 pub fn at_the_end(leader: SeedThread, record: &ProcessRecord) -> Result<Vec<String>, RebuildError> {
     let wanted = &record.attributes;
     let mut calls = OptionalCalls::new(leader);
+    for region in record.regions.iter().filter(|region| region.has("sl")) {
+        let args = [region.start.0, region.end.0 - region.start.0, 0];
+        calls.call(libc::SYS_mseal, &args, format!("the seal of memory at {} (mseal)", region.start))?;
+    }
     if wanted.lock_future != 0 {
         let args = [u64::from(wanted.lock_future)];
         calls.call(libc::SYS_mlockall, &args, "the lock on memory to come (mlockall)")?;

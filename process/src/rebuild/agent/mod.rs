@@ -15,6 +15,7 @@ mod ipc;
 mod ipc_owner;
 mod job_control;
 mod lazy;
+mod ldt;
 pub mod options;
 mod owners;
 pub(super) mod pages;

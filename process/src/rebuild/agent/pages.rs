@@ -260,16 +260,20 @@ fn early_write(regions: &[Region], copied: &[u64]) -> Vec<bool> {
         // Only private memory can be written past its protection, and not of explicit huge pages (mm/gup.c,
         // check_vma_flags).
         let shared = matches!(region.backing, Backing::SharedFile { .. });
-        read_only && bytes > 0 && (shared || region.huge_shift().is_some() || bytes > FORCED_LIMIT)
+        // The kernel counts private memory when it is made writable.
+        let counted = region.has("ac") && region.prot & libc::PROT_EXEC.cast_unsigned() == 0;
+        read_only
+            && (bytes > 0 && (shared || region.huge_shift().is_some() || bytes > FORCED_LIMIT) || counted)
     };
     regions.iter().zip(copied).map(is_early).collect()
 }
 
 /// Whether an image may be mapped into a region: plain private memory that does not grow down. Not what is locked (it
-/// would be read at once), or treated specially at a fork (a file cannot be wiped, and libholdfast, which replaces what
-/// the program advises away, cannot see DONTFORK), or code (the store may be on a file system without programs).
+/// would be read at once) or sealed (libholdfast could not replace what the program advises away), or treated specially
+/// at a fork (a file cannot be wiped, and libholdfast, which replaces what the program advises away, cannot see
+/// DONTFORK), or code (the store may be on a file system without programs).
 fn may_be_mapped(region: &Region) -> bool {
-    const NOT: [&str; 4] = ["gd", "lo", "dc", "wf"];
+    const NOT: [&str; 5] = ["gd", "lo", "dc", "wf", "sl"];
     region.backing == Backing::Anonymous
         && region.prot & libc::PROT_EXEC.cast_unsigned() == 0
         && region.huge_shift().is_none()

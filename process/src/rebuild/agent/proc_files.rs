@@ -9,10 +9,12 @@
 //! names the descriptor.
 
 use super::remote_calls::{Need, SeedThread};
+use crate::capture::state;
 use crate::inject::stub::Row;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Member;
 use crate::rebuild::proc_self::{NOT_AGAIN, of_self};
+use holdfast_image::record::ProcessRecord;
 
 /// The files of /proc/PID and /proc/PID/task/TID that are bound to memory when they are opened.
 const OF_MEMORY: [&[u8]; 8] =
@@ -66,6 +68,31 @@ pub fn reopen(leader: SeedThread, member: Member<'_>) -> Result<(), RebuildError
         batch.finish()?;
     }
     Ok(())
+}
+
+/// Sets whom the audit system takes for logged in, where the program had set that: a process can do so for itself
+/// alone, and its threads get it from the first one. What the user should know, if it may not.
+///
+/// # Errors
+/// The process ended.
+pub fn log_in(leader: SeedThread, record: &ProcessRecord) -> Result<Option<String>, RebuildError> {
+    let now = || state::login_user(&leader.remote.tid.to_string());
+    let Some(user) = record.flags.login_user.filter(|user| now() != Some(*user)) else { return Ok(None) };
+    let mut batch = leader.batch();
+    let name = batch.data(b"/proc/self/loginuid\0");
+    batch.row(Row::new(libc::SYS_open, &[name, (libc::O_WRONLY | libc::O_CLOEXEC) as u64, 0]), Need::May);
+    let (results, _) = batch.finish()?;
+    if let Some(opened) = results.first().filter(|fd| **fd >= 0).map(|fd| fd.cast_unsigned()) {
+        let mut batch = leader.batch();
+        let text = user.to_string();
+        let at = batch.data(text.as_bytes());
+        batch.row(Row::new(libc::SYS_write, &[opened, at, text.len() as u64]), Need::May);
+        batch.call(libc::SYS_close, &[opened], Need::May)?;
+        batch.finish()?;
+    }
+    let is_set = now() == Some(user);
+    Ok((!is_set)
+        .then(|| format!("its loginuid {user} could not be restored: only root may change one that is set")))
 }
 
 #[cfg(test)]

@@ -352,6 +352,9 @@ pub fn scheduling(tid: i32, thread: &ThreadRecord) {
         let _ = attributes::set_scheduler(tid, thread.policy, thread.priority);
     }
     let _ = attributes::set_nice(tid, thread.nice);
+    if let Some(turn_ns) = thread.attributes.turn_ns {
+        let _ = sched::set_turn_ns(tid, turn_ns);
+    }
     if let Some(priority) = thread.attributes.io_priority {
         let _ = sched::set_io_priority(tid, priority);
     }

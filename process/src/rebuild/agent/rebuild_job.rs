@@ -103,6 +103,7 @@ pub fn rebuild_job(
     options.go_on()?;
     fault::point("seed-let-go");
     let mapped = Arc::new(mapped_files(&processes, pages, common)?);
+    objects.unlinked.close_all();
     resume_all(&processes, &mut not_resumed)?;
     objects.keep();
     timings.threads_ns += elapsed_ns(phase);

@@ -17,7 +17,9 @@ use super::seize::ReadyProcess;
 use super::sysv_shm::SysvShm;
 use super::threads::NewThread;
 use super::unlinked::{self, UnlinkedFiles};
-use super::{attributes, credentials, fill, job_control, lazy, proc_files, process_state, threads, tracker};
+use super::{
+    attributes, credentials, fill, job_control, lazy, ldt, proc_files, process_state, threads, tracker,
+};
 use crate::mapped_files::FileNumber;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::handshake::ReadyMessage;
@@ -157,6 +159,7 @@ impl JobObjects<'_> {
         for member in job.members() {
             self.sysv_shm.fill(member.own, &pages(member.own.space))?;
         }
+        self.sysv_shm.fill_unattached(&job.record.files.segment_contents)?;
         self.sysv_shm.settle()?;
         self.ipc.fill()
     }
@@ -206,6 +209,7 @@ impl<'a> ProcessBuilder<'a> {
         threads::write_stub(&memory, &leader.area())?;
         process_state::identity(leader, record, (plan.layout.base, plan.layout.end))?;
         proc_files::reopen(leader, member)?;
+        notes.extend(proc_files::log_in(leader, record)?);
         process_state::descriptors_and_signals(leader, member)?;
         let threads = make_threads(leader, record, ready, &mut notes)?;
         if !ready.ids_chosen {
@@ -274,6 +278,7 @@ fn make_threads<'a>(
     notes: &mut Vec<String>,
 ) -> Result<Vec<NewThread<'a>>, RebuildError> {
     notes.extend(attributes::before_threads(leader, record)?);
+    ldt::restore(leader, record)?;
     let all = threads::create(leader, record, ready.ids_chosen)?;
     fault::point("seed-threads");
     for thread in &all {

@@ -13,15 +13,17 @@ use super::ranges;
 use super::remote_calls::{Batch, Need};
 use super::{choose_id, ipc_owner};
 use crate::capture::sysv_shm as capture_shm;
+use crate::job::names;
 use crate::rebuild::error::RebuildError;
 use crate::rebuild::job::Job;
 use holdfast_abi::SharedPage;
 use holdfast_image::pages::{ExtentSource, PageError, PageProvider};
-use holdfast_image::record::{Backing, ProcessRecord, Region, SysvShmRecord};
+use holdfast_image::record::{Backing, ProcessRecord, Region, SegmentContent, SysvShmRecord};
 use holdfast_sys::procmem::ForcedMemory;
 use holdfast_sys::sysv_shm::{self, Attached, SegmentFacts};
 use holdfast_sys::unix_socket;
 use std::collections::BTreeSet;
+use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
 const NEXT_ID: &str = "/proc/sys/kernel/shm_next_id";
@@ -46,8 +48,10 @@ struct Claimed {
     attached: Option<Attached>,
     /// It is new: all zero, and goes if the restart fails.
     made: bool,
-    /// It has a name, so that it must be removed.
+    /// It stays when nobody has it attached, so that it must be removed.
     lasting: bool,
+    /// No other job may take it meanwhile ([`crate::job::names`]).
+    name: Option<UnixDatagram>,
 }
 
 impl Drop for Claimed {
@@ -108,7 +112,7 @@ impl SysvShm {
         }
         let io = || RebuildError::io("writing the page of libholdfast in the program");
         let address = |at: usize| page + at as u64;
-        // Those of which nothing is attached just now stay as they are.
+        // Those of which the job knew nothing stay as they are.
         let mut table = capture_shm::table(|at, buffer| memory.read(address(at), buffer)).map_err(io())?;
         table.retain(|(known, _)| self.0.iter().all(|claimed| claimed.about.id != *known));
         table.extend(others().map(|claimed| (claimed.about.id, claimed.id)));
@@ -157,6 +161,23 @@ impl SysvShm {
         Ok(())
     }
 
+    /// Puts in what was in those that no process had attached.
+    ///
+    /// # Errors
+    /// Names the segment.
+    pub fn fill_unattached(&self, contents: &[SegmentContent]) -> Result<(), RebuildError> {
+        for SegmentContent { segment, content } in contents {
+            let Some(claimed) = self.0.get(*segment as usize) else { continue };
+            let Some(attached) = &claimed.attached else { continue };
+            let cleared = if claimed.made { Ok(()) } else { attached.clear(0, attached.size()) };
+            let mut pieces = content.iter();
+            cleared
+                .and_then(|()| pieces.try_for_each(|piece| attached.write(piece.offset, &piece.data.0)))
+                .map_err(RebuildError::io(format!("filling System V shared memory {}", claimed.id)))?;
+        }
+        Ok(())
+    }
+
     /// Gives new ones the permission bits that they had, and detaches all, for the programs may count who has them.
     /// After [`SysvShm::fill`].
     ///
@@ -172,9 +193,12 @@ impl SysvShm {
         Ok(())
     }
 
-    /// Leaves them to the program.
+    /// Leaves them to the program. Their names stay with the agent as long as it lives.
     pub fn keep(mut self) {
-        self.0.iter_mut().for_each(|claimed| claimed.lasting = false);
+        for claimed in &mut self.0 {
+            claimed.lasting = false;
+            claimed.name.take().into_iter().for_each(std::mem::forget);
+        }
     }
 }
 
@@ -211,27 +235,33 @@ fn take(about: &SysvShmRecord, id: i32) -> Result<Option<Claimed>, RebuildError>
             return Ok(None);
         }
         refuse_others(about, id, &facts)?;
-        if !removed && attached == 0 {
+        let name = if removed || attached > 0 { None } else { take_name(id)? };
+        if name.is_some() {
             let what = format!("attaching System V shared memory {id} to put its content back");
             let own = Attached::new(id).map_err(RebuildError::io(what))?;
             // Another restart may have come in between.
             if sysv_shm::segment(id).is_ok_and(|facts| facts.attached == 1) {
                 let (about, made, lasting) = (*about, false, false);
-                return Ok(Some(Claimed { id, about, attached: Some(own), made, lasting }));
+                return Ok(Some(Claimed { id, about, attached: Some(own), made, lasting, name }));
             }
         }
         if begun.elapsed() > LIMIT && removed {
             return Ok(None);
         }
         if begun.elapsed() > LIMIT {
+            let what = if attached == 0 { "belongs to" } else { "is attached by" };
             return Err(RebuildError::Refused(format!(
-                "System V shared memory {id} is attached by another program (the job itself, or a restart \
-                 of it?): end \
-                 that first"
+                "System V shared memory {id} {what} another program (the job itself, or a restart of it?): end that \
+                 first"
             )));
         }
         std::thread::sleep(PAUSE);
     }
+}
+
+/// Takes the name of a segment; `None`: another agent has it.
+fn take_name(id: i32) -> Result<Option<UnixDatagram>, RebuildError> {
+    names::take_segment(id).map_err(RebuildError::io("taking the name of System V shared memory"))
 }
 
 /// One that another user has made or owns would show that user the program's memory.
@@ -266,7 +296,8 @@ fn make(about: &SysvShmRecord, size: u64) -> Result<Claimed, RebuildError> {
     if let Some(owner) = about.owner.filter(|_| unix_socket::effective_user() == 0) {
         let _ = sysv_shm::set_owner(made, (owner.user, owner.group));
     }
-    let mut claimed = Claimed { id: made, about: *about, attached, made: true, lasting: true };
+    let mut claimed = Claimed { id: made, about: *about, attached, made: true, lasting: true, name: None };
+    claimed.name = take_name(made)?;
     if removed {
         sysv_shm::remove(made)
             .map_err(RebuildError::io(format!("removing System V shared memory {made}")))?;
@@ -376,7 +407,8 @@ fn attach_pieces(
 mod tests {
     use super::*;
     use crate::rebuild::testing::record;
-    use holdfast_image::record::Ownership;
+    use holdfast_image::bytes::Blob;
+    use holdfast_image::record::{ContentPiece, Ownership};
 
     fn of(segments: Vec<SysvShmRecord>) -> ProcessRecord {
         let mut record = record(Vec::new());
@@ -411,6 +443,37 @@ mod tests {
         drop(other);
         assert!(sysv_shm::segment(made).is_err(), "what was made goes if the restart fails");
         assert_eq!(sysv_shm::segment(id).unwrap().attached, 0);
+        sysv_shm::remove(id).unwrap();
+    }
+
+    #[test]
+    fn what_nobody_had_attached_is_as_it_was_and_no_other_job_gets_it() {
+        let id = sysv_shm::create(libc::IPC_PRIVATE, 3 * 4096, 0o600).unwrap();
+        let own = Attached::new(id).unwrap();
+        own.write(0, b"later").unwrap();
+        drop(own);
+        let about = SysvShmRecord {
+            id,
+            kernel: None,
+            key: 0,
+            size: 3 * 4096,
+            mode: 0o600,
+            removed: false,
+            owner: None,
+            creator: None,
+        };
+        let record = of(vec![about]);
+        let piece = ContentPiece { offset: 4096, data: Blob(b"then".to_vec()) };
+        let mut found = SysvShm::claim(&Job::new(&record)).unwrap();
+        found.fill_unattached(&[SegmentContent { segment: 0, content: vec![piece] }]).unwrap();
+        found.settle().unwrap();
+        let (now, mut bytes) = (Attached::for_reading(id).unwrap(), [1; 4100]);
+        now.read(0, &mut bytes).unwrap();
+        assert!(bytes[..4096].iter().all(|byte| *byte == 0) && &bytes[4096..] == b"then");
+        drop(now);
+        let refused = SysvShm::claim(&Job::new(&record)).unwrap_err().to_string();
+        assert!(refused.contains("belongs to another program"), "{refused}");
+        drop(found);
         sysv_shm::remove(id).unwrap();
     }
 

@@ -104,6 +104,13 @@ impl<'a> UnlinkedFiles<'a> {
     }
 }
 
+impl UnlinkedFiles<'_> {
+    /// Closes them, before the program runs: what somebody has open for writing cannot be executed (ETXTBSY).
+    pub fn close_all(&mut self) {
+        self.files.clear();
+    }
+}
+
 /// As far as this user may: a file of another owner that an ordinary user had open stays that user's.
 fn restore_owner_and_time(file: &File, about: &NamelessFile) {
     if let (Some(owner), Ok(now)) = (about.owner, file.metadata())

@@ -197,7 +197,7 @@ impl OpenFiles {
     fn processes(&self, member: Member<'_>) -> Result<HashMap<usize, OwnedFd>, RebuildError> {
         let mut made = HashMap::new();
         for (index, description) in member.job.descriptions().iter().enumerate() {
-            let (Object::PidFd { pid }, Some(fd)) = (&description.object, member.number(index)) else {
+            let (Object::PidFd { pid, .. }, Some(fd)) = (&description.object, member.number(index)) else {
                 continue;
             };
             if matches!(self.descriptions.get(index), Some(Some(_))) {
@@ -300,7 +300,7 @@ impl OpenFilesBuilder<'_> {
         Ok(Some(match &description.object {
             Object::Own => return Ok(None),
             // When it is there: see `OpenFiles::processes`.
-            Object::PidFd { pid } if *pid != -1 => return Ok(None),
+            Object::PidFd { pid, .. } if *pid != -1 => return Ok(None),
             Object::Regular { deleted_content: Some(content), .. } => {
                 let _acting = opener.acting()?;
                 self.old_unlinked.open(&description.object, flags, &content.0)?

@@ -36,6 +36,9 @@ pub struct ObjectBuilder {
     last: Vec<(OwnedFd, u8, Option<Blob>, String)>,
     /// Ends of pipes that were given out as pipe(2) has made them: of which pipe, and whether it is the write end.
     plain: HashSet<(u64, bool)>,
+    /// Processes that have ended and that were waited for, by number: not waited for until all that leads to them is
+    /// made.
+    ended: HashMap<u64, i32>,
     /// Pipes whose data is back.
     filled: HashSet<u64>,
     /// Who may have sent what waits in datagram sockets.
@@ -80,23 +83,13 @@ fn is_write_end(flags: u32) -> bool {
     flags & libc::O_ACCMODE.cast_unsigned() == libc::O_WRONLY.cast_unsigned()
 }
 
-/// A descriptor of a process, or (-1) of one that has ended and was waited for.
+/// A descriptor of a process.
 ///
 /// # Errors
 /// ESRCH; EINVAL: the kernel does not know a flag.
 pub fn open_process(pid: i32, flags: u32) -> io::Result<OwnedFd> {
     // O_EXCL is PIDFD_THREAD, for a single thread (include/uapi/linux/pidfd.h).
-    let kept = flags & (libc::O_NONBLOCK | libc::O_EXCL).cast_unsigned();
-    if pid != -1 {
-        return clone::pidfd_open_with(pid, kept);
-    }
-    let child = clone::fork_with(0, 0)?;
-    if child == 0 {
-        attributes::exit_now(0);
-    }
-    let made = clone::pidfd_open_with(child, kept);
-    spawn::wait(child, true)?;
-    made
+    clone::pidfd_open_with(pid, flags & (libc::O_NONBLOCK | libc::O_EXCL).cast_unsigned())
 }
 
 /// Sets the status flags that fcntl can set.
@@ -207,7 +200,8 @@ impl ObjectBuilder {
             Object::SignalFd { mask } => objects::signalfd(*mask)?,
             Object::Epoll { .. } => objects::epoll()?,
             Object::Inotify { .. } => inotify::inotify()?,
-            Object::PidFd { pid } => return open_process(*pid, flags),
+            Object::PidFd { pid: -1, gone } => return self.open_ended(*gone, flags),
+            Object::PidFd { pid, .. } => return open_process(*pid, flags),
             _ => return Err(io::Error::from_raw_os_error(libc::EINVAL)),
         };
         set_flags(made.as_fd(), flags)?;
@@ -326,11 +320,30 @@ impl ObjectBuilder {
             filter.map_err(RebuildError::io(format!("{name}: setting its filter")))?;
             socket::shut(end.as_fd(), shut).map_err(RebuildError::io(format!("{name}: shutting it down")))?;
         }
+        for child in self.ended.drain().map(|(_, child)| child) {
+            spawn::wait(child, true).map_err(RebuildError::io("waiting for a process"))?;
+        }
         self.held.clear();
         self.pipes.clear();
         self.pairs.clear();
         self.connections = Connections::default();
         Ok(())
+    }
+
+    /// A descriptor of a process that has ended and was waited for: another one that ends at once is in its place.
+    fn open_ended(&mut self, number: u64, flags: u32) -> io::Result<OwnedFd> {
+        let child = match self.ended.get(&number) {
+            Some(child) => *child,
+            None => {
+                let child = clone::fork_with(0, 0)?;
+                if child == 0 {
+                    attributes::exit_now(0);
+                }
+                self.ended.insert(number, child);
+                child
+            }
+        };
+        open_process(child, flags)
     }
 
     /// What comes with an end of a pair or connection.

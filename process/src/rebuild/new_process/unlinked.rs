@@ -99,6 +99,7 @@ mod tests {
     use super::*;
     use crate::rebuild::testing::record;
     use holdfast_image::bytes::{Blob, Name};
+    use holdfast_image::page_set::PageSet;
     use holdfast_image::record::ContentPiece;
 
     #[test]
@@ -116,6 +117,7 @@ mod tests {
             by_mapping: false,
             content,
             opened_as: (0, Vec::new()),
+            shown: PageSet::default(),
         };
         let mut record = record(Vec::new());
         record.files.nameless.push(file);
