@@ -298,7 +298,7 @@ fn hidden(options: &CheckOptions) -> Vec<i32> {
     }
     let others = options.others.iter().map(|(pid, _)| *pid);
     let all: Vec<i32> = std::iter::once(options.pid).chain(others).collect();
-    let orphans = Orphans::look(&all, &options.socket, &Descendants::default());
+    let orphans = Orphans::look(&all, (&options.socket, &[]), &Descendants::default());
     orphans.map(|orphans| orphans.hidden()).unwrap_or_default()
 }
 
