@@ -107,7 +107,8 @@ BESIDE = [
     ("the new process is signalled", "new_process/fork_tree.rs", "ptrace::kill", "by itself, to itself"),
     ("limits, priorities and settings of the process are set", "agent/process_state.rs",
      "SYS_ioctl attributes::set_limit attributes::set_nice attributes::set_scheduler clock::set_affinity fs::write "
-     "sched::set_deadline sched::set_io_priority sched::set_turn_ns", "a traced process: its id is its own; what the record has"),
+     "sched::set_deadline sched::set_io_priority sched::set_turn_ns",
+     "a traced process: its id is its own; what the record has"),
     ("limits, priorities and settings of the process are set", "new_process/files.rs", "attributes::set_limit",
      "its own"),
     ("limits, priorities and settings of the process are set", "new_process/fork_tree.rs",
